@@ -1,0 +1,1 @@
+"""Measurement and fitting: turns samples into the profile folders that `sim` reads."""

@@ -1,0 +1,89 @@
+"""`trainsim calibrate`: profiles from measurements."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from calibration.profiles import DATE, build, write
+from calibration.public import read_public
+from sim.costs.profile import KernelModel, Profile
+from sim.specs.fields import InputError
+
+MEASURES = ("mape", "median", "p90", "coverage90")
+
+app = typer.Typer(help="Fit device profiles.", add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.callback(invoke_without_command=True, context_settings={"allow_interspersed_args": True})
+def calibrate(
+    *,
+    files: Annotated[list[Path] | None, typer.Argument(help="Further files for --from.")] = None,
+    first: Annotated[list[Path] | None, typer.Option("--from", help="CSV files of measurements.")] = None,
+    out: Annotated[Path, typer.Option("--out", help="Folder of the profile folders.")] = Path("profiles"),
+    only: Annotated[str | None, typer.Option("--only", help="Write this device's profile only.")] = None,
+    date: Annotated[str, typer.Option("--date", help="Date that is recorded in the profiles.")] = DATE,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Fit public measurements (formats are recognised by header) and write a profile folder per device."""
+    progress = Console(stderr=True)
+    try:
+        paths = [*(first or []), *(files or [])]
+        if not paths:
+            raise InputError("--from", None, "one or more CSV files")
+        with progress.status("reading"):
+            public = read_public(paths)
+        for name, why in public.set_aside.items():
+            progress.print(f"{name}: not used, {why}", markup=False, soft_wrap=True)
+        with progress.status("fitting"):
+            profiles = build(public, only, date)
+        written = write(profiles, out)
+    except InputError as error:
+        progress.print(str(error), markup=False, highlight=False, soft_wrap=True)
+        raise typer.Exit(2) from None
+    if as_json:
+        typer.echo(json.dumps(summary(profiles, written)))
+    else:
+        Console().print(table(profiles))
+
+
+def summary(profiles: list[Profile], paths: list[Path]) -> dict[str, Any]:
+    """Return the command's JSON: every profile's path and the errors of its families."""
+    return {
+        "profiles": [
+            {
+                "name": p.name,
+                "path": str(path),
+                "estimate": p.estimate,
+                "sigma_log": p.sigma_log,
+                "families": [_family(m) for m in p.models],
+            }
+            for p, path in zip(profiles, paths, strict=True)
+        ]
+    }
+
+
+def _family(model: KernelModel) -> dict[str, Any]:
+    errors = model.cross_validation
+    return {
+        "op": model.op,
+        "direction": model.direction,
+        "status": model.status,
+        **{key: getattr(errors, key) if errors else None for key in MEASURES},
+        "n": model.n_test,
+    }
+
+
+def table(profiles: list[Profile]) -> Table:
+    """Return the errors of all families as a table."""
+    made = Table("device", "kernel", "status", "mape %", "median %", "p90 %", "coverage90", "n")
+    for profile in profiles:
+        for model in profile.models:
+            row = _family(model)
+            shown = [f"{row[k]:.2f}" if row[k] is not None else "-" for k in MEASURES]
+            kernel = f"{model.op} {model.direction}"
+            made.add_row(profile.name, kernel, model.status, *shown, str(model.n_test))
+    return made

@@ -1,0 +1,69 @@
+"""trainsim: what-if answers for distributed training before anybody books the GPUs.
+
+A lazy facade (PEP 562): a name is imported when it is first used, so `import sim` stays light.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sim.engine.step import Step, simulate
+    from sim.plans import emit
+    from sim.report import figures as plot
+    from sim.report.html import save_html
+    from sim.report.trace import save_trace
+    from sim.specs import Cluster, InputError, Job, Links, Model, Plan
+    from sim.specs.catalog import models
+    from sim.tuner.tune import Tuned, tune
+    from sim.widgets.whatif import whatif
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "Cluster": "sim.specs",
+    "InputError": "sim.specs",
+    "Job": "sim.specs",
+    "Links": "sim.specs",
+    "Model": "sim.specs",
+    "Plan": "sim.specs",
+    "Step": "sim.engine.step",
+    "Tuned": "sim.tuner.tune",
+    "emit": "sim.plans",
+    "models": "sim.specs.catalog",
+    "save_html": "sim.report.html",
+    "save_trace": "sim.report.trace",
+    "simulate": "sim.engine.step",
+    "tune": "sim.tuner.tune",
+    "whatif": "sim.widgets.whatif",
+}
+
+__all__ = [
+    "Cluster",
+    "InputError",
+    "Job",
+    "Links",
+    "Model",
+    "Plan",
+    "Step",
+    "Tuned",
+    "emit",
+    "models",
+    "plot",
+    "save_html",
+    "save_trace",
+    "simulate",
+    "tune",
+    "whatif",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "plot":
+        return import_module("sim.report.figures")
+    if name not in _HOME:
+        raise AttributeError(f"module 'sim' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,59 @@
+"""Output shared by the commands: data on stdout, progress on stderr."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+import typer
+from rich.console import Console
+
+from sim.engine.step import Step
+
+console = Console()
+progress_console = Console(stderr=True)
+
+
+def print_json(data: Mapping[str, Any]) -> None:
+    """Print one JSON object on stdout."""
+    typer.echo(json.dumps(data, indent=1, allow_nan=False))
+
+
+def plan_data(plan: Any) -> dict[str, Any]:
+    """Return a spec as plain data without what was merely assumed about it."""
+    return {f.name: getattr(plan, f.name) for f in fields(plan) if f.name != "assumptions" and getattr(plan, f.name) is not None}
+
+
+def step_data(step: Step) -> dict[str, Any]:
+    """Return the JSON object of a simulated step (DESIGN: `trainsim simulate`)."""
+    return {
+        "step_time_s": step.step_time_s,
+        "step_time_interval_s": list(step.step_time_interval_s),
+        "mfu": step.mfu,
+        "mfu_interval": list(step.mfu_interval),
+        "mfu_convention": "megatron",
+        "hfu": step.hfu,
+        "tokens_per_s_per_gpu": step.tokens_per_s_per_gpu,
+        "usd_per_1e9_tokens": step.usd_per_1e9_tokens,
+        "bubble_fraction": step.timeline.bubble_fraction(),
+        "bubble_over_ideal": step.timeline.bubble_makespan(),
+        "bubble_rank_span": step.timeline.bubble_rank_span(),
+        "breakdown_s": dict(step.breakdown_s),
+        "peak_memory_bytes": step.peak_memory_bytes,
+        "device_memory_bytes": step.device_memory_bytes,
+        "ranks": [
+            {
+                "rank": m.rank,
+                "peak_memory_bytes": m.peak_bytes,
+                "memory_kind": "allocated",
+                "interval80_bytes": list(step.peak_interval_bytes(m.rank)),
+                "at_s": float(m.at_ns[m.peak_index]) * 1e-9,
+                "composition_bytes": m.composition(),
+            }
+            for m in step.memory
+        ],
+        "fits": step.fits,
+        "dp": step.placed.dp,
+        "microbatches": step.placed.microbatches,
+        "assumptions": list(step.assumptions),
+    }

@@ -1,0 +1,59 @@
+"""`trainsim simulate`: one plan's time, memory and their causes."""
+
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sim.cli.output import console, print_json, step_data
+from sim.engine.step import Step, simulate
+from sim.specs import InputError, Job
+from sim.units import gigabytes, seconds
+
+
+class EngineName(str, Enum):
+    """Engines by name."""
+
+    path = "path"
+    events = "events"
+
+
+def simulate_command(
+    job: Annotated[Path, typer.Argument(help="Job file (YAML or JSON) with model, cluster and plan.")],
+    engine: Annotated[EngineName, typer.Option(help="Compiled critical path, or discrete events.")] = EngineName.path,
+    trace: Annotated[Path | None, typer.Option(help="Write a Chrome/Perfetto trace.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a self-contained HTML report.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Predict one training step of a plan."""
+    loaded = Job.load(job)
+    if loaded.plan is None:
+        raise InputError("plan", None, "required: tp, pp, global_batch, ...")
+    step = simulate(loaded.model, loaded.cluster, loaded.plan, engine.value)
+    if trace:
+        from sim.report.trace import save_trace  # noqa: PLC0415 - plotly only when asked for
+
+        save_trace(step, trace)
+    if html:
+        from sim.report.html import save_html  # noqa: PLC0415 - plotly only when asked for
+
+        save_html(step, html)
+    if as_json:
+        print_json(step_data(step))
+    else:
+        _print(step)
+
+
+def _print(step: Step) -> None:
+    low, high = step.step_time_interval_s
+    console.print(f"[bold]{seconds(step.step_time_s)}[/bold] a step ({seconds(low)} to {seconds(high)}, 80 %)")
+    console.print(f"MFU {step.mfu:.1%} (Megatron convention), HFU {step.hfu:.1%}, "
+                  f"{step.tokens_per_s_per_gpu:.0f} tokens/s a GPU")
+    fullest = step.fullest
+    console.print(f"rank {fullest.rank} peaks at {gigabytes(fullest.peak_bytes)} allocated, "
+                  f"{gigabytes(step.device_memory_bytes)} on the device of {gigabytes(step.cluster.memory_bytes)}: "
+                  f"fits {step.fits}")
+    for name, value in step.breakdown_s.items():
+        if value:
+            console.print(f"  {name:<10} {seconds(value):>10}  {value / step.step_time_s:6.1%}")

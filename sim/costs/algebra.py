@@ -1,0 +1,79 @@
+"""The symbolic algebra: declared symbols, expressions over them, one compiled NumPy function.
+
+Every formula of the simulator is a SymPy expression over symbols that are declared in this package;
+`compile_expressions` turns a set of them into one function with common sub-expressions shared. The function
+broadcasts, so a knob with few values (ZeRO stage, recompute kind) goes on an array axis of its own and
+everything that does not depend on it is computed once.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import sympy as sp
+from numpy.typing import NDArray
+
+Expr = Any  # sympy ships no types
+Values = Mapping[str, NDArray[np.float64] | float]
+
+_declared: dict[str, Expr] = {}
+
+
+def symbol(name: str) -> Expr:
+    """Return the positive real symbol `name`, declaring it on first use."""
+    if name not in _declared:
+        if not name.isidentifier():
+            raise ValueError(f"{name!r} is not an identifier")
+        _declared[name] = sp.Symbol(name, real=True, nonnegative=True)
+    return _declared[name]
+
+
+def maximum(*terms: Expr) -> Expr:
+    """Return Max without SymPy's pairwise comparison of the terms, which takes minutes on long sums."""
+    return terms[0] if len(terms) == 1 else sp.Max(*terms, evaluate=False)
+
+
+def minimum(*terms: Expr) -> Expr:
+    """Return Min, unevaluated like `maximum`."""
+    return terms[0] if len(terms) == 1 else sp.Min(*terms, evaluate=False)
+
+
+def p_norm(a: Expr, b: Expr, p: Expr) -> Expr:
+    """Return (a^p + b^p)^(1/p): the sum at p = 1, the maximum as p grows."""
+    return (a**p + b**p) ** (1 / p)
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A compiled set of expressions: call it with one value or array per symbol in `symbols`."""
+
+    outputs: tuple[str, ...]
+    symbols: tuple[str, ...]
+    operations: int
+    function: Callable[..., Any]
+
+    def __call__(self, values: Values) -> dict[str, Any]:
+        """Return {output: array}, each of its own broadcast shape.
+
+        Raises:
+            KeyError: a symbol has no value.
+        """
+        return dict(zip(self.outputs, self.function(*(values[name] for name in self.symbols)), strict=True))
+
+
+def compile_expressions(expressions: Mapping[str, Expr]) -> Compiled:
+    """Return one NumPy function for all `expressions`.
+
+    Raises:
+        ValueError: an expression uses a symbol that was not declared through `symbol`.
+    """
+    exprs = [sp.S.Zero + e for e in expressions.values()]
+    free = sorted(set().union(*(e.free_symbols for e in exprs)), key=lambda s: str(s.name))
+    unknown = [s.name for s in free if _declared.get(s.name) is not s]
+    if unknown:
+        raise ValueError(f"undeclared symbols: {unknown}")
+    function = sp.lambdify(free, exprs, modules="numpy", cse=True)
+    operations = int(sum(e.count_ops() for e in exprs))
+    return Compiled(tuple(expressions), tuple(s.name for s in free), operations, function)
+

@@ -1,0 +1,96 @@
+"""Forms of kernel time: symbolic expressions in the shape and in a few fitted parameters.
+
+A form is used twice, by the fit (parameters unknown) and by the layers (shape symbolic); there is no other
+copy of it. Profiles store a form's id and numbers. Times in seconds, rates in FLOP/s and bytes/s.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from sim.costs.algebra import Expr, p_norm, symbol
+
+BYTES_16BIT = 2
+
+
+@dataclass(frozen=True)
+class Form:
+    """A kernel-time expression: `seconds(inputs, parameters)`.
+
+    `inputs` are shape quantities, `parameters` what a fit finds.
+    """
+
+    id: str
+    inputs: tuple[str, ...]
+    parameters: tuple[str, ...]
+    seconds: Callable[[Mapping[str, Expr], Mapping[str, Expr]], Expr]
+
+
+def gemm_flop(m: Expr, n: Expr, k: Expr, batch: Expr = 1) -> Expr:
+    """Return the FLOP of `batch` products of (m, k) and (k, n)."""
+    return 2 * batch * m * n * k
+
+
+def gemm_bytes(m: Expr, n: Expr, k: Expr, batch: Expr = 1) -> Expr:
+    """Return the bytes that `batch` 16-bit products read and write once."""
+    return BYTES_16BIT * batch * (m * k + k * n + m * n)
+
+
+def _saturation(x: Expr, half: Expr) -> Expr:
+    """Return x / (x + half): the share of the asymptotic rate reached at size x."""
+    return x / (x + half)
+
+
+def _gemm(x: Mapping[str, Expr], p: Mapping[str, Expr]) -> Expr:
+    m, n, k, batch = x["m"], x["n"], x["k"], x["batch"]
+    eta = _saturation(m, p["m0"]) * _saturation(n, p["n0"]) * _saturation(k, p["k0"])
+    compute = gemm_flop(m, n, k, batch) / (p["rate"] * eta)
+    return p["t0"] + p_norm(compute, gemm_bytes(m, n, k, batch) / p["bandwidth"], p["p"])
+
+
+def _attention(x: Mapping[str, Expr], p: Mapping[str, Expr]) -> Expr:
+    eta = _saturation(x["seq"], p["s0"]) * _saturation(x["rows"], p["r0"])
+    return p["t0"] + x["flop"] / (p["rate"] * eta)
+
+
+def _memory_bound(x: Mapping[str, Expr], p: Mapping[str, Expr]) -> Expr:
+    return p["t0"] + x["bytes"] / p["bandwidth"]
+
+
+def _row_wise(x: Mapping[str, Expr], p: Mapping[str, Expr]) -> Expr:
+    return p["t0"] + x["bytes"] / (p["bandwidth"] * _saturation(x["columns"], p["c0"]))
+
+
+FORMS = {
+    form.id: form
+    for form in (
+        Form("gemm-pnorm", ("m", "n", "k", "batch"), ("rate", "bandwidth", "t0", "p", "m0", "n0", "k0"), _gemm),
+        Form("attention-saturating", ("flop", "seq", "rows"), ("rate", "t0", "s0", "r0"), _attention),
+        Form("memory-bound", ("bytes",), ("bandwidth", "t0"), _memory_bound),
+        Form("row-wise", ("bytes", "columns"), ("bandwidth", "t0", "c0"), _row_wise),
+    )
+}
+"""rate: asymptotic FLOP/s. bandwidth: bytes/s. t0: launch floor in s. p: sharpness of the roofline's knee.
+m0, n0, k0, s0, r0, c0: sizes at which half the rate is reached (0 = no penalty)."""
+
+KERNELS: dict[tuple[str, str], str] = {
+    ("gemm", "forward"): "gemm-pnorm",
+    ("gemm", "dgrad"): "gemm-pnorm",
+    ("gemm", "wgrad"): "gemm-pnorm",
+    ("attention", "forward"): "attention-saturating",
+    ("attention", "backward"): "attention-saturating",
+    ("elementwise", "any"): "memory-bound",
+    ("norm", "any"): "row-wise",
+    ("softmax", "any"): "row-wise",
+}
+"""What a profile must hold: (op, direction) -> form id."""
+
+
+def parameter(op: str, direction: str, name: str) -> str:
+    """Return the symbol name of a profile parameter."""
+    return f"{op}_{direction}_{name}"
+
+
+def seconds(op: str, direction: str, **inputs: Expr) -> Expr:
+    """Return the time of one kernel with the profile's parameters as symbols."""
+    form = FORMS[KERNELS[op, direction]]
+    return form.seconds(inputs, {name: symbol(parameter(op, direction, name)) for name in form.parameters})

@@ -1,0 +1,137 @@
+"""Reader of profiles: the fitted numbers of one device, their errors and where they come from."""
+
+from math import exp, sqrt
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from sim.catalog import folder, names
+from sim.costs import kernels
+from sim.costs.collectives import PARAMETERS
+from sim.specs.fields import InputError, read, real, spec, whole
+from sim.specs.files import load_mapping
+
+SCHEMA = 1
+Z80 = 1.2815515655446004
+"""Half-width of the central 80 % of a normal distribution, in standard deviations."""
+
+Text = Annotated[str, Field(min_length=1, max_length=2_000, description="text")]
+
+
+@spec
+class Errors:
+    """Cross-validated errors of a fit, in percent (coverage90 as a fraction)."""
+
+    mape: real(0.0, 1e6)
+    median: real(0.0, 1e6)
+    p90: real(0.0, 1e6)
+    bias: real(-100.0, 1e6)
+    coverage90: real(0.0, 1.0)
+
+
+@spec
+class KernelModel:
+    """One fitted kernel family."""
+
+    op: Text
+    direction: Text
+    form: Text
+    parameters: dict[str, float]
+    standard_errors: dict[str, float] = Field(default_factory=dict)
+    domain: dict[str, list[float]] = Field(default_factory=dict)
+    n_train: whole(0, 10_000_000)
+    n_test: whole(0, 10_000_000)
+    cross_validation: Errors | None = None
+    log_residual_quantiles: dict[str, float] = Field(default_factory=dict)
+    status: Literal["fitted", "scaled", "datasheet"]
+    source: Text
+
+
+@spec
+class Memory:
+    """Device memory outside tensors: bytes and the ratio of reserved to allocated memory."""
+
+    context_bytes: real(0.0, 1e11, "B")
+    communicator_bytes: real(0.0, 1e11, "B")
+    reserved_over_allocated: real(1.0, 3.0)
+    reserved_sigma_log: real(0.0, 1.0)
+    allocated_sigma_log: real(0.0, 1.0)
+    source: Text
+
+
+@spec
+class Profile:
+    """Everything measured or derived about one device, as `profile.json` holds it.
+
+    `kernel_sigma_log`, `scaling_sigma_log` and `run_sigma_log` are standard deviations of log time: of a
+    step's summed kernels, of carrying figures over from the base device, and of one run against another
+    (site, software, stragglers).
+    """
+
+    schema_version: Literal[1]
+    name: Text
+    method: Text
+    date: Text
+    base: str | None = None
+    estimate: bool
+    models: list[KernelModel]
+    collectives: dict[str, float]
+    collectives_source: Text
+    memory: Memory
+    kernel_sigma_log: real(0.0, 2.0)
+    scaling_sigma_log: real(0.0, 2.0)
+    run_sigma_log: real(0.0, 2.0)
+    uncertainty_source: Text
+
+    def __post_init__(self) -> None:
+        held = {(m.op, m.direction): m for m in self.models}
+        for key, form in kernels.KERNELS.items():
+            if key not in held:
+                raise InputError("models", sorted("/".join(k) for k in held), f"must hold {'/'.join(key)}")
+            if held[key].form != form:
+                raise InputError(f"models.{'/'.join(key)}.form", held[key].form, form)
+            _require(f"models.{'/'.join(key)}.parameters", held[key].parameters, kernels.FORMS[form].parameters)
+        _require("collectives", self.collectives, PARAMETERS)
+
+    @property
+    def values(self) -> dict[str, float]:
+        """Symbol name -> number for every fitted parameter."""
+        known = [m for m in self.models if (m.op, m.direction) in kernels.KERNELS]
+        return self.collectives | {
+            kernels.parameter(m.op, m.direction, k): v for m in known for k, v in m.parameters.items()
+        }
+
+    @property
+    def sigma_log(self) -> float:
+        """Standard deviation of the log of a predicted step time."""
+        return sqrt(self.kernel_sigma_log**2 + self.scaling_sigma_log**2 + self.run_sigma_log**2)
+
+    def interval80(self, value: float, sigma_log: float | None = None) -> tuple[float, float]:
+        """Return the central 80 % interval of a log-normal quantity with median `value`."""
+        factor = exp(Z80 * (self.sigma_log if sigma_log is None else sigma_log))
+        return value / factor, value * factor
+
+
+def _require(path: str, held: dict[str, float], wanted: tuple[str, ...]) -> None:
+    if sorted(held) != sorted(wanted):
+        raise InputError(path, sorted(held), "exactly " + ", ".join(wanted))
+    for name, value in held.items():
+        if not 0 <= value < 1e18:
+            raise InputError(f"{path}.{name}", value, "a number from 0 to 1e18")
+
+
+def load_profile(name: str) -> Profile:
+    """Return the profile of a catalog device, or the one in the folder `name`.
+
+    Raises:
+        InputError: no such profile, or a field of it is wrong.
+    """
+    if name in names("profiles"):
+        with_resource: Any = folder("profiles") / name / "profile.json"
+        raw = load_mapping(Path(str(with_resource)))
+    elif (Path(name) / "profile.json").is_file():
+        raw = load_mapping(Path(name) / "profile.json")
+    else:
+        raise InputError("cluster.profile", name, f"a folder with profile.json or one of {', '.join(names('profiles'))}")
+    return read(Profile, raw, f"{name}/profile.json")

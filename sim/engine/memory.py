@@ -1,0 +1,79 @@
+"""Memory of every rank over time: states, plus what actions allocate and free."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.engine.timeline import Timeline
+from sim.schedules import Kind
+from sim.schedules.ir import COMPUTE
+
+CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "temporaries", "communication")
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Bytes that decide a rank's memory.
+
+    fixed[rank]: bytes by category for the whole step. saved[stage]: kept from a forward to its backward;
+    temporary[stage]: alive only during a backward.
+    """
+
+    fixed: tuple[Mapping[str, float], ...]
+    saved: tuple[float, ...]
+    temporary: tuple[float, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class MemoryTimeline:
+    """One rank's bytes as steps: from `at_ns[i]` on it holds `activations[i]` and `temporaries[i]` beside `fixed`."""
+
+    rank: int
+    fixed: Mapping[str, float]
+    at_ns: NDArray[np.int64]
+    activations: NDArray[np.float64]
+    temporaries: NDArray[np.float64]
+
+    @property
+    def total(self) -> NDArray[np.float64]:
+        """Bytes from each instant on."""
+        return np.asarray(self.activations + self.temporaries + sum(self.fixed.values()))
+
+    @property
+    def peak_index(self) -> int:
+        """Index of the first instant with the most bytes."""
+        return int(np.argmax(self.total))
+
+    @property
+    def peak_bytes(self) -> float:
+        """The most bytes held at once."""
+        return float(self.total[self.peak_index])
+
+    def composition(self) -> dict[str, float]:
+        """Return the bytes by category at the peak."""
+        i = self.peak_index
+        moving = {"activations": float(self.activations[i]), "temporaries": float(self.temporaries[i])}
+        return {c: moving.get(c, float(self.fixed.get(c, 0.0))) for c in CATEGORIES}
+
+
+def memory_timelines(timeline: Timeline, footprint: Footprint) -> list[MemoryTimeline]:
+    """Return the memory of every rank: a forward adds, a backward (or W) frees what its forward added."""
+    graph = timeline.graph
+    edges = [*np.flatnonzero(np.diff(graph.rank, prepend=-1)).tolist(), len(graph)]
+    return [_of_rank(timeline, footprint, r, slice(a, b)) for r, (a, b) in enumerate(pairwise(edges))]
+
+
+def _of_rank(timeline: Timeline, footprint: Footprint, rank: int, part: slice) -> MemoryTimeline:
+    graph = timeline.graph
+    kind, stage = graph.kind[part], graph.stage[part]
+    saved, temporary = np.array(footprint.saved)[stage], np.array(footprint.temporary)[stage]
+    forward, frees = kind == Kind.F, (kind == Kind.B) | (kind == Kind.W)
+    backward = np.isin(kind, COMPUTE) & ~forward
+    # Two instants per action, start and end; on one rank they follow each other in this order.
+    at = np.stack([timeline.start[part], timeline.end[part]], axis=1).ravel()
+    activations = np.cumsum(np.stack([forward * saved, frees * -saved], axis=1).ravel())
+    temporaries = np.stack([backward * temporary, np.zeros(len(kind))], axis=1).ravel()
+    return MemoryTimeline(rank, footprint.fixed[rank], at, activations, temporaries)

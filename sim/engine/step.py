@@ -1,0 +1,328 @@
+"""One training step: costs, schedule and engine put together, exactly and in closed form."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from typing import Any, Literal
+
+import numpy as np
+
+from sim.costs import inputs, stage
+from sim.costs.algebra import Compiled, Expr, compile_expressions, maximum, minimum, symbol
+from sim.costs.profile import Profile, load_profile
+from sim.engine.events import run_events
+from sim.engine.memory import Footprint, MemoryTimeline, memory_timelines
+from sim.engine.path import run_path
+from sim.engine.timeline import Durations, Timeline
+from sim.schedules import SCHEDULES, Action, Kind, Schedule, Shape, Times, build
+from sim.specs import Cluster, Model, PlacedPlan, Plan
+
+Engine = Literal["path", "events"]
+ENGINES = {"path": run_path, "events": run_events}
+TERMS = ("compute", "recompute", "tp", "dp", "pp", "cp", "ep", "offload", "bubble", "optimizer", "other")
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """The prediction of one training step; plain data, intervals are the central 80 %.
+
+    Times in seconds, sizes in bytes. `breakdown_s` is the exposed time on the rank that ends last and sums to
+    `step_time_s`. `peak_memory_bytes` is allocated memory on the fullest rank; `fits` compares reserved memory
+    and context with the capacity: yes, close (the capacity lies inside the interval) or no.
+    """
+
+    model: Model
+    cluster: Cluster
+    placed: PlacedPlan
+    profile: Profile
+    costs: Mapping[str, float]
+    timeline: Timeline
+    memory: tuple[MemoryTimeline, ...]
+    step_time_s: float
+    breakdown_s: Mapping[str, float]
+
+    @property
+    def plan(self) -> Plan:
+        """The plan as given."""
+        return self.placed.plan
+
+    @property
+    def step_time_interval_s(self) -> tuple[float, float]:
+        """80 % interval of the step time."""
+        return self.profile.interval80(self.step_time_s)
+
+    @property
+    def breakdown_interval_s(self) -> dict[str, tuple[float, float]]:
+        """80 % interval of each term, under the same relative error as the step."""
+        return {k: self.profile.interval80(v) for k, v in self.breakdown_s.items()}
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens of one global batch."""
+        return self.plan.global_batch * self.model.seq
+
+    @property
+    def tokens_per_s_per_gpu(self) -> float:
+        """Training throughput of one device."""
+        return self.tokens_per_step / self.step_time_s / self.placed.gpus
+
+    def _utilisation(self, flop_per_token: float, step_time_s: float) -> float:
+        peak = self.cluster.hardware.peak_bf16_flop_per_s.value * self.placed.gpus
+        return self.tokens_per_step * flop_per_token / step_time_s / peak
+
+    @property
+    def mfu(self) -> float:
+        """Model FLOP utilisation, Megatron's convention (core attention halved), of the 16-bit peak."""
+        return self._utilisation(self.model.flop_per_token("megatron"), self.step_time_s)
+
+    @property
+    def mfu_interval(self) -> tuple[float, float]:
+        """80 % interval of `mfu`."""
+        fast, slow = self.step_time_interval_s
+        flop = self.model.flop_per_token("megatron")
+        return self._utilisation(flop, slow), self._utilisation(flop, fast)
+
+    @property
+    def hfu(self) -> float:
+        """Hardware FLOP utilisation: the matrix products that recompute repeats count too."""
+        tokens = self.model.seq * self.plan.micro_batch
+        again = self.costs["recompute_flop"] * self.plan.tp * self.placed.stages / tokens
+        return self._utilisation(self.model.flop_per_token("megatron") + again, self.step_time_s)
+
+    @property
+    def usd_per_1e9_tokens(self) -> float | None:
+        """Price of training on 1e9 tokens, or None where the device has no price."""
+        price = self.cluster.usd_per_gpu_hour
+        return None if price is None else 1e9 / (self.tokens_per_s_per_gpu * 3600) * price
+
+    @property
+    def fullest(self) -> MemoryTimeline:
+        """The rank with the highest peak."""
+        return max(self.memory, key=lambda m: m.peak_bytes)
+
+    @property
+    def peak_memory_bytes(self) -> float:
+        """Allocated memory at the peak of the fullest rank."""
+        return self.fullest.peak_bytes
+
+    def peak_interval_bytes(self, rank: int) -> tuple[float, float]:
+        """Return the 80 % interval of a rank's allocated peak."""
+        return self.profile.interval80(self.memory[rank].peak_bytes, self.profile.memory.allocated_sigma_log)
+
+    @property
+    def peak_memory_interval_bytes(self) -> tuple[float, float]:
+        """80 % interval of `peak_memory_bytes`."""
+        return self.peak_interval_bytes(self.fullest.rank)
+
+    @cached_property
+    def device_memory_bytes(self) -> float:
+        """Memory the device must have: allocator's reserve, communicators and context included."""
+        return device_memory(self.peak_memory_bytes, self.profile)
+
+    @property
+    def fits(self) -> Literal["yes", "close", "no"]:
+        """Whether the fullest rank fits its device."""
+        low, high = self.profile.interval80(self.device_memory_bytes, memory_sigma(self.profile))
+        capacity = self.cluster.memory_bytes
+        return "yes" if high <= capacity else "no" if low > capacity else "close"
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """Everything that was not stated but used."""
+        m = self.profile
+        kind = "an estimate scaled from" if m.estimate else "fitted to public data of"
+        return (
+            *self.model.assumptions,
+            *self.cluster.assumptions,
+            *self.plan.assumptions,
+            f"profile {m.name}: {kind} {m.base or m.name}; {m.uncertainty_source}",
+            f"memory outside tensors: {m.memory.source}",
+            "ranks: tp innermost, then dp, pp outermost; compute and collectives do not slow each other",
+        )
+
+
+def memory_sigma(profile: Profile) -> float:
+    """Return the standard deviation of the log of predicted device memory."""
+    return float(np.hypot(profile.memory.allocated_sigma_log, profile.memory.reserved_sigma_log))
+
+
+def device_memory(allocated: Any, profile: Profile) -> Any:
+    """Return the device memory behind allocated bytes (a number or an array)."""
+    m = profile.memory
+    return allocated * m.reserved_over_allocated + m.context_bytes + m.communicator_bytes
+
+
+def simulate(model: Model, cluster: Cluster, plan: Plan, engine: Engine = "path") -> Step:
+    """Return the prediction of one training step of `plan`.
+
+    engine "path" is the compiled longest path, "events" the discrete-event engine; they agree exactly while
+    nothing is shared between concurrent actions.
+
+    Raises:
+        InputError: the plan breaks a rule on this model and cluster; the profile is missing or wrong.
+    """
+    placed = plan.on(model, cluster)
+    profile = load_profile(cluster.profile)
+    costs = stage_costs(model, cluster, placed, profile)
+    schedule = step_schedule(placed)
+    timeline = ENGINES[engine](schedule, durations(schedule, costs))
+    silent = ENGINES["path"](schedule, durations(schedule, {**costs, "send": 0.0}))
+    memory = tuple(memory_timelines(timeline, footprint(schedule, costs)))
+    step_time = timeline.makespan * 1e-9
+    breakdown = exposed(timeline, costs, placed, (timeline.makespan - silent.makespan) * 1e-9)
+    return Step(model, cluster, placed, profile, costs, timeline, memory, step_time, breakdown)
+
+
+def stage_costs(model: Model, cluster: Cluster, placed: PlacedPlan, profile: Profile) -> dict[str, float]:
+    """Return every output of the stage model for one plan."""
+    compiled = stage.stage_model(stage.Structure.of(model), inputs.STATISTICS[model.norm])
+    values = (
+        inputs.model_values(model) | inputs.cluster_values(cluster, profile) | inputs.plan_values(placed, cluster)
+    )
+    return {name: float(value) for name, value in compiled(values).items()}
+
+
+def step_schedule(placed: PlacedPlan) -> Schedule:
+    """Return the pipeline's order with gradient reduction and optimizer at the end of every rank."""
+    plan = placed.plan
+    name = "1f1b" if plan.schedule == "none" else plan.schedule
+    shape = Shape(plan.pp, placed.microbatches, plan.virtual_stages, plan.microbatch_group_size)
+    return _with_update(build(name, shape))
+
+
+@lru_cache(maxsize=64)
+def _with_update(order: Schedule) -> Schedule:
+    end = (Kind.REDUCE_GRAD, Kind.OPTIMIZER)
+    actions = (rank + tuple(Action(r, kind, -1) for kind in end) for r, rank in enumerate(order.actions))
+    return replace(order, actions=tuple(actions))
+
+
+def where(rank: int, ranks: int) -> str:
+    """Return which extras a rank holds: only, first, last or middle."""
+    return "only" if ranks == 1 else "first" if rank == 0 else "last" if rank == ranks - 1 else "middle"
+
+
+def durations(schedule: Schedule, costs: Mapping[str, float]) -> Durations:
+    """Return the nanoseconds of every action of a step."""
+    c, stages, ranks = costs, schedule.stages, schedule.ranks
+    forward = np.full(stages, c["forward_compute"] + c["forward_tp"] + c["forward_dp"])
+    backward = np.full(stages, c["input_compute"] + c["input_tp"] + c["weight_compute"] + c["recompute"] + c["backward_dp"])
+    for s, part in ((0, "embedding"), (-1, "head")):
+        forward[s] += c[f"{part}_forward_compute"] + c[f"{part}_forward_tp"]
+        backward[s] += c[f"{part}_input_compute"] + c[f"{part}_input_tp"] + c[f"{part}_weight_compute"]
+    update = {
+        kind: np.array([c[f"{name}_{where(r, ranks)}"] for r in range(ranks)] + [0.0] * (stages - ranks))
+        for kind, name in ((Kind.REDUCE_GRAD, "reduce"), (Kind.OPTIMIZER, "optimizer"))
+    }
+    for r in {0, ranks - 1}:
+        update[Kind.REDUCE_GRAD][r] += c["tied_reduce"]
+    table = {Kind.F: forward, Kind.B: backward} | update
+    return Durations({k: _ns(v) for k, v in table.items()}, _ns(np.full(stages, c["send"])))
+
+
+def _ns(seconds: Any) -> Any:
+    return np.rint(np.asarray(seconds) * 1e9).astype(np.int64)
+
+
+def footprint(schedule: Schedule, costs: Mapping[str, float]) -> Footprint:
+    """Return what every rank and stage holds."""
+    c, stages, ranks = costs, schedule.stages, schedule.ranks
+    fixed = tuple(
+        {
+            "parameters": c[f"parameters_{w}"],
+            "gradients": c[f"gradients_{w}"],
+            "optimizer": c[f"optimizer_bytes_{w}"],
+            "communication": c["gathered_bytes"] + c["boundary_buffer_bytes"],
+        }
+        for w in (where(r, ranks) for r in range(ranks))
+    )
+    saved, temporary = [c["saved_bytes"]] * stages, [c["backward_temporary_bytes"]] * stages
+    saved[0] += c["saved_embedding_bytes"]
+    saved[-1] += c["saved_head_bytes"]
+    # The head runs backward first and frees its part before the blocks below it do.
+    temporary[-1] = max(c["head_temporary_bytes"], temporary[-1] - c["saved_head_bytes"])
+    return Footprint(fixed, tuple(saved), tuple(temporary))
+
+
+def exposed(timeline: Timeline, costs: Mapping[str, float], placed: PlacedPlan, pp_s: float) -> dict[str, float]:
+    """Return the exposed time by cause on the rank that ends last; sums to the step time.
+
+    pp is what the step gains when messages take no time; bubble is what is left.
+    """
+    c = costs
+    rank = int(np.argmax(timeline.first_and_last()[1]))
+    place, n = where(rank, placed.plan.pp), placed.microbatches
+    extras = [p for p, at in (("embedding", ("first", "only")), ("head", ("last", "only"))) if place in at]
+    chunks = n * placed.plan.virtual_stages
+
+    def both(*names: str) -> float:
+        return sum(chunks * c[x] + n * sum(c[f"{e}_{x}"] for e in extras) for x in names)
+
+    terms = dict.fromkeys(TERMS, 0.0) | {
+        "compute": both("forward_compute", "input_compute", "weight_compute"),
+        "recompute": chunks * c["recompute"],
+        "tp": both("forward_tp", "input_tp"),
+        "dp": chunks * (c["forward_dp"] + c["backward_dp"]) + c[f"reduce_{place}"],
+        "pp": pp_s,
+        "optimizer": c[f"optimizer_{place}"],
+        "other": c["tied_reduce"] if place != "middle" else 0.0,
+    }
+    terms["bubble"] = timeline.makespan * 1e-9 - sum(terms.values())
+    return terms
+
+
+@lru_cache
+def closed_form(structure: stage.Structure, statistics: int, schedule: str) -> Compiled:
+    """Return step time and peak memory per rank kind of one schedule as one compiled function.
+
+    Outputs: `step_time_s`, `peak_memory_bytes` (allocated, fullest rank).
+    """
+    return compile_expressions(closed_form_expressions(stage.expressions(structure, statistics), schedule))
+
+
+def closed_form_expressions(e: Mapping[str, Expr], schedule: str) -> dict[str, Expr]:
+    """Return the closed forms over the stage expressions `e`."""
+    pp, microbatches, chunks = symbol("pp"), symbol("microbatches"), symbol("virtual_stages")
+    kind = SCHEDULES[schedule]
+    times = Times(
+        forward=e["forward_compute"] + e["forward_tp"] + e["forward_dp"],
+        backward=e["input_compute"] + e["input_tp"] + e["weight_compute"] + e["recompute"] + e["backward_dp"],
+        embedding_forward=e["embedding_forward_compute"] + e["embedding_forward_tp"],
+        embedding_backward=sum(e[f"embedding_{x}"] for x in ("input_compute", "input_tp", "weight_compute")),
+        head_forward=e["head_forward_compute"] + e["head_forward_tp"],
+        head_backward=sum(e[f"head_{x}"] for x in ("input_compute", "input_tp", "weight_compute")),
+        send=e["send"], ranks=pp, chunks=chunks, microbatches=microbatches, maximum=maximum, minimum=minimum,
+    )  # fmt: skip
+    several = minimum(1, pp - 1)
+
+    def first(name: str) -> Expr:
+        return several * e[f"{name}_first"] + (1 - several) * e[f"{name}_only"]
+
+    update = first("reduce") + first("optimizer") + e["tied_reduce"]
+    shape = _SymbolicShape(pp, microbatches, chunks, symbol("microbatch_group_size"))
+    fixed = {w: sum(e[f"{x}_{w}"] for x in ("parameters", "gradients", "optimizer_bytes")) for w in ("first", "last", "only")}
+    head = kind.of_last_chunk(shape)
+    # The head's temporaries come and go before those of the blocks below it.
+    beside_head = maximum(
+        e["backward_temporary_bytes"] + (head - 1) * e["saved_head_bytes"],
+        head * e["saved_head_bytes"] + e["head_temporary_bytes"],
+    )
+    embedding = kind.of_first_chunk(shape, minimum) * e["saved_embedding_bytes"]
+    saved_first = kind.in_flight(0, shape, minimum) * e["saved_bytes"] + embedding
+    saved_last = kind.in_flight(pp - 1, shape, minimum) * e["saved_bytes"]
+    first_rank = fixed["first"] + saved_first + e["backward_temporary_bytes"]
+    only_rank = fixed["only"] + saved_first + beside_head
+    last_rank = fixed["last"] + saved_last + beside_head
+    peak = several * maximum(first_rank, last_rank) + (1 - several) * only_rank
+    return {
+        "step_time_s": kind.makespan(times) + update,
+        "peak_memory_bytes": peak + e["gathered_bytes"] + e["boundary_buffer_bytes"],
+    }
+
+
+@dataclass(frozen=True)
+class _SymbolicShape:
+    ranks: Expr
+    microbatches: Expr
+    chunks: Expr
+    group: Expr

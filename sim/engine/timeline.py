@@ -1,0 +1,98 @@
+"""What a run of a schedule leaves: when every action started and ended."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from math import lcm
+
+import numpy as np
+
+from sim.engine.graph import Graph, Ints
+from sim.schedules import Action, Kind, Schedule
+
+
+@dataclass(frozen=True, eq=False)
+class Durations:
+    """Integer durations: `of_kind[kind][stage]` and the latency `message[stage]` of what a stage receives.
+
+    `message[s]` is charged between stages s - 1 and s in either direction.
+    """
+
+    of_kind: Mapping[Kind, Ints]
+    message: Ints
+
+    @classmethod
+    def uniform(cls, stages: int, times: Mapping[Kind, int], message: int = 0) -> "Durations":
+        """Return the same durations on all stages."""
+        return cls({k: np.full(stages, t) for k, t in times.items()}, np.full(stages, message))
+
+    def per_action(self, graph: Graph) -> tuple[Ints, Ints]:
+        """Return (duration, latency of the incoming message) of every action of `graph`."""
+        table = np.zeros((len(Kind), len(self.message)), dtype=np.int64)
+        for kind, values in self.of_kind.items():
+            table[kind] = values
+        backward = (graph.kind == Kind.B) | (graph.kind == Kind.I)
+        boundary = np.minimum(graph.stage + backward, len(self.message) - 1)
+        return table[graph.kind, graph.stage], self.message[boundary] * graph.remote
+
+
+@dataclass(frozen=True, eq=False)
+class Timeline:
+    """Start and end of every action, in integer ticks (nanoseconds in a training step)."""
+
+    schedule: Schedule
+    graph: Graph
+    start: Ints
+    end: Ints
+
+    @property
+    def makespan(self) -> int:
+        """Ticks from the first start to the last end."""
+        return int(self.end.max() - self.start.min())
+
+    def busy(self) -> Ints:
+        """Return busy ticks per rank."""
+        return np.bincount(self.graph.rank, self.end - self.start, self.schedule.ranks).astype(np.int64)
+
+    def spans(self) -> Ints:
+        """Return, per rank, the ticks from its first start to its last end."""
+        first, last = self.first_and_last()
+        return last - first
+
+    def first_and_last(self) -> tuple[Ints, Ints]:
+        """Return each rank's first start and last end."""
+        edges = np.flatnonzero(np.diff(self.graph.rank, prepend=-1))
+        return np.minimum.reduceat(self.start, edges), np.maximum.reduceat(self.end, edges)
+
+    def bubble_makespan(self) -> float:
+        """Return idle over ideal: (makespan - busiest rank) / busiest rank (Megatron-LM's definition)."""
+        ideal = int(self.busy().max())
+        return (self.makespan - ideal) / ideal
+
+    def bubble_fraction(self) -> float:
+        """Return idle over the total: (makespan - busiest rank) / makespan."""
+        return (self.makespan - int(self.busy().max())) / self.makespan
+
+    def bubble_rank_span(self) -> float:
+        """Return the idle share of the longest rank span (the zero-bubble papers' definition)."""
+        spans = self.spans()
+        longest = int(np.argmax(spans))
+        return float((spans[longest] - self.busy()[longest]) / spans[longest])
+
+    def action(self, index: int) -> Action:
+        """Return the action at `index`."""
+        return self.graph.action(index)
+
+
+def ticks(values: Mapping[str, str]) -> dict[str, int]:
+    """Return decimal numbers as integers of one common unit, exactly: {"F": "1", "B": "2.5"} -> 2 and 5.
+
+    Raises:
+        ValueError: a value is not a decimal number >= 0.
+    """
+    exact = {name: Fraction(text) for name, text in values.items()}
+    negative = [name for name, value in exact.items() if value < 0]
+    if negative:
+        raise ValueError(f"{negative[0]}: got {values[negative[0]]}; allowed: a number >= 0")
+    unit = lcm(*(value.denominator for value in exact.values()))
+    return {name: int(value * unit) for name, value in exact.items()}

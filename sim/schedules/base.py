@@ -1,0 +1,92 @@
+"""What every schedule supplies: the order, and closed forms of its length and of what it keeps alive."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from sim.schedules.ir import Schedule
+
+Expr = Any
+"""A number, an array or a symbolic expression."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Size of a pipeline: ranks, microbatches, chunks a rank, microbatches a chunk takes in turn."""
+
+    ranks: int
+    microbatches: int
+    chunks: int = 1
+    group: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "group", self.group or self.ranks)
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds (or any one unit) of a pipeline whose chunks are equal but for the first and the last.
+
+    forward, backward: of a plain chunk; embedding_*: extra of the first; head_*: extra of the last; send: of one
+    boundary message. Each may be a number, an array or an expression; `maximum` must suit them.
+    """
+
+    forward: Expr
+    backward: Expr
+    embedding_forward: Expr
+    embedding_backward: Expr
+    head_forward: Expr
+    head_backward: Expr
+    send: Expr
+    ranks: Expr
+    chunks: Expr
+    microbatches: Expr
+    maximum: Callable[..., Expr]
+    minimum: Callable[..., Expr]
+
+    @property
+    def chunk(self) -> Expr:
+        """Forward and backward of a plain chunk."""
+        return self.forward + self.backward
+
+    @property
+    def embedding(self) -> Expr:
+        """Extra of the first chunk."""
+        return self.embedding_forward + self.embedding_backward
+
+    @property
+    def head(self) -> Expr:
+        """Extra of the last chunk."""
+        return self.head_forward + self.head_backward
+
+
+class ScheduleKind(ABC):
+    """A kind of schedule. Adding one: a subclass in its own file and a line in `SCHEDULES`."""
+
+    name: str
+
+    @abstractmethod
+    def refusal(self, shape: Shape) -> tuple[str, object, str] | None:
+        """Return (field, value, allowed) of what makes `shape` illegal, or None."""
+
+    @abstractmethod
+    def build(self, shape: Shape) -> Schedule:
+        """Return the order of a legal shape."""
+
+    @abstractmethod
+    def makespan(self, times: Times) -> Expr:
+        """Return the time from the first action to the last (closed form; the engine is the judge)."""
+
+    @abstractmethod
+    def in_flight(self, rank: Expr, shape: Any, minimum: Callable[..., Expr]) -> Expr:
+        """Return the largest number of chunk activations alive on `rank`; `shape` may hold expressions."""
+
+    @abstractmethod
+    def of_first_chunk(self, shape: Any, minimum: Callable[..., Expr]) -> Expr:
+        """Return how many microbatches of the first chunk (it has the embedding) are alive on rank 0 at its peak."""
+
+    def of_last_chunk(self, shape: Any) -> Expr:
+        """Return how many microbatches of the last chunk (it has the head) are alive at once."""
+        del shape
+        return 1

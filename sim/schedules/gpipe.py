@@ -1,0 +1,46 @@
+"""GPipe: all forwards, then all backwards (Huang et al. 2019, arXiv 1811.06965)."""
+
+from collections.abc import Callable
+from typing import Any
+
+from sim.schedules.base import Expr, ScheduleKind, Shape, Times
+from sim.schedules.ir import Action, Kind, Schedule
+
+
+class GPipe(ScheduleKind):
+    """Bubble (p - 1)(F + B); keeps every microbatch."""
+
+    name = "gpipe"
+
+    def refusal(self, shape: Shape) -> tuple[str, object, str] | None:
+        return ("virtual_stages", shape.chunks, f"1 with {self.name}") if shape.chunks != 1 else None
+
+    def build(self, shape: Shape) -> Schedule:
+        def order(rank: int) -> tuple[Action, ...]:
+            every = range(shape.microbatches)
+            return (*(Action(rank, Kind.F, k) for k in every), *(Action(rank, Kind.B, k) for k in every))
+
+        ranks = range(shape.ranks)
+        return Schedule(self.name, shape.microbatches, tuple(ranks), tuple(order(r) for r in ranks))
+
+    def makespan(self, times: Times) -> Expr:
+        t, top = times, times.maximum
+        once = 2 * (t.ranks - 1) * t.send
+        for plain, first, last in (
+            (t.forward, t.embedding_forward, t.head_forward),
+            (t.backward, t.embedding_backward, t.head_backward),
+        ):
+            fill = t.ranks * plain + first + last
+            once = once + fill + (t.microbatches - 1) * top(plain + first, plain + last, fill / t.ranks)
+        return once
+
+    def in_flight(self, rank: Expr, shape: Any, minimum: Callable[..., Expr]) -> Expr:
+        del rank, minimum
+        return shape.microbatches
+
+    def of_first_chunk(self, shape: Any, minimum: Callable[..., Expr]) -> Expr:
+        del minimum
+        return shape.microbatches
+
+    def of_last_chunk(self, shape: Any) -> Expr:
+        return shape.microbatches

@@ -1,0 +1,66 @@
+"""Interleaved 1F1B: v chunks a rank, 1/v of the bubble (Narayanan et al. 2021, arXiv 2104.04473, section 2.2)."""
+
+from collections.abc import Callable
+from typing import Any
+
+from sim.schedules.base import Expr, ScheduleKind, Shape, Times
+from sim.schedules.ir import Action, Kind, Schedule
+
+
+class Interleaved(ScheduleKind):
+    """Rank r holds chunks r, r + p, ...; each takes `group` microbatches in turn (Megatron-LM's grouping).
+
+    PyTorch's grouping is the same order with group = m // max(1, m // p).
+    """
+
+    name = "interleaved"
+
+    def refusal(self, shape: Shape) -> tuple[str, object, str] | None:
+        p, m, group = shape.ranks, shape.microbatches, shape.group
+        if shape.chunks < 2 or p < 2:
+            return "virtual_stages", shape.chunks, "2 or more, with pp 2 or more, for interleaved"
+        if group < p:
+            return "microbatch_group_size", group, f"at least pp = {p}: a smaller group can deadlock"
+        if 0 < m % group < p:
+            return "microbatches", m, f"a multiple of {group}, or {p} or more beyond one: a short last group can deadlock"
+        return None
+
+    def build(self, shape: Shape) -> Schedule:
+        rank_of = tuple(s % shape.ranks for s in range(shape.ranks * shape.chunks))
+        orders = tuple(self._order(rank, shape) for rank in range(shape.ranks))
+        return Schedule(self.name, shape.microbatches, rank_of, orders)
+
+    def _order(self, rank: int, shape: Shape) -> tuple[Action, ...]:
+        p, m, v = shape.ranks, shape.microbatches, shape.chunks
+        turns = [
+            (chunk, k)
+            for start in range(0, m, shape.group)
+            for chunk in range(v)
+            for k in range(start, min(start + shape.group, m))
+        ]
+        forward = [Action(chunk * p + rank, Kind.F, k) for chunk, k in turns]
+        backward = [Action((v - 1 - chunk) * p + rank, Kind.B, k) for chunk, k in turns]
+        warm_up = min(2 * (p - 1 - rank) + (v - 1) * shape.group, m * v)
+        actions = forward[:warm_up]
+        for f, b in zip(forward[warm_up:], backward, strict=False):
+            actions += [f, b]
+        return (*actions, *backward[m * v - warm_up :])
+
+    def makespan(self, times: Times) -> Expr:
+        """The busiest rank's work and a ramp of p - 1 chunks.
+
+        Messages are hidden in the steady state, which has p chunks of slack; each of the p v - 1 boundaries
+        is paid for once in the warm-up and once in the drain.
+        """
+        t = times
+        rank = t.chunks * t.chunk
+        busiest = t.maximum(rank + t.embedding, rank + t.head)
+        ramp = (t.ranks - 1) * t.chunk + 2 * (t.ranks * t.chunks - 1) * t.send + t.minimum(t.embedding, t.head)
+        return t.microbatches * busiest + ramp
+
+    def in_flight(self, rank: Expr, shape: Any, minimum: Callable[..., Expr]) -> Expr:
+        warm_up = 2 * (shape.ranks - 1 - rank) + (shape.chunks - 1) * shape.group + 1
+        return minimum(warm_up, shape.microbatches * shape.chunks)
+
+    def of_first_chunk(self, shape: Any, minimum: Callable[..., Expr]) -> Expr:
+        return minimum(minimum(shape.microbatches, 2 * shape.group), self.in_flight(0, shape, minimum))

@@ -1,0 +1,46 @@
+"""1F1B, also PipeDream-Flush: a backward as soon as its forward is done (arXiv 1806.03377, 2006.09503)."""
+
+from collections.abc import Callable
+from typing import Any
+
+from sim.schedules.base import Expr, ScheduleKind, Shape, Times
+from sim.schedules.ir import Action, Kind, Schedule
+
+
+class OneFOneB(ScheduleKind):
+    """Bubble (p - 1)(F + B) as GPipe, but at most p - r microbatches alive on rank r."""
+
+    name = "1f1b"
+
+    def refusal(self, shape: Shape) -> tuple[str, object, str] | None:
+        return ("virtual_stages", shape.chunks, f"1 with {self.name}") if shape.chunks != 1 else None
+
+    def build(self, shape: Shape) -> Schedule:
+        ranks = range(shape.ranks)
+        return Schedule(self.name, shape.microbatches, tuple(ranks), tuple(self._order(r, shape) for r in ranks))
+
+    def _order(self, rank: int, shape: Shape) -> tuple[Action, ...]:
+        m = shape.microbatches
+        warm_up = min(shape.ranks - 1 - rank, m)
+        actions = [Action(rank, Kind.F, k) for k in range(warm_up)]
+        for k in range(m - warm_up):
+            actions += [Action(rank, Kind.F, warm_up + k), Action(rank, Kind.B, k)]
+        return (*actions, *(Action(rank, Kind.B, k) for k in range(m - warm_up, m)))
+
+    def makespan(self, times: Times) -> Expr:
+        """Fill and drain, then one period per further microbatch.
+
+        The period is the slowest of the cycles in the order's dependence graph: a rank by itself, or a
+        round trip that p - r microbatches share on the ranks r .. p - 1 (here r = 0 and r = p - 2).
+        """
+        t = times
+        whole = t.ranks * t.chunk + t.embedding + t.head + 2 * (t.ranks - 1) * t.send
+        pair = t.chunk + t.head / 2 + t.minimum(1, t.ranks - 1) * t.send
+        period = t.maximum(t.chunk + t.embedding, t.chunk + t.head, whole / t.ranks, pair)
+        return whole + (t.microbatches - 1) * period
+
+    def in_flight(self, rank: Expr, shape: Any, minimum: Callable[..., Expr]) -> Expr:
+        return minimum(shape.ranks - rank, shape.microbatches)
+
+    def of_first_chunk(self, shape: Any, minimum: Callable[..., Expr]) -> Expr:
+        return minimum(shape.ranks, shape.microbatches)

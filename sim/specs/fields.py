@@ -1,0 +1,138 @@
+"""Declared fields: one place that says what a value may be, and the one error for a value that may not.
+
+A class decorated with `spec` is a frozen dataclass whose fields carry their range in the annotation;
+pydantic checks it in the constructor and where a file enters. `InputError` names the field's path, the
+value and the allowed range.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Annotated, Any, Literal, TypeVar, dataclass_transform, get_args, get_origin, get_type_hints
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass as checked_dataclass
+
+T = TypeVar("T")
+
+DERIVED: Any = None
+"""Default of a field that `__post_init__` fills from the others when it is left out."""
+
+
+class InputError(ValueError):
+    """A value that cannot be used: where it stands, what it is, what is allowed there."""
+
+    def __init__(self, path: str, value: object, allowed: str) -> None:
+        shown = repr(value)
+        self.path, self.value, self.allowed = path, value, allowed
+        super().__init__(f"{path}: got {shown if len(shown) <= 80 else shown[:77] + '...'}; allowed: {allowed}")
+
+    def under(self, parent: str) -> "InputError":
+        """Return the same error seen from the enclosing object."""
+        return InputError(f"{parent}.{self.path}" if self.path else parent, self.value, self.allowed)
+
+
+def whole(low: int, high: int) -> Any:
+    """Return the annotation of a whole number from `low` to `high`."""
+    return Annotated[int, Field(ge=low, le=high, description=f"a whole number from {low} to {high}")]
+
+
+def real(low: float, high: float, unit: str = "") -> Any:
+    """Return the annotation of a finite number from `low` to `high`, in `unit`."""
+    text = f"a number from {low:g} to {high:g}{' ' + unit if unit else ''}"
+    return Annotated[float, Field(ge=low, le=high, allow_inf_nan=False, description=text)]
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def spec(cls: type[T]) -> type[T]:
+    """Make `cls` a frozen, keyword-only dataclass that raises `InputError` for a value out of range."""
+    made = checked_dataclass(frozen=True, kw_only=True, config=ConfigDict(strict=True, extra="forbid"))(cls)
+    checked_init: Callable[..., None] = made.__init__
+
+    def __init__(self: object, **given: object) -> None:
+        try:
+            # An explicit None means the same as leaving the field out.
+            checked_init(self, **{k: v for k, v in given.items() if v is not None})
+        except ValidationError as error:
+            raise explain(error, cls) from None
+
+    made.__init__ = __init__  # type: ignore[method-assign]
+    return made
+
+
+def read(cls: type[T], raw: object, path: str = "") -> T:
+    """Return `raw` (plain data from a file) as an instance of `cls`.
+
+    Raises:
+        InputError: with the full path below `path` of the first field that is wrong.
+    """
+    try:
+        # JSON mode: a mapping may become a dataclass and a list a tuple, all else stays strict.
+        return TypeAdapter(cls).validate_json(json.dumps(raw, default=str))
+    except ValidationError as error:
+        found = explain(error, cls)
+    except InputError as error:
+        found = error
+    raise found.under(path) if path else found
+
+
+def explain(error: ValidationError, root: type) -> InputError:
+    """Return the first problem of a pydantic error as an `InputError` with the declared range."""
+    first = error.errors(include_url=False)[0]
+    if isinstance(first.get("ctx", {}).get("error"), InputError):
+        return under_path(first["ctx"]["error"], first["loc"][:-1])
+    where = [str(part) for part in first["loc"] if part != "__init__"]
+    path = ".".join(where) or root.__name__.lower()
+    owner, name = _owner(root, where)
+    if first["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
+        return InputError(path, first["input"], f"no such key; known keys: {', '.join(init_names(owner))}")
+    if first["type"] in ("missing", "missing_keyword_only_argument", "missing_argument"):
+        return InputError(path, None, f"required: {allowed_text(owner, name)}")
+    return InputError(path, first["input"], allowed_text(owner, name) if name else "a mapping of keys to values")
+
+
+def under_path(error: InputError, location: tuple[int | str, ...]) -> InputError:
+    """Return `error` with the enclosing location in front of its own path."""
+    return error.under(".".join(map(str, location))) if location else error
+
+
+def init_names(cls: type) -> list[str]:
+    """Return the names a constructor takes."""
+    return [f.name for f in fields(cls) if f.init and f.name != "assumptions"]
+
+
+def allowed_text(cls: type, name: str) -> str:
+    """Return what field `name` of `cls` may hold, in words."""
+    return _describe(get_type_hints(cls, include_extras=True).get(name, object))
+
+
+def _describe(hint: Any) -> str:
+    if get_origin(hint) is Annotated:
+        texts = [m.description for m in get_args(hint)[1:] if getattr(m, "description", None)]
+        return texts[0] if texts else _describe(get_args(hint)[0])
+    if get_origin(hint) is Literal:
+        return "one of " + ", ".join(map(str, get_args(hint)))
+    if get_origin(hint) in (dict, Mapping):
+        return f"a mapping to {_describe(get_args(hint)[1])}"
+    if get_origin(hint) in (tuple, list):
+        return f"a list of {_describe(get_args(hint)[0])}"
+    options = [a for a in get_args(hint) if a is not type(None)]
+    if options:
+        return " or ".join(_describe(a) for a in options)
+    if is_dataclass(hint):
+        return "a mapping of keys to values"
+    return {bool: "true or false", str: "text", int: "a whole number", float: "a number"}.get(hint, "a value")
+
+
+def _owner(root: type, where: list[str]) -> tuple[type, str]:
+    """Return the class and field name that the path `where` ends in, below `root`."""
+    owner, name = root, ""
+    for part in where:
+        if name:
+            inner = get_type_hints(owner).get(name)
+            inner = next((a for a in get_args(inner) if is_dataclass(a)), inner)
+            if not (isinstance(inner, type) and is_dataclass(inner)):
+                break
+            owner = inner
+        name = part
+    return owner, name

@@ -1,0 +1,97 @@
+"""The job file: model, cluster, plan and what to search, in one place."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from sim.specs.catalog import model as catalog_model
+from sim.specs.cluster import Cluster
+from sim.specs.fields import InputError, read, spec, whole
+from sim.specs.files import load_mapping
+from sim.specs.hf import from_hf
+from sim.specs.model import Model
+from sim.specs.plan import Plan
+
+Objective = Literal["step_time", "cost", "tokens_per_usd", "memory_headroom"]
+KNOBS = ("tp", "pp", "virtual_stages", "micro_batch", "zero", "recompute", "sequence_parallel", "schedule")
+
+
+@spec
+class Tune:
+    """What the tuner may change and what it should improve."""
+
+    global_batch: whole(1, 10_000_000)
+    knobs: Annotated[dict[str, list[int | bool | str]], Field(description="a mapping of knob to its values")] = Field(
+        default_factory=dict
+    )
+    objective: Objective = "step_time"
+
+    def __post_init__(self) -> None:
+        for name, values in self.knobs.items():
+            if name not in KNOBS:
+                raise InputError(f"knobs.{name}", values, "a knob: " + ", ".join(KNOBS))
+            if not values:
+                raise InputError(f"knobs.{name}", values, "at least one value")
+            for value in values:
+                read(Plan, {"global_batch": self.global_batch, name: value}, "knobs")
+
+
+@spec
+class Job:
+    """Everything one command needs."""
+
+    model: Model
+    cluster: Cluster
+    plan: Plan | None = None
+    tune: Tune | None = None
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Job":
+        """Return the job in a YAML or JSON file; model and profile paths are relative to it.
+
+        Raises:
+            InputError: with the path of the first field that is wrong.
+        """
+        file = Path(path)
+        raw = load_mapping(file)
+        known = ("model", "cluster", "plan", "tune")
+        for key in raw:
+            if key not in known:
+                raise InputError(key, raw[key], f"no such key; known keys: {', '.join(known)}")
+        for key in ("model", "cluster"):
+            if key not in raw:
+                raise InputError(key, None, "required: " + {"model": MODEL_HELP, "cluster": "a mapping"}[key])
+        tune = read(Tune, raw["tune"], "tune") if "tune" in raw else None
+        plan_raw = raw.get("plan")
+        if tune and isinstance(plan_raw, dict):
+            plan_raw = {**plan_raw, "global_batch": tune.global_batch}
+        return cls(
+            model=_model(raw["model"], file.parent),
+            cluster=read(Cluster, _with_profile(raw["cluster"], file.parent), "cluster"),
+            plan=read(Plan, plan_raw, "plan") if plan_raw is not None else None,
+            tune=tune,
+        )
+
+
+MODEL_HELP = "a catalog name, the path of a HF config.json, or inline dimensions"
+
+
+def _model(raw: Any, folder: Path) -> Model:
+    if isinstance(raw, dict):
+        return read(Model, raw, "model")
+    if not isinstance(raw, str):
+        raise InputError("model", raw, MODEL_HELP)
+    if raw.endswith(".json"):
+        return from_hf(folder / raw)
+    try:
+        return catalog_model(raw)
+    except InputError as error:
+        raise InputError("model", raw, f"{MODEL_HELP}; {error.allowed}") from None
+
+
+def _with_profile(raw: Any, folder: Path) -> Any:
+    """Return the cluster with a relative profile folder resolved against the job file."""
+    if isinstance(raw, dict) and isinstance(raw.get("profile"), str) and (folder / raw["profile"]).is_dir():
+        return {**raw, "profile": str(folder / raw["profile"])}
+    return raw

@@ -1,0 +1,84 @@
+"""How the training step is spread over the devices, and the rules that a spread must keep."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from sim.specs.cluster import Cluster
+from sim.specs.fields import DERIVED, InputError, spec, whole
+from sim.specs.model import Model
+from sim.specs.rules import RULES, Spread
+
+Recompute = Literal["none", "selective", "full"]
+Schedule = Literal["none", "gpipe", "1f1b", "interleaved"]
+
+
+@spec
+class Plan:
+    """Degrees and memory techniques of one training step.
+
+    `dp` may be left out (all devices that tp and pp leave); `schedule` defaults to none, 1f1b or
+    interleaved by pp and virtual_stages; `sequence_parallel` to on with tp > 1. `zero` shards over
+    the data-parallel ranks: 1 optimizer, 2 + gradients, 3 + parameters (ZeRO, arXiv 1910.02054).
+
+    Raises:
+        InputError: a value is out of range.
+    """
+
+    tp: whole(1, 4_096) = 1
+    pp: whole(1, 4_096) = 1
+    virtual_stages: whole(1, 256) = 1
+    dp: whole(1, 1_000_000) = DERIVED
+    cp: Literal[1] = 1
+    ep: Literal[1] = 1
+    sequence_parallel: bool = DERIVED
+    global_batch: whole(1, 10_000_000)
+    micro_batch: whole(1, 100_000) = 1
+    schedule: Schedule = DERIVED
+    microbatch_group_size: whole(1, 10_000_000) = DERIVED
+    recompute: Recompute = "none"
+    zero: Literal[0, 1, 2, 3] = 0
+    optimizer: Literal["adam"] = "adam"
+    gradient_dtype: Literal["fp32", "bf16"] = "fp32"
+    overlap_dp: bool = True
+    precision: Literal["bf16", "fp16"] = "bf16"
+    assumptions: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        usual: dict[str, object] = {
+            "schedule": "none" if self.pp == 1 else "interleaved" if self.virtual_stages > 1 else "1f1b",
+            "sequence_parallel": self.tp > 1,
+            "microbatch_group_size": self.pp,
+        }
+        assumed = []
+        for key, value in usual.items():
+            if getattr(self, key) is None:
+                object.__setattr__(self, key, value)
+                assumed.append(f"plan.{key} = {str(value).lower()} (default)")
+        object.__setattr__(self, "assumptions", self.assumptions + tuple(assumed))
+
+    def on(self, model: Model, cluster: Cluster) -> "PlacedPlan":
+        """Return the plan placed on `cluster` for `model`; raises InputError for the first broken rule."""
+        spread = Spread.of(self, cluster)
+        for rule in RULES:
+            if rule.broken(model, spread):
+                raise InputError(f"plan.{rule.knob}", getattr(self, rule.knob), rule.allowed(model, spread))
+        return PlacedPlan(plan=self, dp=int(spread.dp), microbatches=int(spread.microbatches))
+
+
+@dataclass(frozen=True)
+class PlacedPlan:
+    """A legal plan with its derived numbers."""
+
+    plan: Plan
+    dp: int
+    microbatches: int
+
+    @property
+    def stages(self) -> int:
+        """Model chunks over all pipeline ranks."""
+        return self.plan.pp * self.plan.virtual_stages
+
+    @property
+    def gpus(self) -> int:
+        """Devices in use."""
+        return self.plan.tp * self.plan.pp * self.dp

@@ -1,0 +1,171 @@
+"""What a plan must keep to be runnable, as rules that hold for one plan or for arrays of plans alike.
+
+A single plan is refused with the rule's text; the tuner evaluates the same predicates on whole columns and counts
+what each rule excludes.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sim.specs.cluster import Cluster
+from sim.specs.model import Model
+
+if TYPE_CHECKING:
+    from sim.specs.plan import Plan
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The numbers that the rules look at; each a scalar, or all of them arrays that broadcast."""
+
+    gpus: Any
+    tp: Any
+    pp: Any
+    virtual_stages: Any
+    dp: Any
+    global_batch: Any
+    micro_batch: Any
+    group: Any
+    sequence_parallel: Any
+    interleaved: Any
+    pipelined: Any
+
+    @classmethod
+    def of(cls, plan: "Plan", cluster: Cluster) -> "Spread":
+        """Return the numbers of one plan; dp is what tp and pp leave where it is not given."""
+        return cls(
+            gpus=cluster.gpus,
+            tp=plan.tp,
+            pp=plan.pp,
+            virtual_stages=plan.virtual_stages,
+            dp=plan.dp or max(1, cluster.gpus // (plan.tp * plan.pp)),
+            global_batch=plan.global_batch,
+            micro_batch=plan.micro_batch,
+            group=plan.microbatch_group_size,
+            sequence_parallel=plan.sequence_parallel,
+            interleaved=plan.schedule == "interleaved",
+            pipelined=plan.schedule != "none",
+        )
+
+    @property
+    def microbatches(self) -> Any:
+        """Microbatches of one replica in a step."""
+        return self.global_batch // (self.dp * self.micro_batch)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One condition: the knob to change, a short reason, the predicate and the text of what is allowed."""
+
+    knob: str
+    reason: str
+    broken: Callable[[Model, Spread], Any]
+    allowed: Callable[[Model, Spread], str]
+
+
+def divisors(n: int) -> list[int]:
+    """Return the divisors of n in ascending order."""
+    return [d for d in range(1, n + 1) if n % d == 0]
+
+
+def nearest(value: int, options: list[int]) -> str:
+    """Return the options nearest to `value` on either side, as text."""
+    below = [o for o in options if o < value][-1:]
+    above = [o for o in options if o > value][:1]
+    return " or ".join(map(str, below + above)) or "none"
+
+
+def _splits(name: str, attribute: str) -> Rule:
+    def allowed(model: Model, s: Spread) -> str:
+        size = getattr(model, attribute)
+        return f"a divisor of model.{attribute} = {size}; nearest {nearest(s.tp, divisors(size))}"
+
+    return Rule("tp", f"tp does not divide the {name}", lambda m, s: getattr(m, attribute) % s.tp != 0, allowed)
+
+
+def _layers_knob(knob: str, reason: str, broken: Callable[[Model, Spread], Any]) -> Rule:
+    def allowed(model: Model, s: Spread) -> str:
+        other = s.virtual_stages if knob == "pp" else s.pp
+        value = s.pp if knob == "pp" else s.virtual_stages
+        good = [d for d in divisors(model.layers) if model.layers % (d * other) == 0]
+        if knob == "pp":
+            good = [d for d in good if s.gpus % (s.tp * d) == 0]
+        return f"pp x virtual_stages must divide layers = {model.layers}; nearest {nearest(value, good)}"
+
+    return Rule(knob, reason, broken, allowed)
+
+
+def _mesh(model: Model, s: Spread) -> str:
+    good = [d for d in divisors(s.gpus) if s.gpus % (s.tp * d) == 0 and model.layers % (d * s.virtual_stages) == 0]
+    return f"tp {s.tp} x pp {s.pp} must divide {s.gpus} GPUs; nearest pp {nearest(s.pp, good)}"
+
+
+def _short_group(s: Spread) -> Any:
+    beyond = s.microbatches % s.group
+    return s.interleaved & (beyond > 0) & (beyond < s.pp)
+
+
+RULES: tuple[Rule, ...] = (
+    _splits("attention heads", "heads"),
+    _splits("key-value heads", "kv_heads"),
+    _splits("MLP width", "ffn"),
+    Rule("pp", "tp x pp does not divide the GPUs", lambda m, s: s.gpus % (s.tp * s.pp) != 0, _mesh),
+    Rule(
+        "dp",
+        "tp x pp x dp is not the number of GPUs",
+        lambda m, s: s.tp * s.pp * s.dp != s.gpus,
+        lambda m, s: f"{s.gpus // (s.tp * s.pp)} (tp x pp x dp must equal {s.gpus} GPUs)",
+    ),
+    _layers_knob("pp", "pp does not divide the layers", lambda m, s: m.layers % s.pp != 0),
+    _layers_knob(
+        "virtual_stages",
+        "pp x virtual_stages does not divide the layers",
+        lambda m, s: m.layers % (s.pp * s.virtual_stages) != 0,
+    ),
+    Rule(
+        "micro_batch",
+        "dp x micro_batch does not divide the global batch",
+        lambda m, s: s.global_batch % (s.dp * s.micro_batch) != 0,
+        lambda m, s: f"dp {s.dp} x micro_batch must divide global_batch = {s.global_batch}",
+    ),
+    Rule(
+        "schedule",
+        "no schedule with pp > 1",
+        lambda m, s: np.logical_not(s.pipelined) & (s.pp > 1),
+        lambda m, s: "gpipe, 1f1b or interleaved with pp > 1",
+    ),
+    Rule(
+        "virtual_stages",
+        "virtual stages without interleaved schedule and pp > 1",
+        lambda m, s: np.where(s.interleaved, (s.pp == 1) | (s.virtual_stages == 1), s.virtual_stages > 1),
+        lambda m, s: "2 or more with schedule interleaved and pp 2 or more, else 1",
+    ),
+    Rule(
+        "microbatch_group_size",
+        "microbatch group smaller than pp",
+        lambda m, s: s.interleaved & (s.group < s.pp),
+        lambda m, s: f"at least pp = {s.pp}: a smaller group can deadlock",
+    ),
+    Rule(
+        "micro_batch",
+        "interleaved needs whole groups of microbatches",
+        lambda m, s: _short_group(s),
+        lambda m, s: f"a value that makes the {s.microbatches} microbatches a multiple of {s.group} (interleaved)",
+    ),
+    Rule(
+        "sequence_parallel",
+        "sequence parallelism without tp > 1",
+        lambda m, s: s.sequence_parallel & (s.tp == 1),
+        lambda m, s: "false with tp = 1: there is no tensor-parallel group",
+    ),
+    Rule(
+        "tp",
+        "tp does not divide the sequence (sequence parallelism)",
+        lambda m, s: s.sequence_parallel & (m.seq % s.tp != 0),
+        lambda m, s: f"a divisor of seq = {m.seq} with sequence_parallel",
+    ),
+)
+"""In the order in which a user should mend them; every predicate is safe where earlier ones are broken."""

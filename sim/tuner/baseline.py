@@ -1,0 +1,33 @@
+"""The plan that a careful engineer would write down without a tool, as the yardstick of the tuner."""
+
+from collections.abc import Iterator
+
+from sim.engine.step import Step, simulate
+from sim.specs import Cluster, InputError, Model, Plan
+from sim.specs.rules import divisors
+
+
+def textbook(model: Model, cluster: Cluster, global_batch: int) -> Step | None:
+    """Return the common heuristic's step, or None where none of its plans fits.
+
+    tp inside the node as far as memory needs it, then pp, ZeRO-1, micro-batch 1; full recompute only if
+    nothing else fits (Narayanan et al. 2021, arXiv 2104.04473, section 3, takeaways 1 and 2).
+    """
+    for plan in _candidates(cluster, global_batch):
+        try:
+            step = simulate(model, cluster, plan)
+        except InputError:
+            continue  # this mesh breaks a rule; the next one is a little larger
+        if step.fits == "yes":
+            return step
+    return None
+
+
+def _candidates(cluster: Cluster, global_batch: int) -> Iterator[Plan]:
+    inside = divisors(cluster.gpus_per_node)
+    for recompute in ("selective", "full"):
+        meshes = [(tp, 1) for tp in inside] + [(inside[-1], pp) for pp in divisors(cluster.gpus)[1:]]
+        for tp, pp in meshes:
+            if cluster.gpus % (tp * pp) == 0:
+                zero = 1 if cluster.gpus > tp * pp else 0
+                yield Plan(tp=tp, pp=pp, global_batch=global_batch, zero=zero, recompute=recompute)

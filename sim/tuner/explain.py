@@ -1,0 +1,74 @@
+"""Why a plan stands where it stands: where its time goes, what limits it, what each knob would cost."""
+
+import numpy as np
+
+from sim.costs.inputs import RECOMPUTE
+from sim.engine.step import Step
+from sim.tuner.score import Scores
+from sim.tuner.space import SWITCHES, Space
+from sim.units import gigabytes, seconds
+
+TERM_NAMES = {
+    "compute": "computing",
+    "recompute": "recomputing activations",
+    "tp": "tensor-parallel communication",
+    "dp": "data-parallel communication",
+    "pp": "pipeline messages",
+    "bubble": "idle in the pipeline",
+    "optimizer": "the optimizer",
+    "other": "the tied embedding's reduction",
+}
+WORTH_NAMING = 0.01
+
+
+def explain(step: Step, space: Space, scores: Scores) -> tuple[str, ...]:
+    """Return sentences: the time by cause, the memory margin, the best plan with each knob set otherwise."""
+    return (_time(step), _memory(step), *_knobs(step, space, scores))
+
+
+def _time(step: Step) -> str:
+    shares = {k: v / step.step_time_s for k, v in step.breakdown_s.items()}
+    named = [f"{share:.0%} {TERM_NAMES[k]}" for k, share in sorted(shares.items(), key=lambda i: -i[1]) if share >= WORTH_NAMING]
+    return f"{seconds(step.step_time_s)} a step: " + ", ".join(named)
+
+
+def _memory(step: Step) -> str:
+    margin = step.cluster.memory_bytes - step.device_memory_bytes
+    parts = sorted(step.fullest.composition().items(), key=lambda item: -item[1])
+    most = " and ".join(f"{name} {gigabytes(size)}" for name, size in parts[:2])
+    side = f"{gigabytes(margin)} free" if margin >= 0 else f"{gigabytes(-margin)} over"
+    return f"rank {step.fullest.rank} is fullest, {side}; {most}"
+
+
+def _knobs(step: Step, space: Space, scores: Scores) -> list[str]:
+    """Return, per knob, the best feasible plan of the space with any other value of it, and what it loses."""
+    plan = step.plan
+    lines = []
+    for knob in ("tp", "pp", "virtual_stages", "micro_batch", *SWITCHES):
+        value = RECOMPUTE.index(plan.recompute) if knob == "recompute" else int(getattr(plan, knob))
+        axis = _axis(knob, space)
+        other = np.broadcast_to(axis != value, scores.step_time_s.shape) & space.allowed
+        if not other.any():
+            continue
+        fitting = np.where(other & scores.fits, scores.step_time_s, np.inf)
+        at = np.unravel_index(int(fitting.argmin()), fitting.shape)
+        if not np.isfinite(fitting[at]):
+            lines.append(f"no other {knob} fits the memory")
+            continue
+        rival = space.plan(*(int(i) for i in at))
+        change = fitting[at] / step.step_time_s - 1
+        lines.append(f"best with another {knob} ({_value(rival, knob)}): {change:+.1%} time")
+    return lines
+
+
+def _axis(knob: str, space: Space) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+    if knob in SWITCHES:
+        shape = [1, 1, 1, 1]
+        shape[1 + SWITCHES.index(knob)] = -1
+        return np.asarray(getattr(space, knob)).reshape(shape)
+    return np.asarray(space.rows[knob])[:, None, None, None]
+
+
+def _value(plan: object, knob: str) -> str:
+    value = getattr(plan, knob)
+    return {True: "on", False: "off"}.get(value, str(value)) if isinstance(value, bool) else str(value)

@@ -1,0 +1,119 @@
+"""The plans to compare: knob values, the legal combinations as columns, and why the others are left out."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.costs.inputs import RECOMPUTE
+from sim.specs import Cluster, Model, Plan
+from sim.specs.rules import RULES, Spread, divisors
+
+Column = NDArray[np.int64]
+MAX_TP = 64
+MAX_VIRTUAL_STAGES = 16
+MAX_MICRO_BATCH = 64
+SWITCHES = ("recompute", "zero", "sequence_parallel")
+"""Knobs that do not change the pipeline's shape; each has an array axis of its own."""
+
+
+@dataclass(frozen=True, eq=False)
+class Space:
+    """Rows are legal shapes (tp, pp, virtual_stages, micro_batch, dp, ...); switches multiply every row.
+
+    recompute: indices into `RECOMPUTE`; excluded: configurations by reason; asked: all combinations of knobs.
+    `allowed[row, recompute, zero, sequence_parallel]` marks the distinct legal configurations.
+    """
+
+    model: Model
+    cluster: Cluster
+    global_batch: int
+    rows: Mapping[str, Column]
+    recompute: Column
+    zero: Column
+    sequence_parallel: Column
+    allowed: NDArray[np.bool_]
+    excluded: Mapping[str, int]
+    asked: int
+
+    def plan(self, row: int, recompute: int, zero: int, sequence_parallel: int) -> Plan:
+        """Return the plan at these indices."""
+        shape = {name: int(column[row]) for name, column in self.rows.items() if name in SHAPE_KNOBS}
+        return Plan(
+            **shape,
+            global_batch=self.global_batch,
+            recompute=RECOMPUTE[int(self.recompute[recompute])],
+            zero=int(self.zero[zero]),
+            sequence_parallel=bool(self.sequence_parallel[sequence_parallel]),
+        )
+
+
+SHAPE_KNOBS = ("tp", "pp", "virtual_stages", "micro_batch", "dp")
+
+
+def default_knobs(model: Model, cluster: Cluster) -> dict[str, list[Any]]:
+    """Return the values that are tried for knobs that the user leaves free."""
+    meshes = divisors(cluster.gpus)
+    powers = [2**i for i in range(MAX_MICRO_BATCH.bit_length())]
+    return {
+        "tp": [d for d in meshes if d <= MAX_TP],
+        "pp": [d for d in meshes if d <= model.layers],
+        "virtual_stages": [d for d in divisors(model.layers) if d <= MAX_VIRTUAL_STAGES],
+        "micro_batch": powers,
+        "recompute": list(RECOMPUTE),
+        "zero": [0, 1, 2, 3],
+        "sequence_parallel": [False, True],
+    }
+
+
+def build_space(model: Model, cluster: Cluster, global_batch: int, knobs: Mapping[str, Sequence[Any]] | None = None) -> Space:
+    """Return every combination of the knobs, split into legal rows and counted exclusions.
+
+    ZeRO needs dp > 1 and sequence parallelism tp > 1 to be a configuration of its own: the duplicates are
+    excluded by reason like illegal ones.
+    """
+    values = default_knobs(model, cluster) | {k: list(v) for k, v in (knobs or {}).items()}
+    axes = [np.array(values[k], dtype=np.int64) for k in ("tp", "pp", "virtual_stages", "micro_batch")]
+    tp, pp, chunks, micro = (a.ravel() for a in np.meshgrid(*axes, indexing="ij"))
+    dp = np.maximum(1, cluster.gpus // (tp * pp))
+    recompute = np.array([RECOMPUTE.index(r) for r in values["recompute"]], dtype=np.int64)
+    zero, sp = np.array(values["zero"], dtype=np.int64), np.array(values["sequence_parallel"], dtype=np.int64)
+    shape = Spread(cluster.gpus, tp, pp, chunks, dp, global_batch, micro, pp, np.False_, chunks > 1, pp > 1)
+    per_row = len(recompute) * len(zero) * len(sp)
+    excluded: dict[str, int] = {}
+    legal = np.ones(len(tp), dtype=bool)
+    for rule in RULES:
+        if rule.knob != "sequence_parallel":
+            broken = legal & rule.broken(model, shape)
+            legal &= ~broken
+            _count(excluded, rule.reason, int(broken.sum()) * per_row)
+    rows = {"tp": tp, "pp": pp, "virtual_stages": chunks, "micro_batch": micro, "dp": dp}
+    rows = {name: column[legal] for name, column in rows.items()}
+    rows["microbatches"] = global_batch // (rows["dp"] * rows["micro_batch"])
+    allowed = _distinct(model, rows, recompute, zero, sp, excluded)
+    return Space(model, cluster, global_batch, rows, recompute, zero, sp, allowed, excluded, len(tp) * per_row)
+
+
+def _count(excluded: dict[str, int], reason: str, number: int) -> None:
+    if number:
+        excluded[reason] = excluded.get(reason, 0) + number
+
+
+def _distinct(
+    model: Model, rows: Mapping[str, Column], recompute: Column, zero: Column, sp: Column, excluded: dict[str, int]
+) -> NDArray[np.bool_]:
+    tp, dp = rows["tp"][:, None, None, None], rows["dp"][:, None, None, None]
+    zero_axis, sp_axis = zero[:, None], sp[None, :] > 0
+    shape = (len(rows["tp"]), len(recompute), len(zero), len(sp))
+    no_group = np.broadcast_to(sp_axis & (tp == 1), shape)
+    uneven = np.broadcast_to(sp_axis & (tp > 1) & (model.seq % tp != 0), shape)
+    no_shard = np.broadcast_to((zero_axis > 0) & (dp == 1), shape) & ~no_group & ~uneven
+    for reason, mask in (
+        ("sequence parallelism without tp > 1", no_group),
+        ("tp does not divide the sequence (sequence parallelism)", uneven),
+        ("ZeRO without dp > 1 (the same as ZeRO-0)", no_shard),
+    ):
+        _count(excluded, reason, int(mask.sum()))
+    return ~(no_group | uneven | no_shard)

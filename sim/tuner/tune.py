@@ -1,0 +1,182 @@
+"""The search: score the whole space, confirm the front runners on the event engine, explain the order."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.costs import inputs
+from sim.costs.profile import load_profile
+from sim.costs.stage import Structure
+from sim.engine.step import Step, closed_form, simulate
+from sim.specs import Cluster, InputError, Model, Plan
+from sim.specs.job import Objective
+from sim.tuner.baseline import textbook
+from sim.tuner.explain import explain
+from sim.tuner.score import Scores, score
+from sim.tuner.space import Space, build_space
+
+CLOSED_FORM_EXCESS = 0.01
+"""How far the closed form may lie above the engine, as a fraction of the step (property-tested): every plan whose
+closed form is within it of the best confirmed time is confirmed too, so that the best plan is not missed."""
+
+
+@dataclass(frozen=True, eq=False)
+class RankedPlan:
+    """A plan of the short list, its confirmed prediction and why it stands where it stands."""
+
+    step: Step
+    why: tuple[str, ...]
+    p_best: float | None = None
+
+    @property
+    def plan(self) -> Plan:
+        """The plan."""
+        return self.step.plan
+
+
+@dataclass(frozen=True, eq=False)
+class Tuned:
+    """What the tuner found: ranked plans, the baseline, and how the search went.
+
+    evaluated: distinct configurations scored; excluded: the others by reason; seconds by part (compile, score,
+    confirm, total); gap: relative distance to the best possible over the enumerated space.
+    """
+
+    model: Model
+    cluster: Cluster
+    global_batch: int
+    objective: Objective
+    plans: tuple[RankedPlan, ...]
+    baseline: Step | None
+    space: Space
+    scores: Scores
+    seconds: Mapping[str, float]
+    gap: float
+    certified: bool
+
+    @property
+    def best(self) -> RankedPlan:
+        """The winner."""
+        return self.plans[0]
+
+    @property
+    def evaluated(self) -> int:
+        """Distinct legal configurations scored."""
+        return int(self.space.allowed.sum())
+
+    @property
+    def feasible(self) -> int:
+        """Configurations of these that fit the devices' memory."""
+        return int((self.space.allowed & self.scores.fits).sum())
+
+    @property
+    def excluded(self) -> dict[str, int]:
+        """Configurations left out, by reason, the largest first; those over memory included."""
+        reasons = dict(self.space.excluded) | {"does not fit the memory": self.evaluated - self.feasible}
+        return dict(sorted(reasons.items(), key=lambda item: -item[1]))
+
+    @property
+    def speedup(self) -> float | None:
+        """The baseline's step time over the winner's."""
+        return self.baseline.step_time_s / self.best.step.step_time_s if self.baseline else None
+
+
+def tune(
+    model: Model,
+    cluster: Cluster,
+    global_batch: int,
+    knobs: Mapping[str, Sequence[Any]] | None = None,
+    objective: Objective = "step_time",
+    top: int = 10,
+    progress: Callable[[str, int, int], None] = lambda stage, done, of: None,
+) -> Tuned:
+    """Return the best plans for `model` on all devices of `cluster`.
+
+    `knobs` fixes or lists values by name; `progress` is called with (what, done, of).
+
+    Raises:
+        InputError: no plan of the space is legal, or none fits the memory (the nearest miss is named).
+    """
+    begin = perf_counter()
+    profile = load_profile(cluster.profile)
+    space = build_space(model, cluster, global_batch, knobs)
+    if not space.allowed.any():
+        reason = max(space.excluded, key=lambda r: space.excluded[r])
+        raise InputError("tune.knobs", dict(knobs or {}), f"values with a legal plan; most were excluded because {reason}")
+    ready = perf_counter()
+    for schedule in ("1f1b", "interleaved"):
+        closed_form(Structure.of(model), inputs.STATISTICS[model.norm], schedule)
+    compiled = perf_counter()
+    scores = score([(space, profile)])[0]
+    scored = perf_counter()
+    order = _order(space, scores, objective)
+    steps, certified = _confirm(space, scores, order, objective, top, progress)
+    ranked = [RankedPlan(s, explain(s, space, scores)) for s in steps[:top]]
+    baseline = textbook(model, cluster, global_batch)
+    done = perf_counter()
+    seconds = {
+        "space": ready - begin,
+        "compile": compiled - ready,
+        "score": scored - compiled,
+        "confirm": done - scored,
+        "total": done - begin,
+    }
+    return Tuned(
+        model, cluster, global_batch, objective, tuple(ranked), baseline, space, scores, seconds, 0.0, certified
+    )
+
+
+def _order(space: Space, scores: Scores, objective: Objective) -> NDArray[np.int64]:
+    """Return flat indices of the feasible configurations, best first.
+
+    With all devices in use cost and tokens per dollar order plans as the step time does.
+    """
+    feasible = space.allowed & scores.fits
+    if not feasible.any():
+        peak = np.where(space.allowed, scores.peak_memory_bytes, np.inf)
+        at = np.unravel_index(int(peak.argmin()), peak.shape)
+        plan = space.plan(*(int(i) for i in at))
+        smallest = f"{peak[at] / 1e9:.1f} GB allocated with tp {plan.tp}, pp {plan.pp}, zero {plan.zero}"
+        allowed = f"a model that fits: the smallest plan still needs {smallest}, recompute {plan.recompute}"
+        raise InputError("cluster.memory_bytes", space.cluster.memory_bytes, allowed)
+    key = scores.peak_memory_bytes if objective == "memory_headroom" else scores.step_time_s
+    flat = np.where(feasible, key, np.inf).ravel()
+    return np.argsort(flat, kind="stable")[: int(feasible.sum())]
+
+
+def _confirm(
+    space: Space,
+    scores: Scores,
+    order: NDArray[np.int64],
+    objective: Objective,
+    top: int,
+    progress: Callable[[str, int, int], None],
+) -> tuple[list[Step], bool]:
+    """Return confirmed steps, best first, and whether every plan that could win was confirmed."""
+    by_memory = objective == "memory_headroom"
+    closed = scores.step_time_s.ravel()
+    steps: list[Step] = []
+    best = np.inf
+    limit = max(top, MAX_CONFIRMED)
+    for n, flat in enumerate(order):
+        if n >= top and (by_memory or closed[flat] > best * (1 + CLOSED_FORM_EXCESS)):
+            break
+        if n == limit:
+            return _sorted(steps, by_memory), False
+        progress("confirming on the event engine", n, top)
+        at = np.unravel_index(int(flat), scores.step_time_s.shape)
+        step = simulate(space.model, space.cluster, space.plan(*(int(i) for i in at)), "events")
+        steps.append(step)
+        best = min(best, step.step_time_s)
+    return _sorted(steps, by_memory), True
+
+
+MAX_CONFIRMED = 200
+
+
+def _sorted(steps: list[Step], by_memory: bool) -> list[Step]:
+    return sorted(steps, key=lambda s: (s.peak_memory_bytes if by_memory else s.step_time_s, s.peak_memory_bytes))

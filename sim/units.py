@@ -1,0 +1,44 @@
+"""SI constants and the one way of writing a number for a reader (three significant digits, SI prefixes)."""
+
+from math import floor, isfinite, log10
+
+NANOSECOND = 1e-9
+GB = 1e9
+GIB = 2**30
+HOUR_S = 3600.0
+THIN_SPACE = "\u2009"
+
+_SECONDS = ((1e-9, "ns"), (1e-6, "µs"), (1e-3, "ms"), (1.0, "s"))
+_SI = ((1.0, ""), (1e3, "k"), (1e6, "M"), (1e9, "G"), (1e12, "T"), (1e15, "P"), (1e18, "E"))
+
+
+def digits3(value: float) -> str:
+    """Return `value` with three significant digits and thin-space thousands, never in exponent form."""
+    if not isfinite(value) or value == 0:
+        return "0" if value == 0 else str(value)
+    decimals = max(0, 2 - floor(log10(abs(value))))
+    text = f"{value:,.{min(decimals, 12)}f}".replace(",", THIN_SPACE)
+    return text
+
+
+def _scaled(value: float, steps: tuple[tuple[float, str], ...], unit: str) -> str:
+    scale, prefix = steps[0]
+    for candidate, name in steps:
+        if abs(value) >= candidate * 0.9995:
+            scale, prefix = candidate, name
+    return f"{digits3(value / scale)} {prefix}{unit}".strip()
+
+
+def seconds(value: float) -> str:
+    """Return a duration in the largest unit up to seconds that keeps it >= 1: `4.21 s`, `13.0 µs`."""
+    return _scaled(value, _SECONDS, "")
+
+
+def si(value: float, unit: str) -> str:
+    """Return a value with an SI prefix (1 GB = 1e9 B): `71.2 GB`, `989 TFLOP/s`."""
+    return _scaled(value, _SI, unit)
+
+
+def gigabytes(value: float) -> str:
+    """Return a size in bytes as GB, so that sizes of one table compare at a glance."""
+    return f"{digits3(value / GB)} GB"
