@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from calibration.fit import Free, Parameters, Scores, Solution, conformal_coverage, scores, solve
 from calibration.public import FOUR_NODES, AllReduce, Floats, Public
 from sim.costs.algebra import Compiled, compile_expressions, symbol
-from sim.costs.collectives import Group
+from sim.costs.collectives import PARAMETERS, Group
 from sim.specs.catalog import device
 from sim.specs.device import Device
 
@@ -54,7 +54,7 @@ def subset(samples: AllReduce, mask: NDArray[np.bool_]) -> AllReduce:
 
 
 def half_octaves(samples: AllReduce) -> AllReduce:
-    """Return the samples nearest to a half octave of size: every octave of a linear grid then counts alike."""
+    """Return the samples nearest to a half octave of size: octaves of a linear grid then count alike."""
     sizes = np.unique(samples.size)
     wanted = sizes.min() * 2 ** (np.arange(0, 2 * np.log2(sizes.max() / sizes.min()) + 1) / 2)
     kept = {float(sizes[np.argmin(np.abs(np.log(sizes / w)))]) for w in wanted}
@@ -88,17 +88,16 @@ class Links:
 
 
 def fit_links(public: Public) -> dict[str, Links]:
-    """Return the parameters by links: nvlink2 V100, nvlink3 A100, nvlink4 H100 and H200, nvlink5 B200, pcie."""
+    """Return the parameters by links: nvlink2 (V100), 3 (A100), 4 (H100, H200), 5 (B200) and pcie."""
     three, text = _nvlink3(public)
     four, five = _nvlink4(public, three), _nvlink5(public)
     inside5 = {k: four[k] for k in four if "alpha" in k} | five
     inter = _fit_network(public, device("b200"), inside5)
-    pcie = three | dict.fromkeys(
-        ("intra_efficiency_reduce", "intra_efficiency_gather"), ASSUMED_PCIE_EFFICIENCY
-    )
+    pcie = three | dict.fromkeys(("intra_efficiency_reduce", "intra_efficiency_gather"), ASSUMED_PCIE_EFFICIENCY)
     four_text = (
-        f"all-reduce of 8 H100 with the switch's reduction ({public.reduces['H100'].source}), start-up per rank "
-        "divided as on A100; all-gather of 8 H200, 361 GB/s busbw (stas00/ml-engineering network/README.md)"
+        f"all-reduce of 8 H100 with the switch's reduction ({public.all_reduce('H100').source}), start-up "
+        "divided over ranks as on A100; all-gather of 8 H200, 361 GB/s busbw "
+        "(stas00/ml-engineering network/README.md)"
     )
     five_text = (
         "8 devices on NVLink 5: all-reduce 838 GB/s with the switch's reduction, 682 ring (a table of "
@@ -116,17 +115,17 @@ def fit_links(public: Public) -> dict[str, Links]:
 
 
 def _gather_over_ring(public: Public) -> float:
-    return public.bus["nvlink4 all-gather"] / public.bus["nvlink4 all-reduce Ring"]
+    return public.bandwidth("nvlink4 all-gather") / public.bandwidth("nvlink4 all-reduce Ring")
 
 
 def _nvlink3(public: Public) -> tuple[dict[str, float], str]:
-    ranks, links = public.reduces["A100"], device("a100-sxm-80gb")
+    ranks, links = public.all_reduce("A100"), device("a100-sxm-80gb")
     found = fit(half_octaves(ranks), links, INTRA_FREE, NO_NETWORK).parameters
     errors, each = leave_ranks_out(ranks, links)
     by_ranks = ", ".join(f"{n}: {e:.1f}" for n, e in each.items())
     text = (
-        f"all-reduce of 2 - 8 A100 SXM in a node ({ranks.source}, >= 1 MiB, out of place); each number of ranks "
-        f"predicted from the others: mape {errors.mape:.1f} %, median {errors.median:.1f} %, bias "
+        f"all-reduce of 2 - 8 A100 SXM in a node ({ranks.source}, >= 1 MiB, out of place); each number of "
+        f"ranks predicted from the others: mape {errors.mape:.1f} %, median {errors.median:.1f} %, bias "
         f"{errors.bias:.1f} % (mape by ranks {by_ranks}); {GATHER_TEXT}"
     )
     gather = found["intra_efficiency_reduce"] * _gather_over_ring(public)
@@ -136,11 +135,11 @@ def _nvlink3(public: Public) -> tuple[dict[str, float], str]:
 def _nvlink4(public: Public, three: Parameters) -> dict[str, float]:
     links = device("h100-sxm-80gb")
     free = {"intra_efficiency_reduce": EFFICIENCY, "intra_alpha": ALPHA}
-    found = fit(public.reduces["H100"], links, free, {**NO_NETWORK, "intra_alpha_rank": 0.0}).parameters
+    found = fit(public.all_reduce("H100"), links, free, {**NO_NETWORK, "intra_alpha_rank": 0.0}).parameters
     # Only 8 ranks were measured: their start-up is divided between the first and the others as on the A100.
     by_rank = three["intra_alpha_rank"] / three["intra_alpha"]
     first = found["intra_alpha"] / (1 + 7 * by_rank)
-    gather = public.bus["nvlink4 all-gather"] / links.intra_bytes_per_s.value
+    gather = public.bandwidth("nvlink4 all-gather") / links.intra_bytes_per_s.value
     return found | {
         "intra_alpha": first,
         "intra_alpha_rank": first * by_rank,
@@ -151,14 +150,14 @@ def _nvlink4(public: Public, three: Parameters) -> dict[str, float]:
 def _nvlink5(public: Public) -> dict[str, float]:
     rate = device("b200").intra_bytes_per_s.value
     return {
-        "intra_efficiency_reduce": public.bus["nvlink5 all-reduce NVLS"] / rate,
-        "intra_efficiency_gather": public.bus["nvlink5 all-reduce Ring"] / rate * _gather_over_ring(public),
+        "intra_efficiency_reduce": public.bandwidth("nvlink5 all-reduce NVLS") / rate,
+        "intra_efficiency_gather": public.bandwidth("nvlink5 all-reduce Ring") / rate * _gather_over_ring(public),
     }
 
 
 def _fit_network(public: Public, links: Device, inside: Parameters) -> dict[str, float]:
     """Fit the network terms to 4 nodes of 8 (400 GB/s a node), from 1 MiB: below, times are erratic."""
-    samples = public.reduces[FOUR_NODES]
+    samples = public.all_reduce(FOUR_NODES)
     samples = subset(samples, samples.size >= MIB)
     free = {"inter_efficiency": EFFICIENCY, "inter_alpha": ALPHA}
     fixed = {k: v for k, v in inside.items() if k.startswith("intra_")}
@@ -167,6 +166,6 @@ def _fit_network(public: Public, links: Device, inside: Parameters) -> dict[str,
 
 
 def _links(inside: Parameters, inter: Parameters, source: str) -> Links:
-    kept = {k: v for k, v in inside.items() if k.startswith("intra_")}
-    text = f"{source}. Between nodes: all-reduce over 4 nodes of 8 devices with 8 x 400 Gb/s (stas00/ml-engineering)."
-    return Links({**kept, **inter}, text)
+    found = {**inside, **inter}
+    network = "all-reduce over 4 nodes of 8 devices, 8 x 400 Gb/s (stas00/ml-engineering network/README.md)"
+    return Links({name: found[name] for name in PARAMETERS}, f"{source}. Between nodes: {network}.")

@@ -1,102 +1,37 @@
-"""Profiles of catalog devices from public data: what is fitted, what is carried over, and writing them."""
+"""Profiles of catalog devices from public data, and the folders they are written to."""
 
 import json
-import os
-import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict
 from math import log
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import numpy as np
-
-from calibration import kernels
-from calibration.collectives import Links, fit_links
-from calibration.fit import Fit, Scores, predict, rms_log_error, scores
-from calibration.kernels import GEMM_DIRECTIONS, Gemms
-from calibration.public import FORMATS, Public, Samples
-from calibration.scale import Ratios, carry, ratios
+from calibration.models import (
+    ANCHOR_CHECK,
+    BASE,
+    TARGETS,
+    Base,
+    Target,
+    carried_models,
+    fit_base,
+    own_models,
+    ratios_to,
+    round6,
+    rounded,
+    vector_models,
+)
+from calibration.public import FORMATS, Public
+from calibration.scale import Ratios
 from sim.costs.kernels import KERNELS
-from sim.costs.profile import Z80, Errors, KernelModel, Memory, Profile
-from sim.specs.catalog import device
+from sim.costs.profile import Z80, Memory, Profile
 from sim.specs.fields import InputError
+from sim.specs.files import write_atomically
 
 DATE = "2026-11-21"
-"""When the shipped public data was retrieved."""
+"""Recorded in the shipped profiles: the day of the fit, as the files do not say when they were retrieved."""
 
-Z90 = 1.6448536269514722
 SITE_SIGMA_LOG = log(1.2) / Z80
-BASE = "a100-pcie-80gb"
-ANCHOR_CHECK = "b200"
-PEAK_NAMES = {
-    "a100-pcie-80gb": "NVIDIA A100 PCIe",
-    "a100-sxm-80gb": "NVIDIA A100 SXM",
-    "a100-sxm-40gb": "NVIDIA A100 SXM",
-    "h100-sxm-80gb": "NVIDIA H100 SXM",
-    "h200-sxm-141gb": "NVIDIA H200 SXM",
-    "b200": "NVIDIA B200 SXM",
-}
-Key = tuple[str, str]
-
-
-@dataclass(frozen=True)
-class Target:
-    """A device to write: the names its samples go by in the files, and its links.
-
-    `relation` is "own" (has GEMM samples), "chip" (the base device's chip) or "estimate" (another chip).
-    `borrowed` says whose samples are used where they are not quite of this device.
-    """
-
-    name: str
-    relation: Literal["own", "chip", "estimate"]
-    links: str
-    gemm: str | None = None
-    attention: str | None = None
-    vector: str | None = None
-    borrowed: str = ""
-
-
-TARGETS = (
-    Target(BASE, "own", "pcie", "NVIDIA A100 PCIe", "NVIDIA A100 PCIe", "NVIDIA A100 80GB PCIe"),
-    Target("a100-sxm-80gb", "chip", "nvlink3"),
-    Target(
-        "a100-sxm-40gb",
-        "chip",
-        "nvlink3",
-        None,
-        None,
-        "NVIDIA A100-PCIE-40GB",
-        "A100 PCIe 40 GB: same memory",
-    ),
-    Target("b200", "own", "nvlink5", "NVIDIA B200", "NVIDIA B200"),
-    Target("h100-sxm-80gb", "estimate", "nvlink4", None, "H100 80GB SXM5"),
-    Target("h200-sxm-141gb", "estimate", "nvlink4", None, "H100 80GB SXM5", None, "H100 SXM: same chip"),
-    Target("v100-sxm-32gb", "estimate", "nvlink2"),
-    Target("l4", "estimate", "pcie", None, None, "NVIDIA L4"),
-    Target("a10g", "estimate", "pcie"),
-)
-"""To add a device: its catalog entry, and a line here."""
-
-
-@dataclass(frozen=True)
-class Carrying:
-    """Errors of carrying the base device's fit to B200, against the samples there, per family and in all."""
-
-    sigma_log: float
-    families: Mapping[Key, tuple[Errors, int]]
-
-
-@dataclass(frozen=True)
-class Base:
-    """Everything that the other devices are built from."""
-
-    models: Mapping[Key, KernelModel]
-    gemms: Gemms
-    s0: Mapping[str, float]
-    links: Mapping[str, Links]
-    anchored: Carrying
-    unanchored: Carrying
 
 
 def build(public: Public, only: str | None = None, date: str = DATE) -> list[Profile]:
@@ -109,219 +44,26 @@ def build(public: Public, only: str | None = None, date: str = DATE) -> list[Pro
     if only is not None and only not in known:
         raise InputError("--only", only, "one of " + ", ".join(known))
     _require_formats(public)
-    base = _base(public)
+    base = fit_base(public)
     return [_profile(t, public, base, date) for t in TARGETS if only in (None, t.name)]
 
 
 def _require_formats(public: Public) -> None:
     missing = [f.name for f in FORMATS if f.add is not None and f.name not in public.formats]
     if missing:
-        raise InputError(
-            "--from", sorted(public.formats), f"files of every kind; missing: {', '.join(missing)}"
-        )
-
-
-ATTENTION_DIRECTIONS = ("forward", "backward")
-H100_ATTENTION = "H100 80GB SXM5"
-
-
-def _base(public: Public) -> Base:
-    target = TARGETS[0]
-    # H100 is the only device measured at several lengths and equal row count: s0 comes from there.
-    lengths = {
-        d: kernels.fit_attention(public.samples[H100_ATTENTION, "attention", d], {"r0": 0.0})
-        for d in ATTENTION_DIRECTIONS
-    }
-    s0 = {d: fit.solution.parameters["s0"] for d, fit in lengths.items()}
-    vector = _vector_models(target, public, {})
-    models, gemms = _own_models(target, public, vector, s0)
-    links = fit_links(public)
-    checks = [_check_carrying(public, models, anchored) for anchored in (True, False)]
-    return Base(models, gemms, s0, links, *checks)
-
-
-def _model(
-    key: Key, fit: Fit, samples: Samples, status: Literal["fitted", "scaled"], source: str
-) -> KernelModel:
-    domain = {name: [_round(v.min()), _round(v.max())] for name, v in samples.inputs.items()}
-    return KernelModel(
-        op=key[0],
-        direction=key[1],
-        form=fit.form,
-        parameters=_rounded(fit.solution.parameters),
-        standard_errors=_rounded(fit.solution.standard_errors),
-        domain=domain,
-        n_train=len(samples),
-        n_test=len(samples),
-        cross_validation=_errors(fit.scores),
-        log_residual_quantiles=_rounded(fit.residual_quantiles),
-        status=status,
-        source=source,
-    )
-
-
-def _vector_models(
-    target: Target, public: Public, base: Mapping[Key, KernelModel], by: Ratios | None = None
-) -> dict[Key, KernelModel]:
-    """Element-wise, norm and softmax: from own samples, or the base's with the ratio of memory bandwidths."""
-    if target.vector is None:
-        assert by is not None
-        return {k: _carried_vector(target, public, base[k], by) for k in KERNELS if k[1] == "any"}
-    name = target.vector
-    samples = {k: public.samples[name, *k] for k in KERNELS if k[1] == "any"}
-    el = kernels.fit_elementwise(samples["elementwise", "any"])
-    fits = {("elementwise", "any"): el}
-    for op in ("norm", "softmax"):
-        fits[op, "any"] = kernels.fit_row_wise(samples[op, "any"], el.solution.parameters["t0"])
-    status: Literal["fitted", "scaled"] = "scaled" if target.borrowed else "fitted"
-    made = {}
-    for key, fit in fits.items():
-        text = f"{name}, fp32 vector kernels, memory bound so bytes/s hold for 16 bit ({samples[key].source})"
-        text += "" if key[0] == "elementwise" else "; t0 that of element-wise kernels"
-        text += f"; {target.borrowed}" if target.borrowed else ""
-        made[key] = _model(key, fit, samples[key], status, text)
-    return made
-
-
-def _carried_vector(target: Target, public: Public, model: KernelModel, by: Ratios) -> KernelModel:
-    text = f"{BASE}'s fit, bandwidth x {by.bandwidth:.4g} (ratio of memory bandwidths); errors: "
-    if target.relation == "chip":
-        return _carried(model, by, f"{text}{BASE}'s own", *_known_errors(model))
-    return _carried(model, by, f"{text}the same step from {BASE} to l4", *_vector_carrying(public, model))
-
-
-def _own_models(
-    target: Target, public: Public, vector: Mapping[Key, KernelModel], s0: Mapping[str, float]
-) -> tuple[dict[Key, KernelModel], Gemms]:
-    """GEMM and attention of a device with samples of both, together with the memory-bound models."""
-    assert target.gemm is not None and target.attention is not None
-    samples = {d: public.samples[target.gemm, "gemm", d] for d in GEMM_DIRECTIONS}
-    note = "element-wise fit" if target.vector else "A100's share of the datasheet bandwidth"
-    gemms = kernels.fit_gemms(samples, vector["elementwise", "any"].parameters["bandwidth"], note)
-    models = dict(vector)
-    for d, fit in gemms.fits.items():
-        text = f"{target.gemm} bf16 ({samples[d].source}); {gemms.note}"
-        models["gemm", d] = _model(("gemm", d), fit, samples[d], "fitted", text)
-    for d in ATTENTION_DIRECTIONS:
-        rows = public.samples[target.attention, "attention", d]
-        text = (
-            f"{target.attention}, flash attention, causal, head dimension 128 ({rows.source}); FLOP halved for "
-            "the causal mask; s0 fixed: that of FlashAttention-2 on H100; t0 "
-            f"{kernels.LAUNCH_FLOOR_S * 1e6:g} us assumed"
-        )
-        models["attention", d] = _model(
-            ("attention", d), kernels.fit_attention(rows, {"s0": s0[d]}), rows, "fitted", text
-        )
-    return models, gemms
-
-
-def _ratios(name: str, public: Public, anchored: bool = True) -> Ratios:
-    peaks = [public.peaks.get(PEAK_NAMES.get(n, "")) if anchored else None for n in (BASE, name)]
-    return ratios(device(BASE), device(name), *peaks)
-
-
-def _check_carrying(public: Public, models: Mapping[Key, KernelModel], anchored: bool) -> Carrying:
-    """Carry the base's fit to B200 and compare with the samples there."""
-    by = _ratios(ANCHOR_CHECK, public, anchored)
-    name = next(t.gemm for t in TARGETS if t.name == ANCHOR_CHECK)
-    assert name is not None
-    pairs = {}
-    for key in [k for k in KERNELS if k[1] != "any"]:
-        samples = public.samples[name, *key]
-        pairs[key] = (
-            predict(models[key].form, samples.inputs, carry(models[key].parameters, by)),
-            samples.seconds,
-        )
-    gemm = [np.concatenate([pairs["gemm", d][i] for d in GEMM_DIRECTIONS]) for i in (0, 1)]
-    sigma = rms_log_error(gemm[0], gemm[1])
-    return Carrying(sigma, {k: (_errors(_within(*pair, sigma)), len(pair[0])) for k, pair in pairs.items()})
-
-
-def _within(predicted: Any, measured: Any, sigma_log: float) -> Scores:
-    inside = np.abs(np.log(predicted / measured)) <= Z90 * sigma_log
-    return scores(predicted, measured, float(np.mean(inside)))
-
-
-def _known_errors(model: KernelModel) -> tuple[Errors, int]:
-    assert model.cross_validation is not None
-    return model.cross_validation, model.n_test
-
-
-def _vector_carrying(public: Public, model: KernelModel) -> tuple[Errors, int]:
-    samples = public.samples["NVIDIA L4", model.op, model.direction]
-    by = ratios(device(BASE), device("l4"))
-    predicted = predict(model.form, samples.inputs, carry(model.parameters, by))
-    sigma = rms_log_error(predicted, samples.seconds)
-    return _errors(_within(predicted, samples.seconds, sigma)), len(samples)
-
-
-def _carried(
-    model: KernelModel,
-    by: Ratios,
-    source: str,
-    errors: Errors,
-    n: int,
-    replaced: Mapping[str, float] | None = None,
-) -> KernelModel:
-    return KernelModel(
-        op=model.op,
-        direction=model.direction,
-        form=model.form,
-        parameters=_rounded({**carry(model.parameters, by), **(replaced or {})}),
-        n_train=0,
-        n_test=n,
-        cross_validation=errors,
-        status="scaled",
-        source=source,
-    )
-
-
-def _carried_models(
-    target: Target, public: Public, base: Base, vector: Mapping[Key, KernelModel], by: Ratios
-) -> dict[Key, KernelModel]:
-    """GEMM and attention of a device without GEMM samples."""
-    check = base.anchored if by.anchored else base.unanchored
-    how = "measured matmul peaks" if by.anchored else "datasheet peaks"
-    chip = target.relation == "chip"
-    whose = f"{BASE}'s own (same chip)" if chip else f"the same step from {BASE} to {ANCHOR_CHECK}"
-    text = f"{BASE}'s fit, compute rate x {by.compute:.4g} (ratio of {how}); errors: {whose}"
-    errors = {k: _known_errors(base.models[k]) if chip else check.families[k] for k in check.families}
-    own = {"bandwidth": vector["elementwise", "any"].parameters["bandwidth"]}
-    models = dict(vector)
-    for d in GEMM_DIRECTIONS:
-        models["gemm", d] = _carried(base.models["gemm", d], by, text, *errors["gemm", d], own)
-    for d in ATTENTION_DIRECTIONS:
-        carried = _carried(base.models["attention", d], by, text, *errors["attention", d])
-        models["attention", d] = carried
-        if target.attention is not None:
-            rows = public.samples[target.attention, "attention", d]
-            r0 = carried.parameters["r0"]
-            models["attention", d] = _anchored_attention(target, d, rows, r0)
-    return models
-
-
-def _anchored_attention(target: Target, direction: str, rows: Samples, r0: float) -> KernelModel:
-    text = (
-        f"{target.attention}, FlashAttention-2, causal, head dimension 128, fp16 ({rows.source}); r0 carried from "
-        f"{BASE} by the ratio of SMs, as all samples have the same row count"
-    )
-    if direction == "backward":
-        text += "; time = forward and backward together minus forward"
-    text += f"; {target.borrowed}" if target.borrowed else ""
-    fit = kernels.fit_attention(rows, {"r0": r0})
-    return _model(("attention", direction), fit, rows, "scaled" if target.borrowed else "fitted", text)
+        raise InputError("--from", sorted(public.formats), f"files of every kind; missing: {', '.join(missing)}")
 
 
 def _profile(target: Target, public: Public, base: Base, date: str) -> Profile:
-    by = _ratios(target.name, public)
-    vector = _vector_models(target, public, base.models, by)
+    by = ratios_to(target.name, public)
+    vector = vector_models(target, public, base.models, by)
     gemms = base.gemms
     if target.name == BASE:
         models = dict(base.models)
     elif target.relation == "own":
-        models, gemms = _own_models(target, public, vector, base.s0)
+        models, gemms = own_models(target, public, vector, base.s0)
     else:
-        models = _carried_models(target, public, base, vector, by)
+        models = carried_models(target, public, base, vector, by)
     scaling, scaling_text = _scaling_sigma(target, by, base)
     links = base.links[target.links]
     return Profile(
@@ -332,16 +74,16 @@ def _profile(target: Target, public: Public, base: Base, date: str) -> Profile:
         base=None if target.relation == "own" else BASE,
         estimate=target.relation == "estimate",
         models=[models[key] for key in KERNELS],
-        collectives=_rounded(links.parameters),
+        collectives=rounded(links.parameters),
         collectives_source=links.source,
         memory=_memory(),
-        kernel_sigma_log=_round(gemms.sums_sigma_log),
-        scaling_sigma_log=_round(scaling),
-        run_sigma_log=_round(SITE_SIGMA_LOG),
+        kernel_sigma_log=round6(gemms.sums_sigma_log),
+        scaling_sigma_log=round6(scaling),
+        run_sigma_log=round6(SITE_SIGMA_LOG),
         uncertainty_source=(
             "kernel: RMS log error of the summed held-out times of 12 random GEMMs"
-            f"{'' if target.relation == 'own' else f' of {BASE}'}; scaling: {scaling_text}; run: offsets of +-20 % "
-            "between sites and software taken as the half-width of an 80 % interval, log(1.2)/1.2816 (assumed)"
+            f"{'' if target.relation == 'own' else f' of {BASE}'}; scaling: {scaling_text}; run: offsets of "
+            "+-20 % between sites and software as half-width of an 80 % interval, log(1.2)/1.2816 (assumed)"
         ),
     )
 
@@ -350,12 +92,12 @@ def _scaling_sigma(target: Target, by: Ratios, base: Base) -> tuple[float, str]:
     if target.relation == "own":
         return 0.0, "none, own samples"
     if target.relation == "chip":
-        return log(
-            by.compute
-        ), f"same chip as {BASE}: all of the correction from its measured peak to this one's"
+        return log(by.compute), f"same chip as {BASE}: all of the correction from its measured peak to this one's"
+    if target.scaling_sigma_log is not None:
+        return target.scaling_sigma_log, target.scaling_source
     check = base.anchored if by.anchored else base.unanchored
     how = "with" if by.anchored else "without"
-    text = f"RMS log error of the GEMM samples of {ANCHOR_CHECK} predicted from {BASE} {how} measured peaks as anchor"
+    text = f"RMS log error of the GEMM samples of {ANCHOR_CHECK} predicted from {BASE} {how} measured peaks"
     return check.sigma_log, text
 
 
@@ -367,9 +109,7 @@ def _method(target: Target, by: Ratios) -> str:
         return text
     chip = f"{BASE}, the same chip (no estimate for that reason)" if target.relation == "chip" else BASE
     anchor = "anchored on measured matmul peaks" if by.anchored else "by datasheet peaks (no measured peak)"
-    own = [
-        n for n, held in (("attention", target.attention), ("memory-bound kernels", target.vector)) if held
-    ]
+    own = [n for n, held in (("attention", target.attention), ("memory-bound kernels", target.vector)) if held]
     extra = f"; {' and '.join(own)} from measurements" if own else ""
     return f"public data: GEMM carried over from {chip}, wave scaling {anchor}{extra}"
 
@@ -381,22 +121,9 @@ def _memory() -> Memory:
         reserved_over_allocated=1.065,
         reserved_sigma_log=0.02,
         allocated_sigma_log=0.04,
-        source="reserved over allocated: allocator replays give 1.05 - 1.08; context, communicator buffers and the "
-        "spread of allocated memory are assumed, not measured",
+        source="reserved over allocated: allocator replays give 1.05 - 1.08; context, communicator buffers "
+        "and the spread of allocated memory are assumed, not measured",
     )
-
-
-def _errors(found: Scores) -> Errors:
-    return Errors(**_rounded(asdict(found)))
-
-
-def _round(value: float) -> float:
-    """Six significant digits: fits do not know more, and they hide the last bits of other machines."""
-    return float(f"{value:.6g}")
-
-
-def _rounded(values: Mapping[str, float]) -> dict[str, float]:
-    return {name: _round(value) for name, value in values.items()}
 
 
 def write(profiles: Sequence[Profile], out: Path) -> list[Path]:
@@ -415,14 +142,9 @@ def _write_one(profile: Profile, folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError("--out", str(folder), f"a folder that can be written ({error.strerror})") from None
-    handle, temporary = tempfile.mkstemp(dir=folder, prefix=".profile-", suffix=".tmp")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(folder / "profile.json")
+        write_atomically(folder / "profile.json", text)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
         if made:
             folder.rmdir()
         raise

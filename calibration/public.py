@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,8 @@ from sim.specs.fields import InputError
 
 Floats = NDArray[np.float64]
 Row = Mapping[str, str]
+K = TypeVar("K")
+V = TypeVar("V")
 
 MAX_BYTES = 64 * 2**20
 GIGA = 1e9
@@ -74,7 +77,7 @@ class AllReduce:
 
 @dataclass
 class Public:
-    """What a set of files holds; `bus` has bus bandwidths in bytes/s, `set_aside` {file: why it is not used}."""
+    """What a set of files holds: `peaks` in FLOP/s, `bus` in bytes/s, `set_aside` {file: why}."""
 
     samples: dict[tuple[str, str, str], Samples] = field(default_factory=dict)
     reduces: dict[str, AllReduce] = field(default_factory=dict)
@@ -83,10 +86,28 @@ class Public:
     set_aside: dict[str, str] = field(default_factory=dict)
     formats: set[str] = field(default_factory=set)
 
+    def of(self, device: str, op: str, direction: str) -> Samples:
+        """Return the samples of a device of the files; raises InputError if there are none."""
+        return _held(self.samples, (device, op, direction), f"samples of {op} {direction} on {device}")
+
+    def all_reduce(self, name: str) -> AllReduce:
+        """Return the all-reduces of `name`; raises InputError if there are none."""
+        return _held(self.reduces, name, f"all-reduce times of {name}")
+
+    def bandwidth(self, name: str) -> float:
+        """Return the bus bandwidth `name` in bytes/s; raises InputError if there is none."""
+        return _held(self.bus, name, f"a bus bandwidth of {name}")
+
+
+def _held(table: Mapping[K, V], key: K, what: str) -> V:
+    if key not in table:
+        raise InputError("--from", sorted(map(str, table)), f"files with {what}")
+    return table[key]
+
 
 @dataclass(frozen=True)
 class Format:
-    """A known file: its header, and how its rows are added (None: recognised but not used, `why` says why)."""
+    """A known file: its header, and how its rows are added (None: not used, `why` says why)."""
 
     name: str
     header: str
@@ -148,7 +169,7 @@ def _add_efficiency(public: Public, rows: Sequence[Row]) -> None:
             full = 2 * batch * heads * seq**2 * (number(row, "qk_dim") + number(row, "v_dim"))
             backward = row["op"] == "sdp_bwd"
             full *= BACKWARD_OVER_FORWARD if backward else 1.0
-            # The file counts full attention although it is causal: half of that FLOP is done in the same time.
+            # The file counts full attention although it is causal: half of that is done in the time.
             x = {"flop": full / 2, "seq": seq, "rows": batch * heads * seq}
             family = f"{heads:g} heads, {seq:g}"
             key = (row["device"], "attention", "backward" if backward else "forward")
@@ -179,6 +200,8 @@ def _add_attention(public: Public, rows: Sequence[Row]) -> None:
     # Forward rate against length is smooth, so a length without forward row is interpolated (log length).
     known = sorted(np.log(float(s)) for s in forward)
     rates = [number(r, "tflops") for _, r in sorted(forward.items(), key=lambda item: float(item[0]))]
+    if not forward:
+        return
     found = _Collector()
     for seq, row in sorted(forward.items(), key=lambda item: float(item[0])):
         x, flop = _attention_inputs(row)
@@ -216,22 +239,16 @@ def _add_reduce_nodes(public: Public, rows: Sequence[Row]) -> None:
     for name, some in by_device.items():
         times = [number(r, "oop_time_ns") * 1e-9 for r in some]
         sizes = [number(r, "bytes") for r in some]
-        public.reduces[name] = _one_node(
-            name, [number(r, "n_gpus") for r in some], sizes, times, some[0]["source"]
-        )
+        public.reduces[name] = _one_node(name, [number(r, "n_gpus") for r in some], sizes, times, some[0]["source"])
 
 
 def _add_reduce_h100(public: Public, rows: Sequence[Row]) -> None:
     times = [number(r, "out_of_place_us") * 1e-6 for r in rows]
     sizes = [number(r, "size_bytes") for r in rows]
-    public.reduces["H100"] = _one_node(
-        "H100", [number(r, "n_gpus") for r in rows], sizes, times, rows[0]["source_ref"]
-    )
+    public.reduces["H100"] = _one_node("H100", [number(r, "n_gpus") for r in rows], sizes, times, rows[0]["source_ref"])
 
 
-def _one_node(
-    name: str, n: Iterable[float], size: list[float], seconds: list[float], source: str
-) -> AllReduce:
+def _one_node(name: str, n: Iterable[float], size: list[float], seconds: list[float], source: str) -> AllReduce:
     ranks = np.array(list(n))
     ones = np.ones(len(ranks))
     return AllReduce(name, ranks, ranks, ones, np.array(size), np.array(seconds), source)
@@ -247,25 +264,24 @@ def _add_bus(public: Public, rows: Sequence[Row]) -> None:
     for row in rows:
         cells = _cells(row)
         if row["heading"] == "ring" and "collective" in cells:
-            kind = (
-                "all-reduce " + cells["algo"] if "all-reduce" in cells["collective"] else cells["collective"]
-            )
-            public.bus[f"nvlink4 {kind}"] = _rate(row, cells["busbw"])
+            kind = "all-reduce " + cells.get("algo", "") if "all-reduce" in cells["collective"] else cells["collective"]
+            public.bus[f"nvlink4 {kind}"] = _rate(row, cells.get("busbw", ""))
         elif row["heading"] == "SHARP" and cells.get("GPUs") == "8":
             # Two tables under one heading: only NVLink 5 reaches more than NVLink 4's 450 GB/s with a ring.
-            ring = _rate(row, cells["busbw, NVLS off"])
+            ring = _rate(row, cells.get("busbw, NVLS off", ""))
             if ring > 450 * GIGA:
-                public.bus["nvlink5 all-reduce NVLS"] = _rate(row, cells["busbw"])
+                public.bus["nvlink5 all-reduce NVLS"] = _rate(row, cells.get("busbw", ""))
                 public.bus["nvlink5 all-reduce Ring"] = ring
         elif FOUR_NODES in cells:
-            size = _size(row, cells["payload"])
+            size = _size(row, cells.get("payload", ""))
             sizes.append(size)
             # busbw = 2 (n-1)/n size/T on 4 nodes of 8.
             seconds.append(2 * 31 / 32 * size / _rate(row, cells[FOUR_NODES]))
             source = row["source_ref"].split("#")[0]
     if sizes:
-        shape = [np.full(len(sizes), v) for v in (32.0, 8.0, 4.0)]
-        public.reduces[FOUR_NODES] = AllReduce(FOUR_NODES, *shape, np.array(sizes), np.array(seconds), source)
+        n, n_in, n_out = (np.full(len(sizes), v) for v in (32.0, 8.0, 4.0))
+        columns = (n, n_in, n_out, np.array(sizes), np.array(seconds))
+        public.reduces[FOUR_NODES] = AllReduce(FOUR_NODES, *columns, source)
 
 
 def _cells(row: Row) -> dict[str, str]:
@@ -385,9 +401,7 @@ def _read(path: Path) -> tuple[Format, list[Row]]:
     header = lines[0].strip() if lines else ""
     known = next((f for f in FORMATS if f.header == header), None)
     if known is None:
-        formats = "; ".join(
-            f"{f.name} ({f.header.split(',')[0]},...,{f.header.split(',')[-1]})" for f in FORMATS
-        )
+        formats = "; ".join(f"{f.name} ({f.header.split(',')[0]},...,{f.header.split(',')[-1]})" for f in FORMATS)
         raise InputError(f"{path} (header)", header, f"the header of a known format: {formats}")
     rows: list[Row] = []
     names = header.split(",")

@@ -21,9 +21,7 @@ class Ratios:
     anchored: bool
 
 
-def ratios(
-    base: Device, target: Device, base_peak: float | None = None, target_peak: float | None = None
-) -> Ratios:
+def ratios(base: Device, target: Device, base_peak: float | None = None, target_peak: float | None = None) -> Ratios:
     """Return the ratios between two catalog devices; peaks are measured FLOP/s, None where there is none."""
     anchored = base_peak is not None and target_peak is not None
     if base_peak is not None and target_peak is not None:

@@ -17,8 +17,7 @@ def digits3(value: float) -> str:
     if not isfinite(value) or value == 0:
         return "0" if value == 0 else str(value)
     decimals = max(0, 2 - floor(log10(abs(value))))
-    text = f"{value:,.{min(decimals, 12)}f}".replace(",", THIN_SPACE)
-    return text
+    return f"{value:,.{min(decimals, 12)}f}".replace(",", THIN_SPACE)
 
 
 def _scaled(value: float, steps: tuple[tuple[float, str], ...], unit: str) -> str:

@@ -17,7 +17,7 @@ def lab_command(
     browser: Annotated[bool, typer.Option(help="Open a browser.")] = True,
 ) -> None:
     """Start JupyterLab on 127.0.0.1 with a token; nothing is fetched from outside."""
-    os.execv(sys.executable, [sys.executable, *lab_arguments(_folder(folder), port, browser)])  # noqa: S606
+    os.execv(sys.executable, [sys.executable, *lab_arguments(_folder(folder), port, browser)])
 
 
 def lab_arguments(folder: Path, port: int, browser: bool) -> list[str]:

@@ -21,7 +21,11 @@ def print_json(data: Mapping[str, Any]) -> None:
 
 def plan_data(plan: Any) -> dict[str, Any]:
     """Return a spec as plain data without what was merely assumed about it."""
-    return {f.name: getattr(plan, f.name) for f in fields(plan) if f.name != "assumptions" and getattr(plan, f.name) is not None}
+    return {
+        f.name: getattr(plan, f.name)
+        for f in fields(plan)
+        if f.name != "assumptions" and getattr(plan, f.name) is not None
+    }
 
 
 def step_data(step: Step) -> dict[str, Any]:

@@ -41,8 +41,10 @@ def schedule_command(
         return
     for rank, text in enumerate(order.texts()):
         console.print(f"rank {rank}: {text}", highlight=False)
-    console.print(f"makespan {float(timeline.makespan * unit):g}, bubble {timeline.bubble_makespan():.1%} over ideal, "
-                  f"{timeline.bubble_rank_span():.1%} of the longest rank span")
+    console.print(
+        f"makespan {float(timeline.makespan * unit):g}, bubble {timeline.bubble_makespan():.1%} over ideal, "
+        f"{timeline.bubble_rank_span():.1%} of the longest rank span"
+    )
 
 
 def _ticks(text: str) -> tuple[Fraction, dict[str, int]]:

@@ -1,6 +1,6 @@
 """`trainsim simulate`: one plan's time, memory and their causes."""
 
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +12,7 @@ from sim.specs import InputError, Job
 from sim.units import gigabytes, seconds
 
 
-class EngineName(str, Enum):
+class EngineName(StrEnum):
     """Engines by name."""
 
     path = "path"
@@ -48,12 +48,15 @@ def simulate_command(
 def _print(step: Step) -> None:
     low, high = step.step_time_interval_s
     console.print(f"[bold]{seconds(step.step_time_s)}[/bold] a step ({seconds(low)} to {seconds(high)}, 80 %)")
-    console.print(f"MFU {step.mfu:.1%} (Megatron convention), HFU {step.hfu:.1%}, "
-                  f"{step.tokens_per_s_per_gpu:.0f} tokens/s a GPU")
+    console.print(
+        f"MFU {step.mfu:.1%} (Megatron convention), HFU {step.hfu:.1%}, {step.tokens_per_s_per_gpu:.0f} tokens/s a GPU"
+    )
     fullest = step.fullest
-    console.print(f"rank {fullest.rank} peaks at {gigabytes(fullest.peak_bytes)} allocated, "
-                  f"{gigabytes(step.device_memory_bytes)} on the device of {gigabytes(step.cluster.memory_bytes)}: "
-                  f"fits {step.fits}")
+    console.print(
+        f"rank {fullest.rank} peaks at {gigabytes(fullest.peak_bytes)} allocated, "
+        f"{gigabytes(step.device_memory_bytes)} on the device of {gigabytes(step.cluster.memory_bytes)}: "
+        f"fits {step.fits}"
+    )
     for name, value in step.breakdown_s.items():
         if value:
             console.print(f"  {name:<10} {seconds(value):>10}  {value / step.step_time_s:6.1%}")

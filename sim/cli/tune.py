@@ -105,10 +105,15 @@ def _print(found: Tuned, out: Path | None) -> None:
     base = found.baseline
     if base:
         p = base.plan
-        console.print(f"textbook plan (tp {p.tp}, pp {p.pp}, ZeRO-{p.zero}, {p.recompute} recompute): "
-                      f"{seconds(base.step_time_s)}; the best plan is {found.speedup:.2f}x as fast")
+        console.print(
+            f"textbook plan (tp {p.tp}, pp {p.pp}, ZeRO-{p.zero}, {p.recompute} recompute): "
+            f"{seconds(base.step_time_s)}; the best plan is {found.speedup:.2f}x as fast"
+        )
     rate = found.evaluated / max(found.seconds["score"], 1e-9)
-    console.print(f"{found.evaluated} plans scored ({rate:,.0f}/s), {found.feasible} fit; "
-                  f"{found.seconds['total']:.1f} s in all; optimum of the space {'certified' if found.certified else 'not certified'}")
+    proof = "certified" if found.certified else "not certified"
+    console.print(
+        f"{found.evaluated} plans scored ({rate:,.0f}/s), {found.feasible} fit; {found.seconds['total']:.1f} s in all; "
+        f"optimum of the space {proof}"
+    )
     if out:
         console.print(f"report: {out / 'report.html'}", highlight=False, soft_wrap=True)

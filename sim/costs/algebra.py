@@ -76,4 +76,3 @@ def compile_expressions(expressions: Mapping[str, Expr]) -> Compiled:
     function = sp.lambdify(free, exprs, modules="numpy", cse=True)
     operations = int(sum(e.count_ops() for e in exprs))
     return Compiled(tuple(expressions), tuple(s.name for s in free), operations, function)
-

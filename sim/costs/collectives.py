@@ -68,6 +68,7 @@ def send(size: Expr) -> Expr:
     `pp_inter` is 1 where neighbours sit in different nodes; then a device has its part of the node's network.
     """
     inter = symbol("pp_inter")
-    inside = symbol("intra_alpha") + size / (symbol("intra_bytes_per_s") * symbol("intra_efficiency_gather"))
+    start = symbol("intra_alpha")  # one launch: the doublings behind inter_alpha are a collective's
+    inside = start + size / (symbol("intra_bytes_per_s") * symbol("intra_efficiency_gather"))
     rate = symbol("inter_bytes_per_s_per_node") * symbol("inter_efficiency") / symbol("gpus_per_node")
-    return (1 - inter) * inside + inter * (symbol("inter_alpha") + size / rate)
+    return (1 - inter) * inside + inter * (start + size / rate)

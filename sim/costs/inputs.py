@@ -23,11 +23,15 @@ def cluster_values(cluster: Cluster, profile: Profile) -> dict[str, float]:
     """Return rates and fitted parameters by symbol name; a stated link latency replaces the fitted one."""
     links = cluster.links
     stated = {} if links.latency_s is None else {"intra_alpha": links.latency_s, "inter_alpha": links.latency_s}
-    return profile.values | stated | {
-        "intra_bytes_per_s": links.intra_bytes_per_s,
-        "inter_bytes_per_s_per_node": links.inter_bytes_per_s_per_node,
-        "gpus_per_node": float(cluster.gpus_per_node),
-    }
+    return (
+        profile.values
+        | stated
+        | {
+            "intra_bytes_per_s": links.intra_bytes_per_s,
+            "inter_bytes_per_s_per_node": links.inter_bytes_per_s_per_node,
+            "gpus_per_node": float(cluster.gpus_per_node),
+        }
+    )
 
 
 def group_values(tp: Any, pp: Any, dp: Any, gpus_per_node: int) -> dict[str, Any]:

@@ -61,10 +61,8 @@ def saved(structure: Structure, statistics: int) -> Saved:
 def block_bytes(structure: Structure, statistics: int) -> tuple[Expr, Expr]:
     """Return (kept per microbatch in flight, rebuilt while one block runs backward) of one block."""
     s = saved(structure, statistics)
-    if structure.eager:
-        dropped = s.scores
-    else:
-        dropped = 2 * 2 * norm_tokens * hidden + 2 * tokens * ffn / tp  # the norms' outputs, the activation's
+    outputs = 2 * 2 * norm_tokens * hidden + 2 * tokens * ffn / tp  # of both norms and of the activation
+    dropped = s.scores if structure.eager else outputs
     kept_full = 2 * norm_tokens * hidden
     kept = (1 - full - selective) * s.all + selective * (s.all - dropped) + full * kept_full
     return kept, selective * dropped + full * s.all

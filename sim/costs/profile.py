@@ -23,11 +23,11 @@ Text = Annotated[str, Field(min_length=1, max_length=2_000, description="text")]
 class Errors:
     """Cross-validated errors of a fit, in percent (coverage90 as a fraction)."""
 
-    mape: real(0.0, 1e6)
-    median: real(0.0, 1e6)
-    p90: real(0.0, 1e6)
-    bias: real(-100.0, 1e6)
-    coverage90: real(0.0, 1.0)
+    mape: Annotated[float, real(0.0, 1e6)]
+    median: Annotated[float, real(0.0, 1e6)]
+    p90: Annotated[float, real(0.0, 1e6)]
+    bias: Annotated[float, real(-100.0, 1e6)]
+    coverage90: Annotated[float, real(0.0, 1.0)]
 
 
 @spec
@@ -40,8 +40,8 @@ class KernelModel:
     parameters: dict[str, float]
     standard_errors: dict[str, float] = Field(default_factory=dict)
     domain: dict[str, list[float]] = Field(default_factory=dict)
-    n_train: whole(0, 10_000_000)
-    n_test: whole(0, 10_000_000)
+    n_train: Annotated[int, whole(0, 10_000_000)]
+    n_test: Annotated[int, whole(0, 10_000_000)]
     cross_validation: Errors | None = None
     log_residual_quantiles: dict[str, float] = Field(default_factory=dict)
     status: Literal["fitted", "scaled", "datasheet"]
@@ -52,11 +52,11 @@ class KernelModel:
 class Memory:
     """Device memory outside tensors: bytes and the ratio of reserved to allocated memory."""
 
-    context_bytes: real(0.0, 1e11, "B")
-    communicator_bytes: real(0.0, 1e11, "B")
-    reserved_over_allocated: real(1.0, 3.0)
-    reserved_sigma_log: real(0.0, 1.0)
-    allocated_sigma_log: real(0.0, 1.0)
+    context_bytes: Annotated[float, real(0.0, 1e11, "B")]
+    communicator_bytes: Annotated[float, real(0.0, 1e11, "B")]
+    reserved_over_allocated: Annotated[float, real(1.0, 3.0)]
+    reserved_sigma_log: Annotated[float, real(0.0, 1.0)]
+    allocated_sigma_log: Annotated[float, real(0.0, 1.0)]
     source: Text
 
 
@@ -79,9 +79,9 @@ class Profile:
     collectives: dict[str, float]
     collectives_source: Text
     memory: Memory
-    kernel_sigma_log: real(0.0, 2.0)
-    scaling_sigma_log: real(0.0, 2.0)
-    run_sigma_log: real(0.0, 2.0)
+    kernel_sigma_log: Annotated[float, real(0.0, 2.0)]
+    scaling_sigma_log: Annotated[float, real(0.0, 2.0)]
+    run_sigma_log: Annotated[float, real(0.0, 2.0)]
     uncertainty_source: Text
 
     def __post_init__(self) -> None:
@@ -133,5 +133,7 @@ def load_profile(name: str) -> Profile:
     elif (Path(name) / "profile.json").is_file():
         raw = load_mapping(Path(name) / "profile.json")
     else:
-        raise InputError("cluster.profile", name, f"a folder with profile.json or one of {', '.join(names('profiles'))}")
+        raise InputError(
+            "cluster.profile", name, f"a folder with profile.json or one of {', '.join(names('profiles'))}"
+        )
     return read(Profile, raw, f"{name}/profile.json")

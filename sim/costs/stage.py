@@ -8,7 +8,7 @@ optimizer) add. All times in seconds, sizes in bytes, per rank.
 from collections.abc import Mapping
 from functools import lru_cache
 
-from sim.costs import memory
+from sim.costs import kernels, memory
 from sim.costs.algebra import Compiled, Expr, compile_expressions, maximum, minimum, symbol
 from sim.costs.collectives import Group, send
 from sim.costs.layers import dense
@@ -59,7 +59,8 @@ def chunk(structure: Structure) -> dict[str, Expr]:
         "recompute_flop": n * total(again, "flop"),
         "input_tp": n * (one["input_tp"] + recompute_tp),
         "forward_dp": zero3 * hidden_behind(n * gather, n * forward, n),
-        "backward_dp": overlap_dp * hidden_behind(n * in_backward, n * backward, n) + (1 - overlap_dp) * n * in_backward,
+        "backward_dp": overlap_dp * hidden_behind(n * in_backward, n * backward, n)
+        + (1 - overlap_dp) * n * in_backward,
     }
 
 
@@ -71,7 +72,9 @@ def reduction(structure: Structure, times: Mapping[str, Expr]) -> dict[str, Expr
     """
     n = layers / pp
     parameters = memory.rank_parameters(structure)
-    backward = virtual_stages * (times["input_compute"] + times["input_tp"] + times["weight_compute"] + times["recompute"])
+    backward = virtual_stages * (
+        times["input_compute"] + times["input_tp"] + times["weight_compute"] + times["recompute"]
+    )
     forward = virtual_stages * (times["forward_compute"] + times["forward_tp"])
     out = {}
     for where, extra in held(structure).items():
@@ -89,7 +92,7 @@ def reduction(structure: Structure, times: Mapping[str, Expr]) -> dict[str, Expr
 def held(structure: Structure) -> dict[str, Expr]:
     """Return the parameters beyond plain blocks by rank: first, middle, last; `only` with pp = 1."""
     parameters = memory.rank_parameters(structure)
-    shared = parameters["last"] - (memory.vocab * memory.hidden / memory.tp if structure.tied else 0)
+    shared = parameters["last"] - (dense.vocab * dense.hidden / dense.tp if structure.tied else 0)
     return {
         "first": parameters["first"],
         "middle": 0 * parameters["first"],
@@ -100,7 +103,8 @@ def held(structure: Structure) -> dict[str, Expr]:
 
 def states(structure: Structure) -> dict[str, Expr]:
     """Return bytes of parameters, gradients and optimizer states per rank, and seconds of the optimizer."""
-    dp, out = dp_group.n, {}
+    dp = dp_group.n
+    out: dict[str, Expr] = {}
     block = memory.rank_parameters(structure)["block"]
     gathered = 2 * zero3 * memory.WEIGHT_BYTES * block  # the running layer's and the prefetched one's weights
     for where, extra in held(structure).items():
@@ -110,7 +114,7 @@ def states(structure: Structure) -> dict[str, Expr]:
             f"parameters_{where}": memory.WEIGHT_BYTES * size / (1 + zero3 * (dp - 1)),
             f"gradients_{where}": reduce_bytes * size / (1 + zero2 * (dp - 1)),
             f"optimizer_bytes_{where}": memory.OPTIMIZER_BYTES * shard,
-            f"optimizer_{where}": dense.kernels.seconds("elementwise", "any", bytes=ADAM_BYTES * shard),
+            f"optimizer_{where}": kernels.seconds("elementwise", "any", bytes=ADAM_BYTES * shard),
         }
     return out | {"gathered_bytes": gathered + zero2 * reduce_bytes * block * minimum(1, dp - 1)}
 
@@ -121,7 +125,7 @@ def expressions(structure: Structure, statistics: int) -> dict[str, Expr]:
     first, last = phases(dense.embedding(structure)), phases(dense.head(structure))
     kept, rebuilt = memory.block_bytes(structure, statistics)
     head_kept, head_beside = memory.head_bytes(statistics)
-    table = memory.vocab * memory.hidden / memory.tp
+    table = dense.vocab * dense.hidden / dense.tp
     tied_pair = Group(2, 1 + (1 - symbol("pp_inter")), 1 + symbol("pp_inter"))
     several = minimum(1, pp - 1)
     return (

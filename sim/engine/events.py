@@ -1,6 +1,7 @@
 """Event engine: one simpy process a rank, messages as delayed events."""
 
 from collections.abc import Generator
+from itertools import pairwise
 
 import numpy as np
 import simpy
@@ -30,12 +31,12 @@ def run_events(schedule: Schedule, durations: Durations) -> Timeline:
                 arrives = start[producer[i]] + duration[producer[i]] + latency[i]
                 if arrives > env.now:
                     yield env.timeout(arrives - env.now)
-            start[i] = env.now
+            start[i] = int(env.now)
             yield env.timeout(duration[i])
             finished[i].succeed()
 
     edges = np.flatnonzero(np.diff(graph.rank, prepend=-1, append=schedule.ranks))
-    for first, after in zip(edges[:-1], edges[1:], strict=True):
+    for first, after in pairwise(edges):
         env.process(rank_process(list(range(first, after))))
     env.run()
     begun = np.array(start, dtype=np.int64)

@@ -8,7 +8,7 @@ from sim.engine.timeline import Durations, Timeline
 from sim.schedules import Schedule
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _longest_path(order: Ints, previous: Ints, producer: Ints, own: Ints, duration: Ints, latency: Ints) -> Ints:
     end = np.zeros(len(order) + 1, dtype=np.int64)  # the last entry stands for "no predecessor"
     for i in order:

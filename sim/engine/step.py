@@ -9,6 +9,7 @@ import numpy as np
 
 from sim.costs import inputs, stage
 from sim.costs.algebra import Compiled, Expr, compile_expressions, maximum, minimum, symbol
+from sim.costs.layers.dense import Structure
 from sim.costs.profile import Profile, load_profile
 from sim.engine.events import run_events
 from sim.engine.memory import Footprint, MemoryTimeline, memory_timelines
@@ -117,7 +118,7 @@ class Step:
     @cached_property
     def device_memory_bytes(self) -> float:
         """Memory the device must have: allocator's reserve, communicators and context included."""
-        return device_memory(self.peak_memory_bytes, self.profile)
+        return float(device_memory(self.peak_memory_bytes, self.profile))
 
     @property
     def fits(self) -> Literal["yes", "close", "no"]:
@@ -175,10 +176,8 @@ def simulate(model: Model, cluster: Cluster, plan: Plan, engine: Engine = "path"
 
 def stage_costs(model: Model, cluster: Cluster, placed: PlacedPlan, profile: Profile) -> dict[str, float]:
     """Return every output of the stage model for one plan."""
-    compiled = stage.stage_model(stage.Structure.of(model), inputs.STATISTICS[model.norm])
-    values = (
-        inputs.model_values(model) | inputs.cluster_values(cluster, profile) | inputs.plan_values(placed, cluster)
-    )
+    compiled = stage.stage_model(Structure.of(model), inputs.STATISTICS[model.norm])
+    values = inputs.model_values(model) | inputs.cluster_values(cluster, profile) | inputs.plan_values(placed, cluster)
     return {name: float(value) for name, value in compiled(values).items()}
 
 
@@ -206,7 +205,9 @@ def durations(schedule: Schedule, costs: Mapping[str, float]) -> Durations:
     """Return the nanoseconds of every action of a step."""
     c, stages, ranks = costs, schedule.stages, schedule.ranks
     forward = np.full(stages, c["forward_compute"] + c["forward_tp"] + c["forward_dp"])
-    backward = np.full(stages, c["input_compute"] + c["input_tp"] + c["weight_compute"] + c["recompute"] + c["backward_dp"])
+    backward = np.full(
+        stages, c["input_compute"] + c["input_tp"] + c["weight_compute"] + c["recompute"] + c["backward_dp"]
+    )
     for s, part in ((0, "embedding"), (-1, "head")):
         forward[s] += c[f"{part}_forward_compute"] + c[f"{part}_forward_tp"]
         backward[s] += c[f"{part}_input_compute"] + c[f"{part}_input_tp"] + c[f"{part}_weight_compute"]
@@ -272,7 +273,7 @@ def exposed(timeline: Timeline, costs: Mapping[str, float], placed: PlacedPlan, 
 
 
 @lru_cache
-def closed_form(structure: stage.Structure, statistics: int, schedule: str) -> Compiled:
+def closed_form(structure: Structure, statistics: int, schedule: str) -> Compiled:
     """Return step time and peak memory per rank kind of one schedule as one compiled function.
 
     Outputs: `step_time_s`, `peak_memory_bytes` (allocated, fullest rank).
@@ -300,7 +301,9 @@ def closed_form_expressions(e: Mapping[str, Expr], schedule: str) -> dict[str, E
 
     update = first("reduce") + first("optimizer") + e["tied_reduce"]
     shape = _SymbolicShape(pp, microbatches, chunks, symbol("microbatch_group_size"))
-    fixed = {w: sum(e[f"{x}_{w}"] for x in ("parameters", "gradients", "optimizer_bytes")) for w in ("first", "last", "only")}
+    fixed = {
+        w: sum(e[f"{x}_{w}"] for x in ("parameters", "gradients", "optimizer_bytes")) for w in ("first", "last", "only")
+    }
     head = kind.of_last_chunk(shape)
     # The head's temporaries come and go before those of the blocks below it.
     beside_head = maximum(

@@ -1,14 +1,13 @@
 """Plans as files: every plan of a search as a job file that `trainsim simulate` runs."""
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import Any
 
 from sim.specs import Cluster, Model, Plan
+from sim.specs.files import write_atomically
 
 
 def job_data(model: Model, cluster: Cluster, plan: Plan) -> dict[str, Any]:
@@ -20,19 +19,6 @@ def _plain(spec: Any) -> dict[str, Any]:
     values = {f.name: getattr(spec, f.name) for f in fields(spec) if f.name != "assumptions"}
     kept = {k: v for k, v in values.items() if v is not None}
     return {k: _plain(v) if hasattr(v, "__dataclass_fields__") else v for k, v in kept.items()}
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write `text` to `path` whole or not at all."""
-    with NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as file:
-        try:
-            file.write(text)
-            file.close()
-            Path(file.name).chmod(0o644)
-            os.replace(file.name, path)
-        except BaseException:
-            Path(file.name).unlink(missing_ok=True)
-            raise
 
 
 def save_jobs(jobs: Sequence[tuple[Model, Cluster, Plan]], folder: Path) -> list[Path]:

@@ -35,4 +35,14 @@ def build(name: str, shape: Shape) -> Schedule:
     return SCHEDULES[name].build(shape)
 
 
-__all__ = ["SCHEDULES", "Action", "IllegalScheduleError", "Kind", "Schedule", "ScheduleKind", "Shape", "Times", "build"]
+__all__ = [
+    "SCHEDULES",
+    "Action",
+    "IllegalScheduleError",
+    "Kind",
+    "Schedule",
+    "ScheduleKind",
+    "Shape",
+    "Times",
+    "build",
+]

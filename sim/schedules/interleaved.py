@@ -22,7 +22,11 @@ class Interleaved(ScheduleKind):
         if group < p:
             return "microbatch_group_size", group, f"at least pp = {p}: a smaller group can deadlock"
         if 0 < m % group < p:
-            return "microbatches", m, f"a multiple of {group}, or {p} or more beyond one: a short last group can deadlock"
+            return (
+                "microbatches",
+                m,
+                f"a multiple of {group}, or {p} or more beyond one: a short last group can deadlock",
+            )
         return None
 
     def build(self, shape: Shape) -> Schedule:

@@ -17,9 +17,9 @@ class Links:
     Left out, `intra` and `inter` come from the device's usual server, and `latency_s` from the profile.
     """
 
-    intra_bytes_per_s: real(1e6, 1e14, "B/s") = DERIVED
-    inter_bytes_per_s_per_node: real(1e6, 1e14, "B/s") = DERIVED
-    latency_s: real(0.0, 1.0, "s") = DERIVED
+    intra_bytes_per_s: Annotated[float, real(1e6, 1e14, "B/s")] = DERIVED
+    inter_bytes_per_s_per_node: Annotated[float, real(1e6, 1e14, "B/s")] = DERIVED
+    latency_s: Annotated[float, real(0.0, 1.0, "s")] = DERIVED
 
 
 @spec
@@ -31,12 +31,12 @@ class Cluster:
     """
 
     device: Annotated[str, Field(description="a device of the catalog")]
-    nodes: whole(1, 100_000) = 1
-    gpus_per_node: whole(1, 72) = DERIVED
+    nodes: Annotated[int, whole(1, 100_000)] = 1
+    gpus_per_node: Annotated[int, whole(1, 72)] = DERIVED
     links: Links = DERIVED
     profile: Annotated[str, Field(description="a catalog profile or a folder with profile.json")] = DERIVED
-    usd_per_gpu_hour: real(0.0, 1e4, "USD") = DERIVED
-    memory_bytes: real(1e6, 1e14, "B") = DERIVED
+    usd_per_gpu_hour: Annotated[float, real(0.0, 1e4, "USD")] = DERIVED
+    memory_bytes: Annotated[float, real(1e6, 1e14, "B")] = DERIVED
     assumptions: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -54,10 +54,16 @@ class Cluster:
             "usd_per_gpu_hour": price.value if price else None,
             "memory_bytes": found.memory_bytes.value,
         }
-        assumed = [f"cluster.{k} = {v:g} (the device's usual server)" for k, v in usual.items()
-                   if getattr(self, k) is None and isinstance(v, int | float)]
-        assumed += [f"cluster.links.{k} = {getattr(links, k):g} B/s (the device's usual server)"
-                    for k in ("intra_bytes_per_s", "inter_bytes_per_s_per_node") if getattr(given, k) is None]
+        assumed = [
+            f"cluster.{k} = {v:g} (the device's usual server)"
+            for k, v in usual.items()
+            if getattr(self, k) is None and isinstance(v, int | float)
+        ]
+        assumed += [
+            f"cluster.links.{k} = {getattr(links, k):g} B/s (the device's usual server)"
+            for k in ("intra_bytes_per_s", "inter_bytes_per_s_per_node")
+            if getattr(given, k) is None
+        ]
         for key, value in usual.items():
             if getattr(self, key) is None:
                 object.__setattr__(self, key, value)

@@ -13,7 +13,7 @@ Text = Annotated[str, Field(min_length=1, max_length=400, description="text of 1
 class Sourced:
     """A number and where it was read."""
 
-    value: real(0.0, 1e18)
+    value: Annotated[float, real(0.0, 1e18)]
     source: Text
 
 
@@ -36,6 +36,6 @@ class Device:
     power_w: Sourced
     intra_bytes_per_s: Sourced
     inter_bytes_per_s_per_node: Sourced
-    gpus_per_node: whole(1, 72) = 8
+    gpus_per_node: Annotated[int, whole(1, 72)] = 8
     usd_per_gpu_hour: Sourced | None = None
     price_date: str | None = None

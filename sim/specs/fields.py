@@ -6,9 +6,9 @@ value and the allowed range.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import fields, is_dataclass
-from typing import Annotated, Any, Literal, TypeVar, dataclass_transform, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, cast, dataclass_transform, get_args, get_origin, get_type_hints
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked_dataclass
@@ -33,14 +33,14 @@ class InputError(ValueError):
 
 
 def whole(low: int, high: int) -> Any:
-    """Return the annotation of a whole number from `low` to `high`."""
-    return Annotated[int, Field(ge=low, le=high, description=f"a whole number from {low} to {high}")]
+    """Return the constraint of a whole number: `Annotated[int, whole(1, 8)]`."""
+    return Field(ge=low, le=high, description=f"a whole number from {low} to {high}")
 
 
 def real(low: float, high: float, unit: str = "") -> Any:
-    """Return the annotation of a finite number from `low` to `high`, in `unit`."""
+    """Return the constraint of a finite number in `unit`: `Annotated[float, real(0, 1, "s")]`."""
     text = f"a number from {low:g} to {high:g}{' ' + unit if unit else ''}"
-    return Annotated[float, Field(ge=low, le=high, allow_inf_nan=False, description=text)]
+    return Field(ge=low, le=high, allow_inf_nan=False, description=text)
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
@@ -49,15 +49,15 @@ def spec(cls: type[T]) -> type[T]:
     made = checked_dataclass(frozen=True, kw_only=True, config=ConfigDict(strict=True, extra="forbid"))(cls)
     checked_init: Callable[..., None] = made.__init__
 
-    def __init__(self: object, **given: object) -> None:
+    def construct(self: object, **given: object) -> None:
         try:
             # An explicit None means the same as leaving the field out.
             checked_init(self, **{k: v for k, v in given.items() if v is not None})
         except ValidationError as error:
             raise explain(error, cls) from None
 
-    made.__init__ = __init__  # type: ignore[method-assign]
-    return made
+    made.__init__ = construct  # type: ignore[method-assign]
+    return cast("type[T]", made)
 
 
 def read(cls: type[T], raw: object, path: str = "") -> T:
@@ -82,7 +82,7 @@ def explain(error: ValidationError, root: type) -> InputError:
     if isinstance(first.get("ctx", {}).get("error"), InputError):
         return under_path(first["ctx"]["error"], first["loc"][:-1])
     where = [str(part) for part in first["loc"] if part != "__init__"]
-    path = ".".join(where) or root.__name__.lower()
+    path = ".".join(where)
     owner, name = _owner(root, where)
     if first["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
         return InputError(path, first["input"], f"no such key; known keys: {', '.join(init_names(owner))}")
@@ -112,16 +112,15 @@ def _describe(hint: Any) -> str:
         return texts[0] if texts else _describe(get_args(hint)[0])
     if get_origin(hint) is Literal:
         return "one of " + ", ".join(map(str, get_args(hint)))
-    if get_origin(hint) in (dict, Mapping):
-        return f"a mapping to {_describe(get_args(hint)[1])}"
-    if get_origin(hint) in (tuple, list):
-        return f"a list of {_describe(get_args(hint)[0])}"
+    if get_origin(hint) in (dict, list):
+        return f"a {get_origin(hint).__name__} of {_describe(get_args(hint)[-1])}"
     options = [a for a in get_args(hint) if a is not type(None)]
     if options:
         return " or ".join(_describe(a) for a in options)
-    if is_dataclass(hint):
-        return "a mapping of keys to values"
-    return {bool: "true or false", str: "text", int: "a whole number", float: "a number"}.get(hint, "a value")
+    return "a mapping of keys to values" if is_dataclass(hint) else WORDS.get(hint, "a value")
+
+
+WORDS = {bool: "true or false", str: "text", int: "a whole number", float: "a number"}
 
 
 def _owner(root: type, where: list[str]) -> tuple[type, str]:

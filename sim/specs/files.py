@@ -1,7 +1,8 @@
-"""Plain data from YAML or JSON files: bounded in size, no aliases, no duplicate keys, no code."""
+"""Plain data from YAML or JSON files: bounded in size, no aliases, no duplicate keys, no code; whole writes."""
 
 import json
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 import yaml
@@ -17,7 +18,7 @@ class _PlainLoader(yaml.SafeLoader):
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
-            raise InputError("(file)", f"*{self.peek_event().anchor}", "no YAML aliases")
+            raise InputError("(file)", "an alias (*name)", "no YAML aliases")
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -37,6 +38,12 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
+def _parse(text: str, suffix: str) -> Any:
+    if suffix == ".json":
+        return json.loads(text, object_pairs_hook=_unique)
+    return yaml.load(text, _PlainLoader)  # noqa: S506 - a SafeLoader with less
+
+
 def load_mapping(path: Path) -> dict[str, Any]:
     """Return the mapping in a `.json`, `.yaml` or `.yml` file.
 
@@ -52,7 +59,7 @@ def load_mapping(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError:
         raise InputError(str(path), "bytes that are not UTF-8", "UTF-8 text") from None
     try:
-        raw = json.loads(text, object_pairs_hook=_unique) if path.suffix == ".json" else yaml.load(text, _PlainLoader)  # noqa: S506 - a SafeLoader
+        raw = _parse(text, path.suffix)
     except (yaml.YAMLError, json.JSONDecodeError, RecursionError, ValueError) as error:
         if isinstance(error, InputError):
             raise
@@ -60,3 +67,16 @@ def load_mapping(path: Path) -> dict[str, Any]:
     if not isinstance(raw, dict) or not all(isinstance(key, str) for key in raw):
         raise InputError(str(path), type(raw).__name__, "a mapping of keys to values")
     return raw
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write `text` to `path` whole or not at all."""
+    with NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as file:
+        try:
+            file.write(text)
+            file.close()
+            Path(file.name).chmod(0o644)
+            Path(file.name).replace(path)
+        except BaseException:
+            Path(file.name).unlink(missing_ok=True)
+            raise

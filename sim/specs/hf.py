@@ -4,16 +4,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from sim.specs.fields import InputError, read
+from sim.specs.fields import InputError
 from sim.specs.files import load_mapping
-from sim.specs.model import Model
 
 
-def from_hf(path: str | Path, seq: int | None = None) -> Model:
-    """Return the model that a `config.json` describes; `seq` replaces the config's longest context.
+def read_config(path: str | Path, seq: int | None = None) -> dict[str, Any]:
+    """Return the arguments of `Model` that a `config.json` states; `seq` replaces its longest context.
 
     Raises:
-        InputError: unknown `model_type`, or a key is missing or out of range.
+        InputError: unknown `model_type`, or a key is missing.
     """
     config = load_mapping(Path(path))
     kind = config.get("model_type")
@@ -24,10 +23,12 @@ def from_hf(path: str | Path, seq: int | None = None) -> Model:
         raw["seq"] = seq
     elif raw["seq"] is not None and raw["seq"] > LONG_CONTEXT:
         raw["seq"] = LONG_CONTEXT
-        raw["assumptions"] = (f"model.seq = {LONG_CONTEXT} (the config allows {config['max_position_embeddings']}; "
-                              "give seq to train at another length)",)
+        raw["assumptions"] = (
+            f"model.seq = {LONG_CONTEXT} (the config allows {config['max_position_embeddings']}; "
+            "give seq to train at another length)",
+        )
     raw["name"] = str(config.get("_name_or_path") or kind)[:100]
-    return read(Model, {k: v for k, v in raw.items() if v is not None}, str(path))
+    return {k: v for k, v in raw.items() if v is not None}
 
 
 LONG_CONTEXT = 8_192

@@ -9,7 +9,6 @@ from sim.specs.catalog import model as catalog_model
 from sim.specs.cluster import Cluster
 from sim.specs.fields import InputError, read, spec, whole
 from sim.specs.files import load_mapping
-from sim.specs.hf import from_hf
 from sim.specs.model import Model
 from sim.specs.plan import Plan
 
@@ -21,7 +20,7 @@ KNOBS = ("tp", "pp", "virtual_stages", "micro_batch", "zero", "recompute", "sequ
 class Tune:
     """What the tuner may change and what it should improve."""
 
-    global_batch: whole(1, 10_000_000)
+    global_batch: Annotated[int, whole(1, 10_000_000)]
     knobs: Annotated[dict[str, list[int | bool | str]], Field(description="a mapping of knob to its values")] = Field(
         default_factory=dict
     )
@@ -83,7 +82,7 @@ def _model(raw: Any, folder: Path) -> Model:
     if not isinstance(raw, str):
         raise InputError("model", raw, MODEL_HELP)
     if raw.endswith(".json"):
-        return from_hf(folder / raw)
+        return Model.from_hf(folder / raw)
     try:
         return catalog_model(raw)
     except InputError as error:

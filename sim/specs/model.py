@@ -1,11 +1,13 @@
 """The network to train: dimensions, exact parameter counts, FLOP per token."""
 
 from dataclasses import field
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from sim.specs.fields import DERIVED, InputError, real, spec, whole
+from sim.specs.hf import read_config
 
 ASSUMED_VOCAB = 51_200
 ASSUMED_SEQ = 2_048
@@ -22,17 +24,17 @@ class Model:
     """
 
     name: Annotated[str, Field(min_length=1, max_length=100, description="text of 1 to 100 characters")] = "custom"
-    layers: whole(1, 4_096)
-    hidden: whole(1, 1_048_576)
-    heads: whole(1, 4_096)
-    head_dim: whole(1, 16_384) = DERIVED
-    kv_heads: whole(1, 4_096) = DERIVED
-    ffn: whole(1, 4_194_304) = DERIVED
+    layers: Annotated[int, whole(1, 4_096)]
+    hidden: Annotated[int, whole(1, 1_048_576)]
+    heads: Annotated[int, whole(1, 4_096)]
+    head_dim: Annotated[int, whole(1, 16_384)] = DERIVED
+    kv_heads: Annotated[int, whole(1, 4_096)] = DERIVED
+    ffn: Annotated[int, whole(1, 4_194_304)] = DERIVED
     gated_mlp: bool = False
-    vocab: whole(1, 10_000_000) = DERIVED
-    seq: whole(1, 10_000_000) = DERIVED
+    vocab: Annotated[int, whole(1, 10_000_000)] = DERIVED
+    seq: Annotated[int, whole(1, 10_000_000)] = DERIVED
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"
-    dropout: real(0.0, 0.99) = 0.0
+    dropout: Annotated[float, real(0.0, 0.99)] = 0.0
     attention: Literal["eager", "flash"] = "flash"
     tied_embeddings: bool = DERIVED
     bias: bool = DERIVED
@@ -40,14 +42,14 @@ class Model:
     assumptions: tuple[str, ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
+        if getattr(self, "head_dim") is None and self.hidden % self.heads:  # noqa: B009 - declared int, None when left out
+            raise InputError("heads", self.heads, f"a divisor of hidden = {self.hidden}, or give head_dim")
         assumed = [self._default(name, value, why) for name, value, why in self._usual() if getattr(self, name) is None]
         object.__setattr__(self, "assumptions", self.assumptions + tuple(assumed))
         if self.heads % self.kv_heads:
             raise InputError("kv_heads", self.kv_heads, f"a divisor of heads = {self.heads}")
 
     def _usual(self) -> list[tuple[str, object, str]]:
-        if self.head_dim is None and self.hidden % self.heads:
-            raise InputError("heads", self.heads, f"a divisor of hidden = {self.hidden}, or give head_dim")
         modern = self.norm == "rmsnorm"
         gated_ffn = -(-self.hidden * 8 // 3 // 256) * 256  # Llama: 2/3 of 4 h, rounded up to 256
         return [
@@ -64,6 +66,15 @@ class Model:
     def _default(self, name: str, value: object, why: str) -> str:
         object.__setattr__(self, name, value)
         return f"model.{name} = {value} ({why})"
+
+    @classmethod
+    def from_hf(cls, path: str | Path, seq: int | None = None) -> "Model":
+        """Return the model that a Hugging Face `config.json` describes; `seq` replaces its context length.
+
+        Raises:
+            InputError: unknown `model_type`, or a key is missing or out of range.
+        """
+        return cls(**read_config(path, seq))
 
     @property
     def query_width(self) -> int:

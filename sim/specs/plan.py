@@ -1,7 +1,7 @@
 """How the training step is spread over the devices, and the rules that a spread must keep."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from sim.specs.cluster import Cluster
 from sim.specs.fields import DERIVED, InputError, spec, whole
@@ -24,17 +24,17 @@ class Plan:
         InputError: a value is out of range.
     """
 
-    tp: whole(1, 4_096) = 1
-    pp: whole(1, 4_096) = 1
-    virtual_stages: whole(1, 256) = 1
-    dp: whole(1, 1_000_000) = DERIVED
+    tp: Annotated[int, whole(1, 4_096)] = 1
+    pp: Annotated[int, whole(1, 4_096)] = 1
+    virtual_stages: Annotated[int, whole(1, 256)] = 1
+    dp: Annotated[int, whole(1, 1_000_000)] = DERIVED
     cp: Literal[1] = 1
     ep: Literal[1] = 1
     sequence_parallel: bool = DERIVED
-    global_batch: whole(1, 10_000_000)
-    micro_batch: whole(1, 100_000) = 1
+    global_batch: Annotated[int, whole(1, 10_000_000)]
+    micro_batch: Annotated[int, whole(1, 100_000)] = 1
     schedule: Schedule = DERIVED
-    microbatch_group_size: whole(1, 10_000_000) = DERIVED
+    microbatch_group_size: Annotated[int, whole(1, 10_000_000)] = DERIVED
     recompute: Recompute = "none"
     zero: Literal[0, 1, 2, 3] = 0
     optimizer: Literal["adam"] = "adam"

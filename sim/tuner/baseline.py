@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from sim.engine.step import Step, simulate
 from sim.specs import Cluster, InputError, Model, Plan
+from sim.specs.plan import Recompute
 from sim.specs.rules import divisors
 
 
@@ -25,9 +26,10 @@ def textbook(model: Model, cluster: Cluster, global_batch: int) -> Step | None:
 
 def _candidates(cluster: Cluster, global_batch: int) -> Iterator[Plan]:
     inside = divisors(cluster.gpus_per_node)
-    for recompute in ("selective", "full"):
+    recomputes: tuple[Recompute, ...] = ("selective", "full")
+    for recompute in recomputes:
         meshes = [(tp, 1) for tp in inside] + [(inside[-1], pp) for pp in divisors(cluster.gpus)[1:]]
         for tp, pp in meshes:
             if cluster.gpus % (tp * pp) == 0:
-                zero = 1 if cluster.gpus > tp * pp else 0
-                yield Plan(tp=tp, pp=pp, global_batch=global_batch, zero=zero, recompute=recompute)
+                sharded = cluster.gpus > tp * pp
+                yield Plan(tp=tp, pp=pp, global_batch=global_batch, zero=1 if sharded else 0, recompute=recompute)

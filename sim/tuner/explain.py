@@ -28,7 +28,11 @@ def explain(step: Step, space: Space, scores: Scores) -> tuple[str, ...]:
 
 def _time(step: Step) -> str:
     shares = {k: v / step.step_time_s for k, v in step.breakdown_s.items()}
-    named = [f"{share:.0%} {TERM_NAMES[k]}" for k, share in sorted(shares.items(), key=lambda i: -i[1]) if share >= WORTH_NAMING]
+    named = [
+        f"{share:.0%} {TERM_NAMES[k]}"
+        for k, share in sorted(shares.items(), key=lambda i: -i[1])
+        if share >= WORTH_NAMING
+    ]
     return f"{seconds(step.step_time_s)} a step: " + ", ".join(named)
 
 

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from sim.costs import inputs
 from sim.costs.algebra import Compiled
+from sim.costs.layers.dense import Structure
 from sim.costs.profile import Profile
-from sim.costs.stage import Structure
 from sim.engine.step import closed_form, device_memory, memory_sigma
 from sim.tuner.space import Space
 
@@ -41,7 +41,10 @@ def score(spaces: Sequence[tuple[Space, Profile]]) -> list[Scores]:
     peaks = [np.empty(shape) for shape in shapes]
     pools: dict[Any, list[tuple[int, NDArray[np.int64]]]] = {}
     for i, (space, _) in enumerate(spaces):
-        for schedule, chosen in (("1f1b", space.rows["virtual_stages"] == 1), ("interleaved", space.rows["virtual_stages"] > 1)):
+        for schedule, chosen in (
+            ("1f1b", space.rows["virtual_stages"] == 1),
+            ("interleaved", space.rows["virtual_stages"] > 1),
+        ):
             key = (_structure(space), schedule, _switches(space))
             pools.setdefault(key, []).append((i, np.flatnonzero(chosen)))
     for (structure, schedule, switches), members in pools.items():
@@ -58,7 +61,9 @@ def score(spaces: Sequence[tuple[Space, Profile]]) -> list[Scores]:
     return [Scores(t, p, _fits(p, *s)) for t, p, s in zip(times, peaks, spaces, strict=True)]
 
 
-def _evaluate(function: Compiled, columns: dict[str, Floats], axes: dict[str, Any], switches: Any) -> tuple[Floats, Floats]:
+def _evaluate(
+    function: Compiled, columns: dict[str, Floats], axes: dict[str, Any], switches: Any
+) -> tuple[Floats, Floats]:
     """Return step time and peak memory of all rows, block by block on every core."""
     n = len(columns["tp"])
     time, peak = np.empty((n, *switches)), np.empty((n, *switches))

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from sim.costs.inputs import RECOMPUTE
 from sim.specs import Cluster, Model, Plan
+from sim.specs.fields import read
 from sim.specs.rules import RULES, Spread, divisors
 
 Column = NDArray[np.int64]
@@ -41,13 +42,12 @@ class Space:
     def plan(self, row: int, recompute: int, zero: int, sequence_parallel: int) -> Plan:
         """Return the plan at these indices."""
         shape = {name: int(column[row]) for name, column in self.rows.items() if name in SHAPE_KNOBS}
-        return Plan(
-            **shape,
-            global_batch=self.global_batch,
-            recompute=RECOMPUTE[int(self.recompute[recompute])],
-            zero=int(self.zero[zero]),
-            sequence_parallel=bool(self.sequence_parallel[sequence_parallel]),
-        )
+        switches = {
+            "recompute": RECOMPUTE[int(self.recompute[recompute])],
+            "zero": int(self.zero[zero]),
+            "sequence_parallel": bool(self.sequence_parallel[sequence_parallel]),
+        }
+        return read(Plan, shape | switches | {"global_batch": self.global_batch})
 
 
 SHAPE_KNOBS = ("tp", "pp", "virtual_stages", "micro_batch", "dp")
@@ -68,7 +68,9 @@ def default_knobs(model: Model, cluster: Cluster) -> dict[str, list[Any]]:
     }
 
 
-def build_space(model: Model, cluster: Cluster, global_batch: int, knobs: Mapping[str, Sequence[Any]] | None = None) -> Space:
+def build_space(
+    model: Model, cluster: Cluster, global_batch: int, knobs: Mapping[str, Sequence[Any]] | None = None
+) -> Space:
     """Return every combination of the knobs, split into legal rows and counted exclusions.
 
     ZeRO needs dp > 1 and sequence parallelism tp > 1 to be a configuration of its own: the duplicates are
@@ -102,7 +104,12 @@ def _count(excluded: dict[str, int], reason: str, number: int) -> None:
 
 
 def _distinct(
-    model: Model, rows: Mapping[str, Column], recompute: Column, zero: Column, sp: Column, excluded: dict[str, int]
+    model: Model,
+    rows: Mapping[str, Column],
+    recompute: Column,
+    zero: Column,
+    sp: Column,
+    excluded: dict[str, int],
 ) -> NDArray[np.bool_]:
     tp, dp = rows["tp"][:, None, None, None], rows["dp"][:, None, None, None]
     zero_axis, sp_axis = zero[:, None], sp[None, :] > 0
@@ -116,4 +123,4 @@ def _distinct(
         ("ZeRO without dp > 1 (the same as ZeRO-0)", no_shard),
     ):
         _count(excluded, reason, int(mask.sum()))
-    return ~(no_group | uneven | no_shard)
+    return np.asarray(~(no_group | uneven | no_shard))

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.costs import inputs
+from sim.costs.layers.dense import Structure
 from sim.costs.profile import load_profile
-from sim.costs.stage import Structure
 from sim.engine.step import Step, closed_form, simulate
 from sim.specs import Cluster, InputError, Model, Plan
 from sim.specs.job import Objective
@@ -106,7 +106,9 @@ def tune(
     space = build_space(model, cluster, global_batch, knobs)
     if not space.allowed.any():
         reason = max(space.excluded, key=lambda r: space.excluded[r])
-        raise InputError("tune.knobs", dict(knobs or {}), f"values with a legal plan; most were excluded because {reason}")
+        raise InputError(
+            "tune.knobs", dict(knobs or {}), f"values with a legal plan; most were excluded because {reason}"
+        )
     ready = perf_counter()
     for schedule in ("1f1b", "interleaved"):
         closed_form(Structure.of(model), inputs.STATISTICS[model.norm], schedule)
@@ -126,7 +128,17 @@ def tune(
         "total": done - begin,
     }
     return Tuned(
-        model, cluster, global_batch, objective, tuple(ranked), baseline, space, scores, seconds, 0.0, certified
+        model,
+        cluster,
+        global_batch,
+        objective,
+        tuple(ranked),
+        baseline,
+        space,
+        scores,
+        seconds,
+        0.0,
+        certified,
     )
 
 

@@ -1,0 +1,1 @@
+"""Symbolic operations of the model families, a file a family."""

@@ -101,7 +101,10 @@ def attention(structure: Structure) -> Iterator[Op]:
     width = query_width / tp
     if not structure.eager:
         flop = 2 * tokens * seq * width  # 4 s^2 b h / t, halved by the causal mask
-        for phase, direction, factor in (("forward", "forward", 1), ("backward_input", "backward", FLASH_BACKWARD_FLOP)):
+        for phase, direction, factor in (
+            ("forward", "forward", 1),
+            ("backward_input", "backward", FLASH_BACKWARD_FLOP),
+        ):
             time = kernels.seconds("attention", direction, flop=factor * flop, seq=seq, rows=rows)
             yield Op(f"attention {direction}", phase, "compute", time, factor * flop, 8 * tokens * width * factor)
         return
@@ -110,7 +113,14 @@ def attention(structure: Structure) -> Iterator[Op]:
         for name, n, k in (("scores", seq, head_dim), ("context", head_dim, seq)):
             time = products * kernels.seconds("gemm", direction, m=seq, n=n, k=k, batch=batch)
             flop = products * kernels.gemm_flop(seq, n, k, batch)
-            yield Op(f"{name} {direction}", phase, "compute", time, flop, products * kernels.gemm_bytes(seq, n, k, batch))
+            yield Op(
+                f"{name} {direction}",
+                phase,
+                "compute",
+                time,
+                flop,
+                products * kernels.gemm_bytes(seq, n, k, batch),
+            )
     yield moved("softmax", "forward", 4 * scores, "softmax", seq)
     yield moved("softmax dgrad", "backward_input", 6 * scores, "softmax", seq)
     if structure.dropout:

@@ -1,0 +1,297 @@
+"""The kernel models of each device: fitted to its own samples, or carried over from the base device."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from calibration import kernels
+from calibration.collectives import Links, fit_links
+from calibration.fit import Fit, Scores, predict, rms_log_error, scores
+from calibration.kernels import GEMM_DIRECTIONS, Gemms
+from calibration.public import Public, Samples
+from calibration.scale import Ratios, carry, ratios
+from sim.costs.kernels import FORMS, KERNELS
+from sim.costs.profile import Errors, KernelModel
+from sim.specs.catalog import device
+
+Z90 = 1.6448536269514722
+BASE = "a100-pcie-80gb"
+ANCHOR_CHECK = "b200"
+PEAK_NAMES = {
+    "a100-pcie-80gb": "NVIDIA A100 PCIe",
+    "a100-sxm-80gb": "NVIDIA A100 SXM",
+    "a100-sxm-40gb": "NVIDIA A100 SXM",
+    "h100-sxm-80gb": "NVIDIA H100 SXM",
+    "h200-sxm-141gb": "NVIDIA H200 SXM",
+    "b200": "NVIDIA B200 SXM",
+}
+Key = tuple[str, str]
+
+ATTENTION_DIRECTIONS = ("forward", "backward")
+H100_ATTENTION = "H100 80GB SXM5"
+
+
+@dataclass(frozen=True)
+class Target:
+    """A device to write: the names its samples go by in the files, and its links.
+
+    `relation` is "own" (has GEMM samples), "chip" (the base device's chip) or "estimate" (another chip).
+    `borrowed` says whose samples are used where they are not quite of this device; `scaling_sigma_log` replaces
+    the error measured on B200 where more is known.
+    """
+
+    name: str
+    relation: Literal["own", "chip", "estimate"]
+    links: str
+    gemm: str | None = None
+    attention: str | None = None
+    vector: str | None = None
+    borrowed: str = ""
+    scaling_sigma_log: float | None = None
+    scaling_source: str = ""
+
+
+TARGETS = (
+    Target(BASE, "own", "pcie", "NVIDIA A100 PCIe", "NVIDIA A100 PCIe", "NVIDIA A100 80GB PCIe"),
+    Target("a100-sxm-80gb", "chip", "nvlink3"),
+    Target(
+        "a100-sxm-40gb",
+        "chip",
+        "nvlink3",
+        None,
+        None,
+        "NVIDIA A100-PCIE-40GB",
+        "A100 PCIe 40 GB: same memory",
+    ),
+    Target("b200", "own", "nvlink5", "NVIDIA B200", "NVIDIA B200"),
+    Target("h100-sxm-80gb", "estimate", "nvlink4", None, "H100 80GB SXM5"),
+    Target("h200-sxm-141gb", "estimate", "nvlink4", None, "H100 80GB SXM5", None, "H100 SXM: same chip"),
+    Target("v100-sxm-32gb", "estimate", "nvlink2"),
+    Target(
+        "l4",
+        "estimate",
+        "pcie",
+        vector="NVIDIA L4",
+        scaling_sigma_log=0.90,
+        scaling_source="the same step to L4 on the fp32 products of the public files is 2.4 times too fast, RMS log "
+        "error 0.90: its 72 W are far below what its peak rate needs",
+    ),
+    Target("a10g", "estimate", "pcie"),
+)
+"""To add a device: its catalog entry, and a line here."""
+
+
+@dataclass(frozen=True)
+class Carrying:
+    """Errors of carrying the base device's fit to B200, against the samples there, per family and in all."""
+
+    sigma_log: float
+    families: Mapping[Key, tuple[Errors, int]]
+
+
+@dataclass(frozen=True)
+class Base:
+    """Everything that the other devices are built from."""
+
+    models: Mapping[Key, KernelModel]
+    gemms: Gemms
+    s0: Mapping[str, float]
+    links: Mapping[str, Links]
+    anchored: Carrying
+    unanchored: Carrying
+
+
+def fit_base(public: Public) -> Base:
+    """Return the base device's models and the measured errors of carrying them elsewhere."""
+    target = TARGETS[0]
+    # H100 is the only device measured at several lengths and equal row count: s0 comes from there.
+    lengths = {
+        d: kernels.fit_attention(public.of(H100_ATTENTION, "attention", d), {"r0": 0.0}) for d in ATTENTION_DIRECTIONS
+    }
+    s0 = {d: fit.solution.parameters["s0"] for d, fit in lengths.items()}
+    vector = vector_models(target, public, {})
+    models, gemms = own_models(target, public, vector, s0)
+    links = fit_links(public)
+    checks = [_check_carrying(public, models, anchored) for anchored in (True, False)]
+    return Base(models, gemms, s0, links, *checks)
+
+
+def _model(key: Key, fit: Fit, samples: Samples, status: Literal["fitted", "scaled"], source: str) -> KernelModel:
+    domain = {name: [round6(v.min()), round6(v.max())] for name, v in samples.inputs.items()}
+    return KernelModel(
+        op=key[0],
+        direction=key[1],
+        form=fit.form,
+        parameters=rounded({name: fit.solution.parameters[name] for name in FORMS[fit.form].parameters}),
+        standard_errors=rounded(fit.solution.standard_errors),
+        domain=domain,
+        n_train=len(samples),
+        n_test=len(samples),
+        cross_validation=_errors(fit.scores),
+        log_residual_quantiles=rounded(fit.residual_quantiles),
+        status=status,
+        source=source,
+    )
+
+
+def vector_models(
+    target: Target, public: Public, base: Mapping[Key, KernelModel], by: Ratios | None = None
+) -> dict[Key, KernelModel]:
+    """Element-wise, norm and softmax: from own samples, or the base's with the ratio of memory bandwidths."""
+    if target.vector is None:
+        assert by is not None
+        return {k: _carried_vector(target, public, base[k], by) for k in KERNELS if k[1] == "any"}
+    name = target.vector
+    samples = {k: public.of(name, *k) for k in KERNELS if k[1] == "any"}
+    el = kernels.fit_elementwise(samples["elementwise", "any"])
+    fits = {("elementwise", "any"): el}
+    for op in ("norm", "softmax"):
+        fits[op, "any"] = kernels.fit_row_wise(samples[op, "any"], el.solution.parameters["t0"])
+    status: Literal["fitted", "scaled"] = "scaled" if target.borrowed else "fitted"
+    made = {}
+    for key, fit in fits.items():
+        text = f"{name}, fp32 vector kernels, memory bound so bytes/s hold for 16 bit ({samples[key].source})"
+        text += "" if key[0] == "elementwise" else "; t0 that of element-wise kernels"
+        text += f"; {target.borrowed}" if target.borrowed else ""
+        made[key] = _model(key, fit, samples[key], status, text)
+    return made
+
+
+def _carried_vector(target: Target, public: Public, model: KernelModel, by: Ratios) -> KernelModel:
+    text = f"{BASE}'s fit, bandwidth x {by.bandwidth:.4g} (ratio of memory bandwidths); errors: "
+    if target.relation == "chip":
+        return _carried(model, by, f"{text}{BASE}'s own", _known_errors(model))
+    return _carried(model, by, f"{text}the same step from {BASE} to l4", _vector_carrying(public, model))
+
+
+def own_models(
+    target: Target, public: Public, vector: Mapping[Key, KernelModel], s0: Mapping[str, float]
+) -> tuple[dict[Key, KernelModel], Gemms]:
+    """GEMM and attention of a device with samples of both, together with the memory-bound models."""
+    assert target.gemm is not None and target.attention is not None
+    samples = {d: public.of(target.gemm, "gemm", d) for d in GEMM_DIRECTIONS}
+    note = "element-wise fit" if target.vector else "A100's share of the datasheet bandwidth"
+    gemms = kernels.fit_gemms(samples, vector["elementwise", "any"].parameters["bandwidth"], note)
+    models = dict(vector)
+    for d, fit in gemms.fits.items():
+        text = f"{target.gemm} bf16 ({samples[d].source}); {gemms.note}"
+        models["gemm", d] = _model(("gemm", d), fit, samples[d], "fitted", text)
+    for d in ATTENTION_DIRECTIONS:
+        rows = public.of(target.attention, "attention", d)
+        text = (
+            f"{target.attention}, flash attention, causal, head dimension 128 ({rows.source}); FLOP halved "
+            "for the causal mask; s0 fixed: that of FlashAttention-2 on H100; t0 "
+            f"{kernels.LAUNCH_FLOOR_S * 1e6:g} us assumed"
+        )
+        models["attention", d] = _model(
+            ("attention", d), kernels.fit_attention(rows, {"s0": s0[d]}), rows, "fitted", text
+        )
+    return models, gemms
+
+
+def ratios_to(name: str, public: Public, anchored: bool = True) -> Ratios:
+    """Return the ratios of device `name` to the base device; `anchored` on measured peaks where both have one."""
+    peaks = [public.peaks.get(PEAK_NAMES.get(n, "")) if anchored else None for n in (BASE, name)]
+    return ratios(device(BASE), device(name), *peaks)
+
+
+def _check_carrying(public: Public, models: Mapping[Key, KernelModel], anchored: bool) -> Carrying:
+    """Carry the base's fit to B200 and compare with the samples there."""
+    by = ratios_to(ANCHOR_CHECK, public, anchored)
+    name = next(t.gemm for t in TARGETS if t.name == ANCHOR_CHECK)
+    assert name is not None
+    pairs = {}
+    for key in [k for k in KERNELS if k[1] != "any"]:
+        samples = public.of(name, *key)
+        pairs[key] = (
+            predict(models[key].form, samples.inputs, carry(models[key].parameters, by)),
+            samples.seconds,
+        )
+    gemm = [np.concatenate([pairs["gemm", d][i] for d in GEMM_DIRECTIONS]) for i in (0, 1)]
+    sigma = rms_log_error(gemm[0], gemm[1])
+    return Carrying(sigma, {k: (_errors(_within(*pair, sigma)), len(pair[0])) for k, pair in pairs.items()})
+
+
+def _within(predicted: Any, measured: Any, sigma_log: float) -> Scores:
+    inside = np.abs(np.log(predicted / measured)) <= Z90 * sigma_log
+    return scores(predicted, measured, float(np.mean(inside)))
+
+
+def _known_errors(model: KernelModel) -> tuple[Errors, int]:
+    assert model.cross_validation is not None
+    return model.cross_validation, model.n_test
+
+
+def _vector_carrying(public: Public, model: KernelModel) -> tuple[Errors, int]:
+    samples = public.of("NVIDIA L4", model.op, model.direction)
+    by = ratios(device(BASE), device("l4"))
+    predicted = predict(model.form, samples.inputs, carry(model.parameters, by))
+    sigma = rms_log_error(predicted, samples.seconds)
+    return _errors(_within(predicted, samples.seconds, sigma)), len(samples)
+
+
+def _carried(model: KernelModel, by: Ratios, source: str, errors: tuple[Errors, int]) -> KernelModel:
+    return KernelModel(
+        op=model.op,
+        direction=model.direction,
+        form=model.form,
+        parameters=rounded(carry(model.parameters, by)),
+        n_train=0,
+        n_test=errors[1],
+        cross_validation=errors[0],
+        status="scaled",
+        source=source,
+    )
+
+
+def carried_models(
+    target: Target, public: Public, base: Base, vector: Mapping[Key, KernelModel], by: Ratios
+) -> dict[Key, KernelModel]:
+    """GEMM and attention of a device without GEMM samples."""
+    check = base.anchored if by.anchored else base.unanchored
+    how = "measured matmul peaks" if by.anchored else "datasheet peaks"
+    chip = target.relation == "chip"
+    whose = f"{BASE}'s own (same chip)" if chip else f"the same step from {BASE} to {ANCHOR_CHECK}"
+    text = f"{BASE}'s fit, compute rate x {by.compute:.4g} (ratio of {how}); errors: {whose}"
+    errors = {k: _known_errors(base.models[k]) if chip else check.families[k] for k in check.families}
+    own = {"bandwidth": vector["elementwise", "any"].parameters["bandwidth"]}
+    models = dict(vector)
+    for d in GEMM_DIRECTIONS:
+        scaled = _carried(base.models["gemm", d], by, text, errors["gemm", d])
+        models["gemm", d] = replace(scaled, parameters=scaled.parameters | own)
+    for d in ATTENTION_DIRECTIONS:
+        carried = _carried(base.models["attention", d], by, text, errors["attention", d])
+        models["attention", d] = carried
+        if target.attention is not None:
+            rows = public.of(target.attention, "attention", d)
+            r0 = carried.parameters["r0"]
+            models["attention", d] = _anchored_attention(target, d, rows, r0)
+    return models
+
+
+def _anchored_attention(target: Target, direction: str, rows: Samples, r0: float) -> KernelModel:
+    text = (
+        f"{target.attention}, FlashAttention-2, causal, head dimension 128, fp16 ({rows.source}); r0 carried "
+        f"from {BASE} by the ratio of SMs, as all samples have the same row count"
+    )
+    if direction == "backward":
+        text += "; time = forward and backward together minus forward"
+    text += f"; {target.borrowed}" if target.borrowed else ""
+    fit = kernels.fit_attention(rows, {"r0": r0})
+    return _model(("attention", direction), fit, rows, "scaled" if target.borrowed else "fitted", text)
+
+
+def _errors(found: Scores) -> Errors:
+    return Errors(**rounded(asdict(found)))
+
+
+def round6(value: float) -> float:
+    """Six significant digits: fits do not know more, and they hide the last bits of other machines."""
+    return float(f"{value:.6g}")
+
+
+def rounded(values: Mapping[str, float]) -> dict[str, float]:
+    """Return the values with six significant digits."""
+    return {name: round6(value) for name, value in values.items()}

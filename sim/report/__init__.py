@@ -1,0 +1,50 @@
+"""Answers for a reader: sentences, tables, figures, traces and the self-contained page.
+
+`text` and `table` hold words and rows, `figures` the plotly figures, `trace` the Chrome trace, `html` the
+page. The names below are imported when first used, so that a command that only prints a table loads no
+plotly.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sim.report.figures import breakdown, difference, front, memory, memory_peaks, timeline
+    from sim.report.html import save_html
+    from sim.report.table import ranking
+    from sim.report.text import answer, answer_tuned
+    from sim.report.trace import save_trace
+
+_HOME = {
+    "answer": "sim.report.text",
+    "answer_tuned": "sim.report.text",
+    "breakdown": "sim.report.figures",
+    "difference": "sim.report.figures",
+    "front": "sim.report.figures",
+    "memory": "sim.report.figures",
+    "memory_peaks": "sim.report.figures",
+    "ranking": "sim.report.table",
+    "save_html": "sim.report.html",
+    "save_trace": "sim.report.trace",
+    "timeline": "sim.report.figures",
+}
+
+__all__ = [
+    "answer",
+    "answer_tuned",
+    "breakdown",
+    "difference",
+    "front",
+    "memory",
+    "memory_peaks",
+    "ranking",
+    "save_html",
+    "save_trace",
+    "timeline",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'sim.report' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)

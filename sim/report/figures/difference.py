@@ -1,0 +1,54 @@
+"""Two plans compared: which term of the step time makes the difference."""
+
+import numpy as np
+import plotly.graph_objects as go
+
+from sim.engine.step import Step
+from sim.report.numbers import time_unit
+from sim.report.theme import HEIGHT, TERMS, Look, Theme, colour, frame, marker
+from sim.units import digits3
+
+TOTAL = Look("other", "|", "total")
+
+
+def difference(step: Step, reference: Step, theme: Theme = "light") -> go.Figure:
+    """Return a waterfall of the step time of `step` less that of `reference`, by term (s, negative: faster).
+
+    The terms add up to the last bar, the whole difference. Its whisker is the 80 % interval if both plans
+    share the same relative error.
+    """
+    change = {t: step.breakdown_s[t] - reference.breakdown_s[t] for t in TERMS}
+    change = {t: v for t, v in change.items() if v}
+    total = step.step_time_s - reference.step_time_s
+    before = np.concatenate([[0.0], np.cumsum(list(change.values()))])
+    unit = time_unit(max(abs(total), *(abs(before))))
+    figure = frame(theme, HEIGHT, "", f"change of step time ({unit.name})", showlegend=False, bargap=0.35)
+    for (term, value), base in zip(change.items(), before, strict=False):
+        _bar(figure, _short(term), value / unit.scale, base / unit.scale, TERMS[term], unit.name, theme)
+    _bar(figure, "total", total / unit.scale, 0.0, TOTAL, unit.name, theme)
+    ends = sorted(total / f for f in (step.step_time_s / b for b in step.step_time_interval_s))
+    figure.data[-1].update(
+        error_y={"array": [(ends[1] - total) / unit.scale], "arrayminus": [(total - ends[0]) / unit.scale],
+                 "color": colour("text", theme), "thickness": 1.5, "width": 4},
+    )  # fmt: skip
+    low, high = min(ends[0], before.min()) / unit.scale, max(ends[1], before.max(), 0.0) / unit.scale
+    room = 0.14 * (high - low)
+    figure.update_yaxes(range=[low - room, high + room], zeroline=True, zerolinecolor=colour("secondary", theme))
+    figure.update_xaxes(showgrid=False, nticks=0)
+    return figure
+
+
+def _short(term: str) -> str:
+    return {"bubble": "idle", "optimizer": "optim."}.get(term, term)
+
+
+def _bar(figure: go.Figure, name: str, value: float, base: float, look: Look, unit: str, theme: Theme) -> None:
+    """Add one bar from `base`; the number stands at its far end."""
+    text = ("+" if value > 0 else "−") + digits3(abs(value))
+    figure.add_bar(
+        x=[name], y=[value], base=[base], name=look.label, marker=marker(look, theme), width=0.6,
+        hovertemplate=f"<b>{look.label}</b><br>{text} {unit}<extra></extra>",
+    )  # fmt: skip
+    figure.add_annotation(
+        x=name, y=max(base, base + value), yanchor="bottom", text=text, showarrow=False, yshift=2,
+    )  # fmt: skip

@@ -1,0 +1,120 @@
+"""Every configuration of a search: step time against peak memory, with the front of the best trade-offs."""
+
+import numpy as np
+import plotly.graph_objects as go
+from numpy.typing import NDArray
+
+from sim.costs.inputs import RECOMPUTE
+from sim.engine.step import memory_sigma
+from sim.report.numbers import Unit, byte_unit, time_unit
+from sim.report.theme import HEIGHT, Theme, colour, frame
+from sim.tuner.tune import Tuned
+from sim.units import THIN_SPACE
+
+Ints = NDArray[np.int64]
+MAX_POINTS = 5_000
+GROUPS = (
+    ("pp 1", 1, 1, "forward", "circle"),
+    ("pp 2–4", 2, 4, "weight", "square"),
+    ("pp 5–16", 5, 16, "backward", "diamond"),
+    ("pp > 16", 17, 10**9, "communication", "triangle-up"),
+)
+"""Legend text, pp from, to, colour, symbol: the symbol tells the groups apart without colour."""
+
+
+def front(tuned: Tuned, theme: Theme = "light") -> go.Figure:
+    """Return step time against allocated peak memory of all scored configurations.
+
+    At most 5,000 points, thinned evenly; configurations that do not fit are grey. The line is the front:
+    nothing that fits is both faster and smaller. The axes show what fits; a double click shows everything.
+    """
+    scores, space = tuned.scores, tuned.space
+    fits = np.flatnonzero((space.allowed & scores.fits).ravel())
+    misfits = np.flatnonzero((space.allowed & ~scores.fits).ravel())
+    time, memory = scores.step_time_s.ravel(), scores.peak_memory_bytes.ravel()
+    best = tuned.best.step
+    units = time_unit(best.step_time_s), byte_unit(best.cluster.memory_bytes)
+    figure = frame(theme, HEIGHT + 120, f"peak allocated memory ({units[1].name})", f"step time ({units[0].name}), log scale")
+    share = min(1.0, MAX_POINTS / max(1, len(fits) + len(misfits)))
+    name = f"does not fit ({len(misfits):,})".replace(",", THIN_SPACE)
+    _points(figure, tuned, _thinned(misfits, share), units, (name, "other", "x-thin"), theme)
+    chosen = _thinned(fits, share)
+    pp = np.broadcast_to(space.rows["pp"][:, None, None, None], space.allowed.shape).ravel()
+    for text, low, high, shade, symbol in GROUPS:
+        part = chosen[(pp[chosen] >= low) & (pp[chosen] <= high)]
+        if len(part):
+            _points(figure, tuned, part, units, (text, shade, symbol), theme)
+    edge = pareto(memory[fits], time[fits])
+    figure.add_scatter(
+        x=memory[fits][edge] / units[1].scale, y=time[fits][edge] / units[0].scale, name="front", hoverinfo="skip",
+        mode="lines", line={"color": colour("text", theme), "width": 1.5, "shape": "hv"},
+    )  # fmt: skip
+    _marked(figure, tuned, units, theme)
+    _axes(figure, tuned, float(time[fits].max()), units)
+    return figure
+
+
+def pareto(x: NDArray[np.float64], y: NDArray[np.float64]) -> Ints:
+    """Return indices of the points with no other point below in both `x` and `y`, by rising x."""
+    order = np.lexsort((y, x))
+    falling = np.minimum.accumulate(y[order])
+    return order[np.flatnonzero(np.diff(falling, prepend=np.inf) < 0)]
+
+
+def _thinned(indices: Ints, share: float) -> Ints:
+    count = int(len(indices) * share)
+    return indices[np.linspace(0, len(indices) - 1, count).round().astype(np.int64)] if count else indices[:0]
+
+
+def _points(
+    figure: go.Figure, tuned: Tuned, flat: Ints, units: tuple[Unit, Unit], look: tuple[str, str, str], theme: Theme
+) -> None:
+    """Add one group of configurations, each with its plan in the hover."""
+    space, (time, size) = tuned.space, units
+    row, again, zero, parallel = np.unravel_index(flat, space.allowed.shape)
+    columns = [space.rows[k][row] for k in ("tp", "pp", "virtual_stages", "dp", "micro_batch")]
+    details = np.stack([*columns, space.zero[zero], space.sequence_parallel[parallel]], axis=1).astype(np.int32)
+    name, shade, symbol = look
+    style = {"symbol": symbol, "size": 5, "color": colour(shade, theme), "opacity": 0.75}
+    figure.add_scattergl(
+        x=tuned.scores.peak_memory_bytes.ravel()[flat] / size.scale,
+        y=tuned.scores.step_time_s.ravel()[flat] / time.scale,
+        mode="markers",
+        name=name,
+        customdata=details,
+        text=[RECOMPUTE[int(i)] for i in space.recompute[again]],
+        marker=style | ({"line": {"width": 1, "color": style["color"]}} if symbol.endswith("thin") else {}),
+        hovertemplate="<b>tp %{customdata[0]}, pp %{customdata[1]}, virtual stages %{customdata[2]}, dp %{customdata[3]}</b>"
+        "<br>micro-batch %{customdata[4]}, ZeRO-%{customdata[5]}"
+        "<br>recompute %{text}, sequence parallel %{customdata[6]}"
+        f"<br>%{{y:.3~r}} {time.name} a step<br>%{{x:.3~r}} {size.name} allocated<extra></extra>",
+    )
+
+
+def _marked(figure: go.Figure, tuned: Tuned, units: tuple[Unit, Unit], theme: Theme) -> None:
+    marks = [("best", tuned.best.step, "star", "backward", 16)]
+    if tuned.baseline:
+        marks.append(("baseline", tuned.baseline, "diamond", "page", 11))
+    for name, step, symbol, fill, size in marks:
+        figure.add_scatter(
+            x=[step.peak_memory_bytes / units[1].scale], y=[step.step_time_s / units[0].scale], name=name, mode="markers",
+            marker={"symbol": symbol, "size": size, "color": colour(fill, theme),
+                    "line": {"width": 1.5, "color": colour("text", theme)}},
+            hovertemplate=f"<b>{name}</b>: tp {step.plan.tp}, pp {step.plan.pp}, dp {step.placed.dp}"
+            f"<br>{units[0].text(step.step_time_s)} a step<br>{units[1].text(step.peak_memory_bytes)} allocated<extra></extra>",
+        )  # fmt: skip
+
+
+def _axes(figure: go.Figure, tuned: Tuned, slowest_s: float, units: tuple[Unit, Unit]) -> None:
+    """Draw where memory ends: the allocated bytes whose 80 % interval still fits the device."""
+    step = tuned.best.step
+    profile, capacity = step.profile, step.cluster.memory_bytes
+    _, worst = profile.interval80(1.0, memory_sigma(profile))
+    outside = profile.memory.context_bytes + profile.memory.communicator_bytes
+    limit = (capacity / worst - outside) / profile.memory.reserved_over_allocated / units[1].scale
+    text = f"fits up to {limit:.3g} of {units[1].text(capacity)}"
+    figure.add_vline(x=limit, line={"dash": "dash", "width": 1},
+                     annotation={"text": text, "xanchor": "right"}, annotation_position="top left")  # fmt: skip
+    low, high = np.log10(step.step_time_s / units[0].scale * 0.9), np.log10(slowest_s / units[0].scale * 1.1)
+    figure.update_xaxes(range=[0, 1.25 * limit])
+    figure.update_yaxes(type="log", range=[low, high], dtick="D2")

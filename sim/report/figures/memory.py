@@ -1,0 +1,141 @@
+"""Memory: of one rank over time, and every rank's peak, both against the device's capacity."""
+
+import numpy as np
+import plotly.graph_objects as go
+from numpy.typing import NDArray
+
+from sim.engine.memory import MemoryTimeline
+from sim.engine.step import Step, device_memory, memory_sigma
+from sim.report.decimation import lasting
+from sim.report.numbers import Unit, byte_unit, time_unit
+from sim.report.theme import (
+    CATEGORIES,
+    HEIGHT,
+    OUTSIDE,
+    TRANSPARENT,
+    Theme,
+    capacity_line,
+    colour,
+    frame,
+    marker,
+    overflow_pattern,
+    pattern,
+)
+from sim.units import GIB
+
+Floats = NDArray[np.float64]
+POINTS = 400
+
+
+def memory(step: Step, stage: int | None = None, theme: Theme = "light") -> go.Figure:
+    """Return the memory of one pipeline rank over a step: bytes by category, stacked, as steps.
+
+    stage: the pipeline rank; None is the fullest one. The dashed level is what the device must hold (the
+    allocator's reserve and the context included); what of it lies over the capacity is hatched.
+
+    Raises:
+        IndexError: no such rank.
+    """
+    held = step.fullest if stage is None else step.memory[stage]
+    at_s, by_category = _curves(step, held)
+    device = device_memory(held.peak_bytes, step.profile)
+    time, size = time_unit(step.step_time_s), byte_unit(max(device, step.cluster.memory_bytes))
+    figure = frame(theme, HEIGHT, f"time ({time.name})", f"memory of rank {held.rank} ({size.name})")
+    for name, look in CATEGORIES.items():
+        values = by_category[name]
+        if not values.any():
+            continue
+        figure.add_scatter(
+            x=at_s / time.scale, y=values / size.scale, name=look.label, mode="lines", stackgroup="memory",
+            line={"shape": "hv", "width": 0.5, "color": colour("edge", theme)},
+            fillcolor=colour(look.colour, theme), customdata=values / GIB,
+            hovertemplate=f"<b>{look.label}</b><br>%{{y:.3~r}} {size.name} (%{{customdata:.3~r}} GiB)"
+            f"<br>from %{{x:.4~r}} {time.name} on<extra></extra>",
+        )  # fmt: skip
+    end = step.step_time_s / time.scale
+    _device_level(figure, end, device, step, size, theme)
+    _capacity(figure, step, device, size, theme)
+    figure.update_xaxes(range=[0, end])
+    return figure
+
+
+def _curves(step: Step, held: MemoryTimeline) -> tuple[Floats, dict[str, Floats]]:
+    """Return the instants (s) and the bytes by category from each on, at most `POINTS` of them."""
+    kept = lasting(held, POINTS - 2)
+    at = held.at_ns[kept] - step.timeline.start.min()
+    at_s = np.concatenate([[0.0], at * 1e-9, [step.step_time_s]])
+    moving = {"activations": held.activations, "temporaries": held.temporaries}
+    curves = {
+        name: np.concatenate([[0.0], values[kept], values[kept[-1:]]]) for name, values in moving.items()
+    }
+    fixed = {name: np.full(len(at_s), float(held.fixed.get(name, 0.0))) for name in CATEGORIES if name not in moving}
+    return at_s, fixed | curves
+
+
+def _device_level(figure: go.Figure, end: float, device: float, step: Step, size: Unit, theme: Theme) -> None:
+    capacity, level = step.cluster.memory_bytes / size.scale, device / size.scale
+    figure.add_scatter(
+        x=[0, end], y=[level, level], mode="lines", name="with " + OUTSIDE.label,
+        line={"dash": "dash", "width": 1.5, "color": colour("secondary", theme)},
+        hovertemplate=f"<b>device memory</b><br>{size.text(device)} ({device / GIB:.3g} GiB)"
+        "<br>tensors, allocator's reserve,<br>communicators and context<extra></extra>",
+    )  # fmt: skip
+    if level > capacity:
+        figure.add_scatter(
+            x=[0, end, end, 0], y=[capacity, capacity, level, level], fill="toself", mode="none",
+            name="over capacity", fillpattern=overflow_pattern(theme), hoverinfo="skip",
+        )  # fmt: skip
+
+
+def _capacity(figure: go.Figure, step: Step, device: float, size: Unit, theme: Theme) -> None:
+    """Draw the capacity line with its label, and the amount that is missing."""
+    capacity = step.cluster.memory_bytes
+    capacity_line(figure, capacity / size.scale, f"capacity {size.text(capacity)}", theme)
+    if device > capacity:
+        figure.add_annotation(
+            xref="paper", x=0, y=device / size.scale, xanchor="left", yanchor="bottom", showarrow=False,
+            text=f"over by {size.text(device - capacity)}", font={"color": colour("over", theme)},
+        )  # fmt: skip
+    figure.update_yaxes(range=[0, 1.16 * max(capacity, device) / size.scale])
+
+
+def memory_peaks(step: Step, theme: Theme = "light") -> go.Figure:
+    """Return every pipeline rank's peak by category as stacked bars, with the 80 % interval of device memory.
+
+    On top of the tensors lies what the device must hold beside them; what exceeds the capacity is hatched.
+    """
+    peaks = np.array([m.peak_bytes for m in step.memory])
+    device = np.asarray(device_memory(peaks, step.profile), dtype=np.float64)
+    size = byte_unit(max(float(device.max()), step.cluster.memory_bytes))
+    figure = frame(theme, HEIGHT, "pipeline rank", f"memory at the rank's peak ({size.name})", barmode="stack", bargap=0.3)
+    ranks = np.array([m.rank for m in step.memory])
+    parts = [m.composition() for m in step.memory]
+    for name, look in CATEGORIES.items():
+        values = np.array([p[name] for p in parts])
+        if values.any():
+            figure.add_bar(x=ranks, y=values / size.scale, name=look.label, marker=marker(look, theme), customdata=values / GIB,
+                           hovertemplate=_hover(look.label, size))  # fmt: skip
+    low, high = (np.asarray(v) for v in step.profile.interval80(device, memory_sigma(step.profile)))  # type: ignore[arg-type]
+    figure.add_bar(
+        x=ranks, y=(device - peaks) / size.scale, name=OUTSIDE.label, customdata=(device - peaks) / GIB,
+        marker={**marker(OUTSIDE, theme), "pattern": pattern(OUTSIDE, theme)}, hovertemplate=_hover(OUTSIDE.label, size),
+        error_y={"array": (high - device) / size.scale, "arrayminus": (device - low) / size.scale,
+                 "color": colour("text", theme), "thickness": 1, "width": 3 if len(ranks) <= 32 else 1},
+    )  # fmt: skip
+    over = np.flatnonzero(device > step.cluster.memory_bytes)
+    if len(over):
+        capacity = step.cluster.memory_bytes / size.scale
+        figure.add_bar(
+            x=ranks[over], y=device[over] / size.scale - capacity, base=capacity, name="over capacity",
+            marker={"color": TRANSPARENT, "pattern": overflow_pattern(theme),
+                    "line": {"width": 1, "color": colour("over", theme)}},
+            hovertemplate=f"<b>over capacity</b><br>rank %{{x}}: over by %{{y:.3~r}} {size.name}<extra></extra>",
+        )  # fmt: skip
+    _capacity(figure, step, float(device.max()), size, theme)
+    figure.update_yaxes(range=[0, 1.16 * max(float(high.max()), step.cluster.memory_bytes) / size.scale])
+    figure.update_xaxes(showgrid=False, tick0=0, dtick=max(1, -(-len(ranks) // 8)), range=[-0.5, len(ranks) - 0.5])
+    return figure
+
+
+def _hover(label: str, size: Unit) -> str:
+    return f"<b>{label}</b><br>rank %{{x}}<br>%{{y:.3~r}} {size.name} (%{{customdata:.3~r}} GiB)<extra></extra>"

@@ -1,0 +1,56 @@
+"""What would make a plan fit: single changes of it, simulated, by what they save and what they cost."""
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from sim.engine.step import Step, simulate
+from sim.specs import InputError, Plan
+
+
+class Fix(NamedTuple):
+    """One change: what changes, device memory saved (B, negative: more), and the step's relative extra time."""
+
+    change: str
+    step: Step
+    saved_bytes: float
+    slower: float
+
+
+def fixes(step: Step) -> list[Fix]:
+    """Return the changes that save memory: those that fit first, then by extra time."""
+    found = []
+    for change, values in _changes(step):
+        try:
+            other = simulate(step.model, step.cluster, changed(step.plan, values))
+        except InputError:
+            continue  # this change breaks a rule on this model or cluster
+        saved = step.device_memory_bytes - other.device_memory_bytes
+        if saved > 0:
+            found.append(Fix(change, other, saved, other.step_time_s / step.step_time_s - 1))
+    return sorted(found, key=lambda f: (f.step.fits == "no", f.slower))
+
+
+def changed(plan: Plan, values: dict[str, Any]) -> Plan:
+    """Return the plan with some values changed and what was derived from them left to be derived again."""
+    derived = {"dp": None, "microbatch_group_size": None, "schedule": None, "assumptions": ()}
+    return replace(plan, **{**derived, **values})
+
+
+def _changes(step: Step) -> list[tuple[str, dict[str, Any]]]:
+    plan = step.plan
+    changes: list[tuple[str, dict[str, Any]]] = []
+    order = ("none", "selective", "full")
+    for recompute in order[order.index(plan.recompute) + 1 :]:
+        changes.append((f"recompute {plan.recompute} → {recompute}", {"recompute": recompute}))
+    if plan.micro_batch > 1:
+        half = plan.micro_batch // 2
+        changes.append((f"micro-batch {plan.micro_batch} → {half}", {"micro_batch": half}))
+        changes.append((f"micro-batch {plan.micro_batch} → 1", {"micro_batch": 1}))
+    for zero in range(plan.zero + 1, 4):
+        changes.append((f"ZeRO-{plan.zero} → ZeRO-{zero}", {"zero": zero}))
+    changes.append((f"pp {plan.pp} → {2 * plan.pp}", {"pp": 2 * plan.pp}))
+    changes.append((f"tp {plan.tp} → {2 * plan.tp}", {"tp": 2 * plan.tp, "sequence_parallel": None}))
+    if plan.tp > 1 and not plan.sequence_parallel:
+        changes.append(("sequence parallelism on", {"sequence_parallel": True}))
+    unique = {str(values): (text, values) for text, values in changes}
+    return list(unique.values())

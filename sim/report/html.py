@@ -1,0 +1,115 @@
+"""The report as one HTML file: nothing is fetched, nothing from input is markup, light and dark."""
+
+import json
+from base64 import b64encode
+from hashlib import sha256
+from importlib.resources import files
+from pathlib import Path
+
+from plotly.offline import get_plotlyjs
+
+from sim.engine.step import Step
+from sim.plans.files import job_data, write_atomically
+from sim.report import markup as m
+from sim.report import search, sections
+from sim.report.text import answer, answer_tuned
+from sim.tuner.tune import Tuned
+
+TOP_PLANS = 5
+
+
+def save_html(result: Tuned | Step, path: str | Path, command: str | None = None) -> Path:
+    """Write the report of a search or of one step to `path` and return the path.
+
+    command: the shell command that makes the same report, with `job.json` for the job printed beside it;
+    None is the usual one. The file holds plotly.js once and works without a network.
+
+    Raises:
+        OSError: the folder is missing or not writable; nothing is left behind.
+    """
+    target = Path(path)
+    write_atomically(target, page(result, command))
+    return target
+
+
+def page(result: Tuned | Step, command: str | None = None) -> str:
+    """Return the report as text."""
+    title, body = _search(result, command) if isinstance(result, Tuned) else _step(result, command)
+    css, script = _resource("page.css"), _resource("page.js")
+    scripts = [get_plotlyjs(), script]
+    hashes = " ".join(f"'sha256-{b64encode(sha256(s.encode()).digest()).decode()}'" for s in scripts)
+    # Only the two scripts below may run, and nothing may be fetched, whatever the page holds.
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data: blob:; script-src {hashes}"
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark">\n'
+        f"<title>{m.escaped(title)}</title>\n<style>{css}</style></head>\n"
+        f"<body><main>\n{body}</main>\n" + "".join(f"<script>{s}</script>\n" for s in scripts) + "</body></html>\n"
+    )
+
+
+def _resource(name: str) -> str:
+    return (files("sim.report") / name).read_text("utf-8")
+
+
+def _header(title: str, sentence: str, step: Step) -> str:
+    model, cluster = step.model, step.cluster
+    facts = (
+        f"{model.parameters / 1e9:.3g} billion parameters, sequence {model.seq}, global batch {step.plan.global_batch}; "
+        f"{cluster.nodes} nodes of {cluster.gpus_per_node} × {cluster.hardware.title}"
+    )
+    return (
+        f'<header><h1>{m.escaped(title)}</h1>{m.paragraph(facts, "facts")}{m.paragraph(sentence, "answer")}'
+        f"{sections.step_cards(step)}</header>\n"
+    )
+
+
+def _search(tuned: Tuned, command: str | None) -> tuple[str, str]:
+    best = tuned.best.step
+    title = f"Best parallel plan for {tuned.model.name} on {tuned.cluster.gpus} GPUs"
+    top = {f"plan {n}": r.step for n, r in enumerate(tuned.plans[:TOP_PLANS], 1)}
+    top |= {"textbook": tuned.baseline} if tuned.baseline else {}
+    job = job_data(tuned.model, tuned.cluster, best.plan)
+    job["tune"] = {"global_batch": tuned.global_batch, "objective": tuned.objective, "knobs": search.knobs(tuned)}
+    del job["plan"]
+    body = [
+        _header(title, answer_tuned(tuned), best),
+        search.ranking_section(tuned),
+        search.against_section(tuned),
+        sections.timeline_section(best),
+        sections.memory_section(best),
+        sections.breakdown_section(top, "Where the time goes"),
+        search.front_section(tuned),
+        search.search_section(tuned),
+        sections.certainty_section(best),
+        _again(command or f"trainsim tune job.json --top {len(tuned.plans)} --out out", job),
+    ]
+    return title, "".join(body)
+
+
+def _step(step: Step, command: str | None) -> tuple[str, str]:
+    title = f"One training step of {step.model.name} on {step.placed.gpus} GPUs"
+    body = [
+        _header(title, answer(step), step),
+        sections.timeline_section(step),
+        sections.memory_section(step),
+        sections.breakdown_section({"this plan": step}, "Where the time goes"),
+        sections.certainty_section(step),
+        _again(
+            command or "trainsim simulate job.json --html report.html",
+            job_data(step.model, step.cluster, step.plan),
+        ),
+    ]
+    return title, "".join(body)
+
+
+def _again(command: str, job: dict[str, object]) -> str:
+    text = json.dumps(job, indent=1)
+    return m.section(
+        "Make this report again",
+        m.paragraph("Save the job below as job.json, then run:", "words"),
+        m.code(command),
+        m.folded("job.json", m.code(text)),
+    )

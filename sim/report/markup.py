@@ -1,0 +1,110 @@
+"""Pieces of the page. Every string passes through `escaped`; what returns here is finished HTML."""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from html import escape as escaped
+from typing import Any
+
+import plotly.graph_objects as go
+
+from sim.report.theme import Theme
+
+
+def section(title: str, *parts: str) -> str:
+    """Return a titled section."""
+    return f"<section><h2>{escaped(title)}</h2>{''.join(parts)}</section>\n"
+
+
+def pair(left: str, right: str) -> str:
+    """Return two parts side by side where the window is wide enough."""
+    return f'<div class="pair"><div>{left}</div><div>{right}</div></div>'
+
+
+def heading(text: str) -> str:
+    """Return a third-level heading."""
+    return f"<h3>{escaped(text)}</h3>"
+
+
+def paragraph(text: str, kind: str = "") -> str:
+    """Return a paragraph of the CSS class `kind`."""
+    return f'<p class="{escaped(kind)}">{escaped(text)}</p>'
+
+
+def bullets(items: Iterable[str]) -> str:
+    """Return a list."""
+    return "<ul>" + "".join(f"<li>{escaped(i)}</li>" for i in items) + "</ul>"
+
+
+def folded(summary: str, inside: str) -> str:
+    """Return a part that opens on a click (and in print)."""
+    return f"<details><summary>{escaped(summary)}</summary>{inside}</details>"
+
+
+def code(text: str) -> str:
+    """Return preformatted text."""
+    return f"<pre><code>{escaped(text)}</code></pre>"
+
+
+def cards(items: Iterable[tuple[str, str, str]]) -> str:
+    """Return the strip of (label, value, note)."""
+    return (
+        '<div class="cards">'
+        + "".join(
+            f'<div class="card"><span class="label">{escaped(label)}</span>'
+            f'<span class="value">{escaped(value)}</span><span class="note">{escaped(note)}</span></div>'
+            for label, value, note in items
+        )
+        + "</div>"
+    )
+
+
+def table(headings: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table of (heading, explanation) columns; columns of numbers are set right by the script's CSS."""
+    return f'<table>{head(headings)}<tbody>{"".join(row(cells) for cells in rows)}</tbody></table>'
+
+
+def head(headings: Sequence[tuple[str, str]]) -> str:
+    """Return a table's head; explanations appear as tooltips."""
+    cells = (
+        f'<th scope="col">{f"""<abbr title="{escaped(why)}">{escaped(name)}</abbr>""" if why else escaped(name)}</th>'
+        for name, why in headings
+    )
+    return f"<thead><tr>{''.join(cells)}</tr></thead>"
+
+
+def row(cells: Iterable[str], kind: str = "") -> str:
+    """Return one row of a table."""
+    return f'<tr class="{escaped(kind)}">' + "".join(f"<td>{escaped(c)}</td>" for c in cells) + "</tr>"
+
+
+def figure(name: str, draw: Callable[[Theme], go.Figure], caption: str, data: str = "") -> str:
+    """Return a figure with its text alternative.
+
+    draw: makes the figure in a theme; the page keeps the light one and the values that differ in the dark one.
+    data: finished HTML of the numbers behind it, folded.
+    """
+    light, dark = (json.loads(draw(theme).to_json()) for theme in ("light", "dark"))  # type: ignore[arg-type]
+    height = int(light["layout"]["height"])
+    held = script_json({"figure": light, "dark": differences(light, dark)})
+    return (
+        f'<figure><div class="plot" id="{escaped(name)}" style="height:{height}px" role="img" '
+        f'aria-label="{escaped(caption)}"></div>'
+        f'<script type="application/json" data-plot="{escaped(name)}">{held}</script>'
+        f"<figcaption>{escaped(caption)}</figcaption></figure>" + (folded("Data", data) if data else "")
+    )
+
+
+def script_json(data: Any) -> str:
+    """Return JSON that cannot end the script element it stands in."""
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+def differences(one: Any, other: Any, path: tuple[str | int, ...] = ()) -> list[tuple[list[str | int], Any]]:
+    """Return (path, value in `other`) wherever two plain structures of the same shape differ."""
+    if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
+        return [d for key in one for d in differences(one[key], other[key], (*path, key))]
+    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        pairs = enumerate(zip(one, other, strict=True))
+        return [d for i, (a, b) in pairs if a != b for d in differences(a, b, (*path, i))]
+    return [] if one == other else [(list(path), other)]

@@ -1,0 +1,110 @@
+"""The parts of the page that only a search has: ranking, margins, front, what was left out."""
+
+import numpy as np
+
+from sim.engine.step import Step
+from sim.report import figures
+from sim.report import markup as m
+from sim.report.numbers import percent, seconds_interval, time_unit
+from sim.report.table import COLUMNS, formatted, ranking
+from sim.report.text import gain, plan_words
+from sim.tuner.space import build_space, default_knobs
+from sim.tuner.tune import Tuned
+from sim.units import THIN_SPACE, digits3, seconds
+
+
+def ranking_section(tuned: Tuned) -> str:
+    """Return the ranked table; every plan's reasons stand in a second row that opens."""
+    body = []
+    for cells, ranked in zip(map(formatted, ranking(tuned)), tuned.plans, strict=True):
+        why = m.folded("why: " + ranked.why[0], m.bullets(ranked.why[1:]))
+        body.append(
+            f'<tbody class="plan">{m.row(cells.values())}'
+            f'<tr class="why"><td></td><td colspan="{len(COLUMNS) - 1}">{why}</td></tr></tbody>'
+        )
+    table = f'<table class="ranking">{m.head(list(COLUMNS.values()))}{"".join(body)}</table>'
+    order = {"memory_headroom": "by memory"}.get(tuned.objective, "by step time")
+    words = f"Ordered {order}, each confirmed by the event engine. Intervals overlap: plans share most of their error."
+    return m.section("Ranked plans", m.paragraph(words, "words"), table)
+
+
+def against_section(tuned: Tuned) -> str:
+    """Return why the winner wins, and what makes the difference to the textbook plan."""
+    best, base = tuned.best.step, tuned.baseline
+    reasons = m.bullets(tuned.best.why)
+    if base is None:
+        none = "No plan of the textbook heuristic fits this cluster, so there is no baseline to compare with."
+        return m.section("Why this plan", reasons, m.paragraph(none, "words"))
+    change = best.step_time_s - base.step_time_s
+    caption = (
+        f"Plan 1 against the textbook plan ({plan_words(base.plan, base.placed.dp)}; "
+        f"{seconds_interval(base.step_time_s, base.step_time_interval_s)} a step): {_signed(change)} a step, by term. "
+        "The textbook plan: tp within the node as far as memory needs it, then pp, ZeRO-1, micro-batch 1."
+    )
+    drawn = m.figure("difference", lambda t: figures.difference(best, base, t), caption, _differences(best, base))
+    return m.section("Why this plan", m.pair(m.heading("Reasons") + reasons, m.heading("Against the textbook plan") + drawn))
+
+
+def _signed(change_s: float) -> str:
+    return ("+" if change_s > 0 else "−") + seconds(abs(change_s))
+
+
+def _differences(best: Step, base: Step) -> str:
+    unit = time_unit(base.step_time_s)
+    terms = {t: (best.breakdown_s[t], base.breakdown_s[t]) for t in best.breakdown_s}
+    rows = [(t, a, b) for t, (a, b) in terms.items() if a or b] + [("total", best.step_time_s, base.step_time_s)]
+    heads = [("term", ""), ("plan 1", ""), ("textbook", ""), (f"difference, {unit.name}", "")]
+    return m.table(
+        heads,
+        [[t, *(digits3(v / unit.scale) for v in (a, b)), digits3((a - b) / unit.scale).replace("-", "−")] for t, a, b in rows],
+    )
+
+
+def front_section(tuned: Tuned) -> str:
+    """Return all configurations with the front."""
+    next_ = f" The next plan takes {gain(tuned.plans[1].step, tuned.best.step)}." if len(tuned.plans) > 1 else ""
+    caption = (
+        f"{_count(tuned.feasible)} of {_count(tuned.evaluated)} configurations fit; each point is one. Nothing that fits "
+        f"is both faster and smaller than the front.{next_} Axes show what fits; a double click shows everything."
+    )
+    return m.section("Time against memory", m.figure("front", lambda t: figures.front(tuned, t), caption))
+
+
+def search_section(tuned: Tuned) -> str:
+    """Return what was left out by reason, and how the search went."""
+    left_out = m.table(
+        [("configurations", ""), ("left out because", "")], [[_count(n), reason] for reason, n in tuned.excluded.items()]
+    )
+    spent = tuned.seconds
+    rate = tuned.evaluated / max(spent["score"], 1e-9)
+    certified = "yes: every plan that could win was confirmed" if tuned.certified else "no: the confirmation limit was reached"
+    facts = [
+        ["combinations asked for", _count(tuned.space.asked)],
+        ["scored", f"{_count(tuned.evaluated)} ({digits3(rate)} per second)"],
+        ["fit the memory", _count(tuned.feasible)],
+        ["seconds in all", digits3(spent["total"])],
+        ["of it compiling, scoring, confirming", ", ".join(digits3(spent[k]) for k in ("compile", "score", "confirm"))],
+        ["optimum of the space certified", certified],
+        ["gap to the best possible", percent(tuned.gap)],
+    ]
+    went = m.table([("search", ""), ("", "")], facts)
+    return m.section("What was searched", m.pair(m.heading("Left out") + left_out, m.heading("How it went") + went))
+
+
+def knobs(tuned: Tuned) -> dict[str, list[int | bool | str]]:
+    """Return the knob values that give the same space again; empty where all are the usual ones."""
+    usual = build_space(tuned.model, tuned.cluster, tuned.global_batch)
+    names = {0: "none", 1: "selective", 2: "full"}
+    found: dict[str, list[int | bool | str]] = {}
+    for knob in default_knobs(tuned.model, tuned.cluster):
+        mine, theirs = (
+            np.unique(s.rows[knob] if knob in s.rows else getattr(s, knob)).tolist() for s in (tuned.space, usual)
+        )
+        if mine != theirs:
+            convert = {"recompute": names.__getitem__, "sequence_parallel": bool}.get(knob, int)
+            found[knob] = [convert(v) for v in mine]  # type: ignore[operator]
+    return found
+
+
+def _count(number: int) -> str:
+    return f"{number:,}".replace(",", THIN_SPACE)

@@ -1,0 +1,173 @@
+"""The parts of the page that a step and a search share."""
+
+from dataclasses import fields
+from itertools import chain
+
+import numpy as np
+
+from sim.engine.memory import CATEGORIES
+from sim.engine.step import Step, device_memory
+from sim.report import figures
+from sim.report import markup as m
+from sim.report.fixes import fixes
+from sim.report.numbers import byte_unit, percent, seconds_interval, time_unit
+from sim.report.text import answer, device_memory_interval, memory_verdict, overflow, time_and_idle
+from sim.report.theme import CATEGORIES as LOOKS
+from sim.report.theme import TERMS
+from sim.units import digits3
+
+FITS = {"yes": "yes", "close": "close", "no": "no"}
+MAX_RANKS_LISTED = 64
+
+
+def step_cards(step: Step) -> str:
+    """Return the five cards: step time, MFU, memory, price, fits."""
+    time, size = time_unit(step.step_time_s), byte_unit(step.cluster.memory_bytes)
+    low, high = step.mfu_interval
+    price, date = step.usd_per_1e9_tokens, step.cluster.hardware.price_date
+    fast, slow = step.step_time_interval_s
+    scale = None if price is None else price / step.step_time_s
+    rate = f"at {step.cluster.usd_per_gpu_hour:.2f} USD per GPU hour" if price is not None else "no price in the catalog"
+    device = f"{size.text(step.device_memory_bytes)} ({size.interval(*device_memory_interval(step))})"
+    return m.cards(
+        [
+            ("Step time", time.text(step.step_time_s), f"80 % interval {time.interval(fast, slow)} {time.name}"),
+            ("Model FLOP utilisation (MFU)", percent(step.mfu),
+             f"{100 * low:.0f}–{100 * high:.0f} %, Megatron's convention"),
+            ("Peak memory / capacity", f"{digits3(step.peak_memory_bytes / size.scale)} / {size.text(step.cluster.memory_bytes)}",
+             f"{device} with reserve and context"),
+            ("USD per 1e9 tokens", "not known" if price is None else digits3(price),
+             rate + ("" if scale is None else f", {digits3(scale * fast)}–{digits3(scale * slow)}")
+             + (f", price of {date}" if date and price is not None else "")),
+            ("Fits", step.fits, _fits_note(step)),
+        ]
+    )  # fmt: skip
+
+
+def _fits_note(step: Step) -> str:
+    free = step.cluster.memory_bytes - step.device_memory_bytes
+    if step.fits == "no":
+        return f"over by {overflow(step)}"
+    unit = byte_unit(abs(free))
+    side = f"{unit.text(abs(free))} {'free' if free >= 0 else 'over'} on the fullest rank"
+    return side if step.fits == "yes" else f"{side}; the capacity lies inside the interval"
+
+
+def timeline_section(step: Step) -> str:
+    """Return the timeline with its sentence."""
+    plan = step.plan
+    ranks = f"{min(16, plan.pp)} of {plan.pp} ranks shown" if plan.pp > 16 else f"{plan.pp} pipeline ranks"
+    caption = (
+        f"{time_and_idle(step)}. {ranks if plan.pp > 1 else 'One pipeline rank'}, {step.placed.microbatches} "
+        f"microbatches, schedule {plan.schedule}; message latency is inside the gaps between operations."
+    )
+    return m.section("The step over time", m.figure("timeline", lambda t: figures.timeline(step, theme=t), caption))
+
+
+def memory_section(step: Step) -> str:
+    """Return every rank's peak, the fullest rank over time, and what would help where it does not fit."""
+    peaks = m.figure(
+        "peaks", lambda t: figures.memory_peaks(step, t),
+        f"Peak of every pipeline rank; whiskers are 80 % intervals of device memory: {memory_verdict(step)}.",
+        _peak_table(step),
+    )  # fmt: skip
+    held = step.fullest
+    at = seconds_interval(held.at_ns[held.peak_index] * 1e-9, (0, 0)).split(" (")[0]
+    curve = m.figure(
+        "memory", lambda t: figures.memory(step, theme=t),
+        f"The fullest rank, {held.rank}, over the step; its peak is first reached at {at}.",
+    )  # fmt: skip
+    return m.section("Memory", m.pair(peaks, curve), "" if step.fits == "yes" else _fixes(step))
+
+
+def _peak_table(step: Step) -> str:
+    size = byte_unit(step.cluster.memory_bytes)
+    parts = [p.composition() for p in step.memory[:MAX_RANKS_LISTED]]
+    names = [n for n in LOOKS if any(p[n] for p in parts)]
+    assert set(names) <= set(CATEGORIES)
+    rows = [
+        [str(h.rank), *(digits3(p[n] / size.scale) for n in names), digits3(h.peak_bytes / size.scale),
+         digits3(float(np.asarray(device_memory(h.peak_bytes, step.profile))) / size.scale)]
+        for h, p in zip(step.memory, parts, strict=False)
+    ]  # fmt: skip
+    heads = [("rank", "pipeline rank"), *((LOOKS[n].label, "") for n in names)]
+    return m.table([*heads, (f"allocated, {size.name}", ""), ("device", "with reserve and context")], rows)
+
+
+def _fixes(step: Step) -> str:
+    """Return the single changes that save memory, those that fit first."""
+    found = fixes(step)
+    if not found:
+        return m.paragraph("No single change of this plan saves memory.")
+    size = byte_unit(step.cluster.memory_bytes)
+    rows = [
+        [f.change, "−" + size.text(f.saved_bytes), f"{100 * f.slower:+.1f} %".replace("-", "−"), f.step.fits]
+        for f in found
+    ]
+    heads = [("change", ""), ("memory", "device memory of the fullest rank"), ("time", "of the step"), ("then fits", "")]
+    return m.heading("What would make it fit, one change at a time") + m.table(heads, rows)
+
+
+def breakdown_section(steps: dict[str, Step], title: str) -> str:
+    """Return the exposed time by cause of several steps by name."""
+    first = next(iter(steps.values()))
+    shares = {TERMS[k].label: v / first.step_time_s for k, v in first.breakdown_s.items()}
+    largest = sorted(shares.items(), key=lambda i: -i[1])[:3]
+    caption = f"Exposed time on the rank that ends last, {next(iter(steps)) or 'by cause'}: " + ", ".join(
+        f"{name} {percent(share)}" for name, share in largest
+    )
+    labels = list(steps) if len(steps) > 1 else None
+    return m.section(
+        title,
+        m.figure("breakdown", lambda t: figures.breakdown(list(steps.values()), labels, t), caption + ".", _term_table(steps)),
+    )
+
+
+def _term_table(steps: dict[str, Step]) -> str:
+    unit = time_unit(max(s.step_time_s for s in steps.values()))
+    terms = [t for t in TERMS if any(s.breakdown_s[t] for s in steps.values())]
+    rows = [
+        [name, *(digits3(s.breakdown_s[t] / unit.scale) for t in terms), digits3(s.step_time_s / unit.scale)]
+        for name, s in steps.items()
+    ]
+    return m.table([("plan", ""), *((t, TERMS[t].label) for t in terms), (f"total, {unit.name}", "")], rows)
+
+
+def certainty_section(step: Step) -> str:
+    """Return how far the prediction can be trusted: the profile's errors, the interval's parts, assumptions."""
+    profile = step.profile
+    low, high = profile.interval80(1.0)
+    fit = "an estimate scaled from " + str(profile.base) if profile.estimate else "fitted to public measurements"
+    words = (
+        f"Profile {profile.name} ({profile.date}) is {fit}. The 80 % interval of a step time runs from {100 * (low - 1):+.0f} % "
+        f"to {100 * (high - 1):+.0f} %: kernels {percent(profile.kernel_sigma_log)}, carrying figures over from another "
+        f"device {percent(profile.scaling_sigma_log)}, one run against another {percent(profile.run_sigma_log)} (standard "
+        "deviations of log time, added in quadrature)."
+    ).replace("-", "−", 1)
+    heads = [
+        ("kernel", ""), ("direction", ""), ("status", "fitted: to measurements; scaled: from another device; datasheet"),
+        ("held out", "measurements kept from the fit"), ("MAPE", "mean absolute error of held-out measurements, percent"),
+        ("p90", "90 % of held-out errors are below, percent"), ("bias", "mean signed error, percent"),
+        ("90 % coverage", "share of measurements inside the 90 % interval"),
+    ]  # fmt: skip
+    rows = []
+    for model in profile.models:
+        error = model.cross_validation
+        numbers = ["–"] * 4 if error is None else [
+            f"{error.mape:.1f}", f"{error.p90:.1f}", f"{error.bias:+.1f}".replace("-", "−"), percent(error.coverage90)
+        ]  # fmt: skip
+        rows.append([model.op, model.direction, model.status, str(model.n_test), *numbers])
+    errors = m.heading("Errors of the kernel models, %") + m.table(heads, rows)
+    assumed = m.heading("Assumptions") + m.bullets(step.assumptions)
+    return m.section("How sure", m.paragraph(words, "words"), m.pair(errors, assumed))
+
+
+def plan_text(step: Step) -> str:
+    """Return a plan's stated and derived values in one line."""
+    named = {f.name: getattr(step.plan, f.name) for f in fields(step.plan) if f.name not in ("assumptions", "dp")}
+    return ", ".join(f"{k} {v}" for k, v in chain([("dp", step.placed.dp)], named.items()))
+
+
+def summary(step: Step) -> str:
+    """Return the sentence under the title."""
+    return answer(step)

@@ -1,0 +1,93 @@
+"""A search's short list as rows, for the terminal and for the page."""
+
+from collections.abc import Mapping
+from typing import Any, Literal, TypedDict
+
+from sim.report.numbers import percent, seconds_interval
+from sim.tuner.tune import RankedPlan, Tuned
+from sim.units import GB, digits3
+
+
+class Row(TypedDict):
+    """One plan of the ranking; times in seconds, sizes in bytes, mfu a fraction (Megatron's convention)."""
+
+    rank: int
+    tp: int
+    pp: int
+    virtual_stages: int
+    dp: int
+    micro_batch: int
+    zero: int
+    recompute: str
+    sequence_parallel: bool
+    step_time_s: float
+    step_time_interval_s: tuple[float, float]
+    mfu: float
+    peak_memory_bytes: float
+    capacity_bytes: float
+    fits: Literal["yes", "close", "no"]
+    usd_per_1e9_tokens: float | None
+    why: str
+
+
+COLUMNS: Mapping[str, tuple[str, str]] = {
+    "rank": ("#", "rank in the order of the objective"),
+    "tp": ("tp", "tensor-parallel degree: devices that share every layer"),
+    "pp": ("pp", "pipeline-parallel degree: devices in a row, each with some layers"),
+    "virtual_stages": ("v", "virtual stages: chunks of the model per pipeline rank"),
+    "dp": ("dp", "data-parallel degree: copies of the model"),
+    "micro_batch": ("micro", "micro-batch: samples per copy and forward pass"),
+    "zero": ("ZeRO", "what is sharded over dp: 1 optimizer, 2 + gradients, 3 + parameters"),
+    "recompute": ("recompute", "activations computed again in the backward pass"),
+    "sequence_parallel": ("sp", "sequence parallelism of norms and dropout within tp"),
+    "step_time": ("step time (80 %)", "predicted median and central 80 % interval"),
+    "mfu": ("MFU", "model FLOP utilisation, Megatron's convention, of the 16-bit peak"),
+    "memory": ("peak / capacity, GB", "allocated on the fullest rank, and the device's memory"),
+    "fits": ("fits", "whether reserved memory and context fit: yes, close or no"),
+    "price": ("USD / 1e9 tokens", "rent of all devices for 1e9 training tokens"),
+}
+"""Column -> (heading, explanation)."""
+
+
+def ranking(tuned: Tuned) -> list[Row]:
+    """Return the short list, best first, as plain rows."""
+    return [_row(n, ranked) for n, ranked in enumerate(tuned.plans, 1)]
+
+
+def _row(rank: int, ranked: RankedPlan) -> Row:
+    step, plan = ranked.step, ranked.plan
+    return Row(
+        rank=rank,
+        tp=plan.tp,
+        pp=plan.pp,
+        virtual_stages=plan.virtual_stages,
+        dp=step.placed.dp,
+        micro_batch=plan.micro_batch,
+        zero=plan.zero,
+        recompute=plan.recompute,
+        sequence_parallel=plan.sequence_parallel,
+        step_time_s=step.step_time_s,
+        step_time_interval_s=step.step_time_interval_s,
+        mfu=step.mfu,
+        peak_memory_bytes=step.peak_memory_bytes,
+        capacity_bytes=step.cluster.memory_bytes,
+        fits=step.fits,
+        usd_per_1e9_tokens=step.usd_per_1e9_tokens,
+        why=ranked.why[0],
+    )
+
+
+def formatted(row: Row) -> dict[str, str]:
+    """Return a row's cells as text, by the names of `COLUMNS`."""
+    plain: dict[str, Any] = dict(row)
+    price = row["usd_per_1e9_tokens"]
+    cells = {
+        "sequence_parallel": "on" if row["sequence_parallel"] else "off",
+        "step_time": seconds_interval(row["step_time_s"], row["step_time_interval_s"]),
+        "mfu": percent(row["mfu"]),
+        "memory": f"{digits3(row['peak_memory_bytes'] / GB)} / {digits3(row['capacity_bytes'] / GB)}",
+        "price": "not known" if price is None else digits3(price),
+    }
+    return {name: cells.get(name, str(plain.get(name, ""))) for name in COLUMNS}
+
+

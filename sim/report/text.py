@@ -1,0 +1,78 @@
+"""The answer in one sentence: the first thing on a page, and the text alternative of its figures."""
+
+from sim.engine.step import Step, memory_sigma
+from sim.report.numbers import bytes_interval, byte_unit, percent, seconds_interval
+from sim.specs import Plan
+from sim.tuner.tune import Tuned
+from sim.units import THIN_SPACE
+
+
+def answer(step: Step) -> str:
+    """Return one step's answer: time, idle share, fullest rank, and whether it fits.
+
+    For example "4.21 s a step (3.90–4.51); pipeline idle 9.1 %; rank 0 peaks at 71.0 GB of 85.5."
+    """
+    return f"{time_and_idle(step)}; {memory_verdict(step)}."
+
+
+def time_and_idle(step: Step) -> str:
+    """Return the step time with its 80 % interval, and the idle share where there is a pipeline."""
+    time = seconds_interval(step.step_time_s, step.step_time_interval_s).replace(" (", " a step (")
+    if step.plan.pp == 1:
+        return f"{time}; no pipeline"
+    return f"{time}; pipeline idle {percent(step.breakdown_s['bubble'] / step.step_time_s)}"
+
+
+def memory_verdict(step: Step) -> str:
+    """Return the fullest rank's peak against the capacity, and the amount that is missing or uncertain."""
+    capacity = step.cluster.memory_bytes
+    unit = byte_unit(capacity)
+    peak, whole = unit.text(step.peak_memory_bytes), unit.text(capacity).split(" ")[0]
+    text = f"rank {step.fullest.rank} peaks at {peak} of {whole}"
+    if step.fits == "yes":
+        return text
+    if step.fits == "close":
+        device = bytes_interval(step.device_memory_bytes, device_memory_interval(step))
+        return f"{text} and is close: {device} with reserve and context"
+    return f"{text} and does not fit: over by {overflow(step)} with reserve and context"
+
+
+def device_memory_interval(step: Step) -> tuple[float, float]:
+    """Return the 80 % interval of the memory that the fullest rank's device must have, in bytes."""
+    return step.profile.interval80(step.device_memory_bytes, memory_sigma(step.profile))
+
+
+def overflow(step: Step) -> str:
+    """Return how far device memory lies over the capacity, with the interval: `6.20 GB (4.81–7.52)`."""
+    capacity = step.cluster.memory_bytes
+    low, high = device_memory_interval(step)
+    return bytes_interval(step.device_memory_bytes - capacity, (low - capacity, high - capacity))
+
+
+def answer_tuned(tuned: Tuned) -> str:
+    """Return a search's answer: the winner, its time, the margin over the next plan and over the textbook one."""
+    best = tuned.best.step
+    count = f"{tuned.evaluated:,}".replace(",", THIN_SPACE)
+    parts = [f"Best of {count} plans: {plan_words(best.plan, best.placed.dp)}; {answer(best).removesuffix('.')}"]
+    if tuned.best.p_best is not None:
+        parts.append(f"best with probability {percent(tuned.best.p_best)}")
+    if len(tuned.plans) > 1:
+        parts.append(f"the next plan takes {gain(tuned.plans[1].step, best)}")
+    if tuned.baseline:
+        parts.append(f"the textbook plan {gain(tuned.baseline, best)}")
+    return "; ".join(parts) + "."
+
+
+def gain(step: Step, best: Step) -> str:
+    """Return how much longer `step` takes than `best`: `13 % longer`."""
+    change = step.step_time_s / best.step_time_s - 1
+    return f"{percent(abs(change))} {'longer' if change >= 0 else 'less'}"
+
+
+def plan_words(plan: Plan, dp: int) -> str:
+    """Return a plan's degrees in words: `tp 8, pp 4, dp 4, virtual stages 2, micro-batch 1, ...`."""
+    stages = f", virtual stages {plan.virtual_stages}" if plan.virtual_stages > 1 else ""
+    return (
+        f"tp {plan.tp}, pp {plan.pp}, dp {dp}{stages}, micro-batch {plan.micro_batch}, "
+        f"ZeRO-{plan.zero}, recompute {plan.recompute}"
+    )

@@ -1,0 +1,172 @@
+"""Colours, hatches, the plotly template (light and dark) and the frame that every figure shares.
+
+Colours keep a distance of 14 or more (CIE76) under prot-, deuter- and tritanopia, "other" excepted, which
+is hatched. Red and green never carry meaning alone.
+"""
+
+from collections.abc import Mapping
+from html import escape
+from typing import Any, Literal, NamedTuple
+
+import plotly.graph_objects as go
+import plotly.io as pio
+
+from sim.report.numbers import shorten
+
+Theme = Literal["light", "dark"]
+
+PALETTE: Mapping[str, tuple[str, str]] = {
+    "forward": ("#0072B2", "#3D9BDC"),
+    "backward": ("#E69F00", "#F0B429"),
+    "weight": ("#009E73", "#1FBF8F"),
+    "communication": ("#CC79A7", "#D98BB6"),
+    "recompute": ("#56B4E9", "#8FD0F5"),
+    "optimizer": ("#8C510A", "#B5763A"),
+    "idle": ("#E5E5E5", "#3A3A3A"),
+    "other": ("#7F7F7F", "#9A9A9A"),
+    "over": ("#B00020", "#FF8A80"),
+    "text": ("#1F2933", "#E6E6E6"),
+    "secondary": ("#5F6B7A", "#9AA5B1"),
+    "edge": ("#5F6B7A", "#5F6B7A"),
+    "page": ("#FFFFFF", "#111111"),
+    "grid": ("#E4E7EB", "#2B2F33"),
+}
+"""Name -> (light, dark)."""
+
+FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
+MARGIN = {"l": 64, "r": 12, "t": 56, "b": 44}
+HEIGHT = 300
+TRANSPARENT = "rgba(0,0,0,0)"
+
+
+class Look(NamedTuple):
+    """How a kind of time or memory is drawn: palette name, hatch, text of the legend."""
+
+    colour: str
+    hatch: str
+    label: str
+
+
+TERMS: Mapping[str, Look] = {
+    "compute": Look("forward", "", "compute"),
+    "recompute": Look("recompute", "", "recompute"),
+    "tp": Look("communication", "/", "tensor parallel (tp)"),
+    "dp": Look("communication", "\\", "data parallel (dp)"),
+    "pp": Look("communication", ".", "pipeline messages (pp)"),
+    "cp": Look("communication", "-", "context parallel (cp)"),
+    "ep": Look("communication", "x", "expert parallel (ep)"),
+    "offload": Look("communication", "+", "offload"),
+    "bubble": Look("idle", "", "pipeline idle (bubble)"),
+    "optimizer": Look("optimizer", "", "optimizer"),
+    "other": Look("other", "|", "other"),
+}
+"""Terms of a step's time in the order in which they are drawn."""
+
+CATEGORIES: Mapping[str, Look] = {
+    "parameters": Look("forward", "", "parameters"),
+    "gradients": Look("weight", "", "gradients"),
+    "optimizer": Look("optimizer", "", "optimizer state"),
+    "communication": Look("communication", "", "communication buffers"),
+    "activations": Look("backward", "", "activations"),
+    "temporaries": Look("recompute", "", "temporaries"),
+}
+"""Categories of memory, those that stay first, so that the moving ones are drawn on top."""
+
+OUTSIDE = Look("other", "|", "reserve and context")
+"""Device memory that is in no tensor: the allocator's reserve, communicators, the context."""
+
+
+def colour(name: str, theme: Theme) -> str:
+    """Return the palette's colour `name`."""
+    return PALETTE[name][theme == "dark"]
+
+
+def mixed(name: str, theme: Theme, share: float) -> str:
+    """Return a colour mixed with the page: `share` 1 is the colour itself, 0 the page."""
+    parts = [(colour(c, theme)[i : i + 2] for i in (1, 3, 5)) for c in (name, "page")]
+    mix = (round(share * int(a, 16) + (1 - share) * int(b, 16)) for a, b in zip(*parts, strict=True))
+    return "#" + "".join(f"{part:02X}" for part in mix)
+
+
+def _template(theme: Theme) -> go.layout.Template:
+    text, secondary, grid = (colour(c, theme) for c in ("text", "secondary", "grid"))
+    axis = {
+        "gridcolor": grid,
+        "linecolor": grid,
+        "zeroline": False,
+        "nticks": 8,
+        "tickfont": {"color": secondary},
+        "title": {"font": {"color": secondary, "size": 12}, "standoff": 8},
+    }
+    legend = {"orientation": "h", "x": 0, "xanchor": "left", "yref": "container", "y": 0.995, "yanchor": "top"}
+    return go.layout.Template(
+        layout={
+            "font": {"family": FONT, "size": 12, "color": text},
+            "title": {"font": {"size": 14}, "x": 0},
+            "paper_bgcolor": TRANSPARENT,
+            "plot_bgcolor": TRANSPARENT,
+            "colorway": [colour(c, theme) for c in ("forward", "backward", "weight", "communication")],
+            "xaxis": axis,
+            "yaxis": axis,
+            "legend": legend | {"itemsizing": "constant", "traceorder": "normal"},
+            "margin": MARGIN,
+            "hoverlabel": {"align": "left", "namelength": -1, "font": {"family": FONT, "size": 12}},
+            "separators": ".\u2009",
+            "modebar": {"bgcolor": TRANSPARENT, "color": secondary, "activecolor": text},
+        }
+    )
+
+
+for _theme in ("light", "dark"):
+    pio.templates[f"trainsim_{_theme}"] = _template(_theme)
+
+
+def frame(theme: Theme, height: int, x_title: str, y_title: str, **layout: Any) -> go.Figure:
+    """Return an empty figure with the shared template, fixed margins and axis titles."""
+    figure = go.Figure()
+    figure.update_layout(template=f"trainsim_{theme}", height=height, **layout)
+    figure.update_xaxes(title_text=x_title)
+    figure.update_yaxes(title_text=y_title)
+    return figure
+
+
+def marker(look: Look, theme: Theme) -> dict[str, Any]:
+    """Return a bar's marker: colour, 1 px edge (some colours are under 3:1 on white), hatch."""
+    style: dict[str, Any] = {
+        "color": colour(look.colour, theme),
+        "line": {"width": 1, "color": colour("edge", theme)},
+    }
+    return style | ({"pattern": pattern(look, theme)} if look.hatch else {})
+
+
+def pattern(look: Look, theme: Theme) -> dict[str, Any]:
+    """Return the hatch of a filled area or bar: lines of the page's colour over the look's colour."""
+    return {
+        "shape": look.hatch,
+        "bgcolor": colour(look.colour, theme),
+        "fgcolor": colour("page", theme),
+        "fillmode": "replace",
+        "size": 6,
+        "solidity": 0.25,
+    }
+
+
+def overflow_pattern(theme: Theme) -> dict[str, Any]:
+    """Return the hatch of what lies over the capacity."""
+    over = colour("over", theme)
+    return {"shape": "x", "bgcolor": TRANSPARENT, "fgcolor": over, "size": 6, "solidity": 0.3}
+
+
+def safe(text: str) -> str:
+    """Return text from input for a figure: 40 characters, markup escaped (plotly renders some tags)."""
+    return escape(shorten(text), quote=False)
+
+
+def capacity_line(figure: go.Figure, at: float, text: str, theme: Theme) -> None:
+    """Draw the labelled line of the device's capacity across `figure` at `at` (axis units)."""
+    figure.add_hline(
+        y=at,
+        line={"color": colour("text", theme), "width": 1.5},
+        annotation={"text": text, "xanchor": "right", "yanchor": "bottom", "font": {"size": 12}},
+        annotation_position="top right",
+    )

@@ -1,0 +1,81 @@
+"""Speed, run by `make bench`: pooled jobs of more than a million configurations, schedules, one plan again."""
+
+from itertools import product
+from time import perf_counter
+
+import pytest
+
+from sim.costs.layers.dense import Structure
+from sim.costs.profile import load_profile
+from sim.costs.stage import stage_model
+from sim.engine.events import run_events
+from sim.engine.path import run_path
+from sim.engine.step import simulate
+from sim.engine.timeline import Durations
+from sim.schedules import Kind, Shape, build
+from sim.specs import Cluster
+from sim.specs.catalog import models
+from sim.tuner.score import score
+from sim.tuner.space import build_space
+
+
+def pooled():
+    """Return spaces of all catalog models over three clusters and five batch sizes."""
+    profile = load_profile("h100-sxm-80gb")
+    clusters = [Cluster.of("h100-sxm-80gb", nodes=n) for n in (16, 64, 128)]
+    jobs = product(models.values(), clusters, (512, 1024, 1536, 2048, 4096))
+    return [(build_space(m, c, batch), profile) for m, c, batch in jobs]
+
+
+def test_configurations_per_second(benchmark):
+    """Grid building, time, memory and feasibility of distinct legal configurations; compile apart."""
+    score(pooled()[:20])  # compiles every structure
+
+    def run():
+        spaces = pooled()
+        score(spaces)
+        return sum(int(s.allowed.sum()) for s, _ in spaces)
+
+    configurations = benchmark.pedantic(run, rounds=5, warmup_rounds=1)
+    benchmark.extra_info["configurations"] = configurations
+    benchmark.extra_info["per_second"] = configurations / benchmark.stats["min"]
+    assert configurations >= 1_000_000
+    assert configurations / benchmark.stats["min"] >= 1_000_000
+
+
+def test_build_and_compile(benchmark):
+    def run():
+        stage_model.cache_clear()
+        stage_model(Structure.of(models["gpt3-175b"]), 2)
+
+    benchmark.pedantic(run, rounds=3)
+
+
+def test_one_plan_again(benchmark, gpt3, h100s, interleaved):
+    benchmark(simulate, gpt3, h100s, interleaved)
+
+
+@pytest.mark.parametrize("engine", [run_path, run_events])
+def test_131072_operations(benchmark, engine):
+    order = build("interleaved", Shape(64, 512, 2))
+    durations = Durations.uniform(order.stages, {Kind.F: 3, Kind.B: 5}, 1)
+    engine(order, durations)
+    benchmark.pedantic(engine, (order, durations), rounds=3)
+
+
+def test_symbolic_path_against_the_engine(gpt3, h100s, interleaved):
+    """A ratio, not a time: scoring a configuration in bulk is at least 100 times cheaper than running it."""
+    space = build_space(gpt3, h100s, 1024)
+    jobs = [(space, load_profile("h100-sxm-80gb"))]
+    score(jobs)
+    simulate(gpt3, h100s, interleaved)
+    bulk, single = (
+        min(_timed(f) for _ in range(5)) for f in (lambda: score(jobs), lambda: simulate(gpt3, h100s, interleaved))
+    )
+    assert single / (bulk / int(space.allowed.sum())) > 100
+
+
+def _timed(call):
+    begin = perf_counter()
+    call()
+    return perf_counter() - begin

@@ -1,0 +1,160 @@
+"""The shipped profiles: complete, with errors, and what the command writes from the public data."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+import calibration.profiles as profiles_module
+from calibration.cli import app
+from calibration.models import BASE, TARGETS
+from calibration.profiles import write
+from calibration.scale import carry, ratios
+from sim.catalog import folder
+from sim.costs.profile import load_profile
+from sim.specs.catalog import device
+from tests.oracle import reference
+
+NAMES = [t.name for t in TARGETS]
+KERNEL_FILES = (
+    "attention_h100",
+    "bf16_efficiency_a100_b200",
+    "fit_forms_bf16",
+    "fit_forms_fp32",
+    "gemm_fp32",
+    "peak_matmul",
+    "published_targets",
+    "vector_fp32",
+)
+COLLECTIVE_FILES = ("allreduce_a100_v100", "allreduce_h100", "busbw_various")
+
+cli = typer.Typer()
+cli.add_typer(app, name="calibrate")
+
+
+@cli.command()
+def other() -> None:
+    """Stand in for the other commands of `trainsim`."""
+
+
+def run(*words: str) -> Any:
+    return CliRunner().invoke(cli, ["calibrate", *words])
+
+
+def public_files() -> list[str]:
+    paths = [f"kernels/{n}.csv" for n in KERNEL_FILES] + [f"collectives/{n}.csv" for n in COLLECTIVE_FILES]
+    return [str(reference(p)) for p in paths]
+
+
+def numbers(value: Any, path: str = "") -> dict[str, Any]:
+    """Return {path: leaf} of nested JSON."""
+    if isinstance(value, dict):
+        return {k: v for name, inner in value.items() for k, v in numbers(inner, f"{path}.{name}").items()}
+    if isinstance(value, list):
+        return {k: v for i, inner in enumerate(value) for k, v in numbers(inner, f"{path}.{i}").items()}
+    return {path: value}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_shipped_profile_loads_and_states_its_errors(name: str) -> None:
+    profile = load_profile(name)
+    assert profile.name == name
+    for model in profile.models:
+        assert model.cross_validation is not None
+        assert model.n_test > 0
+        assert (model.status == "fitted") <= (model.n_train > 0)
+    assert (profile.scaling_sigma_log > 0) == (profile.base is not None)
+    assert profile.estimate <= (profile.scaling_sigma_log > 0.1)
+
+
+def test_shipped_gemm_errors_do_not_grow() -> None:
+    """Regression limits just above what was reached: A100 3.9 (1.6) %, B200 10.7 (5.6) %.
+
+    Earlier fits state 3.7 (1.7) and 9.9 (5.3) %; only the A100 median is better than theirs.
+    """
+    limits = {"a100-pcie-80gb": (4.1, 1.7), "b200": (10.8, 5.8)}
+    for name, (mape, median) in limits.items():
+        held = [m for m in load_profile(name).models if m.op == "gemm"]
+        errors = [m.cross_validation for m in held if m.cross_validation is not None]
+        total = sum(m.n_test for m in held)
+        assert sum(e.mape * m.n_test for e, m in zip(errors, held, strict=True)) / total < mape
+        assert sum(e.median * m.n_test for e, m in zip(errors, held, strict=True)) / total < median
+
+
+def test_the_command_reproduces_the_shipped_profiles(tmp_path: Path) -> None:
+    files = public_files()
+    first = run("--from", *files, "--out", str(tmp_path), "--json")
+    assert first.exit_code == 0, first.output
+    listed = json.loads(first.stdout)["profiles"]
+    assert [p["name"] for p in listed] == NAMES
+    assert set(listed[0]["families"][0]) >= {"op", "direction", "mape", "median", "p90", "coverage90", "n"}
+    for name in NAMES:
+        made = numbers(json.loads((tmp_path / name / "profile.json").read_text("utf-8")))
+        shipped = numbers(json.loads((folder("profiles") / name / "profile.json").read_text("utf-8")))
+        for path, value in shipped.items():
+            # Bit-equal on one machine; another machine's linear algebra may move the last digits.
+            assert made.pop(path) == (pytest.approx(value, rel=2e-3) if isinstance(value, float) else value)
+        assert not made
+
+
+def test_a_second_run_writes_the_same_bytes(tmp_path: Path) -> None:
+    files = public_files()
+    for out in ("a", "b"):
+        assert run("--from", *files, "--out", str(tmp_path / out), "--only", "l4").exit_code == 0
+    first, second = (sorted((tmp_path / out).rglob("*")) for out in ("a", "b"))
+    assert [p.name for p in first] == ["l4", "profile.json"]
+    assert first[1].read_bytes() == second[1].read_bytes()
+
+
+def test_an_unknown_header_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "odd.csv"
+    path.write_text("shape,time\n1,2\n", "utf-8")
+    result = run("--from", str(path), "--out", str(tmp_path / "out"))
+    assert result.exit_code == 2
+    assert all(text in result.stderr for text in ("odd.csv", "shape,time", "fp32 vector kernels"))
+    assert not result.stdout
+    assert not (tmp_path / "out").exists()
+
+
+def test_missing_kinds_of_files_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "peaks.csv"
+    path.write_text("accelerator,mamf_tflops,theory_tflops,efficiency,best_shape_MxNxK,torch,note,source\n", "utf-8")
+    result = run("--from", str(path), "--out", str(tmp_path / "out"))
+    assert result.exit_code == 2
+    assert "attention rates" in result.stderr
+
+
+def test_no_files_at_all_are_refused() -> None:
+    assert run("--out", "nowhere").exit_code == 2
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_an_interrupted_write_leaves_nothing_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: bool) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    profile = load_profile("l4")
+    if before:
+        write([profile], tmp_path)
+    kept = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    monkeypatch.setattr(profiles_module.Path, "replace", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        write([profile], tmp_path)
+    assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == kept
+    assert (tmp_path / "l4").exists() == before
+
+
+def test_scaling_moves_each_parameter_by_its_own_resource() -> None:
+    by = ratios(device(BASE), device("h100-sxm-80gb"), 200e12, 600e12)
+    assert by.anchored
+    moved = carry({"rate": 1e14, "bandwidth": 1e12, "m0": 108.0, "k0": 50.0, "t0": 1e-6}, by)
+    assert moved == pytest.approx({"rate": 3e14, "bandwidth": 1e12 * 3350 / 1935, "m0": 132.0, "k0": 50.0, "t0": 1e-6})
+
+
+def test_without_measured_peaks_the_datasheets_decide() -> None:
+    by = ratios(device(BASE), device("v100-sxm-32gb"), 200e12, None)
+    assert not by.anchored
+    assert by.compute == pytest.approx(125 / 312)

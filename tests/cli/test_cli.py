@@ -1,0 +1,147 @@
+"""The command line: what it prints, what it leaves, how it fails."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from sim.cli import main
+from sim.cli.lab import lab_arguments
+from tests.oracle import ROOT
+
+JOBS = ROOT / "notebooks" / "jobs"
+
+
+def run(capsys, monkeypatch, *arguments):
+    """Return (exit code, stdout, stderr) of `trainsim` with these arguments."""
+    monkeypatch.setattr(sys, "argv", ["trainsim", *map(str, arguments)])
+    code = 0
+    try:
+        main()
+    except SystemExit as stop:
+        code = stop.code or 0
+    out = capsys.readouterr()
+    return code, out.out, out.err
+
+
+@pytest.fixture
+def trainsim(capsys, monkeypatch):
+    return lambda *arguments: run(capsys, monkeypatch, *arguments)
+
+
+def test_simulate_prints_the_contract(trainsim):
+    code, out, _ = trainsim("simulate", JOBS / "gpt3-175b-plan.yaml", "--json")
+    data = json.loads(out)
+    assert code == 0
+    assert set(data) >= {
+        "step_time_s", "step_time_interval_s", "mfu", "mfu_convention", "hfu", "tokens_per_s_per_gpu", "bubble_fraction",
+        "bubble_over_ideal", "bubble_rank_span", "breakdown_s", "ranks", "fits", "assumptions",
+    }  # fmt: skip
+    assert set(data["breakdown_s"]) == {
+        "compute", "recompute", "tp", "dp", "pp", "cp", "ep", "offload", "bubble", "optimizer", "other",
+    }  # fmt: skip
+    assert sum(data["breakdown_s"].values()) == pytest.approx(data["step_time_s"])
+    assert set(data["ranks"][0]) == {
+        "rank", "peak_memory_bytes", "memory_kind", "interval80_bytes", "at_s", "composition_bytes",
+    }  # fmt: skip
+    assert len(data["ranks"]) == 4
+
+
+def test_engines_print_the_same(trainsim):
+    path, events = (
+        json.loads(trainsim("simulate", JOBS / "gpt3-175b-plan.yaml", "--json", "--engine", e)[1])
+        for e in ("path", "events")
+    )
+    assert path == events
+
+
+def test_simulate_writes_trace_and_report(trainsim, tmp_path):
+    trace, html = tmp_path / "step.json", tmp_path / "step.html"
+    code, out, _ = trainsim("simulate", JOBS / "gpt3-175b-plan.yaml", "--trace", trace, "--html", html)
+    assert code == 0
+    assert "a step" in out
+    assert json.loads(trace.read_text())["traceEvents"]
+    assert html.read_text().lstrip().startswith("<!DOCTYPE html>")
+
+
+def test_tune_prints_the_contract_and_leaves_runnable_plans(trainsim, tmp_path):
+    code, out, _ = trainsim("tune", JOBS / "llama3-70b-64xh100.yaml", "--json", "--top", 3, "--out", tmp_path / "out")
+    data = json.loads(out)
+    assert code == 0
+    assert set(data) >= {"plans", "evaluated", "seconds", "gap", "certified", "baseline", "speedup"}
+    assert set(data["plans"][0]) >= {"plan", "step_time_s", "peak_memory_bytes", "p_best", "why"}
+    assert len(data["plans"]) == 3
+    assert (tmp_path / "out" / "report.html").stat().st_size > 1e6
+    again = json.loads(trainsim("simulate", tmp_path / "out" / "plan-1.json", "--json")[1])
+    assert again["step_time_s"] == data["plans"][0]["step_time_s"]
+
+
+def test_tune_table(trainsim):
+    code, out, _ = trainsim("tune", JOBS / "llama3-70b-64xh100.yaml", "--top", 2)
+    assert code == 0
+    assert "textbook plan" in out
+    assert "certified" in out
+
+
+def test_schedule(trainsim):
+    code, out, _ = trainsim(
+        "schedule", "1f1b", "--ranks", 2, "--microbatches", 2, "--durations", "F=0.5,comm=0.25", "--json"
+    )
+    data = json.loads(out)
+    assert code == 0
+    assert data["actions"] == ["0F0 0F1 0B0 0B1", "1F0 1B0 1F1 1B1"]
+    assert data["makespan"] == 8.0
+    assert data["peak_in_flight"] == [2, 1]
+
+
+def test_schedule_variants(trainsim):
+    def first_rank(*extra):
+        out = trainsim("schedule", "interleaved", "--ranks", 2, "--microbatches", 6, "--chunks", 2, "--json", *extra)[1]
+        return json.loads(out)["actions"][0]
+
+    assert first_rank("--variant", "torch") == first_rank("--group-size", 2)
+    assert first_rank("--group-size", 3) != first_rank()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("simulate", "none.yaml"), "none.yaml: got 'No such file"),
+        (("schedule", "zigzag", "--ranks", 2, "--microbatches", 2), "schedule: got 'zigzag'; allowed: one of gpipe"),
+        (("schedule", "1f1b", "--ranks", 2, "--microbatches", 2, "--durations", "F=x"), "durations: got 'F=x'"),
+        (("schedule", "1f1b", "--ranks", 2, "--microbatches", 2, "--durations", "Q=1"), "durations: got 'Q=1'"),
+        (("schedule", "1f1b", "--ranks", 2, "--microbatches", 2, "--variant", "mine"), "variant: got 'mine'"),
+        (("schedule", "1f1b", "--ranks", 0, "--microbatches", 2), "--ranks"),
+        (("lab", "--folder", "nowhere"), "folder: got 'nowhere'"),
+        (("simulate", JOBS / "llama3-70b-64xh100.yaml"), "plan: got None; allowed: required"),
+        (("simulate", JOBS / "gpt3-175b-plan.yaml", "--engine", "magic"), "--engine"),
+    ],
+)
+def test_bad_input_exits_with_2(trainsim, arguments, message):
+    code, out, err = trainsim(*arguments)
+    assert code == 2
+    assert message in err
+    assert out == ""
+
+
+def test_failed_report_leaves_nothing(trainsim, tmp_path):
+    job = tmp_path / "job.yaml"
+    job.write_text("model: gpt3-175b\ncluster: {device: l4}\ntune: {global_batch: 8}\n")
+    code, _, err = trainsim("tune", job, "--out", tmp_path / "out")
+    assert code == 2
+    assert "smallest plan" in err
+    assert not (tmp_path / "out").exists()
+
+
+def test_help_names_every_command():
+    done = subprocess.run([sys.executable, "-m", "sim", "--help"], capture_output=True, text=True, check=True)
+    assert all(name in done.stdout for name in ("simulate", "tune", "schedule", "calibrate", "lab"))
+
+
+def test_lab_is_local_with_a_token():
+    arguments = " ".join(lab_arguments(ROOT / "notebooks", 8888, browser=False))
+    assert "--ServerApp.ip=127.0.0.1" in arguments
+    assert "NeverCheckForUpdate" in arguments
+    token = arguments.split("--IdentityProvider.token=")[1].split()[0]
+    assert len(token) == 48

@@ -1,0 +1,36 @@
+"""Shared fixtures, hypothesis profiles, and the count of skipped oracle tests."""
+
+import os
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from sim.specs import Cluster, Model, Plan
+from sim.specs.catalog import models
+
+COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow, HealthCheck.filter_too_much]}
+settings.register_profile("quick", max_examples=40, derandomize=True, **COMMON)
+settings.register_profile("full", max_examples=1_000, **COMMON)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    skipped = terminalreporter.stats.get("skipped", [])
+    oracle = sum("oracle:" in str(report.longrepr) for report in skipped)
+    terminalreporter.write_line(f"oracle tests skipped: {oracle}; other tests skipped: {len(skipped) - oracle}")
+
+
+@pytest.fixture(scope="session")
+def gpt3() -> Model:
+    return models["gpt3-175b"]
+
+
+@pytest.fixture(scope="session")
+def h100s() -> Cluster:
+    """16 nodes of 8."""
+    return Cluster.of("h100-sxm-80gb", nodes=16)
+
+
+@pytest.fixture(scope="session")
+def interleaved() -> Plan:
+    return Plan(tp=8, pp=4, virtual_stages=2, global_batch=128, zero=1, recompute="selective")

@@ -1,0 +1,163 @@
+"""One training step: terms that add up, engines that agree, closed forms, published runs."""
+
+import csv
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from sim.costs import inputs
+from sim.costs.layers.dense import Structure
+from sim.engine.step import closed_form, simulate
+from sim.specs import Cluster, InputError, Links, Model, Plan
+from sim.specs.catalog import models
+from sim.tuner.tune import CLOSED_FORM_EXCESS
+from tests.oracle import reference
+
+
+def test_breakdown_sums_to_the_step(gpt3, h100s, interleaved):
+    step = simulate(gpt3, h100s, interleaved)
+    assert sum(step.breakdown_s.values()) == pytest.approx(step.step_time_s, rel=1e-12)
+    assert min(step.breakdown_s.values()) > -1e-9
+    assert step.breakdown_s["cp"] == step.breakdown_s["offload"] == 0
+
+
+def test_engines_agree(gpt3, h100s, interleaved):
+    path, events = (simulate(gpt3, h100s, interleaved, engine) for engine in ("path", "events"))
+    assert (path.timeline.start == events.timeline.start).all()
+    assert path.step_time_s == events.step_time_s
+    assert path.peak_memory_bytes == events.peak_memory_bytes
+
+
+def test_intervals_hold_their_value(gpt3, h100s, interleaved):
+    step = simulate(gpt3, h100s, interleaved)
+    low, high = step.step_time_interval_s
+    assert low < step.step_time_s < high
+    assert step.mfu_interval[0] < step.mfu < step.mfu_interval[1]
+    low, high = step.peak_memory_interval_bytes
+    assert low < step.peak_memory_bytes < high
+    assert all(lo <= step.breakdown_s[k] <= hi for k, (lo, hi) in step.breakdown_interval_s.items() if lo >= 0)
+
+
+def test_utilisation_is_flop_over_peak(gpt3, h100s, interleaved):
+    step = simulate(gpt3, h100s, interleaved)
+    flop = 128 * 2048 * gpt3.flop_per_token()
+    assert step.mfu == pytest.approx(flop / step.step_time_s / 128 / 989.4e12)
+    full = simulate(gpt3, h100s, replace(interleaved, recompute="full"))
+    assert full.hfu / full.mfu == pytest.approx(4 / 3, rel=0.01)  # one forward pass more (the head is not repeated)
+
+
+def test_memory_starts_and_ends_with_the_states(gpt3, h100s, interleaved):
+    for memory in simulate(gpt3, h100s, interleaved).memory:
+        states = sum(memory.fixed.values())
+        assert memory.total[-1] == pytest.approx(states)
+        assert sum(memory.composition().values()) == pytest.approx(memory.peak_bytes)
+
+
+def test_fits_is_yes_close_or_no(gpt3, interleaved):
+    def answer(memory_bytes):
+        return simulate(gpt3, Cluster.of("h100-sxm-80gb", nodes=16, memory_bytes=memory_bytes), interleaved).fits
+
+    need = simulate(gpt3, Cluster.of("h100-sxm-80gb", nodes=16), interleaved).device_memory_bytes
+    assert [answer(need * f) for f in (1.3, 1.0, 0.7)] == ["yes", "close", "no"]
+
+
+def test_faster_network_never_hurts(gpt3, interleaved):
+    def time(rate):
+        links = Links(inter_bytes_per_s_per_node=rate)
+        return simulate(gpt3, Cluster.of("h100-sxm-80gb", nodes=16, links=links), interleaved).step_time_s
+
+    assert time(800e9) < time(400e9) < time(50e9)
+
+
+def test_broken_plan_is_refused(gpt3, h100s):
+    with pytest.raises(InputError, match=r"plan\.pp: got 3"):
+        simulate(gpt3, h100s, Plan(tp=8, pp=3, global_batch=1024))
+
+
+@st.composite
+def steps(draw):
+    model = models[draw(st.sampled_from(["gpt3-175b", "llama3-70b", "llama2-7b", "gpt2-xl", "gpt-22b"]))]
+    cluster = Cluster.of(
+        draw(st.sampled_from(["a100-sxm-80gb", "h100-sxm-80gb", "l4"])), nodes=draw(st.sampled_from([1, 4, 16]))
+    )
+    tp, pp, v = (draw(st.sampled_from(s)) for s in ([1, 2, 4, 8], [1, 2, 4, 8], [1, 2, 4]))
+    plan = Plan(
+        tp=tp,
+        pp=pp,
+        virtual_stages=v,
+        global_batch=draw(st.sampled_from([64, 128, 256])),
+        micro_batch=draw(st.sampled_from([1, 2, 4])),
+        recompute=draw(st.sampled_from(["none", "selective", "full"])),
+        zero=draw(st.sampled_from([0, 1, 2, 3])),
+        sequence_parallel=draw(st.booleans()) and tp > 1,
+        overlap_dp=draw(st.booleans()),
+    )
+    try:
+        return simulate(model, cluster, plan)
+    except InputError:
+        assume(False)
+
+
+@given(steps())
+def test_closed_form_is_the_engine_within_its_stated_bound(step):
+    """Memory exactly; time never more than the bound above (the tuner's certificate rests on it), 1 % below."""
+    schedule = "1f1b" if step.plan.schedule == "none" else step.plan.schedule
+    compiled = closed_form(Structure.of(step.model), inputs.STATISTICS[step.model.norm], schedule)
+    values = inputs.model_values(step.model) | inputs.cluster_values(step.cluster, step.profile)
+    out = compiled(values | inputs.plan_values(step.placed, step.cluster))
+    assert float(out["peak_memory_bytes"]) == pytest.approx(step.peak_memory_bytes, rel=1e-9)
+    ratio = float(out["step_time_s"]) / step.step_time_s
+    assert 0.98 < ratio < 1 + CLOSED_FORM_EXCESS
+
+
+def published(name):
+    """Yield (measured seconds, step) of a table of Megatron-LM runs on A100."""
+    for row in csv.DictReader(reference(f"runs/{name}.csv").open()):
+        if row["use_for"] != "time":
+            continue
+        model = Model(
+            name=row["model"],
+            layers=int(row["layers"]),
+            hidden=int(row["hidden"]),
+            heads=int(row["heads"]),
+            vocab=int(row["vocab"]),
+            seq=int(row["seq"]),
+            attention=row["attention"],
+            dropout=0.1,
+        )
+        links = Links(inter_bytes_per_s_per_node=float(row["inter_node_gbytes_per_s"]) * 1e9)
+        plan = Plan(
+            tp=int(row["tp"]),
+            pp=int(row["pp"]),
+            virtual_stages=int(row["vpp"]),
+            global_batch=int(row["global_batch"]),
+            micro_batch=int(row["micro_batch"]),
+            recompute=row["recompute"],
+            sequence_parallel=row["sequence_parallel"] == "1",
+            overlap_dp=False,
+        )
+        cluster = Cluster.of(row["device"], nodes=int(row["gpus"]) // 8, links=links)
+        yield float(row["step_time_s"]), simulate(model, cluster, plan)
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "raw", "scaled"), [("ptdp_2104_04473", 10, 12, 5), ("korthikanti_2205_05198", 8, 8, 4)]
+)
+def test_published_runs(name, rows, raw, scaled):
+    """Nothing is fitted to these runs: mean error raw, and after one common factor, in percent."""
+    errors = np.array([step.step_time_s / measured for measured, step in published(name)])
+    assert len(errors) == rows
+    assert np.abs(errors - 1).mean() * 100 < raw
+    one_factor = errors / math.exp(np.log(errors).mean())
+    assert np.abs(one_factor - 1).mean() * 100 < scaled
+
+
+def test_published_runs_lie_in_the_interval():
+    inside = [
+        lo <= t <= hi for t, step in published("korthikanti_2205_05198") for lo, hi in [step.step_time_interval_s]
+    ]
+    assert sum(inside) >= 6

@@ -1,0 +1,74 @@
+"""Plans taken away."""
+
+import csv
+import json
+from io import StringIO
+
+import pytest
+
+import sim
+from sim.plans.files import job_data, save_jobs
+from sim.specs import Cluster, InputError, Job, Plan
+from sim.specs.catalog import models
+from sim.specs.files import write_atomically
+from tests.oracle import reference
+
+
+def step(**given):
+    model = models["llama3-8b"]
+    plan = Plan(**{"tp": 2, "pp": 2, "global_batch": 32, "zero": 3} | given)
+    return sim.simulate(model, Cluster.of("h100-sxm-80gb", nodes=1), plan)
+
+
+def test_torch_csv_is_the_order():
+    found = step()
+    rows = list(csv.reader(StringIO(sim.emit(found, "torch-csv"))))
+    assert [" ".join(filter(None, row)) for row in rows] == found.timeline.schedule.texts()
+
+
+def test_torch_csv_cells_are_those_of_torchs_fixture():
+    fixture = reference("pipelines/fixture_pytorch_zb1p_2rank_2stagep_compute.csv").read_text()
+    kinds = {c.strip("0123456789") for row in csv.reader(StringIO(fixture)) for c in row if c.strip()}
+    ours = {c.strip("0123456789") for row in csv.reader(StringIO(sim.emit(step(), "torch-csv"))) for c in row if c}
+    assert ours <= kinds | {"F", "B"}
+
+
+def test_torchtitan_flags():
+    flags = dict(line[2:].split("=") for line in sim.emit(step(), "torchtitan").splitlines())
+    assert flags["parallelism.tensor_parallel_degree"] == "2"
+    assert flags["parallelism.data_parallel_shard_degree"] == "2"
+    assert flags["parallelism.pipeline_parallel_schedule"] == "1F1B"
+    assert int(flags["training.local_batch_size"]) * 2 == int(flags["training.global_batch_size"])
+
+
+@pytest.mark.parametrize(
+    ("given", "target", "path"),
+    [
+        ({"zero": 1}, "torchtitan", "plan.zero"),
+        ({}, "jax", "target"),
+        ({"sequence_parallel": False}, "torchtitan", "plan.seq"),
+    ],
+)
+def test_refusals(given, target, path):
+    with pytest.raises(InputError) as caught:
+        sim.emit(step(**given), target)
+    assert caught.value.path.startswith(path)
+
+
+@pytest.mark.parametrize("name", ["gpt3-175b", "llama3.2-1b"])
+def test_job_files_round_trip(tmp_path, name):
+    model, cluster = models[name], Cluster.of("h100-sxm-80gb", nodes=4, links=sim.Links(latency_s=1e-5))
+    plan = Plan(tp=2, pp=2, virtual_stages=2, global_batch=64)
+    (path,) = save_jobs([(model, cluster, plan)], tmp_path)
+    job = Job.load(path)
+    assert job_data(job.model, job.cluster, job.plan) == job_data(model, cluster, plan)
+    assert sim.simulate(job.model, job.cluster, job.plan).step_time_s == sim.simulate(model, cluster, plan).step_time_s
+
+
+def test_interrupted_write_leaves_the_old_file(tmp_path):
+    path = tmp_path / "plan.json"
+    write_atomically(path, json.dumps({}))
+    with pytest.raises(UnicodeEncodeError):
+        write_atomically(path, "\ud800")
+    assert [p.name for p in tmp_path.iterdir()] == ["plan.json"]
+    assert path.read_text() == "{}"

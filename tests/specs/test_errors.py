@@ -1,0 +1,137 @@
+"""Every bad value gets one error with the field's path, the value and the allowed range."""
+
+import pytest
+
+from sim.specs import Cluster, InputError, Job, Model, Plan
+from sim.specs.catalog import models
+
+JOB = """
+model: {model}
+cluster: {cluster}
+plan: {plan}
+{more}
+"""
+GOOD = {
+    "model": "gpt3-175b",
+    "cluster": "{device: h100-sxm-80gb, nodes: 16}",
+    "plan": "{tp: 8, pp: 4, global_batch: 1024}",
+    "more": "",
+}
+
+CASES = [
+    ({"model": "gpt5"}, "model", "'gpt5'", "catalog name"),
+    ({"model": "{layers: 0, hidden: 8, heads: 2}"}, "model.layers", "0", "1 to 4096"),
+    ({"model": "{layers: 2, hidden: 10, heads: 3}"}, "model.heads", "3", "divisor of hidden = 10"),
+    (
+        {"model": "{layers: 2, hidden: 8, heads: 4, kv_heads: 3}"},
+        "model.kv_heads",
+        "3",
+        "divisor of heads = 4",
+    ),
+    ({"model": "{layers: 2, hidden: 8}"}, "model.heads", "None", "required"),
+    ({"model": "{layers: 2, hidden: 8, heads: 2, width: 3}"}, "model.width", "3", "no such key"),
+    ({"model": "{layers: two, hidden: 8, heads: 2}"}, "model.layers", "'two'", "whole number"),
+    (
+        {"model": "{layers: 2, hidden: 8, heads: 2, norm: batch}"},
+        "model.norm",
+        "'batch'",
+        "layernorm, rmsnorm",
+    ),
+    ({"cluster": "{device: h1000}"}, "cluster.device", "'h1000'", "h100-sxm-80gb"),
+    ({"cluster": "{device: l4, nodes: -1}"}, "cluster.nodes", "-1", "1 to 100000"),
+    (
+        {"cluster": "{device: l4, links: {intra_bytes_per_s: fast}}"},
+        "cluster.links.intra_bytes_per_s",
+        "'fast'",
+        "1e+06 to 1e+14 B/s",
+    ),
+    ({"cluster": "{device: l4, memory_bytes: .nan}"}, "cluster.memory_bytes", "nan", "1e+06 to 1e+14"),
+    ({"plan": "{tp: 0, global_batch: 8}"}, "plan.tp", "0", "1 to 4096"),
+    ({"plan": "{tp: true, global_batch: 8}"}, "plan.tp", "True", "whole number"),
+    ({"plan": "{tp: 8}"}, "plan.global_batch", "None", "required"),
+    ({"plan": "{global_batch: 8, zero: 4}"}, "plan.zero", "4", "0, 1, 2, 3"),
+    ({"plan": "[1, 2]"}, "plan", "[1, 2]", "mapping"),
+    ({"more": "tune: {global_batch: 8, knobs: {tp: [0]}}"}, "tune.knobs.tp", "0", "1 to 4096"),
+    ({"more": "tune: {global_batch: 8, knobs: {gpus: [1]}}"}, "tune.knobs.gpus", "[1]", "a knob: tp, pp"),
+    ({"more": "tune: {global_batch: 8, objective: speed}"}, "tune.objective", "'speed'", "step_time, cost"),
+    ({"more": "plans: 3"}, "plans", "3", "known keys: model, cluster, plan, tune"),
+    ({"more": "model: gpt2-xl"}, "model", "'given twice'", "each key once"),
+]
+
+
+@pytest.mark.parametrize(("change", "path", "value", "allowed"), CASES)
+def test_bad_job(tmp_path, change, path, value, allowed):
+    file = tmp_path / "job.yaml"
+    file.write_text(JOB.format(**GOOD | change))
+    with pytest.raises(InputError) as caught:
+        Job.load(file)
+    assert caught.value.path == path
+    assert value in str(caught.value)
+    assert allowed in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "problem"),
+    [
+        ("job.yaml", "a: &x 1\nb: *x", "no YAML aliases"),
+        ("job.yaml", "a: [1", "well-formed"),
+        ("job.yaml", "!!python/object/apply:os.system ['true']", "well-formed"),
+        ("job.yaml", "- 1", "a mapping"),
+        ("job.json", '{"model": 1, "model": 2}', "each key once"),
+        ("job.json", "[" * 100_000, "well-formed"),
+        ("job.yaml", "x: " + "a" * 2**20, "at most"),
+    ],
+)
+def test_bad_file(tmp_path, name, text, problem):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(InputError, match=problem):
+        Job.load(tmp_path / name)
+
+
+def test_missing_file_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"none\.yaml.*readable file"):
+        Job.load(tmp_path / "none.yaml")
+
+
+PLANS = [
+    ({"tp": 7}, "plan.tp", "nearest 6 or 8"),
+    ({"tp": 8, "pp": 3}, "plan.pp", "must divide 128 GPUs; nearest pp 2 or 4"),
+    ({"tp": 8, "pp": 4, "dp": 2}, "plan.dp", "4 (tp x pp x dp must equal 128 GPUs)"),
+    ({"pp": 64}, "plan.pp", "must divide layers = 96; nearest 32"),
+    ({"pp": 4, "virtual_stages": 5}, "plan.virtual_stages", "nearest 4 or 6"),
+    ({"micro_batch": 3}, "plan.micro_batch", "must divide global_batch = 1024"),
+    ({"pp": 2, "schedule": "none"}, "plan.schedule", "gpipe, 1f1b or interleaved"),
+    ({"virtual_stages": 2}, "plan.virtual_stages", "pp 2 or more"),
+    ({"tp": 8, "pp": 8, "virtual_stages": 2, "global_batch": 18}, "plan.micro_batch", "multiple of 8"),
+    (
+        {"pp": 4, "virtual_stages": 2, "microbatch_group_size": 2},
+        "plan.microbatch_group_size",
+        "can deadlock",
+    ),
+    ({"sequence_parallel": True}, "plan.sequence_parallel", "false with tp = 1"),
+]
+
+
+@pytest.mark.parametrize(("change", "path", "allowed"), PLANS)
+def test_illegal_plan(gpt3, h100s, change, path, allowed):
+    plan = Plan(**{"global_batch": 1024} | change)
+    with pytest.raises(InputError) as caught:
+        plan.on(gpt3, h100s)
+    assert caught.value.path == path
+    assert allowed in caught.value.allowed
+
+
+def test_constructor_and_file_give_the_same_text():
+    with pytest.raises(InputError, match=r"tp: got 0; allowed: a whole number from 1 to 4096"):
+        Plan(tp=0, global_batch=8)
+    with pytest.raises(InputError, match="one of a100"):
+        Cluster.of("tpu")
+    with pytest.raises(InputError, match="hidden: got None; allowed: required"):
+        Model(layers=2, heads=2)
+
+
+def test_every_default_is_listed():
+    listed = " ".join(Model(layers=2, hidden=64, heads=4).assumptions)
+    for name in ("head_dim", "kv_heads", "ffn = 256", "vocab", "seq", "tied_embeddings", "bias", "positions"):
+        assert f"model.{name}" in listed
+    assert "ffn" not in " ".join(models["llama3-70b"].assumptions)

@@ -1,0 +1,30 @@
+"""Numbers as readers see them."""
+
+import pytest
+
+from sim.units import digits3, gigabytes, seconds, si
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0"),
+        (4.2134, "4.21"),
+        (71.26, "71.3"),
+        (999.6, "1\u2009000"),
+        (12345.6, "12\u2009346"),
+        (0.001234, "0.00123"),
+    ],
+)
+def test_three_digits(value, text):
+    assert digits3(value) == text
+
+
+@pytest.mark.parametrize(("value", "text"), [(31.43, "31.4 s"), (0.0131, "13.1 ms"), (2e-9, "2.00 ns"), (0, "0 ns")])
+def test_seconds(value, text):
+    assert seconds(value) == text
+
+
+def test_si():
+    assert si(989.4e12, "FLOP/s") == "989 TFLOP/s"
+    assert gigabytes(71.2e9) == "71.2 GB"

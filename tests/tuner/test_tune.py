@@ -1,0 +1,108 @@
+"""The tuner: the space is complete, the winner is the brute-force optimum, reasons add up."""
+
+from itertools import product
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from sim.engine.step import simulate
+from sim.specs import Cluster, InputError, Model, Plan
+from sim.specs.catalog import models
+from sim.specs.rules import divisors
+from sim.tuner.baseline import textbook
+from sim.tuner.space import build_space
+from sim.tuner.tune import tune
+
+SMALL = Model(name="small", layers=12, hidden=2048, heads=16, seq=1024)
+
+
+def every_plan(model, cluster, global_batch):
+    """Yield every legal, distinct plan one by one, by the rules of `Plan.on` alone."""
+    meshes = divisors(cluster.gpus)
+    for tp, pp, v, mb in product(meshes, meshes, divisors(model.layers), [2**i for i in range(7)]):
+        for zero, recompute, sp in product(range(4), ("none", "selective", "full"), (False, True)):
+            try:
+                plan = Plan(
+                    tp=tp, pp=pp, virtual_stages=v, global_batch=global_batch, micro_batch=mb,
+                    zero=zero, recompute=recompute, sequence_parallel=sp,
+                )  # fmt: skip
+                placed = plan.on(model, cluster)
+            except InputError:
+                continue
+            if zero == 0 or placed.dp > 1:
+                yield plan
+
+
+def test_space_is_every_legal_plan():
+    cluster = Cluster.of("a100-sxm-40gb", nodes=1)
+    space = build_space(SMALL, cluster, 32)
+    assert int(space.allowed.sum()) == sum(1 for _ in every_plan(SMALL, cluster, 32))
+    assert int(space.allowed.sum()) + sum(space.excluded.values()) == space.asked
+
+
+@pytest.mark.parametrize(("device", "memory"), [("a100-sxm-40gb", None), ("l4", None), ("a100-sxm-40gb", 8e9)])
+def test_winner_is_the_brute_force_optimum(device, memory):
+    cluster = Cluster.of(device, gpus_per_node=4, memory_bytes=memory)
+    steps = [simulate(SMALL, cluster, plan) for plan in every_plan(SMALL, cluster, 16)]
+    best = min(s.step_time_s for s in steps if s.fits == "yes")
+    found = tune(SMALL, cluster, 16, top=3)
+    assert found.best.step.step_time_s == best
+    assert found.certified
+    assert found.gap == 0
+    assert found.feasible == sum(s.fits == "yes" for s in steps)
+
+
+@given(
+    st.sampled_from(["llama2-7b", "gpt-22b", "llama3.2-1b"]), st.sampled_from([1, 2, 8]), st.sampled_from([64, 96, 256])
+)
+@settings(max_examples=10)
+def test_order_and_feasibility(name, nodes, batch):
+    try:
+        found = tune(models[name], Cluster.of("a100-sxm-80gb", nodes=nodes), batch, top=5)
+    except InputError:
+        assume(False)
+    times = [r.step.step_time_s for r in found.plans]
+    assert times == sorted(times)
+    assert all(r.step.fits == "yes" for r in found.plans)
+    assert found.baseline is None or found.speedup >= 1
+    assert sum(found.excluded.values()) + found.feasible == found.space.asked
+
+
+def test_knobs_are_kept(gpt3, h100s):
+    found = tune(gpt3, h100s, 128, knobs={"tp": [8], "recompute": ["full"], "virtual_stages": [1]}, top=4)
+    assert {(r.plan.tp, r.plan.recompute, r.plan.virtual_stages) for r in found.plans} == {(8, "full", 1)}
+
+
+def test_memory_objective_finds_the_smallest(gpt3, h100s):
+    fastest = tune(gpt3, h100s, 128, top=1).best.step
+    smallest = tune(gpt3, h100s, 128, objective="memory_headroom", top=1).best.step
+    assert smallest.peak_memory_bytes < fastest.peak_memory_bytes
+    assert smallest.step_time_s > fastest.step_time_s
+
+
+def test_too_large_a_model_names_the_nearest_miss(gpt3):
+    with pytest.raises(InputError, match=r"cluster\.memory_bytes.*smallest plan still needs .* GB") as caught:
+        tune(gpt3, Cluster.of("l4", nodes=1), 8)
+    assert caught.value.path == "cluster.memory_bytes"
+
+
+def test_no_legal_plan_names_the_reason(gpt3, h100s):
+    with pytest.raises(InputError, match="does not divide the attention heads"):
+        tune(gpt3, h100s, 128, knobs={"tp": [64]})
+
+
+def test_textbook_plan_is_the_heuristic(gpt3, h100s):
+    plan = textbook(gpt3, h100s, 1024).plan
+    assert (plan.tp, plan.zero, plan.micro_batch, plan.virtual_stages) == (8, 1, 1, 1)
+    assert plan.pp > 1
+    small = textbook(SMALL, h100s, 1024).plan
+    assert (small.tp, small.pp) == (1, 1)
+
+
+def test_why_speaks_of_time_memory_and_every_knob(gpt3, h100s):
+    why = tune(gpt3, h100s, 128, top=1).best.why
+    assert "a step: " in why[0]
+    assert "computing" in why[0]
+    assert "rank " in why[1]
+    assert all(any(f"another {k} " in line for line in why) for k in ("tp", "pp", "zero", "recompute", "micro_batch"))
