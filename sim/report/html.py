@@ -61,7 +61,7 @@ def _header(title: str, sentence: str, step: Step) -> str:
         f"{cluster.nodes} nodes of {cluster.gpus_per_node} × {cluster.hardware.title}"
     )
     return (
-        f'<header><h1>{m.escaped(title)}</h1>{m.paragraph(facts, "facts")}{m.paragraph(sentence, "answer")}'
+        f"<header><h1>{m.escaped(title)}</h1>{m.paragraph(facts, 'facts')}{m.paragraph(sentence, 'answer')}"
         f"{sections.step_cards(step)}</header>\n"
     )
 

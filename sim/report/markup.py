@@ -60,7 +60,7 @@ def cards(items: Iterable[tuple[str, str, str]]) -> str:
 
 def table(headings: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]]) -> str:
     """Return a table of (heading, explanation) columns; columns of numbers are set right by the script's CSS."""
-    return f'<table>{head(headings)}<tbody>{"".join(row(cells) for cells in rows)}</tbody></table>'
+    return f"<table>{head(headings)}<tbody>{''.join(row(cells) for cells in rows)}</tbody></table>"
 
 
 def head(headings: Sequence[tuple[str, str]]) -> str:

@@ -12,6 +12,9 @@ from sim.tuner.space import build_space, default_knobs
 from sim.tuner.tune import Tuned
 from sim.units import THIN_SPACE, digits3, seconds
 
+PAGE_POINTS = 2_000
+"""Configurations drawn on the page, as vectors: WebGL would need code evaluation and prints badly."""
+
 
 def ranking_section(tuned: Tuned) -> str:
     """Return the ranked table; every plan's reasons stand in a second row that opens."""
@@ -39,10 +42,14 @@ def against_section(tuned: Tuned) -> str:
     caption = (
         f"Plan 1 against the textbook plan ({plan_words(base.plan, base.placed.dp)}; "
         f"{seconds_interval(base.step_time_s, base.step_time_interval_s)} a step): {_signed(change)} a step, by term. "
-        "The textbook plan: tp within the node as far as memory needs it, then pp, ZeRO-1, micro-batch 1."
+        "The textbook plan: tp within the node as far as memory needs it, then pp, ZeRO-1, micro-batch 1. "
+        "tp, dp, pp: tensor-, data- and pipeline-parallel communication; the whisker is the 80 % interval if both "
+        "plans share the same relative error."
     )
     drawn = m.figure("difference", lambda t: figures.difference(best, base, t), caption, _differences(best, base))
-    return m.section("Why this plan", m.pair(m.heading("Reasons") + reasons, m.heading("Against the textbook plan") + drawn))
+    return m.section(
+        "Why this plan", m.pair(m.heading("Reasons") + reasons, m.heading("Against the textbook plan") + drawn)
+    )
 
 
 def _signed(change_s: float) -> str:
@@ -56,7 +63,10 @@ def _differences(best: Step, base: Step) -> str:
     heads = [("term", ""), ("plan 1", ""), ("textbook", ""), (f"difference, {unit.name}", "")]
     return m.table(
         heads,
-        [[t, *(digits3(v / unit.scale) for v in (a, b)), digits3((a - b) / unit.scale).replace("-", "−")] for t, a, b in rows],
+        [
+            [t, *(digits3(v / unit.scale) for v in (a, b)), digits3((a - b) / unit.scale).replace("-", "−")]
+            for t, a, b in rows
+        ],
     )
 
 
@@ -67,17 +77,22 @@ def front_section(tuned: Tuned) -> str:
         f"{_count(tuned.feasible)} of {_count(tuned.evaluated)} configurations fit; each point is one. Nothing that fits "
         f"is both faster and smaller than the front.{next_} Axes show what fits; a double click shows everything."
     )
-    return m.section("Time against memory", m.figure("front", lambda t: figures.front(tuned, t), caption))
+    return m.section(
+        "Time against memory", m.figure("front", lambda t: figures.front(tuned, t, PAGE_POINTS, webgl=False), caption)
+    )
 
 
 def search_section(tuned: Tuned) -> str:
     """Return what was left out by reason, and how the search went."""
     left_out = m.table(
-        [("configurations", ""), ("left out because", "")], [[_count(n), reason] for reason, n in tuned.excluded.items()]
+        [("configurations", ""), ("left out because", "")],
+        [[_count(n), reason] for reason, n in tuned.excluded.items()],
     )
     spent = tuned.seconds
     rate = tuned.evaluated / max(spent["score"], 1e-9)
-    certified = "yes: every plan that could win was confirmed" if tuned.certified else "no: the confirmation limit was reached"
+    certified = (
+        "yes: every plan that could win was confirmed" if tuned.certified else "no: the confirmation limit was reached"
+    )
     facts = [
         ["combinations asked for", _count(tuned.space.asked)],
         ["scored", f"{_count(tuned.evaluated)} ({digits3(rate)} per second)"],

@@ -27,7 +27,9 @@ def step_cards(step: Step) -> str:
     price, date = step.usd_per_1e9_tokens, step.cluster.hardware.price_date
     fast, slow = step.step_time_interval_s
     scale = None if price is None else price / step.step_time_s
-    rate = f"at {step.cluster.usd_per_gpu_hour:.2f} USD per GPU hour" if price is not None else "no price in the catalog"
+    rate = (
+        f"at {step.cluster.usd_per_gpu_hour:.2f} USD per GPU hour" if price is not None else "no price in the catalog"
+    )
     device = f"{size.text(step.device_memory_bytes)} ({size.interval(*device_memory_interval(step))})"
     return m.cards(
         [
@@ -104,7 +106,12 @@ def _fixes(step: Step) -> str:
         [f.change, "−" + size.text(f.saved_bytes), f"{100 * f.slower:+.1f} %".replace("-", "−"), f.step.fits]
         for f in found
     ]
-    heads = [("change", ""), ("memory", "device memory of the fullest rank"), ("time", "of the step"), ("then fits", "")]
+    heads = [
+        ("change", ""),
+        ("memory", "device memory of the fullest rank"),
+        ("time", "of the step"),
+        ("then fits", ""),
+    ]
     return m.heading("What would make it fit, one change at a time") + m.table(heads, rows)
 
 
@@ -119,7 +126,9 @@ def breakdown_section(steps: dict[str, Step], title: str) -> str:
     labels = list(steps) if len(steps) > 1 else None
     return m.section(
         title,
-        m.figure("breakdown", lambda t: figures.breakdown(list(steps.values()), labels, t), caption + ".", _term_table(steps)),
+        m.figure(
+            "breakdown", lambda t: figures.breakdown(list(steps.values()), labels, t), caption + ".", _term_table(steps)
+        ),
     )
 
 

@@ -89,5 +89,3 @@ def formatted(row: Row) -> dict[str, str]:
         "price": "not known" if price is None else digits3(price),
     }
     return {name: cells.get(name, str(plain.get(name, ""))) for name in COLUMNS}
-
-

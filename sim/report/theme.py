@@ -83,8 +83,8 @@ def colour(name: str, theme: Theme) -> str:
 
 def mixed(name: str, theme: Theme, share: float) -> str:
     """Return a colour mixed with the page: `share` 1 is the colour itself, 0 the page."""
-    parts = [(colour(c, theme)[i : i + 2] for i in (1, 3, 5)) for c in (name, "page")]
-    mix = (round(share * int(a, 16) + (1 - share) * int(b, 16)) for a, b in zip(*parts, strict=True))
+    parts = [bytes.fromhex(colour(c, theme)[1:]) for c in (name, "page")]
+    mix = (round(share * a + (1 - share) * b) for a, b in zip(*parts, strict=True))
     return "#" + "".join(f"{part:02X}" for part in mix)
 
 
@@ -149,6 +149,11 @@ def pattern(look: Look, theme: Theme) -> dict[str, Any]:
         "size": 6,
         "solidity": 0.25,
     }
+
+
+def legend_entry(figure: go.Figure, look: Look, theme: Theme, group: str | None = None) -> None:
+    """Add a legend entry without data; clicking it hides the traces of `group`."""
+    figure.add_bar(x=[None], y=[None], name=look.label, marker=marker(look, theme), hoverinfo="skip", legendgroup=group)
 
 
 def overflow_pattern(theme: Theme) -> dict[str, Any]:

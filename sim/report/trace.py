@@ -96,4 +96,3 @@ def _counters(step: Step) -> Iterator[dict[str, Any]]:
                 "ts": (int(held.at_ns[i]) - zero) / 1e3,
                 "args": {c: round(size / GB, 6) for c, size in sizes.items()},
             }
-

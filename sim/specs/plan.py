@@ -1,6 +1,6 @@
 """How the training step is spread over the devices, and the rules that a spread must keep."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated, Literal
 
 from sim.specs.cluster import Cluster
@@ -55,6 +55,16 @@ class Plan:
                 object.__setattr__(self, key, value)
                 assumed.append(f"plan.{key} = {str(value).lower()} (default)")
         object.__setattr__(self, "assumptions", self.assumptions + tuple(assumed))
+
+    def but(self, **changes: object) -> "Plan":
+        """Return the plan with some values changed; what had been left out is derived again.
+
+        Raises:
+            InputError: a value is out of range.
+        """
+        derived = {text.split(" = ")[0].removeprefix("plan.") for text in self.assumptions} | {"assumptions"}
+        given = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in derived}
+        return Plan(**given | changes)
 
     def on(self, model: Model, cluster: Cluster) -> "PlacedPlan":
         """Return the plan placed on `cluster` for `model`; raises InputError for the first broken rule."""

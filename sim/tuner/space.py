@@ -50,7 +50,7 @@ class Space:
         return read(Plan, shape | switches | {"global_batch": self.global_batch})
 
 
-SHAPE_KNOBS = ("tp", "pp", "virtual_stages", "micro_batch", "dp")
+SHAPE_KNOBS = ("tp", "pp", "virtual_stages", "micro_batch")
 
 
 def default_knobs(model: Model, cluster: Cluster) -> dict[str, list[Any]]:

@@ -10,9 +10,7 @@ from sim.report.numbers import time_unit
 from sim.report.theme import HEIGHT, TERMS, Theme, colour, frame, marker, safe
 
 
-def breakdown(
-    step: Step | Sequence[Step], labels: Sequence[str] | None = None, theme: Theme = "light"
-) -> go.Figure:
+def breakdown(step: Step | Sequence[Step], labels: Sequence[str] | None = None, theme: Theme = "light") -> go.Figure:
     """Return the exposed time by cause, one horizontal bar per step, with the total's 80 % interval.
 
     The terms of a bar sum to its step time; terms that are zero everywhere are left out.

@@ -1,12 +1,13 @@
 """Two plans compared: which term of the step time makes the difference."""
 
+from math import floor, log10
+
 import numpy as np
 import plotly.graph_objects as go
 
 from sim.engine.step import Step
 from sim.report.numbers import time_unit
 from sim.report.theme import HEIGHT, TERMS, Look, Theme, colour, frame, marker
-from sim.units import digits3
 
 TOTAL = Look("other", "|", "total")
 
@@ -21,11 +22,14 @@ def difference(step: Step, reference: Step, theme: Theme = "light") -> go.Figure
     change = {t: v for t, v in change.items() if v}
     total = step.step_time_s - reference.step_time_s
     before = np.concatenate([[0.0], np.cumsum(list(change.values()))])
-    unit = time_unit(max(abs(total), *(abs(before))))
+    largest = max(abs(total), *(abs(before)))
+    unit = time_unit(largest)
+    # The same decimals on every bar, so that the numbers add up before the reader's eyes.
+    shown = unit.name, max(0, 2 - floor(log10(largest / unit.scale))) if largest else 0
     figure = frame(theme, HEIGHT, "", f"change of step time ({unit.name})", showlegend=False, bargap=0.35)
     for (term, value), base in zip(change.items(), before, strict=False):
-        _bar(figure, _short(term), value / unit.scale, base / unit.scale, TERMS[term], unit.name, theme)
-    _bar(figure, "total", total / unit.scale, 0.0, TOTAL, unit.name, theme)
+        _bar(figure, _short(term), value / unit.scale, base / unit.scale, TERMS[term], shown, theme)
+    _bar(figure, "total", total / unit.scale, 0.0, TOTAL, shown, theme)
     ends = sorted(total / f for f in (step.step_time_s / b for b in step.step_time_interval_s))
     figure.data[-1].update(
         error_y={"array": [(ends[1] - total) / unit.scale], "arrayminus": [(total - ends[0]) / unit.scale],
@@ -42,12 +46,14 @@ def _short(term: str) -> str:
     return {"bubble": "idle", "optimizer": "optim."}.get(term, term)
 
 
-def _bar(figure: go.Figure, name: str, value: float, base: float, look: Look, unit: str, theme: Theme) -> None:
-    """Add one bar from `base`; the number stands at its far end."""
-    text = ("+" if value > 0 else "−") + digits3(abs(value))
+def _bar(
+    figure: go.Figure, name: str, value: float, base: float, look: Look, unit: tuple[str, int], theme: Theme
+) -> None:
+    """Add one bar from `base` with its number above; unit: name and decimals."""
+    text = ("+" if value > 0 else "−") + f"{abs(value):.{unit[1]}f}"
     figure.add_bar(
         x=[name], y=[value], base=[base], name=look.label, marker=marker(look, theme), width=0.6,
-        hovertemplate=f"<b>{look.label}</b><br>{text} {unit}<extra></extra>",
+        hovertemplate=f"<b>{look.label}</b><br>{text} {unit[0]}<extra></extra>",
     )  # fmt: skip
     figure.add_annotation(
         x=name, y=max(base, base + value), yanchor="bottom", text=text, showarrow=False, yshift=2,

@@ -1,5 +1,7 @@
 """Every configuration of a search: step time against peak memory, with the front of the best trade-offs."""
 
+from typing import Any
+
 import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
@@ -12,7 +14,6 @@ from sim.tuner.tune import Tuned
 from sim.units import THIN_SPACE
 
 Ints = NDArray[np.int64]
-MAX_POINTS = 5_000
 GROUPS = (
     ("pp 1", 1, 1, "forward", "circle"),
     ("pp 2–4", 2, 4, "weight", "square"),
@@ -22,11 +23,12 @@ GROUPS = (
 """Legend text, pp from, to, colour, symbol: the symbol tells the groups apart without colour."""
 
 
-def front(tuned: Tuned, theme: Theme = "light") -> go.Figure:
+def front(tuned: Tuned, theme: Theme = "light", max_points: int = 5_000, webgl: bool = True) -> go.Figure:
     """Return step time against allocated peak memory of all scored configurations.
 
-    At most 5,000 points, thinned evenly; configurations that do not fit are grey. The line is the front:
-    nothing that fits is both faster and smaller. The axes show what fits; a double click shows everything.
+    At most `max_points` points, thinned evenly; configurations that do not fit are grey. The line is the
+    front: nothing that fits is both faster and smaller. The axes show what fits; a double click shows
+    everything. webgl: False draws vector points, which print well and need no graphics driver.
     """
     scores, space = tuned.scores, tuned.space
     fits = np.flatnonzero((space.allowed & scores.fits).ravel())
@@ -34,16 +36,19 @@ def front(tuned: Tuned, theme: Theme = "light") -> go.Figure:
     time, memory = scores.step_time_s.ravel(), scores.peak_memory_bytes.ravel()
     best = tuned.best.step
     units = time_unit(best.step_time_s), byte_unit(best.cluster.memory_bytes)
-    figure = frame(theme, HEIGHT + 120, f"peak allocated memory ({units[1].name})", f"step time ({units[0].name}), log scale")
-    share = min(1.0, MAX_POINTS / max(1, len(fits) + len(misfits)))
+    figure = frame(
+        theme, HEIGHT + 120, f"peak allocated memory ({units[1].name})", f"step time ({units[0].name}), log scale"
+    )
+    share = min(1.0, max_points / max(1, len(fits) + len(misfits)))
+    add = figure.add_scattergl if webgl else figure.add_scatter
     name = f"does not fit ({len(misfits):,})".replace(",", THIN_SPACE)
-    _points(figure, tuned, _thinned(misfits, share), units, (name, "other", "x-thin"), theme)
+    add(**_points(tuned, _thinned(misfits, share), units, (name, "other", "x-thin"), theme))
     chosen = _thinned(fits, share)
     pp = np.broadcast_to(space.rows["pp"][:, None, None, None], space.allowed.shape).ravel()
     for text, low, high, shade, symbol in GROUPS:
         part = chosen[(pp[chosen] >= low) & (pp[chosen] <= high)]
         if len(part):
-            _points(figure, tuned, part, units, (text, shade, symbol), theme)
+            add(**_points(tuned, part, units, (text, shade, symbol), theme))
     edge = pareto(memory[fits], time[fits])
     figure.add_scatter(
         x=memory[fits][edge] / units[1].scale, y=time[fits][edge] / units[0].scale, name="front", hoverinfo="skip",
@@ -67,16 +72,16 @@ def _thinned(indices: Ints, share: float) -> Ints:
 
 
 def _points(
-    figure: go.Figure, tuned: Tuned, flat: Ints, units: tuple[Unit, Unit], look: tuple[str, str, str], theme: Theme
-) -> None:
-    """Add one group of configurations, each with its plan in the hover."""
+    tuned: Tuned, flat: Ints, units: tuple[Unit, Unit], look: tuple[str, str, str], theme: Theme
+) -> dict[str, Any]:
+    """Return the trace of one group of configurations, each with its plan in the hover."""
     space, (time, size) = tuned.space, units
     row, again, zero, parallel = np.unravel_index(flat, space.allowed.shape)
     columns = [space.rows[k][row] for k in ("tp", "pp", "virtual_stages", "dp", "micro_batch")]
     details = np.stack([*columns, space.zero[zero], space.sequence_parallel[parallel]], axis=1).astype(np.int32)
     name, shade, symbol = look
     style = {"symbol": symbol, "size": 5, "color": colour(shade, theme), "opacity": 0.75}
-    figure.add_scattergl(
+    return dict(
         x=tuned.scores.peak_memory_bytes.ravel()[flat] / size.scale,
         y=tuned.scores.step_time_s.ravel()[flat] / time.scale,
         mode="markers",

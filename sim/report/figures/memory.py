@@ -17,6 +17,7 @@ from sim.report.theme import (
     capacity_line,
     colour,
     frame,
+    legend_entry,
     marker,
     overflow_pattern,
     pattern,
@@ -45,10 +46,11 @@ def memory(step: Step, stage: int | None = None, theme: Theme = "light") -> go.F
         values = by_category[name]
         if not values.any():
             continue
+        legend_entry(figure, look, theme, name)
         figure.add_scatter(
             x=at_s / time.scale, y=values / size.scale, name=look.label, mode="lines", stackgroup="memory",
             line={"shape": "hv", "width": 0.5, "color": colour("edge", theme)},
-            fillcolor=colour(look.colour, theme), customdata=values / GIB,
+            fillcolor=colour(look.colour, theme), customdata=values / GIB, legendgroup=name, showlegend=False,
             hovertemplate=f"<b>{look.label}</b><br>%{{y:.3~r}} {size.name} (%{{customdata:.3~r}} GiB)"
             f"<br>from %{{x:.4~r}} {time.name} on<extra></extra>",
         )  # fmt: skip
@@ -65,9 +67,7 @@ def _curves(step: Step, held: MemoryTimeline) -> tuple[Floats, dict[str, Floats]
     at = held.at_ns[kept] - step.timeline.start.min()
     at_s = np.concatenate([[0.0], at * 1e-9, [step.step_time_s]])
     moving = {"activations": held.activations, "temporaries": held.temporaries}
-    curves = {
-        name: np.concatenate([[0.0], values[kept], values[kept[-1:]]]) for name, values in moving.items()
-    }
+    curves = {name: np.concatenate([[0.0], values[kept], values[kept[-1:]]]) for name, values in moving.items()}
     fixed = {name: np.full(len(at_s), float(held.fixed.get(name, 0.0))) for name in CATEGORIES if name not in moving}
     return at_s, fixed | curves
 
@@ -107,7 +107,9 @@ def memory_peaks(step: Step, theme: Theme = "light") -> go.Figure:
     peaks = np.array([m.peak_bytes for m in step.memory])
     device = np.asarray(device_memory(peaks, step.profile), dtype=np.float64)
     size = byte_unit(max(float(device.max()), step.cluster.memory_bytes))
-    figure = frame(theme, HEIGHT, "pipeline rank", f"memory at the rank's peak ({size.name})", barmode="stack", bargap=0.3)
+    figure = frame(
+        theme, HEIGHT, "pipeline rank", f"memory at the rank's peak ({size.name})", barmode="stack", bargap=0.3
+    )
     ranks = np.array([m.rank for m in step.memory])
     parts = [m.composition() for m in step.memory]
     for name, look in CATEGORIES.items():

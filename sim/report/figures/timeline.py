@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from sim.engine.step import Step
 from sim.report.figures.raster import raster
 from sim.report.numbers import Unit, time_unit
-from sim.report.theme import Look, Theme, colour, frame, marker, mixed
+from sim.report.theme import Look, Theme, colour, frame, legend_entry, marker, mixed
 from sim.schedules import Kind
 
 Ints = NDArray[np.int64]
@@ -129,7 +129,7 @@ def _bars(figure: go.Figure, shown: Shown, unit: Unit, theme: Theme) -> None:
             + f"<br>%{{customdata[0]:.4~r}}–%{{customdata[1]:.4~r}} {unit.name}"
             + f"<br>lasts %{{x:.3~r}} {unit.name}<extra></extra>",
         )
-    _legend_entry(figure, IDLE, theme)
+    legend_entry(figure, IDLE, theme)
     rows = np.arange(len(shown.ranks))
     figure.add_bar(
         orientation="h", x=np.full(len(rows), shown.total * scale), y=rows, width=0.85, showlegend=False,
@@ -145,8 +145,8 @@ def _raster(figure: go.Figure, shown: Shown, unit: Unit, theme: Theme) -> None:
     for kind in shown.kinds:
         code[shown.kind == kind] = len(colours) + shown.chunk[shown.kind == kind]
         colours += _shades(LOOKS[kind], shown.chunks, theme)
-        _legend_entry(figure, LOOKS[kind], theme)
-    _legend_entry(figure, IDLE, theme)
+        legend_entry(figure, LOOKS[kind], theme)
+    legend_entry(figure, IDLE, theme)
     cells = np.where(op < 0, 0, code[op]).astype(np.uint8)
     name = [Kind(k).name + (str(m) if m >= 0 else "") for k, m in zip(shown.kind, shown.microbatch, strict=True)]
     width = shown.total * 1e-9 / unit.scale / BINS
@@ -162,7 +162,3 @@ def _raster(figure: go.Figure, shown: Shown, unit: Unit, theme: Theme) -> None:
 def _steps(colours: list[str]) -> list[tuple[float, str]]:
     n = len(colours)
     return [(i / n, c) for k, c in enumerate(colours) for i in (k, k + 1)]
-
-
-def _legend_entry(figure: go.Figure, look: Look, theme: Theme) -> None:
-    figure.add_bar(x=[None], y=[None], name=look.label, marker=marker(look, theme), hoverinfo="skip")

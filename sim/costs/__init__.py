@@ -1,0 +1,1 @@
+"""Symbolic costs: algebra, kernels, collectives, layers, memory, stages; profiles that give the symbols numbers."""

@@ -1,0 +1,1 @@
+"""Sliders over the analytic path, for notebooks."""

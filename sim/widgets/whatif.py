@@ -1,0 +1,123 @@
+"""The what-if panel: sliders for a plan, its answer in one sentence, and the figures of the open tab."""
+
+from collections.abc import Callable
+from html import escape
+from typing import Any
+
+import ipywidgets as w
+import plotly.graph_objects as go
+
+from sim.engine.step import Step, simulate
+from sim.plans import HasStep
+from sim.report import figures
+from sim.report.text import answer
+from sim.specs import Cluster, InputError, Model, Plan
+from sim.specs.plan import Recompute
+from sim.specs.rules import divisors
+
+FIGURES: dict[str, Callable[[Step], go.Figure]] = {
+    "Timeline": figures.timeline,
+    "Memory": figures.memory_peaks,
+    "Memory over time": figures.memory,
+    "Breakdown": figures.breakdown,
+}
+RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "full")
+MAX_MICRO_BATCH = 64
+
+
+class WhatIf(w.HBox):
+    """Sliders on the left, answer and figures on the right.
+
+    An impossible setting stays in its control: the card names the reason and the nearest values that work, and
+    the figures keep the last possible plan. `step` is the step shown.
+    """
+
+    def __init__(self, model: Model, cluster: Cluster, plan: Plan) -> None:
+        self.model, self.cluster, self.plan = model, cluster, plan
+        self.step = simulate(model, cluster, plan)
+        self._controls = _controls(model, cluster, plan)
+        self._answer = w.HTML()
+        self._canvases = [go.FigureWidget(draw(self.step)) for draw in FIGURES.values()]
+        self._tabs = w.Tab(children=self._canvases, titles=list(FIGURES))
+        self._drawn = [self.step] * len(self._canvases)
+        left = w.VBox(list(self._controls.values()), layout=w.Layout(width="280px", flex="0 0 auto"))
+        super().__init__([left, w.VBox([self._answer, self._tabs], layout=w.Layout(flex="1 1 auto", min_width="0"))])
+        for control in self._controls.values():
+            control.observe(self._changed, names="value")
+        self._tabs.observe(lambda _: self._redraw(), names="selected_index")
+        self._say(None)
+
+    @property
+    def message(self) -> str:
+        """The answer, or the reason why the setting is impossible, as HTML."""
+        return str(self._answer.value)
+
+    def _changed(self, _: object) -> None:
+        try:
+            asked = self.plan.but(**{name: control.value for name, control in self._controls.items()})
+            self.step = simulate(self.model, self.cluster, asked)
+        except InputError as error:
+            self._say(error)
+            return
+        self.plan = asked
+        self._say(None)
+        self._redraw()
+
+    def _say(self, error: InputError | None) -> None:
+        if error is None:
+            self._answer.value = f"<p style='font-size:14px'>{escape(answer(self.step))}</p>"
+            return
+        name = error.path.removeprefix("plan.")
+        self._answer.value = (
+            f"<p style='font-size:14px'><b>Not possible:</b> {escape(name)} {escape(str(error.value))}; allowed: "
+            f"{escape(error.allowed)}. <i>The figures show the previous plan.</i></p>"
+        )
+
+    def _redraw(self) -> None:
+        """Draw the open tab again if it shows an older step."""
+        tab = self._tabs.selected_index or 0
+        if self._drawn[tab] is self.step:
+            return
+        fresh, canvas = list(FIGURES.values())[tab](self.step), self._canvases[tab]
+        with canvas.batch_update():
+            canvas.data = []
+            canvas.layout = fresh.layout
+            canvas.add_traces(fresh.data)
+        self._drawn[tab] = self.step
+
+
+def whatif(model: Model, cluster: Cluster, plan: Plan | HasStep) -> WhatIf:
+    """Return the what-if panel for a plan (or a ranked plan of a search) on a cluster.
+
+    Raises:
+        InputError: the plan to start from is not possible.
+    """
+    return WhatIf(model, cluster, plan if isinstance(plan, Plan) else plan.step.plan)
+
+
+def _controls(model: Model, cluster: Cluster, plan: Plan) -> dict[str, Any]:
+    """Return the controls by knob; each offers what could be legal and whatever the plan has."""
+    powers = [2**i for i in range(MAX_MICRO_BATCH.bit_length())]
+    meshes = divisors(cluster.gpus)
+    options = {
+        "tp": [d for d in meshes if d <= MAX_MICRO_BATCH],
+        "pp": [d for d in divisors(model.layers) if d <= cluster.gpus],
+        "virtual_stages": [d for d in divisors(model.layers) if d <= 16],
+        "micro_batch": powers,
+        "zero": [0, 1, 2, 3],
+        "recompute": list(RECOMPUTES),
+    }
+    sliders = {
+        knob: w.SelectionSlider(
+            options=sorted({*values, getattr(plan, knob)}, key=values.index if knob == "recompute" else None),
+            value=getattr(plan, knob),
+            description=knob.replace("_", " "),
+            style={"description_width": "96px"},
+            layout=w.Layout(width="270px"),
+        )
+        for knob, values in options.items()
+    }
+    batch = w.BoundedIntText(
+        plan.global_batch, min=1, max=10_000_000, description="global batch", style={"description_width": "96px"}
+    )
+    return sliders | {"global_batch": batch}
