@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sim import report as report
     from sim.engine.step import Step, simulate
     from sim.plans import emit
     from sim.report import figures as plot
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from sim.report.trace import save_trace
     from sim.specs import Cluster, InputError, Job, Links, Model, Plan
     from sim.specs.catalog import models
+    from sim.tuner.fixes import fixes
     from sim.tuner.tune import Tuned, tune
     from sim.widgets.whatif import whatif
 
@@ -29,6 +31,7 @@ _HOME = {
     "Step": "sim.engine.step",
     "Tuned": "sim.tuner.tune",
     "emit": "sim.plans",
+    "fixes": "sim.tuner.fixes",
     "models": "sim.specs.catalog",
     "save_html": "sim.report.html",
     "save_trace": "sim.report.trace",
@@ -36,6 +39,8 @@ _HOME = {
     "tune": "sim.tuner.tune",
     "whatif": "sim.widgets.whatif",
 }
+
+_PACKAGES = {"plot": "sim.report.figures", "report": "sim.report"}
 
 __all__ = [
     "Cluster",
@@ -47,8 +52,10 @@ __all__ = [
     "Step",
     "Tuned",
     "emit",
+    "fixes",
     "models",
     "plot",
+    "report",
     "save_html",
     "save_trace",
     "simulate",
@@ -58,8 +65,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "plot":
-        return import_module("sim.report.figures")
+    if name in _PACKAGES:
+        return import_module(_PACKAGES[name])
     if name not in _HOME:
         raise AttributeError(f"module 'sim' has no attribute {name!r}")
     return getattr(import_module(_HOME[name]), name)

@@ -41,3 +41,10 @@ def si(value: float, unit: str) -> str:
 def gigabytes(value: float) -> str:
     """Return a size in bytes as GB, so that sizes of one table compare at a glance."""
     return f"{digits3(value / GB)} GB"
+
+
+def percent(share: float) -> str:
+    """Return a fraction as a percentage, two significant digits above 0.1 %: `9.1 %`, `34 %` (no break)."""
+    value = 100 * share
+    decimals = 0 if abs(value) >= 9.95 else 1
+    return f"{value:.{decimals}f}\u00a0%"

@@ -8,8 +8,9 @@ import typer
 
 from sim.cli.output import console, print_json, step_data
 from sim.engine.step import Step, simulate
+from sim.report.text import answer
 from sim.specs import InputError, Job
-from sim.units import gigabytes, seconds
+from sim.units import percent, seconds
 
 
 class EngineName(StrEnum):
@@ -46,17 +47,12 @@ def simulate_command(
 
 
 def _print(step: Step) -> None:
-    low, high = step.step_time_interval_s
-    console.print(f"[bold]{seconds(step.step_time_s)}[/bold] a step ({seconds(low)} to {seconds(high)}, 80 %)")
+    console.print(f"[bold]{answer(step)}[/bold]", highlight=False)
     console.print(
-        f"MFU {step.mfu:.1%} (Megatron convention), HFU {step.hfu:.1%}, {step.tokens_per_s_per_gpu:.0f} tokens/s a GPU"
-    )
-    fullest = step.fullest
-    console.print(
-        f"rank {fullest.rank} peaks at {gigabytes(fullest.peak_bytes)} allocated, "
-        f"{gigabytes(step.device_memory_bytes)} on the device of {gigabytes(step.cluster.memory_bytes)}: "
-        f"fits {step.fits}"
+        f"MFU {percent(step.mfu)} (Megatron's convention), HFU {percent(step.hfu)}, "
+        f"{step.tokens_per_s_per_gpu:.0f} tokens/s a GPU; fits: {step.fits}",
+        highlight=False,
     )
     for name, value in step.breakdown_s.items():
         if value:
-            console.print(f"  {name:<10} {seconds(value):>10}  {value / step.step_time_s:6.1%}")
+            console.print(f"  {name:<10} {seconds(value):>10}  {percent(value / step.step_time_s):>7}")

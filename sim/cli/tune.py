@@ -1,5 +1,6 @@
 """`trainsim tune`: the best plans for a job, ranked and explained."""
 
+from math import inf
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,15 +11,18 @@ from rich.table import Table
 
 from sim.cli.output import console, plan_data, print_json, progress_console
 from sim.plans.files import save_jobs
+from sim.report.table import COLUMNS, formatted, ranking
+from sim.report.text import answer_tuned
 from sim.specs import InputError, Job
 from sim.tuner.tune import Tuned, tune
-from sim.units import gigabytes, seconds
+from sim.units import digits3
 
 
 def tune_command(
     job: Annotated[Path, typer.Argument(help="Job file (YAML or JSON) with model, cluster and tune (or plan).")],
     out: Annotated[Path | None, typer.Option(help="Folder for report.html and one job file per plan.")] = None,
     top: Annotated[int, typer.Option(min=1, max=100, help="Plans to list.")] = 10,
+    budget_s: Annotated[float, typer.Option(min=0, help="Confirm no further plan after this many seconds.")] = inf,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Search all plans for the job's devices and rank the best."""
@@ -35,6 +39,7 @@ def tune_command(
             loaded.tune.knobs if loaded.tune else None,
             loaded.tune.objective if loaded.tune else "step_time",
             top,
+            budget_s,
             lambda what, done, of: bar.update(task, description=what, completed=done, total=max(of, done + 1)),
         )
     if out:
@@ -80,40 +85,31 @@ def tuned_data(found: Tuned) -> dict[str, Any]:
     }
 
 
+SHOWN = [name for name in COLUMNS if name not in ("fits", "price")]
+"""Columns that fit a terminal of 80 characters; every ranked plan fits, and the price follows the time."""
+
+
 def _print(found: Tuned, out: Path | None) -> None:
     title = f"{found.model.name} on {found.cluster.gpus} x {found.cluster.device}, global batch {found.global_batch}"
     table = Table(title=title, box=box.SIMPLE, padding=(0, 1, 0, 0))
-    for heading in ("#", "plan", "memory", "step", "80 %", "MFU", "peak", "USD/1e9 tok"):
-        table.add_column(heading, justify="left" if heading in ("plan", "memory") else "right", no_wrap=True)
-    for n, ranked in enumerate(found.plans, 1):
-        step, plan = ranked.step, ranked.plan
-        low, high = step.step_time_interval_s
-        price = step.usd_per_1e9_tokens
-        table.add_row(
-            str(n),
-            f"tp{plan.tp} pp{plan.pp} v{plan.virtual_stages} dp{step.placed.dp} mb{plan.micro_batch}",
-            f"ZeRO-{plan.zero} {plan.recompute}{' sp' if plan.sequence_parallel else ''}",
-            seconds(step.step_time_s),
-            f"{low:.3g}-{high:.3g}",
-            f"{step.mfu:.1%}",
-            gigabytes(step.peak_memory_bytes),
-            "-" if price is None else f"{price:,.0f}",
-        )
+    for name in SHOWN:
+        heading = {"memory": "peak/capacity GB"}.get(name, COLUMNS[name][0])
+        table.add_column(heading, justify="left" if name == "recompute" else "right", no_wrap=True)
+    for row in ranking(found):
+        cells = formatted(row)
+        table.add_row(*(cells[name] for name in SHOWN))
     console.print(table)
-    for line in found.best.why:
-        console.print(f"  {line}")
-    base = found.baseline
-    if base:
-        p = base.plan
-        console.print(
-            f"textbook plan (tp {p.tp}, pp {p.pp}, ZeRO-{p.zero}, {p.recompute} recompute): "
-            f"{seconds(base.step_time_s)}; the best plan is {found.speedup:.2f}x as fast"
-        )
+    console.print(answer_tuned(found), highlight=False)
+    for line in found.best.why[1:]:
+        console.print(f"  {line}", highlight=False)
+    price = found.best.step.usd_per_1e9_tokens
+    if price is not None:
+        console.print(f"  {digits3(price)} USD per 1e9 tokens", highlight=False)
     rate = found.evaluated / max(found.seconds["score"], 1e-9)
     proof = "certified" if found.certified else "not certified"
     console.print(
-        f"{found.evaluated} plans scored ({rate:,.0f}/s), {found.feasible} fit; {found.seconds['total']:.1f} s in all; "
-        f"optimum of the space {proof}"
+        f"\n{found.evaluated} plans scored ({rate:,.0f}/s), {found.feasible} fit; "
+        f"{found.seconds['total']:.1f} s in all; optimum of the space {proof}"
     )
     if out:
         console.print(f"report: {out / 'report.html'}", highlight=False, soft_wrap=True)

@@ -268,7 +268,9 @@ def exposed(timeline: Timeline, costs: Mapping[str, float], placed: PlacedPlan, 
         "optimizer": c[f"optimizer_{place}"],
         "other": c["tied_reduce"] if place != "middle" else 0.0,
     }
-    terms["bubble"] = timeline.makespan * 1e-9 - sum(terms.values())
+    terms["bubble"] = (timeline.makespan - int(timeline.busy()[rank])) * 1e-9 - pp_s
+    # What whole nanoseconds rounded off belongs to the largest term.
+    terms["compute"] += timeline.makespan * 1e-9 - sum(terms.values())
     return terms
 
 

@@ -1,5 +1,7 @@
 """Fewer points for a curve, with its extremes kept."""
 
+from itertools import pairwise
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -25,6 +27,6 @@ def decimate(values: NDArray[np.float64], points: int) -> Ints:
         return np.arange(n)
     edges = np.linspace(0, n, max(1, (points - 2) // 2) + 1).astype(np.int64)
     kept = [0, n - 1]
-    for a, b in zip(edges[:-1], edges[1:], strict=True):
+    for a, b in pairwise(edges.tolist()):
         kept += [a + int(np.argmin(values[a:b])), a + int(np.argmax(values[a:b]))]
     return np.unique(kept)

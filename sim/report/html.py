@@ -3,16 +3,18 @@
 import json
 from base64 import b64encode
 from hashlib import sha256
+from html import escape
 from importlib.resources import files
 from pathlib import Path
 
 from plotly.offline import get_plotlyjs
 
 from sim.engine.step import Step
-from sim.plans.files import job_data, write_atomically
+from sim.plans.files import job_data
 from sim.report import markup as m
 from sim.report import search, sections
 from sim.report.text import answer, answer_tuned
+from sim.specs.files import write_atomically
 from sim.tuner.tune import Tuned
 
 TOP_PLANS = 5
@@ -45,7 +47,7 @@ def page(result: Tuned | Step, command: str | None = None) -> str:
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n'
-        f"<title>{m.escaped(title)}</title>\n<style>{css}</style></head>\n"
+        f"<title>{escape(title)}</title>\n<style>{css}</style></head>\n"
         f"<body><main>\n{body}</main>\n" + "".join(f"<script>{s}</script>\n" for s in scripts) + "</body></html>\n"
     )
 
@@ -57,11 +59,13 @@ def _resource(name: str) -> str:
 def _header(title: str, sentence: str, step: Step) -> str:
     model, cluster = step.model, step.cluster
     facts = (
-        f"{model.parameters / 1e9:.3g} billion parameters, sequence {model.seq}, global batch {step.plan.global_batch}; "
-        f"{cluster.nodes} nodes of {cluster.gpus_per_node} × {cluster.hardware.title}"
+        f"{model.parameters / 1e9:.3g} billion parameters, sequence {model.seq}, "
+        f"global batch {step.plan.global_batch}; "
+        f"{cluster.nodes} {'node' if cluster.nodes == 1 else 'nodes'} of "
+        f"{cluster.gpus_per_node} × {cluster.hardware.title}"
     )
     return (
-        f"<header><h1>{m.escaped(title)}</h1>{m.paragraph(facts, 'facts')}{m.paragraph(sentence, 'answer')}"
+        f"<header><h1>{escape(title)}</h1>{m.paragraph(facts, 'facts')}{m.paragraph(sentence, 'answer')}"
         f"{sections.step_cards(step)}</header>\n"
     )
 
@@ -72,7 +76,11 @@ def _search(tuned: Tuned, command: str | None) -> tuple[str, str]:
     top = {f"plan {n}": r.step for n, r in enumerate(tuned.plans[:TOP_PLANS], 1)}
     top |= {"textbook": tuned.baseline} if tuned.baseline else {}
     job = job_data(tuned.model, tuned.cluster, best.plan)
-    job["tune"] = {"global_batch": tuned.global_batch, "objective": tuned.objective, "knobs": search.knobs(tuned)}
+    job["tune"] = {
+        "global_batch": tuned.global_batch,
+        "objective": tuned.objective,
+        "knobs": {k: list(v) for k, v in tuned.knobs.items()},
+    }
     del job["plan"]
     body = [
         _header(title, answer_tuned(tuned), best),

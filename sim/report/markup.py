@@ -1,8 +1,8 @@
-"""Pieces of the page. Every string passes through `escaped`; what returns here is finished HTML."""
+"""Pieces of the page. Every string passes through `escape`; what returns here is finished HTML."""
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from html import escape as escaped
+from html import escape
 from typing import Any
 
 import plotly.graph_objects as go
@@ -12,37 +12,37 @@ from sim.report.theme import Theme
 
 def section(title: str, *parts: str) -> str:
     """Return a titled section."""
-    return f"<section><h2>{escaped(title)}</h2>{''.join(parts)}</section>\n"
+    return f"<section><h2>{escape(title)}</h2>{''.join(parts)}</section>\n"
 
 
-def pair(left: str, right: str) -> str:
-    """Return two parts side by side where the window is wide enough."""
-    return f'<div class="pair"><div>{left}</div><div>{right}</div></div>'
+def pair(left: str, right: str, kind: str = "") -> str:
+    """Return two parts side by side where the window is wide enough; kind "text" needs less than figures."""
+    return f'<div class="pair {escape(kind)}"><div>{left}</div><div>{right}</div></div>'
 
 
 def heading(text: str) -> str:
     """Return a third-level heading."""
-    return f"<h3>{escaped(text)}</h3>"
+    return f"<h3>{escape(text)}</h3>"
 
 
 def paragraph(text: str, kind: str = "") -> str:
     """Return a paragraph of the CSS class `kind`."""
-    return f'<p class="{escaped(kind)}">{escaped(text)}</p>'
+    return f'<p class="{escape(kind)}">{escape(text)}</p>'
 
 
 def bullets(items: Iterable[str]) -> str:
     """Return a list."""
-    return "<ul>" + "".join(f"<li>{escaped(i)}</li>" for i in items) + "</ul>"
+    return "<ul>" + "".join(f"<li>{escape(i)}</li>" for i in items) + "</ul>"
 
 
 def folded(summary: str, inside: str) -> str:
     """Return a part that opens on a click (and in print)."""
-    return f"<details><summary>{escaped(summary)}</summary>{inside}</details>"
+    return f"<details><summary>{escape(summary)}</summary>{inside}</details>"
 
 
 def code(text: str) -> str:
     """Return preformatted text."""
-    return f"<pre><code>{escaped(text)}</code></pre>"
+    return f"<pre><code>{escape(text)}</code></pre>"
 
 
 def cards(items: Iterable[tuple[str, str, str]]) -> str:
@@ -50,8 +50,8 @@ def cards(items: Iterable[tuple[str, str, str]]) -> str:
     return (
         '<div class="cards">'
         + "".join(
-            f'<div class="card"><span class="label">{escaped(label)}</span>'
-            f'<span class="value">{escaped(value)}</span><span class="note">{escaped(note)}</span></div>'
+            f'<div class="card"><span class="label">{escape(label)}</span>'
+            f'<span class="value">{escape(value)}</span><span class="note">{escape(note)}</span></div>'
             for label, value, note in items
         )
         + "</div>"
@@ -59,14 +59,14 @@ def cards(items: Iterable[tuple[str, str, str]]) -> str:
 
 
 def table(headings: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table of (heading, explanation) columns; columns of numbers are set right by the script's CSS."""
+    """Return a table of (heading, explanation) columns."""
     return f"<table>{head(headings)}<tbody>{''.join(row(cells) for cells in rows)}</tbody></table>"
 
 
 def head(headings: Sequence[tuple[str, str]]) -> str:
     """Return a table's head; explanations appear as tooltips."""
     cells = (
-        f'<th scope="col">{f"""<abbr title="{escaped(why)}">{escaped(name)}</abbr>""" if why else escaped(name)}</th>'
+        f'<th scope="col">{f"""<abbr title="{escape(why)}">{escape(name)}</abbr>""" if why else escape(name)}</th>'
         for name, why in headings
     )
     return f"<thead><tr>{''.join(cells)}</tr></thead>"
@@ -74,7 +74,7 @@ def head(headings: Sequence[tuple[str, str]]) -> str:
 
 def row(cells: Iterable[str], kind: str = "") -> str:
     """Return one row of a table."""
-    return f'<tr class="{escaped(kind)}">' + "".join(f"<td>{escaped(c)}</td>" for c in cells) + "</tr>"
+    return f'<tr class="{escape(kind)}">' + "".join(f"<td>{escape(c)}</td>" for c in cells) + "</tr>"
 
 
 def figure(name: str, draw: Callable[[Theme], go.Figure], caption: str, data: str = "") -> str:
@@ -83,14 +83,14 @@ def figure(name: str, draw: Callable[[Theme], go.Figure], caption: str, data: st
     draw: makes the figure in a theme; the page keeps the light one and the values that differ in the dark one.
     data: finished HTML of the numbers behind it, folded.
     """
-    light, dark = (json.loads(draw(theme).to_json()) for theme in ("light", "dark"))  # type: ignore[arg-type]
+    light, dark = (json.loads(draw(theme).to_json()) for theme in ("light", "dark"))
     height = int(light["layout"]["height"])
     held = script_json({"figure": light, "dark": differences(light, dark)})
     return (
-        f'<figure><div class="plot" id="{escaped(name)}" style="height:{height}px" role="img" '
-        f'aria-label="{escaped(caption)}"></div>'
-        f'<script type="application/json" data-plot="{escaped(name)}">{held}</script>'
-        f"<figcaption>{escaped(caption)}</figcaption></figure>" + (folded("Data", data) if data else "")
+        f'<figure><div class="plot" id="{escape(name)}" style="height:{height}px" role="img" '
+        f'aria-label="{escape(caption)}"></div>'
+        f'<script type="application/json" data-plot="{escape(name)}">{held}</script>'
+        f"<figcaption>{escape(caption)}</figcaption></figure>" + (folded("Data", data) if data else "")
     )
 
 

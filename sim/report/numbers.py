@@ -50,11 +50,9 @@ def bytes_interval(value: float, interval: tuple[float, float]) -> str:
     return f"{unit.text(value)} ({unit.interval(*interval)})"
 
 
-def percent(share: float) -> str:
-    """Return a fraction as a percentage, two significant digits above 0.1 %: `9.1 %`, `34 %`."""
-    value = 100 * share
-    decimals = 0 if abs(value) >= 9.95 else 1
-    return f"{value:.{decimals}f} %"
+def signed(value: float, decimals: int) -> str:
+    """Return a number with its sign, a true minus: `−3.10`, `+0.25`."""
+    return ("−" if value < 0 else "+") + f"{abs(value):.{decimals}f}"
 
 
 def shorten(text: str, limit: int = 40) -> str:

@@ -1,7 +1,8 @@
 "use strict";
 (() => {
-  const wide = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d"],
-    toImageButtonOptions: { format: "svg" } };
+  // Plotly's own set of buttons has one that uploads the chart.
+  const options = { responsive: true, displaylogo: false, plotlyServerURL: "", toImageButtonOptions: { format: "svg" },
+    modeBarButtons: [["toImage"], ["zoom2d", "pan2d"], ["zoomIn2d", "zoomOut2d", "autoScale2d", "resetScale2d"]] };
   const scheme = window.matchMedia("(prefers-color-scheme: dark)");
   const plots = [...document.querySelectorAll("script[data-plot]")].map((held) => {
     const { figure, dark } = JSON.parse(held.textContent);
@@ -20,23 +21,14 @@
   function draw(dark, width) {
     for (const plot of plots) {
       const { data, layout } = structuredClone(dark ? plot.dark : plot.light);
-      Plotly.react(plot.element, data, { ...layout, ...(width ? { width } : { autosize: true }) }, wide);
+      Plotly.react(plot.element, data, { ...layout, ...(width ? { width } : { autosize: true }) }, options);
     }
   }
 
   draw(scheme.matches);
   scheme.addEventListener("change", () => draw(scheme.matches));
 
-  // Paper is white and narrow; what is folded on the screen is printed.
-  const folded = [...document.querySelectorAll("details.print, .ranking details")];
-  let opened = [];
-  window.addEventListener("beforeprint", () => {
-    opened = folded.filter((part) => !part.open);
-    opened.forEach((part) => { part.open = true; });
-    draw(false, 990);
-  });
-  window.addEventListener("afterprint", () => {
-    opened.forEach((part) => { part.open = false; });
-    draw(scheme.matches);
-  });
+  // Paper is white, and as narrow as page.css makes it.
+  window.addEventListener("beforeprint", () => draw(false, 700));
+  window.addEventListener("afterprint", () => draw(scheme.matches));
 })();

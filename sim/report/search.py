@@ -1,16 +1,13 @@
 """The parts of the page that only a search has: ranking, margins, front, what was left out."""
 
-import numpy as np
-
 from sim.engine.step import Step
 from sim.report import figures
 from sim.report import markup as m
-from sim.report.numbers import percent, seconds_interval, time_unit
+from sim.report.numbers import seconds_interval, time_unit
 from sim.report.table import COLUMNS, formatted, ranking
 from sim.report.text import gain, plan_words
-from sim.tuner.space import build_space, default_knobs
 from sim.tuner.tune import Tuned
-from sim.units import THIN_SPACE, digits3, seconds
+from sim.units import THIN_SPACE, digits3, percent, seconds
 
 PAGE_POINTS = 2_000
 """Configurations drawn on the page, as vectors: WebGL would need code evaluation and prints badly."""
@@ -74,8 +71,9 @@ def front_section(tuned: Tuned) -> str:
     """Return all configurations with the front."""
     next_ = f" The next plan takes {gain(tuned.plans[1].step, tuned.best.step)}." if len(tuned.plans) > 1 else ""
     caption = (
-        f"{_count(tuned.feasible)} of {_count(tuned.evaluated)} configurations fit; each point is one. Nothing that fits "
-        f"is both faster and smaller than the front.{next_} Axes show what fits; a double click shows everything."
+        f"{_count(tuned.feasible)} of {_count(tuned.evaluated)} configurations fit; each point is one. "
+        f"Nothing that fits is both faster and smaller than the front.{next_} "
+        "Axes show what fits; a double click shows everything."
     )
     return m.section(
         "Time against memory", m.figure("front", lambda t: figures.front(tuned, t, PAGE_POINTS, webgl=False), caption)
@@ -103,22 +101,9 @@ def search_section(tuned: Tuned) -> str:
         ["gap to the best possible", percent(tuned.gap)],
     ]
     went = m.table([("search", ""), ("", "")], facts)
-    return m.section("What was searched", m.pair(m.heading("Left out") + left_out, m.heading("How it went") + went))
-
-
-def knobs(tuned: Tuned) -> dict[str, list[int | bool | str]]:
-    """Return the knob values that give the same space again; empty where all are the usual ones."""
-    usual = build_space(tuned.model, tuned.cluster, tuned.global_batch)
-    names = {0: "none", 1: "selective", 2: "full"}
-    found: dict[str, list[int | bool | str]] = {}
-    for knob in default_knobs(tuned.model, tuned.cluster):
-        mine, theirs = (
-            np.unique(s.rows[knob] if knob in s.rows else getattr(s, knob)).tolist() for s in (tuned.space, usual)
-        )
-        if mine != theirs:
-            convert = {"recompute": names.__getitem__, "sequence_parallel": bool}.get(knob, int)
-            found[knob] = [convert(v) for v in mine]  # type: ignore[operator]
-    return found
+    return m.section(
+        "What was searched", m.pair(m.heading("Left out") + left_out, m.heading("How it went") + went, "text")
+    )
 
 
 def _count(number: int) -> str:

@@ -1,22 +1,17 @@
 """The parts of the page that a step and a search share."""
 
-from dataclasses import fields
-from itertools import chain
-
 import numpy as np
 
-from sim.engine.memory import CATEGORIES
 from sim.engine.step import Step, device_memory
 from sim.report import figures
 from sim.report import markup as m
-from sim.report.fixes import fixes
-from sim.report.numbers import byte_unit, percent, seconds_interval, time_unit
-from sim.report.text import answer, device_memory_interval, memory_verdict, overflow, time_and_idle
+from sim.report.numbers import byte_unit, signed, time_unit
+from sim.report.text import device_memory_interval, memory_verdict, overflow, time_and_idle
 from sim.report.theme import CATEGORIES as LOOKS
 from sim.report.theme import TERMS
-from sim.units import digits3
+from sim.tuner.fixes import fixes
+from sim.units import digits3, percent, seconds
 
-FITS = {"yes": "yes", "close": "close", "no": "no"}
 MAX_RANKS_LISTED = 64
 
 
@@ -34,16 +29,26 @@ def step_cards(step: Step) -> str:
     return m.cards(
         [
             ("Step time", time.text(step.step_time_s), f"80 % interval {time.interval(fast, slow)} {time.name}"),
-            ("Model FLOP utilisation (MFU)", percent(step.mfu),
-             f"{100 * low:.0f}–{100 * high:.0f} %, Megatron's convention"),
-            ("Peak memory / capacity", f"{digits3(step.peak_memory_bytes / size.scale)} / {size.text(step.cluster.memory_bytes)}",
-             f"{device} with reserve and context"),
-            ("USD per 1e9 tokens", "not known" if price is None else digits3(price),
-             rate + ("" if scale is None else f", {digits3(scale * fast)}–{digits3(scale * slow)}")
-             + (f", price of {date}" if date and price is not None else "")),
+            (
+                "Model FLOP utilisation (MFU)",
+                percent(step.mfu),
+                f"{100 * low:.0f}–{100 * high:.0f} %, Megatron's convention",
+            ),
+            (
+                "Peak memory / capacity",
+                f"{digits3(step.peak_memory_bytes / size.scale)} / {size.text(step.cluster.memory_bytes)}",
+                f"{device} with reserve and context",
+            ),
+            (
+                "USD per 1e9 tokens",
+                "not known" if price is None else digits3(price),
+                rate
+                + ("" if scale is None else f", {digits3(scale * fast)}–{digits3(scale * slow)}")
+                + (f"; price: {date}" if date and price is not None else ""),
+            ),
             ("Fits", step.fits, _fits_note(step)),
         ]
-    )  # fmt: skip
+    )
 
 
 def _fits_note(step: Step) -> str:
@@ -60,25 +65,43 @@ def timeline_section(step: Step) -> str:
     plan = step.plan
     ranks = f"{min(16, plan.pp)} of {plan.pp} ranks shown" if plan.pp > 16 else f"{plan.pp} pipeline ranks"
     caption = (
-        f"{time_and_idle(step)}. {ranks if plan.pp > 1 else 'One pipeline rank'}, {step.placed.microbatches} "
-        f"microbatches, schedule {plan.schedule}; message latency is inside the gaps between operations."
+        f"{time_and_idle(step)}. {ranks}, schedule {plan.schedule}, {step.placed.microbatches} microbatches; message "
+        "latency is inside the gaps between operations."
+        if plan.pp > 1
+        else f"{time_and_idle(step)}; {step.placed.microbatches} microbatches one after the other."
     )
-    return m.section("The step over time", m.figure("timeline", lambda t: figures.timeline(step, theme=t), caption))
+    drawn = m.figure("timeline", lambda t: figures.timeline(step, theme=t), caption)
+    beginning = figures.opening(step)
+    if beginning is None:
+        return m.section("The step over time", drawn)
+    words = (
+        "Too many operations for bars: each point of the picture shows the operation that holds most of it, so "
+        "short forwards hide behind long backwards. The beginning at full detail:"
+    )
+    rows, window = beginning
+    first = m.figure(
+        "opening",
+        lambda t: figures.timeline(step, rows, t, window),
+        f"The first {seconds(window[1])} of the step, a bar per operation; {rows} of {step.plan.pp} ranks.",
+    )
+    return m.section("The step over time", drawn, m.paragraph(words, "words"), first)
 
 
 def memory_section(step: Step) -> str:
     """Return every rank's peak, the fullest rank over time, and what would help where it does not fit."""
     peaks = m.figure(
-        "peaks", lambda t: figures.memory_peaks(step, t),
+        "peaks",
+        lambda t: figures.memory_peaks(step, t),
         f"Peak of every pipeline rank; whiskers are 80 % intervals of device memory: {memory_verdict(step)}.",
         _peak_table(step),
-    )  # fmt: skip
+    )
     held = step.fullest
-    at = seconds_interval(held.at_ns[held.peak_index] * 1e-9, (0, 0)).split(" (")[0]
+    at = seconds((int(held.at_ns[held.peak_index]) - int(step.timeline.start.min())) * 1e-9)
     curve = m.figure(
-        "memory", lambda t: figures.memory(step, theme=t),
+        "memory",
+        lambda t: figures.memory(step, theme=t),
         f"The fullest rank, {held.rank}, over the step; its peak is first reached at {at}.",
-    )  # fmt: skip
+    )
     return m.section("Memory", m.pair(peaks, curve), "" if step.fits == "yes" else _fixes(step))
 
 
@@ -86,12 +109,15 @@ def _peak_table(step: Step) -> str:
     size = byte_unit(step.cluster.memory_bytes)
     parts = [p.composition() for p in step.memory[:MAX_RANKS_LISTED]]
     names = [n for n in LOOKS if any(p[n] for p in parts)]
-    assert set(names) <= set(CATEGORIES)
     rows = [
-        [str(h.rank), *(digits3(p[n] / size.scale) for n in names), digits3(h.peak_bytes / size.scale),
-         digits3(float(np.asarray(device_memory(h.peak_bytes, step.profile))) / size.scale)]
+        [
+            str(h.rank),
+            *(digits3(p[n] / size.scale) for n in names),
+            digits3(h.peak_bytes / size.scale),
+            digits3(float(np.asarray(device_memory(h.peak_bytes, step.profile))) / size.scale),
+        ]
         for h, p in zip(step.memory, parts, strict=False)
-    ]  # fmt: skip
+    ]
     heads = [("rank", "pipeline rank"), *((LOOKS[n].label, "") for n in names)]
     return m.table([*heads, (f"allocated, {size.name}", ""), ("device", "with reserve and context")], rows)
 
@@ -102,17 +128,20 @@ def _fixes(step: Step) -> str:
     if not found:
         return m.paragraph("No single change of this plan saves memory.")
     size = byte_unit(step.cluster.memory_bytes)
-    rows = [
-        [f.change, "−" + size.text(f.saved_bytes), f"{100 * f.slower:+.1f} %".replace("-", "−"), f.step.fits]
-        for f in found
-    ]
+    rows = [[f.change, "−" + size.text(f.saved_bytes), f"{signed(100 * f.slower, 1)} %", f.step.fits] for f in found]
     heads = [
         ("change", ""),
         ("memory", "device memory of the fullest rank"),
         ("time", "of the step"),
         ("then fits", ""),
     ]
-    return m.heading("What would make it fit, one change at a time") + m.table(heads, rows)
+    enough = any(f.step.fits == "yes" for f in found)
+    more = (
+        ""
+        if enough
+        else m.paragraph("None of them is enough alone: trainsim tune searches their combinations.", "words")
+    )
+    return m.heading("Single changes that save memory") + m.table(heads, rows) + more
 
 
 def breakdown_section(steps: dict[str, Step], title: str) -> str:
@@ -147,36 +176,36 @@ def certainty_section(step: Step) -> str:
     profile = step.profile
     low, high = profile.interval80(1.0)
     fit = "an estimate scaled from " + str(profile.base) if profile.estimate else "fitted to public measurements"
+    parts = {
+        "kernels": profile.kernel_sigma_log,
+        "carrying figures over from another device": profile.scaling_sigma_log,
+        "one run against another": profile.run_sigma_log,
+    }
     words = (
-        f"Profile {profile.name} ({profile.date}) is {fit}. The 80 % interval of a step time runs from {100 * (low - 1):+.0f} % "
-        f"to {100 * (high - 1):+.0f} %: kernels {percent(profile.kernel_sigma_log)}, carrying figures over from another "
-        f"device {percent(profile.scaling_sigma_log)}, one run against another {percent(profile.run_sigma_log)} (standard "
-        "deviations of log time, added in quadrature)."
-    ).replace("-", "−", 1)
+        f"Profile {profile.name} ({profile.date}) is {fit}. The 80 % interval of a step time runs from "
+        f"{signed(100 * (low - 1), 0)} % to {signed(100 * (high - 1), 0)} %: "
+        + ", ".join(f"{name} {percent(sigma)}" for name, sigma in parts.items())
+        + " (standard deviations of log time, added in quadrature)."
+    )
     heads = [
-        ("kernel", ""), ("direction", ""), ("status", "fitted: to measurements; scaled: from another device; datasheet"),
-        ("held out", "measurements kept from the fit"), ("MAPE", "mean absolute error of held-out measurements, percent"),
-        ("p90", "90 % of held-out errors are below, percent"), ("bias", "mean signed error, percent"),
+        ("kernel", ""),
+        ("direction", ""),
+        ("status", "fitted: to measurements; scaled: from another device; datasheet"),
+        ("held out", "measurements kept from the fit"),
+        ("MAPE", "mean absolute error of held-out measurements, percent"),
+        ("p90", "90 % of held-out errors are below, percent"),
+        ("bias", "mean signed error, percent"),
         ("90 % coverage", "share of measurements inside the 90 % interval"),
-    ]  # fmt: skip
+    ]
     rows = []
     for model in profile.models:
         error = model.cross_validation
-        numbers = ["–"] * 4 if error is None else [
-            f"{error.mape:.1f}", f"{error.p90:.1f}", f"{error.bias:+.1f}".replace("-", "−"), percent(error.coverage90)
-        ]  # fmt: skip
+        numbers = (
+            ["–"] * 4
+            if error is None
+            else [f"{error.mape:.1f}", f"{error.p90:.1f}", signed(error.bias, 1), percent(error.coverage90)]
+        )
         rows.append([model.op, model.direction, model.status, str(model.n_test), *numbers])
     errors = m.heading("Errors of the kernel models, %") + m.table(heads, rows)
     assumed = m.heading("Assumptions") + m.bullets(step.assumptions)
-    return m.section("How sure", m.paragraph(words, "words"), m.pair(errors, assumed))
-
-
-def plan_text(step: Step) -> str:
-    """Return a plan's stated and derived values in one line."""
-    named = {f.name: getattr(step.plan, f.name) for f in fields(step.plan) if f.name not in ("assumptions", "dp")}
-    return ", ".join(f"{k} {v}" for k, v in chain([("dp", step.placed.dp)], named.items()))
-
-
-def summary(step: Step) -> str:
-    """Return the sentence under the title."""
-    return answer(step)
+    return m.section("How sure", m.paragraph(words, "words"), m.pair(errors, assumed, "text"))

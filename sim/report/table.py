@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any, Literal, TypedDict
 
-from sim.report.numbers import percent, seconds_interval
+from sim.report.numbers import seconds_interval
 from sim.tuner.tune import RankedPlan, Tuned
-from sim.units import GB, digits3
+from sim.units import GB, digits3, percent
 
 
 class Row(TypedDict):

@@ -1,10 +1,10 @@
 """The answer in one sentence: the first thing on a page, and the text alternative of its figures."""
 
 from sim.engine.step import Step, memory_sigma
-from sim.report.numbers import bytes_interval, byte_unit, percent, seconds_interval
+from sim.report.numbers import byte_unit, bytes_interval, seconds_interval
 from sim.specs import Plan
 from sim.tuner.tune import Tuned
-from sim.units import THIN_SPACE
+from sim.units import THIN_SPACE, percent
 
 
 def answer(step: Step) -> str:
@@ -66,7 +66,8 @@ def answer_tuned(tuned: Tuned) -> str:
 def gain(step: Step, best: Step) -> str:
     """Return how much longer `step` takes than `best`: `13 % longer`."""
     change = step.step_time_s / best.step_time_s - 1
-    return f"{percent(abs(change))} {'longer' if change >= 0 else 'less'}"
+    size = percent(abs(change)) if abs(change) >= 5e-4 else "less than 0.1\u00a0%"
+    return f"{size} {'longer' if change >= 0 else 'less'}"
 
 
 def plan_words(plan: Plan, dp: int) -> str:

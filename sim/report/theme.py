@@ -66,13 +66,13 @@ CATEGORIES: Mapping[str, Look] = {
     "parameters": Look("forward", "", "parameters"),
     "gradients": Look("weight", "", "gradients"),
     "optimizer": Look("optimizer", "", "optimizer state"),
-    "communication": Look("communication", "", "communication buffers"),
+    "communication": Look("communication", "", "communication"),
     "activations": Look("backward", "", "activations"),
     "temporaries": Look("recompute", "", "temporaries"),
 }
 """Categories of memory, those that stay first, so that the moving ones are drawn on top."""
 
-OUTSIDE = Look("other", "|", "reserve and context")
+OUTSIDE = Look("other", "|", "reserve, context")
 """Device memory that is in no tensor: the allocator's reserve, communicators, the context."""
 
 
@@ -157,9 +157,22 @@ def legend_entry(figure: go.Figure, look: Look, theme: Theme, group: str | None 
 
 
 def overflow_pattern(theme: Theme) -> dict[str, Any]:
-    """Return the hatch of what lies over the capacity."""
-    over = colour("over", theme)
-    return {"shape": "x", "bgcolor": TRANSPARENT, "fgcolor": over, "size": 6, "solidity": 0.3}
+    """Return the hatch of what lies over the capacity; it veils what is below, so that it stands out."""
+    red, green, blue = bytes.fromhex(colour("page", theme)[1:])
+    veil = f"rgba({red},{green},{blue},0.5)"
+    return {"shape": "x", "bgcolor": veil, "fgcolor": colour("over", theme), "size": 7, "solidity": 0.35}
+
+
+def whiskers(value: Any, low: Any, high: Any, theme: Theme) -> dict[str, Any]:
+    """Return the error bars of an 80 % interval, all in axis units."""
+    style = {"color": colour("text", theme), "thickness": 1.5, "width": 3}
+    return {"array": high - value, "arrayminus": value - low, **style}
+
+
+def label(text: str, theme: Theme, shade: str = "text") -> dict[str, Any]:
+    """Return an annotation's text that stays readable over bars and areas."""
+    back = colour("page", theme)
+    return {"text": text, "bgcolor": back, "opacity": 0.9, "borderpad": 1, "font": {"color": colour(shade, theme)}}
 
 
 def safe(text: str) -> str:
@@ -172,6 +185,6 @@ def capacity_line(figure: go.Figure, at: float, text: str, theme: Theme) -> None
     figure.add_hline(
         y=at,
         line={"color": colour("text", theme), "width": 1.5},
-        annotation={"text": text, "xanchor": "right", "yanchor": "bottom", "font": {"size": 12}},
+        annotation=label(text, theme) | {"xanchor": "right", "yanchor": "bottom", "yshift": 2},
         annotation_position="top right",
     )

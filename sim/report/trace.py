@@ -9,10 +9,10 @@ import numpy as np
 
 from sim.engine.memory import CATEGORIES
 from sim.engine.step import Step
-from sim.plans.files import write_atomically
 from sim.report.decimation import lasting
 from sim.report.text import answer
 from sim.schedules import Kind
+from sim.specs.files import write_atomically
 from sim.units import GB
 
 MAX_SLICES = 300_000

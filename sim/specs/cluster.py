@@ -1,5 +1,6 @@
 """The machines: which device, how many, and how they are wired."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Annotated
 
@@ -8,6 +9,7 @@ from pydantic import Field
 from sim.specs.catalog import device
 from sim.specs.device import Device
 from sim.specs.fields import DERIVED, real, spec, whole
+from sim.units import gigabytes, si
 
 
 @spec
@@ -20,6 +22,13 @@ class Links:
     intra_bytes_per_s: Annotated[float, real(1e6, 1e14, "B/s")] = DERIVED
     inter_bytes_per_s_per_node: Annotated[float, real(1e6, 1e14, "B/s")] = DERIVED
     latency_s: Annotated[float, real(0.0, 1.0, "s")] = DERIVED
+
+
+ASSUMED: dict[str, Callable[[float], str]] = {
+    "gpus_per_node": str,
+    "usd_per_gpu_hour": lambda usd: f"{usd:.2f} USD",
+    "memory_bytes": gigabytes,
+}
 
 
 @spec
@@ -55,12 +64,12 @@ class Cluster:
             "memory_bytes": found.memory_bytes.value,
         }
         assumed = [
-            f"cluster.{k} = {v:g} (the device's usual server)"
+            f"cluster.{k} = {ASSUMED[k](v)} (the device's usual server)"
             for k, v in usual.items()
             if getattr(self, k) is None and isinstance(v, int | float)
         ]
         assumed += [
-            f"cluster.links.{k} = {getattr(links, k):g} B/s (the device's usual server)"
+            f"cluster.links.{k} = {si(getattr(links, k), 'B/s')} (the device's usual server)"
             for k in ("intra_bytes_per_s", "inter_bytes_per_s_per_node")
             if getattr(given, k) is None
         ]

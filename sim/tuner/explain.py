@@ -6,7 +6,7 @@ from sim.costs.inputs import RECOMPUTE
 from sim.engine.step import Step
 from sim.tuner.score import Scores
 from sim.tuner.space import SWITCHES, Space
-from sim.units import gigabytes, seconds
+from sim.units import gigabytes, percent, seconds
 
 TERM_NAMES = {
     "compute": "computing",
@@ -17,6 +17,12 @@ TERM_NAMES = {
     "bubble": "idle in the pipeline",
     "optimizer": "the optimizer",
     "other": "the tied embedding's reduction",
+}
+WORDS = {
+    "virtual_stages": "number of virtual stages",
+    "micro_batch": "micro-batch",
+    "zero": "ZeRO stage",
+    "sequence_parallel": "setting of sequence parallelism",
 }
 WORTH_NAMING = 0.01
 
@@ -29,7 +35,7 @@ def explain(step: Step, space: Space, scores: Scores) -> tuple[str, ...]:
 def _time(step: Step) -> str:
     shares = {k: v / step.step_time_s for k, v in step.breakdown_s.items()}
     named = [
-        f"{share:.0%} {TERM_NAMES[k]}"
+        f"{percent(share)} {TERM_NAMES[k]}"
         for k, share in sorted(shares.items(), key=lambda i: -i[1])
         if share >= WORTH_NAMING
     ]
@@ -50,6 +56,7 @@ def _knobs(step: Step, space: Space, scores: Scores) -> list[str]:
     lines = []
     for knob in ("tp", "pp", "virtual_stages", "micro_batch", *SWITCHES):
         value = RECOMPUTE.index(plan.recompute) if knob == "recompute" else int(getattr(plan, knob))
+        words = WORDS.get(knob, knob)
         axis = _axis(knob, space)
         other = np.broadcast_to(axis != value, scores.step_time_s.shape) & space.allowed
         if not other.any():
@@ -57,11 +64,12 @@ def _knobs(step: Step, space: Space, scores: Scores) -> list[str]:
         fitting = np.where(other & scores.fits, scores.step_time_s, np.inf)
         at = np.unravel_index(int(fitting.argmin()), fitting.shape)
         if not np.isfinite(fitting[at]):
-            lines.append(f"no other {knob} fits the memory")
+            lines.append(f"no other {words} fits the memory")
             continue
         rival = space.plan(*(int(i) for i in at))
         change = fitting[at] / step.step_time_s - 1
-        lines.append(f"best with another {knob} ({_value(rival, knob)}): {change:+.1%} time")
+        sign = "+" if change >= 0 else "−"
+        lines.append(f"best with another {words} ({_value(rival, knob)}): {sign}{percent(abs(change))} time")
     return lines
 
 

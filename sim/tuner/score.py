@@ -1,7 +1,7 @@
 """Scoring of whole spaces on the compiled symbolic path."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +17,7 @@ from sim.engine.step import closed_form, device_memory, memory_sigma
 from sim.tuner.space import Space
 
 Floats = NDArray[np.float64]
-BLOCK_ROWS = 1_024
+BLOCK_ROWS = 2_048
 """Rows evaluated at once, so that intermediate arrays stay in the cache."""
 
 
@@ -52,7 +52,7 @@ def score(spaces: Sequence[tuple[Space, Profile]]) -> list[Scores]:
         axes = inputs.switch_values(
             np.array(switches[1])[:, None], np.array(switches[0])[:, None, None], np.array(switches[2])
         )
-        columns = _stack([_columns(*spaces[i], rows) for i, rows in members])
+        columns = _columns([(*spaces[i], rows) for i, rows in members])
         time, peak = _evaluate(function, columns, axes, shapes[members[0][0]][1:])
         at = 0
         for i, rows in members:
@@ -62,7 +62,7 @@ def score(spaces: Sequence[tuple[Space, Profile]]) -> list[Scores]:
 
 
 def _evaluate(
-    function: Compiled, columns: dict[str, Floats], axes: dict[str, Any], switches: Any
+    function: Compiled, columns: dict[str, Any], axes: dict[str, Any], switches: Any
 ) -> tuple[Floats, Floats]:
     """Return step time and peak memory of all rows, block by block on every core."""
     n = len(columns["tp"])
@@ -70,7 +70,8 @@ def _evaluate(
 
     def run(first: int) -> None:
         part = slice(first, first + BLOCK_ROWS)
-        out = function(axes | {k: v[part, None, None, None] for k, v in columns.items()})
+        rows = {k: v if isinstance(v, float) else v[part, None, None, None] for k, v in columns.items()}
+        out = function(axes | rows)
         time[part], peak[part] = out["step_time_s"], out["peak_memory_bytes"]
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -86,23 +87,25 @@ def _switches(space: Space) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(axis.tolist()) for axis in (space.recompute, space.zero, space.sequence_parallel))
 
 
-def _columns(space: Space, profile: Profile, rows: NDArray[np.int64]) -> dict[str, Floats]:
-    """Return every symbol but the switches as a column over the chosen rows."""
-    shape = {name: column[rows] for name, column in space.rows.items()}
-    scalars = inputs.model_values(space.model) | inputs.cluster_values(space.cluster, profile)
-    plan = {
-        "overlap_dp": 1.0,
-        "gradient_bytes": 4.0,
-        "microbatch_group_size": shape["pp"],
-        **inputs.group_values(shape["tp"], shape["pp"], shape["dp"], space.cluster.gpus_per_node),
+def _columns(members: Sequence[tuple[Space, Profile, NDArray[np.int64]]]) -> dict[str, Any]:
+    """Return every symbol but the switches: a column over all members' rows, or a number if it never varies."""
+    counts = [len(rows) for _, _, rows in members]
+    scalars = [_scalars(space, profile) for space, profile, _ in members]
+    columns: dict[str, Any] = {}
+    for name in scalars[0]:
+        values = np.array([each[name] for each in scalars])
+        columns[name] = float(values[0]) if (values == values[0]).all() else np.repeat(values, counts)
+    shape = {
+        name: np.concatenate([space.rows[name][rows] for space, _, rows in members]).astype(np.float64)
+        for name in members[0][0].rows
     }
-    merged: Mapping[str, Any] = scalars | plan | shape
-    return {k: np.broadcast_to(np.asarray(v, dtype=np.float64), len(rows)) for k, v in merged.items() if k != "dp"}
+    groups = inputs.group_values(shape["tp"], shape["pp"], shape["dp"], columns["gpus_per_node"])
+    return columns | shape | groups | {"microbatch_group_size": shape["pp"]}
 
 
-def _stack(members: list[dict[str, Floats]]) -> dict[str, Floats]:
-    """Return the members' columns one below the other; a symbol that never varies stays one row."""
-    return {k: np.concatenate([m[k] for m in members]) for k in members[0]}
+def _scalars(space: Space, profile: Profile) -> dict[str, float]:
+    fixed = {"overlap_dp": 1.0, "gradient_bytes": 4.0}
+    return inputs.model_values(space.model) | inputs.cluster_values(space.cluster, profile) | fixed
 
 
 def _fits(peak: Floats, space: Space, profile: Profile) -> NDArray[np.bool_]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from time import perf_counter
 from typing import Any
 
@@ -23,6 +24,8 @@ CLOSED_FORM_EXCESS = 0.01
 """How far the closed form may lie above the engine, as a fraction of the step (property-tested): every plan whose
 closed form is within it of the best confirmed time is confirmed too, so that the best plan is not missed."""
 
+MAX_CONFIRMED = 200
+
 
 @dataclass(frozen=True, eq=False)
 class RankedPlan:
@@ -42,13 +45,15 @@ class RankedPlan:
 class Tuned:
     """What the tuner found: ranked plans, the baseline, and how the search went.
 
-    evaluated: distinct configurations scored; excluded: the others by reason; seconds by part (compile, score,
-    confirm, total); gap: relative distance to the best possible over the enumerated space.
+    knobs: what was fixed or listed; evaluated: distinct configurations scored; excluded: the others by reason;
+    seconds by part (space, compile, score, confirm, total); gap: relative distance to the best possible over the
+    enumerated space.
     """
 
     model: Model
     cluster: Cluster
     global_batch: int
+    knobs: Mapping[str, Sequence[Any]]
     objective: Objective
     plans: tuple[RankedPlan, ...]
     baseline: Step | None
@@ -92,11 +97,13 @@ def tune(
     knobs: Mapping[str, Sequence[Any]] | None = None,
     objective: Objective = "step_time",
     top: int = 10,
+    budget_s: float = inf,
     progress: Callable[[str, int, int], None] = lambda stage, done, of: None,
 ) -> Tuned:
     """Return the best plans for `model` on all devices of `cluster`.
 
-    `knobs` fixes or lists values by name; `progress` is called with (what, done, of).
+    `knobs` fixes or lists values by name; after `budget_s` seconds no further plan is confirmed (the result then
+    says that it is not certified); `progress` is called with (what, done, of).
 
     Raises:
         InputError: no plan of the space is legal, or none fits the memory (the nearest miss is named).
@@ -116,7 +123,8 @@ def tune(
     scores = score([(space, profile)])[0]
     scored = perf_counter()
     order = _order(space, scores, objective)
-    steps, certified = _confirm(space, scores, order, objective, top, progress)
+    limits = Limits(top, begin + budget_s, objective == "memory_headroom")
+    steps, certified = _confirm(space, scores, order, limits, progress)
     ranked = [RankedPlan(s, explain(s, space, scores)) for s in steps[:top]]
     baseline = textbook(model, cluster, global_batch)
     done = perf_counter()
@@ -131,6 +139,7 @@ def tune(
         model,
         cluster,
         global_batch,
+        dict(knobs or {}),
         objective,
         tuple(ranked),
         baseline,
@@ -160,35 +169,44 @@ def _order(space: Space, scores: Scores, objective: Objective) -> NDArray[np.int
     return np.argsort(flat, kind="stable")[: int(feasible.sum())]
 
 
+@dataclass(frozen=True)
+class Limits:
+    """How many plans to confirm: at least `top`, at most `MAX_CONFIRMED`, none after the instant `until`."""
+
+    top: int
+    until: float
+    by_memory: bool
+
+
 def _confirm(
     space: Space,
     scores: Scores,
     order: NDArray[np.int64],
-    objective: Objective,
-    top: int,
+    limits: Limits,
     progress: Callable[[str, int, int], None],
 ) -> tuple[list[Step], bool]:
-    """Return confirmed steps, best first, and whether every plan that could win was confirmed."""
-    by_memory = objective == "memory_headroom"
+    """Return confirmed steps, best first, and whether every plan that could win was confirmed.
+
+    Plans come in the order of their closed forms, so that none can win once one is slower than the best
+    confirmed plan by more than the closed form may exceed the engine.
+    """
     closed = scores.step_time_s.ravel()
     steps: list[Step] = []
-    best = np.inf
-    limit = max(top, MAX_CONFIRMED)
+    best, certified = np.inf, True
     for n, flat in enumerate(order):
-        if n >= top and (by_memory or closed[flat] > best * (1 + CLOSED_FORM_EXCESS)):
+        if n >= limits.top and (limits.by_memory or closed[flat] > best * (1 + CLOSED_FORM_EXCESS)):
             break
-        if n == limit:
-            return _sorted(steps, by_memory), False
-        progress("confirming on the event engine", n, top)
+        if steps and (n >= max(limits.top, MAX_CONFIRMED) or perf_counter() > limits.until):
+            certified = False
+            break
+        progress("confirming on the event engine", n, limits.top)
         at = np.unravel_index(int(flat), scores.step_time_s.shape)
         step = simulate(space.model, space.cluster, space.plan(*(int(i) for i in at)), "events")
         steps.append(step)
         best = min(best, step.step_time_s)
-    return _sorted(steps, by_memory), True
 
+    def key(step: Step) -> tuple[float, float]:
+        by_time = (step.step_time_s, step.peak_memory_bytes)
+        return by_time[::-1] if limits.by_memory else by_time
 
-MAX_CONFIRMED = 200
-
-
-def _sorted(steps: list[Step], by_memory: bool) -> list[Step]:
-    return sorted(steps, key=lambda s: (s.peak_memory_bytes if by_memory else s.step_time_s, s.peak_memory_bytes))
+    return sorted(steps, key=key), certified

@@ -23,6 +23,8 @@ FIGURES: dict[str, Callable[[Step], go.Figure]] = {
 }
 RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "full")
 MAX_MICRO_BATCH = 64
+QUIET = {"showSendToCloud": False, "plotlyServerURL": "", "displaylogo": False}
+"""plotly.js would offer to upload the figure."""
 
 
 class WhatIf(w.HBox):
@@ -38,6 +40,8 @@ class WhatIf(w.HBox):
         self._controls = _controls(model, cluster, plan)
         self._answer = w.HTML()
         self._canvases = [go.FigureWidget(draw(self.step)) for draw in FIGURES.values()]
+        for canvas in self._canvases:
+            canvas._config = QUIET
         self._tabs = w.Tab(children=self._canvases, titles=list(FIGURES))
         self._drawn = [self.step] * len(self._canvases)
         left = w.VBox(list(self._controls.values()), layout=w.Layout(width="280px", flex="0 0 auto"))

@@ -35,8 +35,8 @@ def test_simulate_prints_the_contract(trainsim):
     data = json.loads(out)
     assert code == 0
     assert set(data) >= {
-        "step_time_s", "step_time_interval_s", "mfu", "mfu_convention", "hfu", "tokens_per_s_per_gpu", "bubble_fraction",
-        "bubble_over_ideal", "bubble_rank_span", "breakdown_s", "ranks", "fits", "assumptions",
+        "step_time_s", "step_time_interval_s", "mfu", "mfu_convention", "hfu", "tokens_per_s_per_gpu",
+        "bubble_fraction", "bubble_over_ideal", "bubble_rank_span", "breakdown_s", "ranks", "fits", "assumptions",
     }  # fmt: skip
     assert set(data["breakdown_s"]) == {
         "compute", "recompute", "tp", "dp", "pp", "cp", "ep", "offload", "bubble", "optimizer", "other",
@@ -80,7 +80,7 @@ def test_tune_prints_the_contract_and_leaves_runnable_plans(trainsim, tmp_path):
 def test_tune_table(trainsim):
     code, out, _ = trainsim("tune", JOBS / "llama3-70b-64xh100.yaml", "--top", 2)
     assert code == 0
-    assert "textbook plan" in out
+    assert "the textbook plan" in " ".join(out.split())
     assert "certified" in out
 
 

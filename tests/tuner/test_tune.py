@@ -105,4 +105,11 @@ def test_why_speaks_of_time_memory_and_every_knob(gpt3, h100s):
     assert "a step: " in why[0]
     assert "computing" in why[0]
     assert "rank " in why[1]
-    assert all(any(f"another {k} " in line for line in why) for k in ("tp", "pp", "zero", "recompute", "micro_batch"))
+    words = ("tp", "pp", "number of virtual stages", "ZeRO stage", "recompute", "micro-batch")
+    assert all(any(f"another {word} (" in line for line in why) for word in words)
+
+
+def test_out_of_budget_is_said(gpt3, h100s):
+    found = tune(gpt3, h100s, 128, budget_s=0)
+    assert len(found.plans) == 1
+    assert not found.certified

@@ -4,6 +4,6 @@ from sim.report.figures.breakdown import breakdown
 from sim.report.figures.difference import difference
 from sim.report.figures.front import front
 from sim.report.figures.memory import memory, memory_peaks
-from sim.report.figures.timeline import timeline
+from sim.report.figures.timeline import opening, timeline
 
-__all__ = ["breakdown", "difference", "front", "memory", "memory_peaks", "timeline"]
+__all__ = ["breakdown", "difference", "front", "memory", "memory_peaks", "opening", "timeline"]

@@ -6,8 +6,9 @@ import numpy as np
 import plotly.graph_objects as go
 
 from sim.engine.step import Step
-from sim.report.numbers import time_unit
-from sim.report.theme import HEIGHT, TERMS, Look, Theme, colour, frame, marker
+from sim.report.figures.breakdown import NOTHING
+from sim.report.numbers import signed, time_unit
+from sim.report.theme import HEIGHT, TERMS, Look, Theme, colour, frame, marker, whiskers
 
 TOTAL = Look("other", "|", "total")
 
@@ -19,7 +20,7 @@ def difference(step: Step, reference: Step, theme: Theme = "light") -> go.Figure
     share the same relative error.
     """
     change = {t: step.breakdown_s[t] - reference.breakdown_s[t] for t in TERMS}
-    change = {t: v for t, v in change.items() if v}
+    change = {t: v for t, v in change.items() if abs(v) > NOTHING * step.step_time_s}
     total = step.step_time_s - reference.step_time_s
     before = np.concatenate([[0.0], np.cumsum(list(change.values()))])
     largest = max(abs(total), *(abs(before)))
@@ -31,10 +32,8 @@ def difference(step: Step, reference: Step, theme: Theme = "light") -> go.Figure
         _bar(figure, _short(term), value / unit.scale, base / unit.scale, TERMS[term], shown, theme)
     _bar(figure, "total", total / unit.scale, 0.0, TOTAL, shown, theme)
     ends = sorted(total / f for f in (step.step_time_s / b for b in step.step_time_interval_s))
-    figure.data[-1].update(
-        error_y={"array": [(ends[1] - total) / unit.scale], "arrayminus": [(total - ends[0]) / unit.scale],
-                 "color": colour("text", theme), "thickness": 1.5, "width": 4},
-    )  # fmt: skip
+    error = whiskers(total / unit.scale, ends[0] / unit.scale, ends[1] / unit.scale, theme)
+    figure.data[-1].update(error_y={**error, "array": [error["array"]], "arrayminus": [error["arrayminus"]]})
     low, high = min(ends[0], before.min()) / unit.scale, max(ends[1], before.max(), 0.0) / unit.scale
     room = 0.14 * (high - low)
     figure.update_yaxes(range=[low - room, high + room], zeroline=True, zerolinecolor=colour("secondary", theme))
@@ -50,11 +49,21 @@ def _bar(
     figure: go.Figure, name: str, value: float, base: float, look: Look, unit: tuple[str, int], theme: Theme
 ) -> None:
     """Add one bar from `base` with its number above; unit: name and decimals."""
-    text = ("+" if value > 0 else "−") + f"{abs(value):.{unit[1]}f}"
+    text = signed(value, unit[1])
     figure.add_bar(
-        x=[name], y=[value], base=[base], name=look.label, marker=marker(look, theme), width=0.6,
+        x=[name],
+        y=[value],
+        base=[base],
+        name=look.label,
+        marker=marker(look, theme),
+        width=0.6,
         hovertemplate=f"<b>{look.label}</b><br>{text} {unit[0]}<extra></extra>",
-    )  # fmt: skip
+    )
     figure.add_annotation(
-        x=name, y=max(base, base + value), yanchor="bottom", text=text, showarrow=False, yshift=2,
-    )  # fmt: skip
+        x=name,
+        y=max(base, base + value),
+        yanchor="bottom",
+        text=text,
+        showarrow=False,
+        yshift=2,
+    )

@@ -1,5 +1,6 @@
 """Every configuration of a search: step time against peak memory, with the front of the best trade-offs."""
 
+from math import ceil, floor, log10
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,9 @@ from numpy.typing import NDArray
 from sim.costs.inputs import RECOMPUTE
 from sim.engine.step import memory_sigma
 from sim.report.numbers import Unit, byte_unit, time_unit
-from sim.report.theme import HEIGHT, Theme, colour, frame
+from sim.report.theme import HEIGHT, Theme, colour, frame, label
 from sim.tuner.tune import Tuned
-from sim.units import THIN_SPACE
+from sim.units import THIN_SPACE, digits3
 
 Ints = NDArray[np.int64]
 GROUPS = (
@@ -39,11 +40,11 @@ def front(tuned: Tuned, theme: Theme = "light", max_points: int = 5_000, webgl: 
     figure = frame(
         theme, HEIGHT + 120, f"peak allocated memory ({units[1].name})", f"step time ({units[0].name}), log scale"
     )
-    share = min(1.0, max_points / max(1, len(fits) + len(misfits)))
+    most = max(max_points - len(misfits), round(0.8 * max_points))
+    chosen = _thinned(fits, most)
     add = figure.add_scattergl if webgl else figure.add_scatter
     name = f"does not fit ({len(misfits):,})".replace(",", THIN_SPACE)
-    add(**_points(tuned, _thinned(misfits, share), units, (name, "other", "x-thin"), theme))
-    chosen = _thinned(fits, share)
+    add(**_points(tuned, _thinned(misfits, max_points - len(chosen)), units, (name, "other", "x-thin"), theme))
     pp = np.broadcast_to(space.rows["pp"][:, None, None, None], space.allowed.shape).ravel()
     for text, low, high, shade, symbol in GROUPS:
         part = chosen[(pp[chosen] >= low) & (pp[chosen] <= high)]
@@ -51,11 +52,15 @@ def front(tuned: Tuned, theme: Theme = "light", max_points: int = 5_000, webgl: 
             add(**_points(tuned, part, units, (text, shade, symbol), theme))
     edge = pareto(memory[fits], time[fits])
     figure.add_scatter(
-        x=memory[fits][edge] / units[1].scale, y=time[fits][edge] / units[0].scale, name="front", hoverinfo="skip",
-        mode="lines", line={"color": colour("text", theme), "width": 1.5, "shape": "hv"},
-    )  # fmt: skip
+        x=memory[fits][edge] / units[1].scale,
+        y=time[fits][edge] / units[0].scale,
+        name="front",
+        hoverinfo="skip",
+        mode="lines",
+        line={"color": colour("text", theme), "width": 1.5, "shape": "hv"},
+    )
     _marked(figure, tuned, units, theme)
-    _axes(figure, tuned, float(time[fits].max()), units)
+    _axes(figure, tuned, float(time[fits].max()), units, theme)
     return figure
 
 
@@ -66,9 +71,11 @@ def pareto(x: NDArray[np.float64], y: NDArray[np.float64]) -> Ints:
     return order[np.flatnonzero(np.diff(falling, prepend=np.inf) < 0)]
 
 
-def _thinned(indices: Ints, share: float) -> Ints:
-    count = int(len(indices) * share)
-    return indices[np.linspace(0, len(indices) - 1, count).round().astype(np.int64)] if count else indices[:0]
+def _thinned(indices: Ints, most: int) -> Ints:
+    """Return at most `most` of the indices, spread evenly."""
+    if len(indices) <= most:
+        return indices
+    return indices[np.linspace(0, len(indices) - 1, most).round().astype(np.int64)]
 
 
 def _points(
@@ -78,22 +85,30 @@ def _points(
     space, (time, size) = tuned.space, units
     row, again, zero, parallel = np.unravel_index(flat, space.allowed.shape)
     columns = [space.rows[k][row] for k in ("tp", "pp", "virtual_stages", "dp", "micro_batch")]
-    details = np.stack([*columns, space.zero[zero], space.sequence_parallel[parallel]], axis=1).astype(np.int32)
+    details = np.stack([*columns, space.zero[zero]], axis=1).astype(np.int32)
     name, shade, symbol = look
     style = {"symbol": symbol, "size": 5, "color": colour(shade, theme), "opacity": 0.75}
-    return dict(
-        x=tuned.scores.peak_memory_bytes.ravel()[flat] / size.scale,
-        y=tuned.scores.step_time_s.ravel()[flat] / time.scale,
-        mode="markers",
-        name=name,
-        customdata=details,
-        text=[RECOMPUTE[int(i)] for i in space.recompute[again]],
-        marker=style | ({"line": {"width": 1, "color": style["color"]}} if symbol.endswith("thin") else {}),
-        hovertemplate="<b>tp %{customdata[0]}, pp %{customdata[1]}, virtual stages %{customdata[2]}, dp %{customdata[3]}</b>"
-        "<br>micro-batch %{customdata[4]}, ZeRO-%{customdata[5]}"
-        "<br>recompute %{text}, sequence parallel %{customdata[6]}"
-        f"<br>%{{y:.3~r}} {time.name} a step<br>%{{x:.3~r}} {size.name} allocated<extra></extra>",
-    )
+    thin = {"line": {"width": 1, "color": style["color"]}} if symbol.endswith("thin") else {}
+    lines = [
+        "<b>tp %{customdata[0]}, pp %{customdata[1]}, virtual stages %{customdata[2]}, dp %{customdata[3]}</b>",
+        "micro-batch %{customdata[4]}, ZeRO-%{customdata[5]}",
+        "recompute %{text}",
+        f"%{{y:.3~r}} {time.name} a step",
+        f"%{{x:.3~r}} {size.name} allocated<extra></extra>",
+    ]
+    return {
+        "x": tuned.scores.peak_memory_bytes.ravel()[flat] / size.scale,
+        "y": tuned.scores.step_time_s.ravel()[flat] / time.scale,
+        "mode": "markers",
+        "name": name,
+        "customdata": details,
+        "text": [
+            f"{RECOMPUTE[int(i)]}, sequence parallel {'on' if on else 'off'}"
+            for i, on in zip(space.recompute[again], space.sequence_parallel[parallel], strict=True)
+        ],
+        "marker": style | thin,
+        "hovertemplate": "<br>".join(lines),
+    }
 
 
 def _marked(figure: go.Figure, tuned: Tuned, units: tuple[Unit, Unit], theme: Theme) -> None:
@@ -102,15 +117,23 @@ def _marked(figure: go.Figure, tuned: Tuned, units: tuple[Unit, Unit], theme: Th
         marks.append(("baseline", tuned.baseline, "diamond", "page", 11))
     for name, step, symbol, fill, size in marks:
         figure.add_scatter(
-            x=[step.peak_memory_bytes / units[1].scale], y=[step.step_time_s / units[0].scale], name=name, mode="markers",
-            marker={"symbol": symbol, "size": size, "color": colour(fill, theme),
-                    "line": {"width": 1.5, "color": colour("text", theme)}},
+            x=[step.peak_memory_bytes / units[1].scale],
+            y=[step.step_time_s / units[0].scale],
+            name=name,
+            mode="markers",
+            marker={
+                "symbol": symbol,
+                "size": size,
+                "color": colour(fill, theme),
+                "line": {"width": 1.5, "color": colour("text", theme)},
+            },
             hovertemplate=f"<b>{name}</b>: tp {step.plan.tp}, pp {step.plan.pp}, dp {step.placed.dp}"
-            f"<br>{units[0].text(step.step_time_s)} a step<br>{units[1].text(step.peak_memory_bytes)} allocated<extra></extra>",
-        )  # fmt: skip
+            f"<br>{units[0].text(step.step_time_s)} a step"
+            f"<br>{units[1].text(step.peak_memory_bytes)} allocated<extra></extra>",
+        )
 
 
-def _axes(figure: go.Figure, tuned: Tuned, slowest_s: float, units: tuple[Unit, Unit]) -> None:
+def _axes(figure: go.Figure, tuned: Tuned, slowest_s: float, units: tuple[Unit, Unit], theme: Theme) -> None:
     """Draw where memory ends: the allocated bytes whose 80 % interval still fits the device."""
     step = tuned.best.step
     profile, capacity = step.profile, step.cluster.memory_bytes
@@ -118,8 +141,14 @@ def _axes(figure: go.Figure, tuned: Tuned, slowest_s: float, units: tuple[Unit, 
     outside = profile.memory.context_bytes + profile.memory.communicator_bytes
     limit = (capacity / worst - outside) / profile.memory.reserved_over_allocated / units[1].scale
     text = f"fits up to {limit:.3g} of {units[1].text(capacity)}"
-    figure.add_vline(x=limit, line={"dash": "dash", "width": 1},
-                     annotation={"text": text, "xanchor": "right"}, annotation_position="top left")  # fmt: skip
-    low, high = np.log10(step.step_time_s / units[0].scale * 0.9), np.log10(slowest_s / units[0].scale * 1.1)
+    figure.add_vline(
+        x=limit,
+        line={"dash": "dash", "width": 1, "color": colour("text", theme)},
+        annotation=label(text, theme) | {"xanchor": "right"},
+        annotation_position="top left",
+    )
+    low, high = log10(step.step_time_s / units[0].scale * 0.9), log10(slowest_s / units[0].scale * 1.1)
     figure.update_xaxes(range=[0, 1.25 * limit])
-    figure.update_yaxes(type="log", range=[low, high], dtick="D2")
+    ticks = [n * 10.0**k for k in range(floor(low), ceil(high) + 1) for n in (1, 2, 3, 5, 7)]
+    ticks = [t for t in ticks if low <= log10(t) <= high][-8:]
+    figure.update_yaxes(type="log", range=[low, high], tickvals=ticks, ticktext=[digits3(t) for t in ticks])

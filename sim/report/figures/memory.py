@@ -17,10 +17,11 @@ from sim.report.theme import (
     capacity_line,
     colour,
     frame,
+    label,
     legend_entry,
     marker,
     overflow_pattern,
-    pattern,
+    whiskers,
 )
 from sim.units import GIB
 
@@ -48,15 +49,22 @@ def memory(step: Step, stage: int | None = None, theme: Theme = "light") -> go.F
             continue
         legend_entry(figure, look, theme, name)
         figure.add_scatter(
-            x=at_s / time.scale, y=values / size.scale, name=look.label, mode="lines", stackgroup="memory",
+            x=at_s / time.scale,
+            y=values / size.scale,
+            name=look.label,
+            mode="lines",
+            stackgroup="memory",
             line={"shape": "hv", "width": 0.5, "color": colour("edge", theme)},
-            fillcolor=colour(look.colour, theme), customdata=values / GIB, legendgroup=name, showlegend=False,
+            fillcolor=colour(look.colour, theme),
+            customdata=values / GIB,
+            legendgroup=name,
+            showlegend=False,
             hovertemplate=f"<b>{look.label}</b><br>%{{y:.3~r}} {size.name} (%{{customdata:.3~r}} GiB)"
             f"<br>from %{{x:.4~r}} {time.name} on<extra></extra>",
-        )  # fmt: skip
+        )
     end = step.step_time_s / time.scale
     _device_level(figure, end, device, step, size, theme)
-    _capacity(figure, step, device, size, theme)
+    _capacity(figure, step, device, size, theme, device)
     figure.update_xaxes(range=[0, end])
     return figure
 
@@ -75,28 +83,35 @@ def _curves(step: Step, held: MemoryTimeline) -> tuple[Floats, dict[str, Floats]
 def _device_level(figure: go.Figure, end: float, device: float, step: Step, size: Unit, theme: Theme) -> None:
     capacity, level = step.cluster.memory_bytes / size.scale, device / size.scale
     figure.add_scatter(
-        x=[0, end], y=[level, level], mode="lines", name="with " + OUTSIDE.label,
+        x=[0, end],
+        y=[level, level],
+        mode="lines",
+        name="with " + OUTSIDE.label,
         line={"dash": "dash", "width": 1.5, "color": colour("secondary", theme)},
         hovertemplate=f"<b>device memory</b><br>{size.text(device)} ({device / GIB:.3g} GiB)"
         "<br>tensors, allocator's reserve,<br>communicators and context<extra></extra>",
-    )  # fmt: skip
+    )
     if level > capacity:
         figure.add_scatter(
-            x=[0, end, end, 0], y=[capacity, capacity, level, level], fill="toself", mode="none",
-            name="over capacity", fillpattern=overflow_pattern(theme), hoverinfo="skip",
-        )  # fmt: skip
+            x=[0, end, end, 0],
+            y=[capacity, capacity, level, level],
+            fill="toself",
+            mode="none",
+            name="over capacity",
+            fillpattern=overflow_pattern(theme),
+            hoverinfo="skip",
+        )
 
 
-def _capacity(figure: go.Figure, step: Step, device: float, size: Unit, theme: Theme) -> None:
-    """Draw the capacity line with its label, and the amount that is missing."""
+def _capacity(figure: go.Figure, step: Step, device: float, size: Unit, theme: Theme, top: float) -> None:
+    """Draw the capacity line with its label, and the amount that is missing above `top` (B)."""
     capacity = step.cluster.memory_bytes
     capacity_line(figure, capacity / size.scale, f"capacity {size.text(capacity)}", theme)
     if device > capacity:
-        figure.add_annotation(
-            xref="paper", x=0, y=device / size.scale, xanchor="left", yanchor="bottom", showarrow=False,
-            text=f"over by {size.text(device - capacity)}", font={"color": colour("over", theme)},
-        )  # fmt: skip
-    figure.update_yaxes(range=[0, 1.16 * max(capacity, device) / size.scale])
+        text = label(f"over by {size.text(device - capacity)}", theme, "over")
+        place = {"xref": "paper", "x": 0, "y": top / size.scale, "xanchor": "left", "yanchor": "bottom"}
+        figure.add_annotation(**text, **place, showarrow=False)
+    figure.update_yaxes(range=[0, 1.16 * max(capacity, top) / size.scale])
 
 
 def memory_peaks(step: Step, theme: Theme = "light") -> go.Figure:
@@ -107,36 +122,44 @@ def memory_peaks(step: Step, theme: Theme = "light") -> go.Figure:
     peaks = np.array([m.peak_bytes for m in step.memory])
     device = np.asarray(device_memory(peaks, step.profile), dtype=np.float64)
     size = byte_unit(max(float(device.max()), step.cluster.memory_bytes))
-    figure = frame(
-        theme, HEIGHT, "pipeline rank", f"memory at the rank's peak ({size.name})", barmode="stack", bargap=0.3
-    )
-    ranks = np.array([m.rank for m in step.memory])
+    figure = frame(theme, HEIGHT, "pipeline rank", f"peak memory ({size.name})", barmode="stack")
+    figure.update_layout(bargap=1 - 0.7 * min(1.0, len(peaks) / 4))
+    ranks, capacity = np.arange(len(peaks)), step.cluster.memory_bytes
     parts = [m.composition() for m in step.memory]
-    for name, look in CATEGORIES.items():
-        values = np.array([p[name] for p in parts])
+    held = [(look, np.array([p[name] for p in parts])) for name, look in CATEGORIES.items()]
+    for look, values in [*held, (OUTSIDE, device - peaks)]:
         if values.any():
-            figure.add_bar(x=ranks, y=values / size.scale, name=look.label, marker=marker(look, theme), customdata=values / GIB,
-                           hovertemplate=_hover(look.label, size))  # fmt: skip
-    low, high = (np.asarray(v) for v in step.profile.interval80(device, memory_sigma(step.profile)))  # type: ignore[arg-type]
-    figure.add_bar(
-        x=ranks, y=(device - peaks) / size.scale, name=OUTSIDE.label, customdata=(device - peaks) / GIB,
-        marker={**marker(OUTSIDE, theme), "pattern": pattern(OUTSIDE, theme)}, hovertemplate=_hover(OUTSIDE.label, size),
-        error_y={"array": (high - device) / size.scale, "arrayminus": (device - low) / size.scale,
-                 "color": colour("text", theme), "thickness": 1, "width": 3 if len(ranks) <= 32 else 1},
-    )  # fmt: skip
-    over = np.flatnonzero(device > step.cluster.memory_bytes)
-    if len(over):
-        capacity = step.cluster.memory_bytes / size.scale
-        figure.add_bar(
-            x=ranks[over], y=device[over] / size.scale - capacity, base=capacity, name="over capacity",
-            marker={"color": TRANSPARENT, "pattern": overflow_pattern(theme),
-                    "line": {"width": 1, "color": colour("over", theme)}},
-            hovertemplate=f"<b>over capacity</b><br>rank %{{x}}: over by %{{y:.3~r}} {size.name}<extra></extra>",
-        )  # fmt: skip
-    _capacity(figure, step, float(device.max()), size, theme)
-    figure.update_yaxes(range=[0, 1.16 * max(float(high.max()), step.cluster.memory_bytes) / size.scale])
+            figure.add_bar(
+                x=ranks,
+                y=values / size.scale,
+                name=look.label,
+                marker=marker(look, theme),
+                customdata=values / GIB,
+                hovertemplate=_hover(look.label, size),
+            )
+    _, factor = step.profile.interval80(1.0, memory_sigma(step.profile))
+    error = whiskers(device / size.scale, device / factor / size.scale, device * factor / size.scale, theme)
+    figure.data[-1].update(error_y=error)
+    if device.max() > capacity:
+        _overflow(figure, device, capacity, size, theme)
+    top = float(device.max()) * factor
+    _capacity(figure, step, float(device.max()), size, theme, top)
     figure.update_xaxes(showgrid=False, tick0=0, dtick=max(1, -(-len(ranks) // 8)), range=[-0.5, len(ranks) - 0.5])
     return figure
+
+
+def _overflow(figure: go.Figure, device: Floats, capacity: float, size: Unit, theme: Theme) -> None:
+    """Hatch what lies over the capacity."""
+    over = np.flatnonzero(device > capacity)
+    edge = {"width": 1, "color": colour("over", theme)}
+    figure.add_bar(
+        x=over,
+        y=(device[over] - capacity) / size.scale,
+        base=capacity / size.scale,
+        name="over capacity",
+        marker={"color": TRANSPARENT, "pattern": overflow_pattern(theme), "line": edge},
+        hovertemplate=f"<b>over capacity</b><br>rank %{{x}}: over by %{{y:.3~r}} {size.name}<extra></extra>",
+    )
 
 
 def _hover(label: str, size: Unit) -> str:

@@ -1,10 +1,9 @@
 """What would make a plan fit: single changes of it, simulated, by what they save and what they cost."""
 
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from sim.engine.step import Step, simulate
-from sim.specs import InputError, Plan
+from sim.specs import InputError
 
 
 class Fix(NamedTuple):
@@ -21,19 +20,13 @@ def fixes(step: Step) -> list[Fix]:
     found = []
     for change, values in _changes(step):
         try:
-            other = simulate(step.model, step.cluster, changed(step.plan, values))
+            other = simulate(step.model, step.cluster, step.plan.but(**values))
         except InputError:
             continue  # this change breaks a rule on this model or cluster
         saved = step.device_memory_bytes - other.device_memory_bytes
         if saved > 0:
             found.append(Fix(change, other, saved, other.step_time_s / step.step_time_s - 1))
     return sorted(found, key=lambda f: (f.step.fits == "no", f.slower))
-
-
-def changed(plan: Plan, values: dict[str, Any]) -> Plan:
-    """Return the plan with some values changed and what was derived from them left to be derived again."""
-    derived = {"dp": None, "microbatch_group_size": None, "schedule": None, "assumptions": ()}
-    return replace(plan, **{**derived, **values})
 
 
 def _changes(step: Step) -> list[tuple[str, dict[str, Any]]]:
@@ -49,7 +42,7 @@ def _changes(step: Step) -> list[tuple[str, dict[str, Any]]]:
     for zero in range(plan.zero + 1, 4):
         changes.append((f"ZeRO-{plan.zero} → ZeRO-{zero}", {"zero": zero}))
     changes.append((f"pp {plan.pp} → {2 * plan.pp}", {"pp": 2 * plan.pp}))
-    changes.append((f"tp {plan.tp} → {2 * plan.tp}", {"tp": 2 * plan.tp, "sequence_parallel": None}))
+    changes.append((f"tp {plan.tp} → {2 * plan.tp}", {"tp": 2 * plan.tp}))
     if plan.tp > 1 and not plan.sequence_parallel:
         changes.append(("sequence parallelism on", {"sequence_parallel": True}))
     unique = {str(values): (text, values) for text, values in changes}

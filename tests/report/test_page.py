@@ -1,0 +1,106 @@
+"""The page: self-contained, escaped, whole or absent."""
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from plotly.offline import get_plotlyjs
+
+from sim.engine.step import Step
+from sim.report import answer, answer_tuned, ranking, save_html
+from sim.report.html import page
+from sim.report.markup import differences, script_json
+from sim.report.numbers import shorten, time_unit
+from sim.report.table import COLUMNS, formatted
+from sim.tuner.tune import Tuned, tune
+from sim.units import percent
+from tests.report.conftest import HOSTILE
+
+
+class Elements(HTMLParser):
+    """Collects the tags and attributes of a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Keep one element."""
+        self.found.append((tag, dict(attrs)))
+
+
+def elements(text: str) -> list[tuple[str, dict[str, str | None]]]:
+    """Return the elements of a page without plotly.js, which holds markup in strings."""
+    parser = Elements()
+    parser.feed(text.replace(get_plotlyjs(), ""))
+    return parser.found
+
+
+def test_nothing_is_fetched_and_plotly_is_there_once(tuned: Tuned) -> None:
+    text = page(tuned)
+    assert text.count(get_plotlyjs()) == 1 and len(text) < 6e6
+    found = elements(text)
+    assert not [a for _, a in found if "src" in a or "href" in a or "srcset" in a]
+    assert not [tag for tag, _ in found if tag in ("link", "iframe", "img", "object", "base")]
+    assert "@import" not in text.replace(get_plotlyjs(), "") and "default-src 'none'" in text
+
+
+def test_hostile_names_are_text(tuned: Tuned) -> None:
+    own = page(tuned).replace(get_plotlyjs(), "")
+    assert "<script>alert" not in own and 'onerror="' not in own.replace("onerror=&quot;", "")
+    scripts = [a for tag, a in elements(own) if tag == "script"]
+    assert sum("type" not in a for a in scripts) == 2  # plotly.js and the page's own
+    assert all(a["type"] == "application/json" for a in scripts if "type" in a)
+    assert HOSTILE[:20].replace("<", "&lt;").replace(">", "&gt;") in own
+
+
+def test_data_cannot_leave_its_script_element() -> None:
+    assert "<" not in script_json({"a": "</script><!--"}) and json.loads(script_json("</script>")) == "</script>"
+
+
+def test_dark_values_are_kept_as_differences() -> None:
+    assert differences({"a": [1, {"b": 2}]}, {"a": [1, {"b": 3}]}) == [(["a", 1, "b"], 3)]
+    assert differences([1], [1, 2], ("x",)) == [(["x"], [1, 2])]
+
+
+def test_a_search_shows_its_ranking_and_why(tuned: Tuned) -> None:
+    text = page(tuned)
+    for title in ("Ranked plans", "Why this plan", "Memory", "What was searched", "How sure", "Make this report again"):
+        assert f"<h2>{title}</h2>" in text
+    rows = ranking(tuned)
+    assert [r["rank"] for r in rows] == [1, 2, 3] and rows[0]["why"] == tuned.best.why[0]
+    assert list(formatted(rows[0])) == list(COLUMNS)
+    assert f"{tuned.excluded and max(tuned.excluded.values()):,}".replace(",", "\u2009") in text
+
+
+def test_a_step_that_does_not_fit_says_by_how_much_and_what_helps(overfull: Step) -> None:
+    text = page(overfull)
+    assert "does not fit: over by" in text and "Single changes that save memory" in text
+
+
+def test_the_answer_names_time_idle_and_memory(step: Step, tuned: Tuned) -> None:
+    assert re.match(
+        r".+ a step \(.+–.+\); pipeline idle .+ %; rank \d+ peaks at .+ of 85\.5\.$",
+        answer(step).replace("\u00a0", " "),
+    )
+    assert answer_tuned(tuned).startswith("Best of ")
+
+
+def test_the_job_of_a_report_searches_the_same_space(tuned: Tuned) -> None:
+    narrow = tune(tuned.model, tuned.cluster, 16, {"tp": [1, 2], "recompute": ["full"]}, top=1)
+    assert "&quot;recompute&quot;: [" in page(narrow) or '"recompute": [' in page(narrow)
+
+
+def test_a_file_is_whole_or_absent(step: Step, tmp_path: Path) -> None:
+    target = save_html(step, tmp_path / "step.html")
+    assert target.read_text("utf-8").endswith("</html>\n") and list(tmp_path.iterdir()) == [target]
+    with pytest.raises(OSError):
+        save_html(step, tmp_path / "missing" / "step.html")
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_numbers_stay_short_at_the_extremes() -> None:
+    assert time_unit(3e-9).text(3e-9) == "3.00 ns" and time_unit(0).name == "ns"
+    assert percent(0.0912) == "9.1\u00a0%" and percent(0.34) == "34\u00a0%" and shorten("x" * 41) == "x" * 39 + "…"
