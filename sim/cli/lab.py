@@ -1,7 +1,6 @@
 """`trainsim lab`: JupyterLab on the notebooks, local and quiet."""
 
 import os
-import secrets
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -9,6 +8,9 @@ from typing import Annotated
 import typer
 
 from sim.specs import InputError
+
+SETTINGS = Path(__file__).resolve().parent / "lab_settings"
+"""Overrides of JupyterLab's settings: without them it asks every user about news."""
 
 
 def lab_command(
@@ -21,11 +23,11 @@ def lab_command(
 
 
 def lab_arguments(folder: Path, port: int, browser: bool) -> list[str]:
-    """Return the interpreter's arguments that start JupyterLab on `folder`."""
+    """Return the interpreter's arguments that start JupyterLab on `folder`; it makes and prints its own token."""
     return [
         "-m", "jupyterlab", str(folder),
-        "--ServerApp.ip=127.0.0.1", f"--ServerApp.port={port}", f"--IdentityProvider.token={secrets.token_hex(24)}",
-        "--LabApp.news_url=None",
+        "--ServerApp.ip=127.0.0.1", f"--ServerApp.port={port}",
+        "--LabApp.news_url=None", f"--LabApp.app_settings_dir={SETTINGS}",
         "--LabApp.check_for_updates_class=jupyterlab.handlers.announcements.NeverCheckForUpdate",
         "--LabApp.extension_manager=readonly",
         *([] if browser else ["--no-browser"]),

@@ -1,6 +1,7 @@
 """Output shared by the commands: data on stdout, progress on stderr."""
 
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
@@ -10,7 +11,7 @@ from rich.console import Console
 
 from sim.engine.step import Step
 
-console = Console()
+console = Console(width=None if sys.stdout.isatty() else 100)
 progress_console = Console(stderr=True)
 
 

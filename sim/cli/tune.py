@@ -93,7 +93,7 @@ def _print(found: Tuned, out: Path | None) -> None:
     title = f"{found.model.name} on {found.cluster.gpus} x {found.cluster.device}, global batch {found.global_batch}"
     table = Table(title=title, box=box.SIMPLE, padding=(0, 1, 0, 0))
     for name in SHOWN:
-        heading = {"memory": "peak/capacity GB"}.get(name, COLUMNS[name][0])
+        heading = {"memory": "peak / GB"}.get(name, COLUMNS[name][0])
         table.add_column(heading, justify="left" if name == "recompute" else "right", no_wrap=True)
     for row in ranking(found):
         cells = formatted(row)

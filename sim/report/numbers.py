@@ -51,8 +51,9 @@ def bytes_interval(value: float, interval: tuple[float, float]) -> str:
 
 
 def signed(value: float, decimals: int) -> str:
-    """Return a number with its sign, a true minus: `−3.10`, `+0.25`."""
-    return ("−" if value < 0 else "+") + f"{abs(value):.{decimals}f}"
+    """Return a number with its sign, a true minus: `−3.10`, `+0.25`; none where it rounds to zero."""
+    size = f"{abs(value):.{decimals}f}"
+    return size if not float(size) else ("−" if value < 0 else "+") + size
 
 
 def shorten(text: str, limit: int = 40) -> str:

@@ -14,6 +14,7 @@ from sim.report.text import answer
 from sim.specs import Cluster, InputError, Model, Plan
 from sim.specs.plan import Recompute
 from sim.specs.rules import divisors
+from sim.widgets.width import WidthSensor
 
 FIGURES: dict[str, Callable[[Step], go.Figure]] = {
     "Timeline": figures.timeline,
@@ -23,6 +24,10 @@ FIGURES: dict[str, Callable[[Step], go.Figure]] = {
 }
 RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "full")
 MAX_MICRO_BATCH = 64
+TAB_PADDING = 36
+"""Pixels between the column and the figure in a tab: padding and border on both sides."""
+
+MIN_WIDTH = 320
 QUIET = {"showSendToCloud": False, "plotlyServerURL": "", "displaylogo": False}
 """plotly.js would offer to upload the figure."""
 
@@ -45,7 +50,10 @@ class WhatIf(w.HBox):
         self._tabs = w.Tab(children=self._canvases, titles=list(FIGURES))
         self._drawn = [self.step] * len(self._canvases)
         left = w.VBox(list(self._controls.values()), layout=w.Layout(width="280px", flex="0 0 auto"))
-        super().__init__([left, w.VBox([self._answer, self._tabs], layout=w.Layout(flex="1 1 auto", min_width="0"))])
+        self._sensor = WidthSensor()
+        right = w.VBox([self._sensor, self._answer, self._tabs], layout=w.Layout(flex="1 1 auto", min_width="0"))
+        super().__init__([left, right])
+        self._sensor.observe(lambda _: self._fill(), names="width")
         for control in self._controls.values():
             control.observe(self._changed, names="value")
         self._tabs.observe(lambda _: self._redraw(), names="selected_index")
@@ -67,6 +75,16 @@ class WhatIf(w.HBox):
         self._say(None)
         self._redraw()
 
+    @property
+    def _width(self) -> int | None:
+        """Pixels for a figure, or None before the browser has told."""
+        return max(MIN_WIDTH, self._sensor.width - TAB_PADDING) if self._sensor.width else None
+
+    def _fill(self) -> None:
+        """Make every figure as wide as the tab that holds it."""
+        for canvas in self._canvases:
+            canvas.layout.width = self._width
+
     def _say(self, error: InputError | None) -> None:
         if error is None:
             self._answer.value = f"<p style='font-size:14px'>{escape(answer(self.step))}</p>"
@@ -86,6 +104,7 @@ class WhatIf(w.HBox):
         with canvas.batch_update():
             canvas.data = []
             canvas.layout = fresh.layout
+            canvas.layout.width = self._width
             canvas.add_traces(fresh.data)
         self._drawn[tab] = self.step
 
@@ -122,6 +141,11 @@ def _controls(model: Model, cluster: Cluster, plan: Plan) -> dict[str, Any]:
         for knob, values in options.items()
     }
     batch = w.BoundedIntText(
-        plan.global_batch, min=1, max=10_000_000, description="global batch", style={"description_width": "96px"}
+        plan.global_batch,
+        min=1,
+        max=10_000_000,
+        description="global batch",
+        style={"description_width": "96px"},
+        layout=w.Layout(width="270px"),
     )
     return sliders | {"global_batch": batch}

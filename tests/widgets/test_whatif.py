@@ -48,3 +48,10 @@ def test_starts_from_a_ranked_plan(gpt3, h100s):
 def test_impossible_start_is_refused(gpt3, h100s):
     with pytest.raises(InputError, match=r"plan\.tp"):
         sim.whatif(gpt3, h100s, Plan(tp=7, global_batch=8))
+
+
+def test_figures_fill_their_column(panel):
+    panel._sensor.width = 1000
+    assert {canvas.layout.width for canvas in panel._canvases} == {964}
+    panel._controls["recompute"].value = "full"
+    assert panel._canvases[0].layout.width == 964
