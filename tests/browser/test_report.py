@@ -1,0 +1,72 @@
+"""The report in a real browser: every figure is drawn, nothing is fetched, nothing overflows."""
+
+import shutil
+
+import pytest
+from playwright.sync_api import sync_playwright
+
+import sim
+from sim.specs import Cluster
+from sim.tuner.tune import tune
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+ARGUMENTS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium (apt-get install chromium)"),
+]
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory, gpt3):
+    """Return (page, requests, console errors) of a tuned report at 1280 px."""
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    sim.save_html(tune(gpt3, Cluster.of("h100-sxm-80gb", nodes=16), 128, top=3), path)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        opened = browser.new_page(viewport={"width": 1280, "height": 900})
+        requests: list[str] = []
+        errors: list[str] = []
+        opened.on("request", lambda request: requests.append(request.url))
+        opened.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+        opened.on("pageerror", lambda error: errors.append(str(error)))
+        opened.goto(path.as_uri())
+        opened.wait_for_function("document.querySelectorAll('.main-svg').length > 0")
+        opened.wait_for_timeout(1_500)
+        yield opened, requests, errors
+        browser.close()
+
+
+def test_every_figure_is_drawn(page):
+    opened, _, errors = page
+    drawn = opened.evaluate(
+        "[...document.querySelectorAll('.js-plotly-plot')].map(e => e.querySelector('.main-svg') !== null)"
+    )
+    assert len(drawn) >= 5
+    assert all(drawn)
+    assert errors == []
+
+
+def test_nothing_is_fetched(page):
+    _, requests, _ = page
+    assert [r for r in requests if not r.startswith(("file:", "data:", "blob:"))] == []
+
+
+def test_no_horizontal_scroll_and_full_width(page):
+    opened, _, _ = page
+    assert opened.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    gaps = opened.evaluate(
+        "[...document.querySelectorAll('.js-plotly-plot')].map(e => Math.abs("
+        "e.querySelector('.main-svg').getBoundingClientRect().width - e.parentElement.getBoundingClientRect().width))"
+    )
+    assert max(gaps) <= 8
+
+
+def test_dark_theme_redraws(page):
+    opened, _, errors = page
+    before = opened.evaluate("getComputedStyle(document.body).backgroundColor")
+    opened.emulate_media(color_scheme="dark")
+    opened.wait_for_timeout(500)
+    assert opened.evaluate("getComputedStyle(document.body).backgroundColor") != before
+    assert errors == []
