@@ -31,20 +31,16 @@ def calibrate(
 ) -> None:
     """Fit public measurements (formats are recognised by header) and write a profile folder per device."""
     progress = Console(stderr=True)
-    try:
-        paths = [*(first or []), *(files or [])]
-        if not paths:
-            raise InputError("--from", None, "one or more CSV files")
-        with progress.status("reading"):
-            public = read_public(paths)
-        for name, why in public.set_aside.items():
-            progress.print(f"{name}: not used, {why}", markup=False, soft_wrap=True)
-        with progress.status("fitting"):
-            profiles = build(public, only, date)
-        written = write(profiles, out)
-    except InputError as error:
-        progress.print(str(error), markup=False, highlight=False, soft_wrap=True)
-        raise typer.Exit(2) from None
+    paths = [*(first or []), *(files or [])]
+    if not paths:
+        raise InputError("--from", None, "one or more CSV files")
+    with progress.status("reading"):
+        public = read_public(paths)
+    for name, why in public.set_aside.items():
+        progress.print(f"{name}: not used, {why}", markup=False, soft_wrap=True)
+    with progress.status("fitting"):
+        profiles = build(public, only, date)
+    written = write(profiles, out)
     if as_json:
         typer.echo(json.dumps(summary(profiles, written)))
     else:

@@ -153,7 +153,7 @@ def vector_models(
     made = {}
     for key, fit in fits.items():
         text = f"{name}, fp32 vector kernels, memory bound so bytes/s hold for 16 bit ({samples[key].source})"
-        text += "" if key[0] == "elementwise" else "; t0 that of element-wise kernels"
+        text += f"; t0 {kernels.VECTOR_FLOOR_S * 1e6:g} us assumed (all samples move over 100 MB)"
         text += f"; {target.borrowed}" if target.borrowed else ""
         made[key] = _model(key, fit, samples[key], status, text)
     return made

@@ -2,15 +2,18 @@
 
 import sys
 from importlib.metadata import entry_points
+from typing import Annotated
 
 import typer
 
+from sim import __version__
 from sim.cli import lab, schedule, simulate, tune
 from sim.specs.fields import InputError
 
 app = typer.Typer(
     name="trainsim",
     help="What-if answers for distributed training: time, memory, cost, and which plan is best.",
+    invoke_without_command=False,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -21,15 +24,35 @@ app.command("schedule")(schedule.schedule_command)
 app.command("lab")(lab.lab_command)
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"trainsim {__version__}")
+        raise typer.Exit
+
+
+VERSION = typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
+
+
+@app.callback()
+def _options(version: Annotated[bool, VERSION] = False) -> None:
+    del version  # its callback has answered
+
+
 def main() -> None:
     """Run the command line: exit 0 ok, 2 bad input, 1 anything else."""
     for entry in entry_points(group="trainsim.commands"):
         app.add_typer(entry.load(), name=entry.name)
     try:
-        app()
+        sys.exit(app(standalone_mode=False) or 0)
     except InputError as error:
         sys.stderr.write(f"error: {error}\n")
         sys.exit(2)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, typer.Abort):
         sys.stderr.write("interrupted\n")
         sys.exit(1)
+    except Exception as error:
+        # A usage error of typer's parser, whose class differs between its releases.
+        if not hasattr(error, "format_message"):
+            raise
+        sys.stderr.write(f"error: {error.format_message()}\n")
+        sys.exit(2)

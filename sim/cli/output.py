@@ -1,15 +1,19 @@
 """Output shared by the commands: data on stdout, progress on stderr."""
 
 import json
+import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import typer
 from rich.console import Console
 
 from sim.engine.step import Step
+from sim.specs.fields import InputError
 
 console = Console(width=None if sys.stdout.isatty() else 100)
 progress_console = Console(stderr=True)
@@ -20,13 +24,33 @@ def print_json(data: Mapping[str, Any]) -> None:
     typer.echo(json.dumps(data, indent=1, allow_nan=False))
 
 
+def checked_file(option: str, target: Path, job: Path) -> None:
+    """Refuse a file that cannot be written, or that is the job itself, before any work is done."""
+    if not target.name or target.is_dir() or not target.parent.is_dir():
+        raise InputError(option, str(target), "a file in an existing folder")
+    if target.exists() and target.samefile(job):
+        raise InputError(option, str(target), "another file than the job")
+
+
+def checked_folder(option: str, target: Path) -> None:
+    """Refuse a folder that cannot be made before any work is done."""
+    first = next(p for p in (target, *target.absolute().parents) if p.exists())
+    if target == Path() or not first.is_dir() or not os.access(first, os.W_OK):
+        raise InputError(option, str(target), "a folder that exists or can be made")
+
+
+@contextmanager
+def written(option: str, target: Path) -> Iterator[None]:
+    """Turn a failing write into the error of the option that named the target."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(option, str(target), f"a place that can be written ({error.strerror})") from None
+
+
 def plan_data(plan: Any) -> dict[str, Any]:
     """Return a spec as plain data without what was merely assumed about it."""
-    return {
-        f.name: getattr(plan, f.name)
-        for f in fields(plan)
-        if f.name != "assumptions" and getattr(plan, f.name) is not None
-    }
+    return {f.name: getattr(plan, f.name) for f in fields(plan) if f.init and getattr(plan, f.name) is not None}
 
 
 def step_data(step: Step) -> dict[str, Any]:

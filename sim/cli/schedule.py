@@ -1,5 +1,6 @@
 """`trainsim schedule`: the order of a pipeline schedule and its length in any one unit."""
 
+import re
 from fractions import Fraction
 from typing import Annotated
 
@@ -10,6 +11,11 @@ from sim.engine.path import run_path
 from sim.engine.timeline import Durations, Timeline, ticks
 from sim.schedules import SCHEDULES, IllegalScheduleError, Kind, Schedule, Shape, build
 from sim.specs import InputError
+
+FLAGS = {"virtual_stages": "--chunks", "microbatch_group_size": "--group-size", "microbatches": "--microbatches"}
+MAX_ACTIONS = 1_000_000
+LARGEST, SMALLEST = 1e9, 1e-9
+"""Durations between these keep every sum of ticks within 64 bits."""
 
 DEFAULTS = {"F": "1", "I": "1", "W": "1", "comm": "0"}
 
@@ -28,11 +34,13 @@ def schedule_command(
     if variant not in ("torch", "megatron"):
         raise InputError("variant", variant, "torch or megatron")
     chunks = chunks or (2 if name == "interleaved" else 1)
+    if 2 * ranks * microbatches * chunks > MAX_ACTIONS:
+        raise InputError("--microbatches", microbatches, f"at most {MAX_ACTIONS} actions in all")
     group = group_size or (microbatches // max(1, microbatches // ranks) if variant == "torch" else 0)
     try:
         order = build(name, Shape(ranks, microbatches, chunks, group))
     except IllegalScheduleError as error:
-        raise InputError(error.field, error.value, error.allowed) from None
+        raise InputError(FLAGS.get(error.field, error.field), error.value, error.allowed) from None
     unit, times = _ticks(durations)
     table = {Kind.F: times["F"], Kind.I: times["I"], Kind.W: times["W"], Kind.B: times["I"] + times["W"]}
     timeline = run_path(order, Durations.uniform(order.stages, table, times["comm"]))
@@ -55,13 +63,21 @@ def _ticks(text: str) -> tuple[Fraction, dict[str, int]]:
         if key not in DEFAULTS:
             raise InputError("durations", item, "F=,I=,W=,comm= with numbers")
         given[key] = value
-    try:
-        exact = ticks(given)
-    except (ValueError, ZeroDivisionError):
-        raise InputError("durations", text, "F=,I=,W=,comm= with decimal numbers >= 0") from None
+    if not all(_decimal(value) for value in given.values()):
+        raise InputError("durations", text, f"F=,I=,W=,comm= with decimal numbers, 0 or {SMALLEST:g} to {LARGEST:g}")
+    exact = ticks(given)
     if not exact["F"] or not exact["I"] + exact["W"]:
         raise InputError("durations", text, "F and I + W above 0")
+    if max(exact.values()) > LARGEST / SMALLEST / MAX_ACTIONS:
+        raise InputError("durations", text, "numbers of at most 12 digits between the largest and the finest")
     return Fraction(given["F"]) / exact["F"], exact
+
+
+def _decimal(text: str) -> bool:
+    return bool(DECIMAL.fullmatch(text)) and (float(text) == 0 or SMALLEST <= float(text) <= LARGEST)
+
+
+DECIMAL = re.compile(r"[0-9]{1,12}(\.[0-9]{0,12})?|\.[0-9]{1,12}")
 
 
 def _data(order: Schedule, timeline: Timeline, unit: Fraction) -> dict[str, object]:

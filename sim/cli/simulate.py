@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from sim.cli.output import console, print_json, step_data
+from sim.cli.output import checked_file, console, print_json, step_data, written
 from sim.engine.step import Step, simulate
 from sim.report.text import answer
 from sim.specs import InputError, Job
@@ -31,15 +31,20 @@ def simulate_command(
     loaded = Job.load(job)
     if loaded.plan is None:
         raise InputError("plan", None, "required: tp, pp, global_batch, ...")
+    for option, target in (("--trace", trace), ("--html", html)):
+        if target is not None:
+            checked_file(option, target, job)
     step = simulate(loaded.model, loaded.cluster, loaded.plan, engine.value)
-    if trace:
+    if trace is not None:
         from sim.report.trace import save_trace  # noqa: PLC0415 - plotly only when asked for
 
-        save_trace(step, trace)
-    if html:
+        with written("--trace", trace):
+            save_trace(step, trace)
+    if html is not None:
         from sim.report.html import save_html  # noqa: PLC0415 - plotly only when asked for
 
-        save_html(step, html)
+        with written("--html", html):
+            save_html(step, html)
     if as_json:
         print_json(step_data(step))
     else:
@@ -47,7 +52,7 @@ def simulate_command(
 
 
 def _print(step: Step) -> None:
-    console.print(f"[bold]{answer(step)}[/bold]", highlight=False)
+    console.print(answer(step), style="bold", highlight=False, markup=False)
     console.print(
         f"MFU {percent(step.mfu)} (Megatron's convention), HFU {percent(step.hfu)}, "
         f"{step.tokens_per_s_per_gpu:.0f} tokens/s a GPU; fits: {step.fits}",

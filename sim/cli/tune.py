@@ -8,14 +8,15 @@ import typer
 from rich import box
 from rich.progress import Progress
 from rich.table import Table
+from rich.text import Text
 
-from sim.cli.output import console, plan_data, print_json, progress_console
+from sim.cli.output import checked_folder, console, plan_data, print_json, progress_console, written
 from sim.plans.files import save_jobs
 from sim.report.table import COLUMNS, formatted, ranking
 from sim.report.text import answer_tuned
 from sim.specs import InputError, Job
 from sim.tuner.tune import Tuned, tune
-from sim.units import digits3
+from sim.units import digits3, percent
 
 
 def tune_command(
@@ -29,6 +30,8 @@ def tune_command(
     loaded = Job.load(job)
     if loaded.tune is None and loaded.plan is None:
         raise InputError("tune", None, "required: global_batch, and optionally knobs and objective")
+    if out:
+        checked_folder("--out", out)
     batch = loaded.tune.global_batch if loaded.tune else loaded.plan.global_batch  # type: ignore[union-attr]
     with Progress(console=progress_console, transient=True) as bar:
         task = bar.add_task("scoring the space")
@@ -40,14 +43,16 @@ def tune_command(
             loaded.tune.objective if loaded.tune else "step_time",
             top,
             budget_s,
-            lambda what, done, of: bar.update(task, description=what, completed=done, total=max(of, done + 1)),
+            plan=loaded.plan,
+            progress=lambda what, done, of: bar.update(task, description=what, completed=done, total=max(of, done + 1)),
         )
     if out:
         from sim.report.html import save_html  # noqa: PLC0415 - plotly only when asked for
 
-        out.mkdir(parents=True, exist_ok=True)
-        save_html(found, out / "report.html")
-        save_jobs([(loaded.model, loaded.cluster, r.plan) for r in found.plans], out)
+        with written("--out", out):
+            out.mkdir(parents=True, exist_ok=True)
+            save_jobs([(loaded.model, loaded.cluster, r.plan) for r in found.plans], out)
+            save_html(found, out / "report.html")
     if as_json:
         print_json(tuned_data(found))
     else:
@@ -91,7 +96,7 @@ SHOWN = [name for name in COLUMNS if name not in ("fits", "price")]
 
 def _print(found: Tuned, out: Path | None) -> None:
     title = f"{found.model.name} on {found.cluster.gpus} x {found.cluster.device}, global batch {found.global_batch}"
-    table = Table(title=title, box=box.SIMPLE, padding=(0, 1, 0, 0))
+    table = Table(title=Text(title), box=box.SIMPLE, padding=(0, 1, 0, 0))
     for name in SHOWN:
         heading = {"memory": "peak / GB"}.get(name, COLUMNS[name][0])
         table.add_column(heading, justify="left" if name == "recompute" else "right", no_wrap=True)
@@ -99,17 +104,17 @@ def _print(found: Tuned, out: Path | None) -> None:
         cells = formatted(row)
         table.add_row(*(cells[name] for name in SHOWN))
     console.print(table)
-    console.print(answer_tuned(found), highlight=False)
+    console.print(answer_tuned(found), highlight=False, markup=False)
     for line in found.best.why[1:]:
-        console.print(f"  {line}", highlight=False)
+        console.print(f"  {line}", highlight=False, markup=False)
     price = found.best.step.usd_per_1e9_tokens
     if price is not None:
         console.print(f"  {digits3(price)} USD per 1e9 tokens", highlight=False)
     rate = found.evaluated / max(found.seconds["score"], 1e-9)
-    proof = "certified" if found.certified else "not certified"
+    proof = "certified" if found.certified else f"not certified (gap {percent(found.gap)})"
     console.print(
         f"\n{found.evaluated} plans scored ({rate:,.0f}/s), {found.feasible} fit; "
         f"{found.seconds['total']:.1f} s in all; optimum of the space {proof}"
     )
     if out:
-        console.print(f"report: {out / 'report.html'}", highlight=False, soft_wrap=True)
+        console.print(f"report: {out / 'report.html'}", highlight=False, soft_wrap=True, markup=False)

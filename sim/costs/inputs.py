@@ -34,13 +34,15 @@ def cluster_values(cluster: Cluster, profile: Profile) -> dict[str, float]:
     )
 
 
-def group_values(tp: Any, pp: Any, dp: Any, gpus_per_node: int) -> dict[str, Any]:
+def group_values(tp: Any, pp: Any, dp: Any, gpus_per_node: Any) -> dict[str, Any]:
     """Return the communicator shapes when tp is the innermost axis, then dp, and pp the outermost.
 
-    Scalars or arrays of one shape.
+    Scalars or arrays of one shape. A group that does not divide its node straddles nodes: the greatest common
+    divisor is the part that every group surely has in one node.
     """
-    tp_in = np.minimum(tp, gpus_per_node)
-    dp_in = np.clip(gpus_per_node // tp, 1, dp)
+    tp, dp, node = (np.asarray(v).astype(np.int64) for v in (tp, dp, gpus_per_node))
+    tp_in = np.gcd(tp, node)
+    dp_in = np.where(node % tp == 0, np.gcd(dp, np.maximum(1, node // tp)), 1)
     return {
         "tp_n": tp, "tp_in": tp_in, "tp_out": -(-tp // tp_in),
         "dp_n": dp, "dp_in": dp_in, "dp_out": -(-dp // dp_in),
@@ -58,6 +60,7 @@ def switch_values(zero: Any, recompute: Any, sequence_parallel: Any) -> dict[str
     }  # fmt: skip
 
 
+GRADIENT_BYTES = {"fp32": 4.0, "bf16": 2.0}
 RECOMPUTE = ("none", "selective", "full")
 
 
@@ -68,7 +71,7 @@ def plan_values(placed: PlacedPlan, cluster: Cluster) -> dict[str, Any]:
         "tp": float(plan.tp), "pp": float(plan.pp), "virtual_stages": float(plan.virtual_stages),
         "micro_batch": float(plan.micro_batch), "microbatches": float(placed.microbatches),
         "microbatch_group_size": float(plan.microbatch_group_size),
-        "overlap_dp": float(plan.overlap_dp), "gradient_bytes": 4.0 if plan.gradient_dtype == "fp32" else 2.0,
+        "overlap_dp": float(plan.overlap_dp), "gradient_bytes": GRADIENT_BYTES[plan.gradient_dtype],
         **group_values(plan.tp, plan.pp, placed.dp, cluster.gpus_per_node),
         **switch_values(plan.zero, RECOMPUTE.index(plan.recompute), plan.sequence_parallel),
     }  # fmt: skip

@@ -65,15 +65,14 @@ def block_bytes(structure: Structure, statistics: int) -> tuple[Expr, Expr]:
     dropped = s.scores if structure.eager else outputs
     kept_full = 2 * norm_tokens * hidden
     kept = (1 - full - selective) * s.all + selective * (s.all - dropped) + full * kept_full
-    return kept, selective * dropped + full * s.all
+    return kept, selective * dropped + full * (s.all - kept_full)
 
 
 def gradient_bytes(structure: Structure) -> Expr:
     """Return the largest set of activation gradients alive at once in one block's backward pass."""
-    mlp = 2 * tokens * ffn / tp * (3 if structure.gated else 2) + 2 * tokens * hidden
-    if not structure.eager:
-        return mlp
-    return maximum(mlp, 4 * scores + 2 * tokens * hidden)
+    mlp = 2 * tokens * ffn / tp * (3 if structure.gated else 2)
+    heads_side = 4 * scores if structure.eager else 2 * tokens * (2 * query_width + 2 * kv_width) / tp
+    return maximum(mlp, heads_side) + 2 * tokens * hidden
 
 
 def embedding_bytes(structure: Structure) -> Expr:

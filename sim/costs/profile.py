@@ -113,12 +113,15 @@ class Profile:
         return value / factor, value * factor
 
 
+MAY_BE_ZERO = ("t0", "m0", "n0", "k0", "s0", "r0", "c0", "intra_alpha", "intra_alpha_rank", "inter_alpha")
+
+
 def _require(path: str, held: dict[str, float], wanted: tuple[str, ...]) -> None:
     if sorted(held) != sorted(wanted):
         raise InputError(path, sorted(held), "exactly " + ", ".join(wanted))
     for name, value in held.items():
-        if not 0 <= value < 1e18:
-            raise InputError(f"{path}.{name}", value, "a number from 0 to 1e18")
+        if not 0 <= value < 1e18 or (value == 0 and name not in MAY_BE_ZERO):
+            raise InputError(f"{path}.{name}", value, "a number from 0 to 1e18, rates and efficiencies above 0")
 
 
 def load_profile(name: str) -> Profile:

@@ -20,9 +20,9 @@ overlap_dp, reduce_bytes = symbol("overlap_dp"), symbol("gradient_bytes")
 dp_group = Group.named("dp")
 chunk_layers = layers / (pp * virtual_stages)
 
-ADAM_BYTES = 38
-"""Bytes moved per parameter by the update: gradients read twice (norm, update) and zeroed 3 x 4, master weight
-and two moments read and written 24, 16-bit weight written 2."""
+ADAM_STATE_BYTES = 26
+"""Bytes moved per parameter of the shard: fp32 master weight and two moments read and written 24, weight written 2;
+beside them gradients are read twice (norm, update), and zeroed wherever they are kept."""
 
 
 def phases(ops: list[Op]) -> dict[str, Expr]:
@@ -58,9 +58,29 @@ def chunk(structure: Structure) -> dict[str, Expr]:
         "recompute": n * recompute,
         "recompute_flop": n * total(again, "flop"),
         "input_tp": n * (one["input_tp"] + recompute_tp),
-        "forward_dp": zero3 * hidden_behind(n * gather, n * forward, n),
-        "backward_dp": overlap_dp * hidden_behind(n * in_backward, n * backward, n)
-        + (1 - overlap_dp) * n * in_backward,
+        "forward_dp": zero3 * _overlapped(n * gather, n * forward, n),
+        "backward_dp": _overlapped(n * in_backward, n * backward, n),
+    }
+
+
+def _overlapped(time: Expr, cover: Expr, pieces: Expr) -> Expr:
+    """Return what stays exposed of `time`: what `cover` does not hide, or all of it without `overlap_dp`."""
+    return overlap_dp * hidden_behind(time, cover, pieces) + (1 - overlap_dp) * time
+
+
+def sharded_ends(structure: Structure) -> dict[str, Expr]:
+    """Return the exposed ZeRO-2/3 traffic per microbatch of embedding and head.
+
+    The embedding is needed first and its gradient comes last, so nothing hides its traffic; the head's forward
+    gather and gradient scatter hide behind neighbouring blocks and are left out.
+    """
+    extra = memory.rank_parameters(structure)
+    first, last = memory.WEIGHT_BYTES * extra["first"], memory.WEIGHT_BYTES * extra["last"]
+    return {
+        "embedding_forward_dp": zero3 * dp_group.all_gather(first),
+        "embedding_backward_dp": zero2 * dp_group.reduce_scatter(reduce_bytes * extra["first"]),
+        "head_forward_dp": 0 * last,
+        "head_backward_dp": zero3 * dp_group.all_gather(last),
     }
 
 
@@ -68,7 +88,8 @@ def reduction(structure: Structure, times: Mapping[str, Expr]) -> dict[str, Expr
     """Return the once-a-step exposed gradient reduction (and parameter gather) per rank: first, middle, last.
 
     ZeRO-0 all-reduces, ZeRO-1 reduce-scatters gradients and gathers parameters; both hide behind the last
-    microbatch's backward (the next step's forward) when `overlap_dp`. ZeRO-2/3 have reduced per microbatch.
+    microbatch's backward (the next step's forward) when `overlap_dp`, but for the embedding, whose gradient
+    comes last. ZeRO-2/3 have reduced per microbatch; ZeRO-2 gathers parameters once.
     """
     n = layers / pp
     parameters = memory.rank_parameters(structure)
@@ -78,15 +99,18 @@ def reduction(structure: Structure, times: Mapping[str, Expr]) -> dict[str, Expr
     forward = virtual_stages * (times["forward_compute"] + times["forward_tp"])
     out = {}
     for where, extra in held(structure).items():
+        late = parameters["first"] if where in ("first", "only") else 0
         size = n * parameters["block"] + extra
-        reduce = (1 - zero1) * dp_group.all_reduce(reduce_bytes * size)
-        reduce += (zero1 - zero2) * dp_group.reduce_scatter(reduce_bytes * size)
-        reduce += zero2 * dp_group.reduce_scatter(reduce_bytes * extra)
         gather = (zero1 - zero3) * dp_group.all_gather(memory.WEIGHT_BYTES * size)
-        gather += zero3 * dp_group.all_gather(memory.WEIGHT_BYTES * extra)
-        covered = hidden_behind(reduce, backward, n) + hidden_behind(gather, forward, n)
-        out[f"reduce_{where}"] = overlap_dp * covered + (1 - overlap_dp) * (reduce + gather)
+        exposed = _overlapped(_reduced(size - late), backward, n) + _overlapped(gather, forward, n)
+        out[f"reduce_{where}"] = exposed + (_reduced(late) if late else 0)
     return out
+
+
+def _reduced(parameters: Expr) -> Expr:
+    """Return the seconds of ZeRO-0's or ZeRO-1's reduction of the gradients of `parameters`."""
+    size = reduce_bytes * parameters
+    return (1 - zero1) * dp_group.all_reduce(size) + (zero1 - zero2) * dp_group.reduce_scatter(size)
 
 
 def held(structure: Structure) -> dict[str, Expr]:
@@ -102,21 +126,26 @@ def held(structure: Structure) -> dict[str, Expr]:
 
 
 def states(structure: Structure) -> dict[str, Expr]:
-    """Return bytes of parameters, gradients and optimizer states per rank, and seconds of the optimizer."""
+    """Return bytes of parameters, gradients, optimizer states and gathered weights per rank, and optimizer seconds."""
     dp = dp_group.n
     out: dict[str, Expr] = {}
     block = memory.rank_parameters(structure)["block"]
-    gathered = 2 * zero3 * memory.WEIGHT_BYTES * block  # the running layer's and the prefetched one's weights
+    sharded = minimum(1, dp - 1)
     for where, extra in held(structure).items():
         size = layers / pp * block + extra
-        shard = size / (1 + zero1 * (dp - 1))
+        shard, kept = size / (1 + zero1 * (dp - 1)), size / (1 + zero2 * (dp - 1))
+        moved = (ADAM_STATE_BYTES + 2 * reduce_bytes) * shard + reduce_bytes * kept
+        # ZeRO-3 holds the running layer's weights and the prefetched one's, or the largest of embedding and head.
+        blocks = minimum(2, layers / pp) * block
+        gathered = zero3 * memory.WEIGHT_BYTES * maximum(blocks, extra) + zero2 * reduce_bytes * maximum(block, extra)
         out |= {
             f"parameters_{where}": memory.WEIGHT_BYTES * size / (1 + zero3 * (dp - 1)),
-            f"gradients_{where}": reduce_bytes * size / (1 + zero2 * (dp - 1)),
+            f"gradients_{where}": reduce_bytes * kept,
             f"optimizer_bytes_{where}": memory.OPTIMIZER_BYTES * shard,
-            f"optimizer_{where}": kernels.seconds("elementwise", "any", bytes=ADAM_BYTES * shard),
+            f"optimizer_{where}": kernels.seconds("elementwise", "any", bytes=moved),
+            f"gathered_bytes_{where}": sharded * gathered,
         }
-    return out | {"gathered_bytes": gathered + zero2 * reduce_bytes * block * minimum(1, dp - 1)}
+    return out
 
 
 def expressions(structure: Structure, statistics: int) -> dict[str, Expr]:
@@ -128,14 +157,18 @@ def expressions(structure: Structure, statistics: int) -> dict[str, Expr]:
     table = dense.vocab * dense.hidden / dense.tp
     tied_pair = Group(2, 1 + (1 - symbol("pp_inter")), 1 + symbol("pp_inter"))
     several = minimum(1, pp - 1)
+    # Each rank sends its part (scatter/gather, arXiv 2104.04473, section 4.1); without sequence parallelism the
+    # receivers gather the whole.
+    whole_again = (1 - dense.sequence_parallel) * dense.tp_group.all_gather(boundary_bytes)
     return (
         times
         | {f"embedding_{k}": v for k, v in first.items()}
         | {f"head_{k}": v for k, v in last.items()}
+        | sharded_ends(structure)
         | reduction(structure, times)
         | states(structure)
         | {
-            "send": several * send(boundary_bytes / dense.tp),
+            "send": several * (send(boundary_bytes / dense.tp) + whole_again),
             "tied_reduce": several * tied_pair.all_reduce(reduce_bytes * table) if structure.tied else 0 * table,
             "saved_bytes": chunk_layers * kept,
             "saved_embedding_bytes": memory.embedding_bytes(structure),

@@ -8,22 +8,22 @@ from typing import Any, Literal
 import numpy as np
 
 from sim.costs import inputs, stage
-from sim.costs.algebra import Compiled, Expr, compile_expressions, maximum, minimum, symbol
 from sim.costs.layers.dense import Structure
 from sim.costs.profile import Profile, load_profile
 from sim.engine.events import run_events
 from sim.engine.memory import Footprint, MemoryTimeline, memory_timelines
 from sim.engine.path import run_path
 from sim.engine.timeline import Durations, Timeline
-from sim.schedules import SCHEDULES, Action, Kind, Schedule, Shape, Times, build
-from sim.specs import Cluster, Model, PlacedPlan, Plan
+from sim.schedules import Action, Kind, Schedule, Shape, build
+from sim.specs import Cluster, InputError, Model, PlacedPlan, Plan
+from sim.units import gigabytes, seconds
 
 Engine = Literal["path", "events"]
 ENGINES = {"path": run_path, "events": run_events}
 TERMS = ("compute", "recompute", "tp", "dp", "pp", "cp", "ep", "offload", "bubble", "optimizer", "other")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Step:
     """The prediction of one training step; plain data, intervals are the central 80 %.
 
@@ -42,6 +42,10 @@ class Step:
     step_time_s: float
     breakdown_s: Mapping[str, float]
 
+    def __repr__(self) -> str:
+        plan = f"tp={self.plan.tp}, pp={self.plan.pp}, dp={self.placed.dp}"
+        return f"Step({self.model.name}, {plan}, {seconds(self.step_time_s)}, {gigabytes(self.peak_memory_bytes)})"
+
     @property
     def plan(self) -> Plan:
         """The plan as given."""
@@ -51,6 +55,11 @@ class Step:
     def step_time_interval_s(self) -> tuple[float, float]:
         """80 % interval of the step time."""
         return self.profile.interval80(self.step_time_s)
+
+    @property
+    def breakdown(self) -> Mapping[str, float]:
+        """Exposed seconds by cause; with intervals in `breakdown_interval_s`."""
+        return self.breakdown_s
 
     @property
     def breakdown_interval_s(self) -> dict[str, tuple[float, float]]:
@@ -165,6 +174,8 @@ def simulate(model: Model, cluster: Cluster, plan: Plan, engine: Engine = "path"
     placed = plan.on(model, cluster)
     profile = load_profile(cluster.profile)
     costs = stage_costs(model, cluster, placed, profile)
+    if engine not in ENGINES:
+        raise InputError("engine", engine, "one of " + ", ".join(ENGINES))
     schedule = step_schedule(placed)
     timeline = ENGINES[engine](schedule, durations(schedule, costs))
     silent = ENGINES["path"](schedule, durations(schedule, {**costs, "send": 0.0}))
@@ -209,8 +220,8 @@ def durations(schedule: Schedule, costs: Mapping[str, float]) -> Durations:
         stages, c["input_compute"] + c["input_tp"] + c["weight_compute"] + c["recompute"] + c["backward_dp"]
     )
     for s, part in ((0, "embedding"), (-1, "head")):
-        forward[s] += c[f"{part}_forward_compute"] + c[f"{part}_forward_tp"]
-        backward[s] += c[f"{part}_input_compute"] + c[f"{part}_input_tp"] + c[f"{part}_weight_compute"]
+        forward[s] += sum(c[f"{part}_forward_{x}"] for x in ("compute", "tp", "dp"))
+        backward[s] += sum(c[f"{part}_{x}"] for x in END_BACKWARD)
     update = {
         kind: np.array([c[f"{name}_{where(r, ranks)}"] for r in range(ranks)] + [0.0] * (stages - ranks))
         for kind, name in ((Kind.REDUCE_GRAD, "reduce"), (Kind.OPTIMIZER, "optimizer"))
@@ -219,6 +230,10 @@ def durations(schedule: Schedule, costs: Mapping[str, float]) -> Durations:
         update[Kind.REDUCE_GRAD][r] += c["tied_reduce"]
     table = {Kind.F: forward, Kind.B: backward} | update
     return Durations({k: _ns(v) for k, v in table.items()}, _ns(np.full(stages, c["send"])))
+
+
+END_BACKWARD = ("input_compute", "input_tp", "weight_compute", "backward_dp")
+"""Parts of the backward time of embedding and head."""
 
 
 def _ns(seconds: Any) -> Any:
@@ -233,7 +248,7 @@ def footprint(schedule: Schedule, costs: Mapping[str, float]) -> Footprint:
             "parameters": c[f"parameters_{w}"],
             "gradients": c[f"gradients_{w}"],
             "optimizer": c[f"optimizer_bytes_{w}"],
-            "communication": c["gathered_bytes"] + c["boundary_buffer_bytes"],
+            "communication": c[f"gathered_bytes_{w}"] + c["boundary_buffer_bytes"],
         }
         for w in (where(r, ranks) for r in range(ranks))
     )
@@ -263,71 +278,14 @@ def exposed(timeline: Timeline, costs: Mapping[str, float], placed: PlacedPlan, 
         "compute": both("forward_compute", "input_compute", "weight_compute"),
         "recompute": chunks * c["recompute"],
         "tp": both("forward_tp", "input_tp"),
-        "dp": chunks * (c["forward_dp"] + c["backward_dp"]) + c[f"reduce_{place}"],
+        "dp": both("forward_dp", "backward_dp") + c[f"reduce_{place}"],
         "pp": pp_s,
         "optimizer": c[f"optimizer_{place}"],
         "other": c["tied_reduce"] if place != "middle" else 0.0,
     }
     terms["bubble"] = (timeline.makespan - int(timeline.busy()[rank])) * 1e-9 - pp_s
+    # What overlaps exactly leaves a difference of the last bit, of either sign.
+    terms = {k: v if abs(v) > 1e-12 * timeline.makespan * 1e-9 else 0.0 for k, v in terms.items()}
     # What whole nanoseconds rounded off belongs to the largest term.
     terms["compute"] += timeline.makespan * 1e-9 - sum(terms.values())
     return terms
-
-
-@lru_cache
-def closed_form(structure: Structure, statistics: int, schedule: str) -> Compiled:
-    """Return step time and peak memory per rank kind of one schedule as one compiled function.
-
-    Outputs: `step_time_s`, `peak_memory_bytes` (allocated, fullest rank).
-    """
-    return compile_expressions(closed_form_expressions(stage.expressions(structure, statistics), schedule))
-
-
-def closed_form_expressions(e: Mapping[str, Expr], schedule: str) -> dict[str, Expr]:
-    """Return the closed forms over the stage expressions `e`."""
-    pp, microbatches, chunks = symbol("pp"), symbol("microbatches"), symbol("virtual_stages")
-    kind = SCHEDULES[schedule]
-    times = Times(
-        forward=e["forward_compute"] + e["forward_tp"] + e["forward_dp"],
-        backward=e["input_compute"] + e["input_tp"] + e["weight_compute"] + e["recompute"] + e["backward_dp"],
-        embedding_forward=e["embedding_forward_compute"] + e["embedding_forward_tp"],
-        embedding_backward=sum(e[f"embedding_{x}"] for x in ("input_compute", "input_tp", "weight_compute")),
-        head_forward=e["head_forward_compute"] + e["head_forward_tp"],
-        head_backward=sum(e[f"head_{x}"] for x in ("input_compute", "input_tp", "weight_compute")),
-        send=e["send"], ranks=pp, chunks=chunks, microbatches=microbatches, maximum=maximum, minimum=minimum,
-    )  # fmt: skip
-    several = minimum(1, pp - 1)
-
-    def first(name: str) -> Expr:
-        return several * e[f"{name}_first"] + (1 - several) * e[f"{name}_only"]
-
-    update = first("reduce") + first("optimizer") + e["tied_reduce"]
-    shape = _SymbolicShape(pp, microbatches, chunks, symbol("microbatch_group_size"))
-    fixed = {
-        w: sum(e[f"{x}_{w}"] for x in ("parameters", "gradients", "optimizer_bytes")) for w in ("first", "last", "only")
-    }
-    head = kind.of_last_chunk(shape)
-    # The head's temporaries come and go before those of the blocks below it.
-    beside_head = maximum(
-        e["backward_temporary_bytes"] + (head - 1) * e["saved_head_bytes"],
-        head * e["saved_head_bytes"] + e["head_temporary_bytes"],
-    )
-    embedding = kind.of_first_chunk(shape, minimum) * e["saved_embedding_bytes"]
-    saved_first = kind.in_flight(0, shape, minimum) * e["saved_bytes"] + embedding
-    saved_last = kind.in_flight(pp - 1, shape, minimum) * e["saved_bytes"]
-    first_rank = fixed["first"] + saved_first + e["backward_temporary_bytes"]
-    only_rank = fixed["only"] + saved_first + beside_head
-    last_rank = fixed["last"] + saved_last + beside_head
-    peak = several * maximum(first_rank, last_rank) + (1 - several) * only_rank
-    return {
-        "step_time_s": kind.makespan(times) + update,
-        "peak_memory_bytes": peak + e["gathered_bytes"] + e["boundary_buffer_bytes"],
-    }
-
-
-@dataclass(frozen=True)
-class _SymbolicShape:
-    ranks: Expr
-    microbatches: Expr
-    chunks: Expr
-    group: Expr

@@ -16,7 +16,7 @@ def job_data(model: Model, cluster: Cluster, plan: Plan) -> dict[str, Any]:
 
 
 def _plain(spec: Any) -> dict[str, Any]:
-    values = {f.name: getattr(spec, f.name) for f in fields(spec) if f.name != "assumptions"}
+    values = {f.name: getattr(spec, f.name) for f in fields(spec) if f.init}
     kept = {k: v for k, v in values.items() if v is not None}
     return {k: _plain(v) if hasattr(v, "__dataclass_fields__") else v for k, v in kept.items()}
 

@@ -78,6 +78,18 @@ class ScheduleKind(ABC):
     def makespan(self, times: Times) -> Expr:
         """Return the time from the first action to the last (closed form; the engine is the judge)."""
 
+    def lower_bound(self, times: Times) -> Expr:
+        """Return a time that no order of these actions can beat (the tuner's certificate rests on it).
+
+        The longest of three paths: one microbatch through all chunks; all work of the last rank between the first
+        microbatch's way to it and the last one's way back; all work of the first rank.
+        """
+        t = times
+        whole = t.ranks * t.chunks * t.chunk + t.embedding + t.head + 2 * (t.ranks * t.chunks - 1) * t.send
+        rank = t.microbatches * t.chunks * t.chunk
+        to_last = (t.ranks - 1) * (t.chunk + 2 * t.send) + t.embedding
+        return t.maximum(whole, to_last + rank + t.microbatches * t.head, rank + t.microbatches * t.embedding)
+
     @abstractmethod
     def in_flight(self, rank: Expr, shape: Any, minimum: Callable[..., Expr]) -> Expr:
         """Return the largest number of chunk activations alive on `rank`; `shape` may hold expressions."""
@@ -86,7 +98,7 @@ class ScheduleKind(ABC):
     def of_first_chunk(self, shape: Any, minimum: Callable[..., Expr]) -> Expr:
         """Return how many microbatches of the first chunk (it has the embedding) are alive on rank 0 at its peak."""
 
-    def of_last_chunk(self, shape: Any) -> Expr:
+    def of_last_chunk(self, shape: Any, minimum: Callable[..., Expr], maximum: Callable[..., Expr]) -> Expr:
         """Return how many microbatches of the last chunk (it has the head) are alive at once."""
-        del shape
+        del shape, minimum, maximum
         return 1

@@ -66,5 +66,8 @@ class Interleaved(ScheduleKind):
         warm_up = 2 * (shape.ranks - 1 - rank) + (shape.chunks - 1) * shape.group + 1
         return minimum(warm_up, shape.microbatches * shape.chunks)
 
+    def of_last_chunk(self, shape: Any, minimum: Callable[..., Expr], maximum: Callable[..., Expr]) -> Expr:
+        return minimum(shape.microbatches, maximum(1, shape.group - shape.ranks + 1))
+
     def of_first_chunk(self, shape: Any, minimum: Callable[..., Expr]) -> Expr:
         return minimum(minimum(shape.microbatches, 2 * shape.group), self.in_flight(0, shape, minimum))

@@ -30,9 +30,9 @@ class Action(NamedTuple):
         return f"{self.stage}{self.kind.name}{self.microbatch if self.microbatch >= 0 else ''}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Schedule:
-    """An order of actions per pipeline rank.
+    """An order of actions per pipeline rank; one object per shape, compared by identity.
 
     `rank_of[s]` is the rank of stage s; data flows from stage s to s + 1 and gradients back. Synchronous
     schedules keep one weight version and no staleness.

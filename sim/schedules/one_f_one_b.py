@@ -34,10 +34,29 @@ class OneFOneB(ScheduleKind):
         round trip that p - r microbatches share on the ranks r .. p - 1 (here r = 0 and r = p - 2).
         """
         t = times
-        whole = t.ranks * t.chunk + t.embedding + t.head + 2 * (t.ranks - 1) * t.send
         pair = t.chunk + t.head / 2 + t.minimum(1, t.ranks - 1) * t.send
+        whole = self._loop(t, t.ranks) + t.embedding
         period = t.maximum(t.chunk + t.embedding, t.chunk + t.head, whole / t.ranks, pair)
         return whole + (t.microbatches - 1) * period
+
+    def lower_bound(self, times: Times) -> Expr:
+        """Paths that go round the last k ranks as often as k microbatches fit, then through the last rank.
+
+        A forward on rank p - k waits for the backward k microbatches before it, so each round costs a whole loop.
+        """
+        t, further = times, times.microbatches - 1
+        whole = self._loop(t, t.ranks) + t.embedding
+        paths = [super().lower_bound(t)]
+        for ranks, extra in ((t.minimum(2, t.ranks), 0), (t.ranks, t.embedding)):
+            # A loop over one rank has the embedding too, which is left out here: still a lower bound.
+            rounds = (further - further % ranks) / ranks
+            paths.append(whole + rounds * (self._loop(t, ranks) + extra) + further % ranks * (t.chunk + t.head))
+        return t.maximum(*paths)
+
+    @staticmethod
+    def _loop(t: Times, ranks: Expr) -> Expr:
+        """Return one microbatch's way over the last `ranks` ranks and back, without the embedding."""
+        return ranks * t.chunk + t.head + 2 * (ranks - 1) * t.send
 
     def in_flight(self, rank: Expr, shape: Any, minimum: Callable[..., Expr]) -> Expr:
         return minimum(shape.ranks - rank, shape.microbatches)

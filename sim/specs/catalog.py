@@ -37,6 +37,9 @@ class Models(Mapping[str, Model]):
     def __getitem__(self, name: str) -> Model:
         return model(name)
 
+    def __contains__(self, name: object) -> bool:
+        return name in names("models")
+
     def __iter__(self) -> Iterator[str]:
         return iter(names("models"))
 

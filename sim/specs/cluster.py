@@ -1,14 +1,14 @@
 """The machines: which device, how many, and how they are wired."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import Annotated
 
 from pydantic import Field
 
 from sim.specs.catalog import device
 from sim.specs.device import Device
-from sim.specs.fields import DERIVED, real, spec, whole
+from sim.specs.fields import DERIVED, read, real, spec, whole
 from sim.units import gigabytes, si
 
 
@@ -46,7 +46,7 @@ class Cluster:
     profile: Annotated[str, Field(description="a catalog profile or a folder with profile.json")] = DERIVED
     usd_per_gpu_hour: Annotated[float, real(0.0, 1e4, "USD")] = DERIVED
     memory_bytes: Annotated[float, real(1e6, 1e14, "B")] = DERIVED
-    assumptions: tuple[str, ...] = ()
+    assumptions: tuple[str, ...] = field(default=(), init=False, repr=False)
 
     def __post_init__(self) -> None:
         found = device(self.device)
@@ -77,12 +77,14 @@ class Cluster:
             if getattr(self, key) is None:
                 object.__setattr__(self, key, value)
         object.__setattr__(self, "links", links)
-        object.__setattr__(self, "assumptions", self.assumptions + tuple(assumed))
+        object.__setattr__(self, "assumptions", tuple(assumed))
 
     @classmethod
     def of(cls, device: str, nodes: int = 1, **given: object) -> "Cluster":
         """Return a cluster of catalog devices: `Cluster.of("h100-sxm-80gb", nodes=16)`."""
-        return cls(device=device, nodes=nodes, **given)  # type: ignore[arg-type]
+        links = given.pop("links", None)
+        wired = read(Links, links, "links") if isinstance(links, dict) else links
+        return cls(device=device, nodes=nodes, links=wired, **given)  # type: ignore[arg-type]
 
     @property
     def gpus(self) -> int:

@@ -8,8 +8,21 @@ value and the allowed range.
 import json
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
-from typing import Annotated, Any, Literal, TypeVar, cast, dataclass_transform, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    TypeVar,
+    Union,
+    cast,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
+import numpy as np
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked_dataclass
 
@@ -25,7 +38,8 @@ class InputError(ValueError):
     def __init__(self, path: str, value: object, allowed: str) -> None:
         shown = repr(value)
         self.path, self.value, self.allowed = path, value, allowed
-        super().__init__(f"{path}: got {shown if len(shown) <= 80 else shown[:77] + '...'}; allowed: {allowed}")
+        place = path if path.isprintable() else repr(path)
+        super().__init__(f"{place}: got {shown if len(shown) <= 80 else shown[:77] + '...'}; allowed: {allowed}")
 
     def under(self, parent: str) -> "InputError":
         """Return the same error seen from the enclosing object."""
@@ -52,12 +66,17 @@ def spec(cls: type[T]) -> type[T]:
     def construct(self: object, **given: object) -> None:
         try:
             # An explicit None means the same as leaving the field out.
-            checked_init(self, **{k: v for k, v in given.items() if v is not None})
+            checked_init(self, **{k: _plain(v) for k, v in given.items() if v is not None})
         except ValidationError as error:
             raise explain(error, cls) from None
 
     made.__init__ = construct  # type: ignore[method-assign]
     return cast("type[T]", made)
+
+
+def _plain(value: object) -> object:
+    """Return a NumPy scalar as the Python number it stands for."""
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def read(cls: type[T], raw: object, path: str = "") -> T:
@@ -79,31 +98,22 @@ def read(cls: type[T], raw: object, path: str = "") -> T:
 def explain(error: ValidationError, root: type) -> InputError:
     """Return the first problem of a pydantic error as an `InputError` with the declared range."""
     first = error.errors(include_url=False)[0]
-    if isinstance(first.get("ctx", {}).get("error"), InputError):
-        return under_path(first["ctx"]["error"], first["loc"][:-1])
     where = [str(part) for part in first["loc"] if part != "__init__"]
-    path = ".".join(where)
-    owner, name = _owner(root, where)
+    inner = first.get("ctx", {}).get("error")
+    if isinstance(inner, InputError):
+        return inner.under(".".join(where)) if where else inner
+    owner, hint, kept = _declared(root, where)
+    path = ".".join(where[:kept])
     if first["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
         return InputError(path, first["input"], f"no such key; known keys: {', '.join(init_names(owner))}")
     if first["type"] in ("missing", "missing_keyword_only_argument", "missing_argument"):
-        return InputError(path, None, f"required: {allowed_text(owner, name)}")
-    return InputError(path, first["input"], allowed_text(owner, name) if name else "a mapping of keys to values")
-
-
-def under_path(error: InputError, location: tuple[int | str, ...]) -> InputError:
-    """Return `error` with the enclosing location in front of its own path."""
-    return error.under(".".join(map(str, location))) if location else error
+        return InputError(path, None, f"required: {_describe(hint)}")
+    return InputError(path, first["input"], _describe(hint) if where else "a mapping of keys to values")
 
 
 def init_names(cls: type) -> list[str]:
     """Return the names a constructor takes."""
-    return [f.name for f in fields(cls) if f.init and f.name != "assumptions"]
-
-
-def allowed_text(cls: type, name: str) -> str:
-    """Return what field `name` of `cls` may hold, in words."""
-    return _describe(get_type_hints(cls, include_extras=True).get(name, object))
+    return [f.name for f in fields(cls) if f.init]
 
 
 def _describe(hint: Any) -> str:
@@ -120,18 +130,23 @@ def _describe(hint: Any) -> str:
     return "a mapping of keys to values" if is_dataclass(hint) else WORDS.get(hint, "a value")
 
 
+UNIONS = (Union, UnionType)
 WORDS = {bool: "true or false", str: "text", int: "a whole number", float: "a number"}
 
 
-def _owner(root: type, where: list[str]) -> tuple[type, str]:
-    """Return the class and field name that the path `where` ends in, below `root`."""
-    owner, name = root, ""
-    for part in where:
-        if name:
-            inner = get_type_hints(owner).get(name)
-            inner = next((a for a in get_args(inner) if is_dataclass(a)), inner)
-            if not (isinstance(inner, type) and is_dataclass(inner)):
-                break
-            owner = inner
-        name = part
-    return owner, name
+def _declared(root: type, where: list[str]) -> tuple[type, Any, int]:
+    """Return the innermost class on the path, the annotation at its end, and how many parts of it are fields.
+
+    What follows a value that may be of several types (pydantic adds the type it tried) is not part of the path.
+    """
+    owner, hint = root, root
+    for n, part in enumerate(where):
+        bare = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+        bare = next((a for a in get_args(bare) if is_dataclass(a)), bare) if get_origin(bare) in UNIONS else bare
+        if isinstance(bare, type) and is_dataclass(bare):
+            owner, hint = bare, get_type_hints(bare, include_extras=True).get(part, object)
+        elif get_origin(bare) in (dict, list):
+            hint = get_args(bare)[-1]
+        else:
+            return owner, hint, n
+    return owner, hint, len(where)

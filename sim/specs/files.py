@@ -1,6 +1,8 @@
 """Plain data from YAML or JSON files: bounded in size, no aliases, no duplicate keys, no code; whole writes."""
 
 import json
+import re
+from collections import Counter
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
@@ -22,13 +24,25 @@ class _PlainLoader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [k.value for k, _ in node.value if isinstance(k, yaml.ScalarNode)]
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        strange = [key for key in keys if not isinstance(key, str)]
+        if strange:
+            raise InputError("(key)", strange[0], "text as a key")
         _refuse_duplicates(keys)
         return super().construct_mapping(node, deep)
 
+    def construct_decimal(self, node: yaml.ScalarNode) -> int | str:
+        """Return a decimal integer; YAML 1.1's octal, hexadecimal and base-60 forms stay text and are refused later."""
+        text = str(self.construct_scalar(node))
+        return int(text.replace("_", "")) if DECIMAL.fullmatch(text) else text
+
+
+DECIMAL = re.compile(r"[-+]?[0-9][0-9_]{0,30}")
+_PlainLoader.add_constructor("tag:yaml.org,2002:int", _PlainLoader.construct_decimal)
+
 
 def _refuse_duplicates(keys: list[str]) -> None:
-    twice = sorted({k for k in keys if keys.count(k) > 1})
+    twice = [key for key, times in Counter(keys).items() if times > 1]
     if twice:
         raise InputError(twice[0], "given twice", "each key once")
 
@@ -36,6 +50,10 @@ def _refuse_duplicates(keys: list[str]) -> None:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     _refuse_duplicates([k for k, _ in pairs])
     return dict(pairs)
+
+
+def _what(path: Path) -> str:
+    return "no such file" if not path.exists() else "a directory" if path.is_dir() else "not a regular file"
 
 
 def _parse(text: str, suffix: str) -> Any:
@@ -51,9 +69,13 @@ def load_mapping(path: Path) -> dict[str, Any]:
         InputError: no such file, too large, not YAML or JSON, a duplicate key or an alias.
     """
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise InputError(str(path), f"{path.stat().st_size} bytes", f"at most {MAX_BYTES} bytes")
-        text = path.read_text("utf-8")
+        if not path.is_file():
+            raise InputError(str(path), _what(path), "a readable file")
+        with path.open("rb") as file:
+            raw_bytes = file.read(MAX_BYTES + 1)
+        if len(raw_bytes) > MAX_BYTES:
+            raise InputError(str(path), f"more than {MAX_BYTES} bytes", f"at most {MAX_BYTES} bytes")
+        text = raw_bytes.decode("utf-8-sig")
     except OSError as error:
         raise InputError(str(path), error.strerror, "a readable file") from None
     except UnicodeDecodeError:
@@ -64,7 +86,7 @@ def load_mapping(path: Path) -> dict[str, Any]:
         if isinstance(error, InputError):
             raise
         raise InputError(str(path), " ".join(str(error).split())[:80], "well-formed YAML or JSON") from None
-    if not isinstance(raw, dict) or not all(isinstance(key, str) for key in raw):
+    if not isinstance(raw, dict):
         raise InputError(str(path), type(raw).__name__, "a mapping of keys to values")
     return raw
 

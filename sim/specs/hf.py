@@ -8,27 +8,27 @@ from sim.specs.fields import InputError
 from sim.specs.files import load_mapping
 
 
-def read_config(path: str | Path, seq: int | None = None) -> dict[str, Any]:
-    """Return the arguments of `Model` that a `config.json` states; `seq` replaces its longest context.
+def read_config(path: str | Path, seq: int | None = None) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return the arguments of `Model` that a `config.json` states, and what was assumed beside them.
+
+    `seq` replaces the config's longest context.
 
     Raises:
         InputError: unknown `model_type`, or a key is missing.
     """
     config = load_mapping(Path(path))
     kind = config.get("model_type")
-    if kind not in READERS:
+    if not isinstance(kind, str) or kind not in READERS:
         raise InputError("model_type", kind, "one of " + ", ".join(READERS))
     raw = READERS[kind](config)
     if seq is not None:
         raw["seq"] = seq
-    elif raw["seq"] is not None and raw["seq"] > LONG_CONTEXT:
-        raw["seq"] = LONG_CONTEXT
-        raw["assumptions"] = (
-            f"model.seq = {LONG_CONTEXT} (the config allows {config['max_position_embeddings']}; "
-            "give seq to train at another length)",
-        )
     raw["name"] = str(config.get("_name_or_path") or kind)[:100]
-    return {k: v for k, v in raw.items() if v is not None}
+    notes: tuple[str, ...] = ()
+    if isinstance(raw["seq"], int) and raw["seq"] > LONG_CONTEXT and seq is None:
+        notes = (f"model.seq = {LONG_CONTEXT} (the config allows {raw['seq']}; give seq to train at another length)",)
+        raw["seq"] = LONG_CONTEXT
+    return {k: v for k, v in raw.items() if v is not None}, notes
 
 
 LONG_CONTEXT = 8_192

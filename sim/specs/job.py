@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from sim.catalog import names
 from sim.specs.catalog import model as catalog_model
 from sim.specs.cluster import Cluster
 from sim.specs.fields import InputError, read, spec, whole
@@ -31,7 +32,7 @@ class Tune:
             if name not in KNOBS:
                 raise InputError(f"knobs.{name}", values, "a knob: " + ", ".join(KNOBS))
             if not values:
-                raise InputError(f"knobs.{name}", values, "at least one value")
+                raise InputError(f"knobs.{name}", values, "a list of at least one value")
             for value in values:
                 read(Plan, {"global_batch": self.global_batch, name: value}, "knobs")
 
@@ -82,7 +83,10 @@ def _model(raw: Any, folder: Path) -> Model:
     if not isinstance(raw, str):
         raise InputError("model", raw, MODEL_HELP)
     if raw.endswith(".json"):
-        return Model.from_hf(folder / raw)
+        try:
+            return Model.from_hf(folder / raw)
+        except InputError as error:
+            raise error.under("model") from None
     try:
         return catalog_model(raw)
     except InputError as error:
@@ -91,6 +95,7 @@ def _model(raw: Any, folder: Path) -> Model:
 
 def _with_profile(raw: Any, folder: Path) -> Any:
     """Return the cluster with a relative profile folder resolved against the job file."""
-    if isinstance(raw, dict) and isinstance(raw.get("profile"), str) and (folder / raw["profile"]).is_dir():
-        return {**raw, "profile": str(folder / raw["profile"])}
+    name = raw.get("profile") if isinstance(raw, dict) else None
+    if isinstance(name, str) and name not in names("profiles") and (folder / name).is_dir():
+        return {**raw, "profile": str((folder / name).resolve())}
     return raw

@@ -39,13 +39,13 @@ class Model:
     tied_embeddings: bool = DERIVED
     bias: bool = DERIVED
     positions: Literal["learned", "rope"] = DERIVED
-    assumptions: tuple[str, ...] = field(default=(), repr=False)
+    assumptions: tuple[str, ...] = field(default=(), init=False, repr=False)
 
     def __post_init__(self) -> None:
         if getattr(self, "head_dim") is None and self.hidden % self.heads:  # noqa: B009 - declared int, None when left out
             raise InputError("heads", self.heads, f"a divisor of hidden = {self.hidden}, or give head_dim")
         assumed = [self._default(name, value, why) for name, value, why in self._usual() if getattr(self, name) is None]
-        object.__setattr__(self, "assumptions", self.assumptions + tuple(assumed))
+        object.__setattr__(self, "assumptions", tuple(assumed))
         if self.heads % self.kv_heads:
             raise InputError("kv_heads", self.kv_heads, f"a divisor of heads = {self.heads}")
 
@@ -74,7 +74,10 @@ class Model:
         Raises:
             InputError: unknown `model_type`, or a key is missing or out of range.
         """
-        return cls(**read_config(path, seq))
+        arguments, notes = read_config(path, seq)
+        made = cls(**arguments)
+        object.__setattr__(made, "assumptions", notes + made.assumptions)
+        return made
 
     @property
     def query_width(self) -> int:

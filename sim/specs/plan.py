@@ -1,7 +1,9 @@
 """How the training step is spread over the devices, and the rules that a spread must keep."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Annotated, Literal
+
+from pydantic import Field
 
 from sim.specs.cluster import Cluster
 from sim.specs.fields import DERIVED, InputError, spec, whole
@@ -10,6 +12,9 @@ from sim.specs.rules import RULES, Spread
 
 Recompute = Literal["none", "selective", "full"]
 Schedule = Literal["none", "gpipe", "1f1b", "interleaved"]
+
+
+ONLY_ONE = Field(ge=1, le=1, description="1 (context and expert parallelism are not modelled yet)")
 
 
 @spec
@@ -28,20 +33,21 @@ class Plan:
     pp: Annotated[int, whole(1, 4_096)] = 1
     virtual_stages: Annotated[int, whole(1, 256)] = 1
     dp: Annotated[int, whole(1, 1_000_000)] = DERIVED
-    cp: Literal[1] = 1
-    ep: Literal[1] = 1
+    cp: Annotated[int, ONLY_ONE] = 1
+    ep: Annotated[int, ONLY_ONE] = 1
     sequence_parallel: bool = DERIVED
     global_batch: Annotated[int, whole(1, 10_000_000)]
     micro_batch: Annotated[int, whole(1, 100_000)] = 1
     schedule: Schedule = DERIVED
     microbatch_group_size: Annotated[int, whole(1, 10_000_000)] = DERIVED
     recompute: Recompute = "none"
-    zero: Literal[0, 1, 2, 3] = 0
+    zero: Annotated[int, whole(0, 3)] = 0
     optimizer: Literal["adam"] = "adam"
     gradient_dtype: Literal["fp32", "bf16"] = "fp32"
     overlap_dp: bool = True
     precision: Literal["bf16", "fp16"] = "bf16"
-    assumptions: tuple[str, ...] = ()
+    assumptions: tuple[str, ...] = field(default=(), init=False, repr=False)
+    derived: frozenset[str] = field(default=frozenset(), init=False, repr=False)
 
     def __post_init__(self) -> None:
         usual: dict[str, object] = {
@@ -49,12 +55,14 @@ class Plan:
             "sequence_parallel": self.tp > 1,
             "microbatch_group_size": self.pp,
         }
-        assumed = []
+        assumed, derived = [], []
         for key, value in usual.items():
             if getattr(self, key) is None:
                 object.__setattr__(self, key, value)
+                derived.append(key)
                 assumed.append(f"plan.{key} = {str(value).lower()} (default)")
-        object.__setattr__(self, "assumptions", self.assumptions + tuple(assumed))
+        object.__setattr__(self, "assumptions", tuple(assumed))
+        object.__setattr__(self, "derived", frozenset(derived))
 
     def but(self, **changes: object) -> "Plan":
         """Return the plan with some values changed; what had been left out is derived again.
@@ -62,8 +70,7 @@ class Plan:
         Raises:
             InputError: a value is out of range.
         """
-        derived = {text.split(" = ")[0].removeprefix("plan.") for text in self.assumptions} | {"assumptions"}
-        given = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in derived}
+        given = {f.name: getattr(self, f.name) for f in fields(self) if f.init and f.name not in self.derived}
         return Plan(**given | changes)
 
     def on(self, model: Model, cluster: Cluster) -> "PlacedPlan":

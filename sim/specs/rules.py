@@ -108,6 +108,9 @@ def _short_group(s: Spread) -> Any:
     return s.interleaved & (beyond > 0) & (beyond < s.pp)
 
 
+MAX_MICROBATCH_STAGES = 500_000
+"""A million actions: far above any plan in use (64 ranks x 4,096 microbatches are half of it), a minute of waiting."""
+
 RULES: tuple[Rule, ...] = (
     _splits("attention heads", "heads"),
     _splits("key-value heads", "kv_heads"),
@@ -126,10 +129,25 @@ RULES: tuple[Rule, ...] = (
         lambda m, s: m.layers % (s.pp * s.virtual_stages) != 0,
     ),
     Rule(
+        "global_batch",
+        "dp does not divide the global batch",
+        lambda m, s: s.global_batch % s.dp != 0,
+        lambda m, s: f"a multiple of dp = {s.dp}",
+    ),
+    Rule(
         "micro_batch",
         "dp x micro_batch does not divide the global batch",
         lambda m, s: s.global_batch % (s.dp * s.micro_batch) != 0,
         lambda m, s: f"dp {s.dp} x micro_batch must divide global_batch = {s.global_batch}",
+    ),
+    Rule(
+        "micro_batch",
+        "too many actions in a step",
+        lambda m, s: s.pp * s.virtual_stages * s.microbatches > MAX_MICROBATCH_STAGES,
+        lambda m, s: (
+            f"a larger one: {s.pp * s.virtual_stages * s.microbatches} stages x microbatches are more than the "
+            f"{MAX_MICROBATCH_STAGES} that the engine takes"
+        ),
     ),
     Rule(
         "schedule",

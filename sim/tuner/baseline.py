@@ -1,6 +1,7 @@
 """The plan that a careful engineer would write down without a tool, as the yardstick of the tuner."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from sim.engine.step import Step, simulate
 from sim.specs import Cluster, InputError, Model, Plan
@@ -8,13 +9,14 @@ from sim.specs.plan import Recompute
 from sim.specs.rules import divisors
 
 
-def textbook(model: Model, cluster: Cluster, global_batch: int) -> Step | None:
+def textbook(model: Model, cluster: Cluster, global_batch: int, kept: Mapping[str, Any] | None = None) -> Step | None:
     """Return the common heuristic's step, or None where none of its plans fits.
 
     tp inside the node as far as memory needs it, then pp, ZeRO-1, micro-batch 1; full recompute only if
-    nothing else fits (Narayanan et al. 2021, arXiv 2104.04473, section 3, takeaways 1 and 2).
+    nothing else fits (Narayanan et al. 2021, arXiv 2104.04473, section 3, takeaways 1 and 2). `kept` are
+    settings that the search does not vary either.
     """
-    for plan in _candidates(cluster, global_batch):
+    for plan in _candidates(cluster, global_batch, kept or {}):
         try:
             step = simulate(model, cluster, plan)
         except InputError:
@@ -24,7 +26,7 @@ def textbook(model: Model, cluster: Cluster, global_batch: int) -> Step | None:
     return None
 
 
-def _candidates(cluster: Cluster, global_batch: int) -> Iterator[Plan]:
+def _candidates(cluster: Cluster, global_batch: int, kept: Mapping[str, Any]) -> Iterator[Plan]:
     inside = divisors(cluster.gpus_per_node)
     recomputes: tuple[Recompute, ...] = ("selective", "full")
     for recompute in recomputes:
@@ -32,4 +34,6 @@ def _candidates(cluster: Cluster, global_batch: int) -> Iterator[Plan]:
         for tp, pp in meshes:
             if cluster.gpus % (tp * pp) == 0:
                 sharded = cluster.gpus > tp * pp
-                yield Plan(tp=tp, pp=pp, global_batch=global_batch, zero=1 if sharded else 0, recompute=recompute)
+                yield Plan(
+                    tp=tp, pp=pp, global_batch=global_batch, zero=1 if sharded else 0, recompute=recompute, **kept
+                )

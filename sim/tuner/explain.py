@@ -1,5 +1,7 @@
 """Why a plan stands where it stands: where its time goes, what limits it, what each knob would cost."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from sim.costs.inputs import RECOMPUTE
@@ -27,9 +29,14 @@ WORDS = {
 WORTH_NAMING = 0.01
 
 
-def explain(step: Step, space: Space, scores: Scores) -> tuple[str, ...]:
-    """Return sentences: the time by cause, the memory margin, the best plan with each knob set otherwise."""
-    return (_time(step), _memory(step), *_knobs(step, space, scores))
+def explain(
+    step: Step, space: Space, scores: Scores, run: Callable[[int], Step], objective: str = "step_time"
+) -> tuple[str, ...]:
+    """Return sentences: the time by cause, the memory margin, the best plan with each knob set otherwise.
+
+    `run` gives the engine's step of a configuration of the space by its flat index.
+    """
+    return (_time(step), _memory(step), *_knobs(step, space, scores, run, objective == "memory_headroom"))
 
 
 def _time(step: Step) -> str:
@@ -50,27 +57,33 @@ def _memory(step: Step) -> str:
     return f"rank {step.fullest.rank} is fullest, {side}; {most}"
 
 
-def _knobs(step: Step, space: Space, scores: Scores) -> list[str]:
+def _knobs(step: Step, space: Space, scores: Scores, run: Callable[[int], Step], by_memory: bool) -> list[str]:
     """Return, per knob, the best feasible plan of the space with any other value of it, and what it loses."""
     plan = step.plan
     lines = []
     for knob in ("tp", "pp", "virtual_stages", "micro_batch", *SWITCHES):
         value = RECOMPUTE.index(plan.recompute) if knob == "recompute" else int(getattr(plan, knob))
         words = WORDS.get(knob, knob)
-        axis = _axis(knob, space)
-        other = np.broadcast_to(axis != value, scores.step_time_s.shape) & space.allowed
+        other = np.broadcast_to(_axis(knob, space) != value, scores.step_time_s.shape) & space.allowed
         if not other.any():
             continue
-        fitting = np.where(other & scores.fits, scores.step_time_s, np.inf)
-        at = np.unravel_index(int(fitting.argmin()), fitting.shape)
-        if not np.isfinite(fitting[at]):
+        key = scores.peak_memory_bytes if by_memory else scores.step_time_s
+        fitting = np.where(other & scores.fits, key, np.inf)
+        flat = int(fitting.argmin())
+        if not np.isfinite(fitting.flat[flat]):
             lines.append(f"no other {words} fits the memory")
             continue
-        rival = space.plan(*(int(i) for i in at))
-        change = fitting[at] / step.step_time_s - 1
-        sign = "+" if change >= 0 else "−"
-        lines.append(f"best with another {words} ({_value(rival, knob)}): {sign}{percent(abs(change))} time")
+        rival = run(flat)
+        lines.append(f"best with another {words} ({_value(rival.plan, knob)}): {_change(step, rival, by_memory)}")
     return lines
+
+
+def _change(step: Step, rival: Step, by_memory: bool) -> str:
+    if by_memory:
+        more = rival.peak_memory_bytes - step.peak_memory_bytes
+        return f"{'+' if more >= 0 else '−'}{gigabytes(abs(more))}"
+    change = rival.step_time_s / step.step_time_s - 1
+    return f"{'+' if change >= 0 else '−'}{percent(abs(change))} time"
 
 
 def _axis(knob: str, space: Space) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:

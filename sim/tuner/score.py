@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,8 @@ from sim.costs import inputs
 from sim.costs.algebra import Compiled
 from sim.costs.layers.dense import Structure
 from sim.costs.profile import Profile
-from sim.engine.step import closed_form, device_memory, memory_sigma
+from sim.engine.closed_form import closed_form, lower_bound
+from sim.engine.step import device_memory, memory_sigma
 from sim.tuner.space import Space
 
 Floats = NDArray[np.float64]
@@ -36,55 +37,66 @@ class Scores:
 
 def score(spaces: Sequence[tuple[Space, Profile]]) -> list[Scores]:
     """Return the scores of several spaces; rows of equal structure and schedule are evaluated together."""
-    shapes = [s.allowed.shape for s, _ in spaces]
-    times = [np.empty(shape) for shape in shapes]
-    peaks = [np.empty(shape) for shape in shapes]
-    pools: dict[Any, list[tuple[int, NDArray[np.int64]]]] = {}
-    for i, (space, _) in enumerate(spaces):
-        for schedule, chosen in (
-            ("1f1b", space.rows["virtual_stages"] == 1),
-            ("interleaved", space.rows["virtual_stages"] > 1),
-        ):
-            key = (_structure(space), schedule, _switches(space))
-            pools.setdefault(key, []).append((i, np.flatnonzero(chosen)))
-    for (structure, schedule, switches), members in pools.items():
-        function = closed_form(*structure, schedule)
-        axes = inputs.switch_values(
-            np.array(switches[1])[:, None], np.array(switches[0])[:, None, None], np.array(switches[2])
-        )
-        columns = _columns([(*spaces[i], rows) for i, rows in members])
-        time, peak = _evaluate(function, columns, axes, shapes[members[0][0]][1:])
+    times = [np.empty(s.allowed.shape) for s, _ in spaces]
+    peaks = [np.empty(s.allowed.shape) for s, _ in spaces]
+    for pool, members in _pools(spaces).items():
+        function = closed_form(*pool.structure, pool.schedule)
+        out = _evaluate(function, _columns([(*spaces[i], rows) for i, rows in members]), pool)
         at = 0
         for i, rows in members:
-            times[i][rows], peaks[i][rows] = time[at : at + len(rows)], peak[at : at + len(rows)]
+            part = slice(at, at + len(rows))
+            times[i][rows], peaks[i][rows] = out["step_time_s"][part], out["peak_memory_bytes"][part]
             at += len(rows)
     return [Scores(t, p, _fits(p, *s)) for t, p, s in zip(times, peaks, spaces, strict=True)]
 
 
-def _evaluate(
-    function: Compiled, columns: dict[str, Any], axes: dict[str, Any], switches: Any
-) -> tuple[Floats, Floats]:
-    """Return step time and peak memory of all rows, block by block on every core."""
+def bounds(space: Space, profile: Profile) -> Floats:
+    """Return a step time per configuration of `space` that the engine never beats, in seconds."""
+    least = np.empty(space.allowed.shape)
+    for pool, members in _pools([(space, profile)]).items():
+        function = lower_bound(*pool.structure, pool.schedule)
+        for _, rows in members:
+            least[rows] = _evaluate(function, _columns([(space, profile, rows)]), pool)["step_time_s"]
+    return least
+
+
+class Pool(NamedTuple):
+    """Rows that one compiled function evaluates together: model structure, closed form, values of the switches."""
+
+    structure: tuple[Structure, int]
+    schedule: str
+    switches: tuple[tuple[int, ...], ...]
+
+
+def _pools(spaces: Sequence[tuple[Space, Profile]]) -> dict[Pool, list[tuple[int, NDArray[np.int64]]]]:
+    """Return, per pool, the spaces that have rows in it and which."""
+    found: dict[Pool, list[tuple[int, NDArray[np.int64]]]] = {}
+    for i, (space, _) in enumerate(spaces):
+        structure = Structure.of(space.model), inputs.STATISTICS[space.model.norm]
+        switches = tuple(tuple(axis.tolist()) for axis in (space.recompute, space.zero, space.sequence_parallel))
+        for name, codes in (("1f1b", (0, 1)), ("interleaved", (2,)), ("gpipe", (3,))):
+            rows = np.flatnonzero(np.isin(space.rows["schedule"], codes))
+            if len(rows):
+                found.setdefault(Pool(structure, name, switches), []).append((i, rows))
+    return found
+
+
+def _evaluate(function: Compiled, columns: dict[str, Any], pool: Pool) -> dict[str, Floats]:
+    """Return the outputs of all rows, [row, recompute, zero, sequence_parallel], block by block on every core."""
     n = len(columns["tp"])
-    time, peak = np.empty((n, *switches)), np.empty((n, *switches))
+    recompute, zero, sharded = (np.array(values) for values in pool.switches)
+    axes = inputs.switch_values(zero[:, None], recompute[:, None, None], sharded)
+    out = {name: np.empty((n, len(recompute), len(zero), len(sharded))) for name in function.outputs}
 
     def run(first: int) -> None:
         part = slice(first, first + BLOCK_ROWS)
         rows = {k: v if isinstance(v, float) else v[part, None, None, None] for k, v in columns.items()}
-        out = function(axes | rows)
-        time[part], peak[part] = out["step_time_s"], out["peak_memory_bytes"]
+        for name, value in function(axes | rows).items():
+            out[name][part] = value
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(run, range(0, n, BLOCK_ROWS)))
-    return time, peak
-
-
-def _structure(space: Space) -> tuple[Structure, int]:
-    return Structure.of(space.model), inputs.STATISTICS[space.model.norm]
-
-
-def _switches(space: Space) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(axis.tolist()) for axis in (space.recompute, space.zero, space.sequence_parallel))
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        list(threads.map(run, range(0, n, BLOCK_ROWS)))
+    return out
 
 
 def _columns(members: Sequence[tuple[Space, Profile, NDArray[np.int64]]]) -> dict[str, Any]:
@@ -104,7 +116,10 @@ def _columns(members: Sequence[tuple[Space, Profile, NDArray[np.int64]]]) -> dic
 
 
 def _scalars(space: Space, profile: Profile) -> dict[str, float]:
-    fixed = {"overlap_dp": 1.0, "gradient_bytes": 4.0}
+    fixed = {
+        "overlap_dp": float(space.kept.get("overlap_dp", True)),
+        "gradient_bytes": inputs.GRADIENT_BYTES[space.kept.get("gradient_dtype", "fp32")],
+    }
     return inputs.model_values(space.model) | inputs.cluster_values(space.cluster, profile) | fixed
 
 

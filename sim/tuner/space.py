@@ -20,17 +20,28 @@ SWITCHES = ("recompute", "zero", "sequence_parallel")
 """Knobs that do not change the pipeline's shape; each has an array axis of its own."""
 
 
+SCHEDULES = ("none", "1f1b", "interleaved", "gpipe")
+"""Codes of the `schedule` column."""
+
+INTERLEAVED = SCHEDULES.index("interleaved")
+SHAPE_KNOBS = ("tp", "pp", "virtual_stages", "micro_batch")
+KEPT = ("gradient_dtype", "overlap_dp", "precision", "optimizer")
+"""Settings of a plan that are not searched: they are taken from the job's plan."""
+
+
 @dataclass(frozen=True, eq=False)
 class Space:
     """Rows are legal shapes (tp, pp, virtual_stages, micro_batch, dp, ...); switches multiply every row.
 
-    recompute: indices into `RECOMPUTE`; excluded: configurations by reason; asked: all combinations of knobs.
-    `allowed[row, recompute, zero, sequence_parallel]` marks the distinct legal configurations.
+    recompute: indices into `RECOMPUTE`; kept: settings that are not searched; excluded: configurations by reason;
+    asked: all combinations of knobs. `allowed[row, recompute, zero, sequence_parallel]` marks the distinct legal
+    configurations.
     """
 
     model: Model
     cluster: Cluster
     global_batch: int
+    kept: Mapping[str, Any]
     rows: Mapping[str, Column]
     recompute: Column
     zero: Column
@@ -40,17 +51,18 @@ class Space:
     asked: int
 
     def plan(self, row: int, recompute: int, zero: int, sequence_parallel: int) -> Plan:
-        """Return the plan at these indices."""
-        shape = {name: int(column[row]) for name, column in self.rows.items() if name in SHAPE_KNOBS}
-        switches = {
+        """Return the plan at these indices; what is a default stays left out."""
+        shape = {name: int(self.rows[name][row]) for name in SHAPE_KNOBS}
+        switches: dict[str, Any] = {
             "recompute": RECOMPUTE[int(self.recompute[recompute])],
             "zero": int(self.zero[zero]),
-            "sequence_parallel": bool(self.sequence_parallel[sequence_parallel]),
         }
-        return read(Plan, shape | switches | {"global_batch": self.global_batch})
-
-
-SHAPE_KNOBS = ("tp", "pp", "virtual_stages", "micro_batch")
+        sharded = bool(self.sequence_parallel[sequence_parallel])
+        if sharded != (shape["tp"] > 1):
+            switches["sequence_parallel"] = sharded
+        if SCHEDULES[self.rows["schedule"][row]] == "gpipe":
+            switches["schedule"] = "gpipe"
+        return read(Plan, shape | switches | dict(self.kept) | {"global_batch": self.global_batch})
 
 
 def default_knobs(model: Model, cluster: Cluster) -> dict[str, list[Any]]:
@@ -69,33 +81,57 @@ def default_knobs(model: Model, cluster: Cluster) -> dict[str, list[Any]]:
 
 
 def build_space(
-    model: Model, cluster: Cluster, global_batch: int, knobs: Mapping[str, Sequence[Any]] | None = None
+    model: Model,
+    cluster: Cluster,
+    global_batch: int,
+    knobs: Mapping[str, Sequence[Any]] | None = None,
+    kept: Mapping[str, Any] | None = None,
 ) -> Space:
     """Return every combination of the knobs, split into legal rows and counted exclusions.
 
     ZeRO needs dp > 1 and sequence parallelism tp > 1 to be a configuration of its own: the duplicates are
-    excluded by reason like illegal ones.
+    excluded by reason like illegal ones. Values listed twice count once.
     """
-    values = default_knobs(model, cluster) | {k: list(v) for k, v in (knobs or {}).items()}
-    axes = [np.array(values[k], dtype=np.int64) for k in ("tp", "pp", "virtual_stages", "micro_batch")]
-    tp, pp, chunks, micro = (a.ravel() for a in np.meshgrid(*axes, indexing="ij"))
-    dp = np.maximum(1, cluster.gpus // (tp * pp))
+    values = default_knobs(model, cluster) | {k: list(dict.fromkeys(v)) for k, v in (knobs or {}).items()}
+    shape = _combinations(cluster, values)
     recompute = np.array([RECOMPUTE.index(r) for r in values["recompute"]], dtype=np.int64)
     zero, sp = np.array(values["zero"], dtype=np.int64), np.array(values["sequence_parallel"], dtype=np.int64)
-    shape = Spread(cluster.gpus, tp, pp, chunks, dp, global_batch, micro, pp, np.False_, chunks > 1, pp > 1)
     per_row = len(recompute) * len(zero) * len(sp)
     excluded: dict[str, int] = {}
-    legal = np.ones(len(tp), dtype=bool)
+    legal = np.ones(len(shape["tp"]), dtype=bool)
+    code = shape["schedule"]
+    spread = Spread(
+        gpus=cluster.gpus,
+        **{name: shape[name] for name in ("tp", "pp", "virtual_stages", "dp", "micro_batch")},
+        global_batch=global_batch,
+        group=shape["pp"],
+        sequence_parallel=np.False_,
+        interleaved=code == INTERLEAVED,
+        pipelined=code > 0,
+    )
     for rule in RULES:
         if rule.knob != "sequence_parallel":
-            broken = legal & rule.broken(model, shape)
+            broken = legal & rule.broken(model, spread)
             legal &= ~broken
             _count(excluded, rule.reason, int(broken.sum()) * per_row)
-    rows = {"tp": tp, "pp": pp, "virtual_stages": chunks, "micro_batch": micro, "dp": dp}
-    rows = {name: column[legal] for name, column in rows.items()}
+    rows = {name: column[legal] for name, column in shape.items()}
     rows["microbatches"] = global_batch // (rows["dp"] * rows["micro_batch"])
     allowed = _distinct(model, rows, recompute, zero, sp, excluded)
-    return Space(model, cluster, global_batch, rows, recompute, zero, sp, allowed, excluded, len(tp) * per_row)
+    asked = len(legal) * per_row
+    return Space(model, cluster, global_batch, kept or {}, rows, recompute, zero, sp, allowed, excluded, asked)
+
+
+def _combinations(cluster: Cluster, values: Mapping[str, Sequence[Any]]) -> dict[str, Column]:
+    """Return all combinations of the shape knobs as columns; the schedule follows from pp and chunks if free."""
+    codes = [SCHEDULES.index(name) for name in values.get("schedule", ["none"])]
+    axes = [np.array(values[k], dtype=np.int64) for k in SHAPE_KNOBS] + [np.array(codes, dtype=np.int64)]
+    columns = [a.ravel() for a in np.meshgrid(*axes, indexing="ij")]
+    shape = dict(zip([*SHAPE_KNOBS, "schedule"], columns, strict=True))
+    if "schedule" not in values:
+        piped = np.where(shape["virtual_stages"] > 1, INTERLEAVED, SCHEDULES.index("1f1b"))
+        shape["schedule"] = np.where((shape["pp"] == 1) & (shape["virtual_stages"] == 1), 0, piped)
+    shape["dp"] = np.maximum(1, cluster.gpus // (shape["tp"] * shape["pp"]))
+    return shape
 
 
 def _count(excluded: dict[str, int], reason: str, number: int) -> None:

@@ -1,7 +1,7 @@
 """The search: score the whole space, confirm the front runners on the event engine, explain the order."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from time import perf_counter
 from typing import Any
@@ -12,19 +12,21 @@ from numpy.typing import NDArray
 from sim.costs import inputs
 from sim.costs.layers.dense import Structure
 from sim.costs.profile import load_profile
-from sim.engine.step import Step, closed_form, simulate
+from sim.engine.closed_form import closed_form
+from sim.engine.step import Step, simulate
 from sim.specs import Cluster, InputError, Model, Plan
-from sim.specs.job import Objective
+from sim.specs.fields import read
+from sim.specs.job import Objective, Tune
 from sim.tuner.baseline import textbook
 from sim.tuner.explain import explain
-from sim.tuner.score import Scores, score
-from sim.tuner.space import Space, build_space
-
-CLOSED_FORM_EXCESS = 0.01
-"""How far the closed form may lie above the engine, as a fraction of the step (property-tested): every plan whose
-closed form is within it of the best confirmed time is confirmed too, so that the best plan is not missed."""
+from sim.tuner.score import Scores, bounds, score
+from sim.tuner.space import KEPT, Space, build_space
 
 MAX_CONFIRMED = 200
+"""Plans run through an engine at most; what then is still open is the `gap`."""
+
+MAX_TOP = 1_000
+Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,13 +43,13 @@ class RankedPlan:
         return self.step.plan
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Tuned:
     """What the tuner found: ranked plans, the baseline, and how the search went.
 
     knobs: what was fixed or listed; evaluated: distinct configurations scored; excluded: the others by reason;
     seconds by part (space, compile, score, confirm, total); gap: relative distance to the best possible over the
-    enumerated space.
+    enumerated space, by the lower bounds of the plans that no engine has run; certified when it is zero.
     """
 
     model: Model
@@ -62,6 +64,9 @@ class Tuned:
     seconds: Mapping[str, float]
     gap: float
     certified: bool
+
+    def __repr__(self) -> str:
+        return f"Tuned({self.evaluated} plans, best {self.best.step!r})"
 
     @property
     def best(self) -> RankedPlan:
@@ -98,35 +103,36 @@ def tune(
     objective: Objective = "step_time",
     top: int = 10,
     budget_s: float = inf,
-    progress: Callable[[str, int, int], None] = lambda stage, done, of: None,
+    plan: Plan | None = None,
+    progress: Progress = lambda what, done, of: None,
 ) -> Tuned:
     """Return the best plans for `model` on all devices of `cluster`.
 
-    `knobs` fixes or lists values by name; after `budget_s` seconds no further plan is confirmed (the result then
-    says that it is not certified); `progress` is called with (what, done, of).
+    `knobs` fixes or lists values by name; settings that are not searched (gradient dtype, overlap, precision) come
+    from `plan`. After `budget_s` seconds no further plan is confirmed: the result then has a gap. `progress` is
+    called with (what, done, of).
 
     Raises:
-        InputError: no plan of the space is legal, or none fits the memory (the nearest miss is named).
+        InputError: an argument is out of range, no plan is legal, or none fits (the nearest miss is named).
     """
     begin = perf_counter()
+    asked = _checked(global_batch, knobs, objective, top, cluster)
     profile = load_profile(cluster.profile)
-    space = build_space(model, cluster, global_batch, knobs)
+    kept = {name: getattr(plan, name) for name in KEPT} if plan else {}
+    space = build_space(model, cluster, global_batch, asked.knobs, kept)
     if not space.allowed.any():
         reason = max(space.excluded, key=lambda r: space.excluded[r])
-        raise InputError(
-            "tune.knobs", dict(knobs or {}), f"values with a legal plan; most were excluded because {reason}"
-        )
+        raise InputError("tune.knobs", asked.knobs, f"values with a legal plan; most were excluded because {reason}")
     ready = perf_counter()
     for schedule in ("1f1b", "interleaved"):
         closed_form(Structure.of(model), inputs.STATISTICS[model.norm], schedule)
     compiled = perf_counter()
     scores = score([(space, profile)])[0]
     scored = perf_counter()
-    order = _order(space, scores, objective)
-    limits = Limits(top, begin + budget_s, objective == "memory_headroom")
-    steps, certified = _confirm(space, scores, order, limits, progress)
-    ranked = [RankedPlan(s, explain(s, space, scores)) for s in steps[:top]]
-    baseline = textbook(model, cluster, global_batch)
+    search = Search(space, scores, bounds(space, profile), objective, top, begin + budget_s, progress)
+    steps, gap = search.confirm()
+    ranked = tuple(RankedPlan(s, explain(s, space, scores, search.run, objective)) for s in steps)
+    baseline = textbook(model, cluster, global_batch, kept)
     done = perf_counter()
     seconds = {
         "space": ready - begin,
@@ -136,77 +142,97 @@ def tune(
         "total": done - begin,
     }
     return Tuned(
-        model,
-        cluster,
-        global_batch,
-        dict(knobs or {}),
-        objective,
-        tuple(ranked),
-        baseline,
-        space,
-        scores,
-        seconds,
-        0.0,
-        certified,
+        model, cluster, global_batch, asked.knobs, objective, ranked, baseline, space, scores, seconds, gap, gap == 0.0
     )
 
 
-def _order(space: Space, scores: Scores, objective: Objective) -> NDArray[np.int64]:
-    """Return flat indices of the feasible configurations, best first.
+def _checked(global_batch: int, knobs: object, objective: Objective, top: int, cluster: Cluster) -> Tune:
+    """Return the checked arguments; raises InputError."""
+    if knobs is not None and not isinstance(knobs, Mapping):
+        raise InputError("tune.knobs", knobs, "a mapping of knob to its values")
+    lists = {k: v if isinstance(v, str | int | float) else list(v) for k, v in (knobs or {}).items()}
+    asked = read(Tune, {"global_batch": global_batch, "knobs": lists, "objective": objective}, "tune")
+    if not isinstance(top, int) or not 1 <= top <= MAX_TOP:
+        raise InputError("top", top, f"a whole number from 1 to {MAX_TOP}")
+    if objective in ("cost", "tokens_per_usd") and cluster.usd_per_gpu_hour is None:
+        raise InputError("cluster.usd_per_gpu_hour", None, f"a price: {cluster.device} has none in the catalog")
+    return asked
 
-    With all devices in use cost and tokens per dollar order plans as the step time does.
+
+@dataclass(frozen=True, eq=False)
+class Search:
+    """From scores to confirmed plans: flat indices of the space, best first by the objective.
+
+    least: per configuration, a step time that no engine beats; until: the instant after which nothing more is run.
     """
-    feasible = space.allowed & scores.fits
-    if not feasible.any():
-        peak = np.where(space.allowed, scores.peak_memory_bytes, np.inf)
-        at = np.unravel_index(int(peak.argmin()), peak.shape)
-        plan = space.plan(*(int(i) for i in at))
-        smallest = f"{peak[at] / 1e9:.1f} GB allocated with tp {plan.tp}, pp {plan.pp}, zero {plan.zero}"
-        allowed = f"a model that fits: the smallest plan still needs {smallest}, recompute {plan.recompute}"
-        raise InputError("cluster.memory_bytes", space.cluster.memory_bytes, allowed)
-    key = scores.peak_memory_bytes if objective == "memory_headroom" else scores.step_time_s
-    flat = np.where(feasible, key, np.inf).ravel()
-    return np.argsort(flat, kind="stable")[: int(feasible.sum())]
 
-
-@dataclass(frozen=True)
-class Limits:
-    """How many plans to confirm: at least `top`, at most `MAX_CONFIRMED`, none after the instant `until`."""
-
+    space: Space
+    scores: Scores
+    least: NDArray[np.float64]
+    objective: Objective
     top: int
     until: float
-    by_memory: bool
+    progress: Progress
+    ran: dict[int, Step] = field(default_factory=dict)
 
+    def run(self, flat: int) -> Step:
+        """Return the step of one configuration by the compiled engine (remembered)."""
+        if flat not in self.ran:
+            at = np.unravel_index(flat, self.space.allowed.shape)
+            plan = self.space.plan(*(int(i) for i in at))
+            self.ran[flat] = simulate(self.space.model, self.space.cluster, plan)
+        return self.ran[flat]
 
-def _confirm(
-    space: Space,
-    scores: Scores,
-    order: NDArray[np.int64],
-    limits: Limits,
-    progress: Callable[[str, int, int], None],
-) -> tuple[list[Step], bool]:
-    """Return confirmed steps, best first, and whether every plan that could win was confirmed.
+    def confirm(self) -> tuple[list[Step], float]:
+        """Return the top plans as the event engine runs them, best first, and the gap that is left.
 
-    Plans come in the order of their closed forms, so that none can win once one is slower than the best
-    confirmed plan by more than the closed form may exceed the engine.
-    """
-    closed = scores.step_time_s.ravel()
-    steps: list[Step] = []
-    best, certified = np.inf, True
-    for n, flat in enumerate(order):
-        if n >= limits.top and (limits.by_memory or closed[flat] > best * (1 + CLOSED_FORM_EXCESS)):
-            break
-        if steps and (n >= max(limits.top, MAX_CONFIRMED) or perf_counter() > limits.until):
-            certified = False
-            break
-        progress("confirming on the event engine", n, limits.top)
-        at = np.unravel_index(int(flat), scores.step_time_s.shape)
-        step = simulate(space.model, space.cluster, space.plan(*(int(i) for i in at)), "events")
-        steps.append(step)
-        best = min(best, step.step_time_s)
+        Everything whose lower bound is under the best time so far is run, so that no closed form decides.
+        """
+        order = self._order()
+        for flat in order[: self.top].tolist():
+            if self.ran and perf_counter() > self.until:
+                break
+            self.progress("confirming", len(self.ran), self.top)
+            self.run(flat)
+        gap = 0.0 if self.objective == "memory_headroom" else self._close_gap(order)
+        best = sorted(self.ran.values(), key=self._key)[: self.top]
+        return [simulate(s.model, s.cluster, s.plan, "events") for s in best], gap
 
-    def key(step: Step) -> tuple[float, float]:
+    def _close_gap(self, order: NDArray[np.int64]) -> float:
+        least = self.least.ravel()
+        for flat in order[np.argsort(least[order], kind="stable")].tolist():
+            best = min(step.step_time_s for step in self.ran.values())
+            if least[flat] >= best:
+                return 0.0
+            if flat not in self.ran:
+                if len(self.ran) >= max(self.top, MAX_CONFIRMED) or perf_counter() > self.until:
+                    return float(1 - least[flat] / best)
+                self.progress("closing the gap", len(self.ran), MAX_CONFIRMED)
+                self.run(flat)
+        return 0.0
+
+    def _key(self, step: Step) -> tuple[float, float]:
         by_time = (step.step_time_s, step.peak_memory_bytes)
-        return by_time[::-1] if limits.by_memory else by_time
+        return by_time[::-1] if self.objective == "memory_headroom" else by_time
 
-    return sorted(steps, key=key), certified
+    def _order(self) -> NDArray[np.int64]:
+        """Return the feasible configurations by their closed forms, best first.
+
+        With all devices in use cost and tokens per dollar order plans as the step time does.
+        """
+        space, scores = self.space, self.scores
+        feasible = space.allowed & scores.fits
+        if not feasible.any():
+            raise _nothing_fits(space, scores)
+        key = scores.peak_memory_bytes if self.objective == "memory_headroom" else scores.step_time_s
+        flat = np.where(feasible, key, np.inf).ravel()
+        return np.argsort(flat, kind="stable")[: int(feasible.sum())]
+
+
+def _nothing_fits(space: Space, scores: Scores) -> InputError:
+    peak = np.where(space.allowed, scores.peak_memory_bytes, np.inf)
+    at = np.unravel_index(int(peak.argmin()), peak.shape)
+    plan = space.plan(*(int(i) for i in at))
+    smallest = f"{peak[at] / 1e9:.1f} GB allocated with tp {plan.tp}, pp {plan.pp}, zero {plan.zero}"
+    allowed = f"a model that fits: the smallest plan still needs {smallest}, recompute {plan.recompute}"
+    return InputError("cluster.memory_bytes", space.cluster.memory_bytes, allowed)

@@ -107,7 +107,7 @@ def test_schedule_variants(trainsim):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("simulate", "none.yaml"), "none.yaml: got 'No such file"),
+        (("simulate", "none.yaml"), "none.yaml: got 'no such file"),
         (("schedule", "zigzag", "--ranks", 2, "--microbatches", 2), "schedule: got 'zigzag'; allowed: one of gpipe"),
         (("schedule", "1f1b", "--ranks", 2, "--microbatches", 2, "--durations", "F=x"), "durations: got 'F=x'"),
         (("schedule", "1f1b", "--ranks", 2, "--microbatches", 2, "--durations", "Q=1"), "durations: got 'Q=1'"),
@@ -123,6 +123,48 @@ def test_bad_input_exits_with_2(trainsim, arguments, message):
     assert code == 2
     assert message in err
     assert out == ""
+
+
+BAD_TARGETS = [
+    ("simulate", JOBS / "gpt3-175b-plan.yaml", "--html", "no/such/x.html"),
+    ("simulate", JOBS / "gpt3-175b-plan.yaml", "--trace", "."),
+    ("simulate", JOBS / "gpt3-175b-plan.yaml", "--html", JOBS / "gpt3-175b-plan.yaml"),
+    ("tune", JOBS / "llama3-70b-64xh100.yaml", "--out", JOBS / "gpt3-175b-plan.yaml"),
+    ("tune", JOBS / "llama3-70b-64xh100.yaml", "--out", JOBS / "gpt3-175b-plan.yaml" / "x"),
+]
+
+
+@pytest.mark.parametrize("arguments", BAD_TARGETS, ids=lambda a: " ".join(str(x) for x in a[2:]))
+def test_bad_targets_are_refused_before_any_work(trainsim, arguments):
+    code, out, err = trainsim(*arguments)
+    assert code == 2
+    assert err.startswith(f"error: {arguments[2]}: got ")
+    assert err.count("\n") == 1
+    assert out == ""
+
+
+@pytest.mark.parametrize(
+    "durations", ["F=1e400", "F=1e99999999", "F=-1", "F=1e-400", "F=0", "F=123456789012.123456789012"]
+)
+def test_durations_out_of_range(trainsim, durations):
+    code, _, err = trainsim("schedule", "1f1b", "--ranks", 2, "--microbatches", 2, "--durations", durations)
+    assert code == 2
+    assert "durations" in err
+
+
+def test_markup_in_a_name_is_text(trainsim, tmp_path):
+    job = tmp_path / "job.yaml"
+    job.write_text(
+        'model: {name: "x[/bold]y", layers: 4, hidden: 512, heads: 8}\n'
+        "cluster: {device: h100-sxm-80gb}\ntune: {global_batch: 8}\n"
+    )
+    code, out, _ = trainsim("tune", job, "--top", 1)
+    assert code == 0
+    assert "x[/bold]y" in out
+
+
+def test_version(trainsim):
+    assert trainsim("--version")[1].startswith("trainsim ")
 
 
 def test_failed_report_leaves_nothing(trainsim, tmp_path):

@@ -49,7 +49,7 @@ CASES = [
     ({"plan": "{tp: 0, global_batch: 8}"}, "plan.tp", "0", "1 to 4096"),
     ({"plan": "{tp: true, global_batch: 8}"}, "plan.tp", "True", "whole number"),
     ({"plan": "{tp: 8}"}, "plan.global_batch", "None", "required"),
-    ({"plan": "{global_batch: 8, zero: 4}"}, "plan.zero", "4", "0, 1, 2, 3"),
+    ({"plan": "{global_batch: 8, zero: 4}"}, "plan.zero", "4", "0 to 3"),
     ({"plan": "[1, 2]"}, "plan", "[1, 2]", "mapping"),
     ({"more": "tune: {global_batch: 8, knobs: {tp: [0]}}"}, "tune.knobs.tp", "0", "1 to 4096"),
     ({"more": "tune: {global_batch: 8, knobs: {gpus: [1]}}"}, "tune.knobs.gpus", "[1]", "a knob: tp, pp"),
@@ -79,6 +79,9 @@ def test_bad_job(tmp_path, change, path, value, allowed):
         ("job.yaml", "- 1", "a mapping"),
         ("job.json", '{"model": 1, "model": 2}', "each key once"),
         ("job.json", "[" * 100_000, "well-formed"),
+        ("job.yaml", "cluster: {2020-01-01: 1, device: l4}", "text as a key"),
+        ("job.yaml", "a: \x00", "well-formed"),
+        ("job.json", "{" + ",".join(f'"k{i}": {i}' for i in range(60_000)) + "}", "known keys"),
         ("job.yaml", "x: " + "a" * 2**20, "at most"),
     ],
 )
@@ -86,6 +89,18 @@ def test_bad_file(tmp_path, name, text, problem):
     (tmp_path / name).write_text(text)
     with pytest.raises(InputError, match=problem):
         Job.load(tmp_path / name)
+
+
+@pytest.mark.parametrize("value", ["0x" + "f" * 9_000, "0x10", "1:30", "010.", "9" * 5_000])
+def test_numbers_that_are_not_decimal(tmp_path, value):
+    (tmp_path / "job.yaml").write_text(JOB.format(**GOOD | {"plan": f"{{global_batch: {value}}}"}))
+    with pytest.raises(InputError, match=r"plan\.global_batch"):
+        Job.load(tmp_path / "job.yaml")
+
+
+def test_a_device_is_no_job_file():
+    with pytest.raises(InputError, match="not a regular file"):
+        Job.load("/dev/zero")
 
 
 def test_missing_file_is_named(tmp_path):

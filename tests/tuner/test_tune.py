@@ -7,7 +7,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from sim.engine.step import simulate
-from sim.specs import Cluster, InputError, Model, Plan
+from sim.specs import Cluster, InputError, Links, Model, Plan
 from sim.specs.catalog import models
 from sim.specs.rules import divisors
 from sim.tuner.baseline import textbook
@@ -113,3 +113,53 @@ def test_out_of_budget_is_said(gpt3, h100s):
     found = tune(gpt3, h100s, 128, budget_s=0)
     assert len(found.plans) == 1
     assert not found.certified
+    assert 0 < found.gap < 1
+
+
+def test_certificate_holds_on_a_slow_network():
+    """Messages dominate here, and the closed form is far off: the bound must not be fooled."""
+    model = Model(layers=8, hidden=1024, heads=16, vocab=128, seq=8192, norm="rmsnorm")
+    cluster = Cluster.of("l4", nodes=2, gpus_per_node=4, links=Links(inter_bytes_per_s_per_node=1e8))
+    found = tune(model, cluster, 8, top=1)
+    steps = [simulate(model, cluster, plan) for plan in every_plan(model, cluster, 8)]
+    best = min(s.step_time_s for s in steps if s.fits == "yes")
+    assert found.best.step.step_time_s <= best / (1 - found.gap)
+    assert found.best.step.step_time_s == best or not found.certified
+
+
+def test_schedule_is_a_knob(h100s):
+    found = tune(SMALL, h100s, 1024, knobs={"schedule": ["gpipe"], "pp": [2, 4]}, top=3)
+    assert {r.plan.schedule for r in found.plans} == {"gpipe"}
+    with pytest.raises(InputError, match="no schedule with pp > 1"):
+        tune(SMALL, h100s, 1024, knobs={"schedule": ["none"], "pp": [2]})
+
+
+def test_settings_of_the_plan_are_kept(h100s):
+    kept = Plan(global_batch=1024, gradient_dtype="bf16", overlap_dp=False, precision="fp16")
+    best = tune(SMALL, h100s, 1024, top=1, plan=kept).best.plan
+    assert (best.gradient_dtype, best.overlap_dp, best.precision) == ("bf16", False, "fp16")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "path"),
+    [
+        ({"knobs": {"foo": [1]}}, "tune.knobs.foo"),
+        ({"knobs": {"tp": [2.7]}}, "tune.knobs.tp.0"),
+        ({"knobs": {"tp": 8}}, "tune.knobs.tp"),
+        ({"knobs": {"tp": [0]}}, "tune.knobs.tp"),
+        ({"knobs": {"recompute": ["foo"]}}, "tune.knobs.recompute"),
+        ({"knobs": ["tp"]}, "tune.knobs"),
+        ({"objective": "speed"}, "tune.objective"),
+        ({"top": 0}, "top"),
+        ({"global_batch": "64"}, "tune.global_batch"),
+    ],
+)
+def test_bad_arguments(gpt3, h100s, arguments, path):
+    with pytest.raises(InputError) as caught:
+        tune(gpt3, h100s, **{"global_batch": 128} | arguments)
+    assert caught.value.path == path
+
+
+def test_cost_needs_a_price(gpt3):
+    with pytest.raises(InputError, match=r"cluster\.usd_per_gpu_hour"):
+        tune(gpt3, Cluster.of("b200", nodes=4), 128, objective="cost")

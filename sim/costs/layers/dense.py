@@ -21,7 +21,8 @@ class Op:
     """One kernel or collective of a layer.
 
     phase: forward, backward_input, backward_weight or recompute; kind: compute or tp; seconds, flop and
-    moved bytes per microbatch and rank; `overlap` names the weight gradient a collective runs beside.
+    moved bytes per microbatch and rank; `overlap` names the product a collective runs beside. FLOP of
+    core attention are halved by the causal mask in every form, as model FLOP are (eager kernels compute all).
     """
 
     name: str
@@ -112,7 +113,7 @@ def attention(structure: Structure) -> Iterator[Op]:
     for phase, direction, products in (("forward", "forward", 1), ("backward_input", "dgrad", 2)):
         for name, n, k in (("scores", seq, head_dim), ("context", head_dim, seq)):
             time = products * kernels.seconds("gemm", direction, m=seq, n=n, k=k, batch=batch)
-            flop = products * kernels.gemm_flop(seq, n, k, batch)
+            flop = products * kernels.gemm_flop(seq, n, k, batch) / 2
             yield Op(
                 f"{name} {direction}",
                 phase,
@@ -150,8 +151,8 @@ def block(structure: Structure) -> list[Op]:
         moved("activation dgrad", "backward_input", (10 if structure.gated else 6) * tokens * ffn / tp),
         *gemm("mlp down", tokens, hidden, ffn / tp),
         *residual("mlp residual", structure),
-        *tensor_parallel("attention", "qkv wgrad"),
-        *tensor_parallel("mlp", "mlp up wgrad"),
+        *tensor_parallel("attention", "qkv"),
+        *tensor_parallel("mlp", "mlp up"),
     ]
     if structure.rope:
         turned = 4 * tokens * (query_width + kv_width) / tp
@@ -159,19 +160,21 @@ def block(structure: Structure) -> list[Op]:
     return ops
 
 
-def tensor_parallel(half: str, wgrad: str) -> Iterator[Op]:
-    """Yield the collectives of one half of a block.
+def tensor_parallel(half: str, product: str) -> Iterator[Op]:
+    """Yield the collectives of one half of a block, whose first product is `product`.
 
     Forward: an all-reduce, or all-gather and reduce-scatter with sequence parallelism. Backward: the gradient
-    of the half's input is reduced beside the weight gradient of its first product (Megatron-LM's asynchronous
-    reduction); sequence parallelism first gathers the gradient of its output, which nothing hides.
+    of the half's input is reduced beside the first product's weight gradient (Megatron-LM's asynchronous
+    reduction). Sequence parallelism first gathers the gradient of the half's output, which nothing hides, and
+    gathers the first product's input again beside its input gradient.
     """
     reduce, gather = tp_group.all_reduce(boundary_bytes), tp_group.all_gather(boundary_bytes)
     sp = sequence_parallel
     yield Op(f"{half} reduce", "forward", "tp", (1 - sp) * reduce + 2 * sp * gather, 0, boundary_bytes)
     yield Op(f"{half} gradient gather", "backward_input", "tp", sp * gather, 0, boundary_bytes)
+    yield Op(f"{half} input gather", "backward_input", "tp", sp * gather, 0, boundary_bytes, f"{product} dgrad")
     beside = (1 - sp) * reduce + sp * gather
-    yield Op(f"{half} gradient reduce", "backward_input", "tp", beside, 0, boundary_bytes, wgrad)
+    yield Op(f"{half} gradient reduce", "backward_input", "tp", beside, 0, boundary_bytes, f"{product} wgrad")
 
 
 def embedding(structure: Structure) -> list[Op]:
@@ -201,6 +204,7 @@ def head(structure: Structure) -> list[Op]:
         moved("cross-entropy", "forward", 18 * logits, "softmax", vocab / tp),
         moved("cross-entropy dgrad", "backward_input", 10 * logits, "softmax", vocab / tp),
         Op("logits gather", "forward", "tp", gather + statistics, 0, boundary_bytes),
+        Op("logits input gather", "backward_input", "tp", gather, 0, boundary_bytes, "logits dgrad"),
         Op("logits gradient reduce", "backward_input", "tp", backward, 0, boundary_bytes, "logits wgrad"),
     ]
 
@@ -227,10 +231,10 @@ def total(ops: list[Op], quantity: str, kind: str | None = None, phase: str | No
 
 
 def exposed_tp(ops: list[Op], phase: str) -> Expr:
-    """Return the seconds of collectives in `phase` that their weight gradient does not hide."""
-    beside = {op.name: op.seconds for op in ops if op.phase == "backward_weight"}
+    """Return the seconds of collectives in `phase` that the product they run beside does not hide."""
+    beside = {op.name: op.seconds for op in ops if op.kind == "compute"}
     return sum(
-        maximum(op.seconds, beside[op.overlap]) - beside[op.overlap] if op.overlap else op.seconds
+        maximum(op.seconds - beside[op.overlap], 0) if op.overlap else op.seconds
         for op in ops
         if op.kind == "tp" and op.phase == phase
     )

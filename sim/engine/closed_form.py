@@ -1,0 +1,82 @@
+"""A training step in closed form: the estimate that scores millions of plans, and a bound that no plan beats."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from sim.costs import stage
+from sim.costs.algebra import Compiled, Expr, compile_expressions, maximum, minimum, symbol
+from sim.costs.layers.dense import Structure
+from sim.engine.step import END_BACKWARD
+from sim.schedules import SCHEDULES, Times
+
+
+@lru_cache
+def closed_form(structure: Structure, statistics: int, schedule: str) -> Compiled:
+    """Return step time and peak memory of one schedule as one compiled function.
+
+    Outputs: `step_time_s`, an estimate that is close to the engine where messages are short; `peak_memory_bytes`
+    (allocated, fullest rank), exact.
+    """
+    both = closed_form_expressions(stage.expressions(structure, statistics), schedule)
+    return compile_expressions({k: both[k] for k in ("step_time_s", "peak_memory_bytes")})
+
+
+@lru_cache
+def lower_bound(structure: Structure, statistics: int, schedule: str) -> Compiled:
+    """Return a step time (`step_time_s`) that the engine never beats, as a compiled function."""
+    both = closed_form_expressions(stage.expressions(structure, statistics), schedule)
+    return compile_expressions({"step_time_s": both["lower_bound_s"]})
+
+
+def closed_form_expressions(e: Mapping[str, Expr], schedule: str) -> dict[str, Expr]:
+    """Return the closed forms over the stage expressions `e`."""
+    pp, microbatches, chunks = symbol("pp"), symbol("microbatches"), symbol("virtual_stages")
+    kind = SCHEDULES[schedule]
+    times = Times(
+        forward=e["forward_compute"] + e["forward_tp"] + e["forward_dp"],
+        backward=e["input_compute"] + e["input_tp"] + e["weight_compute"] + e["recompute"] + e["backward_dp"],
+        embedding_forward=sum(e[f"embedding_forward_{x}"] for x in ("compute", "tp", "dp")),
+        embedding_backward=sum(e[f"embedding_{x}"] for x in END_BACKWARD),
+        head_forward=sum(e[f"head_forward_{x}"] for x in ("compute", "tp", "dp")),
+        head_backward=sum(e[f"head_{x}"] for x in END_BACKWARD),
+        send=e["send"], ranks=pp, chunks=chunks, microbatches=microbatches, maximum=maximum, minimum=minimum,
+    )  # fmt: skip
+    several = minimum(1, pp - 1)
+
+    def first(name: str) -> Expr:
+        return several * e[f"{name}_first"] + (1 - several) * e[f"{name}_only"]
+
+    update = first("reduce") + first("optimizer") + e["tied_reduce"]
+    shape = _SymbolicShape(pp, microbatches, chunks, symbol("microbatch_group_size"))
+    fixed = {
+        w: sum(e[f"{x}_{w}"] for x in ("parameters", "gradients", "optimizer_bytes", "gathered_bytes"))
+        for w in ("first", "last", "only")
+    }
+    head = kind.of_last_chunk(shape, minimum, maximum)
+    # The head's temporaries come and go before those of the blocks below it.
+    beside_head = maximum(
+        e["backward_temporary_bytes"] + (head - 1) * e["saved_head_bytes"],
+        head * e["saved_head_bytes"] + e["head_temporary_bytes"],
+    )
+    embedding = kind.of_first_chunk(shape, minimum) * e["saved_embedding_bytes"]
+    saved_first = kind.in_flight(0, shape, minimum) * e["saved_bytes"] + embedding
+    saved_last = kind.in_flight(pp - 1, shape, minimum) * e["saved_bytes"]
+    first_rank = fixed["first"] + saved_first + e["backward_temporary_bytes"]
+    only_rank = fixed["only"] + saved_first + beside_head
+    last_rank = fixed["last"] + saved_last + beside_head
+    peak = several * maximum(first_rank, last_rank) + (1 - several) * only_rank
+    return {
+        "step_time_s": kind.makespan(times) + update,
+        # The last action of a step is a backward of the first stage: its rank's update follows in any case.
+        "lower_bound_s": kind.lower_bound(times) + update,
+        "peak_memory_bytes": peak + e["boundary_buffer_bytes"],
+    }
+
+
+@dataclass(frozen=True)
+class _SymbolicShape:
+    ranks: Expr
+    microbatches: Expr
+    chunks: Expr
+    group: Expr
