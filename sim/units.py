@@ -2,10 +2,8 @@
 
 from math import floor, isfinite, log10
 
-NANOSECOND = 1e-9
 GB = 1e9
 GIB = 2**30
-HOUR_S = 3600.0
 THIN_SPACE = "\u2009"
 
 _SECONDS = ((1e-9, "ns"), (1e-6, "µs"), (1e-3, "ms"), (1.0, "s"))

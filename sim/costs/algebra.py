@@ -21,7 +21,7 @@ _declared: dict[str, Expr] = {}
 
 
 def symbol(name: str) -> Expr:
-    """Return the positive real symbol `name`, declaring it on first use."""
+    """Return the non-negative real symbol `name`, declaring it on first use."""
     if name not in _declared:
         if not name.isidentifier():
             raise ValueError(f"{name!r} is not an identifier")
@@ -50,7 +50,6 @@ class Compiled:
 
     outputs: tuple[str, ...]
     symbols: tuple[str, ...]
-    operations: int
     function: Callable[..., Any]
 
     def __call__(self, values: Values) -> dict[str, Any]:
@@ -74,5 +73,4 @@ def compile_expressions(expressions: Mapping[str, Expr]) -> Compiled:
     if unknown:
         raise ValueError(f"undeclared symbols: {unknown}")
     function = sp.lambdify(free, exprs, modules="numpy", cse=True)
-    operations = int(sum(e.count_ops() for e in exprs))
-    return Compiled(tuple(expressions), tuple(s.name for s in free), operations, function)
+    return Compiled(tuple(expressions), tuple(s.name for s in free), function)

@@ -12,7 +12,6 @@ from sim.costs.collectives import PARAMETERS
 from sim.specs.fields import InputError, read, real, spec, whole
 from sim.specs.files import load_mapping
 
-SCHEMA = 1
 Z80 = 1.2815515655446004
 """Half-width of the central 80 % of a normal distribution, in standard deviations."""
 

@@ -22,7 +22,10 @@ def _plain(spec: Any) -> dict[str, Any]:
 
 
 def save_jobs(jobs: Sequence[tuple[Model, Cluster, Plan]], folder: Path) -> list[Path]:
-    """Write plan-1.json, plan-2.json, ... into `folder` and return their paths."""
+    """Write plan-1.json, plan-2.json, ... into `folder` and return their paths; older ones beyond go."""
+    for old in folder.glob("plan-*.json"):
+        if old.stem.removeprefix("plan-").isdigit() and int(old.stem.removeprefix("plan-")) > len(jobs):
+            old.unlink()
     paths = [folder / f"plan-{n}.json" for n in range(1, len(jobs) + 1)]
     for path, job in zip(paths, jobs, strict=True):
         write_atomically(path, json.dumps(job_data(*job), indent=1) + "\n")

@@ -1,5 +1,7 @@
 """torchtitan command-line flags for a plan (torchtitan `--parallelism.*`, `--training.*`)."""
 
+from collections.abc import Iterator
+
 from sim.engine.step import Step
 from sim.specs import InputError
 
@@ -10,22 +12,18 @@ def torchtitan(step: Step) -> str:
     """Return the flags as one line each.
 
     Raises:
-        InputError: the plan asks for what torchtitan's flags cannot say.
+        InputError: the plan asks for what torchtitan's flags cannot say; the schedule CSV says any order.
     """
-    plan, placed, layers = step.plan, step.placed, step.model.layers
-    if plan.zero == 1:
-        raise InputError("plan.zero", 1, "0, 2 or 3 (torchtitan shards by FSDP: parameters with the optimizer)")
-    if plan.tp > 1 and not plan.sequence_parallel:
-        raise InputError("plan.sequence_parallel", False, "true with tp > 1 (torchtitan always uses it)")
-    if plan.schedule == "interleaved" and placed.microbatches % plan.pp:
-        raise InputError("plan.micro_batch", plan.micro_batch, "microbatches in multiples of pp (torch interleaved)")
+    plan, placed = step.plan, step.placed
+    for field, value, allowed in _refusals(step):
+        raise InputError(f"plan.{field}", value, allowed)
     flags = {
         "parallelism.data_parallel_replicate_degree": placed.dp if plan.zero == 0 else 1,
         "parallelism.data_parallel_shard_degree": 1 if plan.zero == 0 else placed.dp,
         "parallelism.fsdp_reshard_after_forward": "always" if plan.zero == 3 else "never",
         "parallelism.tensor_parallel_degree": plan.tp,
         "parallelism.pipeline_parallel_degree": plan.pp,
-        "training.local_batch_size": placed.microbatches * plan.micro_batch,
+        "training.num_tokens_per_microbatch_per_dp_rank": plan.micro_batch * step.model.seq,
         "training.global_batch_size": plan.global_batch,
         "training.seq_len": step.model.seq,
         "activation_checkpoint.mode": plan.recompute,
@@ -33,7 +31,22 @@ def torchtitan(step: Step) -> str:
     if plan.pp > 1:
         flags |= {
             "parallelism.pipeline_parallel_schedule": SCHEDULE_NAMES[plan.schedule],
-            "parallelism.pipeline_parallel_microbatch_size": plan.micro_batch,
-            "parallelism.pipeline_parallel_layers_per_stage": layers // placed.stages,
+            "parallelism.num_pp_microbatches": placed.microbatches,
+            "parallelism.pipeline_parallel_layers_per_stage": step.model.layers // placed.stages,
         }
     return "".join(f"--{name}={value}\n" for name, value in flags.items())
+
+
+def _refusals(step: Step) -> Iterator[tuple[str, object, str]]:
+    """Yield (field, value, allowed) of what the flags cannot express."""
+    plan, microbatches = step.plan, step.placed.microbatches
+    if plan.zero == 1:
+        yield "zero", 1, "0, 2 or 3 (torchtitan shards by FSDP: gradients with the optimizer)"
+    if plan.tp > 1 and not plan.sequence_parallel:
+        yield "sequence_parallel", False, "true with tp > 1 (torchtitan always uses it)"
+    if plan.schedule == "1f1b" and microbatches < plan.pp:
+        yield "micro_batch", plan.micro_batch, f"at least pp = {plan.pp} microbatches (torch's 1F1B)"
+    # torch's interleaved order has a grouping of its own, which must be the plan's.
+    own = microbatches // max(1, microbatches // plan.pp)
+    if plan.schedule == "interleaved" and plan.microbatch_group_size != own:
+        yield "microbatch_group_size", plan.microbatch_group_size, f"{own} (torch's grouping), or emit torch-csv"

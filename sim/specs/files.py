@@ -12,7 +12,6 @@ import yaml
 from sim.specs.fields import InputError
 
 MAX_BYTES = 2**20
-MAX_DEPTH = 32
 
 
 class _PlainLoader(yaml.SafeLoader):
@@ -97,7 +96,7 @@ def write_atomically(path: Path, text: str) -> None:
         try:
             file.write(text)
             file.close()
-            Path(file.name).chmod(0o644)
+            Path(file.name).chmod(path.stat().st_mode & 0o777 if path.exists() else 0o644)
             Path(file.name).replace(path)
         except BaseException:
             Path(file.name).unlink(missing_ok=True)

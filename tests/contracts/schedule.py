@@ -2,7 +2,9 @@
 
 from collections import Counter
 from functools import partial
+from random import Random
 
+import numpy as np
 import pytest
 
 from sim.engine.path import run_path
@@ -50,3 +52,22 @@ class ScheduleContract:
             order = build(self.name, shape)
             kind = SCHEDULES[self.name]
             assert order.peak_in_flight() == [kind.in_flight(r, shape, min) for r in range(shape.ranks)]
+
+    def test_no_engine_beats_the_lower_bound(self):
+        """Whatever dominates: chunks, embedding, head or messages."""
+        random = Random(0)
+        for shape in self.shapes * 20:
+            order = build(self.name, shape)
+            forward, backward = (np.full(order.stages, random.randint(1, 100)) for _ in range(2))
+            ends = [random.choice([0, 1, 50, 500]) for _ in range(4)]
+            message = random.choice([0, 1, 30, 300]) if shape.ranks > 1 else 0
+            times = Times(
+                int(forward[0]), int(backward[0]), *ends, message,
+                shape.ranks, shape.chunks, shape.microbatches, max, min,
+            )  # fmt: skip
+            forward[0] += ends[0]
+            backward[0] += ends[1]
+            forward[-1] += ends[2]
+            backward[-1] += ends[3]
+            durations = Durations({Kind.F: forward, Kind.B: backward}, np.full(order.stages, message))
+            assert SCHEDULES[self.name].lower_bound(times) <= run_path(order, durations).makespan + 1e-6

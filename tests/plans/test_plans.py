@@ -38,7 +38,10 @@ def test_torchtitan_flags():
     assert flags["parallelism.tensor_parallel_degree"] == "2"
     assert flags["parallelism.data_parallel_shard_degree"] == "2"
     assert flags["parallelism.pipeline_parallel_schedule"] == "1F1B"
-    assert int(flags["training.local_batch_size"]) * 2 == int(flags["training.global_batch_size"])
+    tokens = int(flags["training.num_tokens_per_microbatch_per_dp_rank"]) * int(
+        flags["parallelism.num_pp_microbatches"]
+    )
+    assert tokens * 2 == int(flags["training.global_batch_size"]) * int(flags["training.seq_len"])
 
 
 @pytest.mark.parametrize(
