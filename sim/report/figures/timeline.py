@@ -25,7 +25,7 @@ LOOKS = {
 }
 IDLE = Look("idle", "", "idle")
 MAX_BARS = 1_000
-BINS = 800
+BINS = 1_600
 PALEST = 0.45
 """Share of the full colour that the last chunk of a rank keeps."""
 MAX_SHADES = 8
