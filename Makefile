@@ -1,4 +1,6 @@
 # Two commands do it: `make demo` (main job) and `make test` (every check); both set up on first use.
+SHELL := bash
+.SHELLFLAGS := -o pipefail -c
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 PIP_ARGS ?=
 BIN := .venv/bin
