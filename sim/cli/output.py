@@ -5,7 +5,6 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -46,11 +45,6 @@ def written(option: str, target: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise InputError(option, str(target), f"a place that can be written ({error.strerror})") from None
-
-
-def plan_data(plan: Any) -> dict[str, Any]:
-    """Return a spec as plain data without what was merely assumed about it."""
-    return {f.name: getattr(plan, f.name) for f in fields(plan) if f.init and getattr(plan, f.name) is not None}
 
 
 def step_data(step: Step) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
-from sim.cli.output import checked_folder, console, plan_data, print_json, progress_console, written
-from sim.plans.files import save_jobs
+from sim.cli.output import checked_folder, console, print_json, progress_console, written
+from sim.plans.files import plain, save_jobs
 from sim.report.table import COLUMNS, formatted, ranking
 from sim.report.text import answer_tuned
 from sim.specs import InputError, Job
@@ -65,7 +65,7 @@ def tuned_data(found: Tuned) -> dict[str, Any]:
     return {
         "plans": [
             {
-                "plan": plan_data(r.plan),
+                "plan": plain(r.plan),
                 "step_time_s": r.step.step_time_s,
                 "step_time_interval_s": list(r.step.step_time_interval_s),
                 "mfu": r.step.mfu,
@@ -84,7 +84,7 @@ def tuned_data(found: Tuned) -> dict[str, Any]:
         "seconds": dict(found.seconds),
         "gap": found.gap,
         "certified": found.certified,
-        "baseline": base and {"plan": plan_data(base.plan), "step_time_s": base.step_time_s},
+        "baseline": base and {"plan": plain(base.plan), "step_time_s": base.step_time_s},
         "speedup": found.speedup,
         "assumptions": list(found.best.step.assumptions),
     }

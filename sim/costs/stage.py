@@ -72,15 +72,16 @@ def sharded_ends(structure: Structure) -> dict[str, Expr]:
     """Return the exposed ZeRO-2/3 traffic per microbatch of embedding and head.
 
     The embedding is needed first and its gradient comes last, so nothing hides its traffic; the head's forward
-    gather and gradient scatter hide behind neighbouring blocks and are left out.
+    gather and gradient scatter hide behind neighbouring blocks with `overlap_dp`.
     """
     extra = memory.rank_parameters(structure)
     first, last = memory.WEIGHT_BYTES * extra["first"], memory.WEIGHT_BYTES * extra["last"]
     return {
         "embedding_forward_dp": zero3 * dp_group.all_gather(first),
         "embedding_backward_dp": zero2 * dp_group.reduce_scatter(reduce_bytes * extra["first"]),
-        "head_forward_dp": 0 * last,
-        "head_backward_dp": zero3 * dp_group.all_gather(last),
+        "head_forward_dp": (1 - overlap_dp) * zero3 * dp_group.all_gather(last),
+        "head_backward_dp": zero3 * dp_group.all_gather(last)
+        + (1 - overlap_dp) * zero2 * dp_group.reduce_scatter(reduce_bytes * extra["last"]),
     }
 
 
@@ -151,7 +152,7 @@ def states(structure: Structure) -> dict[str, Expr]:
 def expressions(structure: Structure, statistics: int) -> dict[str, Expr]:
     """Return every output of the stage model as an expression."""
     times = chunk(structure)
-    first, last = phases(dense.embedding(structure)), phases(dense.head(structure))
+    first, last = phases(dense.embedding(structure)), phases(dense.head())
     kept, rebuilt = memory.block_bytes(structure, statistics)
     head_kept, head_beside = memory.head_bytes(statistics)
     table = dense.vocab * dense.hidden / dense.tp

@@ -46,7 +46,7 @@ class Graph:
         return Action(int(self.stage[index]), Kind(int(self.kind[index])), int(self.microbatch[index]))
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=16)
 def graph_of(schedule: Schedule) -> Graph:
     """Return the graph of a schedule (cached).
 

@@ -171,11 +171,11 @@ def simulate(model: Model, cluster: Cluster, plan: Plan, engine: Engine = "path"
     Raises:
         InputError: the plan breaks a rule on this model and cluster; the profile is missing or wrong.
     """
+    if engine not in ENGINES:
+        raise InputError("engine", engine, "one of " + ", ".join(ENGINES))
     placed = plan.on(model, cluster)
     profile = load_profile(cluster.profile)
     costs = stage_costs(model, cluster, placed, profile)
-    if engine not in ENGINES:
-        raise InputError("engine", engine, "one of " + ", ".join(ENGINES))
     schedule = step_schedule(placed)
     timeline = ENGINES[engine](schedule, durations(schedule, costs))
     silent = ENGINES["path"](schedule, durations(schedule, {**costs, "send": 0.0}))
@@ -200,7 +200,7 @@ def step_schedule(placed: PlacedPlan) -> Schedule:
     return _with_update(build(name, shape))
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=16)
 def _with_update(order: Schedule) -> Schedule:
     end = (Kind.REDUCE_GRAD, Kind.OPTIMIZER)
     actions = (rank + tuple(Action(r, kind, -1) for kind in end) for r, rank in enumerate(order.actions))

@@ -12,13 +12,14 @@ from sim.specs.files import write_atomically
 
 def job_data(model: Model, cluster: Cluster, plan: Plan) -> dict[str, Any]:
     """Return a job as plain data; reading it gives the same model, cluster and plan."""
-    return {"model": _plain(model), "cluster": _plain(cluster), "plan": _plain(plan)}
+    return {"model": plain(model), "cluster": plain(cluster), "plan": plain(plan)}
 
 
-def _plain(spec: Any) -> dict[str, Any]:
+def plain(spec: Any) -> dict[str, Any]:
+    """Return what a spec states as plain data: neither what is unset nor notes on what was assumed."""
     values = {f.name: getattr(spec, f.name) for f in fields(spec) if f.init}
     kept = {k: v for k, v in values.items() if v is not None}
-    return {k: _plain(v) if hasattr(v, "__dataclass_fields__") else v for k, v in kept.items()}
+    return {k: plain(v) if hasattr(v, "__dataclass_fields__") else v for k, v in kept.items()}
 
 
 def save_jobs(jobs: Sequence[tuple[Model, Cluster, Plan]], folder: Path) -> list[Path]:

@@ -20,7 +20,7 @@ class IllegalScheduleError(ValueError):
         super().__init__(f"{field}: got {value}; allowed: {allowed}")
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=16)
 def build(name: str, shape: Shape) -> Schedule:
     """Return the schedule `name` of a shape.
 

@@ -1,11 +1,13 @@
 """Why a plan stands where it stands: where its time goes, what limits it, what each knob would cost."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
 from sim.costs.inputs import RECOMPUTE
 from sim.engine.step import Step
+from sim.specs import Plan
 from sim.tuner.score import Scores
 from sim.tuner.space import SWITCHES, Space
 from sim.units import gigabytes, percent, seconds
@@ -29,12 +31,20 @@ WORDS = {
 WORTH_NAMING = 0.01
 
 
+class Outcome(NamedTuple):
+    """What an engine says of one plan: seconds a step, allocated bytes on the fullest rank."""
+
+    plan: Plan
+    step_time_s: float
+    peak_memory_bytes: float
+
+
 def explain(
-    step: Step, space: Space, scores: Scores, run: Callable[[int], Step], objective: str = "step_time"
+    step: Step, space: Space, scores: Scores, run: Callable[[int], Outcome], objective: str = "step_time"
 ) -> tuple[str, ...]:
     """Return sentences: the time by cause, the memory margin, the best plan with each knob set otherwise.
 
-    `run` gives the engine's step of a configuration of the space by its flat index.
+    `run` gives the engine's outcome of a configuration of the space by its flat index.
     """
     return (_time(step), _memory(step), *_knobs(step, space, scores, run, objective == "memory_headroom"))
 
@@ -57,7 +67,7 @@ def _memory(step: Step) -> str:
     return f"rank {step.fullest.rank} is fullest, {side}; {most}"
 
 
-def _knobs(step: Step, space: Space, scores: Scores, run: Callable[[int], Step], by_memory: bool) -> list[str]:
+def _knobs(step: Step, space: Space, scores: Scores, run: Callable[[int], Outcome], by_memory: bool) -> list[str]:
     """Return, per knob, the best feasible plan of the space with any other value of it, and what it loses."""
     plan = step.plan
     lines = []
@@ -78,7 +88,7 @@ def _knobs(step: Step, space: Space, scores: Scores, run: Callable[[int], Step],
     return lines
 
 
-def _change(step: Step, rival: Step, by_memory: bool) -> str:
+def _change(step: Step, rival: Outcome, by_memory: bool) -> str:
     if by_memory:
         more = rival.peak_memory_bytes - step.peak_memory_bytes
         return f"{'+' if more >= 0 else '−'}{gigabytes(abs(more))}"
@@ -94,6 +104,6 @@ def _axis(knob: str, space: Space) -> np.ndarray[tuple[int, ...], np.dtype[np.in
     return np.asarray(space.rows[knob])[:, None, None, None]
 
 
-def _value(plan: object, knob: str) -> str:
+def _value(plan: Plan, knob: str) -> str:
     value = getattr(plan, knob)
     return {True: "on", False: "off"}.get(value, str(value)) if isinstance(value, bool) else str(value)

@@ -114,6 +114,9 @@ def build_space(
             broken = legal & rule.broken(model, spread)
             legal &= ~broken
             _count(excluded, rule.reason, int(broken.sum()) * per_row)
+    unpiped = legal & (shape["pp"] == 1) & (code > 0)
+    legal &= ~unpiped
+    _count(excluded, "a pipeline schedule with pp = 1 (the same as none)", int(unpiped.sum()) * per_row)
     rows = {name: column[legal] for name, column in shape.items()}
     rows["microbatches"] = global_batch // (rows["dp"] * rows["micro_batch"])
     allowed = _distinct(model, rows, recompute, zero, sp, excluded)

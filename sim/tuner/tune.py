@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from math import inf
 from time import perf_counter
 from typing import Any
@@ -12,13 +13,13 @@ from numpy.typing import NDArray
 from sim.costs import inputs
 from sim.costs.layers.dense import Structure
 from sim.costs.profile import load_profile
-from sim.engine.closed_form import closed_form
+from sim.engine.closed_form import closed_form, lower_bound
 from sim.engine.step import Step, simulate
 from sim.specs import Cluster, InputError, Model, Plan
 from sim.specs.fields import read
 from sim.specs.job import Objective, Tune
 from sim.tuner.baseline import textbook
-from sim.tuner.explain import explain
+from sim.tuner.explain import Outcome, explain
 from sim.tuner.score import Scores, bounds, score
 from sim.tuner.space import KEPT, Space, build_space
 
@@ -63,10 +64,14 @@ class Tuned:
     scores: Scores
     seconds: Mapping[str, float]
     gap: float
-    certified: bool
 
     def __repr__(self) -> str:
         return f"Tuned({self.evaluated} plans, best {self.best.step!r})"
+
+    @property
+    def certified(self) -> bool:
+        """Whether no plan of the space can beat the winner."""
+        return self.gap == 0.0
 
     @property
     def best(self) -> RankedPlan:
@@ -124,8 +129,8 @@ def tune(
         reason = max(space.excluded, key=lambda r: space.excluded[r])
         raise InputError("tune.knobs", asked.knobs, f"values with a legal plan; most were excluded because {reason}")
     ready = perf_counter()
-    for schedule in ("1f1b", "interleaved"):
-        closed_form(Structure.of(model), inputs.STATISTICS[model.norm], schedule)
+    for compiling, schedule in product((closed_form, lower_bound), ("1f1b", "interleaved")):
+        compiling(Structure.of(model), inputs.STATISTICS[model.norm], schedule)
     compiled = perf_counter()
     scores = score([(space, profile)])[0]
     scored = perf_counter()
@@ -141,9 +146,7 @@ def tune(
         "confirm": done - scored,
         "total": done - begin,
     }
-    return Tuned(
-        model, cluster, global_batch, asked.knobs, objective, ranked, baseline, space, scores, seconds, gap, gap == 0.0
-    )
+    return Tuned(model, cluster, global_batch, asked.knobs, objective, ranked, baseline, space, scores, seconds, gap)
 
 
 def _checked(global_batch: int, knobs: object, objective: Objective, top: int, cluster: Cluster) -> Tune:
@@ -173,14 +176,15 @@ class Search:
     top: int
     until: float
     progress: Progress
-    ran: dict[int, Step] = field(default_factory=dict)
+    ran: dict[int, Outcome] = field(default_factory=dict)
 
-    def run(self, flat: int) -> Step:
-        """Return the step of one configuration by the compiled engine (remembered)."""
+    def run(self, flat: int) -> Outcome:
+        """Return what the compiled engine says of one configuration (remembered, without its timeline)."""
         if flat not in self.ran:
             at = np.unravel_index(flat, self.space.allowed.shape)
             plan = self.space.plan(*(int(i) for i in at))
-            self.ran[flat] = simulate(self.space.model, self.space.cluster, plan)
+            step = simulate(self.space.model, self.space.cluster, plan)
+            self.ran[flat] = Outcome(plan, step.step_time_s, step.peak_memory_bytes)
         return self.ran[flat]
 
     def confirm(self) -> tuple[list[Step], float]:
@@ -196,12 +200,12 @@ class Search:
             self.run(flat)
         gap = 0.0 if self.objective == "memory_headroom" else self._close_gap(order)
         best = sorted(self.ran.values(), key=self._key)[: self.top]
-        return [simulate(s.model, s.cluster, s.plan, "events") for s in best], gap
+        return [simulate(self.space.model, self.space.cluster, o.plan, "events") for o in best], gap
 
     def _close_gap(self, order: NDArray[np.int64]) -> float:
         least = self.least.ravel()
         for flat in order[np.argsort(least[order], kind="stable")].tolist():
-            best = min(step.step_time_s for step in self.ran.values())
+            best = min(outcome.step_time_s for outcome in self.ran.values())
             if least[flat] >= best:
                 return 0.0
             if flat not in self.ran:
@@ -211,8 +215,8 @@ class Search:
                 self.run(flat)
         return 0.0
 
-    def _key(self, step: Step) -> tuple[float, float]:
-        by_time = (step.step_time_s, step.peak_memory_bytes)
+    def _key(self, outcome: Outcome) -> tuple[float, float]:
+        by_time = (outcome.step_time_s, outcome.peak_memory_bytes)
         return by_time[::-1] if self.objective == "memory_headroom" else by_time
 
     def _order(self) -> NDArray[np.int64]:

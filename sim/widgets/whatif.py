@@ -12,8 +12,8 @@ from sim.plans import HasStep
 from sim.report import figures
 from sim.report.text import answer
 from sim.specs import Cluster, InputError, Model, Plan
-from sim.specs.plan import Recompute
 from sim.specs.rules import divisors
+from sim.tuner.space import default_knobs
 from sim.widgets.width import WidthSensor
 
 FIGURES: dict[str, Callable[[Step], go.Figure]] = {
@@ -22,8 +22,6 @@ FIGURES: dict[str, Callable[[Step], go.Figure]] = {
     "Memory over time": figures.memory,
     "Breakdown": figures.breakdown,
 }
-RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "full")
-MAX_MICRO_BATCH = 64
 TAB_PADDING = 36
 """Pixels between the column and the figure in a tab: padding and border on both sides."""
 
@@ -120,16 +118,9 @@ def whatif(model: Model, cluster: Cluster, plan: Plan | HasStep) -> WhatIf:
 
 def _controls(model: Model, cluster: Cluster, plan: Plan) -> dict[str, Any]:
     """Return the controls by knob; each offers what could be legal and whatever the plan has."""
-    powers = [2**i for i in range(MAX_MICRO_BATCH.bit_length())]
-    meshes = divisors(cluster.gpus)
-    options = {
-        "tp": [d for d in meshes if d <= MAX_MICRO_BATCH],
-        "pp": [d for d in divisors(model.layers) if d <= cluster.gpus],
-        "virtual_stages": [d for d in divisors(model.layers) if d <= 16],
-        "micro_batch": powers,
-        "zero": [0, 1, 2, 3],
-        "recompute": list(RECOMPUTES),
-    }
+    options = default_knobs(model, cluster)
+    # Depths that suit the layers but not the cluster are offered too: the card says what does.
+    options["pp"] = sorted({*options["pp"], *(d for d in divisors(model.layers) if d <= cluster.gpus)})
     sliders = {
         knob: w.SelectionSlider(
             options=sorted({*values, getattr(plan, knob)}, key=values.index if knob == "recompute" else None),
@@ -139,6 +130,7 @@ def _controls(model: Model, cluster: Cluster, plan: Plan) -> dict[str, Any]:
             layout=w.Layout(width="270px"),
         )
         for knob, values in options.items()
+        if knob != "sequence_parallel"
     }
     batch = w.BoundedIntText(
         plan.global_batch,

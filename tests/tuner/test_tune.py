@@ -134,6 +134,16 @@ def test_schedule_is_a_knob(h100s):
         tune(SMALL, h100s, 1024, knobs={"schedule": ["none"], "pp": [2]})
 
 
+def test_a_schedule_without_pipeline_counts_once():
+    cluster = Cluster.of("a100-sxm-40gb", nodes=1)
+    named = build_space(SMALL, cluster, 32, {"schedule": ["none", "1f1b", "gpipe"], "virtual_stages": [1]})
+    free = build_space(SMALL, cluster, 32, {"virtual_stages": [1]})
+    with_gpipe = int((named.rows["pp"] > 1).sum()) - int((free.rows["pp"] > 1).sum())
+    assert int((named.rows["pp"] == 1).sum()) == int((free.rows["pp"] == 1).sum())
+    assert with_gpipe == int((free.rows["pp"] > 1).sum())
+    assert int(named.allowed.sum()) + sum(named.excluded.values()) == named.asked
+
+
 def test_settings_of_the_plan_are_kept(h100s):
     kept = Plan(global_batch=1024, gradient_dtype="bf16", overlap_dp=False, precision="fp16")
     best = tune(SMALL, h100s, 1024, top=1, plan=kept).best.plan

@@ -191,9 +191,8 @@ def embedding(structure: Structure) -> list[Op]:
     ]
 
 
-def head(structure: Structure) -> list[Op]:
+def head() -> list[Op]:
     """Return the operations of final norm, vocabulary-parallel logits and cross-entropy (fp32 softmax)."""
-    del structure  # the head has one form
     logits = tokens * vocab / tp
     gather = sequence_parallel * tp_group.all_gather(boundary_bytes)
     backward = (1 - sequence_parallel) * tp_group.all_reduce(boundary_bytes) + gather
