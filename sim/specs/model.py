@@ -1,30 +1,44 @@
 """The network to train: dimensions, exact parameter counts, FLOP per token."""
 
+from collections import Counter
 from dataclasses import field
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field
 
+from sim.specs.blocks import LETTERS, Block
 from sim.specs.fields import DERIVED, InputError, real, spec, whole
 from sim.specs.hf import read_config
 
 ASSUMED_VOCAB = 51_200
 ASSUMED_SEQ = 2_048
+Convention = Literal["megatron", "palm"]
 
 
 @spec
 class Model:
-    """A dense decoder-only transformer (GPT or Llama family).
+    """A transformer or a hybrid of layers: decoder, encoder, encoder-decoder or vision.
 
-    What is left out takes the field's usual default and is listed in `assumptions`.
+    What is left out takes the field's usual default and is listed in `assumptions`. `layers` counts every layer of
+    the stack (an encoder's first); `pattern` says what each one is (letters of `sim.specs.blocks`) and follows from
+    the other keys where it is left out: `dense_layers` first ones without experts, one of `global_every` layers
+    without the sliding `window`. `ffn` is the width of dense MLPs, `moe_ffn` of one routed expert, `shared_ffn` of
+    all shared experts together. `imbalance`: rows of the busiest expert rank over the mean; `capacity_factor`: rows
+    an expert takes over the mean, the rest dropped (0: none is dropped). MLA (DeepSeek-V2, arXiv 2405.04434) needs
+    kv_lora_rank, rope_head_dim and v_head_dim, with head_dim the part without rotation.
 
     Raises:
         InputError: a value is out of range or the dimensions contradict each other.
     """
 
     name: Annotated[str, Field(min_length=1, max_length=100, description="text of 1 to 100 characters")] = "custom"
+    family: Literal["decoder", "encoder", "encoder-decoder", "vit"] = "decoder"
     layers: Annotated[int, whole(1, 4_096)]
+    pattern: Annotated[str, Field(min_length=1, max_length=4_096, description=f"one letter of {LETTERS} a layer")] = (
+        DERIVED
+    )
     hidden: Annotated[int, whole(1, 1_048_576)]
     heads: Annotated[int, whole(1, 4_096)]
     head_dim: Annotated[int, whole(1, 16_384)] = DERIVED
@@ -34,38 +48,121 @@ class Model:
     vocab: Annotated[int, whole(1, 10_000_000)] = DERIVED
     seq: Annotated[int, whole(1, 10_000_000)] = DERIVED
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"
+    block_norms: Annotated[int, whole(1, 4)] = 2
+    parallel_block: bool = False
     dropout: Annotated[float, real(0.0, 0.99)] = 0.0
     attention: Literal["eager", "flash"] = "flash"
     tied_embeddings: bool = DERIVED
     bias: bool = DERIVED
-    positions: Literal["learned", "rope"] = DERIVED
+    qkv_bias: bool = DERIVED
+    head_bias: bool = False
+    qk_norm: bool = False
+    sinks: bool = False
+    positions: Literal["learned", "rope", "relative", "none"] = DERIVED
+    max_positions: Annotated[int, whole(1, 10_000_000)] = DERIVED
+    type_vocab: Annotated[int, whole(0, 1_000)] = 0
+    window: Annotated[int, whole(0, 10_000_000)] = 0
+    global_every: Annotated[int, whole(0, 4_096)] = 0
+    experts: Annotated[int, whole(0, 65_536)] = 0
+    experts_per_token: Annotated[int, whole(0, 1_024)] = DERIVED
+    moe_ffn: Annotated[int, whole(1, 4_194_304)] = DERIVED
+    shared_ffn: Annotated[int, whole(0, 4_194_304)] = 0
+    shared_gate: bool = False
+    router_bias: bool = False
+    dense_layers: Annotated[int, whole(0, 4_096)] = 0
+    moe_every: Annotated[int, whole(1, 4_096)] = 1
+    capacity_factor: Annotated[float, real(0.0, 100.0)] = 0.0
+    imbalance: Annotated[float, real(1.0, 1_000.0)] = 1.0
+    q_lora_rank: Annotated[int, whole(0, 1_048_576)] = 0
+    kv_lora_rank: Annotated[int, whole(0, 1_048_576)] = 0
+    rope_head_dim: Annotated[int, whole(0, 16_384)] = 0
+    v_head_dim: Annotated[int, whole(1, 16_384)] = DERIVED
+    ssm_state: Annotated[int, whole(1, 65_536)] = 128
+    ssm_heads: Annotated[int, whole(1, 65_536)] = DERIVED
+    ssm_head_dim: Annotated[int, whole(1, 16_384)] = 64
+    ssm_groups: Annotated[int, whole(1, 4_096)] = 8
+    ssm_conv: Annotated[int, whole(1, 64)] = 4
+    mtp_layers: Annotated[int, whole(0, 64)] = 0
+    encoder_layers: Annotated[int, whole(0, 4_096)] = 0
+    encoder_seq: Annotated[int, whole(1, 10_000_000)] = DERIVED
+    image_size: Annotated[int, whole(1, 65_536)] = 224
+    patch: Annotated[int, whole(1, 4_096)] = 16
+    channels: Annotated[int, whole(1, 1_024)] = 3
+    classes: Annotated[int, whole(1, 10_000_000)] = 1_000
     assumptions: tuple[str, ...] = field(default=(), init=False, repr=False)
 
     def __post_init__(self) -> None:
         if getattr(self, "head_dim") is None and self.hidden % self.heads:  # noqa: B009 - declared int, None when left out
             raise InputError("heads", self.heads, f"a divisor of hidden = {self.hidden}, or give head_dim")
         assumed = [self._default(name, value, why) for name, value, why in self._usual() if getattr(self, name) is None]
-        object.__setattr__(self, "assumptions", tuple(assumed))
+        object.__setattr__(self, "assumptions", tuple(a for a in assumed if a))
+        self._check()
+
+    def _check(self) -> None:
         if self.heads % self.kv_heads:
             raise InputError("kv_heads", self.kv_heads, f"a divisor of heads = {self.heads}")
+        if len(self.pattern) != self.layers:
+            raise InputError("pattern", self.pattern, f"layers = {self.layers} letters")
+        if set(self.pattern) - set(LETTERS.replace("P", "")):
+            raise InputError("pattern", self.pattern, f"letters of {LETTERS.replace('P', '')}")
+        if set(self.pattern) & set("XYE") and not self.experts:
+            raise InputError("experts", self.experts, "1 or more, as the pattern has layers of experts")
+        if self.experts and not 1 <= self.experts_per_token <= self.experts:
+            raise InputError("experts_per_token", self.experts_per_token, f"from 1 to experts = {self.experts}")
+        if self.encoder_layers > self.layers:
+            raise InputError("encoder_layers", self.encoder_layers, f"at most layers = {self.layers}")
+        if self.family == "encoder-decoder" and not 0 < self.encoder_layers < self.layers:
+            raise InputError("encoder_layers", self.encoder_layers, f"1 to {self.layers - 1} of the layers")
+        if self.kv_lora_rank and not self.rope_head_dim:
+            raise InputError("rope_head_dim", self.rope_head_dim, "1 or more with kv_lora_rank")
+        if self.family == "vit" and self.image_size % self.patch:
+            raise InputError("patch", self.patch, f"a divisor of image_size = {self.image_size}")
 
     def _usual(self) -> list[tuple[str, object, str]]:
         modern = self.norm == "rmsnorm"
         gated_ffn = -(-self.hidden * 8 // 3 // 256) * 256  # Llama: 2/3 of 4 h, rounded up to 256
+        image = self.family == "vit"
+        patches = (self.image_size // self.patch) ** 2 + 1
+        seq = patches if image else ASSUMED_SEQ
+        seq = self.seq if getattr(self, "seq") is not None else seq  # noqa: B009 - declared int, None when left out
+        decoder = self.family == "decoder"
         return [
             ("head_dim", self.hidden // self.heads, "hidden / heads"),
             ("kv_heads", self.heads, "one key-value head per head"),
             ("ffn", gated_ffn if self.gated_mlp else 4 * self.hidden, "the family's usual width"),
-            ("vocab", ASSUMED_VOCAB, "GPT-2 vocabulary, padded"),
-            ("seq", ASSUMED_SEQ, "sequence length"),
-            ("tied_embeddings", not modern, "tied for GPT, untied for Llama"),
+            ("vocab", self.classes if image else ASSUMED_VOCAB, "" if image else "GPT-2 vocabulary, padded"),
+            ("seq", seq, "" if image else "sequence length"),
+            ("tied_embeddings", not modern and not image, "tied for GPT, untied for Llama" if decoder else ""),
             ("bias", not modern, "biases with LayerNorm, none with RMSNorm"),
+            ("qkv_bias", (not modern) if getattr(self, "bias") is None else self.bias, ""),  # noqa: B009
             ("positions", "rope" if modern else "learned", "learned for GPT, rotary for Llama"),
+            ("max_positions", seq, ""),
+            ("experts_per_token", 2 if self.experts else 0, "top-2 routing" if self.experts else ""),
+            ("moe_ffn", self.ffn or 4 * self.hidden, "as wide as ffn" if self.experts else ""),
+            ("v_head_dim", self.head_dim or self.hidden // self.heads, "as head_dim" if self.kv_lora_rank else ""),
+            ("ssm_heads", max(1, 2 * self.hidden // self.ssm_head_dim), self._when("M", "inner width 2 x hidden")),
+            ("encoder_seq", seq, "as seq" if self.family == "encoder-decoder" else ""),
+            ("pattern", self._pattern(), ""),
         ]
+
+    def _when(self, letter: str, why: str) -> str:
+        return why if letter in (getattr(self, "pattern") or "") else ""  # noqa: B009
+
+    def _pattern(self) -> str:
+        if self.family in ("encoder", "vit"):
+            return "N" * self.layers
+        if self.family == "encoder-decoder":
+            return "N" * self.encoder_layers + "C" * (self.layers - self.encoder_layers)
+        letters = []
+        for i in range(self.layers):
+            local = self.window > 0 and not (self.global_every and (i + 1) % self.global_every == 0)
+            moe = self.experts > 0 and i >= self.dense_layers and (i - self.dense_layers + 1) % self.moe_every == 0
+            letters.append("TWXY"[local + 2 * moe])
+        return "".join(letters)
 
     def _default(self, name: str, value: object, why: str) -> str:
         object.__setattr__(self, name, value)
-        return f"model.{name} = {value} ({why})"
+        return f"model.{name} = {value} ({why})" if why else ""
 
     @classmethod
     def from_hf(cls, path: str | Path, seq: int | None = None) -> "Model":
@@ -79,6 +176,12 @@ class Model:
         object.__setattr__(made, "assumptions", notes + made.assumptions)
         return made
 
+    @cached_property
+    def blocks(self) -> dict[Block, int]:
+        """The kinds of layers and how many there are of each, in order of appearance; prediction modules last."""
+        found = {Block(self, letter): n for letter, n in Counter(self.pattern).items()}
+        return found | ({Block(self, "P"): self.mtp_layers} if self.mtp_layers else {})
+
     @property
     def query_width(self) -> int:
         """Columns of the query projection."""
@@ -90,49 +193,86 @@ class Model:
         return self.kv_heads * self.head_dim
 
     @property
+    def ssm_width(self) -> int:
+        """Inner width of a Mamba-2 layer."""
+        return self.ssm_heads * self.ssm_head_dim
+
+    @property
     def norm_parameters(self) -> int:
         """Parameters of one normalisation layer."""
         return self.hidden * (2 if self.norm == "layernorm" else 1)
 
     @property
-    def layer_parameters(self) -> int:
-        """Parameters of one transformer block."""
-        h, q, kv, f = self.hidden, self.query_width, self.kv_width, self.ffn
-        up = 2 * f if self.gated_mlp else f
-        weights = h * (q + 2 * kv) + q * h + h * up + f * h
-        biases = (q + 2 * kv) + h + up + h if self.bias else 0
-        return weights + biases + 2 * self.norm_parameters
+    def position_parameters(self) -> int:
+        """Parameters that know the position: learned tables, or T5's relative biases (32 buckets a head and stack)."""
+        stacks = 2 if self.family == "encoder-decoder" else 1
+        return {
+            "learned": self.max_positions * self.hidden,
+            "relative": 32 * self.heads * stacks,
+        }.get(self.positions, 0)
 
     @property
     def embedding_parameters(self) -> int:
-        """Parameters of the token table (and of the learned positions)."""
-        return self.vocab * self.hidden + (self.seq * self.hidden if self.positions == "learned" else 0)
+        """Parameters in front of the first layer."""
+        if self.family == "vit":
+            return self.channels * self.patch**2 * self.hidden + 2 * self.hidden + self.position_parameters
+        norm = self.norm_parameters if self.family == "encoder" else 0
+        return self.vocab * self.hidden + self.type_vocab * self.hidden + norm + self.position_parameters
 
     @property
     def head_parameters(self) -> int:
-        """Parameters of the output projection that are not shared with the embedding."""
-        return 0 if self.tied_embeddings else self.vocab * self.hidden
+        """Parameters behind the final norm that are not shared with the embedding."""
+        if self.family == "vit":
+            return self.classes * (self.hidden + 1)
+        transform = self.hidden * (self.hidden + 1) + self.norm_parameters if self.family == "encoder" else 0
+        bias = self.vocab if self.head_bias else 0
+        return transform + bias + (0 if self.tied_embeddings else self.vocab * self.hidden)
+
+    @property
+    def final_norms(self) -> int:
+        """Normalisations behind the last layer of each stack (BERT, which normalises after a sub-layer, has none)."""
+        return {"encoder": 0, "encoder-decoder": 2}.get(self.family, 1)
 
     @property
     def parameters(self) -> int:
         """All parameters, exactly."""
-        return (
-            self.layers * self.layer_parameters
-            + self.embedding_parameters
-            + self.head_parameters
-            + self.norm_parameters
-        )
+        stack = sum(n * block.parameters for block, n in self.blocks.items())
+        ends = self.embedding_parameters + self.head_parameters
+        return stack + ends + self.final_norms * self.norm_parameters
 
-    def flop_per_token(self, convention: Literal["megatron", "palm"] = "megatron") -> float:
-        """Return model FLOP of forward and backward per token.
+    @property
+    def active_parameters(self) -> int:
+        """Parameters that one token passes: all but the experts it is not routed to."""
+        idle = sum(
+            n * block.expert_parameters // self.experts * (self.experts - self.experts_per_token)
+            for block, n in self.blocks.items()
+            if self.experts
+        )
+        return self.parameters - idle
+
+    @property
+    def tokens_per_sample(self) -> int:
+        """Tokens of one sample, of both stacks where there are two."""
+        return self.seq + (self.encoder_seq if self.family == "encoder-decoder" else 0)
+
+    def flop_per_sample(self, convention: Convention = "megatron") -> float:
+        """Return model FLOP of forward and backward per sample.
 
         "megatron": three times the matrix products of the forward pass, core attention halved by the causal
         mask (Megatron-LM `num_floating_point_operations`). "palm": 6 N + 12 L H Q T without a causal
         discount (Chowdhery et al. 2022, appendix B).
         """
-        attention = 4 * self.layers * self.query_width * self.seq
+        core = sum(n * b.seq * b.core_flop(convention) for b, n in self.blocks.items())
         if convention == "palm":
-            return 6.0 * self.parameters + 3.0 * attention
-        h, f = self.hidden, self.ffn
-        products = h * (self.query_width * 2 + 2 * self.kv_width) + h * f * (3 if self.gated_mlp else 2)
-        return 3.0 * (2 * (self.layers * products + self.vocab * h) + attention / 2)
+            return 3.0 * core + 6.0 * self.active_parameters * self.seq
+        products = sum(n * b.seq * b.active_products for b, n in self.blocks.items())
+        if self.family == "vit":
+            patch = self.channels * self.patch**2 * self.hidden * (self.seq - 1)
+            return 3.0 * (2 * (products + patch + self.classes * self.hidden) + core)
+        logits = self.vocab * self.hidden * (1 + self.mtp_layers)
+        transform = self.hidden**2 if self.family == "encoder" else 0
+        return 3.0 * (2 * (products + (logits + transform) * self.seq) + core)
+
+    def flop_per_token(self, convention: Convention = "megatron") -> float:
+        """Return model FLOP of forward and backward per token of a sample (see `flop_per_sample`)."""
+        return self.flop_per_sample(convention) / self.tokens_per_sample
