@@ -38,13 +38,25 @@ class Group:
 
     def all_reduce(self, size: Expr) -> Expr:
         """Return the seconds of an all-reduce of `size` bytes."""
-        return self._alpha() + 2 * self._wire(size) * self._slowest("reduce")
+        return symbol("collective_slowdown") * (self._alpha() + 2 * self._wire(size) * self._slowest("reduce"))
 
     def all_gather(self, size: Expr) -> Expr:
         """Return the seconds of gathering `size` bytes in all (a reduce-scatter takes the same)."""
-        return self._alpha() + self._wire(size) * self._slowest("gather")
+        return symbol("collective_slowdown") * (self._alpha() + self._wire(size) * self._slowest("gather"))
 
     reduce_scatter = all_gather
+
+    def all_to_all(self, size: Expr) -> Expr:
+        """Return the seconds in which every rank sends `size` bytes, an equal part of it to each rank.
+
+        What leaves the node shares the node's network; what stays uses the links inside it.
+        """
+        outside = (self.n - self.n_in) / self.n
+        inside = (self.n_in - 1) / self.n
+        network = symbol("inter_bytes_per_s_per_node") / symbol("gpus_per_node") * symbol("inter_efficiency")
+        links = symbol("intra_bytes_per_s") * symbol("intra_efficiency_gather")
+        slowest = maximum(inside / links, outside * symbol("inter_slowdown") / network)
+        return symbol("collective_slowdown") * (self._alpha() + size * slowest)
 
     def _wire(self, size: Expr) -> Expr:
         return size * (self.n - 1) / self.n
@@ -59,7 +71,8 @@ class Group:
         """Seconds per byte of the slower tier in use."""
         inside = minimum(1, self.n_in - 1) / (symbol("intra_bytes_per_s") * symbol(f"intra_efficiency_{kind}"))
         share = symbol("inter_bytes_per_s_per_node") * self.n_in / symbol("gpus_per_node")
-        return maximum(inside, minimum(1, self.n_out - 1) / (share * symbol("inter_efficiency")))
+        outside = symbol("inter_slowdown") * minimum(1, self.n_out - 1) / (share * symbol("inter_efficiency"))
+        return maximum(inside, outside)
 
 
 def send(size: Expr) -> Expr:
@@ -71,4 +84,4 @@ def send(size: Expr) -> Expr:
     start = symbol("intra_alpha")  # one launch: the doublings behind inter_alpha are a collective's
     inside = start + size / (symbol("intra_bytes_per_s") * symbol("intra_efficiency_gather"))
     rate = symbol("inter_bytes_per_s_per_node") * symbol("inter_efficiency") / symbol("gpus_per_node")
-    return (1 - inter) * inside + inter * (start + size / rate)
+    return (1 - inter) * inside + inter * (start + symbol("inter_slowdown") * size / rate)

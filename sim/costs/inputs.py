@@ -1,22 +1,59 @@
 """Values of the declared symbols for a model, a cluster and one plan or a whole table of plans."""
 
+from collections.abc import Sequence
+from math import gcd
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sim.costs.memory import parameter_symbols
 from sim.costs.profile import Profile
+from sim.costs.run_level import RunLevel, symbol_values
 from sim.specs.cluster import Cluster
 from sim.specs.model import Model
-from sim.specs.plan import PlacedPlan
+from sim.specs.plan import PlacedPlan, Plan
 
-STATISTICS = {"layernorm": 2, "rmsnorm": 1}
+MODEL_SYMBOLS = (
+    "hidden", "heads", "head_dim", "vocab", "seq", "kv_heads", "experts", "experts_per_token", "moe_ffn",
+    "q_lora_rank", "kv_lora_rank", "rope_head_dim", "ssm_width", "ssm_heads", "encoder_seq",
+)  # fmt: skip
 
 
 def model_values(model: Model) -> dict[str, float]:
-    """Return the model's dimensions by symbol name."""
-    names = ("layers", "hidden", "heads", "query_width", "kv_width", "ffn", "vocab", "seq")
-    return {n: float(getattr(model, n)) for n in names} | parameter_symbols(model)
+    """Return the model's dimensions by symbol name; those of its kinds of layers carry the kind's index."""
+    values = {n: float(getattr(model, n)) for n in MODEL_SYMBOLS}
+    first = next(iter(model.blocks))
+    values |= {
+        "query_width": float(max(block.qk_width for block in model.blocks)),
+        "v_width": float(first.v_width),
+        "query_input": float(model.q_lora_rank or model.hidden),
+        "ssm_states": 2.0 * model.ssm_groups * model.ssm_state,
+        "expert_load": model.capacity_factor or model.imbalance,
+        "head_passes": 1.0 + model.mtp_layers,
+        "boundary_seq": float(model.tokens_per_sample),
+        "patch_width": float(model.channels * model.patch**2),
+        "kv_repeatable": 0.0 if model.kv_lora_rank else 1.0,
+    }
+    for k, block in enumerate(model.blocks):
+        values |= {f"seq_{k}": float(block.seq), f"keys_{k}": block.keys(), f"ffn_{k}": float(block.ffn)}
+        values[f"core_flop_{k}"] = block.core_flop()
+    return values | parameter_symbols(model)
+
+
+def layer_counts(model: Model, parts: Sequence[int]) -> NDArray[np.float64]:
+    """Return the layers of every kind in consecutive parts of the stack: [kind, part].
+
+    Prediction modules sit in the last part.
+    """
+    letters = [block.letter for block in model.blocks]
+    edges = np.concatenate([[0], np.cumsum(parts)])
+    stack = np.array([[letter == other for letter in model.pattern] for other in letters], dtype=float)
+    upto = np.concatenate([np.zeros((len(letters), 1)), np.cumsum(stack, axis=1)], axis=1)
+    counts = np.asarray(np.diff(upto[:, edges], axis=1))
+    if model.mtp_layers:
+        counts[letters.index("P"), -1] = model.mtp_layers
+    return counts
 
 
 def cluster_values(cluster: Cluster, profile: Profile) -> dict[str, float]:
@@ -30,24 +67,55 @@ def cluster_values(cluster: Cluster, profile: Profile) -> dict[str, float]:
             "intra_bytes_per_s": links.intra_bytes_per_s,
             "inter_bytes_per_s_per_node": links.inter_bytes_per_s_per_node,
             "gpus_per_node": float(cluster.gpus_per_node),
+            "domain": float(domain(cluster)),
         }
     )
 
 
-def group_values(tp: Any, pp: Any, dp: Any, gpus_per_node: Any) -> dict[str, Any]:
-    """Return the communicator shapes when tp is the innermost axis, then dp, and pp the outermost.
+def domain(cluster: Cluster) -> int:
+    """Return the devices that a job really finds in one fast domain.
 
-    Scalars or arrays of one shape. A group that does not divide its node straddles nodes: the greatest common
-    divisor is the part that every group surely has in one node.
+    A domain of 72 is used in aligned parts: the largest divisor of all devices that is not larger.
     """
-    tp, dp, node = (np.asarray(v).astype(np.int64) for v in (tp, dp, gpus_per_node))
-    tp_in = np.gcd(tp, node)
-    dp_in = np.where(node % tp == 0, np.gcd(dp, np.maximum(1, node // tp)), 1)
-    return {
-        "tp_n": tp, "tp_in": tp_in, "tp_out": -(-tp // tp_in),
-        "dp_n": dp, "dp_in": dp_in, "dp_out": -(-dp // dp_in),
-        "pp_inter": np.where(tp * dp * pp > gpus_per_node, 1.0, 0.0),
-    }  # fmt: skip
+    size = getattr(cluster, "domain_gpus", None) or cluster.gpus_per_node
+    return int(min(cluster.gpus, max(gcd(cluster.gpus, d) for d in range(max(1, size // 2), size + 1))))
+
+
+def group_values(order: str, sizes: dict[str, Any], experts: tuple[Any, Any], shard: Any, node: Any) -> dict[str, Any]:
+    """Return the communicator shapes of axes `tp`, `cp`, `dp`, `pp` laid out in `order`, innermost first.
+
+    Scalars or arrays of one shape; `experts` are ep and etp, `shard` the ranks that share a ZeRO copy (0: all). A
+    group that does not divide its node straddles nodes: the greatest common divisor is the part that every group
+    surely has in one node.
+    """
+    size = {k: np.asarray(v).astype(np.int64) for k, v in sizes.items()}
+    node = np.asarray(node).astype(np.int64)
+    stride: dict[str, Any] = {}
+    inner: Any = np.int64(1)
+    for axis in order.split("-"):
+        stride[axis], inner = inner, inner * size[axis]
+    ep, etp = (np.asarray(v).astype(np.int64) for v in experts)
+    ranks = size["dp"] * size["cp"]
+    lowest = np.minimum(stride["dp"], stride["cp"])
+    beneath = np.where(stride["pp"] < lowest, size["pp"], 1)
+    shard = np.where(np.asarray(shard) > 0, shard, ranks).astype(np.int64)
+    edp = np.maximum(1, ranks * size["tp"] // (ep * etp))
+    groups = {
+        "tp": (size["tp"], stride["tp"]),
+        "cp": (size["cp"], stride["cp"]),
+        "dp": (ranks, lowest),
+        "shard": (shard, lowest),
+        "replica": (ranks // shard, lowest * shard),
+        "etp": (etp, beneath),
+        "ep": (ep, beneath * etp),
+        "edp": (edp, beneath * etp * ep),
+    }
+    values: dict[str, Any] = {}
+    for name, (n, step) in groups.items():
+        inside = np.where(node % step == 0, np.gcd(n, np.maximum(1, node // step)), 1)
+        values |= {f"{name}_n": n, f"{name}_in": inside, f"{name}_out": -(-n // inside)}
+    values["pp_inter"] = np.where(stride["pp"] * size["pp"] > node, 1.0, 0.0)
+    return values
 
 
 def switch_values(zero: Any, recompute: Any, sequence_parallel: Any) -> dict[str, Any]:
@@ -64,14 +132,52 @@ GRADIENT_BYTES = {"fp32": 4.0, "bf16": 2.0}
 RECOMPUTE = ("none", "selective", "full")
 
 
-def plan_values(placed: PlacedPlan, cluster: Cluster) -> dict[str, Any]:
-    """Return the symbols of one placed plan."""
-    plan = placed.plan
+def setting_values(plan: Plan, cluster: Cluster, level: RunLevel) -> dict[str, float]:
+    """Return the symbols of a plan's settings that no search varies: precision, fusion, overlap, gradients."""
+    values = symbol_values(level)
+    unfused = values.pop("unfused_compiled") if plan.compiled else 1.0
+    slow = values.pop("low_precision_slowdown")
+    values.pop("unfused_compiled", None)
+    values.pop("straggler")
+    recipe = precision_values(plan.precision, cluster, slow)
+    return values | recipe | {
+        "overlap_dp": float(plan.overlap_dp),
+        "gradient_bytes": GRADIENT_BYTES[plan.gradient_dtype],
+        "unfused": unfused,
+    }  # fmt: skip
+
+
+def precision_values(name: str, cluster: Cluster, slow: float) -> dict[str, float]:
+    """Return rates over the 16-bit rate, operand sizes and casts of a precision recipe."""
+    del name, cluster, slow
     return {
-        "tp": float(plan.tp), "pp": float(plan.pp), "virtual_stages": float(plan.virtual_stages),
+        "rate_forward": 1.0, "rate_dgrad": 1.0, "rate_wgrad": 1.0,
+        "operand_bytes": 2.0, "input_bytes": 2.0, "cast_bytes": 0.0, "weight_copy_bytes": 0.0,
+    }  # fmt: skip
+
+
+def kv_columns(values: dict[str, Any]) -> Any:
+    """Return key (or value) columns of one tensor-parallel rank: more ranks than heads repeat them."""
+    return np.maximum(values["kv_heads"] / values["tp"], values["kv_repeatable"]) * values["head_dim"]
+
+
+def plan_values(model: Model, placed: PlacedPlan, cluster: Cluster, level: RunLevel) -> dict[str, Any]:
+    """Return the symbols of one placed plan; layer counts are arrays over chunks and over ranks."""
+    plan = placed.plan
+    counts = layer_counts(model, plan.split(model))
+    of_rank = counts.reshape(len(counts), plan.virtual_stages, plan.pp).sum(axis=1)
+    sizes = {"tp": plan.tp, "cp": plan.cp, "dp": placed.dp, "pp": plan.pp}
+    values = {
+        **{k: float(v) for k, v in sizes.items() if k != "dp"},
+        "ep": float(plan.ep), "etp": float(plan.etp), "virtual_stages": float(plan.virtual_stages),
         "micro_batch": float(plan.micro_batch), "microbatches": float(placed.microbatches),
         "microbatch_group_size": float(plan.microbatch_group_size),
-        "overlap_dp": float(plan.overlap_dp), "gradient_bytes": GRADIENT_BYTES[plan.gradient_dtype],
-        **group_values(plan.tp, plan.pp, placed.dp, cluster.gpus_per_node),
+        **{f"layers_{k}": row for k, row in enumerate(counts)},
+        **{f"rank_layers_{k}": row for k, row in enumerate(of_rank)},
+        **setting_values(plan, cluster, level),
+        **group_values(plan.rank_order, sizes, (plan.ep, plan.etp), plan.fsdp_shard or 0, domain(cluster)),
         **switch_values(plan.zero, RECOMPUTE.index(plan.recompute), plan.sequence_parallel),
     }  # fmt: skip
+    model_part = {k: float(getattr(model, k)) for k in ("kv_heads", "head_dim")}
+    repeatable = {"kv_repeatable": 0.0 if model.kv_lora_rank else 1.0}
+    return values | {"kv_columns": kv_columns(values | model_part | repeatable)}

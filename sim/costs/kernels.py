@@ -30,9 +30,9 @@ def gemm_flop(m: Expr, n: Expr, k: Expr, batch: Expr = 1) -> Expr:
     return 2 * batch * m * n * k
 
 
-def gemm_bytes(m: Expr, n: Expr, k: Expr, batch: Expr = 1) -> Expr:
-    """Return the bytes that `batch` 16-bit products read and write once."""
-    return BYTES_16BIT * batch * (m * k + k * n + m * n)
+def gemm_bytes(m: Expr, n: Expr, k: Expr, batch: Expr = 1, operand: Expr = BYTES_16BIT) -> Expr:
+    """Return the bytes that `batch` products read (at `operand` bytes an element) and write (16 bit) once."""
+    return batch * (operand * (m * k + k * n) + BYTES_16BIT * m * n)
 
 
 def _saturation(x: Expr, half: Expr) -> Expr:
@@ -44,7 +44,8 @@ def _gemm(x: Mapping[str, Expr], p: Mapping[str, Expr]) -> Expr:
     m, n, k, batch = x["m"], x["n"], x["k"], x["batch"]
     eta = _saturation(m, p["m0"]) * _saturation(n, p["n0"]) * _saturation(k, p["k0"])
     compute = gemm_flop(m, n, k, batch) / (p["rate"] * eta)
-    return p["t0"] + p_norm(compute, gemm_bytes(m, n, k, batch) / p["bandwidth"], p["p"])
+    size = gemm_bytes(m, n, k, batch, x.get("operand", BYTES_16BIT))
+    return p["t0"] + p_norm(compute, size / p["bandwidth"], p["p"])
 
 
 def _attention(x: Mapping[str, Expr], p: Mapping[str, Expr]) -> Expr:
@@ -94,3 +95,16 @@ def seconds(op: str, direction: str, **inputs: Expr) -> Expr:
     """Return the time of one kernel with the profile's parameters as symbols."""
     form = FORMS[KERNELS[op, direction]]
     return form.seconds(inputs, {name: symbol(parameter(op, direction, name)) for name in form.parameters})
+
+
+def product_seconds(direction: str, m: Expr, n: Expr, k: Expr, batch: Expr = 1) -> Expr:
+    """Return the time of `batch` weight products at the plan's precision.
+
+    The symbols `rate_<direction>` (rate over the 16-bit rate) and `operand_bytes` come from the precision recipe,
+    `gemm_slowdown` is what whole runs take longer than single kernels.
+    """
+    form = FORMS[KERNELS["gemm", direction]]
+    held = {name: symbol(parameter("gemm", direction, name)) for name in form.parameters}
+    held["rate"] = held["rate"] * symbol(f"rate_{direction}")
+    inputs = {"m": m, "n": n, "k": k, "batch": batch, "operand": symbol("operand_bytes")}
+    return symbol("gemm_slowdown") * form.seconds(inputs, held)

@@ -2,64 +2,127 @@
 
 Inputs are the symbols of `inputs`; outputs are per model chunk (a rank holds `virtual_stages` of them) for one
 microbatch, plus what the first stage (embedding), the last (head) and every step (gradient reduction,
-optimizer) add. All times in seconds, sizes in bytes, per rank.
+optimizer) add. `layers_k` counts a chunk's layers of kind k and `rank_layers_k` a rank's: given as arrays, every
+output of a chunk or of a rank is an array too. All times in seconds, sizes in bytes, per rank.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 
 from sim.costs import kernels, memory
 from sim.costs.algebra import Compiled, Expr, compile_expressions, maximum, minimum, symbol
 from sim.costs.collectives import Group, send
-from sim.costs.layers import dense
-from sim.costs.layers.dense import Op, Structure, boundary_bytes, exposed_tp, total
+from sim.costs.layers import ends
+from sim.costs.layers.block import block, recomputed
+from sim.costs.layers.ops import COMMUNICATION, Op, exposed, sequence_parallel, total, tp, tp_group
+from sim.costs.layers.structure import Structure
 
-layers, pp, virtual_stages, microbatches = (symbol(n) for n in ("layers", "pp", "virtual_stages", "microbatches"))
+pp = symbol("pp")
 zero1, zero2, zero3 = (symbol(n) for n in ("zero1", "zero2", "zero3"))
 overlap_dp, reduce_bytes = symbol("overlap_dp"), symbol("gradient_bytes")
-dp_group = Group.named("dp")
-chunk_layers = layers / (pp * virtual_stages)
+dp_group, shard_group, replica_group, edp_group = (Group.named(n) for n in ("dp", "shard", "replica", "edp"))
 
 ADAM_STATE_BYTES = 26
 """Bytes moved per parameter of the shard: fp32 master weight and two moments read and written 24, weight written 2;
 beside them gradients are read twice (norm, update), and zeroed wherever they are kept."""
 
+ENDS = ("first", "middle", "last", "only")
+
 
 def phases(ops: list[Op]) -> dict[str, Expr]:
-    """Return the seconds of a set of operations by phase and kind."""
-    return {
+    """Return the seconds of a set of operations by phase and kind, and what the host's launching adds to them."""
+    times = {
         "forward_compute": total(ops, "seconds", "compute", "forward"),
-        "forward_tp": exposed_tp(ops, "forward"),
         "input_compute": total(ops, "seconds", "compute", "backward_input"),
-        "input_tp": exposed_tp(ops, "backward_input"),
         "weight_compute": total(ops, "seconds", "compute", "backward_weight"),
     }
+    for kind in COMMUNICATION:
+        times[f"forward_{kind}"] = exposed(ops, "forward", kind)
+        times[f"input_{kind}"] = exposed(ops, "backward_input", kind)
+    return times
+
+
+def forward_seconds(times: Mapping[str, Expr], prefix: str = "") -> Expr:
+    """Return compute and exposed communication of a forward pass."""
+    return sum(times[f"{prefix}forward_{x}"] for x in ("compute", *COMMUNICATION))
+
+
+def backward_seconds(times: Mapping[str, Expr], prefix: str = "") -> Expr:
+    """Return compute and exposed communication of a backward pass, without what it repeats."""
+    return times[f"{prefix}weight_compute"] + sum(times[f"{prefix}input_{x}"] for x in ("compute", *COMMUNICATION))
 
 
 def hidden_behind(time: Expr, cover: Expr, pieces: Expr) -> Expr:
-    """Return what stays exposed of `time` in `pieces` parts, each started as soon as its part of `cover` ends."""
-    return maximum(time / pieces, time - cover * (1 - 1 / pieces))
+    """Return what stays exposed of `time` in `pieces` parts, each started as soon as its part of `cover` ends.
+
+    Side by side both slow down: `overlap_slowdown` of the shorter one is paid.
+    """
+    most = 1 - 1 / maximum(pieces, 1)
+    return maximum(time / maximum(pieces, 1), time - cover * most) + symbol("overlap_slowdown") * minimum(
+        time * most, cover
+    )
+
+
+@lru_cache
+def layer(structure: Structure, index: int) -> dict[str, Expr]:
+    """Return the times of one layer of kind `index` for one microbatch, its ZeRO-2/3 traffic and saved bytes."""
+    kind = structure.kinds[index]
+    ops, again = block(kind, index), recomputed(kind, index)
+    times = phases(ops)
+    times["recompute"] = total(again, "seconds", "compute")
+    for c in COMMUNICATION:
+        times[f"input_{c}"] += exposed(again, "recompute", c)
+    launches = sum(op.kind == "compute" and op.phase == "forward" for op in ops)
+    forward, backward = forward_seconds(times), backward_seconds(times) + times["recompute"]
+    host = symbol("host_s_per_launch") * launches
+    times["forward_host"] = maximum(0, host - forward)
+    # Two gradients for each product: the backward pass launches about twice as many kernels, and repeats what it must.
+    times["backward_host"] = maximum(0, host * (2 + symbol("full")) - backward)
+    kept, rebuilt = memory.block_bytes(kind, index, structure.statistics)
+    return times | {
+        "recompute_flop": total(again, "flop"),
+        "gather": _gathered(index, kind.mlp == "moe"),
+        "scatter": _scattered(index, kind.mlp == "moe"),
+        "saved_bytes": kept,
+        "temporary": rebuilt + memory.gradient_bytes(kind, index),
+    }
+
+
+def _gathered(index: int, routed: bool) -> Expr:
+    """Return the seconds of gathering one layer's sharded weights."""
+    time = shard_group.all_gather(memory.WEIGHT_BYTES * memory.layer_parameters(index))
+    experts = memory.WEIGHT_BYTES * memory.expert_parameters(index)
+    return time + edp_group.all_gather(experts) if routed else time
+
+
+def _scattered(index: int, routed: bool) -> Expr:
+    """Return the seconds of reducing one layer's gradients into shards, and over the copies of the shards."""
+    time = _sharded_reduce(reduce_bytes * memory.layer_parameters(index))
+    return time + edp_group.reduce_scatter(reduce_bytes * memory.expert_parameters(index)) if routed else time
+
+
+def _sharded_reduce(size: Expr) -> Expr:
+    return shard_group.reduce_scatter(size) + replica_group.all_reduce(size / shard_group.n)
 
 
 def chunk(structure: Structure) -> dict[str, Expr]:
-    """Return the times of one chunk of plain blocks for one microbatch, with ZeRO-2/3 traffic."""
-    one = phases(dense.block(structure))
-    again = dense.recomputed(structure)
-    recompute = total(again, "seconds", "compute")
-    recompute_tp = total(again, "seconds", "tp")
-    parameters = memory.rank_parameters(structure)["block"]
-    gather = dp_group.all_gather(memory.WEIGHT_BYTES * parameters)
-    scatter = dp_group.reduce_scatter(reduce_bytes * parameters)
-    forward = one["forward_compute"] + one["forward_tp"]
-    backward = one["input_compute"] + one["input_tp"] + one["weight_compute"] + recompute + recompute_tp
-    n = chunk_layers
-    in_backward = zero3 * gather + zero2 * scatter
-    return {k: n * v for k, v in one.items()} | {
-        "recompute": n * recompute,
-        "recompute_flop": n * total(again, "flop"),
-        "input_tp": n * (one["input_tp"] + recompute_tp),
-        "forward_dp": zero3 * _overlapped(n * gather, n * forward, n),
-        "backward_dp": _overlapped(n * in_backward, n * backward, n),
+    """Return the times of one chunk of layers for one microbatch, with ZeRO-2/3 traffic."""
+    ones = [layer(structure, k) for k in range(len(structure.kinds))]
+    counts = [symbol(f"layers_{k}") for k in range(len(ones))]
+
+    def over(name: str) -> Expr:
+        return sum(n * one[name] for n, one in zip(counts, ones, strict=True))
+
+    names = [n for n in ones[0] if n not in ("gather", "scatter", "temporary")]
+    out = {name: over(name) for name in names}
+    n = sum(counts)
+    gather, scatter = over("gather"), over("scatter")
+    forward, backward = forward_seconds(out), backward_seconds(out) + out["recompute"]
+    temporary = maximum(*(minimum(1, c) * one["temporary"] for c, one in zip(counts, ones, strict=True)))
+    return out | {
+        "forward_dp": zero3 * _overlapped(gather, forward, n),
+        "backward_dp": _overlapped(zero3 * gather + zero2 * scatter, backward, n),
+        "backward_temporary_bytes": temporary,
     }
 
 
@@ -77,47 +140,58 @@ def sharded_ends(structure: Structure) -> dict[str, Expr]:
     extra = memory.rank_parameters(structure)
     first, last = memory.WEIGHT_BYTES * extra["first"], memory.WEIGHT_BYTES * extra["last"]
     return {
-        "embedding_forward_dp": zero3 * dp_group.all_gather(first),
-        "embedding_backward_dp": zero2 * dp_group.reduce_scatter(reduce_bytes * extra["first"]),
-        "head_forward_dp": (1 - overlap_dp) * zero3 * dp_group.all_gather(last),
-        "head_backward_dp": zero3 * dp_group.all_gather(last)
-        + (1 - overlap_dp) * zero2 * dp_group.reduce_scatter(reduce_bytes * extra["last"]),
+        "embedding_forward_dp": zero3 * shard_group.all_gather(first),
+        "embedding_backward_dp": zero2 * _sharded_reduce(reduce_bytes * extra["first"]),
+        "head_forward_dp": (1 - overlap_dp) * zero3 * shard_group.all_gather(last),
+        "head_backward_dp": zero3 * shard_group.all_gather(last)
+        + (1 - overlap_dp) * zero2 * _sharded_reduce(reduce_bytes * extra["last"]),
     }
 
 
-def reduction(structure: Structure, times: Mapping[str, Expr]) -> dict[str, Expr]:
+def on_rank(structure: Structure, one: Callable[[int], Expr]) -> Expr:
+    """Return the sum of a quantity over a rank's layers."""
+    return sum(symbol(f"rank_layers_{k}") * one(k) for k in range(len(structure.kinds)))
+
+
+def reduction(structure: Structure) -> dict[str, Expr]:
     """Return the once-a-step exposed gradient reduction (and parameter gather) per rank: first, middle, last.
 
     ZeRO-0 all-reduces, ZeRO-1 reduce-scatters gradients and gathers parameters; both hide behind the last
     microbatch's backward (the next step's forward) when `overlap_dp`, but for the embedding, whose gradient
     comes last. ZeRO-2/3 have reduced per microbatch; ZeRO-2 gathers parameters once.
     """
-    n = layers / pp
+    ones = [layer(structure, k) for k in range(len(structure.kinds))]
+    n = on_rank(structure, lambda k: 1)
+    backward = on_rank(structure, lambda k: backward_seconds(ones[k]) + ones[k]["recompute"])
+    forward = on_rank(structure, lambda k: forward_seconds(ones[k]))
+    block_size = on_rank(structure, memory.layer_parameters)
+    expert_size = on_rank(structure, memory.expert_parameters)
     parameters = memory.rank_parameters(structure)
-    backward = virtual_stages * (
-        times["input_compute"] + times["input_tp"] + times["weight_compute"] + times["recompute"]
-    )
-    forward = virtual_stages * (times["forward_compute"] + times["forward_tp"])
+    routed = any(kind.mlp == "moe" for kind in structure.kinds)
     out = {}
     for where, extra in held(structure).items():
         late = parameters["first"] if where in ("first", "only") else 0
-        size = n * parameters["block"] + extra
-        gather = (zero1 - zero3) * dp_group.all_gather(memory.WEIGHT_BYTES * size)
-        exposed = _overlapped(_reduced(size - late), backward, n) + _overlapped(gather, forward, n)
-        out[f"reduce_{where}"] = exposed + (_reduced(late) if late else 0)
+        dense = block_size + extra
+        time = _reduced(dense - late, dp_group) + (_reduced(expert_size, edp_group) if routed else 0)
+        gather = shard_group.all_gather(memory.WEIGHT_BYTES * dense)
+        gather += edp_group.all_gather(memory.WEIGHT_BYTES * expert_size) if routed else 0
+        gather *= zero1 - zero3
+        exposed_time = _overlapped(time, backward, n) + _overlapped(gather, forward, n)
+        out[f"reduce_{where}"] = exposed_time + (_reduced(late, dp_group) if late else 0)
     return out
 
 
-def _reduced(parameters: Expr) -> Expr:
+def _reduced(parameters: Expr, group: Group) -> Expr:
     """Return the seconds of ZeRO-0's or ZeRO-1's reduction of the gradients of `parameters`."""
     size = reduce_bytes * parameters
-    return (1 - zero1) * dp_group.all_reduce(size) + (zero1 - zero2) * dp_group.reduce_scatter(size)
+    sharded = _sharded_reduce(size) if group is dp_group else group.reduce_scatter(size)
+    return (1 - zero1) * group.all_reduce(size) + (zero1 - zero2) * sharded
 
 
 def held(structure: Structure) -> dict[str, Expr]:
-    """Return the parameters beyond plain blocks by rank: first, middle, last; `only` with pp = 1."""
+    """Return the parameters beyond layers by rank: first, middle, last; `only` with pp = 1."""
     parameters = memory.rank_parameters(structure)
-    shared = parameters["last"] - (dense.vocab * dense.hidden / dense.tp if structure.tied else 0)
+    shared = parameters["last"] - (symbol("head_split") / tp if structure.tied else 0)
     return {
         "first": parameters["first"],
         "middle": 0 * parameters["first"],
@@ -128,60 +202,59 @@ def held(structure: Structure) -> dict[str, Expr]:
 
 def states(structure: Structure) -> dict[str, Expr]:
     """Return bytes of parameters, gradients, optimizer states and gathered weights per rank, and optimizer seconds."""
-    dp = dp_group.n
     out: dict[str, Expr] = {}
-    block = memory.rank_parameters(structure)["block"]
-    sharded = minimum(1, dp - 1)
+    dense, expert = on_rank(structure, memory.layer_parameters), on_rank(structure, memory.expert_parameters)
+    largest = maximum(*(memory.layer_parameters(k) + memory.expert_parameters(k) for k in range(len(structure.kinds))))
+    several = minimum(1, shard_group.n - 1)
     for where, extra in held(structure).items():
-        size = layers / pp * block + extra
-        shard, kept = size / (1 + zero1 * (dp - 1)), size / (1 + zero2 * (dp - 1))
-        moved = (ADAM_STATE_BYTES + 2 * reduce_bytes) * shard + reduce_bytes * kept
+        parts = ((dense + extra, shard_group.n), (expert, edp_group.n))
+        shard = sum(p / (1 + zero1 * (n - 1)) for p, n in parts)
+        kept = sum(p / (1 + zero2 * (n - 1)) for p, n in parts)
+        stored = sum(p / (1 + zero3 * (n - 1)) for p, n in parts)
+        traffic = (ADAM_STATE_BYTES + 2 * reduce_bytes) * shard + reduce_bytes * kept
         # ZeRO-3 holds the running layer's weights and the prefetched one's, or the largest of embedding and head.
-        blocks = minimum(2, layers / pp) * block
-        gathered = zero3 * memory.WEIGHT_BYTES * maximum(blocks, extra) + zero2 * reduce_bytes * maximum(block, extra)
+        blocks = minimum(2, on_rank(structure, lambda k: 1)) * largest
+        gathered = zero3 * memory.WEIGHT_BYTES * maximum(blocks, extra) + zero2 * reduce_bytes * maximum(largest, extra)
+        time = kernels.seconds("elementwise", "any", bytes=traffic)
         out |= {
-            f"parameters_{where}": memory.WEIGHT_BYTES * size / (1 + zero3 * (dp - 1)),
+            f"parameters_{where}": (memory.WEIGHT_BYTES + symbol("weight_copy_bytes")) * stored,
             f"gradients_{where}": reduce_bytes * kept,
             f"optimizer_bytes_{where}": memory.OPTIMIZER_BYTES * shard,
-            f"optimizer_{where}": kernels.seconds("elementwise", "any", bytes=moved),
-            f"gathered_bytes_{where}": sharded * gathered,
+            f"optimizer_{where}": symbol("memory_bound_slowdown") * time + symbol("step_overhead_s"),
+            f"gathered_bytes_{where}": several * gathered,
         }
     return out
 
 
-def expressions(structure: Structure, statistics: int) -> dict[str, Expr]:
+def expressions(structure: Structure) -> dict[str, Expr]:
     """Return every output of the stage model as an expression."""
-    times = chunk(structure)
-    first, last = phases(dense.embedding(structure)), phases(dense.head())
-    kept, rebuilt = memory.block_bytes(structure, statistics)
-    head_kept, head_beside = memory.head_bytes(statistics)
-    table = dense.vocab * dense.hidden / dense.tp
+    first, last = phases(ends.embedding(structure)), phases(ends.head(structure))
+    head_kept, head_beside = memory.head_bytes(structure)
+    table = symbol("head_split") / tp
     tied_pair = Group(2, 1 + (1 - symbol("pp_inter")), 1 + symbol("pp_inter"))
     several = minimum(1, pp - 1)
     # Each rank sends its part (scatter/gather, arXiv 2104.04473, section 4.1); without sequence parallelism the
     # receivers gather the whole.
-    whole_again = (1 - dense.sequence_parallel) * dense.tp_group.all_gather(boundary_bytes)
+    whole_again = (1 - sequence_parallel) * tp_group.all_gather(ends.boundary_bytes)
     return (
-        times
+        chunk(structure)
         | {f"embedding_{k}": v for k, v in first.items()}
         | {f"head_{k}": v for k, v in last.items()}
         | sharded_ends(structure)
-        | reduction(structure, times)
+        | reduction(structure)
         | states(structure)
         | {
-            "send": several * (send(boundary_bytes / dense.tp) + whole_again),
+            "send": several * (send(ends.boundary_bytes / tp) + whole_again + symbol("pp_overhead_s")),
             "tied_reduce": several * tied_pair.all_reduce(reduce_bytes * table) if structure.tied else 0 * table,
-            "saved_bytes": chunk_layers * kept,
             "saved_embedding_bytes": memory.embedding_bytes(structure),
             "saved_head_bytes": head_kept,
-            "backward_temporary_bytes": rebuilt + memory.gradient_bytes(structure),
             "head_temporary_bytes": head_beside,
-            "boundary_buffer_bytes": several * 2 * boundary_bytes / dense.tp,
+            "boundary_buffer_bytes": several * 2 * ends.boundary_bytes / tp,
         }
     )
 
 
 @lru_cache
-def stage_model(structure: Structure, statistics: int) -> Compiled:
+def stage_model(structure: Structure) -> Compiled:
     """Return the compiled stage model of one model structure (cached: it does not depend on sizes or device)."""
-    return compile_expressions(expressions(structure, statistics))
+    return compile_expressions(expressions(structure))

@@ -6,26 +6,25 @@ from functools import lru_cache
 
 from sim.costs import stage
 from sim.costs.algebra import Compiled, Expr, compile_expressions, maximum, minimum, symbol
-from sim.costs.layers.dense import Structure
-from sim.engine.step import END_BACKWARD
+from sim.costs.layers.structure import Structure
 from sim.schedules import SCHEDULES, Times
 
 
 @lru_cache
-def closed_form(structure: Structure, statistics: int, schedule: str) -> Compiled:
+def closed_form(structure: Structure, schedule: str) -> Compiled:
     """Return step time and peak memory of one schedule as one compiled function.
 
     Outputs: `step_time_s`, an estimate that is close to the engine where messages are short; `peak_memory_bytes`
     (allocated, fullest rank), exact.
     """
-    both = closed_form_expressions(stage.expressions(structure, statistics), schedule)
+    both = closed_form_expressions(stage.expressions(structure), schedule)
     return compile_expressions({k: both[k] for k in ("step_time_s", "peak_memory_bytes")})
 
 
 @lru_cache
-def lower_bound(structure: Structure, statistics: int, schedule: str) -> Compiled:
+def lower_bound(structure: Structure, schedule: str) -> Compiled:
     """Return a step time (`step_time_s`) that the engine never beats, as a compiled function."""
-    both = closed_form_expressions(stage.expressions(structure, statistics), schedule)
+    both = closed_form_expressions(stage.expressions(structure), schedule)
     return compile_expressions({"step_time_s": both["lower_bound_s"]})
 
 
@@ -34,12 +33,12 @@ def closed_form_expressions(e: Mapping[str, Expr], schedule: str) -> dict[str, E
     pp, microbatches, chunks = symbol("pp"), symbol("microbatches"), symbol("virtual_stages")
     kind = SCHEDULES[schedule]
     times = Times(
-        forward=e["forward_compute"] + e["forward_tp"] + e["forward_dp"],
-        backward=e["input_compute"] + e["input_tp"] + e["weight_compute"] + e["recompute"] + e["backward_dp"],
-        embedding_forward=sum(e[f"embedding_forward_{x}"] for x in ("compute", "tp", "dp")),
-        embedding_backward=sum(e[f"embedding_{x}"] for x in END_BACKWARD),
-        head_forward=sum(e[f"head_forward_{x}"] for x in ("compute", "tp", "dp")),
-        head_backward=sum(e[f"head_{x}"] for x in END_BACKWARD),
+        forward=stage.forward_seconds(e) + e["forward_dp"] + e["forward_host"],
+        backward=stage.backward_seconds(e) + e["recompute"] + e["backward_dp"] + e["backward_host"],
+        embedding_forward=stage.forward_seconds(e, "embedding_") + e["embedding_forward_dp"],
+        embedding_backward=stage.backward_seconds(e, "embedding_") + e["embedding_backward_dp"],
+        head_forward=stage.forward_seconds(e, "head_") + e["head_forward_dp"],
+        head_backward=stage.backward_seconds(e, "head_") + e["head_backward_dp"],
         send=e["send"], ranks=pp, chunks=chunks, microbatches=microbatches, maximum=maximum, minimum=minimum,
     )  # fmt: skip
     several = minimum(1, pp - 1)

@@ -1,26 +1,26 @@
 """One training step: costs, schedule and engine put together, exactly and in closed form."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 
 from sim.costs import inputs, stage
-from sim.costs.layers.dense import Structure
+from sim.costs.layers.structure import Structure
 from sim.costs.profile import Profile, load_profile
+from sim.costs.run_level import RunLevelSet, run_level
+from sim.engine.assembly import durations, exposed, footprint, step_schedule
 from sim.engine.events import run_events
-from sim.engine.memory import Footprint, MemoryTimeline, memory_timelines
+from sim.engine.memory import MemoryTimeline, memory_timelines
 from sim.engine.path import run_path
-from sim.engine.timeline import Durations, Timeline
-from sim.schedules import Action, Kind, Schedule, Shape, build
+from sim.engine.timeline import Timeline
 from sim.specs import Cluster, InputError, Model, PlacedPlan, Plan
 from sim.units import gigabytes, seconds
 
 Engine = Literal["path", "events"]
 ENGINES = {"path": run_path, "events": run_events}
-TERMS = ("compute", "recompute", "tp", "dp", "pp", "cp", "ep", "offload", "bubble", "optimizer", "other")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -36,7 +36,8 @@ class Step:
     cluster: Cluster
     placed: PlacedPlan
     profile: Profile
-    costs: Mapping[str, float]
+    level: RunLevelSet
+    costs: Mapping[str, Any]
     timeline: Timeline
     memory: tuple[MemoryTimeline, ...]
     step_time_s: float
@@ -54,7 +55,12 @@ class Step:
     @property
     def step_time_interval_s(self) -> tuple[float, float]:
         """80 % interval of the step time."""
-        return self.profile.interval80(self.step_time_s)
+        return self.profile.interval80(self.step_time_s, self.sigma_log)
+
+    @property
+    def sigma_log(self) -> float:
+        """Standard deviation of the log of the step time."""
+        return step_sigma(self.profile, self.level)
 
     @property
     def breakdown(self) -> Mapping[str, float]:
@@ -64,12 +70,12 @@ class Step:
     @property
     def breakdown_interval_s(self) -> dict[str, tuple[float, float]]:
         """80 % interval of each term, under the same relative error as the step."""
-        return {k: self.profile.interval80(v) for k, v in self.breakdown_s.items()}
+        return {k: self.profile.interval80(v, self.sigma_log) for k, v in self.breakdown_s.items()}
 
     @property
     def tokens_per_step(self) -> int:
         """Tokens of one global batch."""
-        return self.plan.global_batch * self.model.seq
+        return self.plan.global_batch * self.model.tokens_per_sample
 
     @property
     def tokens_per_s_per_gpu(self) -> float:
@@ -95,8 +101,8 @@ class Step:
     @property
     def hfu(self) -> float:
         """Hardware FLOP utilisation: the matrix products that recompute repeats count too."""
-        tokens = self.model.seq * self.plan.micro_batch
-        again = self.costs["recompute_flop"] * self.plan.tp * self.placed.stages / tokens
+        tokens = self.model.tokens_per_sample * self.plan.micro_batch
+        again = float(np.sum(self.costs["recompute_flop"])) * self.plan.tp * self.plan.cp / tokens
         return self._utilisation(self.model.flop_per_token("megatron") + again, self.step_time_s)
 
     @property
@@ -147,7 +153,7 @@ class Step:
             *self.plan.assumptions,
             f"profile {m.name}: {kind} {m.base or m.name}; {m.uncertainty_source}",
             f"memory outside tensors: {m.memory.source}",
-            "ranks: tp innermost, then dp, pp outermost; compute and collectives do not slow each other",
+            f"ranks laid out {self.plan.rank_order}, innermost first; run level: {self.level.source}",
         )
 
 
@@ -162,11 +168,23 @@ def device_memory(allocated: Any, profile: Profile) -> Any:
     return allocated * m.reserved_over_allocated + m.context_bytes + m.communicator_bytes
 
 
-def simulate(model: Model, cluster: Cluster, plan: Plan, engine: Engine = "path") -> Step:
+def step_sigma(profile: Profile, level: RunLevelSet) -> float:
+    """Return the standard deviation of the log of a step time.
+
+    What runs differ from the fitted run level, and carrying the profile over from another device where no run of
+    this device was among those fitted.
+    """
+    carried = 0.0 if profile.name in level.devices else profile.scaling_sigma_log
+    return float(np.hypot(level.sigma_log, carried))
+
+
+def simulate(
+    model: Model, cluster: Cluster, plan: Plan, engine: Engine = "path", level: RunLevelSet | None = None
+) -> Step:
     """Return the prediction of one training step of `plan`.
 
     engine "path" is the compiled longest path, "events" the discrete-event engine; they agree exactly while
-    nothing is shared between concurrent actions.
+    nothing is shared between concurrent actions. `level`: run-level parameters, by default the shipped ones.
 
     Raises:
         InputError: the plan breaks a rule on this model and cluster; the profile is missing or wrong.
@@ -174,118 +192,32 @@ def simulate(model: Model, cluster: Cluster, plan: Plan, engine: Engine = "path"
     if engine not in ENGINES:
         raise InputError("engine", engine, "one of " + ", ".join(ENGINES))
     placed = plan.on(model, cluster)
-    profile = load_profile(cluster.profile)
-    costs = stage_costs(model, cluster, placed, profile)
+    profile, level = load_profile(cluster.profile), level or run_level()
+    costs = stage_costs(model, cluster, placed, profile, level)
     schedule = step_schedule(placed)
     timeline = ENGINES[engine](schedule, durations(schedule, costs))
     silent = ENGINES["path"](schedule, durations(schedule, {**costs, "send": 0.0}))
     memory = tuple(memory_timelines(timeline, footprint(schedule, costs)))
-    step_time = timeline.makespan * 1e-9
-    breakdown = exposed(timeline, costs, placed, (timeline.makespan - silent.makespan) * 1e-9)
-    return Step(model, cluster, placed, profile, costs, timeline, memory, step_time, breakdown)
+    waiting = timeline.makespan * 1e-9 * straggling(level, placed.gpus)
+    step_time = timeline.makespan * 1e-9 + waiting
+    breakdown = exposed(timeline, costs, placed, (timeline.makespan - silent.makespan) * 1e-9, waiting)
+    return Step(model, cluster, placed, profile, level, costs, timeline, memory, step_time, breakdown)
 
 
-def stage_costs(model: Model, cluster: Cluster, placed: PlacedPlan, profile: Profile) -> dict[str, float]:
-    """Return every output of the stage model for one plan."""
-    compiled = stage.stage_model(Structure.of(model), inputs.STATISTICS[model.norm])
-    values = inputs.model_values(model) | inputs.cluster_values(cluster, profile) | inputs.plan_values(placed, cluster)
-    return {name: float(value) for name, value in compiled(values).items()}
+def straggling(level: RunLevelSet, gpus: Any) -> Any:
+    """Return the relative time that waiting for the slowest of `gpus` devices adds."""
+    return level.parameters.straggler * np.log2(gpus)
 
 
-def step_schedule(placed: PlacedPlan) -> Schedule:
-    """Return the pipeline's order with gradient reduction and optimizer at the end of every rank."""
-    plan = placed.plan
-    name = "1f1b" if plan.schedule == "none" else plan.schedule
-    shape = Shape(plan.pp, placed.microbatches, plan.virtual_stages, plan.microbatch_group_size)
-    return _with_update(build(name, shape))
-
-
-@lru_cache(maxsize=16)
-def _with_update(order: Schedule) -> Schedule:
-    end = (Kind.REDUCE_GRAD, Kind.OPTIMIZER)
-    actions = (rank + tuple(Action(r, kind, -1) for kind in end) for r, rank in enumerate(order.actions))
-    return replace(order, actions=tuple(actions))
-
-
-def where(rank: int, ranks: int) -> str:
-    """Return which extras a rank holds: only, first, last or middle."""
-    return "only" if ranks == 1 else "first" if rank == 0 else "last" if rank == ranks - 1 else "middle"
-
-
-def durations(schedule: Schedule, costs: Mapping[str, float]) -> Durations:
-    """Return the nanoseconds of every action of a step."""
-    c, stages, ranks = costs, schedule.stages, schedule.ranks
-    forward = np.full(stages, c["forward_compute"] + c["forward_tp"] + c["forward_dp"])
-    backward = np.full(
-        stages, c["input_compute"] + c["input_tp"] + c["weight_compute"] + c["recompute"] + c["backward_dp"]
+def stage_costs(
+    model: Model, cluster: Cluster, placed: PlacedPlan, profile: Profile, level: RunLevelSet | None = None
+) -> dict[str, Any]:
+    """Return every output of the stage model for one plan: numbers, or arrays over chunks or ranks."""
+    compiled = stage.stage_model(Structure.of(model))
+    parameters = (level or run_level()).parameters
+    values = (
+        inputs.model_values(model)
+        | inputs.cluster_values(cluster, profile)
+        | inputs.plan_values(model, placed, cluster, parameters)
     )
-    for s, part in ((0, "embedding"), (-1, "head")):
-        forward[s] += sum(c[f"{part}_forward_{x}"] for x in ("compute", "tp", "dp"))
-        backward[s] += sum(c[f"{part}_{x}"] for x in END_BACKWARD)
-    update = {
-        kind: np.array([c[f"{name}_{where(r, ranks)}"] for r in range(ranks)] + [0.0] * (stages - ranks))
-        for kind, name in ((Kind.REDUCE_GRAD, "reduce"), (Kind.OPTIMIZER, "optimizer"))
-    }
-    for r in {0, ranks - 1}:
-        update[Kind.REDUCE_GRAD][r] += c["tied_reduce"]
-    table = {Kind.F: forward, Kind.B: backward} | update
-    return Durations({k: _ns(v) for k, v in table.items()}, _ns(np.full(stages, c["send"])))
-
-
-END_BACKWARD = ("input_compute", "input_tp", "weight_compute", "backward_dp")
-"""Parts of the backward time of embedding and head."""
-
-
-def _ns(seconds: Any) -> Any:
-    return np.rint(np.asarray(seconds) * 1e9).astype(np.int64)
-
-
-def footprint(schedule: Schedule, costs: Mapping[str, float]) -> Footprint:
-    """Return what every rank and stage holds."""
-    c, stages, ranks = costs, schedule.stages, schedule.ranks
-    fixed = tuple(
-        {
-            "parameters": c[f"parameters_{w}"],
-            "gradients": c[f"gradients_{w}"],
-            "optimizer": c[f"optimizer_bytes_{w}"],
-            "communication": c[f"gathered_bytes_{w}"] + c["boundary_buffer_bytes"],
-        }
-        for w in (where(r, ranks) for r in range(ranks))
-    )
-    saved, temporary = [c["saved_bytes"]] * stages, [c["backward_temporary_bytes"]] * stages
-    saved[0] += c["saved_embedding_bytes"]
-    saved[-1] += c["saved_head_bytes"]
-    # The head runs backward first and frees its part before the blocks below it do.
-    temporary[-1] = max(c["head_temporary_bytes"], temporary[-1] - c["saved_head_bytes"])
-    return Footprint(fixed, tuple(saved), tuple(temporary))
-
-
-def exposed(timeline: Timeline, costs: Mapping[str, float], placed: PlacedPlan, pp_s: float) -> dict[str, float]:
-    """Return the exposed time by cause on the rank that ends last; sums to the step time.
-
-    pp is what the step gains when messages take no time; bubble is what is left.
-    """
-    c = costs
-    rank = int(np.argmax(timeline.first_and_last()[1]))
-    place, n = where(rank, placed.plan.pp), placed.microbatches
-    extras = [p for p, at in (("embedding", ("first", "only")), ("head", ("last", "only"))) if place in at]
-    chunks = n * placed.plan.virtual_stages
-
-    def both(*names: str) -> float:
-        return sum(chunks * c[x] + n * sum(c[f"{e}_{x}"] for e in extras) for x in names)
-
-    terms = dict.fromkeys(TERMS, 0.0) | {
-        "compute": both("forward_compute", "input_compute", "weight_compute"),
-        "recompute": chunks * c["recompute"],
-        "tp": both("forward_tp", "input_tp"),
-        "dp": both("forward_dp", "backward_dp") + c[f"reduce_{place}"],
-        "pp": pp_s,
-        "optimizer": c[f"optimizer_{place}"],
-        "other": c["tied_reduce"] if place != "middle" else 0.0,
-    }
-    terms["bubble"] = (timeline.makespan - int(timeline.busy()[rank])) * 1e-9 - pp_s
-    # What overlaps exactly leaves a difference of the last bit, of either sign.
-    terms = {k: v if abs(v) > 1e-12 * timeline.makespan * 1e-9 else 0.0 for k, v in terms.items()}
-    # What whole nanoseconds rounded off belongs to the largest term.
-    terms["compute"] += timeline.makespan * 1e-9 - sum(terms.values())
-    return terms
+    return {name: np.asarray(value, dtype=float)[()] for name, value in compiled(values).items()}

@@ -129,7 +129,7 @@ class Block:
 
     @property
     def repeated_parameters(self) -> int:
-        """All parameters that every tensor-parallel rank holds: norms, output biases, router, MLA's down-projections."""
+        """All parameters that every tensor-parallel rank holds: norms, output biases, router, MLA's down-projection."""
         m, h = self.model, self.model.hidden
         router = h * m.experts + (m.experts if m.router_bias else 0) + (h if m.shared_gate else 0)
         mlp = {"dense": h if m.bias else 0, "moe": router, "none": 0}[self.mlp]

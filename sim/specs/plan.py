@@ -11,19 +11,21 @@ from sim.specs.model import Model
 from sim.specs.rules import RULES, Spread
 
 Recompute = Literal["none", "selective", "full"]
-Schedule = Literal["none", "gpipe", "1f1b", "interleaved"]
-
-
-ONLY_ONE = Field(ge=1, le=1, description="1 (context and expert parallelism are not modelled yet)")
+Schedule = Literal["none", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-1p", "zb-2p"]
+RankOrder = Literal["tp-cp-dp-pp", "tp-cp-pp-dp", "tp-dp-cp-pp", "dp-tp-cp-pp", "pp-tp-cp-dp"]
 
 
 @spec
 class Plan:
     """Degrees and memory techniques of one training step.
 
-    `dp` may be left out (all devices that tp and pp leave); `schedule` defaults to none, 1f1b or
+    `dp` may be left out (all devices that tp, pp and cp leave); `schedule` defaults to none, 1f1b or
     interleaved by pp and virtual_stages; `sequence_parallel` to on with tp > 1. `zero` shards over
-    the data-parallel ranks: 1 optimizer, 2 + gradients, 3 + parameters (ZeRO, arXiv 1910.02054).
+    the data-parallel ranks (cp ranks among them): 1 optimizer, 2 + gradients, 3 + parameters (ZeRO,
+    arXiv 1910.02054); `fsdp_shard` of them hold one copy, the others repeat it (HSDP). Experts spread over `ep`
+    of the tp x cp x dp ranks of a stage, each split `etp` ways. `rank_order` names the axes, innermost first.
+    `stage_layers`: layers per model chunk where they are not spread evenly. `compiled`: torch.compile fuses what
+    is memory bound.
 
     Raises:
         InputError: a value is out of range.
@@ -33,8 +35,12 @@ class Plan:
     pp: Annotated[int, whole(1, 4_096)] = 1
     virtual_stages: Annotated[int, whole(1, 256)] = 1
     dp: Annotated[int, whole(1, 1_000_000)] = DERIVED
-    cp: Annotated[int, ONLY_ONE] = 1
-    ep: Annotated[int, ONLY_ONE] = 1
+    cp: Annotated[int, whole(1, 4_096)] = 1
+    ep: Annotated[int, whole(1, 65_536)] = 1
+    etp: Annotated[int, whole(1, 4_096)] = 1
+    fsdp_shard: Annotated[int, whole(1, 1_000_000)] = DERIVED
+    rank_order: RankOrder = "tp-cp-dp-pp"
+    stage_layers: Annotated[tuple[int, ...], Field(max_length=16_384, description="a list of whole numbers")] = DERIVED
     sequence_parallel: bool = DERIVED
     global_batch: Annotated[int, whole(1, 10_000_000)]
     micro_batch: Annotated[int, whole(1, 100_000)] = 1
@@ -45,7 +51,8 @@ class Plan:
     optimizer: Literal["adam"] = "adam"
     gradient_dtype: Literal["fp32", "bf16"] = "fp32"
     overlap_dp: bool = True
-    precision: Literal["bf16", "fp16"] = "bf16"
+    precision: Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4"] = "bf16"
+    compiled: bool = False
     assumptions: tuple[str, ...] = field(default=(), init=False, repr=False)
     derived: frozenset[str] = field(default=frozenset(), init=False, repr=False)
 
@@ -81,6 +88,11 @@ class Plan:
                 raise InputError(f"plan.{rule.knob}", getattr(self, rule.knob), rule.allowed(model, spread))
         return PlacedPlan(plan=self, dp=int(spread.dp), microbatches=int(spread.microbatches))
 
+    def split(self, model: Model) -> tuple[int, ...]:
+        """Return the layers of every model chunk, in stage order."""
+        chunks = self.pp * self.virtual_stages
+        return self.stage_layers or (model.layers // chunks,) * chunks
+
 
 @dataclass(frozen=True)
 class PlacedPlan:
@@ -98,4 +110,9 @@ class PlacedPlan:
     @property
     def gpus(self) -> int:
         """Devices in use."""
-        return self.plan.tp * self.plan.pp * self.dp
+        return self.plan.tp * self.plan.cp * self.plan.pp * self.dp
+
+    @property
+    def shard(self) -> int:
+        """Ranks that share one copy of what ZeRO shards."""
+        return self.plan.fsdp_shard or self.dp * self.plan.cp

@@ -32,6 +32,11 @@ class Spread:
     sequence_parallel: Any
     interleaved: Any
     pipelined: Any
+    cp: Any = 1
+    ep: Any = 1
+    etp: Any = 1
+    shard: Any = 0
+    stage_layers: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, plan: "Plan", cluster: Cluster) -> "Spread":
@@ -41,13 +46,18 @@ class Spread:
             tp=plan.tp,
             pp=plan.pp,
             virtual_stages=plan.virtual_stages,
-            dp=plan.dp or max(1, cluster.gpus // (plan.tp * plan.pp)),
+            dp=plan.dp or max(1, cluster.gpus // (plan.tp * plan.pp * plan.cp)),
             global_batch=plan.global_batch,
             micro_batch=plan.micro_batch,
             group=plan.microbatch_group_size,
             sequence_parallel=plan.sequence_parallel,
             interleaved=plan.schedule == "interleaved",
             pipelined=plan.schedule != "none",
+            cp=plan.cp,
+            ep=plan.ep,
+            etp=plan.etp,
+            shard=plan.fsdp_shard or 0,
+            stage_layers=plan.stage_layers or (),
         )
 
     @property
@@ -92,15 +102,28 @@ def _layers_knob(knob: str, reason: str, broken: Callable[[Model, Spread], Any])
         value = s.pp if knob == "pp" else s.virtual_stages
         good = [d for d in divisors(model.layers) if model.layers % (d * other) == 0]
         if knob == "pp":
-            good = [d for d in good if s.gpus % (s.tp * d) == 0]
+            good = [d for d in good if s.gpus % (s.tp * s.cp * d) == 0]
         return f"pp x virtual_stages must divide layers = {model.layers}; nearest {nearest(value, good)}"
 
     return Rule(knob, reason, broken, allowed)
 
 
 def _mesh(model: Model, s: Spread) -> str:
-    good = [d for d in divisors(s.gpus) if s.gpus % (s.tp * d) == 0 and model.layers % (d * s.virtual_stages) == 0]
-    return f"tp {s.tp} x pp {s.pp} must divide {s.gpus} GPUs; nearest pp {nearest(s.pp, good)}"
+    inner = s.tp * s.cp
+    good = [d for d in divisors(s.gpus) if s.gpus % (inner * d) == 0 and model.layers % (d * s.virtual_stages) == 0]
+    cp = f" x cp {s.cp}" if s.cp > 1 else ""
+    return f"tp {s.tp}{cp} x pp {s.pp} must divide {s.gpus} GPUs; nearest pp {nearest(s.pp, good)}"
+
+
+def _kv_split(model: Model, s: Spread) -> Any:
+    """More ranks than key-value heads repeat them; MLA has none of its own."""
+    fits = (model.kv_heads % s.tp == 0) | (s.tp % model.kv_heads == 0)
+    return np.logical_not(fits) & (model.kv_lora_rank == 0)
+
+
+def _uneven(model: Model, s: Spread) -> Any:
+    parts = s.stage_layers
+    return bool(parts) and (len(parts) != s.pp * s.virtual_stages or sum(parts) != model.layers or min(parts) < 0)
 
 
 def _short_group(s: Spread) -> Any:
@@ -113,20 +136,33 @@ MAX_MICROBATCH_STAGES = 500_000
 
 RULES: tuple[Rule, ...] = (
     _splits("attention heads", "heads"),
-    _splits("key-value heads", "kv_heads"),
+    Rule(
+        "tp",
+        "tp does not divide the key-value heads",
+        _kv_split,
+        lambda m, s: f"a divisor or a multiple of model.kv_heads = {m.kv_heads}",
+    ),
     _splits("MLP width", "ffn"),
-    Rule("pp", "tp x pp does not divide the GPUs", lambda m, s: s.gpus % (s.tp * s.pp) != 0, _mesh),
+    Rule("pp", "tp x pp does not divide the GPUs", lambda m, s: s.gpus % (s.tp * s.cp * s.pp) != 0, _mesh),
     Rule(
         "dp",
         "tp x pp x dp is not the number of GPUs",
-        lambda m, s: s.tp * s.pp * s.dp != s.gpus,
-        lambda m, s: f"{s.gpus // (s.tp * s.pp)} (tp x pp x dp must equal {s.gpus} GPUs)",
+        lambda m, s: s.tp * s.cp * s.pp * s.dp != s.gpus,
+        lambda m, s: (
+            f"{s.gpus // (s.tp * s.cp * s.pp)} (tp x pp{' x cp' if s.cp > 1 else ''} x dp must equal {s.gpus} GPUs)"
+        ),
     ),
-    _layers_knob("pp", "pp does not divide the layers", lambda m, s: m.layers % s.pp != 0),
+    Rule(
+        "stage_layers",
+        "stage_layers does not add up",
+        _uneven,
+        lambda m, s: f"{s.pp * s.virtual_stages} numbers from 0 that add up to layers = {m.layers}",
+    ),
+    _layers_knob("pp", "pp does not divide the layers", lambda m, s: (m.layers % s.pp != 0) & (not s.stage_layers)),
     _layers_knob(
         "virtual_stages",
         "pp x virtual_stages does not divide the layers",
-        lambda m, s: m.layers % (s.pp * s.virtual_stages) != 0,
+        lambda m, s: (m.layers % (s.pp * s.virtual_stages) != 0) & (not s.stage_layers),
     ),
     Rule(
         "global_batch",
@@ -184,6 +220,36 @@ RULES: tuple[Rule, ...] = (
         "tp does not divide the sequence (sequence parallelism)",
         lambda m, s: s.sequence_parallel & (m.seq % s.tp != 0),
         lambda m, s: f"a divisor of seq = {m.seq} with sequence_parallel",
+    ),
+    Rule(
+        "cp",
+        "cp does not divide the sequence",
+        lambda m, s: m.seq % s.cp != 0,
+        lambda m, s: f"a divisor of seq = {m.seq}; nearest {nearest(s.cp, divisors(m.seq))}",
+    ),
+    Rule(
+        "ep",
+        "ep does not divide the experts",
+        lambda m, s: (m.experts or 1) % s.ep != 0,
+        lambda m, s: f"a divisor of model.experts = {m.experts}" if m.experts else "1: the model has no experts",
+    ),
+    Rule(
+        "ep",
+        "ep x etp does not divide the ranks of a stage",
+        lambda m, s: (s.tp * s.cp * s.dp) % (s.ep * s.etp) != 0,
+        lambda m, s: f"ep x etp {s.etp} must divide tp x cp x dp = {s.tp * s.cp * s.dp}",
+    ),
+    Rule(
+        "etp",
+        "etp does not divide the experts' width",
+        lambda m, s: np.logical_or((m.moe_ffn if m.experts else 1) % s.etp != 0, (s.etp > 1) & (s.tp % s.etp != 0)),
+        lambda m, s: f"a divisor of model.moe_ffn = {m.moe_ffn} and of tp = {s.tp}" if m.experts else "1: no experts",
+    ),
+    Rule(
+        "fsdp_shard",
+        "fsdp_shard does not divide the data-parallel ranks",
+        lambda m, s: (s.shard > 0) & ((s.dp * s.cp) % np.maximum(s.shard, 1) != 0),
+        lambda m, s: f"a divisor of dp x cp = {s.dp * s.cp}",
     ),
 )
 """In the order in which a user should mend them; every predicate is safe where earlier ones are broken."""

@@ -11,10 +11,12 @@ from numpy.typing import NDArray
 
 from sim.costs import inputs
 from sim.costs.algebra import Compiled
-from sim.costs.layers.dense import Structure
+from sim.costs.layers.structure import Structure
 from sim.costs.profile import Profile
+from sim.costs.run_level import run_level
 from sim.engine.closed_form import closed_form, lower_bound
-from sim.engine.step import device_memory, memory_sigma
+from sim.engine.step import device_memory, memory_sigma, straggling
+from sim.specs import Plan
 from sim.tuner.space import Space
 
 Floats = NDArray[np.float64]
@@ -40,12 +42,13 @@ def score(spaces: Sequence[tuple[Space, Profile]]) -> list[Scores]:
     times = [np.empty(s.allowed.shape) for s, _ in spaces]
     peaks = [np.empty(s.allowed.shape) for s, _ in spaces]
     for pool, members in _pools(spaces).items():
-        function = closed_form(*pool.structure, pool.schedule)
+        function = closed_form(pool.structure, pool.schedule)
         out = _evaluate(function, _columns([(*spaces[i], rows) for i, rows in members]), pool)
         at = 0
         for i, rows in members:
             part = slice(at, at + len(rows))
-            times[i][rows], peaks[i][rows] = out["step_time_s"][part], out["peak_memory_bytes"][part]
+            slower = 1 + straggling(run_level(), spaces[i][0].cluster.gpus)
+            times[i][rows], peaks[i][rows] = out["step_time_s"][part] * slower, out["peak_memory_bytes"][part]
             at += len(rows)
     return [Scores(t, p, _fits(p, *s)) for t, p, s in zip(times, peaks, spaces, strict=True)]
 
@@ -54,16 +57,16 @@ def bounds(space: Space, profile: Profile) -> Floats:
     """Return a step time per configuration of `space` that the engine never beats, in seconds."""
     least = np.empty(space.allowed.shape)
     for pool, members in _pools([(space, profile)]).items():
-        function = lower_bound(*pool.structure, pool.schedule)
+        function = lower_bound(pool.structure, pool.schedule)
         for _, rows in members:
             least[rows] = _evaluate(function, _columns([(space, profile, rows)]), pool)["step_time_s"]
-    return least
+    return np.asarray(least * (1 + straggling(run_level(), space.cluster.gpus)))
 
 
 class Pool(NamedTuple):
     """Rows that one compiled function evaluates together: model structure, closed form, values of the switches."""
 
-    structure: tuple[Structure, int]
+    structure: Structure
     schedule: str
     switches: tuple[tuple[int, ...], ...]
 
@@ -72,7 +75,7 @@ def _pools(spaces: Sequence[tuple[Space, Profile]]) -> dict[Pool, list[tuple[int
     """Return, per pool, the spaces that have rows in it and which."""
     found: dict[Pool, list[tuple[int, NDArray[np.int64]]]] = {}
     for i, (space, _) in enumerate(spaces):
-        structure = Structure.of(space.model), inputs.STATISTICS[space.model.norm]
+        structure = Structure.of(space.model)
         switches = tuple(tuple(axis.tolist()) for axis in (space.recompute, space.zero, space.sequence_parallel))
         for name, codes in (("1f1b", (0, 1)), ("interleaved", (2,)), ("gpipe", (3,))):
             rows = np.flatnonzero(np.isin(space.rows["schedule"], codes))
@@ -111,16 +114,28 @@ def _columns(members: Sequence[tuple[Space, Profile, NDArray[np.int64]]]) -> dic
         name: np.concatenate([space.rows[name][rows] for space, _, rows in members]).astype(np.float64)
         for name in members[0][0].rows
     }
-    groups = inputs.group_values(shape["tp"], shape["pp"], shape["dp"], columns["gpus_per_node"])
-    return columns | shape | groups | {"microbatch_group_size": shape["pp"]}
+    ones = np.ones_like(shape["tp"])
+    sizes = {"tp": shape["tp"], "cp": ones, "dp": shape["dp"], "pp": shape["pp"]}
+    groups = inputs.group_values("tp-cp-dp-pp", sizes, (ones, ones), 0, columns["domain"])
+    layers = {}
+    for k in range(len(members[0][0].model.blocks)):
+        n = columns[f"kind_layers_{k}"]
+        layers[f"rank_layers_{k}"] = n / shape["pp"]
+        layers[f"layers_{k}"] = layers[f"rank_layers_{k}"] / shape["virtual_stages"]
+    every = columns | shape | groups | layers | {"microbatch_group_size": shape["pp"], "cp": 1.0, "ep": 1.0, "etp": 1.0}
+    return every | {"kv_columns": inputs.kv_columns(every)}
 
 
 def _scalars(space: Space, profile: Profile) -> dict[str, float]:
-    fixed = {
-        "overlap_dp": float(space.kept.get("overlap_dp", True)),
-        "gradient_bytes": inputs.GRADIENT_BYTES[space.kept.get("gradient_dtype", "fp32")],
-    }
-    return inputs.model_values(space.model) | inputs.cluster_values(space.cluster, profile) | fixed
+    plan = Plan(global_batch=space.global_batch, **space.kept)
+    counts = {f"kind_layers_{k}": float(n) for k, n in enumerate(space.model.blocks.values())}
+    level = run_level().parameters
+    return (
+        inputs.model_values(space.model)
+        | counts
+        | inputs.cluster_values(space.cluster, profile)
+        | inputs.setting_values(plan, space.cluster, level)
+    )
 
 
 def _fits(peak: Floats, space: Space, profile: Profile) -> NDArray[np.bool_]:

@@ -102,7 +102,11 @@ def build_space(
     code = shape["schedule"]
     spread = Spread(
         gpus=cluster.gpus,
-        **{name: shape[name] for name in ("tp", "pp", "virtual_stages", "dp", "micro_batch")},
+        tp=shape["tp"],
+        pp=shape["pp"],
+        virtual_stages=shape["virtual_stages"],
+        dp=shape["dp"],
+        micro_batch=shape["micro_batch"],
         global_batch=global_batch,
         group=shape["pp"],
         sequence_parallel=np.False_,

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.costs import inputs
-from sim.costs.layers.dense import Structure
+from sim.costs.layers.structure import Structure
 from sim.costs.profile import load_profile
 from sim.engine.closed_form import closed_form, lower_bound
 from sim.engine.step import Step, simulate
@@ -130,7 +129,7 @@ def tune(
         raise InputError("tune.knobs", asked.knobs, f"values with a legal plan; most were excluded because {reason}")
     ready = perf_counter()
     for compiling, schedule in product((closed_form, lower_bound), ("1f1b", "interleaved")):
-        compiling(Structure.of(model), inputs.STATISTICS[model.norm], schedule)
+        compiling(Structure.of(model), schedule)
     compiled = perf_counter()
     scores = score([(space, profile)])[0]
     scored = perf_counter()

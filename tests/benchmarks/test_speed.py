@@ -5,7 +5,7 @@ from time import perf_counter
 
 import pytest
 
-from sim.costs.layers.dense import Structure
+from sim.costs.layers.structure import Structure
 from sim.costs.profile import load_profile
 from sim.costs.stage import stage_model
 from sim.engine.events import run_events
@@ -46,7 +46,7 @@ def test_configurations_per_second(benchmark):
 def test_build_and_compile(benchmark):
     def run():
         stage_model.cache_clear()
-        stage_model(Structure.of(models["gpt3-175b"]), 2)
+        stage_model(Structure.of(models["gpt3-175b"]))
 
     benchmark.pedantic(run, rounds=3)
 

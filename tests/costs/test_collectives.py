@@ -9,6 +9,7 @@ from sim.costs.algebra import compile_expressions
 from sim.costs.collectives import Group, send
 from sim.costs.inputs import cluster_values, group_values
 from sim.costs.profile import load_profile
+from sim.costs.run_level import RunLevel, symbol_values
 from sim.specs import Cluster
 from tests.oracle import reference
 
@@ -22,9 +23,15 @@ FUNCTIONS = compile_expressions(
 )
 
 
+def shapes(tp, pp, dp, node):
+    """Return run-level values and the groups of a mesh in the usual order."""
+    groups = group_values("tp-cp-dp-pp", {"tp": tp, "cp": 1, "dp": dp, "pp": pp}, (1, 1), 0, node)
+    return symbol_values(RunLevel()) | groups
+
+
 def times(tp, pp=1, dp=1, device="h100-sxm-80gb", nodes=16):
     cluster = Cluster.of(device, nodes=nodes)
-    values = cluster_values(cluster, load_profile(device)) | group_values(tp, pp, dp, cluster.gpus_per_node)
+    values = cluster_values(cluster, load_profile(device)) | shapes(tp, pp, dp, cluster.gpus_per_node)
     return {k: float(v) for k, v in FUNCTIONS(values).items()}
 
 

@@ -7,14 +7,16 @@ from torch.nn import functional as nn
 
 from sim.costs import memory
 from sim.costs.algebra import compile_expressions
-from sim.costs.inputs import model_values, switch_values
-from sim.costs.layers.dense import Structure
+from sim.costs.inputs import kv_columns, model_values, switch_values
+from sim.costs.layers.structure import BlockKind
 from sim.specs import Model
 
 
 def block_bytes(model, batch, tp=1, sequence_parallel=False, recompute=0, statistics=2):
-    kept, rebuilt = memory.block_bytes(Structure.of(model), statistics)
-    values = model_values(model) | {"tp": tp, "micro_batch": batch} | switch_values(0, recompute, sequence_parallel)
+    kept, rebuilt = memory.block_bytes(BlockKind.of(next(iter(model.blocks))), 0, statistics)
+    values = model_values(model) | {"tp": tp, "cp": 1, "micro_batch": batch, "input_bytes": 2}
+    values |= switch_values(0, recompute, sequence_parallel)
+    values["kv_columns"] = kv_columns(values)
     out = compile_expressions({"kept": kept, "rebuilt": rebuilt})(values)
     return float(out["kept"]), float(out["rebuilt"])
 

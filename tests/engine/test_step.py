@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from sim.costs import inputs
-from sim.costs.layers.dense import Structure
+from sim.costs.layers.structure import Structure
 from sim.engine.closed_form import closed_form, lower_bound
 from sim.engine.step import simulate
 from sim.specs import Cluster, InputError, Links, Model, Plan
@@ -140,9 +140,11 @@ def steps(draw, usual):
 def closed(step, form):
     """Return the outputs of a compiled closed form for the plan of a step."""
     schedule = "1f1b" if step.plan.schedule == "none" else step.plan.schedule
-    compiled = form(Structure.of(step.model), inputs.STATISTICS[step.model.norm], schedule)
+    compiled = form(Structure.of(step.model), schedule)
     values = inputs.model_values(step.model) | inputs.cluster_values(step.cluster, step.profile)
-    out = compiled(values | inputs.plan_values(step.placed, step.cluster))
+    plan = inputs.plan_values(step.model, step.placed, step.cluster, step.level.parameters)
+    plan |= {k: np.mean(v) for k, v in plan.items() if "layers_" in k}
+    out = compiled(values | plan)
     return {name: float(value) for name, value in out.items()}
 
 

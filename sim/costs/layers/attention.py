@@ -1,0 +1,130 @@
+"""Token mixers: attention (fused or over stored scores, grouped heads, windows), MLA, cross-attention, Mamba-2."""
+
+from collections.abc import Iterator
+
+from sim.costs import kernels
+from sim.costs.algebra import Expr, symbol
+from sim.costs.layers.ops import (
+    Op,
+    Sizes,
+    cp,
+    cp_group,
+    gemm,
+    head_dim,
+    heads,
+    hidden,
+    kv_columns,
+    micro_batch,
+    moved,
+    query_width,
+    residual,
+    tp,
+    v_width,
+)
+from sim.costs.layers.structure import BlockKind
+
+FLASH_BACKWARD_FLOP = 2.5  # dQ, dK, dV, dP and the recomputed scores against two products (arXiv 2205.14135)
+
+
+def core(kind: BlockKind, size: Sizes) -> Iterator[Op]:
+    """Yield core attention: one fused kernel, or products, softmax and dropout over the scores."""
+    keys = size.of("keys")
+    if not kind.eager:
+        yield from _fused("attention", size.tokens, size.seq, keys)
+        return
+    rows = micro_batch * heads / tp * size.seq / cp
+    batch, scores, each = micro_batch * heads / tp, rows * size.seq, query_width / heads
+    slowdown = symbol("gemm_slowdown")
+    for phase, direction, products in (("forward", "forward", 1), ("backward_input", "dgrad", 2)):
+        for name, n, k in (("scores", size.seq, each), ("context", each, size.seq)):
+            time = products * slowdown * kernels.seconds("gemm", direction, m=size.seq / cp, n=n, k=k, batch=batch)
+            flop = products * kernels.gemm_flop(size.seq / cp, n, k, batch) * keys / size.seq
+            moved_bytes = products * kernels.gemm_bytes(size.seq / cp, n, k, batch)
+            yield Op(f"{name} {direction}", phase, "compute", time, flop, moved_bytes)
+    yield moved("softmax", "forward", 4 * scores, "softmax", size.seq)
+    yield moved("softmax dgrad", "backward_input", 6 * scores, "softmax", size.seq)
+    if kind.dropout:
+        yield moved("attention dropout", "forward", 5 * scores)
+        yield moved("attention dropout dgrad", "backward_input", 5 * scores)
+
+
+def _fused(name: str, tokens: Expr, seq: Expr, keys: Expr) -> Iterator[Op]:
+    """Yield a fused attention kernel over `keys` keys a query."""
+    rows, width = heads / tp * tokens, (query_width + v_width) / tp
+    flop = 2 * tokens * keys * width  # 4 s^2 b h / t, halved by the causal mask
+    for phase, direction, factor in (("forward", "forward", 1), ("backward_input", "backward", FLASH_BACKWARD_FLOP)):
+        time = kernels.seconds("attention", direction, flop=factor * flop, seq=seq, rows=rows)
+        time = symbol("attention_slowdown") * time
+        yield Op(f"{name} {direction}", phase, "compute", time, factor * flop, 4 * tokens * width * factor)
+
+
+def context_parallel(kind: BlockKind, size: Sizes) -> Iterator[Op]:
+    """Yield the ring exchange of keys and values beside core attention (Ring Attention, arXiv 2310.01889).
+
+    Backward passes keys and values round again and their gradients with them.
+    """
+    columns = (query_width + v_width) / tp if kind.mixer == "mla" else 2 * kv_columns
+    whole = kernels.BYTES_16BIT * size.tokens * cp * columns
+    once = cp_group.all_gather(whole)
+    beside = ("context forward", "context dgrad") if kind.eager else ("attention forward", "attention backward")
+    yield Op("key-value ring", "forward", "cp", once, 0, whole, beside[0])
+    yield Op("key-value gradient ring", "backward_input", "cp", 2 * once, 0, 2 * whole, beside[1])
+
+
+def attention(kind: BlockKind, size: Sizes) -> Iterator[Op]:
+    """Yield the projections and the core of one attention sub-layer."""
+    tokens = size.tokens
+    if kind.mixer == "mla":
+        yield from _latent_projections(size)
+        columns = query_width / tp
+    else:
+        columns = query_width / tp + 2 * kv_columns
+        yield from gemm("qkv", tokens, columns, hidden)
+    if kind.rope:
+        turned = 4 * tokens * (query_width / tp + (kv_columns if kind.mixer == "attention" else 0))
+        yield moved("rope", "forward", turned)
+        yield moved("rope dgrad", "backward_input", turned)
+    yield from core(kind, size)
+    yield from context_parallel(kind, size)
+    yield from gemm("attention out", tokens, hidden, v_width / tp)
+    if kind.cross:
+        yield from _cross(size)
+
+
+def _latent_projections(size: Sizes) -> Iterator[Op]:
+    """Yield MLA's projections: down to the latents on every rank's own tokens, up to its heads (arXiv 2405.04434)."""
+    q_rank, kv_rank = symbol("q_lora_rank"), symbol("kv_lora_rank")
+    yield from gemm("qkv", size.norm_tokens, q_rank + kv_rank + symbol("rope_head_dim"), hidden)
+    yield from gemm("query up", size.tokens, query_width / tp, symbol("query_input"))
+    yield from gemm("key-value up", size.tokens, (heads * head_dim + v_width) / tp, kv_rank)
+
+
+def _cross(size: Sizes) -> Iterator[Op]:
+    """Yield cross-attention to the encoder's output (T5, arXiv 1910.10683)."""
+    encoder, tokens = symbol("encoder_seq"), size.tokens
+    yield from gemm("cross query", tokens, query_width / tp, hidden)
+    yield from gemm("cross key-value", encoder * micro_batch / cp, 2 * kv_columns, hidden)
+    yield from _fused("cross attention", tokens, encoder, encoder)
+    yield from gemm("cross out", tokens, hidden, v_width / tp)
+    yield from residual("cross residual", size.norm_tokens, dropout=False)
+
+
+def mamba(size: Sizes) -> Iterator[Op]:
+    """Yield a Mamba-2 mixer: projections, short convolution and the chunked dual form (arXiv 2405.21060, section 6).
+
+    The scan runs on tensor cores like attention and is timed at attention's rate over chunks.
+    """
+    inner, states = symbol("ssm_width"), symbol("ssm_states")
+    tokens = size.tokens
+    yield from gemm("in projection", tokens, (2 * inner + states + symbol("ssm_heads")) / tp, hidden)
+    yield moved("convolution", "forward", 4 * tokens * (inner + states) / tp)
+    yield moved("convolution dgrad", "backward_input", 8 * tokens * (inner + states) / tp)
+    flop = tokens * size.of("core_flop") / tp
+    for phase, direction, factor in (("forward", "forward", 1), ("backward_input", "backward", 2)):
+        rows = symbol("ssm_heads") / tp * tokens
+        time = kernels.seconds("attention", direction, flop=factor * flop, seq=size.seq, rows=rows)
+        time = symbol("attention_slowdown") * time
+        yield Op(f"scan {direction}", phase, "compute", time, factor * flop, 4 * factor * tokens * inner / tp)
+    yield moved("gated norm", "forward", 6 * tokens * inner / tp)
+    yield moved("gated norm dgrad", "backward_input", 10 * tokens * inner / tp)
+    yield from gemm("out projection", tokens, hidden, inner / tp)

@@ -1,0 +1,69 @@
+"""A whole layer: its sub-layers with norms, residuals and collectives, and what the backward pass repeats."""
+
+from collections.abc import Iterator
+
+from sim.costs.algebra import symbol
+from sim.costs.layers.attention import attention, core, mamba
+from sim.costs.layers.mlp import dense, experts_mlp
+from sim.costs.layers.ops import Op, Sizes, gemm, hidden, moved, norm, residual, tensor_parallel
+from sim.costs.layers.structure import BlockKind
+
+
+def block(kind: BlockKind, index: int) -> list[Op]:
+    """Return all operations of one layer, forward and backward, without recompute."""
+    size = Sizes(index)
+    rows = size.norm_tokens
+    ops = [op for name in norm_names(kind) for op in norm(name, rows)]
+    if kind.joins:
+        # The prediction module joins the hidden state and the next token's embedding (DeepSeek-V3, section 2.2).
+        ops += gemm("join", size.tokens, hidden, 2 * hidden)
+    if kind.mixer != "none":
+        ops += _mixer(kind, size)
+    if kind.mlp != "none":
+        ops += _mlp(kind, size)
+    return ops
+
+
+def norm_names(kind: BlockKind) -> list[str]:
+    """Return a name for every norm of the hidden width."""
+    usual = ["attention norm" if kind.mixer != "none" else "mlp norm", "mlp norm"]
+    return [usual[i] if i < len(usual) else f"norm {i + 1}" for i in range(kind.norms)]
+
+
+def _mixer(kind: BlockKind, size: Sizes) -> Iterator[Op]:
+    first = "in projection" if kind.mixer == "mamba" else "query up" if kind.mixer == "mla" else "qkv"
+    yield from mamba(size) if kind.mixer == "mamba" else attention(kind, size)
+    yield from residual("attention residual", size.norm_tokens, kind.dropout)
+    if not (kind.parallel and kind.mlp != "none"):  # a parallel block reduces both halves at once
+        yield from tensor_parallel("attention", first, size.boundary_bytes)
+    if kind.cross:
+        yield from tensor_parallel("cross", "cross query", size.boundary_bytes)
+
+
+def _mlp(kind: BlockKind, size: Sizes) -> Iterator[Op]:
+    yield from dense(kind, size) if kind.mlp == "dense" else experts_mlp(kind, size)
+    if not kind.parallel or kind.mixer == "none":
+        yield from residual("mlp residual", size.norm_tokens, kind.dropout)
+    if kind.mlp == "dense" or kind.shared:
+        yield from tensor_parallel("mlp", "mlp up", size.boundary_bytes)
+
+
+def recomputed(kind: BlockKind, index: int) -> list[Op]:
+    """Return what the backward pass repeats, switched by `full` and `selective`.
+
+    Full repeats the forward pass with its collectives. Selective repeats core attention where the scores are
+    stored (eager), else the norms and the activation (Megatron-LM modules layernorm and mlp_act).
+    """
+    full, selective = symbol("full"), symbol("selective")
+    forward = [op for op in block(kind, index) if op.phase == "forward"]
+    chosen = {"attention norm", "mlp norm", "activation", "expert activation"}
+    if kind.eager and kind.mixer == "attention":
+        chosen = {op.name for op in core(kind, Sizes(index))}
+    return [
+        Op(op.name, "recompute", op.kind, share * op.seconds, share * op.flop, share * op.bytes, op.overlap)
+        for op in forward
+        for share in (full + selective if op.name in chosen else full,)
+    ]
+
+
+__all__ = ["block", "moved", "norm_names", "recomputed"]

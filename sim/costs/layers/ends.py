@@ -1,0 +1,76 @@
+"""The two ends of a model: embedding (tokens or image patches) and output head (next token, masked token, class)."""
+
+from collections.abc import Iterator
+
+from sim.costs.algebra import Expr, symbol
+from sim.costs.kernels import BYTES_16BIT
+from sim.costs.layers.ops import (
+    Op,
+    cp,
+    gemm,
+    hidden,
+    micro_batch,
+    moved,
+    norm,
+    outside,
+    seq,
+    sequence_parallel,
+    tp,
+    tp_group,
+    vocab,
+)
+from sim.costs.layers.structure import Structure
+
+tokens = seq * micro_batch / cp
+norm_tokens = outside(tokens)
+whole_bytes = BYTES_16BIT * tokens * hidden
+boundary_bytes = BYTES_16BIT * symbol("boundary_seq") * micro_batch / cp * hidden
+"""Bytes that one microbatch passes between pipeline stages, before it is split over tensor-parallel ranks."""
+
+
+def head_rows(structure: Structure) -> Expr:
+    """Return the rows the output projection works on: every token, or one a sample."""
+    return micro_batch / cp if structure.head == "classes" else tokens
+
+
+def embedding(structure: Structure) -> list[Op]:
+    """Return the operations of the vocabulary-parallel embedding, or of the projection of image patches."""
+    if structure.head == "classes":
+        return list(gemm("patches", tokens, hidden / tp, symbol("patch_width")))
+    table = 4 * tokens * hidden
+    mask = norm_tokens * hidden * 5 if structure.dropout else 0
+    forward = (1 - sequence_parallel) * tp_group.all_reduce(whole_bytes)
+    gather = sequence_parallel * tp_group.all_gather(whole_bytes)
+    return [
+        moved("embedding", "forward", table + mask),
+        moved("embedding wgrad", "backward_weight", 10 * tokens * hidden + mask),
+        Op("embedding reduce", "forward", "tp", forward + gather, 0, whole_bytes),
+        Op("embedding gradient gather", "backward_input", "tp", gather, 0, whole_bytes),
+    ]
+
+
+def head(structure: Structure) -> list[Op]:
+    """Return the operations of final norm, vocabulary-parallel logits and cross-entropy (fp32 softmax)."""
+    rows = head_rows(structure)
+    logits = rows * vocab / tp
+    gather = sequence_parallel * tp_group.all_gather(whole_bytes)
+    backward = (1 - sequence_parallel) * tp_group.all_reduce(whole_bytes) + gather
+    statistics = 3 * tp_group.all_reduce(4 * tokens)  # row maximum, target logit, sum of exponentials
+    ops = [
+        *norm("final norm", norm_tokens),
+        *(gemm("transform", norm_tokens, hidden, hidden) if structure.head == "masked" else ()),
+        *gemm("logits", rows, vocab / tp, hidden),
+        moved("cross-entropy", "forward", 18 * logits, "softmax", vocab / tp),
+        moved("cross-entropy dgrad", "backward_input", 10 * logits, "softmax", vocab / tp),
+        Op("logits gather", "forward", "tp", gather + statistics, 0, whole_bytes),
+        Op("logits input gather", "backward_input", "tp", gather, 0, whole_bytes, "logits dgrad"),
+        Op("logits gradient reduce", "backward_input", "tp", backward, 0, whole_bytes, "logits wgrad"),
+    ]
+    return list(_repeated(ops))
+
+
+def _repeated(ops: list[Op]) -> Iterator[Op]:
+    """Yield the head once for the next token and once more for every prediction module."""
+    passes = symbol("head_passes")
+    for op in ops:
+        yield Op(op.name, op.phase, op.kind, passes * op.seconds, passes * op.flop, passes * op.bytes, op.overlap)

@@ -1,0 +1,163 @@
+"""What layers are written in: operations over declared symbols, and the sizes they depend on.
+
+Sizes are per tensor-parallel rank and microbatch; `sequence_parallel`, `selective`, `full` are 0/1 switches. Tensor
+parallelism after Megatron-LM (arXiv 1909.08053), sequence parallelism and selective recompute after Korthikanti et
+al. 2022 (arXiv 2205.05198). 16-bit activations unless a precision recipe says otherwise.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from sim.costs import kernels
+from sim.costs.algebra import Expr, maximum, minimum, symbol
+from sim.costs.collectives import Group
+
+COMMUNICATION = ("tp", "cp", "ep")
+
+
+@dataclass(frozen=True)
+class Op:
+    """One kernel or collective of a layer.
+
+    phase: forward, backward_input, backward_weight or recompute; kind: compute, tp, cp or ep; seconds, flop and
+    moved bytes per microbatch and rank; `overlap` names the product a collective runs beside. FLOP of
+    core attention are halved by the causal mask in every form, as model FLOP are (eager kernels compute all).
+    """
+
+    name: str
+    phase: str
+    kind: str
+    seconds: Expr
+    flop: Expr = 0
+    bytes: Expr = 0
+    overlap: str = ""
+
+
+hidden, vocab, seq = symbol("hidden"), symbol("vocab"), symbol("seq")
+heads, head_dim = symbol("heads"), symbol("head_dim")
+query_width, v_width, kv_columns = symbol("query_width"), symbol("v_width"), symbol("kv_columns")
+tp, cp, micro_batch, sequence_parallel = (symbol(n) for n in ("tp", "cp", "micro_batch", "sequence_parallel"))
+tp_group, cp_group, ep_group, etp_group = (Group.named(n) for n in ("tp", "cp", "ep", "etp"))
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Symbols of one kind of layer: those with its index differ between the kinds of a model."""
+
+    index: int
+
+    def of(self, name: str) -> Expr:
+        """Return the symbol of this kind's `name`."""
+        return symbol(f"{name}_{self.index}")
+
+    @property
+    def seq(self) -> Expr:
+        """Tokens of a sample."""
+        return self.of("seq")
+
+    @property
+    def tokens(self) -> Expr:
+        """Tokens of a microbatch on one context-parallel rank."""
+        return self.of("seq") * micro_batch / cp
+
+    @property
+    def norm_tokens(self) -> Expr:
+        """Tokens that one rank holds outside the tensor-parallel region."""
+        return outside(self.tokens)
+
+    @property
+    def boundary_bytes(self) -> Expr:
+        """Bytes of the hidden state of all tokens."""
+        return kernels.BYTES_16BIT * self.tokens * hidden
+
+
+def outside(tokens: Expr) -> Expr:
+    """Return the part of `tokens` that one rank holds outside the tensor-parallel region."""
+    return tokens / (1 + sequence_parallel * (tp - 1))
+
+
+def gemm(name: str, m: Expr, n: Expr, k: Expr, batch: Expr = 1) -> Iterator[Op]:
+    """Yield y[m, n] = x[m, k] W^T with its two gradients, at the precision recipe's rate and operand size.
+
+    `batch` products run as one grouped kernel. Casting an operand to 8 or 4 bits is memory traffic of its own.
+    """
+    shapes = {
+        "forward": ("forward", (m, n, k)),
+        "dgrad": ("backward_input", (m, k, n)),
+        "wgrad": ("backward_weight", (n, k, m)),
+    }
+    for direction, (phase, (rows, columns, inner)) in shapes.items():
+        cast = symbol("cast_bytes") * batch * (rows * inner if direction != "wgrad" else 0 * rows)
+        time = kernels.product_seconds(direction, rows, columns, inner, batch)
+        yield Op(
+            name if direction == "forward" else f"{name} {direction}",
+            phase,
+            "compute",
+            time + cast / symbol(kernels.parameter("elementwise", "any", "bandwidth")),
+            kernels.gemm_flop(rows, columns, inner, batch),
+            kernels.gemm_bytes(rows, columns, inner, batch) + cast,
+        )
+
+
+def moved(name: str, phase: str, size: Expr, op: str = "elementwise", columns: Expr = 1) -> Op:
+    """Return a memory-bound operation that moves `size` bytes in rows of `columns` elements.
+
+    A compiled model fuses neighbours: the share that `fused` symbols leave is moved.
+    """
+    size = size * symbol("unfused")
+    shape = {"bytes": size} if op == "elementwise" else {"bytes": size, "columns": columns}
+    time = symbol("memory_bound_slowdown") * kernels.seconds(op, "any", **shape)
+    return Op(name, phase, "compute", time, 0, size)
+
+
+def norm(name: str, rows: Expr) -> Iterator[Op]:
+    """Yield a normalisation: reads x and writes y forward; reads dy and x and writes dx backward."""
+    yield moved(name, "forward", 4 * rows * hidden, "norm", hidden)
+    yield moved(f"{name} dgrad", "backward_input", 6 * rows * hidden, "norm", hidden)
+
+
+def residual(name: str, rows: Expr, dropout: bool) -> Iterator[Op]:
+    """Yield bias + dropout + add: two reads, a write and a byte mask."""
+    mask = 1 if dropout else 0
+    yield moved(name, "forward", (6 + mask) * rows * hidden)
+    yield moved(f"{name} dgrad", "backward_input", (6 + (4 + mask) * mask) * rows * hidden)
+
+
+def tensor_parallel(half: str, product: str, size: Expr) -> Iterator[Op]:
+    """Yield the collectives of one half of a block, whose first product is `product`, on `size` bytes.
+
+    Forward: an all-reduce, or all-gather and reduce-scatter with sequence parallelism. Backward: the gradient
+    of the half's input is reduced beside the first product's weight gradient (Megatron-LM's asynchronous
+    reduction). Sequence parallelism first gathers the gradient of the half's output, which nothing hides, and
+    gathers the first product's input again beside its input gradient.
+    """
+    reduce, gather = tp_group.all_reduce(size), tp_group.all_gather(size)
+    sp = sequence_parallel
+    yield Op(f"{half} reduce", "forward", "tp", (1 - sp) * reduce + 2 * sp * gather, 0, size)
+    yield Op(f"{half} gradient gather", "backward_input", "tp", sp * gather, 0, size)
+    yield Op(f"{half} input gather", "backward_input", "tp", sp * gather, 0, size, f"{product} dgrad")
+    beside = (1 - sp) * reduce + sp * gather
+    yield Op(f"{half} gradient reduce", "backward_input", "tp", beside, 0, size, f"{product} wgrad")
+
+
+def total(ops: Iterable[Op], quantity: str, kind: str | None = None, phase: str | None = None) -> Expr:
+    """Return the sum of `seconds`, `flop` or `bytes` over the operations of a kind and phase."""
+    return sum(getattr(op, quantity) for op in ops if kind in (None, op.kind) and phase in (None, op.phase))
+
+
+def exposed(ops: list[Op], phase: str, kind: str) -> Expr:
+    """Return the seconds of collectives in `phase` that the product they run beside does not hide.
+
+    What runs side by side slows both: `overlap_slowdown` of the shorter one is paid in any case.
+    """
+    beside = {op.name: op.seconds for op in ops if op.kind == "compute"}
+    return sum(
+        hidden_beside(op.seconds, beside[op.overlap]) if op.overlap else op.seconds
+        for op in ops
+        if op.kind == kind and op.phase == phase
+    )
+
+
+def hidden_beside(time: Expr, cover: Expr) -> Expr:
+    """Return what `time` adds to a concurrent `cover`."""
+    return maximum(time - cover, 0) + symbol("overlap_slowdown") * minimum(time, cover)

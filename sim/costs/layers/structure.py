@@ -1,0 +1,72 @@
+"""What decides which operations a model has, as against how large they are."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from sim.specs.blocks import Block, Mixer, Mlp
+from sim.specs.model import Model
+
+STATISTICS = {"layernorm": 2, "rmsnorm": 1}
+"""fp32 numbers per row that a norm keeps: mean and deviation, or the deviation."""
+
+
+@dataclass(frozen=True)
+class BlockKind:
+    """The operations of one kind of layer."""
+
+    mixer: Mixer
+    mlp: Mlp
+    eager: bool
+    gated: bool
+    dropout: bool
+    rope: bool
+    cross: bool
+    shared: bool
+    parallel: bool
+    norms: int
+    joins: bool
+
+    @classmethod
+    def of(cls, block: Block) -> "BlockKind":
+        """Return the kind of `block`."""
+        model = block.model
+        return cls(
+            mixer=block.mixer,
+            mlp=block.mlp,
+            eager=model.attention == "eager",
+            gated=model.gated_mlp,
+            dropout=model.dropout > 0,
+            rope=model.positions == "rope",
+            cross=block.cross,
+            shared=block.mlp == "moe" and model.shared_ffn > 0,
+            parallel=model.parallel_block,
+            norms=block.norms,
+            joins=block.letter == "P",
+        )
+
+
+@dataclass(frozen=True)
+class Structure:
+    """A model's kinds of layers and its two ends; the key under which compiled cost models are kept."""
+
+    kinds: tuple[BlockKind, ...]
+    dropout: bool
+    learned: bool
+    tied: bool
+    statistics: int
+    head: Literal["tokens", "masked", "classes"]
+
+    @classmethod
+    def of(cls, model: Model) -> "Structure":
+        """Return the structure of `model`."""
+        head: Literal["tokens", "masked", "classes"] = "tokens"
+        if model.family in ("encoder", "vit"):
+            head = "masked" if model.family == "encoder" else "classes"
+        return cls(
+            kinds=tuple(BlockKind.of(block) for block in model.blocks),
+            dropout=model.dropout > 0,
+            learned=model.positions == "learned",
+            tied=model.tied_embeddings,
+            statistics=STATISTICS[model.norm],
+            head=head,
+        )

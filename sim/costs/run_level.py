@@ -1,0 +1,78 @@
+"""Run-level parameters: what whole runs add to the sum of their kernels, as at most twelve named numbers.
+
+They are fitted to measured runs (robustly, drawn to priors that come from component data) and shipped as sets: one
+from every public source, and one per source that leaves it out, so that a source can be predicted without itself.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from functools import lru_cache
+from typing import Annotated
+
+from pydantic import Field
+
+from sim.catalog import folder
+from sim.specs.fields import InputError, read, real, spec
+
+Text = Annotated[str, Field(min_length=1, max_length=2_000, description="text")]
+FILE = "run-level.json"
+
+
+@spec
+class RunLevel:
+    """Factors and additions of a whole run over its kernels; the defaults leave the kernels alone.
+
+    *_slowdown: time of matrix products, fused attention, memory-bound kernels, collectives and traffic between
+    nodes over what the profile says; overlap_slowdown: share of the shorter of two concurrent activities that is paid
+    all the same; unfused_compiled: share of memory-bound traffic that torch.compile leaves; low_precision_slowdown:
+    time of 8- and 4-bit products over the ratio of peaks; host_s_per_launch: issue time of a kernel; pp_overhead_s:
+    of a pipeline message; step_overhead_s: of a step; straggler: relative time per doubling of the devices.
+    """
+
+    gemm_slowdown: Annotated[float, real(0.2, 5.0)] = 1.0
+    attention_slowdown: Annotated[float, real(0.1, 10.0)] = 1.0
+    memory_bound_slowdown: Annotated[float, real(0.1, 10.0)] = 1.0
+    collective_slowdown: Annotated[float, real(0.1, 10.0)] = 1.0
+    inter_slowdown: Annotated[float, real(0.1, 20.0)] = 1.0
+    overlap_slowdown: Annotated[float, real(0.0, 1.0)] = 0.0
+    unfused_compiled: Annotated[float, real(0.1, 1.0)] = 0.6
+    low_precision_slowdown: Annotated[float, real(0.5, 10.0)] = 1.3
+    host_s_per_launch: Annotated[float, real(0.0, 1e-3, "s")] = 0.0
+    pp_overhead_s: Annotated[float, real(0.0, 0.1, "s")] = 0.0
+    step_overhead_s: Annotated[float, real(0.0, 10.0, "s")] = 0.0
+    straggler: Annotated[float, real(0.0, 0.2)] = 0.0
+
+
+@spec
+class RunLevelSet:
+    """Fitted parameters, how far runs still lie from them, and what they were fitted to."""
+
+    parameters: RunLevel
+    sigma_log: Annotated[float, real(0.0, 2.0)]
+    devices: tuple[str, ...]
+    source: Text
+
+
+@lru_cache
+def shipped() -> Mapping[str, RunLevelSet]:
+    """Return the shipped sets: `all`, and one per left-out source under the source's name."""
+    raw = json.loads((folder("run-level") / FILE).read_text("utf-8"))
+    return {name: read(RunLevelSet, value, f"run-level/{name}") for name, value in raw["sets"].items()}
+
+
+def run_level(left_out: str | None = None) -> RunLevelSet:
+    """Return the set that predicts rows of source `left_out` (None or an unknown source: fitted to all).
+
+    Raises:
+        InputError: the shipped file is damaged.
+    """
+    sets = shipped()
+    if "all" not in sets:
+        raise InputError("run-level", sorted(sets), "a set named all")
+    return sets.get(left_out or "all", sets["all"])
+
+
+def symbol_values(parameters: RunLevel) -> dict[str, float]:
+    """Return the values of the symbols that the cost expressions use."""
+    return {name: float(value) for name, value in asdict(parameters).items()}

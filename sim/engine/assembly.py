@@ -1,0 +1,139 @@
+"""From the costs of a step to what the engine runs: durations of actions, bytes of ranks, and time by cause."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from sim.costs.stage import backward_seconds, forward_seconds
+from sim.engine.memory import Footprint
+from sim.engine.timeline import Durations, Timeline
+from sim.schedules import Action, Kind, Schedule, Shape, build
+from sim.specs import PlacedPlan
+
+TERMS = ("compute", "recompute", "tp", "dp", "pp", "cp", "ep", "offload", "bubble", "optimizer", "straggler", "other")
+Costs = Mapping[str, Any]
+
+
+def step_schedule(placed: PlacedPlan) -> Schedule:
+    """Return the pipeline's order with gradient reduction and optimizer at the end of every rank."""
+    plan = placed.plan
+    name = "1f1b" if plan.schedule == "none" else plan.schedule
+    shape = Shape(plan.pp, placed.microbatches, plan.virtual_stages, plan.microbatch_group_size)
+    return _with_update(build(name, shape))
+
+
+@lru_cache(maxsize=16)
+def _with_update(order: Schedule) -> Schedule:
+    end = (Kind.REDUCE_GRAD, Kind.OPTIMIZER)
+    actions = (rank + tuple(Action(r, kind, -1) for kind in end) for r, rank in enumerate(order.actions))
+    return replace(order, actions=tuple(actions))
+
+
+def where(rank: int, ranks: int) -> str:
+    """Return which extras a rank holds: only, first, last or middle."""
+    return "only" if ranks == 1 else "first" if rank == 0 else "last" if rank == ranks - 1 else "middle"
+
+
+def on_ranks(costs: Costs, name: str, ranks: int) -> Any:
+    """Return `name`_first, _middle, _last or _only of every rank."""
+    return np.array([_at(costs[f"{name}_{where(r, ranks)}"], r) for r in range(ranks)])
+
+
+def _at(value: Any, i: int) -> float:
+    """Return a cost of chunk or rank `i`: one number stands for all of them."""
+    flat = np.asarray(value).ravel()
+    return float(flat[i] if len(flat) > 1 else flat[0])
+
+
+def pass_seconds(costs: Costs, stages: int) -> dict[Kind, Any]:
+    """Return the seconds of F, I, W and B on every stage, embedding and head included."""
+    c = costs
+    forward = np.zeros(stages) + forward_seconds(c) + c["forward_dp"] + c["forward_host"]
+    weight = np.zeros(stages) + c["weight_compute"]
+    backward = np.zeros(stages) + backward_seconds(c) + c["recompute"] + c["backward_dp"] + c["backward_host"]
+    for s, end in ((0, "embedding"), (-1, "head")):
+        forward[s] += forward_seconds(c, f"{end}_") + c[f"{end}_forward_dp"]
+        backward[s] += backward_seconds(c, f"{end}_") + c[f"{end}_backward_dp"]
+        weight[s] += c[f"{end}_weight_compute"]
+    return {Kind.F: forward, Kind.I: backward - weight, Kind.W: weight, Kind.B: backward}
+
+
+def durations(schedule: Schedule, costs: Costs) -> Durations:
+    """Return the nanoseconds of every action of a step."""
+    stages, ranks = schedule.stages, schedule.ranks
+    rest = np.zeros(stages - ranks)
+    update = {
+        kind: np.concatenate([on_ranks(costs, name, ranks), rest])
+        for kind, name in ((Kind.REDUCE_GRAD, "reduce"), (Kind.OPTIMIZER, "optimizer"))
+    }
+    for r in {0, ranks - 1}:
+        update[Kind.REDUCE_GRAD][r] += costs["tied_reduce"]
+    table = pass_seconds(costs, stages) | update
+    return Durations({k: _ns(v) for k, v in table.items()}, _ns(np.full(stages, costs["send"])))
+
+
+def _ns(seconds: Any) -> Any:
+    return np.rint(np.asarray(seconds) * 1e9).astype(np.int64)
+
+
+def footprint(schedule: Schedule, costs: Costs) -> Footprint:
+    """Return what every rank and stage holds."""
+    c, stages, ranks = costs, schedule.stages, schedule.ranks
+    held = {n: on_ranks(c, n, ranks) for n in ("parameters", "gradients", "optimizer_bytes", "gathered_bytes")}
+    fixed = tuple(
+        {
+            "parameters": float(held["parameters"][r]),
+            "gradients": float(held["gradients"][r]),
+            "optimizer": float(held["optimizer_bytes"][r]),
+            "communication": float(held["gathered_bytes"][r] + c["boundary_buffer_bytes"]),
+        }
+        for r in range(ranks)
+    )
+    saved = np.zeros(stages) + c["saved_bytes"]
+    temporary = np.zeros(stages) + c["backward_temporary_bytes"]
+    saved[0] += c["saved_embedding_bytes"]
+    saved[-1] += c["saved_head_bytes"]
+    # The head runs backward first and frees its part before the blocks below it do.
+    temporary[-1] = max(c["head_temporary_bytes"], temporary[-1] - c["saved_head_bytes"])
+    return Footprint(fixed, tuple(saved.tolist()), tuple(temporary.tolist()))
+
+
+def exposed(timeline: Timeline, costs: Costs, placed: PlacedPlan, pp_s: float, straggler_s: float) -> dict[str, float]:
+    """Return the exposed time by cause on the rank that ends last; sums to the step time.
+
+    pp is what the step gains when messages take no time; straggler what waiting for the slowest adds; bubble is
+    what is left.
+    """
+    c, plan, n = costs, placed.plan, placed.microbatches
+    rank = int(np.argmax(timeline.first_and_last()[1]))
+    place = where(rank, plan.pp)
+    extras = [p for p, at in (("embedding", ("first", "only")), ("head", ("last", "only"))) if place in at]
+    own = [s for s, r in enumerate(timeline.schedule.rank_of) if r == rank]
+
+    def both(*names: str, ends: bool = True) -> float:
+        chunks = sum(_at(c[x], s) for x in names for s in own)
+        return n * (chunks + (sum(float(c[f"{e}_{x}"]) for x in names for e in extras) if ends else 0.0))
+
+    terms = dict.fromkeys(TERMS, 0.0) | {
+        "compute": both("forward_compute", "input_compute", "weight_compute"),
+        "recompute": both("recompute", ends=False),
+        "tp": both("forward_tp", "input_tp"),
+        "cp": both("forward_cp", "input_cp"),
+        "ep": both("forward_ep", "input_ep"),
+        "dp": both("forward_dp", "backward_dp") + _at(c[f"reduce_{place}"], rank),
+        "pp": pp_s,
+        "optimizer": _at(c[f"optimizer_{place}"], rank),
+        "straggler": straggler_s,
+        "other": both("forward_host", "backward_host", ends=False)
+        + (float(c["tied_reduce"]) if place != "middle" else 0.0),
+    }
+    makespan = timeline.makespan * 1e-9
+    terms["bubble"] = makespan - int(timeline.busy()[rank]) * 1e-9 - pp_s
+    # What overlaps exactly leaves a difference of the last bit, of either sign.
+    terms = {k: v if abs(v) > 1e-12 * makespan else 0.0 for k, v in terms.items()}
+    # What whole nanoseconds rounded off belongs to the largest term.
+    terms["compute"] += makespan + straggler_s - sum(terms.values())
+    return terms
