@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from sim.costs.memory import parameter_symbols
 from sim.costs.profile import Profile
-from sim.costs.run_level import RunLevel, symbol_values
 from sim.specs.cluster import Cluster
 from sim.specs.model import Model
 from sim.specs.plan import PlacedPlan, Plan
@@ -132,26 +131,21 @@ GRADIENT_BYTES = {"fp32": 4.0, "bf16": 2.0}
 RECOMPUTE = ("none", "selective", "full")
 
 
-def setting_values(plan: Plan, cluster: Cluster, level: RunLevel) -> dict[str, float]:
+def setting_values(plan: Plan, cluster: Cluster) -> dict[str, float]:
     """Return the symbols of a plan's settings that no search varies: precision, fusion, overlap, gradients."""
-    values = symbol_values(level)
-    unfused = values.pop("unfused_compiled") if plan.compiled else 1.0
-    slow = values.pop("low_precision_slowdown")
-    values.pop("unfused_compiled", None)
-    values.pop("straggler")
-    recipe = precision_values(plan.precision, cluster, slow)
-    return values | recipe | {
+    return {
         "overlap_dp": float(plan.overlap_dp),
         "gradient_bytes": GRADIENT_BYTES[plan.gradient_dtype],
-        "unfused": unfused,
+        "compiled": float(plan.compiled),
+        **precision_values(plan.precision, cluster),
     }  # fmt: skip
 
 
-def precision_values(name: str, cluster: Cluster, slow: float) -> dict[str, float]:
+def precision_values(name: str, cluster: Cluster) -> dict[str, float]:
     """Return rates over the 16-bit rate, operand sizes and casts of a precision recipe."""
-    del name, cluster, slow
+    del name, cluster
     return {
-        "rate_forward": 1.0, "rate_dgrad": 1.0, "rate_wgrad": 1.0,
+        "rate_forward": 1.0, "rate_dgrad": 1.0, "rate_wgrad": 1.0, "low_precision": 0.0,
         "operand_bytes": 2.0, "input_bytes": 2.0, "cast_bytes": 0.0, "weight_copy_bytes": 0.0,
     }  # fmt: skip
 
@@ -161,7 +155,7 @@ def kv_columns(values: dict[str, Any]) -> Any:
     return np.maximum(values["kv_heads"] / values["tp"], values["kv_repeatable"]) * values["head_dim"]
 
 
-def plan_values(model: Model, placed: PlacedPlan, cluster: Cluster, level: RunLevel) -> dict[str, Any]:
+def plan_values(model: Model, placed: PlacedPlan, cluster: Cluster) -> dict[str, Any]:
     """Return the symbols of one placed plan; layer counts are arrays over chunks and over ranks."""
     plan = placed.plan
     counts = layer_counts(model, plan.split(model))
@@ -174,7 +168,7 @@ def plan_values(model: Model, placed: PlacedPlan, cluster: Cluster, level: RunLe
         "microbatch_group_size": float(plan.microbatch_group_size),
         **{f"layers_{k}": row for k, row in enumerate(counts)},
         **{f"rank_layers_{k}": row for k, row in enumerate(of_rank)},
-        **setting_values(plan, cluster, level),
+        **setting_values(plan, cluster),
         **group_values(plan.rank_order, sizes, (plan.ep, plan.etp), plan.fsdp_shard or 0, domain(cluster)),
         **switch_values(plan.zero, RECOMPUTE.index(plan.recompute), plan.sequence_parallel),
     }  # fmt: skip

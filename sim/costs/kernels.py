@@ -101,10 +101,12 @@ def product_seconds(direction: str, m: Expr, n: Expr, k: Expr, batch: Expr = 1) 
     """Return the time of `batch` weight products at the plan's precision.
 
     The symbols `rate_<direction>` (rate over the 16-bit rate) and `operand_bytes` come from the precision recipe,
-    `gemm_slowdown` is what whole runs take longer than single kernels.
+    `gemm_slowdown` is what whole runs take longer than single kernels, `low_precision_slowdown` what 8- and 4-bit
+    products take longer than the ratio of peaks says.
     """
     form = FORMS[KERNELS["gemm", direction]]
     held = {name: symbol(parameter("gemm", direction, name)) for name in form.parameters}
     held["rate"] = held["rate"] * symbol(f"rate_{direction}")
     inputs = {"m": m, "n": n, "k": k, "batch": batch, "operand": symbol("operand_bytes")}
-    return symbol("gemm_slowdown") * form.seconds(inputs, held)
+    low = 1 + symbol("low_precision") * (symbol("low_precision_slowdown") - 1)
+    return low * symbol("gemm_slowdown") * form.seconds(inputs, held)

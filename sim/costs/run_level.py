@@ -8,8 +8,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import lru_cache
-from typing import Annotated
+from typing import Annotated, Any
 
+import numpy as np
 from pydantic import Field
 
 from sim.catalog import folder
@@ -76,3 +77,8 @@ def run_level(left_out: str | None = None) -> RunLevelSet:
 def symbol_values(parameters: RunLevel) -> dict[str, float]:
     """Return the values of the symbols that the cost expressions use."""
     return {name: float(value) for name, value in asdict(parameters).items()}
+
+
+def straggling(parameters: RunLevel, gpus: Any) -> Any:
+    """Return the relative time that waiting for the slowest of `gpus` devices adds (a number or an array)."""
+    return parameters.straggler * np.log2(gpus)

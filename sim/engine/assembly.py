@@ -136,4 +136,4 @@ def exposed(timeline: Timeline, costs: Costs, placed: PlacedPlan, pp_s: float, s
     terms = {k: v if abs(v) > 1e-12 * makespan else 0.0 for k, v in terms.items()}
     # What whole nanoseconds rounded off belongs to the largest term.
     terms["compute"] += makespan + straggler_s - sum(terms.values())
-    return terms
+    return {name: float(value) for name, value in terms.items()}

@@ -28,6 +28,13 @@ def lower_bound(structure: Structure, schedule: str) -> Compiled:
     return compile_expressions({"step_time_s": both["lower_bound_s"]})
 
 
+@lru_cache
+def step_form(structure: Structure, schedule: str) -> Compiled:
+    """Return step time and the allocated peaks of the first and the last rank as one compiled function."""
+    both = closed_form_expressions(stage.expressions(structure), schedule)
+    return compile_expressions({k: both[k] for k in ("step_time_s", "first_peak_bytes", "last_peak_bytes")})
+
+
 def closed_form_expressions(e: Mapping[str, Expr], schedule: str) -> dict[str, Expr]:
     """Return the closed forms over the stage expressions `e`."""
     pp, microbatches, chunks = symbol("pp"), symbol("microbatches"), symbol("virtual_stages")
@@ -64,13 +71,16 @@ def closed_form_expressions(e: Mapping[str, Expr], schedule: str) -> dict[str, E
     first_rank = fixed["first"] + saved_first + e["backward_temporary_bytes"]
     only_rank = fixed["only"] + saved_first + beside_head
     last_rank = fixed["last"] + saved_last + beside_head
+    buffer = e["boundary_buffer_bytes"]
     peak = several * maximum(first_rank, last_rank) + (1 - several) * only_rank
     return {
         "step_time_s": kind.makespan(times) + update,
         # The last action of a step is a backward of the first stage: its rank's update follows in any case.
         # The engine's clock rounds every action and message of a path by up to half a nanosecond.
         "lower_bound_s": kind.lower_bound(times) + update - 2e-9 * (chunks * (microbatches + pp) + 1),
-        "peak_memory_bytes": peak + e["boundary_buffer_bytes"],
+        "peak_memory_bytes": peak + buffer,
+        "first_peak_bytes": several * first_rank + (1 - several) * only_rank + buffer,
+        "last_peak_bytes": several * last_rank + (1 - several) * only_rank + buffer,
     }
 
 

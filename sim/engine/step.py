@@ -10,7 +10,7 @@ import numpy as np
 from sim.costs import inputs, stage
 from sim.costs.layers.structure import Structure
 from sim.costs.profile import Profile, load_profile
-from sim.costs.run_level import RunLevelSet, run_level
+from sim.costs.run_level import RunLevelSet, run_level, straggling, symbol_values
 from sim.engine.assembly import durations, exposed, footprint, step_schedule
 from sim.engine.events import run_events
 from sim.engine.memory import MemoryTimeline, memory_timelines
@@ -198,15 +198,10 @@ def simulate(
     timeline = ENGINES[engine](schedule, durations(schedule, costs))
     silent = ENGINES["path"](schedule, durations(schedule, {**costs, "send": 0.0}))
     memory = tuple(memory_timelines(timeline, footprint(schedule, costs)))
-    waiting = timeline.makespan * 1e-9 * straggling(level, placed.gpus)
+    waiting = timeline.makespan * 1e-9 * straggling(level.parameters, placed.gpus)
     step_time = timeline.makespan * 1e-9 + waiting
     breakdown = exposed(timeline, costs, placed, (timeline.makespan - silent.makespan) * 1e-9, waiting)
     return Step(model, cluster, placed, profile, level, costs, timeline, memory, step_time, breakdown)
-
-
-def straggling(level: RunLevelSet, gpus: Any) -> Any:
-    """Return the relative time that waiting for the slowest of `gpus` devices adds."""
-    return level.parameters.straggler * np.log2(gpus)
 
 
 def stage_costs(
@@ -214,10 +209,10 @@ def stage_costs(
 ) -> dict[str, Any]:
     """Return every output of the stage model for one plan: numbers, or arrays over chunks or ranks."""
     compiled = stage.stage_model(Structure.of(model))
-    parameters = (level or run_level()).parameters
     values = (
         inputs.model_values(model)
         | inputs.cluster_values(cluster, profile)
-        | inputs.plan_values(model, placed, cluster, parameters)
+        | inputs.plan_values(model, placed, cluster)
+        | symbol_values((level or run_level()).parameters)
     )
     return {name: np.asarray(value, dtype=float)[()] for name, value in compiled(values).items()}

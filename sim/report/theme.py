@@ -58,6 +58,7 @@ TERMS: Mapping[str, Look] = {
     "offload": Look("communication", "+", "offload"),
     "bubble": Look("idle", "", "pipeline idle (bubble)"),
     "optimizer": Look("optimizer", "", "optimizer"),
+    "straggler": Look("idle", "/", "waiting for the slowest"),
     "other": Look("other", "|", "other"),
 }
 """Terms of a step's time in the order in which they are drawn."""

@@ -20,7 +20,10 @@ TERM_NAMES = {
     "pp": "pipeline messages",
     "bubble": "idle in the pipeline",
     "optimizer": "the optimizer",
-    "other": "the tied embedding's reduction",
+    "cp": "context-parallel communication",
+    "ep": "expert-parallel communication",
+    "straggler": "waiting for the slowest device",
+    "other": "launching kernels and the tied embedding's reduction",
 }
 WORDS = {
     "virtual_stages": "number of virtual stages",

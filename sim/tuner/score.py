@@ -13,9 +13,9 @@ from sim.costs import inputs
 from sim.costs.algebra import Compiled
 from sim.costs.layers.structure import Structure
 from sim.costs.profile import Profile
-from sim.costs.run_level import run_level
+from sim.costs.run_level import run_level, straggling, symbol_values
 from sim.engine.closed_form import closed_form, lower_bound
-from sim.engine.step import device_memory, memory_sigma, straggling
+from sim.engine.step import device_memory, memory_sigma
 from sim.specs import Plan
 from sim.tuner.space import Space
 
@@ -47,7 +47,7 @@ def score(spaces: Sequence[tuple[Space, Profile]]) -> list[Scores]:
         at = 0
         for i, rows in members:
             part = slice(at, at + len(rows))
-            slower = 1 + straggling(run_level(), spaces[i][0].cluster.gpus)
+            slower = 1 + straggling(run_level().parameters, spaces[i][0].cluster.gpus)
             times[i][rows], peaks[i][rows] = out["step_time_s"][part] * slower, out["peak_memory_bytes"][part]
             at += len(rows)
     return [Scores(t, p, _fits(p, *s)) for t, p, s in zip(times, peaks, spaces, strict=True)]
@@ -60,7 +60,7 @@ def bounds(space: Space, profile: Profile) -> Floats:
         function = lower_bound(pool.structure, pool.schedule)
         for _, rows in members:
             least[rows] = _evaluate(function, _columns([(space, profile, rows)]), pool)["step_time_s"]
-    return np.asarray(least * (1 + straggling(run_level(), space.cluster.gpus)))
+    return np.asarray(least * (1 + straggling(run_level().parameters, space.cluster.gpus)))
 
 
 class Pool(NamedTuple):
@@ -114,27 +114,33 @@ def _columns(members: Sequence[tuple[Space, Profile, NDArray[np.int64]]]) -> dic
         name: np.concatenate([space.rows[name][rows] for space, _, rows in members]).astype(np.float64)
         for name in members[0][0].rows
     }
-    ones = np.ones_like(shape["tp"])
-    sizes = {"tp": shape["tp"], "cp": ones, "dp": shape["dp"], "pp": shape["pp"]}
-    groups = inputs.group_values("tp-cp-dp-pp", sizes, (ones, ones), 0, columns["domain"])
+    kept = [_kept(space) for space, _, _ in members]
+    cp, ep, etp, shard = (np.repeat([k[i] for k in kept], counts) for i in range(4))
+    sizes = {"tp": shape["tp"], "cp": cp, "dp": shape["dp"], "pp": shape["pp"]}
+    groups = inputs.group_values("tp-cp-dp-pp", sizes, (ep, etp), shard, columns["domain"])
     layers = {}
     for k in range(len(members[0][0].model.blocks)):
         n = columns[f"kind_layers_{k}"]
         layers[f"rank_layers_{k}"] = n / shape["pp"]
         layers[f"layers_{k}"] = layers[f"rank_layers_{k}"] / shape["virtual_stages"]
-    every = columns | shape | groups | layers | {"microbatch_group_size": shape["pp"], "cp": 1.0, "ep": 1.0, "etp": 1.0}
+    every = columns | shape | groups | layers | {"microbatch_group_size": shape["pp"], "cp": cp, "ep": ep, "etp": etp}
     return every | {"kv_columns": inputs.kv_columns(every)}
+
+
+def _kept(space: Space) -> tuple[int, int, int, int]:
+    """Return the degrees that are not searched: cp, ep, etp and the ranks of a ZeRO copy (0: all)."""
+    return tuple(int(space.kept.get(k) or n) for k, n in (("cp", 1), ("ep", 1), ("etp", 1), ("fsdp_shard", 0)))  # type: ignore[return-value]
 
 
 def _scalars(space: Space, profile: Profile) -> dict[str, float]:
     plan = Plan(global_batch=space.global_batch, **space.kept)
     counts = {f"kind_layers_{k}": float(n) for k, n in enumerate(space.model.blocks.values())}
-    level = run_level().parameters
     return (
         inputs.model_values(space.model)
         | counts
         | inputs.cluster_values(space.cluster, profile)
-        | inputs.setting_values(plan, space.cluster, level)
+        | inputs.setting_values(plan, space.cluster)
+        | symbol_values(run_level().parameters)
     )
 
 

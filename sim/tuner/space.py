@@ -25,7 +25,7 @@ SCHEDULES = ("none", "1f1b", "interleaved", "gpipe")
 
 INTERLEAVED = SCHEDULES.index("interleaved")
 SHAPE_KNOBS = ("tp", "pp", "virtual_stages", "micro_batch")
-KEPT = ("gradient_dtype", "overlap_dp", "precision", "optimizer")
+KEPT = ("gradient_dtype", "overlap_dp", "precision", "optimizer", "compiled", "cp", "ep", "etp", "fsdp_shard")
 """Settings of a plan that are not searched: they are taken from the job's plan."""
 
 
@@ -93,15 +93,20 @@ def build_space(
     excluded by reason like illegal ones. Values listed twice count once.
     """
     values = default_knobs(model, cluster) | {k: list(dict.fromkeys(v)) for k, v in (knobs or {}).items()}
-    shape = _combinations(cluster, values)
+    shape = _combinations(cluster, values, (kept or {}).get("cp", 1))
     recompute = np.array([RECOMPUTE.index(r) for r in values["recompute"]], dtype=np.int64)
     zero, sp = np.array(values["zero"], dtype=np.int64), np.array(values["sequence_parallel"], dtype=np.int64)
     per_row = len(recompute) * len(zero) * len(sp)
     excluded: dict[str, int] = {}
     legal = np.ones(len(shape["tp"]), dtype=bool)
     code = shape["schedule"]
+    fixed = kept or {}
     spread = Spread(
         gpus=cluster.gpus,
+        cp=fixed.get("cp", 1),
+        ep=fixed.get("ep", 1),
+        etp=fixed.get("etp", 1),
+        shard=fixed.get("fsdp_shard") or 0,
         tp=shape["tp"],
         pp=shape["pp"],
         virtual_stages=shape["virtual_stages"],
@@ -128,7 +133,7 @@ def build_space(
     return Space(model, cluster, global_batch, kept or {}, rows, recompute, zero, sp, allowed, excluded, asked)
 
 
-def _combinations(cluster: Cluster, values: Mapping[str, Sequence[Any]]) -> dict[str, Column]:
+def _combinations(cluster: Cluster, values: Mapping[str, Sequence[Any]], cp: int) -> dict[str, Column]:
     """Return all combinations of the shape knobs as columns; the schedule follows from pp and chunks if free."""
     codes = [SCHEDULES.index(name) for name in values.get("schedule", ["none"])]
     axes = [np.array(values[k], dtype=np.int64) for k in SHAPE_KNOBS] + [np.array(codes, dtype=np.int64)]
@@ -137,7 +142,7 @@ def _combinations(cluster: Cluster, values: Mapping[str, Sequence[Any]]) -> dict
     if "schedule" not in values:
         piped = np.where(shape["virtual_stages"] > 1, INTERLEAVED, SCHEDULES.index("1f1b"))
         shape["schedule"] = np.where((shape["pp"] == 1) & (shape["virtual_stages"] == 1), 0, piped)
-    shape["dp"] = np.maximum(1, cluster.gpus // (shape["tp"] * shape["pp"]))
+    shape["dp"] = np.maximum(1, cluster.gpus // (shape["tp"] * shape["pp"] * cp))
     return shape
 
 

@@ -122,7 +122,7 @@ def tune(
     begin = perf_counter()
     asked = _checked(global_batch, knobs, objective, top, cluster)
     profile = load_profile(cluster.profile)
-    kept = {name: getattr(plan, name) for name in KEPT} if plan else {}
+    kept = {name: getattr(plan, name) for name in KEPT if getattr(plan, name) is not None} if plan else {}
     space = build_space(model, cluster, global_batch, asked.knobs, kept)
     if not space.allowed.any():
         reason = max(space.excluded, key=lambda r: space.excluded[r])

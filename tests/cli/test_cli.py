@@ -39,7 +39,7 @@ def test_simulate_prints_the_contract(trainsim):
         "bubble_fraction", "bubble_over_ideal", "bubble_rank_span", "breakdown_s", "ranks", "fits", "assumptions",
     }  # fmt: skip
     assert set(data["breakdown_s"]) == {
-        "compute", "recompute", "tp", "dp", "pp", "cp", "ep", "offload", "bubble", "optimizer", "other",
+        "compute", "recompute", "tp", "dp", "pp", "cp", "ep", "offload", "straggler", "bubble", "optimizer", "other",
     }  # fmt: skip
     assert sum(data["breakdown_s"].values()) == pytest.approx(data["step_time_s"])
     assert set(data["ranks"][0]) == {

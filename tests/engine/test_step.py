@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from sim.costs import inputs
 from sim.costs.layers.structure import Structure
+from sim.costs.run_level import symbol_values
 from sim.engine.closed_form import closed_form, lower_bound
 from sim.engine.step import simulate
 from sim.specs import Cluster, InputError, Links, Model, Plan
@@ -142,7 +143,7 @@ def closed(step, form):
     schedule = "1f1b" if step.plan.schedule == "none" else step.plan.schedule
     compiled = form(Structure.of(step.model), schedule)
     values = inputs.model_values(step.model) | inputs.cluster_values(step.cluster, step.profile)
-    plan = inputs.plan_values(step.model, step.placed, step.cluster, step.level.parameters)
+    plan = inputs.plan_values(step.model, step.placed, step.cluster) | symbol_values(step.level.parameters)
     plan |= {k: np.mean(v) for k, v in plan.items() if "layers_" in k}
     out = compiled(values | plan)
     return {name: float(value) for name, value in out.items()}

@@ -102,9 +102,9 @@ def gemm(name: str, m: Expr, n: Expr, k: Expr, batch: Expr = 1) -> Iterator[Op]:
 def moved(name: str, phase: str, size: Expr, op: str = "elementwise", columns: Expr = 1) -> Op:
     """Return a memory-bound operation that moves `size` bytes in rows of `columns` elements.
 
-    A compiled model fuses neighbours: the share that `fused` symbols leave is moved.
+    torch.compile fuses neighbours and leaves the share `unfused_compiled` of the traffic.
     """
-    size = size * symbol("unfused")
+    size = size * (1 - symbol("compiled") * (1 - symbol("unfused_compiled")))
     shape = {"bytes": size} if op == "elementwise" else {"bytes": size, "columns": columns}
     time = symbol("memory_bound_slowdown") * kernels.seconds(op, "any", **shape)
     return Op(name, phase, "compute", time, 0, size)

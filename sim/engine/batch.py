@@ -1,0 +1,117 @@
+"""Many different steps at once: closed forms where they hold, the compiled path where they do not.
+
+One call predicts every step of a table for one set of run-level parameters, so that a fit can ask hundreds of times.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.costs import inputs
+from sim.costs.algebra import Compiled
+from sim.costs.layers.structure import Structure
+from sim.costs.profile import Profile, load_profile
+from sim.costs.run_level import RunLevelSet, straggling, symbol_values
+from sim.engine.closed_form import step_form
+from sim.engine.step import simulate
+from sim.specs import Cluster, Model, PlacedPlan
+
+Floats = NDArray[np.float64]
+CLOSED = {"none": "1f1b", "1f1b": "1f1b", "interleaved": "interleaved", "gpipe": "gpipe"}
+"""Schedules whose closed form is close to the engine, by the kind that states it."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A step to predict."""
+
+    model: Model
+    cluster: Cluster
+    placed: PlacedPlan
+
+    @property
+    def profile(self) -> Profile:
+        """The profile of the cluster's devices."""
+        return load_profile(self.cluster.profile)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the chunks are equal, so that the closed forms hold."""
+        counts = inputs.layer_counts(self.model, self.placed.plan.split(self.model))
+        return self.placed.plan.schedule in CLOSED and bool((counts == counts[:, :1]).all())
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Predictions, one per step: seconds, allocated bytes on the fullest and on the last pipeline rank."""
+
+    step_time_s: Floats
+    peak_memory_bytes: Floats
+    last_peak_bytes: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class _Group:
+    function: Compiled
+    rows: NDArray[np.int64]
+    columns: dict[str, Any]
+
+
+class Batch:
+    """A table of steps, grouped once by the compiled function that evaluates them.
+
+    `exact`: run every step on the engine, not only those without a closed form.
+    """
+
+    def __init__(self, asked: Sequence[Asked], exact: bool = False) -> None:
+        self.asked = list(asked)
+        self.gpus = np.array([a.placed.gpus for a in self.asked], dtype=float)
+        groups: dict[tuple[Structure, str], list[int]] = {}
+        self.single: list[int] = []
+        for i, a in enumerate(self.asked):
+            if exact or not a.closed:
+                self.single.append(i)
+            else:
+                key = Structure.of(a.model), CLOSED[a.placed.plan.schedule]
+                groups.setdefault(key, []).append(i)
+        self.groups = [
+            _Group(step_form(*key), np.array(rows), _columns([self.asked[i] for i in rows]))
+            for key, rows in groups.items()
+        ]
+
+    def __call__(self, level: RunLevelSet) -> Table:
+        """Return the predictions under run-level parameters `level`."""
+        found = [np.empty(len(self.asked)) for _ in range(3)]
+        parameters = symbol_values(level.parameters)
+        for group in self.groups:
+            out = group.function(group.columns | parameters)
+            step = out["step_time_s"] * (1 + straggling(level.parameters, self.gpus[group.rows]))
+            first, last = out["first_peak_bytes"], out["last_peak_bytes"]
+            for column, value in zip(found, (step, np.maximum(first, last), last), strict=True):
+                column[group.rows] = value
+        for i in self.single:
+            a = self.asked[i]
+            one = simulate(a.model, a.cluster, a.placed.plan, level=level)
+            for column, value in zip(
+                found, (one.step_time_s, one.peak_memory_bytes, one.memory[-1].peak_bytes), strict=True
+            ):
+                column[i] = value
+        return Table(*found)
+
+
+def _columns(asked: Sequence[Asked]) -> dict[str, Any]:
+    """Return the symbols of all steps as columns; those that never vary stay numbers."""
+    rows = [
+        inputs.model_values(a.model)
+        | inputs.cluster_values(a.cluster, a.profile)
+        | inputs.plan_values(a.model, a.placed, a.cluster)
+        for a in asked
+    ]
+    columns: dict[str, Any] = {}
+    for name in rows[0]:
+        values = np.array([float(np.mean(row[name])) for row in rows])
+        columns[name] = float(values[0]) if (values == values[0]).all() else values
+    return columns
