@@ -17,6 +17,7 @@ FLAGS = {
     "microbatch_group_size": "--group-size",
     "microbatches": "--microbatches",
     "memory_limit": "--memory-limit",
+    "input_frees": "--input-frees",
 }
 VARIANTS = ("torch", "megatron", "zero-bubble")
 MAX_ACTIONS = 1_000_000

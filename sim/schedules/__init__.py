@@ -47,6 +47,8 @@ def _build(name: str, shape: Shape, work: Work) -> Schedule:
     if not refusal and shape.memory_limit and not kind.searched:
         searched = ", ".join(other.name for other in SCHEDULES.values() if other.searched)
         refusal = "memory_limit", shape.memory_limit, f"only with {searched}"
+    if not refusal and not 0 <= shape.input_frees <= 1:
+        refusal = "input_frees", shape.input_frees, "a share, 0 to 1"
     if refusal:
         raise IllegalScheduleError(*refusal)
     return kind.build(shape, work)

@@ -13,16 +13,8 @@ from sim.schedules.ir import Action, Kind, Schedule
 
 def search(name: str, shape: Shape, work: Work, limit: float) -> Schedule:
     """Return the best order found; no rank ever keeps more than `limit` microbatches' activations."""
-    ideal = shape.microbatches * max(map(sum, zip(work.forward, work.input, work.weight, strict=True)))
-    best: _Filling | None = None
-    for answers in product((True, False), repeat=3):
-        tried = _Filling(shape, work, limit, Choices(*answers))
-        tried.fill()
-        if best is None or tried.longest_span() < best.longest_span():
-            best = tried
-        if best.longest_span() == ideal:
-            break
-    assert best is not None
+    tries = (_Filling(shape, work, limit, Choices(*answers)) for answers in product((True, False), repeat=3))
+    best = min(tries, key=_Filling.longest_span)
     ranks = tuple(range(shape.ranks))
     return Schedule(name, shape.microbatches, ranks, best.orders(), input_frees=shape.input_frees)
 
@@ -42,7 +34,7 @@ class Choices:
 
 
 class _Filling:
-    """Partly filled timelines of all ranks."""
+    """The timelines of all ranks, filled on creation."""
 
     def __init__(self, shape: Shape, work: Work, limit: float, choices: Choices) -> None:
         self.p, self.m, self.choices = shape.ranks, shape.microbatches, choices
@@ -52,18 +44,17 @@ class _Filling:
         self.ends: dict[Kind, list[list[int]]] = {kind: [[] for _ in range(self.p)] for kind in self.duration}
         self.order: list[list[Kind]] = [[] for _ in range(self.p)]
         self.free, self.idle, self.most_idle = [0] * self.p, [0] * self.p, 0
+        self._fill()
 
-    def fill(self) -> None:
+    def _fill(self) -> None:
         """Put every action."""
         self._warm_up()
         for _ in range(1, self.m):
-            takers = self._forward_takers()
-            for rank in range(self.p):
-                if rank in takers:
-                    for _ in range(self._weights_before_forward(rank)):
-                        self._put(rank, Kind.W)
-                    self._fill_wait(rank, Kind.F)
-                    self._put(rank, Kind.F)
+            for rank in range(self._first_taker(), self.p):
+                for _ in range(self._weights_before_forward(rank)):
+                    self._put(rank, Kind.W)
+                self._fill_wait(rank, Kind.F)
+                self._put(rank, Kind.F)
             for rank in reversed(range(self.p)):
                 self._fill_wait(rank, Kind.I)
                 if rank == 0 and self._done(Kind.F, 0) == self.m:
@@ -113,18 +104,12 @@ class _Filling:
             arrives = max(now, arrives) + self.duration[Kind.I][rank] + self.message[rank]
         return more
 
-    def _forward_takers(self) -> set[int]:
-        """Return the ranks that put a forward now; one that feeds a rank that takes none takes none either."""
-        takers: set[int] = set()
-        for rank in reversed(range(self.p)):
-            if rank + 1 < self.p and rank + 1 not in takers:
-                wanted = False
-            else:
-                wanted = self._done(Kind.F, rank) < self.m and not self._better_waits(rank)
-            if not wanted:
-                break
-            takers.add(rank)
-        return takers
+    def _first_taker(self) -> int:
+        """Return from which rank on a forward is put now: before one that takes none, none is needed."""
+        rank = self.p
+        while rank > 0 and self._done(Kind.F, rank - 1) < self.m and not self._better_waits(rank - 1):
+            rank -= 1
+        return rank
 
     def _better_waits(self, rank: int) -> bool:
         """Return whether a forward here would delay the next rank's I by more than is free of charge."""

@@ -25,7 +25,7 @@ class ZB1P(ScheduleKind):
     def refusal(self, shape: Shape) -> tuple[str, object, str] | None:
         if shape.chunks != 1:
             return "virtual_stages", shape.chunks, f"1 with {self.name}"
-        if shape.memory_limit and shape.memory_limit < 1:
+        if shape.memory_limit and not shape.memory_limit >= 1:  # a NaN is neither
             return "memory_limit", shape.memory_limit, "1 or more microbatches (0: the schedule's own)"
         return None
 

@@ -98,7 +98,10 @@ def test_orders_are_those_of_torch_megatron_and_zero_bubble():
         ("zb-h1", Shape(2, 2, 2), "virtual_stages"),
         ("zb-1p", Shape(2, 2, 2), "virtual_stages"),
         ("zb-2p", Shape(2, 2, memory_limit=0.5), "memory_limit"),
+        ("zb-2p", Shape(2, 2, memory_limit=float("nan")), "memory_limit"),
         ("zb-h2", Shape(2, 2, memory_limit=3), "memory_limit"),
+        ("zb-h1", Shape(2, 2, input_frees=1.5), "input_frees"),
+        ("zb-1p", Shape(2, 2, input_frees=float("nan")), "input_frees"),
     ],
 )
 def test_refusals(name, shape, field):
