@@ -12,7 +12,14 @@ from sim.engine.timeline import Durations, Timeline, ticks
 from sim.schedules import SCHEDULES, IllegalScheduleError, Kind, Schedule, Shape, build
 from sim.specs import InputError
 
-FLAGS = {"virtual_stages": "--chunks", "microbatch_group_size": "--group-size", "microbatches": "--microbatches"}
+FLAGS = {
+    "virtual_stages": "--chunks",
+    "microbatch_group_size": "--group-size",
+    "microbatches": "--microbatches",
+    "memory_limit": "--memory-limit",
+    "input_frees": "--input-frees",
+}
+VARIANTS = ("torch", "megatron", "zero-bubble")
 MAX_ACTIONS = 1_000_000
 LARGEST, SMALLEST = 1e9, 1e-9
 """Durations between these keep every sum of ticks within 64 bits."""
@@ -25,25 +32,32 @@ def schedule_command(
     ranks: Annotated[int, typer.Option(min=1, max=4096, help="Pipeline ranks.")],
     microbatches: Annotated[int, typer.Option(min=1, max=100_000, help="Microbatches in a step.")],
     chunks: Annotated[int, typer.Option(min=0, max=256, help="Model chunks a rank (0: the schedule's own).")] = 0,
-    variant: Annotated[str, typer.Option("--variant", "--group", help="torch or megatron grouping.")] = "megatron",
+    variant: Annotated[str, typer.Option("--variant", "--group", help="Grouping: " + ", ".join(VARIANTS))] = "megatron",
     group_size: Annotated[int, typer.Option(min=0, help="Microbatches a chunk takes in turn.")] = 0,
     durations: Annotated[str, typer.Option(help="F=,I=,W=,comm= in any one unit; B = I + W.")] = "",
+    memory_limit: Annotated[
+        float, typer.Option(min=0, help="Microbatches a rank may keep, for zb-1p and zb-2p (0: p and 2p).")
+    ] = 0,
+    input_frees: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of what a microbatch keeps that I frees (W: the rest).")
+    ] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show a pipeline schedule: actions per rank, makespan, bubble, what is kept in flight."""
-    if variant not in ("torch", "megatron"):
-        raise InputError("variant", variant, "torch or megatron")
+    if variant not in VARIANTS:
+        raise InputError("variant", variant, ", ".join(VARIANTS))
     chunks = chunks or (2 if name == "interleaved" else 1)
-    if 2 * ranks * microbatches * chunks > MAX_ACTIONS:
+    if 3 * ranks * microbatches * chunks > MAX_ACTIONS:
         raise InputError("--microbatches", microbatches, f"at most {MAX_ACTIONS} actions in all")
     group = group_size or (microbatches // max(1, microbatches // ranks) if variant == "torch" else 0)
-    try:
-        order = build(name, Shape(ranks, microbatches, chunks, group))
-    except IllegalScheduleError as error:
-        raise InputError(FLAGS.get(error.field, error.field), error.value, error.allowed) from None
     unit, times = _ticks(durations)
     table = {Kind.F: times["F"], Kind.I: times["I"], Kind.W: times["W"], Kind.B: times["I"] + times["W"]}
-    timeline = run_path(order, Durations.uniform(order.stages, table, times["comm"]))
+    each = Durations.uniform(ranks * chunks, table, times["comm"])
+    try:
+        order = build(name, Shape(ranks, microbatches, chunks, group, memory_limit, input_frees), each.work())
+    except IllegalScheduleError as error:
+        raise InputError(FLAGS.get(error.field, error.field), error.value, error.allowed) from None
+    timeline = run_path(order, each)
     if as_json:
         print_json(_data(order, timeline, unit))
         return

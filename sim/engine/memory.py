@@ -60,7 +60,10 @@ class MemoryTimeline:
 
 
 def memory_timelines(timeline: Timeline, footprint: Footprint) -> list[MemoryTimeline]:
-    """Return the memory of every rank: a forward adds, a backward (or W) frees what its forward added."""
+    """Return the memory of every rank: a forward adds, its backward frees.
+
+    Where the backward is split, I and W free their shares by the schedule's memory law.
+    """
     graph = timeline.graph
     edges = [*np.flatnonzero(np.diff(graph.rank, prepend=-1)).tolist(), len(graph)]
     return [_of_rank(timeline, footprint, r, slice(a, b)) for r, (a, b) in enumerate(pairwise(edges))]
@@ -70,8 +73,9 @@ def _of_rank(timeline: Timeline, footprint: Footprint, rank: int, part: slice) -
     graph = timeline.graph
     kind, stage = graph.kind[part], graph.stage[part]
     saved, temporary = np.array(footprint.saved)[stage], np.array(footprint.temporary)[stage]
-    forward, frees = kind == Kind.F, (kind == Kind.B) | (kind == Kind.W)
+    forward, by_input = kind == Kind.F, timeline.schedule.input_frees
     backward = np.isin(kind, COMPUTE) & ~forward
+    frees = (kind == Kind.B) + (kind == Kind.I) * by_input + (kind == Kind.W) * (1 - by_input)
     # Two instants per action, start and end; on one rank they follow each other in this order.
     at = np.stack([timeline.start[part], timeline.end[part]], axis=1).ravel()
     activations = np.cumsum(np.stack([forward * saved, frees * -saved], axis=1).ravel())

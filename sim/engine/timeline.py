@@ -8,7 +8,7 @@ from math import lcm
 import numpy as np
 
 from sim.engine.graph import Graph, Ints
-from sim.schedules import Action, Kind, Schedule
+from sim.schedules import Action, Kind, Schedule, Work
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,6 +25,11 @@ class Durations:
     def uniform(cls, stages: int, times: Mapping[Kind, int], message: int = 0) -> "Durations":
         """Return the same durations on all stages."""
         return cls({k: np.full(stages, t) for k, t in times.items()}, np.full(stages, message))
+
+    def work(self) -> Work:
+        """Return the durations of F, I and W for a kind of schedule that searches its order."""
+        columns = (*(self.of_kind[k] for k in (Kind.F, Kind.I, Kind.W)), self.message)
+        return Work(*(tuple(map(int, column)) for column in columns))
 
     def per_action(self, graph: Graph) -> tuple[Ints, Ints]:
         """Return (duration, latency of the incoming message) of every action of `graph`."""

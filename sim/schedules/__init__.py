@@ -2,13 +2,19 @@
 
 from functools import lru_cache
 
-from sim.schedules.base import ScheduleKind, Shape, Times
+from sim.schedules.base import ScheduleKind, Shape, Times, Work
 from sim.schedules.gpipe import GPipe
 from sim.schedules.interleaved import Interleaved
 from sim.schedules.ir import Action, Kind, Schedule
 from sim.schedules.one_f_one_b import OneFOneB
+from sim.schedules.zb_1p import ZB1P
+from sim.schedules.zb_2p import ZB2P
+from sim.schedules.zb_h1 import ZBH1
+from sim.schedules.zb_h2 import ZBH2
 
-SCHEDULES: dict[str, ScheduleKind] = {kind.name: kind for kind in (GPipe(), OneFOneB(), Interleaved())}
+SCHEDULES: dict[str, ScheduleKind] = {
+    kind.name: kind for kind in (GPipe(), OneFOneB(), Interleaved(), ZBH1(), ZBH2(), ZB1P(), ZB2P())
+}
 """Every kind by name; a plan without pipeline (`none`) runs as 1F1B on one rank."""
 
 
@@ -20,19 +26,32 @@ class IllegalScheduleError(ValueError):
         super().__init__(f"{field}: got {value}; allowed: {allowed}")
 
 
-@lru_cache(maxsize=16)
-def build(name: str, shape: Shape) -> Schedule:
-    """Return the schedule `name` of a shape.
+def build(name: str, shape: Shape, work: Work | None = None) -> Schedule:
+    """Return the schedule `name` of a shape, cached by value.
+
+    work: the durations that a searched order is made for (default: all 1, messages 0); other kinds ignore it.
 
     Raises:
         IllegalScheduleError: no such schedule, or the shape is illegal for it.
     """
     if name not in SCHEDULES:
         raise IllegalScheduleError("schedule", name, "one of " + ", ".join(SCHEDULES))
-    refusal = SCHEDULES[name].refusal(shape)
+    equal = Work.uniform(shape.ranks * shape.chunks)
+    return _build(name, shape, (work or equal) if SCHEDULES[name].searched else equal)
+
+
+@lru_cache(maxsize=16)
+def _build(name: str, shape: Shape, work: Work) -> Schedule:
+    kind = SCHEDULES[name]
+    refusal = kind.refusal(shape)
+    if not refusal and shape.memory_limit and not kind.searched:
+        searched = ", ".join(other.name for other in SCHEDULES.values() if other.searched)
+        refusal = "memory_limit", shape.memory_limit, f"only with {searched}"
+    if not refusal and not 0 <= shape.input_frees <= 1:
+        refusal = "input_frees", shape.input_frees, "a share, 0 to 1"
     if refusal:
         raise IllegalScheduleError(*refusal)
-    return SCHEDULES[name].build(shape)
+    return kind.build(shape, work)
 
 
 __all__ = [
@@ -44,5 +63,6 @@ __all__ = [
     "ScheduleKind",
     "Shape",
     "Times",
+    "Work",
     "build",
 ]

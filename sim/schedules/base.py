@@ -13,15 +13,40 @@ Expr = Any
 
 @dataclass(frozen=True)
 class Shape:
-    """Size of a pipeline: ranks, microbatches, chunks a rank, microbatches a chunk takes in turn."""
+    """Size of a pipeline: ranks, microbatches, chunks a rank, microbatches a chunk takes in turn.
+
+    memory_limit: the most microbatches' activations a rank may keep (0: the kind's own), for kinds that search.
+    input_frees: the share of them that I frees; W frees the rest. 0 is PyTorch's law (I frees nothing), the
+    zero-bubble paper's is 1 - M_W / M_B = 1 - 32 h / (34 h + 5 a s) (arXiv 2401.10241, section 2.3).
+    """
 
     ranks: int
     microbatches: int
     chunks: int = 1
     group: int = 0
+    memory_limit: float = 0
+    input_frees: float = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "group", self.group or self.ranks)
+
+
+@dataclass(frozen=True)
+class Work:
+    """Integer durations that a searched order is made for: one of each per stage.
+
+    forward, input, weight: of F, I and W; message[s]: between stages s - 1 and s, in either direction.
+    """
+
+    forward: tuple[int, ...]
+    input: tuple[int, ...]
+    weight: tuple[int, ...]
+    message: tuple[int, ...]
+
+    @classmethod
+    def uniform(cls, stages: int, forward: int = 1, input: int = 1, weight: int = 1, message: int = 0) -> "Work":
+        """Return the same durations on all stages."""
+        return cls(*((duration,) * stages for duration in (forward, input, weight, message)))
 
 
 @dataclass(frozen=True)
@@ -29,7 +54,8 @@ class Times:
     """Seconds (or any one unit) of a pipeline whose chunks are equal but for the first and the last.
 
     forward, backward: of a plain chunk; embedding_*: extra of the first; head_*: extra of the last; send: of one
-    boundary message. Each may be a number, an array or an expression; `maximum` must suit them.
+    boundary message; *weight: the part of a backward that W is where a schedule splits it. Each may be a number,
+    an array or an expression; `maximum` must suit them.
     """
 
     forward: Expr
@@ -44,6 +70,9 @@ class Times:
     microbatches: Expr
     maximum: Callable[..., Expr]
     minimum: Callable[..., Expr]
+    weight: Expr = 0
+    embedding_weight: Expr = 0
+    head_weight: Expr = 0
 
     @property
     def chunk(self) -> Expr:
@@ -60,19 +89,36 @@ class Times:
         """Extra of the last chunk."""
         return self.head_forward + self.head_backward
 
+    @property
+    def through(self) -> Expr:
+        """Forward and backward for the input of a plain chunk: what other ranks wait for."""
+        return self.chunk - self.weight
+
+    @property
+    def embedding_through(self) -> Expr:
+        """The same of the first chunk's extra."""
+        return self.embedding - self.embedding_weight
+
+    @property
+    def head_through(self) -> Expr:
+        """The same of the last chunk's extra."""
+        return self.head - self.head_weight
+
 
 class ScheduleKind(ABC):
     """A kind of schedule. Adding one: a subclass in its own file and a line in `SCHEDULES`."""
 
     name: str
+    searched: bool = False
+    """Whether the order depends on durations and a memory limit."""
 
     @abstractmethod
     def refusal(self, shape: Shape) -> tuple[str, object, str] | None:
         """Return (field, value, allowed) of what makes `shape` illegal, or None."""
 
     @abstractmethod
-    def build(self, shape: Shape) -> Schedule:
-        """Return the order of a legal shape."""
+    def build(self, shape: Shape, work: Work) -> Schedule:
+        """Return the order of a legal shape; only a searched kind looks at the durations."""
 
     @abstractmethod
     def makespan(self, times: Times) -> Expr:

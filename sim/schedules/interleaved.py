@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from sim.schedules.base import Expr, ScheduleKind, Shape, Times
+from sim.schedules.base import Expr, ScheduleKind, Shape, Times, Work
 from sim.schedules.ir import Action, Kind, Schedule
 
 
@@ -29,7 +29,8 @@ class Interleaved(ScheduleKind):
             )
         return None
 
-    def build(self, shape: Shape) -> Schedule:
+    def build(self, shape: Shape, work: Work) -> Schedule:
+        del work
         rank_of = tuple(s % shape.ranks for s in range(shape.ranks * shape.chunks))
         orders = tuple(self._order(rank, shape) for rank in range(shape.ranks))
         return Schedule(self.name, shape.microbatches, rank_of, orders)

@@ -35,7 +35,8 @@ class Schedule:
     """An order of actions per pipeline rank; one object per shape, compared by identity.
 
     `rank_of[s]` is the rank of stage s; data flows from stage s to s + 1 and gradients back. Synchronous
-    schedules keep one weight version and no staleness.
+    schedules keep one weight version and no staleness. input_frees: the share of the kept activations that I frees
+    (the memory law, see `Shape`).
     """
 
     name: str
@@ -44,6 +45,7 @@ class Schedule:
     actions: tuple[tuple[Action, ...], ...]
     weight_versions: int = 1
     staleness: int = 0
+    input_frees: float = 0
 
     @property
     def ranks(self) -> int:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from sim.schedules.base import Expr, ScheduleKind, Shape, Times
+from sim.schedules.base import Expr, ScheduleKind, Shape, Times, Work
 from sim.schedules.ir import Action, Kind, Schedule
 
 
@@ -15,7 +15,8 @@ class OneFOneB(ScheduleKind):
     def refusal(self, shape: Shape) -> tuple[str, object, str] | None:
         return ("virtual_stages", shape.chunks, f"1 with {self.name}") if shape.chunks != 1 else None
 
-    def build(self, shape: Shape) -> Schedule:
+    def build(self, shape: Shape, work: Work) -> Schedule:
+        del work
         ranks = range(shape.ranks)
         return Schedule(self.name, shape.microbatches, tuple(ranks), tuple(self._order(r, shape) for r in ranks))
 

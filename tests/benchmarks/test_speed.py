@@ -12,7 +12,7 @@ from sim.engine.events import run_events
 from sim.engine.path import run_path
 from sim.engine.step import simulate
 from sim.engine.timeline import Durations
-from sim.schedules import Kind, Shape, build
+from sim.schedules import SCHEDULES, Kind, Shape, Work, build
 from sim.specs import Cluster
 from sim.specs.catalog import models
 from sim.tuner.score import score
@@ -61,6 +61,11 @@ def test_131072_operations(benchmark, engine):
     durations = Durations.uniform(order.stages, {Kind.F: 3, Kind.B: 5}, 1)
     engine(order, durations)
     benchmark.pedantic(engine, (order, durations), rounds=3)
+
+
+def test_search_of_98304_operations(benchmark):
+    work = Work.uniform(64, 185, 180, 93, 6)
+    benchmark.pedantic(lambda: SCHEDULES["zb-2p"].build(Shape(64, 512), work), rounds=3)
 
 
 def test_symbolic_path_against_the_engine(gpt3, h100s, interleaved):

@@ -104,6 +104,18 @@ def test_schedule_variants(trainsim):
     assert first_rank("--group-size", 3) != first_rank()
 
 
+def test_schedule_searches_under_a_memory_limit(trainsim):
+    def found(*extra):
+        arguments = ("schedule", "zb-2p", "--ranks", 4, "--microbatches", 16, "--durations", "F=10,I=12,W=8,comm=0.1")
+        return json.loads(trainsim(*arguments, "--json", *extra)[1])
+
+    usual, little, paper = found(), found("--memory-limit", 4), found("--input-frees", 0.5)
+    assert usual["peak_in_flight"] == [8, 8, 8, 8]
+    assert little["peak_in_flight"] == [4, 4, 4, 4]
+    assert paper["bubble_rank_span"] < usual["bubble_rank_span"] < little["bubble_rank_span"]
+    assert "0W0" in usual["actions"][0]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -112,6 +124,8 @@ def test_schedule_variants(trainsim):
         (("schedule", "1f1b", "--ranks", 2, "--microbatches", 2, "--durations", "F=x"), "durations: got 'F=x'"),
         (("schedule", "1f1b", "--ranks", 2, "--microbatches", 2, "--durations", "Q=1"), "durations: got 'Q=1'"),
         (("schedule", "1f1b", "--ranks", 2, "--microbatches", 2, "--variant", "mine"), "variant: got 'mine'"),
+        (("schedule", "1f1b", "--ranks", 2, "--microbatches", 2, "--memory-limit", 3), "--memory-limit: got 3.0"),
+        (("schedule", "zb-1p", "--ranks", 2, "--microbatches", 2, "--memory-limit", 0.5), "--memory-limit: got 0.5"),
         (("schedule", "1f1b", "--ranks", 0, "--microbatches", 2), "--ranks"),
         (("lab", "--folder", "nowhere"), "folder: got 'nowhere'"),
         (("simulate", JOBS / "llama3-70b-64xh100.yaml"), "plan: got None; allowed: required"),

@@ -92,3 +92,15 @@ def test_published_bubble_rates_of_1f1b():
         table = {Kind.F: t["TF_ms"], Kind.B: t["TB_ms"] + t["TW_ms"]}
         run = run_path(build("1f1b", Shape(p, m)), Durations.uniform(p, table, t["Tcomm_ms"]))
         assert run.bubble_rank_span() == pytest.approx(float(row["bubble_1F1B"]), abs=5e-5)
+
+
+def test_published_bubble_rates_of_interleaved_1f1b():
+    """The same tables: a chunk is 1/v of a stage, and p messages do not count."""
+    for row in csv.DictReader(reference("pipelines/zero_bubble_oracle.csv").open()):
+        p, m, v = (int(row[k]) for k in ("p", "m", "vpp_chunks_used_to_reproduce_1F1BI"))
+        t = ticks({k: row[k] for k in ("TF_ms", "TB_ms", "TW_ms", "Tcomm_ms")})
+        table = {Kind.F: t["TF_ms"], Kind.B: t["TB_ms"] + t["TW_ms"]}
+        message = v * t["Tcomm_ms"]  # in the unit in which a chunk takes what a stage took
+        run = run_path(build("interleaved", Shape(p, m, v)), Durations.uniform(p * v, table, message))
+        span = run.spans().max() - p * message
+        assert 1 - run.busy().max() / span == pytest.approx(float(row["bubble_1F1BI"]), abs=5e-5)

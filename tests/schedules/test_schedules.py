@@ -30,8 +30,30 @@ class TestInterleaved(ScheduleContract):
     shapes = tuple(Shape(p, p * g, v) for p in (2, 4) for v in (2, 3) for g in (1, 2, 3))
 
 
+class TestZBH1(ScheduleContract):
+    name = "zb-h1"
+    shapes = PLAIN
+
+
+class TestZBH2(ScheduleContract):
+    name = "zb-h2"
+    shapes = PLAIN
+
+
+class TestZB1P(ScheduleContract):
+    name = "zb-1p"
+    shapes = PLAIN
+    exact_in_flight = False
+
+
+class TestZB2P(ScheduleContract):
+    name = "zb-2p"
+    shapes = PLAIN
+    exact_in_flight = False
+
+
 OURS = {"torch/GPipe": "gpipe", "torch/1F1B": "1f1b", "zb/1F1B": "1f1b"} | dict.fromkeys(
-    ("torch/Interleaved1F1B", "megatron/interleaved"), "interleaved"
+    ("torch/Interleaved1F1B", "megatron/interleaved", "zb/VPP"), "interleaved"
 )
 
 
@@ -61,7 +83,7 @@ def test_orders_are_those_of_torch_megatron_and_zero_bubble():
         assert timeline.makespan == row["check"]["makespan"]
         assert order.peak_in_flight() == row["check"]["peak_F_minus_B"]
         compared += 1
-    assert compared == 142
+    assert compared == 166
 
 
 @pytest.mark.parametrize(
@@ -73,6 +95,13 @@ def test_orders_are_those_of_torch_megatron_and_zero_bubble():
         ("interleaved", Shape(2, 2, 1), "virtual_stages"),
         ("interleaved", Shape(4, 8, 2, 2), "microbatch_group_size"),
         ("interleaved", Shape(4, 6, 2), "microbatches"),
+        ("zb-h1", Shape(2, 2, 2), "virtual_stages"),
+        ("zb-1p", Shape(2, 2, 2), "virtual_stages"),
+        ("zb-2p", Shape(2, 2, memory_limit=0.5), "memory_limit"),
+        ("zb-2p", Shape(2, 2, memory_limit=float("nan")), "memory_limit"),
+        ("zb-h2", Shape(2, 2, memory_limit=3), "memory_limit"),
+        ("zb-h1", Shape(2, 2, input_frees=1.5), "input_frees"),
+        ("zb-1p", Shape(2, 2, input_frees=float("nan")), "input_frees"),
     ],
 )
 def test_refusals(name, shape, field):

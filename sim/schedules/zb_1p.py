@@ -1,0 +1,55 @@
+"""ZB-1p: the searched zero-bubble order at 1F1B's memory (arXiv 2401.10241, sections 3.1 and 5)."""
+
+from collections.abc import Callable
+from typing import Any
+
+from sim.schedules.base import Expr, ScheduleKind, Shape, Times, Work
+from sim.schedules.greedy import search
+from sim.schedules.ir import Schedule
+from sim.schedules.zb_h1 import ZBH1, rank_bound
+
+
+class ZB1P(ScheduleKind):
+    """Rank-span bubble between ZB-H1's and 0; every rank keeps at most p microbatches, or `memory_limit`.
+
+    The closed forms assume the kind's own limit and PyTorch's memory law; the lower bound holds for any.
+    """
+
+    name = "zb-1p"
+    searched = True
+    by_hand = ZBH1()
+    """The kind whose length estimates this one's."""
+    passes = 1
+    """The kind's own limit, over p."""
+
+    def refusal(self, shape: Shape) -> tuple[str, object, str] | None:
+        if shape.chunks != 1:
+            return "virtual_stages", shape.chunks, f"1 with {self.name}"
+        if shape.memory_limit and not shape.memory_limit >= 1:  # a NaN is neither
+            return "memory_limit", shape.memory_limit, "1 or more microbatches (0: the schedule's own)"
+        return None
+
+    def build(self, shape: Shape, work: Work) -> Schedule:
+        return search(self.name, shape, work, shape.memory_limit or self.passes * shape.ranks)
+
+    def makespan(self, times: Times) -> Expr:
+        """An estimate; the search is the judge."""
+        return self.by_hand.makespan(times)
+
+    def lower_bound(self, times: Times) -> Expr:
+        """One rank's work; or the way to the last rank, its F and I, and the way back to the first rank's last W."""
+        t = times
+        way = (t.ranks - 1) * (t.through + 2 * t.send) + t.embedding_through + t.embedding_weight + t.weight
+        return t.maximum(rank_bound(t), way + t.microbatches * (t.through + t.head_through))
+
+    def in_flight(self, rank: Expr, shape: Any, minimum: Callable[..., Expr]) -> Expr:
+        """The limit; a short wait filled with W can leave a rank below it."""
+        del rank
+        return minimum(self.passes * shape.ranks, shape.microbatches)
+
+    def of_first_chunk(self, shape: Any, minimum: Callable[..., Expr]) -> Expr:
+        return self.in_flight(0, shape, minimum)
+
+    def of_last_chunk(self, shape: Any, minimum: Callable[..., Expr], maximum: Callable[..., Expr]) -> Expr:
+        del maximum
+        return self.in_flight(0, shape, minimum)
