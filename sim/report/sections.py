@@ -79,7 +79,8 @@ def run_section(run: Run | None) -> str:
         ("Goodput", percent(run.goodput), f"{digits3(run.mean_power_w_per_gpu)} W a GPU on average"),
     ]
     words = f"{counted(run.tokens)} tokens in {digits3(run.steps)} steps, each like the one on this page."
-    return m.section("The whole run", m.paragraph(words, "words"), m.cards(cards), m.bullets(run.assumptions))
+    assumed = m.folded("What the run assumes", m.bullets(run.assumptions))
+    return m.section("The whole run", m.paragraph(words, "words"), m.cards(cards), assumed)
 
 
 def timeline_section(step: Step) -> str:
