@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from sim.report import figures as plot
     from sim.report.html import save_html
     from sim.report.trace import save_trace
-    from sim.specs import Cluster, InputError, Job, Links, Model, Plan
+    from sim.run import Budget, Run, compute_optimal, whole_run
+    from sim.specs import Cluster, InputError, Job, Links, Model, Plan, Training
     from sim.specs.catalog import models
     from sim.tuner.fixes import fixes
     from sim.tuner.tune import Tuned, tune
@@ -22,14 +23,18 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
+    "Budget": "sim.run",
     "Cluster": "sim.specs",
     "InputError": "sim.specs",
     "Job": "sim.specs",
     "Links": "sim.specs",
     "Model": "sim.specs",
     "Plan": "sim.specs",
+    "Run": "sim.run",
     "Step": "sim.engine.step",
+    "Training": "sim.specs",
     "Tuned": "sim.tuner.tune",
+    "compute_optimal": "sim.run",
     "emit": "sim.plans",
     "fixes": "sim.tuner.fixes",
     "models": "sim.specs.catalog",
@@ -38,19 +43,24 @@ _HOME = {
     "simulate": "sim.engine.step",
     "tune": "sim.tuner.tune",
     "whatif": "sim.widgets.whatif",
+    "whole_run": "sim.run",
 }
 
 _PACKAGES = {"plot": "sim.report.figures", "report": "sim.report"}
 
 __all__ = [
+    "Budget",
     "Cluster",
     "InputError",
     "Job",
     "Links",
     "Model",
     "Plan",
+    "Run",
     "Step",
+    "Training",
     "Tuned",
+    "compute_optimal",
     "emit",
     "fixes",
     "models",
@@ -61,6 +71,7 @@ __all__ = [
     "simulate",
     "tune",
     "whatif",
+    "whole_run",
 ]
 
 

@@ -7,6 +7,7 @@ GIB = 2**30
 THIN_SPACE = "\u2009"
 
 _SECONDS = ((1e-9, "ns"), (1e-6, "µs"), (1e-3, "ms"), (1.0, "s"))
+_COUNT = ((1.0, ""), (1e6, "million"), (1e9, "billion"), (1e12, "trillion"))
 _SI = ((1.0, ""), (1e3, "k"), (1e6, "M"), (1e9, "G"), (1e12, "T"), (1e15, "P"), (1e18, "E"))
 
 
@@ -34,6 +35,11 @@ def seconds(value: float) -> str:
 def si(value: float, unit: str) -> str:
     """Return a value with an SI prefix (1 GB = 1e9 B): `71.2 GB`, `989 TFLOP/s`."""
     return _scaled(value, _SI, unit)
+
+
+def counted(value: float) -> str:
+    """Return a large count as a reader says it: `15.0 trillion`, `2.30 million`, `184 811`."""
+    return _scaled(value, _COUNT, "")
 
 
 def gigabytes(value: float) -> str:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sim.units import digits3, gigabytes, seconds, si
+from sim.units import counted, digits3, gigabytes, seconds, si
 
 
 @pytest.mark.parametrize(
@@ -28,3 +28,10 @@ def test_seconds(value, text):
 def test_si():
     assert si(989.4e12, "FLOP/s") == "989 TFLOP/s"
     assert gigabytes(71.2e9) == "71.2 GB"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(15e12, "15.0 trillion"), (2.3e6, "2.30 million"), (184_811, "184\u2009811"), (0, "0")]
+)
+def test_counts(value, text):
+    assert counted(value) == text

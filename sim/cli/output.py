@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import typer
 from rich.console import Console
 
 from sim.engine.step import Step
+from sim.run import Run
 from sim.specs.fields import InputError
 
 console = Console(width=None if sys.stdout.isatty() else 100)
@@ -47,8 +49,13 @@ def written(option: str, target: Path) -> Iterator[None]:
         raise InputError(option, str(target), f"a place that can be written ({error.strerror})") from None
 
 
-def step_data(step: Step) -> dict[str, Any]:
-    """Return the JSON object of a simulated step (DESIGN: `trainsim simulate`)."""
+def run_data(run: Run) -> dict[str, Any]:
+    """Return the JSON object of a whole run; an interval stands beside its value, its notes with the step's."""
+    return {f.name: getattr(run, f.name) for f in fields(run) if f.name not in ("training", "assumptions")}
+
+
+def step_data(step: Step, run: Run | None = None) -> dict[str, Any]:
+    """Return the JSON object of a simulated step, and of the run it is part of (DESIGN: `trainsim simulate`)."""
     return {
         "step_time_s": step.step_time_s,
         "step_time_interval_s": list(step.step_time_interval_s),
@@ -78,5 +85,5 @@ def step_data(step: Step) -> dict[str, Any]:
         "fits": step.fits,
         "dp": step.placed.dp,
         "microbatches": step.placed.microbatches,
-        "assumptions": list(step.assumptions),
-    }
+        "assumptions": [*step.assumptions, *(run.assumptions if run else ())],
+    } | ({"run": run_data(run)} if run else {})

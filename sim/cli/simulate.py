@@ -8,7 +8,8 @@ import typer
 
 from sim.cli.output import checked_file, console, print_json, step_data, written
 from sim.engine.step import Step, simulate
-from sim.report.text import answer
+from sim.report.text import answer, answer_run
+from sim.run import Run, whole_run
 from sim.specs import InputError, Job
 from sim.units import percent, seconds
 
@@ -35,6 +36,7 @@ def simulate_command(
         if target is not None:
             checked_file(option, target, job)
     step = simulate(loaded.model, loaded.cluster, loaded.plan, engine.value)
+    run = whole_run(step, loaded.training) if loaded.training else None
     if trace is not None:
         from sim.report.trace import save_trace  # noqa: PLC0415 - plotly only when asked for
 
@@ -44,20 +46,22 @@ def simulate_command(
         from sim.report.html import save_html  # noqa: PLC0415 - plotly only when asked for
 
         with written("--html", html):
-            save_html(step, html)
+            save_html(step, html, run=run)
     if as_json:
-        print_json(step_data(step))
+        print_json(step_data(step, run))
     else:
-        _print(step)
+        _print(step, run)
 
 
-def _print(step: Step) -> None:
+def _print(step: Step, run: Run | None) -> None:
     console.print(answer(step), style="bold", highlight=False, markup=False)
     console.print(
         f"MFU {percent(step.mfu)} (Megatron's convention), HFU {percent(step.hfu)}, "
         f"{step.tokens_per_s_per_gpu:.0f} tokens/s a GPU; fits: {step.fits}",
         highlight=False,
     )
+    if run:
+        console.print(answer_run(run), highlight=False, markup=False)
     for name, value in step.breakdown_s.items():
         if value:
             console.print(f"  {name:<10} {seconds(value):>10}  {percent(value / step.step_time_s):>7}")

@@ -10,10 +10,11 @@ from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
-from sim.cli.output import checked_folder, console, print_json, progress_console, written
+from sim.cli.output import checked_folder, console, print_json, progress_console, run_data, written
 from sim.plans.files import plain, save_jobs
 from sim.report.table import COLUMNS, formatted, ranking
-from sim.report.text import answer_tuned
+from sim.report.text import answer_run, answer_tuned
+from sim.run import Run, whole_run
 from sim.specs import InputError, Job
 from sim.tuner.tune import Tuned, tune
 from sim.units import digits3, percent
@@ -46,21 +47,22 @@ def tune_command(
             plan=loaded.plan,
             progress=lambda what, done, of: bar.update(task, description=what, completed=done, total=max(of, done + 1)),
         )
+    run = whole_run(found.best.step, loaded.training) if loaded.training else None
     if out:
         from sim.report.html import save_html  # noqa: PLC0415 - plotly only when asked for
 
         with written("--out", out):
             out.mkdir(parents=True, exist_ok=True)
-            save_jobs([(loaded.model, loaded.cluster, r.plan) for r in found.plans], out)
-            save_html(found, out / "report.html")
+            save_jobs([(loaded.model, loaded.cluster, r.plan) for r in found.plans], out, loaded.training)
+            save_html(found, out / "report.html", run=run)
     if as_json:
-        print_json(tuned_data(found))
+        print_json(tuned_data(found, run))
     else:
-        _print(found, out)
+        _print(found, run, out)
 
 
-def tuned_data(found: Tuned) -> dict[str, Any]:
-    """Return the JSON object of a search (DESIGN: `trainsim tune`)."""
+def tuned_data(found: Tuned, run: Run | None = None) -> dict[str, Any]:
+    """Return the JSON object of a search (DESIGN: `trainsim tune`), and of the whole run with the winner."""
     base = found.baseline
     return {
         "plans": [
@@ -86,15 +88,15 @@ def tuned_data(found: Tuned) -> dict[str, Any]:
         "certified": found.certified,
         "baseline": base and {"plan": plain(base.plan), "step_time_s": base.step_time_s},
         "speedup": found.speedup,
-        "assumptions": list(found.best.step.assumptions),
-    }
+        "assumptions": [*found.best.step.assumptions, *(run.assumptions if run else ())],
+    } | ({"run": run_data(run)} if run else {})
 
 
 SHOWN = [name for name in COLUMNS if name not in ("fits", "price")]
 """Columns that fit a terminal of 80 characters; every ranked plan fits, and the price follows the time."""
 
 
-def _print(found: Tuned, out: Path | None) -> None:
+def _print(found: Tuned, run: Run | None, out: Path | None) -> None:
     title = f"{found.model.name} on {found.cluster.gpus} x {found.cluster.device}, global batch {found.global_batch}"
     table = Table(title=Text(title), box=box.SIMPLE, padding=(0, 1, 0, 0))
     for name in SHOWN:
@@ -110,6 +112,8 @@ def _print(found: Tuned, out: Path | None) -> None:
     price = found.best.step.usd_per_1e9_tokens
     if price is not None:
         console.print(f"  {digits3(price)} USD per 1e9 tokens", highlight=False)
+    if run:
+        console.print(f"  {answer_run(run)}", highlight=False, markup=False)
     rate = found.evaluated / max(found.seconds["score"], 1e-9)
     proof = "certified" if found.certified else f"not certified (gap {percent(found.gap)})"
     console.print(

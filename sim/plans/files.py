@@ -6,13 +6,14 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from sim.specs import Cluster, Model, Plan
+from sim.specs import Cluster, Model, Plan, Training
 from sim.specs.files import write_atomically
 
 
-def job_data(model: Model, cluster: Cluster, plan: Plan) -> dict[str, Any]:
-    """Return a job as plain data; reading it gives the same model, cluster and plan."""
-    return {"model": plain(model), "cluster": plain(cluster), "plan": plain(plan)}
+def job_data(model: Model, cluster: Cluster, plan: Plan, training: Training | None = None) -> dict[str, Any]:
+    """Return a job as plain data; reading it gives the same model, cluster, plan and training."""
+    job = {"model": plain(model), "cluster": plain(cluster), "plan": plain(plan)}
+    return job | ({"training": plain(training)} if training else {})
 
 
 def plain(spec: Any) -> dict[str, Any]:
@@ -22,12 +23,14 @@ def plain(spec: Any) -> dict[str, Any]:
     return {k: plain(v) if hasattr(v, "__dataclass_fields__") else v for k, v in kept.items()}
 
 
-def save_jobs(jobs: Sequence[tuple[Model, Cluster, Plan]], folder: Path) -> list[Path]:
+def save_jobs(
+    jobs: Sequence[tuple[Model, Cluster, Plan]], folder: Path, training: Training | None = None
+) -> list[Path]:
     """Write plan-1.json, plan-2.json, ... into `folder` and return their paths; older ones beyond go."""
     for old in folder.glob("plan-*.json"):
         if old.stem.removeprefix("plan-").isdigit() and int(old.stem.removeprefix("plan-")) > len(jobs):
             old.unlink()
     paths = [folder / f"plan-{n}.json" for n in range(1, len(jobs) + 1)]
     for path, job in zip(paths, jobs, strict=True):
-        write_atomically(path, json.dumps(job_data(*job), indent=1) + "\n")
+        write_atomically(path, json.dumps(job_data(*job, training), indent=1) + "\n")
     return paths

@@ -14,29 +14,31 @@ from sim.plans.files import job_data
 from sim.report import markup as m
 from sim.report import search, sections
 from sim.report.text import answer, answer_tuned
+from sim.run import Run
 from sim.specs.files import write_atomically
 from sim.tuner.tune import Tuned
 
 TOP_PLANS = 5
 
 
-def save_html(result: Tuned | Step, path: str | Path, command: str | None = None) -> Path:
+def save_html(result: Tuned | Step, path: str | Path, command: str | None = None, run: Run | None = None) -> Path:
     """Write the report of a search or of one step to `path` and return the path.
 
     command: the shell command that makes the same report, with `job.json` for the job printed beside it;
-    None is the usual one. The file holds plotly.js once and works without a network.
+    None is the usual one; run: the whole run that the step (of the best plan) is part of. The file holds
+    plotly.js once and works without a network.
 
     Raises:
         OSError: the folder is missing or not writable; nothing is left behind.
     """
     target = Path(path)
-    write_atomically(target, page(result, command))
+    write_atomically(target, page(result, command, run))
     return target
 
 
-def page(result: Tuned | Step, command: str | None = None) -> str:
+def page(result: Tuned | Step, command: str | None = None, run: Run | None = None) -> str:
     """Return the report as text."""
-    title, body = _search(result, command) if isinstance(result, Tuned) else _step(result, command)
+    title, body = _search(result, command, run) if isinstance(result, Tuned) else _step(result, command, run)
     css, script = _resource("page.css"), _resource("page.js")
     scripts = [get_plotlyjs(), script]
     hashes = " ".join(f"'sha256-{b64encode(sha256(s.encode()).digest()).decode()}'" for s in scripts)
@@ -70,12 +72,12 @@ def _header(title: str, sentence: str, step: Step) -> str:
     )
 
 
-def _search(tuned: Tuned, command: str | None) -> tuple[str, str]:
+def _search(tuned: Tuned, command: str | None, run: Run | None) -> tuple[str, str]:
     best = tuned.best.step
     title = f"Best parallel plan for {tuned.model.name} on {tuned.cluster.gpus} GPUs"
     top = {f"plan {n}": r.step for n, r in enumerate(tuned.plans[:TOP_PLANS], 1)}
     top |= {"textbook": tuned.baseline} if tuned.baseline else {}
-    job = job_data(tuned.model, tuned.cluster, best.plan)
+    job = job_data(tuned.model, tuned.cluster, best.plan, run.training if run else None)
     job["tune"] = {
         "global_batch": tuned.global_batch,
         "objective": tuned.objective,
@@ -85,6 +87,7 @@ def _search(tuned: Tuned, command: str | None) -> tuple[str, str]:
     body = [
         _header(title, answer_tuned(tuned), best),
         search.ranking_section(tuned),
+        sections.run_section(run),
         search.against_section(tuned),
         sections.timeline_section(best),
         sections.memory_section(best),
@@ -97,17 +100,18 @@ def _search(tuned: Tuned, command: str | None) -> tuple[str, str]:
     return title, "".join(body)
 
 
-def _step(step: Step, command: str | None) -> tuple[str, str]:
+def _step(step: Step, command: str | None, run: Run | None) -> tuple[str, str]:
     title = f"One training step of {step.model.name} on {step.placed.gpus} GPUs"
     body = [
         _header(title, answer(step), step),
+        sections.run_section(run),
         sections.timeline_section(step),
         sections.memory_section(step),
         sections.breakdown_section({"this plan": step}, "Where the time goes"),
         sections.certainty_section(step),
         _again(
             command or "trainsim simulate job.json --html report.html",
-            job_data(step.model, step.cluster, step.plan),
+            job_data(step.model, step.cluster, step.plan, run.training if run else None),
         ),
     ]
     return title, "".join(body)

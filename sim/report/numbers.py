@@ -44,6 +44,12 @@ def seconds_interval(value: float, interval: tuple[float, float]) -> str:
     return f"{unit.text(value)} ({unit.interval(*interval)})"
 
 
+def days_interval(days: float, interval: tuple[float, float]) -> str:
+    """Return a number of days with its 80 % interval, in hours below one day: `54.2 days (48.1–61.0)`."""
+    unit = Unit(1.0, "days") if days >= 1 else Unit(1 / 24, "hours")
+    return f"{unit.text(days)} ({unit.interval(*interval)})"
+
+
 def bytes_interval(value: float, interval: tuple[float, float]) -> str:
     """Return a size (B) with its 80 % interval in the same unit: `71.2 GB (67.0–75.6)`."""
     unit = byte_unit(value)

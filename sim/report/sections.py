@@ -5,12 +5,13 @@ import numpy as np
 from sim.engine.step import Step, device_memory
 from sim.report import figures
 from sim.report import markup as m
-from sim.report.numbers import byte_unit, signed, time_unit
+from sim.report.numbers import byte_unit, days_interval, signed, time_unit
 from sim.report.text import device_memory_interval, memory_verdict, overflow, time_and_idle
 from sim.report.theme import CATEGORIES as LOOKS
 from sim.report.theme import TERMS
+from sim.run import Run
 from sim.tuner.fixes import fixes
-from sim.units import digits3, percent, seconds
+from sim.units import counted, digits3, percent, seconds, si
 
 MAX_RANKS_LISTED = 64
 
@@ -58,6 +59,28 @@ def _fits_note(step: Step) -> str:
     unit = byte_unit(abs(free))
     side = f"{unit.text(abs(free))} {'free' if free >= 0 else 'over'} on the fullest rank"
     return side if step.fits == "yes" else f"{side}; the capacity lies inside the interval"
+
+
+def run_section(run: Run | None) -> str:
+    """Return what the whole run takes, or nothing where the job states no training."""
+    if run is None:
+        return ""
+
+    def spread(interval: tuple[float, float] | None) -> str:
+        return f"80 % interval {counted(interval[0])} – {counted(interval[1])}" if interval else ""
+
+    duration, _, interval = days_interval(run.days, run.days_interval).partition(" (")
+    least, most = run.energy_kwh_interval
+    cards = [
+        ("Duration", duration, "80 % interval " + interval.removesuffix(")")),
+        ("GPU-hours", counted(run.gpu_hours), spread(run.gpu_hours_interval)),
+        ("USD", "not known" if run.cost_usd is None else counted(run.cost_usd), spread(run.cost_usd_interval)),
+        ("Energy", si(run.energy_kwh * 1e3, "Wh"), f"80 % interval {si(least * 1e3, 'Wh')} – {si(most * 1e3, 'Wh')}"),
+        ("Goodput", percent(run.goodput), f"{digits3(run.mean_power_w_per_gpu)} W a GPU on average"),
+    ]
+    words = f"{counted(run.tokens)} tokens in {digits3(run.steps)} steps, each like the one on this page."
+    assumed = m.folded("What the run assumes", m.bullets(run.assumptions))
+    return m.section("The whole run", m.paragraph(words, "words"), m.cards(cards), assumed)
 
 
 def timeline_section(step: Step) -> str:

@@ -1,10 +1,11 @@
 """The answer in one sentence: the first thing on a page, and the text alternative of its figures."""
 
 from sim.engine.step import Step, memory_sigma
-from sim.report.numbers import byte_unit, bytes_interval, seconds_interval
+from sim.report.numbers import byte_unit, bytes_interval, days_interval, seconds_interval
+from sim.run import Allocation, Optimal, Run
 from sim.specs import Plan
 from sim.tuner.tune import Tuned
-from sim.units import THIN_SPACE, percent
+from sim.units import THIN_SPACE, counted, digits3, percent, si
 
 
 def answer(step: Step) -> str:
@@ -77,3 +78,34 @@ def plan_words(plan: Plan, dp: int) -> str:
         f"tp {plan.tp}, pp {plan.pp}, dp {dp}{stages}, micro-batch {plan.micro_batch}, "
         f"ZeRO-{plan.zero}, recompute {plan.recompute}"
     )
+
+
+def answer_run(run: Run) -> str:
+    """Return what a whole run takes, one sentence.
+
+    For example "15.0 trillion tokens: 54.2 days (48.1–61.0), 2.30 million GPU-hours, 9.10 million USD, 1.90 GWh."
+    """
+    cost = "cost not known (no price)" if run.cost_usd is None else f"{counted(run.cost_usd)} USD"
+    return (
+        f"{counted(run.tokens)} tokens: {days_interval(run.days, run.days_interval)}, "
+        f"{counted(run.gpu_hours)} GPU-hours, {cost}, {si(run.energy_kwh * 1e3, 'Wh')}."
+    )
+
+
+def answer_optimal(found: Optimal, name: str) -> list[str]:
+    """Return the lines that say what a budget buys for the model `name`, and what it is best spent on."""
+    low, high = found.given_tokens_interval
+    spread = f" ({counted(low)}–{counted(high)})" if low < high else ""
+    return [
+        f"{found.budget.flop:.3g} FLOP: {name} trains on {counted(found.given.tokens)} tokens{spread}, "
+        f"{_worth(found.given)}.",
+        f"Compute-optimal: {counted(found.best.parameters)} parameters on {counted(found.best.tokens)} tokens, "
+        f"{_worth(found.best)}.",
+        f"{name} is the best size at {counted(found.balanced.tokens)} tokens ({found.balanced.flop:.3g} FLOP), "
+        f"{_worth(found.balanced)}.",
+        f"Law: {found.law.title}; C = 6 N D.",
+    ]
+
+
+def _worth(held: Allocation) -> str:
+    return f"{digits3(held.tokens_per_parameter)} a parameter, predicted loss {digits3(held.loss)}"

@@ -6,5 +6,6 @@ from sim.specs.fields import InputError
 from sim.specs.job import Job, Tune
 from sim.specs.model import Model
 from sim.specs.plan import PlacedPlan, Plan
+from sim.specs.training import Training
 
-__all__ = ["Cluster", "Device", "InputError", "Job", "Links", "Model", "PlacedPlan", "Plan", "Tune"]
+__all__ = ["Cluster", "Device", "InputError", "Job", "Links", "Model", "PlacedPlan", "Plan", "Training", "Tune"]

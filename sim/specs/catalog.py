@@ -8,6 +8,7 @@ from sim.catalog import folder, names
 from sim.specs.device import Device
 from sim.specs.fields import InputError, read
 from sim.specs.model import Model
+from sim.specs.scaling import ScalingLaw
 
 
 def _entry(kind: str, name: str) -> object:
@@ -29,6 +30,12 @@ def model(name: str) -> Model:
     raw = _entry("models", name)
     assert isinstance(raw, dict)
     return read(Model, {k: v for k, v in raw.items() if k != "source"}, f"models/{name}")
+
+
+@lru_cache
+def scaling_law(name: str) -> ScalingLaw:
+    """Return the catalog scaling law `name`; raises InputError with the known names."""
+    return read(ScalingLaw, _entry("scaling", name), f"scaling/{name}")
 
 
 class Models(Mapping[str, Model]):

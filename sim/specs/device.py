@@ -22,6 +22,7 @@ class Device:
     """One accelerator as its makers describe it (vendor peaks are dense rates, links one direction).
 
     `peak_bf16_flop_per_s` is the 16-bit tensor rate (fp16 where bf16 does not exist).
+    `power_w` is the power cap, `idle_power_w` the draw without work.
     """
 
     name: Text
@@ -34,6 +35,7 @@ class Device:
     memory_bytes_per_s: Sourced
     l2_bytes: Sourced
     power_w: Sourced
+    idle_power_w: Sourced | None = None
     intra_bytes_per_s: Sourced
     inter_bytes_per_s_per_node: Sourced
     gpus_per_node: Annotated[int, whole(1, 72)] = 8

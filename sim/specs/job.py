@@ -1,4 +1,4 @@
-"""The job file: model, cluster, plan and what to search, in one place."""
+"""The job file: model, cluster, plan, what to search and how long to train, in one place."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -12,6 +12,7 @@ from sim.specs.fields import InputError, read, spec, whole
 from sim.specs.files import load_mapping
 from sim.specs.model import Model
 from sim.specs.plan import Plan
+from sim.specs.training import Training
 
 Objective = Literal["step_time", "cost", "tokens_per_usd", "memory_headroom"]
 KNOBS = ("tp", "pp", "virtual_stages", "micro_batch", "zero", "recompute", "sequence_parallel", "schedule")
@@ -45,6 +46,7 @@ class Job:
     cluster: Cluster
     plan: Plan | None = None
     tune: Tune | None = None
+    training: Training | None = None
 
     @classmethod
     def load(cls, path: str | Path) -> "Job":
@@ -55,7 +57,7 @@ class Job:
         """
         file = Path(path)
         raw = load_mapping(file)
-        known = ("model", "cluster", "plan", "tune")
+        known = ("model", "cluster", "plan", "tune", "training")
         for key in raw:
             if key not in known:
                 raise InputError(key, raw[key], f"no such key; known keys: {', '.join(known)}")
@@ -71,6 +73,7 @@ class Job:
             cluster=read(Cluster, _with_profile(raw["cluster"], file.parent), "cluster"),
             plan=read(Plan, plan_raw, "plan") if plan_raw is not None else None,
             tune=tune,
+            training=read(Training, raw["training"], "training") if "training" in raw else None,
         )
 
 

@@ -14,6 +14,9 @@ from sim.report.html import page
 from sim.report.markup import differences, script_json
 from sim.report.numbers import shorten, time_unit
 from sim.report.table import COLUMNS, formatted
+from sim.report.text import answer_run
+from sim.run import whole_run
+from sim.specs import Training
 from sim.tuner.tune import Tuned, tune
 from sim.units import percent
 from tests.report.conftest import HOSTILE
@@ -104,3 +107,19 @@ def test_a_file_is_whole_or_absent(step: Step, tmp_path: Path) -> None:
 def test_numbers_stay_short_at_the_extremes() -> None:
     assert time_unit(3e-9).text(3e-9) == "3.00 ns" and time_unit(0).name == "ns"
     assert percent(0.0912) == "9.1\u00a0%" and percent(0.34) == "34\u00a0%" and shorten("x" * 41) == "x" * 39 + "…"
+
+
+def test_the_whole_run_stands_on_the_page_where_there_is_one(step: Step) -> None:
+    run = whole_run(step, Training(tokens=1e12, pue=1.2))
+    text = page(step, run=run)
+    assert "<h2>The whole run</h2>" in text and "USD" in text and "devices only, times PUE" in text
+    assert "The whole run" not in page(step)
+
+
+def test_a_run_in_one_sentence(step: Step) -> None:
+    run = whole_run(step, Training(tokens=1e12))
+    assert re.fullmatch(
+        r"1\.00 trillion tokens: \S+ days \(\S+–\S+\), [^,]+ GPU-hours, [^,]+ USD, \S+ MWh\.", answer_run(run)
+    )
+    short = whole_run(step, Training(steps=100, usd_per_gpu_hour=0.0))
+    assert " hours (" in answer_run(short) and " 0 USD" in answer_run(short)

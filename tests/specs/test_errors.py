@@ -54,7 +54,21 @@ CASES = [
     ({"more": "tune: {global_batch: 8, knobs: {tp: [0]}}"}, "tune.knobs.tp", "0", "1 to 4096"),
     ({"more": "tune: {global_batch: 8, knobs: {gpus: [1]}}"}, "tune.knobs.gpus", "[1]", "a knob: tp, pp"),
     ({"more": "tune: {global_batch: 8, objective: speed}"}, "tune.objective", "'speed'", "step_time, cost"),
-    ({"more": "plans: 3"}, "plans", "3", "known keys: model, cluster, plan, tune"),
+    ({"more": "plans: 3"}, "plans", "3", "known keys: model, cluster, plan, tune, training"),
+    ({"more": "training: {}"}, "training.tokens", "None", "exactly one of tokens and steps"),
+    ({"more": "training: {tokens: 1e9, steps: 3}"}, "training.tokens", "1000000000.0", "exactly one"),
+    ({"more": "training: {tokens: -1}"}, "training.tokens", "-1", "1 to 1e+18 tokens"),
+    ({"more": "training: {tokens: many}"}, "training.tokens", "'many'", "1 to 1e+18 tokens"),
+    ({"more": "training: {tokens: .inf}"}, "training.tokens", "inf", "1 to 1e+18 tokens"),
+    ({"more": "training: {steps: 1.5}"}, "training.steps", "1.5", "a whole number from 1"),
+    ({"more": "training: {steps: 0}"}, "training.steps", "0", "a whole number from 1"),
+    ({"more": "training: {steps: 1, goodput: 0}"}, "training.goodput", "0", "0.01 to 1"),
+    ({"more": "training: {steps: 1, goodput: 1.1}"}, "training.goodput", "1.1", "0.01 to 1"),
+    ({"more": "training: {steps: 1, pue: 0.9}"}, "training.pue", "0.9", "1 to 3"),
+    ({"more": "training: {steps: 1, utilisation: 2}"}, "training.utilisation", "2", "0 to 1"),
+    ({"more": "training: {steps: 1, usd_per_gpu_hour: -1}"}, "training.usd_per_gpu_hour", "-1", "0 to 10000 USD"),
+    ({"more": "training: {steps: 1, warmup: 3}"}, "training.warmup", "3", "known keys: tokens, steps"),
+    ({"more": "training: 3"}, "training", "3", "mapping"),
     ({"more": "model: gpt2-xl"}, "model", "'given twice'", "each key once"),
 ]
 
@@ -96,6 +110,12 @@ def test_numbers_that_are_not_decimal(tmp_path, value):
     (tmp_path / "job.yaml").write_text(JOB.format(**GOOD | {"plan": f"{{global_batch: {value}}}"}))
     with pytest.raises(InputError, match=r"plan\.global_batch"):
         Job.load(tmp_path / "job.yaml")
+
+
+@pytest.mark.parametrize("text", ["300e9", "3e11", "3.0e+11", "300000000000", "300_000_000_000", ".3e12"])
+def test_numbers_as_people_write_them(tmp_path, text):
+    (tmp_path / "job.yaml").write_text(JOB.format(**GOOD | {"more": f"training: {{tokens: {text}}}"}))
+    assert Job.load(tmp_path / "job.yaml").training.tokens == 300e9
 
 
 def test_a_device_is_no_job_file():

@@ -1,0 +1,111 @@
+"""The whole run and the compute-optimal budget at the shell."""
+
+import json
+
+import pytest
+
+from tests.cli.test_cli import trainsim  # noqa: F401 - a fixture
+
+JOB = """
+model: llama3-8b
+cluster: {device: h100-sxm-80gb, nodes: 1}
+plan: {tp: 4, pp: 2, global_batch: 64, recompute: selective}
+"""
+TUNE = "tune: {global_batch: 64, knobs: {tp: [4], pp: [2], zero: [0]}}\n"
+RUN = {"steps", "tokens", "days", "gpu_hours", "cost_usd", "energy_kwh", "goodput", "mean_power_w_per_gpu"}
+
+
+@pytest.fixture
+def job(tmp_path):
+    def write(more=""):
+        (tmp_path / "job.yaml").write_text(JOB + more)
+        return tmp_path / "job.yaml"
+
+    return write
+
+
+def test_simulate_prints_the_run(trainsim, job):  # noqa: F811
+    code, out, _ = trainsim("simulate", job("training: {tokens: 15e12, pue: 1.1}"), "--json")
+    data = json.loads(out)
+    assert code == 0
+    assert set(data["run"]) == RUN | {f"{k}_interval" for k in ("days", "gpu_hours", "cost_usd", "energy_kwh")}
+    low, high = data["run"]["days_interval"]
+    assert low < data["run"]["days"] < high
+    assert data["run"]["cost_usd"] == pytest.approx(data["run"]["gpu_hours"] * 2.99)
+    assert any("idle draw" in a for a in data["assumptions"])
+    assert "run" not in json.loads(trainsim("simulate", job(), "--json")[1])
+
+
+def test_simulate_says_it_in_one_sentence_and_on_the_page(trainsim, job, tmp_path):  # noqa: F811
+    html = tmp_path / "step.html"
+    code, out, _ = trainsim("simulate", job("training: {tokens: 15e12}"), "--html", html)
+    text = " ".join(out.split())
+    assert code == 0
+    assert "15.0 trillion tokens:" in text
+    assert all(unit in text for unit in ("days (", " GPU-hours", " million USD", " MWh."))
+    page = html.read_text()
+    assert "<h2>The whole run</h2>" in page and "15.0 trillion tokens" in page
+    assert "&quot;training&quot;" in page  # the job printed for making it again
+
+
+def test_tune_shows_the_winners_run_and_hands_training_on(trainsim, job, tmp_path):  # noqa: F811
+    file = job(TUNE + "training: {steps: 1000, goodput: 0.9}")
+    code, out, _ = trainsim("tune", file, "--json", "--top", 2, "--out", tmp_path / "out")
+    data = json.loads(out)
+    assert code == 0
+    assert data["run"]["days"] == pytest.approx(1000 * data["plans"][0]["step_time_s"] / 0.9 / 86_400)
+    again = json.loads(trainsim("simulate", tmp_path / "out" / "plan-1.json", "--json")[1])
+    assert again["run"] == data["run"]
+    assert "<h2>The whole run</h2>" in (tmp_path / "out" / "report.html").read_text()
+    assert "GPU-hours" in trainsim("tune", file, "--top", 1)[1]
+
+
+def test_optimal_in_flop(trainsim, job):  # noqa: F811
+    code, out, _ = trainsim("optimal", job(), "--budget-flop", "5.76e23", "--json")
+    data = json.loads(out)
+    assert code == 0
+    assert data["law"]["name"] == "besiroglu-2024"
+    assert data["optimum"]["parameters"] == pytest.approx(70e9, rel=0.05)
+    assert data["model"]["tokens"] == pytest.approx(5.76e23 / 6 / data["model"]["parameters"])
+    assert set(data) == {"budget_flop", "budget_flop_interval", "law", "model", "optimum", "balanced", "assumptions"}
+
+
+def test_optimal_agrees_with_the_run(trainsim, job):  # noqa: F811
+    file = job("training: {tokens: 1e12, goodput: 0.8}")
+    run = json.loads(trainsim("simulate", file, "--json")[1])["run"]
+    for option, amount in (("--days", run["days"]), ("--gpu-hours", run["gpu_hours"]), ("--usd", run["cost_usd"])):
+        found = json.loads(trainsim("optimal", file, option, amount, "--json")[1])
+        assert found["model"]["tokens"] == pytest.approx(run["tokens"])
+
+
+def test_optimal_in_words(trainsim, job):  # noqa: F811
+    code, out, _ = trainsim("optimal", job(), "--days", 30, "--law", "hoffmann-2022")
+    text = " ".join(out.split())
+    assert code == 0
+    assert "FLOP: llama3-8b trains on" in text and "Compute-optimal:" in text
+    assert "Chinchilla as published" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "budget: got None; allowed: exactly one of --budget-flop"),
+        (("--days", 1, "--usd", 1), "allowed: exactly one of"),
+        (("--days", "nan"), "days: got nan"),
+        (("--days", "soon"), "--days"),
+        (("--budget-flop", "-1"), "budget_flop: got -1.0"),
+        (("--budget-flop", "1e23", "--law", "mine"), "scaling: got 'mine'; allowed: one of besiroglu-2024"),
+    ],
+)
+def test_optimal_refuses(trainsim, job, arguments, message):  # noqa: F811
+    code, out, err = trainsim("optimal", job(), *arguments)
+    assert (code, out) == (2, "")
+    assert message in err
+
+
+def test_time_needs_a_plan_and_flop_do_not(trainsim, tmp_path):  # noqa: F811
+    file = tmp_path / "job.yaml"
+    file.write_text("model: llama3-8b\ncluster: {device: l4}\n")
+    code, _, err = trainsim("optimal", file, "--days", 3)
+    assert code == 2 and "plan: got None; allowed: required" in err
+    assert trainsim("optimal", file, "--budget-flop", "1e22")[0] == 0
