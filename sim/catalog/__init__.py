@@ -1,11 +1,11 @@
-"""Data only: devices, models and fitted profiles as JSON, a source beside every number."""
+"""Data only: devices, models, precisions and fitted profiles as JSON, a source beside every number."""
 
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
 
 def folder(kind: str) -> Traversable:
-    """Return the folder of one kind of entry: `devices`, `models` or `profiles`."""
+    """Return the folder of one kind of entry: `devices`, `models`, `precisions` or `profiles`."""
     return files(__name__) / kind
 
 
