@@ -11,6 +11,7 @@ from sim.costs import kernels
 from sim.costs.carry import Move, carried, nearest, ratios
 from sim.costs.collectives import PARAMETERS
 from sim.specs.catalog import device, devices, is_device_file
+from sim.specs.cluster import MIXED
 from sim.specs.device import Device
 from sim.specs.fields import InputError, read, real, spec, whole
 from sim.specs.files import load_mapping
@@ -162,6 +163,8 @@ def load_profile(name: str) -> Profile:
         raw = load_mapping(Path(name) / "profile.json")
     elif is_device_file(name):
         return derived_profile(device(name))
+    elif MIXED in name:
+        raise InputError("cluster.groups", name, "one device: each of the cluster's `members` has its own profile")
     else:
         raise InputError(
             "cluster.profile", name, f"a folder with profile.json or one of {', '.join(names('profiles'))}"

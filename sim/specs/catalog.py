@@ -27,7 +27,7 @@ def _entry(kind: str, name: str) -> object:
 
 def is_device_file(name: str) -> bool:
     """Return whether `name` means a device file of the user's rather than a catalog entry."""
-    return name not in names("devices") and name.endswith(DEVICE_SUFFIXES)
+    return name.endswith(DEVICE_SUFFIXES) and name not in names("devices")
 
 
 def device(name: str) -> Device:

@@ -101,12 +101,13 @@ def test_the_command_reproduces_the_shipped_profiles(tmp_path: Path) -> None:
         assert not made
 
 
-def test_a_second_run_writes_the_same_bytes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["l4", "gb300"])
+def test_a_second_run_writes_the_same_bytes(tmp_path: Path, name: str) -> None:
     files = public_files()
     for out in ("a", "b"):
-        assert run("--from", *files, "--out", str(tmp_path / out), "--only", "l4").exit_code == 0
+        assert run("--from", *files, "--out", str(tmp_path / out), "--only", name).exit_code == 0
     first, second = (sorted((tmp_path / out).rglob("*")) for out in ("a", "b"))
-    assert [p.name for p in first] == ["l4", "profile.json"]
+    assert [p.name for p in first] == [name, "profile.json"]
     assert first[1].read_bytes() == second[1].read_bytes()
 
 

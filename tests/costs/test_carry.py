@@ -91,3 +91,10 @@ def test_a_file_without_profile_simulates_as_its_like(tmp_path):
     assert mine.step_time_s == pytest.approx(theirs.step_time_s, rel=1e-5)
     assert mine.step_time_interval_s[1] > 1.3 * theirs.step_time_interval_s[1]
     assert any("profile own: an estimate scaled from a100-sxm-80gb" in text for text in mine.assumptions)
+
+
+def test_several_devices_have_no_profile_together():
+    cluster = sim.Cluster.of(groups=[{"device": "h100-sxm-80gb"}, {"device": "a100-sxm-80gb"}])
+    with pytest.raises(sim.InputError, match=r"cluster\.groups: got 'h100-sxm-80gb \+ a100.*each of the cluster's"):
+        load_profile(cluster.profile)
+    assert [load_profile(m.profile).name for m in cluster.members] == ["h100-sxm-80gb", "a100-sxm-80gb"]
