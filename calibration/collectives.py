@@ -88,12 +88,17 @@ class Links:
 
 
 def fit_links(public: Public) -> dict[str, Links]:
-    """Return the parameters by links: nvlink2 (V100), 3 (A100), 4 (H100, H200), 5 (B200) and pcie."""
+    """Return the parameters by links: nvlink2 (V100), 3 (A100), 4 (H100, H200), 5 (B200), pcie, xgmi."""
     three, text = _nvlink3(public)
     four, five = _nvlink4(public, three), _nvlink5(public)
     inside5 = {k: four[k] for k in four if "alpha" in k} | five
     inter = _fit_network(public, device("b200"), inside5)
     pcie = three | dict.fromkeys(("intra_efficiency_reduce", "intra_efficiency_gather"), ASSUMED_PCIE_EFFICIENCY)
+    xgmi = three | {"intra_efficiency_reduce": three["intra_efficiency_gather"]}
+    xgmi_text = (
+        "assumed: on xGMI, which has no switch that reduces, the share of the links' rate that all-gather reaches on "
+        "NVLink 3, and its start-up"
+    )
     four_text = (
         f"all-reduce of 8 H100 with the switch's reduction ({public.all_reduce('H100').source}), start-up "
         "divided over ranks as on A100; all-gather of 8 H200, 361 GB/s busbw "
@@ -111,6 +116,7 @@ def fit_links(public: Public) -> dict[str, Links]:
         "nvlink4": _links(four, inter, four_text),
         "nvlink5": _links(inside5, inter, five_text),
         "pcie": _links(pcie, inter, pcie_text),
+        "xgmi": _links(xgmi, inter, xgmi_text),
     }
 
 

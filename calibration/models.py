@@ -11,7 +11,7 @@ from calibration.collectives import Links, fit_links
 from calibration.fit import Fit, Scores, predict, rms_log_error, scores
 from calibration.kernels import GEMM_DIRECTIONS, Gemms
 from calibration.public import Public, Samples
-from calibration.scale import Ratios, carry, ratios
+from sim.costs.carry import Ratios, carry, ratios
 from sim.costs.kernels import FORMS, KERNELS
 from sim.costs.profile import Errors, KernelModel
 from sim.specs.catalog import device
@@ -26,6 +26,7 @@ PEAK_NAMES = {
     "h100-sxm-80gb": "NVIDIA H100 SXM",
     "h200-sxm-141gb": "NVIDIA H200 SXM",
     "b200": "NVIDIA B200 SXM",
+    "mi300x": "AMD MI300X",
 }
 Key = tuple[str, str]
 
@@ -79,8 +80,17 @@ TARGETS = (
         "error 0.90: its 72 W are far below what its peak rate needs",
     ),
     Target("a10g", "estimate", "pcie"),
+    Target("rtx-4090", "estimate", "pcie"),
+    Target(
+        "t4",
+        "estimate",
+        "pcie",
+        scaling_sigma_log=0.90,
+        scaling_source="as L4's 0.90 (assumed: its 70 W too are far below what its peak rate needs)",
+    ),
+    Target("mi300x", "estimate", "xgmi"),
 )
-"""To add a device: its catalog entry, and a line here."""
+"""To add a device: its catalog entry, and a line here (or among `calibration.relatives.RELATIVES`)."""
 
 
 @dataclass(frozen=True)

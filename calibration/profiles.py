@@ -22,7 +22,8 @@ from calibration.models import (
     vector_models,
 )
 from calibration.public import FORMATS, Public
-from calibration.scale import Ratios
+from calibration.relatives import RELATIVES, relative
+from sim.costs.carry import Ratios
 from sim.costs.kernels import KERNELS
 from sim.costs.profile import Z80, Memory, Profile
 from sim.specs.fields import InputError
@@ -30,6 +31,9 @@ from sim.specs.files import write_atomically
 
 DATE = "2026-11-21"
 """Recorded in the shipped profiles: the day of the fit, as the files do not say when they were retrieved."""
+
+NAMES = tuple(t.name for t in TARGETS + RELATIVES)
+"""Devices whose profiles are written, in that order."""
 
 SITE_SIGMA_LOG = log(1.2) / Z80
 
@@ -40,12 +44,15 @@ def build(public: Public, only: str | None = None, date: str = DATE) -> list[Pro
     Raises:
         InputError: a kind of data that every profile rests on is missing, or `only` is not a target.
     """
-    known = [t.name for t in TARGETS]
-    if only is not None and only not in known:
-        raise InputError("--only", only, "one of " + ", ".join(known))
+    if only is not None and only not in NAMES:
+        raise InputError("--only", only, "one of " + ", ".join(NAMES))
     _require_formats(public)
     base = fit_base(public)
-    return [_profile(t, public, base, date) for t in TARGETS if only in (None, t.name)]
+    kin = {r.name: {r.base, r.links or r.base} for r in RELATIVES}
+    needed = NAMES if only is None else {only} | kin.get(only, set())
+    made = {t.name: _profile(t, public, base, date) for t in TARGETS if t.name in needed}
+    made |= {r.name: relative(r, public, made) for r in RELATIVES if r.name in needed}
+    return [p for p in made.values() if only in (None, p.name)]
 
 
 def _require_formats(public: Public) -> None:

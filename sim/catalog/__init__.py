@@ -1,11 +1,11 @@
-"""Data only: devices, models, scaling laws and fitted profiles as JSON, a source beside every number."""
+"""Data only: devices, models, precisions, scaling laws and fitted profiles as JSON, a source beside every number."""
 
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
 
 def folder(kind: str) -> Traversable:
-    """Return the folder of one kind of entry: `devices`, `models`, `scaling` or `profiles`."""
+    """Return the folder of one kind of entry: `devices`, `models`, `precisions`, `scaling` or `profiles`."""
     return files(__name__) / kind
 
 

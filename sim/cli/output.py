@@ -33,6 +33,12 @@ def checked_file(option: str, target: Path, job: Path) -> None:
         raise InputError(option, str(target), "another file than the job")
 
 
+def checked_new_file(option: str, target: Path) -> None:
+    """Refuse a file that exists or cannot be written."""
+    if target.exists() or not target.name or not target.parent.is_dir():
+        raise InputError(option, str(target), "a file that does not exist yet, in an existing folder")
+
+
 def checked_folder(option: str, target: Path) -> None:
     """Refuse a folder that cannot be made before any work is done."""
     first = next(p for p in (target, *target.absolute().parents) if p.exists())

@@ -8,7 +8,11 @@ from pydantic import Field
 
 from sim.catalog import folder, names
 from sim.costs import kernels
+from sim.costs.carry import Move, carried, nearest, ratios
 from sim.costs.collectives import PARAMETERS
+from sim.specs.catalog import device, devices, is_device_file
+from sim.specs.cluster import MIXED
+from sim.specs.device import Device
 from sim.specs.fields import InputError, read, real, spec, whole
 from sim.specs.files import load_mapping
 
@@ -123,8 +127,31 @@ def _require(path: str, held: dict[str, float], wanted: tuple[str, ...]) -> None
             raise InputError(f"{path}.{name}", value, "a number from 0 to 1e18, rates and efficiencies above 0")
 
 
+CARRY_SIGMA_LOG = 0.344816
+"""Of carrying a profile by datasheet ratios alone: RMS log error of B200's GEMMs predicted from A100 in that way
+(`scaling_sigma_log` of the profiles of V100 and A10G)."""
+
+
+def derived_profile(target: Device) -> Profile:
+    """Return the profile of a device that nobody measured: that of `like`, or of the nearest in the catalog, moved.
+
+    Rates move by the ratio of 16-bit peaks, bandwidths by that of memory bandwidths; collectives are those of the
+    nearest device with the same kind of links. An estimate, its error widened by `CARRY_SIGMA_LOG`.
+    """
+    base = device(target.like) if target.like else nearest(target, devices.values())
+    links = base if base.intra_node == target.intra_node else nearest(target, devices.values())
+    by = ratios(base, target)
+    how = (
+        f"carried over from {base.name} ({'stated' if target.like else 'nearest in the catalog'}): compute rate x "
+        f"{by.compute:.4g}, bandwidth x {by.bandwidth:.4g}, by the numbers of the device file"
+    )
+    why = "RMS log error of GEMMs of b200 predicted from a100-pcie-80gb by datasheet ratios"
+    move = Move(by, CARRY_SIGMA_LOG, how, why)
+    return carried(load_profile(base.name), target.name, move, load_profile(links.name))
+
+
 def load_profile(name: str) -> Profile:
-    """Return the profile of a catalog device, or the one in the folder `name`.
+    """Return the profile of a catalog device, the one in the folder `name`, or that derived for a device file.
 
     Raises:
         InputError: no such profile, or a field of it is wrong.
@@ -134,6 +161,10 @@ def load_profile(name: str) -> Profile:
         raw = load_mapping(Path(str(with_resource)))
     elif (Path(name) / "profile.json").is_file():
         raw = load_mapping(Path(name) / "profile.json")
+    elif is_device_file(name):
+        return derived_profile(device(name))
+    elif MIXED in name:
+        raise InputError("cluster.groups", name, "one device: each of the cluster's `members` has its own profile")
     else:
         raise InputError(
             "cluster.profile", name, f"a folder with profile.json or one of {', '.join(names('profiles'))}"

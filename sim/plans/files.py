@@ -19,8 +19,13 @@ def job_data(model: Model, cluster: Cluster, plan: Plan, training: Training | No
 def plain(spec: Any) -> dict[str, Any]:
     """Return what a spec states as plain data: neither what is unset nor notes on what was assumed."""
     values = {f.name: getattr(spec, f.name) for f in fields(spec) if f.init}
-    kept = {k: v for k, v in values.items() if v is not None}
-    return {k: plain(v) if hasattr(v, "__dataclass_fields__") else v for k, v in kept.items()}
+    return {k: _plain(v) for k, v in values.items() if v is not None and v != ()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(v) for v in value]
+    return plain(value) if hasattr(value, "__dataclass_fields__") else value
 
 
 def save_jobs(

@@ -1,11 +1,25 @@
 """What the user states: model, device, cluster, plan, job; read from files with one clear error."""
 
-from sim.specs.cluster import Cluster, Links
+from sim.specs.cluster import Cluster, Links, NodeGroup
 from sim.specs.device import Device
 from sim.specs.fields import InputError
 from sim.specs.job import Job, Tune
 from sim.specs.model import Model
 from sim.specs.plan import PlacedPlan, Plan
+from sim.specs.precision import Precision
 from sim.specs.training import Training
 
-__all__ = ["Cluster", "Device", "InputError", "Job", "Links", "Model", "PlacedPlan", "Plan", "Training", "Tune"]
+__all__ = [
+    "Cluster",
+    "Device",
+    "InputError",
+    "Job",
+    "Links",
+    "Model",
+    "NodeGroup",
+    "PlacedPlan",
+    "Plan",
+    "Precision",
+    "Training",
+    "Tune",
+]

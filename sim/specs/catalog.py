@@ -1,14 +1,22 @@
-"""Lookup of catalog entries as specs."""
+"""Lookup of catalog entries as specs; a device may also be a file of the user's."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
+from pathlib import Path
+from typing import Any, Generic, TypeVar, get_args, get_type_hints
 
 from sim.catalog import folder, names
-from sim.specs.device import Device
+from sim.specs.device import Device, Sourced
 from sim.specs.fields import InputError, read
+from sim.specs.files import load_mapping
 from sim.specs.model import Model
+from sim.specs.precision import Precision
 from sim.specs.scaling import ScalingLaw
+
+T = TypeVar("T")
+
+DEVICE_SUFFIXES = (".yaml", ".yml", ".json")
 
 
 def _entry(kind: str, name: str) -> object:
@@ -18,10 +26,61 @@ def _entry(kind: str, name: str) -> object:
     return json.loads((folder(kind) / f"{name}.json").read_text("utf-8"))
 
 
-@lru_cache
+def is_device_file(name: str) -> bool:
+    """Return whether `name` means a device file of the user's rather than a catalog entry."""
+    return name.endswith(DEVICE_SUFFIXES) and name not in names("devices")
+
+
 def device(name: str) -> Device:
-    """Return the catalog device `name`; raises InputError with the known names."""
+    """Return the catalog device `name`, or the one in the YAML or JSON file `name`.
+
+    Raises:
+        InputError: with the known names, or with the first field of the file that is wrong.
+    """
+    if is_device_file(name):
+        try:
+            status = Path(name).stat()
+        except OSError:
+            raise InputError("device", name, "a readable device file or " + _known()) from None
+        return _read_device(name, status.st_mtime_ns, status.st_size)
+    try:
+        return _catalog_device(name)
+    except InputError as error:
+        raise InputError("device", name, f"{error.allowed}; or the path of a device file") from None
+
+
+def _known() -> str:
+    return "one of " + ", ".join(names("devices"))
+
+
+@lru_cache
+def _catalog_device(name: str) -> Device:
     return read(Device, _entry("devices", name), f"devices/{name}")
+
+
+@lru_cache(maxsize=64)
+def _read_device(path: str, changed_ns: int, size: int) -> Device:
+    """Return the device in a file; a file that has changed since is read again."""
+    del changed_ns, size  # they only tell one state of the file from another
+    found = read(Device, _with_sources(load_mapping(Path(path))), "device")
+    if found.like is not None and found.like not in names("devices"):
+        raise InputError("device.like", found.like, _known())
+    return found
+
+
+USER = "user"
+"""Source of a plain number in a device file."""
+
+
+def _with_sources(raw: dict[str, Any]) -> dict[str, Any]:
+    """Return the mapping with plain numbers as numbers of the user's where a number and its source belong."""
+    hints = get_type_hints(Device)
+    sourced = {key for key, hint in hints.items() if Sourced in (hint, *get_args(hint))}
+    return {
+        key: {"value": value, "source": USER} if key in sourced and not isinstance(value, dict) else value
+        for key, value in raw.items()
+        if value is not None
+    }
 
 
 @lru_cache
@@ -33,25 +92,36 @@ def model(name: str) -> Model:
 
 
 @lru_cache
+def precision(name: str) -> Precision:
+    """Return the catalog precision `name`; raises InputError with the known names."""
+    return read(Precision, _entry("precisions", name), f"precisions/{name}")
+
+
+@lru_cache
 def scaling_law(name: str) -> ScalingLaw:
     """Return the catalog scaling law `name`; raises InputError with the known names."""
     return read(ScalingLaw, _entry("scaling", name), f"scaling/{name}")
 
 
-class Models(Mapping[str, Model]):
-    """The models of the catalog by name: `sim.models["gpt3-175b"]`."""
+class Entries(Mapping[str, T], Generic[T]):
+    """The entries of one kind by name: `sim.models["gpt3-175b"]`."""
 
-    def __getitem__(self, name: str) -> Model:
-        return model(name)
+    def __init__(self, kind: str, reader: Callable[[str], T]) -> None:
+        self._kind, self._reader = kind, reader
+
+    def __getitem__(self, name: str) -> T:
+        return self._reader(name)
 
     def __contains__(self, name: object) -> bool:
-        return name in names("models")
+        return name in names(self._kind)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(names("models"))
+        return iter(names(self._kind))
 
     def __len__(self) -> int:
-        return len(names("models"))
+        return len(names(self._kind))
 
 
-models = Models()
+devices = Entries("devices", device)
+models = Entries("models", model)
+precisions = Entries("precisions", precision)

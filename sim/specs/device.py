@@ -1,12 +1,15 @@
-"""A device of the catalog: peak rates, memory, links and price, each with its source."""
+"""A device of the catalog or of the user: peak rates, memory, links, power and price, each with its source."""
 
-from typing import Annotated
+from math import gcd
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from sim.specs.fields import real, spec, whole
+from sim.specs.fields import DERIVED, InputError, real, spec, whole
 
 Text = Annotated[str, Field(min_length=1, max_length=400, description="text of 1 to 400 characters")]
+Rate = Literal["bf16", "fp8", "fp4"]
+"""Which tensor units a product runs on: 16-bit (bf16 or fp16), 8-bit or 4-bit floating point."""
 
 
 @spec
@@ -17,27 +20,115 @@ class Sourced:
     source: Text
 
 
+def _says(meaning: str) -> Any:
+    """Return what a field means, for errors and for the file that `trainsim device new` writes."""
+    return Field(description=meaning)
+
+
+def _text(meaning: str) -> Any:
+    return Field(min_length=1, max_length=400, description=f"{meaning}, text of 1 to 400 characters")
+
+
 @spec
 class Device:
     """One accelerator as its makers describe it (vendor peaks are dense rates, links one direction).
 
-    `peak_bf16_flop_per_s` is the 16-bit tensor rate (fp16 where bf16 does not exist).
-    `power_w` is the power cap, `idle_power_w` the draw without work.
+    `peak_bf16_flop_per_s` is the 16-bit tensor rate (fp16 where bf16 does not exist); `peak_fp8_flop_per_s` and
+    `peak_fp4_flop_per_s` are absent where the hardware has no such units. `domain_gpus` devices reach each other
+    at `intra_bytes_per_s`: a node's, unless the fast links join several nodes (NVL72) or only a part of one.
+
+    Raises:
+        InputError: a value is out of range, or `domain_gpus` fits no whole nodes.
     """
 
-    name: Text
-    title: Text
-    vendor: Text
-    sms: Sourced
-    boost_hz: Sourced
-    peak_bf16_flop_per_s: Sourced
-    memory_bytes: Sourced
-    memory_bytes_per_s: Sourced
-    l2_bytes: Sourced
-    power_w: Sourced
-    idle_power_w: Sourced | None = None
-    intra_bytes_per_s: Sourced
-    inter_bytes_per_s_per_node: Sourced
-    gpus_per_node: Annotated[int, whole(1, 72)] = 8
-    usd_per_gpu_hour: Sourced | None = None
-    price_date: str | None = None
+    name: Annotated[str, _text("the name that reports show")]
+    title: Annotated[str, _text("the product's full name")]
+    vendor: Annotated[str, _text("the maker")]
+    sms: Annotated[Sourced, _says("streaming multiprocessors or compute units (device query)")]
+    boost_hz: Annotated[Sourced, _says("highest clock of the compute units in Hz (nvidia-smi -q -d CLOCK)")]
+    peak_bf16_flop_per_s: Annotated[
+        Sourced, _says("dense 16-bit tensor FLOP/s (datasheet; halve a figure 'with sparsity')")
+    ]
+    peak_fp8_flop_per_s: Annotated[
+        Sourced | None, _says("dense 8-bit floating-point tensor FLOP/s (datasheet); left out where there is none")
+    ] = None
+    peak_fp4_flop_per_s: Annotated[
+        Sourced | None, _says("dense 4-bit floating-point tensor FLOP/s (datasheet); left out where there is none")
+    ] = None
+    fp8_speedup: Annotated[
+        Sourced | None,
+        _says("measured rate of large fp8 products over bf16 ones; left out, the ratio of the peaks is used"),
+    ] = None
+    memory_bytes: Annotated[Sourced, _says("device memory in bytes (total of nvidia-smi; 1 MiB = 1,048,576 bytes)")]
+    memory_bytes_per_s: Annotated[Sourced, _says("memory bandwidth in bytes/s (datasheet)")]
+    l2_bytes: Annotated[Sourced, _says("last-level cache in bytes (device query)")]
+    power_w: Annotated[Sourced, _says("power limit in W (nvidia-smi -q -d POWER)")]
+    idle_power_w: Annotated[Sourced, _says("power draw in W with nothing running (nvidia-smi)")]
+    intra_node: Annotated[
+        Literal["nvlink", "xgmi", "pcie"], _says("links between the devices of a node: nvlink, xgmi or pcie")
+    ]
+    intra_bytes_per_s: Annotated[
+        Sourced,
+        _says("bytes/s of one device's links inside a node, one direction (half of a 'both directions' figure)"),
+    ]
+    inter_bytes_per_s_per_node: Annotated[
+        Sourced, _says("bytes/s of all network cards of a node together, one direction (400 Gb/s = 50e9 bytes/s)")
+    ]
+    gpus_per_node: Annotated[int, whole(1, 72, "devices in one node")] = 8
+    domain_gpus: Annotated[
+        int,
+        whole(
+            1, 1_152, "devices joined by the fast links, a multiple or divisor of gpus_per_node (left out: the node)"
+        ),
+    ] = DERIVED
+    usd_per_gpu_hour: Annotated[Sourced | None, _says("price of one device in USD an hour")] = None
+    price_date: Annotated[str | None, _text("when that price held")] = None
+    like: Annotated[
+        str | None, _says("the catalog device whose profile is carried over to this one (left out: the nearest)")
+    ] = None
+
+    def __post_init__(self) -> None:
+        if getattr(self, "domain_gpus") is None:  # noqa: B009 - declared int, None when left out
+            object.__setattr__(self, "domain_gpus", self.gpus_per_node)
+        check_domain(self.domain_gpus, self.gpus_per_node)
+
+    def speedup(self, rate: Rate) -> float:
+        """Return how many times faster than 16 bit large matrix products run on the tensor units `rate`.
+
+        Measured (fp8) where it is known, else the ratio of dense peaks.
+
+        Raises:
+            InputError: the device has no such units.
+        """
+        if rate == "bf16":
+            return 1.0
+        if rate == "fp8" and self.fp8_speedup is not None:
+            return self.fp8_speedup.value
+        peak = self.peak_fp8_flop_per_s if rate == "fp8" else self.peak_fp4_flop_per_s
+        if peak is None:
+            raise InputError("precision", rate, f"a precision that {self.title} has units for: {', '.join(self.rates)}")
+        return peak.value / self.peak_bf16_flop_per_s.value
+
+    @property
+    def rates(self) -> tuple[Rate, ...]:
+        """The tensor units the device has."""
+        held: dict[Rate, Sourced | None] = {
+            "bf16": self.peak_bf16_flop_per_s,
+            "fp8": self.peak_fp8_flop_per_s,
+            "fp4": self.peak_fp4_flop_per_s,
+        }
+        return tuple(rate for rate, peak in held.items() if peak is not None)
+
+    def domain_of(self, gpus_per_node: int) -> int:
+        """Return `domain_gpus` for nodes of another size: as many whole nodes, or equal parts of one, as fit."""
+        if self.domain_gpus == self.gpus_per_node:
+            return gpus_per_node
+        if self.domain_gpus > gpus_per_node:
+            return self.domain_gpus // gpus_per_node * gpus_per_node
+        return gcd(self.domain_gpus, gpus_per_node)
+
+
+def check_domain(domain_gpus: int, gpus_per_node: int) -> None:
+    """Raise InputError unless the domain is whole nodes or an equal part of one."""
+    if domain_gpus % gpus_per_node and gpus_per_node % domain_gpus:
+        raise InputError("domain_gpus", domain_gpus, f"a multiple or divisor of gpus_per_node = {gpus_per_node}")

@@ -46,9 +46,10 @@ class InputError(ValueError):
         return InputError(f"{parent}.{self.path}" if self.path else parent, self.value, self.allowed)
 
 
-def whole(low: int, high: int) -> Any:
-    """Return the constraint of a whole number: `Annotated[int, whole(1, 8)]`."""
-    return Field(ge=low, le=high, description=f"a whole number from {low} to {high}")
+def whole(low: int, high: int, meaning: str = "") -> Any:
+    """Return the constraint of a whole number: `Annotated[int, whole(1, 8)]`; `meaning` says of what."""
+    text = f"a whole number from {low} to {high}"
+    return Field(ge=low, le=high, description=f"{meaning}, {text}" if meaning else text)
 
 
 def real(low: float, high: float, unit: str = "") -> Any:
@@ -116,6 +117,11 @@ def init_names(cls: type) -> list[str]:
     return [f.name for f in fields(cls) if f.init]
 
 
+def meaning(cls: type, name: str) -> str:
+    """Return what the field `name` of `cls` may be, as its errors say it."""
+    return _describe(get_type_hints(cls, include_extras=True)[name])
+
+
 def _describe(hint: Any) -> str:
     if get_origin(hint) is Annotated:
         texts = [m.description for m in get_args(hint)[1:] if getattr(m, "description", None)]
@@ -147,6 +153,8 @@ def _declared(root: type, where: list[str]) -> tuple[type, Any, int]:
             owner, hint = bare, get_type_hints(bare, include_extras=True).get(part, object)
         elif get_origin(bare) in (dict, list):
             hint = get_args(bare)[-1]
+        elif get_origin(bare) is tuple:
+            hint = get_args(bare)[0]  # tuples are of one type throughout: tuple[T, ...]
         else:
             return owner, hint, n
     return owner, hint, len(where)

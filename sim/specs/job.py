@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from sim.catalog import names
+from sim.specs.catalog import is_device_file
 from sim.specs.catalog import model as catalog_model
 from sim.specs.cluster import Cluster
 from sim.specs.fields import InputError, read, spec, whole
@@ -50,7 +51,7 @@ class Job:
 
     @classmethod
     def load(cls, path: str | Path) -> "Job":
-        """Return the job in a YAML or JSON file; model and profile paths are relative to it.
+        """Return the job in a YAML or JSON file; paths of model, device and profile are relative to it.
 
         Raises:
             InputError: with the path of the first field that is wrong.
@@ -70,7 +71,7 @@ class Job:
             plan_raw = {**plan_raw, "global_batch": tune.global_batch}
         return cls(
             model=_model(raw["model"], file.parent),
-            cluster=read(Cluster, _with_profile(raw["cluster"], file.parent), "cluster"),
+            cluster=read(Cluster, _with_files(raw["cluster"], file.parent), "cluster"),
             plan=read(Plan, plan_raw, "plan") if plan_raw is not None else None,
             tune=tune,
             training=read(Training, raw["training"], "training") if "training" in raw else None,
@@ -96,9 +97,16 @@ def _model(raw: Any, folder: Path) -> Model:
         raise InputError("model", raw, f"{MODEL_HELP}; {error.allowed}") from None
 
 
-def _with_profile(raw: Any, folder: Path) -> Any:
-    """Return the cluster with a relative profile folder resolved against the job file."""
-    name = raw.get("profile") if isinstance(raw, dict) else None
-    if isinstance(name, str) and name not in names("profiles") and (folder / name).is_dir():
-        return {**raw, "profile": str((folder / name).resolve())}
-    return raw
+def _with_files(raw: Any, folder: Path) -> Any:
+    """Return a cluster or group with relative paths of device files and profile folders resolved against the job."""
+    if not isinstance(raw, dict):
+        return raw
+    made = dict(raw)
+    name, profile, groups = (raw.get(key) for key in ("device", "profile", "groups"))
+    if isinstance(name, str) and is_device_file(name):
+        made["device"] = str((folder / name).resolve())
+    if isinstance(profile, str) and profile not in names("profiles") and (folder / profile).exists():
+        made["profile"] = str((folder / profile).resolve())
+    if isinstance(groups, list):
+        made["groups"] = [_with_files(group, folder) for group in groups]
+    return made

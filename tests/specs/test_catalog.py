@@ -1,12 +1,16 @@
 """Catalog entries load, and every number has a source."""
 
+import csv
 import json
 
 import pytest
 
 from sim.catalog import folder, names
 from sim.specs import InputError
-from sim.specs.catalog import device, model, scaling_law
+from sim.specs.catalog import device, devices, model, precision, precisions, scaling_law
+from tests.oracle import reference
+
+PLAIN = {"name", "title", "vendor", "intra_node", "gpus_per_node", "domain_gpus", "price_date"}
 
 
 @pytest.mark.parametrize("name", names("devices"))
@@ -14,9 +18,48 @@ def test_device(name):
     found = device(name)
     assert found.name == name
     raw = json.loads((folder("devices") / f"{name}.json").read_text())
-    numbers = {k: v for k, v in raw.items() if isinstance(v, dict)}
-    assert len(numbers) >= 9
+    numbers = {k: v for k, v in raw.items() if k not in PLAIN}
+    assert len(numbers) >= 10
     assert all(len(v["source"]) > 10 for v in numbers.values())
+
+
+@pytest.mark.parametrize("name", names("devices"))
+def test_numbers_of_a_device_agree_with_each_other(name):
+    found = device(name)
+    peaks = [
+        p.value
+        for p in (found.peak_bf16_flop_per_s, found.peak_fp8_flop_per_s, found.peak_fp4_flop_per_s)
+        if p is not None
+    ]
+    assert peaks == sorted(peaks)
+    assert 0 < found.idle_power_w.value < found.power_w.value / 4
+    # A tensor core does at most 16,384 dense 16-bit FLOP a clock and SM (Blackwell); a smaller clock is no boost.
+    assert 256 <= found.peak_bf16_flop_per_s.value / (found.sms.value * found.boost_hz.value) <= 16_384
+    assert found.inter_bytes_per_s_per_node.value / found.gpus_per_node <= found.intra_bytes_per_s.value
+    assert (found.intra_node == "pcie") == (found.intra_bytes_per_s.value < 100e9)
+
+
+def test_nvl72_joins_eighteen_trays():
+    for name in ("gb200", "gb300"):
+        assert (devices[name].gpus_per_node, devices[name].domain_gpus) == (4, 72)
+    assert {d.domain_gpus for n, d in devices.items() if not n.startswith("gb")} == {8}
+
+
+def test_speedup_is_measured_where_it_can_be():
+    h100 = device("h100-sxm-80gb")
+    assert h100.speedup("bf16") == 1
+    assert h100.speedup("fp8") == pytest.approx(1402.6 / 794.5, rel=1e-3)
+    assert device("h100-pcie-80gb").speedup("fp8") == pytest.approx(2, rel=1e-3)
+    assert device("b200").speedup("fp4") == 4
+    with pytest.raises(InputError, match=r"precision: got 'fp4'; allowed: .* H100 .*: bf16, fp8"):
+        h100.speedup("fp4")
+
+
+def test_every_device_of_the_measured_runs_is_known():
+    paths = sorted(reference("runs").glob("*.csv"))
+    assert len(paths) >= 13
+    used = {row["device"] for path in paths for row in csv.DictReader(path.open(encoding="utf-8"))}
+    assert used <= set(devices)
 
 
 @pytest.mark.parametrize("name", names("models"))
@@ -35,3 +78,28 @@ def test_scaling_law(name):
 def test_unknown_scaling_law_names_the_known():
     with pytest.raises(InputError, match="one of besiroglu-2024, hoffmann-2022"):
         scaling_law("kaplan")
+
+
+@pytest.mark.parametrize("name", names("precisions"))
+def test_precision(name):
+    found = precision(name)
+    assert found.name == name
+    assert all(len(v.source) > 10 for v in vars(found).values() if hasattr(v, "source"))
+    low = found.gemm.forward != "bf16"
+    # What is cast is read from 16 bit and written once at least; only then is there a second copy of the weights.
+    assert found.cast_bytes_per_element.value >= (2 + found.operand_bytes if low else 0)
+    assert (found.weight_copy_bytes.value > 0) == (found.cast_bytes_per_element.value > 0) == low
+
+
+def test_block_scales_are_those_of_the_formats():
+    """One byte a block of 32 (OCP MX v1.0) and a block of 16 (NVFP4)."""
+    assert {n: p.operand_bytes for n, p in precisions.items()} == {
+        "bf16": 2, "fp16": 2, "fp8": 1, "mxfp8": 1 + 1 / 32, "nvfp4": 1 / 2 + 1 / 16,
+    }  # fmt: skip
+
+
+def test_unknown_names_are_answered_with_the_known_ones():
+    with pytest.raises(InputError, match=r"precision: got 'int8'; allowed: one of bf16, fp16, fp8, mxfp8, nvfp4"):
+        precision("int8")
+    with pytest.raises(InputError, match=r"device: got 'tpu'; allowed: one of a100.*path of a device file"):
+        device("tpu")

@@ -1,0 +1,124 @@
+"""Devices that are carried over from a finished profile of the same architecture.
+
+The base's own step (from A100) crosses architectures; this one does not, and its error is measured separately:
+where two devices of one architecture have measured matmul peaks, the ratio of those against the ratio of datasheet
+peaks says how wrong a datasheet ratio is.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import hypot, log
+
+import numpy as np
+
+from calibration.public import Public
+from sim.costs.carry import Move, carried, ratios
+from sim.costs.profile import Z80, Profile
+from sim.specs.catalog import device
+from sim.specs.device import Device
+from sim.specs.fields import InputError
+
+PEAK_PAIRS = (
+    ("a100-pcie-80gb", "a100-sxm-80gb"),
+    ("b200", "b300"),
+    ("b200", "gb200"),
+)
+"""Two devices of one architecture, both with a measured matmul peak."""
+
+
+@dataclass(frozen=True)
+class Relative:
+    """A device and the finished profile it comes from.
+
+    `peak` names a catalog device whose measured matmul peak speaks for this one; `links` one whose collectives do
+    (default: the base's); `same_chip` means that clocks, SMs and memory are the base's, so nothing is to be scaled;
+    `power_limited` that it is the base's chip under a lower power limit.
+    """
+
+    name: str
+    base: str
+    peak: str | None = None
+    links: str | None = None
+    same_chip: bool = False
+    power_limited: bool = False
+
+
+RELATIVES = (
+    Relative("gb200", "b200", peak="gb200"),
+    Relative("gb300", "b200", peak="gb200"),
+    Relative("b300", "b200", peak="b300"),
+    Relative("h100-pcie-80gb", "h100-sxm-80gb", links="a100-pcie-80gb"),
+    Relative("h100-nvl", "h100-sxm-80gb", links="a100-pcie-80gb"),
+    Relative("h100-sxm-96gb-500w", "h100-sxm-80gb", power_limited=True),
+    Relative("h200-nvl", "h200-sxm-141gb", links="a100-pcie-80gb"),
+    Relative("v100-sxm-16gb", "v100-sxm-32gb", same_chip=True),
+)
+"""To add a device whose architecture the catalog has: its catalog entry, and a line here."""
+
+PEAK_NAMES = {
+    "a100-pcie-80gb": "NVIDIA A100 PCIe",
+    "a100-sxm-80gb": "NVIDIA A100 SXM",
+    "b200": "NVIDIA B200 SXM",
+    "b300": "NVIDIA B300 SXM",
+    "gb200": "NVIDIA GB200 SXM",
+}
+
+
+def relative(target: Relative, public: Public, profiles: Mapping[str, Profile]) -> Profile:
+    """Return the profile of `target` from the finished ones of its base and its links."""
+    made = carried(profiles[target.base], target.name, _move(target, public), profiles[target.links or target.base])
+    return replace(made, method=f"public data: {made.method}")
+
+
+def _move(target: Relative, public: Public) -> Move:
+    base, wanted = device(target.base), device(target.name)
+    by = ratios(base, wanted)
+    if target.same_chip:
+        return Move(by, 0.0, f"same chip, clocks and bandwidth as {base.name}", "no error, the same chip")
+    sigma, text = peak_sigma(public)
+    how = f"carried over from {base.name} within its architecture"
+    if target.power_limited:
+        return _under_limit(Move(by, sigma, how, text), base, wanted)
+    if target.peak is None:
+        return Move(by, sigma, f"{how}, by datasheet peaks", text)
+    anchored = ratios(base, wanted, *(_peak(public, name) for name in (target.base, target.peak)))
+    whose = f"measured matmul peaks of {base.name} and {target.peak}"
+    if target.peak != target.name:
+        whose += f" (assumed to hold for {target.name}, whose 16-bit datasheet peak is the same)"
+    return Move(anchored, sigma, f"{how}, by {whose}", text)
+
+
+def _peak(public: Public, name: str) -> float:
+    if PEAK_NAMES[name] not in public.peaks:
+        raise InputError("--from", sorted(public.peaks), f"files with the measured matmul peak of {PEAK_NAMES[name]}")
+    return public.peaks[PEAK_NAMES[name]]
+
+
+def peak_sigma(public: Public) -> tuple[float, str]:
+    """Return the RMS log error of datasheet ratios of matmul peaks within one architecture, and its source."""
+    errors = []
+    for base, other in PEAK_PAIRS:
+        known = ratios(device(base), device(other), _peak(public, base), _peak(public, other))
+        errors.append(log(known.compute / ratios(device(base), device(other)).compute))
+    pairs = ", ".join(f"{a} to {b}" for a, b in PEAK_PAIRS)
+    text = f"RMS log error of datasheet ratios against ratios of measured matmul peaks ({pairs})"
+    return float(np.sqrt(np.mean(np.square(errors)))), text
+
+
+def _under_limit(move: Move, base: Device, wanted: Device) -> Move:
+    """Return the move with the clock that a lower power limit leaves.
+
+    Assumed: dynamic power grows with clock x voltage^2 and voltage with clock, so clock ~ power^(1/3); where the
+    voltage has reached its floor the clock falls with the power itself, which is taken as the edge of an 80 %
+    interval. Both devices are taken to draw their limit in large products.
+    """
+    left = (wanted.power_w.value - wanted.idle_power_w.value) / (base.power_w.value - base.idle_power_w.value)
+    clock = left ** (1 / 3)
+    edge = log(clock / left) / Z80
+    limit = f"{wanted.power_w.value:g} W instead of {base.power_w.value:g} W"
+    return Move(
+        replace(move.by, compute=move.by.compute * clock),
+        hypot(move.sigma_log, edge),
+        f"{move.how}, clock x {clock:.4g} for {limit} (assumed: clock ~ dynamic power ^ 1/3)",
+        f"{move.sigma_source}, and the clock under {limit}: clock ~ dynamic power as the edge of an 80 % interval",
+    )

@@ -1,0 +1,106 @@
+"""Carrying a fitted model over to a device without samples: wave scaling.
+
+Each term of a form moves by the ratio of the resource it uses (compute rate, memory bandwidth, number of
+SMs), which weights the ratios by arithmetic intensity as Habitat's wave scaling does (Yu et al., USENIX ATC 2021,
+section 3.3). A measured matmul peak on both devices anchors the compute ratio better than the ratio of datasheet
+peaks.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from math import hypot, log
+from typing import TYPE_CHECKING
+
+from sim.specs.device import Device
+
+if TYPE_CHECKING:
+    from sim.costs.profile import KernelModel, Profile
+
+
+@dataclass(frozen=True)
+class Ratios:
+    """Target over base: compute rate, memory bandwidth, SMs; `anchored` if the first is of measured peaks."""
+
+    compute: float
+    bandwidth: float
+    sms: float
+    anchored: bool
+
+
+def ratios(base: Device, target: Device, base_peak: float | None = None, target_peak: float | None = None) -> Ratios:
+    """Return the ratios between two catalog devices; peaks are measured FLOP/s, None where there is none."""
+    anchored = base_peak is not None and target_peak is not None
+    if base_peak is not None and target_peak is not None:
+        compute = target_peak / base_peak
+    else:
+        compute = target.peak_bf16_flop_per_s.value / base.peak_bf16_flop_per_s.value
+    bandwidth = target.memory_bytes_per_s.value / base.memory_bytes_per_s.value
+    return Ratios(compute, bandwidth, target.sms.value / base.sms.value, anchored)
+
+
+_ROLE = {"rate": "compute", "bandwidth": "bandwidth", "m0": "sms", "n0": "sms", "r0": "sms"}
+"""k0, s0 and c0 belong to the work inside one tile and t0 to the launch: they do not grow with the chip."""
+
+
+def carry(parameters: Mapping[str, float], by: Ratios) -> dict[str, float]:
+    """Return the parameters of a form on the target device."""
+    return {name: value * float(getattr(by, _ROLE.get(name, ""), 1.0)) for name, value in parameters.items()}
+
+
+def nearest(target: Device, devices: Iterable[Device]) -> Device:
+    """Return the device nearest in the logs of 16-bit peak and memory bandwidth, links of the same kind first."""
+
+    def distance(base: Device) -> tuple[bool, float]:
+        by = ratios(base, target)
+        return base.intra_node != target.intra_node, hypot(log(by.compute), log(by.bandwidth))
+
+    return min(devices, key=distance)
+
+
+@dataclass(frozen=True)
+class Move:
+    """A move from a base to another device: what it changes, its standard deviation of log time, and why, as text."""
+
+    by: Ratios
+    sigma_log: float
+    how: str
+    sigma_source: str
+
+
+def carried(profile: "Profile", name: str, move: Move, links: "Profile") -> "Profile":
+    """Return `profile` carried over to the device `name`, as an estimate; collectives are those of `links`.
+
+    The errors of both moves add as variances: of the base itself, and of this one.
+    """
+    return replace(
+        profile,
+        name=name,
+        base=profile.name,
+        estimate=True,
+        method=f"{move.how} (base: {profile.method})",
+        models=[_moved(model, profile.name, move) for model in profile.models],
+        collectives=links.collectives,
+        collectives_source=f"as on {links.name}: {links.collectives_source}",
+        scaling_sigma_log=_digits(hypot(profile.scaling_sigma_log, move.sigma_log)),
+        uncertainty_source=f"as on {profile.name} ({profile.uncertainty_source}); this move: {move.sigma_source}",
+    )
+
+
+def _moved(model: "KernelModel", base: str, move: Move) -> "KernelModel":
+    by = move.by
+    moved = {name: _digits(value) for name, value in carry(model.parameters, by).items()}
+    return replace(
+        model,
+        parameters=moved,
+        standard_errors={},
+        domain={},
+        log_residual_quantiles={},
+        n_train=0,
+        status="scaled",
+        source=f"{base}'s, compute rate x {by.compute:.4g}, bandwidth x {by.bandwidth:.4g}; errors: {base}'s own; "
+        f"there: {model.source}",
+    )
+
+
+def _digits(value: float) -> float:
+    return float(f"{value:.6g}")

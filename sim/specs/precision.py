@@ -1,0 +1,43 @@
+"""Precision recipes: on which tensor units a product runs, and what storing and casting its operands costs."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from sim.specs.device import Rate, Sourced, Text
+from sim.specs.fields import spec
+
+
+@spec
+class Directions:
+    """The tensor units of a linear layer's three products: forward, input gradient, weight gradient."""
+
+    forward: Rate
+    dgrad: Rate
+    wgrad: Rate
+    source: Text
+
+
+@spec
+class Precision:
+    """What one recipe changes about the products of linear layers; all else stays 16 bit.
+
+    Per element of an operand of such a product: `element_bytes` and `scale_bytes_per_element` as the tensor units
+    read it, and `cast_bytes_per_element`, memory traffic of making it from 16 bit once, in every layout that its
+    uses need. `weight_copy_bytes` per parameter are held beside the 16-bit weights (0: none). A 16-bit recipe casts
+    nothing and keeps no copy.
+    """
+
+    name: Text
+    title: Text
+    gemm: Directions
+    element_bytes: Sourced
+    scale_bytes_per_element: Sourced
+    cast_bytes_per_element: Sourced
+    weight_copy_bytes: Sourced
+    note: Annotated[str, Field(max_length=1_000, description="text of at most 1000 characters")] = ""
+
+    @property
+    def operand_bytes(self) -> float:
+        """Bytes of one operand element with its share of block scales."""
+        return self.element_bytes.value + self.scale_bytes_per_element.value

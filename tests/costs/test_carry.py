@@ -1,0 +1,100 @@
+"""Profiles of devices that nobody measured."""
+
+import json
+from dataclasses import asdict, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import sim
+from sim.catalog import names
+from sim.costs.carry import carry, nearest, ratios
+from sim.costs.profile import CARRY_SIGMA_LOG, derived_profile, load_profile
+from sim.specs.catalog import device, devices
+from sim.specs.device import Device, Sourced
+
+
+def own(base: str, **change: object) -> Device:
+    """Return a device of the user's that differs from a catalog device by `change`."""
+    values = {k: Sourced(value=v, source="user") if isinstance(v, float) else v for k, v in change.items()}
+    return replace(device(base), name="own", **values)
+
+
+@pytest.mark.parametrize("name", names("devices"))
+def test_every_device_has_a_profile(name):
+    profile = load_profile(name)
+    assert profile.name == name
+    assert sorted(names("profiles")) == sorted(names("devices"))
+
+
+def test_parameters_move_by_their_own_resource():
+    by = ratios(device("a100-pcie-80gb"), device("h100-sxm-80gb"), 200e12, 600e12)
+    assert by.anchored
+    moved = carry({"rate": 1e14, "bandwidth": 1e12, "m0": 108.0, "k0": 50.0, "t0": 1e-6}, by)
+    assert moved == pytest.approx({"rate": 3e14, "bandwidth": 1e12 * 3350 / 1935, "m0": 132.0, "k0": 50.0, "t0": 1e-6})
+
+
+def test_without_measured_peaks_the_datasheets_decide():
+    by = ratios(device("a100-pcie-80gb"), device("v100-sxm-32gb"), 200e12, None)
+    assert not by.anchored
+    assert by.compute == pytest.approx(125 / 312)
+
+
+@pytest.mark.parametrize("name", names("devices"))
+def test_a_device_is_nearest_to_one_with_its_own_figures(name):
+    found = nearest(device(name), devices.values())
+    by = ratios(found, device(name))
+    assert (by.compute, by.bandwidth) == (1, 1)
+    assert found.intra_node == device(name).intra_node
+
+
+def test_a_copy_of_a_device_has_its_times_and_a_wider_interval():
+    base, made = load_profile("a100-sxm-80gb"), derived_profile(own("a100-sxm-80gb", like="a100-sxm-80gb"))
+    assert made.values == pytest.approx(base.values, rel=1e-5)
+    assert made.estimate
+    assert (made.base, made.name) == ("a100-sxm-80gb", "own")
+    assert made.sigma_log**2 == pytest.approx(base.sigma_log**2 + CARRY_SIGMA_LOG**2, rel=1e-5)
+    assert {m.status for m in made.models} == {"scaled"}
+
+
+@given(factor=st.floats(0.1, 10))
+def test_rates_follow_the_peak(factor):
+    base = device("h100-sxm-80gb")
+    made = derived_profile(
+        own(base.name, like=base.name, peak_bf16_flop_per_s=factor * base.peak_bf16_flop_per_s.value)
+    )
+    moved = {k: made.values[k] / v for k, v in load_profile(base.name).values.items() if v}
+    assert moved["gemm_forward_rate"] == pytest.approx(factor, rel=1e-5)
+    assert {k for k, v in moved.items() if abs(v - 1) > 1e-5} <= {k for k in moved if k.endswith("_rate")}
+
+
+def test_collectives_are_those_of_the_same_kind_of_links():
+    made = derived_profile(own("h100-sxm-80gb", like="h100-sxm-80gb", intra_node="pcie", intra_bytes_per_s=64e9))
+    assert made.collectives == load_profile("h100-pcie-80gb").collectives
+    assert made.collectives_source.startswith("as on ")
+
+
+def test_the_error_of_carrying_is_the_measured_one():
+    """One number in `sim`, measured by the calibration: both must say the same."""
+    assert {load_profile(n).scaling_sigma_log for n in ("v100-sxm-32gb", "a10g")} == {CARRY_SIGMA_LOG}
+
+
+def test_a_file_without_profile_simulates_as_its_like(tmp_path):
+    plain = {k: v for k, v in asdict(own("a100-sxm-80gb")).items() if v is not None}
+    (tmp_path / "own.json").write_text(json.dumps(plain | {"like": "a100-sxm-80gb"}))
+    plan = sim.Plan(tp=4, global_batch=64, zero=1)
+    mine, theirs = (
+        sim.simulate(sim.models["llama3-8b"], sim.Cluster.of(name, nodes=2), plan)
+        for name in (str(tmp_path / "own.json"), "a100-sxm-80gb")
+    )
+    assert mine.step_time_s == pytest.approx(theirs.step_time_s, rel=1e-5)
+    assert mine.step_time_interval_s[1] > 1.3 * theirs.step_time_interval_s[1]
+    assert any("profile own: an estimate scaled from a100-sxm-80gb" in text for text in mine.assumptions)
+
+
+def test_several_devices_have_no_profile_together():
+    cluster = sim.Cluster.of(groups=[{"device": "h100-sxm-80gb"}, {"device": "a100-sxm-80gb"}])
+    with pytest.raises(sim.InputError, match=r"cluster\.groups: got 'h100-sxm-80gb \+ a100.*each of the cluster's"):
+        load_profile(cluster.profile)
+    assert [load_profile(m.profile).name for m in cluster.members] == ["h100-sxm-80gb", "a100-sxm-80gb"]
