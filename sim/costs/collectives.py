@@ -25,16 +25,20 @@ the same between nodes, start-up seconds of a communicator, per further rank in 
 
 @dataclass(frozen=True)
 class Group:
-    """A communicator: its ranks, the ranks of it in one node, its nodes (expressions or numbers)."""
+    """A communicator: its ranks, the ranks of it in one fast domain, its domains (expressions or numbers).
+
+    `over`: how many times the fabric is oversubscribed on its way.
+    """
 
     n: Expr
     n_in: Expr
     n_out: Expr
+    over: Expr = 1
 
     @classmethod
     def named(cls, name: str) -> "Group":
-        """Return the communicator whose shape is given by the symbols `name`_n, _in and _out."""
-        return cls(*(symbol(f"{name}_{part}") for part in ("n", "in", "out")))
+        """Return the communicator whose shape is given by the symbols `name`_n, _in, _out and _over."""
+        return cls(*(symbol(f"{name}_{part}") for part in ("n", "in", "out", "over")))
 
     def all_reduce(self, size: Expr) -> Expr:
         """Return the seconds of an all-reduce of `size` bytes."""
@@ -55,7 +59,7 @@ class Group:
         inside = (self.n_in - 1) / self.n
         network = symbol("inter_bytes_per_s_per_node") / symbol("gpus_per_node") * symbol("inter_efficiency")
         links = symbol("intra_bytes_per_s") * symbol("intra_efficiency_gather")
-        slowest = maximum(inside / links, outside * symbol("inter_slowdown") / network)
+        slowest = maximum(inside / links, outside * self.over * symbol("inter_slowdown") / network)
         return symbol("collective_slowdown") * (self._alpha() + size * slowest)
 
     def _wire(self, size: Expr) -> Expr:
@@ -71,7 +75,8 @@ class Group:
         """Seconds per byte of the slower tier in use."""
         inside = minimum(1, self.n_in - 1) / (symbol("intra_bytes_per_s") * symbol(f"intra_efficiency_{kind}"))
         share = symbol("inter_bytes_per_s_per_node") * self.n_in / symbol("gpus_per_node")
-        outside = symbol("inter_slowdown") * minimum(1, self.n_out - 1) / (share * symbol("inter_efficiency"))
+        outside = symbol("inter_slowdown") * self.over * minimum(1, self.n_out - 1)
+        outside /= share * symbol("inter_efficiency")
         return maximum(inside, outside)
 
 
@@ -84,4 +89,4 @@ def send(size: Expr) -> Expr:
     start = symbol("intra_alpha")  # one launch: the doublings behind inter_alpha are a collective's
     inside = start + size / (symbol("intra_bytes_per_s") * symbol("intra_efficiency_gather"))
     rate = symbol("inter_bytes_per_s_per_node") * symbol("inter_efficiency") / symbol("gpus_per_node")
-    return (1 - inter) * inside + inter * (start + symbol("inter_slowdown") * size / rate)
+    return (1 - inter) * inside + inter * (start + symbol("inter_slowdown") * symbol("pp_over") * size / rate)

@@ -1,6 +1,7 @@
 """Values of the declared symbols for a model, a cluster and one plan or a whole table of plans."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import gcd
 from typing import Any
 
@@ -9,7 +10,9 @@ from numpy.typing import NDArray
 
 from sim.costs.memory import parameter_symbols
 from sim.costs.profile import Profile
+from sim.specs.catalog import precision
 from sim.specs.cluster import Cluster
+from sim.specs.fields import InputError
 from sim.specs.model import Model
 from sim.specs.plan import PlacedPlan, Plan
 
@@ -62,13 +65,23 @@ def cluster_values(cluster: Cluster, profile: Profile) -> dict[str, float]:
     return (
         profile.values
         | stated
+        | wires(cluster)
         | {
             "intra_bytes_per_s": links.intra_bytes_per_s,
             "inter_bytes_per_s_per_node": links.inter_bytes_per_s_per_node,
             "gpus_per_node": float(cluster.gpus_per_node),
-            "domain": float(domain(cluster)),
         }
     )
+
+
+def wires(cluster: Cluster) -> dict[str, float]:
+    """Return what decides which links a communicator uses: devices of a fast domain and of a leaf, oversubscription."""
+    links = cluster.links
+    return {
+        "domain": float(domain(cluster)),
+        "leaf_gpus": float((links.rail_nodes or cluster.nodes) * cluster.gpus_per_node),
+        "oversubscription": float(links.oversubscription or 1.0),
+    }
 
 
 def domain(cluster: Cluster) -> int:
@@ -76,44 +89,66 @@ def domain(cluster: Cluster) -> int:
 
     A domain of 72 is used in aligned parts: the largest divisor of all devices that is not larger.
     """
-    size = getattr(cluster, "domain_gpus", None) or cluster.gpus_per_node
+    size = cluster.domain_gpus
     return int(min(cluster.gpus, max(gcd(cluster.gpus, d) for d in range(max(1, size // 2), size + 1))))
 
 
-def group_values(order: str, sizes: dict[str, Any], experts: tuple[Any, Any], shard: Any, node: Any) -> dict[str, Any]:
-    """Return the communicator shapes of axes `tp`, `cp`, `dp`, `pp` laid out in `order`, innermost first.
+@dataclass(frozen=True)
+class Mesh:
+    """How ranks are laid out: sizes of the axes (tp, cp, dp, pp), experts' degrees, ranks of a ZeRO copy (0: all).
 
-    Scalars or arrays of one shape; `experts` are ep and etp, `shard` the ranks that share a ZeRO copy (0: all). A
-    group that does not divide its node straddles nodes: the greatest common divisor is the part that every group
-    surely has in one node.
+    Numbers, or columns of one shape; `order` names the axes, innermost first.
     """
-    size = {k: np.asarray(v).astype(np.int64) for k, v in sizes.items()}
-    node = np.asarray(node).astype(np.int64)
-    stride: dict[str, Any] = {}
-    inner: Any = np.int64(1)
-    for axis in order.split("-"):
-        stride[axis], inner = inner, inner * size[axis]
-    ep, etp = (np.asarray(v).astype(np.int64) for v in experts)
-    ranks = size["dp"] * size["cp"]
-    lowest = np.minimum(stride["dp"], stride["cp"])
-    beneath = np.where(stride["pp"] < lowest, size["pp"], 1)
-    shard = np.where(np.asarray(shard) > 0, shard, ranks).astype(np.int64)
-    edp = np.maximum(1, ranks * size["tp"] // (ep * etp))
-    groups = {
-        "tp": (size["tp"], stride["tp"]),
-        "cp": (size["cp"], stride["cp"]),
-        "dp": (ranks, lowest),
-        "shard": (shard, lowest),
-        "replica": (ranks // shard, lowest * shard),
-        "etp": (etp, beneath),
-        "ep": (ep, beneath * etp),
-        "edp": (edp, beneath * etp * ep),
-    }
+
+    order: str
+    sizes: Mapping[str, Any]
+    ep: Any = 1
+    etp: Any = 1
+    shard: Any = 0
+
+    def groups(self) -> dict[str, tuple[Any, Any]]:
+        """Return every communicator's ranks and the distance between neighbours in it."""
+        size = {k: _whole(v) for k, v in self.sizes.items()}
+        stride: dict[str, Any] = {}
+        inner: Any = np.int64(1)
+        for axis in self.order.split("-"):
+            stride[axis], inner = inner, inner * size[axis]
+        ep, etp, ranks = _whole(self.ep), _whole(self.etp), size["dp"] * size["cp"]
+        lowest = np.minimum(stride["dp"], stride["cp"])
+        beneath = np.where(stride["pp"] < lowest, size["pp"], 1)
+        shard = np.where(_whole(self.shard) > 0, self.shard, ranks).astype(np.int64)
+        edp = np.maximum(1, ranks * size["tp"] // (ep * etp))
+        return {
+            "tp": (size["tp"], stride["tp"]),
+            "cp": (size["cp"], stride["cp"]),
+            "pp": (size["pp"], stride["pp"]),
+            "dp": (ranks, lowest),
+            "shard": (shard, lowest),
+            "replica": (ranks // shard, lowest * shard),
+            "etp": (etp, beneath),
+            "ep": (ep, beneath * etp),
+            "edp": (edp, beneath * etp * ep),
+        }
+
+
+def _whole(value: Any) -> Any:
+    return np.asarray(value).astype(np.int64)
+
+
+def group_values(mesh: Mesh, wires: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the communicator shapes of a mesh; `wires` holds domain, leaf_gpus and oversubscription.
+
+    A group that does not divide its domain straddles domains: the greatest common divisor is the part that every
+    group surely has in one. A group that reaches beyond one leaf switch pays the fabric's oversubscription.
+    """
+    domain = _whole(wires["domain"])
     values: dict[str, Any] = {}
-    for name, (n, step) in groups.items():
-        inside = np.where(node % step == 0, np.gcd(n, np.maximum(1, node // step)), 1)
-        values |= {f"{name}_n": n, f"{name}_in": inside, f"{name}_out": -(-n // inside)}
-    values["pp_inter"] = np.where(stride["pp"] * size["pp"] > node, 1.0, 0.0)
+    for name, (n, step) in mesh.groups().items():
+        inside = np.where(domain % step == 0, np.gcd(n, np.maximum(1, domain // step)), 1)
+        over = np.where(step * n > wires["leaf_gpus"], wires["oversubscription"], 1.0)
+        values |= {f"{name}_n": n, f"{name}_in": inside, f"{name}_out": -(-n // inside), f"{name}_over": over}
+        if name == "pp":
+            values["pp_inter"] = np.where(step * n > domain, 1.0, 0.0)
     return values
 
 
@@ -142,12 +177,24 @@ def setting_values(plan: Plan, cluster: Cluster) -> dict[str, float]:
 
 
 def precision_values(name: str, cluster: Cluster) -> dict[str, float]:
-    """Return rates over the 16-bit rate, operand sizes and casts of a precision recipe."""
-    del name, cluster
-    return {
-        "rate_forward": 1.0, "rate_dgrad": 1.0, "rate_wgrad": 1.0, "low_precision": 0.0,
-        "operand_bytes": 2.0, "input_bytes": 2.0, "cast_bytes": 0.0, "weight_copy_bytes": 0.0,
-    }  # fmt: skip
+    """Return rates over the 16-bit rate, operand sizes and casts of a precision recipe on the cluster's device.
+
+    Raises:
+        InputError: the device has no such tensor units.
+    """
+    recipe, device = precision(name), cluster.hardware
+    low = recipe.gemm.forward != "bf16"
+    try:
+        rates = {f"rate_{d}": device.speedup(getattr(recipe.gemm, d)) for d in ("forward", "dgrad", "wgrad")}
+    except InputError as error:
+        raise error.under("plan") from None
+    return rates | {
+        "low_precision": float(low),
+        "operand_bytes": recipe.operand_bytes,
+        "input_bytes": recipe.operand_bytes if low else 2.0,
+        "cast_bytes": recipe.cast_bytes_per_element.value,
+        "weight_copy_bytes": recipe.weight_copy_bytes.value,
+    }
 
 
 def kv_columns(values: dict[str, Any]) -> Any:
@@ -169,7 +216,7 @@ def plan_values(model: Model, placed: PlacedPlan, cluster: Cluster) -> dict[str,
         **{f"layers_{k}": row for k, row in enumerate(counts)},
         **{f"rank_layers_{k}": row for k, row in enumerate(of_rank)},
         **setting_values(plan, cluster),
-        **group_values(plan.rank_order, sizes, (plan.ep, plan.etp), plan.fsdp_shard or 0, domain(cluster)),
+        **group_values(Mesh(plan.rank_order, sizes, plan.ep, plan.etp, plan.fsdp_shard or 0), wires(cluster)),
         **switch_values(plan.zero, RECOMPUTE.index(plan.recompute), plan.sequence_parallel),
     }  # fmt: skip
     model_part = {k: float(getattr(model, k)) for k in ("kv_heads", "head_dim")}

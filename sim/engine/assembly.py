@@ -10,19 +10,23 @@ import numpy as np
 from sim.costs.stage import backward_seconds, forward_seconds
 from sim.engine.memory import Footprint
 from sim.engine.timeline import Durations, Timeline
-from sim.schedules import Action, Kind, Schedule, Shape, build
+from sim.schedules import SCHEDULES, Action, Kind, Schedule, Shape, build
 from sim.specs import PlacedPlan
 
 TERMS = ("compute", "recompute", "tp", "dp", "pp", "cp", "ep", "offload", "bubble", "optimizer", "straggler", "other")
 Costs = Mapping[str, Any]
 
 
-def step_schedule(placed: PlacedPlan) -> Schedule:
+def step_schedule(placed: PlacedPlan, costs: Costs) -> Schedule:
     """Return the pipeline's order with gradient reduction and optimizer at the end of every rank."""
     plan = placed.plan
     name = "1f1b" if plan.schedule == "none" else plan.schedule
     shape = Shape(plan.pp, placed.microbatches, plan.virtual_stages, plan.microbatch_group_size)
-    return _with_update(build(name, shape))
+    work = None
+    if SCHEDULES[name].searched:
+        table = {k: _ns(v) for k, v in pass_seconds(costs, placed.stages).items()}
+        work = Durations(table, _ns(np.full(placed.stages, costs["send"]))).work()
+    return _with_update(build(name, shape, work))
 
 
 @lru_cache(maxsize=16)

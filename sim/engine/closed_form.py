@@ -46,6 +46,8 @@ def closed_form_expressions(e: Mapping[str, Expr], schedule: str) -> dict[str, E
         embedding_backward=stage.backward_seconds(e, "embedding_") + e["embedding_backward_dp"],
         head_forward=stage.forward_seconds(e, "head_") + e["head_forward_dp"],
         head_backward=stage.backward_seconds(e, "head_") + e["head_backward_dp"],
+        weight=e["weight_compute"], embedding_weight=e["embedding_weight_compute"],
+        head_weight=e["head_weight_compute"],
         send=e["send"], ranks=pp, chunks=chunks, microbatches=microbatches, maximum=maximum, minimum=minimum,
     )  # fmt: skip
     several = minimum(1, pp - 1)

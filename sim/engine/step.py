@@ -1,11 +1,12 @@
 """One training step: costs, schedule and engine put together, exactly and in closed form."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sim.costs import inputs, stage
 from sim.costs.layers.structure import Structure
@@ -83,7 +84,7 @@ class Step:
         return self.tokens_per_step / self.step_time_s / self.placed.gpus
 
     def _utilisation(self, flop_per_token: float, step_time_s: float) -> float:
-        peak = self.cluster.hardware.peak_bf16_flop_per_s.value * self.placed.gpus
+        peak = sum(m.hardware.peak_bf16_flop_per_s.value * m.gpus for m in self.cluster.members)
         return self.tokens_per_step * flop_per_token / step_time_s / peak
 
     @property
@@ -192,9 +193,11 @@ def simulate(
     if engine not in ENGINES:
         raise InputError("engine", engine, "one of " + ", ".join(ENGINES))
     placed = plan.on(model, cluster)
-    profile, level = load_profile(cluster.profile), level or run_level()
-    costs = stage_costs(model, cluster, placed, profile, level)
-    schedule = step_schedule(placed)
+    level = level or run_level()
+    # The least certain of the devices speaks for a mixed cluster.
+    profile = max((load_profile(m.profile) for m in cluster.members), key=lambda p: step_sigma(p, level))
+    costs = slowest(model, cluster, placed, level)
+    schedule = step_schedule(placed, costs)
     timeline = ENGINES[engine](schedule, durations(schedule, costs))
     silent = ENGINES["path"](schedule, durations(schedule, {**costs, "send": 0.0}))
     memory = tuple(memory_timelines(timeline, footprint(schedule, costs)))
@@ -202,6 +205,41 @@ def simulate(
     step_time = timeline.makespan * 1e-9 + waiting
     breakdown = exposed(timeline, costs, placed, (timeline.makespan - silent.makespan) * 1e-9, waiting)
     return Step(model, cluster, placed, profile, level, costs, timeline, memory, step_time, breakdown)
+
+
+def slowest(model: Model, cluster: Cluster, placed: PlacedPlan, level: RunLevelSet) -> dict[str, Any]:
+    """Return the costs of every chunk and rank on the slowest of the devices that hold it.
+
+    Ranks are laid out over the groups of a mixed cluster in order; a pipeline rank waits for its slowest device.
+    """
+    parts = cluster.members
+    each = [stage_costs(model, m, placed, load_profile(m.profile), level) for m in parts]
+    if len(parts) == 1:
+        return each[0]
+    on = device_groups(placed, [m.gpus for m in parts])
+    return {name: _worst([np.asarray(e[name]) for e in each], name, on) for name in each[0]}
+
+
+def device_groups(placed: PlacedPlan, sizes: Sequence[int]) -> NDArray[np.bool_]:
+    """Return which groups of `sizes` devices in a row each pipeline rank uses: [group, pipeline rank]."""
+    plan, axes = placed.plan, placed.plan.rank_order.split("-")
+    extent = {"tp": plan.tp, "cp": plan.cp, "dp": placed.dp, "pp": plan.pp}
+    ids = np.arange(sum(sizes)).reshape([extent[a] for a in reversed(axes)])
+    by_rank = np.moveaxis(ids, len(axes) - 1 - axes.index("pp"), 0).reshape(plan.pp, -1)
+    group = np.searchsorted(np.cumsum(sizes), by_rank, side="right")
+    return np.array([(group == g).any(axis=1) for g in range(len(sizes))])
+
+
+def _worst(values: Sequence[Any], name: str, on: NDArray[np.bool_]) -> Any:
+    """Return the largest of the groups' values where each rank's own groups count."""
+    ranks = on.shape[1]
+    if values[0].ndim == 0:
+        end = 0 if name.startswith("embedding") else ranks - 1 if name.startswith("head") else None
+        mine = [bool(g.any() if end is None else g[end]) for g in on]
+        return max(v for v, uses in zip(values, mine, strict=True) if uses)
+    table = np.stack(values)
+    used = np.tile(on, (1, table.shape[1] // ranks))
+    return np.where(used, table, -np.inf).max(axis=0)
 
 
 def stage_costs(

@@ -1,9 +1,9 @@
 """What a device draws on average while it trains.
 
 Mean draw = idle + (cap - idle) x utilisation. While a device computes it draws its cap; in exposed communication and
-in pipeline bubbles it draws half of it; idle is a fifth of it where the catalog knows no measured value. The last two
-are the 50 % and the 20 % of the cap at the boundary between iterations that Patel et al. 2023 (POLCA, arXiv
-2308.12908) measured for GPT-NeoX and for idle A100s. That computing draws the cap errs on the high side: the maximum
+in pipeline bubbles it draws half of it; idle is the catalog's. The half
+is the 50 % of the cap at the boundary between iterations that Patel et al. 2023 (POLCA, arXiv 2308.12908) measured
+for GPT-NeoX on A100s. That computing draws the cap errs on the high side: the maximum
 of an H100 node was 8.4 kW of the rated 10.2 kW (Latif et al. 2024, arXiv 2412.08602). Published energy of training
 (Llama 2, arXiv 2307.09288, table 2; Llama 3 model card) multiplies GPU-hours by the cap alone.
 """
@@ -16,7 +16,6 @@ from sim.units import digits3, percent
 COMPUTING = ("compute", "recompute", "optimizer")
 """Terms of the breakdown in which the device computes; all others wait or communicate."""
 
-IDLE_SHARE = 0.2
 WAITING_SHARE = 0.5
 POLCA = "POLCA, arXiv 2308.12908, A100"
 
@@ -35,20 +34,18 @@ def device_draw(step: Step, utilisation: float | None = None) -> Draw:
 
     utilisation: share of the range between idle and cap, 0 to 1; None derives it from the step's breakdown.
     """
-    cap, known = step.cluster.hardware.power_w, step.cluster.hardware.idle_power_w
-    idle_w = known.value if known else IDLE_SHARE * cap.value
-    assumed = [f"power cap {digits3(cap.value)} W ({cap.source})"]
-    if known:
-        assumed.append(f"idle draw {digits3(idle_w)} W ({known.source})")
-    else:
-        assumed.append(f"idle draw {digits3(idle_w)} W: {percent(IDLE_SHARE)} of the cap ({POLCA})")
+    devices = [(m.hardware, m.gpus / step.cluster.gpus) for m in step.cluster.members]
+    cap_w = sum(share * d.power_w.value for d, share in devices)
+    idle_w = sum(share * d.idle_power_w.value for d, share in devices)
+    assumed = [f"{d.name}: power cap {digits3(d.power_w.value)} W ({d.power_w.source})" for d, _ in devices]
+    assumed += [f"{d.name}: idle draw {digits3(d.idle_power_w.value)} W ({d.idle_power_w.source})" for d, _ in devices]
     if utilisation is None:
-        waiting_w = max(idle_w, WAITING_SHARE * cap.value)
+        waiting_w = max(idle_w, WAITING_SHARE * cap_w)
         busy = sum(step.breakdown_s[term] for term in COMPUTING) / step.step_time_s
-        mean_w = busy * cap.value + (1 - busy) * waiting_w
-        utilisation = (mean_w - idle_w) / (cap.value - idle_w)
+        mean_w = busy * cap_w + (1 - busy) * waiting_w
+        utilisation = (mean_w - idle_w) / (cap_w - idle_w)
         assumed.append(
             f"draw: the cap while computing ({percent(busy)} of the step), {digits3(waiting_w)} W in exposed "
             f"communication and bubbles ({percent(WAITING_SHARE)} of the cap at iteration boundaries: {POLCA})"
         )
-    return Draw(idle_w + (cap.value - idle_w) * utilisation, utilisation, tuple(assumed))
+    return Draw(idle_w + (cap_w - idle_w) * utilisation, utilisation, tuple(assumed))

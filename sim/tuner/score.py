@@ -117,7 +117,7 @@ def _columns(members: Sequence[tuple[Space, Profile, NDArray[np.int64]]]) -> dic
     kept = [_kept(space) for space, _, _ in members]
     cp, ep, etp, shard = (np.repeat([k[i] for k in kept], counts) for i in range(4))
     sizes = {"tp": shape["tp"], "cp": cp, "dp": shape["dp"], "pp": shape["pp"]}
-    groups = inputs.group_values("tp-cp-dp-pp", sizes, (ep, etp), shard, columns["domain"])
+    groups = inputs.group_values(inputs.Mesh("tp-cp-dp-pp", sizes, ep, etp, shard), columns)
     layers = {}
     for k in range(len(members[0][0].model.blocks)):
         n = columns[f"kind_layers_{k}"]

@@ -7,7 +7,7 @@ import pytest
 
 from sim.costs.algebra import compile_expressions
 from sim.costs.collectives import Group, send
-from sim.costs.inputs import cluster_values, group_values
+from sim.costs.inputs import Mesh, cluster_values, group_values
 from sim.costs.profile import load_profile
 from sim.costs.run_level import RunLevel, symbol_values
 from sim.specs import Cluster
@@ -25,7 +25,8 @@ FUNCTIONS = compile_expressions(
 
 def shapes(tp, pp, dp, node):
     """Return run-level values and the groups of a mesh in the usual order."""
-    groups = group_values("tp-cp-dp-pp", {"tp": tp, "cp": 1, "dp": dp, "pp": pp}, (1, 1), 0, node)
+    mesh = Mesh("tp-cp-dp-pp", {"tp": tp, "cp": 1, "dp": dp, "pp": pp})
+    groups = group_values(mesh, {"domain": node, "leaf_gpus": 1e9, "oversubscription": 1.0})
     return symbol_values(RunLevel()) | groups
 
 

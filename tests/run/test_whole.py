@@ -11,7 +11,6 @@ from sim.engine.step import simulate
 from sim.run import device_draw, whole_run
 from sim.specs import Cluster, InputError, Plan, Training
 from sim.specs.catalog import models
-from sim.specs.device import Sourced
 
 SPREAD = ("days", "gpu_hours", "cost_usd", "energy_kwh")
 sites = {
@@ -69,7 +68,7 @@ def test_price_is_the_jobs_then_the_clusters_then_unknown(step):
 
 def test_what_was_not_stated_is_listed(step):
     listed = " ".join(whole_run(step, Training(steps=1)).assumptions)
-    for part in ("goodput = 1", "pue = 1", "power cap 700 W", "idle draw 140 W", "350 W in exposed", "devices only"):
+    for part in ("goodput = 1", "pue = 1", "power cap 700 W", "idle draw 70", "350 W in exposed", "devices only"):
         assert part in listed
     stated = " ".join(whole_run(step, Training(steps=1, goodput=0.9, pue=1.1, utilisation=0.8)).assumptions)
     assert "goodput" not in stated and "pue =" not in stated and "in exposed" not in stated
@@ -87,19 +86,12 @@ def test_draw_lies_between_waiting_and_the_cap(step):
     assert 0.5 * 700 < draw.mean_w < 700
     busy = sum(step.breakdown_s[t] for t in ("compute", "recompute", "optimizer")) / step.step_time_s
     assert draw.mean_w == pytest.approx(busy * 700 + (1 - busy) * 350)
-    assert draw.mean_w == pytest.approx(140 + 560 * draw.utilisation)
+    assert draw.mean_w == pytest.approx(70 + 630 * draw.utilisation)
 
 
-@pytest.mark.parametrize(("utilisation", "watts"), [(0.0, 140.0), (0.5, 420.0), (1.0, 700.0)])
+@pytest.mark.parametrize(("utilisation", "watts"), [(0.0, 70.0), (0.5, 385.0), (1.0, 700.0)])
 def test_given_utilisation_is_a_share_of_the_range_from_idle_to_cap(step, utilisation, watts):
     assert device_draw(step, utilisation).mean_w == pytest.approx(watts)
-
-
-def test_a_measured_idle_draw_is_used(step, monkeypatch):
-    known = replace(step.cluster.hardware, idle_power_w=Sourced(value=70.0, source="test"))
-    monkeypatch.setattr(Cluster, "hardware", property(lambda self: known))
-    assert device_draw(step, 0.0).mean_w == 70.0
-    assert "idle draw 70.0 W (test)" in device_draw(step).assumptions
 
 
 def test_gpu_hours_are_flop_over_speed(step):
