@@ -24,13 +24,13 @@ class Model:
 
     What is left out takes the field's usual default and is listed in `assumptions`. `layers` counts every layer of
     the stack (an encoder's first); `pattern` says what each one is (letters of `sim.specs.blocks`) and follows from
-    the other keys where it is left out: `dense_layers` first ones without experts, one of `global_every` layers
-    without the sliding `window`. `ffn` is the width of dense MLPs, `moe_ffn` of one routed expert, `shared_ffn` of
-    all shared experts together. `imbalance`: rows of the busiest expert rank over the mean; `capacity_factor`: rows
-    an expert takes over the mean, the rest dropped (0: none is dropped). With `moe_latent` the routed experts work at
-    that width, between two projections (LatentMoE, Nemotron 3). `bias` is the attention output's; `qkv_bias` and
-    `mlp_bias` follow it. MLA (DeepSeek-V2, arXiv 2405.04434) needs
-    kv_lora_rank, rope_head_dim and v_head_dim, with head_dim the part without rotation.
+    the other keys where it is left out: `dense_layers` first ones without experts, then one of `moe_every` with
+    them; one of `global_every` without the sliding `window`. `ffn` is the width of dense MLPs, `moe_ffn` of one
+    routed expert, `shared_ffn` of all shared experts together; with `moe_latent` the routed experts work at that
+    width, between two projections (LatentMoE, Nemotron 3). `imbalance`: rows of the busiest expert rank over the
+    mean; `capacity_factor`: rows an expert takes over the mean, the rest dropped (0: none is dropped). `bias` is the
+    attention output's; `qkv_bias` and `mlp_bias` follow it. MLA (DeepSeek-V2, arXiv 2405.04434) needs kv_lora_rank,
+    rope_head_dim and v_head_dim, with head_dim the part without rotation.
 
     Raises:
         InputError: a value is out of range or the dimensions contradict each other.

@@ -4,9 +4,12 @@
 """
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sim.specs import InputError, Model
 from sim.specs.hf import READERS
@@ -14,11 +17,15 @@ from sim.specs.hf import READERS
 CONFIGS = {file.stem: json.loads(file.read_text()) for file in sorted((Path(__file__).parent / "configs").glob("*"))}
 
 
-@pytest.fixture
-def read(tmp_path):
+DEFAULTS = json.loads((Path(__file__).parent / "defaults.json").read_text())["cases"]
+
+
+@pytest.fixture(scope="module")
+def read(tmp_path_factory):
+    file = tmp_path_factory.mktemp("hf") / "config.json"
+
     def reader(name, **changes):
         config = {k: v for k, v in (CONFIGS[name]["config"] | changes).items() if v != "left out"}
-        file = tmp_path / "config.json"
         file.write_text(json.dumps(config))
         return Model.from_hf(file)
 
@@ -28,6 +35,12 @@ def read(tmp_path):
 @pytest.mark.parametrize("name", CONFIGS)
 def test_parameters_are_exact(read, name):
     assert read(name).parameters == CONFIGS[name]["parameters"]
+
+
+@pytest.mark.parametrize("case", DEFAULTS, ids=[f"{case['config']}-{case['without']}" for case in DEFAULTS])
+def test_a_key_left_out_has_the_library_s_default(read, case):
+    model = read(case["config"], **case["changed"], **{case["without"]: "left out"})
+    assert replace(model, mtp_layers=0).parameters == case["parameters"]
 
 
 def test_every_reader_has_a_real_config():
@@ -178,3 +191,15 @@ def test_the_code_a_config_points_to_is_left_alone(read):
 
 def test_the_text_part_is_said(read):
     assert any("text part" in note for note in read("gemma3-4b").assumptions)
+
+
+KEYS = sorted({key for entry in CONFIGS.values() for key in entry["config"]} | {"layer_types", "layers_block_type"})
+JUNK = st.sampled_from([None, True, -1, 0, 3, 10**15, 1.5, "x", [], [1], ["a"] * 3, {}])
+
+
+@given(name=st.sampled_from(sorted(CONFIGS)), changes=st.dictionaries(st.sampled_from(KEYS), JUNK, max_size=3))
+def test_anything_else_is_a_model_or_a_refusal(read, name, changes):
+    try:
+        assert read(name, **changes).parameters > 0
+    except InputError as error:
+        assert error.path

@@ -1,7 +1,9 @@
 """Readers of Hugging Face `config.json` files: data only, never the code a config may point to (`auto_map`).
 
 One reader a `model_type`. A key that a config leaves out has the default of the library's config class
-(transformers 5.23); a reader refuses what `Model` cannot express instead of passing over it.
+(transformers 5.23), but for the dimensions that make the model: those must be there. A reader refuses what
+`Model` cannot express instead of passing over it. To add one: a function, its line in `READERS`, and a published
+config with its exact count in `tests/specs/configs`.
 """
 
 from collections.abc import Mapping
