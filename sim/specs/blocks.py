@@ -96,17 +96,18 @@ class Block:
     def mixer_split(self) -> int:
         """Weights of the token mixer that tensor parallelism splits."""
         m, h = self.model, self.model.hidden
+        sinks = m.heads if m.sinks else 0
         if self.mixer == "mamba":
             inner, states = m.ssm_width, 2 * m.ssm_groups * m.ssm_state
             convolution = (inner + states) * (m.ssm_conv + 1)
             return h * (2 * inner + states + m.ssm_heads) + convolution + 3 * m.ssm_heads + inner + inner * h
         if self.mixer == "mla":
             query = (m.q_lora_rank or h) * self.qk_width
-            return query + m.kv_lora_rank * m.heads * (m.head_dim + m.v_head_dim) + self.v_width * h
+            return query + m.kv_lora_rank * m.heads * (m.head_dim + m.v_head_dim) + self.v_width * h + sinks
         if self.mixer == "none":
             return 0
         biases = m.query_width + 2 * m.kv_width if m.qkv_bias else 0
-        one = h * (m.query_width + 2 * m.kv_width) + m.query_width * h + biases + (m.heads if m.sinks else 0)
+        one = h * (m.query_width + 2 * m.kv_width) + m.query_width * h + biases + sinks
         return one * (2 if self.cross else 1)
 
     @property
@@ -178,7 +179,8 @@ class Block:
     def _mixer_products(self) -> int:
         m, h = self.model, self.model.hidden
         if self.mixer == "mla":
-            return h * (m.q_lora_rank + m.kv_lora_rank + m.rope_head_dim) + self.mixer_split
+            sinks = m.heads if m.sinks else 0  # learned scores, no products
+            return h * (m.q_lora_rank + m.kv_lora_rank + m.rope_head_dim) + self.mixer_split - sinks
         if self.mixer == "mamba":
             inner, states = m.ssm_width, 2 * m.ssm_groups * m.ssm_state
             return h * (2 * inner + states + m.ssm_heads) + inner * h + (inner + states) * m.ssm_conv
