@@ -14,7 +14,11 @@ if TYPE_CHECKING:
 Mixer = Literal["attention", "mla", "mamba", "none"]
 Mlp = Literal["dense", "moe", "none"]
 LETTERS = "TWXYNCPM*-E"
-SSM_CHUNK = 256  # tokens of a chunk in the state-space dual form (Mamba-2, arXiv 2405.21060, section 6)
+
+
+def block_letter(local: bool, moe: bool) -> str:
+    """Return the letter of a transformer block with (`local`) a sliding window and (`moe`) experts."""
+    return "TWXY"[local + 2 * moe]
 
 
 @dataclass(frozen=True)
@@ -92,17 +96,18 @@ class Block:
     def mixer_split(self) -> int:
         """Weights of the token mixer that tensor parallelism splits."""
         m, h = self.model, self.model.hidden
+        sinks = m.heads if m.sinks else 0
         if self.mixer == "mamba":
             inner, states = m.ssm_width, 2 * m.ssm_groups * m.ssm_state
             convolution = (inner + states) * (m.ssm_conv + 1)
             return h * (2 * inner + states + m.ssm_heads) + convolution + 3 * m.ssm_heads + inner + inner * h
         if self.mixer == "mla":
             query = (m.q_lora_rank or h) * self.qk_width
-            return query + m.kv_lora_rank * m.heads * (m.head_dim + m.v_head_dim) + self.v_width * h
+            return query + m.kv_lora_rank * m.heads * (m.head_dim + m.v_head_dim) + self.v_width * h + sinks
         if self.mixer == "none":
             return 0
         biases = m.query_width + 2 * m.kv_width if m.qkv_bias else 0
-        one = h * (m.query_width + 2 * m.kv_width) + m.query_width * h + biases + (m.heads if m.sinks else 0)
+        one = h * (m.query_width + 2 * m.kv_width) + m.query_width * h + biases + sinks
         return one * (2 if self.cross else 1)
 
     @property
@@ -110,32 +115,39 @@ class Block:
         """Weights of the token mixer that every tensor-parallel rank holds."""
         m, h = self.model, self.model.hidden
         if self.mixer == "mla":
-            query = (h + 1) * m.q_lora_rank if m.q_lora_rank else 0
-            return query + h * (m.kv_lora_rank + m.rope_head_dim) + m.kv_lora_rank
+            query = h * m.q_lora_rank + m.norm_size(m.q_lora_rank)
+            down = h * (m.kv_lora_rank + m.rope_head_dim) + m.norm_size(m.kv_lora_rank)
+            return query + down + (h if m.bias else 0)
         if self.mixer != "attention":
             return 0
-        one = (h if m.bias else 0) + (2 * m.head_dim if m.qk_norm else 0)
+        one = (h if m.bias else 0) + (2 * m.norm_size(m.head_dim) if m.qk_norm else 0)
         return one * (2 if self.cross else 1)
 
-    def _mlp_weights(self, width: int) -> int:
+    def _mlp_weights(self, columns: int, width: int) -> int:
         up = (2 if self.model.gated_mlp else 1) * width
-        return self.model.hidden * (up + width) + (up if self.model.bias else 0)
+        return columns * (up + width) + (up if self.model.mlp_bias else 0)
 
     @property
     def split_parameters(self) -> int:
         """All parameters that tensor parallelism splits."""
         joined = 2 * self.model.hidden**2 if self.letter == "P" else 0
-        return self.mixer_split + joined + (self._mlp_weights(self.ffn) if self.ffn else 0)
+        return self.mixer_split + joined + (self._mlp_weights(self.model.hidden, self.ffn) if self.ffn else 0)
 
     @property
     def repeated_parameters(self) -> int:
-        """All parameters that every tensor-parallel rank holds: norms, output biases, router, MLA's down-projection."""
+        """All parameters that every tensor-parallel rank holds: norms, output biases, router, down-projections."""
+        norms = self.norms + (1 if self.final_norm else 0)
+        return self.mixer_repeated + self._mlp_repeated + norms * self.model.norm_parameters
+
+    @property
+    def _mlp_repeated(self) -> int:
         m, h = self.model, self.model.hidden
+        output = h if m.mlp_bias and self.ffn else 0
+        if self.mlp != "moe":
+            return output
+        latent = 2 * h * m.moe_latent + (m.moe_latent + h if m.moe_latent and m.mlp_bias else 0)
         router = h * m.experts + (m.experts if m.router_bias else 0) + (h if m.shared_gate else 0)
-        mlp = {"dense": h if m.bias else 0, "moe": router, "none": 0}[self.mlp]
-        return (
-            self.mixer_repeated + mlp + self.norms * m.norm_parameters + (m.norm_parameters if self.final_norm else 0)
-        )
+        return output + router + latent
 
     @property
     def final_norm(self) -> bool:
@@ -148,7 +160,8 @@ class Block:
         m = self.model
         if self.mlp != "moe":
             return 0
-        return m.experts * (self._mlp_weights(m.moe_ffn) + (m.hidden if m.bias else 0))
+        columns = m.moe_latent or m.hidden
+        return m.experts * (self._mlp_weights(columns, m.moe_ffn) + (columns if m.mlp_bias else 0))
 
     @property
     def parameters(self) -> int:
@@ -159,28 +172,38 @@ class Block:
     def active_products(self) -> float:
         """Multiply-adds of all weight products per token of a sample, routed experts by what a token visits."""
         m, h = self.model, self.model.hidden
-        if self.mixer == "mla":
-            down = h * (m.q_lora_rank + m.kv_lora_rank + m.rope_head_dim)
-            mixer = down + self.mixer_split
-        elif self.mixer == "mamba":
-            inner, states = m.ssm_width, 2 * m.ssm_groups * m.ssm_state
-            mixer = h * (2 * inner + states + m.ssm_heads) + inner * h + (inner + states) * m.ssm_conv
-        else:
-            mixer = h * (2 * m.query_width + 2 * m.kv_width) if self.mixer == "attention" else 0
-        gates = 3 if m.gated_mlp else 2
-        mlp = gates * h * self.ffn
-        if self.mlp == "moe":
-            mlp += h * m.experts + m.experts_per_token * gates * h * m.moe_ffn
         cross = h * 2 * m.query_width + h * 2 * m.kv_width * m.encoder_seq / m.seq if self.cross else 0
-        return float(mixer + mlp + cross + (2 * h * h if self.letter == "P" else 0))
+        return float(self._mixer_products + self._mlp_products + cross + (2 * h * h if self.letter == "P" else 0))
+
+    @property
+    def _mixer_products(self) -> int:
+        m, h = self.model, self.model.hidden
+        if self.mixer == "mla":
+            sinks = m.heads if m.sinks else 0  # learned scores, no products
+            return h * (m.q_lora_rank + m.kv_lora_rank + m.rope_head_dim) + self.mixer_split - sinks
+        if self.mixer == "mamba":
+            inner, states = m.ssm_width, 2 * m.ssm_groups * m.ssm_state
+            return h * (2 * inner + states + m.ssm_heads) + inner * h + (inner + states) * m.ssm_conv
+        return h * (2 * m.query_width + 2 * m.kv_width) if self.mixer == "attention" else 0
+
+    @property
+    def _mlp_products(self) -> int:
+        m, h, products = self.model, self.model.hidden, 3 if self.model.gated_mlp else 2
+        dense = products * h * self.ffn
+        if self.mlp != "moe":
+            return dense
+        experts = m.experts_per_token * products * (m.moe_latent or h) * m.moe_ffn + 2 * h * m.moe_latent
+        return dense + experts + h * m.experts + (h if m.shared_gate else 0)
 
     def core_flop(self, convention: Literal["megatron", "palm"] = "megatron") -> float:
         """Return forward FLOP per token of what mixes tokens: core attention, or the state-space recurrence."""
         m = self.model
         if self.mixer == "mamba":
-            # Dual form per head and token: scores and their product within a chunk (causal half), states in and out.
-            within = SSM_CHUNK * (m.ssm_groups * m.ssm_state / m.ssm_heads + m.ssm_head_dim)
-            return m.ssm_heads * (within + 4.0 * m.ssm_state * m.ssm_head_dim)
+            # Dual form (arXiv 2405.21060, section 6) per token: scores and their product with the inputs within a chunk
+            # (the causal half of them), then the states that leave and enter it.
+            counted = 2.0 if convention == "palm" else 1.0
+            within = counted * m.ssm_chunk * (m.ssm_groups * m.ssm_state + m.ssm_width)
+            return within + 4.0 * m.ssm_state * m.ssm_width
         if self.mixer == "none":
             return 0.0
         cross = m.encoder_seq if self.cross else 0

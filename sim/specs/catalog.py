@@ -86,9 +86,33 @@ def _with_sources(raw: dict[str, Any]) -> dict[str, Any]:
 @lru_cache
 def model(name: str) -> Model:
     """Return the catalog model `name`; raises InputError with the known names."""
+    return read(Model, _stated(name), f"models/{name}")
+
+
+def _stated(name: str) -> dict[str, object]:
     raw = _entry("models", name)
     assert isinstance(raw, dict)
-    return read(Model, {k: v for k, v in raw.items() if k != "source"}, f"models/{name}")
+    return {k: v for k, v in raw.items() if k != "source"}
+
+
+@lru_cache
+def alias(name: str) -> Model:
+    """Return the catalog model that a published table means by `name`, changed as a remark in the name says.
+
+    "DeepSeekV3 (w/o MTP)" is deepseek-v3 without its prediction module; a name of the catalog stands for itself.
+    `sim/catalog/aliases.json` holds names and remarks, each with its source.
+
+    Raises:
+        InputError: no such name.
+    """
+    table = json.loads(folder("aliases.json").read_text("utf-8"))
+    known = table["models"]["names"]
+    found = known.get(name) or known.get(name.partition(" (")[0]) or name
+    changes = [term["model"] for term in table["terms"] if term.get("has", "\0") in name and "model" in term]
+    raw = _stated(found)
+    for change in changes:
+        raw |= change
+    return read(Model, raw, f"models/{found}")
 
 
 @lru_cache

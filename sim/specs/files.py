@@ -39,11 +39,8 @@ class _PlainLoader(yaml.SafeLoader):
 DECIMAL = re.compile(r"[-+]?[0-9][0-9_]{0,30}")
 _PlainLoader.add_constructor("tag:yaml.org,2002:int", _PlainLoader.construct_decimal)
 # YAML 1.1 takes 1e9 and 989.4e12 for text: its exponents need a point and a sign. YAML 1.2's do not.
-_PlainLoader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"[-+]?([0-9]{1,30}\.?[0-9]{0,30}|\.[0-9]{1,30})[eE][-+]?[0-9]{1,4}$"),
-    list("-+.0123456789"),
-)
+EXPONENT = re.compile(r"[-+]?([0-9]{1,30}\.?[0-9]{0,30}|\.[0-9]{1,30})[eE][-+]?[0-9]{1,4}$")
+_PlainLoader.add_implicit_resolver("tag:yaml.org,2002:float", EXPONENT, list("-+.0123456789"))
 
 
 def _refuse_duplicates(keys: list[str]) -> None:

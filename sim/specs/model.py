@@ -1,6 +1,7 @@
 """The network to train: dimensions, exact parameter counts, FLOP per token."""
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import field
 from functools import cached_property
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from sim.specs.blocks import LETTERS, Block
+from sim.specs.blocks import LETTERS, Block, block_letter
 from sim.specs.fields import DERIVED, InputError, real, spec, whole
 from sim.specs.hf import read_config
 
@@ -23,11 +24,13 @@ class Model:
 
     What is left out takes the field's usual default and is listed in `assumptions`. `layers` counts every layer of
     the stack (an encoder's first); `pattern` says what each one is (letters of `sim.specs.blocks`) and follows from
-    the other keys where it is left out: `dense_layers` first ones without experts, one of `global_every` layers
-    without the sliding `window`. `ffn` is the width of dense MLPs, `moe_ffn` of one routed expert, `shared_ffn` of
-    all shared experts together. `imbalance`: rows of the busiest expert rank over the mean; `capacity_factor`: rows
-    an expert takes over the mean, the rest dropped (0: none is dropped). MLA (DeepSeek-V2, arXiv 2405.04434) needs
-    kv_lora_rank, rope_head_dim and v_head_dim, with head_dim the part without rotation.
+    the other keys where it is left out: `dense_layers` first ones without experts, then one of `moe_every` with
+    them; one of `global_every` without the sliding `window`. `ffn` is the width of dense MLPs, `moe_ffn` of one
+    routed expert, `shared_ffn` of all shared experts together; with `moe_latent` the routed experts work at that
+    width, between two projections (LatentMoE, Nemotron 3). `imbalance`: rows of the busiest expert rank over the
+    mean; `capacity_factor`: rows an expert takes over the mean, the rest dropped (0: none is dropped). `bias` is the
+    attention output's; `qkv_bias` and `mlp_bias` follow it. MLA (DeepSeek-V2, arXiv 2405.04434) needs kv_lora_rank,
+    rope_head_dim and v_head_dim, with head_dim the part without rotation.
 
     Raises:
         InputError: a value is out of range or the dimensions contradict each other.
@@ -48,6 +51,8 @@ class Model:
     vocab: Annotated[int, whole(1, 10_000_000)] = DERIVED
     seq: Annotated[int, whole(1, 10_000_000)] = DERIVED
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"
+    norm_bias: bool = DERIVED
+    embedding_norm: bool = DERIVED
     block_norms: Annotated[int, whole(1, 4)] = 2
     parallel_block: bool = False
     dropout: Annotated[float, real(0.0, 0.99)] = 0.0
@@ -55,6 +60,7 @@ class Model:
     tied_embeddings: bool = DERIVED
     bias: bool = DERIVED
     qkv_bias: bool = DERIVED
+    mlp_bias: bool = DERIVED
     head_bias: bool = False
     qk_norm: bool = False
     sinks: bool = False
@@ -67,6 +73,7 @@ class Model:
     experts_per_token: Annotated[int, whole(0, 1_024)] = DERIVED
     moe_ffn: Annotated[int, whole(1, 4_194_304)] = DERIVED
     shared_ffn: Annotated[int, whole(0, 4_194_304)] = 0
+    moe_latent: Annotated[int, whole(0, 1_048_576)] = 0
     shared_gate: bool = False
     router_bias: bool = False
     dense_layers: Annotated[int, whole(0, 4_096)] = 0
@@ -82,6 +89,7 @@ class Model:
     ssm_head_dim: Annotated[int, whole(1, 16_384)] = 64
     ssm_groups: Annotated[int, whole(1, 4_096)] = 8
     ssm_conv: Annotated[int, whole(1, 64)] = 4
+    ssm_chunk: Annotated[int, whole(1, 65_536)] = 256
     mtp_layers: Annotated[int, whole(0, 64)] = 0
     encoder_layers: Annotated[int, whole(0, 4_096)] = 0
     encoder_seq: Annotated[int, whole(1, 10_000_000)] = DERIVED
@@ -92,61 +100,68 @@ class Model:
     assumptions: tuple[str, ...] = field(default=(), init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if getattr(self, "head_dim") is None and self.hidden % self.heads:  # noqa: B009 - declared int, None when left out
+        if self.__dict__["head_dim"] is None and self.hidden % self.heads:
             raise InputError("heads", self.heads, f"a divisor of hidden = {self.hidden}, or give head_dim")
-        assumed = [self._default(name, value, why) for name, value, why in self._usual() if getattr(self, name) is None]
-        object.__setattr__(self, "assumptions", tuple(a for a in assumed if a))
+        assumed = []
+        for name, value, why in self._usual():
+            if self.__dict__[name] is None:
+                object.__setattr__(self, name, value)
+                assumed += [f"model.{name} = {value} ({why})"] if why else []
+        object.__setattr__(self, "assumptions", tuple(assumed))
         self._check()
 
     def _check(self) -> None:
-        if self.heads % self.kv_heads:
-            raise InputError("kv_heads", self.kv_heads, f"a divisor of heads = {self.heads}")
-        if len(self.pattern) != self.layers:
-            raise InputError("pattern", self.pattern, f"layers = {self.layers} letters")
-        if set(self.pattern) - set(LETTERS.replace("P", "")):
-            raise InputError("pattern", self.pattern, f"letters of {LETTERS.replace('P', '')}")
-        if set(self.pattern) & set("XYE") and not self.experts:
-            raise InputError("experts", self.experts, "1 or more, as the pattern has layers of experts")
-        if self.experts and not 1 <= self.experts_per_token <= self.experts:
-            raise InputError("experts_per_token", self.experts_per_token, f"from 1 to experts = {self.experts}")
-        if self.encoder_layers > self.layers:
-            raise InputError("encoder_layers", self.encoder_layers, f"at most layers = {self.layers}")
-        if self.family == "encoder-decoder" and not 0 < self.encoder_layers < self.layers:
-            raise InputError("encoder_layers", self.encoder_layers, f"1 to {self.layers - 1} of the layers")
-        if self.kv_lora_rank and not self.rope_head_dim:
-            raise InputError("rope_head_dim", self.rope_head_dim, "1 or more with kv_lora_rank")
-        if self.family == "vit" and self.image_size % self.patch:
-            raise InputError("patch", self.patch, f"a divisor of image_size = {self.image_size}")
-
-    def _usual(self) -> list[tuple[str, object, str]]:
-        modern = self.norm == "rmsnorm"
-        gated_ffn = -(-self.hidden * 8 // 3 // 256) * 256  # Llama: 2/3 of 4 h, rounded up to 256
-        image = self.family == "vit"
-        patches = (self.image_size // self.patch) ** 2 + 1
-        seq = patches if image else ASSUMED_SEQ
-        seq = self.seq if getattr(self, "seq") is not None else seq  # noqa: B009 - declared int, None when left out
-        decoder = self.family == "decoder"
-        return [
-            ("head_dim", self.hidden // self.heads, "hidden / heads"),
-            ("kv_heads", self.heads, "one key-value head per head"),
-            ("ffn", gated_ffn if self.gated_mlp else 4 * self.hidden, "the family's usual width"),
-            ("vocab", self.classes if image else ASSUMED_VOCAB, "" if image else "GPT-2 vocabulary, padded"),
-            ("seq", seq, "" if image else "sequence length"),
-            ("tied_embeddings", not modern and not image, "tied for GPT, untied for Llama" if decoder else ""),
-            ("bias", not modern, "biases with LayerNorm, none with RMSNorm"),
-            ("qkv_bias", (not modern) if getattr(self, "bias") is None else self.bias, ""),  # noqa: B009
-            ("positions", "rope" if modern else "learned", "learned for GPT, rotary for Llama"),
-            ("max_positions", seq, ""),
-            ("experts_per_token", 2 if self.experts else 0, "top-2 routing" if self.experts else ""),
-            ("moe_ffn", self.ffn or 4 * self.hidden, "as wide as ffn" if self.experts else ""),
-            ("v_head_dim", self.head_dim or self.hidden // self.heads, "as head_dim" if self.kv_lora_rank else ""),
-            ("ssm_heads", max(1, 2 * self.hidden // self.ssm_head_dim), self._when("M", "inner width 2 x hidden")),
-            ("encoder_seq", seq, "as seq" if self.family == "encoder-decoder" else ""),
-            ("pattern", self._pattern(), ""),
+        letters = LETTERS.replace("P", "")
+        moe, pair = bool(set(self.pattern) & set("XYE")), self.family == "encoder-decoder"
+        wrong = [
+            ("kv_heads", self.heads % self.kv_heads > 0, f"a divisor of heads = {self.heads}"),
+            ("pattern", len(self.pattern) != self.layers, f"layers = {self.layers} letters"),
+            ("pattern", bool(set(self.pattern) - set(letters)), f"letters of {letters}"),
+            ("experts", moe and not self.experts, "1 or more, as the pattern has layers of experts"),
+            (
+                "experts_per_token",
+                self.experts > 0 and not 1 <= self.experts_per_token <= self.experts,
+                f"from 1 to experts = {self.experts}",
+            ),
+            ("encoder_layers", self.encoder_layers > self.layers, f"at most layers = {self.layers}"),
+            ("encoder_layers", pair and not 0 < self.encoder_layers < self.layers, f"1 to {self.layers - 1}"),
+            ("rope_head_dim", self.kv_lora_rank > 0 and not self.rope_head_dim, "1 or more with kv_lora_rank"),
+            ("window", bool(set(self.pattern) & set("WY")) and not self.window, "1 or more, as layers have a window"),
+            (
+                "patch",
+                self.family == "vit" and self.image_size % self.patch > 0,
+                f"a divisor of image_size = {self.image_size}",
+            ),
+            ("seq", self.family == "vit" and self.seq != self._patches + 1, f"{self._patches + 1}: patches and class"),
         ]
+        for name, bad, allowed in wrong:
+            if bad:
+                raise InputError(name, getattr(self, name), allowed)
 
-    def _when(self, letter: str, why: str) -> str:
-        return why if letter in (getattr(self, "pattern") or "") else ""  # noqa: B009
+    def _usual(self) -> Iterator[tuple[str, object, str]]:
+        """Yield each derived field's default and why; what was yielded is filled in before the next is asked for."""
+        modern, image, decoder = self.norm == "rmsnorm", self.family == "vit", self.family == "decoder"
+        gated_ffn = -(-self.hidden * 8 // 3 // 256) * 256  # Llama: 2/3 of 4 h, rounded up to 256
+        yield "head_dim", self.hidden // self.heads, "hidden / heads"
+        yield "kv_heads", self.heads, "one key-value head per head"
+        yield "ffn", gated_ffn if self.gated_mlp else 4 * self.hidden, "the family's usual width"
+        yield "vocab", self.classes if image else ASSUMED_VOCAB, "" if image else "GPT-2 vocabulary, padded"
+        yield "seq", self._patches + 1 if image else ASSUMED_SEQ, "" if image else "sequence length"
+        yield "tied_embeddings", not modern and not image, "tied for GPT, untied for Llama" if decoder else ""
+        yield "bias", not modern, "biases with LayerNorm, none with RMSNorm"
+        yield "qkv_bias", self.bias, ""
+        yield "mlp_bias", self.bias, ""
+        yield "norm_bias", not modern, ""
+        yield "embedding_norm", self.family == "encoder", ""
+        yield "positions", "rope" if modern else "learned", "learned for GPT, rotary for Llama"
+        yield "max_positions", self.seq, ""
+        yield "experts_per_token", 2 if self.experts else 0, "top-2 routing" if self.experts else ""
+        yield "moe_ffn", self.ffn, "as wide as ffn" if self.experts else ""
+        yield "v_head_dim", self.head_dim, "as head_dim" if self.kv_lora_rank else ""
+        yield "encoder_seq", self.seq, "as seq" if self.family == "encoder-decoder" else ""
+        yield "pattern", self._pattern(), ""
+        inner = "inner width 2 x hidden" if "M" in self.pattern else ""
+        yield "ssm_heads", max(1, 2 * self.hidden // self.ssm_head_dim), inner
 
     def _pattern(self) -> str:
         if self.family in ("encoder", "vit"):
@@ -157,12 +172,8 @@ class Model:
         for i in range(self.layers):
             local = self.window > 0 and not (self.global_every and (i + 1) % self.global_every == 0)
             moe = self.experts > 0 and i >= self.dense_layers and (i - self.dense_layers + 1) % self.moe_every == 0
-            letters.append("TWXY"[local + 2 * moe])
+            letters.append(block_letter(local, moe))
         return "".join(letters)
-
-    def _default(self, name: str, value: object, why: str) -> str:
-        object.__setattr__(self, name, value)
-        return f"model.{name} = {value} ({why})" if why else ""
 
     @classmethod
     def from_hf(cls, path: str | Path, seq: int | None = None) -> "Model":
@@ -198,9 +209,17 @@ class Model:
         return self.ssm_heads * self.ssm_head_dim
 
     @property
+    def _patches(self) -> int:
+        return (self.image_size // self.patch) ** 2
+
+    @property
     def norm_parameters(self) -> int:
         """Parameters of one normalisation layer."""
-        return self.hidden * (2 if self.norm == "layernorm" else 1)
+        return self.norm_size(self.hidden)
+
+    def norm_size(self, width: int) -> int:
+        """Return the parameters of a normalisation of `width` columns."""
+        return width * (2 if self.norm_bias else 1)
 
     @property
     def position_parameters(self) -> int:
@@ -216,7 +235,7 @@ class Model:
         """Parameters in front of the first layer."""
         if self.family == "vit":
             return self.channels * self.patch**2 * self.hidden + 2 * self.hidden + self.position_parameters
-        norm = self.norm_parameters if self.family == "encoder" else 0
+        norm = self.norm_parameters if self.embedding_norm else 0
         return self.vocab * self.hidden + self.type_vocab * self.hidden + norm + self.position_parameters
 
     @property

@@ -2,6 +2,8 @@
 
 import csv
 import json
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -103,3 +105,30 @@ def test_unknown_names_are_answered_with_the_known_ones():
         precision("int8")
     with pytest.raises(InputError, match=r"device: got 'tpu'; allowed: one of a100.*path of a device file"):
         device("tpu")
+
+
+COUNTED = {file.stem: json.loads(file.read_text()) for file in (Path(__file__).parent / "configs").glob("*.json")}
+
+
+@pytest.mark.parametrize("name", sorted(COUNTED.keys() & set(names("models"))))
+def test_parameters_without_prediction_modules_are_the_library_s(name):
+    assert replace(model(name), mtp_layers=0).parameters == COUNTED[name]["parameters"]
+
+
+@pytest.mark.parametrize(
+    ("name", "billions", "active"),
+    [
+        ("nemotron-3-ultra", 550, 55),
+        ("nemotron-3-super", 120, 12),
+        ("nemotron-3.5-lightning", 31.6, 3.6),
+        ("deepseek-v4-flash", 284, 13),
+        ("nemotron3-8b", 8.5, 8.5),
+        ("nemotron3-22b", 22, 22),
+        ("gpt3-5b", 5, 5),
+        ("gpt3-20b", 20, 20),
+    ],
+)
+def test_parameters_meet_the_published_ones(name, billions, active):
+    found = replace(model(name), mtp_layers=0)
+    assert found.parameters / 1e9 == pytest.approx(billions, rel=0.035)
+    assert found.active_parameters / 1e9 == pytest.approx(active, rel=0.065)

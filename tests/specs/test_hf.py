@@ -52,3 +52,11 @@ def test_bad_config(tmp_path, change, path):
     file.write_text(json.dumps(json.loads(LLAMA.read_text()) | change))
     with pytest.raises(InputError, match=path):
         Model.from_hf(file)
+
+
+def test_another_sequence_keeps_the_table_of_positions(tmp_path):
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({"model_type": "gpt2", "n_layer": 48, "n_embd": 1600, "n_head": 25}))
+    shorter = Model.from_hf(file, seq=512)
+    assert (shorter.seq, shorter.max_positions) == (512, 1024)
+    assert shorter.parameters == models["gpt2-xl"].parameters

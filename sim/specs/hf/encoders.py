@@ -1,0 +1,72 @@
+"""Encoders and encoder-decoders: BERT with its masked-token head, T5, ViT with its classifier."""
+
+from typing import Any
+
+from sim.specs.fields import InputError
+from sim.specs.hf.keys import Config, Reader, flag, layer_count, need, number, only
+
+
+def _bert(config: Config) -> dict[str, Any]:
+    only(config, is_decoder=False, add_cross_attention=False, position_embedding_type="absolute")
+    longest = config.get("max_position_embeddings", 512)
+    return {
+        "family": "encoder",
+        "layers": layer_count(config),
+        "hidden": need(config, "hidden_size"),
+        "heads": need(config, "num_attention_heads"),
+        "ffn": need(config, "intermediate_size"),
+        "vocab": config.get("vocab_size", 30_522),
+        "seq": longest,
+        "max_positions": longest,
+        "type_vocab": config.get("type_vocab_size", 2),
+        "dropout": config.get("hidden_dropout_prob", 0.1),
+        "tied_embeddings": flag(config, "tie_word_embeddings", True),
+        "head_bias": True,
+    }
+
+
+def _t5(config: Config) -> dict[str, Any]:
+    """Read T5, whose `tie_word_embeddings` false means a head of its own (T5 1.1)."""
+    only(config, relative_attention_num_buckets=32, is_encoder_decoder=True)
+    activation = config.get("feed_forward_proj", "relu")
+    if not isinstance(activation, str):
+        raise InputError("feed_forward_proj", activation, "an activation, or gated-activation")
+    encoder = layer_count(config, "num_layers")
+    return {
+        "family": "encoder-decoder",
+        "layers": encoder + (layer_count(config, "num_decoder_layers", encoder) or encoder),
+        "encoder_layers": encoder,
+        "hidden": need(config, "d_model"),
+        "heads": need(config, "num_heads"),
+        "head_dim": config.get("d_kv", 64),
+        "ffn": need(config, "d_ff"),
+        "gated_mlp": activation.startswith("gated-"),
+        "vocab": config.get("vocab_size", 32_128),
+        "seq": config.get("n_positions", 512),
+        "dropout": config.get("dropout_rate", 0.1),
+        "norm": "rmsnorm",
+        "tied_embeddings": flag(config, "tie_word_embeddings", True),
+        "positions": "relative",
+    }
+
+
+def _vit(config: Config) -> dict[str, Any]:
+    """Read ViT with its classifier: as many classes as `num_labels` or `id2label` says, else the library's two."""
+    labels = config.get("id2label")
+    classes = len(labels) if isinstance(labels, dict) else 2
+    return {
+        "family": "vit",
+        "layers": layer_count(config),
+        "hidden": need(config, "hidden_size"),
+        "heads": need(config, "num_attention_heads"),
+        "ffn": need(config, "intermediate_size"),
+        "image_size": config.get("image_size", 224),
+        "patch": config.get("patch_size", 16),
+        "channels": config.get("num_channels", 3),
+        "classes": number(config, "num_labels", classes),
+        "dropout": config.get("hidden_dropout_prob", 0.0),
+        "qkv_bias": flag(config, "qkv_bias", True),
+    }
+
+
+READERS: dict[str, Reader] = {"bert": _bert, "t5": _t5, "vit": _vit}
