@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from sim import __version__
-from sim.cli import lab, schedule, simulate, tune
+from sim.cli import lab, schedule, simulate, tune, validate
 from sim.specs.fields import InputError
 
 app = typer.Typer(
@@ -21,6 +21,7 @@ app = typer.Typer(
 app.command("simulate")(simulate.simulate_command)
 app.command("tune")(tune.tune_command)
 app.command("schedule")(schedule.schedule_command)
+app.command("validate")(validate.validate_command)
 app.command("lab")(lab.lab_command)
 
 
