@@ -2,16 +2,20 @@
 
 import csv
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, Literal, get_type_hints
+
+import numpy as np
 
 from sim.specs.fields import InputError
 from sim.specs.files import write_atomically
+from sim.validation import metrics
 from sim.validation.validate import Outcome, Validation
 
 MAX_BYTES = 16 * 2**20
+What = Literal["time", "memory"]
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,47 @@ class Accuracy:
     low_bytes: float
     high_bytes: float
     memory_ratio: float | None
+
+    def of(self, what: What) -> tuple[float, float, float, float | None]:
+        """Return (predicted, low, high, ratio) of the step time (s) or of the peak memory (bytes)."""
+        if what == "time":
+            return self.predicted_step_time_s, self.low_s, self.high_s, self.ratio
+        return self.predicted_peak_memory_bytes, self.low_bytes, self.high_bytes, self.memory_ratio
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Errors of the runs of one table: percent, but for the share inside the 80 % interval."""
+
+    n: int
+    mape: float
+    median: float
+    p90: float
+    bias: float
+    mape_debiased: float
+    coverage80: float
+
+
+def errors_by_source(rows: Sequence[Accuracy], what: What = "time") -> dict[str, Errors]:
+    """Return the errors of each table that measured `what`, in the order of the rows."""
+    held: dict[str, list[list[float]]] = {}
+    for row in rows:
+        predicted, low, high, ratio = row.of(what)
+        if ratio is not None:
+            held.setdefault(row.source, []).append([predicted, low, high, predicted / ratio])
+    return {source: _errors(*np.array(columns).T) for source, columns in held.items()}
+
+
+def _errors(predicted: metrics.Floats, low: metrics.Floats, high: metrics.Floats, measured: metrics.Floats) -> Errors:
+    found = {
+        "mape": metrics.mape(predicted, measured),
+        "median": metrics.median_error(predicted, measured),
+        "p90": metrics.p90_error(predicted, measured),
+        "bias": metrics.bias(predicted, measured),
+        "mape_debiased": metrics.mape_debiased(predicted, measured),
+        "coverage80": metrics.coverage(low, high, measured),
+    }
+    return Errors(len(measured), **{name: float(value) for name, value in found.items() if value is not None})
 
 
 def accuracy(result: Validation, source: str) -> list[Accuracy]:

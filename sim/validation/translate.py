@@ -126,10 +126,16 @@ def _model(row: Measured, facts: dict[str, Any], notes: _Notes) -> Model:
     if name is None and (row.hidden is None or row.layers is None):
         allowed = "a model whose layers and hidden are stated, or a name of the catalog"
         raise InputError("model", row.model, allowed)
+    base = _catalog(name) if name else {}
     if row.hidden is None:
         notes.texts.append(f"dimensions of {name} (catalog)")
-    base = _usual(row, row.hidden, notes) if name is None and row.hidden else _catalog(str(name))
+    elif row.hidden != base.get("hidden"):
+        # Of a catalog model of another width only the habits hold.
+        base = {key: value for key, value in base.items() if key in HABITS} | _usual(row, row.hidden, notes)
     return Model(**(base | stated | facts))
+
+
+HABITS = ("norm", "dropout", "bias", "positions", "tied_embeddings", "gated_mlp", "attention", "family")
 
 
 def _catalog(name: str) -> dict[str, Any]:

@@ -2,20 +2,17 @@
 
 from collections.abc import Sequence
 from math import log10
-from typing import Literal
 
 import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from sim.report.numbers import Unit, byte_unit, bytes_interval, seconds_interval, time_unit
-from sim.report.theme import HEIGHT, Look, Theme, colour, frame, marker, mixed, safe
-from sim.units import digits3
-from sim.validation.accuracy import Accuracy
+from sim.report.theme import HEIGHT, MARGIN, Look, Theme, colour, frame, marker, mixed, safe
+from sim.validation.accuracy import Accuracy, What, errors_by_source
 from sim.validation.baselines import NAMES
-from sim.validation.metrics import mape, mape_debiased
+from sim.validation.metrics import mape
 
-What = Literal["time", "memory"]
 BAND = 0.1
 """Half-width of the shaded band round the diagonal."""
 
@@ -37,9 +34,9 @@ def accuracy(rows: Sequence[Accuracy], what: What = "time", theme: Theme = "ligh
 
     The line is a perfect prediction, the band +-10 %. Runs that do not score `what` are left out.
     """
-    kept = [row for row in rows if _ratio(row, what) is not None]
+    kept = [row for row in rows if row.of(what)[3] is not None]
     name = {"time": "step time", "memory": "peak memory"}[what]
-    figure = frame(theme, HEIGHT + 160, f"measured {name}", f"predicted {name}")
+    figure = frame(theme, HEIGHT + 160, f"measured {name}", f"predicted {name}", margin=MARGIN | {"t": 84})
     if not kept:
         return figure.update_layout(title_text=f"no run that measured {name}")
     predicted, measured = _values(kept, what)
@@ -68,8 +65,8 @@ def accuracy(rows: Sequence[Accuracy], what: What = "time", theme: Theme = "ligh
     ticks = _ticks(ends, unit)
     span = [log10(end / unit.scale) for end in ends]
     for axis in (figure.update_xaxes, figure.update_yaxes):
-        axis(type="log", range=span, tickvals=ticks, ticktext=[digits3(t) for t in ticks])
-    figure.update_xaxes(title_text=f"measured {name} ({unit.name})")
+        axis(type="log", range=span, tickvals=ticks, ticktext=[f"{t:g}" for t in ticks])
+    figure.update_xaxes(title_text=f"measured {name} ({unit.name}); band: within 10 %")
     return figure.update_yaxes(title_text=f"predicted {name} ({unit.name})")
 
 
@@ -80,22 +77,21 @@ def accuracy_errors(rows: Sequence[Accuracy], theme: Theme = "light") -> go.Figu
     table best, without and with the pipeline's bubble.
     """
     kept = [row for row in rows if row.ratio is not None]
-    sources = list(dict.fromkeys(row.source for row in kept))
-    parts = [[row for row in kept if row.source == source] for source in sources]
-    labels = [f"{safe(source)} ({len(part)})" for source, part in zip(sources, parts, strict=True)]
-    height = 160 + 36 * max(3, len(sources))
+    errors = errors_by_source(rows)
+    labels = [f"{safe(source)} ({e.n})" for source, e in errors.items()]
+    height = 160 + 36 * max(3, len(errors))
     figure = frame(theme, height, "mean absolute error of the step time (%)", "", bargap=0.45)
     figure.add_bar(
-        x=[mape(*_ratios(part, "ratio")) for part in parts],
+        x=[e.mape for e in errors.values()],
         y=labels,
         orientation="h",
         name="predicted",
         marker=marker(Look("forward", "", ""), theme),
         hovertemplate="<b>%{y}</b><br>%{x:.3~r} % mean error<extra></extra>",
     )
-    constants = {name: [mape(*_ratios(part, f"{name}_ratio")) for part in parts] for name in NAMES}
+    constants = {name: [_constant(kept, source, name) for source in errors] for name in NAMES}
     dots = (
-        ("bias removed", [mape_debiased(*_ratios(part, "ratio")) for part in parts], "circle", "backward"),
+        ("bias removed", [e.mape_debiased for e in errors.values()], "circle", "backward"),
         ("constant MFU", constants["constant_mfu"], "diamond", "page"),
         ("constant MFU + bubble", constants["constant_mfu_bubble"], "square", "page"),
     )
@@ -117,32 +113,24 @@ def accuracy_errors(rows: Sequence[Accuracy], theme: Theme = "light") -> go.Figu
     return figure.update_yaxes(autorange="reversed", automargin=True, showgrid=False)
 
 
-def _ratio(row: Accuracy, what: What) -> float | None:
-    return row.ratio if what == "time" else row.memory_ratio
-
-
-def _ratios(rows: Sequence[Accuracy], column: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return predicted over measured, and ones: the two sides of an error."""
-    found = np.array([getattr(row, column) for row in rows], dtype=float)
-    return found, np.ones(len(found))
+def _constant(rows: Sequence[Accuracy], source: str, name: str) -> float | None:
+    """Return the mean absolute error (percent) of a baseline on one table."""
+    found = np.array([getattr(row, f"{name}_ratio") for row in rows if row.source == source], dtype=float)
+    return mape(found, np.ones(len(found)))
 
 
 def _values(rows: Sequence[Accuracy], what: What) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return (predicted, measured) in SI units."""
-    value = "predicted_step_time_s" if what == "time" else "predicted_peak_memory_bytes"
-    predicted = np.array([getattr(row, value) for row in rows], dtype=float)
-    return predicted, predicted / np.array([_ratio(row, what) for row in rows], dtype=float)
+    table = np.array([row.of(what) for row in rows], dtype=float)
+    return table[:, 0], table[:, 0] / table[:, 3]
 
 
 def _hover(row: Accuracy, what: What) -> str:
-    if what == "time":
-        shown = seconds_interval(row.predicted_step_time_s, (row.low_s, row.high_s))
-    else:
-        shown = bytes_interval(row.predicted_peak_memory_bytes, (row.low_bytes, row.high_bytes))
+    value, low, high, ratio = row.of(what)
+    shown = (seconds_interval if what == "time" else bytes_interval)(value, (low, high))
     model, _, plan = row.plan.partition(": ")
-    off = 100 * ((_ratio(row, what) or 1.0) - 1)
-    lines = [f"<b>{safe(row.id)}</b>", safe(model), *_wrapped(plan), f"predicted {shown}", f"{off:+.1f} % off"]
-    return "<br>".join(lines)
+    off = f"{100 * ((ratio or 1.0) - 1):+.1f} % off"
+    return "<br>".join([f"<b>{safe(row.id)}</b>", safe(model), *_wrapped(plan), f"predicted {shown}", off])
 
 
 def _wrapped(plan: str) -> list[str]:
@@ -157,10 +145,10 @@ def _diagonal(figure: go.Figure, ends: tuple[float, float], unit: Unit, theme: T
         x=[low, high, high, low],
         y=[low * (1 - BAND), high * (1 - BAND), high * (1 + BAND), low * (1 + BAND)],
         fill="toself",
-        fillcolor=mixed("idle", theme, 0.6),
+        fillcolor=mixed("other", theme, 0.35),
         line={"width": 0},
         mode="lines",
-        name="within 10 %",
+        showlegend=False,
         hoverinfo="skip",
     )
     line = {"width": 1, "color": colour("text", theme)}
