@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from sim import __version__
-from sim.cli import device, lab, optimal, schedule, simulate, tune
+from sim.cli import device, lab, optimal, schedule, simulate, tune, validate
 from sim.specs.fields import InputError
 
 app = typer.Typer(
@@ -22,6 +22,7 @@ app.command("simulate")(simulate.simulate_command)
 app.command("tune")(tune.tune_command)
 app.command("optimal")(optimal.optimal_command)
 app.command("schedule")(schedule.schedule_command)
+app.command("validate")(validate.validate_command)
 app.command("lab")(lab.lab_command)
 app.add_typer(device.app, name="device")
 

@@ -1,9 +1,20 @@
-"""Figures of a step and of a search, as `plotly.graph_objects.Figure`; each takes theme "light" or "dark"."""
+"""Figures of a step, a search and a validation, as `plotly.graph_objects.Figure`; theme is "light" or "dark"."""
 
+from sim.report.figures.accuracy import accuracy, accuracy_errors
 from sim.report.figures.breakdown import breakdown
 from sim.report.figures.difference import difference
 from sim.report.figures.front import front
 from sim.report.figures.memory import memory, memory_peaks
 from sim.report.figures.timeline import opening, timeline
 
-__all__ = ["breakdown", "difference", "front", "memory", "memory_peaks", "opening", "timeline"]
+__all__ = [
+    "accuracy",
+    "accuracy_errors",
+    "breakdown",
+    "difference",
+    "front",
+    "memory",
+    "memory_peaks",
+    "opening",
+    "timeline",
+]

@@ -1,0 +1,187 @@
+"""Reader of a table of measured runs: one CSV file, one typed row a run, nothing guessed here.
+
+Columns and units are those of the project's reference tables: bytes, seconds, sequences; a blank cell is "not
+stated" (None). What a blank means is decided in `sim.validation.translate`.
+"""
+
+import csv
+import io
+import re
+from collections.abc import Iterator
+from dataclasses import fields
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Literal, get_args, get_type_hints
+
+from pydantic import Field
+
+from sim.specs.fields import DERIVED, InputError, real, spec, whole
+
+MAX_BYTES = 16 * 2**20
+"""Eight thousand rows with long notes, twenty times the largest table in use."""
+
+MemoryKind = Literal["allocated", "reserved", "nvidia_smi"]
+USES = ("time", "time?", "memory", "oom", "layer_time", "parity")
+
+Text = Annotated[str, Field(max_length=4_000, description="text of at most 4,000 characters")]
+Short = Annotated[str, Field(min_length=1, max_length=200, description="text of 1 to 200 characters")]
+Count = Annotated[int, whole(1, 100_000_000)]
+Degree = Annotated[int, whole(1, 1_000_000)]
+Rate = Annotated[float, real(0.0, 1e12)]
+
+
+@spec
+class Measured:
+    """One measured run as the table states it; None where a cell is blank.
+
+    `inter_node_gbytes_per_s` is a node's aggregate each way (GB/s), batches are in sequences, `memory_rank` says
+    whether the peak is the last pipeline rank's or the largest. `use_for` names what the row may score: time,
+    time? (order only), memory, oom, layer_time, parity, joined by "+"; blank means nothing. `step_time_s` and
+    `peak_memory_bytes` are numbers wherever `use_for` needs them, and else None where they are blank.
+
+    Raises:
+        InputError: a value is out of range; `path` is the column.
+    """
+
+    id: Short
+    source: Short
+    tier: Text = ""
+    device: Short
+    gpus: Count | None = None
+    gpus_per_node: Degree | None = None
+    intra_node: Literal["nvlink", "pcie"] | None = None
+    inter_node_gbytes_per_s: Annotated[float, real(1e-3, 1e5, "GB/s")] | None = None
+    model: Short
+    layers: Count | None = None
+    hidden: Count | None = None
+    heads: Count | None = None
+    kv_heads: Count | None = None
+    ffn: Count | None = None
+    gated_mlp: bool | None = None
+    vocab: Count | None = None
+    seq: Count | None = None
+    experts: Count | None = None
+    experts_per_token: Count | None = None
+    moe_ffn: Count | None = None
+    attention: Literal["eager", "flash"] | None = None
+    precision: Short
+    global_batch: Count | None = None
+    micro_batch: Count | None = None
+    tp: Degree = 1
+    pp: Degree = 1
+    vpp: Degree | None = None
+    dp: Degree | None = None
+    cp: Degree | None = None
+    ep: Degree | None = None
+    etp: Degree | None = None
+    sequence_parallel: bool | None = None
+    recompute: Literal["none", "selective", "full"] | None = None
+    zero_stage: Annotated[int, whole(0, 3)] | None = None
+    fsdp_shard: Annotated[int, whole(0, 1_000_000)] | None = None
+    schedule: Annotated[str, Field(max_length=40, description="a schedule's name")] | None = None
+    compiled: bool | None = None
+    step_time_s: Annotated[float, real(1e-6, 1e6, "s")] = DERIVED
+    tokens_per_s_per_gpu: Rate | None = None
+    tflops_per_gpu: Rate | None = None
+    tflops_counts_recompute: bool | None = None
+    mfu_pct: Annotated[float, real(0.0, 100.0, "%")] | None = None
+    peak_memory_bytes: Annotated[float, real(1.0, 1e15, "B")] = DERIVED
+    memory_kind: MemoryKind | None = None
+    memory_rank: Literal["last", "max"] | None = None
+    oom: bool | None = None
+    group: Text = ""
+    use_for: Text = ""
+    notes: Text = ""
+
+    def __post_init__(self) -> None:
+        unknown = self.uses - {*USES}
+        if unknown:
+            raise InputError("use_for", self.use_for, "any of " + ", ".join(USES) + ' joined by "+", or blank')
+        for use, column in (("time", "step_time_s"), ("time?", "step_time_s"), ("memory", "peak_memory_bytes")):
+            if use in self.uses and getattr(self, column) is None:
+                raise InputError(column, None, f"a number: use_for says {use}")
+        if "memory" in self.uses and self.memory_kind is None:
+            raise InputError("memory_kind", None, "one of " + ", ".join(get_args(MemoryKind)))
+
+    @property
+    def uses(self) -> frozenset[str]:
+        """What the row may score."""
+        return frozenset(filter(None, self.use_for.split("+")))
+
+
+COLUMNS = tuple(f.name for f in fields(Measured))
+
+
+def read_runs(path: str | Path) -> list[Measured]:
+    """Return the rows of a table of measured runs, in the file's order.
+
+    Raises:
+        InputError: no such file, too large, a column missing or unknown, an id twice, or a cell that is not
+            what its column holds (the path is `file:line:column`).
+    """
+    file = Path(path)
+    lines = _lines(file)
+    header = next(lines, (1, []))[1]
+    wrong = {*header} ^ {*COLUMNS}
+    if wrong or len(header) != len(COLUMNS):
+        named = sorted(wrong) or sorted({c for c in header if header.count(c) > 1})
+        raise InputError(f"{file}:1", ", ".join(named)[:80], "each column once: " + ", ".join(COLUMNS))
+    rows: dict[str, Measured] = {}
+    for number, cells in lines:
+        if len(cells) != len(header):
+            raise InputError(f"{file}:{number}", f"{len(cells)} cells", f"{len(header)} cells")
+        row = _row(f"{file}:{number}", dict(zip(header, cells, strict=True)))
+        if row.id in rows:
+            raise InputError(f"{file}:{number}:id", row.id, "each id once")
+        rows[row.id] = row
+    return list(rows.values())
+
+
+def _lines(file: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yield (line, cells) of a CSV file of bounded size."""
+    try:
+        with file.open("rb") as raw:
+            held = raw.read(MAX_BYTES + 1)
+        text = held.decode("utf-8-sig")
+    except OSError as error:
+        raise InputError(str(file), error.strerror, "a readable CSV file") from None
+    except UnicodeDecodeError:
+        raise InputError(str(file), "bytes that are not UTF-8", "UTF-8 text") from None
+    if len(held) > MAX_BYTES:
+        raise InputError(str(file), f"more than {MAX_BYTES} bytes", f"at most {MAX_BYTES} bytes")
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    try:
+        yield from ((reader.line_num, cells) for cells in reader if cells)
+    except csv.Error as error:
+        raise InputError(f"{file}:{reader.line_num}", str(error), "well-formed CSV") from None
+
+
+def _row(place: str, cells: dict[str, str]) -> Measured:
+    given = {column: _value(_kinds()[column], text) for column, text in cells.items() if text != ""}
+    try:
+        return Measured(**given)  # type: ignore[arg-type]
+    except InputError as error:
+        raise InputError(f"{place}:{error.path}", error.value, error.allowed) from None
+
+
+@cache
+def _kinds() -> dict[str, type]:
+    """Return the plain type of every column."""
+    plain = {}
+    for name, hint in get_type_hints(Measured).items():
+        kinds = [kind for kind in (hint, *get_args(hint)) if kind in (bool, int, float)]
+        plain[name] = kinds[0] if kinds else str
+    return plain
+
+
+NUMBER = re.compile(r"[-+]?[0-9]{1,20}(\.[0-9]{0,40})?([eE][-+]?[0-9]{1,3})?")
+BOOLEANS = {"0": False, "1": True}
+
+
+def _value(kind: type, text: str) -> object:
+    """Return a cell as its column's type; a text that is no such value stays text and is refused by the spec."""
+    if kind is bool:
+        return BOOLEANS.get(text, text)
+    if kind in (int, float) and NUMBER.fullmatch(text):
+        return float(text) if kind is float else int(text) if text.lstrip("+-").isdigit() else text
+    return text

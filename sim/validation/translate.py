@@ -1,0 +1,220 @@
+"""A measured row as model, cluster and plan, with every assumption that filled a blank written down.
+
+Blanks follow the rules of the reference tables: sequence parallelism off, dp = gpus / (tp pp cp), heads =
+hidden / 128, a key-value head per head, one virtual stage, MLP width 4 hidden, vocabulary 51,200, and dimensions
+by the model's name where `hidden` is blank. What names say beyond the columns stands in `sim/catalog/aliases.json`.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from math import ceil, log
+from typing import Any
+
+from sim.catalog import folder
+from sim.specs.catalog import device, models
+from sim.specs.cluster import Cluster, Links
+from sim.specs.fields import InputError
+from sim.specs.model import ASSUMED_VOCAB, Model
+from sim.specs.plan import PlacedPlan, Plan
+from sim.validation.table import Measured
+
+PCIE_BYTES_PER_S = 31.5e9
+"""PCIe 4.0 x16, one direction: 16 GT/s x 16 lanes x 128/130 / 8 (PCI Express Base Specification 4.0)."""
+
+HEAD_DIM = 128
+DIMENSIONS = (
+    "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq", "gated_mlp", "attention",
+    "experts", "experts_per_token", "moe_ffn",
+)  # fmt: skip
+"""Columns that are fields of `Model` of the same name; a key that only some models have is blank elsewhere."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A measured row with what it means; the plan is legal on the model and the cluster."""
+
+    row: Measured
+    model: Model
+    cluster: Cluster
+    placed: PlacedPlan
+    assumptions: tuple[str, ...]
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the run."""
+        return self.placed.plan
+
+
+@dataclass
+class _Notes:
+    """Collects what was assumed."""
+
+    texts: list[str] = field(default_factory=list)
+
+    def assume(self, stated: Any, value: Any, what: str, why: str) -> Any:
+        """Return `stated`, or `value` with a note where nothing is stated."""
+        if stated is not None:
+            return stated
+        self.texts.append(f"{what} = {str(value).lower() if isinstance(value, bool) else value} ({why})")
+        return value
+
+
+def translate(row: Measured, profile: str | None = None) -> Case:
+    """Return the case of a row; `profile` replaces the profile of the row's device.
+
+    Raises:
+        InputError: the row says too little, or model, cluster or plan cannot express it.
+    """
+    facts = _facts(row.model)
+    notes = _Notes([str(fact["source"]) for fact in facts])
+    told = replace(row, **_merged(facts, "row"))
+    cluster = _cluster(told, profile, notes)
+    model = _model(told, _merged(facts, "model"), notes)
+    plan = _plan(told, model, cluster, _merged(facts, "plan"), notes)
+    placed = plan.on(model, cluster)
+    return Case(row, model, cluster, placed, (*notes.texts, *model.assumptions, *cluster.assumptions))
+
+
+@cache
+def _aliases() -> dict[str, Any]:
+    read: dict[str, Any] = json.loads((folder("aliases.json")).read_text("utf-8"))
+    return read
+
+
+def _base(name: str) -> str | None:
+    """Return the catalog name of a published name, a remark in brackets left aside."""
+    known: dict[str, str] = _aliases()["models"]["names"]
+    found = known.get(name) or known.get(name.split(" (", maxsplit=1)[0]) or name
+    return found if found in models else None
+
+
+def _facts(name: str) -> list[Mapping[str, Any]]:
+    """Return what a model's name says; a family's habits ("starts") count only where no catalog entry states them."""
+    free = _base(name) is None
+    return [
+        fact
+        for fact in _aliases()["terms"]
+        if ((free and name.startswith(fact["starts"])) if "starts" in fact else fact["has"] in name)
+        and fact.get("lacks", "\0") not in name
+    ]
+
+
+def _merged(facts: list[Mapping[str, Any]], part: str) -> dict[str, Any]:
+    return {key: value for fact in facts for key, value in fact.get(part, {}).items()}
+
+
+def _cluster(row: Measured, profile: str | None, notes: _Notes) -> Cluster:
+    usual = device(row.device)
+    inner = row.tp * row.pp * (row.cp or 1)
+    server = min(usual.gpus_per_node, max(row.gpus or inner, 1))
+    node = notes.assume(row.gpus_per_node, server, "gpus_per_node", "the device's usual server")
+    gpus = notes.assume(row.gpus, max(inner, node), "gpus", "one server, or what tp, pp and cp take")
+    links: dict[str, float] = {}
+    if row.inter_node_gbytes_per_s is not None:
+        links["inter_bytes_per_s_per_node"] = row.inter_node_gbytes_per_s * 1e9
+    if row.intra_node == "pcie" and usual.intra_bytes_per_s.value > PCIE_BYTES_PER_S:
+        links["intra_bytes_per_s"] = notes.assume(None, PCIE_BYTES_PER_S, "intra_bytes_per_s", "PCIe 4.0 x16")
+    own = {"profile": profile} if profile else {}
+    return Cluster.of(row.device, ceil(gpus / node), gpus_per_node=min(node, gpus), links=Links(**links), **own)
+
+
+def _model(row: Measured, facts: dict[str, Any], notes: _Notes) -> Model:
+    stated = {name: getattr(row, name) for name in DIMENSIONS if getattr(row, name) is not None}
+    name = _base(row.model)
+    if name is None and (row.hidden is None or row.layers is None):
+        allowed = "a model whose layers and hidden are stated, or a name of the catalog"
+        raise InputError("model", row.model, allowed)
+    base = _catalog(name) if name else {}
+    if row.hidden is None:
+        notes.texts.append(f"dimensions of {name} (catalog)")
+    elif row.hidden != base.get("hidden"):
+        # Of a catalog model of another width only the habits hold.
+        base = {key: value for key, value in base.items() if key in HABITS} | _usual(row, row.hidden, notes)
+    return Model(**(base | stated | facts))
+
+
+HABITS = ("norm", "dropout", "bias", "positions", "tied_embeddings", "gated_mlp", "attention", "family")
+
+
+def _catalog(name: str) -> dict[str, Any]:
+    """Return what a catalog model states, without what follows from it."""
+    read: dict[str, Any] = json.loads((folder("models") / f"{name}.json").read_text("utf-8"))
+    return {key: value for key, value in read.items() if key != "source"}
+
+
+def _usual(row: Measured, hidden: int, notes: _Notes) -> dict[str, Any]:
+    """Return what a network without a catalog entry takes where the row is silent."""
+    usual = {
+        "name": row.model[:100],
+        "heads": notes.assume(row.heads, nearest_heads(hidden, row.tp), "heads", "hidden / 128, split by tp"),
+        "ffn": notes.assume(row.ffn, 4 * hidden, "ffn", "4 hidden"),
+        "vocab": notes.assume(row.vocab, ASSUMED_VOCAB, "vocab", "GPT-2's, padded"),
+    }
+    if row.gated_mlp:
+        usual["norm"] = notes.assume(None, "rmsnorm", "norm", "usual with a gated MLP")
+    return usual
+
+
+def nearest_heads(hidden: int, tp: int) -> int:
+    """Return the number of heads nearest to hidden / 128 that divides `hidden` and that `tp` divides.
+
+    Nearest in ratio; where no divisor does both (hidden no multiple of tp) hidden / 128 rounded down, at least 1.
+    """
+    wanted = max(1, hidden // HEAD_DIM)
+    fitting = [n for n in range(tp, hidden + 1, tp) if hidden % n == 0]
+    return min(fitting, key=lambda n: abs(log(n * HEAD_DIM / hidden)), default=wanted)
+
+
+def _plan(row: Measured, model: Model, cluster: Cluster, facts: dict[str, Any], notes: _Notes) -> Plan:
+    if row.global_batch is None:
+        raise InputError("global_batch", None, "a number of sequences")
+    schedule = row.schedule or ("none" if row.pp == 1 else None)
+    chunks = row.vpp or 1
+    if schedule == "interleaved" and chunks == 1:
+        chunks = notes.assume(None, 2, "vpp", "the fewest chunks that an interleaved schedule takes")
+    if schedule is None:
+        usual = "interleaved" if chunks > 1 else "1f1b"
+        schedule = notes.assume(None, usual, "schedule", "pipeline by number of chunks")
+    shard = row.fsdp_shard or 0
+    zero = notes.assume(row.zero_stage, 3 if shard else 1, "zero", "full shard with FSDP, else sharded optimizer")
+    given: dict[str, Any] = {
+        "tp": row.tp,
+        "pp": row.pp,
+        "virtual_stages": chunks,
+        "dp": row.dp,
+        "global_batch": row.global_batch,
+        "micro_batch": notes.assume(row.micro_batch, 1, "micro_batch", "not stated"),
+        "schedule": schedule,
+        "recompute": notes.assume(row.recompute, "none", "recompute", "not stated"),
+        "zero": zero,
+        "precision": row.precision,
+        "sequence_parallel": bool(row.sequence_parallel) and row.tp > 1,
+    }
+    given |= {name: getattr(row, name) for name in ("cp", "ep", "etp") if (getattr(row, name) or 1) > 1}
+    given |= {"compiled": True} if row.compiled else {}
+    given |= _shard(shard * (row.cp or 1), cluster.gpus // (row.tp * row.pp))
+    if model.layers % (row.pp * chunks):
+        given["stage_layers"] = uneven(model.layers, row.pp * chunks)
+        notes.texts.append(f"stage_layers = {given['stage_layers']} (spread unevenly, fewer at the ends)")
+    facts = {key: tuple(value) if isinstance(value, list) else value for key, value in facts.items()}
+    return Plan(**(given | facts))
+
+
+def _shard(shard: int, ranks: int) -> dict[str, int]:
+    """Return the HSDP argument where fewer than all `ranks` of a stage hold one copy."""
+    return {"fsdp_shard": shard} if 0 < shard < ranks else {}
+
+
+def uneven(layers: int, chunks: int) -> tuple[int, ...]:
+    """Return layers per chunk: as even as can be, what is missing taken from the last, the first, and so inward.
+
+    Embedding and output layer make the ends heavier: Megatron-LM's split that accounts for both, torchtitan's
+    and zero-bubble's all come out so.
+    """
+    most = ceil(layers / chunks)
+    missing = most * chunks - layers
+    from_end = (missing + 1) // 2
+    less = {*range(missing - from_end), *range(chunks - from_end, chunks)}
+    return tuple(most - (n in less) for n in range(chunks))

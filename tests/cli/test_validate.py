@@ -1,0 +1,98 @@
+"""`trainsim validate`: the contract's keys, the options, and what is refused."""
+
+import json
+
+import pytest
+
+from sim.validation.accuracy import read_accuracy
+from tests.cli.test_cli import run
+from tests.oracle import reference
+from tests.validation.runs import write
+
+
+@pytest.fixture
+def trainsim(capsys, monkeypatch):
+    return lambda *arguments: run(capsys, monkeypatch, "validate", *arguments)
+
+
+def test_json_has_exactly_the_contracts_keys(trainsim, tmp_path) -> None:
+    path = write(tmp_path / "runs.csv", {}, {"use_for": "parity"}, {"device": "abacus"})
+    code, out, _ = trainsim(path, "--json")
+    found = json.loads(out)
+    assert code == 0 and set(found) == {"rows", "summary", "skipped", "not_scored"}
+    assert set(found["rows"][0]) == {
+        "id", "predicted_step_time_s", "interval80_s", "measured_step_time_s", "predicted_peak_memory_bytes",
+        "measured_peak_memory_bytes", "predicted_oom", "measured_oom",
+    }  # fmt: skip
+    assert set(found["summary"]) == {"time", "memory", "oom"}
+    assert set(found["summary"]["time"]) == {
+        "n", "mape", "median", "p90", "bias", "mape_debiased", "pairwise_order", "mean_regret", "coverage80",
+        "median_width", "baselines",
+    }  # fmt: skip
+    assert set(found["summary"]["time"]["baselines"]) == {"constant_mfu", "constant_mfu_bubble"}
+    assert set(found["summary"]["memory"]) == {"n", "mape", "median", "max", "coverage80"}
+    assert set(found["summary"]["oom"]) == {"tp", "fp", "fn", "tn"}
+    assert [r["id"] for r in found["skipped"]] == ["site-3"] and [r["id"] for r in found["not_scored"]] == ["site-2"]
+
+
+def test_several_tables_are_one_answer_and_one_derived_table(trainsim, tmp_path) -> None:
+    first = write(tmp_path / "first.csv", {})
+    second = write(tmp_path / "second.csv", {"id": "other", "step_time_s": "1"})
+    code, out, _ = trainsim(first, second, "--json", "--table", tmp_path / "out.csv")
+    assert code == 0 and json.loads(out)["summary"]["time"]["n"] == 2
+    assert [(row.source, row.id) for row in read_accuracy(tmp_path / "out.csv")] == [
+        ("first", "site-1"),
+        ("second", "other"),
+    ]
+
+
+def test_a_profile_replaces_the_devices(trainsim, tmp_path) -> None:
+    path = write(tmp_path / "runs.csv", {})
+    own, other = (
+        json.loads(trainsim(path, "--json", *extra)[1])["rows"][0]["predicted_step_time_s"]
+        for extra in ((), ("--profile", "h100-sxm-80gb"))
+    )
+    assert other < own
+
+
+def test_a_site_removes_its_common_factor(trainsim, tmp_path) -> None:
+    path = write(tmp_path / "runs.csv", {"step_time_s": "30"})
+    site = write(tmp_path / "site.csv", {"id": "earlier", "step_time_s": "30"})
+    found = json.loads(trainsim(path, "--json", "--site", site)[1])
+    assert found["rows"][0]["predicted_step_time_s"] == pytest.approx(30)
+
+
+def test_the_table_for_people(trainsim, tmp_path) -> None:
+    memory = {"use_for": "memory", "peak_memory_bytes": "5e10", "memory_kind": "allocated"}
+    code, out, _ = trainsim(write(tmp_path / "mine.csv", {}, memory, {"device": "abacus"}))
+    assert code == 0 and "step time" in out and "peak memory" in out and "regret" in out
+    assert "mine: 2 predicted, 1 skipped, 0 not for scoring" in out and "1 x device: got 'abacus'" in out
+
+
+@pytest.mark.parametrize(
+    ("extra", "word"),
+    [
+        (("--profile", "nothing"), "--profile"),
+        (("--site", "RUNS"), "--site"),
+        (("--table", "RUNS"), "--table"),
+        (("RUNS",), "RUNS"),
+    ],
+)
+def test_bad_options_are_refused(trainsim, tmp_path, extra: tuple[str, ...], word: str) -> None:
+    path = write(tmp_path / "runs.csv", {})
+    arguments = [path if e == "RUNS" else e for e in extra]
+    again = [write(tmp_path / "again.csv", {})] if extra == ("RUNS",) else []
+    code, out, err = trainsim(path, *(again or arguments))
+    assert code == 2 and not out and word in err
+
+
+def test_a_bad_cell_exits_2_with_its_place(trainsim, tmp_path) -> None:
+    code, out, err = trainsim(write(tmp_path / "runs.csv", {"gpus": "many"}))
+    assert code == 2 and not out and "runs.csv:2:gpus" in err
+
+
+def test_parity_and_layer_times_are_not_scored(trainsim) -> None:
+    found = json.loads(trainsim(reference("runs") / "vtrain_single.csv", "--json")[1])
+    assert len(found["not_scored"]) == 1120 and not found["rows"] and found["summary"]["time"]["mape"] is None
+    layers = json.loads(trainsim(reference("runs") / "korthikanti_2205_05198.csv", "--json")[1])
+    assert len(layers["not_scored"]) == 5 and layers["summary"]["time"]["n"] == 8

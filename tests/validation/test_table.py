@@ -1,0 +1,85 @@
+"""Tables of runs: what is read, and what is refused with its place."""
+
+import pytest
+
+from sim.specs import InputError
+from sim.validation.table import COLUMNS, MAX_BYTES, read_runs
+from tests.oracle import reference
+from tests.validation.runs import write
+
+ROWS = {
+    "bigscience_a100": 78, "korthikanti_2205_05198": 13, "llm_foundry_mpt": 131, "megatron_ci_golden": 315,
+    "nvidia_dgxc_early2025": 24, "nvidia_megatron_bridge": 228, "nvidia_nemo": 18, "ptdp_2104_04473": 10,
+    "simumax_b200": 24, "torchtitan": 18, "vtrain_multi": 88, "vtrain_single": 1120, "zero_bubble_2401_10241": 24,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_every_published_table_is_read(name: str) -> None:
+    rows = read_runs(reference("runs") / f"{name}.csv")
+    assert len(rows) == ROWS[name]
+    assert len({row.id for row in rows}) == len(rows)
+
+
+def test_cells_are_typed_and_blank_is_none(tmp_path) -> None:
+    cells = {"gated_mlp": "1", "use_for": "time?+memory", "peak_memory_bytes": "4e10", "memory_kind": "reserved"}
+    row = read_runs(write(tmp_path / "runs.csv", cells))[0]
+    assert (row.gpus, row.step_time_s, row.gated_mlp, row.compiled, row.dp) == (8, 2.0, True, None, None)
+    assert row.uses == {"time?", "memory"} and row.peak_memory_bytes == 4e10
+
+
+@pytest.mark.parametrize(
+    ("column", "cell", "allowed"),
+    [
+        ("gpus", "eight", "a whole number from 1"),
+        ("gpus", "8.5", "a whole number"),
+        ("gpus", "0", "a whole number from 1"),
+        ("step_time_s", "nan", "a number from"),
+        ("step_time_s", "-1", "a number from"),
+        ("step_time_s", "", "a number: use_for says time"),
+        ("gated_mlp", "yes", "true or false"),
+        ("recompute", "some", "one of none, selective, full"),
+        ("use_for", "speed", "any of time, time?"),
+        ("id", "", "text of 1 to 200"),
+        ("zero_stage", "4", "from 0 to 3"),
+    ],
+)
+def test_a_bad_cell_is_refused_with_its_place(tmp_path, column: str, cell: str, allowed: str) -> None:
+    path = write(tmp_path / "runs.csv", {}, {column: cell})
+    with pytest.raises(InputError, match=allowed) as found:
+        read_runs(path)
+    assert found.value.path == f"{path}:3:{column}"
+
+
+def test_a_column_missing_unknown_or_twice_is_refused(tmp_path) -> None:
+    good = write(tmp_path / "runs.csv", {}).read_text()
+    for header in (good.replace("gpus_per_node,", "", 1), good.replace("notes", "remarks"), good.replace("tier", "id")):
+        (tmp_path / "bad.csv").write_text(header)
+        with pytest.raises(InputError, match=r"bad.csv:1: .*each column once"):
+            read_runs(tmp_path / "bad.csv")
+
+
+def test_a_short_row_a_second_id_and_a_broken_quote_are_refused(tmp_path) -> None:
+    path = write(tmp_path / "runs.csv", {}, {"id": "site-1"})
+    with pytest.raises(InputError, match=r":3:id: .*each id once"):
+        read_runs(path)
+    path.write_text(",".join(COLUMNS) + "\na,b\n")
+    with pytest.raises(InputError, match=f":2: got '2 cells'; allowed: {len(COLUMNS)} cells"):
+        read_runs(path)
+    path.write_text(",".join(COLUMNS) + '\n"a"b\n')
+    with pytest.raises(InputError, match="well-formed CSV"):
+        read_runs(path)
+
+
+def test_a_file_that_is_none_or_too_large_is_refused(tmp_path) -> None:
+    with pytest.raises(InputError, match="a readable CSV file"):
+        read_runs(tmp_path / "none.csv")
+    (tmp_path / "large.csv").write_bytes(b"x" * (MAX_BYTES + 1))
+    with pytest.raises(InputError, match="at most"):
+        read_runs(tmp_path / "large.csv")
+    (tmp_path / "latin.csv").write_bytes(b"\xff\xfe")
+    with pytest.raises(InputError, match="UTF-8"):
+        read_runs(tmp_path / "latin.csv")
+    (tmp_path / "empty.csv").write_bytes(b"")
+    with pytest.raises(InputError, match="each column once"):
+        read_runs(tmp_path / "empty.csv")

@@ -1,0 +1,149 @@
+"""Rows as cases: the rules for blanks, what names say, and every published row."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.catalog import folder
+from sim.specs import InputError
+from sim.validation.table import read_runs
+from sim.validation.translate import PCIE_BYTES_PER_S, nearest_heads, translate, uneven
+from sim.validation.validate import SCORED
+from tests.oracle import reference
+from tests.validation.runs import write
+
+WHOLE = (
+    "bigscience_a100",
+    "korthikanti_2205_05198",
+    "llm_foundry_mpt",
+    "ptdp_2104_04473",
+    "simumax_b200",
+    "vtrain_multi",
+)
+
+
+def case(tmp_path, **cells: str):
+    """Return the case of one made-up row."""
+    return translate(read_runs(write(tmp_path / "runs.csv", cells))[0])
+
+
+def test_a_stated_row_is_taken_as_it_stands(tmp_path) -> None:
+    found = case(tmp_path, gpus="16", tp="2", pp="2", dp="4", schedule="1f1b", sequence_parallel="1", vocab="50257",
+                 ffn="6000", inter_node_gbytes_per_s="50", kv_heads="8", recompute="full")  # fmt: skip
+    plan, model = found.plan, found.model
+    assert (plan.tp, plan.pp, found.placed.dp, plan.sequence_parallel, plan.recompute) == (2, 2, 4, True, "full")
+    assert (model.vocab, model.ffn, model.kv_heads, model.heads, model.attention) == (50257, 6000, 8, 16, "flash")
+    assert found.cluster.nodes == 2 and found.cluster.links.inter_bytes_per_s_per_node == 50e9
+
+
+def test_blanks_follow_the_rules_and_are_written_down(tmp_path) -> None:
+    found = case(tmp_path, gpus="8", tp="2", heads="", recompute="", zero_stage="", gpus_per_node="")
+    model, plan = found.model, found.plan
+    assert (model.heads, model.kv_heads, model.ffn, model.vocab) == (16, 16, 8192, 51_200)
+    assert (found.placed.dp, plan.virtual_stages, plan.sequence_parallel, plan.zero) == (4, 1, False, 1)
+    text = " ".join(found.assumptions)
+    for word in ("heads = 16", "ffn = 8192", "vocab = 51200", "recompute = none", "zero = 1", "gpus_per_node = 8"):
+        assert word in text
+
+
+def test_stated_values_are_not_called_assumptions(tmp_path) -> None:
+    text = " ".join(case(tmp_path, vocab="50304", ffn="8192").assumptions)
+    assert "vocab" not in text and "ffn" not in text and "recompute" not in text
+
+
+def test_blank_dimensions_come_from_the_catalog_by_name(tmp_path) -> None:
+    found = case(tmp_path, model="Nemotron4 15B", layers="", hidden="", heads="", seq="4096", tp="2")
+    assert (found.model.name, found.model.hidden, found.model.kv_heads, found.model.seq) == (
+        "nemotron4-15b",
+        6144,
+        8,
+        4096,
+    )
+    with pytest.raises(InputError, match="a name of the catalog"):
+        case(tmp_path, model="some model", hidden="")
+
+
+def test_a_catalog_name_keeps_its_other_facts_under_stated_dimensions(tmp_path) -> None:
+    cut = case(tmp_path, model="llama3-70b cut to 12 layers", layers="12", hidden="8192", heads="64").model
+    assert (cut.layers, cut.norm, cut.tied_embeddings, cut.ffn) == (12, "rmsnorm", False, 28672)
+
+
+def test_a_family_name_counts_only_without_a_catalog_entry(tmp_path) -> None:
+    assert case(tmp_path, model="GPT").model.dropout == 0.1
+    assert case(tmp_path, model="MPT-1b").model.bias is False
+    llama = case(tmp_path, model="llama2-7b").model
+    assert (llama.dropout, llama.norm, llama.kv_heads, llama.ffn) == (0.0, "rmsnorm", 16, 8192)
+
+
+def test_megatron_recipes_say_what_the_columns_do_not(tmp_path) -> None:
+    held = case(tmp_path, model="gpt/gpt3_mcore_te_tp1_pp4_untie_embeddings_and_outputs").model
+    assert (held.tied_embeddings, held.attention) == (False, "eager")
+    assert case(tmp_path, model="gpt/gpt3_mcore_te_tp1_pp1_resume_torch_dist").model.attention == "flash"
+    alone = case(tmp_path, model="gpt/gpt3_mcore_reruns_resume_check_grads", global_batch="4", dp="8")
+    assert alone.cluster.gpus == 1 and alone.placed.dp == 1
+
+
+def test_sharding_follows_from_fsdp(tmp_path) -> None:
+    assert case(tmp_path, zero_stage="", fsdp_shard="8").plan.zero == 3
+    assert case(tmp_path, zero_stage="2", fsdp_shard="8").plan.zero == 2
+    assert case(tmp_path, zero_stage="", fsdp_shard="0").plan.zero == 1
+
+
+def test_pcie_slows_a_device_that_usually_has_fast_links(tmp_path) -> None:
+    assert case(tmp_path, intra_node="pcie").cluster.links.intra_bytes_per_s == PCIE_BYTES_PER_S
+    own = case(tmp_path, intra_node="pcie", device="a100-pcie-80gb").cluster.hardware.intra_bytes_per_s.value
+    assert case(tmp_path, intra_node="pcie", device="a100-pcie-80gb").cluster.links.intra_bytes_per_s == min(
+        own, PCIE_BYTES_PER_S
+    )
+
+
+@pytest.mark.parametrize(
+    ("cells", "word"),
+    [
+        ({"global_batch": ""}, "global_batch"),
+        ({"device": "tpu-v4"}, "device"),
+        ({"global_batch": "3"}, "global_batch"),
+        ({"precision": "int2"}, "precision"),
+    ],
+)
+def test_what_cannot_be_said_is_refused(tmp_path, cells: dict[str, str], word: str) -> None:
+    with pytest.raises(InputError, match=word):
+        case(tmp_path, **cells)
+
+
+def test_uneven_stages_by_hand() -> None:
+    assert uneven(22, 8) == (2, 3, 3, 3, 3, 3, 3, 2)  # zero-bubble's 1.5B model
+    assert uneven(126, 8) == (15, 16, 16, 16, 16, 16, 16, 15)  # Llama 3 405B (arXiv 2407.21783, section 3.3.2)
+    assert uneven(6, 8) == (0, 1, 1, 1, 1, 1, 1, 0)
+    assert uneven(7, 2) == (4, 3)
+
+
+@given(st.integers(1, 200), st.integers(1, 64))
+def test_uneven_stages_add_up_and_differ_by_one(layers: int, chunks: int) -> None:
+    parts = uneven(layers, chunks)
+    assert sum(parts) == layers and len(parts) == chunks and max(parts) - min(parts) <= 1
+
+
+@given(st.sampled_from([768, 2048, 6144, 13824, 14336, 14400]), st.sampled_from([1, 2, 4, 8]))
+def test_heads_divide_the_width_and_are_divided_by_tp(hidden: int, tp: int) -> None:
+    heads = nearest_heads(hidden, tp)
+    assert hidden % heads == 0 and heads % tp == 0
+    assert heads == hidden // 128 or hidden % 128 or (hidden // 128) % tp
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_every_published_row_that_scores_is_expressed(name: str) -> None:
+    rows = [row for row in read_runs(reference("runs") / f"{name}.csv") if row.uses & SCORED]
+    cases = [translate(row) for row in rows]
+    assert all(c.placed.gpus == c.row.gpus for c in cases)
+    assert all(c.row.dp in (None, c.placed.dp) for c in cases)
+
+
+def test_aliases_have_sources_and_known_parts() -> None:
+    held = json.loads(folder("aliases.json").read_text())
+    assert len(held["models"]["source"]) > 10
+    for fact in held["terms"]:
+        assert ("starts" in fact) != ("has" in fact)
+        assert len(fact["source"]) > 10 and set(fact) <= {"starts", "has", "lacks", "row", "model", "plan", "source"}
