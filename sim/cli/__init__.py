@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from sim import __version__
-from sim.cli import lab, schedule, simulate, tune
+from sim.cli import check, lab, list, schedule, schema, simulate, tune
 from sim.specs.fields import InputError
 
 app = typer.Typer(
@@ -21,6 +21,9 @@ app = typer.Typer(
 app.command("simulate")(simulate.simulate_command)
 app.command("tune")(tune.tune_command)
 app.command("schedule")(schedule.schedule_command)
+app.command("list")(list.list_command)
+app.command("check")(check.check_command)
+app.command("schema")(schema.schema_command)
 app.command("lab")(lab.lab_command)
 
 
@@ -40,8 +43,10 @@ def _options(version: Annotated[bool, VERSION] = False) -> None:
 
 def main() -> None:
     """Run the command line: exit 0 ok, 2 bad input, 1 anything else."""
+    added = {group.name for group in app.registered_groups}
     for entry in entry_points(group="trainsim.commands"):
-        app.add_typer(entry.load(), name=entry.name)
+        if entry.name not in added:
+            app.add_typer(entry.load(), name=entry.name)
     try:
         sys.exit(app(standalone_mode=False) or 0)
     except InputError as error:

@@ -16,6 +16,7 @@ from sim.engine.path import run_path
 from sim.engine.timeline import Durations, Timeline
 from sim.schedules import Action, Kind, Schedule, Shape, build
 from sim.specs import Cluster, InputError, Model, PlacedPlan, Plan
+from sim.specs.arguments import checked
 from sim.units import gigabytes, seconds
 
 Engine = Literal["path", "events"]
@@ -162,6 +163,7 @@ def device_memory(allocated: Any, profile: Profile) -> Any:
     return allocated * m.reserved_over_allocated + m.context_bytes + m.communicator_bytes
 
 
+@checked
 def simulate(model: Model, cluster: Cluster, plan: Plan, engine: Engine = "path") -> Step:
     """Return the prediction of one training step of `plan`.
 

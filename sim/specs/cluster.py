@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from sim.specs.arguments import checked
 from sim.specs.catalog import device
 from sim.specs.device import Device
 from sim.specs.fields import DERIVED, read, real, spec, whole
@@ -80,6 +81,7 @@ class Cluster:
         object.__setattr__(self, "assumptions", tuple(assumed))
 
     @classmethod
+    @checked
     def of(cls, device: str, nodes: int = 1, **given: object) -> "Cluster":
         """Return a cluster of catalog devices: `Cluster.of("h100-sxm-80gb", nodes=16)`."""
         links = given.pop("links", None)

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from sim.specs.arguments import checked
 from sim.specs.fields import DERIVED, InputError, real, spec, whole
 from sim.specs.hf import read_config
 
@@ -68,6 +69,7 @@ class Model:
         return f"model.{name} = {value} ({why})"
 
     @classmethod
+    @checked
     def from_hf(cls, path: str | Path, seq: int | None = None) -> "Model":
         """Return the model that a Hugging Face `config.json` describes; `seq` replaces its context length.
 
