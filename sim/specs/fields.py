@@ -29,6 +29,9 @@ from pydantic_core import ErrorDetails
 
 T = TypeVar("T")
 
+MAX_PROBLEMS = 100
+"""Problems told of one object: whoever made more has another file in mind."""
+
 DERIVED: Any = None
 """Default of a field that `__post_init__` fills from the others when it is left out."""
 
@@ -124,8 +127,8 @@ def _jsonable(value: object) -> object:
 
 
 def explained(error: ValidationError, root: type) -> list[InputError]:
-    """Return the problems of a pydantic error as `InputError`s with the declared ranges, one a path."""
-    each = (_explain(detail, root) for detail in error.errors(include_url=False))
+    """Return the first problems of a pydantic error as `InputError`s with the declared ranges, one a path."""
+    each = (_explain(detail, root) for detail in error.errors(include_url=False)[:MAX_PROBLEMS])
     found = [problem for first in each for problem in (first, *first.also)]
     return list({problem.path: problem for problem in reversed(found)}.values())[::-1]
 

@@ -12,11 +12,11 @@ import yaml
 from sim.specs.fields import InputError
 
 MAX_BYTES = {".json": 2**20}
-MAX_YAML_BYTES = 2**16
+MAX_YAML_BYTES = 2**15
 """Limits by suffix: the YAML parser is slow, and a file that a person writes is far below."""
 
 MAX_DEPTH = 32
-MAX_VALUES = 100_000
+MAX_VALUES = 50_000
 
 
 class _PlainLoader(yaml.SafeLoader):
@@ -25,6 +25,9 @@ class _PlainLoader(yaml.SafeLoader):
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
             raise InputError("(file)", "an alias (*name)", "no YAML aliases")
+        tag = getattr(self.peek_event(), "tag", None)
+        if tag is not None:
+            raise InputError("(file)", f"the tag {tag}", "no YAML tags; plain values only")
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -49,21 +52,20 @@ class _PlainLoader(yaml.SafeLoader):
         """Return a date as it stands in the file."""
         return str(self.construct_scalar(node))
 
-    def refuse_tag(self, node: yaml.Node) -> None:
-        """Refuse what is no mapping, list, text, number, true, false or null."""
-        raise InputError("(file)", f"the tag {node.tag}", "no YAML tags; plain values only")
+    def refuse_merge(self, node: yaml.ScalarNode) -> None:
+        """Refuse YAML 1.1's merge key `<<` and default key `=`."""
+        raise InputError("(key)", node.value, "text as a key")
 
 
 DECIMAL = re.compile(r"[-+]?[0-9][0-9_]{0,30}")
 EXPONENT = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+\Z")
 """A number that YAML 1.2 and JSON know (4e11) and YAML 1.1 takes for text."""
 
-CORE = {f"tag:yaml.org,2002:{name}" for name in ("map", "seq", "str", "bool", "null")}
-_PlainLoader.yaml_constructors = {tag: make for tag, make in _PlainLoader.yaml_constructors.items() if tag in CORE}
 _PlainLoader.add_constructor("tag:yaml.org,2002:int", _PlainLoader.construct_decimal)
 _PlainLoader.add_constructor("tag:yaml.org,2002:float", _PlainLoader.construct_real)
 _PlainLoader.add_constructor("tag:yaml.org,2002:timestamp", _PlainLoader.construct_text)
-_PlainLoader.add_constructor(None, _PlainLoader.refuse_tag)
+_PlainLoader.add_constructor("tag:yaml.org,2002:merge", _PlainLoader.refuse_merge)
+_PlainLoader.add_constructor("tag:yaml.org,2002:value", _PlainLoader.refuse_merge)
 _PlainLoader.add_implicit_resolver("tag:yaml.org,2002:float", EXPONENT, list("-+0123456789"))
 
 

@@ -81,7 +81,7 @@ def test_bad_job(tmp_path, change, path, value, allowed):
         ("job.json", "[" * 100_000, "at most 32 levels"),
         ("job.yaml", "cluster: {2020: 1, device: l4}", "text as a key"),
         ("job.yaml", "a: \x00", "well-formed"),
-        ("job.json", "{" + ",".join(f'"k{i}": {i}' for i in range(60_000)) + "}", "known keys"),
+        ("job.json", "{" + ",".join(f'"k{i}": {i}' for i in range(40_000)) + "}", "known keys"),
         ("job.yaml", "x: " + "a" * 2**20, "at most"),
     ],
 )
