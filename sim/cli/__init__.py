@@ -8,6 +8,7 @@ import typer
 
 from sim import __version__
 from sim.cli import check, lab, list, schedule, schema, simulate, tune
+from sim.cli.usage import usage_message
 from sim.specs.fields import InputError
 
 app = typer.Typer(
@@ -59,5 +60,6 @@ def main() -> None:
         # A usage error of typer's parser, whose class differs between its releases.
         if not hasattr(error, "format_message"):
             raise
-        sys.stderr.write(f"error: {error.format_message()}\n")
+        message = usage_message(error)
+        sys.stderr.write(f"error: {message}\n" if message else "")  # without arguments the help has been printed
         sys.exit(2)

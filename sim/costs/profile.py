@@ -10,7 +10,7 @@ from sim.catalog import folder, names
 from sim.costs import kernels
 from sim.costs.collectives import PARAMETERS
 from sim.specs.fields import InputError, read, real, spec, whole
-from sim.specs.files import load_mapping
+from sim.specs.files import is_folder, load_mapping
 
 Z80 = 1.2815515655446004
 """Half-width of the central 80 % of a normal distribution, in standard deviations."""
@@ -132,7 +132,7 @@ def load_profile(name: str) -> Profile:
     if name in names("profiles"):
         with_resource: Any = folder("profiles") / name / "profile.json"
         raw = load_mapping(Path(str(with_resource)))
-    elif (Path(name) / "profile.json").is_file():
+    elif is_folder(Path(name)) and (Path(name) / "profile.json").is_file():
         raw = load_mapping(Path(name) / "profile.json")
     else:
         raise InputError(

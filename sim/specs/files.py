@@ -15,6 +15,10 @@ MAX_BYTES = {".json": 2**20}
 MAX_YAML_BYTES = 2**15
 """Limits by suffix: the YAML parser is slow, and a file that a person writes is far below."""
 
+WHOLE = "(file)"
+"""Path of what is wrong with a file as a whole, until the file's name is at hand."""
+
+NOT_A_MAPPING: dict[type, str] = {type(None): "nothing", list: "a list", str: "text"}
 MAX_DEPTH = 32
 MAX_VALUES = 50_000
 
@@ -24,10 +28,10 @@ class _PlainLoader(yaml.SafeLoader):
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
-            raise InputError("(file)", "an alias (*name)", "no YAML aliases")
-        tag = getattr(self.peek_event(), "tag", None)
+            raise InputError(WHOLE, "an alias (*name)", "no YAML aliases")
+        tag = getattr(self.peek_event(), "tag", None)  # type: ignore[no-untyped-call]
         if tag is not None:
-            raise InputError("(file)", f"the tag {tag}", "no YAML tags; plain values only")
+            raise InputError(WHOLE, f"the tag {tag}", "no YAML tags; plain values only")
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -35,7 +39,10 @@ class _PlainLoader(yaml.SafeLoader):
         strange = [key for key in keys if not isinstance(key, str)]
         if strange:
             raise InputError("(key)", strange[0], "text as a key")
-        _refuse_duplicates(keys)
+        if len(set(keys)) < len(keys):
+            again = next(n for n, key in enumerate(keys) if key in keys[:n])
+            line = node.value[again][0].start_mark.line + 1
+            raise InputError(keys[again], f"given twice (again in line {line})", "each key once")
         return super().construct_mapping(node, deep)
 
     def construct_decimal(self, node: yaml.ScalarNode) -> int | str:
@@ -69,15 +76,12 @@ _PlainLoader.add_constructor("tag:yaml.org,2002:value", _PlainLoader.refuse_merg
 _PlainLoader.add_implicit_resolver("tag:yaml.org,2002:float", EXPONENT, list("-+0123456789"))
 
 
-def _refuse_duplicates(keys: list[str]) -> None:
-    twice = [key for key, times in Counter(keys).items() if times > 1]
-    if twice:
-        raise InputError(twice[0], "given twice", "each key once")
-
-
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    _refuse_duplicates([k for k, _ in pairs])
-    return dict(pairs)
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
+        raise InputError(twice, "given twice", "each key once")
+    return made
 
 
 def _what(path: Path) -> str:
@@ -110,13 +114,13 @@ def load_mapping(path: Path) -> dict[str, Any]:
         raw = _parse(text, path.suffix)
         _refuse_excess(raw)
     except RecursionError:
-        raise InputError("(file)", "deeper nesting", f"at most {MAX_DEPTH} levels") from None
-    except InputError:
-        raise
+        raise InputError(str(path), "deeper nesting", f"at most {MAX_DEPTH} levels") from None
+    except InputError as error:
+        raise (InputError(str(path), error.value, error.allowed) if error.path == WHOLE else error) from None
     except (yaml.YAMLError, ValueError) as error:
         raise InputError(str(path), _complaint(error), "well-formed YAML or JSON") from None
     if not isinstance(raw, dict):
-        raise InputError(str(path), type(raw).__name__, "a mapping of keys to values")
+        raise InputError(str(path), NOT_A_MAPPING.get(type(raw), "a plain value"), "a mapping of keys to values")
     return raw
 
 
@@ -142,7 +146,9 @@ def _complaint(error: Exception) -> str:
         return f"{error.msg} (line {error.lineno}, column {error.colno})"
     mark = getattr(error, "problem_mark", None)
     if isinstance(error, yaml.MarkedYAMLError) and mark:
-        return f"{error.problem} (line {mark.line + 1}, column {mark.column + 1})"
+        found = str(error.problem)
+        found = f"{error.context} {found}" if found.startswith("but ") else found
+        return f"{found} (line {mark.line + 1}, column {mark.column + 1})"
     return " ".join(str(error).split())
 
 
@@ -152,11 +158,11 @@ def _refuse_excess(raw: Any) -> None:
     for _ in range(MAX_DEPTH + 1):
         held += len(level)
         if held > MAX_VALUES:
-            raise InputError("(file)", f"more than {MAX_VALUES} values", f"at most {MAX_VALUES} values")
+            raise InputError(WHOLE, f"more than {MAX_VALUES} values", f"at most {MAX_VALUES} values")
         level = [below for path, value in level for below in _below(path, value)]
         if not level:
             return
-    raise InputError("(file)", "deeper nesting", f"at most {MAX_DEPTH} levels")
+    raise InputError(WHOLE, "deeper nesting", f"at most {MAX_DEPTH} levels")
 
 
 def _below(path: str, value: Any) -> list[tuple[str, Any]]:

@@ -55,7 +55,7 @@ CASES = [
     ({"more": "tune: {global_batch: 8, knobs: {gpus: [1]}}"}, "tune.knobs.gpus", "[1]", "a knob: tp, pp"),
     ({"more": "tune: {global_batch: 8, objective: speed}"}, "tune.objective", "'speed'", "step_time, cost"),
     ({"more": "plans: 3"}, "plans", "3", "known keys: model, cluster, plan, tune"),
-    ({"more": "model: gpt2-xl"}, "model", "'given twice'", "each key once"),
+    ({"more": "model: gpt2-xl"}, "model", "given twice (again in line 5)", "each key once"),
 ]
 
 
