@@ -40,19 +40,20 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 
 def _bound(name: str, parameters: list[Parameter], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """Return the named arguments of a call; what a `**` parameter takes is left out."""
-    names = [p.name for p in parameters if p.kind is Parameter.POSITIONAL_OR_KEYWORD]
-    if len(args) > len(names):
-        raise InputError(name, f"{len(args)} arguments", f"{', '.join(names)}")
-    given = dict(zip(names, args, strict=False))
+    positional = [p.name for p in parameters if p.kind is Parameter.POSITIONAL_OR_KEYWORD]
+    named = positional + [p.name for p in parameters if p.kind is Parameter.KEYWORD_ONLY]
+    if len(args) > len(positional):
+        raise InputError(name, f"{len(args)} arguments", ", ".join(positional))
+    given = dict(zip(positional, args, strict=False))
     takes_more = any(p.kind is Parameter.VAR_KEYWORD for p in parameters)
     for key, value in kwargs.items():
         if key in given:
             raise InputError(key, value, "each argument once")
-        if key not in names and not takes_more:
-            raise InputError(key, value, f"no such argument; known: {', '.join(names)}")
-    given |= {key: value for key, value in kwargs.items() if key in names}
+        if key not in named and not takes_more:
+            raise InputError(key, value, f"no such argument; known: {', '.join(named)}")
+    given |= {key: value for key, value in kwargs.items() if key in named}
     for parameter in parameters:
-        if parameter.name in names and parameter.default is Parameter.empty and parameter.name not in given:
+        if parameter.name in named and parameter.default is Parameter.empty and parameter.name not in given:
             raise InputError(parameter.name, None, "required")
     return given
 

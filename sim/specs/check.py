@@ -18,7 +18,8 @@ def broken_rules(model: Model, cluster: Cluster, plan: Plan) -> list[InputError]
     What a rule allows takes the other knobs as they are, so mending one may change what the next says.
     """
     spread = Spread.of(plan, cluster)
-    broken = [rule for rule in RULES if rule.broken(model, spread)]
+    # A rule about a number that was left out only repeats what an earlier one says.
+    broken = [rule for rule in RULES if rule.broken(model, spread) and getattr(plan, rule.knob) is not None]
     return [InputError(f"plan.{r.knob}", getattr(plan, r.knob), r.allowed(model, spread)) for r in broken]
 
 

@@ -34,6 +34,12 @@ class _PlainLoader(yaml.SafeLoader):
             raise InputError(WHOLE, f"the tag {tag}", "no YAML tags; plain values only")
         return super().compose_node(parent, index)
 
+    def fetch_flow_collection_start(self, TokenClass: type[yaml.Token]) -> None:
+        """Stop at a level too deep: the scanner's time grows with the square of the open brackets."""
+        if self.flow_level > MAX_DEPTH:
+            raise InputError(WHOLE, "deeper nesting", f"at most {MAX_DEPTH} levels")
+        super().fetch_flow_collection_start(TokenClass)
+
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
         strange = [key for key in keys if not isinstance(key, str)]

@@ -120,7 +120,7 @@ def tree(random: Random, text: str) -> str:
             case 4 if isinstance(holder, dict):
                 holder[str(random.choice(TEXTS))[:100]] = holder.pop(key)
             case 5 if isinstance(holder[key], int | float) and not isinstance(holder[key], bool):
-                holder[key] *= random.choice([-1, 0, 2, 3, 0.5, 10, 1_000, 10**6])
+                holder[key] *= random.choice([-1, 0, 2, 3, 10, 1_000, 10**6])
             case _:
                 holder[key] = random.choice(VALUES)
     return json.dumps(raw, indent=random.choice([None, 1]))

@@ -214,6 +214,7 @@ BOMBS = {
     "flow.yaml": b"a: [" + b"{}," * 10_000 + b"]",
     "keys.yaml": b"".join(b"k%d:\n" % n for n in range(4_500)),
     "simple.yaml": b"[a: " * 300 + b"]" * 300,
+    "brackets.yaml": b"[" * 32_000,
     "big.yaml": b"x: " + b"a" * 10 * 2**20,
     "values.json": b'{"model": [' + b"0," * 500_000 + b"0]}",
     "keys.json": b'{"plan": {' + b",".join(b'"k%d": 1' % n for n in range(49_000)) + b"}}",
