@@ -189,6 +189,8 @@ def _declared(root: type, where: list[str]) -> tuple[type, Any, int]:
             owner, hint = bare, get_type_hints(bare, include_extras=True).get(part, object)
         elif get_origin(bare) in (dict, list):
             hint = get_args(bare)[-1]
+        elif get_origin(bare) is tuple:
+            hint = get_args(bare)[0]  # tuples are of one type throughout: tuple[T, ...]
         else:
             return owner, hint, n
     return owner, hint, len(where)

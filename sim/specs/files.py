@@ -45,10 +45,11 @@ class _PlainLoader(yaml.SafeLoader):
         strange = [key for key in keys if not isinstance(key, str)]
         if strange:
             raise InputError("(key)", strange[0], "text as a key")
-        if len(set(keys)) < len(keys):
-            again = next(n for n, key in enumerate(keys) if key in keys[:n])
-            line = node.value[again][0].start_mark.line + 1
-            raise InputError(keys[again], f"given twice (again in line {line})", "each key once")
+        last = {key: n for n, key in enumerate(keys)}
+        twice = next((key for n, key in enumerate(keys) if last[key] != n), None)
+        if twice is not None:
+            line = node.value[last[twice]][0].start_mark.line + 1
+            raise InputError(twice, f"given twice (again in line {line})", "each key once")
         return super().construct_mapping(node, deep)
 
     def construct_decimal(self, node: yaml.ScalarNode) -> int | str:
@@ -71,15 +72,14 @@ class _PlainLoader(yaml.SafeLoader):
 
 
 DECIMAL = re.compile(r"[-+]?[0-9][0-9_]{0,30}")
-EXPONENT = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+\Z")
-"""A number that YAML 1.2 and JSON know (4e11) and YAML 1.1 takes for text."""
-
 _PlainLoader.add_constructor("tag:yaml.org,2002:int", _PlainLoader.construct_decimal)
 _PlainLoader.add_constructor("tag:yaml.org,2002:float", _PlainLoader.construct_real)
 _PlainLoader.add_constructor("tag:yaml.org,2002:timestamp", _PlainLoader.construct_text)
 _PlainLoader.add_constructor("tag:yaml.org,2002:merge", _PlainLoader.refuse_merge)
 _PlainLoader.add_constructor("tag:yaml.org,2002:value", _PlainLoader.refuse_merge)
-_PlainLoader.add_implicit_resolver("tag:yaml.org,2002:float", EXPONENT, list("-+0123456789"))
+SCIENTIFIC = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]{1,3}$")
+"""YAML 1.2's numbers with an exponent (`300e9`): YAML 1.1 asks for a point and a sign, and leaves the others text."""
+_PlainLoader.add_implicit_resolver("tag:yaml.org,2002:float", SCIENTIFIC, list("-+.0123456789"))
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

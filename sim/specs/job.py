@@ -11,7 +11,7 @@ from sim.catalog import names
 from sim.specs.arguments import checked
 from sim.specs.catalog import model as catalog_model
 from sim.specs.cluster import Cluster
-from sim.specs.fields import InputError, check, spec, whole
+from sim.specs.fields import MAX_PROBLEMS, InputError, check, spec, whole
 from sim.specs.files import is_folder, load_mapping
 from sim.specs.model import Model
 from sim.specs.plan import Plan
@@ -79,9 +79,8 @@ def read_sections(raw: Mapping[str, Any], folder: Path) -> tuple[dict[str, Any],
     """Return the sections of a job that can be read, and everything that is wrong with the others."""
     readers = section_readers(raw, folder)
     made: dict[str, Any] = {}
-    problems = [
-        InputError(key, raw[key], f"no such key; known keys: {', '.join(readers)}") for key in raw if key not in readers
-    ]
+    unknown = [key for key in raw if key not in readers][:MAX_PROBLEMS]
+    problems = [InputError(key, raw[key], f"no such key; known keys: {', '.join(readers)}") for key in unknown]
     problems += [InputError(key, None, f"required: {text}") for key, text in REQUIRED.items() if key not in raw]
     for key in [key for key in readers if key in raw]:
         made[key], found = readers[key](raw[key])
@@ -113,8 +112,6 @@ def _plan(raw: Any, job: Mapping[str, Any]) -> tuple[Plan | None, list[InputErro
 
 
 MODEL_HELP = "a catalog name, the path of a HF config.json, or inline dimensions"
-
-
 REQUIRED = {"model": MODEL_HELP, "cluster": "a mapping"}
 
 

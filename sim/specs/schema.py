@@ -47,7 +47,10 @@ def _as_read(job: Schema) -> None:
         properties[name] = next((o for o in held.get("anyOf", []) if o != {"type": "null"}), held)
     named = [{"enum": names("models")}, {"type": "string", "pattern": r"\.json$"}]
     properties["model"] = {"description": MODEL_HELP, "anyOf": [*named, {"$ref": "#/$defs/Model"}]}
-    parts["Cluster"]["properties"]["device"]["enum"] = names("devices")
+    device = [{"enum": names("devices")}, {"type": "string", "pattern": r"\.(json|ya?ml)$"}]
+    for part in parts.values():
+        if "device" in part.get("properties", {}):
+            part["properties"]["device"]["anyOf"] = device
     batch = parts["Plan"].pop("required")
     job["allOf"] = [
         {"if": {"not": {"required": ["tune"]}}, "then": {"properties": {"plan": {"required": batch}}}},

@@ -4,6 +4,8 @@ import pytest
 
 from sim.specs import Cluster, InputError, Job, Model, Plan
 from sim.specs.catalog import models
+from sim.specs.fields import check
+from sim.specs.files import load_mapping
 
 JOB = """
 model: {model}
@@ -96,6 +98,28 @@ def test_numbers_that_are_not_decimal(tmp_path, value):
     (tmp_path / "job.yaml").write_text(JOB.format(**GOOD | {"plan": f"{{global_batch: {value}}}"}))
     with pytest.raises(InputError, match=r"plan\.global_batch"):
         Job.load(tmp_path / "job.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("4e11", 4e11), ("3.2e+10", 3.2e10), (".5e9", 5e8), ("400000000000", 4e11)]
+)
+def test_numbers_with_an_exponent(tmp_path, text, value):
+    cluster = f"{{device: l4, links: {{intra_bytes_per_s: {text}}}}}"
+    (tmp_path / "job.yaml").write_text(JOB.format(**GOOD | {"cluster": cluster}))
+    assert Job.load(tmp_path / "job.yaml").cluster.links.intra_bytes_per_s == value
+
+
+def test_a_date_is_text(tmp_path):
+    (tmp_path / "any.yaml").write_text("date: 2026-11-21\n")
+    assert load_mapping(tmp_path / "any.yaml") == {"date": "2026-11-21"}
+
+
+def test_several_problems_come_together():
+    made, problems = check(Plan, {"tp": 0, "zero": 7, "wings": 2}, "plan")
+    assert made is None
+    assert [p.path for p in problems] == ["plan.tp", "plan.zero", "plan.wings", "plan.global_batch"]
+    _, nested = check(Job, {"model": {"layers": 2}, "cluster": {"device": "l4", "links": {"latency_s": 9}}})
+    assert [p.path for p in nested] == ["model.hidden", "model.heads", "cluster.links.latency_s"]
 
 
 def test_a_device_is_no_job_file():
