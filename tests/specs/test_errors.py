@@ -117,7 +117,7 @@ def test_a_date_is_text(tmp_path):
 def test_several_problems_come_together():
     made, problems = check(Plan, {"tp": 0, "zero": 7, "wings": 2}, "plan")
     assert made is None
-    assert [p.path for p in problems] == ["plan.tp", "plan.zero", "plan.wings", "plan.global_batch"]
+    assert [p.path for p in problems] == ["plan.tp", "plan.global_batch", "plan.zero", "plan.wings"]
     _, nested = check(Job, {"model": {"layers": 2}, "cluster": {"device": "l4", "links": {"latency_s": 9}}})
     assert [p.path for p in nested] == ["model.hidden", "model.heads", "cluster.links.latency_s"]
 
