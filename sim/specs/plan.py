@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from sim.specs.arguments import checked
 from sim.specs.cluster import Cluster
 from sim.specs.fields import DERIVED, InputError, spec, whole
 from sim.specs.model import Model
@@ -80,6 +81,7 @@ class Plan:
         given = {f.name: getattr(self, f.name) for f in fields(self) if f.init and f.name not in self.derived}
         return Plan(**given | changes)
 
+    @checked
     def on(self, model: Model, cluster: Cluster) -> "PlacedPlan":
         """Return the plan placed on `cluster` for `model`; raises InputError for the first broken rule."""
         spread = Spread.of(self, cluster)

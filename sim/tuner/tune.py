@@ -15,6 +15,7 @@ from sim.costs.profile import load_profile
 from sim.engine.closed_form import closed_form, lower_bound
 from sim.engine.step import Step, simulate
 from sim.specs import Cluster, InputError, Model, Plan
+from sim.specs.arguments import checked
 from sim.specs.fields import read
 from sim.specs.job import Objective, Tune
 from sim.tuner.baseline import textbook
@@ -99,6 +100,7 @@ class Tuned:
         return self.baseline.step_time_s / self.best.step.step_time_s if self.baseline else None
 
 
+@checked
 def tune(
     model: Model,
     cluster: Cluster,

@@ -15,7 +15,7 @@ from typing import Any
 from sim.catalog import folder
 from sim.specs.catalog import device, models
 from sim.specs.cluster import Cluster, Links
-from sim.specs.fields import InputError
+from sim.specs.fields import InputError, read
 from sim.specs.model import ASSUMED_VOCAB, Model
 from sim.specs.plan import PlacedPlan, Plan
 from sim.validation.table import Measured
@@ -117,7 +117,7 @@ def _cluster(row: Measured, profile: str | None, notes: _Notes) -> Cluster:
     if row.intra_node == "pcie" and usual.intra_bytes_per_s.value > PCIE_BYTES_PER_S:
         links["intra_bytes_per_s"] = notes.assume(None, PCIE_BYTES_PER_S, "intra_bytes_per_s", "PCIe 4.0 x16")
     own = {"profile": profile} if profile else {}
-    return Cluster.of(row.device, ceil(gpus / node), gpus_per_node=min(node, gpus), links=Links(**links), **own)
+    return Cluster.of(row.device, ceil(gpus / node), gpus_per_node=min(node, gpus), links=read(Links, links, "links"), **own)
 
 
 def _model(row: Measured, facts: dict[str, Any], notes: _Notes) -> Model:
