@@ -35,9 +35,11 @@ def _shapes(schema: str) -> Callable[[F], F]:
 
 @_shapes("attention(Tensor q, Tensor k, Tensor v, Tensor? mask, bool causal) -> (Tensor, Tensor)")
 def _attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool) -> tuple[Tensor, Tensor]:
-    batch, heads, queries, _ = q.shape
-    # (batch, query, head, dim) in memory: what follows can merge the heads without a copy.
-    out = q.new_empty(batch, queries, heads, v.shape[-1]).transpose(1, 2)
+    batch, heads, queries, dim = q.shape
+    # Laid out as the queries are if those are dense, else (batch, query, head, dim): whether merging the heads copies.
+    by_query = q.transpose(1, 2)
+    like = torch.empty_like(by_query) if v.shape[-1] == dim else q.new_empty(batch, queries, heads, v.shape[-1])
+    out = like.transpose(1, 2)
     return out, q.new_empty(batch, heads, queries, dtype=torch.float32)
 
 

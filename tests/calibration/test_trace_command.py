@@ -57,7 +57,7 @@ def test_writes_a_table_and_prints_one_object(source, tmp_path):
 def test_builds_networks_larger_than_memory(source, tmp_path):
     result = invoke(f"{source}:huge", "--out", tmp_path / "t.json", "--layers", "2")
     assert LayerTable.load(tmp_path / "t.json").parameters > 2**40
-    assert "1,099,512,676,352" in result.stdout
+    assert "Sequential" in result.stdout
 
 
 @pytest.mark.parametrize(
