@@ -107,9 +107,15 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
     return torch.native_dropout(input, p, True)[0] if training and p > 0 else input
 
 
-def rms_norm(x: Tensor, shape: Iterable[int], weight: Tensor | None = None, eps: float | None = None) -> Tensor:
+def _dropout(input: Tensor, p: float, train: bool) -> Tensor:
+    return dropout(input, p, train)
+
+
+def rms_norm(
+    input: Tensor, normalized_shape: Iterable[int], weight: Tensor | None = None, eps: float | None = None
+) -> Tensor:
     """Return `functional.rms_norm` as one kernel."""
-    return _RMSNorm.apply(x, weight, torch.Size(shape).numel())  # type: ignore[no-any-return, no-untyped-call]
+    return _RMSNorm.apply(input, weight, torch.Size(normalized_shape).numel())  # type: ignore[no-any-return, no-untyped-call]
 
 
 def attention(
@@ -133,7 +139,7 @@ def attention(
 
 CUDA: Mapping[Callable[..., Any], Callable[..., Tensor]] = {
     functional.dropout: dropout,
-    torch.dropout: dropout,
+    torch.dropout: _dropout,
     functional.scaled_dot_product_attention: attention,
     functional.rms_norm: rms_norm,
     torch.rms_norm: rms_norm,

@@ -16,10 +16,12 @@ from torch.autograd import _get_sequence_nr  # type: ignore[attr-defined]
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from calibration.tracing.records import Record, extent, records, storage_key, tensors
+from sim.specs.fields import InputError
 
 aten = torch.ops.aten
 STATISTICS = (aten.native_layer_norm, aten.native_group_norm, aten.native_batch_norm)
 """Operations whose second and third results (mean, reciprocal deviation) CUDA keeps in fp32."""
+NO_CHECKPOINTS = "a module without activation checkpointing: the plan says what is recomputed"
 
 
 @dataclass
@@ -57,47 +59,54 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._data = {storage_key(t) for t in data} | set(self._named)
         self._alive: list[Any] = []  # a freed storage's identity could be given to another
         self._created: dict[int, int] = {}
+        self._active: set[int] = set()
         self._made: list[tuple[int, int, int]] = []
         self._saved: dict[int, tuple[int, set[int]]] = {}
         self._crossed: dict[int, tuple[int, int]] = {}
         self._statistics = statistics
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        node: Any = torch._C._current_autograd_node() if self.phase != "forward" else None
+        if node is not None and torch.is_grad_enabled():
+            raise InputError("module", "a forward pass inside backward", NO_CHECKPOINTS)
         out = func(*args, **(kwargs or {}))
         if func.namespace == "prim":
             return out
         if self._statistics and func.overloadpacket in STATISTICS:
             out = (out[0], *(t.to(torch.float32) for t in out[1:]))
-        part = self._part()
-        self._use(tensors((args, kwargs)), part)
-        self._make(tensors(out), part)
+        part = len(self.parts) - 1 if node is None else bisect_right(self._starts, node._sequence_nr()) - 1
+        active = self._use(tensors((args, kwargs)), part)
+        self._make(tensors(out), part, active)
         self.parts[part].ops[self.phase] += records(func, args, kwargs or {}, out)
         return out
 
-    def _part(self) -> int:
-        if self.phase == "forward":
-            return len(self.parts) - 1
-        node: Any = torch._C._current_autograd_node()
-        return bisect_right(self._starts, node._sequence_nr()) - 1
+    def _use(self, inputs: list[Tensor], part: int) -> bool:
+        """Note parameters and what earlier parts made; return whether an input is an activation.
 
-    def _use(self, inputs: list[Tensor], part: int) -> None:
+        An activation depends on parameters, trainable or not; masks and rotary angles do not and can be made anew.
+        """
         if self.phase != "forward":
-            return
+            return False
+        active = False
         for t in inputs:
             key = storage_key(t)
             if key in self._named:
                 self._claim(key, part)
-            elif t.requires_grad and self._created.get(key, part) < part:
+            elif key in self._active and self._created[key] < part:
                 size, last = self._crossed.get(key, (0, 0))
                 self._crossed[key] = max(size, extent(t)), max(last, part)
+            active |= t.requires_grad or key in self._named or key in self._active
+        return active
 
-    def _make(self, results: list[Tensor], part: int) -> None:
+    def _make(self, results: list[Tensor], part: int, active: bool) -> None:
         for t in results:
             key = storage_key(t)
             if key not in self._created and key not in self._data:
                 self._created[key] = part
                 self._alive.append(t.untyped_storage())
                 self._made.append((part, key, t.untyped_storage().nbytes()))
+            if active and key in self._created:
+                self._active.add(key)
 
     def _claim(self, key: int, part: int) -> None:
         name, tensor = self._named[key]

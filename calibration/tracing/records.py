@@ -136,10 +136,14 @@ def _lookup_backward(args: tuple[Any, ...], out: Any) -> Iterator[Record]:
     yield Record("embedding", (total(args) + total(out),))
 
 
-def _scatter(args: tuple[Any, ...], _: Any) -> Iterator[Record]:
-    """Read the new values and their places; read and write what they are added to."""
-    values, places = args[-2] if isinstance(args[-1], bool) else args[-1], args[1:-1]
-    yield Record("elementwise", (3 * total(values) + total([p for p in tensors(places) if p is not values]),))
+def _scatter(in_place: bool) -> Call:
+    """Read new values and their places; read and write what they are added to (a copy of it if not in place)."""
+
+    def read(args: tuple[Any, ...], _: Any) -> Iterator[Record]:
+        target, *places, values = tensors(args)
+        yield Record("elementwise", (3 * total(values) + total(places) + (0 if in_place else 2 * total(target)),))
+
+    return read
 
 
 def _last_of_shape(args: tuple[Any, ...]) -> int:
@@ -174,13 +178,14 @@ READERS: Mapping[Any, Call] = {
     aten.index: _lookup,
     aten.index_select: _lookup,
     aten.embedding_dense_backward: _lookup_backward,
-    aten.index_put: _scatter,
-    aten.index_put_: _scatter,
-    aten._unsafe_index_put: _scatter,
-    aten.index_add: _scatter,
-    aten.index_add_: _scatter,
-    aten.scatter_add: _scatter,
-    aten.scatter_add_: _scatter,
+    aten.index_put: _scatter(in_place=False),
+    aten.index_put_: _scatter(in_place=True),
+    aten._unsafe_index_put: _scatter(in_place=False),
+    aten._index_put_impl_: _scatter(in_place=True),
+    aten.index_add: _scatter(in_place=False),
+    aten.index_add_: _scatter(in_place=True),
+    aten.scatter_add: _scatter(in_place=False),
+    aten.scatter_add_: _scatter(in_place=True),
 }
 OPAQUE = ("rnn_layer", "cudnn_rnn", "_thnn_fused", "flash_attention", "efficient_attention", "cudnn_attention")
 """Parts of the names of kernels that hold products and have no record here."""

@@ -4,7 +4,7 @@ Nothing is computed and nothing is allocated: a 175-billion-parameter network ne
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, cast
 
@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
 from calibration.tracing.choices import WEIGHT_GRADIENTS, Choices
-from calibration.tracing.recorder import Part, Recorder
+from calibration.tracing.recorder import NO_CHECKPOINTS, Part, Recorder
 from calibration.tracing.records import Record, tensors
 from sim.specs.fields import InputError
 from sim.specs.table import SIZES, Layer, LayerTable, Op
@@ -123,21 +123,32 @@ def run(
                 out = functional_call(module, state, *_arguments(given))
             except (DataDependentOutputException, DynamicOutputShapeException) as error:
                 raise InputError("module", str(error), "shapes that do not depend on data") from None
-        ends = [t for t in tensors(out) if t.requires_grad]
-        if not ends:
-            raise InputError("module", type(out).__name__, "an output that depends on a trainable parameter")
-        seeds = [torch.empty_like(t) for t in ends]
-        reached = [*recorder.captures.values()]
-        wanted = [*reached, *(p for p in {id(p): p for p in parameters.values()}.values() if p.requires_grad)]
-        gradients: tuple[Tensor | None, ...] = ()
-        for phase, targets in (("input", reached), ("backward", wanted)):
-            recorder.phase = phase
-            if targets:
-                token = WEIGHT_GRADIENTS.set(phase == "backward")
-                with recorder:
-                    gradients = torch.autograd.grad(ends, targets, seeds, retain_graph=True, allow_unused=True)
-                WEIGHT_GRADIENTS.reset(token)
-        return recorder.finish(gradients)
+        return recorder.finish(_differentiate(recorder, tensors(out), parameters.values()))
+
+
+def _differentiate(recorder: Recorder, out: list[Tensor], parameters: Iterable[Tensor]) -> tuple[Tensor | None, ...]:
+    """Run backward to the layers' inputs, then to parameters too; return the gradients of the second run."""
+    ends = [t for t in out if t.requires_grad]
+    if not ends:
+        raise InputError("module", "no gradient", "an output that depends on a trainable parameter")
+    seeds = [torch.empty_like(t) for t in ends]
+    reached = [*recorder.captures.values()]
+    trainable = [p for p in {id(p): p for p in parameters}.values() if p.requires_grad]
+    gradients: tuple[Tensor | None, ...] = ()
+    for recorder.phase, targets in (("input", reached), ("backward", reached + trainable)):
+        if not targets:
+            continue
+        token = WEIGHT_GRADIENTS.set(recorder.phase == "backward")
+        try:
+            with recorder:
+                gradients = torch.autograd.grad(ends, targets, seeds, retain_graph=True, allow_unused=True)
+        except RuntimeError as error:
+            if "checkpoint" not in str(error):
+                raise
+            raise InputError("module", "torch.utils.checkpoint", NO_CHECKPOINTS) from None
+        finally:
+            WEIGHT_GRADIENTS.reset(token)
+    return gradients
 
 
 def _fake(t: Tensor, dtype: torch.dtype, batch: int | None = None) -> Tensor:

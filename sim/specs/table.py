@@ -110,8 +110,8 @@ class Layer:
     """`count` equal layers in a row; all sizes are of one of them.
 
     `parameters` counts what no earlier layer holds; `shared` names the parameters that an earlier one does.
-    `saved_bytes` is kept from forward to backward, `boundary_bytes` goes to the layers behind,
-    `temporary_bytes` is the largest tensor that is neither.
+    `saved_bytes` is kept from forward to backward (parameters, buffers and the network's input data apart),
+    `boundary_bytes` goes to layers further on, `temporary_bytes` is the largest tensor that is neither.
     """
 
     name: Annotated[str, Field(min_length=1, max_length=400, description="text of 1 to 400 characters")]

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from calibration.tracing import flop, trace
 from calibration.tracing.choices import Choices, attention, dropout
@@ -108,7 +109,7 @@ def test_saved_bytes_equal_a_real_run(name, batch):
     assert sum(part.saved for part in parts) == really_saved(module, arguments)
 
 
-@pytest.mark.parametrize("seq", [16, 32])
+@pytest.mark.parametrize("seq", [24])
 def test_saved_bytes_of_a_block_are_the_closed_forms(seq):
     """Korthikanti et al. 2022 (arXiv 2205.05198), and its forms for fp32; two fp32 statistics per norm and row."""
     sbh, asb, as2b = seq * HIDDEN, HEADS * seq, HEADS * seq * seq
@@ -213,6 +214,17 @@ def test_frozen_weights_have_no_gradient():
     assert first.trainable_parameters == first.parameters
 
 
+def test_activations_cross_boundaries_without_gradients_too():
+    module = gpt()
+    module.requires_grad_(False).norm.requires_grad_(True)
+    first, block, last = trace(module, tokens(SEQ)).layers
+    assert first.boundary_bytes == block.boundary_bytes == (0, 2 * SEQ * HIDDEN)
+    assert first.saved_bytes == block.saved_bytes == (0, 0)
+    assert last.flop("backward_input", 1) == 0
+    # Rotary angles depend on no parameter: every stage makes its own.
+    assert trace(llama(), tokens(SEQ)).layers[0].boundary_bytes == (0, 2 * SEQ * HIDDEN)
+
+
 def test_what_an_encoder_passes_on_crosses_every_decoder_boundary():
     make, inputs, layers = MODULES["t5"]
     table = trace(make(), inputs, layers)
@@ -251,9 +263,21 @@ class Branch(Pairs):
         return self.layer(x) if x.sum() > 0 else self.layer(-x)
 
 
+class Checkpointed(Pairs):
+    def forward(self, x):
+        return checkpoint(self.layer, self.layer(x), use_reentrant=False)
+
+
+class OldCheckpointed(Pairs):
+    def forward(self, x):
+        return checkpoint(self.layer, self.layer(x), use_reentrant=True)
+
+
 @pytest.mark.parametrize(
     ("module", "match"),
     [
+        (Checkpointed(), "without activation checkpointing"),
+        (OldCheckpointed(), "without activation checkpointing"),
         (Pairs(), "affine in the batch"),
         (Chosen(), "do not depend on data"),
         (Branch(), "do not depend on data"),
