@@ -54,12 +54,11 @@ def trace(
     """
     chosen = find_layers(module, layers)
     for batches in TRIED:
-        last = batches is TRIED[-1]
-        runs = [run(module, _inputs(inputs, b), chosen, dtype) for b in batches]
         try:
+            runs = [run(module, _inputs(inputs, b), chosen, dtype) for b in batches]
             made = _merged([_layer(parts, batches) for parts in _aligned(runs, batches)])
-        except InputError:
-            if last:
+        except ValueError:  # InputError, or a module that takes no batch of one (batch norm)
+            if batches is TRIED[-1]:
                 raise
             continue
         return LayerTable(

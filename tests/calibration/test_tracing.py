@@ -241,6 +241,15 @@ def test_torch_own_transformer_layer_gets_the_fused_kernel_and_byte_masks():
     assert [op.kind for op in found.forward].count("attention") == 1
 
 
+def test_a_module_that_takes_no_batch_of_one():
+    module = nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    table = trace(module, torch.zeros(1, 8))
+    assert table.batches == [2, 3, 4]
+    (norm,) = [op for op in table.layers[1].forward if op.kind == "norm"]
+    assert table.parameters == 36 + 8 + 10
+    assert norm.columns == (0, 1)
+
+
 class Pairs(nn.Module):
     """Scores of all pairs in the batch: quadratic in it."""
 

@@ -6,6 +6,7 @@ a docstring says otherwise.
 
 from tests.reference_modules.bert import BertLayer, BertModel
 from tests.reference_modules.gpt import GPT, GPTBlock
+from tests.reference_modules.heads import window_mask
 from tests.reference_modules.llama import LatentAttention, Llama, LlamaAttention, LlamaBlock, MoE, SwiGLU
 from tests.reference_modules.mamba import Mamba2, Mamba2Layer, Mamba2Mixer
 from tests.reference_modules.t5 import T5, T5Attention, T5Layer
@@ -32,4 +33,5 @@ __all__ = [
     "T5Layer",
     "ViT",
     "ViTBlock",
+    "window_mask",
 ]

@@ -8,9 +8,10 @@ from tests.reference_modules.heads import merge_heads, split_heads
 
 
 class GPTBlock(nn.Module):
-    """Pre-LN block; eager attention computes the scores as Megatron-LM does, flash calls the fused kernel.
+    """Pre-LN block; eager attention keeps the scores as Megatron-LM does, flash calls the fused kernel.
 
-    Activations are (s, b, h) with eager attention, the layout of the closed form 34 s b h + 5 a s^2 b.
+    The causal mask of eager attention, which a fused softmax applies for nothing, is left out. Its activations are
+    (s, b, h), the layout of the closed form 34 s b h + 5 a s^2 b.
     """
 
     def __init__(self, hidden: int, heads: int, eager: bool = False, dropout: float = 0.0) -> None:
