@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import _get_sequence_nr  # type: ignore[attr-defined]
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -22,6 +23,11 @@ aten = torch.ops.aten
 STATISTICS = (aten.native_layer_norm, aten.native_group_norm, aten.native_batch_norm)
 """Operations whose second and third results (mean, reciprocal deviation) CUDA keeps in fp32."""
 NO_CHECKPOINTS = "a module without activation checkpointing: the plan says what is recomputed"
+
+
+def _device(t: FakeTensor) -> torch.device:
+    """Return what FakeTensorMode would: this is asked more often than all else together."""
+    return torch.device("meta") if t.fake_mode.in_kernel_invocation else t.fake_device
 
 
 @dataclass
@@ -66,12 +72,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._statistics = statistics
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.prim.device.default and isinstance(args[0], FakeTensor):
+            return _device(args[0])
         node: Any = torch._C._current_autograd_node() if self.phase != "forward" else None
         if node is not None and torch.is_grad_enabled():
             raise InputError("module", "a forward pass inside backward", NO_CHECKPOINTS)
         out = func(*args, **(kwargs or {}))
-        if func.namespace == "prim":
-            return out
         if self._statistics and func.overloadpacket in STATISTICS:
             out = (out[0], *(t.to(torch.float32) for t in out[1:]))
         part = len(self.parts) - 1 if node is None else bisect_right(self._starts, node._sequence_nr()) - 1
