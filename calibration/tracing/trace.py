@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
 )
 from torch.func import functional_call
+from torch.nn.utils.parametrize import ParametrizationList
 from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
@@ -92,6 +93,7 @@ def find_layers(module: nn.Module, layers: Layers | None = None) -> dict[str, nn
             raise InputError("layers", layers, "at least one part of the module")
         return {names[id(one)] or "all": one for one in found}
     lists = [m for m in module.modules() if isinstance(m, nn.ModuleList | nn.Sequential) and len(m)]
+    lists = [m for m in lists if not isinstance(m, ParametrizationList)]
     largest = max(lists, key=lambda m: sum(p.numel() for p in m.parameters()), default=None)
     return {names[id(x)]: x for x in largest.children()} if largest else {"all": module}
 

@@ -250,6 +250,29 @@ def test_a_module_that_takes_no_batch_of_one():
     assert norm.columns == (0, 1)
 
 
+def test_parametrized_weights_are_no_layers():
+    table = trace(nn.utils.parametrizations.weight_norm(nn.Linear(8, 8)), torch.zeros(1, 8))
+    assert [(layer.name, layer.parameters) for layer in table.layers] == [("all", 64 + 8 + 8)]
+
+
+def test_a_loss_in_a_mapping_is_an_output():
+    class WithLoss(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = gpt()
+
+        def forward(self, tokens, labels):
+            logits = self.body(tokens)
+            loss = functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
+            return {"loss": loss, "logits": logits.detach(), "cache": None}
+
+    (ids,) = tokens(SEQ)(1)
+    table, bare = trace(WithLoss(), {"tokens": ids, "labels": ids}), trace(gpt(), ids)
+    assert table.flop(3) == bare.flop(3)
+    # The fp32 log-probabilities are kept for the loss, and its denominator.
+    assert table.layers[-1].saved_bytes == (4, bare.layers[-1].saved_bytes[1] + 4 * SEQ * VOCAB)
+
+
 class Pairs(nn.Module):
     """Scores of all pairs in the batch: quadratic in it."""
 
