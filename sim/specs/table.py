@@ -171,8 +171,8 @@ class LayerTable:
             InputError: the table is larger than `load` accepts.
         """
         text = json.dumps(_plain(asdict(self)), separators=(",", ":")) + "\n"
-        if len(text) > MAX_BYTES:
-            raise InputError("layers", len(text), f"a table of at most {MAX_BYTES} bytes (fewer distinct layers)")
+        if len(text) > MAX_BYTES[".json"]:
+            raise InputError("layers", len(text), f"a table of at most {MAX_BYTES[".json"]} bytes (fewer distinct layers)")
         write_atomically(Path(path), text)
 
     def each(self) -> Iterator[Layer]:
