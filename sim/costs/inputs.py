@@ -31,6 +31,7 @@ def model_values(model: Model) -> dict[str, float]:
         "v_width": float(first.v_width),
         "query_input": float(model.q_lora_rank or model.hidden),
         "ssm_states": 2.0 * model.ssm_groups * model.ssm_state,
+        "expert_hidden": float(model.moe_latent or model.hidden),
         "expert_load": model.capacity_factor or model.imbalance,
         "head_passes": 1.0 + model.mtp_layers,
         "boundary_seq": float(model.tokens_per_sample),
