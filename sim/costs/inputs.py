@@ -167,8 +167,11 @@ def group_values(mesh: Mesh, wires: Mapping[str, Any]) -> dict[str, Any]:
     """
     domain = _whole(wires["domain"])
     values: dict[str, Any] = {}
+    n: Any
+    inside: Any
+    span: Any
     for name, lines in mesh.groups().items():
-        n, inside, span = np.int64(1), np.int64(1), np.int64(1)
+        n = inside = span = np.int64(1)
         for line in lines:
             whole = inside == n  # what already left the domain has no further ranks in it
             part = np.where(domain % line.step == 0, np.gcd(line.n, np.maximum(1, domain // line.step)), 1)

@@ -70,4 +70,3 @@ def recomputed(kind: BlockKind, index: int) -> list[Op]:
         for op in forward
         for share in (full + selective if op.name in chosen else full,)
     ]
-

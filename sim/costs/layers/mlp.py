@@ -57,7 +57,9 @@ def experts_mlp(kind: BlockKind, size: Sizes) -> Iterator[Op]:
     for phase in ("forward", "backward_input"):
         for name in ("dispatch", "combine"):
             yield Op(f"{name} {phase}", phase, "ep", ep_group.all_to_all(sent), 0, sent)
-            yield Op(f"{name} split {phase}", phase, "ep", etp_group.all_gather(BYTES_16BIT * rows * expert_hidden), 0, sent)
+            yield Op(
+                f"{name} split {phase}", phase, "ep", etp_group.all_gather(BYTES_16BIT * rows * expert_hidden), 0, sent
+            )
         gather = (1 - sequence_parallel) * tp_group.all_gather(size.boundary_bytes)
         yield Op(f"experts gather {phase}", phase, "tp", gather, 0, size.boundary_bytes)
     if kind.shared:
