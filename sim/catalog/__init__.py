@@ -5,8 +5,13 @@ from importlib.resources.abc import Traversable
 
 
 def folder(kind: str) -> Traversable:
-    """Return the folder of one kind of entry: `devices`, `models`, `precisions`, `scaling` or `profiles`."""
+    """Return the folder of one kind of entry, such as `devices`."""
     return files(__name__) / kind
+
+
+def kinds() -> list[str]:
+    """Return the sorted kinds of entry that the catalog holds."""
+    return sorted(entry.name for entry in files(__name__).iterdir() if entry.is_dir() and entry.name[0] not in "._")
 
 
 def names(kind: str) -> list[str]:

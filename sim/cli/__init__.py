@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from sim import __version__
-from sim.cli import device, lab, optimal, schedule, simulate, tune, validate
+from sim.cli import check, device, lab, list, optimal, schedule, schema, simulate, tune, validate
+from sim.cli.usage import usage_message
 from sim.specs.fields import InputError
 
 app = typer.Typer(
@@ -23,6 +24,9 @@ app.command("tune")(tune.tune_command)
 app.command("optimal")(optimal.optimal_command)
 app.command("schedule")(schedule.schedule_command)
 app.command("validate")(validate.validate_command)
+app.command("list")(list.list_command)
+app.command("check")(check.check_command)
+app.command("schema")(schema.schema_command)
 app.command("lab")(lab.lab_command)
 app.add_typer(device.app, name="device")
 
@@ -43,8 +47,10 @@ def _options(version: Annotated[bool, VERSION] = False) -> None:
 
 def main() -> None:
     """Run the command line: exit 0 ok, 2 bad input, 1 anything else."""
+    added = {group.name for group in app.registered_groups}
     for entry in entry_points(group="trainsim.commands"):
-        app.add_typer(entry.load(), name=entry.name)
+        if entry.name not in added:
+            app.add_typer(entry.load(), name=entry.name)
     try:
         sys.exit(app(standalone_mode=False) or 0)
     except InputError as error:
@@ -57,5 +63,6 @@ def main() -> None:
         # A usage error of typer's parser, whose class differs between its releases.
         if not hasattr(error, "format_message"):
             raise
-        sys.stderr.write(f"error: {error.format_message()}\n")
+        message = usage_message(error)
+        sys.stderr.write(f"error: {message}\n" if message else "")  # without arguments the help has been printed
         sys.exit(2)

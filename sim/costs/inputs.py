@@ -22,6 +22,10 @@ MODEL_SYMBOLS = (
 )  # fmt: skip
 
 
+ALIGNED = 8
+"""Elements: 16-bit tensor cores want rows of 16 bytes (NVIDIA Deep Learning Performance guide, matrix products)."""
+
+
 def model_values(model: Model) -> dict[str, float]:
     """Return the model's dimensions by symbol name; those of its kinds of layers carry the kind's index."""
     values = {n: float(getattr(model, n)) for n in MODEL_SYMBOLS}
@@ -36,6 +40,7 @@ def model_values(model: Model) -> dict[str, float]:
         "head_passes": 1.0 + model.mtp_layers,
         "boundary_seq": float(model.tokens_per_sample),
         "patch_width": float(model.channels * model.patch**2),
+        "misaligned": float(model.head_dim % ALIGNED > 0),
         "kv_repeatable": 0.0 if model.kv_lora_rank else 1.0,
     }
     for k, block in enumerate(model.blocks):
@@ -204,8 +209,19 @@ def setting_values(plan: Plan, cluster: Cluster) -> dict[str, float]:
         "overlap_dp": float(plan.overlap_dp),
         "gradient_bytes": GRADIENT_BYTES[plan.gradient_dtype],
         "compiled": float(plan.compiled),
+        "accumulate_bytes": accumulate_bytes(plan),
+        "scatter_gather": float(plan.scatter_gather),
         **precision_values(plan.precision, cluster),
     }  # fmt: skip
+
+
+def accumulate_bytes(plan: Plan) -> float:
+    """Return the bytes moved per parameter and microbatch to sum weight gradients, beyond a product's 16-bit output.
+
+    Fused, the product reads and writes the sum instead; else a kernel reads the output and the sum and writes it.
+    """
+    both = 2 * GRADIENT_BYTES[plan.gradient_dtype]
+    return both - 2 if plan.fused_wgrad else both + 2
 
 
 def precision_values(name: str, cluster: Cluster) -> dict[str, float]:

@@ -14,7 +14,7 @@ from sim.specs.catalog import device, devices, is_device_file
 from sim.specs.cluster import MIXED
 from sim.specs.device import Device
 from sim.specs.fields import InputError, read, real, spec, whole
-from sim.specs.files import load_mapping
+from sim.specs.files import is_folder, load_mapping
 
 Z80 = 1.2815515655446004
 """Half-width of the central 80 % of a normal distribution, in standard deviations."""
@@ -159,7 +159,7 @@ def load_profile(name: str) -> Profile:
     if name in names("profiles"):
         with_resource: Any = folder("profiles") / name / "profile.json"
         raw = load_mapping(Path(str(with_resource)))
-    elif (Path(name) / "profile.json").is_file():
+    elif is_folder(Path(name)) and (Path(name) / "profile.json").is_file():
         raw = load_mapping(Path(name) / "profile.json")
     elif is_device_file(name):
         return derived_profile(device(name))

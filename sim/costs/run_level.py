@@ -27,8 +27,9 @@ class RunLevel:
     *_slowdown: time of matrix products, fused attention, memory-bound kernels, collectives and traffic between
     nodes over what the profile says; overlap_slowdown: share of the shorter of two concurrent activities that is paid
     all the same; unfused_compiled: share of memory-bound traffic that torch.compile leaves; low_precision_slowdown:
-    time of 8- and 4-bit products over the ratio of peaks; host_s_per_launch: issue time of a kernel; pp_overhead_s:
-    of a pipeline message; step_overhead_s: of a step; straggler: relative time per doubling of the devices.
+    time of 8- and 4-bit products over the ratio of peaks; misaligned_slowdown: of unfused
+    attention products whose head dimension is no multiple of 8; host_s_per_launch: issue time of a kernel;
+    step_overhead_s: of a step; straggler: relative time per doubling of the devices.
     """
 
     gemm_slowdown: Annotated[float, real(0.2, 5.0)] = 1.0
@@ -38,9 +39,9 @@ class RunLevel:
     inter_slowdown: Annotated[float, real(0.1, 20.0)] = 1.0
     overlap_slowdown: Annotated[float, real(0.0, 1.0)] = 0.0
     unfused_compiled: Annotated[float, real(0.1, 1.0)] = 0.6
+    misaligned_slowdown: Annotated[float, real(1.0, 50.0)] = 1.0
     low_precision_slowdown: Annotated[float, real(0.5, 10.0)] = 1.3
     host_s_per_launch: Annotated[float, real(0.0, 1e-3, "s")] = 0.0
-    pp_overhead_s: Annotated[float, real(0.0, 0.1, "s")] = 0.0
     step_overhead_s: Annotated[float, real(0.0, 10.0, "s")] = 0.0
     straggler: Annotated[float, real(0.0, 0.2)] = 0.0
 

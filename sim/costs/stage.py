@@ -72,6 +72,7 @@ def layer(structure: Structure, index: int) -> dict[str, Expr]:
     times["recompute"] = total(again, "seconds", "compute")
     for c in COMMUNICATION:
         times[f"input_{c}"] += exposed(again, "recompute", c)
+    times["weight_compute"] += _accumulated(index)
     launches = sum(op.kind == "compute" and op.phase == "forward" for op in ops)
     forward, backward = forward_seconds(times), backward_seconds(times) + times["recompute"]
     host = symbol("host_s_per_launch") * launches
@@ -86,6 +87,13 @@ def layer(structure: Structure, index: int) -> dict[str, Expr]:
         "saved_bytes": kept,
         "temporary": rebuilt + memory.gradient_bytes(kind, index),
     }
+
+
+def _accumulated(index: int) -> Expr:
+    """Return the seconds of adding one microbatch's weight gradients to the sum, beyond what the product writes."""
+    parameters = memory.layer_parameters(index) + memory.expert_parameters(index)
+    bandwidth = symbol(kernels.parameter("elementwise", "any", "bandwidth"))
+    return symbol("memory_bound_slowdown") * symbol("accumulate_bytes") * parameters / bandwidth
 
 
 def _gathered(index: int, routed: bool) -> Expr:
@@ -233,9 +241,10 @@ def expressions(structure: Structure) -> dict[str, Expr]:
     table = symbol("head_split") / tp
     tied_pair = Group(2, 1 + (1 - symbol("pp_inter")), 1 + symbol("pp_inter"))
     several = minimum(1, pp - 1)
-    # Each rank sends its part (scatter/gather, arXiv 2104.04473, section 4.1); without sequence parallelism the
-    # receivers gather the whole.
+    # Each rank sends its part, and without sequence parallelism the receivers gather the whole; or all send the whole.
+    parts = symbol("scatter_gather")
     whole_again = (1 - sequence_parallel) * tp_group.all_gather(ends.boundary_bytes)
+    message = parts * (send(ends.boundary_bytes / tp) + whole_again) + (1 - parts) * send(ends.boundary_bytes)
     return (
         chunk(structure)
         | {f"embedding_{k}": v for k, v in first.items()}
@@ -244,7 +253,7 @@ def expressions(structure: Structure) -> dict[str, Expr]:
         | reduction(structure)
         | states(structure)
         | {
-            "send": several * (send(ends.boundary_bytes / tp) + whole_again + symbol("pp_overhead_s")),
+            "send": several * message,
             "tied_reduce": several * tied_pair.all_reduce(reduce_bytes * table) if structure.tied else 0 * table,
             "saved_embedding_bytes": memory.embedding_bytes(structure),
             "saved_head_bytes": head_kept,

@@ -5,7 +5,7 @@ One call predicts every step of a table for one set of run-level parameters, so 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +39,9 @@ class Asked:
 
     @property
     def closed(self) -> bool:
-        """Whether the chunks are equal, so that the closed forms hold."""
+        """Whether devices and chunks are equal, so that the closed forms hold."""
+        if len(self.cluster.members) > 1:
+            return False
         counts = inputs.layer_counts(self.model, self.placed.plan.split(self.model))
         return self.placed.plan.schedule in CLOSED and bool((counts == counts[:, :1]).all())
 
@@ -63,19 +65,21 @@ class _Group:
 class Batch:
     """A table of steps, grouped once by the compiled function that evaluates them.
 
-    `exact`: run every step on the engine, not only those without a closed form.
+    how: "closed" runs only steps without a close closed form on the engine, "exact" runs all of them there, and
+    "approximate" none: uneven chunks count with their mean (for fits, which ask hundreds of times).
     """
 
-    def __init__(self, asked: Sequence[Asked], exact: bool = False) -> None:
+    def __init__(self, asked: Sequence[Asked], how: Literal["closed", "exact", "approximate"] = "closed") -> None:
         self.asked = list(asked)
         self.gpus = np.array([a.placed.gpus for a in self.asked], dtype=float)
         groups: dict[tuple[Structure, str], list[int]] = {}
         self.single: list[int] = []
         for i, a in enumerate(self.asked):
-            if exact or not a.closed:
+            if how == "exact" or (how == "closed" and not a.closed):
                 self.single.append(i)
             else:
-                key = Structure.of(a.model), CLOSED[a.placed.plan.schedule]
+                schedule = a.placed.plan.schedule
+                key = Structure.of(a.model), CLOSED.get(schedule, schedule)
                 groups.setdefault(key, []).append(i)
         self.groups = [
             _Group(step_form(*key), np.array(rows), _columns([self.asked[i] for i in rows]))
@@ -110,8 +114,23 @@ def _columns(asked: Sequence[Asked]) -> dict[str, Any]:
         | inputs.plan_values(a.model, a.placed, a.cluster)
         for a in asked
     ]
+    rows = [row | _ends(a) for row, a in zip(rows, asked, strict=True)]
     columns: dict[str, Any] = {}
     for name in rows[0]:
         values = np.array([float(np.mean(row[name])) for row in rows])
         columns[name] = float(values[0]) if (values == values[0]).all() else values
     return columns
+
+
+def _ends(asked: Asked) -> dict[str, float]:
+    """Return the layers of a middle chunk, and how many more the first and the last chunk have.
+
+    The middle is the fullest chunk's count, or with mixed kinds of layers the mean.
+    """
+    counts = inputs.layer_counts(asked.model, asked.placed.plan.split(asked.model))
+    inner = counts[:, 1:-1] if counts.shape[1] > 2 else counts
+    middle = inner.max(axis=1) if len(counts) == 1 else inner.mean(axis=1)
+    values = {f"layers_{k}": float(n) for k, n in enumerate(middle)}
+    for end, of_end in (("first", counts[:, 0]), ("last", counts[:, -1])):
+        values |= {f"{end}_extra_{k}": float(n) for k, n in enumerate(of_end - middle)}
+    return values

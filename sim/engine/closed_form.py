@@ -17,7 +17,7 @@ def closed_form(structure: Structure, schedule: str) -> Compiled:
     Outputs: `step_time_s`, an estimate that is close to the engine where messages are short; `peak_memory_bytes`
     (allocated, fullest rank), exact.
     """
-    both = closed_form_expressions(stage.expressions(structure), schedule)
+    both = closed_form_expressions(structure, schedule)
     return compile_expressions({k: both[k] for k in ("step_time_s", "peak_memory_bytes")})
 
 
@@ -28,7 +28,7 @@ def lower_bound(structure: Structure, schedule: str) -> Compiled:
     With chunks of different layers it holds no more; then two others do: `passes_s`, the same without gradient
     reduction and optimizer, for the fewest layers of each kind in any chunk; `busy_s`, the mean rank's work.
     """
-    both = closed_form_expressions(stage.expressions(structure), schedule)
+    both = closed_form_expressions(structure, schedule)
     return compile_expressions(
         {"step_time_s": both["lower_bound_s"], "passes_s": both["passes_s"], "busy_s": both["busy_s"]}
     )
@@ -37,12 +37,18 @@ def lower_bound(structure: Structure, schedule: str) -> Compiled:
 @lru_cache
 def step_form(structure: Structure, schedule: str) -> Compiled:
     """Return step time and the allocated peaks of the first and the last rank as one compiled function."""
-    both = closed_form_expressions(stage.expressions(structure), schedule)
+    both = closed_form_expressions(structure, schedule, uneven=True)
     return compile_expressions({k: both[k] for k in ("step_time_s", "first_peak_bytes", "last_peak_bytes")})
 
 
-def closed_form_expressions(e: Mapping[str, Expr], schedule: str) -> dict[str, Expr]:
-    """Return the closed forms over the stage expressions `e`."""
+def closed_form_expressions(structure: Structure, schedule: str, uneven: bool = False) -> dict[str, Expr]:
+    """Return the closed forms.
+
+    uneven: the symbols `<end>_extra_<kind>` count the layers that the first and the last chunk have beyond the others.
+    """
+    e = stage.expressions(structure)
+    if uneven:
+        e = e | _end_layers(structure, e)
     pp, microbatches, chunks = symbol("pp"), symbol("microbatches"), symbol("virtual_stages")
     kind = SCHEDULES[schedule]
     times = Times(
@@ -93,6 +99,19 @@ def closed_form_expressions(e: Mapping[str, Expr], schedule: str) -> dict[str, E
         "first_peak_bytes": several * first_rank + (1 - several) * only_rank + buffer,
         "last_peak_bytes": several * last_rank + (1 - several) * only_rank + buffer,
     }
+
+
+def _end_layers(structure: Structure, e: Mapping[str, Expr]) -> dict[str, Expr]:
+    """Return the times of both ends with the layers that they have beyond the other chunks (fewer: negative)."""
+    ones = [stage.layer(structure, k) for k in range(len(structure.kinds))]
+    out = {}
+    for end, name in (("first", "embedding"), ("last", "head")):
+        for part in ("forward_compute", "input_compute", "weight_compute", "forward_tp", "input_tp"):
+            extra = sum(symbol(f"{end}_extra_{k}") * one[part] for k, one in enumerate(ones))
+            if part == "input_compute":
+                extra += sum(symbol(f"{end}_extra_{k}") * one["recompute"] for k, one in enumerate(ones))
+            out[f"{name}_{part}"] = e[f"{name}_{part}"] + extra
+    return out
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from sim.engine.memory import MemoryTimeline, memory_timelines
 from sim.engine.path import run_path
 from sim.engine.timeline import Timeline
 from sim.specs import Cluster, InputError, Model, PlacedPlan, Plan
+from sim.specs.arguments import checked
 from sim.units import gigabytes, seconds
 
 Engine = Literal["path", "events"]
@@ -179,6 +180,7 @@ def step_sigma(profile: Profile, level: RunLevelSet) -> float:
     return float(np.hypot(level.sigma_log, carried))
 
 
+@checked
 def simulate(
     model: Model, cluster: Cluster, plan: Plan, engine: Engine = "path", level: RunLevelSet | None = None
 ) -> Step:

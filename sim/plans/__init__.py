@@ -1,27 +1,28 @@
 """Plans taken away: files that real frameworks execute."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol, runtime_checkable
 
+from sim.engine.step import Step
 from sim.plans.torch_csv import torch_csv
 from sim.plans.torchtitan import torchtitan
 from sim.specs import InputError
+from sim.specs.arguments import checked
 
-if TYPE_CHECKING:
-    from sim.engine.step import Step
-
-TARGETS: "dict[str, Callable[[Step], str]]" = {"torch-csv": torch_csv, "torchtitan": torchtitan}
+TARGETS: dict[str, Callable[[Step], str]] = {"torch-csv": torch_csv, "torchtitan": torchtitan}
 
 
+@runtime_checkable
 class HasStep(Protocol):
     """A ranked plan: anything that carries its confirmed step."""
 
     @property
-    def step(self) -> "Step":
+    def step(self) -> Step:
         """The step."""
 
 
-def emit(plan: "Step | HasStep", target: str) -> str:
+@checked
+def emit(plan: Step | HasStep, target: str) -> str:
     """Return the text that makes `target` run the plan: torch-csv or torchtitan.
 
     Raises:

@@ -15,12 +15,14 @@ from sim.report import markup as m
 from sim.report import search, sections
 from sim.report.text import answer, answer_tuned
 from sim.run import Run
+from sim.specs.arguments import checked
 from sim.specs.files import write_atomically
 from sim.tuner.tune import Tuned
 
 TOP_PLANS = 5
 
 
+@checked
 def save_html(result: Tuned | Step, path: str | Path, command: str | None = None, run: Run | None = None) -> Path:
     """Write the report of a search or of one step to `path` and return the path.
 

@@ -12,6 +12,7 @@ from sim.engine.step import Step
 from sim.report.decimation import lasting
 from sim.report.text import answer
 from sim.schedules import Kind
+from sim.specs.arguments import checked
 from sim.specs.files import write_atomically
 from sim.units import GB
 
@@ -23,6 +24,7 @@ PROCESS = 1
 CATEGORY = {Kind.REDUCE_GRAD: "communication", Kind.OPTIMIZER: "optimizer"}
 
 
+@checked
 def save_trace(step: Step, path: str | Path) -> Path:
     """Write the step's operations and memory in Chrome's JSON trace format and return the path.
 

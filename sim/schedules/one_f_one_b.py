@@ -37,7 +37,8 @@ class OneFOneB(ScheduleKind):
         t = times
         pair = t.chunk + t.head / 2 + t.minimum(1, t.ranks - 1) * t.send
         whole = self._loop(t, t.ranks) + t.embedding
-        period = t.maximum(t.chunk + t.embedding, t.chunk + t.head, whole / t.ranks, pair)
+        # An end may have fewer layers than the others: its extra is negative then.
+        period = t.maximum(t.chunk, t.chunk + t.embedding, t.chunk + t.head, whole / t.ranks, pair)
         return whole + (t.microbatches - 1) * period
 
     def lower_bound(self, times: Times) -> Expr:

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from sim.specs.arguments import checked
 from sim.specs.catalog import device
 from sim.specs.device import Device, check_domain
 from sim.specs.fields import DERIVED, InputError, read, real, spec, whole
@@ -155,6 +156,7 @@ class Cluster:
                 object.__setattr__(self, key, value)
 
     @classmethod
+    @checked
     def of(cls, device: str | None = None, nodes: int | None = None, **given: object) -> "Cluster":
         """Return a cluster of catalog devices, or of the device in a file of the user's.
 

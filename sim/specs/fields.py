@@ -6,7 +6,7 @@ value and the allowed range.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
 from types import UnionType
 from typing import (
@@ -25,25 +25,38 @@ from typing import (
 import numpy as np
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked_dataclass
+from pydantic_core import ErrorDetails
 
 T = TypeVar("T")
+
+MAX_PROBLEMS = 100
+"""Problems told of one object: whoever made more has another file in mind."""
 
 DERIVED: Any = None
 """Default of a field that `__post_init__` fills from the others when it is left out."""
 
 
 class InputError(ValueError):
-    """A value that cannot be used: where it stands, what it is, what is allowed there."""
+    """A value that cannot be used: where it stands, what it is, what is allowed there.
 
-    def __init__(self, path: str, value: object, allowed: str) -> None:
+    `also` holds further problems that were found together with this one.
+    """
+
+    def __init__(self, path: str, value: object, allowed: str, also: "Sequence[InputError]" = ()) -> None:
+        self.also = tuple(also)
         shown = repr(value)
         self.path, self.value, self.allowed = path, value, allowed
         place = path if path.isprintable() else repr(path)
-        super().__init__(f"{place}: got {shown if len(shown) <= 80 else shown[:77] + '...'}; allowed: {allowed}")
+        super().__init__(f"{_short(place, 200)}: got {_short(shown, 80)}; allowed: {allowed}")
 
     def under(self, parent: str) -> "InputError":
         """Return the same error seen from the enclosing object."""
-        return InputError(f"{parent}.{self.path}" if self.path else parent, self.value, self.allowed)
+        path = f"{parent}.{self.path}" if self.path else parent
+        return InputError(path, self.value, self.allowed, [other.under(parent) for other in self.also])
+
+
+def _short(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 3] + "..."
 
 
 def whole(low: int, high: int, meaning: str = "") -> Any:
@@ -64,12 +77,14 @@ def spec(cls: type[T]) -> type[T]:
     made = checked_dataclass(frozen=True, kw_only=True, config=ConfigDict(strict=True, extra="forbid"))(cls)
     checked_init: Callable[..., None] = made.__init__
 
-    def construct(self: object, **given: object) -> None:
+    def construct(self: object, *unnamed: object, **given: object) -> None:
+        if unnamed:
+            raise InputError(cls.__name__, unnamed[0], f"values by name: {', '.join(init_names(cls))}")
         try:
             # An explicit None means the same as leaving the field out.
             checked_init(self, **{k: _plain(v) for k, v in given.items() if v is not None})
         except ValidationError as error:
-            raise explain(error, cls) from None
+            raise explained(error, cls)[0] from None
 
     made.__init__ = construct  # type: ignore[method-assign]
     return cast("type[T]", made)
@@ -86,30 +101,51 @@ def read(cls: type[T], raw: object, path: str = "") -> T:
     Raises:
         InputError: with the full path below `path` of the first field that is wrong.
     """
+    value, problems = check(cls, raw, path)
+    if problems:
+        raise problems[0]
+    return cast("T", value)
+
+
+def check(cls: type[T], raw: object, path: str = "") -> tuple[T | None, list[InputError]]:
+    """Return `raw` (plain data from a file) as an instance of `cls`, or None and every field that is wrong."""
+    try:
+        text = json.dumps(raw, default=_jsonable)
+    except (TypeError, ValueError):
+        return None, [InputError(path, raw, "plain data: text as keys; mappings, lists, text and numbers as values")]
     try:
         # JSON mode: a mapping may become a dataclass and a list a tuple, all else stays strict.
-        return TypeAdapter(cls).validate_json(json.dumps(raw, default=str))
+        return TypeAdapter(cls).validate_json(text), []
     except ValidationError as error:
-        found = explain(error, cls)
+        found = explained(error, cls)
     except InputError as error:
-        found = error
-    raise found.under(path) if path else found
+        found = [error]
+    return None, [problem.under(path) for problem in found] if path else found
 
 
-def explain(error: ValidationError, root: type) -> InputError:
-    """Return the first problem of a pydantic error as an `InputError` with the declared range."""
-    first = error.errors(include_url=False)[0]
-    where = [str(part) for part in first["loc"] if part != "__init__"]
-    inner = first.get("ctx", {}).get("error")
+def _jsonable(value: object) -> object:
+    return value.tolist() if isinstance(value, np.generic | np.ndarray) else str(value)
+
+
+def explained(error: ValidationError, root: type) -> list[InputError]:
+    """Return the first problems of a pydantic error as `InputError`s with the declared ranges, one a path."""
+    each = (_explain(detail, root) for detail in error.errors(include_url=False)[:MAX_PROBLEMS])
+    found = [problem for first in each for problem in (first, *first.also)]
+    return list({problem.path: problem for problem in reversed(found)}.values())[::-1]
+
+
+def _explain(detail: ErrorDetails, root: type) -> InputError:
+    where = [str(part) for part in detail["loc"] if part != "__init__"]
+    inner = detail.get("ctx", {}).get("error")
     if isinstance(inner, InputError):
         return inner.under(".".join(where)) if where else inner
     owner, hint, kept = _declared(root, where)
     path = ".".join(where[:kept])
-    if first["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
-        return InputError(path, first["input"], f"no such key; known keys: {', '.join(init_names(owner))}")
-    if first["type"] in ("missing", "missing_keyword_only_argument", "missing_argument"):
+    if detail["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
+        return InputError(path, detail["input"], f"no such key; known keys: {', '.join(init_names(owner))}")
+    if detail["type"] in ("missing", "missing_keyword_only_argument", "missing_argument"):
         return InputError(path, None, f"required: {_describe(hint)}")
-    return InputError(path, first["input"], _describe(hint) if where else "a mapping of keys to values")
+    return InputError(path, detail["input"], _describe(hint) if where else "a mapping of keys to values")
 
 
 def init_names(cls: type) -> list[str]:
@@ -140,6 +176,12 @@ UNIONS = (Union, UnionType)
 WORDS = {bool: "true or false", str: "text", int: "a whole number", float: "a number"}
 
 
+def class_of(hint: Any) -> type | None:
+    """Return the dataclass that an annotation names, alone or among the options of a union."""
+    options = get_args(hint) if get_origin(hint) in UNIONS else (hint,)
+    return next((option for option in options if isinstance(option, type) and is_dataclass(option)), None)
+
+
 def _declared(root: type, where: list[str]) -> tuple[type, Any, int]:
     """Return the innermost class on the path, the annotation at its end, and how many parts of it are fields.
 
@@ -148,7 +190,7 @@ def _declared(root: type, where: list[str]) -> tuple[type, Any, int]:
     owner, hint = root, root
     for n, part in enumerate(where):
         bare = get_args(hint)[0] if get_origin(hint) is Annotated else hint
-        bare = next((a for a in get_args(bare) if is_dataclass(a)), bare) if get_origin(bare) in UNIONS else bare
+        bare = class_of(bare) or bare
         if isinstance(bare, type) and is_dataclass(bare):
             owner, hint = bare, get_type_hints(bare, include_extras=True).get(part, object)
         elif get_origin(bare) in (dict, list):

@@ -11,7 +11,16 @@ import yaml
 
 from sim.specs.fields import InputError
 
-MAX_BYTES = 2**20
+MAX_BYTES = {".json": 2**20}
+MAX_YAML_BYTES = 2**15
+"""Limits by suffix: the YAML parser is slow, and a file that a person writes is far below."""
+
+WHOLE = "(file)"
+"""Path of what is wrong with a file as a whole, until the file's name is at hand."""
+
+NOT_A_MAPPING: dict[type, str] = {type(None): "nothing", list: "a list", str: "text"}
+MAX_DEPTH = 32
+MAX_VALUES = 50_000
 
 
 class _PlainLoader(yaml.SafeLoader):
@@ -19,15 +28,28 @@ class _PlainLoader(yaml.SafeLoader):
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
-            raise InputError("(file)", "an alias (*name)", "no YAML aliases")
+            raise InputError(WHOLE, "an alias (*name)", "no YAML aliases")
+        tag = getattr(self.peek_event(), "tag", None)  # type: ignore[no-untyped-call]
+        if tag is not None:
+            raise InputError(WHOLE, f"the tag {tag}", "no YAML tags; plain values only")
         return super().compose_node(parent, index)
+
+    def fetch_flow_collection_start(self, TokenClass: type[yaml.Token]) -> None:
+        """Stop at a level too deep: the scanner's time grows with the square of the open brackets."""
+        if self.flow_level > MAX_DEPTH:
+            raise InputError(WHOLE, "deeper nesting", f"at most {MAX_DEPTH} levels")
+        super().fetch_flow_collection_start(TokenClass)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
         strange = [key for key in keys if not isinstance(key, str)]
         if strange:
             raise InputError("(key)", strange[0], "text as a key")
-        _refuse_duplicates(keys)
+        last = {key: n for n, key in enumerate(keys)}
+        twice = next((key for n, key in enumerate(keys) if last[key] != n), None)
+        if twice is not None:
+            line = node.value[last[twice]][0].start_mark.line + 1
+            raise InputError(twice, f"given twice (again in line {line})", "each key once")
         return super().construct_mapping(node, deep)
 
     def construct_decimal(self, node: yaml.ScalarNode) -> int | str:
@@ -35,27 +57,49 @@ class _PlainLoader(yaml.SafeLoader):
         text = str(self.construct_scalar(node))
         return int(text.replace("_", "")) if DECIMAL.fullmatch(text) else text
 
+    def construct_real(self, node: yaml.ScalarNode) -> float | str:
+        """Return a number with a point or an exponent; YAML 1.1's base-60 form stays text and is refused later."""
+        text = str(self.construct_scalar(node))
+        return text if ":" in text else float(self.construct_yaml_float(node))
+
+    def construct_text(self, node: yaml.ScalarNode) -> str:
+        """Return a date as it stands in the file."""
+        return str(self.construct_scalar(node))
+
+    def refuse_merge(self, node: yaml.ScalarNode) -> None:
+        """Refuse YAML 1.1's merge key `<<` and default key `=`."""
+        raise InputError("(key)", node.value, "text as a key")
+
 
 DECIMAL = re.compile(r"[-+]?[0-9][0-9_]{0,30}")
 _PlainLoader.add_constructor("tag:yaml.org,2002:int", _PlainLoader.construct_decimal)
-# YAML 1.1 takes 1e9 and 989.4e12 for text: its exponents need a point and a sign. YAML 1.2's do not.
-EXPONENT = re.compile(r"[-+]?([0-9]{1,30}\.?[0-9]{0,30}|\.[0-9]{1,30})[eE][-+]?[0-9]{1,4}$")
-_PlainLoader.add_implicit_resolver("tag:yaml.org,2002:float", EXPONENT, list("-+.0123456789"))
-
-
-def _refuse_duplicates(keys: list[str]) -> None:
-    twice = [key for key, times in Counter(keys).items() if times > 1]
-    if twice:
-        raise InputError(twice[0], "given twice", "each key once")
+_PlainLoader.add_constructor("tag:yaml.org,2002:float", _PlainLoader.construct_real)
+_PlainLoader.add_constructor("tag:yaml.org,2002:timestamp", _PlainLoader.construct_text)
+_PlainLoader.add_constructor("tag:yaml.org,2002:merge", _PlainLoader.refuse_merge)
+_PlainLoader.add_constructor("tag:yaml.org,2002:value", _PlainLoader.refuse_merge)
+SCIENTIFIC = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]{1,3}$")
+"""YAML 1.2's numbers with an exponent (`300e9`): YAML 1.1 asks for a point and a sign, and leaves the others text."""
+_PlainLoader.add_implicit_resolver("tag:yaml.org,2002:float", SCIENTIFIC, list("-+.0123456789"))
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    _refuse_duplicates([k for k, _ in pairs])
-    return dict(pairs)
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
+        raise InputError(twice, "given twice", "each key once")
+    return made
 
 
 def _what(path: Path) -> str:
     return "no such file" if not path.exists() else "a directory" if path.is_dir() else "not a regular file"
+
+
+def is_folder(path: Path) -> bool:
+    """Return whether `path` is a folder; what cannot be a path is none."""
+    try:
+        return path.is_dir()
+    except OSError:
+        return False
 
 
 def _parse(text: str, suffix: str) -> Any:
@@ -68,29 +112,80 @@ def load_mapping(path: Path) -> dict[str, Any]:
     """Return the mapping in a `.json`, `.yaml` or `.yml` file.
 
     Raises:
-        InputError: no such file, too large, not YAML or JSON, a duplicate key or an alias.
+        InputError: no such file, too large or deep, not YAML or JSON, a duplicate key, an alias, a tag or an
+            unprintable character.
     """
+    text = _text(path, MAX_BYTES.get(path.suffix, MAX_YAML_BYTES))
+    try:
+        raw = _parse(text, path.suffix)
+        _refuse_excess(raw)
+    except RecursionError:
+        raise InputError(str(path), "deeper nesting", f"at most {MAX_DEPTH} levels") from None
+    except InputError as error:
+        raise (InputError(str(path), error.value, error.allowed) if error.path == WHOLE else error) from None
+    except (yaml.YAMLError, ValueError) as error:
+        raise InputError(str(path), _complaint(error), "well-formed YAML or JSON") from None
+    if not isinstance(raw, dict):
+        raise InputError(str(path), NOT_A_MAPPING.get(type(raw), "a plain value"), "a mapping of keys to values")
+    return raw
+
+
+def _text(path: Path, most: int) -> str:
     try:
         if not path.is_file():
             raise InputError(str(path), _what(path), "a readable file")
         with path.open("rb") as file:
-            raw_bytes = file.read(MAX_BYTES + 1)
-        if len(raw_bytes) > MAX_BYTES:
-            raise InputError(str(path), f"more than {MAX_BYTES} bytes", f"at most {MAX_BYTES} bytes")
-        text = raw_bytes.decode("utf-8-sig")
+            raw_bytes = file.read(most + 1)
     except OSError as error:
         raise InputError(str(path), error.strerror, "a readable file") from None
+    if len(raw_bytes) > most:
+        raise InputError(str(path), f"more than {most} bytes", f"at most {most} bytes")
+    try:
+        return raw_bytes.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise InputError(str(path), "bytes that are not UTF-8", "UTF-8 text") from None
-    try:
-        raw = _parse(text, path.suffix)
-    except (yaml.YAMLError, json.JSONDecodeError, RecursionError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(str(path), " ".join(str(error).split())[:80], "well-formed YAML or JSON") from None
-    if not isinstance(raw, dict):
-        raise InputError(str(path), type(raw).__name__, "a mapping of keys to values")
-    return raw
+
+
+def _complaint(error: Exception) -> str:
+    """Return what a parser found and where, without the text around it."""
+    if isinstance(error, json.JSONDecodeError):
+        return f"{error.msg} (line {error.lineno}, column {error.colno})"
+    mark = getattr(error, "problem_mark", None)
+    if isinstance(error, yaml.MarkedYAMLError) and mark:
+        found = str(error.problem)
+        found = f"{error.context} {found}" if found.startswith("but ") else found
+        return f"{found} (line {mark.line + 1}, column {mark.column + 1})"
+    return " ".join(str(error).split())
+
+
+def _refuse_excess(raw: Any) -> None:
+    """Refuse more values or levels than any file needs, and text that would reach a terminal as commands."""
+    level, held = [("", raw)], 0
+    for _ in range(MAX_DEPTH + 1):
+        held += len(level)
+        if held > MAX_VALUES:
+            raise InputError(WHOLE, f"more than {MAX_VALUES} values", f"at most {MAX_VALUES} values")
+        level = [below for path, value in level for below in _below(path, value)]
+        if not level:
+            return
+    raise InputError(WHOLE, "deeper nesting", f"at most {MAX_DEPTH} levels")
+
+
+def _below(path: str, value: Any) -> list[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for key in value:
+            if not key.isprintable():
+                raise InputError(path or "(key)", key, "printable text as a key")
+        return [(f"{path}.{key}" if path else key, held) for key, held in value.items()]
+    if isinstance(value, list):
+        return [(f"{path}.{n}", held) for n, held in enumerate(value)]
+    if isinstance(value, str) and UNPRINTABLE.search(value):
+        raise InputError(path, value, "text without control characters")
+    return []
+
+
+UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Control characters but tab and newline, those that turn the direction of writing, and halves of surrogates."""
 
 
 def write_atomically(path: Path, text: str) -> None:

@@ -1,22 +1,29 @@
 """The job file: model, cluster, plan, what to search and how long to train, in one place."""
 
+from collections.abc import Callable, Mapping
+from math import prod
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from sim.catalog import names
+from sim.specs.arguments import checked
 from sim.specs.catalog import is_device_file
 from sim.specs.catalog import model as catalog_model
 from sim.specs.cluster import Cluster
-from sim.specs.fields import InputError, read, spec, whole
-from sim.specs.files import load_mapping
+from sim.specs.fields import MAX_PROBLEMS, InputError, check, spec, whole
+from sim.specs.files import is_folder, load_mapping
 from sim.specs.model import Model
 from sim.specs.plan import Plan
 from sim.specs.training import Training
 
 Objective = Literal["step_time", "cost", "tokens_per_usd", "memory_headroom"]
 KNOBS = ("tp", "pp", "virtual_stages", "micro_batch", "zero", "recompute", "sequence_parallel", "schedule")
+
+MAX_KNOB_VALUES = 256
+MAX_COMBINATIONS = 1_000_000
+"""Bounds of what a search holds in memory at once."""
 
 
 @spec
@@ -30,13 +37,20 @@ class Tune:
     objective: Objective = "step_time"
 
     def __post_init__(self) -> None:
-        for name, values in self.knobs.items():
-            if name not in KNOBS:
-                raise InputError(f"knobs.{name}", values, "a knob: " + ", ".join(KNOBS))
-            if not values:
-                raise InputError(f"knobs.{name}", values, "a list of at least one value")
-            for value in values:
-                read(Plan, {"global_batch": self.global_batch, name: value}, "knobs")
+        problems = [problem for name, values in self.knobs.items() for problem in self._knob_problems(name, values)]
+        if problems:
+            raise InputError(problems[0].path, problems[0].value, problems[0].allowed, problems[1:])
+        space = prod(len(set(values)) for values in self.knobs.values())
+        if space > MAX_COMBINATIONS:
+            raise InputError("knobs", f"{space} combinations", f"at most {MAX_COMBINATIONS} combinations")
+
+    def _knob_problems(self, name: str, values: list[int | bool | str]) -> list[InputError]:
+        if name not in KNOBS:
+            return [InputError(f"knobs.{name}", values, "a knob: " + ", ".join(KNOBS))]
+        if not 1 <= len(values) <= MAX_KNOB_VALUES:
+            return [InputError(f"knobs.{name}", values, f"a list of 1 to {MAX_KNOB_VALUES} values")]
+        of_each = (check(Plan, {"global_batch": self.global_batch, name: value}, "knobs")[1] for value in values)
+        return [problem for found in of_each for problem in found]
 
 
 @spec
@@ -50,6 +64,7 @@ class Job:
     training: Training | None = None
 
     @classmethod
+    @checked
     def load(cls, path: str | Path) -> "Job":
         """Return the job in a YAML or JSON file; paths of model, device and profile are relative to it.
 
@@ -57,44 +72,64 @@ class Job:
             InputError: with the path of the first field that is wrong.
         """
         file = Path(path)
-        raw = load_mapping(file)
-        known = ("model", "cluster", "plan", "tune", "training")
-        for key in raw:
-            if key not in known:
-                raise InputError(key, raw[key], f"no such key; known keys: {', '.join(known)}")
-        for key in ("model", "cluster"):
-            if key not in raw:
-                raise InputError(key, None, "required: " + {"model": MODEL_HELP, "cluster": "a mapping"}[key])
-        tune = read(Tune, raw["tune"], "tune") if "tune" in raw else None
-        plan_raw = raw.get("plan")
-        if tune and isinstance(plan_raw, dict):
-            plan_raw = {**plan_raw, "global_batch": tune.global_batch}
-        return cls(
-            model=_model(raw["model"], file.parent),
-            cluster=read(Cluster, _with_files(raw["cluster"], file.parent), "cluster"),
-            plan=read(Plan, plan_raw, "plan") if plan_raw is not None else None,
-            tune=tune,
-            training=read(Training, raw["training"], "training") if "training" in raw else None,
-        )
+        made, problems = read_sections(load_mapping(file), file.parent)
+        if problems:
+            raise problems[0]
+        return cls(**made)
+
+
+def read_sections(raw: Mapping[str, Any], folder: Path) -> tuple[dict[str, Any], list[InputError]]:
+    """Return the sections of a job that can be read, and everything that is wrong with the others."""
+    readers = section_readers(raw, folder)
+    made: dict[str, Any] = {}
+    unknown = [key for key in raw if key not in readers][:MAX_PROBLEMS]
+    problems = [InputError(key, raw[key], f"no such key; known keys: {', '.join(readers)}") for key in unknown]
+    problems += [InputError(key, None, f"required: {text}") for key, text in REQUIRED.items() if key not in raw]
+    for key in [key for key in readers if key in raw]:
+        made[key], found = readers[key](raw[key])
+        problems += found
+    return {key: value for key, value in made.items() if value is not None}, problems
+
+
+Reader = Callable[[Any], tuple[Any, list[InputError]]]
+
+
+def section_readers(raw: Mapping[str, Any], folder: Path) -> dict[str, Reader]:
+    """Return per section of a job file what reads it into (value, problems)."""
+    return {
+        "model": lambda value: _model(value, folder),
+        "cluster": lambda value: check(Cluster, _with_files(value, folder), "cluster"),
+        "plan": lambda value: _plan(value, raw),
+        "tune": lambda value: check(Tune, value, "tune"),
+        "training": lambda value: check(Training, value, "training"),
+    }
+
+
+def _plan(raw: Any, job: Mapping[str, Any]) -> tuple[Plan | None, list[InputError]]:
+    """Return the plan; the batch of `tune` wins, and the plan may leave its own out."""
+    if "tune" not in job or not isinstance(raw, dict):
+        return check(Plan, raw, "plan")
+    tune, _ = check(Tune, job["tune"])
+    batch = tune.global_batch if tune else 1  # what is wrong with tune is said there
+    plan, problems = check(Plan, {"global_batch": batch} | raw, "plan")
+    return plan and plan.but(global_batch=batch), problems
 
 
 MODEL_HELP = "a catalog name, the path of a HF config.json, or inline dimensions"
+REQUIRED = {"model": MODEL_HELP, "cluster": "a mapping"}
 
 
-def _model(raw: Any, folder: Path) -> Model:
+def _model(raw: Any, folder: Path) -> tuple[Model | None, list[InputError]]:
     if isinstance(raw, dict):
-        return read(Model, raw, "model")
+        return check(Model, raw, "model")
     if not isinstance(raw, str):
-        raise InputError("model", raw, MODEL_HELP)
-    if raw.endswith(".json"):
-        try:
-            return Model.from_hf(folder / raw)
-        except InputError as error:
-            raise error.under("model") from None
+        return None, [InputError("model", raw, MODEL_HELP)]
     try:
-        return catalog_model(raw)
+        return (Model.from_hf(folder / raw) if raw.endswith(".json") else catalog_model(raw)), []
     except InputError as error:
-        raise InputError("model", raw, f"{MODEL_HELP}; {error.allowed}") from None
+        if raw.endswith(".json"):
+            return None, [error.under("model")]
+        return None, [InputError("model", raw, f"{MODEL_HELP}; {error.allowed}")]
 
 
 def _with_files(raw: Any, folder: Path) -> Any:
@@ -105,7 +140,7 @@ def _with_files(raw: Any, folder: Path) -> Any:
     name, profile, groups = (raw.get(key) for key in ("device", "profile", "groups"))
     if isinstance(name, str) and is_device_file(name):
         made["device"] = str((folder / name).resolve())
-    if isinstance(profile, str) and profile not in names("profiles") and (folder / profile).exists():
+    if isinstance(profile, str) and profile not in names("profiles") and is_folder(folder / profile):
         made["profile"] = str((folder / profile).resolve())
     if isinstance(groups, list):
         made["groups"] = [_with_files(group, folder) for group in groups]

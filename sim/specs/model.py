@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from sim.specs.arguments import checked
 from sim.specs.blocks import LETTERS, Block, block_letter
 from sim.specs.fields import DERIVED, InputError, real, spec, whole
 from sim.specs.hf import read_config
@@ -176,6 +177,7 @@ class Model:
         return "".join(letters)
 
     @classmethod
+    @checked
     def from_hf(cls, path: str | Path, seq: int | None = None) -> "Model":
         """Return the model that a Hugging Face `config.json` describes; `seq` replaces its context length.
 

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from sim.specs.arguments import checked
 from sim.specs.cluster import Cluster
 from sim.specs.fields import DERIVED, InputError, spec, whole
 from sim.specs.model import Model
@@ -25,7 +26,9 @@ class Plan:
     arXiv 1910.02054); `fsdp_shard` of them hold one copy, the others repeat it (HSDP). Experts spread over `ep`
     of the tp x cp x dp ranks of a stage, each split `etp` ways. `rank_order` names the axes, innermost first.
     `stage_layers`: layers per model chunk where they are not spread evenly. `compiled`: torch.compile fuses what
-    is memory bound.
+    is memory bound; `fused_wgrad`: products add weight gradients to the sum themselves (Megatron-LM's gradient
+    accumulation fusion); `scatter_gather`: tensor-parallel ranks send a part of a pipeline message each
+    (arXiv 2104.04473, section 4.1).
 
     Raises:
         InputError: a value is out of range.
@@ -53,6 +56,8 @@ class Plan:
     overlap_dp: bool = True
     precision: Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4"] = "bf16"
     compiled: bool = False
+    fused_wgrad: bool = True
+    scatter_gather: bool = True
     assumptions: tuple[str, ...] = field(default=(), init=False, repr=False)
     derived: frozenset[str] = field(default=frozenset(), init=False, repr=False)
 
@@ -80,6 +85,7 @@ class Plan:
         given = {f.name: getattr(self, f.name) for f in fields(self) if f.init and f.name not in self.derived}
         return Plan(**given | changes)
 
+    @checked
     def on(self, model: Model, cluster: Cluster) -> "PlacedPlan":
         """Return the plan placed on `cluster` for `model`; raises InputError for the first broken rule."""
         spread = Spread.of(self, cluster)

@@ -6,6 +6,7 @@ what each rule excludes.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import isqrt
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -78,7 +79,8 @@ class Rule:
 
 def divisors(n: int) -> list[int]:
     """Return the divisors of n in ascending order."""
-    return [d for d in range(1, n + 1) if n % d == 0]
+    small = [d for d in range(1, isqrt(n) + 1) if n % d == 0]
+    return sorted({*small, *(n // d for d in small)})
 
 
 def nearest(value: int, options: list[int]) -> str:

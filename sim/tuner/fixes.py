@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 from sim.engine.step import Step, simulate
 from sim.specs import InputError
+from sim.specs.arguments import checked
 
 
 class Fix(NamedTuple):
@@ -15,6 +16,7 @@ class Fix(NamedTuple):
     slower: float
 
 
+@checked
 def fixes(step: Step) -> list[Fix]:
     """Return the changes that save memory: those that fit first, then by extra time."""
     found = []

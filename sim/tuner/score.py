@@ -43,7 +43,8 @@ def score(spaces: Sequence[tuple[Space, Profile]]) -> list[Scores]:
     peaks = [np.empty(s.allowed.shape) for s, _ in spaces]
     for pool, members in _pools(spaces).items():
         function = closed_form(pool.structure, pool.schedule)
-        out = _evaluate(function, _columns([(spaces[i][0], _scalars(*spaces[i]), rows) for i, rows in members]), pool)
+        parts = [(spaces[i][0], _scalars(*spaces[i]), rows) for i, rows in members]
+        out = _evaluate(function, _columns(parts), pool)
         at = 0
         for i, rows in members:
             part = slice(at, at + len(rows))
@@ -67,7 +68,8 @@ def bounds(space: Space) -> Floats:
     """Return a step time per configuration of `space` that the engine never beats, in seconds.
 
     A mixed cluster is bounded by a device that has the best of each, and by what a rank of the slowest device is
-    busy; without a pipeline every group waits for that device. Chunks of different layers are bounded by the fewest of every kind and by the mean rank's work.
+    busy; without a pipeline every group waits for that device. Chunks of different layers are bounded by the fewest of every
+    kind and by the mean rank's work.
     """
     values = [_scalars(*one) for one in _on_members(space)]
     best = {k: (min if k.endswith(LESS_IS_FASTER) else max)(v[k] for v in values) for k in values[0]}

@@ -14,6 +14,7 @@ from sim.costs.layers.structure import Structure
 from sim.engine.closed_form import closed_form, lower_bound
 from sim.engine.step import Step, simulate
 from sim.specs import Cluster, InputError, Model, Plan
+from sim.specs.arguments import checked
 from sim.specs.fields import read
 from sim.specs.job import Objective, Tune
 from sim.tuner.baseline import textbook
@@ -98,6 +99,7 @@ class Tuned:
         return self.baseline.step_time_s / self.best.step.step_time_s if self.baseline else None
 
 
+@checked
 def tune(
     model: Model,
     cluster: Cluster,

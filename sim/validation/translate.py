@@ -9,13 +9,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from math import ceil, log
+from math import ceil
 from typing import Any
 
 from sim.catalog import folder
 from sim.specs.catalog import device, models
 from sim.specs.cluster import Cluster, Links
-from sim.specs.fields import InputError
+from sim.specs.fields import InputError, read
 from sim.specs.model import ASSUMED_VOCAB, Model
 from sim.specs.plan import PlacedPlan, Plan
 from sim.validation.table import Measured
@@ -117,7 +117,9 @@ def _cluster(row: Measured, profile: str | None, notes: _Notes) -> Cluster:
     if row.intra_node == "pcie" and usual.intra_bytes_per_s.value > PCIE_BYTES_PER_S:
         links["intra_bytes_per_s"] = notes.assume(None, PCIE_BYTES_PER_S, "intra_bytes_per_s", "PCIe 4.0 x16")
     own = {"profile": profile} if profile else {}
-    return Cluster.of(row.device, ceil(gpus / node), gpus_per_node=min(node, gpus), links=Links(**links), **own)
+    return Cluster.of(
+        row.device, ceil(gpus / node), gpus_per_node=min(node, gpus), links=read(Links, links, "links"), **own
+    )
 
 
 def _model(row: Measured, facts: dict[str, Any], notes: _Notes) -> Model:
@@ -158,13 +160,12 @@ def _usual(row: Measured, hidden: int, notes: _Notes) -> dict[str, Any]:
 
 
 def nearest_heads(hidden: int, tp: int) -> int:
-    """Return the number of heads nearest to hidden / 128 that divides `hidden` and that `tp` divides.
+    """Return the most heads up to hidden / 128 that divide `hidden` and that `tp` divides, else hidden / 128 itself.
 
-    Nearest in ratio; where no divisor does both (hidden no multiple of tp) hidden / 128 rounded down, at least 1.
+    Heads of 128 columns or a little wider: what published recipes take where hidden is no multiple of 128 tp.
     """
     wanted = max(1, hidden // HEAD_DIM)
-    fitting = [n for n in range(tp, hidden + 1, tp) if hidden % n == 0]
-    return min(fitting, key=lambda n: abs(log(n * HEAD_DIM / hidden)), default=wanted)
+    return max((n for n in range(tp, wanted + 1, tp) if hidden % n == 0), default=wanted)
 
 
 def _plan(row: Measured, model: Model, cluster: Cluster, facts: dict[str, Any], notes: _Notes) -> Plan:
@@ -194,12 +195,32 @@ def _plan(row: Measured, model: Model, cluster: Cluster, facts: dict[str, Any], 
     }
     given |= {name: getattr(row, name) for name in ("cp", "ep", "etp") if (getattr(row, name) or 1) > 1}
     given |= {"compiled": True} if row.compiled else {}
+    given |= _framework(row, zero, notes)
     given |= _shard(shard * (row.cp or 1), cluster.gpus // (row.tp * row.pp))
     if model.layers % (row.pp * chunks):
         given["stage_layers"] = uneven(model.layers, row.pp * chunks)
         notes.texts.append(f"stage_layers = {given['stage_layers']} (spread unevenly, fewer at the ends)")
     facts = {key: tuple(value) if isinstance(value, list) else value for key, value in facts.items()}
     return Plan(**(given | facts))
+
+
+def _framework(row: Measured, zero: int, notes: _Notes) -> dict[str, bool]:
+    """Return what follows from the software that a row's techniques point to; the columns do not name it.
+
+    Megatron-LM has reduced gradients beside the backward pass since 2023, when attention was fused already. fp16 with
+    a sharded optimizer is DeepSpeed's engine (Megatron-LM's own came with bf16), which sends messages whole. Fully
+    sharded parameters are PyTorch's FSDP. Neither of these two adds weight gradients to the sum in the product.
+    """
+    if zero == 3:
+        notes.texts.append("framework = FSDP (all parameters sharded)")
+        return {"fused_wgrad": False}
+    if row.attention != "eager":
+        return {}
+    if row.precision == "fp16" and zero == 1:
+        notes.texts.append("framework = DeepSpeed (fp16 with a sharded optimizer)")
+        return {"fused_wgrad": False, "scatter_gather": False, "overlap_dp": False}
+    notes.texts.append("overlap_dp = false (Megatron-LM before 2023, when attention was not fused)")
+    return {"overlap_dp": False}
 
 
 def _shard(shard: int, ranks: int) -> dict[str, int]:

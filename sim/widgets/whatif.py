@@ -12,6 +12,7 @@ from sim.plans import HasStep
 from sim.report import figures
 from sim.report.text import answer
 from sim.specs import Cluster, InputError, Model, Plan
+from sim.specs.arguments import checked
 from sim.specs.rules import divisors
 from sim.tuner.space import default_knobs
 from sim.widgets.width import WidthSensor
@@ -107,6 +108,7 @@ class WhatIf(w.HBox):
         self._drawn[tab] = self.step
 
 
+@checked
 def whatif(model: Model, cluster: Cluster, plan: Plan | HasStep) -> WhatIf:
     """Return the what-if panel for a plan (or a ranked plan of a search) on a cluster.
 

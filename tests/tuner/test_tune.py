@@ -159,9 +159,9 @@ def test_settings_of_the_plan_are_kept(h100s):
         ({"knobs": {"tp": [0]}}, "tune.knobs.tp"),
         ({"knobs": {"recompute": ["foo"]}}, "tune.knobs.recompute"),
         ({"knobs": ["tp"]}, "tune.knobs"),
-        ({"objective": "speed"}, "tune.objective"),
+        ({"objective": "speed"}, "objective"),
         ({"top": 0}, "top"),
-        ({"global_batch": "64"}, "tune.global_batch"),
+        ({"global_batch": "64"}, "global_batch"),
     ],
 )
 def test_bad_arguments(gpt3, h100s, arguments, path):

@@ -34,7 +34,7 @@ def core(kind: BlockKind, size: Sizes) -> Iterator[Op]:
         return
     rows = micro_batch * heads / tp * size.seq / cp
     batch, scores, each = micro_batch * heads / tp, rows * size.seq, query_width / heads
-    slowdown = symbol("gemm_slowdown")
+    slowdown = symbol("gemm_slowdown") * (1 + symbol("misaligned") * (symbol("misaligned_slowdown") - 1))
     for phase, direction, products in (("forward", "forward", 1), ("backward_input", "dgrad", 2)):
         for name, n, k in (("scores", size.seq, each), ("context", each, size.seq)):
             time = products * slowdown * kernels.seconds("gemm", direction, m=size.seq / cp, n=n, k=k, batch=batch)

@@ -1,0 +1,93 @@
+"""`trainsim check`: everything that is wrong with a file, and what would be assumed."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sim.cli.kinds import KINDS, recognised
+from sim.cli.output import console, print_json
+from sim.costs.profile import load_profile
+from sim.engine.step import simulate
+from sim.specs import InputError, Job, Model
+from sim.specs.check import check_job
+from sim.specs.fields import check
+from sim.specs.files import load_mapping
+from sim.units import gigabytes
+
+
+def check_command(
+    file: Annotated[Path, typer.Argument(help="A job, model (also config.json), device or profile file.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """List every problem of a file; exit code 2 if there is one."""
+    kind, problems, warnings, assumptions = checked_file(file)
+    if as_json:
+        print_json(
+            {
+                "kind": kind,
+                "problems": [{"path": p.path, "value": shown(p.value), "allowed": p.allowed} for p in problems],
+                "warnings": warnings,
+                "assumptions": list(assumptions),
+            }
+        )
+    else:
+        lines = [f"problem: {p}" for p in problems] or [f"no problem found in this {kind} file"]
+        lines += [f"warning: {w}" for w in warnings] + [f"assumed: {a}" for a in assumptions]
+        console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
+    if problems:
+        raise typer.Exit(2)
+
+
+Report = tuple[str, list[InputError], list[str], Sequence[str]]
+
+
+def checked_file(file: Path) -> Report:
+    """Return the kind of a file, its problems, warnings and what is assumed beside it."""
+    try:
+        raw = load_mapping(file)
+    except InputError as error:
+        return "unreadable", [error], [], ()
+    kind = recognised(raw)
+    if kind == "job":
+        return kind, *_job(raw, file.parent)
+    if kind == "config":
+        try:
+            return kind, [], [], Model.from_hf(file).assumptions
+        except InputError as error:
+            return kind, [error], [], ()
+    made, problems = check(KINDS[kind], raw)
+    return kind, problems, [], getattr(made, "assumptions", ())
+
+
+def _job(raw: dict[str, Any], folder: Path) -> tuple[list[InputError], list[str], Sequence[str]]:
+    job, problems = check_job(raw, folder)
+    if job is None:
+        return problems, [], ()
+    try:
+        load_profile(job.cluster.profile)
+        if job.plan:
+            return _planned(job)
+    except InputError as error:
+        return [error], [], ()
+    return [], [], (*job.model.assumptions, *job.cluster.assumptions)
+
+
+def _planned(job: Job) -> tuple[list[InputError], list[str], Sequence[str]]:
+    """Return what simulating the plan of a job shows."""
+    assert job.plan
+    step = simulate(job.model, job.cluster, job.plan)
+    need, held = gigabytes(step.device_memory_bytes), gigabytes(job.cluster.memory_bytes)
+    word = {"no": "does not fit", "close": "may not fit"}
+    return [], [f"plan {word[step.fits]}: {need} of {held}"] if step.fits in word else [], step.assumptions
+
+
+def shown(value: object) -> object:
+    """Return a value as JSON can hold it, cut where it is long."""
+    if value is None or isinstance(value, bool) or (isinstance(value, int) and abs(value) < 2**53):
+        return value
+    if isinstance(value, str):
+        return value if len(value) <= 400 else value[:397] + "..."
+    text = repr(value)
+    return text if len(text) <= 400 else text[:397] + "..."

@@ -1,0 +1,109 @@
+"""`trainsim list`: what can be named in a job file or at the shell."""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+import typer
+
+from sim.catalog import folder, kinds, names
+from sim.cli.kinds import KINDS
+from sim.cli.output import console, print_json
+from sim.costs.profile import load_profile
+from sim.engine.step import ENGINES
+from sim.plans import TARGETS
+from sim.schedules import SCHEDULES
+from sim.specs import InputError
+from sim.specs.catalog import device, models
+from sim.specs.schema import sections
+from sim.units import digits3, gigabytes, si
+
+REGISTRIES: dict[str, Mapping[str, object]] = {
+    "schedules": SCHEDULES,
+    "engines": ENGINES,
+    "targets": TARGETS,
+    "files": KINDS,
+}
+Entry = dict[str, Any]
+
+
+def list_command(
+    kind: Annotated[str | None, typer.Argument(help="models, devices, schedules, ...; all if left out.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """List what the catalog and the registries hold, one line each."""
+    known = [*kinds(), *REGISTRIES, *choices()]
+    if kind is not None and kind not in known:
+        raise InputError("kind", kind, "one of " + ", ".join(known))
+    found = {name: entries(name) for name in ([kind] if kind else known)}
+    if as_json:
+        print_json(found)
+        return
+    for name, held in found.items():
+        width = max(len(entry["name"]) for entry in held)
+        lines = [f"  {entry['name']:<{width}}  {entry['description']}".rstrip() for entry in held]
+        console.print("\n".join([name, *lines]), highlight=False, markup=False, soft_wrap=True)
+
+
+def entries(kind: str) -> list[Entry]:
+    """Return name, description and the facts behind it of everything of one kind."""
+    if kind in REGISTRIES:
+        return [{"name": name, "description": _doc(held)} for name, held in REGISTRIES[kind].items()]
+    if kind in choices():
+        default, values = choices()[kind]
+        return [{"name": str(v), "description": "default" if v == default else ""} for v in values]
+    return [{"name": name, **(FACTS[kind](name) if kind in FACTS else _plain(kind, name))} for name in names(kind)]
+
+
+def choices() -> dict[str, tuple[object, Iterable[object]]]:
+    """Return the default and the values of every field of a job that is one of a few words: plan.recompute, ..."""
+    found: dict[str, tuple[object, Iterable[object]]] = {}
+    for section, cls in sections().items():
+        hints = get_type_hints(cls)
+        for field in fields(cls):
+            if field.init and get_origin(hints[field.name]) is Literal:
+                found[f"{section}.{field.name}"] = field.default, get_args(hints[field.name])
+    return found
+
+
+def _doc(held: object) -> str:
+    text = held.__doc__ or type(held).__doc__ or ""
+    return text.strip().split("\n")[0]
+
+
+def _model(name: str) -> Entry:
+    m = models[name]
+    size = f"{digits3(m.parameters / 1e9)} billion parameters"
+    text = f"{size}, {m.layers} layers, hidden {m.hidden}, {m.heads} heads, sequence {m.seq}"
+    facts = {key: getattr(m, key) for key in ("parameters", "layers", "hidden", "heads", "seq")}
+    return {"description": text, **facts}
+
+
+def _device(name: str) -> Entry:
+    d = device(name)
+    price = d.usd_per_gpu_hour.value if d.usd_per_gpu_hour else None
+    peak, memory = d.peak_bf16_flop_per_s.value, d.memory_bytes.value
+    cost = "no price" if price is None else f"{price:g} USD/h"
+    text = f"{d.title}: {si(peak, 'FLOP/s')} (16 bit), {gigabytes(memory)}, {cost}"
+    return {"description": text, "peak_bf16_flop_per_s": peak, "memory_bytes": memory, "usd_per_gpu_hour": price}
+
+
+def _profile(name: str) -> Entry:
+    p = load_profile(name)
+    text = f"{'estimate' if p.estimate else 'measured'}, {p.date}: {p.method}"
+    return {"description": text, "estimate": p.estimate, "method": p.method, "date": p.date}
+
+
+FACTS: dict[str, Callable[[str], Entry]] = {"models": _model, "devices": _device, "profiles": _profile}
+"""Kinds of catalog entry with a line of their own; any other is described by what its file states."""
+
+
+def _plain(kind: str, name: str) -> Entry:
+    """Return an entry by the plain values at the top of its file, its title or description first."""
+    file = folder(kind) / f"{name}.json"
+    raw = json.loads(file.read_text("utf-8")) if file.is_file() else {}
+    facts = {k: v for k, v in raw.items() if isinstance(v, str | int | float)} if isinstance(raw, dict) else {}
+    title = facts.get("description") or facts.get("title")
+    text = title or ", ".join(f"{k} {v}" for k, v in facts.items() if k not in ("name", "source"))
+    return {"description": str(text).split("\n")[0]}

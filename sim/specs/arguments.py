@@ -1,0 +1,91 @@
+"""Arguments of the functions that notebooks call: a wrong one is an `InputError` with its name."""
+
+from collections.abc import Callable
+from dataclasses import is_dataclass
+from functools import wraps
+from inspect import Parameter, signature
+from numbers import Integral, Real
+from pathlib import Path
+from types import UnionType
+from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from sim.specs.fields import InputError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def checked(function: Callable[P, R]) -> Callable[P, R]:
+    """Make `function` raise `InputError` for a missing, unknown or mistyped argument.
+
+    Types are looked at where the annotation names a dataclass, a protocol, text, a number, a path or a `Literal`, or
+    a union of these; everything else is the function's own business.
+    """
+    parameters = signature(function).parameters
+    hints: dict[str, Any] = {}
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        # Read at the first call: at import the names in the annotations may not exist yet.
+        hints.update({} if hints else get_type_hints(function))
+        given = _bound(function.__name__, list(parameters.values()), args, kwargs)
+        for name, value in given.items():
+            allowed = _types(hints.get(name))
+            if allowed and not any(_is(value, one) for one in allowed):
+                raise InputError(name, value, _words(allowed))
+        return function(*args, **kwargs)
+
+    return call
+
+
+def _bound(name: str, parameters: list[Parameter], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return the named arguments of a call; what a `**` parameter takes is left out."""
+    positional = [p.name for p in parameters if p.kind is Parameter.POSITIONAL_OR_KEYWORD]
+    named = positional + [p.name for p in parameters if p.kind is Parameter.KEYWORD_ONLY]
+    if len(args) > len(positional):
+        raise InputError(name, f"{len(args)} arguments", ", ".join(positional))
+    given = dict(zip(positional, args, strict=False))
+    takes_more = any(p.kind is Parameter.VAR_KEYWORD for p in parameters)
+    for key, value in kwargs.items():
+        if key in given:
+            raise InputError(key, value, "each argument once")
+        if key not in named and not takes_more:
+            raise InputError(key, value, f"no such argument; known: {', '.join(named)}")
+    given |= {key: value for key, value in kwargs.items() if key in named}
+    for parameter in parameters:
+        if parameter.name in named and parameter.default is Parameter.empty and parameter.name not in given:
+            raise InputError(parameter.name, None, "required")
+    return given
+
+
+def _types(hint: Any) -> list[Any]:
+    """Return the types that can be looked at, or none where one of a union cannot."""
+    options = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    return list(options) if all(_known(option) for option in options) else []
+
+
+def _known(hint: Any) -> bool:
+    if hint in WORDS or get_origin(hint) is Literal:
+        return True
+    return isinstance(hint, type) and (is_dataclass(hint) or getattr(hint, "_is_runtime_protocol", False))
+
+
+def _is(value: Any, hint: Any) -> bool:
+    if get_origin(hint) is Literal:
+        return isinstance(value, str) and value in get_args(hint)
+    if hint in NUMBERS:
+        return isinstance(value, NUMBERS[hint]) and not isinstance(value, bool)
+    return isinstance(value, hint)
+
+
+def _words(allowed: list[Any]) -> str:
+    return " or ".join("one of " + ", ".join(get_args(a)) if get_origin(a) else _word(a) for a in allowed)
+
+
+def _word(kind: type) -> str:
+    return WORDS.get(kind) or f"a {kind.__name__}"
+
+
+WORDS = {str: "text", int: "a whole number", float: "a number", Path: "a path", type(None): "None"}
+NUMBERS: dict[type, Any] = {int: Integral, float: Real}
+"""NumPy's numbers are of these kinds too."""

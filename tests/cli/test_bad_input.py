@@ -1,0 +1,168 @@
+"""Bad input, row by row: exactly this message, exit code 2, nothing on stdout and nothing left behind."""
+
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from sim.catalog import folder, names
+from sim.cli import list as listing
+from sim.cli import main
+from sim.cli.kinds import KINDS
+from sim.schedules import SCHEDULES
+from sim.specs.fields import init_names
+from sim.specs.hf import READERS
+from sim.specs.job import KNOBS
+from tests.oracle import ROOT
+
+TABLE = yaml.safe_load((ROOT / "tests" / "cli" / "bad_input.yaml").read_text("utf-8"))
+GOOD = {
+    "model": "gpt3-175b",
+    "cluster": "{device: h100-sxm-80gb, nodes: 16}",
+    "plan": "{tp: 8, pp: 4, global_batch: 1024}",
+}
+LLAMA = {
+    "model_type": "llama",
+    "num_hidden_layers": 2,
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "intermediate_size": 128,
+}
+FILES = {
+    "ok.yaml": "model: gpt2-xl\ncluster: {device: l4}\nplan: {global_batch: 8}\n",
+    "tune.yaml": "model: gpt2-xl\ncluster: {device: l4}\ntune: {global_batch: 8}\n",
+    "bare.yaml": "model: gpt2-xl\ncluster: {device: l4}\n",
+}
+LARGE = [
+    ("job.yaml", b"x: " + b"a" * 10 * 2**20, "job.yaml: got 'more than 32768 bytes'; allowed: at most 32768 bytes"),
+    ("job.json", b" " * (2**20 + 1), "job.json: got 'more than 1048576 bytes'; allowed: at most 1048576 bytes"),
+    ("job.json", b"[" * 100_000, "job.json: got 'deeper nesting'; allowed: at most 32 levels"),
+    (
+        "job.json",
+        b"[" + b"0," * 60_000 + b"0]",
+        "job.json: got 'more than 50000 values'; allowed: at most 50000 values",
+    ),
+]
+
+
+def words():
+    """Return what each <...> of the table stands for."""
+    lists = {kind: [str(v) for v in values] for kind, (_, values) in listing.choices().items()}
+    lists |= {f"{kind} keys": init_names(cls) for kind, cls in KINDS.items()}
+    lists |= {kind: names(kind) for kind in ("devices", "models", "profiles")}
+    lists |= {"knobs": KNOBS, "schedules": SCHEDULES, "files": KINDS, "model types": READERS}
+    lists["lists"] = [*listing.kinds(), *listing.REGISTRIES, *listing.choices()]
+    return {f"<{name}>": ", ".join(values) for name, values in lists.items()} | {"<folder>": str(Path.cwd())}
+
+
+@pytest.fixture
+def refused(tmp_path, monkeypatch, capsys):
+    """Check that `trainsim` with these arguments says exactly this, and leaves the folder as it was."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(arguments, message, told="error: ", stream="err"):
+        before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+        monkeypatch.setattr(sys, "argv", ["trainsim", *arguments])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        for mark, text in words().items():
+            message = message.replace(mark, text)
+        out = capsys.readouterr()
+        assert getattr(out, stream) == f"{told}{message}\n"
+        assert getattr(out, "out" if stream == "err" else "err") == ""
+        assert stop.value.code == 2
+        assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+    return run
+
+
+def rows(kind):
+    return pytest.mark.parametrize("row", TABLE[kind], ids=lambda row: str(row.get("change", row.get("line")))[:60])
+
+
+def changed(kind, name, changes):
+    """Return a shipped file's text with the values at dotted paths replaced."""
+    raw = json.loads((folder(kind) / name).read_text("utf-8"))
+    for path, value in changes.items():
+        *above, last = path.split(".")
+        holder = raw
+        for key in above:
+            holder = holder[int(key)] if isinstance(holder, list) else holder[key]
+        holder[last] = value
+    return json.dumps(raw)
+
+
+def job_text(change):
+    return "".join(f"{key}: {value}\n" for key, value in (GOOD | change).items())
+
+
+@rows("job")
+def test_job(refused, row):
+    Path("job.yaml").write_text(job_text(row["change"]))
+    refused(["simulate", "job.yaml"], row["error"])
+
+
+@rows("file")
+def test_file(refused, row):
+    text = row["text"]
+    Path(row["name"]).write_bytes(text if isinstance(text, bytes) else text.encode())
+    refused(["simulate", row["name"]], row["error"])
+
+
+@pytest.mark.parametrize(("name", "raw", "message"), LARGE, ids=range(len(LARGE)))
+def test_large_file(refused, name, raw, message):
+    Path(name).write_bytes(raw)
+    refused(["simulate", name], message)
+
+
+@rows("config")
+def test_config(refused, row):
+    Path("config.json").write_text(json.dumps(LLAMA | row["change"]))
+    Path("job.yaml").write_text("model: config.json\ncluster: {device: l4}\nplan: {global_batch: 8}\n")
+    refused(["simulate", "job.yaml"], row["error"])
+
+
+@rows("device")
+def test_device(refused, row):
+    Path("device.json").write_text(changed("devices", "l4.json", row["change"]))
+    refused(["check", "device.json"], row["error"], "problem: ", "out")
+
+
+@rows("profile")
+def test_profile(refused, row):
+    Path("prof").mkdir()
+    Path("prof/profile.json").write_text(changed("profiles", "l4/profile.json", row["change"]))
+    Path("job.yaml").write_text("model: gpt2-xl\ncluster: {device: l4, profile: prof}\nplan: {global_batch: 8}\n")
+    refused(["simulate", "job.yaml"], row["error"])
+
+
+@rows("arguments")
+def test_arguments(refused, row):
+    for name, text in FILES.items():
+        Path(name).write_text(text)
+    refused(shlex.split(row["line"]), row["error"])
+
+
+@pytest.mark.parametrize("row", TABLE["job"][:2] + TABLE["arguments"][1:2], ids=range(3))
+def test_as_a_program(tmp_path, row):
+    (tmp_path / "job.yaml").write_text(job_text(row.get("change", {})))
+    arguments = shlex.split(row.get("line", "simulate job.yaml"))
+    command = [sys.executable, "-m", "sim", *arguments]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    for mark, text in words().items():
+        row["error"] = row["error"].replace(mark, text)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"error: {row['error']}\n")
+
+
+def test_no_arguments_show_the_help(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["trainsim"])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    out = capsys.readouterr()
+    assert stop.value.code == 2
+    assert "error" not in out.err
+    assert "simulate" in out.out + out.err

@@ -1,0 +1,172 @@
+"""The commands about files: list, check, schema."""
+
+import json
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+import sim.catalog
+from sim.catalog import folder, kinds, names
+from sim.cli import list as listing
+from sim.cli import main
+from sim.cli.check import checked_file
+from sim.cli.kinds import KINDS, recognised
+from sim.schedules import SCHEDULES
+from tests.oracle import ROOT
+
+JOBS = ROOT / "notebooks" / "jobs"
+BAD_JOB = """
+model: {layers: 0, hidden: 8, heads: 2, norm: batch}
+cluster: {device: h1000, nodes: -1}
+plan: {tp: 0, zero: 9, wings: 2}
+tune: {global_batch: 8, objective: speed}
+prise: 3
+"""
+BAD_TUNE = "model: gpt2-xl\ncluster: {device: l4}\ntune: {global_batch: 8, knobs: {tp: [0], gpus: [1], pp: [2, x]}}\n"
+BAD_PLAN = "model: gpt3-175b\ncluster: {device: l4, nodes: 2}\nplan: {tp: 7, pp: 5, global_batch: 9, micro_batch: 2}\n"
+
+
+@pytest.fixture
+def trainsim(monkeypatch, capsys):
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["trainsim", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        out = capsys.readouterr()
+        return stop.value.code, out.out, out.err
+
+    return run
+
+
+def test_list_holds_everything_by_kind(trainsim):
+    code, out, _ = trainsim("list", "--json")
+    data = json.loads(out)
+    assert code == 0
+    assert set(data) >= {"models", "devices", "profiles", "schedules", "engines", "targets", "plan.recompute"}
+    for kind in kinds():
+        assert [entry["name"] for entry in data[kind]] == names(kind)
+    assert [entry["name"] for entry in data["schedules"]] == list(SCHEDULES)
+    for kind in [*kinds(), *listing.REGISTRIES]:
+        for entry in data[kind]:
+            assert entry["description"], (kind, entry)
+            assert "\n" not in entry["description"]
+
+
+def test_list_states_the_facts(trainsim):
+    model = next(m for m in json.loads(trainsim("list", "models", "--json")[1])["models"] if m["name"] == "gpt3-175b")
+    assert (model["layers"], model["hidden"], model["heads"]) == (96, 12288, 96)
+    assert f"{model['parameters'] / 1e9:.0f}" == "175"
+    assert "12288" in trainsim("list", "models")[1]
+    device = next(d for d in json.loads(trainsim("list", "devices", "--json")[1])["devices"] if d["name"] == "l4")
+    assert device["memory_bytes"] > 2e10
+    profiles = trainsim("list", "profiles")[1]
+    assert "estimate, 20" in profiles
+    assert "measured, 20" in profiles
+
+
+def test_a_new_kind_of_entry_appears_by_itself(trainsim, tmp_path, monkeypatch):
+    (tmp_path / "toys").mkdir()
+    (tmp_path / "toys" / "top.json").write_text('{"name": "top", "spins": 3, "source": "x"}')
+    (tmp_path / "toys" / "kite.json").write_text('{"title": "A kite", "tail": 1}')
+    monkeypatch.setattr(sim.catalog, "files", lambda _: tmp_path)
+    assert json.loads(trainsim("list", "toys", "--json")[1]) == {
+        "toys": [{"name": "kite", "description": "A kite"}, {"name": "top", "description": "spins 3"}]
+    }
+
+
+def test_check_finds_every_problem(trainsim, tmp_path):
+    (tmp_path / "job.yaml").write_text(BAD_JOB)
+    code, out, err = trainsim("check", tmp_path / "job.yaml", "--json")
+    problems = {p["path"]: p for p in json.loads(out)["problems"]}
+    assert (code, err) == (2, "")
+    assert set(problems) == {
+        "prise", "model.layers", "model.norm", "cluster.nodes", "plan.tp", "plan.zero", "plan.wings", "tune.objective",
+    }  # fmt: skip
+    assert problems["plan.zero"] == {"path": "plan.zero", "value": 9, "allowed": "a whole number from 0 to 3"}
+
+
+def test_check_finds_every_knob_and_every_broken_rule(tmp_path):
+    def paths(text):
+        (tmp_path / "job.yaml").write_text(text)
+        return [problem.path for problem in checked_file(tmp_path / "job.yaml")[1]]
+
+    assert paths(BAD_TUNE) == ["tune.knobs.tp", "tune.knobs.gpus", "tune.knobs.pp"]
+    found = ["plan.tp"] * 3 + ["plan.pp", "plan.pp", "plan.virtual_stages", "plan.micro_batch", "plan.tp"]
+    assert paths(BAD_PLAN) == found
+
+
+@pytest.mark.parametrize("path", sorted(JOBS.glob("*.yaml")), ids=lambda path: path.name)
+def test_shipped_jobs_have_no_problem(trainsim, path):
+    code, out, _ = trainsim("check", path, "--json")
+    data = json.loads(out)
+    assert (code, data["kind"], data["problems"], data["warnings"]) == (0, "job", [], [])
+    assert any("cluster.gpus_per_node = 8" in text for text in data["assumptions"])
+
+
+def test_a_plan_that_does_not_fit_is_a_warning(trainsim, tmp_path):
+    (tmp_path / "job.yaml").write_text("model: gpt3-175b\ncluster: {device: l4}\nplan: {global_batch: 8}\n")
+    code, out, _ = trainsim("check", tmp_path / "job.yaml")
+    assert code == 0
+    assert "no problem found" in out
+    assert "warning: plan does not fit: " in out
+
+
+def test_a_missing_or_broken_profile_is_a_problem(tmp_path):
+    (tmp_path / "job.yaml").write_text("model: gpt2-xl\ncluster: {device: l4, profile: none}\n")
+    assert [p.path for p in checked_file(tmp_path / "job.yaml")[1]] == ["cluster.profile"]
+
+
+KNOWN = [
+    ("config", JOBS / "llama3-70b" / "config.json"),
+    ("device", Path(str(folder("devices") / "l4.json"))),
+    ("profile", Path(str(folder("profiles") / "l4" / "profile.json"))),
+    ("job", JOBS / "gpt3-175b-plan.yaml"),
+]
+
+
+@pytest.mark.parametrize(("kind", "path"), KNOWN, ids=[kind for kind, _ in KNOWN])
+def test_files_are_recognised_by_content(tmp_path, kind, path):
+    renamed = tmp_path / f"any{path.suffix}"
+    renamed.write_bytes(path.read_bytes())
+    assert checked_file(renamed)[:2] == (kind, [])
+
+
+def test_sections_are_recognised_alone():
+    assert recognised({"layers": 2, "hidden": 8, "heads": 2, "ffn": 32}) == "model"
+    assert recognised({"tp": 8, "pp": 4, "global_batch": 64}) == "plan"
+    assert recognised({"device": "l4", "nodes": 2}) == "cluster"
+    assert recognised({"nothing": "known"}) == "job"
+
+
+def test_every_problem_of_a_profile_is_told(tmp_path):
+    raw = json.loads(KNOWN[2][1].read_text())
+    raw |= {"kernel_sigma_log": -1, "estimate": "no", "memory": 3, "toy": 1}
+    (tmp_path / "p.json").write_text(json.dumps(raw))
+    kind, problems, _, _ = checked_file(tmp_path / "p.json")
+    assert kind == "profile"
+    assert {p.path for p in problems} == {"kernel_sigma_log", "estimate", "memory", "toy"}
+
+
+def test_values_are_shown_as_json_holds_them(trainsim, tmp_path):
+    (tmp_path / "job.yaml").write_text(
+        "model: {layers: .nan, hidden: [1], heads: 99999999999999999999, name: %s}\n" % ("x" * 900)
+    )
+    problems = json.loads(trainsim("check", tmp_path / "job.yaml", "--json")[1])["problems"]
+    values = {p["path"]: p["value"] for p in problems}
+    assert values["model.layers"] == "nan"
+    assert values["model.hidden"] == "[1]"
+    assert values["model.heads"] == "99999999999999999999"
+    assert len(values["model.name"]) == 400
+
+
+def test_schema_is_printed_and_written(trainsim, tmp_path):
+    code, out, _ = trainsim("schema", "job")
+    assert code == 0
+    jsonschema.Draft202012Validator.check_schema(json.loads(out))
+    assert set(json.loads(trainsim("schema")[1])) == set(KINDS)
+    code, out, _ = trainsim("schema", "--out", tmp_path / "schemas")
+    assert code == 0
+    assert {p.name for p in (tmp_path / "schemas").iterdir()} == {f"{kind}.schema.json" for kind in KINDS}
+    assert json.loads((tmp_path / "schemas" / "plan.schema.json").read_text())["title"] == "Plan"

@@ -1,0 +1,236 @@
+"""Damaged files: each loads or is refused with one `InputError`; nothing else happens, and soon."""
+
+import json
+import math
+import os
+import shutil
+import sys
+import time
+import tracemalloc
+from collections import Counter
+from pathlib import Path
+from random import Random
+
+import jsonschema
+import pytest
+import yaml
+
+from sim.catalog import folder
+from sim.costs.profile import load_profile
+from sim.engine.step import simulate
+from sim.specs import Device, InputError, Job, Model
+from sim.specs.check import check_job
+from sim.specs.fields import read
+from sim.specs.files import UNPRINTABLE, load_mapping
+from sim.specs.schema import file_schema
+from tests.oracle import ROOT
+from tests.properties.mutations import damaged
+
+CHUNKS = 20
+FILES = 100_000 if os.environ.get("HYPOTHESIS_PROFILE") == "full" else 2_000
+MAX_FILE_S = 1.0
+MAX_FILE_BYTES = 128 * 2**20
+TRACED = 25
+"""One file in so many is loaded under the memory tracer, which is slow."""
+
+MAX_SIMULATED = 12
+SMALL_STEP = 2_000
+
+JOBS = ROOT / "notebooks" / "jobs"
+CONFIG = JOBS / "llama3-70b" / "config.json"
+INLINE = {
+    "model": {"name": "m", "layers": 8, "hidden": 512, "heads": 8, "kv_heads": 4, "vocab": 32000, "seq": 1024},
+    "cluster": {
+        "device": "l4",
+        "nodes": 2,
+        "gpus_per_node": 4,
+        "links": {"intra_bytes_per_s": 3.2e10, "latency_s": 1e-5},
+    },
+    "plan": {
+        "tp": 2,
+        "pp": 2,
+        "global_batch": 64,
+        "micro_batch": 2,
+        "zero": 1,
+        "recompute": "full",
+        "schedule": "1f1b",
+    },
+    "tune": {"global_batch": 64, "knobs": {"tp": [1, 2], "recompute": ["none", "full"]}, "objective": "cost"},
+}
+GPT2 = {"model_type": "gpt2", "n_layer": 4, "n_embd": 256, "n_head": 4, "n_positions": 512, "vocab_size": 50257}
+
+
+def _shipped(kind: str, name: str) -> str:
+    return (folder(kind) / name).read_text("utf-8")
+
+
+SEEDS: list[tuple[str, str, str]] = [
+    *(("job", "job.yaml", file.read_text("utf-8")) for file in sorted(JOBS.glob("*.yaml"))),
+    ("job", "job.yaml", yaml.safe_dump(INLINE)),
+    ("job", "job.yaml", json.dumps(INLINE)),
+    ("job", "job.json", json.dumps(INLINE, indent=1)),
+    ("job", "job.json", json.dumps({k: v for k, v in INLINE.items() if k != "tune"})),
+    ("config", "config.json", CONFIG.read_text("utf-8")),
+    ("config", "config.json", json.dumps(GPT2)),
+    ("device", "device.json", _shipped("devices", "l4.json")),
+    ("device", "device.yaml", yaml.safe_dump(json.loads(_shipped("devices", "h100-sxm-80gb.json")))),
+    ("profile", "profile.json", _shipped("profiles", "l4/profile.json")),
+]
+"""(kind, file name, a valid text)"""
+
+
+def load(kind: str, file: Path) -> Job | None:
+    """Load a file as the commands do; a plan is placed, nothing is simulated."""
+    if kind == "config":
+        Model.from_hf(file)
+    elif kind == "device":
+        read(Device, load_mapping(file))
+    elif kind == "profile":
+        load_profile(str(file.parent))
+    else:
+        job = Job.load(file)
+        load_profile(job.cluster.profile)
+        if job.plan:
+            job.plan.on(job.model, job.cluster)
+        return job
+    return None
+
+
+class Watch:
+    """Hears of files written and programs started while it is on (PEP 578); hooks cannot be taken off again."""
+
+    FORBIDDEN = ("os.system", "os.exec", "os.posix_spawn", "subprocess.Popen", "socket.connect", "exec", "os.remove")
+
+    def __init__(self) -> None:
+        self.on = False
+        self.heard: list[str] = []
+        sys.addaudithook(self._hear)
+
+    def _hear(self, event: str, details: tuple[object, ...]) -> None:
+        if not self.on:
+            return
+        writes = event == "open" and bool(int(str(details[2] or 0)) & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))
+        if writes or event in self.FORBIDDEN or event in ("os.mkdir", "os.rename"):
+            self.heard.append(f"{event} {details}")
+
+
+@pytest.fixture(scope="module")
+def watch():
+    return Watch()
+
+
+@pytest.mark.parametrize("seed", SEEDS, ids=lambda s: f"{s[0]}-{s[1]}")
+def test_undamaged_files_load(tmp_path, seed):
+    kind, name, text = seed
+    (tmp_path / name).write_text(text, "utf-8")
+    shutil.copytree(CONFIG.parent, tmp_path / CONFIG.parent.name)
+    load(kind, tmp_path / name)
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_damaged_files(tmp_path, monkeypatch, watch, chunk):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(CONFIG.parent, tmp_path / CONFIG.parent.name)
+    random, count = Random(chunk), Counter()
+    schema = jsonschema.Draft202012Validator(file_schema(Job))
+    for number in range(FILES // CHUNKS):
+        kind, name, text = random.choice(SEEDS)
+        file = tmp_path / name
+        raw = damaged(random, text)
+        file.write_bytes(raw)
+        where = f"chunk {chunk}, file {number}: {name} {raw[:200]!r}"
+        job, error = _watched(kind, file, watch, where, traced=number % TRACED == 0)
+        count["loaded" if error is None else "refused"] += 1
+        assert {p.name for p in tmp_path.iterdir()} == {name, CONFIG.parent.name}, where
+        if error is not None:
+            assert not UNPRINTABLE.search(str(error)), where
+            assert "\n" not in str(error), where
+            assert len(str(error)) < 2_000, where
+        elif job:
+            assert schema.is_valid(load_mapping(file)), where
+            if count["simulated"] < MAX_SIMULATED:
+                count["simulated"] += _simulated(job, where)
+        if kind == "job" and number % 5 == 0:
+            _agrees(file, error, where)
+        file.unlink()
+    assert count["loaded"] > FILES / CHUNKS / 50
+    assert count["refused"] > FILES / CHUNKS / 3
+    assert count["simulated"] == MAX_SIMULATED or FILES < 100_000
+
+
+def _watched(kind: str, file: Path, watch: Watch, where: str, traced: bool) -> tuple[Job | None, InputError | None]:
+    job, error = None, None
+    if traced:
+        tracemalloc.start()
+    begin = time.process_time()
+    watch.on = True
+    try:
+        job = load(kind, file)
+    except InputError as refused:
+        error = refused
+    except Exception as other:  # any other class is what this test looks for
+        pytest.fail(f"{where}: {type(other).__name__}: {other}")
+    finally:
+        watch.on = False
+        spent = time.process_time() - begin
+        peak = tracemalloc.get_traced_memory()[1] if traced else 0
+        tracemalloc.stop()
+    assert not watch.heard, f"{where}: {watch.heard}"
+    assert spent < (5 if traced else 1) * MAX_FILE_S, f"{where}: {spent:.1f} s"
+    assert peak < MAX_FILE_BYTES, f"{where}: {peak} bytes"
+    return job, error
+
+
+def _simulated(job: Job, where: str) -> int:
+    """Simulate a small step: a finite positive time, or an `InputError`; return how many were simulated."""
+    if not job.plan:
+        return 0
+    placed = job.plan.on(job.model, job.cluster)
+    if placed.microbatches * placed.stages > SMALL_STEP:
+        return 0
+    try:
+        step = simulate(job.model, job.cluster, job.plan)
+    except InputError:
+        return 1
+    for value in (step.step_time_s, step.mfu, step.peak_memory_bytes, step.tokens_per_s_per_gpu):
+        assert math.isfinite(value), where
+        assert value > 0, where
+    return 1
+
+
+def _agrees(file: Path, error: InputError | None, where: str) -> None:
+    """Checking says that something is wrong exactly where loading does."""
+    try:
+        raw = load_mapping(file)
+    except InputError:
+        return
+    _, problems = check_job(raw, file.parent)
+    assert bool(problems) == (error is not None) or (error is not None and "profile" in error.path), where
+
+
+BOMBS = {
+    "aliases.yaml": b"a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n",
+    "dense.yaml": b"a: [" + b"b," * 16_000 + b"]",
+    "flow.yaml": b"a: [" + b"{}," * 10_000 + b"]",
+    "keys.yaml": b"".join(b"k%d:\n" % n for n in range(4_500)),
+    "simple.yaml": b"[a: " * 300 + b"]" * 300,
+    "brackets.yaml": b"[" * 32_000,
+    "big.yaml": b"x: " + b"a" * 10 * 2**20,
+    "values.json": b'{"model": [' + b"0," * 500_000 + b"0]}",
+    "keys.json": b'{"plan": {' + b",".join(b'"k%d": 1' % n for n in range(49_000)) + b"}}",
+    "knobs.json": b'{"tune": {"global_batch": 8, "knobs": {"tp": [' + b"0," * 49_000 + b"0]}}}",
+    "long.json": b'{"' + b"k" * 1_000_000 + b'": 1}',
+    "text.json": b'{"model": "' + b"\\u0041" * 150_000 + b'"}',
+    "profile.json": b'{"schema_version": 1, "models": [' + b"0," * 49_000 + b"0]}",
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_bombs(tmp_path, watch, name):
+    file = tmp_path / name
+    file.write_bytes(BOMBS[name])
+    for traced in (False, True):
+        job, error = _watched("profile" if name == "profile.json" else "job", file, watch, name, traced=traced)
+        assert job is None
+        assert error is not None
+        assert len(str(error)) < 2_000

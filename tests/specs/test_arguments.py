@@ -1,0 +1,88 @@
+"""What a notebook passes wrongly is told by the argument's name."""
+
+from pathlib import Path
+from typing import Literal, Protocol, runtime_checkable
+
+import numpy as np
+import pytest
+
+import sim
+from sim.specs import InputError, Links, Model
+from sim.specs.arguments import checked
+
+MODEL = sim.models["gpt2-xl"]
+CLUSTER = sim.Cluster.of("l4")
+PLAN = sim.Plan(global_batch=8)
+
+CALLS = [
+    (lambda: sim.tune("x"), "cluster: got None; allowed: required"),
+    (lambda: sim.tune("gpt2-xl", CLUSTER, 8), "model: got 'gpt2-xl'; allowed: a Model"),
+    (lambda: sim.tune(MODEL, CLUSTER, True), "global_batch: got True; allowed: a whole number"),
+    (lambda: sim.tune(MODEL, CLUSTER, 8, budget_s="1"), "budget_s: got '1'; allowed: a number"),
+    (lambda: sim.tune(MODEL, CLUSTER, 8, plan={"tp": 2}), "plan: got {'tp': 2}; allowed: a Plan or None"),
+    (lambda: sim.simulate(MODEL, "h100", PLAN), "cluster: got 'h100'; allowed: a Cluster"),
+    (lambda: sim.simulate(MODEL, CLUSTER), "plan: got None; allowed: required"),
+    (lambda: sim.simulate(MODEL, CLUSTER, PLAN, "magic"), "engine: got 'magic'; allowed: one of path, events"),
+    (
+        lambda: sim.simulate(MODEL, CLUSTER, PLAN, trace=1),
+        "trace: got 1; allowed: no such argument; known: model, cluster, plan, engine",
+    ),
+    (
+        lambda: sim.simulate(MODEL, CLUSTER, PLAN, "path", 1),
+        "simulate: got '5 arguments'; allowed: model, cluster, plan, engine",
+    ),
+    (lambda: sim.simulate(MODEL, CLUSTER, PLAN, model=MODEL), "model: got Model(name='gpt2-xl'"),
+    (lambda: sim.Plan(global_batch="8"), "global_batch: got '8'; allowed: a whole number from 1 to 10000000"),
+    (lambda: sim.Plan(8), "Plan: got 8; allowed: values by name: tp, pp"),
+    (lambda: PLAN.on(MODEL, "l4"), "cluster: got 'l4'; allowed: a Cluster"),
+    (lambda: sim.Cluster.of(5), "device: got 5; allowed: text"),
+    (lambda: sim.Cluster.of("l4", node=5), "node: got 5; allowed: no such key"),
+    (lambda: sim.Model.from_hf(5), "path: got 5; allowed: text or a path"),
+    (lambda: sim.Model.from_hf("x.json", seq="1"), "seq: got '1'; allowed: a whole number or None"),
+    (lambda: sim.Job.load(None), "path: got None; allowed: text or a path"),
+    (lambda: sim.emit(5, "torch-csv"), "plan: got 5; allowed: a Step or a HasStep"),
+    (lambda: sim.emit(5, 5), "plan: got 5; allowed: a Step or a HasStep"),
+    (lambda: sim.fixes(PLAN), "step: got Plan("),
+    (lambda: sim.save_html(5, "x.html"), "result: got 5; allowed: a Tuned or a Step"),
+    (lambda: sim.save_trace(5, "x.json"), "step: got 5; allowed: a Step"),
+    (lambda: sim.whatif(MODEL, CLUSTER, 5), "plan: got 5; allowed: a Plan or a HasStep"),
+    (lambda: sim.tune(MODEL, CLUSTER, 8, knobs={("tp",): [1]}), "tune: got {'global_batch': 8"),
+]
+
+
+@pytest.mark.parametrize(("call", "message"), CALLS, ids=[message[:40] for _, message in CALLS])
+def test_facade(call, message):
+    with pytest.raises(InputError) as caught:
+        call()
+    assert str(caught.value).startswith(message)
+
+
+def test_numpy_numbers_are_numbers():
+    assert sim.Plan(tp=np.int64(1), global_batch=np.int32(8)) == PLAN.but(tp=1)
+    found = sim.tune(MODEL, CLUSTER, np.int64(8), {"tp": np.array([1, 2])}, top=1)
+    assert found.best.plan.tp in (1, 2)
+
+
+def test_only_what_can_be_told_is_looked_at(tmp_path):
+    @runtime_checkable
+    class Named(Protocol):
+        name: str
+
+    @checked
+    def taken(a: Named | None, b: Literal["x", "y"] = "x", *, c: str | Path = "", d: list[int] | None = None, **more):
+        return a, b, c, d, more
+
+    assert taken(MODEL, "y", c=tmp_path, d="anything", e=1) == (MODEL, "y", tmp_path, "anything", {"e": 1})
+    for arguments in ({"a": 5}, {"a": None, "b": "z"}, {"a": None, "b": ["x"]}, {"a": None, "c": 1}):
+        with pytest.raises(InputError) as caught:
+            taken(**arguments)
+        assert caught.value.path == list(arguments)[-1]
+
+
+def test_wrong_links_and_sizes_keep_their_paths():
+    with pytest.raises(InputError, match=r"^links\.latency_s: got 'x'"):
+        sim.Cluster.of("l4", links={"latency_s": "x"})
+    with pytest.raises(InputError, match=r"^latency_s: got -1"):
+        Links(latency_s=-1)
+    with pytest.raises(InputError, match=r"^hidden: got \[1\]"):
+        Model(layers=1, hidden=[1], heads=1)
