@@ -68,8 +68,8 @@ def bounds(space: Space) -> Floats:
     """Return a step time per configuration of `space` that the engine never beats, in seconds.
 
     A mixed cluster is bounded by a device that has the best of each, and by what a rank of the slowest device is
-    busy; without a pipeline every group waits for that device. Chunks of different layers are bounded by the fewest of every
-    kind and by the mean rank's work.
+    busy; without a pipeline every group waits for that device. Chunks of different layers are bounded by the fewest
+    of every kind and by the mean rank's work.
     """
     values = [_scalars(*one) for one in _on_members(space)]
     best = {k: (min if k.endswith(LESS_IS_FASTER) else max)(v[k] for v in values) for k in values[0]}
