@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import gcd
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,7 @@ def model_values(model: Model) -> dict[str, float]:
         "v_width": float(first.v_width),
         "query_input": float(model.q_lora_rank or model.hidden),
         "ssm_states": 2.0 * model.ssm_groups * model.ssm_state,
+        "expert_hidden": float(model.moe_latent or model.hidden),
         "expert_load": model.capacity_factor or model.imbalance,
         "head_passes": 1.0 + model.mtp_layers,
         "boundary_seq": float(model.tokens_per_sample),
@@ -111,29 +112,52 @@ class Mesh:
     etp: Any = 1
     shard: Any = 0
 
-    def groups(self) -> dict[str, tuple[Any, Any]]:
-        """Return every communicator's ranks and the distance between neighbours in it."""
+    def groups(self) -> dict[str, tuple["Line", ...]]:
+        """Return every communicator as one or two lines of ranks, the nearer neighbours first."""
         size = {k: _whole(v) for k, v in self.sizes.items()}
         stride: dict[str, Any] = {}
         inner: Any = np.int64(1)
         for axis in self.order.split("-"):
             stride[axis], inner = inner, inner * size[axis]
         ep, etp, ranks = _whole(self.ep), _whole(self.etp), size["dp"] * size["cp"]
-        lowest = np.minimum(stride["dp"], stride["cp"])
-        beneath = np.where(stride["pp"] < lowest, size["pp"], 1)
         shard = np.where(_whole(self.shard) > 0, self.shard, ranks).astype(np.int64)
         edp = np.maximum(1, ranks * size["tp"] // (ep * etp))
+        first, between = self._data_axes()
+        lowest = stride[first]
+        stage = "" if self.order.endswith("pp") else "pp"
+
+        def line(n: Any, step: Any, other: str) -> tuple[Line, ...]:
+            return _broken(n, step, stride[other], size[other]) if other else (Line(n, step),)
+
         return {
-            "tp": (size["tp"], stride["tp"]),
-            "cp": (size["cp"], stride["cp"]),
-            "pp": (size["pp"], stride["pp"]),
-            "dp": (ranks, lowest),
-            "shard": (shard, lowest),
-            "replica": (ranks // shard, lowest * shard),
-            "etp": (etp, beneath),
-            "ep": (ep, beneath * etp),
-            "edp": (edp, beneath * etp * ep),
+            **{axis: (Line(size[axis], stride[axis]),) for axis in ("tp", "cp", "pp")},
+            "dp": line(ranks, lowest, between),
+            "shard": line(shard, lowest, between),
+            "replica": line(ranks // shard, lowest * shard, between),
+            "etp": line(etp, np.int64(1), stage),
+            "ep": line(ep, etp, stage),
+            "edp": line(edp, etp * ep, stage),
         }
+
+    def _data_axes(self) -> tuple[str, str]:
+        """Return the inner one of cp and dp, and the axis between them or ""."""
+        axes = self.order.split("-")
+        low, high = sorted(axes.index(a) for a in ("cp", "dp"))
+        return axes[low], "".join(axes[low + 1 : high])
+
+
+class Line(NamedTuple):
+    """Ranks at equal distances."""
+
+    n: Any
+    step: Any
+
+
+def _broken(n: Any, step: Any, at: Any, times: Any) -> tuple[Line, Line]:
+    """Return `n` ranks at distance `step` where another axis of `times` ranks takes the places from `at` on."""
+    near = np.where(step < at, np.gcd(n, np.maximum(1, at // step)), 1)
+    rest = n // near
+    return Line(near, step), Line(rest, np.where(step < at, at, step) * times)
 
 
 def _whole(value: Any) -> Any:
@@ -148,12 +172,20 @@ def group_values(mesh: Mesh, wires: Mapping[str, Any]) -> dict[str, Any]:
     """
     domain = _whole(wires["domain"])
     values: dict[str, Any] = {}
-    for name, (n, step) in mesh.groups().items():
-        inside = np.where(domain % step == 0, np.gcd(n, np.maximum(1, domain // step)), 1)
-        over = np.where(step * n > wires["leaf_gpus"], wires["oversubscription"], 1.0)
+    n: Any
+    inside: Any
+    span: Any
+    for name, lines in mesh.groups().items():
+        n = inside = span = np.int64(1)
+        for line in lines:
+            whole = inside == n  # what already left the domain has no further ranks in it
+            part = np.where(domain % line.step == 0, np.gcd(line.n, np.maximum(1, domain // line.step)), 1)
+            inside, n = inside * np.where(whole, part, 1), n * line.n
+            span = np.where(line.n > 1, line.n * line.step, span)
+        over = np.where(span > wires["leaf_gpus"], wires["oversubscription"], 1.0)
         values |= {f"{name}_n": n, f"{name}_in": inside, f"{name}_out": -(-n // inside), f"{name}_over": over}
         if name == "pp":
-            values["pp_inter"] = np.where(step * n > domain, 1.0, 0.0)
+            values["pp_inter"] = np.where(span > domain, 1.0, 0.0)
     return values
 
 

@@ -97,13 +97,15 @@ def seconds(op: str, direction: str, **inputs: Expr) -> Expr:
     return form.seconds(inputs, {name: symbol(parameter(op, direction, name)) for name in form.parameters})
 
 
-def product_seconds(direction: str, m: Expr, n: Expr, k: Expr, batch: Expr = 1) -> Expr:
-    """Return the time of `batch` weight products at the plan's precision.
+def product_seconds(direction: str, m: Expr, n: Expr, k: Expr, batch: Expr = 1, always_16bit: bool = False) -> Expr:
+    """Return the time of `batch` weight products at the plan's precision, or at 16 bits.
 
     The symbols `rate_<direction>` (rate over the 16-bit rate) and `operand_bytes` come from the precision recipe,
     `gemm_slowdown` is what whole runs take longer than single kernels, `low_precision_slowdown` what 8- and 4-bit
     products take longer than the ratio of peaks says.
     """
+    if always_16bit:
+        return symbol("gemm_slowdown") * seconds("gemm", direction, m=m, n=n, k=k, batch=batch)
     form = FORMS[KERNELS["gemm", direction]]
     held = {name: symbol(parameter("gemm", direction, name)) for name in form.parameters}
     held["rate"] = held["rate"] * symbol(f"rate_{direction}")

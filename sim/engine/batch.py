@@ -39,7 +39,9 @@ class Asked:
 
     @property
     def closed(self) -> bool:
-        """Whether the chunks are equal, so that the closed forms hold."""
+        """Whether devices and chunks are equal, so that the closed forms hold."""
+        if len(self.cluster.members) > 1:
+            return False
         counts = inputs.layer_counts(self.model, self.placed.plan.split(self.model))
         return self.placed.plan.schedule in CLOSED and bool((counts == counts[:, :1]).all())
 

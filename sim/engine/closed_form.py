@@ -23,9 +23,15 @@ def closed_form(structure: Structure, schedule: str) -> Compiled:
 
 @lru_cache
 def lower_bound(structure: Structure, schedule: str) -> Compiled:
-    """Return a step time (`step_time_s`) that the engine never beats, as a compiled function."""
+    """Return a step time (`step_time_s`) that the engine never beats, as a compiled function.
+
+    With chunks of different layers it holds no more; then two others do: `passes_s`, the same without gradient
+    reduction and optimizer, for the fewest layers of each kind in any chunk; `busy_s`, the mean rank's work.
+    """
     both = closed_form_expressions(structure, schedule)
-    return compile_expressions({"step_time_s": both["lower_bound_s"]})
+    return compile_expressions(
+        {"step_time_s": both["lower_bound_s"], "passes_s": both["passes_s"], "busy_s": both["busy_s"]}
+    )
 
 
 @lru_cache
@@ -81,11 +87,14 @@ def closed_form_expressions(structure: Structure, schedule: str, uneven: bool = 
     last_rank = fixed["last"] + saved_last + beside_head
     buffer = e["boundary_buffer_bytes"]
     peak = several * maximum(first_rank, last_rank) + (1 - several) * only_rank
+    # The engine's clock rounds every action and message of a path by up to half a nanosecond.
+    passes = kind.lower_bound(times) - 2e-9 * (chunks * (microbatches + pp) + 1)
     return {
         "step_time_s": kind.makespan(times) + update,
         # The last action of a step is a backward of the first stage: its rank's update follows in any case.
-        # The engine's clock rounds every action and message of a path by up to half a nanosecond.
-        "lower_bound_s": kind.lower_bound(times) + update - 2e-9 * (chunks * (microbatches + pp) + 1),
+        "lower_bound_s": passes + update,
+        "passes_s": passes,
+        "busy_s": microbatches * chunks * times.chunk - 2e-9 * chunks * microbatches,
         "peak_memory_bytes": peak + buffer,
         "first_peak_bytes": several * first_rank + (1 - several) * only_rank + buffer,
         "last_peak_bytes": several * last_rank + (1 - several) * only_rank + buffer,

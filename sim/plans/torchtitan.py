@@ -18,8 +18,8 @@ def torchtitan(step: Step) -> str:
     for field, value, allowed in _refusals(step):
         raise InputError(f"plan.{field}", value, allowed)
     flags = {
-        "parallelism.data_parallel_replicate_degree": placed.dp if plan.zero == 0 else 1,
-        "parallelism.data_parallel_shard_degree": 1 if plan.zero == 0 else placed.dp,
+        "parallelism.data_parallel_replicate_degree": placed.dp if plan.zero == 0 else placed.dp // _shard(step),
+        "parallelism.data_parallel_shard_degree": 1 if plan.zero == 0 else _shard(step),
         "parallelism.fsdp_reshard_after_forward": "always" if plan.zero == 3 else "never",
         "parallelism.tensor_parallel_degree": plan.tp,
         "parallelism.pipeline_parallel_degree": plan.pp,
@@ -28,6 +28,13 @@ def torchtitan(step: Step) -> str:
         "training.seq_len": step.model.seq,
         "activation_checkpoint.mode": plan.recompute,
     }
+    if plan.cp > 1:
+        flags["parallelism.context_parallel_degree"] = plan.cp
+    if step.model.experts:
+        flags["parallelism.expert_parallel_degree"] = plan.ep
+        flags["parallelism.expert_tensor_parallel_degree"] = plan.etp
+    if plan.compiled:
+        flags["compile.enable"] = "true"
     if plan.pp > 1:
         flags |= {
             "parallelism.pipeline_parallel_schedule": SCHEDULE_NAMES[plan.schedule],
@@ -37,11 +44,28 @@ def torchtitan(step: Step) -> str:
     return "".join(f"--{name}={value}\n" for name, value in flags.items())
 
 
+def _shard(step: Step) -> int:
+    """Return the data-parallel ranks of one FSDP copy; torchtitan adds the context-parallel ranks itself."""
+    return step.placed.shard // step.plan.cp
+
+
 def _refusals(step: Step) -> Iterator[tuple[str, object, str]]:
     """Yield (field, value, allowed) of what the flags cannot express."""
     plan, microbatches = step.plan, step.placed.microbatches
     if plan.zero == 1:
         yield "zero", 1, "0, 2 or 3 (torchtitan shards by FSDP: gradients with the optimizer)"
+    if plan.zero and step.placed.shard % plan.cp:
+        yield "fsdp_shard", plan.fsdp_shard, f"a multiple of cp = {plan.cp} (torchtitan shards over both)"
+    if plan.precision != "bf16":
+        yield "precision", plan.precision, "bf16 (torchtitan's low precision is a converter of its own)"
+    if plan.rank_order != "tp-cp-dp-pp":
+        yield "rank_order", plan.rank_order, "tp-cp-dp-pp (torchtitan's device mesh)"
+    if plan.etp not in (1, plan.tp):
+        yield "etp", plan.etp, f"1 or tp = {plan.tp} (torchtitan)"
+    if plan.stage_layers and len(set(plan.stage_layers)) > 1:
+        yield "stage_layers", plan.stage_layers, "the same for every stage (torchtitan's layers_per_stage)"
+    if plan.pp > 1 and plan.schedule not in SCHEDULE_NAMES:
+        yield "schedule", plan.schedule, f"{', '.join(SCHEDULE_NAMES)}, or emit torch-csv"
     if plan.tp > 1 and not plan.sequence_parallel:
         yield "sequence_parallel", False, "true with tp > 1 (torchtitan always uses it)"
     if plan.schedule == "1f1b" and microbatches < plan.pp:

@@ -65,8 +65,10 @@ def _header(title: str, sentence: str, step: Step) -> str:
     facts = (
         f"{model.parameters / 1e9:.3g} billion parameters, sequence {model.seq}, "
         f"global batch {step.plan.global_batch}; "
-        f"{cluster.nodes} {'node' if cluster.nodes == 1 else 'nodes'} of "
-        f"{cluster.gpus_per_node} × {cluster.hardware.title}"
+        + " and ".join(
+            f"{c.nodes} {'node' if c.nodes == 1 else 'nodes'} of {c.gpus_per_node} × {c.hardware.title}"
+            for c in cluster.members
+        )
     )
     return (
         f"<header><h1>{escape(title)}</h1>{m.paragraph(facts, 'facts')}{m.paragraph(sentence, 'answer')}"

@@ -20,7 +20,7 @@ def step_cards(step: Step) -> str:
     """Return the five cards: step time, MFU, memory, price, fits."""
     time, size = time_unit(step.step_time_s), byte_unit(step.cluster.memory_bytes)
     low, high = step.mfu_interval
-    price, date = step.usd_per_1e9_tokens, step.cluster.hardware.price_date
+    price, date = step.usd_per_1e9_tokens, _price_dates(step)
     fast, slow = step.step_time_interval_s
     scale = None if price is None else price / step.step_time_s
     rate = (
@@ -50,6 +50,12 @@ def step_cards(step: Step) -> str:
             ("Fits", step.fits, _fits_note(step)),
         ]
     )
+
+
+def _price_dates(step: Step) -> str:
+    """Return when the prices of the cluster's devices held."""
+    dates = (member.hardware.price_date for member in step.cluster.members)
+    return ", ".join(dict.fromkeys(date for date in dates if date))
 
 
 def _fits_note(step: Step) -> str:

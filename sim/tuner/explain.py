@@ -35,11 +35,12 @@ WORTH_NAMING = 0.01
 
 
 class Outcome(NamedTuple):
-    """What an engine says of one plan: seconds a step, allocated bytes on the fullest rank."""
+    """What an engine says of one plan: seconds a step, allocated bytes on the fullest rank, whether it fits."""
 
     plan: Plan
     step_time_s: float
     peak_memory_bytes: float
+    fits: bool
 
 
 def explain(

@@ -1,9 +1,9 @@
 """Scoring of whole spaces on the compiled symbolic path."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sim.costs import inputs
 from sim.costs.algebra import Compiled
 from sim.costs.layers.structure import Structure
-from sim.costs.profile import Profile
+from sim.costs.profile import Profile, load_profile
 from sim.costs.run_level import run_level, straggling, symbol_values
 from sim.engine.closed_form import closed_form, lower_bound
 from sim.engine.step import device_memory, memory_sigma
@@ -43,32 +43,106 @@ def score(spaces: Sequence[tuple[Space, Profile]]) -> list[Scores]:
     peaks = [np.empty(s.allowed.shape) for s, _ in spaces]
     for pool, members in _pools(spaces).items():
         function = closed_form(pool.structure, pool.schedule)
-        out = _evaluate(function, _columns([(*spaces[i], rows) for i, rows in members]), pool)
+        parts = [(spaces[i][0], _scalars(*spaces[i]), rows) for i, rows in members]
+        out = _evaluate(function, _columns(parts), pool)
         at = 0
         for i, rows in members:
             part = slice(at, at + len(rows))
-            slower = 1 + straggling(run_level().parameters, spaces[i][0].cluster.gpus)
+            slower = 1 + straggling(run_level().parameters, _gpus(spaces[i][0]))
             times[i][rows], peaks[i][rows] = out["step_time_s"][part] * slower, out["peak_memory_bytes"][part]
             at += len(rows)
     return [Scores(t, p, _fits(p, *s)) for t, p, s in zip(times, peaks, spaces, strict=True)]
 
 
-def bounds(space: Space, profile: Profile) -> Floats:
-    """Return a step time per configuration of `space` that the engine never beats, in seconds."""
-    least = np.empty(space.allowed.shape)
-    for pool, members in _pools([(space, profile)]).items():
-        function = lower_bound(pool.structure, pool.schedule)
+def score_members(space: Space) -> Scores:
+    """Return the scores of a space on its cluster, a mixed one by its slowest and its fullest device."""
+    each = score(_on_members(space))
+    return Scores(
+        np.max([s.step_time_s for s in each], axis=0),
+        np.max([s.peak_memory_bytes for s in each], axis=0),
+        np.all([s.fits for s in each], axis=0),
+    )
+
+
+def bounds(space: Space) -> Floats:
+    """Return a step time per configuration of `space` that the engine never beats, in seconds.
+
+    A mixed cluster is bounded by a device that has the best of each, and by what a rank of the slowest device is
+    busy; without a pipeline every group waits for that device. Chunks of different layers are bounded by the fewest
+    of every kind and by the mean rank's work.
+    """
+    values = [_scalars(*one) for one in _on_members(space)]
+    best = {k: (min if k.endswith(LESS_IS_FASTER) else max)(v[k] for v in values) for k in values[0]}
+    least, _ = _least(space, best)
+    if len(values) > 1:
+        each = [_least(space, v) for v in values]
+        slowest, busiest = (np.max(found, axis=0) for found in zip(*each, strict=True))
+        whole = (space.rows["pp"] == 1)[:, None, None, None]
+        least = np.where(whole, slowest, np.maximum(least, busiest))
+    return np.asarray(least * (1 + straggling(run_level().parameters, _gpus(space))))
+
+
+def _least(space: Space, scalars: Mapping[str, float]) -> tuple[Floats, Floats]:
+    """Return a bound of the step time and one of what any single rank is busy, both in seconds."""
+    step, busy = np.empty(space.allowed.shape), np.empty(space.allowed.shape)
+    for pool, members in _pools(_on_members(space)[:1]).items():
         for _, rows in members:
-            least[rows] = _evaluate(function, _columns([(space, profile, rows)]), pool)["step_time_s"]
-    return np.asarray(least * (1 + straggling(run_level().parameters, space.cluster.gpus)))
+            step[rows], busy[rows] = _bound(lower_bound(pool.structure, pool.schedule), (space, scalars, rows), pool)
+    return step, busy
+
+
+LESS_IS_FASTER = ("_t0", "_m0", "_n0", "_k0", "_s0", "_r0", "_c0", "_alpha", "_alpha_rank")
+"""Ends of the names of parameters that a faster device has less of; of all others it has more."""
+
+
+def _bound(function: Compiled, part: "Part", pool: "Pool") -> tuple[Floats, Floats]:
+    mean = _evaluate(function, _columns([part]), pool)
+    uneven = _fewest(part)
+    if uneven is None:
+        return mean["step_time_s"], mean["busy_s"]
+    fewest, rows = uneven
+    least = _evaluate(function, _columns([part]) | fewest, pool)
+    differ, bound = rows[:, None, None, None], np.maximum(least["passes_s"], mean["busy_s"])
+    return np.where(differ, bound, mean["step_time_s"]), np.where(differ, least["busy_s"], mean["busy_s"])
+
+
+def _fewest(part: "Part") -> tuple[dict[str, Floats], NDArray[np.bool_]] | None:
+    """Return the fewest layers of each kind in any chunk and rank, and which rows' chunks differ; None if none do."""
+    space, _, rows = part
+    pairs, where = np.unique(
+        np.stack([space.rows[k][rows] for k in ("pp", "virtual_stages")], axis=1), axis=0, return_inverse=True
+    )
+    chunks = [inputs.layer_counts(space.model, [space.model.layers // (pp * v)] * (pp * v)) for pp, v in pairs]
+    differ = np.array([bool((c != c[:, :1]).any()) for c in chunks])
+    if not differ.any():
+        return None
+    least = np.array([c.min(axis=1) for c in chunks])[where.ravel()]
+    on_rank = least * space.rows["virtual_stages"][rows][:, None]
+    named = {f"layers_{k}": least[:, k] for k in range(least.shape[1])}
+    return named | {f"rank_layers_{k}": on_rank[:, k] for k in range(least.shape[1])}, differ[where.ravel()]
+
+
+def _on_members(space: Space) -> list[tuple[Space, Profile]]:
+    """Return the space on each device of its cluster."""
+    return [(replace(space, cluster=m), load_profile(m.profile)) for m in space.cluster.members]
+
+
+def _gpus(space: Space) -> int:
+    """Return the devices of every plan: all of them, also where `space` looks at one group of a mixed cluster."""
+    return int(space.rows["tp"][0] * space.rows["pp"][0] * space.rows["dp"][0]) * _kept(space)[0]
 
 
 class Pool(NamedTuple):
-    """Rows that one compiled function evaluates together: model structure, closed form, values of the switches."""
+    """Rows that one compiled function evaluates together: structure, closed form, order of ranks, switches' values."""
 
     structure: Structure
     schedule: str
+    order: str
     switches: tuple[tuple[int, ...], ...]
+
+
+Part = tuple[Space, Mapping[str, float], NDArray[np.int64]]
+"""Rows of a space with the values of the symbols that are the same for all of them."""
 
 
 def _pools(spaces: Sequence[tuple[Space, Profile]]) -> dict[Pool, list[tuple[int, NDArray[np.int64]]]]:
@@ -80,7 +154,7 @@ def _pools(spaces: Sequence[tuple[Space, Profile]]) -> dict[Pool, list[tuple[int
         for name, codes in (("1f1b", (0, 1)), ("interleaved", (2,)), ("gpipe", (3,))):
             rows = np.flatnonzero(np.isin(space.rows["schedule"], codes))
             if len(rows):
-                found.setdefault(Pool(structure, name, switches), []).append((i, rows))
+                found.setdefault(Pool(structure, name, _order(space), switches), []).append((i, rows))
     return found
 
 
@@ -102,10 +176,13 @@ def _evaluate(function: Compiled, columns: dict[str, Any], pool: Pool) -> dict[s
     return out
 
 
-def _columns(members: Sequence[tuple[Space, Profile, NDArray[np.int64]]]) -> dict[str, Any]:
-    """Return every symbol but the switches: a column over all members' rows, or a number if it never varies."""
+def _columns(members: Sequence[Part]) -> dict[str, Any]:
+    """Return every symbol but the switches: a column over all members' rows, or a number if it never varies.
+
+    The mean of a row's chunks stands for all of them.
+    """
     counts = [len(rows) for _, _, rows in members]
-    scalars = [_scalars(space, profile) for space, profile, _ in members]
+    scalars = [given for _, given, _ in members]
     columns: dict[str, Any] = {}
     for name in scalars[0]:
         values = np.array([each[name] for each in scalars])
@@ -117,12 +194,10 @@ def _columns(members: Sequence[tuple[Space, Profile, NDArray[np.int64]]]) -> dic
     kept = [_kept(space) for space, _, _ in members]
     cp, ep, etp, shard = (np.repeat([k[i] for k in kept], counts) for i in range(4))
     sizes = {"tp": shape["tp"], "cp": cp, "dp": shape["dp"], "pp": shape["pp"]}
-    groups = inputs.group_values(inputs.Mesh("tp-cp-dp-pp", sizes, ep, etp, shard), columns)
-    layers = {}
-    for k in range(len(members[0][0].model.blocks)):
-        n = columns[f"kind_layers_{k}"]
-        layers[f"rank_layers_{k}"] = n / shape["pp"]
-        layers[f"layers_{k}"] = layers[f"rank_layers_{k}"] / shape["virtual_stages"]
+    groups = inputs.group_values(inputs.Mesh(_order(members[0][0]), sizes, ep, etp, shard), columns)
+    kinds = range(len(members[0][0].model.blocks))
+    layers = {f"rank_layers_{k}": columns[f"kind_layers_{k}"] / shape["pp"] for k in kinds}
+    layers |= {f"layers_{k}": layers[f"rank_layers_{k}"] / shape["virtual_stages"] for k in kinds}
     every = columns | shape | groups | layers | {"microbatch_group_size": shape["pp"], "cp": cp, "ep": ep, "etp": etp}
     return every | {"kv_columns": inputs.kv_columns(every)}
 
@@ -130,6 +205,11 @@ def _columns(members: Sequence[tuple[Space, Profile, NDArray[np.int64]]]) -> dic
 def _kept(space: Space) -> tuple[int, int, int, int]:
     """Return the degrees that are not searched: cp, ep, etp and the ranks of a ZeRO copy (0: all)."""
     return tuple(int(space.kept.get(k) or n) for k, n in (("cp", 1), ("ep", 1), ("etp", 1), ("fsdp_shard", 0)))  # type: ignore[return-value]
+
+
+def _order(space: Space) -> str:
+    """Return the order of ranks."""
+    return str(space.kept.get("rank_order") or "tp-cp-dp-pp")
 
 
 def _scalars(space: Space, profile: Profile) -> dict[str, float]:

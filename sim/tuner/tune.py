@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.costs.layers.structure import Structure
-from sim.costs.profile import load_profile
 from sim.engine.closed_form import closed_form, lower_bound
 from sim.engine.step import Step, simulate
 from sim.specs import Cluster, InputError, Model, Plan
@@ -20,8 +19,8 @@ from sim.specs.fields import read
 from sim.specs.job import Objective, Tune
 from sim.tuner.baseline import textbook
 from sim.tuner.explain import Outcome, explain
-from sim.tuner.score import Scores, bounds, score
-from sim.tuner.space import KEPT, Space, build_space
+from sim.tuner.score import Scores, bounds, score_members
+from sim.tuner.space import KEPT, SCHEDULES, Space, build_space
 
 MAX_CONFIRMED = 200
 """Plans run through an engine at most; what then is still open is the `gap`."""
@@ -123,7 +122,10 @@ def tune(
     """
     begin = perf_counter()
     asked = _checked(global_batch, knobs, objective, top, cluster)
-    profile = load_profile(cluster.profile)
+    if plan and plan.stage_layers:
+        raise InputError(
+            "plan.stage_layers", plan.stage_layers, "left out: the search gives every stage as many layers"
+        )
     kept = {name: getattr(plan, name) for name in KEPT if getattr(plan, name) is not None} if plan else {}
     space = build_space(model, cluster, global_batch, asked.knobs, kept)
     if not space.allowed.any():
@@ -133,9 +135,9 @@ def tune(
     for compiling, schedule in product((closed_form, lower_bound), ("1f1b", "interleaved")):
         compiling(Structure.of(model), schedule)
     compiled = perf_counter()
-    scores = score([(space, profile)])[0]
+    scores = score_members(space)
     scored = perf_counter()
-    search = Search(space, scores, bounds(space, profile), objective, top, begin + budget_s, progress)
+    search = Search(space, scores, bounds(space), objective, top, begin + budget_s, progress)
     steps, gap = search.confirm()
     ranked = tuple(RankedPlan(s, explain(s, space, scores, search.run, objective)) for s in steps)
     baseline = textbook(model, cluster, global_batch, kept)
@@ -156,6 +158,11 @@ def _checked(global_batch: int, knobs: object, objective: Objective, top: int, c
         raise InputError("tune.knobs", knobs, "a mapping of knob to its values")
     lists = {k: v if isinstance(v, str | int | float) else list(v) for k, v in (knobs or {}).items()}
     asked = read(Tune, {"global_batch": global_batch, "knobs": lists, "objective": objective}, "tune")
+    for name in asked.knobs.get("schedule", []):
+        if name not in SCHEDULES:
+            raise InputError(
+                "tune.knobs.schedule", name, f"{', '.join(SCHEDULES)}: others have no closed form to score"
+            )
     if not isinstance(top, int) or not 1 <= top <= MAX_TOP:
         raise InputError("top", top, f"a whole number from 1 to {MAX_TOP}")
     if objective in ("cost", "tokens_per_usd") and cluster.usd_per_gpu_hour is None:
@@ -185,8 +192,12 @@ class Search:
             at = np.unravel_index(flat, self.space.allowed.shape)
             plan = self.space.plan(*(int(i) for i in at))
             step = simulate(self.space.model, self.space.cluster, plan)
-            self.ran[flat] = Outcome(plan, step.step_time_s, step.peak_memory_bytes)
+            self.ran[flat] = Outcome(plan, step.step_time_s, step.peak_memory_bytes, step.fits == "yes")
         return self.ran[flat]
+
+    def _fitting(self) -> list[Outcome]:
+        """Return what has run and fits: with chunks of different layers the scores only estimate the memory."""
+        return [outcome for outcome in self.ran.values() if outcome.fits]
 
     def confirm(self) -> tuple[list[Step], float]:
         """Return the top plans as the event engine runs them, best first, and the gap that is left.
@@ -194,19 +205,22 @@ class Search:
         Everything whose lower bound is under the best time so far is run, so that no closed form decides.
         """
         order = self._order()
-        for flat in order[: self.top].tolist():
-            if self.ran and perf_counter() > self.until:
+        for flat in order[:MAX_CONFIRMED].tolist():
+            good = len(self._fitting())
+            if good >= self.top or (good and perf_counter() > self.until):
                 break
-            self.progress("confirming", len(self.ran), self.top)
+            self.progress("confirming", good, self.top)
             self.run(flat)
+        if not self._fitting():
+            raise _nothing_fits(self.space, self.scores)
         gap = 0.0 if self.objective == "memory_headroom" else self._close_gap(order)
-        best = sorted(self.ran.values(), key=self._key)[: self.top]
+        best = sorted(self._fitting(), key=self._key)[: self.top]
         return [simulate(self.space.model, self.space.cluster, o.plan, "events") for o in best], gap
 
     def _close_gap(self, order: NDArray[np.int64]) -> float:
         least = self.least.ravel()
         for flat in order[np.argsort(least[order], kind="stable")].tolist():
-            best = min(outcome.step_time_s for outcome in self.ran.values())
+            best = min(outcome.step_time_s for outcome in self._fitting())
             if least[flat] >= best:
                 return 0.0
             if flat not in self.ran:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from sim.costs.algebra import symbol
 from sim.costs.layers.attention import attention, core, mamba
 from sim.costs.layers.mlp import dense, experts_mlp
-from sim.costs.layers.ops import Op, Sizes, gemm, hidden, moved, norm, residual, tensor_parallel
+from sim.costs.layers.ops import Op, Sizes, gemm, hidden, norm, residual, tensor_parallel, tp
 from sim.costs.layers.structure import BlockKind
 
 
@@ -16,7 +16,8 @@ def block(kind: BlockKind, index: int) -> list[Op]:
     ops = [op for name in norm_names(kind) for op in norm(name, rows)]
     if kind.joins:
         # The prediction module joins the hidden state and the next token's embedding (DeepSeek-V3, section 2.2).
-        ops += gemm("join", size.tokens, hidden, 2 * hidden)
+        ops += gemm("join", size.tokens, hidden / tp, 2 * hidden)
+        ops += tensor_parallel("join", "join", size.boundary_bytes)
     if kind.mixer != "none":
         ops += _mixer(kind, size)
     if kind.mlp != "none":
@@ -34,7 +35,7 @@ def _mixer(kind: BlockKind, size: Sizes) -> Iterator[Op]:
     first = "in projection" if kind.mixer == "mamba" else "query up" if kind.mixer == "mla" else "qkv"
     yield from mamba(size) if kind.mixer == "mamba" else attention(kind, size)
     yield from residual("attention residual", size.norm_tokens, kind.dropout)
-    if not (kind.parallel and kind.mlp != "none"):  # a parallel block reduces both halves at once
+    if not (kind.parallel and _whole_mlp(kind)):  # a parallel block reduces both halves at once
         yield from tensor_parallel("attention", first, size.boundary_bytes)
     if kind.cross:
         yield from tensor_parallel("cross", "cross query", size.boundary_bytes)
@@ -44,8 +45,13 @@ def _mlp(kind: BlockKind, size: Sizes) -> Iterator[Op]:
     yield from dense(kind, size) if kind.mlp == "dense" else experts_mlp(kind, size)
     if not kind.parallel or kind.mixer == "none":
         yield from residual("mlp residual", size.norm_tokens, kind.dropout)
-    if kind.mlp == "dense" or kind.shared:
+    if _whole_mlp(kind):
         yield from tensor_parallel("mlp", "mlp up", size.boundary_bytes)
+
+
+def _whole_mlp(kind: BlockKind) -> bool:
+    """Return whether every token passes an MLP that tensor parallelism splits."""
+    return kind.mlp == "dense" or kind.shared
 
 
 def recomputed(kind: BlockKind, index: int) -> list[Op]:
@@ -64,6 +70,3 @@ def recomputed(kind: BlockKind, index: int) -> list[Op]:
         for op in forward
         for share in (full + selective if op.name in chosen else full,)
     ]
-
-
-__all__ = ["block", "moved", "norm_names", "recomputed"]

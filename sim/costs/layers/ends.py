@@ -36,7 +36,7 @@ def head_rows(structure: Structure) -> Expr:
 def embedding(structure: Structure) -> list[Op]:
     """Return the operations of the vocabulary-parallel embedding, or of the projection of image patches."""
     if structure.head == "classes":
-        return list(gemm("patches", tokens, hidden / tp, symbol("patch_width")))
+        return list(gemm("patches", tokens, hidden / tp, symbol("patch_width"), always_16bit=True))
     table = 4 * tokens * hidden
     mask = norm_tokens * hidden * 5 if structure.dropout else 0
     forward = (1 - sequence_parallel) * tp_group.all_reduce(whole_bytes)
@@ -55,11 +55,11 @@ def head(structure: Structure) -> list[Op]:
     logits = rows * vocab / tp
     gather = sequence_parallel * tp_group.all_gather(whole_bytes)
     backward = (1 - sequence_parallel) * tp_group.all_reduce(whole_bytes) + gather
-    statistics = 3 * tp_group.all_reduce(4 * tokens)  # row maximum, target logit, sum of exponentials
+    statistics = 3 * tp_group.all_reduce(4 * rows)  # row maximum, target logit, sum of exponentials
     ops = [
         *norm("final norm", norm_tokens),
-        *(gemm("transform", norm_tokens, hidden, hidden) if structure.head == "masked" else ()),
-        *gemm("logits", rows, vocab / tp, hidden),
+        *(gemm("transform", norm_tokens, hidden, hidden, always_16bit=True) if structure.head == "masked" else ()),
+        *gemm("logits", rows, vocab / tp, hidden, always_16bit=True),
         moved("cross-entropy", "forward", 18 * logits, "softmax", vocab / tp),
         moved("cross-entropy dgrad", "backward_input", 10 * logits, "softmax", vocab / tp),
         Op("logits gather", "forward", "tp", gather + statistics, 0, whole_bytes),

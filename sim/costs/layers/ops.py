@@ -76,10 +76,11 @@ def outside(tokens: Expr) -> Expr:
     return tokens / (1 + sequence_parallel * (tp - 1))
 
 
-def gemm(name: str, m: Expr, n: Expr, k: Expr, batch: Expr = 1) -> Iterator[Op]:
+def gemm(name: str, m: Expr, n: Expr, k: Expr, batch: Expr = 1, always_16bit: bool = False) -> Iterator[Op]:
     """Yield y[m, n] = x[m, k] W^T with its two gradients, at the precision recipe's rate and operand size.
 
     `batch` products run as one grouped kernel. Casting an operand to 8 or 4 bits is memory traffic of its own.
+    `always_16bit`: no recipe touches it (the output head and the router: DeepSeek-V3, arXiv 2412.19437, section 3.3.1).
     """
     shapes = {
         "forward": ("forward", (m, n, k)),
@@ -87,8 +88,8 @@ def gemm(name: str, m: Expr, n: Expr, k: Expr, batch: Expr = 1) -> Iterator[Op]:
         "wgrad": ("backward_weight", (n, k, m)),
     }
     for direction, (phase, (rows, columns, inner)) in shapes.items():
-        cast = symbol("cast_bytes") * batch * (rows * inner if direction != "wgrad" else 0 * rows)
-        time = kernels.product_seconds(direction, rows, columns, inner, batch)
+        cast = symbol("cast_bytes") * batch * rows * inner if direction != "wgrad" and not always_16bit else 0
+        time = kernels.product_seconds(direction, rows, columns, inner, batch, always_16bit)
         yield Op(
             name if direction == "forward" else f"{name} {direction}",
             phase,
