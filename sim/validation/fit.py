@@ -27,7 +27,7 @@ PRIORS: Mapping[str, tuple[float, float]] = {
     "inter_slowdown": (1.3, 0.4),
     "overlap_slowdown": (0.2, 0.7),
     "unfused_compiled": (0.6, 0.25),
-    "low_precision_slowdown": (1.3, 0.2),
+    "low_precision_slowdown": (1.0, 0.15),
     "host_s_per_launch": (5e-6, 0.5),
     "misaligned_slowdown": (6.0, 0.5),
     "step_overhead_s": (5e-3, 1.0),
