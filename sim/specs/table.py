@@ -172,7 +172,9 @@ class LayerTable:
         """
         text = json.dumps(_plain(asdict(self)), separators=(",", ":")) + "\n"
         if len(text) > MAX_BYTES[".json"]:
-            raise InputError("layers", len(text), f"a table of at most {MAX_BYTES[".json"]} bytes (fewer distinct layers)")
+            raise InputError(
+                "layers", len(text), f"a table of at most {MAX_BYTES['.json']} bytes (fewer distinct layers)"
+            )
         write_atomically(Path(path), text)
 
     def each(self) -> Iterator[Layer]:
