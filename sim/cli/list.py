@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
@@ -11,11 +11,12 @@ from sim.catalog import folder, kinds, names
 from sim.cli.kinds import KINDS
 from sim.cli.output import console, print_json
 from sim.costs.profile import load_profile
+from sim.costs.run_level import run_level, shipped
 from sim.engine.step import ENGINES
 from sim.plans import TARGETS
 from sim.schedules import SCHEDULES
 from sim.specs import InputError
-from sim.specs.catalog import device, models
+from sim.specs.catalog import device, models, precisions, scaling_law
 from sim.specs.schema import sections
 from sim.units import digits3, gigabytes, si
 
@@ -95,7 +96,36 @@ def _profile(name: str) -> Entry:
     return {"description": text, "estimate": p.estimate, "method": p.method, "date": p.date}
 
 
-FACTS: dict[str, Callable[[str], Entry]] = {"models": _model, "devices": _device, "profiles": _profile}
+def _precision(name: str) -> Entry:
+    p = precisions[name]
+    gemm = {"forward": p.gemm.forward, "dgrad": p.gemm.dgrad, "wgrad": p.gemm.wgrad}
+    where = p.gemm.forward if len(set(gemm.values())) == 1 else ", ".join(f"{k} {v}" for k, v in gemm.items())
+    text = f"{p.title}: products on {where} units, {p.operand_bytes:g} bytes an operand"
+    return {"description": text, "gemm": gemm, "operand_bytes": p.operand_bytes}
+
+
+def _scaling(name: str) -> Entry:
+    law = scaling_law(name)
+    e, a, b, alpha, beta = (getattr(law, key).value for key in ("e", "a", "b", "alpha", "beta"))
+    return {"description": f"{law.title}: loss = {e:g} + {a:g} / N^{alpha:g} + {b:g} / D^{beta:g}; {law.range}"}
+
+
+def _run_level(name: str) -> Entry:
+    """Describe the shipped sets of run-level parameters by the one that is fitted to all sources."""
+    used, sets = run_level(), list(shipped())
+    parameters = asdict(used.parameters)
+    text = f"{len(parameters)} parameters of whole runs, sets {', '.join(sets)}; all: {used.source}"
+    return {"description": text, "sets": sets, "parameters": parameters}
+
+
+FACTS: dict[str, Callable[[str], Entry]] = {
+    "models": _model,
+    "devices": _device,
+    "profiles": _profile,
+    "precisions": _precision,
+    "scaling": _scaling,
+    "run-level": _run_level,
+}
 """Kinds of catalog entry with a line of their own; any other is described by what its file states."""
 
 

@@ -44,7 +44,7 @@ class InputError(ValueError):
 
     def __init__(self, path: str, value: object, allowed: str, also: "Sequence[InputError]" = ()) -> None:
         self.also = tuple(also)
-        shown = repr(value)
+        shown = repr(list(value) if isinstance(value, tuple) else value)  # a file's list
         self.path, self.value, self.allowed = path, value, allowed
         place = path if path.isprintable() else repr(path)
         super().__init__(f"{_short(place, 200)}: got {_short(shown, 80)}; allowed: {allowed}")

@@ -117,7 +117,9 @@ def _cluster(row: Measured, profile: str | None, notes: _Notes) -> Cluster:
     if row.intra_node == "pcie" and usual.intra_bytes_per_s.value > PCIE_BYTES_PER_S:
         links["intra_bytes_per_s"] = notes.assume(None, PCIE_BYTES_PER_S, "intra_bytes_per_s", "PCIe 4.0 x16")
     own = {"profile": profile} if profile else {}
-    return Cluster.of(row.device, ceil(gpus / node), gpus_per_node=min(node, gpus), links=read(Links, links, "links"), **own)
+    return Cluster.of(
+        row.device, ceil(gpus / node), gpus_per_node=min(node, gpus), links=read(Links, links, "links"), **own
+    )
 
 
 def _model(row: Measured, facts: dict[str, Any], notes: _Notes) -> Model:
