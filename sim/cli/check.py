@@ -67,7 +67,8 @@ def _job(raw: dict[str, Any], folder: Path) -> tuple[list[InputError], list[str]
     if job is None:
         return problems, [], ()
     try:
-        load_profile(job.cluster.profile)
+        for member in job.cluster.members:
+            load_profile(member.profile)
         if job.plan:
             return _planned(job)
     except InputError as error:

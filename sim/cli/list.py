@@ -17,6 +17,7 @@ from sim.plans import TARGETS
 from sim.schedules import SCHEDULES
 from sim.specs import InputError
 from sim.specs.catalog import device, models, precisions, scaling_law
+from sim.specs.device import Rate
 from sim.specs.schema import sections
 from sim.units import digits3, gigabytes, si
 
@@ -70,7 +71,7 @@ def choices() -> dict[str, tuple[object, Iterable[object]]]:
 
 def _doc(held: object) -> str:
     text = held.__doc__ or type(held).__doc__ or ""
-    return text.strip().split("\n")[0]
+    return text.strip().split("\n")[0].split("; raises ")[0]
 
 
 def _model(name: str) -> Entry:
@@ -92,16 +93,19 @@ def _device(name: str) -> Entry:
 
 def _profile(name: str) -> Entry:
     p = load_profile(name)
-    text = f"{'estimate' if p.estimate else 'measured'}, {p.date}: {p.method}"
+    text = f"{'estimate' if p.estimate else 'measured'}, {p.date}: {p.method.split(' (base: ')[0]}"
     return {"description": text, "estimate": p.estimate, "method": p.method, "date": p.date}
 
 
 def _precision(name: str) -> Entry:
     p = precisions[name]
     gemm = {"forward": p.gemm.forward, "dgrad": p.gemm.dgrad, "wgrad": p.gemm.wgrad}
-    where = p.gemm.forward if len(set(gemm.values())) == 1 else ", ".join(f"{k} {v}" for k, v in gemm.items())
-    text = f"{p.title}: products on {where} units, {p.operand_bytes:g} bytes an operand"
+    units = " and ".join(UNITS[rate] for rate in dict.fromkeys(gemm.values()))
+    text = f"{p.title}: products on {units} tensor units, {p.operand_bytes:g} bytes an element with scales"
     return {"description": text, "gemm": gemm, "operand_bytes": p.operand_bytes}
+
+
+UNITS: dict[Rate, str] = {"bf16": "16-bit", "fp8": "8-bit", "fp4": "4-bit"}
 
 
 def _scaling(name: str) -> Entry:

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar, get_args, get_type_hints
 
 from sim.catalog import folder, names
 from sim.specs.device import Device, Sourced
-from sim.specs.fields import InputError, check, read
+from sim.specs.fields import InputError, check, read, short
 from sim.specs.files import load_mapping
 from sim.specs.model import Model
 from sim.specs.precision import Precision
@@ -41,7 +41,7 @@ def device(name: str) -> Device:
         try:
             status = Path(name).stat()
         except OSError:
-            allowed = f"a readable device file (none at {name}), or {_known()}"
+            allowed = f"a readable device file (none at {short(name, 200)}), or {_known()}"
             raise InputError("device", Path(name).name, allowed) from None
         return _read_device(name, status.st_mtime_ns, status.st_size)
     try:

@@ -154,7 +154,8 @@ def test_every_published_row_is_expressed(name: str) -> None:
     assert rows
     assert skipped == CONTRADICTORY.get(name, {})
     assert len(skipped) < 0.02 * len(rows)
-    stated = [c for c in cases if c.row.gpus is not None]
+    # The "check_grads" recipe of Megatron's tests runs on one device, whatever the table says (aliases.json).
+    stated = [c for c in cases if c.row.gpus is not None and "check_grads" not in c.row.model]
     assert all((c.row.gpus, c.row.dp or c.placed.dp) == (c.placed.gpus, c.placed.dp) for c in stated)
 
 
