@@ -1,6 +1,7 @@
 """`trainsim calibrate`: profiles from measurements."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,8 +12,10 @@ from rich.table import Table
 
 from calibration.profiles import DATE, build, write
 from calibration.public import read_public
+from calibration.run_level import ALL, fit_sets, write_sets
 from sim.costs.profile import KernelModel, Profile
 from sim.specs.fields import InputError
+from sim.validation.table import is_runs, read_runs
 
 MEASURES = ("mape", "median", "p90", "coverage90")
 
@@ -29,11 +32,17 @@ def calibrate(
     date: Annotated[str, typer.Option("--date", help="Date that is recorded in the profiles.")] = DATE,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Fit public measurements (formats are recognised by header) and write a profile folder per device."""
+    """Fit public measurements (formats are recognised by header) and write a profile folder per device.
+
+    Tables of measured training runs give run-level parameters instead.
+    """
     progress = Console(stderr=True)
     paths = [*(first or []), *(files or [])]
     if not paths:
         raise InputError("--from", None, "one or more CSV files")
+    if is_runs(paths[0]):
+        _run_level(paths, out, as_json, progress)
+        return
     with progress.status("reading"):
         public = read_public(paths)
     for name, why in public.set_aside.items():
@@ -45,6 +54,21 @@ def calibrate(
         typer.echo(json.dumps(summary(profiles, written)))
     else:
         Console().print(table(profiles))
+
+
+def _run_level(paths: list[Path], out: Path, as_json: bool, progress: Console) -> None:
+    with progress.status("fitting run-level parameters, once without each source"):
+        sets = fit_sets([row for path in paths for row in read_runs(path)])
+    written = write_sets(sets, out)
+    if as_json:
+        typer.echo(json.dumps({"path": str(written), "sets": {name: asdict(held) for name, held in sets.items()}}))
+        return
+    names = list(asdict(sets[ALL].parameters))
+    made = Table("parameter", *sets, box=box.SIMPLE, padding=(0, 1, 0, 0), caption=f"{written}; without each source")
+    for name in names:
+        made.add_row(name, *(f"{getattr(held.parameters, name):.3g}" for held in sets.values()))
+    made.add_row("spread (log)", *(f"{held.sigma_log:.3g}" for held in sets.values()))
+    Console().print(made)
 
 
 def summary(profiles: list[Profile], paths: list[Path]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from calibration.fit import Free, Parameters, Scores, Solution, conformal_covera
 from calibration.public import FOUR_NODES, AllReduce, Floats, Public
 from sim.costs.algebra import Compiled, compile_expressions, symbol
 from sim.costs.collectives import PARAMETERS, Group
+from sim.costs.run_level import RunLevel, symbol_values
 from sim.specs.catalog import device
 from sim.specs.device import Device
 
@@ -42,6 +43,8 @@ def predict(samples: AllReduce, links: Device, parameters: Parameters) -> Floats
         "intra_bytes_per_s": links.intra_bytes_per_s.value,
         "inter_bytes_per_s_per_node": links.inter_bytes_per_s_per_node.value,
         "gpus_per_node": float(links.gpus_per_node),
+        "ranks_over": 1.0,
+        **symbol_values(RunLevel()),  # a kernel alone: nothing of whole runs
         **parameters,
     }
     return np.asarray(_compiled()(values)["seconds"], dtype=np.float64)

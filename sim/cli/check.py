@@ -11,6 +11,7 @@ from sim.cli.output import console, print_json
 from sim.costs.profile import load_profile
 from sim.engine.step import simulate
 from sim.specs import InputError, Job, Model
+from sim.specs.catalog import check_device
 from sim.specs.check import check_job
 from sim.specs.fields import check
 from sim.specs.files import load_mapping
@@ -57,7 +58,7 @@ def checked_file(file: Path) -> Report:
             return kind, [], [], Model.from_hf(file).assumptions
         except InputError as error:
             return kind, [error], [], ()
-    made, problems = check(KINDS[kind], raw)
+    made, problems = check_device(raw) if kind == "device" else check(KINDS[kind], raw)
     return kind, problems, [], getattr(made, "assumptions", ())
 
 
@@ -66,7 +67,8 @@ def _job(raw: dict[str, Any], folder: Path) -> tuple[list[InputError], list[str]
     if job is None:
         return problems, [], ()
     try:
-        load_profile(job.cluster.profile)
+        for member in job.cluster.members:
+            load_profile(member.profile)
         if job.plan:
             return _planned(job)
     except InputError as error:
@@ -89,5 +91,5 @@ def shown(value: object) -> object:
         return value
     if isinstance(value, str):
         return value if len(value) <= 400 else value[:397] + "..."
-    text = repr(value)
+    text = repr(list(value) if isinstance(value, tuple) else value)
     return text if len(text) <= 400 else text[:397] + "..."

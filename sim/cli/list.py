@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
@@ -11,11 +11,13 @@ from sim.catalog import folder, kinds, names
 from sim.cli.kinds import KINDS
 from sim.cli.output import console, print_json
 from sim.costs.profile import load_profile
+from sim.costs.run_level import run_level, shipped
 from sim.engine.step import ENGINES
 from sim.plans import TARGETS
 from sim.schedules import SCHEDULES
 from sim.specs import InputError
-from sim.specs.catalog import device, models
+from sim.specs.catalog import device, models, precisions, scaling_law
+from sim.specs.device import Rate
 from sim.specs.schema import sections
 from sim.units import digits3, gigabytes, si
 
@@ -69,7 +71,7 @@ def choices() -> dict[str, tuple[object, Iterable[object]]]:
 
 def _doc(held: object) -> str:
     text = held.__doc__ or type(held).__doc__ or ""
-    return text.strip().split("\n")[0]
+    return text.strip().split("\n")[0].split("; raises ")[0]
 
 
 def _model(name: str) -> Entry:
@@ -91,11 +93,43 @@ def _device(name: str) -> Entry:
 
 def _profile(name: str) -> Entry:
     p = load_profile(name)
-    text = f"{'estimate' if p.estimate else 'measured'}, {p.date}: {p.method}"
+    text = f"{'estimate' if p.estimate else 'measured'}, {p.date}: {p.method.split(' (base: ')[0]}"
     return {"description": text, "estimate": p.estimate, "method": p.method, "date": p.date}
 
 
-FACTS: dict[str, Callable[[str], Entry]] = {"models": _model, "devices": _device, "profiles": _profile}
+def _precision(name: str) -> Entry:
+    p = precisions[name]
+    gemm = {"forward": p.gemm.forward, "dgrad": p.gemm.dgrad, "wgrad": p.gemm.wgrad}
+    units = " and ".join(UNITS[rate] for rate in dict.fromkeys(gemm.values()))
+    text = f"{p.title}: products on {units} tensor units, {p.operand_bytes:g} bytes an element with scales"
+    return {"description": text, "gemm": gemm, "operand_bytes": p.operand_bytes}
+
+
+UNITS: dict[Rate, str] = {"bf16": "16-bit", "fp8": "8-bit", "fp4": "4-bit"}
+
+
+def _scaling(name: str) -> Entry:
+    law = scaling_law(name)
+    e, a, b, alpha, beta = (getattr(law, key).value for key in ("e", "a", "b", "alpha", "beta"))
+    return {"description": f"{law.title}: loss = {e:g} + {a:g} / N^{alpha:g} + {b:g} / D^{beta:g}; {law.range}"}
+
+
+def _run_level(name: str) -> Entry:
+    """Describe the shipped sets of run-level parameters by the one that is fitted to all sources."""
+    used, sets = run_level(), list(shipped())
+    parameters = asdict(used.parameters)
+    text = f"{len(parameters)} parameters of whole runs, sets {', '.join(sets)}; all: {used.source}"
+    return {"description": text, "sets": sets, "parameters": parameters}
+
+
+FACTS: dict[str, Callable[[str], Entry]] = {
+    "models": _model,
+    "devices": _device,
+    "profiles": _profile,
+    "precisions": _precision,
+    "scaling": _scaling,
+    "run-level": _run_level,
+}
 """Kinds of catalog entry with a line of their own; any other is described by what its file states."""
 
 

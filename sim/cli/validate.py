@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,14 +14,15 @@ from rich.table import Table
 
 from sim.catalog import names
 from sim.cli.output import checked_file, console, print_json, progress_console, written
+from sim.costs.run_level import RunLevelSet, run_level
 from sim.specs import InputError
 from sim.units import digits3
 from sim.validation.accuracy import accuracy, write_accuracy
-from sim.validation.predict import Predictor, scaled_to, simulated
+from sim.validation.predict import Predictor, analytic, elsewhere, fit_site
 from sim.validation.table import Measured, read_runs
 from sim.validation.validate import Validation, data, summary, translated, validate
 
-SITE_HELP = "Earlier runs of the same cluster, to which the site's factor on time is fitted."
+SITE_HELP = "Earlier runs of the same cluster, to which the run-level parameters are fitted."
 
 
 def validate_command(
@@ -37,7 +39,9 @@ def validate_command(
     tables = {file: read_runs(file) for file in runs}
     rows = [row for held in tables.values() for row in held]
     _distinct("RUNS", rows)
-    predict = _predictor(site, rows, profile)
+    fitted = _site(site, rows, profile)
+    predict: Predictor = partial(analytic, level=fitted) if fitted else elsewhere
+    levels = {"site": fitted} if fitted else {source: run_level(source) for source in sorted({r.source for r in rows})}
     results: dict[Path, Validation] = {}
     with Progress(console=progress_console, transient=True) as bar:
         for file, held in tables.items():
@@ -46,8 +50,12 @@ def validate_command(
         with written("--table", table):
             write_accuracy([row for file, found in results.items() for row in accuracy(found, file.stem)], table)
     if as_json:
-        print_json(data(sum(results.values(), Validation((), (), ()))))
+        print_json(
+            data(sum(results.values(), Validation((), (), ())))
+            | {"run_level": {name: asdict(held) for name, held in levels.items()}}
+        )
     else:
+        _print_levels(levels)
         _print({file.stem: found for file, found in results.items()})
 
 
@@ -67,13 +75,28 @@ def _distinct(place: str, rows: list[Measured]) -> None:
         raise InputError(place, twice[0], "every run once over all tables")
 
 
-def _predictor(site: Path | None, rows: list[Measured], profile: str | None) -> Predictor:
-    """Return the simulator, fitted to the site's runs where there are some; these may not be the rows under test."""
+def _site(site: Path | None, rows: list[Measured], profile: str | None) -> RunLevelSet | None:
+    """Return the parameters fitted to the site's runs where there are some; these may not be the rows under test."""
     if site is None:
-        return simulated
+        return None
     known = read_runs(site)
     _distinct("--site", known + rows)
-    return scaled_to(simulated)(translated(known, profile))
+    return fit_site(translated(known, profile))
+
+
+def _print_levels(levels: Mapping[str, RunLevelSet]) -> None:
+    """Print the run-level parameters in use; sources of one set share a column."""
+    sets: dict[str, RunLevelSet] = {}
+    for name, held in levels.items():
+        sets.setdefault(held.source, held)
+        del name
+    shown = _table("run-level parameters", [str(n + 1) for n in range(len(sets))])
+    for name in asdict(next(iter(sets.values())).parameters):
+        shown.add_row(name, *(digits3(getattr(held.parameters, name)) for held in sets.values()))
+    shown.add_row("spread (log)", *(digits3(held.sigma_log) for held in sets.values()))
+    console.print(shown)
+    for n, held in enumerate(sets.values()):
+        console.print(f"{n + 1}: {held.source}", highlight=False, markup=False)
 
 
 TIME = {

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar, get_args, get_type_hints
 
 from sim.catalog import folder, names
 from sim.specs.device import Device, Sourced
-from sim.specs.fields import InputError, read
+from sim.specs.fields import InputError, check, read, short
 from sim.specs.files import load_mapping
 from sim.specs.model import Model
 from sim.specs.precision import Precision
@@ -41,7 +41,8 @@ def device(name: str) -> Device:
         try:
             status = Path(name).stat()
         except OSError:
-            raise InputError("device", name, "a readable device file or " + _known()) from None
+            allowed = f"a readable device file (none at {short(name, 200)}), or {_known()}"
+            raise InputError("device", Path(name).name, allowed) from None
         return _read_device(name, status.st_mtime_ns, status.st_size)
     try:
         return _catalog_device(name)
@@ -62,25 +63,39 @@ def _catalog_device(name: str) -> Device:
 def _read_device(path: str, changed_ns: int, size: int) -> Device:
     """Return the device in a file; a file that has changed since is read again."""
     del changed_ns, size  # they only tell one state of the file from another
-    found = read(Device, _with_sources(load_mapping(Path(path))), "device")
-    if found.like is not None and found.like not in names("devices"):
-        raise InputError("device.like", found.like, _known())
+    found, problems = check_device(load_mapping(Path(path)))
+    if found is None:
+        raise problems[0].under("device")
     return found
 
 
 USER = "user"
 """Source of a plain number in a device file."""
 
+_SOURCED = {key for key, hint in get_type_hints(Device).items() if Sourced in (hint, *get_args(hint))}
 
-def _with_sources(raw: dict[str, Any]) -> dict[str, Any]:
-    """Return the mapping with plain numbers as numbers of the user's where a number and its source belong."""
-    hints = get_type_hints(Device)
-    sourced = {key for key, hint in hints.items() if Sourced in (hint, *get_args(hint))}
-    return {
-        key: {"value": value, "source": USER} if key in sourced and not isinstance(value, dict) else value
+
+def check_device(raw: Mapping[str, Any]) -> tuple[Device | None, list[InputError]]:
+    """Return the device that a file of the user's states, or None and everything that is wrong with the file.
+
+    A plain number may stand where a number and its source belong; null is the same as leaving a key out.
+    """
+    plain = {key for key in _SOURCED & raw.keys() if not isinstance(raw[key], dict)}
+    stated = {
+        key: {"value": value, "source": USER} if key in plain else value
         for key, value in raw.items()
         if value is not None
     }
+    found, problems = check(Device, stated)
+    if found is not None and found.like is not None and found.like not in names("devices"):
+        return None, [InputError("like", found.like, _known())]
+    return found, [_as_written(problem, plain) for problem in problems]
+
+
+def _as_written(problem: InputError, plain: set[str]) -> InputError:
+    """Return a problem of `sms.value` as one of `sms` where the file has a plain number."""
+    key = problem.path.partition(".")[0]
+    return InputError(key, problem.value, problem.allowed) if key in plain else problem
 
 
 @lru_cache

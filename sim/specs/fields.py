@@ -44,10 +44,10 @@ class InputError(ValueError):
 
     def __init__(self, path: str, value: object, allowed: str, also: "Sequence[InputError]" = ()) -> None:
         self.also = tuple(also)
-        shown = repr(value)
+        shown = repr(list(value) if isinstance(value, tuple) else value)  # a file's list
         self.path, self.value, self.allowed = path, value, allowed
         place = path if path.isprintable() else repr(path)
-        super().__init__(f"{_short(place, 200)}: got {_short(shown, 80)}; allowed: {allowed}")
+        super().__init__(f"{short(place, 200)}: got {short(shown, 80)}; allowed: {allowed}")
 
     def under(self, parent: str) -> "InputError":
         """Return the same error seen from the enclosing object."""
@@ -55,7 +55,8 @@ class InputError(ValueError):
         return InputError(path, self.value, self.allowed, [other.under(parent) for other in self.also])
 
 
-def _short(text: str, most: int) -> str:
+def short(text: str, most: int) -> str:
+    """Return `text`, cut to `most` characters where it is longer."""
     return text if len(text) <= most else text[: most - 3] + "..."
 
 

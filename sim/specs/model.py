@@ -12,7 +12,9 @@ from pydantic import Field
 from sim.specs.arguments import checked
 from sim.specs.blocks import LETTERS, Block, block_letter
 from sim.specs.fields import DERIVED, InputError, real, spec, whole
+from sim.specs.files import load_mapping
 from sim.specs.hf import read_config
+from sim.specs.hf.names import in_config
 
 ASSUMED_VOCAB = 51_200
 ASSUMED_SEQ = 2_048
@@ -185,7 +187,10 @@ class Model:
             InputError: unknown `model_type`, or a key is missing or out of range.
         """
         arguments, notes = read_config(path, seq)
-        made = cls(**arguments)
+        try:
+            made = cls(**arguments)
+        except InputError as error:
+            raise in_config(error, load_mapping(Path(path))) from None
         object.__setattr__(made, "assumptions", notes + made.assumptions)
         return made
 

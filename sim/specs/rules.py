@@ -117,6 +117,11 @@ def _mesh(model: Model, s: Spread) -> str:
     return f"tp {s.tp}{cp} x pp {s.pp} must divide {s.gpus} GPUs; nearest pp {nearest(s.pp, good)}"
 
 
+def _no_mesh(model: Model, s: Spread) -> Any:
+    """tp x cp x pp does not divide the devices, and pp is to blame."""
+    return (s.gpus % (s.tp * s.cp * s.pp) != 0) & ((s.cp == 1) | (s.gpus % (s.tp * s.cp) == 0))
+
+
 def _kv_split(model: Model, s: Spread) -> Any:
     """More ranks than key-value heads repeat them; MLA has none of its own."""
     fits = (model.kv_heads % s.tp == 0) | (s.tp % model.kv_heads == 0)
@@ -145,7 +150,16 @@ RULES: tuple[Rule, ...] = (
         lambda m, s: f"a divisor or a multiple of model.kv_heads = {m.kv_heads}",
     ),
     _splits("MLP width", "ffn"),
-    Rule("pp", "tp x pp does not divide the GPUs", lambda m, s: s.gpus % (s.tp * s.cp * s.pp) != 0, _mesh),
+    Rule(
+        "cp",
+        "tp x cp does not divide the GPUs",
+        lambda m, s: (s.cp > 1) & (s.gpus % (s.tp * s.cp) != 0),
+        lambda m, s: (
+            f"tp {s.tp} x cp {s.cp} must divide {s.gpus} GPUs; "
+            f"nearest cp {nearest(s.cp, [d for d in divisors(s.gpus) if s.gpus % (s.tp * d) == 0])}"
+        ),
+    ),
+    Rule("pp", "tp x pp does not divide the GPUs", _no_mesh, _mesh),
     Rule(
         "dp",
         "tp x pp x dp is not the number of GPUs",

@@ -1,5 +1,6 @@
 """JSON Schema (draft 2020-12) of the files that users write, from the same declarations that check them."""
 
+from collections.abc import Callable
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -32,11 +33,50 @@ class _Stated(GenerateJsonSchema):
 def file_schema(cls: type) -> Schema:
     """Return the JSON Schema of a file that holds a `cls`; what contradicts another field it cannot say."""
     made = TypeAdapter(cls).json_schema(schema_generator=_Stated)
-    for part in (made, *made.get("$defs", {}).values()):
+    parts = {cls.__name__: made} | made.get("$defs", {})
+    for name, part in parts.items():
         part["description"] = part.get("description", "").split("\n\nRaises:")[0]
+        if name in BEYOND_FIELDS:
+            BEYOND_FIELDS[name](part)
     if cls is Job:
         _as_read(made)
     return {"$schema": DIALECT, **made}
+
+
+def _named_device(part: Schema) -> None:
+    part["properties"]["device"]["anyOf"] = [
+        {"enum": names("devices")},
+        {"type": "string", "pattern": r"\.(json|ya?ml)$"},
+    ]
+
+
+def _one_or_several_devices(cluster: Schema) -> None:
+    _named_device(cluster)
+    groups = {"required": ["groups"], "properties": {"groups": {"minItems": 1}}}
+    cluster["anyOf"] = [{"required": ["device"]}, groups]
+
+
+def _tokens_or_steps(training: Schema) -> None:
+    kinds = {"tokens": "number", "steps": "integer"}
+    training["oneOf"] = [{"required": [key], "properties": {key: {"type": kind}}} for key, kind in kinds.items()]
+
+
+def _device_file(device: Schema) -> None:
+    """A device file of the user's may hold a number without its source, and names a catalog device to be like."""
+    device["properties"]["like"]["anyOf"] = [{"enum": names("devices")}, {"type": "null"}]
+    plain = device["$defs"]["Sourced"]["properties"]["value"]
+    for held in device["properties"].values():
+        if "Sourced" in held.get("$ref", "") or any("Sourced" in o.get("$ref", "") for o in held.get("anyOf", [])):
+            held["anyOf"] = [*held.pop("anyOf", [{"$ref": held.pop("$ref", "")}]), plain]
+
+
+BEYOND_FIELDS: dict[str, Callable[[Schema], None]] = {
+    "Cluster": _one_or_several_devices,
+    "NodeGroup": _named_device,
+    "Training": _tokens_or_steps,
+    "Device": _device_file,
+}
+"""What a class asks beside the range of each field, as its constructor or its reader does."""
 
 
 def _as_read(job: Schema) -> None:
@@ -47,10 +87,6 @@ def _as_read(job: Schema) -> None:
         properties[name] = next((o for o in held.get("anyOf", []) if o != {"type": "null"}), held)
     named = [{"enum": names("models")}, {"type": "string", "pattern": r"\.json$"}]
     properties["model"] = {"description": MODEL_HELP, "anyOf": [*named, {"$ref": "#/$defs/Model"}]}
-    device = [{"enum": names("devices")}, {"type": "string", "pattern": r"\.(json|ya?ml)$"}]
-    for part in parts.values():
-        if "device" in part.get("properties", {}):
-            part["properties"]["device"]["anyOf"] = device
     batch = parts["Plan"].pop("required")
     job["allOf"] = [
         {"if": {"not": {"required": ["tune"]}}, "then": {"properties": {"plan": {"required": batch}}}},

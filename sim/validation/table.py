@@ -112,6 +112,17 @@ class Measured:
 COLUMNS = tuple(f.name for f in fields(Measured))
 
 
+def is_runs(path: Path) -> bool:
+    """Return whether a CSV file begins with the columns of measured runs."""
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            return {"tokens_per_s_per_gpu", "peak_memory_bytes", "use_for"} <= set(
+                file.readline(10_000).strip().split(",")
+            )
+    except OSError:
+        return False  # the reader of the file says what is wrong with it
+
+
 def read_runs(path: str | Path) -> list[Measured]:
     """Return the rows of a table of measured runs, in the file's order.
 

@@ -160,12 +160,13 @@ def _usual(row: Measured, hidden: int, notes: _Notes) -> dict[str, Any]:
 
 
 def nearest_heads(hidden: int, tp: int) -> int:
-    """Return the most heads up to hidden / 128 that divide `hidden` and that `tp` divides, else hidden / 128 itself.
+    """Return the most heads up to hidden / 128 that divide `hidden` and that `tp` divides, else the fewest above.
 
     Heads of 128 columns or a little wider: what published recipes take where hidden is no multiple of 128 tp.
     """
     wanted = max(1, hidden // HEAD_DIM)
-    return max((n for n in range(tp, wanted + 1, tp) if hidden % n == 0), default=wanted)
+    fitting = [n for n in range(tp, hidden + 1, tp) if hidden % n == 0]
+    return max((n for n in fitting if n <= wanted), default=min(fitting, default=wanted))
 
 
 def _plan(row: Measured, model: Model, cluster: Cluster, facts: dict[str, Any], notes: _Notes) -> Plan:

@@ -22,7 +22,7 @@ NOT_SCORED: Mapping[str, str] = {
 SMALLER, LARGER = 0.9, 1.1
 """Devices made up around a measured peak: one that it overflows, one that it fits."""
 
-CHUNK = 16
+CHUNK = 256
 """Rows between two reports of progress."""
 
 Progress = Callable[[int, int], None]

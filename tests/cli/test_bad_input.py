@@ -14,6 +14,7 @@ from sim.cli import list as listing
 from sim.cli import main
 from sim.cli.kinds import KINDS
 from sim.schedules import SCHEDULES
+from sim.specs.cluster import Links
 from sim.specs.fields import init_names
 from sim.specs.hf import READERS
 from sim.specs.job import KNOBS
@@ -53,6 +54,7 @@ def words():
     """Return what each <...> of the table stands for."""
     lists = {kind: [str(v) for v in values] for kind, (_, values) in listing.choices().items()}
     lists |= {f"{kind} keys": init_names(cls) for kind, cls in KINDS.items()}
+    lists["links keys"] = init_names(Links)
     lists |= {kind: names(kind) for kind in ("devices", "models", "profiles")}
     lists |= {"knobs": KNOBS, "schedules": SCHEDULES, "files": KINDS, "model types": READERS}
     lists["lists"] = [*listing.kinds(), *listing.REGISTRIES, *listing.choices()]

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import jsonschema
@@ -13,6 +14,7 @@ from sim.cli import list as listing
 from sim.cli import main
 from sim.cli.check import checked_file
 from sim.cli.kinds import KINDS, recognised
+from sim.costs.run_level import run_level
 from sim.schedules import SCHEDULES
 from tests.oracle import ROOT
 
@@ -61,6 +63,12 @@ def test_list_states_the_facts(trainsim):
     assert "12288" in trainsim("list", "models")[1]
     device = next(d for d in json.loads(trainsim("list", "devices", "--json")[1])["devices"] if d["name"] == "l4")
     assert device["memory_bytes"] > 2e10
+    assert "8-bit tensor units, 1.03125 bytes" in trainsim("list", "precisions")[1]
+    assert "loss = 1.69 + 406.4 / N^0.34 + 410.7 / D^0.28" in trainsim("list", "scaling")[1]
+    (level,) = json.loads(trainsim("list", "run-level", "--json")[1])["run-level"]
+    assert level["parameters"] == asdict(run_level().parameters)
+    assert run_level().source in level["description"]
+    assert "raises" not in trainsim("list", "engines")[1]
     profiles = trainsim("list", "profiles")[1]
     assert "estimate, 20" in profiles
     assert "measured, 20" in profiles
@@ -111,6 +119,33 @@ def test_a_plan_that_does_not_fit_is_a_warning(trainsim, tmp_path):
     assert code == 0
     assert "no problem found" in out
     assert "warning: plan does not fit: " in out
+
+
+def test_a_job_of_several_devices_is_checked_with_the_profile_of_each(tmp_path):
+    groups = "[{device: h100-sxm-80gb}, {device: a100-sxm-80gb%s}]"
+    text = "model: llama3-8b\ncluster: {groups: %s}\nplan: {tp: 8, pp: 2, global_batch: 64}\n"
+    (tmp_path / "job.yaml").write_text(text % (groups % ""))
+    kind, problems, _, assumed = checked_file(tmp_path / "job.yaml")
+    assert (kind, problems) == ("job", [])
+    assert any(line.startswith("a100-sxm-80gb: ") for line in assumed)
+    (tmp_path / "job.yaml").write_text(text % (groups % ", profile: none"))
+    assert [p.value for p in checked_file(tmp_path / "job.yaml")[1]] == ["none"]
+
+
+def test_a_new_device_file_and_a_job_with_it_have_no_problem(trainsim, tmp_path):
+    assert trainsim("device", "new", "mine", "--out", tmp_path / "mine.yaml")[0] == 0
+    (tmp_path / "job.yaml").write_text(
+        "model: llama3-8b\ncluster: {device: mine.yaml}\nplan: {tp: 8, global_batch: 8}\n"
+    )
+    assert checked_file(tmp_path / "mine.yaml")[:2] == ("device", [])
+    assert checked_file(tmp_path / "job.yaml")[:2] == ("job", [])
+
+
+def test_every_problem_of_a_device_file_is_told(trainsim, tmp_path):
+    assert trainsim("device", "new", "mine", "--out", tmp_path / "mine.yaml")[0] == 0
+    text = (tmp_path / "mine.yaml").read_text().replace("sms: 132", "sms: -1").replace("gpus_per_node: 8", "nodes: 8")
+    (tmp_path / "mine.yaml").write_text(text)
+    assert [p.path for p in checked_file(tmp_path / "mine.yaml")[1]] == ["sms", "nodes"]
 
 
 def test_a_missing_or_broken_profile_is_a_problem(tmp_path):

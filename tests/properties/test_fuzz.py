@@ -16,11 +16,12 @@ import pytest
 import yaml
 
 from sim.catalog import folder
+from sim.cli.device import device_text
 from sim.costs.profile import load_profile
 from sim.engine.step import simulate
-from sim.specs import Device, InputError, Job, Model
+from sim.specs import InputError, Job, Model
+from sim.specs.catalog import device
 from sim.specs.check import check_job
-from sim.specs.fields import read
 from sim.specs.files import UNPRINTABLE, load_mapping
 from sim.specs.schema import file_schema
 from tests.oracle import ROOT
@@ -57,6 +58,73 @@ INLINE = {
     },
     "tune": {"global_batch": 64, "knobs": {"tp": [1, 2], "recompute": ["none", "full"]}, "objective": "cost"},
 }
+MOE = {
+    "model": {
+        "layers": 6, "hidden": 256, "heads": 8, "norm": "rmsnorm", "gated_mlp": True, "vocab": 1000, "seq": 512,
+        "experts": 8, "experts_per_token": 2, "moe_ffn": 128, "shared_ffn": 128, "dense_layers": 1, "mtp_layers": 1,
+        "head_dim": 32, "q_lora_rank": 64, "kv_lora_rank": 32, "rope_head_dim": 16, "v_head_dim": 32,
+        "capacity_factor": 1.25, "imbalance": 1.1, "window": 128, "global_every": 2,
+    },
+    "cluster": {
+        "groups": [
+            {"device": "h100-sxm-80gb", "nodes": 1},
+            {"device": "a100-sxm-80gb", "nodes": 1, "usd_per_gpu_hour": 1.5, "memory_bytes": 8e10},
+        ],
+    },
+    "plan": {
+        "tp": 2, "pp": 2, "cp": 2, "ep": 2, "etp": 1, "zero": 1, "fsdp_shard": 4, "rank_order": "tp-cp-dp-pp",
+        "stage_layers": [2, 4], "schedule": "zb-h1", "global_batch": 32, "compiled": True, "gradient_dtype": "bf16",
+    },
+    "training": {"tokens": 1e9, "goodput": 0.9, "pue": 1.2},
+}  # fmt: skip
+HYBRID = {
+    "model": {
+        "layers": 6, "hidden": 256, "heads": 8, "pattern": "M*-EM*", "experts": 4, "moe_ffn": 64, "moe_latent": 128,
+        "ssm_state": 16, "ssm_heads": 8, "ssm_head_dim": 64, "ssm_groups": 2, "ssm_conv": 4, "ssm_chunk": 64,
+        "norm": "rmsnorm", "vocab": 1000, "seq": 512, "tied_embeddings": False, "bias": False, "positions": "none",
+    },
+    "cluster": {
+        "device": "b200", "nodes": 4, "gpus_per_node": 4, "domain_gpus": 8,
+        "links": {"oversubscription": 2.0, "rail_nodes": 2, "inter_bytes_per_s_per_node": 5e10},
+    },
+    "plan": {"tp": 2, "ep": 4, "precision": "mxfp8", "global_batch": 64, "micro_batch": 2, "recompute": "selective"},
+    "training": {"steps": 1000, "utilisation": 0.8, "usd_per_gpu_hour": 4.0},
+}  # fmt: skip
+PAIR = {
+    "model": {
+        "family": "encoder-decoder", "layers": 4, "encoder_layers": 2, "hidden": 64, "heads": 4, "encoder_seq": 256,
+        "positions": "relative", "vocab": 1000, "seq": 128,
+    },
+    "cluster": {"device": "mine.yaml", "nodes": 1, "gpus_per_node": 2},
+    "plan": {"global_batch": 8},
+}  # fmt: skip
+DEEPSEEK = {
+    "model_type": "deepseek_v3", "num_hidden_layers": 4, "hidden_size": 256, "num_attention_heads": 4,
+    "intermediate_size": 512, "n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64,
+    "first_k_dense_replace": 1, "q_lora_rank": 64, "kv_lora_rank": 32, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16,
+    "v_head_dim": 32, "vocab_size": 1000, "max_position_embeddings": 512, "num_nextn_predict_layers": 1,
+}  # fmt: skip
+NEMOTRON = {
+    "model_type": "nemotron_h", "hybrid_override_pattern": "M-M*E", "num_hidden_layers": 5, "hidden_size": 64,
+    "num_attention_heads": 4, "head_dim": 16, "num_key_value_heads": 2, "mamba_num_heads": 8, "n_groups": 2,
+    "n_routed_experts": 8, "ssm_state_size": 16, "moe_intermediate_size": 64, "intermediate_size": 128,
+}  # fmt: skip
+GEMMA3 = {
+    "model_type": "gemma3",
+    "text_config": {
+        "model_type": "gemma3_text", "num_hidden_layers": 6, "hidden_size": 64, "intermediate_size": 128,
+        "sliding_window": 64,
+    },
+}  # fmt: skip
+T5 = {
+    "model_type": "t5",
+    "num_layers": 2,
+    "d_model": 64,
+    "num_heads": 4,
+    "d_ff": 128,
+    "feed_forward_proj": "gated-gelu",
+}
+MINE = device_text("mine", device("l4"), "mine.yaml")
 GPT2 = {"model_type": "gpt2", "n_layer": 4, "n_embd": 256, "n_head": 4, "n_positions": 512, "vocab_size": 50257}
 
 
@@ -70,6 +138,10 @@ SEEDS: list[tuple[str, str, str]] = [
     ("job", "job.yaml", json.dumps(INLINE)),
     ("job", "job.json", json.dumps(INLINE, indent=1)),
     ("job", "job.json", json.dumps({k: v for k, v in INLINE.items() if k != "tune"})),
+    *(("job", "job.json", json.dumps(job, indent=1)) for job in (MOE, HYBRID, PAIR)),
+    *(("job", "job.yaml", yaml.safe_dump(job)) for job in (MOE, HYBRID)),
+    *(("config", "config.json", json.dumps(raw)) for raw in (DEEPSEEK, NEMOTRON, GEMMA3, T5)),
+    ("device", "device.yaml", MINE),
     ("config", "config.json", CONFIG.read_text("utf-8")),
     ("config", "config.json", json.dumps(GPT2)),
     ("device", "device.json", _shipped("devices", "l4.json")),
@@ -79,17 +151,27 @@ SEEDS: list[tuple[str, str, str]] = [
 """(kind, file name, a valid text)"""
 
 
+BESIDE = (CONFIG.parent.name, "mine.yaml")
+
+
+def beside(folder: Path) -> None:
+    """Put what the jobs name into `folder`."""
+    shutil.copytree(CONFIG.parent, folder / CONFIG.parent.name)
+    (folder / "mine.yaml").write_text(MINE, "utf-8")
+
+
 def load(kind: str, file: Path) -> Job | None:
     """Load a file as the commands do; a plan is placed, nothing is simulated."""
     if kind == "config":
         Model.from_hf(file)
     elif kind == "device":
-        read(Device, load_mapping(file))
+        device(str(file))
     elif kind == "profile":
         load_profile(str(file.parent))
     else:
         job = Job.load(file)
-        load_profile(job.cluster.profile)
+        for member in job.cluster.members:
+            load_profile(member.profile)
         if job.plan:
             job.plan.on(job.model, job.cluster)
         return job
@@ -123,14 +205,14 @@ def watch():
 def test_undamaged_files_load(tmp_path, seed):
     kind, name, text = seed
     (tmp_path / name).write_text(text, "utf-8")
-    shutil.copytree(CONFIG.parent, tmp_path / CONFIG.parent.name)
+    beside(tmp_path)
     load(kind, tmp_path / name)
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_damaged_files(tmp_path, monkeypatch, watch, chunk):
     monkeypatch.chdir(tmp_path)
-    shutil.copytree(CONFIG.parent, tmp_path / CONFIG.parent.name)
+    beside(tmp_path)
     random, count = Random(chunk), Counter()
     schema = jsonschema.Draft202012Validator(file_schema(Job))
     for number in range(FILES // CHUNKS):
@@ -141,7 +223,7 @@ def test_damaged_files(tmp_path, monkeypatch, watch, chunk):
         where = f"chunk {chunk}, file {number}: {name} {raw[:200]!r}"
         job, error = _watched(kind, file, watch, where, traced=number % TRACED == 0)
         count["loaded" if error is None else "refused"] += 1
-        assert {p.name for p in tmp_path.iterdir()} == {name, CONFIG.parent.name}, where
+        assert {p.name for p in tmp_path.iterdir()} == {name, *BESIDE}, where
         if error is not None:
             assert not UNPRINTABLE.search(str(error)), where
             assert "\n" not in str(error), where

@@ -14,14 +14,23 @@ from sim.validation.validate import SCORED
 from tests.oracle import reference
 from tests.validation.runs import write
 
-WHOLE = (
+TABLES = (
     "bigscience_a100",
     "korthikanti_2205_05198",
     "llm_foundry_mpt",
+    "megatron_ci_golden",
+    "nvidia_dgxc_early2025",
+    "nvidia_megatron_bridge",
+    "nvidia_nemo",
     "ptdp_2104_04473",
     "simumax_b200",
+    "torchtitan",
     "vtrain_multi",
+    "vtrain_single",
+    "zero_bubble_2401_10241",
 )
+CONTRADICTORY = {"nvidia_megatron_bridge": {"nvidia_megatron_bridge-0273": "plan.ep"}}
+"""Rows that no plan can express, and what contradicts: 64 expert-parallel ranks on 32 devices."""
 
 
 def case(tmp_path, **cells: str):
@@ -133,12 +142,25 @@ def test_heads_divide_the_width_and_are_divided_by_tp(hidden: int, tp: int) -> N
     assert heads == hidden // 128 or hidden % 128 or (hidden // 128) % tp
 
 
-@pytest.mark.parametrize("name", WHOLE)
-def test_every_published_row_that_scores_is_expressed(name: str) -> None:
-    rows = [row for row in read_runs(reference("runs") / f"{name}.csv") if row.uses & SCORED]
-    cases = [translate(row) for row in rows]
-    assert all(c.placed.gpus == c.row.gpus for c in cases)
-    assert all(c.row.dp in (None, c.placed.dp) for c in cases)
+@pytest.mark.parametrize("name", TABLES)
+def test_every_published_row_is_expressed(name: str) -> None:
+    rows = [row for row in read_runs(reference("runs") / f"{name}.csv") if row.uses & {*SCORED, "parity"}]
+    cases, skipped = [], {}
+    for row in rows:
+        try:
+            cases.append(translate(row))
+        except InputError as error:
+            skipped[row.id] = error.path
+    assert rows
+    assert skipped == CONTRADICTORY.get(name, {})
+    assert len(skipped) < 0.02 * len(rows)
+    # The "check_grads" recipe of Megatron's tests runs on one device, whatever the table says (aliases.json).
+    stated = [c for c in cases if c.row.gpus is not None and "check_grads" not in c.row.model]
+    assert all((c.row.gpus, c.row.dp or c.placed.dp) == (c.placed.gpus, c.placed.dp) for c in stated)
+
+
+def test_no_table_is_left_out() -> None:
+    assert {path.stem for path in reference("runs").glob("*.csv")} == set(TABLES)
 
 
 def test_aliases_have_sources_and_known_parts() -> None:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from sim.specs.fields import InputError
-from sim.specs.hf.keys import Config, Reader, flag, layer_count, need, number, only
+from sim.specs.hf.keys import MOST_LAYERS, Config, Reader, flag, layer_count, need, number, only
 
 
 def _bert(config: Config) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def _t5(config: Config) -> dict[str, Any]:
     encoder = layer_count(config, "num_layers")
     return {
         "family": "encoder-decoder",
-        "layers": encoder + (layer_count(config, "num_decoder_layers", encoder) or encoder),
+        "layers": encoder + (number(config, "num_decoder_layers", encoder, MOST_LAYERS) or encoder),
         "encoder_layers": encoder,
         "hidden": need(config, "d_model"),
         "heads": need(config, "num_heads"),

@@ -18,13 +18,13 @@ def need(config: Config, key: str) -> Any:
     return config[key]
 
 
-def number(config: Config, key: str, default: int | None = None, most: int = 10_000_000) -> int:
+def number(config: Config, key: str, default: int | None = None, most: int = 10_000_000, least: int = 0) -> int:
     """Return the whole number at `key` for arithmetic; null is 0, and `default` None makes the key required."""
     value = need(config, key) if default is None else config.get(key, default)
-    if value is None:
+    if value is None and not least:
         return 0
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
-        raise InputError(key, value, f"a whole number from 0 to {most}")
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise InputError(key, value, f"a whole number from {least} to {most}")
     return value
 
 
@@ -43,9 +43,9 @@ def only(config: Config, **allowed: object) -> None:
             raise InputError(key, config[key], f"{value!r}: nothing else can be expressed here")
 
 
-def layer_count(config: Config, key: str = "num_hidden_layers", default: int | None = None) -> int:
+def layer_count(config: Config, key: str = "num_hidden_layers") -> int:
     """Return the number of layers, small enough to list them."""
-    return number(config, key, default, MOST_LAYERS)
+    return number(config, key, most=MOST_LAYERS, least=1)
 
 
 def listed(config: Config, key: str, known: tuple[str, ...], layers: int) -> list[str] | None:

@@ -1,0 +1,89 @@
+"""Run-level parameters for shipping: one set from all measured runs, and one per source that leaves it out."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.costs.profile import Z80
+from sim.costs.run_level import FILE, RunLevel, RunLevelSet
+from sim.specs.fields import InputError
+from sim.specs.files import write_atomically
+from sim.validation.fit import fit_run_level
+from sim.validation.predict import analytic
+from sim.validation.table import Measured
+from sim.validation.translate import Case, translate
+
+ALL = "all"
+
+
+def fit_sets(rows: Sequence[Measured]) -> dict[str, RunLevelSet]:
+    """Return the set fitted to all sources, and under each source's name the set that never saw it.
+
+    The spread of a set is what left-out sources show: 80 % of their errors, every source counting the same.
+
+    Raises:
+        InputError: fewer than two sources have step times that may score.
+    """
+    cases = [case for row in rows if "time" in row.uses for case in _expressed(row)]
+    sources = sorted({case.row.source for case in cases})
+    if len(sources) < 2:
+        raise InputError("--from", sources, "measured runs of at least two sources")
+    by = {s: [c for c in cases if c.row.source == s] for s in sources}
+    without = {s: fit_run_level([c for c in cases if c.row.source != s]) for s in sources}
+    errors = {s: _errors(by[s], without[s]) for s in sources}
+    sets = {ALL: _set(fit_run_level(cases), by, errors)}
+    for s in sources:
+        others = {o: by[o] for o in sources if o != s}
+        sets[s] = _set(without[s], others, {o: errors[o] for o in others})
+    return sets
+
+
+def _expressed(row: Measured) -> list[Case]:
+    try:
+        return [translate(row)]
+    except InputError:
+        return []
+
+
+def _errors(cases: Sequence[Case], parameters: RunLevel) -> NDArray[np.float64]:
+    bare = RunLevelSet(parameters=parameters, sigma_log=0.0, devices=(), source="fit")
+    predicted = [p.step_time_s.value for p in analytic(cases, bare)]
+    return np.log(predicted) - np.log([case.row.step_time_s for case in cases])
+
+
+def _set(
+    parameters: RunLevel, by: Mapping[str, Sequence[Case]], errors: Mapping[str, NDArray[np.float64]]
+) -> RunLevelSet:
+    sizes = np.concatenate([np.abs(e) for e in errors.values()])
+    weights = np.concatenate([np.full(len(e), 1 / len(e)) for e in errors.values()])
+    order = np.argsort(sizes)
+    reached = np.cumsum(weights[order]) / weights.sum()
+    wide = float(sizes[order][np.searchsorted(reached, 0.8)])
+    return RunLevelSet(
+        parameters=RunLevel(**{k: float(f"{v:.4g}") for k, v in asdict(parameters).items()}),
+        sigma_log=float(f"{wide / Z80:.4g}"),
+        devices=tuple(sorted({case.cluster.device for cases in by.values() for case in cases})),
+        source="fitted to public runs of "
+        + "; ".join(f"{s} ({len(c)})" for s, c in by.items())
+        + "; spread: errors of sources left out of their own fit",
+    )
+
+
+def write_sets(sets: Mapping[str, RunLevelSet], out: Path) -> Path:
+    """Write all sets to `out`/run-level.json, whole or not at all.
+
+    Raises:
+        InputError: the folder cannot be written.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError("--out", str(out), f"a folder that can be written ({error.strerror})") from None
+    data: dict[str, Any] = {"sets": {name: asdict(held) for name, held in sets.items()}}
+    write_atomically(out / FILE, json.dumps(data, indent=1) + "\n")
+    return out / FILE

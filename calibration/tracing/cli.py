@@ -1,0 +1,112 @@
+"""`trainsim trace`: a layer table of the user's own torch module."""
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from unittest.mock import patch
+
+import torch
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from calibration.tracing.trace import trace
+from sim.specs.fields import InputError
+from sim.specs.table import PHASES, LayerTable, at
+
+app = typer.Typer(help="Trace a torch module.", add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.callback(invoke_without_command=True, context_settings={"allow_interspersed_args": True})
+def trace_command(
+    source: Annotated[str, typer.Argument(metavar="FILE.py:FACTORY", help="Runs this file and calls the function.")],
+    *,
+    out: Annotated[Path, typer.Option("--out", help="The table that is written.")] = Path("table.json"),
+    layers: Annotated[
+        list[str] | None, typer.Option("--layers", help="A pipeline layer, or a list of them, by its name (repeat).")
+    ] = None,
+    dtype: Annotated[Literal["bfloat16", "float16", "float32"], typer.Option("--dtype")] = "bfloat16",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Write the layer table of the module that FACTORY() returns as (module, inputs).
+
+    inputs: a tensor, a tuple or a mapping with the batch as first dimension, or a function of the batch size.
+    The factory runs on fake tensors: it may build a network of any size.
+    """
+    if not out.name or out.is_dir() or not out.parent.is_dir():
+        raise InputError("--out", str(out), "a file in an existing folder")
+    begin = time.perf_counter()
+    progress = Console(stderr=True)
+    with progress.status("tracing"):
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            module, inputs = _made(source)
+        table = trace(module, inputs, layers, getattr(torch, dtype))
+    table.save(out)
+    if as_json:
+        typer.echo(json.dumps(summary(table, out) | {"seconds": time.perf_counter() - begin}))
+    else:
+        Console().print(shown(table))
+
+
+def _made(source: str) -> tuple[torch.nn.Module, Any]:
+    made = load_factory(source)()
+    if not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], torch.nn.Module)):
+        raise InputError(source, type(made).__name__, "a function that returns (module, inputs)")
+    return made
+
+
+def load_factory(source: str) -> Callable[[], Any]:
+    """Return the function that FILE.py:FACTORY names. Runs the file, which may import its neighbours.
+
+    Raises:
+        InputError: no such file, or no such function in it.
+    """
+    name, _, function = source.rpartition(":")
+    path = Path(name)
+    if path.suffix != ".py" or not path.is_file():
+        raise InputError("FILE.py:FACTORY", source, "an existing Python file, a colon, a function in it")
+    spec = spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise InputError("FILE.py:FACTORY", source, "a Python file that can be imported")
+    module = module_from_spec(spec)
+    with patch.object(sys, "path", [str(path.parent.resolve()), *sys.path]):
+        spec.loader.exec_module(module)
+    factory = getattr(module, function, None)
+    if not callable(factory):
+        known = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
+        raise InputError(source, function, "one of " + ", ".join(known) if known else "a function in that file")
+    return factory  # type: ignore[no-any-return]
+
+
+def summary(table: LayerTable, path: Path) -> dict[str, Any]:
+    """Return the command's JSON: the file, and the table's totals for one sample."""
+    return {
+        "path": str(path),
+        "name": table.name,
+        "dtype": table.dtype,
+        "seq": table.seq,
+        "batches": list(table.batches),
+        "layers": sum(layer.count for layer in table.layers),
+        "distinct_layers": len(table.layers),
+        "parameters": table.parameters,
+        "flop_per_sample": {phase: table.flop(1, phase) for phase in PHASES},
+        "saved_bytes_per_sample": table.saved_bytes(1),
+    }
+
+
+def shown(table: LayerTable) -> Table:
+    """Return the layers as a table, for one sample."""
+    headings = ("layer", "times", "parameters", "GFLOP fwd", "bwd", "saved MB", "boundary MB")
+    made = Table(*headings, box=box.SIMPLE, padding=(0, 1, 0, 0), title=f"{table.name}, {table.dtype}, one sample")
+    for layer in table.layers:
+        forward, backward = layer.flop("forward", 1), sum(layer.flop(p, 1) for p in PHASES[1:])
+        memory = (f"{at(size, 1) / 1e6:,.3f}" for size in (layer.saved_bytes, layer.boundary_bytes))
+        flops = (f"{x / 1e9:,.3f}" for x in (forward, backward))
+        made.add_row(layer.name, str(layer.count), f"{layer.parameters:,}", *flops, *memory)
+    return made

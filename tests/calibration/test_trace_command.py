@@ -1,0 +1,86 @@
+"""`trainsim trace`: a file and a function in it become a table."""
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from calibration.tracing.cli import app
+from sim.specs.fields import InputError
+from sim.specs.table import LayerTable
+
+FACTORY = """
+import torch
+from parts import make
+
+def small():
+    return make(64), torch.zeros(1, 8, dtype=torch.long)
+
+def huge():
+    return make(2**20), lambda batch: torch.zeros(batch, 8, dtype=torch.long)
+
+def wrong():
+    return 1
+"""
+PARTS = """
+from torch import nn
+
+def make(width):
+    return nn.Sequential(nn.Embedding(10, 8), nn.Linear(8, width), nn.Linear(width, width), nn.Linear(width, 8))
+"""
+
+
+@pytest.fixture
+def source(tmp_path):
+    (tmp_path / "model.py").write_text(FACTORY)
+    (tmp_path / "parts.py").write_text(PARTS)
+    return tmp_path / "model.py"
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(app, [str(a) for a in arguments], catch_exceptions=False)
+
+
+def test_writes_a_table_and_prints_one_object(source, tmp_path):
+    out = tmp_path / "t.json"
+    result = invoke(f"{source}:small", "--out", out, "--dtype", "float16", "--json")
+    printed, table = json.loads(result.stdout), LayerTable.load(out)
+    assert table.dtype == printed["dtype"] == "float16"
+    assert table.parameters == printed["parameters"] == 80 + 8 * 64 + 64 + 64 * 64 + 64 + 64 * 8 + 8
+    assert [layer.name for layer in table.layers] == ["0", "1", "2", "3"]
+    assert printed["seq"] == 8
+    assert printed["flop_per_sample"]["forward"] == 2 * 8 * (8 * 64 + 64 * 64 + 64 * 8)
+
+
+def test_builds_networks_larger_than_memory(source, tmp_path):
+    result = invoke(f"{source}:huge", "--out", tmp_path / "t.json", "--layers", "2")
+    assert LayerTable.load(tmp_path / "t.json").parameters > 2**40
+    assert "Sequential" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "match"),
+    [
+        ("model.py:none", "one of make, small, huge, wrong"),
+        ("model.py", "colon"),
+        ("no.py:small", "existing Python file"),
+    ],
+)
+def test_refusals(source, tmp_path, name, match):
+    with pytest.raises(InputError, match=match):
+        invoke(tmp_path / name, "--out", tmp_path / "t.json")
+    assert not (tmp_path / "t.json").exists()
+
+
+def test_refuses_another_result_and_another_place(source, tmp_path):
+    with pytest.raises(InputError, match="module, inputs"):
+        invoke(f"{source}:wrong", "--out", tmp_path / "t.json")
+    with pytest.raises(InputError, match="existing folder"):
+        invoke(f"{source}:small", "--out", tmp_path / "no" / "t.json")
+
+
+def test_joins_the_trainsim_command():
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert project["entry-points"]["trainsim.commands"]["trace"] == "calibration.tracing.cli:app"

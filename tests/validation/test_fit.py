@@ -1,0 +1,130 @@
+"""Run-level parameters: what a fit finds, what it keeps to, and what the shipped sets may know."""
+
+from dataclasses import asdict, replace
+from functools import cache, partial
+
+import numpy as np
+import pytest
+
+from sim.costs.run_level import RunLevel, RunLevelSet, run_level, shipped
+from sim.engine.batch import Asked, Batch
+from sim.specs.fields import InputError
+from sim.validation.fit import PRIORS, fit_run_level
+from sim.validation.predict import analytic, elsewhere, fit_site
+from sim.validation.table import read_runs
+from sim.validation.translate import translate
+from sim.validation.validate import summary, translated, validate
+from tests.oracle import reference
+from tests.validation.runs import write
+
+TIMED = ("vtrain_multi", "llm_foundry_mpt", "simumax_b200", "torchtitan", "zero_bubble_2401_10241", "bigscience_a100",
+         "ptdp_2104_04473", "korthikanti_2205_05198")  # fmt: skip
+
+
+def level(**changes: float) -> RunLevelSet:
+    return RunLevelSet(parameters=RunLevel(**changes), sigma_log=0.1, devices=(), source="test")
+
+
+def cases(tmp_path, *changes):
+    plans = [{"tp": str(t), "dp": str(8 // t), "micro_batch": str(m)} for t in (1, 2, 4, 8) for m in (1, 2, 4)]
+    return translated(read_runs(write(tmp_path / "runs.csv", *(p | c for p in plans for c in (changes or ({},))))))
+
+
+def measured_under(found, truth: RunLevelSet, noise: float = 0.0):
+    """Return the cases with step times that the truth would give."""
+    times = Batch([Asked(c.model, c.cluster, c.placed) for c in found], "approximate")(truth).step_time_s
+    times = times * np.exp(noise * np.random.default_rng(7).standard_normal(len(times)))
+    return [replace(c, row=replace(c.row, step_time_s=float(t))) for c, t in zip(found, times, strict=True)]
+
+
+def test_at_most_twelve_named_parameters_with_a_reason_each():
+    assert set(PRIORS) == set(asdict(RunLevel())) and len(PRIORS) <= 12
+    assert all(len(p.why) > 10 and p.sigma_log > 0 for p in PRIORS.values())
+
+
+def test_without_runs_the_prior_stays():
+    assert asdict(fit_run_level([])) == pytest.approx({name: p.median for name, p in PRIORS.items()})
+
+
+def test_a_slow_site_is_found(tmp_path):
+    usual = run_level().parameters
+    slower = {"gemm_slowdown": 1.3, "collective_slowdown": 1.6}
+    truth = level(**asdict(usual) | {name: getattr(usual, name) * factor for name, factor in slower.items()})
+    told = measured_under(cases(tmp_path), truth, 0.01)
+    site = fit_site(told)
+    predicted = [p.step_time_s.value for p in analytic(told, site)]
+    assert predicted == pytest.approx([c.row.step_time_s for c in told], rel=0.05)
+    assert site.parameters.gemm_slowdown > usual.gemm_slowdown * 1.1
+    assert site.parameters.collective_slowdown > usual.collective_slowdown * 1.1
+    assert 0.03 <= site.sigma_log < 0.1
+
+
+def test_one_wild_row_moves_nothing(tmp_path):
+    told = measured_under(cases(tmp_path), level(gemm_slowdown=1.2))
+    wild = [replace(told[0], row=replace(told[0].row, step_time_s=told[0].row.step_time_s * 20)), *told[1:]]
+    straight, moved = (fit_site(t).parameters.gemm_slowdown for t in (told, wild))
+    assert moved == pytest.approx(straight, rel=0.08)
+
+
+def test_a_site_without_times_is_refused(tmp_path):
+    rows = read_runs(write(tmp_path / "runs.csv", {"use_for": "memory", "memory_kind": "allocated",
+                                                   "memory_rank": "max", "peak_memory_bytes": "1e10"}))  # fmt: skip
+    with pytest.raises(InputError, match=r"--site: got 1; allowed: a table with at least one row"):
+        fit_site(translated(rows))
+
+
+def test_every_parameter_only_ever_slows(tmp_path):
+    found = cases(tmp_path)
+    batch = Batch([Asked(c.model, c.cluster, c.placed) for c in found])
+    base = batch(level()).step_time_s
+    for name in PRIORS:
+        more = {"overlap_slowdown": 0.5, "unfused_compiled": 0.9, "host_s_per_launch": 1e-3}.get(name, 1.5)
+        more = {"step_overhead_s": 1.0, "straggler": 0.05}.get(name, more)
+        assert (batch(level(**{name: more})).step_time_s >= base - 1e-12).all(), name
+
+
+def test_shipped_sets_leave_their_source_out():
+    sets = shipped()
+    assert {"all", "vTrain-multi", "torchtitan-2024-12", "SimuMax B200 v1.2"} <= set(sets)
+    assert all(name not in held.source for name, held in sets.items() if name != "all")
+    assert all(name in sets["all"].source for name in sets if name != "all")
+    assert run_level("a source of tomorrow") is sets["all"]
+
+
+@cache
+def everything():
+    rows = [row for name in TIMED for row in read_runs(reference(f"runs/{name}.csv"))]
+    return [translate(row) for row in rows if "time" in row.uses]
+
+
+def test_a_shipped_set_is_what_the_other_sources_give():
+    source = "torchtitan-2024-12"
+    again = fit_run_level([c for c in everything() if c.row.source != source])
+    assert asdict(again) == pytest.approx(asdict(run_level(source).parameters), rel=0.02)
+
+
+BEATEN = {"vtrain_multi", "llm_foundry_mpt", "simumax_b200", "torchtitan", "ptdp_2104_04473", "korthikanti_2205_05198"}
+"""Tables on which no constant does better than predictions that never saw them."""
+
+
+@pytest.mark.parametrize("name", TIMED)
+def test_elsewhere(name):
+    time = summary(validate(read_runs(reference(f"runs/{name}.csv")), elsewhere))["time"]
+    constants = time["baselines"].values()
+    assert time["mape_debiased"] < min(b["mape"] for b in constants)
+    if name in BEATEN:
+        assert time["mape"] < min(b["mape"] for b in constants)
+    if time["pairwise_order"] is not None:
+        assert time["pairwise_order"] > max(b["pairwise_order"] for b in constants)
+
+
+@pytest.mark.parametrize("name", ["bigscience_a100", "vtrain_multi"])
+def test_half_of_a_site_predicts_the_other_half(name):
+    rows = [r for r in read_runs(reference(f"runs/{name}.csv")) if "time" in r.uses]
+    groups = sorted({r.group or r.id for r in rows})
+    early = [r for r in rows if groups.index(r.group or r.id) % 2]
+    late = [r for r in rows if not groups.index(r.group or r.id) % 2]
+    found = validate(late, partial(analytic, level=fit_site(translated(early))))
+    time = summary(found)["time"]
+    assert time["mape"] < 11 and time["mape"] < min(b["mape"] for b in time["baselines"].values())
+    assert time["coverage80"] > 0.6
