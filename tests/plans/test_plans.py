@@ -75,3 +75,44 @@ def test_interrupted_write_leaves_the_old_file(tmp_path):
         write_atomically(path, "\ud800")
     assert [p.name for p in tmp_path.iterdir()] == ["plan.json"]
     assert path.read_text() == "{}"
+
+
+SPREAD = {
+    "tp": 2, "pp": 2, "cp": 2, "ep": 4, "etp": 2, "fsdp_shard": 2, "zero": 3, "stage_layers": (15, 17),
+    "schedule": "zb-h1", "rank_order": "pp-tp-cp-dp", "precision": "fp8", "compiled": True, "sequence_parallel": True,
+    "overlap_dp": False, "gradient_dtype": "bf16", "recompute": "full", "microbatch_group_size": 4,
+}  # fmt: skip
+
+
+def test_a_job_file_keeps_every_field_of_a_plan(tmp_path):
+    plan = Plan(global_batch=32, **SPREAD)
+    mixed = Cluster.of(groups=[{"device": "h100-sxm-80gb"}, {"device": "h200-sxm-141gb"}])
+    job = Job.load(*save_jobs([(models["mixtral-8x7b"], mixed, plan)], tmp_path))
+    assert {k: getattr(job.plan, k) for k in SPREAD} == SPREAD
+    assert job_data(job.model, job.cluster, job.plan) == job_data(models["mixtral-8x7b"], mixed, plan)
+    assert sim.simulate(job.model, job.cluster, job.plan).step_time_s > 0
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"precision": "fp8"}, "precision"),
+        ({"rank_order": "tp-cp-pp-dp"}, "rank_order"),
+        ({"schedule": "zb-h1"}, "schedule"),
+        ({"stage_layers": (15, 17)}, "stage_layers"),
+        ({"cp": 2, "fsdp_shard": 1}, "fsdp_shard"),
+    ],
+)
+def test_torchtitan_refuses_by_name(given, field):
+    with pytest.raises(InputError) as caught:
+        sim.emit(step(**given), "torchtitan")
+    assert caught.value.path == f"plan.{field}"
+
+
+def test_torchtitan_says_context_experts_and_copies():
+    plan = Plan(tp=2, cp=2, ep=2, global_batch=32, zero=3, fsdp_shard=4, compiled=True)
+    found = sim.simulate(models["mixtral-8x7b"], Cluster.of("h100-sxm-80gb", nodes=4), plan)
+    flags = dict(line[2:].split("=") for line in sim.emit(found, "torchtitan").splitlines())
+    degrees = ("data_parallel_replicate", "data_parallel_shard", "context_parallel", "expert_parallel")
+    assert [flags[f"parallelism.{name}_degree"] for name in degrees] == ["4", "2", "2", "2"]
+    assert flags["compile.enable"] == "true"

@@ -1,0 +1,203 @@
+"""Operations of every kind of layer: products as the model counts them, communication, precision."""
+
+from dataclasses import replace
+from functools import lru_cache
+
+import pytest
+
+from sim.costs import inputs
+from sim.costs.algebra import compile_expressions
+from sim.costs.layers import ends
+from sim.costs.layers.block import block, recomputed
+from sim.costs.layers.ops import total
+from sim.costs.layers.structure import Structure
+from sim.costs.profile import load_profile
+from sim.costs.run_level import RunLevel, symbol_values
+from sim.specs import Cluster, InputError, Model, Plan
+from sim.specs.blocks import LETTERS
+from sim.specs.catalog import models
+
+TINY = {
+    "hidden": 1024, "heads": 16, "kv_heads": 8, "vocab": 32_000, "seq": 2048, "ffn": 4096, "moe_ffn": 512,
+    "norm": "rmsnorm", "gated_mlp": True, "experts": 16, "experts_per_token": 2, "window": 512,
+}  # fmt: skip
+SHAPES = {
+    "dense": Model(layers=1, pattern="T", **TINY),
+    "eager": Model(layers=1, pattern="T", attention="eager", dropout=0.1, **TINY),
+    "window": Model(layers=1, pattern="W", **TINY),
+    "experts": Model(layers=2, pattern="XY", **TINY),
+    "shared experts": Model(layers=1, pattern="X", shared_ffn=1024, **TINY),
+    "latent experts": Model(layers=1, pattern="E", moe_latent=256, **TINY),
+    "prediction": Model(layers=1, pattern="X", mtp_layers=1, **TINY),
+    "mla": Model(layers=1, pattern="T", q_lora_rank=512, kv_lora_rank=256, rope_head_dim=32, v_head_dim=64, **TINY),
+    "hybrid": Model(layers=4, pattern="M*-E", **TINY),
+    "encoder": Model(layers=1, family="encoder", hidden=1024, heads=16, vocab=32_000, seq=512),
+    "pair": Model(layers=2, family="encoder-decoder", encoder_layers=1, hidden=1024, heads=16, seq=512, vocab=32_000),
+    "vit": Model(layers=1, family="vit", hidden=1024, heads=16, image_size=224, patch=14),
+}
+SPREADS = ({}, {"tp": 2}, {"tp": 4, "sequence_parallel": False}, {"tp": 4}, {"ep": 4})
+CONVOLUTION = 5e-3
+"""Mamba's short convolution is timed as memory traffic: its products, below this share, are not counted as FLOP."""
+
+
+@lru_cache
+def sums(structure):
+    """Return the compiled sums of seconds, FLOP and bytes of a structure's layers and ends, by kind and phase."""
+    parts = {f"block{k}": block(kind, k) for k, kind in enumerate(structure.kinds)}
+    parts |= {f"again{k}": recomputed(kind, k) for k, kind in enumerate(structure.kinds)}
+    parts |= {"embedding": ends.embedding(structure), "head": ends.head(structure)}
+    phases = ("forward", "backward_input", "backward_weight", "recompute")
+    made = {
+        f"{name} {kind} {phase} {quantity}": total(ops, quantity, kind, phase)
+        for name, ops in parts.items()
+        for kind in ("compute", "tp", "cp", "ep")
+        for phase in phases
+        for quantity in ("seconds", "flop", "bytes")
+    }
+    return compile_expressions(made)
+
+
+def measured(model, device="h100-sxm-80gb", nodes=8, **given):
+    """Return the sums of one plan, by (part, kind, phase, quantity)."""
+    cluster = Cluster.of(device, nodes=nodes)
+    placed = Plan(global_batch=given.pop("global_batch", 1024), **given).on(model, cluster)
+    values = (
+        inputs.model_values(model)
+        | inputs.cluster_values(cluster, load_profile(device))
+        | inputs.plan_values(model, placed, cluster)
+        | symbol_values(RunLevel())
+    )
+    return {tuple(k.split()): float(v) for k, v in sums(Structure.of(model))(values).items()}
+
+
+def forward_flop(model, found):
+    """Return the forward FLOP of a whole model on one rank for one microbatch."""
+    layers = sum(n * found[f"block{k}", "compute", "forward", "flop"] for k, n in enumerate(model.blocks.values()))
+    return layers + sum(found[end, "compute", "forward", "flop"] for end in ("embedding", "head"))
+
+
+def test_every_letter_is_tried():
+    assert set(LETTERS) == {b.letter for m in SHAPES.values() for b in m.blocks}
+
+
+@pytest.mark.parametrize("name", sorted(models))
+def test_catalog_models_do_their_flop(name):
+    model = models[name]
+    assert forward_flop(model, measured(model)) == pytest.approx(model.flop_per_sample() / 3, rel=CONVOLUTION)
+
+
+def possible(name, spread):
+    whole = SHAPES[name].seq % spread.get("tp", 1) == 0 or spread.get("sequence_parallel") is False
+    return whole and (SHAPES[name].experts or "ep" not in spread)
+
+
+@pytest.mark.parametrize(("name", "spread"), [(n, s) for n in SHAPES for s in SPREADS if possible(n, s)])
+def test_ranks_together_do_the_models_flop(name, spread):
+    model = SHAPES[name]
+    found, tp = measured(model, **spread), spread.get("tp", 1)
+    for k, b in enumerate(model.blocks):
+        # MLA's way down is repeated on every rank without sequence parallelism.
+        repeated = model.hidden * (model.q_lora_rank + model.kv_lora_rank + model.rope_head_dim)
+        again = (tp - 1) * repeated if b.mixer == "mla" and spread.get("sequence_parallel") is False else 0
+        products, core = b.seq * 2 * (b.active_products + again), b.seq * b.core_flop()
+        forward, dgrad, wgrad = (
+            tp * found[f"block{k}", "compute", phase, "flop"]
+            for phase in ("forward", "backward_input", "backward_weight")
+        )
+        near = CONVOLUTION if b.mixer == "mamba" else 1e-9
+        factor = 2 if b.mixer == "mamba" or (model.attention == "eager" and b.mixer == "attention") else 2.5
+        assert forward == pytest.approx(products + core, rel=near)
+        assert wgrad == pytest.approx(products, rel=near)
+        assert dgrad == pytest.approx(products + factor * core, rel=near)
+
+
+def test_context_parallel_ranks_share_tokens_and_keys():
+    one, two = (measured(SHAPES["dense"], cp=n) for n in (1, 2))
+    for phase in ("forward", "backward_input", "backward_weight"):
+        assert one["block0", "compute", phase, "flop"] == 2 * two["block0", "compute", phase, "flop"]
+    assert two["block0", "cp", "backward_input", "seconds"] > two["block0", "cp", "forward", "seconds"] > 0
+
+
+@pytest.mark.parametrize("name", sorted(SHAPES))
+def test_one_rank_does_not_communicate(name):
+    found = measured(SHAPES[name])
+    assert not any(v for (_, kind, _, what), v in found.items() if kind != "compute" and what == "seconds")
+    assert all(v >= 0 for v in found.values())
+    assert all(found[f"block{k}", "compute", "forward", "bytes"] > 0 for k in range(len(SHAPES[name].blocks)))
+
+
+@pytest.mark.parametrize("name", [n for n in SHAPES if possible(n, {"tp": 2})])
+def test_tensor_parallel_ranks_communicate_in_both_passes(name):
+    model = SHAPES[name]
+    for sharded in (True, False):
+        found = measured(model, tp=2, sequence_parallel=sharded)
+        for k, b in enumerate(model.blocks):
+            talks = not (b.letter == "E" and sharded)  # each rank's experts take its own part of the tokens
+            for phase in ("forward", "backward_input"):
+                assert (found[f"block{k}", "tp", phase, "seconds"] > 0) == talks
+
+
+def test_expert_parallelism_keeps_the_work_and_moves_rows():
+    model = SHAPES["experts"]
+    one, four = (measured(model, ep=n) for n in (1, 4))
+    key = ("block0", "compute", "forward", "flop")
+    assert one[key] == pytest.approx(four[key])
+    assert one["block0", "ep", "forward", "seconds"] == 0 < four["block0", "ep", "forward", "seconds"]
+    split = measured(model, tp=2, ep=4, etp=2)
+    assert split[key] * 2 == pytest.approx(one[key])
+
+
+@pytest.mark.parametrize("change", [{"capacity_factor": 1.5}, {"imbalance": 1.5}])
+def test_load_scales_expert_rows_only(change):
+    model = SHAPES["experts"]
+    even, uneven = (measured(m, ep=4) for m in (model, replace(model, **change)))
+    b = next(iter(model.blocks))
+    routed = b.seq * 2 * model.experts_per_token * 3 * model.hidden * model.moe_ffn
+    key = ("block0", "compute", "forward", "flop")
+    assert uneven[key] - even[key] == pytest.approx(0.5 * routed)
+    sent = ("block0", "ep", "forward", "bytes")
+    assert uneven[sent] == pytest.approx(1.5 * even[sent])
+
+
+def test_latent_experts_send_narrow_rows():
+    wide, narrow = (measured(replace(SHAPES["latent experts"], moe_latent=n), ep=8) for n in (0, 256))
+    key = ("block0", "ep", "forward", "bytes")
+    assert wide[key] == pytest.approx(4 * narrow[key])
+
+
+@pytest.mark.parametrize("name", ["dense", "experts", "mla", "hybrid", "pair"])
+def test_full_recompute_repeats_forward_and_its_collectives(name):
+    spread = {"tp": 2, "ep": 2} if SHAPES[name].experts else {"tp": 2}
+    none, full = (measured(SHAPES[name], recompute=r, **spread) for r in ("none", "full"))
+    for k in range(len(SHAPES[name].blocks)):
+        for kind in ("compute", "tp", "ep"):
+            assert none[f"again{k}", kind, "recompute", "seconds"] == 0
+            assert full[f"again{k}", kind, "recompute", "seconds"] == pytest.approx(
+                full[f"block{k}", kind, "forward", "seconds"]
+            )
+
+
+@pytest.mark.parametrize(("device", "recipe"), [("h100-sxm-80gb", "fp8"), ("b200", "mxfp8"), ("b200", "nvfp4")])
+def test_low_precision_is_faster_for_large_products_only_in_layers(device, recipe):
+    model = models["llama3-70b"]
+    usual, low = (measured(model, device, precision=p, tp=8, micro_batch=4) for p in ("bf16", recipe))
+    for phase in ("forward", "backward_input", "backward_weight"):
+        assert low["block0", "compute", phase, "seconds"] < usual["block0", "compute", phase, "seconds"]
+        assert low["head", "compute", phase, "seconds"] == usual["head", "compute", phase, "seconds"]
+        assert low["block0", "compute", phase, "flop"] == usual["block0", "compute", phase, "flop"]
+
+
+@pytest.mark.parametrize("recipe", ["fp8", "mxfp8", "nvfp4"])
+def test_a_device_without_such_units_refuses(recipe):
+    with pytest.raises(InputError, match=r"plan\.precision.*bf16"):
+        measured(SHAPES["dense"], "a100-sxm-80gb", precision=recipe)
+
+
+@pytest.mark.parametrize("name", sorted(SHAPES))
+def test_compiling_moves_fewer_bytes(name):
+    plain, fused = (measured(SHAPES[name], compiled=c) for c in (False, True))
+    for k in range(len(SHAPES[name].blocks)):
+        key = (f"block{k}", "compute", "forward")
+        assert fused[*key, "bytes"] < plain[*key, "bytes"]
+        assert fused[*key, "seconds"] < plain[*key, "seconds"]
+        assert fused[*key, "flop"] == plain[*key, "flop"]
