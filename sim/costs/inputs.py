@@ -30,6 +30,7 @@ def model_values(model: Model) -> dict[str, float]:
         "query_width": float(max(block.qk_width for block in model.blocks)),
         "v_width": float(first.v_width),
         "query_input": float(model.q_lora_rank or model.hidden),
+        "expert_hidden": float(model.moe_latent or model.hidden),
         "ssm_states": 2.0 * model.ssm_groups * model.ssm_state,
         "expert_load": model.capacity_factor or model.imbalance,
         "head_passes": 1.0 + model.mtp_layers,
@@ -70,6 +71,7 @@ def cluster_values(cluster: Cluster, profile: Profile) -> dict[str, float]:
             "intra_bytes_per_s": links.intra_bytes_per_s,
             "inter_bytes_per_s_per_node": links.inter_bytes_per_s_per_node,
             "gpus_per_node": float(cluster.gpus_per_node),
+            "workspace_bytes": profile.memory.workspace_bytes,
         }
     )
 
@@ -167,11 +169,12 @@ RECOMPUTE = ("none", "selective", "full")
 
 
 def setting_values(plan: Plan, cluster: Cluster) -> dict[str, float]:
-    """Return the symbols of a plan's settings that no search varies: precision, fusion, overlap, gradients."""
+    """Return the symbols of a plan's settings that no search varies: precision, fusion, overlap, gradients, framework."""
     return {
         "overlap_dp": float(plan.overlap_dp),
         "gradient_bytes": GRADIENT_BYTES[plan.gradient_dtype],
         "compiled": float(plan.compiled),
+        "native": float(plan.framework == "torch"),
         **precision_values(plan.precision, cluster),
     }  # fmt: skip
 

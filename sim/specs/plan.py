@@ -25,7 +25,8 @@ class Plan:
     arXiv 1910.02054); `fsdp_shard` of them hold one copy, the others repeat it (HSDP). Experts spread over `ep`
     of the tp x cp x dp ranks of a stage, each split `etp` ways. `rank_order` names the axes, innermost first.
     `stage_layers`: layers per model chunk where they are not spread evenly. `compiled`: torch.compile fuses what
-    is memory bound.
+    is memory bound. `framework`: whose memory law holds where they differ: Megatron-LM's, or PyTorch's own as
+    torchtitan runs it (FSDP2's fp32 shards at zero 3, its cross-entropy, selective recompute of every second product).
 
     Raises:
         InputError: a value is out of range.
@@ -53,6 +54,7 @@ class Plan:
     overlap_dp: bool = True
     precision: Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4"] = "bf16"
     compiled: bool = False
+    framework: Literal["megatron", "torch"] = "megatron"
     assumptions: tuple[str, ...] = field(default=(), init=False, repr=False)
     derived: frozenset[str] = field(default=frozenset(), init=False, repr=False)
 

@@ -2,7 +2,8 @@
 
 Blanks follow the rules of the reference tables: sequence parallelism off, dp = gpus / (tp pp cp), heads =
 hidden / 128, a key-value head per head, one virtual stage, MLP width 4 hidden, vocabulary 51,200, and dimensions
-by the model's name where `hidden` is blank. What names say beyond the columns stands in `sim/catalog/aliases.json`.
+by the model's name where `hidden` is blank. A row that states the ranks of an FSDP shard ran PyTorch's FSDP. What
+names say beyond the columns stands in `sim/catalog/aliases.json`.
 """
 
 import json
@@ -108,9 +109,9 @@ def _merged(facts: list[Mapping[str, Any]], part: str) -> dict[str, Any]:
 def _cluster(row: Measured, profile: str | None, notes: _Notes) -> Cluster:
     usual = device(row.device)
     inner = row.tp * row.pp * (row.cp or 1)
-    server = min(usual.gpus_per_node, max(row.gpus or inner, 1))
+    server = min(usual.gpus_per_node, row.gpus or usual.gpus_per_node)
     node = notes.assume(row.gpus_per_node, server, "gpus_per_node", "the device's usual server")
-    gpus = notes.assume(row.gpus, max(inner, node), "gpus", "one server, or what tp, pp and cp take")
+    gpus = notes.assume(row.gpus, inner * max(1, node // inner), "gpus", "one server, or what tp, pp and cp take")
     links: dict[str, float] = {}
     if row.inter_node_gbytes_per_s is not None:
         links["inter_bytes_per_s_per_node"] = row.inter_node_gbytes_per_s * 1e9
@@ -194,6 +195,7 @@ def _plan(row: Measured, model: Model, cluster: Cluster, facts: dict[str, Any], 
     }
     given |= {name: getattr(row, name) for name in ("cp", "ep", "etp") if (getattr(row, name) or 1) > 1}
     given |= {"compiled": True} if row.compiled else {}
+    given |= {"framework": "torch"} if shard else {}
     given |= _shard(shard * (row.cp or 1), cluster.gpus // (row.tp * row.pp))
     if model.layers % (row.pp * chunks):
         given["stage_layers"] = uneven(model.layers, row.pp * chunks)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sim.costs.layers.dense import Structure
+from sim.costs.layers.structure import Structure
 
 from sim.engine.closed_form import closed_form, lower_bound
 from sim.engine.events import run_events
@@ -174,8 +174,8 @@ def test_orders_are_cached_by_value_and_only_searched_ones_depend_on_durations()
 @pytest.mark.parametrize("name", NAMES)
 def test_closed_forms_compile(name):
     structure = Structure.of(models["gpt3-175b"])
-    assert closed_form(structure, 2, name) is not None
-    assert lower_bound(structure, 2, name) is not None
+    assert closed_form(structure, name) is not None
+    assert lower_bound(structure, name) is not None
 
 
 @pytest.mark.parametrize(("name", "largest"), [("zb-h1", 0.03), ("zb-h2", 0.03), ("zb-1p", 0.04), ("zb-2p", 0.04)])

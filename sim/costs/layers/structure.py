@@ -22,6 +22,7 @@ class BlockKind:
     rope: bool
     cross: bool
     shared: bool
+    latent: bool
     parallel: bool
     norms: int
     joins: bool
@@ -39,6 +40,7 @@ class BlockKind:
             rope=model.positions == "rope",
             cross=block.cross,
             shared=block.mlp == "moe" and model.shared_ffn > 0,
+            latent=block.mlp == "moe" and model.moe_latent > 0,
             parallel=model.parallel_block,
             norms=block.norms,
             joins=block.letter == "P",
