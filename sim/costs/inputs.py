@@ -169,12 +169,14 @@ RECOMPUTE = ("none", "selective", "full")
 
 
 def setting_values(plan: Plan, cluster: Cluster) -> dict[str, float]:
-    """Return the symbols of a plan's settings that no search varies: precision, fusion, overlap, gradients, framework."""
+    """Return the symbols of a plan's settings that no search varies: precision, fusion, overlap, framework."""
     return {
         "overlap_dp": float(plan.overlap_dp),
         "gradient_bytes": GRADIENT_BYTES[plan.gradient_dtype],
         "compiled": float(plan.compiled),
         "native": float(plan.framework == "torch"),
+        "fused_loss": float(plan.cross_entropy == "fused"),
+        "autograd_loss": float(plan.cross_entropy == "autograd"),
         **precision_values(plan.precision, cluster),
     }  # fmt: skip
 

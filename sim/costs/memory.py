@@ -159,11 +159,12 @@ def embedding_bytes(structure: Structure) -> Expr:
 
 
 def head_bytes(structure: Structure) -> tuple[Expr, Expr]:
-    """Return (kept by final norm, logits product and fp32 softmax; the most that the head's backward adds to it).
+    """Return (kept by final norm, logits product and softmax; the most that the head's backward adds to it).
 
-    Megatron-LM's cross-entropy turns the softmax into the gradient in place, with the 16-bit gradient beside it;
-    PyTorch's makes two fp32 gradients (`nll_loss`, `log_softmax`) beside its fp32 output, and split over ranks a third
-    (`torch.distributed.tensor.parallel.loss`: the exponentials and their sum with it). Then the softmax is gone and
+    Megatron-LM's cross-entropy ("in-place") turns the fp32 softmax into the gradient, with the 16-bit gradient beside
+    it; a fused one keeps the 16-bit logits and makes a 16-bit gradient; PyTorch's ("autograd") makes two fp32 gradients
+    (`nll_loss`, `log_softmax`) beside its fp32 output, and split over ranks a third
+    (`torch.distributed.tensor.parallel.loss`: the exponentials and their sum with it). Then what it kept is gone and
     the 16-bit gradient meets that of the head's weight (autograd returns it, or TransformerEngine's and Megatron-LM's
     empty stand-in for it) and of the hidden states, with sequence parallelism the gathered input too.
     """
@@ -172,8 +173,10 @@ def head_bytes(structure: Structure) -> tuple[Expr, Expr]:
     logits = rows * vocab / tp
     norms = (2 + input_bytes) * ends.norm_tokens * hidden + 4 * structure.statistics * ends.norm_tokens
     product = WEIGHT_BYTES * symbol("head_split") / tp + (1 + sequence_parallel) * 2 * rows * hidden
-    eager = 2 + native * (6 + 4 * minimum(1, tp - 1))
-    return passes * (norms + 4 * logits), maximum(eager * logits, product - 2 * logits)
+    fused, autograd = symbol("fused_loss"), symbol("autograd_loss")
+    kept = (4 - 2 * fused) * logits
+    gradients = 2 + autograd * (6 + 4 * minimum(1, tp - 1))
+    return passes * (norms + kept), maximum(gradients * logits, product + 2 * logits - kept)
 
 
 def rank_parameters(structure: Structure) -> dict[str, Expr]:

@@ -58,9 +58,7 @@ def closed_form_expressions(e: Mapping[str, Expr], schedule: str) -> dict[str, E
 
     update = first("reduce") + first("optimizer") + e["tied_reduce"]
     shape = _SymbolicShape(pp, microbatches, chunks, symbol("microbatch_group_size"))
-    fixed = {
-        w: sum(e[f"{x}_{w}"] for x in HELD) for w in ("first", "last", "only")
-    }
+    fixed = {w: sum(e[f"{x}_{w}"] for x in HELD) for w in ("first", "last", "only")}
     head = kind.of_last_chunk(shape, minimum, maximum)
     # The head's temporaries come and go before those of the blocks below it.
     beside_head = maximum(

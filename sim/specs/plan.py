@@ -26,7 +26,9 @@ class Plan:
     of the tp x cp x dp ranks of a stage, each split `etp` ways. `rank_order` names the axes, innermost first.
     `stage_layers`: layers per model chunk where they are not spread evenly. `compiled`: torch.compile fuses what
     is memory bound. `framework`: whose memory law holds where they differ: Megatron-LM's, or PyTorch's own as
-    torchtitan runs it (FSDP2's fp32 shards at zero 3, its cross-entropy, selective recompute of every second product).
+    torchtitan runs it (FSDP2's fp32 shards at zero 3, selective recompute of every second product). `cross_entropy`:
+    Megatron-LM's in place on fp32 logits, PyTorch's by autograd (the default of its framework each), or one fused
+    kernel on 16-bit logits (flash-attention's, Liger's).
 
     Raises:
         InputError: a value is out of range.
@@ -55,6 +57,7 @@ class Plan:
     precision: Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4"] = "bf16"
     compiled: bool = False
     framework: Literal["megatron", "torch"] = "megatron"
+    cross_entropy: Literal["in-place", "autograd", "fused"] = DERIVED
     assumptions: tuple[str, ...] = field(default=(), init=False, repr=False)
     derived: frozenset[str] = field(default=frozenset(), init=False, repr=False)
 
@@ -63,6 +66,7 @@ class Plan:
             "schedule": "none" if self.pp == 1 else "interleaved" if self.virtual_stages > 1 else "1f1b",
             "sequence_parallel": self.tp > 1,
             "microbatch_group_size": self.pp,
+            "cross_entropy": "autograd" if self.framework == "torch" else "in-place",
         }
         assumed, derived = [], []
         for key, value in usual.items():

@@ -112,7 +112,7 @@ def _cluster(row: Measured, profile: str | None, notes: _Notes) -> Cluster:
     server = min(usual.gpus_per_node, row.gpus or usual.gpus_per_node)
     node = notes.assume(row.gpus_per_node, server, "gpus_per_node", "the device's usual server")
     gpus = notes.assume(row.gpus, inner * max(1, node // inner), "gpus", "one server, or what tp, pp and cp take")
-    links: dict[str, float] = {}
+    links: dict[str, Any] = {}
     if row.inter_node_gbytes_per_s is not None:
         links["inter_bytes_per_s_per_node"] = row.inter_node_gbytes_per_s * 1e9
     if row.intra_node == "pcie" and usual.intra_bytes_per_s.value > PCIE_BYTES_PER_S:

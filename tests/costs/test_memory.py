@@ -89,9 +89,10 @@ def test_pytorch_saves_exactly_these_bytes():
     assert saved == expected - statistics * 4 + statistics * 2
 
 
-def evaluated(expression, model, batch, tp=1, sequence_parallel=False, native=0):
+def evaluated(expression, model, batch, tp=1, sequence_parallel=False, loss="in-place"):
     values = model_values(model) | {"tp": tp, "cp": 1, "ep": 1, "etp": 1, "micro_batch": batch, "input_bytes": 2}
-    values |= switch_values(0, 0, sequence_parallel) | {"native": native}
+    values |= switch_values(0, 0, sequence_parallel) | {"native": 0, "autograd_loss": loss == "autograd"}
+    values["fused_loss"] = loss == "fused"
     values["kv_columns"] = kv_columns(values)
     return float(compile_expressions({"x": expression})(values)["x"])
 
@@ -118,13 +119,18 @@ def test_gradients_of_the_scores_come_when_the_mlp_is_gone():
     assert found == max(4 * a * s * s * b - mlp, 2 * s * b * m.ffn) + 2 * 2 * s * b * h
 
 
-@pytest.mark.parametrize(("native", "tp", "per_logit"), [(0, 1, 2), (0, 2, 2), (1, 1, 8), (1, 2, 12)])
-def test_cross_entropy_in_place_or_by_autograd(native, tp, per_logit):
-    m, b = llama(seq=1024), 2
-    logits = m.seq * b * m.vocab / tp
+@pytest.mark.parametrize(
+    ("loss", "tp", "held", "more"),
+    [("in-place", 1, 4, 2), ("in-place", 2, 4, 2), ("autograd", 1, 4, 8), ("autograd", 2, 4, 12), ("fused", 1, 2, 2)],
+)
+def test_bytes_per_logit_of_every_cross_entropy(loss, tp, held, more):
+    m, b = llama(seq=4096, hidden=16), 2
+    rows = m.seq * b
+    logits = rows * m.vocab / tp
     kept, beside = memory.head_bytes(Structure.of(m))
-    assert evaluated(kept, m, b, tp, native=native) == 4 * logits + 4 * m.seq * b * m.hidden + 4 * m.seq * b
-    assert evaluated(beside, m, b, tp, native=native) == per_logit * logits
+    assert evaluated(kept, m, b, tp, loss=loss) == held * logits + 4 * rows * m.hidden + 4 * rows
+    product = 2 * m.vocab * m.hidden / tp + 2 * rows * m.hidden + (2 - held) * logits
+    assert evaluated(beside, m, b, tp, loss=loss) == max(more * logits, product)
 
 
 @pytest.mark.parametrize("sp", [False, True])

@@ -40,7 +40,7 @@ def test_zero_shards_what_it_says(zero, bytes_per_parameter):
 
 
 def test_fsdp2_shards_fp32_parameters():
-    """16 bytes a parameter; beside them the root group and two blocks in 16 bit, a block's gradient in 16 and 32 bit."""
+    """16 bytes a parameter; beside them root group and two blocks in 16 bit, a block's gradient in 16 and 32 bit."""
     m = models["llama3-8b"]
     c = costs(m, Plan(global_batch=8, zero=3, framework="torch"))
     held = c["parameters_only"] + c["gradients_only"] + c["optimizer_bytes_only"]

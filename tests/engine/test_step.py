@@ -129,6 +129,7 @@ def steps(draw, usual):
         micro_batch=draw(st.sampled_from([1, 2, 4])),
         recompute=draw(st.sampled_from(["none", "selective", "full"])),
         framework=draw(st.sampled_from(["megatron", "torch"])),
+        cross_entropy=draw(st.sampled_from([None, "fused"])),
         zero=draw(st.sampled_from([0, 1, 2, 3])),
         sequence_parallel=draw(st.booleans()) and tp > 1,
         overlap_dp=draw(st.booleans()),

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sim.costs.layers.structure import Structure
 
+from sim.costs.layers.structure import Structure
 from sim.engine.closed_form import closed_form, lower_bound
 from sim.engine.events import run_events
 from sim.engine.memory import Footprint, memory_timelines
