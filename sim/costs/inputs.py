@@ -76,6 +76,7 @@ def cluster_values(cluster: Cluster, profile: Profile) -> dict[str, float]:
             "intra_bytes_per_s": links.intra_bytes_per_s,
             "inter_bytes_per_s_per_node": links.inter_bytes_per_s_per_node,
             "gpus_per_node": float(cluster.gpus_per_node),
+            "workspace_bytes": profile.memory.workspace_bytes,
         }
     )
 
@@ -204,13 +205,16 @@ RECOMPUTE = ("none", "selective", "full")
 
 
 def setting_values(plan: Plan, cluster: Cluster) -> dict[str, float]:
-    """Return the symbols of a plan's settings that no search varies: precision, fusion, overlap, gradients."""
+    """Return the symbols of a plan's settings that no search varies: precision, fusion, overlap, framework."""
     return {
         "overlap_dp": float(plan.overlap_dp),
         "gradient_bytes": GRADIENT_BYTES[plan.gradient_dtype],
         "compiled": float(plan.compiled),
         "accumulate_bytes": accumulate_bytes(plan),
         "scatter_gather": float(plan.scatter_gather),
+        "native": float(plan.framework == "torch"),
+        "fused_loss": float(plan.cross_entropy == "fused"),
+        "autograd_loss": float(plan.cross_entropy == "autograd"),
         **precision_values(plan.precision, cluster),
     }  # fmt: skip
 

@@ -7,9 +7,9 @@ Model states after ZeRO (arXiv 1910.02054), section 3.
 
 from dataclasses import dataclass
 
-from sim.costs.algebra import Expr, maximum, symbol
+from sim.costs.algebra import Expr, maximum, minimum, symbol
 from sim.costs.layers import ends
-from sim.costs.layers.mlp import etp, moe_ffn, routed_rows
+from sim.costs.layers.mlp import etp, expert_hidden, moe_ffn, routed_rows
 from sim.costs.layers.ops import (
     Sizes,
     cp,
@@ -18,6 +18,7 @@ from sim.costs.layers.ops import (
     kv_columns,
     micro_batch,
     query_width,
+    sequence_parallel,
     tp,
     v_width,
     vocab,
@@ -27,7 +28,7 @@ from sim.specs.model import Model
 
 OPTIMIZER_BYTES = 12  # fp32 master weight and two moments (Adam)
 WEIGHT_BYTES = 2
-full, selective, input_bytes = symbol("full"), symbol("selective"), symbol("input_bytes")
+full, selective, input_bytes, native = (symbol(n) for n in ("full", "selective", "input_bytes", "native"))
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,9 @@ def _mlp(kind: BlockKind, size: Sizes) -> Expr:
         return dense
     rows = routed_rows(size)
     # Permuted inputs, both activations, expert outputs (the router's gradient needs them), probabilities.
-    routed = input_bytes * rows * hidden + 2 * rows * moe_ffn / etp * columns + 2 * rows * hidden
+    routed = (input_bytes + 2) * rows * expert_hidden + 2 * rows * moe_ffn / etp * columns
+    if kind.latent:  # what both projections read
+        routed += size.tokens / tp * (input_bytes * hidden + 2 * expert_hidden)
     return dense + routed + 4 * size.tokens / tp * symbol("experts")
 
 
@@ -100,6 +103,8 @@ def block_bytes(kind: BlockKind, index: int, statistics: int) -> tuple[Expr, Exp
     """Return (kept, rebuilt): bytes a layer keeps per microbatch, bytes its recompute brings back for a while."""
     s, size = saved(kind, index, statistics), Sizes(index)
     dropped = _selectively_dropped(kind, size, s)
+    if kind.mixer == "attention" and kind.mlp == "dense" and not kind.cross:
+        dropped = (1 - native) * dropped + native * (s.all - _every_second_product(kind, size))
     kept_full = 2 * size.norm_tokens * hidden
     kept = (1 - full - selective) * s.all + selective * (s.all - dropped) + full * kept_full
     return kept, selective * dropped + full * (s.all - kept_full)
@@ -116,18 +121,36 @@ def _selectively_dropped(kind: BlockKind, size: Sizes, s: Saved) -> Expr:
     return norms + 2 * (width + (routed_rows(size) * moe_ffn / etp if kind.mlp == "moe" else 0))
 
 
+def _every_second_product(kind: BlockKind, size: Sizes) -> Expr:
+    """Return what torchtitan's selective checkpoint of operations keeps of a dense layer.
+
+    Its input, the context with its row sums, and of q, k, v, out, (gate,) up, down every second product from the first
+    on (`_apply_ac_to_transformer_block`): q, v, gate or up, and the down product of a gated MLP.
+    """
+    rows = size.tokens * (2 * query_width / tp + kv_columns + size.of("ffn") / tp)
+    return 2 * (rows + (2 if kind.gated else 1) * size.norm_tokens * hidden) + 4 * micro_batch * heads / tp * (
+        size.seq / cp
+    )
+
+
 def gradient_bytes(kind: BlockKind, index: int) -> Expr:
-    """Return the largest set of activation gradients alive at once in one layer's backward pass."""
+    """Return the largest set of activation gradients alive at once in one layer's backward pass.
+
+    Beyond what the layer saved: the MLP's last product has read its input for the last time when the gradients of the
+    others appear, and all that the MLP saved is gone when the mixer's do. Hidden states beside them: gradient of the
+    layer's output and input, with sequence parallelism gathered ones of a product's input and output too.
+    """
     size = Sizes(index)
-    columns = 3 if kind.gated else 2
-    parts = [2 * size.tokens * (2 * query_width / tp + 2 * kv_columns)]
-    if kind.eager and kind.mixer == "attention":
-        parts = [4 * scores(size)]
+    columns = 2 if kind.gated else 1
+    core = 4 * scores(size) if kind.eager and kind.mixer == "attention" else 0
+    mixer = core or 2 * size.tokens * (2 * query_width / tp + 2 * kv_columns)
+    parts = [mixer - _mlp(kind, size)]
     if kind.mlp == "dense":
         parts.append(2 * size.tokens * size.of("ffn") / tp * columns)
     if kind.mlp == "moe":
-        parts.append(2 * routed_rows(size) * (moe_ffn / etp * columns + hidden))
-    return maximum(*parts) + 2 * size.tokens * hidden
+        parts.append(2 * routed_rows(size) * (moe_ffn / etp * columns + expert_hidden))
+    whole = (1 + 2 * sequence_parallel) * size.tokens + size.norm_tokens
+    return maximum(*parts) + 2 * whole * hidden
 
 
 def embedding_bytes(structure: Structure) -> Expr:
@@ -136,11 +159,24 @@ def embedding_bytes(structure: Structure) -> Expr:
 
 
 def head_bytes(structure: Structure) -> tuple[Expr, Expr]:
-    """Return (kept by final norm, logits product and fp32 softmax; 16-bit logits beside them)."""
+    """Return (kept by final norm, logits product and softmax; the most that the head's backward adds to it).
+
+    Megatron-LM's cross-entropy ("in-place") turns the fp32 softmax into the gradient, with the 16-bit gradient beside
+    it; a fused one keeps the 16-bit logits and makes a 16-bit gradient; PyTorch's ("autograd") makes two fp32 gradients
+    (`nll_loss`, `log_softmax`) beside its fp32 output, and split over ranks a third
+    (`torch.distributed.tensor.parallel.loss`: the exponentials and their sum with it). Then what it kept is gone and
+    the 16-bit gradient meets that of the head's weight (autograd returns it, or TransformerEngine's and Megatron-LM's
+    empty stand-in for it) and of the hidden states, with sequence parallelism the gathered input too.
+    """
     passes = symbol("head_passes")
-    logits = ends.head_rows(structure) * vocab / tp
+    rows = ends.head_rows(structure)
+    logits = rows * vocab / tp
     norms = (2 + input_bytes) * ends.norm_tokens * hidden + 4 * structure.statistics * ends.norm_tokens
-    return passes * (norms + 4 * logits), 2 * logits
+    product = WEIGHT_BYTES * symbol("head_split") / tp + (1 + sequence_parallel) * 2 * rows * hidden
+    fused, autograd = symbol("fused_loss"), symbol("autograd_loss")
+    kept = (4 - 2 * fused) * logits
+    gradients = 2 + autograd * (6 + 4 * minimum(1, tp - 1))
+    return passes * (norms + kept), maximum(gradients * logits, product + 2 * logits - kept)
 
 
 def rank_parameters(structure: Structure) -> dict[str, Expr]:
@@ -163,6 +199,11 @@ def layer_parameters(index: int) -> Expr:
 def expert_parameters(index: int) -> Expr:
     """Return one layer's routed-expert parameters on a rank."""
     return Sizes(index).of("expert") / (symbol("ep") * etp)
+
+
+def product_parameters(index: int) -> Expr:
+    """Return the weights of one layer on a rank, of routed experts those of a single one."""
+    return layer_parameters(index) + Sizes(index).of("expert") / (maximum(symbol("experts"), 1) * etp)
 
 
 def parameter_symbols(model: Model) -> dict[str, float]:

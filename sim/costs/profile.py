@@ -53,10 +53,14 @@ class KernelModel:
 
 @spec
 class Memory:
-    """Device memory outside tensors: bytes and the ratio of reserved to allocated memory."""
+    """Device memory beside the tensors of a step, in bytes, and the ratio of reserved to allocated memory.
+
+    `workspace_bytes` (of matrix products) are allocated, context and communicators are not.
+    """
 
     context_bytes: Annotated[float, real(0.0, 1e11, "B")]
     communicator_bytes: Annotated[float, real(0.0, 1e11, "B")]
+    workspace_bytes: Annotated[float, real(0.0, 1e10, "B")]
     reserved_over_allocated: Annotated[float, real(1.0, 3.0)]
     reserved_sigma_log: Annotated[float, real(0.0, 1.0)]
     allocated_sigma_log: Annotated[float, real(0.0, 1.0)]

@@ -19,7 +19,7 @@ from sim.costs.layers.structure import Structure
 
 pp = symbol("pp")
 zero1, zero2, zero3 = (symbol(n) for n in ("zero1", "zero2", "zero3"))
-overlap_dp, reduce_bytes = symbol("overlap_dp"), symbol("gradient_bytes")
+overlap_dp, reduce_bytes, native = (symbol(n) for n in ("overlap_dp", "gradient_bytes", "native"))
 dp_group, shard_group, replica_group, edp_group = (Group.named(n) for n in ("dp", "shard", "replica", "edp"))
 
 ADAM_STATE_BYTES = 26
@@ -209,29 +209,49 @@ def held(structure: Structure) -> dict[str, Expr]:
 
 
 def states(structure: Structure) -> dict[str, Expr]:
-    """Return bytes of parameters, gradients, optimizer states and gathered weights per rank, and optimizer seconds."""
+    """Return bytes of parameters, gradients, optimizer states and gathered weights per rank; optimizer seconds."""
     out: dict[str, Expr] = {}
     dense, expert = on_rank(structure, memory.layer_parameters), on_rank(structure, memory.expert_parameters)
     largest = maximum(*(memory.layer_parameters(k) + memory.expert_parameters(k) for k in range(len(structure.kinds))))
     several = minimum(1, shard_group.n - 1)
+    n, last = on_rank(structure, lambda k: 1), memory.rank_parameters(structure)["last"]
+    # Each product's 16-bit gradient: TransformerEngine keeps one for every shape of weight (`get_dummy_wgrad`), with
+    # or without the accumulation fused into the product; the experts of a layer are of one shape.
+    products = maximum(*(memory.product_parameters(k) for k in range(len(structure.kinds))))
+    # FSDP2's sharded parameters are the fp32 master weights themselves: 4 + 4 + 8 bytes, no 16-bit copy.
+    fsdp = native * zero3
     for where, extra in held(structure).items():
         parts = ((dense + extra, shard_group.n), (expert, edp_group.n))
         shard = sum(p / (1 + zero1 * (n - 1)) for p, n in parts)
         kept = sum(p / (1 + zero2 * (n - 1)) for p, n in parts)
         stored = sum(p / (1 + zero3 * (n - 1)) for p, n in parts)
         traffic = (ADAM_STATE_BYTES + 2 * reduce_bytes) * shard + reduce_bytes * kept
-        # ZeRO-3 holds the running layer's weights and the prefetched one's, or the largest of embedding and head.
-        blocks = minimum(2, on_rank(structure, lambda k: 1)) * largest
-        gathered = zero3 * memory.WEIGHT_BYTES * maximum(blocks, extra) + zero2 * reduce_bytes * maximum(largest, extra)
+        gathered = _unsharded(largest, extra, last if where in ("last", "only") else 0 * last, n)
         time = kernels.seconds("elementwise", "any", bytes=traffic)
         out |= {
-            f"parameters_{where}": (memory.WEIGHT_BYTES + symbol("weight_copy_bytes")) * stored,
+            f"parameters_{where}": (2 * fsdp + memory.WEIGHT_BYTES + (1 - fsdp) * symbol("weight_copy_bytes")) * stored,
             f"gradients_{where}": reduce_bytes * kept,
-            f"optimizer_bytes_{where}": memory.OPTIMIZER_BYTES * shard,
+            f"product_gradients_{where}": (1 - zero2) * memory.WEIGHT_BYTES * products,
+            f"optimizer_bytes_{where}": (memory.OPTIMIZER_BYTES - 4 * fsdp) * shard,
             f"optimizer_{where}": symbol("memory_bound_slowdown") * time + symbol("step_overhead_s"),
             f"gathered_bytes_{where}": several * gathered,
         }
     return out
+
+
+def _unsharded(largest: Expr, extra: Expr, head: Expr, layers: Expr) -> Expr:
+    """Return the bytes of gathered weights and of gradients not yet scattered that one rank holds beside its shards.
+
+    ZeRO-3 holds the running layer's weights and the prefetched one's, or the largest of embedding and head; ZeRO-2 the
+    gradients that are being reduced. torchtitan's FSDP2 wraps embedding and head as one root group, gathered all
+    through the step; its 16-bit gradients are copied into an fp32 buffer to be reduced, the head's wait for the
+    embedding's (`torch.distributed.fsdp`, `FSDPParamGroup`).
+    """
+    blocks = minimum(2, layers) * largest
+    weights = (1 - native) * maximum(blocks, extra) + native * (blocks + extra)
+    reduced = (1 - native) * reduce_bytes * maximum(largest, extra)
+    root = native * ((memory.WEIGHT_BYTES + reduce_bytes) * largest + memory.WEIGHT_BYTES * head)
+    return zero3 * memory.WEIGHT_BYTES * weights + zero2 * (reduced + root)
 
 
 def expressions(structure: Structure) -> dict[str, Expr]:
@@ -258,6 +278,7 @@ def expressions(structure: Structure) -> dict[str, Expr]:
             "saved_embedding_bytes": memory.embedding_bytes(structure),
             "saved_head_bytes": head_kept,
             "head_temporary_bytes": head_beside,
+            "workspace_bytes": symbol("workspace_bytes") + 0 * several,
             "boundary_buffer_bytes": several * 2 * ends.boundary_bytes / tp,
         }
     )

@@ -14,6 +14,9 @@ from sim.schedules import SCHEDULES, Action, Kind, Schedule, Shape, build
 from sim.specs import PlacedPlan
 
 TERMS = ("compute", "recompute", "tp", "dp", "pp", "cp", "ep", "offload", "bubble", "optimizer", "straggler", "other")
+HELD = ("parameters", "gradients", "product_gradients", "optimizer_bytes", "gathered_bytes")
+"""What a rank holds for the whole step, as `stage.states` names it."""
+
 Costs = Mapping[str, Any]
 
 
@@ -86,11 +89,11 @@ def _ns(seconds: Any) -> Any:
 def footprint(schedule: Schedule, costs: Costs) -> Footprint:
     """Return what every rank and stage holds."""
     c, stages, ranks = costs, schedule.stages, schedule.ranks
-    held = {n: on_ranks(c, n, ranks) for n in ("parameters", "gradients", "optimizer_bytes", "gathered_bytes")}
+    held = {n: on_ranks(c, n, ranks) for n in HELD}
     fixed = tuple(
         {
             "parameters": float(held["parameters"][r]),
-            "gradients": float(held["gradients"][r]),
+            "gradients": float(held["gradients"][r] + held["product_gradients"][r]),
             "optimizer": float(held["optimizer_bytes"][r]),
             "communication": float(held["gathered_bytes"][r] + c["boundary_buffer_bytes"]),
         }
@@ -102,7 +105,7 @@ def footprint(schedule: Schedule, costs: Costs) -> Footprint:
     saved[-1] += c["saved_head_bytes"]
     # The head runs backward first and frees its part before the blocks below it do.
     temporary[-1] = max(c["head_temporary_bytes"], temporary[-1] - c["saved_head_bytes"])
-    return Footprint(fixed, tuple(saved.tolist()), tuple(temporary.tolist()))
+    return Footprint(fixed, tuple(saved.tolist()), tuple(temporary.tolist()), float(c["workspace_bytes"]))
 
 
 def exposed(timeline: Timeline, costs: Costs, placed: PlacedPlan, pp_s: float, straggler_s: float) -> dict[str, float]:

@@ -7,6 +7,7 @@ from functools import lru_cache
 from sim.costs import stage
 from sim.costs.algebra import Compiled, Expr, compile_expressions, maximum, minimum, symbol
 from sim.costs.layers.structure import Structure
+from sim.engine.assembly import HELD
 from sim.schedules import SCHEDULES, Times
 
 
@@ -69,10 +70,7 @@ def closed_form_expressions(structure: Structure, schedule: str, uneven: bool = 
 
     update = first("reduce") + first("optimizer") + e["tied_reduce"]
     shape = _SymbolicShape(pp, microbatches, chunks, symbol("microbatch_group_size"))
-    fixed = {
-        w: sum(e[f"{x}_{w}"] for x in ("parameters", "gradients", "optimizer_bytes", "gathered_bytes"))
-        for w in ("first", "last", "only")
-    }
+    fixed = {w: sum(e[f"{x}_{w}"] for x in HELD) for w in ("first", "last", "only")}
     head = kind.of_last_chunk(shape, minimum, maximum)
     # The head's temporaries come and go before those of the blocks below it.
     beside_head = maximum(
@@ -85,7 +83,7 @@ def closed_form_expressions(structure: Structure, schedule: str, uneven: bool = 
     first_rank = fixed["first"] + saved_first + e["backward_temporary_bytes"]
     only_rank = fixed["only"] + saved_first + beside_head
     last_rank = fixed["last"] + saved_last + beside_head
-    buffer = e["boundary_buffer_bytes"]
+    buffer = e["boundary_buffer_bytes"] + e["workspace_bytes"]
     peak = several * maximum(first_rank, last_rank) + (1 - several) * only_rank
     # The engine's clock rounds every action and message of a path by up to half a nanosecond.
     passes = kind.lower_bound(times) - 2e-9 * (chunks * (microbatches + pp) + 1)

@@ -19,12 +19,13 @@ class Footprint:
     """Bytes that decide a rank's memory.
 
     fixed[rank]: bytes by category for the whole step. saved[stage]: kept from a forward to its backward;
-    temporary[stage]: alive only during a backward.
+    temporary[stage]: alive only during a backward; workspace: temporaries that every rank holds throughout.
     """
 
     fixed: tuple[Mapping[str, float], ...]
     saved: tuple[float, ...]
     temporary: tuple[float, ...]
+    workspace: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,5 +80,5 @@ def _of_rank(timeline: Timeline, footprint: Footprint, rank: int, part: slice) -
     # Two instants per action, start and end; on one rank they follow each other in this order.
     at = np.stack([timeline.start[part], timeline.end[part]], axis=1).ravel()
     activations = np.cumsum(np.stack([forward * saved, frees * -saved], axis=1).ravel())
-    temporaries = np.stack([backward * temporary, np.zeros(len(kind))], axis=1).ravel()
+    temporaries = np.stack([backward * temporary, np.zeros(len(kind))], axis=1).ravel() + footprint.workspace
     return MemoryTimeline(rank, footprint.fixed[rank], at, activations, temporaries)

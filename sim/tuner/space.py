@@ -27,7 +27,7 @@ INTERLEAVED = SCHEDULES.index("interleaved")
 SHAPE_KNOBS = ("tp", "pp", "virtual_stages", "micro_batch")
 KEPT = (
     "gradient_dtype", "overlap_dp", "precision", "optimizer", "compiled", "fused_wgrad", "scatter_gather",
-    "cp", "ep", "etp", "fsdp_shard", "rank_order",
+    "framework", "cross_entropy",    "cp", "ep", "etp", "fsdp_shard", "rank_order",
 )  # fmt: skip
 """Settings of a plan that are not searched: they are taken from the job's plan."""
 

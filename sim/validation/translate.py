@@ -2,7 +2,8 @@
 
 Blanks follow the rules of the reference tables: sequence parallelism off, dp = gpus / (tp pp cp), heads =
 hidden / 128, a key-value head per head, one virtual stage, MLP width 4 hidden, vocabulary 51,200, and dimensions
-by the model's name where `hidden` is blank. What names say beyond the columns stands in `sim/catalog/aliases.json`.
+by the model's name where `hidden` is blank. A row that states the ranks of an FSDP shard ran PyTorch's FSDP. What
+names say beyond the columns stands in `sim/catalog/aliases.json`.
 """
 
 import json
@@ -108,10 +109,10 @@ def _merged(facts: list[Mapping[str, Any]], part: str) -> dict[str, Any]:
 def _cluster(row: Measured, profile: str | None, notes: _Notes) -> Cluster:
     usual = device(row.device)
     inner = row.tp * row.pp * (row.cp or 1)
-    server = min(usual.gpus_per_node, max(row.gpus or inner, 1))
+    server = min(usual.gpus_per_node, row.gpus or usual.gpus_per_node)
     node = notes.assume(row.gpus_per_node, server, "gpus_per_node", "the device's usual server")
-    gpus = notes.assume(row.gpus, max(inner, node), "gpus", "one server, or what tp, pp and cp take")
-    links: dict[str, float] = {}
+    gpus = notes.assume(row.gpus, inner * max(1, node // inner), "gpus", "one server, or what tp, pp and cp take")
+    links: dict[str, Any] = {}
     if row.inter_node_gbytes_per_s is not None:
         links["inter_bytes_per_s_per_node"] = row.inter_node_gbytes_per_s * 1e9
     if row.intra_node == "pcie" and usual.intra_bytes_per_s.value > PCIE_BYTES_PER_S:
@@ -205,16 +206,15 @@ def _plan(row: Measured, model: Model, cluster: Cluster, facts: dict[str, Any], 
     return Plan(**(given | facts))
 
 
-def _framework(row: Measured, zero: int, notes: _Notes) -> dict[str, bool]:
+def _framework(row: Measured, zero: int, notes: _Notes) -> dict[str, Any]:
     """Return what follows from the software that a row's techniques point to; the columns do not name it.
 
     Megatron-LM has reduced gradients beside the backward pass since 2023, when attention was fused already. fp16 with
     a sharded optimizer is DeepSpeed's engine (Megatron-LM's own came with bf16), which sends messages whole. Fully
     sharded parameters are PyTorch's FSDP. Neither of these two adds weight gradients to the sum in the product.
     """
-    if zero == 3:
-        notes.texts.append("framework = FSDP (all parameters sharded)")
-        return {"fused_wgrad": False}
+    if row.fsdp_shard:
+        return {"framework": "torch", "fused_wgrad": False}
     if row.attention != "eager":
         return {}
     if row.precision == "fp16" and zero == 1:

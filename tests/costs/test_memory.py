@@ -8,13 +8,13 @@ from torch.nn import functional as nn
 from sim.costs import memory
 from sim.costs.algebra import compile_expressions
 from sim.costs.inputs import kv_columns, model_values, switch_values
-from sim.costs.layers.structure import BlockKind
+from sim.costs.layers.structure import BlockKind, Structure
 from sim.specs import Model
 
 
-def block_bytes(model, batch, tp=1, sequence_parallel=False, recompute=0, statistics=2):
+def block_bytes(model, batch, tp=1, sequence_parallel=False, recompute=0, statistics=2, native=0):
     kept, rebuilt = memory.block_bytes(BlockKind.of(next(iter(model.blocks))), 0, statistics)
-    values = model_values(model) | {"tp": tp, "cp": 1, "micro_batch": batch, "input_bytes": 2}
+    values = model_values(model) | {"tp": tp, "cp": 1, "micro_batch": batch, "input_bytes": 2, "native": native}
     values |= switch_values(0, recompute, sequence_parallel)
     values["kv_columns"] = kv_columns(values)
     out = compile_expressions({"kept": kept, "rebuilt": rebuilt})(values)
@@ -87,3 +87,84 @@ def test_pytorch_saves_exactly_these_bytes():
     statistics = 2 * 2 * s * b
     expected, _ = block_bytes(gpt(), b)
     assert saved == expected - statistics * 4 + statistics * 2
+
+
+def evaluated(expression, model, batch, tp=1, sequence_parallel=False, loss="in-place"):
+    values = model_values(model) | {"tp": tp, "cp": 1, "ep": 1, "etp": 1, "micro_batch": batch, "input_bytes": 2}
+    values |= switch_values(0, 0, sequence_parallel) | {"native": 0, "autograd_loss": loss == "autograd"}
+    values["fused_loss"] = loss == "fused"
+    values["kv_columns"] = kv_columns(values)
+    return float(compile_expressions({"x": expression})(values)["x"])
+
+
+def llama(**given):
+    usual = {"layers": 1, "hidden": 64, "heads": 4, "kv_heads": 2, "ffn": 160, "vocab": 512, "seq": 32}
+    return Model(**usual | {"gated_mlp": True, "norm": "rmsnorm", "tied_embeddings": False} | given)
+
+
+@pytest.mark.parametrize(("tp", "sp", "hidden_states"), [(1, False, 2), (2, False, 2), (2, True, 3.5)])
+def test_gradients_of_a_gated_mlp_meet_gathered_hidden_states(tp, sp, hidden_states):
+    """Gradients of gate and up; of output and input; with sequence parallelism gathered output, input and gradient."""
+    m, b = llama(), 2
+    t = m.seq * b
+    found = evaluated(memory.gradient_bytes(BlockKind.of(next(iter(m.blocks))), 0), m, b, tp, sp)
+    assert found == 2 * t * 2 * m.ffn / tp + 2 * hidden_states * t * m.hidden
+
+
+def test_gradients_of_the_scores_come_when_the_mlp_is_gone():
+    m, b = gpt(), 2
+    s, h, a = m.seq, m.hidden, m.heads
+    found = evaluated(memory.gradient_bytes(BlockKind.of(next(iter(m.blocks))), 0), m, b)
+    mlp = 2 * s * b * 2 * m.ffn
+    assert found == max(4 * a * s * s * b - mlp, 2 * s * b * m.ffn) + 2 * 2 * s * b * h
+
+
+@pytest.mark.parametrize(
+    ("loss", "tp", "held", "more"),
+    [("in-place", 1, 4, 2), ("in-place", 2, 4, 2), ("autograd", 1, 4, 8), ("autograd", 2, 4, 12), ("fused", 1, 2, 2)],
+)
+def test_bytes_per_logit_of_every_cross_entropy(loss, tp, held, more):
+    m, b = llama(seq=4096, hidden=16), 2
+    rows = m.seq * b
+    logits = rows * m.vocab / tp
+    kept, beside = memory.head_bytes(Structure.of(m))
+    assert evaluated(kept, m, b, tp, loss=loss) == held * logits + 4 * rows * m.hidden + 4 * rows
+    product = 2 * m.vocab * m.hidden / tp + 2 * rows * m.hidden + (2 - held) * logits
+    assert evaluated(beside, m, b, tp, loss=loss) == max(more * logits, product)
+
+
+@pytest.mark.parametrize("sp", [False, True])
+def test_gradient_of_the_heads_weight_follows_the_softmax(sp):
+    """Few tokens, a wide model: its 16-bit gradient is the most, when the fp32 softmax (4) made way for 2."""
+    m, b = llama(hidden=1024), 1
+    rows = m.seq * b
+    found = evaluated(memory.head_bytes(Structure.of(m))[1], m, b, 2, sp)
+    hidden_states = (2 if sp else 1) * 2 * rows * m.hidden
+    assert found == 2 * m.vocab * m.hidden / 2 + hidden_states - 2 * rows * m.vocab / 2
+
+
+def test_torchtitan_keeps_every_second_product():
+    """Block input, q, v, context, gate, down, and the row sums; what else was saved comes back for a while."""
+    m, b = llama(), 2
+    t, h = m.seq * b, m.hidden
+    none, _ = block_bytes(m, b, statistics=1)
+    kept, rebuilt = block_bytes(m, b, recompute=1, statistics=1, native=1)
+    assert kept == 2 * t * (h + h + h / 2 + h + m.ffn + h) + 4 * m.heads * t
+    assert kept + rebuilt == none
+
+
+def test_experts_on_a_latent_width_save_narrow_rows():
+    """Per row: input and output of the expert; per token: what both projections read."""
+    given = {"experts": 4, "experts_per_token": 2, "moe_ffn": 32, "gated_mlp": False, "pattern": "E"}
+    wide, narrow = llama(**given), llama(**given, moe_latent=16)
+    b, t = 2, 64
+    kinds = [BlockKind.of(next(iter(m.blocks))) for m in (wide, narrow)]
+    saved = [evaluated(memory.saved(k, 0, 1).mlp, m, b) for k, m in zip(kinds, (wide, narrow), strict=True)]
+    assert saved[0] - saved[1] == 4 * 2 * t * (64 - 16) - 2 * t * (64 + 16)
+
+
+def test_one_expert_stands_for_all_of_its_shape():
+    m = llama(experts=4, experts_per_token=2, moe_ffn=32)
+    block = next(iter(m.blocks))
+    found = evaluated(memory.product_parameters(0), m, 1)
+    assert found == block.parameters - block.expert_parameters * 3 / 4

@@ -5,7 +5,13 @@ from dataclasses import replace
 
 import pytest
 
+from sim.costs.algebra import compile_expressions
+from sim.costs.inputs import cluster_values, model_values, plan_values
+from sim.costs.layers.block import block
+from sim.costs.layers.ops import total
+from sim.costs.layers.structure import BlockKind
 from sim.costs.profile import load_profile
+from sim.costs.run_level import run_level, symbol_values
 from sim.engine.step import stage_costs
 from sim.specs import Cluster, Model, Plan
 from sim.specs.catalog import models
@@ -31,6 +37,40 @@ def test_zero_shards_what_it_says(zero, bytes_per_parameter):
     c = costs(m, Plan(global_batch=8, zero=zero))
     held = c["parameters_only"] + c["gradients_only"] + c["optimizer_bytes_only"]
     assert held == pytest.approx(bytes_per_parameter * m.parameters)
+
+
+def test_fsdp2_shards_fp32_parameters():
+    """16 bytes a parameter; beside them root group and two blocks in 16 bit, a block's gradient in 16 and 32 bit."""
+    m = models["llama3-8b"]
+    c = costs(m, Plan(global_batch=8, zero=3, framework="torch"))
+    held = c["parameters_only"] + c["gradients_only"] + c["optimizer_bytes_only"]
+    assert held == pytest.approx(16 / 8 * m.parameters)
+    layer, table = next(iter(m.blocks)).parameters, m.vocab * m.hidden
+    root = 2 * table + m.norm_parameters
+    head = table + m.norm_parameters
+    assert c["gathered_bytes_only"] == pytest.approx(2 * (2 * layer + root) + 6 * layer + 2 * head)
+
+
+@pytest.mark.parametrize(("zero", "held"), [(0, 2), (1, 2), (2, 0), (3, 0)])
+def test_one_layers_gradients_exist_in_16_bit(zero, held):
+    m = models["llama3-8b"]
+    c = costs(m, Plan(tp=2, global_batch=4, zero=zero))
+    layer = next(iter(m.blocks))
+    assert c["product_gradients_only"] == held * (layer.split_parameters / 2 + layer.repeated_parameters)
+
+
+def test_latent_experts_do_the_models_products():
+    m = Model(
+        layers=2, hidden=256, heads=4, seq=128, pattern="EE", experts=8, experts_per_token=2, moe_ffn=128,
+        moe_latent=64, shared_ffn=96,
+    )  # fmt: skip
+    ops = block(BlockKind.of(next(iter(m.blocks))), 0)
+    flop = compile_expressions({"x": total(ops, "flop", "compute", "forward")})
+    plan = Plan(global_batch=8, ep=4)
+    cluster = Cluster.of("h100-sxm-80gb")
+    values = model_values(m) | plan_values(m, plan.on(m, cluster), cluster)
+    values |= cluster_values(cluster, load_profile("h100-sxm-80gb")) | symbol_values(run_level().parameters)
+    assert flop(values)["x"] == pytest.approx(2 * 128 * next(iter(m.blocks)).active_products)
 
 
 def test_full_recompute_repeats_the_forward_pass():

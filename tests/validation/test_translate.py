@@ -57,6 +57,21 @@ def test_blanks_follow_the_rules_and_are_written_down(tmp_path) -> None:
         assert word in text
 
 
+def test_blank_devices_are_one_server(tmp_path) -> None:
+    found = case(tmp_path, gpus="", gpus_per_node="", tp="2", dp="")
+    assert (found.cluster.gpus, found.placed.dp) == (8, 4)
+    assert "gpus = 8" in " ".join(found.assumptions)
+
+
+@pytest.mark.parametrize(
+    ("name", "shard", "framework", "loss"),
+    [("x", "8", "torch", "autograd"), ("x", "", "megatron", "in-place"), ("MPT-x", "8", "torch", "fused")],
+)
+def test_rows_of_fsdp_follow_pytorchs_memory_law(tmp_path, name, shard, framework, loss) -> None:
+    plan = case(tmp_path, model=name, gpus="8", fsdp_shard=shard, zero_stage="3" if shard else "1").plan
+    assert (plan.framework, plan.cross_entropy) == (framework, loss)
+
+
 def test_stated_values_are_not_called_assumptions(tmp_path) -> None:
     text = " ".join(case(tmp_path, vocab="50304", ffn="8192").assumptions)
     assert "vocab" not in text and "ffn" not in text and "recompute" not in text

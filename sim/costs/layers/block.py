@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator
 
-from sim.costs.algebra import symbol
+import sympy as sp
+
+from sim.costs.algebra import Expr, symbol
 from sim.costs.layers.attention import attention, core, mamba
 from sim.costs.layers.mlp import dense, experts_mlp
 from sim.costs.layers.ops import Op, Sizes, gemm, hidden, norm, residual, tensor_parallel, tp
@@ -58,15 +60,23 @@ def recomputed(kind: BlockKind, index: int) -> list[Op]:
     """Return what the backward pass repeats, switched by `full` and `selective`.
 
     Full repeats the forward pass with its collectives. Selective repeats core attention where the scores are
-    stored (eager), else the norms and the activation (Megatron-LM modules layernorm and mlp_act).
+    stored (eager), else the norms and the activation (Megatron-LM modules layernorm and mlp_act); PyTorch's
+    (`native`, torchtitan) keeps every second product and fused attention, and repeats the rest.
     """
-    full, selective = symbol("full"), symbol("selective")
-    forward = [op for op in block(kind, index) if op.phase == "forward"]
+    full, selective, native = symbol("full"), symbol("selective"), symbol("native")
     chosen = {"attention norm", "mlp norm", "activation", "expert activation"}
-    if kind.eager and kind.mixer == "attention":
-        chosen = {op.name for op in core(kind, Sizes(index))}
+    attended = {op.name for op in core(kind, Sizes(index))} if kind.mixer == "attention" else set()
+    if kind.eager and attended:
+        chosen = attended
+
+    def share(op: Op) -> Expr:
+        megatron = 1 if op.name in chosen else 0
+        torch = 0 if op.kind != "compute" or op.name in attended else 1 if op.flop == 0 else sp.Rational(1, 2)
+        return full + selective * ((1 - native) * megatron + native * torch)
+
     return [
-        Op(op.name, "recompute", op.kind, share * op.seconds, share * op.flop, share * op.bytes, op.overlap)
-        for op in forward
-        for share in (full + selective if op.name in chosen else full,)
+        Op(op.name, "recompute", op.kind, part * op.seconds, part * op.flop, part * op.bytes, op.overlap)
+        for op in block(kind, index)
+        if op.phase == "forward"
+        for part in (share(op),)
     ]
