@@ -19,7 +19,7 @@ def test_json_has_exactly_the_contracts_keys(trainsim, tmp_path) -> None:
     path = write(tmp_path / "runs.csv", {}, {"use_for": "parity"}, {"device": "abacus"})
     code, out, _ = trainsim(path, "--json")
     found = json.loads(out)
-    assert code == 0 and set(found) == {"rows", "summary", "skipped", "not_scored"}
+    assert code == 0 and set(found) == {"rows", "summary", "skipped", "not_scored", "run_level"}
     assert set(found["rows"][0]) == {
         "id", "predicted_step_time_s", "interval80_s", "measured_step_time_s", "predicted_peak_memory_bytes",
         "measured_peak_memory_bytes", "predicted_oom", "measured_oom",
@@ -55,11 +55,13 @@ def test_a_profile_replaces_the_devices(trainsim, tmp_path) -> None:
     assert other < own
 
 
-def test_a_site_removes_its_common_factor(trainsim, tmp_path) -> None:
-    path = write(tmp_path / "runs.csv", {"step_time_s": "30"})
-    site = write(tmp_path / "site.csv", {"id": "earlier", "step_time_s": "30"})
-    found = json.loads(trainsim(path, "--json", "--site", site)[1])
-    assert found["rows"][0]["predicted_step_time_s"] == pytest.approx(30)
+def test_a_site_removes_its_bias_and_says_how(trainsim, tmp_path) -> None:
+    path = write(tmp_path / "runs.csv", {"step_time_s": "0.6"})
+    site = write(tmp_path / "site.csv", {"id": "earlier", "step_time_s": "0.6"})
+    alone, fitted = (json.loads(trainsim(path, "--json", *more)[1]) for more in ((), ("--site", site)))
+    assert abs(alone["rows"][0]["predicted_step_time_s"] - 0.6) > 0.05
+    assert fitted["rows"][0]["predicted_step_time_s"] == pytest.approx(0.6, rel=0.03)
+    assert list(fitted["run_level"]) == ["site"] and len(fitted["run_level"]["site"]["parameters"]) <= 12
 
 
 def test_the_table_for_people(trainsim, tmp_path) -> None:

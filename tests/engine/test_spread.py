@@ -150,7 +150,7 @@ def test_a_batch_predicts_what_steps_do():
         asked, table.step_time_s, table.peak_memory_bytes, [n for *_, n in PLANS] + [0.0], strict=True
     ):
         one = simulate(a.model, a.cluster, a.placed.plan)
-        assert time == pytest.approx(one.step_time_s, rel=max(near, 1e-9))
+        assert time == pytest.approx(one.step_time_s, rel=max(near, 1e-7))
         assert peak == pytest.approx(one.peak_memory_bytes, rel=1e-9)
 
 

@@ -11,17 +11,18 @@ from sim.costs.algebra import symbol
 from sim.specs.fields import InputError, read
 from sim.specs.table import SIZES, Layer, LayerTable, Op, at
 
+TEXT = st.text(st.characters(codec="utf-8", categories=["L", "N", "P"]), min_size=1, max_size=9)
 size = st.tuples(st.integers(0, 10**9), st.integers(0, 10**9))
 OPS = st.sampled_from(sorted(SIZES)).flatmap(
     lambda kind: st.builds(Op, kind=st.just(kind), count=st.integers(1, 99), **dict.fromkeys(SIZES[kind], size))
 )
 LAYERS = st.builds(
     Layer,
-    name=st.text(min_size=1, max_size=9),
+    name=TEXT,
     count=st.integers(1, 9),
     parameters=st.integers(0, 10**12),
     trainable_parameters=st.integers(0, 10**12),
-    shared=st.dictionaries(st.text(max_size=5), st.integers(0, 99), max_size=2),
+    shared=st.dictionaries(TEXT, st.integers(0, 99), max_size=2),
     saved_bytes=size,
     boundary_bytes=size,
     temporary_bytes=size,

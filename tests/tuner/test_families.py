@@ -66,7 +66,7 @@ def test_plans_of_uneven_models_fit():
         ({"knobs": {"schedule": ["zb-h1"]}}, r"tune\.knobs\.schedule: got 'zb-h1'; allowed: none, 1f1b"),
         (
             {"plan": Plan(global_batch=64, pp=2, stage_layers=(15, 17))},
-            r"plan\.stage_layers: got \(15, 17\); allowed: left out",
+            r"plan\.stage_layers: got \[15, 17\]; allowed: left out",
         ),
     ],
 )
