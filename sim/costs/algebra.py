@@ -6,8 +6,10 @@ broadcasts, so a knob with few values (ZeRO stage, recompute kind) goes on an ar
 everything that does not depend on it is computed once.
 """
 
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -74,3 +76,44 @@ def compile_expressions(expressions: Mapping[str, Expr]) -> Compiled:
         raise ValueError(f"undeclared symbols: {unknown}")
     function = sp.lambdify(free, exprs, modules="numpy", cse=True)
     return Compiled(tuple(expressions), tuple(s.name for s in free), function)
+
+
+@dataclass(frozen=True)
+class Interpreted:
+    """A set of expressions that is walked at every call: nothing to compile, but slower than `Compiled` later."""
+
+    expressions: Mapping[str, Expr]
+
+    def __call__(self, values: Values) -> dict[str, Any]:
+        """Return {output: array}, each of its own broadcast shape.
+
+        Raises:
+            KeyError: a symbol has no value.
+        """
+        known: dict[Expr, Any] = {}
+
+        def value(e: Expr) -> Any:
+            if e not in known:
+                known[e] = values[e.name] if e.is_Symbol else _apply(e, [value(a) for a in e.args])
+            return known[e]
+
+        return {name: value(sp.S.Zero + e) for name, e in self.expressions.items()}
+
+
+def _apply(e: Expr, operands: list[Any]) -> Any:
+    """Return the value of one node of an expression."""
+    if e.is_Number:
+        return float(e)
+    if e.func not in OPERATIONS:
+        raise ValueError(f"{e.func} is not part of the algebra")
+    return reduce(OPERATIONS[e.func], operands) if len(operands) > 1 else np.log(operands[0])
+
+
+OPERATIONS: Mapping[Expr, Callable[[Any, Any], Any]] = {
+    sp.Add: operator.add,
+    sp.Mul: operator.mul,
+    sp.Pow: operator.pow,
+    sp.Max: np.maximum,
+    sp.Min: np.minimum,
+    sp.log: np.log,
+}

@@ -1,8 +1,9 @@
 """Reader of profiles: the fitted numbers of one device, their errors and where they come from."""
 
+from functools import lru_cache
 from math import exp, sqrt
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -154,16 +155,27 @@ def derived_profile(target: Device) -> Profile:
     return carried(load_profile(base.name), target.name, move, load_profile(links.name))
 
 
+@lru_cache
+def _shipped_names() -> frozenset[str]:
+    return frozenset(names("profiles"))
+
+
+@lru_cache
+def _shipped(name: str) -> Profile:
+    """Return a profile of the catalog, which does not change while the program runs."""
+    path = folder("profiles") / name / "profile.json"
+    return read(Profile, load_mapping(Path(str(path))), f"{name}/profile.json")
+
+
 def load_profile(name: str) -> Profile:
     """Return the profile of a catalog device, the one in the folder `name`, or that derived for a device file.
 
     Raises:
         InputError: no such profile, or a field of it is wrong.
     """
-    if name in names("profiles"):
-        with_resource: Any = folder("profiles") / name / "profile.json"
-        raw = load_mapping(Path(str(with_resource)))
-    elif is_folder(Path(name)) and (Path(name) / "profile.json").is_file():
+    if name in _shipped_names():
+        return _shipped(name)
+    if is_folder(Path(name)) and (Path(name) / "profile.json").is_file():
         raw = load_mapping(Path(name) / "profile.json")
     elif is_device_file(name):
         return derived_profile(device(name))

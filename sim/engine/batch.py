@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.costs import inputs
-from sim.costs.algebra import Compiled
+from sim.costs.algebra import Compiled, Interpreted
 from sim.costs.layers.structure import Structure
 from sim.costs.profile import Profile, load_profile
 from sim.costs.run_level import RunLevelSet, straggling, symbol_values
-from sim.engine.closed_form import step_form
+from sim.engine.closed_form import step_expressions, step_form
 from sim.engine.step import simulate
 from sim.specs import Cluster, Model, PlacedPlan
 
@@ -57,7 +57,7 @@ class Table:
 
 @dataclass(frozen=True, eq=False)
 class _Group:
-    function: Compiled
+    function: Compiled | Interpreted
     rows: NDArray[np.int64]
     columns: dict[str, Any]
 
@@ -81,8 +81,14 @@ class Batch:
                 schedule = a.placed.plan.schedule
                 key = Structure.of(a.model), CLOSED.get(schedule, schedule)
                 groups.setdefault(key, []).append(i)
+        # A fit asks hundreds of times and is worth compiling for; one look is not.
+        compiled = how == "approximate"
+
+        def function(key: tuple[Structure, str]) -> Compiled | Interpreted:
+            return step_form(*key) if compiled else Interpreted(step_expressions(*key))
+
         self.groups = [
-            _Group(step_form(*key), np.array(rows), _columns([self.asked[i] for i in rows]))
+            _Group(function(key), np.array(rows), _columns([self.asked[i] for i in rows]))
             for key, rows in groups.items()
         ]
 

@@ -36,10 +36,16 @@ def lower_bound(structure: Structure, schedule: str) -> Compiled:
 
 
 @lru_cache
-def step_form(structure: Structure, schedule: str) -> Compiled:
-    """Return step time and the allocated peaks of the first and the last rank as one compiled function."""
+def step_expressions(structure: Structure, schedule: str) -> Mapping[str, Expr]:
+    """Return step time and the allocated peaks of the first and the last rank, also of unevenly split stacks."""
     both = closed_form_expressions(structure, schedule, uneven=True)
-    return compile_expressions({k: both[k] for k in ("step_time_s", "first_peak_bytes", "last_peak_bytes")})
+    return {k: both[k] for k in ("step_time_s", "first_peak_bytes", "last_peak_bytes")}
+
+
+@lru_cache
+def step_form(structure: Structure, schedule: str) -> Compiled:
+    """Return `step_expressions` as one compiled function."""
+    return compile_expressions(step_expressions(structure, schedule))
 
 
 def closed_form_expressions(structure: Structure, schedule: str, uneven: bool = False) -> dict[str, Expr]:

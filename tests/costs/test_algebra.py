@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import sympy as sp
 
-from sim.costs.algebra import compile_expressions, maximum, minimum, p_norm, symbol
+from sim.costs.algebra import Interpreted, compile_expressions, maximum, minimum, p_norm, symbol
 
 
 def test_outputs_keep_their_own_axes():
@@ -43,3 +43,21 @@ def test_only_declared_symbols_compile():
 def test_missing_value_is_named():
     with pytest.raises(KeyError, match="a_test"):
         compile_expressions({"x": symbol("a_test") + 1})({})
+
+
+def test_walking_an_expression_gives_what_compiling_it_gives():
+    a, b = symbol("a_test"), symbol("b_test")
+    both = {
+        "t": p_norm(a, 2 * b, 3) + maximum(a, b, 1) / minimum(a, 2),
+        "log": sp.log(1 + a) / 7,
+        "product": a * b**2 * sp.Rational(1, 3),
+        "one": 1,
+    }
+    values = {"a_test": np.array([[0.5], [2.0], [9.0]]), "b_test": np.array([1.0, 3.0])}
+    compiled, walked = compile_expressions(both)(values), Interpreted(both)(values)
+    assert all(np.allclose(compiled[k], walked[k], rtol=1e-14) for k in both)
+
+
+def test_what_is_not_part_of_the_algebra_is_not_walked():
+    with pytest.raises(ValueError, match="not part of the algebra"):
+        Interpreted({"x": sp.sin(symbol("a_test"))})({"a_test": 1.0})
