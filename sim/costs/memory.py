@@ -8,7 +8,7 @@ Model states after ZeRO (arXiv 1910.02054), section 3.
 from dataclasses import dataclass
 
 from sim.costs.algebra import Expr, maximum, symbol
-from sim.costs.layers import ends
+from sim.costs.layers import ends, traced
 from sim.costs.layers.mlp import etp, moe_ffn, routed_rows
 from sim.costs.layers.ops import (
     Sizes,
@@ -22,7 +22,7 @@ from sim.costs.layers.ops import (
     v_width,
     vocab,
 )
-from sim.costs.layers.structure import BlockKind, Structure
+from sim.costs.layers.structure import BlockKind, Kind, Structure, TracedKind
 from sim.specs.model import Model
 
 OPTIMIZER_BYTES = 12  # fp32 master weight and two moments (Adam)
@@ -96,8 +96,10 @@ def _mlp(kind: BlockKind, size: Sizes) -> Expr:
     return dense + routed + 4 * size.tokens / tp * symbol("experts")
 
 
-def block_bytes(kind: BlockKind, index: int, statistics: int) -> tuple[Expr, Expr]:
+def block_bytes(kind: Kind, index: int, statistics: int) -> tuple[Expr, Expr]:
     """Return (kept, rebuilt): bytes a layer keeps per microbatch, bytes its recompute brings back for a while."""
+    if isinstance(kind, TracedKind):
+        return traced.block_bytes(kind, full)
     s, size = saved(kind, index, statistics), Sizes(index)
     dropped = _selectively_dropped(kind, size, s)
     kept_full = 2 * size.norm_tokens * hidden
@@ -116,8 +118,10 @@ def _selectively_dropped(kind: BlockKind, size: Sizes, s: Saved) -> Expr:
     return norms + 2 * (width + (routed_rows(size) * moe_ffn / etp if kind.mlp == "moe" else 0))
 
 
-def gradient_bytes(kind: BlockKind, index: int) -> Expr:
+def gradient_bytes(kind: Kind, index: int) -> Expr:
     """Return the largest set of activation gradients alive at once in one layer's backward pass."""
+    if isinstance(kind, TracedKind):
+        return traced.gradient_bytes(kind)
     size = Sizes(index)
     columns = 3 if kind.gated else 2
     parts = [2 * size.tokens * (2 * query_width / tp + 2 * kv_columns)]
@@ -132,11 +136,15 @@ def gradient_bytes(kind: BlockKind, index: int) -> Expr:
 
 def embedding_bytes(structure: Structure) -> Expr:
     """Return what the embedding keeps per microbatch: its dropout mask."""
+    if structure.ends:
+        return traced.size(structure.ends[0].part.saved)
     return ends.norm_tokens * hidden if structure.dropout else 0 * ends.tokens
 
 
 def head_bytes(structure: Structure) -> tuple[Expr, Expr]:
     """Return (kept by final norm, logits product and fp32 softmax; 16-bit logits beside them)."""
+    if structure.ends:
+        return traced.size(structure.ends[1].part.saved), traced.gradient_bytes(structure.ends[1])
     passes = symbol("head_passes")
     logits = ends.head_rows(structure) * vocab / tp
     norms = (2 + input_bytes) * ends.norm_tokens * hidden + 4 * structure.statistics * ends.norm_tokens
@@ -169,6 +177,8 @@ def parameter_symbols(model: Model) -> dict[str, float]:
     """Return the values of the symbols of the parameter counts; a tied table is held by both ends when pp > 1."""
     table = 0 if model.family == "vit" else model.vocab * model.hidden
     head = model.classes * model.hidden if model.family == "vit" else model.vocab * model.hidden
+    if model.network:
+        table, head = 0, model.network.last.shared if model.network.tied else 0
     values = {
         "embedding_split": table,
         "embedding_repeated": model.embedding_parameters - table,

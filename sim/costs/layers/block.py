@@ -3,14 +3,17 @@
 from collections.abc import Iterator
 
 from sim.costs.algebra import symbol
+from sim.costs.layers import traced
 from sim.costs.layers.attention import attention, core, mamba
 from sim.costs.layers.mlp import dense, experts_mlp
 from sim.costs.layers.ops import Op, Sizes, gemm, hidden, norm, residual, tensor_parallel, tp
-from sim.costs.layers.structure import BlockKind
+from sim.costs.layers.structure import BlockKind, Kind, TracedKind
 
 
-def block(kind: BlockKind, index: int) -> list[Op]:
+def block(kind: Kind, index: int) -> list[Op]:
     """Return all operations of one layer, forward and backward, without recompute."""
+    if isinstance(kind, TracedKind):
+        return traced.operations(kind)
     size = Sizes(index)
     rows = size.norm_tokens
     ops = [op for name in norm_names(kind) for op in norm(name, rows)]
@@ -54,16 +57,19 @@ def _whole_mlp(kind: BlockKind) -> bool:
     return kind.mlp == "dense" or kind.shared
 
 
-def recomputed(kind: BlockKind, index: int) -> list[Op]:
+def recomputed(kind: Kind, index: int) -> list[Op]:
     """Return what the backward pass repeats, switched by `full` and `selective`.
 
     Full repeats the forward pass with its collectives. Selective repeats core attention where the scores are
-    stored (eager), else the norms and the activation (Megatron-LM modules layernorm and mlp_act).
+    stored (eager), else the norms and the activation (Megatron-LM modules layernorm and mlp_act); of a traced
+    layer nothing.
     """
     full, selective = symbol("full"), symbol("selective")
     forward = [op for op in block(kind, index) if op.phase == "forward"]
     chosen = {"attention norm", "mlp norm", "activation", "expert activation"}
-    if kind.eager and kind.mixer == "attention":
+    if isinstance(kind, TracedKind):
+        chosen = set()
+    elif kind.eager and kind.mixer == "attention":
         chosen = {op.name for op in core(kind, Sizes(index))}
     return [
         Op(op.name, "recompute", op.kind, share * op.seconds, share * op.flop, share * op.bytes, op.overlap)
