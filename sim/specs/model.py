@@ -113,6 +113,8 @@ class Model:
                 object.__setattr__(self, name, value)
                 assumed += [f"model.{name} = {value} ({why})"] if why else []
         assumed += self.network.notes() if self.network else []
+        if self.table and not self.table.seq:
+            assumed.append("a sample counts as one token: the traced network reads none")
         object.__setattr__(self, "assumptions", tuple(assumed))
         self._check()
 
@@ -208,7 +210,6 @@ class Model:
         """
         held = table if isinstance(table, LayerTable) else LayerTable.load(table)
         network = Network.of(held)
-        neutral = dict.fromkeys(("hidden", "heads", "head_dim", "kv_heads", "ffn", "vocab"), 1)
         return cls(
             name=held.name,
             layers=len(network.pattern),
@@ -217,7 +218,12 @@ class Model:
             bias=False,
             positions="none",
             table=held,
-            **neutral,
+            hidden=1,
+            heads=1,
+            head_dim=1,
+            kv_heads=1,
+            ffn=1,
+            vocab=1,
         )
 
     @cached_property

@@ -190,9 +190,10 @@ class LayerTable:
             InputError: the table is larger than `load` accepts.
         """
         text = json.dumps(self.data(), separators=(",", ":")) + "\n"
-        limit = MAX_BYTES[".json"]
-        if len(text) > limit:
-            raise InputError("layers", len(text), f"a table of at most {limit} bytes (fewer distinct layers)")
+        if len(text) > MAX_BYTES[".json"]:
+            raise InputError(
+                "layers", len(text), f"a table of at most {MAX_BYTES['.json']} bytes (fewer distinct layers)"
+            )
         write_atomically(Path(path), text)
 
     def data(self) -> dict[str, Any]:

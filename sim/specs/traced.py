@@ -157,8 +157,6 @@ def _lettered(stack: Iterable[Part], inflow: Pair, letters: dict[Part, str]) -> 
             placed = replace(part, inflow=inflow)
             known[key] = letters.setdefault(placed, chr(FIRST_LETTER + len(letters)))
             if len(letters) > MAX_KINDS:
-                raise InputError(
-                    "layers", f"more than {MAX_KINDS} different ones", f"at most {MAX_KINDS} different layers"
-                )
+                raise InputError("layers", f"more than {MAX_KINDS} different", f"at most {MAX_KINDS} different layers")
         inflow = part.boundary
         yield known[key]

@@ -13,8 +13,8 @@ def textbook(model: Model, cluster: Cluster, global_batch: int, kept: Mapping[st
     """Return the common heuristic's step, or None where none of its plans fits.
 
     tp inside the node as far as memory needs it (a traced network has none), then pp, ZeRO-1, micro-batch 1; full
-    recompute only if nothing else fits (Narayanan et al. 2021, arXiv 2104.04473, section 3, takeaways 1 and 2). `kept` are
-    settings that the search does not vary either.
+    recompute only if nothing else fits (Narayanan et al. 2021, arXiv 2104.04473, section 3, takeaways 1 and 2). `kept`
+    are settings that the search does not vary either.
     """
     for plan in _candidates(model, cluster, global_batch, kept or {}):
         try:

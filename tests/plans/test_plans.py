@@ -8,10 +8,11 @@ import pytest
 
 import sim
 from sim.plans.files import job_data, save_jobs
-from sim.specs import Cluster, InputError, Job, Plan
+from sim.specs import Cluster, InputError, Job, Model, Plan
 from sim.specs.catalog import models
 from sim.specs.files import write_atomically
 from tests.oracle import reference
+from tests.traced import table
 
 
 def step(**given):
@@ -75,3 +76,9 @@ def test_interrupted_write_leaves_the_old_file(tmp_path):
         write_atomically(path, "\ud800")
     assert [p.name for p in tmp_path.iterdir()] == ["plan.json"]
     assert path.read_text() == "{}"
+
+
+def test_torchtitan_takes_networks_that_read_tokens():
+    found = sim.simulate(Model.from_table(table("resnet-50")), Cluster.of("l4", nodes=1), Plan(global_batch=64))
+    with pytest.raises(InputError, match="a network that reads tokens"):
+        sim.emit(found, "torchtitan")
