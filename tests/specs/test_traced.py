@@ -2,6 +2,7 @@
 
 import json
 
+import jsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from sim.plans.files import job_data
 from sim.specs import Cluster, InputError, Job, LayerTable, Model, Plan
 from sim.specs.check import check_job
+from sim.specs.schema import file_schema
 from sim.specs.table import Layer
 from sim.specs.traced import MAX_KINDS, Network, Part, largest
 
@@ -129,3 +131,13 @@ def test_a_saved_plan_holds_the_table(folder):
     model, cluster = Model.from_table(folder / "table.json"), Cluster.of("l4", nodes=1)
     (folder / "plan.json").write_text(json.dumps(job_data(model, cluster, Plan(global_batch=8))))
     assert Job.load(folder / "plan.json").model == model
+
+
+@pytest.mark.parametrize(
+    ("model", "valid"),
+    [({"table": "table.json"}, True), ({"table": TABLE.data()}, True), ({"table": 3}, False), ({"name": "x"}, False)],
+)
+def test_the_schema_knows_tables(model, valid):
+    schema = jsonschema.Draft202012Validator(file_schema(Job))
+    assert schema.is_valid({"model": model, "cluster": {"device": "l4"}}) == valid
+    assert jsonschema.Draft202012Validator(file_schema(Model)).is_valid(model) == valid
