@@ -32,21 +32,25 @@ def trace_command(
         list[str] | None, typer.Option("--layers", help="A pipeline layer, or a list of them, by its name (repeat).")
     ] = None,
     dtype: Annotated[Literal["bfloat16", "float16", "float32"], typer.Option("--dtype")] = "bfloat16",
+    name: Annotated[str | None, typer.Option("--name", help="Default: the module's class.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Write the layer table of the module that FACTORY() returns as (module, inputs).
 
     inputs: a tensor, a tuple or a mapping with the batch as first dimension, or a function of the batch size.
-    The factory runs on fake tensors: it may build a network of any size.
+    The factory runs on fake tensors: it may build a network of any size. Let the module end in its loss, so that
+    the loss's time and memory count too. A job file takes the table as `model: {table: table.json}`.
     """
     if not out.name or out.is_dir() or not out.parent.is_dir():
         raise InputError("--out", str(out), "a file in an existing folder")
     begin = time.perf_counter()
+    if name is not None and not 1 <= len(name) <= 100:
+        raise InputError("--name", name, "text of 1 to 100 characters")
     progress = Console(stderr=True)
     with progress.status("tracing"):
         with FakeTensorMode(allow_non_fake_inputs=True):
             module, inputs = _made(source)
-        table = trace(module, inputs, layers, getattr(torch, dtype))
+        table = trace(module, inputs, layers, getattr(torch, dtype), name)
     table.save(out)
     if as_json:
         typer.echo(json.dumps(summary(table, out) | {"seconds": time.perf_counter() - begin}))
@@ -102,11 +106,11 @@ def summary(table: LayerTable, path: Path) -> dict[str, Any]:
 
 def shown(table: LayerTable) -> Table:
     """Return the layers as a table, for one sample."""
-    headings = ("layer", "times", "parameters", "GFLOP fwd", "bwd", "saved MB", "boundary MB")
+    headings = ("layer", "times", "million params", "GFLOP fwd", "bwd", "saved MB", "boundary MB")
     made = Table(*headings, box=box.SIMPLE, padding=(0, 1, 0, 0), title=f"{table.name}, {table.dtype}, one sample")
     for layer in table.layers:
         forward, backward = layer.flop("forward", 1), sum(layer.flop(p, 1) for p in PHASES[1:])
         memory = (f"{at(size, 1) / 1e6:,.3f}" for size in (layer.saved_bytes, layer.boundary_bytes))
         flops = (f"{x / 1e9:,.3f}" for x in (forward, backward))
-        made.add_row(layer.name, str(layer.count), f"{layer.parameters:,}", *flops, *memory)
+        made.add_row(layer.name, str(layer.count), f"{layer.parameters / 1e6:,.3f}", *flops, *memory)
     return made

@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from calibration.tracing.records import Record, extent, records, storage_key, tensors
 from sim.specs.fields import InputError
+from sim.specs.table import Role
 
 aten = torch.ops.aten
 STATISTICS = (aten.native_layer_norm, aten.native_group_norm, aten.native_batch_norm)
@@ -35,7 +36,7 @@ class Part:
     """What one part did at one micro-batch size."""
 
     name: str
-    layer: bool
+    role: Role | None = None
     ops: dict[str, list[Record]] = field(default_factory=lambda: {"forward": [], "input": [], "backward": []})
     parameters: int = 0
     trainable: int = 0
@@ -55,7 +56,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self, parameters: Mapping[str, Tensor], data: Iterable[Tensor], statistics: bool = True) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.parts = [Part("first", layer=False)]
+        self.parts = [Part("first", "first")]
         self.phase = "forward"
         self.captures: dict[int, Tensor] = {}
         self._starts = [0]
@@ -133,7 +134,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._depth += 1
             if self._depth == 1:
                 self.captures |= {id(t): t for t in tensors((args, kwargs)) if t.requires_grad}
-                self._open(Part(name, layer=True))
+                self._open(Part(name))
                 for p in module.parameters():
                     self._claim(storage_key(p), len(self.parts) - 1)
 
@@ -142,7 +143,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _leave(self, module: nn.Module, args: Any, out: Any) -> None:
         self._depth -= 1
         if self._depth == 0:
-            self._open(Part(f"after {self.parts[-1].name}", layer=False))
+            self._open(Part(f"after {self.parts[-1].name}", "between"))
 
     def _open(self, part: Part) -> None:
         self.parts.append(part)
@@ -176,5 +177,5 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if key not in kept:
                 self.parts[place].temporaries.append(size)
         if len(self.parts) > 1:
-            self.parts[-1].name = "last"
+            self.parts[-1].name = self.parts[-1].role = "last"
         return [part for part in self.parts if not part.empty]

@@ -236,6 +236,7 @@ def _layer(parts: Sequence[Part], batches: Sequence[int]) -> Layer:
     )
     return Layer(
         name=first.name,
+        role=first.role,
         parameters=first.parameters,
         trainable_parameters=first.trainable,
         shared=dict(sorted(first.shared.items())),

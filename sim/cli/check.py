@@ -15,6 +15,7 @@ from sim.specs.catalog import check_device
 from sim.specs.check import check_job
 from sim.specs.fields import check
 from sim.specs.files import load_mapping
+from sim.specs.job import read_model
 from sim.units import gigabytes
 
 
@@ -58,6 +59,9 @@ def checked_file(file: Path) -> Report:
             return kind, [], [], Model.from_hf(file).assumptions
         except InputError as error:
             return kind, [error], [], ()
+    if kind == "model":
+        model, problems = read_model(raw, file.parent)
+        return kind, problems, [], model.assumptions if model else ()
     made, problems = check_device(raw) if kind == "device" else check(KINDS[kind], raw)
     return kind, problems, [], getattr(made, "assumptions", ())
 

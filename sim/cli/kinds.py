@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from sim.costs.profile import Profile
-from sim.specs import Device, Job
+from sim.specs import Device, Job, LayerTable
 from sim.specs.fields import init_names
 from sim.specs.schema import sections
 
-KINDS: dict[str, type] = {"job": Job, **sections(), "device": Device, "profile": Profile}
+KINDS: dict[str, type] = {"job": Job, **sections(), "device": Device, "profile": Profile, "table": LayerTable}
 """A section may also stand in a file of its own."""
 
 

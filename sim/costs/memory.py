@@ -8,7 +8,7 @@ Model states after ZeRO (arXiv 1910.02054), section 3.
 from dataclasses import dataclass
 
 from sim.costs.algebra import Expr, maximum, minimum, symbol
-from sim.costs.layers import ends
+from sim.costs.layers import ends, traced
 from sim.costs.layers.mlp import etp, expert_hidden, moe_ffn, routed_rows
 from sim.costs.layers.ops import (
     Sizes,
@@ -23,7 +23,7 @@ from sim.costs.layers.ops import (
     v_width,
     vocab,
 )
-from sim.costs.layers.structure import BlockKind, Structure
+from sim.costs.layers.structure import BlockKind, Kind, Structure, TracedKind
 from sim.specs.model import Model
 
 OPTIMIZER_BYTES = 12  # fp32 master weight and two moments (Adam)
@@ -99,8 +99,10 @@ def _mlp(kind: BlockKind, size: Sizes) -> Expr:
     return dense + routed + 4 * size.tokens / tp * symbol("experts")
 
 
-def block_bytes(kind: BlockKind, index: int, statistics: int) -> tuple[Expr, Expr]:
+def block_bytes(kind: Kind, index: int, statistics: int) -> tuple[Expr, Expr]:
     """Return (kept, rebuilt): bytes a layer keeps per microbatch, bytes its recompute brings back for a while."""
+    if isinstance(kind, TracedKind):
+        return traced.block_bytes(kind, full)
     s, size = saved(kind, index, statistics), Sizes(index)
     dropped = _selectively_dropped(kind, size, s)
     if kind.mixer == "attention" and kind.mlp == "dense" and not kind.cross:
@@ -133,13 +135,15 @@ def _every_second_product(kind: BlockKind, size: Sizes) -> Expr:
     )
 
 
-def gradient_bytes(kind: BlockKind, index: int) -> Expr:
+def gradient_bytes(kind: Kind, index: int) -> Expr:
     """Return the largest set of activation gradients alive at once in one layer's backward pass.
 
     Beyond what the layer saved: the MLP's last product has read its input for the last time when the gradients of the
     others appear, and all that the MLP saved is gone when the mixer's do. Hidden states beside them: gradient of the
     layer's output and input, with sequence parallelism gathered ones of a product's input and output too.
     """
+    if isinstance(kind, TracedKind):
+        return traced.gradient_bytes(kind)
     size = Sizes(index)
     columns = 2 if kind.gated else 1
     core = 4 * scores(size) if kind.eager and kind.mixer == "attention" else 0
@@ -155,6 +159,8 @@ def gradient_bytes(kind: BlockKind, index: int) -> Expr:
 
 def embedding_bytes(structure: Structure) -> Expr:
     """Return what the embedding keeps per microbatch: its dropout mask."""
+    if structure.ends:
+        return traced.size(structure.ends[0].part.saved)
     return ends.norm_tokens * hidden if structure.dropout else 0 * ends.tokens
 
 
@@ -168,6 +174,8 @@ def head_bytes(structure: Structure) -> tuple[Expr, Expr]:
     the 16-bit gradient meets that of the head's weight (autograd returns it, or TransformerEngine's and Megatron-LM's
     empty stand-in for it) and of the hidden states, with sequence parallelism the gathered input too.
     """
+    if structure.ends:
+        return traced.size(structure.ends[1].part.saved), traced.gradient_bytes(structure.ends[1])
     passes = symbol("head_passes")
     rows = ends.head_rows(structure)
     logits = rows * vocab / tp
@@ -210,6 +218,8 @@ def parameter_symbols(model: Model) -> dict[str, float]:
     """Return the values of the symbols of the parameter counts; a tied table is held by both ends when pp > 1."""
     table = 0 if model.family == "vit" else model.vocab * model.hidden
     head = model.classes * model.hidden if model.family == "vit" else model.vocab * model.hidden
+    if model.network:
+        table, head = 0, model.network.last.shared if model.network.tied else 0
     values = {
         "embedding_split": table,
         "embedding_repeated": model.embedding_parameters - table,

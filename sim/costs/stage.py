@@ -73,7 +73,7 @@ def layer(structure: Structure, index: int) -> dict[str, Expr]:
     for c in COMMUNICATION:
         times[f"input_{c}"] += exposed(again, "recompute", c)
     times["weight_compute"] += _accumulated(index)
-    launches = sum(op.kind == "compute" and op.phase == "forward" for op in ops)
+    launches = sum(op.launches for op in ops if op.kind == "compute" and op.phase == "forward")
     forward, backward = forward_seconds(times), backward_seconds(times) + times["recompute"]
     host = symbol("host_s_per_launch") * launches
     times["forward_host"] = maximum(0, host - forward)
@@ -263,8 +263,9 @@ def expressions(structure: Structure) -> dict[str, Expr]:
     several = minimum(1, pp - 1)
     # Each rank sends its part, and without sequence parallelism the receivers gather the whole; or all send the whole.
     parts = symbol("scatter_gather")
-    whole_again = (1 - sequence_parallel) * tp_group.all_gather(ends.boundary_bytes)
-    message = parts * (send(ends.boundary_bytes / tp) + whole_again) + (1 - parts) * send(ends.boundary_bytes)
+    boundary = ends.boundary_bytes(structure)
+    whole_again = (1 - sequence_parallel) * tp_group.all_gather(boundary)
+    message = parts * (send(boundary / tp) + whole_again) + (1 - parts) * send(boundary)
     return (
         chunk(structure)
         | {f"embedding_{k}": v for k, v in first.items()}
@@ -279,7 +280,7 @@ def expressions(structure: Structure) -> dict[str, Expr]:
             "saved_head_bytes": head_kept,
             "head_temporary_bytes": head_beside,
             "workspace_bytes": symbol("workspace_bytes") + 0 * several,
-            "boundary_buffer_bytes": several * 2 * ends.boundary_bytes / tp,
+            "boundary_buffer_bytes": several * 2 * boundary / tp,
         }
     )
 

@@ -12,7 +12,8 @@ from sim.specs.files import write_atomically
 
 def job_data(model: Model, cluster: Cluster, plan: Plan, training: Training | None = None) -> dict[str, Any]:
     """Return a job as plain data; reading it gives the same model, cluster, plan and training."""
-    job = {"model": plain(model), "cluster": plain(cluster), "plan": plain(plan)}
+    stated = {"table": model.table.data()} if model.table else plain(model)
+    job = {"model": stated, "cluster": plain(cluster), "plan": plain(plan)}
     return job | ({"training": plain(training)} if training else {})
 
 

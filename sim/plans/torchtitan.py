@@ -15,6 +15,8 @@ def torchtitan(step: Step) -> str:
         InputError: the plan asks for what torchtitan's flags cannot say; the schedule CSV says any order.
     """
     plan, placed = step.plan, step.placed
+    if step.model.table and not step.model.table.seq:
+        raise InputError("model", step.model.name, "a network that reads tokens (torchtitan counts batches in tokens)")
     for field, value, allowed in _refusals(step):
         raise InputError(f"plan.{field}", value, allowed)
     flags = {

@@ -62,8 +62,9 @@ def _resource(name: str) -> str:
 
 def _header(title: str, sentence: str, step: Step) -> str:
     model, cluster = step.model, step.cluster
+    sample = "one sample at a time" if model.table and not model.table.seq else f"sequence {model.seq}"
     facts = (
-        f"{model.parameters / 1e9:.3g} billion parameters, sequence {model.seq}, "
+        f"{model.parameters / 1e9:.3g} billion parameters, {sample}, "
         f"global batch {step.plan.global_batch}; "
         + " and ".join(
             f"{c.nodes} {'node' if c.nodes == 1 else 'nodes'} of {c.gpus_per_node} × {c.hardware.title}"

@@ -7,6 +7,7 @@ from sim.specs.job import Job, Tune
 from sim.specs.model import Model
 from sim.specs.plan import PlacedPlan, Plan
 from sim.specs.precision import Precision
+from sim.specs.table import LayerTable
 from sim.specs.training import Training
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "Device",
     "InputError",
     "Job",
+    "LayerTable",
     "Links",
     "Model",
     "NodeGroup",

@@ -8,6 +8,8 @@ multi-token prediction; and layers of one sub-layer only: `M` Mamba-2, `*` atten
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from sim.specs.traced import Part
+
 if TYPE_CHECKING:
     from sim.specs.model import Model
 
@@ -93,6 +95,11 @@ class Block:
         return {"dense": self.model.ffn, "moe": self.model.shared_ffn, "none": 0}[self.mlp]
 
     @property
+    def traced(self) -> Part | None:
+        """The layer's part of a traced network."""
+        return self.model.network.kinds[self.letter] if self.model.network else None
+
+    @property
     def mixer_split(self) -> int:
         """Weights of the token mixer that tensor parallelism splits."""
         m, h = self.model, self.model.hidden
@@ -130,12 +137,16 @@ class Block:
     @property
     def split_parameters(self) -> int:
         """All parameters that tensor parallelism splits."""
+        if self.traced:
+            return 0
         joined = 2 * self.model.hidden**2 if self.letter == "P" else 0
         return self.mixer_split + joined + (self._mlp_weights(self.model.hidden, self.ffn) if self.ffn else 0)
 
     @property
     def repeated_parameters(self) -> int:
         """All parameters that every tensor-parallel rank holds: norms, output biases, router, down-projections."""
+        if self.traced:
+            return self.traced.parameters
         norms = self.norms + (1 if self.final_norm else 0)
         return self.mixer_repeated + self._mlp_repeated + norms * self.model.norm_parameters
 

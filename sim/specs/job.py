@@ -12,10 +12,11 @@ from sim.specs.arguments import checked
 from sim.specs.catalog import is_device_file
 from sim.specs.catalog import model as catalog_model
 from sim.specs.cluster import Cluster
-from sim.specs.fields import MAX_PROBLEMS, InputError, check, spec, whole
+from sim.specs.fields import MAX_PROBLEMS, InputError, check, read, spec, whole
 from sim.specs.files import is_folder, load_mapping
 from sim.specs.model import Model
 from sim.specs.plan import Plan
+from sim.specs.table import KIND, LayerTable
 from sim.specs.training import Training
 
 Objective = Literal["step_time", "cost", "tokens_per_usd", "memory_headroom"]
@@ -97,7 +98,7 @@ Reader = Callable[[Any], tuple[Any, list[InputError]]]
 def section_readers(raw: Mapping[str, Any], folder: Path) -> dict[str, Reader]:
     """Return per section of a job file what reads it into (value, problems)."""
     return {
-        "model": lambda value: _model(value, folder),
+        "model": lambda value: read_model(value, folder),
         "cluster": lambda value: check(Cluster, _with_files(value, folder), "cluster"),
         "plan": lambda value: _plan(value, raw),
         "tune": lambda value: check(Tune, value, "tune"),
@@ -115,21 +116,42 @@ def _plan(raw: Any, job: Mapping[str, Any]) -> tuple[Plan | None, list[InputErro
     return plan and plan.but(global_batch=batch), problems
 
 
-MODEL_HELP = "a catalog name, the path of a HF config.json, or inline dimensions"
+MODEL_HELP = "a catalog name, the path of a HF config.json or of a layer table, or inline dimensions"
 REQUIRED = {"model": MODEL_HELP, "cluster": "a mapping"}
 
 
-def _model(raw: Any, folder: Path) -> tuple[Model | None, list[InputError]]:
+def read_model(raw: Any, folder: Path) -> tuple[Model | None, list[InputError]]:
+    """Return the model section of a job, or None and what is wrong with it; paths are relative to `folder`."""
     if isinstance(raw, dict):
-        return check(Model, raw, "model")
+        return _traced(raw, folder) if "table" in raw else check(Model, raw, "model")
     if not isinstance(raw, str):
         return None, [InputError("model", raw, MODEL_HELP)]
     try:
-        return (Model.from_hf(folder / raw) if raw.endswith(".json") else catalog_model(raw)), []
+        return (_model_file(folder / raw) if raw.endswith(".json") else catalog_model(raw)), []
     except InputError as error:
         if raw.endswith(".json"):
             return None, [error.under("model")]
         return None, [InputError("model", raw, f"{MODEL_HELP}; {error.allowed}")]
+
+
+def _model_file(path: Path) -> Model:
+    return Model.from_table(path) if load_mapping(path).get("kind") == KIND else Model.from_hf(path)
+
+
+def _traced(raw: dict[str, Any], folder: Path) -> tuple[Model | None, list[InputError]]:
+    """Return the network of `table`: a path, or the table itself, as saved plans have it."""
+    held = raw["table"]
+    problems = [
+        InputError(f"model.{key}", value, "left out beside table") for key, value in raw.items() if key != "table"
+    ]
+    if not isinstance(held, str | dict):
+        problems.append(InputError("model.table", held, "the path of a layer table (trainsim trace), or the table"))
+    if problems:
+        return None, problems[:MAX_PROBLEMS]
+    try:
+        return Model.from_table(folder / held if isinstance(held, str) else read(LayerTable, held)), []
+    except InputError as error:
+        return None, [error.under("model.table")]
 
 
 def _with_files(raw: Any, folder: Path) -> Any:

@@ -15,6 +15,8 @@ from sim.specs.fields import DERIVED, InputError, real, spec, whole
 from sim.specs.files import load_mapping
 from sim.specs.hf import read_config
 from sim.specs.hf.names import in_config
+from sim.specs.table import LayerTable
+from sim.specs.traced import Network
 
 ASSUMED_VOCAB = 51_200
 ASSUMED_SEQ = 2_048
@@ -33,7 +35,8 @@ class Model:
     width, between two projections (LatentMoE, Nemotron 3). `imbalance`: rows of the busiest expert rank over the
     mean; `capacity_factor`: rows an expert takes over the mean, the rest dropped (0: none is dropped). `bias` is the
     attention output's; `qkv_bias` and `mlp_bias` follow it. MLA (DeepSeek-V2, arXiv 2405.04434) needs kv_lora_rank,
-    rope_head_dim and v_head_dim, with head_dim the part without rotation.
+    rope_head_dim and v_head_dim, with head_dim the part without rotation. With a `table` (see `from_table`) the
+    network is that one and the dimensions mean nothing.
 
     Raises:
         InputError: a value is out of range or the dimensions contradict each other.
@@ -100,6 +103,7 @@ class Model:
     patch: Annotated[int, whole(1, 4_096)] = 16
     channels: Annotated[int, whole(1, 1_024)] = 3
     classes: Annotated[int, whole(1, 10_000_000)] = 1_000
+    table: LayerTable | None = field(default=None, hash=False, repr=False)
     assumptions: tuple[str, ...] = field(default=(), init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -110,11 +114,14 @@ class Model:
             if self.__dict__[name] is None:
                 object.__setattr__(self, name, value)
                 assumed += [f"model.{name} = {value} ({why})"] if why else []
+        assumed += self.network.notes() if self.network else []
+        if self.table and not self.table.seq:
+            assumed.append("a sample counts as one token: the traced network reads none")
         object.__setattr__(self, "assumptions", tuple(assumed))
         self._check()
 
     def _check(self) -> None:
-        letters = LETTERS.replace("P", "")
+        letters = "".join(self.network.kinds) if self.network else LETTERS.replace("P", "")
         moe, pair = bool(set(self.pattern) & set("XYE")), self.family == "encoder-decoder"
         wrong = [
             ("kv_heads", self.heads % self.kv_heads > 0, f"a divisor of heads = {self.heads}"),
@@ -167,6 +174,8 @@ class Model:
         yield "ssm_heads", max(1, 2 * self.hidden // self.ssm_head_dim), inner
 
     def _pattern(self) -> str:
+        if self.network:
+            return self.network.pattern
         if self.family in ("encoder", "vit"):
             return "N" * self.layers
         if self.family == "encoder-decoder":
@@ -193,6 +202,39 @@ class Model:
             raise in_config(error, load_mapping(Path(path))) from None
         object.__setattr__(made, "assumptions", notes + made.assumptions)
         return made
+
+    @classmethod
+    @checked
+    def from_table(cls, table: str | Path | LayerTable) -> "Model":
+        """Return the network of a layer table (or of the file that `trainsim trace` wrote).
+
+        A sample of a network that reads no tokens counts as one token.
+
+        Raises:
+            InputError: no such file, a field is wrong, or the table is not one of a 16-bit network with layers.
+        """
+        held = table if isinstance(table, LayerTable) else LayerTable.load(table)
+        network = Network.of(held)
+        return cls(
+            name=held.name,
+            layers=len(network.pattern),
+            seq=held.seq or 1,
+            tied_embeddings=network.tied,
+            bias=False,
+            positions="none",
+            table=held,
+            hidden=1,
+            heads=1,
+            head_dim=1,
+            kv_heads=1,
+            ffn=1,
+            vocab=1,
+        )
+
+    @cached_property
+    def network(self) -> Network | None:
+        """The parts of a traced network."""
+        return Network.of(self.table) if self.table else None
 
     @cached_property
     def blocks(self) -> dict[Block, int]:
@@ -240,6 +282,8 @@ class Model:
     @property
     def embedding_parameters(self) -> int:
         """Parameters in front of the first layer."""
+        if self.network:
+            return self.network.first.parameters
         if self.family == "vit":
             return self.channels * self.patch**2 * self.hidden + 2 * self.hidden + self.position_parameters
         norm = self.norm_parameters if self.embedding_norm else 0
@@ -248,6 +292,8 @@ class Model:
     @property
     def head_parameters(self) -> int:
         """Parameters behind the final norm that are not shared with the embedding."""
+        if self.network:
+            return self.network.last.parameters
         if self.family == "vit":
             return self.classes * (self.hidden + 1)
         transform = self.hidden * (self.hidden + 1) + self.norm_parameters if self.family == "encoder" else 0
@@ -257,7 +303,7 @@ class Model:
     @property
     def final_norms(self) -> int:
         """Normalisations behind the last layer of each stack (BERT, which normalises after a sub-layer, has none)."""
-        return {"encoder": 0, "encoder-decoder": 2}.get(self.family, 1)
+        return 0 if self.table else {"encoder": 0, "encoder-decoder": 2}.get(self.family, 1)
 
     @property
     def parameters(self) -> int:
@@ -286,8 +332,11 @@ class Model:
 
         "megatron": three times the matrix products of the forward pass, core attention halved by the causal
         mask (Megatron-LM `num_floating_point_operations`). "palm": 6 N + 12 L H Q T without a causal
-        discount (Chowdhery et al. 2022, appendix B).
+        discount (Chowdhery et al. 2022, appendix B). A traced network's are the products that it really has,
+        with causal fused attention halved or whole.
         """
+        if self.table:
+            return float(self.table.model_flop(halved=convention == "megatron"))
         core = sum(n * b.seq * b.core_flop(convention) for b, n in self.blocks.items())
         if convention == "palm":
             return 3.0 * core + 6.0 * self.active_parameters * self.seq

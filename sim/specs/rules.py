@@ -38,6 +38,7 @@ class Spread:
     etp: Any = 1
     shard: Any = 0
     stage_layers: tuple[int, ...] = ()
+    selective: Any = False
 
     @classmethod
     def of(cls, plan: "Plan", cluster: Cluster) -> "Spread":
@@ -59,6 +60,7 @@ class Spread:
             etp=plan.etp,
             shard=plan.fsdp_shard or 0,
             stage_layers=plan.stage_layers or (),
+            selective=plan.recompute == "selective",
         )
 
     @property
@@ -138,10 +140,32 @@ def _short_group(s: Spread) -> Any:
     return s.interleaved & (beyond > 0) & (beyond < s.pp)
 
 
+def _whole_layers(knob: str) -> Rule:
+    return Rule(
+        knob,
+        f"{knob} would split the layers of a traced network",
+        lambda m, s: (m.table is not None) & (getattr(s, knob) > 1),
+        lambda m, s: "1: a traced network is not split inside its layers",
+    )
+
+
 MAX_MICROBATCH_STAGES = 500_000
 """A million actions: far above any plan in use (64 ranks x 4,096 microbatches are half of it), a minute of waiting."""
 
 RULES: tuple[Rule, ...] = (
+    *map(_whole_layers, ("tp", "cp", "ep", "etp")),
+    Rule(
+        "recompute",
+        "selective recompute of a traced network",
+        lambda m, s: (m.table is not None) & s.selective,
+        lambda m, s: "none or full: which kernels of a traced network to repeat is not known",
+    ),
+    Rule(
+        "pp",
+        "layers of a traced network share parameters",
+        lambda m, s: (m.network is not None and m.network.shares) & (s.pp > 1),
+        lambda m, s: "1: layers of this network share parameters, which a pipeline would hold in copies",
+    ),
     _splits("attention heads", "heads"),
     Rule(
         "tp",

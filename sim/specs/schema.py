@@ -10,6 +10,7 @@ from pydantic_core import core_schema
 from sim.catalog import names
 from sim.specs.fields import class_of
 from sim.specs.job import KNOBS, MAX_KNOB_VALUES, MODEL_HELP, Job
+from sim.specs.model import Model
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 Schema = dict[str, Any]
@@ -40,6 +41,9 @@ def file_schema(cls: type) -> Schema:
             BEYOND_FIELDS[name](part)
     if cls is Job:
         _as_read(made)
+    for model in (made if cls is Model else {}, made.get("$defs", {}).get("Model", {})):
+        if model:
+            _with_table(model)
     return {"$schema": DIALECT, **made}
 
 
@@ -96,6 +100,12 @@ def _as_read(job: Schema) -> None:
         knob: {"type": "array", "minItems": 1, "maxItems": MAX_KNOB_VALUES, "items": values[knob]} for knob in KNOBS
     }
     parts["Tune"]["properties"]["knobs"] |= {"properties": listed, "additionalProperties": False}
+
+
+def _with_table(model: Schema) -> None:
+    """Let a layer table, or its path, stand for the dimensions."""
+    model["properties"]["table"] = {"anyOf": [{"type": "string"}, {"$ref": "#/$defs/LayerTable"}]}
+    model["anyOf"] = [{"required": model.pop("required")}, {"required": ["table"]}]
 
 
 def sections() -> dict[str, type]:

@@ -25,6 +25,7 @@ Size = Annotated[
     Field(description=f"[constant, per sample], two whole numbers from 0 to {LARGEST:g}"),
 ]
 Phase = Literal["forward", "backward_input", "backward_weight"]
+Role = Literal["first", "between", "last"]
 PHASES: tuple[Phase, ...] = ("forward", "backward_input", "backward_weight")
 ATTENTION = ("batch", "heads", "kv_heads", "head_dim", "value_dim", "query_len", "key_len")
 SIZES = {
@@ -92,6 +93,15 @@ class Op:
         scores = x["batch"] * x["heads"] * x["query_len"] * x["key_len"]
         return 2 * scores * (dims[0] * x["head_dim"] + dims[1] * x["value_dim"])
 
+    def model_flop(self, phase: Phase, halved: bool) -> int:
+        """Return the FLOP of one sample's launch that count for model FLOP utilisation.
+
+        Fused attention's backward pass counts as twice its forward pass; `halved` leaves out what a causal mask hides.
+        """
+        if self.kind != "attention":
+            return int(self.flop(1, phase))
+        return int(self.flop(1) * (1 if phase == "forward" else 2)) // (2 if halved and self.causal else 1)
+
     def inputs(self, batch: Any, phase: Phase = "forward") -> dict[str, Any]:
         """Return the inputs of this kernel's form (sim.costs.kernels.FORMS) for one launch.
 
@@ -111,11 +121,16 @@ class Layer:
 
     `parameters` counts what no earlier layer holds; `shared` names the parameters that an earlier one does.
     `saved_bytes` is kept from forward to backward (parameters, buffers and the network's input data apart),
-    `boundary_bytes` goes to layers further on, `temporary_bytes` is the largest tensor that is neither.
+    `boundary_bytes` goes to layers further on, `temporary_bytes` is the largest tensor that is neither. `role` is left
+    out for a layer of the pipeline; else the part runs in front of them all, between two of them or behind them.
+
+    Raises:
+        InputError: a part with a role is counted more than once.
     """
 
     name: Annotated[str, Field(min_length=1, max_length=400, description="text of 1 to 400 characters")]
     count: Annotated[int, whole(1, 100_000)] = 1
+    role: Role | None = None
     parameters: Amount
     trainable_parameters: Amount
     shared: dict[str, Amount] = field(default_factory=dict)
@@ -125,6 +140,10 @@ class Layer:
     forward: list[Op] = field(default_factory=list)
     backward_input: list[Op] = field(default_factory=list)
     backward_weight: list[Op] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if self.role and self.count > 1:
+            raise InputError("count", self.count, f"1 with role {self.role}")
 
     def ops(self, phase: Phase) -> list[Op]:
         """Return the kernels of a phase."""
@@ -170,12 +189,17 @@ class LayerTable:
         Raises:
             InputError: the table is larger than `load` accepts.
         """
-        text = json.dumps(_plain(asdict(self)), separators=(",", ":")) + "\n"
+        text = json.dumps(self.data(), separators=(",", ":")) + "\n"
         if len(text) > MAX_BYTES[".json"]:
             raise InputError(
                 "layers", len(text), f"a table of at most {MAX_BYTES['.json']} bytes (fewer distinct layers)"
             )
         write_atomically(Path(path), text)
+
+    def data(self) -> dict[str, Any]:
+        """Return the table as plain data; what is empty or has its default is left out."""
+        made: dict[str, Any] = _plain(asdict(self))
+        return made
 
     def each(self) -> Iterator[Layer]:
         """Yield every layer, equal ones as often as they occur."""
@@ -192,6 +216,13 @@ class LayerTable:
         """Return the FLOP of a phase (None: of all) at micro-batch `batch`."""
         phases = PHASES if phase is None else (phase,)
         return sum(layer.count * layer.flop(p, batch) for layer in self.layers for p in phases)
+
+    def model_flop(self, halved: bool) -> int:
+        """Return the model FLOP of forward and backward per sample; `halved`: without what causal masks hide."""
+        launches = (
+            (layer.count * op.count, op, phase) for layer in self.layers for phase in PHASES for op in layer.ops(phase)
+        )
+        return sum(count * op.model_flop(phase, halved) for count, op, phase in launches)
 
     def saved_bytes(self, batch: Any) -> Any:
         """Return the bytes kept from forward to backward at micro-batch `batch`."""

@@ -12,11 +12,11 @@ from sim.specs.rules import divisors
 def textbook(model: Model, cluster: Cluster, global_batch: int, kept: Mapping[str, Any] | None = None) -> Step | None:
     """Return the common heuristic's step, or None where none of its plans fits.
 
-    tp inside the node as far as memory needs it, then pp, ZeRO-1, micro-batch 1; full recompute only if
-    nothing else fits (Narayanan et al. 2021, arXiv 2104.04473, section 3, takeaways 1 and 2). `kept` are
-    settings that the search does not vary either.
+    tp inside the node as far as memory needs it (a traced network has none), then pp, ZeRO-1, micro-batch 1; full
+    recompute only if nothing else fits (Narayanan et al. 2021, arXiv 2104.04473, section 3, takeaways 1 and 2). `kept`
+    are settings that the search does not vary either.
     """
-    for plan in _candidates(cluster, global_batch, kept or {}):
+    for plan in _candidates(model, cluster, global_batch, kept or {}):
         try:
             step = simulate(model, cluster, plan)
         except InputError:
@@ -26,9 +26,9 @@ def textbook(model: Model, cluster: Cluster, global_batch: int, kept: Mapping[st
     return None
 
 
-def _candidates(cluster: Cluster, global_batch: int, kept: Mapping[str, Any]) -> Iterator[Plan]:
-    inside = divisors(cluster.gpus_per_node)
-    recomputes: tuple[Recompute, ...] = ("selective", "full")
+def _candidates(model: Model, cluster: Cluster, global_batch: int, kept: Mapping[str, Any]) -> Iterator[Plan]:
+    inside = [1] if model.table else divisors(cluster.gpus_per_node)
+    recomputes: tuple[Recompute, ...] = ("none" if model.table else "selective", "full")
     for recompute in recomputes:
         meshes = [(tp, 1) for tp in inside] + [(inside[-1], pp) for pp in divisors(cluster.gpus)[1:]]
         for tp, pp in meshes:

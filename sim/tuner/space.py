@@ -71,15 +71,16 @@ class Space:
 def default_knobs(model: Model, cluster: Cluster) -> dict[str, list[Any]]:
     """Return the values that are tried for knobs that the user leaves free."""
     meshes = divisors(cluster.gpus)
+    split = not model.table  # a traced network is not split inside its layers
     powers = [2**i for i in range(MAX_MICRO_BATCH.bit_length())]
     return {
-        "tp": [d for d in meshes if d <= MAX_TP],
+        "tp": [d for d in meshes if d <= (MAX_TP if split else 1)],
         "pp": [d for d in meshes if d <= model.layers],
         "virtual_stages": [d for d in divisors(model.layers) if d <= MAX_VIRTUAL_STAGES],
         "micro_batch": powers,
-        "recompute": list(RECOMPUTE),
+        "recompute": list(RECOMPUTE) if split else ["none", "full"],
         "zero": [0, 1, 2, 3],
-        "sequence_parallel": [False, True],
+        "sequence_parallel": [False, True] if split else [False],
     }
 
 
@@ -167,11 +168,14 @@ def _distinct(
     shape = (len(rows["tp"]), len(recompute), len(zero), len(sp))
     no_group = np.broadcast_to(sp_axis & (tp == 1), shape)
     uneven = np.broadcast_to(sp_axis & (tp > 1) & (model.seq % tp != 0), shape)
-    no_shard = np.broadcast_to((zero_axis > 0) & (dp == 1), shape) & ~no_group & ~uneven
+    selective = np.full(shape, bool(model.table)) & (recompute == RECOMPUTE.index("selective"))[:, None, None]
+    no_group, uneven = no_group & ~selective, uneven & ~selective
+    no_shard = np.broadcast_to((zero_axis > 0) & (dp == 1), shape) & ~no_group & ~uneven & ~selective
     for reason, mask in (
+        ("selective recompute of a traced network", selective),
         ("sequence parallelism without tp > 1", no_group),
         ("tp does not divide the sequence (sequence parallelism)", uneven),
         ("ZeRO without dp > 1 (the same as ZeRO-0)", no_shard),
     ):
         _count(excluded, reason, int(mask.sum()))
-    return np.asarray(~(no_group | uneven | no_shard))
+    return np.asarray(~(no_group | uneven | no_shard | selective))

@@ -8,6 +8,10 @@ import pytest
 from typer.testing import CliRunner
 
 from calibration.tracing.cli import app
+from sim.cli.check import checked_file
+from sim.engine.step import simulate
+from sim.report.html import save_html
+from sim.specs import Job
 from sim.specs.fields import InputError
 from sim.specs.table import LayerTable
 
@@ -58,6 +62,24 @@ def test_builds_networks_larger_than_memory(source, tmp_path):
     result = invoke(f"{source}:huge", "--out", tmp_path / "t.json", "--layers", "2")
     assert LayerTable.load(tmp_path / "t.json").parameters > 2**40
     assert "Sequential" in result.stdout
+
+
+def test_a_job_file_takes_the_table(source, tmp_path):
+    invoke(f"{source}:small", "--out", tmp_path / "t.json", "--name", "mine")
+    job = {"model": {"table": "t.json"}, "cluster": {"device": "l4", "nodes": 1}, "plan": {"global_batch": 8}}
+    (tmp_path / "job.json").write_text(json.dumps(job))
+    assert checked_file(tmp_path / "job.json")[:2] == ("job", [])
+    assert checked_file(tmp_path / "t.json")[:2] == ("table", [])
+    loaded = Job.load(tmp_path / "job.json")
+    step = simulate(loaded.model, loaded.cluster, loaded.plan)
+    assert (step.model.name, step.model.layers, step.tokens_per_step) == ("mine", 4, 8 * 8)
+    save_html(step, tmp_path / "report.html")
+    assert "sequence 8" in (tmp_path / "report.html").read_text()
+
+
+def test_refuses_an_empty_name(source, tmp_path):
+    with pytest.raises(InputError, match="1 to 100 characters"):
+        invoke(f"{source}:small", "--out", tmp_path / "t.json", "--name", "")
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,11 @@ import pytest
 
 import sim
 from sim.plans.files import job_data, save_jobs
-from sim.specs import Cluster, InputError, Job, Plan
+from sim.specs import Cluster, InputError, Job, Model, Plan
 from sim.specs.catalog import models
 from sim.specs.files import write_atomically
 from tests.oracle import reference
+from tests.traced import table
 
 
 def step(**given):
@@ -116,3 +117,9 @@ def test_torchtitan_says_context_experts_and_copies():
     degrees = ("data_parallel_replicate", "data_parallel_shard", "context_parallel", "expert_parallel")
     assert [flags[f"parallelism.{name}_degree"] for name in degrees] == ["4", "2", "2", "2"]
     assert flags["compile.enable"] == "true"
+
+
+def test_torchtitan_takes_networks_that_read_tokens():
+    found = sim.simulate(Model.from_table(table("resnet-50")), Cluster.of("l4", nodes=1), Plan(global_batch=64))
+    with pytest.raises(InputError, match="a network that reads tokens"):
+        sim.emit(found, "torchtitan")

@@ -52,10 +52,15 @@ def _fused(name: str, tokens: Expr, seq: Expr, keys: Expr) -> Iterator[Op]:
     """Yield a fused attention kernel over `keys` keys a query."""
     rows, width = heads / tp * tokens, (query_width + v_width) / tp
     flop = 2 * tokens * keys * width  # 4 s^2 b h / t, halved by the causal mask
-    for phase, direction, factor in (("forward", "forward", 1), ("backward_input", "backward", FLASH_BACKWARD_FLOP)):
-        time = kernels.seconds("attention", direction, flop=factor * flop, seq=seq, rows=rows)
-        time = symbol("attention_slowdown") * time
-        yield Op(f"{name} {direction}", phase, "compute", time, factor * flop, 4 * tokens * width * factor)
+    for direction, factor in (("forward", 1), ("backward", FLASH_BACKWARD_FLOP)):
+        yield fused(name, direction, 4 * tokens * width * factor, flop=factor * flop, seq=seq, rows=rows)
+
+
+def fused(name: str, direction: str, size: Expr, **shape: Expr) -> Op:
+    """Return a fused attention kernel that moves `size` bytes; shape: `flop`, `seq` (keys), `rows` (queries)."""
+    phase = "forward" if direction == "forward" else "backward_input"
+    time = symbol("attention_slowdown") * kernels.seconds("attention", direction, **shape)
+    return Op(f"{name} {direction}", phase, "compute", time, shape["flop"], size)
 
 
 def context_parallel(kind: BlockKind, size: Sizes) -> Iterator[Op]:
@@ -120,11 +125,9 @@ def mamba(size: Sizes) -> Iterator[Op]:
     yield moved("convolution", "forward", 4 * tokens * (inner + states) / tp)
     yield moved("convolution dgrad", "backward_input", 8 * tokens * (inner + states) / tp)
     flop = tokens * size.of("core_flop") / tp
-    for phase, direction, factor in (("forward", "forward", 1), ("backward_input", "backward", 2)):
+    for direction, factor in (("forward", 1), ("backward", 2)):
         rows = symbol("ssm_heads") / tp * tokens
-        time = kernels.seconds("attention", direction, flop=factor * flop, seq=size.seq, rows=rows)
-        time = symbol("attention_slowdown") * time
-        yield Op(f"scan {direction}", phase, "compute", time, factor * flop, 4 * factor * tokens * inner / tp)
+        yield fused("scan", direction, 4 * factor * tokens * inner / tp, flop=factor * flop, seq=size.seq, rows=rows)
     yield moved("gated norm", "forward", 6 * tokens * inner / tp)
     yield moved("gated norm dgrad", "backward_input", 10 * tokens * inner / tp)
     yield from gemm("out projection", tokens, hidden, inner / tp)

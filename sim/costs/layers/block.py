@@ -5,14 +5,17 @@ from collections.abc import Iterator
 import sympy as sp
 
 from sim.costs.algebra import Expr, symbol
+from sim.costs.layers import traced
 from sim.costs.layers.attention import attention, core, mamba
 from sim.costs.layers.mlp import dense, experts_mlp
 from sim.costs.layers.ops import Op, Sizes, gemm, hidden, norm, residual, tensor_parallel, tp
-from sim.costs.layers.structure import BlockKind
+from sim.costs.layers.structure import BlockKind, Kind, TracedKind
 
 
-def block(kind: BlockKind, index: int) -> list[Op]:
+def block(kind: Kind, index: int) -> list[Op]:
     """Return all operations of one layer, forward and backward, without recompute."""
+    if isinstance(kind, TracedKind):
+        return traced.operations(kind)
     size = Sizes(index)
     rows = size.norm_tokens
     ops = [op for name in norm_names(kind) for op in norm(name, rows)]
@@ -56,18 +59,20 @@ def _whole_mlp(kind: BlockKind) -> bool:
     return kind.mlp == "dense" or kind.shared
 
 
-def recomputed(kind: BlockKind, index: int) -> list[Op]:
+def recomputed(kind: Kind, index: int) -> list[Op]:
     """Return what the backward pass repeats, switched by `full` and `selective`.
 
     Full repeats the forward pass with its collectives. Selective repeats core attention where the scores are
     stored (eager), else the norms and the activation (Megatron-LM modules layernorm and mlp_act); PyTorch's
     (`native`, torchtitan) keeps every second product and fused attention, and repeats the rest.
+    Of a traced layer only full recompute is known.
     """
     full, selective, native = symbol("full"), symbol("selective"), symbol("native")
     chosen = {"attention norm", "mlp norm", "activation", "expert activation"}
-    attended = {op.name for op in core(kind, Sizes(index))} if kind.mixer == "attention" else set()
-    if kind.eager and attended:
-        chosen = attended
+    attended: set[str] = set()
+    if not isinstance(kind, TracedKind) and kind.mixer == "attention":
+        attended = {op.name for op in core(kind, Sizes(index))}
+        chosen = attended if kind.eager else chosen
 
     def share(op: Op) -> Expr:
         megatron = 1 if op.name in chosen else 0

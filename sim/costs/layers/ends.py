@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from sim.costs.algebra import Expr, symbol
 from sim.costs.kernels import BYTES_16BIT
+from sim.costs.layers import traced
 from sim.costs.layers.ops import (
     Op,
     cp,
@@ -24,8 +25,13 @@ from sim.costs.layers.structure import Structure
 tokens = seq * micro_batch / cp
 norm_tokens = outside(tokens)
 whole_bytes = BYTES_16BIT * tokens * hidden
-boundary_bytes = BYTES_16BIT * symbol("boundary_seq") * micro_batch / cp * hidden
-"""Bytes that one microbatch passes between pipeline stages, before it is split over tensor-parallel ranks."""
+
+
+def boundary_bytes(structure: Structure) -> Expr:
+    """Return the bytes that one microbatch passes between pipeline stages, before tensor-parallel ranks split it."""
+    if structure.boundary:
+        return traced.size(structure.boundary)
+    return BYTES_16BIT * symbol("boundary_seq") * micro_batch / cp * hidden
 
 
 def head_rows(structure: Structure) -> Expr:
@@ -35,6 +41,8 @@ def head_rows(structure: Structure) -> Expr:
 
 def embedding(structure: Structure) -> list[Op]:
     """Return the operations of the vocabulary-parallel embedding, or of the projection of image patches."""
+    if structure.ends:
+        return traced.operations(structure.ends[0], end=True)
     if structure.head == "classes":
         return list(gemm("patches", tokens, hidden / tp, symbol("patch_width"), always_16bit=True))
     table = 4 * tokens * hidden
@@ -51,6 +59,8 @@ def embedding(structure: Structure) -> list[Op]:
 
 def head(structure: Structure) -> list[Op]:
     """Return the operations of final norm, vocabulary-parallel logits and cross-entropy (fp32 softmax)."""
+    if structure.ends:
+        return traced.operations(structure.ends[1], end=True)
     rows = head_rows(structure)
     logits = rows * vocab / tp
     gather = sequence_parallel * tp_group.all_gather(whole_bytes)

@@ -22,6 +22,7 @@ class Op:
     phase: forward, backward_input, backward_weight or recompute; kind: compute, tp, cp or ep; seconds, flop and
     moved bytes per microbatch and rank; `overlap` names the product a collective runs beside. FLOP of
     core attention are halved by the causal mask in every form, as model FLOP are (eager kernels compute all).
+    A traced operation may stand for several `launches`.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Op:
     flop: Expr = 0
     bytes: Expr = 0
     overlap: str = ""
+    launches: int = 1
 
 
 hidden, vocab, seq = symbol("hidden"), symbol("vocab"), symbol("seq")
@@ -82,22 +84,25 @@ def gemm(name: str, m: Expr, n: Expr, k: Expr, batch: Expr = 1, always_16bit: bo
     `batch` products run as one grouped kernel. Casting an operand to 8 or 4 bits is memory traffic of its own.
     `always_16bit`: no recipe touches it (the output head and the router: DeepSeek-V3, arXiv 2412.19437, section 3.3.1).
     """
-    shapes = {
-        "forward": ("forward", (m, n, k)),
-        "dgrad": ("backward_input", (m, k, n)),
-        "wgrad": ("backward_weight", (n, k, m)),
-    }
-    for direction, (phase, (rows, columns, inner)) in shapes.items():
-        cast = symbol("cast_bytes") * batch * rows * inner if direction != "wgrad" and not always_16bit else 0
-        time = kernels.product_seconds(direction, rows, columns, inner, batch, always_16bit)
-        yield Op(
-            name if direction == "forward" else f"{name} {direction}",
-            phase,
-            "compute",
-            time + cast / symbol(kernels.parameter("elementwise", "any", "bandwidth")),
-            kernels.gemm_flop(rows, columns, inner, batch),
-            kernels.gemm_bytes(rows, columns, inner, batch) + cast,
-        )
+    for direction, (rows, columns, inner) in {"forward": (m, n, k), "dgrad": (m, k, n), "wgrad": (n, k, m)}.items():
+        yield product(name, direction, rows, columns, inner, batch, always_16bit)
+
+
+PHASE_OF = {"forward": "forward", "dgrad": "backward_input", "wgrad": "backward_weight"}
+
+
+def product(name: str, direction: str, m: Expr, n: Expr, k: Expr, batch: Expr = 1, always_16bit: bool = False) -> Op:
+    """Return one of `gemm`'s three products: of (m, k) and (k, n)."""
+    cast = symbol("cast_bytes") * batch * m * k if direction != "wgrad" and not always_16bit else 0
+    time = kernels.product_seconds(direction, m, n, k, batch, always_16bit)
+    return Op(
+        name if direction == "forward" else f"{name} {direction}",
+        PHASE_OF[direction],
+        "compute",
+        time + cast / symbol(kernels.parameter("elementwise", "any", "bandwidth")),
+        kernels.gemm_flop(m, n, k, batch),
+        kernels.gemm_bytes(m, n, k, batch) + cast,
+    )
 
 
 def moved(name: str, phase: str, size: Expr, op: str = "elementwise", columns: Expr = 1) -> Op:

@@ -5,6 +5,7 @@ from typing import Literal
 
 from sim.specs.blocks import Block, Mixer, Mlp
 from sim.specs.model import Model
+from sim.specs.traced import Pair, Part
 
 STATISTICS = {"layernorm": 2, "rmsnorm": 1}
 """fp32 numbers per row that a norm keeps: mean and deviation, or the deviation."""
@@ -28,8 +29,10 @@ class BlockKind:
     joins: bool
 
     @classmethod
-    def of(cls, block: Block) -> "BlockKind":
+    def of(cls, block: Block) -> "BlockKind | TracedKind":
         """Return the kind of `block`."""
+        if block.traced:
+            return TracedKind(block.traced)
         model = block.model
         return cls(
             mixer=block.mixer,
@@ -48,19 +51,36 @@ class BlockKind:
 
 
 @dataclass(frozen=True)
-class Structure:
-    """A model's kinds of layers and its two ends; the key under which compiled cost models are kept."""
+class TracedKind:
+    """The operations of one kind of layer, or of an end, as a layer table states them."""
 
-    kinds: tuple[BlockKind, ...]
+    part: Part
+    mlp: Mlp = "none"
+
+
+Kind = BlockKind | TracedKind
+
+
+@dataclass(frozen=True)
+class Structure:
+    """A model's kinds of layers and its two ends; the key under which compiled cost models are kept.
+
+    A traced network's `ends` are parts of its table, and `boundary` is the size of its pipeline messages.
+    """
+
+    kinds: tuple[Kind, ...]
     dropout: bool
     learned: bool
     tied: bool
     statistics: int
-    head: Literal["tokens", "masked", "classes"]
+    head: Literal["tokens", "masked", "classes", "traced"]
+    ends: tuple[TracedKind, TracedKind] | None = None
+    boundary: Pair | None = None
 
     @classmethod
     def of(cls, model: Model) -> "Structure":
         """Return the structure of `model`."""
+        network = model.network
         head: Literal["tokens", "masked", "classes"] = "tokens"
         if model.family in ("encoder", "vit"):
             head = "masked" if model.family == "encoder" else "classes"
@@ -70,5 +90,7 @@ class Structure:
             learned=model.positions == "learned",
             tied=model.tied_embeddings,
             statistics=STATISTICS[model.norm],
-            head=head,
+            head="traced" if network else head,
+            ends=(TracedKind(network.first), TracedKind(network.last)) if network else None,
+            boundary=network.boundary if network else None,
         )

@@ -1,0 +1,156 @@
+"""Traced networks: the same numbers as the built-in layers where both know a network, and the rules of their own."""
+
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from sim.costs.layers.structure import Structure
+from sim.costs.profile import load_profile
+from sim.engine.closed_form import closed_form
+from sim.engine.step import simulate, stage_costs
+from sim.specs import Cluster, InputError, Model, Plan
+from sim.specs.table import Layer, LayerTable, Op
+from tests.traced import GPT, table
+
+NODE = Cluster.of("a100-sxm-80gb", nodes=1)
+PLAN = Plan(global_batch=64, micro_batch=2, pp=4, zero=1)
+
+
+def both(name, plan, attention="flash"):
+    return simulate(Model.from_table(table(name)), NODE, plan), simulate(replace(GPT, attention=attention), NODE, plan)
+
+
+def test_parameters_and_flop_are_the_built_in_ones():
+    traced = Model.from_table(table("gpt"))
+    assert traced.parameters == GPT.parameters
+    assert traced.flop_per_token() == GPT.flop_per_token()
+    core = sum(n * b.core_flop() for b, n in GPT.blocks.items())  # what the causal mask hides
+    assert traced.flop_per_token("palm") == GPT.flop_per_token() + 3 * core
+    assert Model.from_table(table("eager")).flop_per_token() == GPT.flop_per_token() + 3 * core
+
+
+@pytest.mark.parametrize("recompute", ["none", "full"])
+@pytest.mark.parametrize("pp", [1, 4])
+def test_a_flash_gpt_takes_what_the_built_in_one_takes(pp, recompute):
+    traced, known = both("gpt", PLAN.but(pp=pp, recompute=recompute))
+    # The module adds biases' and norms' weight gradients in kernels of their own and its loss is not fused.
+    assert known.step_time_s < traced.step_time_s < 1.05 * known.step_time_s
+    for part, most in (("forward_compute", 0.001), ("input_compute", 0.03), ("weight_compute", 0.1)):
+        assert np.all(np.abs(traced.costs[part] / known.costs[part] - 1) < most)
+    for here, there in zip(traced.memory, known.memory, strict=True):
+        mine, others = here.composition(), there.composition()
+        for part in ("parameters", "gradients", "optimizer", "communication"):
+            assert mine[part] == pytest.approx(others[part], rel=1e-12)
+        assert mine["activations"] == pytest.approx(others["activations"], rel=1e-3)
+    assert traced.costs["send"] == pytest.approx(known.costs["send"], rel=1e-12)
+    assert traced.hfu / traced.mfu == pytest.approx(known.hfu / known.mfu)
+
+
+def test_an_eager_gpt_keeps_what_the_built_in_one_keeps():
+    traced, known = both("eager", PLAN, "eager")
+    assert np.all(traced.costs["saved_bytes"] == known.costs["saved_bytes"])
+    assert np.all(traced.costs["backward_temporary_bytes"] == known.costs["backward_temporary_bytes"])
+    # The module scales the scores in a kernel of its own, forward and backward.
+    assert known.step_time_s < traced.step_time_s < 1.15 * known.step_time_s
+
+
+def test_equal_layers_share_one_kind_and_a_large_network_is_quick():
+    small = table("gpt")
+    layers = [replace(x, count=96) if x.role is None else x for x in small.layers]
+    deep = LayerTable(name="deep", dtype="bfloat16", seq=GPT.seq, batches=[1, 2, 3], layers=layers)
+    begin = time.perf_counter()
+    model = Model.from_table(deep)
+    step = simulate(model, Cluster.of("h100-sxm-80gb", nodes=1), Plan(pp=8, global_batch=64))
+    assert time.perf_counter() - begin < 10  # a second, on an idle machine
+    assert (len(model.blocks), model.layers) == (1, 96)
+    assert step.step_time_s > 0
+
+
+def test_resnet_runs_on_one_device_and_in_a_pipeline():
+    model = Model.from_table(table("resnet-50"))
+    assert (model.layers, model.tokens_per_sample, model.parameters) == (16, 1, 25_557_032)
+    assert len(model.blocks) == 8
+    assert any("counts as one token" in text for text in model.assumptions)
+    alone = simulate(model, NODE, Plan(global_batch=256, micro_batch=32))
+    piped = simulate(model, NODE, Plan(global_batch=256, micro_batch=8, pp=4, schedule="zb-h1"), "events")
+    assert alone.tokens_per_step == 256
+    # 3.8e9 multiply-adds (arXiv 1512.03385, table 1); a stride in the 3 x 3 and not the 1 x 1 convolution adds 6 %.
+    assert model.flop_per_sample() == pytest.approx(3 * 2 * 3.8e9, rel=0.1)
+    largest = max(layer.boundary_bytes[1] for layer in table("resnet-50").layers)
+    assert piped.costs["boundary_buffer_bytes"] == 2 * 8 * largest
+
+
+def test_closed_form_memory_is_the_engine_s():
+    model, plan = Model.from_table(table("bert")), Plan(global_batch=64, micro_batch=4, zero=2, recompute="full")
+    step = simulate(model, NODE, plan)
+    costs = stage_costs(model, NODE, plan.on(model, NODE), load_profile("a100-sxm-80gb"))
+    assert costs["saved_bytes"] == 4 * 4 * table("bert").layers[0].boundary_bytes[1]
+    assert step.peak_memory_bytes > costs["saved_bytes"]
+    assert closed_form(Structure.of(model), "1f1b").outputs == ("step_time_s", "peak_memory_bytes")
+
+
+@pytest.mark.parametrize(
+    ("change", "path"),
+    [
+        ({"tp": 2}, "plan.tp"),
+        ({"cp": 2}, "plan.cp"),
+        ({"ep": 2}, "plan.ep"),
+        ({"etp": 2}, "plan.etp"),
+        ({"recompute": "selective"}, "plan.recompute"),
+    ],
+)
+def test_layers_stay_whole(change, path):
+    with pytest.raises(InputError) as caught:
+        simulate(Model.from_table(table("bert")), NODE, Plan(global_batch=64, **change))
+    assert caught.value.path == path
+    assert "traced network" in caught.value.allowed
+
+
+def test_layers_that_share_parameters_are_not_spread():
+    model = Model.from_table(table("t5"))  # the decoder's embedding is the encoder's
+    assert simulate(model, NODE, Plan(global_batch=64)).step_time_s > 0
+    with pytest.raises(InputError, match="share parameters"):
+        simulate(model, NODE, Plan(global_batch=64, pp=2))
+
+
+def kernel(**sizes):
+    kind = "gemm" if "m" in sizes else "elementwise"
+    return Op(kind=kind, count=3, **sizes)
+
+
+def one(forward, **given):
+    fixed = {"parameters": 10, "trainable_parameters": 10, "saved_bytes": (0, 100), "boundary_bytes": (0, 40)}
+    return Layer(**{"name": "x", "temporary_bytes": (0, 0), "forward": forward} | fixed | given)
+
+
+def costs_of(*layers, batch=1):
+    made = LayerTable(name="t", dtype="bfloat16", batches=[1, 2, 3], layers=list(layers))
+    model, plan = Model.from_table(made), Plan(global_batch=64, micro_batch=batch)
+    return stage_costs(model, NODE, plan.on(model, NODE), load_profile("a100-sxm-80gb"))
+
+
+def test_a_count_multiplies_time_and_launches():
+    many = one([kernel(bytes=(0, 10**9))])
+    single = one([Op(kind="elementwise", bytes=(0, 10**9))])
+    assert costs_of(many)["forward_compute"] == pytest.approx(3 * costs_of(single)["forward_compute"], rel=1e-12)
+    idle = one([kernel(bytes=(1, 0))] * 1000)
+    host = costs_of(idle)["forward_host"] + costs_of(idle)["forward_compute"]
+    assert host >= 3000 * 1e-7
+
+
+def test_empty_kernels_take_no_time():
+    nothing = {"n": (4, 0), "k": (4, 0), "batch": (1, 0)}
+    assert costs_of(one([kernel(m=(0, 0), **nothing)]))["forward_compute"] == 0
+    assert np.isfinite(costs_of(one([kernel(m=(0, 1), **nothing)]))["forward_compute"])
+
+
+def test_full_recompute_keeps_the_boundary_in_front():
+    layers = [one([], boundary_bytes=(0, 7), role="first"), one([], count=2)]
+    made = LayerTable(name="t", dtype="bfloat16", batches=[1, 2, 3], layers=layers)
+    model = Model.from_table(made)
+    plan = Plan(global_batch=64, micro_batch=2, recompute="full")
+    costs = stage_costs(model, NODE, plan.on(model, NODE), load_profile("a100-sxm-80gb"))
+    assert costs["saved_bytes"] == 2 * (7 + 40)  # another front makes another kind
+    assert costs["backward_temporary_bytes"] == 2 * max(100 - 7, 100 - 40) + 2 * 40
