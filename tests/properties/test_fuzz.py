@@ -213,6 +213,10 @@ def test_undamaged_files_load(tmp_path, seed):
 def test_damaged_files(tmp_path, monkeypatch, watch, chunk):
     monkeypatch.chdir(tmp_path)
     beside(tmp_path)
+    for kind, name, text in SEEDS:  # what is loaded once for all files does not count against one
+        (tmp_path / name).write_text(text, "utf-8")
+        load(kind, tmp_path / name)
+        (tmp_path / name).unlink()
     random, count = Random(chunk), Counter()
     schema = jsonschema.Draft202012Validator(file_schema(Job))
     for number in range(FILES // CHUNKS):
