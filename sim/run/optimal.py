@@ -1,6 +1,7 @@
 """Compute-optimal training: what model and how many tokens a budget is best spent on.
 
-Compute is counted as C = 6 N D (Kaplan et al. 2020, arXiv 2001.08361, section 2.1), N all parameters, D tokens. A
+Compute is counted as C = 6 N D (Kaplan et al. 2020, arXiv 2001.08361, section 2.1), N the parameters that a token
+passes (all of a dense model, the active ones of a mixture of experts), D tokens. A
 parametric law L(N, D) = E + A / N^alpha + B / D^beta has its minimum at a fixed C where N = G (C / 6)^a with
 a = beta / (alpha + beta) and G = (alpha A / (beta B))^(1 / (alpha + beta)) (Hoffmann et al. 2022, eq. 4).
 """
@@ -57,7 +58,7 @@ class Budget:
         price = required_price(step, training) if name == "usd" else 1.0
         device_s = {"days": DAY_S * step.placed.gpus, "gpu_hours": HOUR_S, "usd": HOUR_S / price}[name] * amount
         useful_s = device_s / step.placed.gpus * (training.goodput if training else 1.0)
-        flop_per_step = FLOP_PER_PARAMETER_AND_TOKEN * step.model.parameters * step.tokens_per_step
+        flop_per_step = FLOP_PER_PARAMETER_AND_TOKEN * step.model.active_parameters * step.tokens_per_step
         if useful_s < step.step_time_s:
             raise InputError(name, amount, f"enough for one step of {step.step_time_s:.3g} s")
         fast_s, slow_s = step.step_time_interval_s
@@ -107,7 +108,7 @@ class Optimal:
         """What the answer rests on."""
         return (
             f"scaling law {self.law.name}: {self.law.a.source.split(' (')[0]}; fitted to {self.law.range}",
-            "C = 6 N D with N all parameters; the loss is that of the law's data and tokenizer: compare, do not quote",
+            "C = 6 N D with N the parameters a token passes (the laws were fitted to dense models); the loss is that of the law's data and tokenizer: compare, do not quote",
             *self.budget.assumptions,
         )
 
@@ -122,7 +123,7 @@ def compute_optimal(model: Model | float, budget: Budget | float, law: str = DEF
     """
     found = scaling_law(law)
     spent = budget if isinstance(budget, Budget) else Budget.of_flop(budget)
-    size = model.parameters if isinstance(model, Model) else model
+    size = model.active_parameters if isinstance(model, Model) else model
     _checked("parameters", size, 1.0, MOST_PARAMETERS)
 
     def allocation(parameters: float, flop: float) -> Allocation:
