@@ -108,7 +108,8 @@ class Optimal:
         """What the answer rests on."""
         return (
             f"scaling law {self.law.name}: {self.law.a.source.split(' (')[0]}; fitted to {self.law.range}",
-            "C = 6 N D with N the parameters a token passes (the laws were fitted to dense models); the loss is that of the law's data and tokenizer: compare, do not quote",
+            "C = 6 N D with N the parameters a token passes (the laws were fitted to dense models)",
+            "the loss is that of the law's data and tokenizer: compare, do not quote",
             *self.budget.assumptions,
         )
 
