@@ -70,7 +70,6 @@ class Structure:
 
     kinds: tuple[Kind, ...]
     dropout: bool
-    learned: bool
     tied: bool
     statistics: int
     head: Literal["tokens", "masked", "classes", "traced"]
@@ -87,7 +86,6 @@ class Structure:
         return cls(
             kinds=tuple(BlockKind.of(block) for block in model.blocks),
             dropout=model.dropout > 0,
-            learned=model.positions == "learned",
             tied=model.tied_embeddings,
             statistics=STATISTICS[model.norm],
             head="traced" if network else head,
