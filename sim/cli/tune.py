@@ -12,7 +12,7 @@ from rich.text import Text
 
 from sim.cli.output import checked_folder, console, print_json, progress_console, run_data, written
 from sim.plans.files import plain, save_jobs
-from sim.report.table import COLUMNS, formatted, ranking
+from sim.report.table import COLUMNS, formatted, ranking, shown
 from sim.report.text import answer_run, answer_tuned
 from sim.run import Run, whole_run
 from sim.specs import InputError, Job
@@ -92,19 +92,20 @@ def tuned_data(found: Tuned, run: Run | None = None) -> dict[str, Any]:
     } | ({"run": run_data(run)} if run else {})
 
 
-SHOWN = [name for name in COLUMNS if name not in ("fits", "price")]
-"""Columns that fit a terminal of 80 characters; every ranked plan fits, and the price follows the time."""
+LEFT_OUT = ("fits", "price")
+"""Columns that a terminal has no room for; every ranked plan fits, and the price follows the time."""
 
 
 def _print(found: Tuned, run: Run | None, out: Path | None) -> None:
     title = f"{found.model.name} on {found.cluster.gpus} x {found.cluster.device}, global batch {found.global_batch}"
     table = Table(title=Text(title), box=box.SIMPLE, padding=(0, 1, 0, 0))
-    for name in SHOWN:
+    rows = ranking(found)
+    names = [name for name in shown(rows) if name not in LEFT_OUT]
+    for name in names:
         heading = {"memory": "peak / GB"}.get(name, COLUMNS[name][0])
         table.add_column(heading, justify="left" if name == "recompute" else "right", no_wrap=True)
-    for row in ranking(found):
-        cells = formatted(row)
-        table.add_row(*(cells[name] for name in SHOWN))
+    for cells in map(formatted, rows):
+        table.add_row(*(cells[name] for name in names))
     console.print(table)
     console.print(answer_tuned(found), highlight=False, markup=False)
     for line in found.best.why[1:]:

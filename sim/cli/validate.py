@@ -86,6 +86,8 @@ def _site(site: Path | None, rows: list[Measured], profile: str | None) -> RunLe
 
 def _print_levels(levels: Mapping[str, RunLevelSet]) -> None:
     """Print the run-level parameters in use; sources of one set share a column."""
+    if not levels:
+        return  # a table without rows
     sets: dict[str, RunLevelSet] = {}
     for name, held in levels.items():
         sets.setdefault(held.source, held)

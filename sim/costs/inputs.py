@@ -10,11 +10,13 @@ from numpy.typing import NDArray
 
 from sim.costs.memory import parameter_symbols
 from sim.costs.profile import Profile
-from sim.specs.catalog import precision
+from sim.specs.catalog import precision, precisions
 from sim.specs.cluster import Cluster
+from sim.specs.device import Device
 from sim.specs.fields import InputError
 from sim.specs.model import Model
 from sim.specs.plan import PlacedPlan, Plan
+from sim.specs.precision import Precision
 
 MODEL_SYMBOLS = (
     "hidden", "heads", "head_dim", "vocab", "seq", "kv_heads", "experts", "experts_per_token", "moe_ffn",
@@ -228,6 +230,12 @@ def accumulate_bytes(plan: Plan) -> float:
     return both - 2 if plan.fused_wgrad else both + 2
 
 
+def runs_on(recipe: Precision, device: Device) -> bool:
+    """Return whether the device has the tensor units of a recipe; those that read block scales came with 4 bits."""
+    scaled = recipe.scale_bytes_per_element.value > 0 and "fp4" not in device.rates
+    return not scaled and {recipe.gemm.forward, recipe.gemm.dgrad, recipe.gemm.wgrad} <= set(device.rates)
+
+
 def precision_values(name: str, cluster: Cluster) -> dict[str, float]:
     """Return rates over the 16-bit rate, operand sizes and casts of a precision recipe on the cluster's device.
 
@@ -235,11 +243,11 @@ def precision_values(name: str, cluster: Cluster) -> dict[str, float]:
         InputError: the device has no such tensor units.
     """
     recipe, device = precision(name), cluster.hardware
+    able = [p for p, known in precisions.items() if runs_on(known, device)]
+    if name not in able:
+        raise InputError("plan.precision", name, f"a precision that {device.title} has units for: {', '.join(able)}")
     low = recipe.gemm.forward != "bf16"
-    try:
-        rates = {f"rate_{d}": device.speedup(getattr(recipe.gemm, d)) for d in ("forward", "dgrad", "wgrad")}
-    except InputError as error:
-        raise error.under("plan") from None
+    rates = {f"rate_{d}": device.speedup(getattr(recipe.gemm, d)) for d in ("forward", "dgrad", "wgrad")}
     return rates | {
         "low_precision": float(low),
         "operand_bytes": recipe.operand_bytes,

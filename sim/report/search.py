@@ -4,7 +4,7 @@ from sim.engine.step import Step
 from sim.report import figures
 from sim.report import markup as m
 from sim.report.numbers import seconds_interval, time_unit
-from sim.report.table import COLUMNS, formatted, ranking
+from sim.report.table import COLUMNS, formatted, ranking, shown
 from sim.report.text import gain, plan_words
 from sim.tuner.tune import Tuned
 from sim.units import THIN_SPACE, digits3, percent, seconds
@@ -16,13 +16,15 @@ PAGE_POINTS = 2_000
 def ranking_section(tuned: Tuned) -> str:
     """Return the ranked table; every plan's reasons stand in a second row that opens."""
     body = []
-    for cells, ranked in zip(map(formatted, ranking(tuned)), tuned.plans, strict=True):
+    rows = ranking(tuned)
+    names = shown(rows)
+    for cells, ranked in zip(map(formatted, rows), tuned.plans, strict=True):
         why = m.folded("why: " + ranked.why[0], m.bullets(ranked.why[1:]))
         body.append(
-            f'<tbody class="plan">{m.row(cells.values())}'
-            f'<tr class="why"><td></td><td colspan="{len(COLUMNS) - 1}">{why}</td></tr></tbody>'
+            f'<tbody class="plan">{m.row([cells[name] for name in names])}'
+            f'<tr class="why"><td></td><td colspan="{len(names) - 1}">{why}</td></tr></tbody>'
         )
-    table = f'<table class="ranking">{m.head(list(COLUMNS.values()))}{"".join(body)}</table>'
+    table = f'<table class="ranking">{m.head([COLUMNS[name] for name in names])}{"".join(body)}</table>'
     order = {"memory_headroom": "by memory"}.get(tuned.objective, "by step time")
     words = f"Ordered {order}, each confirmed by the event engine. Intervals overlap: plans share most of their error."
     return m.section("Ranked plans", m.paragraph(words, "words"), table)

@@ -203,12 +203,12 @@ def _term_table(steps: dict[str, Step]) -> str:
 def certainty_section(step: Step) -> str:
     """Return how far the prediction can be trusted: the profile's errors, the interval's parts, assumptions."""
     profile = step.profile
-    low, high = profile.interval80(1.0)
+    low, high = profile.interval80(1.0, step.sigma_log)
+    known = profile.name in step.level.devices
     fit = "an estimate scaled from " + str(profile.base) if profile.estimate else "fitted to public measurements"
     parts = {
-        "kernels": profile.kernel_sigma_log,
-        "carrying figures over from another device": profile.scaling_sigma_log,
-        "one run against another": profile.run_sigma_log,
+        "runs of sources that the run-level parameters never saw": step.level.sigma_log,
+        "carrying kernels over from another device": 0.0 if known else profile.scaling_sigma_log,
     }
     words = (
         f"Profile {profile.name} ({profile.date}) is {fit}. The 80 % interval of a step time runs from "

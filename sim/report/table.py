@@ -1,6 +1,6 @@
 """A search's short list as rows, for the terminal and for the page."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
 from sim.report.numbers import seconds_interval
@@ -14,6 +14,8 @@ class Row(TypedDict):
     rank: int
     tp: int
     pp: int
+    cp: int
+    ep: int
     virtual_stages: int
     dp: int
     micro_batch: int
@@ -34,6 +36,8 @@ COLUMNS: Mapping[str, tuple[str, str]] = {
     "rank": ("#", "rank in the order of the objective"),
     "tp": ("tp", "tensor-parallel degree: devices that share every layer"),
     "pp": ("pp", "pipeline-parallel degree: devices in a row, each with some layers"),
+    "cp": ("cp", "context-parallel degree: devices that share a sequence"),
+    "ep": ("ep", "expert-parallel degree: devices that share the experts"),
     "virtual_stages": ("v", "virtual stages: chunks of the model per pipeline rank"),
     "dp": ("dp", "data-parallel degree: copies of the model"),
     "micro_batch": ("micro", "micro-batch: samples per copy and forward pass"),
@@ -54,12 +58,19 @@ def ranking(tuned: Tuned) -> list[Row]:
     return [_row(n, ranked) for n, ranked in enumerate(tuned.plans, 1)]
 
 
+def shown(rows: Sequence[Row]) -> list[str]:
+    """Return the columns worth showing: those of cp and ep only where a plan uses them."""
+    return [name for name in COLUMNS if name not in ("cp", "ep") or any(dict(row)[name] != 1 for row in rows)]
+
+
 def _row(rank: int, ranked: RankedPlan) -> Row:
     step, plan = ranked.step, ranked.plan
     return Row(
         rank=rank,
         tp=plan.tp,
         pp=plan.pp,
+        cp=plan.cp,
+        ep=plan.ep,
         virtual_stages=plan.virtual_stages,
         dp=step.placed.dp,
         micro_batch=plan.micro_batch,

@@ -74,8 +74,9 @@ def gain(step: Step, best: Step) -> str:
 def plan_words(plan: Plan, dp: int) -> str:
     """Return a plan's degrees in words: `tp 8, pp 4, dp 4, virtual stages 2, micro-batch 1, ...`."""
     stages = f", virtual stages {plan.virtual_stages}" if plan.virtual_stages > 1 else ""
+    spread = "".join(f", {axis} {getattr(plan, axis)}" for axis in ("cp", "ep") if getattr(plan, axis) > 1)
     return (
-        f"tp {plan.tp}, pp {plan.pp}, dp {dp}{stages}, micro-batch {plan.micro_batch}, "
+        f"tp {plan.tp}, pp {plan.pp}, dp {dp}{spread}{stages}, micro-batch {plan.micro_batch}, "
         f"ZeRO-{plan.zero}, recompute {plan.recompute}"
     )
 

@@ -20,7 +20,7 @@ from sim.specs.table import KIND, LayerTable
 from sim.specs.training import Training
 
 Objective = Literal["step_time", "cost", "tokens_per_usd", "memory_headroom"]
-KNOBS = ("tp", "pp", "virtual_stages", "micro_batch", "zero", "recompute", "sequence_parallel", "schedule")
+KNOBS = ("tp", "pp", "cp", "ep", "virtual_stages", "micro_batch", "zero", "recompute", "sequence_parallel", "schedule")
 
 MAX_KNOB_VALUES = 256
 MAX_COMBINATIONS = 1_000_000

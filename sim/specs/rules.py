@@ -107,7 +107,8 @@ def _layers_knob(knob: str, reason: str, broken: Callable[[Model, Spread], Any])
         good = [d for d in divisors(model.layers) if model.layers % (d * other) == 0]
         if knob == "pp":
             good = [d for d in good if s.gpus % (s.tp * s.cp * d) == 0]
-        return f"pp x virtual_stages must divide layers = {model.layers}; nearest {nearest(value, good)}"
+        near = nearest(value, good)
+        return f"pp x virtual_stages must divide layers = {model.layers} (or give stage_layers); nearest {near}"
 
     return Rule(knob, reason, broken, allowed)
 

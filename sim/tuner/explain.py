@@ -75,7 +75,7 @@ def _knobs(step: Step, space: Space, scores: Scores, run: Callable[[int], Outcom
     """Return, per knob, the best feasible plan of the space with any other value of it, and what it loses."""
     plan = step.plan
     lines = []
-    for knob in ("tp", "pp", "virtual_stages", "micro_batch", *SWITCHES):
+    for knob in ("tp", "pp", "cp", "ep", "virtual_stages", "micro_batch", *SWITCHES):
         value = RECOMPUTE.index(plan.recompute) if knob == "recompute" else int(getattr(plan, knob))
         words = WORDS.get(knob, knob)
         other = np.broadcast_to(_axis(knob, space) != value, scores.step_time_s.shape) & space.allowed

@@ -129,7 +129,7 @@ def _on_members(space: Space) -> list[tuple[Space, Profile]]:
 
 def _gpus(space: Space) -> int:
     """Return the devices of every plan: all of them, also where `space` looks at one group of a mixed cluster."""
-    return int(space.rows["tp"][0] * space.rows["pp"][0] * space.rows["dp"][0]) * _kept(space)[0]
+    return int(np.prod([space.rows[axis][0] for axis in ("tp", "cp", "pp", "dp")]))
 
 
 class Pool(NamedTuple):
@@ -192,19 +192,19 @@ def _columns(members: Sequence[Part]) -> dict[str, Any]:
         for name in members[0][0].rows
     }
     kept = [_kept(space) for space, _, _ in members]
-    cp, ep, etp, shard = (np.repeat([k[i] for k in kept], counts) for i in range(4))
-    sizes = {"tp": shape["tp"], "cp": cp, "dp": shape["dp"], "pp": shape["pp"]}
-    groups = inputs.group_values(inputs.Mesh(_order(members[0][0]), sizes, ep, etp, shard), columns)
+    etp, shard = (np.repeat([k[i] for k in kept], counts) for i in range(2))
+    sizes = {"tp": shape["tp"], "cp": shape["cp"], "dp": shape["dp"], "pp": shape["pp"]}
+    groups = inputs.group_values(inputs.Mesh(_order(members[0][0]), sizes, shape["ep"], etp, shard), columns)
     kinds = range(len(members[0][0].model.blocks))
     layers = {f"rank_layers_{k}": columns[f"kind_layers_{k}"] / shape["pp"] for k in kinds}
     layers |= {f"layers_{k}": layers[f"rank_layers_{k}"] / shape["virtual_stages"] for k in kinds}
-    every = columns | shape | groups | layers | {"microbatch_group_size": shape["pp"], "cp": cp, "ep": ep, "etp": etp}
+    every = columns | shape | groups | layers | {"microbatch_group_size": shape["pp"], "etp": etp}
     return every | {"kv_columns": inputs.kv_columns(every)}
 
 
-def _kept(space: Space) -> tuple[int, int, int, int]:
-    """Return the degrees that are not searched: cp, ep, etp and the ranks of a ZeRO copy (0: all)."""
-    return tuple(int(space.kept.get(k) or n) for k, n in (("cp", 1), ("ep", 1), ("etp", 1), ("fsdp_shard", 0)))  # type: ignore[return-value]
+def _kept(space: Space) -> tuple[int, int]:
+    """Return the degrees that are not searched: etp and the ranks of a ZeRO copy (0: all)."""
+    return int(space.kept.get("etp") or 1), int(space.kept.get("fsdp_shard") or 0)
 
 
 def _order(space: Space) -> str:

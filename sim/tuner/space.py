@@ -15,6 +15,7 @@ from sim.specs.rules import RULES, Spread, divisors
 Column = NDArray[np.int64]
 MAX_TP = 64
 MAX_VIRTUAL_STAGES = 16
+MAX_EP = 64
 MAX_MICRO_BATCH = 64
 SWITCHES = ("recompute", "zero", "sequence_parallel")
 """Knobs that do not change the pipeline's shape; each has an array axis of its own."""
@@ -24,10 +25,10 @@ SCHEDULES = ("none", "1f1b", "interleaved", "gpipe")
 """Codes of the `schedule` column."""
 
 INTERLEAVED = SCHEDULES.index("interleaved")
-SHAPE_KNOBS = ("tp", "pp", "virtual_stages", "micro_batch")
+SHAPE_KNOBS = ("tp", "pp", "cp", "ep", "virtual_stages", "micro_batch")
 KEPT = (
     "gradient_dtype", "overlap_dp", "precision", "optimizer", "compiled", "fused_wgrad", "scatter_gather",
-    "framework", "cross_entropy",    "cp", "ep", "etp", "fsdp_shard", "rank_order",
+    "framework", "cross_entropy", "etp", "fsdp_shard", "rank_order",
 )  # fmt: skip
 """Settings of a plan that are not searched: they are taken from the job's plan."""
 
@@ -76,6 +77,8 @@ def default_knobs(model: Model, cluster: Cluster) -> dict[str, list[Any]]:
     return {
         "tp": [d for d in meshes if d <= (MAX_TP if split else 1)],
         "pp": [d for d in meshes if d <= model.layers],
+        "cp": [1],
+        "ep": [d for d in divisors(model.experts or 1) if d <= min(MAX_EP, cluster.gpus)],
         "virtual_stages": [d for d in divisors(model.layers) if d <= MAX_VIRTUAL_STAGES],
         "micro_batch": powers,
         "recompute": list(RECOMPUTE) if split else ["none", "full"],
@@ -97,7 +100,7 @@ def build_space(
     excluded by reason like illegal ones. Values listed twice count once.
     """
     values = default_knobs(model, cluster) | {k: list(dict.fromkeys(v)) for k, v in (knobs or {}).items()}
-    shape = _combinations(cluster, values, (kept or {}).get("cp", 1))
+    shape = _combinations(cluster, values)
     recompute = np.array([RECOMPUTE.index(r) for r in values["recompute"]], dtype=np.int64)
     zero, sp = np.array(values["zero"], dtype=np.int64), np.array(values["sequence_parallel"], dtype=np.int64)
     per_row = len(recompute) * len(zero) * len(sp)
@@ -107,8 +110,8 @@ def build_space(
     fixed = kept or {}
     spread = Spread(
         gpus=cluster.gpus,
-        cp=fixed.get("cp", 1),
-        ep=fixed.get("ep", 1),
+        cp=shape["cp"],
+        ep=shape["ep"],
         etp=fixed.get("etp", 1),
         shard=fixed.get("fsdp_shard") or 0,
         tp=shape["tp"],
@@ -137,7 +140,7 @@ def build_space(
     return Space(model, cluster, global_batch, kept or {}, rows, recompute, zero, sp, allowed, excluded, asked)
 
 
-def _combinations(cluster: Cluster, values: Mapping[str, Sequence[Any]], cp: int) -> dict[str, Column]:
+def _combinations(cluster: Cluster, values: Mapping[str, Sequence[Any]]) -> dict[str, Column]:
     """Return all combinations of the shape knobs as columns; the schedule follows from pp and chunks if free."""
     codes = [SCHEDULES.index(name) for name in values.get("schedule", ["none"])]
     axes = [np.array(values[k], dtype=np.int64) for k in SHAPE_KNOBS] + [np.array(codes, dtype=np.int64)]
@@ -146,7 +149,7 @@ def _combinations(cluster: Cluster, values: Mapping[str, Sequence[Any]], cp: int
     if "schedule" not in values:
         piped = np.where(shape["virtual_stages"] > 1, INTERLEAVED, SCHEDULES.index("1f1b"))
         shape["schedule"] = np.where((shape["pp"] == 1) & (shape["virtual_stages"] == 1), 0, piped)
-    shape["dp"] = np.maximum(1, cluster.gpus // (shape["tp"] * shape["pp"] * cp))
+    shape["dp"] = np.maximum(1, cluster.gpus // (shape["tp"] * shape["pp"] * shape["cp"]))
     return shape
 
 

@@ -127,7 +127,9 @@ def tune(
             "plan.stage_layers", plan.stage_layers, "left out: the search gives every stage as many layers"
         )
     kept = {name: getattr(plan, name) for name in KEPT if getattr(plan, name) is not None} if plan else {}
-    space = build_space(model, cluster, global_batch, asked.knobs, kept)
+    given = {axis: getattr(plan, axis) for axis in ("cp", "ep") if plan and getattr(plan, axis) > 1}
+    knobs = {axis: [degree] for axis, degree in given.items()} | dict(asked.knobs)
+    space = build_space(model, cluster, global_batch, knobs, kept)
     if not space.allowed.any():
         reason = max(space.excluded, key=lambda r: space.excluded[r])
         raise InputError("tune.knobs", asked.knobs, f"values with a legal plan; most were excluded because {reason}")

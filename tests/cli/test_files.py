@@ -110,7 +110,7 @@ def test_shipped_jobs_have_no_problem(trainsim, path):
     code, out, _ = trainsim("check", path, "--json")
     data = json.loads(out)
     assert (code, data["kind"], data["problems"], data["warnings"]) == (0, "job", [], [])
-    assert any("cluster.gpus_per_node = 8" in text for text in data["assumptions"])
+    assert any("cluster.gpus_per_node = " in text for text in data["assumptions"])
 
 
 def test_a_plan_that_does_not_fit_is_a_warning(trainsim, tmp_path):

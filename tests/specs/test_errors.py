@@ -156,7 +156,7 @@ PLANS = [
     ({"tp": 7}, "plan.tp", "nearest 6 or 8"),
     ({"tp": 8, "pp": 3}, "plan.pp", "must divide 128 GPUs; nearest pp 2 or 4"),
     ({"tp": 8, "pp": 4, "dp": 2}, "plan.dp", "4 (tp x pp x dp must equal 128 GPUs)"),
-    ({"pp": 64}, "plan.pp", "must divide layers = 96; nearest 32"),
+    ({"pp": 64}, "plan.pp", "must divide layers = 96 (or give stage_layers); nearest 32"),
     ({"pp": 4, "virtual_stages": 5}, "plan.virtual_stages", "nearest 4 or 6"),
     ({"micro_batch": 3}, "plan.micro_batch", "must divide global_batch = 1024"),
     ({"pp": 2, "schedule": "none"}, "plan.schedule", "gpipe, 1f1b or interleaved"),

@@ -16,18 +16,18 @@ KNOBS = {"tp": [1, 4], "pp": [1, 2, 4], "virtual_stages": [1, 2], "micro_batch":
 
 
 @pytest.mark.parametrize(
-    ("name", "cluster", "kept"),
+    ("name", "cluster", "knobs", "kept"),
     [
-        ("t5-base", H100, {}),
-        ("nemotron-3-nano", H100, {"ep": 8}),
-        ("deepseek-v2", H100, {"ep": 8}),
-        ("mixtral-8x7b", H100, {"ep": 8, "rank_order": "tp-cp-pp-dp"}),
-        ("llama3-8b", MIXED, {"cp": 2}),
-        ("nemotron-3-nano", MIXED, {"ep": 4}),
+        ("t5-base", H100, {}, {}),
+        ("nemotron-3-nano", H100, {"ep": [8]}, {}),
+        ("deepseek-v2", H100, {"ep": [2, 8]}, {}),
+        ("mixtral-8x7b", H100, {"ep": [1, 8]}, {"rank_order": "tp-cp-pp-dp"}),
+        ("llama3-8b", MIXED, {"cp": [1, 2]}, {}),
+        ("nemotron-3-nano", MIXED, {"ep": [4]}, {}),
     ],
 )
-def test_no_step_beats_its_bound(name, cluster, kept):
-    space = build_space(models[name], cluster, 64, KNOBS, kept)
+def test_no_step_beats_its_bound(name, cluster, knobs, kept):
+    space = build_space(models[name], cluster, 64, KNOBS | knobs, kept)
     least, scores = bounds(space), score_members(space)
     chosen = np.argwhere(space.allowed)
     for at in map(tuple, chosen[:: max(1, len(chosen) // 40)]):
@@ -40,6 +40,13 @@ def test_a_search_keeps_expert_parallelism():
     found = sim.tune(models["mixtral-8x7b"], H100, 64, top=3, plan=Plan(global_batch=64, ep=8))
     assert found.certified
     assert all(r.plan.ep == 8 and r.step.fits == "yes" and r.step.breakdown["ep"] > 0 for r in found.plans)
+
+
+def test_experts_are_spread_by_the_search_itself():
+    found = sim.tune(models["mixtral-8x7b"], H100, 256, knobs={"virtual_stages": [1]}, top=3)
+    fixed = sim.tune(models["mixtral-8x7b"], H100, 256, knobs={"virtual_stages": [1], "ep": [1]}, top=3)
+    assert found.certified and found.best.plan.ep > 1
+    assert found.best.step.step_time_s < fixed.best.step.step_time_s
 
 
 def test_a_search_over_groups_of_one_device_is_that_of_one_cluster():
