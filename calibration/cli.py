@@ -79,7 +79,8 @@ def summary(profiles: list[Profile], paths: list[Path]) -> dict[str, Any]:
                 "name": p.name,
                 "path": str(path),
                 "estimate": p.estimate,
-                "sigma_log": p.sigma_log,
+                "kernel_sigma_log": p.kernel_sigma_log,
+                "scaling_sigma_log": p.scaling_sigma_log,
                 "families": [_family(m) for m in p.models],
             }
             for p, path in zip(profiles, paths, strict=True)

@@ -25,7 +25,7 @@ from calibration.public import FORMATS, Public
 from calibration.relatives import RELATIVES, relative
 from sim.costs.carry import Ratios
 from sim.costs.kernels import KERNELS
-from sim.costs.profile import Z80, Memory, Profile
+from sim.costs.profile import Memory, Profile
 from sim.specs.fields import InputError
 from sim.specs.files import write_atomically
 
@@ -34,8 +34,6 @@ DATE = "2026-11-21"
 
 NAMES = tuple(t.name for t in TARGETS + RELATIVES)
 """Devices whose profiles are written, in that order."""
-
-SITE_SIGMA_LOG = log(1.2) / Z80
 
 
 def build(public: Public, only: str | None = None, date: str = DATE) -> list[Profile]:
@@ -86,11 +84,9 @@ def _profile(target: Target, public: Public, base: Base, date: str) -> Profile:
         memory=_memory(target.name),
         kernel_sigma_log=round6(gemms.sums_sigma_log),
         scaling_sigma_log=round6(scaling),
-        run_sigma_log=round6(SITE_SIGMA_LOG),
         uncertainty_source=(
             "kernel: RMS log error of the summed held-out times of 12 random GEMMs"
-            f"{'' if target.relation == 'own' else f' of {BASE}'}; scaling: {scaling_text}; run: offsets of "
-            "+-20 % between sites and software as half-width of an 80 % interval, log(1.2)/1.2816 (assumed)"
+            f"{'' if target.relation == 'own' else f' of {BASE}'}; scaling: {scaling_text}"
         ),
     )
 

@@ -51,8 +51,7 @@ def _expressed(row: Measured) -> list[Case]:
 
 
 def _errors(cases: Sequence[Case], parameters: RunLevel) -> NDArray[np.float64]:
-    bare = RunLevelSet(parameters=parameters, sigma_log=0.0, devices=(), source="fit")
-    predicted = [p.step_time_s.value for p in analytic(cases, bare)]
+    predicted = [p.step_time_s.value for p in analytic(cases, RunLevelSet.bare(parameters))]
     return np.log(predicted) - np.log([case.row.step_time_s for case in cases])
 
 

@@ -88,10 +88,7 @@ def _print_levels(levels: Mapping[str, RunLevelSet]) -> None:
     """Print the run-level parameters in use; sources of one set share a column."""
     if not levels:
         return  # a table without rows
-    sets: dict[str, RunLevelSet] = {}
-    for name, held in levels.items():
-        sets.setdefault(held.source, held)
-        del name
+    sets = {held.source: held for held in levels.values()}
     shown = _table("run-level parameters", [str(n + 1) for n in range(len(sets))])
     for name in asdict(next(iter(sets.values())).parameters):
         shown.add_row(name, *(digits3(getattr(held.parameters, name)) for held in sets.values()))

@@ -279,6 +279,4 @@ def plan_values(model: Model, placed: PlacedPlan, cluster: Cluster) -> dict[str,
         **group_values(Mesh(plan.rank_order, sizes, plan.ep, plan.etp, plan.fsdp_shard or 0), wires(cluster)),
         **switch_values(plan.zero, RECOMPUTE.index(plan.recompute), plan.sequence_parallel),
     }  # fmt: skip
-    model_part = {k: float(getattr(model, k)) for k in ("kv_heads", "head_dim")}
-    repeatable = {"kv_repeatable": 0.0 if model.kv_lora_rank else 1.0}
-    return values | {"kv_columns": kv_columns(values | model_part | repeatable)}
+    return values | {"kv_columns": kv_columns(model_values(model) | values)}

@@ -1,7 +1,7 @@
 """Reader of profiles: the fitted numbers of one device, their errors and where they come from."""
 
 from functools import lru_cache
-from math import exp, sqrt
+from math import exp
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -72,9 +72,8 @@ class Memory:
 class Profile:
     """Everything measured or derived about one device, as `profile.json` holds it.
 
-    `kernel_sigma_log`, `scaling_sigma_log` and `run_sigma_log` are standard deviations of log time: of a
-    step's summed kernels, of carrying figures over from the base device, and of one run against another
-    (site, software, stragglers).
+    `kernel_sigma_log` and `scaling_sigma_log` are standard deviations of log time: of a step's summed kernels, and
+    of carrying figures over from the base device. How runs differ beyond that is the run level's (`run_level`).
     """
 
     schema_version: Literal[1]
@@ -89,7 +88,6 @@ class Profile:
     memory: Memory
     kernel_sigma_log: Annotated[float, real(0.0, 2.0)]
     scaling_sigma_log: Annotated[float, real(0.0, 2.0)]
-    run_sigma_log: Annotated[float, real(0.0, 2.0)]
     uncertainty_source: Text
 
     def __post_init__(self) -> None:
@@ -110,14 +108,10 @@ class Profile:
             kernels.parameter(m.op, m.direction, k): v for m in known for k, v in m.parameters.items()
         }
 
-    @property
-    def sigma_log(self) -> float:
-        """Standard deviation of the log of a predicted step time."""
-        return sqrt(self.kernel_sigma_log**2 + self.scaling_sigma_log**2 + self.run_sigma_log**2)
-
-    def interval80(self, value: float, sigma_log: float | None = None) -> tuple[float, float]:
+    @staticmethod
+    def interval80(value: float, sigma_log: float) -> tuple[float, float]:
         """Return the central 80 % interval of a log-normal quantity with median `value`."""
-        factor = exp(Z80 * (self.sigma_log if sigma_log is None else sigma_log))
+        factor = exp(Z80 * sigma_log)
         return value / factor, value * factor
 
 

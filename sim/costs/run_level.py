@@ -55,6 +55,11 @@ class RunLevelSet:
     devices: tuple[str, ...]
     source: Text
 
+    @classmethod
+    def bare(cls, parameters: RunLevel) -> "RunLevelSet":
+        """Return parameters of which nothing else is known: what a fit tries."""
+        return cls(parameters=parameters, sigma_log=0.0, devices=(), source="not fitted")
+
 
 @lru_cache
 def shipped() -> Mapping[str, RunLevelSet]:

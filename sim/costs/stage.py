@@ -26,11 +26,9 @@ ADAM_STATE_BYTES = 26
 """Bytes moved per parameter of the shard: fp32 master weight and two moments read and written 24, weight written 2;
 beside them gradients are read twice (norm, update), and zeroed wherever they are kept."""
 
-ENDS = ("first", "middle", "last", "only")
-
 
 def phases(ops: list[Op]) -> dict[str, Expr]:
-    """Return the seconds of a set of operations by phase and kind, and what the host's launching adds to them."""
+    """Return the seconds of a set of operations by phase and kind."""
     times = {
         "forward_compute": total(ops, "seconds", "compute", "forward"),
         "input_compute": total(ops, "seconds", "compute", "backward_input"),

@@ -66,7 +66,7 @@ class Batch:
     """A table of steps, grouped once by the compiled function that evaluates them.
 
     how: "closed" runs only steps without a close closed form on the engine, "exact" runs all of them there, and
-    "approximate" none: uneven chunks count with their mean (for fits, which ask hundreds of times).
+    "approximate" none: chunks other than the first and the last count as equal (for fits, which ask hundreds of times).
     """
 
     def __init__(self, asked: Sequence[Asked], how: Literal["closed", "exact", "approximate"] = "closed") -> None:

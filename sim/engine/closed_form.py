@@ -6,6 +6,7 @@ from functools import lru_cache
 
 from sim.costs import stage
 from sim.costs.algebra import Compiled, Expr, compile_expressions, maximum, minimum, symbol
+from sim.costs.layers.ops import COMMUNICATION
 from sim.costs.layers.structure import Structure
 from sim.engine.assembly import HELD
 from sim.schedules import SCHEDULES, Times
@@ -108,13 +109,14 @@ def closed_form_expressions(structure: Structure, schedule: str, uneven: bool = 
 def _end_layers(structure: Structure, e: Mapping[str, Expr]) -> dict[str, Expr]:
     """Return the times of both ends with the layers that they have beyond the other chunks (fewer: negative)."""
     ones = [stage.layer(structure, k) for k in range(len(structure.kinds))]
+    parts = [f"{phase}_{x}" for phase in ("forward", "input") for x in ("compute", *COMMUNICATION)]
     out = {}
     for end, name in (("first", "embedding"), ("last", "head")):
-        for part in ("forward_compute", "input_compute", "weight_compute", "forward_tp", "input_tp"):
-            extra = sum(symbol(f"{end}_extra_{k}") * one[part] for k, one in enumerate(ones))
-            if part == "input_compute":
-                extra += sum(symbol(f"{end}_extra_{k}") * one["recompute"] for k, one in enumerate(ones))
-            out[f"{name}_{part}"] = e[f"{name}_{part}"] + extra
+        extra = [symbol(f"{end}_extra_{k}") for k in range(len(ones))]
+        for part in (*parts, "weight_compute"):
+            again = "recompute" if part == "input_compute" else None
+            more = (n * (one[part] + (one[again] if again else 0)) for n, one in zip(extra, ones, strict=True))
+            out[f"{name}_{part}"] = e[f"{name}_{part}"] + sum(more)
     return out
 
 

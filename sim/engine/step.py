@@ -204,7 +204,7 @@ def simulate(
     silent = ENGINES["path"](schedule, durations(schedule, {**costs, "send": 0.0}))
     memory = tuple(memory_timelines(timeline, footprint(schedule, costs)))
     waiting = timeline.makespan * 1e-9 * straggling(level.parameters, placed.gpus)
-    step_time = timeline.makespan * 1e-9 + waiting
+    step_time = float(timeline.makespan * 1e-9 + waiting)
     breakdown = exposed(timeline, costs, placed, (timeline.makespan - silent.makespan) * 1e-9, waiting)
     return Step(model, cluster, placed, profile, level, costs, timeline, memory, step_time, breakdown)
 

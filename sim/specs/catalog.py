@@ -111,26 +111,6 @@ def _stated(name: str) -> dict[str, object]:
 
 
 @lru_cache
-def alias(name: str) -> Model:
-    """Return the catalog model that a published table means by `name`, changed as a remark in the name says.
-
-    "DeepSeekV3 (w/o MTP)" is deepseek-v3 without its prediction module; a name of the catalog stands for itself.
-    `sim/catalog/aliases.json` holds names and remarks, each with its source.
-
-    Raises:
-        InputError: no such name.
-    """
-    table = json.loads(folder("aliases.json").read_text("utf-8"))
-    known = table["models"]["names"]
-    found = known.get(name) or known.get(name.partition(" (")[0]) or name
-    changes = [term["model"] for term in table["terms"] if term.get("has", "\0") in name and "model" in term]
-    raw = _stated(found)
-    for change in changes:
-        raw |= change
-    return read(Model, raw, f"models/{found}")
-
-
-@lru_cache
 def precision(name: str) -> Precision:
     """Return the catalog precision `name`; raises InputError with the known names."""
     return read(Precision, _entry("precisions", name), f"precisions/{name}")

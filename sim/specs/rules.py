@@ -38,6 +38,7 @@ class Spread:
     etp: Any = 1
     shard: Any = 0
     stage_layers: tuple[int, ...] = ()
+    zero: int = 1
     selective: Any = False
 
     @classmethod
@@ -60,6 +61,7 @@ class Spread:
             etp=plan.etp,
             shard=plan.fsdp_shard or 0,
             stage_layers=plan.stage_layers or (),
+            zero=plan.zero,
             selective=plan.recompute == "selective",
         )
 
@@ -285,6 +287,12 @@ RULES: tuple[Rule, ...] = (
         "etp does not divide the experts' width",
         lambda m, s: np.logical_or((m.moe_ffn if m.experts else 1) % s.etp != 0, (s.etp > 1) & (s.tp % s.etp != 0)),
         lambda m, s: f"a divisor of model.moe_ffn = {m.moe_ffn} and of tp = {s.tp}" if m.experts else "1: no experts",
+    ),
+    Rule(
+        "fsdp_shard",
+        "fsdp_shard without ZeRO",
+        lambda m, s: np.logical_and(s.shard > 0, s.zero == 0),
+        lambda m, s: "left out with zero 0: nothing is sharded",
     ),
     Rule(
         "fsdp_shard",

@@ -1,6 +1,7 @@
 """The plan that a careful engineer would write down without a tool, as the yardstick of the tuner."""
 
 from collections.abc import Iterator, Mapping
+from math import gcd
 from typing import Any
 
 from sim.engine.step import Step, simulate
@@ -13,8 +14,8 @@ def textbook(model: Model, cluster: Cluster, global_batch: int, kept: Mapping[st
     """Return the common heuristic's step, or None where none of its plans fits.
 
     tp inside the node as far as memory needs it (a traced network has none), then pp, ZeRO-1, micro-batch 1; full
-    recompute only if nothing else fits (Narayanan et al. 2021, arXiv 2104.04473, section 3, takeaways 1 and 2). `kept`
-    are settings that the search does not vary either.
+    recompute only if nothing else fits (Narayanan et al. 2021, arXiv 2104.04473, section 3, takeaways 1 and 2); experts
+    over the devices of a node. `kept` are settings that the job gives.
     """
     for plan in _candidates(model, cluster, global_batch, kept or {}):
         try:
@@ -28,12 +29,12 @@ def textbook(model: Model, cluster: Cluster, global_batch: int, kept: Mapping[st
 
 def _candidates(model: Model, cluster: Cluster, global_batch: int, kept: Mapping[str, Any]) -> Iterator[Plan]:
     inside = [1] if model.table else divisors(cluster.gpus_per_node)
+    experts = {"ep": gcd(model.experts, cluster.gpus_per_node)} if model.experts else {}
     recomputes: tuple[Recompute, ...] = ("none" if model.table else "selective", "full")
     for recompute in recomputes:
         meshes = [(tp, 1) for tp in inside] + [(inside[-1], pp) for pp in divisors(cluster.gpus)[1:]]
         for tp, pp in meshes:
             if cluster.gpus % (tp * pp) == 0:
                 sharded = cluster.gpus > tp * pp
-                yield Plan(
-                    tp=tp, pp=pp, global_batch=global_batch, zero=1 if sharded else 0, recompute=recompute, **kept
-                )
+                given = {**experts, **kept, "tp": tp, "pp": pp, "zero": 1 if sharded else 0, "recompute": recompute}
+                yield Plan(global_batch=global_batch, **given)

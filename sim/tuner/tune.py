@@ -142,7 +142,7 @@ def tune(
     search = Search(space, scores, bounds(space), objective, top, begin + budget_s, progress)
     steps, gap = search.confirm()
     ranked = tuple(RankedPlan(s, explain(s, space, scores, search.run, objective)) for s in steps)
-    baseline = textbook(model, cluster, global_batch, kept)
+    baseline = textbook(model, cluster, global_batch, kept | given)
     done = perf_counter()
     seconds = {
         "space": ready - begin,

@@ -71,8 +71,8 @@ def fit_run_level(cases: Sequence[Case], prior: RunLevel | None = None, offsets:
     shifts = len(sources) if offsets and len(sources) > 1 else 0
 
     def residuals(x: Floats) -> Floats:
-        level = RunLevelSet(parameters=_parameters(x[:n]), sigma_log=0.0, devices=(), source="fit")
-        error = np.log(batch(level).step_time_s) - measured + (x[n:][index] if shifts else 0.0)
+        found = batch(RunLevelSet.bare(_parameters(x[:n]))).step_time_s
+        error = np.log(found) - measured + (x[n:][index] if shifts else 0.0)
         return np.concatenate([_robust(error * weight), (x[:n] - start) / width, x[n:] / OFFSET])
 
     begin = np.concatenate([start, np.zeros(shifts)])

@@ -3,11 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from math import exp
 
 import numpy as np
 
-from sim.costs.profile import Z80
+from sim.costs.profile import Profile
 from sim.costs.run_level import RunLevelSet, run_level
 from sim.engine.batch import Asked, Batch
 from sim.engine.step import device_memory, memory_sigma, step_sigma
@@ -28,8 +27,7 @@ class Range:
     @classmethod
     def of(cls, value: float, sigma_log: float) -> "Range":
         """Return the range of a log-normal quantity with median `value`."""
-        factor = exp(Z80 * sigma_log)
-        return cls(value, value / factor, value * factor)
+        return cls(value, *Profile.interval80(value, sigma_log))
 
 
 @dataclass(frozen=True)
@@ -103,7 +101,7 @@ def fit_site(cases: Sequence[Case]) -> RunLevelSet:
     prior = run_level(timed[0].row.source).parameters
     halves = timed[::2], timed[1::2]
     errors = [
-        np.log([p.step_time_s.value for p in _under(fit_run_level(a, prior, offsets=False), b)])
+        np.log([p.step_time_s.value for p in analytic(b, RunLevelSet.bare(fit_run_level(a, prior, offsets=False)))])
         - np.log([case.row.step_time_s for case in b])
         for a, b in (halves, halves[::-1])
         if a and b
@@ -115,7 +113,3 @@ def fit_site(cases: Sequence[Case]) -> RunLevelSet:
         devices=tuple(sorted({case.cluster.device for case in timed})),
         source=f"fitted to {len(timed)} runs of the site",
     )
-
-
-def _under(parameters: object, cases: Sequence[Case]) -> list[Prediction]:
-    return analytic(cases, RunLevelSet(parameters=parameters, sigma_log=0.0, devices=(), source="half"))  # type: ignore[arg-type]

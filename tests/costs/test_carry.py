@@ -54,7 +54,7 @@ def test_a_copy_of_a_device_has_its_times_and_a_wider_interval():
     assert made.values == pytest.approx(base.values, rel=1e-5)
     assert made.estimate
     assert (made.base, made.name) == ("a100-sxm-80gb", "own")
-    assert made.sigma_log**2 == pytest.approx(base.sigma_log**2 + CARRY_SIGMA_LOG**2, rel=1e-5)
+    assert made.scaling_sigma_log**2 == pytest.approx(base.scaling_sigma_log**2 + CARRY_SIGMA_LOG**2, rel=1e-5)
     assert {m.status for m in made.models} == {"scaled"}
 
 

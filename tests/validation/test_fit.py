@@ -22,7 +22,7 @@ TIMED = ("vtrain_multi", "llm_foundry_mpt", "simumax_b200", "torchtitan", "zero_
 
 
 def level(**changes: float) -> RunLevelSet:
-    return RunLevelSet(parameters=RunLevel(**changes), sigma_log=0.1, devices=(), source="test")
+    return RunLevelSet.bare(RunLevel(**changes))
 
 
 def cases(tmp_path, *changes):
@@ -104,17 +104,19 @@ def test_a_shipped_set_is_what_the_other_sources_give():
     assert asdict(again) == pytest.approx(asdict(run_level(source).parameters), rel=0.02)
 
 
-BEATEN = {"vtrain_multi", "llm_foundry_mpt", "simumax_b200", "torchtitan", "ptdp_2104_04473", "korthikanti_2205_05198"}
-"""Tables on which no constant does better than predictions that never saw them."""
+SLOW_SITE = "bigscience_a100"
+"""A cluster 20 % slower than all others (20.2 % raw, a constant fitted to it 11.2 %): only its own runs can tell."""
 
 
 @pytest.mark.parametrize("name", TIMED)
 def test_elsewhere(name):
+    """No constant fitted to a table does better than predictions that never saw it."""
     time = summary(validate(read_runs(reference(f"runs/{name}.csv")), elsewhere))["time"]
     constants = time["baselines"].values()
     assert time["mape_debiased"] < min(b["mape"] for b in constants)
-    if name in BEATEN:
+    if name != SLOW_SITE:
         assert time["mape"] < min(b["mape"] for b in constants)
+        assert time["coverage80"] >= 0.75
     if time["pairwise_order"] is not None:
         assert time["pairwise_order"] > max(b["pairwise_order"] for b in constants)
 
