@@ -1,5 +1,6 @@
 """The schedule as data: which rank runs which action in which order."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
@@ -34,18 +35,30 @@ class Action(NamedTuple):
 class Schedule:
     """An order of actions per pipeline rank; one object per shape, compared by identity.
 
-    `rank_of[s]` is the rank of stage s; data flows from stage s to s + 1 and gradients back. Synchronous
-    schedules keep one weight version and no staleness. input_frees: the share of the kept activations that I frees
-    (the memory law, see `Shape`).
+    `rank_of[s]` is the rank of stage s (the placement). Data flows from stage s to s + 1 and gradients back, within
+    each of `pipelines` equal runs of stages: with 2, as many stages again hold a second copy of the model and take
+    microbatches of their own, numbered from 0 too. fused[rank]: positions of actions that run as one with the action
+    after them (torch's OVERLAP_F_B): both start when both may, both end together. input_frees: the share of the kept
+    activations that I frees (the memory law, see `Shape`). weight_versions, staleness: per rank, the versions of its
+    weights that it keeps and by how many updates the version behind a gradient is older than the one it updates;
+    empty: one version and none (synchronous).
     """
 
     name: str
     microbatches: int
     rank_of: tuple[int, ...]
     actions: tuple[tuple[Action, ...], ...]
-    weight_versions: int = 1
-    staleness: int = 0
+    weight_versions: tuple[int, ...] = ()
+    staleness: tuple[int, ...] = ()
     input_frees: float = 0
+    fused: tuple[tuple[int, ...], ...] = ()
+    pipelines: int = 1
+
+    def __post_init__(self) -> None:
+        ranks = len(self.actions)
+        object.__setattr__(self, "weight_versions", self.weight_versions or (1,) * ranks)
+        object.__setattr__(self, "staleness", self.staleness or (0,) * ranks)
+        object.__setattr__(self, "fused", self.fused or ((),) * ranks)
 
     @property
     def ranks(self) -> int:
@@ -54,12 +67,31 @@ class Schedule:
 
     @property
     def stages(self) -> int:
-        """Model chunks over all ranks."""
+        """Model chunks over all ranks, those of a second copy included."""
         return len(self.rank_of)
 
+    @property
+    def depth(self) -> int:
+        """Stages that one microbatch passes."""
+        return self.stages // self.pipelines
+
     def texts(self) -> list[str]:
-        """Return each rank's order as text: `"0F0 0F1 0B0 ..."`, without REDUCE_GRAD and OPTIMIZER."""
-        return [" ".join(str(a) for a in rank if a.kind in COMPUTE) for rank in self.actions]
+        """Return each rank's order as text: `"0F0 (0F1;3B0)OVERLAP_F_B ..."`, without REDUCE_GRAD and OPTIMIZER.
+
+        With two pipelines each action is led by its own: "d1:0F0" is stage 0 of the second.
+        """
+        return [" ".join(self._texts(rank, set(fused))) for rank, fused in zip(self.actions, self.fused, strict=True)]
+
+    def _texts(self, rank: tuple[Action, ...], fused: set[int]) -> Iterator[str]:
+        for i, action in enumerate(rank):
+            if action.kind in COMPUTE and i - 1 not in fused:
+                pair = f"({self._text(action)};{self._text(rank[i + 1])})OVERLAP_F_B" if i in fused else ""
+                yield pair or self._text(action)
+
+    def _text(self, action: Action) -> str:
+        if self.pipelines == 1:
+            return str(action)
+        return f"d{action.stage // self.depth}:{action._replace(stage=action.stage % self.depth)}"
 
     def peak_in_flight(self) -> list[int]:
         """Return, per rank, the most (stage, microbatch) activations alive: from F to B, or to W where split."""
