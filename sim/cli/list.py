@@ -70,7 +70,7 @@ def choices() -> dict[str, tuple[object, Iterable[object]]]:
 
 
 def _doc(held: object) -> str:
-    text = held.__doc__ or type(held).__doc__ or ""
+    text = held if isinstance(held, str) else held.__doc__ or type(held).__doc__ or ""
     return text.strip().split("\n")[0].split("; raises ")[0]
 
 

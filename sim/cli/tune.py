@@ -116,7 +116,8 @@ def _print(found: Tuned, run: Run | None, out: Path | None) -> None:
     if run:
         console.print(f"  {answer_run(run)}", highlight=False, markup=False)
     rate = found.evaluated / max(found.seconds["score"], 1e-9)
-    proof = "certified" if found.certified else f"not certified (gap {percent(found.gap)})"
+    why = f"gap {percent(found.gap)}" if found.same_winner else "contention changes the order"
+    proof = "certified" if found.certified else f"not certified ({why})"
     console.print(
         f"\n{found.evaluated} plans scored ({rate:,.0f}/s), {found.feasible} fit; "
         f"{found.seconds['total']:.1f} s in all; optimum of the space {proof}"

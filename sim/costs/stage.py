@@ -170,21 +170,51 @@ def reduction(structure: Structure) -> dict[str, Expr]:
     n = on_rank(structure, lambda k: 1)
     backward = on_rank(structure, lambda k: backward_seconds(ones[k]) + ones[k]["recompute"])
     forward = on_rank(structure, lambda k: forward_seconds(ones[k]))
+    raw = updates(structure)
+    return {
+        f"reduce_{where}": _overlapped(raw[f"reduced_{where}"], backward, n)
+        + _overlapped(raw[f"regathered_{where}"], forward, n)
+        + raw[f"late_{where}"]
+        for where in held(structure)
+    }
+
+
+def updates(structure: Structure) -> dict[str, Expr]:
+    """Return the once-a-step collectives of a rank, none of it hidden, by where the rank is in the pipeline.
+
+    reduced: of the gradients that are ready before the last backward ends; late: of the embedding's; regathered: of
+    the parameters that ZeRO-1 and ZeRO-2 have updated in shards.
+    """
     block_size = on_rank(structure, memory.layer_parameters)
     expert_size = on_rank(structure, memory.expert_parameters)
     parameters = memory.rank_parameters(structure)
     routed = any(kind.mlp == "moe" for kind in structure.kinds)
-    out = {}
+    out: dict[str, Expr] = {}
     for where, extra in held(structure).items():
         late = parameters["first"] if where in ("first", "only") else 0
         dense = block_size + extra
-        time = _reduced(dense - late, dp_group) + (_reduced(expert_size, edp_group) if routed else 0)
         gather = shard_group.all_gather(memory.WEIGHT_BYTES * dense)
         gather += edp_group.all_gather(memory.WEIGHT_BYTES * expert_size) if routed else 0
-        gather *= zero1 - zero3
-        exposed_time = _overlapped(time, backward, n) + _overlapped(gather, forward, n)
-        out[f"reduce_{where}"] = exposed_time + (_reduced(late, dp_group) if late else 0)
+        out |= {
+            f"reduced_{where}": _reduced(dense - late, dp_group) + (_reduced(expert_size, edp_group) if routed else 0),
+            f"late_{where}": _reduced(late, dp_group) if late else 0 * block_size,
+            f"regathered_{where}": gather * (zero1 - zero3),
+        }
     return out
+
+
+def traffic(structure: Structure) -> dict[str, Expr]:
+    """Return the collectives that run beside compute, none of it hidden: what the event engine puts on a lane.
+
+    Per chunk and microbatch: gather (ZeRO-3's weights, in each direction) and scatter (ZeRO-2/3's gradients), both
+    without embedding and head; per rank and step: `updates`.
+    """
+    ones = [layer(structure, k) for k in range(len(structure.kinds))]
+
+    def over(name: str) -> Expr:
+        return sum(symbol(f"layers_{k}") * one[name] for k, one in enumerate(ones))
+
+    return {"gather": zero3 * over("gather"), "scatter": zero2 * over("scatter")} | updates(structure)
 
 
 def _reduced(parameters: Expr, group: Group) -> Expr:
@@ -287,3 +317,9 @@ def expressions(structure: Structure) -> dict[str, Expr]:
 def stage_model(structure: Structure) -> Compiled:
     """Return the compiled stage model of one model structure (cached: it does not depend on sizes or device)."""
     return compile_expressions(expressions(structure))
+
+
+@lru_cache
+def traffic_model(structure: Structure) -> Compiled:
+    """Return `traffic` as one compiled function (cached)."""
+    return compile_expressions(traffic(structure))

@@ -1,7 +1,7 @@
 """From the costs of a step to what the engine runs: durations of actions, bytes of ranks, and time by cause."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -29,24 +29,33 @@ def step_schedule(placed: PlacedPlan, costs: Costs) -> Schedule:
     if SCHEDULES[name].searched:
         table = {k: _ns(v) for k, v in pass_seconds(costs, placed.stages).items()}
         work = Durations(table, _ns(np.full(placed.stages, costs["send"]))).work()
-    return _with_update(build(name, shape, work))
+    return _with_update(build(name, shape, work), bool(plan.optimizer_barrier))
 
 
 @lru_cache(maxsize=16)
-def _with_update(order: Schedule) -> Schedule:
+def _with_update(order: Schedule, barrier: bool) -> Schedule:
     end = (Kind.REDUCE_GRAD, Kind.OPTIMIZER)
     actions = (rank + tuple(Action(r, kind, -1) for kind in end) for r, rank in enumerate(order.actions))
-    return replace(order, actions=tuple(actions))
+    return replace(order, actions=tuple(actions), barrier=barrier)
 
 
-def where(rank: int, ranks: int) -> str:
-    """Return which extras a rank holds: only, first, last or middle."""
-    return "only" if ranks == 1 else "first" if rank == 0 else "last" if rank == ranks - 1 else "middle"
+def where(rank: int, schedule: Schedule) -> str:
+    """Return which extras a rank holds: those of the first stage, of the last, of both (only) or none (middle)."""
+    own = {s % schedule.depth for s, r in enumerate(schedule.rank_of) if r == rank}
+    first, last = 0 in own, schedule.depth - 1 in own
+    return "only" if first and last else "first" if first else "last" if last else "middle"
 
 
-def on_ranks(costs: Costs, name: str, ranks: int) -> Any:
+def on_ranks(costs: Costs, name: str, schedule: Schedule) -> Any:
     """Return `name`_first, _middle, _last or _only of every rank."""
-    return np.array([_at(costs[f"{name}_{where(r, ranks)}"], r) for r in range(ranks)])
+    return np.array([_at(costs[f"{name}_{where(r, schedule)}"], r) for r in range(schedule.ranks)])
+
+
+def tied_reduce(costs: Costs, schedule: Schedule) -> Any:
+    """Return the seconds in which a rank adds up the gradients of an embedding that another rank's head shares."""
+    ends = {schedule.rank_of[0], schedule.rank_of[schedule.depth - 1]}
+    shared = [r in ends and len(ends) > 1 for r in range(schedule.ranks)]
+    return float(costs["tied_reduce"]) * np.array(shared)
 
 
 def _at(value: Any, i: int) -> float:
@@ -73,11 +82,10 @@ def durations(schedule: Schedule, costs: Costs) -> Durations:
     stages, ranks = schedule.stages, schedule.ranks
     rest = np.zeros(stages - ranks)
     update = {
-        kind: np.concatenate([on_ranks(costs, name, ranks), rest])
+        kind: np.concatenate([on_ranks(costs, name, schedule), rest])
         for kind, name in ((Kind.REDUCE_GRAD, "reduce"), (Kind.OPTIMIZER, "optimizer"))
     }
-    for r in {0, ranks - 1}:
-        update[Kind.REDUCE_GRAD][r] += costs["tied_reduce"]
+    update[Kind.REDUCE_GRAD][:ranks] += tied_reduce(costs, schedule)
     table = pass_seconds(costs, stages) | update
     return Durations({k: _ns(v) for k, v in table.items()}, _ns(np.full(stages, costs["send"])))
 
@@ -89,7 +97,7 @@ def _ns(seconds: Any) -> Any:
 def footprint(schedule: Schedule, costs: Costs) -> Footprint:
     """Return what every rank and stage holds."""
     c, stages, ranks = costs, schedule.stages, schedule.ranks
-    held = {n: on_ranks(c, n, ranks) for n in HELD}
+    held = {n: on_ranks(c, n, schedule) for n in HELD}
     fixed = tuple(
         {
             "parameters": float(held["parameters"][r]),
@@ -108,21 +116,36 @@ def footprint(schedule: Schedule, costs: Costs) -> Footprint:
     return Footprint(fixed, tuple(saved.tolist()), tuple(temporary.tolist()), float(c["workspace_bytes"]))
 
 
-def exposed(timeline: Timeline, costs: Costs, placed: PlacedPlan, pp_s: float, straggler_s: float) -> dict[str, float]:
-    """Return the exposed time by cause on the rank that ends last; sums to the step time.
+@dataclass(frozen=True)
+class Waits:
+    """Seconds that the rank that decides the step waits: for data parallelism, for messages, for other ranks."""
 
-    pp is what the step gains when messages take no time; straggler what waiting for the slowest adds; bubble is
-    what is left.
+    dp_s: float
+    pp_s: float
+    bubble_s: float
+
+
+def waits(timeline: Timeline, costs: Costs, silent: Timeline) -> Waits:
+    """Return what the closed forms leave exposed of data parallelism; what the step gains when messages take no time
+    (`silent`: the same run without them); and what the rank that decides the step is idle beside that.
     """
-    c, plan, n = costs, placed.plan, placed.microbatches
-    rank = int(np.argmax(timeline.first_and_last()[1]))
-    place = where(rank, plan.pp)
-    extras = [p for p, at in (("embedding", ("first", "only")), ("head", ("last", "only"))) if place in at]
-    own = [s for s, r in enumerate(timeline.schedule.rank_of) if r == rank]
+    rank, place = timeline.decides(), where(timeline.decides(), timeline.schedule)
+    passes = sum(_both(timeline, costs, rank, *names) for names in (("forward_dp",), ("backward_dp",)))
+    pp = (timeline.period - silent.period) * 1e-9
+    idle = (timeline.period - int(timeline.busy()[rank])) * 1e-9
+    return Waits(passes + _at(costs[f"reduce_{place}"], rank), pp, idle - pp)
+
+
+def exposed(timeline: Timeline, costs: Costs, waits: Waits, straggler_s: float) -> dict[str, float]:
+    """Return the exposed time by cause on the rank that decides the step; sums to the step time.
+
+    straggler_s: what waiting for the slowest device adds.
+    """
+    c, rank = costs, timeline.decides()
+    place = where(rank, timeline.schedule)
 
     def both(*names: str, ends: bool = True) -> float:
-        chunks = sum(_at(c[x], s) for x in names for s in own)
-        return n * (chunks + (sum(float(c[f"{e}_{x}"]) for x in names for e in extras) if ends else 0.0))
+        return _both(timeline, c, rank, *names, ends=ends)
 
     terms = dict.fromkeys(TERMS, 0.0) | {
         "compute": both("forward_compute", "input_compute", "weight_compute"),
@@ -130,17 +153,28 @@ def exposed(timeline: Timeline, costs: Costs, placed: PlacedPlan, pp_s: float, s
         "tp": both("forward_tp", "input_tp"),
         "cp": both("forward_cp", "input_cp"),
         "ep": both("forward_ep", "input_ep"),
-        "dp": both("forward_dp", "backward_dp") + _at(c[f"reduce_{place}"], rank),
-        "pp": pp_s,
+        "dp": waits.dp_s,
+        "pp": waits.pp_s,
+        "bubble": waits.bubble_s,
         "optimizer": _at(c[f"optimizer_{place}"], rank),
         "straggler": straggler_s,
-        "other": both("forward_host", "backward_host", ends=False)
-        + (float(c["tied_reduce"]) if place != "middle" else 0.0),
+        "other": both("forward_host", "backward_host", ends=False) + float(tied_reduce(c, timeline.schedule)[rank]),
     }
-    makespan = timeline.makespan * 1e-9
-    terms["bubble"] = makespan - int(timeline.busy()[rank]) * 1e-9 - pp_s
+    step = timeline.period * 1e-9
     # What overlaps exactly leaves a difference of the last bit, of either sign.
-    terms = {k: v if abs(v) > 1e-12 * makespan else 0.0 for k, v in terms.items()}
+    terms = {k: v if abs(v) > 1e-12 * step else 0.0 for k, v in terms.items()}
     # What whole nanoseconds rounded off belongs to the largest term.
-    terms["compute"] += makespan + straggler_s - sum(terms.values())
+    terms["compute"] += step + straggler_s - sum(terms.values())
     return {name: float(value) for name, value in terms.items()}
+
+
+def _both(timeline: Timeline, costs: Costs, rank: int, *names: str, ends: bool = True) -> float:
+    """Return the seconds of a rank's chunks for all their microbatches, with embedding and head if `ends`."""
+    schedule = timeline.schedule
+    own = [s for s, r in enumerate(schedule.rank_of) if r == rank]
+    total = sum(_at(costs[x], s % schedule.depth) for x in names for s in own)
+    if ends:
+        ends_at = (("embedding", 0), ("head", schedule.depth - 1))
+        extras = [end for end, at in ends_at for s in own if s % schedule.depth == at]
+        total += sum(float(costs[f"{e}_{x}"]) for x in names for e in extras)
+    return total * schedule.microbatches / schedule.pipelines

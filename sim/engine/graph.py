@@ -1,7 +1,7 @@
-"""The dependence graph of a schedule, as arrays in an order in which every action follows what it waits for."""
+"""What both engines run: operations in lanes, and explicit edges between them."""
 
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from sim.schedules import Action, Kind, Schedule
 
 Ints = NDArray[np.int64]
+NOTHING = np.empty(0, dtype=np.int64)
 
 
 class DeadlockError(ValueError):
@@ -21,22 +22,23 @@ class DeadlockError(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """Actions of all ranks; arrays share the index. A predecessor of -1 means none.
+    """Operations of all ranks; arrays share the index. In the graph of a schedule each is one action.
 
-    previous: the action before on the same rank. producer: the action whose result arrives by message (or
-    locally when `remote` is 0). own: the forward (or input gradient) of the same stage and microbatch.
-    order: indices in dependence order.
+    lane: operations of one lane follow each other in the order of their indices. Operation i waits, beside the one
+    before it in its lane, for `source[first[i]:first[i + 1]]`; boundary: the stage s of an edge whose data travels
+    between stages s - 1 and s of different ranks, or -1. second: the operation runs as one with the one before it
+    (a fused pair): both start with that one and end with this one.
     """
 
     rank: Ints
     stage: Ints
     kind: Ints
     microbatch: Ints
-    previous: Ints
-    producer: Ints
-    own: Ints
-    remote: Ints
-    order: Ints
+    lane: Ints
+    first: Ints
+    source: Ints
+    boundary: Ints
+    second: NDArray[np.bool_]
 
     def __len__(self) -> int:
         return len(self.rank)
@@ -45,65 +47,84 @@ class Graph:
         """Return the action at `index`."""
         return Action(int(self.stage[index]), Kind(int(self.kind[index])), int(self.microbatch[index]))
 
+    @cached_property
+    def previous(self) -> Ints:
+        """The operation before each one in its lane, or -1."""
+        order = np.argsort(self.lane, kind="stable")
+        previous = np.full(len(self), -1)
+        follows = np.flatnonzero(np.diff(self.lane[order]) == 0)
+        previous[order[follows + 1]] = order[follows]
+        return previous
+
+    def waits_for(self, index: int) -> list[int]:
+        """Return every operation that must end before the one at `index` starts."""
+        before = self.previous[index : index + 1]
+        sources = self.source[self.first[index] : self.first[index + 1]]
+        return [int(i) for i in (*before, *sources) if i >= 0]
+
 
 @lru_cache(maxsize=16)
 def graph_of(schedule: Schedule) -> Graph:
-    """Return the graph of a schedule (cached).
+    """Return the graph of a schedule (cached), without looking for a deadlock."""
+    rows = [(rank, *action) for rank, actions in enumerate(schedule.actions) for action in actions]
+    rank, stage, kind, microbatch = np.array(rows, dtype=np.int64).reshape(-1, 4).T.copy()
+    offset = np.cumsum([0, *map(len, schedule.actions)])
+    second = np.zeros(len(rows), dtype=bool)
+    second[[offset[r] + at + 1 for r, places in enumerate(schedule.fused) for at in places]] = True
+    bare = Graph(rank, stage, kind, microbatch, rank, NOTHING, NOTHING, NOTHING, second)
+    waiting, source, boundary = _edges(bare, schedule)
+    first = np.searchsorted(waiting, np.arange(len(rows) + 1))
+    return replace(bare, first=first, source=source, boundary=boundary)
 
-    Raises:
-        DeadlockError: the order cannot be executed.
+
+def _edges(graph: Graph, schedule: Schedule) -> tuple[Ints, Ints, Ints]:
+    """Return (operation, what it waits for, boundary) of all edges, by operation.
+
+    F waits for F of the stage before; B and I for the stage's own F and for B or I of the stage after; W for its I;
+    with a barrier OPTIMIZER for every REDUCE_GRAD.
     """
-    flat = [(rank, *action) for rank, actions in enumerate(schedule.actions) for action in actions]
-    rank, stage, kind, microbatch = (np.array(column, dtype=np.int64) for column in zip(*flat, strict=True))
-    index = {(s, k, m): i for i, (_, s, k, m) in enumerate(flat)}
-    n = len(flat)
-    previous = np.arange(-1, n - 1)
-    previous[np.flatnonzero(np.diff(rank, prepend=-1))] = -1
-    producer, own = np.full(n, -1), np.full(n, -1)
-    last = schedule.stages - 1
-    for i, (_, s, k, m) in enumerate(flat):
-        if k == Kind.F:
-            producer[i] = index.get((s - 1, Kind.F, m), -1)
-        elif k in (Kind.B, Kind.I):
-            own[i] = index.get((s, Kind.F, m), -1)
-            if s < last:
-                producer[i] = index.get((s + 1, Kind.B, m), index.get((s + 1, Kind.I, m), -1))
-        elif k == Kind.W:
-            own[i] = index.get((s, Kind.I, m), -1)
-    remote = ((producer >= 0) & (rank[producer] != rank)).astype(np.int64)
-    partial = Graph(rank, stage, kind, microbatch, previous, producer, own, remote, np.empty(0, dtype=np.int64))
-    order = _topological(partial)
-    return Graph(rank, stage, kind, microbatch, previous, producer, own, remote, order)
+    kind, stage, microbatch = graph.kind, graph.stage, graph.microbatch
+    computes = microbatch >= 0
+    most = int(microbatch.max(initial=0)) + 1
+    at = np.full((len(Kind), schedule.stages + 2, most), -1)  # a stage beside each end, where nothing runs
+    at[kind[computes], stage[computes] + 1, microbatch[computes]] = np.flatnonzero(computes)
+    place, depth = stage % schedule.depth, schedule.depth
+    found = []
+
+    def add(mask: NDArray[np.bool_], of: tuple[Kind, ...], shift: int) -> None:
+        waiting = np.flatnonzero(mask & computes)
+        options = [at[k, stage[waiting] + 1 + shift, microbatch[waiting]] for k in of]
+        source = options[0] if len(of) == 1 else np.where(options[0] >= 0, *options)
+        boundary = stage[waiting] + (shift > 0) if shift else np.full(len(waiting), -1)
+        remote = graph.rank[source] != graph.rank[waiting]
+        found.append(np.stack([waiting, source, np.where(remote, boundary, -1)])[:, source >= 0])
+
+    backward = (kind == Kind.B) | (kind == Kind.I)
+    add((kind == Kind.F) & (place > 0), (Kind.F,), -1)
+    add(backward, (Kind.F,), 0)
+    add(backward & (place < depth - 1), (Kind.B, Kind.I), 1)
+    add(kind == Kind.W, (Kind.I,), 0)
+    if schedule.barrier:
+        found.append(_all_pairs(np.flatnonzero(kind == Kind.OPTIMIZER), np.flatnonzero(kind == Kind.REDUCE_GRAD)))
+    waiting, source, boundary = np.concatenate(found, axis=1)
+    # A fused pair starts when both may, and ends when its second action does.
+    following = np.append(graph.second[1:], False)
+    waiting, source = waiting - graph.second[waiting], source + following[source]
+    order = np.argsort(waiting, kind="stable")
+    return waiting[order], source[order], boundary[order]
 
 
-def _topological(graph: Graph) -> Ints:
-    """Return the actions in the order in which ranks that never wait longer than needed can run them."""
-    n, ranks = len(graph), int(graph.rank.max()) + 1
-    start = np.searchsorted(graph.rank, np.arange(ranks + 1))
-    cursor, done, order = start[:-1].tolist(), bytearray(n + 1), []
-    done[n] = 1  # index -1: nothing to wait for
-    producer, own = graph.producer.tolist(), graph.own.tolist()
-    moved = True
-    while moved:
-        moved = False
-        for r in range(ranks):
-            i = cursor[r]
-            while i < start[r + 1] and done[producer[i]] and done[own[i]]:
-                done[i] = 1
-                order.append(i)
-                i += 1
-            moved |= i != cursor[r]
-            cursor[r] = i
-    if len(order) < n:
-        raise DeadlockError(_cycle(graph, done))
-    return np.array(order, dtype=np.int64)
+def _all_pairs(waiting: Ints, source: Ints) -> Ints:
+    """Return edges from every source to everything that waits."""
+    pairs = np.repeat(waiting, len(source)), np.tile(source, len(waiting))
+    return np.stack([*pairs, np.full(len(pairs[0]), -1)])
 
 
-def _cycle(graph: Graph, done: bytearray) -> list[Action]:
-    """Return actions that wait for each other, starting from any that never ran."""
-    at, seen = next(i for i in range(len(graph)) if not done[i]), []
+def waiting_cycle(graph: Graph, done: NDArray[np.bool_]) -> list[Action]:
+    """Return actions that wait for each other, from the first operation that is not `done`."""
+    at, seen = int(np.flatnonzero(~done)[0]), dict[int, None]()
     while at not in seen:
-        seen.append(at)
-        waits = (graph.previous[at], graph.producer[at], graph.own[at])
-        at = next(int(w) for w in waits if w >= 0 and not done[w])
-    return [graph.action(i) for i in seen[seen.index(at) :]]
+        seen[at] = None
+        at = next(w for w in graph.waits_for(at) if not done[w])
+    path = list(seen)
+    return [graph.action(i) for i in path[path.index(at) :]]

@@ -1,6 +1,6 @@
 """One training step: costs, schedule and engine put together, exactly and in closed form."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -9,11 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.costs import inputs, stage
+from sim.costs.algebra import Compiled
 from sim.costs.layers.structure import Structure
 from sim.costs.profile import Profile, load_profile
 from sim.costs.run_level import RunLevelSet, run_level, straggling, symbol_values
-from sim.engine.assembly import durations, exposed, footprint, step_schedule
-from sim.engine.events import run_events
+from sim.engine.assembly import durations, exposed, footprint, step_schedule, waits
+from sim.engine.contended import layout, run_contended
 from sim.engine.memory import MemoryTimeline, memory_timelines
 from sim.engine.path import run_path
 from sim.engine.timeline import Timeline
@@ -22,7 +23,11 @@ from sim.specs.arguments import checked
 from sim.units import gigabytes, seconds
 
 Engine = Literal["path", "events"]
-ENGINES = {"path": run_path, "events": run_events}
+ENGINES: dict[str, str] = {
+    "path": "compiled longest path; closed forms say what stays exposed of collectives beside compute",
+    "events": "discrete events; collectives run beside compute and share devices and links with it",
+}
+StageModel = Callable[[Structure], Compiled]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -186,8 +191,9 @@ def simulate(
 ) -> Step:
     """Return the prediction of one training step of `plan`.
 
-    engine "path" is the compiled longest path, "events" the discrete-event engine; they agree exactly while
-    nothing is shared between concurrent actions. `level`: run-level parameters, by default the shipped ones.
+    engine "path" is the compiled longest path, in which closed forms say what stays exposed of collectives beside
+    compute; "events" the discrete-event engine, in which these run in lanes of their own and share devices and links.
+    `level`: run-level parameters, by default the shipped ones.
 
     Raises:
         InputError: the plan breaks a rule on this model and cluster; the profile is missing or wrong.
@@ -200,22 +206,29 @@ def simulate(
     profile = max((load_profile(m.profile) for m in cluster.members), key=lambda p: step_sigma(p, level))
     costs = slowest(model, cluster, placed, level)
     schedule = step_schedule(placed, costs)
-    timeline = ENGINES[engine](schedule, durations(schedule, costs))
-    silent = ENGINES["path"](schedule, durations(schedule, {**costs, "send": 0.0}))
+    if engine == "events":
+        traffic = slowest(model, cluster, placed, level, stage.traffic_model)
+        slowdown = level.parameters.overlap_slowdown
+        timeline, causes = run_contended(schedule, costs, traffic, layout(model, cluster, placed), slowdown)
+    else:
+        timeline = run_path(schedule, durations(schedule, costs))
+        causes = waits(timeline, costs, run_path(schedule, durations(schedule, {**costs, "send": 0.0})))
     memory = tuple(memory_timelines(timeline, footprint(schedule, costs)))
-    waiting = timeline.makespan * 1e-9 * straggling(level.parameters, placed.gpus)
-    step_time = float(timeline.makespan * 1e-9 + waiting)
-    breakdown = exposed(timeline, costs, placed, (timeline.makespan - silent.makespan) * 1e-9, waiting)
+    waiting = timeline.period * 1e-9 * straggling(level.parameters, placed.gpus)
+    step_time = float(timeline.period * 1e-9 + waiting)
+    breakdown = exposed(timeline, costs, causes, waiting)
     return Step(model, cluster, placed, profile, level, costs, timeline, memory, step_time, breakdown)
 
 
-def slowest(model: Model, cluster: Cluster, placed: PlacedPlan, level: RunLevelSet) -> dict[str, Any]:
+def slowest(
+    model: Model, cluster: Cluster, placed: PlacedPlan, level: RunLevelSet, what: StageModel = stage.stage_model
+) -> dict[str, Any]:
     """Return the costs of every chunk and rank on the slowest of the devices that hold it.
 
     Ranks are laid out over the groups of a mixed cluster in order; a pipeline rank waits for its slowest device.
     """
     parts = cluster.members
-    each = [stage_costs(model, m, placed, load_profile(m.profile), level) for m in parts]
+    each = [stage_costs(model, m, placed, load_profile(m.profile), level, what) for m in parts]
     if len(parts) == 1:
         return each[0]
     on = device_groups(placed, [m.gpus for m in parts])
@@ -245,10 +258,15 @@ def _worst(values: Sequence[Any], name: str, on: NDArray[np.bool_]) -> Any:
 
 
 def stage_costs(
-    model: Model, cluster: Cluster, placed: PlacedPlan, profile: Profile, level: RunLevelSet | None = None
+    model: Model,
+    cluster: Cluster,
+    placed: PlacedPlan,
+    profile: Profile,
+    level: RunLevelSet | None = None,
+    what: StageModel = stage.stage_model,
 ) -> dict[str, Any]:
     """Return every output of the stage model for one plan: numbers, or arrays over chunks or ranks."""
-    compiled = stage.stage_model(Structure.of(model))
+    compiled = what(Structure.of(model))
     values = (
         inputs.model_values(model)
         | inputs.cluster_values(cluster, profile)

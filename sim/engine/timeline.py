@@ -8,6 +8,7 @@ from math import lcm
 import numpy as np
 
 from sim.engine.graph import Graph, Ints
+from sim.engine.program import Program, Run, Stream
 from sim.schedules import Action, Kind, Schedule, Work
 
 
@@ -31,33 +32,50 @@ class Durations:
         columns = (*(self.of_kind[k] for k in (Kind.F, Kind.I, Kind.W)), self.message)
         return Work(*(tuple(map(int, column)) for column in columns))
 
-    def per_action(self, graph: Graph) -> tuple[Ints, Ints]:
-        """Return (duration, latency of the incoming message) of every action of `graph`."""
+    def program(self, graph: Graph) -> Program:
+        """Return the operations of a schedule's graph with these durations."""
         table = np.zeros((len(Kind), len(self.message)), dtype=np.int64)
         for kind, values in self.of_kind.items():
             table[kind] = values
-        backward = (graph.kind == Kind.B) | (graph.kind == Kind.I)
-        boundary = np.minimum(graph.stage + backward, len(self.message) - 1)
-        return table[graph.kind, graph.stage], self.message[boundary] * graph.remote
+        lag = np.where(graph.boundary >= 0, self.message[graph.boundary], 0)
+        return Program(graph, table[graph.kind, graph.stage], lag)
 
 
 @dataclass(frozen=True, eq=False)
 class Timeline:
-    """Start and end of every action, in integer ticks (nanoseconds in a training step)."""
+    """Start and end of every action, in integer ticks (nanoseconds in a training step).
+
+    Of a fused pair both actions have the times of the pair. `run`: the operations behind the actions.
+    """
 
     schedule: Schedule
     graph: Graph
     start: Ints
     end: Ints
+    run: Run
+
+    @classmethod
+    def of(cls, schedule: Schedule, run: Run) -> "Timeline":
+        """Return the timeline of a run whose operations are the schedule's actions."""
+        start, end = run.start.copy(), run.end.copy()
+        second = np.flatnonzero(run.program.graph.second)
+        start[second], end[second - 1] = start[second - 1], end[second]
+        return cls(schedule, run.program.graph, start, end, run)
 
     @property
     def makespan(self) -> int:
         """Ticks from the first start to the last end."""
-        return int(self.end.max() - self.start.min())
+        return self.run.makespan
+
+    @property
+    def period(self) -> int:
+        """Ticks from one step to the next: the makespan, or the longest rank span where no barrier holds ranks up."""
+        return self.makespan if self.schedule.barrier else int(self.spans().max())
 
     def busy(self) -> Ints:
-        """Return busy ticks per rank."""
-        return np.bincount(self.graph.rank, self.end - self.start, self.schedule.ranks).astype(np.int64)
+        """Return busy ticks per rank; a fused pair counts once."""
+        lasts = (self.end - self.start) * ~self.graph.second
+        return np.bincount(self.graph.rank, lasts, self.schedule.ranks).astype(np.int64)
 
     def spans(self) -> Ints:
         """Return, per rank, the ticks from its first start to its last end."""
@@ -66,8 +84,18 @@ class Timeline:
 
     def first_and_last(self) -> tuple[Ints, Ints]:
         """Return each rank's first start and last end."""
-        edges = np.flatnonzero(np.diff(self.graph.rank, prepend=-1))
-        return np.minimum.reduceat(self.start, edges), np.maximum.reduceat(self.end, edges)
+        program = self.run.program
+        own = program.stream != Stream.LINK if len(program.stream) else np.ones(len(program), dtype=bool)
+        rank = program.graph.rank[own]
+        first = np.full(self.schedule.ranks, np.iinfo(np.int64).max)
+        last = np.zeros(self.schedule.ranks, dtype=np.int64)
+        np.minimum.at(first, rank, self.run.start[own])
+        np.maximum.at(last, rank, self.run.end[own])
+        return first, last
+
+    def decides(self) -> int:
+        """Return the rank that the next step waits for: the last one, or without a barrier that of the longest span."""
+        return int(np.argmax(self.first_and_last()[1] if self.schedule.barrier else self.spans()))
 
     def bubble_makespan(self) -> float:
         """Return idle over ideal: (makespan - busiest rank) / busiest rank (Megatron-LM's definition)."""

@@ -91,7 +91,11 @@ def search_section(tuned: Tuned) -> str:
     spent = tuned.seconds
     rate = tuned.evaluated / max(spent["score"], 1e-9)
     certified = (
-        "yes: every plan that could win was confirmed" if tuned.certified else "no: the confirmation limit was reached"
+        "yes: every plan that could win was confirmed"
+        if tuned.certified
+        else "no: the confirmation limit was reached"
+        if tuned.same_winner
+        else "no: under contention another plan is first than by the bounds"
     )
     facts = [
         ["combinations asked for", _count(tuned.space.asked)],

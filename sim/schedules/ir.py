@@ -41,7 +41,8 @@ class Schedule:
     after them (torch's OVERLAP_F_B): both start when both may, both end together. input_frees: the share of the kept
     activations that I frees (the memory law, see `Shape`). weight_versions, staleness: per rank, the versions of its
     weights that it keeps and by how many updates the version behind a gradient is older than the one it updates;
-    empty: one version and none (synchronous).
+    empty: one version and none (synchronous). barrier: whether no rank updates its weights before every rank has
+    reduced its gradients (as clipping by the global norm asks).
     """
 
     name: str
@@ -53,6 +54,7 @@ class Schedule:
     input_frees: float = 0
     fused: tuple[tuple[int, ...], ...] = ()
     pipelines: int = 1
+    barrier: bool = False
 
     def __post_init__(self) -> None:
         ranks = len(self.actions)

@@ -31,7 +31,9 @@ class Plan:
     (arXiv 2104.04473, section 4.1). `framework`: whose memory law holds where they differ: Megatron-LM's, or
     PyTorch's own as torchtitan runs it (FSDP2's fp32 shards at zero 3, selective recompute of every second product).
     `cross_entropy`: Megatron-LM's in place on fp32 logits, PyTorch's by autograd (the default of its framework each),
-    or one fused kernel on 16-bit logits (flash-attention's, Liger's).
+    or one fused kernel on 16-bit logits (flash-attention's, Liger's). `optimizer_barrier`: no rank updates before all
+    have reduced their gradients, as clipping by the global norm asks; zero-bubble schedules update at once and check
+    afterwards (arXiv 2401.10241, section 4), so that a step takes its longest rank span.
 
     Raises:
         InputError: a value is out of range.
@@ -63,6 +65,7 @@ class Plan:
     scatter_gather: bool = True
     framework: Literal["megatron", "torch"] = "megatron"
     cross_entropy: Literal["in-place", "autograd", "fused"] = DERIVED
+    optimizer_barrier: bool = DERIVED
     assumptions: tuple[str, ...] = field(default=(), init=False, repr=False)
     derived: frozenset[str] = field(default=frozenset(), init=False, repr=False)
 
@@ -72,6 +75,7 @@ class Plan:
             "sequence_parallel": self.tp > 1,
             "microbatch_group_size": self.pp,
             "cross_entropy": "autograd" if self.framework == "torch" else "in-place",
+            "optimizer_barrier": self.schedule is None or not self.schedule.startswith("zb"),
         }
         assumed, derived = [], []
         for key, value in usual.items():

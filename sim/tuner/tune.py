@@ -31,10 +31,14 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, eq=False)
 class RankedPlan:
-    """A plan of the short list, its confirmed prediction and why it stands where it stands."""
+    """A plan of the short list, its prediction and why it stands where it stands.
+
+    contended_s: its step time on the event engine, which decides the order.
+    """
 
     step: Step
     why: tuple[str, ...]
+    contended_s: float
     p_best: float | None = None
 
     @property
@@ -49,7 +53,8 @@ class Tuned:
 
     knobs: what was fixed or listed; evaluated: distinct configurations scored; excluded: the others by reason;
     seconds by part (space, compile, score, confirm, total); gap: relative distance to the best possible over the
-    enumerated space, by the lower bounds of the plans that no engine has run; certified when it is zero.
+    enumerated space, by the lower bounds of the plans that the compiled engine has not run; certified when it is zero
+    and the event engine, which runs the ranked plans again under contention, has the same winner.
     """
 
     model: Model
@@ -63,14 +68,15 @@ class Tuned:
     scores: Scores
     seconds: Mapping[str, float]
     gap: float
+    same_winner: bool
 
     def __repr__(self) -> str:
         return f"Tuned({self.evaluated} plans, best {self.best.step!r})"
 
     @property
     def certified(self) -> bool:
-        """Whether no plan of the space can beat the winner."""
-        return self.gap == 0.0
+        """Whether no plan of the space can beat the winner, and contention does not dethrone it."""
+        return self.gap == 0.0 and self.same_winner
 
     @property
     def best(self) -> RankedPlan:
@@ -141,7 +147,7 @@ def tune(
     scored = perf_counter()
     search = Search(space, scores, bounds(space), objective, top, begin + budget_s, progress)
     steps, gap = search.confirm()
-    ranked = tuple(RankedPlan(s, explain(s, space, scores, search.run, objective)) for s in steps)
+    ranked = _ranked(search, steps)
     baseline = textbook(model, cluster, global_batch, kept | given)
     done = perf_counter()
     seconds = {
@@ -151,7 +157,32 @@ def tune(
         "confirm": done - scored,
         "total": done - begin,
     }
-    return Tuned(model, cluster, global_batch, asked.knobs, objective, ranked, baseline, space, scores, seconds, gap)
+    return Tuned(
+        model,
+        cluster,
+        global_batch,
+        asked.knobs,
+        objective,
+        ranked,
+        baseline,
+        space,
+        scores,
+        seconds,
+        gap,
+        ranked[0].step is steps[0],
+    )
+
+
+def _ranked(search: "Search", steps: list[Step]) -> tuple[RankedPlan, ...]:
+    """Return the plans in the order of their step times under contention; memory is the same on both engines."""
+    space, objective = search.space, search.objective
+    contended = [simulate(space.model, space.cluster, s.plan, "events").step_time_s for s in steps]
+    by_time = objective != "memory_headroom"
+    order = np.argsort(contended, kind="stable").tolist() if by_time else range(len(steps))
+    return tuple(
+        RankedPlan(steps[i], explain(steps[i], space, search.scores, search.run, objective), contended[i])
+        for i in order
+    )
 
 
 def _checked(global_batch: int, knobs: object, objective: Objective, top: int, cluster: Cluster) -> Tune:
@@ -202,7 +233,7 @@ class Search:
         return [outcome for outcome in self.ran.values() if outcome.fits]
 
     def confirm(self) -> tuple[list[Step], float]:
-        """Return the top plans as the event engine runs them, best first, and the gap that is left.
+        """Return the top plans as the compiled engine runs them, best first, and the gap that is left.
 
         Everything whose lower bound is under the best time so far is run, so that no closed form decides.
         """
@@ -217,7 +248,7 @@ class Search:
             raise _nothing_fits(self.space, self.scores)
         gap = 0.0 if self.objective == "memory_headroom" else self._close_gap(order)
         best = sorted(self._fitting(), key=self._key)[: self.top]
-        return [simulate(self.space.model, self.space.cluster, o.plan, "events") for o in best], gap
+        return [simulate(self.space.model, self.space.cluster, o.plan) for o in best], gap
 
     def _close_gap(self, order: NDArray[np.int64]) -> float:
         least = self.least.ravel()

@@ -47,9 +47,8 @@ def test_nothing_overlaps_on_a_rank_and_data_arrives_first(problem):
     t = run_path(order, durations)
     same = t.graph.previous >= 0
     assert (t.start[same] >= t.end[t.graph.previous[same]]).all()
-    fed = t.graph.producer >= 0
-    latency = durations.per_action(t.graph)[1]
-    assert (t.start[fed] >= t.end[t.graph.producer[fed]] + latency[fed]).all()
+    waiting = np.repeat(np.arange(len(t.graph)), np.diff(t.graph.first))
+    assert (t.start[waiting] >= t.end[t.graph.source] + t.run.program.lag).all()
 
 
 @given(problems(), st.integers(1, 50))

@@ -24,11 +24,16 @@ def test_breakdown_sums_to_the_step(gpt3, h100s, interleaved):
     assert step.breakdown_s["cp"] == step.breakdown_s["offload"] == 0
 
 
-def test_engines_agree(gpt3, h100s, interleaved):
-    path, events = (simulate(gpt3, h100s, interleaved, engine) for engine in ("path", "events"))
-    assert (path.timeline.start == events.timeline.start).all()
-    assert path.step_time_s == events.step_time_s
-    assert path.peak_memory_bytes == events.peak_memory_bytes
+@pytest.mark.parametrize(
+    "change", [{}, {"zero": 0}, {"zero": 2}, {"zero": 3, "virtual_stages": 1, "pp": 1}, {"overlap_dp": False}]
+)
+def test_closed_forms_of_overlap_are_near_the_event_engine(gpt3, h100s, interleaved, change):
+    """The compiled path is charged what stays exposed; the event engine lets the collectives run."""
+    path, events = (simulate(gpt3, h100s, interleaved.but(**change), engine) for engine in ("path", "events"))
+    assert events.step_time_s == pytest.approx(path.step_time_s, rel=0.03)
+    assert events.peak_memory_bytes == path.peak_memory_bytes
+    assert sum(events.breakdown_s.values()) == pytest.approx(events.step_time_s)
+    assert min(events.breakdown_s.values()) >= 0
 
 
 def test_estimates_have_wider_intervals(gpt3, interleaved):

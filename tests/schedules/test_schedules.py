@@ -5,7 +5,8 @@ import json
 
 import pytest
 
-from sim.engine.graph import DeadlockError, graph_of
+from sim.engine.events import run_events
+from sim.engine.graph import DeadlockError
 from sim.engine.path import run_path
 from sim.engine.timeline import Durations
 from sim.schedules import Action, IllegalScheduleError, Kind, Schedule, Shape, build
@@ -110,9 +111,10 @@ def test_refusals(name, shape, field):
     assert caught.value.field == field
 
 
-def test_a_deadlock_names_its_cycle():
+@pytest.mark.parametrize("engine", [run_path, run_events])
+def test_a_deadlock_names_its_cycle(engine):
     first = (Action(0, Kind.F, 0), Action(0, Kind.B, 0), Action(0, Kind.F, 1), Action(0, Kind.B, 1))
     second = (Action(1, Kind.F, 1), Action(1, Kind.F, 0), Action(1, Kind.B, 0), Action(1, Kind.B, 1))
     with pytest.raises(DeadlockError, match="waits for") as caught:
-        graph_of(Schedule("bad", 2, (0, 1), (first, second)))
+        engine(Schedule("bad", 2, (0, 1), (first, second)), Durations.uniform(2, {Kind.F: 1, Kind.B: 2}))
     assert Action(1, Kind.F, 1) in caught.value.cycle

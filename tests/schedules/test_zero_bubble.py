@@ -121,8 +121,8 @@ def test_gradients_flow_from_i_and_w_only_waits_for_its_own_i(problem):
     for action, i in at.items():
         s, kind, k = action
         if kind is Kind.W:
-            assert t.graph.producer[i] == -1
-            assert t.graph.own[i] == at[s, Kind.I, k]
+            assert at[s, Kind.I, k] in t.graph.waits_for(i)
+            assert len(t.graph.waits_for(i)) == 2
             assert t.start[i] >= t.end[at[s, Kind.I, k]]
         elif kind is Kind.I:
             assert t.start[i] >= t.end[at[s, Kind.F, k]]

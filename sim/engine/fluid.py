@@ -1,0 +1,101 @@
+"""Operations that share streams and links: each progresses at a rate that its neighbours decide."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from math import ceil
+from typing import Any
+
+import simpy
+
+from sim.engine.program import Program, Sharing, Stream
+
+ROUNDING = 1e-6
+"""Ticks that remain are rounded up to whole ones; less than this is rounding of the rates."""
+
+
+@dataclass(eq=False, slots=True)
+class Flow:
+    """Work under way: remaining ticks at full rate, its rate since `since`; `stamp` tells stale wake-ups apart."""
+
+    rank: int
+    stream: int
+    links: tuple[int, ...]
+    remaining: float
+    then: Callable[[], Any]
+    since: int
+    rate: float = 0.0
+    stamp: int = 0
+
+
+class Fluid:
+    """All work under way in a world.
+
+    rate = 1 / (1 + sum of the slowdowns by other streams active on the rank) / (the most flows on any of its links).
+    """
+
+    def __init__(self, env: simpy.Environment, program: Program, sharing: Sharing) -> None:
+        self.env, self.sharing = env, sharing
+        n = len(program)
+        self.duration = program.duration.tolist()
+        self.rank = program.graph.rank.tolist()
+        self.stream = program.stream.tolist() or [int(Stream.COMPUTE)] * n
+        edges, links = program.first_link.tolist(), program.links.tolist()
+        self.links = [tuple(links[a:b]) for a, b in pairwise(edges)] if edges else [()] * n
+        self.slowdown = {(int(a), int(b)): x for (a, b), x in sharing.slowdown.items() if x}
+        self.streams = {stream for pair in self.slowdown for stream in pair}
+        self.on_rank: dict[int, dict[Flow, None]] = {}
+        self.on_link: dict[int, dict[Flow, None]] = {}
+
+    def add_operation(self, i: int, then: Callable[[], Any]) -> None:
+        """Start operation i; `then` is called when it ends."""
+        self.add(self.rank[i], self.stream[i], self.links[i], self.duration[i], then)
+
+    def add(self, rank: int, stream: int, links: tuple[int, ...], ticks: int, then: Callable[[], Any]) -> None:
+        """Start work of `ticks` at full rate."""
+        flow = Flow(rank, int(stream), links if self.sharing.links else (), ticks, then, int(self.env.now))
+        if not ticks or not (flow.links or flow.stream in self.streams):
+            self._wake(flow, ticks)
+            return
+        for place in self._places(flow):
+            place[flow] = None
+        self._settle(flow)
+
+    def _places(self, flow: Flow) -> list[dict[Flow, None]]:
+        places = [self.on_link.setdefault(link, {}) for link in flow.links]
+        if flow.stream in self.streams:
+            places.append(self.on_rank.setdefault(flow.rank, {}))
+        return places
+
+    def _settle(self, changed: Flow) -> None:
+        """Give `changed` and all that share with it their new rates."""
+        neighbours: dict[Flow, None] = {}
+        for place in self._places(changed):
+            neighbours |= place
+        now = int(self.env.now)
+        for flow in neighbours:
+            rate = self._rate(flow)
+            if rate != flow.rate:
+                flow.remaining -= (now - flow.since) * flow.rate
+                flow.since, flow.rate = now, rate
+                flow.stamp += 1
+                self._wake(flow, max(0, ceil(flow.remaining / rate - ROUNDING)))
+
+    def _rate(self, flow: Flow) -> float:
+        active = {other.stream for other in self.on_rank.get(flow.rank, ()) if other is not flow}
+        slow = 1 + sum(self.slowdown.get((flow.stream, other), 0.0) for other in sorted(active))
+        shared = max((len(self.on_link[link]) for link in flow.links), default=1)
+        return 1 / (slow * shared)
+
+    def _wake(self, flow: Flow, ticks: int) -> None:
+        stamp = flow.stamp
+        timeout = self.env.timeout(ticks)
+        timeout.callbacks.append(lambda _: self._finish(flow) if flow.stamp == stamp else None)
+
+    def _finish(self, flow: Flow) -> None:
+        places = self._places(flow)
+        if any(flow in place for place in places):
+            for place in places:
+                place.pop(flow, None)
+            self._settle(flow)
+        flow.then()

@@ -1,0 +1,286 @@
+"""A training step taken apart for the event engine: collectives in lanes of their own, messages on links.
+
+Where the compiled path charges an action what stays exposed of the collectives beside it (closed forms of
+`costs.stage`), here they run beside it: layer by layer where a pass hides something, else in one piece.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from sim.engine.assembly import Costs, on_ranks, tied_reduce
+from sim.engine.graph import Graph, Ints, graph_of
+from sim.engine.program import Program, Run, Stream
+from sim.engine.timeline import Timeline
+from sim.schedules import Kind, Schedule
+
+
+class Lane(IntEnum):
+    """Lanes of a rank: its actions; collectives of fused pairs; gathers of weights; reductions of gradients."""
+
+    MAIN = 0
+    PAIR = 1
+    GATHER = 2
+    REDUCE = 3
+
+
+class Cause(IntEnum):
+    """What an operation is for."""
+
+    PASS = 0
+    INNER = 1
+    DATA = 2
+    MESSAGE = 3
+    UPDATE = 4
+
+
+LINKS = ("inter out", "inter in", "intra out", "intra in")
+"""Links of a rank, each way apart; link i of rank r has the number 4 r + i."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a plan says beyond costs: layers of every stage; which traffic leaves the node; what runs side by side."""
+
+    layers: tuple[int, ...]
+    outside: Mapping[str, bool]
+    overlap_dp: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Lowered:
+    """A program with what its operations are for, and the first and the last operation of every action."""
+
+    program: Program
+    cause: Ints
+    begin: Ints
+    finish: Ints
+
+    def timeline(self, schedule: Schedule, run: Run) -> Timeline:
+        """Return when the actions ran."""
+        return Timeline(schedule, graph_of(schedule), run.start[self.begin], run.end[self.finish], run)
+
+
+def lower(schedule: Schedule, costs: Costs, traffic: Costs, layout: Layout) -> Lowered:
+    """Return the operations of a step; `traffic` are the values of `costs.stage.traffic` on every chunk and rank."""
+    return _Lowering(schedule, costs, traffic, layout).build()
+
+
+class _Lowering:
+    """Operations under construction, in lists that become arrays."""
+
+    def __init__(self, schedule: Schedule, costs: Costs, traffic: Costs, layout: Layout) -> None:
+        self.schedule, self.layout = schedule, layout
+        self.graph = graph_of(schedule)
+        self.rows: list[tuple[int, int, int, int, int, int, int, int]] = []
+        self.edges: list[tuple[int, int]] = []
+        self.links: list[tuple[int, ...]] = []
+        self.joined: dict[int, int] = {}
+        self.last_main: dict[int, int] = {}
+        self.last_beside: dict[tuple[int, Lane], int] = {}
+        ranks, stages = schedule.ranks, schedule.stages
+        zero = np.zeros(stages)
+        self.passes = _passes(costs, stages)
+        self.gather, self.scatter = (zero + np.ravel(traffic[n]) for n in ("gather", "scatter"))
+        parts = ("reduced", "late", "regathered")
+        self.reduced, self.late, self.regathered = (on_ranks(traffic, n, schedule) for n in parts)
+        self.optimizer = on_ranks(costs, "optimizer", schedule)
+        self.tied = tied_reduce(costs, schedule)
+        self.message = _ticks(float(costs["send"]))
+        self.rank_layers = np.maximum(1, np.bincount(schedule.rank_of, layout.layers, ranks))
+
+    def build(self) -> Lowered:
+        """Return everything put together."""
+        graph, kind, stage, microbatch = self.graph, self.graph.kind, self.graph.stage, self.graph.microbatch
+        firsts, lasts = self._ends()
+        begin, finish = np.empty(len(graph), dtype=np.int64), np.empty(len(graph), dtype=np.int64)
+        regathers = self._regather(firsts) if self.layout.overlap_dp else {}
+        pair = np.append(graph.second[1:], False) | graph.second
+        for i, rank in enumerate(graph.rank.tolist()):
+            where = rank, int(stage[i]), int(kind[i]), int(microbatch[i])
+            if kind[i] in (Kind.REDUCE_GRAD, Kind.OPTIMIZER):
+                begin[i] = finish[i] = self._update(where)
+            else:
+                begin[i], finish[i] = self._pass(where, bool(pair[i]), regathers.get(i, ()), i in lasts)
+            if graph.second[i]:
+                begin[i] = begin[i - 1]
+                finish[i - 1 : i + 1] = self._join(where, finish[i - 1 : i + 1].tolist())
+        self._connect(begin, finish)
+        return self._assembled(begin, finish)
+
+    def _ends(self) -> tuple[set[int], set[int]]:
+        """Return every stage's first forward, and the action that completes its last weight gradient."""
+        firsts: dict[int, int] = {}
+        lasts: dict[int, int] = {}
+        for i, (s, kind) in enumerate(zip(self.graph.stage.tolist(), self.graph.kind.tolist(), strict=True)):
+            if kind == Kind.F:
+                firsts.setdefault(s, i)
+            elif kind in (Kind.B, Kind.W):
+                lasts[s] = i
+        return set(firsts.values()), set(lasts.values())
+
+    def _regather(self, firsts: set[int]) -> dict[int, list[int]]:
+        """Add the parameter gathers that ZeRO-1 runs beside the first forwards; return them by forward."""
+        found: dict[int, list[int]] = {}
+        for i in sorted(firsts):
+            rank, s = int(self.graph.rank[i]), int(self.graph.stage[i])
+            share = self.regathered[rank] / self.rank_layers[rank]
+            if share:
+                where = rank, s, int(Kind.F), -1
+                found[i] = [self._beside(where, Lane.GATHER, share) for _ in range(self.layout.layers[s])]
+        return found
+
+    def _op(self, where: tuple[int, int, int, int], lane: int, stream: Stream, cause: Cause, ticks: int) -> int:
+        self.rows.append((*where, lane, int(stream), int(cause), ticks))
+        self.links.append(())
+        return len(self.rows) - 1
+
+    def _main(self, where: tuple[int, int, int, int], stream: Stream, cause: Cause, ticks: int) -> int:
+        i = self._op(where, Lane.MAIN, stream, cause, ticks)
+        if where[0] in self.joined:
+            self.edges.append((self.joined.pop(where[0]), i))
+        self.last_main[where[0]] = i
+        return i
+
+    def _join(self, where: tuple[int, int, int, int], both: Sequence[int]) -> int:
+        """Add the end of a fused pair, which its rank's next action waits for."""
+        i = self._op(where, Lane.PAIR, Stream.LINK, Cause.PASS, 0)
+        self.edges += [(end, i) for end in both]
+        self.joined[where[0]] = i
+        return i
+
+    def _beside(self, where: tuple[int, int, int, int], lane: Lane, seconds: float, after: Sequence[int] = ()) -> int:
+        i = self._op(where, lane, Stream.COLLECTIVE, Cause.DATA, _ticks(seconds))
+        self.links[i] = self._ring(where[0], self.layout.outside["dp"])
+        self.edges += [(a, i) for a in after]
+        self.last_beside[where[0], lane] = i
+        return i
+
+    @staticmethod
+    def _ring(rank: int, outside: bool) -> tuple[int, ...]:
+        return (4 * rank, 4 * rank + 1) if outside else (4 * rank + 2, 4 * rank + 3)
+
+    def _pass(self, where: tuple[int, int, int, int], fused: bool, waits: Sequence[int], last: bool) -> tuple[int, int]:
+        """Add one pass and the collectives beside it; return its first operation and the one that ends it."""
+        rank, s, kind, _ = where
+        overlap = self.layout.overlap_dp
+        compute, inner, data = (float(x[s]) for x in self.passes[kind])
+        gather = float(self.gather[s]) if kind != Kind.W else 0.0
+        scatter = float(self.scatter[s]) if kind in (Kind.B, Kind.W) else 0.0
+        bucket = self.reduced[rank] / self.rank_layers[rank] if last and overlap else 0.0
+        if not overlap:
+            data, gather, scatter = data + gather + scatter, 0.0, 0.0
+        sliced = bool(waits or gather or scatter or bucket)
+        n = max(1, self.layout.layers[s]) if sliced else 1
+        begin = finish = -1
+        # A layer's weights are gathered while the layer before it runs, and no sooner.
+        ready = [self.last_main[rank]] * 2 if rank in self.last_main else []
+        for piece, (ticks, more) in enumerate(zip(_split(compute, n), _split(inner, n), strict=True)):
+            fetched = [self._beside(where, Lane.GATHER, gather / n, ready[:1])] if gather else []
+            main = self._main(where, Stream.COMPUTE, Cause.PASS, ticks)
+            self.edges += [(a, main) for a in (*fetched, *waits[piece : piece + 1])]
+            finish = self._inner(where, fused, main, more)
+            if scatter or bucket:
+                self._beside(where, Lane.REDUCE, scatter / n + bucket, [finish])
+            ready = [*ready[1:], main]
+            begin = main if begin < 0 else begin
+        if scatter:  # the engines of ZeRO-2 and 3 end a backward pass when its gradients are in their shards
+            self.joined[rank] = self.last_beside[rank, Lane.REDUCE]
+        if data:
+            finish = self._main(where, Stream.COLLECTIVE, Cause.DATA, _ticks(data))
+            self.links[finish] = self._ring(rank, self.layout.outside["dp"])
+        return begin, finish
+
+    def _inner(self, where: tuple[int, int, int, int], fused: bool, after: int, ticks: int) -> int:
+        """Add the collectives that a pass waits for; those of a fused pair leave the main lane free."""
+        if not ticks:
+            return after
+        lane = Lane.PAIR if fused else Lane.MAIN
+        i = self._op(where, lane, Stream.COLLECTIVE, Cause.INNER, ticks)
+        self.links[i] = self._ring(where[0], self.layout.outside["inner"])
+        self.edges.append((after, i))
+        return i
+
+    def _update(self, where: tuple[int, int, int, int]) -> int:
+        """Add the reduction that nothing hides, after all that ran beside; or the optimizer."""
+        rank, kind = where[0], where[2]
+        if kind == Kind.OPTIMIZER:
+            return self._main(where, Stream.COMPUTE, Cause.UPDATE, _ticks(float(self.optimizer[rank])))
+        rest = self.late[rank] + self.tied[rank]
+        if not self.layout.overlap_dp:
+            rest += self.reduced[rank] + self.regathered[rank]
+        i = self._main(where, Stream.COLLECTIVE, Cause.DATA, _ticks(float(rest)))
+        self.links[i] = self._ring(rank, self.layout.outside["dp"])
+        self.edges += [(self.last_beside[rank, lane], i) for lane in Lane if (rank, lane) in self.last_beside]
+        return i
+
+    def _connect(self, begin: Ints, finish: Ints) -> None:
+        """Turn the edges between actions into edges between operations; what crosses ranks becomes a message."""
+        graph = self.graph
+        waiting = np.repeat(np.arange(len(graph)), np.diff(graph.first))
+        for w, source, boundary in zip(waiting.tolist(), graph.source.tolist(), graph.boundary.tolist(), strict=True):
+            a, b = int(finish[source]), int(begin[w])
+            if boundary >= 0 and self.message:
+                out, to = int(graph.rank[source]), int(graph.rank[w])
+                where = out, int(graph.stage[w]), int(graph.kind[w]), int(graph.microbatch[w])
+                i = self._op(where, len(Lane) + len(self.rows), Stream.LINK, Cause.MESSAGE, self.message)
+                side = 0 if self.layout.outside["pp"] else 2
+                self.links[i] = (4 * out + side, 4 * to + side + 1)
+                self.edges += [(a, i), (i, b)]
+            else:
+                self.edges.append((a, b))
+
+    def _assembled(self, begin: Ints, finish: Ints) -> Lowered:
+        rank, stage, kind, microbatch, lane, stream, cause, ticks = np.array(self.rows, dtype=np.int64).T.copy()
+        alone = lane >= len(Lane)
+        lane = np.where(alone, self.schedule.ranks * len(Lane) + lane, rank * len(Lane) + lane)
+        source, waiting = np.array(self.edges, dtype=np.int64).reshape(-1, 2).T
+        order = np.argsort(waiting, kind="stable")
+        first = np.searchsorted(waiting[order], np.arange(len(rank) + 1))
+        no_pairs = np.zeros(len(rank), dtype=bool)
+        graph = Graph(rank, stage, kind, microbatch, lane, first, source[order], np.full(len(order), -1), no_pairs)
+        used = np.cumsum([0, *map(len, self.links)])
+        links = np.array([link for each in self.links for link in each], dtype=np.int64)
+        program = Program(graph, ticks, np.zeros(len(order), dtype=np.int64), stream, used, links)
+        return Lowered(program, cause, begin, finish)
+
+
+def _passes(costs: Costs, stages: int) -> dict[int, tuple[Any, Any, Any]]:
+    """Return seconds on every stage by kind: of compute, of collectives it waits for, of exposed ends of ZeRO-2/3."""
+    zero = np.zeros(stages)
+
+    def total(*names: str) -> Any:
+        return sum((np.ravel(costs[n]) for n in names), start=zero)
+
+    kinds = ("tp", "cp", "ep")
+    forward, weight = total("forward_compute", "forward_host"), total("weight_compute")
+    backward = total("input_compute", "recompute", "backward_host")
+    inner = total(*(f"forward_{k}" for k in kinds)), total(*(f"input_{k}" for k in kinds))
+    data = zero.copy(), zero.copy()
+    for s, end in ((0, "embedding"), (-1, "head")):
+        forward[s] += costs[f"{end}_forward_compute"]
+        backward[s] += costs[f"{end}_input_compute"]
+        weight[s] += costs[f"{end}_weight_compute"]
+        for where, phase, each in zip(inner, ("forward", "input"), data, strict=True):
+            where[s] += sum(float(costs[f"{end}_{phase}_{k}"]) for k in kinds)
+            each[s] += costs[f"{end}_{'forward' if phase == 'forward' else 'backward'}_dp"]
+    return {
+        int(Kind.F): (forward, inner[0], data[0]),
+        int(Kind.I): (backward, inner[1], data[1]),
+        int(Kind.W): (weight, zero, zero),
+        int(Kind.B): (backward + weight, inner[1], data[1]),
+    }
+
+
+def _ticks(seconds: float) -> int:
+    return round(seconds * 1e9)
+
+
+def _split(seconds: float, pieces: int) -> list[int]:
+    """Return `pieces` whole numbers of ticks, as equal as can be, that add up to the whole."""
+    marks = [_ticks(seconds * i / pieces) for i in range(pieces + 1)]
+    return [b - a for a, b in pairwise(marks)]

@@ -1,0 +1,66 @@
+"""A graph with durations: what one run is made of, and what its operations share while they run."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from sim.engine.graph import NOTHING, Graph, Ints
+
+
+class Stream(IntEnum):
+    """What an operation keeps busy on its device; operations of different streams may run side by side."""
+
+    COMPUTE = 0
+    COLLECTIVE = 1
+    H2D = 2
+    D2H = 3
+    HOST = 4
+    LINK = 5
+    """A message on its way: it keeps links busy, and no device."""
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """Operations with integer durations (ticks while nothing is shared) and edges with lags.
+
+    duration[i]: of operation i; lag[e]: ticks between the end of edge e's source and what waits for it. stream[i]: a
+    `Stream` (empty: all compute). links[first_link[i]:first_link[i + 1]]: the links that operation i sends over
+    (empty: none does).
+    """
+
+    graph: Graph
+    duration: Ints
+    lag: Ints
+    stream: Ints = field(default_factory=lambda: NOTHING)
+    first_link: Ints = field(default_factory=lambda: NOTHING)
+    links: Ints = field(default_factory=lambda: NOTHING)
+
+    def __len__(self) -> int:
+        return len(self.graph)
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """How operations that run at once slow each other down.
+
+    slowdown[a, b]: an operation of stream a progresses at 1 / (1 + the sum over the streams b that are active on its
+    device): the fluid contention model of Mist (EuroSys '25), 12 numbers for compute, collectives and both directions
+    of host copies. links: whether the operations on one link divide it equally.
+    """
+
+    slowdown: Mapping[tuple[Stream, Stream], float] = field(default_factory=dict)
+    links: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """When every operation of a program started and ended, in ticks."""
+
+    program: Program
+    start: Ints
+    end: Ints
+
+    @property
+    def makespan(self) -> int:
+        """Ticks from the first start to the last end."""
+        return int(self.end.max() - self.start.min())
