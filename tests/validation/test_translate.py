@@ -72,6 +72,17 @@ def test_rows_of_fsdp_follow_pytorchs_memory_law(tmp_path, name, shard, framewor
     assert (plan.framework, plan.cross_entropy) == (framework, loss)
 
 
+def test_a_sharded_optimizer_in_fp16_is_an_engine_that_waits(tmp_path) -> None:
+    waiting = {"overlap_dp", "tp_overlap", "fused_wgrad", "scatter_gather"}
+    found = case(tmp_path, attention="eager", precision="fp16", zero_stage="1")
+    assert not any(getattr(found.plan, name) for name in waiting)
+    assert "DeepSpeed" in " ".join(found.assumptions)
+    for other in ({"precision": "bf16"}, {"zero_stage": "0"}, {"attention": "flash"}):
+        assert case(
+            tmp_path, **({"attention": "eager", "precision": "fp16", "zero_stage": "1"} | other)
+        ).plan.tp_overlap
+
+
 def test_stated_values_are_not_called_assumptions(tmp_path) -> None:
     text = " ".join(case(tmp_path, vocab="50304", ffn="8192").assumptions)
     assert "vocab" not in text and "ffn" not in text and "recompute" not in text
