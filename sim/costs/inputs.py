@@ -214,6 +214,7 @@ def setting_values(plan: Plan, cluster: Cluster) -> dict[str, float]:
         "compiled": float(plan.compiled),
         "accumulate_bytes": accumulate_bytes(plan),
         "scatter_gather": float(plan.scatter_gather),
+        "tp_overlap": float(plan.tp_overlap),
         "native": float(plan.framework == "torch"),
         "fused_loss": float(plan.cross_entropy == "fused"),
         "autograd_loss": float(plan.cross_entropy == "autograd"),

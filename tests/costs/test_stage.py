@@ -87,6 +87,23 @@ def test_work_is_split_over_tensor_parallel_ranks():
     assert one["forward_tp"] == 0
 
 
+@pytest.mark.parametrize("sequence_parallel", [False, True])
+def test_without_overlap_backward_waits_for_every_collective(sequence_parallel):
+    """Megatron-LM's table: as many bytes backward as forward, so waiting costs backward what it costs forward."""
+    m = models["gpt3-175b"]
+    given = {"tp": 8, "global_batch": 8, "sequence_parallel": sequence_parallel}
+    beside, alone = (costs(m, Plan(**given, tp_overlap=o)) for o in (True, False))
+    gathered_again = 1.5 if sequence_parallel else 1.0
+    assert alone["input_tp"] == pytest.approx(gathered_again * alone["forward_tp"])
+    assert beside["input_tp"] < alone["input_tp"] and beside["head_input_tp"] < alone["head_input_tp"]
+    assert {k for k in alone if alone[k] != pytest.approx(beside[k])} <= {"input_tp", "head_input_tp", "backward_host"}
+
+
+def test_overlap_is_of_no_matter_without_tensor_parallelism():
+    m = models["llama3-8b"]
+    assert costs(m, Plan(global_batch=8, tp_overlap=False)) == costs(m, Plan(global_batch=8))
+
+
 def test_zero_3_gathers_in_every_pass():
     m = models["llama3-8b"]
     one, three = (costs(m, Plan(global_batch=16, zero=z, overlap_dp=False), nodes=2) for z in (1, 3))

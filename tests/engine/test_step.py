@@ -136,6 +136,7 @@ def steps(draw, usual):
         zero=draw(st.sampled_from([0, 1, 2, 3])),
         sequence_parallel=draw(st.booleans()) and tp > 1,
         overlap_dp=draw(st.booleans()),
+        tp_overlap=draw(st.booleans()),
         schedule="gpipe" if pp > 1 and v == 1 and draw(st.booleans()) else None,
     )
     try:

@@ -149,9 +149,9 @@ def test_a_schedule_without_pipeline_counts_once():
 
 
 def test_settings_of_the_plan_are_kept(h100s):
-    kept = Plan(global_batch=1024, gradient_dtype="bf16", overlap_dp=False, precision="fp16")
-    best = tune(SMALL, h100s, 1024, top=1, plan=kept).best.plan
-    assert (best.gradient_dtype, best.overlap_dp, best.precision) == ("bf16", False, "fp16")
+    kept = {"gradient_dtype": "bf16", "overlap_dp": False, "precision": "fp16", "tp_overlap": False}
+    best = tune(SMALL, h100s, 1024, top=1, plan=Plan(global_batch=1024, **kept)).best.plan
+    assert {name: getattr(best, name) for name in kept} == kept
 
 
 @pytest.mark.parametrize(

@@ -134,8 +134,8 @@ def tensor_parallel(half: str, product: str, size: Expr) -> Iterator[Op]:
 
     Forward: an all-reduce, or all-gather and reduce-scatter with sequence parallelism. Backward: the gradient
     of the half's input is reduced beside the first product's weight gradient (Megatron-LM's asynchronous
-    reduction). Sequence parallelism first gathers the gradient of the half's output, which nothing hides, and
-    gathers the first product's input again beside its input gradient.
+    reduction, arXiv 2205.05198, section 4.2.2). Sequence parallelism first gathers the gradient of the half's output,
+    which nothing hides, and gathers the first product's input again beside its input gradient.
     """
     reduce, gather = tp_group.all_reduce(size), tp_group.all_gather(size)
     sp = sequence_parallel
@@ -154,14 +154,18 @@ def total(ops: Iterable[Op], quantity: str, kind: str | None = None, phase: str 
 def exposed(ops: list[Op], phase: str, kind: str) -> Expr:
     """Return the seconds of collectives in `phase` that the product they run beside does not hide.
 
-    What runs side by side slows both: `overlap_slowdown` of the shorter one is paid in any case.
+    What runs side by side slows both: `overlap_slowdown` of the shorter one is paid in any case. Without the plan's
+    `tp_overlap` nothing hides those of tensor parallelism.
     """
     beside = {op.name: op.seconds for op in ops if op.kind == "compute"}
-    return sum(
-        hidden_beside(op.seconds, beside[op.overlap]) if op.overlap else op.seconds
-        for op in ops
-        if op.kind == kind and op.phase == phase
-    )
+    asynchronous = symbol("tp_overlap") if kind == "tp" else 1
+
+    def shown(op: Op) -> Expr:
+        if not op.overlap:
+            return op.seconds
+        return asynchronous * hidden_beside(op.seconds, beside[op.overlap]) + (1 - asynchronous) * op.seconds
+
+    return sum(shown(op) for op in ops if op.kind == kind and op.phase == phase)
 
 
 def hidden_beside(time: Expr, cover: Expr) -> Expr:
