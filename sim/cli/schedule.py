@@ -15,9 +15,11 @@ from sim.engine.timeline import Durations, Timeline, ticks
 from sim.schedules import SCHEDULES, IllegalScheduleError, Kind, Schedule, Shape, build
 from sim.schedules.custom import read_order
 from sim.specs import InputError
+from sim.specs.fields import short
 
 FLAGS = {
     "ranks": "--ranks",
+    "variant": "--variant",
     "virtual_stages": "--chunks",
     "microbatch_group_size": "--group-size",
     "microbatches": "--microbatches",
@@ -26,6 +28,8 @@ FLAGS = {
 }
 CUSTOM = "custom"
 MAX_ACTIONS = 1_000_000
+MAX_CYCLE = 400
+"""Characters that a message spends on a cycle of waits."""
 LARGEST, SMALLEST = 1e9, 1e-9
 """Durations between these keep every sum of ticks within 64 bits."""
 
@@ -71,7 +75,9 @@ def schedule_command(
     try:
         timeline = run_path(order, Durations.uniform(order.stages, table, times["comm"]))
     except DeadlockError as error:
-        raise InputError("--file", str(file), f"an order that can run ({error})") from None
+        if file is None:
+            raise
+        raise InputError("--file", str(file), f"an order that can run ({short(str(error), MAX_CYCLE)})") from None
     if as_json:
         print_json(_data(order, timeline, unit))
         return

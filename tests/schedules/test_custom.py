@@ -81,6 +81,7 @@ def test_two_copies_have_no_csv():
         schedule_csv(build("chimera", Shape(2, 2, 2)))
 
 
+MANY = ",".join(f"0F{k}" for k in range(10**6 - 1)) + ",1F0,1F1"
 CELLS = "<stage><F|I|W|B><microbatch>, (<forward>;<backward>)OVERLAP_F_B, a communication cell of torch, or empty"
 
 
@@ -116,14 +117,12 @@ CELLS = "<stage><F|I|W|B><microbatch>, (<forward>;<backward>)OVERLAP_F_B, a comm
         ),
         (
             "(0F0;0B0)OVERLAP_F_B",
-            "x row 1 cell 1: got '(0F0;0B0)OVERLAP_F_B'; allowed: two actions in OVERLAP_F_B of which neither waits for the other",
+            "x row 1 cell 1: got '(0F0;0B0)OVERLAP_F_B'; allowed: two actions in OVERLAP_F_B of which neither waits "
+            "for the other",
         ),
         ('0F0,"0B0', "x row 1: got 'unexpected end of data'; allowed: comma-separated cells"),
         ("0F0,0B0\n" * 5000, "x: got '5000 rows'; allowed: at most 4096 rows"),
-        (
-            ",".join(f"0F{k}" for k in range(10**6 - 1)) + ",1F0,1F1",
-            "x row 1: got 'more actions'; allowed: at most 1000000 in all",
-        ),
+        (MANY, "x row 1: got 'more actions'; allowed: at most 1000000 in all"),
     ],
     ids=range(28),
 )
