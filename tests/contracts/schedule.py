@@ -68,6 +68,18 @@ class ScheduleContract:
             assert order.stages == shape.ranks * shape.chunks == order.depth * SCHEDULES[self.name].copies
             check_order(order)
 
+    def test_the_engine_agrees_with_the_second_opinion(self):
+        """Every start and end, with messages, on uniform stages."""
+        times = {Kind.F: 5, Kind.I: 4, Kind.W: 3, Kind.B: 7}
+        for shape in self.shapes:
+            order = build(self.name, shape)
+            if order.pipelines > 1 or any(order.fused):
+                continue
+            timeline, ran = run_path(order, Durations.uniform(order.stages, times, 2)), run(order, times, 2)
+            found = {timeline.action(i): i for i in range(len(timeline.graph))}
+            assert {a: timeline.start[i] for a, i in found.items()} == ran.start
+            assert {a: timeline.end[i] for a, i in found.items()} == ran.end
+
     def test_no_rank_keeps_more_than_it_may(self):
         peaks = [(max(build(self.name, s).peak_in_flight()), self.in_flight(s)) for s in self.shapes]
         assert all(found <= most for found, most in peaks)
