@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
 
-from sim.schedules.ir import Action, Kind, Schedule
+from sim.schedules.ir import COMPUTE, Action, Kind, Schedule
 from sim.specs.fields import InputError
 
-MAX_BYTES, MAX_RANKS, MAX_ACTIONS, MAX_CELL = 2**23, 4096, 1_000_000, 60
+MAX_BYTES, MAX_RANKS, MAX_ACTIONS = 2**23, 4096, 1_000_000
 """Limits of a file; larger orders are of no use and slow to read."""
 
 ACTION = "([0-9]{1,6})([FIWB])([0-9]{1,6})"
@@ -23,6 +23,7 @@ PAIR = re.compile(rf"\({ACTION};{ACTION}\)OVERLAP_F_B")
 LEFT_OUT = re.compile(r"[0-9]{1,6}((UNSHARD|RESHARD|REDUCE_GRAD)([0-9]{1,6})?|(SEND|RECV)_[FB][0-9]{1,6})")
 CELLS = "<stage><F|I|W|B><microbatch>, (<forward>;<backward>)OVERLAP_F_B, a communication cell of torch, or empty"
 
+KINDS = {kind.name: kind for kind in COMPUTE}
 Places = dict[Action, str]
 """Where every action stands in the file."""
 
@@ -99,19 +100,21 @@ def _rows(text: str, source: str) -> Iterator[tuple[int, list[str]]]:
 
 def _cell(cell: str, place: str) -> list[Action]:
     """Return the actions of a cell: none, one, or two that run as one."""
+    if found := SINGLE.fullmatch(cell):
+        stage, kind, microbatch = found.groups()
+        return [Action(int(stage), KINDS[kind], int(microbatch))]
     if not cell or LEFT_OUT.fullmatch(cell):
         return []
-    found = (SINGLE.fullmatch(cell) or PAIR.fullmatch(cell)) if len(cell) <= MAX_CELL else None
+    found = PAIR.fullmatch(cell)
     if not found:
         raise InputError(place, cell, CELLS)
     parts = found.groups()
-    actions = [Action(int(s), Kind[kind], int(k)) for s, kind, k in zip(*[iter(parts)] * 3, strict=True)]
-    if len(actions) == 2:
-        forward, backward = actions
-        if (forward.kind, backward.kind) != (Kind.F, Kind.B):
-            raise InputError(place, cell, "an F first and a B second in OVERLAP_F_B")
-        if forward.stage == backward.stage and forward.microbatch == backward.microbatch:
-            raise InputError(place, cell, "two actions in OVERLAP_F_B of which neither waits for the other")
+    actions = [Action(int(s), KINDS[kind], int(k)) for s, kind, k in (parts[:3], parts[3:])]
+    forward, backward = actions
+    if (forward.kind, backward.kind) != (Kind.F, Kind.B):
+        raise InputError(place, cell, "an F first and a B second in OVERLAP_F_B")
+    if forward.stage == backward.stage and forward.microbatch == backward.microbatch:
+        raise InputError(place, cell, "two actions in OVERLAP_F_B of which neither waits for the other")
     return actions
 
 
@@ -144,10 +147,12 @@ def _checked(places: Places, stages: int, source: str) -> int:
         for k in range(microbatches):
             if (forward := Action(s, Kind.F, k)) not in places:
                 raise InputError(source, f"no {forward}", f"every stage's F, microbatches 0 to {microbatches - 1}")
+            if (whole := Action(s, Kind.B, k)) in places:
+                continue
             missing = [a for a in _halves(s, k) if a not in places]
-            if missing and Action(s, Kind.B, k) not in places:
-                what = f"{Action(s, Kind.B, k)}, or {s}I{k} and {s}W{k}"
-                raise InputError(places[forward], f"{forward} without {missing[0]}", what)
+            if missing:
+                allowed = f"{whole}, or {s}I{k} and {s}W{k}"
+                raise InputError(places[forward], f"{forward} without {missing[0]}", allowed)
     return microbatches
 
 
