@@ -1,26 +1,35 @@
 """`trainsim schedule`: the order of a pipeline schedule and its length in any one unit."""
 
 import re
+from collections.abc import Mapping
 from fractions import Fraction
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from sim.cli.output import console, print_json
+from sim.engine.graph import DeadlockError
 from sim.engine.path import run_path
 from sim.engine.timeline import Durations, Timeline, ticks
 from sim.schedules import SCHEDULES, IllegalScheduleError, Kind, Schedule, Shape, build
+from sim.schedules.custom import read_order
 from sim.specs import InputError
+from sim.specs.fields import short
 
 FLAGS = {
+    "ranks": "--ranks",
+    "variant": "--variant",
     "virtual_stages": "--chunks",
     "microbatch_group_size": "--group-size",
     "microbatches": "--microbatches",
     "memory_limit": "--memory-limit",
     "input_frees": "--input-frees",
 }
-VARIANTS = ("torch", "megatron", "zero-bubble")
+CUSTOM = "custom"
 MAX_ACTIONS = 1_000_000
+MAX_CYCLE = 400
+"""Characters that a message spends on a cycle of waits."""
 LARGEST, SMALLEST = 1e9, 1e-9
 """Durations between these keep every sum of ticks within 64 bits."""
 
@@ -28,12 +37,14 @@ DEFAULTS = {"F": "1", "I": "1", "W": "1", "comm": "0"}
 
 
 def schedule_command(
-    name: Annotated[str, typer.Argument(help="One of " + ", ".join(SCHEDULES))],
-    ranks: Annotated[int, typer.Option(min=1, max=4096, help="Pipeline ranks.")],
-    microbatches: Annotated[int, typer.Option(min=1, max=100_000, help="Microbatches in a step.")],
+    name: Annotated[str, typer.Argument(help=f"{CUSTOM} (with --file), or one of " + ", ".join(SCHEDULES))],
+    ranks: Annotated[int | None, typer.Option(min=1, max=4096, help="Pipeline ranks.")] = None,
+    microbatches: Annotated[int | None, typer.Option(min=1, max=100_000, help="Microbatches in a step.")] = None,
     chunks: Annotated[int, typer.Option(min=0, max=256, help="Model chunks a rank (0: the schedule's own).")] = 0,
-    variant: Annotated[str, typer.Option("--variant", "--group", help="Grouping: " + ", ".join(VARIANTS))] = "megatron",
-    group_size: Annotated[int, typer.Option(min=0, help="Microbatches a chunk takes in turn.")] = 0,
+    variant: Annotated[
+        str, typer.Option("--variant", "--group", help="Whose order: torch, megatron, zero-bubble, deepseek.")
+    ] = "",
+    group_size: Annotated[int, typer.Option(min=0, help="Microbatches a chunk takes in turn, for interleaved.")] = 0,
     durations: Annotated[str, typer.Option(help="F=,I=,W=,comm= in any one unit; B = I + W.")] = "",
     memory_limit: Annotated[
         float, typer.Option(min=0, help="Microbatches a rank may keep, for zb-1p and zb-2p (0: p and 2p).")
@@ -41,23 +52,32 @@ def schedule_command(
     input_frees: Annotated[
         float, typer.Option(min=0, max=1, help="Share of what a microbatch keeps that I frees (W: the rest).")
     ] = 0,
+    file: Annotated[Path | None, typer.Option(help="A CSV in PyTorch's format with an order of your own.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show a pipeline schedule: actions per rank, makespan, bubble, what is kept in flight."""
-    if variant not in VARIANTS:
-        raise InputError("variant", variant, ", ".join(VARIANTS))
-    chunks = chunks or (2 if name == "interleaved" else 1)
-    if 3 * ranks * microbatches * chunks > MAX_ACTIONS:
-        raise InputError("--microbatches", microbatches, f"at most {MAX_ACTIONS} actions in all")
-    group = group_size or (microbatches // max(1, microbatches // ranks) if variant == "torch" else 0)
     unit, times = _ticks(durations)
     table = {Kind.F: times["F"], Kind.I: times["I"], Kind.W: times["W"], Kind.B: times["I"] + times["W"]}
-    each = Durations.uniform(ranks * chunks, table, times["comm"])
+    if (name == CUSTOM) != (file is not None):
+        allowed = f"required with {CUSTOM}: a CSV of actions" if file is None else f"only with {CUSTOM}"
+        raise InputError("--file", file and str(file), allowed)
+    if file is not None:
+        stated = {"--chunks": chunks, "--variant": variant, "--group-size": group_size}
+        limits = {"--memory-limit": memory_limit, "--input-frees": input_frees}
+        order = _read(file, {"--ranks": ranks, "--microbatches": microbatches}, stated | limits)
+    else:
+        for option, value in (("--ranks", ranks), ("--microbatches", microbatches)):
+            if name in SCHEDULES and value is None:
+                raise InputError(option, value, "required: a whole number of at least 1")
+        chunks = chunks or (SCHEDULES[name].chunks if name in SCHEDULES else 1)
+        shape = Shape(ranks or 1, microbatches or 1, chunks, group_size, memory_limit, input_frees, variant)
+        order = _built(name, shape, group_size, Durations.uniform(shape.ranks * chunks, table, times["comm"]))
     try:
-        order = build(name, Shape(ranks, microbatches, chunks, group, memory_limit, input_frees), each.work())
-    except IllegalScheduleError as error:
-        raise InputError(FLAGS.get(error.field, error.field), error.value, error.allowed) from None
-    timeline = run_path(order, each)
+        timeline = run_path(order, Durations.uniform(order.stages, table, times["comm"]))
+    except DeadlockError as error:
+        if file is None:
+            raise
+        raise InputError("--file", str(file), f"an order that can run ({short(str(error), MAX_CYCLE)})") from None
     if as_json:
         print_json(_data(order, timeline, unit))
         return
@@ -67,6 +87,32 @@ def schedule_command(
         f"makespan {float(timeline.makespan * unit):g}, bubble {timeline.bubble_makespan():.1%} over ideal, "
         f"{timeline.bubble_rank_span():.1%} of the longest rank span"
     )
+
+
+def _built(name: str, shape: Shape, group_size: int, each: Durations) -> Schedule:
+    """Return the order of a registered kind."""
+    if name in SCHEDULES:
+        if 3 * shape.ranks * shape.microbatches * shape.chunks > MAX_ACTIONS:
+            raise InputError("--microbatches", shape.microbatches, f"at most {MAX_ACTIONS} actions in all")
+        if group_size and not SCHEDULES[name].grouped:
+            grouped = ", ".join(kind.name for kind in SCHEDULES.values() if kind.grouped)
+            raise InputError("--group-size", group_size, f"only with {grouped}")
+    try:
+        return build(name, shape, each.work())
+    except IllegalScheduleError as error:
+        raise InputError(FLAGS.get(error.field, error.field), error.value, error.allowed) from None
+
+
+def _read(file: Path, sizes: Mapping[str, int | None], stated: Mapping[str, object]) -> Schedule:
+    """Return the order of a file; sizes that are asked for must be the file's, and nothing else may be stated."""
+    order = read_order(file)
+    for (option, asked), found in zip(sizes.items(), (order.ranks, order.microbatches), strict=True):
+        if asked not in (None, found):
+            raise InputError(option, asked, f"{found}, as the file has, or left out")
+    for option, value in stated.items():
+        if value:
+            raise InputError(option, value, f"left out with {CUSTOM}: the file states the order")
+    return order
 
 
 def _ticks(text: str) -> tuple[Fraction, dict[str, int]]:
@@ -102,6 +148,7 @@ def _data(order: Schedule, timeline: Timeline, unit: Fraction) -> dict[str, obje
         "bubble_makespan": timeline.bubble_makespan(),
         "bubble_rank_span": timeline.bubble_rank_span(),
         "peak_in_flight": order.peak_in_flight(),
-        "weight_versions": order.weight_versions,
-        "staleness": order.staleness,
+        "pipelines": order.pipelines,
+        "weight_versions": list(order.weight_versions),
+        "staleness": list(order.staleness),
     }

@@ -1,6 +1,7 @@
 """Usage errors of the command line in the words of every other bad input: what, the value, what is allowed."""
 
 from enum import Enum
+from types import NoneType
 from typing import Any, get_args, get_type_hints
 
 from pydantic import ValidationError
@@ -21,6 +22,7 @@ def _allowed(hint: Any) -> str:
     kind, info = get_args(hint)[:2]
     if isinstance(kind, type) and issubclass(kind, Enum):
         return "one of " + ", ".join(str(member.value) for member in kind)
+    kind = next((option for option in get_args(kind) if option is not NoneType), kind)
     text, low, high = WORDS.get(kind, "a value"), info.min, info.max
     if low is not None and high is not None:
         return f"{text} from {low} to {high}"

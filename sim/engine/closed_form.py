@@ -9,7 +9,7 @@ from sim.costs.algebra import Compiled, Expr, compile_expressions, maximum, mini
 from sim.costs.layers.ops import COMMUNICATION
 from sim.costs.layers.structure import Structure
 from sim.engine.assembly import HELD
-from sim.schedules import SCHEDULES, Times
+from sim.schedules import CLOSED, Times
 
 
 @lru_cache
@@ -58,7 +58,7 @@ def closed_form_expressions(structure: Structure, schedule: str, uneven: bool = 
     if uneven:
         e = e | _end_layers(structure, e)
     pp, microbatches, chunks = symbol("pp"), symbol("microbatches"), symbol("virtual_stages")
-    kind = SCHEDULES[schedule]
+    kind = CLOSED[schedule]
     times = Times(
         forward=stage.forward_seconds(e) + e["forward_dp"] + e["forward_host"],
         backward=stage.backward_seconds(e) + e["recompute"] + e["backward_dp"] + e["backward_host"],

@@ -4,15 +4,25 @@ import csv
 from io import StringIO
 
 from sim.engine.step import Step
+from sim.schedules import Schedule
+from sim.specs import InputError
 
 
 def torch_csv(step: Step) -> str:
-    """Return the order of the step's pipeline, one row a rank, one action a cell.
+    """Return the order of the step's pipeline (see `schedule_csv`)."""
+    return schedule_csv(step.timeline.schedule)
 
-    Cells hold F, I, W and B; communication and gradient reduction are added by PyTorch's lowering.
+
+def schedule_csv(order: Schedule) -> str:
+    """Return an order, one row a rank, one action a cell.
+
+    Cells hold F, I, W, B and pairs OVERLAP_F_B; communication and gradient reduction are added by PyTorch's lowering.
+
+    Raises:
+        InputError: the order holds two copies of the model.
     """
-    rows = [text.split() for text in step.timeline.schedule.texts()]
-    width = max(map(len, rows))
+    if order.pipelines > 1:
+        raise InputError("schedule", order.name, "one copy of the model (PyTorch's runtime has one direction)")
     out = StringIO()
-    csv.writer(out, lineterminator="\n").writerows(row + [""] * (width - len(row)) for row in rows)
+    csv.writer(out, lineterminator="\n").writerows(text.split() for text in order.texts())
     return out.getvalue()

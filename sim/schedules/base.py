@@ -1,9 +1,9 @@
-"""What every schedule supplies: the order, and closed forms of its length and of what it keeps alive."""
+"""What every schedule supplies: the order; and, where there are any, closed forms of its length and memory."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 from sim.schedules.ir import Schedule
 
@@ -13,11 +13,13 @@ Expr = Any
 
 @dataclass(frozen=True)
 class Shape:
-    """Size of a pipeline: ranks, microbatches, chunks a rank, microbatches a chunk takes in turn.
+    """Size of a pipeline: ranks, microbatches, chunks (stages) a rank, microbatches a chunk takes in turn.
 
     memory_limit: the most microbatches' activations a rank may keep (0: the kind's own), for kinds that search.
     input_frees: the share of them that I frees; W frees the rest. 0 is PyTorch's law (I frees nothing), the
     zero-bubble paper's is 1 - M_W / M_B = 1 - 32 h / (34 h + 5 a s) (arXiv 2401.10241, section 2.3).
+    variant: whose order it is where several differ ("": the kind's first). PyTorch's grouping of an interleaved order
+    is m // max(1, m // p) instead of p.
     """
 
     ranks: int
@@ -26,9 +28,17 @@ class Shape:
     group: int = 0
     memory_limit: float = 0
     input_frees: float = 0
+    variant: str = ""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "group", self.group or self.ranks)
+        torch = self.variant == "torch" and self.ranks > 0
+        own = torch_group(self.ranks, self.microbatches) if torch else self.ranks
+        object.__setattr__(self, "group", self.group or own)
+
+
+def torch_group(ranks: int, microbatches: int) -> int:
+    """Return how many microbatches a chunk takes in turn in PyTorch's interleaved orders (its "per round")."""
+    return microbatches // max(1, microbatches // ranks)
 
 
 @dataclass(frozen=True)
@@ -105,20 +115,53 @@ class Times:
         return self.head - self.head_weight
 
 
+Refusal = tuple[str, object, str] | None
+"""(field, value, allowed) of what makes a shape illegal."""
+
+Placement = Literal["loop", "v", "two directions"]
+
+
 class ScheduleKind(ABC):
     """A kind of schedule. Adding one: a subclass in its own file and a line in `SCHEDULES`."""
 
     name: str
     searched: bool = False
     """Whether the order depends on durations and a memory limit."""
+    placement: ClassVar[Placement] = "loop"
+    """Rank of stage s: s mod p; or there and back (rank r holds r and 2 p - 1 - r); or two copies of the model in
+    opposite directions (rank r holds stage r of the first and p - 1 - r of the second)."""
+    variants: ClassVar[tuple[str, ...]] = ()
+    """Generators whose order it is, the default first."""
+    chunks: ClassVar[int] = 1
+    """Chunks a rank holds if the user names none, those of both copies of the model counted."""
+    any_chunks: ClassVar[bool] = False
+    """Whether other numbers are legal."""
+    grouped: ClassVar[bool] = False
+    """Whether the order depends on the shape's `group`."""
 
-    @abstractmethod
-    def refusal(self, shape: Shape) -> tuple[str, object, str] | None:
+    @property
+    def copies(self) -> int:
+        """Copies of the model that are trained at once (parameters of each on every rank)."""
+        return 2 if self.placement == "two directions" else 1
+
+    def refusal(self, shape: Shape) -> Refusal:
         """Return (field, value, allowed) of what makes `shape` illegal, or None."""
+        if shape.chunks != self.chunks and not self.any_chunks:
+            return "virtual_stages", shape.chunks, f"{self.chunks} with {self.name}"
+        return None
 
     @abstractmethod
     def build(self, shape: Shape, work: Work) -> Schedule:
         """Return the order of a legal shape; only a searched kind looks at the durations."""
+
+    def rank_of(self, shape: Shape) -> tuple[int, ...]:
+        """Return the rank of every stage."""
+        up = tuple(range(shape.ranks))
+        return up * shape.chunks if self.placement == "loop" else up + up[::-1]
+
+
+class ClosedKind(ScheduleKind):
+    """A kind whose length and memory have closed forms: the tuner scores it without running it."""
 
     @abstractmethod
     def makespan(self, times: Times) -> Expr:

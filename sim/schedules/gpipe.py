@@ -3,17 +3,15 @@
 from collections.abc import Callable
 from typing import Any
 
-from sim.schedules.base import Expr, ScheduleKind, Shape, Times, Work
+from sim.schedules.base import ClosedKind, Expr, Shape, Times, Work
 from sim.schedules.ir import Action, Kind, Schedule
 
 
-class GPipe(ScheduleKind):
+class GPipe(ClosedKind):
     """Bubble (p - 1)(F + B); keeps every microbatch."""
 
     name = "gpipe"
-
-    def refusal(self, shape: Shape) -> tuple[str, object, str] | None:
-        return ("virtual_stages", shape.chunks, f"1 with {self.name}") if shape.chunks != 1 else None
+    variants = ("torch",)
 
     def build(self, shape: Shape, work: Work) -> Schedule:
         del work

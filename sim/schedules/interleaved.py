@@ -3,37 +3,39 @@
 from collections.abc import Callable
 from typing import Any
 
-from sim.schedules.base import Expr, ScheduleKind, Shape, Times, Work
+from sim.schedules.base import ClosedKind, Expr, Refusal, Shape, Times, Work
 from sim.schedules.ir import Action, Kind, Schedule
 
 
-class Interleaved(ScheduleKind):
+class Interleaved(ClosedKind):
     """Rank r holds chunks r, r + p, ...; each takes `group` microbatches in turn (Megatron-LM's grouping).
 
-    PyTorch's grouping is the same order with group = m // max(1, m // p).
+    PyTorch's is the same order with a grouping of its own (`torch_group`). A group shorter than p can deadlock: such
+    shapes are legal where they do not (Megatron-LM itself refuses them all).
     """
 
     name = "interleaved"
+    variants = ("megatron", "torch", "zero-bubble")
+    chunks = 2
+    any_chunks = True
+    grouped = True
 
-    def refusal(self, shape: Shape) -> tuple[str, object, str] | None:
+    def refusal(self, shape: Shape) -> Refusal:
         p, m, group = shape.ranks, shape.microbatches, shape.group
         if shape.chunks < 2 or p < 2:
             return "virtual_stages", shape.chunks, "2 or more, with pp 2 or more, for interleaved"
+        if group >= p and not 0 < m % group < p:
+            return None
+        if not _deadlocks(self.build(shape, Work.uniform(p * shape.chunks))):
+            return None
         if group < p:
-            return "microbatch_group_size", group, f"at least pp = {p}: a smaller group can deadlock"
-        if 0 < m % group < p:
-            return (
-                "microbatches",
-                m,
-                f"a multiple of {group}, or {p} or more beyond one: a short last group can deadlock",
-            )
-        return None
+            return "microbatch_group_size", group, f"at least pp = {p}: a smaller group deadlocks here"
+        return "microbatches", m, f"a multiple of {group}, or {p} or more beyond one: a short last group deadlocks here"
 
     def build(self, shape: Shape, work: Work) -> Schedule:
         del work
-        rank_of = tuple(s % shape.ranks for s in range(shape.ranks * shape.chunks))
         orders = tuple(self._order(rank, shape) for rank in range(shape.ranks))
-        return Schedule(self.name, shape.microbatches, rank_of, orders)
+        return Schedule(self.name, shape.microbatches, self.rank_of(shape), orders)
 
     def _order(self, rank: int, shape: Shape) -> tuple[Action, ...]:
         p, m, v = shape.ranks, shape.microbatches, shape.chunks
@@ -72,3 +74,24 @@ class Interleaved(ScheduleKind):
 
     def of_first_chunk(self, shape: Any, minimum: Callable[..., Expr]) -> Expr:
         return minimum(minimum(shape.microbatches, 2 * shape.group), self.in_flight(0, shape, minimum))
+
+
+def _deadlocks(order: Schedule) -> bool:
+    """Return whether some rank of an order of F and B waits for ever."""
+    last, done, waiting = order.stages - 1, set[Action](), dict[Action, int]()
+    at, ready = [0] * order.ranks, list(range(order.ranks))
+    while ready:
+        rank = ready.pop()
+        while at[rank] < len(order.actions[rank]):
+            action = s, kind, k = order.actions[rank][at[rank]]
+            forward = kind is Kind.F
+            first = s == (0 if forward else last)
+            before = Action(s, Kind.F, k) if first else Action(s - 1 if forward else s + 1, kind, k)
+            if before not in done and not (first and forward):
+                waiting[before] = rank
+                break
+            done.add(action)
+            at[rank] += 1
+            if action in waiting:
+                ready.append(waiting.pop(action))
+    return bool(waiting)

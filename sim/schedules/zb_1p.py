@@ -3,31 +3,30 @@
 from collections.abc import Callable
 from typing import Any
 
-from sim.schedules.base import Expr, ScheduleKind, Shape, Times, Work
+from sim.schedules.base import ClosedKind, Expr, Refusal, Shape, Times, Work
 from sim.schedules.greedy import search
 from sim.schedules.ir import Schedule
 from sim.schedules.zb_h1 import ZBH1, rank_bound
 
 
-class ZB1P(ScheduleKind):
+class ZB1P(ClosedKind):
     """Rank-span bubble between ZB-H1's and 0; every rank keeps at most p microbatches, or `memory_limit`.
 
     The closed forms assume the kind's own limit and PyTorch's memory law; the lower bound holds for any.
     """
 
     name = "zb-1p"
+    variants = ("zero-bubble",)
     searched = True
     by_hand = ZBH1()
     """The kind whose length estimates this one's."""
     passes = 1
     """The kind's own limit, over p."""
 
-    def refusal(self, shape: Shape) -> tuple[str, object, str] | None:
-        if shape.chunks != 1:
-            return "virtual_stages", shape.chunks, f"1 with {self.name}"
+    def refusal(self, shape: Shape) -> Refusal:
         if shape.memory_limit and not shape.memory_limit >= 1:  # a NaN is neither
             return "memory_limit", shape.memory_limit, "1 or more microbatches (0: the schedule's own)"
-        return None
+        return super().refusal(shape)
 
     def build(self, shape: Shape, work: Work) -> Schedule:
         return search(self.name, shape, work, shape.memory_limit or self.passes * shape.ranks)

@@ -3,22 +3,20 @@
 from collections.abc import Callable
 from typing import Any
 
-from sim.schedules.base import Expr, ScheduleKind, Shape, Times, Work
+from sim.schedules.base import ClosedKind, Expr, Shape, Times, Work
 from sim.schedules.ir import Action, Kind, Schedule
 
 
-class ZBH1(ScheduleKind):
+class ZBH1(ClosedKind):
     """Rank-span bubble (p - 1)(F + I - W); every rank keeps p microbatches from F to W.
 
     Rank r starts with p - r forwards; W follows r microbatches behind I (fewer where the forwards run out before).
     """
 
     name = "zb-h1"
+    variants = ("zero-bubble",)
     steps = 1
     """Forwards more on a rank than on the next one before the first backward."""
-
-    def refusal(self, shape: Shape) -> tuple[str, object, str] | None:
-        return ("virtual_stages", shape.chunks, f"1 with {self.name}") if shape.chunks != 1 else None
 
     def build(self, shape: Shape, work: Work) -> Schedule:
         del work

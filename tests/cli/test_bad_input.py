@@ -37,6 +37,9 @@ FILES = {
     "ok.yaml": "model: gpt2-xl\ncluster: {device: l4}\nplan: {global_batch: 8}\n",
     "tune.yaml": "model: gpt2-xl\ncluster: {device: l4}\ntune: {global_batch: 8}\n",
     "bare.yaml": "model: gpt2-xl\ncluster: {device: l4}\n",
+    "order.csv": "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n",
+    "twice.csv": "0F0,0B0\n1F0,1B0,1F0\n",
+    "crossed.csv": "0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0\n",
 }
 LARGE = [
     ("job.yaml", b"x: " + b"a" * 10 * 2**20, "job.yaml: got 'more than 32768 bytes'; allowed: at most 32768 bytes"),

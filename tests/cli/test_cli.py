@@ -8,7 +8,8 @@ import pytest
 
 from sim.cli import main
 from sim.cli.lab import lab_arguments
-from tests.oracle import ROOT
+from sim.schedules import SCHEDULES
+from tests.oracle import ROOT, reference
 
 JOBS = ROOT / "notebooks" / "jobs"
 
@@ -105,6 +106,28 @@ def test_schedule_variants(trainsim):
     assert first_rank("--group-size", 3) != first_rank()
 
 
+@pytest.mark.parametrize("name", [name for name, kind in SCHEDULES.items() if kind.copies == 1])
+def test_schedule_of_every_kind(trainsim, name):
+    """Chunks and variant by the kind, on four ranks with eight microbatches."""
+    code, out, _ = trainsim("schedule", name, "--ranks", 4, "--microbatches", 8, "--json")
+    data = json.loads(out)
+    assert code == 0
+    assert data["name"] == name
+    assert data["pipelines"] == SCHEDULES[name].copies
+    assert len(data["actions"]) == len(data["peak_in_flight"]) == len(data["weight_versions"]) == 4
+    assert data["weight_versions"] == [1] * 4
+    assert data["staleness"] == [0] * 4
+
+
+def test_schedule_of_a_file(trainsim):
+    path = reference("pipelines/fixture_pytorch_zb1p_2rank_2stagep_compute.csv")
+    code, out, _ = trainsim("schedule", "custom", "--file", path, "--ranks", 2, "--durations", "F=2,I=2,W=2", "--json")
+    same = ("interleaved-zb", "--ranks", 2, "--microbatches", 8)
+    ours = trainsim("schedule", *same, "--durations", "F=2,I=2,W=2", "--json")
+    assert code == 0
+    assert json.loads(out) == json.loads(ours[1]) | {"name": "custom"}
+
+
 def test_schedule_searches_under_a_memory_limit(trainsim):
     def found(*extra):
         arguments = ("schedule", "zb-2p", "--ranks", 4, "--microbatches", 16, "--durations", "F=10,I=12,W=8,comm=0.1")
@@ -124,7 +147,7 @@ def test_schedule_searches_under_a_memory_limit(trainsim):
         (("schedule", "zigzag", "--ranks", 2, "--microbatches", 2), "schedule: got 'zigzag'; allowed: one of gpipe"),
         (("schedule", "1f1b", "--ranks", 2, "--microbatches", 2, "--durations", "F=x"), "durations: got 'F=x'"),
         (("schedule", "1f1b", "--ranks", 2, "--microbatches", 2, "--durations", "Q=1"), "durations: got 'Q=1'"),
-        (("schedule", "1f1b", "--ranks", 2, "--microbatches", 2, "--variant", "mine"), "variant: got 'mine'"),
+        (("schedule", "1f1b", "--ranks", 2, "--microbatches", 2, "--variant", "mine"), "--variant: got 'mine'"),
         (("schedule", "1f1b", "--ranks", 2, "--microbatches", 2, "--memory-limit", 3), "--memory-limit: got 3.0"),
         (("schedule", "zb-1p", "--ranks", 2, "--microbatches", 2, "--memory-limit", 0.5), "--memory-limit: got 0.5"),
         (("schedule", "1f1b", "--ranks", 0, "--microbatches", 2), "--ranks"),

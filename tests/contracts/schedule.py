@@ -1,6 +1,7 @@
 """What every schedule must satisfy. A newcomer subclasses this and names its kind."""
 
 from collections import Counter
+from itertools import accumulate
 from random import Random
 
 import numpy as np
@@ -8,51 +9,119 @@ import pytest
 
 from sim.engine.path import run_path
 from sim.engine.timeline import Durations
-from sim.schedules import SCHEDULES, Kind, Shape, Times, build
+from sim.schedules import CLOSED, SCHEDULES, IllegalScheduleError, Kind, Schedule, Shape, Times, build
+from tests.contracts.longest_path import run
+
+UNIT = {Kind.F: 1, Kind.I: 1, Kind.W: 1, Kind.B: 2}
+ALLOCATES = {Kind.F: 1, Kind.B: -1, Kind.W: -1, Kind.I: 0}
+
+
+def check_order(order: Schedule) -> None:
+    """Check every law that holds for any order: whole, placed, balanced, running."""
+    found = Counter(action for rank in order.actions for action in rank)
+    assert set(found.values()) == {1}
+    each = range(order.microbatches // order.pipelines)
+    every = {(s, k) for s in range(order.stages) for k in each}
+    of = {kind: {(s, k) for s, other, k in found if other is kind} for kind in (Kind.F, Kind.B, Kind.I, Kind.W)}
+    assert of[Kind.F] == every == of[Kind.B] | of[Kind.I]
+    assert of[Kind.I] == of[Kind.W]
+    assert not of[Kind.B] & of[Kind.I]
+    assert all(order.rank_of[a.stage] == r for r, rank in enumerate(order.actions) for a in rank)
+    for rank, pairs in zip(order.actions, order.fused, strict=True):
+        alive = list(accumulate(ALLOCATES[action.kind] for action in rank))
+        assert min(alive) == alive[-1] == 0  # freed: all that was allocated, and never before it was
+        assert all((rank[i].kind, rank[i + 1].kind) == (Kind.F, Kind.B) for i in pairs)
+    _check_messages(order, of)
+    run(order, UNIT)
+
+
+def _check_messages(order: Schedule, of: dict[Kind, set[tuple[int, int]]]) -> None:
+    """Over each boundary between ranks go as many forwards as gradients, and as many are sent as received."""
+    for s in range(order.stages - 1):
+        if (s + 1) % order.depth:
+            sent, received = ({k for stage, k in of[Kind.F] if stage == at} for at in (s, s + 1))
+            back = {k for stage, k in of[Kind.B] | of[Kind.I] if stage == s + 1}
+            assert sent == received == back
 
 
 class ScheduleContract:
-    """Laws that hold for any synchronous schedule of a legal shape."""
+    """Laws that hold for any synchronous schedule of a legal shape.
+
+    in_flight(shape): the most chunks that any rank may keep.
+    """
 
     name: str
     shapes: tuple[Shape, ...]
-    exact_in_flight = True
+
+    def in_flight(self, shape: Shape) -> int:
+        raise NotImplementedError
 
     def test_is_registered(self):
-        assert SCHEDULES[self.name].name == self.name
+        kind = SCHEDULES[self.name]
+        assert kind.name == self.name
+        assert len(set(kind.variants)) == len(kind.variants)
 
-    def test_every_microbatch_passes_every_stage_once(self):
+    def test_orders_are_whole_and_run(self):
         for shape in self.shapes:
             order = build(self.name, shape)
-            found = Counter((a.stage, a.kind, a.microbatch) for rank in order.actions for a in rank)
-            stages, microbatches = range(shape.ranks * shape.chunks), range(shape.microbatches)
-            forward = {(s, Kind.F, k) for s in stages for k in microbatches}
-            assert {key for key in found if key[1] is Kind.F} == forward
-            assert set(found.values()) == {1}
-            whole = {(s, k) for s, kind, k in found if kind is Kind.B}
-            split = {(s, k) for s, kind, k in found if kind is Kind.I} & {
-                (s, k) for s, kind, k in found if kind is Kind.W
-            }
-            assert whole | split == {(s, k) for s, _, k in forward}
+            assert (order.ranks, order.microbatches) == (shape.ranks, shape.microbatches)
+            assert order.stages == shape.ranks * shape.chunks == order.depth * SCHEDULES[self.name].copies
+            check_order(order)
 
-    def test_stages_sit_on_their_ranks(self):
+    def test_the_engine_agrees_with_the_second_opinion(self):
+        """Every start and end, with messages, on uniform stages."""
+        times = {Kind.F: 5, Kind.I: 4, Kind.W: 3, Kind.B: 7}
         for shape in self.shapes:
             order = build(self.name, shape)
-            assert all(order.rank_of[a.stage] == r for r, rank in enumerate(order.actions) for a in rank)
+            if order.pipelines > 1 or any(order.fused):
+                continue
+            timeline, ran = run_path(order, Durations.uniform(order.stages, times, 2)), run(order, times, 2)
+            found = {timeline.action(i): i for i in range(len(timeline.graph))}
+            assert {a: timeline.start[i] for a, i in found.items()} == ran.start
+            assert {a: timeline.end[i] for a, i in found.items()} == ran.end
 
-    def test_runs_without_deadlock_and_the_closed_form_is_exact(self):
+    def test_no_rank_keeps_more_than_it_may(self):
+        peaks = [(max(build(self.name, s).peak_in_flight()), self.in_flight(s)) for s in self.shapes]
+        assert all(found <= most for found, most in peaks)
+        assert any(found == most for found, most in peaks)
+
+    def test_its_default_variant_is_the_first_and_others_are_refused(self):
+        variants = SCHEDULES[self.name].variants
+        for shape in self.shapes[:3]:
+            sizes = shape.ranks, shape.microbatches, shape.chunks
+            if variants:
+                assert build(self.name, Shape(*sizes, variant=variants[0])).texts() == build(self.name, shape).texts()
+            with pytest.raises(IllegalScheduleError, match="variant: got mine; allowed: "):
+                build(self.name, Shape(*sizes, variant="mine"))
+
+    @pytest.mark.parametrize("field", ["ranks", "microbatches", "chunks"])
+    def test_refuses_a_shape_of_nothing(self, field):
+        with pytest.raises(IllegalScheduleError):
+            build(self.name, Shape(**{"ranks": 2, "microbatches": 4, field: 0}))
+
+
+class ClosedContract(ScheduleContract):
+    """Laws of kinds with closed forms."""
+
+    exact_in_flight = True
+
+    def in_flight(self, shape: Shape) -> int:
+        return max(CLOSED[self.name].in_flight(r, shape, min) for r in range(shape.ranks))
+
+    def test_the_closed_form_is_exact(self):
         for shape in self.shapes:
             order = build(self.name, shape)
             durations = {Kind.F: 100, Kind.B: 200, Kind.I: 100, Kind.W: 100}
-            timeline = run_path(order, Durations.uniform(order.stages, durations))
             times = Times(100, 200, 0, 0, 0, 0, 0, shape.ranks, shape.chunks, shape.microbatches, max, min, 100)
-            assert timeline.makespan == pytest.approx(SCHEDULES[self.name].makespan(times))
+            closed = CLOSED[self.name].makespan(times)
+            assert run_path(order, Durations.uniform(order.stages, durations)).makespan == pytest.approx(closed)
+            assert run(order, durations).makespan == pytest.approx(closed)
 
     def test_in_flight_is_exact(self):
         for shape in self.shapes:
             order = build(self.name, shape)
-            kind = SCHEDULES[self.name]
-            found, formula = order.peak_in_flight(), [kind.in_flight(r, shape, min) for r in range(shape.ranks)]
+            found = order.peak_in_flight()
+            formula = [CLOSED[self.name].in_flight(r, shape, min) for r in range(shape.ranks)]
             assert all(a <= b for a, b in zip(found, formula, strict=True))
             assert found == formula or not self.exact_in_flight
 
@@ -76,4 +145,4 @@ class ScheduleContract:
             whole = {Kind.B: column[Kind.I] + column[Kind.W]}
             durations = Durations(column | whole, np.full(stages, message))
             timeline = run_path(build(self.name, shape, durations.work()), durations)
-            assert SCHEDULES[self.name].lower_bound(times) <= timeline.makespan + 1e-6
+            assert CLOSED[self.name].lower_bound(times) <= timeline.makespan + 1e-6

@@ -1,8 +1,6 @@
 """The zero-bubble kinds: the authors' orders, the published bubble rates, memory laws and limits, both engines."""
 
 import csv
-import gzip
-import json
 
 import numpy as np
 import pytest
@@ -15,9 +13,10 @@ from sim.engine.events import run_events
 from sim.engine.memory import Footprint, memory_timelines
 from sim.engine.path import run_path
 from sim.engine.timeline import Durations, ticks
-from sim.schedules import SCHEDULES, Kind, Shape, Times, Work, build
+from sim.schedules import CLOSED, SCHEDULES, Kind, Shape, Times, Work, build
 from sim.specs.catalog import models
 from tests.oracle import reference
+from tests.schedules.corpus import OURS, rows
 
 COLUMNS = {"zb-h1": "ZBH1", "zb-h2": "ZBH2", "zb-1p": "ZB1p", "zb-2p": "ZB2p"}
 NAMES = tuple(COLUMNS)
@@ -25,15 +24,12 @@ PASSES = {"zb-1p": 1, "zb-2p": 2}
 
 
 def corpus():
-    with gzip.open(reference("pipelines/schedules_corpus.json.gz")) as file:
-        rows = json.load(file)["rows"]
-    return [(r, f"zb-{r['schedule'][-2:].lower()}") for r in rows if r["schedule"] in ("zb/ZB1P", "zb/ZB2P")]
+    return [(r, OURS[r["schedule"]][0]) for r in rows() if r["schedule"] in ("zb/ZB1P", "zb/ZB2P")]
 
 
 def test_searched_orders_are_the_authors():
-    rows = corpus()
-    assert len(rows) == 48
-    for row, name in rows:
+    assert len(corpus()) == 48
+    for row, name in corpus():
         p, m = row["ranks"], row["microbatches"]
         given = [int(row["params"][x]) for x in "fbwc"]
         durations = Durations.uniform(p, dict(zip((Kind.F, Kind.I, Kind.W), given, strict=False)), given[3])
@@ -195,4 +191,4 @@ def test_estimates_are_near_the_engine_for_short_messages(name, largest):
             p, 1, m, max, min, w, ends[2], ends[5],
         )  # fmt: skip
         makespan = run_path(build(name, Shape(p, m), durations.work()), durations).makespan
-        assert SCHEDULES[name].makespan(times) == pytest.approx(makespan, rel=largest)
+        assert CLOSED[name].makespan(times) == pytest.approx(makespan, rel=largest)

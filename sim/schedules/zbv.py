@@ -1,0 +1,73 @@
+"""ZBV: zero bubble on a V-shaped placement, at 1F1B's memory (Qi et al. 2024, arXiv 2405.15362, section 3)."""
+
+from sim.schedules.base import ScheduleKind, Shape, Work
+from sim.schedules.ir import Action, Kind, Schedule
+
+
+class ZBV(ScheduleKind):
+    """Rank r holds stages r and 2 p - 1 - r; no rank idles within its own span at equal times.
+
+    Every rank keeps 2 p chunks. PyTorch's order ("torch") is that of 2 p - 1 or more microbatches, less those
+    that are not there: with fewer its ranks wait.
+    """
+
+    name = "zbv"
+    placement = "v"
+    variants = ("torch",)
+    chunks = 2
+
+    def build(self, shape: Shape, work: Work) -> Schedule:
+        del work
+        m = shape.microbatches
+        orders = (_torch_order(r, shape.ranks, max(m, 2 * shape.ranks - 1)) for r in range(shape.ranks))
+        real = tuple(tuple(a for a in order if a.microbatch < m) for order in orders)
+        return Schedule(self.name, m, self.rank_of(shape), real, input_frees=shape.input_frees)
+
+
+def _torch_order(rank: int, ranks: int, microbatches: int) -> list[Action]:
+    """Return a rank's order for 2 `ranks` - 1 or more microbatches."""
+    line = Line(rank, 2 * ranks - 1 - rank)
+    after = ranks - rank
+    line.add("F" * (2 * after - 1), 0)
+    for _ in range(rank):
+        line.add("F", 1)
+        line.add("F", 0)
+    for _ in range(after):
+        line.add("FIW", 1)
+    while line.done(Kind.F, 0) < microbatches:
+        line.add("FIW", 0)
+        line.add("FIW", 1)
+    while line.done(Kind.F, 1) < microbatches:
+        line.add("IW", 0)
+        line.add("FIW", 1)
+    for _ in range(rank):
+        line.add("I", 0)
+        line.add("I", 1)
+    for _ in range(after):
+        line.add("IW", 0)
+    line.add("W" * (microbatches - line.done(Kind.W, 1)), 1)
+    line.add("W" * (microbatches - line.done(Kind.W, 0)), 0)
+    return line.actions
+
+
+class Line:
+    """The order of a rank that holds two stages, written action by action; each kind takes microbatches in turn."""
+
+    def __init__(self, *stages: int) -> None:
+        self.stages, self.actions = stages, list[Action]()
+        self.counts = {(kind, chunk): 0 for kind in (Kind.F, Kind.I, Kind.W) for chunk in range(len(stages))}
+
+    def done(self, kind: Kind, chunk: int) -> int:
+        """Return how many of a kind stand on a chunk."""
+        return self.counts[kind, chunk]
+
+    def add(self, kinds: str, chunk: int) -> None:
+        """Write actions of a chunk: "FIW" is a forward, an I and a W, each of the next microbatch of its kind.
+
+        B is an I and a W at once.
+        """
+        for kind in map(Kind.__getitem__, kinds):
+            parts = (Kind.I, Kind.W) if kind is Kind.B else (kind,)
+            self.actions.append(Action(self.stages[chunk], kind, self.counts[parts[0], chunk]))
+            for part in parts:
+                self.counts[part, chunk] += 1
