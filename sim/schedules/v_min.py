@@ -1,0 +1,31 @@
+"""V-Min: a third of 1F1B's memory at two thirds of its bubble (Qi et al. 2024, arXiv 2405.15362)."""
+
+from sim.schedules.base import Shape, Work
+from sim.schedules.ir import Schedule
+from sim.schedules.order_only import OrderOnly
+from sim.schedules.v_shape import refuse_chunks, repeat
+
+
+class VMin(OrderOnly):
+    """Where all actions last 1 and m >= 2 p > 2, the longest rank idles 4 p - 7 (3 divides p) or 4 p - 5; 1F1B 6 p - 6.
+
+    A rank keeps at most (p + 4) // 3 microbatches, two chunk activations each (the authors' scheduler playground).
+    """
+
+    name = "v-min"
+
+    def refusal(self, shape: Shape) -> tuple[str, object, str] | None:
+        return refuse_chunks(self.name, shape)
+
+    def build(self, shape: Shape, work: Work) -> Schedule:
+        del work
+        return repeat(self.name, shape, block)
+
+
+def block(rank: int, p: int) -> tuple[int, int, int, int]:
+    """Return the block's slots: F and I take one slot a rank, down and up.
+
+    With p a multiple of 3, I starts two slots later, or two actions would fall into one slot of the period.
+    """
+    gap = 2 if p % 3 == 0 else 0
+    return rank, 2 * p - 1 - rank, 2 * p + gap + rank, 4 * p - 1 + gap - rank
