@@ -7,13 +7,17 @@ from sim.schedules.gpipe import GPipe
 from sim.schedules.interleaved import Interleaved
 from sim.schedules.ir import Action, Kind, Schedule
 from sim.schedules.one_f_one_b import OneFOneB
+from sim.schedules.pipedream import PipeDream
+from sim.schedules.two_bw import TwoBW
+from sim.schedules.versions import Use, most_versions, versions
 from sim.schedules.zb_1p import ZB1P
 from sim.schedules.zb_2p import ZB2P
 from sim.schedules.zb_h1 import ZBH1
 from sim.schedules.zb_h2 import ZBH2
 
 SCHEDULES: dict[str, ScheduleKind] = {
-    kind.name: kind for kind in (GPipe(), OneFOneB(), Interleaved(), ZBH1(), ZBH2(), ZB1P(), ZB2P())
+    kind.name: kind
+    for kind in (GPipe(), OneFOneB(), Interleaved(), ZBH1(), ZBH2(), ZB1P(), ZB2P(), PipeDream(), TwoBW())
 }
 """Every kind by name; a plan without pipeline (`none`) runs as 1F1B on one rank."""
 
@@ -49,6 +53,9 @@ def _build(name: str, shape: Shape, work: Work) -> Schedule:
         refusal = "memory_limit", shape.memory_limit, f"only with {searched}"
     if not refusal and not 0 <= shape.input_frees <= 1:
         refusal = "input_frees", shape.input_frees, "a share, 0 to 1"
+    if not refusal and name != "pipedream" and (shape.replicas or shape.vertical_sync):
+        given = ("replicas", shape.replicas) if shape.replicas else ("vertical_sync", True)
+        refusal = *given, "only with pipedream"
     if refusal:
         raise IllegalScheduleError(*refusal)
     return kind.build(shape, work)
@@ -63,6 +70,9 @@ __all__ = [
     "ScheduleKind",
     "Shape",
     "Times",
+    "Use",
     "Work",
     "build",
+    "most_versions",
+    "versions",
 ]

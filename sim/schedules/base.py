@@ -18,6 +18,8 @@ class Shape:
     memory_limit: the most microbatches' activations a rank may keep (0: the kind's own), for kinds that search.
     input_frees: the share of them that I frees; W frees the rest. 0 is PyTorch's law (I frees nothing), the
     zero-bubble paper's is 1 - M_W / M_B = 1 - 32 h / (34 h + 5 a s) (arXiv 2401.10241, section 2.3).
+    replicas: ranks of each stage, for kinds that replicate stages one by one (empty: one each). vertical_sync: all
+    stages use one version of the weights for a microbatch, for kinds that would not (arXiv 1806.03377, section 3.3).
     """
 
     ranks: int
@@ -26,6 +28,8 @@ class Shape:
     group: int = 0
     memory_limit: float = 0
     input_frees: float = 0
+    replicas: tuple[int, ...] = ()
+    vertical_sync: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "group", self.group or self.ranks)
