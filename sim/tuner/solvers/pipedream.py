@@ -57,15 +57,18 @@ class _Table:
     replicas: np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
 
-def partition(found: Prefixes, levels: Sequence[Level], replication: Replication = "sum") -> Partition:
+def partition(
+    found: Prefixes, levels: Sequence[Level], replication: Replication = "sum", straight: bool = False
+) -> Partition:
     """Return the partition with the fastest slowest stage, using all workers; exact for the model of cost.
 
     replication: m replicas of a stage take (seconds + sync) / m per minibatch, as in the authors' code ("sum"), or
     max(seconds, sync) / m, as in the paper ("max"), sync = 4 (m - 1) weights / (m bandwidth). A message takes
     2 activations / (bandwidth of the stage's replicas). Each level divides what the level above gives to one part.
+    straight: no stage is replicated.
 
     Raises:
-        InputError: no level, or a level without parts or bandwidth.
+        InputError: no level, one without parts or bandwidth, or more workers than a straight pipeline has layers.
     """
     if not levels:
         raise InputError("levels", 0, "one or more")
@@ -77,9 +80,11 @@ def partition(found: Prefixes, levels: Sequence[Level], replication: Replication
     below = 1
     for i, level in enumerate(levels):
         rows = len(found.sets) if i < len(levels) - 1 else 1
-        tables.append(_solve(found, time, level, rows, below, replication))
+        tables.append(_solve(found, time, level, rows, below, replication, straight))
         time, below = tables[-1].best[:, :, -1], level.parts
     seconds = float(tables[-1].best[0, -1, -1])
+    if not np.isfinite(seconds):
+        raise InputError("levels", tuple(levels), "at most as many workers as layers where no stage is replicated")
     return Partition(seconds, _stages(found, tables, 0, len(found.sets) - 1))
 
 
@@ -97,19 +102,21 @@ def _replicated(time: Floats, weights: Floats, parts: int, level: Level, replica
     return (time + sync if replication == "sum" else np.maximum(time, sync)) / parts
 
 
-def _solve(found: Prefixes, time: Floats, level: Level, rows: int, below: int, replication: Replication) -> _Table:
+def _solve(
+    found: Prefixes, time: Floats, level: Level, rows: int, below: int, replication: Replication, straight: bool
+) -> _Table:
     """Fill the table of one level for the first `rows` cuts as starts, by growing numbers of parts."""
     n, most = len(found.sets), level.parts
     weights = np.where(found.inside, found.parameter_bytes[None, :] - found.parameter_bytes[:, None], 0)
     alone = [_replicated(time, weights, m, level, replication) for m in range(1, most + 1)]
-    best = np.empty((rows, n, most))
-    for m in range(1, most + 1):
+    best = np.full((rows, n, most), np.inf)
+    for m in range(1, 2 if straight else most + 1):
         # As in the authors' code the parts of this level share the synchronisation of one stage over all of them.
         best[:, :, m - 1] = _replicated(time, weights / below, m, level, replication)[:rows]
     cut, replicas = np.full(best.shape, -1), np.broadcast_to(np.arange(1, most + 1), best.shape).copy()
     message = 2 * found.output_bytes / level.bytes_per_s
     for m in range(2, most + 1):
-        for last in range(1, m):
+        for last in range(1, 2 if straight else m):
             # Both ends of the last stage talk to its neighbours; nothing follows the whole network.
             own = np.maximum(alone[last - 1], message[:, None] / last)
             own[:, :-1] = np.maximum(own[:, :-1], message[None, :-1] / last)

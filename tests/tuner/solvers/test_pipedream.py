@@ -123,6 +123,16 @@ def test_branches_are_cut_in_every_order():
     assert crossing == {"": 0, "a": 1, "ab": 11, "ac": 101, "abc": 110, "abcd": 0}
 
 
+def test_a_straight_pipeline_has_one_worker_a_stage():
+    layers = [Layer(n, "Layer", seconds, 0, 0) for n, seconds in zip("abcd", (1, 1, 1, 3), strict=True)]
+    network = prefixes(layers, [("a", "b"), ("b", "c"), ("c", "d")])
+    assert partition(network, [Level(3, 1)]).seconds == 2  # 1-2 or 2-1 with replicas, at no cost
+    found = partition(network, [Level(3, 1)], straight=True)
+    assert (found.seconds, found.replicas) == (3, (1, 1, 1))
+    with pytest.raises(InputError, match="as many workers as layers"):
+        partition(network, [Level(5, 1)], straight=True)
+
+
 @pytest.mark.parametrize(
     ("edges", "why"),
     [([("a", "x")], "names of layers"), ([("a", "b"), ("b", "a")], "without cycles"), ([], "leads to the last")],
