@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import fsum  # exact in any order, so that ties are always broken alike
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,11 +53,11 @@ def prefixes(layers: Sequence[Layer], edges: Iterable[tuple[str, str]]) -> Prefi
         raise InputError("edges", len(graph.parents), "a graph in which every layer leads to the last one")
     sets = (frozenset[str](), *found)
     held = [[graph.layers[name] for name in s] for s in sets]
-    output = [sum(graph.layers[n].activation_bytes for n in graph.cut(s)) for s in sets]
+    output = [fsum(graph.layers[n].activation_bytes for n in graph.cut(s)) for s in sets]
     return Prefixes(
         sets,
-        np.array([sum(x.seconds for x in of) for of in held]),
-        np.array([sum(x.parameter_bytes for x in of) for of in held]),
+        np.array([fsum(x.seconds for x in of) for of in held]),
+        np.array([fsum(x.parameter_bytes for x in of) for of in held]),
         np.array(output, dtype=float),
         np.array([[a < b for b in sets] for a in sets]),
     )
