@@ -28,7 +28,7 @@ def test_only_what_starts_before_the_end_is_shown() -> None:
 
 @pytest.mark.parametrize(
     ("simulated", "ratio", "within"),
-    [((2.0,), 1, True), ((1.0, 2.2), 1, True), ((5.0, 6.0), 1.25, True), ((8.0,), 2, False), ((1.5,), 0.75, False)],
+    [((2.0,), 1, True), ((1.0, 2.2), 1, True), ((5.0, 6.0), 1.25, True), ((8.0,), 2, False), ((1.4,), 0.7, False)],
 )
 def test_nearest_ends_of_two_ranges(simulated, ratio, within) -> None:
     row = Gain("x", (2.0, 4.0), simulated)

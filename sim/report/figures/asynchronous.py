@@ -7,7 +7,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from sim.engine.timeline import Timeline
-from sim.report.theme import HEIGHT, Look, Theme, colour, frame, legend_entry, marker, safe
+from sim.report.theme import Look, Theme, colour, frame, legend_entry, marker, safe
 from sim.schedules import Kind
 
 LOOKS = {
@@ -28,9 +28,8 @@ class Gain:
     simulated: tuple[float, ...]
 
     def within(self, band: float) -> bool:
-        """Whether some of what is simulated lies within `band` (a share) of the published range."""
-        low, high = min(self.published) / (1 + band), max(self.published) * (1 + band)
-        return min(self.simulated) <= high and max(self.simulated) >= low
+        """Whether what is simulated is at most `band` (a share) off, between the nearest points of both ranges."""
+        return abs(nearest(self) - 1) <= band
 
 
 def order(timeline: Timeline, until: float | None = None, theme: Theme = "light") -> go.Figure:
@@ -71,25 +70,27 @@ def order(timeline: Timeline, until: float | None = None, theme: Theme = "light"
 def gains(rows: Sequence[Gain], band: float = 0.25, theme: Theme = "light") -> go.Figure:
     """Return published and simulated speed-ups, one row each, on a logarithmic axis; a range is a line.
 
-    The number is simulated over published at the nearest ends of both; a star marks what is outside `band`.
+    The number is simulated over published at the nearest points of both; a star marks what is outside `band`.
     """
-    figure = frame(theme, HEIGHT + 24 * len(rows) - 120, "speed-up (logarithmic)", "", margin={"l": 260, "r": 70})
+    figure = frame(theme, 130 + 30 * len(rows), "speed-up (logarithmic)", "", margin={"l": 260, "r": 70})
     names = [safe(row.name) for row in rows]
-    for look, symbol, values in (
-        (PUBLISHED, "diamond-open", [row.published for row in rows]),
-        (OURS, "circle", [row.simulated for row in rows]),
+    for look, symbol, width, values in (
+        (PUBLISHED, "diamond-open", 5, [row.published for row in rows]),
+        (OURS, "circle", 2, [row.simulated for row in rows]),
     ):
         x = [v for ends in values for v in (min(ends), max(ends), None)]
         y = [name for name in names for _ in range(3)]
-        style = {"color": colour(look.colour, theme), "symbol": symbol, "size": 10}
-        figure.add_scatter(x=x, y=y, mode="lines+markers", name=look.label, marker=style, connectgaps=False)
+        shade = colour(look.colour, theme)
+        style = {"marker": {"color": shade, "symbol": symbol, "size": 10}, "line": {"color": shade, "width": width}}
+        figure.add_scatter(x=x, y=y, mode="lines+markers", name=look.label, connectgaps=False, **style)
     for row, name in zip(rows, names, strict=True):
-        text = f"{nearest(row) - 1:+.0%}" + ("" if row.within(band) else " *")
+        off = nearest(row) - 1
+        text = (f"{off:+.0%}" if off else "overlap") + ("" if row.within(band) else " *")
         figure.add_annotation(x=1.01, xref="paper", xanchor="left", y=name, text=text, showarrow=False)
     figure.update_xaxes(
         type="log", tickvals=[1, 1.5, 2, 3, 5, 10, 20, 30], ticktext=["1", "1.5", "2", "3", "5", "10", "20", "30"]
     )
-    return figure.update_yaxes(autorange="reversed")
+    return figure.update_yaxes(autorange="reversed", dtick=1)
 
 
 def nearest(row: Gain) -> float:

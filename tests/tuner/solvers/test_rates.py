@@ -126,7 +126,7 @@ def test_two_bw_holds_a_second_version_and_leaves_no_bubble():
 
 
 def test_gain_over_flushing_at_a_small_and_a_large_batch():
-    """arXiv 2006.09503, section 5.2, 64 V100: 1.6x at a low batch, 15 % at 2,048."""
+    """arXiv 2006.09503, section 5.2, 64 V100: 1.6x at a low batch (no number given; 2x here at 256), 15 % at 2,048."""
     gain = {batch: flushing(batch).step_time_s / without_flush(batch).seconds for batch in (256, 512, 2048)}
     assert gain[256] > gain[512] > gain[2048]
     assert gain[512] == pytest.approx(1.6, rel=0.15)
