@@ -13,6 +13,11 @@ from sim.schedules.interleaved_zb import InterleavedZB
 from sim.schedules.ir import Action, Kind, Schedule
 from sim.schedules.looped_bfs import LoopedBFS
 from sim.schedules.one_f_one_b import OneFOneB
+from sim.schedules.pipedream import PipeDream
+from sim.schedules.two_bw import TwoBW
+from sim.schedules.v_half import VHalf
+from sim.schedules.v_min import VMin
+from sim.schedules.versions import Use, most_versions, versions
 from sim.schedules.zb_1p import ZB1P
 from sim.schedules.zb_2p import ZB2P
 from sim.schedules.zb_h1 import ZBH1
@@ -20,8 +25,8 @@ from sim.schedules.zb_h2 import ZBH2
 from sim.schedules.zbv import ZBV
 
 KINDS: tuple[ScheduleKind, ...] = (
-    GPipe(), OneFOneB(), Interleaved(), LoopedBFS(), ZBH1(), ZBH2(), ZB1P(), ZB2P(), InterleavedZB(), ZBV(),
-    DualPipe(), DualPipeV(), Chimera(),
+    GPipe(), OneFOneB(), Interleaved(), LoopedBFS(), ZBH1(), ZBH2(), ZB1P(), ZB2P(), InterleavedZB(), ZBV(), VHalf(),
+    VMin(), DualPipe(), DualPipeV(), Chimera(), PipeDream(), TwoBW(),
 )  # fmt: skip
 SCHEDULES: dict[str, ScheduleKind] = {kind.name: kind for kind in KINDS}
 """Every kind by name; a plan without pipeline (`none`) runs as 1F1B on one rank."""
@@ -70,6 +75,9 @@ def _refusal(kind: ScheduleKind, shape: Shape) -> tuple[str, object, str] | None
         refusal = "memory_limit", shape.memory_limit, f"only with {searched}"
     if not refusal and not 0 <= shape.input_frees <= 1:
         refusal = "input_frees", shape.input_frees, "a share, 0 to 1"
+    if not refusal and not kind.replicated and (shape.replicas or shape.vertical_sync):
+        given = ("replicas", shape.replicas) if shape.replicas else ("vertical_sync", True)
+        refusal = *given, "only with " + ", ".join(other.name for other in KINDS if other.replicated)
     return refusal
 
 
@@ -89,6 +97,9 @@ __all__ = [
     "ScheduleKind",
     "Shape",
     "Times",
+    "Use",
     "Work",
     "build",
+    "most_versions",
+    "versions",
 ]

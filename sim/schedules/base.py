@@ -15,11 +15,14 @@ Expr = Any
 class Shape:
     """Size of a pipeline: ranks, microbatches, chunks (stages) a rank, microbatches a chunk takes in turn.
 
-    memory_limit: the most microbatches' activations a rank may keep (0: the kind's own), for kinds that search.
+    memory_limit: the most microbatches' activations a rank may keep (0: the kind's own), for kinds that search; with
+    several chunks a rank, the most chunk activations.
     input_frees: the share of them that I frees; W frees the rest. 0 is PyTorch's law (I frees nothing), the
     zero-bubble paper's is 1 - M_W / M_B = 1 - 32 h / (34 h + 5 a s) (arXiv 2401.10241, section 2.3).
     variant: whose order it is where several differ ("": the kind's first). PyTorch's grouping of an interleaved order
     is m // max(1, m // p) instead of p.
+    replicas: ranks of each stage, for kinds that replicate stages one by one (empty: one each). vertical_sync: all
+    stages use one version of the weights for a microbatch, for kinds that would not (arXiv 1806.03377, section 3.3).
     """
 
     ranks: int
@@ -29,6 +32,8 @@ class Shape:
     memory_limit: float = 0
     input_frees: float = 0
     variant: str = ""
+    replicas: tuple[int, ...] = ()
+    vertical_sync: bool = False
 
     def __post_init__(self) -> None:
         torch = self.variant == "torch" and self.ranks > 0
@@ -138,6 +143,10 @@ class ScheduleKind(ABC):
     """Whether other numbers are legal."""
     grouped: ClassVar[bool] = False
     """Whether the order depends on the shape's `group`."""
+    asynchronous: ClassVar[bool] = False
+    """Whether weights change while microbatches are under way: the order then has its own OPTIMIZER actions."""
+    replicated: ClassVar[bool] = False
+    """Whether stages may run on several ranks each, and weights may be synchronised over the stages."""
 
     @property
     def copies(self) -> int:

@@ -41,8 +41,9 @@ class Schedule:
     after them (torch's OVERLAP_F_B): both start when both may, both end together. input_frees: the share of the kept
     activations that I frees (the memory law, see `Shape`). weight_versions, staleness: per rank, the versions of its
     weights that it keeps and by how many updates the version behind a gradient is older than the one it updates;
-    empty: one version and none (synchronous). barrier: whether no rank updates its weights before every rank has
-    reduced its gradients (as clipping by the global norm asks).
+    empty: one version and none (synchronous). vertical_sync: every stage uses the version that the first stage has
+    when a microbatch (a group of them that share an update) enters, not its own newest. barrier: whether no rank
+    updates its weights before every rank has reduced its gradients (as clipping by the global norm asks).
     """
 
     name: str
@@ -55,6 +56,7 @@ class Schedule:
     fused: tuple[tuple[int, ...], ...] = ()
     pipelines: int = 1
     barrier: bool = False
+    vertical_sync: bool = False
 
     def __post_init__(self) -> None:
         ranks = len(self.actions)

@@ -1,21 +1,19 @@
 """V-Half: half of 1F1B's memory at half of its bubble (Qi et al. 2024, arXiv 2405.15362)."""
 
-from sim.schedules.base import Shape, Work
+from sim.schedules.base import ScheduleKind, Shape, Work
 from sim.schedules.ir import Schedule
-from sim.schedules.order_only import OrderOnly
-from sim.schedules.v_shape import refuse_chunks, repeat
+from sim.schedules.v_shape import repeat
 
 
-class VHalf(OrderOnly):
+class VHalf(ScheduleKind):
     """Where all actions last 1 and m >= 2 p > 4, the longest rank idles 3 p - 7 (p even) or 3 p - 4; 1F1B 6 p - 6.
 
     A rank keeps at most (p + 2) // 2 microbatches, two chunk activations each (the authors' scheduler playground).
     """
 
     name = "v-half"
-
-    def refusal(self, shape: Shape) -> tuple[str, object, str] | None:
-        return refuse_chunks(self.name, shape)
+    placement = "v"
+    chunks = 2
 
     def build(self, shape: Shape, work: Work) -> Schedule:
         del work

@@ -30,11 +30,6 @@ def placement(p: int) -> tuple[int, ...]:
     return (*range(p), *reversed(range(p)))
 
 
-def refuse_chunks(name: str, shape: Shape) -> tuple[str, object, str] | None:
-    """Return the refusal of a shape that has not two chunks a rank, or None."""
-    return ("virtual_stages", shape.chunks, f"2 with {name}") if shape.chunks != 2 else None
-
-
 def repeat(name: str, shape: Shape, block: Block) -> Schedule:
     """Return the schedule of `shape` whose steady state repeats `block`."""
     p, m = shape.ranks, shape.microbatches

@@ -1,23 +1,34 @@
 """ZBV: zero bubble on a V-shaped placement, at 1F1B's memory (Qi et al. 2024, arXiv 2405.15362, section 3)."""
 
-from sim.schedules.base import ScheduleKind, Shape, Work
+from sim.schedules.base import Refusal, ScheduleKind, Shape, Work
 from sim.schedules.ir import Action, Kind, Schedule
+from sim.schedules.zbv_search import limit_refusal, search_zbv
 
 
 class ZBV(ScheduleKind):
     """Rank r holds stages r and 2 p - 1 - r; no rank idles within its own span at equal times.
 
     Every rank keeps 2 p chunks. PyTorch's order ("torch") is that of 2 p - 1 or more microbatches, less those
-    that are not there: with fewer its ranks wait.
+    that are not there: with fewer its ranks wait. The authors' ("zero-bubble") is searched for given durations and a
+    memory limit.
     """
 
     name = "zbv"
     placement = "v"
-    variants = ("torch",)
+    searched = True
+    variants = ("torch", "zero-bubble")
     chunks = 2
 
+    def refusal(self, shape: Shape) -> Refusal:
+        if refusal := super().refusal(shape):
+            return refusal
+        if shape.memory_limit and shape.variant != "zero-bubble":
+            return "memory_limit", shape.memory_limit, "only with variant zero-bubble"
+        return limit_refusal(shape)
+
     def build(self, shape: Shape, work: Work) -> Schedule:
-        del work
+        if shape.variant == "zero-bubble":
+            return search_zbv(shape, work, shape.memory_limit or 2 * shape.ranks)
         m = shape.microbatches
         orders = (_torch_order(r, shape.ranks, max(m, 2 * shape.ranks - 1)) for r in range(shape.ranks))
         real = tuple(tuple(a for a in order if a.microbatch < m) for order in orders)

@@ -106,7 +106,7 @@ def test_schedule_variants(trainsim):
     assert first_rank("--group-size", 3) != first_rank()
 
 
-@pytest.mark.parametrize("name", [name for name, kind in SCHEDULES.items() if kind.copies == 1])
+@pytest.mark.parametrize("name", SCHEDULES)
 def test_schedule_of_every_kind(trainsim, name):
     """Chunks and variant by the kind, on four ranks with eight microbatches."""
     code, out, _ = trainsim("schedule", name, "--ranks", 4, "--microbatches", 8, "--json")
@@ -115,8 +115,9 @@ def test_schedule_of_every_kind(trainsim, name):
     assert data["name"] == name
     assert data["pipelines"] == SCHEDULES[name].copies
     assert len(data["actions"]) == len(data["peak_in_flight"]) == len(data["weight_versions"]) == 4
-    assert data["weight_versions"] == [1] * 4
-    assert data["staleness"] == [0] * 4
+    versions = {"pipedream": [4, 3, 2, 1], "2bw": [2] * 4}.get(name, [1] * 4)
+    assert data["weight_versions"] == versions
+    assert data["staleness"] == [n - 1 for n in versions]
 
 
 def test_schedule_of_a_file(trainsim):

@@ -1,10 +1,11 @@
 """A second opinion on an order: its longest path, by data dependencies alone and without the engine."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from sim.schedules import Action, Kind, Schedule
+from sim.schedules.ir import COMPUTE
 
 Number = int | Fraction
 
@@ -31,6 +32,7 @@ class Run:
 
 def run(order: Schedule, times: Mapping[Kind, Number], message: Number = 0) -> Run:
     """Return when everything runs; a fused pair takes as long as its two actions one after the other."""
+    order = replace(order, actions=tuple(tuple(a for a in rank if a.kind in COMPUTE) for rank in order.actions))
     every = {action for rank in order.actions for action in rank}
     start: dict[Action, Number] = {}
     end: dict[Action, Number] = {}

@@ -13,6 +13,9 @@ OURS = {
     "torch/LoopedBFS": ("looped-bfs", "torch"),
     "torch/InterleavedZeroBubble": ("interleaved-zb", "torch"),
     "torch/ZBVZeroBubble": ("zbv", "torch"),
+    "zb/ZBV": ("zbv", "zero-bubble"),
+    "zb/V-half": ("v-half", ""),
+    "zb/V-min": ("v-min", ""),
     "torch/DualPipeV": ("dualpipev", "torch"),
     "zb/1F1B": ("1f1b", "zero-bubble"),
     "zb/VPP": ("interleaved", "zero-bubble"),
@@ -36,7 +39,7 @@ def shape_of(row):
     """Return the shape of a row."""
     _, variant = OURS[row["schedule"]]
     group = row["params"].get("microbatch_group_size_per_vp_stage", 0)
-    limit = row["params"].get("max_inflight", 0)
+    limit = row["params"].get("max_inflight", row["params"].get("max_inflight_chunks", 0))
     return Shape(row["ranks"], row["microbatches"], row["stages_per_rank"], group, limit, variant=variant)
 
 

@@ -16,6 +16,10 @@ def shapes(draw, name):
         p, m = p + p % 2, m + m % 2
     if name in ("dualpipev", "dualpipe"):
         m += 2 * p
+    if name == "2bw":
+        p += p == 1
+        group = draw(st.integers(p, p + 3))
+        m += -m % group
     if name == "interleaved-zb" and m > 2 * p:
         m -= m % p
     if name == "interleaved":

@@ -1,6 +1,7 @@
 """Figures of a step, a search and a validation, as `plotly.graph_objects.Figure`; theme is "light" or "dark"."""
 
 from sim.report.figures.accuracy import accuracy, accuracy_errors
+from sim.report.figures.asynchronous import gains, order
 from sim.report.figures.breakdown import breakdown
 from sim.report.figures.difference import difference
 from sim.report.figures.front import front
@@ -13,8 +14,10 @@ __all__ = [
     "breakdown",
     "difference",
     "front",
+    "gains",
     "memory",
     "memory_peaks",
     "opening",
+    "order",
     "timeline",
 ]

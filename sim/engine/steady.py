@@ -1,0 +1,71 @@
+"""The rate at which a schedule without flush goes on, once warm-up is over and before it drains."""
+
+from collections import Counter
+from dataclasses import dataclass
+from math import lcm
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.engine.timeline import Timeline
+from sim.schedules import Kind, Schedule
+
+
+@dataclass(frozen=True, eq=False)
+class SteadyState:
+    """Averages over whole periods of the steady state.
+
+    ticks_per_microbatch: of the pipeline as a whole; microbatches_per_update: of the first stage
+    (0: it never does one); busy: share of the time that each rank works.
+    """
+
+    ticks_per_microbatch: float
+    microbatches_per_update: float
+    busy: NDArray[np.float64]
+
+    @property
+    def ticks_per_update(self) -> float:
+        """Time between two updates of the weights of a stage."""
+        return self.ticks_per_microbatch * self.microbatches_per_update
+
+    @property
+    def bubble(self) -> float:
+        """Idle share of the busiest rank: 0 where the slowest stage sets the pace and never waits."""
+        return float(1 - self.busy.max())
+
+
+def steady_state(timeline: Timeline) -> SteadyState:
+    """Return the steady state of a long run of a schedule without flush.
+
+    A microbatch is done when its backward on the first stage ends. Those done after the last one entered belong to
+    the drain; of the others the first half is taken as warm-up; of the rest the largest whole number of periods (whole
+    rounds of all replicas, whole updates, and whole turns of what the first rank keeps in flight) counts.
+
+    Raises:
+        ValueError: fewer microbatches than one warm-up, one period and one drain take.
+    """
+    graph = timeline.graph
+    first = graph.stage == 0
+    done = np.sort(timeline.end[first & ((graph.kind == Kind.B) | (graph.kind == Kind.I))])
+    entered = timeline.start[first & (graph.kind == Kind.F)].max()
+    before_drain = int((done <= entered).sum())
+    order = timeline.schedule
+    group = _per_update(order)
+    replicas = Counter(rank[0].stage for rank in order.actions)
+    period = lcm(max(group, 1), order.peak_in_flight()[0], *replicas.values())
+    periods = (before_drain - 1 - before_drain // 2) // period
+    if periods < 1:
+        raise ValueError(f"microbatches: got {order.microbatches}; allowed: enough for a steady state")
+    last = before_drain - 1
+    start, end = int(done[last - periods * period]), int(done[last])
+    inside = np.clip(np.minimum(timeline.end, end) - np.maximum(timeline.start, start), 0, None)
+    busy = np.bincount(graph.rank, inside, order.ranks) / (end - start)
+    return SteadyState((end - start) / (periods * period), group, busy)
+
+
+def _per_update(schedule: Schedule) -> int:
+    """Return how many microbatches of the whole pipeline one update of a stage takes (0: no updates)."""
+    kinds = Counter(action.kind for action in schedule.actions[0])
+    replicas = sum(rank[0].stage == 0 for rank in schedule.actions)
+    updates = kinds[Kind.OPTIMIZER]
+    return kinds[Kind.F] // updates * replicas if updates else 0

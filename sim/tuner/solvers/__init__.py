@@ -1,0 +1,1 @@
+"""Solvers of published planners: which layers to which workers."""
