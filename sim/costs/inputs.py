@@ -267,8 +267,11 @@ def plan_values(model: Model, placed: PlacedPlan, cluster: Cluster) -> dict[str,
     """Return the symbols of one placed plan; layer counts are arrays over chunks and over ranks."""
     plan = placed.plan
     counts = layer_counts(model, plan.split(model))
-    of_rank = counts.reshape(len(counts), plan.virtual_stages, plan.pp).sum(axis=1)
+    of_rank = np.zeros((len(counts), plan.pp))
+    for chunk, rank in enumerate(plan.rank_of):
+        of_rank[:, rank] += counts[:, chunk % counts.shape[1]]
     sizes = {"tp": plan.tp, "cp": plan.cp, "dp": placed.dp, "pp": plan.pp}
+    mesh = Mesh(plan.rank_order, sizes, plan.ep, plan.etp, plan.fsdp_shard or 0)
     values = {
         **{k: float(v) for k, v in sizes.items() if k != "dp"},
         "ep": float(plan.ep), "etp": float(plan.etp), "virtual_stages": float(plan.virtual_stages),
@@ -277,7 +280,17 @@ def plan_values(model: Model, placed: PlacedPlan, cluster: Cluster) -> dict[str,
         **{f"layers_{k}": row for k, row in enumerate(counts)},
         **{f"rank_layers_{k}": row for k, row in enumerate(of_rank)},
         **setting_values(plan, cluster),
-        **group_values(Mesh(plan.rank_order, sizes, plan.ep, plan.etp, plan.fsdp_shard or 0), wires(cluster)),
+        **_twins(group_values(mesh, wires(cluster)), plan.copies),
         **switch_values(plan.zero, RECOMPUTE.index(plan.recompute), plan.sequence_parallel),
     }  # fmt: skip
     return values | {"kv_columns": kv_columns(model_values(model) | values)}
+
+
+def _twins(groups: dict[str, Any], copies: int) -> dict[str, Any]:
+    """Return the communicator shapes where `copies` of the model share gradients: the ranks of a chunk and of its
+    twin on another pipeline rank."""
+    if copies == 1:
+        return groups
+    tier = "out" if bool(groups["pp_inter"]) else "in"
+    grown = {f"{name}_{part}" for name in ("dp", "shard", "edp") for part in ("n", tier)}
+    return {name: value * copies if name in grown else value for name, value in groups.items()}

@@ -3,15 +3,17 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import lcm
 from typing import Any
 
 import numpy as np
 
 from sim.costs.stage import backward_seconds, forward_seconds
 from sim.engine.memory import Footprint
+from sim.engine.steady import steady_state
 from sim.engine.timeline import Durations, Timeline
-from sim.schedules import SCHEDULES, Action, Kind, Schedule, Shape, build
-from sim.specs import PlacedPlan
+from sim.schedules import SCHEDULES, Action, IllegalScheduleError, Kind, Schedule, Shape, build
+from sim.specs import InputError, PlacedPlan
 
 TERMS = ("compute", "recompute", "tp", "dp", "pp", "cp", "ep", "offload", "bubble", "optimizer", "straggler", "other")
 HELD = ("parameters", "gradients", "product_gradients", "optimizer_bytes", "gathered_bytes")
@@ -20,16 +22,35 @@ HELD = ("parameters", "gradients", "product_gradients", "optimizer_bytes", "gath
 Costs = Mapping[str, Any]
 
 
+KNOBS = {"microbatches": "micro_batch", "ranks": "pp", "variant": "schedule", "chunks": "virtual_stages"}
+"""Knobs of a plan behind the fields of a schedule's shape."""
+
+
 def step_schedule(placed: PlacedPlan, costs: Costs) -> Schedule:
-    """Return the pipeline's order with gradient reduction and optimizer at the end of every rank."""
+    """Return the pipeline's order with gradient reduction and optimizer at the end of every rank.
+
+    A schedule without flush runs as many steps as its steady state takes to show, with its own updates.
+
+    Raises:
+        InputError: the schedule cannot have this shape.
+    """
     plan = placed.plan
     name = "1f1b" if plan.schedule == "none" else plan.schedule
-    shape = Shape(plan.pp, placed.microbatches, plan.virtual_stages, plan.microbatch_group_size)
+    kind, m = SCHEDULES[name], placed.microbatches
+    group = m if name == "2bw" else plan.microbatch_group_size if kind.grouped else 0
+    shape = Shape(plan.pp, m, plan.virtual_stages * kind.copies, group)
+    if kind.asynchronous:
+        shape = replace(shape, microbatches=m * (3 + 2 * lcm(m, plan.pp) // m))
     work = None
-    if SCHEDULES[name].searched:
-        table = {k: _ns(v) for k, v in pass_seconds(costs, placed.stages).items()}
+    if kind.searched:
+        table = {k: _ns(v) for k, v in pass_seconds(costs, placed.stages, kind.copies).items()}
         work = Durations(table, _ns(np.full(placed.stages, costs["send"]))).work()
-    return _with_update(build(name, shape, work), bool(plan.optimizer_barrier))
+    try:
+        order = build(name, shape, work)
+    except IllegalScheduleError as error:
+        field = f"plan.{KNOBS.get(error.field, error.field)}"
+        raise InputError(field, error.value, f"{error.allowed} ({error.field} of schedule {name})") from None
+    return order if kind.asynchronous else _with_update(order, bool(plan.optimizer_barrier))
 
 
 @lru_cache(maxsize=16)
@@ -64,8 +85,11 @@ def _at(value: Any, i: int) -> float:
     return float(flat[i] if len(flat) > 1 else flat[0])
 
 
-def pass_seconds(costs: Costs, stages: int) -> dict[Kind, Any]:
-    """Return the seconds of F, I, W and B on every stage, embedding and head included."""
+def pass_seconds(costs: Costs, stages: int, copies: int = 1) -> dict[Kind, Any]:
+    """Return the seconds of F, I, W and B on every stage, embedding and head included.
+
+    copies: how many times the stages, so many each, repeat.
+    """
     c = costs
     forward = np.zeros(stages) + forward_seconds(c) + c["forward_dp"] + c["forward_host"]
     weight = np.zeros(stages) + c["weight_compute"]
@@ -74,7 +98,8 @@ def pass_seconds(costs: Costs, stages: int) -> dict[Kind, Any]:
         forward[s] += forward_seconds(c, f"{end}_") + c[f"{end}_forward_dp"]
         backward[s] += backward_seconds(c, f"{end}_") + c[f"{end}_backward_dp"]
         weight[s] += c[f"{end}_weight_compute"]
-    return {Kind.F: forward, Kind.I: backward - weight, Kind.W: weight, Kind.B: backward}
+    passes = {Kind.F: forward, Kind.I: backward - weight, Kind.W: weight, Kind.B: backward}
+    return {kind: np.tile(seconds, copies) for kind, seconds in passes.items()}
 
 
 def durations(schedule: Schedule, costs: Costs) -> Durations:
@@ -86,7 +111,9 @@ def durations(schedule: Schedule, costs: Costs) -> Durations:
         for kind, name in ((Kind.REDUCE_GRAD, "reduce"), (Kind.OPTIMIZER, "optimizer"))
     }
     update[Kind.REDUCE_GRAD][:ranks] += tied_reduce(costs, schedule)
-    table = pass_seconds(costs, stages) | update
+    if SCHEDULES[schedule.name].asynchronous:  # every update reduces its own gradients
+        update[Kind.OPTIMIZER] += update[Kind.REDUCE_GRAD]
+    table = pass_seconds(costs, schedule.depth, schedule.pipelines) | update
     return Durations({k: _ns(v) for k, v in table.items()}, _ns(np.full(stages, costs["send"])))
 
 
@@ -96,23 +123,24 @@ def _ns(seconds: Any) -> Any:
 
 def footprint(schedule: Schedule, costs: Costs) -> Footprint:
     """Return what every rank and stage holds."""
-    c, stages, ranks = costs, schedule.stages, schedule.ranks
+    c, ranks = costs, schedule.ranks
     held = {n: on_ranks(c, n, schedule) for n in HELD}
     fixed = tuple(
         {
-            "parameters": float(held["parameters"][r]),
+            "parameters": float(held["parameters"][r]) * schedule.weight_versions[r],
             "gradients": float(held["gradients"][r] + held["product_gradients"][r]),
             "optimizer": float(held["optimizer_bytes"][r]),
             "communication": float(held["gathered_bytes"][r] + c["boundary_buffer_bytes"]),
         }
         for r in range(ranks)
     )
-    saved = np.zeros(stages) + c["saved_bytes"]
-    temporary = np.zeros(stages) + c["backward_temporary_bytes"]
+    saved = np.zeros(schedule.depth) + c["saved_bytes"]
+    temporary = np.zeros(schedule.depth) + c["backward_temporary_bytes"]
     saved[0] += c["saved_embedding_bytes"]
     saved[-1] += c["saved_head_bytes"]
     # The head runs backward first and frees its part before the blocks below it do.
     temporary[-1] = max(c["head_temporary_bytes"], temporary[-1] - c["saved_head_bytes"])
+    saved, temporary = (np.tile(each, schedule.pipelines) for each in (saved, temporary))
     return Footprint(fixed, tuple(saved.tolist()), tuple(temporary.tolist()), float(c["workspace_bytes"]))
 
 
@@ -125,27 +153,49 @@ class Waits:
     bubble_s: float
 
 
-def waits(timeline: Timeline, costs: Costs, silent: Timeline) -> Waits:
+@dataclass(frozen=True)
+class Pace:
+    """How a timeline makes steps: ticks of one, how many steps it holds, updates of a rank in one, the rank that
+    decides."""
+
+    ticks: int
+    steps: int
+    updates: float
+    rank: int
+
+
+def pace(timeline: Timeline, microbatches: int) -> Pace:
+    """Return the pace of steps of `microbatches`; without flush that of the steady state and of the busiest rank."""
+    schedule = timeline.schedule
+    if not SCHEDULES[schedule.name].asynchronous:
+        return Pace(timeline.period, 1, 1, timeline.decides())
+    steady = steady_state(timeline)
+    ticks = round(steady.ticks_per_microbatch * microbatches)
+    rank = int(np.argmax(timeline.busy()))
+    return Pace(ticks, schedule.microbatches // microbatches, microbatches / steady.microbatches_per_update, rank)
+
+
+def waits(timeline: Timeline, costs: Costs, pace: Pace, silent: Pace) -> Waits:
     """Return what the closed forms leave exposed of data parallelism; what the step gains when messages take no time
     (`silent`: the same run without them); and what the rank that decides the step is idle beside that.
     """
-    rank, place = timeline.decides(), where(timeline.decides(), timeline.schedule)
-    passes = sum(_both(timeline, costs, rank, *names) for names in (("forward_dp",), ("backward_dp",)))
-    pp = (timeline.period - silent.period) * 1e-9
-    idle = (timeline.period - int(timeline.busy()[rank])) * 1e-9
-    return Waits(passes + _at(costs[f"reduce_{place}"], rank), pp, idle - pp)
+    rank, place = pace.rank, where(pace.rank, timeline.schedule)
+    passes = _both(timeline, costs, rank, "forward_dp", "backward_dp") / pace.steps
+    pp = (pace.ticks - silent.ticks) * 1e-9
+    idle = (pace.ticks - int(timeline.busy()[rank]) / pace.steps) * 1e-9
+    return Waits(passes + pace.updates * _at(costs[f"reduce_{place}"], rank), pp, idle - pp)
 
 
-def exposed(timeline: Timeline, costs: Costs, waits: Waits, straggler_s: float) -> dict[str, float]:
-    """Return the exposed time by cause on the rank that decides the step; sums to the step time.
+def exposed(timeline: Timeline, costs: Costs, pace: Pace, waits: Waits, straggler_s: float) -> dict[str, float]:
+    """Return the exposed time of a step by cause on the rank that decides it; sums to the step time.
 
     straggler_s: what waiting for the slowest device adds.
     """
-    c, rank = costs, timeline.decides()
+    c, rank = costs, pace.rank
     place = where(rank, timeline.schedule)
 
     def both(*names: str, ends: bool = True) -> float:
-        return _both(timeline, c, rank, *names, ends=ends)
+        return _both(timeline, c, rank, *names, ends=ends) / pace.steps
 
     terms = dict.fromkeys(TERMS, 0.0) | {
         "compute": both("forward_compute", "input_compute", "weight_compute"),
@@ -156,11 +206,12 @@ def exposed(timeline: Timeline, costs: Costs, waits: Waits, straggler_s: float) 
         "dp": waits.dp_s,
         "pp": waits.pp_s,
         "bubble": waits.bubble_s,
-        "optimizer": _at(c[f"optimizer_{place}"], rank),
+        "optimizer": pace.updates * _at(c[f"optimizer_{place}"], rank),
         "straggler": straggler_s,
-        "other": both("forward_host", "backward_host", ends=False) + float(tied_reduce(c, timeline.schedule)[rank]),
+        "other": both("forward_host", "backward_host", ends=False)
+        + pace.updates * float(tied_reduce(c, timeline.schedule)[rank]),
     }
-    step = timeline.period * 1e-9
+    step = pace.ticks * 1e-9
     # What overlaps exactly leaves a difference of the last bit, of either sign.
     terms = {k: v if abs(v) > 1e-12 * step else 0.0 for k, v in terms.items()}
     # What whole nanoseconds rounded off belongs to the largest term.

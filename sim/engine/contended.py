@@ -1,16 +1,13 @@
-"""A step on the event engine with everything that is shared: device streams, links, lanes of collectives."""
-
-from collections.abc import Iterable
+"""What a plan shares on its cluster, and what the event engine finds that it waits for."""
 
 import numpy as np
 
 from sim.costs import inputs
-from sim.engine.assembly import Costs, Waits
-from sim.engine.events import Guest, World
-from sim.engine.lower import Cause, Lane, Layout, Lowered, lower
+from sim.costs.run_level import RunLevelSet
+from sim.engine.assembly import Pace, Waits
+from sim.engine.lower import Cause, Lane, Layout, Lowered
 from sim.engine.program import Sharing, Stream
 from sim.engine.timeline import Timeline
-from sim.schedules import Schedule
 from sim.specs import Cluster, Model, PlacedPlan
 
 
@@ -28,32 +25,25 @@ def layout(model: Model, cluster: Cluster, placed: PlacedPlan) -> Layout:
         "inner": any(bool(values[f"{g}_out"] > 1) for g in inner),
         "pp": bool(values["pp_inter"]),
     }
-    return Layout(tuple(int(n) for n in counts), outside, plan.overlap_dp)
+    return Layout(tuple(int(n) for n in counts) * plan.copies, outside, plan.overlap_dp)
 
 
-def run_contended(
-    schedule: Schedule, costs: Costs, traffic: Costs, layout: Layout, slowdown: float, guests: Iterable[Guest] = ()
-) -> tuple[Timeline, Waits]:
-    """Return the timeline under contention, and what the rank that decides the step waits for.
-
-    slowdown: how much compute and collectives of one device slow each other down (1 / (1 + slowdown) each).
-    """
-    lowered = lower(schedule, costs, traffic, layout)
-    both = {(Stream.COMPUTE, Stream.COLLECTIVE): slowdown, (Stream.COLLECTIVE, Stream.COMPUTE): slowdown}
-    run = World(lowered.program, Sharing(both)).run(guests)
-    timeline = lowered.timeline(schedule, run)
-    return timeline, waits_of(lowered, timeline)
+def sharing(level: RunLevelSet) -> Sharing:
+    """Return how much compute and collectives of one device slow each other down."""
+    slowdown, pair = level.parameters.overlap_slowdown, (Stream.COMPUTE, Stream.COLLECTIVE)
+    return Sharing({pair: slowdown, pair[::-1]: slowdown})
 
 
-def waits_of(lowered: Lowered, timeline: Timeline) -> Waits:
+def waits_under_contention(lowered: Lowered, timeline: Timeline, pace: Pace) -> Waits:
     """Return what the rank that decides the step waits for, gap by gap: the operation that ended last is the cause.
 
-    What contention adds to a pass is due to the data-parallel collectives beside it.
+    What contention adds to a pass is due to the data-parallel collectives beside it. Without flush every gap counts
+    for the steps it is shared by.
     """
-    graph, run, rank = lowered.program.graph, timeline.run, timeline.decides()
+    graph, run, rank = lowered.program.graph, timeline.run, pace.rank
     ids = np.flatnonzero(graph.lane == rank * len(Lane) + Lane.MAIN)
     took, cause = run.end[ids] - run.start[ids], lowered.cause[ids]
-    dp = int(took[cause == Cause.DATA].sum() + (took - lowered.program.duration[ids])[cause != Cause.DATA].sum())
+    dp = int(took[cause == Cause.DATA].sum() + (took - run.program.duration[ids])[cause != Cause.DATA].sum())
     pp = bubble = 0
     free = 0 if timeline.schedule.barrier else int(timeline.first_and_last()[0][rank])
     for i in ids.tolist():
@@ -68,4 +58,4 @@ def waits_of(lowered: Lowered, timeline: Timeline) -> Waits:
         else:
             message = min(gap, int(run.end[last] - run.start[last])) if by is Cause.MESSAGE else 0
             pp, bubble = pp + message, bubble + gap - message
-    return Waits(dp * 1e-9, pp * 1e-9, bubble * 1e-9)
+    return Waits(*(ticks * 1e-9 / pace.steps for ticks in (dp, pp, bubble)))

@@ -11,7 +11,7 @@ from sim.engine.fluid import Fluid
 from sim.engine.graph import DeadlockError, graph_of, waiting_cycle
 from sim.engine.program import Program, Run, Sharing, Stream
 from sim.engine.timeline import Durations, Timeline
-from sim.schedules import Schedule
+from sim.schedules import Action, Schedule
 
 Guest = Callable[["World"], Generator[simpy.Event, Any, Any]]
 """A process from outside, such as data loading or a checkpoint: a generator of simpy events."""
@@ -40,6 +40,12 @@ class World:
         self._lag = program.lag[by_source].tolist()
         self._waiting_from = np.searchsorted(graph.source[by_source], np.arange(n + 1)).tolist()
         self._watched: dict[int, simpy.Event] = {}
+
+    def operations(self, rank: int, action: Action) -> list[int]:
+        """Return the operations of an action of a rank, in their order."""
+        g, (stage, kind, microbatch) = self.program.graph, action
+        same = (g.rank == rank) & (g.stage == stage) & (g.kind == kind) & (g.microbatch == microbatch)
+        return [int(i) for i in np.flatnonzero(same)]
 
     def hold(self, operation: int) -> Callable[[], None]:
         """Keep an operation from starting until the returned function is called (once).

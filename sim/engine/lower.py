@@ -16,7 +16,7 @@ from sim.engine.assembly import Costs, on_ranks, tied_reduce
 from sim.engine.graph import Graph, Ints, graph_of
 from sim.engine.program import Program, Run, Stream
 from sim.engine.timeline import Timeline
-from sim.schedules import Kind, Schedule
+from sim.schedules import SCHEDULES, Kind, Schedule
 
 
 class Lane(IntEnum):
@@ -82,23 +82,27 @@ class _Lowering:
         self.joined: dict[int, int] = {}
         self.last_main: dict[int, int] = {}
         self.last_beside: dict[tuple[int, Lane], int] = {}
-        ranks, stages = schedule.ranks, schedule.stages
-        zero = np.zeros(stages)
-        self.passes = _passes(costs, stages)
-        self.gather, self.scatter = (zero + np.ravel(traffic[n]) for n in ("gather", "scatter"))
+        ranks = schedule.ranks
+        self.passes = _passes(costs, schedule.depth, schedule.pipelines)
+        self.gather, self.scatter = (
+            np.tile(np.zeros(schedule.depth) + np.ravel(traffic[n]), schedule.pipelines) for n in ("gather", "scatter")
+        )
+        self.flushes = not SCHEDULES[schedule.name].asynchronous
         parts = ("reduced", "late", "regathered")
         self.reduced, self.late, self.regathered = (on_ranks(traffic, n, schedule) for n in parts)
         self.optimizer = on_ranks(costs, "optimizer", schedule)
+        self.rank_layers = np.maximum(1, np.bincount(schedule.rank_of, layout.layers, ranks))
+        # Without flush there is no first forward of a step beside which to gather what was updated.
+        self.bucket = (self.reduced + (0 if self.flushes else 1) * self.regathered) / self.rank_layers
         self.tied = tied_reduce(costs, schedule)
         self.message = _ticks(float(costs["send"]))
-        self.rank_layers = np.maximum(1, np.bincount(schedule.rank_of, layout.layers, ranks))
 
     def build(self) -> Lowered:
         """Return everything put together."""
         graph, kind, stage, microbatch = self.graph, self.graph.kind, self.graph.stage, self.graph.microbatch
         firsts, lasts = self._ends()
         begin, finish = np.empty(len(graph), dtype=np.int64), np.empty(len(graph), dtype=np.int64)
-        regathers = self._regather(firsts) if self.layout.overlap_dp else {}
+        regathers = self._regather(firsts) if self.layout.overlap_dp and self.flushes else {}
         pair = np.append(graph.second[1:], False) | graph.second
         for i, rank in enumerate(graph.rank.tolist()):
             where = rank, int(stage[i]), int(kind[i]), int(microbatch[i])
@@ -113,15 +117,19 @@ class _Lowering:
         return self._assembled(begin, finish)
 
     def _ends(self) -> tuple[set[int], set[int]]:
-        """Return every stage's first forward, and the action that completes its last weight gradient."""
+        """Return every stage's first forward, and the actions that complete its weight gradients before an update."""
         firsts: dict[int, int] = {}
-        lasts: dict[int, int] = {}
+        last: dict[int, int] = {}
+        lasts: set[int] = set()
         for i, (s, kind) in enumerate(zip(self.graph.stage.tolist(), self.graph.kind.tolist(), strict=True)):
             if kind == Kind.F:
                 firsts.setdefault(s, i)
             elif kind in (Kind.B, Kind.W):
-                lasts[s] = i
-        return set(firsts.values()), set(lasts.values())
+                last[s] = i
+            elif kind in (Kind.REDUCE_GRAD, Kind.OPTIMIZER):
+                lasts |= set(last.values())
+                last = {}
+        return set(firsts.values()), lasts
 
     def _regather(self, firsts: set[int]) -> dict[int, list[int]]:
         """Add the parameter gathers that ZeRO-1 runs beside the first forwards; return them by forward."""
@@ -171,7 +179,7 @@ class _Lowering:
         compute, inner, data = (float(x[s]) for x in self.passes[kind])
         gather = float(self.gather[s]) if kind != Kind.W else 0.0
         scatter = float(self.scatter[s]) if kind in (Kind.B, Kind.W) else 0.0
-        bucket = self.reduced[rank] / self.rank_layers[rank] if last and overlap else 0.0
+        bucket = self.bucket[rank] if last and overlap else 0.0
         if not overlap:
             data, gather, scatter = data + gather + scatter, 0.0, 0.0
         sliced = bool(waits or gather or scatter or bucket)
@@ -208,14 +216,16 @@ class _Lowering:
     def _update(self, where: tuple[int, int, int, int]) -> int:
         """Add the reduction that nothing hides, after all that ran beside; or the optimizer."""
         rank, kind = where[0], where[2]
-        if kind == Kind.OPTIMIZER:
-            return self._main(where, Stream.COMPUTE, Cause.UPDATE, _ticks(float(self.optimizer[rank])))
         rest = self.late[rank] + self.tied[rank]
         if not self.layout.overlap_dp:
             rest += self.reduced[rank] + self.regathered[rank]
-        i = self._main(where, Stream.COLLECTIVE, Cause.DATA, _ticks(float(rest)))
-        self.links[i] = self._ring(rank, self.layout.outside["dp"])
-        self.edges += [(self.last_beside[rank, lane], i) for lane in Lane if (rank, lane) in self.last_beside]
+        i = -1
+        if kind == Kind.REDUCE_GRAD or not self.flushes:  # without flush every update reduces its own gradients
+            i = self._main(where, Stream.COLLECTIVE, Cause.DATA, _ticks(float(rest)))
+            self.links[i] = self._ring(rank, self.layout.outside["dp"])
+            self.edges += [(self.last_beside[rank, lane], i) for lane in Lane if (rank, lane) in self.last_beside]
+        if kind == Kind.OPTIMIZER:
+            i = self._main(where, Stream.COMPUTE, Cause.UPDATE, _ticks(float(self.optimizer[rank])))
         return i
 
     def _connect(self, begin: Ints, finish: Ints) -> None:
@@ -249,8 +259,11 @@ class _Lowering:
         return Lowered(program, cause, begin, finish)
 
 
-def _passes(costs: Costs, stages: int) -> dict[int, tuple[Any, Any, Any]]:
-    """Return seconds on every stage by kind: of compute, of collectives it waits for, of exposed ends of ZeRO-2/3."""
+def _passes(costs: Costs, stages: int, copies: int) -> dict[int, tuple[Any, ...]]:
+    """Return seconds on every stage by kind: of compute, of collectives it waits for, of exposed ends of ZeRO-2/3.
+
+    The stages, so many each, repeat `copies` times.
+    """
     zero = np.zeros(stages)
 
     def total(*names: str) -> Any:
@@ -268,12 +281,13 @@ def _passes(costs: Costs, stages: int) -> dict[int, tuple[Any, Any, Any]]:
         for where, phase, each in zip(inner, ("forward", "input"), data, strict=True):
             where[s] += sum(float(costs[f"{end}_{phase}_{k}"]) for k in kinds)
             each[s] += costs[f"{end}_{'forward' if phase == 'forward' else 'backward'}_dp"]
-    return {
+    passes = {
         int(Kind.F): (forward, inner[0], data[0]),
         int(Kind.I): (backward, inner[1], data[1]),
         int(Kind.W): (weight, zero, zero),
         int(Kind.B): (backward + weight, inner[1], data[1]),
     }
+    return {kind: tuple(np.tile(x, copies) for x in each) for kind, each in passes.items()}
 
 
 def _ticks(seconds: float) -> int:

@@ -13,11 +13,16 @@ from sim.costs.algebra import Compiled
 from sim.costs.layers.structure import Structure
 from sim.costs.profile import Profile, load_profile
 from sim.costs.run_level import RunLevelSet, run_level, straggling, symbol_values
-from sim.engine.assembly import durations, exposed, footprint, step_schedule, waits
-from sim.engine.contended import layout, run_contended
+from sim.engine.assembly import durations, exposed, footprint, pace, step_schedule, waits
+from sim.engine.contended import layout, sharing, waits_under_contention
+from sim.engine.events import Guest, World
+from sim.engine.graph import graph_of
+from sim.engine.lower import Cause, lower
 from sim.engine.memory import MemoryTimeline, memory_timelines
-from sim.engine.path import run_path
+from sim.engine.noise import Noise, run_noisy
+from sim.engine.path import run_program
 from sim.engine.timeline import Timeline
+from sim.schedules import Kind, Schedule
 from sim.specs import Cluster, InputError, Model, PlacedPlan, Plan
 from sim.specs.arguments import checked
 from sim.units import gigabytes, seconds
@@ -187,37 +192,60 @@ def step_sigma(profile: Profile, level: RunLevelSet) -> float:
 
 @checked
 def simulate(
-    model: Model, cluster: Cluster, plan: Plan, engine: Engine = "path", level: RunLevelSet | None = None
+    model: Model,
+    cluster: Cluster,
+    plan: Plan,
+    engine: Engine = "path",
+    level: RunLevelSet | None = None,
+    noise: Noise | None = None,
+    guests: Sequence[Guest] = (),
 ) -> Step:
     """Return the prediction of one training step of `plan`.
 
     engine "path" is the compiled longest path, in which closed forms say what stays exposed of collectives beside
     compute; "events" the discrete-event engine, in which these run in lanes of their own and share devices and links.
-    `level`: run-level parameters, by default the shipped ones.
+    `level`: run-level parameters, by default the shipped ones. `noise`: slow devices and jitter; the step is then that
+    of the replica with the most to do. `guests`: processes from outside (events only).
 
     Raises:
         InputError: the plan breaks a rule on this model and cluster; the profile is missing or wrong.
     """
     if engine not in ENGINES:
         raise InputError("engine", engine, "one of " + ", ".join(ENGINES))
+    if guests and engine != "events":
+        raise InputError("engine", engine, "events, where processes from outside join")
     placed = plan.on(model, cluster)
     level = level or run_level()
     # The least certain of the devices speaks for a mixed cluster.
     profile = max((load_profile(m.profile) for m in cluster.members), key=lambda p: step_sigma(p, level))
     costs = slowest(model, cluster, placed, level)
     schedule = step_schedule(placed, costs)
+    copies = noise.distinct(placed.dp, plan.pp) if noise else 1
     if engine == "events":
         traffic = slowest(model, cluster, placed, level, stage.traffic_model)
-        slowdown = level.parameters.overlap_slowdown
-        timeline, causes = run_contended(schedule, costs, traffic, layout(model, cluster, placed), slowdown)
+        lowered = lower(schedule, costs, traffic, layout(model, cluster, placed))
+        joint = lowered.cause == Cause.DATA
+        run = run_noisy(lowered.program, joint, noise, copies, lambda p: World(p, sharing(level)).run(guests))
+        timeline = lowered.timeline(schedule, run)
+        step = pace(timeline, placed.microbatches)
+        causes = waits_under_contention(lowered, timeline, step)
     else:
-        timeline = run_path(schedule, durations(schedule, costs))
-        causes = waits(timeline, costs, run_path(schedule, durations(schedule, {**costs, "send": 0.0})))
+        timeline = _on_path(schedule, costs, noise, copies)
+        step = pace(timeline, placed.microbatches)
+        silent = _on_path(schedule, {**costs, "send": 0.0}, noise, copies)
+        causes = waits(timeline, costs, step, pace(silent, placed.microbatches))
     memory = tuple(memory_timelines(timeline, footprint(schedule, costs)))
-    waiting = timeline.period * 1e-9 * straggling(level.parameters, placed.gpus)
-    step_time = float(timeline.period * 1e-9 + waiting)
-    breakdown = exposed(timeline, costs, causes, waiting)
+    waiting = step.ticks * 1e-9 * straggling(level.parameters, placed.gpus)
+    step_time = float(step.ticks * 1e-9 + waiting)
+    breakdown = exposed(timeline, costs, step, causes, waiting)
     return Step(model, cluster, placed, profile, level, costs, timeline, memory, step_time, breakdown)
+
+
+def _on_path(schedule: Schedule, costs: Mapping[str, Any], noise: Noise | None, copies: int) -> Timeline:
+    graph = graph_of(schedule)
+    joint = graph.kind == Kind.REDUCE_GRAD
+    program = durations(schedule, costs).program(graph)
+    return Timeline.of(schedule, run_noisy(program, joint, noise, copies, run_program))
 
 
 def slowest(

@@ -8,7 +8,7 @@ from math import lcm
 import numpy as np
 
 from sim.engine.graph import Graph, Ints
-from sim.engine.program import Program, Run, Stream
+from sim.engine.program import Program, Run
 from sim.schedules import Action, Kind, Schedule, Work
 
 
@@ -84,14 +84,8 @@ class Timeline:
 
     def first_and_last(self) -> tuple[Ints, Ints]:
         """Return each rank's first start and last end."""
-        program = self.run.program
-        own = program.stream != Stream.LINK if len(program.stream) else np.ones(len(program), dtype=bool)
-        rank = program.graph.rank[own]
-        first = np.full(self.schedule.ranks, np.iinfo(np.int64).max)
-        last = np.zeros(self.schedule.ranks, dtype=np.int64)
-        np.minimum.at(first, rank, self.run.start[own])
-        np.maximum.at(last, rank, self.run.end[own])
-        return first, last
+        edges = np.flatnonzero(np.diff(self.graph.rank, prepend=-1))
+        return np.minimum.reduceat(self.start, edges), np.maximum.reduceat(self.end, edges)
 
     def decides(self) -> int:
         """Return the rank that the next step waits for: the last one, or without a barrier that of the longest span."""

@@ -9,10 +9,13 @@ from sim.specs.arguments import checked
 from sim.specs.cluster import Cluster
 from sim.specs.fields import DERIVED, InputError, spec, whole
 from sim.specs.model import Model
-from sim.specs.rules import RULES, Spread
+from sim.specs.rules import RULES, TWO_COPIES, V_SHAPED, Spread
 
 Recompute = Literal["none", "selective", "full"]
-Schedule = Literal["none", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-1p", "zb-2p"]
+Schedule = Literal[
+    "none", "gpipe", "1f1b", "interleaved", "looped-bfs", "zb-h1", "zb-h2", "zb-1p", "zb-2p", "interleaved-zb", "zbv",
+    "v-half", "v-min", "dualpipe", "dualpipev", "chimera", "pipedream", "2bw",
+]  # fmt: skip
 RankOrder = Literal["tp-cp-dp-pp", "tp-cp-pp-dp", "tp-dp-cp-pp", "dp-tp-cp-pp", "pp-tp-cp-dp"]
 
 
@@ -78,7 +81,7 @@ class Plan:
             "sequence_parallel": self.tp > 1,
             "microbatch_group_size": self.pp,
             "cross_entropy": "autograd" if self.framework == "torch" else "in-place",
-            "optimizer_barrier": self.schedule is None or not self.schedule.startswith("zb"),
+            "optimizer_barrier": self.schedule is None or not self.schedule.startswith(("zb", "pipedream", "2bw")),
         }
         assumed, derived = [], []
         for key, value in usual.items():
@@ -106,6 +109,17 @@ class Plan:
             if rule.broken(model, spread):
                 raise InputError(f"plan.{rule.knob}", getattr(self, rule.knob), rule.allowed(model, spread))
         return PlacedPlan(plan=self, dp=int(spread.dp), microbatches=int(spread.microbatches))
+
+    @property
+    def rank_of(self) -> tuple[int, ...]:
+        """The pipeline rank of every chunk; those of a second copy of the model follow the first's."""
+        up = tuple(range(self.pp))
+        return up + up[::-1] if self.schedule in V_SHAPED + TWO_COPIES else up * self.virtual_stages
+
+    @property
+    def copies(self) -> int:
+        """Copies of the model that a pipeline trains at once."""
+        return 2 if self.schedule in TWO_COPIES else 1
 
     def split(self, model: Model) -> tuple[int, ...]:
         """Return the layers of every model chunk, in stage order."""

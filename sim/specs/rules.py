@@ -17,6 +17,13 @@ from sim.specs.model import Model
 if TYPE_CHECKING:
     from sim.specs.plan import Plan
 
+LOOPED = ("interleaved", "looped-bfs", "interleaved-zb")
+"""Schedules of two or more chunks a rank: rank r holds the chunks r, r + pp, ..."""
+V_SHAPED = ("zbv", "v-half", "v-min", "dualpipev")
+"""Schedules of two chunks a rank, there and back: rank r holds the chunks r and 2 pp - 1 - r."""
+TWO_COPIES = ("dualpipe", "chimera")
+"""Schedules that train two copies of the model in opposite directions: rank r holds chunks r and pp - 1 - r."""
+
 
 @dataclass(frozen=True)
 class Spread:
@@ -40,6 +47,7 @@ class Spread:
     stage_layers: tuple[int, ...] = ()
     zero: int = 1
     selective: Any = False
+    schedule: str = ""
 
     @classmethod
     def of(cls, plan: "Plan", cluster: Cluster) -> "Spread":
@@ -63,7 +71,13 @@ class Spread:
             stage_layers=plan.stage_layers or (),
             zero=plan.zero,
             selective=plan.recompute == "selective",
+            schedule=str(plan.schedule),
         )
+
+    @property
+    def chunked(self) -> Any:
+        """Whether the schedule takes several chunks a rank."""
+        return self.interleaved | (self.schedule in LOOPED + V_SHAPED)
 
     @property
     def microbatches(self) -> Any:
@@ -237,8 +251,14 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "virtual_stages",
         "virtual stages without interleaved schedule and pp > 1",
-        lambda m, s: np.where(s.interleaved, (s.pp == 1) | (s.virtual_stages == 1), s.virtual_stages > 1),
-        lambda m, s: "2 or more with schedule interleaved and pp 2 or more, else 1",
+        lambda m, s: np.where(s.chunked, (s.pp == 1) | (s.virtual_stages == 1), s.virtual_stages > 1),
+        lambda m, s: f"2 or more with schedule {', '.join(LOOPED)} and pp 2 or more, else 1",
+    ),
+    Rule(
+        "virtual_stages",
+        "not two virtual stages with a V-shaped schedule",
+        lambda m, s: np.logical_and(s.schedule in V_SHAPED, s.virtual_stages != 2),
+        lambda m, s: f"2 with schedule {s.schedule}",
     ),
     Rule(
         "microbatch_group_size",

@@ -28,8 +28,8 @@ CALLS = [
         "trace: got 1; allowed: no such argument; known: model, cluster, plan, engine, level",
     ),
     (
-        lambda: sim.simulate(MODEL, CLUSTER, PLAN, "path", None, 1),
-        "simulate: got '6 arguments'; allowed: model, cluster, plan, engine, level",
+        lambda: sim.simulate(MODEL, CLUSTER, PLAN, "path", None, None, (), 1),
+        "simulate: got '8 arguments'; allowed: model, cluster, plan, engine, level, noise, guests",
     ),
     (lambda: sim.simulate(MODEL, CLUSTER, PLAN, model=MODEL), "model: got Model(name='gpt2-xl'"),
     (lambda: sim.Plan(global_batch="8"), "global_batch: got '8'; allowed: a whole number from 1 to 10000000"),
