@@ -93,9 +93,9 @@ def closed_form_expressions(structure: Structure, schedule: str, uneven: bool = 
     buffer = e["boundary_buffer_bytes"] + e["workspace_bytes"]
     peak = several * maximum(first_rank, last_rank) + (1 - several) * only_rank
     # The engine's clock rounds every action and message of a path by up to half a nanosecond.
-    passes = kind.lower_bound(times) - 2e-9 * (chunks * (microbatches + pp) + 1)
+    passes = kind.least_period(times) - 2e-9 * (chunks * (microbatches + pp) + 1)
     return {
-        "step_time_s": kind.makespan(times) + update,
+        "step_time_s": kind.period(times) + update,
         # The last action of a step is a backward of the first stage: its rank's update follows in any case.
         "lower_bound_s": passes + update,
         "passes_s": passes,

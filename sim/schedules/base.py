@@ -176,6 +176,14 @@ class ClosedKind(ScheduleKind):
     def makespan(self, times: Times) -> Expr:
         """Return the time from the first action to the last (closed form; the engine is the judge)."""
 
+    def period(self, times: Times) -> Expr:
+        """Return the time from one step to the next; with a barrier between them that is the makespan."""
+        return self.makespan(times)
+
+    def least_period(self, times: Times) -> Expr:
+        """Return a period that no order of these actions can beat."""
+        return self.lower_bound(times)
+
     def lower_bound(self, times: Times) -> Expr:
         """Return a time that no order of these actions can beat (the tuner's certificate rests on it).
 

@@ -35,6 +35,14 @@ class ZB1P(ClosedKind):
         """An estimate; the search is the judge."""
         return self.by_hand.makespan(times)
 
+    def period(self, times: Times) -> Expr:
+        """An estimate too."""
+        return self.by_hand.period(times)
+
+    def least_period(self, times: Times) -> Expr:
+        """All work of the rank that has most."""
+        return self.by_hand.least_period(times)
+
     def lower_bound(self, times: Times) -> Expr:
         """One rank's work; or the way to the last rank, its F and I, and the way back to the first rank's last W."""
         t = times

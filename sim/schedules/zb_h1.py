@@ -43,15 +43,31 @@ class ZBH1(ClosedKind):
         Through the last rank, whose last I waits for all W but those of the microbatches kept; all work of the first
         or the last rank; round trips of the steady state, which long messages can make slower than a rank's work.
         """
+        return times.maximum(rank_bound(times), *self._paths(times))
+
+    def period(self, times: Times) -> Expr:
+        """The makespan without the ramp of the ranks: each starts its next step as soon as it is done.
+
+        The weights are updated at once and checked afterwards (arXiv 2401.10241, section 4).
+        """
+        return times.maximum(self.least_period(times), *self._paths(times))
+
+    def least_period(self, times: Times) -> Expr:
+        """All work of the rank that has most."""
+        t = times
+        return t.microbatches * (t.chunk + t.maximum(0, t.embedding, t.head))
+
+    def _paths(self, times: Times) -> list[Expr]:
+        """Return the lengths of the longest paths, but for the ramp to the last rank and its work."""
         t, p, m = times, times.ranks, times.microbatches
         later = t.maximum(0, m - self._forwards(p))
         last = (m + p - 1) * t.through + m * t.head_through + later * (t.weight + t.head_weight)
         way = last + t.embedding + t.weight + 2 * (p - 1) * t.send
-        paths = [way, rank_bound(t), self._first_rank(t)]
+        paths = [way, self._first_rank(t)]
         for n, through, weight in ((t.minimum(2, p), 0, 0), (p, t.embedding_through, t.embedding_weight)):
             trips = (m - 1) * (self._loop(t, n) - t.weight + through) + later * (t.weight + weight)
             paths.append(self._loop(t, p) + t.embedding + trips / self._forwards(n))
-        return t.maximum(*paths)
+        return paths
 
     def lower_bound(self, times: Times) -> Expr:
         """The longest of: one rank's work; the way through the last rank; rounds over the last k ranks.
