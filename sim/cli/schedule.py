@@ -11,6 +11,7 @@ import typer
 from sim.cli.output import console, print_json
 from sim.engine.graph import DeadlockError
 from sim.engine.path import run_path
+from sim.engine.steady import steady_state
 from sim.engine.timeline import Durations, Timeline, ticks
 from sim.schedules import SCHEDULES, IllegalScheduleError, Kind, Schedule, Shape, build
 from sim.schedules.custom import read_order
@@ -25,9 +26,12 @@ FLAGS = {
     "microbatches": "--microbatches",
     "memory_limit": "--memory-limit",
     "input_frees": "--input-frees",
+    "replicas": "--replicas",
+    "vertical_sync": "--vertical-sync",
 }
 CUSTOM = "custom"
 MAX_ACTIONS = 1_000_000
+MAX_DIGITS = 4
 MAX_CYCLE = 400
 """Characters that a message spends on a cycle of waits."""
 LARGEST, SMALLEST = 1e9, 1e-9
@@ -52,6 +56,12 @@ def schedule_command(
     input_frees: Annotated[
         float, typer.Option(min=0, max=1, help="Share of what a microbatch keeps that I frees (W: the rest).")
     ] = 0,
+    replicas: Annotated[
+        str, typer.Option(help="Ranks of each stage for pipedream: 15,1 is one stage on 15 ranks and one on 1.")
+    ] = "",
+    vertical_sync: Annotated[
+        bool, typer.Option("--vertical-sync", help="One weight version for all stages of a microbatch (pipedream).")
+    ] = False,
     file: Annotated[Path | None, typer.Option(help="A CSV in PyTorch's format with an order of your own.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -62,15 +72,18 @@ def schedule_command(
         allowed = f"required with {CUSTOM}: a CSV of actions" if file is None else f"only with {CUSTOM}"
         raise InputError("--file", file and str(file), allowed)
     if file is not None:
-        stated = {"--chunks": chunks, "--variant": variant, "--group-size": group_size}
-        limits = {"--memory-limit": memory_limit, "--input-frees": input_frees}
+        stated = {"--chunks": chunks, "--variant": variant, "--group-size": group_size, "--replicas": replicas}
+        limits = {"--memory-limit": memory_limit, "--input-frees": input_frees, "--vertical-sync": vertical_sync}
         order = _read(file, {"--ranks": ranks, "--microbatches": microbatches}, stated | limits)
     else:
         for option, value in (("--ranks", ranks), ("--microbatches", microbatches)):
             if name in SCHEDULES and value is None:
                 raise InputError(option, value, "required: a whole number of at least 1")
         chunks = chunks or (SCHEDULES[name].chunks if name in SCHEDULES else 1)
-        shape = Shape(ranks or 1, microbatches or 1, chunks, group_size, memory_limit, input_frees, variant)
+        shape = Shape(
+            ranks or 1, microbatches or 1, chunks, group_size, memory_limit, input_frees, variant,
+            _replicas(replicas), vertical_sync,
+        )  # fmt: skip
         order = _built(name, shape, group_size, Durations.uniform(shape.ranks * chunks, table, times["comm"]))
     try:
         timeline = run_path(order, Durations.uniform(order.stages, table, times["comm"]))
@@ -101,6 +114,14 @@ def _built(name: str, shape: Shape, group_size: int, each: Durations) -> Schedul
         return build(name, shape, each.work())
     except IllegalScheduleError as error:
         raise InputError(FLAGS.get(error.field, error.field), error.value, error.allowed) from None
+
+
+def _replicas(text: str) -> tuple[int, ...]:
+    """Return the ranks of every stage; empty text: one each."""
+    parts = [part.strip() for part in text.split(",")] if text else []
+    if not all(part.isascii() and part.isdigit() and len(part) <= MAX_DIGITS for part in parts):
+        raise InputError("--replicas", text, "whole numbers, one for each stage, such as 15,1")
+    return tuple(map(int, parts))
 
 
 def _read(file: Path, sizes: Mapping[str, int | None], stated: Mapping[str, object]) -> Schedule:
@@ -151,4 +172,17 @@ def _data(order: Schedule, timeline: Timeline, unit: Fraction) -> dict[str, obje
         "pipelines": order.pipelines,
         "weight_versions": list(order.weight_versions),
         "staleness": list(order.staleness),
+        "steady_per_microbatch": _steady(timeline, unit),
     }
+
+
+def _steady(timeline: Timeline, unit: Fraction) -> float | None:
+    """Return the time between microbatches once a schedule without flush is under way; None if it flushes or ends
+    before."""
+    kind = SCHEDULES.get(timeline.schedule.name)
+    if kind is None or not kind.asynchronous:
+        return None
+    try:
+        return steady_state(timeline).ticks_per_microbatch * float(unit)
+    except ValueError:
+        return None

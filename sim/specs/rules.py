@@ -250,15 +250,15 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "virtual_stages",
-        "virtual stages without interleaved schedule and pp > 1",
-        lambda m, s: np.where(s.chunked, (s.pp == 1) | (s.virtual_stages == 1), s.virtual_stages > 1),
-        lambda m, s: f"2 or more with schedule {', '.join(LOOPED)} and pp 2 or more, else 1",
-    ),
-    Rule(
-        "virtual_stages",
         "not two virtual stages with a V-shaped schedule",
         lambda m, s: np.logical_and(s.schedule in V_SHAPED, s.virtual_stages != 2),
         lambda m, s: f"2 with schedule {s.schedule}",
+    ),
+    Rule(
+        "virtual_stages",
+        "virtual stages without interleaved schedule and pp > 1",
+        lambda m, s: np.where(s.chunked, (s.pp == 1) | (s.virtual_stages == 1), s.virtual_stages > 1),
+        lambda m, s: f"2 or more with schedule {', '.join(LOOPED)} and pp 2 or more, else 1",
     ),
     Rule(
         "microbatch_group_size",

@@ -120,6 +120,19 @@ def test_schedule_of_every_kind(trainsim, name):
     assert data["staleness"] == [n - 1 for n in versions]
 
 
+def test_schedule_of_replicated_stages(trainsim):
+    """15-1 at stage times 15 : 1 never waits: a microbatch a tick once under way."""
+    sizes = ("--ranks", 16, "--microbatches", 240, "--replicas", "15,1", "--durations", "F=1,I=1,W=0")
+    code, out, _ = trainsim("schedule", "pipedream", *sizes, "--json")
+    data = json.loads(out)
+    assert code == 0
+    assert len(data["actions"]) == 16
+    assert data["actions"][15].split()[:3] == ["1F0", "1B0", "1F1"]
+    assert data["steady_per_microbatch"] == pytest.approx(2)  # the stage on one rank sets the pace
+    synced = trainsim("schedule", "pipedream", "--ranks", 4, "--microbatches", 9, "--vertical-sync", "--json")[1]
+    assert json.loads(synced)["weight_versions"] == [4] * 4
+
+
 def test_schedule_of_a_file(trainsim):
     path = reference("pipelines/fixture_pytorch_zb1p_2rank_2stagep_compute.csv")
     code, out, _ = trainsim("schedule", "custom", "--file", path, "--ranks", 2, "--durations", "F=2,I=2,W=2", "--json")

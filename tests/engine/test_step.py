@@ -11,8 +11,11 @@ from hypothesis import strategies as st
 from sim.costs import inputs
 from sim.costs.layers.structure import Structure
 from sim.costs.run_level import symbol_values
+from sim.engine.assembly import step_schedule
 from sim.engine.closed_form import closed_form, lower_bound
+from sim.engine.noise import Noise
 from sim.engine.step import simulate
+from sim.schedules import SCHEDULES, Action, Kind
 from sim.specs import Cluster, InputError, Links, Model, Plan
 from sim.specs.catalog import models
 
@@ -34,6 +37,90 @@ def test_closed_forms_of_overlap_are_near_the_event_engine(gpt3, h100s, interlea
     assert events.peak_memory_bytes == path.peak_memory_bytes
     assert sum(events.breakdown_s.values()) == pytest.approx(events.step_time_s)
     assert min(events.breakdown_s.values()) >= 0
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("engine", ["path", "events"])
+def test_every_schedule_makes_steps(gpt3, h100s, name, engine):
+    """The same work in another order: no faster than the work of a rank, no slower than without any overlap."""
+    chunks = SCHEDULES[name].chunks // SCHEDULES[name].copies
+    plan = Plan(tp=8, pp=4, virtual_stages=chunks, schedule=name, global_batch=64, zero=0)
+    step = simulate(gpt3, h100s, plan, engine)
+    flushed = simulate(gpt3, h100s, Plan(tp=8, pp=4, schedule="gpipe", global_batch=64, zero=0), engine)
+    assert sum(step.breakdown_s.values()) == pytest.approx(step.step_time_s)
+    assert min(step.breakdown_s.values()) >= 0
+    if name != "pipedream":  # reduces the gradients of every microbatch
+        assert flushed.breakdown_s["compute"] * 0.95 < step.step_time_s < 1.25 * flushed.step_time_s
+    copies = sum(m.fixed["parameters"] for m in step.memory) / sum(m.fixed["parameters"] for m in flushed.memory)
+    assert copies == pytest.approx({"dualpipe": 2, "chimera": 2, "2bw": 2, "pipedream": 2.5}.get(name, 1), rel=0.03)
+
+
+def test_placement_is_the_schedules(gpt3, h100s):
+    for name, kind in SCHEDULES.items():
+        plan = Plan(tp=8, pp=4, virtual_stages=kind.chunks // kind.copies, schedule=name, global_batch=64)
+        assert plan.rank_of == step_schedule(plan.on(gpt3, h100s), {"send": 0.0, **flat_costs()}).rank_of
+        assert plan.copies == kind.copies
+
+
+def flat_costs():
+    """Return costs of one second wherever a searched order asks for them."""
+    parts = ("forward_compute", "input_compute", "weight_compute")
+    zeros = [f"{phase}_{c}" for phase in ("forward", "input") for c in ("tp", "cp", "ep")]
+    zeros += ["forward_dp", "forward_host", "recompute", "backward_dp", "backward_host"]
+    costs = dict.fromkeys(parts, 1.0) | dict.fromkeys(zeros, 0.0)
+    return costs | {f"{end}_{name}": 0.0 for end in ("embedding", "head") for name in costs}
+
+
+def test_a_barrier_is_a_knob(gpt3, h100s):
+    """Without one a zero-bubble step takes its longest rank span."""
+    plan = Plan(tp=8, pp=4, schedule="zb-h2", global_batch=64, zero=0)
+    free, held = (simulate(gpt3, h100s, plan.but(optimizer_barrier=b)) for b in (False, True))
+    assert simulate(gpt3, h100s, plan).step_time_s == free.step_time_s
+    assert free.timeline.period == free.timeline.spans().max() < held.timeline.makespan
+    assert free.step_time_s < 0.97 * held.step_time_s
+
+
+def test_slow_devices_and_jitter(gpt3, h100s, interleaved):
+    for engine in ("path", "events"):
+        calm = simulate(gpt3, h100s, interleaved, engine).step_time_s
+
+        def run(engine=engine, **noise):
+            return simulate(gpt3, h100s, interleaved, engine, noise=Noise(**noise)).step_time_s
+
+        assert run() == calm
+        assert 1.05 < run(slow={(2, 1): 1.3}) / calm < 1.3
+        assert run(slow={(2, 1): 1.3}) == run(slow={(0, 1): 1.3})
+        assert run(jitter=0.05) == run(jitter=0.05) != run(jitter=0.05, seed=1)
+        assert calm < run(jitter=0.05) < 1.1 * calm
+
+
+@pytest.mark.parametrize(
+    ("noise", "message"),
+    [
+        ({"jitter": -1}, "noise.jitter: got -1; allowed: 0 to 1"),
+        ({"replicas": 0}, "noise.replicas: got 0; allowed: 1 to 64"),
+        ({"slow": {(0, 0): 0}}, "noise.slow[(0, 0)]: got 0; allowed: a factor above 0"),
+        ({"slow": {(99, 0): 2}}, "noise.slow: got [99, 0]; allowed: replicas 0 to 3, ranks 0 to 3"),
+    ],
+)
+def test_noise_is_checked(gpt3, h100s, interleaved, noise, message):
+    with pytest.raises(InputError) as caught:
+        simulate(gpt3, h100s, interleaved, noise=Noise(**noise))
+    assert str(caught.value) == message
+
+
+def test_guests_join_a_step(gpt3, h100s, interleaved):
+    """Data that is half a second late delays the step by that, less what the first forward waits for weights anyway."""
+
+    def late(world):
+        release = world.hold(world.operations(0, Action(0, Kind.F, 0))[0])
+        yield world.env.timeout(500_000_000)
+        release()
+
+    calm, held = (simulate(gpt3, h100s, interleaved, "events", guests=g).timeline.makespan for g in ((), (late,)))
+    assert 4e8 < held - calm < 5e8
+    with pytest.raises(InputError, match="engine: got 'path'; allowed: events, where processes from outside join"):
+        simulate(gpt3, h100s, interleaved, guests=(late,))
 
 
 def test_estimates_have_wider_intervals(gpt3, interleaved):
