@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.engine.events import run_events
+from sim.engine.events import run_events, run_events_of
 from sim.engine.graph import Graph
 from sim.engine.memory import Footprint, memory_timelines
 from sim.engine.noise import replicated
@@ -18,6 +18,7 @@ from sim.schedules import Action, Kind
 from sim.schedules.split import merge_backward, split_backward
 from tests.engine.problems import problems, program_of
 
+both_runners = pytest.mark.parametrize("run", [run_program, run_events_of])
 both_engines = pytest.mark.parametrize("engine", [run_path, run_events])
 FACTOR = st.integers(1, 50)
 
@@ -127,10 +128,11 @@ def test_a_barrier_is_never_faster_and_holds_everyone(engine, problem):
     assert free.period <= held.period
 
 
+@both_runners
 @given(problems())
-def test_backwards_in_time_takes_as_long(problem):
+def test_backwards_in_time_takes_as_long(run, problem):
     program = program_of(problem)
-    assert run_program(program).makespan == run_program(reversed_in_time(program)).makespan
+    assert run(program).makespan == run(reversed_in_time(program)).makespan
 
 
 def reversed_in_time(program):
@@ -146,24 +148,26 @@ def reversed_in_time(program):
     return Program(graph, program.duration[::-1].copy(), program.lag[order])
 
 
+@both_runners
 @given(problems(), st.integers(1, 4))
-def test_equal_replicas_are_as_one(problem, copies):
+def test_equal_replicas_are_as_one(run, problem, copies):
     program = program_of(problem)
     joint = program.graph.kind == Kind.W
     many = replicated(replace(program, duration=np.tile(program.duration, copies)), joint, copies)
-    assert run_program(many).end.reshape(copies, -1).tolist() == [run_program(program).end.tolist()] * copies
+    assert run(many).end.reshape(copies, -1).tolist() == [run(program).end.tolist()] * copies
 
 
+@both_runners
 @given(problems(), st.integers(0, 2), FACTOR)
-def test_a_slow_replica_delays_the_others_where_they_meet_and_only_there(problem, slow, factor):
+def test_a_slow_replica_delays_the_others_where_they_meet_and_only_there(run, problem, slow, factor):
     order, d = problem
     program = program_of((with_update(order, True), d))
     joint = program.graph.kind == Kind.REDUCE_GRAD
     duration = np.tile(program.duration, 3).reshape(3, -1)
     duration[slow] *= factor
     many = replicated(replace(program, duration=duration.ravel()), joint, 3)
-    end = run_program(many).end.reshape(3, -1)
-    alone = run_program(program).end
+    end = run(many).end.reshape(3, -1)
+    alone = run(program).end
     assert (end >= alone).all()
     before = program.graph.microbatch >= 0
     other = (slow + 1) % 3
@@ -172,10 +176,11 @@ def test_a_slow_replica_delays_the_others_where_they_meet_and_only_there(problem
     assert ((end - duration)[:, reduce] == (end - duration)[0, reduce]).all()
 
 
+@both_engines
 @given(problems())
-def test_what_is_allocated_is_freed(problem):
+def test_what_is_allocated_is_freed(engine, problem):
     order, d = problem
     footprint = Footprint(({},) * order.ranks, (1.0,) * order.stages, (0.0,) * order.stages)
-    for held in memory_timelines(run_path(order, d), footprint):
+    for held in memory_timelines(engine(order, d), footprint):
         assert held.activations[-1] == pytest.approx(0, abs=1e-9)
         assert held.activations.min() >= -1e-9

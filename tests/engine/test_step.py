@@ -71,6 +71,17 @@ def flat_costs():
     return costs | {f"{end}_{name}": 0.0 for end in ("embedding", "head") for name in costs}
 
 
+@given(st.integers(20, 160), st.integers(1, 60))
+def test_more_memory_is_never_slower_and_never_fits_less(gigabytes, more):
+    fits = []
+    for size in (gigabytes, gigabytes + more):
+        cluster = Cluster.of("h100-sxm-80gb", memory_bytes=size * 1e9)
+        step = simulate(models["llama2-7b"], cluster, Plan(tp=2, global_batch=16, zero=1))
+        fits.append(({"no": 0, "close": 1, "yes": 2}[step.fits], -step.step_time_s))
+    assert fits[0] <= fits[1]
+    assert fits[0][1] == fits[1][1]
+
+
 def test_a_barrier_is_a_knob(gpt3, h100s):
     """Without one a zero-bubble step takes its longest rank span."""
     plan = Plan(tp=8, pp=4, schedule="zb-h2", global_batch=64, zero=0)
