@@ -21,7 +21,8 @@ begin = time.perf_counter()
 import sim
 from sim.validation.translate import uneven
 model = sim.models["llama3-405b"]
-plan = sim.Plan(tp=8, pp=16, dp=128, stage_layers=uneven(model.layers, 16), global_batch=2048, zero=1)
+spread = uneven(model.layers, 16)
+plan = sim.Plan(tp=8, pp=16, dp=128, stage_layers=spread, global_batch=2048, zero=1, recompute="selective")
 step = sim.simulate(model, sim.Cluster.of("h100-sxm-80gb", nodes=2048), plan, "events")
 assert step.placed.gpus == 16384 and step.step_time_s > 0
 spent = time.perf_counter() - begin
