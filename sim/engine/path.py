@@ -8,7 +8,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from sim.engine.graph import DeadlockError, Graph, Ints, graph_of, waiting_cycle
-from sim.engine.program import Run
+from sim.engine.program import Program, Run
 from sim.engine.timeline import Durations, Timeline
 from sim.schedules import Schedule
 
@@ -70,32 +70,31 @@ def dependence_order(graph: Graph) -> Ints:
 
 
 class _Ordered(NamedTuple):
-    """A graph's edges in dependence order, so that a pass over them reads memory forwards.
+    """A graph in dependence order, so that a pass over it reads memory forwards.
 
-    The k-th operation is order[k]; it waits for previous[k] and for source[first[k]:first[k + 1]], whose messages
-    cross boundary[...] (the number of stages: none). 32-bit: half the memory to read.
+    The k-th operation is order[k]; it waits for previous[k] and for source[first[k]:first[k + 1]] over the edges
+    edge[...] of the graph. 32-bit: half the memory to read.
     """
 
     order: _Ints32
     previous: _Ints32
     first: _Ints32
     source: _Ints32
-    boundary: _Ints32
+    edge: _Ints32
 
 
 @lru_cache(maxsize=16)
-def _ordered(graph: Graph, stages: int) -> _Ordered:
+def _ordered(graph: Graph) -> _Ordered:
     order = dependence_order(graph)
     count = np.diff(graph.first)[order]
     first = np.concatenate([[0], np.cumsum(count)])
     edge = np.arange(first[-1]) + np.repeat(graph.first[order] - first[:-1], count)
-    boundary = np.where(graph.boundary < 0, stages, graph.boundary)[edge]
-    columns = order, graph.previous[order], first, graph.source[edge], boundary
+    columns = order, graph.previous[order], first, graph.source[edge], edge
     return _Ordered(*(column.astype(np.int32) for column in columns))
 
 
 @njit(cache=True)
-def _longest_path(path: _Ordered, message: Ints, duration: Ints) -> tuple[Ints, Ints]:
+def _longest_path(path: _Ordered, lag: Ints, duration: Ints) -> tuple[Ints, Ints]:
     n = len(path.order)
     start = np.empty(n, dtype=np.int64)
     end = np.zeros(n + 1, dtype=np.int64)  # the last entry stands for "no operation before"
@@ -103,16 +102,17 @@ def _longest_path(path: _Ordered, message: Ints, duration: Ints) -> tuple[Ints, 
         i = path.order[k]
         ready = end[path.previous[k]]
         for e in range(path.first[k], path.first[k + 1]):
-            ready = max(ready, end[path.source[e]] + message[path.boundary[e]])
+            ready = max(ready, end[path.source[e]] + lag[path.edge[e]])
         start[i] = ready
         end[i] = ready + duration[i]
     return start, end[:-1]
 
 
+def run_program(program: Program) -> Run:
+    """Return when the operations of `program` run if nothing is shared; raises DeadlockError."""
+    return Run(program, *_longest_path(_ordered(program.graph), program.lag, program.duration))
+
+
 def run_path(schedule: Schedule, durations: Durations) -> Timeline:
     """Return the timeline of `schedule` by the longest path; raises DeadlockError."""
-    graph = graph_of(schedule)
-    program = durations.program(graph)
-    path = _ordered(graph, schedule.stages)
-    start, end = _longest_path(path, np.append(durations.message, 0), program.duration)
-    return Timeline.of(schedule, Run(program, start, end))
+    return Timeline.of(schedule, run_program(durations.program(graph_of(schedule))))
