@@ -56,6 +56,11 @@ class Graph:
         previous[order[follows + 1]] = order[follows]
         return previous
 
+    @cached_property
+    def cell(self) -> Ints:
+        """The place of each operation's stage and kind in a flat table [stage, kind]."""
+        return self.stage * len(Kind) + self.kind
+
     def waits_for(self, index: int) -> list[int]:
         """Return every operation that must end before the one at `index` starts."""
         before = self.previous[index : index + 1]

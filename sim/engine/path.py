@@ -1,14 +1,18 @@
 """Compiled engine: the longest path through the graph; exact when operations that run at once share nothing."""
 
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
 from sim.engine.graph import DeadlockError, Graph, Ints, graph_of, waiting_cycle
 from sim.engine.program import Program, Run
 from sim.engine.timeline import Durations, Timeline
 from sim.schedules import Schedule
+
+_Ints32 = NDArray[np.int32]
 
 
 @njit(cache=True)
@@ -21,25 +25,28 @@ def _dependence_order(previous: Ints, first: Ints, source: Ints, follower: Ints,
     missing = np.zeros(n, dtype=np.int64)
     after = np.full(n, -1, dtype=np.int64)
     order = np.empty(n, dtype=np.int64)
-    count = 0
+    # Last in, first out: a lane goes on as far as it can, so that a pass in this order reads memory forwards.
+    stack = np.empty(n, dtype=np.int64)
+    top = count = 0
     for i in range(n):
         missing[i] = first[i + 1] - first[i] + (previous[i] >= 0)
         if previous[i] >= 0:
             after[previous[i]] = i
         if missing[i] == 0:
-            order[count] = i
-            count += 1
-    at = 0
-    while at < count:
-        i = order[at]
-        at += 1
+            stack[top] = i
+            top += 1
+    while top:
+        top -= 1
+        i = stack[top]
+        order[count] = i
+        count += 1
         for e in range(followers[i], followers[i + 1] + 1):
             j = follower[e] if e < followers[i + 1] else after[i]
             if j >= 0:
                 missing[j] -= 1
                 if missing[j] == 0:
-                    order[count] = j
-                    count += 1
+                    stack[top] = j
+                    top += 1
     return order[:count]
 
 
@@ -62,26 +69,50 @@ def dependence_order(graph: Graph) -> Ints:
     return order
 
 
+class _Ordered(NamedTuple):
+    """A graph in dependence order, so that a pass over it reads memory forwards.
+
+    The k-th operation is order[k]; it waits for previous[k] and for source[first[k]:first[k + 1]] over the edges
+    edge[...] of the graph. 32-bit: half the memory to read.
+    """
+
+    order: _Ints32
+    previous: _Ints32
+    first: _Ints32
+    source: _Ints32
+    edge: _Ints32
+
+
+@lru_cache(maxsize=16)
+def _ordered(graph: Graph) -> _Ordered:
+    order = dependence_order(graph)
+    count = np.diff(graph.first)[order]
+    first = np.concatenate([[0], np.cumsum(count)])
+    edge = np.arange(first[-1]) + np.repeat(graph.first[order] - first[:-1], count)
+    columns = order, graph.previous[order], first, graph.source[edge], edge
+    return _Ordered(*(column.astype(np.int32) for column in columns))
+
+
 @njit(cache=True)
-def _longest_path(order: Ints, previous: Ints, first: Ints, source: Ints, lag: Ints, duration: Ints) -> Ints:
-    end = np.zeros(len(order) + 1, dtype=np.int64)  # the last entry stands for "no operation before"
-    for i in order:
-        ready = end[previous[i]]
-        for e in range(first[i], first[i + 1]):
-            ready = max(ready, end[source[e]] + lag[e])
+def _longest_path(path: _Ordered, lag: Ints, duration: Ints) -> tuple[Ints, Ints]:
+    n = len(path.order)
+    start = np.empty(n, dtype=np.int64)
+    end = np.zeros(n + 1, dtype=np.int64)  # the last entry stands for "no operation before"
+    for k in range(n):
+        i = path.order[k]
+        ready = end[path.previous[k]]
+        for e in range(path.first[k], path.first[k + 1]):
+            ready = max(ready, end[path.source[e]] + lag[path.edge[e]])
+        start[i] = ready
         end[i] = ready + duration[i]
-    return end[:-1]
+    return start, end[:-1]
 
 
 def run_program(program: Program) -> Run:
     """Return when the operations of `program` run if nothing is shared; raises DeadlockError."""
-    g = program.graph
-    order = dependence_order(g)
-    end = _longest_path(order, g.previous, g.first, g.source, program.lag, program.duration)
-    return Run(program, end - program.duration, end)
+    return Run(program, *_longest_path(_ordered(program.graph), program.lag, program.duration))
 
 
 def run_path(schedule: Schedule, durations: Durations) -> Timeline:
     """Return the timeline of `schedule` by the longest path; raises DeadlockError."""
-    run = run_program(durations.program(graph_of(schedule)))
-    return Timeline.of(schedule, run)
+    return Timeline.of(schedule, run_program(durations.program(graph_of(schedule))))

@@ -34,11 +34,11 @@ class Durations:
 
     def program(self, graph: Graph) -> Program:
         """Return the operations of a schedule's graph with these durations."""
-        table = np.zeros((len(Kind), len(self.message)), dtype=np.int64)
+        table = np.zeros((len(self.message), len(Kind)), dtype=np.int64)
         for kind, values in self.of_kind.items():
-            table[kind] = values
-        lag = np.where(graph.boundary >= 0, self.message[graph.boundary], 0)
-        return Program(graph, table[graph.kind, graph.stage], lag)
+            table[:, kind] = values
+        # Boundary -1 reads the zero at the end.
+        return Program(graph, table.ravel()[graph.cell], np.append(self.message, 0)[graph.boundary])
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,10 +57,12 @@ class Timeline:
     @classmethod
     def of(cls, schedule: Schedule, run: Run) -> "Timeline":
         """Return the timeline of a run whose operations are the schedule's actions."""
-        start, end = run.start.copy(), run.end.copy()
-        second = np.flatnonzero(run.program.graph.second)
-        start[second], end[second - 1] = start[second - 1], end[second]
-        return cls(schedule, run.program.graph, start, end, run)
+        graph, start, end = run.program.graph, run.start, run.end
+        second = np.flatnonzero(graph.second)
+        if len(second):
+            start, end = start.copy(), end.copy()
+            start[second], end[second - 1] = start[second - 1], end[second]
+        return cls(schedule, graph, start, end, run)
 
     @property
     def makespan(self) -> int:

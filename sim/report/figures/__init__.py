@@ -6,12 +6,14 @@ from sim.report.figures.breakdown import breakdown
 from sim.report.figures.difference import difference
 from sim.report.figures.front import front
 from sim.report.figures.memory import memory, memory_peaks
+from sim.report.figures.throughput import curves, throughput
 from sim.report.figures.timeline import opening, timeline
 
 __all__ = [
     "accuracy",
     "accuracy_errors",
     "breakdown",
+    "curves",
     "difference",
     "front",
     "gains",
@@ -19,5 +21,6 @@ __all__ = [
     "memory_peaks",
     "opening",
     "order",
+    "throughput",
     "timeline",
 ]
