@@ -8,7 +8,7 @@ import typer
 
 from sim.cli.output import checked_file, console, print_json, step_data, written
 from sim.engine.step import Step, simulate
-from sim.report.text import answer, answer_run
+from sim.report.text import answer, answer_run, critical_words
 from sim.run import Run, whole_run
 from sim.specs import InputError, Job
 from sim.units import percent, seconds
@@ -65,3 +65,4 @@ def _print(step: Step, run: Run | None) -> None:
     for name, value in step.breakdown_s.items():
         if value:
             console.print(f"  {name:<10} {seconds(value):>10}  {percent(value / step.step_time_s):>7}")
+    console.print(critical_words(step), highlight=False, markup=False)

@@ -15,6 +15,7 @@ from sim.costs.profile import Profile, load_profile
 from sim.costs.run_level import RunLevelSet, run_level, straggling, symbol_values
 from sim.engine.assembly import durations, exposed, footprint, step_schedule, waits
 from sim.engine.contended import layout, run_contended
+from sim.engine.critical import CriticalPath, critical_path
 from sim.engine.memory import MemoryTimeline, memory_timelines
 from sim.engine.path import run_path
 from sim.engine.timeline import Timeline
@@ -78,6 +79,11 @@ class Step:
     def breakdown_interval_s(self) -> dict[str, tuple[float, float]]:
         """80 % interval of each term, under the same relative error as the step."""
         return {k: self.profile.interval80(v, self.sigma_log) for k, v in self.breakdown_s.items()}
+
+    @cached_property
+    def critical_path(self) -> CriticalPath:
+        """The chain of operations that makes the step as long as it is; its ticks sum to the timeline's makespan."""
+        return critical_path(self.timeline.run)
 
     @property
     def tokens_per_step(self) -> int:

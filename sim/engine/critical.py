@@ -1,0 +1,207 @@
+"""The critical path: the chain of operations, each held up by the one before it, that makes a run as long as it is."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import pairwise
+
+import numpy as np
+
+from sim.engine.graph import Ints
+from sim.engine.path import dependence_order
+from sim.engine.program import Cause, Run
+from sim.schedules import Action, Kind
+
+
+class Spent(StrEnum):
+    """What time on the critical path goes to."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    WEIGHT = "weight gradients"
+    INNER = "tp, cp and ep collectives"
+    DATA = "data-parallel collectives"
+    MESSAGE = "pipeline messages"
+    OPTIMIZER = "optimizer"
+    SLOWED = "slowed by what runs beside"
+    OUTSIDE = "held from outside"
+
+
+class Held(StrEnum):
+    """Why an operation of the critical path did not start before."""
+
+    START = "starts the run"
+    RANK = "waits for its rank's previous action"
+    DATA = "waits for data of the same rank"
+    MESSAGE = "waits for the message"
+    COLLECTIVE = "waits for a collective"
+    BARRIER = "held by the barrier"
+    OUTSIDE = "held from outside"
+
+
+OF_KIND = {
+    Kind.F: Spent.FORWARD,
+    Kind.I: Spent.BACKWARD,
+    Kind.B: Spent.BACKWARD,
+    Kind.W: Spent.WEIGHT,
+    Kind.REDUCE_GRAD: Spent.DATA,
+    Kind.OPTIMIZER: Spent.OPTIMIZER,
+}
+OF_CAUSE = {Cause.INNER: Spent.INNER, Cause.DATA: Spent.DATA, Cause.MESSAGE: Spent.MESSAGE}
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A stretch of the critical path: an operation, a message on its way, or a wait for something outside the program.
+
+    operation: index in the run's program; of a message that is a lag, the operation that sends it. rank: where it
+    happens (of a message: its sender); action: whose it is (of a message: the action that sends it). start, end in
+    ticks, of which `slowed` are due to what runs beside. held: why it did not start before; after: the action that it
+    waited for.
+    """
+
+    operation: int
+    rank: int
+    action: Action
+    start: int
+    end: int
+    spent: Spent
+    held: Held
+    after: Action | None = None
+    slowed: int = 0
+
+    @property
+    def ticks(self) -> int:
+        """Its length."""
+        return self.end - self.start
+
+    @property
+    def why(self) -> str:
+        """Why it did not start before, in words: `waits for the message of 3F7`."""
+        return f"{self.held} of {self.after}" if self.held is Held.MESSAGE else str(self.held)
+
+
+@dataclass(frozen=True)
+class CriticalPath:
+    """Segments from the first start of a run to its last end, without a gap: their ticks sum to the makespan."""
+
+    segments: tuple[Segment, ...]
+
+    @property
+    def ticks(self) -> int:
+        """The makespan."""
+        return sum(s.ticks for s in self.segments)
+
+    def by_cause(self) -> dict[Spent, int]:
+        """Return ticks by what they go to, the most first; they sum to the makespan."""
+        found = dict.fromkeys(Spent, 0)
+        for s in self.segments:
+            found[s.spent] += s.ticks - s.slowed
+            found[Spent.SLOWED] += s.slowed
+        return {c: t for c, t in sorted(found.items(), key=lambda item: -item[1]) if t}
+
+    def by_rank(self, ranks: int) -> list[int]:
+        """Return the ticks spent on each of `ranks` ranks, messages on their sender's."""
+        return (
+            np.bincount([s.rank for s in self.segments], [s.ticks for s in self.segments], ranks).astype(int).tolist()
+        )
+
+    def crossings(self) -> int:
+        """Return how often the path goes from one rank to another."""
+        return sum(a.rank != b.rank for a, b in pairwise(self.segments))
+
+
+def critical_path(run: Run) -> CriticalPath:
+    """Return the critical path of a run of either engine.
+
+    It is walked back from the operation that ends last. What held an operation is what arrived the moment it started:
+    of several the one before it in its lane, else the first of its edges. Where nothing did, a guest held it: that
+    stretch reaches back to the latest of its sources.
+    """
+    return _Walk(run).path()
+
+
+class _Walk:
+    """The way back through a run."""
+
+    def __init__(self, run: Run) -> None:
+        self.run, self.graph = run, run.program.graph
+        self.begin = int(run.start.min())
+
+    def path(self) -> CriticalPath:
+        found: list[Segment] = []
+        at = int(np.argmax(self.run.end))
+        while at >= 0:
+            before, lag, held = self._holder(at)
+            found.append(self._segment(at, before, held))
+            came = int(self.run.end[before]) if before >= 0 else self.begin
+            if came + lag < self.run.start[at]:
+                found.append(self._stretch(at, came + lag, int(self.run.start[at]), Spent.OUTSIDE, Held.OUTSIDE))
+            if lag:  # a message without an operation of its own
+                found.append(self._stretch(before, came, came + lag, Spent.MESSAGE, Held.DATA))
+            at = before
+        return CriticalPath(tuple(s for s in reversed(found) if s.ticks))
+
+    def _holder(self, at: int) -> tuple[int, int, Held]:
+        """Return what operation `at` waited for last (-1: nothing), the lag behind it, and how it held."""
+        g, start = self.graph, int(self.run.start[at])
+        edges = slice(int(g.first[at]), int(g.first[at + 1]))
+        before = int(g.previous[at])
+        options = [(before, 0)] if before >= 0 else []
+        options += zip(g.source[edges].tolist(), self.run.program.lag[edges].tolist(), strict=True)
+        if not options:
+            return -1, 0, Held.START if start == self.begin else Held.OUTSIDE
+        last, lag = max(options, key=lambda o: int(self.run.end[o[0]]) + o[1])
+        if int(self.run.end[last]) + lag < start:
+            return last, lag, Held.OUTSIDE
+        return last, lag, self._relation(at, last, lag, last == before)
+
+    def _relation(self, at: int, last: int, lag: int, lane: bool) -> Held:
+        g = self.graph
+        away = g.rank[last] != g.rank[at]
+        if lag or self._is_message(last):
+            return Held.MESSAGE
+        if g.kind[at] == Kind.OPTIMIZER and away:
+            return Held.BARRIER
+        if self._spent(last) in (Spent.INNER, Spent.DATA):
+            return Held.COLLECTIVE
+        return Held.RANK if lane else Held.MESSAGE if away else Held.DATA
+
+    def _spent(self, i: int) -> Spent:
+        cause = self.run.program.cause
+        named = OF_CAUSE.get(Cause(int(cause[i]))) if len(cause) else None
+        return named or OF_KIND[Kind(int(self.graph.kind[i]))]
+
+    def _action(self, i: int) -> Action:
+        """Return the action of operation i; of a message the one that sends it."""
+        return self.graph.action(int(self.graph.source[self.graph.first[i]]) if self._is_message(i) else i)
+
+    def _is_message(self, i: int) -> bool:
+        cause = self.run.program.cause
+        return bool(len(cause) and cause[i] == Cause.MESSAGE)
+
+    def _segment(self, i: int, before: int, held: Held) -> Segment:
+        start, end = int(self.run.start[i]), int(self.run.end[i])
+        after = self._action(before) if before >= 0 else None
+        slowed = max(0, end - start - int(self.run.program.duration[i]))
+        rank = int(self.graph.rank[i])
+        return Segment(i, rank, self._action(i), start, end, self._spent(i), held, after, slowed)
+
+    def _stretch(self, i: int, start: int, end: int, spent: Spent, held: Held) -> Segment:
+        return Segment(i, int(self.graph.rank[i]), self.graph.action(i), start, end, spent, held)
+
+
+def slack(run: Run) -> Ints:
+    """Return by how many ticks each operation could end later, if nothing else took longer, and the run be as long.
+
+    Exact where nothing is shared; under contention every operation is taken to last as long as it did.
+    """
+    g = run.program.graph
+    latest = np.full(len(g), int(run.end.max()))
+    took, previous = run.end - run.start, g.previous
+    for i in dependence_order(g)[::-1].tolist():
+        start = latest[i] - took[i]
+        if previous[i] >= 0:
+            latest[previous[i]] = min(latest[previous[i]], start)
+        edges = slice(int(g.first[i]), int(g.first[i + 1]))
+        np.minimum.at(latest, g.source[edges], start - run.program.lag[edges])
+    return latest - run.end
