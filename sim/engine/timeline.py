@@ -63,6 +63,11 @@ class Timeline:
         return cls(schedule, run.program.graph, start, end, run)
 
     @property
+    def zero(self) -> int:
+        """When the first operation starts: that of an action, or a collective before the first action."""
+        return int(self.run.start.min())
+
+    @property
     def makespan(self) -> int:
         """Ticks from the first start to the last end."""
         return self.run.makespan

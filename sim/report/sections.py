@@ -125,7 +125,7 @@ def memory_section(step: Step) -> str:
         _peak_table(step),
     )
     held = step.fullest
-    at = seconds((int(held.at_ns[held.peak_index]) - int(step.timeline.start.min())) * 1e-9)
+    at = seconds((int(held.at_ns[held.peak_index]) - step.timeline.zero) * 1e-9)
     curve = m.figure(
         "memory",
         lambda t: figures.memory(step, theme=t),

@@ -92,7 +92,7 @@ def opening(step: Step, ranks: int = 16) -> tuple[int, tuple[float, float]] | No
 
     With fewer rows the window is longer; rows are given up until it reaches rank 0's first backward.
     """
-    graph, start = step.timeline.graph, step.timeline.start - int(step.timeline.start.min())
+    graph, start = step.timeline.graph, step.timeline.start - step.timeline.zero
     backward = np.isin(graph.kind, (Kind.B, Kind.I)) & (graph.rank == 0)
     wanted, rows = int(step.timeline.end[backward].min()), min(ranks, step.plan.pp)
     if np.count_nonzero(np.isin(graph.rank, _ranks(step, rows))) <= MAX_BARS:
@@ -106,7 +106,7 @@ def opening(step: Step, ranks: int = 16) -> tuple[int, tuple[float, float]] | No
 
 def _shown(step: Step, most: int, window: tuple[float, float] | None) -> Shown:
     graph, schedule = step.timeline.graph, step.timeline.schedule
-    ranks, zero = _ranks(step, most), int(step.timeline.start.min())
+    ranks, zero = _ranks(step, most), step.timeline.zero
     span = (0, max(1, step.timeline.makespan)) if window is None else tuple(round(t * 1e9) for t in window)
     inside = (step.timeline.end - zero > span[0]) & (step.timeline.start - zero < span[1])
     kept = np.isin(graph.rank, ranks) & inside & (step.timeline.end > step.timeline.start)
