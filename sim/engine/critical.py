@@ -101,9 +101,10 @@ class CriticalPath:
 
     def by_rank(self, ranks: int) -> list[int]:
         """Return the ticks spent on each of `ranks` ranks, messages on their sender's."""
-        return (
-            np.bincount([s.rank for s in self.segments], [s.ticks for s in self.segments], ranks).astype(int).tolist()
-        )
+        spent = [0] * ranks
+        for s in self.segments:
+            spent[s.rank] += s.ticks
+        return spent
 
     def crossings(self) -> int:
         """Return how often the path goes from one rank to another."""
@@ -120,6 +121,13 @@ def critical_path(run: Run) -> CriticalPath:
     return _Walk(run).path()
 
 
+def reasons(run: Run, operations: list[int]) -> list[str]:
+    """Return why each of these operations did not start before, in words: `waits for the message of 3F7`."""
+    walk = _Walk(run)
+    held = ((i, walk.holder(i)) for i in operations)
+    return [walk.segment(i, before, how).why for i, (before, _, how) in held]
+
+
 class _Walk:
     """The way back through a run."""
 
@@ -131,8 +139,8 @@ class _Walk:
         found: list[Segment] = []
         at = int(np.argmax(self.run.end))
         while at >= 0:
-            before, lag, held = self._holder(at)
-            found.append(self._segment(at, before, held))
+            before, lag, held = self.holder(at)
+            found.append(self.segment(at, before, held))
             came = int(self.run.end[before]) if before >= 0 else self.begin
             if came + lag < self.run.start[at]:
                 found.append(self._stretch(at, came + lag, int(self.run.start[at]), Spent.OUTSIDE, Held.OUTSIDE))
@@ -141,7 +149,7 @@ class _Walk:
             at = before
         return CriticalPath(tuple(s for s in reversed(found) if s.ticks))
 
-    def _holder(self, at: int) -> tuple[int, int, Held]:
+    def holder(self, at: int) -> tuple[int, int, Held]:
         """Return what operation `at` waited for last (-1: nothing), the lag behind it, and how it held."""
         g, start = self.graph, int(self.run.start[at])
         edges = slice(int(g.first[at]), int(g.first[at + 1]))
@@ -179,7 +187,7 @@ class _Walk:
         cause = self.run.program.cause
         return bool(len(cause) and cause[i] == Cause.MESSAGE)
 
-    def _segment(self, i: int, before: int, held: Held) -> Segment:
+    def segment(self, i: int, before: int, held: Held) -> Segment:
         start, end = int(self.run.start[i]), int(self.run.end[i])
         after = self._action(before) if before >= 0 else None
         slowed = max(0, end - start - int(self.run.program.duration[i]))

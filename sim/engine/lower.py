@@ -51,7 +51,7 @@ class Lowered:
 
     def timeline(self, schedule: Schedule, run: Run) -> Timeline:
         """Return when the actions ran."""
-        return Timeline(schedule, graph_of(schedule), run.start[self.begin], run.end[self.finish], run)
+        return Timeline(schedule, graph_of(schedule), run.start[self.begin], run.end[self.finish], run, self.begin)
 
 
 def lower(schedule: Schedule, costs: Costs, traffic: Costs, layout: Layout) -> Lowered:

@@ -45,7 +45,8 @@ class Durations:
 class Timeline:
     """Start and end of every action, in integer ticks (nanoseconds in a training step).
 
-    Of a fused pair both actions have the times of the pair. `run`: the operations behind the actions.
+    Of a fused pair both actions have the times of the pair. `run`: the operations behind the actions; begin[i]: the
+    operation that action i starts with.
     """
 
     schedule: Schedule
@@ -53,6 +54,7 @@ class Timeline:
     start: Ints
     end: Ints
     run: Run
+    begin: Ints
 
     @classmethod
     def of(cls, schedule: Schedule, run: Run) -> "Timeline":
@@ -60,7 +62,9 @@ class Timeline:
         start, end = run.start.copy(), run.end.copy()
         second = np.flatnonzero(run.program.graph.second)
         start[second], end[second - 1] = start[second - 1], end[second]
-        return cls(schedule, run.program.graph, start, end, run)
+        begin = np.arange(len(start))
+        begin[second] -= 1
+        return cls(schedule, run.program.graph, start, end, run, begin)
 
     @property
     def zero(self) -> int:

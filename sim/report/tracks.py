@@ -26,6 +26,8 @@ STREAMS = {
     REDUCTIONS: "reductions of gradients",
     MESSAGES: "messages sent",
 }
+SHORT = {PAIRS: "pairs", GATHERS: "gathers", REDUCTIONS: "reductions", MESSAGES: "messages"}
+"""For the rows of a figure."""
 OF_LANE = {Lane.PAIR: PAIRS, Lane.GATHER: GATHERS, Lane.REDUCE: REDUCTIONS}
 SUFFIX = {Cause.INNER: " tp, cp, ep", Cause.DATA: " dp", Cause.MESSAGE: " message"}
 
@@ -131,7 +133,8 @@ def _operations(
     tracks = [Track(r + 1, ACTIONS, "actions") for r in range(ranks)]
     index: dict[tuple[int, int], int] = {}
     row, names = rows(program, run.start, run.end), _Names(timeline)
-    slices, message = [], {}
+    slices: list[Slice] = []
+    message: dict[int, int] = {}
     shown = np.flatnonzero((run.end > run.start) & (row >= 0))
     for i in shown[np.lexsort((shown, row[shown], program.graph.rank[shown]))].tolist():
         where = int(program.graph.rank[i]), int(row[i])
@@ -141,7 +144,9 @@ def _operations(
         if program.cause[i] == Cause.MESSAGE:
             message[i] = before + len(slices)
         slices.append(names.slice(i, index[where]))
-    at = {(int(r), *timeline.graph.action(i)): of_action[i] for i, r in enumerate(timeline.graph.rank)}
+    at: dict[tuple[int, ...], int] = {
+        (int(r), *timeline.graph.action(i)): of_action[i] for i, r in enumerate(timeline.graph.rank)
+    }
     return tracks, slices, [flow for i, n in message.items() for flow in names.flow(i, n, at)]
 
 

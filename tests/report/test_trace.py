@@ -224,7 +224,11 @@ def test_traces_are_the_same_bytes_in_every_process() -> None:
         for _ in range(2):
             environment = os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)}
             run = subprocess.run(
-                [sys.executable, "-c", SCRIPT, "7", str(PLANS)], env=environment, capture_output=True, text=True, check=False
+                [sys.executable, "-c", SCRIPT, "7", str(PLANS)],
+                env=environment,
+                capture_output=True,
+                text=True,
+                check=False,
             )
             assert run.returncode == 0, run.stderr[-2000:]
             found.add(run.stdout)
