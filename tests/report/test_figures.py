@@ -202,3 +202,24 @@ def test_lanes_are_rows_of_the_event_engine(step: Step) -> None:
     assert {"0 compute", "0 collectives", "0 messages"} <= set(names)
     with pytest.raises(InputError, match="lanes: got True"):
         figures.timeline(step, lanes=True)
+
+
+@pytest.mark.parametrize("names", [("1f1b", "1f1b"), ("zb-h1", "1f1b"), ("gpipe", "1f1b")])
+def test_two_timelines_share_one_axis(names: tuple[str, str]) -> None:
+    after, before = (uniform(n, 4, 8) for n in names)
+    figure = figures.timeline_difference(after, before)
+    shown = [t for t in bars(figure) if t.name]
+    for axis, run in ((("y", None), before), (("y2",), after)):
+        assert sum(len(t.x) for t in shown if t.yaxis in axis) == np.count_nonzero(run.end > run.start)
+    assert figure.layout.xaxis.matches == "x2"
+    assert figure.layout.xaxis.range == figure.layout.xaxis2.range
+    assert len({t.name for t in figure.data if t.showlegend is not False}) == len(legend(figure))
+    moved = [row[2] for t in shown if t.yaxis == "y2" for row in t.customdata]
+    assert all("against A" in words for words in moved) == (names[0] != "zb-h1")
+    assert ("equally long" in figure.layout.title.text) == (names[0] == names[1])
+
+
+def test_a_difference_of_steps_names_both_plans(step: Step, long_step: Step) -> None:
+    figure = figures.timeline_difference(step, long_step)
+    assert [a.text[:8] for a in figure.layout.annotations] == ["A: tp 2,", "B: tp 2,"]
+    assert figure.layout.title.text.startswith("B takes ")

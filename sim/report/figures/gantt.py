@@ -44,7 +44,7 @@ WIDTH = 0.85
 
 @dataclass(frozen=True, eq=False)
 class Shown:
-    """What is drawn: the rows' names, then one entry per bar; `look` counts in `NAMES`.
+    """What is drawn: the rows' names, then one entry per bar; `look` counts in `NAMES`, `index` in the timeline.
 
     Times in ns from the start of the step; the axis runs from `begin` to `finish`. half: 1 and 2 are the first and the
     second of a fused pair, which share a bar. words: of the hover, beside the kind, the times and the rank. path: the
@@ -52,6 +52,7 @@ class Shown:
     """
 
     rows: list[str]
+    index: Ints
     row: Ints
     rank: Ints
     start: Ints
@@ -71,13 +72,18 @@ class Shown:
         return sorted(set(self.look.tolist()))
 
 
-def draw(figure: go.Figure, shown: Shown, unit: Unit, theme: Theme, panel: int = 1, legend: bool = True) -> None:
-    """Add what is shown to the `panel`-th pair of axes of a figure, from the top; a bar each, or a raster of many."""
+def draw(
+    figure: go.Figure, shown: Shown, unit: Unit, theme: Theme, panel: int = 1, legend: list[int] | None = None
+) -> None:
+    """Add what is shown to the `panel`-th pair of axes of a figure, from the top; a bar each, or a raster of many.
+
+    legend: the looks that it explains (None: no legend).
+    """
     axes = {} if panel == 1 else {"xaxis": f"x{panel}", "yaxis": f"y{panel}"}
     if legend:
-        _legend(figure, [NAMES[look] for look in shown.looks], theme)
+        _legend(figure, [NAMES[look] for look in legend], theme)
     if shown.path:
-        _critical(figure, shown, unit, theme, axes, legend)
+        _critical(figure, shown, unit, theme, axes, bool(legend))
     if legend:
         legend_entry(figure, IDLE, theme)
     (_bars if len(shown.start) <= MAX_BARS else _raster)(figure, shown, unit, theme, axes)

@@ -46,7 +46,7 @@ def timeline(
     unit = time_unit(shown.finish * 1e-9)
     title = f"time ({unit.name}){shade_note(run.schedule)}"
     figure = frame(theme, height(len(shown.rows)), title, "pipeline rank", barmode="overlay", bargap=0.15)
-    draw(figure, shown, unit, theme)
+    draw(figure, shown, unit, theme, legend=shown.looks)
     return figure
 
 
@@ -85,9 +85,16 @@ def opening(step: Step, ranks: int = 16) -> tuple[int, tuple[float, float]] | No
 
 
 def of_actions(
-    timeline: Timeline, most: int, window: tuple[float, float] | None = None, critical: bool = True
+    timeline: Timeline,
+    most: int,
+    window: tuple[float, float] | None = None,
+    critical: bool = True,
+    waits: bool = True,
 ) -> Shown:
-    """Return a timeline's actions as bars, one row for each of at most `most` ranks."""
+    """Return a timeline's actions as bars, one row for each of at most `most` ranks.
+
+    waits: whether bars say what they wait for.
+    """
     graph, schedule, zero = timeline.graph, timeline.schedule, timeline.zero
     ranks = spread(schedule.ranks, most)
     span = _span(timeline, window)
@@ -95,12 +102,14 @@ def of_actions(
     kept = np.flatnonzero(np.isin(graph.rank, ranks) & inside & (timeline.end > timeline.start))
     words = [schedule.label(graph.action(i)) for i in kept.tolist()]  # short in a raster, which repeats them
     if len(kept) <= MAX_BARS:
-        held = reasons(timeline.run, timeline.begin[kept].tolist())
-        words = [f"{_words(timeline, i)}<br>{why}" for i, why in zip(kept.tolist(), held, strict=True)]
+        words = [_words(timeline, i) for i in kept.tolist()]
+        held = reasons(timeline.run, timeline.begin[kept].tolist()) if waits else []
+        words = [f"{each}<br>{why}" for each, why in zip(words, held, strict=True)] if waits else words
     path = critical_path(timeline.run) if critical else CriticalPath(())
     row = {int(r): n for n, r in enumerate(ranks)}
     return Shown(
         rows=[str(r) for r in ranks],
+        index=kept,
         row=np.searchsorted(ranks, graph.rank[kept]),
         rank=graph.rank[kept],
         start=timeline.start[kept] - zero,
@@ -139,6 +148,7 @@ def of_operations(
     ranks, streams = np.divmod(used, of_rank.max() + 1)
     return Shown(
         rows=[f"{r} {SHORT.get(s) or row_name(s)}" for r, s in zip(ranks.tolist(), streams.tolist(), strict=True)],
+        index=kept,
         row=place[kept],
         rank=graph.rank[kept],
         start=run.start[kept] - zero,
