@@ -24,7 +24,7 @@ class EngineName(StrEnum):
 def simulate_command(
     job: Annotated[Path, typer.Argument(help="Job file (YAML or JSON) with model, cluster and plan.")],
     engine: Annotated[EngineName, typer.Option(help="Compiled critical path, or discrete events.")] = EngineName.path,
-    trace: Annotated[Path | None, typer.Option(help="Write a Chrome/Perfetto trace.")] = None,
+    trace: Annotated[Path | None, typer.Option(help="Write a trace (Chrome's JSON, or Perfetto's .pftrace).")] = None,
     html: Annotated[Path | None, typer.Option(help="Write a self-contained HTML report.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:

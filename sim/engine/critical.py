@@ -38,7 +38,7 @@ class Held(StrEnum):
     OUTSIDE = "held from outside"
 
 
-OF_KIND = {
+OF_KIND: dict[int, Spent] = {
     Kind.F: Spent.FORWARD,
     Kind.I: Spent.BACKWARD,
     Kind.B: Spent.BACKWARD,
@@ -46,7 +46,7 @@ OF_KIND = {
     Kind.REDUCE_GRAD: Spent.DATA,
     Kind.OPTIMIZER: Spent.OPTIMIZER,
 }
-OF_CAUSE = {Cause.INNER: Spent.INNER, Cause.DATA: Spent.DATA, Cause.MESSAGE: Spent.MESSAGE}
+OF_CAUSE: dict[int, Spent] = {Cause.INNER: Spent.INNER, Cause.DATA: Spent.DATA, Cause.MESSAGE: Spent.MESSAGE}
 
 
 @dataclass(frozen=True)
@@ -129,21 +129,29 @@ def reasons(run: Run, operations: list[int]) -> list[str]:
 
 
 class _Walk:
-    """The way back through a run."""
+    """The way back through a run; plain lists, since it looks at single entries."""
 
     def __init__(self, run: Run) -> None:
-        self.run, self.graph = run, run.program.graph
-        self.begin = int(run.start.min())
+        program, g = run.program, run.program.graph
+        self.start, self.end = run.start.tolist(), run.end.tolist()
+        self.duration, self.cause = program.duration.tolist(), program.cause.tolist()
+        self.previous, self.first, self.source, self.lag = (
+            a.tolist() for a in (g.previous, g.first, g.source, program.lag)
+        )
+        self.rank, self.stage, self.kind, self.microbatch = (
+            a.tolist() for a in (g.rank, g.stage, g.kind, g.microbatch)
+        )
+        self.begin = min(self.start)
 
     def path(self) -> CriticalPath:
         found: list[Segment] = []
-        at = int(np.argmax(self.run.end))
+        at = self.end.index(max(self.end))
         while at >= 0:
             before, lag, held = self.holder(at)
             found.append(self.segment(at, before, held))
-            came = int(self.run.end[before]) if before >= 0 else self.begin
-            if came + lag < self.run.start[at]:
-                found.append(self._stretch(at, came + lag, int(self.run.start[at]), Spent.OUTSIDE, Held.OUTSIDE))
+            came = self.end[before] if before >= 0 else self.begin
+            if came + lag < self.start[at]:
+                found.append(self._stretch(at, came + lag, self.start[at], Spent.OUTSIDE, Held.OUTSIDE))
             if lag:  # a message without an operation of its own
                 found.append(self._stretch(before, came, came + lag, Spent.MESSAGE, Held.DATA))
             at = before
@@ -151,51 +159,46 @@ class _Walk:
 
     def holder(self, at: int) -> tuple[int, int, Held]:
         """Return what operation `at` waited for last (-1: nothing), the lag behind it, and how it held."""
-        g, start = self.graph, int(self.run.start[at])
-        edges = slice(int(g.first[at]), int(g.first[at + 1]))
-        before = int(g.previous[at])
-        options = [(before, 0)] if before >= 0 else []
-        options += zip(g.source[edges].tolist(), self.run.program.lag[edges].tolist(), strict=True)
-        if not options:
+        start, last, lag = self.start[at], self.previous[at], 0
+        came = self.end[last] if last >= 0 else -1
+        for e in range(self.first[at], self.first[at + 1]):
+            arrives = self.end[self.source[e]] + self.lag[e]
+            if arrives > came:
+                last, lag, came = self.source[e], self.lag[e], arrives
+        if last < 0:
             return -1, 0, Held.START if start == self.begin else Held.OUTSIDE
-        last, lag = max(options, key=lambda o: int(self.run.end[o[0]]) + o[1])
-        if int(self.run.end[last]) + lag < start:
-            return last, lag, Held.OUTSIDE
-        return last, lag, self._relation(at, last, lag, last == before)
+        return last, lag, self._relation(at, last, lag) if came == start else Held.OUTSIDE
 
-    def _relation(self, at: int, last: int, lag: int, lane: bool) -> Held:
-        g = self.graph
-        away = g.rank[last] != g.rank[at]
+    def _relation(self, at: int, last: int, lag: int) -> Held:
+        away = self.rank[last] != self.rank[at]
         if lag or self._is_message(last):
             return Held.MESSAGE
-        if g.kind[at] == Kind.OPTIMIZER and away:
+        if self.kind[at] == Kind.OPTIMIZER and away:
             return Held.BARRIER
         if self._spent(last) in (Spent.INNER, Spent.DATA):
             return Held.COLLECTIVE
-        return Held.RANK if lane else Held.MESSAGE if away else Held.DATA
+        return Held.RANK if last == self.previous[at] else Held.MESSAGE if away else Held.DATA
 
     def _spent(self, i: int) -> Spent:
-        cause = self.run.program.cause
-        named = OF_CAUSE.get(Cause(int(cause[i]))) if len(cause) else None
-        return named or OF_KIND[Kind(int(self.graph.kind[i]))]
+        named = OF_CAUSE.get(self.cause[i]) if self.cause else None
+        return named or OF_KIND[self.kind[i]]
 
     def _action(self, i: int) -> Action:
         """Return the action of operation i; of a message the one that sends it."""
-        return self.graph.action(int(self.graph.source[self.graph.first[i]]) if self._is_message(i) else i)
+        of = self.source[self.first[i]] if self._is_message(i) else i
+        return Action(self.stage[of], Kind(self.kind[of]), self.microbatch[of])
 
     def _is_message(self, i: int) -> bool:
-        cause = self.run.program.cause
-        return bool(len(cause) and cause[i] == Cause.MESSAGE)
+        return bool(self.cause) and self.cause[i] == Cause.MESSAGE
 
     def segment(self, i: int, before: int, held: Held) -> Segment:
-        start, end = int(self.run.start[i]), int(self.run.end[i])
-        after = self._action(before) if before >= 0 else None
-        slowed = max(0, end - start - int(self.run.program.duration[i]))
-        rank = int(self.graph.rank[i])
-        return Segment(i, rank, self._action(i), start, end, self._spent(i), held, after, slowed)
+        """Return operation i as a segment that was held by `before` (-1: by nothing)."""
+        start, end, after = self.start[i], self.end[i], self._action(before) if before >= 0 else None
+        slowed = max(0, end - start - self.duration[i])
+        return Segment(i, self.rank[i], self._action(i), start, end, self._spent(i), held, after, slowed)
 
     def _stretch(self, i: int, start: int, end: int, spent: Spent, held: Held) -> Segment:
-        return Segment(i, int(self.graph.rank[i]), self.graph.action(i), start, end, spent, held)
+        return Segment(i, self.rank[i], self._action(i), start, end, spent, held)
 
 
 def slack(run: Run) -> Ints:

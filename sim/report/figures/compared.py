@@ -46,8 +46,8 @@ def measured(joined: Joined, ranks: int = 8, theme: Theme = "light") -> go.Figur
     """Return a simulated timeline above its measurement, on one time axis; hovers below hold the simulated times."""
     run = joined.timeline
     start, end, known = measured_times(joined)
-    longest = max(run.makespan, int(end.max())) * 1e-9
-    simulated = of_actions(run, ranks, (0.0, longest))
+    span = min(0, int(start[known].min())) * 1e-9, max(run.makespan, int(end.max())) * 1e-9
+    simulated = of_actions(run, ranks, span)
     seen = np.flatnonzero(known & np.isin(run.graph.rank, spread(run.schedule.ranks, ranks)) & (end > start))
     moved = replace(run, start=start + run.zero, end=end + run.zero)
     below = _of_measured(moved, seen, simulated, ranks)
@@ -58,11 +58,11 @@ def measured(joined: Joined, ranks: int = 8, theme: Theme = "light") -> go.Figur
 
 def _of_measured(run: Timeline, seen: Ints, simulated: Shown, ranks: int) -> Shown:
     """Return the measured actions, without a critical path: what held them was not measured."""
-    window = (simulated.begin * 1e-9, simulated.finish * 1e-9)
+    span = (simulated.begin * 1e-9, simulated.finish * 1e-9)
     held = np.zeros(len(run.start), dtype=bool)
     held[seen] = True
     blank = replace(run, end=np.where(held, run.end, run.start))
-    return of_actions(blank, ranks, window, critical=False, waits=False)
+    return of_actions(blank, ranks, span, critical=False, waits=False)
 
 
 def _moved(shown: Shown, found: Comparison, span: tuple[float, float]) -> Shown:
