@@ -75,6 +75,9 @@ def step_data(step: Step, run: Run | None = None) -> dict[str, Any]:
         "bubble_over_ideal": step.timeline.bubble_makespan(),
         "bubble_rank_span": step.timeline.bubble_rank_span(),
         "breakdown_s": dict(step.breakdown_s),
+        "critical_path": [
+            {"cause": str(cause), "seconds": ticks * 1e-9} for cause, ticks in step.critical_path.by_cause().items()
+        ],
         "peak_memory_bytes": step.peak_memory_bytes,
         "device_memory_bytes": step.device_memory_bytes,
         "ranks": [

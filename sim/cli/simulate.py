@@ -8,7 +8,7 @@ import typer
 
 from sim.cli.output import checked_file, console, print_json, step_data, written
 from sim.engine.step import Step, simulate
-from sim.report.text import answer, answer_run
+from sim.report.text import answer, answer_run, critical_words
 from sim.run import Run, whole_run
 from sim.specs import InputError, Job
 from sim.units import percent, seconds
@@ -24,7 +24,7 @@ class EngineName(StrEnum):
 def simulate_command(
     job: Annotated[Path, typer.Argument(help="Job file (YAML or JSON) with model, cluster and plan.")],
     engine: Annotated[EngineName, typer.Option(help="Compiled critical path, or discrete events.")] = EngineName.path,
-    trace: Annotated[Path | None, typer.Option(help="Write a Chrome/Perfetto trace.")] = None,
+    trace: Annotated[Path | None, typer.Option(help="Write a trace (Chrome's JSON, or Perfetto's .pftrace).")] = None,
     html: Annotated[Path | None, typer.Option(help="Write a self-contained HTML report.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -65,3 +65,4 @@ def _print(step: Step, run: Run | None) -> None:
     for name, value in step.breakdown_s.items():
         if value:
             console.print(f"  {name:<10} {seconds(value):>10}  {percent(value / step.step_time_s):>7}")
+    console.print(critical_words(step), highlight=False, markup=False)

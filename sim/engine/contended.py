@@ -5,8 +5,8 @@ import numpy as np
 from sim.costs import inputs
 from sim.costs.run_level import RunLevelSet
 from sim.engine.assembly import Pace, Waits
-from sim.engine.lower import Cause, Lane, Layout, Lowered
-from sim.engine.program import Sharing, Stream
+from sim.engine.lower import Lane, Layout, Lowered
+from sim.engine.program import Cause, Sharing, Stream
 from sim.engine.timeline import Timeline
 from sim.specs import Cluster, Model, PlacedPlan
 
@@ -42,7 +42,7 @@ def waits_under_contention(lowered: Lowered, timeline: Timeline, pace: Pace) -> 
     """
     graph, run, rank = lowered.program.graph, timeline.run, pace.rank
     ids = np.flatnonzero(graph.lane == rank * len(Lane) + Lane.MAIN)
-    took, cause = run.end[ids] - run.start[ids], lowered.cause[ids]
+    took, cause = run.end[ids] - run.start[ids], run.program.cause[ids]
     dp = int(took[cause == Cause.DATA].sum() + (took - run.program.duration[ids])[cause != Cause.DATA].sum())
     pp = bubble = 0
     free = 0 if timeline.schedule.barrier else int(timeline.first_and_last()[0][rank])
@@ -52,7 +52,7 @@ def waits_under_contention(lowered: Lowered, timeline: Timeline, pace: Pace) -> 
             continue
         sources = graph.source[graph.first[i] : graph.first[i + 1]]
         last = int(sources[np.argmax(run.end[sources])]) if len(sources) else -1
-        by = Cause(int(lowered.cause[last])) if last >= 0 and run.end[last] == run.start[i] else None
+        by = Cause(int(lowered.program.cause[last])) if last >= 0 and run.end[last] == run.start[i] else None
         if by is Cause.DATA and graph.rank[last] == rank:
             dp += gap
         else:

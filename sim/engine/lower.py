@@ -14,7 +14,7 @@ import numpy as np
 
 from sim.engine.assembly import Costs, on_ranks, tied_reduce
 from sim.engine.graph import Graph, Ints, graph_of
-from sim.engine.program import Program, Run, Stream
+from sim.engine.program import Cause, Program, Run, Stream
 from sim.engine.timeline import Timeline
 from sim.schedules import SCHEDULES, Kind, Schedule
 
@@ -26,16 +26,6 @@ class Lane(IntEnum):
     PAIR = 1
     GATHER = 2
     REDUCE = 3
-
-
-class Cause(IntEnum):
-    """What an operation is for."""
-
-    PASS = 0
-    INNER = 1
-    DATA = 2
-    MESSAGE = 3
-    UPDATE = 4
 
 
 LINKS = ("inter out", "inter in", "intra out", "intra in")
@@ -53,16 +43,15 @@ class Layout:
 
 @dataclass(frozen=True, eq=False)
 class Lowered:
-    """A program with what its operations are for, and the first and the last operation of every action."""
+    """A program, and the first and the last operation of every action."""
 
     program: Program
-    cause: Ints
     begin: Ints
     finish: Ints
 
     def timeline(self, schedule: Schedule, run: Run) -> Timeline:
         """Return when the actions ran."""
-        return Timeline(schedule, graph_of(schedule), run.start[self.begin], run.end[self.finish], run)
+        return Timeline(schedule, graph_of(schedule), run.start[self.begin], run.end[self.finish], run, self.begin)
 
 
 def lower(schedule: Schedule, costs: Costs, traffic: Costs, layout: Layout) -> Lowered:
@@ -255,8 +244,8 @@ class _Lowering:
         graph = Graph(rank, stage, kind, microbatch, lane, first, source[order], np.full(len(order), -1), no_pairs)
         used = np.cumsum([0, *map(len, self.links)])
         links = np.array([link for each in self.links for link in each], dtype=np.int64)
-        program = Program(graph, ticks, np.zeros(len(order), dtype=np.int64), stream, used, links)
-        return Lowered(program, cause, begin, finish)
+        program = Program(graph, ticks, np.zeros(len(order), dtype=np.int64), stream, used, links, cause)
+        return Lowered(program, begin, finish)
 
 
 def _passes(costs: Costs, stages: int, copies: int) -> dict[int, tuple[Any, ...]]:

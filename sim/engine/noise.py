@@ -108,6 +108,7 @@ def replicated(program: Program, joint: NDArray[np.bool_], copies: int) -> Progr
     return Program(
         graph, program.duration, lag[order], np.tile(program.stream, copies),
         used if len(program.first_link) else program.first_link, _shifted(program.links, copies, links),
+        np.tile(program.cause, copies),
     )  # fmt: skip
 
 

@@ -19,13 +19,23 @@ class Stream(IntEnum):
     """A message on its way: it keeps links busy, and no device."""
 
 
+class Cause(IntEnum):
+    """What an operation is for."""
+
+    PASS = 0
+    INNER = 1
+    DATA = 2
+    MESSAGE = 3
+    UPDATE = 4
+
+
 @dataclass(frozen=True, eq=False)
 class Program:
     """Operations with integer durations (ticks while nothing is shared) and edges with lags.
 
     duration[i]: of operation i; lag[e]: ticks between the end of edge e's source and what waits for it. stream[i]: a
     `Stream` (empty: all compute). links[first_link[i]:first_link[i + 1]]: the links that operation i sends over
-    (empty: none does).
+    (empty: none does). cause[i]: what operation i is for (empty: its kind of action says it).
     """
 
     graph: Graph
@@ -34,6 +44,7 @@ class Program:
     stream: Ints = field(default_factory=lambda: NOTHING)
     first_link: Ints = field(default_factory=lambda: NOTHING)
     links: Ints = field(default_factory=lambda: NOTHING)
+    cause: Ints = field(default_factory=lambda: NOTHING)
 
     def __len__(self) -> int:
         return len(self.graph)

@@ -15,12 +15,14 @@ from sim.costs.profile import Profile, load_profile
 from sim.costs.run_level import RunLevelSet, run_level, straggling, symbol_values
 from sim.engine.assembly import durations, exposed, footprint, pace, step_schedule, waits
 from sim.engine.contended import layout, sharing, waits_under_contention
+from sim.engine.critical import CriticalPath, critical_path
 from sim.engine.events import Guest, World
 from sim.engine.graph import graph_of
-from sim.engine.lower import Cause, lower
+from sim.engine.lower import lower
 from sim.engine.memory import MemoryTimeline, memory_timelines
 from sim.engine.noise import Noise, run_noisy
 from sim.engine.path import run_program
+from sim.engine.program import Cause
 from sim.engine.timeline import Timeline
 from sim.schedules import Kind, Schedule
 from sim.specs import Cluster, InputError, Model, PlacedPlan, Plan
@@ -83,6 +85,11 @@ class Step:
     def breakdown_interval_s(self) -> dict[str, tuple[float, float]]:
         """80 % interval of each term, under the same relative error as the step."""
         return {k: self.profile.interval80(v, self.sigma_log) for k, v in self.breakdown_s.items()}
+
+    @cached_property
+    def critical_path(self) -> CriticalPath:
+        """The chain of operations that makes the step as long as it is; its ticks sum to the timeline's makespan."""
+        return critical_path(self.timeline.run)
 
     @property
     def tokens_per_step(self) -> int:
@@ -224,7 +231,7 @@ def simulate(
     if engine == "events":
         traffic = slowest(model, cluster, placed, level, stage.traffic_model)
         lowered = lower(schedule, costs, traffic, layout(model, cluster, placed))
-        joint = lowered.cause == Cause.DATA
+        joint = lowered.program.cause == Cause.DATA
         run = run_noisy(lowered.program, joint, noise, copies, lambda p: World(p, sharing(level)).run(guests))
         timeline = lowered.timeline(schedule, run)
         step = pace(timeline, placed.microbatches)

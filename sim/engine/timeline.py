@@ -45,7 +45,8 @@ class Durations:
 class Timeline:
     """Start and end of every action, in integer ticks (nanoseconds in a training step).
 
-    Of a fused pair both actions have the times of the pair. `run`: the operations behind the actions.
+    Of a fused pair both actions have the times of the pair. `run`: the operations behind the actions; begin[i]: the
+    operation that action i starts with.
     """
 
     schedule: Schedule
@@ -53,16 +54,23 @@ class Timeline:
     start: Ints
     end: Ints
     run: Run
+    begin: Ints
 
     @classmethod
     def of(cls, schedule: Schedule, run: Run) -> "Timeline":
         """Return the timeline of a run whose operations are the schedule's actions."""
         graph, start, end = run.program.graph, run.start, run.end
-        second = np.flatnonzero(graph.second)
+        begin, second = np.arange(len(graph)), np.flatnonzero(graph.second)
         if len(second):
             start, end = start.copy(), end.copy()
             start[second], end[second - 1] = start[second - 1], end[second]
-        return cls(schedule, graph, start, end, run)
+            begin[second] -= 1
+        return cls(schedule, graph, start, end, run, begin)
+
+    @property
+    def zero(self) -> int:
+        """When the first operation starts: that of an action, or a collective before the first action."""
+        return int(self.run.start.min())
 
     @property
     def makespan(self) -> int:

@@ -1,6 +1,6 @@
 """Answers for a reader: sentences, tables, figures, traces and the self-contained page.
 
-`text` and `table` hold words and rows, `figures` the plotly figures, `trace` the Chrome trace, `html` the
+`text` and `table` hold words and rows, `figures` the plotly figures, `trace` the traces, `html` the
 page. The names below are imported when first used, so that a command that only prints a table loads no
 plotly.
 """
@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sim.report.figures import breakdown, difference, front, memory, memory_peaks, timeline
+    from sim.report.figures import breakdown, difference, front, memory, memory_peaks, timeline, timeline_difference
     from sim.report.html import save_html
     from sim.report.table import ranking
     from sim.report.text import answer, answer_tuned
@@ -27,6 +27,7 @@ _HOME = {
     "save_html": "sim.report.html",
     "save_trace": "sim.report.trace",
     "timeline": "sim.report.figures",
+    "timeline_difference": "sim.report.figures",
 }
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "save_html",
     "save_trace",
     "timeline",
+    "timeline_difference",
 ]
 
 

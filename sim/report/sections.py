@@ -6,7 +6,7 @@ from sim.engine.step import Step, device_memory
 from sim.report import figures
 from sim.report import markup as m
 from sim.report.numbers import byte_unit, days_interval, signed, time_unit
-from sim.report.text import device_memory_interval, memory_verdict, overflow, time_and_idle
+from sim.report.text import critical_words, device_memory_interval, memory_verdict, overflow, time_and_idle
 from sim.report.theme import CATEGORIES as LOOKS
 from sim.report.theme import TERMS
 from sim.run import Run
@@ -99,6 +99,7 @@ def timeline_section(step: Step) -> str:
         if plan.pp > 1
         else f"{time_and_idle(step)}; {step.placed.microbatches} microbatches one after the other."
     )
+    caption = f"{caption} {critical_words(step)}"
     drawn = m.figure("timeline", lambda t: figures.timeline(step, theme=t), caption)
     beginning = figures.opening(step)
     if beginning is None:
@@ -125,7 +126,7 @@ def memory_section(step: Step) -> str:
         _peak_table(step),
     )
     held = step.fullest
-    at = seconds((int(held.at_ns[held.peak_index]) - int(step.timeline.start.min())) * 1e-9)
+    at = seconds((int(held.at_ns[held.peak_index]) - step.timeline.zero) * 1e-9)
     curve = m.figure(
         "memory",
         lambda t: figures.memory(step, theme=t),

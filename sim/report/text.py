@@ -1,11 +1,12 @@
 """The answer in one sentence: the first thing on a page, and the text alternative of its figures."""
 
+from sim.engine.compare import Comparison
 from sim.engine.step import Step, memory_sigma
 from sim.report.numbers import byte_unit, bytes_interval, days_interval, seconds_interval
 from sim.run import Allocation, Optimal, Run
 from sim.specs import Plan
 from sim.tuner.tune import Tuned
-from sim.units import THIN_SPACE, counted, digits3, percent, si
+from sim.units import THIN_SPACE, counted, digits3, percent, seconds, si
 
 
 def answer(step: Step) -> str:
@@ -22,6 +23,39 @@ def time_and_idle(step: Step) -> str:
     if step.plan.pp == 1:
         return f"{time}; no pipeline"
     return f"{time}; pipeline idle {percent(step.breakdown_s['bubble'] / step.step_time_s)}"
+
+
+def critical_words(step: Step, causes: int = 4) -> str:
+    """Return what the critical path consists of, the largest `causes` first, and which rank has most of it.
+
+    For example "Critical path: backward 61 %, forward 30 %, pipeline messages 2.0 %; changes ranks 14 times, 58 % on
+    rank 3."
+    """
+    path, whole = step.critical_path, step.timeline.makespan
+    parts = [f"{cause} {percent(ticks / whole)}" for cause, ticks in list(path.by_cause().items())[:causes]]
+    words = f"Critical path: {', '.join(parts)}"
+    if step.plan.pp == 1:
+        return words + "."
+    ranks = path.by_rank(step.plan.pp)
+    most = max(range(step.plan.pp), key=ranks.__getitem__)
+    return f"{words}; changes ranks {path.crossings()} times, {percent(ranks[most] / whole)} on rank {most}."
+
+
+def comparison_words(found: Comparison, causes: int = 3) -> str:
+    """Return how much longer the second of two timelines takes, and what of its critical path makes the difference.
+
+    For example "B takes 31.0 ms less: backward −25.0 ms, pipeline messages −6.00 ms (rank 3 −20.0 ms)".
+    """
+    if not found.ticks:
+        return "A and B take equally long"
+    words = [f"{cause} {_more(ticks)}" for cause, ticks in list(found.by_cause().items())[:causes]]
+    rank, ticks = next(iter(found.by_rank().items()))
+    whole = f"{seconds(abs(found.ticks) * 1e-9)} {'longer' if found.ticks > 0 else 'less'}"
+    return f"B takes {whole}: {', '.join(words)} (most on rank {rank}: {_more(ticks)})"
+
+
+def _more(ticks: int) -> str:
+    return f"{'+' if ticks >= 0 else '−'}{seconds(abs(ticks) * 1e-9)}"
 
 
 def memory_verdict(step: Step) -> str:

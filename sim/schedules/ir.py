@@ -89,10 +89,14 @@ class Schedule:
     def _texts(self, rank: tuple[Action, ...], fused: set[int]) -> Iterator[str]:
         for i, action in enumerate(rank):
             if action.kind in COMPUTE and i - 1 not in fused:
-                pair = f"({self._text(action)};{self._text(rank[i + 1])})OVERLAP_F_B" if i in fused else ""
-                yield pair or self._text(action)
+                yield self.pair_label(action, rank[i + 1]) if i in fused else self.label(action)
 
-    def _text(self, action: Action) -> str:
+    def pair_label(self, first: Action, second: Action) -> str:
+        """Return the text of two actions that run as one."""
+        return f"({self.label(first)};{self.label(second)})OVERLAP_F_B"
+
+    def label(self, action: Action) -> str:
+        """Return an action's text; with two pipelines led by its own: "d1:0F0"."""
         if self.pipelines == 1:
             return str(action)
         return f"d{action.stage // self.depth}:{action._replace(stage=action.stage % self.depth)}"

@@ -188,11 +188,11 @@ UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u206
 """Control characters but tab and newline, those that turn the direction of writing, and halves of surrogates."""
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Write `text` to `path` whole or not at all."""
-    with NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as file:
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Write `content` (text as UTF-8) to `path` whole or not at all."""
+    with NamedTemporaryFile("wb", dir=path.parent, delete=False) as file:
         try:
-            file.write(text)
+            file.write(content.encode() if isinstance(content, str) else content)
             file.close()
             Path(file.name).chmod(path.stat().st_mode & 0o777 if path.exists() else 0o644)
             Path(file.name).replace(path)

@@ -43,6 +43,9 @@ def test_simulate_prints_the_contract(trainsim):
         "compute", "recompute", "tp", "dp", "pp", "cp", "ep", "offload", "straggler", "bubble", "optimizer", "other",
     }  # fmt: skip
     assert sum(data["breakdown_s"].values()) == pytest.approx(data["step_time_s"])
+    path = [part["seconds"] for part in data["critical_path"]]
+    assert path == sorted(path, reverse=True)
+    assert sum(path) == pytest.approx(data["step_time_s"] - data["breakdown_s"]["straggler"])
     assert set(data["ranks"][0]) == {
         "rank", "peak_memory_bytes", "memory_kind", "interval80_bytes", "at_s", "composition_bytes",
     }  # fmt: skip

@@ -4,12 +4,16 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 
-from sim.engine.step import Step, device_memory
+from sim.engine.path import run_path
+from sim.engine.step import Step, device_memory, simulate
+from sim.engine.timeline import Durations, Timeline
 from sim.report import figures
 from sim.report.figures import raster
 from sim.report.figures.front import pareto
 from sim.report.figures.raster import raster as rasterised
 from sim.report.theme import CATEGORIES, OUTSIDE, PALETTE, TERMS
+from sim.schedules import SCHEDULES, Kind, Shape, build
+from sim.specs import InputError
 from sim.tuner.tune import Tuned
 
 
@@ -121,3 +125,101 @@ def test_colours_are_the_themes_and_the_background_is_left_alone(step: Step, the
     figure = figures.timeline(step, theme=theme)  # type: ignore[arg-type]
     assert bars(figure)[0].marker.color == PALETTE["forward"][theme == "dark"]
     assert figure.layout.template.layout.paper_bgcolor == "rgba(0,0,0,0)"
+
+
+def uniform(name: str, ranks: int, microbatches: int) -> Timeline:
+    """Return a schedule's timeline with F, I, W and messages of 100, 110, 90 and 2 us."""
+    kind = SCHEDULES[name]
+    shape = Shape(ranks, microbatches, kind.chunks)
+    stages = len(kind.rank_of(shape))
+    times = {Kind.F: 100_000, Kind.B: 200_000, Kind.I: 110_000, Kind.W: 90_000}
+    durations = Durations.uniform(stages, times, message=2_000)
+    return run_path(build(name, shape, durations.work()), durations)
+
+
+def outline(figure: go.Figure) -> go.Scatter:
+    """Return the critical path."""
+    (found,) = (t for t in figure.data if t.name == "critical path")
+    return found
+
+
+def test_the_critical_path_reaches_from_end_to_end(step: Step) -> None:
+    path = outline(figures.timeline(step))
+    x = [v for v in path.x if v is not None]
+    assert min(x) == 0
+    assert max(x) == pytest.approx(figures.timeline(step).layout.xaxis.range[1])
+    assert not [t for t in figures.timeline(step, critical=False).data if t.name == "critical path"]
+
+
+def test_a_bar_says_what_it_waits_for() -> None:
+    (second,) = (t for t in bars(figures.timeline(uniform("1f1b", 2, 1))) if t.name == "backward (B)")
+    assert [row[2] for row in second.customdata] == [
+        "B of microbatch 0, stage 0<br>waits for the message of 1B0",
+        "B of microbatch 0, stage 1<br>waits for its rank's previous action",
+    ]
+
+
+def test_two_directions_are_told_apart_and_pairs_share_a_bar() -> None:
+    figure = figures.timeline(uniform("dualpipe", 4, 10))
+    forwards = [t for t in bars(figure) if t.name == "forward (F)"]
+    assert {t.marker.color for t in forwards} >= {PALETTE["forward"][0]}
+    assert len({t.marker.color for t in forwards}) == 2
+    assert "first direction" in figure.layout.xaxis.title.text
+    assert any("second direction" in row[2] for t in forwards for row in t.customdata)
+    halves = [t for t in bars(figure) if t.name and np.min(t.width) < 0.5]
+    assert {t.name for t in halves} == {"forward (F)", "backward (B)"}
+    pairs = sum(int(np.count_nonzero(np.asarray(t.width) < 0.5)) for t in halves)
+    assert pairs == 2 * sum(map(len, uniform("dualpipe", 4, 10).schedule.fused))
+    above = {float(np.round(y % 1, 4)) for t in halves for y, w in zip(t.y, t.width, strict=True) if w < 0.5}
+    assert above == {0.2125, 0.7875}
+
+
+def test_b_and_i_share_an_entry_of_the_legend() -> None:
+    assert legend(figures.timeline(uniform("dualpipev", 2, 4)))[1] == "backward (B), for the input only (I)"
+    assert "backward, input (I)" in legend(figures.timeline(uniform("zbv", 2, 4)))
+
+
+@pytest.mark.parametrize("name", sorted(SCHEDULES))
+def test_every_kind_of_schedule_is_drawn_with_every_action(name: str) -> None:
+    run = uniform(name, 2, 4)
+    shown = [t for t in bars(figures.timeline(run)) if t.name]
+    assert sum(len(t.x) for t in shown) == np.count_nonzero(run.end > run.start)
+
+
+def test_sixteen_thousand_actions_are_a_small_picture() -> None:
+    shape = Shape(16, 256, 2)
+    run = run_path(build("interleaved", shape), Durations.uniform(32, {Kind.F: 1, Kind.B: 2}))
+    assert len(run.start) == 16_384
+    figure = figures.timeline(run)
+    assert len(figure.to_json()) < 4e5
+    assert len(figure.data) < 30
+
+
+def test_lanes_are_rows_of_the_event_engine(step: Step) -> None:
+    run = simulate(step.model, step.cluster, step.plan, "events")
+    names = list(figures.timeline(run, ranks=2, lanes=True).layout.yaxis.ticktext)
+    assert {n.split()[0] for n in names} == {"0", "3"}
+    assert {"0 compute", "0 collectives", "0 messages"} <= set(names)
+    with pytest.raises(InputError, match="lanes: got True"):
+        figures.timeline(step, lanes=True)
+
+
+@pytest.mark.parametrize("names", [("1f1b", "1f1b"), ("zb-h1", "1f1b"), ("gpipe", "1f1b")])
+def test_two_timelines_share_one_axis(names: tuple[str, str]) -> None:
+    after, before = (uniform(n, 4, 8) for n in names)
+    figure = figures.timeline_difference(after, before)
+    shown = [t for t in bars(figure) if t.name]
+    for axis, run in ((("y", None), before), (("y2",), after)):
+        assert sum(len(t.x) for t in shown if t.yaxis in axis) == np.count_nonzero(run.end > run.start)
+    assert figure.layout.xaxis.matches == "x2"
+    assert figure.layout.xaxis.range == figure.layout.xaxis2.range
+    assert len({t.name for t in figure.data if t.showlegend is not False}) == len(legend(figure))
+    moved = [row[2] for t in shown if t.yaxis == "y2" for row in t.customdata]
+    assert all("against A" in words for words in moved) == (names[0] != "zb-h1")
+    assert ("equally long" in figure.layout.title.text) == (names[0] == names[1])
+
+
+def test_a_difference_of_steps_names_both_plans(step: Step, long_step: Step) -> None:
+    figure = figures.timeline_difference(step, long_step)
+    assert [a.text[:8] for a in figure.layout.annotations] == ["A: tp 2,", "B: tp 2,"]
+    assert figure.layout.title.text.startswith("B takes ")

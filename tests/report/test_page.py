@@ -2,6 +2,7 @@
 
 import json
 import re
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from sim.report.html import page
 from sim.report.markup import differences, script_json
 from sim.report.numbers import shorten, time_unit
 from sim.report.table import COLUMNS, formatted
-from sim.report.text import answer_run
+from sim.report.text import answer_run, critical_words
 from sim.run import whole_run
 from sim.specs import Training
 from sim.tuner.tune import Tuned, tune
@@ -123,3 +124,11 @@ def test_a_run_in_one_sentence(step: Step) -> None:
     )
     short = whole_run(step, Training(steps=100, usd_per_gpu_hour=0.0))
     assert " hours (" in answer_run(short) and " 0 USD" in answer_run(short)
+
+
+def test_the_critical_path_is_said_in_words(step: Step) -> None:
+    words = critical_words(step)
+    assert re.fullmatch(r"Critical path: \w.* \d+\s%, .*; changes ranks \d+ times, \d+\s% on rank \d\.", words)
+    shares = [float(s) for s in re.findall(r"([\d.]+)\s%", words.split(";")[0])]
+    assert shares == sorted(shares, reverse=True)
+    assert words in unescape(page(step))

@@ -3,6 +3,7 @@
 from sim.report.figures.accuracy import accuracy, accuracy_errors
 from sim.report.figures.asynchronous import gains, order
 from sim.report.figures.breakdown import breakdown
+from sim.report.figures.compared import measured, timeline_difference
 from sim.report.figures.difference import difference
 from sim.report.figures.front import front
 from sim.report.figures.memory import memory, memory_peaks
@@ -17,10 +18,12 @@ __all__ = [
     "difference",
     "front",
     "gains",
+    "measured",
     "memory",
     "memory_peaks",
     "opening",
     "order",
     "throughput",
     "timeline",
+    "timeline_difference",
 ]

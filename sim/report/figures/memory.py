@@ -72,7 +72,7 @@ def memory(step: Step, stage: int | None = None, theme: Theme = "light") -> go.F
 def _curves(step: Step, held: MemoryTimeline) -> tuple[Floats, dict[str, Floats]]:
     """Return the instants (s) and the bytes by category from each on, at most `POINTS` of them."""
     kept = lasting(held, POINTS - 2)
-    at = held.at_ns[kept] - step.timeline.start.min()
+    at = held.at_ns[kept] - step.timeline.zero
     at_s = np.concatenate([[0.0], at * 1e-9, [step.step_time_s]])
     moving = {"activations": held.activations, "temporaries": held.temporaries}
     curves = {name: np.concatenate([[0.0], values[kept], values[kept[-1:]]]) for name, values in moving.items()}

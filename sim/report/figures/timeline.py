@@ -1,89 +1,69 @@
-"""The pipeline's timeline: one row per pipeline rank, a bar per operation or a raster of them."""
+"""The pipeline's timeline: one row per pipeline rank, or per stream of a rank."""
 
-from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 import numpy as np
 import plotly.graph_objects as go
-from numpy.typing import NDArray
 
+from sim.engine.critical import CriticalPath, Spent, critical_path, reasons
+from sim.engine.program import Cause
 from sim.engine.step import Step
-from sim.report.figures.raster import raster
-from sim.report.numbers import Unit, time_unit
-from sim.report.theme import Look, Theme, colour, frame, legend_entry, marker, mixed
-from sim.schedules import Kind
+from sim.engine.timeline import Timeline
+from sim.report.figures.gantt import LOOK_OF_KIND, MAX_BARS, NAMES, Ints, Shown, draw, height
+from sim.report.numbers import time_unit
+from sim.report.theme import Theme, frame
+from sim.report.tracks import SHORT, row_name, rows
+from sim.schedules import Action, Kind, Schedule
+from sim.specs import InputError
 
-Ints = NDArray[np.int64]
-
-LOOKS = {
-    Kind.F: Look("forward", "", "forward (F)"),
-    Kind.B: Look("backward", "", "backward (B)"),
-    Kind.I: Look("backward", "", "backward, input (I)"),
-    Kind.W: Look("weight", "", "backward, weights (W)"),
-    Kind.REDUCE_GRAD: Look("communication", "\\", "gradient reduction (dp)"),
-    Kind.OPTIMIZER: Look("optimizer", "", "optimizer"),
-}
-IDLE = Look("idle", "", "idle")
-MAX_BARS = 1_000
-BINS = 1_600
-PALEST = 0.45
-"""Share of the full colour that the last chunk of a rank keeps."""
-MAX_SHADES = 8
-"""Chunks beyond this share shades, so that a figure keeps under 30 traces."""
-
-
-@dataclass(frozen=True, eq=False)
-class Shown:
-    """The operations drawn: ranks in rows, then one entry per operation.
-
-    Times in ns from the start of the step; the axis runs from `begin` to `finish`.
-    """
-
-    ranks: Ints
-    row: Ints
-    start: Ints
-    end: Ints
-    kind: Ints
-    stage: Ints
-    chunk: Ints
-    microbatch: Ints
-    chunks: int
-    begin: int
-    finish: int
-
-    @property
-    def kinds(self) -> list[Kind]:
-        """The kinds that are drawn, in the legend's order."""
-        held = set(self.kind.tolist())
-        return [k for k in LOOKS if k in held]
+OF_CAUSE = {Cause.INNER: "inner", Cause.DATA: "dp", Cause.MESSAGE: "pp"}
 
 
 def timeline(
-    step: Step, ranks: int = 16, theme: Theme = "light", window: tuple[float, float] | None = None
+    step: Step | Timeline,
+    ranks: int | None = None,
+    theme: Theme = "light",
+    window: tuple[float, float] | None = None,
+    lanes: bool = False,
+    critical: bool = True,
 ) -> go.Figure:
     """Return the timeline of a step: time against pipeline rank.
 
-    ranks: rows at most; of a longer pipeline they are spread evenly, the first and the last included. Up to
-    1,000 operations are bars, more become a raster (colour of a bin: the operation that holds most of it,
-    idle only if none touches it). Deeper colour is an earlier chunk of the model. window: the part of the
-    step to show, in seconds from its start; None is the whole step.
+    ranks: rows at most (16; with lanes ranks at most, 4); of a longer pipeline they are spread evenly, the first and
+    the last included. Up to 1,000 operations are bars, more become a raster (colour of a bin: the operation that holds
+    most of it, idle only if none touches it). Deeper colour is an earlier chunk of the model, or the first of two
+    directions; a fused pair is one bar, its forward above. window: the part of the step to show, in seconds from its
+    start; None is the whole step. lanes: a row per stream of the event engine (compute, collectives, messages).
+    critical: outline the critical path.
+
+    Raises:
+        InputError: lanes of a run of the compiled engine, which has none.
     """
-    shown = _shown(step, ranks, window)
+    run = timeline_of(step)
+    if lanes and not len(run.run.program.stream):
+        raise InputError("lanes", lanes, 'False, or a step of the event engine (engine="events")')
+    shown = (of_operations if lanes else of_actions)(run, ranks or (4 if lanes else 16), window, critical)
     unit = time_unit(shown.finish * 1e-9)
-    note = " (deeper colour: earlier chunk of the model)" if shown.chunks > 1 else ""
-    height = min(560, 120 + 22 * len(shown.ranks))
-    figure = frame(theme, height, f"time ({unit.name}){note}", "pipeline rank", barmode="overlay", bargap=0.15)
-    (_bars if len(shown.start) <= MAX_BARS else _raster)(figure, shown, unit, theme)
-    every = -(-len(shown.ranks) // 8)
-    rows = np.arange(0, len(shown.ranks), every)
-    end = len(shown.ranks) - 0.5
-    figure.update_yaxes(range=[end, -0.5], tickvals=rows, ticktext=shown.ranks[rows].astype(str), showgrid=False)
-    figure.update_xaxes(range=[shown.begin * 1e-9 / unit.scale, shown.finish * 1e-9 / unit.scale])
+    title = f"time ({unit.name}){shade_note(run.schedule)}"
+    figure = frame(theme, height(len(shown.rows)), title, "pipeline rank", barmode="overlay", bargap=0.15)
+    draw(figure, shown, unit, theme, legend=shown.looks)
     return figure
 
 
-def _ranks(step: Step, most: int) -> Ints:
-    every = step.plan.pp
+def timeline_of(step: Step | Timeline) -> Timeline:
+    """Return a step's timeline."""
+    return step if isinstance(step, Timeline) else step.timeline
+
+
+def shade_note(schedule: Schedule) -> str:
+    """Return what paler colours mean."""
+    if schedule.pipelines > 1:
+        return " (deeper colour: first direction, paler: second)"
+    return " (deeper colour: earlier chunk of the model)" if schedule.stages > schedule.ranks else ""
+
+
+def spread(every: int, most: int) -> Ints:
+    """Return `most` ranks of `every`, the first and the last included."""
     return np.unique(np.linspace(0, every - 1, min(every, max(1, most))).round().astype(np.int64))
 
 
@@ -92,138 +72,131 @@ def opening(step: Step, ranks: int = 16) -> tuple[int, tuple[float, float]] | No
 
     With fewer rows the window is longer; rows are given up until it reaches rank 0's first backward.
     """
-    graph, start = step.timeline.graph, step.timeline.start - int(step.timeline.start.min())
+    graph, start = step.timeline.graph, step.timeline.start - step.timeline.zero
     backward = np.isin(graph.kind, (Kind.B, Kind.I)) & (graph.rank == 0)
-    wanted, rows = int(step.timeline.end[backward].min()), min(ranks, step.plan.pp)
-    if np.count_nonzero(np.isin(graph.rank, _ranks(step, rows))) <= MAX_BARS:
+    wanted, most = int(step.timeline.end[backward].min()), min(ranks, step.plan.pp)
+    if np.count_nonzero(np.isin(graph.rank, spread(step.plan.pp, most))) <= MAX_BARS:
         return None
     while True:
-        reached = int(np.sort(start[np.isin(graph.rank, _ranks(step, rows))])[int(0.9 * MAX_BARS)])
-        if reached >= wanted or rows <= 4:
-            return rows, (0.0, reached * 1e-9)
-        rows //= 2
+        reached = int(np.sort(start[np.isin(graph.rank, spread(step.plan.pp, most))])[int(0.9 * MAX_BARS)])
+        if reached >= wanted or most <= 4:
+            return most, (0.0, reached * 1e-9)
+        most //= 2
 
 
-def _shown(step: Step, most: int, window: tuple[float, float] | None) -> Shown:
-    graph, schedule = step.timeline.graph, step.timeline.schedule
-    ranks, zero = _ranks(step, most), int(step.timeline.start.min())
-    span = (0, max(1, step.timeline.makespan)) if window is None else tuple(round(t * 1e9) for t in window)
-    inside = (step.timeline.end - zero > span[0]) & (step.timeline.start - zero < span[1])
-    kept = np.isin(graph.rank, ranks) & inside & (step.timeline.end > step.timeline.start)
-    of_rank = np.array(schedule.rank_of)
-    chunk = np.array([np.count_nonzero(of_rank[:s] == r) for s, r in enumerate(of_rank)])
-    whole_rank = graph.microbatch < 0  # an update belongs to the rank, not to a chunk
+def of_actions(
+    timeline: Timeline,
+    most: int,
+    window: tuple[float, float] | None = None,
+    critical: bool = True,
+    waits: bool = True,
+) -> Shown:
+    """Return a timeline's actions as bars, one row for each of at most `most` ranks.
+
+    waits: whether bars say what they wait for.
+    """
+    graph, schedule, zero = timeline.graph, timeline.schedule, timeline.zero
+    ranks = spread(schedule.ranks, most)
+    span = _span(timeline, window)
+    inside = (timeline.end - zero > span[0]) & (timeline.start - zero < span[1])
+    kept = np.flatnonzero(np.isin(graph.rank, ranks) & inside & (timeline.end > timeline.start))
+    words = [schedule.label(graph.action(i)) for i in kept.tolist()]  # short in a raster, which repeats them
+    if len(kept) <= MAX_BARS:
+        words = [_words(timeline, i) for i in kept.tolist()]
+        held = reasons(timeline.run, timeline.begin[kept].tolist()) if waits else []
+        words = [f"{each}<br>{why}" for each, why in zip(words, held, strict=True)] if waits else words
+    path = critical_path(timeline.run) if critical else CriticalPath(())
+    row = {int(r): n for n, r in enumerate(ranks)}
     return Shown(
-        ranks=ranks,
+        rows=[str(r) for r in ranks],
+        index=kept,
         row=np.searchsorted(ranks, graph.rank[kept]),
-        start=step.timeline.start[kept] - zero,
-        end=step.timeline.end[kept] - zero,
-        kind=graph.kind[kept],
-        stage=graph.stage[kept],
-        chunk=np.where(whole_rank, 0, chunk[graph.stage])[kept],
-        microbatch=graph.microbatch[kept],
-        chunks=int(chunk.max()) + 1,
+        rank=graph.rank[kept],
+        start=timeline.start[kept] - zero,
+        end=timeline.end[kept] - zero,
+        look=LOOK_OF_KIND[graph.kind[kept]],
+        chunk=_chunk(schedule, graph.stage, graph.microbatch)[kept],
+        half=np.where(graph.second, 2, np.append(graph.second[1:], False))[kept],
+        words=words,
+        chunks=max(_of_stage(schedule)) + 1,
         begin=span[0],
         finish=span[1],
+        path=[
+            (row.get(s.rank, -1), s.start - zero, s.end - zero)
+            for s in path.segments
+            if s.spent not in (Spent.MESSAGE, Spent.OUTSIDE)
+        ],
     )
 
 
-def _shades(look: Look, chunks: int, theme: Theme) -> list[str]:
-    return [mixed(look.colour, theme, s) for s in np.linspace(1.0, PALEST, chunks)]
-
-
-def _bars(figure: go.Figure, shown: Shown, unit: Unit, theme: Theme) -> None:
-    for kind in shown.kinds:
-        of_kind = shown.kind == kind
-        shade, shades = _shade(shown)
-        legend_entry(figure, LOOKS[kind], theme, kind.name)
-        for n in np.unique(shade[of_kind]).tolist():
-            style = marker(LOOKS[kind], theme)
-            style |= {} if "pattern" in style else {"color": _shades(LOOKS[kind], shades, theme)[n]}
-            figure.add_bar(**_trace(shown, np.flatnonzero(of_kind & (shade == n)), kind, unit), marker=style)
-    legend_entry(figure, IDLE, theme)
-    rows, scale = np.arange(len(shown.ranks)), 1e-9 / unit.scale
-    width = np.full(len(rows), (shown.finish - shown.begin) * scale)
-    figure.add_bar(
-        orientation="h",
-        x=width,
-        base=shown.begin * scale,
-        y=rows,
-        width=0.85,
-        showlegend=False,
-        hoverinfo="skip",
-        marker={"color": colour("idle", theme)},
-        zorder=-1,
-    )
-    figure.update_layout(uniformtext={"mode": "hide", "minsize": 10})
-
-
-def _shade(shown: Shown) -> tuple[Ints, int]:
-    """Return every operation's shade by its chunk, and how many shades there are."""
-    shades = min(shown.chunks, MAX_SHADES)
-    return shown.chunk * shades // shown.chunks, shades
-
-
-def _trace(shown: Shown, chosen: Ints, kind: Kind, unit: Unit) -> dict[str, Any]:
-    """Return the bars of the operations `chosen`, all of one kind."""
-    scale, look = 1e-9 / unit.scale, LOOKS[kind]
-    start, end = shown.start[chosen] * scale, shown.end[chosen] * scale
-    details = [start, end, shown.microbatch[chosen], shown.stage[chosen], shown.ranks[shown.row[chosen]]]
-    computes = kind not in (Kind.REDUCE_GRAD, Kind.OPTIMIZER)
-    lines = [
-        f"<b>{look.label}</b>",
-        *(["microbatch %{customdata[2]}, stage %{customdata[3]}"] if computes else []),
-        "rank %{customdata[4]}",
-        f"%{{customdata[0]:.4~r}}–%{{customdata[1]:.4~r}} {unit.name}",
-        f"lasts %{{x:.3~r}} {unit.name}<extra></extra>",
-    ]
-    return {
-        "orientation": "h",
-        "base": start,
-        "x": end - start,
-        "y": shown.row[chosen],
-        "width": 0.85,
-        "name": look.label,
-        "legendgroup": kind.name,
-        "showlegend": False,
-        "text": [kind.name] * len(chosen) if computes else None,
-        "textposition": "inside",
-        "insidetextanchor": "middle",
-        "textangle": 0,
-        "customdata": np.stack(details, axis=1),
-        "hovertemplate": "<br>".join(lines),
-    }
-
-
-def _raster(figure: go.Figure, shown: Shown, unit: Unit, theme: Theme) -> None:
-    rows = len(shown.ranks)
-    span = shown.finish - shown.begin
-    op = raster(shown.start - shown.begin, shown.end - shown.begin, shown.row, rows, BINS, span)
-    colours, code = [colour("idle", theme)], np.zeros(len(shown.start), dtype=np.int64)
-    shade, shades = _shade(shown)
-    for kind in shown.kinds:
-        code[shown.kind == kind] = len(colours) + shade[shown.kind == kind]
-        colours += _shades(LOOKS[kind], shades, theme)
-        legend_entry(figure, LOOKS[kind], theme)
-    legend_entry(figure, IDLE, theme)
-    cells = np.where(op < 0, 0, code[op]).astype(np.uint8)
-    name = [Kind(k).name + (str(m) if m >= 0 else "") for k, m in zip(shown.kind, shown.microbatch, strict=True)]
-    width = span * 1e-9 / unit.scale / BINS
-    figure.add_heatmap(
-        z=cells,
-        zmin=-0.5,
-        zmax=len(colours) - 0.5,
-        colorscale=_steps(colours),
-        showscale=False,
-        x0=shown.begin * 1e-9 / unit.scale + width / 2,
-        dx=width,
-        ygap=2 if rows <= 20 else 0,
-        text=[["idle" if i < 0 else name[i] for i in line] for line in op.tolist()],
-        customdata=np.repeat(shown.ranks.astype(np.int16)[:, None], BINS, axis=1),
-        hovertemplate=f"<b>%{{text}}</b><br>rank %{{customdata}}<br>at %{{x:.4~r}} {unit.name}<extra></extra>",
+def of_operations(
+    timeline: Timeline, most: int, window: tuple[float, float] | None = None, critical: bool = True
+) -> Shown:
+    """Return the operations of a run of the event engine as bars: of each rank a row per stream that it uses."""
+    run, program, zero = timeline.run, timeline.run.program, timeline.zero
+    graph, schedule, span = program.graph, timeline.schedule, _span(timeline, window)
+    of_rank = rows(program, run.start, run.end)
+    seen = np.isin(graph.rank, spread(schedule.ranks, most)) & (run.end > run.start) & (of_rank >= 0)
+    key = graph.rank * (of_rank.max() + 1) + of_rank
+    used, row = np.unique(key[seen], return_inverse=True)
+    place = np.full(len(program), -1)
+    place[seen] = row
+    kept = np.flatnonzero(seen & (run.end - zero > span[0]) & (run.start - zero < span[1]))
+    looks = [NAMES.index(OF_CAUSE[Cause(c)]) if c in OF_CAUSE else -1 for c in program.cause[kept].tolist()]
+    path = critical_path(run) if critical else CriticalPath(())
+    named = partial(_named, schedule) if len(kept) <= MAX_BARS else schedule.label
+    ranks, streams = np.divmod(used, of_rank.max() + 1)
+    return Shown(
+        rows=[f"{r} {SHORT.get(s) or row_name(s)}" for r, s in zip(ranks.tolist(), streams.tolist(), strict=True)],
+        index=kept,
+        row=place[kept],
+        rank=graph.rank[kept],
+        start=run.start[kept] - zero,
+        end=run.end[kept] - zero,
+        look=np.where(np.array(looks, dtype=np.int64) < 0, LOOK_OF_KIND[graph.kind[kept]], looks),
+        chunk=_chunk(schedule, graph.stage, graph.microbatch)[kept],
+        half=np.zeros(len(kept), dtype=np.int64),
+        words=[named(graph.action(i)) for i in kept.tolist()],
+        chunks=max(_of_stage(schedule)) + 1,
+        begin=span[0],
+        finish=span[1],
+        path=[
+            (int(place[s.operation]), s.start - zero, s.end - zero)
+            for s in path.segments
+            if s.spent is not Spent.OUTSIDE
+        ],
     )
 
 
-def _steps(colours: list[str]) -> list[tuple[float, str]]:
-    n = len(colours)
-    return [(i / n, c) for k, c in enumerate(colours) for i in (k, k + 1)]
+def _span(timeline: Timeline, window: tuple[float, float] | None) -> tuple[int, int]:
+    if window is None:
+        return 0, max(1, timeline.makespan)
+    return round(window[0] * 1e9), round(window[1] * 1e9)
+
+
+def _of_stage(schedule: Schedule) -> list[int]:
+    """Return which of its rank's chunks each stage is; of two directions, which direction."""
+    if schedule.pipelines > 1:
+        return [s // schedule.depth for s in range(schedule.stages)]
+    of_rank = schedule.rank_of
+    return [of_rank[:s].count(r) for s, r in enumerate(of_rank)]
+
+
+def _chunk(schedule: Schedule, stage: Ints, microbatch: Ints) -> Ints:
+    """Return the chunk of every operation; an update belongs to the rank, not to a chunk."""
+    return np.where(microbatch < 0, 0, np.array(_of_stage(schedule))[stage])
+
+
+def _named(schedule: Schedule, action: Action) -> str:
+    stage, kind, microbatch = action
+    if microbatch < 0:
+        return "all microbatches"
+    where = f"stage {stage % schedule.depth}"
+    way = ("", ", second direction")[stage // schedule.depth] if schedule.pipelines > 1 else ""
+    return f"{kind.name} of microbatch {microbatch}, {where}{way}"
+
+
+def _words(timeline: Timeline, i: int) -> str:
+    graph, name = timeline.graph, _named(timeline.schedule, timeline.graph.action(i))
+    fused = graph.second[i] or (i + 1 < len(graph) and graph.second[i + 1])
+    return f"{name}<br>runs as one with {graph.action(i - 1 if graph.second[i] else i + 1)}" if fused else name

@@ -1,0 +1,56 @@
+"""Tracks in Chrome's JSON trace format, which Perfetto and chrome://tracing open.
+
+Source: "Trace Event Format" (the Chromium project): metadata M, complete events X, counters C, flows s, t, f.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from sim.report.tracks import Slice, Tracks
+from sim.units import GB
+
+Event = dict[str, Any]
+
+
+def chrome_events(held: Tracks) -> list[Event]:
+    """Return metadata, then everything else in the order of time; times in microseconds."""
+    events = [*_slices(held), *_flows(held), *_counters(held)]
+    return [*_names(held), *sorted(events, key=lambda e: float(e["ts"]))]
+
+
+def _names(held: Tracks) -> Iterator[Event]:
+    for n, (process, name) in enumerate(held.processes.items()):
+        yield {"ph": "M", "pid": process, "name": "process_name", "args": {"name": name}}
+        yield {"ph": "M", "pid": process, "name": "process_sort_index", "args": {"sort_index": n}}
+    for tid, track in enumerate(held.tracks):
+        of = {"ph": "M", "pid": track.process, "tid": tid}
+        yield of | {"name": "thread_name", "args": {"name": track.name}}
+        yield of | {"name": "thread_sort_index", "args": {"sort_index": track.order}}
+
+
+def _on(held: Tracks, piece: Slice) -> Event:
+    return {"pid": held.tracks[piece.track].process, "tid": piece.track}
+
+
+def _slices(held: Tracks) -> Iterator[Event]:
+    for s in held.slices:
+        times = {"ts": s.start / 1e3, "dur": (s.end - s.start) / 1e3}
+        yield {"ph": "X"} | _on(held, s) | {"name": s.name, "cat": s.category} | times | {"args": dict(s.args)}
+
+
+def _flows(held: Tracks) -> Iterator[Event]:
+    """An arrow leaves a slice in its last nanosecond, which is still inside it, and enters the next at its start."""
+    for number, flow in enumerate(held.flows, 1):
+        last = len(flow) - 1
+        for n, i in enumerate(flow):
+            s = held.slices[i]
+            at = s.start if n else max(s.start, s.end - 1)
+            phase = {"ph": "s"} if n == 0 else {"ph": "f" if n == last else "t", "bp": "e"}
+            yield phase | _on(held, s) | {"id": number, "name": "message", "cat": "message", "ts": at / 1e3}
+
+
+def _counters(held: Tracks) -> Iterator[Event]:
+    for c in held.counters:
+        for i, at in enumerate(c.at):
+            sizes = {name: round(values[i] / GB, 6) for name, values in c.values.items()}
+            yield {"ph": "C", "pid": c.process, "name": f"{c.name} (GB)", "ts": at / 1e3, "args": sizes}

@@ -1,0 +1,214 @@
+"""A step as tracks of slices, arrows and counters: what every trace format holds."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sim.engine.lower import Lane
+from sim.engine.memory import CATEGORIES
+from sim.engine.program import Cause, Program, Stream
+from sim.engine.step import Step
+from sim.engine.timeline import Timeline
+from sim.report.decimation import Ints, lasting
+from sim.schedules import Kind
+
+MEMORY_POINTS = 2_000
+"""Memory points per rank at most; each bucket keeps its smallest and largest."""
+CATEGORY = {Kind.REDUCE_GRAD: "communication", Kind.OPTIMIZER: "optimizer"}
+ACTIONS, COMPUTE, COLLECTIVES, PAIRS, GATHERS, REDUCTIONS, MESSAGES = range(7)
+STREAMS = {
+    COMPUTE: "compute",
+    COLLECTIVES: "collectives",
+    PAIRS: "collectives of fused pairs",
+    GATHERS: "gathers of weights",
+    REDUCTIONS: "reductions of gradients",
+    MESSAGES: "messages sent",
+}
+SHORT = {PAIRS: "pairs", GATHERS: "gathers", REDUCTIONS: "reductions", MESSAGES: "messages"}
+"""For the rows of a figure."""
+OF_LANE = {Lane.PAIR: PAIRS, Lane.GATHER: GATHERS, Lane.REDUCE: REDUCTIONS}
+SUFFIX = {Cause.INNER: " tp, cp, ep", Cause.DATA: " dp", Cause.MESSAGE: " message"}
+
+
+class Track(NamedTuple):
+    """A row; `order` among the rows of its process."""
+
+    process: int
+    order: int
+    name: str
+
+
+class Slice(NamedTuple):
+    """Something that lasts, ns from the step's start, on the track with this index."""
+
+    track: int
+    start: int
+    end: int
+    name: str
+    category: str
+    args: Mapping[str, Any]
+
+
+class Counter(NamedTuple):
+    """Bytes held by category from each instant (ns) on."""
+
+    process: int
+    name: str
+    at: list[int]
+    values: Mapping[str, list[float]]
+
+
+@dataclass(frozen=True)
+class Tracks:
+    """Processes by number, tracks, slices in the order of their starts, arrows (indices of slices) and counters."""
+
+    processes: Mapping[int, str]
+    tracks: list[Track]
+    slices: list[Slice]
+    flows: list[tuple[int, ...]]
+    counters: list[Counter]
+    left_out: int
+
+
+def tracks_of(step: Step, most: int) -> Tracks:
+    """Return a step as tracks, with at most `most` slices: the earliest.
+
+    From the compiled engine a track is a pipeline rank, and an arrow a message from one action to another. From the
+    event engine a process is a rank, with a track of actions and one for each stream; an arrow goes through the
+    message's own slice.
+    """
+    timeline, title = step.timeline, f"{step.model.name} on {step.placed.gpus} x {step.cluster.device}"
+    ranks, streams = range(timeline.schedule.ranks), len(timeline.run.program.stream) > 0
+    slices, of_action = _actions(timeline, streams)
+    if streams:
+        tracks, more, flows = _operations(timeline, of_action, len(slices))
+        processes = {r + 1: f"pipeline rank {r}" for r in ranks}
+        slices += more
+    else:
+        tracks = [Track(1, r, f"pipeline rank {r}") for r in ranks]
+        processes, flows = {1: title}, _arrows(timeline, of_action)
+    order = sorted(range(len(slices)), key=lambda i: (slices[i].start, slices[i].track, slices[i].end))[:most]
+    place = {i: n for n, i in enumerate(order)}
+    kept = [tuple(place[i] for i in flow) for flow in flows if all(i in place for i in flow)]
+    counters = list(_counters(step, streams))
+    return Tracks(processes, tracks, [slices[i] for i in order], kept, counters, len(slices) - len(order))
+
+
+def _actions(timeline: Timeline, streams: bool) -> tuple[list[Slice], list[int]]:
+    """Return a slice for every action, one for a fused pair; and the slice of every action."""
+    graph, zero, found, of_action = timeline.graph, timeline.zero, [], []
+    schedule = timeline.schedule
+    fused = np.append(graph.second[1:], False)
+    for i, (rank, start, end) in enumerate(
+        zip(graph.rank.tolist(), (timeline.start - zero).tolist(), (timeline.end - zero).tolist(), strict=True)
+    ):
+        action = graph.action(i)
+        if not graph.second[i]:
+            both = schedule.pair_label(action, graph.action(i + 1)) if fused[i] else schedule.label(action)
+            torch = f"({action};{graph.action(i + 1)})OVERLAP_F_B" if fused[i] else str(action)
+            args = {"torch": f"PP:{torch}", "stage": action.stage, "microbatch": action.microbatch}
+            found.append(Slice(rank, start, end, both, CATEGORY.get(action.kind, "compute"), args))
+        of_action.append(len(found) - 1)
+    return found, of_action
+
+
+def _arrows(timeline: Timeline, of_action: list[int]) -> list[tuple[int, ...]]:
+    graph = timeline.graph
+    waiting = np.repeat(np.arange(len(graph)), np.diff(graph.first))
+    sent = np.flatnonzero(graph.boundary >= 0)
+    pairs = zip(graph.source[sent].tolist(), waiting[sent].tolist(), strict=True)
+    return [(of_action[a], of_action[b]) for a, b in pairs]
+
+
+def _operations(
+    timeline: Timeline, of_action: list[int], before: int
+) -> tuple[list[Track], list[Slice], list[tuple[int, ...]]]:
+    """Return tracks (those of the actions first), a slice per operation and the arrows through messages.
+
+    of_action: the slice of every action; before: how many slices there are already.
+    """
+    program, run, ranks = timeline.run.program, timeline.run, timeline.schedule.ranks
+    tracks = [Track(r + 1, ACTIONS, "actions") for r in range(ranks)]
+    index: dict[tuple[int, int], int] = {}
+    row, names = rows(program, run.start, run.end), _Names(timeline)
+    slices: list[Slice] = []
+    message: dict[int, int] = {}
+    shown = np.flatnonzero((run.end > run.start) & (row >= 0))
+    for i in shown[np.lexsort((shown, row[shown], program.graph.rank[shown]))].tolist():
+        where = int(program.graph.rank[i]), int(row[i])
+        if where not in index:
+            index[where] = len(tracks)
+            tracks.append(Track(where[0] + 1, where[1], row_name(where[1])))
+        if program.cause[i] == Cause.MESSAGE:
+            message[i] = before + len(slices)
+        slices.append(names.slice(i, index[where]))
+    at: dict[tuple[int, ...], int] = {
+        (int(r), *timeline.graph.action(i)): of_action[i] for i, r in enumerate(timeline.graph.rank)
+    }
+    return tracks, slices, [flow for i, n in message.items() for flow in names.flow(i, n, at)]
+
+
+class _Names:
+    """What operations of the event engine are called, and which actions a message joins."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        self.timeline, self.program = timeline, timeline.run.program
+        self.zero = timeline.zero
+        graph = self.program.graph
+        waiting = np.repeat(np.arange(len(graph)), np.diff(graph.first))
+        messages = self.program.cause[graph.source] == Cause.MESSAGE
+        self.receiver = dict(zip(graph.source[messages].tolist(), waiting[messages].tolist(), strict=True))
+
+    def slice(self, i: int, track: int) -> Slice:
+        graph, cause = self.program.graph, Cause(int(self.program.cause[i]))
+        sender = int(graph.source[graph.first[i]]) if cause is Cause.MESSAGE else i
+        action, run = graph.action(sender), self.timeline.run
+        computes = cause in (Cause.PASS, Cause.UPDATE)
+        category = CATEGORY.get(action.kind, "compute") if computes else "communication"
+        args = {"stage": action.stage, "microbatch": action.microbatch, "alone_ns": int(self.program.duration[i])}
+        name = self.timeline.schedule.label(action) + SUFFIX.get(cause, "")
+        return Slice(track, int(run.start[i]) - self.zero, int(run.end[i]) - self.zero, name, category, args)
+
+    def flow(self, i: int, own: int, at: Mapping[tuple[int, ...], int]) -> Iterator[tuple[int, ...]]:
+        graph = self.program.graph
+        ends = int(graph.source[graph.first[i]]), self.receiver[i]
+        sender, receiver = ((int(graph.rank[e]), *graph.action(e)) for e in ends)
+        if sender in at and receiver in at:
+            yield at[sender], own, at[receiver]
+
+
+def rows(program: Program, start: Ints, end: Ints) -> Ints:
+    """Return every operation's row on its rank: a stream's, or for messages the first that is free; -1: none."""
+    n, lane = len(program), program.graph.lane
+    row = np.where(program.stream == Stream.COMPUTE, COMPUTE, COLLECTIVES)
+    own = program.cause != Cause.MESSAGE
+    for each, stream in OF_LANE.items():
+        row[own & (lane % len(Lane) == each)] = stream
+    row[(program.stream == Stream.LINK) & own] = -1  # where the operations of a pair meet
+    free: dict[int, list[int]] = {}
+    for i in np.lexsort((np.arange(n), end, start)).tolist():
+        if own[i]:
+            continue
+        lanes = free.setdefault(int(program.graph.rank[i]), [])
+        at = next((k for k, until in enumerate(lanes) if until <= start[i]), len(lanes))
+        lanes[at : at + 1] = [int(end[i])]
+        row[i] = MESSAGES + at
+    return row
+
+
+def row_name(row: int) -> str:
+    """Return what a row of `rows` holds."""
+    return STREAMS[row] if row <= MESSAGES else f"{STREAMS[MESSAGES]} ({row - MESSAGES + 1})"
+
+
+def _counters(step: Step, streams: bool) -> Iterator[Counter]:
+    zero = step.timeline.zero
+    for held in step.memory:
+        kept = lasting(held, MEMORY_POINTS)
+        moving = {"activations": held.activations[kept], "temporaries": held.temporaries[kept]}
+        fixed = {c: np.full(len(kept), float(held.fixed.get(c, 0.0))) for c in CATEGORIES}
+        values = {c: list(map(float, moving.get(c, fixed[c]))) for c in CATEGORIES}
+        at = (held.at_ns[kept] - zero).tolist()
+        yield Counter(held.rank + 1 if streams else 1, f"memory of rank {held.rank}", at, values)
