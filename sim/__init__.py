@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sim import report as report
+    from sim.engine.noise import Noise
     from sim.engine.step import Step, simulate
     from sim.plans import emit
     from sim.report import figures as plot
@@ -29,6 +30,7 @@ _HOME = {
     "Job": "sim.specs",
     "Links": "sim.specs",
     "Model": "sim.specs",
+    "Noise": "sim.engine.noise",
     "Plan": "sim.specs",
     "Run": "sim.run",
     "Step": "sim.engine.step",
@@ -55,6 +57,7 @@ __all__ = [
     "Job",
     "Links",
     "Model",
+    "Noise",
     "Plan",
     "Run",
     "Step",
