@@ -9,8 +9,8 @@ from sim.engine.events import World, run_events_of
 from sim.engine.graph import DeadlockError, Graph
 from sim.engine.path import run_program
 from sim.engine.program import Program, Sharing, Stream
-from sim.schedules import Action, Kind
-from tests.engine.problems import SYNCHRONOUS, problems, program_of, shared_programs
+from sim.schedules import SCHEDULES, Action, Kind
+from tests.engine.problems import problems, program_of, shared_programs
 
 SLOW = {(a, b): 0.5 for a in Stream for b in Stream if a != b and Stream.LINK not in (a, b)}
 
@@ -37,10 +37,10 @@ def log(run):
     return list(zip(run.start.tolist(), run.end.tolist(), strict=True))
 
 
-@pytest.mark.parametrize("name", SYNCHRONOUS)
+@pytest.mark.parametrize("name", SCHEDULES)
 @given(data=st.data())
 def test_both_engines_agree_to_the_tick_with_nothing_shared(name, data):
-    """17 x 1,000 plans under the full profile."""
+    """1,000 plans of each kind under the full profile."""
     program = program_of(data.draw(problems(name)))
     path, events = run_program(program), run_events_of(program)
     assert (path.start == events.start).all()
