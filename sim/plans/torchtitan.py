@@ -5,7 +5,11 @@ from collections.abc import Iterator
 from sim.engine.step import Step
 from sim.specs import InputError
 
-SCHEDULE_NAMES = {"gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "Interleaved1F1B"}
+SCHEDULE_NAMES = {
+    "gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "Interleaved1F1B", "looped-bfs": "LoopedBFS",
+    "interleaved-zb": "InterleavedZeroBubble", "zbv": "ZBVZeroBubble", "dualpipev": "DualPipeV",
+}  # fmt: skip
+"""Schedules that torch builds by name (`torch.distributed.pipelining.schedules.get_schedule_class`)."""
 
 
 def torchtitan(step: Step) -> str:

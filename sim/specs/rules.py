@@ -246,7 +246,7 @@ RULES: tuple[Rule, ...] = (
         "schedule",
         "no schedule with pp > 1",
         lambda m, s: np.logical_not(s.pipelined) & (s.pp > 1),
-        lambda m, s: "gpipe, 1f1b or interleaved with pp > 1",
+        lambda m, s: "another one, such as 1f1b, with pp > 1",
     ),
     Rule(
         "virtual_stages",

@@ -13,7 +13,6 @@ from sim.report.theme import Look, Theme, colour, legend_entry, marker, mixed
 from sim.schedules import Kind
 
 Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 LOOKS = {
     "F": Look("forward", "", "forward (F)"),
