@@ -72,6 +72,8 @@ def _refusals(step: Step) -> Iterator[tuple[str, object, str]]:
         yield "stage_layers", plan.stage_layers, "the same for every stage (torchtitan's layers_per_stage)"
     if plan.pp > 1 and plan.schedule not in SCHEDULE_NAMES:
         yield "schedule", plan.schedule, f"{', '.join(SCHEDULE_NAMES)}, or emit torch-csv"
+    if plan.pp > 1 and not plan.optimizer_barrier:
+        yield "optimizer_barrier", False, "true (torchtitan clips by the global norm before any rank updates)"
     if plan.tp > 1 and not plan.sequence_parallel:
         yield "sequence_parallel", False, "true with tp > 1 (torchtitan always uses it)"
     if plan.schedule == "1f1b" and microbatches < plan.pp:

@@ -37,8 +37,8 @@ class Plan:
     selective recompute of every second product).
     `cross_entropy`: Megatron-LM's in place on fp32 logits, PyTorch's by autograd (the default of its framework each),
     or one fused kernel on 16-bit logits (flash-attention's, Liger's). `optimizer_barrier`: no rank updates before all
-    have reduced their gradients, as clipping by the global norm asks; zero-bubble schedules update at once and check
-    afterwards (arXiv 2401.10241, section 4), so that a step takes its longest rank span.
+    have reduced their gradients, as clipping by the global norm asks; zero-bubble schedules (but PyTorch's)
+    update at once and check afterwards (arXiv 2401.10241, section 4), so that a step takes its longest rank span.
 
     Raises:
         InputError: a value is out of range.
@@ -81,7 +81,9 @@ class Plan:
             "sequence_parallel": self.tp > 1,
             "microbatch_group_size": self.pp,
             "cross_entropy": "autograd" if self.framework == "torch" else "in-place",
-            "optimizer_barrier": self.schedule is None or not self.schedule.startswith(("zb", "pipedream", "2bw")),
+            "optimizer_barrier": self.framework == "torch"
+            or self.schedule is None
+            or not self.schedule.startswith(("zb", "pipedream", "2bw")),
         }
         assumed, derived = [], []
         for key, value in usual.items():

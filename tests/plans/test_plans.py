@@ -100,6 +100,7 @@ def test_a_job_file_keeps_every_field_of_a_plan(tmp_path):
         ({"precision": "fp8"}, "precision"),
         ({"rank_order": "tp-cp-pp-dp"}, "rank_order"),
         ({"schedule": "zb-h1"}, "schedule"),
+        ({"schedule": "zbv", "pp": 2, "virtual_stages": 2}, "optimizer_barrier"),
         ({"stage_layers": (15, 17)}, "stage_layers"),
         ({"cp": 2, "fsdp_shard": 1}, "fsdp_shard"),
     ],
