@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from numbers import Integral, Real
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,12 +33,20 @@ class Noise:
     replicas: int = 4
 
     def __post_init__(self) -> None:
+        if not isinstance(self.slow, Mapping):
+            raise InputError("noise.slow", self.slow, "a mapping of (replica, pipeline rank) to a factor")
+        kinds: dict[str, tuple[type, str]] = dict.fromkeys(("seed", "replicas"), (Integral, "a whole number"))
+        for name, (kind, words) in (kinds | {"jitter": (Real, "a number")}).items():
+            if not isinstance(getattr(self, name), kind):
+                raise InputError(f"noise.{name}", getattr(self, name), words)
         if not 0 <= self.jitter <= 1:
             raise InputError("noise.jitter", self.jitter, "0 to 1")
         if not 1 <= self.replicas <= MAX_REPLICAS:
             raise InputError("noise.replicas", self.replicas, f"1 to {MAX_REPLICAS}")
         for place, factor in self.slow.items():
-            if not 0 < factor < np.inf:
+            if not (isinstance(place, tuple) and len(place) == 2 and all(isinstance(i, Integral) for i in place)):
+                raise InputError("noise.slow", place, "keys (replica, pipeline rank)")
+            if not isinstance(factor, int | float) or not 0 < factor < np.inf:
                 raise InputError(f"noise.slow[{place}]", factor, "a factor above 0")
 
     def distinct(self, dp: int, ranks: int) -> int:

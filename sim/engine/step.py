@@ -221,6 +221,8 @@ def simulate(
         raise InputError("engine", engine, "one of " + ", ".join(ENGINES))
     if guests and engine != "events":
         raise InputError("engine", engine, "events, where processes from outside join")
+    if not all(callable(guest) for guest in guests):
+        raise InputError("guests", guests, "functions of a `World` that yield its events")
     placed = plan.on(model, cluster)
     level = level or run_level()
     # The least certain of the devices speaks for a mixed cluster.

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from sim.engine.step import Step
 from sim.run.whole import DAY_S, HOUR_S, Interval, required_price
 from sim.specs import InputError, Model, Training
+from sim.specs.arguments import checked
 from sim.specs.catalog import scaling_law
 from sim.specs.scaling import ScalingLaw
 
@@ -114,6 +115,7 @@ class Optimal:
         )
 
 
+@checked
 def compute_optimal(model: Model | float, budget: Budget | float, law: str = DEFAULT_LAW) -> Optimal:
     """Return what `budget` (FLOP, or `Budget.on` a step's devices) buys for `model` (or its parameters) and at best.
 

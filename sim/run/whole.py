@@ -6,6 +6,7 @@ from math import ceil
 from sim.engine.step import Step
 from sim.run.power import device_draw
 from sim.specs import Training
+from sim.specs.arguments import checked
 from sim.specs.fields import InputError
 
 Interval = tuple[float, float]
@@ -38,6 +39,7 @@ class Run:
     assumptions: tuple[str, ...]
 
 
+@checked
 def whole_run(step: Step, training: Training) -> Run:
     """Return what `training` takes when every step is like `step`.
 

@@ -110,6 +110,9 @@ def test_slow_devices_and_jitter(gpt3, h100s, interleaved):
     [
         ({"jitter": -1}, "noise.jitter: got -1; allowed: 0 to 1"),
         ({"replicas": 0}, "noise.replicas: got 0; allowed: 1 to 64"),
+        ({"jitter": "a"}, "noise.jitter: got 'a'; allowed: a number"),
+        ({"slow": 3}, "noise.slow: got 3; allowed: a mapping of (replica, pipeline rank) to a factor"),
+        ({"slow": {1: 2}}, "noise.slow: got 1; allowed: keys (replica, pipeline rank)"),
         ({"slow": {(0, 0): 0}}, "noise.slow[(0, 0)]: got 0; allowed: a factor above 0"),
         ({"slow": {(99, 0): 2}}, "noise.slow: got [99, 0]; allowed: replicas 0 to 3, ranks 0 to 3"),
     ],

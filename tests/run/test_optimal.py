@@ -101,9 +101,9 @@ def test_the_law_and_the_convention_are_stated(step):
         (float("nan"), 1e9, LAWS[0], "budget_flop"),
         (0.0, 1e9, LAWS[0], "budget_flop"),
         (float("inf"), 1e9, LAWS[0], "budget_flop"),
-        (True, 1e9, LAWS[0], "budget_flop"),
+        (True, 1e9, LAWS[0], "budget"),
         (1e23, 0.5, LAWS[0], "parameters"),
-        (1e23, "8b", LAWS[0], "parameters"),
+        (1e23, "8b", LAWS[0], "model"),
         (1e23, 1e9, "kaplan", "scaling"),
     ],
 )

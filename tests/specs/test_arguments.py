@@ -45,6 +45,11 @@ CALLS = [
     (lambda: sim.fixes(PLAN), "step: got Plan("),
     (lambda: sim.save_html(5, "x.html"), "result: got 5; allowed: a Tuned or a Step"),
     (lambda: sim.save_trace(5, "x.json"), "step: got 5; allowed: a Step"),
+    (lambda: sim.plot.timeline(5), "step: got 5; allowed: a Step or a Timeline"),
+    (lambda: sim.whole_run(5, "1T"), "step: got 5; allowed: a Step"),
+    (lambda: sim.compute_optimal(1e9), "budget: got None; allowed: required"),
+    (lambda: sim.simulate(MODEL, CLUSTER, PLAN, "events", guests=[3]), "guests: got [3]; allowed: functions"),
+    (lambda: sim.plot.memory(sim.simulate(MODEL, CLUSTER, PLAN), 9), "stage: got 9; allowed: a pipeline rank, 0 to 0"),
     (lambda: sim.whatif(MODEL, CLUSTER, 5), "plan: got 5; allowed: a Plan or a HasStep"),
     (lambda: sim.tune(MODEL, CLUSTER, 8, knobs={("tp",): [1]}), "tune: got {'global_batch': 8"),
 ]

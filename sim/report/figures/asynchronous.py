@@ -9,6 +9,7 @@ import plotly.graph_objects as go
 from sim.engine.timeline import Timeline
 from sim.report.theme import Look, Theme, colour, frame, legend_entry, marker, safe
 from sim.schedules import Kind
+from sim.specs.arguments import checked
 
 LOOKS = {
     Kind.F: Look("forward", "", "forward"),
@@ -32,6 +33,7 @@ class Gain:
         return abs(nearest(self) - 1) <= band
 
 
+@checked
 def order(timeline: Timeline, until: float | None = None, theme: Theme = "light") -> go.Figure:
     """Return a schedule's actions as bars with the number of their microbatch, from 1: ticks against rank.
 

@@ -8,6 +8,7 @@ import plotly.graph_objects as go
 from sim.engine.step import Step
 from sim.report.numbers import shorten, time_unit
 from sim.report.theme import HEIGHT, TERMS, Theme, colour, frame, marker, safe, whiskers
+from sim.specs.arguments import checked
 
 BAR = (0.35, 0.6)
 """Height of the bar of one step, and of several; the whisker lies below the bar, so that it covers no text."""
@@ -16,6 +17,7 @@ NOTHING = 1e-7
 """Share of a step under which a term is rounding: the engine counts whole nanoseconds."""
 
 
+@checked
 def breakdown(step: Step | Sequence[Step], labels: Sequence[str] | None = None, theme: Theme = "light") -> go.Figure:
     """Return the exposed time by cause, one horizontal bar per step, with the total's 80 % interval.
 

@@ -14,9 +14,11 @@ from sim.report.figures.timeline import of_actions, shade_note, spread, timeline
 from sim.report.numbers import signed, time_unit
 from sim.report.text import comparison_words
 from sim.report.theme import Theme, colour, frame, safe
+from sim.specs.arguments import checked
 from sim.validation.traces import Joined, measured_times
 
 
+@checked
 def timeline_difference(
     step: Step | Timeline,
     reference: Step | Timeline,
@@ -42,6 +44,7 @@ def timeline_difference(
     )
 
 
+@checked
 def measured(joined: Joined, ranks: int = 8, theme: Theme = "light") -> go.Figure:
     """Return a simulated timeline above its measurement, on one time axis; hovers below hold the simulated times."""
     run = joined.timeline

@@ -9,10 +9,12 @@ from sim.engine.step import Step
 from sim.report.figures.breakdown import NOTHING
 from sim.report.numbers import signed, time_unit
 from sim.report.theme import HEIGHT, TERMS, Look, Theme, colour, frame, marker, whiskers
+from sim.specs.arguments import checked
 
 TOTAL = Look("other", "|", "total")
 
 
+@checked
 def difference(step: Step, reference: Step, theme: Theme = "light") -> go.Figure:
     """Return a waterfall of the step time of `step` less that of `reference`, by term (s, negative: faster).
 

@@ -11,6 +11,7 @@ from sim.costs.inputs import RECOMPUTE
 from sim.engine.step import memory_sigma
 from sim.report.numbers import Unit, byte_unit, time_unit
 from sim.report.theme import HEIGHT, Theme, colour, frame, label
+from sim.specs.arguments import checked
 from sim.tuner.tune import Tuned
 from sim.units import THIN_SPACE, digits3
 
@@ -24,6 +25,7 @@ GROUPS = (
 """Legend text, pp from, to, colour, symbol: the symbol tells the groups apart without colour."""
 
 
+@checked
 def front(tuned: Tuned, theme: Theme = "light", max_points: int = 5_000, webgl: bool = True) -> go.Figure:
     """Return step time against allocated peak memory of all scored configurations.
 

@@ -23,12 +23,15 @@ from sim.report.theme import (
     overflow_pattern,
     whiskers,
 )
+from sim.specs.arguments import checked
+from sim.specs.fields import InputError
 from sim.units import GIB
 
 Floats = NDArray[np.float64]
 POINTS = 400
 
 
+@checked
 def memory(step: Step, stage: int | None = None, theme: Theme = "light") -> go.Figure:
     """Return the memory of one pipeline rank over a step: bytes by category, stacked, as steps.
 
@@ -36,8 +39,10 @@ def memory(step: Step, stage: int | None = None, theme: Theme = "light") -> go.F
     allocator's reserve and the context included); what of it lies over the capacity is hatched.
 
     Raises:
-        IndexError: no such rank.
+        InputError: no such rank.
     """
+    if stage is not None and not 0 <= stage < len(step.memory):
+        raise InputError("stage", stage, f"a pipeline rank, 0 to {len(step.memory) - 1}")
     held = step.fullest if stage is None else step.memory[stage]
     at_s, by_category = _curves(step, held)
     device = device_memory(held.peak_bytes, step.profile)
@@ -114,6 +119,7 @@ def _capacity(figure: go.Figure, step: Step, device: float, size: Unit, theme: T
     figure.update_yaxes(range=[0, 1.16 * max(capacity, top) / size.scale])
 
 
+@checked
 def memory_peaks(step: Step, theme: Theme = "light") -> go.Figure:
     """Return every pipeline rank's peak by category as stacked bars, with the 80 % interval of device memory.
 

@@ -15,10 +15,12 @@ from sim.report.theme import Theme, frame
 from sim.report.tracks import SHORT, row_name, rows
 from sim.schedules import Action, Kind, Schedule
 from sim.specs import InputError
+from sim.specs.arguments import checked
 
 OF_CAUSE = {Cause.INNER: "inner", Cause.DATA: "dp", Cause.MESSAGE: "pp"}
 
 
+@checked
 def timeline(
     step: Step | Timeline,
     ranks: int | None = None,
