@@ -19,12 +19,14 @@ class Footprint:
     """Bytes that decide a rank's memory.
 
     fixed[rank]: bytes by category for the whole step. saved[stage]: kept from a forward to its backward;
-    temporary[stage]: alive only during a backward; workspace: temporaries that every rank holds throughout.
+    temporary[stage]: alive only during a backward; moved[stage]: the part of `saved` that is in host memory until the
+    backward; workspace: temporaries that every rank holds throughout.
     """
 
     fixed: tuple[Mapping[str, float], ...]
     saved: tuple[float, ...]
     temporary: tuple[float, ...]
+    moved: tuple[float, ...]
     workspace: float = 0.0
 
 
@@ -73,12 +75,14 @@ def memory_timelines(timeline: Timeline, footprint: Footprint) -> list[MemoryTim
 def _of_rank(timeline: Timeline, footprint: Footprint, rank: int, part: slice) -> MemoryTimeline:
     graph = timeline.graph
     kind, stage = graph.kind[part], graph.stage[part]
-    saved, temporary = np.array(footprint.saved)[stage], np.array(footprint.temporary)[stage]
+    saved, temporary, moved = (np.array(x)[stage] for x in (footprint.saved, footprint.temporary, footprint.moved))
     forward, by_input = kind == Kind.F, timeline.schedule.input_frees
     backward = np.isin(kind, COMPUTE) & ~forward
     frees = (kind == Kind.B) + (kind == Kind.I) * by_input + (kind == Kind.W) * (1 - by_input)
     # Two instants per action, start and end; on one rank they follow each other in this order.
     at = np.stack([timeline.start[part], timeline.end[part]], axis=1).ravel()
-    activations = np.cumsum(np.stack([forward * saved, frees * -saved], axis=1).ravel())
+    # What a backward has fetched it frees, or leaves on the device for W.
+    fetched = (backward & (kind != Kind.W)) * moved
+    activations = np.cumsum(np.stack([forward * (saved - moved), frees * -saved + fetched], axis=1).ravel())
     temporaries = np.stack([backward * temporary, np.zeros(len(kind))], axis=1).ravel() + footprint.workspace
     return MemoryTimeline(rank, footprint.fixed[rank], at, activations, temporaries)
