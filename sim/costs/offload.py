@@ -54,11 +54,11 @@ def _waited(copy: Expr, own: Expr, other: Expr, layers: Expr) -> Expr:
 
     It waits where a copy takes longer than the layer beside it, but for the layers that there is room for: those are
     copied beside the pass in the other direction (`other`), as long as the link is not busy all the time. Side by side
-    both slow down.
+    both slow down: a short copy adds to the pass, a long one lasts longer itself.
     """
     share = maximum(0, layers - ROOM) / maximum(layers, 1)
-    busy = (copy - own - other) / 2
-    return maximum(0, share * (copy - own), busy) + symbol("overlap_slowdown") * minimum(copy, own)
+    slowed = symbol("overlap_slowdown") * minimum(copy, own)
+    return maximum(slowed, share * (copy - own + slowed), (copy + 2 * slowed - own - other) / 2)
 
 
 def _swapped(copy: Expr, update: Expr, pieces: Expr) -> Expr:

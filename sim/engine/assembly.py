@@ -155,8 +155,8 @@ def footprint(schedule: Schedule, costs: Costs) -> Footprint:
     saved[-1] += c["saved_head_bytes"]
     # The head runs backward first and frees its part before the blocks below it do.
     temporary[-1] = max(c["head_temporary_bytes"], temporary[-1] - c["saved_head_bytes"])
-    stages = (tuple(np.tile(each, schedule.pipelines).tolist()) for each in (saved, temporary, moved))
-    return Footprint(fixed, *stages, workspace=float(c["workspace_bytes"]))
+    saved, temporary, moved = (tuple(np.tile(x, schedule.pipelines).tolist()) for x in (saved, temporary, moved))
+    return Footprint(fixed, saved, temporary, float(c["workspace_bytes"]), moved)
 
 
 @dataclass(frozen=True)

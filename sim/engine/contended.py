@@ -73,7 +73,7 @@ def waits_under_contention(lowered: Lowered, timeline: Timeline, pace: Pace) -> 
 
 
 def _due_to_copies(lowered: Lowered, timeline: Timeline, rank: int, ids: Ints) -> NDArray[np.float64]:
-    """Return which share of what contention adds to operations `ids` of a rank is due to copies (collectives: 1 - it)."""
+    """Return which share of what contention adds to operations `ids` of a rank is due to copies."""
     run, graph = timeline.run, lowered.program.graph
 
     def beside(lane: Lane) -> Ints:

@@ -19,15 +19,15 @@ class Footprint:
     """Bytes that decide a rank's memory.
 
     fixed[rank]: bytes by category for the whole step. saved[stage]: kept from a forward to its backward;
-    temporary[stage]: alive only during a backward; moved[stage]: the part of `saved` that is in host memory until the
-    backward; workspace: temporaries that every rank holds throughout.
+    temporary[stage]: alive only during a backward; workspace: temporaries that every rank holds throughout;
+    moved[stage]: the part of `saved` that is in host memory until the backward (empty: none).
     """
 
     fixed: tuple[Mapping[str, float], ...]
     saved: tuple[float, ...]
     temporary: tuple[float, ...]
-    moved: tuple[float, ...]
     workspace: float = 0.0
+    moved: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +75,8 @@ def memory_timelines(timeline: Timeline, footprint: Footprint) -> list[MemoryTim
 def _of_rank(timeline: Timeline, footprint: Footprint, rank: int, part: slice) -> MemoryTimeline:
     graph = timeline.graph
     kind, stage = graph.kind[part], graph.stage[part]
-    saved, temporary, moved = (np.array(x)[stage] for x in (footprint.saved, footprint.temporary, footprint.moved))
+    saved, temporary = np.array(footprint.saved)[stage], np.array(footprint.temporary)[stage]
+    moved = np.array(footprint.moved or np.zeros(len(footprint.saved)))[stage]
     forward, by_input = kind == Kind.F, timeline.schedule.input_frees
     backward = np.isin(kind, COMPUTE) & ~forward
     frees = (kind == Kind.B) + (kind == Kind.I) * by_input + (kind == Kind.W) * (1 - by_input)

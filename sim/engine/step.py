@@ -174,10 +174,11 @@ class Step:
     def _host_link(self) -> tuple[str, ...]:
         if not self.plan.offload.used:
             return ()
-        how = "as stated" if self.cluster.links.host_bytes_per_s else f"the device's peak x {HOST_EFFICIENCY.value:g}"
+        share = f"the device's peak x {HOST_EFFICIENCY.value:g}; {HOST_EFFICIENCY.source}"
+        how = "as stated" if self.cluster.links.host_bytes_per_s else share
         rates = " + ".join(dict.fromkeys(si(m.host_bytes_per_s or 0.0, "B/s") for m in self.cluster.members))
         beside = "copies slow what runs beside them as collectives do; room in host memory is not checked"
-        return (f"host link of a device: {rates} in each direction ({how}; {HOST_EFFICIENCY.source}); {beside}",)
+        return (f"host link of a device: {rates} in each direction ({how}); {beside}",)
 
 
 def memory_sigma(profile: Profile) -> float:

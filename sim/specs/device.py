@@ -31,7 +31,7 @@ def _text(meaning: str) -> Any:
 
 HOST_EFFICIENCY = Sourced(
     value=0.8,
-    source="assumption: long copies from and to pinned memory reach four fifths of a host link's peak (packet headers)",
+    source="assumption: long copies from and to pinned memory reach four fifths of a host link's peak",
 )
 """Share of a host link's peak that copies reach; not calibrated. A cluster that states its own rate is not scaled."""
 
@@ -83,7 +83,9 @@ class Device:
     ]
     host_bytes_per_s: Annotated[
         Sourced | None,
-        _says("peak bytes/s between one device and host memory, one direction (PCIe 4.0 x16 = 31.5e9); for offload only"),
+        _says(
+            "peak bytes/s between one device and host memory, one direction (PCIe 4.0 x16 = 31.5e9); for offload only"
+        ),
     ] = None
     gpus_per_node: Annotated[int, whole(1, 72, "devices in one node")] = 8
     domain_gpus: Annotated[

@@ -87,7 +87,9 @@ def _least(space: Space, scalars: Mapping[str, float]) -> tuple[Floats, Floats]:
     step, busy = np.empty(space.allowed.shape), np.empty(space.allowed.shape)
     for pool, members in _pools(_on_members(space)[:1]).items():
         for _, rows in members:
-            step[rows], busy[rows] = _bound(lower_bound(pool.structure, pool.schedule, pool.offloads), (space, scalars, rows), pool)
+            step[rows], busy[rows] = _bound(
+                lower_bound(pool.structure, pool.schedule, pool.offloads), (space, scalars, rows), pool
+            )
     return step, busy
 
 
