@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sim.report.html import save_html
     from sim.report.trace import save_trace
     from sim.run import Budget, Run, compute_optimal, whole_run
-    from sim.specs import Cluster, InputError, Job, Links, Model, Plan, Training
+    from sim.specs import Cluster, InputError, Job, Links, Model, Offload, Plan, Training
     from sim.specs.catalog import models
     from sim.tuner.fixes import fixes
     from sim.tuner.tune import Tuned, tune
@@ -31,6 +31,7 @@ _HOME = {
     "Links": "sim.specs",
     "Model": "sim.specs",
     "Noise": "sim.engine.noise",
+    "Offload": "sim.specs",
     "Plan": "sim.specs",
     "Run": "sim.run",
     "Step": "sim.engine.step",
@@ -58,6 +59,7 @@ __all__ = [
     "Links",
     "Model",
     "Noise",
+    "Offload",
     "Plan",
     "Run",
     "Step",

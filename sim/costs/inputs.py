@@ -219,7 +219,25 @@ def setting_values(plan: Plan, cluster: Cluster) -> dict[str, float]:
         "fused_loss": float(plan.cross_entropy == "fused"),
         "autograd_loss": float(plan.cross_entropy == "autograd"),
         **precision_values(plan.precision, cluster),
+        **offload_values(plan, cluster),
     }  # fmt: skip
+
+
+def offload_values(plan: Plan, cluster: Cluster) -> dict[str, float]:
+    """Return the shares that host memory keeps and the rate of copies; nothing where nothing is offloaded.
+
+    Raises:
+        InputError: something is offloaded, and nobody says how fast the host link is.
+    """
+    if not plan.offload.used:
+        return {}
+    rate = cluster.host_bytes_per_s
+    if rate is None:
+        raise InputError(
+            "cluster.links.host_bytes_per_s", None, f"required with plan.offload: {cluster.device} states no host link"
+        )
+    shares = {"offload_optimizer": plan.offload.optimizer, "offload_activations": plan.offload.activations}
+    return shares | {"host_bytes_per_s": rate}
 
 
 def accumulate_bytes(plan: Plan) -> float:

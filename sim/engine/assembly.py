@@ -19,6 +19,9 @@ TERMS = ("compute", "recompute", "tp", "dp", "pp", "cp", "ep", "offload", "bubbl
 HELD = ("parameters", "gradients", "product_gradients", "optimizer_bytes", "gathered_bytes")
 """What a rank holds for the whole step, as `stage.states` names it."""
 
+OFFLOAD = ("forward_offload", "backward_offload")
+"""What passes wait for copies, where `costs.offload` is among the costs."""
+
 Costs = Mapping[str, Any]
 
 
@@ -72,6 +75,11 @@ def on_ranks(costs: Costs, name: str, schedule: Schedule) -> Any:
     return np.array([_at(costs[f"{name}_{where(r, schedule)}"], r) for r in range(schedule.ranks)])
 
 
+def offloaded(costs: Costs, name: str, schedule: Schedule) -> Any:
+    """Return an output of `costs.offload` on every rank: zeros where nothing is offloaded."""
+    return on_ranks(costs, name, schedule) if f"{name}_only" in costs else np.zeros(schedule.ranks)
+
+
 def tied_reduce(costs: Costs, schedule: Schedule) -> Any:
     """Return the seconds in which a rank adds up the gradients of an embedding that another rank's head shares."""
     ends = {schedule.rank_of[0], schedule.rank_of[schedule.depth - 1]}
@@ -92,8 +100,10 @@ def pass_seconds(costs: Costs, stages: int, copies: int = 1) -> dict[Kind, Any]:
     """
     c = costs
     forward = np.zeros(stages) + forward_seconds(c) + c["forward_dp"] + c["forward_host"]
+    forward += c.get("forward_offload", 0.0)
     weight = np.zeros(stages) + c["weight_compute"]
     backward = np.zeros(stages) + backward_seconds(c) + c["recompute"] + c["backward_dp"] + c["backward_host"]
+    backward += c.get("backward_offload", 0.0)
     for s, end in ((0, "embedding"), (-1, "head")):
         forward[s] += forward_seconds(c, f"{end}_") + c[f"{end}_forward_dp"]
         backward[s] += backward_seconds(c, f"{end}_") + c[f"{end}_backward_dp"]
@@ -111,6 +121,7 @@ def durations(schedule: Schedule, costs: Costs) -> Durations:
         for kind, name in ((Kind.REDUCE_GRAD, "reduce"), (Kind.OPTIMIZER, "optimizer"))
     }
     update[Kind.REDUCE_GRAD][:ranks] += tied_reduce(costs, schedule)
+    update[Kind.OPTIMIZER][:ranks] += offloaded(costs, "optimizer_offload", schedule)
     if SCHEDULES[schedule.name].asynchronous:  # every update reduces its own gradients
         update[Kind.OPTIMIZER] += update[Kind.REDUCE_GRAD]
     table = pass_seconds(costs, schedule.depth, schedule.pipelines) | update
@@ -125,12 +136,16 @@ def footprint(schedule: Schedule, costs: Costs) -> Footprint:
     """Return what every rank and stage holds."""
     c, ranks = costs, schedule.ranks
     held = {n: on_ranks(c, n, schedule) for n in HELD}
+    swapped, room = (offloaded(c, f"{n}_optimizer", schedule) for n in ("moved", "staged"))
+    moved, staged = (np.zeros(schedule.depth) + c.get(f"{n}_bytes", 0.0) for n in ("moved", "staged"))
+    for s, r in enumerate(schedule.rank_of):
+        room[r] = max(room[r], staged[s % schedule.depth])  # one after the other use it
     fixed = tuple(
         {
             "parameters": float(held["parameters"][r]) * schedule.weight_versions[r],
             "gradients": float(held["gradients"][r] + held["product_gradients"][r]),
-            "optimizer": float(held["optimizer_bytes"][r]),
-            "communication": float(held["gathered_bytes"][r] + c["boundary_buffer_bytes"]),
+            "optimizer": float(held["optimizer_bytes"][r] - swapped[r]),
+            "communication": float(held["gathered_bytes"][r] + c["boundary_buffer_bytes"] + room[r]),
         }
         for r in range(ranks)
     )
@@ -140,17 +155,19 @@ def footprint(schedule: Schedule, costs: Costs) -> Footprint:
     saved[-1] += c["saved_head_bytes"]
     # The head runs backward first and frees its part before the blocks below it do.
     temporary[-1] = max(c["head_temporary_bytes"], temporary[-1] - c["saved_head_bytes"])
-    saved, temporary = (np.tile(each, schedule.pipelines) for each in (saved, temporary))
-    return Footprint(fixed, tuple(saved.tolist()), tuple(temporary.tolist()), float(c["workspace_bytes"]))
+    saved, temporary, moved = (tuple(np.tile(x, schedule.pipelines).tolist()) for x in (saved, temporary, moved))
+    return Footprint(fixed, saved, temporary, float(c["workspace_bytes"]), moved)
 
 
 @dataclass(frozen=True)
 class Waits:
-    """Seconds that the rank that decides the step waits: for data parallelism, for messages, for other ranks."""
+    """Seconds that the rank that decides the step waits: for data parallelism, for messages, for other ranks, for
+    copies from and to host memory."""
 
     dp_s: float
     pp_s: float
     bubble_s: float
+    offload_s: float
 
 
 @dataclass(frozen=True)
@@ -183,7 +200,9 @@ def waits(timeline: Timeline, costs: Costs, pace: Pace, silent: Pace) -> Waits:
     passes = _both(timeline, costs, rank, "forward_dp", "backward_dp") / pace.steps
     pp = (pace.ticks - silent.ticks) * 1e-9
     idle = (pace.ticks - int(timeline.busy()[rank]) / pace.steps) * 1e-9
-    return Waits(passes + pace.updates * _at(costs[f"reduce_{place}"], rank), pp, idle - pp)
+    copies = _both(timeline, costs, rank, *(n for n in OFFLOAD if n in costs), ends=False) / pace.steps
+    copies += pace.updates * float(offloaded(costs, "optimizer_offload", timeline.schedule)[rank])
+    return Waits(passes + pace.updates * _at(costs[f"reduce_{place}"], rank), pp, idle - pp, copies)
 
 
 def exposed(timeline: Timeline, costs: Costs, pace: Pace, waits: Waits, straggler_s: float) -> dict[str, float]:
@@ -205,6 +224,7 @@ def exposed(timeline: Timeline, costs: Costs, pace: Pace, waits: Waits, straggle
         "ep": both("forward_ep", "input_ep"),
         "dp": waits.dp_s,
         "pp": waits.pp_s,
+        "offload": waits.offload_s,
         "bubble": waits.bubble_s,
         "optimizer": pace.updates * _at(c[f"optimizer_{place}"], rank),
         "straggler": straggler_s,

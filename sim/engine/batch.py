@@ -72,19 +72,19 @@ class Batch:
     def __init__(self, asked: Sequence[Asked], how: Literal["closed", "exact", "approximate"] = "closed") -> None:
         self.asked = list(asked)
         self.gpus = np.array([a.placed.gpus for a in self.asked], dtype=float)
-        groups: dict[tuple[Structure, str], list[int]] = {}
+        groups: dict[tuple[Structure, str, bool], list[int]] = {}
         self.single: list[int] = []
         for i, a in enumerate(self.asked):
             if how == "exact" or (how == "closed" and not a.closed):
                 self.single.append(i)
             else:
                 schedule = a.placed.plan.schedule
-                key = Structure.of(a.model), CLOSED.get(schedule, schedule)
+                key = Structure.of(a.model), CLOSED.get(schedule, schedule), a.placed.plan.offload.used
                 groups.setdefault(key, []).append(i)
         # A fit asks hundreds of times and is worth compiling for; one look is not.
         compiled = how == "approximate"
 
-        def function(key: tuple[Structure, str]) -> Compiled | Interpreted:
+        def function(key: tuple[Structure, str, bool]) -> Compiled | Interpreted:
             return step_form(*key) if compiled else Interpreted(step_expressions(*key))
 
         self.groups = [

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from sim.costs import stage
+from sim.costs import offload, stage
 from sim.costs.algebra import Compiled, Expr, compile_expressions, maximum, minimum, symbol
 from sim.costs.layers.ops import COMMUNICATION
 from sim.costs.layers.structure import Structure
@@ -13,50 +13,54 @@ from sim.schedules import CLOSED, Times
 
 
 @lru_cache
-def closed_form(structure: Structure, schedule: str) -> Compiled:
+def closed_form(structure: Structure, schedule: str, offloads: bool = False) -> Compiled:
     """Return step time and peak memory of one schedule as one compiled function.
 
     Outputs: `step_time_s`, an estimate that is close to the engine where messages are short; `peak_memory_bytes`
     (allocated, fullest rank), exact.
     """
-    both = closed_form_expressions(structure, schedule)
+    both = closed_form_expressions(structure, schedule, offloads=offloads)
     return compile_expressions({k: both[k] for k in ("step_time_s", "peak_memory_bytes")})
 
 
 @lru_cache
-def lower_bound(structure: Structure, schedule: str) -> Compiled:
+def lower_bound(structure: Structure, schedule: str, offloads: bool = False) -> Compiled:
     """Return a step time (`step_time_s`) that the engine never beats, as a compiled function.
 
     With chunks of different layers it holds no more; then two others do: `passes_s`, the same without gradient
     reduction and optimizer, for the fewest layers of each kind in any chunk; `busy_s`, the mean rank's work.
     """
-    both = closed_form_expressions(structure, schedule)
+    both = closed_form_expressions(structure, schedule, offloads=offloads)
     return compile_expressions(
         {"step_time_s": both["lower_bound_s"], "passes_s": both["passes_s"], "busy_s": both["busy_s"]}
     )
 
 
 @lru_cache
-def step_expressions(structure: Structure, schedule: str) -> Mapping[str, Expr]:
+def step_expressions(structure: Structure, schedule: str, offloads: bool = False) -> Mapping[str, Expr]:
     """Return step time and the allocated peaks of the first and the last rank, also of unevenly split stacks."""
-    both = closed_form_expressions(structure, schedule, uneven=True)
+    both = closed_form_expressions(structure, schedule, True, offloads)
     return {k: both[k] for k in ("step_time_s", "first_peak_bytes", "last_peak_bytes")}
 
 
 @lru_cache
-def step_form(structure: Structure, schedule: str) -> Compiled:
+def step_form(structure: Structure, schedule: str, offloads: bool = False) -> Compiled:
     """Return `step_expressions` as one compiled function."""
-    return compile_expressions(step_expressions(structure, schedule))
+    return compile_expressions(step_expressions(structure, schedule, offloads))
 
 
-def closed_form_expressions(structure: Structure, schedule: str, uneven: bool = False) -> dict[str, Expr]:
-    """Return the closed forms.
+def closed_form_expressions(
+    structure: Structure, schedule: str, uneven: bool = False, offloads: bool = False
+) -> dict[str, Expr]:
+    """Return the closed forms; `offloads`: with the terms of `costs.offload`.
 
     uneven: the symbols `<end>_extra_<kind>` count the layers that the first and the last chunk have beyond the others.
     """
     e = stage.expressions(structure)
     if uneven:
         e = e | _end_layers(structure, e)
+    if offloads:
+        e = _with_offload(e, offload.expressions(structure))
     pp, microbatches, chunks = symbol("pp"), symbol("microbatches"), symbol("virtual_stages")
     kind = CLOSED[schedule]
     times = Times(
@@ -104,6 +108,22 @@ def closed_form_expressions(structure: Structure, schedule: str, uneven: bool = 
         "first_peak_bytes": several * first_rank + (1 - several) * only_rank + buffer,
         "last_peak_bytes": several * last_rank + (1 - several) * only_rank + buffer,
     }
+
+
+def _with_offload(e: Mapping[str, Expr], moved: Mapping[str, Expr]) -> dict[str, Expr]:
+    """Return the costs of a step with what it waits for copies, less what is in host memory."""
+    out = {
+        "forward_host": e["forward_host"] + moved["forward_offload"],
+        "backward_host": e["backward_host"] + moved["backward_offload"],
+        "saved_bytes": e["saved_bytes"] - moved["moved_bytes"],
+    }
+    for end in ("first", "last", "only"):
+        room = maximum(moved[f"staged_optimizer_{end}"], moved["staged_bytes"])
+        out |= {
+            f"optimizer_{end}": e[f"optimizer_{end}"] + moved[f"optimizer_offload_{end}"],
+            f"optimizer_bytes_{end}": e[f"optimizer_bytes_{end}"] - moved[f"moved_optimizer_{end}"] + room,
+        }
+    return dict(e) | out
 
 
 def _end_layers(structure: Structure, e: Mapping[str, Expr]) -> dict[str, Expr]:

@@ -1,10 +1,12 @@
 """What a plan shares on its cluster, and what the event engine finds that it waits for."""
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sim.costs import inputs
 from sim.costs.run_level import RunLevelSet
 from sim.engine.assembly import Pace, Waits
+from sim.engine.graph import Ints
 from sim.engine.lower import Lane, Layout, Lowered
 from sim.engine.program import Cause, Sharing, Stream
 from sim.engine.timeline import Timeline
@@ -28,22 +30,29 @@ def layout(model: Model, cluster: Cluster, placed: PlacedPlan) -> Layout:
     return Layout(tuple(int(n) for n in counts) * plan.copies, outside, plan.overlap_dp)
 
 
-def sharing(level: RunLevelSet) -> Sharing:
-    """Return how much compute and collectives of one device slow each other down."""
-    slowdown, pair = level.parameters.overlap_slowdown, (Stream.COMPUTE, Stream.COLLECTIVE)
-    return Sharing({pair: slowdown, pair[::-1]: slowdown})
+def sharing(level: RunLevelSet, offloads: bool = False) -> Sharing:
+    """Return how much compute and collectives of one device slow each other down.
+
+    Copies from and to host memory (`offloads`) slow both as these slow each other, until that is calibrated; the two
+    directions of the host link do not meet.
+    """
+    slowdown, kinds = level.parameters.overlap_slowdown, (Stream.COMPUTE, Stream.COLLECTIVE)
+    copies = [(a, b) for a in kinds for b in (Stream.H2D, Stream.D2H)] if offloads else []
+    return Sharing({each: slowdown for pair in (kinds, *copies) for each in (pair, pair[::-1])})
 
 
 def waits_under_contention(lowered: Lowered, timeline: Timeline, pace: Pace) -> Waits:
     """Return what the rank that decides the step waits for, gap by gap: the operation that ended last is the cause.
 
-    What contention adds to a pass is due to the data-parallel collectives beside it. Without flush every gap counts
-    for the steps it is shared by.
+    What contention adds to a pass is due to the data-parallel collectives and the copies beside it, by how long they
+    run beside it. Without flush every gap counts for the steps it is shared by.
     """
     graph, run, rank = lowered.program.graph, timeline.run, pace.rank
     ids = np.flatnonzero(graph.lane == rank * len(Lane) + Lane.MAIN)
     took, cause = run.end[ids] - run.start[ids], run.program.cause[ids]
-    dp = int(took[cause == Cause.DATA].sum() + (took - run.program.duration[ids])[cause != Cause.DATA].sum())
+    slowed = (took - run.program.duration[ids]) * (cause != Cause.DATA)
+    offload = int(np.rint(slowed * _due_to_copies(lowered, timeline, rank, ids)).sum())
+    dp = int(took[cause == Cause.DATA].sum() + slowed.sum()) - offload
     pp = bubble = 0
     free = 0 if timeline.schedule.barrier else int(timeline.first_and_last()[0][rank])
     for i in ids.tolist():
@@ -55,7 +64,30 @@ def waits_under_contention(lowered: Lowered, timeline: Timeline, pace: Pace) -> 
         by = Cause(int(lowered.program.cause[last])) if last >= 0 and run.end[last] == run.start[i] else None
         if by is Cause.DATA and graph.rank[last] == rank:
             dp += gap
+        elif by is Cause.OFFLOAD:
+            offload += gap
         else:
             message = min(gap, int(run.end[last] - run.start[last])) if by is Cause.MESSAGE else 0
             pp, bubble = pp + message, bubble + gap - message
-    return Waits(*(ticks * 1e-9 / pace.steps for ticks in (dp, pp, bubble)))
+    return Waits(*(ticks * 1e-9 / pace.steps for ticks in (dp, pp, bubble, offload)))
+
+
+def _due_to_copies(lowered: Lowered, timeline: Timeline, rank: int, ids: Ints) -> NDArray[np.float64]:
+    """Return which share of what contention adds to operations `ids` of a rank is due to copies."""
+    run, graph = timeline.run, lowered.program.graph
+
+    def beside(lane: Lane) -> Ints:
+        others = np.flatnonzero(graph.lane == rank * len(Lane) + lane)
+        start, end = run.start[others], run.end[others]
+        before = np.concatenate([[0], np.cumsum(end - start)])
+
+        def upto(at: Ints) -> Ints:
+            n = np.searchsorted(start, at)
+            last = np.append(end, 0)[n - 1]
+            return np.asarray(before[n] - np.maximum(0, last - at) * (n > 0))
+
+        return upto(run.end[ids]) - upto(run.start[ids])
+
+    copies = beside(Lane.H2D) + beside(Lane.D2H)
+    collectives = beside(Lane.GATHER) + beside(Lane.REDUCE)
+    return np.asarray(copies / np.maximum(1, copies + collectives))

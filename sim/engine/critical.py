@@ -21,6 +21,7 @@ class Spent(StrEnum):
     INNER = "tp, cp and ep collectives"
     DATA = "data-parallel collectives"
     MESSAGE = "pipeline messages"
+    OFFLOAD = "host copies"
     OPTIMIZER = "optimizer"
     SLOWED = "slowed by what runs beside"
     OUTSIDE = "held from outside"
@@ -34,6 +35,7 @@ class Held(StrEnum):
     DATA = "waits for data of the same rank"
     MESSAGE = "waits for the message"
     COLLECTIVE = "waits for a collective"
+    COPY = "waits for a host copy"
     BARRIER = "held by the barrier"
     OUTSIDE = "held from outside"
 
@@ -46,7 +48,12 @@ OF_KIND: dict[int, Spent] = {
     Kind.REDUCE_GRAD: Spent.DATA,
     Kind.OPTIMIZER: Spent.OPTIMIZER,
 }
-OF_CAUSE: dict[int, Spent] = {Cause.INNER: Spent.INNER, Cause.DATA: Spent.DATA, Cause.MESSAGE: Spent.MESSAGE}
+OF_CAUSE: dict[int, Spent] = {
+    Cause.INNER: Spent.INNER,
+    Cause.DATA: Spent.DATA,
+    Cause.MESSAGE: Spent.MESSAGE,
+    Cause.OFFLOAD: Spent.OFFLOAD,
+}
 
 
 @dataclass(frozen=True)
@@ -175,6 +182,8 @@ class _Walk:
             return Held.MESSAGE
         if self.kind[at] == Kind.OPTIMIZER and away:
             return Held.BARRIER
+        if self._spent(last) is Spent.OFFLOAD:
+            return Held.COPY
         if self._spent(last) in (Spent.INNER, Spent.DATA):
             return Held.COLLECTIVE
         return Held.RANK if last == self.previous[at] else Held.MESSAGE if away else Held.DATA

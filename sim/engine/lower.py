@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from sim.engine.assembly import Costs, on_ranks, tied_reduce
+from sim.engine.copies import Copies, Moves, Where
 from sim.engine.graph import Graph, Ints, graph_of
 from sim.engine.program import Cause, Program, Run, Stream
 from sim.engine.timeline import Timeline
@@ -20,12 +21,14 @@ from sim.schedules import SCHEDULES, Kind, Schedule
 
 
 class Lane(IntEnum):
-    """Lanes of a rank: its actions; collectives of fused pairs; gathers of weights; reductions of gradients."""
+    """Lanes of a rank: its actions; collectives of fused pairs; gathers of weights; reductions of gradients; copies."""
 
     MAIN = 0
     PAIR = 1
     GATHER = 2
     REDUCE = 3
+    H2D = 4
+    D2H = 5
 
 
 LINKS = ("inter out", "inter in", "intra out", "intra in")
@@ -85,6 +88,7 @@ class _Lowering:
         self.bucket = (self.reduced + (0 if self.flushes else 1) * self.regathered) / self.rank_layers
         self.tied = tied_reduce(costs, schedule)
         self.message = _ticks(float(costs["send"]))
+        self.copies = Copies(schedule, self.graph, costs, self._copy)
 
     def build(self) -> Lowered:
         """Return everything put together."""
@@ -96,9 +100,10 @@ class _Lowering:
         for i, rank in enumerate(graph.rank.tolist()):
             where = rank, int(stage[i]), int(kind[i]), int(microbatch[i])
             if kind[i] in (Kind.REDUCE_GRAD, Kind.OPTIMIZER):
-                begin[i] = finish[i] = self._update(where)
+                begin[i], finish[i] = self._update(where)
             else:
-                begin[i], finish[i] = self._pass(where, bool(pair[i]), regathers.get(i, ()), i in lasts)
+                moves = self.copies.of_pass(i, where, max(1, self.layout.layers[where[1]]))
+                begin[i], finish[i] = self._pass(where, bool(pair[i]), regathers.get(i, ()), i in lasts, moves)
             if graph.second[i]:
                 begin[i] = begin[i - 1]
                 finish[i - 1 : i + 1] = self._join(where, finish[i - 1 : i + 1].tolist())
@@ -131,26 +136,26 @@ class _Lowering:
                 found[i] = [self._beside(where, Lane.GATHER, share) for _ in range(self.layout.layers[s])]
         return found
 
-    def _op(self, where: tuple[int, int, int, int], lane: int, stream: Stream, cause: Cause, ticks: int) -> int:
+    def _op(self, where: Where, lane: int, stream: Stream, cause: Cause, ticks: int) -> int:
         self.rows.append((*where, lane, int(stream), int(cause), ticks))
         self.links.append(())
         return len(self.rows) - 1
 
-    def _main(self, where: tuple[int, int, int, int], stream: Stream, cause: Cause, ticks: int) -> int:
+    def _main(self, where: Where, stream: Stream, cause: Cause, ticks: int) -> int:
         i = self._op(where, Lane.MAIN, stream, cause, ticks)
         if where[0] in self.joined:
             self.edges.append((self.joined.pop(where[0]), i))
         self.last_main[where[0]] = i
         return i
 
-    def _join(self, where: tuple[int, int, int, int], both: Sequence[int]) -> int:
+    def _join(self, where: Where, both: Sequence[int]) -> int:
         """Add the end of a fused pair, which its rank's next action waits for."""
         i = self._op(where, Lane.PAIR, Stream.LINK, Cause.PASS, 0)
         self.edges += [(end, i) for end in both]
         self.joined[where[0]] = i
         return i
 
-    def _beside(self, where: tuple[int, int, int, int], lane: Lane, seconds: float, after: Sequence[int] = ()) -> int:
+    def _beside(self, where: Where, lane: Lane, seconds: float, after: Sequence[int] = ()) -> int:
         i = self._op(where, lane, Stream.COLLECTIVE, Cause.DATA, _ticks(seconds))
         self.links[i] = self._ring(where[0], self.layout.outside["dp"])
         self.edges += [(a, i) for a in after]
@@ -161,7 +166,15 @@ class _Lowering:
     def _ring(rank: int, outside: bool) -> tuple[int, ...]:
         return (4 * rank, 4 * rank + 1) if outside else (4 * rank + 2, 4 * rank + 3)
 
-    def _pass(self, where: tuple[int, int, int, int], fused: bool, waits: Sequence[int], last: bool) -> tuple[int, int]:
+    def _copy(self, where: Where, leaves: bool, seconds: float, after: Sequence[int]) -> int:
+        lane, stream = (Lane.D2H, Stream.D2H) if leaves else (Lane.H2D, Stream.H2D)
+        i = self._op(where, lane, stream, Cause.OFFLOAD, _ticks(seconds))
+        self.edges += [(a, i) for a in after]
+        return i
+
+    def _pass(
+        self, where: Where, fused: bool, waits: Sequence[int], last: bool, moves: Moves | None
+    ) -> tuple[int, int]:
         """Add one pass and the collectives beside it; return its first operation and the one that ends it."""
         rank, s, kind, _ = where
         overlap = self.layout.overlap_dp
@@ -171,16 +184,19 @@ class _Lowering:
         bucket = self.bucket[rank] if last and overlap else 0.0
         if not overlap:
             data, gather, scatter = data + gather + scatter, 0.0, 0.0
-        sliced = bool(waits or gather or scatter or bucket)
+        sliced = bool(waits or gather or scatter or bucket or moves)
         n = max(1, self.layout.layers[s]) if sliced else 1
         begin = finish = -1
         # A layer's weights are gathered while the layer before it runs, and no sooner.
         ready = [self.last_main[rank]] * 2 if rank in self.last_main else []
         for piece, (ticks, more) in enumerate(zip(_split(compute, n), _split(inner, n), strict=True)):
             fetched = [self._beside(where, Lane.GATHER, gather / n, ready[:1])] if gather else []
+            copied = moves.before(piece) if moves else []
             main = self._main(where, Stream.COMPUTE, Cause.PASS, ticks)
-            self.edges += [(a, main) for a in (*fetched, *waits[piece : piece + 1])]
+            self.edges += [(a, main) for a in (*fetched, *copied, *waits[piece : piece + 1])]
             finish = self._inner(where, fused, main, more)
+            if moves:
+                moves.after(piece, finish)
             if scatter or bucket:
                 self._beside(where, Lane.REDUCE, scatter / n + bucket, [finish])
             ready = [*ready[1:], main]
@@ -192,7 +208,7 @@ class _Lowering:
             self.links[finish] = self._ring(rank, self.layout.outside["dp"])
         return begin, finish
 
-    def _inner(self, where: tuple[int, int, int, int], fused: bool, after: int, ticks: int) -> int:
+    def _inner(self, where: Where, fused: bool, after: int, ticks: int) -> int:
         """Add the collectives that a pass waits for; those of a fused pair leave the main lane free."""
         if not ticks:
             return after
@@ -202,7 +218,7 @@ class _Lowering:
         self.edges.append((after, i))
         return i
 
-    def _update(self, where: tuple[int, int, int, int]) -> int:
+    def _update(self, where: Where) -> tuple[int, int]:
         """Add the reduction that nothing hides, after all that ran beside; or the optimizer."""
         rank, kind = where[0], where[2]
         rest = self.late[rank] + self.tied[rank]
@@ -214,8 +230,22 @@ class _Lowering:
             self.links[i] = self._ring(rank, self.layout.outside["dp"])
             self.edges += [(self.last_beside[rank, lane], i) for lane in Lane if (rank, lane) in self.last_beside]
         if kind == Kind.OPTIMIZER:
-            i = self._main(where, Stream.COMPUTE, Cause.UPDATE, _ticks(float(self.optimizer[rank])))
-        return i
+            seconds = float(self.optimizer[rank])
+            if self.copies.swapped[rank]:
+                return self._swapped_update(where, _split(seconds, int(self.rank_layers[rank])))
+            i = self._main(where, Stream.COMPUTE, Cause.UPDATE, _ticks(seconds))
+        return i, i
+
+    def _swapped_update(self, where: Where, pieces: Sequence[int]) -> tuple[int, int]:
+        """Add an update whose states come and go layer by layer; return its begin and its end."""
+        begin = i = self._main(where, Stream.COMPUTE, Cause.UPDATE, 0)
+        for ticks, (arrived, leave) in zip(pieces, self.copies.of_update(where, len(pieces), begin), strict=True):
+            i = self._main(where, Stream.COMPUTE, Cause.UPDATE, ticks)
+            self.edges += [(a, i) for a in arrived]
+            i = leave(i)
+        end = self._main(where, Stream.COMPUTE, Cause.UPDATE, 0)
+        self.edges.append((i, end))
+        return begin, end
 
     def _connect(self, begin: Ints, finish: Ints) -> None:
         """Turn the edges between actions into edges between operations; what crosses ranks becomes a message."""

@@ -19,13 +19,15 @@ class Footprint:
     """Bytes that decide a rank's memory.
 
     fixed[rank]: bytes by category for the whole step. saved[stage]: kept from a forward to its backward;
-    temporary[stage]: alive only during a backward; workspace: temporaries that every rank holds throughout.
+    temporary[stage]: alive only during a backward; workspace: temporaries that every rank holds throughout;
+    moved[stage]: the part of `saved` that is in host memory until the backward (empty: none).
     """
 
     fixed: tuple[Mapping[str, float], ...]
     saved: tuple[float, ...]
     temporary: tuple[float, ...]
     workspace: float = 0.0
+    moved: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,11 +76,14 @@ def _of_rank(timeline: Timeline, footprint: Footprint, rank: int, part: slice) -
     graph = timeline.graph
     kind, stage = graph.kind[part], graph.stage[part]
     saved, temporary = np.array(footprint.saved)[stage], np.array(footprint.temporary)[stage]
+    moved = np.array(footprint.moved or np.zeros(len(footprint.saved)))[stage]
     forward, by_input = kind == Kind.F, timeline.schedule.input_frees
     backward = np.isin(kind, COMPUTE) & ~forward
     frees = (kind == Kind.B) + (kind == Kind.I) * by_input + (kind == Kind.W) * (1 - by_input)
     # Two instants per action, start and end; on one rank they follow each other in this order.
     at = np.stack([timeline.start[part], timeline.end[part]], axis=1).ravel()
-    activations = np.cumsum(np.stack([forward * saved, frees * -saved], axis=1).ravel())
+    # What a backward has fetched it frees, or leaves on the device for W.
+    fetched = (backward & (kind != Kind.W)) * moved
+    activations = np.cumsum(np.stack([forward * (saved - moved), frees * -saved + fetched], axis=1).ravel())
     temporaries = np.stack([backward * temporary, np.zeros(len(kind))], axis=1).ravel() + footprint.workspace
     return MemoryTimeline(rank, footprint.fixed[rank], at, activations, temporaries)

@@ -27,6 +27,7 @@ class Cause(IntEnum):
     DATA = 2
     MESSAGE = 3
     UPDATE = 4
+    OFFLOAD = 5
 
 
 @dataclass(frozen=True, eq=False)

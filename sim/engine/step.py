@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.costs import inputs, stage
+from sim.costs import inputs, offload, stage
 from sim.costs.algebra import Compiled
 from sim.costs.layers.structure import Structure
 from sim.costs.profile import Profile, load_profile
@@ -27,7 +27,8 @@ from sim.engine.timeline import Timeline
 from sim.schedules import Kind, Schedule
 from sim.specs import Cluster, InputError, Model, PlacedPlan, Plan
 from sim.specs.arguments import checked
-from sim.units import gigabytes, seconds
+from sim.specs.device import HOST_EFFICIENCY
+from sim.units import gigabytes, seconds, si
 
 Engine = Literal["path", "events"]
 ENGINES: dict[str, str] = {
@@ -172,8 +173,19 @@ class Step:
             *self.plan.assumptions,
             f"profile {m.name}: {kind} {m.base or m.name}; {m.uncertainty_source}",
             f"memory outside tensors: {m.memory.source}",
+            *self._host_link,
             f"ranks laid out {self.plan.rank_order}, innermost first; run level: {self.level.source}",
         )
+
+    @property
+    def _host_link(self) -> tuple[str, ...]:
+        if not self.plan.offload.used:
+            return ()
+        share = f"the device's peak x {HOST_EFFICIENCY.value:g}; {HOST_EFFICIENCY.source}"
+        how = "as stated" if self.cluster.links.host_bytes_per_s else share
+        rates = " + ".join(dict.fromkeys(si(m.host_bytes_per_s or 0.0, "B/s") for m in self.cluster.members))
+        beside = "copies slow what runs beside them as collectives do; room in host memory is not checked"
+        return (f"host link of a device: {rates} in each direction ({how}); {beside}",)
 
 
 def memory_sigma(profile: Profile) -> float:
@@ -228,13 +240,15 @@ def simulate(
     # The least certain of the devices speaks for a mixed cluster.
     profile = max((load_profile(m.profile) for m in cluster.members), key=lambda p: step_sigma(p, level))
     costs = slowest(model, cluster, placed, level)
+    if plan.offload.used:
+        costs |= slowest(model, cluster, placed, level, offload.offload_model)
     schedule = step_schedule(placed, costs)
     copies = noise.distinct(placed.dp, plan.pp) if noise else 1
     if engine == "events":
         traffic = slowest(model, cluster, placed, level, stage.traffic_model)
         lowered = lower(schedule, costs, traffic, layout(model, cluster, placed))
-        joint = lowered.program.cause == Cause.DATA
-        run = run_noisy(lowered.program, joint, noise, copies, lambda p: World(p, sharing(level)).run(guests))
+        joint, shared = lowered.program.cause == Cause.DATA, sharing(level, plan.offload.used)
+        run = run_noisy(lowered.program, joint, noise, copies, lambda p: World(p, shared).run(guests))
         timeline = lowered.timeline(schedule, run)
         step = pace(timeline, placed.microbatches)
         causes = waits_under_contention(lowered, timeline, step)

@@ -64,6 +64,8 @@ def _refusals(step: Step) -> Iterator[tuple[str, object, str]]:
         yield "fsdp_shard", plan.fsdp_shard, f"a multiple of cp = {plan.cp} (torchtitan shards over both)"
     if plan.precision != "bf16":
         yield "precision", plan.precision, "bf16 (torchtitan's low precision is a converter of its own)"
+    if plan.offload.used:
+        yield "offload", plan.offload, "left out (torchtitan offloads all that FSDP shards, or nothing)"
     if plan.rank_order != "tp-cp-dp-pp":
         yield "rank_order", plan.rank_order, "tp-cp-dp-pp (torchtitan's device mesh)"
     if plan.etp not in (1, plan.tp):

@@ -17,19 +17,26 @@ from sim.schedules import Kind
 MEMORY_POINTS = 2_000
 """Memory points per rank at most; each bucket keeps its smallest and largest."""
 CATEGORY = {Kind.REDUCE_GRAD: "communication", Kind.OPTIMIZER: "optimizer"}
-ACTIONS, COMPUTE, COLLECTIVES, PAIRS, GATHERS, REDUCTIONS, MESSAGES = range(7)
+ACTIONS, COMPUTE, COLLECTIVES, PAIRS, GATHERS, REDUCTIONS, COPIES_IN, COPIES_OUT, MESSAGES = range(9)
 STREAMS = {
     COMPUTE: "compute",
     COLLECTIVES: "collectives",
     PAIRS: "collectives of fused pairs",
     GATHERS: "gathers of weights",
     REDUCTIONS: "reductions of gradients",
+    COPIES_IN: "copies from the host",
+    COPIES_OUT: "copies to the host",
     MESSAGES: "messages sent",
 }
-SHORT = {PAIRS: "pairs", GATHERS: "gathers", REDUCTIONS: "reductions", MESSAGES: "messages"}
+SHORT = {
+    PAIRS: "pairs", GATHERS: "gathers", REDUCTIONS: "reductions", COPIES_IN: "copies in", COPIES_OUT: "copies out",
+    MESSAGES: "messages",
+}  # fmt: skip
 """For the rows of a figure."""
-OF_LANE = {Lane.PAIR: PAIRS, Lane.GATHER: GATHERS, Lane.REDUCE: REDUCTIONS}
-SUFFIX = {Cause.INNER: " tp, cp, ep", Cause.DATA: " dp", Cause.MESSAGE: " message"}
+OF_LANE = {
+    Lane.PAIR: PAIRS, Lane.GATHER: GATHERS, Lane.REDUCE: REDUCTIONS, Lane.H2D: COPIES_IN, Lane.D2H: COPIES_OUT,
+}  # fmt: skip
+SUFFIX = {Cause.INNER: " tp, cp, ep", Cause.DATA: " dp", Cause.MESSAGE: " message", Cause.OFFLOAD: " copy"}
 
 
 class Track(NamedTuple):

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from sim.specs.arguments import checked
 from sim.specs.catalog import device
-from sim.specs.device import Device, check_domain
+from sim.specs.device import HOST_EFFICIENCY, Device, check_domain
 from sim.specs.fields import DERIVED, InputError, read, real, spec, whole
 from sim.units import gigabytes, si
 
@@ -20,7 +20,9 @@ ProfileName = Annotated[str, Field(description="a catalog profile or a folder wi
 class Links:
     """Rates of one direction. A node's `inter` rate is shared by its devices.
 
-    Left out, `intra` and `inter` come from the device's usual server, and `latency_s` from the profile. Leaf
+    Left out, `intra` and `inter` come from the device's usual server, and `latency_s` from the profile;
+    `host_bytes_per_s` is what copies between one device and host memory really reach, by default the device's peak
+    times `HOST_EFFICIENCY`. Leaf
     switches join `rail_nodes` nodes at the nodes' full rate (left out: all nodes); above them the fabric carries
     1 / `oversubscription` of it.
 
@@ -31,6 +33,7 @@ class Links:
     intra_bytes_per_s: Annotated[float, real(1e6, 1e14, "B/s")] = DERIVED
     inter_bytes_per_s_per_node: Annotated[float, real(1e6, 1e14, "B/s")] = DERIVED
     latency_s: Annotated[float, real(0.0, 1.0, "s")] = DERIVED
+    host_bytes_per_s: Annotated[float, real(1e6, 1e14, "B/s")] = DERIVED
     oversubscription: Annotated[float, real(1.0, 1e3)] = 1.0
     rail_nodes: Annotated[int | None, whole(1, 100_000)] = None
 
@@ -196,6 +199,13 @@ class Cluster:
         """Price of all devices in USD an hour; None where a device's price is not known."""
         price: float | None = self.usd_per_gpu_hour
         return None if price is None else price * self.gpus
+
+    @property
+    def host_bytes_per_s(self) -> float | None:
+        """What copies between one device and host memory reach, one direction; None where it is not known."""
+        stated: float | None = self.links.host_bytes_per_s
+        peak = self.hardware.host_bytes_per_s
+        return stated or (peak.value * HOST_EFFICIENCY.value if peak else None)
 
     @property
     def hardware(self) -> Device:

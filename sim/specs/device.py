@@ -29,6 +29,13 @@ def _text(meaning: str) -> Any:
     return Field(min_length=1, max_length=400, description=f"{meaning}, text of 1 to 400 characters")
 
 
+HOST_EFFICIENCY = Sourced(
+    value=0.8,
+    source="assumption: long copies from and to pinned memory reach four fifths of a host link's peak",
+)
+"""Share of a host link's peak that copies reach; not calibrated. A cluster that states its own rate is not scaled."""
+
+
 @spec
 class Device:
     """One accelerator as its makers describe it (vendor peaks are dense rates, links one direction).
@@ -74,6 +81,12 @@ class Device:
     inter_bytes_per_s_per_node: Annotated[
         Sourced, _says("bytes/s of all network cards of a node together, one direction (400 Gb/s = 50e9 bytes/s)")
     ]
+    host_bytes_per_s: Annotated[
+        Sourced | None,
+        _says(
+            "peak bytes/s between one device and host memory, one direction (PCIe 4.0 x16 = 31.5e9); for offload only"
+        ),
+    ] = None
     gpus_per_node: Annotated[int, whole(1, 72, "devices in one node")] = 8
     domain_gpus: Annotated[
         int,

@@ -125,6 +125,8 @@ def check(cls: type[T], raw: object, path: str = "") -> tuple[T | None, list[Inp
 
 
 def _jsonable(value: object) -> object:
+    if is_dataclass(value):
+        return {name: getattr(value, name) for name in init_names(type(value))}
     return value.tolist() if isinstance(value, np.generic | np.ndarray) else str(value)
 
 

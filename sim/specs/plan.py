@@ -7,7 +7,7 @@ from pydantic import Field
 
 from sim.specs.arguments import checked
 from sim.specs.cluster import Cluster
-from sim.specs.fields import DERIVED, InputError, spec, whole
+from sim.specs.fields import DERIVED, InputError, real, spec, whole
 from sim.specs.model import Model
 from sim.specs.rules import RULES, TWO_COPIES, V_SHAPED, Spread
 
@@ -17,6 +17,28 @@ Schedule = Literal[
     "v-half", "v-min", "dualpipe", "dualpipev", "chimera", "pipedream", "2bw",
 ]  # fmt: skip
 RankOrder = Literal["tp-cp-dp-pp", "tp-cp-pp-dp", "tp-dp-cp-pp", "dp-tp-cp-pp", "pp-tp-cp-dp"]
+
+
+Ratio = Annotated[float, real(0.0, 1.0)]
+
+
+@spec
+class Offload:
+    """Shares of what is kept in host memory and copied when it is needed (Mist, EuroSys 2025).
+
+    `optimizer`: fp32 master weights and moments. `activations`: what the layers save in a forward for its backward.
+
+    Raises:
+        InputError: a share is not from 0 to 1.
+    """
+
+    optimizer: Ratio = 0.0
+    activations: Ratio = 0.0
+
+    @property
+    def used(self) -> bool:
+        """Whether anything is copied."""
+        return self.optimizer > 0 or self.activations > 0
 
 
 @spec
@@ -39,6 +61,7 @@ class Plan:
     or one fused kernel on 16-bit logits (flash-attention's, Liger's). `optimizer_barrier`: no rank updates before all
     have reduced their gradients, as clipping by the global norm asks; zero-bubble schedules (but PyTorch's)
     update at once and check afterwards (arXiv 2401.10241, section 4), so that a step takes its longest rank span.
+    `offload`: what host memory keeps a share of.
 
     Raises:
         InputError: a value is out of range.
@@ -72,6 +95,7 @@ class Plan:
     framework: Literal["megatron", "torch"] = "megatron"
     cross_entropy: Literal["in-place", "autograd", "fused"] = DERIVED
     optimizer_barrier: bool = DERIVED
+    offload: Offload = Offload()
     assumptions: tuple[str, ...] = field(default=(), init=False, repr=False)
     derived: frozenset[str] = field(default=frozenset(), init=False, repr=False)
 

@@ -16,7 +16,7 @@ from sim.costs.profile import Profile, load_profile
 from sim.costs.run_level import run_level, straggling, symbol_values
 from sim.engine.closed_form import closed_form, lower_bound
 from sim.engine.step import device_memory, memory_sigma
-from sim.specs import Plan
+from sim.specs import Offload, Plan
 from sim.tuner.space import Space
 
 Floats = NDArray[np.float64]
@@ -42,7 +42,7 @@ def score(spaces: Sequence[tuple[Space, Profile]]) -> list[Scores]:
     times = [np.empty(s.allowed.shape) for s, _ in spaces]
     peaks = [np.empty(s.allowed.shape) for s, _ in spaces]
     for pool, members in _pools(spaces).items():
-        function = closed_form(pool.structure, pool.schedule)
+        function = closed_form(pool.structure, pool.schedule, pool.offloads)
         parts = [(spaces[i][0], _scalars(*spaces[i]), rows) for i, rows in members]
         out = _evaluate(function, _columns(parts), pool)
         at = 0
@@ -87,7 +87,9 @@ def _least(space: Space, scalars: Mapping[str, float]) -> tuple[Floats, Floats]:
     step, busy = np.empty(space.allowed.shape), np.empty(space.allowed.shape)
     for pool, members in _pools(_on_members(space)[:1]).items():
         for _, rows in members:
-            step[rows], busy[rows] = _bound(lower_bound(pool.structure, pool.schedule), (space, scalars, rows), pool)
+            step[rows], busy[rows] = _bound(
+                lower_bound(pool.structure, pool.schedule, pool.offloads), (space, scalars, rows), pool
+            )
     return step, busy
 
 
@@ -133,12 +135,14 @@ def _gpus(space: Space) -> int:
 
 
 class Pool(NamedTuple):
-    """Rows that one compiled function evaluates together: structure, closed form, order of ranks, switches' values."""
+    """Rows that one compiled function evaluates together: structure, closed form, order of ranks, switches' values,
+    whether anything is offloaded."""
 
     structure: Structure
     schedule: str
     order: str
     switches: tuple[tuple[int, ...], ...]
+    offloads: bool
 
 
 Part = tuple[Space, Mapping[str, float], NDArray[np.int64]]
@@ -154,7 +158,8 @@ def _pools(spaces: Sequence[tuple[Space, Profile]]) -> dict[Pool, list[tuple[int
         for name, codes in (("1f1b", (0, 1)), ("interleaved", (2,)), ("gpipe", (3,))):
             rows = np.flatnonzero(np.isin(space.rows["schedule"], codes))
             if len(rows):
-                found.setdefault(Pool(structure, name, _order(space), switches), []).append((i, rows))
+                pool = Pool(structure, name, _order(space), switches, _offloads(space))
+                found.setdefault(pool, []).append((i, rows))
     return found
 
 
@@ -210,6 +215,12 @@ def _kept(space: Space) -> tuple[int, int]:
 def _order(space: Space) -> str:
     """Return the order of ranks."""
     return str(space.kept.get("rank_order") or "tp-cp-dp-pp")
+
+
+def _offloads(space: Space) -> bool:
+    """Return whether the plans keep anything in host memory."""
+    kept: Offload | None = space.kept.get("offload")
+    return kept is not None and kept.used
 
 
 def _scalars(space: Space, profile: Profile) -> dict[str, float]:

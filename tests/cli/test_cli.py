@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+import yaml
 
 from sim.cli import main
 from sim.cli.lab import lab_arguments
@@ -50,6 +51,17 @@ def test_simulate_prints_the_contract(trainsim):
         "rank", "peak_memory_bytes", "memory_kind", "interval80_bytes", "at_s", "composition_bytes",
     }  # fmt: skip
     assert len(data["ranks"]) == 4
+
+
+@pytest.mark.parametrize("engine", ["path", "events"])
+def test_offload_has_its_own_term(trainsim, tmp_path, engine):
+    job = yaml.safe_load((JOBS / "gpt3-175b-plan.yaml").read_text("utf-8"))
+    job["plan"]["offload"] = {"optimizer": 0.5, "activations": 0.3}
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+    data = json.loads(trainsim("simulate", tmp_path / "job.yaml", "--json", "--engine", engine)[1])
+    assert data["breakdown_s"]["offload"] > 0
+    assert sum(data["breakdown_s"].values()) == pytest.approx(data["step_time_s"])
+    assert any("50.4 GB/s in each direction" in note for note in data["assumptions"])
 
 
 def test_engines_print_the_same_fields(trainsim):

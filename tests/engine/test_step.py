@@ -16,7 +16,7 @@ from sim.engine.closed_form import closed_form, lower_bound
 from sim.engine.noise import Noise
 from sim.engine.step import simulate
 from sim.schedules import SCHEDULES, Action, Kind
-from sim.specs import Cluster, InputError, Links, Model, Plan
+from sim.specs import Cluster, InputError, Links, Model, Offload, Plan
 from sim.specs.catalog import models
 
 
@@ -224,6 +224,7 @@ def steps(draw, usual):
         links = Links(inter_bytes_per_s_per_node=draw(st.sampled_from([1e7, 1e9, 1e11])))
     device, nodes = draw(st.sampled_from(["a100-sxm-80gb", "h100-sxm-80gb", "l4"])), draw(st.sampled_from([1, 4, 16]))
     cluster = Cluster.of(device, nodes=nodes, links=links)
+    share = st.sampled_from([0.0, 0.0, 0.3, 1.0])
     tp, pp, v = (draw(st.sampled_from(s)) for s in ([1, 2, 4, 8], [1, 2, 4, 8], [1, 2, 4]))
     plan = Plan(
         tp=tp,
@@ -239,6 +240,7 @@ def steps(draw, usual):
         overlap_dp=draw(st.booleans()),
         tp_overlap=draw(st.booleans()),
         schedule="gpipe" if pp > 1 and v == 1 and draw(st.booleans()) else None,
+        offload=Offload(optimizer=draw(share), activations=draw(share)),
     )
     try:
         return simulate(model, cluster, plan)
@@ -249,7 +251,7 @@ def steps(draw, usual):
 def closed(step, form):
     """Return the outputs of a compiled closed form for the plan of a step."""
     schedule = "1f1b" if step.plan.schedule == "none" else step.plan.schedule
-    compiled = form(Structure.of(step.model), schedule)
+    compiled = form(Structure.of(step.model), schedule, step.plan.offload.used)
     values = inputs.model_values(step.model) | inputs.cluster_values(step.cluster, step.profile)
     plan = inputs.plan_values(step.model, step.placed, step.cluster) | symbol_values(step.level.parameters)
     plan |= {k: np.mean(v) for k, v in plan.items() if "layers_" in k}

@@ -82,6 +82,7 @@ SPREAD = {
     "tp": 2, "pp": 2, "cp": 2, "ep": 4, "etp": 2, "fsdp_shard": 2, "zero": 3, "stage_layers": (15, 17),
     "schedule": "zb-h1", "rank_order": "pp-tp-cp-dp", "precision": "fp8", "compiled": True, "sequence_parallel": True,
     "overlap_dp": False, "tp_overlap": False, "gradient_dtype": "bf16", "recompute": "full", "microbatch_group_size": 4,
+    "offload": sim.Offload(optimizer=0.5, activations=0.25),
 }  # fmt: skip
 
 
@@ -103,6 +104,7 @@ def test_a_job_file_keeps_every_field_of_a_plan(tmp_path):
         ({"schedule": "zbv", "pp": 2, "virtual_stages": 2}, "optimizer_barrier"),
         ({"stage_layers": (15, 17)}, "stage_layers"),
         ({"cp": 2, "fsdp_shard": 1}, "fsdp_shard"),
+        ({"offload": sim.Offload(optimizer=0.5)}, "offload"),
     ],
 )
 def test_torchtitan_refuses_by_name(given, field):

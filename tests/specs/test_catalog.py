@@ -38,6 +38,8 @@ def test_numbers_of_a_device_agree_with_each_other(name):
     # A tensor core does at most 16,384 dense 16-bit FLOP a clock and SM (Blackwell); a smaller clock is no boost.
     assert 256 <= found.peak_bf16_flop_per_s.value / (found.sms.value * found.boost_hz.value) <= 16_384
     assert found.inter_bytes_per_s_per_node.value / found.gpus_per_node <= found.intra_bytes_per_s.value
+    assert found.host_bytes_per_s is not None
+    assert 15e9 < found.host_bytes_per_s.value <= found.intra_bytes_per_s.value * 2
     assert (found.intra_node == "pcie") == (found.intra_bytes_per_s.value < 100e9)
 
 

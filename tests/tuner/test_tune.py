@@ -7,7 +7,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from sim.engine.step import simulate
-from sim.specs import Cluster, InputError, Links, Model, Plan
+from sim.specs import Cluster, InputError, Links, Model, Offload, Plan
 from sim.specs.catalog import models
 from sim.specs.rules import divisors
 from sim.tuner.baseline import textbook
@@ -150,6 +150,7 @@ def test_a_schedule_without_pipeline_counts_once():
 
 def test_settings_of_the_plan_are_kept(h100s):
     kept = {"gradient_dtype": "bf16", "overlap_dp": False, "precision": "fp16", "tp_overlap": False}
+    kept["offload"] = Offload(activations=0.01)
     best = tune(SMALL, h100s, 1024, top=1, plan=Plan(global_batch=1024, **kept)).best.plan
     assert {name: getattr(best, name) for name in kept} == kept
 

@@ -20,6 +20,7 @@ LOOKS = {
     "I": Look("backward", "", "backward, input (I)"),
     "W": Look("weight", "", "backward, weights (W)"),
     "inner": Look("communication", "/", "tp, cp, ep collectives"),
+    "offload": Look("communication", "+", "host copies"),
     "dp": Look("communication", "\\", "gradient reduction (dp)"),
     "pp": Look("communication", ".", "messages (pp)"),
     "optimizer": Look("optimizer", "", "optimizer"),

@@ -17,7 +17,7 @@ from sim.schedules import Action, Kind, Schedule
 from sim.specs import InputError
 from sim.specs.arguments import checked
 
-OF_CAUSE = {Cause.INNER: "inner", Cause.DATA: "dp", Cause.MESSAGE: "pp"}
+OF_CAUSE = {Cause.INNER: "inner", Cause.DATA: "dp", Cause.MESSAGE: "pp", Cause.OFFLOAD: "offload"}
 
 
 @checked
