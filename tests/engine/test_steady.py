@@ -52,13 +52,19 @@ def test_a_group_of_2bw_hides_all_but_the_update(data, p, beyond):
 
 @given(st.data(), st.lists(st.integers(1, 4), min_size=1, max_size=3))
 def test_replicas_share_a_stage(data, replicas):
-    """1F1B-RR: a stage takes (F + B + update) / replicas per microbatch, and NOAM in flight hide the rest."""
+    """1F1B-RR: a stage takes (F + B + update) / replicas per microbatch, and NOAM in flight hide the rest.
+
+    They do where no stage has more replicas than the one before, as in 15-1: else its rounds can wait for the few in
+    flight on that one.
+    """
     column = st.lists(TICKS, min_size=len(replicas), max_size=len(replicas))
     f, b, update = data.draw(column), data.draw(column), data.draw(column)
     found = run("pipedream", Shape(sum(replicas), 480, replicas=tuple(replicas)), f, b, update)
     slowest = max((x + y + u) / r for x, y, u, r in zip(f, b, update, replicas, strict=True))
-    assert found.ticks_per_microbatch == pytest.approx(slowest, rel=0.05)
-    assert found.bubble == pytest.approx(0, abs=0.05)
+    assert found.ticks_per_microbatch > 0.95 * slowest
+    if replicas == sorted(replicas, reverse=True):
+        assert found.ticks_per_microbatch == pytest.approx(slowest, rel=0.05)
+        assert found.bubble == pytest.approx(0, abs=0.05)
 
 
 def test_messages_that_p_microbatches_do_not_hide():

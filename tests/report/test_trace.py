@@ -15,7 +15,7 @@ import pytest
 from sim.engine.step import Step, simulate
 from sim.report import save_trace, trace
 from sim.report.perfetto import message, varint
-from sim.report.tracks import STREAMS
+from sim.report.tracks import MESSAGES, STREAMS
 from sim.specs import Plan
 from tests.oracle import ROOT
 from tests.report.conftest import CLUSTER, model
@@ -77,7 +77,7 @@ def test_streams_of_the_event_engine_are_threads(contended: Step, tmp_path: Path
         if e["ph"] == "M" and e["name"] == "thread_name":
             names[e["pid"]].add(e["args"]["name"])
     assert set(names) == {1, 2}
-    assert {"actions", STREAMS[1], STREAMS[2], STREAMS[5], STREAMS[6]} <= names[1]
+    assert {"actions", STREAMS[1], STREAMS[2], STREAMS[5], STREAMS[MESSAGES]} <= names[1]
     actions = [e for e in found if e["ph"] == "X" and "torch" in e["args"]]
     assert len(actions) == len(contended.timeline.start)
     assert {e["cat"] for e in found if e["ph"] == "X"} == {"compute", "communication", "optimizer"}
