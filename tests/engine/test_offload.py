@@ -133,11 +133,11 @@ def lowered(given):
 def test_copies_keep_their_order_and_their_room(change):
     """What comes back has left; a layer waits for it; at no time are more than two layers' copies ahead of a pass."""
     made, run = lowered(plan(**change, offload=Offload(activations=1.0)))
-    graph, moves = made.program.graph, made.cause == Cause.OFFLOAD
+    graph, moves = made.program.graph, made.program.cause == Cause.OFFLOAD
     out, back = (moves & (graph.lane % len(Lane) == lane) for lane in (Lane.D2H, Lane.H2D))
     assert out.sum() == back.sum() > 0
     for rank in range(2):
-        passes = (graph.rank == rank) & (made.cause == Cause.PASS) & (graph.lane == rank * len(Lane))
+        passes = (graph.rank == rank) & (made.program.cause == Cause.PASS) & (graph.lane == rank * len(Lane))
         for s in np.unique(graph.stage[out & (graph.rank == rank)]):
             one = (graph.stage == s) & (graph.microbatch == 3)
             left, home = np.flatnonzero(one & out), np.flatnonzero(one & back)
