@@ -16,7 +16,10 @@ ROUNDING = 1e-6
 
 @dataclass(eq=False, slots=True)
 class Flow:
-    """Work under way: remaining ticks at full rate, its rate since `since`; `stamp` tells stale wake-ups apart."""
+    """Work under way: remaining ticks at full rate, its rate since `since`; `stamp` tells stale wake-ups apart.
+
+    beside: what is under way on each of its links and on its rank, this flow included.
+    """
 
     rank: int
     stream: int
@@ -24,7 +27,8 @@ class Flow:
     remaining: float
     then: Callable[[], Any]
     since: int
-    rate: float = 0.0
+    beside: list[dict["Flow", None]]
+    rate: float = 1.0
     stamp: int = 0
 
 
@@ -53,24 +57,22 @@ class Fluid:
 
     def add(self, rank: int, stream: int, links: tuple[int, ...], ticks: int, then: Callable[[], Any]) -> None:
         """Start work of `ticks` at full rate."""
-        flow = Flow(rank, int(stream), links if self.sharing.links else (), ticks, then, int(self.env.now))
-        if not ticks or not (flow.links or flow.stream in self.streams):
-            self._wake(flow, ticks)
-            return
-        for place in self._places(flow):
+        used = links if self.sharing.links else ()
+        places = [self.on_link.setdefault(link, {}) for link in used] if ticks else []
+        if ticks and stream in self.streams:
+            places.append(self.on_rank.setdefault(rank, {}))
+        flow = Flow(rank, int(stream), used, ticks, then, int(self.env.now), places)
+        alone = not any(places)
+        for place in places:
             place[flow] = None
-        self._settle(flow)
-
-    def _places(self, flow: Flow) -> list[dict[Flow, None]]:
-        places = [self.on_link.setdefault(link, {}) for link in flow.links]
-        if flow.stream in self.streams:
-            places.append(self.on_rank.setdefault(flow.rank, {}))
-        return places
+        self._wake(flow, ticks)
+        if not alone:
+            self._settle(flow)
 
     def _settle(self, changed: Flow) -> None:
         """Give `changed` and all that share with it their new rates."""
         neighbours: dict[Flow, None] = {}
-        for place in self._places(changed):
+        for place in changed.beside:
             neighbours |= place
         now = int(self.env.now)
         for flow in neighbours:
@@ -93,9 +95,8 @@ class Fluid:
         timeout.callbacks.append(lambda _: self._finish(flow) if flow.stamp == stamp else None)
 
     def _finish(self, flow: Flow) -> None:
-        places = self._places(flow)
-        if any(flow in place for place in places):
-            for place in places:
-                place.pop(flow, None)
+        for place in flow.beside:
+            del place[flow]
+        if any(flow.beside):
             self._settle(flow)
         flow.then()

@@ -7,6 +7,7 @@ Where the compiled path charges an action what stays exposed of the collectives 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -313,6 +314,7 @@ def _ticks(seconds: float) -> int:
     return round(seconds * 1e9)
 
 
+@lru_cache(maxsize=1024)
 def _split(seconds: float, pieces: int) -> list[int]:
     """Return `pieces` whole numbers of ticks, as equal as can be, that add up to the whole."""
     marks = [_ticks(seconds * i / pieces) for i in range(pieces + 1)]
