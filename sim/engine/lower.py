@@ -32,8 +32,17 @@ class Lane(IntEnum):
     D2H = 5
 
 
-LINKS = ("inter out", "inter in", "intra out", "intra in")
-"""Links of a rank, each way apart; link i of rank r has the number 4 r + i."""
+class Link(IntEnum):
+    """Links of a rank, each way apart: between nodes and inside one."""
+
+    INTER_OUT = 0
+    INTER_IN = 1
+    INTRA_OUT = 2
+    INTRA_IN = 3
+
+    def of(self, rank: int) -> int:
+        """Return the number of this link of a rank."""
+        return len(Link) * rank + self
 
 
 @dataclass(frozen=True)
@@ -165,7 +174,8 @@ class _Lowering:
 
     @staticmethod
     def _ring(rank: int, outside: bool) -> tuple[int, ...]:
-        return (4 * rank, 4 * rank + 1) if outside else (4 * rank + 2, 4 * rank + 3)
+        out, into = (Link.INTER_OUT, Link.INTER_IN) if outside else (Link.INTRA_OUT, Link.INTRA_IN)
+        return out.of(rank), into.of(rank)
 
     def _copy(self, where: Where, leaves: bool, seconds: float, after: Sequence[int]) -> int:
         lane, stream = (Lane.D2H, Stream.D2H) if leaves else (Lane.H2D, Stream.H2D)
@@ -258,8 +268,10 @@ class _Lowering:
                 out, to = int(graph.rank[source]), int(graph.rank[w])
                 where = out, int(graph.stage[w]), int(graph.kind[w]), int(graph.microbatch[w])
                 i = self._op(where, len(Lane) + len(self.rows), Stream.LINK, Cause.MESSAGE, self.message)
-                side = 0 if self.layout.outside["pp"] else 2
-                self.links[i] = (4 * out + side, 4 * to + side + 1)
+                self.links[i] = (
+                    self._ring(out, self.layout.outside["pp"])[0],
+                    self._ring(to, self.layout.outside["pp"])[1],
+                )
                 self.edges += [(a, i), (i, b)]
             else:
                 self.edges.append((a, b))
