@@ -40,7 +40,7 @@ class GPipe(ClosedKind):
 
     def in_flight(self, rank: Expr, shape: Any, minimum: Callable[..., Expr]) -> Expr:
         del rank, minimum
-        return shape.microbatches
+        return shape.microbatches * shape.chunks
 
     def of_first_chunk(self, shape: Any, minimum: Callable[..., Expr]) -> Expr:
         del minimum

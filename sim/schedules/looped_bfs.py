@@ -1,13 +1,11 @@
 """Looped breadth-first pipeline: every chunk takes all microbatches in turn (Lamy-Poirier 2022, arXiv 2211.05953)."""
 
-from collections.abc import Callable
-from typing import Any
-
-from sim.schedules.base import ClosedKind, Expr, Shape, Times, Work
+from sim.schedules.base import Expr, Shape, Times, Work
+from sim.schedules.gpipe import GPipe
 from sim.schedules.ir import Action, Kind, Schedule
 
 
-class LoopedBFS(ClosedKind):
+class LoopedBFS(GPipe):
     """GPipe on v chunks a rank: 1/v of its bubble; keeps every microbatch of every chunk.
 
     The backwards take chunks and microbatches in reversed order, as PyTorch's do.
@@ -41,15 +39,3 @@ class LoopedBFS(ClosedKind):
             busiest = t.microbatches * (t.chunks * plain + t.maximum(first, last))
             total = total + busiest + (t.ranks - 1) * hop + t.minimum(first, last) + (t.chunks - 1) * wait
         return total
-
-    def in_flight(self, rank: Expr, shape: Any, minimum: Callable[..., Expr]) -> Expr:
-        del rank, minimum
-        return shape.microbatches * shape.chunks
-
-    def of_first_chunk(self, shape: Any, minimum: Callable[..., Expr]) -> Expr:
-        del minimum
-        return shape.microbatches
-
-    def of_last_chunk(self, shape: Any, minimum: Callable[..., Expr], maximum: Callable[..., Expr]) -> Expr:
-        del minimum, maximum
-        return shape.microbatches

@@ -7,16 +7,15 @@ free slots. Then the actions at both ends of the schedule, where blocks are miss
 far as data and the memory of the steady state let them, first with W in their slots and then regardless of them.
 """
 
+from abc import abstractmethod
 from bisect import insort
 from collections import deque
-from collections.abc import Callable
 from itertools import chain
 
-from sim.schedules.base import Shape
+from sim.schedules.base import ScheduleKind, Shape, Work
 from sim.schedules.ir import Action, Kind, Schedule
 
-Block = Callable[[int, int], tuple[int, int, int, int]]
-"""(rank, p) -> slots of the first microbatch's F down, F up, I down and I up."""
+Block = tuple[int, int, int, int]
 
 PERIOD = 6
 """Slots of a block on a rank: F, I and W of two chunks."""
@@ -25,22 +24,27 @@ Grid = list[int]
 """What one rank does in each slot: one of the six above."""
 
 
-def placement(p: int) -> tuple[int, ...]:
-    """Return the rank of each of 2 p stages on a V."""
-    return (*range(p), *reversed(range(p)))
+class VShape(ScheduleKind):
+    """A kind whose steady state repeats its block."""
+
+    placement = "v"
+    chunks = 2
+
+    @abstractmethod
+    def block(self, rank: int, p: int) -> Block:
+        """Return the slots of the first microbatch's F down, F up, I down and I up on a rank of p."""
+
+    def build(self, shape: Shape, work: Work) -> Schedule:
+        del work
+        p, m = shape.ranks, shape.microbatches
+        grids = [_with_weights(_repeated(self.block(rank, p), m)) for rank in range(p)]
+        grids = _packed_bare(_Pulling(grids, m, bare=False).grids)
+        grids = _packed_bare([_with_weights(grid) for grid in _Pulling(grids, m, bare=True).grids])
+        orders = tuple(_actions(rank, _with_weights(grid), p) for rank, grid in enumerate(grids))
+        return Schedule(self.name, m, self.rank_of(shape), orders, input_frees=shape.input_frees)
 
 
-def repeat(name: str, shape: Shape, block: Block) -> Schedule:
-    """Return the schedule of `shape` whose steady state repeats `block`."""
-    p, m = shape.ranks, shape.microbatches
-    grids = [_with_weights(_repeated(block(rank, p), m)) for rank in range(p)]
-    grids = _packed_bare(_Pulling(grids, m, bare=False).grids)
-    grids = _packed_bare([_with_weights(grid) for grid in _Pulling(grids, m, bare=True).grids])
-    orders = tuple(_actions(rank, _with_weights(grid), p) for rank, grid in enumerate(grids))
-    return Schedule(name, m, placement(p), orders, input_frees=shape.input_frees)
-
-
-def _repeated(block: tuple[int, int, int, int], m: int) -> Grid:
+def _repeated(block: Block, m: int) -> Grid:
     grid = [FREE] * (max(block) + PERIOD * (m - 1) + 1)
     for row, slot in enumerate(block):
         grid[slot : slot + PERIOD * m : PERIOD] = [row] * m

@@ -28,15 +28,15 @@ class ZBV(ScheduleKind):
 
     def build(self, shape: Shape, work: Work) -> Schedule:
         if shape.variant == "zero-bubble":
-            return search_zbv(shape, work, shape.memory_limit or 2 * shape.ranks)
-        m = shape.microbatches
-        orders = (_torch_order(r, shape.ranks, max(m, 2 * shape.ranks - 1)) for r in range(shape.ranks))
-        real = tuple(tuple(a for a in order if a.microbatch < m) for order in orders)
-        return Schedule(self.name, m, self.rank_of(shape), real, input_frees=shape.input_frees)
+            orders = search_zbv(shape, work, shape.memory_limit or 2 * shape.ranks)
+        else:
+            orders = tuple(_torch_order(r, shape) for r in range(shape.ranks))
+        return Schedule(self.name, shape.microbatches, self.rank_of(shape), orders, input_frees=shape.input_frees)
 
 
-def _torch_order(rank: int, ranks: int, microbatches: int) -> list[Action]:
-    """Return a rank's order for 2 `ranks` - 1 or more microbatches."""
+def _torch_order(rank: int, shape: Shape) -> tuple[Action, ...]:
+    """Return a rank's order: that for 2 p - 1 or more microbatches, less those that are not there."""
+    ranks, microbatches = shape.ranks, max(shape.microbatches, 2 * shape.ranks - 1)
     line = Line(rank, 2 * ranks - 1 - rank)
     after = ranks - rank
     line.add("F" * (2 * after - 1), 0)
@@ -58,7 +58,7 @@ def _torch_order(rank: int, ranks: int, microbatches: int) -> list[Action]:
         line.add("IW", 0)
     line.add("W" * (microbatches - line.done(Kind.W, 1)), 1)
     line.add("W" * (microbatches - line.done(Kind.W, 0)), 0)
-    return line.actions
+    return tuple(a for a in line.actions if a.microbatch < shape.microbatches)
 
 
 class Line:

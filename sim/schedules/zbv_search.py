@@ -15,12 +15,13 @@ from itertools import product
 from typing import NamedTuple
 
 from sim.schedules.base import Shape, Work
-from sim.schedules.ir import Action, Kind, Schedule
-from sim.schedules.v_shape import placement
+from sim.schedules.ir import Action, Kind
 
 
-def search_zbv(shape: Shape, work: Work, limit: float) -> Schedule:
-    """Return the best order found; no rank ever keeps more than `limit` chunk activations (a microbatch makes two).
+def search_zbv(shape: Shape, work: Work, limit: float) -> tuple[tuple[Action, ...], ...]:
+    """Return every rank's actions in the best order found.
+
+    No rank ever keeps more than `limit` chunk activations (a microbatch makes two).
 
     limit: what `limit_refusal` admits, 2 p for the authors' own.
     """
@@ -33,7 +34,7 @@ def search_zbv(shape: Shape, work: Work, limit: float) -> Schedule:
         if not best.most_idle:
             break
     assert best
-    return Schedule("zbv", shape.microbatches, placement(shape.ranks), best.orders(), input_frees=shape.input_frees)
+    return best.orders()
 
 
 def limit_refusal(shape: Shape) -> tuple[str, object, str] | None:

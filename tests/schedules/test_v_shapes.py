@@ -2,17 +2,24 @@
 
 import gzip
 import json
+from dataclasses import replace
 from math import isnan
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.schedules import Kind, Shape, Work
+from sim.schedules import Kind, Shape, Work, build
 from sim.schedules.v_half import VHalf
 from sim.schedules.v_min import VMin
-from sim.schedules.zbv_search import limit_refusal, search_zbv
+from sim.schedules.zbv_search import limit_refusal
 from tests.oracle import reference
+
+
+def search_zbv(shape, work, limit):
+    """Return the searched order under a limit."""
+    return build("zbv", replace(shape, memory_limit=limit, variant="zero-bubble"), work)
+
 
 V = {"v-half": VHalf(), "v-min": VMin()}
 MICROBATCHES_KEPT = {"v-half": lambda p: (p + 2) // 2, "v-min": lambda p: (p + 4) // 3}
