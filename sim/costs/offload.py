@@ -14,6 +14,8 @@ from sim.costs.layers.structure import Structure
 
 ROOM = 2
 """Layers of activations that are on the device in either direction."""
+UPDATE_ROOM = 3
+"""Layers whose optimizer states are on the device at once: one comes, one is updated, one leaves."""
 optimizer, activations, rate = (symbol(n) for n in ("offload_optimizer", "offload_activations", "host_bytes_per_s"))
 
 
@@ -42,7 +44,7 @@ def expressions(structure: Structure) -> dict[str, Expr]:
         swapped = optimizer * states[f"optimizer_bytes_{where}"]
         out |= {
             f"moved_optimizer_{where}": swapped,
-            f"staged_optimizer_{where}": swapped / maximum(on_rank, 1) * minimum(on_rank, 3),
+            f"staged_optimizer_{where}": swapped / maximum(on_rank, 1) * minimum(on_rank, UPDATE_ROOM),
             f"swapped_{where}": swapped / rate,
             f"optimizer_offload_{where}": _swapped(swapped / rate, states[f"optimizer_{where}"], maximum(on_rank, 1)),
         }

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sim.costs.offload import ROOM
+from sim.costs.offload import ROOM, UPDATE_ROOM
 from sim.engine.assembly import Costs, offloaded
 from sim.engine.graph import Graph, Ints
 from sim.schedules import Kind, Schedule
@@ -42,8 +42,8 @@ class Copies:
     def of_update(self, where: Where, pieces: int, after: int) -> Iterator[tuple[list[int], Callable[[int], int]]]:
         """Yield for every piece of an update what it waits for, and what adds the way back when it is known."""
         seconds, out = float(self.swapped[where[0]]) / pieces, list[int]()
-        for piece in range(pieces):
-            arrived = self.add(where, False, seconds, [after, *out[piece - 3 : piece - 2]])
+        for _ in range(pieces):
+            arrived = self.add(where, False, seconds, [after, *_roomless(out, UPDATE_ROOM)])
 
             def leave(updated: int) -> int:
                 out.append(self.add(where, True, seconds, [updated]))
@@ -86,9 +86,9 @@ class Moves:
             self.of.home.setdefault((stage, microbatch), []).append(i)
 
 
-def _roomless(operations: list[int]) -> list[int]:
-    """Return the operation that makes room for another, `ROOM` before it."""
-    return operations[-ROOM : len(operations) - ROOM + 1] if len(operations) >= ROOM else []
+def _roomless(operations: list[int], room: int = ROOM) -> list[int]:
+    """Return the operation that makes room for another, `room` before it."""
+    return operations[-room : len(operations) - room + 1] if len(operations) >= room else []
 
 
 def _follows(graph: Graph) -> Ints:
