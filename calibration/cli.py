@@ -10,9 +10,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from calibration.profiles import DATE, build, write
-from calibration.public import read_public
-from calibration.run_level import ALL, fit_sets, write_sets
+from calibration.published.profiles import DATE, build, write
+from calibration.published.run_level import ALL, fit_sets, write_sets
+from calibration.published.tables import read_public
 from sim.costs.profile import KernelModel, Profile
 from sim.specs.fields import InputError
 from sim.validation.table import is_runs, read_runs

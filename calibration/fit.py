@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from calibration.public import Floats, Samples
+from calibration.samples import Floats, Samples
 from sim.costs.algebra import Compiled, compile_expressions, symbol
 from sim.costs.kernels import FORMS
 

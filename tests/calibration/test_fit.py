@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from calibration.collectives import INTRA_FREE, NO_NETWORK, fit, predict
 from calibration.fit import (
     Free,
     conformal_coverage,
@@ -13,8 +12,10 @@ from calibration.fit import (
     scores,
 )
 from calibration.fit import predict as predict_kernel
-from calibration.kernels import HALF, RATE
-from calibration.public import AllReduce, Samples
+from calibration.published.collectives import INTRA_FREE, NO_NETWORK, fit, predict
+from calibration.published.families import HALF, RATE
+from calibration.published.tables import AllReduce
+from calibration.samples import Samples
 from sim.specs.catalog import device
 
 

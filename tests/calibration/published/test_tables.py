@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from calibration.public import FORMATS, read_public
+from calibration.published.tables import FORMATS, read_public
 from sim.specs.fields import InputError
 
 HEADER = {f.name: f.header for f in FORMATS}

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from calibration.fit import Fit, Free, Parameters, cross_validate, folds, rms_log_error_of_sums
-from calibration.public import Floats, Samples
+from calibration.samples import Floats, Samples
 
 GEMM_DIRECTIONS = ("forward", "dgrad", "wgrad")
 LAUNCH_FLOOR_S = 2e-6

@@ -6,11 +6,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from calibration import kernels
-from calibration.collectives import Links, fit_links
 from calibration.fit import Fit, Scores, predict, rms_log_error, scores
-from calibration.kernels import GEMM_DIRECTIONS, Gemms
-from calibration.public import Public, Samples
+from calibration.published import families as kernels
+from calibration.published.collectives import Links, fit_links
+from calibration.published.families import GEMM_DIRECTIONS, Gemms
+from calibration.published.tables import Public
+from calibration.samples import Samples
 from sim.costs.carry import Ratios, carry, ratios
 from sim.costs.kernels import FORMS, KERNELS
 from sim.costs.profile import Errors, KernelModel
@@ -90,7 +91,7 @@ TARGETS = (
     ),
     Target("mi300x", "estimate", "xgmi"),
 )
-"""To add a device: its catalog entry, and a line here (or among `calibration.relatives.RELATIVES`)."""
+"""To add a device: its catalog entry, and a line here (or among `calibration.published.relatives.RELATIVES`)."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibration.fit import Free, Parameters, Scores, Solution, conformal_coverage, scores, solve
-from calibration.public import FOUR_NODES, AllReduce, Floats, Public
+from calibration.published.tables import FOUR_NODES, AllReduce, Public
+from calibration.samples import Floats
 from sim.costs.algebra import Compiled, compile_expressions, symbol
 from sim.costs.collectives import PARAMETERS, Group
 from sim.costs.run_level import RunLevel, symbol_values

@@ -1,6 +1,6 @@
 """Readers of published measurements: a CSV file is recognised by its header and becomes samples.
 
-Samples keep the device name of their file; `calibration.profiles` says which names speak for which device of
+Samples keep the device name of their file; `calibration.published.profiles` says which names speak for which device of
 the catalog. Inputs have the names and units of `sim.costs.kernels.FORMS` (bytes, FLOP), times are in seconds.
 """
 
@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from calibration.samples import Floats, Samples
 from sim.specs.fields import InputError
 
-Floats = NDArray[np.float64]
 Row = Mapping[str, str]
 K = TypeVar("K")
 V = TypeVar("V")
@@ -38,25 +37,6 @@ FAMILY_OF_VECTOR = {"ln": "norm", "softmax": "softmax"}
 
 BACKWARD_OVER_FORWARD = 2.5
 """FLOP of attention backward over forward: five products against two (FlashAttention-2, section 2.3.2)."""
-
-
-@dataclass(frozen=True)
-class Samples:
-    """Measured seconds of one (device, op, direction).
-
-    `family` groups samples that must not be split between fit and test.
-    """
-
-    device: str
-    op: str
-    direction: str
-    inputs: Mapping[str, Floats]
-    seconds: Floats
-    family: tuple[str, ...]
-    source: str
-
-    def __len__(self) -> int:
-        return len(self.seconds)
 
 
 @dataclass(frozen=True)

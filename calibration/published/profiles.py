@@ -7,7 +7,7 @@ from math import log
 from pathlib import Path
 from typing import Any
 
-from calibration.models import (
+from calibration.published.models import (
     ANCHOR_CHECK,
     BASE,
     TARGETS,
@@ -21,8 +21,8 @@ from calibration.models import (
     rounded,
     vector_models,
 )
-from calibration.public import FORMATS, Public
-from calibration.relatives import RELATIVES, relative
+from calibration.published.relatives import RELATIVES, relative
+from calibration.published.tables import FORMATS, Public
 from sim.costs.carry import Ratios
 from sim.costs.kernels import KERNELS
 from sim.costs.profile import Memory, Profile

@@ -1,0 +1,1 @@
+"""Profiles and run-level parameters from published measurements."""
