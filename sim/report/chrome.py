@@ -10,6 +10,8 @@ from sim.report.tracks import Slice, Tracks
 from sim.units import GB
 
 Event = dict[str, Any]
+FIRST_THREAD = 1
+"""Perfetto takes thread 0 for Linux's idle task and mixes its slices with another thread's."""
 
 
 def chrome_events(held: Tracks) -> list[Event]:
@@ -22,14 +24,14 @@ def _names(held: Tracks) -> Iterator[Event]:
     for n, (process, name) in enumerate(held.processes.items()):
         yield {"ph": "M", "pid": process, "name": "process_name", "args": {"name": name}}
         yield {"ph": "M", "pid": process, "name": "process_sort_index", "args": {"sort_index": n}}
-    for tid, track in enumerate(held.tracks):
-        of = {"ph": "M", "pid": track.process, "tid": tid}
+    for n, track in enumerate(held.tracks):
+        of = {"ph": "M", "pid": track.process, "tid": FIRST_THREAD + n}
         yield of | {"name": "thread_name", "args": {"name": track.name}}
         yield of | {"name": "thread_sort_index", "args": {"sort_index": track.order}}
 
 
 def _on(held: Tracks, piece: Slice) -> Event:
-    return {"pid": held.tracks[piece.track].process, "tid": piece.track}
+    return {"pid": held.tracks[piece.track].process, "tid": FIRST_THREAD + piece.track}
 
 
 def _slices(held: Tracks) -> Iterator[Event]:

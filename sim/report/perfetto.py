@@ -91,8 +91,8 @@ def _slices(held: Tracks) -> Iterator[bytes]:
 
 
 def _counters(held: Tracks) -> Iterator[bytes]:
-    """One counter for each category that is ever used; a point where it changes."""
-    number = len(held.tracks)
+    """One counter for each category that is ever used, below the process's other tracks; a point where it changes."""
+    number, below = len(held.tracks), 1 + max((track.order for track in held.tracks), default=0)
     for c in held.counters:
         for name, values in c.values.items():
             if not any(values):
@@ -100,7 +100,9 @@ def _counters(held: Tracks) -> Iterator[bytes]:
             number += 1
             own, of_process = _uuid(c.process, number), _uuid(c.process)
             unit = message((3, SIZE_BYTES))
-            yield _packet(None, 60, message((1, own), (2, f"{c.name}: {name}"), (5, of_process), (8, unit)))
+            yield _packet(
+                None, 60, message((1, own), (2, f"{c.name}: {name}"), (5, of_process), (8, unit), (12, below + number))
+            )
             before = None
             for at, value in zip(c.at, values, strict=True):
                 if value != before:

@@ -14,6 +14,7 @@ import pytest
 
 from sim.engine.step import Step, simulate
 from sim.report import save_trace, trace
+from sim.report.chrome import FIRST_THREAD
 from sim.report.perfetto import message, varint
 from sim.report.tracks import MESSAGES, STREAMS
 from sim.specs import Plan
@@ -50,7 +51,7 @@ def test_slices_are_the_timeline_and_do_not_overlap(step: Step, tmp_path: Path) 
     assert len(slices) == len(step.timeline.start)
     assert max(e["ts"] + e["dur"] for e in slices) == pytest.approx(step.timeline.makespan * 1e-3)
     for rank in range(step.plan.pp):
-        own = [e for e in slices if e["tid"] == rank]
+        own = [e for e in slices if e["tid"] == FIRST_THREAD + rank]
         assert all(a["ts"] + a["dur"] <= b["ts"] + 1e-6 for a, b in pairwise(own))
         order = [e["name"] for e in own if e["cat"] == "compute"]
         assert " ".join(order) == step.timeline.schedule.texts()[rank]
