@@ -91,18 +91,20 @@ def _slices(held: Tracks) -> Iterator[bytes]:
 
 
 def _counters(held: Tracks) -> Iterator[bytes]:
-    """One counter for each category that is ever used, below the process's other tracks; a point where it changes."""
+    """A group for each rank, below the process's other tracks: one counter for every category that is ever used."""
     number, below = len(held.tracks), 1 + max((track.order for track in held.tracks), default=0)
     for c in held.counters:
+        number += 1
+        group = _uuid(c.process, number)
+        place = ((5, _uuid(c.process)), (12, below + number), (11, EXPLICIT))
+        yield _packet(None, 60, message((1, group), (2, c.name), *place))
         for name, values in c.values.items():
             if not any(values):
                 continue
             number += 1
-            own, of_process = _uuid(c.process, number), _uuid(c.process)
+            own = _uuid(c.process, number)
             unit = message((3, SIZE_BYTES))
-            yield _packet(
-                None, 60, message((1, own), (2, f"{c.name}: {name}"), (5, of_process), (8, unit), (12, below + number))
-            )
+            yield _packet(None, 60, message((1, own), (2, name), (5, group), (8, unit), (12, number)))
             before = None
             for at, value in zip(c.at, values, strict=True):
                 if value != before:

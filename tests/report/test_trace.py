@@ -186,7 +186,9 @@ def test_perfetto_counters_hold_the_peaks(either: Step, tmp_path: Path) -> None:
     for p in packets(either, tmp_path):
         if 60 in p:
             track = decode(p[60][0])
-            names[track[1][0]] = track.get(2, [b""])[0].decode()
+            group = names.get(track.get(5, [0])[0], "")  # a counter's parent is the group of its rank
+            own = track.get(2, [b""])[0].decode()
+            names[track[1][0]] = f"{group}: {own}" if 8 in track else own
         elif decode(p[11][0])[9] == [4]:
             event = decode(p[11][0])
             most[names[event[11][0]]] = max(most[names[event[11][0]]], real(event[44][0]))
