@@ -14,7 +14,16 @@ from sim.costs.algebra import Compiled, Expr, compile_expressions, maximum, mini
 from sim.costs.collectives import Group, send
 from sim.costs.layers import ends
 from sim.costs.layers.block import block, recomputed
-from sim.costs.layers.ops import COMMUNICATION, Op, exposed, sequence_parallel, total, tp, tp_group
+from sim.costs.layers.ops import (
+    COMMUNICATION,
+    Op,
+    exposed,
+    hidden_beside,
+    sequence_parallel,
+    total,
+    tp,
+    tp_group,
+)
 from sim.costs.layers.structure import Structure
 
 pp = symbol("pp")
@@ -164,19 +173,34 @@ def reduction(structure: Structure) -> dict[str, Expr]:
 
     ZeRO-0 all-reduces, ZeRO-1 reduce-scatters gradients and gathers parameters; both hide behind the last
     microbatch's backward (the next step's forward) when `overlap_dp`, but for the embedding, whose gradient
-    comes last. ZeRO-2/3 have reduced per microbatch; ZeRO-2 gathers parameters once.
+    comes last. ZeRO-2/3 have reduced per microbatch; ZeRO-2 gathers parameters once. delayed: the same where an
+    update may wait for the end of the next step's passes (2BW), the sum of a tied table's gradients included.
     """
     ones = [layer(structure, k) for k in range(len(structure.kinds))]
     n = on_rank(structure, lambda k: 1)
     backward = on_rank(structure, lambda k: backward_seconds(ones[k]) + ones[k]["recompute"])
     forward = on_rank(structure, lambda k: forward_seconds(ones[k]))
-    raw = updates(structure)
+    raw, tied = updates(structure), tied_reduce(structure)
     return {
         f"reduce_{where}": _overlapped(raw[f"reduced_{where}"], backward, n)
         + _overlapped(raw[f"regathered_{where}"], forward, n)
         + raw[f"late_{where}"]
         for where in held(structure)
-    }
+    } | {f"delayed_{where}": _beside_a_step(raw, tied, where, forward + backward) for where in held(structure)}
+
+
+def _beside_a_step(raw: Mapping[str, Expr], tied: Expr, where: str, passes: Expr) -> Expr:
+    """Return what stays exposed of a rank's collectives that have all of the next step's passes to hide behind."""
+    whole = sum(raw[f"{part}_{where}"] for part in ("reduced", "regathered", "late"))
+    whole += tied if where in ("first", "last") else 0
+    return overlap_dp * hidden_beside(whole, symbol("microbatches") * passes) + (1 - overlap_dp) * whole
+
+
+def tied_reduce(structure: Structure) -> Expr:
+    """Return the seconds of adding up the gradients of a table that the first and the last rank both hold."""
+    table = symbol("head_split") / tp
+    pair = Group(2, 1 + (1 - symbol("pp_inter")), 1 + symbol("pp_inter"))
+    return minimum(1, pp - 1) * pair.all_reduce(reduce_bytes * table) if structure.tied else 0 * table
 
 
 def updates(structure: Structure) -> dict[str, Expr]:
@@ -263,6 +287,7 @@ def states(structure: Structure) -> dict[str, Expr]:
             f"optimizer_bytes_{where}": (memory.OPTIMIZER_BYTES - 4 * fsdp) * shard,
             f"optimizer_{where}": symbol("memory_bound_slowdown") * time + symbol("step_overhead_s"),
             f"gathered_bytes_{where}": several * gathered,
+            f"delayed_gradients_{where}": overlap_dp * minimum(1, dp_group.n - 1) * reduce_bytes * kept,
         }
     return out
 
@@ -286,8 +311,6 @@ def expressions(structure: Structure) -> dict[str, Expr]:
     """Return every output of the stage model as an expression."""
     first, last = phases(ends.embedding(structure)), phases(ends.head(structure))
     head_kept, head_beside = memory.head_bytes(structure)
-    table = symbol("head_split") / tp
-    tied_pair = Group(2, 1 + (1 - symbol("pp_inter")), 1 + symbol("pp_inter"))
     several = minimum(1, pp - 1)
     # Each rank sends its part, and without sequence parallelism the receivers gather the whole; or all send the whole.
     parts = symbol("scatter_gather")
@@ -303,7 +326,7 @@ def expressions(structure: Structure) -> dict[str, Expr]:
         | states(structure)
         | {
             "send": several * message,
-            "tied_reduce": several * tied_pair.all_reduce(reduce_bytes * table) if structure.tied else 0 * table,
+            "tied_reduce": tied_reduce(structure),
             "saved_embedding_bytes": memory.embedding_bytes(structure),
             "saved_head_bytes": head_kept,
             "head_temporary_bytes": head_beside,

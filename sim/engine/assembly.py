@@ -87,6 +87,11 @@ def tied_reduce(costs: Costs, schedule: Schedule) -> Any:
     return float(costs["tied_reduce"]) * np.array(shared)
 
 
+def _exposed_tied(costs: Costs, schedule: Schedule) -> Any:
+    """Return `tied_reduce`, or zeros where it hides with the other reductions."""
+    return tied_reduce(costs, schedule) * (not SCHEDULES[schedule.name].delayed)
+
+
 def _at(value: Any, i: int) -> float:
     """Return a cost of chunk or rank `i`: one number stands for all of them."""
     flat = np.asarray(value).ravel()
@@ -112,15 +117,20 @@ def pass_seconds(costs: Costs, stages: int, copies: int = 1) -> dict[Kind, Any]:
     return {kind: np.tile(seconds, copies) for kind, seconds in passes.items()}
 
 
+def _reduction(schedule: Schedule) -> str:
+    """Return which of `stage.reduction`'s outputs holds for a schedule."""
+    return "delayed" if SCHEDULES[schedule.name].delayed else "reduce"
+
+
 def durations(schedule: Schedule, costs: Costs) -> Durations:
     """Return the nanoseconds of every action of a step."""
     stages, ranks = schedule.stages, schedule.ranks
     rest = np.zeros(stages - ranks)
     update = {
         kind: np.concatenate([on_ranks(costs, name, schedule), rest])
-        for kind, name in ((Kind.REDUCE_GRAD, "reduce"), (Kind.OPTIMIZER, "optimizer"))
+        for kind, name in ((Kind.REDUCE_GRAD, _reduction(schedule)), (Kind.OPTIMIZER, "optimizer"))
     }
-    update[Kind.REDUCE_GRAD][:ranks] += tied_reduce(costs, schedule)
+    update[Kind.REDUCE_GRAD][:ranks] += _exposed_tied(costs, schedule)
     update[Kind.OPTIMIZER][:ranks] += offloaded(costs, "optimizer_offload", schedule)
     if SCHEDULES[schedule.name].asynchronous:  # every update reduces its own gradients
         update[Kind.OPTIMIZER] += update[Kind.REDUCE_GRAD]
@@ -136,6 +146,8 @@ def footprint(schedule: Schedule, costs: Costs) -> Footprint:
     """Return what every rank and stage holds."""
     c, ranks = costs, schedule.ranks
     held = {n: on_ranks(c, n, schedule) for n in HELD}
+    if SCHEDULES[schedule.name].delayed:  # the next step adds up its own gradients while these are reduced
+        held["gradients"] = held["gradients"] + on_ranks(c, "delayed_gradients", schedule)
     swapped, room = (offloaded(c, f"{n}_optimizer", schedule) for n in ("moved", "staged"))
     moved, staged = (np.zeros(schedule.depth) + c.get(f"{n}_bytes", 0.0) for n in ("moved", "staged"))
     for s, r in enumerate(schedule.rank_of):
@@ -202,7 +214,8 @@ def waits(timeline: Timeline, costs: Costs, pace: Pace, silent: Pace) -> Waits:
     idle = (pace.ticks - int(timeline.busy()[rank]) / pace.steps) * 1e-9
     copies = _both(timeline, costs, rank, *(n for n in OFFLOAD if n in costs), ends=False) / pace.steps
     copies += pace.updates * float(offloaded(costs, "optimizer_offload", timeline.schedule)[rank])
-    return Waits(passes + pace.updates * _at(costs[f"reduce_{place}"], rank), pp, idle - pp, copies)
+    reduction = _at(costs[f"{_reduction(timeline.schedule)}_{place}"], rank)
+    return Waits(passes + pace.updates * reduction, pp, idle - pp, copies)
 
 
 def exposed(timeline: Timeline, costs: Costs, pace: Pace, waits: Waits, straggler_s: float) -> dict[str, float]:
@@ -229,7 +242,7 @@ def exposed(timeline: Timeline, costs: Costs, pace: Pace, waits: Waits, straggle
         "optimizer": pace.updates * _at(c[f"optimizer_{place}"], rank),
         "straggler": straggler_s,
         "other": both("forward_host", "backward_host", ends=False)
-        + pace.updates * float(tied_reduce(c, timeline.schedule)[rank]),
+        + pace.updates * float(_exposed_tied(c, timeline.schedule)[rank]),
     }
     step = pace.ticks * 1e-9
     # What overlaps exactly leaves a difference of the last bit, of either sign.

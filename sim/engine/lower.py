@@ -84,6 +84,8 @@ class _Lowering:
         self.joined: dict[int, int] = {}
         self.last_main: dict[int, int] = {}
         self.last_beside: dict[tuple[int, Lane], int] = {}
+        self.delayed = SCHEDULES[schedule.name].delayed and layout.overlap_dp
+        self.reducing: dict[int, int] = {}
         ranks = schedule.ranks
         self.passes = _passes(costs, schedule.depth, schedule.pipelines)
         self.gather, self.scatter = (
@@ -236,15 +238,22 @@ class _Lowering:
         if not self.layout.overlap_dp:
             rest += self.reduced[rank] + self.regathered[rank]
         i = -1
-        if kind == Kind.REDUCE_GRAD or not self.flushes:  # without flush every update reduces its own gradients
+        waits: list[int] = []
+        if self.delayed:  # these gradients are reduced beside the next step, which the update after it waits for
+            own = self._beside(where, Lane.REDUCE, float(rest), [self.last_main[rank]])
+            waits, self.reducing[rank] = [self.reducing[rank]] if rank in self.reducing else [], own
+        elif kind == Kind.REDUCE_GRAD or not self.flushes:  # without flush every update reduces its own gradients
             i = self._main(where, Stream.COLLECTIVE, Cause.DATA, _ticks(float(rest)))
             self.links[i] = self._ring(rank, self.layout.outside["dp"])
             self.edges += [(self.last_beside[rank, lane], i) for lane in Lane if (rank, lane) in self.last_beside]
         if kind == Kind.OPTIMIZER:
             seconds = float(self.optimizer[rank])
             if self.copies.swapped[rank]:
-                return self._swapped_update(where, _split(seconds, int(self.rank_layers[rank])))
-            i = self._main(where, Stream.COMPUTE, Cause.UPDATE, _ticks(seconds))
+                begin, i = self._swapped_update(where, _split(seconds, int(self.rank_layers[rank])))
+            else:
+                begin = i = self._main(where, Stream.COMPUTE, Cause.UPDATE, _ticks(seconds))
+            self.edges += [(a, begin) for a in waits]
+            return begin, i
         return i, i
 
     def _swapped_update(self, where: Where, pieces: Sequence[int]) -> tuple[int, int]:

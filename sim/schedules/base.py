@@ -141,6 +141,8 @@ class ScheduleKind(ABC):
     """Chunks a rank holds if the user names none, those of both copies of the model counted."""
     any_chunks: ClassVar[bool] = False
     """Whether other numbers are legal."""
+    delayed: ClassVar[bool] = False
+    """Whether an update may wait until the end of the next step's passes: gradients are reduced beside them."""
     grouped: ClassVar[bool] = False
     """Whether the order depends on the shape's `group`."""
     asynchronous: ClassVar[bool] = False

@@ -13,6 +13,7 @@ class TwoBW(ScheduleKind):
 
     name = "2bw"
     asynchronous = True
+    delayed = True
     grouped = True
 
     def refusal(self, shape: Shape) -> tuple[str, object, str] | None:

@@ -1,4 +1,4 @@
-"""Rates of asynchronous pipelines by simulation: PipeDream from measured stages, 2BW from a simulated step."""
+"""Rates of PipeDream by simulation, from measured stages."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,13 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.engine.path import run_path
-from sim.engine.steady import SteadyState, steady_state
-from sim.engine.step import Step, device_memory
+from sim.engine.steady import steady_state
 from sim.engine.timeline import Durations, Timeline
 from sim.schedules import Kind, Shape, build
-
-MASTERS = 2
-"""fp32 master copies over 16-bit weights, in bytes: each version of the weights has both."""
 
 
 @dataclass(frozen=True)
@@ -72,42 +68,6 @@ def pipedream_seconds(stages: Sequence[StageCost], bytes_per_s: float) -> float:
     for before, after in pairwise(stages):
         crossing.append(2 * before.output_bytes / (bytes_per_s * min(before.replicas, after.replicas)))
     return max(simulated, *crossing)
-
-
-def two_bw_steady(step: Step, groups: int = 8) -> SteadyState:
-    """Return the steady state of 2BW with the passes, messages and optimizer of a simulated step with flush.
-
-    The gradients' reduction is not in it: it runs beside the next group (see `two_bw_seconds`).
-    """
-    run, order = step.timeline, step.timeline.schedule
-    table = {kind: _of_stage(run, kind) for kind in (Kind.F, Kind.B, Kind.OPTIMIZER)}
-    message = np.full(order.stages, round(step.costs["send"] * 1e9))
-    shape = Shape(order.ranks, order.microbatches * groups, group=order.microbatches)
-    return steady_state(run_path(build("2bw", shape), Durations(table, message)))
-
-
-def two_bw_seconds(step: Step) -> float:
-    """Return the seconds per batch of 2BW: the steady state, or the reduction of gradients where that is longer.
-
-    (arXiv 2006.09503, section 3.4.) What waiting for the slowest device adds to a step with flush is added here too.
-    """
-    reduce = int(_of_stage(step.timeline, Kind.REDUCE_GRAD).max())
-    batch = max(two_bw_steady(step).ticks_per_update, reduce) * 1e-9
-    return batch * step.step_time_s / (step.timeline.makespan * 1e-9)
-
-
-def two_bw_memory_bytes(step: Step) -> float:
-    """Return the device memory of 2BW: the step's with a second version of weights and fp32 masters on each rank."""
-    allocated = max(rank.peak_bytes + (1 + MASTERS) * rank.fixed["parameters"] for rank in step.memory)
-    return float(device_memory(allocated, step.profile))
-
-
-def _of_stage(run: Timeline, kind: Kind) -> NDArray[np.int64]:
-    """Return the duration of a kind's actions by stage."""
-    graph, found = run.graph, np.zeros(run.schedule.stages, dtype=np.int64)
-    of_kind = graph.kind == kind
-    np.maximum.at(found, graph.stage[of_kind], (run.end - run.start)[of_kind])
-    return found
 
 
 def _ns(seconds: Sequence[float]) -> NDArray[np.int64]:
