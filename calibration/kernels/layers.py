@@ -94,7 +94,7 @@ def layers(machine: Machine, suite: Suite, seed: int = 0) -> Iterator[tuple[Use,
 
     def chosen(pool: list[Layer], counts: tuple[int, int], low: float, few: float, most: float) -> Iterator[Layer]:
         inside = [layer for layer in pool if low < flop(layer) <= most]
-        for layer in pick(inside, lambda x: flop(x) <= few, suite, counts, seed):
+        for layer in pick(inside, flop, few, suite, counts, seed):
             if layer not in seen:
                 seen.add(layer)
                 yield layer
