@@ -10,6 +10,7 @@ from torch import Tensor
 from calibration.kernels.adam import PER_PARAMETER, Optimizer
 from calibration.kernels.family import Case, Machine, Suite, Work
 from calibration.kernels.gpt import SmallGpt, SmallGptBlock
+from calibration.kernels.overhead import gradients
 from calibration.kernels.work import (
     ITEM,
     Check,
@@ -141,12 +142,12 @@ class Block:
         extent = int(case.shape["micro_batch"]), model.seq, model.hidden
 
         def run(x: Tensor, dy: Tensor) -> tuple[Tensor, ...]:
-            return _gradients(block, x, dy)
+            return gradients(block, x, dy)
 
         def of(out: Any) -> float:
             other = SmallGptBlock(replace(model, attention=_other(case.implementation)))
             other.load_state_dict(block.state_dict())
-            return relative_error(out, _gradients(other.to(draw.device).double(), *(t.double() for t in sets[0])))
+            return relative_error(out, gradients(other.to(draw.device).double(), *(t.double() for t in sets[0])))
 
         sets = rotated(machine, case.shape["item"] * 2 * extent[0] * extent[1] * extent[2], lambda: _pair(draw, extent))
         return Work(run, sets, Check(lambda: run(*sets[0]), of), TOLERANCE[case.dtype])
@@ -154,13 +155,6 @@ class Block:
 
 def _pair(draw: Draw, extent: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     return draw.normal(*extent), draw.normal(*extent)
-
-
-def _gradients(block: torch.nn.Module, x: Tensor, dy: Tensor) -> tuple[Tensor, ...]:
-    """Return output and gradients of input and weights."""
-    x = x.detach().requires_grad_()
-    y = block(x)
-    return y.detach(), *torch.autograd.grad(y, (x, *block.parameters()), dy)
 
 
 class Step:
