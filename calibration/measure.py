@@ -119,7 +119,7 @@ class Sampler:
         begin = self.tools.now()
         while queue and self.tools.now() < min(begin + BATCH_S, self._end_s):
             task = queue.popleft()
-            self.progress(len(self.store.rows) + len(self._skipped), total, f"{task.case.op} {task.case.direction}")
+            self.progress(total - len(queue) - 1, total, f"{task.case.op} {task.case.direction}")
             row = self._attempt(task)
             if row is not None:
                 yield task, row
