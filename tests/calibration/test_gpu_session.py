@@ -8,7 +8,9 @@ import sys
 import time
 import zipfile
 from dataclasses import dataclass
+from itertools import chain, repeat
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -101,6 +103,31 @@ def test_what_failed_is_tried_again_by_the_next_call(place):
     runner.perform(steps(2), place, 5)
     runner.ends = {}
     assert runner.perform(steps(2), place, 5) == {"s0": "done"}
+
+
+def test_what_needs_a_step_is_done_again_after_it(place):
+    held = [Step("s0", 2, nothing), Step("s1", 2, nothing, needs="s0")]
+    runner = Runner({"s0": 5, "s1": 5}, {"s0": "failed"})
+    for _ in range(3):
+        runner.perform(held, place, 5)
+        runner.ends = {}
+    assert [name for name, _ in runner.ran] == ["s0", "s1", "s0", "s1"]
+
+
+def test_hold_out_keeps_every_row_at_once(place, monkeypatch):
+    class Row:
+        def data(self):
+            return {"error": 0.1}
+
+    def hold_out(folder, device, steps, done):
+        assert (folder, device, steps) == (place.profile, "cpu", 20)
+        done(Row())
+        assert json.loads((place.folder / "hold_out.json").read_text()) == {"result": [{"error": 0.1}]}
+        done(Row())
+
+    module = SimpleNamespace(hold_out=hold_out)
+    monkeypatch.setattr(gpu_session, "import_module", {"calibration.execute.holdout": module}.__getitem__)
+    assert gpu_session.hold_out(place) == [{"error": 0.1}] * 2
 
 
 def test_a_wrong_state_file_is_one_error(place):
@@ -205,7 +232,7 @@ def fake_session(monkeypatch):
 
 
 def test_the_whole_session_on_fakes(fake_session, monkeypatch, tmp_path):
-    budgets_s = iter([1.0, 1.0, 1.0, 100.0, 100.0])
+    budgets_s = chain([1.0] * 3, repeat(100.0))
 
     def here(step, place):
         limit_s = gpu_session.CLOSING_S + next(budgets_s)
@@ -279,11 +306,18 @@ def test_sigterm_ends_the_step_and_packs(tmp_path):
     assert (tmp_path / RESULTS).exists()
 
 
+USED = (
+    *("calibration.gpu_session", "calibration.session", "calibration.errors", "calibration.kernels.registry"),
+    *("calibration.measured", "calibration.execute", "calibration.contention", "calibration.memory"),
+)
+
+
 def test_a_bare_machine_can_run_it():
-    """Beside torch's usual company only pydantic and simpy are imported, by the steps that are at hand too."""
+    """Beside torch's usual company only pydantic and simpy are imported, by the modules of the steps too."""
     lacking = ("plotly", "ipywidgets", "anywidget", "jupyterlab", "traitlets", "nbformat", "pandas", "ray")
     code = (
-        f"import sys; sys.modules.update(dict.fromkeys({lacking})); "
-        "import calibration.gpu_session, calibration.session, calibration.errors, calibration.measuring"
+        "import sys; from importlib import import_module; from importlib.util import find_spec; "
+        f"sys.modules.update(dict.fromkeys({lacking})); "
+        f"[import_module(name) for name in {USED} if find_spec(name)]"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
