@@ -20,12 +20,13 @@ import traceback
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, dataclass, is_dataclass, replace
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import psutil
 import typer
 
 from calibration.guards import interruptible
@@ -156,7 +157,7 @@ def perform(
         if (before.status == "done" and current) or own_s < LEAST_S:
             continue
         if limit_s >= LEAST_S:
-            found = execute(step, Place(place.device, place.folder, place.suite, limit_s, place.despite_load))
+            found = execute(step, replace(place, limit_s=limit_s))
             state[step.name] = _settled(found, before, own_s)
         else:
             state.setdefault(step.name, before)
@@ -301,7 +302,8 @@ def main(
         named = {step.name: step for step in STEPS}
         if only not in named:
             raise InputError("--only", only, "one of " + ", ".join(named))
-        raise typer.Exit(in_process(named[only], place))
+        started_s = time.time() - psutil.Process().create_time()
+        raise typer.Exit(in_process(named[only], replace(place, limit_s=limit - started_s)))
     try:
         with interruptible():
             state = perform(STEPS, place, minutes, separately)

@@ -141,6 +141,7 @@ class Sampler:
 
     def _failed(self, task: Task, error: Exception) -> None:
         if out_of_memory(error):
+            error.__traceback__ = None  # its frames still hold the tensors of the case
             self.tools.stopwatch.release()
             self._skip(task, "out of memory")
             return
