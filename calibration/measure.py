@@ -21,6 +21,9 @@ from sim.costs.algebra import Interpreted
 BATCH_S = 2.0
 """Seconds of cases between two readings of the sentinel."""
 
+FAIR = 8
+"""Cases that every lane has before a longer one gets more: a fit needs five, beside its hold-outs."""
+
 MOST_FAILURES = 10
 """Cases that may fail one after another: then it is the device, not the case."""
 
@@ -37,20 +40,32 @@ class Task:
 
 
 def order(families: Iterable[Family], machine: Machine, suite: Suite, seed: int) -> list[Task]:
-    """Return all cases so that a short budget reaches every family and direction: shuffled lanes, one of each in turn.
+    """Return all cases in seeded random order, arranged so that a budget that ends early has left every lane its share.
 
-    A lane is one (family, op, direction); the same seed gives the same order.
+    A lane is one (family, op, direction). The first `FAIR` cases of all lanes come in turn; then longer lanes come
+    more often, so that all end together. At every point a lane's hold-outs stand to its fitted cases as they do in all.
     """
     rng = random.Random(seed)
     lanes: dict[tuple[str, str, str], dict[str, Task]] = {}
     for family in families:
         for case in family.cases(machine, suite):
             lanes.setdefault((family.name, case.op, case.direction), {})[case.id] = Task(family, case)
-    rows = [list(lane.values()) for lane in lanes.values()]
-    for row in rows:
-        rng.shuffle(row)
+    rows = [_mixed(list(lane.values()), rng) for lane in lanes.values()]
     rng.shuffle(rows)
-    return [task for turn in zip_longest(*rows) for task in turn if task is not None]
+    first = [task for turn in zip_longest(*(row[:FAIR] for row in rows)) for task in turn if task is not None]
+    return first + _proportional([row[FAIR:] for row in rows])
+
+
+def _mixed(lane: list[Task], rng: random.Random) -> list[Task]:
+    rng.shuffle(lane)
+    uses = dict.fromkeys(task.case.use for task in lane)
+    return _proportional([[task for task in lane if task.case.use == use] for use in uses])
+
+
+def _proportional(rows: Sequence[Sequence[Task]]) -> list[Task]:
+    """Return the rows merged, each spread evenly over the whole."""
+    places = [((n + 0.5) / len(row), which, n) for which, row in enumerate(rows) for n in range(len(row))]
+    return [rows[which][n] for _, which, n in sorted(places)]
 
 
 class WrongError(Exception):

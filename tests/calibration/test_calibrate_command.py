@@ -172,6 +172,7 @@ def test_an_interruption_leaves_whole_files(invoke, machine, monkeypatch, tmp_pa
     monkeypatch.setattr(measuring, "registered", lambda: [*families(machine), Stopping(machine, name="z", op="z")])
     result = CliRunner().invoke(app, ["--device", "cpu", "--out", str(tmp_path / "p")])
     assert result.exit_code != 0
+    assert "holds what was measured; --resume goes on" in result.stderr
     assert {path.name for path in (tmp_path / "p").iterdir()} == {SAMPLES, SESSION}
     read_samples(tmp_path / "p" / SAMPLES)
     assert load_session(tmp_path / "p").sentinel_s == 0.01
