@@ -122,15 +122,43 @@ def test_what_cannot_be_compared_is_timed(tmp_path):
     assert [row["error"] for row in store.rows.values()] == [None] * 3
 
 
-def test_drift_is_flagged(tmp_path):
+def test_a_batch_between_different_sentinels_is_flagged(tmp_path):
+    machine = FakeMachine(sentinels=[0.01, 0.0104])
+    _, store = sample(machine, tmp_path, [FakeFamily(machine, count=1, second_s=0.1)], budget_s=0.92)
+    assert [row["flagged"] for row in store.rows.values()] == [True]
+
+
+def test_it_is_measured_again_where_there_is_time(tmp_path):
     machine = FakeMachine(sentinels=[0.01, 0.0104])
     _, store = sample(machine, tmp_path)
-    assert all(row["flagged"] and row["sentinel_ratio"] == pytest.approx(1.04) for row in store.rows.values())
+    assert store.flagged == 0
+    assert Counter(machine.launched) == dict.fromkeys(store.rows, 2 * (3 + 1 + 5))
 
 
-def test_a_small_move_is_kept_and_not_flagged(tmp_path):
-    _, store = sample(FakeMachine(sentinels=[0.01, 0.0098]), tmp_path)
-    assert all(not row["flagged"] and row["sentinel_ratio"] == pytest.approx(0.98) for row in store.rows.values())
+def test_small_moves_are_kept_and_not_flagged(tmp_path):
+    machine = FakeMachine(sentinels=[0.01, 0.0101, 0.01, 0.0099, 0.01])
+    _, store = sample(machine, tmp_path, [FakeFamily(machine, count=9, second_s=0.2)])
+    assert store.flagged == 0
+    assert {round(row["sentinel_ratio"], 3) for row in store.rows.values()} == {0.99, 1.0, 1.01}
+
+
+def test_the_state_of_most_samples_is_the_reference(tmp_path):
+    machine = FakeMachine(sentinels=[0.008, 0.008, 0.008, 0.01])  # a processor that slows down when it is warm
+    store = Store(tmp_path)
+    made = sampler(machine, store, budget_s=82.0)
+    made.reference_s = 0.008
+    made.run(order([FakeFamily(machine, count=9, second_s=0.2)], MACHINE, "smoke", 0))
+    assert made.reference_s == pytest.approx(0.01)
+    early = [row for row in store.rows.values() if row["flagged"]]
+    assert len(store.rows) == 9
+    assert 0 < len(early) < 4
+
+
+def test_a_fixed_reference_stays(tmp_path):
+    machine = FakeMachine(sentinels=[0.02])
+    _, store = sample(machine, tmp_path, fixed=True)
+    assert store.flagged == len(store.rows) == 9
+    assert {row["sentinel_ratio"] for row in store.rows.values()} == {2.0}
 
 
 def test_a_disturbed_batch_is_measured_once_more_at_the_end(tmp_path):
