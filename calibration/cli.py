@@ -1,23 +1,21 @@
-"""`trainsim calibrate`: profiles from measurements."""
+"""`trainsim calibrate`: profiles from measurements, one's own or published ones."""
 
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from calibration.errors import summary, table
 from calibration.published.profiles import DATE, build, write
 from calibration.published.run_level import ALL, fit_sets, write_sets
 from calibration.published.tables import read_public
-from sim.costs.profile import KernelModel, Profile
 from sim.specs.fields import InputError
 from sim.validation.table import is_runs, read_runs
-
-MEASURES = ("mape", "median", "p90", "coverage90")
 
 app = typer.Typer(help="Fit device profiles.", add_completion=False, pretty_exceptions_enable=False)
 
@@ -26,23 +24,40 @@ app = typer.Typer(help="Fit device profiles.", add_completion=False, pretty_exce
 def calibrate(
     *,
     files: Annotated[list[Path] | None, typer.Argument(help="Further files for --from.")] = None,
+    device: Annotated[str | None, typer.Option("--device", help="Measure this machine: cpu or cuda.")] = None,
+    suite: Annotated[str, typer.Option("--suite", help="What to measure: smoke or full.")] = "smoke",
+    budget: Annotated[str | None, typer.Option("--budget", help="Time to measure: 180s, 8m, 1h.")] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of order and inputs.")] = 0,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the session in --out.")] = False,
+    despite_load: Annotated[bool, typer.Option("--despite-load", help="Measure on a busy machine, flagged.")] = False,
     first: Annotated[list[Path] | None, typer.Option("--from", help="CSV files of measurements.")] = None,
-    out: Annotated[Path, typer.Option("--out", help="Folder of the profile folders.")] = Path("profiles"),
+    out: Annotated[Path, typer.Option("--out", help="Profile folder (--from: their folder).")] = Path("profiles"),
     only: Annotated[str | None, typer.Option("--only", help="Write this device's profile only.")] = None,
     date: Annotated[str, typer.Option("--date", help="Date that is recorded in the profiles.")] = DATE,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Fit public measurements (formats are recognised by header) and write a profile folder per device.
+    """Measure this machine's kernels and write its profile folder, or fit public measurements (--from).
 
-    Tables of measured training runs give run-level parameters instead.
+    With --from, formats are recognised by header, and tables of measured training runs give run-level parameters.
     """
     progress = Console(stderr=True)
     paths = [*(first or []), *(files or [])]
-    if not paths:
-        raise InputError("--from", None, "one or more CSV files")
-    if is_runs(paths[0]):
+    if device is not None:
+        if paths:
+            raise InputError("--from", str(paths[0]), "either --device or --from")
+        # Only here: torch takes seconds to load, and every command of `trainsim` imports this module.
+        from calibration.measuring import measure_device  # noqa: PLC0415
+
+        measure_device(device, out, suite, budget, seed, resume, despite_load, as_json)
+    elif not paths:
+        raise InputError("--device", None, "cpu or cuda to measure this machine, or --from with CSV files")
+    elif is_runs(paths[0]):
         _run_level(paths, out, as_json, progress)
-        return
+    else:
+        _public(paths, out, only, date, as_json, progress)
+
+
+def _public(paths: list[Path], out: Path, only: str | None, date: str, as_json: bool, progress: Console) -> None:
     with progress.status("reading"):
         public = read_public(paths)
     for name, why in public.set_aside.items():
@@ -69,44 +84,3 @@ def _run_level(paths: list[Path], out: Path, as_json: bool, progress: Console) -
         made.add_row(name, *(f"{getattr(held.parameters, name):.3g}" for held in sets.values()))
     made.add_row("spread (log)", *(f"{held.sigma_log:.3g}" for held in sets.values()))
     Console().print(made)
-
-
-def summary(profiles: list[Profile], paths: list[Path]) -> dict[str, Any]:
-    """Return the command's JSON: every profile's path and the errors of its families."""
-    return {
-        "profiles": [
-            {
-                "name": p.name,
-                "path": str(path),
-                "estimate": p.estimate,
-                "kernel_sigma_log": p.kernel_sigma_log,
-                "scaling_sigma_log": p.scaling_sigma_log,
-                "families": [_family(m) for m in p.models],
-            }
-            for p, path in zip(profiles, paths, strict=True)
-        ]
-    }
-
-
-def _family(model: KernelModel) -> dict[str, Any]:
-    errors = model.cross_validation
-    return {
-        "op": model.op,
-        "direction": model.direction,
-        "status": model.status,
-        **{key: getattr(errors, key) if errors else None for key in MEASURES},
-        "n": model.n_test,
-    }
-
-
-def table(profiles: list[Profile]) -> Table:
-    """Return the errors of all families as a table."""
-    headings = ("device", "kernel", "status", "mape %", "median", "p90", "cover90", "n")
-    made = Table(*headings, box=box.SIMPLE, padding=(0, 1, 0, 0), caption="cross-validated errors in percent")
-    for profile in profiles:
-        for model in profile.models:
-            row = _family(model)
-            shown = [f"{row[k]:.2f}" if row[k] is not None else "-" for k in MEASURES]
-            kernel = f"{model.op} {model.direction}"
-            made.add_row(profile.name, kernel, model.status, *shown, str(model.n_test))
-    return made

@@ -1,0 +1,306 @@
+"""Everything that wants a GPU, in one go: `python -m calibration.gpu_session --device cuda --out DIR [--minutes 25]`.
+
+In order: the full calibration, its profile, plans executed against predictions written beforehand, contention, and
+the replay of a recorded allocator snapshot. Each step runs in a process of its own under a time limit; what it
+returns is written to DIR/NAME.json and what it prints to DIR/NAME.log. DIR/state.json says what is done: the same
+command again goes on from there, so that a lease of 25 minutes may also be three of ten. A step that fails, is missing
+or takes too long is recorded, and the next one runs. At the end DIR/results.zip holds everything (at most 16 MiB).
+
+A bare machine needs, beside Python 3.11 and what usually comes with torch on it (torch >= 2.11, numpy, scipy, sympy,
+pyarrow, psutil, numba, typer, pyyaml, rich), only `pip install pydantic simpy`, and this checkout as the working
+directory; nvidia-ml-py, where it is there, adds clocks, power and temperature. To add a step: one line in `STEPS`.
+"""
+
+import io
+import json
+import subprocess
+import sys
+import time
+import traceback
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, is_dataclass
+from datetime import UTC, datetime
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from calibration.guards import interruptible
+from sim.specs.fields import InputError, read, real, spec
+from sim.specs.files import load_mapping, write_atomically
+
+STATE, RESULTS, PROFILE = "state.json", "results.zip", "profile"
+MOST_ZIP_BYTES = 16 * 2**20
+LEAST_S = 20.0
+"""With less time no step is started."""
+
+CLOSING_S = 15.0
+"""Kept of a step's limit for starting Python and for writing what it measured; a step that is stopped has it to end."""
+
+MISSING = 3
+"""Exit status of a step whose code is not there."""
+
+Status = Literal["done", "unfinished", "timed out", "failed", "missing", "left"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a step works and how long it may: `limit_s` is the wall time it has."""
+
+    device: Literal["cpu", "cuda"]
+    folder: Path
+    suite: Literal["smoke", "full"] = "full"
+    limit_s: float = 0.0
+    despite_load: bool = False
+
+    @property
+    def profile(self) -> Path:
+        """The profile folder that the calibration fills."""
+        return self.folder / PROFILE
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step: `run(place)` returns plain data; `minutes` is all the time it gets, over several calls too.
+
+    A result with a true `left` means that more time would give more.
+    """
+
+    name: str
+    minutes: float
+    run: Callable[[Place], Any]
+
+
+def measure(place: Place) -> dict[str, Any]:
+    """Measure the kernels of all families (resumes) and return the counts."""
+    session = import_module("calibration.session")
+    request = session.Request(
+        device=place.device,
+        out=place.profile,
+        suite=place.suite,
+        budget_s=max(place.limit_s - CLOSING_S, 1.0),
+        resume=(place.profile / "session.json").exists(),
+        despite_load=place.despite_load,
+    )
+    made = session.measured(request, session.registered(), session.open_bench(place.device), lambda *_: None)
+    return {name: getattr(made, name) for name in ("session", "measured", "flagged", "left", "skipped")}
+
+
+def profile(place: Place) -> dict[str, Any]:
+    """Fit the samples and return the errors of every family."""
+    made = import_module("calibration.session").profile(place.profile, lambda *_: None)
+    return dict(import_module("calibration.errors").summary([made], [place.profile / "profile.json"]))
+
+
+def hold_out(place: Place) -> Any:
+    """Execute small plans on the device against predictions that are written before."""
+    return import_module("calibration.execute").hold_out(place.profile, place.device, 20)
+
+
+def contention(place: Place) -> Any:
+    """Measure how compute, collectives and copies slow each other down."""
+    return import_module("calibration.contention").measure(place.device)
+
+
+def allocator(place: Place) -> Any:
+    """Replay a recorded allocator snapshot and compare the peaks."""
+    return import_module("calibration.memory").check_replay(place.device)
+
+
+STEPS = (
+    Step("measure", 12.0, measure),
+    Step("profile", 2.0, profile),
+    Step("hold_out", 6.0, hold_out),
+    Step("contention", 3.0, contention),
+    Step("allocator", 2.0, allocator),
+)
+
+
+@spec
+class Record:
+    """What came of a step so far; `seconds` over all calls."""
+
+    status: Status
+    seconds: Annotated[float, real(0.0, 1e6, "s")] = 0.0
+    reason: str = ""
+    at: str = ""
+
+
+Execute = Callable[[Step, Place], Record]
+"""Runs one step within `place.limit_s`."""
+
+
+def perform(
+    steps: Sequence[Step], place: Place, minutes: float, execute: Execute, now: Callable[[], float] = time.monotonic
+) -> dict[str, Record]:
+    """Run the steps that are not done within `minutes`, keeping `state.json`; return what came of each."""
+    end = now() + 60 * minutes - CLOSING_S
+    state = load_state(place.folder)
+    for step in steps:
+        before = state.get(step.name, Record(status="left"))
+        own_s = 60 * step.minutes - before.seconds
+        limit_s = min(own_s, end - now())
+        if before.status == "done" or own_s < LEAST_S:
+            continue
+        if limit_s >= LEAST_S:
+            found = execute(step, Place(place.device, place.folder, place.suite, limit_s, place.despite_load))
+            state[step.name] = _settled(found, before, own_s)
+        else:
+            state.setdefault(step.name, before)
+        save_state(place.folder, state)
+    return state
+
+
+def _settled(found: Record, before: Record, own_s: float) -> Record:
+    """Return the record of a step after one more run: with time of its own left, what was cut short goes on later."""
+    status = found.status
+    spare = own_s - found.seconds >= LEAST_S
+    if status == "timed out" and spare:
+        status = "unfinished"
+    if status == "unfinished" and not spare:
+        status = "done"
+    at = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+    return Record(status=status, seconds=before.seconds + found.seconds, reason=found.reason, at=at)
+
+
+def load_state(folder: Path) -> dict[str, Record]:
+    """Return the records of `state.json`, none where there is no such file; raises InputError for a wrong one."""
+    if not (folder / STATE).exists():
+        return {}
+    return {name: read(Record, held, f"{STATE}: {name}") for name, held in load_mapping(folder / STATE).items()}
+
+
+def save_state(folder: Path, state: Mapping[str, Record]) -> None:
+    """Write `state.json` whole."""
+    write_atomically(folder / STATE, json.dumps({name: asdict(held) for name, held in state.items()}, indent=1))
+
+
+def in_process(step: Step, place: Place) -> int:
+    """Run a step here, write DIR/NAME.json and return the exit status: 0, 1 (failed) or `MISSING`."""
+    begin = time.monotonic()
+    held: dict[str, Any]
+    try:
+        held = {"result": step.run(place)}
+        status = 0
+    except Exception as error:  # whatever goes wrong in a step is its result
+        gone = isinstance(error, AttributeError | ModuleNotFoundError) and "calibration" in str(error)
+        status = MISSING if gone else 1
+        held = {"error": f"{type(error).__name__}: {error}", "where": traceback.format_exc()[-4_000:]}
+    held["seconds"] = time.monotonic() - begin
+    write_atomically(place.folder / f"{step.name}.json", json.dumps(held, indent=1, default=_plain))
+    return status
+
+
+def _plain(value: Any) -> Any:
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else str(value)
+
+
+def command(step: Step, place: Place) -> list[str]:
+    """Return the command of a process that runs one step."""
+    options = ["--device", place.device, "--out", str(place.folder), "--suite", place.suite]
+    limit = ["--only", step.name, "--limit", f"{place.limit_s:.0f}"]
+    flags = ["--despite-load"] if place.despite_load else []
+    return [sys.executable, "-m", "calibration.gpu_session", *options, *limit, *flags]
+
+
+def separately(step: Step, place: Place, make: Callable[[Step, Place], list[str]] = command) -> Record:
+    """Run a step in a process of its own, which is asked to end at the limit and killed `CLOSING_S` later."""
+    result = place.folder / f"{step.name}.json"
+    result.unlink(missing_ok=True)
+    begin = time.monotonic()
+    with (place.folder / f"{step.name}.log").open("ab") as log:
+        process = subprocess.Popen(make(step, place), stdout=log, stderr=log)
+        try:
+            code: int | None = process.wait(place.limit_s)
+        except subprocess.TimeoutExpired:
+            code = None
+        finally:
+            _end(process)
+    seconds = time.monotonic() - begin
+    if code is None:
+        return Record(status="timed out", seconds=seconds, reason=f"stopped after {seconds:.0f} s")
+    held = load_result(result)
+    reason = str(held.get("error", "" if code == 0 else f"exit status {code}"))[:400]
+    left = isinstance(held.get("result"), dict) and bool(held["result"].get("left"))
+    status: Status = "missing" if code == MISSING else "failed" if code else "unfinished" if left else "done"
+    return Record(status=status, seconds=seconds, reason=reason)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a process that still runs: first asked, then killed."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(CLOSING_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def load_result(path: Path) -> dict[str, Any]:
+    """Return what a step wrote, empty where it ended without writing."""
+    try:
+        return load_mapping(path)
+    except InputError:
+        return {}
+
+
+def pack(folder: Path, most_bytes: int = MOST_ZIP_BYTES) -> list[str]:
+    """Write `results.zip` with all files of `folder`, small ones first; return those for which there was no room."""
+    files = sorted((p for p in folder.rglob("*") if p.is_file() and p.name != RESULTS), key=lambda p: p.stat().st_size)
+    held, left_out, room = io.BytesIO(), [], most_bytes - 4_096
+    with zipfile.ZipFile(held, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in files:
+            name, content = path.relative_to(folder).as_posix(), path.read_bytes()
+            room -= len(zlib.compress(content)) + 2 * len(name.encode()) + 200  # headers, in the directory too
+            if room < 0:
+                left_out.append(name)
+            else:
+                archive.writestr(name, content)
+    write_atomically(folder / RESULTS, held.getvalue())
+    return left_out
+
+
+def main(
+    device: Annotated[str, typer.Option("--device", help="cuda or cpu.")],
+    out: Annotated[Path, typer.Option("--out", help="Folder of results; the same again goes on.")],
+    minutes: Annotated[float, typer.Option("--minutes", help="Wall time of this call.")] = 25.0,
+    suite: Annotated[str, typer.Option("--suite", help="smoke or full.")] = "full",
+    despite_load: Annotated[bool, typer.Option("--despite-load", help="Measure on a busy machine, flagged.")] = False,
+    only: Annotated[str | None, typer.Option("--only", help="Run one step here, without a limit.")] = None,
+    limit: Annotated[float, typer.Option("--limit", help="With --only: the seconds that the step has.")] = 600.0,
+) -> None:
+    """Run everything that wants a GPU; prints what came of each step as one JSON object."""
+    if device not in ("cpu", "cuda"):
+        raise InputError("--device", device, "one of cpu, cuda")
+    if suite not in ("smoke", "full"):
+        raise InputError("--suite", suite, "one of smoke, full")
+    if not 0 < minutes <= 1_440:
+        raise InputError("--minutes", minutes, "a number above 0, at most 1440")
+    out.mkdir(parents=True, exist_ok=True)
+    place = Place(device, out, suite, limit, despite_load)  # type: ignore[arg-type]
+    if only is not None:
+        named = {step.name: step for step in STEPS}
+        if only not in named:
+            raise InputError("--only", only, "one of " + ", ".join(named))
+        raise typer.Exit(in_process(named[only], place))
+    try:
+        with interruptible():
+            state = perform(STEPS, place, minutes, separately)
+    finally:
+        left_out = pack(out)
+    steps = {name: asdict(held) for name, held in state.items()}
+    typer.echo(json.dumps({"steps": steps, "results": str(out / RESULTS), "left_out": left_out}, indent=1))
+
+
+if __name__ == "__main__":
+    try:
+        app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+        app.command()(main)
+        app()
+    except InputError as error:
+        sys.stderr.write(f"error: {error}\n")
+        sys.exit(2)

@@ -1,0 +1,116 @@
+"""The CPU as a device under measurement: its clock, who else uses it, and its sentinel."""
+
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import torch
+
+from calibration.guards import WINDOW_S
+from calibration.instruments import Instruments, Readings
+from calibration.kernels.family import Work
+from calibration.timing import Method, timed
+
+SENTINEL = 512
+"""Rows of the sentinel's square matrices: a few milliseconds, inside the caches of any CPU."""
+
+
+class HostStopwatch:
+    """`time.perf_counter` around work that is done when it returns."""
+
+    def seconds(self, launch: Callable[[], object]) -> float:
+        """Return the seconds that `launch()` takes."""
+        begin = time.perf_counter()
+        launch()
+        return time.perf_counter() - begin
+
+    def release(self) -> None:
+        """Do nothing: freed host memory goes back by itself."""
+
+
+class HostLoad:
+    """CPU time of everything but this process (time stolen from a virtual machine counts), from the OS's counters."""
+
+    def __init__(self) -> None:
+        self._last = self._read()
+        self._share = 0.0
+
+    def others(self) -> float:
+        """Return the share of all cores that others used since the call before (ticks are 10 ms: over >= 0.1 s)."""
+        read = self._read()
+        all_s, busy_s, own_s = (now - then for now, then in zip(read, self._last, strict=True))
+        if all_s < WINDOW_S / 10:
+            return self._share
+        self._last = read
+        self._share = min(max((busy_s - own_s) / all_s, 0.0), 1.0)
+        return self._share
+
+    @staticmethod
+    def _read() -> tuple[float, float, float]:
+        times, own = psutil.cpu_times()._asdict(), psutil.Process().cpu_times()
+        everything = sum(times.values()) - times.get("guest", 0.0) - times.get("guest_nice", 0.0)  # held in user, nice
+        return everything, everything - times["idle"] - times.get("iowait", 0.0), own.user + own.system
+
+
+class NoSensors:
+    """A CPU's clock and power are not read."""
+
+    def read(self) -> Readings:
+        """Return no readings."""
+        return Readings()
+
+
+def host_instruments(threads: int) -> Instruments:
+    """Return the instruments of the CPU, with torch held to `threads` threads from now on."""
+    torch.set_num_threads(threads)
+    stopwatch = HostStopwatch()
+    generator = torch.Generator().manual_seed(0)
+    a, b = torch.randn(2, SENTINEL, SENTINEL, generator=generator)
+    work = Work(run=torch.matmul, inputs=[(a, b)], error=lambda: 0.0, tolerance=0.0)
+    method = Method(samples=9, statistic="min", sample_s=0.0, total_s=0.0, warmups=1)
+    return Instruments(stopwatch, HostLoad(), NoSensors(), lambda: timed(work, method, stopwatch).t_s)
+
+
+def cpu_name() -> tuple[str, str]:
+    """Return the CPU's (vendor, name) as the OS gives them."""
+    told = _first_processor(Path("/proc/cpuinfo"))
+    name = told.get("model name") or platform.processor() or platform.machine() or "unknown"
+    return told.get("vendor_id", "unknown"), " ".join(name.split())
+
+
+def _first_processor(path: Path) -> dict[str, str]:
+    try:
+        text = path.read_text()
+    except OSError:
+        return {}
+    pairs = (line.partition(":") for line in text.split("\n\n")[0].splitlines())
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def last_level_cache_bytes(folder: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> int:
+    """Return the size of the largest cache that the first core sees, 0 where the OS does not say."""
+    sizes = [path.read_text().strip() for path in folder.glob("index*/size")]
+    return max((int(size.rstrip("KMG")) * SCALE.get(size[-1:], 1) for size in sizes if size), default=0)
+
+
+SCALE = {"K": 2**10, "M": 2**20, "G": 2**30}
+
+
+def most_clock_hz() -> float | None:
+    """Return the highest clock of the cores, None where the OS does not say (virtual machines)."""
+    try:
+        found = psutil.cpu_freq()
+    except (OSError, NotImplementedError):
+        return None
+    return found.max * 1e6 if found and found.max else None
+
+
+def present_clock_hz() -> float | None:
+    """Return the clock of the cores at this moment, None where the OS does not say."""
+    try:
+        found = psutil.cpu_freq()
+    except (OSError, NotImplementedError):
+        return None
+    return found.current * 1e6 if found and found.current else None

@@ -1,0 +1,124 @@
+"""The measuring half of `trainsim calibrate`: options in, a profile folder and its errors out."""
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, cast
+
+import typer
+from rich import progress as bars
+from rich.console import Console
+
+from calibration.device import Kind
+from calibration.errors import summary, table
+from calibration.guards import BusyError
+from calibration.kernels.family import Suite
+from calibration.measure import LostError, Progress
+from calibration.session import DEVICE, Request, measured, open_bench, registered
+from calibration.session import profile as fitted
+from calibration.store import Session
+from sim.costs.profile import Profile
+from sim.specs.fields import InputError
+
+KINDS = ("cpu", "cuda")
+BUDGETS = {"smoke": "180s", "full": "8m"}
+SCALE_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def measure_device(
+    device: str,
+    out: Path,
+    suite: str,
+    budget: str | None,
+    seed: int,
+    resume: bool,
+    despite_load: bool,
+    as_json: bool,
+) -> None:
+    """Measure `device` into the profile folder `out` and print the errors of its kernel families.
+
+    Raises:
+        InputError: an option is wrong, or the folder holds another session.
+        typer.Exit: with 1, the machine is busy or the device lost; the reason stands on stderr.
+    """
+    kind = cast("Kind", _one_of("--device", device, KINDS))
+    wanted = cast("Suite", _one_of("--suite", suite, tuple(BUDGETS)))
+    seconds = budget_s(budget or BUDGETS[wanted])
+    _run(Request(kind, out, wanted, seconds, checked_seed(seed), resume, despite_load), as_json)
+
+
+def _one_of(option: str, value: str, allowed: tuple[str, ...]) -> str:
+    if value not in allowed:
+        raise InputError(option, value, "one of " + ", ".join(allowed))
+    return value
+
+
+def budget_s(text: str) -> float:
+    """Return the seconds of a time such as `180s`, `8m` or `1.5h`.
+
+    Raises:
+        InputError: it is none, or not between a second and a day.
+    """
+    found = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)([smh])", text)
+    seconds = float(found[1]) * SCALE_S[found[2]] if found else 0.0
+    if not 1.0 <= seconds <= 86_400.0:
+        raise InputError("--budget", text, "a time such as 180s, 8m or 1h, from 1s to 24h")
+    return seconds
+
+
+def checked_seed(seed: int) -> int:
+    """Return `seed`, or raise InputError where it is not one."""
+    if not 0 <= seed < 2**32:
+        raise InputError("--seed", seed, f"a whole number from 0 to {2**32 - 1}")
+    return seed
+
+
+def _run(request: Request, as_json: bool) -> None:
+    progress = Console(stderr=True)
+    try:
+        with bar(progress) as shown:
+            session = measured(request, registered(), open_bench(request.device), shown)
+    except (BusyError, LostError) as error:
+        progress.print(f"not measured: {error}", markup=False, soft_wrap=True)
+        raise typer.Exit(1) from None
+    for skip in session.skipped:
+        progress.print(f"{skip.id}: {skip.reason}", markup=False, soft_wrap=True)
+    with progress.status("fitting") as status:
+        profile = fitted(request.out, status.update)
+    if as_json:
+        typer.echo(json.dumps(measured_summary(session, profile, request.out)))
+        return
+    Console().print(table([profile]))
+    progress.print(
+        f"{session.measured} kernels measured, {session.flagged} of them flagged, {len(session.skipped)} skipped, "
+        f"{session.left} left by the budget; cluster: {{device: {request.out / DEVICE}, profile: {request.out}}}",
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+def measured_summary(session: Session, profile: Profile, folder: Path) -> dict[str, Any]:
+    """Return the JSON of a measurement: the profile's path and errors, and the counts of cases."""
+    (fit,) = summary([profile], [folder / "profile.json"])["profiles"]
+    return {
+        **fit,
+        "device": str(folder / DEVICE),
+        "session": session.session,
+        "measured": session.measured,
+        "flagged": session.flagged,
+        "skipped": len(session.skipped),
+        "left": session.left,
+        "skipped_cases": [asdict(skip) for skip in session.skipped],
+    }
+
+
+@contextmanager
+def bar(console: Console) -> Iterator[Progress]:
+    """Yield what shows the progress of a measurement on `console`."""
+    columns = (bars.TextColumn("{task.description}"), bars.BarColumn(), bars.MofNCompleteColumn())
+    with bars.Progress(*columns, bars.TimeElapsedColumn(), console=console, transient=True) as shown:
+        task = shown.add_task("measuring", total=None)
+        yield lambda done, total, text: shown.update(task, completed=done, total=total, description=text)

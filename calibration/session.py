@@ -1,0 +1,154 @@
+"""One calibration from the first check of the machine to the profile folder."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+
+from calibration.cuda import Cuda
+from calibration.device import Fingerprint, Kind, cpu_fingerprint, cuda_fingerprint, device_file, highest_rates, machine
+from calibration.guards import BusyError, admit, interruptible, settled
+from calibration.host import host_instruments
+from calibration.instruments import Instruments
+from calibration.kernels.family import Family, Suite
+from calibration.measure import Progress, Sampler, order
+from calibration.store import SAMPLES, SESSION, Session, Store, load_session, new_session
+from calibration.timing import METHODS
+from sim.costs.profile import Profile
+from sim.specs.fields import InputError
+from sim.specs.files import write_atomically
+
+DEVICE = "device.json"
+THREADS = 1
+"""Threads of a CPU kernel (spec: with two, the times of a shared machine mean nothing)."""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A device that is ready to be measured."""
+
+    fingerprint: Fingerprint
+    tools: Instruments
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to measure into the folder `out`: `resume` goes on with the session in it, within another `budget_s`."""
+
+    device: Kind
+    out: Path
+    suite: Suite = "smoke"
+    budget_s: float = 180.0
+    seed: int = 0
+    resume: bool = False
+    despite_load: bool = False
+
+
+def open_bench(device: Kind) -> Bench:
+    """Return the CPU, held to one thread, or CUDA device 0.
+
+    Raises:
+        InputError: torch finds no CUDA device.
+    """
+    if device == "cpu":
+        return Bench(cpu_fingerprint(THREADS), host_instruments(THREADS))
+    if not torch.cuda.is_available():
+        raise InputError("--device", device, "cpu; torch finds no CUDA device here")
+    cuda = Cuda()
+    return Bench(cuda_fingerprint(cuda), cuda.instruments())
+
+
+def measured(request: Request, families: Sequence[Family], bench: Bench, progress: Progress) -> Session:
+    """Measure `families` into `request.out` (samples, session and device file) and return the session.
+
+    Raises:
+        InputError: the folder holds samples and nothing says to resume, or those of another machine.
+        BusyError: others use the machine, and `despite_load` is not set.
+        LostError: the device fails case after case.
+        KeyboardInterrupt: also on SIGTERM; what was measured is in the folder, whole.
+    """
+    with interruptible():
+        session = _opened(request, bench.fingerprint)
+        busy = _busy(bench.tools, request.despite_load)
+        _made(request.out)
+        store = Store(request.out)
+        warm_s = settled(bench.tools)
+        session = replace(session, sentinel_s=session.sentinel_s or warm_s, despite_load=session.despite_load or busy)
+        session.save(request.out)
+        held = machine(bench.fingerprint)
+        sampler = Sampler(
+            machine=held,
+            method=METHODS[held.kind],
+            tools=bench.tools,
+            store=store,
+            stamp={"session": session.session, "commit": session.commit},
+            budget_s=request.budget_s,
+            reference_s=session.sentinel_s,
+            seed=session.seed,
+            flag_all=busy,
+            progress=progress,
+        )
+        found = sampler.run(order(families, held, request.suite, session.seed))
+        session = replace(
+            session, measured=len(store.rows), flagged=store.flagged, left=found.left, skipped=found.skipped
+        )
+        session.save(request.out)
+        rates = highest_rates(store.rows.values(), bench.fingerprint.l2_bytes)
+        write_atomically(
+            request.out / DEVICE, json.dumps(device_file(bench.fingerprint, rates, session.date), indent=1)
+        )
+    return session
+
+
+def _opened(request: Request, present: Fingerprint) -> Session:
+    """Return the session that the folder holds, or a new one."""
+    if not request.resume:
+        taken = [name for name in (SESSION, SAMPLES) if (request.out / name).exists()]
+        if taken:
+            raise InputError("--out", str(request.out), f"a folder without {taken[0]}; --resume goes on with one")
+        return new_session(
+            fingerprint=present,
+            method=METHODS[present.kind].text,
+            suite=request.suite,
+            seed=request.seed,
+            budget_s=request.budget_s,
+        )
+    session = load_session(request.out)
+    apart = session.fingerprint.differences(present)
+    if apart:
+        was, now = (getattr(f, apart[0]) for f in (session.fingerprint, present))
+        wanted = f"a session of this machine and software; {', '.join(apart)} differ: {apart[0]} was {was}, is {now}"
+        raise InputError("--resume", str(request.out), wanted)
+    return replace(session, suite=request.suite, budget_s=session.budget_s + request.budget_s)
+
+
+def _made(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError("--out", str(folder), f"a folder that exists or can be made ({error.strerror})") from None
+
+
+def _busy(tools: Instruments, despite_load: bool) -> bool:
+    """Return whether others use the machine; refuse where that was not asked for."""
+    try:
+        admit(tools)
+    except BusyError:
+        if not despite_load:
+            raise
+        return True
+    return False
+
+
+def registered() -> Sequence[Family]:
+    """Return all kernel families."""
+    return cast("Sequence[Family]", import_module("calibration.kernels.registry").FAMILIES)
+
+
+def profile(folder: Path, note: Callable[[str], Any]) -> Profile:
+    """Fit the samples in `folder` and write the rest of its profile (`profile.json`, `report.html`)."""
+    return cast("Profile", import_module("calibration.measured").build_profile(folder, note))
