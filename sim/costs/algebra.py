@@ -41,6 +41,11 @@ def minimum(*terms: Expr) -> Expr:
     return terms[0] if len(terms) == 1 else sp.Min(*terms, evaluate=False)
 
 
+def ceiling(x: Expr) -> Expr:
+    """Return the next whole number, unevaluated; a millionth above a whole number is rounding, and not the next."""
+    return sp.ceiling(x - sp.Float("1e-6"), evaluate=False)
+
+
 def p_norm(a: Expr, b: Expr, p: Expr) -> Expr:
     """Return (a^p + b^p)^(1/p): the sum at p = 1, the maximum as p grows."""
     return (a**p + b**p) ** (1 / p)
@@ -104,9 +109,9 @@ def _apply(e: Expr, operands: list[Any]) -> Any:
     """Return the value of one node of an expression."""
     if e.is_Number:
         return float(e)
-    if e.func not in OPERATIONS:
+    if e.func not in (ALONE if len(operands) == 1 else OPERATIONS):
         raise ValueError(f"{e.func} is not part of the algebra")
-    return reduce(OPERATIONS[e.func], operands) if len(operands) > 1 else np.log(operands[0])
+    return reduce(OPERATIONS[e.func], operands) if len(operands) > 1 else ALONE[e.func](operands[0])
 
 
 OPERATIONS: Mapping[Expr, Callable[[Any, Any], Any]] = {
@@ -115,5 +120,5 @@ OPERATIONS: Mapping[Expr, Callable[[Any, Any], Any]] = {
     sp.Pow: operator.pow,
     sp.Max: np.maximum,
     sp.Min: np.minimum,
-    sp.log: np.log,
 }
+ALONE: Mapping[Expr, Callable[[Any], Any]] = {sp.log: np.log, sp.ceiling: np.ceil}

@@ -5,9 +5,9 @@ copy of it. Profiles store a form's id and numbers. Times in seconds, rates in F
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from sim.costs.algebra import Expr, p_norm, symbol
+from sim.costs.algebra import Expr, ceiling, p_norm, symbol
 
 BYTES_16BIT = 2
 
@@ -16,13 +16,24 @@ BYTES_16BIT = 2
 class Form:
     """A kernel-time expression: `seconds(inputs, parameters)`.
 
-    `inputs` are shape quantities, `parameters` what a fit finds.
+    `inputs` are shape quantities, `parameters` what a fit finds; `optional` are parameters of further terms with the
+    values that switch these off. A profile may leave them out, `seconds` takes all of them.
     """
 
     id: str
     inputs: tuple[str, ...]
     parameters: tuple[str, ...]
     seconds: Callable[[Mapping[str, Expr], Mapping[str, Expr]], Expr]
+    optional: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every parameter, the optional ones last."""
+        return (*self.parameters, *self.optional)
+
+    def complete(self, parameters: Mapping[str, float]) -> dict[str, float]:
+        """Return `parameters` with the neutral values of the terms they leave out."""
+        return {**self.optional, **parameters}
 
 
 def gemm_flop(m: Expr, n: Expr, k: Expr, batch: Expr = 1) -> Expr:
@@ -30,9 +41,11 @@ def gemm_flop(m: Expr, n: Expr, k: Expr, batch: Expr = 1) -> Expr:
     return 2 * batch * m * n * k
 
 
-def gemm_bytes(m: Expr, n: Expr, k: Expr, batch: Expr = 1, operand: Expr = BYTES_16BIT) -> Expr:
-    """Return the bytes that `batch` products read (at `operand` bytes an element) and write (16 bit) once."""
-    return batch * (operand * (m * k + k * n) + BYTES_16BIT * m * n)
+def gemm_bytes(
+    m: Expr, n: Expr, k: Expr, batch: Expr = 1, operand: Expr | None = None, element: Expr = BYTES_16BIT
+) -> Expr:
+    """Return the bytes that `batch` products read (at `operand` bytes an element, None: `element`) and write once."""
+    return batch * ((element if operand is None else operand) * (m * k + k * n) + element * m * n)
 
 
 def _saturation(x: Expr, half: Expr) -> Expr:
@@ -40,11 +53,25 @@ def _saturation(x: Expr, half: Expr) -> Expr:
     return x / (x + half)
 
 
+def _whole_waves(m: Expr, n: Expr, batch: Expr, p: Mapping[str, Expr]) -> Expr:
+    """Return the results that whole waves of whole tiles compute: at least batch * m * n.
+
+    Tiles of (tile_m, tile_n) results run `units` at a time (NVIDIA, Matrix Multiplication Background User's Guide,
+    sections "Tile quantization" and "Wave quantization").
+    """
+    tiles = batch * ceiling(m / p["tile_m"]) * ceiling(n / p["tile_n"])
+    return ceiling(tiles / p["units"]) * p["units"] * p["tile_m"] * p["tile_n"]
+
+
 def _gemm(x: Mapping[str, Expr], p: Mapping[str, Expr]) -> Expr:
     m, n, k, batch = x["m"], x["n"], x["k"], x["batch"]
     eta = _saturation(m, p["m0"]) * _saturation(n, p["n0"]) * _saturation(k, p["k0"])
-    compute = gemm_flop(m, n, k, batch) / (p["rate"] * eta)
-    size = gemm_bytes(m, n, k, batch, x.get("operand", BYTES_16BIT))
+    flop = gemm_flop(m, n, k, batch)
+    done = flop + p["waves"] * (2 * k * _whole_waves(m, n, batch, p) - flop)
+    # Short products end before the chip has slowed down to the clock that its power allows.
+    sustained = 1 + p["boost"] * p["boost_flop"] / (flop + p["boost_flop"])
+    compute = done / (p["rate"] * eta * sustained)
+    size = gemm_bytes(m, n, k, batch, x.get("operand"), x.get("element", BYTES_16BIT))
     return p["t0"] + p_norm(compute, size / p["bandwidth"], p["p"])
 
 
@@ -58,21 +85,37 @@ def _memory_bound(x: Mapping[str, Expr], p: Mapping[str, Expr]) -> Expr:
 
 
 def _row_wise(x: Mapping[str, Expr], p: Mapping[str, Expr]) -> Expr:
-    return p["t0"] + x["bytes"] / (p["bandwidth"] * _saturation(x["columns"], p["c0"]))
+    columns = x["columns"]
+    # A row that no longer fits what is near the arithmetic is read again; a steep step, from about 0.7 to 1.4 c1.
+    again = 1 + p["spill"] * columns**8 / (columns**8 + p["c1"] ** 8)
+    return p["t0"] + again * x["bytes"] / (p["bandwidth"] * _saturation(columns, p["c0"]))
 
+
+WAVES = {"waves": 0.0, "tile_m": 128.0, "tile_n": 128.0, "units": 1.0}
+BOOST = {"boost": 0.0, "boost_flop": 1.0}
+SPILL = {"spill": 0.0, "c1": 1.0}
 
 FORMS = {
     form.id: form
     for form in (
-        Form("gemm-pnorm", ("m", "n", "k", "batch"), ("rate", "bandwidth", "t0", "p", "m0", "n0", "k0"), _gemm),
+        Form(
+            "gemm-pnorm",
+            ("m", "n", "k", "batch"),
+            ("rate", "bandwidth", "t0", "p", "m0", "n0", "k0"),
+            _gemm,
+            WAVES | BOOST,
+        ),
         Form("attention-saturating", ("flop", "seq", "rows"), ("rate", "t0", "s0", "r0"), _attention),
         Form("memory-bound", ("bytes",), ("bandwidth", "t0"), _memory_bound),
-        Form("row-wise", ("bytes", "columns"), ("bandwidth", "t0", "c0"), _row_wise),
+        Form("row-wise", ("bytes", "columns"), ("bandwidth", "t0", "c0"), _row_wise, SPILL),
     )
 }
 """rate: asymptotic FLOP/s. bandwidth: bytes/s. t0: launch floor in s. p: sharpness of the roofline's knee.
-m0, n0, k0, s0, r0, c0: sizes at which half the rate is reached (0 = no penalty)."""
+m0, n0, k0, s0, r0, c0: sizes at which half the rate is reached (0 = no penalty). waves: share of the work that whole
+waves of tile_m x tile_n results on `units` multiprocessors or cores add. boost: relative rate above the sustained one
+of products far smaller than boost_flop. spill: share of the traffic that rows much longer than c1 elements add."""
 
+BOTH = ("forward", "backward")
 KERNELS: dict[tuple[str, str], str] = {
     ("gemm", "forward"): "gemm-pnorm",
     ("gemm", "dgrad"): "gemm-pnorm",
@@ -85,6 +128,22 @@ KERNELS: dict[tuple[str, str], str] = {
 }
 """What a profile must hold: (op, direction) -> form id."""
 
+FALLBACK: dict[tuple[str, str], tuple[str, str]] = {
+    **{(op, d): ("elementwise", "any") for op in ("gelu", "swiglu", "residual", "dropout") for d in BOTH},
+    ("norm", "backward"): ("norm", "any"),
+    ("softmax", "backward"): ("softmax", "any"),
+    **{("cross_entropy", d): ("softmax", "any") for d in BOTH},
+    **{("embedding", d): ("elementwise", "any") for d in BOTH},
+    ("adam", "any"): ("elementwise", "any"),
+}
+"""What a profile may hold beside it: (op, direction) -> the kernel whose form it has, and whose numbers without it."""
+
+
+def form_of(op: str, direction: str) -> Form:
+    """Return the form of a kernel that a profile must or may hold; raises KeyError for others."""
+    key = op, direction
+    return FORMS[KERNELS[FALLBACK.get(key, key)]]
+
 
 def parameter(op: str, direction: str, name: str) -> str:
     """Return the symbol name of a profile parameter."""
@@ -93,8 +152,8 @@ def parameter(op: str, direction: str, name: str) -> str:
 
 def seconds(op: str, direction: str, **inputs: Expr) -> Expr:
     """Return the time of one kernel with the profile's parameters as symbols."""
-    form = FORMS[KERNELS[op, direction]]
-    return form.seconds(inputs, {name: symbol(parameter(op, direction, name)) for name in form.parameters})
+    form = form_of(op, direction)
+    return form.seconds(inputs, {name: symbol(parameter(op, direction, name)) for name in form.names})
 
 
 def product_seconds(direction: str, m: Expr, n: Expr, k: Expr, batch: Expr = 1, always_16bit: bool = False) -> Expr:
@@ -107,7 +166,7 @@ def product_seconds(direction: str, m: Expr, n: Expr, k: Expr, batch: Expr = 1, 
     if always_16bit:
         return symbol("gemm_slowdown") * seconds("gemm", direction, m=m, n=n, k=k, batch=batch)
     form = FORMS[KERNELS["gemm", direction]]
-    held = {name: symbol(parameter("gemm", direction, name)) for name in form.parameters}
+    held = {name: symbol(parameter("gemm", direction, name)) for name in form.names}
     held["rate"] = held["rate"] * symbol(f"rate_{direction}")
     inputs = {"m": m, "n": n, "k": k, "batch": batch, "operand": symbol("operand_bytes")}
     low = 1 + symbol("low_precision") * (symbol("low_precision_slowdown") - 1)

@@ -1,9 +1,9 @@
 """Reader of profiles: the fitted numbers of one device, their errors and where they come from."""
 
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import exp
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -11,45 +11,16 @@ from sim.catalog import folder, names
 from sim.costs import kernels
 from sim.costs.carry import Move, carried, nearest, ratios
 from sim.costs.collectives import PARAMETERS
+from sim.costs.fitted import Z80, Amount, Errors, KernelModel, Name, SizeBin, Text, Word, require
 from sim.specs.catalog import device, devices, is_device_file
 from sim.specs.cluster import MIXED
 from sim.specs.device import Device
 from sim.specs.fields import InputError, read, real, spec, whole
 from sim.specs.files import is_folder, load_mapping
 
-Z80 = 1.2815515655446004
-"""Half-width of the central 80 % of a normal distribution, in standard deviations."""
+FEW = Field(max_length=50, description="at most 50 entries")
 
-Text = Annotated[str, Field(min_length=1, max_length=2_000, description="text")]
-
-
-@spec
-class Errors:
-    """Cross-validated errors of a fit, in percent (coverage90 as a fraction)."""
-
-    mape: Annotated[float, real(0.0, 1e6)]
-    median: Annotated[float, real(0.0, 1e6)]
-    p90: Annotated[float, real(0.0, 1e6)]
-    bias: Annotated[float, real(-100.0, 1e6)]
-    coverage90: Annotated[float, real(0.0, 1.0)]
-
-
-@spec
-class KernelModel:
-    """One fitted kernel family."""
-
-    op: Text
-    direction: Text
-    form: Text
-    parameters: dict[str, float]
-    standard_errors: dict[str, float] = Field(default_factory=dict)
-    domain: dict[str, list[float]] = Field(default_factory=dict)
-    n_train: Annotated[int, whole(0, 10_000_000)]
-    n_test: Annotated[int, whole(0, 10_000_000)]
-    cross_validation: Errors | None = None
-    log_residual_quantiles: dict[str, float] = Field(default_factory=dict)
-    status: Literal["fitted", "scaled", "datasheet"]
-    source: Text
+__all__ = ["Z80", "Errors", "KernelModel", "Profile", "SizeBin", "load_profile", "read_profile"]
 
 
 @spec
@@ -69,44 +40,118 @@ class Memory:
 
 
 @spec
+class Fingerprint:
+    """The device that was measured and what ran on it; 0 or empty: not known.
+
+    `cores` counts cores of a CPU or multiprocessors of a GPU; versions: torch, cuda, cudnn, cublas, triton, python;
+    clocks: sm_hz, memory_hz.
+    """
+
+    vendor: Word = ""
+    name: Word = ""
+    cores: Annotated[int, whole(0, 1_000_000)] = 0
+    l2_bytes: Annotated[float, real(0.0, 1e12, "B")] = 0.0
+    memory_bytes: Annotated[float, real(0.0, 1e15, "B")] = 0.0
+    driver: Word = ""
+    versions: Annotated[dict[Name, Word], FEW] = Field(default_factory=dict)
+    clocks: Annotated[dict[Name, Amount], FEW] = Field(default_factory=dict)
+    power_cap_w: Annotated[float, real(0.0, 1e5, "W")] = 0.0
+    threads: Annotated[int, whole(0, 100_000)] = 0
+
+
+@spec
+class Contention:
+    """How streams slow each other down: `matrix[i][j]` is what stream j adds to the time of i (form "fluid-12").
+
+    Streams: compute, collectives, host to device, device to host. `shape` names the communicator.
+    """
+
+    shape: Text
+    form: Literal["fluid-12"] = "fluid-12"
+    matrix: list[list[Annotated[float, real(0.0, 1e3)]]]
+
+    def __post_init__(self) -> None:
+        if [len(row) for row in self.matrix] != [4] * 4 or any(self.matrix[i][i] for i in range(4)):
+            raise InputError("matrix", self.matrix, "four rows of four numbers from 0 to 1000, zero on the diagonal")
+
+
+VERSIONS = (1, 2)
+MOST_MODELS = 300
+
+
+@spec
 class Profile:
     """Everything measured or derived about one device, as `profile.json` holds it.
 
     `kernel_sigma_log` and `scaling_sigma_log` are standard deviations of log time: of a step's summed kernels, and
     of carrying figures over from the base device. How runs differ beyond that is the run level's (`run_level`).
+    Version 2 adds: who was measured (`fingerprint`, `session`), the `dtype` whose models are read (where several
+    models of one kernel have it, the first), `units` (by quantity, as text), `contention`, and what `KernelModel`
+    says of intervals.
     """
 
-    schema_version: Literal[1]
+    schema_version: Literal[1, 2]
     name: Text
     method: Text
     date: Text
     base: str | None = None
     estimate: bool
-    models: list[KernelModel]
-    collectives: dict[str, float]
+    models: Annotated[list[KernelModel], Field(max_length=MOST_MODELS, description=f"at most {MOST_MODELS} models")]
+    collectives: dict[Name, Amount]
     collectives_source: Text
     memory: Memory
     kernel_sigma_log: Annotated[float, real(0.0, 2.0)]
     scaling_sigma_log: Annotated[float, real(0.0, 2.0)]
     uncertainty_source: Text
+    fingerprint: Fingerprint | None = None
+    session: Word = ""
+    dtype: Word = ""
+    units: Annotated[dict[Name, Word], FEW] = Field(default_factory=dict)
+    contention: Annotated[list[Contention], FEW] = Field(default_factory=list)
 
     def __post_init__(self) -> None:
-        held = {(m.op, m.direction): m for m in self.models}
+        held = self.read
         for key, form in kernels.KERNELS.items():
+            place = f"models.{'/'.join(key)}"
             if key not in held:
-                raise InputError("models", sorted("/".join(k) for k in held), f"must hold {'/'.join(key)}")
+                known = sorted({"/".join(m.key) for m in self.models})
+                raise InputError(
+                    "models", known, f"must hold {'/'.join(key)}{' in ' + self.dtype if self.dtype else ''}"
+                )
             if held[key].form != form:
-                raise InputError(f"models.{'/'.join(key)}.form", held[key].form, form)
-            _require(f"models.{'/'.join(key)}.parameters", held[key].parameters, kernels.FORMS[form].parameters)
-        _require("collectives", self.collectives, PARAMETERS)
+                raise InputError(f"{place}.form", held[key].form, form)
+        for key in kernels.FALLBACK.keys() & held.keys():
+            wanted = kernels.form_of(*key).id
+            if held[key].form != wanted:
+                raise InputError(f"models.{'/'.join(key)}.form", held[key].form, wanted)
+        require("collectives", self.collectives, PARAMETERS)
+
+    @property
+    def measured(self) -> bool:
+        """Whether the numbers come from a calibration of the very device, not from published figures."""
+        return bool(self.session)
+
+    @cached_property
+    def read(self) -> dict[tuple[str, str], KernelModel]:
+        """The model of each kernel that the simulator reads, by (op, direction)."""
+        held: dict[tuple[str, str], KernelModel] = {}
+        for model in self.models:
+            if model.dtype in ("", self.dtype) or not self.dtype:
+                held.setdefault(model.key, model)
+        return held
 
     @property
     def values(self) -> dict[str, float]:
-        """Symbol name -> number for every fitted parameter."""
-        known = [m for m in self.models if (m.op, m.direction) in kernels.KERNELS]
+        """Symbol name -> number for every fitted parameter; terms that a model leaves out are switched off."""
         return self.collectives | {
-            kernels.parameter(m.op, m.direction, k): v for m in known for k, v in m.parameters.items()
+            kernels.parameter(*key, name): value
+            for key in (*kernels.KERNELS, *kernels.FALLBACK)
+            for name, value in kernels.form_of(*key).complete(self.model_of(key).parameters).items()
         }
+
+    def model_of(self, key: tuple[str, str]) -> KernelModel:
+        """Return the model that times the kernel `key`: its own, or that of the kernel it falls back on."""
+        return self.read[key] if key in self.read else self.read[kernels.FALLBACK[key]]
 
     @staticmethod
     def interval80(value: float, sigma_log: float) -> tuple[float, float]:
@@ -115,15 +160,17 @@ class Profile:
         return value / factor, value * factor
 
 
-MAY_BE_ZERO = ("t0", "m0", "n0", "k0", "s0", "r0", "c0", "intra_alpha", "intra_alpha_rank", "inter_alpha")
+def read_profile(raw: dict[str, Any], path: str) -> Profile:
+    """Return the profile in `raw` (plain data of the file `path`).
 
-
-def _require(path: str, held: dict[str, float], wanted: tuple[str, ...]) -> None:
-    if sorted(held) != sorted(wanted):
-        raise InputError(path, sorted(held), "exactly " + ", ".join(wanted))
-    for name, value in held.items():
-        if not 0 <= value < 1e18 or (value == 0 and name not in MAY_BE_ZERO):
-            raise InputError(f"{path}.{name}", value, "a number from 0 to 1e18, rates and efficiencies above 0")
+    Raises:
+        InputError: a version from the future (told first, as nothing else need be right then), or a wrong field.
+    """
+    version = raw.get("schema_version")
+    if isinstance(version, int) and version > max(VERSIONS):
+        allowed = f"{' or '.join(map(str, VERSIONS))}: a newer version of trainsim wrote this profile"
+        raise InputError(f"{path}.schema_version", version, allowed)
+    return read(Profile, raw, path)
 
 
 CARRY_SIGMA_LOG = 0.344816
@@ -158,7 +205,7 @@ def _shipped_names() -> frozenset[str]:
 def _shipped(name: str) -> Profile:
     """Return a profile of the catalog, which does not change while the program runs."""
     path = folder("profiles") / name / "profile.json"
-    return read(Profile, load_mapping(Path(str(path))), f"{name}/profile.json")
+    return read_profile(load_mapping(Path(str(path))), f"{name}/profile.json")
 
 
 def load_profile(name: str) -> Profile:
@@ -179,4 +226,4 @@ def load_profile(name: str) -> Profile:
         raise InputError(
             "cluster.profile", name, f"a folder with profile.json or one of {', '.join(names('profiles'))}"
         )
-    return read(Profile, raw, f"{name}/profile.json")
+    return read_profile(raw, f"{name}/profile.json")

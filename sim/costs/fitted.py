@@ -1,0 +1,146 @@
+"""One fitted kernel family of a profile: numbers of a form, where they hold, and how far they are off."""
+
+from math import isfinite, log
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from sim.costs.kernels import FORMS
+from sim.specs.fields import InputError, real, spec, whole
+
+Z80 = 1.2815515655446004
+"""Half-width of the central 80 % of a normal distribution, in standard deviations."""
+
+Text = Annotated[str, Field(min_length=1, max_length=2_000, description="text")]
+Word = Annotated[str, Field(max_length=200, description="text of at most 200 characters")]
+Name = Annotated[
+    str, Field(pattern=r"^[A-Za-z0-9_.+-]{1,60}$", description="a name of 1 to 60 letters, digits and _ . + -")
+]
+Amount = Annotated[float, real(0.0, 1e18)]
+Quantile = Annotated[float, real(-50.0, 50.0)]
+LEVELS = ("0.5", "0.8", "0.9", "0.95")
+"""Nominal levels of the conformal intervals."""
+
+MOST_BINS = 20
+Use = Literal["random", "larger", "whole"]
+USES: tuple[Use, ...] = ("random", "larger", "whole")
+"""Samples held out of a fit: at random inside its shapes, beyond them, and whole blocks or steps."""
+
+
+@spec
+class Errors:
+    """Errors of predictions of samples that the fit had not seen, in percent (coverage90 as a fraction).
+
+    From cross-validation, or of samples that are never fitted; `n` of these.
+    """
+
+    mape: Annotated[float, real(0.0, 1e6)]
+    median: Annotated[float, real(0.0, 1e6)]
+    p90: Annotated[float, real(0.0, 1e6)]
+    bias: Annotated[float, real(-100.0, 1e6)]
+    coverage90: Annotated[float, real(0.0, 1.0)]
+    n: Annotated[int, whole(0, 10_000_000)] = 0
+
+
+@spec
+class SizeBin:
+    """The conformal interval of kernels of at least `from_size` FLOP (or bytes, as the model's `size` says).
+
+    half_widths: nominal level -> half-width of the interval of log time, from `n` held-out samples.
+    """
+
+    from_size: Annotated[float, real(0.0, 1e24)]
+    n: Annotated[int, whole(1, 10_000_000)]
+    half_widths: dict[Name, Annotated[float, real(0.0, 50.0)]]
+
+    def __post_init__(self) -> None:
+        if sorted(self.half_widths) != sorted(LEVELS):
+            raise InputError("half_widths", sorted(self.half_widths), "exactly the levels " + ", ".join(LEVELS))
+        ordered = [self.half_widths[level] for level in LEVELS]
+        if ordered != sorted(ordered):
+            raise InputError("half_widths", ordered, "half-widths that do not shrink as the level grows")
+
+
+@spec
+class KernelModel:
+    """One fitted kernel family.
+
+    `dtype` is torch's name of the data type and `implementation` which kernel it is (both may be left out: 16 bit,
+    any). `domain`: lowest and highest value of each input among the fitted samples. `bins`: conformal intervals by
+    size, in ascending order. `outside_slope`: standard deviation of log time for every factor of e outside the domain.
+    `held_out`: errors of samples that are never fitted, by use. `n_flagged`: samples that the drift guard set aside.
+    """
+
+    op: Name
+    direction: Name
+    form: Name
+    dtype: Word = ""
+    implementation: Word = ""
+    parameters: dict[Name, Amount]
+    standard_errors: dict[Name, Amount] = Field(default_factory=dict)
+    domain: dict[Name, list[Amount]] = Field(default_factory=dict)
+    n_train: Annotated[int, whole(0, 10_000_000)]
+    n_test: Annotated[int, whole(0, 10_000_000)]
+    n_flagged: Annotated[int, whole(0, 10_000_000)] = 0
+    cross_validation: Errors | None = None
+    held_out: dict[Use, Errors] = Field(default_factory=dict)
+    log_residual_quantiles: dict[Name, Quantile] = Field(default_factory=dict)
+    size: Literal["flop", "bytes"] = "flop"
+    bins: Annotated[list[SizeBin], Field(max_length=MOST_BINS, description=f"at most {MOST_BINS} bins")] = Field(
+        default_factory=list
+    )
+    outside_slope: Annotated[float, real(0.0, 10.0)] = 0.0
+    status: Literal["fitted", "scaled", "datasheet"]
+    source: Text
+
+    def __post_init__(self) -> None:
+        if self.form not in FORMS:
+            raise InputError("form", self.form, "one of " + ", ".join(FORMS))
+        form = FORMS[self.form]
+        require("parameters", self.parameters, form.parameters, tuple(form.optional))
+        for name, edges in self.domain.items():
+            if len(edges) != 2 or not edges[0] <= edges[1]:
+                raise InputError(f"domain.{name}", edges, "[lowest, highest]")
+        sizes = [b.from_size for b in self.bins]
+        if sizes != sorted(set(sizes)):
+            raise InputError("bins", sizes, "bins in ascending order of from_size")
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """(op, direction), as in `sim.costs.kernels.KERNELS`."""
+        return self.op, self.direction
+
+    def half_width(self, size: float, level: str = "0.8") -> float:
+        """Return the half-width of the interval of log time at `size`; sizes below the first bin belong to it.
+
+        Zero where the profile states no intervals.
+        """
+        held = [b for b in self.bins if b.from_size <= size] or self.bins[:1]
+        return held[-1].half_widths[level] if held else 0.0
+
+    def distance(self, inputs: dict[str, float]) -> float:
+        """Return how far `inputs` lie outside the domain: the largest log of the factor beyond an edge, 0 inside."""
+        return max((_beyond(x, self.domain[name]) for name, x in inputs.items() if name in self.domain), default=0.0)
+
+
+def _beyond(x: float, edges: list[float]) -> float:
+    low, high = edges
+    if low <= x <= high or x <= 0:
+        return 0.0
+    return log(x / high) if x > high > 0 else log(low / x) if low > x else 0.0
+
+
+MAY_BE_ZERO = (
+    "t0", "m0", "n0", "k0", "s0", "r0", "c0", "waves", "boost", "spill",
+    "intra_alpha", "intra_alpha_rank", "inter_alpha",
+)  # fmt: skip
+
+
+def require(path: str, held: dict[str, float], wanted: tuple[str, ...], optional: tuple[str, ...] = ()) -> None:
+    """Raise InputError unless `held` has the `wanted` names, none but `optional` ones beside, and usable numbers."""
+    if not set(wanted) <= set(held) or not set(held) <= {*wanted, *optional}:
+        also = f"; optional: {', '.join(optional)}" if optional else ""
+        raise InputError(path, sorted(held), f"exactly {', '.join(wanted)}{also}")
+    for name, value in held.items():
+        if not (isfinite(value) and 0 <= value < 1e18) or (value == 0 and name not in MAY_BE_ZERO):
+            raise InputError(f"{path}.{name}", value, "a number from 0 to 1e18, rates and efficiencies above 0")
