@@ -5,14 +5,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import torch
 import typer
 from rich.console import Console
 
-from calibration.execute.holdout import Busy, Case, Row, idle, table
+from calibration.execute.busy import Busy, idle, nobody, others
+from calibration.execute.holdout import Case, Row, table
+from calibration.execute.limits import Device, as_executed, executable
 from calibration.execute.measure import LEAST_STEPS, measure
-from calibration.execute.model import check_model
-from calibration.execute.predict import Device, as_executed, executable, predict
+from calibration.execute.predict import predict
 from calibration.execute.processes import ExecutionError
 from sim.specs import InputError, Job
 
@@ -26,6 +26,7 @@ def execute_command(
     device: Annotated[Literal["cpu", "cuda"], typer.Option("--device", help="Where it runs.")] = "cpu",
     steps: Annotated[int, typer.Option("--steps", help="Steps that are measured, after 3 of warm-up.")] = LEAST_STEPS,
     seed: Annotated[int, typer.Option("--seed", help="Of weights and data.")] = 0,
+    despite_load: Annotated[bool, typer.Option("--despite-load", help="Run on a busy machine too.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Predict a small network's training step, run it, and compare times, memory, messages and gradients.
@@ -34,7 +35,7 @@ def execute_command(
     """
     progress = Console(stderr=True)
     try:
-        row = execute(Job.load(job), device, steps, seed)
+        row = execute(Job.load(job), device, steps, seed, nobody if despite_load else others)
     except ExecutionError as error:
         progress.print(f"error: {error}", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(1) from None
@@ -44,7 +45,7 @@ def execute_command(
         Console().print(table([row]))
 
 
-def execute(job: Job, device: Device, steps: int = LEAST_STEPS, seed: int = 0, busy: Busy = lambda: None) -> Row:
+def execute(job: Job, device: Device, steps: int = LEAST_STEPS, seed: int = 0, busy: Busy = nobody) -> Row:
     """Return the prediction of a job's plan and what it then took.
 
     Raises:
@@ -53,9 +54,6 @@ def execute(job: Job, device: Device, steps: int = LEAST_STEPS, seed: int = 0, b
     """
     if job.plan is None:
         raise InputError("plan", None, "required: global_batch, micro_batch, ...")
-    if device == "cuda" and not torch.cuda.is_available():
-        raise InputError("--device", device, "cpu: torch sees no CUDA device")
-    check_model(job.model)
     plan = as_executed(job.plan)
     placed = executable(job.model, job.cluster, plan, device)
     plan = plan.but(dp=placed.dp)

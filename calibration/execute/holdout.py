@@ -9,15 +9,13 @@ from typing import Any, Literal
 from rich import box
 from rich.table import Table
 
+from calibration.execute.busy import Busy, idle, nobody
+from calibration.execute.limits import Device, as_executed
 from calibration.execute.measure import LEAST_STEPS, Measured, measure, measure_block
-from calibration.execute.predict import Device, Predicted, as_executed, executable, predict, predict_block
-from calibration.execute.processes import ExecutionError
+from calibration.execute.predict import Predicted, predict, predict_block
 from sim.specs import Cluster, Model, Plan
 from sim.specs.files import write_atomically
 from sim.units import seconds
-
-Busy = Callable[[], str | None]
-"""Says why the machine is too busy to measure, or None."""
 
 FILE = "hold-out.json"
 
@@ -126,7 +124,7 @@ def hold_out(
     chosen: Callable[[Case], bool] = lambda case: True,
     steps: int = LEAST_STEPS,
     seed: int = 0,
-    busy: Busy = lambda: None,
+    busy: Busy = nobody,
     done: Callable[[Row], None] = lambda row: None,
 ) -> list[Row]:
     """Return every chosen case predicted from the profile and then measured.
@@ -155,23 +153,11 @@ def hold_out(
 
 def _predicted(case: Case, folder: Path, device: Device) -> Predicted:
     cluster = cluster_of(folder, device, case.plan.dp or 1)
-    executable(case.model, cluster, case.plan, device)
     return (predict_block if case.what == "block" else predict)(case.model, cluster, case.plan, device)
 
 
-def idle(busy: Busy) -> None:
-    """Return if the machine is idle.
-
-    Raises:
-        ExecutionError: with the reason, if it is not.
-    """
-    reason = busy()
-    if reason:
-        raise ExecutionError(reason)
-
-
 def check(
-    profile_folder: Path, device: Device, progress: Callable[[str], None] = lambda text: None, busy: Busy = lambda: None
+    profile_folder: Path, device: Device, progress: Callable[[str], None] = lambda text: None, busy: Busy = nobody
 ) -> Table:
     """Return the table of all hold-outs of a fresh profile; `progress` hears of each.
 

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
-from calibration.execute.model import check_model
-from calibration.execute.predict import Device
+from calibration.execute.limits import Device, check_model
 from calibration.execute.processes import ExecutionError, run_processes
 from sim.plans.files import plain
 from sim.specs import InputError, Model, Plan

@@ -2,18 +2,17 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 
+from calibration.execute.limits import Device, executable
 from sim.costs.inputs import GRADIENT_BYTES
 from sim.costs.profile import Profile, load_profile
 from sim.costs.run_level import RunLevel, RunLevelSet
 from sim.costs.stage import backward_seconds, forward_seconds
 from sim.engine.step import Step, simulate, slowest
-from sim.specs import Cluster, InputError, Model, PlacedPlan, Plan
+from sim.specs import Cluster, Model, PlacedPlan, Plan
 
-Device = Literal["cpu", "cuda"]
 WEIGHT_BYTES: Mapping[str, float] = {"fp32": 4.0, "bf16": 2.0}
 
 
@@ -85,44 +84,3 @@ def bytes_sent(model: Model, placed: PlacedPlan) -> float:
     padded = -(-model.parameters // n) * n
     moved = padded * (gradient + weight) if plan.zero else 2 * gradient * model.parameters
     return moved * (n - 1) / n
-
-
-def as_executed(plan: Plan) -> Plan:
-    """Return the plan with what PyTorch itself does where frameworks differ: sums of gradients and the loss."""
-    return plan.but(framework="torch", cross_entropy="autograd", fused_wgrad=False)
-
-
-ONES = ("tp", "pp", "cp", "ep", "etp", "virtual_stages")
-MOST_RANKS: Mapping[Device, int] = {"cpu": 2, "cuda": 1}
-
-
-def executable(model: Model, cluster: Cluster, plan: Plan, device: Device = "cpu") -> PlacedPlan:
-    """Return the placed plan if this machine's `device` can execute it as the simulator means it.
-
-    Raises:
-        InputError: with the first thing that it cannot.
-    """
-    placed = plan.on(model, cluster)
-    for name in ONES:
-        if getattr(plan, name) != 1:
-            raise InputError(f"plan.{name}", getattr(plan, name), "1 in what is executed")
-    most = MOST_RANKS[device]
-    if placed.dp > most:
-        raise InputError("plan.dp", placed.dp, f"1 to {most} on {device} in what is executed")
-    wanted: dict[str, tuple[object, ...]] = {
-        "zero": (0, 1),
-        "recompute": ("none",),
-        "precision": ("fp32",) if device == "cpu" else ("fp32", "bf16"),
-        "gradient_dtype": ("fp32",),
-        "schedule": ("none",),
-        "compiled": (False,),
-    }
-    for name, allowed in wanted.items():
-        if getattr(plan, name) not in allowed:
-            text = " or ".join(map(str, allowed))
-            raise InputError(f"plan.{name}", getattr(plan, name), f"{text} in what is executed")
-    if plan.offload.used:
-        raise InputError("plan.offload", "some", "none in what is executed")
-    if plan.zero and plan.overlap_dp and placed.dp > 1:
-        raise InputError("plan.overlap_dp", True, "false with zero 1 in what is executed")
-    return placed

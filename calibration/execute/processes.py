@@ -67,16 +67,14 @@ def _started(folder: Path, ranks: int, command: Sequence[str]) -> Iterator[list[
 
 def _wait(processes: Sequence[subprocess.Popen[bytes]], folder: Path, timeout_s: float) -> None:
     end = time.monotonic() + timeout_s
-    while any(process.poll() is None for process in processes):
-        dead = [rank for rank, process in enumerate(processes) if process.returncode]
-        if dead:
+    while None in (codes := [process.poll() for process in processes]):
+        if any(codes):
             _settle(processes)
             break
         if time.monotonic() > end:
-            late = [rank for rank, process in enumerate(processes) if process.poll() is None]
-            raise ExecutionError(f"process {late[0]} has not ended after {timeout_s:g} s; all were ended")
+            raise ExecutionError(f"process {codes.index(None)} has not ended after {timeout_s:g} s; all were ended")
         time.sleep(POLL_S)
-    dead = [rank for rank, process in enumerate(processes) if process.returncode]
+    dead = [rank for rank, process in enumerate(processes) if process.poll()]
     if dead:
         raise ExecutionError(_last_words(processes, folder, dead))
 
@@ -84,7 +82,7 @@ def _wait(processes: Sequence[subprocess.Popen[bytes]], folder: Path, timeout_s:
 def _settle(processes: Sequence[subprocess.Popen[bytes]]) -> None:
     """Wait a moment for the others: the first to be seen dead is often not the one that failed."""
     end = time.monotonic() + GRACE_S
-    while time.monotonic() < end and any(process.poll() is None for process in processes):
+    while time.monotonic() < end and None in [process.poll() for process in processes]:
         time.sleep(POLL_S)
 
 

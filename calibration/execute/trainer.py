@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from calibration.execute.model import SmallGpt
+from calibration.kernels.gpt import SmallGpt
 from sim.specs import Model, Plan
 
 LEARNING_RATE = 1e-3
@@ -59,9 +59,8 @@ class Trainer:
     """The state of one of `ranks` replicas; every rank starts from the same weights (`seed`)."""
 
     def __init__(self, model: Model, plan: Plan, rank: int, ranks: int, device: torch.device, seed: int) -> None:
-        torch.manual_seed(seed)
         self.plan, self.rank, self.ranks = plan, rank, ranks
-        self.module = SmallGpt(model).to(device, DTYPES[plan.precision])
+        self.module = SmallGpt(model, seed).to(device, DTYPES[plan.precision])
         draw = torch.Generator().manual_seed(seed)
         self.batch = torch.randint(model.vocab, (plan.global_batch, model.seq + 1), generator=draw).to(device)
         self.wire = Wire(ranks)
@@ -142,10 +141,14 @@ class Trainer:
         total = torch.zeros((), device=self.batch.device)
         for n, tokens in enumerate(parts):
             self.last_backward = n == len(parts) - 1
-            loss = self.module(tokens) / len(parts)
+            loss = self.loss(tokens) / len(parts)
             (loss / self.ranks).backward()
             total += loss.detach()
         return float(total)
+
+    def loss(self, tokens: Tensor) -> Tensor:
+        """Return the mean cross-entropy of predicting `tokens` (batch, seq + 1), from the second one on."""
+        return self.module.loss(tokens[:, :-1], tokens[:, 1:])
 
     def reduce(self) -> None:
         """Add up gradients over the ranks: all of them, or under ZeRO-1 this rank's part."""
@@ -168,7 +171,7 @@ class Trainer:
         found = self.gradients[self.shard].clone()
         self.gradients.zero_()
         self.last_backward = False
-        self.module(self.batch).backward()
+        self.loss(self.batch).backward()  # type: ignore[no-untyped-call]
         wanted = self.gradients.clone()
         self.gradients.zero_()
         self.wire.moved_bytes = 0
