@@ -64,9 +64,20 @@ class Work:
 class Family(Protocol):
     """A kernel family; `flop` and `bytes` are expressions over the names in its cases' shapes."""
 
-    name: str
-    flop: Expr
-    bytes: Expr
+    @property
+    def name(self) -> str:
+        """What reports call it."""
+        ...
+
+    @property
+    def flop(self) -> Expr:
+        """FLOP of one kernel."""
+        ...
+
+    @property
+    def bytes(self) -> Expr:
+        """Bytes that one kernel moves."""
+        ...
 
     def cases(self, machine: Machine, suite: Suite) -> Iterator[Case]:
         """Yield what is to be measured, hold-outs included, in a fixed order (the sampler shuffles)."""

@@ -1,0 +1,85 @@
+"""Copies between and inside memories: host to device, device to host, device to device; pinned and pageable."""
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from calibration.kernels.family import Case, Machine, Suite, Use, Work
+from calibration.kernels.work import ZERO, Check, fits, pick, relative_error, rotated, size
+from sim.costs.algebra import Expr
+
+KINDS = {
+    "cuda": (("h2d", "pinned"), ("h2d", "pageable"), ("d2h", "pinned"), ("d2h", "pageable"), ("d2d", "device")),
+    "cpu": (("d2d", "pageable"),),
+}
+"""(direction, implementation); a CPU's only copy is from its memory to its memory."""
+
+LOW = 10
+HIGH = {("cuda", "smoke"): 26, ("cuda", "full"): 30, ("cpu", "smoke"): 22, ("cpu", "full"): 26}
+"""Powers of two in bytes that are fitted; copies four times as large are held out: 1 KB to 4 GB."""
+
+
+class Copy:
+    """`bytes` is what arrives; a device-to-device copy reads as much again from the same memory."""
+
+    name = "copy"
+    flop: Expr = ZERO
+    bytes = size
+
+    def cases(self, machine: Machine, suite: Suite) -> Iterator[Case]:
+        """Yield every direction at the same sizes."""
+        for direction, implementation in KINDS[machine.kind]:
+            for use, n in _sizes(machine, suite):
+                if fits(machine, n, factor=4):
+                    yield Case("copy", direction, "uint8", implementation, {"bytes": n}, str(n), use=use)
+
+    def prepare(self, case: Case, machine: Machine, seed: int) -> Work:
+        """Return the copy from and to buffers of their own in every set."""
+        n, pinned = int(case.shape["bytes"]), case.implementation == "pinned"
+        source, target = (_where(machine, side) for side in case.direction.split("2"))
+        generator = torch.Generator().manual_seed(seed)
+
+        def buffers() -> tuple[Tensor, Tensor]:
+            data = torch.randint(256, (n,), dtype=torch.uint8, generator=generator)
+            return _held(torch.empty_like(data), target, pinned), _held(data, source, pinned)
+
+        def run(to: Tensor, data: Tensor) -> Tensor:
+            return to.copy_(data, non_blocking=pinned)
+
+        def once() -> Tensor:
+            sets[0][0].zero_()
+            out = run(*sets[0])
+            if machine.kind == "cuda":
+                torch.cuda.synchronize()
+            return out
+
+        def of(out: Tensor) -> float:
+            return relative_error(out.cpu(), sets[0][1].cpu().double())
+
+        sets = rotated(machine, 2 * n, buffers)
+        return Work(run, sets, Check(once, of), 0.0)
+
+
+def _where(machine: Machine, side: str) -> str:
+    return machine.kind if side == "d" else "cpu"
+
+
+def _held(data: Tensor, where: str, pinned: bool) -> Tensor:
+    """Return `data` in the memory that is meant."""
+    return data.pin_memory() if pinned and where == "cpu" else data.to(where)
+
+
+def _sizes(machine: Machine, suite: Suite) -> Iterator[tuple[Use, int]]:
+    """Yield (use, bytes)."""
+    high = HIGH[machine.kind, suite]
+    few: Callable[[int], bool] = lambda n: n <= 2 ** HIGH[machine.kind, "smoke"]  # noqa: E731 - a predicate
+    pool = [2**n for n in range(LOW, high + 1)]
+    for n in pick(pool, few, suite, (8, 18), 0, [2**LOW, 2 ** HIGH[machine.kind, "smoke"], 2**high]):
+        yield "fit", n
+    for n in (3 * 2 ** (LOW + 3) + 1, 5 * 2 ** (high - 5) + 3, 3 * 2 ** (high - 2)):
+        yield "random", n
+    yield "larger", 2 ** (high + 2)
+
+
+FAMILIES = (Copy(),)

@@ -1,0 +1,121 @@
+"""What all families share: random inputs, rotation past the caches, and the check of a result against float64."""
+
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import sympy
+import torch
+from torch import Tensor
+
+from calibration.kernels.family import Machine, Suite
+from sim.costs.algebra import Expr, Interpreted, symbol
+
+T = TypeVar("T")
+
+ITEM = {"float32": 4, "bfloat16": 2}
+"""Bytes of an element, by torch's name of its type: `item` of a shape."""
+
+TOLERANCE = {"float32": 1e-4, "bfloat16": 2e-2}
+"""Relative error that rounding alone stays below: 2^-24 and 2^-9 an operation, through a few operations each."""
+
+SETS = 3
+MAX_SETS = 64
+CACHE_BYTES = 128 * 2**20
+"""More than the last-level cache of any device in the catalog."""
+
+item, elements, size = symbol("item"), symbol("elements"), symbol("bytes")
+ZERO: Expr = sympy.S.Zero
+
+
+def main_dtype(machine: Machine) -> str:
+    """Return the type that training on `machine` computes in."""
+    return "bfloat16" if machine.kind == "cuda" else "float32"
+
+
+def evaluate(formula: Expr, shape: Mapping[str, float]) -> float:
+    """Return the value of a family's `flop` or `bytes` at a case's shape; raises KeyError if a name is missing."""
+    return float(Interpreted({"value": formula})(shape)["value"])
+
+
+class Draw:
+    """Random tensors of one type on one machine, the same ones for the same seed."""
+
+    def __init__(self, machine: Machine, dtype: str, seed: int) -> None:
+        self.device = torch.device(machine.kind)
+        self.dtype: torch.dtype = getattr(torch, dtype)
+        self._generator = torch.Generator(self.device).manual_seed(seed)
+
+    def normal(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
+        """Return standard normal numbers (zeros would run up to 13 % faster on a GPU: fewer bits flip)."""
+        return torch.randn(shape, dtype=dtype or self.dtype, device=self.device, generator=self._generator)
+
+    def integers(self, high: int, *shape: int) -> Tensor:
+        """Return whole numbers in [0, high)."""
+        return torch.randint(high, shape, device=self.device, generator=self._generator)
+
+
+def rotated(machine: Machine, set_bytes: float, make: Callable[[], T]) -> list[T]:
+    """Return the sets of inputs that launches rotate over: at least three.
+
+    On a GPU they are together larger than its cache where `MAX_SETS` allow; a set that is several times the cache
+    evicts itself and is used three times over.
+    """
+    if machine.kind == "cuda" and set_bytes > 4 * CACHE_BYTES:
+        return [make()] * SETS
+    wanted = math.ceil(2 * CACHE_BYTES / max(1.0, set_bytes)) if machine.kind == "cuda" else SETS
+    return [make() for _ in range(min(MAX_SETS, max(SETS, wanted)))]
+
+
+def fits(machine: Machine, set_bytes: float, factor: float = 12) -> bool:
+    """Return whether a case of `set_bytes` (inputs and outputs) may run: `factor` has room for sets and float64."""
+    return factor * set_bytes <= machine.memory_bytes
+
+
+@dataclass(frozen=True)
+class Check:
+    """The relative error of one run, `of(once())`; `of` compares what a run returned with float64."""
+
+    once: Callable[[], Any]
+    of: Callable[[Any], float]
+
+    def __call__(self) -> float:
+        return self.of(self.once())
+
+
+def relative_error(out: Any, expected: Any) -> float:
+    """Return the largest ||out - expected|| / ||expected|| over tensors or tuples of them; inf if not a number."""
+    if not isinstance(out, Tensor):
+        return max(relative_error(o, e) for o, e in zip(out, expected, strict=True))
+    norm = float(torch.linalg.vector_norm(expected))
+    error = float(torch.linalg.vector_norm(out.to(torch.float64) - expected)) / norm if norm > 0 else math.inf
+    return error if math.isfinite(error) else math.inf
+
+
+def doubles(inputs: Sequence[Any]) -> list[Any]:
+    """Return `inputs` with floating-point tensors in float64."""
+    return [t.double() if isinstance(t, Tensor) and t.is_floating_point() else t for t in inputs]
+
+
+def pick(
+    pool: Sequence[T],
+    small: Callable[[T], bool],
+    suite: Suite,
+    counts: tuple[int, int],
+    seed: int,
+    first: Sequence[T] = (),
+) -> list[T]:
+    """Return `first` and a seeded random part of `pool`.
+
+    smoke: counts[0] that are `small`; full: those and others, counts[1] in all.
+    """
+    order = list(dict.fromkeys([*first, *random.Random(seed).sample(list(pool), len(pool))]))
+    smoke = [p for p in order if small(p)][: counts[0]]
+    return smoke if suite == "smoke" else smoke + [p for p in order if p not in smoke][: max(0, counts[1] - len(smoke))]
+
+
+def log_uniform(generator: random.Random, low: float, high: float) -> int:
+    """Return a whole number whose logarithm is uniform between those of `low` and `high`."""
+    return round(math.exp(generator.uniform(math.log(low), math.log(high))))
