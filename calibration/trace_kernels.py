@@ -8,9 +8,9 @@ of one; what encloses a recognised operation is not counted again. Byte and FLOP
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
-from calibration.trace_tree import ELEMENT_BYTES, Dims, Recorded, Slice, elements
+from calibration.trace_tree import DTYPES, ELEMENT_BYTES, Dims, Recorded, Slice, elements
 from sim.costs.layers.attention import FLASH_BACKWARD_FLOP
 
 Product = tuple[int, int, int]
@@ -62,7 +62,7 @@ def kernels(recorded: Recorded) -> list[Seen]:
                 waiting.extend(reversed(one.children))
             else:
                 found += _timed(one, seen, context, recorded.on_device)
-    return found
+    return found + [seen for kernel in recorded.collectives for seen in _nccl(kernel)]
 
 
 def _timed(one: Slice, seen: Seen, context: Context, on_device: bool) -> Iterator[Seen]:
@@ -72,8 +72,35 @@ def _timed(one: Slice, seen: Seen, context: Context, on_device: bool) -> Iterato
     launches = sum(s.launches for s in inside) if on_device else 1
     if seen.op == "cross_entropy":
         context.half.clear()
+    copied = next((s.copied for s in inside if s.copied), "")
+    if copied:
+        seen = _between(seen, copied)
     if seconds > 0 and all(v > 0 for v in seen.shape.values()):
         yield replace(seen, seconds=seconds, launches=launches)
+
+
+def _between(seen: Seen, name: str) -> Seen:
+    """Return a copy between host and device: half of the bytes of one inside the device, over another bus."""
+    direction, memory = ("h2d" if "HtoD" in name else "d2h"), ("pinned" if "Pinned" in name else "pageable")
+    size = seen.bytes / 2
+    return replace(seen, op="copy", direction=direction, implementation=memory, shape={"bytes": size}, bytes=size)
+
+
+def _nccl(kernel: Mapping[str, Any]) -> Iterator[Seen]:
+    """Yield a collective from the arguments that torch gives its kernel."""
+    known = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send", "recv")
+    told = str(kernel["Collective name"]).replace("_", "").lower()
+    direction = next((name for name in known if name.replace("_", "") in told), "")
+    sizes = [kernel.get(f"{way} msg nelems") for way in ("In", "Out")]
+    ranks, dtype = kernel.get("Group size"), DTYPES.get(NCCL_TYPES.get(str(kernel.get("dtype")), ""), "")
+    if direction and dtype and type(ranks) is int and ranks > 1 and all(type(n) is int and n > 0 for n in sizes):
+        size = float(ELEMENT_BYTES[dtype] * max(n for n in sizes if type(n) is int))
+        shape = {"bytes": size, "ranks": ranks}
+        yield Seen("collective", direction, dtype, "nccl", shape, 0.0, size, kernel["dur"] * 1e-6)
+
+
+NCCL_TYPES = {"Float": "float", "BFloat16": "c10::BFloat16", "Half": "c10::Half", "Double": "double"}
+"""Types of elements as torch names them beside a collective, and beside an operation."""
 
 
 def _read(one: Slice, context: Context) -> Seen | None:
@@ -135,7 +162,7 @@ def _gemm(one: Slice, direction: str, m: int, n: int, k: int, batch: int = 1) ->
     e = ELEMENT_BYTES.get(one.dtype, 0)
     shape = {"m": m, "n": n, "k": k, "batch": batch}
     moved = batch * e * (m * k + k * n + m * n)
-    return Seen("gemm", direction, one.dtype, "aten", shape, 2.0 * batch * m * n * k, moved, layout=LAYOUT[direction])
+    return Seen("gemm", direction, one.dtype, "matmul", shape, 2.0 * batch * m * n * k, moved, layout=LAYOUT[direction])
 
 
 def _linear(one: Slice, context: Context) -> Seen | None:
@@ -184,7 +211,7 @@ def _row_wise(op: str, direction: str, tensor: int, passes: int, implementation:
 
 
 def _cross_entropy(one: Slice, context: Context) -> Seen | None:
-    return _row_wise("cross_entropy", "forward", 0, 4)(one, context)
+    return _row_wise("cross_entropy", "forward", 0, 3)(one, context)
 
 
 def _loss_backward(one: Slice, context: Context) -> None:
@@ -195,7 +222,7 @@ def _loss_backward(one: Slice, context: Context) -> None:
 def _log_softmax_backward(one: Slice, context: Context) -> Seen | None:
     dims = one.dims(0)
     whole = bool(context.half) and context.half[0].dims(1) == dims
-    reader = _row_wise("cross_entropy", "backward", 0, 5) if whole else _row_wise("softmax", "backward", 0, 3)
+    reader = _row_wise("cross_entropy", "backward", 0, 2) if whole else _row_wise("softmax", "backward", 0, 3)
     return reader(one, context)
 
 
@@ -266,13 +293,13 @@ def _everything() -> dict[str, Reader]:
         "aten::bmm": _product(0),
         "aten::baddbmm": _product(1),
         "aten::linear": _linear,
-        "aten::native_layer_norm": _row_wise("norm", "forward", 0, 2, "layernorm"),
+        "aten::native_layer_norm": _row_wise("norm", "any", 0, 2, "layernorm"),
         "aten::native_layer_norm_backward": _row_wise("norm", "backward", 0, 3, "layernorm"),
-        "aten::_fused_rms_norm": _row_wise("norm", "forward", 0, 2, "rmsnorm"),
+        "aten::_fused_rms_norm": _row_wise("norm", "any", 0, 2, "rmsnorm"),
         "aten::_fused_rms_norm_backward": _row_wise("norm", "backward", 0, 3, "rmsnorm"),
-        "aten::_softmax": _row_wise("softmax", "forward", 0, 2),
-        "aten::_safe_softmax": _row_wise("softmax", "forward", 0, 2),
-        "aten::_log_softmax": _row_wise("softmax", "forward", 0, 2),
+        "aten::_softmax": _row_wise("softmax", "any", 0, 2),
+        "aten::_safe_softmax": _row_wise("softmax", "any", 0, 2),
+        "aten::_log_softmax": _row_wise("softmax", "any", 0, 2),
         "aten::_softmax_backward_data": _row_wise("softmax", "backward", 0, 3),
         "aten::_log_softmax_backward_data": _log_softmax_backward,
         "aten::nll_loss_backward": _loss_backward,

@@ -31,8 +31,8 @@ Dims = tuple[int, ...]
 class Slice:
     """A slice of the host's with its arguments; microseconds.
 
-    `device_us` is the time of the kernels that it launched itself, `launches` their number; `parent` the slice around
-    it.
+    `device_us` is the time of the kernels that it launched itself, `launches` their number, `copied` the name of one
+    that copies between host and device; `parent` the slice around it.
     """
 
     name: str
@@ -43,6 +43,7 @@ class Slice:
     children: list["Slice"] = field(default_factory=list)
     device_us: float = 0.0
     launches: int = 0
+    copied: str = ""
 
     def below(self) -> Iterator["Slice"]:
         """Yield the slice and everything inside it, in the order of time."""
@@ -116,10 +117,12 @@ def elements(dims: Dims) -> int:
 
 @dataclass(frozen=True)
 class Recorded:
-    """The outermost slices of every thread, in the order of time; whether kernels of a device were recorded."""
+    """The outermost slices of every thread in the order of time, whether kernels of a device were recorded, and the
+    arguments of NCCL's with their time (`dur`, microseconds)."""
 
     slices: tuple[Slice, ...]
     on_device: bool
+    collectives: tuple[Mapping[str, Any], ...]
 
     def all(self) -> Iterator[Slice]:
         """Yield every slice, outer before inner."""
@@ -152,14 +155,14 @@ def read_tree(path: Path) -> Recorded:
                 thread = str(e.get("pid")), str(e.get("tid"))
                 threads[thread].append(Slice(e["name"], start, duration, args))
             else:
-                kernels.append({**args, "dur": duration})
+                kernels.append({**args, "dur": duration, "name": e["name"]})
     if not threads:
         raise InputError(str(path), "a trace without operations", "one of torch.profiler with ProfilerActivity.CPU")
     roots = tuple(root for slices in threads.values() for root in _nested(slices))
     if not any(s.args.get("Input Dims") for each in threads.values() for s in each):
         raise InputError(str(path), "a trace without shapes", "one recorded with profile(..., record_shapes=True)")
     _attribute(kernels, launched_by, [s for each in threads.values() for s in each])
-    return Recorded(roots, bool(kernels))
+    return Recorded(roots, bool(kernels), tuple(k for k in kernels if "Collective name" in k))
 
 
 def _microseconds(value: Any, path: str) -> float:
@@ -195,3 +198,5 @@ def _attribute(kernels: list[Mapping[str, Any]], launched_by: Mapping[Any, Any],
         if launcher is not None:
             launcher.device_us += kernel["dur"]
             launcher.launches += 1
+            if "HtoD" in kernel["name"] or "DtoH" in kernel["name"]:
+                launcher.copied = kernel["name"]

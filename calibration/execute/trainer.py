@@ -142,7 +142,7 @@ class Trainer:
         for n, tokens in enumerate(parts):
             self.last_backward = n == len(parts) - 1
             loss = self.loss(tokens) / len(parts)
-            (loss / self.ranks).backward()
+            (loss / self.ranks).backward()  # type: ignore[no-untyped-call]
             total += loss.detach()
         return float(total)
 
