@@ -1,7 +1,8 @@
 """Robust fits of the symbolic forms, with errors on shapes the fit has not seen.
 
 Least squares on log time with a soft-L1 loss (scale 0.1: about 10 %), over the logarithms of the free
-parameters. The expressions are those of `sim.costs`, compiled; there is no second formula here.
+parameters. The expressions are those of `sim.costs`, compiled; there is no second formula here. Errors are those of
+five folds, each predicted from the other four; samples of one shape family are never split between folds.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +24,9 @@ STARTS = 2
 LOSS_SCALE = 0.1
 TOLERANCE = 1e-12
 """Tight, so that the digits that are kept do not depend on where the search stops."""
+
+ROUGH = 1e-6
+"""Enough to compare variants."""
 
 QUANTILES = (0.05, 0.1, 0.5, 0.9, 0.95)
 
@@ -61,30 +65,37 @@ class Scores:
 
 @dataclass(frozen=True)
 class Fit:
-    """A fitted form with its out-of-fold predictions (seconds, in the order of the samples)."""
+    """A fitted form with its out-of-fold predictions (seconds, in the order of the samples).
+
+    `fold` is that of each sample, `without` the parameters fitted without the samples of a fold.
+    """
 
     form: str
     solution: Solution
     predicted: Floats
+    fold: NDArray[np.int64]
+    without: Mapping[int, Parameters]
     scores: Scores
     residual_quantiles: dict[str, float]
 
 
 @lru_cache
-def _compiled(form: str) -> Compiled:
+def _compiled(form: str, given: tuple[str, ...]) -> Compiled:
     shape = FORMS[form]
-    inputs = {name: symbol(name) for name in shape.inputs}
-    parameters = {name: symbol(f"fit_{name}") for name in shape.parameters}
+    inputs = {name: symbol(name) for name in given}
+    parameters = {name: symbol(f"fit_{name}") for name in shape.names}
     return compile_expressions({"seconds": shape.seconds(inputs, parameters)})
 
 
 def predict(form: str, inputs: Mapping[str, Floats], parameters: Parameters) -> Floats:
-    """Return the seconds of the form `form` for arrays of inputs."""
-    values = dict(inputs) | {f"fit_{name}": value for name, value in parameters.items()}
-    return np.asarray(_compiled(form)(values)["seconds"], dtype=np.float64)
+    """Return the seconds of the form `form` for arrays of inputs; terms without parameters are switched off."""
+    values = dict(inputs) | {f"fit_{name}": value for name, value in FORMS[form].complete(parameters).items()}
+    return np.asarray(_compiled(form, tuple(sorted(inputs)))(values)["seconds"], dtype=np.float64)
 
 
-def solve(model: Model, seconds: Floats, free: Mapping[str, Free], fixed: Parameters) -> Solution:
+def solve(
+    model: Model, seconds: Floats, free: Mapping[str, Free], fixed: Parameters, tolerance: float = TOLERANCE
+) -> Solution:
     """Return the parameters of `model` that fit `seconds` best, from `STARTS` seeded starts."""
     names = list(free)
     low, high = (np.log([getattr(free[n], side) for n in names]) for side in ("low", "high"))
@@ -105,9 +116,9 @@ def solve(model: Model, seconds: Floats, free: Mapping[str, Free], fixed: Parame
             bounds=(low, high),
             loss="soft_l1",
             f_scale=LOSS_SCALE,
-            ftol=TOLERANCE,
-            xtol=TOLERANCE,
-            gtol=TOLERANCE,
+            ftol=tolerance,
+            xtol=tolerance,
+            gtol=tolerance,
         )
         # A later start must be clearly better, so that rounding never decides which one is kept.
         if best is None or found.cost < best.cost * (1 - 1e-6):
@@ -142,31 +153,81 @@ def cross_validate(
 
     `fold` lets several fits share folds, so that their held-out predictions can be added up.
     """
-    fold = folds(samples.family) if fold is None else fold
-    predicted = np.empty(len(samples))
-    for held_out in np.unique(fold):
-        test = fold == held_out
-        found = _solve_subset(form, samples, free, fixed, ~test)
-        predicted[test] = predict(form, _subset(samples, test), found.parameters)
-    everything = _solve_subset(form, samples, free, fixed, np.ones(len(samples), dtype=bool))
-    return Fit(
-        form,
-        everything,
-        predicted,
-        scores(predicted, samples.seconds, conformal_coverage(predicted, samples.seconds, fold)),
-        residual_quantiles(predicted, samples.seconds),
-    )
+    folded = None if fold is None else {"": fold}
+    return cross_validate_together(form, {"": samples}, free, fixed, (), folded)[""]
 
 
-def _subset(samples: Samples, mask: NDArray[np.bool_]) -> dict[str, Floats]:
-    return {name: samples.inputs[name][mask] for name in samples.inputs}
+def cross_validate_together(
+    form: str,
+    parts: Mapping[str, Samples],
+    free: Mapping[str, Free],
+    fixed: Parameters,
+    own: Sequence[str] = (),
+    fold: Mapping[str, NDArray[np.int64]] | None = None,
+    tolerance: float = TOLERANCE,
+) -> dict[str, Fit]:
+    """Return one fit for each of `parts` (directions of a kernel), which share all free parameters but the `own` ones.
+
+    One fold per family over all parts: a layer's three products are held out together.
+    """
+    fold = fold_together(parts) if fold is None else fold
+    given = {name: value for name, value in free.items() if name not in own}
+    given |= {f"{name} {part}": free[name] for name in own if name in free for part in parts}
+    predicted = {part: np.empty(len(samples)) for part, samples in parts.items()}
+    without: dict[int, Parameters] = {}
+    for held_out in np.unique(np.concatenate(list(fold.values()))):
+        found = _solve_masked(form, parts, given, fixed, {part: fold[part] != held_out for part in parts}, tolerance)
+        without[int(held_out)] = found.parameters
+        for part, samples in parts.items():
+            test = fold[part] == held_out
+            predicted[part][test] = predict(form, samples.where(test).inputs, _own(found.parameters, part))
+    whole = {part: np.ones(len(samples), dtype=bool) for part, samples in parts.items()}
+    everything = _solve_masked(form, parts, given, fixed, whole, tolerance)
+    return {
+        part: Fit(
+            form,
+            Solution(_own(everything.parameters, part), _own(everything.standard_errors, part), everything.cost),
+            predicted[part],
+            fold[part],
+            {held_out: _own(found, part) for held_out, found in without.items()},
+            scores(
+                predicted[part],
+                samples.seconds,
+                conformal_coverage(predicted[part], samples.seconds, fold[part]),
+            ),
+            residual_quantiles(predicted[part], samples.seconds),
+        )
+        for part, samples in parts.items()
+    }
 
 
-def _solve_subset(
-    form: str, samples: Samples, free: Mapping[str, Free], fixed: Parameters, mask: NDArray[np.bool_]
+def fold_together(parts: Mapping[str, Samples]) -> dict[str, NDArray[np.int64]]:
+    """Return the folds of several parts; a family has one fold in all of them."""
+    everything = folds([f for samples in parts.values() for f in samples.family])
+    edges = np.cumsum([len(samples) for samples in parts.values()])[:-1]
+    return dict(zip(parts, np.split(everything, edges), strict=True))
+
+
+def _own(values: Parameters, part: str) -> dict[str, float]:
+    """Return the parameters of one part by the names of the form."""
+    shared = {name: value for name, value in values.items() if " " not in name}
+    return shared | {n.split(" ", 1)[0]: v for n, v in values.items() if n.endswith(f" {part}") and " " in n}
+
+
+def _solve_masked(
+    form: str,
+    parts: Mapping[str, Samples],
+    free: Mapping[str, Free],
+    fixed: Parameters,
+    mask: Mapping[str, NDArray[np.bool_]],
+    tolerance: float,
 ) -> Solution:
-    inputs = _subset(samples, mask)
-    return solve(lambda values: predict(form, inputs, values), samples.seconds[mask], free, fixed)
+    chosen = {part: samples.where(mask[part]) for part, samples in parts.items()}
+
+    def model(values: Parameters) -> Floats:
+        return np.concatenate([predict(form, s.inputs, _own(values, part)) for part, s in chosen.items()])
+
+    return solve(model, np.concatenate([s.seconds for s in chosen.values()]), free, fixed, tolerance)
 
 
 def scores(predicted: Floats, measured: Floats, coverage90: float) -> Scores:

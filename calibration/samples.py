@@ -1,10 +1,12 @@
 """Measured seconds of kernels, as fits take them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
+
+from sim.costs.kernels import size_of
 
 Floats = NDArray[np.float64]
 
@@ -23,6 +25,17 @@ class Samples:
     seconds: Floats
     family: tuple[str, ...]
     source: str
+
+    def where(self, mask: NDArray[np.bool_]) -> "Samples":
+        """Return the samples where `mask` is true."""
+        inputs = {name: values[mask] for name, values in self.inputs.items()}
+        family = tuple(f for f, kept in zip(self.family, mask.tolist(), strict=True) if kept)
+        return replace(self, inputs=inputs, seconds=self.seconds[mask], family=family)
+
+    @property
+    def size(self) -> Floats:
+        """FLOP of each sample, or bytes where memory bounds the kernel."""
+        return np.asarray(size_of(self.inputs), dtype=np.float64)
 
     def __len__(self) -> int:
         return len(self.seconds)

@@ -1,28 +1,55 @@
 """Fits of the kernel families of one device, with the terms that its samples can and cannot identify."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from calibration.fit import Fit, Free, Parameters, cross_validate, folds, rms_log_error_of_sums
-from calibration.samples import Floats, Samples
+from calibration.fit import Fit, Free, Parameters, cross_validate, rms_log_error_of_sums
+from calibration.samples import Samples
+from calibration.variants import Chosen, Term, choose, joined, mean_error, together
 
 GEMM_DIRECTIONS = ("forward", "dgrad", "wgrad")
 LAUNCH_FLOOR_S = 2e-6
-"""Floor of GEMM and attention kernels: assumed, after comparing 0.5, 2, 4, 8 and 15 us in cross-validation on the same
-samples. A100 GEMMs hardly tell them apart (3.9 - 4.1 %); on B200 0.5 and 2 us are best (10.6 %), 15 us is worse (14 %).
-The 16 us of the vector samples (all over 100 MB) therefore do not hold for GEMMs."""
+"""Floor of GEMM and attention kernels where cross-validation prefers no fitted one: assumed. A100 GEMMs hardly tell 0.5
+from 15 us; the 16 us of the vector samples (all over 100 MB) do not hold for GEMMs."""
 
 RATE = Free(3e14, 1e13, 1e16)
 BANDWIDTH = Free(1e12, 1e10, 2e13)
 HALF = Free(100.0, 1e-2, 1e4)
 HALF_ROWS = Free(1e4, 1.0, 1e7)
-KNEES = (1.0, 1.5, 2.0, 4.0)
-"""Candidate values of p, which large GEMMs cannot identify continuously."""
+KNEE = Free(1.5, 1.0, 20.0)
+FLOOR = Free(4e-6, 1e-7, 1e-3)
+SHARE = Free(0.5, 0.01, 1.0)
+BOOST = Free(0.3, 0.01, 2.0)
+BOOST_FLOP = Free(1e11, 1e8, 1e15)
+SIZES = ("m0", "n0", "k0")
+TILES = ((64, 64), (128, 64), (128, 128), (128, 256), (256, 128), (256, 256))
+"""Results of one tile: the sizes that cuBLAS's kernels have."""
 
-CLEARLY_BETTER = 0.99
-"""A variant with more parameters is taken only if it lowers the cross-validated error below this share."""
+
+def wave_terms(units: float) -> list[Term]:
+    """Return the alternatives of the wave term on `units` multiprocessors."""
+    return [
+        Term(f"waves of {m}x{n}", {"waves": SHARE}, {"tile_m": float(m), "tile_n": float(n), "units": units})
+        for m, n in TILES
+    ]
+
+
+KNEE_TERM = Term("free p", {"p": KNEE})
+FLOOR_TERM = Term("free t0", {"t0": FLOOR})
+SATURATION_TERM = Term("m0, n0, k0", dict.fromkeys(SIZES, HALF))
+BOOST_TERM = Term("boost", {"boost": BOOST, "boost_flop": BOOST_FLOP})
+
+
+def gemm_terms(units: float) -> list[list[Term]]:
+    """Return the groups of terms that products are tried with, beside their rates."""
+    sizes = together(KNEE_TERM, SATURATION_TERM)
+    return [
+        [KNEE_TERM, sizes, *(together(sizes, waves) for waves in wave_terms(units))],
+        [FLOOR_TERM],
+        [BOOST_TERM, together(BOOST_TERM, SATURATION_TERM), together(BOOST_TERM, SATURATION_TERM, FLOOR_TERM)],
+    ]
 
 
 @dataclass(frozen=True)
@@ -37,57 +64,31 @@ class Gemms:
     note: str
 
 
-def fit_gemms(samples: Mapping[str, Samples], bandwidth: float, bandwidth_note: str) -> Gemms:
-    """Fit the rate of each direction; p and saturations as cross-validation over all directions prefers.
+def fit_gemms(samples: Mapping[str, Samples], bandwidth: float, bandwidth_note: str, units: float) -> Gemms:
+    """Fit the rate of each direction, with the further terms that cross-validation over all directions prefers.
 
-    `bandwidth` in bytes/s is given: GEMMs of high intensity cannot identify it.
+    `bandwidth` in bytes/s is given: GEMMs of high intensity cannot identify it. `units`: multiprocessors. The terms
+    are shared by the directions: each of them alone has too few samples for all.
     """
-    best: Gemms | None = None
-    for saturating in (False, True):
-        for p in KNEES:
-            found = _gemms(samples, {"bandwidth": bandwidth, "t0": LAUNCH_FLOOR_S, "p": p}, saturating)
-            if best is None or found.mape < CLEARLY_BETTER * best.mape:
-                best = replace(found, note=_gemm_note(p, saturating, bandwidth_note))
-    assert best is not None
-    return best
+    parts = {d: samples[d] for d in GEMM_DIRECTIONS}
+    fixed = {"bandwidth": bandwidth, "t0": LAUNCH_FLOOR_S, "p": 1.0, **dict.fromkeys(SIZES, 0.0)}
+    found = choose("gemm-pnorm", parts, Term("rates", {"rate": RATE}, fixed), gemm_terms(units), ("rate",))
+    floor = "fitted" if "free t0" in " ".join(found.terms) else f"{LAUNCH_FLOOR_S * 1e6:g} us (assumed)"
+    return gemms_of(found, parts, f"fixed: bandwidth ({bandwidth_note}); t0 {floor}")
 
 
-def _gemm_note(p: float, saturating: bool, bandwidth_note: str) -> str:
-    kept = "kept" if saturating else "zero: they did not lower the cross-validated error"
-    return (
-        f"fixed: bandwidth ({bandwidth_note}), t0 {LAUNCH_FLOOR_S * 1e6:g} us (assumed, chosen with these samples), "
-        f"p = {p:g} (best of {', '.join(f'{k:g}' for k in KNEES)} in cross-validation), as samples of >= 410 "
-        f"FLOP/byte identify none of them; m0, n0, k0 {kept}"
-    )
-
-
-def _gemms(samples: Mapping[str, Samples], fixed: Parameters, saturating: bool) -> Gemms:
-    sizes = ("m0", "n0", "k0")
-    free = {"rate": RATE} | (dict.fromkeys(sizes, HALF) if saturating else {})
-    held = {**fixed} if saturating else {**fixed, **dict.fromkeys(sizes, 0.0)}
-    # One fold per family over all directions: a layer's three GEMMs are held out together.
-    everything = folds([f for d in GEMM_DIRECTIONS for f in samples[d].family])
-    parts = np.split(everything, np.cumsum([len(samples[d]) for d in GEMM_DIRECTIONS])[:-1])
-    fits = {
-        d: cross_validate("gemm-pnorm", samples[d], free, held, part)
-        for d, part in zip(GEMM_DIRECTIONS, parts, strict=True)
-    }
-    predicted, measured = joined(fits, samples)
+def gemms_of(found: Chosen, parts: Mapping[str, Samples], note: str) -> Gemms:
+    """Return the errors over all directions."""
+    predicted, measured = joined(found.fits, parts)
     error = 100 * np.abs(predicted / measured - 1)
     return Gemms(
-        fits,
-        float(error.mean()),
+        found.fits,
+        mean_error(found.fits, parts),
         float(np.median(error)),
         float(np.quantile(error, 0.9)),
         rms_log_error_of_sums(predicted, measured),
-        "",
+        f"{note}; {found.note}",
     )
-
-
-def joined(fits: Mapping[str, Fit], samples: Mapping[str, Samples]) -> tuple[Floats, Floats]:
-    """Return held-out predictions and measurements of all directions."""
-    predicted = np.concatenate([fits[d].predicted for d in GEMM_DIRECTIONS])
-    return predicted, np.concatenate([samples[d].seconds for d in GEMM_DIRECTIONS])
 
 
 def fit_attention(samples: Samples, fixed: Parameters) -> Fit:
@@ -107,8 +108,15 @@ def fit_elementwise(samples: Samples) -> Fit:
     return cross_validate("memory-bound", samples, {"bandwidth": BANDWIDTH}, {"t0": VECTOR_FLOOR_S})
 
 
-def fit_row_wise(samples: Samples, floor_s: float) -> Fit:
-    """Fit bandwidth, and the row-length term where cross-validation prefers it; the floor is given."""
-    plain = cross_validate("row-wise", samples, {"bandwidth": BANDWIDTH}, {"t0": floor_s, "c0": 0.0})
-    rows = cross_validate("row-wise", samples, {"bandwidth": BANDWIDTH, "c0": HALF}, {"t0": floor_s})
-    return rows if rows.scores.mape < CLEARLY_BETTER * plain.scores.mape else plain
+def fit_row_wise(samples: Samples, floor_s: float) -> Chosen:
+    """Fit bandwidth, and the terms of the row length that cross-validation prefers; the floor is given."""
+    base = Term("bandwidth", {"bandwidth": BANDWIDTH}, {"t0": floor_s, "c0": 0.0})
+    return choose("row-wise", {"": samples}, base, [SPILL_TERMS, [ROWS_TERM]])
+
+
+ROWS_TERM = Term("c0", {"c0": HALF})
+SPILL_TERMS = [
+    Term(f"spill from {start:g}", {"spill": Free(0.5, 0.01, 5.0), "c1": Free(start, 64.0, 1e6)})
+    for start in (3e3, 1.2e4)
+]
+"""Where the step lies cannot be found from afar: two starts."""

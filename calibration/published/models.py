@@ -7,6 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from calibration.fit import Fit, Scores, predict, rms_log_error, scores
+from calibration.intervals import outside_slope, size_bins
 from calibration.published import families as kernels
 from calibration.published.collectives import Links, fit_links
 from calibration.published.families import GEMM_DIRECTIONS, Gemms
@@ -131,17 +132,21 @@ def fit_base(public: Public) -> Base:
 
 def _model(key: Key, fit: Fit, samples: Samples, status: Literal["fitted", "scaled"], source: str) -> KernelModel:
     domain = {name: [round6(v.min()), round6(v.max())] for name, v in samples.inputs.items()}
+    bins = size_bins(fit, samples)
     return KernelModel(
         op=key[0],
         direction=key[1],
         form=fit.form,
-        parameters=rounded({name: fit.solution.parameters[name] for name in FORMS[fit.form].parameters}),
+        parameters=rounded({n: v for n, v in fit.solution.parameters.items() if n in FORMS[fit.form].names}),
         standard_errors=rounded(fit.solution.standard_errors),
         domain=domain,
         n_train=len(samples),
         n_test=len(samples),
-        cross_validation=_errors(fit.scores),
+        cross_validation=_errors(fit.scores, len(samples)),
         log_residual_quantiles=rounded(fit.residual_quantiles),
+        size="flop" if key[1] != "any" else "bytes",
+        bins=bins,
+        outside_slope=outside_slope(domain, bins, None, None),
         status=status,
         source=source,
     )
@@ -157,17 +162,29 @@ def vector_models(
     name = target.vector
     samples = {k: public.of(name, *k) for k in KERNELS if k[1] == "any"}
     el = kernels.fit_elementwise(samples["elementwise", "any"])
-    fits = {("elementwise", "any"): el}
+    fits, notes = {("elementwise", "any"): el}, {("elementwise", "any"): ""}
     for op in ("norm", "softmax"):
-        fits[op, "any"] = kernels.fit_row_wise(samples[op, "any"], el.solution.parameters["t0"])
+        found = kernels.fit_row_wise(samples[op, "any"], el.solution.parameters["t0"])
+        fits[op, "any"], notes[op, "any"] = found.fits[""], f"; {found.note}; {ROWS_TEXT}"
     status: Literal["fitted", "scaled"] = "scaled" if target.borrowed else "fitted"
     made = {}
     for key, fit in fits.items():
         text = f"{name}, fp32 vector kernels, memory bound so bytes/s hold for 16 bit ({samples[key].source})"
         text += f"; t0 {kernels.VECTOR_FLOOR_S * 1e6:g} us assumed (all samples move over 100 MB)"
+        text += notes[key]
         text += f"; {target.borrowed}" if target.borrowed else ""
-        made[key] = _model(key, fit, samples[key], status, text)
+        made[key] = _in_16bit(_model(key, fit, samples[key], status, text))
     return made
+
+
+ROWS_TEXT = "row lengths doubled from fp32 to 16 bit (assumed: what decides is the bytes of a row)"
+
+
+def _in_16bit(model: KernelModel) -> KernelModel:
+    """Return a model of fp32 rows with row lengths of the same bytes in 16 bit."""
+    lengths = {name: round6(2 * model.parameters[name]) for name in ("c0", "c1") if name in model.parameters}
+    domain = {name: [v * (2 if name == "columns" else 1) for v in edges] for name, edges in model.domain.items()}
+    return replace(model, parameters=model.parameters | lengths, domain=domain)
 
 
 def _carried_vector(target: Target, public: Public, model: KernelModel, by: Ratios) -> KernelModel:
@@ -184,7 +201,8 @@ def own_models(
     assert target.gemm is not None and target.attention is not None
     samples = {d: public.of(target.gemm, "gemm", d) for d in GEMM_DIRECTIONS}
     note = "element-wise fit" if target.vector else "A100's share of the datasheet bandwidth"
-    gemms = kernels.fit_gemms(samples, vector["elementwise", "any"].parameters["bandwidth"], note)
+    bandwidth, units = vector["elementwise", "any"].parameters["bandwidth"], device(target.name).sms.value
+    gemms = kernels.fit_gemms(samples, bandwidth, note, float(units))
     models = dict(vector)
     for d, fit in gemms.fits.items():
         text = f"{target.gemm} bf16 ({samples[d].source}); {gemms.note}"
@@ -222,7 +240,9 @@ def _check_carrying(public: Public, models: Mapping[Key, KernelModel], anchored:
         )
     gemm = [np.concatenate([pairs["gemm", d][i] for d in GEMM_DIRECTIONS]) for i in (0, 1)]
     sigma = rms_log_error(gemm[0], gemm[1])
-    return Carrying(sigma, {k: (_errors(_within(*pair, sigma)), len(pair[0])) for k, pair in pairs.items()})
+    return Carrying(
+        sigma, {k: (_errors(_within(*pair, sigma), len(pair[0])), len(pair[0])) for k, pair in pairs.items()}
+    )
 
 
 def _within(predicted: Any, measured: Any, sigma_log: float) -> Scores:
@@ -238,9 +258,10 @@ def _known_errors(model: KernelModel) -> tuple[Errors, int]:
 def _vector_carrying(public: Public, model: KernelModel) -> tuple[Errors, int]:
     samples = public.of("NVIDIA L4", model.op, model.direction)
     by = ratios(device(BASE), device("l4"))
-    predicted = predict(model.form, samples.inputs, carry(model.parameters, by))
+    in_16bit = {name: v * (2 if name == "columns" else 1) for name, v in samples.inputs.items()}
+    predicted = predict(model.form, in_16bit, carry(model.parameters, by))
     sigma = rms_log_error(predicted, samples.seconds)
-    return _errors(_within(predicted, samples.seconds, sigma)), len(samples)
+    return _errors(_within(predicted, samples.seconds, sigma), len(samples)), len(samples)
 
 
 def _carried(model: KernelModel, by: Ratios, source: str, errors: tuple[Errors, int]) -> KernelModel:
@@ -294,8 +315,8 @@ def _anchored_attention(target: Target, direction: str, rows: Samples, r0: float
     return _model(("attention", direction), fit, rows, "scaled" if target.borrowed else "fitted", text)
 
 
-def _errors(found: Scores) -> Errors:
-    return Errors(**rounded(asdict(found)))
+def _errors(found: Scores, n: int) -> Errors:
+    return Errors(**rounded(asdict(found)), n=n)
 
 
 def round6(value: float) -> float:

@@ -72,7 +72,7 @@ def _profile(target: Target, public: Public, base: Base, date: str) -> Profile:
     scaling, scaling_text = _scaling_sigma(target, by, base)
     links = base.links[target.links]
     return Profile(
-        schema_version=1,
+        schema_version=2,
         name=target.name,
         method=_method(target, by),
         date=date,
@@ -167,5 +167,5 @@ def _write_one(profile: Profile, folder: Path) -> Path:
 def _plain(value: Any) -> Any:
     """Return `value` without the keys that hold nothing."""
     if isinstance(value, dict):
-        return {k: _plain(v) for k, v in value.items() if v is not None and v != {}}
+        return {k: _plain(v) for k, v in value.items() if v is not None and v not in ({}, [], "")}
     return [_plain(v) for v in value] if isinstance(value, list) else value

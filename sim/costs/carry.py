@@ -38,8 +38,17 @@ def ratios(base: Device, target: Device, base_peak: float | None = None, target_
     return Ratios(compute, bandwidth, target.sms.value / base.sms.value, anchored)
 
 
-_ROLE = {"rate": "compute", "bandwidth": "bandwidth", "m0": "sms", "n0": "sms", "r0": "sms"}
-"""k0, s0 and c0 belong to the work inside one tile and t0 to the launch: they do not grow with the chip."""
+_ROLE = {
+    "rate": "compute",
+    "bandwidth": "bandwidth",
+    "m0": "sms",
+    "n0": "sms",
+    "r0": "sms",
+    "units": "sms",
+    "boost_flop": "compute",
+}
+"""k0, s0, c0 and c1 belong to the work inside one tile and t0 to the launch: they do not grow with the chip. The clock
+falls after a time, so what is done until then grows with the rate."""
 
 
 def carry(parameters: Mapping[str, float], by: Ratios) -> dict[str, float]:
@@ -82,6 +91,8 @@ def carried(profile: "Profile", name: str, move: Move, links: "Profile") -> "Pro
         collectives=links.collectives,
         collectives_source=f"as on {links.name}: {links.collectives_source}",
         scaling_sigma_log=_digits(hypot(profile.scaling_sigma_log, move.sigma_log)),
+        fingerprint=None,
+        session="",
         uncertainty_source=f"as on {profile.name} ({profile.uncertainty_source}); this move: {move.sigma_source}",
     )
 
@@ -95,7 +106,11 @@ def _moved(model: "KernelModel", base: str, move: Move) -> "KernelModel":
         standard_errors={},
         domain={},
         log_residual_quantiles={},
+        held_out={},
+        bins=[],
+        outside_slope=0.0,
         n_train=0,
+        n_flagged=0,
         status="scaled",
         source=f"{base}'s, compute rate x {by.compute:.4g}, bandwidth x {by.bandwidth:.4g}; errors: {base}'s own; "
         f"there: {model.source}",

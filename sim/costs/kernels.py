@@ -94,6 +94,9 @@ def _row_wise(x: Mapping[str, Expr], p: Mapping[str, Expr]) -> Expr:
 WAVES = {"waves": 0.0, "tile_m": 128.0, "tile_n": 128.0, "units": 1.0}
 BOOST = {"boost": 0.0, "boost_flop": 1.0}
 SPILL = {"spill": 0.0, "c1": 1.0}
+TIMED_ALONE = ("boost",)
+"""Terms of kernels that were timed alone: a step keeps the chip at the clock that its power allows all along, so that
+no product in it runs faster than the sustained rate."""
 
 FORMS = {
     form.id: form
@@ -145,6 +148,13 @@ def form_of(op: str, direction: str) -> Form:
     return FORMS[KERNELS[FALLBACK.get(key, key)]]
 
 
+def size_of(inputs: Mapping[str, Expr]) -> Expr:
+    """Return the FLOP of a kernel with these inputs of its form, or its bytes where it is bound by memory."""
+    if "m" in inputs:
+        return gemm_flop(inputs["m"], inputs["n"], inputs["k"], inputs["batch"])
+    return inputs["flop"] if "flop" in inputs else inputs["bytes"]
+
+
 def parameter(op: str, direction: str, name: str) -> str:
     """Return the symbol name of a profile parameter."""
     return f"{op}_{direction}_{name}"
@@ -152,8 +162,18 @@ def parameter(op: str, direction: str, name: str) -> str:
 
 def seconds(op: str, direction: str, **inputs: Expr) -> Expr:
     """Return the time of one kernel with the profile's parameters as symbols."""
-    form = form_of(op, direction)
-    return form.seconds(inputs, {name: symbol(parameter(op, direction, name)) for name in form.names})
+    return form_of(op, direction).seconds(inputs, symbols(op, direction))
+
+
+def symbols(op: str, direction: str) -> dict[str, Expr]:
+    """Return the symbols of the parameters of a kernel inside a step.
+
+    Terms of `TIMED_ALONE` are off there.
+    """
+    return {
+        name: 0.0 if name in TIMED_ALONE else symbol(parameter(op, direction, name))
+        for name in form_of(op, direction).names
+    }
 
 
 def product_seconds(direction: str, m: Expr, n: Expr, k: Expr, batch: Expr = 1, always_16bit: bool = False) -> Expr:
@@ -166,7 +186,7 @@ def product_seconds(direction: str, m: Expr, n: Expr, k: Expr, batch: Expr = 1, 
     if always_16bit:
         return symbol("gemm_slowdown") * seconds("gemm", direction, m=m, n=n, k=k, batch=batch)
     form = FORMS[KERNELS["gemm", direction]]
-    held = {name: symbol(parameter("gemm", direction, name)) for name in form.names}
+    held = symbols("gemm", direction)
     held["rate"] = held["rate"] * symbol(f"rate_{direction}")
     inputs = {"m": m, "n": n, "k": k, "batch": batch, "operand": symbol("operand_bytes")}
     low = 1 + symbol("low_precision") * (symbol("low_precision_slowdown") - 1)
