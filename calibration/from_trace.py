@@ -19,12 +19,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import typer
+from rich.console import Console
 
+from calibration.errors import summary, table
 from calibration.fit import Free, cross_validate, predict, rms_log_error_of_sums
 from calibration.samples import Floats, Samples
 from calibration.store import SAMPLES, SCHEMA, commit
 from calibration.trace_kernels import Seen, kernels
-from calibration.trace_tree import read_tree
+from calibration.trace_tree import ELEMENT_BYTES, read_tree
 from sim.catalog import names
 from sim.costs.kernels import FALLBACK, FORMS, KERNELS
 from sim.costs.profile import Errors, KernelModel, Profile, load_profile
@@ -72,6 +75,21 @@ def calibrate_trace(trace: Path, out: Path, base: str | None = None) -> Traced:
     for one in seen:
         counts[f"{one.op} {one.direction}"] += 1
     return Traced(profile, out, dict(sorted(counts.items())), why)
+
+
+def trace_command(trace: Path, out: Path, base: str | None, as_json: bool) -> None:
+    """Do what `trainsim calibrate --trace` does: write the profile, print its errors, say what was not fitted."""
+    progress = Console(stderr=True)
+    with progress.status("reading and fitting"):
+        found = calibrate_trace(trace, out, base)
+    for name, why in found.not_fitted.items():
+        progress.print(f"{name}: {why}", markup=False, highlight=False, soft_wrap=True)
+    if as_json:
+        (fit,) = summary([found.profile], [out / "profile.json"])["profiles"]
+        told = {"recognised": dict(found.recognised), "not_fitted": dict(found.not_fitted)}
+        typer.echo(json.dumps(fit | told))
+    else:
+        Console().print(table([found.profile]))
 
 
 def _base(name: str | None, on_device: bool) -> Profile:
@@ -156,6 +174,8 @@ def _of(rows: Sequence[Mapping[str, Any]], key: Key) -> Samples | None:
         return None
     shapes = [json.loads(row["shape"]) for row in mine]
     inputs = {name: np.array([float(shape[name]) for shape in shapes]) for name in form.inputs}
+    if key[0] == "gemm":
+        inputs["element"] = np.array([float(ELEMENT_BYTES[str(row["dtype"])]) for row in mine])
     seconds = np.array([float(row["t_s"]) for row in mine])
     return Samples("traced", *key, inputs, seconds, tuple(str(row["group"]) for row in mine), "trace")
 
@@ -210,7 +230,7 @@ def _fit(key: Key, model: KernelModel, part: Samples, base: str) -> KernelModel:
     return replace(
         made,
         standard_errors={k: float(f"{v:.6g}") for k, v in found.solution.standard_errors.items()},
-        domain={name: [float(x.min()), float(x.max())] for name, x in part.inputs.items()},
+        domain={name: [float(x.min()), float(x.max())] for name, x in part.inputs.items() if name != "element"},
         cross_validation=Errors(**errors, coverage90=found.scores.coverage90, n=len(part)),
         n_test=len(part),
     )
