@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from sim.costs.algebra import Expr, p_norm, symbol
 
 BYTES_16BIT = 2
+element_bytes = symbol("element_bytes")
+"""Bytes of a weight and of an activation where no recipe makes them smaller: 2 (16 bit), or 4 (fp32)."""
 
 
 @dataclass(frozen=True)
@@ -30,9 +32,9 @@ def gemm_flop(m: Expr, n: Expr, k: Expr, batch: Expr = 1) -> Expr:
     return 2 * batch * m * n * k
 
 
-def gemm_bytes(m: Expr, n: Expr, k: Expr, batch: Expr = 1, operand: Expr = BYTES_16BIT) -> Expr:
-    """Return the bytes that `batch` products read (at `operand` bytes an element) and write (16 bit) once."""
-    return batch * (operand * (m * k + k * n) + BYTES_16BIT * m * n)
+def gemm_bytes(m: Expr, n: Expr, k: Expr, batch: Expr = 1, operand: Expr | None = None, element: Expr = BYTES_16BIT) -> Expr:
+    """Return the bytes that `batch` products read (at `operand` bytes an element, None: `element`) and write once."""
+    return batch * ((element if operand is None else operand) * (m * k + k * n) + element * m * n)
 
 
 def _saturation(x: Expr, half: Expr) -> Expr:
@@ -44,7 +46,7 @@ def _gemm(x: Mapping[str, Expr], p: Mapping[str, Expr]) -> Expr:
     m, n, k, batch = x["m"], x["n"], x["k"], x["batch"]
     eta = _saturation(m, p["m0"]) * _saturation(n, p["n0"]) * _saturation(k, p["k0"])
     compute = gemm_flop(m, n, k, batch) / (p["rate"] * eta)
-    size = gemm_bytes(m, n, k, batch, x.get("operand", BYTES_16BIT))
+    size = gemm_bytes(m, n, k, batch, x.get("operand"), x.get("element", BYTES_16BIT))
     return p["t0"] + p_norm(compute, size / p["bandwidth"], p["p"])
 
 
@@ -73,6 +75,7 @@ FORMS = {
 """rate: asymptotic FLOP/s. bandwidth: bytes/s. t0: launch floor in s. p: sharpness of the roofline's knee.
 m0, n0, k0, s0, r0, c0: sizes at which half the rate is reached (0 = no penalty)."""
 
+BOTH = ("forward", "backward")
 KERNELS: dict[tuple[str, str], str] = {
     ("gemm", "forward"): "gemm-pnorm",
     ("gemm", "dgrad"): "gemm-pnorm",
@@ -85,6 +88,22 @@ KERNELS: dict[tuple[str, str], str] = {
 }
 """What a profile must hold: (op, direction) -> form id."""
 
+FALLBACK: dict[tuple[str, str], tuple[str, str]] = {
+    **{(op, d): ("elementwise", "any") for op in ("gelu", "swiglu", "residual", "dropout") for d in BOTH},
+    ("norm", "backward"): ("norm", "any"),
+    ("softmax", "backward"): ("softmax", "any"),
+    **{("cross_entropy", d): ("softmax", "any") for d in BOTH},
+    **{("embedding", d): ("elementwise", "any") for d in BOTH},
+    ("adam", "any"): ("elementwise", "any"),
+}
+"""What a profile may hold beside it: (op, direction) -> the kernel whose form it has, and whose numbers without it."""
+
+
+def form_of(op: str, direction: str) -> Form:
+    """Return the form of a kernel that a profile must or may hold; raises KeyError for others."""
+    key = op, direction
+    return FORMS[KERNELS[FALLBACK.get(key, key)]]
+
 
 def parameter(op: str, direction: str, name: str) -> str:
     """Return the symbol name of a profile parameter."""
@@ -93,22 +112,22 @@ def parameter(op: str, direction: str, name: str) -> str:
 
 def seconds(op: str, direction: str, **inputs: Expr) -> Expr:
     """Return the time of one kernel with the profile's parameters as symbols."""
-    form = FORMS[KERNELS[op, direction]]
+    form = form_of(op, direction)
     return form.seconds(inputs, {name: symbol(parameter(op, direction, name)) for name in form.parameters})
 
 
-def product_seconds(direction: str, m: Expr, n: Expr, k: Expr, batch: Expr = 1, always_16bit: bool = False) -> Expr:
-    """Return the time of `batch` weight products at the plan's precision, or at 16 bits.
+def product_seconds(direction: str, m: Expr, n: Expr, k: Expr, batch: Expr = 1, plain: bool = False) -> Expr:
+    """Return the time of `batch` weight products at the plan's precision, or (`plain`) as no recipe touches them.
 
-    The symbols `rate_<direction>` (rate over the 16-bit rate) and `operand_bytes` come from the precision recipe,
+    The symbols `rate_<direction>` (rate over that of plain products) and `operand_bytes` come from the precision recipe,
     `gemm_slowdown` is what whole runs take longer than single kernels, `low_precision_slowdown` what 8- and 4-bit
     products take longer than the ratio of peaks says.
     """
-    if always_16bit:
-        return symbol("gemm_slowdown") * seconds("gemm", direction, m=m, n=n, k=k, batch=batch)
+    if plain:
+        return symbol("gemm_slowdown") * seconds("gemm", direction, m=m, n=n, k=k, batch=batch, element=element_bytes)
     form = FORMS[KERNELS["gemm", direction]]
     held = {name: symbol(parameter("gemm", direction, name)) for name in form.parameters}
     held["rate"] = held["rate"] * symbol(f"rate_{direction}")
-    inputs = {"m": m, "n": n, "k": k, "batch": batch, "operand": symbol("operand_bytes")}
+    inputs = {"m": m, "n": n, "k": k, "batch": batch, "operand": symbol("operand_bytes"), "element": element_bytes}
     low = 1 + symbol("low_precision") * (symbol("low_precision_slowdown") - 1)
     return low * symbol("gemm_slowdown") * form.seconds(inputs, held)

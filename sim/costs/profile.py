@@ -89,23 +89,28 @@ class Profile:
     kernel_sigma_log: Annotated[float, real(0.0, 2.0)]
     scaling_sigma_log: Annotated[float, real(0.0, 2.0)]
     uncertainty_source: Text
+    dtype: str = ""
 
     def __post_init__(self) -> None:
         held = {(m.op, m.direction): m for m in self.models}
-        for key, form in kernels.KERNELS.items():
+        for key in kernels.KERNELS:
             if key not in held:
                 raise InputError("models", sorted("/".join(k) for k in held), f"must hold {'/'.join(key)}")
-            if held[key].form != form:
-                raise InputError(f"models.{'/'.join(key)}.form", held[key].form, form)
-            _require(f"models.{'/'.join(key)}.parameters", held[key].parameters, kernels.FORMS[form].parameters)
+        for key in (*kernels.KERNELS, *(k for k in kernels.FALLBACK if k in held)):
+            form = kernels.form_of(*key)
+            if held[key].form != form.id:
+                raise InputError(f"models.{'/'.join(key)}.form", held[key].form, form.id)
+            _require(f"models.{'/'.join(key)}.parameters", held[key].parameters, form.parameters)
         _require("collectives", self.collectives, PARAMETERS)
 
     @property
     def values(self) -> dict[str, float]:
         """Symbol name -> number for every fitted parameter."""
-        known = [m for m in self.models if (m.op, m.direction) in kernels.KERNELS]
+        held = {(m.op, m.direction): m.parameters for m in self.models}
+        known = {key: held[key] for key in kernels.KERNELS}
+        known |= {key: held.get(key, held[base]) for key, base in kernels.FALLBACK.items()}
         return self.collectives | {
-            kernels.parameter(m.op, m.direction, k): v for m in known for k, v in m.parameters.items()
+            kernels.parameter(*key, name): value for key, found in known.items() for name, value in found.items()
         }
 
     @staticmethod
@@ -137,8 +142,9 @@ def derived_profile(target: Device) -> Profile:
     Rates move by the ratio of 16-bit peaks, bandwidths by that of memory bandwidths; collectives are those of the
     nearest device with the same kind of links. An estimate, its error widened by `CARRY_SIGMA_LOG`.
     """
-    base = device(target.like) if target.like else nearest(target, devices.values())
-    links = base if base.intra_node == target.intra_node else nearest(target, devices.values())
+    known = [devices[name] for name in names("profiles")]
+    base = device(target.like) if target.like else nearest(target, known)
+    links = base if base.intra_node == target.intra_node else nearest(target, known)
     by = ratios(base, target)
     how = (
         f"carried over from {base.name} ({'stated' if target.like else 'nearest in the catalog'}): compute rate x "
@@ -175,6 +181,9 @@ def load_profile(name: str) -> Profile:
         return derived_profile(device(name))
     elif MIXED in name:
         raise InputError("cluster.groups", name, "one device: each of the cluster's `members` has its own profile")
+    elif name in devices:
+        allowed = f"a folder with profile.json: none is shipped for {name}, `trainsim calibrate` measures your own"
+        raise InputError("cluster.profile", name, allowed)
     else:
         raise InputError(
             "cluster.profile", name, f"a folder with profile.json or one of {', '.join(names('profiles'))}"
