@@ -12,6 +12,10 @@ CLEARLY_BETTER = 0.99
 """A term is taken only if it lowers the cross-validated mean error below this share of the error without it."""
 
 
+SAMPLES_EACH = 4
+"""A term is tried only with that many samples for every free parameter."""
+
+
 @dataclass(frozen=True)
 class Term:
     """Parameters that a fit may have beside others: those to fit, and those given with them."""
@@ -57,7 +61,7 @@ def choose(
     tried = {base.name: error}
     for group in further:
         fitted = {name for term in kept for name in term.free}
-        new = [term for term in group if not set(term.free) <= fitted]
+        new = [t for t in group if not set(t.free) <= fitted and _enough(parts, fitted | set(t.free), own)]
         if not new:
             continue
         found = {term.name: _fitted(form, parts, [*kept, term], own) for term in new}
@@ -68,6 +72,11 @@ def choose(
             kept.append(next(term for term in new if term.name == name))
             best, error = found[name], errors[name]
     return Chosen(_fitted(form, parts, kept, own, TOLERANCE), tuple(term.name for term in kept), tried)
+
+
+def _enough(parts: Mapping[str, Samples], free: set[str], own: Sequence[str]) -> bool:
+    several = sum(len(parts) if name in own else 1 for name in free)
+    return sum(len(samples) for samples in parts.values()) >= SAMPLES_EACH * several
 
 
 def _fitted(

@@ -1,5 +1,6 @@
 """One fitted kernel family of a profile: numbers of a form, where they hold, and how far they are off."""
 
+from collections.abc import Mapping
 from math import isfinite, log
 from typing import Annotated, Literal
 
@@ -118,7 +119,7 @@ class KernelModel:
         held = [b for b in self.bins if b.from_size <= size] or self.bins[:1]
         return held[-1].half_widths[level] if held else 0.0
 
-    def distance(self, inputs: dict[str, float]) -> float:
+    def distance(self, inputs: Mapping[str, float]) -> float:
         """Return how far `inputs` lie outside the domain: the largest log of the factor beyond an edge, 0 inside."""
         return max((_beyond(x, self.domain[name]) for name, x in inputs.items() if name in self.domain), default=0.0)
 
@@ -131,7 +132,7 @@ def _beyond(x: float, edges: list[float]) -> float:
 
 
 MAY_BE_ZERO = (
-    "t0", "m0", "n0", "k0", "s0", "r0", "c0", "waves", "boost", "spill",
+    "t0", "m0", "n0", "k0", "s0", "r0", "c0", "waves", "boost", "spill", "cached",
     "intra_alpha", "intra_alpha_rank", "inter_alpha",
 )  # fmt: skip
 

@@ -4,7 +4,9 @@ A form is used twice, by the fit (parameters unknown) and by the layers (shape s
 copy of it. Profiles store a form's id and numbers. Times in seconds, rates in FLOP/s and bytes/s.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from sim.costs.algebra import Expr, ceiling, p_norm, symbol
@@ -82,20 +84,26 @@ def _attention(x: Mapping[str, Expr], p: Mapping[str, Expr]) -> Expr:
     return p["t0"] + x["flop"] / (p["rate"] * eta)
 
 
+def _uncached(size: Expr, p: Mapping[str, Expr]) -> Expr:
+    """Return the bytes that a transfer of `size` takes the time of: small ones are found in a cache."""
+    return size * (1 - p["cached"] / (1 + (size / p["b1"]) ** 2))
+
+
 def _memory_bound(x: Mapping[str, Expr], p: Mapping[str, Expr]) -> Expr:
-    return p["t0"] + x["bytes"] / p["bandwidth"]
+    return p["t0"] + _uncached(x["bytes"], p) / p["bandwidth"]
 
 
 def _row_wise(x: Mapping[str, Expr], p: Mapping[str, Expr]) -> Expr:
     columns = x["columns"]
     # A row that no longer fits what is near the arithmetic is read again; a steep step, from about 0.7 to 1.4 c1.
     again = 1 + p["spill"] * columns**8 / (columns**8 + p["c1"] ** 8)
-    return p["t0"] + again * x["bytes"] / (p["bandwidth"] * _saturation(columns, p["c0"]))
+    return p["t0"] + again * _uncached(x["bytes"], p) / (p["bandwidth"] * _saturation(columns, p["c0"]))
 
 
 WAVES = {"waves": 0.0, "tile_m": 128.0, "tile_n": 128.0, "units": 1.0}
 BOOST = {"boost": 0.0, "boost_flop": 1.0}
 SPILL = {"spill": 0.0, "c1": 1.0}
+CACHE = {"cached": 0.0, "b1": 1.0}
 TIMED_ALONE = ("boost",)
 """Terms of kernels that were timed alone: a step keeps the chip at the clock that its power allows all along, so that
 no product in it runs faster than the sustained rate."""
@@ -111,14 +119,15 @@ FORMS = {
             WAVES | BOOST,
         ),
         Form("attention-saturating", ("flop", "seq", "rows"), ("rate", "t0", "s0", "r0"), _attention),
-        Form("memory-bound", ("bytes",), ("bandwidth", "t0"), _memory_bound),
-        Form("row-wise", ("bytes", "columns"), ("bandwidth", "t0", "c0"), _row_wise, SPILL),
+        Form("memory-bound", ("bytes",), ("bandwidth", "t0"), _memory_bound, CACHE),
+        Form("row-wise", ("bytes", "columns"), ("bandwidth", "t0", "c0"), _row_wise, SPILL | CACHE),
     )
 }
 """rate: asymptotic FLOP/s. bandwidth: bytes/s. t0: launch floor in s. p: sharpness of the roofline's knee.
 m0, n0, k0, s0, r0, c0: sizes at which half the rate is reached (0 = no penalty). waves: share of the work that whole
 waves of tile_m x tile_n results on `units` multiprocessors or cores add. boost: relative rate above the sustained one
-of products far smaller than boost_flop. spill: share of the traffic that rows much longer than c1 elements add."""
+of products far smaller than boost_flop. spill: share of the traffic that rows much longer than c1 elements add.
+cached: share of the time that transfers far smaller than b1 bytes save."""
 
 BOTH = ("forward", "backward")
 KERNELS: dict[tuple[str, str], str] = {
@@ -162,8 +171,38 @@ def parameter(op: str, direction: str, name: str) -> str:
     return f"{op}_{direction}_{name}"
 
 
+@dataclass(frozen=True, eq=False)
+class Call:
+    """A kernel that a layer asked the time of, and the inputs of its form there."""
+
+    op: str
+    direction: str
+    inputs: Mapping[str, Expr]
+
+
+_heard: ContextVar[list[Call] | None] = ContextVar("_heard", default=None)
+
+
+@contextmanager
+def listening() -> Iterator[list[Call]]:
+    """Collect the kernels whose times are asked for inside the block."""
+    heard: list[Call] = []
+    token = _heard.set(heard)
+    try:
+        yield heard
+    finally:
+        _heard.reset(token)
+
+
+def _note(op: str, direction: str, inputs: Mapping[str, Expr]) -> None:
+    heard = _heard.get()
+    if heard is not None:
+        heard.append(Call(op, direction, {n: inputs[n] for n in form_of(op, direction).inputs}))
+
+
 def seconds(op: str, direction: str, **inputs: Expr) -> Expr:
     """Return the time of one kernel with the profile's parameters as symbols."""
+    _note(op, direction, inputs)
     return form_of(op, direction).seconds(inputs, symbols(op, direction))
 
 
@@ -191,5 +230,6 @@ def product_seconds(direction: str, m: Expr, n: Expr, k: Expr, batch: Expr = 1, 
     held = symbols("gemm", direction)
     held["rate"] = held["rate"] * symbol(f"rate_{direction}")
     inputs = {"m": m, "n": n, "k": k, "batch": batch, "operand": symbol("operand_bytes"), "element": element_bytes}
+    _note("gemm", direction, inputs)
     low = 1 + symbol("low_precision") * (symbol("low_precision_slowdown") - 1)
     return low * symbol("gemm_slowdown") * form.seconds(inputs, held)

@@ -1,14 +1,14 @@
 """One training step: costs, schedule and engine put together, exactly and in closed form."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.costs import inputs, offload, stage
+from sim.costs import inputs, offload, spread, stage, usage
 from sim.costs.algebra import Compiled
 from sim.costs.layers.structure import Structure
 from sim.costs.profile import Profile, load_profile
@@ -76,7 +76,20 @@ class Step:
     @property
     def sigma_log(self) -> float:
         """Standard deviation of the log of the step time."""
-        return step_sigma(self.profile, self.level)
+        return step_sigma(self.profile, self.level, self.kernels)
+
+    @cached_property
+    def kernels(self) -> tuple[usage.Used, ...]:
+        """The kernels of the step with their shares of its time, on the devices of `profile`.
+
+        Waiting in the pipeline scales with compute and counts as it, exposed communication does not.
+        """
+        member = next(m for m in self.cluster.members if load_profile(m.profile) == self.profile)
+        structure = Structure.of(self.model)
+        values = stage_values(self.model, member, self.placed, self.profile, self.level)
+        found = usage.used(structure, stage.stage_model(structure), values)
+        busy = sum(self.breakdown_s[k] for k in ("compute", "recompute", "bubble", "optimizer")) / self.step_time_s
+        return tuple(replace(kernel, share=busy * kernel.share) for kernel in found)
 
     @property
     def breakdown(self) -> Mapping[str, float]:
@@ -168,7 +181,8 @@ class Step:
     def assumptions(self) -> tuple[str, ...]:
         """Everything that was not stated but used."""
         m = self.profile
-        kind = "an estimate scaled from" if m.estimate else "fitted to public data of"
+        of_data = "fitted to measurements of" if m.measured else "fitted to public data of"
+        kind = "an estimate scaled from" if m.estimate else of_data
         return (
             *self.model.assumptions,
             *self.cluster.assumptions,
@@ -176,6 +190,7 @@ class Step:
             f"profile {m.name}: {kind} {m.base or m.name}; {m.uncertainty_source}",
             f"memory outside tensors: {m.memory.source}",
             *self._host_link,
+            *self._outside_domain,
             f"ranks laid out {self.plan.rank_order}, innermost first; run level: {self.level.source}",
         )
 
@@ -189,6 +204,13 @@ class Step:
         beside = "copies slow what runs beside them as collectives do; room in host memory is not checked"
         return (f"host link of a device: {rates} in each direction ({how}); {beside}",)
 
+    @property
+    def _outside_domain(self) -> tuple[str, ...]:
+        """Which kernels the step uses outside the shapes that the profile was fitted to, and what follows."""
+        lines = spread.outside_domain(self.profile, self.kernels)
+        wider = "the interval is wider for it" if self.profile.measured else "runs beyond them are in the run level"
+        return (f"outside the fitted shapes: {'; '.join(lines)}; {wider}",) if lines else ()
+
 
 def memory_sigma(profile: Profile) -> float:
     """Return the standard deviation of the log of predicted device memory."""
@@ -201,14 +223,19 @@ def device_memory(allocated: Any, profile: Profile) -> Any:
     return allocated * m.reserved_over_allocated + m.context_bytes + m.communicator_bytes
 
 
-def step_sigma(profile: Profile, level: RunLevelSet) -> float:
+def step_sigma(profile: Profile, level: RunLevelSet, kernels: Sequence[usage.Used] = ()) -> float:
     """Return the standard deviation of the log of a step time.
 
     What runs differ from the fitted run level, and carrying the profile over from another device where no run of
-    this device was among those fitted.
+    this device was among those fitted. The run level's spread was found with the public profiles: the errors of their
+    kernels, also outside their domains, are in it and count no second time. Of a measured profile, whose kernels no
+    such run has seen, the larger of the two counts, and what shapes outside its domain add comes on top.
     """
     carried = 0.0 if profile.name in level.devices else profile.scaling_sigma_log
-    return float(np.hypot(level.sigma_log, carried))
+    if not profile.measured:
+        return float(np.hypot(level.sigma_log, carried))
+    within = max(level.sigma_log, spread.kernel_sigma(profile, kernels, outside=False))
+    return float(np.sqrt(within**2 + carried**2 + spread.widening(profile, kernels) ** 2))
 
 
 @checked
@@ -321,10 +348,17 @@ def stage_costs(
     """Return every output of the stage model for one plan: numbers, or arrays over chunks or ranks."""
     compiled = what(Structure.of(model))
     inputs.check_precision(placed.plan, profile)
-    values = (
+    values = stage_values(model, cluster, placed, profile, level or level_of(cluster))
+    return {name: np.asarray(value, dtype=float)[()] for name, value in compiled(values).items()}
+
+
+def stage_values(
+    model: Model, cluster: Cluster, placed: PlacedPlan, profile: Profile, level: RunLevelSet
+) -> dict[str, Any]:
+    """Return the value of every symbol of the stage model for one plan."""
+    return (
         inputs.model_values(model)
         | inputs.cluster_values(cluster, profile)
         | inputs.plan_values(model, placed, cluster)
-        | symbol_values((level or level_of(cluster)).parameters)
+        | symbol_values(level.parameters)
     )
-    return {name: np.asarray(value, dtype=float)[()] for name, value in compiled(values).items()}

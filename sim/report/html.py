@@ -40,7 +40,11 @@ def save_html(result: Tuned | Step, path: str | Path, command: str | None = None
 
 def page(result: Tuned | Step, command: str | None = None, run: Run | None = None) -> str:
     """Return the report as text."""
-    title, body = _search(result, command, run) if isinstance(result, Tuned) else _step(result, command, run)
+    return document(*(_search(result, command, run) if isinstance(result, Tuned) else _step(result, command, run)))
+
+
+def document(title: str, body: str) -> str:
+    """Return a whole page of `body`, finished HTML, with plotly.js and the scripts that draw its figures."""
     css, script = _resource("page.css"), _resource("page.js")
     scripts = [get_plotlyjs(), script]
     hashes = " ".join(f"'sha256-{b64encode(sha256(s.encode()).digest()).decode()}'" for s in scripts)

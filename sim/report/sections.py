@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from sim.costs.spread import kernel_sigma, widening
 from sim.engine.step import Step, device_memory
 from sim.report import figures
 from sim.report import markup as m
@@ -206,11 +207,17 @@ def certainty_section(step: Step) -> str:
     profile = step.profile
     low, high = profile.interval80(1.0, step.sigma_log)
     known = profile.name in step.level.devices
-    fit = "an estimate scaled from " + str(profile.base) if profile.estimate else "fitted to public measurements"
+    whose = "measurements of this device" if profile.measured else "public measurements"
+    fit = f"an estimate scaled from {profile.base}" if profile.estimate else f"fitted to {whose}"
     parts = {
         "runs of sources that the run-level parameters never saw": step.level.sigma_log,
         "carrying kernels over from another device": 0.0 if known else profile.scaling_sigma_log,
     }
+    if profile.measured:
+        parts |= {
+            "errors of kernels (counted where larger than those of runs)": kernel_sigma(profile, step.kernels, False),
+            "kernels outside the fitted shapes": widening(profile, step.kernels),
+        }
     words = (
         f"Profile {profile.name} ({profile.date}) is {fit}. The 80 % interval of a step time runs from "
         f"{signed(100 * (low - 1), 0)} % to {signed(100 * (high - 1), 0)} %: "

@@ -1,0 +1,380 @@
+"""The samples of a measuring session become the rest of its profile folder: `profile.json` and `report.html`.
+
+Of the samples, those with `use` = fit train the models; random and larger ones are never fitted and scored apart.
+Flagged samples (the sentinel moved, or the result was wrong) are counted and left out.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from calibration.fit import Fit, Scores, predict, rms_log_error_of_sums, scores
+from calibration.intervals import coverage, outside_slope, size_bins
+from calibration.measured_terms import base_term, terms
+from calibration.report import Family, write_report
+from calibration.residuals import corrected
+from calibration.samples import Samples
+from calibration.variants import choose
+from sim.costs import kernels
+from sim.costs.collectives import PARAMETERS
+from sim.costs.fitted import Errors, KernelModel, Use
+from sim.costs.profile import Fingerprint, Memory, Profile, read_profile
+from sim.specs.fields import InputError, read
+from sim.specs.files import load_mapping, write_atomically
+
+Row = Mapping[str, Any]
+Note = Callable[[str], Any]
+Key = tuple[str, str]
+
+LEAST = 5
+"""Fitted samples that a kernel must have: one for each fold."""
+
+MOST_BYTES, MOST_ROWS = 2**26, 200_000
+COLUMNS = (
+    "op",
+    "direction",
+    "dtype",
+    "implementation",
+    "group",
+    "use",
+    "id",
+    "t_s",
+    "flop",
+    "bytes",
+    "shape",
+    "flagged",
+)
+PREFERRED = ("matmul", "flash", "cudnn", "layernorm", "dropout", "tanh", "eager", "foreach")
+"""Implementations that the simulator reads where a kernel has several: the earlier in this list, the rather."""
+
+ANY = "any"
+ALIKE = ("elementwise",)
+"""Kernels whose implementations are fitted as one: the simulator knows no more of them than what they move."""
+
+TOGETHER = {"gemm": ("forward", "dgrad", "wgrad")}
+"""Directions that share all parameters but the rate, and folds."""
+
+STAND_INS: dict[Key, Key] = {
+    ("gemm", "dgrad"): ("gemm", "forward"),
+    ("gemm", "wgrad"): ("gemm", "forward"),
+    ("attention", "forward"): ("gemm", "forward"),
+    ("attention", "backward"): ("attention", "forward"),
+    ("norm", "any"): ("elementwise", "any"),
+    ("softmax", "any"): ("elementwise", "any"),
+}
+"""Whose numbers a kernel has that was not measured often enough; the others must be there."""
+
+UNITS = {"time": "s", "rate": "FLOP/s", "bandwidth": "bytes/s", "size": "FLOP or bytes"}
+ASSUMED_COLLECTIVES = dict(zip(PARAMETERS, (0.5, 0.5, 0.5, 5e-5, 1e-5, 5e-5), strict=True))
+
+
+def build_profile(folder: Path, progress: Note | None = None, device: Callable[[Path], Any] | None = None) -> Profile:
+    """Return the profile of the session in `folder`, and write `profile.json` and `report.html` beside its samples.
+
+    `progress` hears what is being fitted; `device` writes `device.json` where the session has not done so.
+
+    Raises:
+        InputError: the folder holds no session, its samples cannot be read, or too few kernels were measured.
+    """
+    told = progress or (lambda _: None)
+    session = load_mapping(folder / "session.json")
+    fingerprint = read(Fingerprint, session.get("fingerprint", {}), "session.json.fingerprint")
+    rows = read_rows(folder / "samples.parquet")
+    dtype = "bfloat16" if "cuda" in fingerprint.versions else "float32"
+    kept = [row for row in rows if not row["flagged"]]
+    flagged = [row for row in rows if row["flagged"]]
+    families = fit_families(kept, flagged, fingerprint, dtype, told)
+    profile = _profile(folder, session, fingerprint, dtype, families)
+    if device is not None and not (folder / "device.json").exists():
+        device(folder)
+    write_atomically(folder / "profile.json", json.dumps(plain(asdict(profile)), indent=1, allow_nan=False) + "\n")
+    told("report")
+    write_report(folder / "report.html", profile, families, flagged)
+    return profile
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Return the rows of `samples.parquet` with `shape` as a mapping of numbers.
+
+    Raises:
+        InputError: no Parquet file of at most 64 MiB, a column is missing, or a value is not what its column holds.
+    """
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise InputError(str(path), f"{path.stat().st_size} bytes", f"at most {MOST_BYTES} bytes")
+        file = pq.ParquetFile(path)
+        if file.metadata.num_rows > MOST_ROWS:
+            raise InputError(str(path), f"{file.metadata.num_rows} rows", f"at most {MOST_ROWS} rows")
+        missing = set(COLUMNS) - set(file.schema_arrow.names)
+        if missing:
+            raise InputError(str(path), sorted(missing), "the columns " + ", ".join(COLUMNS))
+        rows = file.read(columns=list(COLUMNS)).to_pylist()
+    except (OSError, pa.ArrowException) as error:
+        raise InputError(str(path), " ".join(str(error).split())[:80], "a whole Parquet file of samples") from None
+    return [_checked(row, f"{path}[{n}]") for n, row in enumerate(rows)]
+
+
+def _checked(row: dict[str, Any], place: str) -> Row:
+    if not isinstance(row["t_s"], float) or not (isfinite(row["t_s"]) and row["t_s"] > 0):
+        raise InputError(f"{place}.t_s", row["t_s"], "seconds above 0")
+    try:
+        shape = json.loads(row["shape"])
+    except (TypeError, ValueError):
+        shape = None
+    usable = isinstance(shape, dict) and all(
+        isinstance(v, int | float) and isfinite(v) and v >= 0 for v in shape.values()
+    )
+    if not usable:
+        raise InputError(f"{place}.shape", row["shape"], "a JSON object of numbers from 0")
+    texts = ("op", "direction", "dtype", "implementation", "group", "use", "id")
+    wrong = [name for name in texts if not isinstance(row[name], str) or len(row[name]) > 400]
+    if wrong or not isinstance(row["flagged"], bool):
+        name = (wrong or ["flagged"])[0]
+        raise InputError(f"{place}.{name}", row[name], "text of at most 400 characters; flagged true or false")
+    return {**row, "shape": {name: float(value) for name, value in shape.items()}}
+
+
+def samples_of(rows: Sequence[Row], form: str) -> Samples:
+    """Return rows of one kernel as the inputs of its form; `element` is the bytes of an operand's element."""
+    names = kernels.FORMS[form].inputs
+    inputs = {name: np.array([row["shape"][name] for row in rows]) for name in names}
+    if "m" in inputs:
+        inputs["element"] = np.array([row["shape"].get("item", 2.0) for row in rows])
+    first = rows[0]
+    return Samples(
+        "",
+        first["op"],
+        first["direction"],
+        inputs,
+        np.array([row["t_s"] for row in rows]),
+        tuple(row["group"] for row in rows),
+        first["implementation"],
+    )
+
+
+def fit_families(
+    rows: Iterable[Row], flagged: Iterable[Row], fingerprint: Fingerprint, dtype: str, told: Note
+) -> list[Family]:
+    """Return every kernel that the simulator knows, fitted where it has samples enough, in order of preference."""
+    held: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
+    for row in rows:
+        if row["dtype"] == dtype and _known(row):
+            held[_place(row)].append(row)
+    lost: dict[tuple[str, str, str], int] = defaultdict(int)
+    for row in flagged:
+        lost[_place(row)] += 1
+    made: list[Family] = []
+    for op, implementation in dict.fromkeys(key[:2] for key in held):
+        parts = {d: _causal(held[o, i, d]) for o, i, d in list(held) if (o, i) == (op, implementation)}
+        enough = {d: some for d, some in parts.items() if sum(row["use"] == "fit" for row in some) >= LEAST}
+        together = [tuple(d for d in TOGETHER.get(op, ()) if d in enough)]
+        alone = [(d,) for d in enough if d not in together[0]]
+        for directions in [t for t in (*together, *alone) if t]:
+            told(f"{op} {' '.join(directions)} ({implementation})")
+            made += _fitted({d: enough[d] for d in directions}, fingerprint, dtype, lost)
+    return sorted(made, key=_rank)
+
+
+def _place(row: Row) -> tuple[str, str, str]:
+    return row["op"], ANY if row["op"] in ALIKE else row["implementation"], row["direction"]
+
+
+def _causal(rows: list[Row]) -> list[Row]:
+    """Return the rows of causal attention, which is what models train with, where there are enough of them."""
+    masked = [row for row in rows if row["shape"].get("causal", 1.0) == 1.0]
+    return masked if sum(row["use"] == "fit" for row in masked) >= LEAST else rows
+
+
+def _known(row: Row) -> bool:
+    key = row["op"], row["direction"]
+    if key not in kernels.KERNELS and key not in kernels.FALLBACK:
+        return False
+    inputs = kernels.form_of(*key).inputs
+    return all(row["shape"].get(name, 0.0) > 0 for name in inputs)
+
+
+def _rank(family: Family) -> tuple[str, str, int, str]:
+    name = family.model.implementation
+    return family.model.op, family.model.direction, PREFERRED.index(name) if name in PREFERRED else len(PREFERRED), name
+
+
+def _fitted(
+    parts: Mapping[str, Sequence[Row]],
+    fingerprint: Fingerprint,
+    dtype: str,
+    lost: Mapping[tuple[str, str, str], int],
+) -> list[Family]:
+    first = next(iter(parts.values()))[0]
+    form = kernels.form_of(first["op"], first["direction"]).id
+    by_use = {d: _by_use(some, form) for d, some in parts.items()}
+    train = {d: uses["fit"] for d, uses in by_use.items()}
+    chosen = choose(form, train, base_term(form, train), terms(form, fingerprint), ("rate",))
+    found = []
+    for direction, fit in chosen.fits.items():
+        key = first["op"], _place(first)[1], direction
+        others = {use: s for use, s in by_use[direction].items() if use != "fit"}
+        model = replace(
+            _model(fit, train[direction], others, dtype, lost.get(key, 0), chosen.note), implementation=key[1]
+        )
+        fitted = [row for row in parts[direction] if row["use"] == "fit"]
+        work = {name: np.array([float(row[name] or 0.0) for row in fitted]) for name in ("flop", "bytes")}
+        neighbours = corrected(fit, train[direction])[1].mape
+        shown = coverage(fit, train[direction])
+        found.append(Family(model, train[direction], fit, others, shown, neighbours, work["flop"], work["bytes"]))
+    return found
+
+
+def _by_use(rows: Sequence[Row], form: str) -> dict[str, Samples]:
+    uses: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        uses[row["use"]].append(row)
+    return {use: samples_of(some, form) for use, some in uses.items() if use in ("fit", "random", "larger")}
+
+
+def _model(
+    fit: Fit, samples: Samples, others: Mapping[str, Samples], dtype: str, flagged: int, note: str
+) -> KernelModel:
+    form, parameters = kernels.FORMS[fit.form], fit.solution.parameters
+    domain = {name: [digits(v.min()), digits(v.max())] for name, v in samples.inputs.items() if name in form.inputs}
+    bins = size_bins(fit, samples)
+    expected = {use: predict(fit.form, held.inputs, parameters) for use, held in others.items()}
+    width = float(np.quantile(np.abs(np.log(samples.seconds / fit.predicted)), 0.9))
+    held_out: dict[Use, Errors] = {}
+    for use in ("random", "larger"):
+        if use in others:
+            held_out[use] = hold_out(expected[use], others[use], width)
+    return KernelModel(
+        op=samples.op,
+        direction=samples.direction,
+        form=fit.form,
+        dtype=dtype,
+        implementation=samples.source,
+        parameters={name: digits(v) for name, v in parameters.items() if name in form.names},
+        standard_errors={name: digits(v) for name, v in fit.solution.standard_errors.items()},
+        domain=domain,
+        n_train=len(samples),
+        n_test=len(samples),
+        n_flagged=flagged,
+        cross_validation=errors(fit.scores, len(samples)),
+        held_out=held_out,
+        log_residual_quantiles={q: digits(v) for q, v in fit.residual_quantiles.items()},
+        size="bytes" if "bytes" in form.inputs else "flop",
+        bins=bins,
+        outside_slope=outside_slope(domain, bins, others.get("larger"), expected.get("larger")),
+        status="fitted",
+        source=f"measured, {samples.source}; {note}",
+    )
+
+
+def hold_out(predicted: Any, samples: Samples, half_width90: float) -> Errors:
+    """Return the errors of samples that were never fitted, with the coverage of an interval of log time."""
+    inside = np.abs(np.log(samples.seconds / predicted)) <= half_width90
+    return errors(scores(predicted, samples.seconds, float(np.mean(inside))), len(samples))
+
+
+def errors(found: Scores, n: int) -> Errors:
+    """Return scores as a profile holds them."""
+    return Errors(**{name: digits(value) for name, value in asdict(found).items()}, n=n)
+
+
+def _profile(
+    folder: Path, session: Mapping[str, Any], fingerprint: Fingerprint, dtype: str, families: Sequence[Family]
+) -> Profile:
+    models = [family.model for family in families]
+    models += _stand_ins({model.key: model for model in reversed(models)}, dtype)
+    raw = {
+        "schema_version": 2,
+        "name": fingerprint.name or "measured device",
+        "method": session.get("method"),
+        "date": session.get("date"),
+        "estimate": False,
+        "models": models,
+        "collectives": ASSUMED_COLLECTIVES,
+        "collectives_source": "assumed, not measured in this session: half of the links' rate, 50 us to start",
+        "memory": _memory(dtype),
+        "kernel_sigma_log": _sums_sigma(families),
+        "scaling_sigma_log": 0.0,
+        "uncertainty_source": "conformal intervals of each kernel family by size (bins of the models); kernel: RMS log "
+        "error of the summed held-out times of 12 random products; own samples, nothing scaled",
+        "fingerprint": fingerprint,
+        "session": session.get("session"),
+        "dtype": dtype,
+        "units": UNITS,
+    }
+    return read_profile(raw, str(folder / "profile.json"))
+
+
+def _sums_sigma(families: Sequence[Family]) -> float:
+    products = [family for family in families if family.model.op == "gemm"]
+    if not products:
+        return 0.0
+    predicted = np.concatenate([family.fit.predicted for family in products])
+    return digits(rms_log_error_of_sums(predicted, np.concatenate([family.samples.seconds for family in products])))
+
+
+def _stand_ins(held: Mapping[Key, KernelModel], dtype: str) -> list[KernelModel]:
+    """Return models for required kernels without samples enough, from those of their nearest relatives."""
+    made = []
+    for key, form in kernels.KERNELS.items():
+        if key in held:
+            continue
+        other = STAND_INS.get(key)
+        if other is None or other not in held:
+            measured = sorted({"/".join(k) for k in held})
+            raise InputError(
+                "samples", measured, f"at least {LEAST} fitted samples of {'/'.join(other or key)} in {dtype}"
+            )
+        base = held[other]
+        parameters = {name: base.parameters.get(name, 0.0) for name in kernels.FORMS[form].parameters}
+        made.append(
+            replace(
+                base,
+                op=key[0],
+                direction=key[1],
+                form=form,
+                parameters=parameters,
+                standard_errors={},
+                domain={},
+                n_train=0,
+                status="scaled",
+                source=f"too few samples of its own: the numbers of {'/'.join(other)}",
+            )
+        )
+    return made
+
+
+MIB = 2.0**20
+
+
+def _memory(dtype: str) -> Memory:
+    gpu = dtype != "float32"
+    return Memory(
+        context_bytes=6e8 if gpu else 0.0,
+        communicator_bytes=1e9 if gpu else 0.0,
+        workspace_bytes=(2 * 32 + 32) * MIB if gpu else 0.0,
+        reserved_over_allocated=1.065 if gpu else 1.0,
+        reserved_sigma_log=0.07 if gpu else 0.0,
+        allocated_sigma_log=0.03,
+        source="assumed, not measured in this session"
+        + ("; as in the shipped profiles of GPUs" if gpu else "; tensors of a CPU lie in main memory as they are"),
+    )
+
+
+def plain(value: Any) -> Any:
+    """Return `value` without the keys that hold nothing."""
+    if isinstance(value, dict):
+        return {k: plain(v) for k, v in value.items() if v is not None and v not in ({}, [], "")}
+    return [plain(v) for v in value] if isinstance(value, list) else value
+
+
+def digits(value: float) -> float:
+    """Six significant digits."""
+    return float(f"{value:.6g}")

@@ -1,0 +1,57 @@
+"""How far a step may be off because its kernels are: conformal intervals of a profile carried to the step's time.
+
+Kernels of one family err together (one fit, one device), so their errors add; those of different families do not, and
+add as squares: sigma = sqrt(sum over families f of (sum over kernels i in f of |share_i| sigma_i)^2), with sigma_i the
+half-width of the nominal 80 % interval at the kernel's size over that of a normal distribution.
+
+Beyond the shapes that a model was fitted to, sigma_i grows: to hypot(sigma_i, slope * d), d being the log of the factor
+by which the kernel lies outside (the largest over its inputs) and slope the profile's `outside_slope`, which comes from
+held-out samples larger than all fitted ones, or is the last interval itself where there are none.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from math import hypot, sqrt
+
+from sim.costs.fitted import Z80
+from sim.costs.profile import Profile
+from sim.costs.usage import Used
+
+
+def kernel_sigma(profile: Profile, shares: Iterable[Used], outside: bool = True) -> float:
+    """Return the standard deviation of the log of a step's time that its kernels' models bring.
+
+    `shares`: the step's kernels with their shares of its time; `outside=False` takes every kernel for one inside the
+    fitted shapes. The profile's constant where it states no intervals.
+    """
+    if not any(model.bins for model in profile.models):
+        return profile.kernel_sigma_log
+    families: dict[str, float] = defaultdict(float)
+    for kernel in shares:
+        model = profile.model_of((kernel.op, kernel.direction))
+        sigma = model.half_width(kernel.size) / Z80
+        if outside:
+            sigma = hypot(sigma, model.outside_slope * model.distance(kernel.inputs))
+        families[kernel.op] += abs(kernel.share) * sigma
+    return float(hypot(*families.values()))
+
+
+def widening(profile: Profile, shares: Iterable[Used]) -> float:
+    """Return what shapes outside the fitted ones add to `kernel_sigma`, as a standard deviation (in squares)."""
+    held = tuple(shares)
+    inside, whole = kernel_sigma(profile, held, outside=False), kernel_sigma(profile, held)
+    return sqrt(max(0.0, whole**2 - inside**2))
+
+
+def outside_domain(profile: Profile, kernels: Iterable[Used]) -> list[str]:
+    """Return a line for every input of a kernel model that the step takes beyond its fitted range, the worst value."""
+    worst: dict[tuple[str, str], tuple[float, str]] = {}
+    for kernel in kernels:
+        model = profile.model_of((kernel.op, kernel.direction))
+        for name, value in kernel.inputs.items():
+            far = model.distance({name: value})
+            label = f"{model.op} {model.direction}"
+            if far > worst.get((label, name), (0.0, ""))[0]:
+                low, high = model.domain[name]
+                worst[label, name] = far, f"{label} {name} = {value:.6g} (fitted to {low:g} .. {high:g})"
+    return [text for _, text in worst.values()]

@@ -1,0 +1,97 @@
+"""Which kernels a step really uses: their sizes, and the share of its compute time that each family takes.
+
+Nothing here is a second copy of a formula. The layers are asked once what kernels they call, and shares are
+sensitivities of the compiled stage model: every form is homogeneous, so that rates divided and the floor multiplied by
+1 + h makes the kernel's time 1 + h times as long.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from sim.costs import kernels
+from sim.costs.algebra import Compiled, Interpreted
+from sim.costs.layers import ends
+from sim.costs.layers.block import block
+from sim.costs.layers.structure import Structure
+from sim.costs.stage import states
+
+STEP = 1e-4
+Key = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Used:
+    """A kernel at one shape; `share`: of the step's compute time (those of a kernel's shapes add up to its own)."""
+
+    op: str
+    direction: str
+    share: float
+    inputs: Mapping[str, float]
+
+    @property
+    def size(self) -> float:
+        """FLOP, or bytes where memory bounds the kernel."""
+        return float(kernels.size_of(self.inputs))
+
+
+@lru_cache
+def _calls(structure: Structure) -> tuple[tuple[kernels.Call, ...], Interpreted]:
+    """Return the kernels of every layer, both ends and the optimizer, with their inputs and times as expressions."""
+    with kernels.listening() as heard:
+        for k, kind in enumerate(structure.kinds):
+            block(kind, k)
+        ends.embedding(structure)
+        ends.head(structure)
+        states(structure)
+    calls = tuple(heard)  # asking for their times below would be heard too
+    expressions = {f"{i} {name}": e for i, call in enumerate(calls) for name, e in call.inputs.items()}
+    times = {f"{i}": kernels.seconds(c.op, c.direction, **c.inputs) for i, c in enumerate(calls)}
+    return calls, Interpreted(expressions | times)
+
+
+def compute_seconds(costs: Mapping[str, Any], microbatches: float, ranks: int) -> float:
+    """Return the mean compute time of a pipeline rank in one step, recompute and optimizer included."""
+    a_microbatch = sum(
+        float(np.sum(v)) for name, v in costs.items() if name.endswith("_compute") or name == "recompute"
+    )
+    updates = costs["optimizer_only"] if ranks == 1 else costs["optimizer_middle"]
+    return microbatches * a_microbatch / ranks + float(np.mean(updates))
+
+
+def shares(model: Compiled, values: Mapping[str, Any]) -> dict[Key, float]:
+    """Return each kernel's share of a step's compute time; `values` are all symbols of the stage model."""
+
+    def total(changed: Mapping[str, Any]) -> float:
+        return compute_seconds(model(changed), values["microbatches"], int(values["pp"]))
+
+    base, found = total(values), {}
+    for key in (*kernels.KERNELS, *kernels.FALLBACK):
+        names = kernels.form_of(*key).parameters
+        held = {n: kernels.parameter(*key, n) for n in ("rate", "bandwidth", "t0") if n in names}
+        if not any(name in model.symbols for name in held.values()):
+            continue
+        slower = {s: values[s] * (1 + STEP if n == "t0" else 1 / (1 + STEP)) for n, s in held.items()}
+        found[key] = (total({**values, **slower}) / base - 1) / STEP
+    return found
+
+
+def used(structure: Structure, model: Compiled, values: Mapping[str, Any]) -> tuple[Used, ...]:
+    """Return the kernels of a step with their shapes; a kernel's share is spread over its shapes by their times."""
+    calls, expressions = _calls(structure)
+    out = expressions(values)
+    by_kernel = shares(model, values)
+    times = [float(np.mean(out[f"{i}"])) for i in range(len(calls))]
+    whole: dict[Key, float] = {}
+    for call, time in zip(calls, times, strict=True):
+        whole[call.op, call.direction] = whole.get((call.op, call.direction), 0.0) + time
+    made = []
+    for i, (call, time) in enumerate(zip(calls, times, strict=True)):
+        key = call.op, call.direction
+        inputs = {name: float(np.mean(out[f"{i} {name}"])) for name in call.inputs}
+        if time > 0 and all(inputs.values()):
+            made.append(Used(*key, by_kernel.get(key, 0.0) * time / whole[key], inputs))
+    return tuple(made)
