@@ -13,7 +13,7 @@ import torch
 from pydantic import Field
 
 from calibration.cuda import Cuda
-from calibration.host import cpu_name, last_level_cache_bytes, most_clock_hz, present_clock_hz
+from calibration.host import cpu_name, last_level_cache_bytes, loopback_bytes_per_s, most_clock_hz, present_clock_hz
 from calibration.kernels.family import Machine
 from sim.specs.catalog import device
 from sim.specs.fields import InputError, real, spec, whole
@@ -157,25 +157,27 @@ class Measured:
 def highest_rates(rows: Iterable[Mapping[str, Any]], l2_bytes: float) -> Measured:
     """Return the highest rates among rows of `samples.parquet`.
 
-    Bandwidth is taken from memory-bound work (under one FLOP a byte moved) of at least four times the last-level
-    cache, or the largest there is; host copies move over another bus and do not count.
+    Bandwidth is taken from kernels that only stream (`STREAMS`; host copies use another bus and do not count) over at
+    least four times the last-level cache, or the largest there is.
 
     Raises:
-        InputError: no matrix product or no memory-bound kernel is among them.
+        InputError: no matrix product or no streaming kernel is among them.
     """
     held = [row for row in rows if isfinite(row["t_s"]) and row["t_s"] > 0]
     products = [row for row in held if row["op"] == "gemm"]
-    moves = [row for row in held if row["bytes"] and row["flop"] <= row["bytes"] and row["direction"] not in HOST]
+    moves = [row for row in held if row["op"] in STREAMS and row["bytes"] and row["direction"] not in ("h2d", "d2h")]
     if not products or not moves:
         missing = "gemm" if not products else "elementwise"
-        raise InputError("samples", sorted({row["op"] for row in held}), f"at least one sample of {missing}")
+        raise InputError(
+            "samples", sorted({row["op"] for row in held}), f"at least one sample of {missing}: give it more time"
+        )
     enough = min(4 * l2_bytes, max(row["bytes"] for row in moves))
     fast = max(products, key=lambda row: row["flop"] / row["t_s"])
     wide = max((row for row in moves if row["bytes"] >= enough), key=lambda row: row["bytes"] / row["t_s"])
     return Measured(fast["flop"] / fast["t_s"], fast["id"], wide["bytes"] / wide["t_s"], wide["id"])
 
 
-HOST = ("h2d", "d2h")
+STREAMS = ("elementwise", "copy", "gelu", "swiglu", "residual", "dropout")
 
 
 DRIVER_NAMES = {
@@ -208,18 +210,14 @@ def device_file(held: Fingerprint, measured: Measured, date: str) -> dict[str, A
     known = DRIVER_NAMES.get(held.name)
     if known:
         return _known(asdict(device(known))) | found | _asked(held, asked)
-    return {
+    made = {
         **found,
         "peak_bf16_flop_per_s": _number(measured.flop_per_s, f"highest measured rate, {date}: {measured.flop_from}"),
         "memory_bytes_per_s": _number(measured.bytes_per_s, f"highest measured rate, {date}: {measured.bytes_from}"),
-        "l2_bytes": _number(0.0, UNKNOWN),
-        "boost_hz": _number(0.0, UNKNOWN),
-        "power_w": _number(0.0, UNKNOWN),
-        "idle_power_w": _number(0.0, UNKNOWN),
         "inter_bytes_per_s_per_node": _number(1.25e9, "assumption: one 10 Gb/s network card"),
-        **(_cpu(held, measured) if held.kind == "cpu" else _gpu()),
-        **_asked(held, asked),
+        **{name: _number(0.0, UNKNOWN) for name in ("l2_bytes", "boost_hz", "power_w", "idle_power_w")},
     }
+    return made | _asked(held, asked) | (_cpu(held, measured, asked) if held.kind == "cpu" else _gpu())
 
 
 UNKNOWN = "not known: this machine does not tell"
@@ -242,18 +240,22 @@ def slug(held: Fingerprint) -> str:
     return re.sub(r"[^a-z0-9]+", "-", f"{held.kind} {held.name}".lower()).strip("-")[:64]
 
 
-def _cpu(held: Fingerprint, measured: Measured) -> dict[str, Any]:
+def _cpu(held: Fingerprint, measured: Measured, asked: str) -> dict[str, Any]:
+    """Return what a CPU's file says otherwise: its devices are groups of `threads` cores with one process each."""
+    devices = max(1, min(72, held.cores // held.threads))
+    clock = held.clocks.sm_hz
+    product = f"highest measured rate in fp32: {measured.flop_from}"
     return {
-        "boost_hz": _number(
-            present_clock_hz() or 0.0, "clock at the time of measuring: the OS does not say the highest"
-        ),
-        "power_w": _number(10.0 * held.cores, "assumption: 10 W a core"),
-        "idle_power_w": _number(2.0 * held.cores, "assumption: 2 W a core"),
+        "sms": _number(held.threads, "by definition: a device is as many cores as a kernel has threads"),
+        "peak_fp32_flop_per_s": _number(measured.flop_per_s, product),
+        "peak_bf16_flop_per_s": _number(measured.flop_per_s, f"assumption: no faster in 16 bit; {product}"),
+        "memory_bytes": _number(held.memory_bytes // devices, f"{asked}: all memory over {devices} processes"),
+        "boost_hz": _number(clock or present_clock_hz() or 0.0, asked if clock else f"{asked}: clock at that moment"),
+        "power_w": _number(5.0 * held.threads, "assumption: 5 W a core"),
+        "idle_power_w": _number(1.0 * held.threads, "assumption: 1 W a core"),
         "intra_node": "host",
-        "intra_bytes_per_s": _number(
-            measured.bytes_per_s / 2, "half of the measured memory bandwidth: a copy between processes reads and writes"
-        ),
-        "gpus_per_node": max(1, min(72, held.cores // held.threads)),
+        "intra_bytes_per_s": _number(loopback_bytes_per_s(), "measured on this machine: one TCP connection, 127.0.0.1"),
+        "gpus_per_node": devices,
     }
 
 

@@ -20,12 +20,13 @@ import traceback
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, dataclass, is_dataclass, replace
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import psutil
 import typer
 
 from calibration.guards import interruptible
@@ -66,12 +67,14 @@ class Place:
 class Step:
     """One step: `run(place)` returns plain data; `minutes` is all the time it gets, over several calls too.
 
-    A result with a true `left` means that more time would give more.
+    A result with a true `left` means that more time would give more. What `needs` another step's result is done
+    again when that one has run since.
     """
 
     name: str
     minutes: float
     run: Callable[[Place], Any]
+    needs: str = ""
 
 
 def measure(place: Place) -> dict[str, Any]:
@@ -97,7 +100,14 @@ def profile(place: Place) -> dict[str, Any]:
 
 def hold_out(place: Place) -> Any:
     """Execute small plans on the device against predictions that are written before."""
-    return import_module("calibration.execute").hold_out(place.profile, place.device, 20)
+    rows: list[Any] = []
+
+    def keep(row: Any) -> None:
+        rows.append(row.data())
+        write_result(place, "hold_out", {"result": rows})
+
+    import_module("calibration.execute.holdout").hold_out(place.profile, place.device, steps=20, done=keep)
+    return rows
 
 
 def contention(place: Place) -> Any:
@@ -106,13 +116,13 @@ def contention(place: Place) -> Any:
 
 
 def allocator(place: Place) -> Any:
-    """Replay a recorded allocator snapshot and compare the peaks."""
-    return import_module("calibration.memory").check_replay(place.device)
+    """Measure the allocator's constants, and replay a recorded snapshot and compare the peaks."""
+    return import_module("calibration.memory").session(place.device)
 
 
 STEPS = (
     Step("measure", 12.0, measure),
-    Step("profile", 2.0, profile),
+    Step("profile", 2.0, profile, needs="measure"),
     Step("hold_out", 6.0, hold_out),
     Step("contention", 3.0, contention),
     Step("allocator", 2.0, allocator),
@@ -143,10 +153,11 @@ def perform(
         before = state.get(step.name, Record(status="left"))
         own_s = 60 * step.minutes - before.seconds
         limit_s = min(own_s, end - now())
-        if before.status == "done" or own_s < LEAST_S:
+        current = step.needs not in state or state[step.needs].at <= before.at
+        if (before.status == "done" and current) or own_s < LEAST_S:
             continue
         if limit_s >= LEAST_S:
-            found = execute(step, Place(place.device, place.folder, place.suite, limit_s, place.despite_load))
+            found = execute(step, replace(place, limit_s=limit_s))
             state[step.name] = _settled(found, before, own_s)
         else:
             state.setdefault(step.name, before)
@@ -162,7 +173,7 @@ def _settled(found: Record, before: Record, own_s: float) -> Record:
         status = "unfinished"
     if status == "unfinished" and not spare:
         status = "done"
-    at = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+    at = datetime.now(UTC).isoformat()
     return Record(status=status, seconds=before.seconds + found.seconds, reason=found.reason, at=at)
 
 
@@ -190,8 +201,13 @@ def in_process(step: Step, place: Place) -> int:
         status = MISSING if gone else 1
         held = {"error": f"{type(error).__name__}: {error}", "where": traceback.format_exc()[-4_000:]}
     held["seconds"] = time.monotonic() - begin
-    write_atomically(place.folder / f"{step.name}.json", json.dumps(held, indent=1, default=_plain))
+    write_result(place, step.name, held)
     return status
+
+
+def write_result(place: Place, name: str, held: Mapping[str, Any]) -> None:
+    """Write DIR/NAME.json whole: what a step returned, or has so far."""
+    write_atomically(place.folder / f"{name}.json", json.dumps(held, indent=1, default=_plain))
 
 
 def _plain(value: Any) -> Any:
@@ -286,7 +302,8 @@ def main(
         named = {step.name: step for step in STEPS}
         if only not in named:
             raise InputError("--only", only, "one of " + ", ".join(named))
-        raise typer.Exit(in_process(named[only], place))
+        started_s = time.time() - psutil.Process().create_time()
+        raise typer.Exit(in_process(named[only], replace(place, limit_s=limit - started_s)))
     try:
         with interruptible():
             state = perform(STEPS, place, minutes, separately)

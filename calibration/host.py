@@ -1,6 +1,8 @@
 """The CPU as a device under measurement: its clock, who else uses it, and its sentinel."""
 
 import platform
+import socket
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -114,3 +116,32 @@ def present_clock_hz() -> float | None:
     except (OSError, NotImplementedError):
         return None
     return found.current * 1e6 if found and found.current else None
+
+
+TRANSFER_BYTES, TRANSFERS = 2**26, 3
+
+
+def loopback_bytes_per_s() -> float:
+    """Return what one TCP connection over 127.0.0.1 carries, as processes of one machine talk: the best of three."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return max(_transfer(server) for _ in range(TRANSFERS))
+
+
+def _transfer(server: socket.socket) -> float:
+    payload, received = bytearray(2**20), bytearray(2**20)
+
+    def send() -> None:
+        with socket.create_connection(server.getsockname()) as sender:
+            for _ in range(TRANSFER_BYTES // len(payload)):
+                sender.sendall(payload)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    receiver, _ = server.accept()
+    with receiver:
+        begin, held = time.perf_counter(), 0
+        while count := receiver.recv_into(received):
+            held += count
+        spent = time.perf_counter() - begin
+    thread.join()
+    return held / spent

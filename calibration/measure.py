@@ -119,7 +119,7 @@ class Sampler:
         begin = self.tools.now()
         while queue and self.tools.now() < min(begin + BATCH_S, self._end_s):
             task = queue.popleft()
-            self.progress(len(self.store.rows) + len(self._skipped), total, f"{task.case.op} {task.case.direction}")
+            self.progress(total - len(queue) - 1, total, f"{task.case.op} {task.case.direction}")
             row = self._attempt(task)
             if row is not None:
                 yield task, row
@@ -141,6 +141,7 @@ class Sampler:
 
     def _failed(self, task: Task, error: Exception) -> None:
         if out_of_memory(error):
+            error.__traceback__ = None  # its frames still hold the tensors of the case
             self.tools.stopwatch.release()
             self._skip(task, "out of memory")
             return

@@ -122,6 +122,4 @@ def replace_formula(family):
 
 
 def session(**given):
-    return replace(
-        new_session(fingerprint=FINGERPRINT, method="m", suite="smoke", seed=0, budget_s=1.0), **given
-    )
+    return replace(new_session(fingerprint=FINGERPRINT, method="m", suite="smoke", seed=0, budget_s=1.0), **given)

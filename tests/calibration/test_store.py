@@ -18,10 +18,10 @@ def row(name="a", **given):
 
 
 def test_columns_are_those_of_the_contract():
-    assert SCHEMA.names == (
+    assert " ".join(SCHEMA.names) == (
         "op direction dtype layout implementation group use id calls t_s t_min_s t_p10_s t_p90_s n launches flop bytes "
         "shape sm_clock_hz memory_clock_hz power_w temperature_c sentinel_ratio flagged error at session commit"
-    ).split()
+    )
 
 
 def test_rows_come_back(tmp_path):
@@ -125,5 +125,3 @@ def test_the_commit_is_known_in_a_checkout(monkeypatch):
     assert len(commit().rstrip("+")) in (0, 40)
     monkeypatch.setenv("PATH", "")
     assert commit() == ""
-
-

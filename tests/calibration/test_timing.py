@@ -50,7 +50,9 @@ def test_every_input_is_warmed_up():
 @pytest.mark.parametrize(("statistic", "expected"), [("min", 0.01), ("median", 0.03)])
 def test_statistic(statistic, expected):
     machine = FakeMachine()
-    found = timed(work_of(machine, [1, 1, 1, 1, 0.05, 0.01, 0.03, 0.02, 0.04]), Method(5, statistic, total_s=0), machine)
+    found = timed(
+        work_of(machine, [1, 1, 1, 1, 0.05, 0.01, 0.03, 0.02, 0.04]), Method(5, statistic, total_s=0), machine
+    )
     assert found.t_s == pytest.approx(expected)
     assert found.t_min_s == pytest.approx(0.01)
     assert found.t_p10_s == pytest.approx(0.014)

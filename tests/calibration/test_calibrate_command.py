@@ -1,0 +1,205 @@
+"""`trainsim calibrate --device`: options, refusals, and what is in the folder afterwards."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from calibration import measuring
+from calibration.cli import app
+from calibration.measuring import budget_s
+from calibration.session import Bench, open_bench
+from calibration.store import SAMPLES, SESSION, load_session, read_samples
+from sim.costs.profile import load_profile
+from sim.specs.fields import InputError
+from tests.calibration.fakes import FINGERPRINT, FakeFamily, FakeMachine, families
+
+
+@pytest.fixture
+def machine():
+    return FakeMachine()
+
+
+@pytest.fixture
+def fitted(monkeypatch):
+    """The folders that were fitted; the fit itself is not under test here."""
+    seen = []
+
+    def fit(folder, note):
+        seen.append({path.name for path in folder.iterdir()})
+        return load_profile("a100-sxm-80gb")
+
+    monkeypatch.setattr(measuring, "fitted", fit)
+    return seen
+
+
+@pytest.fixture
+def invoke(machine, monkeypatch, fitted):
+    monkeypatch.setattr(measuring, "open_bench", lambda device: Bench(FINGERPRINT, machine.tools()))
+    monkeypatch.setattr(measuring, "registered", lambda: families(machine))
+
+    def run(*arguments):
+        return CliRunner().invoke(app, [str(a) for a in arguments], catch_exceptions=False)
+
+    return run
+
+
+def test_measures_and_prints_one_object(invoke, tmp_path, fitted):
+    out = tmp_path / "deep" / "p"
+    result = invoke("--device", "cpu", "--budget", "8m", "--seed", "3", "--out", out, "--json")
+    printed = json.loads(result.stdout)
+    assert result.exit_code == 0
+    assert (printed["measured"], printed["flagged"], printed["skipped"], printed["left"]) == (9, 0, 0, 0)
+    assert printed["path"] == str(out / "profile.json")
+    assert {"op", "mape", "median", "p90", "coverage90"} <= printed["families"][0].keys()
+    assert fitted == [{SAMPLES, SESSION, "device.json"}]
+    session = load_session(out)
+    assert (session.seed, session.suite, session.budget_s, session.session) == (3, "smoke", 480.0, printed["session"])
+    assert "min of at least 25 samples" in session.method
+    assert {row["session"] for row in read_samples(out / SAMPLES)} == {session.session}
+    device = json.loads((out / "device.json").read_text())
+    assert device["title"] == "Model 1"
+    assert "e" in device["memory_bytes_per_s"]["source"]
+
+
+def test_shows_a_table_and_counts(invoke, tmp_path):
+    result = invoke("--device", "cpu", "--out", tmp_path / "p")
+    assert "gemm forward" in result.stdout
+    assert "9 kernels measured, 0 of them flagged, 0 skipped, 0 left by the budget" in result.stderr
+
+
+def test_skipped_cases_are_named(invoke, machine, monkeypatch, tmp_path):
+    held = [*families(machine), FakeFamily(machine, name="odd", op="odd", count=1, error=0.5)]
+    monkeypatch.setattr(measuring, "registered", lambda: held)
+    result = invoke("--device", "cpu", "--out", tmp_path / "p", "--json")
+    printed = json.loads(result.stdout)
+    assert printed["skipped"] == 1
+    assert printed["skipped_cases"][0]["id"] == "odd/forward/float32/fake//m=1"
+    assert "odd/forward/float32/fake//m=1: wrong: relative error 0.5" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        (["--device", "tpu"], "--device: got 'tpu'; allowed: one of cpu, cuda"),
+        (["--device", "cpu", "--suite", "huge"], "--suite: got 'huge'; allowed: one of smoke, full"),
+        (["--device", "cpu", "--budget", "8x"], "--budget: got '8x'; allowed: a time such as 180s"),
+        (["--device", "cpu", "--budget", "0s"], "--budget: got '0s'"),
+        (["--device", "cpu", "--seed", "-1"], "--seed: got -1; allowed: a whole number from 0"),
+        (["--device", "cpu", "--from", "x.csv"], "either --device or --from"),
+        ([], "cpu or cuda to measure this machine"),
+    ],
+)
+def test_wrong_options_name_themselves(invoke, tmp_path, options, field):
+    with pytest.raises(InputError) as caught:
+        invoke(*options, "--out", tmp_path / "p")
+    assert field in str(caught.value)
+    assert not (tmp_path / "p").exists()
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("180s", 180), ("8m", 480), ("1.5h", 5400)])
+def test_budgets(text, seconds):
+    assert budget_s(text) == seconds
+
+
+def test_a_file_is_no_folder(invoke, tmp_path):
+    (tmp_path / "p").write_text("")
+    with pytest.raises(InputError, match=r"--out: got .*a folder that exists or can be made"):
+        invoke("--device", "cpu", "--out", tmp_path / "p" / "q")
+
+
+def test_a_busy_machine_is_refused_and_nothing_is_left_behind(invoke, machine, tmp_path):
+    machine.others = [0.9]
+    result = invoke("--device", "cpu", "--out", tmp_path / "p", "--json")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "not measured: the machine is busy: others use 90% of it" in result.stderr
+    assert not (tmp_path / "p").exists()
+
+
+def test_despite_load_measures_and_flags(invoke, machine, tmp_path):
+    machine.others = [0.9]
+    result = invoke("--device", "cpu", "--despite-load", "--out", tmp_path / "p", "--json")
+    printed = json.loads(result.stdout)
+    assert (printed["measured"], printed["flagged"]) == (9, 9)
+    assert load_session(tmp_path / "p").despite_load
+
+
+def test_samples_are_not_overwritten(invoke, tmp_path):
+    invoke("--device", "cpu", "--out", tmp_path / "p")
+    with pytest.raises(InputError, match=r"--resume goes on with one"):
+        invoke("--device", "cpu", "--out", tmp_path / "p")
+
+
+def test_resuming_keeps_the_session_and_measures_the_rest(invoke, machine, tmp_path):
+    arguments = ("--device", "cpu", "--out", tmp_path / "p", "--json")
+    first = json.loads(invoke(*arguments, "--budget", "1s").stdout)
+    assert first["left"] == 9 - first["measured"] > 0
+    machine.launched.clear()
+    second = json.loads(invoke(*arguments, "--resume", "--budget", "1h").stdout)
+    assert (second["measured"], second["left"], second["session"]) == (9, 0, first["session"])
+    assert len(set(machine.launched)) == first["left"]
+    assert load_session(tmp_path / "p").budget_s == 3601.0
+
+
+def test_a_resumed_session_keeps_its_reference(invoke, machine, tmp_path):
+    arguments = ("--device", "cpu", "--out", tmp_path / "p", "--json")
+    invoke(*arguments, "--budget", "1s")
+    machine.sentinels = [0.02]
+    second = json.loads(invoke(*arguments, "--resume").stdout)
+    assert second["flagged"] > 0, "the machine became half as fast between the two"
+
+
+def test_another_machines_session_is_not_resumed(invoke, machine, monkeypatch, tmp_path):
+    invoke("--device", "cpu", "--out", tmp_path / "p", "--budget", "1s")
+    other = FINGERPRINT.__class__(**{**vars(FINGERPRINT), "name": "Model 2", "memory_bytes": 5})
+    monkeypatch.setattr(measuring, "open_bench", lambda device: Bench(other, machine.tools()))
+    with pytest.raises(InputError, match=r"name, memory_bytes differ: name was Model 1, is Model 2"):
+        invoke("--device", "cpu", "--out", tmp_path / "p", "--resume")
+
+
+def test_there_must_be_something_to_resume(invoke, tmp_path):
+    with pytest.raises(InputError, match=r"session\.json: got 'no such file'"):
+        invoke("--device", "cpu", "--out", tmp_path, "--resume")
+
+
+def test_an_interruption_leaves_whole_files(invoke, machine, monkeypatch, tmp_path):
+    class Stopping(FakeFamily):
+        def prepare(self, case, machine, seed):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(measuring, "registered", lambda: [*families(machine), Stopping(machine, name="z", op="z")])
+    result = CliRunner().invoke(app, ["--device", "cpu", "--out", str(tmp_path / "p")])
+    assert result.exit_code != 0
+    assert {path.name for path in (tmp_path / "p").iterdir()} == {SAMPLES, SESSION}
+    read_samples(tmp_path / "p" / SAMPLES)
+    assert load_session(tmp_path / "p").sentinel_s == 0.01
+
+
+def test_without_a_gpu_cuda_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(InputError, match="--device: got 'cuda'; allowed: cpu; torch finds no CUDA device here"):
+        open_bench("cuda")
+
+
+def test_the_cpu_is_held_to_one_thread():
+    before = torch.get_num_threads()
+    try:
+        bench = open_bench("cpu")
+        assert torch.get_num_threads() == bench.fingerprint.threads == 1
+        assert bench.tools.sentinel() > 0
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_the_shipped_fit_is_called_with_the_folder(monkeypatch, tmp_path):
+    from calibration import session  # noqa: PLC0415 - the module under test, patched
+
+    seen = []
+    modules = {
+        "calibration.measured": SimpleNamespace(build_profile=lambda folder, note: seen.append(folder) or "profile"),
+        "calibration.kernels.registry": SimpleNamespace(FAMILIES=("one",)),
+    }
+    monkeypatch.setattr(session, "import_module", modules.__getitem__)
+    assert (session.profile(tmp_path, print), seen, session.registered()) == ("profile", [tmp_path], ("one",))

@@ -1,0 +1,194 @@
+"""The sampler against a fake machine: order, budget, checks before timing, drift, load, interruption and resuming."""
+
+import signal
+from collections import Counter
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calibration.guards import interruptible
+from calibration.measure import LostError, Sampler, order, out_of_memory
+from calibration.store import SAMPLES, Store, read_samples
+from tests.calibration.fakes import MACHINE, METHOD, FakeFamily, FakeMachine, families
+
+
+def sampler(machine, store, budget_s=1e6, **given):
+    stamp = {"session": "s1", "commit": "c1"}
+    return Sampler(MACHINE, METHOD, machine.tools(), store, stamp, budget_s, reference_s=0.01, **given)
+
+
+def sample(machine, folder, held=None, budget_s=1e6, **given):
+    """Return (outcome, store) of measuring the families `held`."""
+    store = Store(folder)
+    tasks = order(held or families(machine), MACHINE, "smoke", 0)
+    return sampler(machine, store, budget_s, **given).run(tasks), store
+
+
+def test_every_case_becomes_a_row(tmp_path):
+    outcome, store = sample(FakeMachine(), tmp_path)
+    assert (outcome.left, outcome.skipped) == (0, ())
+    rows = read_samples(tmp_path / SAMPLES)
+    assert rows == list(store.rows.values())
+    assert len(rows) == 9
+    row = store.rows["gemm/forward/float32/fake//m=4"]
+    assert row["t_s"] == pytest.approx(0.03)
+    assert (row["flop"], row["bytes"], row["shape"]) == (128.0, 192.0, '{"m": 4.0}')
+    assert (row["op"], row["group"], row["use"], row["n"], row["launches"]) == ("gemm", "g2", "fit", 5, 1)
+    assert (row["sentinel_ratio"], row["flagged"], row["error"]) == (1.0, False, 1e-7)
+    assert (row["sm_clock_hz"], row["power_w"], row["temperature_c"]) == (1.5e9, None, 40.0)
+    assert (row["session"], row["commit"]) == ("s1", "c1")
+
+
+def test_the_order_depends_on_the_seed_only():
+    names = [[t.case.id for t in order(families(FakeMachine()), MACHINE, "smoke", seed)] for seed in (1, 1, 2)]
+    assert names[0] == names[1] != names[2]
+    assert sorted(names[0]) == sorted(names[2])
+
+
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=5), st.integers(0, 2**32 - 1))
+def test_every_family_and_direction_has_its_share_first(counts, seed):
+    held = [FakeFamily(FakeMachine(), name=f"f{n}", directions=(f"d{n}",), count=c) for n, c in enumerate(counts)]
+    lanes = [task.case.direction for task in order(held, MACHINE, "smoke", seed)]
+    assert len(lanes) == sum(counts)
+    for stop in range(len(lanes)):
+        seen = Counter(lanes[:stop])
+        unfinished = [seen[f"d{n}"] for n, c in enumerate(counts) if seen[f"d{n}"] < c]
+        assert not unfinished or max(unfinished) - min(unfinished) <= 1
+
+
+def test_cases_that_a_family_yields_twice_are_measured_once():
+    held = [FakeFamily(FakeMachine()), FakeFamily(FakeMachine())]
+    assert len(order(held, MACHINE, "smoke", 0)) == 3
+
+
+@pytest.mark.parametrize("budget_s", [0.3, 0.7, 1.2])
+def test_the_budget_is_kept(tmp_path, budget_s):
+    machine = FakeMachine()
+    outcome, store = sample(machine, tmp_path, budget_s=budget_s)
+    warm_s = 4 * 0.03  # warm-ups and the first sample are what tells how long a case takes
+    assert machine.now_s <= budget_s + warm_s + 0.02
+    assert outcome.left == 9 - len(store.rows) > 0
+
+
+def test_a_short_case_is_measured_where_a_long_one_would_not_fit(tmp_path):
+    machine = FakeMachine()
+    outcome, store = sample(machine, tmp_path, [FakeFamily(machine, count=2, second_s=1.0)], budget_s=13.0)
+    assert len(store.rows) == outcome.left == 1
+
+
+def test_a_wrong_kernel_is_reported_and_never_timed(tmp_path):
+    machine = FakeMachine()
+    outcome, store = sample(machine, tmp_path, [FakeFamily(machine, error=0.5)])
+    assert not store.rows
+    assert not machine.launched
+    assert {s.reason for s in outcome.skipped} == {"wrong: relative error 0.5 above 0.001, not timed"}
+    assert outcome.left == 0
+
+
+def test_what_cannot_be_compared_is_timed(tmp_path):
+    machine = FakeMachine()
+    _, store = sample(machine, tmp_path, [FakeFamily(machine, error=float("nan"))])
+    assert [row["error"] for row in store.rows.values()] == [None] * 3
+
+
+def test_drift_is_flagged(tmp_path):
+    machine = FakeMachine(sentinels=[0.01, 0.0104])
+    _, store = sample(machine, tmp_path)
+    assert all(row["flagged"] and row["sentinel_ratio"] == pytest.approx(1.04) for row in store.rows.values())
+
+
+def test_a_small_move_is_kept_and_not_flagged(tmp_path):
+    _, store = sample(FakeMachine(sentinels=[0.01, 0.0098]), tmp_path)
+    assert all(not row["flagged"] and row["sentinel_ratio"] == pytest.approx(0.98) for row in store.rows.values())
+
+
+def test_a_disturbed_batch_is_measured_once_more_at_the_end(tmp_path):
+    machine = FakeMachine(others=[0.0, 0.7, 0.0])
+    _, store = sample(machine, tmp_path, [FakeFamily(machine)])
+    assert store.flagged == 0
+    assert Counter(machine.launched) == dict.fromkeys(store.rows, 2 * (3 + 1 + 5))
+
+
+def test_a_machine_that_stays_disturbed_gives_flagged_samples(tmp_path):
+    machine = FakeMachine(others=[0.7])
+    _, store = sample(machine, tmp_path, [FakeFamily(machine)])
+    assert store.flagged == len(store.rows) == 3
+    assert Counter(machine.launched) == dict.fromkeys(store.rows, 2 * (3 + 1 + 5))
+
+
+def test_despite_load_flags_everything_and_repeats_nothing(tmp_path):
+    machine = FakeMachine()
+    _, store = sample(machine, tmp_path, flag_all=True)
+    assert store.flagged == len(store.rows) == 9
+    assert set(Counter(machine.launched).values()) == {3 + 1 + 5}
+
+
+@pytest.mark.parametrize("error", [MemoryError, torch.OutOfMemoryError])
+def test_out_of_memory_is_noted_and_passed_over(tmp_path, error):
+    machine = FakeMachine()
+    lacking = FakeFamily(machine, name="huge", op="huge", fails=error)
+    outcome, store = sample(machine, tmp_path, [lacking, *families(machine)])
+    assert {s.reason for s in outcome.skipped} == {"out of memory"}
+    assert (len(outcome.skipped), len(store.rows), machine.released) == (3, 9, 3)
+
+
+def test_how_torch_says_that_memory_ran_out():
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(2**60, dtype=torch.uint8)
+    assert out_of_memory(caught.value)
+    assert not out_of_memory(RuntimeError("no such kernel"))
+
+
+def test_a_kernel_that_a_device_lacks_is_noted(tmp_path):
+    machine = FakeMachine()
+    lacking = FakeFamily(machine, name="x", op="x", fails=RuntimeError)
+    outcome, store = sample(machine, tmp_path, [lacking, *families(machine)])
+    assert {s.reason for s in outcome.skipped} == {"failed: RuntimeError: no such kernel"}
+    assert len(store.rows) == 9
+
+
+def test_a_device_that_fails_every_time_ends_the_session(tmp_path):
+    machine = FakeMachine()
+    with pytest.raises(LostError, match="10 cases failed in a row, the last with no such kernel"):
+        sample(machine, tmp_path, [FakeFamily(machine, count=30, fails=RuntimeError)])
+
+
+class Stopping(FakeFamily):
+    """Stops the measurement at its sixth case, some seconds in."""
+
+    def prepare(self, case, machine, seed):
+        if len(set(self.machine.launched)) == 5:
+            self.stop()
+        return super().prepare(case, machine, seed)
+
+    def stop(self):
+        raise KeyboardInterrupt
+
+
+class Terminated(Stopping):
+    def stop(self):
+        signal.raise_signal(signal.SIGTERM)
+
+
+@pytest.mark.parametrize("family", [Stopping, Terminated])
+def test_an_interruption_leaves_a_whole_file_and_resuming_skips_what_it_holds(tmp_path, family):
+    machine = FakeMachine()
+    with pytest.raises(KeyboardInterrupt), interruptible():
+        sample(machine, tmp_path, [family(machine, count=9, second_s=0.1)])
+    held = {row["id"] for row in read_samples(tmp_path / SAMPLES)}
+    assert 0 < len(held) <= 5
+
+    later = FakeMachine()
+    outcome, store = sample(later, tmp_path, [FakeFamily(later, count=9, second_s=0.1)])
+    assert (len(store.rows), outcome.left) == (9, 0)
+    assert not held & set(later.launched)
+    assert len(read_samples(tmp_path / SAMPLES)) == 9
+
+
+def test_progress_is_told(tmp_path):
+    told = []
+    machine = FakeMachine()
+    sample(machine, tmp_path, [FakeFamily(machine)], progress=lambda *seen: told.append(seen))
+    assert told == [(0, 3, "gemm forward"), (1, 3, "gemm forward"), (2, 3, "gemm forward")]
