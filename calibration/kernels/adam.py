@@ -120,9 +120,9 @@ class Adam:
 
 def _sizes(machine: Machine, suite: Suite) -> Iterator[tuple[Use, int]]:
     """Yield (use, parameters), all of them multiples of `TENSORS`."""
-    low, few, most = (14, 24, 29) if machine.kind == "cuda" else (12, 20, 24)
+    low, few, most = (14, 24, 28) if machine.kind == "cuda" else (12, 20, 24)
     pool = [2**n for n in range(low, most + 1)]
-    for n in pick(pool, lambda n: n <= 2**few, suite, (8, 16), 0, [2**low, 2**few, 2**most]):
+    for n in pick(pool, int, 2**few, suite, (8, 16), 0):
         yield "fit", n
     for n in (2**low * 3, 2**few * 5 // 8, *(() if suite == "smoke" else (2**few * 3, 2**most * 5 // 8))):
         yield "random", n

@@ -54,6 +54,11 @@ class Heads:
         """Elements of the scores."""
         return self.batch * self.heads * self.seq**2
 
+    @property
+    def work(self) -> float:
+        """Multiplications of one product."""
+        return self.scores * self.head_dim / (1 + self.causal)
+
 
 CPU = tuple(
     Heads(b, h, h // g, s, d, c)
@@ -69,7 +74,7 @@ CUDA = tuple(
     for h, g, d in ((16, 1, 64), (8, 1, 128), (12, 1, 128), (32, 4, 128), (96, 1, 128), (64, 8, 128), (32, 1, 96))
     for c in (1, 1, 0)
 )
-"""Causal twice as often as not. Heads of small GPTs; of GPT-3 and Llama 3 whole and split over tensor-parallel ranks."""
+"""Causal twice as often as not. Heads of small GPTs; of GPT-3 and Llama 3, whole and under tensor parallelism."""
 
 COUNTS: dict[str, tuple[tuple[int, int], tuple[int, int], tuple[int, int]]] = {
     "flash": ((14, 60), (3, 12), (1, 4)),
@@ -152,20 +157,21 @@ def _attend(mask: bool, q: Tensor, key: Tensor, value: Tensor) -> Tensor:
 def _shapes(
     machine: Machine, suite: Suite, counts: tuple[tuple[int, int], tuple[int, int], tuple[int, int]], stores: bool
 ) -> Iterator[tuple[Use, Heads]]:
-    """Yield (use, shape): lengths are powers of two to fit, anything held out, and beyond the fitted scores."""
-    pool, few, most = (CUDA, 2**29, 2**33) if machine.kind == "cuda" else (CPU, 2**19, 2**23)
+    """Yield (use, shape): lengths are powers of two to fit, anything held out, and more work than fitted."""
+    pool, few, most = (CUDA, 2**37, 2**40) if machine.kind == "cuda" else (CPU, 2**25, 2**29)
     few, most = (few // 4, most // 16) if stores else (few, most)
-    fitted, random_ones, larger = counts
-    yield from (
-        ("fit", s) for s in pick([s for s in pool if s.scores <= most], lambda s: s.scores <= few, suite, fitted, 0)
-    )
     draw = random.Random(1)
     odd = [Heads(s.batch, s.heads, s.kv_heads, draw.randint(s.seq // 2, s.seq), s.head_dim, s.causal) for s in pool]
-    inside = [s for s in odd if s.scores <= most]
-    yield from (("random", s) for s in pick(inside, lambda s: s.scores <= few, suite, random_ones, 1))
-    low = few if suite == "smoke" else most
-    above = [s for s in pool if low < s.scores <= 4 * low]
-    yield from (("larger", s) for s in pick(above, lambda s: s.scores <= 4 * low, suite, larger, 2))
+    above = few if suite == "smoke" else most
+    larger = [s for s in pool if above < s.work <= 4 * above]
+    least = min(s.work for s in pool)
+    choices: tuple[tuple[Use, list[Heads], float, tuple[int, int]], ...] = (
+        ("fit", [s for s in pool if s.work <= most], few, counts[0]),
+        ("random", [s for s in odd if least < s.work <= most], few, counts[1]),
+        ("larger", larger, 4 * above, counts[2]),
+    )
+    for use, among, limit, count in choices:
+        yield from ((use, s) for s in pick(among, lambda s: s.work, limit, suite, count, seed=0))
 
 
 FAMILIES = (Attention("forward"), Attention("backward"))

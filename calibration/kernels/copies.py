@@ -1,6 +1,6 @@
 """Copies between and inside memories: host to device, device to host, device to device; pinned and pageable."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -42,7 +42,7 @@ class Copy:
 
         def buffers() -> tuple[Tensor, Tensor]:
             data = torch.randint(256, (n,), dtype=torch.uint8, generator=generator)
-            return _held(torch.empty_like(data), target, pinned), _held(data, source, pinned)
+            return _held(torch.ones_like(data), target, pinned), _held(data, source, pinned)
 
         def run(to: Tensor, data: Tensor) -> Tensor:
             return to.copy_(data, non_blocking=pinned)
@@ -73,9 +73,8 @@ def _held(data: Tensor, where: str, pinned: bool) -> Tensor:
 def _sizes(machine: Machine, suite: Suite) -> Iterator[tuple[Use, int]]:
     """Yield (use, bytes)."""
     high = HIGH[machine.kind, suite]
-    few: Callable[[int], bool] = lambda n: n <= 2 ** HIGH[machine.kind, "smoke"]  # noqa: E731 - a predicate
     pool = [2**n for n in range(LOW, high + 1)]
-    for n in pick(pool, few, suite, (8, 18), 0, [2**LOW, 2 ** HIGH[machine.kind, "smoke"], 2**high]):
+    for n in pick(pool, int, 2 ** HIGH[machine.kind, "smoke"], suite, (8, 18), 0):
         yield "fit", n
     for n in (3 * 2 ** (LOW + 3) + 1, 5 * 2 ** (high - 5) + 3, 3 * 2 ** (high - 2)):
         yield "random", n

@@ -35,7 +35,7 @@ class Budget:
     beyond_flop: float
 
 
-CPU = Budget((22, 44), (22, 60), (5, 12), (5, 12), (6, 14), (10, 20), (3, 6), 5.5e8, 5e9, 2e10)
+CPU = Budget((22, 44), (22, 60), (5, 12), (5, 12), (6, 14), (10, 20), (3, 6), 1.1e9, 5e9, 2e10)
 CUDA = Budget((24, 80), (24, 110), (5, 20), (5, 20), (6, 20), (10, 40), (3, 15), 3e12, 9e12, 6e13)
 
 
@@ -90,24 +90,21 @@ def layers(machine: Machine, suite: Suite, seed: int = 0) -> Iterator[tuple[Use,
         (thin, budget.skinny),
         (list(scores(gpu)), budget.batched),
     )
-    seen: set[Layer] = set()
+    seen: dict[Layer, float] = {}
 
-    def chosen(pool: list[Layer], counts: tuple[int, int], low: float, few: float, most: float) -> Iterator[Layer]:
+    def chosen(pool: list[Layer], counts: tuple[int, int], low: float, few: float, most: float) -> list[Layer]:
         inside = [layer for layer in pool if low < flop(layer) <= most]
-        for layer in pick(inside, lambda x: flop(x) <= few, suite, counts, seed):
-            if layer not in seen:
-                seen.add(layer)
-                yield layer
+        new = [layer for layer in pick(inside, flop, few, suite, counts, seed) if layer not in seen]
+        seen.update({layer: flop(layer) for layer in new})
+        return new
 
     for pool, counts in pools:
-        for layer in chosen(pool, counts, 0, budget.few_flop, budget.most_flop):
-            yield "fit", layer
+        yield from (("fit", layer) for layer in chosen(pool, counts, 0, budget.few_flop, budget.most_flop))
     draw = random.Random(seed)
-    held = [
-        (log_uniform(draw, 32, high), log_uniform(draw, 32, high), log_uniform(draw, 32, high), 1) for _ in range(400)
-    ]
-    for layer in chosen(held, budget.random, 0, budget.few_flop, budget.most_flop):
-        yield "random", layer
-    above, most = (budget.few_flop, 4 * budget.few_flop) if suite == "smoke" else (budget.most_flop, budget.beyond_flop)
-    for layer in chosen([*grid, *real, *held], budget.larger, above, most, most):
-        yield "larger", layer
+    drawn = [tuple(log_uniform(draw, 32, high) for _ in range(3)) for _ in range(400)]
+    held = [(t, i, o, 1) for t, i, o in drawn]
+    few, most = min(budget.few_flop, max(seen.values())), max(seen.values())
+    yield from (("random", layer) for layer in chosen(held, budget.random, 0, few, most))
+    above, beyond = (few, 2.5 * few) if suite == "smoke" else (most, budget.beyond_flop)
+    wide = [*grid, *held, *((2 * t, i, o, b) for t, i, o, b in real)]
+    yield from (("larger", layer) for layer in chosen(wide, budget.larger, above, beyond, beyond))

@@ -13,7 +13,7 @@ KEPT = 1 / (1 - P)
 
 def _mask(draw: Draw, r: int, c: int) -> Tensor:
     """Return what forward keeps: bytes on a GPU, factors of the tensor's own type on a CPU."""
-    kept = torch.rand(r, c, device=draw.device) >= P
+    kept = draw.flips(1 - P, r, c)
     return kept if draw.device.type == "cuda" else KEPT * kept.to(draw.dtype)
 
 

@@ -67,7 +67,7 @@ ENTROPY_BACKWARD = Kernel(_entropy_saved, _entropy_backward, _entropy_slopes)
 
 def _vocabularies(machine: Machine) -> Widths:
     if machine.kind == "cuda":
-        return Widths((128, 8192), (32768, 131072), 2**26, 2**29, 2**31)
+        return Widths((128, 8192), (32768, 131072), 2**25, 2**28, 2**29)
     return Widths((16, 1024), (1024, 32768), 2**20, 2**23, 2**24)
 
 

@@ -69,33 +69,32 @@ def powers(low: int, high: int) -> list[int]:
     return [2**n for n in range(low.bit_length() - 1, high.bit_length()) if low <= 2**n <= high]
 
 
-def corners(grid: list[Shape]) -> list[Shape]:
-    """Return the smallest shape, and of the largest ones the narrowest and the widest."""
-    most = max(r * c for r, c in grid)
-    largest = [s for s in grid if s[0] * s[1] == most]
-    return [min(grid, key=lambda s: s[0] * s[1]), largest[-1], largest[0]]
+def area(shape: Shape) -> int:
+    """Return the elements of a tensor."""
+    return shape[0] * shape[1]
+
+
+def widest(grid: list[Shape]) -> Shape:
+    """Return, of the largest shapes, the one of fewest rows."""
+    most = max(map(area, grid))
+    return min(s for s in grid if area(s) == most)
 
 
 def shapes(widths: Widths, suite: Suite, seed: int) -> Iterator[tuple[Use, Shape]]:
     """Yield (use, (rows, columns)): powers of two to fit, any sizes among them, and larger ones."""
-
-    def among(low: int, high: int) -> Callable[[Shape], bool]:
-        return lambda s: low <= s[0] * s[1] <= high
-
-    every = [(r, c) for r in powers(*widths.rows) for c in powers(*widths.columns)]
-    small, grid = (list(filter(among(SMALLEST, n), every)) for n in (widths.few, widths.most))
-    ends = [*corners(small), *corners(grid)]
-    for shape in pick(grid, among(0, widths.few), suite, FIT, seed, ends):
+    every = [(r, c) for r in reversed(powers(*widths.rows)) for c in powers(*widths.columns)]
+    grid = [s for s in every if SMALLEST <= area(s) <= widths.most]
+    ends = [widest([s for s in grid if area(s) <= widths.few]), widest(grid)]
+    for shape in pick(grid, area, widths.few, suite, FIT, seed, ends):
         yield "fit", shape
     draw = random.Random(seed + 1)
     drawn = [(log_uniform(draw, *widths.rows), log_uniform(draw, *widths.columns)) for _ in range(200)]
-    inside = [s for s in drawn if among(SMALLEST, widths.most)(s)]
-    for shape in pick(inside, among(0, widths.few), suite, RANDOM, seed):
+    inside = [s for s in drawn if SMALLEST <= area(s) <= widths.most]
+    for shape in pick(inside, area, widths.few, suite, RANDOM, seed):
         yield "random", shape
     above, most = (widths.few, 4 * widths.few) if suite == "smoke" else (widths.most, widths.beyond)
-    beyond = [(2 * r, c) for r in powers(*widths.rows) for c in powers(*widths.columns)]
-    larger = list(filter(among(above + 1, most), beyond))
-    for shape in pick(larger, among(0, most), "smoke", (LARGER[0] if suite == "smoke" else LARGER[1], 0), seed):
+    beyond = [(2 * r, c) for r, c in every if above < 2 * r * c <= most]
+    for shape in pick(beyond, area, most, "smoke", LARGER if suite == "smoke" else LARGER[::-1], seed):
         yield "larger", shape
 
 

@@ -52,6 +52,10 @@ class Draw:
         """Return standard normal numbers (zeros would run up to 13 % faster on a GPU: fewer bits flip)."""
         return torch.randn(shape, dtype=dtype or self.dtype, device=self.device, generator=self._generator)
 
+    def flips(self, chance: float, *shape: int) -> Tensor:
+        """Return truth values that are true with `chance`."""
+        return torch.rand(shape, device=self.device, generator=self._generator) < chance
+
     def integers(self, high: int, *shape: int) -> Tensor:
         """Return whole numbers in [0, high)."""
         return torch.randint(high, shape, device=self.device, generator=self._generator)
@@ -101,18 +105,21 @@ def doubles(inputs: Sequence[Any]) -> list[Any]:
 
 def pick(
     pool: Sequence[T],
-    small: Callable[[T], bool],
+    size_of: Callable[[T], float],
+    few: float,
     suite: Suite,
     counts: tuple[int, int],
     seed: int,
     first: Sequence[T] = (),
 ) -> list[T]:
-    """Return `first` and a seeded random part of `pool`.
+    """Return `first`, the smallest and the largest of `pool`, and a seeded random part of the rest.
 
-    smoke: counts[0] that are `small`; full: those and others, counts[1] in all.
+    smoke: counts[0] of a size up to `few`; full: the same and others, counts[1] in all.
     """
-    order = list(dict.fromkeys([*first, *random.Random(seed).sample(list(pool), len(pool))]))
-    smoke = [p for p in order if small(p)][: counts[0]]
+    small = [p for p in pool if size_of(p) <= few]
+    ends = [end for some in (small, pool) if some for end in (max(some, key=size_of), min(some, key=size_of))]
+    order = list(dict.fromkeys([*first, *ends, *random.Random(seed).sample(list(pool), len(pool))]))
+    smoke = [p for p in order if size_of(p) <= few][: counts[0]]
     return smoke if suite == "smoke" else smoke + [p for p in order if p not in smoke][: max(0, counts[1] - len(smoke))]
 
 
