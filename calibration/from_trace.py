@@ -1,9 +1,9 @@
 """A profile from a torch profiler trace of the user's own run.
 
-Kernel families of which the trace shows enough shapes are fitted, starting from a base profile: its rate (or bandwidth)
-and its floor. Of fewer shapes nothing but the level is known, and the base's times are scaled by the median ratio; of
-no shape at all, by the median over the other families. Host times of a CPU trace hold the profiler's own cost, a few
-microseconds a call: the shortest of equal calls counts there, the median on a GPU.
+Kernel families of which the trace shows enough shapes are fitted as those of a calibration are. Of fewer shapes nothing
+but the level is known: the times of a base profile are scaled by the median ratio; of no shape at all, by the median
+over the other families. Host times of a CPU trace hold the profiler's own cost, a few microseconds a call: the shortest
+of equal calls counts there, the median on a GPU.
 """
 
 import io
@@ -23,25 +23,22 @@ import typer
 from rich.console import Console
 
 from calibration.errors import summary, table
-from calibration.fit import Free, cross_validate, predict, rms_log_error_of_sums
+from calibration.fit import predict, rms_log_error_of_sums
+from calibration.measured import Row, fit_families, plain, samples_of
 from calibration.samples import Floats, Samples
 from calibration.store import SAMPLES, SCHEMA, commit
 from calibration.trace_kernels import Seen, kernels
-from calibration.trace_tree import ELEMENT_BYTES, read_tree
+from calibration.trace_tree import read_tree
 from sim.catalog import names
-from sim.costs.kernels import FALLBACK, FORMS, KERNELS
-from sim.costs.profile import Errors, KernelModel, Profile, load_profile
+from sim.costs.kernels import FALLBACK, KERNELS, form_of
+from sim.costs.profile import Fingerprint, KernelModel, Profile, load_profile
 from sim.specs.fields import InputError
 from sim.specs.files import write_atomically
 
 ENOUGH = 6
-"""Distinct shapes that a fit of two numbers and its cross-validation need; with fewer the level alone is taken."""
-
-LEVEL = {"gemm-pnorm": "rate", "attention-saturating": "rate", "memory-bound": "bandwidth", "row-wise": "bandwidth"}
-"""The parameter of each form that is fitted beside the floor t0."""
+"""Distinct shapes that a fit and its cross-validation need; with fewer the level alone is taken."""
 
 RATES = ("rate", "bandwidth")
-WIDE, FLOOR = 100.0, Free(1e-6, 1e-8, 1e-3)
 Key = tuple[str, str]
 
 
@@ -69,7 +66,7 @@ def calibrate_trace(trace: Path, out: Path, base: str | None = None) -> Traced:
         raise InputError(str(trace), "a trace without known kernels", "one of training steps (products, norms, ...)")
     held = _base(base, recorded.on_device)
     rows = samples(seen, recorded.on_device)
-    profile, why = fitted(rows, held, out.resolve().name)
+    profile, why = fitted(rows, held, out.resolve().name, recorded.on_device)
     _write(out, rows, profile)
     counts: dict[str, int] = defaultdict(int)
     for one in seen:
@@ -140,14 +137,20 @@ def _row(calls: Sequence[Seen], on_device: bool) -> dict[str, Any]:
     }
 
 
-def fitted(rows: Sequence[Mapping[str, Any]], base: Profile, name: str) -> tuple[Profile, dict[str, str]]:
+def fitted(rows: Sequence[Row], base: Profile, name: str, on_device: bool) -> tuple[Profile, dict[str, str]]:
     """Return the profile of rows of samples on top of `base`, and why families were not fitted, by name."""
-    parts = {key: of for key in (*KERNELS, *FALLBACK) if (of := _of(rows, key))}
-    models, why = _models(parts, base)
+    dtypes = [str(row["dtype"]) for row in rows]
+    dtype = max(set(dtypes), key=dtypes.count)
+    shown = [{**row, "shape": json.loads(row["shape"])} for row in rows if row["dtype"] == dtype]
+    parts = {key: of for key in (*KERNELS, *FALLBACK) if (of := _of(shown, key))}
+    many = [row for row in shown if (row["op"], row["direction"]) in parts and _shapes(parts, row) >= ENOUGH]
+    versions = {"cuda": "unknown"} if on_device else {}
+    families = fit_families(many, [], Fingerprint(versions=versions, threads=1), dtype, lambda _: None)
+    enough = {family.model.key: family.model for family in reversed(families)}
+    models, why = _models(parts, enough, base)
     totals = [_predicted(models[key], part) for key, part in parts.items()]
     measured = np.concatenate([part.seconds for part in parts.values()])
     sigma = rms_log_error_of_sums(np.concatenate(totals), measured)
-    dtypes = [str(row["dtype"]) for row in rows]
     profile = replace(
         base,
         schema_version=2,
@@ -155,10 +158,10 @@ def fitted(rows: Sequence[Mapping[str, Any]], base: Profile, name: str) -> tuple
         base=base.name,
         estimate=bool(why),
         method="times of a torch profiler trace, "
-        f"{len(rows)} distinct kernels; two numbers of a family's form where it shows {ENOUGH} shapes, else scaled",
+        f"{len(rows)} distinct kernels; a family is fitted where it shows {ENOUGH} shapes, else scaled",
         date=f"{datetime.now(UTC):%Y-%m-%d}",
         models=list(models.values()),
-        dtype=max(set(dtypes), key=dtypes.count),
+        dtype=dtype,
         kernel_sigma_log=float(f"{max(sigma, 0.01):.6g}"),
         scaling_sigma_log=0.0,
         uncertainty_source="RMS log error of sums of 12 traced kernels; the traced run itself was fitted",
@@ -166,21 +169,20 @@ def fitted(rows: Sequence[Mapping[str, Any]], base: Profile, name: str) -> tuple
     return profile, why
 
 
-def _of(rows: Sequence[Mapping[str, Any]], key: Key) -> Samples | None:
+def _shapes(parts: Mapping[Key, Samples], row: Row) -> int:
+    return len(set(parts[row["op"], row["direction"]].family))
+
+
+def _of(rows: Sequence[Row], key: Key) -> Samples | None:
     """Return the samples of one kernel that the simulator reads."""
-    form = FORMS[KERNELS[FALLBACK.get(key, key)]]
     mine = [row for row in rows if (row["op"], row["direction"]) == key]
-    if not mine:
-        return None
-    shapes = [json.loads(row["shape"]) for row in mine]
-    inputs = {name: np.array([float(shape[name]) for shape in shapes]) for name in form.inputs}
-    if key[0] == "gemm":
-        inputs["element"] = np.array([float(ELEMENT_BYTES[str(row["dtype"])]) for row in mine])
-    seconds = np.array([float(row["t_s"]) for row in mine])
-    return Samples("traced", *key, inputs, seconds, tuple(str(row["group"]) for row in mine), "trace")
+    return samples_of(mine, form_of(*key).id) if mine else None
 
 
-def _models(parts: Mapping[Key, Samples], base: Profile) -> tuple[dict[Key, KernelModel], dict[str, str]]:
+def _models(
+    parts: Mapping[Key, Samples], enough: Mapping[Key, KernelModel], base: Profile
+) -> tuple[dict[Key, KernelModel], dict[str, str]]:
+    """Return a model of every kernel that the simulator reads, and why those that are not in `enough` are scaled."""
     ratios = {key: _ratio(base.model_of(key), part) for key, part in parts.items()}
     if not ratios:
         raise InputError("--trace", "no kernel that the simulator reads", "a trace of training steps")
@@ -191,8 +193,8 @@ def _models(parts: Mapping[Key, Samples], base: Profile) -> tuple[dict[Key, Kern
         if key not in parts and key in FALLBACK and key not in base.read:
             continue  # the kernel that stands for it does so here too
         mine, part = base.model_of(key), parts.get(key)
-        if part is not None and len(set(part.family)) >= ENOUGH:
-            models[key] = _fit(key, mine, part, base.name)
+        if key in enough:
+            models[key] = enough[key]
             continue
         n = len(set(part.family)) if part is not None else 0
         told = "its median ratio" if n else "the median ratio of all families"
@@ -217,25 +219,6 @@ def _scaled(key: Key, model: KernelModel, ratio: float, why: str, n: int) -> Ker
     return _bare(key, model, values, n, "scaled", f"{why} ({ratio:.3g}); there: {model.source}"[:1_900])
 
 
-def _fit(key: Key, model: KernelModel, part: Samples, base: str) -> KernelModel:
-    """Return the model with its level and floor fitted, the rest as it is."""
-    level = LEVEL[model.form]
-    start = model.parameters[level] / _ratio(model, part)
-    free = {level: Free(start, start / WIDE, start * WIDE), "t0": FLOOR}
-    found = cross_validate(model.form, part, free, {k: v for k, v in model.parameters.items() if k not in free})
-    values = {name: float(f"{value:.6g}") for name, value in found.solution.parameters.items()}
-    source = f"{level} and t0 fitted to a torch profiler trace, the rest as of {base}"
-    made = _bare(key, model, values, len(part), "fitted", source)
-    errors = {k: float(f"{v:.6g}") for k, v in asdict(found.scores).items() if k != "coverage90"}
-    return replace(
-        made,
-        standard_errors={k: float(f"{v:.6g}") for k, v in found.solution.standard_errors.items()},
-        domain={name: [float(x.min()), float(x.max())] for name, x in part.inputs.items() if name != "element"},
-        cross_validation=Errors(**errors, coverage90=found.scores.coverage90, n=len(part)),
-        n_test=len(part),
-    )
-
-
 def _bare(key: Key, model: KernelModel, values: Mapping[str, float], n: int, status: Any, source: str) -> KernelModel:
     op, direction = key
     return KernelModel(
@@ -251,7 +234,7 @@ def _bare(key: Key, model: KernelModel, values: Mapping[str, float], n: int, sta
     )
 
 
-def _write(out: Path, rows: Sequence[Mapping[str, Any]], profile: Profile) -> None:
+def _write(out: Path, rows: Sequence[Row], profile: Profile) -> None:
     """Write both files of the folder.
 
     Raises:
@@ -262,13 +245,6 @@ def _write(out: Path, rows: Sequence[Mapping[str, Any]], profile: Profile) -> No
     try:
         out.mkdir(parents=True, exist_ok=True)
         write_atomically(out / SAMPLES, held.getvalue())
-        write_atomically(out / "profile.json", json.dumps(_stated(asdict(profile)), indent=1) + "\n")
+        write_atomically(out / "profile.json", json.dumps(plain(asdict(profile)), indent=1) + "\n")
     except OSError as error:
         raise InputError("--out", str(out), f"a folder that can be written ({error.strerror})") from None
-
-
-def _stated(value: Any) -> Any:
-    """Return `value` without the keys that hold nothing."""
-    if isinstance(value, dict):
-        return {k: _stated(v) for k, v in value.items() if v is not None and v not in ({}, [])}
-    return [_stated(v) for v in value] if isinstance(value, list) else value

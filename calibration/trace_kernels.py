@@ -160,7 +160,7 @@ def _gradient(
 
 def _gemm(one: Slice, direction: str, m: int, n: int, k: int, batch: int = 1) -> Seen:
     e = ELEMENT_BYTES.get(one.dtype, 0)
-    shape = {"m": m, "n": n, "k": k, "batch": batch}
+    shape = {"m": m, "n": n, "k": k, "batch": batch, "item": e}
     moved = batch * e * (m * k + k * n + m * n)
     return Seen("gemm", direction, one.dtype, "matmul", shape, 2.0 * batch * m * n * k, moved, layout=LAYOUT[direction])
 

@@ -19,14 +19,13 @@ from calibration.kernels.work import (
     relative_error,
     rotated,
 )
+from sim.costs import volume
 from sim.costs.algebra import Expr, symbol
-from sim.costs.stage import ADAM_STATE_BYTES
 
 IMPLEMENTATIONS = ("for-loop", "foreach", "fused")
 
-PER_PARAMETER = {"float32": 28, "bfloat16": ADAM_STATE_BYTES + 3 * 4}
-"""Bytes a parameter: weight, gradient and two moments read and all but the gradient written; with 16-bit weights as
-sim.costs.stage charges masters, moments, weight and fp32 gradients."""
+PER_PARAMETER = {"float32": volume.adam(4, 0, 4), "bfloat16": volume.adam(2, 4, 4)}
+"""Bytes a parameter, as the layers charge them: with 16-bit weights masters, moments and fp32 gradients."""
 
 TENSORS = 8
 RATE = 1e-6

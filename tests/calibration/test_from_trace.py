@@ -75,14 +75,16 @@ def products(factor: float, sizes: tuple[tuple[int, int, int], ...] = SIZES) -> 
 
 
 @pytest.mark.parametrize("factor", [0.25, 1.0, 3.0])
-def test_enough_shapes_give_back_the_level_that_made_them(tmp_path, factor):
+def test_enough_shapes_give_back_the_times_that_made_them(tmp_path, factor):
     assert len(SIZES) >= ENOUGH
     found = calibrate_trace(written(tmp_path, products(factor)), tmp_path / "out", BASE).profile
     model, base = (p.model_of(("gemm", "forward")) for p in (found, load_profile(BASE)))
     assert model.status == "fitted"
     assert model.cross_validation is not None
     assert model.cross_validation.n == len(SIZES)
-    assert model.parameters["rate"] * factor == pytest.approx(base.parameters["rate"], rel=0.25)
+    new = {name: np.array([1024.0]) for name in "mnk"} | {"batch": np.ones(1)}
+    taken, expected = (predict(m.form, new, m.parameters)[0] for m in (model, base))
+    assert taken == pytest.approx(factor * expected, rel=0.25)
 
 
 def test_few_shapes_scale_every_time_by_the_median_ratio(tmp_path):

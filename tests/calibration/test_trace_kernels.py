@@ -144,7 +144,7 @@ def test_collectives_of_nccl_come_with_their_ranks(tmp_path):
 
 def test_a_linear_layer_in_one_library_call_is_a_forward_product(tmp_path):
     found = one(written(tmp_path, [op("aten::linear", 0.0, 9.0, ((2, 4, 8), (16, 8)))]))
-    assert (found.direction, dict(found.shape)) == ("forward", {"m": 8, "n": 16, "k": 8, "batch": 1})
+    assert (found.direction, dict(found.shape)) == ("forward", {"m": 8, "n": 16, "k": 8, "batch": 1, "item": 4})
 
 
 def test_backward_products_without_their_forward_are_told_apart_by_layout(tmp_path):
