@@ -52,7 +52,7 @@ class Row:
     @property
     def memory_error(self) -> float | None:
         """Predicted over measured peak of the fullest rank, less 1; None of a block."""
-        if not self.measured.peak_memory_bytes:
+        if not (self.predicted.peak_memory_bytes and self.measured.peak_memory_bytes):
             return None
         return max(self.predicted.peak_memory_bytes) / max(self.measured.peak_memory_bytes) - 1
 

@@ -78,6 +78,9 @@ def executable(model: Model, cluster: Cluster, plan: Plan, device: Device) -> Pl
         InputError: with the first thing that it cannot.
     """
     check_model(model)
+    if cluster.hardware.on_host != (device == "cpu"):
+        kind = "a core of a host processor" if device == "cpu" else "a GPU"
+        raise InputError("cluster.device", cluster.device, f"{kind} {HERE} on {device}")
     placed = plan.on(model, cluster)
     for name in ONES:
         if getattr(plan, name) != 1:
