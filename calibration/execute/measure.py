@@ -72,6 +72,7 @@ def _times(seconds: list[float]) -> dict[str, Any]:
 
 def _run(what: str, model: Model, plan: Plan, device: Device, steps: int, seed: int) -> list[Mapping[str, Any]]:
     check_model(model)
+    _require(device)
     if steps < LEAST_STEPS:
         raise InputError("steps", steps, f"at least {LEAST_STEPS}")
     task = {
@@ -84,3 +85,12 @@ def _run(what: str, model: Model, plan: Plan, device: Device, steps: int, seed: 
         "seed": seed,
     }
     return run_processes(task, TIMEOUT_S + STEP_TIMEOUT_S * steps)
+
+
+def _require(device: Device) -> None:
+    """Refuse a device that torch does not see."""
+    if device == "cuda":
+        from torch.cuda import is_available  # noqa: PLC0415 - every command would wait for torch
+
+        if not is_available():
+            raise InputError("--device", device, "cpu; torch finds no CUDA device here")

@@ -1,19 +1,15 @@
 """What the simulator says of a plan before it is executed."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from calibration.execute.limits import Device, executable
 from sim.costs.inputs import GRADIENT_BYTES
-from sim.costs.profile import Profile, load_profile
-from sim.costs.run_level import RunLevel, RunLevelSet
 from sim.costs.stage import backward_seconds, forward_seconds
-from sim.engine.step import Step, simulate, slowest
+from sim.engine.step import simulate
 from sim.specs import Cluster, Model, PlacedPlan, Plan
-
-WEIGHT_BYTES: Mapping[str, float] = {"fp32": 4.0, "bf16": 2.0}
+from sim.specs.catalog import precision
 
 
 @dataclass(frozen=True)
@@ -26,24 +22,6 @@ class Predicted:
     bytes_sent: tuple[float, ...] = ()
 
 
-def kernels_alone(profile: Profile) -> RunLevelSet:
-    """Return the run level of a device that was calibrated itself: its kernels and nothing else.
-
-    The shipped parameters say what runs on GPU clusters add; they mean nothing on another machine's own profile.
-    """
-    return RunLevelSet(
-        parameters=RunLevel(),
-        sigma_log=profile.kernel_sigma_log,
-        devices=(profile.name,),
-        source="kernels of the calibrated device alone",
-    )
-
-
-def simulated(model: Model, cluster: Cluster, plan: Plan) -> Step:
-    """Return the simulated step on the profile of the cluster, without what GPU clusters add to it."""
-    return simulate(model, cluster, plan, level=kernels_alone(load_profile(cluster.profile)))
-
-
 def predict(model: Model, cluster: Cluster, plan: Plan, device: Device = "cpu") -> Predicted:
     """Return the prediction of one whole training step.
 
@@ -51,7 +29,7 @@ def predict(model: Model, cluster: Cluster, plan: Plan, device: Device = "cpu") 
         InputError: the plan breaks a rule on this model and cluster, or cannot be executed here.
     """
     placed = executable(model, cluster, plan, device)
-    step = simulated(model, cluster, plan)
+    step = simulate(model, cluster, plan)
     each = placed.dp
     return Predicted(
         step.step_time_s,
@@ -64,13 +42,12 @@ def predict(model: Model, cluster: Cluster, plan: Plan, device: Device = "cpu") 
 def predict_block(model: Model, cluster: Cluster, plan: Plan, device: Device = "cpu") -> Predicted:
     """Return the prediction of forward and backward of one layer on one microbatch."""
     one = replace(model, layers=1, pattern="T")
-    placed = executable(one, cluster, plan, device)
-    profile = load_profile(cluster.profile)
-    level = kernels_alone(profile)
-    costs = slowest(one, cluster, placed, level)
+    executable(one, cluster, plan, device)
+    step = simulate(one, cluster, plan)
+    costs = step.costs
     hosts = costs["forward_host"] + costs["backward_host"]
     seconds = float(np.sum(forward_seconds(costs) + backward_seconds(costs) + hosts))
-    return Predicted(seconds, profile.interval80(seconds, level.sigma_log))
+    return Predicted(seconds, step.profile.interval80(seconds, step.sigma_log))
 
 
 def bytes_sent(model: Model, placed: PlacedPlan) -> float:
@@ -80,7 +57,7 @@ def bytes_sent(model: Model, placed: PlacedPlan) -> float:
     arXiv 1910.02054, section 7. What is split in parts is filled up to a multiple of the ranks.
     """
     plan, n = placed.plan, placed.dp
-    gradient, weight = GRADIENT_BYTES[plan.gradient_dtype], WEIGHT_BYTES[plan.precision]
+    gradient, weight = GRADIENT_BYTES[plan.gradient_dtype], precision(plan.precision).activation_bytes.value
     padded = -(-model.parameters // n) * n
     moved = padded * (gradient + weight) if plan.zero else 2 * gradient * model.parameters
     return moved * (n - 1) / n

@@ -103,6 +103,12 @@ def test_times_are_of_as_many_steps_as_asked_for(one):
         measure(SMALL, plan(), "cpu", steps=9)
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is one")
+def test_a_device_that_is_not_there_is_refused():
+    with pytest.raises(InputError, match="--device: got 'cuda'"):
+        measure(SMALL, plan(), "cuda")
+
+
 def test_live_bytes_count_storages_until_they_are_freed():
     held = torch.zeros(100)
     with LiveBytes([held]) as live:
