@@ -32,7 +32,9 @@ def gemm_flop(m: Expr, n: Expr, k: Expr, batch: Expr = 1) -> Expr:
     return 2 * batch * m * n * k
 
 
-def gemm_bytes(m: Expr, n: Expr, k: Expr, batch: Expr = 1, operand: Expr | None = None, element: Expr = BYTES_16BIT) -> Expr:
+def gemm_bytes(
+    m: Expr, n: Expr, k: Expr, batch: Expr = 1, operand: Expr | None = None, element: Expr = BYTES_16BIT
+) -> Expr:
     """Return the bytes that `batch` products read (at `operand` bytes an element, None: `element`) and write once."""
     return batch * ((element if operand is None else operand) * (m * k + k * n) + element * m * n)
 
