@@ -31,6 +31,8 @@ from sim.specs.model import Model
 MOMENT_BYTES = 8  # two fp32 moments (Adam)
 master_bytes = symbol("master_bytes")
 """Bytes of the fp32 master copy of a weight: 4, or 0 where the weights are fp32 themselves."""
+mixed = master_bytes / 4
+"""1 for recipes of 16 or fewer bits with a master copy; 0 for torch's own training in fp32."""
 full, selective, input_bytes, native = (symbol(n) for n in ("full", "selective", "input_bytes", "native"))
 
 
@@ -157,7 +159,19 @@ def gradient_bytes(kind: Kind, index: int) -> Expr:
     if kind.mlp == "moe":
         parts.append(element_bytes * routed_rows(size) * (moe_ffn / etp * columns + expert_hidden))
     whole = (1 + 2 * sequence_parallel) * size.tokens + size.norm_tokens
-    return maximum(*parts) + element_bytes * whole * hidden
+    return maximum(maximum(*parts) + element_bytes * whole * hidden, (1 - mixed) * _last_product(kind, size))
+
+
+def _last_product(kind: BlockKind, size: Sizes) -> Expr:
+    """Return the gradients of the last product's output, input and weight, which torch has made all three before it
+    lets go of the input and adds the third to the sum (products that add to the sum themselves have no third).
+    """
+    tokens, width = size.tokens, size.of("ffn") / tp
+    dense = (tokens * (hidden + width) + hidden * width) if kind.mlp == "dense" else 0
+    if kind.mlp == "moe":
+        rows, width = routed_rows(size), moe_ffn / etp
+        dense = rows * (expert_hidden + width) + symbol("experts") / symbol("ep") * expert_hidden * width
+    return element_bytes * (dense or tokens * hidden + (tokens + hidden) * v_width / tp)
 
 
 def embedding_bytes(structure: Structure) -> Expr:

@@ -241,7 +241,7 @@ def states(structure: Structure) -> dict[str, Expr]:
     several = minimum(1, shard_group.n - 1)
     n, last = on_rank(structure, lambda k: 1), memory.rank_parameters(structure)["last"]
     # Each product's 16-bit gradient: TransformerEngine keeps one for every shape of weight (`get_dummy_wgrad`), with
-    # or without the accumulation fused into the product; the experts of a layer are of one shape.
+    # or without the accumulation fused into the product; the experts of a layer are of one shape. (fp32: temporaries.)
     products = maximum(*(memory.product_parameters(k) for k in range(len(structure.kinds))))
     # FSDP2's sharded parameters are the fp32 master weights themselves: 4 + 4 + 8 bytes, no 16-bit copy.
     fsdp = native * zero3
@@ -253,13 +253,13 @@ def states(structure: Structure) -> dict[str, Expr]:
         stored = sum(p / (1 + zero3 * (n - 1)) for p, n in parts)
         update = volume.adam(element_bytes, memory.master_bytes, reduce_bytes) * shard
         # A mixed-precision optimizer reads gradients once more (norm) and zeroes them; torch's own lets go of them.
-        update += memory.master_bytes / 4 * reduce_bytes * (shard + kept)
+        update += memory.mixed * reduce_bytes * (shard + kept)
         gathered = _unsharded(largest, extra, last if where in ("last", "only") else 0 * last, n)
         time = kernels.seconds("adam", "any", bytes=update)
         out |= {
             f"parameters_{where}": weight * stored,
             f"gradients_{where}": reduce_bytes * kept,
-            f"product_gradients_{where}": (1 - zero2) * element_bytes * products,
+            f"product_gradients_{where}": (1 - zero2) * memory.mixed * element_bytes * products,
             f"optimizer_bytes_{where}": (memory.MOMENT_BYTES + (1 - fsdp) * memory.master_bytes) * shard,
             f"optimizer_{where}": symbol("memory_bound_slowdown") * time + symbol("step_overhead_s"),
             f"gathered_bytes_{where}": several * gathered,

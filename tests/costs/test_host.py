@@ -13,20 +13,9 @@ from sim.engine.step import simulate
 from sim.specs import Cluster, InputError, Model, Plan
 from sim.specs.catalog import device, devices
 from sim.tuner.tune import tune
+from tests.costs.hosts import write
 
 MODEL = Model(layers=4, hidden=256, heads=4, vocab=2048, seq=128)
-
-
-def write(path, **change):
-    """Write a profile for the CPU: that of t4 with the rates of a core and what else is given."""
-    raw = json.loads((folder("profiles") / "t4" / "profile.json").read_text())
-    for model in raw["models"]:
-        model["parameters"] |= {k: v for k, v in {"rate": 1e11, "bandwidth": 2e10}.items() if k in model["parameters"]}
-    raw |= {"name": "own", "dtype": "float32"} | change
-    raw["models"] = raw["models"] + raw.pop("more", [])
-    path.mkdir()
-    (path / "profile.json").write_text(json.dumps(raw))
-    return str(path)
 
 
 @pytest.fixture
@@ -92,7 +81,9 @@ def test_fp32_has_no_16_bit_gradients():
 
 def test_without_a_profile_the_error_says_how_to_get_one(monkeypatch):
     monkeypatch.setattr("sim.costs.profile._shipped_names", lambda: frozenset({"t4"}))
-    with pytest.raises(InputError, match=r"cluster\.profile: got 'cpu'; .*none is shipped for cpu, `trainsim calibrate`"):
+    with pytest.raises(
+        InputError, match=r"cluster\.profile: got 'cpu'; .*none is shipped for cpu, `trainsim calibrate`"
+    ):
         load_profile("cpu")
 
 

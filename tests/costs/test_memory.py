@@ -8,7 +8,7 @@ from torch.nn import functional as nn
 from sim.costs import memory
 from sim.costs.algebra import compile_expressions
 from sim.costs.inputs import kv_columns, model_values, precision_values, switch_values
-from sim.costs.layers.structure import BlockKind, Structure
+from sim.costs.layers.structure import STATISTICS, BlockKind, Structure
 from sim.specs import Cluster, Model
 
 
@@ -19,7 +19,11 @@ def sizes(precision="bf16"):
 
 def block_bytes(model, batch, tp=1, sequence_parallel=False, recompute=0, statistics=2, native=0, precision="bf16"):
     kept, rebuilt = memory.block_bytes(BlockKind.of(next(iter(model.blocks))), 0, statistics)
-    values = model_values(model) | {"tp": tp, "cp": 1, "micro_batch": batch, "native": native} | sizes(precision)
+    values = (
+        model_values(model)
+        | {"tp": tp, "cp": 1, "ep": 1, "etp": 1, "micro_batch": batch, "native": native}
+        | sizes(precision)
+    )
     values |= switch_values(0, recompute, sequence_parallel)
     values["kv_columns"] = kv_columns(values)
     out = compile_expressions({"kept": kept, "rebuilt": rebuilt})(values)
@@ -110,6 +114,11 @@ def evaluated(expression, model, batch, tp=1, sequence_parallel=False, loss="in-
     values["fused_loss"] = loss == "fused"
     values["kv_columns"] = kv_columns(values)
     return float(compile_expressions({"x": expression})(values)["x"])
+
+
+def saved_bytes(model, precision):
+    """Return what a layer of `model` keeps of one sample on one device."""
+    return block_bytes(model, 1, statistics=STATISTICS[model.norm], precision=precision)[0]
 
 
 def llama(**given):

@@ -38,7 +38,11 @@ def core(kind: BlockKind, size: Sizes) -> Iterator[Op]:
     slowdown = symbol("gemm_slowdown") * (1 + symbol("misaligned") * (symbol("misaligned_slowdown") - 1))
     for phase, direction, products in (("forward", "forward", 1), ("backward_input", "dgrad", 2)):
         for name, n, k in (("scores", size.seq, each), ("context", each, size.seq)):
-            time = products * slowdown * kernels.seconds("gemm", direction, m=size.seq / cp, n=n, k=k, batch=batch, element=element_bytes)
+            time = (
+                products
+                * slowdown
+                * kernels.seconds("gemm", direction, m=size.seq / cp, n=n, k=k, batch=batch, element=element_bytes)
+            )
             flop = products * kernels.gemm_flop(size.seq / cp, n, k, batch) * keys / size.seq
             moved_bytes = products * kernels.gemm_bytes(size.seq / cp, n, k, batch, element=element_bytes)
             yield Op(f"{name} {direction}", phase, "compute", time, flop, moved_bytes)
@@ -56,7 +60,9 @@ def _fused(name: str, tokens: Expr, seq: Expr, keys: Expr) -> Iterator[Op]:
     rows, width = heads / tp * tokens, (query_width + v_width) / tp
     flop = 2 * tokens * keys * width  # 4 s^2 b h / t, halved by the causal mask
     for direction, factor in (("forward", 1), ("backward", FLASH_BACKWARD_FLOP)):
-        yield fused(name, direction, 2 * element_bytes * tokens * width * factor, flop=factor * flop, seq=seq, rows=rows)
+        yield fused(
+            name, direction, 2 * element_bytes * tokens * width * factor, flop=factor * flop, seq=seq, rows=rows
+        )
 
 
 def fused(name: str, direction: str, size: Expr, **shape: Expr) -> Op:
@@ -89,7 +95,9 @@ def attention(kind: BlockKind, size: Sizes) -> Iterator[Op]:
         columns = query_width / tp + 2 * kv_columns
         yield from gemm("qkv", tokens, columns, hidden)
     if kind.rope:
-        turned = volume.rope(element_bytes) * tokens * (query_width / tp + (kv_columns if kind.mixer == "attention" else 0))
+        turned = (
+            volume.rope(element_bytes) * tokens * (query_width / tp + (kv_columns if kind.mixer == "attention" else 0))
+        )
         yield moved("rope", "forward", turned)
         yield moved("rope dgrad", "backward_input", turned)
     yield from core(kind, size)
@@ -130,7 +138,14 @@ def mamba(size: Sizes) -> Iterator[Op]:
     flop = tokens * size.of("core_flop") / tp
     for direction, factor in (("forward", 1), ("backward", 2)):
         rows = symbol("ssm_heads") / tp * tokens
-        yield fused("scan", direction, 2 * element_bytes * factor * tokens * inner / tp, flop=factor * flop, seq=size.seq, rows=rows)
+        yield fused(
+            "scan",
+            direction,
+            2 * element_bytes * factor * tokens * inner / tp,
+            flop=factor * flop,
+            seq=size.seq,
+            rows=rows,
+        )
     yield moved("gated norm", "forward", 3 * element_bytes * tokens * inner / tp)
     yield moved("gated norm dgrad", "backward_input", 5 * element_bytes * tokens * inner / tp)
     yield from gemm("out projection", tokens, hidden, inner / tp)

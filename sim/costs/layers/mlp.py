@@ -61,7 +61,12 @@ def experts_mlp(kind: BlockKind, size: Sizes) -> Iterator[Op]:
         for name in ("dispatch", "combine"):
             yield Op(f"{name} {phase}", phase, "ep", ep_group.all_to_all(sent), 0, sent)
             yield Op(
-                f"{name} split {phase}", phase, "ep", etp_group.all_gather(element_bytes * rows * expert_hidden), 0, sent
+                f"{name} split {phase}",
+                phase,
+                "ep",
+                etp_group.all_gather(element_bytes * rows * expert_hidden),
+                0,
+                sent,
             )
         gather = (1 - sequence_parallel) * tp_group.all_gather(size.boundary_bytes)
         yield Op(f"experts gather {phase}", phase, "tp", gather, 0, size.boundary_bytes)

@@ -106,9 +106,7 @@ def product(name: str, direction: str, m: Expr, n: Expr, k: Expr, batch: Expr = 
     )
 
 
-def moved(
-    name: str, phase: str, size: Expr, op: str = "elementwise", direction: str = "any", columns: Expr = 1
-) -> Op:
+def moved(name: str, phase: str, size: Expr, op: str = "elementwise", direction: str = "any", columns: Expr = 1) -> Op:
     """Return a memory-bound operation that moves `size` bytes in rows of `columns` elements, timed as a kernel `op`.
 
     torch.compile fuses neighbours and leaves the share `unfused_compiled` of the traffic.
