@@ -25,6 +25,7 @@ from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from uuid import uuid4
 
 import psutil
 import typer
@@ -111,8 +112,13 @@ def hold_out(place: Place) -> Any:
 
 
 def contention(place: Place) -> Any:
-    """Measure how compute, collectives and copies slow each other down."""
-    return import_module("calibration.contention").measure(place.device)
+    """Measure how compute, collectives and copies slow each other down (DIR/contention.csv), and fit it."""
+    profiled = place.profile / "session.json"
+    session = load_mapping(profiled)["session"] if profiled.exists() else uuid4().hex[:16]
+    seconds = place.limit_s - CLOSING_S
+    made = import_module("calibration.concurrent").measure(place.folder, session, seconds, place.device)
+    form = import_module("calibration.contention")
+    return {"rows": len(made), "fitted": form.fit(made) if form.usable(made) else None}
 
 
 def allocator(place: Place) -> Any:

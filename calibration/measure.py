@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from itertools import zip_longest
 from json import dumps
 from math import isnan
+from statistics import median
 from typing import Any
 from zlib import crc32
 
@@ -20,6 +21,9 @@ from sim.costs.algebra import Interpreted
 
 BATCH_S = 2.0
 """Seconds of cases between two readings of the sentinel."""
+
+FAIR = 8
+"""Cases that every lane has before a longer one gets more: a fit needs five, beside its hold-outs."""
 
 MOST_FAILURES = 10
 """Cases that may fail one after another: then it is the device, not the case."""
@@ -37,20 +41,32 @@ class Task:
 
 
 def order(families: Iterable[Family], machine: Machine, suite: Suite, seed: int) -> list[Task]:
-    """Return all cases so that a short budget reaches every family and direction: shuffled lanes, one of each in turn.
+    """Return all cases in seeded random order, arranged so that a budget that ends early has left every lane its share.
 
-    A lane is one (family, op, direction); the same seed gives the same order.
+    A lane is one (family, op, direction). The first `FAIR` cases of all lanes come in turn; then longer lanes come
+    more often, so that all end together. At every point a lane's hold-outs stand to its fitted cases as they do in all.
     """
     rng = random.Random(seed)
     lanes: dict[tuple[str, str, str], dict[str, Task]] = {}
     for family in families:
         for case in family.cases(machine, suite):
             lanes.setdefault((family.name, case.op, case.direction), {})[case.id] = Task(family, case)
-    rows = [list(lane.values()) for lane in lanes.values()]
-    for row in rows:
-        rng.shuffle(row)
+    rows = [_mixed(list(lane.values()), rng) for lane in lanes.values()]
     rng.shuffle(rows)
-    return [task for turn in zip_longest(*rows) for task in turn if task is not None]
+    first = [task for turn in zip_longest(*(row[:FAIR] for row in rows)) for task in turn if task is not None]
+    return first + _proportional([row[FAIR:] for row in rows])
+
+
+def _mixed(lane: list[Task], rng: random.Random) -> list[Task]:
+    rng.shuffle(lane)
+    uses = dict.fromkeys(task.case.use for task in lane)
+    return _proportional([[task for task in lane if task.case.use == use] for use in uses])
+
+
+def _proportional(rows: Sequence[Sequence[Task]]) -> list[Task]:
+    """Return the rows merged, each spread evenly over the whole."""
+    places = [((n + 0.5) / len(row), which, n) for which, row in enumerate(rows) for n in range(len(row))]
+    return [rows[which][n] for _, which, n in sorted(places)]
 
 
 class WrongError(Exception):
@@ -71,11 +87,12 @@ class Outcome:
 
 @dataclass
 class Sampler:
-    """Measures tasks into `store` until all are done or `budget_s` is used up.
+    """Measures tasks into `store` until all are done or `budget_s` is used up, then flagged ones once more.
 
-    `stamp` (session, commit) is put into every row; `reference_s` is what the sentinel takes on the machine as it
-    should be; with `flag_all` the machine is known to be busy. A batch that
-    drifted or was disturbed is measured once more, after everything else, where the budget allows.
+    `stamp` (session, commit) is put into every row. `reference_s` is what the sentinel takes on the machine as it
+    should be: at first what the caller saw, in the end the median of the session (processors slow down when they
+    get warm, and the state that most samples were taken in is the one to compare with) unless `fixed`. With `flag_all`
+    the machine is known to be busy.
     """
 
     machine: Machine
@@ -87,9 +104,11 @@ class Sampler:
     reference_s: float
     seed: int = 0
     flag_all: bool = False
+    fixed: bool = False
     progress: Progress = lambda done, total, text: None
     _failures: int = 0
     _skipped: dict[str, Skip] = field(default_factory=dict)
+    _disturbed: set[str] = field(default_factory=set)
 
     def run(self, tasks: Sequence[Task]) -> Outcome:
         """Measure what the store does not hold yet; what it holds is written whatever happens.
@@ -98,23 +117,39 @@ class Sampler:
             LostError: ten cases failed in a row.
         """
         self._end_s = self.tools.now() + self.budget_s
-        queue = deque(task for task in tasks if task.case.id not in self.store.rows)
-        again: set[str] = set()
+        held = self.store.rows
         try:
-            before_s = self.tools.sentinel()
-            self.tools.load.others()
-            while queue and self.tools.now() < self._end_s:
-                batch = list(self._batch(queue, len(tasks)))
-                before_s, flagged = self._close(batch, before_s)
-                if flagged and not self.flag_all:
-                    queue.extend(task for task, _ in batch if task.case.id not in again)
-                    again.update(task.case.id for task, _ in batch)
+            self._measure_all([task for task in tasks if task.case.id not in held])
+            self._compare_with_median()
+            if not self.flag_all:
+                self._measure_all([task for task in tasks if task.case.id in held and held[task.case.id]["flagged"]])
         finally:
             self.store.write()
         wanted = {task.case.id for task in tasks}
-        return Outcome(tuple(self._skipped.values()), len(wanted - self.store.rows.keys() - self._skipped.keys()))
+        return Outcome(tuple(self._skipped.values()), len(wanted - held.keys() - self._skipped.keys()))
 
-    def _batch(self, queue: deque[Task], total: int) -> Iterator[tuple[Task, dict[str, Any]]]:
+    def _measure_all(self, tasks: Sequence[Task]) -> None:
+        queue = deque(tasks)
+        before_s = self.tools.sentinel() if queue else 0.0
+        self.tools.load.others()
+        while queue and self.tools.now() < self._end_s:
+            batch = list(self._batch(queue, len(tasks)))
+            before_s = self._close(batch, before_s)
+
+    def _compare_with_median(self) -> None:
+        """Make the median of all sentinel ratios 1, and flag by the ratios that come of it."""
+        rows = self.store.rows
+        if self.flag_all or self.fixed or not rows:
+            return
+        middle = median(row["sentinel_ratio"] for row in rows.values())
+        for name, row in rows.items():
+            # A row of an earlier call that is flagged with a sentinel as it should be was disturbed otherwise.
+            disturbed = name in self._disturbed or (row["flagged"] and not moved(row["sentinel_ratio"]))
+            ratio = row["sentinel_ratio"] / middle
+            row.update(sentinel_ratio=ratio, flagged=disturbed or moved(ratio))
+        self.reference_s *= middle
+
+    def _batch(self, queue: deque[Task], total: int) -> Iterator[dict[str, Any]]:
         """Yield the measured rows of the next cases, about two seconds of them."""
         begin = self.tools.now()
         while queue and self.tools.now() < min(begin + BATCH_S, self._end_s):
@@ -122,7 +157,7 @@ class Sampler:
             self.progress(total - len(queue) - 1, total, f"{task.case.op} {task.case.direction}")
             row = self._attempt(task)
             if row is not None:
-                yield task, row
+                yield row
 
     def _attempt(self, task: Task) -> dict[str, Any] | None:
         """Return the row of a case, None where it cannot be measured (the reason is kept)."""
@@ -162,17 +197,18 @@ class Sampler:
         timing = timed(work, self.method, self.tools.stopwatch, self._end_s - self.tools.now())
         return _row(task, timing, work.calls, error) | dict(self.stamp)
 
-    def _close(self, batch: list[tuple[Task, dict[str, Any]]], before_s: float) -> tuple[float, bool]:
-        """Store a batch with the sentinel's ratio and the sensors' readings; return the sentinel's time and flag."""
+    def _close(self, batch: list[dict[str, Any]], before_s: float) -> float:
+        """Store a batch with the sentinel's ratio and the sensors' readings; return the sentinel's time."""
         after_s = self.tools.sentinel()
         ratio = drift(self.reference_s, before_s, after_s)
-        disturbed = self.tools.load.others() > MOST_OTHERS
+        disturbed = self.tools.load.others() > MOST_OTHERS or moved(after_s / before_s)
         flagged = self.flag_all or disturbed or moved(ratio)
         readings = asdict(self.tools.sensors.read())
-        for _, row in batch:
+        for row in batch:
             self.store.add(row | readings | {"sentinel_ratio": ratio, "flagged": flagged})
+            (self._disturbed.add if disturbed else self._disturbed.discard)(row["id"])
         self.store.write_if_due()
-        return after_s, flagged
+        return after_s
 
 
 def _row(task: Task, timing: Timing, calls: int, error: float) -> dict[str, Any]:

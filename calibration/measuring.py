@@ -84,6 +84,9 @@ def _run(request: Request, as_json: bool) -> None:
     except (BusyError, LostError) as error:
         progress.print(f"not measured: {error}", markup=False, soft_wrap=True)
         raise typer.Exit(1) from None
+    except KeyboardInterrupt:
+        progress.print(f"{request.out} holds what was measured; --resume goes on", markup=False, soft_wrap=True)
+        raise
     for skip in session.skipped:
         progress.print(f"{skip.id}: {skip.reason}", markup=False, soft_wrap=True)
     with progress.status("fitting") as status:

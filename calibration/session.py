@@ -90,11 +90,17 @@ def measured(request: Request, families: Sequence[Family], bench: Bench, progres
             reference_s=session.sentinel_s,
             seed=session.seed,
             flag_all=busy,
+            fixed=session.despite_load,
             progress=progress,
         )
         found = sampler.run(order(families, held, request.suite, session.seed))
         session = replace(
-            session, measured=len(store.rows), flagged=store.flagged, left=found.left, skipped=found.skipped
+            session,
+            sentinel_s=sampler.reference_s,
+            measured=len(store.rows),
+            flagged=store.flagged,
+            left=found.left,
+            skipped=found.skipped,
         )
         session.save(request.out)
         rates = highest_rates(store.rows.values(), bench.fingerprint.l2_bytes)

@@ -143,12 +143,16 @@ def test_resuming_keeps_the_session_and_measures_the_rest(invoke, machine, tmp_p
     assert load_session(tmp_path / "p").budget_s == 3601.0
 
 
-def test_a_resumed_session_keeps_its_reference(invoke, machine, tmp_path):
+def test_resuming_a_machine_that_slowed_down_measures_the_old_samples_again(invoke, machine, tmp_path):
     arguments = ("--device", "cpu", "--out", tmp_path / "p", "--json")
-    invoke(*arguments, "--budget", "1s")
+    first = json.loads(invoke(*arguments, "--budget", "1s").stdout)
+    assert load_session(tmp_path / "p").sentinel_s == 0.01
+    machine.launched.clear()
     machine.sentinels = [0.02]
     second = json.loads(invoke(*arguments, "--resume").stdout)
-    assert second["flagged"] > 0, "the machine became half as fast between the two"
+    assert first["measured"] < 4.5, "fewer than half: the new state is that of most"
+    assert (second["flagged"], second["measured"], len(set(machine.launched))) == (0, 9, 9)
+    assert load_session(tmp_path / "p").sentinel_s == 0.02
 
 
 def test_another_machines_session_is_not_resumed(invoke, machine, monkeypatch, tmp_path):
@@ -172,6 +176,7 @@ def test_an_interruption_leaves_whole_files(invoke, machine, monkeypatch, tmp_pa
     monkeypatch.setattr(measuring, "registered", lambda: [*families(machine), Stopping(machine, name="z", op="z")])
     result = CliRunner().invoke(app, ["--device", "cpu", "--out", str(tmp_path / "p")])
     assert result.exit_code != 0
+    assert "holds what was measured; --resume goes on" in result.stderr
     assert {path.name for path in (tmp_path / "p").iterdir()} == {SAMPLES, SESSION}
     read_samples(tmp_path / "p" / SAMPLES)
     assert load_session(tmp_path / "p").sentinel_s == 0.01

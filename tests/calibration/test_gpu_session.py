@@ -130,6 +130,23 @@ def test_hold_out_keeps_every_row_at_once(place, monkeypatch):
     assert gpu_session.hold_out(place) == [{"error": 0.1}] * 2
 
 
+@pytest.mark.parametrize("usable", [True, False])
+def test_contention_is_measured_in_the_session_of_the_profile(place, monkeypatch, usable):
+    place.profile.mkdir()
+    (place.profile / "session.json").write_text('{"session": "abc"}')
+
+    def measure(folder, session, seconds, device):
+        assert (folder, session, seconds, device) == (place.folder, "abc", 60.0 - gpu_session.CLOSING_S, "cpu")
+        return [1, 2, 3]
+
+    modules = {
+        "calibration.concurrent": SimpleNamespace(measure=measure),
+        "calibration.contention": SimpleNamespace(fit=sum, usable=lambda made: usable),
+    }
+    monkeypatch.setattr(gpu_session, "import_module", modules.__getitem__)
+    assert gpu_session.contention(place) == {"rows": 3, "fitted": 6 if usable else None}
+
+
 def test_a_wrong_state_file_is_one_error(place):
     (place.folder / "state.json").write_text('{"s0": {"status": "great"}}')
     with pytest.raises(InputError, match=r"state\.json: s0.status: got 'great'"):
@@ -308,7 +325,7 @@ def test_sigterm_ends_the_step_and_packs(tmp_path):
 
 USED = (
     *("calibration.gpu_session", "calibration.session", "calibration.errors", "calibration.kernels.registry"),
-    *("calibration.measured", "calibration.execute", "calibration.contention", "calibration.memory"),
+    *("calibration.measured", "calibration.execute", "calibration.concurrent", "calibration.memory"),
 )
 
 

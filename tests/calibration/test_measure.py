@@ -2,6 +2,7 @@
 
 import signal
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calibration.guards import interruptible
-from calibration.measure import LostError, Sampler, order, out_of_memory
+from calibration.measure import FAIR, LostError, Sampler, order, out_of_memory
 from calibration.store import SAMPLES, Store, read_samples
 from tests.calibration.fakes import MACHINE, METHOD, FakeFamily, FakeMachine, families
 
@@ -47,15 +48,43 @@ def test_the_order_depends_on_the_seed_only():
     assert sorted(names[0]) == sorted(names[2])
 
 
-@given(st.lists(st.integers(1, 6), min_size=1, max_size=5), st.integers(0, 2**32 - 1))
-def test_every_family_and_direction_has_its_share_first(counts, seed):
+def lanes_of(counts, seed):
+    """Return the lanes of the ordered cases of families with so many cases."""
     held = [FakeFamily(FakeMachine(), name=f"f{n}", directions=(f"d{n}",), count=c) for n, c in enumerate(counts)]
-    lanes = [task.case.direction for task in order(held, MACHINE, "smoke", seed)]
-    assert len(lanes) == sum(counts)
-    for stop in range(len(lanes)):
+    return [task.case.direction for task in order(held, MACHINE, "smoke", seed)]
+
+
+@given(st.lists(st.integers(1, 20), min_size=1, max_size=5), st.integers(0, 2**32 - 1))
+def test_every_family_and_direction_has_its_share_first(counts, seed):
+    lanes = lanes_of(counts, seed)
+    assert Counter(lanes) == {f"d{n}": c for n, c in enumerate(counts)}
+    fair = sum(min(c, FAIR) for c in counts)
+    for stop in range(fair + 1):
         seen = Counter(lanes[:stop])
-        unfinished = [seen[f"d{n}"] for n, c in enumerate(counts) if seen[f"d{n}"] < c]
+        unfinished = [seen[f"d{n}"] for n, c in enumerate(counts) if seen[f"d{n}"] < min(c, FAIR)]
         assert not unfinished or max(unfinished) - min(unfinished) <= 1
+
+
+@given(st.lists(st.integers(FAIR + 1, 40), min_size=1, max_size=5), st.integers(0, 2**32 - 1), st.floats(0, 1))
+def test_after_it_all_lanes_end_together(counts, seed, part):
+    lanes = lanes_of(counts, seed)[FAIR * len(counts) :]
+    seen = Counter(lanes[: round(part * len(lanes))])
+    for n, count in enumerate(counts):
+        assert seen[f"d{n}"] == pytest.approx(part * (count - FAIR), abs=1.5)
+
+
+class Held(FakeFamily):
+    """Half of the cases are held out."""
+
+    def cases(self, machine, suite):
+        for n, case in enumerate(super().cases(machine, suite)):
+            yield replace(case, use="random" if n % 2 else "fit")
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_hold_outs_come_as_often_everywhere(seed):
+    uses = [task.case.use for task in order([Held(FakeMachine(), count=12)], MACHINE, "smoke", seed)]
+    assert all(abs(Counter(uses[:n])["fit"] - n / 2) <= 0.5 for n in range(13))
 
 
 def test_cases_that_a_family_yields_twice_are_measured_once():
@@ -93,15 +122,43 @@ def test_what_cannot_be_compared_is_timed(tmp_path):
     assert [row["error"] for row in store.rows.values()] == [None] * 3
 
 
-def test_drift_is_flagged(tmp_path):
+def test_a_batch_between_different_sentinels_is_flagged(tmp_path):
+    machine = FakeMachine(sentinels=[0.01, 0.0104])
+    _, store = sample(machine, tmp_path, [FakeFamily(machine, count=1, second_s=0.1)], budget_s=0.92)
+    assert [row["flagged"] for row in store.rows.values()] == [True]
+
+
+def test_it_is_measured_again_where_there_is_time(tmp_path):
     machine = FakeMachine(sentinels=[0.01, 0.0104])
     _, store = sample(machine, tmp_path)
-    assert all(row["flagged"] and row["sentinel_ratio"] == pytest.approx(1.04) for row in store.rows.values())
+    assert store.flagged == 0
+    assert Counter(machine.launched) == dict.fromkeys(store.rows, 2 * (3 + 1 + 5))
 
 
-def test_a_small_move_is_kept_and_not_flagged(tmp_path):
-    _, store = sample(FakeMachine(sentinels=[0.01, 0.0098]), tmp_path)
-    assert all(not row["flagged"] and row["sentinel_ratio"] == pytest.approx(0.98) for row in store.rows.values())
+def test_small_moves_are_kept_and_not_flagged(tmp_path):
+    machine = FakeMachine(sentinels=[0.01, 0.0101, 0.01, 0.0099, 0.01])
+    _, store = sample(machine, tmp_path, [FakeFamily(machine, count=9, second_s=0.2)])
+    assert store.flagged == 0
+    assert {round(row["sentinel_ratio"], 3) for row in store.rows.values()} == {0.99, 1.0, 1.01}
+
+
+def test_the_state_of_most_samples_is_the_reference(tmp_path):
+    machine = FakeMachine(sentinels=[0.008, 0.008, 0.008, 0.01])  # a processor that slows down when it is warm
+    store = Store(tmp_path)
+    made = sampler(machine, store, budget_s=82.0)
+    made.reference_s = 0.008
+    made.run(order([FakeFamily(machine, count=9, second_s=0.2)], MACHINE, "smoke", 0))
+    assert made.reference_s == pytest.approx(0.01)
+    early = [row for row in store.rows.values() if row["flagged"]]
+    assert len(store.rows) == 9
+    assert 0 < len(early) < 4
+
+
+def test_a_fixed_reference_stays(tmp_path):
+    machine = FakeMachine(sentinels=[0.02])
+    _, store = sample(machine, tmp_path, fixed=True)
+    assert store.flagged == len(store.rows) == 9
+    assert {row["sentinel_ratio"] for row in store.rows.values()} == {2.0}
 
 
 def test_a_disturbed_batch_is_measured_once_more_at_the_end(tmp_path):
