@@ -77,7 +77,7 @@ CUDA = tuple(
 """Causal twice as often as not. Heads of small GPTs; of GPT-3 and Llama 3, whole and under tensor parallelism."""
 
 COUNTS: dict[str, tuple[tuple[int, int], tuple[int, int], tuple[int, int]]] = {
-    "flash": ((14, 60), (3, 12), (1, 4)),
+    "flash": ((18, 60), (4, 12), (1, 4)),
     "cudnn": ((10, 50), (3, 10), (1, 4)),
     "math": ((4, 16), (1, 4), (1, 2)),
 }

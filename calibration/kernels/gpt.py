@@ -53,7 +53,9 @@ class SmallGptBlock(nn.Module):
 
 
 class SmallGpt(nn.Module):
-    """The whole model: tokens[batch, seq] to logits[batch, seq, vocab]; weights normal from `seed`.
+    """The whole model: tokens[batch, seq] to logits[batch, seq, vocab].
+
+    Weights are normal numbers from `seed`, on torch's default device.
 
     Raises:
         InputError: `model` is not a dense GPT that this module can be.
@@ -70,7 +72,7 @@ class SmallGpt(nn.Module):
         self.head = nn.Linear(model.hidden, model.vocab, bias=model.head_bias)
         if model.tied_embeddings:
             self.head.weight = self.tokens.weight
-        generator = torch.Generator().manual_seed(seed)
+        generator = torch.Generator(self.tokens.weight.device).manual_seed(seed)
         with torch.no_grad():
             for name, weight in self.named_parameters():
                 if weight.dim() > 1:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from calibration.kernels.family import Case, Machine, Suite, Use, Work
-from calibration.kernels.work import SETS, ZERO, Check, fits, relative_error, size
+from calibration.kernels.work import SETS, ZERO, Check, fits, scattered, size, unequal
 from sim.costs.algebra import Expr
 
 SIZES: dict[tuple[str, Suite], tuple[tuple[Use, float], ...]] = {
@@ -41,15 +41,12 @@ class Snapshot:
     def prepare(self, case: Case, machine: Machine, seed: int) -> Work:
         """Return the stage; files are temporary and without a name."""
         where = machine.kind if case.direction in ("clone", "d2h") else "cpu"
-        generator = torch.Generator().manual_seed(seed)
         n = int(case.shape["bytes"])
-        data = [torch.randint(256, (n,), dtype=torch.uint8, generator=generator).to(where) for _ in range(SETS)]
+        data = [scattered(n, seed + i).to(where) for i in range(SETS)]
         run, read = STAGES[case.direction](data[0])
 
-        def of(out: Any) -> float:
-            return relative_error(read(out).cpu(), data[0].cpu().double())
-
-        return Work(run, [(d,) for d in data], Check(lambda: run(data[0]), of), 0.0)
+        check = Check(lambda: run(data[0]), lambda out: unequal(read(out), data[0]))
+        return Work(run, [(d,) for d in data], check, 0.0)
 
 
 Stage = tuple[Callable[[Tensor], Any], Callable[[Any], Tensor]]
@@ -88,7 +85,7 @@ def _fsync(data: Tensor) -> Stage:
 
     def run(tensor: Tensor) -> None:
         file.seek(0)
-        file.write(tensor.numpy().tobytes())
+        file.write(tensor.numpy().data)
         file.flush()
         os.fsync(file.fileno())
 

@@ -55,7 +55,7 @@ class Widths:
 CPU = Widths((32, 2048), (64, 4096), 2**19, 2**22, 2**24)
 CUDA = Widths((64, 131072), (128, 16384), 2**24, 2**28, 2**30)
 SMALLEST = 2**12
-FIT, RANDOM, LARGER = (8, 24), (2, 8), (1, 3)
+FIT, RANDOM, LARGER = (10, 24), (3, 8), (1, 3)
 """Shapes of an implementation in (smoke, full)."""
 
 

@@ -10,11 +10,11 @@ from torch import Tensor
 from calibration.kernels.adam import PER_PARAMETER, Optimizer
 from calibration.kernels.family import Case, Machine, Suite, Work
 from calibration.kernels.gpt import SmallGpt, SmallGptBlock
+from calibration.kernels.overhead import gradients
 from calibration.kernels.work import (
     ITEM,
     Check,
     Draw,
-    evaluate,
     fits,
     item,
     main_dtype,
@@ -69,8 +69,8 @@ CUDA_STEPS = (
     Dimensions(8, 2048, 16, 32768, 2048, 2),
     Dimensions(12, 768, 12, 50304, 1024, 8, smoke=False),
     Dimensions(24, 1024, 16, 50304, 1024, 8, smoke=False),
-    Dimensions(24, 2048, 16, 50304, 2048, 4, smoke=False),
-    Dimensions(16, 4096, 32, 32768, 2048, 2, smoke=False),
+    Dimensions(16, 2048, 16, 50304, 2048, 4, smoke=False),
+    Dimensions(4, 4096, 32, 32768, 2048, 2, smoke=False),
 )
 CPU_BLOCKS = (
     Dimensions(1, 128, 4, 2, 128, 4),
@@ -112,6 +112,23 @@ def _other(attention: str) -> Attention:
     return "flash" if attention == "eager" else "eager"
 
 
+MASTERS, FLOAT64 = 16, 24
+"""Bytes a parameter: masters, moments and gradients in fp32; weights and twice the gradients of the check."""
+
+
+def _activations(size: Dimensions, bytes_each: int, attention: Attention) -> float:
+    """Return the bytes that a run keeps for backward, and those of its check, one sample in float64.
+
+    Korthikanti et al. 2022 (arXiv 2205.05198, equation 2): s b h (34 + 5 a s / h) in 16 bits, and the logits.
+    """
+
+    def kept(samples: int, item: int, stores: bool) -> float:
+        layer = 34 * size.hidden + (5 * size.heads * size.seq if stores else 0)
+        return samples * size.seq * (size.layers * layer * item / 2 + 3 * max(4, item) * size.vocab)
+
+    return kept(size.micro_batch, bytes_each, attention == "eager") + kept(1, 8, True)
+
+
 class Block:
     """Forward and backward of one layer, gradients of its input and weights included.
 
@@ -130,37 +147,32 @@ class Block:
                 model = size.model(attention)
                 block = next(iter(model.blocks))
                 shape = _shape(size, dtype) | {"parameters": block.parameters}
-                stored = size.micro_batch * size.seq * (40 * size.hidden + 4 * size.heads * size.seq) * ITEM[dtype]
-                if (size.smoke or suite == "full") and fits(machine, evaluate(self.bytes, shape) + stored):
+                held = (2 * ITEM[dtype] + FLOAT64) * block.parameters + _activations(size, ITEM[dtype], attention)
+                if (size.smoke or suite == "full") and fits(machine, held, factor=1.2):
                     yield Case("block", "any", dtype, attention, shape, f"{size.hidden}x{size.seq}", use="whole")
 
     def prepare(self, case: Case, machine: Machine, seed: int) -> Work:
         """Return forward and backward from x and the gradient of the output."""
         draw, model = Draw(machine, case.dtype, seed), model_of(case.shape, case.implementation)
-        block = SmallGpt(model, seed).blocks[0].to(draw.device, draw.dtype)
+        with draw.device:
+            block = SmallGpt(model, seed).blocks[0].to(draw.dtype)
         extent = int(case.shape["micro_batch"]), model.seq, model.hidden
 
         def run(x: Tensor, dy: Tensor) -> tuple[Tensor, ...]:
-            return _gradients(block, x, dy)
+            return gradients(block, x, dy)
 
         def of(out: Any) -> float:
             other = SmallGptBlock(replace(model, attention=_other(case.implementation)))
             other.load_state_dict(block.state_dict())
-            return relative_error(out, _gradients(other.to(draw.device).double(), *(t.double() for t in sets[0])))
+            return relative_error(out, gradients(other.to(draw.device).double(), *(t.double() for t in sample)))
 
         sets = rotated(machine, case.shape["item"] * 2 * extent[0] * extent[1] * extent[2], lambda: _pair(draw, extent))
-        return Work(run, sets, Check(lambda: run(*sets[0]), of), TOLERANCE[case.dtype])
+        sample = [t[:1] for t in sets[0]]
+        return Work(run, sets, Check(lambda: run(*sample), of), TOLERANCE[case.dtype])
 
 
 def _pair(draw: Draw, extent: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     return draw.normal(*extent), draw.normal(*extent)
-
-
-def _gradients(block: torch.nn.Module, x: Tensor, dy: Tensor) -> tuple[Tensor, ...]:
-    """Return output and gradients of input and weights."""
-    x = x.detach().requires_grad_()
-    y = block(x)
-    return y.detach(), *torch.autograd.grad(y, (x, *block.parameters()), dy)
 
 
 class Step:
@@ -181,16 +193,17 @@ class Step:
             for attention in ATTENTIONS if size is sizes[1] else ATTENTIONS[:1]:
                 shape = _shape(size, dtype) | {"vocab": size.vocab, "per_parameter": PER_PARAMETER[dtype]}
                 shape["parameters"] = size.model(attention).parameters
-                tokens = size.micro_batch * size.seq
-                stored = tokens * (size.layers * (40 * size.hidden + 4 * size.heads * size.seq) + 8 * size.vocab) * 2
-                if (size.smoke or suite == "full") and fits(machine, evaluate(self.bytes, shape) + stored, factor=6):
+                held = (2 * ITEM[dtype] + MASTERS + FLOAT64) * shape["parameters"]
+                held += _activations(size, ITEM[dtype], attention)
+                if (size.smoke or suite == "full") and fits(machine, held, factor=1.2):
                     group = f"{size.layers}x{size.hidden}"
                     yield Case("step", "any", dtype, attention, shape, group, use="whole")
 
     def prepare(self, case: Case, machine: Machine, seed: int) -> Work:
         """Return the step on random tokens and targets."""
         draw, model = Draw(machine, case.dtype, seed), model_of(case.shape, case.implementation)
-        gpt = SmallGpt(model, seed).to(draw.device, draw.dtype)
+        with draw.device:
+            gpt = SmallGpt(model, seed).to(draw.dtype)
         optimizer = Optimizer(list(gpt.parameters()), OPTIMIZER)
         extent = int(case.shape["micro_batch"]), model.seq
 
@@ -202,10 +215,11 @@ class Step:
         def of(out: Any) -> float:
             other = SmallGpt(replace(model, attention=_other(case.implementation))).to(draw.device)
             other.load_state_dict(gpt.state_dict())
-            return relative_error(out, _loss_and_gradients(other.double(), *sets[0]))
+            return relative_error(out, _loss_and_gradients(other.double(), *sample))
 
         sets = [(draw.integers(model.vocab, *extent), draw.integers(model.vocab, *extent)) for _ in range(3)]
-        return Work(run, sets, Check(lambda: _loss_and_gradients(gpt, *sets[0]), of), TOLERANCE[case.dtype])
+        sample = [t[:1] for t in sets[0]]
+        return Work(run, sets, Check(lambda: _loss_and_gradients(gpt, *sample), of), TOLERANCE[case.dtype])
 
 
 def _loss_and_gradients(gpt: SmallGpt, tokens: Tensor, targets: Tensor) -> tuple[Tensor, ...]:

@@ -23,6 +23,7 @@ TOLERANCE = {"float32": 1e-4, "bfloat16": 2e-2}
 
 SETS = 3
 MAX_SETS = 64
+PERIOD = 2**24 + 1
 CACHE_BYTES = 128 * 2**20
 """More than the last-level cache of any device in the catalog."""
 
@@ -96,6 +97,17 @@ def relative_error(out: Any, expected: Any) -> float:
     norm = float(torch.linalg.vector_norm(expected))
     error = float(torch.linalg.vector_norm(out.to(torch.float64) - expected)) / norm if norm > 0 else math.inf
     return error if math.isfinite(error) else math.inf
+
+
+def scattered(n: int, seed: int) -> Tensor:
+    """Return n random bytes on the host, the same ones again after `PERIOD` to save the time of drawing them."""
+    drawn = torch.randint(256, (min(n, PERIOD),), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
+    return drawn.repeat(-(-n // len(drawn)))[:n].clone() if n > len(drawn) else drawn
+
+
+def unequal(out: Tensor, expected: Tensor) -> float:
+    """Return 0 if two tensors of bytes are the same, else inf."""
+    return 0.0 if torch.equal(out.cpu(), expected.cpu()) else math.inf
 
 
 def doubles(inputs: Sequence[Any]) -> list[Any]:
