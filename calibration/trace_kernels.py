@@ -8,9 +8,11 @@ of one; what encloses a recognised operation is not counted again. Byte and FLOP
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 from calibration.trace_tree import DTYPES, ELEMENT_BYTES, Dims, Recorded, Slice, elements
+from sim.costs import volume
 from sim.costs.layers.attention import FLASH_BACKWARD_FLOP
 
 Product = tuple[int, int, int]
@@ -46,6 +48,7 @@ class Context:
 
 
 Reader = Callable[[Slice, Context], Seen | None]
+PerElement = Callable[[Any], Any]
 
 
 def kernels(recorded: Recorded) -> list[Seen]:
@@ -196,14 +199,14 @@ def _attention(direction: str, query: int, causal: int, implementation: str) -> 
     return read
 
 
-def _row_wise(op: str, direction: str, tensor: int, passes: int, implementation: str = "aten") -> Reader:
-    """Return the reader of an operation on the rows of input `tensor`, which it reads or writes `passes` times."""
+def _row_wise(op: str, direction: str, tensor: int, per: PerElement, implementation: str = "aten") -> Reader:
+    """Return the reader of an operation on the rows of input `tensor`; `per`: its bytes per element of them."""
 
     def read(one: Slice, _: Context) -> Seen | None:
         dims = one.dims(tensor)
         if not dims:
             return None
-        size = float(passes * ELEMENT_BYTES.get(one.dtype, 0) * elements(dims))
+        size = float(per(ELEMENT_BYTES.get(one.dtype, 0)) * elements(dims))
         shape = {"bytes": size, "columns": dims[-1]}
         return Seen(op, direction, one.dtype, implementation, shape, 0.0, size)
 
@@ -211,7 +214,7 @@ def _row_wise(op: str, direction: str, tensor: int, passes: int, implementation:
 
 
 def _cross_entropy(one: Slice, context: Context) -> Seen | None:
-    return _row_wise("cross_entropy", "forward", 0, 3)(one, context)
+    return _row_wise("cross_entropy", "forward", 0, partial(volume.cross_entropy, "forward"))(one, context)
 
 
 def _loss_backward(one: Slice, context: Context) -> None:
@@ -222,17 +225,28 @@ def _loss_backward(one: Slice, context: Context) -> None:
 def _log_softmax_backward(one: Slice, context: Context) -> Seen | None:
     dims = one.dims(0)
     whole = bool(context.half) and context.half[0].dims(1) == dims
-    reader = _row_wise("cross_entropy", "backward", 0, 2) if whole else _row_wise("softmax", "backward", 0, 3)
+    name, per = ("cross_entropy", volume.cross_entropy) if whole else ("softmax", volume.softmax)
+    reader = _row_wise(name, "backward", 0, partial(per, "backward"))
     return reader(one, context)
 
 
-def _moved(op: str, direction: str, passes: float, tensor: int = 0, mask: int = 0) -> Reader:
-    """Return the reader of a memory-bound operation: `passes` tensors like input `tensor`, and `mask` bytes each."""
+def _moved(op: str, direction: str, per: PerElement, implementation: str = "aten") -> Reader:
+    """Return the reader of a memory-bound operation; `per`: its bytes per element of its first input."""
 
     def read(one: Slice, _: Context) -> Seen | None:
-        dims = one.dims(tensor)
-        size = elements(dims) * (passes * ELEMENT_BYTES.get(one.dtype, 0) + mask)
-        return Seen(op, direction, one.dtype, "aten", {"bytes": size}, 0.0, size) if dims else None
+        dims = one.dims(0)
+        size = float(elements(dims) * per(ELEMENT_BYTES.get(one.dtype, 0)))
+        return Seen(op, direction, one.dtype, implementation, {"bytes": size}, 0.0, size) if dims else None
+
+    return read
+
+
+def _gelu(direction: str, kind: int) -> Reader:
+    """Return the reader of GELU or its gradient, whose input `kind` says how it is approximated."""
+
+    def read(one: Slice, context: Context) -> Seen | None:
+        per = partial(volume.activation, direction, gated=False)
+        return _moved("gelu", direction, per, "tanh" if one.text(kind) == "tanh" else "erf")(one, context)
 
     return read
 
@@ -241,7 +255,8 @@ def _pointwise(one: Slice, _: Context) -> Seen | None:
     """Read an element-wise operation: its inputs, and a result as large as the largest."""
     sizes = [elements(one.dims(i)) for i in range(3)]
     size = float(ELEMENT_BYTES.get(one.dtype, 0) * (sum(sizes) + max(sizes)))
-    return Seen("elementwise", "any", one.dtype, "aten", {"bytes": size}, 0.0, size) if one.dtype else None
+    name = one.name.removeprefix("aten::").rstrip("_")
+    return Seen("elementwise", "any", one.dtype, name, {"bytes": size}, 0.0, size) if one.dtype else None
 
 
 def _copy(one: Slice, _: Context) -> Seen | None:
@@ -252,13 +267,14 @@ def _copy(one: Slice, _: Context) -> Seen | None:
 def _embedding(one: Slice, _: Context) -> Seen | None:
     """Read rows of a table: as many bytes as are written."""
     table, rows = one.dims(0), elements(one.dims(1))
-    size = float(2 * ELEMENT_BYTES.get(one.dtype, 0) * rows * (table[-1] if table else 0))
-    return Seen("embedding", "forward", one.dtype, "aten", {"bytes": size}, 0.0, size) if table else None
+    each = volume.embedding("forward", ELEMENT_BYTES.get(one.dtype, 0))
+    size = float(each * rows * (table[-1] if table else 0))
+    return Seen("embedding", "forward", one.dtype, "gather", {"bytes": size}, 0.0, size) if table else None
 
 
 def _dropout(one: Slice, context: Context) -> Seen | None:
     drawn = any(s.name == "aten::bernoulli_" for s in one.below())
-    return _moved("dropout", "forward", 2, 0, 1)(one, context) if drawn else None
+    return _moved("dropout", "forward", volume.dropout)(one, context) if drawn else None
 
 
 UPDATES = {"aten::_fused_adam_": 0, "aten::_fused_adamw_": 0, "aten::_foreach_addcdiv_": 0, "aten::addcdiv_": 0}
@@ -293,24 +309,28 @@ def _everything() -> dict[str, Reader]:
         "aten::bmm": _product(0),
         "aten::baddbmm": _product(1),
         "aten::linear": _linear,
-        "aten::native_layer_norm": _row_wise("norm", "any", 0, 2, "layernorm"),
-        "aten::native_layer_norm_backward": _row_wise("norm", "backward", 0, 3, "layernorm"),
-        "aten::_fused_rms_norm": _row_wise("norm", "any", 0, 2, "rmsnorm"),
-        "aten::_fused_rms_norm_backward": _row_wise("norm", "backward", 0, 3, "rmsnorm"),
-        "aten::_softmax": _row_wise("softmax", "any", 0, 2),
-        "aten::_safe_softmax": _row_wise("softmax", "any", 0, 2),
-        "aten::_log_softmax": _row_wise("softmax", "any", 0, 2),
-        "aten::_softmax_backward_data": _row_wise("softmax", "backward", 0, 3),
+        "aten::native_layer_norm": _row_wise("norm", "any", 0, partial(volume.norm, "forward"), "layernorm"),
+        "aten::native_layer_norm_backward": _row_wise(
+            "norm", "backward", 0, partial(volume.norm, "backward"), "layernorm"
+        ),
+        "aten::_fused_rms_norm": _row_wise("norm", "any", 0, partial(volume.norm, "forward"), "rmsnorm"),
+        "aten::_fused_rms_norm_backward": _row_wise("norm", "backward", 0, partial(volume.norm, "backward"), "rmsnorm"),
+        "aten::_softmax": _row_wise("softmax", "any", 0, partial(volume.softmax, "forward")),
+        "aten::_safe_softmax": _row_wise("softmax", "any", 0, partial(volume.softmax, "forward")),
+        "aten::_log_softmax": _row_wise("softmax", "any", 0, partial(volume.softmax, "forward")),
+        "aten::_softmax_backward_data": _row_wise("softmax", "backward", 0, partial(volume.softmax, "backward")),
         "aten::_log_softmax_backward_data": _log_softmax_backward,
         "aten::nll_loss_backward": _loss_backward,
         "aten::cross_entropy_loss": _cross_entropy,
-        "aten::gelu": _moved("gelu", "forward", 2),
-        "aten::gelu_backward": _moved("gelu", "backward", 3),
+        "aten::gelu": _gelu("forward", 1),
+        "aten::gelu_backward": _gelu("backward", 2),
         "aten::dropout": _dropout,
-        "aten::native_dropout": _moved("dropout", "forward", 2, 0, 1),
-        "aten::native_dropout_backward": _moved("dropout", "backward", 2, 0, 1),
+        "aten::native_dropout": _moved("dropout", "forward", volume.dropout),
+        "aten::native_dropout_backward": _moved("dropout", "backward", volume.dropout),
         "aten::embedding": _embedding,
-        "aten::embedding_dense_backward": _moved("embedding", "backward", 3),
+        "aten::embedding_dense_backward": _moved(
+            "embedding", "backward", partial(volume.embedding, "backward"), "dense"
+        ),
         "aten::copy_": _copy,
     }
     for kind, name, causal in (
