@@ -31,18 +31,26 @@ def calibrate(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the session in --out.")] = False,
     despite_load: Annotated[bool, typer.Option("--despite-load", help="Measure on a busy machine, flagged.")] = False,
     first: Annotated[list[Path] | None, typer.Option("--from", help="CSV files of measurements.")] = None,
+    trace: Annotated[Path | None, typer.Option("--trace", help="Trace of torch.profiler, record_shapes=True.")] = None,
+    base: Annotated[str | None, typer.Option("--base", help="Profile that gives what --trace lacks.")] = None,
     out: Annotated[Path, typer.Option("--out", help="Profile folder (--from: their folder).")] = Path("profiles"),
     only: Annotated[str | None, typer.Option("--only", help="Write this device's profile only.")] = None,
     date: Annotated[str, typer.Option("--date", help="Date that is recorded in the profiles.")] = DATE,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Measure this machine's kernels and write its profile folder, or fit public measurements (--from).
+    """Measure this machine's kernels and write its profile folder, or fit public measurements (--from) or a trace.
 
     With --from, formats are recognised by header, and tables of measured training runs give run-level parameters.
     """
     progress = Console(stderr=True)
     paths = [*(first or []), *(files or [])]
-    if device is not None:
+    if trace is not None:
+        if device is not None or paths:
+            raise InputError("--trace", str(trace), "one of --device, --from and --trace")
+        from calibration.from_trace import trace_command  # noqa: PLC0415 - loads torch
+
+        trace_command(trace, out, base, as_json)
+    elif device is not None:
         if paths:
             raise InputError("--from", str(paths[0]), "either --device or --from")
         # Only here: torch takes seconds to load, and every command of `trainsim` imports this module.
@@ -50,7 +58,11 @@ def calibrate(
 
         measure_device(device, out, suite, budget, seed, resume, despite_load, as_json)
     elif not paths:
-        raise InputError("--device", None, "cpu or cuda to measure this machine, or --from with CSV files")
+        raise InputError(
+            "--device",
+            None,
+            "cpu or cuda to measure this machine, or --from with CSV files, or --trace with a profiler trace",
+        )
     elif is_runs(paths[0]):
         _run_level(paths, out, as_json, progress)
     else:

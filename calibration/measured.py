@@ -52,7 +52,7 @@ COLUMNS = (
     "shape",
     "flagged",
 )
-PREFERRED = ("matmul", "flash", "cudnn", "layernorm", "dropout", "tanh", "eager", "foreach")
+PREFERRED = ("matmul", "flash", "cudnn", "layernorm", "add", "erf", "eager", "fused")
 """Implementations that the simulator reads where a kernel has several: the earlier in this list, the rather."""
 
 ANY = "any"

@@ -101,11 +101,13 @@ def _precision(name: str) -> Entry:
     p = precisions[name]
     gemm = {"forward": p.gemm.forward, "dgrad": p.gemm.dgrad, "wgrad": p.gemm.wgrad}
     units = " and ".join(UNITS[rate] for rate in dict.fromkeys(gemm.values()))
-    text = f"{p.title}: products on {units} tensor units, {p.operand_bytes:g} bytes an element with scales"
+    text = f"{p.title}: products on {units}, {p.operand_bytes:g} bytes an element with scales"
     return {"description": text, "gemm": gemm, "operand_bytes": p.operand_bytes}
 
 
-UNITS: dict[Rate, str] = {"bf16": "16-bit", "fp8": "8-bit", "fp4": "4-bit"}
+UNITS: dict[Rate, str] = {
+    "fp32": "fp32 units", "bf16": "16-bit tensor units", "fp8": "8-bit tensor units", "fp4": "4-bit tensor units"
+}  # fmt: skip
 
 
 def _scaling(name: str) -> Entry:

@@ -202,6 +202,23 @@ def switch_values(zero: Any, recompute: Any, sequence_parallel: Any) -> dict[str
     }  # fmt: skip
 
 
+def check_precision(plan: Plan, profile: Profile) -> None:
+    """Refuse a precision that the profile's times do not serve: those of fp32 kernels say nothing about 16-bit ones.
+
+    A profile without a `dtype` is of 16-bit kernels; from these follow all recipes with tensor units.
+
+    Raises:
+        InputError: with the precisions that it serves.
+    """
+    single = profile.dtype == "float32"
+    able = [name for name, known in precisions.items() if (known.gemm.forward == "fp32") == single]
+    if plan.precision not in able:
+        measured = "fp32" if single else "16-bit"
+        raise InputError(
+            "plan.precision", plan.precision, f"{', '.join(able)}: profile {profile.name} is of {measured} kernels"
+        )
+
+
 GRADIENT_BYTES = {"fp32": 4.0, "bf16": 2.0}
 RECOMPUTE = ("none", "selective", "full")
 
@@ -241,12 +258,12 @@ def offload_values(plan: Plan, cluster: Cluster) -> dict[str, float]:
 
 
 def accumulate_bytes(plan: Plan) -> float:
-    """Return the bytes moved per parameter and microbatch to sum weight gradients, beyond a product's 16-bit output.
+    """Return the bytes moved per parameter and microbatch to sum weight gradients, beyond a product's own output.
 
     Fused, the product reads and writes the sum instead; else a kernel reads the output and the sum and writes it.
     """
-    both = 2 * GRADIENT_BYTES[plan.gradient_dtype]
-    return both - 2 if plan.fused_wgrad else both + 2
+    both, output = 2 * GRADIENT_BYTES[plan.gradient_dtype], precision(plan.precision).activation_bytes.value
+    return both - output if plan.fused_wgrad else both + output
 
 
 def runs_on(recipe: Precision, device: Device) -> bool:
@@ -256,21 +273,24 @@ def runs_on(recipe: Precision, device: Device) -> bool:
 
 
 def precision_values(name: str, cluster: Cluster) -> dict[str, float]:
-    """Return rates over the 16-bit rate, operand sizes and casts of a precision recipe on the cluster's device.
+    """Return rates over the profile's, sizes of elements and operands, and casts of a recipe on the cluster's device.
 
     Raises:
         InputError: the device has no such tensor units.
     """
     recipe, device = precision(name), cluster.hardware
     able = [p for p, known in precisions.items() if runs_on(known, device)]
-    if name not in able:
+    if name not in able and recipe.gemm.forward != "fp32":
         raise InputError("plan.precision", name, f"a precision that {device.title} has units for: {', '.join(able)}")
-    low = recipe.gemm.forward != "bf16"
+    element = recipe.activation_bytes.value
+    low = recipe.operand_bytes < element
     rates = {f"rate_{d}": device.speedup(getattr(recipe.gemm, d)) for d in ("forward", "dgrad", "wgrad")}
     return rates | {
         "low_precision": float(low),
         "operand_bytes": recipe.operand_bytes,
-        "input_bytes": recipe.operand_bytes if low else 2.0,
+        "input_bytes": recipe.operand_bytes,
+        "element_bytes": element,
+        "master_bytes": recipe.master_bytes.value,
         "cast_bytes": recipe.cast_bytes_per_element.value,
         "weight_copy_bytes": recipe.weight_copy_bytes.value,
     }

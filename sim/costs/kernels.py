@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from sim.costs.algebra import Expr, ceiling, p_norm, symbol
 
 BYTES_16BIT = 2
+element_bytes = symbol("element_bytes")
+"""Bytes of a weight and of an activation where no recipe makes them smaller: 2 (16 bit), or 4 (fp32)."""
 
 
 @dataclass(frozen=True)
@@ -215,19 +217,19 @@ def symbols(op: str, direction: str) -> dict[str, Expr]:
     }
 
 
-def product_seconds(direction: str, m: Expr, n: Expr, k: Expr, batch: Expr = 1, always_16bit: bool = False) -> Expr:
-    """Return the time of `batch` weight products at the plan's precision, or at 16 bits.
+def product_seconds(direction: str, m: Expr, n: Expr, k: Expr, batch: Expr = 1, plain: bool = False) -> Expr:
+    """Return the time of `batch` weight products at the plan's precision, or (`plain`) as no recipe touches them.
 
-    The symbols `rate_<direction>` (rate over the 16-bit rate) and `operand_bytes` come from the precision recipe,
+    The symbols `rate_<direction>` (rate over that of plain products) and `operand_bytes` come from the precision recipe,
     `gemm_slowdown` is what whole runs take longer than single kernels, `low_precision_slowdown` what 8- and 4-bit
     products take longer than the ratio of peaks says.
     """
-    if always_16bit:
-        return symbol("gemm_slowdown") * seconds("gemm", direction, m=m, n=n, k=k, batch=batch)
+    if plain:
+        return symbol("gemm_slowdown") * seconds("gemm", direction, m=m, n=n, k=k, batch=batch, element=element_bytes)
     form = FORMS[KERNELS["gemm", direction]]
     held = symbols("gemm", direction)
     held["rate"] = held["rate"] * symbol(f"rate_{direction}")
-    inputs = {"m": m, "n": n, "k": k, "batch": batch, "operand": symbol("operand_bytes")}
+    inputs = {"m": m, "n": n, "k": k, "batch": batch, "operand": symbol("operand_bytes"), "element": element_bytes}
     _note("gemm", direction, inputs)
     low = 1 + symbol("low_precision") * (symbol("low_precision_slowdown") - 1)
     return low * symbol("gemm_slowdown") * form.seconds(inputs, held)

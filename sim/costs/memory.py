@@ -1,13 +1,15 @@
-"""Bytes of one rank: states, saved activations, temporaries (tensor level, exact for 16-bit activations).
+"""Bytes of one rank: states, saved activations, temporaries (tensor level, exact for 16-bit and fp32 activations).
 
 Saved activations after Korthikanti et al. 2022 (arXiv 2205.05198), section 4: 34 s b h + 5 a s^2 b per layer with
-eager attention, 34 s b h + 4 a s b with flash attention (fp32 logsumexp), plus the fp32 statistics of the norms.
+eager attention, 34 s b h + 4 a s b with flash attention (fp32 logsumexp), plus the fp32 statistics of the norms; in
+fp32 66 s b h + 9 a s^2 b, as dropout masks stay one byte.
 Model states after ZeRO (arXiv 1910.02054), section 3.
 """
 
 from dataclasses import dataclass
 
 from sim.costs.algebra import Expr, maximum, minimum, symbol
+from sim.costs.kernels import element_bytes
 from sim.costs.layers import ends, traced
 from sim.costs.layers.mlp import etp, expert_hidden, moe_ffn, routed_rows
 from sim.costs.layers.ops import (
@@ -26,8 +28,11 @@ from sim.costs.layers.ops import (
 from sim.costs.layers.structure import BlockKind, Kind, Structure, TracedKind
 from sim.specs.model import Model
 
-OPTIMIZER_BYTES = 12  # fp32 master weight and two moments (Adam)
-WEIGHT_BYTES = 2
+MOMENT_BYTES = 8  # two fp32 moments (Adam)
+master_bytes = symbol("master_bytes")
+"""Bytes of the fp32 master copy of a weight: 4, or 0 where the weights are fp32 themselves."""
+mixed = master_bytes / 4
+"""1 for recipes of 16 or fewer bits with a master copy; 0 for torch's own training in fp32."""
 full, selective, input_bytes, native = (symbol(n) for n in ("full", "selective", "input_bytes", "native"))
 
 
@@ -57,11 +62,11 @@ def saved(kind: BlockKind, index: int, statistics: int) -> Saved:
     size = Sizes(index)
     halves = (kind.mixer != "none") + (kind.mlp != "none")
     rows = size.norm_tokens
-    norms = kind.norms * (2 * rows * hidden + 4 * statistics * rows)
+    norms = kind.norms * (element_bytes * rows * hidden + 4 * statistics * rows)
     inputs = halves * input_bytes * rows * hidden  # what qkv and mlp up read: gathered again when sharded
     mixer, core = _mixer(kind, size)
     masks = halves * rows * hidden if kind.dropout else 0
-    joined = 2 * 2 * size.tokens * hidden if kind.joins else 0
+    joined = 2 * element_bytes * size.tokens * hidden if kind.joins else 0
     return Saved(norms + inputs + joined, mixer, core, _mlp(kind, size), masks)
 
 
@@ -73,29 +78,30 @@ def _mixer(kind: BlockKind, size: Sizes) -> tuple[Expr, Expr]:
     if kind.mixer == "mamba":
         inner, states = symbol("ssm_width"), symbol("ssm_states")
         # in-projection (gate, x, B, C, dt), convolution's output, scan's output, gated norm's output
-        return 2 * tokens * (2 * inner + 2 * states + 2 * inner + inner + symbol("ssm_heads")) / tp, 0
+        return element_bytes * tokens * (2 * inner + 2 * states + 2 * inner + inner + symbol("ssm_heads")) / tp, 0
     fused = 4 * micro_batch * heads / tp * size.seq / cp
-    stored = (5 if kind.dropout else 2) * scores(size) if kind.eager else fused
+    stored = (2 * element_bytes + 1 if kind.dropout else element_bytes) * scores(size) if kind.eager else fused
     if kind.mixer == "mla":
-        latents = 2 * size.norm_tokens * 2 * (symbol("q_lora_rank") + symbol("kv_lora_rank"))
-        return 2 * tokens * (2 * query_width + 2 * v_width) / tp + latents, stored
-    one = 2 * tokens * (2 * query_width / tp + 2 * kv_columns)
+        latents = element_bytes * size.norm_tokens * 2 * (symbol("q_lora_rank") + symbol("kv_lora_rank"))
+        return element_bytes * tokens * (2 * query_width + 2 * v_width) / tp + latents, stored
+    one = element_bytes * tokens * (2 * query_width / tp + 2 * kv_columns)
     if kind.cross:
         encoder = symbol("encoder_seq") * micro_batch / cp
-        return one + 2 * (tokens * 2 * query_width / tp + encoder * 2 * kv_columns), stored + fused
+        more = element_bytes * (tokens * 2 * query_width / tp + encoder * 2 * kv_columns)
+        return one + more, stored + fused
     return one, stored
 
 
 def _mlp(kind: BlockKind, size: Sizes) -> Expr:
     columns = 3 if kind.gated else 2
-    dense = 2 * size.tokens * size.of("ffn") / tp * columns if kind.mlp == "dense" or kind.shared else 0
+    dense = element_bytes * size.tokens * size.of("ffn") / tp * columns if kind.mlp == "dense" or kind.shared else 0
     if kind.mlp != "moe":
         return dense
     rows = routed_rows(size)
     # Permuted inputs, both activations, expert outputs (the router's gradient needs them), probabilities.
-    routed = (input_bytes + 2) * rows * expert_hidden + 2 * rows * moe_ffn / etp * columns
+    routed = (input_bytes + element_bytes) * rows * expert_hidden + element_bytes * rows * moe_ffn / etp * columns
     if kind.latent:  # what both projections read
-        routed += size.tokens / tp * (input_bytes * hidden + 2 * expert_hidden)
+        routed += size.tokens / tp * (input_bytes * hidden + element_bytes * expert_hidden)
     return dense + routed + 4 * size.tokens / tp * symbol("experts")
 
 
@@ -107,7 +113,7 @@ def block_bytes(kind: Kind, index: int, statistics: int) -> tuple[Expr, Expr]:
     dropped = _selectively_dropped(kind, size, s)
     if kind.mixer == "attention" and kind.mlp == "dense" and not kind.cross:
         dropped = (1 - native) * dropped + native * (s.all - _every_second_product(kind, size))
-    kept_full = 2 * size.norm_tokens * hidden
+    kept_full = element_bytes * size.norm_tokens * hidden
     kept = (1 - full - selective) * s.all + selective * (s.all - dropped) + full * kept_full
     return kept, selective * dropped + full * (s.all - kept_full)
 
@@ -116,11 +122,11 @@ def _selectively_dropped(kind: BlockKind, size: Sizes, s: Saved) -> Expr:
     """Return what selective recompute drops: stored scores, else the outputs of norms and activation."""
     if kind.eager and kind.mixer == "attention":
         return s.scores
-    norms = 2 * size.norm_tokens * hidden * ((kind.mixer != "none") + (kind.mlp != "none"))
+    norms = element_bytes * size.norm_tokens * hidden * ((kind.mixer != "none") + (kind.mlp != "none"))
     if kind.mlp == "none":
         return norms
     width = size.tokens * size.of("ffn") / tp if kind.mlp == "dense" or kind.shared else 0
-    return norms + 2 * (width + (routed_rows(size) * moe_ffn / etp if kind.mlp == "moe" else 0))
+    return norms + element_bytes * (width + (routed_rows(size) * moe_ffn / etp if kind.mlp == "moe" else 0))
 
 
 def _every_second_product(kind: BlockKind, size: Sizes) -> Expr:
@@ -130,9 +136,8 @@ def _every_second_product(kind: BlockKind, size: Sizes) -> Expr:
     on (`_apply_ac_to_transformer_block`): q, v, gate or up, and the down product of a gated MLP.
     """
     rows = size.tokens * (2 * query_width / tp + kv_columns + size.of("ffn") / tp)
-    return 2 * (rows + (2 if kind.gated else 1) * size.norm_tokens * hidden) + 4 * micro_batch * heads / tp * (
-        size.seq / cp
-    )
+    kept = rows + (2 if kind.gated else 1) * size.norm_tokens * hidden
+    return element_bytes * kept + 4 * micro_batch * heads / tp * (size.seq / cp)
 
 
 def gradient_bytes(kind: Kind, index: int) -> Expr:
@@ -146,15 +151,27 @@ def gradient_bytes(kind: Kind, index: int) -> Expr:
         return traced.gradient_bytes(kind)
     size = Sizes(index)
     columns = 2 if kind.gated else 1
-    core = 4 * scores(size) if kind.eager and kind.mixer == "attention" else 0
-    mixer = core or 2 * size.tokens * (2 * query_width / tp + 2 * kv_columns)
+    core = 2 * element_bytes * scores(size) if kind.eager and kind.mixer == "attention" else 0
+    mixer = core or element_bytes * size.tokens * (2 * query_width / tp + 2 * kv_columns)
     parts = [mixer - _mlp(kind, size)]
     if kind.mlp == "dense":
-        parts.append(2 * size.tokens * size.of("ffn") / tp * columns)
+        parts.append(element_bytes * size.tokens * size.of("ffn") / tp * columns)
     if kind.mlp == "moe":
-        parts.append(2 * routed_rows(size) * (moe_ffn / etp * columns + expert_hidden))
+        parts.append(element_bytes * routed_rows(size) * (moe_ffn / etp * columns + expert_hidden))
     whole = (1 + 2 * sequence_parallel) * size.tokens + size.norm_tokens
-    return maximum(*parts) + 2 * whole * hidden
+    return maximum(maximum(*parts) + element_bytes * whole * hidden, (1 - mixed) * _last_product(kind, size))
+
+
+def _last_product(kind: BlockKind, size: Sizes) -> Expr:
+    """Return the gradients of the last product's output, input and weight, which torch has made all three before it
+    lets go of the input and adds the third to the sum (products that add to the sum themselves have no third).
+    """
+    tokens, width = size.tokens, size.of("ffn") / tp
+    dense = (tokens * (hidden + width) + hidden * width) if kind.mlp == "dense" else 0
+    if kind.mlp == "moe":
+        rows, width = routed_rows(size), moe_ffn / etp
+        dense = rows * (expert_hidden + width) + symbol("experts") / symbol("ep") * expert_hidden * width
+    return element_bytes * (dense or tokens * hidden + (tokens + hidden) * v_width / tp)
 
 
 def embedding_bytes(structure: Structure) -> Expr:
@@ -168,7 +185,7 @@ def head_bytes(structure: Structure) -> tuple[Expr, Expr]:
     """Return (kept by final norm, logits product and softmax; the most that the head's backward adds to it).
 
     Megatron-LM's cross-entropy ("in-place") turns the fp32 softmax into the gradient, with the 16-bit gradient beside
-    it; a fused one keeps the 16-bit logits and makes a 16-bit gradient; PyTorch's ("autograd") makes two fp32 gradients
+    it; a fused one keeps the logits as they are and makes a gradient of their size; PyTorch's ("autograd") makes two fp32 gradients
     (`nll_loss`, `log_softmax`) beside its fp32 output, and split over ranks a third
     (`torch.distributed.tensor.parallel.loss`: the exponentials and their sum with it). Then what it kept is gone and
     the 16-bit gradient meets that of the head's weight (autograd returns it, or TransformerEngine's and Megatron-LM's
@@ -179,12 +196,13 @@ def head_bytes(structure: Structure) -> tuple[Expr, Expr]:
     passes = symbol("head_passes")
     rows = ends.head_rows(structure)
     logits = rows * vocab / tp
-    norms = (2 + input_bytes) * ends.norm_tokens * hidden + 4 * structure.statistics * ends.norm_tokens
-    product = WEIGHT_BYTES * symbol("head_split") / tp + (1 + sequence_parallel) * 2 * rows * hidden
+    norms = (element_bytes + input_bytes) * ends.norm_tokens * hidden + 4 * structure.statistics * ends.norm_tokens
+    product = element_bytes * (symbol("head_split") / tp + (1 + sequence_parallel) * rows * hidden)
     fused, autograd = symbol("fused_loss"), symbol("autograd_loss")
-    kept = (4 - 2 * fused) * logits
-    gradients = 2 + autograd * (6 + 4 * minimum(1, tp - 1))
-    return passes * (norms + kept), maximum(gradients * logits, product + 2 * logits - kept)
+    kept = (4 - (4 - element_bytes) * fused) * logits
+    cast = 4 - element_bytes  # 2: the gradient in 16 bit; 0: fp32 logits need none
+    gradients = fused * element_bytes + autograd * (8 + 4 * minimum(1, tp - 1)) + (1 - fused - autograd) * cast
+    return passes * (norms + kept), maximum(gradients * logits, product + element_bytes * logits - kept)
 
 
 def rank_parameters(structure: Structure) -> dict[str, Expr]:

@@ -184,8 +184,9 @@ def derived_profile(target: Device) -> Profile:
     Rates move by the ratio of 16-bit peaks, bandwidths by that of memory bandwidths; collectives are those of the
     nearest device with the same kind of links. An estimate, its error widened by `CARRY_SIGMA_LOG`.
     """
-    base = device(target.like) if target.like else nearest(target, devices.values())
-    links = base if base.intra_node == target.intra_node else nearest(target, devices.values())
+    known = [devices[name] for name in names("profiles")]
+    base = device(target.like) if target.like else nearest(target, known)
+    links = base if base.intra_node == target.intra_node else nearest(target, known)
     by = ratios(base, target)
     how = (
         f"carried over from {base.name} ({'stated' if target.like else 'nearest in the catalog'}): compute rate x "
@@ -222,6 +223,9 @@ def load_profile(name: str) -> Profile:
         return derived_profile(device(name))
     elif MIXED in name:
         raise InputError("cluster.groups", name, "one device: each of the cluster's `members` has its own profile")
+    elif name in devices:
+        allowed = f"a folder with profile.json: none is shipped for {name}, `trainsim calibrate` measures your own"
+        raise InputError("cluster.profile", name, allowed)
     else:
         raise InputError(
             "cluster.profile", name, f"a folder with profile.json or one of {', '.join(names('profiles'))}"

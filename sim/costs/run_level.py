@@ -14,6 +14,7 @@ import numpy as np
 from pydantic import Field
 
 from sim.catalog import folder
+from sim.specs.cluster import Cluster
 from sim.specs.fields import InputError, read, real, spec
 
 Text = Annotated[str, Field(min_length=1, max_length=2_000, description="text")]
@@ -78,6 +79,19 @@ def run_level(left_out: str | None = None) -> RunLevelSet:
     if "all" not in sets:
         raise InputError("run-level", sorted(sets), "a set named all")
     return sets.get(left_out or "all", sets["all"])
+
+
+ON_HOST = RunLevelSet(
+    parameters=RunLevel(),
+    sigma_log=0.1,
+    devices=(),
+    source="host processors: kernels alone, as the runs that are fitted are of accelerators; 10 % between runs assumed",
+)
+
+
+def level_of(cluster: Cluster) -> RunLevelSet:
+    """Return the set that predicts runs on the cluster's devices: fitted to all sources, or that of hosts."""
+    return ON_HOST if all(member.hardware.on_host for member in cluster.members) else run_level()
 
 
 def symbol_values(parameters: RunLevel) -> dict[str, float]:

@@ -9,9 +9,10 @@ output of a chunk or of a rank is an array too. All times in seconds, sizes in b
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 
-from sim.costs import kernels, memory
+from sim.costs import kernels, memory, volume
 from sim.costs.algebra import Compiled, Expr, compile_expressions, maximum, minimum, symbol
 from sim.costs.collectives import Group, send
+from sim.costs.kernels import element_bytes
 from sim.costs.layers import ends
 from sim.costs.layers.block import block, recomputed
 from sim.costs.layers.ops import (
@@ -30,10 +31,6 @@ pp = symbol("pp")
 zero1, zero2, zero3 = (symbol(n) for n in ("zero1", "zero2", "zero3"))
 overlap_dp, reduce_bytes, native = (symbol(n) for n in ("overlap_dp", "gradient_bytes", "native"))
 dp_group, shard_group, replica_group, edp_group = (Group.named(n) for n in ("dp", "shard", "replica", "edp"))
-
-ADAM_STATE_BYTES = 26
-"""Bytes moved per parameter of the shard: fp32 master weight and two moments read and written 24, weight written 2;
-beside them gradients are read twice (norm, update), and zeroed wherever they are kept."""
 
 
 def phases(ops: list[Op]) -> dict[str, Expr]:
@@ -105,8 +102,8 @@ def _accumulated(index: int) -> Expr:
 
 def _gathered(index: int, routed: bool) -> Expr:
     """Return the seconds of gathering one layer's sharded weights."""
-    time = shard_group.all_gather(memory.WEIGHT_BYTES * memory.layer_parameters(index))
-    experts = memory.WEIGHT_BYTES * memory.expert_parameters(index)
+    time = shard_group.all_gather(element_bytes * memory.layer_parameters(index))
+    experts = element_bytes * memory.expert_parameters(index)
     return time + edp_group.all_gather(experts) if routed else time
 
 
@@ -153,7 +150,7 @@ def sharded_ends(structure: Structure) -> dict[str, Expr]:
     gather and gradient scatter hide behind neighbouring blocks with `overlap_dp`.
     """
     extra = memory.rank_parameters(structure)
-    first, last = memory.WEIGHT_BYTES * extra["first"], memory.WEIGHT_BYTES * extra["last"]
+    first, last = element_bytes * extra["first"], element_bytes * extra["last"]
     return {
         "embedding_forward_dp": zero3 * shard_group.all_gather(first),
         "embedding_backward_dp": zero2 * _sharded_reduce(reduce_bytes * extra["first"]),
@@ -217,8 +214,8 @@ def updates(structure: Structure) -> dict[str, Expr]:
     for where, extra in held(structure).items():
         late = parameters["first"] if where in ("first", "only") else 0
         dense = block_size + extra
-        gather = shard_group.all_gather(memory.WEIGHT_BYTES * dense)
-        gather += edp_group.all_gather(memory.WEIGHT_BYTES * expert_size) if routed else 0
+        gather = shard_group.all_gather(element_bytes * dense)
+        gather += edp_group.all_gather(element_bytes * expert_size) if routed else 0
         out |= {
             f"reduced_{where}": _reduced(dense - late, dp_group) + (_reduced(expert_size, edp_group) if routed else 0),
             f"late_{where}": _reduced(late, dp_group) if late else 0 * block_size,
@@ -268,23 +265,26 @@ def states(structure: Structure) -> dict[str, Expr]:
     several = minimum(1, shard_group.n - 1)
     n, last = on_rank(structure, lambda k: 1), memory.rank_parameters(structure)["last"]
     # Each product's 16-bit gradient: TransformerEngine keeps one for every shape of weight (`get_dummy_wgrad`), with
-    # or without the accumulation fused into the product; the experts of a layer are of one shape.
+    # or without the accumulation fused into the product; the experts of a layer are of one shape. (fp32: temporaries.)
     products = maximum(*(memory.product_parameters(k) for k in range(len(structure.kinds))))
     # FSDP2's sharded parameters are the fp32 master weights themselves: 4 + 4 + 8 bytes, no 16-bit copy.
     fsdp = native * zero3
+    weight = fsdp * 4 + (1 - fsdp) * (element_bytes + symbol("weight_copy_bytes"))
     for where, extra in held(structure).items():
         parts = ((dense + extra, shard_group.n), (expert, edp_group.n))
         shard = sum(p / (1 + zero1 * (n - 1)) for p, n in parts)
         kept = sum(p / (1 + zero2 * (n - 1)) for p, n in parts)
         stored = sum(p / (1 + zero3 * (n - 1)) for p, n in parts)
-        traffic = (ADAM_STATE_BYTES + 2 * reduce_bytes) * shard + reduce_bytes * kept
+        update = volume.adam(element_bytes, memory.master_bytes, reduce_bytes) * shard
+        # A mixed-precision optimizer reads gradients once more (norm) and zeroes them; torch's own lets go of them.
+        update += memory.mixed * reduce_bytes * (shard + kept)
         gathered = _unsharded(largest, extra, last if where in ("last", "only") else 0 * last, n)
-        time = kernels.seconds("elementwise", "any", bytes=traffic)
+        time = kernels.seconds("adam", "any", bytes=update)
         out |= {
-            f"parameters_{where}": (2 * fsdp + memory.WEIGHT_BYTES + (1 - fsdp) * symbol("weight_copy_bytes")) * stored,
+            f"parameters_{where}": weight * stored,
             f"gradients_{where}": reduce_bytes * kept,
-            f"product_gradients_{where}": (1 - zero2) * memory.WEIGHT_BYTES * products,
-            f"optimizer_bytes_{where}": (memory.OPTIMIZER_BYTES - 4 * fsdp) * shard,
+            f"product_gradients_{where}": (1 - zero2) * memory.mixed * element_bytes * products,
+            f"optimizer_bytes_{where}": (memory.MOMENT_BYTES + (1 - fsdp) * memory.master_bytes) * shard,
             f"optimizer_{where}": symbol("memory_bound_slowdown") * time + symbol("step_overhead_s"),
             f"gathered_bytes_{where}": several * gathered,
             f"delayed_gradients_{where}": overlap_dp * minimum(1, dp_group.n - 1) * reduce_bytes * kept,
@@ -303,8 +303,8 @@ def _unsharded(largest: Expr, extra: Expr, head: Expr, layers: Expr) -> Expr:
     blocks = minimum(2, layers) * largest
     weights = (1 - native) * maximum(blocks, extra) + native * (blocks + extra)
     reduced = (1 - native) * reduce_bytes * maximum(largest, extra)
-    root = native * ((memory.WEIGHT_BYTES + reduce_bytes) * largest + memory.WEIGHT_BYTES * head)
-    return zero3 * memory.WEIGHT_BYTES * weights + zero2 * (reduced + root)
+    root = native * ((element_bytes + reduce_bytes) * largest + element_bytes * head)
+    return zero3 * element_bytes * weights + zero2 * (reduced + root)
 
 
 def expressions(structure: Structure) -> dict[str, Expr]:

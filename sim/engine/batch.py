@@ -114,6 +114,8 @@ class Batch:
 
 def _columns(asked: Sequence[Asked]) -> dict[str, Any]:
     """Return the symbols of all steps as columns; those that never vary stay numbers."""
+    for a in asked:
+        inputs.check_precision(a.placed.plan, a.profile)
     rows = [
         inputs.model_values(a.model)
         | inputs.cluster_values(a.cluster, a.profile)

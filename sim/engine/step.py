@@ -12,7 +12,7 @@ from sim.costs import inputs, offload, spread, stage, usage
 from sim.costs.algebra import Compiled
 from sim.costs.layers.structure import Structure
 from sim.costs.profile import Profile, load_profile
-from sim.costs.run_level import RunLevelSet, run_level, straggling, symbol_values
+from sim.costs.run_level import RunLevelSet, level_of, straggling, symbol_values
 from sim.engine.assembly import durations, exposed, footprint, pace, step_schedule, waits
 from sim.engine.contended import layout, sharing, waits_under_contention
 from sim.engine.critical import CriticalPath, critical_path
@@ -27,6 +27,7 @@ from sim.engine.timeline import Timeline
 from sim.schedules import Kind, Schedule
 from sim.specs import Cluster, InputError, Model, PlacedPlan, Plan
 from sim.specs.arguments import checked
+from sim.specs.catalog import precision
 from sim.specs.device import HOST_EFFICIENCY
 from sim.units import gigabytes, seconds, si
 
@@ -116,12 +117,13 @@ class Step:
         return self.tokens_per_step / self.step_time_s / self.placed.gpus
 
     def _utilisation(self, flop_per_token: float, step_time_s: float) -> float:
-        peak = sum(m.hardware.peak_bf16_flop_per_s.value * m.gpus for m in self.cluster.members)
+        rate = precision(self.plan.precision).gemm.forward
+        peak = sum(m.hardware.peak_flop_per_s(rate) * m.gpus for m in self.cluster.members)
         return self.tokens_per_step * flop_per_token / step_time_s / peak
 
     @property
     def mfu(self) -> float:
-        """Model FLOP utilisation, Megatron's convention (core attention halved), of the 16-bit peak."""
+        """Model FLOP utilisation, Megatron's convention (core attention halved), of the 16-bit peak (in fp32: of that peak)."""
         return self._utilisation(self.model.flop_per_token("megatron"), self.step_time_s)
 
     @property
@@ -263,7 +265,7 @@ def simulate(
     if not all(callable(guest) for guest in guests):
         raise InputError("guests", guests, "functions of a `World` that yield its events")
     placed = plan.on(model, cluster)
-    level = level or run_level()
+    level = level or level_of(cluster)
     # The least certain of the devices speaks for a mixed cluster.
     profile = max((load_profile(m.profile) for m in cluster.members), key=lambda p: step_sigma(p, level))
     costs = slowest(model, cluster, placed, level)
@@ -345,7 +347,8 @@ def stage_costs(
 ) -> dict[str, Any]:
     """Return every output of the stage model for one plan: numbers, or arrays over chunks or ranks."""
     compiled = what(Structure.of(model))
-    values = stage_values(model, cluster, placed, profile, level or run_level())
+    inputs.check_precision(placed.plan, profile)
+    values = stage_values(model, cluster, placed, profile, level or level_of(cluster))
     return {name: np.asarray(value, dtype=float)[()] for name, value in compiled(values).items()}
 
 

@@ -8,8 +8,8 @@ from pydantic import Field
 from sim.specs.fields import DERIVED, InputError, real, spec, whole
 
 Text = Annotated[str, Field(min_length=1, max_length=400, description="text of 1 to 400 characters")]
-Rate = Literal["bf16", "fp8", "fp4"]
-"""Which tensor units a product runs on: 16-bit (bf16 or fp16), 8-bit or 4-bit floating point."""
+Rate = Literal["fp32", "bf16", "fp8", "fp4"]
+"""Which units a product runs on: fp32, or the tensor units for 16-bit (bf16 or fp16), 8-bit or 4-bit numbers."""
 
 
 @spec
@@ -41,7 +41,8 @@ class Device:
     """One accelerator as its makers describe it (vendor peaks are dense rates, links one direction).
 
     `peak_bf16_flop_per_s` is the 16-bit tensor rate (fp16 where bf16 does not exist); `peak_fp8_flop_per_s` and
-    `peak_fp4_flop_per_s` are absent where the hardware has no such units. `domain_gpus` devices reach each other
+    `peak_fp4_flop_per_s` are absent where the hardware has no such units, `peak_fp32_flop_per_s` where nobody trains
+    in fp32. With `intra_node` host the device is a core of a host processor, and runs a process of one thread. `domain_gpus` devices reach each other
     at `intra_bytes_per_s`: a node's, unless the fast links join several nodes (NVL72) or only a part of one.
 
     Raises:
@@ -56,6 +57,9 @@ class Device:
     peak_bf16_flop_per_s: Annotated[
         Sourced, _says("dense 16-bit tensor FLOP/s (datasheet; halve a figure 'with sparsity')")
     ]
+    peak_fp32_flop_per_s: Annotated[
+        Sourced | None, _says("dense fp32 FLOP/s without TF32 (datasheet); left out for devices that train in 16 bit")
+    ] = None
     peak_fp8_flop_per_s: Annotated[
         Sourced | None, _says("dense 8-bit floating-point tensor FLOP/s (datasheet); left out where there is none")
     ] = None
@@ -72,7 +76,8 @@ class Device:
     power_w: Annotated[Sourced, _says("power limit in W (nvidia-smi -q -d POWER)")]
     idle_power_w: Annotated[Sourced, _says("power draw in W with nothing running (nvidia-smi)")]
     intra_node: Annotated[
-        Literal["nvlink", "xgmi", "pcie"], _says("links between the devices of a node: nvlink, xgmi or pcie")
+        Literal["nvlink", "xgmi", "pcie", "host"],
+        _says("links between the devices of a node: nvlink, xgmi, pcie or host (processes of one machine)"),
     ]
     intra_bytes_per_s: Annotated[
         Sourced,
@@ -108,12 +113,13 @@ class Device:
     def speedup(self, rate: Rate) -> float:
         """Return how many times faster than 16 bit large matrix products run on the tensor units `rate`.
 
-        Measured (fp8) where it is known, else the ratio of dense peaks.
+        Measured (fp8) where it is known, else the ratio of dense peaks. Products in fp32 have a profile of their own,
+        so that nothing is scaled to them: 1.
 
         Raises:
             InputError: the device has no such units.
         """
-        if rate == "bf16":
+        if rate in ("bf16", "fp32"):
             return 1.0
         if rate == "fp8" and self.fp8_speedup is not None:
             return self.fp8_speedup.value
@@ -121,6 +127,16 @@ class Device:
         if peak is None:
             raise InputError("precision", rate, f"a precision that {self.title} has units for: {', '.join(self.rates)}")
         return peak.value / self.peak_bf16_flop_per_s.value
+
+    @property
+    def on_host(self) -> bool:
+        """Whether it is a part of a host processor."""
+        return self.intra_node == "host"
+
+    def peak_flop_per_s(self, rate: Rate) -> float:
+        """Return the peak that utilisation is measured against: of fp32 where that is known, else of 16 bit."""
+        fp32 = self.peak_fp32_flop_per_s
+        return fp32.value if rate == "fp32" and fp32 else self.peak_bf16_flop_per_s.value
 
     @property
     def rates(self) -> tuple[Rate, ...]:

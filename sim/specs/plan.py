@@ -19,6 +19,9 @@ Schedule = Literal[
 RankOrder = Literal["tp-cp-dp-pp", "tp-cp-pp-dp", "tp-dp-cp-pp", "dp-tp-cp-pp", "pp-tp-cp-dp"]
 
 
+ON_HOST: dict[str, object] = {"precision": "fp32", "framework": "torch", "fused_wgrad": False}
+"""What a plan leaves out on host processors: torch's own training in fp32."""
+
 Ratio = Annotated[float, real(0.0, 1.0)]
 
 
@@ -56,7 +59,8 @@ class Plan:
     (arXiv 2104.04473, section 4.1); `tp_overlap`: the backward pass's tensor-parallel collectives run beside products
     (Megatron-LM's asynchronous reduction since late 2021; off, every one is waited for). `framework`: whose memory law
     holds where they differ: Megatron-LM's, or PyTorch's own as torchtitan runs it (FSDP2's fp32 shards at zero 3,
-    selective recompute of every second product).
+    selective recompute of every second product). On host processors `precision`, `framework` and `fused_wgrad` are by
+    default fp32, torch and off, else bf16, megatron and on.
     `cross_entropy`: Megatron-LM's in place on fp32 logits, PyTorch's by autograd (the default of its framework each),
     or one fused kernel on 16-bit logits (flash-attention's, Liger's). `optimizer_barrier`: no rank updates before all
     have reduced their gradients, as clipping by the global norm asks; zero-bubble schedules (but PyTorch's)
@@ -87,12 +91,12 @@ class Plan:
     optimizer: Literal["adam"] = "adam"
     gradient_dtype: Literal["fp32", "bf16"] = "fp32"
     overlap_dp: bool = True
-    precision: Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4"] = "bf16"
+    precision: Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4", "fp32"] = DERIVED
     compiled: bool = False
-    fused_wgrad: bool = True
+    fused_wgrad: bool = DERIVED
     scatter_gather: bool = True
     tp_overlap: bool = True
-    framework: Literal["megatron", "torch"] = "megatron"
+    framework: Literal["megatron", "torch"] = DERIVED
     cross_entropy: Literal["in-place", "autograd", "fused"] = DERIVED
     optimizer_barrier: bool = DERIVED
     offload: Offload = Offload()
@@ -100,6 +104,13 @@ class Plan:
     derived: frozenset[str] = field(default=frozenset(), init=False, repr=False)
 
     def __post_init__(self) -> None:
+        assumed, derived = [], []
+        for key, value in {"precision": "bf16", "framework": "megatron", "fused_wgrad": True}.items():
+            if getattr(self, key) is None:
+                object.__setattr__(self, key, value)
+                derived.append(key)
+        if self.precision == "fp32" and self.gradient_dtype != "fp32":
+            raise InputError("gradient_dtype", self.gradient_dtype, "fp32 with precision fp32")
         usual: dict[str, object] = {
             "schedule": "none" if self.pp == 1 else "interleaved" if self.virtual_stages > 1 else "1f1b",
             "sequence_parallel": self.tp > 1,
@@ -109,7 +120,6 @@ class Plan:
             or self.schedule is None
             or not self.schedule.startswith(("zb", "pipedream", "2bw")),
         }
-        assumed, derived = [], []
         for key, value in usual.items():
             if getattr(self, key) is None:
                 object.__setattr__(self, key, value)
@@ -127,14 +137,25 @@ class Plan:
         given = {f.name: getattr(self, f.name) for f in fields(self) if f.init and f.name not in self.derived}
         return Plan(**given | changes)
 
+    def suited(self, cluster: Cluster) -> "Plan":
+        """Return the plan with what it leaves out as the cluster's devices ask: `ON_HOST` on host processors."""
+        changes = {k: v for k, v in ON_HOST.items() if k in self.derived}
+        if not changes or not all(member.hardware.on_host for member in cluster.members):
+            return self
+        made = self.but(**changes)
+        notes = tuple(f"plan.{k} = {str(v).lower()} (on host processors)" for k, v in changes.items())
+        object.__setattr__(made, "assumptions", notes + made.assumptions)
+        return made
+
     @checked
     def on(self, model: Model, cluster: Cluster) -> "PlacedPlan":
         """Return the plan placed on `cluster` for `model`; raises InputError for the first broken rule."""
-        spread = Spread.of(self, cluster)
+        plan = self.suited(cluster)
+        spread = Spread.of(plan, cluster)
         for rule in RULES:
             if rule.broken(model, spread):
-                raise InputError(f"plan.{rule.knob}", getattr(self, rule.knob), rule.allowed(model, spread))
-        return PlacedPlan(plan=self, dp=int(spread.dp), microbatches=int(spread.microbatches))
+                raise InputError(f"plan.{rule.knob}", getattr(plan, rule.knob), rule.allowed(model, spread))
+        return PlacedPlan(plan=plan, dp=int(spread.dp), microbatches=int(spread.microbatches))
 
     @property
     def rank_of(self) -> tuple[int, ...]:

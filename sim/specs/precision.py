@@ -20,12 +20,13 @@ class Directions:
 
 @spec
 class Precision:
-    """What one recipe changes about the products of linear layers; all else stays 16 bit.
+    """What one recipe changes about the products of linear layers; all else stays as `activation_bytes` say.
 
-    Per element of an operand of such a product: `element_bytes` and `scale_bytes_per_element` as the tensor units
+    Per element of an operand of such a product: `element_bytes` and `scale_bytes_per_element` as the units
     read it, and `cast_bytes_per_element`, memory traffic of making it from 16 bit once, in every layout that its
     uses need. `weight_copy_bytes` per parameter are held beside the 16-bit weights (0: none). A 16-bit recipe casts
-    nothing and keeps no copy.
+    nothing and keeps no copy. `activation_bytes` are those of a weight, an activation, a gradient of one and a message
+    element, `master_bytes` those of the fp32 copy of a weight that the optimizer updates (0: the weight is fp32).
     """
 
     name: Text
@@ -35,6 +36,8 @@ class Precision:
     scale_bytes_per_element: Sourced
     cast_bytes_per_element: Sourced
     weight_copy_bytes: Sourced
+    activation_bytes: Sourced
+    master_bytes: Sourced
     note: Annotated[str, Field(max_length=1_000, description="text of at most 1000 characters")] = ""
 
     @property

@@ -13,7 +13,7 @@ from sim.costs import inputs
 from sim.costs.algebra import Compiled
 from sim.costs.layers.structure import Structure
 from sim.costs.profile import Profile, load_profile
-from sim.costs.run_level import run_level, straggling, symbol_values
+from sim.costs.run_level import level_of, straggling, symbol_values
 from sim.engine.closed_form import closed_form, lower_bound
 from sim.engine.step import device_memory, memory_sigma
 from sim.specs import Offload, Plan
@@ -48,7 +48,7 @@ def score(spaces: Sequence[tuple[Space, Profile]]) -> list[Scores]:
         at = 0
         for i, rows in members:
             part = slice(at, at + len(rows))
-            slower = 1 + straggling(run_level().parameters, _gpus(spaces[i][0]))
+            slower = 1 + straggling(level_of(spaces[i][0].cluster).parameters, _gpus(spaces[i][0]))
             times[i][rows], peaks[i][rows] = out["step_time_s"][part] * slower, out["peak_memory_bytes"][part]
             at += len(rows)
     return [Scores(t, p, _fits(p, *s)) for t, p, s in zip(times, peaks, spaces, strict=True)]
@@ -79,7 +79,7 @@ def bounds(space: Space) -> Floats:
         slowest, busiest = (np.max(found, axis=0) for found in zip(*each, strict=True))
         whole = (space.rows["pp"] == 1)[:, None, None, None]
         least = np.where(whole, slowest, np.maximum(least, busiest))
-    return np.asarray(least * (1 + straggling(run_level().parameters, _gpus(space))))
+    return np.asarray(least * (1 + straggling(level_of(space.cluster).parameters, _gpus(space))))
 
 
 def _least(space: Space, scalars: Mapping[str, float]) -> tuple[Floats, Floats]:
@@ -224,14 +224,15 @@ def _offloads(space: Space) -> bool:
 
 
 def _scalars(space: Space, profile: Profile) -> dict[str, float]:
-    plan = Plan(global_batch=space.global_batch, **space.kept)
+    plan = Plan(global_batch=space.global_batch, **space.kept).suited(space.cluster)
+    inputs.check_precision(plan, profile)
     counts = {f"kind_layers_{k}": float(n) for k, n in enumerate(space.model.blocks.values())}
     return (
         inputs.model_values(space.model)
         | counts
         | inputs.cluster_values(space.cluster, profile)
         | inputs.setting_values(plan, space.cluster)
-        | symbol_values(run_level().parameters)
+        | symbol_values(level_of(space.cluster).parameters)
     )
 
 

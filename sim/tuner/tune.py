@@ -132,6 +132,7 @@ def tune(
         raise InputError(
             "plan.stage_layers", plan.stage_layers, "left out: the search gives every stage as many layers"
         )
+    plan = plan and plan.suited(cluster)
     kept = {name: getattr(plan, name) for name in KEPT if getattr(plan, name) is not None} if plan else {}
     given = {axis: getattr(plan, axis) for axis in ("cp", "ep") if plan and getattr(plan, axis) > 1}
     knobs = {axis: [degree] for axis, degree in given.items()} | dict(asked.knobs)

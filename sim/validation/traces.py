@@ -108,7 +108,7 @@ def read_trace(path: Path) -> dict[int, list[Measured]]:
     Raises:
         InputError: not such a file, larger than 256 MiB unpacked, or without any action.
     """
-    events = _events(path)
+    events = trace_events(path)
     found: dict[int, list[tuple[bool, Measured]]] = defaultdict(list)
     for n, e in enumerate(events):
         if not isinstance(e, dict):
@@ -129,7 +129,12 @@ def read_trace(path: Path) -> dict[int, list[Measured]]:
     return {p: sorted(each, key=lambda m: m.start_s) for p, each in kept.items() if each}
 
 
-def _events(path: Path) -> list[Any]:
+def trace_events(path: Path) -> list[Any]:
+    """Return the events of a torch profiler trace (.json or .json.gz) as they stand in the file.
+
+    Raises:
+        InputError: not such a file, or larger than 256 MiB unpacked.
+    """
     try:
         with path.open("rb") as file:
             packed = file.read(2) == b"\x1f\x8b"

@@ -7,14 +7,23 @@ from torch.nn import functional as nn
 
 from sim.costs import memory
 from sim.costs.algebra import compile_expressions
-from sim.costs.inputs import kv_columns, model_values, switch_values
-from sim.costs.layers.structure import BlockKind, Structure
-from sim.specs import Model
+from sim.costs.inputs import kv_columns, model_values, precision_values, switch_values
+from sim.costs.layers.structure import STATISTICS, BlockKind, Structure
+from sim.specs import Cluster, Model
 
 
-def block_bytes(model, batch, tp=1, sequence_parallel=False, recompute=0, statistics=2, native=0):
+def sizes(precision="bf16"):
+    """Return the sizes of elements under a precision recipe."""
+    return precision_values(precision, Cluster.of("h100-sxm-80gb"))
+
+
+def block_bytes(model, batch, tp=1, sequence_parallel=False, recompute=0, statistics=2, native=0, precision="bf16"):
     kept, rebuilt = memory.block_bytes(BlockKind.of(next(iter(model.blocks))), 0, statistics)
-    values = model_values(model) | {"tp": tp, "cp": 1, "micro_batch": batch, "input_bytes": 2, "native": native}
+    values = (
+        model_values(model)
+        | {"tp": tp, "cp": 1, "ep": 1, "etp": 1, "micro_batch": batch, "native": native}
+        | sizes(precision)
+    )
     values |= switch_values(0, recompute, sequence_parallel)
     values["kv_columns"] = kv_columns(values)
     out = compile_expressions({"kept": kept, "rebuilt": rebuilt})(values)
@@ -42,6 +51,16 @@ def test_selective_and_full_recompute():
     statistics = 2 * 4 * 2 * s * b
     assert block_bytes(m, b, recompute=1) == (34 * s * b * h + statistics, 5 * a * s * s * b)
     assert block_bytes(m, b, recompute=2) == (2 * s * b * h, 32 * s * b * h + statistics + 5 * a * s * s * b)
+
+
+def test_single_precision_keeps_byte_masks():
+    """66 s b h + 9 a s^2 b with eager attention, 66 s b h + 4 a s b with the fused kernel's fp32 row sums."""
+    b = 2
+    for attention in ("eager", "flash"):
+        m = gpt(attention)
+        s, h, a = m.seq, m.hidden, m.heads
+        core = 9 * a * s * s * b if attention == "eager" else 4 * a * s * b
+        assert block_bytes(m, b, precision="fp32")[0] == 66 * s * b * h + core + 16 * s * b
 
 
 def test_flash_attention_keeps_the_logsumexp():
@@ -90,11 +109,16 @@ def test_pytorch_saves_exactly_these_bytes():
 
 
 def evaluated(expression, model, batch, tp=1, sequence_parallel=False, loss="in-place"):
-    values = model_values(model) | {"tp": tp, "cp": 1, "ep": 1, "etp": 1, "micro_batch": batch, "input_bytes": 2}
+    values = model_values(model) | {"tp": tp, "cp": 1, "ep": 1, "etp": 1, "micro_batch": batch} | sizes()
     values |= switch_values(0, 0, sequence_parallel) | {"native": 0, "autograd_loss": loss == "autograd"}
     values["fused_loss"] = loss == "fused"
     values["kv_columns"] = kv_columns(values)
     return float(compile_expressions({"x": expression})(values)["x"])
+
+
+def saved_bytes(model, precision):
+    """Return what a layer of `model` keeps of one sample on one device."""
+    return block_bytes(model, 1, statistics=STATISTICS[model.norm], precision=precision)[0]
 
 
 def llama(**given):

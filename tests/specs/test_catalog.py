@@ -25,7 +25,19 @@ def test_device(name):
     assert all(len(v["source"]) > 10 for v in numbers.values())
 
 
-@pytest.mark.parametrize("name", names("devices"))
+ACCELERATORS = [name for name in names("devices") if not device(name).on_host]
+
+
+def test_a_core_of_a_host_processor():
+    core = device("cpu")
+    assert core.on_host and core.host_bytes_per_s is None
+    # Two 256-bit FMA pipes: 32 fp32 FLOP a clock, and twice as many in 16 bit.
+    assert core.peak_flop_per_s("fp32") == pytest.approx(32 * core.boost_hz.value, rel=1e-3)
+    assert core.peak_flop_per_s("bf16") == 2 * core.peak_flop_per_s("fp32")
+    assert device("h100-sxm-80gb").peak_flop_per_s("fp32") == device("h100-sxm-80gb").peak_flop_per_s("bf16")
+
+
+@pytest.mark.parametrize("name", ACCELERATORS)
 def test_numbers_of_a_device_agree_with_each_other(name):
     found = device(name)
     peaks = [
@@ -46,7 +58,7 @@ def test_numbers_of_a_device_agree_with_each_other(name):
 def test_nvl72_joins_eighteen_trays():
     for name in ("gb200", "gb300"):
         assert (devices[name].gpus_per_node, devices[name].domain_gpus) == (4, 72)
-    assert {d.domain_gpus for n, d in devices.items() if not n.startswith("gb")} == {8}
+    assert {d.domain_gpus for n, d in devices.items() if n in ACCELERATORS and not n.startswith("gb")} == {8}
 
 
 def test_speedup_is_measured_where_it_can_be():
@@ -89,7 +101,8 @@ def test_precision(name):
     found = precision(name)
     assert found.name == name
     assert all(len(v.source) > 10 for v in vars(found).values() if hasattr(v, "source"))
-    low = found.gemm.forward != "bf16"
+    low = found.operand_bytes < found.activation_bytes.value
+    assert (found.activation_bytes.value, found.master_bytes.value) == ((4, 0) if name == "fp32" else (2, 4))
     # What is cast is read from 16 bit and written once at least; only then is there a second copy of the weights.
     assert found.cast_bytes_per_element.value >= (2 + found.operand_bytes if low else 0)
     assert (found.weight_copy_bytes.value > 0) == (found.cast_bytes_per_element.value > 0) == low
@@ -98,12 +111,12 @@ def test_precision(name):
 def test_block_scales_are_those_of_the_formats():
     """One byte a block of 32 (OCP MX v1.0) and a block of 16 (NVFP4)."""
     assert {n: p.operand_bytes for n, p in precisions.items()} == {
-        "bf16": 2, "fp16": 2, "fp8": 1, "mxfp8": 1 + 1 / 32, "nvfp4": 1 / 2 + 1 / 16,
+        "fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "mxfp8": 1 + 1 / 32, "nvfp4": 1 / 2 + 1 / 16,
     }  # fmt: skip
 
 
 def test_unknown_names_are_answered_with_the_known_ones():
-    with pytest.raises(InputError, match=r"precision: got 'int8'; allowed: one of bf16, fp16, fp8, mxfp8, nvfp4"):
+    with pytest.raises(InputError, match=r"precision: got 'int8'; allowed: one of bf16, fp16, fp32, fp8, mxfp8, nvfp4"):
         precision("int8")
     with pytest.raises(InputError, match=r"device: got 'tpu'; allowed: one of a100.*path of a device file"):
         device("tpu")

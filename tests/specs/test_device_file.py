@@ -69,7 +69,7 @@ CASES = [
     ({"sms": {"value": 3}}, "cluster.device.sms.source", "required: text"),
     ({"sms": None}, "cluster.device.sms", "required: streaming multiprocessors"),
     ({"name": ""}, "cluster.device.name", "the name that reports show, text of 1 to 400"),
-    ({"intra_node": "ethernet"}, "cluster.device.intra_node", "nvlink, xgmi or pcie"),
+    ({"intra_node": "ethernet"}, "cluster.device.intra_node", "nvlink, xgmi, pcie or host"),
     ({"gpus_per_node": 100}, "cluster.device.gpus_per_node", "a whole number from 1 to 72"),
     ({"domain_gpus": 3}, "cluster.device.domain_gpus", "a multiple or divisor of gpus_per_node = 4"),
     ({"like": "h1000"}, "cluster.device.like", "one of a100"),

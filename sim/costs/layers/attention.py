@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 
-from sim.costs import kernels
+from sim.costs import kernels, volume
 from sim.costs.algebra import Expr, symbol
+from sim.costs.kernels import element_bytes
 from sim.costs.layers.ops import (
     Op,
     Sizes,
@@ -37,15 +38,21 @@ def core(kind: BlockKind, size: Sizes) -> Iterator[Op]:
     slowdown = symbol("gemm_slowdown") * (1 + symbol("misaligned") * (symbol("misaligned_slowdown") - 1))
     for phase, direction, products in (("forward", "forward", 1), ("backward_input", "dgrad", 2)):
         for name, n, k in (("scores", size.seq, each), ("context", each, size.seq)):
-            time = products * slowdown * kernels.seconds("gemm", direction, m=size.seq / cp, n=n, k=k, batch=batch)
+            time = (
+                products
+                * slowdown
+                * kernels.seconds("gemm", direction, m=size.seq / cp, n=n, k=k, batch=batch, element=element_bytes)
+            )
             flop = products * kernels.gemm_flop(size.seq / cp, n, k, batch) * keys / size.seq
-            moved_bytes = products * kernels.gemm_bytes(size.seq / cp, n, k, batch)
+            moved_bytes = products * kernels.gemm_bytes(size.seq / cp, n, k, batch, element=element_bytes)
             yield Op(f"{name} {direction}", phase, "compute", time, flop, moved_bytes)
-    yield moved("softmax", "forward", 4 * scores, "softmax", size.seq)
-    yield moved("softmax dgrad", "backward_input", 6 * scores, "softmax", size.seq)
+    soft = [volume.softmax(direction, element_bytes) * scores for direction in kernels.BOTH]
+    yield moved("softmax", "forward", soft[0], "softmax", columns=size.seq)
+    yield moved("softmax dgrad", "backward_input", soft[1], "softmax", "backward", size.seq)
     if kind.dropout:
-        yield moved("attention dropout", "forward", 5 * scores)
-        yield moved("attention dropout dgrad", "backward_input", 5 * scores)
+        masked = volume.dropout(element_bytes) * scores
+        yield moved("attention dropout", "forward", masked, "dropout", "forward")
+        yield moved("attention dropout dgrad", "backward_input", masked, "dropout", "backward")
 
 
 def _fused(name: str, tokens: Expr, seq: Expr, keys: Expr) -> Iterator[Op]:
@@ -53,7 +60,9 @@ def _fused(name: str, tokens: Expr, seq: Expr, keys: Expr) -> Iterator[Op]:
     rows, width = heads / tp * tokens, (query_width + v_width) / tp
     flop = 2 * tokens * keys * width  # 4 s^2 b h / t, halved by the causal mask
     for direction, factor in (("forward", 1), ("backward", FLASH_BACKWARD_FLOP)):
-        yield fused(name, direction, 4 * tokens * width * factor, flop=factor * flop, seq=seq, rows=rows)
+        yield fused(
+            name, direction, 2 * element_bytes * tokens * width * factor, flop=factor * flop, seq=seq, rows=rows
+        )
 
 
 def fused(name: str, direction: str, size: Expr, **shape: Expr) -> Op:
@@ -69,7 +78,7 @@ def context_parallel(kind: BlockKind, size: Sizes) -> Iterator[Op]:
     Backward passes keys and values round again and their gradients with them.
     """
     columns = (query_width + v_width) / tp if kind.mixer == "mla" else 2 * kv_columns
-    whole = kernels.BYTES_16BIT * size.tokens * cp * columns
+    whole = element_bytes * size.tokens * cp * columns
     once = cp_group.all_gather(whole)
     beside = ("context forward", "context dgrad") if kind.eager else ("attention forward", "attention backward")
     yield Op("key-value ring", "forward", "cp", once, 0, whole, beside[0])
@@ -86,7 +95,9 @@ def attention(kind: BlockKind, size: Sizes) -> Iterator[Op]:
         columns = query_width / tp + 2 * kv_columns
         yield from gemm("qkv", tokens, columns, hidden)
     if kind.rope:
-        turned = 4 * tokens * (query_width / tp + (kv_columns if kind.mixer == "attention" else 0))
+        turned = (
+            volume.rope(element_bytes) * tokens * (query_width / tp + (kv_columns if kind.mixer == "attention" else 0))
+        )
         yield moved("rope", "forward", turned)
         yield moved("rope dgrad", "backward_input", turned)
     yield from core(kind, size)
@@ -122,12 +133,19 @@ def mamba(size: Sizes) -> Iterator[Op]:
     inner, states = symbol("ssm_width"), symbol("ssm_states")
     tokens = size.tokens
     yield from gemm("in projection", tokens, (2 * inner + states + symbol("ssm_heads")) / tp, hidden)
-    yield moved("convolution", "forward", 4 * tokens * (inner + states) / tp)
-    yield moved("convolution dgrad", "backward_input", 8 * tokens * (inner + states) / tp)
+    yield moved("convolution", "forward", 2 * element_bytes * tokens * (inner + states) / tp)
+    yield moved("convolution dgrad", "backward_input", 4 * element_bytes * tokens * (inner + states) / tp)
     flop = tokens * size.of("core_flop") / tp
     for direction, factor in (("forward", 1), ("backward", 2)):
         rows = symbol("ssm_heads") / tp * tokens
-        yield fused("scan", direction, 4 * factor * tokens * inner / tp, flop=factor * flop, seq=size.seq, rows=rows)
-    yield moved("gated norm", "forward", 6 * tokens * inner / tp)
-    yield moved("gated norm dgrad", "backward_input", 10 * tokens * inner / tp)
+        yield fused(
+            "scan",
+            direction,
+            2 * element_bytes * factor * tokens * inner / tp,
+            flop=factor * flop,
+            seq=size.seq,
+            rows=rows,
+        )
+    yield moved("gated norm", "forward", 3 * element_bytes * tokens * inner / tp)
+    yield moved("gated norm dgrad", "backward_input", 5 * element_bytes * tokens * inner / tp)
     yield from gemm("out projection", tokens, hidden, inner / tp)

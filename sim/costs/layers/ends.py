@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 
+from sim.costs import volume
 from sim.costs.algebra import Expr, symbol
-from sim.costs.kernels import BYTES_16BIT
+from sim.costs.kernels import element_bytes
 from sim.costs.layers import traced
 from sim.costs.layers.ops import (
     Op,
@@ -24,14 +25,15 @@ from sim.costs.layers.structure import Structure
 
 tokens = seq * micro_batch / cp
 norm_tokens = outside(tokens)
-whole_bytes = BYTES_16BIT * tokens * hidden
+LOOKED_UP, SUMMED = (("embedding", direction) for direction in ("forward", "backward"))
+whole_bytes = element_bytes * tokens * hidden
 
 
 def boundary_bytes(structure: Structure) -> Expr:
     """Return the bytes that one microbatch passes between pipeline stages, before tensor-parallel ranks split it."""
     if structure.boundary:
         return traced.size(structure.boundary)
-    return BYTES_16BIT * symbol("boundary_seq") * micro_batch / cp * hidden
+    return element_bytes * symbol("boundary_seq") * micro_batch / cp * hidden
 
 
 def head_rows(structure: Structure) -> Expr:
@@ -44,14 +46,14 @@ def embedding(structure: Structure) -> list[Op]:
     if structure.ends:
         return traced.operations(structure.ends[0], end=True)
     if structure.head == "classes":
-        return list(gemm("patches", tokens, hidden / tp, symbol("patch_width"), always_16bit=True))
-    table = 4 * tokens * hidden
-    mask = norm_tokens * hidden * 5 if structure.dropout else 0
+        return list(gemm("patches", tokens, hidden / tp, symbol("patch_width"), plain=True))
+    rows = tokens * hidden
+    mask = norm_tokens * hidden * volume.dropout(element_bytes) if structure.dropout else 0
     forward = (1 - sequence_parallel) * tp_group.all_reduce(whole_bytes)
     gather = sequence_parallel * tp_group.all_gather(whole_bytes)
     return [
-        moved("embedding", "forward", table + mask),
-        moved("embedding wgrad", "backward_weight", 10 * tokens * hidden + mask),
+        moved("embedding", "forward", volume.embedding("forward", element_bytes) * rows + mask, *LOOKED_UP),
+        moved("embedding wgrad", "backward_weight", volume.embedding("backward", element_bytes) * rows + mask, *SUMMED),
         Op("embedding reduce", "forward", "tp", forward + gather, 0, whole_bytes),
         Op("embedding gradient gather", "backward_input", "tp", gather, 0, whole_bytes),
     ]
@@ -63,15 +65,16 @@ def head(structure: Structure) -> list[Op]:
         return traced.operations(structure.ends[1], end=True)
     rows = head_rows(structure)
     logits = rows * vocab / tp
+    loss = [volume.cross_entropy(direction, element_bytes) for direction in ("forward", "backward")]
     gather = sequence_parallel * tp_group.all_gather(whole_bytes)
     backward = (1 - sequence_parallel) * tp_group.all_reduce(whole_bytes) + gather
     statistics = 3 * tp_group.all_reduce(4 * rows)  # row maximum, target logit, sum of exponentials
     ops = [
         *norm("final norm", norm_tokens),
-        *(gemm("transform", norm_tokens, hidden, hidden, always_16bit=True) if structure.head == "masked" else ()),
-        *gemm("logits", rows, vocab / tp, hidden, always_16bit=True),
-        moved("cross-entropy", "forward", 18 * logits, "softmax", vocab / tp),
-        moved("cross-entropy dgrad", "backward_input", 10 * logits, "softmax", vocab / tp),
+        *(gemm("transform", norm_tokens, hidden, hidden, plain=True) if structure.head == "masked" else ()),
+        *gemm("logits", rows, vocab / tp, hidden, plain=True),
+        moved("cross-entropy", "forward", loss[0] * logits, "cross_entropy", "forward", vocab / tp),
+        moved("cross-entropy dgrad", "backward_input", loss[1] * logits, "cross_entropy", "backward", vocab / tp),
         Op("logits gather", "forward", "tp", gather + statistics, 0, whole_bytes),
         Op("logits input gather", "backward_input", "tp", gather, 0, whole_bytes, "logits dgrad"),
         Op("logits gradient reduce", "backward_input", "tp", backward, 0, whole_bytes, "logits wgrad"),

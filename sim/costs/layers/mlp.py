@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 
+from sim.costs import volume
 from sim.costs.algebra import Expr, symbol
-from sim.costs.kernels import BYTES_16BIT
+from sim.costs.kernels import element_bytes
 from sim.costs.layers.ops import Op, Sizes, ep_group, etp_group, gemm, hidden, moved, sequence_parallel, tp, tp_group
 from sim.costs.layers.structure import BlockKind
 
@@ -18,9 +19,10 @@ def _gated(name: str, tokens: Expr, width: Expr, columns: Expr, kind: BlockKind,
     """Yield up-projection, activation and down-projection of `batch` equal MLPs of `tokens` rows of `columns` each."""
     prefix = f"{name} " if name else ""
     yield from gemm(f"{prefix}mlp up", tokens, (2 if kind.gated else 1) * width, columns, batch)
-    size = batch * tokens * width
-    yield moved(f"{prefix}activation", "forward", (6 if kind.gated else 4) * size)
-    yield moved(f"{prefix}activation dgrad", "backward_input", (10 if kind.gated else 6) * size)
+    op, size = "swiglu" if kind.gated else "gelu", batch * tokens * width
+    moves = {d: volume.activation(d, element_bytes, kind.gated) * size for d in ("forward", "backward")}
+    yield moved(f"{prefix}activation", "forward", moves["forward"], op, "forward")
+    yield moved(f"{prefix}activation dgrad", "backward_input", moves["backward"], op, "backward")
     yield from gemm(f"{prefix}mlp down", tokens, columns, width, batch)
 
 
@@ -42,23 +44,29 @@ def experts_mlp(kind: BlockKind, size: Sizes) -> Iterator[Op]:
     gather what each of them routed (backward: the gradients of it).
     """
     own = size.tokens / tp
-    yield from gemm("router", own, experts, hidden, always_16bit=True)
+    yield from gemm("router", own, experts, hidden, plain=True)
     if kind.latent:
         yield from gemm("latent down", own, expert_hidden, hidden)
         yield from gemm("latent up", own, hidden, expert_hidden)
     rows = routed_rows(size)
-    yield moved("permute", "forward", 4 * own * top_k * expert_hidden)
-    yield moved("permute dgrad", "backward_input", 4 * own * top_k * expert_hidden)
+    sent = element_bytes * own * top_k * expert_hidden
+    yield moved("permute", "forward", 2 * sent)
+    yield moved("permute dgrad", "backward_input", 2 * sent)
     local = experts / ep
     yield from _gated("expert", rows / local, moe_ffn / etp, expert_hidden, kind, local)
-    yield moved("unpermute", "forward", 6 * own * top_k * expert_hidden)
-    yield moved("unpermute dgrad", "backward_input", 6 * own * top_k * expert_hidden)
-    sent = BYTES_16BIT * own * top_k * expert_hidden * symbol("expert_load")
+    yield moved("unpermute", "forward", 3 * sent)
+    yield moved("unpermute dgrad", "backward_input", 3 * sent)
+    sent = sent * symbol("expert_load")
     for phase in ("forward", "backward_input"):
         for name in ("dispatch", "combine"):
             yield Op(f"{name} {phase}", phase, "ep", ep_group.all_to_all(sent), 0, sent)
             yield Op(
-                f"{name} split {phase}", phase, "ep", etp_group.all_gather(BYTES_16BIT * rows * expert_hidden), 0, sent
+                f"{name} split {phase}",
+                phase,
+                "ep",
+                etp_group.all_gather(element_bytes * rows * expert_hidden),
+                0,
+                sent,
             )
         gather = (1 - sequence_parallel) * tp_group.all_gather(size.boundary_bytes)
         yield Op(f"experts gather {phase}", phase, "tp", gather, 0, size.boundary_bytes)

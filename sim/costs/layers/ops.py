@@ -2,15 +2,16 @@
 
 Sizes are per tensor-parallel rank and microbatch; `sequence_parallel`, `selective`, `full` are 0/1 switches. Tensor
 parallelism after Megatron-LM (arXiv 1909.08053), sequence parallelism and selective recompute after Korthikanti et
-al. 2022 (arXiv 2205.05198). 16-bit activations unless a precision recipe says otherwise.
+al. 2022 (arXiv 2205.05198). Activations take `element_bytes` an element unless a precision recipe says otherwise.
 """
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from sim.costs import kernels
+from sim.costs import kernels, volume
 from sim.costs.algebra import Expr, maximum, minimum, symbol
 from sim.costs.collectives import Group
+from sim.costs.kernels import element_bytes
 
 COMMUNICATION = ("tp", "cp", "ep")
 
@@ -70,7 +71,7 @@ class Sizes:
     @property
     def boundary_bytes(self) -> Expr:
         """Bytes of the hidden state of all tokens."""
-        return kernels.BYTES_16BIT * self.tokens * hidden
+        return element_bytes * self.tokens * hidden
 
 
 def outside(tokens: Expr) -> Expr:
@@ -78,55 +79,57 @@ def outside(tokens: Expr) -> Expr:
     return tokens / (1 + sequence_parallel * (tp - 1))
 
 
-def gemm(name: str, m: Expr, n: Expr, k: Expr, batch: Expr = 1, always_16bit: bool = False) -> Iterator[Op]:
+def gemm(name: str, m: Expr, n: Expr, k: Expr, batch: Expr = 1, plain: bool = False) -> Iterator[Op]:
     """Yield y[m, n] = x[m, k] W^T with its two gradients, at the precision recipe's rate and operand size.
 
     `batch` products run as one grouped kernel. Casting an operand to 8 or 4 bits is memory traffic of its own.
-    `always_16bit`: no recipe touches it (the output head and the router: DeepSeek-V3, arXiv 2412.19437, section 3.3.1).
+    `plain`: no recipe touches it (the output head and the router: DeepSeek-V3, arXiv 2412.19437, section 3.3.1).
     """
     for direction, (rows, columns, inner) in {"forward": (m, n, k), "dgrad": (m, k, n), "wgrad": (n, k, m)}.items():
-        yield product(name, direction, rows, columns, inner, batch, always_16bit)
+        yield product(name, direction, rows, columns, inner, batch, plain)
 
 
 PHASE_OF = {"forward": "forward", "dgrad": "backward_input", "wgrad": "backward_weight"}
 
 
-def product(name: str, direction: str, m: Expr, n: Expr, k: Expr, batch: Expr = 1, always_16bit: bool = False) -> Op:
+def product(name: str, direction: str, m: Expr, n: Expr, k: Expr, batch: Expr = 1, plain: bool = False) -> Op:
     """Return one of `gemm`'s three products: of (m, k) and (k, n)."""
-    cast = symbol("cast_bytes") * batch * m * k if direction != "wgrad" and not always_16bit else 0
-    time = kernels.product_seconds(direction, m, n, k, batch, always_16bit)
+    cast = symbol("cast_bytes") * batch * m * k if direction != "wgrad" and not plain else 0
+    time = kernels.product_seconds(direction, m, n, k, batch, plain)
     return Op(
         name if direction == "forward" else f"{name} {direction}",
         PHASE_OF[direction],
         "compute",
         time + cast / symbol(kernels.parameter("elementwise", "any", "bandwidth")),
         kernels.gemm_flop(m, n, k, batch),
-        kernels.gemm_bytes(m, n, k, batch) + cast,
+        kernels.gemm_bytes(m, n, k, batch, element=element_bytes) + cast,
     )
 
 
-def moved(name: str, phase: str, size: Expr, op: str = "elementwise", columns: Expr = 1) -> Op:
-    """Return a memory-bound operation that moves `size` bytes in rows of `columns` elements.
+def moved(name: str, phase: str, size: Expr, op: str = "elementwise", direction: str = "any", columns: Expr = 1) -> Op:
+    """Return a memory-bound operation that moves `size` bytes in rows of `columns` elements, timed as a kernel `op`.
 
     torch.compile fuses neighbours and leaves the share `unfused_compiled` of the traffic.
     """
     size = size * (1 - symbol("compiled") * (1 - symbol("unfused_compiled")))
-    shape = {"bytes": size} if op == "elementwise" else {"bytes": size, "columns": columns}
-    time = symbol("memory_bound_slowdown") * kernels.seconds(op, "any", **shape)
+    shape = {"bytes": size, "columns": columns}
+    given = {n: shape[n] for n in kernels.form_of(op, direction).inputs}
+    time = symbol("memory_bound_slowdown") * kernels.seconds(op, direction, **given)
     return Op(name, phase, "compute", time, 0, size)
 
 
 def norm(name: str, rows: Expr) -> Iterator[Op]:
     """Yield a normalisation: reads x and writes y forward; reads dy and x and writes dx backward."""
-    yield moved(name, "forward", 4 * rows * hidden, "norm", hidden)
-    yield moved(f"{name} dgrad", "backward_input", 6 * rows * hidden, "norm", hidden)
+    sizes = [volume.norm(direction, element_bytes) * rows * hidden for direction in kernels.BOTH]
+    yield moved(name, "forward", sizes[0], "norm", columns=hidden)
+    yield moved(f"{name} dgrad", "backward_input", sizes[1], "norm", "backward", hidden)
 
 
 def residual(name: str, rows: Expr, dropout: bool) -> Iterator[Op]:
-    """Yield bias + dropout + add: two reads, a write and a byte mask."""
-    mask = 1 if dropout else 0
-    yield moved(name, "forward", (6 + mask) * rows * hidden)
-    yield moved(f"{name} dgrad", "backward_input", (6 + (4 + mask) * mask) * rows * hidden)
+    """Yield bias + dropout + add."""
+    sizes = [volume.residual(direction, element_bytes, dropout) * rows * hidden for direction in kernels.BOTH]
+    yield moved(name, "forward", sizes[0], "residual", "forward")
+    yield moved(f"{name} dgrad", "backward_input", sizes[1], "residual", "backward")
 
 
 def tensor_parallel(half: str, product: str, size: Expr) -> Iterator[Op]:

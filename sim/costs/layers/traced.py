@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from sim.costs.algebra import Expr
-from sim.costs.kernels import BYTES_16BIT
+from sim.costs.kernels import FALLBACK, element_bytes
 from sim.costs.layers.attention import fused
 from sim.costs.layers.ops import Op, micro_batch, moved, product
 from sim.costs.layers.structure import TracedKind
@@ -36,21 +36,23 @@ def _repeated(op: Op, times: int) -> Op:
 
 
 def _kernel(name: str, op: table.Op, phase: table.Phase, end: bool) -> Op:
-    """Return one launch; products of activations and of groups (more than one at once) stay at 16 bits."""
+    """Return one launch; no recipe touches products of activations and of groups (more than one at once)."""
     x = op.inputs(micro_batch, phase)
     if op.kind == "gemm":
-        return product(name, DIRECTIONS[phase], **x, always_16bit=end or op.batch != ONE)
+        return product(name, DIRECTIONS[phase], **x, plain=end or op.batch != ONE)
     if op.kind == "attention":
         return fused(name, "forward" if phase == "forward" else "backward", _attention_bytes(op, phase), **x)
-    rows = {"op": op.kind, "columns": x["columns"]} if "columns" in x else {}
-    return moved(name, phase, x["bytes"], **rows)
+    direction = "forward" if phase == "forward" else "backward"
+    if (op.kind, direction) not in FALLBACK:
+        direction = "any"
+    return moved(name, phase, x["bytes"], op.kind, direction, x.get("columns", 1))
 
 
 def _attention_bytes(op: table.Op, phase: table.Phase) -> Expr:
     """Return the bytes of queries, keys, values and context, as often as their products are taken."""
     x = {name: table.at(getattr(op, name), micro_batch) for name in table.ATTENTION}
     rows = x["heads"] * x["query_len"] + x["kv_heads"] * x["key_len"]
-    once = BYTES_16BIT * x["batch"] * rows * (x["head_dim"] + x["value_dim"])
+    once = element_bytes * x["batch"] * rows * (x["head_dim"] + x["value_dim"])
     return once * (1 if phase == "forward" else op.flop(1, phase) / op.flop(1))
 
 

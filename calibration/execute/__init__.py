@@ -1,0 +1,1 @@
+"""Real training steps of a small network, compared with predictions that were made before."""

@@ -1,0 +1,190 @@
+"""Whole blocks and training steps that no fit has seen: predicted first, then measured, then compared."""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from rich import box
+from rich.table import Table
+
+from calibration.execute.busy import Busy, idle, nobody
+from calibration.execute.limits import Device, as_executed
+from calibration.execute.measure import LEAST_STEPS, Measured, measure, measure_block
+from calibration.execute.predict import Predicted, predict, predict_block
+from sim.specs import Cluster, Model, Plan
+from sim.specs.files import write_atomically
+from sim.units import seconds
+
+FILE = "hold-out.json"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A block or a step of a small network under a plan."""
+
+    name: str
+    what: Literal["block", "step"]
+    model: Model
+    plan: Plan
+
+
+@dataclass(frozen=True)
+class Row:
+    """A case's prediction beside its measurement."""
+
+    case: Case
+    predicted: Predicted
+    measured: Measured
+
+    @property
+    def error(self) -> float:
+        """Predicted over measured time, less 1."""
+        return self.predicted.step_time_s / self.measured.step_time_s - 1
+
+    @property
+    def inside(self) -> bool:
+        """Whether the measured time lies in the 80 % interval."""
+        low, high = self.predicted.interval_s
+        return low <= self.measured.step_time_s <= high
+
+    @property
+    def memory_error(self) -> float | None:
+        """Predicted over measured peak of the fullest rank, less 1; None of a block."""
+        if not (self.predicted.peak_memory_bytes and self.measured.peak_memory_bytes):
+            return None
+        return max(self.predicted.peak_memory_bytes) / max(self.measured.peak_memory_bytes) - 1
+
+    def data(self) -> dict[str, Any]:
+        """Return the row as plain data."""
+        return {
+            "name": self.case.name,
+            "predicted": asdict(self.predicted),
+            "measured": asdict(self.measured),
+            "error": self.error,
+            "inside": self.inside,
+            "memory_error": self.memory_error,
+        }
+
+
+SIZES: dict[Device, dict[str, tuple[tuple[int, ...], ...]]] = {
+    "cpu": {  # hidden, layers, seq, vocab, micro-batch, global batch, processes
+        "block": ((128, 1, 64, 1000, 8, 8, 1), (256, 1, 128, 1000, 4, 4, 1), (512, 1, 256, 1000, 2, 2, 1)),
+        "step": (
+            (128, 2, 64, 1000, 8, 8, 1),
+            (256, 4, 128, 4000, 2, 4, 1),
+            (512, 2, 64, 8000, 4, 8, 1),
+            (512, 4, 256, 8000, 2, 2, 1),
+            (128, 4, 128, 2000, 4, 8, 2),
+            (256, 2, 128, 4000, 2, 8, 2),
+        ),
+    },
+    "cuda": {
+        "block": ((1024, 1, 1024, 32_000, 8, 8, 1), (2048, 1, 1024, 32_000, 8, 8, 1), (4096, 1, 2048, 32_000, 2, 2, 1)),
+        "step": (
+            (512, 4, 512, 32_000, 8, 16, 1),
+            (1024, 4, 1024, 32_000, 8, 8, 1),
+            (2048, 4, 1024, 32_000, 4, 8, 1),
+        ),
+    },
+}
+HEAD_DIM: dict[Device, int] = {"cpu": 64, "cuda": 128}
+
+
+def cases(device: Device) -> Iterator[Case]:
+    """Yield the cases of a kind of device: blocks, steps of one process, and on the CPU steps of two."""
+    for what, sizes in SIZES[device].items():
+        for hidden, layers, seq, vocab, micro, batch, ranks in sizes:
+            model = Model(hidden=hidden, layers=layers, heads=hidden // HEAD_DIM[device], seq=seq, vocab=vocab)
+            plan = Plan(
+                dp=ranks,
+                global_batch=batch,
+                micro_batch=micro,
+                precision="fp32" if device == "cpu" else "bf16",
+                overlap_dp=False,
+            )
+            name = f"{what} h{hidden} s{seq} b{micro}" + (f" l{layers} v{vocab}" if what == "step" else "")
+            name += f" x{batch // micro // ranks}" if batch > micro * ranks else ""
+            name += f" dp{ranks}" if ranks > 1 else ""
+            yield Case(name, "block" if what == "block" else "step", model, as_executed(plan))
+
+
+def cluster_of(profile_folder: Path, device: Device, ranks: int) -> Cluster:
+    """Return this machine with `ranks` devices, as the profile folder describes it."""
+    described = profile_folder / "device.json"
+    name = str(described) if described.is_file() else device
+    return Cluster.of(name, nodes=1, gpus_per_node=ranks, domain_gpus=ranks, profile=str(profile_folder))
+
+
+def hold_out(
+    profile_folder: Path,
+    device: Device,
+    *,
+    chosen: Callable[[Case], bool] = lambda case: True,
+    steps: int = LEAST_STEPS,
+    seed: int = 0,
+    busy: Busy = nobody,
+    done: Callable[[Row], None] = lambda row: None,
+) -> list[Row]:
+    """Return every chosen case predicted from the profile and then measured.
+
+    All predictions are written to `hold-out.json` in the folder before anything is measured, the rows at the end.
+    `done` hears of every row.
+
+    Raises:
+        InputError: the profile is missing or wrong.
+        ExecutionError: the machine is busy, or a process failed.
+    """
+    held = [case for case in cases(device) if chosen(case)]
+    predictions = [_predicted(case, profile_folder, device) for case in held]
+    told = {case.name: asdict(p) for case, p in zip(held, predictions, strict=True)}
+    write_atomically(profile_folder / FILE, json.dumps({"predictions": told}, indent=1) + "\n")
+    rows = []
+    for case, predicted in zip(held, predictions, strict=True):
+        idle(busy)
+        run = measure_block if case.what == "block" else measure
+        rows.append(Row(case, predicted, run(case.model, case.plan, device, steps, seed)))
+        done(rows[-1])
+    data = {"predictions": told, "rows": [row.data() for row in rows]}
+    write_atomically(profile_folder / FILE, json.dumps(data, indent=1) + "\n")
+    return rows
+
+
+def _predicted(case: Case, folder: Path, device: Device) -> Predicted:
+    cluster = cluster_of(folder, device, case.plan.dp or 1)
+    return (predict_block if case.what == "block" else predict)(case.model, cluster, case.plan, device)
+
+
+def check(
+    profile_folder: Path, device: Device, progress: Callable[[str], None] = lambda text: None, busy: Busy = nobody
+) -> Table:
+    """Return the table of all hold-outs of a fresh profile; `progress` hears of each.
+
+    Raises:
+        InputError, ExecutionError: as `hold_out`.
+    """
+    rows = hold_out(profile_folder, device, busy=busy, done=lambda row: progress(f"{row.case.name}: {row.error:+.1%}"))
+    return table(rows)
+
+
+def table(rows: list[Row]) -> Table:
+    """Return the rows as a table, with the share of measured times inside their interval."""
+    headings = ("hold-out", "predicted", "80 % interval", "measured", "error", "inside", "memory error")
+    inside = sum(row.inside for row in rows)
+    made = Table(
+        *headings, box=box.SIMPLE, padding=(0, 1, 0, 0), caption=f"{inside} of {len(rows)} inside; never fitted"
+    )
+    for row in rows:
+        low, high = row.predicted.interval_s
+        memory = row.memory_error
+        made.add_row(
+            row.case.name,
+            seconds(row.predicted.step_time_s),
+            f"{seconds(low)} - {seconds(high)}",
+            seconds(row.measured.step_time_s),
+            f"{row.error:+.1%}",
+            "yes" if row.inside else "no",
+            "-" if memory is None else f"{memory:+.2%}",
+        )
+    return made

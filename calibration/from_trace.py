@@ -1,0 +1,250 @@
+"""A profile from a torch profiler trace of the user's own run.
+
+Kernel families of which the trace shows enough shapes are fitted as those of a calibration are. Of fewer shapes nothing
+but the level is known: the times of a base profile are scaled by the median ratio; of no shape at all, by the median
+over the other families. Host times of a CPU trace hold the profiler's own cost, a few microseconds a call: the shortest
+of equal calls counts there, the median on a GPU.
+"""
+
+import io
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import typer
+from rich.console import Console
+
+from calibration.errors import summary, table
+from calibration.fit import predict, rms_log_error_of_sums
+from calibration.measured import Row, fit_families, plain, samples_of
+from calibration.samples import Floats, Samples
+from calibration.store import SAMPLES, SCHEMA, commit
+from calibration.trace_kernels import Seen, kernels
+from calibration.trace_tree import read_tree
+from sim.catalog import names
+from sim.costs.kernels import FALLBACK, KERNELS, form_of
+from sim.costs.profile import Fingerprint, KernelModel, Profile, load_profile
+from sim.specs.fields import InputError
+from sim.specs.files import write_atomically
+
+ENOUGH = 6
+"""Distinct shapes that a fit and its cross-validation need; with fewer the level alone is taken."""
+
+RATES = ("rate", "bandwidth")
+Key = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Traced:
+    """The profile of a trace, where it was written, the kernels recognised by family, and what was not fitted, why."""
+
+    profile: Profile
+    folder: Path
+    recognised: Mapping[str, int]
+    not_fitted: Mapping[str, str]
+
+
+def calibrate_trace(trace: Path, out: Path, base: str | None = None) -> Traced:
+    """Write the profile folder `out` (profile.json, samples.parquet) from a trace (.json or .json.gz).
+
+    base: the profile that gives what the trace does not show; of a CPU's trace by default the catalog's `cpu`.
+
+    Raises:
+        InputError: not such a trace, one without shapes or without known kernels; no base; `out` cannot be written.
+    """
+    recorded = read_tree(trace)
+    seen = kernels(recorded)
+    if not seen:
+        raise InputError(str(trace), "a trace without known kernels", "one of training steps (products, norms, ...)")
+    held = _base(base, recorded.on_device)
+    rows = samples(seen, recorded.on_device)
+    profile, why = fitted(rows, held, out.resolve().name, recorded.on_device)
+    _write(out, rows, profile)
+    counts: dict[str, int] = defaultdict(int)
+    for one in seen:
+        counts[f"{one.op} {one.direction}"] += 1
+    return Traced(profile, out, dict(sorted(counts.items())), why)
+
+
+def trace_command(trace: Path, out: Path, base: str | None, as_json: bool) -> None:
+    """Do what `trainsim calibrate --trace` does: write the profile, print its errors, say what was not fitted."""
+    progress = Console(stderr=True)
+    with progress.status("reading and fitting"):
+        found = calibrate_trace(trace, out, base)
+    for name, why in found.not_fitted.items():
+        progress.print(f"{name}: {why}", markup=False, highlight=False, soft_wrap=True)
+    if as_json:
+        (fit,) = summary([found.profile], [out / "profile.json"])["profiles"]
+        told = {"recognised": dict(found.recognised), "not_fitted": dict(found.not_fitted)}
+        typer.echo(json.dumps(fit | told))
+    else:
+        Console().print(table([found.profile]))
+
+
+def _base(name: str | None, on_device: bool) -> Profile:
+    if name is None and not on_device and "cpu" in names("profiles"):
+        name = "cpu"
+    if name is None:
+        raise InputError("--base", None, "required: the catalog profile that is nearest to the traced device")
+    try:
+        return load_profile(name)
+    except InputError as error:
+        raise InputError("--base", name, error.allowed) from None
+
+
+def samples(seen: Sequence[Seen], on_device: bool) -> list[dict[str, Any]]:
+    """Return a row of `samples.parquet` for every distinct kernel and shape, in the order of appearance."""
+    calls: dict[tuple[Any, ...], list[Seen]] = defaultdict(list)
+    for one in seen:
+        key = one.op, one.direction, one.dtype, one.implementation, one.layout, tuple(one.shape.items())
+        calls[key].append(one)
+    stamp = {"at": datetime.now(UTC).isoformat(timespec="seconds"), "session": "trace", "commit": commit()}
+    return [_row(each, on_device) | stamp for each in calls.values()]
+
+
+def _row(calls: Sequence[Seen], on_device: bool) -> dict[str, Any]:
+    one, times = calls[0], np.array([c.seconds for c in calls])
+    shape = " ".join(f"{k}={v:g}" for k, v in one.shape.items())
+    least, low, middle, high = (float(np.quantile(times, q)) for q in (0.0, 0.1, 0.5, 0.9))
+    return {
+        "op": one.op,
+        "direction": one.direction,
+        "dtype": one.dtype,
+        "layout": one.layout,
+        "implementation": one.implementation,
+        "group": shape,
+        "use": "fit",
+        "id": "/".join((one.op, one.direction, one.dtype, one.implementation, one.layout, shape)),
+        "calls": 1,
+        "t_s": middle if on_device else least,
+        "t_min_s": least,
+        "t_p10_s": low,
+        "t_p90_s": high,
+        "n": len(calls),
+        "launches": one.launches,
+        "flop": one.flop,
+        "bytes": one.bytes,
+        "shape": json.dumps(dict(one.shape)),
+        "flagged": False,
+    }
+
+
+def fitted(rows: Sequence[Row], base: Profile, name: str, on_device: bool) -> tuple[Profile, dict[str, str]]:
+    """Return the profile of rows of samples on top of `base`, and why families were not fitted, by name."""
+    dtypes = [str(row["dtype"]) for row in rows]
+    dtype = max(set(dtypes), key=dtypes.count)
+    shown = [{**row, "shape": json.loads(row["shape"])} for row in rows if row["dtype"] == dtype]
+    parts = {key: of for key in (*KERNELS, *FALLBACK) if (of := _of(shown, key))}
+    many = [row for row in shown if (row["op"], row["direction"]) in parts and _shapes(parts, row) >= ENOUGH]
+    versions = {"cuda": "unknown"} if on_device else {}
+    families = fit_families(many, [], Fingerprint(versions=versions, threads=1), dtype, lambda _: None)
+    enough = {family.model.key: family.model for family in reversed(families)}
+    models, why = _models(parts, enough, base)
+    totals = [_predicted(models[key], part) for key, part in parts.items()]
+    measured = np.concatenate([part.seconds for part in parts.values()])
+    sigma = rms_log_error_of_sums(np.concatenate(totals), measured)
+    profile = replace(
+        base,
+        schema_version=2,
+        name=name,
+        base=base.name,
+        estimate=bool(why),
+        method="times of a torch profiler trace, "
+        f"{len(rows)} distinct kernels; a family is fitted where it shows {ENOUGH} shapes, else scaled",
+        date=f"{datetime.now(UTC):%Y-%m-%d}",
+        models=list(models.values()),
+        dtype=dtype,
+        kernel_sigma_log=float(f"{max(sigma, 0.01):.6g}"),
+        scaling_sigma_log=0.0,
+        uncertainty_source="RMS log error of sums of 12 traced kernels; the traced run itself was fitted",
+    )
+    return profile, why
+
+
+def _shapes(parts: Mapping[Key, Samples], row: Row) -> int:
+    return len(set(parts[row["op"], row["direction"]].family))
+
+
+def _of(rows: Sequence[Row], key: Key) -> Samples | None:
+    """Return the samples of one kernel that the simulator reads."""
+    mine = [row for row in rows if (row["op"], row["direction"]) == key]
+    return samples_of(mine, form_of(*key).id) if mine else None
+
+
+def _models(
+    parts: Mapping[Key, Samples], enough: Mapping[Key, KernelModel], base: Profile
+) -> tuple[dict[Key, KernelModel], dict[str, str]]:
+    """Return a model of every kernel that the simulator reads, and why those that are not in `enough` are scaled."""
+    ratios = {key: _ratio(base.model_of(key), part) for key, part in parts.items()}
+    if not ratios:
+        raise InputError("--trace", "no kernel that the simulator reads", "a trace of training steps")
+    usual = median(ratios.values())
+    models: dict[Key, KernelModel] = {}
+    why: dict[str, str] = {}
+    for key in (*KERNELS, *FALLBACK):
+        if key not in parts and key in FALLBACK and key not in base.read:
+            continue  # the kernel that stands for it does so here too
+        mine, part = base.model_of(key), parts.get(key)
+        if key in enough:
+            models[key] = enough[key]
+            continue
+        n = len(set(part.family)) if part is not None else 0
+        told = "its median ratio" if n else "the median ratio of all families"
+        why[" ".join(key)] = f"{n} shapes: the times of {base.name}, scaled by {told}"
+        models[key] = _scaled(key, mine, ratios.get(key, usual), why[" ".join(key)], n)
+    return models, why
+
+
+def _predicted(model: KernelModel, part: Samples) -> Floats:
+    return predict(model.form, part.inputs, model.parameters)
+
+
+def _ratio(model: KernelModel, part: Samples) -> float:
+    """Return the median of measured over the model's time."""
+    return float(np.median(part.seconds / _predicted(model, part)))
+
+
+def _scaled(key: Key, model: KernelModel, ratio: float, why: str, n: int) -> KernelModel:
+    """Return a model whose every time is `ratio` times that of `model`."""
+    by = {"t0": ratio, **dict.fromkeys(RATES, 1 / ratio)}
+    values = {name: float(f"{value * by.get(name, 1.0):.6g}") for name, value in model.parameters.items()}
+    return _bare(key, model, values, n, "scaled", f"{why} ({ratio:.3g}); there: {model.source}"[:1_900])
+
+
+def _bare(key: Key, model: KernelModel, values: Mapping[str, float], n: int, status: Any, source: str) -> KernelModel:
+    op, direction = key
+    return KernelModel(
+        op=op,
+        direction=direction,
+        form=model.form,
+        parameters=dict(values),
+        n_train=n,
+        n_test=0,
+        size=model.size,
+        status=status,
+        source=source,
+    )
+
+
+def _write(out: Path, rows: Sequence[Row], profile: Profile) -> None:
+    """Write both files of the folder.
+
+    Raises:
+        InputError: it cannot be written.
+    """
+    held = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist([dict(row) for row in rows], schema=SCHEMA), held, compression="zstd")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        write_atomically(out / SAMPLES, held.getvalue())
+        write_atomically(out / "profile.json", json.dumps(plain(asdict(profile)), indent=1) + "\n")
+    except OSError as error:
+        raise InputError("--out", str(out), f"a folder that can be written ({error.strerror})") from None

@@ -1,0 +1,71 @@
+"""Bytes that memory-bound kernels read and write, per element of what they work on.
+
+`e` is the element size in bytes, 2 (16 bit) or 4 (fp32), a number or an expression. These are what layers count and
+what calibration fits times to. Each tensor is read or written once; a dropout mask takes one byte.
+"""
+
+from sim.costs.algebra import Expr
+
+FP32 = 4
+
+
+def norm(direction: str, e: Expr) -> Expr:
+    """Return the bytes per element: x read, y written; backward dy and x read, dx written."""
+    return (2 if direction == "forward" else 3) * e
+
+
+softmax = norm
+"""Of stored scores: x read, y written; backward dy and y read, dx written."""
+
+
+def activation(direction: str, e: Expr, gated: bool) -> Expr:
+    """Return the bytes per output element of GELU (x; backward dy, x, dx) or SwiGLU (two x; backward two dx)."""
+    if gated:
+        return (3 if direction == "forward" else 5) * e
+    return (2 if direction == "forward" else 3) * e
+
+
+def dropout(e: Expr) -> Expr:
+    """Return the bytes per element of a dropout of its own, in either direction."""
+    return 2 * e + 1
+
+
+def residual(direction: str, e: Expr, dropped: bool) -> Expr:
+    """Return the bytes per element of bias + dropout + add: two reads, a write and (`dropped`) the mask.
+
+    Backward: the gradients of both inputs meet, and the dropped one is masked.
+    """
+    if not dropped:
+        return 3 * e
+    return 3 * e + (1 if direction == "forward" else dropout(e))
+
+
+def cross_entropy(direction: str, e: Expr) -> Expr:
+    """Return the bytes per logit of a softmax cross-entropy in fp32; 16-bit logits are cast to it (read e, write 4).
+
+    Forward: read for the maximum, exponentials read and written; backward: softmax read, gradient written, and cast.
+    The terms in 4 - e are the casts, which fp32 does without.
+    """
+    return 3 * FP32 + 3 * (FP32 - e) if direction == "forward" else 2 * FP32 + (FP32 - e)
+
+
+def embedding(direction: str, e: Expr) -> Expr:
+    """Return the bytes per looked-up element: row read and written; backward gradient read, fp32 sum updated."""
+    return 2 * e if direction == "forward" else e + 2 * FP32
+
+
+def rope(e: Expr) -> Expr:
+    """Return the bytes per element of rotating queries and keys, in either direction."""
+    return 2 * e
+
+
+ADAM_STATES = 24
+"""Per parameter: fp32 weight and two moments, each read and written."""
+
+
+def adam(e: Expr, master: Expr, gradient: Expr) -> Expr:
+    """Return the bytes per parameter of an Adam kernel: states, gradient read (`gradient` bytes), 16-bit weight written.
+
+    `master`: bytes of the fp32 master copy that a 16-bit weight has beside it, 0 for weights that are fp32 themselves.
+    """
+    return ADAM_STATES + e * master / FP32 + gradient

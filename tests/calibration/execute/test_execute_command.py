@@ -1,0 +1,81 @@
+"""`trainsim execute`: what it prints, and what it refuses."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from calibration.execute import cli
+from calibration.execute.processes import ExecutionError
+from sim.specs import InputError
+from tests.calibration.execute.cases import SMALL, job, profile
+
+RUN = CliRunner()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The profile of a made-up core."""
+    return profile(tmp_path_factory.mktemp("profiles") / "core")
+
+
+def test_predicted_and_measured_figures_stand_side_by_side(tmp_path, folder):
+    done = RUN.invoke(cli.app, [str(job(tmp_path, folder)), "--despite-load", "--json"])
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    for side in ("predicted", "measured"):
+        assert {"step_time_s", "peak_memory_bytes", "bytes_sent", "max_gradient_error"} <= told[side].keys()
+        assert len(told[side]["peak_memory_bytes"]) == len(told[side]["bytes_sent"]) == 2
+    assert told["measured"]["max_gradient_error"] < 1e-5
+    assert told["predicted"]["bytes_sent"] == told["measured"]["bytes_sent"] == [4.0 * SMALL.parameters] * 2
+    assert told["errors"]["bytes_sent"] == [0.0, 0.0]
+    assert told["errors"]["step_time_s"] == told["predicted"]["step_time_s"] / told["measured"]["step_time_s"] - 1
+    assert max(abs(e) for e in told["errors"]["peak_memory_bytes"]) < 0.2
+    assert told["executed_as"]["dp"] == 2
+
+
+def test_a_busy_machine_is_refused_with_exit_code_1(tmp_path, folder, monkeypatch):
+    monkeypatch.setattr(cli, "others", lambda: "the machine is busy: others use 80%")
+    done = RUN.invoke(cli.app, [str(job(tmp_path, folder))])
+    assert done.exit_code == 1
+    assert "others use 80%" in done.stderr
+    assert not done.stdout
+
+
+def test_a_failing_process_is_one_line(tmp_path, folder, monkeypatch):
+    def fails(*_: object) -> None:
+        raise ExecutionError("process 1 of 2 died with exit code 1: out of cheese")
+
+    monkeypatch.setattr(cli, "measure", fails)
+    done = RUN.invoke(cli.app, [str(job(tmp_path, folder)), "--despite-load"])
+    assert done.exit_code == 1
+    assert done.stderr.strip() == "error: process 1 of 2 died with exit code 1: out of cheese"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [({"tp": 2}, "plan.tp"), ({"precision": "bf16"}, "plan.precision"), ({"recompute": "full"}, "plan.recompute")],
+)
+def test_what_cannot_be_run_is_refused(tmp_path, folder, change, said):
+    done = RUN.invoke(cli.app, [str(job(tmp_path, folder, **change)), "--despite-load"])
+    assert isinstance(done.exception, InputError)
+    assert said in str(done.exception)
+
+
+def test_a_job_without_a_plan_is_refused(tmp_path, folder):
+    path = job(tmp_path, folder)
+    held = json.loads(path.read_text())
+    del held["plan"]
+    path.write_text(json.dumps(held))
+    done = RUN.invoke(cli.app, [str(path), "--despite-load"])
+    assert str(done.exception).startswith("plan: got None")
+
+
+def test_the_cluster_must_be_of_the_kind_that_runs(tmp_path, folder):
+    path = job(tmp_path, folder)
+    held = json.loads(path.read_text())
+    held["cluster"]["device"] = "h100-sxm-80gb"
+    path.write_text(json.dumps(held))
+    done = RUN.invoke(cli.app, [str(path), "--despite-load"])
+    assert "cluster.device" in str(done.exception)

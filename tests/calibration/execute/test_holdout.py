@@ -1,0 +1,172 @@
+"""Predictions come before measurements, and both are told; what cannot be run is refused; accuracy where it is idle."""
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from calibration.execute import holdout
+from calibration.execute.busy import others
+from calibration.execute.holdout import Case, Row, cases, check, cluster_of, hold_out, table
+from calibration.execute.limits import as_executed, check_model, executable
+from calibration.execute.measure import Measured
+from calibration.execute.predict import Predicted, predict, predict_block
+from calibration.execute.processes import ExecutionError
+from sim.specs import Cluster, InputError, Model, Plan
+from sim.specs.catalog import models
+from tests.calibration.execute.cases import SMALL, plan, profile
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The profile of a made-up core."""
+    return profile(tmp_path_factory.mktemp("profiles") / "core")
+
+
+def instead(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Measure nothing: whatever is asked for takes a second, if its prediction is in the folder."""
+
+    def told(model: Model, given: Plan, *_: object) -> Measured:
+        held = json.loads((folder / holdout.FILE).read_text())
+        assert len(held["predictions"]) > 0
+        assert "rows" not in held
+        return Measured(1.0, 1.1, 10, (2.0, 1.0), (1e6,) * (given.dp or 1), (0.0,) * (given.dp or 1))
+
+    monkeypatch.setattr(holdout, "measure", told)
+    monkeypatch.setattr(holdout, "measure_block", told)
+
+
+def test_predictions_are_written_before_anything_is_measured(folder, monkeypatch):
+    instead(monkeypatch, folder)
+    rows = hold_out(folder, "cpu")
+    held = json.loads((folder / holdout.FILE).read_text())
+    assert [row["name"] for row in held["rows"]] == list(held["predictions"]) == [c.name for c in cases("cpu")]
+    for row in rows:
+        told = held["predictions"][row.case.name]
+        assert told["step_time_s"] == row.predicted.step_time_s
+        assert row.error == pytest.approx(row.predicted.step_time_s - 1)
+
+
+def test_the_cases_are_what_a_newcomer_can_run():
+    held = list(cases("cpu"))
+    assert {case.what for case in held} == {"block", "step"}
+    assert {case.plan.dp for case in held} == {1, 2}
+    assert len({case.name for case in held}) == len(held)
+    for case in held:
+        check_model(case.model)
+        assert case.model.hidden in (128, 256, 512)
+        assert case.model.vocab <= 8_000
+    assert all(case.plan.precision == "bf16" and case.plan.dp == 1 for case in cases("cuda"))
+
+
+def test_a_busy_machine_is_refused_with_the_reason(folder, monkeypatch):
+    instead(monkeypatch, folder)
+    with pytest.raises(ExecutionError, match="others use 90 %"):
+        check(folder, "cpu", busy=lambda: "others use 90 %")
+    assert "rows" not in json.loads((folder / holdout.FILE).read_text())
+
+
+def test_progress_hears_of_every_case_and_the_table_has_them(folder, monkeypatch):
+    instead(monkeypatch, folder)
+    heard: list[str] = []
+    made = check(folder, "cpu", heard.append)
+    assert len(heard) == made.row_count == len(list(cases("cpu")))
+
+
+def row(predicted_s: float, measured_s: float) -> Row:
+    interval = predicted_s / 1.2, predicted_s * 1.2
+    case = Case("block", "block", SMALL, plan())
+    return Row(case, Predicted(predicted_s, interval), Measured(measured_s, measured_s, 10))
+
+
+@pytest.mark.parametrize(("predicted", "inside"), [(1.0, True), (1.21, False), (0.8, False), (1.19, True)])
+def test_inside_means_inside_the_interval(predicted, inside):
+    found = row(predicted, 1.0)
+    assert found.inside is inside
+    assert found.memory_error is None
+    assert f"{int(inside)} of 1 inside" in str(table([found]).caption)
+
+
+def test_a_step_is_longer_than_its_blocks(folder):
+    cluster = cluster_of(folder, "cpu", 1)
+    block, step = predict_block(SMALL, cluster, plan()), predict(SMALL, cluster, plan())
+    layers, microbatches = SMALL.layers, 4
+    assert layers * microbatches * block.step_time_s < step.step_time_s
+    assert predict_block(replace(SMALL, layers=5, pattern="T" * 5), cluster, plan()) == block
+
+
+def test_overlap_never_makes_a_predicted_step_longer(folder):
+    cluster = cluster_of(folder, "cpu", 2)
+    apart, beside = (predict(SMALL, cluster, plan(dp=2, overlap_dp=o)) for o in (False, True))
+    assert beside.step_time_s <= apart.step_time_s
+    assert beside.bytes_sent == apart.bytes_sent
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"dropout": 0.1}, "model.dropout: got 0.1; allowed: 0.0 in what is executed"),
+        ({"norm": "rmsnorm"}, "model.norm"),
+        ({"tied_embeddings": False}, "model.tied_embeddings"),
+        ({"gated_mlp": True}, "model.gated_mlp"),
+        ({"positions": "rope"}, "model.positions"),
+        ({"kv_heads": 1}, "model.heads"),
+        ({"window": 8}, "model.window"),
+        ({"layers": 200, "hidden": 1024}, "model: got '2519"),
+    ],
+)
+def test_other_networks_are_refused(change, said):
+    sizes = {"layers": 2, "hidden": 64, "heads": 2, "vocab": 200, "seq": 32}
+    with pytest.raises(InputError, match="in what is executed") as told:
+        check_model(Model(**{**sizes, **change}))
+    assert said in str(told.value)
+
+
+@pytest.mark.parametrize("name", ["llama3-8b", "gpt3-175b", "vit-b", "mixtral-8x7b", "t5-base"])
+def test_large_and_foreign_networks_of_the_catalog_are_refused(name):
+    with pytest.raises(InputError, match="in what is executed"):
+        check_model(models[name])
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"tp": 2, "dp": 1}, "plan.tp: got 2; allowed: 1 in what is executed"),
+        ({"pp": 2, "dp": 1}, "plan.pp: got 2"),
+        ({"zero": 2, "dp": 2}, "plan.zero: got 2; allowed: 0 or 1"),
+        ({"zero": 1, "dp": 2, "overlap_dp": True}, "plan.overlap_dp"),
+        ({"recompute": "full"}, "plan.recompute"),
+        ({"precision": "bf16"}, "plan.precision: got 'bf16'; allowed: fp32"),
+        ({"compiled": True}, "plan.compiled"),
+        ({"dp": 4}, "plan.dp: got 4; allowed: 1 to 2 on cpu"),
+    ],
+)
+def test_other_plans_are_refused(folder, change, said):
+    given = plan(**change)
+    devices = given.tp * given.pp * given.dp
+    held = Cluster.of("cpu", nodes=1, gpus_per_node=devices, domain_gpus=devices, profile=str(folder))
+    with pytest.raises(InputError) as told:
+        executable(SMALL, held, given, "cpu")
+    assert said in str(told.value)
+
+
+def test_what_torch_does_itself_is_part_of_the_plan():
+    made = as_executed(Plan(global_batch=8))
+    assert (made.framework, made.cross_entropy, made.fused_wgrad) == ("torch", "autograd", False)
+
+
+@pytest.mark.slow
+def test_predictions_of_the_own_calibration_hold():
+    """TRAINSIM_PROFILE names the folder of a calibration of this very machine."""
+    held = os.environ.get("TRAINSIM_PROFILE")
+    if not held:
+        pytest.skip("no calibration of this machine (set TRAINSIM_PROFILE)")
+    reason = others()
+    if reason:
+        pytest.skip(reason)
+    rows = hold_out(Path(held), "cpu")
+    errors = sorted(abs(found.error) for found in rows)
+    assert errors[len(errors) // 2] < 0.15
+    assert sum(found.inside for found in rows) >= len(rows) // 2

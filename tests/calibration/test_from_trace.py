@@ -1,0 +1,216 @@
+"""Profiles of traces: what is fitted, what is scaled from a base, and what is refused with one clear error."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from calibration import cli
+from calibration.fit import predict
+from calibration.from_trace import ENOUGH, RATES, Traced, calibrate_trace
+from calibration.store import SCHEMA, read_samples
+from calibration.trace_tree import read_tree
+from sim.costs.profile import load_profile
+from sim.specs import InputError
+from tests.calibration.traces import kernel, op, recorded, written
+
+BASE = "a100-sxm-80gb"
+
+
+@pytest.fixture(scope="module")
+def traced(tmp_path_factory: pytest.TempPathFactory) -> Traced:
+    """The profile of a recorded trace of a small GPT."""
+    folder = tmp_path_factory.mktemp("traced")
+    return calibrate_trace(recorded(folder, packed=False), folder / "mine", BASE)
+
+
+def test_the_folder_is_a_profile_that_can_be_read(traced):
+    assert load_profile(str(traced.folder)) == traced.profile
+    assert (traced.profile.name, traced.profile.base, traced.profile.dtype) == ("mine", BASE, "float32")
+    assert traced.profile.estimate
+
+
+def test_samples_have_the_columns_of_every_calibration(traced):
+    rows = read_samples(traced.folder / "samples.parquet")
+    assert list(rows[0]) == SCHEMA.names
+    assert len({row["id"] for row in rows}) == len(rows)
+    assert sum(row["n"] for row in rows) == sum(traced.recognised.values())
+    for row in rows:
+        assert 0 < row["t_min_s"] == row["t_s"] <= row["t_p10_s"] <= row["t_p90_s"]
+
+
+def test_what_was_not_fitted_is_told_and_keeps_the_bases_form(traced):
+    assert traced.not_fitted["softmax any"].startswith("0 shapes")
+    assert traced.not_fitted["attention forward"].startswith("1 shapes")
+    held = {" ".join(m.key): m.status for m in traced.profile.models}
+    assert all(held[name] == "scaled" for name in traced.not_fitted)
+    assert {name for name, status in held.items() if status == "fitted"} == held.keys() - traced.not_fitted.keys()
+
+
+def test_a_scaled_family_is_right_at_the_shape_it_was_scaled_to(traced):
+    (row,) = [r for r in read_samples(traced.folder / "samples.parquet") if r["op"] == "adam"]
+    model = traced.profile.model_of(("adam", "any"))
+    found = predict(model.form, {"bytes": np.array([row["bytes"]])}, model.parameters)
+    assert found[0] == pytest.approx(row["t_s"], rel=1e-4)
+
+
+SIZES = ((64, 64, 64), (128, 512, 128), (1024, 128, 512), (512, 2048, 512), (4096, 1024, 1024), (4096, 4096, 4096))
+
+
+def products(factor: float, sizes: tuple[tuple[int, int, int], ...] = SIZES) -> list[dict[str, Any]]:
+    """Return forward products that take `factor` times what the base says, on a device."""
+    model = load_profile(BASE).model_of(("gemm", "forward"))
+    arrays = {name: np.array([float(s[i]) for s in sizes]) for i, name in enumerate("mnk")}
+    element, batch = np.full(len(sizes), 2.0), np.ones(len(sizes))
+    times = factor * predict(model.form, arrays | {"batch": batch, "element": element}, model.parameters)
+    events = []
+    for n, ((m, columns, k), seconds) in enumerate(zip(sizes, times.tolist(), strict=True), start=1):
+        dims = ((m, k), (k, columns))
+        events += [op("aten::mm", 10.0 * n, 5.0, dims, "c10::BFloat16", External_id=n), kernel(n, seconds * 1e6)]
+    return events
+
+
+@pytest.mark.parametrize("factor", [0.25, 1.0, 3.0])
+def test_enough_shapes_give_back_the_times_that_made_them(tmp_path, factor):
+    assert len(SIZES) >= ENOUGH
+    found = calibrate_trace(written(tmp_path, products(factor)), tmp_path / "out", BASE).profile
+    model, base = (p.model_of(("gemm", "forward")) for p in (found, load_profile(BASE)))
+    assert model.status == "fitted"
+    assert model.cross_validation is not None
+    assert model.cross_validation.n == len(SIZES)
+    new = {name: np.array([1024.0]) for name in "mnk"} | {"batch": np.ones(1)}
+    taken, expected = (predict(m.form, new, m.parameters)[0] for m in (model, base))
+    assert taken == pytest.approx(factor * expected, rel=0.25)
+
+
+def test_few_shapes_scale_every_time_by_the_median_ratio(tmp_path):
+    found = calibrate_trace(written(tmp_path, products(3.0, SIZES[:3])), tmp_path / "out", BASE)
+    model, base = (p.model_of(("gemm", "forward")) for p in (found.profile, load_profile(BASE)))
+    for name in RATES:
+        assert model.parameters[name] * 3 == pytest.approx(base.parameters[name], rel=1e-4)
+    other, theirs = (p.model_of(("norm", "any")) for p in (found.profile, load_profile(BASE)))
+    assert other.parameters["bandwidth"] * 3 == pytest.approx(theirs.parameters["bandwidth"], rel=1e-4)
+    assert "the median ratio of all families" in other.source
+
+
+def test_on_a_device_the_median_of_equal_calls_counts(tmp_path):
+    dims = ((8, 4), (4, 16))
+    events = [op("aten::mm", 10.0 * n, 5.0, dims, External_id=n) for n in (1, 2, 3)]
+    events += [kernel(n, duration) for n, duration in ((1, 2.0), (2, 50.0), (3, 4.0))]
+    calibrate_trace(written(tmp_path, events), tmp_path / "out", BASE)
+    (row,) = read_samples(tmp_path / "out" / "samples.parquet")
+    assert (row["t_s"], row["t_min_s"], row["n"]) == (4e-6, 2e-6, 3)
+
+
+def refused(path: Path, tmp_path: Path, base: str | None = BASE) -> str:
+    """Return the one line that a trace is refused with; nothing may be left behind."""
+    with pytest.raises(InputError) as told:
+        calibrate_trace(path, tmp_path / "out", base)
+    assert not (tmp_path / "out").exists()
+    text = str(told.value)
+    assert "\n" not in text
+    return text
+
+
+def test_a_trace_without_shapes_says_how_to_record_them(tmp_path):
+    assert "record_shapes=True" in refused(recorded(tmp_path, shapes=False), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "text that is not JSON"),
+        (b"{}", "a list of events"),
+        (b'{"traceEvents": []}', "a trace without operations"),
+        (b'{"traceEvents": [7]}', "an object"),
+        (b"[" * 100_000, "text that is not JSON"),
+        (b"\x1f\x8bnot an archive", "a damaged archive"),
+        (gzip.compress(b'{"traceEvents": []}')[:-9], "damaged archive"),
+        (b"\xff\xfe\x00", "text that is not JSON"),
+    ],
+)
+def test_what_is_no_trace_is_refused(tmp_path, content, said):
+    path = tmp_path / "trace.json"
+    path.write_bytes(content)
+    assert said in refused(path, tmp_path)
+
+
+def test_no_such_file(tmp_path):
+    assert "a readable trace" in refused(tmp_path / "none.json", tmp_path)
+
+
+def test_an_archive_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("sim.validation.traces.MAX_BYTES", 1_000)
+    path = tmp_path / "bomb.json.gz"
+    path.write_bytes(gzip.compress(b" " * 1_000_000))
+    assert "at most 1000 bytes" in refused(path, tmp_path)
+
+
+NAN, INFINITE = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(("key", "value"), [("ts", NAN), ("ts", None), ("dur", -1.0), ("dur", INFINITE), ("ts", 1e300)])
+def test_times_that_are_none_are_refused_with_their_place(tmp_path, key, value):
+    path = written(tmp_path, [op("aten::mm", 0.0, 1.0, ((2, 2), (2, 2))) | {key: value}])
+    assert f"traceEvents[0].{key}" in refused(path, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "dims",
+    [
+        [[2, 3], [4, 5]],
+        [[2**40, 2], [2, 2]],
+        [[-2, 2], [2, 2]],
+        [[2.5, 2], [2, 2]],
+        [["2", 2], [2, 2]],
+        [[[[[]]]], {}],
+        [[0, 0], [0, 0]],
+        [[True, True], [True, True]],
+        "no list",
+        [None],
+    ],
+)
+def test_shapes_that_are_none_make_no_kernel(tmp_path, dims):
+    held = op("aten::mm", 0.0, 1.0, ((2, 2), (2, 2)))
+    held["args"]["Input Dims"] = dims
+    assert "without known kernels" in refused(written(tmp_path, [held]), tmp_path)
+
+
+def test_deep_nesting_is_read(tmp_path):
+    events = [op("outer", float(n), 1e6 - 2 * n) for n in range(5_000)]
+    found = read_tree(written(tmp_path, [*events, op("aten::mm", 6e3, 9.0, ((2, 2), (2, 2)))]))
+    assert sum(1 for _ in found.all()) == 5_001
+
+
+def test_arguments_of_other_kinds_are_left_out(tmp_path):
+    strange = op("aten::mm", 0.0, 9.0, ((2, 2), (2, 2)))
+    strange["args"] |= {"External id": [], "Sequence number": "x", "Input Strides": 7, "Concrete Inputs": {}}
+    wild = kernel(1, 2.0) | {"args": {"External id": {"a": 1}, "correlation": [2]}}
+    assert "without known kernels" in refused(written(tmp_path, [strange, wild]), tmp_path)
+
+
+def test_a_base_is_asked_for_and_must_exist(tmp_path):
+    on_device = written(tmp_path, products(1.0))
+    assert refused(on_device, tmp_path, None).startswith("--base")
+    assert refused(on_device, tmp_path, "a100").startswith("--base: got 'a100'")
+
+
+def test_the_command_prints_what_was_fitted(tmp_path):
+    out = tmp_path / "mine"
+    arguments = ["--trace", str(written(tmp_path, products(2.0))), "--base", BASE, "--out", str(out), "--json"]
+    done = CliRunner().invoke(cli.app, arguments)
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert told["path"] == str(out / "profile.json")
+    assert told["recognised"] == {"gemm forward": len(SIZES)}
+    assert "gemm dgrad" in told["not_fitted"]
+
+
+def test_the_command_takes_one_source_only(tmp_path):
+    done = CliRunner().invoke(cli.app, ["--trace", str(tmp_path), "--device", "cpu"])
+    assert isinstance(done.exception, InputError)
+    assert "one of --device, --from and --trace" in str(done.exception)

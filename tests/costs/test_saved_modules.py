@@ -1,0 +1,63 @@
+"""Saved bytes of grouped queries, experts and latent attention against saved-tensor hooks, in bf16 and fp32.
+
+The hooks see a network in plain torch whose kernels CUDA has fused (`calibration.tracing`). What it saves beyond the
+formulas is counted: the SiLU that a fused SwiGLU computes again, and what a fused or hand-written permutation, router
+or projection does without.
+"""
+
+import pytest
+import torch
+
+from calibration.tracing import trace
+from sim.specs import Model
+from tests import reference_modules as ref
+from tests.costs.test_memory import saved_bytes
+
+SEQ, HIDDEN, HEADS, FFN, VOCAB = 32, 64, 4, 96, 100
+EXPERTS, TOP, MOE_FFN, SHARED = 4, 2, 32, 48
+LATENT = {"q_lora": 24, "kv_lora": 16, "nope": 8, "rope": 4, "value_dim": 8}
+ROUTED = SEQ * TOP
+
+
+def grouped(e):
+    """Nothing beside the MLP's SiLU."""
+    return {"kv_heads": 2}, {}, e * SEQ * FFN
+
+
+def experts(e, shared=0):
+    """`index_add` keeps the weighted rows; 64-bit numbers of tokens, rows and chosen experts; weights of the rows, and
+    probabilities in the data type where ours are in fp32."""
+    model = {"experts": EXPERTS, "experts_per_token": TOP, "moe_ffn": MOE_FFN, "kv_heads": 2, "shared_ffn": shared}
+    silu = e * (ROUTED * MOE_FFN + SEQ * shared)
+    routing = 3 * 8 * ROUTED + e * ROUTED + (e - 4) * SEQ * EXPERTS
+    network = {"moe": {"ffn": MOE_FFN, "experts": EXPERTS, "top": TOP, "shared_ffn": shared}}
+    return model, network, silu + e * ROUTED * HIDDEN + routing
+
+
+def latent(e):
+    """Views keep whole storages: the latent with its rotary part, the values with the keys they were made with; fp32
+    statistics of the latents' norms."""
+    model = {
+        "q_lora_rank": LATENT["q_lora"], "kv_lora_rank": LATENT["kv_lora"], "rope_head_dim": LATENT["rope"],
+        "head_dim": LATENT["nope"], "v_head_dim": LATENT["value_dim"],
+    }  # fmt: skip
+    views = e * SEQ * (LATENT["rope"] + HEADS * LATENT["nope"])
+    return model, {"latent": LATENT}, e * SEQ * FFN + views + 2 * 4 * SEQ
+
+
+CASES = {"grouped": grouped, "experts": experts, "shared experts": lambda e: experts(e, SHARED), "latent": latent}
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("precision", "dtype"), [("bf16", torch.bfloat16), ("fp32", torch.float32)])
+def test_a_block_saves_these_bytes(name, precision, dtype):
+    given, network, beside = CASES[name](dtype.itemsize)
+    model = Model(
+        layers=2, hidden=HIDDEN, heads=HEADS, ffn=FFN, vocab=VOCAB, seq=SEQ, norm="rmsnorm", gated_mlp=True,
+        positions="rope", tied_embeddings=False, bias=False, qkv_bias=False, mlp_bias=False, **given,
+    )  # fmt: skip
+    made = ref.Llama(2, HIDDEN, HEADS, 2, FFN, VOCAB, **network)
+    table = trace(made, lambda batch: (torch.zeros(batch, SEQ, dtype=torch.long),), dtype=dtype)
+    (block,) = (layer for layer in table.layers if layer.name == "blocks.0")
+    assert table.parameters == model.parameters
+    assert block.saved_bytes == (0, saved_bytes(model, precision) + beside)
