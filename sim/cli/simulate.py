@@ -8,7 +8,7 @@ import typer
 
 from sim.cli.output import checked_file, console, print_json, step_data, written
 from sim.engine.step import Step, simulate
-from sim.report.text import answer, answer_run, critical_words
+from sim.report.text import answer, answer_run, critical_words, memory_words
 from sim.run import Run, whole_run
 from sim.specs import InputError, Job
 from sim.units import percent, seconds
@@ -66,3 +66,5 @@ def _print(step: Step, run: Run | None) -> None:
         if value:
             console.print(f"  {name:<10} {seconds(value):>10}  {percent(value / step.step_time_s):>7}")
     console.print(critical_words(step), highlight=False, markup=False)
+    for line in memory_words(step):
+        console.print(line, highlight=False, markup=False)

@@ -72,6 +72,25 @@ def memory_verdict(step: Step) -> str:
     return f"{text} and does not fit: over by {overflow(step)} with reserve and context"
 
 
+def memory_words(step: Step, ranks: int = 8) -> list[str]:
+    """Return a line of the fullest `ranks` ranks each: allocated, reserved and nvidia-smi figures, margin, when.
+
+    For example "rank 0: allocated 59.8 GB, reserved 63.7 GB, nvidia-smi 65.3 GB, 20.2 GB left; peaks in 7B3".
+    """
+    unit = byte_unit(step.cluster.memory_bytes)
+    kept = sorted(sorted(step.memory, key=lambda m: -m.peak_bytes)[:ranks], key=lambda m: m.rank)
+    lines = []
+    for held in kept:
+        levels = step.levels(held.rank)
+        left = f"{unit.text(abs(levels.margin_bytes))} {'left' if levels.margin_bytes >= 0 else 'missing'}"
+        lines.append(
+            f"rank {held.rank}: allocated {unit.text(levels.allocated_bytes)}, "
+            f"reserved {unit.text(levels.reserved_bytes)}, nvidia-smi {unit.text(levels.nvidia_smi_bytes)}, {left}; "
+            f"peaks in {step.timeline.schedule.label(held.peak_action)}"
+        )
+    return lines
+
+
 def device_memory_interval(step: Step) -> tuple[float, float]:
     """Return the 80 % interval of the memory that the fullest rank's device must have, in bytes."""
     return step.profile.interval80(step.device_memory_bytes, memory_sigma(step.profile))

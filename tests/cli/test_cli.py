@@ -49,7 +49,13 @@ def test_simulate_prints_the_contract(trainsim):
     assert sum(path) == pytest.approx(data["step_time_s"] - data["breakdown_s"]["straggler"])
     assert set(data["ranks"][0]) == {
         "rank", "peak_memory_bytes", "memory_kind", "interval80_bytes", "at_s", "composition_bytes",
+        "reserved_bytes", "nvidia_smi_bytes", "margin_bytes", "action",
     }  # fmt: skip
+    assert data["nearest_margin_bytes"] == min(rank["margin_bytes"] for rank in data["ranks"])
+    assert data["fits_memory_kind"] == "nvidia_smi"
+    for rank in data["ranks"]:
+        assert rank["peak_memory_bytes"] < rank["reserved_bytes"] < rank["nvidia_smi_bytes"]
+        assert set(rank["composition_bytes"]) >= {"optimizer", "communication", "offload"}
     assert len(data["ranks"]) == 4
 
 
