@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,6 +73,28 @@ class Replay:
         return 1.0 - int(self.allocated[self.reserved_peak_at]) / most if most else 0.0
 
 
+def apply(allocator: Allocator, event: Event) -> None:
+    """Let one event happen.
+
+    Raises:
+        InputError: an event that cannot be.
+        OutOfMemoryError: the capacity is not enough.
+    """
+    action, name, size, stream = event
+    if action == "alloc":
+        allocator.malloc(name, size, stream)
+    elif action == "free":
+        allocator.free(name)
+    elif action == "free_requested":
+        allocator.request_free(name)
+    elif action == "free_completed":
+        allocator.complete_free(name)
+    elif action == "release":
+        allocator.release_cached()
+    else:
+        raise InputError("action", action, "one of " + ", ".join(get_args(Action)))
+
+
 def replay(
     events: Iterable[Event], settings: AllocatorSettings | None = None, placed: Iterable[tuple[int, int]] = ()
 ) -> Replay:
@@ -84,18 +106,9 @@ def replay(
         InputError: an event that cannot be (`events[i]`): an id live twice or not live, a size below 0, no such action.
     """
     allocator, held, failed_at = Allocator(settings, placed), [], None
-    do = {
-        "alloc": allocator.malloc,
-        "free": lambda name, *_: allocator.free(name),
-        "free_requested": lambda name, *_: allocator.request_free(name),
-        "free_completed": lambda name, *_: allocator.complete_free(name),
-        "release": lambda *_: allocator.release_cached(),
-    }
-    for i, (action, name, size, stream) in enumerate(events):
+    for i, event in enumerate(events):
         try:
-            do[action](name, size, stream)
-        except KeyError:
-            raise InputError(f"events[{i}].action", action, "one of " + ", ".join(do)) from None
+            apply(allocator, event)
         except InputError as error:
             raise error.under(f"events[{i}]") from None
         except OutOfMemoryError:
