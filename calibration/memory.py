@@ -84,14 +84,15 @@ def constants(cuda: Any = torch.cuda, device: int = 0) -> Constants:
     # A segment of its own is as large as a shared one for requests just below it: look below those.
     most = large - large // 4
     large_request = last(lambda size: reserved(size) == large, small_request + 1, most) + 1
+    # Requests are rounded to blocks before they are compared.
+    large_request = -(-large_request // block) * block
     return Constants(
         least_block=block,
         small_segment=small,
         small_request=small_request,
         large_segment=large,
-        # Requests are rounded to blocks before they are compared.
-        large_request=-(-large_request // block) * block,
-        round_large=reserved(most + 1) - reserved(most),
+        large_request=large_request,
+        round_large=reserved(large_request + 1) - reserved(large_request),
     )
 
 

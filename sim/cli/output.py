@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 
 from sim.engine.memory import MemoryTimeline
+from sim.engine.replay import Replay
 from sim.engine.step import Step
 from sim.run import Run
 from sim.specs.fields import InputError
@@ -76,6 +77,13 @@ def _rank_data(step: Step, held: MemoryTimeline) -> dict[str, Any]:
         "action": step.timeline.schedule.label(held.peak_action),
         "composition_bytes": held.composition(),
     }
+
+
+def replay_data(found: Replay) -> dict[str, Any]:
+    """Return the JSON object of a replay of the allocator."""
+    names = ("requested_peak_bytes", "allocated_peak_bytes", "reserved_peak_bytes", "reserved_over_allocated")
+    held = {name: getattr(found, name) for name in (*names, "fragmentation")}
+    return held | {"events": len(found.allocated), "segments": len(found.segments)}
 
 
 def step_data(step: Step, run: Run | None = None) -> dict[str, Any]:

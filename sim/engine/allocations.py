@@ -1,15 +1,15 @@
 """The allocations and frees of one pipeline rank, made up from the schedule's order and the memory law.
 
-What is exact is the sum: bytes asked for at once peak where `memory_timelines` says (ZeRO-3's gathered weights aside,
-of which two layers' are not always there). How a sum is cut into tensors and in which order they come and go is that
-of a usual implementation, not of a recorded one: parameters, gradients and master weights first; a forward makes a
-layer's tensors one after the other; a backward makes again what was dropped, holds gradients beside it and frees in
-reverse; Adam's moments come with the first update, into segments that activations left behind; what ZeRO-3 gathers
-lies on a stream of its own, as FSDP's does.
+What is exact is the sum: bytes asked for at once peak where `memory_timelines` says. How a sum is cut into tensors and
+in which order they come and go is that of a usual implementation, not of a recorded one: parameters, gradients and
+master weights first; a forward makes a layer's tensors one after the other; a backward makes again what was dropped,
+holds gradients beside it and frees in reverse; Adam's moments come with the first update, into segments that
+activations left behind; what ZeRO-3 gathers lies on a stream of its own, as FSDP's does.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, islice
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from sim.costs import inputs
 from sim.costs.layers.structure import Structure
 from sim.costs.tensors import LayerTensors, layer_tensors, pieces, tensor_model
 from sim.engine.allocator import AllocatorSettings
+from sim.engine.memory_trace import Entry, Header, MemoryTrace
 from sim.engine.replay import Event, Replay, replay
 from sim.engine.step import Step, slowest
 from sim.schedules import SCHEDULES, Action, Kind
@@ -41,6 +42,22 @@ def replay_allocator(
         InputError: no such rank; the plan keeps something in host memory, whose copies are not replayed.
     """
     return replay(allocations(step, rank, steps), settings)
+
+
+def memory_trace(step: Step, rank: int | None = None, steps: int = 2) -> tuple[MemoryTrace, Replay]:
+    """Return the events of `replay_allocator` as a trace like a recorded one, with the peaks of its replay.
+
+    An allocation's name stands for its address.
+
+    Raises:
+        InputError: as `replay_allocator`.
+    """
+    events = allocations(step, rank, steps)
+    found = replay(events)
+    peaks = {f"{n}_peak_bytes": getattr(found, f"{n}_peak_bytes") for n in ("allocated", "reserved", "requested")}
+    rank = step.fullest.rank if rank is None else rank
+    header = Header(source=f"simulated: {step.model.name}, pipeline rank {rank}"[:200], **peaks)
+    return MemoryTrace(header, [Entry(*event) for event in events]), found  # type: ignore[arg-type]
 
 
 def allocations(step: Step, rank: int | None = None, steps: int = 2) -> list[Event]:
@@ -166,13 +183,15 @@ class _Rank:
             yield mine
 
     def _backward(self, stage: int, kept: Kept, share: float) -> None:
-        """Run a backward pass that frees `share` of what is kept."""
+        """Run a backward pass that frees `share` of what is kept; its first weights are there before the head."""
+        gathers = self._gathers(stage, -1)
+        first = list(islice(gathers, 1))
         if self._is_last(stage) and kept[-1]:
             beside = self._hold(self.stages.beside_head)
             self._free(kept[-1], share)
             self._drop(beside)
         layers = self.stages.layers[stage]
-        for i, gathered in zip(reversed(range(len(layers))), self._gathers(stage, -1), strict=True):
+        for i, gathered in zip(reversed(range(len(layers))), chain(first, gathers), strict=True):
             again, beside = self._hold(layers[i].rebuilt), self._hold(layers[i].gradients)
             self._drop(again[::-1])
             self._free(kept[i + 1], share)

@@ -1,6 +1,7 @@
 """The answer in one sentence: the first thing on a page, and the text alternative of its figures."""
 
 from sim.engine.compare import Comparison
+from sim.engine.replay import Replay
 from sim.engine.step import Step, memory_sigma
 from sim.report.numbers import byte_unit, bytes_interval, days_interval, seconds_interval
 from sim.run import Allocation, Optimal, Run
@@ -89,6 +90,17 @@ def memory_words(step: Step, ranks: int = 8) -> list[str]:
             f"peaks in {step.timeline.schedule.label(held.peak_action)}"
         )
     return lines
+
+
+def replay_words(found: Replay) -> str:
+    """Return what PyTorch's allocator makes of a rank's allocations.
+
+    For example "allocator replayed: allocated 59.9 GB, reserved 60.9 GB (x 1.017) in 744 segments".
+    """
+    unit = byte_unit(found.reserved_peak_bytes)
+    allocated, reserved = unit.text(found.allocated_peak_bytes), unit.text(found.reserved_peak_bytes)
+    ratio = f"x {found.reserved_over_allocated:.3f}"
+    return f"allocator replayed: allocated {allocated}, reserved {reserved} ({ratio}) in {len(found.segments)} segments"
 
 
 def device_memory_interval(step: Step) -> tuple[float, float]:
