@@ -5,12 +5,13 @@ Every call to the device goes through `torch.cuda` as an argument, so that a fak
 
 import gc
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import torch
 
 from calibration.snapshots import Run, record_profile, record_snapshot, training_steps
+from sim.costs.profile import Memory
 from sim.engine import allocator as simulated
 from sim.engine.memory_trace import Check, MemoryTrace, check
 from sim.specs.fields import InputError
@@ -53,8 +54,8 @@ class DeviceMemory:
 def measure(cuda: Any = torch.cuda, product: Run | None = None, device: int = 0) -> DeviceMemory:
     """Return the constants of a device's memory, on a process that has not used it yet.
 
-    The context is measured after a matrix product, when kernels are loaded; it counts what other processes hold on
-    the device too. `product`: makes a matrix product on the device and keeps nothing.
+    The context is measured after matrix products, when kernels are loaded; it counts what other processes hold on
+    the device too. `product`: multiplies on the device, in the threads that a training step does, and keeps nothing.
 
     Raises:
         InputError: memory is in use already.
@@ -121,7 +122,7 @@ def last(holds: Callable[[int], bool], low: int, high: int) -> int:
 
 
 def workspace_bytes(product: Run, cuda: Any = torch.cuda, device: int = 0) -> int:
-    """Return what a matrix product leaves allocated: cuBLAS's workspace of this thread and stream."""
+    """Return what matrix products leave allocated: cuBLAS's workspaces of their threads and streams."""
     before = cuda.memory_allocated(device)
     product()
     cuda.synchronize(device)
@@ -147,12 +148,25 @@ def communicator_bytes(cuda: Any = torch.cuda, reduce: Run | None = None, device
 
 
 def _product() -> None:
-    a = torch.ones((1024, 1024), device="cuda", dtype=torch.bfloat16)
-    torch.matmul(a, a)
+    """Multiply forward and backward: autograd's thread has a workspace of its own."""
+    a = torch.ones((1024, 1024), device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    torch.matmul(a, a).sum().backward()  # type: ignore[no-untyped-call]
 
 
 def _all_reduce() -> None:
     torch.cuda.nccl.all_reduce([torch.ones(2**20, device=f"cuda:{i}") for i in range(torch.cuda.device_count())])  # type: ignore[no-untyped-call]
+
+
+def profile_memory(found: DeviceMemory, otherwise: Memory) -> Memory:
+    """Return a profile's memory constants with what was measured; what was not stays as in `otherwise`."""
+    measured = "context, workspaces" + ("" if found.communicator_bytes is None else ", communicators")
+    return replace(
+        otherwise,
+        context_bytes=float(found.context_bytes),
+        workspace_bytes=float(found.workspace_bytes),
+        communicator_bytes=float(found.communicator_bytes or otherwise.communicator_bytes),
+        source=f"measured: {measured}; the rest: {otherwise.source}"[:2_000],
+    )
 
 
 def check_replay(source: MemoryTrace | Literal["cpu", "cuda"]) -> Check:

@@ -10,6 +10,7 @@ from typing import Any
 
 from sim.costs import memory
 from sim.costs.algebra import Compiled, Expr, compile_expressions
+from sim.costs.kernels import BYTES_16BIT
 from sim.costs.layers import ends
 from sim.costs.layers.ops import kv_columns, query_width, tp, vocab
 from sim.costs.layers.structure import BlockKind, Kind, Structure
@@ -70,7 +71,7 @@ def expressions(structure: Structure) -> dict[str, Expr]:
     out: dict[str, Expr] = {"query_columns": query_width / tp, "key_columns": kv_columns, "logits": logits}
     for k, kind in enumerate(structure.kinds):
         kept, rebuilt = memory.block_bytes(kind, k, structure.statistics)
-        weights = memory.WEIGHT_BYTES * (memory.layer_parameters(k) + memory.expert_parameters(k))
+        weights = BYTES_16BIT * (memory.layer_parameters(k) + memory.expert_parameters(k))
         out |= {f"kept_{k}": kept, f"rebuilt_{k}": rebuilt, f"weights_{k}": weights}
         out[f"gradient_{k}"] = memory.gradient_bytes(kind, k)
         if isinstance(kind, BlockKind):

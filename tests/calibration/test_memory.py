@@ -1,12 +1,14 @@
 """Memory of a device by a fake one and by a snapshot written by hand; of this CPU by the profiler, to the byte."""
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from calibration import memory, snapshots
 from calibration.memory import check_replay
+from sim.costs.profile import load_profile
 from sim.engine.allocator import Allocator, AllocatorSettings
 from sim.engine.memory_trace import Entry, check, read_trace, write_trace
 from sim.specs import InputError
@@ -196,6 +198,16 @@ def test_a_device_is_measured():
     cuda = FakeCuda()
     found = memory.measure(cuda, lambda: cuda.caching_allocator_alloc(CUBLAS))
     assert found == memory.DeviceMemory(memory.SIMULATED, True, CUBLAS, CONTEXT, None)
+
+
+def test_what_was_measured_replaces_what_was_assumed():
+    assumed = load_profile("h100-sxm-80gb").memory
+    found = memory.DeviceMemory(memory.SIMULATED, True, CUBLAS, CONTEXT, None)
+    made = memory.profile_memory(found, assumed)
+    assert (made.context_bytes, made.workspace_bytes) == (CONTEXT, CUBLAS)
+    assert made.communicator_bytes == assumed.communicator_bytes
+    assert made.source.startswith("measured: context, workspaces; the rest: ")
+    assert memory.profile_memory(replace(found, communicator_bytes=RING), assumed).communicator_bytes == RING
 
 
 def test_communicators_take_memory_outside_the_allocator():
