@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sim import report as report
+    from sim.engine.allocations import replay_allocator
+    from sim.engine.allocator import AllocatorSettings
     from sim.engine.noise import Noise
     from sim.engine.step import Step, simulate
     from sim.plans import emit
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
+    "AllocatorSettings": "sim.engine.allocator",
     "Budget": "sim.run",
     "Cluster": "sim.specs",
     "InputError": "sim.specs",
@@ -41,6 +44,7 @@ _HOME = {
     "emit": "sim.plans",
     "fixes": "sim.tuner.fixes",
     "models": "sim.specs.catalog",
+    "replay_allocator": "sim.engine.allocations",
     "save_html": "sim.report.html",
     "save_trace": "sim.report.trace",
     "simulate": "sim.engine.step",
@@ -52,6 +56,7 @@ _HOME = {
 _PACKAGES = {"plot": "sim.report.figures", "report": "sim.report"}
 
 __all__ = [
+    "AllocatorSettings",
     "Budget",
     "Cluster",
     "InputError",
@@ -70,6 +75,7 @@ __all__ = [
     "fixes",
     "models",
     "plot",
+    "replay_allocator",
     "report",
     "save_html",
     "save_trace",

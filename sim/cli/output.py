@@ -12,6 +12,8 @@ from typing import Any
 import typer
 from rich.console import Console
 
+from sim.engine.memory import MemoryTimeline
+from sim.engine.replay import Replay
 from sim.engine.step import Step
 from sim.run import Run
 from sim.specs.fields import InputError
@@ -60,6 +62,30 @@ def run_data(run: Run) -> dict[str, Any]:
     return {f.name: getattr(run, f.name) for f in fields(run) if f.name not in ("training", "assumptions")}
 
 
+def _rank_data(step: Step, held: MemoryTimeline) -> dict[str, Any]:
+    """Return one rank's peak: the three figures, when and in which action it is reached, and of what it is made."""
+    levels = step.levels(held.rank)
+    return {
+        "rank": held.rank,
+        "peak_memory_bytes": held.peak_bytes,
+        "memory_kind": "allocated",
+        "reserved_bytes": levels.reserved_bytes,
+        "nvidia_smi_bytes": levels.nvidia_smi_bytes,
+        "margin_bytes": levels.margin_bytes,
+        "interval80_bytes": list(step.peak_interval_bytes(held.rank)),
+        "at_s": float(held.at_ns[held.peak_index]) * 1e-9,
+        "action": step.timeline.schedule.label(held.peak_action),
+        "composition_bytes": held.composition(),
+    }
+
+
+def replay_data(found: Replay) -> dict[str, Any]:
+    """Return the JSON object of a replay of the allocator."""
+    names = ("requested_peak_bytes", "allocated_peak_bytes", "reserved_peak_bytes", "reserved_over_allocated")
+    held = {name: getattr(found, name) for name in (*names, "fragmentation")}
+    return held | {"events": len(found.allocated), "segments": len(found.segments)}
+
+
 def step_data(step: Step, run: Run | None = None) -> dict[str, Any]:
     """Return the JSON object of a simulated step, and of the run it is part of (DESIGN: `trainsim simulate`)."""
     return {
@@ -80,18 +106,10 @@ def step_data(step: Step, run: Run | None = None) -> dict[str, Any]:
         ],
         "peak_memory_bytes": step.peak_memory_bytes,
         "device_memory_bytes": step.device_memory_bytes,
-        "ranks": [
-            {
-                "rank": m.rank,
-                "peak_memory_bytes": m.peak_bytes,
-                "memory_kind": "allocated",
-                "interval80_bytes": list(step.peak_interval_bytes(m.rank)),
-                "at_s": float(m.at_ns[m.peak_index]) * 1e-9,
-                "composition_bytes": m.composition(),
-            }
-            for m in step.memory
-        ],
+        "ranks": [_rank_data(step, m) for m in step.memory],
+        "nearest_margin_bytes": step.levels(step.fullest.rank).margin_bytes,
         "fits": step.fits,
+        "fits_memory_kind": "nvidia_smi",
         "dp": step.placed.dp,
         "microbatches": step.placed.microbatches,
         "assumptions": [*step.assumptions, *(run.assumptions if run else ())],

@@ -6,9 +6,11 @@ from typing import Annotated
 
 import typer
 
-from sim.cli.output import checked_file, console, print_json, step_data, written
+from sim.cli.output import checked_file, console, print_json, replay_data, step_data, written
+from sim.engine import allocations
+from sim.engine.memory_trace import write_trace
 from sim.engine.step import Step, simulate
-from sim.report.text import answer, answer_run, critical_words
+from sim.report.text import answer, answer_run, critical_words, memory_words, replay_words
 from sim.run import Run, whole_run
 from sim.specs import InputError, Job
 from sim.units import percent, seconds
@@ -25,6 +27,10 @@ def simulate_command(
     job: Annotated[Path, typer.Argument(help="Job file (YAML or JSON) with model, cluster and plan.")],
     engine: Annotated[EngineName, typer.Option(help="Compiled critical path, or discrete events.")] = EngineName.path,
     trace: Annotated[Path | None, typer.Option(help="Write a trace (Chrome's JSON, or Perfetto's .pftrace).")] = None,
+    memory_trace: Annotated[
+        Path | None,
+        typer.Option(help="Write the fullest rank's allocations (JSON lines) and replay them."),
+    ] = None,
     html: Annotated[Path | None, typer.Option(help="Write a self-contained HTML report.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -32,7 +38,7 @@ def simulate_command(
     loaded = Job.load(job)
     if loaded.plan is None:
         raise InputError("plan", None, "required: tp, pp, global_batch, ...")
-    for option, target in (("--trace", trace), ("--html", html)):
+    for option, target in (("--trace", trace), ("--memory-trace", memory_trace), ("--html", html)):
         if target is not None:
             checked_file(option, target, job)
     step = simulate(loaded.model, loaded.cluster, loaded.plan, engine.value)
@@ -42,15 +48,22 @@ def simulate_command(
 
         with written("--trace", trace):
             save_trace(step, trace)
+    replayed = None
+    if memory_trace is not None:
+        made, replayed = allocations.memory_trace(step)
+        with written("--memory-trace", memory_trace):
+            write_trace(made, memory_trace)
     if html is not None:
         from sim.report.html import save_html  # noqa: PLC0415 - plotly only when asked for
 
         with written("--html", html):
             save_html(step, html, run=run)
     if as_json:
-        print_json(step_data(step, run))
-    else:
-        _print(step, run)
+        print_json(step_data(step, run) | ({"replay": replay_data(replayed)} if replayed else {}))
+        return
+    _print(step, run)
+    if replayed:
+        console.print(replay_words(replayed), highlight=False, markup=False)
 
 
 def _print(step: Step, run: Run | None) -> None:
@@ -66,3 +79,5 @@ def _print(step: Step, run: Run | None) -> None:
         if value:
             console.print(f"  {name:<10} {seconds(value):>10}  {percent(value / step.step_time_s):>7}")
     console.print(critical_words(step), highlight=False, markup=False)
+    for line in memory_words(step):
+        console.print(line, highlight=False, markup=False)

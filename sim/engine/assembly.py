@@ -157,7 +157,8 @@ def footprint(schedule: Schedule, costs: Costs) -> Footprint:
             "parameters": float(held["parameters"][r]) * schedule.weight_versions[r],
             "gradients": float(held["gradients"][r] + held["product_gradients"][r]),
             "optimizer": float(held["optimizer_bytes"][r] - swapped[r]),
-            "communication": float(held["gathered_bytes"][r] + c["boundary_buffer_bytes"] + room[r]),
+            "communication": float(held["gathered_bytes"][r] + c["boundary_buffer_bytes"]),
+            "offload": float(room[r]),
         }
         for r in range(ranks)
     )

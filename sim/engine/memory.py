@@ -1,6 +1,6 @@
 """Memory of every rank over time: states, plus what actions allocate and free."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.engine.timeline import Timeline
-from sim.schedules import Kind
+from sim.schedules import Action, Kind
 from sim.schedules.ir import COMPUTE
 
-CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "temporaries", "communication")
+CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "temporaries", "communication", "offload")
+"""What bytes are held for; "offload" is the room for copies from and to host memory."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +33,13 @@ class Footprint:
 
 @dataclass(frozen=True, eq=False)
 class MemoryTimeline:
-    """One rank's bytes as steps: from `at_ns[i]` on it holds `activations[i]` and `temporaries[i]` beside `fixed`."""
+    """One rank's bytes as steps: from `at_ns[i]` on it holds `activations[i]` and `temporaries[i]` beside `fixed`.
+
+    Instants 2 j and 2 j + 1 are the start and the end of `actions[j]`.
+    """
 
     rank: int
+    actions: Sequence[Action]
     fixed: Mapping[str, float]
     at_ns: NDArray[np.int64]
     activations: NDArray[np.float64]
@@ -51,6 +56,11 @@ class MemoryTimeline:
         return int(np.argmax(self.total))
 
     @property
+    def peak_action(self) -> Action:
+        """The action at whose start (of an even instant) or end the peak is first reached."""
+        return self.actions[self.peak_index // 2]
+
+    @property
     def peak_bytes(self) -> float:
         """The most bytes held at once."""
         return float(self.total[self.peak_index])
@@ -60,6 +70,26 @@ class MemoryTimeline:
         i = self.peak_index
         moving = {"activations": float(self.activations[i]), "temporaries": float(self.temporaries[i])}
         return {c: moving.get(c, float(self.fixed.get(c, 0.0))) for c in CATEGORIES}
+
+
+@dataclass(frozen=True)
+class Levels:
+    """One rank's peak as three tools report it, and what its device has (bytes).
+
+    allocated: tensors, as `torch.cuda.max_memory_allocated`; reserved: the allocator's segments, as
+    `max_memory_reserved`; nvidia_smi: those, communicators and the context, which is what has to fit.
+    """
+
+    rank: int
+    allocated_bytes: float
+    reserved_bytes: float
+    nvidia_smi_bytes: float
+    capacity_bytes: float
+
+    @property
+    def margin_bytes(self) -> float:
+        """What the device has left at the peak; below 0 it does not fit."""
+        return self.capacity_bytes - self.nvidia_smi_bytes
 
 
 def memory_timelines(timeline: Timeline, footprint: Footprint) -> list[MemoryTimeline]:
@@ -86,4 +116,5 @@ def _of_rank(timeline: Timeline, footprint: Footprint, rank: int, part: slice) -
     fetched = (backward & (kind != Kind.W)) * moved
     activations = np.cumsum(np.stack([forward * (saved - moved), frees * -saved + fetched], axis=1).ravel())
     temporaries = np.stack([backward * temporary, np.zeros(len(kind))], axis=1).ravel() + footprint.workspace
-    return MemoryTimeline(rank, footprint.fixed[rank], at, activations, temporaries)
+    actions = timeline.schedule.actions[rank]
+    return MemoryTimeline(rank, actions, footprint.fixed[rank], at, activations, temporaries)

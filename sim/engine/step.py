@@ -19,7 +19,7 @@ from sim.engine.critical import CriticalPath, critical_path
 from sim.engine.events import Guest, World
 from sim.engine.graph import graph_of
 from sim.engine.lower import lower
-from sim.engine.memory import MemoryTimeline, memory_timelines
+from sim.engine.memory import Levels, MemoryTimeline, memory_timelines
 from sim.engine.noise import Noise, run_noisy
 from sim.engine.path import run_program
 from sim.engine.program import Cause
@@ -165,6 +165,12 @@ class Step:
         """80 % interval of `peak_memory_bytes`."""
         return self.peak_interval_bytes(self.fullest.rank)
 
+    def levels(self, rank: int) -> Levels:
+        """Return a rank's peak as allocated, reserved and nvidia-smi figures."""
+        m, peak = self.profile.memory, self.memory[rank].peak_bytes
+        device = float(device_memory(peak, self.profile))
+        return Levels(rank, peak, peak * m.reserved_over_allocated, device, self.cluster.memory_bytes)
+
     @cached_property
     def device_memory_bytes(self) -> float:
         """Memory the device must have: allocator's reserve, communicators and context included."""
@@ -189,6 +195,8 @@ class Step:
             *self.plan.assumptions,
             f"profile {m.name}: {kind} {m.base or m.name}; {m.uncertainty_source}",
             f"memory outside tensors: {m.memory.source}",
+            f"reserved memory: allocated x {m.memory.reserved_over_allocated:g}, the profile's constant (no replay); "
+            "fits compares reserved memory, communicators and context (nvidia_smi) of the fullest rank",
             *self._host_link,
             *self._outside_domain,
             f"ranks laid out {self.plan.rank_order}, innermost first; run level: {self.level.source}",

@@ -3,7 +3,7 @@
 import numpy as np
 
 from sim.costs.spread import kernel_sigma, widening
-from sim.engine.step import Step, device_memory
+from sim.engine.step import Step
 from sim.report import figures
 from sim.report import markup as m
 from sim.report.numbers import byte_unit, days_interval, signed, time_unit
@@ -128,10 +128,11 @@ def memory_section(step: Step) -> str:
     )
     held = step.fullest
     at = seconds((int(held.at_ns[held.peak_index]) - step.timeline.zero) * 1e-9)
+    action = step.timeline.schedule.label(held.peak_action)
     curve = m.figure(
         "memory",
         lambda t: figures.memory(step, theme=t),
-        f"The fullest rank, {held.rank}, over the step; its peak is first reached at {at}.",
+        f"The fullest rank, {held.rank}, over the step; its peak is first reached at {at} in {action}.",
     )
     return m.section("Memory", m.pair(peaks, curve), "" if step.fits == "yes" else _fixes(step))
 
@@ -145,12 +146,14 @@ def _peak_table(step: Step) -> str:
             str(h.rank),
             *(digits3(p[n] / size.scale) for n in names),
             digits3(h.peak_bytes / size.scale),
-            digits3(float(np.asarray(device_memory(h.peak_bytes, step.profile))) / size.scale),
+            digits3(step.levels(h.rank).reserved_bytes / size.scale),
+            digits3(step.levels(h.rank).nvidia_smi_bytes / size.scale),
         ]
         for h, p in zip(step.memory, parts, strict=False)
     ]
     heads = [("rank", "pipeline rank"), *((LOOKS[n].label, "") for n in names)]
-    return m.table([*heads, (f"allocated, {size.name}", ""), ("device", "with reserve and context")], rows)
+    levels = [("reserved", "by the allocator"), ("device", "as nvidia-smi: with communicators and context")]
+    return m.table([*heads, (f"allocated, {size.name}", ""), *levels], rows)
 
 
 def _fixes(step: Step) -> str:

@@ -1,6 +1,7 @@
 """The answer in one sentence: the first thing on a page, and the text alternative of its figures."""
 
 from sim.engine.compare import Comparison
+from sim.engine.replay import Replay
 from sim.engine.step import Step, memory_sigma
 from sim.report.numbers import byte_unit, bytes_interval, days_interval, seconds_interval
 from sim.run import Allocation, Optimal, Run
@@ -70,6 +71,36 @@ def memory_verdict(step: Step) -> str:
         device = bytes_interval(step.device_memory_bytes, device_memory_interval(step))
         return f"{text} and is close: {device} with reserve and context"
     return f"{text} and does not fit: over by {overflow(step)} with reserve and context"
+
+
+def memory_words(step: Step, ranks: int = 8) -> list[str]:
+    """Return a line of the fullest `ranks` ranks each: allocated, reserved and nvidia-smi figures, margin, when.
+
+    For example "rank 0: allocated 59.8 GB, reserved 63.7 GB, nvidia-smi 65.3 GB, 20.2 GB left; peaks in 7B3".
+    """
+    unit = byte_unit(step.cluster.memory_bytes)
+    kept = sorted(sorted(step.memory, key=lambda m: -m.peak_bytes)[:ranks], key=lambda m: m.rank)
+    lines = []
+    for held in kept:
+        levels = step.levels(held.rank)
+        left = f"{unit.text(abs(levels.margin_bytes))} {'left' if levels.margin_bytes >= 0 else 'missing'}"
+        lines.append(
+            f"rank {held.rank}: allocated {unit.text(levels.allocated_bytes)}, "
+            f"reserved {unit.text(levels.reserved_bytes)}, nvidia-smi {unit.text(levels.nvidia_smi_bytes)}, {left}; "
+            f"peaks in {step.timeline.schedule.label(held.peak_action)}"
+        )
+    return lines
+
+
+def replay_words(found: Replay) -> str:
+    """Return what PyTorch's allocator makes of a rank's allocations.
+
+    For example "allocator replayed: allocated 59.9 GB, reserved 60.9 GB (x 1.017) in 744 segments".
+    """
+    unit = byte_unit(found.reserved_peak_bytes)
+    allocated, reserved = unit.text(found.allocated_peak_bytes), unit.text(found.reserved_peak_bytes)
+    ratio = f"x {found.reserved_over_allocated:.3f}"
+    return f"allocator replayed: allocated {allocated}, reserved {reserved} ({ratio}) in {len(found.segments)} segments"
 
 
 def device_memory_interval(step: Step) -> tuple[float, float]:

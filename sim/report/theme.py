@@ -68,6 +68,7 @@ CATEGORIES: Mapping[str, Look] = {
     "gradients": Look("weight", "", "gradients"),
     "optimizer": Look("optimizer", "", "optimizer state"),
     "communication": Look("communication", "", "communication"),
+    "offload": Look("communication", "+", "offload staging"),
     "activations": Look("backward", "", "activations"),
     "temporaries": Look("recompute", "", "temporaries"),
 }

@@ -9,6 +9,7 @@ import yaml
 
 from sim.cli import main
 from sim.cli.lab import lab_arguments
+from sim.engine.memory_trace import check, read_trace
 from sim.schedules import SCHEDULES
 from tests.oracle import ROOT, reference
 
@@ -49,7 +50,13 @@ def test_simulate_prints_the_contract(trainsim):
     assert sum(path) == pytest.approx(data["step_time_s"] - data["breakdown_s"]["straggler"])
     assert set(data["ranks"][0]) == {
         "rank", "peak_memory_bytes", "memory_kind", "interval80_bytes", "at_s", "composition_bytes",
+        "reserved_bytes", "nvidia_smi_bytes", "margin_bytes", "action",
     }  # fmt: skip
+    assert data["nearest_margin_bytes"] == min(rank["margin_bytes"] for rank in data["ranks"])
+    assert data["fits_memory_kind"] == "nvidia_smi"
+    for rank in data["ranks"]:
+        assert rank["peak_memory_bytes"] < rank["reserved_bytes"] < rank["nvidia_smi_bytes"]
+        assert set(rank["composition_bytes"]) >= {"optimizer", "communication", "offload"}
     assert len(data["ranks"]) == 4
 
 
@@ -80,6 +87,27 @@ def test_simulate_writes_trace_and_report(trainsim, tmp_path):
     assert "a step" in out
     assert json.loads(trace.read_text())["traceEvents"]
     assert html.read_text().lstrip().startswith("<!DOCTYPE html>")
+
+
+def test_simulate_replays_the_allocator(trainsim, tmp_path):
+    job = yaml.safe_load((JOBS / "gpt3-175b-plan.yaml").read_text("utf-8"))
+    job["plan"]["global_batch"] = 64
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+    trace = tmp_path / "trace.jsonl"
+    code, out, _ = trainsim("simulate", tmp_path / "job.yaml", "--memory-trace", trace)
+    assert code == 0
+    lines = out.splitlines()
+    assert sum(line.startswith("rank ") and "nvidia-smi" in line for line in lines) == 4
+    data = json.loads(trainsim("simulate", tmp_path / "job.yaml", "--memory-trace", trace, "--json")[1])
+    found = data["replay"]
+    fullest = max(rank["peak_memory_bytes"] for rank in data["ranks"])
+    assert found["requested_peak_bytes"] == pytest.approx(fullest, rel=1e-5)
+    assert found["requested_peak_bytes"] < found["allocated_peak_bytes"] < found["reserved_peak_bytes"]
+    assert f"(x {found['reserved_over_allocated']:.3f})" in out and 0 < found["fragmentation"] < 0.1
+    checked = check(read_trace(trace))
+    assert checked.equal and checked.events == found["events"]
+    code, _, err = trainsim("simulate", tmp_path / "job.yaml", "--memory-trace", tmp_path)
+    assert code == 2 and "--memory-trace" in err
 
 
 def test_tune_prints_the_contract_and_leaves_runnable_plans(trainsim, tmp_path):

@@ -21,6 +21,7 @@ from sim.report.theme import (
     legend_entry,
     marker,
     overflow_pattern,
+    pattern,
     whiskers,
 )
 from sim.specs.arguments import checked
@@ -61,6 +62,7 @@ def memory(step: Step, stage: int | None = None, theme: Theme = "light") -> go.F
             stackgroup="memory",
             line={"shape": "hv", "width": 0.5, "color": colour("edge", theme)},
             fillcolor=colour(look.colour, theme),
+            fillpattern=pattern(look, theme) if look.hatch else None,
             customdata=values / GIB,
             legendgroup=name,
             showlegend=False,

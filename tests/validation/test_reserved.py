@@ -1,0 +1,27 @@
+"""Reserved memory of measured runs: the constant ratio that predictions use, beside a replay of the allocator."""
+
+import numpy as np
+
+from sim.engine.allocations import replay_allocator
+from sim.engine.step import simulate
+from sim.validation.table import read_runs
+from sim.validation.validate import translated
+from tests.oracle import reference
+
+
+def test_a_replay_does_not_beat_the_constant_ratio_on_measured_runs():
+    """FSDP runs by torchtitan, which print the reserved peak.
+
+    Errors of both are of one size (5.4 and 5.7 %), with the sign turned: what the replay does not know (whose order of
+    tensors) is worth as much as what it knows. If this fails because it got better, predictions should use it.
+    """
+    rows = [row for row in read_runs(reference("runs/torchtitan.csv")) if row.memory_kind == "reserved"]
+    cases = [case for case in translated(rows) if "memory" in case.row.uses]
+    steps = [simulate(case.model, case.cluster, case.placed.plan) for case in cases]
+    measured = np.array([case.row.peak_memory_bytes for case in cases])
+    constant = np.array([step.levels(step.fullest.rank).reserved_bytes for step in steps]) / measured - 1
+    replayed = np.array([replay_allocator(step).reserved_peak_bytes for step in steps]) / measured - 1
+    assert len(cases) >= 12
+    assert abs(constant).mean() < 0.07 and abs(replayed).mean() < 0.07
+    assert abs(constant).mean() < abs(replayed).mean() + 0.005
+    assert replayed.mean() > 0 > constant.mean()
