@@ -82,6 +82,7 @@ def carried(profile: "Profile", name: str, move: Move, links: "Profile") -> "Pro
         collectives=links.collectives,
         collectives_source=f"as on {links.name}: {links.collectives_source}",
         scaling_sigma_log=_digits(hypot(profile.scaling_sigma_log, move.sigma_log)),
+        contention=[],
         uncertainty_source=f"as on {profile.name} ({profile.uncertainty_source}); this move: {move.sigma_source}",
     )
 

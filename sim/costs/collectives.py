@@ -3,6 +3,11 @@
 A communicator has `n` ranks, `n_in` of them in one node and `n_out` nodes. Its ring crosses the slower of
 the two tiers it really uses: the links inside a node, or its share of the node's network, which all
 communicators of the node use at once (share = n_in / gpus_per_node). One communicator may span both.
+
+A message costs its start-up, its time on the wire, and a second start-up that sets in as it grows beyond
+`intra_fill_bytes`: NCCL moves from its low-latency protocols (LL, LL128) to the one with the full rate (Simple).
+Of the forms that were tried (p-norm, square root, the lower of two lines) that one predicts numbers of ranks and sizes
+that it was not fitted to best.
 """
 
 from dataclasses import dataclass
@@ -19,8 +24,17 @@ PARAMETERS = (
     "intra_alpha_rank",
     "inter_alpha",
 )
-"""Fitted per device: share of the links' rate that all-reduce and that gather/scatter reach inside a node,
+"""Fitted per device: share of the links' rate that a ring's all-reduce and gather/scatter reach inside a node,
 the same between nodes, start-up seconds of a communicator, per further rank in a node, per doubling of nodes."""
+
+OPTIONAL = {"intra_own": 0.0, "intra_fill_s": 0.0, "intra_fill_bytes": 1.0, "intra_efficiency_switch": 0.0}
+"""Further parameters and what stands for one that a profile lacks: time of a rank's own part of a ring over that of
+another's, the second start-up's seconds (of an all-reduce; a gather has half its steps) and where it sets in, share of
+the links' rate at which every rank passes an all-reduce through the switch (0: the switch cannot reduce)."""
+
+RING_RANKS = 4
+"""Up to so many ranks in a node NCCL prefers the ring to the switch's reduction (nccl-tests on 8 H200 and on NVLink 5,
+stas00/ml-engineering network/README.md, SHARP)."""
 
 
 @dataclass(frozen=True)
@@ -41,14 +55,25 @@ class Group:
         return cls(*(symbol(f"{name}_{part}") for part in ("n", "in", "out", "over")))
 
     def all_reduce(self, size: Expr) -> Expr:
-        """Return the seconds of an all-reduce of `size` bytes."""
-        return symbol("collective_slowdown") * (self._alpha() + 2 * self._wire(size) * self._slowest("reduce"))
+        """Return the seconds of an all-reduce of `size` bytes, by the switch where it reduces and that is faster."""
+        ring = 2 * self._ring(size, "reduce")
+        switch = size / (symbol("intra_bytes_per_s") * symbol("intra_efficiency_switch"))
+        chosen = symbol("in_switch_reduction") * minimum(1, maximum(0, self.n_in - RING_RANKS))
+        inside = ring - chosen * maximum(0, ring - switch)
+        return self._time(size, maximum(inside, 2 * self._network(size * (self.n - 1) / self.n)), 1)
 
     def all_gather(self, size: Expr) -> Expr:
         """Return the seconds of gathering `size` bytes in all (a reduce-scatter takes the same)."""
-        return symbol("collective_slowdown") * (self._alpha() + self._wire(size) * self._slowest("gather"))
+        return self._time(
+            size, maximum(self._ring(size, "gather"), self._network(size * (self.n - 1) / self.n)), sp.Rational(1, 2)
+        )
 
     reduce_scatter = all_gather
+
+    def broadcast(self, size: Expr) -> Expr:
+        """Return the seconds in which `size` bytes of one rank pass through all others, in a ring."""
+        inside = self._several_in() * size / (symbol("intra_bytes_per_s") * symbol("intra_efficiency_gather"))
+        return self._time(size, maximum(inside, self._network(size)), sp.Rational(1, 2))
 
     def all_to_all(self, size: Expr) -> Expr:
         """Return the seconds in which every rank sends `size` bytes, an equal part of it to each rank.
@@ -62,22 +87,32 @@ class Group:
         slowest = maximum(inside / links, outside * self.over * symbol("inter_slowdown") / network)
         return symbol("collective_slowdown") * (self._alpha() + size * slowest)
 
-    def _wire(self, size: Expr) -> Expr:
-        return size * (self.n - 1) / self.n
+    def _time(self, size: Expr, wire: Expr, steps: Expr) -> Expr:
+        """Return start-up and wire together; `steps`: over those of an all-reduce."""
+        fill = symbol("intra_fill_s") * size / (size + symbol("intra_fill_bytes"))
+        return symbol("collective_slowdown") * (self._alpha() + steps * self._several() * fill + wire)
+
+    def _several(self) -> Expr:
+        return minimum(1, self.n - 1)
+
+    def _several_in(self) -> Expr:
+        return minimum(1, self.n_in - 1)
 
     def _alpha(self) -> Expr:
         """Start-up time; zero for a communicator of one rank."""
-        several = minimum(1, self.n - 1)
-        inside = several * symbol("intra_alpha") + (self.n_in - 1) * symbol("intra_alpha_rank")
+        inside = self._several() * symbol("intra_alpha") + (self.n_in - 1) * symbol("intra_alpha_rank")
         return inside + symbol("inter_alpha") * sp.log(self.n_out) / sp.log(2)
 
-    def _slowest(self, kind: str) -> Expr:
-        """Seconds per byte of the slower tier in use."""
-        inside = minimum(1, self.n_in - 1) / (symbol("intra_bytes_per_s") * symbol(f"intra_efficiency_{kind}"))
+    def _ring(self, size: Expr, kind: str) -> Expr:
+        """Seconds in which `size` bytes go round once inside the node, a rank's own part being copied beside them."""
+        parts = (self.n - 1 + symbol("intra_own")) / self.n
+        return self._several_in() * size * parts / (symbol("intra_bytes_per_s") * symbol(f"intra_efficiency_{kind}"))
+
+    def _network(self, size: Expr) -> Expr:
+        """Seconds of `size` bytes over the communicator's share of a node's network."""
         share = symbol("inter_bytes_per_s_per_node") * self.n_in / symbol("gpus_per_node")
         outside = symbol("inter_slowdown") * self.over * minimum(1, self.n_out - 1)
-        outside /= share * symbol("inter_efficiency")
-        return maximum(inside, outside)
+        return outside * size / (share * symbol("inter_efficiency"))
 
 
 def send(size: Expr) -> Expr:

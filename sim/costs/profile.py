@@ -10,7 +10,8 @@ from pydantic import Field
 from sim.catalog import folder, names
 from sim.costs import kernels
 from sim.costs.carry import Move, carried, nearest, ratios
-from sim.costs.collectives import PARAMETERS
+from sim.costs.collectives import OPTIONAL, PARAMETERS
+from sim.costs.contention import Contention
 from sim.specs.catalog import device, devices, is_device_file
 from sim.specs.cluster import MIXED
 from sim.specs.device import Device
@@ -89,6 +90,7 @@ class Profile:
     kernel_sigma_log: Annotated[float, real(0.0, 2.0)]
     scaling_sigma_log: Annotated[float, real(0.0, 2.0)]
     uncertainty_source: Text
+    contention: list[Contention] = Field(default_factory=list)
 
     def __post_init__(self) -> None:
         held = {(m.op, m.direction): m for m in self.models}
@@ -98,15 +100,19 @@ class Profile:
             if held[key].form != form:
                 raise InputError(f"models.{'/'.join(key)}.form", held[key].form, form)
             _require(f"models.{'/'.join(key)}.parameters", held[key].parameters, kernels.FORMS[form].parameters)
-        _require("collectives", self.collectives, PARAMETERS)
+        _require("collectives", {k: v for k, v in self.collectives.items() if k not in OPTIONAL}, PARAMETERS)
+        further = OPTIONAL | self.collectives
+        _require("collectives", further, tuple(further))
 
     @property
     def values(self) -> dict[str, float]:
         """Symbol name -> number for every fitted parameter."""
         known = [m for m in self.models if (m.op, m.direction) in kernels.KERNELS]
-        return self.collectives | {
-            kernels.parameter(m.op, m.direction, k): v for m in known for k, v in m.parameters.items()
-        }
+        return (
+            OPTIONAL
+            | self.collectives
+            | {kernels.parameter(m.op, m.direction, k): v for m in known for k, v in m.parameters.items()}
+        )
 
     @staticmethod
     def interval80(value: float, sigma_log: float) -> tuple[float, float]:
@@ -115,7 +121,7 @@ class Profile:
         return value / factor, value * factor
 
 
-MAY_BE_ZERO = ("t0", "m0", "n0", "k0", "s0", "r0", "c0", "intra_alpha", "intra_alpha_rank", "inter_alpha")
+MAY_BE_ZERO = ("t0", "m0", "n0", "k0", "s0", "r0", "c0", "intra_alpha", "intra_alpha_rank", "inter_alpha", *OPTIONAL)
 
 
 def _require(path: str, held: dict[str, float], wanted: tuple[str, ...]) -> None:
