@@ -37,6 +37,9 @@ RING_RANKS = 4
 stas00/ml-engineering network/README.md, SHARP)."""
 
 
+HALF = sp.Rational(1, 2)
+
+
 @dataclass(frozen=True)
 class Group:
     """A communicator: its ranks, the ranks of it in one fast domain, its domains (expressions or numbers).
@@ -56,24 +59,22 @@ class Group:
 
     def all_reduce(self, size: Expr) -> Expr:
         """Return the seconds of an all-reduce of `size` bytes, by the switch where it reduces and that is faster."""
-        ring = 2 * self._ring(size, "reduce")
-        switch = size / (symbol("intra_bytes_per_s") * symbol("intra_efficiency_switch"))
+        ring = 2 * self._ring("reduce")
+        switch = 1 / (symbol("intra_bytes_per_s") * symbol("intra_efficiency_switch"))
         chosen = symbol("in_switch_reduction") * minimum(1, maximum(0, self.n_in - RING_RANKS))
         inside = ring - chosen * maximum(0, ring - switch)
-        return self._time(size, maximum(inside, 2 * self._network(size * (self.n - 1) / self.n)), 1)
+        return self._time(size, maximum(inside, 2 * self._others() * self._network()), 1)
 
     def all_gather(self, size: Expr) -> Expr:
         """Return the seconds of gathering `size` bytes in all (a reduce-scatter takes the same)."""
-        return self._time(
-            size, maximum(self._ring(size, "gather"), self._network(size * (self.n - 1) / self.n)), sp.Rational(1, 2)
-        )
+        return self._time(size, maximum(self._ring("gather"), self._others() * self._network()), HALF)
 
     reduce_scatter = all_gather
 
     def broadcast(self, size: Expr) -> Expr:
         """Return the seconds in which `size` bytes of one rank pass through all others, in a ring."""
-        inside = self._several_in() * size / (symbol("intra_bytes_per_s") * symbol("intra_efficiency_gather"))
-        return self._time(size, maximum(inside, self._network(size)), sp.Rational(1, 2))
+        inside = minimum(1, self.n_in - 1) / (symbol("intra_bytes_per_s") * symbol("intra_efficiency_gather"))
+        return self._time(size, maximum(inside, self._network()), HALF)
 
     def all_to_all(self, size: Expr) -> Expr:
         """Return the seconds in which every rank sends `size` bytes, an equal part of it to each rank.
@@ -87,32 +88,34 @@ class Group:
         slowest = maximum(inside / links, outside * self.over * symbol("inter_slowdown") / network)
         return symbol("collective_slowdown") * (self._alpha() + size * slowest)
 
-    def _time(self, size: Expr, wire: Expr, steps: Expr) -> Expr:
-        """Return start-up and wire together; `steps`: over those of an all-reduce."""
-        fill = symbol("intra_fill_s") * size / (size + symbol("intra_fill_bytes"))
-        return symbol("collective_slowdown") * (self._alpha() + steps * self._several() * fill + wire)
+    def _time(self, size: Expr, slowest: Expr, steps: Expr) -> Expr:
+        """Return start-up and wire together; slowest: seconds a byte; steps: over those of an all-reduce."""
+        fill = steps * self._several() * symbol("intra_fill_s") / (size + symbol("intra_fill_bytes"))
+        return symbol("collective_slowdown") * (self._alpha() + size * (slowest + fill))
 
     def _several(self) -> Expr:
         return minimum(1, self.n - 1)
 
-    def _several_in(self) -> Expr:
-        return minimum(1, self.n_in - 1)
+    def _others(self) -> Expr:
+        """Share of all bytes that a rank does not hold itself."""
+        return (self.n - 1) / self.n
 
     def _alpha(self) -> Expr:
         """Start-up time; zero for a communicator of one rank."""
         inside = self._several() * symbol("intra_alpha") + (self.n_in - 1) * symbol("intra_alpha_rank")
         return inside + symbol("inter_alpha") * sp.log(self.n_out) / sp.log(2)
 
-    def _ring(self, size: Expr, kind: str) -> Expr:
-        """Seconds in which `size` bytes go round once inside the node, a rank's own part being copied beside them."""
+    def _ring(self, kind: str) -> Expr:
+        """Seconds per byte that goes round once inside the node, a rank's own part being copied beside the others."""
         parts = (self.n - 1 + symbol("intra_own")) / self.n
-        return self._several_in() * size * parts / (symbol("intra_bytes_per_s") * symbol(f"intra_efficiency_{kind}"))
+        rate = symbol("intra_bytes_per_s") * symbol(f"intra_efficiency_{kind}")
+        return minimum(1, self.n_in - 1) * parts / rate
 
-    def _network(self, size: Expr) -> Expr:
-        """Seconds of `size` bytes over the communicator's share of a node's network."""
+    def _network(self) -> Expr:
+        """Seconds per byte over the communicator's share of a node's network."""
         share = symbol("inter_bytes_per_s_per_node") * self.n_in / symbol("gpus_per_node")
         outside = symbol("inter_slowdown") * self.over * minimum(1, self.n_out - 1)
-        return outside * size / (share * symbol("inter_efficiency"))
+        return outside / (share * symbol("inter_efficiency"))
 
 
 def send(size: Expr) -> Expr:
