@@ -58,10 +58,11 @@ def test_a_device_keeps_to_one_session():
 
 
 @pytest.mark.parametrize(
-    ("device", "mean", "worst"), [("a100-sxm-40gb", 1.6, 2.8), ("v100-sxm-32gb", 1.4, 2.7), ("l4", 0.7, 1.0)]
+    ("device", "mean", "worst"), [("a100-sxm-40gb", 1.6, 2.8), ("v100-sxm-32gb", 1.4, 2.7), ("l4", 0.8, 1.0)]
 )
 def test_shipped_matrices_are_as_good_as_the_published_ones(device, mean, worst):
     """Earlier fits: 2.1, 2.8 and 0.8 % held out. V100 has shapes whose rows shake by half; those are not shipped."""
+    assert len({c.session for c in load_profile(device).contention}) == 1
     errors = [c.mape for c in load_profile(device).contention]
     assert np.mean(errors) < mean
     assert max(errors) < worst
