@@ -22,6 +22,7 @@ def summary(profiles: list[Profile], paths: list[Path]) -> dict[str, Any]:
                 "kernel_sigma_log": p.kernel_sigma_log,
                 "scaling_sigma_log": p.scaling_sigma_log,
                 "families": [_family(m) for m in p.models],
+                "contention": [{k: getattr(c, k) for k in ("n_in", "n_out", "mape", "n")} for c in p.contention],
             }
             for p, path in zip(profiles, paths, strict=True)
         ]
@@ -49,4 +50,7 @@ def table(profiles: list[Profile]) -> Table:
             shown = [f"{row[k]:.2f}" if row[k] is not None else "-" for k in MEASURES]
             kernel = f"{model.op} {model.direction}"
             made.add_row(profile.name, kernel, model.status, *shown, str(model.n_test))
+        for held in profile.contention:
+            what = f"contention {held.n_in} x {held.n_out}"
+            made.add_row(profile.name, what, "fitted", f"{held.mape:.2f}", "-", "-", "-", str(held.n))
     return made

@@ -11,7 +11,7 @@ from calibration.fit import Free, Parameters, Scores, Solution, conformal_covera
 from calibration.published.tables import FOUR_NODES, AllReduce, Public
 from calibration.samples import Floats
 from sim.costs.algebra import Compiled, compile_expressions, symbol
-from sim.costs.collectives import PARAMETERS, Group
+from sim.costs.collectives import OPTIONAL, PARAMETERS, Group
 from sim.costs.run_level import RunLevel, symbol_values
 from sim.specs.catalog import device
 from sim.specs.device import Device
@@ -20,11 +20,18 @@ EFFICIENCY = Free(0.8, 0.01, 1.5)
 ALPHA = Free(3e-5, 1e-7, 5e-3)
 MIB = 2**20
 ASSUMED_PCIE_EFFICIENCY = 0.5
+FILL_FREE = {"intra_fill_s": Free(5e-5, 1e-7, 1e-2), "intra_fill_bytes": Free(2e7, 1e5, 1e9)}
 INTRA_FREE = {
     "intra_efficiency_reduce": EFFICIENCY,
     "intra_alpha": ALPHA,
     "intra_alpha_rank": Free(4e-6, 1e-9, 1e-3),
+    "intra_own": Free(0.2, 1e-3, 2.0),
+    **FILL_FREE,
 }
+RING = {"in_switch_reduction": 0.0, "intra_efficiency_switch": 1.0}
+"""No reduction in the switch; the share is then never used."""
+SWITCH_FREE = {"intra_efficiency_switch": Free(0.6, 0.5, 1.0), "intra_alpha": ALPHA, **FILL_FREE}
+"""The share stays where the switch is faster than the ring of 8 ranks: below, it would decide nothing."""
 GATHER_TEXT = "gather = reduce x the ratio of all-gather to ring all-reduce on 8 H200"
 NO_NETWORK = {"inter_efficiency": 1.0, "inter_alpha": 0.0}
 
@@ -45,6 +52,8 @@ def predict(samples: AllReduce, links: Device, parameters: Parameters) -> Floats
         "inter_bytes_per_s_per_node": links.inter_bytes_per_s_per_node.value,
         "gpus_per_node": float(links.gpus_per_node),
         "ranks_over": 1.0,
+        **OPTIONAL,
+        **RING,
         **symbol_values(RunLevel()),  # a kernel alone: nothing of whole runs
         **parameters,
     }
@@ -83,6 +92,15 @@ def leave_ranks_out(samples: AllReduce, links: Device) -> tuple[Scores, dict[int
     return scores(predicted, samples.seconds, coverage), each
 
 
+def leave_sizes_out(samples: AllReduce, links: Device, free: Mapping[str, Free], fixed: Parameters) -> Scores:
+    """Return the errors of predicting each sample from the others."""
+    predicted, index = np.empty(len(samples)), np.arange(len(samples))
+    for i in index:
+        found = fit(subset(samples, index != i), links, free, fixed)
+        predicted[i] = predict(subset(samples, index == i), links, found.parameters)[0]
+    return scores(predicted, samples.seconds, conformal_coverage(predicted, samples.seconds, index))
+
+
 @dataclass(frozen=True)
 class Links:
     """Fitted collective parameters of one kind of link, and where each comes from."""
@@ -94,19 +112,14 @@ class Links:
 def fit_links(public: Public) -> dict[str, Links]:
     """Return the parameters by links: nvlink2 (V100), 3 (A100), 4 (H100, H200), 5 (B200), pcie, xgmi."""
     three, text = _nvlink3(public)
-    four, five = _nvlink4(public, three), _nvlink5(public)
-    inside5 = {k: four[k] for k in four if "alpha" in k} | five
-    inter = _fit_network(public, device("b200"), inside5)
+    four, four_text = _nvlink4(public, three)
+    five = _nvlink5(public, four)
+    inter = _fit_network(public, device("b200"), five | {"in_switch_reduction": 1.0})
     pcie = three | dict.fromkeys(("intra_efficiency_reduce", "intra_efficiency_gather"), ASSUMED_PCIE_EFFICIENCY)
     xgmi = three | {"intra_efficiency_reduce": three["intra_efficiency_gather"]}
     xgmi_text = (
         "assumed: on xGMI, which has no switch that reduces, the share of the links' rate that all-gather reaches on "
         "NVLink 3, and its start-up"
-    )
-    four_text = (
-        f"all-reduce of 8 H100 with the switch's reduction ({public.all_reduce('H100').source}), start-up "
-        "divided over ranks as on A100; all-gather of 8 H200, 361 GB/s busbw "
-        "(stas00/ml-engineering network/README.md)"
     )
     five_text = (
         "8 devices on NVLink 5: all-reduce 838 GB/s with the switch's reduction, 682 ring (a table of "
@@ -118,14 +131,10 @@ def fit_links(public: Public) -> dict[str, Links]:
         "nvlink2": _links(three, inter, f"no V100 samples, A100 as the nearest relative: {text}"),
         "nvlink3": _links(three, inter, text),
         "nvlink4": _links(four, inter, four_text),
-        "nvlink5": _links(inside5, inter, five_text),
+        "nvlink5": _links(five, inter, five_text),
         "pcie": _links(pcie, inter, pcie_text),
         "xgmi": _links(xgmi, inter, xgmi_text),
     }
-
-
-def _gather_over_ring(public: Public) -> float:
-    return public.bandwidth("nvlink4 all-gather") / public.bandwidth("nvlink4 all-reduce Ring")
 
 
 def _nvlink3(public: Public) -> tuple[dict[str, float], str]:
@@ -138,31 +147,43 @@ def _nvlink3(public: Public) -> tuple[dict[str, float], str]:
         f"ranks predicted from the others: mape {errors.mape:.1f} %, median {errors.median:.1f} %, bias "
         f"{errors.bias:.1f} % (mape by ranks {by_ranks}); {GATHER_TEXT}"
     )
-    gather = found["intra_efficiency_reduce"] * _gather_over_ring(public)
-    return found | {"intra_efficiency_gather": gather}, text
+    ring, gather = (public.bandwidth(f"nvlink4 {name}") for name in ("all-reduce Ring", "all-gather"))
+    return found | {"intra_efficiency_gather": found["intra_efficiency_reduce"] * gather / ring}, text
 
 
-def _nvlink4(public: Public, three: Parameters) -> dict[str, float]:
-    links = device("h100-sxm-80gb")
-    free = {"intra_efficiency_reduce": EFFICIENCY, "intra_alpha": ALPHA}
-    found = fit(public.all_reduce("H100"), links, free, {**NO_NETWORK, "intra_alpha_rank": 0.0}).parameters
+def _nvlink4(public: Public, three: Parameters) -> tuple[dict[str, float], str]:
+    """Fit start-up and the switch's rate to H100; the rings' rates are those that 8 H200 reach on large messages."""
+    samples, links = public.all_reduce("H100"), device("h100-sxm-80gb")
+    ring, gather = (public.bandwidth(f"nvlink4 {name}") for name in ("all-reduce Ring", "all-gather"))
+    rings = _ring_shares(links, three["intra_own"], ring, gather)
+    fixed = {**NO_NETWORK, **rings, "intra_alpha_rank": 0.0, "in_switch_reduction": 1.0}
+    found = fit(samples, links, SWITCH_FREE, fixed).parameters
     # Only 8 ranks were measured: their start-up is divided between the first and the others as on the A100.
     by_rank = three["intra_alpha_rank"] / three["intra_alpha"]
     first = found["intra_alpha"] / (1 + 7 * by_rank)
-    gather = public.bandwidth("nvlink4 all-gather") / links.intra_bytes_per_s.value
-    return found | {
-        "intra_alpha": first,
-        "intra_alpha_rank": first * by_rank,
-        "intra_efficiency_gather": gather,
-    }
+    errors = leave_sizes_out(samples, links, SWITCH_FREE, fixed)
+    text = (
+        f"all-reduce of 8 H100 with the switch's reduction ({samples.source}); each size predicted from the others: "
+        f"mape {errors.mape:.1f} %, median {errors.median:.1f} % (one of the {len(samples)} rows is four times its "
+        "neighbours); start-up divided over ranks as on A100; rings of 8 H200, busbw "
+        f"{ring / 1e9:.0f} GB/s all-reduce, {gather / 1e9:.0f} all-gather (stas00/ml-engineering network/README.md)"
+    )
+    return found | {"intra_alpha": first, "intra_alpha_rank": first * by_rank}, text
 
 
-def _nvlink5(public: Public) -> dict[str, float]:
-    rate = device("b200").intra_bytes_per_s.value
-    return {
-        "intra_efficiency_reduce": public.bandwidth("nvlink5 all-reduce NVLS") / rate,
-        "intra_efficiency_gather": public.bandwidth("nvlink5 all-reduce Ring") / rate * _gather_over_ring(public),
-    }
+def _ring_shares(links: Device, own: float, reduce: float, gather: float) -> dict[str, float]:
+    """Return the parameters of rings that reach these bus bandwidths (bytes/s) with 8 ranks."""
+    parts = (7 + own) / 7 / links.intra_bytes_per_s.value
+    return {"intra_own": own, "intra_efficiency_reduce": reduce * parts, "intra_efficiency_gather": gather * parts}
+
+
+def _nvlink5(public: Public, four: Parameters) -> dict[str, float]:
+    links, over = device("b200"), four["intra_efficiency_gather"] / four["intra_efficiency_reduce"]
+    ring = public.bandwidth("nvlink5 all-reduce Ring")
+    # busbw is 2 (n - 1) / n of the rate at which a rank's bytes pass the switch.
+    switch = public.bandwidth("nvlink5 all-reduce NVLS") * 8 / 14 / links.intra_bytes_per_s.value
+    rings = _ring_shares(links, four["intra_own"], ring, ring * over)
+    return {**four, **rings, "intra_efficiency_switch": switch}
 
 
 def _fit_network(public: Public, links: Device, inside: Parameters) -> dict[str, float]:
@@ -170,7 +191,7 @@ def _fit_network(public: Public, links: Device, inside: Parameters) -> dict[str,
     samples = public.all_reduce(FOUR_NODES)
     samples = subset(samples, samples.size >= MIB)
     free = {"inter_efficiency": EFFICIENCY, "inter_alpha": ALPHA}
-    fixed = {k: v for k, v in inside.items() if k.startswith("intra_")}
+    fixed = {k: v for k, v in inside.items() if k not in free}
     found = fit(samples, links, free, fixed).parameters
     return {name: found[name] for name in free}
 
@@ -178,4 +199,5 @@ def _fit_network(public: Public, links: Device, inside: Parameters) -> dict[str,
 def _links(inside: Parameters, inter: Parameters, source: str) -> Links:
     found = {**inside, **inter}
     network = "all-reduce over 4 nodes of 8 devices, 8 x 400 Gb/s (stas00/ml-engineering network/README.md)"
-    return Links({name: found[name] for name in PARAMETERS}, f"{source}. Between nodes: {network}.")
+    held = {name: found[name] for name in (*PARAMETERS, *OPTIONAL) if name in found}
+    return Links(held, f"{source}. Between nodes: {network}.")

@@ -7,6 +7,7 @@ from math import log
 from pathlib import Path
 from typing import Any
 
+from calibration.published.contention import with_contention
 from calibration.published.models import (
     ANCHOR_CHECK,
     BASE,
@@ -50,7 +51,7 @@ def build(public: Public, only: str | None = None, date: str = DATE) -> list[Pro
     needed = NAMES if only is None else {only} | kin.get(only, set())
     made = {t.name: _profile(t, public, base, date) for t in TARGETS if t.name in needed}
     made |= {r.name: relative(r, public, made) for r in RELATIVES if r.name in needed}
-    return [p for p in made.values() if only in (None, p.name)]
+    return with_contention((p for p in made.values() if only in (None, p.name)), public)
 
 
 def _require_formats(public: Public) -> None:

@@ -5,8 +5,10 @@ the catalog. Inputs have the names and units of `sim.costs.kernels.FORMS` (bytes
 """
 
 import csv
+import gzip
 import json
 import re
+import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +17,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from calibration.contention import Together
 from calibration.samples import Floats, Samples
 from sim.specs.fields import InputError
 
@@ -63,6 +66,7 @@ class Public:
     reduces: dict[str, AllReduce] = field(default_factory=dict)
     peaks: dict[str, float] = field(default_factory=dict)
     bus: dict[str, float] = field(default_factory=dict)
+    together: list[Together] = field(default_factory=list)
     set_aside: dict[str, str] = field(default_factory=dict)
     formats: set[str] = field(default_factory=set)
 
@@ -264,6 +268,25 @@ def _add_bus(public: Public, rows: Sequence[Row]) -> None:
         public.reduces[FOUR_NODES] = AllReduce(FOUR_NODES, *columns, source)
 
 
+def _add_contention(public: Public, rows: Sequence[Row]) -> None:
+    """Mist's benchmark: each file is a communicator shape, each folder a session (its rows have no date or clocks)."""
+    shapes: dict[tuple[str, str, float, float], list[Row]] = defaultdict(list)
+    for row in rows:
+        n_in, n_out = number(row, "intra_group"), number(row, "inter_group")
+        shapes[row["gpu"], row["source"].rpartition("/")[0], n_in, n_out].append(row)
+    for (gpu, session, n_in, n_out), some in shapes.items():
+        amount = np.array([[_amount(r, c) for c in ("compute_n", "g2g_MB", "c2g_MB", "g2c_MB")] for r in some])
+        seconds = np.array([number(r, "latency_ms") for r in some]) * 1e-3
+        spread = np.array([_amount(r, "std_ms") for r in some]) * 1e-3
+        shape = int(n_in), int(n_out)
+        public.together.append(Together(gpu, *shape, session, amount, seconds, spread, some[0]["source"]))
+
+
+def _amount(row: Row, column: str) -> float:
+    """Return the number in `column`, which may be zero."""
+    return 0.0 if row[column] in ("0", "0.0") else number(row, column)
+
+
 def _cells(row: Row) -> dict[str, str]:
     try:
         cells = json.loads(row["row"])
@@ -325,6 +348,12 @@ FORMATS = (
     ),
     Format("bus bandwidths", "source,source_ref,heading,row", _add_bus),
     Format(
+        "contention",
+        "gpu,nodes,gpus_per_node,compute_n,compute_m,compute_k,g2g_MB,c2g_MB,g2c_MB,world_size,intra_group,"
+        "inter_group,latency_ms,std_ms,source",
+        _add_contention,
+    ),
+    Format(
         "fp32 GEMM",
         "device,op,dtype,direction,B,M,N,K,latency_ms,flop,kernel,grid,torch,source",
         None,
@@ -369,13 +398,25 @@ def read_public(paths: Iterable[Path]) -> Public:
     return public
 
 
+def _text(path: Path) -> str:
+    if path.suffix != ".gz":
+        return path.read_text("utf-8")
+    with gzip.open(path, "rb") as packed:
+        raw = packed.read(MAX_BYTES + 1)
+    if len(raw) > MAX_BYTES:
+        raise InputError(str(path), "unpacks to more", f"at most {MAX_BYTES} bytes")
+    return raw.decode("utf-8")
+
+
 def _read(path: Path) -> tuple[Format, list[Row]]:
     try:
         if path.stat().st_size > MAX_BYTES:
             raise InputError(str(path), f"{path.stat().st_size} bytes", f"at most {MAX_BYTES} bytes")
-        lines = path.read_text("utf-8").splitlines()
+        lines = _text(path).splitlines()
+    except (EOFError, zlib.error):
+        raise InputError(str(path), "a damaged gzip file", "a whole one") from None
     except OSError as error:
-        raise InputError(str(path), error.strerror, "a readable CSV file") from None
+        raise InputError(str(path), error.strerror or str(error), "a readable CSV file") from None
     except UnicodeDecodeError:
         raise InputError(str(path), "bytes that are not UTF-8", "UTF-8 text") from None
     header = lines[0].strip() if lines else ""

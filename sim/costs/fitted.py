@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from sim.costs.collectives import OPTIONAL
 from sim.costs.kernels import FORMS
 from sim.specs.fields import InputError, real, spec, whole
 
@@ -133,7 +134,7 @@ def _beyond(x: float, edges: list[float]) -> float:
 
 MAY_BE_ZERO = (
     "t0", "m0", "n0", "k0", "s0", "r0", "c0", "waves", "boost", "spill", "cached",
-    "intra_alpha", "intra_alpha_rank", "inter_alpha",
+    "intra_alpha", "intra_alpha_rank", "inter_alpha", *OPTIONAL,
 )  # fmt: skip
 
 

@@ -74,6 +74,7 @@ def cluster_values(cluster: Cluster, profile: Profile) -> dict[str, float]:
         profile.values
         | stated
         | wires(cluster)
+        | _switch(cluster, profile)
         | {
             "intra_bytes_per_s": links.intra_bytes_per_s,
             "inter_bytes_per_s_per_node": links.inter_bytes_per_s_per_node,
@@ -81,6 +82,15 @@ def cluster_values(cluster: Cluster, profile: Profile) -> dict[str, float]:
             "workspace_bytes": profile.memory.workspace_bytes,
         }
     )
+
+
+def _switch(cluster: Cluster, profile: Profile) -> dict[str, float]:
+    """Return whether the switch inside a node reduces, and how fast; by default where the profile knows the rate."""
+    share, asked = profile.collectives.get("intra_efficiency_switch", 0.0), cluster.links.in_switch_reduction
+    if asked and not share:
+        raise InputError("cluster.links.in_switch_reduction", True, f"false: profile {profile.name} knows no such rate")
+    on = bool(share) if asked is None else asked
+    return {"in_switch_reduction": float(on), "intra_efficiency_switch": share or 1.0}
 
 
 def wires(cluster: Cluster) -> dict[str, float]:

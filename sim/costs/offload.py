@@ -10,6 +10,7 @@ from functools import lru_cache
 
 from sim.costs import stage
 from sim.costs.algebra import Compiled, Expr, compile_expressions, maximum, minimum, symbol
+from sim.costs.layers.ops import hidden_beside
 from sim.costs.layers.structure import Structure
 
 ROOM = 2
@@ -67,7 +68,7 @@ def _swapped(copy: Expr, update: Expr, pieces: Expr) -> Expr:
     """Return what an update waits for `copy` seconds in and as many out: the first piece in, the last one out, and
     what the copies of the others take longer than their update."""
     most = 1 - 1 / pieces
-    return 2 * copy / pieces + most * (maximum(0, copy - update) + symbol("overlap_slowdown") * minimum(copy, update))
+    return 2 * copy / pieces + most * hidden_beside(copy, update)
 
 
 @lru_cache

@@ -10,7 +10,8 @@ from pydantic import Field
 from sim.catalog import folder, names
 from sim.costs import kernels
 from sim.costs.carry import Move, carried, nearest, ratios
-from sim.costs.collectives import PARAMETERS
+from sim.costs.collectives import OPTIONAL, PARAMETERS
+from sim.costs.contention import Contention
 from sim.costs.fitted import Z80, Amount, Errors, KernelModel, Name, SizeBin, Text, Word, require
 from sim.specs.catalog import device, devices, is_device_file
 from sim.specs.cluster import MIXED
@@ -57,22 +58,6 @@ class Fingerprint:
     clocks: Annotated[dict[Name, Amount], FEW] = Field(default_factory=dict)
     power_cap_w: Annotated[float, real(0.0, 1e5, "W")] = 0.0
     threads: Annotated[int, whole(0, 100_000)] = 0
-
-
-@spec
-class Contention:
-    """How streams slow each other down: `matrix[i][j]` is what stream j adds to the time of i (form "fluid-12").
-
-    Streams: compute, collectives, host to device, device to host. `shape` names the communicator.
-    """
-
-    shape: Text
-    form: Literal["fluid-12"] = "fluid-12"
-    matrix: list[list[Annotated[float, real(0.0, 1e3)]]]
-
-    def __post_init__(self) -> None:
-        if [len(row) for row in self.matrix] != [4] * 4 or any(self.matrix[i][i] for i in range(4)):
-            raise InputError("matrix", self.matrix, "four rows of four numbers from 0 to 1000, zero on the diagonal")
 
 
 VERSIONS = (1, 2)
@@ -124,7 +109,7 @@ class Profile:
             wanted = kernels.form_of(*key).id
             if held[key].form != wanted:
                 raise InputError(f"models.{'/'.join(key)}.form", held[key].form, wanted)
-        require("collectives", self.collectives, PARAMETERS)
+        require("collectives", self.collectives, PARAMETERS, tuple(OPTIONAL))
 
     @property
     def measured(self) -> bool:
@@ -143,11 +128,15 @@ class Profile:
     @property
     def values(self) -> dict[str, float]:
         """Symbol name -> number for every fitted parameter; terms that a model leaves out are switched off."""
-        return self.collectives | {
-            kernels.parameter(*key, name): value
-            for key in (*kernels.KERNELS, *kernels.FALLBACK)
-            for name, value in kernels.form_of(*key).complete(self.model_of(key).parameters).items()
-        }
+        return (
+            OPTIONAL
+            | self.collectives
+            | {
+                kernels.parameter(*key, name): value
+                for key in (*kernels.KERNELS, *kernels.FALLBACK)
+                for name, value in kernels.form_of(*key).complete(self.model_of(key).parameters).items()
+            }
+        )
 
     def model_of(self, key: tuple[str, str]) -> KernelModel:
         """Return the model that times the kernel `key`: its own, or that of the kernel it falls back on."""

@@ -4,6 +4,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.costs import inputs
+from sim.costs.contention import nearest
+from sim.costs.profile import Profile
 from sim.costs.run_level import RunLevelSet
 from sim.engine.assembly import Pace, Waits
 from sim.engine.graph import Ints
@@ -11,6 +13,9 @@ from sim.engine.lower import Lane, Layout, Lowered
 from sim.engine.program import Cause, Sharing, Stream
 from sim.engine.timeline import Timeline
 from sim.specs import Cluster, Model, PlacedPlan
+
+CONTENDERS = (Stream.COMPUTE, Stream.COLLECTIVE, Stream.H2D, Stream.D2H)
+"""The streams of a contention matrix, in its order (`sim.costs.contention.STREAMS`)."""
 
 
 def layout(model: Model, cluster: Cluster, placed: PlacedPlan) -> Layout:
@@ -30,15 +35,32 @@ def layout(model: Model, cluster: Cluster, placed: PlacedPlan) -> Layout:
     return Layout(tuple(int(n) for n in counts) * plan.copies, outside, plan.overlap_dp)
 
 
-def sharing(level: RunLevelSet, offloads: bool = False) -> Sharing:
-    """Return how much compute and collectives of one device slow each other down.
+def sharing(level: RunLevelSet, profile: Profile, shape: tuple[int, int], offloads: bool = False) -> Sharing:
+    """Return how much the streams of one device slow each other down.
 
-    Copies from and to host memory (`offloads`) slow both as these slow each other, until that is calibrated; the two
-    directions of the host link do not meet.
+    By the profile's matrix of the communicator `shape` (ranks in a node, nodes) or the one nearest to it; where there
+    is none, compute and collectives by the run level's one number, and copies from and to host memory (`offloads`) as
+    these slow each other, while the two directions of the host link do not meet.
     """
+    held = nearest(profile.contention, *shape)
+    if held is not None:
+        matrix = {(a, b): held.matrix[a][b] for a in CONTENDERS for b in CONTENDERS if a != b}
+        measured = f"{held.n_in} x {held.n_out} ranks, measured (held-out mape {held.mape:g} %; {held.source})"
+        return Sharing(
+            matrix, source=f"contention of {shape[0]} x {shape[1]} ranks (in a node x nodes) as of {measured}"
+        )
     slowdown, kinds = level.parameters.overlap_slowdown, (Stream.COMPUTE, Stream.COLLECTIVE)
     copies = [(a, b) for a in kinds for b in (Stream.H2D, Stream.D2H)] if offloads else []
-    return Sharing({each: slowdown for pair in (kinds, *copies) for each in (pair, pair[::-1])})
+    pairs = {each: slowdown for pair in (kinds, *copies) for each in (pair, pair[::-1])}
+    why = f"profile {profile.name} has no contention matrix of such a communicator"
+    return Sharing(pairs, source=f"what runs side by side on a device slows each other by {slowdown:g}: {why}")
+
+
+def data_parallel_shape(model: Model, cluster: Cluster, placed: PlacedPlan) -> tuple[int, int]:
+    """Return the ranks in a node and the nodes of the communicator whose collectives run beside compute."""
+    group = "shard" if placed.plan.zero == 3 else "dp"
+    values = inputs.plan_values(model, placed, cluster.members[0])
+    return int(values[f"{group}_in"]), int(values[f"{group}_out"])
 
 
 def waits_under_contention(lowered: Lowered, timeline: Timeline, pace: Pace) -> Waits:

@@ -57,11 +57,12 @@ class Sharing:
 
     slowdown[a, b]: an operation of stream a progresses at 1 / (1 + the sum over the streams b that are active on its
     device): the fluid contention model of Mist (EuroSys '25), 12 numbers for compute, collectives and both directions
-    of host copies. links: whether the operations on one link divide it equally.
+    of host copies. links: whether the operations on one link divide it equally. source: where the numbers come from.
     """
 
     slowdown: Mapping[tuple[Stream, Stream], float] = field(default_factory=dict)
     links: bool = True
+    source: str = ""
 
 
 @dataclass(frozen=True, eq=False)

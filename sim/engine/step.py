@@ -14,7 +14,7 @@ from sim.costs.layers.structure import Structure
 from sim.costs.profile import Profile, load_profile
 from sim.costs.run_level import RunLevelSet, level_of, straggling, symbol_values
 from sim.engine.assembly import durations, exposed, footprint, pace, step_schedule, waits
-from sim.engine.contended import layout, sharing, waits_under_contention
+from sim.engine.contended import data_parallel_shape, layout, sharing, waits_under_contention
 from sim.engine.critical import CriticalPath, critical_path
 from sim.engine.events import Guest, World
 from sim.engine.graph import graph_of
@@ -45,7 +45,8 @@ class Step:
 
     Times in seconds, sizes in bytes. `breakdown_s` is the exposed time on the rank that ends last and sums to
     `step_time_s`. `peak_memory_bytes` is allocated memory on the fullest rank; `fits` compares reserved memory
-    and context with the capacity: yes, close (the capacity lies inside the interval) or no.
+    and context with the capacity: yes, close (the capacity lies inside the interval) or no. `contention`: what the
+    event engine knows of how streams slow each other, as text.
     """
 
     model: Model
@@ -58,6 +59,7 @@ class Step:
     memory: tuple[MemoryTimeline, ...]
     step_time_s: float
     breakdown_s: Mapping[str, float]
+    contention: str = ""
 
     def __repr__(self) -> str:
         plan = f"tp={self.plan.tp}, pp={self.plan.pp}, dp={self.placed.dp}"
@@ -199,6 +201,8 @@ class Step:
             "fits compares reserved memory, communicators and context (nvidia_smi) of the fullest rank",
             *self._host_link,
             *self._outside_domain,
+            *self._switch,
+            *((self.contention,) if self.contention else ()),
             f"ranks laid out {self.plan.rank_order}, innermost first; run level: {self.level.source}",
         )
 
@@ -209,7 +213,9 @@ class Step:
         share = f"the device's peak x {HOST_EFFICIENCY.value:g}; {HOST_EFFICIENCY.source}"
         how = "as stated" if self.cluster.links.host_bytes_per_s else share
         rates = " + ".join(dict.fromkeys(si(m.host_bytes_per_s or 0.0, "B/s") for m in self.cluster.members))
-        beside = "copies slow what runs beside them as collectives do; room in host memory is not checked"
+        beside = "room in host memory is not checked"
+        if not self.contention:
+            beside = f"copies slow what runs beside them as collectives do; {beside}"
         return (f"host link of a device: {rates} in each direction ({how}); {beside}",)
 
     @property
@@ -218,6 +224,13 @@ class Step:
         lines = spread.outside_domain(self.profile, self.kernels)
         wider = "the interval is wider for it" if self.profile.measured else "runs beyond them are in the run level"
         return (f"outside the fitted shapes: {'; '.join(lines)}; {wider}",) if lines else ()
+
+    @property
+    def _switch(self) -> tuple[str, ...]:
+        share = self.profile.collectives.get("intra_efficiency_switch")
+        if not share or self.cluster.links.in_switch_reduction is not None:
+            return ()
+        return ("cluster.links.in_switch_reduction = true (the profile knows how fast the switch reduces)",)
 
 
 def memory_sigma(profile: Profile) -> float:
@@ -281,10 +294,12 @@ def simulate(
         costs |= slowest(model, cluster, placed, level, offload.offload_model)
     schedule = step_schedule(placed, costs)
     copies = noise.distinct(placed.dp, plan.pp) if noise else 1
+    shared = None
     if engine == "events":
         traffic = slowest(model, cluster, placed, level, stage.traffic_model)
         lowered = lower(schedule, costs, traffic, layout(model, cluster, placed))
-        joint, shared = lowered.program.cause == Cause.DATA, sharing(level, plan.offload.used)
+        shared = sharing(level, profile, data_parallel_shape(model, cluster, placed), plan.offload.used)
+        joint = lowered.program.cause == Cause.DATA
         run = run_noisy(lowered.program, joint, noise, copies, lambda p: World(p, shared).run(guests))
         timeline = lowered.timeline(schedule, run)
         step = pace(timeline, placed.microbatches)
@@ -298,7 +313,8 @@ def simulate(
     waiting = step.ticks * 1e-9 * straggling(level.parameters, placed.gpus)
     step_time = float(step.ticks * 1e-9 + waiting)
     breakdown = exposed(timeline, costs, step, causes, waiting)
-    return Step(model, cluster, placed, profile, level, costs, timeline, memory, step_time, breakdown)
+    beside = shared.source if shared else ""
+    return Step(model, cluster, placed, profile, level, costs, timeline, memory, step_time, breakdown, beside)
 
 
 def _on_path(schedule: Schedule, costs: Mapping[str, Any], noise: Noise | None, copies: int) -> Timeline:

@@ -1,7 +1,5 @@
 """The parts of the page that a step and a search share."""
 
-import numpy as np
-
 from sim.costs.spread import kernel_sigma, widening
 from sim.engine.step import Step
 from sim.report import figures

@@ -22,8 +22,9 @@ class Links:
 
     Left out, `intra` and `inter` come from the device's usual server, and `latency_s` from the profile;
     `host_bytes_per_s` is what copies between one device and host memory really reach, by default the device's peak
-    times `HOST_EFFICIENCY`. Leaf
-    switches join `rail_nodes` nodes at the nodes' full rate (left out: all nodes); above them the fabric carries
+    times `HOST_EFFICIENCY`; `in_switch_reduction` says whether the switch inside a node reduces (NVLink SHARP, NCCL's
+    NVLS: it helps all-reduce only), by default where the profile knows how fast it does. Leaf switches join
+    `rail_nodes` nodes at the nodes' full rate (left out: all nodes); above them the fabric carries
     1 / `oversubscription` of it.
 
     Raises:
@@ -34,6 +35,7 @@ class Links:
     inter_bytes_per_s_per_node: Annotated[float, real(1e6, 1e14, "B/s")] = DERIVED
     latency_s: Annotated[float, real(0.0, 1.0, "s")] = DERIVED
     host_bytes_per_s: Annotated[float, real(1e6, 1e14, "B/s")] = DERIVED
+    in_switch_reduction: bool | None = None
     oversubscription: Annotated[float, real(1.0, 1e3)] = 1.0
     rail_nodes: Annotated[int | None, whole(1, 100_000)] = None
 

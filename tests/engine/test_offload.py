@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from sim.costs import offload, stage
+from sim.costs.profile import load_profile
 from sim.costs.run_level import RunLevel, RunLevelSet, run_level
 from sim.engine.assembly import step_schedule
 from sim.engine.contended import layout, sharing
@@ -124,7 +125,7 @@ def lowered(given):
     parts = (stage.stage_model, stage.traffic_model, offload.offload_model)
     costs, traffic, moved = (slowest(LLAMA, NODES, placed, run_level(), part) for part in parts)
     made = lower(step_schedule(placed, costs | moved), costs | moved, traffic, layout(LLAMA, NODES, placed))
-    return made, run_events_of(made.program, sharing(run_level(), True))
+    return made, run_events_of(made.program, sharing(run_level(), load_profile("h100-sxm-80gb"), (8, 2), True))
 
 
 @pytest.mark.parametrize(

@@ -172,5 +172,5 @@ def exposed(ops: list[Op], phase: str, kind: str) -> Expr:
 
 
 def hidden_beside(time: Expr, cover: Expr) -> Expr:
-    """Return what `time` adds to a concurrent `cover`."""
+    """Return what `time` adds to a concurrent `cover`: `contention.two_streams` with one slowdown, less `cover`."""
     return maximum(time - cover, 0) + symbol("overlap_slowdown") * minimum(time, cover)

@@ -30,7 +30,7 @@ KERNEL_FILES = (
     "published_targets",
     "vector_fp32",
 )
-COLLECTIVE_FILES = ("allreduce_a100_v100", "allreduce_h100", "busbw_various")
+COLLECTIVE_FILES = ("allreduce_a100_v100.csv", "allreduce_h100.csv", "busbw_various.csv", "contention.csv.gz")
 
 cli = typer.Typer()
 cli.add_typer(app, name="calibrate")
@@ -46,7 +46,7 @@ def run(*words: str) -> Any:
 
 
 def public_files() -> list[str]:
-    paths = [f"kernels/{n}.csv" for n in KERNEL_FILES] + [f"collectives/{n}.csv" for n in COLLECTIVE_FILES]
+    paths = [f"kernels/{n}.csv" for n in KERNEL_FILES] + [f"collectives/{n}" for n in COLLECTIVE_FILES]
     return [str(reference(p)) for p in paths]
 
 
