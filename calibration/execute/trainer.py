@@ -52,7 +52,8 @@ class Wire:
     def all_gather(self, tensor: Tensor, rank: int) -> None:
         """Fill `tensor` with every rank's part of it."""
         self._count(tensor, 1)
-        dist.all_gather_into_tensor(tensor, tensor.view(self.ranks, -1)[rank].clone())
+        parts = tensor.view(self.ranks, -1)
+        dist.all_gather(list(parts), parts[rank].clone())
 
 
 class Trainer:
