@@ -30,6 +30,7 @@ def calibrate(
     seed: Annotated[int, typer.Option("--seed", help="Seed of order and inputs.")] = 0,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the session in --out.")] = False,
     despite_load: Annotated[bool, typer.Option("--despite-load", help="Measure on a busy machine, flagged.")] = False,
+    check: Annotated[bool, typer.Option("--check/--no-check", help="Predict and run hold-outs after the fit.")] = True,
     first: Annotated[list[Path] | None, typer.Option("--from", help="CSV files of measurements.")] = None,
     trace: Annotated[Path | None, typer.Option("--trace", help="Trace of torch.profiler, record_shapes=True.")] = None,
     base: Annotated[str | None, typer.Option("--base", help="Profile that gives what --trace lacks.")] = None,
@@ -56,7 +57,7 @@ def calibrate(
         # Only here: torch takes seconds to load, and every command of `trainsim` imports this module.
         from calibration.measuring import measure_device  # noqa: PLC0415
 
-        measure_device(device, out, suite, budget, seed, resume, despite_load, as_json)
+        measure_device(device, out, suite, budget, seed, resume, despite_load, check, as_json)
     elif not paths:
         raise InputError(
             "--device",

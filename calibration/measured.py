@@ -8,6 +8,7 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
+from importlib.util import find_spec
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from calibration.collectives import Measured as Collective
+from calibration.collectives import fit as fit_links
 from calibration.fit import Fit, Scores, predict, rms_log_error_of_sums, scores
+from calibration.fitted import Family
 from calibration.intervals import coverage, outside_slope, size_bins
-from calibration.report import Family, write_report
 from calibration.residuals import corrected
 from calibration.samples import Samples
 from calibration.terms import base_term, measured_terms
@@ -27,6 +30,7 @@ from sim.costs import kernels
 from sim.costs.collectives import PARAMETERS
 from sim.costs.fitted import Errors, KernelModel, Use
 from sim.costs.profile import Fingerprint, Memory, Profile, read_profile
+from sim.specs.device import Device
 from sim.specs.fields import InputError, read
 from sim.specs.files import load_mapping, write_atomically
 
@@ -89,16 +93,40 @@ def build_profile(folder: Path, progress: Note | None = None, device: Callable[[
     fingerprint = read(Fingerprint, session.get("fingerprint", {}), "session.json.fingerprint")
     rows = read_rows(folder / "samples.parquet")
     dtype = "bfloat16" if "cuda" in fingerprint.versions else "float32"
-    kept = [row for row in rows if not row["flagged"]]
+    everything = session.get("despite_load") is True
+    kept = [row for row in rows if everything or not row["flagged"]]
     flagged = [row for row in rows if row["flagged"]]
     families = fit_families(kept, flagged, fingerprint, dtype, told)
-    profile = _profile(folder, session, fingerprint, dtype, families)
+    links = _links(folder, kept)
+    profile = _profile(folder, session, fingerprint, dtype, families, links)
     if device is not None and not (folder / "device.json").exists():
         device(folder)
     write_atomically(folder / "profile.json", json.dumps(plain(asdict(profile)), indent=1, allow_nan=False) + "\n")
     told("report")
-    write_report(folder / "report.html", profile, families, flagged)
+    if find_spec("plotly"):
+        from calibration.report import write_report  # noqa: PLC0415 - a machine to be measured may lack plotly
+
+        write_report(folder / "report.html", profile, families, flagged)
     return profile
+
+
+def _links(folder: Path, rows: Sequence[Row]) -> tuple[dict[str, float], str]:
+    """Return collective parameters fitted to the session's own collectives, or assumed ones, and their source."""
+    own = [row for row in rows if row["op"] == "collective"]
+    if len({row["shape"]["size"] for row in own}) < LEAST:
+        return ASSUMED_COLLECTIVES, "assumed, not measured in this session: half of the links' rate, 50 us to start"
+    rate = read(Device, load_mapping(folder / "device.json"), "device.json").intra_bytes_per_s.value
+    made = [
+        Collective(
+            row["direction"], int(row["shape"]["n"]), int(row["shape"]["size"]), row["implementation"],
+            (row["t_s"],), 1, 0.0,
+        )
+        for row in own
+    ]  # fmt: skip
+    found = fit_links(made, rate)
+    told = ", ".join(f"{name} {of.mape:.0f} %" for name, of in found.errors.items())
+    text = f"measured, {made[0].backend} between {max(m.n for m in made)} processes; each size held out, mape: {told}"
+    return {name: digits(value) for name, value in found.parameters.items()}, text
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -286,7 +314,12 @@ def errors(found: Scores, n: int) -> Errors:
 
 
 def _profile(
-    folder: Path, session: Mapping[str, Any], fingerprint: Fingerprint, dtype: str, families: Sequence[Family]
+    folder: Path,
+    session: Mapping[str, Any],
+    fingerprint: Fingerprint,
+    dtype: str,
+    families: Sequence[Family],
+    links: tuple[dict[str, float], str],
 ) -> Profile:
     models = [family.model for family in families]
     models += _stand_ins({model.key: model for model in reversed(models)}, dtype)
@@ -297,8 +330,8 @@ def _profile(
         "date": session.get("date"),
         "estimate": False,
         "models": models,
-        "collectives": ASSUMED_COLLECTIVES,
-        "collectives_source": "assumed, not measured in this session: half of the links' rate, 50 us to start",
+        "collectives": links[0],
+        "collectives_source": links[1],
         "memory": _memory(dtype),
         "kernel_sigma_log": _sums_sigma(families),
         "scaling_sigma_log": 0.0,

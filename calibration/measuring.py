@@ -14,6 +14,9 @@ from rich.console import Console
 
 from calibration.device import Kind
 from calibration.errors import summary, table
+from calibration.execute import holdout
+from calibration.execute.busy import nobody, others
+from calibration.execute.processes import ExecutionError
 from calibration.guards import BusyError
 from calibration.kernels.family import Suite
 from calibration.measure import LostError, Progress
@@ -36,9 +39,12 @@ def measure_device(
     seed: int,
     resume: bool,
     despite_load: bool,
+    check: bool,
     as_json: bool,
 ) -> None:
     """Measure `device` into the profile folder `out` and print the errors of its kernel families.
+
+    With `check`, blocks and training steps that no fit has seen are predicted, measured and compared.
 
     Raises:
         InputError: an option is wrong, or the folder holds another session.
@@ -47,7 +53,7 @@ def measure_device(
     kind = cast("Kind", _one_of("--device", device, KINDS))
     wanted = cast("Suite", _one_of("--suite", suite, tuple(BUDGETS)))
     seconds = budget_s(budget or BUDGETS[wanted])
-    _run(Request(kind, out, wanted, seconds, checked_seed(seed), resume, despite_load), as_json)
+    _run(Request(kind, out, wanted, seconds, checked_seed(seed), resume, despite_load), check, as_json)
 
 
 def _one_of(option: str, value: str, allowed: tuple[str, ...]) -> str:
@@ -76,7 +82,7 @@ def checked_seed(seed: int) -> int:
     return seed
 
 
-def _run(request: Request, as_json: bool) -> None:
+def _run(request: Request, check: bool, as_json: bool) -> None:
     progress = Console(stderr=True)
     try:
         with bar(progress) as shown:
@@ -91,16 +97,33 @@ def _run(request: Request, as_json: bool) -> None:
         progress.print(f"{skip.id}: {skip.reason}", markup=False, soft_wrap=True)
     with progress.status("fitting") as status:
         profile = fitted(request.out, status.update)
+    rows = _checked(request, progress) if check else []
     if as_json:
-        typer.echo(json.dumps(measured_summary(session, profile, request.out)))
+        held = {"hold_out": [row.data() for row in rows]}
+        typer.echo(json.dumps(measured_summary(session, profile, request.out) | held))
         return
     Console().print(table([profile]))
+    if rows:
+        Console().print(holdout.table(rows))
     progress.print(
         f"{session.measured} kernels measured, {session.flagged} of them flagged, {len(session.skipped)} skipped, "
         f"{session.left} left by the budget; cluster: {{device: {request.out / DEVICE}, profile: {request.out}}}",
         markup=False,
         soft_wrap=True,
     )
+
+
+def _checked(request: Request, progress: Console) -> list[holdout.Row]:
+    """Return hold-outs predicted and then measured; none on a busy machine, with the reason on stderr."""
+    busy = nobody if request.despite_load else others
+    try:
+        with progress.status("hold-outs") as status:
+            return holdout.hold_out(
+                request.out, request.device, busy=busy, done=lambda row: status.update(f"hold-outs: {row.case.name}")
+            )
+    except ExecutionError as error:
+        progress.print(f"hold-outs not measured: {error}", markup=False, soft_wrap=True)
+        return []
 
 
 def measured_summary(session: Session, profile: Profile, folder: Path) -> dict[str, Any]:

@@ -5,7 +5,7 @@ tables, by `safe` in figures.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from calibration.fit import Fit, predict
-from calibration.samples import Floats, Samples
+from calibration.fit import predict
+from calibration.fitted import Family
+from calibration.samples import Floats
 from sim.costs.fitted import LEVELS, USES, Errors, KernelModel
 from sim.costs.profile import Profile
 from sim.report import markup as m
@@ -38,29 +39,6 @@ STYLES = (
 
 MOST_FLAGGED = 200
 MOST_PERCENT = 200.0
-
-
-@dataclass(frozen=True)
-class Family:
-    """One fitted kernel: its model, the samples it was fitted to, those held out by use, and what was found out.
-
-    coverage: nominal level -> share of samples inside; neighbours_mape: cross-validated mean error (%) with the
-    correction from nearest samples; flop, bytes: of each fitted sample.
-    """
-
-    model: KernelModel
-    samples: Samples
-    fit: Fit
-    others: Mapping[str, Samples]
-    coverage: Mapping[str, float]
-    neighbours_mape: float
-    flop: Floats
-    bytes: Floats
-
-    @property
-    def name(self) -> str:
-        """Kernel, direction and implementation."""
-        return " ".join(part for part in (*self.model.key, self.model.implementation) if part and part != "any")
 
 
 def write_report(

@@ -1,21 +1,24 @@
 """One calibration from the first check of the machine to the profile folder."""
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from importlib import import_module
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 
+from calibration import collectives
 from calibration.cuda import Cuda
 from calibration.device import Fingerprint, Kind, cpu_fingerprint, cuda_fingerprint, device_file, highest_rates, machine
-from calibration.guards import BusyError, admit, interruptible, settled
+from calibration.guards import MOST_OTHERS, BusyError, admit, interruptible, settled
 from calibration.host import host_instruments
 from calibration.instruments import Instruments
 from calibration.kernels.family import Family, Suite
+from calibration.kernels.registry import FAMILIES
 from calibration.measure import Progress, Sampler, order
+from calibration.measured import build_profile
 from calibration.store import SAMPLES, SESSION, Session, Store, load_session, new_session
 from calibration.timing import METHODS
 from sim.costs.profile import Profile
@@ -23,16 +26,20 @@ from sim.specs.fields import InputError
 from sim.specs.files import write_atomically
 
 DEVICE = "device.json"
+LINKS_S = 20.0
+"""Seconds for collectives, beyond the budget of the kernels."""
+
 THREADS = 1
 """Threads of a CPU kernel (spec: with two, the times of a shared machine mean nothing)."""
 
 
 @dataclass(frozen=True)
 class Bench:
-    """A device that is ready to be measured."""
+    """A device that is ready to be measured; `links` returns its collectives within so many seconds, as rows."""
 
     fingerprint: Fingerprint
     tools: Instruments
+    links: Callable[[float], Sequence[Mapping[str, Any]]] = lambda seconds: ()
 
 
 @dataclass(frozen=True)
@@ -55,7 +62,8 @@ def open_bench(device: Kind) -> Bench:
         InputError: torch finds no CUDA device.
     """
     if device == "cpu":
-        return Bench(cpu_fingerprint(THREADS), host_instruments(THREADS))
+        present = cpu_fingerprint(THREADS)
+        return Bench(present, host_instruments(THREADS), loopback if present.cores > 1 else lambda seconds: ())
     if not torch.cuda.is_available():
         raise InputError("--device", device, "cpu; torch finds no CUDA device here")
     cuda = Cuda()
@@ -94,6 +102,7 @@ def measured(request: Request, families: Sequence[Family], bench: Bench, progres
             progress=progress,
         )
         found = sampler.run(order(families, held, request.suite, session.seed))
+        _add_links(store, bench, {"session": session.session, "commit": session.commit}, session.despite_load)
         session = replace(
             session,
             sentinel_s=sampler.reference_s,
@@ -108,6 +117,24 @@ def measured(request: Request, families: Sequence[Family], bench: Bench, progres
             request.out / DEVICE, json.dumps(device_file(bench.fingerprint, rates, session.date), indent=1)
         )
     return session
+
+
+def loopback(seconds: float) -> list[dict[str, Any]]:
+    """Return gloo's collectives between two processes of this machine, as rows of samples."""
+    return [made.row for made in collectives.measure(2, budget_s=seconds)[0]]
+
+
+def _add_links(store: Store, bench: Bench, stamp: Mapping[str, str], busy: bool) -> None:
+    """Measure collectives once a session, and again where all that is held is flagged."""
+    if any(row["op"] == "collective" and not row["flagged"] for row in store.rows.values()):
+        return
+    flagged = busy or bench.tools.load.others() > MOST_OTHERS  # before: the processes to be measured are others too
+    rows = bench.links(LINKS_S)
+    readings = asdict(bench.tools.sensors.read())
+    for row in rows:
+        at = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+        store.add({**row, **readings, **stamp, "sentinel_ratio": 1.0, "flagged": flagged, "at": at})
+    store.write()
 
 
 def _opened(request: Request, present: Fingerprint) -> Session:
@@ -152,9 +179,9 @@ def _busy(tools: Instruments, despite_load: bool) -> bool:
 
 def registered() -> Sequence[Family]:
     """Return all kernel families."""
-    return cast("Sequence[Family]", import_module("calibration.kernels.registry").FAMILIES)
+    return FAMILIES
 
 
 def profile(folder: Path, note: Callable[[str], Any]) -> Profile:
     """Fit the samples in `folder` and write the rest of its profile (`profile.json`, `report.html`)."""
-    return cast("Profile", import_module("calibration.measured").build_profile(folder, note))
+    return build_profile(folder, note)

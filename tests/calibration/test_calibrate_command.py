@@ -1,7 +1,6 @@
 """`trainsim calibrate --device`: options, refusals, and what is in the folder afterwards."""
 
 import json
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -196,15 +195,3 @@ def test_the_cpu_is_held_to_one_thread():
         assert bench.tools.sentinel() > 0
     finally:
         torch.set_num_threads(before)
-
-
-def test_the_shipped_fit_is_called_with_the_folder(monkeypatch, tmp_path):
-    from calibration import session  # noqa: PLC0415 - the module under test, patched
-
-    seen = []
-    modules = {
-        "calibration.measured": SimpleNamespace(build_profile=lambda folder, note: seen.append(folder) or "profile"),
-        "calibration.kernels.registry": SimpleNamespace(FAMILIES=("one",)),
-    }
-    monkeypatch.setattr(session, "import_module", modules.__getitem__)
-    assert (session.profile(tmp_path, print), seen, session.registered()) == ("profile", [tmp_path], ("one",))
