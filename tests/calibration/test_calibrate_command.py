@@ -8,6 +8,8 @@ from typer.testing import CliRunner
 
 from calibration import measuring
 from calibration.cli import app
+from calibration.collectives import Measured as Collective
+from calibration.execute.busy import idle
 from calibration.measuring import budget_s
 from calibration.session import Bench, open_bench
 from calibration.store import SAMPLES, SESSION, load_session, read_samples
@@ -40,6 +42,7 @@ def invoke(machine, monkeypatch, fitted):
     monkeypatch.setattr(measuring, "registered", lambda: families(machine))
 
     def run(*arguments):
+        arguments = arguments if "--check" in arguments else (*arguments, "--no-check")
         return CliRunner().invoke(app, [str(a) for a in arguments], catch_exceptions=False)
 
     return run
@@ -195,3 +198,30 @@ def test_the_cpu_is_held_to_one_thread():
         assert bench.tools.sentinel() > 0
     finally:
         torch.set_num_threads(before)
+
+
+def test_links_are_samples_of_the_session(invoke, machine, monkeypatch, tmp_path):
+    links = [Collective("all_reduce", 2, size, "gloo", (1e-3, 2e-3), 3, 0.0).row for size in (1024, 4096)]
+    bench = Bench(FINGERPRINT, machine.tools(), lambda seconds: links)
+    monkeypatch.setattr(measuring, "open_bench", lambda device: bench)
+    invoke("--device", "cpu", "--out", tmp_path / "p")
+    held = [row for row in read_samples(tmp_path / "p" / SAMPLES) if row["op"] == "collective"]
+    assert [(row["direction"], row["t_s"], row["flagged"]) for row in held] == [("all_reduce", 1e-3, False)] * 2
+
+
+def test_hold_outs_follow_the_fit(invoke, monkeypatch, tmp_path):
+    asked = []
+    monkeypatch.setattr(measuring.holdout, "hold_out", lambda *where, **how: asked.append(where) or [])
+    result = invoke("--device", "cpu", "--out", tmp_path / "p", "--check", "--json")
+    assert json.loads(result.stdout)["hold_out"] == []
+    assert asked == [(tmp_path / "p", "cpu")]
+
+
+def test_a_busy_machine_is_not_checked_and_the_reason_told(invoke, monkeypatch, tmp_path):
+    def refused(*where, busy, **how):
+        idle(lambda: "others use 70 % of the cores")
+
+    monkeypatch.setattr(measuring.holdout, "hold_out", refused)
+    result = invoke("--device", "cpu", "--out", tmp_path / "p", "--check")
+    assert result.exit_code == 0
+    assert "hold-outs not measured: others use 70 % of the cores" in result.stderr

@@ -10,9 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from calibration.collectives import FITTED, SIZES
+from calibration.collectives import Measured as Collective
+from calibration.collectives import predict as predict_links
 from calibration.fit import predict
 from calibration.measured import build_profile, read_rows
 from calibration.published.tables import read_public
+from sim.catalog import folder as catalog
 from sim.costs.kernels import FALLBACK, KERNELS, form_of
 from sim.costs.profile import load_profile
 from sim.specs.fields import InputError
@@ -223,3 +227,30 @@ def test_public_measurements_as_samples(tmp_path: Path) -> None:
     for model in profile.models:
         assert model.cross_validation is not None
         assert model.cross_validation.mape < limits[model.op], model.key
+
+
+def test_the_sessions_own_collectives_are_fitted(tmp_path: Path) -> None:
+    truth = {"intra_efficiency_reduce": 0.5, "intra_efficiency_gather": 0.4, "intra_alpha": 1e-4}
+    truth |= {"intra_fill_s": 5e-5, "intra_fill_bytes": 1e5}
+    blank = [Collective(name, 2, size, "gloo", (1.0,), 1, 0.0) for name in FITTED for size in SIZES]
+    seconds = predict_links(blank, 2e9, truth)
+    table = list(rows("cpu", COUNTS))
+    for made, time in zip(blank, seconds.tolist(), strict=True):
+        table.append({key: (made.row | {"flagged": False, "t_s": time})[key] for key in table[0]})
+    out = folder(tmp_path / "p", "cpu", table)
+    known = json.loads((Path(str(catalog("devices"))) / "cpu.json").read_text())
+    known["intra_bytes_per_s"]["value"] = 2e9
+    (out / "device.json").write_text(json.dumps(known))
+    profile = build_profile(out)
+    assert profile.collectives["intra_efficiency_reduce"] == pytest.approx(0.5, rel=0.05)
+    assert profile.collectives_source.startswith("measured, gloo between 2 processes")
+
+
+def test_what_was_measured_despite_load_is_used(tmp_path: Path) -> None:
+    table = [row | {"flagged": True} for row in rows("cpu", COUNTS)]
+    out = folder(tmp_path / "p", "cpu", table)
+    with pytest.raises(InputError):
+        build_profile(out)
+    session = json.loads((out / "session.json").read_text()) | {"despite_load": True}
+    (out / "session.json").write_text(json.dumps(session))
+    assert all(m.n_flagged for m in build_profile(out).models if m.status == "fitted")
