@@ -220,7 +220,7 @@ def symbols(op: str, direction: str) -> dict[str, Expr]:
 def product_seconds(direction: str, m: Expr, n: Expr, k: Expr, batch: Expr = 1, plain: bool = False) -> Expr:
     """Return the time of `batch` weight products at the plan's precision, or (`plain`) as no recipe touches them.
 
-    The symbols `rate_<direction>` (rate over that of plain products) and `operand_bytes` come from the precision recipe,
+    The symbols `rate_<direction>` (rate over the plain one) and `operand_bytes` come from the precision recipe,
     `gemm_slowdown` is what whole runs take longer than single kernels, `low_precision_slowdown` what 8- and 4-bit
     products take longer than the ratio of peaks says.
     """

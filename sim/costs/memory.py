@@ -185,8 +185,8 @@ def head_bytes(structure: Structure) -> tuple[Expr, Expr]:
     """Return (kept by final norm, logits product and softmax; the most that the head's backward adds to it).
 
     Megatron-LM's cross-entropy ("in-place") turns the fp32 softmax into the gradient, with the 16-bit gradient beside
-    it; a fused one keeps the logits as they are and makes a gradient of their size; PyTorch's ("autograd") makes two fp32 gradients
-    (`nll_loss`, `log_softmax`) beside its fp32 output, and split over ranks a third
+    it; a fused one keeps the logits as they are and makes a gradient of their size; PyTorch's ("autograd") makes two
+    fp32 gradients (`nll_loss`, `log_softmax`) beside its fp32 output, and split over ranks a third
     (`torch.distributed.tensor.parallel.loss`: the exponentials and their sum with it). Then what it kept is gone and
     the 16-bit gradient meets that of the head's weight (autograd returns it, or TransformerEngine's and Megatron-LM's
     empty stand-in for it) and of the hidden states, with sequence parallelism the gathered input too.

@@ -85,10 +85,14 @@ def layer(structure: Structure, index: int) -> dict[str, Expr]:
 
 
 def _accumulated(index: int) -> Expr:
-    """Return the seconds of adding one microbatch's weight gradients to the sum, beyond what the product writes."""
+    """Return the seconds of adding one microbatch's weight gradients to the sum, beyond what the product writes.
+
+    Torch's own loop takes the first microbatch's gradients as the sum.
+    """
+    added = 1 - (1 - memory.mixed) / symbol("microbatches")
     parameters = memory.layer_parameters(index) + memory.expert_parameters(index)
     bandwidth = symbol(kernels.parameter("elementwise", "any", "bandwidth"))
-    return symbol("memory_bound_slowdown") * symbol("accumulate_bytes") * parameters / bandwidth
+    return symbol("memory_bound_slowdown") * symbol("accumulate_bytes") * added * parameters / bandwidth
 
 
 def _gathered(index: int, routed: bool) -> Expr:

@@ -64,8 +64,9 @@ ADAM_STATES = 24
 
 
 def adam(e: Expr, master: Expr, gradient: Expr) -> Expr:
-    """Return the bytes per parameter of an Adam kernel: states, gradient read (`gradient` bytes), 16-bit weight written.
+    """Return the bytes per parameter of an Adam kernel: states, gradient (`gradient` bytes) read, weight written.
 
-    `master`: bytes of the fp32 master copy that a 16-bit weight has beside it, 0 for weights that are fp32 themselves.
+    `master`: bytes of the fp32 master copy that a 16-bit weight has beside it, 0 for weights that are fp32 themselves
+    and so one of the states.
     """
     return ADAM_STATES + e * master / FP32 + gradient

@@ -123,7 +123,7 @@ class Step:
 
     @property
     def mfu(self) -> float:
-        """Model FLOP utilisation, Megatron's convention (core attention halved), of the 16-bit peak (in fp32: of that peak)."""
+        """Model FLOP utilisation, Megatron's convention (core attention halved), of the 16-bit peak (fp32: of its)."""
         return self._utilisation(self.model.flop_per_token("megatron"), self.step_time_s)
 
     @property

@@ -42,8 +42,9 @@ class Device:
 
     `peak_bf16_flop_per_s` is the 16-bit tensor rate (fp16 where bf16 does not exist); `peak_fp8_flop_per_s` and
     `peak_fp4_flop_per_s` are absent where the hardware has no such units, `peak_fp32_flop_per_s` where nobody trains
-    in fp32. With `intra_node` host the device is a core of a host processor, and runs a process of one thread. `domain_gpus` devices reach each other
-    at `intra_bytes_per_s`: a node's, unless the fast links join several nodes (NVL72) or only a part of one.
+    in fp32. With `intra_node` host the device is a core of a host processor, and runs a process of one thread.
+    `domain_gpus` devices reach each other at `intra_bytes_per_s`: a node's, unless the fast links join several nodes
+    (NVL72) or only a part of one.
 
     Raises:
         InputError: a value is out of range, or `domain_gpus` fits no whole nodes.

@@ -211,7 +211,7 @@ class Model:
         A sample of a network that reads no tokens counts as one token.
 
         Raises:
-            InputError: no such file, a field is wrong, or the table is not one of a 16-bit network with layers.
+            InputError: no such file, a field is wrong, or the table is one of 64-bit numbers or without layers.
         """
         held = table if isinstance(table, LayerTable) else LayerTable.load(table)
         network = Network.of(held)

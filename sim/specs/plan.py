@@ -155,6 +155,9 @@ class Plan:
         for rule in RULES:
             if rule.broken(model, spread):
                 raise InputError(f"plan.{rule.knob}", getattr(plan, rule.knob), rule.allowed(model, spread))
+        if model.table and (model.table.dtype == "float32") != (plan.precision == "fp32"):
+            allowed = f"{'fp32' if plan.precision != 'fp32' else 'one of 16 bit'}: the table is of {model.table.dtype}"
+            raise InputError("plan.precision", plan.precision, allowed)
         return PlacedPlan(plan=plan, dp=int(spread.dp), microbatches=int(spread.microbatches))
 
     @property

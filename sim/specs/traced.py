@@ -89,10 +89,10 @@ class Network:
         """Return the parts of `table`; what runs between two layers belongs to the one in front.
 
         Raises:
-            InputError: numbers are not of 16 bits, a role is out of order, or the layers are none or too many.
+            InputError: numbers are of 64 bits, a role is out of order, or the layers are none or too many.
         """
-        if table.dtype not in ("bfloat16", "float16"):
-            raise InputError("dtype", table.dtype, "bfloat16 or float16 (trace with --dtype bfloat16)")
+        if table.dtype == "float64":
+            raise InputError("dtype", table.dtype, "bfloat16, float16 or float32 (trace with --dtype)")
         count = sum(layer.count for layer in table.layers if layer.role is None)
         if not 1 <= count <= MAX_LAYERS:
             raise InputError("layers", f"{count} pipeline layers", f"1 to {MAX_LAYERS} layers without a role")

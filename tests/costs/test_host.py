@@ -4,7 +4,9 @@ import json
 from dataclasses import replace
 
 import pytest
+import torch
 
+from calibration.tracing import trace
 from sim.catalog import folder
 from sim.costs import kernels
 from sim.costs.carry import nearest
@@ -13,7 +15,9 @@ from sim.engine.step import simulate
 from sim.specs import Cluster, InputError, Model, Plan
 from sim.specs.catalog import device, devices
 from sim.tuner.tune import tune
+from tests import reference_modules as ref
 from tests.costs.hosts import write
+from tests.traced import WithLoss
 
 MODEL = Model(layers=4, hidden=256, heads=4, vocab=2048, seq=128)
 
@@ -134,3 +138,25 @@ def test_a_kernel_of_its_own_changes_the_step_and_without_it_nothing_does(tmp_pa
         times.append(simulate(model, cluster, Plan(global_batch=4)).step_time_s)
     plain = simulate(model, Cluster.of("cpu", profile=write(tmp_path / "plain")), Plan(global_batch=4)).step_time_s
     assert times[0] == plain < times[1]
+
+
+def test_the_first_microbatchs_gradients_are_the_sum(cores):
+    """Later ones are added: 12 bytes a parameter of the layers, beside what products and passes take."""
+    one, two = (simulate(MODEL, cores, Plan(global_batch=2 * n, dp=2)).costs["weight_compute"].item() for n in (1, 2))
+    layers = sum(n * block.parameters for block, n in MODEL.blocks.items())
+    bandwidth = load_profile(cores.profile).values["elementwise_any_bandwidth"]
+    assert two - one == pytest.approx(12 * layers / bandwidth / 2)
+
+
+def test_a_network_traced_in_fp32(cores):
+    """It takes a plan in fp32 and no other."""
+    network = ref.GPT(4, 256, 4, 2048, 128)
+    table = trace(WithLoss(network), lambda b: (torch.zeros(b, 128, dtype=torch.long),) * 2, dtype=torch.float32)
+    traced = Model.from_table(table)
+    ours, theirs = (simulate(m, cores, Plan(global_batch=4)) for m in (replace(MODEL, tied_embeddings=True), traced))
+    assert theirs.plan.precision == "fp32"
+    assert theirs.costs["parameters_only"] == ours.costs["parameters_only"]
+    assert theirs.costs["saved_bytes"] == ours.costs["saved_bytes"]
+    assert theirs.step_time_s == pytest.approx(ours.step_time_s, rel=0.1)
+    with pytest.raises(InputError, match=r"plan\.precision: got 'bf16'; allowed: fp32: the table is of float32"):
+        simulate(traced, Cluster.of("t4"), Plan(global_batch=8))

@@ -73,7 +73,7 @@ def test_joining_is_associative(a, b, c):
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        (made(layer(), dtype="float32"), "dtype: got 'float32'; allowed: bfloat16 or float16"),
+        (made(layer(), dtype="float64"), "dtype: got 'float64'; allowed: bfloat16, float16 or float32"),
         (made(layer(role="first")), "layers: got '0 pipeline layers'"),
         (made(layer(count=4097)), "layers: got '4097 pipeline layers'"),
         (made(layer(), layer(role="first")), "layers.1.role: got 'first'"),
