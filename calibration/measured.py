@@ -18,10 +18,10 @@ import pyarrow.parquet as pq
 
 from calibration.fit import Fit, Scores, predict, rms_log_error_of_sums, scores
 from calibration.intervals import coverage, outside_slope, size_bins
-from calibration.measured_terms import base_term, terms
 from calibration.report import Family, write_report
 from calibration.residuals import corrected
 from calibration.samples import Samples
+from calibration.terms import base_term, measured_terms
 from calibration.variants import choose
 from sim.costs import kernels
 from sim.costs.collectives import PARAMETERS
@@ -216,7 +216,7 @@ def _fitted(
     form = kernels.form_of(first["op"], first["direction"]).id
     by_use = {d: _by_use(some, form) for d, some in parts.items()}
     train = {d: uses["fit"] for d, uses in by_use.items()}
-    chosen = choose(form, train, base_term(form, train), terms(form, fingerprint), ("rate",))
+    chosen = choose(form, train, base_term(form, train), measured_terms(form, fingerprint), ("rate",))
     found = []
     for direction, fit in chosen.fits.items():
         key = first["op"], _place(first)[1], direction

@@ -7,7 +7,8 @@ import numpy as np
 
 from calibration.fit import Fit, Free, Parameters, cross_validate, rms_log_error_of_sums
 from calibration.samples import Samples
-from calibration.variants import Chosen, Term, choose, joined, mean_error, together
+from calibration.terms import HALF, ROWS_TERM, SIZES, SPILL_TERMS, gemm_terms
+from calibration.variants import Chosen, Term, choose, joined, mean_error
 
 GEMM_DIRECTIONS = ("forward", "dgrad", "wgrad")
 LAUNCH_FLOOR_S = 2e-6
@@ -16,40 +17,7 @@ from 15 us; the 16 us of the vector samples (all over 100 MB) do not hold for GE
 
 RATE = Free(3e14, 1e13, 1e16)
 BANDWIDTH = Free(1e12, 1e10, 2e13)
-HALF = Free(100.0, 1e-2, 1e4)
 HALF_ROWS = Free(1e4, 1.0, 1e7)
-KNEE = Free(1.5, 1.0, 20.0)
-FLOOR = Free(4e-6, 1e-7, 1e-3)
-SHARE = Free(0.5, 0.01, 1.0)
-BOOST = Free(0.3, 0.01, 2.0)
-BOOST_FLOP = Free(1e11, 1e8, 1e15)
-SIZES = ("m0", "n0", "k0")
-TILES = ((64, 64), (128, 64), (128, 128), (128, 256), (256, 128), (256, 256))
-"""Results of one tile: the sizes that cuBLAS's kernels have."""
-
-
-def wave_terms(units: float) -> list[Term]:
-    """Return the alternatives of the wave term on `units` multiprocessors."""
-    return [
-        Term(f"waves of {m}x{n}", {"waves": SHARE}, {"tile_m": float(m), "tile_n": float(n), "units": units})
-        for m, n in TILES
-    ]
-
-
-KNEE_TERM = Term("free p", {"p": KNEE})
-FLOOR_TERM = Term("free t0", {"t0": FLOOR})
-SATURATION_TERM = Term("m0, n0, k0", dict.fromkeys(SIZES, HALF))
-BOOST_TERM = Term("boost", {"boost": BOOST, "boost_flop": BOOST_FLOP})
-
-
-def gemm_terms(units: float) -> list[list[Term]]:
-    """Return the groups of terms that products are tried with, beside their rates."""
-    sizes = together(KNEE_TERM, SATURATION_TERM)
-    return [
-        [KNEE_TERM, sizes, *(together(sizes, waves) for waves in wave_terms(units))],
-        [FLOOR_TERM],
-        [BOOST_TERM, together(BOOST_TERM, SATURATION_TERM), together(BOOST_TERM, SATURATION_TERM, FLOOR_TERM)],
-    ]
 
 
 @dataclass(frozen=True)
@@ -112,11 +80,3 @@ def fit_row_wise(samples: Samples, floor_s: float) -> Chosen:
     """Fit bandwidth, and the terms of the row length that cross-validation prefers; the floor is given."""
     base = Term("bandwidth", {"bandwidth": BANDWIDTH}, {"t0": floor_s, "c0": 0.0})
     return choose("row-wise", {"": samples}, base, [SPILL_TERMS, [ROWS_TERM]])
-
-
-ROWS_TERM = Term("c0", {"c0": HALF})
-SPILL_TERMS = [
-    Term(f"spill from {start:g}", {"spill": Free(0.5, 0.01, 5.0), "c1": Free(start, 64.0, 1e6)})
-    for start in (3e3, 1.2e4)
-]
-"""Where the step lies cannot be found from afar: two starts."""

@@ -173,7 +173,7 @@ def read_profile(raw: dict[str, Any], path: str) -> Profile:
     return read(Profile, raw, path)
 
 
-CARRY_SIGMA_LOG = 0.344816
+CARRY_SIGMA_LOG = 0.379606
 """Of carrying a profile by datasheet ratios alone: RMS log error of B200's GEMMs predicted from A100 in that way
 (`scaling_sigma_log` of the profiles of V100 and A10G)."""
 

@@ -1,0 +1,94 @@
+"""Terms that fits try beside their rates, and where the search for each parameter starts and may go."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from calibration.fit import Free
+from calibration.samples import Floats, Samples
+from calibration.variants import Term, together
+from sim.costs.kernels import gemm_bytes
+from sim.costs.profile import Fingerprint
+
+HALF = Free(100.0, 1e-2, 1e4)
+ROWS = Free(1e3, 1e-2, 1e8)
+KNEE = Free(1.5, 1.0, 20.0)
+FLOOR = Free(4e-6, 1e-7, 1e-3)
+SHARE = Free(0.5, 0.01, 1.0)
+SIZES = ("m0", "n0", "k0")
+TILES = ((64, 64), (128, 64), (128, 128), (128, 256), (256, 128), (256, 256))
+"""Results of one tile: the sizes that cuBLAS's kernels have."""
+
+CPU_TILES = ((8, 16), (16, 16), (32, 32), (64, 64))
+"""Of a CPU: those that registers hold, and the blocks around them."""
+
+KNEE_TERM = Term("free p", {"p": KNEE})
+FLOOR_TERM = Term("free t0", {"t0": FLOOR})
+SATURATION_TERM = Term("m0, n0, k0", dict.fromkeys(SIZES, HALF))
+BOOST_TERM = Term("boost", {"boost": Free(0.3, 0.01, 2.0), "boost_flop": Free(1e11, 1e8, 1e15)})
+ROWS_TERM = Term("c0", {"c0": HALF})
+SPILL_TERMS = [
+    Term(f"spill from {start:g}", {"spill": Free(0.5, 0.01, 5.0), "c1": Free(start, 64.0, 1e6)})
+    for start in (3e3, 1.2e4)
+]
+"""Where the step lies cannot be found from afar: two starts."""
+
+CACHE_TERM = Term("cached", {"cached": Free(0.5, 1e-3, 0.98), "b1": Free(4e6, 1e4, 1e10)})
+
+
+def wave_terms(units: float, tiles: tuple[tuple[int, int], ...] = TILES) -> list[Term]:
+    """Return the alternatives of the wave term on `units` multiprocessors or cores."""
+    return [
+        Term(f"waves of {m}x{n}", {"waves": SHARE}, {"tile_m": float(m), "tile_n": float(n), "units": units})
+        for m, n in tiles
+    ]
+
+
+def gemm_terms(units: float, gpu: bool = True) -> list[list[Term]]:
+    """Return the groups of alternatives that products are tried with, as `calibration.variants.choose` takes them."""
+    sizes = together(KNEE_TERM, SATURATION_TERM)
+    waves = wave_terms(units, TILES if gpu else CPU_TILES)
+    boost = [BOOST_TERM, together(BOOST_TERM, SATURATION_TERM), together(BOOST_TERM, SATURATION_TERM, FLOOR_TERM)]
+    return [[KNEE_TERM, sizes, *(together(sizes, wave) for wave in waves)], [FLOOR_TERM], boost if gpu else []]
+
+
+def base_term(form: str, parts: Mapping[str, Samples]) -> Term:
+    """Return the parameters that every fit of measured samples has: small kernels identify the floor and bandwidth.
+
+    They start at the highest rates among the samples.
+    """
+    seconds = np.concatenate([s.seconds for s in parts.values()])
+    floor = Free(float(seconds.min()) / 2, 1e-9, 1e-1)
+    fast = _below(np.concatenate([s.size for s in parts.values()]) / seconds)
+    if form == "gemm-pnorm":
+        wide = _below(np.concatenate([_bytes(s) for s in parts.values()]) / seconds)
+        fixed = {"p": 1.0, **dict.fromkeys(SIZES, 0.0)}
+        return Term("rate, bandwidth, t0", {"rate": fast, "bandwidth": wide, "t0": floor}, fixed)
+    if form == "attention-saturating":
+        return Term("rate, t0", {"rate": fast, "t0": floor}, {"s0": 0.0, "r0": 0.0})
+    rows = {"c0": 0.0} if form == "row-wise" else {}
+    return Term("bandwidth, t0", {"bandwidth": fast, "t0": floor}, rows)
+
+
+def _below(reached: Floats) -> Free:
+    most = float(reached.max())
+    return Free(most, most / 1e3, 100 * most)
+
+
+def _bytes(samples: Samples) -> Floats:
+    x = samples.inputs
+    moved = gemm_bytes(x["m"], x["n"], x["k"], x["batch"], element=x.get("element", 2.0))
+    return np.asarray(moved, dtype=np.float64)
+
+
+def measured_terms(form: str, fingerprint: Fingerprint) -> list[list[Term]]:
+    """Return the groups of alternatives for measured samples of a device."""
+    gpu = "cuda" in fingerprint.versions
+    if form == "gemm-pnorm":
+        return gemm_terms(float(max(1, fingerprint.cores if gpu else fingerprint.threads)), gpu)
+    if form == "attention-saturating":
+        s0, r0 = Term("s0", {"s0": HALF}), Term("r0", {"r0": ROWS})
+        return [[s0, r0, together(s0, r0)]]
+    if form == "row-wise":
+        return [SPILL_TERMS, [ROWS_TERM], [CACHE_TERM]]
+    return [[CACHE_TERM]]

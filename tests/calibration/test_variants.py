@@ -1,0 +1,91 @@
+"""Terms are taken where they help, and left where they do not; neighbours see nothing of what they correct."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from calibration.fit import Free, cross_validate, fold_together, predict
+from calibration.residuals import Neighbours, corrected
+from calibration.samples import Samples
+from calibration.variants import Term, choose, mean_error, together
+
+RATE, HALF = Free(1e14, 1e12, 1e16), Free(50.0, 1e-2, 1e4)
+FIXED = {"bandwidth": 1e12, "t0": 0.0, "p": 1.0, "m0": 0.0, "n0": 0.0, "k0": 0.0}
+TRUTH = {"waves": 0.8, "tile_m": 128.0, "tile_n": 128.0, "units": 108.0}
+WAVES = [
+    Term(f"tiles of {n:g}", {"waves": Free(0.5, 1e-3, 1.0)}, {"tile_m": n, "tile_n": n, "units": 108.0})
+    for n in (64.0, 128.0, 256.0)
+]
+
+
+def made(direction: str, rate: float, noise: float = 0.02, **more: float) -> Samples:
+    rng = np.random.default_rng(5)
+    x = {name: np.exp(rng.uniform(np.log(256), np.log(8192), 80)).round() for name in ("m", "n", "k")}
+    x["batch"] = np.ones(80)
+    seconds = predict("gemm-pnorm", x, {**FIXED, "rate": rate, **more}) * np.exp(rng.normal(0, noise, 80))
+    return Samples("d", "gemm", direction, x, seconds, tuple(map(str, range(80))), "made up")
+
+
+def test_the_tiles_that_were_there_are_found() -> None:
+    parts = {"forward": made("forward", 2e14, **TRUTH), "wgrad": made("wgrad", 1e14, **TRUTH)}
+    found = choose("gemm-pnorm", parts, Term("rates", {"rate": RATE}, FIXED), [WAVES], ("rate",))
+    assert found.terms == ("rates", "tiles of 128")
+    assert mean_error(found.fits, parts) < 3.0
+    rates = {d: fit.solution.parameters for d, fit in found.fits.items()}
+    assert rates["forward"]["rate"] == pytest.approx(2e14, rel=0.03)
+    assert rates["wgrad"]["rate"] == pytest.approx(1e14, rel=0.03)
+    assert rates["wgrad"]["waves"] == rates["forward"]["waves"] == pytest.approx(0.8, abs=0.1)
+    assert set(rates["wgrad"]) == set(rates["forward"])
+    assert "+ tiles of 64" in found.note
+
+
+def test_terms_that_do_not_help_are_left_out() -> None:
+    parts = {"forward": made("forward", 2e14)}
+    sizes = Term("sizes", dict.fromkeys(("m0", "n0", "k0"), HALF))
+    found = choose(
+        "gemm-pnorm", parts, Term("rate", {"rate": RATE}, FIXED), [[sizes, together(sizes, WAVES[0])], WAVES]
+    )
+    assert found.terms == ("rate",)
+    assert len(found.tried) == 6
+
+
+def test_few_samples_are_not_asked_for_many_terms() -> None:
+    some = made("forward", 2e14, **TRUTH).where(np.arange(80) < 7)
+    found = choose("gemm-pnorm", {"": some}, Term("rate", {"rate": RATE}, FIXED), [WAVES])
+    assert tuple(found.tried) == ("rate",)
+
+
+def test_a_family_has_one_fold_in_all_parts() -> None:
+    parts = {d: made(d, 1e14) for d in ("forward", "dgrad")}
+    folds = fold_together(parts)
+    assert (folds["forward"] == folds["dgrad"]).all()
+
+
+def bumpy() -> Samples:
+    """Return products with an error of the form that neighbours share: it depends on m alone."""
+    samples = made("forward", 2e14, noise=0.01)
+    return replace(samples, seconds=samples.seconds * (1 + 0.3 * np.sin(np.log(samples.inputs["m"]))))
+
+
+def test_neighbours_correct_what_the_form_leaves_over() -> None:
+    samples = bumpy()
+    fit = cross_validate("gemm-pnorm", samples, {"rate": RATE}, FIXED)
+    assert corrected(fit, samples)[1].mape < 0.7 * fit.scores.mape
+
+
+def test_a_sample_does_not_correct_itself() -> None:
+    samples = made("forward", 2e14, noise=0.0)
+    samples.seconds[3] *= 2
+    fit = cross_validate("gemm-pnorm", samples, {"rate": RATE}, FIXED)
+    predicted, _ = corrected(fit, samples)
+    assert samples.seconds[3] / predicted[3] > 1.9
+
+
+def test_outside_the_samples_nothing_is_corrected() -> None:
+    samples = bumpy()
+    table = Neighbours.of(samples.inputs, samples.seconds / 2, samples.seconds)
+    inside = {name: np.array([np.median(v)]) for name, v in samples.inputs.items()}
+    assert table.correction(inside)[0] == pytest.approx(np.log(2))
+    for name in ("m", "n", "k", "batch"):
+        assert table.correction(inside | {name: np.array([1e6])})[0] == 0.0

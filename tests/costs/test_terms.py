@@ -1,0 +1,71 @@
+"""Optional terms of the forms: off by default, and what they add where they are on."""
+
+import numpy as np
+import pytest
+
+from calibration.fit import predict
+from sim.costs import kernels
+from sim.costs.algebra import Interpreted, ceiling, compile_expressions, symbol
+
+GEMM = {"rate": 1e14, "bandwidth": 1e12, "t0": 0.0, "p": 1.0, "m0": 0.0, "n0": 0.0, "k0": 0.0}
+TILES = {"waves": 1.0, "tile_m": 128.0, "tile_n": 256.0, "units": 100.0}
+BIG = {"bandwidth": 1e17}
+
+
+def products(m: float, n: float, k: float) -> dict[str, np.ndarray]:
+    return {"m": np.array([m]), "n": np.array([n]), "k": np.array([k]), "batch": np.ones(1)}
+
+
+def test_whole_waves_take_the_time_of_their_tiles() -> None:
+    x = products(128 * 10, 256 * 10 + 1, 4096)  # 110 tiles: two waves of 100
+    work = 200 * 128 * 256
+    assert predict("gemm-pnorm", x, GEMM | BIG | TILES)[0] == pytest.approx(2 * work * 4096 / 1e14, rel=1e-3)
+
+
+def test_a_full_wave_adds_nothing() -> None:
+    x = products(1280, 2560, 4096)
+    assert predict("gemm-pnorm", x, GEMM | TILES) == pytest.approx(predict("gemm-pnorm", x, GEMM))
+
+
+def test_short_products_are_faster_and_long_ones_are_not() -> None:
+    boost = {"boost": 0.5, "boost_flop": 1e12}
+    small, large = products(128, 128, 128), products(1e5, 1e5, 1e5)
+    for x, factor in ((small, 1.5), (large, 1.0)):
+        plain, faster = (predict("gemm-pnorm", x, GEMM | BIG | more) for more in ({}, boost))
+        assert plain / faster == pytest.approx(factor, rel=1e-2)
+
+
+def test_a_step_knows_no_boost() -> None:
+    time = kernels.seconds("gemm", "forward", m=8, n=8, k=8, batch=1)
+    names = {s.name for s in time.free_symbols}
+    assert "gemm_forward_waves" in names
+    assert not any("boost" in name for name in names)
+
+
+def test_long_rows_are_read_again() -> None:
+    rows = {"bandwidth": 1e12, "t0": 0.0, "c0": 0.0, "spill": 0.5, "c1": 4096.0}
+    x = {"bytes": np.full(3, 1e9), "columns": np.array([512.0, 4096.0, 65536.0])}
+    assert predict("row-wise", x, rows) == pytest.approx([1e-3, 1.25e-3, 1.5e-3], rel=1e-6)
+
+
+def test_small_transfers_come_from_the_cache() -> None:
+    held = {"bandwidth": 1e10, "t0": 0.0, "cached": 0.75, "b1": 1e6}
+    found = predict("memory-bound", {"bytes": np.array([1e3, 1e9])}, held)
+    assert found == pytest.approx([0.25e-7, 0.1], rel=1e-5)
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, 3.0, 2.5, 2**20])
+def test_ceiling_ignores_rounding(value: float) -> None:
+    x = symbol("x")
+    for function in (compile_expressions({"y": ceiling(x)}), Interpreted({"y": ceiling(x)})):
+        assert float(function({"x": value * (1 + 1e-13)})["y"]) == np.ceil(value)
+
+
+def test_every_form_is_homogeneous() -> None:
+    """Rates halved and the floor doubled double the time: shares of a step rest on it."""
+    rng = np.random.default_rng(0)
+    for form in kernels.FORMS.values():
+        x = {name: 10 ** rng.uniform(2, 6, 20) for name in form.inputs}
+        p = form.complete({name: 10 ** rng.uniform(0, 0.8) for name in form.parameters})
+        slow = {n: v / 2 if n in ("rate", "bandwidth") else 2 * v if n == "t0" else v for n, v in p.items()}
+        assert predict(form.id, x, slow) == pytest.approx(2 * predict(form.id, x, p))
