@@ -22,8 +22,8 @@ from sim.costs.algebra import Interpreted
 BATCH_S = 2.0
 """Seconds of cases between two readings of the sentinel."""
 
-FAIR = 8
-"""Cases that every lane has before a longer one gets more: a fit needs five, beside its hold-outs."""
+LEAST, FAIR = 5, 8
+"""Fitted cases that a fit needs (one for each of its folds), and cases that every lane has before longer ones go on."""
 
 MOST_FAILURES = 10
 """Cases that may fail one after another: then it is the device, not the case."""
@@ -44,7 +44,7 @@ def order(families: Iterable[Family], machine: Machine, suite: Suite, seed: int)
     """Return all cases in seeded random order, arranged so that a budget that ends early has left every lane its share.
 
     A lane is one (family, op, direction). The first `FAIR` cases of all lanes come in turn; then longer lanes come
-    more often, so that all end together. At every point a lane's hold-outs stand to its fitted cases as they do in all.
+    more often, so that all end together. In a lane `LEAST` fitted cases come before hold-outs, evenly mixed, join them.
     """
     rng = random.Random(seed)
     lanes: dict[tuple[str, str, str], dict[str, Task]] = {}
@@ -59,8 +59,10 @@ def order(families: Iterable[Family], machine: Machine, suite: Suite, seed: int)
 
 def _mixed(lane: list[Task], rng: random.Random) -> list[Task]:
     rng.shuffle(lane)
-    uses = dict.fromkeys(task.case.use for task in lane)
-    return _proportional([[task for task in lane if task.case.use == use] for use in uses])
+    first = [task for task in lane if task.case.use == "fit"][:LEAST]
+    others = [task for task in lane if task not in first]
+    uses = dict.fromkeys(task.case.use for task in others)
+    return first + _proportional([[task for task in others if task.case.use == use] for use in uses])
 
 
 def _proportional(rows: Sequence[Sequence[Task]]) -> list[Task]:

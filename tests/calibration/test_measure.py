@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calibration.guards import interruptible
-from calibration.measure import FAIR, LostError, Sampler, order, out_of_memory
+from calibration.measure import FAIR, LEAST, LostError, Sampler, order, out_of_memory
 from calibration.store import SAMPLES, Store, read_samples
 from tests.calibration.fakes import MACHINE, METHOD, FakeFamily, FakeMachine, families
 
@@ -82,9 +82,11 @@ class Held(FakeFamily):
 
 
 @given(st.integers(0, 2**32 - 1))
-def test_hold_outs_come_as_often_everywhere(seed):
-    uses = [task.case.use for task in order([Held(FakeMachine(), count=12)], MACHINE, "smoke", seed)]
-    assert all(abs(Counter(uses[:n])["fit"] - n / 2) <= 0.5 for n in range(13))
+def test_fitted_cases_come_first_then_hold_outs_evenly(seed):
+    uses = [task.case.use for task in order([Held(FakeMachine(), count=30)], MACHINE, "smoke", seed)]
+    assert uses[:LEAST] == ["fit"] * LEAST
+    rest = uses[LEAST:]
+    assert all(abs(Counter(rest[:n])["random"] - n * 15 / 25) <= 1 for n in range(26))
 
 
 def test_cases_that_a_family_yields_twice_are_measured_once():
