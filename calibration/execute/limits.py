@@ -11,17 +11,11 @@ HERE = "in what is executed"
 MODEL: Mapping[str, object] = {
     "family": "decoder",
     "norm": "layernorm",
-    "norm_bias": True,
     "embedding_norm": False,
     "block_norms": 2,
     "parallel_block": False,
     "gated_mlp": False,
     "dropout": 0.0,
-    "tied_embeddings": True,
-    "bias": True,
-    "qkv_bias": True,
-    "mlp_bias": True,
-    "head_bias": False,
     "qk_norm": False,
     "sinks": False,
     "positions": "learned",
@@ -32,7 +26,7 @@ MODEL: Mapping[str, object] = {
     "mtp_layers": 0,
     "table": None,
 }
-"""GPT-2's network."""
+"""GPT-2's network, with or without biases and a tied head."""
 
 ONES = ("tp", "pp", "cp", "ep", "etp", "virtual_stages")
 PLAN: Mapping[str, tuple[object, ...]] = {

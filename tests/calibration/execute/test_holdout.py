@@ -109,7 +109,6 @@ def test_overlap_never_makes_a_predicted_step_longer(folder):
     [
         ({"dropout": 0.1}, "model.dropout: got 0.1; allowed: 0.0 in what is executed"),
         ({"norm": "rmsnorm"}, "model.norm"),
-        ({"tied_embeddings": False}, "model.tied_embeddings"),
         ({"gated_mlp": True}, "model.gated_mlp"),
         ({"positions": "rope"}, "model.positions"),
         ({"kv_heads": 1}, "model.heads"),

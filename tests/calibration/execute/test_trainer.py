@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from calibration.execute.limits import check_model
 from calibration.execute.measure import Measured, measure, measure_block
 from calibration.execute.memory import LiveBytes
 from calibration.execute.predict import bytes_sent
@@ -30,10 +31,32 @@ def one() -> Measured:
 
 
 @pytest.mark.parametrize("sizes", [(1, 64, 2, 100, 16), (3, 128, 4, 999, 65)])
-def test_the_network_has_exactly_the_parameters_that_the_simulator_counts(sizes):
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("bias", [True, False])
+def test_the_network_has_exactly_the_parameters_that_the_simulator_counts(sizes, tied, bias):
     layers, hidden, heads, vocab, seq = sizes
-    model = Model(layers=layers, hidden=hidden, heads=heads, vocab=vocab, seq=seq)
+    biases = dict.fromkeys(("bias", "norm_bias", "head_bias"), bias)
+    model = Model(
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        vocab=vocab,
+        seq=seq,
+        tied_embeddings=tied,
+        max_positions=99,
+        **biases,
+    )
+    check_model(model)
     assert sum(p.numel() for p in SmallGpt(model).parameters()) == model.parameters
+
+
+@pytest.mark.parametrize("change", [{"tied_embeddings": False}, {"attention": "eager"}, {"bias": False}])
+def test_other_networks_of_its_kind_train_too(change):
+    model = Model(**{n: getattr(SMALL, n) for n in ("layers", "hidden", "heads", "vocab", "seq")}, **change)
+    trainer = Trainer(model, plan(), 0, 1, CPU, seed=1)
+    assert trainer.gradient_error() < 1e-5
+    first, *_, last = (trainer.step() for _ in range(5))
+    assert last < first
 
 
 def test_microbatches_add_up_to_the_batch():
