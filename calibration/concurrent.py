@@ -106,7 +106,7 @@ class CudaStreams:
         """Return an all-reduce over all devices, on this device's collective stream and one of each other."""
         nccl: Any = torch.cuda.nccl
         parts = [torch.randn(n, device=f"cuda:{i}").to(torch.bfloat16) for i in range(self.ranks)]
-        others = [torch.cuda.Stream(device=i) for i in range(1, self.ranks)]  # type: ignore[no-untyped-call]
+        others = [self.cuda.Stream(device=i) for i in range(1, self.ranks)]
         return lambda: nccl.all_reduce(parts, streams=[self.queues[1], *others])
 
 

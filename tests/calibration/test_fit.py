@@ -59,6 +59,7 @@ def test_parameters_of_an_all_reduce_are_found_again() -> None:
     size = np.tile(2.0 ** np.arange(20, 30), 3)
     links = device("a100-sxm-80gb")
     truth = NO_NETWORK | {"intra_efficiency_reduce": 0.75, "intra_alpha": 2e-5, "intra_alpha_rank": 3e-6}
+    truth |= {"intra_own": 0.2, "intra_fill_s": 1e-4, "intra_fill_bytes": 2e7}
     made = AllReduce("made up", n, n, np.ones(30), size, np.ones(30), "synthetic")
     made = AllReduce("made up", n, n, np.ones(30), size, predict(made, links, truth), "synthetic")
     found = fit(made, links, INTRA_FREE, NO_NETWORK).parameters
