@@ -18,10 +18,12 @@ from sim.costs.run_level import RunLevelSet, run_level
 from sim.specs import InputError
 from sim.units import digits3
 from sim.validation.accuracy import accuracy, write_accuracy
+from sim.validation.exam import PEERS, examine
 from sim.validation.predict import Predictor, analytic, elsewhere, fit_site
 from sim.validation.table import Measured, read_runs
 from sim.validation.validate import Validation, data, summary, translated, validate
 
+EXAM_HELP = "Predict every table without its own source and by half of its own groups; print both beside the goals."
 SITE_HELP = "Earlier runs of the same cluster, to which the run-level parameters are fitted."
 
 
@@ -29,6 +31,7 @@ def validate_command(
     runs: Annotated[list[Path], typer.Argument(help="Tables of measured runs (CSV with the reference columns).")],
     profile: Annotated[str | None, typer.Option(help="Profile instead of the device column's.")] = None,
     site: Annotated[Path | None, typer.Option(help=SITE_HELP)] = None,
+    exam: Annotated[bool, typer.Option("--exam", help=EXAM_HELP)] = False,
     table: Annotated[Path | None, typer.Option(help="Write predictions and ratios as CSV.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -39,6 +42,9 @@ def validate_command(
     tables = {file: read_runs(file) for file in runs}
     rows = [row for held in tables.values() for row in held]
     _distinct("RUNS", rows)
+    if exam:
+        _exam(tables, as_json, {"--profile": profile, "--site": site, "--table": table})
+        return
     fitted = _site(site, rows, profile)
     predict: Predictor = partial(analytic, level=fitted) if fitted else elsewhere
     levels = {"site": fitted} if fitted else {source: run_level(source) for source in sorted({r.source for r in rows})}
@@ -57,6 +63,35 @@ def validate_command(
     else:
         _print_levels(levels)
         _print({file.stem: found for file, found in results.items()})
+
+
+def _exam(tables: Mapping[Path, list[Measured]], as_json: bool, others: Mapping[str, object]) -> None:
+    """Print both columns of the exam; `others` are the options that mean nothing beside it."""
+    given = [name for name, value in others.items() if value is not None]
+    if given:
+        raise InputError(given[0], str(others[given[0]]), "nothing beside --exam")
+    with progress_console.status("predicting every table twice"):
+        entries = list(examine({file.stem: held for file, held in tables.items()}))
+    if as_json:
+        print_json({"exam": [asdict(entry) for entry in entries], "peers": dict(PEERS)})
+        return
+    timed = [entry for entry in entries if entry.elsewhere["time"]["n"]]
+    shown = _table("step time, by run-level parameters that never saw the source", [*YARDSTICKS, "goal"])
+    for entry in timed:
+        time, goal = entry.elsewhere["time"], entry.goal
+        yardsticks = [_text(b["mape"]) for b in time["baselines"].values()]
+        wanted = f"{goal.raw:g} / {goal.debiased:g}" if goal else "-"
+        shown.add_row(entry.name, *(_text(time[key]) for key in TIME), *yardsticks, wanted)
+    console.print(shown)
+    shown = _table("step time, each half of a table by parameters fitted to the other", [*TIME.values(), *SITE])
+    for entry in timed:
+        if entry.site:
+            goal = entry.goal
+            wanted = [f"{goal.prototype_site:g}", f"{goal.site:g}"] if goal else ["-", "-"]
+            shown.add_row(entry.name, *(_text(entry.site["time"][key]) for key in TIME), *wanted)
+    console.print(shown)
+    for name, words in PEERS.items():
+        console.print(f"{name}: {words}", highlight=False, markup=False)
 
 
 def _shown(bar: Progress, task: TaskID, done: int, of: int) -> None:
@@ -107,7 +142,9 @@ TIME = {
     "pairwise_order": "order",
     "mean_regret": "regret %",
     "coverage80": "in 80 %",
+    "median_width": "width %",
 }
+SITE = ("prototype", "goal")
 MEMORY = {"n": "runs", "mape": "mean %", "median": "median %", "max": "max %", "coverage80": "in 80 %"}
 
 YARDSTICKS = [*TIME.values(), "MFU %", "+ bubble %"]

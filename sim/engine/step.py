@@ -3,11 +3,13 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import sqrt
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.catalog import names
 from sim.costs import inputs, offload, stage
 from sim.costs.algebra import Compiled
 from sim.costs.layers.structure import Structure
@@ -202,11 +204,23 @@ def device_memory(allocated: Any, profile: Profile) -> Any:
 def step_sigma(profile: Profile, level: RunLevelSet) -> float:
     """Return the standard deviation of the log of a step time.
 
-    What runs differ from the fitted run level, and carrying the profile over from another device where no run of
-    this device was among those fitted.
+    What runs differ from the fitted run level, and what carrying the profile over from another device adds.
     """
-    carried = 0.0 if profile.name in level.devices else profile.scaling_sigma_log
-    return float(np.hypot(level.sigma_log, carried))
+    return float(np.hypot(level.sigma_log, carried_sigma(profile, level)))
+
+
+def carried_sigma(profile: Profile, level: RunLevelSet) -> float:
+    """Return the standard deviation of log time of carrying the profile over, as far as no fitted run has tested it.
+
+    Nothing where runs of this very device were among those fitted; the last move alone where those of its base were,
+    or of a device that was carried over from this one.
+    """
+    if profile.name in level.devices:
+        return 0.0
+    tested = [load_profile(name) for name in names("profiles") if name in level.devices]
+    near = [p.scaling_sigma_log for p in tested if p.name == profile.base or p.base == profile.name]
+    own = profile.scaling_sigma_log
+    return min((sqrt(abs(own**2 - other**2)) for other in near), default=own)
 
 
 @checked

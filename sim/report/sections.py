@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from sim.engine.step import Step, device_memory
+from sim.engine.step import Step, carried_sigma, device_memory
 from sim.report import figures
 from sim.report import markup as m
 from sim.report.numbers import byte_unit, days_interval, signed, time_unit
@@ -205,11 +205,10 @@ def certainty_section(step: Step) -> str:
     """Return how far the prediction can be trusted: the profile's errors, the interval's parts, assumptions."""
     profile = step.profile
     low, high = profile.interval80(1.0, step.sigma_log)
-    known = profile.name in step.level.devices
     fit = "an estimate scaled from " + str(profile.base) if profile.estimate else "fitted to public measurements"
     parts = {
         "runs of sources that the run-level parameters never saw": step.level.sigma_log,
-        "carrying kernels over from another device": 0.0 if known else profile.scaling_sigma_log,
+        "carrying kernels over from another device": carried_sigma(profile, step.level),
     }
     words = (
         f"Profile {profile.name} ({profile.date}) is {fit}. The 80 % interval of a step time runs from "
