@@ -215,6 +215,7 @@ def setting_values(plan: Plan, cluster: Cluster) -> dict[str, float]:
         "accumulate_bytes": accumulate_bytes(plan),
         "scatter_gather": float(plan.scatter_gather),
         "tp_overlap": float(plan.tp_overlap),
+        "blocking_sends": float(plan.blocking_sends),
         "native": float(plan.framework == "torch"),
         "fused_loss": float(plan.cross_entropy == "fused"),
         "autograd_loss": float(plan.cross_entropy == "autograd"),

@@ -284,6 +284,7 @@ def _unsharded(largest: Expr, extra: Expr, head: Expr, layers: Expr) -> Expr:
 
 def expressions(structure: Structure) -> dict[str, Expr]:
     """Return every output of the stage model as an expression."""
+    inner = chunk(structure)
     first, last = phases(ends.embedding(structure)), phases(ends.head(structure))
     head_kept, head_beside = memory.head_bytes(structure)
     table = symbol("head_split") / tp
@@ -293,16 +294,20 @@ def expressions(structure: Structure) -> dict[str, Expr]:
     parts = symbol("scatter_gather")
     boundary = ends.boundary_bytes(structure)
     whole_again = (1 - sequence_parallel) * tp_group.all_gather(boundary)
-    message = parts * (send(boundary / tp) + whole_again) + (1 - parts) * send(boundary)
+    message = several * (parts * (send(boundary / tp) + whole_again) + (1 - parts) * send(boundary))
+    # A pass that blocks waits for what it receives and for what it sends; the first and the last for one of the two.
+    blocked = symbol("blocking_sends") * message
+    for phase in ("forward_pp", "input_pp"):
+        inner[phase], first[phase], last[phase] = 2 * blocked, -blocked, -blocked
     return (
-        chunk(structure)
+        inner
         | {f"embedding_{k}": v for k, v in first.items()}
         | {f"head_{k}": v for k, v in last.items()}
         | sharded_ends(structure)
         | reduction(structure)
         | states(structure)
         | {
-            "send": several * message,
+            "send": message - blocked,
             "tied_reduce": several * tied_pair.all_reduce(reduce_bytes * table) if structure.tied else 0 * table,
             "saved_embedding_bytes": memory.embedding_bytes(structure),
             "saved_head_bytes": head_kept,

@@ -12,7 +12,8 @@ from sim.costs import kernels
 from sim.costs.algebra import Expr, maximum, minimum, symbol
 from sim.costs.collectives import Group
 
-COMMUNICATION = ("tp", "cp", "ep")
+COMMUNICATION = ("tp", "cp", "ep", "pp")
+"""What a pass waits for; of pipeline messages those that block."""
 
 
 @dataclass(frozen=True)
