@@ -90,6 +90,6 @@ def symbol_values(parameters: RunLevel) -> dict[str, float]:
     return {name: float(value) for name, value in asdict(parameters).items()}
 
 
-def straggling(parameters: RunLevel, gpus: Any) -> Any:
-    """Return the relative time that waiting for the slowest of `gpus` devices adds (a number or an array)."""
-    return parameters.straggler * np.log2(gpus)
+def straggling(straggler: Any, gpus: Any) -> Any:
+    """Return the relative time that waiting for the slowest of `gpus` devices adds (numbers or arrays)."""
+    return straggler * np.log2(gpus)

@@ -272,7 +272,7 @@ def simulate(
         silent = _on_path(schedule, {**costs, "send": 0.0}, noise, copies)
         causes = waits(timeline, costs, step, pace(silent, placed.microbatches))
     memory = tuple(memory_timelines(timeline, footprint(schedule, costs)))
-    waiting = step.ticks * 1e-9 * straggling(level.parameters, placed.gpus)
+    waiting = step.ticks * 1e-9 * straggling(level.parameters.straggler, placed.gpus)
     step_time = float(step.ticks * 1e-9 + waiting)
     breakdown = exposed(timeline, costs, step, causes, waiting)
     return Step(model, cluster, placed, profile, level, costs, timeline, memory, step_time, breakdown)

@@ -55,8 +55,8 @@ class Plan:
     accumulation fusion); `scatter_gather`: tensor-parallel ranks send a part of a pipeline message each
     (arXiv 2104.04473, section 4.1); `tp_overlap`: the backward pass's tensor-parallel collectives run beside products
     (Megatron-LM's asynchronous reduction since late 2021; off, every one is waited for). `blocking_sends`: both ranks
-    stand still while a pipeline message passes between them (DeepSpeed's pipeline engine). `framework`: whose memory law
-    holds where they differ: Megatron-LM's, or PyTorch's own as torchtitan runs it (FSDP2's fp32 shards at zero 3,
+    stand still while a pipeline message passes between them (DeepSpeed's pipeline engine). `framework`: whose memory
+    law holds where they differ: Megatron-LM's, or PyTorch's own as torchtitan runs it (FSDP2's fp32 shards at zero 3,
     selective recompute of every second product).
     `cross_entropy`: Megatron-LM's in place on fp32 logits, PyTorch's by autograd (the default of its framework each),
     or one fused kernel on 16-bit logits (flash-attention's, Liger's). `optimizer_barrier`: no rank updates before all

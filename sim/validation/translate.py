@@ -211,8 +211,8 @@ def _framework(row: Measured, zero: int, notes: _Notes) -> dict[str, Any]:
 
     Megatron-LM has reduced gradients beside the backward pass since 2023, when attention was fused already. fp16 with
     a sharded optimizer is DeepSpeed's engine (Megatron-LM's own came with bf16), which sends gradients whole and waits
-    for every pipeline message, and runs Megatron-LM's layers from before their reductions were asynchronous. Fully sharded parameters are PyTorch's FSDP.
-    Neither of these two adds weight gradients to the sum in the product.
+    for every pipeline message, and runs Megatron-LM's layers from before their reductions were asynchronous. Fully
+    sharded parameters are PyTorch's FSDP. Neither of these two adds weight gradients to the sum in the product.
     """
     if row.fsdp_shard:
         return {"framework": "torch", "fused_wgrad": False}

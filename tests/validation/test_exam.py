@@ -32,9 +32,7 @@ def test_a_half_is_predicted_by_the_other_alone(tmp_path):
     """A half measured twice as slow changes what the other half is predicted, and nothing of its own."""
     rows = table(tmp_path, {"group": "a", "global_batch": "64"}, {"group": "b", "global_batch": "128"})
     slow = [replace(r, step_time_s=r.step_time_s * (2 if r.group == "a" else 1)) for r in rows]
-    before, after = (
-        {o.row.id: o.prediction.step_time_s.value for o in two_fold(t).outcomes} for t in (rows, slow)
-    )
+    before, after = ({o.row.id: o.prediction.step_time_s.value for o in two_fold(t).outcomes} for t in (rows, slow))
     assert all((after[r.id] == before[r.id]) == (r.group == "a") for r in rows)
 
 
