@@ -36,7 +36,7 @@ class Prior(NamedTuple):
 PRIORS: Mapping[str, Prior] = {
     "gemm_slowdown": Prior(1.08, 0.10, "held-out products: 4 - 10 % mean error; power is shared in a run"),
     "attention_slowdown": Prior(1.1, 0.25, "attention of another library version than the one measured"),
-    "memory_bound_slowdown": Prior(1.1, 0.25, "element-wise fits 0.4 - 2 %, norms 14 - 15 %; fusion differs"),
+    "memory_bound_slowdown": Prior(1.1, 0.5, "fused or not, the kernels of one layer move up to twice the bytes"),
     "collective_slowdown": Prior(1.1, 0.25, "bus bandwidths of one device differ by a quarter between tables"),
     "inter_slowdown": Prior(1.3, 0.4, "rates are link rates; a shared fabric gives less"),
     "overlap_slowdown": Prior(0.2, 0.7, "contention benchmark: concurrent streams keep 70 - 95 % of their rate"),
