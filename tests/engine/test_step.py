@@ -239,6 +239,7 @@ def steps(draw, usual):
         sequence_parallel=draw(st.booleans()) and tp > 1,
         overlap_dp=draw(st.booleans()),
         tp_overlap=draw(st.booleans()),
+        blocking_sends=draw(st.booleans()),
         schedule="gpipe" if pp > 1 and v == 1 and draw(st.booleans()) else None,
         offload=Offload(optimizer=draw(share), activations=draw(share)),
     )
