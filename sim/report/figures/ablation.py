@@ -25,7 +25,7 @@ def ablation(rows: Sequence[Ablated], theme: Theme = "light") -> go.Figure:
     figure = frame(theme, 150 + 26 * max(4, len(terms)), "", "", margin={"l": 250, "r": 12, "t": 120, "b": 16})
     figure.add_heatmap(
         z=change,
-        x=[f"{safe(s[:22])}<br>{whole[s]:.1f} %" for s in sources],
+        x=[f"{safe(s.split(' (')[0])}<br>{whole[s]:.1f} %" for s in sources],
         y=terms,
         zmin=-MOST,
         zmax=MOST,
