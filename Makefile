@@ -6,7 +6,7 @@ PIP_ARGS ?=
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: setup demo test test-full bench lab clean
+.PHONY: setup demo test test-full bench exam lab clean
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
@@ -30,6 +30,9 @@ test-full: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/pytest tests/benchmarks --benchmark-only --override-ini addopts=-q
+
+exam: $(STAMP)
+	$(BIN)/trainsim validate ../shared/reference/runs/*.csv --exam
 
 lab: $(STAMP)
 	$(BIN)/trainsim lab

@@ -3,18 +3,18 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from math import sqrt
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.costs.profile import Z80
 from sim.costs.run_level import FILE, RunLevel, RunLevelSet
 from sim.specs.fields import InputError
 from sim.specs.files import write_atomically
-from sim.validation.fit import fit_run_level
-from sim.validation.predict import analytic
+from sim.validation.fit import fit_run_level, spread
+from sim.validation.predict import log_errors
 from sim.validation.table import Measured
 from sim.validation.translate import Case, translate
 
@@ -24,7 +24,8 @@ ALL = "all"
 def fit_sets(rows: Sequence[Measured]) -> dict[str, RunLevelSet]:
     """Return the set fitted to all sources, and under each source's name the set that never saw it.
 
-    The spread of a set is what left-out sources show: 80 % of their errors, every source counting the same.
+    The spread of a set is what left-out sources show: 80 % of their errors, every source counting the same. What is
+    left of it once every source's mean error is removed is a run's own; the rest all runs of a source share.
 
     Raises:
         InputError: fewer than two sources have step times that may score.
@@ -35,7 +36,7 @@ def fit_sets(rows: Sequence[Measured]) -> dict[str, RunLevelSet]:
         raise InputError("--from", sources, "measured runs of at least two sources")
     by = {s: [c for c in cases if c.row.source == s] for s in sources}
     without = {s: fit_run_level([c for c in cases if c.row.source != s]) for s in sources}
-    errors = {s: _errors(by[s], without[s]) for s in sources}
+    errors = {s: log_errors(by[s], without[s]) for s in sources}
     sets = {ALL: _set(fit_run_level(cases), by, errors)}
     for s in sources:
         others = {o: by[o] for o in sources if o != s}
@@ -50,26 +51,18 @@ def _expressed(row: Measured) -> list[Case]:
         return []
 
 
-def _errors(cases: Sequence[Case], parameters: RunLevel) -> NDArray[np.float64]:
-    predicted = [p.step_time_s.value for p in analytic(cases, RunLevelSet.bare(parameters))]
-    return np.log(predicted) - np.log([case.row.step_time_s for case in cases])
-
-
 def _set(
     parameters: RunLevel, by: Mapping[str, Sequence[Case]], errors: Mapping[str, NDArray[np.float64]]
 ) -> RunLevelSet:
-    sizes = np.concatenate([np.abs(e) for e in errors.values()])
-    weights = np.concatenate([np.full(len(e), 1 / len(e)) for e in errors.values()])
-    order = np.argsort(sizes)
-    reached = np.cumsum(weights[order]) / weights.sum()
-    wide = float(sizes[order][np.searchsorted(reached, 0.8)])
+    wide, own = spread([*errors.values()]), spread([e - e.mean() for e in errors.values()])
     return RunLevelSet(
         parameters=RunLevel(**{k: float(f"{v:.4g}") for k, v in asdict(parameters).items()}),
-        sigma_log=float(f"{wide / Z80:.4g}"),
+        sigma_log=float(f"{wide:.4g}"),
         devices=tuple(sorted({case.cluster.device for cases in by.values() for case in cases})),
         source="fitted to public runs of "
         + "; ".join(f"{s} ({len(c)})" for s, c in by.items())
         + "; spread: errors of sources left out of their own fit",
+        source_sigma_log=float(f"{sqrt(max(0.0, wide**2 - own**2)):.4g}"),
     )
 
 

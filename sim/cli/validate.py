@@ -5,14 +5,13 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich import box
 from rich.progress import Progress, TaskID
-from rich.table import Table
 
 from sim.catalog import names
+from sim.cli.exam import YARDSTICKS, examined, shown_number, table_of, times_of
 from sim.cli.output import checked_file, console, print_json, progress_console, written
 from sim.costs.run_level import RunLevelSet, run_level
 from sim.specs import InputError
@@ -22,6 +21,8 @@ from sim.validation.predict import Predictor, analytic, elsewhere, fit_site
 from sim.validation.table import Measured, read_runs
 from sim.validation.validate import Validation, data, summary, translated, validate
 
+EXAM_HELP = "Predict every table without its own source and by half of its own groups; print both beside the goals."
+ABLATION_HELP = "Write the errors of every source without each cost term in turn as CSV."
 SITE_HELP = "Earlier runs of the same cluster, to which the run-level parameters are fitted."
 
 
@@ -29,16 +30,25 @@ def validate_command(
     runs: Annotated[list[Path], typer.Argument(help="Tables of measured runs (CSV with the reference columns).")],
     profile: Annotated[str | None, typer.Option(help="Profile instead of the device column's.")] = None,
     site: Annotated[Path | None, typer.Option(help=SITE_HELP)] = None,
+    exam: Annotated[bool, typer.Option("--exam", help=EXAM_HELP)] = False,
+    without: Annotated[Path | None, typer.Option("--ablation", help=ABLATION_HELP)] = None,
     table: Annotated[Path | None, typer.Option(help="Write predictions and ratios as CSV.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Predict measured runs and report errors, order, regret and coverage beside two trivial baselines."""
-    for file in runs if table else ():
-        checked_file("--table", table or Path(), file)
+    for option, out in (("--table", table), ("--ablation", without)):
+        for file in runs if out else ():
+            checked_file(option, out or Path(), file)
     _checked_profile(profile)
     tables = {file: read_runs(file) for file in runs}
     rows = [row for held in tables.values() for row in held]
     _distinct("RUNS", rows)
+    if exam or without:
+        for option, value in {"--profile": profile, "--site": site, "--table": table}.items():
+            if value is not None:
+                raise InputError(option, str(value), f"nothing beside {'--exam' if exam else '--ablation'}")
+        examined({file.stem: held for file, held in tables.items()}, exam, without, as_json)
+        return
     fitted = _site(site, rows, profile)
     predict: Predictor = partial(analytic, level=fitted) if fitted else elsewhere
     levels = {"site": fitted} if fitted else {source: run_level(source) for source in sorted({r.source for r in rows})}
@@ -89,7 +99,7 @@ def _print_levels(levels: Mapping[str, RunLevelSet]) -> None:
     if not levels:
         return  # a table without rows
     sets = {held.source: held for held in levels.values()}
-    shown = _table("run-level parameters", [str(n + 1) for n in range(len(sets))])
+    shown = table_of("run-level parameters", [str(n + 1) for n in range(len(sets))])
     for name in asdict(next(iter(sets.values())).parameters):
         shown.add_row(name, *(digits3(getattr(held.parameters, name)) for held in sets.values()))
     shown.add_row("spread (log)", *(digits3(held.sigma_log) for held in sets.values()))
@@ -98,19 +108,8 @@ def _print_levels(levels: Mapping[str, RunLevelSet]) -> None:
         console.print(f"{n + 1}: {held.source}", highlight=False, markup=False)
 
 
-TIME = {
-    "n": "runs",
-    "mape": "mean %",
-    "mape_debiased": "no bias %",
-    "bias": "bias %",
-    "p90": "p90 %",
-    "pairwise_order": "order",
-    "mean_regret": "regret %",
-    "coverage80": "in 80 %",
-}
 MEMORY = {"n": "runs", "mape": "mean %", "median": "median %", "max": "max %", "coverage80": "in 80 %"}
 
-YARDSTICKS = [*TIME.values(), "MFU %", "+ bubble %"]
 VERDICTS = [*MEMORY.values(), "found", "missed", "false alarms"]
 
 
@@ -118,20 +117,19 @@ def _print(results: Mapping[str, Validation]) -> None:
     found = {name: summary(result) for name, result in results.items()}
     times = {name: s["time"] for name, s in found.items() if s["time"]["n"] or s["time"]["pairwise_order"] is not None}
     if times:
-        shown = _table("step time: absolute errors, and those of the best constant MFU", YARDSTICKS)
+        shown = table_of("step time: absolute errors, and those of the best constant MFU", YARDSTICKS)
         for name, s in times.items():
-            yardsticks = [_text(b["mape"]) for b in s["baselines"].values()]
-            shown.add_row(name, *(_text(s[key]) for key in TIME), *yardsticks)
+            shown.add_row(name, *times_of(s))
         console.print(shown)
     memories = {name: s for name, s in found.items() if s["memory"]["n"]}
     if memories:
-        shown = _table(
+        shown = table_of(
             "peak memory: absolute errors, and out-of-memory verdicts",
             VERDICTS,
         )
         for name, s in memories.items():
             verdicts = [str(s["oom"][key]) for key in ("tp", "fn", "fp")]
-            shown.add_row(name, *(_text(s["memory"][key]) for key in MEMORY), *verdicts)
+            shown.add_row(name, *(shown_number(s["memory"][key]) for key in MEMORY), *verdicts)
         console.print(shown)
     for name, result in results.items():
         console.print(
@@ -142,17 +140,3 @@ def _print(results: Mapping[str, Validation]) -> None:
         )
         for reason, times_seen in Counter(r.reason for r in result.skipped).most_common(5):
             console.print(f"  {times_seen} x {reason}", highlight=False, markup=False)
-
-
-def _table(title: str, headings: list[str]) -> Table:
-    table = Table(title=title, box=box.SIMPLE, padding=(0, 1, 0, 0))
-    table.add_column("table", no_wrap=True)
-    for heading in headings:
-        table.add_column(heading, justify="right")
-    return table
-
-
-def _text(value: Any) -> str:
-    if value is None:
-        return "-"
-    return str(value) if isinstance(value, int) else digits3(value) if value >= 0 else f"-{digits3(-value)}"

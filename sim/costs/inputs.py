@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import gcd
+from math import ceil, gcd
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,6 +28,11 @@ ALIGNED = 8
 """Elements: 16-bit tensor cores want rows of 16 bytes (NVIDIA Deep Learning Performance guide, matrix products)."""
 
 
+TILE = 128
+"""Columns of an output tile of large 16-bit products; what a matrix lacks to whole tiles is computed all the same
+(NVIDIA Deep Learning Performance guide, matrix products, tile quantization)."""
+
+
 def model_values(model: Model) -> dict[str, float]:
     """Return the model's dimensions by symbol name; those of its kinds of layers carry the kind's index."""
     values = {n: float(getattr(model, n)) for n in MODEL_SYMBOLS}
@@ -42,6 +47,7 @@ def model_values(model: Model) -> dict[str, float]:
         "head_passes": 1.0 + model.mtp_layers,
         "boundary_seq": float(model.tokens_per_sample),
         "patch_width": float(model.channels * model.patch**2),
+        "tiled_head": float(TILE * ceil(max(block.qk_width for block in model.blocks) / model.heads / TILE)),
         "misaligned": float(model.head_dim % ALIGNED > 0),
         "kv_repeatable": 0.0 if model.kv_lora_rank else 1.0,
     }
@@ -80,6 +86,7 @@ def cluster_values(cluster: Cluster, profile: Profile) -> dict[str, float]:
             "inter_bytes_per_s_per_node": links.inter_bytes_per_s_per_node,
             "gpus_per_node": float(cluster.gpus_per_node),
             "workspace_bytes": profile.memory.workspace_bytes,
+            "in_tiles": float(not cluster.hardware.on_host),
         }
     )
 
@@ -242,6 +249,7 @@ def setting_values(plan: Plan, cluster: Cluster) -> dict[str, float]:
         "accumulate_bytes": accumulate_bytes(plan),
         "scatter_gather": float(plan.scatter_gather),
         "tp_overlap": float(plan.tp_overlap),
+        "blocking_sends": float(plan.blocking_sends),
         "native": float(plan.framework == "torch"),
         "fused_loss": float(plan.cross_entropy == "fused"),
         "autograd_loss": float(plan.cross_entropy == "autograd"),

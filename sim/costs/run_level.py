@@ -49,12 +49,17 @@ class RunLevel:
 
 @spec
 class RunLevelSet:
-    """Fitted parameters, how far runs still lie from them, and what they were fitted to."""
+    """Fitted parameters, how far runs still lie from them, and what they were fitted to.
+
+    sigma_log: standard deviation of the log of a measured step time of a source that was left out; source_sigma_log:
+    the part of it that all runs of one source share (cluster, software), which drops out between plans on one cluster.
+    """
 
     parameters: RunLevel
     sigma_log: Annotated[float, real(0.0, 2.0)]
     devices: tuple[str, ...]
     source: Text
+    source_sigma_log: Annotated[float, real(0.0, 2.0)] = 0.0
 
     @classmethod
     def bare(cls, parameters: RunLevel) -> "RunLevelSet":
@@ -99,6 +104,6 @@ def symbol_values(parameters: RunLevel) -> dict[str, float]:
     return {name: float(value) for name, value in asdict(parameters).items()}
 
 
-def straggling(parameters: RunLevel, gpus: Any) -> Any:
-    """Return the relative time that waiting for the slowest of `gpus` devices adds (a number or an array)."""
-    return parameters.straggler * np.log2(gpus)
+def straggling(straggler: Any, gpus: Any) -> Any:
+    """Return the relative time that waiting for the slowest of `gpus` devices adds (numbers or arrays)."""
+    return straggler * np.log2(gpus)

@@ -313,6 +313,7 @@ def _unsharded(largest: Expr, extra: Expr, head: Expr, layers: Expr) -> Expr:
 
 def expressions(structure: Structure) -> dict[str, Expr]:
     """Return every output of the stage model as an expression."""
+    inner = chunk(structure)
     first, last = phases(ends.embedding(structure)), phases(ends.head(structure))
     head_kept, head_beside = memory.head_bytes(structure)
     several = minimum(1, pp - 1)
@@ -320,16 +321,21 @@ def expressions(structure: Structure) -> dict[str, Expr]:
     parts = symbol("scatter_gather")
     boundary = ends.boundary_bytes(structure)
     whole_again = (1 - sequence_parallel) * tp_group.all_gather(boundary)
-    message = parts * (send(boundary / tp) + whole_again) + (1 - parts) * send(boundary)
+    message = several * (parts * (send(boundary / tp) + whole_again) + (1 - parts) * send(boundary))
+    # A pass that blocks waits for what it receives and for what it sends. The first and the last have one of the two;
+    # they wait like their neighbours, so that chunks stay equal, unless there is no chunk between them.
+    blocked = symbol("blocking_sends") * message
+    between = minimum(1, pp * symbol("virtual_stages") - 2)
+    inner |= dict.fromkeys(("forward_pp", "input_pp"), (1 + between) * blocked)
     return (
-        chunk(structure)
+        inner
         | {f"embedding_{k}": v for k, v in first.items()}
         | {f"head_{k}": v for k, v in last.items()}
         | sharded_ends(structure)
         | reduction(structure)
         | states(structure)
         | {
-            "send": several * message,
+            "send": message - blocked,
             "tied_reduce": tied_reduce(structure),
             "saved_embedding_bytes": memory.embedding_bytes(structure),
             "saved_head_bytes": head_kept,

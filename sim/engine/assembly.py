@@ -237,7 +237,7 @@ def exposed(timeline: Timeline, costs: Costs, pace: Pace, waits: Waits, straggle
         "cp": both("forward_cp", "input_cp"),
         "ep": both("forward_ep", "input_ep"),
         "dp": waits.dp_s,
-        "pp": waits.pp_s,
+        "pp": waits.pp_s + both("forward_pp", "input_pp"),
         "offload": waits.offload_s,
         "bubble": waits.bubble_s,
         "optimizer": pace.updates * _at(c[f"optimizer_{place}"], rank),

@@ -3,7 +3,7 @@
 One call predicts every step of a table for one set of run-level parameters, so that a fit can ask hundreds of times.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -20,6 +20,7 @@ from sim.engine.step import simulate
 from sim.specs import Cluster, Model, PlacedPlan
 
 Floats = NDArray[np.float64]
+Symbols = Mapping[str, Any]
 CLOSED = {"none": "1f1b", "1f1b": "1f1b", "interleaved": "interleaved", "gpipe": "gpipe"}
 """Schedules whose closed form is close to the engine, by the kind that states it."""
 
@@ -67,9 +68,16 @@ class Batch:
 
     how: "closed" runs only steps without a close closed form on the engine, "exact" runs all of them there, and
     "approximate" none: chunks other than the first and the last count as equal (for fits, which ask hundreds of times).
+    "walked" is "approximate" without compiling. `change`: symbols that get other values, of those of a step; it holds
+    for closed forms, and wins over run-level parameters.
     """
 
-    def __init__(self, asked: Sequence[Asked], how: Literal["closed", "exact", "approximate"] = "closed") -> None:
+    def __init__(
+        self,
+        asked: Sequence[Asked],
+        how: Literal["closed", "exact", "approximate", "walked"] = "closed",
+        change: Callable[[Asked, Symbols], Symbols] | None = None,
+    ) -> None:
         self.asked = list(asked)
         self.gpus = np.array([a.placed.gpus for a in self.asked], dtype=float)
         groups: dict[tuple[Structure, str, bool], list[int]] = {}
@@ -88,7 +96,7 @@ class Batch:
             return step_form(*key) if compiled else Interpreted(step_expressions(*key))
 
         self.groups = [
-            _Group(function(key), np.array(rows), _columns([self.asked[i] for i in rows]))
+            _Group(function(key), np.array(rows), _columns([self.asked[i] for i in rows], change))
             for key, rows in groups.items()
         ]
 
@@ -97,8 +105,9 @@ class Batch:
         found = [np.empty(len(self.asked)) for _ in range(3)]
         parameters = symbol_values(level.parameters)
         for group in self.groups:
-            out = group.function(group.columns | parameters)
-            step = out["step_time_s"] * (1 + straggling(level.parameters, self.gpus[group.rows]))
+            values = parameters | group.columns
+            out = group.function(values)
+            step = out["step_time_s"] * (1 + straggling(values["straggler"], self.gpus[group.rows]))
             first, last = out["first_peak_bytes"], out["last_peak_bytes"]
             for column, value in zip(found, (step, np.maximum(first, last), last), strict=True):
                 column[group.rows] = value
@@ -112,7 +121,7 @@ class Batch:
         return Table(*found)
 
 
-def _columns(asked: Sequence[Asked]) -> dict[str, Any]:
+def _columns(asked: Sequence[Asked], change: Callable[[Asked, Symbols], Symbols] | None) -> dict[str, Any]:
     """Return the symbols of all steps as columns; those that never vary stay numbers."""
     for a in asked:
         inputs.check_precision(a.placed.plan, a.profile)
@@ -123,8 +132,10 @@ def _columns(asked: Sequence[Asked]) -> dict[str, Any]:
         for a in asked
     ]
     rows = [row | _ends(a) for row, a in zip(rows, asked, strict=True)]
+    if change:
+        rows = [row | dict(change(a, row)) for row, a in zip(rows, asked, strict=True)]
     columns: dict[str, Any] = {}
-    for name in rows[0]:
+    for name in dict.fromkeys(name for row in rows for name in row):
         values = np.array([float(np.mean(row[name])) for row in rows])
         columns[name] = float(values[0]) if (values == values[0]).all() else values
     return columns

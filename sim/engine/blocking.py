@@ -23,4 +23,4 @@ def blocking_step_time_s(step: Step) -> float:
     sends = {Kind.F: place < schedule.depth - 1, Kind.B: place > 0, Kind.I: place > 0}
     held = {kind: v + usual.message * sends[kind] if kind in sends else v for kind, v in usual.of_kind.items()}
     period = run_path(schedule, Durations(held, 0 * usual.message)).period * 1e-9
-    return float(period * (1 + straggling(step.level.parameters, step.placed.gpus)))
+    return float(period * (1 + straggling(step.level.parameters.straggler, step.placed.gpus)))

@@ -310,7 +310,7 @@ def _passes(costs: Costs, stages: int, copies: int) -> dict[int, tuple[Any, ...]
     def total(*names: str) -> Any:
         return sum((np.ravel(costs[n]) for n in names), start=zero)
 
-    kinds = ("tp", "cp", "ep")
+    kinds = ("tp", "cp", "ep", "pp")
     forward, weight = total("forward_compute", "forward_host"), total("weight_compute")
     backward = total("input_compute", "recompute", "backward_host")
     inner = total(*(f"forward_{k}" for k in kinds)), total(*(f"input_{k}" for k in kinds))

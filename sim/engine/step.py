@@ -3,11 +3,13 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import sqrt
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.catalog import names
 from sim.costs import inputs, offload, spread, stage, usage
 from sim.costs.algebra import Compiled
 from sim.costs.layers.structure import Structure
@@ -247,16 +249,30 @@ def device_memory(allocated: Any, profile: Profile) -> Any:
 def step_sigma(profile: Profile, level: RunLevelSet, kernels: Sequence[usage.Used] = ()) -> float:
     """Return the standard deviation of the log of a step time.
 
-    What runs differ from the fitted run level, and carrying the profile over from another device where no run of
-    this device was among those fitted. The run level's spread was found with the public profiles: the errors of their
-    kernels, also outside their domains, are in it and count no second time. Of a measured profile, whose kernels no
-    such run has seen, the larger of the two counts, and what shapes outside its domain add comes on top.
+    What runs differ from the fitted run level, and what carrying the profile over from another device adds. The run
+    level's spread was found with the public profiles: the errors of their kernels, also outside their domains, are in
+    it and count no second time. Of a measured profile, whose kernels no such run has seen, the larger of the two
+    counts, and what shapes outside its domain add comes on top.
     """
-    carried = 0.0 if profile.name in level.devices else profile.scaling_sigma_log
+    carried = carried_sigma(profile, level)
     if not profile.measured:
         return float(np.hypot(level.sigma_log, carried))
     within = max(level.sigma_log, spread.kernel_sigma(profile, kernels, outside=False))
     return float(np.sqrt(within**2 + carried**2 + spread.widening(profile, kernels) ** 2))
+
+
+def carried_sigma(profile: Profile, level: RunLevelSet) -> float:
+    """Return the standard deviation of log time of carrying the profile over, as far as no fitted run has tested it.
+
+    Nothing where runs of this very device were among those fitted; the last move alone where those of its base were,
+    or of a device that was carried over from this one.
+    """
+    if profile.name in level.devices:
+        return 0.0
+    tested = [load_profile(name) for name in names("profiles") if name in level.devices]
+    near = [p.scaling_sigma_log for p in tested if p.name == profile.base or p.base == profile.name]
+    own = profile.scaling_sigma_log
+    return min((sqrt(abs(own**2 - other**2)) for other in near), default=own)
 
 
 @checked
@@ -310,7 +326,7 @@ def simulate(
         silent = _on_path(schedule, {**costs, "send": 0.0}, noise, copies)
         causes = waits(timeline, costs, step, pace(silent, placed.microbatches))
     memory = tuple(memory_timelines(timeline, footprint(schedule, costs)))
-    waiting = step.ticks * 1e-9 * straggling(level.parameters, placed.gpus)
+    waiting = step.ticks * 1e-9 * straggling(level.parameters.straggler, placed.gpus)
     step_time = float(step.ticks * 1e-9 + waiting)
     breakdown = exposed(timeline, costs, step, causes, waiting)
     beside = shared.source if shared else ""

@@ -1,7 +1,7 @@
 """The parts of the page that a step and a search share."""
 
 from sim.costs.spread import kernel_sigma, widening
-from sim.engine.step import Step
+from sim.engine.step import Step, carried_sigma
 from sim.report import figures
 from sim.report import markup as m
 from sim.report.numbers import byte_unit, days_interval, signed, time_unit
@@ -207,12 +207,11 @@ def certainty_section(step: Step) -> str:
     """Return how far the prediction can be trusted: the profile's errors, the interval's parts, assumptions."""
     profile = step.profile
     low, high = profile.interval80(1.0, step.sigma_log)
-    known = profile.name in step.level.devices
     whose = "measurements of this device" if profile.measured else "public measurements"
     fit = f"an estimate scaled from {profile.base}" if profile.estimate else f"fitted to {whose}"
     parts = {
         "runs of sources that the run-level parameters never saw": step.level.sigma_log,
-        "carrying kernels over from another device": 0.0 if known else profile.scaling_sigma_log,
+        "carrying kernels over from another device": carried_sigma(profile, step.level),
     }
     if profile.measured:
         parts |= {

@@ -57,8 +57,9 @@ class Plan:
     is memory bound; `fused_wgrad`: products add weight gradients to the sum themselves (Megatron-LM's gradient
     accumulation fusion); `scatter_gather`: tensor-parallel ranks send a part of a pipeline message each
     (arXiv 2104.04473, section 4.1); `tp_overlap`: the backward pass's tensor-parallel collectives run beside products
-    (Megatron-LM's asynchronous reduction since late 2021; off, every one is waited for). `framework`: whose memory law
-    holds where they differ: Megatron-LM's, or PyTorch's own as torchtitan runs it (FSDP2's fp32 shards at zero 3,
+    (Megatron-LM's asynchronous reduction since late 2021; off, every one is waited for). `blocking_sends`: both ranks
+    stand still while a pipeline message passes between them (DeepSpeed's pipeline engine). `framework`: whose memory
+    law holds where they differ: Megatron-LM's, or PyTorch's own as torchtitan runs it (FSDP2's fp32 shards at zero 3,
     selective recompute of every second product). On host processors `precision`, `framework` and `fused_wgrad` are by
     default fp32, torch and off, else bf16, megatron and on.
     `cross_entropy`: Megatron-LM's in place on fp32 logits, PyTorch's by autograd (the default of its framework each),
@@ -96,6 +97,7 @@ class Plan:
     fused_wgrad: bool = DERIVED
     scatter_gather: bool = True
     tp_overlap: bool = True
+    blocking_sends: bool = False
     framework: Literal["megatron", "torch"] = DERIVED
     cross_entropy: Literal["in-place", "autograd", "fused"] = DERIVED
     optimizer_barrier: bool = DERIVED

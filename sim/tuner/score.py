@@ -48,7 +48,7 @@ def score(spaces: Sequence[tuple[Space, Profile]]) -> list[Scores]:
         at = 0
         for i, rows in members:
             part = slice(at, at + len(rows))
-            slower = 1 + straggling(level_of(spaces[i][0].cluster).parameters, _gpus(spaces[i][0]))
+            slower = 1 + straggling(level_of(spaces[i][0].cluster).parameters.straggler, _gpus(spaces[i][0]))
             times[i][rows], peaks[i][rows] = out["step_time_s"][part] * slower, out["peak_memory_bytes"][part]
             at += len(rows)
     return [Scores(t, p, _fits(p, *s)) for t, p, s in zip(times, peaks, spaces, strict=True)]
@@ -79,7 +79,7 @@ def bounds(space: Space) -> Floats:
         slowest, busiest = (np.max(found, axis=0) for found in zip(*each, strict=True))
         whole = (space.rows["pp"] == 1)[:, None, None, None]
         least = np.where(whole, slowest, np.maximum(least, busiest))
-    return np.asarray(least * (1 + straggling(level_of(space.cluster).parameters, _gpus(space))))
+    return np.asarray(least * (1 + straggling(level_of(space.cluster).parameters.straggler, _gpus(space))))
 
 
 def _least(space: Space, scalars: Mapping[str, float]) -> tuple[Floats, Floats]:

@@ -5,6 +5,7 @@ sources gives each one an offset of its own (clusters and software differ by 10 
 is kept is what the sources have in common.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 from scipy.optimize import least_squares
 
+from sim.costs.profile import Z80
 from sim.costs.run_level import RunLevel, RunLevelSet
 from sim.engine.batch import Asked, Batch
 from sim.validation.translate import Case
@@ -34,7 +36,7 @@ class Prior(NamedTuple):
 PRIORS: Mapping[str, Prior] = {
     "gemm_slowdown": Prior(1.08, 0.10, "held-out products: 4 - 10 % mean error; power is shared in a run"),
     "attention_slowdown": Prior(1.1, 0.25, "attention of another library version than the one measured"),
-    "memory_bound_slowdown": Prior(1.1, 0.25, "element-wise fits 0.4 - 2 %, norms 14 - 15 %; fusion differs"),
+    "memory_bound_slowdown": Prior(1.1, 0.5, "fused or not, the kernels of one layer move up to twice the bytes"),
     "collective_slowdown": Prior(1.1, 0.25, "bus bandwidths of one device differ by a quarter between tables"),
     "inter_slowdown": Prior(1.3, 0.4, "rates are link rates; a shared fabric gives less"),
     "overlap_slowdown": Prior(0.2, 0.7, "contention benchmark: concurrent streams keep 70 - 95 % of their rate"),
@@ -77,6 +79,30 @@ def fit_run_level(cases: Sequence[Case], prior: RunLevel | None = None, offsets:
 
     begin = np.concatenate([start, np.zeros(shifts)])
     return _parameters(least_squares(residuals, begin, diff_step=[1e-4], max_nfev=40).x[:n])
+
+
+def halved(groups: Sequence[str]) -> NDArray[np.bool_]:
+    """Return which members are in the first of two halves that share no group.
+
+    The largest group comes first, each goes to the smaller half.
+    """
+    sizes, half = [0, 0], {}
+    for name, size in sorted(Counter(groups).items(), key=lambda item: (-item[1], item[0])):
+        half[name] = sizes.index(min(sizes))
+        sizes[half[name]] += size
+    return np.array([half[name] == 0 for name in groups], dtype=bool)
+
+
+def spread(errors: Sequence[Floats]) -> float:
+    """Return the standard deviation of the log under which 80 % of the errors of all sources lie in the central 80 %.
+
+    errors: logs of predicted over measured, an array a source; every source counts the same.
+    """
+    sizes = np.concatenate([np.abs(e) for e in errors])
+    weights = np.concatenate([np.full(len(e), 1 / len(e)) for e in errors])
+    order = np.argsort(sizes)
+    reached = np.cumsum(weights[order]) / weights.sum()
+    return float(sizes[order][np.searchsorted(reached, 0.8 - 1e-9)]) / Z80
 
 
 def _robust(error: Floats) -> Floats:

@@ -5,13 +5,14 @@ from dataclasses import dataclass
 from itertools import groupby
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sim.costs.profile import Profile
-from sim.costs.run_level import RunLevelSet, run_level
+from sim.costs.run_level import RunLevel, RunLevelSet, run_level
 from sim.engine.batch import Asked, Batch
 from sim.engine.step import device_memory, memory_sigma, step_sigma
 from sim.specs.fields import InputError
-from sim.validation.fit import fit_run_level
+from sim.validation.fit import fit_run_level, halved, spread
 from sim.validation.table import MemoryKind
 from sim.validation.translate import Case
 
@@ -90,7 +91,7 @@ LEAST_SIGMA = 0.03
 def fit_site(cases: Sequence[Case]) -> RunLevelSet:
     """Return run-level parameters fitted to a user's earlier runs of one cluster.
 
-    The spread is that of each half of the runs under the parameters of the other half.
+    The spread is that of each half of the runs (by group) under the parameters of the other half.
 
     Raises:
         InputError: none of the runs has a step time that may score.
@@ -98,18 +99,22 @@ def fit_site(cases: Sequence[Case]) -> RunLevelSet:
     timed = [case for case in cases if "time" in case.row.uses]
     if not timed:
         raise InputError("--site", len(cases), "a table with at least one row to score by its step time")
-    prior = run_level(timed[0].row.source).parameters
-    halves = timed[::2], timed[1::2]
-    errors = [
-        np.log([p.step_time_s.value for p in analytic(b, RunLevelSet.bare(fit_run_level(a, prior, offsets=False)))])
-        - np.log([case.row.step_time_s for case in b])
-        for a, b in (halves, halves[::-1])
-        if a and b
-    ]
-    sigma = float(np.sqrt(np.mean(np.concatenate(errors) ** 2))) if errors else run_level().sigma_log
+    sources = {case.row.source for case in timed}
+    # A shipped set leaves one source out; of several the others would be known to it.
+    prior = run_level(sources.pop()).parameters if len(sources) == 1 else None
+    first = halved([case.row.group or case.row.id for case in timed])
+    halves = [[case for case, mine in zip(timed, first, strict=True) if mine == half] for half in (True, False)]
+    errors = [log_errors(b, fit_run_level(a, prior, offsets=False)) for a, b in (halves, halves[::-1]) if a and b]
+    sigma = spread([np.concatenate(errors)]) if errors else run_level().sigma_log
     return RunLevelSet(
         parameters=fit_run_level(timed, prior, offsets=False),
         sigma_log=max(sigma, LEAST_SIGMA),
         devices=tuple(sorted({case.cluster.device for case in timed})),
         source=f"fitted to {len(timed)} runs of the site",
     )
+
+
+def log_errors(cases: Sequence[Case], parameters: RunLevel) -> NDArray[np.float64]:
+    """Return the logs of predicted over measured step times."""
+    predicted = [p.step_time_s.value for p in analytic(cases, RunLevelSet.bare(parameters))]
+    return np.log(predicted) - np.log([case.row.step_time_s for case in cases])

@@ -210,9 +210,9 @@ def _framework(row: Measured, zero: int, notes: _Notes) -> dict[str, Any]:
     """Return what follows from the software that a row's techniques point to; the columns do not name it.
 
     Megatron-LM has reduced gradients beside the backward pass since 2023, when attention was fused already. fp16 with
-    a sharded optimizer is DeepSpeed's engine (Megatron-LM's own came with bf16), which sends gradients whole, and runs
-    Megatron-LM's layers from before their reductions were asynchronous. Fully sharded parameters are PyTorch's FSDP.
-    Neither of these two adds weight gradients to the sum in the product.
+    a sharded optimizer is DeepSpeed's engine (Megatron-LM's own came with bf16), which sends gradients whole and waits
+    for every pipeline message, and runs Megatron-LM's layers from before their reductions were asynchronous. Fully
+    sharded parameters are PyTorch's FSDP. Neither of these two adds weight gradients to the sum in the product.
     """
     if row.fsdp_shard:
         return {"framework": "torch", "fused_wgrad": False}
@@ -220,7 +220,8 @@ def _framework(row: Measured, zero: int, notes: _Notes) -> dict[str, Any]:
         return {}
     if row.precision == "fp16" and zero == 1:
         notes.texts.append("framework = DeepSpeed (fp16 with a sharded optimizer)")
-        return {"fused_wgrad": False, "scatter_gather": False, "overlap_dp": False, "tp_overlap": False}
+        off = dict.fromkeys(("fused_wgrad", "scatter_gather", "overlap_dp", "tp_overlap"), False)
+        return off | {"blocking_sends": True}
     notes.texts.append("overlap_dp = false (Megatron-LM before 2023, when attention was not fused)")
     return {"overlap_dp": False}
 

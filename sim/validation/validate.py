@@ -110,11 +110,16 @@ class Validation:
 
 
 def validate(
-    rows: Sequence[Measured], predict: Predictor, profile: str | None = None, progress: Progress | None = None
+    rows: Sequence[Measured],
+    predict: Predictor,
+    profile: str | None = None,
+    progress: Progress | None = None,
+    chunk: int | None = CHUNK,
 ) -> Validation:
     """Return the outcome of every row that may score, and why the others may not.
 
-    `profile` replaces the profile of each row's device; `progress` is told (rows done, rows in all).
+    `profile` replaces the profile of each row's device; `progress` is told (rows done, rows in all); `chunk` is the
+    most rows that the predictor is asked for at once (None: all).
     """
     cases, skipped, not_scored = [], [], []
     for row in rows:
@@ -126,10 +131,10 @@ def validate(
         except InputError as error:
             skipped.append(Reason(row.id, str(error)))
     outcomes: list[Outcome] = []
-    for begin in range(0, len(cases), CHUNK):
-        chunk = cases[begin : begin + CHUNK]
-        predictions = predict(chunk)
-        outcomes += [Outcome(case, answer) for case, answer in zip(chunk, predictions, strict=True)]
+    size = chunk or max(1, len(cases))
+    for begin in range(0, len(cases), size):
+        part = cases[begin : begin + size]
+        outcomes += [Outcome(case, answer) for case, answer in zip(part, predict(part), strict=True)]
         if progress:
             progress(len(outcomes), len(cases))
     return Validation(tuple(outcomes), tuple(skipped), tuple(not_scored))

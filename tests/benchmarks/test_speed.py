@@ -17,6 +17,11 @@ from sim.specs import Cluster
 from sim.specs.catalog import models
 from sim.tuner.score import score
 from sim.tuner.space import build_space
+from sim.validation.exam import PEER_SPEEDS
+from sim.validation.predict import elsewhere
+from sim.validation.table import read_runs
+from sim.validation.validate import summary, validate
+from tests.oracle import reference
 
 
 def pooled():
@@ -27,7 +32,7 @@ def pooled():
     return [(build_space(m, c, batch), profile) for m, c, batch in jobs]
 
 
-def test_configurations_per_second(benchmark):
+def test_configurations_per_second(benchmark, speeds):
     """Grid building, time, memory and feasibility of distinct legal configurations; compile apart."""
     score(pooled()[:20])  # compiles every structure
 
@@ -39,8 +44,18 @@ def test_configurations_per_second(benchmark):
     configurations = benchmark.pedantic(run, rounds=5, warmup_rounds=1)
     benchmark.extra_info["configurations"] = configurations
     benchmark.extra_info["per_second"] = configurations / benchmark.stats["min"]
+    speeds["tuner, configurations/s"] = configurations / benchmark.stats["min"]
     assert configurations >= 1_000_000
     assert configurations / benchmark.stats["min"] >= 1_000_000
+
+
+def test_validated_rows_per_second(benchmark, speeds):
+    """Tables of measured runs, read rows to summaries, engine included where there is no closed form."""
+    rows = [row for name in ("llm_foundry_mpt", "vtrain_multi") for row in read_runs(reference(f"runs/{name}.csv"))]
+    summary(validate(rows, elsewhere))  # builds every structure
+    benchmark.pedantic(lambda: summary(validate(rows, elsewhere)), rounds=3)
+    speeds["validate, rows/s"] = len(rows) / benchmark.stats["min"]
+    assert speeds["validate, rows/s"] > max(PEER_SPEEDS["calculon"], PEER_SPEEDS["SimuMax"])
 
 
 def test_build_and_compile(benchmark):

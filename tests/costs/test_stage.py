@@ -80,6 +80,31 @@ def test_full_recompute_repeats_the_forward_pass():
     assert full["saved_bytes"] < none["saved_bytes"] / 15
 
 
+def test_pytorchs_full_recompute_stops_before_the_last_product():
+    """Once the last product's input is back nothing more is needed: no product, no sum over ranks, no residual."""
+    m = models["llama3-8b"]
+    given = {"tp": 2, "global_batch": 4, "recompute": "full"}
+    megatron, torch = (costs(m, Plan(**given, framework=f)) for f in ("megatron", "torch"))
+    last = 2 * m.seq * m.ffn / 2 * m.hidden * m.layers
+    assert megatron["recompute_flop"] - torch["recompute_flop"] == pytest.approx(last)
+    assert torch["recompute"] < megatron["recompute"] and torch["input_tp"] < megatron["input_tp"]
+    dropped = replace(m, dropout=0.1)  # its mask is the last tensor that is saved
+    assert costs(dropped, Plan(**given, framework="torch"))["recompute"] == pytest.approx(
+        costs(dropped, Plan(**given))["recompute"]
+    )
+
+
+def test_a_message_that_blocks_stops_both_its_ends():
+    m = models["gpt3-175b"]
+    beside, alone = (costs(m, Plan(pp=4, tp=2, global_batch=8, blocking_sends=b)) for b in (False, True))
+    message = beside["send"]
+    assert message > 0 and alone["send"] == 0 and beside["forward_pp"] == 0
+    assert alone["forward_pp"] == alone["input_pp"] == pytest.approx(2 * message)
+    two = [costs(m, Plan(pp=2, tp=4, global_batch=8, blocking_sends=b)) for b in (False, True)]
+    assert two[1]["forward_pp"] == pytest.approx(two[0]["send"])
+    assert costs(m, Plan(tp=8, global_batch=8, blocking_sends=True)) == costs(m, Plan(tp=8, global_batch=8))
+
+
 def test_work_is_split_over_tensor_parallel_ranks():
     m = models["gpt3-175b"]
     one, eight = (costs(m, Plan(tp=t, global_batch=8)) for t in (1, 8))

@@ -187,6 +187,7 @@ def spread(draw):
         "etp": draw(st.sampled_from([1, 2])) if model.experts else 1,
         "recompute": draw(st.sampled_from(["none", "selective", "full"])),
         "overlap_dp": draw(st.booleans()), "tp_overlap": draw(st.booleans()), "compiled": draw(st.booleans()),
+        "blocking_sends": draw(st.booleans()),
         "fsdp_shard": draw(st.sampled_from([None, 2, 4])),
         "schedule": draw(st.sampled_from(["gpipe", "1f1b", "zb-h1", "zb-2p"])) if pp > 1 else None,
         "rank_order": draw(st.sampled_from(RankOrder.__args__)),

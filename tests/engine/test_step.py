@@ -9,6 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from sim.costs import inputs
+from sim.costs.layers.ops import COMMUNICATION
 from sim.costs.layers.structure import Structure
 from sim.costs.run_level import symbol_values
 from sim.engine.assembly import step_schedule
@@ -33,7 +34,7 @@ def test_breakdown_sums_to_the_step(gpt3, h100s, interleaved):
 def test_closed_forms_of_overlap_are_near_the_event_engine(gpt3, h100s, interleaved, change):
     """The compiled path is charged what stays exposed; the event engine lets the collectives run."""
     path, events = (simulate(gpt3, h100s, interleaved.but(**change), engine) for engine in ("path", "events"))
-    assert events.step_time_s == pytest.approx(path.step_time_s, rel=0.03)
+    assert events.step_time_s == pytest.approx(path.step_time_s, rel=0.04)
     assert events.peak_memory_bytes == path.peak_memory_bytes
     assert sum(events.breakdown_s.values()) == pytest.approx(events.step_time_s)
     assert min(events.breakdown_s.values()) >= 0
@@ -65,7 +66,7 @@ def test_placement_is_the_schedules(gpt3, h100s):
 def flat_costs():
     """Return costs of one second wherever a searched order asks for them."""
     parts = ("forward_compute", "input_compute", "weight_compute")
-    zeros = [f"{phase}_{c}" for phase in ("forward", "input") for c in ("tp", "cp", "ep")]
+    zeros = [f"{phase}_{c}" for phase in ("forward", "input") for c in COMMUNICATION]
     zeros += ["forward_dp", "forward_host", "recompute", "backward_dp", "backward_host"]
     costs = dict.fromkeys(parts, 1.0) | dict.fromkeys(zeros, 0.0)
     return costs | {f"{end}_{name}": 0.0 for end in ("embedding", "head") for name in costs}
@@ -88,7 +89,7 @@ def test_a_barrier_is_a_knob(gpt3, h100s):
     free, held = (simulate(gpt3, h100s, plan.but(optimizer_barrier=b)) for b in (False, True))
     assert simulate(gpt3, h100s, plan).step_time_s == free.step_time_s
     assert free.timeline.period == free.timeline.spans().max() < held.timeline.makespan
-    assert free.step_time_s < 0.97 * held.step_time_s
+    assert free.step_time_s < 0.98 * held.step_time_s
 
 
 def test_slow_devices_and_jitter(gpt3, h100s, interleaved):
@@ -239,6 +240,7 @@ def steps(draw, usual):
         sequence_parallel=draw(st.booleans()) and tp > 1,
         overlap_dp=draw(st.booleans()),
         tp_overlap=draw(st.booleans()),
+        blocking_sends=draw(st.booleans()),
         schedule="gpipe" if pp > 1 and v == 1 and draw(st.booleans()) else None,
         offload=Offload(optimizer=draw(share), activations=draw(share)),
     )

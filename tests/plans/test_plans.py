@@ -81,7 +81,8 @@ def test_interrupted_write_leaves_the_old_file(tmp_path):
 SPREAD = {
     "tp": 2, "pp": 2, "cp": 2, "ep": 4, "etp": 2, "fsdp_shard": 2, "zero": 3, "stage_layers": (15, 17),
     "schedule": "zb-h1", "rank_order": "pp-tp-cp-dp", "precision": "fp8", "compiled": True, "sequence_parallel": True,
-    "overlap_dp": False, "tp_overlap": False, "gradient_dtype": "bf16", "recompute": "full", "microbatch_group_size": 4,
+    "overlap_dp": False, "tp_overlap": False, "blocking_sends": True, "gradient_dtype": "bf16", "recompute": "full",
+    "microbatch_group_size": 4,
     "offload": sim.Offload(optimizer=0.5, activations=0.25),
 }  # fmt: skip
 

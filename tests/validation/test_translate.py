@@ -76,6 +76,7 @@ def test_a_sharded_optimizer_in_fp16_is_an_engine_that_waits(tmp_path) -> None:
     cells = {"attention": "eager", "precision": "fp16", "zero_stage": "1"}
     found = case(tmp_path, **cells)
     assert not any(getattr(found.plan, n) for n in ("overlap_dp", "tp_overlap", "fused_wgrad", "scatter_gather"))
+    assert found.plan.blocking_sends
     assert "DeepSpeed" in " ".join(found.assumptions)
     for other in ({"precision": "bf16"}, {"zero_stage": "0"}, {"attention": "flash"}):
         assert case(tmp_path, **(cells | other)).plan.tp_overlap

@@ -35,14 +35,12 @@ def core(kind: BlockKind, size: Sizes) -> Iterator[Op]:
         return
     rows = micro_batch * heads / tp * size.seq / cp
     batch, scores, each = micro_batch * heads / tp, rows * size.seq, query_width / heads
+    tiled, beside = each + symbol("in_tiles") * (symbol("tiled_head") - each), {"m": size.seq / cp, "batch": batch}
     slowdown = symbol("gemm_slowdown") * (1 + symbol("misaligned") * (symbol("misaligned_slowdown") - 1))
     for phase, direction, products in (("forward", "forward", 1), ("backward_input", "dgrad", 2)):
         for name, n, k in (("scores", size.seq, each), ("context", each, size.seq)):
-            time = (
-                products
-                * slowdown
-                * kernels.seconds("gemm", direction, m=size.seq / cp, n=n, k=k, batch=batch, element=element_bytes)
-            )
+            in_tiles = {"n": tiled if n is each else n, "k": tiled if k is each else k}
+            time = products * slowdown * kernels.seconds("gemm", direction, **in_tiles, **beside, element=element_bytes)
             flop = products * kernels.gemm_flop(size.seq / cp, n, k, batch) * keys / size.seq
             moved_bytes = products * kernels.gemm_bytes(size.seq / cp, n, k, batch, element=element_bytes)
             yield Op(f"{name} {direction}", phase, "compute", time, flop, moved_bytes)

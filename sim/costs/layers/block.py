@@ -64,20 +64,24 @@ def recomputed(kind: Kind, index: int) -> list[Op]:
 
     Full repeats the forward pass with its collectives. Selective repeats core attention where the scores are
     stored (eager), else the norms and the activation (Megatron-LM modules layernorm and mlp_act); PyTorch's
-    (`native`, torchtitan) keeps every second product and fused attention, and repeats the rest.
+    (`native`, torchtitan) keeps every second product and fused attention, and repeats the rest; its full recompute
+    stops once every saved tensor is back, before the last product (`torch.utils.checkpoint`, early_stop).
     Of a traced layer only full recompute is known.
     """
     full, selective, native = symbol("full"), symbol("selective"), symbol("native")
     chosen = {"attention norm", "mlp norm", "activation", "expert activation"}
-    attended: set[str] = set()
+    attended, unneeded = set[str](), set[str]()
     if not isinstance(kind, TracedKind) and kind.mixer == "attention":
         attended = {op.name for op in core(kind, Sizes(index))}
         chosen = attended if kind.eager else chosen
+    if not isinstance(kind, TracedKind) and kind.mlp == "dense" and not kind.parallel and not kind.dropout:
+        unneeded = {"mlp down", "mlp reduce", "mlp residual"}
 
     def share(op: Op) -> Expr:
         megatron = 1 if op.name in chosen else 0
         torch = 0 if op.kind != "compute" or op.name in attended else 1 if op.flop == 0 else sp.Rational(1, 2)
-        return full + selective * ((1 - native) * megatron + native * torch)
+        whole = full * (1 - native) if op.name in unneeded else full
+        return whole + selective * ((1 - native) * megatron + native * torch)
 
     return [
         Op(op.name, "recompute", op.kind, part * op.seconds, part * op.flop, part * op.bytes, op.overlap)

@@ -13,7 +13,8 @@ from sim.costs.algebra import Expr, maximum, minimum, symbol
 from sim.costs.collectives import Group
 from sim.costs.kernels import element_bytes
 
-COMMUNICATION = ("tp", "cp", "ep")
+COMMUNICATION = ("tp", "cp", "ep", "pp")
+"""What a pass waits for; of pipeline messages those that block."""
 
 
 @dataclass(frozen=True)

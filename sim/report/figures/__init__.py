@@ -1,5 +1,6 @@
 """Figures of a step, a search and a validation, as `plotly.graph_objects.Figure`; theme is "light" or "dark"."""
 
+from sim.report.figures.ablation import ablation
 from sim.report.figures.accuracy import accuracy, accuracy_errors
 from sim.report.figures.asynchronous import gains, order
 from sim.report.figures.breakdown import breakdown
@@ -11,6 +12,7 @@ from sim.report.figures.throughput import curves, throughput
 from sim.report.figures.timeline import opening, timeline
 
 __all__ = [
+    "ablation",
     "accuracy",
     "accuracy_errors",
     "breakdown",

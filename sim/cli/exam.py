@@ -1,0 +1,98 @@
+"""`trainsim validate --exam` and `--ablation`: every table by what never saw it, and what each cost term is worth."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+from sim.cli.output import console, print_json, progress_console, written
+from sim.units import digits3
+from sim.validation.ablation import Ablated, ablation, write_ablation
+from sim.validation.exam import PEERS, Entry, examine
+from sim.validation.table import Measured
+from sim.validation.validate import translated
+
+TIME = {
+    "n": "runs",
+    "mape": "mean %",
+    "mape_debiased": "no bias %",
+    "bias": "bias %",
+    "p90": "p90 %",
+    "pairwise_order": "order",
+    "mean_regret": "regret %",
+    "coverage80": "in 80 %",
+    "median_width": "width %",
+}
+YARDSTICKS = [*TIME.values(), "MFU %", "+ bubble %"]
+
+
+def examined(tables: Mapping[str, list[Measured]], exam: bool, without: Path | None, as_json: bool) -> None:
+    """Print both columns of the exam, and write (and print) what each cost term is worth."""
+    answer: dict[str, Any] = {}
+    if exam:
+        with progress_console.status("predicting every table twice"):
+            entries = list(examine(tables))
+        answer |= {"exam": [asdict(entry) for entry in entries], "peers": dict(PEERS)}
+        if not as_json:
+            _print_exam([entry for entry in entries if entry.elsewhere["time"]["n"]])
+    if without:
+        with progress_console.status("predicting every table without each cost term"):
+            found = list(ablation(translated([row for rows in tables.values() for row in rows])))
+        with written("--ablation", without):
+            write_ablation(found, without)
+        answer["ablation"] = [asdict(row) for row in found]
+        if not as_json:
+            _print_ablation(found)
+    if as_json:
+        print_json(answer)
+
+
+def _print_exam(entries: Sequence[Entry]) -> None:
+    shown = table_of("step time, by run-level parameters that never saw the source", [*YARDSTICKS, "goal"])
+    for entry in entries:
+        goal = f"{entry.goal.raw:g} / {entry.goal.debiased:g}" if entry.goal else "-"
+        shown.add_row(entry.name, *times_of(entry.elsewhere["time"]), goal)
+    console.print(shown)
+    headings = [*YARDSTICKS, "prototype", "goal"]
+    shown = table_of("step time, each half of a table by parameters fitted to the other", headings)
+    for entry in entries:
+        if entry.site:
+            wanted = (entry.goal.prototype_site, entry.goal.site) if entry.goal else (None, None)
+            shown.add_row(entry.name, *times_of(entry.site["time"]), *map(shown_number, wanted))
+    console.print(shown)
+    for name, words in PEERS.items():
+        console.print(f"{name}: {words}", highlight=False, markup=False)
+
+
+def _print_ablation(rows: Sequence[Ablated]) -> None:
+    sources = list(dict.fromkeys(row.source for row in rows))
+    title = "bias-removed error of the step time in percent, without each cost term"
+    shown = table_of(title, [source[:12] for source in sources])
+    for term in dict.fromkeys(row.words for row in rows):
+        shown.add_row(term, *(shown_number(row.mape_debiased) for row in rows if row.words == term))
+    console.print(shown)
+
+
+def times_of(time: Mapping[str, Any]) -> list[str]:
+    """Return the cells of a summary of step times, the baselines' errors last."""
+    constants = (baseline["mape"] for baseline in time["baselines"].values())
+    return [shown_number(value) for value in (*(time[key] for key in TIME), *constants)]
+
+
+def table_of(title: str, headings: Sequence[str]) -> Table:
+    """Return an empty table whose first column names a table of runs."""
+    table = Table(title=title, box=box.SIMPLE, padding=(0, 1, 0, 0))
+    table.add_column("table", no_wrap=True)
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    return table
+
+
+def shown_number(value: Any) -> str:
+    """Return a count, a number of three digits, or a dash for nothing."""
+    if value is None:
+        return "-"
+    return str(value) if isinstance(value, int) else digits3(value) if value >= 0 else f"-{digits3(-value)}"

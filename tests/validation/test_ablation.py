@@ -1,0 +1,84 @@
+"""Ablation: a term switched off is gone, the others stay; the table comes back as it was written."""
+
+from dataclasses import replace
+
+import pytest
+
+from sim.costs.run_level import run_level
+from sim.engine.batch import Asked, Batch
+from sim.specs.fields import InputError
+from sim.validation.ablation import TERMS, ablation, read_ablation, write_ablation
+from sim.validation.table import read_runs
+from sim.validation.translate import translate
+from tests.oracle import reference
+from tests.validation.runs import write
+
+PLAIN = {"tp": "1", "pp": "1", "dp": "8"}
+USES = {
+    "launch": {},
+    "small-messages": {},
+    "both-tiers": {"gpus": "32", "tp": "16", "dp": "2"},
+    "in-switch": {"device": "h100-sxm-80gb", "tp": "8", "dp": "1"},
+    "straggler": {},
+    "framework": {"fsdp_shard": "8", "zero_stage": "3"},
+    "fsdp-overlap": {"fsdp_shard": "8", "zero_stage": "3"},
+    "contention": {},
+    "tp-overlap": {"tp": "8", "dp": "1"},
+    "data-parallel": {},
+    "distributed-optimizer": {},
+    "cp-ep-sp": {"tp": "2", "dp": "2", "cp": "2", "sequence_parallel": "1"},
+    "low-precision": {"device": "h100-sxm-80gb", "precision": "fp8"},
+    "ends": {},
+    "power": {"device": "h100-sxm-96gb-500w"},
+    "recompute": {"recompute": "full"},
+    "memory-bound": {},
+    "attention": {},
+    "misaligned": {"attention": "eager", "hidden": "2400", "heads": "16"},
+}
+
+
+def seconds(asked, change=None):
+    return float(Batch([asked], "walked", change)(run_level()).step_time_s[0])
+
+
+def asked(tmp_path, cells):
+    case = translate(read_runs(write(tmp_path / "runs.csv", PLAIN | cells))[0])
+    return Asked(case.model, case.cluster, case.placed)
+
+
+@pytest.mark.parametrize("term", TERMS)
+def test_every_term_is_felt_where_it_is_used(tmp_path, term):
+    one = asked(tmp_path, USES[term])
+    assert abs(seconds(one, TERMS[term].without) / seconds(one) - 1) > 1e-5
+
+
+@pytest.mark.parametrize("term", ["both-tiers", "tp-overlap", "cp-ep-sp", "low-precision", "power", "misaligned"])
+def test_a_term_is_nothing_where_it_is_not_used(tmp_path, term):
+    one = asked(tmp_path, {})
+    assert seconds(one, TERMS[term].without) == pytest.approx(seconds(one), rel=1e-9)
+
+
+def test_walked_is_what_is_compiled(tmp_path):
+    one = asked(tmp_path, {"tp": "8", "dp": "1"})
+    assert seconds(one) == pytest.approx(float(Batch([one], "approximate")(run_level()).step_time_s[0]))
+
+
+def test_the_table_comes_back(tmp_path):
+    cases = [translate(row) for row in read_runs(write(tmp_path / "runs.csv", PLAIN, PLAIN | {"source": "another"}))]
+    rows = list(ablation([*cases, replace(cases[0], row=replace(cases[0].row, use_for="memory", memory_kind="allocated",
+                                                                peak_memory_bytes=1.0))]))  # fmt: skip
+    assert len(rows) == 2 * (1 + len(TERMS)) and {row.n for row in rows} == {1}
+    write_ablation(rows, tmp_path / "out.csv")
+    again = read_ablation(tmp_path / "out.csv")
+    assert [(r.term, r.source) for r in again] == [(r.term, r.source) for r in rows]
+    assert [r.mape for r in again] == pytest.approx([r.mape for r in rows], rel=1e-3)
+    (tmp_path / "out.csv").write_text("term,words\n")
+    with pytest.raises(InputError, match="term,words"):
+        read_ablation(tmp_path / "out.csv")
+
+
+def test_what_matters_on_real_runs():
+    """Without the head's work a deep pipeline of a small model is off; nothing else of it uses two tiers."""
+    cases = [translate(row) for row in read_runs(reference("runs/zero_bubble_2401_10241.csv"))]
+    errors = {row.term: row.mape_debiased for row in ablation(cases)}
+    assert errors["ends"] > errors[""] + 1 and errors["both-tiers"] == pytest.approx(errors[""])

@@ -1,0 +1,67 @@
+"""The exam: halves that share no group, both columns, and nothing of a half in what predicts it."""
+
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.validation import exam
+from sim.validation.exam import GOALS, examine, two_fold
+from sim.validation.fit import halved, spread
+from sim.validation.table import read_runs
+from tests.oracle import reference
+from tests.validation.runs import write
+
+
+def table(tmp_path, *changes):
+    plans = [{"tp": str(t), "dp": str(8 // t), "micro_batch": str(m)} for t in (1, 2, 4, 8) for m in (1, 2)]
+    return read_runs(write(tmp_path / "runs.csv", *(p | c for p in plans for c in changes)))
+
+
+@given(st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=40))
+def test_halves_share_no_group_and_are_about_equal(groups):
+    first = halved(groups)
+    assert not {g for g, mine in zip(groups, first, strict=True) if mine} & {
+        g for g, mine in zip(groups, first, strict=True) if not mine
+    }
+    assert abs(2 * int(first.sum()) - len(groups)) <= max(groups.count(g) for g in groups)
+
+
+def test_a_half_is_predicted_by_the_other_alone(tmp_path):
+    """A half measured twice as slow changes what the other half is predicted, and nothing of its own."""
+    rows = table(tmp_path, {"group": "a", "global_batch": "64"}, {"group": "b", "global_batch": "128"})
+    slow = [replace(r, step_time_s=r.step_time_s * (2 if r.group == "a" else 1)) for r in rows]
+    before, after = ({o.row.id: o.prediction.step_time_s.value for o in two_fold(t).outcomes} for t in (rows, slow))
+    assert all((after[r.id] == before[r.id]) == (r.group == "a") for r in rows)
+
+
+def test_one_group_has_no_halves(tmp_path):
+    assert two_fold(table(tmp_path, {"group": "a"})) is None
+    assert two_fold([]) is None
+
+
+def test_tables_of_one_site_are_joined(tmp_path, monkeypatch):
+    monkeypatch.setattr(exam, "two_fold", lambda rows: None)
+    rows = {name: table(tmp_path, {"group": name}) for name in ("ptdp_2104_04473", "korthikanti_2205_05198", "mine")}
+    entries = list(examine(rows))
+    assert [(e.name, e.elsewhere["time"]["n"]) for e in entries] == [("korthikanti + ptdp", 16), ("mine", 8)]
+    assert [e.goal and e.goal.raw for e in entries] == [7, None]
+
+
+def test_a_spread_holds_four_fifths():
+    random = np.random.default_rng(3)
+    assert abs(spread([random.normal(0, 0.1, 4000)]) - 0.1) < 0.006
+    # A source counts as a whole: ten thousand good runs do not outvote one bad source.
+    assert spread([random.normal(0, 0.01, 10_000), np.array([0.5])]) > 0.3
+
+
+def test_the_sites_reach_what_they_reach():
+    """Two-fold errors of the small tables: no constant comes near, and at most what has been reached."""
+    reached = {"korthikanti + ptdp": 3.5, "simumax_b200": 4.5, "torchtitan": 7.8}
+    names = [name for site in reached for name in GOALS[site].tables]
+    for entry in examine({name: read_runs(reference(f"runs/{name}.csv")) for name in names}):
+        time = entry.site["time"]
+        assert time["mape"] < reached[entry.name]
+        assert time["mape"] < min(b["mape"] for b in time["baselines"].values())
+        assert time["coverage80"] >= 0.75
