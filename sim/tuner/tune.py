@@ -132,8 +132,7 @@ def tune(
         raise InputError(
             "plan.stage_layers", plan.stage_layers, "left out: the search gives every stage as many layers"
         )
-    plan = plan and plan.suited(cluster)
-    kept = {name: getattr(plan, name) for name in KEPT if getattr(plan, name) is not None} if plan else {}
+    kept = _settings(plan.suited(cluster)) if plan else {}
     given = {axis: getattr(plan, axis) for axis in ("cp", "ep") if plan and getattr(plan, axis) > 1}
     knobs = {axis: [degree] for axis, degree in given.items()} | dict(asked.knobs)
     space = build_space(model, cluster, global_batch, knobs, kept)
@@ -184,6 +183,11 @@ def _ranked(search: "Search", steps: list[Step]) -> tuple[RankedPlan, ...]:
         RankedPlan(steps[i], explain(steps[i], space, search.scores, search.run, objective), contended[i])
         for i in order
     )
+
+
+def _settings(plan: Plan) -> dict[str, Any]:
+    """Return what a search takes from the job's plan."""
+    return {name: getattr(plan, name) for name in KEPT if getattr(plan, name) is not None}
 
 
 def _checked(global_batch: int, knobs: object, objective: Objective, top: int, cluster: Cluster) -> Tune:
