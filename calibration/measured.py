@@ -22,6 +22,7 @@ from calibration.collectives import fit as fit_links
 from calibration.fit import Fit, Scores, predict, rms_log_error_of_sums, scores
 from calibration.fitted import Family
 from calibration.intervals import coverage, outside_slope, size_bins
+from calibration.issue import with_issue
 from calibration.residuals import corrected
 from calibration.samples import Samples
 from calibration.terms import base_term, measured_terms
@@ -98,7 +99,7 @@ def build_profile(folder: Path, progress: Note | None = None, device: Callable[[
     flagged = [row for row in rows if row["flagged"]]
     families = fit_families(kept, flagged, fingerprint, dtype, told)
     links = _links(folder, kept)
-    profile = _profile(folder, session, fingerprint, dtype, families, links)
+    profile = with_issue(_profile(folder, session, fingerprint, dtype, families, links), kept)
     if device is not None and not (folder / "device.json").exists():
         device(folder)
     write_atomically(folder / "profile.json", json.dumps(plain(asdict(profile)), indent=1, allow_nan=False) + "\n")

@@ -20,6 +20,11 @@ SEQ = 8
 HIDDEN = 16
 
 
+def small(layers: int) -> Model:
+    """Return the network whose layers have next to no size."""
+    return Model(name="small", layers=layers, hidden=HIDDEN, heads=2, vocab=2, seq=SEQ)
+
+
 class Overhead:
     """Forward and backward of `layers` layers that compute nothing worth timing; the time is that of one layer.
 
@@ -40,8 +45,7 @@ class Overhead:
     def prepare(self, case: Case, machine: Machine, seed: int) -> Work:
         """Return the stack's output and gradients; `calls` are its layers."""
         draw, n = Draw(machine, case.dtype, seed), int(case.shape["layers"])
-        model = Model(name="small", layers=n, hidden=HIDDEN, heads=2, vocab=2, seq=SEQ)
-        stack = nn.Sequential(*SmallGpt(model, seed).blocks).to(draw.device, draw.dtype)
+        stack = nn.Sequential(*SmallGpt(small(n), seed).blocks).to(draw.device, draw.dtype)
 
         def run(x: Tensor, dy: Tensor) -> tuple[Tensor, ...]:
             return gradients(stack, x, dy)

@@ -87,6 +87,8 @@ def cluster_values(cluster: Cluster, profile: Profile) -> dict[str, float]:
             "gpus_per_node": float(cluster.gpus_per_node),
             "workspace_bytes": profile.memory.workspace_bytes,
             "in_tiles": float(not cluster.hardware.on_host),
+            "on_host": float(cluster.hardware.on_host),
+            "issue_s": profile.issue_s,
         }
     )
 

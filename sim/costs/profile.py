@@ -71,8 +71,9 @@ class Profile:
     `kernel_sigma_log` and `scaling_sigma_log` are standard deviations of log time: of a step's summed kernels, and
     of carrying figures over from the base device. How runs differ beyond that is the run level's (`run_level`).
     Version 2 adds: who was measured (`fingerprint`, `session`), the `dtype` whose models are read (where several
-    models of one kernel have it, the first), `units` (by quantity, as text), `contention`, and what `KernelModel`
-    says of intervals.
+    models of one kernel have it, the first), `units` (by quantity, as text), `contention`, `issue_s` (seconds in
+    which a layer's kernels, forward and backward, are issued; of a host processor, what that takes beside them; 0: not
+    measured), and what `KernelModel` says of intervals.
     """
 
     schema_version: Literal[1, 2]
@@ -92,6 +93,7 @@ class Profile:
     session: Word = ""
     dtype: Word = ""
     units: Annotated[dict[Name, Word], FEW] = Field(default_factory=dict)
+    issue_s: Annotated[float, real(0.0, 1.0, "s")] = 0.0
     contention: Annotated[list[Contention], FEW] = Field(default_factory=list)
 
     def __post_init__(self) -> None:

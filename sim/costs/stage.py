@@ -79,10 +79,11 @@ def layer(structure: Structure, index: int) -> dict[str, Expr]:
     times["weight_compute"] += _accumulated(index)
     launches = sum(op.launches for op in ops if op.kind == "compute" and op.phase == "forward")
     forward, backward = forward_seconds(times), backward_seconds(times) + times["recompute"]
-    host = symbol("host_s_per_launch") * launches
-    times["forward_host"] = maximum(0, host - forward)
     # Two gradients for each product: the backward pass launches about twice as many kernels, and repeats what it must.
-    times["backward_host"] = maximum(0, host * (2 + symbol("full")) - backward)
+    issue, twice = symbol("issue_s") / 3, 2 + symbol("full")
+    host = maximum(symbol("host_s_per_launch") * launches, issue)
+    times["forward_host"] = _issued(host, issue, forward)
+    times["backward_host"] = _issued(host * twice, issue * twice, backward)
     kept, rebuilt = memory.block_bytes(kind, index, structure.statistics)
     return times | {
         "recompute_flop": total(again, "flop"),
@@ -91,6 +92,12 @@ def layer(structure: Structure, index: int) -> dict[str, Expr]:
         "saved_bytes": kept,
         "temporary": rebuilt + memory.gradient_bytes(kind, index),
     }
+
+
+def _issued(beside: Expr, own: Expr, kernels_s: Expr) -> Expr:
+    """Return what issuing a layer's kernels adds to them: what they do not hide, or on a host processor all of it."""
+    on_host = symbol("on_host")
+    return (1 - on_host) * maximum(0, beside - kernels_s) + on_host * own
 
 
 def _accumulated(index: int) -> Expr:

@@ -14,6 +14,7 @@ from calibration.collectives import FITTED, SIZES
 from calibration.collectives import Measured as Collective
 from calibration.collectives import predict as predict_links
 from calibration.fit import predict
+from calibration.issue import with_issue
 from calibration.measured import build_profile, read_rows
 from calibration.published.tables import read_public
 from sim.catalog import folder as catalog
@@ -254,3 +255,12 @@ def test_what_was_measured_despite_load_is_used(tmp_path: Path) -> None:
     session = json.loads((out / "session.json").read_text()) | {"despite_load": True}
     (out / "session.json").write_text(json.dumps(session))
     assert all(m.n_flagged for m in build_profile(out).models if m.status == "fitted")
+
+
+def test_issue_is_what_a_small_layer_takes_beside_its_kernels(built: tuple[str, Path], tmp_path: Path) -> None:
+    kind, out = built
+    profile = load_profile(str(out))
+    assert profile.issue_s == 0
+    rows = [{"op": "launch", "direction": "layer", "t_s": t} for t in (1e-3, 3e-3, 2e-3)]
+    issue = with_issue(profile, rows).issue_s
+    assert issue == 2e-3 if kind == "cuda" else 1e-3 < issue < 2e-3
