@@ -245,7 +245,7 @@ def _fitted(
     form = kernels.form_of(first["op"], first["direction"]).id
     by_use = {d: _by_use(some, form) for d, some in parts.items()}
     train = {d: uses["fit"] for d, uses in by_use.items()}
-    chosen = choose(form, train, base_term(form, train), measured_terms(form, fingerprint), ("rate",))
+    chosen = choose(form, train, base_term(form, train), measured_terms(form, train, fingerprint), ("rate",))
     found = []
     for direction, fit in chosen.fits.items():
         key = first["op"], _place(first)[1], direction

@@ -37,6 +37,12 @@ STYLES = (
 )
 """Colour and symbol of each kernel in turn: the symbol tells them apart without colour."""
 
+
+def _style(n: int) -> tuple[str, str]:
+    """Return the colour and symbol of the n-th kernel: after one round, each colour takes the next symbol."""
+    return STYLES[n % len(STYLES)][0], STYLES[(n + n // len(STYLES)) % len(STYLES)][1]
+
+
 MOST_FLAGGED = 200
 MOST_PERCENT = 200.0
 
@@ -179,7 +185,7 @@ def bandwidths(families: Sequence[Family], theme: Theme) -> go.Figure:
 
 
 def _dots(figure: go.Figure, n: int, name: str, x: Floats, y: Floats, theme: Theme, **more: Any) -> None:
-    shade, symbol = STYLES[n % len(STYLES)]
+    shade, symbol = _style(n)
     edge = {"width": 0.5, "color": colour("edge", theme)}
     figure.add_scatter(
         x=x,
@@ -225,7 +231,7 @@ def residuals(families: Sequence[Family], theme: Theme) -> go.Figure:
         _dots(figure, n, family.name, family.samples.size, y, theme, legendgroup=str(n))
         for samples in family.others.values():
             expected = predict(family.fit.form, samples.inputs, family.fit.solution.parameters)
-            shade, symbol = STYLES[n % len(STYLES)]
+            shade, symbol = _style(n)
             look = {"symbol": f"{symbol}-open", "size": 10, "color": colour(shade, theme)}
             y = _percent(samples.seconds, expected)
             figure.add_scatter(
@@ -268,7 +274,7 @@ def coverage_figure(families: Sequence[Family], theme: Theme) -> go.Figure:
         total = sum(len(f.samples) for f in some)
         y = [100 * sum(f.coverage[level] * len(f.samples) for f in some) / total for level in LEVELS]
         _dots(figure, n, f"{op} ({total})", np.array(levels), np.array(y), theme)
-        shade, _ = STYLES[n % len(STYLES)]
+        shade, _ = _style(n)
         figure.data[-1].update(mode="lines+markers", line={"color": colour(shade, theme), "width": 1})
     return figure.update_yaxes(range=[0, 103])
 

@@ -81,7 +81,7 @@ def _bytes(samples: Samples) -> Floats:
     return np.asarray(moved, dtype=np.float64)
 
 
-def measured_terms(form: str, fingerprint: Fingerprint) -> list[list[Term]]:
+def measured_terms(form: str, parts: Mapping[str, Samples], fingerprint: Fingerprint) -> list[list[Term]]:
     """Return the groups of alternatives for measured samples of a device."""
     gpu = "cuda" in fingerprint.versions
     if form == "gemm-pnorm":
@@ -89,6 +89,17 @@ def measured_terms(form: str, fingerprint: Fingerprint) -> list[list[Term]]:
     if form == "attention-saturating":
         s0, r0 = Term("s0", {"s0": HALF}), Term("r0", {"r0": ROWS})
         return [[s0, r0, together(s0, r0)]]
+    steps = [_inside(CACHE_TERM, "b1", "bytes", parts)]
     if form == "row-wise":
-        return [SPILL_TERMS, [ROWS_TERM], [CACHE_TERM]]
-    return [[CACHE_TERM]]
+        return [[_inside(term, "c1", "columns", parts) for term in SPILL_TERMS], [ROWS_TERM], steps]
+    return [steps]
+
+
+def _inside(term: Term, name: str, of: str, parts: Mapping[str, Samples]) -> Term:
+    """Return `term` with the place of its step well inside the samples: one beyond them is noise, or extrapolation."""
+    held = np.concatenate([s.inputs[of] for s in parts.values()])
+    low, high = 2 * float(held.min()), float(held.max()) / 1.2
+    if high <= 1.01 * low:
+        low, high = float(held.min()), 1.1 * float(held.max())
+    start = min(max(term.free[name].start, 1.001 * low), high / 1.001)
+    return Term(term.name, {**term.free, name: Free(start, low, high)}, term.fixed)

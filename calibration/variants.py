@@ -8,7 +8,7 @@ import numpy as np
 from calibration.fit import ROUGH, TOLERANCE, Fit, Free, Parameters, cross_validate_together
 from calibration.samples import Floats, Samples
 
-CLEARLY_BETTER = 0.99
+CLEARLY_BETTER = 0.98
 """A term is taken only if it lowers the cross-validated mean error below this share of the error without it."""
 
 

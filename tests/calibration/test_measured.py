@@ -129,6 +129,7 @@ def test_errors_are_those_of_the_noise(built: tuple[str, Path]) -> None:
         assert model.cross_validation.coverage90 > 0.8
         assert model.held_out["random"].n == 10
         assert model.held_out["random"].mape < 7.0
+        assert model.held_out["larger"].mape < 15.0
         assert model.half_width(1e9) < 0.12
         assert model.n_train == 60
 
