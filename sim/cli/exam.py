@@ -1,6 +1,6 @@
 """`trainsim validate --exam` and `--ablation`: every table by what never saw it, and what each cost term is worth."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,9 @@ TIME = {
     "coverage80": "in 80 %",
     "median_width": "width %",
 }
-YARDSTICKS = [*TIME.values(), "MFU %", "+ bubble %"]
+CONSTANTS = ("MFU %", "+ bubble %")
+YARDSTICKS = [*TIME.values(), *CONSTANTS]
+EXAM = [key for key in TIME if key not in ("bias", "p90")]
 
 
 def examined(tables: Mapping[str, list[Measured]], exam: bool, without: Path | None, as_json: bool) -> None:
@@ -51,17 +53,17 @@ def examined(tables: Mapping[str, list[Measured]], exam: bool, without: Path | N
 
 
 def _print_exam(entries: Sequence[Entry]) -> None:
-    shown = table_of("step time, by run-level parameters that never saw the source", [*YARDSTICKS, "goal"])
+    shown = table_of("step time, by run-level parameters that never saw the source", [*_headings(), "goal"])
     for entry in entries:
         goal = f"{entry.goal.raw:g} / {entry.goal.debiased:g}" if entry.goal else "-"
-        shown.add_row(entry.name, *times_of(entry.elsewhere["time"]), goal)
+        shown.add_row(entry.name, *times_of(entry.elsewhere["time"], EXAM), goal)
     console.print(shown)
-    headings = [*YARDSTICKS, "prototype", "goal"]
+    headings = [*_headings(), "before", "goal"]
     shown = table_of("step time, each half of a table by parameters fitted to the other", headings)
     for entry in entries:
         if entry.site:
             wanted = (entry.goal.prototype_site, entry.goal.site) if entry.goal else (None, None)
-            shown.add_row(entry.name, *times_of(entry.site["time"]), *map(shown_number, wanted))
+            shown.add_row(entry.name, *times_of(entry.site["time"], EXAM), *map(shown_number, wanted))
     console.print(shown)
     for name, words in PEERS.items():
         console.print(f"{name}: {words}", highlight=False, markup=False)
@@ -76,10 +78,14 @@ def _print_ablation(rows: Sequence[Ablated]) -> None:
     console.print(shown)
 
 
-def times_of(time: Mapping[str, Any]) -> list[str]:
+def _headings() -> list[str]:
+    return [*(TIME[key] for key in EXAM), *CONSTANTS]
+
+
+def times_of(time: Mapping[str, Any], keys: Iterable[str] = TIME) -> list[str]:
     """Return the cells of a summary of step times, the baselines' errors last."""
     constants = (baseline["mape"] for baseline in time["baselines"].values())
-    return [shown_number(value) for value in (*(time[key] for key in TIME), *constants)]
+    return [shown_number(value) for value in (*(time[key] for key in keys), *constants)]
 
 
 def table_of(title: str, headings: Sequence[str]) -> Table:

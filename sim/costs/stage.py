@@ -329,11 +329,11 @@ def expressions(structure: Structure) -> dict[str, Expr]:
     boundary = ends.boundary_bytes(structure)
     whole_again = (1 - sequence_parallel) * tp_group.all_gather(boundary)
     message = several * (parts * (send(boundary / tp) + whole_again) + (1 - parts) * send(boundary))
-    # A pass that blocks waits for what it receives and for what it sends. The first and the last have one of the two;
-    # they wait like their neighbours, so that chunks stay equal, unless there is no chunk between them.
+    # A pass that blocks waits for what it receives and for what it sends; the first and the last for one of the two.
     blocked = symbol("blocking_sends") * message
     between = minimum(1, pp * symbol("virtual_stages") - 2)
-    inner |= dict.fromkeys(("forward_pp", "input_pp"), (1 + between) * blocked)
+    for phase in ("forward_pp", "input_pp"):
+        inner[phase], first[phase], last[phase] = (1 + between) * blocked, -between * blocked, -between * blocked
     return (
         inner
         | {f"embedding_{k}": v for k, v in first.items()}

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from sim.validation.ablation import read_ablation
 from sim.validation.accuracy import read_accuracy
 from tests.cli.test_cli import run
 from tests.oracle import reference
@@ -98,3 +99,29 @@ def test_parity_and_layer_times_are_not_scored(trainsim) -> None:
     assert len(found["not_scored"]) == 1120 and not found["rows"] and found["summary"]["time"]["mape"] is None
     layers = json.loads(trainsim(reference("runs") / "korthikanti_2205_05198.csv", "--json")[1])
     assert len(layers["not_scored"]) == 5 and layers["summary"]["time"]["n"] == 8
+
+
+def test_the_exam_prints_both_columns_beside_the_goals(trainsim, tmp_path) -> None:
+    path = write(tmp_path / "torchtitan.csv", {"group": "a"}, {"group": "b", "tp": "2", "dp": "4"})
+    code, out, _ = trainsim(path, "--exam", "--json")
+    (entry,) = json.loads(out)["exam"]
+    assert code == 0 and entry["name"] == "torchtitan" and entry["goal"]["site"] == 7
+    assert entry["elsewhere"]["time"]["n"] == entry["site"]["time"]["n"] == 2
+    code, out, _ = trainsim(path, "--exam")
+    assert code == 0 and "12 / 8" in out and "calculon" in out
+
+
+def test_an_ablation_is_written_and_printed(trainsim, tmp_path) -> None:
+    path = write(tmp_path / "runs.csv", {}, {"tp": "2", "dp": "4"})
+    code, out, _ = trainsim(path, "--ablation", tmp_path / "out.csv")
+    assert code == 0 and "power limits" in out
+    assert {row.n for row in read_ablation(tmp_path / "out.csv")} == {2}
+
+
+@pytest.mark.parametrize("option", ["--exam", "--ablation"])
+def test_the_exam_takes_no_other_run_level(trainsim, tmp_path, option) -> None:
+    path = write(tmp_path / "runs.csv", {})
+    given = ["--exam"] if option == "--exam" else [option, tmp_path / "out.csv"]
+    code, _, err = trainsim(path, *given, "--profile", "h100-sxm-80gb")
+    assert code == 2 and f"nothing beside {option}" in err
+    assert trainsim(path, "--ablation", path)[0] == 2

@@ -100,8 +100,9 @@ def test_a_message_that_blocks_stops_both_its_ends():
     message = beside["send"]
     assert message > 0 and alone["send"] == 0 and beside["forward_pp"] == 0
     assert alone["forward_pp"] == alone["input_pp"] == pytest.approx(2 * message)
+    assert alone["embedding_forward_pp"] == alone["head_input_pp"] == pytest.approx(-message)
     two = [costs(m, Plan(pp=2, tp=4, global_batch=8, blocking_sends=b)) for b in (False, True)]
-    assert two[1]["forward_pp"] == pytest.approx(two[0]["send"])
+    assert two[1]["forward_pp"] == pytest.approx(two[0]["send"]) and two[1]["head_input_pp"] == 0
     assert costs(m, Plan(tp=8, global_batch=8, blocking_sends=True)) == costs(m, Plan(tp=8, global_batch=8))
 
 
