@@ -129,7 +129,7 @@ def test_a_trace_without_shapes_says_how_to_record_them(tmp_path):
         (b'{"traceEvents": [7]}', "an object"),
         (b"[" * 100_000, "text that is not JSON"),
         (b"\x1f\x8bnot an archive", "a damaged archive"),
-        (gzip.compress(b'{"traceEvents": []}')[:-9], "damaged archive"),
+        (gzip.compress(b'{"traceEvents": []}', mtime=0)[:-9], "damaged archive"),
         (b"\xff\xfe\x00", "text that is not JSON"),
     ],
 )
@@ -146,7 +146,7 @@ def test_no_such_file(tmp_path):
 def test_an_archive_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("sim.validation.traces.MAX_BYTES", 1_000)
     path = tmp_path / "bomb.json.gz"
-    path.write_bytes(gzip.compress(b" " * 1_000_000))
+    path.write_bytes(gzip.compress(b" " * 1_000_000, mtime=0))
     assert "at most 1000 bytes" in refused(path, tmp_path)
 
 
