@@ -93,6 +93,7 @@ def carried(profile: "Profile", name: str, move: Move, links: "Profile") -> "Pro
         scaling_sigma_log=_digits(hypot(profile.scaling_sigma_log, move.sigma_log)),
         fingerprint=None,
         session="",
+        contention=[],
         uncertainty_source=f"as on {profile.name} ({profile.uncertainty_source}); this move: {move.sigma_source}",
     )
 
