@@ -88,8 +88,8 @@ class KernelModel:
     held_out: dict[Use, Errors] = Field(default_factory=dict)
     log_residual_quantiles: dict[Name, Quantile] = Field(default_factory=dict)
     size: Literal["flop", "bytes"] = "flop"
-    bins: Annotated[list[SizeBin], Field(max_length=MOST_BINS, description=f"at most {MOST_BINS} bins")] = Field(
-        default_factory=list
+    bins: Annotated[list[SizeBin], Field(max_length=MOST_BINS, description=f"a list of at most {MOST_BINS} bins")] = (
+        Field(default_factory=list)
     )
     outside_slope: Annotated[float, real(0.0, 10.0)] = 0.0
     status: Literal["fitted", "scaled", "datasheet"]

@@ -82,7 +82,9 @@ class Profile:
     date: Text
     base: str | None = None
     estimate: bool
-    models: Annotated[list[KernelModel], Field(max_length=MOST_MODELS, description=f"at most {MOST_MODELS} models")]
+    models: Annotated[
+        list[KernelModel], Field(max_length=MOST_MODELS, description=f"a list of at most {MOST_MODELS} models")
+    ]
     collectives: dict[Name, Amount]
     collectives_source: Text
     memory: Memory
