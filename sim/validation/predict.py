@@ -91,7 +91,8 @@ LEAST_SIGMA = 0.03
 def fit_site(cases: Sequence[Case]) -> RunLevelSet:
     """Return run-level parameters fitted to a user's earlier runs of one cluster.
 
-    The spread is that of each half of the runs (by group) under the parameters of the other half.
+    The spread is that of each half of the runs (by group) under the parameters of the other half; one group alone says
+    nothing of another, and takes what left-out sources show.
 
     Raises:
         InputError: none of the runs has a step time that may score.
