@@ -109,3 +109,4 @@ def end_with_input() -> None:
 if __name__ == "__main__":
     threading.Thread(target=end_with_input, daemon=True).start()
     main(Path(sys.argv[1]), int(sys.argv[2]))
+    os._exit(0)  # torn down with the interpreter, a thread of gloo's that still runs would abort the process

@@ -24,8 +24,9 @@ TOLERANCE = {"float32": 1e-4, "bfloat16": 2e-2}
 SETS = 3
 MAX_SETS = 64
 PERIOD = 2**24 + 1
-CACHE_BYTES = 128 * 2**20
-"""More than the last-level cache of any device in the catalog."""
+CACHE_BYTES = {"cuda": 128 * 2**20, "cpu": 4 * 2**20}
+"""More than the last-level cache of any device in the catalog; more than a core's own: a step's tensors come from
+further out."""
 
 item, elements, size = symbol("item"), symbol("elements"), symbol("bytes")
 ZERO: Expr = sympy.S.Zero
@@ -65,12 +66,13 @@ class Draw:
 def rotated(machine: Machine, set_bytes: float, make: Callable[[], T]) -> list[T]:
     """Return the sets of inputs that launches rotate over: at least three.
 
-    On a GPU they are together larger than its cache where `MAX_SETS` allow; a set that is several times the cache
-    evicts itself and is used three times over.
+    Together they are larger than the cache where `MAX_SETS` allow; a set that is several times the cache evicts
+    itself and is used three times over.
     """
-    if machine.kind == "cuda" and set_bytes > 4 * CACHE_BYTES:
+    cache = CACHE_BYTES[machine.kind]
+    if machine.kind == "cuda" and set_bytes > 4 * cache:
         return [make()] * SETS
-    wanted = math.ceil(2 * CACHE_BYTES / max(1.0, set_bytes)) if machine.kind == "cuda" else SETS
+    wanted = math.ceil(2 * cache / max(1.0, set_bytes))
     return [make() for _ in range(min(MAX_SETS, max(SETS, wanted)))]
 
 

@@ -120,5 +120,6 @@ OPERATIONS: Mapping[Expr, Callable[[Any, Any], Any]] = {
     sp.Pow: operator.pow,
     sp.Max: np.maximum,
     sp.Min: np.minimum,
+    sp.Mod: np.mod,
 }
 ALONE: Mapping[Expr, Callable[[Any], Any]] = {sp.log: np.log, sp.ceiling: np.ceil}

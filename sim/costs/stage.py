@@ -101,14 +101,10 @@ def _issued(beside: Expr, own: Expr, kernels_s: Expr) -> Expr:
 
 
 def _accumulated(index: int) -> Expr:
-    """Return the seconds of adding one microbatch's weight gradients to the sum, beyond what the product writes.
-
-    Torch's own loop takes the first microbatch's gradients as the sum.
-    """
-    added = 1 - (1 - memory.mixed) / symbol("microbatches")
+    """Return the seconds of adding one microbatch's weight gradients to the sum, beyond what the product writes."""
     parameters = memory.layer_parameters(index) + memory.expert_parameters(index)
     bandwidth = symbol(kernels.parameter("elementwise", "any", "bandwidth"))
-    return symbol("memory_bound_slowdown") * symbol("accumulate_bytes") * added * parameters / bandwidth
+    return symbol("memory_bound_slowdown") * symbol("accumulate_bytes") * parameters / bandwidth
 
 
 def _gathered(index: int, routed: bool) -> Expr:
@@ -287,8 +283,8 @@ def states(structure: Structure) -> dict[str, Expr]:
         kept = sum(p / (1 + zero2 * (n - 1)) for p, n in parts)
         stored = sum(p / (1 + zero3 * (n - 1)) for p, n in parts)
         update = volume.adam(element_bytes, memory.master_bytes, reduce_bytes) * shard
-        # A mixed-precision optimizer reads gradients once more (norm) and zeroes them; torch's own lets go of them.
-        update += memory.mixed * reduce_bytes * (shard + kept)
+        # A mixed-precision optimizer reads gradients once more (norm); both zero the buffers that they are summed in.
+        update += reduce_bytes * (memory.mixed * shard + kept)
         gathered = _unsharded(largest, extra, last if where in ("last", "only") else 0 * last, n)
         time = kernels.seconds("adam", "any", bytes=update)
         out |= {

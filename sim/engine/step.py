@@ -264,10 +264,10 @@ def step_sigma(profile: Profile, level: RunLevelSet, kernels: Sequence[usage.Use
 def carried_sigma(profile: Profile, level: RunLevelSet) -> float:
     """Return the standard deviation of log time of carrying the profile over, as far as no fitted run has tested it.
 
-    Nothing where runs of this very device were among those fitted; the last move alone where those of its base were,
-    or of a device that was carried over from this one.
+    Nothing where it was measured, or runs of this very device were among those fitted; the last move alone where those
+    of its base were, or of a device that was carried over from this one.
     """
-    if profile.name in level.devices:
+    if profile.measured or profile.name in level.devices:
         return 0.0
     tested = [load_profile(name) for name in names("profiles") if name in level.devices]
     near = [p.scaling_sigma_log for p in tested if p.name == profile.base or p.base == profile.name]

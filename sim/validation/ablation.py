@@ -36,11 +36,6 @@ def _set(**values: float) -> Change:
     return lambda asked, symbols: values
 
 
-def _same(**names: str) -> Change:
-    """Return the change that gives every symbol the value of another."""
-    return lambda asked, symbols: {name: symbols[other] for name, other in names.items()}
-
-
 def _endings(symbols: Symbols, *endings: str) -> list[str]:
     return [name for name in symbols if name.endswith(endings)]
 
@@ -87,9 +82,11 @@ def _full_power(asked: Asked, symbols: Symbols) -> Mapping[str, Any]:
 
 TERMS: Mapping[str, Term] = {
     "launch": Term("launch overhead and small shapes", _launch),
-    "small-messages": Term("small-message collectives", _set(intra_alpha=0, intra_alpha_rank=0, inter_alpha=0)),
+    "small-messages": Term(
+        "small-message collectives", _set(intra_alpha=0, intra_alpha_rank=0, intra_fill_s=0, inter_alpha=0)
+    ),
     "both-tiers": Term("communicators over both tiers", _one_tier),
-    "in-switch": Term("in-switch reduction", _same(intra_efficiency_reduce="intra_efficiency_gather")),
+    "in-switch": Term("in-switch reduction", _set(in_switch_reduction=0.0)),
     "straggler": Term("straggler and scale", _set(straggler=0.0)),
     "framework": Term("framework by software generation", _framework),
     "fsdp-overlap": Term("FSDP prefetch and overlap", _exposed_shards),

@@ -108,10 +108,10 @@ def test_sixteen_bytes_a_parameter_without_master_weights(cores, zero, each, fra
     assert list(found.values()) == pytest.approx([b * MODEL.parameters for b in each])
 
 
-def test_adam_moves_28_bytes_a_parameter(cores):
+def test_an_update_moves_28_bytes_a_parameter_and_zeroes_its_gradient(cores):
     profile = load_profile(cores.profile).values
     c = simulate(MODEL, cores, Plan(global_batch=8)).costs
-    expected = 28 * MODEL.parameters / profile["adam_any_bandwidth"] + profile["adam_any_t0"]
+    expected = (28 + 4) * MODEL.parameters / profile["adam_any_bandwidth"] + profile["adam_any_t0"]
     assert c["optimizer_only"].item() == pytest.approx(expected)
 
 
@@ -140,12 +140,12 @@ def test_a_kernel_of_its_own_changes_the_step_and_without_it_nothing_does(tmp_pa
     assert times[0] == plain < times[1]
 
 
-def test_the_first_microbatchs_gradients_are_the_sum(cores):
-    """Later ones are added: 12 bytes a parameter of the layers, beside what products and passes take."""
-    one, two = (simulate(MODEL, cores, Plan(global_batch=2 * n, dp=2)).costs["weight_compute"].item() for n in (1, 2))
-    layers = sum(n * block.parameters for block, n in MODEL.blocks.items())
-    bandwidth = load_profile(cores.profile).values["elementwise_any_bandwidth"]
-    assert two - one == pytest.approx(12 * layers / bandwidth / 2)
+def test_every_microbatch_adds_the_gradients_of_layers_and_tables(cores):
+    """12 bytes a parameter; the embedding's gradient is as large as its table, and zero at first."""
+    one, two = (simulate(replace(MODEL, vocab=v), cores, Plan(global_batch=2)).costs for v in (1024, 2048))
+    bandwidth, tables = load_profile(cores.profile).values["elementwise_any_bandwidth"], 1024 * MODEL.hidden
+    more = two["embedding_weight_compute"].item() - one["embedding_weight_compute"].item()
+    assert more == pytest.approx((4 + 12) * tables / bandwidth)
 
 
 def test_a_network_traced_in_fp32(cores):

@@ -70,6 +70,9 @@ def test_a_version_from_the_future_is_named_whatever_else_is_there() -> None:
 
 
 FOUR = [[0.0] * 4] * 4
+SHARED = {
+    "n_in": 8, "n_out": 1, "matrix": FOUR, "form": "fluid-12", "mape": 1.0, "n": 9, "session": "x", "source": "x",
+}  # fmt: skip
 FIRST = SHIPPED["models"][0]
 RATE, WIDTHS = "models.0.parameters.rate", "models.0.bins.0.half_widths"
 MANY = {f"v{n}": "1" for n in range(51)}
@@ -109,8 +112,8 @@ WRONG = {
     "bins out of order": (model(bins=list(reversed(FIRST["bins"] * 2))), "models.0.bins"),
     "held out for what": (model(held_out={"never": FIRST["cross_validation"]}), "models.0.held_out.never"),
     "unknown key": (raw(extra=1), "extra"),
-    "contention of three streams": (raw(contention=[{"shape": "x", "matrix": [[0.0] * 3] * 3}]), "contention.0.matrix"),
-    "contention by another form": (raw(contention=[{"shape": "", "form": "x", "matrix": FOUR}]), "contention.0"),
+    "contention of three streams": (raw(contention=[SHARED | {"matrix": [[0.0] * 3] * 3}]), "contention.0.matrix"),
+    "contention by another form": (raw(contention=[SHARED | {"form": "x"}]), "contention.0.form"),
     "fingerprint as text": (raw(fingerprint="H100"), "fingerprint"),
     "versions by the thousand": (raw(fingerprint={"versions": MANY}), "fingerprint.versions"),
     "units with code": (raw(units={"time": 3}), "units.time"),
@@ -149,7 +152,7 @@ def test_a_whole_version_2_profile_survives_the_way_to_a_file_and_back(tmp_path)
     made = raw(
         fingerprint={"vendor": "x", "name": "y", "cores": 4, "versions": {"torch": "2.13.0"}, "clocks": {"sm_hz": 1e9}},
         session="abc",
-        contention=[{"shape": "8 in a node", "matrix": [[0.0, 0.1, 0.2, 0.3]] + [[0.0] * 4] * 3}],
+        contention=[SHARED | {"matrix": [[0.0, 0.1, 0.2, 0.3]] + [[0.0] * 4] * 3}],
         units={"time": "s"},
     )
     (tmp_path / "profile.json").write_text(json.dumps(made))

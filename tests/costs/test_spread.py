@@ -11,7 +11,7 @@ from sim.costs.fitted import LEVELS, Z80, KernelModel, SizeBin
 from sim.costs.profile import Profile, load_profile
 from sim.costs.run_level import run_level
 from sim.costs.usage import Used
-from sim.engine.step import step_sigma
+from sim.engine.step import carried_sigma, step_sigma
 
 PLAN = sim.Plan(tp=2, pp=2, global_batch=16, micro_batch=1)
 
@@ -105,9 +105,10 @@ def test_a_step_outside_the_domain_says_so_and_is_less_certain(folder_profile) -
     assert "the interval is wider" in line
     share = sum(k.share for k in far.kernels if (k.op, k.direction) == ("gemm", "forward"))
     added = share * hypot(0.05, 0.025 * log(2048 / 64)) - share * 0.05
+    assert far.profile.measured
     assert far.sigma_log > far.level.sigma_log
     assert far.sigma_log**2 - far.level.sigma_log**2 > added**2
-    assert near.sigma_log == near.level.sigma_log
+    assert near.sigma_log == hypot(near.level.sigma_log, carried_sigma(near.profile, near.level))
 
 
 def test_shares_are_those_of_the_breakdown() -> None:

@@ -2,6 +2,8 @@
 
 import math
 from dataclasses import replace
+from functools import cache
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from sim.costs import inputs
+from sim.costs.algebra import Interpreted
 from sim.costs.layers.ops import COMMUNICATION
 from sim.costs.layers.structure import Structure
 from sim.costs.run_level import symbol_values
@@ -250,10 +253,17 @@ def steps(draw, usual):
         assume(False)
 
 
+@cache
+def walked(form, *key):
+    """Return a closed form that is walked at every call: to compile each one takes seconds."""
+    with patch("sim.engine.closed_form.compile_expressions", Interpreted):
+        return form.__wrapped__(*key)
+
+
 def closed(step, form):
-    """Return the outputs of a compiled closed form for the plan of a step."""
+    """Return the outputs of a closed form for the plan of a step."""
     schedule = "1f1b" if step.plan.schedule == "none" else step.plan.schedule
-    compiled = form(Structure.of(step.model), schedule, step.plan.offload.used)
+    compiled = walked(form, Structure.of(step.model), schedule, step.plan.offload.used)
     values = inputs.model_values(step.model) | inputs.cluster_values(step.cluster, step.profile)
     plan = inputs.plan_values(step.model, step.placed, step.cluster) | symbol_values(step.level.parameters)
     plan |= {k: np.mean(v) for k, v in plan.items() if "layers_" in k}

@@ -1,6 +1,7 @@
 """The two ends of a model: embedding (tokens or image patches) and output head (next token, masked token, class)."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from sim.costs import volume
 from sim.costs.algebra import Expr, symbol
@@ -54,9 +55,20 @@ def embedding(structure: Structure) -> list[Op]:
     return [
         moved("embedding", "forward", volume.embedding("forward", element_bytes) * rows + mask, *LOOKED_UP),
         moved("embedding wgrad", "backward_weight", volume.embedding("backward", element_bytes) * rows + mask, *SUMMED),
+        _summed("embedding wgrad sum", symbol("embedding_split"), element_bytes),
         Op("embedding reduce", "forward", "tp", forward + gather, 0, whole_bytes),
         Op("embedding gradient gather", "backward_input", "tp", gather, 0, whole_bytes),
     ]
+
+
+def _summed(name: str, parameters: Expr, zeroed: Expr) -> Op:
+    """Return the sum of a whole table's gradient, `zeroed` bytes of an element written before.
+
+    In fp32 only: mixed-precision training sums tables within the kernels that the run level was fitted with.
+    """
+    fp32 = 1 - symbol("master_bytes") / volume.FP32
+    op = moved(name, "backward_weight", (zeroed + symbol("accumulate_bytes")) * parameters / tp)
+    return replace(op, seconds=fp32 * op.seconds, bytes=fp32 * op.bytes)
 
 
 def head(structure: Structure) -> list[Op]:
@@ -75,6 +87,7 @@ def head(structure: Structure) -> list[Op]:
         *gemm("logits", rows, vocab / tp, hidden, plain=True),
         moved("cross-entropy", "forward", loss[0] * logits, "cross_entropy", "forward", vocab / tp),
         moved("cross-entropy dgrad", "backward_input", loss[1] * logits, "cross_entropy", "backward", vocab / tp),
+        _summed("logits wgrad sum", symbol("head_split"), 0),
         Op("logits gather", "forward", "tp", gather + statistics, 0, whole_bytes),
         Op("logits input gather", "backward_input", "tp", gather, 0, whole_bytes, "logits dgrad"),
         Op("logits gradient reduce", "backward_input", "tp", backward, 0, whole_bytes, "logits wgrad"),

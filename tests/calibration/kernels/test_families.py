@@ -39,10 +39,11 @@ def test_names_of_families_and_ids_of_all_cases_differ():
         assert len(set(ids)) == len(ids)
 
 
-def test_a_gpu_gets_sets_larger_than_its_cache():
+def test_sets_are_together_larger_than_the_cache():
     made = []
-    assert len(rotated(CPU, 2**20, lambda: made.append(0))) == len(made) == SETS
-    assert len(rotated(CUDA, 2**24, list)) * 2**24 >= CACHE_BYTES
+    assert len(rotated(CPU, 2**20, lambda: made.append(0))) == len(made) == 2 * CACHE_BYTES["cpu"] / 2**20
+    assert len(rotated(CPU, 2**30, list)) == SETS
+    assert len(rotated(CUDA, 2**24, list)) * 2**24 >= CACHE_BYTES["cuda"]
     assert len(rotated(CUDA, 2**10, list)) == MAX_SETS
     large = rotated(CUDA, 2**32, list)
     assert len(large) == SETS
