@@ -54,7 +54,7 @@ def execute(job: Job, device: Device, steps: int = LEAST_STEPS, seed: int = 0, b
     """
     if job.plan is None:
         raise InputError("plan", None, "required: global_batch, micro_batch, ...")
-    plan = as_executed(job.plan)
+    plan = as_executed(job.plan.suited(job.cluster))
     placed = executable(job.model, job.cluster, plan, device)
     plan = plan.but(dp=placed.dp)
     predicted = predict(job.model, job.cluster, plan, device)

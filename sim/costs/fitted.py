@@ -125,9 +125,13 @@ class KernelModel:
         return max((_beyond(x, self.domain[name]) for name, x in inputs.items() if name in self.domain), default=0.0)
 
 
+DIGITS = 1e-5
+"""Edges of a domain are written with six digits."""
+
+
 def _beyond(x: float, edges: list[float]) -> float:
     low, high = edges
-    if low <= x <= high or x <= 0:
+    if low * (1 - DIGITS) <= x <= high * (1 + DIGITS) or x <= 0:
         return 0.0
     return log(x / high) if x > high > 0 else log(low / x) if low > x else 0.0
 

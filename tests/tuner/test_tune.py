@@ -56,7 +56,7 @@ def test_winner_is_the_brute_force_optimum(device, memory):
 @given(
     st.sampled_from(["llama2-7b", "gpt-22b", "llama3.2-1b"]), st.sampled_from([1, 2, 8]), st.sampled_from([64, 96, 256])
 )
-@settings(max_examples=10)
+@settings(max_examples=5)
 def test_order_and_feasibility(name, nodes, batch):
     try:
         found = tune(models[name], Cluster.of("a100-sxm-80gb", nodes=nodes), batch, top=5)

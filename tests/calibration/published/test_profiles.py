@@ -101,16 +101,6 @@ def test_the_command_reproduces_the_shipped_profiles(tmp_path: Path) -> None:
         assert not made
 
 
-@pytest.mark.parametrize("name", ["gb300"])
-def test_a_second_run_writes_the_same_bytes(tmp_path: Path, name: str) -> None:
-    files = public_files()
-    for out in ("a", "b"):
-        assert run("--from", *files, "--out", str(tmp_path / out), "--only", name).exit_code == 0
-    first, second = (sorted((tmp_path / out).rglob("*")) for out in ("a", "b"))
-    assert [p.name for p in first] == [name, "profile.json"]
-    assert first[1].read_bytes() == second[1].read_bytes()
-
-
 def test_an_unknown_header_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "odd.csv"
     path.write_text("shape,time\n1,2\n", "utf-8")
