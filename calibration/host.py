@@ -102,20 +102,21 @@ SCALE = {"K": 2**10, "M": 2**20, "G": 2**30}
 
 def most_clock_hz() -> float | None:
     """Return the highest clock of the cores, None where the OS does not say (virtual machines)."""
-    try:
-        found = psutil.cpu_freq()
-    except (OSError, NotImplementedError):
-        return None
-    return found.max * 1e6 if found and found.max else None
+    return _clock_hz("max")
 
 
 def present_clock_hz() -> float | None:
     """Return the clock of the cores at this moment, None where the OS does not say."""
+    return _clock_hz("current")
+
+
+def _clock_hz(which: str) -> float | None:
     try:
         found = psutil.cpu_freq()
-    except (OSError, NotImplementedError):
+    except (OSError, NotImplementedError):  # what psutil raises on systems without the figure
         return None
-    return found.current * 1e6 if found and found.current else None
+    megahertz = getattr(found, which, None)
+    return megahertz * 1e6 if megahertz else None
 
 
 TRANSFER_BYTES, TRANSFERS = 2**26, 3

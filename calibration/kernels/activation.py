@@ -8,6 +8,7 @@ from torch.nn import functional
 
 from calibration.kernels.stream import Kernel, Stream
 from calibration.kernels.work import Draw, elements, item
+from sim.costs import volume
 
 aten = torch.ops.aten
 
@@ -65,17 +66,31 @@ SWIGLU_BACKWARD = Kernel(
 
 FAMILIES = (
     Stream(
-        "gelu", "gelu", "forward", 2 * item * elements, {"erf": _forward("none"), "tanh": _forward("tanh")}, seed=20
+        "gelu",
+        "gelu",
+        "forward",
+        volume.activation("forward", item, False) * elements,
+        {"erf": _forward("none"), "tanh": _forward("tanh")},
+        seed=20,
     ),
     Stream(
         "gelu backward",
         "gelu",
         "backward",
-        3 * item * elements,
+        volume.activation("backward", item, False) * elements,
         {"erf": _backward("none"), "tanh": _backward("tanh")},
         seed=20,
     ),
-    Stream("swiglu", "swiglu", "forward", 3 * item * elements, {"eager": SWIGLU}, seed=21),
-    Stream("swiglu backward", "swiglu", "backward", 5 * item * elements, {"eager": SWIGLU_BACKWARD}, seed=21),
+    Stream(
+        "swiglu", "swiglu", "forward", volume.activation("forward", item, True) * elements, {"eager": SWIGLU}, seed=21
+    ),
+    Stream(
+        "swiglu backward",
+        "swiglu",
+        "backward",
+        volume.activation("backward", item, True) * elements,
+        {"eager": SWIGLU_BACKWARD},
+        seed=21,
+    ),
 )
-"""Bytes as sim.costs.layers.mlp charges them for fused kernels; elements are those of the output."""
+"""Elements are those of the output."""

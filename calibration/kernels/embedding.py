@@ -6,6 +6,7 @@ from torch.nn import functional
 from calibration.kernels.family import Machine
 from calibration.kernels.stream import Kernel, Stream, Widths, usual
 from calibration.kernels.work import elements, item
+from sim.costs import volume
 
 ROWS_A_TOKEN = 4
 """Table rows for every token of a case: the gradient of a table is written whole, as torch does."""
@@ -32,15 +33,22 @@ BACKWARD = Kernel(
 )
 
 FAMILIES = (
-    Stream("embedding", "embedding", "forward", 2 * item * elements, {"gather": FORWARD}, widths=_looked_up, seed=60),
+    Stream(
+        "embedding",
+        "embedding",
+        "forward",
+        volume.embedding("forward", item) * elements,
+        {"gather": FORWARD},
+        widths=_looked_up,
+        seed=60,
+    ),
     Stream(
         "embedding backward",
         "embedding",
         "backward",
-        (item + 8) * elements,
+        volume.embedding("backward", item) * elements,
         {"dense": BACKWARD},
         widths=_looked_up,
         seed=60,
     ),
 )
-"""Bytes as sim.costs.layers.ends charges them: a row read and written; a gradient read and added to fp32 sums."""

@@ -8,6 +8,7 @@ from torch.nn import functional
 
 from calibration.kernels.stream import Kernel, Stream
 from calibration.kernels.work import Draw, elements, item
+from sim.costs import volume
 
 EPSILON = 1e-5
 
@@ -76,7 +77,7 @@ BACKWARD = {
 }
 
 FAMILIES = (
-    Stream("norm", "norm", "any", 2 * item * elements, FORWARD, seed=30),
-    Stream("norm backward", "norm", "backward", 3 * item * elements, BACKWARD, seed=30),
+    Stream("norm", "norm", "any", volume.norm("forward", item) * elements, FORWARD, seed=30),
+    Stream("norm backward", "norm", "backward", volume.norm("backward", item) * elements, BACKWARD, seed=30),
 )
 """Forward reads x and writes y; backward reads dy and x and writes dx."""

@@ -6,6 +6,7 @@ from torch.nn import functional
 
 from calibration.kernels.stream import Kernel, Stream
 from calibration.kernels.work import Draw, elements, item
+from sim.costs import volume
 
 P = 0.1
 KEPT = 1 / (1 - P)
@@ -70,19 +71,37 @@ ADD_BACKWARD = Kernel(
 )
 
 FAMILIES = (
-    Stream("residual", "residual", "forward", (3 * item + 1) * elements, {"dropout": WITH_DROPOUT}, seed=40),
+    Stream(
+        "residual",
+        "residual",
+        "forward",
+        volume.residual("forward", item, True) * elements,
+        {"dropout": WITH_DROPOUT},
+        seed=40,
+    ),
     Stream(
         "residual backward",
         "residual",
         "backward",
-        (5 * item + 1) * elements,
+        volume.residual("backward", item, True) * elements,
         {"dropout": WITH_DROPOUT_BACKWARD},
         seed=40,
     ),
-    Stream("residual add", "residual", "forward", 3 * item * elements, {"add": ADD}, seed=41),
-    Stream("residual add backward", "residual", "backward", 3 * item * elements, {"add": ADD_BACKWARD}, seed=41),
-    Stream("dropout", "dropout", "forward", (2 * item + 1) * elements, {"eager": DROPOUT}, seed=42),
-    Stream("dropout backward", "dropout", "backward", (2 * item + 1) * elements, {"eager": DROPOUT_BACKWARD}, seed=42),
+    Stream(
+        "residual add", "residual", "forward", volume.residual("forward", item, False) * elements, {"add": ADD}, seed=41
+    ),
+    Stream(
+        "residual add backward",
+        "residual",
+        "backward",
+        volume.residual("backward", item, False) * elements,
+        {"add": ADD_BACKWARD},
+        seed=41,
+    ),
+    Stream("dropout", "dropout", "forward", volume.dropout(item) * elements, {"eager": DROPOUT}, seed=42),
+    Stream(
+        "dropout backward", "dropout", "backward", volume.dropout(item) * elements, {"eager": DROPOUT_BACKWARD}, seed=42
+    ),
 )
 """Bytes as sim.costs.layers.ops.residual charges a fused kernel with and without dropout (mask of one byte).
 

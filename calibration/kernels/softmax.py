@@ -9,6 +9,7 @@ from torch.nn import functional
 from calibration.kernels.family import Machine
 from calibration.kernels.stream import Kernel, Stream, Widths, usual
 from calibration.kernels.work import Draw, elements, item
+from sim.costs import volume
 
 aten = torch.ops.aten
 
@@ -72,12 +73,20 @@ def _vocabularies(machine: Machine) -> Widths:
 
 
 FAMILIES = (
-    Stream("softmax", "softmax", "any", 2 * item * elements, {"eager": SOFTMAX}, widths=_scores, seed=50),
+    Stream(
+        "softmax",
+        "softmax",
+        "any",
+        volume.softmax("forward", item) * elements,
+        {"eager": SOFTMAX},
+        widths=_scores,
+        seed=50,
+    ),
     Stream(
         "softmax backward",
         "softmax",
         "backward",
-        3 * item * elements,
+        volume.softmax("backward", item) * elements,
         {"eager": SOFTMAX_BACKWARD},
         widths=_scores,
         seed=50,
@@ -86,7 +95,7 @@ FAMILIES = (
         "cross entropy",
         "cross_entropy",
         "forward",
-        (24 - 3 * item) * elements,
+        volume.cross_entropy("forward", item) * elements,
         {"eager": ENTROPY},
         widths=_vocabularies,
         seed=51,
@@ -95,7 +104,7 @@ FAMILIES = (
         "cross entropy backward",
         "cross_entropy",
         "backward",
-        (12 - item) * elements,
+        volume.cross_entropy("backward", item) * elements,
         {"eager": ENTROPY_BACKWARD},
         widths=_vocabularies,
         seed=51,
