@@ -6,7 +6,6 @@ over the other families. Host times of a CPU trace hold the profiler's own cost,
 of equal calls counts there, the median on a GPU.
 """
 
-import io
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -17,8 +16,6 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import typer
 from rich.console import Console
 
@@ -26,7 +23,7 @@ from calibration.errors import summary, table
 from calibration.fit import predict, rms_log_error_of_sums
 from calibration.measured import Row, fit_families, plain, samples_of
 from calibration.samples import Floats, Samples
-from calibration.store import SAMPLES, SCHEMA, commit
+from calibration.store import SAMPLES, commit, parquet
 from calibration.trace_kernels import Seen, kernels
 from calibration.trace_tree import read_tree
 from sim.catalog import names
@@ -240,11 +237,9 @@ def _write(out: Path, rows: Sequence[Row], profile: Profile) -> None:
     Raises:
         InputError: it cannot be written.
     """
-    held = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist([dict(row) for row in rows], schema=SCHEMA), held, compression="zstd")
     try:
         out.mkdir(parents=True, exist_ok=True)
-        write_atomically(out / SAMPLES, held.getvalue())
+        write_atomically(out / SAMPLES, parquet([dict(row) for row in rows]))
         write_atomically(out / "profile.json", json.dumps(plain(asdict(profile)), indent=1) + "\n")
     except OSError as error:
         raise InputError("--out", str(out), f"a folder that can be written ({error.strerror})") from None

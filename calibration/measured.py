@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from calibration.collectives import Measured as Collective
 from calibration.collectives import fit as fit_links
@@ -25,6 +23,7 @@ from calibration.intervals import coverage, outside_slope, size_bins
 from calibration.issue import with_issue
 from calibration.residuals import corrected
 from calibration.samples import Samples
+from calibration.store import SAMPLES, SESSION, read_samples
 from calibration.terms import base_term, measured_terms
 from calibration.variants import choose
 from sim.costs import kernels
@@ -42,21 +41,6 @@ Key = tuple[str, str]
 LEAST = 5
 """Fitted samples that a kernel must have: one for each fold."""
 
-MOST_BYTES, MOST_ROWS = 2**26, 200_000
-COLUMNS = (
-    "op",
-    "direction",
-    "dtype",
-    "implementation",
-    "group",
-    "use",
-    "id",
-    "t_s",
-    "flop",
-    "bytes",
-    "shape",
-    "flagged",
-)
 PREFERRED = ("matmul", "flash", "cudnn", "layernorm", "add", "erf", "eager", "fused")
 """Implementations that the simulator reads where a kernel has several: the earlier in this list, the rather."""
 
@@ -90,9 +74,9 @@ def build_profile(folder: Path, progress: Note | None = None, device: Callable[[
         InputError: the folder holds no session, its samples cannot be read, or too few kernels were measured.
     """
     told = progress or (lambda _: None)
-    session = load_mapping(folder / "session.json")
+    session = load_mapping(folder / SESSION)
     fingerprint = read(Fingerprint, session.get("fingerprint", {}), "session.json.fingerprint")
-    rows = read_rows(folder / "samples.parquet")
+    rows = read_rows(folder / SAMPLES)
     dtype = "bfloat16" if "cuda" in fingerprint.versions else "float32"
     everything = session.get("despite_load") is True
     kept = [row for row in rows if everything or not row["flagged"]]
@@ -134,21 +118,9 @@ def read_rows(path: Path) -> list[Row]:
     """Return the rows of `samples.parquet` with `shape` as a mapping of numbers.
 
     Raises:
-        InputError: no Parquet file of at most 64 MiB, a column is missing, or a value is not what its column holds.
+        InputError: the file is no table of samples, or a value is not what its column holds.
     """
-    try:
-        if path.stat().st_size > MOST_BYTES:
-            raise InputError(str(path), f"{path.stat().st_size} bytes", f"at most {MOST_BYTES} bytes")
-        file = pq.ParquetFile(path)
-        if file.metadata.num_rows > MOST_ROWS:
-            raise InputError(str(path), f"{file.metadata.num_rows} rows", f"at most {MOST_ROWS} rows")
-        missing = set(COLUMNS) - set(file.schema_arrow.names)
-        if missing:
-            raise InputError(str(path), sorted(missing), "the columns " + ", ".join(COLUMNS))
-        rows = file.read(columns=list(COLUMNS)).to_pylist()
-    except (OSError, pa.ArrowException) as error:
-        raise InputError(str(path), " ".join(str(error).split())[:80], "a whole Parquet file of samples") from None
-    return [_checked(row, f"{path}[{n}]") for n, row in enumerate(rows)]
+    return [_checked(row, f"{path}[{n}]") for n, row in enumerate(read_samples(path))]
 
 
 def _checked(row: dict[str, Any], place: str) -> Row:

@@ -150,10 +150,15 @@ class Store:
 
     def write(self) -> None:
         """Write all samples, replacing the file in one step."""
-        held = io.BytesIO()
-        pq.write_table(pa.Table.from_pylist(list(self.rows.values()), schema=SCHEMA), held, compression="zstd")
-        write_atomically(self._path, held.getvalue())
+        write_atomically(self._path, parquet(list(self.rows.values())))
         self._written_s = self._now()
+
+
+def parquet(rows: list[dict[str, Any]]) -> bytes:
+    """Return the content of a `samples.parquet` with these rows."""
+    held = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), held, compression="zstd")
+    return held.getvalue()
 
 
 def read_samples(path: Path) -> list[dict[str, Any]]:

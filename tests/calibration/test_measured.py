@@ -17,6 +17,7 @@ from calibration.fit import predict
 from calibration.issue import with_issue
 from calibration.measured import build_profile, read_rows
 from calibration.published.tables import read_public
+from calibration.store import SCHEMA
 from sim.catalog import folder as catalog
 from sim.costs.kernels import FALLBACK, KERNELS, form_of
 from sim.costs.profile import load_profile
@@ -85,7 +86,7 @@ def folder(path: Path, kind: str, table: list[dict[str, Any]], cores: int = 132)
     session = {"session": "abc", "date": "2026-11-21", "method": "made up", "fingerprint": fingerprint}
     path.mkdir(exist_ok=True)
     (path / "session.json").write_text(json.dumps(session))
-    pq.write_table(pa.Table.from_pylist(table), path / "samples.parquet")
+    pq.write_table(pa.Table.from_pylist(table, schema=SCHEMA), path / "samples.parquet")
     return path
 
 
