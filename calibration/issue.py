@@ -10,7 +10,7 @@ from calibration.kernels.overhead import small
 from sim.costs.profile import Profile
 from sim.costs.run_level import RunLevel, RunLevelSet
 from sim.costs.stage import backward_seconds, forward_seconds
-from sim.engine.step import stage_costs
+from sim.engine.placed import stage_costs
 from sim.specs import Cluster, Plan
 
 

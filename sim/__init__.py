@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sim.report.html import save_html
     from sim.report.trace import save_trace
     from sim.run import Budget, Run, compute_optimal, whole_run
-    from sim.specs import Cluster, InputError, Job, Links, Model, Offload, Plan, Training
+    from sim.specs import Cluster, InputError, Job, Links, Model, Offload, Plan, StagePlan, Training
     from sim.specs.catalog import models
     from sim.tuner.fixes import fixes
     from sim.tuner.tune import Tuned, tune
@@ -35,6 +35,7 @@ _HOME = {
     "Model": "sim.specs",
     "Noise": "sim.engine.noise",
     "Offload": "sim.specs",
+    "StagePlan": "sim.specs",
     "Plan": "sim.specs",
     "Run": "sim.run",
     "Step": "sim.engine.step",
@@ -67,6 +68,7 @@ __all__ = [
     "Offload",
     "Plan",
     "Run",
+    "StagePlan",
     "Step",
     "Training",
     "Tuned",

@@ -7,7 +7,7 @@ everything that does not depend on it is computed once.
 """
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -31,14 +31,36 @@ def symbol(name: str) -> Expr:
     return _declared[name]
 
 
+class Largest(sp.Max):  # type: ignore[misc]
+    """Max without SymPy's pairwise comparison of the terms, which takes minutes on long sums."""
+
+    def __new__(cls, *terms: Expr, **assumptions: Any) -> Expr:
+        """Return the node, unevaluated."""
+        return _bare(cls, terms)
+
+
+class Smallest(sp.Min):  # type: ignore[misc]
+    """Min, as `Largest`."""
+
+    def __new__(cls, *terms: Expr, **assumptions: Any) -> Expr:
+        """Return the node, unevaluated."""
+        return _bare(cls, terms)
+
+
+def _bare(cls: type, terms: Sequence[Expr]) -> Expr:
+    node = sp.Expr.__new__(cls, *map(sp.S, terms))
+    node._argset = frozenset(node.args)
+    return node
+
+
 def maximum(*terms: Expr) -> Expr:
-    """Return Max without SymPy's pairwise comparison of the terms, which takes minutes on long sums."""
-    return terms[0] if len(terms) == 1 else sp.Max(*terms, evaluate=False)
+    """Return the largest of the terms, unevaluated."""
+    return terms[0] if len(terms) == 1 else Largest(*terms)
 
 
 def minimum(*terms: Expr) -> Expr:
-    """Return Min, unevaluated like `maximum`."""
-    return terms[0] if len(terms) == 1 else sp.Min(*terms, evaluate=False)
+    """Return the smallest of the terms, unevaluated."""
+    return terms[0] if len(terms) == 1 else Smallest(*terms)
 
 
 def ceiling(x: Expr) -> Expr:
@@ -67,6 +89,29 @@ class Compiled:
         """
         return dict(zip(self.outputs, self.function(*(values[name] for name in self.symbols)), strict=True))
 
+    def beside(self, other: "Compiled") -> "Compiled":
+        """Return both functions as one with the outputs of both."""
+        symbols = self.symbols + tuple(n for n in other.symbols if n not in set(self.symbols))
+
+        def function(*given: Any) -> list[Any]:
+            values = dict(zip(symbols, given, strict=True))
+            return [*self(values).values(), *other(values).values()]
+
+        return Compiled(self.outputs + other.outputs, symbols, function)
+
+    def then(self, second: "Compiled", names: Mapping[str, str]) -> "Compiled":
+        """Return both functions as one: `second` reads outputs of this one by `names` (its symbol: output)."""
+        own = set(self.symbols)
+        symbols = self.symbols + tuple(n for n in second.symbols if n not in names and n not in own)
+
+        def function(*given: Any) -> list[Any]:
+            values = dict(zip(symbols, given, strict=True))
+            found = self(values)
+            made = second(values | {symbol: found[output] for symbol, output in names.items()})
+            return [made[name] for name in second.outputs]
+
+        return Compiled(second.outputs, symbols, function)
+
 
 def compile_expressions(expressions: Mapping[str, Expr]) -> Compiled:
     """Return one NumPy function for all `expressions`.
@@ -79,7 +124,9 @@ def compile_expressions(expressions: Mapping[str, Expr]) -> Compiled:
     unknown = [s.name for s in free if _declared.get(s.name) is not s]
     if unknown:
         raise ValueError(f"undeclared symbols: {unknown}")
-    function = sp.lambdify(free, exprs, modules="numpy", cse=True)
+    shared = sp.cse(exprs, list=False)
+    # Given whole, SymPy would walk every expression as a tree.
+    function = sp.lambdify(free, sp.symbols(f"whole:{len(exprs)}"), modules="numpy", cse=lambda _: shared)
     return Compiled(tuple(expressions), tuple(s.name for s in free), function)
 
 
@@ -118,8 +165,8 @@ OPERATIONS: Mapping[Expr, Callable[[Any, Any], Any]] = {
     sp.Add: operator.add,
     sp.Mul: operator.mul,
     sp.Pow: operator.pow,
-    sp.Max: np.maximum,
-    sp.Min: np.minimum,
+    Largest: np.maximum,
+    Smallest: np.minimum,
     sp.Mod: np.mod,
 }
 ALONE: Mapping[Expr, Callable[[Any], Any]] = {sp.log: np.log, sp.ceiling: np.ceil}

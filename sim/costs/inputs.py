@@ -211,13 +211,16 @@ def group_values(mesh: Mesh, wires: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def switch_values(zero: Any, recompute: Any, sequence_parallel: Any) -> dict[str, Any]:
-    """Return the 0/1 symbols of ZeRO stage (0-3), recompute (0 none, 1 selective, 2 full) and sequence parallel."""
+def switch_values(zero: Any, recompute: Any, sequence_parallel: Any, share: Any = 1.0) -> dict[str, Any]:
+    """Return the 0/1 symbols of ZeRO stage (0-3), recompute (0 none, 1 selective, 2 full) and sequence parallel.
+
+    share: of a chunk's layers recompute.
+    """
     zero, recompute = np.asarray(zero), np.asarray(recompute)
     return {
         "zero1": 1.0 * (zero >= 1), "zero2": 1.0 * (zero >= 2), "zero3": 1.0 * (zero >= 3),
         "selective": 1.0 * (recompute == 1), "full": 1.0 * (recompute == 2),
-        "sequence_parallel": np.asarray(sequence_parallel, dtype=float),
+        "sequence_parallel": np.asarray(sequence_parallel, dtype=float), "recomputed_share": share,
     }  # fmt: skip
 
 
@@ -260,13 +263,15 @@ def setting_values(plan: Plan, cluster: Cluster) -> dict[str, float]:
     }  # fmt: skip
 
 
-def offload_values(plan: Plan, cluster: Cluster) -> dict[str, float]:
+def offload_values(plan: Plan, cluster: Cluster, beside: bool = False) -> dict[str, float]:
     """Return the shares that host memory keeps and the rate of copies; nothing where nothing is offloaded.
+
+    beside: other stages of the pipeline offload.
 
     Raises:
         InputError: something is offloaded, and nobody says how fast the host link is.
     """
-    if not plan.offload.used:
+    if not (plan.offload.used or beside):
         return {}
     rate = cluster.host_bytes_per_s
     if rate is None:
@@ -339,9 +344,16 @@ def plan_values(model: Model, placed: PlacedPlan, cluster: Cluster) -> dict[str,
         **{f"rank_layers_{k}": row for k, row in enumerate(of_rank)},
         **setting_values(plan, cluster),
         **_twins(group_values(mesh, wires(cluster)), plan.copies),
-        **switch_values(plan.zero, RECOMPUTE.index(plan.recompute), plan.sequence_parallel),
+        **switch_values(plan.zero, RECOMPUTE.index(plan.recompute), plan.sequence_parallel, _share(plan, counts)),
     }  # fmt: skip
     return values | {"kv_columns": kv_columns(model_values(model) | values)}
+
+
+def _share(plan: Plan, counts: NDArray[np.float64]) -> Any:
+    """Return which share of every chunk's layers recomputes."""
+    if not plan.recompute_layers:
+        return 1.0
+    return np.minimum(1.0, plan.recompute_layers / np.maximum(1.0, counts.sum(axis=0)))
 
 
 def _twins(groups: dict[str, Any], copies: int) -> dict[str, Any]:

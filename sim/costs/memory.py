@@ -34,6 +34,8 @@ master_bytes = symbol("master_bytes")
 mixed = master_bytes / 4
 """1 for recipes of 16 or fewer bits with a master copy; 0 for torch's own training in fp32."""
 full, selective, input_bytes, native = (symbol(n) for n in ("full", "selective", "input_bytes", "native"))
+repeated = symbol("recomputed_share")
+"""Share of a chunk's layers that recompute."""
 
 
 @dataclass(frozen=True)
@@ -106,16 +108,17 @@ def _mlp(kind: BlockKind, size: Sizes) -> Expr:
 
 
 def block_bytes(kind: Kind, index: int, statistics: int) -> tuple[Expr, Expr]:
-    """Return (kept, rebuilt): bytes a layer keeps per microbatch, bytes its recompute brings back for a while."""
+    """Return (kept, rebuilt): bytes a layer keeps per microbatch in the mean of a chunk, bytes that the recompute of
+    one brings back for a while."""
     if isinstance(kind, TracedKind):
-        return traced.block_bytes(kind, full)
+        return traced.block_bytes(kind, full, repeated)
     s, size = saved(kind, index, statistics), Sizes(index)
     dropped = _selectively_dropped(kind, size, s)
     if kind.mixer == "attention" and kind.mlp == "dense" and not kind.cross:
         dropped = (1 - native) * dropped + native * (s.all - _every_second_product(kind, size))
     kept_full = element_bytes * size.norm_tokens * hidden
-    kept = (1 - full - selective) * s.all + selective * (s.all - dropped) + full * kept_full
-    return kept, selective * dropped + full * (s.all - kept_full)
+    rebuilt = selective * dropped + full * (s.all - kept_full)
+    return s.all - repeated * rebuilt, rebuilt
 
 
 def _selectively_dropped(kind: BlockKind, size: Sizes, s: Saved) -> Expr:

@@ -73,20 +73,20 @@ def layer(structure: Structure, index: int) -> dict[str, Expr]:
     kind = structure.kinds[index]
     ops, again = block(kind, index), recomputed(kind, index)
     times = phases(ops)
-    times["recompute"] = total(again, "seconds", "compute")
+    times["recompute"] = memory.repeated * total(again, "seconds", "compute")
     for c in COMMUNICATION:
-        times[f"input_{c}"] += exposed(again, "recompute", c)
+        times[f"input_{c}"] += memory.repeated * exposed(again, "recompute", c)
     times["weight_compute"] += _accumulated(index)
     launches = sum(op.launches for op in ops if op.kind == "compute" and op.phase == "forward")
     forward, backward = forward_seconds(times), backward_seconds(times) + times["recompute"]
     # Two gradients for each product: the backward pass launches about twice as many kernels, and repeats what it must.
-    issue, twice = symbol("issue_s") / 3, 2 + symbol("full")
+    issue, twice = symbol("issue_s") / 3, 2 + memory.repeated * symbol("full")
     host = maximum(symbol("host_s_per_launch") * launches, issue)
     times["forward_host"] = _issued(host, issue, forward)
     times["backward_host"] = _issued(host * twice, issue * twice, backward)
     kept, rebuilt = memory.block_bytes(kind, index, structure.statistics)
     return times | {
-        "recompute_flop": total(again, "flop"),
+        "recompute_flop": memory.repeated * total(again, "flop"),
         "gather": _gathered(index, kind.mlp == "moe"),
         "scatter": _scattered(index, kind.mlp == "moe"),
         "saved_bytes": kept,

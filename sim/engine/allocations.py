@@ -18,8 +18,9 @@ from sim.costs.layers.structure import Structure
 from sim.costs.tensors import LayerTensors, layer_tensors, pieces, tensor_model
 from sim.engine.allocator import AllocatorSettings
 from sim.engine.memory_trace import Entry, Header, MemoryTrace
+from sim.engine.placed import slowest
 from sim.engine.replay import Event, Replay, replay
-from sim.engine.step import Step, slowest
+from sim.engine.step import Step
 from sim.schedules import SCHEDULES, Action, Kind
 from sim.specs.arguments import checked
 from sim.specs.fields import InputError
@@ -69,6 +70,9 @@ def allocations(step: Step, rank: int | None = None, steps: int = 2) -> list[Eve
     rank = step.fullest.rank if rank is None else rank
     if not 0 <= rank < len(step.memory):
         raise InputError("rank", rank, f"a pipeline rank, 0 to {len(step.memory) - 1}")
+    if step.plan.stages or step.plan.recompute_layers:
+        name = "stages" if step.plan.stages else "recompute_layers"
+        raise InputError(f"plan.{name}", getattr(step.plan, name), "left out: only layers treated alike are replayed")
     if step.plan.offload.used:
         raise InputError("plan.offload", step.plan.offload, "nothing offloaded: copies are not replayed")
     if not 1 <= steps <= MOST_STEPS:

@@ -47,7 +47,7 @@ def step_schedule(placed: PlacedPlan, costs: Costs) -> Schedule:
     work = None
     if kind.searched:
         table = {k: _ns(v) for k, v in pass_seconds(costs, placed.stages, kind.copies).items()}
-        work = Durations(table, _ns(np.full(placed.stages, costs["send"]))).work()
+        work = Durations(table, _ns(np.zeros(placed.stages) + costs["send"])).work()
     try:
         order = build(name, shape, work)
     except IllegalScheduleError as error:
@@ -72,7 +72,7 @@ def where(rank: int, schedule: Schedule) -> str:
 
 def on_ranks(costs: Costs, name: str, schedule: Schedule) -> Any:
     """Return `name`_first, _middle, _last or _only of every rank."""
-    return np.array([_at(costs[f"{name}_{where(r, schedule)}"], r) for r in range(schedule.ranks)])
+    return np.array([at(costs[f"{name}_{where(r, schedule)}"], r) for r in range(schedule.ranks)])
 
 
 def offloaded(costs: Costs, name: str, schedule: Schedule) -> Any:
@@ -92,7 +92,7 @@ def _exposed_tied(costs: Costs, schedule: Schedule) -> Any:
     return tied_reduce(costs, schedule) * (not SCHEDULES[schedule.name].delayed)
 
 
-def _at(value: Any, i: int) -> float:
+def at(value: Any, i: int) -> float:
     """Return a cost of chunk or rank `i`: one number stands for all of them."""
     flat = np.asarray(value).ravel()
     return float(flat[i] if len(flat) > 1 else flat[0])
@@ -135,7 +135,7 @@ def durations(schedule: Schedule, costs: Costs) -> Durations:
     if SCHEDULES[schedule.name].asynchronous:  # every update reduces its own gradients
         update[Kind.OPTIMIZER] += update[Kind.REDUCE_GRAD]
     table = pass_seconds(costs, schedule.depth, schedule.pipelines) | update
-    return Durations({k: _ns(v) for k, v in table.items()}, _ns(np.full(stages, costs["send"])))
+    return Durations({k: _ns(v) for k, v in table.items()}, _ns(np.zeros(stages) + costs["send"]))
 
 
 def _ns(seconds: Any) -> Any:
@@ -157,7 +157,7 @@ def footprint(schedule: Schedule, costs: Costs) -> Footprint:
             "parameters": float(held["parameters"][r]) * schedule.weight_versions[r],
             "gradients": float(held["gradients"][r] + held["product_gradients"][r]),
             "optimizer": float(held["optimizer_bytes"][r] - swapped[r]),
-            "communication": float(held["gathered_bytes"][r] + c["boundary_buffer_bytes"]),
+            "communication": float(held["gathered_bytes"][r]) + at(c["boundary_buffer_bytes"], r),
             "offload": float(room[r]),
         }
         for r in range(ranks)
@@ -215,7 +215,7 @@ def waits(timeline: Timeline, costs: Costs, pace: Pace, silent: Pace) -> Waits:
     idle = (pace.ticks - int(timeline.busy()[rank]) / pace.steps) * 1e-9
     copies = _both(timeline, costs, rank, *(n for n in OFFLOAD if n in costs), ends=False) / pace.steps
     copies += pace.updates * float(offloaded(costs, "optimizer_offload", timeline.schedule)[rank])
-    reduction = _at(costs[f"{_reduction(timeline.schedule)}_{place}"], rank)
+    reduction = at(costs[f"{_reduction(timeline.schedule)}_{place}"], rank)
     return Waits(passes + pace.updates * reduction, pp, idle - pp, copies)
 
 
@@ -240,7 +240,7 @@ def exposed(timeline: Timeline, costs: Costs, pace: Pace, waits: Waits, straggle
         "pp": waits.pp_s + both("forward_pp", "input_pp"),
         "offload": waits.offload_s,
         "bubble": waits.bubble_s,
-        "optimizer": pace.updates * _at(c[f"optimizer_{place}"], rank),
+        "optimizer": pace.updates * at(c[f"optimizer_{place}"], rank),
         "straggler": straggler_s,
         "other": both("forward_host", "backward_host", ends=False)
         + pace.updates * float(_exposed_tied(c, timeline.schedule)[rank]),
@@ -257,7 +257,7 @@ def _both(timeline: Timeline, costs: Costs, rank: int, *names: str, ends: bool =
     """Return the seconds of a rank's chunks for all their microbatches, with embedding and head if `ends`."""
     schedule = timeline.schedule
     own = [s for s, r in enumerate(schedule.rank_of) if r == rank]
-    total = sum(_at(costs[x], s % schedule.depth) for x in names for s in own)
+    total = sum(at(costs[x], s % schedule.depth) for x in names for s in own)
     if ends:
         ends_at = (("embedding", 0), ("head", schedule.depth - 1))
         extras = [end for end, at in ends_at for s in own if s % schedule.depth == at]

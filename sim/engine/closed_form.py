@@ -11,6 +11,9 @@ from sim.costs.layers.structure import Structure
 from sim.engine.assembly import HELD
 from sim.schedules import CLOSED, Times
 
+PLACES = ("first", "middle", "last", "only")
+"""Where a stage can be in the pipeline."""
+
 
 @lru_cache
 def closed_form(structure: Structure, schedule: str, offloads: bool = False) -> Compiled:
@@ -19,21 +22,51 @@ def closed_form(structure: Structure, schedule: str, offloads: bool = False) -> 
     Outputs: `step_time_s`, an estimate that is close to the engine where messages are short; `peak_memory_bytes`
     (allocated, fullest rank), exact.
     """
-    both = closed_form_expressions(structure, schedule, offloads=offloads)
-    return compile_expressions({k: both[k] for k in ("step_time_s", "peak_memory_bytes")})
+    return _after_stage(structure, schedule, offloads, ("step_time_s", "peak_memory_bytes"))
+
+
+@lru_cache
+def stage_form(structure: Structure, offloads: bool = False) -> Compiled:
+    """Return what one stage of a 1F1B pipeline adds to a step, by where it is (`PLACES`), as one compiled function.
+
+    Outputs: `t_<place>`, seconds of a microbatch, forward and backward, with its message to the next stage and back;
+    `d_<place>`, seconds after the last backward (gradient reduction, optimizer); `peak_<place>`, allocated bytes with
+    the symbol `in_flight` microbatches alive (Mist, arXiv 2503.19050, section 5).
+    """
+    outputs = tuple(f"{x}_{place}" for x in ("t", "d", "peak") for place in PLACES)
+    return _after_stage(structure, "", offloads, outputs)
 
 
 @lru_cache
 def lower_bound(structure: Structure, schedule: str, offloads: bool = False) -> Compiled:
-    """Return a step time (`step_time_s`) that the engine never beats, as a compiled function.
+    """Return a step time (`lower_bound_s`) that the engine never beats, as a compiled function.
 
     With chunks of different layers it holds no more; then two others do: `passes_s`, the same without gradient
     reduction and optimizer, for the fewest layers of each kind in any chunk; `busy_s`, the mean rank's work.
     """
-    both = closed_form_expressions(structure, schedule, offloads=offloads)
-    return compile_expressions(
-        {"step_time_s": both["lower_bound_s"], "passes_s": both["passes_s"], "busy_s": both["busy_s"]}
-    )
+    return _after_stage(structure, schedule, offloads, ("lower_bound_s", "passes_s", "busy_s"))
+
+
+def _after_stage(structure: Structure, schedule: str, offloads: bool, outputs: tuple[str, ...]) -> Compiled:
+    """Return closed forms as the compiled stage model and a roll-up of its outputs, which all structures share."""
+    model = stage.stage_model(structure)
+    if offloads:
+        model = model.beside(offload.offload_model(structure))
+    rollup = _rollup(schedule, offloads, model.outputs, outputs)
+    return model.then(rollup, {_of_stage(name): name for name in model.outputs})
+
+
+@lru_cache
+def _rollup(schedule: str, offloads: bool, given: tuple[str, ...], outputs: tuple[str, ...]) -> Compiled:
+    e = {name: symbol(_of_stage(name)) for name in given}
+    e = _with_offload(e, e) if offloads else e
+    forms = _forms(e, schedule) if schedule else _stage_forms(e)
+    return compile_expressions({name: forms[name] for name in outputs})
+
+
+def _of_stage(output: str) -> str:
+    """Return the name of the symbol that stands for an output of the stage model."""
+    return f"stage_{output}"
 
 
 @lru_cache
@@ -61,19 +94,14 @@ def closed_form_expressions(
         e = e | _end_layers(structure, e)
     if offloads:
         e = _with_offload(e, offload.expressions(structure))
+    return _forms(e, schedule)
+
+
+def _forms(e: Mapping[str, Expr], schedule: str) -> dict[str, Expr]:
+    """Return the closed forms of a schedule over the outputs of the stage model."""
     pp, microbatches, chunks = symbol("pp"), symbol("microbatches"), symbol("virtual_stages")
     kind = CLOSED[schedule]
-    times = Times(
-        forward=stage.forward_seconds(e) + e["forward_dp"] + e["forward_host"],
-        backward=stage.backward_seconds(e) + e["recompute"] + e["backward_dp"] + e["backward_host"],
-        embedding_forward=stage.forward_seconds(e, "embedding_") + e["embedding_forward_dp"],
-        embedding_backward=stage.backward_seconds(e, "embedding_") + e["embedding_backward_dp"],
-        head_forward=stage.forward_seconds(e, "head_") + e["head_forward_dp"],
-        head_backward=stage.backward_seconds(e, "head_") + e["head_backward_dp"],
-        weight=e["weight_compute"], embedding_weight=e["embedding_weight_compute"],
-        head_weight=e["head_weight_compute"],
-        send=e["send"], ranks=pp, chunks=chunks, microbatches=microbatches, maximum=maximum, minimum=minimum,
-    )  # fmt: skip
+    times = _times(e)
     several = minimum(1, pp - 1)
 
     def first(name: str) -> Expr:
@@ -81,20 +109,13 @@ def closed_form_expressions(
 
     update = first("reduce") + first("optimizer") + e["tied_reduce"]
     shape = _SymbolicShape(pp, microbatches, chunks, symbol("microbatch_group_size"))
-    fixed = {w: sum(e[f"{x}_{w}"] for x in HELD) for w in ("first", "last", "only")}
-    head = kind.of_last_chunk(shape, minimum, maximum)
-    # The head's temporaries come and go before those of the blocks below it.
-    beside_head = maximum(
-        e["backward_temporary_bytes"] + (head - 1) * e["saved_head_bytes"],
-        head * e["saved_head_bytes"] + e["head_temporary_bytes"],
-    )
+    head = _beside_head(e, kind.of_last_chunk(shape, minimum, maximum))
     embedding = kind.of_first_chunk(shape, minimum) * e["saved_embedding_bytes"]
     saved_first = kind.in_flight(0, shape, minimum) * e["saved_bytes"] + embedding
     saved_last = kind.in_flight(pp - 1, shape, minimum) * e["saved_bytes"]
-    first_rank = fixed["first"] + saved_first + e["backward_temporary_bytes"]
-    only_rank = fixed["only"] + saved_first + beside_head
-    last_rank = fixed["last"] + saved_last + beside_head
-    buffer = e["boundary_buffer_bytes"] + e["workspace_bytes"]
+    first_rank = _held(e, "first") + saved_first + e["backward_temporary_bytes"]
+    only_rank = _held(e, "only") + saved_first + head
+    last_rank = _held(e, "last") + saved_last + head
     peak = several * maximum(first_rank, last_rank) + (1 - several) * only_rank
     # The engine's clock rounds every action and message of a path by up to half a nanosecond.
     passes = kind.least_period(times) - 2e-9 * (chunks * (microbatches + pp) + 1)
@@ -104,10 +125,62 @@ def closed_form_expressions(
         "lower_bound_s": passes + update,
         "passes_s": passes,
         "busy_s": microbatches * chunks * times.chunk - 2e-9 * chunks * microbatches,
-        "peak_memory_bytes": peak + buffer,
-        "first_peak_bytes": several * first_rank + (1 - several) * only_rank + buffer,
-        "last_peak_bytes": several * last_rank + (1 - several) * only_rank + buffer,
+        "peak_memory_bytes": peak,
+        "first_peak_bytes": several * first_rank + (1 - several) * only_rank,
+        "last_peak_bytes": several * last_rank + (1 - several) * only_rank,
     }
+
+
+def _stage_forms(e: Mapping[str, Expr]) -> dict[str, Expr]:
+    """Return the outputs of `stage_form` over the outputs of the stage model.
+
+    Of the messages there and back p - 1 of p stages' count: so do they in the round trip of p microbatches that 1F1B's
+    pace is made of.
+    """
+    pp, alive, times = symbol("pp"), symbol("in_flight"), _times(e)
+    out: dict[str, Expr] = {}
+    for place in PLACES:
+        first, last = place in ("first", "only"), place in ("last", "only")
+        t = times.chunk + (times.embedding if first else 0) + (times.head if last else 2 * times.send * (pp - 1) / pp)
+        kept = e["saved_bytes"] + (e["saved_embedding_bytes"] if first else 0)
+        beside = _beside_head(e, 1) if last else e["backward_temporary_bytes"]
+        tied = e["tied_reduce"] if place in ("first", "last") else 0
+        out |= {
+            f"t_{place}": t,
+            f"d_{place}": e[f"reduce_{place}"] + e[f"optimizer_{place}"] + tied,
+            f"peak_{place}": _held(e, place) + alive * kept + beside,
+        }
+    return out
+
+
+def _held(e: Mapping[str, Expr], place: str) -> Expr:
+    """Return the bytes that a rank holds all through the step."""
+    return sum(e[f"{x}_{place}"] for x in HELD) + e["boundary_buffer_bytes"] + e["workspace_bytes"]
+
+
+def _beside_head(e: Mapping[str, Expr], alive: Expr) -> Expr:
+    """Return temporaries of the last rank with `alive` microbatches of the head: the head's come and go before those
+    of the blocks below it."""
+    return maximum(
+        e["backward_temporary_bytes"] + (alive - 1) * e["saved_head_bytes"],
+        alive * e["saved_head_bytes"] + e["head_temporary_bytes"],
+    )
+
+
+def _times(e: Mapping[str, Expr]) -> Times:
+    """Return the times of a chunk's passes with what both ends add."""
+    return Times(
+        forward=stage.forward_seconds(e) + e["forward_dp"] + e["forward_host"],
+        backward=stage.backward_seconds(e) + e["recompute"] + e["backward_dp"] + e["backward_host"],
+        embedding_forward=stage.forward_seconds(e, "embedding_") + e["embedding_forward_dp"],
+        embedding_backward=stage.backward_seconds(e, "embedding_") + e["embedding_backward_dp"],
+        head_forward=stage.forward_seconds(e, "head_") + e["head_forward_dp"],
+        head_backward=stage.backward_seconds(e, "head_") + e["head_backward_dp"],
+        weight=e["weight_compute"], embedding_weight=e["embedding_weight_compute"],
+        head_weight=e["head_weight_compute"],
+        send=e["send"], ranks=symbol("pp"), chunks=symbol("virtual_stages"), microbatches=symbol("microbatches"),
+        maximum=maximum, minimum=minimum,
+    )  # fmt: skip
 
 
 def _with_offload(e: Mapping[str, Expr], moved: Mapping[str, Expr]) -> dict[str, Expr]:
@@ -117,7 +190,7 @@ def _with_offload(e: Mapping[str, Expr], moved: Mapping[str, Expr]) -> dict[str,
         "backward_host": e["backward_host"] + moved["backward_offload"],
         "saved_bytes": e["saved_bytes"] - moved["moved_bytes"],
     }
-    for end in ("first", "last", "only"):
+    for end in PLACES:
         room = maximum(moved[f"staged_optimizer_{end}"], moved["staged_bytes"])
         out |= {
             f"optimizer_{end}": e[f"optimizer_{end}"] + moved[f"optimizer_offload_{end}"],

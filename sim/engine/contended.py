@@ -10,6 +10,7 @@ from sim.costs.run_level import RunLevelSet
 from sim.engine.assembly import Pace, Waits
 from sim.engine.graph import Ints
 from sim.engine.lower import Lane, Layout, Lowered
+from sim.engine.placed import crossings
 from sim.engine.program import Cause, Sharing, Stream
 from sim.engine.timeline import Timeline
 from sim.specs import Cluster, Model, PlacedPlan
@@ -19,20 +20,21 @@ CONTENDERS = (Stream.COMPUTE, Stream.COLLECTIVE, Stream.H2D, Stream.D2H)
 
 
 def layout(model: Model, cluster: Cluster, placed: PlacedPlan) -> Layout:
-    """Return the layers of every stage and which of a plan's communicators leave the fast domain.
+    """Return the layers of every stage and which of its communicators leave the fast domain.
 
     Of a mixed cluster the first group's domains count.
     """
     plan = placed.plan
-    values = inputs.plan_values(model, placed, cluster.members[0])
-    counts = np.sum([values[f"layers_{k}"] for k in range(len(set(model.pattern)))], axis=0)
-    inner = ("tp", "cp", "ep")
+    each = [inputs.plan_values(model, placed.at(r), cluster.members[0]) for r in range(plan.pp if plan.stages else 1)]
+    counts = np.sum([each[0][f"layers_{k}"] for k in range(len(set(model.pattern)))], axis=0)
+    ranks = plan.pp // len(each)
+    groups = {"dp": ("dp", "shard", "replica"), "inner": ("tp", "cp", "ep")}
     outside = {
-        "dp": any(bool(values[f"{g}_out"] > 1) for g in ("dp", "shard", "replica")),
-        "inner": any(bool(values[f"{g}_out"] > 1) for g in inner),
-        "pp": bool(values["pp_inter"]),
+        name: tuple(any(bool(v[f"{g}_out"] > 1) for g in some) for v in each) * ranks for name, some in groups.items()
     }
-    return Layout(tuple(int(n) for n in counts) * plan.copies, outside, plan.overlap_dp)
+    messages = crossings(cluster, placed) if plan.stages else [bool(each[0]["pp_inter"])] * placed.stages
+    layers = tuple(int(n) for n in counts) * plan.copies
+    return Layout(layers, outside | {"pp": tuple(messages) * plan.copies}, plan.overlap_dp)
 
 
 def sharing(level: RunLevelSet, profile: Profile, shape: tuple[int, int], offloads: bool = False) -> Sharing:
@@ -58,8 +60,8 @@ def sharing(level: RunLevelSet, profile: Profile, shape: tuple[int, int], offloa
 
 def data_parallel_shape(model: Model, cluster: Cluster, placed: PlacedPlan) -> tuple[int, int]:
     """Return the ranks in a node and the nodes of the communicator whose collectives run beside compute."""
-    group = "shard" if placed.plan.zero == 3 else "dp"
-    values = inputs.plan_values(model, placed, cluster.members[0])
+    group = "shard" if placed.at(0).plan.zero == 3 else "dp"
+    values = inputs.plan_values(model, placed.at(0), cluster.members[0])
     return int(values[f"{group}_in"]), int(values[f"{group}_out"])
 
 

@@ -47,10 +47,11 @@ class Link(IntEnum):
 
 @dataclass(frozen=True)
 class Layout:
-    """What a plan says beyond costs: layers of every stage; which traffic leaves the node; what runs side by side."""
+    """What a plan says beyond costs: layers of every stage; which traffic leaves the node (dp and inner by rank, pp by
+    the stage that a message enters); what runs side by side."""
 
     layers: tuple[int, ...]
-    outside: Mapping[str, bool]
+    outside: Mapping[str, tuple[bool, ...]]
     overlap_dp: bool
 
 
@@ -70,6 +71,10 @@ class Lowered:
 def lower(schedule: Schedule, costs: Costs, traffic: Costs, layout: Layout) -> Lowered:
     """Return the operations of a step; `traffic` are the values of `costs.stage.traffic` on every chunk and rank."""
     return _Lowering(schedule, costs, traffic, layout).build()
+
+
+def _ways(outside: bool) -> tuple[Link, Link]:
+    return (Link.INTER_OUT, Link.INTER_IN) if outside else (Link.INTRA_OUT, Link.INTRA_IN)
 
 
 class _Lowering:
@@ -99,7 +104,7 @@ class _Lowering:
         # Without flush there is no first forward of a step beside which to gather what was updated.
         self.bucket = (self.reduced + (0 if self.flushes else 1) * self.regathered) / self.rank_layers
         self.tied = tied_reduce(costs, schedule)
-        self.message = _ticks(float(costs["send"]))
+        self.message = [_ticks(x) for x in (np.zeros(schedule.stages) + costs["send"]).tolist()]
         self.copies = Copies(schedule, self.graph, costs, self._copy)
 
     def build(self) -> Lowered:
@@ -169,14 +174,13 @@ class _Lowering:
 
     def _beside(self, where: Where, lane: Lane, seconds: float, after: Sequence[int] = ()) -> int:
         i = self._op(where, lane, Stream.COLLECTIVE, Cause.DATA, _ticks(seconds))
-        self.links[i] = self._ring(where[0], self.layout.outside["dp"])
+        self.links[i] = self._ring(where[0], "dp")
         self.edges += [(a, i) for a in after]
         self.last_beside[where[0], lane] = i
         return i
 
-    @staticmethod
-    def _ring(rank: int, outside: bool) -> tuple[int, ...]:
-        out, into = (Link.INTER_OUT, Link.INTER_IN) if outside else (Link.INTRA_OUT, Link.INTRA_IN)
+    def _ring(self, rank: int, traffic: str) -> tuple[int, ...]:
+        out, into = _ways(self.layout.outside[traffic][rank])
         return out.of(rank), into.of(rank)
 
     def _copy(self, where: Where, leaves: bool, seconds: float, after: Sequence[int]) -> int:
@@ -218,7 +222,7 @@ class _Lowering:
             self.joined[rank] = self.last_beside[rank, Lane.REDUCE]
         if data:
             finish = self._main(where, Stream.COLLECTIVE, Cause.DATA, _ticks(data))
-            self.links[finish] = self._ring(rank, self.layout.outside["dp"])
+            self.links[finish] = self._ring(rank, "dp")
         return begin, finish
 
     def _inner(self, where: Where, fused: bool, after: int, ticks: int) -> int:
@@ -227,7 +231,7 @@ class _Lowering:
             return after
         lane = Lane.PAIR if fused else Lane.MAIN
         i = self._op(where, lane, Stream.COLLECTIVE, Cause.INNER, ticks)
-        self.links[i] = self._ring(where[0], self.layout.outside["inner"])
+        self.links[i] = self._ring(where[0], "inner")
         self.edges.append((after, i))
         return i
 
@@ -244,7 +248,7 @@ class _Lowering:
             waits, self.reducing[rank] = [self.reducing[rank]] if rank in self.reducing else [], own
         elif kind == Kind.REDUCE_GRAD or not self.flushes:  # without flush every update reduces its own gradients
             i = self._main(where, Stream.COLLECTIVE, Cause.DATA, _ticks(float(rest)))
-            self.links[i] = self._ring(rank, self.layout.outside["dp"])
+            self.links[i] = self._ring(rank, "dp")
             self.edges += [(self.last_beside[rank, lane], i) for lane in Lane if (rank, lane) in self.last_beside]
         if kind == Kind.OPTIMIZER:
             seconds = float(self.optimizer[rank])
@@ -273,14 +277,12 @@ class _Lowering:
         waiting = np.repeat(np.arange(len(graph)), np.diff(graph.first))
         for w, source, boundary in zip(waiting.tolist(), graph.source.tolist(), graph.boundary.tolist(), strict=True):
             a, b = int(finish[source]), int(begin[w])
-            if boundary >= 0 and self.message:
+            if boundary >= 0 and self.message[boundary]:
                 out, to = int(graph.rank[source]), int(graph.rank[w])
                 where = out, int(graph.stage[w]), int(graph.kind[w]), int(graph.microbatch[w])
-                i = self._op(where, len(Lane) + len(self.rows), Stream.LINK, Cause.MESSAGE, self.message)
-                self.links[i] = (
-                    self._ring(out, self.layout.outside["pp"])[0],
-                    self._ring(to, self.layout.outside["pp"])[1],
-                )
+                i = self._op(where, len(Lane) + len(self.rows), Stream.LINK, Cause.MESSAGE, self.message[boundary])
+                leaves, enters = _ways(self.layout.outside["pp"][boundary])
+                self.links[i] = leaves.of(out), enters.of(to)
                 self.edges += [(a, i), (i, b)]
             else:
                 self.edges.append((a, b))

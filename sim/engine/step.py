@@ -1,20 +1,18 @@
 """One training step: costs, schedule and engine put together, exactly and in closed form."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import sqrt
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sim.catalog import names
-from sim.costs import inputs, offload, spread, stage, usage
-from sim.costs.algebra import Compiled
+from sim.costs import offload, spread, stage, usage
 from sim.costs.layers.structure import Structure
 from sim.costs.profile import Profile, load_profile
-from sim.costs.run_level import RunLevelSet, level_of, straggling, symbol_values
+from sim.costs.run_level import RunLevelSet, level_of, straggling
 from sim.engine.assembly import durations, exposed, footprint, pace, step_schedule, waits
 from sim.engine.contended import data_parallel_shape, layout, sharing, waits_under_contention
 from sim.engine.critical import CriticalPath, critical_path
@@ -24,6 +22,7 @@ from sim.engine.lower import lower
 from sim.engine.memory import Levels, MemoryTimeline, memory_timelines
 from sim.engine.noise import Noise, run_noisy
 from sim.engine.path import run_program
+from sim.engine.placed import slowest, stage_values
 from sim.engine.program import Cause
 from sim.engine.timeline import Timeline
 from sim.schedules import Kind, Schedule
@@ -38,7 +37,6 @@ ENGINES: dict[str, str] = {
     "path": "compiled longest path; closed forms say what stays exposed of collectives beside compute",
     "events": "discrete events; collectives run beside compute and share devices and links with it",
 }
-StageModel = Callable[[Structure], Compiled]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -90,7 +88,8 @@ class Step:
         """
         member = next(m for m in self.cluster.members if load_profile(m.profile) == self.profile)
         structure = Structure.of(self.model)
-        values = stage_values(self.model, member, self.placed, self.profile, self.level)
+        longest = int(np.argmax(self.plan.split_stages)) if self.plan.stages else 0
+        values = stage_values(self.model, member, self.placed.at(longest), self.profile, self.level)
         found = usage.used(structure, stage.stage_model(structure), values)
         busy = sum(self.breakdown_s[k] for k in ("compute", "recompute", "bubble", "optimizer")) / self.step_time_s
         return tuple(replace(kernel, share=busy * kernel.share) for kernel in found)
@@ -140,8 +139,10 @@ class Step:
     @property
     def hfu(self) -> float:
         """Hardware FLOP utilisation: the matrix products that recompute repeats count too."""
-        tokens = self.model.tokens_per_sample * self.plan.micro_batch
-        again = float(np.sum(self.costs["recompute_flop"])) * self.plan.tp * self.plan.cp / tokens
+        flop = np.zeros(self.placed.stages) + self.costs["recompute_flop"]
+        alike = [self.placed.at(s % self.plan.pp).plan for s in range(self.placed.stages)]
+        each = [n * p.tp * p.cp / p.micro_batch for n, p in zip(flop, alike, strict=True)]
+        again = float(sum(each)) / self.model.tokens_per_sample
         return self._utilisation(self.model.flop_per_token("megatron") + again, self.step_time_s)
 
     @property
@@ -210,7 +211,7 @@ class Step:
 
     @property
     def _host_link(self) -> tuple[str, ...]:
-        if not self.plan.offload.used:
+        if not self.plan.offloads:
             return ()
         share = f"the device's peak x {HOST_EFFICIENCY.value:g}; {HOST_EFFICIENCY.source}"
         how = "as stated" if self.cluster.links.host_bytes_per_s else share
@@ -244,6 +245,12 @@ def device_memory(allocated: Any, profile: Profile) -> Any:
     """Return the device memory behind allocated bytes (a number or an array)."""
     m = profile.memory
     return allocated * m.reserved_over_allocated + m.context_bytes + m.communicator_bytes
+
+
+def most_allocated(profile: Profile, cluster: Cluster) -> float:
+    """Return the allocated bytes with which the upper end of the 80 % interval of device memory is the capacity."""
+    m, (_, worst) = profile.memory, profile.interval80(1.0, memory_sigma(profile))
+    return (cluster.memory_bytes / worst - m.context_bytes - m.communicator_bytes) / m.reserved_over_allocated
 
 
 def step_sigma(profile: Profile, level: RunLevelSet, kernels: Sequence[usage.Used] = ()) -> float:
@@ -306,7 +313,7 @@ def simulate(
     # The least certain of the devices speaks for a mixed cluster.
     profile = max((load_profile(m.profile) for m in cluster.members), key=lambda p: step_sigma(p, level))
     costs = slowest(model, cluster, placed, level)
-    if plan.offload.used:
+    if plan.offloads:
         costs |= slowest(model, cluster, placed, level, offload.offload_model)
     schedule = step_schedule(placed, costs)
     copies = noise.distinct(placed.dp, plan.pp) if noise else 1
@@ -314,7 +321,7 @@ def simulate(
     if engine == "events":
         traffic = slowest(model, cluster, placed, level, stage.traffic_model)
         lowered = lower(schedule, costs, traffic, layout(model, cluster, placed))
-        shared = sharing(level, profile, data_parallel_shape(model, cluster, placed), plan.offload.used)
+        shared = sharing(level, profile, data_parallel_shape(model, cluster, placed), plan.offloads)
         joint = lowered.program.cause == Cause.DATA
         run = run_noisy(lowered.program, joint, noise, copies, lambda p: World(p, shared).run(guests))
         timeline = lowered.timeline(schedule, run)
@@ -338,67 +345,3 @@ def _on_path(schedule: Schedule, costs: Mapping[str, Any], noise: Noise | None, 
     joint = graph.kind == Kind.REDUCE_GRAD
     program = durations(schedule, costs).program(graph)
     return Timeline.of(schedule, run_noisy(program, joint, noise, copies, run_program))
-
-
-def slowest(
-    model: Model, cluster: Cluster, placed: PlacedPlan, level: RunLevelSet, what: StageModel = stage.stage_model
-) -> dict[str, Any]:
-    """Return the costs of every chunk and rank on the slowest of the devices that hold it.
-
-    Ranks are laid out over the groups of a mixed cluster in order; a pipeline rank waits for its slowest device.
-    """
-    parts = cluster.members
-    each = [stage_costs(model, m, placed, load_profile(m.profile), level, what) for m in parts]
-    if len(parts) == 1:
-        return each[0]
-    on = device_groups(placed, [m.gpus for m in parts])
-    return {name: _worst([np.asarray(e[name]) for e in each], name, on) for name in each[0]}
-
-
-def device_groups(placed: PlacedPlan, sizes: Sequence[int]) -> NDArray[np.bool_]:
-    """Return which groups of `sizes` devices in a row each pipeline rank uses: [group, pipeline rank]."""
-    plan, axes = placed.plan, placed.plan.rank_order.split("-")
-    extent = {"tp": plan.tp, "cp": plan.cp, "dp": placed.dp, "pp": plan.pp}
-    ids = np.arange(sum(sizes)).reshape([extent[a] for a in reversed(axes)])
-    by_rank = np.moveaxis(ids, len(axes) - 1 - axes.index("pp"), 0).reshape(plan.pp, -1)
-    group = np.searchsorted(np.cumsum(sizes), by_rank, side="right")
-    return np.array([(group == g).any(axis=1) for g in range(len(sizes))])
-
-
-def _worst(values: Sequence[Any], name: str, on: NDArray[np.bool_]) -> Any:
-    """Return the largest of the groups' values where each rank's own groups count."""
-    ranks = on.shape[1]
-    if values[0].ndim == 0:
-        end = 0 if name.startswith("embedding") else ranks - 1 if name.startswith("head") else None
-        mine = [bool(g.any() if end is None else g[end]) for g in on]
-        return max(v for v, uses in zip(values, mine, strict=True) if uses)
-    table = np.stack(values)
-    used = np.tile(on, (1, table.shape[1] // ranks))
-    return np.where(used, table, -np.inf).max(axis=0)
-
-
-def stage_costs(
-    model: Model,
-    cluster: Cluster,
-    placed: PlacedPlan,
-    profile: Profile,
-    level: RunLevelSet | None = None,
-    what: StageModel = stage.stage_model,
-) -> dict[str, Any]:
-    """Return every output of the stage model for one plan: numbers, or arrays over chunks or ranks."""
-    compiled = what(Structure.of(model))
-    inputs.check_precision(placed.plan, profile)
-    values = stage_values(model, cluster, placed, profile, level or level_of(cluster))
-    return {name: np.asarray(value, dtype=float)[()] for name, value in compiled(values).items()}
-
-
-def stage_values(
-    model: Model, cluster: Cluster, placed: PlacedPlan, profile: Profile, level: RunLevelSet
-) -> dict[str, Any]:
-    """Return the value of every symbol of the stage model for one plan."""
-    return (
-        inputs.model_values(model)
-        | inputs.cluster_values(cluster, profile)
-        | inputs.plan_values(model, placed, cluster)
-        | symbol_values(level.parameters)
-    )

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from sim.engine.step import Step
-from sim.specs import InputError
+from sim.specs import InputError, Plan
 
 SCHEDULE_NAMES = {
     "gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "Interleaved1F1B", "looped-bfs": "LoopedBFS",
@@ -58,6 +58,7 @@ def _shard(step: Step) -> int:
 def _refusals(step: Step) -> Iterator[tuple[str, object, str]]:
     """Yield (field, value, allowed) of what the flags cannot express."""
     plan, microbatches = step.plan, step.placed.microbatches
+    yield from _unequal(plan)
     if plan.zero == 1:
         yield "zero", 1, "0, 2 or 3 (torchtitan shards by FSDP: gradients with the optimizer)"
     if plan.zero and step.placed.shard % plan.cp:
@@ -70,8 +71,6 @@ def _refusals(step: Step) -> Iterator[tuple[str, object, str]]:
         yield "rank_order", plan.rank_order, "tp-cp-dp-pp (torchtitan's device mesh)"
     if plan.etp not in (1, plan.tp):
         yield "etp", plan.etp, f"1 or tp = {plan.tp} (torchtitan)"
-    if plan.stage_layers and len(set(plan.stage_layers)) > 1:
-        yield "stage_layers", plan.stage_layers, "the same for every stage (torchtitan's layers_per_stage)"
     if plan.pp > 1 and plan.schedule not in SCHEDULE_NAMES:
         yield "schedule", plan.schedule, f"{', '.join(SCHEDULE_NAMES)}, or emit torch-csv"
     if plan.pp > 1 and not plan.optimizer_barrier:
@@ -84,3 +83,17 @@ def _refusals(step: Step) -> Iterator[tuple[str, object, str]]:
     own = microbatches // max(1, microbatches // plan.pp)
     if plan.schedule == "interleaved" and plan.microbatch_group_size != own:
         yield "microbatch_group_size", plan.microbatch_group_size, f"{own} (torch's grouping), or emit torch-csv"
+
+
+def _unequal(plan: Plan) -> Iterator[tuple[str, object, str]]:
+    """Yield what treats stages or layers unequally."""
+    if plan.stages:
+        yield "stages", plan.stages, "left out (torchtitan treats all stages alike)"
+    if plan.recompute_layers:
+        yield (
+            "recompute_layers",
+            plan.recompute_layers,
+            "left out (torchtitan recomputes in every n-th layer or in all)",
+        )
+    if plan.stage_layers and len(set(plan.stage_layers)) > 1:
+        yield "stage_layers", plan.stage_layers, "the same for every stage (torchtitan's layers_per_stage)"

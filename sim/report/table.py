@@ -4,24 +4,28 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
 from sim.report.numbers import seconds_interval
+from sim.specs import Plan
 from sim.tuner.tune import RankedPlan, Tuned
 from sim.units import GB, digits3, percent
 
 
 class Row(TypedDict):
-    """One plan of the ranking; times in seconds, sizes in bytes, mfu a fraction (Megatron's convention)."""
+    """One plan of the ranking; times in seconds, sizes in bytes, mfu a fraction (Megatron's convention).
+
+    What differs from stage to stage is text, the stages' values in order: "2|2|4".
+    """
 
     rank: int
-    tp: int
+    tp: int | str
     pp: int
     cp: int
     ep: int
     virtual_stages: int
-    dp: int
-    micro_batch: int
-    zero: int
+    dp: int | str
+    micro_batch: int | str
+    zero: int | str
     recompute: str
-    sequence_parallel: bool
+    sequence_parallel: bool | str
     step_time_s: float
     step_time_interval_s: tuple[float, float]
     mfu: float
@@ -63,20 +67,26 @@ def shown(rows: Sequence[Row]) -> list[str]:
     return [name for name in COLUMNS if name not in ("cp", "ep") or any(dict(row)[name] != 1 for row in rows)]
 
 
+def _of_stages(plan: Plan, name: str) -> Any:
+    """Return a plan's value, or the values of its unequal stages as text."""
+    values = [getattr(plan.at(s), name) for s in range(len(plan.stages) or 1)]
+    return values[0] if len(set(values)) == 1 else "|".join(str(v) for v in values)
+
+
 def _row(rank: int, ranked: RankedPlan) -> Row:
     step, plan = ranked.step, ranked.plan
     return Row(
         rank=rank,
-        tp=plan.tp,
+        tp=_of_stages(plan, "tp"),
         pp=plan.pp,
         cp=plan.cp,
         ep=plan.ep,
         virtual_stages=plan.virtual_stages,
-        dp=step.placed.dp,
-        micro_batch=plan.micro_batch,
-        zero=plan.zero,
-        recompute=plan.recompute,
-        sequence_parallel=plan.sequence_parallel,
+        dp=_of_stages(plan, "dp") if plan.stages else step.placed.dp,
+        micro_batch=_of_stages(plan, "micro_batch"),
+        zero=_of_stages(plan, "zero"),
+        recompute=str(_of_stages(plan, "recompute")),
+        sequence_parallel=_of_stages(plan, "sequence_parallel"),
         step_time_s=step.step_time_s,
         step_time_interval_s=step.step_time_interval_s,
         mfu=step.mfu,

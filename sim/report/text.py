@@ -1,11 +1,13 @@
 """The answer in one sentence: the first thing on a page, and the text alternative of its figures."""
 
+from dataclasses import fields
+
 from sim.engine.compare import Comparison
 from sim.engine.replay import Replay
 from sim.engine.step import Step, memory_sigma
 from sim.report.numbers import byte_unit, bytes_interval, days_interval, seconds_interval
 from sim.run import Allocation, Optimal, Run
-from sim.specs import Plan
+from sim.specs import Plan, StagePlan
 from sim.tuner.tune import Tuned
 from sim.units import THIN_SPACE, counted, digits3, percent, seconds, si
 
@@ -137,13 +139,29 @@ def gain(step: Step, best: Step) -> str:
 
 
 def plan_words(plan: Plan, dp: int) -> str:
-    """Return a plan's degrees in words: `tp 8, pp 4, dp 4, virtual stages 2, micro-batch 1, ...`."""
+    """Return a plan's degrees in words: `tp 8, pp 4, dp 4, virtual stages 2, micro-batch 1, ...`; of unequal stages one
+    after the other: `pp 2: 13 layers (tp 1, dp 2, ...) | 11 layers (...)`.
+    """
+    if plan.stages:
+        return f"pp {plan.pp}: " + " | ".join(map(_stage_words, plan.stages))
     stages = f", virtual stages {plan.virtual_stages}" if plan.virtual_stages > 1 else ""
     spread = "".join(f", {axis} {getattr(plan, axis)}" for axis in ("cp", "ep") if getattr(plan, axis) > 1)
     return (
         f"tp {plan.tp}, pp {plan.pp}, dp {dp}{spread}{stages}, micro-batch {plan.micro_batch}, "
-        f"ZeRO-{plan.zero}, recompute {plan.recompute}"
+        f"ZeRO-{plan.zero}, recompute {plan.recompute}{_some_layers(plan)}"
     )
+
+
+def _some_layers(plan: Plan | StagePlan) -> str:
+    return f" in {plan.recompute_layers} layers" if plan.recompute_layers else ""
+
+
+def _stage_words(own: StagePlan) -> str:
+    """Return one stage in words: `13 layers (tp 1, dp 2, micro-batch 2, ZeRO-1, recompute full in 3 layers)`."""
+    kept = [f"{100 * getattr(own.offload, f.name):g} % of {f.name} on host" for f in fields(own.offload)]
+    parts = [f"tp {own.tp}", f"dp {own.dp}", f"micro-batch {own.micro_batch}", f"ZeRO-{own.zero}"]
+    parts += [f"recompute {own.recompute}{_some_layers(own)}"] * (own.recompute != "none")
+    return f"{own.layers} layers ({', '.join(parts + [k for k in kept if not k.startswith('0 %')])})"
 
 
 def answer_run(run: Run) -> str:

@@ -5,7 +5,7 @@ from sim.specs.device import Device
 from sim.specs.fields import InputError
 from sim.specs.job import Job, Tune
 from sim.specs.model import Model
-from sim.specs.plan import Offload, PlacedPlan, Plan
+from sim.specs.plan import Offload, PlacedPlan, Plan, StagePlan
 from sim.specs.precision import Precision
 from sim.specs.table import LayerTable
 from sim.specs.training import Training
@@ -23,6 +23,7 @@ __all__ = [
     "PlacedPlan",
     "Plan",
     "Precision",
+    "StagePlan",
     "Training",
     "Tune",
 ]

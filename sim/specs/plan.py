@@ -1,6 +1,7 @@
 """How the training step is spread over the devices, and the rules that a spread must keep."""
 
 from dataclasses import dataclass, field, fields
+from math import gcd
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -9,7 +10,7 @@ from sim.specs.arguments import checked
 from sim.specs.cluster import Cluster
 from sim.specs.fields import DERIVED, InputError, real, spec, whole
 from sim.specs.model import Model
-from sim.specs.rules import RULES, TWO_COPIES, V_SHAPED, Spread
+from sim.specs.rules import ASYNCHRONOUS, LOOPED, RULES, TWO_COPIES, V_SHAPED, Spread
 
 Recompute = Literal["none", "selective", "full"]
 Schedule = Literal[
@@ -21,6 +22,9 @@ RankOrder = Literal["tp-cp-dp-pp", "tp-cp-pp-dp", "tp-dp-cp-pp", "dp-tp-cp-pp", 
 
 ON_HOST: dict[str, object] = {"precision": "fp32", "framework": "torch", "fused_wgrad": False}
 """What a plan leaves out on host processors: torch's own training in fp32."""
+
+PER_STAGE = ("tp", "dp", "micro_batch", "zero", "recompute", "recompute_layers", "sequence_parallel", "offload")
+"""What every one of a plan's `stages` says of itself."""
 
 Ratio = Annotated[float, real(0.0, 1.0)]
 
@@ -45,6 +49,27 @@ class Offload:
 
 
 @spec
+class StagePlan:
+    """One pipeline stage of its own degrees and memory techniques, on tp x dp (x cp) devices (Mist, section 3).
+
+    `recompute_layers` of its layers recompute, all where it is left out; dp x micro_batch is the same for all stages.
+
+    Raises:
+        InputError: a value is out of range.
+    """
+
+    layers: Annotated[int, whole(0, 16_384)]
+    tp: Annotated[int, whole(1, 4_096)] = 1
+    dp: Annotated[int, whole(1, 1_000_000)] = 1
+    micro_batch: Annotated[int, whole(1, 100_000)] = 1
+    zero: Annotated[int, whole(0, 3)] = 0
+    recompute: Recompute = "none"
+    recompute_layers: Annotated[int, whole(1, 16_384)] = DERIVED
+    sequence_parallel: bool = DERIVED
+    offload: Offload = Offload()
+
+
+@spec
 class Plan:
     """Degrees and memory techniques of one training step.
 
@@ -66,7 +91,9 @@ class Plan:
     or one fused kernel on 16-bit logits (flash-attention's, Liger's). `optimizer_barrier`: no rank updates before all
     have reduced their gradients, as clipping by the global norm asks; zero-bubble schedules (but PyTorch's)
     update at once and check afterwards (arXiv 2401.10241, section 4), so that a step takes its longest rank span.
-    `offload`: what host memory keeps a share of.
+    `offload`: what host memory keeps a share of. `recompute_layers`: so many layers of every chunk recompute (all where
+    it is left out; Megatron-LM's `recompute_num_layers` with method block). `stages`: every pipeline stage with degrees
+    and techniques of its own; tp, dp, micro_batch, zero, recompute and offload are then left out here.
 
     Raises:
         InputError: a value is out of range.
@@ -102,11 +129,15 @@ class Plan:
     cross_entropy: Literal["in-place", "autograd", "fused"] = DERIVED
     optimizer_barrier: bool = DERIVED
     offload: Offload = Offload()
+    recompute_layers: Annotated[int, whole(1, 16_384)] = DERIVED
+    stages: Annotated[tuple[StagePlan, ...], Field(max_length=4_096, description="a list of stages")] = ()
     assumptions: tuple[str, ...] = field(default=(), init=False, repr=False)
     derived: frozenset[str] = field(default=frozenset(), init=False, repr=False)
 
     def __post_init__(self) -> None:
         assumed, derived = [], []
+        if self.stages:
+            self._only_stages()
         for key, value in {"precision": "bf16", "framework": "megatron", "fused_wgrad": True}.items():
             if getattr(self, key) is None:
                 object.__setattr__(self, key, value)
@@ -129,6 +160,33 @@ class Plan:
                 assumed.append(f"plan.{key} = {str(value).lower()} (default)")
         object.__setattr__(self, "assumptions", tuple(assumed))
         object.__setattr__(self, "derived", frozenset(derived))
+
+    def _only_stages(self) -> None:
+        """Refuse what stages say themselves, and set pp to their number."""
+        defaults = {f.name: f.default for f in fields(self)}
+        for name in (*PER_STAGE, "stage_layers", "virtual_stages", "fsdp_shard"):
+            if getattr(self, name) != defaults[name]:
+                raise InputError(name, getattr(self, name), "left out: plan.stages say it of every stage")
+        if self.pp not in (1, len(self.stages)):
+            raise InputError("pp", self.pp, f"left out, or the number of plan.stages = {len(self.stages)}")
+        object.__setattr__(self, "pp", len(self.stages))
+
+    def at(self, stage: int) -> "Plan":
+        """Return the plan that gives every stage what `stages` give this one: itself where they are equal."""
+        if not self.stages:
+            return self
+        own = {name: getattr(self.stages[stage], name) for name in PER_STAGE}
+        return self.but(stages=(), stage_layers=self.split_stages, **own)
+
+    @property
+    def offloads(self) -> bool:
+        """Whether any stage keeps something in host memory."""
+        return any(s.offload.used for s in self.stages or (self,))
+
+    @property
+    def split_stages(self) -> tuple[int, ...]:
+        """The layers of every one of `stages`."""
+        return tuple(s.layers for s in self.stages)
 
     def but(self, **changes: object) -> "Plan":
         """Return the plan with some values changed; what had been left out is derived again.
@@ -153,6 +211,8 @@ class Plan:
     def on(self, model: Model, cluster: Cluster) -> "PlacedPlan":
         """Return the plan placed on `cluster` for `model`; raises InputError for the first broken rule."""
         plan = self.suited(cluster)
+        if plan.stages:
+            return _staged(plan, model, cluster)
         spread = Spread.of(plan, cluster)
         for rule in RULES:
             if rule.broken(model, spread):
@@ -176,7 +236,7 @@ class Plan:
     def split(self, model: Model) -> tuple[int, ...]:
         """Return the layers of every model chunk, in stage order."""
         chunks = self.pp * self.virtual_stages
-        return self.stage_layers or (model.layers // chunks,) * chunks
+        return self.stage_layers or self.split_stages or (model.layers // chunks,) * chunks
 
 
 @dataclass(frozen=True)
@@ -195,9 +255,45 @@ class PlacedPlan:
     @property
     def gpus(self) -> int:
         """Devices in use."""
-        return self.plan.tp * self.plan.cp * self.plan.pp * self.dp
+        return sum(self.stage_gpus)
+
+    @property
+    def stage_gpus(self) -> tuple[int, ...]:
+        """Devices of every pipeline rank's stage."""
+        plan = self.plan
+        return tuple(s.tp * s.dp * plan.cp for s in plan.stages) or (plan.tp * plan.cp * self.dp,) * plan.pp
+
+    def at(self, stage: int) -> "PlacedPlan":
+        """Return what a uniform plan would be that treats every stage like this one."""
+        plan = self.plan
+        return PlacedPlan(plan.at(stage), plan.stages[stage].dp, self.microbatches) if plan.stages else self
 
     @property
     def shard(self) -> int:
         """Ranks that share one copy of what ZeRO shards."""
         return self.plan.fsdp_shard or self.dp * self.plan.cp
+
+
+def _staged(plan: Plan, model: Model, cluster: Cluster) -> PlacedPlan:
+    """Return a plan of unequal stages placed on `cluster`; raises InputError for the first broken rule."""
+    parts = plan.stages
+    gpus = sum(s.tp * s.dp * plan.cp for s in parts)
+    if plan.schedule in TWO_COPIES + V_SHAPED + LOOPED + ASYNCHRONOUS:
+        raise InputError("plan.schedule", plan.schedule, "one that flushes, of one chunk a rank, with plan.stages")
+    if sum(plan.split_stages) != model.layers:
+        allowed = f"layers that add up to model.layers = {model.layers}"
+        raise InputError("plan.stages", plan.split_stages, allowed)
+    if gpus != cluster.gpus:
+        raise InputError("plan.stages", f"{gpus} GPUs", f"tp x dp over all stages that add up to {cluster.gpus} GPUs")
+    samples = [s.dp * s.micro_batch for s in parts]
+    for i, n in enumerate(samples):
+        if n != samples[0]:
+            raise InputError(f"plan.stages.{i}.micro_batch", parts[i].micro_batch, f"dp x micro_batch = {samples[0]}")
+    for i in range(len(parts)):
+        own = plan.at(i)
+        spread = Spread.of(own, cluster, own.tp * own.dp * own.cp * plan.pp)
+        for rule in RULES:
+            if rule.broken(model, spread):
+                value = getattr(own, rule.knob)
+                raise InputError(f"plan.stages.{i}.{rule.knob}", value, rule.allowed(model, spread))
+    return PlacedPlan(plan=plan, dp=gcd(*(s.dp for s in parts)), microbatches=plan.global_batch // samples[0])

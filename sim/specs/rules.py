@@ -21,6 +21,8 @@ LOOPED = ("interleaved", "looped-bfs", "interleaved-zb")
 """Schedules of two or more chunks a rank: rank r holds the chunks r, r + pp, ..."""
 V_SHAPED = ("zbv", "v-half", "v-min", "dualpipev")
 """Schedules of two chunks a rank, there and back: rank r holds the chunks r and 2 pp - 1 - r."""
+ASYNCHRONOUS = ("pipedream", "2bw")
+"""Schedules without flush."""
 TWO_COPIES = ("dualpipe", "chimera")
 """Schedules that train two copies of the model in opposite directions: rank r holds chunks r and pp - 1 - r."""
 
@@ -47,13 +49,15 @@ class Spread:
     stage_layers: tuple[int, ...] = ()
     zero: int = 1
     selective: Any = False
+    repeats: Any = True
+    repeated: int = 0
     schedule: str = ""
 
     @classmethod
-    def of(cls, plan: "Plan", cluster: Cluster) -> "Spread":
-        """Return the numbers of one plan; dp is what tp and pp leave where it is not given."""
+    def of(cls, plan: "Plan", cluster: Cluster, gpus: int = 0) -> "Spread":
+        """Return the numbers of one plan on so many devices (0: all); dp is what tp and pp leave if not given."""
         return cls(
-            gpus=cluster.gpus,
+            gpus=gpus or cluster.gpus,
             tp=plan.tp,
             pp=plan.pp,
             virtual_stages=plan.virtual_stages,
@@ -71,6 +75,8 @@ class Spread:
             stage_layers=plan.stage_layers or (),
             zero=plan.zero,
             selective=plan.recompute == "selective",
+            repeats=plan.recompute != "none",
+            repeated=plan.recompute_layers or 0,
             schedule=str(plan.schedule),
         )
 
@@ -241,6 +247,12 @@ RULES: tuple[Rule, ...] = (
             f"a larger one: {s.pp * s.virtual_stages * s.microbatches} stages x microbatches are more than the "
             f"{MAX_MICROBATCH_STAGES} that the engine takes"
         ),
+    ),
+    Rule(
+        "recompute_layers",
+        "recompute_layers without recompute",
+        lambda m, s: np.logical_and(s.repeated > 0, np.logical_not(s.repeats)),
+        lambda m, s: "left out with recompute none",
     ),
     Rule(
         "schedule",

@@ -15,8 +15,8 @@ from sim.costs.layers.structure import Structure
 from sim.costs.profile import Profile, load_profile
 from sim.costs.run_level import level_of, straggling, symbol_values
 from sim.engine.closed_form import closed_form, lower_bound
-from sim.engine.step import device_memory, memory_sigma
-from sim.specs import Offload, Plan
+from sim.engine.step import most_allocated
+from sim.specs import Cluster, Model, Offload, Plan
 from sim.tuner.space import Space
 
 Floats = NDArray[np.float64]
@@ -51,7 +51,10 @@ def score(spaces: Sequence[tuple[Space, Profile]]) -> list[Scores]:
             slower = 1 + straggling(level_of(spaces[i][0].cluster).parameters.straggler, _gpus(spaces[i][0]))
             times[i][rows], peaks[i][rows] = out["step_time_s"][part] * slower, out["peak_memory_bytes"][part]
             at += len(rows)
-    return [Scores(t, p, _fits(p, *s)) for t, p, s in zip(times, peaks, spaces, strict=True)]
+    return [
+        Scores(t, p, p <= most_allocated(profile, space.cluster))
+        for t, p, (space, profile) in zip(times, peaks, spaces, strict=True)
+    ]
 
 
 def score_members(space: Space) -> Scores:
@@ -101,11 +104,11 @@ def _bound(function: Compiled, part: "Part", pool: "Pool") -> tuple[Floats, Floa
     mean = _evaluate(function, _columns([part]), pool)
     uneven = _fewest(part)
     if uneven is None:
-        return mean["step_time_s"], mean["busy_s"]
+        return mean["lower_bound_s"], mean["busy_s"]
     fewest, rows = uneven
     least = _evaluate(function, _columns([part]) | fewest, pool)
     differ, bound = rows[:, None, None, None], np.maximum(least["passes_s"], mean["busy_s"])
-    return np.where(differ, bound, mean["step_time_s"]), np.where(differ, least["busy_s"], mean["busy_s"])
+    return np.where(differ, bound, mean["lower_bound_s"]), np.where(differ, least["busy_s"], mean["busy_s"])
 
 
 def _fewest(part: "Part") -> tuple[dict[str, Floats], NDArray[np.bool_]] | None:
@@ -223,19 +226,24 @@ def _offloads(space: Space) -> bool:
     return kept is not None and kept.used
 
 
-def _scalars(space: Space, profile: Profile) -> dict[str, float]:
-    plan = Plan(global_batch=space.global_batch, **space.kept).suited(space.cluster)
+def scalars(
+    model: Model, cluster: Cluster, profile: Profile, global_batch: int, kept: Mapping[str, Any]
+) -> dict[str, float]:
+    """Return the values of all symbols that no plan of a search on one kind of device changes.
+
+    kept: settings of the plans that are not searched.
+    """
+    plan = Plan(global_batch=global_batch, **kept).suited(cluster)
     inputs.check_precision(plan, profile)
-    counts = {f"kind_layers_{k}": float(n) for k, n in enumerate(space.model.blocks.values())}
+    counts = {f"kind_layers_{k}": float(n) for k, n in enumerate(model.blocks.values())}
     return (
-        inputs.model_values(space.model)
+        inputs.model_values(model)
         | counts
-        | inputs.cluster_values(space.cluster, profile)
-        | inputs.setting_values(plan, space.cluster)
-        | symbol_values(level_of(space.cluster).parameters)
+        | inputs.cluster_values(cluster, profile)
+        | inputs.setting_values(plan, cluster)
+        | symbol_values(level_of(cluster).parameters)
     )
 
 
-def _fits(peak: Floats, space: Space, profile: Profile) -> NDArray[np.bool_]:
-    _, worst = profile.interval80(1.0, memory_sigma(profile))
-    return np.asarray(device_memory(peak, profile) * worst <= space.cluster.memory_bytes)
+def _scalars(space: Space, profile: Profile) -> dict[str, float]:
+    return scalars(space.model, space.cluster, profile, space.global_batch, space.kept)

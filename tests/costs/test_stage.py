@@ -12,7 +12,7 @@ from sim.costs.layers.ops import total
 from sim.costs.layers.structure import BlockKind
 from sim.costs.profile import load_profile
 from sim.costs.run_level import run_level, symbol_values
-from sim.engine.step import stage_costs
+from sim.engine.placed import stage_costs
 from sim.specs import Cluster, Model, Plan
 from sim.specs.catalog import models
 from tests.oracle import reference

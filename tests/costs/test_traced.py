@@ -9,7 +9,8 @@ import pytest
 from sim.costs.layers.structure import Structure
 from sim.costs.profile import load_profile
 from sim.engine.closed_form import closed_form
-from sim.engine.step import simulate, stage_costs
+from sim.engine.placed import stage_costs
+from sim.engine.step import simulate
 from sim.specs import Cluster, InputError, Model, Plan
 from sim.specs.table import Layer, LayerTable, Op
 from tests.traced import GPT, table

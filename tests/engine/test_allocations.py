@@ -6,7 +6,8 @@ from sim.costs.layers.structure import Structure
 from sim.costs.tensors import forward_order, layer_tensors, pieces, tensor_model
 from sim.engine.allocations import allocations, replay_allocator
 from sim.engine.allocator import AllocatorSettings
-from sim.engine.step import simulate, slowest
+from sim.engine.placed import slowest
+from sim.engine.step import simulate
 from sim.schedules import SCHEDULES
 from sim.specs import Cluster, InputError, Model, Offload, Plan
 from sim.specs.catalog import models

@@ -14,8 +14,9 @@ from sim.engine.contended import CONTENDERS, data_parallel_shape, layout, sharin
 from sim.engine.events import run_events_of
 from sim.engine.lower import lower
 from sim.engine.path import run_program
+from sim.engine.placed import slowest
 from sim.engine.program import Stream
-from sim.engine.step import simulate, slowest
+from sim.engine.step import simulate
 from sim.specs import Cluster, Offload, Plan
 from sim.specs.catalog import models
 

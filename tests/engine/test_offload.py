@@ -10,7 +10,8 @@ from sim.engine.assembly import step_schedule
 from sim.engine.contended import layout, sharing
 from sim.engine.events import run_events_of
 from sim.engine.lower import Cause, Lane, lower
-from sim.engine.step import simulate, slowest
+from sim.engine.placed import slowest
+from sim.engine.step import simulate
 from sim.schedules import Kind
 from sim.specs import Cluster, InputError, Links, Offload, Plan
 from sim.specs.catalog import models

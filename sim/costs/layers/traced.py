@@ -56,11 +56,12 @@ def _attention_bytes(op: table.Op, phase: table.Phase) -> Expr:
     return once * (1 if phase == "forward" else op.flop(1, phase) / op.flop(1))
 
 
-def block_bytes(kind: TracedKind, full: Expr) -> tuple[Expr, Expr]:
-    """Return (kept, rebuilt) as `sim.costs.memory.block_bytes`; `full` keeps what the part in front hands over."""
+def block_bytes(kind: TracedKind, full: Expr, share: Expr) -> tuple[Expr, Expr]:
+    """Return (kept, rebuilt) as `sim.costs.memory.block_bytes`; `full` keeps what the part in front hands over, in
+    `share` of the layers."""
     saved, inflow = kind.part.saved, kind.part.inflow
     rebuilt = (max(0, saved[0] - inflow[0]), max(0, saved[1] - inflow[1]))
-    return (1 - full) * size(saved) + full * size(inflow), full * size(rebuilt)
+    return (1 - share * full) * size(saved) + share * full * size(inflow), full * size(rebuilt)
 
 
 def gradient_bytes(kind: TracedKind) -> Expr:

@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from sim.costs.inputs import RECOMPUTE
-from sim.engine.step import memory_sigma
+from sim.engine.step import most_allocated
 from sim.report.numbers import Unit, byte_unit, time_unit
 from sim.report.theme import HEIGHT, Theme, colour, frame, label
 from sim.specs.arguments import checked
@@ -138,10 +138,8 @@ def _marked(figure: go.Figure, tuned: Tuned, units: tuple[Unit, Unit], theme: Th
 def _axes(figure: go.Figure, tuned: Tuned, slowest_s: float, units: tuple[Unit, Unit], theme: Theme) -> None:
     """Draw where memory ends: the allocated bytes whose 80 % interval still fits the device."""
     step = tuned.best.step
-    profile, capacity = step.profile, step.cluster.memory_bytes
-    _, worst = profile.interval80(1.0, memory_sigma(profile))
-    outside = profile.memory.context_bytes + profile.memory.communicator_bytes
-    limit = (capacity / worst - outside) / profile.memory.reserved_over_allocated / units[1].scale
+    capacity = step.cluster.memory_bytes
+    limit = most_allocated(step.profile, step.cluster) / units[1].scale
     text = f"fits up to {limit:.3g} of {units[1].text(capacity)}"
     figure.add_vline(
         x=limit,

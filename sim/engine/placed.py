@@ -1,0 +1,145 @@
+"""Costs of every chunk and pipeline rank of a plan on its devices: numbers, or arrays over chunks or ranks."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.costs import inputs, stage
+from sim.costs.algebra import Compiled
+from sim.costs.layers.structure import Structure
+from sim.costs.profile import Profile, load_profile
+from sim.costs.run_level import RunLevelSet, level_of, symbol_values
+from sim.engine.assembly import at
+from sim.specs import Cluster, Model, PlacedPlan, StagePlan
+
+StageModel = Callable[[Structure], Compiled]
+
+
+def slowest(
+    model: Model, cluster: Cluster, placed: PlacedPlan, level: RunLevelSet, what: StageModel = stage.stage_model
+) -> dict[str, Any]:
+    """Return the costs of every chunk and rank on the slowest of the devices that hold it.
+
+    Ranks are laid out over the groups of a mixed cluster in order; a pipeline rank waits for its slowest device.
+    """
+    if placed.plan.stages:
+        return _of_stages(model, cluster, placed, level, what)
+    parts = cluster.members
+    each = [stage_costs(model, m, placed, load_profile(m.profile), level, what) for m in parts]
+    if len(parts) == 1:
+        return each[0]
+    on = device_groups(placed, [m.gpus for m in parts])
+    return {name: _worst([np.asarray(e[name]) for e in each], name, on) for name in each[0]}
+
+
+def device_groups(placed: PlacedPlan, sizes: Sequence[int]) -> NDArray[np.bool_]:
+    """Return which groups of `sizes` devices in a row each pipeline rank uses: [group, pipeline rank]."""
+    plan, axes = placed.plan, placed.plan.rank_order.split("-")
+    extent = {"tp": plan.tp, "cp": plan.cp, "dp": placed.dp, "pp": plan.pp}
+    ids = np.arange(sum(sizes)).reshape([extent[a] for a in reversed(axes)])
+    by_rank = np.moveaxis(ids, len(axes) - 1 - axes.index("pp"), 0).reshape(plan.pp, -1)
+    group = np.searchsorted(np.cumsum(sizes), by_rank, side="right")
+    return np.array([(group == g).any(axis=1) for g in range(len(sizes))])
+
+
+def _worst(values: Sequence[Any], name: str, on: NDArray[np.bool_]) -> Any:
+    """Return the largest of the groups' values where each rank's own groups count."""
+    ranks = on.shape[1]
+    if values[0].ndim == 0:
+        end = 0 if name.startswith("embedding") else ranks - 1 if name.startswith("head") else None
+        mine = [bool(g.any() if end is None else g[end]) for g in on]
+        return max(v for v, uses in zip(values, mine, strict=True) if uses)
+    table = np.stack(values)
+    used = np.tile(on, (1, table.shape[1] // ranks))
+    return np.where(used, table, -np.inf).max(axis=0)
+
+
+def _of_stages(
+    model: Model, cluster: Cluster, placed: PlacedPlan, level: RunLevelSet, what: StageModel
+) -> dict[str, Any]:
+    """Return the costs of unequal stages: each as in a plan that treats all like it, on the slowest of its devices.
+
+    A message takes as long as the slower of its two ends.
+    """
+    parts, last = placed.plan.stages, len(placed.plan.stages) - 1
+    held = stage_groups(placed, [m.gpus for m in cluster.members])
+    change = {"pp_inter": np.array(crossings(cluster, placed), dtype=float)}
+
+    @cache
+    def on_member(own: StagePlan, number: int) -> dict[str, Any]:
+        member = cluster.members[number]
+        same = placed.at(parts.index(own))
+        beside = change | inputs.offload_values(same.plan, member, placed.plan.offloads)
+        return stage_costs(model, member, same, load_profile(member.profile), level, what, beside)
+
+    def worst(name: str, s: int, where: int) -> float:
+        own = parts[s]
+        return max(at(on_member(own, number)[name], where) for number in np.flatnonzero(held[:, s]).tolist())
+
+    out: dict[str, Any] = {}
+    for name in on_member(parts[0], int(held[:, 0].argmax())):
+        if name.startswith(("embedding_", "saved_embedding")):
+            out[name] = worst(name, 0, 0)
+        elif name.startswith(("head_", "saved_head")):
+            out[name] = worst(name, last, last)
+        elif name == "tied_reduce":
+            out[name] = max(worst(name, 0, 0), worst(name, last, 0))
+        elif name == "workspace_bytes":
+            out[name] = max(worst(name, s, s) for s in range(last + 1))
+        else:
+            out[name] = np.array([worst(name, s, s) for s in range(last + 1)])
+    if "send" in out:
+        out["send"] = np.array([max(worst("send", t, s) for t in {max(0, s - 1), s}) for s in range(last + 1)])
+    return out
+
+
+def stage_groups(placed: PlacedPlan, sizes: Sequence[int]) -> NDArray[np.bool_]:
+    """Return which groups of `sizes` devices in a row each of a plan's unequal stages uses: [group, stage]."""
+    ends, edges = np.cumsum(placed.stage_gpus), np.cumsum(sizes)
+    starts = ends - placed.stage_gpus
+    return np.array([(starts < edge) & (ends > edge - size) for edge, size in zip(edges, sizes, strict=True)])
+
+
+def crossings(cluster: Cluster, placed: PlacedPlan) -> list[bool]:
+    """Return, per stage, whether its first device is in another fast domain than the first of the stage before it.
+
+    Of the first stage whether the last one's is: these two share a tied table.
+    """
+    size = inputs.domain(cluster.members[0])
+    domains = [first // size for first in accumulate(placed.stage_gpus, initial=0)][: placed.plan.pp]
+    return [here != before for here, before in zip(domains, [domains[-1], *domains], strict=False)]
+
+
+def stage_costs(
+    model: Model,
+    cluster: Cluster,
+    placed: PlacedPlan,
+    profile: Profile,
+    level: RunLevelSet | None = None,
+    what: StageModel = stage.stage_model,
+    change: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Return every output of the stage model for one plan: numbers, or arrays over chunks or ranks.
+
+    change: symbols that get other values.
+    """
+    compiled = what(Structure.of(model))
+    inputs.check_precision(placed.plan, profile)
+    values = stage_values(model, cluster, placed, profile, level or level_of(cluster)) | dict(change or {})
+    return {name: np.asarray(value, dtype=float)[()] for name, value in compiled(values).items()}
+
+
+def stage_values(
+    model: Model, cluster: Cluster, placed: PlacedPlan, profile: Profile, level: RunLevelSet
+) -> dict[str, Any]:
+    """Return the value of every symbol of the stage model for one plan."""
+    return (
+        inputs.model_values(model)
+        | inputs.cluster_values(cluster, profile)
+        | inputs.plan_values(model, placed, cluster)
+        | symbol_values(level.parameters)
+    )

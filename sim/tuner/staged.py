@@ -1,0 +1,140 @@
+"""The search over plans of unequal stages: every number of stages and samples per microbatch, each solved exactly.
+
+Imbalance-aware hierarchical tuning of Mist (arXiv 2503.19050, section 5): stage tables (`stages`), joined by the exact
+inter-stage solver (`solvers.exact`).
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any
+
+from sim.specs import Cluster, Model, Plan
+from sim.tuner.solvers.chain import Choice, Effort, Solution, never
+from sim.tuner.solvers.exact import exact
+from sim.tuner.stages import OFFLOADED, Question, StageCell, StageTables, Techniques
+
+EIGHTHS = tuple(i / 8 for i in range(9))
+HOST_KNOBS = {f"offload_{name}": EIGHTHS if name in ("optimizer", "activations") else (0.0,) for name in OFFLOADED}
+"""Shares on the host that are tried where nothing else is asked for."""
+
+WITHIN = 1.05
+"""Plans that take longer than the best by more are of no interest."""
+
+Solve = Callable[[StageTables, Effort, int], Solution]
+
+
+@dataclass
+class StagedSearch:
+    """What was found so far: (step time in s by the closed form, plan), best first; evaluated: options looked at;
+    bound: no plan of unequal stages is faster (s); certified: the search was finished."""
+
+    n: int
+    at_most: float
+    found: list[tuple[float, Plan]] = field(default_factory=list)
+    evaluated: int = 0
+    bound: float = inf
+    certified: bool = True
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def limit(self) -> float:
+        """The step time that is worth looking below."""
+        best = self.found[0][0] * WITHIN if self.found else inf
+        return min(self.at_most, best, self.found[-1][0] if len(self.found) >= self.n else inf)
+
+    def add(self, seconds: float, plan: Plan) -> None:
+        """Remember a plan if it is among the n best."""
+        if seconds < self.limit and all(plan != other for _, other in self.found):
+            self.found = sorted([*self.found, (seconds, plan)], key=lambda one: one[0])[: self.n]
+
+
+def solve_exactly(tables: StageTables, effort: Effort, n: int) -> Solution:
+    """Return the n best ways by the exact solver."""
+    return exact(tables.chain(effort.at_most * tables.slower), effort, n)
+
+
+def search_stages(
+    model: Model,
+    cluster: Cluster,
+    global_batch: int,
+    values: Mapping[str, Sequence[Any]],
+    kept: Mapping[str, Any],
+    n: int = 1,
+    at_most: float = inf,
+    stop: Callable[[], bool] = never,
+    progress: Callable[[str, int, int], None] = lambda what, done, of: None,
+    solve: Solve = solve_exactly,
+) -> StagedSearch:
+    """Return the `n` fastest plans of unequal stages below `at_most` seconds.
+
+    values: of every knob (tp, pp, cp, ep, micro_batch, zero, recompute, recompute_layers, offload_*); kept: settings
+    that are not searched. `stop` ends the search with the best so far.
+    """
+    found = StagedSearch(n, at_most)
+    techniques = Techniques(
+        tuple(values["tp"]), tuple(values["zero"]), tuple(values["recompute"]),
+        tuple(values.get("recompute_layers", ())),
+        {name: tuple(values.get(f"offload_{name}", HOST_KNOBS[f"offload_{name}"])) for name in OFFLOADED},
+    )  # fmt: skip
+    settings = tuple((name, value) for name, value in kept.items() if name != "offload")
+    tables: list[tuple[float, int, StageTables]] = []
+    for asked in questions(model, cluster, global_batch, values, settings):
+        if stop():
+            return _stopped(found, 0.0)
+        one = StageTables(asked, techniques)
+        found.evaluated += one.evaluated
+        tables.append((one.least, len(tables), one))
+    tables.sort()
+    for i, (least, _, one) in enumerate(tables):
+        if least >= found.limit:
+            break
+        if stop():
+            return _stopped(found, least)
+        progress("solving stages", i, len(tables))
+        before = one.evaluated
+        effort = Effort(at_most=found.limit / one.slower, stop=stop)
+        solution = solve(one, effort, n)
+        found.evaluated += one.evaluated - before
+        found.certified &= solution.certified
+        found.bound = min(found.bound, solution.bound * one.slower)
+        found.notes += [solution.note] * (not solution.certified)
+        for value, choice in zip(solution.values, solution.choices, strict=True):
+            found.add(value * one.slower, plan_of(one.asked, choice))
+    return found
+
+
+def _stopped(found: StagedSearch, least: float) -> StagedSearch:
+    found.certified, found.bound = False, min(found.bound, least)
+    found.notes.append("interrupted")
+    return found
+
+
+def questions(
+    model: Model,
+    cluster: Cluster,
+    global_batch: int,
+    values: Mapping[str, Sequence[Any]],
+    kept: tuple[tuple[str, Any], ...],
+) -> Iterator[Question]:
+    """Yield every pipeline that can be asked for: stages, samples per microbatch, cp and ep."""
+    for cp in values["cp"]:
+        for ep in values["ep"]:
+            for stages in values["pp"]:
+                ranks = cluster.gpus // (stages * cp)
+                if stages > model.layers or not ranks:
+                    continue
+                dps = {max(1, n // tp) for tp in values["tp"] for n in (ranks // 2, ranks, 2 * ranks)}
+                for samples in sorted({b * dp for b in values["micro_batch"] for dp in dps}):
+                    if global_batch % samples == 0:
+                        yield Question(model, cluster, global_batch, stages, samples, cp, ep, kept)
+
+
+def plan_of(asked: Question, choice: Choice) -> Plan:
+    """Return the plan that a choice of cells and points describes."""
+    stages = []
+    for cell, point in zip(choice.cells, choice.points, strict=True):
+        assert isinstance(cell, StageCell)
+        stages.append(cell.table.stage(int(cell.options[point])))
+    own = dict(asked.kept) | {"cp": asked.cp, "ep": asked.ep}
+    return Plan(global_batch=asked.global_batch, stages=tuple(stages), **own)

@@ -1,0 +1,362 @@
+"""Stage tables: all that one stage of a 1F1B pipeline can be, and the exact frontier of what fits.
+
+Intra-stage tuning of Mist (arXiv 2503.19050, section 5): every combination of degrees and memory techniques is
+evaluated by the compiled stage model; what fits at a place in the pipeline is left with its non-dominated pairs of
+t (seconds of a microbatch) and d (seconds after the last backward).
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.costs import inputs
+from sim.costs.inputs import RECOMPUTE
+from sim.costs.layers.structure import Structure
+from sim.costs.profile import load_profile
+from sim.costs.run_level import level_of, straggling
+from sim.engine.closed_form import PLACES, stage_form
+from sim.engine.step import most_allocated
+from sim.specs import Cluster, Model, Offload, StagePlan
+from sim.specs.rules import RULES, Spread
+from sim.tuner.score import scalars
+from sim.tuner.solvers.chain import Cell, Chain, Floats, Ints, frontier
+
+OFFLOADED = tuple(f.name for f in fields(Offload))
+BLOCK = 16_384
+"""Options evaluated at once where something is offloaded."""
+
+
+@dataclass(frozen=True)
+class Techniques:
+    """Values that every stage may take, whatever the others take; `offload`: shares of each of `OFFLOADED`."""
+
+    tp: tuple[int, ...]
+    zero: tuple[int, ...]
+    recompute: tuple[str, ...]
+    recompute_layers: tuple[int, ...] = ()
+    offload: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+
+    @property
+    def offloads(self) -> bool:
+        """Whether anything may be kept on the host."""
+        return any(max(shares) > 0 for shares in self.offload.values())
+
+    @property
+    def shares(self) -> list[Floats]:
+        """The shares on the host of each of `OFFLOADED`."""
+        return [np.array(self.offload.get(name, (0.0,))) for name in OFFLOADED]
+
+
+@dataclass(frozen=True, eq=False)
+class StageCell(Cell):
+    """A cell that knows the option behind each of its frontier points; those of `table`."""
+
+    table: "Table"
+    options: Ints
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Options of one device type at one number of stages and samples per microbatch, flat.
+
+    tp, dp, layers, micro_batch, zero, recompute (index into `RECOMPUTE`), again (layers that recompute), share
+    [option, what is offloaded]; t, d [place, crossing, option] in seconds and alive [place, option]: how many
+    microbatches may be under way so that memory lasts (negative: not even none).
+    """
+
+    columns: Mapping[str, Ints]
+    share: Floats
+    t: Floats
+    d: Floats
+    alive: Floats
+
+    def stage(self, option: int) -> StagePlan:
+        """Return the stage that an option describes."""
+        own: dict[str, Any] = {name: int(column[option]) for name, column in self.columns.items()}
+        del own["gpus"]
+        again, own["recompute"] = own.pop("again"), RECOMPUTE[own["recompute"]]
+        if 0 < again < own["layers"]:
+            own["recompute_layers"] = again
+        return StagePlan(**own, offload=Offload(**dict(zip(OFFLOADED, self.share[option].tolist(), strict=True))))
+
+
+PLACE = {"first": 0, "middle": 1, "last": 2, "only": 0}
+"""Rows of `Table.t`: alone a stage stands where the first does."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """What the stages of a pipeline have in common: their number, samples per microbatch and the settings kept."""
+
+    model: Model
+    cluster: Cluster
+    global_batch: int
+    stages: int
+    samples: int
+    cp: int = 1
+    ep: int = 1
+    kept: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def microbatches(self) -> int:
+        """Microbatches of a step."""
+        return self.global_batch // self.samples
+
+
+class StageTables:
+    """Everything that the stages of one pipeline can be, as a `Chain`. `evaluated` counts the options looked at."""
+
+    def __init__(self, asked: Question, techniques: Techniques) -> None:
+        self.asked, self.techniques, self.evaluated = asked, techniques, 0
+        self.members = asked.cluster.members
+        self.devices = tuple(member.gpus for member in self.members)
+        self.layers = _lengths(asked.model.layers, asked.stages)
+        self.domain = inputs.domain(asked.cluster)
+        self.slower = 1 + straggling(level_of(asked.cluster).parameters.straggler, asked.cluster.gpus)
+        self.grids = [_Grid(asked, m, self._rows(m), np.array(self.layers), techniques) for m in self.members]
+        self.tables = [self._counted(grid.table()) for grid in self.grids]
+        self.counts = [sorted(set(grid.rows["gpus"].tolist())) for grid in self.grids]
+        self._made: dict[tuple[int, ...], tuple[Cell, ...]] = {}
+        self._offers: dict[tuple[Any, ...], tuple[Cell, ...]] = {}
+
+    @property
+    def least(self) -> float:
+        """A step time (s) that no pipeline of these stages beats: every layer takes at least its least share of any
+        stage, the slowest of S stages at least an S-th of all, and it is met G times; copies make nothing faster."""
+        each = [float((t.t.min(axis=(0, 1)) / t.columns["layers"]).min()) for t in self.tables if t.t.size]
+        whole = self.asked.model.layers * min(each, default=float("inf"))
+        return float(self.slower * whole) * (1 + (self.asked.microbatches - 1) / self.asked.stages)
+
+    def chain(self, at_most: float = np.inf) -> Chain:
+        """Return the inter-stage problem; of options that offload only those of steps below `at_most` seconds."""
+        for g, (member, grid, table) in enumerate(zip(self.members, self.grids, self.tables, strict=True)):
+            if member.host_bytes_per_s is not None and self.techniques.offloads and table.t.size:
+                moved = grid.offloaded(table, self._hopeful(table, at_most / self.slower))
+                self.tables[g] = _joined([table, *map(self._counted, moved)])
+        return Chain(self.asked.stages, self.asked.model.layers, self.devices, self.asked.microbatches, self.cells)
+
+    def _counted(self, table: Table) -> Table:
+        self.evaluated += table.t.shape[-1] * (1 if self.asked.stages == 1 else len(PLACES) - 1)
+        return table
+
+    def cells(self, stage: int, left: int, used: tuple[int, ...]) -> Sequence[Cell]:
+        """Return what a stage can be; groups of devices are used up from the last to the first."""
+        del left
+        group = next((g for g in reversed(range(len(self.devices))) if used[g] < self.devices[g]), -1)
+        if group < 0:
+            return ()
+        first_after = sum(self.devices) - sum(used)
+        offered: list[Cell] = []
+        key = []
+        for n in self.counts[group]:
+            if used[group] + n <= self.devices[group]:
+                crosses = (first_after - n) // self.domain != min(first_after, sum(self.devices) - 1) // self.domain
+                key.append((group, n, int(crosses)))
+        place = (stage, *key)
+        if place not in self._offers:
+            for one in key:
+                offered += self._cells_of(stage, *one)
+            self._offers[place] = tuple(offered)
+        return self._offers[place]
+
+    def _cells_of(self, stage: int, group: int, gpus: int, crosses: int) -> tuple[Cell, ...]:
+        s, table = self.asked.stages, self.tables[group]
+        name = "only" if s == 1 else "first" if stage == 0 else "last" if stage == s - 1 else "middle"
+        alive = min(self.asked.microbatches, s - stage)
+        key = (PLACE[name], alive, group * 1_000_000 + gpus, crosses)
+        if key in self._made:
+            return self._made[key]
+        row = PLACE[name]
+        uses = tuple(gpus if g == group else 0 for g in range(len(self.devices)))
+        fits = (table.columns["gpus"] == gpus) & (table.alive[row] >= alive)
+        cells = []
+        for layers in self.layers:
+            ids = np.flatnonzero(fits & (table.columns["layers"] == layers))
+            if len(ids):
+                t, d = table.t[row, crosses, ids], table.d[row, crosses, ids]
+                best = frontier(t, d)
+                cells.append(StageCell(layers, uses, t[best], d[best], table, ids[best]))
+        self._made[key] = tuple(cells)
+        return self._made[key]
+
+    def _hopeful(self, table: Table, faster_than: float) -> NDArray[np.bool_]:
+        """Return which options do not fit at some place and may be part of a step faster than that (s).
+
+        What fits without offload is never the better for it: a microbatch takes longer by what its last one hides more.
+        """
+        each = table.t.min(axis=(0, 1))
+        least = float((each / table.columns["layers"]).min()) * self.asked.model.layers
+        misses = table.alive.min(axis=0) < min(self.asked.microbatches, self.asked.stages)
+        return np.asarray(misses & ((self.asked.microbatches - 1) * each + least < faster_than))
+
+    def _rows(self, member: Cluster) -> dict[str, Ints]:
+        """Return the legal (tp, dp, micro-batch) of a stage, by devices."""
+        asked, found = self.asked, []
+        for gpus in _device_counts(asked, member):
+            for tp in self.techniques.tp:
+                ranks = gpus // (tp * asked.cp)
+                if ranks and gpus % (tp * asked.cp) == 0 and asked.samples % ranks == 0:
+                    found.append((gpus, tp, ranks, asked.samples // ranks))
+        columns = np.array(found, dtype=np.int64).reshape(-1, 4).T
+        rows = dict(zip(("gpus", "tp", "dp", "micro_batch"), columns, strict=True))
+        spread = Spread(
+            gpus=rows["gpus"] * asked.stages, tp=rows["tp"], pp=asked.stages, virtual_stages=1, dp=rows["dp"],
+            global_batch=asked.global_batch, micro_batch=rows["micro_batch"], group=asked.stages,
+            sequence_parallel=rows["tp"] > 1, interleaved=np.False_, pipelined=asked.stages > 1, cp=asked.cp,
+            ep=asked.ep, etp=dict(asked.kept).get("etp", 1),
+            stage_layers=(asked.model.layers, *[0] * (asked.stages - 1)),
+        )  # fmt: skip
+        legal = np.ones(len(rows["tp"]), dtype=bool)
+        for rule in RULES:
+            legal &= ~np.asarray(rule.broken(asked.model, spread), dtype=bool)
+        return {name: column[legal] for name, column in rows.items()}
+
+
+def _lengths(layers: int, stages: int) -> tuple[int, ...]:
+    """Return the layers that a stage may have: half the mean to twice it, the mean's neighbours in any case."""
+    if stages == 1:
+        return (layers,)
+    mean = layers / stages
+    low, high = max(1, min(int(mean / 2 + 0.5), int(mean) - 2)), max(int(2 * mean), int(mean) + 3)
+    return tuple(range(low, min(high, layers - stages + 1) + 1))
+
+
+def _device_counts(asked: Question, member: Cluster) -> list[int]:
+    """Return how many devices a stage may have: from half to twice an equal share, whole nodes or even parts of one."""
+    equal, node = asked.cluster.gpus / asked.stages, member.gpus_per_node
+    each = [2**i for i in range(node.bit_length()) if node % 2**i == 0] + list(range(node, member.gpus + 1, node))
+    if asked.cluster.gpus % asked.stages == 0:
+        each.append(asked.cluster.gpus // asked.stages)
+    return [n for n in sorted(set(each)) if equal / 2 <= n <= equal * 2 and n <= member.gpus]
+
+
+@dataclass(frozen=True, eq=False)
+class _Grid:
+    """The axes of a table: rows (tp, dp, micro-batch), layers, ZeRO stage, recompute kind with its number of layers,
+    and whether the message to the next stage leaves the fast domain."""
+
+    asked: Question
+    member: Cluster
+    rows: Mapping[str, Ints]
+    layers: Ints
+    techniques: Techniques
+
+    def table(self) -> Table:
+        """Return all options without offload."""
+        kind, again = self._again()
+        axes = {
+            "row": np.arange(len(self.rows["tp"]))[:, None, None, None],
+            "layers": self.layers[None, :, None, None],
+            "zero": np.array(self.techniques.zero, dtype=np.int64)[None, None, :, None],
+            "kind": kind[None, None, None, :],
+            "again": again[None, None, None, :],
+        }
+        shape = np.broadcast_shapes(*(a.shape for a in axes.values()))
+        legal = (axes["again"] <= axes["layers"]) & ((axes["zero"] == 0) | (self.rows["dp"][axes["row"]] > 1))
+        none = np.zeros((int(np.prod(shape)), len(OFFLOADED)))
+        return self._flat(axes, shape, self._evaluated(axes), none, np.broadcast_to(legal, shape).ravel())
+
+    def offloaded(self, table: Table, of: NDArray[np.bool_]) -> list[Table]:
+        """Return the options `of` a table with every combination of shares kept on the host, block by block."""
+        shares, picked = self.techniques.shares, np.flatnonzero(of)
+        combined = tuple(len(each) for each in shares)
+        step = max(1, BLOCK // int(np.prod(combined)))
+
+        def block(first: int) -> Table:
+            ids = picked[first : first + step]
+            at = (len(ids), *[1] * len(shares))
+            axes = {name: table.columns[name][ids].reshape(at) for name in ("layers", "zero", "again")}
+            axes |= {"row": self._row_of(table, ids).reshape(at), "kind": table.columns["recompute"][ids].reshape(at)}
+            out = self._evaluated(axes, shares)
+            every = np.stack(np.meshgrid(*shares, indexing="ij"), axis=-1).reshape(-1, len(shares))
+            some = np.tile(every.any(axis=1), len(ids))  # without any it is the table's own
+            return self._flat(axes, (len(ids), *combined), out, np.tile(every, (len(ids), 1)), some)
+
+        with ThreadPoolExecutor(os.cpu_count()) as threads:
+            return list(threads.map(block, range(0, len(picked), step)))
+
+    def _row_of(self, table: Table, ids: Ints) -> Ints:
+        key = {tuple(each): i for i, each in enumerate(zip(*(self.rows[n].tolist() for n in ROW), strict=True))}
+        return np.array([key[tuple(each)] for each in zip(*(table.columns[n][ids].tolist() for n in ROW), strict=True)])
+
+    def _again(self) -> tuple[Ints, Ints]:
+        """Return every kind of recompute with every number of layers that repeat."""
+        most = int(self.layers.max(initial=0))
+        counts = self.techniques.recompute_layers or range(1, most + 1)
+        codes = [RECOMPUTE.index(name) for name in self.techniques.recompute]
+        pairs = [(0, 0)] * (0 in codes) + [(code, n) for code in codes if code for n in counts]
+        kind, again = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+        return kind, again
+
+    def _evaluated(self, axes: Mapping[str, Ints], shares: Sequence[Floats] | None = None) -> dict[str, Any]:
+        """Return the outputs of `stage_form`, [in flight 0 or 1, crossing, *axes]."""
+        asked, row = self.asked, axes["row"]
+        plain = {name: self.rows[name][row].astype(float) for name in ("tp", "dp", "micro_batch")}
+        sizes = {"tp": plain["tp"], "cp": float(asked.cp), "dp": plain["dp"], "pp": float(asked.stages)}
+        kept, profile = dict(asked.kept), load_profile(self.member.profile)
+        values: dict[str, Any] = scalars(asked.model, self.member, profile, asked.global_batch, kept)
+        etp, shard = int(kept.get("etp") or 1), int(kept.get("fsdp_shard") or 0)
+        mesh = inputs.Mesh(str(kept.get("rank_order") or "tp-cp-dp-pp"), sizes, float(asked.ep), etp, shard)
+        groups = inputs.group_values(mesh, values)
+        share = axes["again"] / np.maximum(1, axes["layers"])
+        values |= plain | groups | inputs.switch_values(axes["zero"], axes["kind"], plain["tp"] > 1, share)
+        n = len(asked.model.blocks)
+        parts = np.array([values[f"kind_layers_{k}"] for k in range(n)]) / asked.model.layers
+        for k in range(n):
+            values[f"layers_{k}"] = values[f"rank_layers_{k}"] = axes["layers"] * parts[k]
+        dims = (1,) * row.ndim
+        values |= {
+            "cp": float(asked.cp), "ep": float(asked.ep), "etp": float(etp), "pp": float(asked.stages),
+            "virtual_stages": 1.0, "microbatches": float(asked.microbatches), "microbatch_group_size": 1.0,
+            "in_flight": np.array([0.0, 1.0]).reshape(2, 1, *dims),
+            "pp_inter": np.array([0.0, 1.0]).reshape(1, 2, *dims) * (asked.stages > 1),
+        }  # fmt: skip
+        if shares is not None:
+            for i, (name, each) in enumerate(zip(OFFLOADED, shares, strict=True)):
+                values[f"offload_{name}"] = each.reshape([-1 if k == i else 1 for k in range(len(shares))])
+            values["host_bytes_per_s"] = self.member.host_bytes_per_s
+        values["kv_columns"] = inputs.kv_columns(values)
+        return stage_form(Structure.of(asked.model), shares is not None)(values)
+
+    def _flat(
+        self, axes: Mapping[str, Ints], shape: tuple[int, ...], out: Mapping[str, Any], share: Floats, some: Any
+    ) -> Table:
+        """Return a flat table from outputs [in flight, crossing, *shape]; `some` of the flat options are legal.
+
+        Those that offload are left out where no place has room for them.
+        """
+        places = ("only",) if self.asked.stages == 1 else PLACES[:3]
+        most = most_allocated(load_profile(self.member.profile), self.member)
+
+        def flat(value: Any) -> Any:
+            return np.broadcast_to(value, shape).reshape(-1)
+
+        alive = []
+        for place in places:
+            peak = np.broadcast_to(out[f"peak_{place}"], (2, 1, *shape))[:, 0]
+            alive.append(np.floor((most - peak[0]) / np.maximum(peak[1] - peak[0], 1e-9)).reshape(-1))
+        room = np.stack(alive)
+        keep = np.flatnonzero(some & (room.max(axis=0) >= 0)) if share.any() else np.flatnonzero(some)
+
+        def seconds(name: str) -> Floats:
+            both = [np.broadcast_to(out[f"{name}_{place}"], (1, 2, *shape))[0] for place in places]
+            return np.stack([[flat(one)[keep] for one in each] for each in both])
+
+        columns = {name: self.rows[name][flat(axes["row"])[keep]] for name in ROW}
+        columns |= {name: flat(axes[name])[keep] for name in ("layers", "zero", "again")}
+        columns["recompute"] = flat(axes["kind"])[keep]
+        return Table(columns, share[keep], seconds("t"), seconds("d"), room[:, keep])
+
+
+ROW = ("gpus", "tp", "dp", "micro_batch")
+
+
+def _joined(tables: Sequence[Table]) -> Table:
+    columns = {name: np.concatenate([t.columns[name] for t in tables]) for name in tables[0].columns}
+    t, d, alive = (np.concatenate([getattr(x, name) for x in tables], axis=-1) for name in ("t", "d", "alive"))
+    return Table(columns, np.concatenate([x.share for x in tables]), t, d, alive)

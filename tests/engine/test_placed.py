@@ -1,0 +1,149 @@
+"""Plans of unequal stages: equal stages are the uniform plan, and each stage costs what its own plan says."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from sim.costs.run_level import run_level
+from sim.engine.placed import crossings, slowest, stage_groups
+from sim.engine.step import simulate
+from sim.specs import Cluster, InputError, NodeGroup, Offload, Plan, StagePlan
+from sim.specs.catalog import models
+
+LLAMA = models["llama2-7b"]
+NODES = Cluster.of("a100-sxm-80gb", nodes=2)
+ENGINES = ("path", "events")
+UNEQUAL = (
+    StagePlan(layers=7, tp=2, dp=2, micro_batch=2, zero=1, recompute="full", recompute_layers=3),
+    StagePlan(layers=8, tp=1, dp=4, zero=3),
+    StagePlan(layers=8, tp=1, dp=4, offload=Offload(optimizer=0.5, activations=0.25)),
+    StagePlan(layers=9, tp=4, dp=1, micro_batch=4, recompute="selective"),
+)
+
+
+def plan(*stages, **more):
+    return Plan(global_batch=64, stages=stages, **more)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "zb-h1"])
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"zero": 1},
+        {"zero": 3, "recompute": "full"},
+        {"recompute": "selective", "recompute_layers": 3},
+        {"offload": Offload(optimizer=0.7, activations=0.5)},
+    ],
+    ids=str,
+)
+def test_equal_stages_are_the_uniform_plan(engine, schedule, own):
+    uniform = Plan(tp=2, pp=4, dp=2, global_batch=64, schedule=schedule, **own)
+    stages = plan(*[StagePlan(layers=8, tp=2, dp=2, **own)] * 4, schedule=schedule)
+    one, other = (simulate(LLAMA, NODES, p, engine) for p in (uniform, stages))
+    assert other.step_time_s == one.step_time_s
+    assert other.hfu == pytest.approx(one.hfu)
+    assert dict(other.breakdown_s) == pytest.approx(dict(one.breakdown_s))
+    assert [m.peak_bytes for m in other.memory] == pytest.approx([m.peak_bytes for m in one.memory])
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_unequal_stages_run(engine):
+    step = simulate(LLAMA, NODES, plan(*UNEQUAL), engine)
+    assert sum(step.breakdown_s.values()) == pytest.approx(step.step_time_s)
+    assert step.placed.gpus == 16
+    assert step.placed.microbatches == 16
+    assert step.breakdown_s["offload"] >= 0
+
+
+def test_each_stage_costs_what_its_own_plan_says():
+    whole = plan(*UNEQUAL).on(LLAMA, NODES)
+    costs = slowest(LLAMA, NODES, whole, run_level())
+    for s in range(4):
+        alone = slowest(LLAMA, NODES, whole.at(s), run_level())
+        for name in ("forward_compute", "saved_bytes", "recompute"):
+            assert costs[name][s] == np.ravel(alone[name] + np.zeros(4))[s]
+
+
+def test_the_faster_stage_never_makes_the_step_slower():
+    times = []
+    for repeated in (9, 4, 1):
+        last = StagePlan(layers=9, tp=4, dp=1, micro_batch=4, recompute="full", recompute_layers=repeated)
+        times.append(simulate(LLAMA, NODES, plan(*UNEQUAL[:3], last)).step_time_s)
+    assert all(a >= b for a, b in pairwise(times))
+
+
+def test_some_layers_recompute_a_share():
+    def peak(**more):
+        return simulate(LLAMA, NODES, Plan(tp=2, pp=2, global_batch=64, **more))
+
+    none, all_of_them = peak(), peak(recompute="full")
+    some = [peak(recompute="full", recompute_layers=n) for n in (4, 8, 12)]
+    assert peak(recompute="full", recompute_layers=16).step_time_s == all_of_them.step_time_s
+    recompute = [s.breakdown_s["recompute"] for s in (*some, all_of_them)]
+    assert np.diff([0, *recompute]) == pytest.approx([recompute[-1] / 4] * 4, rel=1e-6)
+    saved = [s.memory[0].peak_bytes for s in (*some, all_of_them)]
+    assert np.diff(saved) == pytest.approx([saved[1] - saved[0]] * 3)
+    assert saved[-1] < saved[0] < none.memory[0].peak_bytes
+
+
+def test_messages_leave_the_node_where_the_next_stage_does():
+    placed = plan(*UNEQUAL).on(LLAMA, NODES)
+    assert crossings(NODES, placed) == [True, False, True, False]
+    costs = slowest(LLAMA, NODES, placed, run_level())
+    assert costs["send"][2] > costs["send"][3]
+
+
+def test_stages_of_a_mixed_cluster_run_on_their_own_devices():
+    both = (NodeGroup(device="h100-sxm-80gb", nodes=1), NodeGroup(device="a100-sxm-80gb", nodes=1))
+    mixed = Cluster(groups=both)
+    placed = plan(*UNEQUAL).on(LLAMA, mixed)
+    assert stage_groups(placed, [8, 8]).tolist() == [[True, True, False, False], [False, False, True, True]]
+    costs = slowest(LLAMA, mixed, placed, run_level())
+    alone = slowest(LLAMA, NODES, placed, run_level())
+    assert costs["forward_compute"][0] < alone["forward_compute"][0]
+    assert costs["forward_compute"][3] == alone["forward_compute"][3]
+
+
+@pytest.mark.parametrize(
+    ("change", "path"),
+    [
+        ({"tp": 2}, "tp"),
+        ({"zero": 1}, "zero"),
+        ({"recompute": "full"}, "recompute"),
+        ({"stage_layers": (8, 8, 8, 8)}, "stage_layers"),
+        ({"virtual_stages": 2}, "virtual_stages"),
+        ({"pp": 3}, "pp"),
+    ],
+)
+def test_what_stages_say_is_not_said_twice(change, path):
+    with pytest.raises(InputError) as error:
+        plan(*UNEQUAL, **change)
+    assert error.value.path == path
+
+
+@pytest.mark.parametrize(
+    ("stages", "more", "path"),
+    [
+        (UNEQUAL[:3], {}, "plan.stages"),
+        ((*UNEQUAL[:3], StagePlan(layers=8, tp=4, micro_batch=4)), {}, "plan.stages"),
+        ((*UNEQUAL[:3], StagePlan(layers=9, tp=4, micro_batch=2)), {}, "plan.stages.3.micro_batch"),
+        (
+            (*UNEQUAL[:3], StagePlan(layers=9, tp=4, micro_batch=4, recompute_layers=2)),
+            {},
+            "plan.stages.3.recompute_layers",
+        ),
+        (UNEQUAL, {"schedule": "zbv"}, "plan.schedule"),
+        (UNEQUAL, {"schedule": "2bw"}, "plan.schedule"),
+    ],
+)
+def test_illegal_stages_are_refused(stages, more, path):
+    with pytest.raises(InputError) as error:
+        plan(*stages, **more).on(LLAMA, NODES)
+    assert error.value.path == path
+
+
+def test_recompute_layers_need_a_kind():
+    with pytest.raises(InputError, match=r"plan\.recompute_layers"):
+        simulate(LLAMA, NODES, Plan(tp=2, pp=2, global_batch=64, recompute_layers=2))
