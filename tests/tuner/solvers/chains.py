@@ -24,12 +24,16 @@ def small(seed: int, whole: bool = False) -> Small:
     """
     rng = np.random.default_rng(seed)
     stages, types = int(rng.integers(1, 6)), 2 if seed % 4 == 0 else 1
-    drawn = [(int(rng.integers(seed % 5 > 0, 4)), *map(int, rng.integers(0, 3, types))) for _ in range(stages)]
+
+    def size():
+        return int(rng.integers(seed % 5 > 0, 4)), *map(int, rng.integers(0, 2 + (types == 1), types))
+
+    drawn = [size() for _ in range(stages)]
     layers, *devices = (sum(column) for column in zip(*drawn, strict=True))
     raw: dict[Cell, np.ndarray] = {}
 
     def cell(length, *uses):
-        count = int(rng.integers(1, 7))
+        count = int(rng.integers(1, 9))
         points = rng.uniform(1, 10, (count, 2)) * [length + 0.5, 3] * rng.uniform(1, 2) - [0, rng.integers(0, 4)]
         points = np.round(points, 0 if whole else 3)
         keep = frontier(points[:, 0], points[:, 1])
@@ -38,7 +42,7 @@ def small(seed: int, whole: bool = False) -> Small:
         return made
 
     def offered(stage):
-        more = {(int(rng.integers(0, 4)), *map(int, rng.integers(0, 3, types))) for _ in range(rng.integers(1, 4))}
+        more = {size() for _ in range(rng.integers(3, 12))}
         return [cell(*size) for size in sorted(more | ({drawn[stage]} if seed % 10 != 3 else set()))]
 
     offers = [[offered(stage) for _ in range(1 + seed % 2)] for stage in range(stages)]

@@ -49,4 +49,4 @@ def cp_sat(chain: Chain, seconds: float = 30) -> float | None:
     status = solver.solve(model)
     if status == cp_model.INFEASIBLE:
         return float("inf")
-    return solver.objective_value / SCALE if status == cp_model.OPTIMAL else None
+    return round(solver.objective_value) / SCALE if status == cp_model.OPTIMAL else None
