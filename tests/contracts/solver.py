@@ -6,7 +6,7 @@ from itertools import count
 import numpy as np
 import pytest
 
-from sim.tuner.solvers.chain import Cell, Chain, Effort, Solution, legal, value
+from sim.tuner.solvers.chain import USUAL, Cell, Chain, Effort, Solution, legal, value
 from sim.tuner.solvers.exact import exact
 from sim.tuner.solvers.registry import SOLVERS
 from tests.tuner.solvers.chains import small, table
@@ -27,7 +27,7 @@ class SolverContract:
     name: str
     tolerance = 1e-12
 
-    def solve(self, chain: Chain, effort: Effort = Effort()) -> Solution:  # noqa: B008 - frozen
+    def solve(self, chain: Chain, effort: Effort = USUAL) -> Solution:
         return SOLVERS[self.name](chain, effort)
 
     def test_choices_are_legal_and_worth_what_is_said(self):
@@ -69,7 +69,9 @@ class SolverContract:
     def test_a_value_at_hand_is_beaten_or_nothing_is_returned(self):
         chain = table(4, 16, 3, 4)
         best = exact(chain).value
-        assert self.solve(chain, Effort(at_most=best * (1 - 1e-6))).choices == ()
+        none = self.solve(chain, Effort(at_most=best * (1 - 1e-6)))
+        assert none.choices == ()
+        assert none.note
         assert self.solve(chain, Effort(at_most=best)).value == np.inf
         found = self.solve(chain, Effort(at_most=2 * best))
         assert best * (1 - self.tolerance) <= found.value < 2 * best

@@ -56,7 +56,10 @@ class Cell:
 
 
 Offer = Callable[[int, int, tuple[int, ...]], Sequence[Cell]]
-"""(stage, layers left for it and the stages before it, devices used by the stages after it per type) -> its cells."""
+"""(stage, layers left for it and the stages before it, devices used by the stages after it per type) -> its cells.
+
+An empty sequence where the caller knows that what is left cannot be finished: that saves the search from going there.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,6 +153,12 @@ class Effort:
     seed: int = 0
     at_most: float = inf
     stop: Callable[[], bool] = never
+
+
+NOTHING_BELOW = "there is a choice, but none below the value at hand"
+
+USUAL = Effort()
+"""Every solver's own number of steps, seed 0, nothing at hand."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ from math import inf
 
 import numpy as np
 
-from sim.tuner.solvers.chain import Chain, Choice, Effort, Solution, value
+from sim.specs import InputError
+from sim.tuner.solvers.chain import NOTHING_BELOW, USUAL, Chain, Choice, Effort, Solution, value
 from sim.tuner.solvers.graph import Graph, on_graph
 from sim.tuner.solvers.paths import SLACK, Edges, Points, Sweep
 
@@ -24,14 +25,19 @@ DEEPER = (1.01, 1.04, 1.16, 1.64, inf)
 """Within which factor of the best value the n best are sought, one after the other until there are n."""
 
 
-def exact(chain: Chain, effort: Effort = Effort(), n: int = 1) -> Solution:  # noqa: B008 - frozen
+def exact(chain: Chain, effort: Effort = USUAL, n: int = 1) -> Solution:
     """Return the `n` best ways to divide layers and devices, each at its best frontier points; steps are labels.
 
     Ways differ in a cell of some stage: of two choices with the same cells only the better one is listed. Certified:
     these are the n least values of all ways (of those below `effort.at_most`), up to rounding (1e-12); ties beyond the
     n-th are cut. Not certified: the labels ran out or there was an interrupt, and `bound` is what is proven. The
     number of labels is looked at between two values of tau, and bounds the edges of the graph.
+
+    Raises:
+        InputError: n below 1.
     """
+    if n < 1:
+        raise InputError("n", n, "1 or more")
     most = LABELS if effort.steps is None else effort.steps
     return on_graph(chain, effort, lambda graph: _solved(chain, graph, effort, n, most), most)
 
@@ -48,7 +54,8 @@ def _solved(chain: Chain, graph: Graph, effort: Effort, n: int, most: int) -> So
             break
     ways = sorted(kept.ways.values(), key=lambda way: way[0])
     values, choices = tuple(v for v, _ in ways), tuple(c for _, c in ways)
-    return Solution(choices, values, min([bound, *values[:1]]), not note, search.labels, note)
+    none = "" if ways or note else NOTHING_BELOW
+    return Solution(choices, values, min([bound, *values[:1]]), not note, search.labels, note or none)
 
 
 @dataclass(eq=False)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sim.tuner.solvers.chain import Chain, Choice, Effort, Solution, value
+from sim.tuner.solvers.chain import USUAL, Chain, Choice, Effort, Solution, value
 from sim.tuner.solvers.graph import Graph, on_graph, unproven
 
 CHOICES = 20_000
@@ -17,7 +17,7 @@ HOPS = 5
 """Moves in a row that may fail to improve before the search ends."""
 
 
-def greedy(chain: Chain, effort: Effort = Effort()) -> Solution:  # noqa: B008 - frozen
+def greedy(chain: Chain, effort: Effort = USUAL) -> Solution:
     """Return where alleviating bottlenecks from a balanced start ends; steps are choices evaluated, no seed is used.
 
     The best move of a bottleneck is taken. Where none improves, the search goes on from the best one it has not been

@@ -14,7 +14,7 @@ from scipy.optimize import Bounds, LinearConstraint, OptimizeResult
 from scipy.optimize import milp as highs
 from scipy.sparse import coo_array
 
-from sim.tuner.solvers.chain import Cell, Chain, Choice, Effort, Solution, value
+from sim.tuner.solvers.chain import NOTHING_BELOW, USUAL, Cell, Chain, Choice, Effort, Solution, value
 
 SECONDS = 60.0
 TYPICAL = 1e3
@@ -23,7 +23,7 @@ TYPICAL = 1e3
 Place = tuple[int, int, tuple[int, ...]]
 
 
-def milp(chain: Chain, effort: Effort = Effort(), seconds: float = SECONDS) -> Solution:  # noqa: B008 - frozen
+def milp(chain: Chain, effort: Effort = USUAL, seconds: float = SECONDS) -> Solution:
     """Return what HiGHS finds in `seconds` and its bound; steps are branch-and-bound nodes, the seed is unused.
 
     Certified: HiGHS closed its gap, which is to its tolerances, about 1e-6 of the value. How far it comes in the
@@ -44,7 +44,8 @@ def milp(chain: Chain, effort: Effort = Effort(), seconds: float = SECONDS) -> S
     reached = value(chain, choice)
     bound = min(reached if proven else bound, reached)
     if reached >= effort.at_most:
-        return Solution((), (), bound, proven or bound >= effort.at_most, steps, note)
+        certified = proven or bound >= effort.at_most
+        return Solution((), (), bound, certified, steps, NOTHING_BELOW if certified else note)
     return Solution((choice,), (reached,), bound, proven, steps, note)
 
 

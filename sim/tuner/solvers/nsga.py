@@ -8,7 +8,7 @@ genome is a legal choice.
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.tuner.solvers.chain import Chain, Choice, Effort, Floats, Ints, Solution, value
+from sim.tuner.solvers.chain import USUAL, Chain, Choice, Effort, Floats, Ints, Solution, value
 from sim.tuner.solvers.graph import Graph, on_graph, unproven
 
 Bools = NDArray[np.bool_]
@@ -17,7 +17,7 @@ WIDTH = 0.1
 """Standard deviation of a small mutation; as many mutations draw a number anew."""
 
 
-def nsga(chain: Chain, effort: Effort = Effort()) -> Solution:  # noqa: B008 - frozen
+def nsga(chain: Chain, effort: Effort = USUAL) -> Solution:
     """Return the best choice by value that the evolution has met; steps are choices evaluated."""
     most = CHOICES if effort.steps is None else effort.steps
     return on_graph(chain, effort, lambda graph: _Evolution(chain, effort, graph).run(most))

@@ -4,13 +4,13 @@ from math import inf
 
 import numpy as np
 
-from sim.tuner.solvers.chain import Chain, Choice, Effort, Solution, value
+from sim.tuner.solvers.chain import USUAL, Chain, Choice, Effort, Solution, value
 from sim.tuner.solvers.graph import Graph, on_graph, unproven
 
 SAMPLES = 2_000
 
 
-def sampled(chain: Chain, effort: Effort = Effort()) -> Solution:  # noqa: B008 - frozen
+def sampled(chain: Chain, effort: Effort = USUAL) -> Solution:
     """Return the best of seeded random choices; steps are choices drawn.
 
     From the last stage on each takes any of the cells that can still be finished, then any point of it.

@@ -217,6 +217,11 @@ def test_cells_of_other_device_types_are_refused():
         exact(chain)
 
 
+def test_no_ways_at_all_are_refused():
+    with pytest.raises(InputError, match="n: got 0"):
+        exact(table(2, 4, 1, 1), n=0)
+
+
 def test_illegal_choices_are_told_from_legal_ones():
     chain = table(3, 9, 3, 4)
     choice = exact(chain).choices[0]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sim.tuner.solvers.chain import Effort
+from sim.tuner.solvers.chain import USUAL, Effort
 from sim.tuner.solvers.exact import exact
 from sim.tuner.solvers.greedy import greedy
 from sim.tuner.solvers.nsga import nsga
@@ -29,14 +29,14 @@ class TestGreedy(SolverContract):
 class TestSampled(SolverContract):
     name = "sampled"
 
-    def solve(self, chain, effort=Effort()):  # noqa: B008 - frozen
+    def solve(self, chain, effort=USUAL):
         return sampled(chain, Effort(200, effort.seed, effort.at_most, effort.stop))
 
 
 class TestNsga(SolverContract):
     name = "nsga"
 
-    def solve(self, chain, effort=Effort()):  # noqa: B008 - frozen
+    def solve(self, chain, effort=USUAL):
         return nsga(chain, Effort(300, effort.seed, effort.at_most, effort.stop))
 
 
