@@ -1,0 +1,197 @@
+"""The inter-stage problem: a chain of stages divides layers and devices, each at one point of its frontier.
+
+Source of the objective: Mist, arXiv 2503.19050 (imbalance-aware inter-stage tuning); `fill` is added here for schedules
+whose pipeline fills with less than a whole microbatch of every stage.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from sim.specs import InputError
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+def frontier(t: ArrayLike, d: ArrayLike) -> Ints:
+    """Return the indices of the exact non-dominated set of points (t[k], d[k]), t ascending and d descending.
+
+    Of equal points the first stands for all.
+    """
+    ts, ds = np.asarray(t, dtype=float), np.asarray(d, dtype=float)
+    order = np.lexsort((ds, ts))
+    before = np.minimum.accumulate(np.append(np.inf, ds[order]))[:-1]
+    return order[ds[order] < before]
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """One way to make a stage: so many layers on so many devices, and its frontier.
+
+    uses: devices taken, per device type (one entry on a uniform cluster). t [k]: seconds of a stable microbatch,
+    forward and backward, ascending. d [k]: seconds by which first forward and last backward exceed it, descending.
+
+    Raises:
+        InputError: a negative count or time, or points of which one dominates another (see `frontier`).
+    """
+
+    layers: int
+    uses: tuple[int, ...]
+    t: Floats
+    d: Floats
+
+    def __post_init__(self) -> None:
+        if self.layers < 0 or min(self.uses, default=0) < 0:
+            raise InputError("cell.uses", (self.layers, *self.uses), "layers and devices of 0 or more")
+        t, d = self.t, self.d
+        if not (t.ndim == 1 and t.shape == d.shape and t.size and np.isfinite(t).all() and np.isfinite(d).all()):
+            raise InputError("cell.t", t.shape, "as many finite seconds as cell.d, one or more")
+        if t[0] < 0 or (t[1:] <= t[:-1]).any() or (d[1:] >= d[:-1]).any():
+            raise InputError("cell.t", t.tolist(), "0 or more, ascending, with d descending: non-dominated points")
+
+
+Offer = Callable[[int, int, tuple[int, ...]], Sequence[Cell]]
+"""(stage, layers left for it and the stages before it, devices used by the stages after it per type) -> its cells.
+
+An empty sequence where the caller knows that what is left cannot be finished: that saves the search from going there.
+"""
+
+
+@dataclass(frozen=True, eq=False)
+class Chain:
+    """The problem. Stages are built from the last to the first; all layers and all devices are used.
+
+    devices: per type. microbatches: G of the objective. fill: share of t that the pipeline's fill takes (1 with 1F1B,
+    1 / virtual stages interleaved, 0 without flush). cells: what a stage can be, by its place; the caller caches it, a
+    sequence that is returned again for another place makes the solvers faster, and no sequence holds a cell twice.
+
+    Raises:
+        InputError: no stage, a negative number, fewer microbatches than one.
+    """
+
+    stages: int
+    layers: int
+    devices: tuple[int, ...]
+    microbatches: int
+    cells: Offer
+    fill: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name, value, least in (
+            ("stages", self.stages, 1), ("layers", self.layers, 0), ("microbatches", self.microbatches, 1),
+            ("devices", min(self.devices, default=0), 0),
+        ):  # fmt: skip
+            if value < least:
+                raise InputError(f"chain.{name}", value, f"{least} or more")
+        if not 0 <= self.fill <= 1:
+            raise InputError("chain.fill", self.fill, "a share, 0 to 1")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Per stage, first to last: its cell and the index of its frontier point."""
+
+    cells: tuple[Cell, ...]
+    points: tuple[int, ...]
+
+    @property
+    def t(self) -> Floats:
+        """Seconds of a stable microbatch [stage]."""
+        return np.array([cell.t[k] for cell, k in zip(self.cells, self.points, strict=True)])
+
+    @property
+    def d(self) -> Floats:
+        """Surplus seconds of the first forward and the last backward [stage]."""
+        return np.array([cell.d[k] for cell, k in zip(self.cells, self.points, strict=True)])
+
+
+def value(chain: Chain, choice: Choice) -> float:
+    """Return the seconds of a step: (G - fill) max t + fill sum t + max(0, max_i(d_i - fill sum_{j<i} t_j)).
+
+    With fill = 1 it is Mist's objective (arXiv 2503.19050); its legality is not checked, see `legal`.
+    """
+    t, filled = choice.t, chain.fill * choice.t
+    surplus = choice.d - (np.cumsum(filled) - filled)
+    return float((chain.microbatches - chain.fill) * t.max() + filled.sum() + max(0.0, surplus.max()))
+
+
+def legal(chain: Chain, choice: Choice) -> bool:
+    """Return whether every cell is offered where it stands and all layers and devices are used."""
+    left, used = chain.layers, (0,) * len(chain.devices)
+    if not len(choice.cells) == len(choice.points) == chain.stages:
+        return False
+    for stage in reversed(range(chain.stages)):
+        cell = choice.cells[stage]
+        if not any(cell is other for other in chain.cells(stage, left, used)):
+            return False
+        left, used = left - cell.layers, tuple(a + b for a, b in zip(used, cell.uses, strict=True))
+        if not 0 <= choice.points[stage] < len(cell.t) or left < 0 or any(map(int.__gt__, used, chain.devices)):
+            return False
+    return (left, used) == (0, chain.devices)
+
+
+def never() -> bool:
+    """Return that nobody interrupts."""
+    return False
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long a solver may search, so that the same effort gives the same answer on any machine.
+
+    steps: work in the solver's own unit, which its docstring names (None: its own default). seed: of what is drawn.
+    at_most: a value (s) that is already at hand: only what is below it is wanted. stop: asked now and then, True ends
+    the search with the best so far.
+    """
+
+    steps: int | None = None
+    seed: int = 0
+    at_most: float = inf
+    stop: Callable[[], bool] = never
+
+
+NOTHING_BELOW = "there is a choice, but none below the value at hand"
+
+USUAL = Effort()
+"""Every solver's own number of steps, seed 0, nothing at hand."""
+
+
+@dataclass(frozen=True)
+class Solution:
+    """What a solver found: choices best first, their values (s), and what is proven.
+
+    bound: no choice is below it. certified: the choices are proven to be the best, or there is proven to be none (below
+    `at_most`). steps: work done. note: why there is no choice or no proof.
+    """
+
+    choices: tuple[Choice, ...]
+    values: tuple[float, ...]
+    bound: float
+    certified: bool
+    steps: int
+    note: str = ""
+
+    @property
+    def value(self) -> float:
+        """Value of the best choice (s), infinite where there is none."""
+        return self.values[0] if self.values else inf
+
+    @property
+    def gap(self) -> float:
+        """Share of the best value that a better choice could save at most: 0 where certified."""
+        if self.certified:
+            return 0.0
+        return 1 - self.bound / self.value if 0 < self.value < inf else 1.0
+
+
+class Solver(Protocol):
+    """Searches a chain for its least value; a chain that no choice solves gives a solution without choices."""
+
+    def __call__(self, chain: Chain, effort: Effort = ...) -> Solution:
+        """Return the best choice found and what is proven of it."""
+        ...

@@ -1,0 +1,52 @@
+"""The inter-stage problem for OR-tools' CP-SAT, in whole numbers: an opinion that shares no code with the solvers."""
+
+from ortools.sat.python import cp_model
+
+from sim.tuner.solvers.chain import Chain
+
+SCALE = 2
+"""Of all times: fill is a multiple of 1 / 2."""
+
+
+def cp_sat(chain: Chain, seconds: float = 30) -> float | None:
+    """Return the proven least value of a chain with whole times, infinite where there is none, None if unproven.
+
+    Stages walk over places (layers left, devices used): one literal per place, cell and point.
+    """
+    model = cp_model.CpModel()
+    place = (chain.layers, (0,) * len(chain.devices))
+    entering = {place: [model.new_constant(1)]}
+    slow, late = [], []
+    for stage in reversed(range(chain.stages)):
+        following, taken = {}, []
+        for (left, used), into in entering.items():
+            here = []
+            for cell in chain.cells(stage, left, used):
+                after = left - cell.layers, tuple(a + b for a, b in zip(used, cell.uses, strict=True))
+                for t, d in zip(cell.t.tolist(), cell.d.tolist(), strict=True):
+                    here.append(model.new_bool_var(""))
+                    taken.append((here[-1], int(t), int(d)))
+                    following.setdefault(after, []).append(here[-1])
+            model.add(sum(here) == sum(into))
+        slow.append(sum(var * t for var, t, _ in taken))
+        late.append(sum(var * d for var, _, d in taken))
+        entering = following
+    for place, into in entering.items():
+        if place != (0, chain.devices):
+            model.add(sum(into) == 0)
+    if (0, chain.devices) not in entering:
+        return float("inf")
+    slow, late, fill = slow[::-1], late[::-1], round(SCALE * chain.fill)
+    most = 10**6
+    slowest, surplus = model.new_int_var(0, most, ""), model.new_int_var(0, most, "")
+    for i in range(chain.stages):
+        model.add(slowest >= slow[i])
+        model.add(surplus >= SCALE * late[i] - fill * sum(slow[:i]))
+    model.minimize((SCALE * chain.microbatches - fill) * slowest + fill * sum(slow) + surplus)
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers = 1
+    solver.parameters.max_time_in_seconds = seconds
+    status = solver.solve(model)
+    if status == cp_model.INFEASIBLE:
+        return float("inf")
+    return round(solver.objective_value) / SCALE if status == cp_model.OPTIMAL else None
