@@ -60,7 +60,7 @@ def closed_form_expressions(
     if uneven:
         e = e | _end_layers(structure, e)
     if offloads:
-        e = _with_offload(e, offload.expressions(structure))
+        e = _with_offload(e, offload.expressions(structure), splits=schedule.startswith("zb"))
     pp, microbatches, chunks = symbol("pp"), symbol("microbatches"), symbol("virtual_stages")
     kind = CLOSED[schedule]
     times = Times(
@@ -110,18 +110,24 @@ def closed_form_expressions(
     }
 
 
-def _with_offload(e: Mapping[str, Expr], moved: Mapping[str, Expr]) -> dict[str, Expr]:
-    """Return the costs of a step with what it waits for copies, less what is in host memory."""
+def _with_offload(e: Mapping[str, Expr], moved: Mapping[str, Expr], splits: bool) -> dict[str, Expr]:
+    """Return the costs of a step with what it waits for copies, less what is in host memory.
+
+    splits: whether the schedule runs backwards in two parts, which wait each for its own.
+    """
     out = {
         "forward_host": e["forward_host"] + moved["forward_offload"],
-        "backward_host": e["backward_host"] + moved["backward_offload"],
+        "backward_host": e["backward_host"] + moved["input_offload" if splits else "backward_offload"],
+        "weight_compute": e["weight_compute"] + (moved["weight_offload"] if splits else 0),
         "saved_bytes": e["saved_bytes"] - moved["moved_bytes"],
     }
     for end in ("first", "last", "only"):
-        room = maximum(moved[f"staged_optimizer_{end}"], moved["staged_bytes"])
+        room = maximum(moved[f"staged_update_{end}"], moved["staged_bytes"])
         out |= {
             f"optimizer_{end}": e[f"optimizer_{end}"] + moved[f"optimizer_offload_{end}"],
             f"optimizer_bytes_{end}": e[f"optimizer_bytes_{end}"] - moved[f"moved_optimizer_{end}"] + room,
+            f"parameters_{end}": e[f"parameters_{end}"] - moved[f"moved_weights_{end}"],
+            f"gradients_{end}": e[f"gradients_{end}"] - moved[f"moved_gradients_{end}"],
         }
     return dict(e) | out
 
