@@ -50,11 +50,11 @@ class Pass(NamedTuple):
 def expressions(structure: Structure) -> dict[str, Expr]:
     """Return the outputs.
 
-    Per chunk and microbatch: moved_bytes of activations, seconds of copies in either direction (forward_h2d: of weights,
-    forward_d2h: of activations, backward_h2d: of both and of gradients, backward_d2h: of gradients), staged_bytes (the
-    room for copies, all through the step), and what passes wait: forward_offload, backward_offload, and of a
-    backward in two parts input_offload and weight_offload. Per rank and step, by where it is: moved_optimizer, moved_weights, moved_gradients, staged_update (bytes), update_h2d, update_d2h
-    (seconds), optimizer_offload (what the update waits).
+    Per chunk and microbatch: moved_bytes of activations; seconds of copies in either direction: forward_h2d (weights),
+    forward_d2h (activations), backward_h2d (both and gradients), backward_d2h (gradients); staged_bytes (the room for
+    copies, all through the step); and what passes wait: forward_offload, backward_offload, and of a backward in two
+    parts input_offload and weight_offload. Per rank and step, by where it is: moved_optimizer, moved_weights,
+    moved_gradients, staged_update (bytes), update_h2d, update_d2h (seconds), optimizer_offload (what the update waits).
     """
     return _of_chunk(structure) | _of_rank(structure)
 
@@ -67,11 +67,10 @@ def _of_chunk(structure: Structure) -> dict[str, Expr]:
     weight = weights * stage.weight_bytes * _parameters(counts, stage.zero3)
     gradient = gradients * stage.reduce_bytes * _parameters(counts, stage.zero2)
     again = maximum(0, 1 - symbol("first_sums") / symbol("microbatches")) * gradient
-    both, made = stage.backward_seconds(chunk) + chunk["recompute"], chunk["weight_compute"]
-    both += chunk["backward_dp"] + chunk["backward_host"]
-    forward = Pass(
-        stage.forward_seconds(chunk) + chunk["forward_dp"] + chunk["forward_host"], weight / rate, moved / rate, 1
-    )
+    first = _one(stage.forward_seconds(chunk) + chunk["forward_dp"] + chunk["forward_host"])
+    both = stage.backward_seconds(chunk) + chunk["recompute"] + chunk["backward_dp"] + chunk["backward_host"]
+    both, made = _one(both), _one(chunk["weight_compute"])
+    forward = Pass(first, weight / rate, moved / rate, 1)
     backward = Pass(both, (weight + moved + again) / rate, gradient / rate, _ahead(weight, moved + again))
     by_input = Pass(both - made, (weight + moved) / rate, 0, _ahead(weight, moved))
     by_weight = Pass(made, again / rate, gradient / rate)
@@ -90,6 +89,11 @@ def _of_chunk(structure: Structure) -> dict[str, Expr]:
         "input_offload": maximum(waits[by_input], link - waits[by_weight]),
         "weight_offload": waits[by_weight],
     }
+
+
+def _one(total: Expr) -> Expr:
+    """Return a time as one term: SymPy would write out a factor and a sign before each of the sum's."""
+    return maximum(0, total)
 
 
 def _ahead(weight: Expr, others: Expr) -> Expr:
