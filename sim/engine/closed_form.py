@@ -17,7 +17,7 @@ def closed_form(structure: Structure, schedule: str, offloads: bool = False) -> 
     """Return step time and peak memory of one schedule as one compiled function.
 
     Outputs: `step_time_s`, an estimate that is close to the engine where messages are short; `peak_memory_bytes`
-    (allocated, fullest rank), exact.
+    (allocated, fullest rank), exact but where activations come from host memory for an I and wait for its W.
     """
     both = closed_form_expressions(structure, schedule, offloads=offloads)
     return compile_expressions({k: both[k] for k in ("step_time_s", "peak_memory_bytes")})
