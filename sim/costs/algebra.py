@@ -119,14 +119,14 @@ def compile_expressions(expressions: Mapping[str, Expr]) -> Compiled:
     Raises:
         ValueError: an expression uses a symbol that was not declared through `symbol`.
     """
-    exprs = [sp.S.Zero + e for e in expressions.values()]
-    free = sorted(set().union(*(e.free_symbols for e in exprs)), key=lambda s: str(s.name))
+    # Shared parts are found first: SymPy walks an expression as often as its parts occur, and these are small.
+    shared, exprs = sp.cse([sp.S.Zero + e for e in expressions.values()], list=False)
+    used = set().union(*(e.free_symbols for e in (*exprs, *(part for _, part in shared))))
+    free = sorted(used - {name for name, _ in shared}, key=lambda s: str(s.name))
     unknown = [s.name for s in free if _declared.get(s.name) is not s]
     if unknown:
         raise ValueError(f"undeclared symbols: {unknown}")
-    shared = sp.cse(exprs, list=False)
-    # Given whole, SymPy would walk every expression as a tree.
-    function = sp.lambdify(free, sp.symbols(f"whole:{len(exprs)}"), modules="numpy", cse=lambda _: shared)
+    function = sp.lambdify(free, exprs, modules="numpy", cse=lambda e: (shared, e))
     return Compiled(tuple(expressions), tuple(s.name for s in free), function)
 
 

@@ -1,7 +1,7 @@
 """Values of the declared symbols for a model, a cluster and one plan or a whole table of plans."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from math import ceil, gcd
 from typing import Any, NamedTuple
 
@@ -264,7 +264,7 @@ def setting_values(plan: Plan, cluster: Cluster) -> dict[str, float]:
 
 
 def offload_values(plan: Plan, cluster: Cluster, beside: bool = False) -> dict[str, float]:
-    """Return the shares that host memory keeps and the rate of copies; nothing where nothing is offloaded.
+    """Return the shares that host memory keeps and what copies take; nothing where nothing is offloaded.
 
     beside: other stages of the pipeline offload.
 
@@ -273,13 +273,24 @@ def offload_values(plan: Plan, cluster: Cluster, beside: bool = False) -> dict[s
     """
     if not (plan.offload.used or beside):
         return {}
+    shares = {f"offload_{each.name}": getattr(plan.offload, each.name) for each in fields(plan.offload)}
+    return shares | copy_values(plan, cluster)
+
+
+def copy_values(plan: Plan, cluster: Cluster) -> dict[str, float]:
+    """Return the symbols of `costs.offload` beside the shares: the rate of copies, and the backwards of a chunk in a
+    step that find no gradients summed (of two copies of the model each has one).
+
+    Raises:
+        InputError: nobody says how fast the host link is.
+    """
     rate = cluster.host_bytes_per_s
     if rate is None:
         raise InputError(
             "cluster.links.host_bytes_per_s", None, f"required with plan.offload: {cluster.device} states no host link"
         )
-    shares = {"offload_optimizer": plan.offload.optimizer, "offload_activations": plan.offload.activations}
-    return shares | {"host_bytes_per_s": rate}
+    every = plan.schedule == "pipedream"  # it updates after each microbatch
+    return {"host_bytes_per_s": rate, "first_sums": float("inf") if every else float(plan.copies)}
 
 
 def accumulate_bytes(plan: Plan) -> float:

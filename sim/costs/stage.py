@@ -31,6 +31,10 @@ pp = symbol("pp")
 zero1, zero2, zero3 = (symbol(n) for n in ("zero1", "zero2", "zero3"))
 overlap_dp, reduce_bytes, native = (symbol(n) for n in ("overlap_dp", "gradient_bytes", "native"))
 dp_group, shard_group, replica_group, edp_group = (Group.named(n) for n in ("dp", "shard", "replica", "edp"))
+fsdp = native * zero3
+"""1 where sharded parameters are the fp32 master weights themselves (FSDP2): 4 + 4 + 8 bytes, no 16-bit copy."""
+weight_bytes = fsdp * 4 + (1 - fsdp) * (element_bytes + symbol("weight_copy_bytes"))
+"""Bytes that a rank holds of a parameter for its passes."""
 
 
 def phases(ops: list[Op]) -> dict[str, Expr]:
@@ -264,6 +268,11 @@ def held(structure: Structure) -> dict[str, Expr]:
     }
 
 
+def sharded(dense: Expr, expert: Expr, by: Expr) -> Expr:
+    """Return what a rank has of parameters that are sharded where `by` is 1; experts have a group of their own."""
+    return sum(p / (1 + by * (n - 1)) for p, n in ((dense, shard_group.n), (expert, edp_group.n)))
+
+
 def states(structure: Structure) -> dict[str, Expr]:
     """Return bytes of parameters, gradients, optimizer states and gathered weights per rank; optimizer seconds."""
     out: dict[str, Expr] = {}
@@ -274,21 +283,15 @@ def states(structure: Structure) -> dict[str, Expr]:
     # Each product's 16-bit gradient: TransformerEngine keeps one for every shape of weight (`get_dummy_wgrad`), with
     # or without the accumulation fused into the product; the experts of a layer are of one shape. (fp32: temporaries.)
     products = maximum(*(memory.product_parameters(k) for k in range(len(structure.kinds))))
-    # FSDP2's sharded parameters are the fp32 master weights themselves: 4 + 4 + 8 bytes, no 16-bit copy.
-    fsdp = native * zero3
-    weight = fsdp * 4 + (1 - fsdp) * (element_bytes + symbol("weight_copy_bytes"))
     for where, extra in held(structure).items():
-        parts = ((dense + extra, shard_group.n), (expert, edp_group.n))
-        shard = sum(p / (1 + zero1 * (n - 1)) for p, n in parts)
-        kept = sum(p / (1 + zero2 * (n - 1)) for p, n in parts)
-        stored = sum(p / (1 + zero3 * (n - 1)) for p, n in parts)
+        shard, kept, stored = (sharded(dense + extra, expert, by) for by in (zero1, zero2, zero3))
         update = volume.adam(element_bytes, memory.master_bytes, reduce_bytes) * shard
         # A mixed-precision optimizer reads gradients once more (norm); both zero the buffers that they are summed in.
         update += reduce_bytes * (memory.mixed * shard + kept)
         gathered = _unsharded(largest, extra, last if where in ("last", "only") else 0 * last, n)
         time = kernels.seconds("adam", "any", bytes=update)
         out |= {
-            f"parameters_{where}": weight * stored,
+            f"parameters_{where}": weight_bytes * stored,
             f"gradients_{where}": reduce_bytes * kept,
             f"product_gradients_{where}": (1 - zero2) * memory.mixed * element_bytes * products,
             f"optimizer_bytes_{where}": (memory.MOMENT_BYTES + (1 - fsdp) * memory.master_bytes) * shard,

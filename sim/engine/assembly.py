@@ -19,7 +19,9 @@ TERMS = ("compute", "recompute", "tp", "dp", "pp", "cp", "ep", "offload", "bubbl
 HELD = ("parameters", "gradients", "product_gradients", "optimizer_bytes", "gathered_bytes")
 """What a rank holds for the whole step, as `stage.states` names it."""
 
-OFFLOAD = ("forward_offload", "backward_offload")
+OFFLOAD = {
+    Kind.F: "forward_offload", Kind.B: "backward_offload", Kind.I: "input_offload", Kind.W: "weight_offload",
+}  # fmt: skip
 """What passes wait for copies, where `costs.offload` is among the costs."""
 
 Costs = Mapping[str, Any]
@@ -105,16 +107,14 @@ def pass_seconds(costs: Costs, stages: int, copies: int = 1) -> dict[Kind, Any]:
     """
     c = costs
     forward = np.zeros(stages) + forward_seconds(c) + c["forward_dp"] + c["forward_host"]
-    forward += c.get("forward_offload", 0.0)
     weight = np.zeros(stages) + c["weight_compute"]
     backward = np.zeros(stages) + backward_seconds(c) + c["recompute"] + c["backward_dp"] + c["backward_host"]
-    backward += c.get("backward_offload", 0.0)
     for s, end in ((0, "embedding"), (-1, "head")):
         forward[s] += forward_seconds(c, f"{end}_") + c[f"{end}_forward_dp"]
         backward[s] += backward_seconds(c, f"{end}_") + c[f"{end}_backward_dp"]
         weight[s] += c[f"{end}_weight_compute"]
     passes = {Kind.F: forward, Kind.I: backward - weight, Kind.W: weight, Kind.B: backward}
-    return {kind: np.tile(seconds, copies) for kind, seconds in passes.items()}
+    return {kind: np.tile(seconds + c.get(OFFLOAD[kind], 0.0), copies) for kind, seconds in passes.items()}
 
 
 def _reduction(schedule: Schedule) -> str:
@@ -148,15 +148,16 @@ def footprint(schedule: Schedule, costs: Costs) -> Footprint:
     held = {n: on_ranks(c, n, schedule) for n in HELD}
     if SCHEDULES[schedule.name].delayed:  # the next step adds up its own gradients while these are reduced
         held["gradients"] = held["gradients"] + on_ranks(c, "delayed_gradients", schedule)
-    swapped, room = (offloaded(c, f"{n}_optimizer", schedule) for n in ("moved", "staged"))
+    away = {n: offloaded(c, f"moved_{n}", schedule) for n in ("weights", "gradients", "optimizer")}
+    room = offloaded(c, "staged_update", schedule)
     moved, staged = (np.zeros(schedule.depth) + c.get(f"{n}_bytes", 0.0) for n in ("moved", "staged"))
     for s, r in enumerate(schedule.rank_of):
         room[r] = max(room[r], staged[s % schedule.depth])  # one after the other use it
     fixed = tuple(
         {
-            "parameters": float(held["parameters"][r]) * schedule.weight_versions[r],
-            "gradients": float(held["gradients"][r] + held["product_gradients"][r]),
-            "optimizer": float(held["optimizer_bytes"][r] - swapped[r]),
+            "parameters": float(held["parameters"][r] - away["weights"][r]) * schedule.weight_versions[r],
+            "gradients": float(held["gradients"][r] + held["product_gradients"][r] - away["gradients"][r]),
+            "optimizer": float(held["optimizer_bytes"][r] - away["optimizer"][r]),
             "communication": float(held["gathered_bytes"][r]) + at(c["boundary_buffer_bytes"], r),
             "offload": float(room[r]),
         }
@@ -213,7 +214,7 @@ def waits(timeline: Timeline, costs: Costs, pace: Pace, silent: Pace) -> Waits:
     passes = _both(timeline, costs, rank, "forward_dp", "backward_dp") / pace.steps
     pp = (pace.ticks - silent.ticks) * 1e-9
     idle = (pace.ticks - int(timeline.busy()[rank]) / pace.steps) * 1e-9
-    copies = _both(timeline, costs, rank, *(n for n in OFFLOAD if n in costs), ends=False) / pace.steps
+    copies = _copied(timeline, costs, rank) / pace.steps
     copies += pace.updates * float(offloaded(costs, "optimizer_offload", timeline.schedule)[rank])
     reduction = at(costs[f"{_reduction(timeline.schedule)}_{place}"], rank)
     return Waits(passes + pace.updates * reduction, pp, idle - pp, copies)
@@ -251,6 +252,14 @@ def exposed(timeline: Timeline, costs: Costs, pace: Pace, waits: Waits, straggle
     # What whole nanoseconds rounded off belongs to the largest term.
     terms["compute"] += step + straggler_s - sum(terms.values())
     return {name: float(value) for name, value in terms.items()}
+
+
+def _copied(timeline: Timeline, costs: Costs, rank: int) -> float:
+    """Return the seconds that a rank's passes wait for copies."""
+    graph, schedule = timeline.graph, timeline.schedule
+    own = graph.rank == rank
+    waits = {kind: np.zeros(schedule.depth) + costs.get(name, 0.0) for kind, name in OFFLOAD.items()}
+    return sum(float(waits[k][graph.stage[own & (graph.kind == k)] % schedule.depth].sum()) for k in OFFLOAD)
 
 
 def _both(timeline: Timeline, costs: Costs, rank: int, *names: str, ends: bool = True) -> float:

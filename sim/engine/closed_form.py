@@ -20,7 +20,7 @@ def closed_form(structure: Structure, schedule: str, offloads: bool = False) -> 
     """Return step time and peak memory of one schedule as one compiled function.
 
     Outputs: `step_time_s`, an estimate that is close to the engine where messages are short; `peak_memory_bytes`
-    (allocated, fullest rank), exact.
+    (allocated, fullest rank), exact but where activations come from host memory for an I and wait for its W.
     """
     return _after_stage(structure, schedule, offloads, ("step_time_s", "peak_memory_bytes"))
 
@@ -59,7 +59,7 @@ def _after_stage(structure: Structure, schedule: str, offloads: bool, outputs: t
 @lru_cache
 def _rollup(schedule: str, offloads: bool, given: tuple[str, ...], outputs: tuple[str, ...]) -> Compiled:
     e = {name: symbol(_of_stage(name)) for name in given}
-    e = _with_offload(e, e) if offloads else e
+    e = _with_offload(e, e, _splits(schedule)) if offloads else e
     forms = _forms(e, schedule) if schedule else _stage_forms(e)
     return compile_expressions({name: forms[name] for name in outputs})
 
@@ -93,7 +93,7 @@ def closed_form_expressions(
     if uneven:
         e = e | _end_layers(structure, e)
     if offloads:
-        e = _with_offload(e, offload.expressions(structure))
+        e = _with_offload(e, offload.expressions(structure), _splits(schedule))
     return _forms(e, schedule)
 
 
@@ -183,18 +183,29 @@ def _times(e: Mapping[str, Expr]) -> Times:
     )  # fmt: skip
 
 
-def _with_offload(e: Mapping[str, Expr], moved: Mapping[str, Expr]) -> dict[str, Expr]:
-    """Return the costs of a step with what it waits for copies, less what is in host memory."""
+def _splits(schedule: str) -> bool:
+    """Return whether a schedule runs backwards in two parts."""
+    return schedule.startswith("zb")
+
+
+def _with_offload(e: Mapping[str, Expr], moved: Mapping[str, Expr], splits: bool) -> dict[str, Expr]:
+    """Return the costs of a step with what it waits for copies, less what is in host memory.
+
+    splits: whether the schedule runs backwards in two parts, which wait each for its own.
+    """
     out = {
         "forward_host": e["forward_host"] + moved["forward_offload"],
-        "backward_host": e["backward_host"] + moved["backward_offload"],
+        "backward_host": e["backward_host"] + moved["input_offload" if splits else "backward_offload"],
+        "weight_compute": e["weight_compute"] + (moved["weight_offload"] if splits else 0),
         "saved_bytes": e["saved_bytes"] - moved["moved_bytes"],
     }
     for end in PLACES:
-        room = maximum(moved[f"staged_optimizer_{end}"], moved["staged_bytes"])
+        room = maximum(moved[f"staged_update_{end}"], moved["staged_bytes"])
         out |= {
             f"optimizer_{end}": e[f"optimizer_{end}"] + moved[f"optimizer_offload_{end}"],
             f"optimizer_bytes_{end}": e[f"optimizer_bytes_{end}"] - moved[f"moved_optimizer_{end}"] + room,
+            f"parameters_{end}": e[f"parameters_{end}"] - moved[f"moved_weights_{end}"],
+            f"gradients_{end}": e[f"gradients_{end}"] - moved[f"moved_gradients_{end}"],
         }
     return dict(e) | out
 

@@ -1,6 +1,7 @@
 """Copies between a device and host memory as the event engine runs them: layer by layer, in lanes of their own."""
 
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,68 +23,109 @@ class Copies:
 
     def __init__(self, schedule: Schedule, graph: Graph, costs: Costs, add: Copy) -> None:
         self.add = add
-        copied = np.zeros(schedule.depth) + costs.get("copied", 0.0)
-        self.copied = np.tile(copied, schedule.pipelines)
-        self.swapped = offloaded(costs, "swapped", schedule)
+        self.weights, self.activations, self.gradients = (
+            np.tile(np.zeros(schedule.depth) + costs.get(n, 0.0), schedule.pipelines)
+            for n in ("forward_h2d", "forward_d2h", "backward_d2h")
+        )
+        self.h2d, self.d2h = (offloaded(costs, n, schedule) for n in ("update_h2d", "update_d2h"))
         self.follows = _follows(graph)
-        self.left: dict[int, list[int]] = {}
-        self.used: dict[int, list[int]] = {}
+        # By rank: layers' activations that left and those used since they came; weights used; gradients that left.
+        self.left, self.used, self.read, self.added = (defaultdict[int, list[int]](list) for _ in range(4))
         self.home: dict[tuple[int, int], list[int]] = {}
+        self.sums: dict[int, dict[int, int]] = {}
 
     def of_pass(self, action: int, where: Where, layers: int) -> "Moves | None":
         """Return the copies beside a pass over `layers` layers, or None where it has none."""
         _, stage, kind, _ = where
-        if kind == Kind.W or not self.copied[stage]:
-            return None
+        seconds = (
+            float(self.weights[stage]) * (kind != Kind.W) / layers,
+            float(self.activations[stage]) * (kind != Kind.W) / layers,
+            float(self.gradients[stage]) * (kind in (Kind.B, Kind.W)) / layers,
+        )
         # Layers that are needed again at once never leave: they are in the room for copies anyway.
         staying = ROOM if self.follows[action] else 0
-        return Moves(self, where, layers, min(layers, staying), float(self.copied[stage]) / layers)
+        return Moves(self, where, layers, min(layers, staying), *seconds) if any(seconds) else None
 
-    def of_update(self, where: Where, pieces: int, after: int) -> Iterator[tuple[list[int], Callable[[int], int]]]:
-        """Yield for every piece of an update what it waits for, and what adds the way back when it is known."""
-        seconds, out = float(self.swapped[where[0]]) / pieces, list[int]()
+    def moves_states(self, rank: int) -> bool:
+        """Return whether anything is copied beside a rank's updates."""
+        return bool(self.h2d[rank] or self.d2h[rank])
+
+    def of_update(
+        self, where: Where, stages: Iterable[int], pieces: int, after: int
+    ) -> Iterator[tuple[list[int], Callable[[int], int]]]:
+        """Yield for every piece of an update of `stages` what it waits for, and what adds the way back when it is
+        known."""
+        rank = where[0]
+        h2d, d2h = (float(x[rank]) / pieces for x in (self.h2d, self.d2h))
+        done, summed = list[int](), self.added[rank][-1:]
         for _ in range(pieces):
-            arrived = self.add(where, False, seconds, [after, *_roomless(out, UPDATE_ROOM)])
+            waits = [after, *summed, *_roomless(done, UPDATE_ROOM)]
 
             def leave(updated: int) -> int:
-                out.append(self.add(where, True, seconds, [updated]))
-                return out[-1]
+                done.append(self.add(where, True, d2h, [updated]) if d2h else updated)
+                return done[-1]
 
-            yield [arrived], leave
+            yield [self.add(where, False, h2d, waits)] if h2d else waits, leave
+        for s in stages:  # the next sums start anew, and the next weights are those that have left
+            self.sums.pop(s, None)
+        self.read[rank] = done[-1:] * ROOM
 
 
 @dataclass(frozen=True)
 class Moves:
-    """Copies beside one pass: of a forward away from the device, of a backward back to it.
+    """Copies beside one pass, in seconds of a layer (0: none).
 
-    The last `staying` layers of a forward, the first of its backward, do not move.
+    Weights come; activations leave beside a forward and come back beside its backward; summed gradients come and leave
+    where weight gradients are made. The last `staying` layers of a forward, the first of its backward, keep their
+    activations.
     """
 
     of: Copies
     where: Where
     layers: int
     staying: int
-    seconds: float
+    weights: float
+    activations: float
+    gradients: float
+
+    def fetch(self) -> list[int]:
+        """Return the copy of a layer's weights, which it or their gathering waits for."""
+        if not self.weights:
+            return []
+        return [self.of.add(self.where, False, self.weights, _roomless(self.of.read[self.where[0]]))]
 
     def before(self, piece: int) -> list[int]:
-        """Return what the layer at `piece` waits for; a backward's layer is on its way here while others run."""
+        """Return what else the layer at `piece` waits for; a backward's layer is on its way here while others run."""
         rank, stage, kind, microbatch = self.where
-        if kind == Kind.F:
-            return _roomless(self.of.left.get(rank, []))
-        if piece < self.staying:
-            return []
-        used, home = self.of.used.setdefault(rank, []), self.of.home[stage, microbatch]
-        return [self.of.add(self.where, False, self.seconds, [*_roomless(used), home[self.layers - 1 - piece]])]
+        waits = list[int]()
+        if self.activations and kind == Kind.F:
+            waits += _roomless(self.of.left[rank])
+        elif self.activations and piece >= self.staying:
+            home = self.of.home[stage, microbatch][self.layers - 1 - piece]
+            waits.append(self.of.add(self.where, False, self.activations, [*_roomless(self.of.used[rank]), home]))
+        if self.gradients:
+            room, sums = _roomless(self.of.added[rank], UPDATE_ROOM), self.of.sums.get(stage, {})
+            # Nothing has been summed before the first microbatch: it needs the room alone.
+            known = piece in sums
+            waits += [self.of.add(self.where, False, self.gradients, [*room, sums[piece]])] if known else room
+        return waits
 
-    def after(self, piece: int, done: int) -> None:
-        """Note that the layer at `piece` is `done`; a forward's leaves."""
+    def after(self, piece: int, done: int, read: int, reduced: Sequence[int]) -> None:
+        """Note that the layer at `piece` is `done`, that its weights were last `read` as they are kept, and what has
+        `reduced` its gradients; what leaves does so."""
         rank, stage, kind, microbatch = self.where
-        if kind != Kind.F:
-            self.of.used.setdefault(rank, []).append(done)
-        elif piece < self.layers - self.staying:
-            i = self.of.add(self.where, True, self.seconds, [done])
-            self.of.left.setdefault(rank, []).append(i)
+        if self.weights:
+            self.of.read[rank].append(read)
+        if self.activations and kind != Kind.F:
+            self.of.used[rank].append(done)
+        elif self.activations and piece < self.layers - self.staying:
+            i = self.of.add(self.where, True, self.activations, [done])
+            self.of.left[rank].append(i)
             self.of.home.setdefault((stage, microbatch), []).append(i)
+        if self.gradients:
+            i = self.of.add(self.where, True, self.gradients, [done, *reduced])
+            self.of.added[rank].append(i)
+            self.of.sums.setdefault(stage, {})[piece] = i
 
 
 def _roomless(operations: list[int], room: int = ROOM) -> list[int]:

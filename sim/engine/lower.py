@@ -207,15 +207,18 @@ class _Lowering:
         # A layer's weights are gathered while the layer before it runs, and no sooner.
         ready = [self.last_main[rank]] * 2 if rank in self.last_main else []
         for piece, (ticks, more) in enumerate(zip(_split(compute, n), _split(inner, n), strict=True)):
-            fetched = [self._beside(where, Lane.GATHER, gather / n, ready[:1])] if gather else []
+            fetched = moves.fetch() if moves else []
+            if gather:
+                fetched = [self._beside(where, Lane.GATHER, gather / n, [*ready[:1], *fetched])]
             copied = moves.before(piece) if moves else []
             main = self._main(where, Stream.COMPUTE, Cause.PASS, ticks)
             self.edges += [(a, main) for a in (*fetched, *copied, *waits[piece : piece + 1])]
             finish = self._inner(where, fused, main, more)
-            if moves:
-                moves.after(piece, finish)
+            reduced = []
             if scatter or bucket:
-                self._beside(where, Lane.REDUCE, scatter / n + bucket, [finish])
+                reduced = [self._beside(where, Lane.REDUCE, scatter / n + bucket, [finish])]
+            if moves:
+                moves.after(piece, finish, fetched[0] if gather else finish, reduced)
             ready = [*ready[1:], main]
             begin = main if begin < 0 else begin
         if scatter:  # the engines of ZeRO-2 and 3 end a backward pass when its gradients are in their shards
@@ -252,7 +255,7 @@ class _Lowering:
             self.edges += [(self.last_beside[rank, lane], i) for lane in Lane if (rank, lane) in self.last_beside]
         if kind == Kind.OPTIMIZER:
             seconds = float(self.optimizer[rank])
-            if self.copies.swapped[rank]:
+            if self.copies.moves_states(rank):
                 begin, i = self._swapped_update(where, _split(seconds, int(self.rank_layers[rank])))
             else:
                 begin = i = self._main(where, Stream.COMPUTE, Cause.UPDATE, _ticks(seconds))
@@ -263,7 +266,9 @@ class _Lowering:
     def _swapped_update(self, where: Where, pieces: Sequence[int]) -> tuple[int, int]:
         """Add an update whose states come and go layer by layer; return its begin and its end."""
         begin = i = self._main(where, Stream.COMPUTE, Cause.UPDATE, 0)
-        for ticks, (arrived, leave) in zip(pieces, self.copies.of_update(where, len(pieces), begin), strict=True):
+        stages = [s for s, r in enumerate(self.schedule.rank_of) if r == where[0]]
+        moving = self.copies.of_update(where, stages, len(pieces), begin)
+        for ticks, (arrived, leave) in zip(pieces, moving, strict=True):
             i = self._main(where, Stream.COMPUTE, Cause.UPDATE, ticks)
             self.edges += [(a, i) for a in arrived]
             i = leave(i)

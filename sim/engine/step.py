@@ -217,6 +217,8 @@ class Step:
         how = "as stated" if self.cluster.links.host_bytes_per_s else share
         rates = " + ".join(dict.fromkeys(si(m.host_bytes_per_s or 0.0, "B/s") for m in self.cluster.members))
         beside = "room in host memory is not checked"
+        if max(self.plan.offload.weights, self.plan.offload.gradients) > 0:
+            beside = f"weights and gradients of embedding and head stay on the device; {beside}"
         if not self.contention:
             beside = f"copies slow what runs beside them as collectives do; {beside}"
         return (f"host link of a device: {rates} in each direction ({how}); {beside}",)

@@ -31,9 +31,10 @@ Ratio = Annotated[float, real(0.0, 1.0)]
 
 @spec
 class Offload:
-    """Shares of what is kept in host memory and copied when it is needed (Mist, EuroSys 2025).
+    """Shares of what is kept in host memory and copied when it is needed (Mist, arXiv 2503.19050).
 
     `optimizer`: fp32 master weights and moments. `activations`: what the layers save in a forward for its backward.
+    `weights`: the layers' weights as passes need them, sharded with ZeRO-3. `gradients`: the layers' summed gradients.
 
     Raises:
         InputError: a share is not from 0 to 1.
@@ -41,11 +42,13 @@ class Offload:
 
     optimizer: Ratio = 0.0
     activations: Ratio = 0.0
+    weights: Ratio = 0.0
+    gradients: Ratio = 0.0
 
     @property
     def used(self) -> bool:
         """Whether anything is copied."""
-        return self.optimizer > 0 or self.activations > 0
+        return max(self.optimizer, self.activations, self.weights, self.gradients) > 0
 
 
 @spec

@@ -21,7 +21,7 @@ from sim.costs.profile import load_profile
 from sim.costs.run_level import level_of, straggling
 from sim.engine.closed_form import PLACES, stage_form
 from sim.engine.step import most_allocated
-from sim.specs import Cluster, Model, Offload, StagePlan
+from sim.specs import Cluster, Model, Offload, Plan, StagePlan
 from sim.specs.rules import RULES, Spread
 from sim.tuner.score import scalars
 from sim.tuner.solvers.chain import Cell, Chain, Floats, Ints, frontier
@@ -319,7 +319,7 @@ class _Grid:
         if shares is not None:
             for i, (name, each) in enumerate(zip(OFFLOADED, shares, strict=True)):
                 values[f"offload_{name}"] = each.reshape([-1 if k == i else 1 for k in range(len(shares))])
-            values["host_bytes_per_s"] = self.member.host_bytes_per_s
+            values |= inputs.copy_values(Plan(global_batch=asked.global_batch, **kept), self.member)
         values["kv_columns"] = inputs.kv_columns(values)
         return stage_form(Structure.of(asked.model), shares is not None)(values)
 

@@ -21,6 +21,7 @@ NODES = Cluster.of("h100-sxm-80gb", nodes=2)
 BARE = RunLevelSet.bare(RunLevel())
 SOME = Offload(optimizer=0.5, activations=0.3)
 ALL = Offload(optimizer=1.0, activations=1.0)
+WHOLE = Offload(optimizer=1.0, activations=1.0, weights=1.0, gradients=1.0)
 
 
 def plan(**change):
@@ -38,11 +39,14 @@ def test_nothing_offloaded_asks_no_host_link(engine):
     assert slow.breakdown_s == bare.breakdown_s
     assert slow.step_time_s == bare.step_time_s
     assert bare.breakdown_s["offload"] == 0
-    assert not {"copied", "moved_bytes", "swapped_only"} & set(bare.costs)
+    assert not {"forward_h2d", "moved_bytes", "update_h2d_only"} & set(bare.costs)
     assert not any("host link" in note for note in bare.assumptions)
 
 
-@pytest.mark.parametrize("moved", [SOME, ALL, Offload(optimizer=0.7), Offload(activations=0.1)])
+@pytest.mark.parametrize(
+    "moved",
+    [SOME, ALL, WHOLE, Offload(optimizer=0.7), Offload(activations=0.1), Offload(weights=0.6), Offload(gradients=0.4)],
+)
 @pytest.mark.parametrize(
     "change",
     [
@@ -66,7 +70,7 @@ def test_engines_agree(change, moved):
 def test_a_faster_link_is_never_slower_and_a_perfect_one_costs_nothing(change, engine):
     free = simulate(LLAMA, NODES, plan(**change), engine)
     steps = [
-        simulate(LLAMA, linked(rate), plan(**change, offload=ALL), engine) for rate in (4e9, 2e10, 6e10, 1e12, 1e14)
+        simulate(LLAMA, linked(rate), plan(**change, offload=WHOLE), engine) for rate in (4e9, 2e10, 6e10, 1e12, 1e14)
     ]
     times = [step.step_time_s for step in steps]
     assert times == sorted(times, reverse=True)
@@ -102,7 +106,7 @@ def test_memory_falls_by_what_moved():
 def test_an_update_is_pipelined_by_layers():
     """The first layer's states come in and the last one's leave beside nothing; in between the slower one decides."""
     step = simulate(LLAMA, NODES, plan(pp=1, offload=Offload(optimizer=0.5)), level=BARE)
-    copy, update = (float(np.ravel(step.costs[n])[0]) for n in ("swapped_only", "optimizer_only"))
+    copy, update = (float(np.ravel(step.costs[n])[0]) for n in ("update_h2d_only", "optimizer_only"))
     assert copy == pytest.approx(simulate(LLAMA, NODES, plan(pp=1)).memory[0].fixed["optimizer"] / 2 / 50.4e9)
     assert step.breakdown_s["offload"] == pytest.approx(2 * copy / 32 + max(0, copy - update) * 31 / 32)
     events = simulate(LLAMA, NODES, plan(pp=1, offload=Offload(optimizer=0.5)), "events", level=BARE)

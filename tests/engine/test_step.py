@@ -245,7 +245,7 @@ def steps(draw, usual):
         tp_overlap=draw(st.booleans()),
         blocking_sends=draw(st.booleans()),
         schedule="gpipe" if pp > 1 and v == 1 and draw(st.booleans()) else None,
-        offload=Offload(optimizer=draw(share), activations=draw(share)),
+        offload=Offload(**{name: draw(share) for name in ("optimizer", "activations", "weights", "gradients")}),
     )
     try:
         return simulate(model, cluster, plan)

@@ -83,7 +83,7 @@ SPREAD = {
     "schedule": "zb-h1", "rank_order": "pp-tp-cp-dp", "precision": "fp8", "compiled": True, "sequence_parallel": True,
     "overlap_dp": False, "tp_overlap": False, "blocking_sends": True, "gradient_dtype": "bf16", "recompute": "full",
     "microbatch_group_size": 4,
-    "offload": sim.Offload(optimizer=0.5, activations=0.25),
+    "offload": sim.Offload(optimizer=0.5, activations=0.25, weights=0.1, gradients=0.75),
 }  # fmt: skip
 
 

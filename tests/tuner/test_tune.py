@@ -150,7 +150,7 @@ def test_a_schedule_without_pipeline_counts_once():
 
 def test_settings_of_the_plan_are_kept(h100s):
     kept = {"gradient_dtype": "bf16", "overlap_dp": False, "precision": "fp16", "tp_overlap": False}
-    kept["offload"] = Offload(activations=0.01)
+    kept["offload"] = Offload(activations=0.01, weights=0.01, gradients=0.01)
     best = tune(SMALL, h100s, 1024, top=1, plan=Plan(global_batch=1024, **kept)).best.plan
     assert {name: getattr(best, name) for name in kept} == kept
 
