@@ -12,7 +12,8 @@ from sim.specs import Cluster, InputError, NodeGroup, Offload, Plan, StagePlan
 from sim.specs.catalog import models
 
 LLAMA = models["llama2-7b"]
-NODES = Cluster.of("a100-sxm-80gb", nodes=2)
+NODES = Cluster.of("a100-sxm-80gb", nodes=4, gpus_per_node=4)
+PAIR = Cluster.of("a100-sxm-80gb", nodes=2)
 ENGINES = ("path", "events")
 UNEQUAL = (
     StagePlan(layers=7, tp=2, dp=2, micro_batch=2, zero=1, recompute="full", recompute_layers=3),
@@ -89,9 +90,9 @@ def test_some_layers_recompute_a_share():
 
 
 def test_messages_leave_the_node_where_the_next_stage_does():
-    placed = plan(*UNEQUAL).on(LLAMA, NODES)
-    assert crossings(NODES, placed) == [True, False, True, False]
-    costs = slowest(LLAMA, NODES, placed, run_level())
+    placed = plan(*UNEQUAL).on(LLAMA, PAIR)
+    assert crossings(PAIR, placed) == [True, False, True, False]
+    costs = slowest(LLAMA, PAIR, placed, run_level())
     assert costs["send"][2] > costs["send"][3]
 
 
@@ -101,7 +102,7 @@ def test_stages_of_a_mixed_cluster_run_on_their_own_devices():
     placed = plan(*UNEQUAL).on(LLAMA, mixed)
     assert stage_groups(placed, [8, 8]).tolist() == [[True, True, False, False], [False, False, True, True]]
     costs = slowest(LLAMA, mixed, placed, run_level())
-    alone = slowest(LLAMA, NODES, placed, run_level())
+    alone = slowest(LLAMA, PAIR, placed, run_level())
     assert costs["forward_compute"][0] < alone["forward_compute"][0]
     assert costs["forward_compute"][3] == alone["forward_compute"][3]
 
