@@ -124,6 +124,15 @@ def _reduction(schedule: Schedule) -> str:
 
 def durations(schedule: Schedule, costs: Costs) -> Durations:
     """Return the nanoseconds of every action of a step."""
+    table, message = action_seconds(schedule, costs)
+    return Durations({k: _ns(v) for k, v in table.items()}, _ns(message))
+
+
+def action_seconds(schedule: Schedule, costs: Costs) -> tuple[dict[Kind, Any], Any]:
+    """Return the seconds of every kind of action on every stage, and of the message into every stage.
+
+    Linear in the costs: of rates of costs it makes those of the durations.
+    """
     stages, ranks = schedule.stages, schedule.ranks
     rest = np.zeros(stages - ranks)
     update = {
@@ -135,7 +144,7 @@ def durations(schedule: Schedule, costs: Costs) -> Durations:
     if SCHEDULES[schedule.name].asynchronous:  # every update reduces its own gradients
         update[Kind.OPTIMIZER] += update[Kind.REDUCE_GRAD]
     table = pass_seconds(costs, schedule.depth, schedule.pipelines) | update
-    return Durations({k: _ns(v) for k, v in table.items()}, _ns(np.full(stages, costs["send"])))
+    return table, np.full(stages, costs["send"])
 
 
 def _ns(seconds: Any) -> Any:

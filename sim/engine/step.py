@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from sim.catalog import names
 from sim.costs import inputs, offload, spread, stage, usage
-from sim.costs.algebra import Compiled
+from sim.costs.algebra import Values
 from sim.costs.layers.structure import Structure
 from sim.costs.profile import Profile, load_profile
 from sim.costs.run_level import RunLevelSet, level_of, straggling, symbol_values
@@ -38,7 +38,7 @@ ENGINES: dict[str, str] = {
     "path": "compiled longest path; closed forms say what stays exposed of collectives beside compute",
     "events": "discrete events; collectives run beside compute and share devices and links with it",
 }
-StageModel = Callable[[Structure], Compiled]
+StageModel = Callable[[Structure], Callable[[Values], Mapping[str, Any]]]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
