@@ -63,6 +63,7 @@ def _with_update(order: Schedule, barrier: bool) -> Schedule:
     return replace(order, actions=tuple(actions), barrier=barrier)
 
 
+@lru_cache(maxsize=4_096)
 def where(rank: int, schedule: Schedule) -> str:
     """Return which extras a rank holds: those of the first stage, of the last, of both (only) or none (middle)."""
     own = {s % schedule.depth for s, r in enumerate(schedule.rank_of) if r == rank}

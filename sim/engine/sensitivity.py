@@ -38,7 +38,9 @@ def times_with(step: Step, factors: Mapping[str, Floats]) -> Floats:
     schedule = step_schedule(step.placed, step.costs)
 
     def ticks(costs: Costs) -> int:
-        return pace(run_path(schedule, durations(schedule, costs)), step.placed.microbatches).ticks
+        timeline = run_path(schedule, durations(schedule, costs))
+        flushes = not SCHEDULES[schedule.name].asynchronous
+        return timeline.period if flushes else pace(timeline, step.placed.microbatches).ticks
 
     found = np.array([ticks(costs) for costs in _costs_with(step, factors)], dtype=float)
     return step.step_time_s * found / ticks(step.costs)

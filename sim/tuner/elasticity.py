@@ -4,11 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
+from sim.costs.layers.structure import Structure
+from sim.costs.offload import offload_model
+from sim.costs.stage import stage_model
 from sim.engine.sensitivity import log_rates, times_with
 from sim.engine.step import Step
-from sim.costs.stage import stage_model
-from sim.costs.layers.structure import Structure
 from sim.specs.arguments import checked
 
 CHANGE = 0.1
@@ -26,7 +28,9 @@ class Parameter:
 
 
 PARAMETERS: Mapping[str, Parameter] = {
-    "matrix_flop_per_s": Parameter("FLOP/s of matrix products", ("gemm_forward_rate", "gemm_dgrad_rate", "gemm_wgrad_rate")),
+    "matrix_flop_per_s": Parameter(
+        "FLOP/s of matrix products", ("gemm_forward_rate", "gemm_dgrad_rate", "gemm_wgrad_rate")
+    ),
     "attention_flop_per_s": Parameter("FLOP/s of attention", ("attention_forward_rate", "attention_backward_rate")),
     "memory_bytes_per_s": Parameter("memory bandwidth", ("_bandwidth",)),
     "intra_bytes_per_s": Parameter("links inside a node", ("intra_bytes_per_s",)),
@@ -68,20 +72,23 @@ def parameter_of(symbol: str) -> str | None:
 
 @checked
 def elasticities(step: Step) -> tuple[Elasticity, ...]:
-    """Return the elasticities of a step's time, the largest effect first, by the path engine."""
+    """Return the elasticities of a step's time by the path engine, the largest effect first."""
     found = log_rates(step, parameter_of, tuple(PARAMETERS))
-    symbols = (*stage_model(Structure.of(step.model)).symbols, "host_bytes_per_s")
-    factors = {}
-    for symbol in symbols:
-        name = parameter_of(symbol)
-        if name:
-            at = 2 * list(PARAMETERS).index(name)
-            by = np.ones(2 * len(PARAMETERS))
-            by[at : at + 2] = 1 + CHANGE, 1 / (1 + CHANGE)
-            factors[symbol] = by if not PARAMETERS[name].is_time else 1 / by
-    times = times_with(step, factors)
+    times = times_with(step, _factors(Structure.of(step.model)))
     made = [
         Elasticity(name, p.title, found[name], float(times[2 * i]), float(times[2 * i + 1]), p.is_time)
         for i, (name, p) in enumerate(PARAMETERS.items())
     ]
     return tuple(sorted(made, key=lambda e: -abs(e.elasticity)))
+
+
+def _factors(structure: Structure) -> dict[str, NDArray[np.float64]]:
+    """Return the factors on symbols that make each parameter in turn better and then worse by `CHANGE`."""
+    factors = {}
+    for symbol in {*stage_model(structure).symbols, *offload_model(structure).symbols}:
+        for i, (name, parameter) in enumerate(PARAMETERS.items()):
+            if parameter_of(symbol) == name:
+                better = np.ones(2 * len(PARAMETERS))
+                better[2 * i : 2 * i + 2] = 1 + CHANGE, 1 / (1 + CHANGE)
+                factors[symbol] = 1 / better if parameter.is_time else better
+    return factors
