@@ -146,7 +146,7 @@ def _jackknife(best: Step, names: list[str]) -> Floats:
     held = [asdict(s.parameters) for source, s in sets.items() if source != "all"]
     if best.level not in sets.values() or not held:
         return np.zeros((0, len(names)))
-    logs = np.array([[log(h[n]) if h[n] > 0 else 0.0 for n in names] for h in held])
+    logs = np.array([[log(h[n]) if min(other[n] for other in held) > 0 else 0.0 for n in names] for h in held])
     return np.asarray((logs - logs.mean(axis=0)) * sqrt((len(held) - 1) / len(held)))
 
 
@@ -190,9 +190,10 @@ def _flip(steps: Sequence[Step], seconds: Sequence[float], sigmas: dict[str, flo
     exact = [_crossing(lead, *c) for c in crossings if c[0] == nearest]
     if not exact:
         return None
-    z, at = min(exact, key=lambda e: abs(e[0]))
-    name, value = names[at], symbol_values(steps[0].level.parameters)[names[at]]
-    return Flip(rival, name, TITLES[name], value, value * exp(z * sigmas[name]), z)
+    far, which = min(exact, key=lambda e: abs(e[0]))
+    name = names[which]
+    value = symbol_values(steps[0].level.parameters)[name]
+    return Flip(rival, name, TITLES[name], value, value * exp(far * sigmas[name]), far)
 
 
 def _crossing(lead: Callable[[int, Floats], Floats], last: int, at: int, side: float) -> tuple[float, int]:
