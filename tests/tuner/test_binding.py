@@ -14,15 +14,12 @@ CLUSTER = Cluster.of("a100-sxm-80gb", nodes=1)
 
 
 def test_memory_binds_where_a_faster_plan_does_not_fit():
-    step = simulate(MODEL, CLUSTER, Plan(tp=2, pp=2, recompute="full", global_batch=64, micro_batch=4))
-    kinds = [b.kind for b in binding(step)]
-    assert kinds[0] == "memory"
-    text = binding(step)[0].text
-    less, lacks = re.search(
-        r"recompute \w+ instead of full: −(\d+)\u00a0% time, but rank 0 lacks ([\d.]+) GB", text
-    ).groups()
-    kind = re.search(r"recompute (\w+)", text).group(1)
-    other = simulate(MODEL, CLUSTER, step.plan.but(recompute=kind))
+    tight = Cluster.of("a100-sxm-80gb", nodes=1, memory_bytes=20e9)
+    step = simulate(MODEL, tight, Plan(tp=2, pp=2, recompute="full", global_batch=64, micro_batch=4))
+    (text,) = (b.text for b in binding(step) if b.kind == "memory")
+    told = r"recompute (\w+) instead of full: −([\d.]+)\u00a0% time, but rank 0 lacks ([\d.]+) GB"
+    kind, less, lacks = re.search(told, text).groups()
+    other = simulate(MODEL, tight, step.plan.but(recompute=kind))
     assert other.fits != "yes" and lacking_bytes(other) / 1e9 == pytest.approx(float(lacks), rel=1e-2)
     assert 100 * (1 - other.step_time_s / step.step_time_s) == pytest.approx(float(less), abs=0.6)
 
