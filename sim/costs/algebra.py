@@ -129,7 +129,7 @@ def derivative(expressions: Mapping[str, Expr], along: Mapping[str, Expr]) -> di
 
     def rate(e: Expr) -> Expr:
         if e not in known:
-            known[e] = sp.sympify(along.get(e.name, 0)) if e.is_Symbol else _rate(e, [rate(a) for a in e.args])
+            known[e] = sp.S.Zero + along.get(e.name, 0) if e.is_Symbol else _rate(e, [rate(a) for a in e.args])
         return known[e]
 
     return {name: rate(sp.S.Zero + e) for name, e in expressions.items()}

@@ -159,11 +159,7 @@ def tune(
     scored = perf_counter()
     search = Search(space, scores, bounds(space), objective, top, begin + budget_s, progress)
     steps, gap = search.confirm()
-    ranked = _ranked(search, steps)
-    by_time = objective != "memory_headroom"
-    robust = robustness([r.step for r in ranked], [r.contended_s for r in ranked]) if by_time else None
-    if robust:
-        ranked = tuple(replace(r, p_best=p) for r, p in zip(ranked, robust.p_best, strict=True))
+    ranked, robust = _weighed(_ranked(search, steps), objective)
     baseline = textbook(model, cluster, global_batch, kept | given)
     done = perf_counter()
     seconds = {
@@ -208,6 +204,15 @@ def _why(step: Step, after: Step | None, search: "Search") -> tuple[str, ...]:
     time, memory, *knobs = explain(step, search.space, search.scores, search.run, search.objective)
     limits = [bound.text for bound in binding(step)]
     return time, memory, *limits, *([against(step, after)] if after else []), *knobs
+
+
+def _weighed(ranked: tuple[RankedPlan, ...], objective: Objective) -> tuple[tuple[RankedPlan, ...], Robustness | None]:
+    """Return the plans with their probabilities of being the fastest, and how robust their order is."""
+    by_time = objective != "memory_headroom"
+    robust = robustness([r.step for r in ranked], [r.contended_s for r in ranked]) if by_time else None
+    if robust is None:
+        return ranked, None
+    return tuple(replace(r, p_best=p) for r, p in zip(ranked, robust.p_best, strict=True)), robust
 
 
 def _settings(plan: Plan) -> dict[str, Any]:
