@@ -170,20 +170,9 @@ def tune(
         "total": done - begin,
     }
     return Tuned(
-        model,
-        cluster,
-        global_batch,
-        asked.knobs,
-        objective,
-        ranked,
-        baseline,
-        space,
-        scores,
-        seconds,
-        gap,
-        ranked[0].step is steps[0],
-        robust,
-    )
+        model, cluster, global_batch, asked.knobs, objective, ranked, baseline, space, scores, seconds, gap,
+        ranked[0].step is steps[0], robust,
+    )  # fmt: skip
 
 
 def _ranked(search: "Search", steps: list[Step]) -> tuple[RankedPlan, ...]:
