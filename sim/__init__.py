@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from sim.run import Budget, Run, compute_optimal, whole_run
     from sim.specs import Cluster, InputError, Job, Links, Model, Offload, Plan, StagePlan, Training
     from sim.specs.catalog import models
+    from sim.tuner.elasticity import elasticities
     from sim.tuner.fixes import fixes
     from sim.tuner.tune import Tuned, tune
     from sim.widgets.whatif import whatif
@@ -42,6 +43,7 @@ _HOME = {
     "Training": "sim.specs",
     "Tuned": "sim.tuner.tune",
     "compute_optimal": "sim.run",
+    "elasticities": "sim.tuner.elasticity",
     "emit": "sim.plans",
     "fixes": "sim.tuner.fixes",
     "models": "sim.specs.catalog",
@@ -73,6 +75,7 @@ __all__ = [
     "Training",
     "Tuned",
     "compute_optimal",
+    "elasticities",
     "emit",
     "fixes",
     "models",

@@ -1,5 +1,6 @@
 """`trainsim tune`: the best plans for a job, ranked and explained."""
 
+from dataclasses import asdict
 from math import inf
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,7 +14,7 @@ from rich.text import Text
 from sim.cli.output import checked_folder, console, print_json, progress_console, run_data, written
 from sim.plans.files import plain, save_jobs
 from sim.report.table import COLUMNS, formatted, ranking, shown
-from sim.report.text import answer_run, answer_tuned
+from sim.report.text import answer_run, answer_tuned, elasticity_words, robust_words
 from sim.run import Run, whole_run
 from sim.specs import InputError, Job
 from sim.tuner.tune import Tuned, tune
@@ -63,7 +64,7 @@ def tune_command(
 
 def tuned_data(found: Tuned, run: Run | None = None) -> dict[str, Any]:
     """Return the JSON object of a search (DESIGN: `trainsim tune`), and of the whole run with the winner."""
-    base = found.baseline
+    base, robust = found.baseline, found.robustness
     return {
         "plans": [
             {
@@ -86,6 +87,14 @@ def tuned_data(found: Tuned, run: Run | None = None) -> dict[str, Any]:
         "seconds": dict(found.seconds),
         "gap": found.gap,
         "certified": found.certified,
+        "robustness": robust
+        and {
+            "samples": robust.times_s.shape[1],
+            "expected_regret": robust.expected_regret,
+            "sigmas": robust.sigmas,
+            "flip": robust.flip and asdict(robust.flip),
+        },
+        "elasticities": {e.name: e.elasticity for e in found.elasticities},
         "baseline": base and {"plan": plain(base.plan), "step_time_s": base.step_time_s},
         "speedup": found.speedup,
         "assumptions": [*found.best.step.assumptions, *(run.assumptions if run else ())],
@@ -101,6 +110,8 @@ def _print(found: Tuned, run: Run | None, out: Path | None) -> None:
     table = Table(title=Text(title), box=box.SIMPLE, padding=(0, 1, 0, 0))
     rows = ranking(found)
     names = [name for name in shown(rows) if name not in LEFT_OUT]
+    if "p_best" in names and {"cp", "ep"} & set(names):
+        names.remove("mfu")  # the order of the times says the same
     for name in names:
         heading = {"memory": "peak / GB"}.get(name, COLUMNS[name][0])
         table.add_column(heading, justify="left" if name == "recompute" else "right", no_wrap=True)
@@ -110,6 +121,11 @@ def _print(found: Tuned, run: Run | None, out: Path | None) -> None:
     console.print(answer_tuned(found), highlight=False, markup=False)
     for line in found.best.why[1:]:
         console.print(f"  {line}", highlight=False, markup=False)
+    if found.robustness:
+        console.print(f"  {robust_words(found.robustness)}", highlight=False, markup=False)
+    console.print(
+        f"  {elasticity_words(found.elasticities, found.best.step.step_time_s)}", highlight=False, markup=False
+    )
     price = found.best.step.usd_per_1e9_tokens
     if price is not None:
         console.print(f"  {digits3(price)} USD per 1e9 tokens", highlight=False)

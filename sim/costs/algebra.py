@@ -161,6 +161,94 @@ def _apply(e: Expr, operands: list[Any]) -> Any:
     return reduce(OPERATIONS[e.func], operands) if len(operands) > 1 else ALONE[e.func](operands[0])
 
 
+def derivative(expressions: Mapping[str, Expr], along: Mapping[str, Expr]) -> dict[str, Expr]:
+    """Return how fast each expression grows along a direction: the sum over symbols x of d expression / dx along[x].
+
+    `along` gives the rates of symbols by name; {"x": 1} is the derivative with respect to x, {"x": x} that with respect
+    to log x, and with a further symbol in it one compiled function has the derivatives with respect to many. Written
+    rule by rule for the kinds of node in `OPERATIONS`, each node once: SymPy's own differentiation compares the terms
+    of every Max. Where terms of a Max or Min are equal, the mean of the rates on both sides counts.
+
+    Raises:
+        ValueError: an expression holds a node that is not part of the algebra.
+    """
+    known: dict[Expr, Expr] = {}
+
+    def rate(e: Expr) -> Expr:
+        if e not in known:
+            known[e] = sp.S.Zero + along.get(e.name, 0) if e.is_Symbol else _rate(e, [rate(a) for a in e.args])
+        return known[e]
+
+    return {name: rate(sp.S.Zero + e) for name, e in expressions.items()}
+
+
+def _rate(e: Expr, rates: list[Expr]) -> Expr:
+    """Return the rate of one node, of those of its operands (0: it stays as it is)."""
+    if all(r == 0 for r in rates):
+        return sp.S.Zero
+    rule = RATES.get(e.func)
+    if rule is None:
+        raise ValueError(f"{e.func} is not part of the algebra")
+    return rule(e.args, rates)
+
+
+def _times(*factors: Expr) -> Expr:
+    """Return a product as it stands: SymPy would multiply numbers out into sums."""
+    return sp.Mul(*(f for f in factors if f != 1), evaluate=False)
+
+
+def _plus(terms: list[Expr]) -> Expr:
+    return terms[0] if len(terms) == 1 else sp.Add(*terms, evaluate=False)
+
+
+def _rate_of_sum(terms: tuple[Expr, ...], rates: list[Expr]) -> Expr:
+    del terms
+    return _plus([r for r in rates if r != 0])
+
+
+def _rate_of_product(factors: tuple[Expr, ...], rates: list[Expr]) -> Expr:
+    return _plus([_times(*factors[:i], r, *factors[i + 1 :]) for i, r in enumerate(rates) if r != 0])
+
+
+def _rate_of_power(operands: tuple[Expr, ...], rates: list[Expr]) -> Expr:
+    base, exponent = operands
+    grown = [_times(exponent, sp.Pow(base, exponent - 1), rates[0])] if rates[0] != 0 else []
+    steeper = [_times(sp.Pow(base, exponent), sp.log(base), rates[1])] if rates[1] != 0 else []
+    return _plus(grown + steeper)
+
+
+def _rate_of_extreme(largest: bool) -> Callable[[tuple[Expr, ...], list[Expr]], Expr]:
+    """Return the rule of Max or Min: the rate of the operand that is the extreme one, folded pair by pair."""
+
+    def rule(operands: tuple[Expr, ...], rates: list[Expr]) -> Expr:
+        extreme, found = operands[0], rates[0]
+        for operand, rate in zip(operands[1:], rates[1:], strict=True):
+            ahead = operand - extreme if largest else extreme - operand
+            wins = sp.Heaviside(ahead, sp.S.Half, evaluate=False)
+            found = _plus([_times(1 - wins, found), _times(wins, rate)])
+            extreme = maximum(extreme, operand) if largest else minimum(extreme, operand)
+        return found
+
+    return rule
+
+
+def _rate_of_remainder(operands: tuple[Expr, ...], rates: list[Expr]) -> Expr:
+    whole = (operands[0] - sp.Mod(*operands, evaluate=False)) / operands[1]
+    return _plus([rates[0], _times(-1, whole, rates[1])])
+
+
+RATES: Mapping[Expr, Callable[[tuple[Expr, ...], list[Expr]], Expr]] = {
+    sp.Add: _rate_of_sum,
+    sp.Mul: _rate_of_product,
+    sp.Pow: _rate_of_power,
+    Largest: _rate_of_extreme(largest=True),
+    Smallest: _rate_of_extreme(largest=False),
+    sp.Mod: _rate_of_remainder,
+    sp.log: lambda operands, rates: _times(rates[0], sp.Pow(operands[0], -1)),
+    sp.ceiling: lambda operands, rates: sp.S.Zero,
+}
+"""Rules of `derivative`, by node: (operands, their rates) -> the node's rate."""
+
 OPERATIONS: Mapping[Expr, Callable[[Any, Any], Any]] = {
     sp.Add: operator.add,
     sp.Mul: operator.mul,
@@ -168,5 +256,6 @@ OPERATIONS: Mapping[Expr, Callable[[Any, Any], Any]] = {
     Largest: np.maximum,
     Smallest: np.minimum,
     sp.Mod: np.mod,
+    sp.Heaviside: np.heaviside,
 }
 ALONE: Mapping[Expr, Callable[[Any], Any]] = {sp.log: np.log, sp.ceiling: np.ceil}

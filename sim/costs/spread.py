@@ -26,6 +26,11 @@ def kernel_sigma(profile: Profile, shares: Iterable[Used], outside: bool = True)
     """
     if not any(model.bins for model in profile.models):
         return profile.kernel_sigma_log
+    return float(hypot(*family_sigmas(profile, shares, outside).values()))
+
+
+def family_sigmas(profile: Profile, shares: Iterable[Used], outside: bool = True) -> dict[str, float]:
+    """Return the same by family of kernels (gemm, attention, norm, ...), with the step's shares in it."""
     families: dict[str, float] = defaultdict(float)
     for kernel in shares:
         model = profile.model_of((kernel.op, kernel.direction))
@@ -33,7 +38,7 @@ def kernel_sigma(profile: Profile, shares: Iterable[Used], outside: bool = True)
         if outside:
             sigma = hypot(sigma, model.outside_slope * model.distance(kernel.inputs))
         families[kernel.op] += abs(kernel.share) * sigma
-    return float(hypot(*families.values()))
+    return dict(families)
 
 
 def widening(profile: Profile, shares: Iterable[Used]) -> float:

@@ -65,6 +65,7 @@ def _with_update(order: Schedule, barrier: bool) -> Schedule:
     return replace(order, actions=tuple(actions), barrier=barrier)
 
 
+@lru_cache(maxsize=4_096)
 def where(rank: int, schedule: Schedule) -> str:
     """Return which extras a rank holds: those of the first stage, of the last, of both (only) or none (middle)."""
     own = {s % schedule.depth for s, r in enumerate(schedule.rank_of) if r == rank}
@@ -124,6 +125,15 @@ def _reduction(schedule: Schedule) -> str:
 
 def durations(schedule: Schedule, costs: Costs) -> Durations:
     """Return the nanoseconds of every action of a step."""
+    table, message = action_seconds(schedule, costs)
+    return Durations({k: _ns(v) for k, v in table.items()}, _ns(message))
+
+
+def action_seconds(schedule: Schedule, costs: Costs) -> tuple[dict[Kind, Any], Any]:
+    """Return the seconds of every kind of action on every stage, and of the message into every stage.
+
+    Linear in the costs: of rates of costs it makes those of the durations.
+    """
     stages, ranks = schedule.stages, schedule.ranks
     rest = np.zeros(stages - ranks)
     update = {
@@ -135,7 +145,7 @@ def durations(schedule: Schedule, costs: Costs) -> Durations:
     if SCHEDULES[schedule.name].asynchronous:  # every update reduces its own gradients
         update[Kind.OPTIMIZER] += update[Kind.REDUCE_GRAD]
     table = pass_seconds(costs, schedule.depth, schedule.pipelines) | update
-    return Durations({k: _ns(v) for k, v in table.items()}, _ns(np.zeros(stages) + costs["send"]))
+    return table, np.zeros(stages) + costs["send"]
 
 
 def _ns(seconds: Any) -> Any:

@@ -125,7 +125,12 @@ def critical_path(run: Run) -> CriticalPath:
     of several the one before it in its lane, else the first of its edges. Where nothing did, a guest held it: that
     stretch reaches back to the latest of its sources.
     """
-    return _Walk(run).path()
+    return path_to(run, int(run.end.argmax()))
+
+
+def path_to(run: Run, operation: int) -> CriticalPath:
+    """Return the chain that makes `operation` end as late as it does, from the start of the run to its end."""
+    return _Walk(run).path(operation)
 
 
 def reasons(run: Run, operations: list[int]) -> list[str]:
@@ -150,9 +155,8 @@ class _Walk:
         )
         self.begin = min(self.start)
 
-    def path(self) -> CriticalPath:
+    def path(self, at: int) -> CriticalPath:
         found: list[Segment] = []
-        at = self.end.index(max(self.end))
         while at >= 0:
             before, lag, held = self.holder(at)
             found.append(self.segment(at, before, held))

@@ -57,6 +57,11 @@ class Graph:
         return previous
 
     @cached_property
+    def first_of_rank(self) -> Ints:
+        """The index of every rank's first operation, where those of a rank stand together."""
+        return np.flatnonzero(np.diff(self.rank, prepend=-1))
+
+    @cached_property
     def cell(self) -> Ints:
         """The place of each operation's stage and kind in a flat table [stage, kind]."""
         return self.stage * len(Kind) + self.kind

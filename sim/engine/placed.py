@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.costs import inputs, stage
-from sim.costs.algebra import Compiled
+from sim.costs.algebra import Values
 from sim.costs.layers.structure import Structure
 from sim.costs.profile import Profile, load_profile
 from sim.costs.run_level import RunLevelSet, level_of, symbol_values
 from sim.engine.assembly import at
 from sim.specs import Cluster, Model, PlacedPlan, StagePlan
 
-StageModel = Callable[[Structure], Compiled]
+StageModel = Callable[[Structure], Callable[[Values], Mapping[str, Any]]]
 
 
 def slowest(

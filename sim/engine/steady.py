@@ -44,23 +44,33 @@ def steady_state(timeline: Timeline) -> SteadyState:
     Raises:
         ValueError: fewer microbatches than one warm-up, one period and one drain take.
     """
-    graph = timeline.graph
+    graph, order = timeline.graph, timeline.schedule
+    before, last, microbatches = window(timeline)
+    start, end = int(timeline.end[before]), int(timeline.end[last])
+    inside = np.clip(np.minimum(timeline.end, end) - np.maximum(timeline.start, start), 0, None)
+    busy = np.bincount(graph.rank, inside, order.ranks) / (end - start)
+    return SteadyState((end - start) / microbatches, _per_update(order), busy)
+
+
+def window(timeline: Timeline) -> tuple[int, int, int]:
+    """Return the actions at whose ends the whole periods begin and end, and how many microbatches these hold.
+
+    Raises:
+        ValueError: fewer microbatches than one warm-up, one period and one drain take.
+    """
+    graph, order = timeline.graph, timeline.schedule
     first = graph.stage == 0
-    done = np.sort(timeline.end[first & ((graph.kind == Kind.B) | (graph.kind == Kind.I))])
+    backward = np.flatnonzero(first & ((graph.kind == Kind.B) | (graph.kind == Kind.I)))
+    done = backward[np.argsort(timeline.end[backward], kind="stable")]
     entered = timeline.start[first & (graph.kind == Kind.F)].max()
-    before_drain = int((done <= entered).sum())
-    order = timeline.schedule
-    group = _per_update(order)
+    before_drain = int((timeline.end[done] <= entered).sum())
     replicas = Counter(rank[0].stage for rank in order.actions)
-    period = lcm(max(group, 1), order.peak_in_flight()[0], *replicas.values())
+    period = lcm(max(_per_update(order), 1), order.peak_in_flight()[0], *replicas.values())
     periods = (before_drain - 1 - before_drain // 2) // period
     if periods < 1:
         raise ValueError(f"microbatches: got {order.microbatches}; allowed: enough for a steady state")
     last = before_drain - 1
-    start, end = int(done[last - periods * period]), int(done[last])
-    inside = np.clip(np.minimum(timeline.end, end) - np.maximum(timeline.start, start), 0, None)
-    busy = np.bincount(graph.rank, inside, order.ranks) / (end - start)
-    return SteadyState((end - start) / (periods * period), group, busy)
+    return int(done[last - periods * period]), int(done[last]), periods * period
 
 
 def _per_update(schedule: Schedule) -> int:

@@ -94,7 +94,7 @@ class Timeline:
 
     def first_and_last(self) -> tuple[Ints, Ints]:
         """Return each rank's first start and last end."""
-        edges = np.flatnonzero(np.diff(self.graph.rank, prepend=-1))
+        edges = self.graph.first_of_rank
         return np.minimum.reduceat(self.start, edges), np.maximum.reduceat(self.end, edges)
 
     def decides(self) -> int:

@@ -3,9 +3,9 @@
 from sim.engine.step import Step
 from sim.report import figures
 from sim.report import markup as m
-from sim.report.numbers import seconds_interval, time_unit
+from sim.report.numbers import seconds_interval, signed, time_unit
 from sim.report.table import COLUMNS, formatted, ranking, shown
-from sim.report.text import gain, plan_words
+from sim.report.text import elasticity_words, gain, plan_words, robust_words
 from sim.tuner.tune import Tuned
 from sim.units import THIN_SPACE, digits3, percent, seconds
 
@@ -27,7 +27,23 @@ def ranking_section(tuned: Tuned) -> str:
     table = f'<table class="ranking">{m.head([COLUMNS[name] for name in names])}{"".join(body)}</table>'
     order = {"memory_headroom": "by memory"}.get(tuned.objective, "by step time")
     words = f"Ordered {order}, each confirmed by the event engine. Intervals overlap: plans share most of their error."
-    return m.section("Ranked plans", m.paragraph(words, "words"), table)
+    robust = tuned.robustness
+    sure = m.paragraph(robust_words(robust), "words") if robust else ""
+    return m.section("Ranked plans", m.paragraph(words, "words"), sure, table)
+
+
+def hardware_section(tuned: Tuned) -> str:
+    """Return what faster hardware would do for the best plan."""
+    step, found = tuned.best.step, tuned.elasticities
+    caption = (
+        f"{elasticity_words(found, step.step_time_s)} In brackets the elasticity, d log(step time) / d log(parameter): "
+        "those of times less those of rates add up to 1, as a step on hardware twice as fast in everything takes half "
+        "as long."
+    )
+    rows = [[e.title, signed(e.elasticity, 3), *(seconds(t) for t in (e.better_s, e.worse_s))] for e in found]
+    heads = [("parameter", ""), ("elasticity", ""), ("10 % better", "step time"), ("10 % worse", "step time")]
+    drawn = m.figure("tornado", lambda t: figures.tornado(step, t, found), caption, m.table(heads, rows))
+    return m.section("What faster hardware would buy", drawn)
 
 
 def against_section(tuned: Tuned) -> str:

@@ -33,6 +33,7 @@ class Row(TypedDict):
     capacity_bytes: float
     fits: Literal["yes", "close", "no"]
     usd_per_1e9_tokens: float | None
+    p_best: float | None
     why: str
 
 
@@ -53,6 +54,7 @@ COLUMNS: Mapping[str, tuple[str, str]] = {
     "memory": ("peak / capacity, GB", "allocated on the fullest rank, and the device's memory"),
     "fits": ("fits", "whether reserved memory and context fit: yes, close or no"),
     "price": ("USD / 1e9 tokens", "rent of all devices for 1e9 training tokens"),
+    "p_best": ("P(best)", "probability of being the fastest of these plans, under sampled calibrations"),
 }
 """Column -> (heading, explanation)."""
 
@@ -63,8 +65,9 @@ def ranking(tuned: Tuned) -> list[Row]:
 
 
 def shown(rows: Sequence[Row]) -> list[str]:
-    """Return the columns worth showing: those of cp and ep only where a plan uses them."""
-    return [name for name in COLUMNS if name not in ("cp", "ep") or any(dict(row)[name] != 1 for row in rows)]
+    """Return the columns worth showing: those of cp and ep only where a plan uses them, P(best) where it is known."""
+    usual = {"cp": 1, "ep": 1, "p_best": None}
+    return [name for name in COLUMNS if name not in usual or any(dict(row)[name] != usual[name] for row in rows)]
 
 
 def _of_stages(plan: Plan, name: str) -> Any:
@@ -94,6 +97,7 @@ def _row(rank: int, ranked: RankedPlan) -> Row:
         capacity_bytes=step.cluster.memory_bytes,
         fits=step.fits,
         usd_per_1e9_tokens=step.usd_per_1e9_tokens,
+        p_best=ranked.p_best,
         why=ranked.why[0],
     )
 
@@ -108,5 +112,6 @@ def formatted(row: Row) -> dict[str, str]:
         "mfu": percent(row["mfu"]),
         "memory": f"{digits3(row['peak_memory_bytes'] / GB)} / {digits3(row['capacity_bytes'] / GB)}",
         "price": "not known" if price is None else digits3(price),
+        "p_best": "" if row["p_best"] is None else percent(row["p_best"]),
     }
     return {name: cells.get(name, str(plain.get(name, ""))) for name in COLUMNS}

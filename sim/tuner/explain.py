@@ -22,6 +22,7 @@ TERM_NAMES = {
     "optimizer": "the optimizer",
     "cp": "context-parallel communication",
     "ep": "expert-parallel communication",
+    "offload": "waiting for host copies",
     "straggler": "waiting for the slowest device",
     "other": "launching kernels and the tied embedding's reduction",
 }
@@ -32,6 +33,7 @@ WORDS = {
     "sequence_parallel": "setting of sequence parallelism",
 }
 WORTH_NAMING = 0.01
+WORTH_NAMING_OF_MOST = 0.1
 
 
 class Outcome(NamedTuple):
@@ -71,6 +73,26 @@ def _memory(step: Step) -> str:
     return f"rank {step.fullest.rank} is fullest, {side}; {most}"
 
 
+def against(step: Step, other: Step) -> str:
+    """Return how much longer the next plan `other` takes than `step`, and the causes that make most of it.
+
+    By the engine of both steps: the order of a search follows the event engine, which may have close plans the other
+    way round.
+    """
+    change = {k: other.breakdown_s[k] - step.breakdown_s[k] for k in step.breakdown_s}
+    most = max(map(abs, change.values()))
+    named = (k for k, v in change.items() if abs(v) > WORTH_NAMING_OF_MOST * most)
+    largest = sorted(named, key=lambda k: -abs(change[k]))
+    whole = other.step_time_s - step.step_time_s
+    causes = ", ".join(f"{_signed(change[k])} {TERM_NAMES.get(k, k)}" for k in largest)
+    share = percent(abs(whole) / step.step_time_s)
+    return f"the next plan takes {_signed(whole)} ({'+' if whole >= 0 else '−'}{share}): {causes or 'nothing of note'}"
+
+
+def _signed(change_s: float) -> str:
+    return ("+" if change_s >= 0 else "−") + seconds(abs(change_s))
+
+
 def _knobs(step: Step, space: Space, scores: Scores, run: Callable[[int], Outcome], by_memory: bool) -> list[str]:
     """Return, per knob, the best feasible plan of the space with any other value of it, and what it loses."""
     plan = step.plan
@@ -84,11 +106,12 @@ def _knobs(step: Step, space: Space, scores: Scores, run: Callable[[int], Outcom
         key = scores.peak_memory_bytes if by_memory else scores.step_time_s
         fitting = np.where(other & scores.fits, key, np.inf)
         flat = int(fitting.argmin())
-        if not np.isfinite(fitting.flat[flat]):
+        if np.isfinite(fitting.flat[flat]):
+            rival = run(flat)
+            named = value_words(getattr(rival.plan, knob))
+            lines.append(f"best with another {words} ({named}): {_change(step, rival, by_memory)}")
+        else:
             lines.append(f"no other {words} fits the memory")
-            continue
-        rival = run(flat)
-        lines.append(f"best with another {words} ({_value(rival.plan, knob)}): {_change(step, rival, by_memory)}")
     return lines
 
 
@@ -108,6 +131,6 @@ def _axis(knob: str, space: Space) -> np.ndarray[tuple[int, ...], np.dtype[np.in
     return np.asarray(space.rows[knob])[:, None, None, None]
 
 
-def _value(plan: Plan, knob: str) -> str:
-    value = getattr(plan, knob)
+def value_words(value: object) -> str:
+    """Return a knob's value as a reader says it."""
     return {True: "on", False: "off"}.get(value, str(value)) if isinstance(value, bool) else str(value)

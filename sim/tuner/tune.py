@@ -1,7 +1,8 @@
 """The search: score the whole space, confirm the front runners on the event engine, explain the order."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import product
 from math import inf
 from time import perf_counter
@@ -18,7 +19,10 @@ from sim.specs.arguments import checked
 from sim.specs.fields import read
 from sim.specs.job import Objective, Tune
 from sim.tuner.baseline import textbook
-from sim.tuner.explain import Outcome, explain
+from sim.tuner.binding import binding
+from sim.tuner.elasticity import Elasticity, elasticities
+from sim.tuner.explain import Outcome, against, explain
+from sim.tuner.robustness import Robustness, robustness
 from sim.tuner.score import Scores, bounds, score_members
 from sim.tuner.space import KEPT, SCHEDULES, Space, build_space
 
@@ -33,7 +37,8 @@ Progress = Callable[[str, int, int], None]
 class RankedPlan:
     """A plan of the short list, its prediction and why it stands where it stands.
 
-    contended_s: its step time on the event engine, which decides the order.
+    contended_s: its step time on the event engine, which decides the order. p_best: the probability that it is the
+    fastest of the ranked plans, by `Tuned.robustness`.
     """
 
     step: Step
@@ -54,7 +59,8 @@ class Tuned:
     knobs: what was fixed or listed; evaluated: distinct configurations scored; excluded: the others by reason;
     seconds by part (space, compile, score, confirm, total); gap: relative distance to the best possible over the
     enumerated space, by the lower bounds of the plans that the compiled engine has not run; certified when it is zero
-    and the event engine, which runs the ranked plans again under contention, has the same winner.
+    and the event engine, which runs the ranked plans again under contention, has the same winner. robustness: of the
+    order by time under other calibrations; None for one plan, or an order by memory.
     """
 
     model: Model
@@ -69,6 +75,7 @@ class Tuned:
     seconds: Mapping[str, float]
     gap: float
     same_winner: bool
+    robustness: Robustness | None = None
 
     def __repr__(self) -> str:
         return f"Tuned({self.evaluated} plans, best {self.best.step!r})"
@@ -98,6 +105,11 @@ class Tuned:
         """Configurations left out, by reason, the largest first; those over memory included."""
         reasons = dict(self.space.excluded) | {"does not fit the memory": self.evaluated - self.feasible}
         return dict(sorted(reasons.items(), key=lambda item: -item[1]))
+
+    @cached_property
+    def elasticities(self) -> tuple[Elasticity, ...]:
+        """What faster hardware would do for the winner's step time, the largest effect first."""
+        return elasticities(self.best.step)
 
     @property
     def speedup(self) -> float | None:
@@ -147,7 +159,7 @@ def tune(
     scored = perf_counter()
     search = Search(space, scores, bounds(space), objective, top, begin + budget_s, progress)
     steps, gap = search.confirm()
-    ranked = _ranked(search, steps)
+    ranked, robust = _weighed(_ranked(search, steps), objective)
     baseline = textbook(model, cluster, global_batch, kept | given)
     done = perf_counter()
     seconds = {
@@ -158,31 +170,38 @@ def tune(
         "total": done - begin,
     }
     return Tuned(
-        model,
-        cluster,
-        global_batch,
-        asked.knobs,
-        objective,
-        ranked,
-        baseline,
-        space,
-        scores,
-        seconds,
-        gap,
-        ranked[0].step is steps[0],
-    )
+        model, cluster, global_batch, asked.knobs, objective, ranked, baseline, space, scores, seconds, gap,
+        ranked[0].step is steps[0], robust,
+    )  # fmt: skip
 
 
 def _ranked(search: "Search", steps: list[Step]) -> tuple[RankedPlan, ...]:
     """Return the plans in the order of their step times under contention; memory is the same on both engines."""
-    space, objective = search.space, search.objective
+    space = search.space
     contended = [simulate(space.model, space.cluster, s.plan, "events").step_time_s for s in steps]
-    by_time = objective != "memory_headroom"
+    by_time = search.objective != "memory_headroom"
     order = np.argsort(contended, kind="stable").tolist() if by_time else range(len(steps))
+    following = [*(steps[i] for i in list(order)[1:]), None]
     return tuple(
-        RankedPlan(steps[i], explain(steps[i], space, search.scores, search.run, objective), contended[i])
-        for i in order
+        RankedPlan(steps[i], _why(steps[i], after, search), contended[i])
+        for i, after in zip(order, following, strict=True)
     )
+
+
+def _why(step: Step, after: Step | None, search: "Search") -> tuple[str, ...]:
+    """Return why a plan stands where it stands, before the plan `after`."""
+    time, memory, *knobs = explain(step, search.space, search.scores, search.run, search.objective)
+    limits = [bound.text for bound in binding(step)]
+    return time, memory, *limits, *([against(step, after)] if after else []), *knobs
+
+
+def _weighed(ranked: tuple[RankedPlan, ...], objective: Objective) -> tuple[tuple[RankedPlan, ...], Robustness | None]:
+    """Return the plans with their probabilities of being the fastest, and how robust their order is."""
+    by_time = objective != "memory_headroom"
+    robust = robustness([r.step for r in ranked], [r.contended_s for r in ranked]) if by_time else None
+    if robust is None:
+        return ranked, None
+    return tuple(replace(r, p_best=p) for r, p in zip(ranked, robust.p_best, strict=True)), robust
 
 
 def _settings(plan: Plan) -> dict[str, Any]:

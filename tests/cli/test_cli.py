@@ -117,6 +117,9 @@ def test_tune_prints_the_contract_and_leaves_runnable_plans(trainsim, tmp_path):
     assert set(data) >= {"plans", "evaluated", "seconds", "gap", "certified", "baseline", "speedup"}
     assert set(data["plans"][0]) >= {"plan", "step_time_s", "peak_memory_bytes", "p_best", "why"}
     assert len(data["plans"]) == 3
+    assert sum(plan["p_best"] for plan in data["plans"]) == pytest.approx(1)
+    assert set(data["robustness"]) == {"samples", "expected_regret", "sigmas", "flip"}
+    assert data["elasticities"]["matrix_flop_per_s"] < 0 <= data["elasticities"]["link_latency_s"]
     assert (tmp_path / "out" / "report.html").stat().st_size > 1e6
     again = json.loads(trainsim("simulate", tmp_path / "out" / "plan-1.json", "--json")[1])
     assert again["step_time_s"] == data["plans"][0]["step_time_s"]
@@ -125,7 +128,10 @@ def test_tune_prints_the_contract_and_leaves_runnable_plans(trainsim, tmp_path):
 def test_tune_table(trainsim):
     code, out, _ = trainsim("tune", JOBS / "llama3-70b-64xh100.yaml", "--top", 2)
     assert code == 0
-    assert "the textbook plan" in " ".join(out.split())
+    words = " ".join(out.split())
+    assert "the textbook plan" in words
+    told = "P(best)", "sampled calibrations", "Step time with 10 % better hardware"
+    assert all(text in words for text in told)
     assert "certified" in out
 
 

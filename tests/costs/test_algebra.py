@@ -3,8 +3,19 @@
 import numpy as np
 import pytest
 import sympy as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from sim.costs.algebra import Interpreted, compile_expressions, maximum, minimum, p_norm, symbol
+from sim.costs.algebra import (
+    Interpreted,
+    ceiling,
+    compile_expressions,
+    derivative,
+    maximum,
+    minimum,
+    p_norm,
+    symbol,
+)
 
 
 def test_outputs_keep_their_own_axes():
@@ -61,3 +72,45 @@ def test_walking_an_expression_gives_what_compiling_it_gives():
 def test_what_is_not_part_of_the_algebra_is_not_walked():
     with pytest.raises(ValueError, match="not part of the algebra"):
         Interpreted({"x": sp.sin(symbol("a_test"))})({"a_test": 1.0})
+
+
+def _expressions(x, y, z):
+    """Return one expression of every kind of node, nested as costs nest them."""
+    return {
+        "sum": 3 * x + y - 2,
+        "product": x * y * z,
+        "power": (x + 1) ** 3 / (y + 1) + (1 + x) ** z,
+        "p_norm": p_norm(x + 1, y + 2, z + 1),
+        "extremes": maximum(x, 2 * y, x * z) + minimum(x + y, z, 5) - maximum(0, x - y),
+        "log": sp.log(1 + x * y),
+        "mod": sp.Mod(7 * x + 1, y + 1, evaluate=False),
+        "ceiling": ceiling(x) * y,
+    }
+
+
+@given(*(st.floats(0.1, 4).filter(lambda v: abs(v * 8 % 1) > 1e-3) for _ in range(3)))
+@settings(max_examples=60)
+def test_derivatives_are_those_of_finite_differences(a, b, c):
+    names = ("x", "y", "z")
+    expressions = _expressions(*map(symbol, names))
+    rates = compile_expressions(derivative(expressions, {n: symbol(f"d{n}") for n in names}))
+    at = np.array([a, b, c])
+    for direction in np.eye(3):
+        found = rates(dict(zip([*names, "dx", "dy", "dz"], [*at, *direction], strict=True)))
+        ends = [Interpreted(expressions)(dict(zip(names, at + s * 1e-6 * direction, strict=True))) for s in (1, -1)]
+        for name, rate in found.items():
+            assert rate == pytest.approx((ends[0][name] - ends[1][name]) / 2e-6, rel=1e-4, abs=1e-4), name
+
+
+def test_a_derivative_walks_as_it_compiles_and_knows_what_stays():
+    x, y = symbol("x"), symbol("y")
+    rates = derivative({"a": maximum(x * y, y**2), "b": y + 1}, {"x": 1})
+    assert rates["b"] == 0
+    values = {"x": np.array([0.5, 1.0, 2.0]), "y": 1.0}
+    # On the edge between two terms the mean of both sides holds.
+    assert Interpreted(rates)(values)["a"].tolist() == compile_expressions(rates)(values)["a"].tolist() == [0, 0.5, 1]
+
+
+def test_only_the_algebra_has_derivatives():
+    with pytest.raises(ValueError, match="not part of the algebra"):
+        derivative({"a": sp.sin(symbol("x"))}, {"x": 1})

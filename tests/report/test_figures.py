@@ -14,6 +14,7 @@ from sim.report.figures.raster import raster as rasterised
 from sim.report.theme import CATEGORIES, OUTSIDE, PALETTE, TERMS
 from sim.schedules import SCHEDULES, Kind, Shape, build
 from sim.specs import InputError
+from sim.tuner.elasticity import elasticities
 from sim.tuner.tune import Tuned
 
 
@@ -223,3 +224,14 @@ def test_a_difference_of_steps_names_both_plans(step: Step, long_step: Step) -> 
     figure = figures.timeline_difference(step, long_step)
     assert [a.text[:8] for a in figure.layout.annotations] == ["A: tp 2,", "B: tp 2,"]
     assert figure.layout.title.text.startswith("B takes ")
+
+
+def test_a_tornado_has_a_bar_on_each_side_the_longest_on_top(step: Step) -> None:
+    found = elasticities(step)
+    figure = figures.tornado(step)
+    better, worse = figure.data
+    assert all(b <= 0 <= w for b, w in zip(better.x, worse.x, strict=True))
+    assert list(better.x) == sorted(better.x) or better.x[0] == min(better.x)
+    assert better.x[0] == pytest.approx(100 * (found[0].better_s / step.step_time_s - 1))
+    assert better.y[0].startswith(found[0].title) and "host link" not in " ".join(better.y)
+    assert figures.tornado(step, "dark", found).data[0].x == better.x

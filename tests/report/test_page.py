@@ -2,7 +2,8 @@
 
 import json
 import re
-from html import unescape
+from dataclasses import replace
+from html import escape, unescape
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -14,10 +15,11 @@ from sim.report import answer, answer_tuned, ranking, save_html
 from sim.report.html import page
 from sim.report.markup import differences, script_json
 from sim.report.numbers import shorten, time_unit
-from sim.report.table import COLUMNS, formatted
-from sim.report.text import answer_run, critical_words
+from sim.report.table import COLUMNS, formatted, shown
+from sim.report.text import answer_run, critical_words, robust_words
 from sim.run import whole_run
 from sim.specs import Training
+from sim.tuner.robustness import Flip
 from sim.tuner.tune import Tuned, tune
 from sim.units import percent
 from tests.report.conftest import HOSTILE
@@ -71,12 +73,31 @@ def test_dark_values_are_kept_as_differences() -> None:
 
 def test_a_search_shows_its_ranking_and_why(tuned: Tuned) -> None:
     text = page(tuned)
-    for title in ("Ranked plans", "Why this plan", "Memory", "What was searched", "How sure", "Make this report again"):
+    titles = (
+        "Ranked plans",
+        "Why this plan",
+        "Memory",
+        "What faster hardware would buy",
+        "What was searched",
+        "How sure",
+    )
+    for title in (*titles, "Make this report again"):
         assert f"<h2>{title}</h2>" in text
     rows = ranking(tuned)
     assert [r["rank"] for r in rows] == [1, 2, 3] and rows[0]["why"] == tuned.best.why[0]
     assert list(formatted(rows[0])) == list(COLUMNS)
     assert f"{tuned.excluded and max(tuned.excluded.values()):,}".replace(",", "\u2009") in text
+
+
+def test_a_search_says_how_sure_its_order_is(tuned: Tuned) -> None:
+    assert sum(r["p_best"] or 0 for r in ranking(tuned)) == pytest.approx(1)
+    words = robust_words(tuned.robustness)
+    assert words.startswith("Under 200 sampled calibrations the winner takes ") and escape(words) in page(tuned)
+    assert "p_best" in shown(ranking(tuned)) and "p_best" not in shown([{**r, "p_best": None} for r in ranking(tuned)])
+    flip = Flip(3, "gemm_slowdown", "time of matrix products", 1.0, 0.8, -1.5)
+    assert "plan 3 wins if the time of matrix products is 20\u00a0% lower than assumed (1.00 → 0.800, 1.50" in (
+        robust_words(replace(tuned.robustness, flip=flip))
+    )
 
 
 def test_a_step_that_does_not_fit_says_by_how_much_and_what_helps(overfull: Step) -> None:

@@ -110,6 +110,17 @@ def test_why_speaks_of_time_memory_and_every_knob(gpt3, h100s):
     assert all(any(f"another {word} (" in line for line in why) for word in words)
 
 
+def test_ranked_plans_say_what_binds_what_follows_and_how_sure(gpt3, h100s):
+    found = tune(gpt3, h100s, 128, top=2)
+    assert all(any(" binds" in line for line in r.why) for r in found.plans)
+    assert ["the next plan takes" in str(r.why) for r in found.plans] == [True, False]
+    assert (
+        sum(r.p_best for r in found.plans) == pytest.approx(1) and found.plans[0].p_best == found.robustness.p_best[0]
+    )
+    assert found.elasticities[0].name == "matrix_flop_per_s"
+    assert tune(gpt3, h100s, 128, objective="memory_headroom", top=2).robustness is None
+
+
 def test_out_of_budget_is_said():
     """Messages dominate, so the closed form's favourite is not the bound's."""
     model = Model(layers=8, hidden=1024, heads=16, vocab=128, seq=8192, norm="rmsnorm")

@@ -10,6 +10,7 @@ from sim.report.figures.front import front
 from sim.report.figures.memory import memory, memory_peaks
 from sim.report.figures.throughput import curves, throughput
 from sim.report.figures.timeline import opening, timeline
+from sim.report.figures.tornado import tornado
 
 __all__ = [
     "ablation",
@@ -28,4 +29,5 @@ __all__ = [
     "throughput",
     "timeline",
     "timeline_difference",
+    "tornado",
 ]

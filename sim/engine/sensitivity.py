@@ -1,0 +1,167 @@
+"""How the time of a step follows from the numbers behind it: evaluated again with others, and differentiated.
+
+The compiled path engine takes the longest of many paths. At the longest one the derivative is the sum of the
+derivatives of what lies on it (envelope theorem), so that rates of costs become a rate of the step, whatever the
+schedule.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.costs import offload, stage
+from sim.costs.algebra import Compiled, Expr, Interpreted, Values, derivative, symbol
+from sim.costs.layers.structure import Structure
+from sim.engine.assembly import Costs, action_seconds, durations, pace, step_schedule
+from sim.engine.critical import CriticalPath, Spent, path_to
+from sim.engine.path import run_path
+from sim.engine.placed import slowest
+from sim.engine.steady import window
+from sim.engine.step import Step
+from sim.engine.timeline import Timeline
+from sim.schedules import SCHEDULES, Kind
+from sim.specs import Cluster
+
+Floats = NDArray[np.float64]
+Along = Callable[[str], str | None]
+"""Symbol name -> the name of the direction that it grows along in proportion to itself, or None."""
+
+
+def times_with(step: Step, factors: Mapping[str, Floats]) -> Floats:
+    """Return the seconds of a step, [n], on the path engine with symbols of its costs times `factors`, each [n].
+
+    The order of a searched schedule stays as it is; what waiting for the slowest device adds stays in proportion.
+    """
+    schedule = step_schedule(step.placed, step.costs)
+
+    def ticks(costs: Costs) -> int:
+        timeline = run_path(schedule, durations(schedule, costs))
+        flushes = not SCHEDULES[schedule.name].asynchronous
+        return timeline.period if flushes else pace(timeline, step.placed.microbatches).ticks
+
+    found = np.array([ticks(costs) for costs in _costs_with(step, factors)], dtype=float)
+    return step.step_time_s * found / ticks(step.costs)
+
+
+def _costs_with(step: Step, factors: Mapping[str, Floats]) -> Iterator[Costs]:
+    """Yield the costs with each set of factors, evaluated together where one device and one plan make them."""
+
+    def scaled(by: Mapping[str, Any]) -> Costs:
+        return _costs(step, step.cluster, lambda kind, structure: _Scaled(MODELS[kind](structure), by))
+
+    sets = range(len(next(iter(factors.values()))))
+    if len(step.cluster.members) > 1 or getattr(step.plan, "stages", None):
+        yield from (scaled({k: float(v[i]) for k, v in factors.items()}) for i in sets)
+        return
+    table = {k: np.asarray(v) for k, v in scaled({k: v[:, None] for k, v in factors.items()}).items()}
+    for i in sets:
+        yield {k: v if v.ndim < 2 else v[i, 0] if v.shape[1] == 1 else v[i] for k, v in table.items()}
+
+
+@dataclass(frozen=True)
+class _Scaled:
+    """A cost model that is evaluated with some symbols times a factor."""
+
+    model: Compiled
+    factors: Mapping[str, Any]
+
+    def __call__(self, values: Values) -> dict[str, Any]:
+        return self.model({**values, **{k: values[k] * f for k, f in self.factors.items() if k in values}})
+
+
+def _costs(step: Step, cluster: Cluster, model: Callable[[str, Structure], Callable[[Values], Any]]) -> dict[str, Any]:
+    """Return what `simulate` computes as the costs of the step's plan, with other models in place of its own."""
+    kinds = MODELS if step.plan.offload.used else ("stage",)
+    costs: dict[str, Any] = {}
+    for kind in kinds:
+        costs |= slowest(step.model, cluster, step.placed, step.level, partial(model, kind))
+    return costs
+
+
+def log_rates(step: Step, along: Along, names: Sequence[str]) -> dict[str, float]:
+    """Return d log(step time) / d log of each direction `names`, by the critical path of the path engine."""
+    schedule = step_schedule(step.placed, step.costs)
+    paths = _deciding(run_path(schedule, durations(schedule, step.costs)))
+
+    def on_path(costs: Costs) -> float:
+        seconds = action_seconds(schedule, costs)
+        return sum(sign * _seconds(path, *seconds) for sign, path in paths)
+
+    whole = on_path(step.costs)
+    return {name: on_path(cost_rates(step, along, {n: float(n == name) for n in names})) / whole for name in names}
+
+
+def cost_rates(step: Step, along: Along, direction: Mapping[str, float]) -> dict[str, Any]:
+    """Return how fast each of the step's costs grows along `direction` (an amount for every name that `along` gives).
+
+    On a mixed cluster those of the device count whose costs are the step's, as it is the slowest.
+    """
+    given = {f"dlog_{name}": amount for name, amount in direction.items()}
+    members = step.cluster.members
+    each = [_costs(step, m, lambda kind, s: _Directed(_rates(s, kind, along), given)) for m in members]
+    if len(members) == 1:
+        return each[0]
+    costs = [_costs(step, m, lambda kind, s: MODELS[kind](s)) for m in members]
+    same = [{k: np.isclose(c[k], step.costs[k], rtol=1e-12, atol=0) * 1.0 for k in c} for c in costs]
+    return {k: sum(w[k] * r[k] for w, r in zip(same, each, strict=True)) / sum(w[k] for w in same) for k in each[0]}
+
+
+MODELS: Mapping[str, Callable[[Structure], Compiled]] = {
+    "stage": stage.stage_model,
+    "offload": offload.offload_model,
+}
+EXPRESSIONS: Mapping[str, Callable[[Structure], Mapping[str, Expr]]] = {
+    "stage": stage.expressions,
+    "offload": offload.expressions,
+}
+
+
+@lru_cache(maxsize=16)
+def _rates(structure: Structure, kind: str, along: Along) -> Interpreted:
+    """Return the rates of a cost model's outputs, walked: a look at one plan is not worth ten seconds' compiling."""
+    named = ((name, along(name)) for name in MODELS[kind](structure).symbols)
+    seeds = {name: symbol(name) * symbol(f"dlog_{direction}") for name, direction in named if direction}
+    return Interpreted(derivative(EXPRESSIONS[kind](structure), seeds))
+
+
+@dataclass(frozen=True)
+class _Directed:
+    """The rates of a cost model along one direction."""
+
+    rates: Interpreted
+    direction: Mapping[str, float]
+
+    def __call__(self, values: Values) -> dict[str, Any]:
+        return self.rates({**values, **self.direction})
+
+
+def _deciding(timeline: Timeline) -> list[tuple[float, CriticalPath]]:
+    """Return signed paths whose lengths add up to the time of a step, or to a multiple of it.
+
+    With a barrier the critical path. Without, the path to the last end of the rank with the longest span less that to
+    its first start; without flush the paths to both ends of the steady state.
+    """
+    run, schedule = timeline.run, timeline.schedule
+    if SCHEDULES[schedule.name].asynchronous:
+        before, last, _ = window(timeline)
+        return [(1.0, path_to(run, last)), (-1.0, path_to(run, before))]
+    if schedule.barrier:
+        return [(1.0, path_to(run, int(run.end.argmax())))]
+    own = np.flatnonzero(timeline.graph.rank == timeline.decides())
+    first, last = int(own[run.start[own].argmin()]), int(own[run.end[own].argmax()])
+    until = path_to(run, first).segments
+    return [(1.0, path_to(run, last)), (-1.0, CriticalPath(tuple(s for s in until if s.operation != first)))]
+
+
+def _seconds(path: CriticalPath, table: Mapping[Kind, Any], message: Any) -> float:
+    """Return the sum over a path of a quantity that is given by kind and stage, and for messages by boundary."""
+    total = 0.0
+    for s in path.segments:
+        _, kind, _ = s.action
+        at = s.action.stage
+        total += message[at + (kind is Kind.F)] if s.spent is Spent.MESSAGE else table[kind][at]
+    return float(total)

@@ -1,0 +1,94 @@
+"""What faster hardware would buy: d log(step time) / d log(parameter) of a plan, for everything that a user can buy."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.costs.layers.structure import Structure
+from sim.costs.offload import offload_model
+from sim.costs.stage import stage_model
+from sim.engine.sensitivity import log_rates, times_with
+from sim.engine.step import Step
+from sim.specs.arguments import checked
+
+CHANGE = 0.1
+"""Relative change of a parameter whose effect a tornado figure shows."""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A number of the hardware: what it is called, which symbols of the costs are in proportion to it (exact names, or
+    ends of names that start with _), and whether it is a time (less is faster) or a rate."""
+
+    title: str
+    symbols: tuple[str, ...]
+    is_time: bool = False
+
+
+PARAMETERS: Mapping[str, Parameter] = {
+    "matrix_flop_per_s": Parameter(
+        "FLOP/s of matrix products", ("gemm_forward_rate", "gemm_dgrad_rate", "gemm_wgrad_rate")
+    ),
+    "attention_flop_per_s": Parameter("FLOP/s of attention", ("attention_forward_rate", "attention_backward_rate")),
+    "memory_bytes_per_s": Parameter("memory bandwidth", ("_bandwidth",)),
+    "intra_bytes_per_s": Parameter("links inside a node", ("intra_bytes_per_s",)),
+    "inter_bytes_per_s_per_node": Parameter("network between nodes", ("inter_bytes_per_s_per_node",)),
+    "host_bytes_per_s": Parameter("host link", ("host_bytes_per_s",)),
+    "link_latency_s": Parameter(
+        "latency of links", ("intra_alpha", "intra_alpha_rank", "inter_alpha", "intra_fill_s"), is_time=True
+    ),
+    "launch_s": Parameter("launching of kernels", ("_t0", "host_s_per_launch", "issue_s"), is_time=True),
+    "step_overhead_s": Parameter("fixed part of a step", ("step_overhead_s",), is_time=True),
+}  # fmt: skip
+"""Every rate and every time that the costs depend on: all rates times k and all times over k make a step k times as
+fast, so that the elasticities of times less those of rates add up to 1 (Euler's theorem)."""
+
+
+@dataclass(frozen=True)
+class Elasticity:
+    """How a step's time depends on one parameter.
+
+    elasticity: d log(step time) / d log(parameter), negative for rates; better_s, worse_s: the step time with the
+    parameter better and worse by `CHANGE`, evaluated again.
+    """
+
+    name: str
+    title: str
+    elasticity: float
+    better_s: float
+    worse_s: float
+    is_time: bool
+
+
+def parameter_of(symbol: str) -> str | None:
+    """Return the parameter of `PARAMETERS` that a symbol of the costs is in proportion to, or None."""
+    for name, parameter in PARAMETERS.items():
+        if any(symbol == s or (s.startswith("_") and symbol.endswith(s)) for s in parameter.symbols):
+            return name
+    return None
+
+
+@checked
+def elasticities(step: Step) -> tuple[Elasticity, ...]:
+    """Return the elasticities of a step's time by the path engine, the largest effect first."""
+    found = log_rates(step, parameter_of, tuple(PARAMETERS))
+    times = times_with(step, _factors(Structure.of(step.model)))
+    made = [
+        Elasticity(name, p.title, found[name], float(times[2 * i]), float(times[2 * i + 1]), p.is_time)
+        for i, (name, p) in enumerate(PARAMETERS.items())
+    ]
+    return tuple(sorted(made, key=lambda e: -abs(e.elasticity)))
+
+
+def _factors(structure: Structure) -> dict[str, NDArray[np.float64]]:
+    """Return the factors on symbols that make each parameter in turn better and then worse by `CHANGE`."""
+    factors = {}
+    for symbol in {*stage_model(structure).symbols, *offload_model(structure).symbols}:
+        for i, (name, parameter) in enumerate(PARAMETERS.items()):
+            if parameter_of(symbol) == name:
+                better = np.ones(2 * len(PARAMETERS))
+                better[2 * i : 2 * i + 2] = 1 + CHANGE, 1 / (1 + CHANGE)
+                factors[symbol] = 1 / better if parameter.is_time else better
+    return factors
