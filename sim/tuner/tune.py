@@ -1,7 +1,7 @@
 """The search: score the whole space, confirm the front runners on the event engine, explain the order."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from math import inf
 from time import perf_counter
@@ -13,12 +13,16 @@ from numpy.typing import NDArray
 from sim.costs.layers.structure import Structure
 from sim.engine.closed_form import closed_form, lower_bound
 from sim.engine.step import Step, simulate
-from sim.specs import Cluster, InputError, Model, Plan
+from sim.specs import Cluster, InputError, Model, Plan, Training
 from sim.specs.arguments import checked
 from sim.specs.fields import read
-from sim.specs.job import Objective, Tune
+from sim.specs.job import Objective, Target, Tune
+from sim.specs.knobs import Bounds
 from sim.tuner.baseline import textbook
+from sim.tuner.deadline import Deadline, fewest_nodes
 from sim.tuner.explain import Outcome, explain
+from sim.tuner.infeasible import no_plan, nothing_fits
+from sim.tuner.limits import resolved
 from sim.tuner.score import Scores, bounds, score_members
 from sim.tuner.space import KEPT, SCHEDULES, Space, build_space
 
@@ -46,6 +50,10 @@ class RankedPlan:
         """The plan."""
         return self.step.plan
 
+    def because(self, reason: str) -> "RankedPlan":
+        """Return the same with a further reason, after the time by cause."""
+        return replace(self, why=(self.why[0], reason, *self.why[1:]))
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Tuned:
@@ -54,7 +62,8 @@ class Tuned:
     knobs: what was fixed or listed; evaluated: distinct configurations scored; excluded: the others by reason;
     seconds by part (space, compile, score, confirm, total); gap: relative distance to the best possible over the
     enumerated space, by the lower bounds of the plans that the compiled engine has not run; certified when it is zero
-    and the event engine, which runs the ranked plans again under contention, has the same winner.
+    and the event engine, which runs the ranked plans again under contention, has the same winner. interrupted: the
+    search was stopped by hand, and this is the best so far.
     """
 
     model: Model
@@ -69,6 +78,7 @@ class Tuned:
     seconds: Mapping[str, float]
     gap: float
     same_winner: bool
+    interrupted: bool = False
 
     def __repr__(self) -> str:
         return f"Tuned({self.evaluated} plans, best {self.best.step!r})"
@@ -76,7 +86,7 @@ class Tuned:
     @property
     def certified(self) -> bool:
         """Whether no plan of the space can beat the winner, and contention does not dethrone it."""
-        return self.gap == 0.0 and self.same_winner
+        return self.gap == 0.0 and self.same_winner and not self.interrupted
 
     @property
     def best(self) -> RankedPlan:
@@ -116,29 +126,47 @@ def tune(
     budget_s: float = inf,
     plan: Plan | None = None,
     progress: Progress = lambda what, done, of: None,
+    target: Target = "torch",
+    training: Training | None = None,
+    deadline_days: float | None = None,
 ) -> Tuned:
-    """Return the best plans for `model` on all devices of `cluster`.
+    """Return the best plans for `model` on all devices of `cluster` that `target` can run.
 
-    `knobs` fixes or lists values by name; settings that are not searched (gradient dtype, overlap, precision) come
-    from `plan`. After `budget_s` seconds no further plan is confirmed: the result then has a gap. `progress` is
-    called with (what, done, of).
+    `knobs` fixes (a value), lists or bounds (`{"min": .., "max": ..}`) knobs by name; settings that are not searched
+    (gradient dtype, overlap, precision) come from `plan`. After `budget_s` seconds no further plan is confirmed: the
+    result then has a gap. Without that budget all limits are counts, and the answer does not depend on the machine.
+    `progress` is called with (what, done, of). An interruption (Ctrl-C) after the first confirmed plan returns the
+    best so far, not certified. With objective gpus_for_deadline `cluster` is the most that may be used, `training`
+    says how much is trained, and the result is on the fewest nodes that do it in `deadline_days`.
 
     Raises:
-        InputError: an argument is out of range, no plan is legal, or none fits (the nearest miss is named).
+        InputError: an argument is out of range, no plan is legal, or none fits (what would make one fit is named).
     """
     begin = perf_counter()
-    asked = _checked(global_batch, knobs, objective, top, cluster)
+    asked = _checked(global_batch, knobs, objective, top, cluster, target, deadline_days)
     if plan and plan.stage_layers:
         raise InputError(
             "plan.stage_layers", plan.stage_layers, "left out: the search gives every stage as many layers"
         )
     kept = _settings(plan.suited(cluster)) if plan else {}
     given = {axis: getattr(plan, axis) for axis in ("cp", "ep") if plan and getattr(plan, axis) > 1}
-    knobs = {axis: [degree] for axis, degree in given.items()} | dict(asked.knobs)
-    space = build_space(model, cluster, global_batch, knobs, kept)
+
+    def build(on: Cluster) -> Space:
+        values = resolved({axis: [degree] for axis, degree in given.items()} | asked.knobs, model, on, global_batch)
+        return build_space(model, on, global_batch, values, kept, target)
+
+    if deadline_days is not None:
+        deadline = Deadline(model, cluster, global_batch, training, deadline_days)
+
+        def on_time(on: Cluster) -> Tuned:
+            rest = (plan, progress, target)
+            return tune(model, on, global_batch, knobs, "step_time", top, begin + budget_s - perf_counter(), *rest)
+
+        found, why = fewest_nodes(deadline, build, on_time, progress)
+        return replace(found, objective=objective, plans=(found.best.because(why), *found.plans[1:]))
+    space = build(cluster)
     if not space.allowed.any():
-        reason = max(space.excluded, key=lambda r: space.excluded[r])
-        raise InputError("tune.knobs", asked.knobs, f"values with a legal plan; most were excluded because {reason}")
+        raise no_plan(space)
     ready = perf_counter()
     for compiling, schedule in product((closed_form, lower_bound), ("1f1b", "interleaved")):
         compiling(Structure.of(model), schedule)
@@ -147,7 +175,7 @@ def tune(
     scored = perf_counter()
     search = Search(space, scores, bounds(space), objective, top, begin + budget_s, progress)
     steps, gap = search.confirm()
-    ranked = _ranked(search, steps)
+    ranked, whole = _ranked(search, steps)
     baseline = textbook(model, cluster, global_batch, kept | given)
     done = perf_counter()
     seconds = {
@@ -161,7 +189,7 @@ def tune(
         model,
         cluster,
         global_batch,
-        asked.knobs,
+        space.knobs,
         objective,
         ranked,
         baseline,
@@ -170,19 +198,29 @@ def tune(
         seconds,
         gap,
         ranked[0].step is steps[0],
+        search.interrupted or not whole,
     )
 
 
-def _ranked(search: "Search", steps: list[Step]) -> tuple[RankedPlan, ...]:
-    """Return the plans in the order of their step times under contention; memory is the same on both engines."""
+def _ranked(search: "Search", steps: list[Step]) -> tuple[tuple[RankedPlan, ...], bool]:
+    """Return the plans in the order of their step times under contention, and whether all of `steps` are there.
+
+    Memory is the same on both engines.
+    """
     space, objective = search.space, search.objective
-    contended = [simulate(space.model, space.cluster, s.plan, "events").step_time_s for s in steps]
-    by_time = objective != "memory_headroom"
-    order = np.argsort(contended, kind="stable").tolist() if by_time else range(len(steps))
-    return tuple(
-        RankedPlan(steps[i], explain(steps[i], space, search.scores, search.run, objective), contended[i])
-        for i in order
-    )
+    ranked: list[RankedPlan] = []
+    try:
+        for n, step in enumerate(steps):
+            search.progress("ranking", n, len(steps))
+            contended = simulate(space.model, space.cluster, step.plan, "events").step_time_s
+            why = explain(step, space, search.scores, search.run, objective)
+            ranked.append(RankedPlan(step, why, contended))
+    except KeyboardInterrupt:
+        if not ranked:
+            raise
+    if objective != "memory_headroom":
+        ranked.sort(key=lambda r: r.contended_s)
+    return tuple(ranked), len(ranked) == len(steps)
 
 
 def _settings(plan: Plan) -> dict[str, Any]:
@@ -190,12 +228,22 @@ def _settings(plan: Plan) -> dict[str, Any]:
     return {name: getattr(plan, name) for name in KEPT if getattr(plan, name) is not None}
 
 
-def _checked(global_batch: int, knobs: object, objective: Objective, top: int, cluster: Cluster) -> Tune:
+def _checked(
+    global_batch: int,
+    knobs: object,
+    objective: Objective,
+    top: int,
+    cluster: Cluster,
+    target: Target,
+    deadline_days: float | None,
+) -> Tune:
     """Return the checked arguments; raises InputError."""
     if knobs is not None and not isinstance(knobs, Mapping):
         raise InputError("tune.knobs", knobs, "a mapping of knob to its values")
-    lists = {k: v if isinstance(v, str | int | float) else list(v) for k, v in (knobs or {}).items()}
-    asked = read(Tune, {"global_batch": global_batch, "knobs": lists, "objective": objective}, "tune")
+    plain = (str, int, float, Mapping, Bounds)
+    lists = {k: v if isinstance(v, plain) else list(v) for k, v in (knobs or {}).items()}
+    raw = {"global_batch": global_batch, "knobs": lists, "objective": objective, "target": target}
+    asked = read(Tune, raw | {"deadline_days": deadline_days}, "tune")
     for name in asked.knobs.get("schedule", []):
         if name not in SCHEDULES:
             raise InputError(
@@ -223,6 +271,12 @@ class Search:
     until: float
     progress: Progress
     ran: dict[int, Outcome] = field(default_factory=dict)
+    stopped: list[bool] = field(default_factory=list)
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the search was stopped by hand."""
+        return bool(self.stopped)
 
     def run(self, flat: int) -> Outcome:
         """Return what the compiled engine says of one configuration (remembered, without its timeline)."""
@@ -243,6 +297,19 @@ class Search:
         Everything whose lower bound is under the best time so far is run, so that no closed form decides.
         """
         order = self._order()
+        try:
+            self._confirm_top(order)
+            gap = 0.0 if self.objective == "memory_headroom" else self._close_gap(order)
+        except KeyboardInterrupt:
+            if not self._fitting():
+                raise
+            self.stopped.append(True)
+            gap = self._open_gap(order)
+        best = sorted(self._fitting(), key=self._key)[: self.top]
+        return [simulate(self.space.model, self.space.cluster, o.plan) for o in best], gap
+
+    def _confirm_top(self, order: NDArray[np.int64]) -> None:
+        """Run configurations in the order of their scores until as many as asked for fit."""
         for flat in order[:MAX_CONFIRMED].tolist():
             good = len(self._fitting())
             if good >= self.top or (good and perf_counter() > self.until):
@@ -250,10 +317,13 @@ class Search:
             self.progress("confirming", good, self.top)
             self.run(flat)
         if not self._fitting():
-            raise _nothing_fits(self.space, self.scores)
-        gap = 0.0 if self.objective == "memory_headroom" else self._close_gap(order)
-        best = sorted(self._fitting(), key=self._key)[: self.top]
-        return [simulate(self.space.model, self.space.cluster, o.plan) for o in best], gap
+            raise nothing_fits(self.space, self.scores)
+
+    def _open_gap(self, order: NDArray[np.int64]) -> float:
+        """Return how much faster than the best so far a configuration that has not run can be at most."""
+        best = min(outcome.step_time_s for outcome in self._fitting())
+        left = order[~np.isin(order, list(self.ran))]
+        return max(0.0, float(1 - self.least.ravel()[left].min(initial=best) / best))
 
     def _close_gap(self, order: NDArray[np.int64]) -> float:
         least = self.least.ravel()
@@ -280,16 +350,7 @@ class Search:
         space, scores = self.space, self.scores
         feasible = space.allowed & scores.fits
         if not feasible.any():
-            raise _nothing_fits(space, scores)
+            raise nothing_fits(space, scores)
         key = scores.peak_memory_bytes if self.objective == "memory_headroom" else scores.step_time_s
         flat = np.where(feasible, key, np.inf).ravel()
         return np.argsort(flat, kind="stable")[: int(feasible.sum())]
-
-
-def _nothing_fits(space: Space, scores: Scores) -> InputError:
-    peak = np.where(space.allowed, scores.peak_memory_bytes, np.inf)
-    at = np.unravel_index(int(peak.argmin()), peak.shape)
-    plan = space.plan(*(int(i) for i in at))
-    smallest = f"{peak[at] / 1e9:.1f} GB allocated with tp {plan.tp}, pp {plan.pp}, zero {plan.zero}"
-    allowed = f"a model that fits: the smallest plan still needs {smallest}, recompute {plan.recompute}"
-    return InputError("cluster.memory_bytes", space.cluster.memory_bytes, allowed)
