@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from sim.specs import Cluster, InputError, Job, Links, Model, Offload, Plan, Training
     from sim.specs.catalog import models
     from sim.tuner.fixes import fixes
+    from sim.tuner.front import Front, front
     from sim.tuner.tune import Tuned, tune
     from sim.widgets.whatif import whatif
 
@@ -29,6 +30,7 @@ _HOME = {
     "AllocatorSettings": "sim.engine.allocator",
     "Budget": "sim.run",
     "Cluster": "sim.specs",
+    "Front": "sim.tuner.front",
     "InputError": "sim.specs",
     "Job": "sim.specs",
     "Links": "sim.specs",
@@ -43,6 +45,7 @@ _HOME = {
     "compute_optimal": "sim.run",
     "emit": "sim.plans",
     "fixes": "sim.tuner.fixes",
+    "front": "sim.tuner.front",
     "models": "sim.specs.catalog",
     "replay_allocator": "sim.engine.allocations",
     "save_html": "sim.report.html",
@@ -59,6 +62,7 @@ __all__ = [
     "AllocatorSettings",
     "Budget",
     "Cluster",
+    "Front",
     "InputError",
     "Job",
     "Links",
@@ -73,6 +77,7 @@ __all__ = [
     "compute_optimal",
     "emit",
     "fixes",
+    "front",
     "models",
     "plot",
     "replay_allocator",

@@ -37,9 +37,7 @@ class Deadline:
         if self.training is None:
             raise InputError("training", None, "required with objective gpus_for_deadline: tokens or steps")
         if self.cluster.groups:
-            raise InputError(
-                "cluster.groups", self.cluster.device, "one kind of nodes for gpus_for_deadline"
-            )
+            raise InputError("cluster.groups", self.cluster.device, "one kind of nodes for gpus_for_deadline")
 
     def days_of(self, step_time_s: float) -> float:
         """Return the days of the whole training when every step takes this long (as `sim.run.whole_run` counts)."""
