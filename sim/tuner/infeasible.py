@@ -41,8 +41,8 @@ def _left_out(space: Space) -> str:
     """Return how many configurations each constraint excludes, the most first."""
     legal = int(space.allowed.sum())
     reasons = {**space.excluded, "does not fit the memory": legal}
-    counts = [f"{n} {reason}" for reason, n in sorted(reasons.items(), key=lambda item: -item[1]) if n]
-    return f"of {space.asked} configurations: {', '.join(counts)}"
+    counts = [f"{reason}: {n}" for reason, n in sorted(reasons.items(), key=lambda item: -item[1]) if n]
+    return f"of {space.asked} configurations are excluded: {', '.join(counts)}"
 
 
 def _missing(space: Space, peak_bytes: float) -> float:

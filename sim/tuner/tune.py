@@ -175,7 +175,7 @@ def tune(
     scored = perf_counter()
     search = Search(space, scores, bounds(space), objective, top, begin + budget_s, progress)
     steps, gap = search.confirm()
-    ranked, whole = _ranked(search, steps)
+    ranked = _ranked(search, steps)
     baseline = textbook(model, cluster, global_batch, kept | given)
     done = perf_counter()
     seconds = {
@@ -198,29 +198,32 @@ def tune(
         seconds,
         gap,
         ranked[0].step is steps[0],
-        search.interrupted or not whole,
+        search.interrupted,
     )
 
 
-def _ranked(search: "Search", steps: list[Step]) -> tuple[tuple[RankedPlan, ...], bool]:
-    """Return the plans in the order of their step times under contention, and whether all of `steps` are there.
+def _ranked(search: "Search", steps: list[Step]) -> tuple[RankedPlan, ...]:
+    """Return the plans in the order of their step times under contention.
 
-    Memory is the same on both engines.
+    Memory is the same on both engines. An interruption leaves those that are done, the first one at least.
     """
     space, objective = search.space, search.objective
+
+    def rank(step: Step) -> RankedPlan:
+        contended = simulate(space.model, space.cluster, step.plan, "events").step_time_s
+        return RankedPlan(step, explain(step, space, search.scores, search.run, objective), contended)
+
     ranked: list[RankedPlan] = []
     try:
         for n, step in enumerate(steps):
             search.progress("ranking", n, len(steps))
-            contended = simulate(space.model, space.cluster, step.plan, "events").step_time_s
-            why = explain(step, space, search.scores, search.run, objective)
-            ranked.append(RankedPlan(step, why, contended))
+            ranked.append(rank(step))
     except KeyboardInterrupt:
-        if not ranked:
-            raise
+        ranked = ranked or [rank(steps[0])]
+        search.stopped.append(True)
     if objective != "memory_headroom":
         ranked.sort(key=lambda r: r.contended_s)
-    return tuple(ranked), len(ranked) == len(steps)
+    return tuple(ranked)
 
 
 def _settings(plan: Plan) -> dict[str, Any]:

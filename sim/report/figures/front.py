@@ -59,8 +59,8 @@ def _axis(tuned: Tuned, objective: Measured) -> Axis:
     def of(step: Step) -> float:
         return float(measure.value(setting, step.step_time_s, step.peak_memory_bytes))
 
-    words = {"cost": "USD per 1e9 tokens", "tokens_per_usd": "tokens per USD"}[objective]
-    return Axis(f"{words}, log scale", 1.0, words, True, values, -values if measure.more else values, of)
+    words, scale = {"cost": ("USD per 1e9 tokens", 1.0), "tokens_per_usd": ("million tokens per USD", 1e6)}[objective]
+    return Axis(f"{words}, log scale", scale, words, True, values, -values if measure.more else values, of)
 
 
 @checked
