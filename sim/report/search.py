@@ -93,6 +93,8 @@ def search_section(tuned: Tuned) -> str:
     certified = (
         "yes: every plan that could win was confirmed"
         if tuned.certified
+        else "no: the search was interrupted"
+        if tuned.interrupted
         else "no: the confirmation limit was reached"
         if tuned.same_winner
         else "no: under contention another plan is first than by the bounds"
