@@ -144,27 +144,17 @@ def tune(
     """
     begin = perf_counter()
     asked = _checked(global_batch, knobs, objective, top, cluster, target, deadline_days)
-    if plan and plan.stage_layers:
-        raise InputError(
-            "plan.stage_layers", plan.stage_layers, "left out: the search gives every stage as many layers"
-        )
-    kept = _settings(plan.suited(cluster)) if plan else {}
-    given = {axis: getattr(plan, axis) for axis in ("cp", "ep") if plan and getattr(plan, axis) > 1}
-
-    def build(on: Cluster) -> Space:
-        values = resolved({axis: [degree] for axis, degree in given.items()} | asked.knobs, model, on, global_batch)
-        return build_space(model, on, global_batch, values, kept, target)
-
+    request = _Request(model, asked, plan)
     if deadline_days is not None:
         deadline = Deadline(model, cluster, global_batch, training, deadline_days)
 
         def on_time(on: Cluster) -> Tuned:
-            rest = (plan, progress, target)
-            return tune(model, on, global_batch, knobs, "step_time", top, begin + budget_s - perf_counter(), *rest)
+            left_s = begin + budget_s - perf_counter()
+            return tune(model, on, global_batch, knobs, "step_time", top, left_s, plan, progress, target)
 
-        found, why = fewest_nodes(deadline, build, on_time, progress)
+        found, why = fewest_nodes(deadline, request.space, on_time, progress)
         return replace(found, objective=objective, plans=(found.best.because(why), *found.plans[1:]))
-    space = build(cluster)
+    space = request.space(cluster)
     if not space.allowed.any():
         raise no_plan(space)
     ready = perf_counter()
@@ -176,30 +166,44 @@ def tune(
     search = Search(space, scores, bounds(space), objective, top, begin + budget_s, progress)
     steps, gap = search.confirm()
     ranked = _ranked(search, steps)
-    baseline = textbook(model, cluster, global_batch, kept | given)
+    baseline = textbook(model, cluster, global_batch, {**space.kept, **request.given})
     done = perf_counter()
-    seconds = {
-        "space": ready - begin,
-        "compile": compiled - ready,
-        "score": scored - compiled,
-        "confirm": done - scored,
-        "total": done - begin,
-    }
+    marks = {"space": ready - begin, "compile": compiled - ready, "score": scored - compiled, "confirm": done - scored}
+    seconds = marks | {"total": done - begin}
+    same, cut = ranked[0].step is steps[0], search.interrupted
     return Tuned(
-        model,
-        cluster,
-        global_batch,
-        space.knobs,
-        objective,
-        ranked,
-        baseline,
-        space,
-        scores,
-        seconds,
-        gap,
-        ranked[0].step is steps[0],
-        search.interrupted,
+        model, cluster, global_batch, space.knobs, objective, ranked, baseline, space, scores, seconds, gap, same, cut
     )
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What is searched for: the knobs that are asked for, and the job's plan for all else.
+
+    Raises:
+        InputError: the plan gives the layers of every stage.
+    """
+
+    model: Model
+    asked: Tune
+    plan: Plan | None
+
+    def __post_init__(self) -> None:
+        if self.plan and self.plan.stage_layers:
+            given, allowed = self.plan.stage_layers, "left out: the search gives every stage as many layers"
+            raise InputError("plan.stage_layers", given, allowed)
+
+    @property
+    def given(self) -> dict[str, int]:
+        """Degrees that are searched only where they are asked for."""
+        return {axis: getattr(self.plan, axis) for axis in ("cp", "ep") if self.plan and getattr(self.plan, axis) > 1}
+
+    def space(self, cluster: Cluster) -> Space:
+        """Return the space on a cluster."""
+        batch, target = self.asked.global_batch, self.asked.target
+        kept = _settings(self.plan.suited(cluster)) if self.plan else {}
+        knobs = {axis: [degree] for axis, degree in self.given.items()} | self.asked.knobs
+        return build_space(self.model, cluster, batch, resolved(knobs, self.model, cluster, batch), kept, target)
 
 
 def _ranked(search: "Search", steps: list[Step]) -> tuple[RankedPlan, ...]:
