@@ -1,6 +1,6 @@
 """The search: score the whole space, confirm the front runners on the event engine, explain the order."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from math import inf
@@ -17,7 +17,6 @@ from sim.specs import Cluster, InputError, Model, Plan, Training
 from sim.specs.arguments import checked
 from sim.specs.fields import read
 from sim.specs.job import Objective, Target, Tune
-from sim.specs.knobs import Bounds
 from sim.tuner.baseline import textbook
 from sim.tuner.deadline import Deadline, fewest_nodes
 from sim.tuner.explain import Outcome, explain
@@ -247,8 +246,8 @@ def _checked(
     """Return the checked arguments; raises InputError."""
     if knobs is not None and not isinstance(knobs, Mapping):
         raise InputError("tune.knobs", knobs, "a mapping of knob to its values")
-    plain = (str, int, float, Mapping, Bounds)
-    lists = {k: v if isinstance(v, plain) else list(v) for k, v in (knobs or {}).items()}
+    several = {k: isinstance(v, Iterable) and not isinstance(v, str | Mapping) for k, v in (knobs or {}).items()}
+    lists = {k: list(v) if several[k] else v for k, v in (knobs or {}).items()}
     raw = {"global_batch": global_batch, "knobs": lists, "objective": objective, "target": target}
     asked = read(Tune, raw | {"deadline_days": deadline_days}, "tune")
     for name in asked.knobs.get("schedule", []):
