@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from sim.specs.catalog import models
     from sim.tuner.elasticity import elasticities
     from sim.tuner.fixes import fixes
+    from sim.tuner.front import Front, front
     from sim.tuner.tune import Tuned, tune
     from sim.widgets.whatif import whatif
 
@@ -30,6 +31,7 @@ _HOME = {
     "AllocatorSettings": "sim.engine.allocator",
     "Budget": "sim.run",
     "Cluster": "sim.specs",
+    "Front": "sim.tuner.front",
     "InputError": "sim.specs",
     "Job": "sim.specs",
     "Links": "sim.specs",
@@ -46,6 +48,7 @@ _HOME = {
     "elasticities": "sim.tuner.elasticity",
     "emit": "sim.plans",
     "fixes": "sim.tuner.fixes",
+    "front": "sim.tuner.front",
     "models": "sim.specs.catalog",
     "replay_allocator": "sim.engine.allocations",
     "save_html": "sim.report.html",
@@ -62,6 +65,7 @@ __all__ = [
     "AllocatorSettings",
     "Budget",
     "Cluster",
+    "Front",
     "InputError",
     "Job",
     "Links",
@@ -78,6 +82,7 @@ __all__ = [
     "elasticities",
     "emit",
     "fixes",
+    "front",
     "models",
     "plot",
     "replay_allocator",

@@ -17,6 +17,7 @@ from sim.report.table import COLUMNS, formatted, ranking, shown
 from sim.report.text import answer_run, answer_tuned, elasticity_words, robust_words
 from sim.run import Run, whole_run
 from sim.specs import InputError, Job
+from sim.specs.job import Tune
 from sim.tuner.tune import Tuned, tune
 from sim.units import digits3, percent
 
@@ -31,30 +32,35 @@ def tune_command(
     """Search all plans for the job's devices and rank the best."""
     loaded = Job.load(job)
     if loaded.tune is None and loaded.plan is None:
-        raise InputError("tune", None, "required: global_batch, and optionally knobs and objective")
+        raise InputError("tune", None, "required: global_batch, and optionally knobs, objective and target")
     if out:
         checked_folder("--out", out)
-    batch = loaded.tune.global_batch if loaded.tune else loaded.plan.global_batch  # type: ignore[union-attr]
+    asked = loaded.tune or Tune(global_batch=loaded.plan.global_batch)  # type: ignore[union-attr]
     with Progress(console=progress_console, transient=True) as bar:
         task = bar.add_task("scoring the space")
         found = tune(
             loaded.model,
             loaded.cluster,
-            batch,
-            loaded.tune.knobs if loaded.tune else None,
-            loaded.tune.objective if loaded.tune else "step_time",
+            asked.global_batch,
+            asked.knobs,
+            asked.objective,
             top,
             budget_s,
             plan=loaded.plan,
+            target=asked.target,
+            training=loaded.training if asked.deadline_days else None,
+            deadline_days=asked.deadline_days,
             progress=lambda what, done, of: bar.update(task, description=what, completed=done, total=max(of, done + 1)),
         )
+    if found.interrupted:
+        progress_console.print("interrupted: the best plan so far, not certified")
     run = whole_run(found.best.step, loaded.training) if loaded.training else None
     if out:
         from sim.report.html import save_html  # noqa: PLC0415 - plotly only when asked for
 
         with written("--out", out):
             out.mkdir(parents=True, exist_ok=True)
-            save_jobs([(loaded.model, loaded.cluster, r.plan) for r in found.plans], out, loaded.training)
+            save_jobs([(loaded.model, found.cluster, r.plan) for r in found.plans], out, loaded.training)
             save_html(found, out / "report.html", run=run)
     if as_json:
         print_json(tuned_data(found, run))
@@ -81,6 +87,8 @@ def tuned_data(found: Tuned, run: Run | None = None) -> dict[str, Any]:
             for r in found.plans
         ],
         "objective": found.objective,
+        "target": found.space.target,
+        "nodes": found.cluster.nodes,
         "evaluated": found.evaluated,
         "feasible": found.feasible,
         "excluded": found.excluded,
@@ -95,6 +103,7 @@ def tuned_data(found: Tuned, run: Run | None = None) -> dict[str, Any]:
             "flip": robust.flip and asdict(robust.flip),
         },
         "elasticities": {e.name: e.elasticity for e in found.elasticities},
+        "interrupted": found.interrupted,
         "baseline": base and {"plan": plain(base.plan), "step_time_s": base.step_time_s},
         "speedup": found.speedup,
         "assumptions": [*found.best.step.assumptions, *(run.assumptions if run else ())],
@@ -131,8 +140,9 @@ def _print(found: Tuned, run: Run | None, out: Path | None) -> None:
         console.print(f"  {digits3(price)} USD per 1e9 tokens", highlight=False)
     if run:
         console.print(f"  {answer_run(run)}", highlight=False, markup=False)
-    rate = found.evaluated / max(found.seconds["score"], 1e-9)
-    why = f"gap {percent(found.gap)}" if found.same_winner else "contention changes the order"
+    rate = found.evaluated / max(found.seconds["score"] + found.seconds["stages"], 1e-9)
+    why = f"gap {percent(found.gap)}" if found.same_order else "contention changes the order"
+    why = f"interrupted, {why}" if found.interrupted else why
     proof = "certified" if found.certified else f"not certified ({why})"
     console.print(
         f"\n{found.evaluated} plans scored ({rate:,.0f}/s), {found.feasible} fit; "

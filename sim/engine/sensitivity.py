@@ -75,7 +75,7 @@ class _Scaled:
 
 def _costs(step: Step, cluster: Cluster, model: Callable[[str, Structure], Callable[[Values], Any]]) -> dict[str, Any]:
     """Return what `simulate` computes as the costs of the step's plan, with other models in place of its own."""
-    kinds = MODELS if step.plan.offload.used else ("stage",)
+    kinds = MODELS if step.plan.offloads else ("stage",)
     costs: dict[str, Any] = {}
     for kind in kinds:
         costs |= slowest(step.model, cluster, step.placed, step.level, partial(model, kind))

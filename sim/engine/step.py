@@ -63,6 +63,8 @@ class Step:
 
     def __repr__(self) -> str:
         plan = f"tp={self.plan.tp}, pp={self.plan.pp}, dp={self.placed.dp}"
+        if self.plan.stages:
+            plan = f"pp={self.plan.pp}, unequal stages"
         return f"Step({self.model.name}, {plan}, {seconds(self.step_time_s)}, {gigabytes(self.peak_memory_bytes)})"
 
     @property

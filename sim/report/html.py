@@ -89,7 +89,9 @@ def _search(tuned: Tuned, command: str | None, run: Run | None) -> tuple[str, st
     job = job_data(tuned.model, tuned.cluster, best.plan, run.training if run else None)
     job["tune"] = {
         "global_batch": tuned.global_batch,
-        "objective": tuned.objective,
+        # On the nodes that a deadline has led to, the search is one for the step time.
+        "objective": "step_time" if tuned.objective == "gpus_for_deadline" else tuned.objective,
+        "target": tuned.space.target,
         "knobs": {k: list(v) for k, v in tuned.knobs.items()},
     }
     del job["plan"]

@@ -105,13 +105,15 @@ def search_section(tuned: Tuned) -> str:
         [[_count(n), reason] for reason, n in tuned.excluded.items()],
     )
     spent = tuned.seconds
-    rate = tuned.evaluated / max(spent["score"], 1e-9)
+    rate = tuned.evaluated / max(spent["score"] + spent["stages"], 1e-9)
     certified = (
         "yes: every plan that could win was confirmed"
         if tuned.certified
+        else "no: the search was interrupted"
+        if tuned.interrupted
         else "no: the confirmation limit was reached"
-        if tuned.same_winner
-        else "no: under contention another plan is first than by the bounds"
+        if tuned.same_order
+        else "no: under contention the best plans stand in another order than by the bounds"
     )
     facts = [
         ["combinations asked for", _count(tuned.space.asked)],

@@ -5,7 +5,8 @@ from typing import Any, Literal, TypedDict
 
 from sim.report.numbers import seconds_interval
 from sim.specs import Plan
-from sim.tuner.tune import RankedPlan, Tuned
+from sim.tuner.ranking import RankedPlan
+from sim.tuner.tune import Tuned
 from sim.units import GB, digits3, percent
 
 

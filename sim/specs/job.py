@@ -12,46 +12,50 @@ from sim.specs.arguments import checked
 from sim.specs.catalog import is_device_file
 from sim.specs.catalog import model as catalog_model
 from sim.specs.cluster import Cluster
-from sim.specs.fields import MAX_PROBLEMS, InputError, check, read, spec, whole
+from sim.specs.fields import MAX_PROBLEMS, InputError, check, read, real, spec, whole
 from sim.specs.files import is_folder, load_mapping
+from sim.specs.knobs import knob_values
 from sim.specs.model import Model
 from sim.specs.plan import Plan
 from sim.specs.table import KIND, LayerTable
 from sim.specs.training import Training
 
-Objective = Literal["step_time", "cost", "tokens_per_usd", "memory_headroom"]
-KNOBS = ("tp", "pp", "cp", "ep", "virtual_stages", "micro_batch", "zero", "recompute", "sequence_parallel", "schedule")
+Objective = Literal["step_time", "cost", "tokens_per_usd", "memory_headroom", "gpus_for_deadline"]
+Target = Literal["torch", "torchtitan", "megatron", "deepspeed", "any"]
 
-MAX_KNOB_VALUES = 256
 MAX_COMBINATIONS = 1_000_000
 """Bounds of what a search holds in memory at once."""
 
 
 @spec
 class Tune:
-    """What the tuner may change and what it should improve."""
+    """What the tuner may change and what it should improve.
+
+    `knobs`: a value, a list of values or `Bounds` by name. `target`: what must be able to run the plan
+    (`sim.plans.targets`). `deadline_days`: the end of training, for the objective gpus_for_deadline alone.
+
+    Raises:
+        InputError: a knob is unknown or a value of it out of range, the lists hold too many combinations, or the
+            deadline is missing or without use.
+    """
 
     global_batch: Annotated[int, whole(1, 10_000_000)]
-    knobs: Annotated[dict[str, list[int | bool | str]], Field(description="a mapping of knob to its values")] = Field(
-        default_factory=dict
-    )
+    knobs: Annotated[dict[str, Any], Field(description="a mapping of knob to its values")] = Field(default_factory=dict)
     objective: Objective = "step_time"
+    target: Target = "torch"
+    deadline_days: Annotated[float, real(1e-3, 1e5, "days")] | None = None
 
     def __post_init__(self) -> None:
-        problems = [problem for name, values in self.knobs.items() for problem in self._knob_problems(name, values)]
+        made, problems = knob_values(self.knobs, self.global_batch)
+        if (self.objective == "gpus_for_deadline") != (self.deadline_days is not None):
+            allowed = "left out: only objective gpus_for_deadline has one" if self.deadline_days else "required"
+            problems.append(InputError("deadline_days", self.deadline_days, allowed))
         if problems:
             raise InputError(problems[0].path, problems[0].value, problems[0].allowed, problems[1:])
-        space = prod(len(set(values)) for values in self.knobs.values())
+        space = prod(len(set(values)) for values in made.values() if isinstance(values, list))
         if space > MAX_COMBINATIONS:
             raise InputError("knobs", f"{space} combinations", f"at most {MAX_COMBINATIONS} combinations")
-
-    def _knob_problems(self, name: str, values: list[int | bool | str]) -> list[InputError]:
-        if name not in KNOBS:
-            return [InputError(f"knobs.{name}", values, "a knob: " + ", ".join(KNOBS))]
-        if not 1 <= len(values) <= MAX_KNOB_VALUES:
-            return [InputError(f"knobs.{name}", values, f"a list of 1 to {MAX_KNOB_VALUES} values")]
-        of_each = (check(Plan, {"global_batch": self.global_batch, name: value}, "knobs")[1] for value in values)
-        return [problem for found in of_each for problem in found]
+        object.__setattr__(self, "knobs", made)
 
 
 @spec
@@ -89,6 +93,9 @@ def read_sections(raw: Mapping[str, Any], folder: Path) -> tuple[dict[str, Any],
     for key in [key for key in readers if key in raw]:
         made[key], found = readers[key](raw[key])
         problems += found
+    tune = made.get("tune")
+    if tune and tune.objective == "gpus_for_deadline" and "training" not in raw:
+        problems.append(InputError("training", None, "required with objective gpus_for_deadline: tokens or steps"))
     return {key: value for key, value in made.items() if value is not None}, problems
 
 

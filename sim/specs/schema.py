@@ -9,7 +9,8 @@ from pydantic_core import core_schema
 
 from sim.catalog import names
 from sim.specs.fields import class_of
-from sim.specs.job import KNOBS, MAX_KNOB_VALUES, MODEL_HELP, Job
+from sim.specs.job import MODEL_HELP, Job
+from sim.specs.knobs import BOUNDED, KNOBS, MAX_KNOB_VALUES
 from sim.specs.model import Model
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -65,6 +66,15 @@ def _tokens_or_steps(training: Schema) -> None:
     training["oneOf"] = [{"required": [key], "properties": {key: {"type": kind}}} for key, kind in kinds.items()]
 
 
+_FOR_DEADLINE: Schema = {"properties": {"objective": {"const": "gpus_for_deadline"}}, "required": ["objective"]}
+
+
+def _deadline(tune: Schema) -> None:
+    tune["if"] = _FOR_DEADLINE
+    tune["then"] = {"required": ["deadline_days"], "properties": {"deadline_days": {"type": "number"}}}
+    tune["else"] = {"properties": {"deadline_days": {"type": "null"}}}
+
+
 def _device_file(device: Schema) -> None:
     """A device file of the user's may hold a number without its source, and names a catalog device to be like."""
     device["properties"]["like"]["anyOf"] = [{"enum": names("devices")}, {"type": "null"}]
@@ -78,6 +88,7 @@ BEYOND_FIELDS: dict[str, Callable[[Schema], None]] = {
     "Cluster": _one_or_several_devices,
     "NodeGroup": _named_device,
     "Training": _tokens_or_steps,
+    "Tune": _deadline,
     "Device": _device_file,
 }
 """What a class asks beside the range of each field, as its constructor or its reader does."""
@@ -94,12 +105,18 @@ def _as_read(job: Schema) -> None:
     batch = parts["Plan"].pop("required")
     job["allOf"] = [
         {"if": {"not": {"required": ["tune"]}}, "then": {"properties": {"plan": {"required": batch}}}},
+        {"if": {"properties": {"tune": _FOR_DEADLINE}, "required": ["tune"]}, "then": {"required": ["training"]}},
     ]
     values = parts["Plan"]["properties"]
-    listed = {
-        knob: {"type": "array", "minItems": 1, "maxItems": MAX_KNOB_VALUES, "items": values[knob]} for knob in KNOBS
-    }
+    listed = {knob: {"anyOf": _knob(values[knob], knob in BOUNDED)} for knob in KNOBS}
     parts["Tune"]["properties"]["knobs"] |= {"properties": listed, "additionalProperties": False}
+
+
+def _knob(value: Schema, bounded: bool) -> list[Schema]:
+    """Return the forms of a knob: fixed, listed and, for a number, bounded."""
+    ends = {"type": "object", "properties": {"min": value, "max": value}, "additionalProperties": False}
+    forms = [value, {"type": "array", "minItems": 1, "maxItems": MAX_KNOB_VALUES, "items": value}]
+    return [*forms, ends | {"minProperties": 1}] if bounded else forms
 
 
 def _with_table(model: Schema) -> None:

@@ -1,9 +1,11 @@
 """What keeps a plan from being faster: memory, the batch, what must divide what, or nothing but time."""
 
+from collections.abc import Iterator
+from dataclasses import fields, replace
 from typing import Any, Literal, NamedTuple
 
 from sim.engine.step import Step, memory_sigma, simulate
-from sim.specs import InputError
+from sim.specs import InputError, StagePlan
 from sim.specs.arguments import checked
 from sim.tuner.explain import TERM_NAMES, WORDS, value_words
 from sim.units import gigabytes, percent
@@ -29,7 +31,7 @@ def binding(step: Step) -> tuple[Binding, ...]:
     Memory binds where one of them is faster and does not fit. A rule binds where half of a knob is slower, and twice as
     much of it not legal. Where neither does, only the time that the work takes is left.
     """
-    found = [*_memory(step), *_rules(step)]
+    found = _of_stages(step) if step.plan.stages else [*_memory(step), *_rules(step)]
     if found:
         return tuple(found)
     cause, spent = max(step.breakdown_s.items(), key=lambda item: item[1])
@@ -68,6 +70,32 @@ def _memory(step: Step) -> list[Binding]:
             found[knob] = max(found.get(knob, (WORTH, "")), (less, text))
     told = [text for _, text in sorted(found.values(), reverse=True) if text]
     return [Binding("memory", "memory binds: " + "; ".join(told))] if told else []
+
+
+def _of_stages(step: Step) -> list[Binding]:
+    """Return which of unequal stages could not do with a layer less of recompute, or an eighth less on the host."""
+    stages, bound = step.plan.stages, []
+    for s, own in enumerate(stages):
+        for less in _less(own):
+            other = _other(step, stages=(*stages[:s], less, *stages[s + 1 :]))
+            if isinstance(other, Step) and lacking_bytes(other) > 0:
+                bound.append(str(s))
+                break
+    if not bound:
+        return []
+    text = f"memory binds on stages {', '.join(bound)} of {len(stages)}: less recompute or offload there does not fit"
+    return [Binding("memory", text)]
+
+
+def _less(own: StagePlan) -> Iterator[StagePlan]:
+    """Yield the stage with a layer less that recomputes, and with an eighth less of what is on the host."""
+    again = own.recompute_layers or own.layers
+    if own.recompute != "none" and again > 1:
+        yield replace(own, recompute_layers=again - 1)
+    for each in fields(own.offload):
+        share = getattr(own.offload, each.name)
+        if share > 0:
+            yield replace(own, offload=replace(own.offload, **{each.name: max(0.0, share - 0.125)}))
 
 
 def _larger(step: Step) -> list[tuple[str, Any]]:

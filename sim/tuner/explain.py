@@ -89,6 +89,16 @@ def against(step: Step, other: Step) -> str:
     return f"the next plan takes {_signed(whole)} ({'+' if whole >= 0 else '−'}{share}): {causes or 'nothing of note'}"
 
 
+def _of_equal_stages(
+    step: Step, space: Space, scores: Scores, run: Callable[[int], Outcome], by_memory: bool
+) -> list[str]:
+    """Return what the best plan of equal stages loses against one of unequal stages."""
+    fitting = np.where(space.allowed & scores.fits, scores.step_time_s, np.inf)
+    if not np.isfinite(fitting).any():
+        return ["no plan of equal stages fits the memory"]
+    return [f"best with equal stages: {_change(step, run(int(fitting.argmin())), by_memory)}"]
+
+
 def _signed(change_s: float) -> str:
     return ("+" if change_s >= 0 else "−") + seconds(abs(change_s))
 
@@ -96,6 +106,8 @@ def _signed(change_s: float) -> str:
 def _knobs(step: Step, space: Space, scores: Scores, run: Callable[[int], Outcome], by_memory: bool) -> list[str]:
     """Return, per knob, the best feasible plan of the space with any other value of it, and what it loses."""
     plan = step.plan
+    if plan.stages:
+        return _of_equal_stages(step, space, scores, run, by_memory)
     lines = []
     for knob in ("tp", "pp", "cp", "ep", "virtual_stages", "micro_batch", *SWITCHES):
         value = RECOMPUTE.index(plan.recompute) if knob == "recompute" else int(getattr(plan, knob))

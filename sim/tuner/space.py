@@ -1,16 +1,19 @@
 """The plans to compare: knob values, the legal combinations as columns, and why the others are left out."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sim.costs.inputs import RECOMPUTE
+from sim.plans.limit import NOTHING, Asked
 from sim.specs import Cluster, Model, Plan
 from sim.specs.fields import read
+from sim.specs.job import Target
 from sim.specs.rules import RULES, Spread, divisors
+from sim.tuner.limits import on_target
 
 Column = NDArray[np.int64]
 MAX_TP = 64
@@ -38,8 +41,8 @@ class Space:
     """Rows are legal shapes (tp, pp, virtual_stages, micro_batch, dp, ...); switches multiply every row.
 
     recompute: indices into `RECOMPUTE`; kept: settings that are not searched; excluded: configurations by reason;
-    asked: all combinations of knobs. `allowed[row, recompute, zero, sequence_parallel]` marks the distinct legal
-    configurations.
+    asked: all combinations of knobs; knobs: those that are given; target: what must run the plans.
+    `allowed[row, recompute, zero, sequence_parallel]` marks the distinct legal configurations.
     """
 
     model: Model
@@ -53,6 +56,8 @@ class Space:
     allowed: NDArray[np.bool_]
     excluded: Mapping[str, int]
     asked: int
+    knobs: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    target: Target = "any"
 
     def plan(self, row: int, recompute: int, zero: int, sequence_parallel: int) -> Plan:
         """Return the plan at these indices; what is a default stays left out."""
@@ -93,6 +98,7 @@ def build_space(
     global_batch: int,
     knobs: Mapping[str, Sequence[Any]] | None = None,
     kept: Mapping[str, Any] | None = None,
+    target: Target = "any",
 ) -> Space:
     """Return every combination of the knobs, split into legal rows and counted exclusions.
 
@@ -136,8 +142,42 @@ def build_space(
     rows = {name: column[legal] for name, column in shape.items()}
     rows["microbatches"] = global_batch // (rows["dp"] * rows["micro_batch"])
     allowed = _distinct(model, rows, recompute, zero, sp, excluded)
-    asked = len(legal) * per_row
-    return Space(model, cluster, global_batch, kept or {}, rows, recompute, zero, sp, allowed, excluded, asked)
+    needs = _asked(model, cluster, global_batch, fixed, rows, recompute, zero, sp)
+    allowed = on_target(target, needs, allowed, excluded)
+    asked, given = len(legal) * per_row, dict(knobs or {})
+    return Space(
+        model, cluster, global_batch, fixed, rows, recompute, zero, sp, allowed, excluded, asked, given, target
+    )
+
+
+def _asked(
+    model: Model,
+    cluster: Cluster,
+    global_batch: int,
+    kept: Mapping[str, Any],
+    rows: Mapping[str, Column],
+    recompute: Column,
+    zero: Column,
+    sp: Column,
+) -> Asked:
+    """Return what the configurations ask of a target, on the space's axes."""
+    columns: dict[str, Any] = {name: column[:, None, None, None] for name, column in rows.items()}
+    plan = Plan(global_batch=global_batch, **kept).suited(cluster)
+    return Asked(
+        **{name: columns[name] for name in ("tp", "pp", "cp", "ep", "dp", "microbatches")},
+        group=columns["pp"],
+        shard=plan.fsdp_shard or columns["dp"] * columns["cp"],
+        schedule=np.array(SCHEDULES)[columns["schedule"]],
+        recompute=np.array(RECOMPUTE)[recompute][:, None, None],
+        zero=zero[:, None],
+        sequence_parallel=sp > 0,
+        etp=plan.etp,
+        partial=plan.fsdp_shard is not None,
+        precision=str(plan.precision),
+        rank_order=plan.rank_order,
+        offload=plan.offload or NOTHING,
+        reads_tokens=not model.table or bool(model.table.seq),
+    )
 
 
 def _combinations(cluster: Cluster, values: Mapping[str, Sequence[Any]]) -> dict[str, Column]:

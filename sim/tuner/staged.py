@@ -6,13 +6,23 @@ inter-stage solver (`solvers.exact`).
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from math import inf
-from typing import Any
+from typing import Any, Literal
 
+from sim.engine.step import Step, simulate
 from sim.specs import Cluster, Model, Plan
+from sim.specs.job import Target
 from sim.tuner.solvers.chain import Choice, Effort, Solution, never
 from sim.tuner.solvers.exact import exact
 from sim.tuner.stages import OFFLOADED, Question, StageCell, StageTables, Techniques
+
+Freedom = Literal["none", "techniques", "all"]
+FREEDOMS: Mapping[Target, Freedom] = {
+    "torch": "techniques", "torchtitan": "none", "megatron": "none", "deepspeed": "none", "any": "all",
+}  # fmt: skip
+"""In what the stages of a target's plans may differ beside their layers: in nothing, in memory techniques (every module
+is wrapped by itself), or in degrees too. `sim.plans.targets` refuses the same."""
 
 EIGHTHS = tuple(i / 8 for i in range(9))
 HOST_KNOBS = {f"offload_{name}": EIGHTHS if name in ("optimizer", "activations") else (0.0,) for name in OFFLOADED}
@@ -43,6 +53,23 @@ class StagedSearch:
         best = self.found[0][0] * WITHIN if self.found else inf
         return min(self.at_most, best, self.found[-1][0] if len(self.found) >= self.n else inf)
 
+    @property
+    def gap(self) -> float:
+        """Share of the best closed-form step time that a plan of unequal stages could save at most."""
+        best = min(self.found[0][0] if self.found else inf, self.at_most)
+        return 0.0 if self.certified or best == inf else max(0.0, 1 - self.bound / best)
+
+    def steps(self, model: Model, cluster: Cluster) -> list[Step]:
+        """Return the plans as the compiled engine runs them: those that fit, fastest first."""
+        every = [simulate(model, cluster, plan) for _, plan in self.found]
+        return sorted((s for s in every if s.fits == "yes"), key=lambda s: s.step_time_s)
+
+    def stopped(self, least: float) -> "StagedSearch":
+        """Mark that nobody looked at what takes `least` seconds or more."""
+        self.certified, self.bound = False, min(self.bound, least)
+        self.notes.append("interrupted")
+        return self
+
     def add(self, seconds: float, plan: Plan) -> None:
         """Remember a plan if it is among the n best."""
         if seconds < self.limit and all(plan != other for _, other in self.found):
@@ -60,6 +87,7 @@ def search_stages(
     global_batch: int,
     values: Mapping[str, Sequence[Any]],
     kept: Mapping[str, Any],
+    freedom: Freedom = "all",
     n: int = 1,
     at_most: float = inf,
     stop: Callable[[], bool] = never,
@@ -72,42 +100,46 @@ def search_stages(
     that are not searched. `stop` ends the search with the best so far.
     """
     found = StagedSearch(n, at_most)
+    hosts = HOST_KNOBS if freedom == "all" else dict.fromkeys(HOST_KNOBS, (0.0,))
     techniques = Techniques(
         tuple(values["tp"]), tuple(values["zero"]), tuple(values["recompute"]),
         tuple(values.get("recompute_layers", ())),
-        {name: tuple(values.get(f"offload_{name}", HOST_KNOBS[f"offload_{name}"])) for name in OFFLOADED},
+        {name: tuple(values.get(f"offload_{name}", hosts[f"offload_{name}"])) for name in OFFLOADED},
     )  # fmt: skip
     settings = tuple((name, value) for name, value in kept.items() if name != "offload")
+    every = list(questions(model, cluster, global_batch, values, settings, freedom == "all"))
     tables: list[tuple[float, int, StageTables]] = []
-    for asked in questions(model, cluster, global_batch, values, settings):
-        if stop():
-            return _stopped(found, 0.0)
-        one = StageTables(asked, techniques)
-        found.evaluated += one.evaluated
-        tables.append((one.least, len(tables), one))
-    tables.sort()
-    for i, (least, _, one) in enumerate(tables):
-        if least >= found.limit:
-            break
-        if stop():
-            return _stopped(found, least)
-        progress("solving stages", i, len(tables))
-        before = one.evaluated
-        effort = Effort(at_most=found.limit / one.slower, stop=stop)
-        solution = solve(one, effort, n)
-        found.evaluated += one.evaluated - before
-        found.certified &= solution.certified
-        found.bound = min(found.bound, solution.bound * one.slower)
-        found.notes += [solution.note] * (not solution.certified)
-        for value, choice in zip(solution.values, solution.choices, strict=True):
-            found.add(value * one.slower, plan_of(one.asked, choice))
+    try:
+        for i, asked in enumerate(every):
+            if stop():
+                return found.stopped(0.0)
+            progress("stage tables", i, len(every))
+            one = StageTables(asked, techniques)
+            found.evaluated += one.evaluated
+            tables.append((one.least, i, one))
+        tables.sort(key=lambda each: each[:2])
+        for i, (least, _, one) in enumerate(tables):
+            if least >= found.limit:
+                break
+            if stop():
+                return found.stopped(least)
+            progress("solving stages", i, len(tables))
+            _solve(found, one, solve, stop)
+    except KeyboardInterrupt:
+        return found.stopped(0.0)
     return found
 
 
-def _stopped(found: StagedSearch, least: float) -> StagedSearch:
-    found.certified, found.bound = False, min(found.bound, least)
-    found.notes.append("interrupted")
-    return found
+def _solve(found: StagedSearch, one: StageTables, solve: Solve, stop: Callable[[], bool]) -> None:
+    """Add what one pipeline's best choices are."""
+    before = one.evaluated
+    solution = solve(one, Effort(at_most=found.limit / one.slower, stop=stop), found.n)
+    found.evaluated += one.evaluated - before
+    found.certified &= solution.certified
+    found.bound = min(found.bound, solution.bound * one.slower)
+    found.notes += [solution.note] * (not solution.certified)
+    for value, choice in zip(solution.values, solution.choices, strict=True):
+        found.add(value * one.slower, plan_of(one.asked, choice))
 
 
 def questions(
@@ -115,19 +147,24 @@ def questions(
     cluster: Cluster,
     global_batch: int,
     values: Mapping[str, Sequence[Any]],
-    kept: tuple[tuple[str, Any], ...],
+    kept: tuple[tuple[str, Any], ...] = (),
+    degrees: bool = True,
 ) -> Iterator[Question]:
-    """Yield every pipeline that can be asked for: stages, samples per microbatch, cp and ep."""
-    for cp in values["cp"]:
-        for ep in values["ep"]:
-            for stages in values["pp"]:
-                ranks = cluster.gpus // (stages * cp)
-                if stages > model.layers or not ranks:
-                    continue
-                dps = {max(1, n // tp) for tp in values["tp"] for n in (ranks // 2, ranks, 2 * ranks)}
-                for samples in sorted({b * dp for b in values["micro_batch"] for dp in dps}):
-                    if global_batch % samples == 0:
-                        yield Question(model, cluster, global_batch, stages, samples, cp, ep, kept)
+    """Yield every pipeline that can be asked for: stages, samples per microbatch, cp and ep.
+
+    Without `degrees` each tp is a question of its own, with as many devices in every stage.
+    """
+    for cp, ep, stages in product(values["cp"], values["ep"], values["pp"]):
+        ranks = cluster.gpus // (stages * cp)
+        if stages > model.layers or not ranks or (not degrees and cluster.gpus % (stages * cp)):
+            continue
+        sizes = (ranks // 2, ranks, 2 * ranks) if degrees else (ranks,)
+        for tps in [tuple(values["tp"])] if degrees else [(tp,) for tp in values["tp"] if ranks % tp == 0]:
+            dps = {max(1, n // tp) for tp in tps for n in sizes}
+            for samples in sorted({b * dp for b in values["micro_batch"] for dp in dps}):
+                if global_batch % samples == 0:
+                    alike = None if degrees else tps[0]
+                    yield Question(model, cluster, global_batch, stages, samples, cp, ep, alike, kept)
 
 
 def plan_of(asked: Question, choice: Choice) -> Plan:

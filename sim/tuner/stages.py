@@ -91,7 +91,10 @@ PLACE = {"first": 0, "middle": 1, "last": 2, "only": 0}
 
 @dataclass(frozen=True)
 class Question:
-    """What the stages of a pipeline have in common: their number, samples per microbatch and the settings kept."""
+    """What the stages of a pipeline have in common: their number, samples per microbatch and the settings kept.
+
+    tp: of every stage, on as many devices each; None leaves both to the stages.
+    """
 
     model: Model
     cluster: Cluster
@@ -100,6 +103,7 @@ class Question:
     samples: int
     cp: int = 1
     ep: int = 1
+    tp: int | None = None
     kept: tuple[tuple[str, Any], ...] = ()
 
     @property
@@ -198,7 +202,7 @@ class StageTables:
         """Return the legal (tp, dp, micro-batch) of a stage, by devices."""
         asked, found = self.asked, []
         for gpus in _device_counts(asked, member):
-            for tp in self.techniques.tp:
+            for tp in self.techniques.tp if asked.tp is None else (asked.tp,):
                 ranks = gpus // (tp * asked.cp)
                 if ranks and gpus % (tp * asked.cp) == 0 and asked.samples % ranks == 0:
                     found.append((gpus, tp, ranks, asked.samples // ranks))
@@ -229,6 +233,8 @@ def _lengths(layers: int, stages: int) -> tuple[int, ...]:
 def _device_counts(asked: Question, member: Cluster) -> list[int]:
     """Return how many devices a stage may have: from half to twice an equal share, whole nodes or even parts of one."""
     equal, node = asked.cluster.gpus / asked.stages, member.gpus_per_node
+    if asked.tp is not None:
+        return [int(equal)]
     each = [2**i for i in range(node.bit_length()) if node % 2**i == 0] + list(range(node, member.gpus + 1, node))
     if asked.cluster.gpus % asked.stages == 0:
         each.append(asked.cluster.gpus // asked.stages)

@@ -1,55 +1,36 @@
 """The search: score the whole space, confirm the front runners on the event engine, explain the order."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from math import inf
 from time import perf_counter
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from sim.costs.layers.structure import Structure
 from sim.engine.closed_form import closed_form, lower_bound
-from sim.engine.step import Step, simulate
-from sim.specs import Cluster, InputError, Model, Plan
+from sim.engine.step import Step
+from sim.specs import Cluster, InputError, Model, Plan, Training
 from sim.specs.arguments import checked
 from sim.specs.fields import read
-from sim.specs.job import Objective, Tune
+from sim.specs.job import Objective, Target, Tune
+from sim.specs.knobs import PLAN_KNOBS, STAGE_KNOBS
 from sim.tuner.baseline import textbook
-from sim.tuner.binding import binding
+from sim.tuner.deadline import Deadline, fewest_nodes
 from sim.tuner.elasticity import Elasticity, elasticities
-from sim.tuner.explain import Outcome, against, explain
-from sim.tuner.robustness import Robustness, robustness
+from sim.tuner.infeasible import no_plan
+from sim.tuner.limits import resolved
+from sim.tuner.ranking import RankedPlan, rank, weighed
+from sim.tuner.robustness import Robustness
 from sim.tuner.score import Scores, bounds, score_members
-from sim.tuner.space import KEPT, SCHEDULES, Space, build_space
-
-MAX_CONFIRMED = 200
-"""Plans run through an engine at most; what then is still open is the `gap`."""
+from sim.tuner.search import Progress, Search
+from sim.tuner.space import KEPT, SCHEDULES, Space, build_space, default_knobs
+from sim.tuner.staged import FREEDOMS, StagedSearch, search_stages
 
 MAX_TOP = 1_000
-Progress = Callable[[str, int, int], None]
-
-
-@dataclass(frozen=True, eq=False)
-class RankedPlan:
-    """A plan of the short list, its prediction and why it stands where it stands.
-
-    contended_s: its step time on the event engine, which decides the order. p_best: the probability that it is the
-    fastest of the ranked plans, by `Tuned.robustness`.
-    """
-
-    step: Step
-    why: tuple[str, ...]
-    contended_s: float
-    p_best: float | None = None
-
-    @property
-    def plan(self) -> Plan:
-        """The plan."""
-        return self.step.plan
+RESCORED = 20
+"""Plans that the event engine runs again at least."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -57,10 +38,12 @@ class Tuned:
     """What the tuner found: ranked plans, the baseline, and how the search went.
 
     knobs: what was fixed or listed; evaluated: distinct configurations scored; excluded: the others by reason;
-    seconds by part (space, compile, score, confirm, total); gap: relative distance to the best possible over the
-    enumerated space, by the lower bounds of the plans that the compiled engine has not run; certified when it is zero
-    and the event engine, which runs the ranked plans again under contention, has the same winner. robustness: of the
-    order by time under other calibrations; None for one plan, or an order by memory.
+    seconds by part (space, compile, score, stages, confirm, total); gap: relative distance to the best possible over
+    the enumerated space, by the lower bounds of the plans that the compiled engine has not run, and by what the exact
+    search over plans of unequal stages (`unequal`) has left open of their closed form; certified when it is zero and
+    the event engine, which runs the best plans again under contention (`RESCORED`), has them in the same order.
+    interrupted: the search was stopped by hand, and this is the best so far. robustness: of the order by time under
+    other calibrations; None for one plan, or an order by memory.
     """
 
     model: Model
@@ -74,7 +57,9 @@ class Tuned:
     scores: Scores
     seconds: Mapping[str, float]
     gap: float
-    same_winner: bool
+    same_order: bool
+    interrupted: bool = False
+    unequal: StagedSearch | None = None
     robustness: Robustness | None = None
 
     def __repr__(self) -> str:
@@ -82,8 +67,8 @@ class Tuned:
 
     @property
     def certified(self) -> bool:
-        """Whether no plan of the space can beat the winner, and contention does not dethrone it."""
-        return self.gap == 0.0 and self.same_winner
+        """Whether no plan of the space can beat the winner, and contention does not change the order of the best."""
+        return self.gap == 0.0 and self.same_order and not self.interrupted
 
     @property
     def best(self) -> RankedPlan:
@@ -92,23 +77,27 @@ class Tuned:
 
     @property
     def evaluated(self) -> int:
-        """Distinct legal configurations scored."""
+        """Distinct legal configurations scored; of plans of unequal stages the options of single stages."""
+        return self._uniform + (self.unequal.evaluated if self.unequal else 0)
+
+    @property
+    def _uniform(self) -> int:
         return int(self.space.allowed.sum())
 
     @property
     def feasible(self) -> int:
-        """Configurations of these that fit the devices' memory."""
+        """Configurations of equal stages that fit the devices' memory."""
         return int((self.space.allowed & self.scores.fits).sum())
 
     @property
     def excluded(self) -> dict[str, int]:
         """Configurations left out, by reason, the largest first; those over memory included."""
-        reasons = dict(self.space.excluded) | {"does not fit the memory": self.evaluated - self.feasible}
+        reasons = dict(self.space.excluded) | {"does not fit the memory": self._uniform - self.feasible}
         return dict(sorted(reasons.items(), key=lambda item: -item[1]))
 
     @cached_property
     def elasticities(self) -> tuple[Elasticity, ...]:
-        """What faster hardware would do for the winner's step time, the largest effect first."""
+        """What faster hardware would buy with the winner."""
         return elasticities(self.best.step)
 
     @property
@@ -128,80 +117,120 @@ def tune(
     budget_s: float = inf,
     plan: Plan | None = None,
     progress: Progress = lambda what, done, of: None,
+    target: Target = "torch",
+    training: Training | None = None,
+    deadline_days: float | None = None,
 ) -> Tuned:
-    """Return the best plans for `model` on all devices of `cluster`.
+    """Return the best plans for `model` on all devices of `cluster` that `target` can run.
 
-    `knobs` fixes or lists values by name; settings that are not searched (gradient dtype, overlap, precision) come
-    from `plan`. After `budget_s` seconds no further plan is confirmed: the result then has a gap. `progress` is
-    called with (what, done, of).
+    `knobs` fixes (a value), lists or bounds (`{"min": .., "max": ..}`) knobs by name; settings that are not searched
+    (gradient dtype, overlap, precision) come from `plan`. After `budget_s` seconds no further plan is confirmed: the
+    result then has a gap. Without that budget all limits are counts, and the answer does not depend on the machine.
+    `progress` is called with (what, done, of). An interruption (Ctrl-C) after the first confirmed plan returns the
+    best so far, not certified. With objective gpus_for_deadline `cluster` is the most that may be used, `training`
+    says how much is trained, and the result is on the fewest nodes that do it in `deadline_days`.
 
     Raises:
-        InputError: an argument is out of range, no plan is legal, or none fits (the nearest miss is named).
+        InputError: an argument is out of range, no plan is legal, or none fits (what would make one fit is named).
     """
     begin = perf_counter()
-    asked = _checked(global_batch, knobs, objective, top, cluster)
-    if plan and plan.stage_layers:
-        raise InputError(
-            "plan.stage_layers", plan.stage_layers, "left out: the search gives every stage as many layers"
-        )
-    kept = _settings(plan.suited(cluster)) if plan else {}
-    given = {axis: getattr(plan, axis) for axis in ("cp", "ep") if plan and getattr(plan, axis) > 1}
-    knobs = {axis: [degree] for axis, degree in given.items()} | dict(asked.knobs)
-    space = build_space(model, cluster, global_batch, knobs, kept)
+    asked = _checked(global_batch, knobs, objective, top, cluster, target, deadline_days)
+    request = _Request(model, asked, plan)
+    if deadline_days is not None:
+        deadline = Deadline(model, cluster, global_batch, training, deadline_days)
+
+        def on_time(on: Cluster) -> Tuned:
+            left_s = begin + budget_s - perf_counter()
+            return tune(model, on, global_batch, knobs, "step_time", top, left_s, plan, progress, target)
+
+        found, why = fewest_nodes(deadline, request.space, on_time, progress)
+        return replace(found, objective=objective, plans=(found.best.because(why), *found.plans[1:]))
+    space = request.space(cluster)
     if not space.allowed.any():
-        reason = max(space.excluded, key=lambda r: space.excluded[r])
-        raise InputError("tune.knobs", asked.knobs, f"values with a legal plan; most were excluded because {reason}")
+        raise no_plan(space)
     ready = perf_counter()
     for compiling, schedule in product((closed_form, lower_bound), ("1f1b", "interleaved")):
         compiling(Structure.of(model), schedule)
     compiled = perf_counter()
     scores = score_members(space)
     scored = perf_counter()
-    search = Search(space, scores, bounds(space), objective, top, begin + budget_s, progress)
+    most = top if objective == "memory_headroom" else max(top, RESCORED)
+    search = Search(space, scores, bounds(space), objective, most, begin + budget_s, progress)
     steps, gap = search.confirm()
-    ranked, robust = _weighed(_ranked(search, steps), objective)
-    baseline = textbook(model, cluster, global_batch, kept | given)
+    confirmed = perf_counter()
+    unequal = request.unequal(space, steps, search)
+    staged = perf_counter()
+    if unequal:
+        steps = sorted([*steps, *unequal.steps(model, cluster)], key=lambda s: s.step_time_s)[:most]
+        gap = max(gap, unequal.gap)
+    ranked, same = rank(search, steps, top)
+    ranked, robust = weighed(ranked, objective)
+    baseline = textbook(model, cluster, global_batch, {**space.kept, **request.given})
     done = perf_counter()
-    seconds = {
-        "space": ready - begin,
-        "compile": compiled - ready,
-        "score": scored - compiled,
-        "confirm": done - scored,
-        "total": done - begin,
-    }
+    marks = {"space": ready - begin, "compile": compiled - ready, "score": scored - compiled}
+    marks |= {"stages": staged - confirmed, "confirm": done - scored - (staged - confirmed)}
     return Tuned(
-        model, cluster, global_batch, asked.knobs, objective, ranked, baseline, space, scores, seconds, gap,
-        ranked[0].step is steps[0], robust,
+        model, cluster, global_batch, space.knobs, objective, ranked, baseline, space, scores,
+        marks | {"total": done - begin}, gap, same, search.interrupted, unequal, robust,
     )  # fmt: skip
 
 
-def _ranked(search: "Search", steps: list[Step]) -> tuple[RankedPlan, ...]:
-    """Return the plans in the order of their step times under contention; memory is the same on both engines."""
-    space = search.space
-    contended = [simulate(space.model, space.cluster, s.plan, "events").step_time_s for s in steps]
-    by_time = search.objective != "memory_headroom"
-    order = np.argsort(contended, kind="stable").tolist() if by_time else range(len(steps))
-    following = [*(steps[i] for i in list(order)[1:]), None]
-    return tuple(
-        RankedPlan(steps[i], _why(steps[i], after, search), contended[i])
-        for i, after in zip(order, following, strict=True)
-    )
+@dataclass(frozen=True)
+class _Request:
+    """What is searched for: the knobs that are asked for, and the job's plan for all else.
 
+    Raises:
+        InputError: the plan gives the layers of every stage.
+    """
 
-def _why(step: Step, after: Step | None, search: "Search") -> tuple[str, ...]:
-    """Return why a plan stands where it stands, before the plan `after`."""
-    time, memory, *knobs = explain(step, search.space, search.scores, search.run, search.objective)
-    limits = [bound.text for bound in binding(step)]
-    return time, memory, *limits, *([against(step, after)] if after else []), *knobs
+    model: Model
+    asked: Tune
+    plan: Plan | None
 
+    def __post_init__(self) -> None:
+        target = self.asked.target
+        for name in STAGE_KNOBS if FREEDOMS[target] == "none" else ():
+            if name in self.asked.knobs:
+                allowed = f"left out: stages of {target} are all treated alike (targets torch and any vary it)"
+                raise InputError(f"tune.knobs.{name}", self.asked.knobs[name], allowed)
+        if self.plan and self.plan.stages:
+            raise InputError("plan.stages", self.plan.stages, "left out: the search finds them")
+        if self.plan and self.plan.stage_layers:
+            given, allowed = self.plan.stage_layers, "left out: the search gives every stage as many layers"
+            raise InputError("plan.stage_layers", given, allowed)
 
-def _weighed(ranked: tuple[RankedPlan, ...], objective: Objective) -> tuple[tuple[RankedPlan, ...], Robustness | None]:
-    """Return the plans with their probabilities of being the fastest, and how robust their order is."""
-    by_time = objective != "memory_headroom"
-    robust = robustness([r.step for r in ranked], [r.contended_s for r in ranked]) if by_time else None
-    if robust is None:
-        return ranked, None
-    return tuple(replace(r, p_best=p) for r, p in zip(ranked, robust.p_best, strict=True)), robust
+    @property
+    def given(self) -> dict[str, int]:
+        """Degrees that are searched only where they are asked for."""
+        return {axis: getattr(self.plan, axis) for axis in ("cp", "ep") if self.plan and getattr(self.plan, axis) > 1}
+
+    def space(self, cluster: Cluster) -> Space:
+        """Return the space on a cluster."""
+        batch, target = self.asked.global_batch, self.asked.target
+        kept = _settings(self.plan.suited(cluster)) if self.plan else {}
+        knobs = {axis: [degree] for axis, degree in self.given.items()} | self.asked.knobs
+        values = resolved(knobs, self.model, cluster, batch)
+        uniform = {name: chosen for name, chosen in values.items() if name in PLAN_KNOBS}
+        return build_space(self.model, cluster, batch, uniform, kept, target)
+
+    def unequal(self, space: Space, steps: Sequence[Step], search: Search) -> StagedSearch | None:
+        """Return the plans of unequal stages that are faster than the slowest of `steps`, where they are asked for.
+
+        Their order of microbatches is 1F1B's; a traced network and a search by memory have none.
+        """
+        asked, freedom = self.asked, FREEDOMS[self.asked.target]
+        schedules = asked.knobs.get("schedule", ["1f1b"])
+        if freedom == "none" or self.model.table or asked.objective == "memory_headroom" or "1f1b" not in schedules:
+            return None
+        if search.interrupted or True not in asked.knobs.get("unequal_stages", [True]):
+            return None
+        own = {name: values for name, values in asked.knobs.items() if name in STAGE_KNOBS}
+        values = default_knobs(self.model, space.cluster) | dict(space.knobs) | own
+        slowest = steps[-1].step_time_s if len(steps) >= search.top else inf
+        return search_stages(
+            self.model, space.cluster, asked.global_batch, values, space.kept, freedom, search.top, slowest,
+            search.late, search.progress,
+        )  # fmt: skip
 
 
 def _settings(plan: Plan) -> dict[str, Any]:
@@ -209,12 +238,22 @@ def _settings(plan: Plan) -> dict[str, Any]:
     return {name: getattr(plan, name) for name in KEPT if getattr(plan, name) is not None}
 
 
-def _checked(global_batch: int, knobs: object, objective: Objective, top: int, cluster: Cluster) -> Tune:
+def _checked(
+    global_batch: int,
+    knobs: object,
+    objective: Objective,
+    top: int,
+    cluster: Cluster,
+    target: Target,
+    deadline_days: float | None,
+) -> Tune:
     """Return the checked arguments; raises InputError."""
     if knobs is not None and not isinstance(knobs, Mapping):
         raise InputError("tune.knobs", knobs, "a mapping of knob to its values")
-    lists = {k: v if isinstance(v, str | int | float) else list(v) for k, v in (knobs or {}).items()}
-    asked = read(Tune, {"global_batch": global_batch, "knobs": lists, "objective": objective}, "tune")
+    several = {k: isinstance(v, Iterable) and not isinstance(v, str | Mapping) for k, v in (knobs or {}).items()}
+    lists = {k: list(v) if several[k] else v for k, v in (knobs or {}).items()}
+    raw = {"global_batch": global_batch, "knobs": lists, "objective": objective, "target": target}
+    asked = read(Tune, raw | {"deadline_days": deadline_days}, "tune")
     for name in asked.knobs.get("schedule", []):
         if name not in SCHEDULES:
             raise InputError(
@@ -225,90 +264,3 @@ def _checked(global_batch: int, knobs: object, objective: Objective, top: int, c
     if objective in ("cost", "tokens_per_usd") and cluster.usd_per_gpu_hour is None:
         raise InputError("cluster.usd_per_gpu_hour", None, f"a price: {cluster.device} has none in the catalog")
     return asked
-
-
-@dataclass(frozen=True, eq=False)
-class Search:
-    """From scores to confirmed plans: flat indices of the space, best first by the objective.
-
-    least: per configuration, a step time that no engine beats; until: the instant after which nothing more is run.
-    """
-
-    space: Space
-    scores: Scores
-    least: NDArray[np.float64]
-    objective: Objective
-    top: int
-    until: float
-    progress: Progress
-    ran: dict[int, Outcome] = field(default_factory=dict)
-
-    def run(self, flat: int) -> Outcome:
-        """Return what the compiled engine says of one configuration (remembered, without its timeline)."""
-        if flat not in self.ran:
-            at = np.unravel_index(flat, self.space.allowed.shape)
-            plan = self.space.plan(*(int(i) for i in at))
-            step = simulate(self.space.model, self.space.cluster, plan)
-            self.ran[flat] = Outcome(plan, step.step_time_s, step.peak_memory_bytes, step.fits == "yes")
-        return self.ran[flat]
-
-    def _fitting(self) -> list[Outcome]:
-        """Return what has run and fits: with chunks of different layers the scores only estimate the memory."""
-        return [outcome for outcome in self.ran.values() if outcome.fits]
-
-    def confirm(self) -> tuple[list[Step], float]:
-        """Return the top plans as the compiled engine runs them, best first, and the gap that is left.
-
-        Everything whose lower bound is under the best time so far is run, so that no closed form decides.
-        """
-        order = self._order()
-        for flat in order[:MAX_CONFIRMED].tolist():
-            good = len(self._fitting())
-            if good >= self.top or (good and perf_counter() > self.until):
-                break
-            self.progress("confirming", good, self.top)
-            self.run(flat)
-        if not self._fitting():
-            raise _nothing_fits(self.space, self.scores)
-        gap = 0.0 if self.objective == "memory_headroom" else self._close_gap(order)
-        best = sorted(self._fitting(), key=self._key)[: self.top]
-        return [simulate(self.space.model, self.space.cluster, o.plan) for o in best], gap
-
-    def _close_gap(self, order: NDArray[np.int64]) -> float:
-        least = self.least.ravel()
-        for flat in order[np.argsort(least[order], kind="stable")].tolist():
-            best = min(outcome.step_time_s for outcome in self._fitting())
-            if least[flat] >= best:
-                return 0.0
-            if flat not in self.ran:
-                if len(self.ran) >= max(self.top, MAX_CONFIRMED) or perf_counter() > self.until:
-                    return float(1 - least[flat] / best)
-                self.progress("closing the gap", len(self.ran), MAX_CONFIRMED)
-                self.run(flat)
-        return 0.0
-
-    def _key(self, outcome: Outcome) -> tuple[float, float]:
-        by_time = (outcome.step_time_s, outcome.peak_memory_bytes)
-        return by_time[::-1] if self.objective == "memory_headroom" else by_time
-
-    def _order(self) -> NDArray[np.int64]:
-        """Return the feasible configurations by their closed forms, best first.
-
-        With all devices in use cost and tokens per dollar order plans as the step time does.
-        """
-        space, scores = self.space, self.scores
-        feasible = space.allowed & scores.fits
-        if not feasible.any():
-            raise _nothing_fits(space, scores)
-        key = scores.peak_memory_bytes if self.objective == "memory_headroom" else scores.step_time_s
-        flat = np.where(feasible, key, np.inf).ravel()
-        return np.argsort(flat, kind="stable")[: int(feasible.sum())]
-
-
-def _nothing_fits(space: Space, scores: Scores) -> InputError:
-    peak = np.where(space.allowed, scores.peak_memory_bytes, np.inf)
-    at = np.unravel_index(int(peak.argmin()), peak.shape)
-    plan = space.plan(*(int(i) for i in at))
-    smallest = f"{peak[at] / 1e9:.1f} GB allocated with tp {plan.tp}, pp {plan.pp}, zero {plan.zero}"
-    allowed = f"a model that fits: the smallest plan still needs {smallest}, recompute {plan.recompute}"
-    return InputError("cluster.memory_bytes", space.cluster.memory_bytes, allowed)

@@ -17,7 +17,7 @@ from sim.schedules import SCHEDULES
 from sim.specs.cluster import Links
 from sim.specs.fields import init_names
 from sim.specs.hf import READERS
-from sim.specs.job import KNOBS
+from sim.specs.knobs import KNOBS
 from tests.oracle import ROOT
 
 TABLE = yaml.safe_load((ROOT / "tests" / "cli" / "bad_input.yaml").read_text("utf-8"))

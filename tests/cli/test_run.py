@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from sim.tuner import tune as tuning
 from tests.cli.test_cli import trainsim  # noqa: F401 - a fixture
 
 JOB = """
@@ -109,3 +110,62 @@ def test_time_needs_a_plan_and_flop_do_not(trainsim, tmp_path):  # noqa: F811
     code, _, err = trainsim("optimal", file, "--days", 3)
     assert code == 2 and "plan: got None; allowed: required" in err
     assert trainsim("optimal", file, "--budget-flop", "1e22")[0] == 0
+
+
+@pytest.fixture
+def stopped(monkeypatch):
+    """Press Ctrl-C in the n-th explanation of a ranked plan."""
+
+    def at(n):
+        calls = iter(range(10**6))
+
+        def explain(*given):
+            if next(calls) == n:
+                raise KeyboardInterrupt
+            return tuning_explain(*given)
+
+        tuning_explain = tuning.explain
+        monkeypatch.setattr(tuning, "explain", explain)
+
+    return at
+
+
+def test_an_interrupted_search_prints_the_best_so_far(trainsim, job, stopped):  # noqa: F811
+    stopped(1)
+    code, out, told = trainsim("tune", job("tune: {global_batch: 64, knobs: {tp: 4, zero: [0, 1]}}"), "--json")
+    data = json.loads(out)
+    assert code == 0
+    assert (data["interrupted"], data["certified"], len(data["plans"])) == (True, False, 1)
+    assert "interrupted: the best plan so far, not certified" in told
+
+
+def test_a_search_interrupted_before_any_plan_prints_nothing(trainsim, job, monkeypatch):  # noqa: F811
+    def stop(space):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tuning, "score_members", stop)
+    code, out, told = trainsim("tune", job("tune: {global_batch: 64}"))
+    assert code in (1, 130)
+    assert out == ""
+    assert "Traceback" not in told
+
+
+def test_tune_finds_the_nodes_for_a_deadline(trainsim, tmp_path):  # noqa: F811
+    text = """
+model: llama3-8b
+cluster: {device: h100-sxm-80gb, nodes: 4}
+tune: {global_batch: 64, objective: gpus_for_deadline, deadline_days: %s, knobs: {tp: {max: 2}, pp: 1, zero: 3}}
+training: {tokens: 50e9}
+"""
+    (tmp_path / "job.yaml").write_text(text % 6)
+    code, out, _ = trainsim("tune", tmp_path / "job.yaml", "--json", "--top", "1", "--out", tmp_path / "out")
+    data = json.loads(out)
+    assert code == 0
+    assert data["target"] == "torch"
+    assert data["run"]["days"] <= 6
+    assert 1 <= data["nodes"] < 4
+    assert json.loads((tmp_path / "out" / "plan-1.json").read_text())["cluster"]["nodes"] == data["nodes"]
+    (tmp_path / "job.yaml").write_text(text % 0.1)
+    code, _, told = trainsim("tune", tmp_path / "job.yaml")
+    assert code == 2
+    assert "tune.deadline_days: got 0.1; allowed: at least" in told

@@ -15,6 +15,7 @@ from sim.report.theme import CATEGORIES, OUTSIDE, PALETTE, TERMS
 from sim.schedules import SCHEDULES, Kind, Shape, build
 from sim.specs import InputError
 from sim.tuner.elasticity import elasticities
+from sim.tuner.front import front
 from sim.tuner.tune import Tuned
 
 
@@ -119,6 +120,19 @@ def test_front_is_bounded_counts_misfits_and_holds_nothing_dominated(tuned: Tune
     assert sum(len(t.x) for t in points) <= 200 and "does not fit (" in points[0].name
     assert legend(figure)[-2:] == ["best", "baseline"] and len(legend(figure)) <= 8
     assert pareto(np.array([3.0, 1.0, 2.0, 2.0]), np.array([1.0, 3.0, 3.0, 2.0])).tolist() == [1, 3, 0]
+
+
+def test_front_takes_any_two_objectives(tuned: Tuned) -> None:
+    found = front(tuned, "tokens_per_usd", "memory_headroom")
+    figure = figures.front(tuned, x="tokens_per_usd", y="memory_headroom", confirmed=found, webgl=False)
+    titles = [axis.title.text for axis in (figure.layout.xaxis, figure.layout.yaxis)]
+    assert titles == ["million tokens per USD, log scale", "peak allocated memory (GB)"]
+    (marks,) = (t for t in figure.data if t.name == "front, simulated")
+    assert list(marks.x) == pytest.approx([plan.x / 1e6 for plan in found.plans])
+    assert list(marks.y) == pytest.approx([plan.peak_memory_bytes / 1e9 for plan in found.plans])
+    assert len(marks.text) == len(found.plans) and all("micro-batch" in text for text in marks.text)
+    with pytest.raises(InputError, match="a front of memory_headroom and step_time"):
+        figures.front(tuned, confirmed=found)
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

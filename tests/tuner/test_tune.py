@@ -171,7 +171,12 @@ def test_settings_of_the_plan_are_kept(h100s):
     [
         ({"knobs": {"foo": [1]}}, "tune.knobs.foo"),
         ({"knobs": {"tp": [2.7]}}, "tune.knobs.tp.0"),
-        ({"knobs": {"tp": 8}}, "tune.knobs.tp"),
+        ({"knobs": {"tp": None}}, "tune.knobs.tp"),
+        ({"knobs": {"tp": {"max": 0}}}, "tune.knobs.tp.max"),
+        ({"knobs": {"tp": {"min": 3, "max": 3}}}, "tune.knobs.tp"),
+        ({"target": "jax"}, "target"),
+        ({"deadline_days": 3}, "tune.deadline_days"),
+        ({"objective": "gpus_for_deadline", "deadline_days": 3}, "training"),
         ({"knobs": {"tp": [0]}}, "tune.knobs.tp"),
         ({"knobs": {"recompute": ["foo"]}}, "tune.knobs.recompute"),
         ({"knobs": ["tp"]}, "tune.knobs"),

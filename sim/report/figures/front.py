@@ -1,21 +1,23 @@
-"""Every configuration of a search: step time against peak memory, with the front of the best trade-offs."""
+"""Every configuration of a search by two objectives, with the front of the best trade-offs."""
 
+from collections.abc import Callable
 from math import ceil, floor, log10
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import plotly.graph_objects as go
-from numpy.typing import NDArray
 
 from sim.costs.inputs import RECOMPUTE
-from sim.engine.step import most_allocated
-from sim.report.numbers import Unit, byte_unit, time_unit
+from sim.engine.step import Step, most_allocated
+from sim.report.numbers import byte_unit, time_unit
 from sim.report.theme import HEIGHT, Theme, colour, frame, label
+from sim.specs import InputError
 from sim.specs.arguments import checked
+from sim.tuner.front import Floats, Front, Ints, pareto
+from sim.tuner.objectives import MEASURES, Measured, Setting
 from sim.tuner.tune import Tuned
 from sim.units import THIN_SPACE, digits3
 
-Ints = NDArray[np.int64]
 GROUPS = (
     ("pp 1", 1, 1, "forward", "circle"),
     ("pp 2–4", 2, 4, "weight", "square"),
@@ -25,52 +27,111 @@ GROUPS = (
 """Legend text, pp from, to, colour, symbol: the symbol tells the groups apart without colour."""
 
 
+class Axis(NamedTuple):
+    """One objective as an axis: its title, shown number = SI value / `scale`, whether logarithmic and the values.
+
+    Free memory is drawn as the peak that leaves it. of: the value of a step; losses: of every configuration, less is
+    better.
+    """
+
+    title: str
+    scale: float
+    unit: str
+    log: bool
+    values: Floats
+    losses: Floats
+    of: Callable[[Step], float]
+
+
+def _axis(tuned: Tuned, objective: Measured) -> Axis:
+    time, peak = tuned.scores.step_time_s.ravel(), tuned.scores.peak_memory_bytes.ravel()
+    if objective == "memory_headroom":
+        unit = byte_unit(tuned.cluster.memory_bytes)
+        title = f"peak allocated memory ({unit.name})"
+        return Axis(title, unit.scale, f"{unit.name} allocated", False, peak, peak, lambda step: step.peak_memory_bytes)
+    if objective == "step_time":
+        unit = time_unit(tuned.best.step.step_time_s)
+        title = f"step time ({unit.name}), log scale"
+        return Axis(title, unit.scale, f"{unit.name} a step", True, time, time, lambda step: step.step_time_s)
+    setting, measure = Setting(tuned.model, tuned.cluster, tuned.global_batch), MEASURES[objective]
+    values = np.asarray(measure.value(setting, time, peak))
+
+    def of(step: Step) -> float:
+        return float(measure.value(setting, step.step_time_s, step.peak_memory_bytes))
+
+    words, scale = {"cost": ("USD per 1e9 tokens", 1.0), "tokens_per_usd": ("million tokens per USD", 1e6)}[objective]
+    return Axis(f"{words}, log scale", scale, words, True, values, -values if measure.more else values, of)
+
+
 @checked
-def front(tuned: Tuned, theme: Theme = "light", max_points: int = 5_000, webgl: bool = True) -> go.Figure:
-    """Return step time against allocated peak memory of all scored configurations.
+def front(
+    tuned: Tuned,
+    theme: Theme = "light",
+    max_points: int = 5_000,
+    webgl: bool = True,
+    x: Measured = "memory_headroom",
+    y: Measured = "step_time",
+    confirmed: Front | None = None,
+) -> go.Figure:
+    """Return two objectives of all scored configurations, by default step time against allocated peak memory.
 
     At most `max_points` points, thinned evenly; configurations that do not fit are grey. The line is the
-    front: nothing that fits is both faster and smaller. The axes show what fits; a double click shows
-    everything. webgl: False draws vector points, which print well and need no graphics driver.
+    front by the closed forms: nothing that fits is better in both. `confirmed` (`sim.front`, of the same objectives)
+    marks the front's plans as the engine has them. The axes show what fits; a double click shows everything. webgl:
+    False draws vector points, which print well and need no graphics driver.
     """
     scores, space = tuned.scores, tuned.space
     fits = np.flatnonzero((space.allowed & scores.fits).ravel())
     misfits = np.flatnonzero((space.allowed & ~scores.fits).ravel())
-    time, memory = scores.step_time_s.ravel(), scores.peak_memory_bytes.ravel()
-    best = tuned.best.step
-    units = time_unit(best.step_time_s), byte_unit(best.cluster.memory_bytes)
-    figure = frame(
-        theme, HEIGHT + 120, f"peak allocated memory ({units[1].name})", f"step time ({units[0].name}), log scale"
-    )
+    axes = _axis(tuned, x), _axis(tuned, y)
+    figure = frame(theme, HEIGHT + 120, *(axis.title for axis in axes))
     most = max(max_points - len(misfits), round(0.8 * max_points))
     chosen = _thinned(fits, most)
     add = figure.add_scattergl if webgl else figure.add_scatter
     name = f"does not fit ({len(misfits):,})".replace(",", THIN_SPACE)
-    add(**_points(tuned, _thinned(misfits, max_points - len(chosen)), units, (name, "other", "x-thin"), theme))
+    add(**_points(tuned, _thinned(misfits, max_points - len(chosen)), axes, (name, "other", "x-thin"), theme))
     pp = np.broadcast_to(space.rows["pp"][:, None, None, None], space.allowed.shape).ravel()
     for text, low, high, shade, symbol in GROUPS:
         part = chosen[(pp[chosen] >= low) & (pp[chosen] <= high)]
         if len(part):
-            add(**_points(tuned, part, units, (text, shade, symbol), theme))
-    edge = pareto(memory[fits], time[fits])
+            add(**_points(tuned, part, axes, (text, shade, symbol), theme))
+    edge = fits[pareto(*(axis.losses[fits] for axis in axes))]
     figure.add_scatter(
-        x=memory[fits][edge] / units[1].scale,
-        y=time[fits][edge] / units[0].scale,
+        **{key: axis.values[edge] / axis.scale for key, axis in zip("xy", axes, strict=True)},
         name="front",
         hoverinfo="skip",
         mode="lines",
         line={"color": colour("text", theme), "width": 1.5, "shape": "hv"},
     )
-    _marked(figure, tuned, units, theme)
-    _axes(figure, tuned, float(time[fits].max()), units, theme)
+    if confirmed:
+        _confirmed(figure, confirmed, axes, (x, y), theme)
+    _marked(figure, tuned, axes, theme)
+    for key, axis in zip("xy", axes, strict=True):
+        (_logarithmic if axis.log else _to_the_limit)(figure, key, axis, tuned, fits, theme)
     return figure
 
 
-def pareto(x: NDArray[np.float64], y: NDArray[np.float64]) -> Ints:
-    """Return indices of the points with no other point below in both `x` and `y`, by rising x."""
-    order = np.lexsort((y, x))
-    falling = np.minimum.accumulate(y[order])
-    return order[np.flatnonzero(np.diff(falling, prepend=np.inf) < 0)]
+def _confirmed(figure: go.Figure, found: Front, axes: tuple[Axis, Axis], asked: tuple[str, str], theme: Theme) -> None:
+    if (found.x, found.y) != asked:
+        raise InputError("confirmed", (found.x, found.y), f"a front of {asked[0]} and {asked[1]}")
+    held = {"step_time": "step_time_s", "memory_headroom": "peak_memory_bytes"}
+    columns = [
+        [getattr(plan, held.get(name, key)) / axis.scale for plan in found.plans]
+        for key, name, axis in zip("xy", asked, axes, strict=True)
+    ]
+    figure.add_scatter(
+        x=columns[0],
+        y=columns[1],
+        name="front, simulated" if found.certified else "front, simulated so far",
+        mode="markers",
+        marker={"symbol": "circle-open", "size": 10, "color": colour("text", theme), "line": {"width": 1.5}},
+        text=[
+            f"tp {p.plan.tp}, pp {p.plan.pp}, virtual stages {p.plan.virtual_stages}, "
+            f"micro-batch {p.plan.micro_batch}<br>ZeRO-{p.plan.zero}, recompute {p.plan.recompute}"
+            for p in found.plans
+        ],
+        hovertemplate=f"<b>%{{text}}</b><br>%{{y:.3~r}} {axes[1].unit}<br>%{{x:.3~r}} {axes[0].unit}<extra></extra>",
+    )
 
 
 def _thinned(indices: Ints, most: int) -> Ints:
@@ -81,10 +142,10 @@ def _thinned(indices: Ints, most: int) -> Ints:
 
 
 def _points(
-    tuned: Tuned, flat: Ints, units: tuple[Unit, Unit], look: tuple[str, str, str], theme: Theme
+    tuned: Tuned, flat: Ints, axes: tuple[Axis, Axis], look: tuple[str, str, str], theme: Theme
 ) -> dict[str, Any]:
     """Return the trace of one group of configurations, each with its plan in the hover."""
-    space, (time, size) = tuned.space, units
+    space, (across, up) = tuned.space, axes
     row, again, zero, parallel = np.unravel_index(flat, space.allowed.shape)
     columns = [space.rows[k][row] for k in ("tp", "pp", "virtual_stages", "dp", "micro_batch")]
     details = np.stack([*columns, space.zero[zero]], axis=1).astype(np.int32)
@@ -95,12 +156,12 @@ def _points(
         "<b>tp %{customdata[0]}, pp %{customdata[1]}, virtual stages %{customdata[2]}, dp %{customdata[3]}</b>",
         "micro-batch %{customdata[4]}, ZeRO-%{customdata[5]}",
         "recompute %{text}",
-        f"%{{y:.3~r}} {time.name} a step",
-        f"%{{x:.3~r}} {size.name} allocated<extra></extra>",
+        f"%{{y:.3~r}} {up.unit}",
+        f"%{{x:.3~r}} {across.unit}<extra></extra>",
     ]
     return {
-        "x": tuned.scores.peak_memory_bytes.ravel()[flat] / size.scale,
-        "y": tuned.scores.step_time_s.ravel()[flat] / time.scale,
+        "x": across.values[flat] / across.scale,
+        "y": up.values[flat] / up.scale,
         "mode": "markers",
         "name": name,
         "customdata": details,
@@ -113,14 +174,14 @@ def _points(
     }
 
 
-def _marked(figure: go.Figure, tuned: Tuned, units: tuple[Unit, Unit], theme: Theme) -> None:
+def _marked(figure: go.Figure, tuned: Tuned, axes: tuple[Axis, Axis], theme: Theme) -> None:
     marks = [("best", tuned.best.step, "star", "backward", 16)]
     if tuned.baseline:
         marks.append(("baseline", tuned.baseline, "diamond", "page", 11))
     for name, step, symbol, fill, size in marks:
         figure.add_scatter(
-            x=[step.peak_memory_bytes / units[1].scale],
-            y=[step.step_time_s / units[0].scale],
+            x=[axes[0].of(step) / axes[0].scale],
+            y=[axes[1].of(step) / axes[1].scale],
             name=name,
             mode="markers",
             marker={
@@ -130,25 +191,33 @@ def _marked(figure: go.Figure, tuned: Tuned, units: tuple[Unit, Unit], theme: Th
                 "line": {"width": 1.5, "color": colour("text", theme)},
             },
             hovertemplate=f"<b>{name}</b>: tp {step.plan.tp}, pp {step.plan.pp}, dp {step.placed.dp}"
-            f"<br>{units[0].text(step.step_time_s)} a step"
-            f"<br>{units[1].text(step.peak_memory_bytes)} allocated<extra></extra>",
+            + "".join(f"<br>{digits3(axis.of(step) / axis.scale)} {axis.unit}" for axis in axes[::-1])
+            + "<extra></extra>",
         )
 
 
-def _axes(figure: go.Figure, tuned: Tuned, slowest_s: float, units: tuple[Unit, Unit], theme: Theme) -> None:
+def _to_the_limit(figure: go.Figure, key: str, axis: Axis, tuned: Tuned, fits: Ints, theme: Theme) -> None:
     """Draw where memory ends: the allocated bytes whose 80 % interval still fits the device."""
+    del fits
     step = tuned.best.step
     capacity = step.cluster.memory_bytes
-    limit = most_allocated(step.profile, step.cluster) / units[1].scale
-    text = f"fits up to {limit:.3g} of {units[1].text(capacity)}"
-    figure.add_vline(
-        x=limit,
+    limit = most_allocated(step.profile, step.cluster) / axis.scale
+    text = f"fits up to {limit:.3g} of {byte_unit(capacity).text(capacity)}"
+    add = {"x": figure.add_vline, "y": figure.add_hline}[key]
+    add(
+        **{key: limit},
         line={"dash": "dash", "width": 1, "color": colour("text", theme)},
         annotation=label(text, theme) | {"xanchor": "right"},
-        annotation_position="top left",
+        annotation_position="top left" if key == "x" else "top right",
     )
-    low, high = log10(step.step_time_s / units[0].scale * 0.9), log10(slowest_s / units[0].scale * 1.1)
-    figure.update_xaxes(range=[0, 1.25 * limit])
+    figure.update_layout({f"{key}axis": {"range": [0, 1.25 * limit]}})
+
+
+def _logarithmic(figure: go.Figure, key: str, axis: Axis, tuned: Tuned, fits: Ints, theme: Theme) -> None:
+    del tuned, theme
+    shown = axis.values[fits] / axis.scale
+    low, high = log10(float(shown.min()) * 0.9), log10(float(shown.max()) * 1.1)
     ticks = [n * 10.0**k for k in range(floor(low), ceil(high) + 1) for n in (1, 2, 3, 5, 7)]
     ticks = [t for t in ticks if low <= log10(t) <= high][-8:]
-    figure.update_yaxes(type="log", range=[low, high], tickvals=ticks, ticktext=[digits3(t) for t in ticks])
+    words = [digits3(t) for t in ticks]
+    figure.update_layout({f"{key}axis": {"type": "log", "range": [low, high], "tickvals": ticks, "ticktext": words}})

@@ -1,0 +1,101 @@
+"""One limit of a target, and the numbers of a plan or of arrays of plans that limits look at."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.specs import Model, Offload, PlacedPlan
+
+NOTHING = Offload()
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a plan asks of a target; the searched ones each a scalar, or all of them arrays that broadcast.
+
+    schedule and recompute are names; group: microbatches of a group of the interleaved order; shard: ranks of one
+    copy of what ZeRO shards; partial: these are not all data-parallel ranks; uneven: stages of different lengths;
+    barrier: no rank updates before all have reduced; degrees, techniques: stages differ in tp, dp or micro-batch, or in
+    anything; some_layers: not all layers of a stage recompute.
+    """
+
+    tp: Any
+    pp: Any
+    cp: Any
+    ep: Any
+    dp: Any
+    microbatches: Any
+    group: Any
+    shard: Any
+    schedule: Any
+    recompute: Any
+    zero: Any
+    sequence_parallel: Any
+    etp: int = 1
+    partial: bool = False
+    precision: str = "bf16"
+    rank_order: str = "tp-cp-dp-pp"
+    offload: Offload = NOTHING
+    uneven: bool = False
+    barrier: bool = True
+    degrees: bool = False
+    techniques: bool = False
+    some_layers: bool = False
+    reads_tokens: bool = True
+
+    @classmethod
+    def of(cls, model: Model, placed: PlacedPlan) -> "Asked":
+        """Return what one plan asks."""
+        plan = placed.plan
+        return cls(
+            tp=plan.tp,
+            pp=plan.pp,
+            cp=plan.cp,
+            ep=plan.ep,
+            dp=placed.dp,
+            microbatches=placed.microbatches,
+            group=plan.microbatch_group_size,
+            shard=placed.shard,
+            schedule=plan.schedule,
+            recompute=plan.recompute,
+            zero=plan.zero,
+            sequence_parallel=plan.sequence_parallel,
+            etp=plan.etp,
+            partial=plan.fsdp_shard is not None,
+            precision=str(plan.precision),
+            rank_order=plan.rank_order,
+            offload=plan.offload,
+            uneven=len(set(plan.stage_layers or plan.split_stages)) > 1,
+            barrier=bool(plan.optimizer_barrier),
+            degrees=len({(s.tp, s.dp, s.micro_batch) for s in plan.stages}) > 1,
+            techniques=len({replace(s, layers=0) for s in plan.stages}) > 1,
+            some_layers=bool(plan.recompute_layers) or any(s.recompute_layers for s in plan.stages),
+            reads_tokens=not model.table or bool(model.table.seq),
+        )
+
+    def share(self, name: str) -> float:
+        """Return the share of `name` that host memory keeps."""
+        return float(getattr(self.offload, name, 0.0))
+
+    @property
+    def states(self) -> tuple[float, ...]:
+        """The shares of weights, gradients and optimizer that host memory keeps, as far as a plan has them."""
+        return tuple(self.share(f.name) for f in fields(self.offload) if f.name != "activations")
+
+
+def among(condition: Any) -> NDArray[np.bool_]:
+    """Return a truth value, or an array of them, as an array: `~` and `&` mean the same of either."""
+    return np.asarray(condition, dtype=bool)
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What a target cannot run: the knob to change, a short reason, the predicate and the text of what is allowed."""
+
+    knob: str
+    reason: str
+    broken: Callable[[Asked], Any]
+    allowed: Callable[[Asked], str]

@@ -1,0 +1,297 @@
+"""What each framework can run, as limits that hold for one plan or for arrays of plans alike.
+
+`emit` refuses a plan by the first limit that it breaks, and the tuner leaves out what breaks any. Only what the
+source of a release says is listed, each with its place; what only says how a plan's kernels run (`fused_wgrad`,
+`tp_overlap`, `framework`, `cross_entropy`, ...) limits nothing. No target runs stages with tensor- or data-parallel
+degrees of their own.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from sim.plans.limit import Asked, Limit, among
+from sim.specs import InputError, Model, PlacedPlan
+from sim.specs.job import Target
+from sim.specs.rules import TWO_COPIES
+
+SCHEDULE_NAMES = {
+    "gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "Interleaved1F1B", "looped-bfs": "LoopedBFS",
+    "interleaved-zb": "InterleavedZeroBubble", "zbv": "ZBVZeroBubble", "dualpipev": "DualPipeV",
+}  # fmt: skip
+"""Schedules that torch builds by name (`torch.distributed.pipelining.schedules.get_schedule_class`)."""
+
+ASYNCHRONOUS = ("pipedream", "2bw")
+
+
+def _schedules(names: tuple[str, ...], reason: str, instead: str = "") -> Limit:
+    return Limit(
+        "schedule",
+        reason,
+        lambda a: among(a.pp > 1) & ~np.isin(a.schedule, ("none", *names)),
+        lambda a: ", ".join(names) + instead,
+    )
+
+
+def _order(orders: tuple[str, ...], reason: str) -> Limit:
+    return Limit("rank_order", reason, lambda a: among(a.rank_order not in orders), lambda a: " or ".join(orders))
+
+
+def _torch_group(a: Asked) -> Any:
+    return a.microbatches // np.maximum(1, a.microbatches // a.pp)
+
+
+def _not_offloaded_by_deepspeed(a: Asked) -> Any:
+    zero, optimizer, activations = np.asarray(a.zero), a.share("optimizer"), a.share("activations")
+    lowest = 0 if optimizer == 0 else 1 if optimizer == 1 else 3
+    return (
+        (zero < lowest)
+        | (among(a.share("weights") > 0) & ((zero < 3) | (a.share("weights") < 1)))
+        | (a.share("gradients") > 0 and optimizer == 0)
+        | (among(activations > 0) & ((activations < 1) | (np.asarray(a.recompute) != "full")))
+    )
+
+
+DEGREES = Limit(
+    "stages",
+    "stages with tensor- or data-parallel degrees of their own",
+    lambda a: among(a.degrees),
+    lambda a: "stages of equal tp, dp and micro_batch",
+)
+ALIKE = Limit(
+    "stages",
+    "stages treated differently",
+    lambda a: among(a.techniques),
+    lambda a: "stages that differ in their layers alone",
+)
+ALL_LAYERS = Limit(
+    "recompute_layers",
+    "recompute in some layers of a stage",
+    lambda a: among(a.some_layers),
+    lambda a: "left out: all layers recompute or none",
+)
+
+TORCH = (
+    DEGREES,
+    # _PipelineScheduleRuntime (torch 2.13, distributed/pipelining/schedules.py) runs any order of one direction from
+    # a CSV file; it holds one version of the weights.
+    Limit(
+        "schedule",
+        "one copy and one version of the model in torch's pipeline runtime",
+        lambda a: np.isin(a.schedule, TWO_COPIES + ASYNCHRONOUS),
+        lambda a: "one copy and one version of the model (PyTorch's runtime has one direction)",
+    ),
+    # CPUOffloadPolicy (torch 2.13, distributed/fsdp/_fully_shard/_fsdp_api.py) "offloads parameters, gradients, and
+    # optimizer states", all of them; activations go by torch.autograd.graph.save_on_cpu, layer by layer.
+    Limit(
+        "offload",
+        "FSDP offloads weights, gradients and optimizer together or not",
+        lambda a: among(any(a.states)) & ~((np.asarray(a.zero) >= 2) & (len(a.states) == 3 and min(a.states) == 1)),
+        lambda a: "nothing, or weights, gradients and optimizer all at 1 with zero 2 or 3 (FSDP's CPUOffloadPolicy)",
+    ),
+)
+"""DDP (zero 0), with ZeroRedundancyOptimizer (1; tensor-parallel parameters through
+`torch.distributed.tensor.parallel.ddp`: tried on torch 2.13), FSDP2 without and with `reshard_after_forward` (2, 3),
+DTensor's tensor, sequence and context parallelism, a DeviceMesh in any order, `torch.utils.checkpoint` on any layers,
+PipelineStage around any layers."""
+
+TORCHTITAN = (
+    ALIKE,
+    # activation_checkpoint: every n-th layer (selective_ac_option), not the first n.
+    ALL_LAYERS,
+    Limit(
+        "model",
+        "torchtitan counts batches in tokens",
+        lambda a: among(not a.reads_tokens),
+        lambda a: "a network that reads tokens (torchtitan counts batches in tokens)",
+    ),
+    Limit(
+        "zero",
+        "torchtitan shards gradients with the optimizer (no ZeRO-1)",
+        lambda a: np.asarray(a.zero) == 1,
+        lambda a: "0, 2 or 3 (torchtitan shards by FSDP: gradients with the optimizer)",
+    ),
+    Limit(
+        "fsdp_shard",
+        "torchtitan's FSDP copies hold whole context-parallel groups",
+        lambda a: (np.asarray(a.zero) > 0) & (a.shard % a.cp > 0),
+        lambda a: f"a multiple of cp = {a.cp} (torchtitan shards over both)",
+    ),
+    Limit(
+        "precision",
+        "torchtitan trains in bf16",
+        lambda a: among(a.precision != "bf16"),
+        lambda a: "bf16 (torchtitan's low precision is a converter of its own)",
+    ),
+    Limit(
+        "offload",
+        "torchtitan offloads everything or nothing",
+        lambda a: among(a.offload.used),
+        lambda a: "left out (torchtitan offloads all that FSDP shards, or nothing)",
+    ),
+    _order(("tp-cp-dp-pp",), "torchtitan's device mesh has tp inside, then cp, dp and pp"),
+    Limit(
+        "etp",
+        "torchtitan splits experts by tp or not",
+        lambda a: (np.asarray(a.etp) != 1) & (a.etp != a.tp),
+        lambda a: f"1 or tp = {a.tp} (torchtitan)",
+    ),
+    Limit(
+        "stage_layers",
+        "torchtitan's stages are equally long",
+        lambda a: among(a.uneven),
+        lambda a: "the same for every stage (torchtitan's layers_per_stage)",
+    ),
+    _schedules(tuple(SCHEDULE_NAMES), "torchtitan builds torch's named schedules", ", or emit torch-csv"),
+    Limit(
+        "optimizer_barrier",
+        "torchtitan clips before any rank updates",
+        lambda a: among(a.pp > 1) & (not a.barrier),
+        lambda a: "true (torchtitan clips by the global norm before any rank updates)",
+    ),
+    Limit(
+        "sequence_parallel",
+        "torchtitan uses sequence parallelism with tp > 1",
+        lambda a: among(a.tp > 1) & ~among(a.sequence_parallel),
+        lambda a: "true with tp > 1 (torchtitan always uses it)",
+    ),
+    Limit(
+        "micro_batch",
+        "torch's 1F1B needs pp microbatches",
+        lambda a: (np.asarray(a.schedule) == "1f1b") & (a.microbatches < a.pp),
+        lambda a: f"at least pp = {a.pp} microbatches (torch's 1F1B)",
+    ),
+    # ScheduleInterleaved1F1B (torch 2.13): microbatches_per_round = n // max(1, n // pp).
+    Limit(
+        "microbatch_group_size",
+        "torch's interleaved order has a grouping of its own",
+        lambda a: (np.asarray(a.schedule) == "interleaved") & (a.group != _torch_group(a)),
+        lambda a: f"{_torch_group(a)} (torch's grouping), or emit torch-csv",
+    ),
+)
+"""torchtitan 0.3.0 `config/configs.py` (ParallelismConfig, TrainingConfig) and `distributed/pipeline_parallel.py`."""
+
+MEGATRON = (
+    ALIKE,
+    # core/pipeline_parallel/schedules.py, get_forward_backward_func: no pipelining, with and without interleaving.
+    _schedules(("1f1b", "interleaved"), "Megatron-LM's schedules are 1F1B and interleaved 1F1B"),
+    # core/distributed/distributed_data_parallel_config.py: use_distributed_optimizer (1), Megatron-FSDP's
+    # optim_grads (2) and optim_grads_params (3); nothing in its source says that a pipeline drives FSDP.
+    Limit(
+        "zero",
+        "Megatron-LM shards gradients and weights by FSDP, without a pipeline",
+        lambda a: among(a.pp > 1) & (np.asarray(a.zero) > 1),
+        lambda a: "0 or 1 with pp > 1 (2 and 3 are Megatron-FSDP's, without a pipeline)",
+    ),
+    # core/parallel_state.py, initialize_model_parallel: "Now we support tp-dp-pp and tp-pp-dp orders".
+    _order(("tp-cp-dp-pp", "tp-cp-pp-dp"), "Megatron-LM's orders are tp-dp-pp and tp-pp-dp"),
+    # core/model_parallel_config.py: "When using expert parallelism and tensor parallelism for training, sequence
+    # parallelism must be used".
+    Limit(
+        "sequence_parallel",
+        "Megatron-LM's experts with tp > 1 need sequence parallelism",
+        lambda a: among(a.tp > 1) & (np.asarray(a.ep) > 1) & ~among(a.sequence_parallel),
+        lambda a: "true with tp > 1 and ep > 1 (Megatron-LM)",
+    ),
+    # core/optimizer/optimizer_config.py: optimizer_offload_fraction; core/transformer/transformer_config.py: layers'
+    # activations and weights (cpu_offloading_num_layers) without a pipeline and without recompute.
+    Limit(
+        "offload",
+        "Megatron-LM offloads layers without a pipeline and recompute",
+        lambda a: (
+            (a.share("gradients") > 0)
+            | (among(a.share("activations") + a.share("weights") > 0))
+            & (among(a.pp > 1) | (np.asarray(a.recompute) != "none"))
+        ),
+        lambda a: "a share of the optimizer; of activations and weights with pp 1 and recompute none (Megatron-LM)",
+    ),
+)
+"""megatron-core 0.16.1. Any layers per stage by `pipeline_model_parallel_layout`; full recompute by
+`recompute_method` block with `recompute_num_layers` a stage."""
+
+DEEPSPEED = (
+    ALIKE,
+    # runtime/pipe/module.py: activation_checkpoint_interval groups all layers.
+    ALL_LAYERS,
+    # runtime/pipe/engine.py: "ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism".
+    Limit(
+        "zero",
+        "DeepSpeed's pipeline takes ZeRO-0 and 1",
+        lambda a: among(a.pp > 1) & (np.asarray(a.zero) > 1),
+        lambda a: "0 or 1 with pp > 1 (DeepSpeed's pipeline engine)",
+    ),
+    # runtime/pipe/schedule.py: TrainSchedule and DualPipeVSchedule.
+    _schedules(("1f1b", "dualpipev"), "DeepSpeed's schedules are 1F1B and DualPipeV"),
+    Limit(
+        "micro_batch",
+        "DeepSpeed's DualPipeV needs 2 pp microbatches",
+        lambda a: (np.asarray(a.schedule) == "dualpipev") & (a.microbatches < 2 * a.pp),
+        lambda a: f"at least 2 pp = {2 * a.pp} microbatches (DeepSpeed's DualPipeV)",
+    ),
+    # runtime/pipe/module.py, _partition_layers: uniform, parameters or type:, no list.
+    Limit(
+        "stage_layers",
+        "DeepSpeed's stages are split evenly",
+        lambda a: among(a.uneven),
+        lambda a: "the same for every stage (DeepSpeed's partition_method)",
+    ),
+    # Ulysses exchanges heads by all-to-all (deepspeed/sequence/layer.py): another plan than a ring of keys and values.
+    Limit(
+        "cp",
+        "DeepSpeed has no ring of keys and values",
+        lambda a: np.asarray(a.cp) > 1,
+        lambda a: "1 (DeepSpeed's sequence parallelism is Ulysses)",
+    ),
+    # module_inject/auto_tp.py, layers.py: all-reduces, whole sequences between layers.
+    Limit(
+        "sequence_parallel",
+        "DeepSpeed's AutoTP has no sequence parallelism",
+        lambda a: among(a.tp > 1) & among(a.sequence_parallel),
+        lambda a: "false (DeepSpeed's AutoTP)",
+    ),
+    # runtime/pipe/topology.py: PipeModelDataParallelTopology(axes=['pipe', 'data', 'model']).
+    _order(("tp-cp-dp-pp", "tp-dp-cp-pp"), "DeepSpeed's topology has tp inside, then dp and pp"),
+    # utils/groups.py: _ensure_divisibility(dp_world_size, expert_parallel_size_).
+    Limit(
+        "ep",
+        "DeepSpeed's experts spread over data-parallel ranks",
+        lambda a: a.dp % np.asarray(a.ep) > 0,
+        lambda a: f"a divisor of dp = {a.dp} (DeepSpeed)",
+    ),
+    # runtime/zero/mics.py: a copy over fewer ranks is an option of stage 3.
+    Limit(
+        "fsdp_shard",
+        "DeepSpeed's copies over fewer ranks (MiCS) are ZeRO-3's",
+        lambda a: among(a.partial) & (np.asarray(a.zero) < 3),
+        lambda a: "left out but with zero 3 (DeepSpeed's MiCS)",
+    ),
+    # runtime/zero/offload_config.py: optimizer "Valid with stage 1, 2, and 3", ratio "Only valid with ZeRO Stage 3",
+    # parameters "Valid only with stage 3"; runtime/activation_checkpointing: cpu_checkpointing of all checkpoints.
+    Limit(
+        "offload",
+        "DeepSpeed offloads by ZeRO stage",
+        _not_offloaded_by_deepspeed,
+        lambda a: (
+            "the whole optimizer from zero 1, a share of it and all weights with zero 3, gradients with the "
+            "optimizer, all activations with recompute full (DeepSpeed)"
+        ),
+    ),
+)
+"""DeepSpeed 0.19.8, its paths below `deepspeed/`."""
+
+LIMITS: Mapping[Target, tuple[Limit, ...]] = {
+    "torch": TORCH, "torchtitan": TORCHTITAN, "megatron": MEGATRON, "deepspeed": DEEPSPEED, "any": (),
+}  # fmt: skip
+
+
+def refusals(model: Model, placed: PlacedPlan, target: Target) -> Iterator[InputError]:
+    """Yield an error per limit of `target` that the plan or a stage of it breaks, in the order of the table."""
+    plan = placed.plan
+    every = [Asked.of(model, placed), *(Asked.of(model, placed.at(s)) for s in range(len(plan.stages)))]
+    for limit in LIMITS[target]:
+        asked = next((each for each in every if np.any(limit.broken(each))), None)
+        if asked and limit.knob == "model":
+            yield InputError("model", model.name, limit.allowed(asked))
+        elif asked:
+            yield InputError(f"plan.{limit.knob}", getattr(plan, limit.knob), limit.allowed(asked))

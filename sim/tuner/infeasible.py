@@ -1,0 +1,128 @@
+"""Why no plan is left, and the smallest change of each kind that would make one fit."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from sim.costs.profile import load_profile
+from sim.engine.step import device_memory, memory_sigma
+from sim.specs import InputError
+from sim.specs.job import Target
+from sim.specs.rules import divisors
+from sim.tuner.score import Scores, score_members
+from sim.tuner.space import Space, build_space
+from sim.units import gigabytes
+
+MAX_TRIED = 24
+"""Sizes of the cluster, and of the batch, that are tried for a way out."""
+
+
+def no_plan(space: Space) -> InputError:
+    """Return the error of a space without a legal plan: what excludes how many, and what would leave one."""
+    return InputError("tune.knobs", dict(space.knobs), f"values with a legal plan; {_left_out(space)}{_ways(space)}")
+
+
+def nothing_fits(space: Space, scores: Scores) -> InputError:
+    """Return the error of a space where no plan fits: the smallest one, what excludes how many, what would help."""
+    peak = np.where(space.allowed, scores.peak_memory_bytes, np.inf)
+    at = np.unravel_index(int(peak.argmin()), peak.shape)
+    plan = space.plan(*(int(i) for i in at))
+    smallest = f"{gigabytes(peak[at])} allocated with tp {plan.tp}, pp {plan.pp}, zero {plan.zero}"
+    allowed = (
+        f"a model that fits: the smallest plan still needs {smallest}, recompute {plan.recompute}; "
+        f"{_left_out(space)}{_ways(space, _missing(space, float(peak[at])))}"
+    )
+    return InputError("cluster.memory_bytes", space.cluster.memory_bytes, allowed)
+
+
+def _left_out(space: Space) -> str:
+    """Return how many configurations each constraint excludes, the most first."""
+    legal = int(space.allowed.sum())
+    reasons = {**space.excluded, "does not fit the memory": legal}
+    counts = [f"{reason}: {n}" for reason, n in sorted(reasons.items(), key=lambda item: -item[1]) if n]
+    return f"of {space.asked} configurations are excluded: {', '.join(counts)}"
+
+
+def _missing(space: Space, peak_bytes: float) -> float:
+    """Return the bytes that every device lacks for the plan of this peak, by the upper end of its interval."""
+    lacks = []
+    for member in space.cluster.members:
+        profile = load_profile(member.profile)
+        _, worst = profile.interval80(1.0, memory_sigma(profile))
+        lacks.append(device_memory(peak_bytes, profile) * worst - member.memory_bytes)
+    return float(max(lacks))
+
+
+def _ways(space: Space, missing_bytes: float = 0.0) -> str:
+    ways = [f"{gigabytes(missing_bytes)} more memory a device"] if missing_bytes > 0 else []
+    ways += [text for text in (_target(space), _nodes(space), _batch(space)) if text]
+    ways += _knobs(space)
+    return f"; a plan fits with {', or '.join(ways)}" if ways else "; no single change of target, nodes, batch or knobs"
+
+
+def _target(space: Space) -> str:
+    return "tune.target any" if space.target != "any" and _fits(space, target="any") else ""
+
+
+def _nodes(space: Space) -> str:
+    """Return the next larger number of nodes on which a plan fits."""
+    if space.cluster.groups:
+        return ""
+    nodes = space.cluster.nodes
+    more = [*range(1, MAX_TRIED // 2 + 1), *(nodes * k for k in (1, 2, 3, 5, 7, 11, 15, 23, 31, 63, 127, 255))]
+    for extra in sorted(set(more)):
+        if _fits(space, cluster=replace(space.cluster, nodes=nodes + extra)):
+            return f"{extra} more node{'s' if extra > 1 else ''}"
+    return ""
+
+
+def _batch(space: Space) -> str:
+    """Return the nearest divisor or multiple of the global batch with which a plan fits."""
+    batch = space.global_batch
+    smaller, larger = divisors(batch)[:-1][::-1], [batch * k for k in range(2, MAX_TRIED // 2)]
+    return next(
+        (f"global_batch {other}" for other in [*smaller[: MAX_TRIED // 2], *larger] if _fits(space, batch=other)), ""
+    )
+
+
+def _knobs(space: Space) -> Iterator[str]:
+    """Yield the knobs of which one value more than the given ones would do."""
+    for name in space.knobs:
+        others = {k: v for k, v in space.knobs.items() if k != name}
+        free = _solved(space, knobs=others)
+        if free:
+            held, at = free
+            value = getattr(held.plan(*at), name)
+            yield f"tune.knobs.{name} {str(value).lower()}"
+
+
+def _fits(space: Space, **changes: Any) -> bool:
+    return _solved(space, **changes) is not None
+
+
+def _solved(
+    space: Space,
+    cluster: Any = None,
+    batch: int | None = None,
+    knobs: Mapping[str, Sequence[Any]] | None = None,
+    target: Target | None = None,
+) -> tuple[Space, tuple[int, int, int, int]] | None:
+    """Return the space after a change and its smallest plan that fits, or None."""
+    other = build_space(
+        space.model,
+        cluster or space.cluster,
+        batch or space.global_batch,
+        space.knobs if knobs is None else knobs,
+        space.kept,
+        target or space.target,
+    )
+    if not other.allowed.any():
+        return None
+    scores = score_members(other)
+    fitting = np.where(other.allowed & scores.fits, scores.peak_memory_bytes, np.inf)
+    if not np.isfinite(fitting.min()):
+        return None
+    row, again, zero, sp = (int(i) for i in np.unravel_index(int(fitting.argmin()), fitting.shape))
+    return other, (row, again, zero, sp)

@@ -1,0 +1,122 @@
+"""Targets: what a search leaves out is what the target refuses, one plan or a whole space at a time."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import sim
+from sim.plans.targets import LIMITS, refusals
+from sim.specs import Cluster, InputError, Model, Offload, Plan
+from sim.specs.rules import TWO_COPIES
+from sim.tuner.space import build_space
+
+MODEL = Model(name="small", layers=8, hidden=512, heads=8, seq=256, experts=4, experts_per_token=2, moe_ffn=512)
+CLUSTER = Cluster.of("h100-sxm-80gb", nodes=1)
+KNOBS = {"schedule": ["none", "1f1b", "interleaved", "gpipe"], "cp": [1, 2]}
+SPACES = {target: build_space(MODEL, CLUSTER, 12, KNOBS, target=target) for target in LIMITS}
+EXPORTERS = {"torch": "torch-csv", "torchtitan": "torchtitan"}
+AT = st.tuples(*(st.integers(0, n - 1) for n in SPACES["any"].allowed.shape))
+
+
+@pytest.mark.parametrize("target", LIMITS)
+def test_every_combination_is_counted_once(target):
+    space = SPACES[target]
+    assert int(space.allowed.sum()) + sum(space.excluded.values()) == space.asked
+    assert (space.allowed <= SPACES["any"].allowed).all()
+    assert space.allowed.any()
+
+
+@given(AT, st.sampled_from(list(LIMITS)))
+def test_a_space_and_a_plan_are_judged_alike(at, target):
+    if SPACES["any"].allowed[at]:
+        placed = SPACES["any"].plan(*at).on(MODEL, CLUSTER)
+        assert SPACES[target].allowed[at] == (not list(refusals(MODEL, placed, target)))
+
+
+@given(AT, st.sampled_from(list(EXPORTERS)))
+def test_what_the_tuner_may_propose_can_be_emitted(at, target):
+    if SPACES[target].allowed[at]:
+        step = sim.simulate(MODEL, CLUSTER, SPACES[target].plan(*at))
+        assert sim.emit(step, EXPORTERS[target])
+
+
+@given(AT)
+def test_what_torchtitan_refuses_is_left_out(at):
+    if SPACES["any"].allowed[at] and not SPACES["torchtitan"].allowed[at]:
+        step = sim.simulate(MODEL, CLUSTER, SPACES["any"].plan(*at))
+        with pytest.raises(InputError):
+            sim.emit(step, "torchtitan")
+
+
+def test_what_the_pipeline_engines_take_of_zero():
+    for target, most in (("torch", 3), ("torchtitan", 3), ("megatron", 1), ("deepspeed", 1)):
+        space = SPACES[target]
+        piped = space.allowed[space.rows["pp"] > 1].any(axis=(0, 1, 3))
+        assert int(space.zero[np.flatnonzero(piped)].max()) == most
+
+
+@pytest.mark.parametrize(
+    ("target", "settings", "knob"),
+    [
+        ("torch", {"offload": Offload(optimizer=0.5), "zero": 3}, "offload"),
+        ("torch", {"schedule": "2bw", "pp": 2}, "schedule"),
+        ("megatron", {"schedule": "gpipe", "pp": 2}, "schedule"),
+        ("megatron", {"rank_order": "pp-tp-cp-dp"}, "rank_order"),
+        ("megatron", {"offload": Offload(activations=0.5), "recompute": "full"}, "offload"),
+        ("megatron", {"zero": 2, "pp": 2}, "zero"),
+        ("megatron", {"tp": 2, "ep": 2, "sequence_parallel": False}, "sequence_parallel"),
+        ("deepspeed", {"zero": 3, "pp": 2}, "zero"),
+        ("deepspeed", {"tp": 2}, "sequence_parallel"),
+        ("deepspeed", {"cp": 2}, "cp"),
+        ("deepspeed", {"pp": 2, "stage_layers": (3, 5)}, "stage_layers"),
+        ("deepspeed", {"ep": 4, "tp": 4, "sequence_parallel": False}, "ep"),
+        ("deepspeed", {"fsdp_shard": 4, "zero": 1}, "fsdp_shard"),
+        ("deepspeed", {"offload": Offload(optimizer=0.5), "zero": 2}, "offload"),
+        ("deepspeed", {"offload": Offload(activations=1.0), "recompute": "none"}, "offload"),
+        ("deepspeed", {"schedule": "dualpipev", "pp": 4, "virtual_stages": 2, "micro_batch": 2}, "micro_batch"),
+    ],
+)
+def test_a_target_refuses_by_knob(target, settings, knob):
+    placed = Plan(global_batch=16, **settings).on(MODEL, CLUSTER)
+    assert [error.path for error in refusals(MODEL, placed, target)] == [f"plan.{knob}"]
+    assert not list(refusals(MODEL, placed, "any"))
+
+
+@pytest.mark.parametrize(
+    ("target", "settings"),
+    [
+        ("torch", {"pp": 2, "stage_layers": (3, 5), "rank_order": "pp-tp-cp-dp", "schedule": "zb-h1"}),
+        ("megatron", {"offload": Offload(optimizer=0.5), "zero": 1}),
+        ("megatron", {"pp": 2, "stage_layers": (3, 5)}),
+        ("deepspeed", {"offload": Offload(optimizer=0.5), "zero": 3}),
+        ("deepspeed", {"offload": Offload(activations=1.0), "recompute": "full"}),
+        ("deepspeed", {"fsdp_shard": 4, "zero": 3}),
+    ],
+)
+def test_a_target_takes(target, settings):
+    assert not list(refusals(MODEL, Plan(global_batch=16, **settings).on(MODEL, CLUSTER), target))
+
+
+@pytest.mark.parametrize("schedule", TWO_COPIES)
+def test_two_copies_go_in_no_file_of_torch(schedule):
+    placed = Plan(global_batch=16, pp=2, schedule=schedule).on(MODEL, CLUSTER)
+    assert [error.path for error in refusals(MODEL, placed, "torch")] == ["plan.schedule"]
+    with pytest.raises(InputError):
+        sim.emit(sim.simulate(MODEL, CLUSTER, placed.plan), "torch-csv")
+
+
+def test_a_traced_network_without_tokens_is_not_torchtitans():
+    limit = LIMITS["torchtitan"][0]
+    placed = Plan(global_batch=16).on(MODEL, CLUSTER)
+    asked = replace(limit_asked(placed), reads_tokens=False)
+    assert limit.broken(asked)
+    assert not limit.broken(limit_asked(placed))
+
+
+def limit_asked(placed):
+    from sim.plans.limit import Asked  # noqa: PLC0415 - beside its only use
+
+    return Asked.of(MODEL, placed)
