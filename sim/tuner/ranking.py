@@ -1,17 +1,24 @@
 """The short list: its order on the event engine, and why each plan stands where it stands."""
 
-from collections.abc import Sequence
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from multiprocessing import get_all_start_methods, get_context
 
 import numpy as np
 
 from sim.engine.step import Step, simulate
-from sim.specs import Plan
+from sim.specs import Cluster, Model, Plan
 from sim.specs.job import Objective
 from sim.tuner.binding import binding
 from sim.tuner.explain import against, explain
 from sim.tuner.robustness import Robustness, robustness
 from sim.tuner.search import Search
+
+WORTH_PROCESSES = 100_000
+"""Operations of all steps together that take seconds."""
 
 TIE = 1e-9
 """Relative difference of step times that is rounding."""
@@ -45,15 +52,14 @@ def rank(search: Search, steps: Sequence[Step], top: int) -> tuple[tuple[RankedP
     By memory the order stays: it is the same on both engines. An interruption leaves those that are done, the first
     one at least.
     """
-    space, by_time = search.space, search.objective != "memory_headroom"
+    by_time = search.objective != "memory_headroom"
     contended: list[float] = []
     try:
-        for n, step in enumerate(steps):
+        for n, seconds in enumerate(_contended(steps)):
             search.progress("ranking", n, len(steps))
-            contended.append(simulate(space.model, space.cluster, step.plan, "events").step_time_s)
+            contended.append(seconds)
     except KeyboardInterrupt:
-        if not contended:
-            contended.append(simulate(space.model, space.cluster, steps[0].plan, "events").step_time_s)
+        contended = contended or [_seconds((steps[0].model, steps[0].cluster, steps[0].plan))]
         search.stopped.append(True)
     times = np.array(contended)
     order = np.argsort(times, kind="stable").tolist() if by_time else list(range(len(times)))
@@ -64,6 +70,39 @@ def rank(search: Search, steps: Sequence[Step], top: int) -> tuple[tuple[RankedP
         for i, after in zip(kept, following, strict=True)
     )
     return ranked, not by_time or bool((np.diff(times) >= -TIE * times[1:]).all())
+
+
+def _contended(steps: Sequence[Step]) -> Iterator[float]:
+    """Yield the seconds of every step under contention; many operations are worth processes of their own."""
+    asked = [(s.model, s.cluster, s.plan) for s in steps]
+    if sum(len(step.timeline.graph) for step in steps) < WORTH_PROCESSES or "fork" not in get_all_start_methods():
+        yield from map(_seconds, asked)
+        return
+    # Forked, a process has what is asked and all that is built already.
+    with ProcessPoolExecutor(os.cpu_count(), get_context("fork"), _prepare, (asked,)) as processes:
+        try:
+            yield from processes.map(_seconds_of, range(len(asked)))
+        except BaseException:
+            processes.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+Asked = tuple[Model, Cluster, Plan]
+_asked: list[Asked] = []
+"""What a process of `_contended` is asked for."""
+
+
+def _prepare(asked: Sequence[Asked]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is for the parent alone
+    _asked[:] = asked
+
+
+def _seconds_of(index: int) -> float:
+    return _seconds(_asked[index])
+
+
+def _seconds(asked: Asked) -> float:
+    return simulate(*asked, "events").step_time_s
 
 
 def _why(step: Step, after: Step | None, search: Search) -> tuple[str, ...]:

@@ -42,9 +42,9 @@ class Techniques:
     offload: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
     @property
-    def offloads(self) -> bool:
-        """Whether anything may be kept on the host."""
-        return any(max(shares) > 0 for shares in self.offload.values())
+    def offloads(self) -> int:
+        """Combinations of shares on the host, that of none among them."""
+        return int(np.prod([len(each) for each in self.shares]))
 
     @property
     def shares(self) -> list[Floats]:
@@ -116,14 +116,15 @@ class StageTables:
     """Everything that the stages of one pipeline can be, as a `Chain`. `evaluated` counts the options looked at."""
 
     def __init__(self, asked: Question, techniques: Techniques) -> None:
-        self.asked, self.techniques, self.evaluated = asked, techniques, 0
+        self.asked, self.techniques = asked, techniques
         self.members = asked.cluster.members
         self.devices = tuple(member.gpus for member in self.members)
         self.layers = _lengths(asked.model.layers, asked.stages)
         self.domain = inputs.domain(asked.cluster)
         self.slower = 1 + straggling(level_of(asked.cluster).parameters.straggler, asked.cluster.gpus)
         self.grids = [_Grid(asked, m, self._rows(m), np.array(self.layers), techniques) for m in self.members]
-        self.tables = [self._counted(grid.table()) for grid in self.grids]
+        self.tables = [grid.table() for grid in self.grids]
+        self.evaluated = self.places * sum(table.t.shape[-1] for table in self.tables)
         self.counts = [sorted(set(grid.rows["gpus"].tolist())) for grid in self.grids]
         self._made: dict[tuple[int, ...], tuple[Cell, ...]] = {}
         self._offers: dict[tuple[Any, ...], tuple[Cell, ...]] = {}
@@ -137,16 +138,22 @@ class StageTables:
         return float(self.slower * whole) * (1 + (self.asked.microbatches - 1) / self.asked.stages)
 
     def chain(self, at_most: float = np.inf) -> Chain:
-        """Return the inter-stage problem; of options that offload only those of steps below `at_most` seconds."""
+        """Return the inter-stage problem; of options that offload only those of steps below `at_most` seconds.
+
+        What fits without offload is never the better for it: a microbatch takes longer by what its last one hides more.
+        """
         for g, (member, grid, table) in enumerate(zip(self.members, self.grids, self.tables, strict=True)):
-            if member.host_bytes_per_s is not None and self.techniques.offloads and table.t.size:
-                moved = grid.offloaded(table, self._hopeful(table, at_most / self.slower))
-                self.tables[g] = _joined([table, *map(self._counted, moved)])
+            if member.host_bytes_per_s is not None and self.techniques.offloads > 1 and table.t.size:
+                slowest = self._slowest(table, at_most / self.slower)
+                hopeful = self._short_of_room(table) & (table.t.min(axis=(0, 1)) < slowest)
+                self.tables[g] = _joined([table, *grid.offloaded(table, hopeful, slowest)])
+                self.evaluated += int(hopeful.sum()) * (self.techniques.offloads - 1) * self.places
         return Chain(self.asked.stages, self.asked.model.layers, self.devices, self.asked.microbatches, self.cells)
 
-    def _counted(self, table: Table) -> Table:
-        self.evaluated += table.t.shape[-1] * (1 if self.asked.stages == 1 else len(PLACES) - 1)
-        return table
+    @property
+    def places(self) -> int:
+        """Places at which every option is looked at."""
+        return 1 if self.asked.stages == 1 else len(PLACES) - 1
 
     def cells(self, stage: int, left: int, used: tuple[int, ...]) -> Sequence[Cell]:
         """Return what a stage can be; groups of devices are used up from the last to the first."""
@@ -188,15 +195,14 @@ class StageTables:
         self._made[key] = tuple(cells)
         return self._made[key]
 
-    def _hopeful(self, table: Table, faster_than: float) -> NDArray[np.bool_]:
-        """Return which options do not fit at some place and may be part of a step faster than that (s).
+    def _slowest(self, table: Table, faster_than: float) -> float:
+        """Return the t (s) with which one stage alone makes a step take as long as that."""
+        least = float((table.t.min(axis=(0, 1)) / table.columns["layers"]).min()) * self.asked.model.layers
+        return (faster_than - least) / max(1, self.asked.microbatches - 1) if least < faster_than else 0.0
 
-        What fits without offload is never the better for it: a microbatch takes longer by what its last one hides more.
-        """
-        each = table.t.min(axis=(0, 1))
-        least = float((each / table.columns["layers"]).min()) * self.asked.model.layers
-        misses = table.alive.min(axis=0) < min(self.asked.microbatches, self.asked.stages)
-        return np.asarray(misses & ((self.asked.microbatches - 1) * each + least < faster_than))
+    def _short_of_room(self, table: Table) -> NDArray[np.bool_]:
+        """Return which options do not fit at some place."""
+        return np.asarray(table.alive.min(axis=0) < min(self.asked.microbatches, self.asked.stages))
 
     def _rows(self, member: Cluster) -> dict[str, Ints]:
         """Return the legal (tp, dp, micro-batch) of a stage, by devices."""
@@ -267,8 +273,11 @@ class _Grid:
         none = np.zeros((int(np.prod(shape)), len(OFFLOADED)))
         return self._flat(axes, shape, self._evaluated(axes), none, np.broadcast_to(legal, shape).ravel())
 
-    def offloaded(self, table: Table, of: NDArray[np.bool_]) -> list[Table]:
-        """Return the options `of` a table with every combination of shares kept on the host, block by block."""
+    def offloaded(self, table: Table, of: NDArray[np.bool_], slowest: float) -> list[Table]:
+        """Return the options `of` a table with every combination of shares kept on the host, block by block.
+
+        slowest: t above which an option is of no use.
+        """
         shares, picked = self.techniques.shares, np.flatnonzero(of)
         combined = tuple(len(each) for each in shares)
         step = max(1, BLOCK // int(np.prod(combined)))
@@ -281,7 +290,7 @@ class _Grid:
             out = self._evaluated(axes, shares)
             every = np.stack(np.meshgrid(*shares, indexing="ij"), axis=-1).reshape(-1, len(shares))
             some = np.tile(every.any(axis=1), len(ids))  # without any it is the table's own
-            return self._flat(axes, (len(ids), *combined), out, np.tile(every, (len(ids), 1)), some)
+            return self._flat(axes, (len(ids), *combined), out, np.tile(every, (len(ids), 1)), some, slowest)
 
         with ThreadPoolExecutor(os.cpu_count()) as threads:
             return list(threads.map(block, range(0, len(picked), step)))
@@ -330,11 +339,17 @@ class _Grid:
         return stage_form(Structure.of(asked.model), shares is not None)(values)
 
     def _flat(
-        self, axes: Mapping[str, Ints], shape: tuple[int, ...], out: Mapping[str, Any], share: Floats, some: Any
+        self,
+        axes: Mapping[str, Ints],
+        shape: tuple[int, ...],
+        out: Mapping[str, Any],
+        share: Floats,
+        some: Any,
+        slowest: float = np.inf,
     ) -> Table:
         """Return a flat table from outputs [in flight, crossing, *shape]; `some` of the flat options are legal.
 
-        Those that offload are left out where no place has room for them.
+        Those that offload are left out where no place has room for them, or all take `slowest` seconds.
         """
         places = ("only",) if self.asked.stages == 1 else PLACES[:3]
         most = most_allocated(load_profile(self.member.profile), self.member)
@@ -347,7 +362,10 @@ class _Grid:
             peak = np.broadcast_to(out[f"peak_{place}"], (2, 1, *shape))[:, 0]
             alive.append(np.floor((most - peak[0]) / np.maximum(peak[1] - peak[0], 1e-9)).reshape(-1))
         room = np.stack(alive)
-        keep = np.flatnonzero(some & (room.max(axis=0) >= 0)) if share.any() else np.flatnonzero(some)
+        if share.any():
+            quick = np.min([flat(out[f"t_{place}"].min(axis=(0, 1))) for place in places], axis=0)
+            some = some & (room.max(axis=0) >= 1) & (quick < slowest)
+        keep = np.flatnonzero(some)
 
         def seconds(name: str) -> Floats:
             both = [np.broadcast_to(out[f"{name}_{place}"], (1, 2, *shape))[0] for place in places]

@@ -1,0 +1,253 @@
+"""Stage tables and the search over unequal stages: equal to brute force, and to what the engines say of the plans."""
+
+import os
+from itertools import product
+from random import Random
+
+import numpy as np
+import pytest
+
+from sim.costs.run_level import level_of, straggling
+from sim.engine.assembly import on_ranks, pass_seconds, tied_reduce
+from sim.engine.placed import slowest
+from sim.engine.step import most_allocated, simulate
+from sim.plans.targets import refusals
+from sim.schedules import Kind
+from sim.specs import Cluster, InputError, Model, NodeGroup, Offload, Plan, StagePlan
+from sim.specs.catalog import models
+from sim.tuner.solvers.chain import Choice, value
+from sim.tuner.solvers.graph import grow
+from sim.tuner.space import default_knobs
+from sim.tuner.staged import FREEDOMS, plan_of, questions, search_stages
+from sim.tuner.stages import Question, StageTables, Techniques
+from sim.tuner.tune import tune
+
+SPACES = 500 if os.environ.get("HYPOTHESIS_PROFILE") == "full" else 25
+TINY = Model(name="tiny", layers=5, hidden=2048, heads=16, vocab=32_000, seq=1024)
+SMALL = Model(name="small", layers=24, hidden=2048, heads=16, vocab=50_304, seq=2048)
+L4S = Cluster.of("l4", nodes=1, gpus_per_node=8)
+EIGHTHS = tuple(i / 8 for i in range(9))
+
+
+def seconds(plan, model, cluster):
+    """Return the closed form of a plan of unequal stages from the costs that the engines run, and whether it fits."""
+    step = simulate(model, cluster, plan)
+    costs, schedule, s = step.costs, step.timeline.schedule, plan.pp
+    passes = pass_seconds(costs, s)
+    send = np.zeros(s) + costs["send"]
+    t = passes[Kind.F] + passes[Kind.B] + 2 * np.append(send[1:], 0) * (s - 1) / s
+    d = on_ranks(costs, "reduce", schedule) + on_ranks(costs, "optimizer", schedule) + tied_reduce(costs, schedule)
+    late = max(0.0, *(d - (np.cumsum(t) - t)))
+    fits = max(m.peak_bytes for m in step.memory) <= most_allocated(step.profile, cluster)
+    return (step.placed.microbatches - 1) * t.max() + t.sum() + late, fits
+
+
+def raw_plans(model, cluster, batch, values):
+    """Yield every plan of the space, stage by stage, without tables."""
+    for s, b in product(values["pp"], values["samples"]):
+        if cluster.gpus % s or batch % b:
+            continue
+        each = [
+            StagePlan(layers=n, tp=tp, dp=dp, micro_batch=b // dp, zero=zero, recompute=kind, **some)
+            for n in range(1, model.layers + 1)
+            for tp, zero in product(values["tp"], values["zero"])
+            for dp in [cluster.gpus // s // tp]
+            if dp and cluster.gpus // s % tp == 0 and b % dp == 0 and (dp > 1 or not zero)
+            for kind in values["recompute"]
+            for again in ([None] if kind == "none" else [c for c in values["recompute_layers"] if c <= n])
+            for some in [{"recompute_layers": again} if again and again < n else {}]
+        ]
+        for stages in product(each, repeat=s):
+            if sum(p.layers for p in stages) == model.layers:
+                yield Plan(global_batch=batch, stages=stages)
+
+
+@pytest.mark.parametrize("seed", range(SPACES))
+def test_the_search_finds_what_brute_force_finds(seed):
+    random = Random(seed)
+    model = Model(name="tiny", layers=random.choice((3, 4)), hidden=2048, heads=16, vocab=32_000, seq=1024)
+    cluster = Cluster.of("l4", nodes=1, gpus_per_node=random.choice((2, 4)), memory_bytes=random.uniform(3e9, 2e10))
+    values = {
+        "tp": random.sample((1, 2), random.choice((1, 2))),
+        "pp": random.choice(([1], [2], [1, 2])),
+        "samples": random.sample((1, 2, 4), random.choice((1, 2))),
+        "zero": random.sample((0, 1, 3), random.choice((1, 2))),
+        "recompute": random.sample(("none", "full", "selective"), random.choice((1, 2))),
+        "recompute_layers": random.sample((1, 2, 3), random.choice((1, 2))),
+    }
+    brute = [seconds(plan, model, cluster) for plan in raw_plans(model, cluster, 16, values)]
+    best = min((value for value, fits in brute if fits), default=np.inf)
+    found = np.inf
+    techniques = Techniques(*(tuple(values[n]) for n in ("tp", "zero", "recompute", "recompute_layers")))
+    for s, samples in product(values["pp"], values["samples"]):
+        tables = StageTables(Question(model, cluster, 16, s, samples), techniques)
+        every = exact_of(tables)
+        found = min(found, every)
+    assert found == pytest.approx(best, rel=1e-9)
+
+
+def exact_of(tables):
+    from sim.tuner.solvers.exact import exact  # noqa: PLC0415
+
+    # All stages have as many devices here: the brute force looks at no others.
+    tables.counts = [
+        [n for n in each if n * tables.asked.stages == tables.asked.cluster.gpus] for each in tables.counts
+    ]
+    solution = exact(tables.chain())
+    assert solution.certified
+    return solution.value
+
+
+def drawn(tables, random):
+    """Return a random choice of a chain."""
+    graph = grow(tables.chain())
+    keys = np.array([[random.random(), random.random()] for _ in range(tables.asked.stages)])
+    return graph.decode(keys)
+
+
+@pytest.mark.parametrize("device", ["l4", "a100-sxm-40gb"])
+@pytest.mark.parametrize(("stages", "samples"), [(1, 8), (2, 4), (4, 4), (8, 2)])
+def test_the_closed_form_is_close_to_both_engines(device, stages, samples):
+    """Within 2 % of the compiled engine and 6 % of the event engine; with copies or sharded weights 8 and 20 %."""
+    cluster = Cluster.of(device, nodes=1, gpus_per_node=8)
+    random = Random(stages)
+    host = {"optimizer": EIGHTHS, "activations": EIGHTHS}
+    for offload, zero in (({}, (0, 1)), (host, (0, 1, 2, 3))):
+        techniques = Techniques((1, 2, 4), zero, ("none", "selective", "full"), (), offload)
+        tables = StageTables(Question(SMALL, cluster, 64, stages, samples), techniques)
+        for _ in range(3):
+            choice = drawn(tables, random)
+            expected = value(tables.chain(), choice) * tables.slower
+            plan = plan_of(tables.asked, choice)
+            beside = bool(offload)
+            path, events = (simulate(SMALL, cluster, plan, e).step_time_s for e in ("path", "events"))
+            assert path == pytest.approx(expected, rel=0.08 if beside else 0.02)
+            assert events == pytest.approx(expected, rel=0.2 if beside else 0.06)
+
+
+def test_memory_of_every_stage_is_what_the_engine_says():
+    host = {"optimizer": EIGHTHS, "activations": EIGHTHS}
+    techniques = Techniques((1, 2), (0, 1, 2, 3), ("none", "selective", "full"), (), host)
+    tables = StageTables(Question(SMALL, L4S, 64, 4, 4), techniques)
+    random = Random(1)
+    for _ in range(10):
+        choice = drawn(tables, random)
+        step = simulate(SMALL, L4S, plan_of(tables.asked, choice))
+        most = most_allocated(step.profile, L4S)
+        for s, (cell, point) in enumerate(zip(choice.cells, choice.points, strict=True)):
+            place = 0 if s == 0 else 2 if s == 3 else 1
+            room = cell.table.alive[place, cell.options[point]]
+            assert room >= min(16, 4 - s)
+            assert step.memory[s].peak_bytes <= most * (1 + 1e-9)
+
+
+def test_more_freedom_is_never_slower():
+    found = [
+        search_stages(SMALL, L4S, 64, default_knobs(SMALL, L4S), {}, freedom).found[0][0]
+        for freedom in ("techniques", "all")
+    ]
+    assert found[1] <= found[0]
+
+
+def test_offload_makes_room_for_what_does_not_fit():
+    tight = Cluster.of("l4", nodes=1, gpus_per_node=2, memory_bytes=14e9)
+    knobs = {"tp": [1, 2], "pp": [1, 2], "cp": [1], "ep": [1], "micro_batch": [1], "zero": [0, 1]} | {
+        "recompute": ["none", "full"]
+    }
+    nothing = {f"offload_{name}": (0.0,) for name in ("optimizer", "activations", "weights", "gradients")}
+    without = search_stages(SMALL, tight, 8, knobs | nothing, {})
+    with_host = search_stages(SMALL, tight, 8, knobs, {})
+    assert not without.found or with_host.found[0][0] < without.found[0][0]
+    assert any(s.offload.used for s in with_host.found[0][1].stages)
+
+
+def test_the_n_best_are_distinct_sorted_and_fit():
+    found = search_stages(SMALL, L4S, 64, default_knobs(SMALL, L4S), {}, n=12)
+    times = [seconds for seconds, _ in found.found]
+    assert times == sorted(times)
+    assert len(times) > 3
+    assert len({plan for _, plan in found.found}) == len(found.found)
+    assert all(step.fits == "yes" for step in found.steps(SMALL, L4S))
+    assert found.certified
+    assert found.gap == 0
+
+
+def test_an_interrupt_leaves_the_best_so_far():
+    asked = []
+
+    def stop():
+        asked.append(1)
+        return len(asked) > 40
+
+    knobs = default_knobs(SMALL, L4S) | {"pp": [2]}
+    found = search_stages(SMALL, L4S, 64, knobs, {}, stop=stop)
+    assert not found.certified
+    assert found.notes
+
+
+def test_stages_of_a_mixed_cluster():
+    mixed = Cluster(groups=(NodeGroup(device="h100-sxm-80gb", nodes=1), NodeGroup(device="a100-sxm-80gb", nodes=1)))
+    knobs = default_knobs(SMALL, mixed) | {"pp": [2, 4], "micro_batch": [1, 2], "zero": [0, 1]}
+    plan = search_stages(SMALL, mixed, 64, knobs, {}).found[0][1]
+    layers = plan.split_stages
+    half = len(layers) // 2
+    assert sum(layers[:half]) > sum(layers[half:])  # the faster devices come first and take more
+    assert simulate(SMALL, mixed, plan).fits == "yes"
+
+
+@pytest.mark.parametrize("target", ["torch", "any"])
+def test_plans_run_on_their_target(target):
+    found = search_stages(SMALL, L4S, 64, default_knobs(SMALL, L4S), {}, FREEDOMS[target], 8)
+    for _, plan in found.found:
+        assert not list(refusals(SMALL, plan.on(SMALL, L4S), target))
+
+
+def test_stages_of_a_stack_of_several_kinds():
+    model = models["mixtral-8x7b"]
+    cluster = Cluster.of("h100-sxm-80gb", nodes=2)
+    knobs = default_knobs(model, cluster) | {"ep": [8], "tp": [1], "pp": [2], "micro_batch": [1]}
+    found = search_stages(model, cluster, 64, knobs, {})
+    assert simulate(model, cluster, found.found[0][1]).step_time_s == pytest.approx(found.found[0][0], rel=0.05)
+
+
+def test_every_question_can_be_asked():
+    values = default_knobs(SMALL, L4S)
+    every = list(questions(SMALL, L4S, 64, values))
+    assert {q.stages for q in every} == {1, 2, 4, 8}
+    assert all(64 % q.samples == 0 for q in every)
+    alike = list(questions(SMALL, L4S, 64, values, degrees=False))
+    assert {q.tp for q in alike} == {1, 2, 4, 8}
+
+
+def test_tune_finds_unequal_stages_where_memory_is_short():
+    found = tune(SMALL, L4S, 64, target="any", top=3)
+    equal = tune(SMALL, L4S, 64, {"unequal_stages": [False]}, target="any", top=3)
+    assert equal.unequal is None
+    assert found.best.contended_s <= equal.best.contended_s
+    assert found.evaluated > equal.evaluated
+    assert [r.plan for r in tune(SMALL, L4S, 64, target="any", top=3).plans] == [r.plan for r in found.plans]
+
+
+def test_knobs_of_stages_are_kept():
+    knobs = {"recompute": ["full"], "recompute_layers": [2], "offload_optimizer": [0.5], "pp": [4], "tp": [1]}
+    plan = search_stages(SMALL, L4S, 64, default_knobs(SMALL, L4S) | knobs, {}).found[0][1]
+    assert {s.recompute_layers for s in plan.stages} == {2}
+    assert {s.offload for s in plan.stages} <= {Offload(optimizer=0.5), Offload()}
+
+
+@pytest.mark.parametrize("target", ["megatron", "torchtitan", "deepspeed"])
+def test_targets_of_equal_stages_refuse_knobs_of_stages(target):
+    with pytest.raises(InputError, match=r"tune\.knobs\.recompute_layers"):
+        tune(SMALL, L4S, 64, {"recompute_layers": [2]}, target=target)
+
+
+def test_costs_of_a_table_are_those_of_its_plan():
+    tables = StageTables(Question(SMALL, L4S, 64, 4, 4), Techniques((2,), (1,), ("full",), (3,)))
+    choice = drawn(tables, Random(2))
+    plan = plan_of(tables.asked, choice)
+    costs = slowest(SMALL, L4S, plan.on(SMALL, L4S), level_of(L4S))
+    passes = pass_seconds(costs, 4)
+    send = np.append(costs["send"][1:], 0) * 2 * 3 / 4
+    assert choice.t == pytest.approx(passes[Kind.F] + passes[Kind.B] + send)
+    assert isinstance(choice, Choice)
+    assert tables.slower == 1 + straggling(level_of(L4S).parameters.straggler, 8)
