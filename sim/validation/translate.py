@@ -68,9 +68,10 @@ def translate(row: Measured, profile: str | None = None) -> Case:
     Raises:
         InputError: the row says too little, or model, cluster or plan cannot express it.
     """
-    facts = _facts(row.model)
+    facts = _facts(row)
     notes = _Notes([str(fact["source"]) for fact in facts])
-    told = replace(row, **_merged(facts, "row"))
+    blank = {key: value for key, value in _merged(facts, "blank").items() if getattr(row, key) is None}
+    told = replace(row, **blank | _merged(facts, "row"))
     cluster = _cluster(told, profile, notes)
     model = _model(told, _merged(facts, "model"), notes)
     plan = _plan(told, model, cluster, _merged(facts, "plan"), notes)
@@ -91,14 +92,19 @@ def _base(name: str) -> str | None:
     return found if found in models else None
 
 
-def _facts(name: str) -> list[Mapping[str, Any]]:
-    """Return what a model's name says; a family's habits ("starts") count only where no catalog entry states them."""
+def _facts(row: Measured) -> list[Mapping[str, Any]]:
+    """Return what a model's name says, on rows whose columns agree with `where`.
+
+    A family's habits ("starts") count only where no catalog entry states them.
+    """
+    name = row.model
     free = _base(name) is None
     return [
         fact
         for fact in _aliases()["terms"]
         if ((free and name.startswith(fact["starts"])) if "starts" in fact else fact["has"] in name)
         and fact.get("lacks", "\0") not in name
+        and all(getattr(row, key) == value for key, value in fact.get("where", {}).items())
     ]
 
 
@@ -213,17 +219,23 @@ def _framework(row: Measured, zero: int, notes: _Notes) -> dict[str, Any]:
     a sharded optimizer is DeepSpeed's engine (Megatron-LM's own came with bf16), which sends gradients whole and waits
     for every pipeline message, and runs Megatron-LM's layers from before their reductions were asynchronous. Fully
     sharded parameters are PyTorch's FSDP. Neither of these two adds weight gradients to the sum in the product.
+    Megatron-LM sums and reduces gradients in the parameters' type; only bf16 makes that fp32 (its `arguments.py`,
+    `accumulate_allreduce_grads_in_fp32`).
     """
     if row.fsdp_shard:
         return {"framework": "torch", "fused_wgrad": False}
-    if row.attention != "eager":
-        return {}
-    if row.precision == "fp16" and zero == 1:
+    half, eager = row.precision == "fp16", row.attention == "eager"
+    narrow = {"gradient_dtype": "bf16"} if half and zero <= (0 if eager else 1) else {}
+    if narrow:
+        notes.texts.append("gradients of 16 bit (Megatron-LM's default with fp16)")
+    if not eager:
+        return narrow
+    if half and zero == 1:
         notes.texts.append("framework = DeepSpeed (fp16 with a sharded optimizer)")
         off = dict.fromkeys(("fused_wgrad", "scatter_gather", "overlap_dp", "tp_overlap"), False)
         return off | {"blocking_sends": True}
     notes.texts.append("overlap_dp = false (Megatron-LM before 2023, when attention was not fused)")
-    return {"overlap_dp": False}
+    return narrow | {"overlap_dp": False}
 
 
 def _shard(shard: int, ranks: int) -> dict[str, int]:

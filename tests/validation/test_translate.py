@@ -82,6 +82,31 @@ def test_a_sharded_optimizer_in_fp16_is_an_engine_that_waits(tmp_path) -> None:
         assert case(tmp_path, **(cells | other)).plan.tp_overlap
 
 
+@pytest.mark.parametrize(
+    ("cells", "gradients"),
+    [
+        ({"precision": "fp16", "attention": "eager", "zero_stage": "0"}, "bf16"),
+        ({"precision": "fp16"}, "bf16"),
+        ({"precision": "bf16", "attention": "eager"}, "fp32"),
+        ({"precision": "fp16", "attention": "eager", "zero_stage": "1"}, "fp32"),
+        ({"precision": "fp16", "zero_stage": "3"}, "fp32"),
+        ({"precision": "fp16", "fsdp_shard": "8", "zero_stage": "3"}, "fp32"),
+    ],
+)
+def test_megatron_sums_the_gradients_of_fp16_in_16_bit(tmp_path, cells, gradients) -> None:
+    found = case(tmp_path, **cells)
+    assert found.plan.gradient_dtype == gradients
+    assert ("gradients of 16 bit" in " ".join(found.assumptions)) == (gradients == "bf16")
+
+
+def test_a_name_fills_blanks_of_the_network_that_it_means(tmp_path) -> None:
+    cells = {"model": "GPT 6.2B", "layers": "30", "hidden": "4096", "heads": "32"}
+    found = case(tmp_path, **cells).model
+    assert found.vocab == 32_000 and f"{found.parameters / 1e9:.1f}" == "6.2"
+    assert case(tmp_path, **cells, vocab="51200").model.vocab == 51_200
+    assert case(tmp_path, **cells | {"layers": "32"}).model.vocab == 51_200
+
+
 def test_stated_values_are_not_called_assumptions(tmp_path) -> None:
     text = " ".join(case(tmp_path, vocab="50304", ffn="8192").assumptions)
     assert "vocab" not in text and "ffn" not in text and "recompute" not in text
@@ -193,4 +218,5 @@ def test_aliases_have_sources_and_known_parts() -> None:
     assert len(held["models"]["source"]) > 10
     for fact in held["terms"]:
         assert ("starts" in fact) != ("has" in fact)
-        assert len(fact["source"]) > 10 and set(fact) <= {"starts", "has", "lacks", "row", "model", "plan", "source"}
+        parts = {"starts", "has", "lacks", "where", "blank", "row", "model", "plan", "source"}
+        assert len(fact["source"]) > 10 and set(fact) <= parts
