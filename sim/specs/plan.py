@@ -66,7 +66,8 @@ class Plan:
     or one fused kernel on 16-bit logits (flash-attention's, Liger's). `optimizer_barrier`: no rank updates before all
     have reduced their gradients, as clipping by the global norm asks; zero-bubble schedules (but PyTorch's)
     update at once and check afterwards (arXiv 2401.10241, section 4), so that a step takes its longest rank span.
-    `offload`: what host memory keeps a share of.
+    `offload`: what host memory keeps a share of. `software_year`: when the training software was released, as a decimal
+    year (2026.58: August 2026); left out it is not known and changes nothing.
 
     Raises:
         InputError: a value is out of range.
@@ -102,6 +103,7 @@ class Plan:
     cross_entropy: Literal["in-place", "autograd", "fused"] = DERIVED
     optimizer_barrier: bool = DERIVED
     offload: Offload = Offload()
+    software_year: Annotated[float, real(2015.0, 2100.0)] | None = None
     assumptions: tuple[str, ...] = field(default=(), init=False, repr=False)
     derived: frozenset[str] = field(default=frozenset(), init=False, repr=False)
 

@@ -22,6 +22,7 @@ TERM_NAMES = {
     "optimizer": "the optimizer",
     "cp": "context-parallel communication",
     "ep": "expert-parallel communication",
+    "offload": "copies from and to host memory",
     "straggler": "waiting for the slowest device",
     "other": "launching kernels and the tied embedding's reduction",
 }

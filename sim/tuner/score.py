@@ -232,7 +232,7 @@ def _scalars(space: Space, profile: Profile) -> dict[str, float]:
         | counts
         | inputs.cluster_values(space.cluster, profile)
         | inputs.setting_values(plan, space.cluster)
-        | symbol_values(level_of(space.cluster).parameters)
+        | symbol_values(level_of(space.cluster).parameters, plan.software_year)
     )
 
 

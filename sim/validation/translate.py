@@ -7,6 +7,7 @@ names say beyond the columns stands in `sim/catalog/aliases.json`.
 """
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -23,6 +24,9 @@ from sim.validation.table import Measured
 
 PCIE_BYTES_PER_S = 31.5e9
 """PCIe 4.0 x16, one direction: 16 GT/s x 16 lanes x 128/130 / 8 (PCI Express Base Specification 4.0)."""
+
+RELEASE = re.compile(r" (2\d)\.(0[1-9]|1[0-2])(?:\.(\d{1,2}))?(?!\.?\d)")
+"""A calendar version in the name of a source: year and month, and a patch where one follows."""
 
 HEAD_DIM = 128
 DIMENSIONS = (
@@ -203,6 +207,7 @@ def _plan(row: Measured, model: Model, cluster: Cluster, facts: dict[str, Any], 
     }
     given |= {name: getattr(row, name) for name in ("cp", "ep", "etp") if (getattr(row, name) or 1) > 1}
     given |= {"compiled": True} if row.compiled else {}
+    given |= _software(row, notes)
     given |= _framework(row, zero, notes)
     given |= _shard(shard * (row.cp or 1), cluster.gpus // (row.tp * row.pp))
     if model.layers % (row.pp * chunks):
@@ -212,15 +217,36 @@ def _plan(row: Measured, model: Model, cluster: Cluster, facts: dict[str, Any], 
     return Plan(**(given | facts))
 
 
+def _software(row: Measured, notes: _Notes) -> dict[str, float]:
+    year = released(row.source)
+    if year is None:
+        return {}
+    notes.texts.append(f"software_year = {year:.2f} (calendar version in the name of the source)")
+    return {"software_year": year}
+
+
+def released(source: str) -> float | None:
+    """Return the decimal year of the calendar version (YY.MM, YY.MM.patch) that `source` names after a space, if any.
+
+    A patch counts as a hundredth of a month.
+    """
+    found = RELEASE.search(source)
+    if found is None:
+        return None
+    year, month, patch = (int(part or 0) for part in found.groups())
+    return 2000 + year + (month - 1 + patch / 100) / 12
+
+
 def _framework(row: Measured, zero: int, notes: _Notes) -> dict[str, Any]:
     """Return what follows from the software that a row's techniques point to; the columns do not name it.
 
     Megatron-LM has reduced gradients beside the backward pass since 2023, when attention was fused already. fp16 with
-    a sharded optimizer is DeepSpeed's engine (Megatron-LM's own came with bf16), which sends gradients whole and waits
-    for every pipeline message, and runs Megatron-LM's layers from before their reductions were asynchronous. Fully
-    sharded parameters are PyTorch's FSDP. Neither of these two adds weight gradients to the sum in the product.
-    Megatron-LM sums and reduces gradients in the parameters' type; only bf16 makes that fp32 (its `arguments.py`,
-    `accumulate_allreduce_grads_in_fp32`).
+    a sharded optimizer is DeepSpeed's engine (Megatron-LM's own came with bf16), which waits for every
+    pipeline message and runs Megatron-LM's layers from before their reductions were asynchronous. Its messages count as
+    sent whole, which is half true: 0.5.1 splits those of the forward pass over the tensor-parallel ranks, 0.5.8 those
+    of both. Fully sharded parameters are PyTorch's FSDP. Neither of these two adds weight gradients to the sum in the
+    product. Megatron-LM sums and reduces gradients in the parameters' type; only bf16 makes that fp32 (its
+    `arguments.py`, `accumulate_allreduce_grads_in_fp32`).
     """
     if row.fsdp_shard:
         return {"framework": "torch", "fused_wgrad": False}
