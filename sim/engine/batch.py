@@ -59,6 +59,7 @@ class Table:
 @dataclass(frozen=True, eq=False)
 class _Group:
     function: Compiled | Interpreted
+    software_year: float | None
     rows: NDArray[np.int64]
     columns: dict[str, Any]
 
@@ -80,15 +81,15 @@ class Batch:
     ) -> None:
         self.asked = list(asked)
         self.gpus = np.array([a.placed.gpus for a in self.asked], dtype=float)
-        groups: dict[tuple[Structure, str, bool], list[int]] = {}
+        groups: dict[tuple[tuple[Structure, str, bool], float | None], list[int]] = {}
         self.single: list[int] = []
         for i, a in enumerate(self.asked):
             if how == "exact" or (how == "closed" and not a.closed):
                 self.single.append(i)
             else:
-                schedule = a.placed.plan.schedule
-                key = Structure.of(a.model), CLOSED.get(schedule, schedule), a.placed.plan.offload.used
-                groups.setdefault(key, []).append(i)
+                plan = a.placed.plan
+                key = Structure.of(a.model), CLOSED.get(plan.schedule, plan.schedule), plan.offload.used
+                groups.setdefault((key, plan.software_year), []).append(i)
         # A fit asks hundreds of times and is worth compiling for; one look is not.
         compiled = how == "approximate"
 
@@ -96,16 +97,15 @@ class Batch:
             return step_form(*key) if compiled else Interpreted(step_expressions(*key))
 
         self.groups = [
-            _Group(function(key), np.array(rows), _columns([self.asked[i] for i in rows], change))
-            for key, rows in groups.items()
+            _Group(function(key), year, np.array(rows), _columns([self.asked[i] for i in rows], change))
+            for (key, year), rows in groups.items()
         ]
 
     def __call__(self, level: RunLevelSet) -> Table:
         """Return the predictions under run-level parameters `level`."""
         found = [np.empty(len(self.asked)) for _ in range(3)]
-        parameters = symbol_values(level.parameters)
         for group in self.groups:
-            values = parameters | group.columns
+            values = symbol_values(level.parameters, group.software_year) | group.columns
             out = group.function(values)
             step = out["step_time_s"] * (1 + straggling(values["straggler"], self.gpus[group.rows]))
             first, last = out["first_peak_bytes"], out["last_peak_bytes"]

@@ -141,5 +141,5 @@ def stage_values(
         inputs.model_values(model)
         | inputs.cluster_values(cluster, profile)
         | inputs.plan_values(model, placed, cluster)
-        | symbol_values(level.parameters)
+        | symbol_values(level.parameters, placed.plan.software_year)
     )

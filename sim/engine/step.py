@@ -12,7 +12,14 @@ from sim.catalog import names
 from sim.costs import offload, spread, stage, usage
 from sim.costs.layers.structure import Structure
 from sim.costs.profile import Profile, load_profile
-from sim.costs.run_level import RunLevelSet, level_of, straggling
+from sim.costs.run_level import (
+    SOFTWARE_YEAR,
+    RunLevelSet,
+    level_of,
+    software_sigma,
+    software_slowdown,
+    straggling,
+)
 from sim.engine.assembly import durations, exposed, footprint, pace, step_schedule, waits
 from sim.engine.contended import data_parallel_shape, layout, sharing, waits_under_contention
 from sim.engine.critical import CriticalPath, critical_path
@@ -80,7 +87,7 @@ class Step:
     @property
     def sigma_log(self) -> float:
         """Standard deviation of the log of the step time."""
-        return step_sigma(self.profile, self.level, self.kernels)
+        return step_sigma(self.profile, self.level, self.kernels, self.plan.software_year)
 
     @cached_property
     def kernels(self) -> tuple[usage.Used, ...]:
@@ -207,6 +214,7 @@ class Step:
             *self._host_link,
             *self._outside_domain,
             *self._switch,
+            *self._software,
             *((self.contention,) if self.contention else ()),
             f"ranks laid out {self.plan.rank_order}, innermost first; run level: {self.level.source}",
         )
@@ -239,6 +247,15 @@ class Step:
             return ()
         return ("cluster.links.in_switch_reduction = true (the profile knows how fast the switch reduces)",)
 
+    @property
+    def _software(self) -> tuple[str, ...]:
+        year = self.plan.software_year
+        if year is None:
+            return ()
+        change = f"{100 * (software_slowdown(year) - 1):+.1f} % against {SOFTWARE_YEAR:g}"
+        why = "an assumption: no run that was fitted says how much a year changes"
+        return (f"software of {year:.2f}: framework overheads {change}, {why}",)
+
 
 def memory_sigma(profile: Profile) -> float:
     """Return the standard deviation of the log of predicted device memory."""
@@ -257,15 +274,17 @@ def most_allocated(profile: Profile, cluster: Cluster) -> float:
     return (cluster.memory_bytes / worst - m.context_bytes - m.communicator_bytes) / m.reserved_over_allocated
 
 
-def step_sigma(profile: Profile, level: RunLevelSet, kernels: Sequence[usage.Used] = ()) -> float:
+def step_sigma(
+    profile: Profile, level: RunLevelSet, kernels: Sequence[usage.Used] = (), software_year: float | None = None
+) -> float:
     """Return the standard deviation of the log of a step time.
 
-    What runs differ from the fitted run level, and what carrying the profile over from another device adds. The run
-    level's spread was found with the public profiles: the errors of their kernels, also outside their domains, are in
-    it and count no second time. Of a measured profile, whose kernels no such run has seen, the larger of the two
-    counts, and what shapes outside its domain add comes on top.
+    What runs differ from the fitted run level, and what carrying the profile over from another device and software of
+    another year add. The run level's spread was found with the public profiles: the errors of their kernels, also
+    outside their domains, are in it and count no second time. Of a measured profile, whose kernels no such run has
+    seen, the larger of the two counts, and what shapes outside its domain add comes on top.
     """
-    carried = carried_sigma(profile, level)
+    carried = np.hypot(carried_sigma(profile, level), software_sigma(software_year))
     if not profile.measured:
         return float(np.hypot(level.sigma_log, carried))
     within = max(level.sigma_log, spread.kernel_sigma(profile, kernels, outside=False))

@@ -1,5 +1,6 @@
 """The parts of the page that a step and a search share."""
 
+from sim.costs.run_level import software_sigma
 from sim.costs.spread import kernel_sigma, widening
 from sim.engine.step import Step, carried_sigma
 from sim.report import figures
@@ -213,6 +214,8 @@ def certainty_section(step: Step) -> str:
         "runs of sources that the run-level parameters never saw": step.level.sigma_log,
         "carrying kernels over from another device": carried_sigma(profile, step.level),
     }
+    if step.plan.software_year is not None:
+        parts["software of another year"] = software_sigma(step.plan.software_year)
     if profile.measured:
         parts |= {
             "errors of kernels (counted where larger than those of runs)": kernel_sigma(profile, step.kernels, False),

@@ -97,6 +97,8 @@ class Plan:
     `offload`: what host memory keeps a share of. `recompute_layers`: so many layers of every chunk recompute (all where
     it is left out; Megatron-LM's `recompute_num_layers` with method block). `stages`: every pipeline stage with degrees
     and techniques of its own; tp, dp, micro_batch, zero, recompute and offload are then left out here.
+    `software_year`: when the training software was released, as a decimal year (2026.58: August 2026); left out it is
+    not known and changes nothing.
 
     Raises:
         InputError: a value is out of range.
@@ -134,6 +136,7 @@ class Plan:
     offload: Offload = Offload()
     recompute_layers: Annotated[int, whole(1, 16_384)] = DERIVED
     stages: Annotated[tuple[StagePlan, ...], Field(max_length=4_096, description="a list of stages")] = ()
+    software_year: Annotated[float, real(2015.0, 2100.0)] | None = None
     assumptions: tuple[str, ...] = field(default=(), init=False, repr=False)
     derived: frozenset[str] = field(default=frozenset(), init=False, repr=False)
 

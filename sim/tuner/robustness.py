@@ -101,7 +101,7 @@ def robustness(
     if len(steps) < 2:
         return None
     best = steps[0]
-    names = [n for n in TITLES if symbol_values(best.level.parameters)[n] > 0]
+    names = [n for n in TITLES if symbol_values(best.level.parameters, best.plan.software_year)[n] > 0]
     loads = _loads(best, names)
     affordable = MOST_OPERATIONS // sum(len(step.timeline.graph) for step in steps)
     n = min(samples, max(LEAST_SAMPLES, affordable))
@@ -122,7 +122,7 @@ def robustness(
 
 def _times(step: Step, seconds: float, names: Sequence[str], deltas: Floats) -> Floats:
     """Return the seconds of a plan, [n], where the logs of run-level parameters change by deltas[n, parameter]."""
-    values = symbol_values(step.level.parameters)
+    values = symbol_values(step.level.parameters, step.plan.software_year)
     factors = {n: np.exp(d) for n, d in zip(names, deltas.T, strict=True)}
     factors |= {n: np.minimum(factors[n], 1 / values[n]) for n in SHARES if n in factors}
     return times_with(step, factors) * seconds / step.step_time_s
@@ -192,7 +192,7 @@ def _flip(steps: Sequence[Step], seconds: Sequence[float], sigmas: dict[str, flo
         return None
     far, which = min(exact, key=lambda e: abs(e[0]))
     name = names[which]
-    value = symbol_values(steps[0].level.parameters)[name]
+    value = symbol_values(steps[0].level.parameters, steps[0].plan.software_year)[name]
     return Flip(rival, name, TITLES[name], value, value * exp(far * sigmas[name]), far)
 
 

@@ -241,7 +241,7 @@ def scalars(
         | counts
         | inputs.cluster_values(cluster, profile)
         | inputs.setting_values(plan, cluster)
-        | symbol_values(level_of(cluster).parameters)
+        | symbol_values(level_of(cluster).parameters, plan.software_year)
     )
 
 

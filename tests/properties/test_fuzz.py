@@ -74,6 +74,7 @@ MOE = {
     "plan": {
         "tp": 2, "pp": 2, "cp": 2, "ep": 2, "etp": 1, "zero": 1, "fsdp_shard": 4, "rank_order": "tp-cp-dp-pp",
         "stage_layers": [2, 4], "schedule": "zb-h1", "global_batch": 32, "compiled": True, "gradient_dtype": "bf16",
+        "software_year": 2026.58,
         "offload": {"optimizer": 0.5, "activations": 0.3, "weights": 0.2, "gradients": 0.4},
     },
     "training": {"tokens": 1e9, "goodput": 0.9, "pue": 1.2},

@@ -22,6 +22,7 @@ KNOBS = {"tp": [1, 4], "pp": [1, 2, 4], "virtual_stages": [1, 2], "micro_batch":
         ("nemotron-3-nano", H100, {"ep": [8]}, {}),
         ("deepseek-v2", H100, {"ep": [2, 8]}, {}),
         ("mixtral-8x7b", H100, {"ep": [1, 8]}, {"rank_order": "tp-cp-pp-dp"}),
+        ("t5-base", H100, {}, {"software_year": 2090.0}),
         ("llama3-8b", MIXED, {"cp": [1, 2]}, {}),
         ("nemotron-3-nano", MIXED, {"ep": [4]}, {}),
     ],

@@ -6,11 +6,13 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from sim.engine.assembly import TERMS
 from sim.engine.step import simulate
 from sim.specs import Cluster, InputError, Links, Model, Offload, Plan
 from sim.specs.catalog import models
 from sim.specs.rules import divisors
 from sim.tuner.baseline import textbook
+from sim.tuner.explain import TERM_NAMES
 from sim.tuner.space import build_space
 from sim.tuner.tune import tune
 
@@ -159,9 +161,14 @@ def test_a_schedule_without_pipeline_counts_once():
     assert int(named.allowed.sum()) + sum(named.excluded.values()) == named.asked
 
 
+def test_every_term_has_words():
+    assert set(TERM_NAMES) == set(TERMS)
+
+
 def test_settings_of_the_plan_are_kept(h100s):
     kept = {"gradient_dtype": "bf16", "overlap_dp": False, "precision": "fp16", "tp_overlap": False}
     kept["offload"] = Offload(activations=0.01, weights=0.01, gradients=0.01)
+    kept["software_year"] = 2026.5
     best = tune(SMALL, h100s, 1024, top=1, plan=Plan(global_batch=1024, **kept)).best.plan
     assert {name: getattr(best, name) for name in kept} == kept
 

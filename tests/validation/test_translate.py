@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sim.catalog import folder
 from sim.specs import InputError
 from sim.validation.table import read_runs
-from sim.validation.translate import PCIE_BYTES_PER_S, nearest_heads, translate, uneven
+from sim.validation.translate import PCIE_BYTES_PER_S, nearest_heads, released, translate, uneven
 from sim.validation.validate import SCORED
 from tests.oracle import reference
 from tests.validation.runs import write
@@ -80,6 +80,68 @@ def test_a_sharded_optimizer_in_fp16_is_an_engine_that_waits(tmp_path) -> None:
     assert "DeepSpeed" in " ".join(found.assumptions)
     for other in ({"precision": "bf16"}, {"zero_stage": "0"}, {"attention": "flash"}):
         assert case(tmp_path, **(cells | other)).plan.tp_overlap
+
+
+@pytest.mark.parametrize(
+    ("cells", "gradients"),
+    [
+        ({"precision": "fp16", "attention": "eager", "zero_stage": "0"}, "bf16"),
+        ({"precision": "fp16"}, "bf16"),
+        ({"precision": "bf16", "attention": "eager"}, "fp32"),
+        ({"precision": "fp16", "attention": "eager", "zero_stage": "1"}, "fp32"),
+        ({"precision": "fp16", "zero_stage": "3"}, "fp32"),
+        ({"precision": "fp16", "fsdp_shard": "8", "zero_stage": "3"}, "fp32"),
+    ],
+)
+def test_megatron_sums_the_gradients_of_fp16_in_16_bit(tmp_path, cells, gradients) -> None:
+    found = case(tmp_path, **cells)
+    assert found.plan.gradient_dtype == gradients
+    assert ("gradients of 16 bit" in " ".join(found.assumptions)) == (gradients == "bf16")
+
+
+@pytest.mark.parametrize(
+    ("source", "year"),
+    [
+        ("NVIDIA Megatron-Bridge 26.08", 2026 + 7 / 12),
+        ("NVIDIA NeMo 24.07 (Sep 2024)", 2024.5),
+        ("a stack 26.04.01", 2026.25 + 0.01 / 12),
+        ("a stack 25.01-py3", 2025.0),
+        ("a stack 25.12.", 2025 + 11 / 12),
+        ("a stack v0.25.11", None),
+        ("a stack-25.11", None),
+        ("25.11", None),
+        ("a stack 25.13", None),
+        ("a stack 25.00", None),
+        ("a stack 30.01", None),
+        ("a stack 25.110", None),
+        ("a stack 25.11.1.2", None),
+        ("a stack 2025.11", None),
+        ("PTD-P (arXiv 2104.04473)", None),
+        ("Korthikanti 2205.05198", None),
+        ("torchtitan-2024-12", None),
+        ("SimuMax B200 v1.2", None),
+        ("NVIDIA dgxc-benchmarking early 2025", None),
+    ],
+)
+def test_a_calendar_version_dates_the_software(tmp_path, source, year) -> None:
+    assert released(source) == (None if year is None else pytest.approx(year, abs=1e-9))
+    found = case(tmp_path, source=source)
+    assert found.plan.software_year == released(source)
+    assert ("software_year" in " ".join(found.assumptions)) == (year is not None)
+
+
+def test_releases_are_in_their_order() -> None:
+    names = ["25.09", "25.11", "26.02", "26.02.01", "26.04", "26.04.01", "26.06", "26.06.01", "26.06.02", "26.08"]
+    years = [released(f"a stack {name}") for name in names]
+    assert years == sorted(set(years))
+
+
+def test_a_name_fills_blanks_of_the_network_that_it_means(tmp_path) -> None:
+    cells = {"model": "GPT 6.2B", "layers": "30", "hidden": "4096", "heads": "32"}
+    found = case(tmp_path, **cells).model
+    assert found.vocab == 32_000 and f"{found.parameters / 1e9:.1f}" == "6.2"
+    assert case(tmp_path, **cells, vocab="51200").model.vocab == 51_200
+    assert case(tmp_path, **cells | {"layers": "32"}).model.vocab == 51_200
 
 
 def test_stated_values_are_not_called_assumptions(tmp_path) -> None:
@@ -177,6 +239,8 @@ def test_every_published_row_is_expressed(name: str) -> None:
         except InputError as error:
             skipped[row.id] = error.path
     assert rows
+    # The run-level sets are those of software of no stated date.
+    assert not any(c.plan.software_year for c in cases if "time" in c.row.uses)
     assert skipped == CONTRADICTORY.get(name, {})
     assert len(skipped) < 0.02 * len(rows)
     # The "check_grads" recipe of Megatron's tests runs on one device, whatever the table says (aliases.json).
@@ -193,4 +257,5 @@ def test_aliases_have_sources_and_known_parts() -> None:
     assert len(held["models"]["source"]) > 10
     for fact in held["terms"]:
         assert ("starts" in fact) != ("has" in fact)
-        assert len(fact["source"]) > 10 and set(fact) <= {"starts", "has", "lacks", "row", "model", "plan", "source"}
+        parts = {"starts", "has", "lacks", "where", "blank", "row", "model", "plan", "source"}
+        assert len(fact["source"]) > 10 and set(fact) <= parts
