@@ -17,7 +17,7 @@ from sim.costs.run_level import level_of, straggling, symbol_values
 from sim.engine.closed_form import closed_form, lower_bound
 from sim.engine.step import most_allocated
 from sim.specs import Cluster, Model, Offload, Plan
-from sim.tuner.space import Space
+from sim.tuner.space import SCHEDULES, Space
 
 Floats = NDArray[np.float64]
 BLOCK_ROWS = 2_048
@@ -158,7 +158,10 @@ def _pools(spaces: Sequence[tuple[Space, Profile]]) -> dict[Pool, list[tuple[int
     for i, (space, _) in enumerate(spaces):
         structure = Structure.of(space.model)
         switches = tuple(tuple(axis.tolist()) for axis in (space.recompute, space.zero, space.sequence_parallel))
-        for name, codes in (("1f1b", (0, 1)), ("interleaved", (2,)), ("gpipe", (3,))):
+        for name in SCHEDULES[1:]:  # without a pipeline 1F1B is any order
+            codes = [
+                code for code, other in enumerate(SCHEDULES) if other in (name, "none" if name == "1f1b" else name)
+            ]
             rows = np.flatnonzero(np.isin(space.rows["schedule"], codes))
             if len(rows):
                 pool = Pool(structure, name, _order(space), switches, _offloads(space))

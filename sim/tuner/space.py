@@ -24,7 +24,7 @@ SWITCHES = ("recompute", "zero", "sequence_parallel")
 """Knobs that do not change the pipeline's shape; each has an array axis of its own."""
 
 
-SCHEDULES = ("none", "1f1b", "interleaved", "gpipe")
+SCHEDULES = ("none", "1f1b", "interleaved", "gpipe", "zb-h1", "zb-h2", "zb-1p", "zb-2p")
 """Codes of the `schedule` column."""
 
 INTERLEAVED = SCHEDULES.index("interleaved")
@@ -70,8 +70,8 @@ class Space:
         sharded = bool(self.sequence_parallel[sequence_parallel])
         if sharded != (shape["tp"] > 1):
             switches["sequence_parallel"] = sharded
-        if SCHEDULES[self.rows["schedule"][row]] == "gpipe":
-            switches["schedule"] = "gpipe"
+        if self.rows["schedule"][row] > INTERLEAVED:  # the others follow from the shape
+            switches["schedule"] = SCHEDULES[self.rows["schedule"][row]]
         return read(Plan, shape | switches | dict(self.kept) | {"global_batch": self.global_batch})
 
 
