@@ -158,11 +158,9 @@ def _pools(spaces: Sequence[tuple[Space, Profile]]) -> dict[Pool, list[tuple[int
     for i, (space, _) in enumerate(spaces):
         structure = Structure.of(space.model)
         switches = tuple(tuple(axis.tolist()) for axis in (space.recompute, space.zero, space.sequence_parallel))
-        for name in SCHEDULES[1:]:  # without a pipeline 1F1B is any order
-            codes = [
-                code for code, other in enumerate(SCHEDULES) if other in (name, "none" if name == "1f1b" else name)
-            ]
-            rows = np.flatnonzero(np.isin(space.rows["schedule"], codes))
+        for code, name in enumerate(SCHEDULES[1:], 1):
+            # Without a pipeline (code 0) 1F1B is as good an order as any.
+            rows = np.flatnonzero(np.isin(space.rows["schedule"], (code, 0) if name == "1f1b" else (code,)))
             if len(rows):
                 pool = Pool(structure, name, _order(space), switches, _offloads(space))
                 found.setdefault(pool, []).append((i, rows))

@@ -123,8 +123,9 @@ class StageTables:
         self.domain = inputs.domain(asked.cluster)
         self.slower = 1 + straggling(level_of(asked.cluster).parameters.straggler, asked.cluster.gpus)
         self.grids = [_Grid(asked, m, self._rows(m), np.array(self.layers), techniques) for m in self.members]
-        self.tables = [grid.table() for grid in self.grids]
-        self.evaluated = self.places * sum(table.t.shape[-1] for table in self.tables)
+        self.plain = [grid.table() for grid in self.grids]
+        self.tables = list(self.plain)
+        self.evaluated = self.places * sum(table.t.shape[-1] for table in self.plain)
         self.counts = [sorted(set(grid.rows["gpus"].tolist())) for grid in self.grids]
         self._made: dict[tuple[int, ...], tuple[Cell, ...]] = {}
         self._offers: dict[tuple[Any, ...], tuple[Cell, ...]] = {}
@@ -133,7 +134,7 @@ class StageTables:
     def least(self) -> float:
         """A step time (s) that no pipeline of these stages beats: every layer takes at least its least share of any
         stage, the slowest of S stages at least an S-th of all, and it is met G times; copies make nothing faster."""
-        each = [float((t.t.min(axis=(0, 1)) / t.columns["layers"]).min()) for t in self.tables if t.t.size]
+        each = [float((t.t.min(axis=(0, 1)) / t.columns["layers"]).min()) for t in self.plain if t.t.size]
         whole = self.asked.model.layers * min(each, default=float("inf"))
         return float(self.slower * whole) * (1 + (self.asked.microbatches - 1) / self.asked.stages)
 
@@ -142,7 +143,9 @@ class StageTables:
 
         What fits without offload is never the better for it: a microbatch takes longer by what its last one hides more.
         """
-        for g, (member, grid, table) in enumerate(zip(self.members, self.grids, self.tables, strict=True)):
+        self._made.clear()
+        self._offers.clear()
+        for g, (member, grid, table) in enumerate(zip(self.members, self.grids, self.plain, strict=True)):
             if member.host_bytes_per_s is not None and self.techniques.offloads > 1 and table.t.size:
                 slowest = self._slowest(table, at_most / self.slower)
                 hopeful = self._short_of_room(table) & (table.t.min(axis=(0, 1)) < slowest)

@@ -13,10 +13,12 @@ from sim.engine.path import run_path
 from sim.engine.step import simulate
 from sim.engine.timeline import Durations
 from sim.schedules import SCHEDULES, Kind, Shape, Work, build
-from sim.specs import Cluster
+from sim.specs import Cluster, Model
 from sim.specs.catalog import models
 from sim.tuner.score import score
 from sim.tuner.space import build_space
+from sim.tuner.stages import Question, StageTables, Techniques
+from sim.tuner.tune import tune
 from sim.validation.exam import PEER_SPEEDS
 from sim.validation.predict import elsewhere
 from sim.validation.table import read_runs
@@ -47,6 +49,37 @@ def test_configurations_per_second(benchmark, speeds):
     speeds["tuner, configurations/s"] = configurations / benchmark.stats["min"]
     assert configurations >= 1_000_000
     assert configurations / benchmark.stats["min"] >= 1_000_000
+
+
+def test_stage_options_per_second(benchmark, speeds):
+    """Options of single stages of a 22B model on 32 GPUs, shares on the host among them: grid, time, memory, room."""
+    model = Model(name="22b", layers=48, hidden=6144, heads=64, vocab=50_304, seq=2048)
+    cluster = Cluster.of("l4", nodes=4, gpus_per_node=8)
+    eighths = tuple(i / 8 for i in range(9))
+    host = {"optimizer": eighths, "activations": eighths}
+    techniques = Techniques((1, 2, 4, 8), (0, 1, 2, 3), ("none", "selective", "full"), (), host)
+
+    def run():
+        found = [StageTables(Question(model, cluster, 512, stages, 8), techniques) for stages in (2, 4)]
+        for tables in found:
+            tables.chain(110.0)
+        return sum(tables.evaluated for tables in found)
+
+    options = benchmark.pedantic(run, rounds=3, warmup_rounds=1)
+    speeds["tuner, stage options/s"] = options / benchmark.stats["min"]
+    assert speeds["tuner, stage options/s"] > 1_000_000
+
+
+@pytest.mark.parametrize(("name", "most_s"), [("22b on 32 A100", 30), ("gpt3-175b on 1024 A100", 180)])
+def test_whole_searches(benchmark, name, most_s):
+    """Every plan that any target could run, ranked by the event engine: the spec's times, on an idle machine."""
+    small = Model(name="22b", layers=48, hidden=6144, heads=64, vocab=50_304, seq=2048)
+    model, nodes, batch = (small, 4, 512) if name.startswith("22b") else (models["gpt3-175b"], 128, 1536)
+    cluster = Cluster.of("a100-sxm-40gb" if nodes == 4 else "a100-sxm-80gb", nodes=nodes)
+    found = benchmark.pedantic(lambda: tune(model, cluster, batch, target="any"), rounds=1)
+    benchmark.extra_info["gap"] = found.gap
+    assert found.gap <= 1e-3
+    assert found.seconds["total"] < most_s
 
 
 def test_validated_rows_per_second(benchmark, speeds):

@@ -26,7 +26,7 @@ SPACES = 500 if os.environ.get("HYPOTHESIS_PROFILE") == "full" else 25
 TINY = Model(name="tiny", layers=5, hidden=2048, heads=16, vocab=32_000, seq=1024)
 SMALL = Model(name="small", layers=24, hidden=2048, heads=16, vocab=50_304, seq=2048)
 L4S = Cluster.of("l4", nodes=1, gpus_per_node=8)
-EIGHTHS = tuple(i / 8 for i in range(9))
+HALVES = (0.0, 0.5, 1.0)
 
 
 def seconds(plan, model, cluster):
@@ -98,10 +98,9 @@ def exact_of(tables):
     return solution.value
 
 
-def drawn(tables, random):
+def drawn(graph, random):
     """Return a random choice of a chain."""
-    graph = grow(tables.chain())
-    keys = np.array([[random.random(), random.random()] for _ in range(tables.asked.stages)])
+    keys = np.array([[random.random(), random.random()] for _ in graph.levels])
     return graph.decode(keys)
 
 
@@ -111,13 +110,15 @@ def test_the_closed_form_is_close_to_both_engines(device, stages, samples):
     """Within 2 % of the compiled engine and 6 % of the event engine; with copies or sharded weights 8 and 20 %."""
     cluster = Cluster.of(device, nodes=1, gpus_per_node=8)
     random = Random(stages)
-    host = {"optimizer": EIGHTHS, "activations": EIGHTHS}
+    host = {"optimizer": HALVES, "activations": HALVES}
     for offload, zero in (({}, (0, 1)), (host, (0, 1, 2, 3))):
         techniques = Techniques((1, 2, 4), zero, ("none", "selective", "full"), (), offload)
         tables = StageTables(Question(SMALL, cluster, 64, stages, samples), techniques)
+        chain = tables.chain()
+        graph = grow(chain)
         for _ in range(3):
-            choice = drawn(tables, random)
-            expected = value(tables.chain(), choice) * tables.slower
+            choice = drawn(graph, random)
+            expected = value(chain, choice) * tables.slower
             plan = plan_of(tables.asked, choice)
             beside = bool(offload)
             path, events = (simulate(SMALL, cluster, plan, e).step_time_s for e in ("path", "events"))
@@ -126,12 +127,12 @@ def test_the_closed_form_is_close_to_both_engines(device, stages, samples):
 
 
 def test_memory_of_every_stage_is_what_the_engine_says():
-    host = {"optimizer": EIGHTHS, "activations": EIGHTHS}
+    host = {"optimizer": HALVES, "activations": HALVES}
     techniques = Techniques((1, 2), (0, 1, 2, 3), ("none", "selective", "full"), (), host)
     tables = StageTables(Question(SMALL, L4S, 64, 4, 4), techniques)
-    random = Random(1)
+    random, graph = Random(1), grow(tables.chain())
     for _ in range(10):
-        choice = drawn(tables, random)
+        choice = drawn(graph, random)
         step = simulate(SMALL, L4S, plan_of(tables.asked, choice))
         most = most_allocated(step.profile, L4S)
         for s, (cell, point) in enumerate(zip(choice.cells, choice.points, strict=True)):
@@ -243,7 +244,7 @@ def test_targets_of_equal_stages_refuse_knobs_of_stages(target):
 
 def test_costs_of_a_table_are_those_of_its_plan():
     tables = StageTables(Question(SMALL, L4S, 64, 4, 4), Techniques((2,), (1,), ("full",), (3,)))
-    choice = drawn(tables, Random(2))
+    choice = drawn(grow(tables.chain()), Random(2))
     plan = plan_of(tables.asked, choice)
     costs = slowest(SMALL, L4S, plan.on(SMALL, L4S), level_of(L4S))
     passes = pass_seconds(costs, 4)
