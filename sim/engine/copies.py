@@ -27,6 +27,7 @@ class Copies:
             np.tile(np.zeros(schedule.depth) + costs.get(n, 0.0), schedule.pipelines)
             for n in ("forward_h2d", "forward_d2h", "backward_d2h")
         )
+        self.none = not any(x.any() for x in (self.weights, self.activations, self.gradients))
         self.h2d, self.d2h = (offloaded(costs, n, schedule) for n in ("update_h2d", "update_d2h"))
         self.follows = _follows(graph)
         # By rank: layers' activations that left and those used since they came; weights used; gradients that left.
@@ -36,6 +37,8 @@ class Copies:
 
     def of_pass(self, action: int, where: Where, layers: int) -> "Moves | None":
         """Return the copies beside a pass over `layers` layers, or None where it has none."""
+        if self.none:
+            return None
         _, stage, kind, _ = where
         seconds = (
             float(self.weights[stage]) * (kind != Kind.W) / layers,

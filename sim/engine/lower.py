@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,13 @@ class Link(IntEnum):
         return len(Link) * rank + self
 
 
+# Looking up a member of an enumeration takes as long as adding an operation.
+_MAIN, _PAIR, _GATHER, _REDUCE = map(int, (Lane.MAIN, Lane.PAIR, Lane.GATHER, Lane.REDUCE))
+_COMPUTE, _COLLECTIVE, _LINK = map(int, (Stream.COMPUTE, Stream.COLLECTIVE, Stream.LINK))
+_PASS, _INNER, _DATA = map(int, (Cause.PASS, Cause.INNER, Cause.DATA))
+_B, _W = int(Kind.B), int(Kind.W)
+
+
 @dataclass(frozen=True)
 class Layout:
     """What a plan says beyond costs: layers of every stage; which traffic leaves the node (dp and inner by rank, pp by
@@ -77,6 +84,12 @@ def _ways(outside: bool) -> tuple[Link, Link]:
     return (Link.INTER_OUT, Link.INTER_IN) if outside else (Link.INTRA_OUT, Link.INTRA_IN)
 
 
+def _ring(rank: int, outside: bool) -> tuple[int, int]:
+    """Return the links of a rank that a collective keeps busy."""
+    out, into = _ways(outside)
+    return out.of(rank), into.of(rank)
+
+
 class _Lowering:
     """Operations under construction, in lists that become arrays."""
 
@@ -85,16 +98,18 @@ class _Lowering:
         self.graph = graph_of(schedule)
         self.rows: list[tuple[int, int, int, int, int, int, int, int]] = []
         self.edges: list[tuple[int, int]] = []
+        self.rings = {name: [_ring(r, out) for r, out in enumerate(each)] for name, each in layout.outside.items()}
         self.links: list[tuple[int, ...]] = []
         self.joined: dict[int, int] = {}
         self.last_main: dict[int, int] = {}
-        self.last_beside: dict[tuple[int, Lane], int] = {}
+        self.last_beside: dict[tuple[int, int], int] = {}
         self.delayed = SCHEDULES[schedule.name].delayed and layout.overlap_dp
         self.reducing: dict[int, int] = {}
         ranks = schedule.ranks
         self.passes = _passes(costs, schedule.depth, schedule.pipelines)
         self.gather, self.scatter = (
-            np.tile(np.zeros(schedule.depth) + np.ravel(traffic[n]), schedule.pipelines) for n in ("gather", "scatter")
+            np.tile(np.zeros(schedule.depth) + np.ravel(traffic[n]), schedule.pipelines).tolist()
+            for n in ("gather", "scatter")
         )
         self.flushes = not SCHEDULES[schedule.name].asynchronous
         parts = ("reduced", "late", "regathered")
@@ -104,28 +119,29 @@ class _Lowering:
         # Without flush there is no first forward of a step beside which to gather what was updated.
         self.bucket = (self.reduced + (0 if self.flushes else 1) * self.regathered) / self.rank_layers
         self.tied = tied_reduce(costs, schedule)
-        self.message = [_ticks(x) for x in (np.zeros(schedule.stages) + costs["send"]).tolist()]
+        self.message = np.array([_ticks(x) for x in (np.zeros(schedule.stages) + costs["send"]).tolist()])
         self.copies = Copies(schedule, self.graph, costs, self._copy)
 
     def build(self) -> Lowered:
         """Return everything put together."""
-        graph, kind, stage, microbatch = self.graph, self.graph.kind, self.graph.stage, self.graph.microbatch
+        graph = self.graph
         firsts, lasts = self._ends()
-        begin, finish = np.empty(len(graph), dtype=np.int64), np.empty(len(graph), dtype=np.int64)
+        begin, finish = [0] * len(graph), [0] * len(graph)
         regathers = self._regather(firsts) if self.layout.overlap_dp and self.flushes else {}
-        pair = np.append(graph.second[1:], False) | graph.second
-        for i, rank in enumerate(graph.rank.tolist()):
-            where = rank, int(stage[i]), int(kind[i]), int(microbatch[i])
-            if kind[i] in (Kind.REDUCE_GRAD, Kind.OPTIMIZER):
+        second = graph.second.tolist()
+        pair = (np.append(graph.second[1:], False) | graph.second).tolist()
+        updates = np.isin(graph.kind, (Kind.REDUCE_GRAD, Kind.OPTIMIZER)).tolist()
+        columns = graph.rank.tolist(), graph.stage.tolist(), graph.kind.tolist(), graph.microbatch.tolist()
+        for i, where in enumerate(zip(*columns, strict=True)):
+            if updates[i]:
                 begin[i], finish[i] = self._update(where)
             else:
                 moves = self.copies.of_pass(i, where, max(1, self.layout.layers[where[1]]))
-                begin[i], finish[i] = self._pass(where, bool(pair[i]), regathers.get(i, ()), i in lasts, moves)
-            if graph.second[i]:
+                begin[i], finish[i] = self._pass(where, pair[i], regathers.get(i, ()), i in lasts, moves)
+            if second[i]:
                 begin[i] = begin[i - 1]
-                finish[i - 1 : i + 1] = self._join(where, finish[i - 1 : i + 1].tolist())
-        self._connect(begin, finish)
-        return self._assembled(begin, finish)
+                finish[i - 1 : i + 1] = [self._join(where, finish[i - 1 : i + 1])] * 2
+        return self._assembled(np.array(begin, dtype=np.int64), np.array(finish, dtype=np.int64))
 
     def _ends(self) -> tuple[set[int], set[int]]:
         """Return every stage's first forward, and the actions that complete its weight gradients before an update."""
@@ -150,16 +166,16 @@ class _Lowering:
             share = self.regathered[rank] / self.rank_layers[rank]
             if share:
                 where = rank, s, int(Kind.F), -1
-                found[i] = [self._beside(where, Lane.GATHER, share) for _ in range(self.layout.layers[s])]
+                found[i] = [self._beside(where, _GATHER, share) for _ in range(self.layout.layers[s])]
         return found
 
-    def _op(self, where: Where, lane: int, stream: Stream, cause: Cause, ticks: int) -> int:
-        self.rows.append((*where, lane, int(stream), int(cause), ticks))
+    def _op(self, where: Where, lane: int, stream: int, cause: int, ticks: int) -> int:
+        self.rows.append((*where, lane, stream, cause, ticks))
         self.links.append(())
         return len(self.rows) - 1
 
-    def _main(self, where: Where, stream: Stream, cause: Cause, ticks: int) -> int:
-        i = self._op(where, Lane.MAIN, stream, cause, ticks)
+    def _main(self, where: Where, stream: int, cause: int, ticks: int) -> int:
+        i = self._op(where, _MAIN, stream, cause, ticks)
         if where[0] in self.joined:
             self.edges.append((self.joined.pop(where[0]), i))
         self.last_main[where[0]] = i
@@ -167,25 +183,21 @@ class _Lowering:
 
     def _join(self, where: Where, both: Sequence[int]) -> int:
         """Add the end of a fused pair, which its rank's next action waits for."""
-        i = self._op(where, Lane.PAIR, Stream.LINK, Cause.PASS, 0)
+        i = self._op(where, _PAIR, _LINK, _PASS, 0)
         self.edges += [(end, i) for end in both]
         self.joined[where[0]] = i
         return i
 
-    def _beside(self, where: Where, lane: Lane, seconds: float, after: Sequence[int] = ()) -> int:
-        i = self._op(where, lane, Stream.COLLECTIVE, Cause.DATA, _ticks(seconds))
-        self.links[i] = self._ring(where[0], "dp")
+    def _beside(self, where: Where, lane: int, seconds: float, after: Sequence[int] = ()) -> int:
+        i = self._op(where, lane, _COLLECTIVE, _DATA, _ticks(seconds))
+        self.links[i] = self.rings["dp"][where[0]]
         self.edges += [(a, i) for a in after]
         self.last_beside[where[0], lane] = i
         return i
 
-    def _ring(self, rank: int, traffic: str) -> tuple[int, ...]:
-        out, into = _ways(self.layout.outside[traffic][rank])
-        return out.of(rank), into.of(rank)
-
     def _copy(self, where: Where, leaves: bool, seconds: float, after: Sequence[int]) -> int:
         lane, stream = (Lane.D2H, Stream.D2H) if leaves else (Lane.H2D, Stream.H2D)
-        i = self._op(where, lane, stream, Cause.OFFLOAD, _ticks(seconds))
+        i = self._op(where, int(lane), int(stream), int(Cause.OFFLOAD), _ticks(seconds))
         self.edges += [(a, i) for a in after]
         return i
 
@@ -195,9 +207,9 @@ class _Lowering:
         """Add one pass and the collectives beside it; return its first operation and the one that ends it."""
         rank, s, kind, _ = where
         overlap = self.layout.overlap_dp
-        compute, inner, data = (float(x[s]) for x in self.passes[kind])
-        gather = float(self.gather[s]) if kind != Kind.W else 0.0
-        scatter = float(self.scatter[s]) if kind in (Kind.B, Kind.W) else 0.0
+        compute, inner, data = self.passes[kind][s]
+        gather = self.gather[s] if kind != _W else 0.0
+        scatter = self.scatter[s] if kind in (_B, _W) else 0.0
         bucket = self.bucket[rank] if last and overlap else 0.0
         if not overlap:
             data, gather, scatter = data + gather + scatter, 0.0, 0.0
@@ -209,32 +221,32 @@ class _Lowering:
         for piece, (ticks, more) in enumerate(zip(_split(compute, n), _split(inner, n), strict=True)):
             fetched = moves.fetch() if moves else []
             if gather:
-                fetched = [self._beside(where, Lane.GATHER, gather / n, [*ready[:1], *fetched])]
+                fetched = [self._beside(where, _GATHER, gather / n, [*ready[:1], *fetched])]
             copied = moves.before(piece) if moves else []
-            main = self._main(where, Stream.COMPUTE, Cause.PASS, ticks)
+            main = self._main(where, _COMPUTE, _PASS, ticks)
             self.edges += [(a, main) for a in (*fetched, *copied, *waits[piece : piece + 1])]
             finish = self._inner(where, fused, main, more)
             reduced = []
             if scatter or bucket:
-                reduced = [self._beside(where, Lane.REDUCE, scatter / n + bucket, [finish])]
+                reduced = [self._beside(where, _REDUCE, scatter / n + bucket, [finish])]
             if moves:
                 moves.after(piece, finish, fetched[0] if gather else finish, reduced)
             ready = [*ready[1:], main]
             begin = main if begin < 0 else begin
         if scatter:  # the engines of ZeRO-2 and 3 end a backward pass when its gradients are in their shards
-            self.joined[rank] = self.last_beside[rank, Lane.REDUCE]
+            self.joined[rank] = self.last_beside[rank, _REDUCE]
         if data:
-            finish = self._main(where, Stream.COLLECTIVE, Cause.DATA, _ticks(data))
-            self.links[finish] = self._ring(rank, "dp")
+            finish = self._main(where, _COLLECTIVE, _DATA, _ticks(data))
+            self.links[finish] = self.rings["dp"][rank]
         return begin, finish
 
     def _inner(self, where: Where, fused: bool, after: int, ticks: int) -> int:
         """Add the collectives that a pass waits for; those of a fused pair leave the main lane free."""
         if not ticks:
             return after
-        lane = Lane.PAIR if fused else Lane.MAIN
-        i = self._op(where, lane, Stream.COLLECTIVE, Cause.INNER, ticks)
-        self.links[i] = self._ring(where[0], "inner")
+        lane = _PAIR if fused else _MAIN
+        i = self._op(where, lane, _COLLECTIVE, _INNER, ticks)
+        self.links[i] = self.rings["inner"][where[0]]
         self.edges.append((after, i))
         return i
 
@@ -247,68 +259,76 @@ class _Lowering:
         i = -1
         waits: list[int] = []
         if self.delayed:  # these gradients are reduced beside the next step, which the update after it waits for
-            own = self._beside(where, Lane.REDUCE, float(rest), [self.last_main[rank]])
+            own = self._beside(where, _REDUCE, float(rest), [self.last_main[rank]])
             waits, self.reducing[rank] = [self.reducing[rank]] if rank in self.reducing else [], own
         elif kind == Kind.REDUCE_GRAD or not self.flushes:  # without flush every update reduces its own gradients
-            i = self._main(where, Stream.COLLECTIVE, Cause.DATA, _ticks(float(rest)))
-            self.links[i] = self._ring(rank, "dp")
+            i = self._main(where, _COLLECTIVE, _DATA, _ticks(float(rest)))
+            self.links[i] = self.rings["dp"][rank]
             self.edges += [(self.last_beside[rank, lane], i) for lane in Lane if (rank, lane) in self.last_beside]
         if kind == Kind.OPTIMIZER:
             seconds = float(self.optimizer[rank])
             if self.copies.moves_states(rank):
                 begin, i = self._swapped_update(where, _split(seconds, int(self.rank_layers[rank])))
             else:
-                begin = i = self._main(where, Stream.COMPUTE, Cause.UPDATE, _ticks(seconds))
+                begin = i = self._main(where, _COMPUTE, int(Cause.UPDATE), _ticks(seconds))
             self.edges += [(a, begin) for a in waits]
             return begin, i
         return i, i
 
     def _swapped_update(self, where: Where, pieces: Sequence[int]) -> tuple[int, int]:
         """Add an update whose states come and go layer by layer; return its begin and its end."""
-        begin = i = self._main(where, Stream.COMPUTE, Cause.UPDATE, 0)
+        begin = i = self._main(where, _COMPUTE, int(Cause.UPDATE), 0)
         stages = [s for s, r in enumerate(self.schedule.rank_of) if r == where[0]]
         moving = self.copies.of_update(where, stages, len(pieces), begin)
         for ticks, (arrived, leave) in zip(pieces, moving, strict=True):
-            i = self._main(where, Stream.COMPUTE, Cause.UPDATE, ticks)
+            i = self._main(where, _COMPUTE, int(Cause.UPDATE), ticks)
             self.edges += [(a, i) for a in arrived]
             i = leave(i)
-        end = self._main(where, Stream.COMPUTE, Cause.UPDATE, 0)
+        end = self._main(where, _COMPUTE, int(Cause.UPDATE), 0)
         self.edges.append((i, end))
         return begin, end
 
-    def _connect(self, begin: Ints, finish: Ints) -> None:
-        """Turn the edges between actions into edges between operations; what crosses ranks becomes a message."""
-        graph = self.graph
+    def _connected(self, begin: Ints, finish: Ints) -> tuple[Ints, Ints, Ints]:
+        """Return the rows of the messages, their links, and [source, waiting] of the edges between operations.
+
+        Those of the edges between actions; what crosses ranks becomes a message.
+        """
+        graph, n = self.graph, len(self.rows)
         waiting = np.repeat(np.arange(len(graph)), np.diff(graph.first))
-        for w, source, boundary in zip(waiting.tolist(), graph.source.tolist(), graph.boundary.tolist(), strict=True):
-            a, b = int(finish[source]), int(begin[w])
-            if boundary >= 0 and self.message[boundary]:
-                out, to = int(graph.rank[source]), int(graph.rank[w])
-                where = out, int(graph.stage[w]), int(graph.kind[w]), int(graph.microbatch[w])
-                i = self._op(where, len(Lane) + len(self.rows), Stream.LINK, Cause.MESSAGE, self.message[boundary])
-                leaves, enters = _ways(self.layout.outside["pp"][boundary])
-                self.links[i] = leaves.of(out), enters.of(to)
-                self.edges += [(a, i), (i, b)]
-            else:
-                self.edges.append((a, b))
+        sent = np.flatnonzero((graph.boundary >= 0) & (self.message[graph.boundary] > 0))
+        to, of, boundary = waiting[sent], graph.source[sent], graph.boundary[sent]
+        message, each = n + np.arange(len(sent)), np.ones(len(sent), dtype=np.int64)
+        rows = [
+            graph.rank[of], graph.stage[to], graph.kind[to], graph.microbatch[to],
+            len(Lane) + message, _LINK * each, int(Cause.MESSAGE) * each, self.message[boundary],
+        ]  # fmt: skip
+        ways = np.array([_ways(outside) for outside in self.layout.outside["pp"]], dtype=np.int64)[boundary]
+        links = len(Link) * np.stack([graph.rank[of], graph.rank[to]], axis=1) + ways
+        source = finish[graph.source]
+        edges = np.array([[*source[sent], *source], [*message, *begin[waiting]]], dtype=np.int64)
+        edges[0, len(sent) + sent] = message
+        return np.stack(rows), links, edges
 
     def _assembled(self, begin: Ints, finish: Ints) -> Lowered:
-        rank, stage, kind, microbatch, lane, stream, cause, ticks = np.array(self.rows, dtype=np.int64).T.copy()
+        messages, ways, between = self._connected(begin, finish)
+        own = np.fromiter(chain.from_iterable(self.rows), np.int64, 8 * len(self.rows)).reshape(-1, 8).T
+        rank, stage, kind, microbatch, lane, stream, cause, ticks = np.concatenate([own, messages], axis=1)
         alone = lane >= len(Lane)
         lane = np.where(alone, self.schedule.ranks * len(Lane) + lane, rank * len(Lane) + lane)
-        source, waiting = np.array(self.edges, dtype=np.int64).reshape(-1, 2).T
+        inside = np.fromiter(chain.from_iterable(self.edges), np.int64, 2 * len(self.edges)).reshape(-1, 2).T
+        source, waiting = np.concatenate([inside, between], axis=1)
         order = np.argsort(waiting, kind="stable")
         first = np.searchsorted(waiting[order], np.arange(len(rank) + 1))
         no_pairs = np.zeros(len(rank), dtype=bool)
         graph = Graph(rank, stage, kind, microbatch, lane, first, source[order], np.full(len(order), -1), no_pairs)
-        used = np.cumsum([0, *map(len, self.links)])
-        links = np.array([link for each in self.links for link in each], dtype=np.int64)
+        used = np.cumsum([0, *map(len, self.links), *[2] * len(ways)])
+        links = np.append(np.fromiter(chain.from_iterable(self.links), np.int64), ways)
         program = Program(graph, ticks, np.zeros(len(order), dtype=np.int64), stream, used, links, cause)
         return Lowered(program, begin, finish)
 
 
-def _passes(costs: Costs, stages: int, copies: int) -> dict[int, tuple[Any, ...]]:
-    """Return seconds on every stage by kind: of compute, of collectives it waits for, of exposed ends of ZeRO-2/3.
+def _passes(costs: Costs, stages: int, copies: int) -> dict[int, list[tuple[float, float, float]]]:
+    """Return seconds by kind and stage: of compute, of collectives it waits for, of exposed ends of ZeRO-2/3.
 
     The stages, so many each, repeat `copies` times.
     """
@@ -335,7 +355,9 @@ def _passes(costs: Costs, stages: int, copies: int) -> dict[int, tuple[Any, ...]
         int(Kind.W): (weight, zero, zero),
         int(Kind.B): (backward + weight, inner[1], data[1]),
     }
-    return {kind: tuple(np.tile(x, copies) for x in each) for kind, each in passes.items()}
+    return {
+        kind: list(zip(*(np.tile(x, copies).tolist() for x in each), strict=True)) for kind, each in passes.items()
+    }
 
 
 def _ticks(seconds: float) -> int:

@@ -24,13 +24,14 @@ from sim.engine.assembly import durations, exposed, footprint, pace, step_schedu
 from sim.engine.contended import data_parallel_shape, layout, sharing, waits_under_contention
 from sim.engine.critical import CriticalPath, critical_path
 from sim.engine.events import Guest, World
+from sim.engine.fluid_path import run_shared
 from sim.engine.graph import graph_of
 from sim.engine.lower import lower
 from sim.engine.memory import Levels, MemoryTimeline, memory_timelines
 from sim.engine.noise import Noise, run_noisy
 from sim.engine.path import run_program
 from sim.engine.placed import slowest, stage_values
-from sim.engine.program import Cause
+from sim.engine.program import Cause, Program, Run, Sharing
 from sim.engine.timeline import Timeline
 from sim.schedules import Kind, Schedule
 from sim.specs import Cluster, InputError, Model, PlacedPlan, Plan
@@ -346,7 +347,7 @@ def simulate(
         lowered = lower(schedule, costs, traffic, layout(model, cluster, placed))
         shared = sharing(level, profile, data_parallel_shape(model, cluster, placed), plan.offloads)
         joint = lowered.program.cause == Cause.DATA
-        run = run_noisy(lowered.program, joint, noise, copies, lambda p: World(p, shared).run(guests))
+        run = run_noisy(lowered.program, joint, noise, copies, lambda p: _by_events(p, shared, guests))
         timeline = lowered.timeline(schedule, run)
         step = pace(timeline, placed.microbatches)
         causes = waits_under_contention(lowered, timeline, step)
@@ -368,3 +369,7 @@ def _on_path(schedule: Schedule, costs: Mapping[str, Any], noise: Noise | None, 
     joint = graph.kind == Kind.REDUCE_GRAD
     program = durations(schedule, costs).program(graph)
     return Timeline.of(schedule, run_noisy(program, joint, noise, copies, run_program))
+
+
+def _by_events(program: Program, shared: Sharing, guests: Sequence[Guest]) -> Run:
+    return World(program, shared).run(guests) if guests else run_shared(program, shared)

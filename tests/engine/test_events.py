@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.engine.events import World, run_events_of
+from sim.engine.fluid_path import run_shared
 from sim.engine.graph import DeadlockError, Graph
 from sim.engine.path import run_program
 from sim.engine.program import Program, Sharing, Stream
@@ -50,6 +51,12 @@ def test_both_engines_agree_to_the_tick_with_nothing_shared(name, data):
 @given(shared_programs())
 def test_they_agree_on_any_operations(program):
     assert log(run_program(program)) == log(run_events_of(program))
+
+
+@given(shared_programs(), st.sampled_from([0.3, 0.5, 1.7]), st.booleans())
+def test_the_compiled_events_are_the_same_to_the_tick(program, slowdown, links):
+    sharing = Sharing({pair: slowdown + 0.1 * pair[1] for pair in SLOW}, links)
+    assert log(run_shared(program, sharing)) == log(run_events_of(program, sharing))
 
 
 @given(shared_programs())
@@ -103,7 +110,7 @@ def test_a_lane_keeps_its_order_and_edges_have_lags():
 
 def test_a_deadlock_names_its_cycle():
     program = toy((0, Stream.COMPUTE, 1, ()), (1, Stream.COMPUTE, 1, ()), edges=[(0, 1, 0), (1, 0, 0)])
-    for engine in (run_program, run_events_of):
+    for engine in (run_program, run_events_of, lambda p: run_shared(p, Sharing())):
         with pytest.raises(DeadlockError) as caught:
             engine(program)
         assert caught.value.cycle == [Action(0, Kind.F, 0), Action(0, Kind.F, 1)]
