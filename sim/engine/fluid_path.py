@@ -152,9 +152,7 @@ def _leave(i: int, now: int, shared: _Shared, state: _State, events: list[Event]
 
 
 @njit(cache=True)
-def _arrive(
-    i: int, now: int, order: _Order, shared: _Shared, state: _State, start: Ints, events: list[Event]
-) -> None:
+def _arrive(i: int, now: int, order: _Order, shared: _Shared, state: _State, start: Ints, events: list[Event]) -> None:
     """Note that one thing less holds operation i back, and start it if it was the last."""
     order.missing[i] -= 1
     if order.missing[i] == 0:

@@ -1,7 +1,7 @@
 """Costs of every chunk and pipeline rank of a plan on its devices: numbers, or arrays over chunks or ranks."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, reduce
 from itertools import accumulate
 from typing import Any
 
@@ -13,7 +13,6 @@ from sim.costs.algebra import Values
 from sim.costs.layers.structure import Structure
 from sim.costs.profile import Profile, load_profile
 from sim.costs.run_level import RunLevelSet, level_of, symbol_values
-from sim.engine.assembly import at
 from sim.specs import Cluster, Model, PlacedPlan, StagePlan
 
 StageModel = Callable[[Structure], Callable[[Values], Mapping[str, Any]]]
@@ -76,25 +75,40 @@ def _of_stages(
         beside = change | inputs.offload_values(same.plan, member, placed.plan.offloads)
         return stage_costs(model, member, same, load_profile(member.profile), level, what, beside)
 
-    def worst(name: str, s: int, where: int) -> float:
+    def worst(name: str, s: int, where: int) -> NDArray[np.float64]:
         own = parts[s]
-        return max(at(on_member(own, number)[name], where) for number in np.flatnonzero(held[:, s]).tolist())
+        return reduce(np.maximum, (_chunk(on_member(own, n)[name], where) for n in np.flatnonzero(held[:, s]).tolist()))
+
+    def of_all(name: str) -> NDArray[np.float64]:
+        return np.concatenate(np.broadcast_arrays(*(worst(name, s, s) for s in range(last + 1))), axis=-1)
 
     out: dict[str, Any] = {}
     for name in on_member(parts[0], int(held[:, 0].argmax())):
         if name.startswith(("embedding_", "saved_embedding")):
-            out[name] = worst(name, 0, 0)
+            out[name] = _alone(worst(name, 0, 0))
         elif name.startswith(("head_", "saved_head")):
-            out[name] = worst(name, last, last)
+            out[name] = _alone(worst(name, last, last))
         elif name == "tied_reduce":
-            out[name] = max(worst(name, 0, 0), worst(name, last, 0))
+            out[name] = _alone(np.maximum(worst(name, 0, 0), worst(name, last, 0)))
         elif name == "workspace_bytes":
-            out[name] = max(worst(name, s, s) for s in range(last + 1))
+            out[name] = _alone(of_all(name).max(axis=-1, keepdims=True))
+        elif name == "send":
+            entered = [np.maximum(worst(name, max(0, s - 1), s), worst(name, s, s)) for s in range(last + 1)]
+            out[name] = np.concatenate(np.broadcast_arrays(*entered), axis=-1)
         else:
-            out[name] = np.array([worst(name, s, s) for s in range(last + 1)])
-    if "send" in out:
-        out["send"] = np.array([max(worst("send", t, s) for t in {max(0, s - 1), s}) for s in range(last + 1)])
+            out[name] = of_all(name)
     return out
+
+
+def _chunk(value: Any, i: int) -> NDArray[np.float64]:
+    """Return a cost of chunk or rank i, with an axis of one chunk last; one number stands for all of them."""
+    each = np.atleast_1d(value)
+    return each[..., i : i + 1] if each.shape[-1] > 1 else each
+
+
+def _alone(value: NDArray[np.float64]) -> Any:
+    """Return what only one rank has: a number, or one for each of several sets of costs."""
+    return float(value[0]) if value.ndim == 1 else value
 
 
 def stage_groups(placed: PlacedPlan, sizes: Sequence[int]) -> NDArray[np.bool_]:

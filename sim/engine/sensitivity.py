@@ -54,7 +54,7 @@ def _costs_with(step: Step, factors: Mapping[str, Floats]) -> Iterator[Costs]:
         return _costs(step, step.cluster, lambda kind, structure: _Scaled(MODELS[kind](structure), by))
 
     sets = range(len(next(iter(factors.values()))))
-    if len(step.cluster.members) > 1 or getattr(step.plan, "stages", None):
+    if len(step.cluster.members) > 1:
         yield from (scaled({k: float(v[i]) for k, v in factors.items()}) for i in sets)
         return
     table = {k: np.asarray(v) for k, v in scaled({k: v[:, None] for k, v in factors.items()}).items()}

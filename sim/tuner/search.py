@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.engine.step import Step, simulate
+from sim.specs import InputError
 from sim.specs.job import Objective
 from sim.tuner.explain import Outcome
 from sim.tuner.infeasible import nothing_fits
@@ -59,12 +60,14 @@ class Search:
         """Return what has run and fits: with chunks of different layers the scores only estimate the memory."""
         return [outcome for outcome in self.ran.values() if outcome.fits]
 
-    def confirm(self) -> tuple[list[Step], float]:
-        """Return the top plans as the compiled engine runs them, best first, and the gap that is left.
+    def confirm(self) -> tuple[list[Step], float, InputError | None]:
+        """Return the top plans as the compiled engine runs them, best first, the gap left, and why no plan fits.
 
         Everything whose lower bound is under the best time so far is run, so that no closed form decides.
         """
         order = self._order()
+        if not len(order):
+            return [], 0.0, nothing_fits(self.space, self.scores)
         try:
             self._confirm_top(order)
             gap = 0.0 if self.objective == "memory_headroom" else self._close_gap(order)
@@ -74,7 +77,7 @@ class Search:
             self.stopped.append(True)
             gap = self._open_gap(order)
         best = sorted(self._fitting(), key=self._key)[: self.top]
-        return [simulate(self.space.model, self.space.cluster, o.plan) for o in best], gap
+        return [simulate(self.space.model, self.space.cluster, o.plan) for o in best], gap, None
 
     def _confirm_top(self, order: NDArray[np.int64]) -> None:
         """Run configurations in the order of their scores until as many as asked for fit."""
@@ -117,8 +120,6 @@ class Search:
         """
         space, scores = self.space, self.scores
         feasible = space.allowed & scores.fits
-        if not feasible.any():
-            raise nothing_fits(space, scores)
         key = scores.peak_memory_bytes if self.objective == "memory_headroom" else scores.step_time_s
         flat = np.where(feasible, key, np.inf).ravel()
         return np.argsort(flat, kind="stable")[: int(feasible.sum())]

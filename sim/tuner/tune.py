@@ -156,13 +156,15 @@ def tune(
     scored = perf_counter()
     most = top if objective == "memory_headroom" else max(top, RESCORED)
     search = Search(space, scores, bounds(space), objective, most, begin + budget_s, progress)
-    steps, gap = search.confirm()
+    steps, gap, nothing = search.confirm()
     confirmed = perf_counter()
     unequal = request.unequal(space, steps, search)
     staged = perf_counter()
     if unequal:
         steps = sorted([*steps, *unequal.steps(model, cluster)], key=lambda s: s.step_time_s)[:most]
         gap = max(gap, unequal.gap)
+    if not steps and nothing:
+        raise nothing
     ranked, same = rank(search, steps, top)
     ranked, robust = weighed(ranked, objective)
     baseline = textbook(model, cluster, global_batch, {**space.kept, **request.given})

@@ -264,3 +264,20 @@ def test_costs_of_a_table_are_those_of_its_plan():
     assert choice.t == pytest.approx(passes[Kind.F] + passes[Kind.B] + send, rel=1e-3)
     assert isinstance(choice, Choice)
     assert tables.slower == 1 + straggling(level_of(L4S).parameters.straggler, 8)
+
+
+def test_only_unequal_stages_fit():
+    """Where no plan of equal stages fits, the search goes on with what may lie on the host."""
+    tight = Cluster.of("l4", nodes=1, gpus_per_node=2, memory_bytes=11e9)
+    knobs = {"tp": [1], "pp": [2], "micro_batch": [1], "recompute": ["none", "full"], "zero": [0]}
+    with pytest.raises(InputError, match="fits"):
+        tune(SMALL, tight, 8, knobs | {"unequal_stages": [False]}, target="any")
+    best = tune(SMALL, tight, 8, knobs, target="any", top=2).best
+    assert any(s.offload.used for s in best.plan.stages)
+    assert any("equal stages" in line for line in best.why)
+
+
+def test_zero_bubble_orders_are_a_knob():
+    found = tune(SMALL, L4S, 64, {"schedule": ["1f1b", "zb-h1", "zb-h2"], "pp": [4], "tp": [1]}, target="any", top=2)
+    assert found.gap == 0
+    assert found.best.plan.schedule.startswith("zb")
