@@ -278,6 +278,7 @@ def test_only_unequal_stages_fit():
 
 
 def test_zero_bubble_orders_are_a_knob():
-    found = tune(SMALL, L4S, 64, {"schedule": ["1f1b", "zb-h1", "zb-h2"], "pp": [4], "tp": [1]}, target="any", top=2)
+    knobs = {"schedule": ["1f1b", "zb-h1", "zb-h2"], "pp": [4], "tp": [1], "unequal_stages": [False]}
+    found = tune(SMALL, L4S, 64, knobs, target="any", top=2)
     assert found.gap == 0
     assert found.best.plan.schedule.startswith("zb")
