@@ -22,11 +22,11 @@ test: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist worksteal
 
 test-full: $(STAMP)
 	mkdir -p out
-	HYPOTHESIS_PROFILE=full $(BIN)/pytest -n 2 -ra | tee out/test-full-$$(date -u +%Y-%m-%d).txt
+	HYPOTHESIS_PROFILE=full $(BIN)/pytest -n 2 --dist worksteal -ra | tee out/test-full-$$(date -u +%Y-%m-%d).txt
 
 bench: $(STAMP)
 	$(BIN)/pytest tests/benchmarks --benchmark-only --override-ini addopts=-q

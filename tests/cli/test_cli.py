@@ -110,8 +110,16 @@ def test_simulate_replays_the_allocator(trainsim, tmp_path):
     assert code == 2 and "--memory-trace" in err
 
 
-def test_tune_prints_the_contract_and_leaves_runnable_plans(trainsim, tmp_path):
-    code, out, _ = trainsim("tune", JOBS / "llama3-70b-64xh100.yaml", "--json", "--top", 3, "--out", tmp_path / "out")
+@pytest.fixture
+def search(tmp_path):
+    """A job whose search takes a second."""
+    job = tmp_path / "search.yaml"
+    job.write_text("model: llama3-8b\ncluster: {device: h100-sxm-80gb, nodes: 2}\ntune: {global_batch: 32}\n")
+    return job
+
+
+def test_tune_prints_the_contract_and_leaves_runnable_plans(trainsim, search, tmp_path):
+    code, out, _ = trainsim("tune", search, "--json", "--top", 3, "--out", tmp_path / "out")
     data = json.loads(out)
     assert code == 0
     assert set(data) >= {"plans", "evaluated", "seconds", "gap", "certified", "baseline", "speedup"}
@@ -125,8 +133,8 @@ def test_tune_prints_the_contract_and_leaves_runnable_plans(trainsim, tmp_path):
     assert again["step_time_s"] == data["plans"][0]["step_time_s"]
 
 
-def test_tune_table(trainsim):
-    code, out, _ = trainsim("tune", JOBS / "llama3-70b-64xh100.yaml", "--top", 2)
+def test_tune_table(trainsim, search):
+    code, out, _ = trainsim("tune", search, "--top", 2)
     assert code == 0
     words = " ".join(out.split())
     assert "the textbook plan" in words

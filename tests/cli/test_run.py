@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from sim.tuner import ranking
 from sim.tuner import tune as tuning
 from tests.cli.test_cli import trainsim  # noqa: F401 - a fixture
 
@@ -114,18 +115,18 @@ def test_time_needs_a_plan_and_flop_do_not(trainsim, tmp_path):  # noqa: F811
 
 @pytest.fixture
 def stopped(monkeypatch):
-    """Press Ctrl-C in the n-th explanation of a ranked plan."""
+    """Press Ctrl-C while the n-th plan of the short list runs on the event engine."""
 
     def at(n):
         calls = iter(range(10**6))
 
-        def explain(*given):
+        def simulate(*given):
             if next(calls) == n:
                 raise KeyboardInterrupt
-            return tuning_explain(*given)
+            return simulated(*given)
 
-        tuning_explain = tuning.explain
-        monkeypatch.setattr(tuning, "explain", explain)
+        simulated = ranking.simulate
+        monkeypatch.setattr(ranking, "simulate", simulate)
 
     return at
 

@@ -1,5 +1,6 @@
 """Damaged files: each loads or is refused with one `InputError`; nothing else happens, and soon."""
 
+import gc
 import json
 import math
 import os
@@ -30,6 +31,9 @@ from tests.properties.mutations import damaged
 CHUNKS = 20
 FILES = 100_000 if os.environ.get("HYPOTHESIS_PROFILE") == "full" else 2_000
 MAX_FILE_S = 1.0
+TRIES = 3
+"""A file is slow if it is so as often as this in a row: the collection of garbage of other tests is none of its own."""
+
 MAX_FILE_BYTES = 128 * 2**20
 TRACED = 25
 """One file in so many is loaded under the memory tracer, which is slow."""
@@ -200,7 +204,10 @@ class Watch:
 
 @pytest.fixture(scope="module")
 def watch():
-    return Watch()
+    gc.collect()
+    gc.freeze()  # what other tests have left is not gone through again while files load
+    yield Watch()
+    gc.unfreeze()
 
 
 @pytest.mark.parametrize("seed", SEEDS, ids=lambda s: f"{s[0]}-{s[1]}")
@@ -247,6 +254,18 @@ def test_damaged_files(tmp_path, monkeypatch, watch, chunk):
 
 
 def _watched(kind: str, file: Path, watch: Watch, where: str, traced: bool) -> tuple[Job | None, InputError | None]:
+    most = (5 if traced else 1) * MAX_FILE_S
+    for _ in range(TRIES):
+        job, error, spent = _timed(kind, file, watch, where, traced)
+        if spent < most:
+            return job, error
+    pytest.fail(f"{where}: {spent:.1f} s")
+
+
+def _timed(
+    kind: str, file: Path, watch: Watch, where: str, traced: bool
+) -> tuple[Job | None, InputError | None, float]:
+    """Return what loading a file gives or raises, and the CPU seconds that it takes."""
     job, error = None, None
     if traced:
         tracemalloc.start()
@@ -264,9 +283,8 @@ def _watched(kind: str, file: Path, watch: Watch, where: str, traced: bool) -> t
         peak = tracemalloc.get_traced_memory()[1] if traced else 0
         tracemalloc.stop()
     assert not watch.heard, f"{where}: {watch.heard}"
-    assert spent < (5 if traced else 1) * MAX_FILE_S, f"{where}: {spent:.1f} s"
     assert peak < MAX_FILE_BYTES, f"{where}: {peak} bytes"
-    return job, error
+    return job, error, spent
 
 
 def _simulated(job: Job, where: str) -> int:

@@ -51,7 +51,8 @@ def test_winner_is_the_brute_force_optimum(device, memory):
     found = tune(SMALL, cluster, 16, top=3)
     assert found.gap == 0
     assert min(r.step.step_time_s for r in found.plans) == best
-    assert found.certified == (found.best.step.step_time_s == best)
+    assert found.certified == found.same_order
+    assert found.best.step.step_time_s == best or not found.certified
     assert found.feasible == sum(s.fits == "yes" for s in steps)
 
 
@@ -74,7 +75,8 @@ def test_order_and_feasibility(name, nodes, batch):
 
 def test_knobs_are_kept(gpt3, h100s):
     found = tune(gpt3, h100s, 128, knobs={"tp": [8], "recompute": ["full"], "virtual_stages": [1]}, top=4)
-    assert {(r.plan.tp, r.plan.recompute, r.plan.virtual_stages) for r in found.plans} == {(8, "full", 1)}
+    assert {r.plan.virtual_stages for r in found.plans} == {1}
+    assert {(each.tp, each.recompute) for r in found.plans for each in r.plan.stages or (r.plan,)} == {(8, "full")}
 
 
 def test_memory_objective_finds_the_smallest(gpt3, h100s):
@@ -165,11 +167,12 @@ def test_every_term_has_words():
     assert set(TERM_NAMES) == set(TERMS)
 
 
-def test_settings_of_the_plan_are_kept(h100s):
+def test_settings_of_the_plan_are_kept():
     kept = {"gradient_dtype": "bf16", "overlap_dp": False, "precision": "fp16", "tp_overlap": False}
     kept["offload"] = Offload(activations=0.01, weights=0.01, gradients=0.01)
     kept["software_year"] = 2026.5
-    best = tune(SMALL, h100s, 1024, top=1, plan=Plan(global_batch=1024, **kept)).best.plan
+    cluster = Cluster.of("h100-sxm-80gb", nodes=2)
+    best = tune(SMALL, cluster, 64, top=1, plan=Plan(global_batch=64, **kept)).best.plan
     assert {name: getattr(best, name) for name in kept} == kept
 
 
