@@ -80,3 +80,9 @@ def fit_row_wise(samples: Samples, floor_s: float) -> Chosen:
     """Fit bandwidth, and the terms of the row length that cross-validation prefers; the floor is given."""
     base = Term("bandwidth", {"bandwidth": BANDWIDTH}, {"t0": floor_s, "c0": 0.0})
     return choose("row-wise", {"": samples}, base, [SPILL_TERMS, [ROWS_TERM]])
+
+
+def fit_rate(form: str, samples: Samples) -> Fit:
+    """Fit the rate of a memory-bound kernel that was timed at a few sizes and one length of rows; the floor is given."""
+    fixed = {"t0": VECTOR_FLOOR_S} | ({"c0": 0.0} if "columns" in samples.inputs else {})
+    return cross_validate(form, samples, {"bandwidth": BANDWIDTH}, fixed)

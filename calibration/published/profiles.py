@@ -23,7 +23,8 @@ from calibration.published.models import (
     vector_models,
 )
 from calibration.published.relatives import RELATIVES, relative
-from calibration.published.tables import FORMATS, Public
+from calibration.published.public import Public
+from calibration.published.tables import FORMATS
 from sim.costs.carry import Ratios
 from sim.costs.kernels import KERNELS
 from sim.costs.profile import Memory, Profile

@@ -13,7 +13,8 @@ import calibration.published.profiles as profiles_module
 from calibration.cli import app
 from calibration.published.profiles import NAMES, write
 from calibration.published.relatives import PEAK_NAMES, PEAK_PAIRS, RELATIVES, peak_sigma, relative
-from calibration.published.tables import Public, read_public
+from calibration.published.public import Public
+from calibration.published.tables import read_public
 from sim.catalog import folder, names
 from sim.costs.profile import Z80, load_profile
 from sim.specs import InputError
