@@ -198,7 +198,7 @@ BRIDGE_FREE = {
     "intra_own": Free(0.5, 1e-3, 2.0),
 }
 REDUCE_OVER_GATHER = 1.05
-"""Half of what Mist counts for an all-reduce over an all-gather: 2.1 (mist/analyzer, `predict_gpu_gpu_comm_latency`)."""
+"""Half of what Mist counts for an all-reduce over an all-gather: 2.1 (its `predict_gpu_gpu_comm_latency`)."""
 
 
 def _host_bridge(public: Public, pcie: Parameters) -> tuple[dict[str, float], str]:

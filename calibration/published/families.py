@@ -82,7 +82,6 @@ def fit_row_wise(samples: Samples, floor_s: float) -> Chosen:
     return choose("row-wise", {"": samples}, base, [SPILL_TERMS, [ROWS_TERM]])
 
 
-def fit_rate(form: str, samples: Samples) -> Fit:
-    """Fit the rate of a memory-bound kernel that was timed at a few sizes and one length of rows; the floor is given."""
-    fixed = {"t0": VECTOR_FLOOR_S} | ({"c0": 0.0} if "columns" in samples.inputs else {})
-    return cross_validate(form, samples, {"bandwidth": BANDWIDTH}, fixed)
+def fit_rows(samples: Samples) -> Fit:
+    """Fit the bandwidth of a kernel over rows of one length that was timed at a few sizes; the floor is given."""
+    return cross_validate("row-wise", samples, {"bandwidth": BANDWIDTH}, {"t0": VECTOR_FLOOR_S, "c0": 0.0})

@@ -15,7 +15,7 @@ from calibration.published.families import GEMM_DIRECTIONS, Gemms
 from calibration.published.public import Public
 from calibration.samples import Samples
 from sim.costs.carry import Ratios, carry, ratios
-from sim.costs.kernels import FORMS, KERNELS, form_of
+from sim.costs.kernels import FORMS, KERNELS
 from sim.costs.profile import Errors, KernelModel
 from sim.specs.catalog import device
 
@@ -42,8 +42,9 @@ class Target:
     """A device to write: the names its samples go by in the files, and its links.
 
     `relation` is "own" (has GEMM samples), "chip" (the base device's chip) or "estimate" (another chip).
-    `training`: the device name of further kernels as a training framework runs them. `borrowed` says whose samples are used where they are not quite of this device; `scaling_sigma_log` replaces
-    the error measured on B200 where more is known.
+    `training`: the device name of further kernels as a training framework runs them. `borrowed` says whose samples
+    are used where they are not quite of this device; `scaling_sigma_log` replaces the error measured on B200 where
+    more is known.
     """
 
     name: str
@@ -52,10 +53,10 @@ class Target:
     gemm: str | None = None
     attention: str | None = None
     vector: str | None = None
-    training: str | None = None
     borrowed: str = ""
     scaling_sigma_log: float | None = None
     scaling_source: str = ""
+    training: str | None = None
 
 
 TARGETS = (
@@ -228,9 +229,6 @@ IN_TRAINING: tuple[tuple[Key, str], ...] = (
     (("softmax", "backward"), "backward"),
     (("cross_entropy", "forward"), "forward"),
     (("cross_entropy", "backward"), "backward"),
-    (("gelu", "forward"), "forward"),
-    (("gelu", "backward"), "backward"),
-    (("residual", "forward"), "forward"),
 )
 """Kernels that operation timings replace or add, and the direction of their samples."""
 
@@ -240,7 +238,7 @@ def _in_training(name: str, public: Public) -> dict[Key, KernelModel]:
     made = {}
     for key, direction in IN_TRAINING:
         samples = public.of(name, key[0], direction)
-        fit = kernels.fit_rate(form_of(*key).id, samples)
+        fit = kernels.fit_rows(samples)
         text = (
             f"{name}, fp16 ({samples.source}), as its framework runs it: a rate above the memory's is that of a kernel "
             f"that leaves out a part of the bytes that layers count; t0 {kernels.VECTOR_FLOOR_S * 1e6:g} us assumed"

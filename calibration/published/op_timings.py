@@ -2,8 +2,9 @@
 
 Of two sessions only the one that its database reads is used. In the other one, a backup, backward times hold a sum
 into leaf gradients (GELU's takes twice what its bytes need) and products run a third faster than the 72 W of the device
-let them in a step. Set aside too: layer norm, whose times do not grow with its size (the host issues no faster), and
-the embedding, whose rows do not state its width.
+let them in a step. Set aside too: layer norm, whose times do not grow with its size (the host issues no faster),
+the embedding, whose rows do not state its width, and GELU and sums, which move large tensors as fast as the vector
+kernels of other files and small ones in the L2 cache.
 """
 
 import re
@@ -13,9 +14,7 @@ from calibration.published.public import Collector, Public, Row, number
 from sim.costs import volume
 from sim.specs.fields import InputError
 
-HEADER = (
-    "db,op,tensor_shapes,tp_world,fwd_mean_ms,fwd_median_ms,fwd_std_ms,bwd_mean_ms,bwd_median_ms,bwd_std_ms,source"
-)
+HEADER = "db,op,tensor_shapes,tp_world,fwd_mean_ms,fwd_median_ms,fwd_std_ms,bwd_mean_ms,bwd_median_ms,bwd_std_ms,source"
 SESSION = "cache_NVIDIA_L4"
 DEVICE = "NVIDIA L4 in training"
 FP16 = 2
@@ -28,7 +27,11 @@ COPIED = "torch.nn.modules.linear.Identity"
 
 
 def add(public: Public, rows: Sequence[Row]) -> None:
-    """Add the timings of products, attention and memory-bound kernels to `public`."""
+    """Add the timings of products, attention, softmax and cross-entropy to `public`.
+
+    Raises:
+        InputError: a shape or a time is not what its column holds.
+    """
     found = Collector()
     held = [row for row in rows if row["db"] == SESSION]
     copies = {_elements(_shapes(row)[0]): _seconds(row, "bwd") for row in held if row["op"] == COPIED}
@@ -39,8 +42,7 @@ def add(public: Public, rows: Sequence[Row]) -> None:
         elif name == "flash_attn_qkvpacked_func":
             _attention(found, row, shapes[0])
         elif name in MOVES:
-            op, columns = MOVES[name]
-            _moved(found, row, op, shapes[0], columns, copies.get(_elements(shapes[0]), 0.0))
+            _rows(found, row, MOVES[name][0], shapes[0], copies.get(_elements(shapes[0]), 0.0))
     found.into(public)
 
 
@@ -76,32 +78,18 @@ def _attention(found: Collector, row: Row, qkv: Shape) -> None:
 
 
 MOVES = {
-    "gelu": ("gelu", False),
-    "add": ("residual", False),
-    "scaled_upper_triang_masked_softmax_fn": ("softmax", True),
-    "_vocab_parallel_cross_entropy": ("cross_entropy", True),
+    "scaled_upper_triang_masked_softmax_fn": ("softmax", volume.softmax),
+    "_vocab_parallel_cross_entropy": ("cross_entropy", volume.cross_entropy),
 }
-"""Operation -> the kernel that it is, and whether its form asks for the length of rows."""
+"""Operation -> the kernel that it is, and the bytes per element that layers count for it."""
 
 
-def _bytes(op: str, direction: str) -> float:
-    """Return the bytes per element that layers count for a kernel."""
-    if op == "gelu":
-        return float(volume.activation(direction, FP16, gated=False))
-    if op == "residual":
-        return float(volume.residual(direction, FP16, dropped=False))
-    return float(volume.softmax(direction, FP16) if op == "softmax" else volume.cross_entropy(direction, FP16))
-
-
-def _moved(found: Collector, row: Row, op: str, shape: Shape, columns: bool, copy_s: float) -> None:
-    """A memory-bound kernel; of the softmax, which works in place, the harness's copy is taken off its backward."""
+def _rows(found: Collector, row: Row, op: str, shape: Shape, copy_s: float) -> None:
+    """A kernel over rows; of the softmax, which works in place, the harness's copy is taken off its backward."""
     elements = _elements(shape)
     for direction, part in (("forward", "fwd"), ("backward", "bwd")):
-        if (op, direction) == ("residual", "backward"):
-            continue  # it hands its gradient on: what was timed is the harness's copies
-        inputs = {"bytes": _bytes(op, direction) * elements}
-        if columns:
-            inputs["columns"] = float(shape[-1])
+        size = float(MOVES[row["op"].rpartition(".")[2]][1](direction, FP16)) * elements
+        inputs = {"bytes": size, "columns": float(shape[-1])}
         time = _seconds(row, part) - (copy_s if (op, direction) == ("softmax", "backward") else 0.0)
         found.add((DEVICE, op, direction), inputs, time, f"{elements}", row["source"])
 
