@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibration.fit import Free, Parameters, Scores, Solution, conformal_coverage, scores, solve
-from calibration.published.tables import FOUR_NODES, AllReduce, Public
+from calibration.published.public import AllReduce, Public
+from calibration.published.tables import FOUR_NODES
 from calibration.samples import Floats
 from sim.costs.algebra import Compiled, compile_expressions, symbol
 from sim.costs.collectives import OPTIONAL, PARAMETERS, Group
@@ -33,16 +34,19 @@ RING = {"in_switch_reduction": 0.0, "intra_efficiency_switch": 1.0}
 SWITCH_FREE = {"intra_efficiency_switch": Free(0.6, 0.5, 1.0), "intra_alpha": ALPHA, **FILL_FREE}
 """The share stays where the switch is faster than the ring of 8 ranks: below, it would decide nothing."""
 GATHER_TEXT = "gather = reduce x the ratio of all-gather to ring all-reduce on 8 H200"
+BRIDGE_SESSION = "Dazz993/Mist:mist/tools/backup/results-backup-0430"
+"""The session on L4 whose host copies reach what Mist's own numbers say (its other one, two thirds)."""
 NO_NETWORK = {"inter_efficiency": 1.0, "inter_alpha": 0.0}
 
 
 @lru_cache
-def _compiled() -> Compiled:
-    return compile_expressions({"seconds": Group.named("ranks").all_reduce(symbol("size_bytes"))})
+def _compiled(gather: bool) -> Compiled:
+    group, size = Group.named("ranks"), symbol("size_bytes")
+    return compile_expressions({"seconds": group.all_gather(size) if gather else group.all_reduce(size)})
 
 
-def predict(samples: AllReduce, links: Device, parameters: Parameters) -> Floats:
-    """Return the seconds of the all-reduces `samples` on a device with the link rates of `links`."""
+def predict(samples: AllReduce, links: Device, parameters: Parameters, gather: bool = False) -> Floats:
+    """Return the seconds of the all-reduces (`gather`: all-gathers) `samples` on a device with the rates of `links`."""
     values: dict[str, Floats | float] = {
         "ranks_n": samples.n,
         "ranks_in": samples.n_in,
@@ -57,7 +61,7 @@ def predict(samples: AllReduce, links: Device, parameters: Parameters) -> Floats
         **symbol_values(RunLevel()),  # a kernel alone: nothing of whole runs
         **parameters,
     }
-    return np.asarray(_compiled()(values)["seconds"], dtype=np.float64)
+    return np.asarray(_compiled(gather)(values)["seconds"], dtype=np.float64)
 
 
 def subset(samples: AllReduce, mask: NDArray[np.bool_]) -> AllReduce:
@@ -127,12 +131,14 @@ def fit_links(public: Public) -> dict[str, Links]:
         f"{GATHER_TEXT}; start-up as on H100"
     )
     pcie_text = f"assumed: {ASSUMED_PCIE_EFFICIENCY:g} of the PCIe link's rate, start-up as on A100 SXM"
+    l4, l4_text = _host_bridge(public, pcie)
     return {
         "nvlink2": _links(three, inter, f"no V100 samples, A100 as the nearest relative: {text}"),
         "nvlink3": _links(three, inter, text),
         "nvlink4": _links(four, inter, four_text),
         "nvlink5": _links(five, inter, five_text),
         "pcie": _links(pcie, inter, pcie_text),
+        "pcie l4": _links(l4, inter, l4_text),
         "xgmi": _links(xgmi, inter, xgmi_text),
     }
 
@@ -184,6 +190,36 @@ def _nvlink5(public: Public, four: Parameters) -> dict[str, float]:
     switch = public.bandwidth("nvlink5 all-reduce NVLS") * 8 / 14 / links.intra_bytes_per_s.value
     rings = _ring_shares(links, four["intra_own"], ring, ring * over)
     return {**four, **rings, "intra_efficiency_switch": switch}
+
+
+BRIDGE_FREE = {
+    "intra_efficiency_gather": Free(0.2, 0.01, 1.0),
+    "intra_alpha": ALPHA,
+    "intra_own": Free(0.5, 1e-3, 2.0),
+}
+REDUCE_OVER_GATHER = 1.05
+"""Half of what Mist counts for an all-reduce over an all-gather: 2.1 (its `predict_gpu_gpu_comm_latency`)."""
+
+
+def _host_bridge(public: Public, pcie: Parameters) -> tuple[dict[str, float], str]:
+    """Fit all-gathers over PCIe bridges of the host (no peer-to-peer): those of Mist's benchmark that run alone."""
+    held = [t for t in public.together if t.device == "l4" and t.session == BRIDGE_SESSION and t.n_out == 1]
+    alone = [(t.amount[:, 1] > 0) & (t.amount[:, (0, 2, 3)].sum(axis=1) == 0) for t in held]
+    n = np.concatenate([np.full(int(a.sum()), float(t.n_in)) for t, a in zip(held, alone, strict=True)])
+    size = MIB * np.concatenate([t.amount[a, 1] for t, a in zip(held, alone, strict=True)])
+    seconds = np.concatenate([t.seconds[a] for t, a in zip(held, alone, strict=True)])
+    source = held[0].source.rpartition("/")[0] if held else ""
+    samples = AllReduce("l4", n, n, np.ones(len(n)), size, seconds, source)
+    links, fixed = device("l4"), pcie | {"intra_alpha_rank": 0.0, "intra_fill_s": 0.0, "intra_fill_bytes": 1.0}
+    fixed = NO_NETWORK | {name: value for name, value in fixed.items() if name not in BRIDGE_FREE}
+    found = solve(lambda values: predict(samples, links, values, gather=True), seconds, BRIDGE_FREE, fixed).parameters
+    error = 100 * float(np.mean(np.abs(predict(samples, links, found, gather=True) / seconds - 1)))
+    text = (
+        f"all-gather of 2, 4 and 8 L4 over PCIe and the host ({source}, those that run alone; mape of the fit "
+        f"{error:.1f} %); all-reduce: 2.1 times an all-gather (Mist's own factor)"
+    )
+    kept = {name: value for name, value in found.items() if name not in NO_NETWORK}
+    return kept | {"intra_efficiency_reduce": found["intra_efficiency_gather"] / REDUCE_OVER_GATHER}, text
 
 
 def _fit_network(public: Public, links: Device, inside: Parameters) -> dict[str, float]:

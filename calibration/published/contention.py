@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from calibration.contention import fit_device
-from calibration.published.tables import Public
+from calibration.published.public import Public
 from sim.costs.contention import Contention
 from sim.costs.profile import Profile
 

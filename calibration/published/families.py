@@ -80,3 +80,8 @@ def fit_row_wise(samples: Samples, floor_s: float) -> Chosen:
     """Fit bandwidth, and the terms of the row length that cross-validation prefers; the floor is given."""
     base = Term("bandwidth", {"bandwidth": BANDWIDTH}, {"t0": floor_s, "c0": 0.0})
     return choose("row-wise", {"": samples}, base, [SPILL_TERMS, [ROWS_TERM]])
+
+
+def fit_rows(samples: Samples) -> Fit:
+    """Fit the bandwidth of a kernel over rows of one length that was timed at a few sizes; the floor is given."""
+    return cross_validate("row-wise", samples, {"bandwidth": BANDWIDTH}, {"t0": VECTOR_FLOOR_S, "c0": 0.0})

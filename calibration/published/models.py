@@ -9,9 +9,10 @@ import numpy as np
 from calibration.fit import Fit, Scores, predict, rms_log_error, scores
 from calibration.intervals import outside_slope, size_bins
 from calibration.published import families as kernels
+from calibration.published import op_timings
 from calibration.published.collectives import Links, fit_links
 from calibration.published.families import GEMM_DIRECTIONS, Gemms
-from calibration.published.tables import Public
+from calibration.published.public import Public
 from calibration.samples import Samples
 from sim.costs.carry import Ratios, carry, ratios
 from sim.costs.kernels import FORMS, KERNELS
@@ -41,8 +42,9 @@ class Target:
     """A device to write: the names its samples go by in the files, and its links.
 
     `relation` is "own" (has GEMM samples), "chip" (the base device's chip) or "estimate" (another chip).
-    `borrowed` says whose samples are used where they are not quite of this device; `scaling_sigma_log` replaces
-    the error measured on B200 where more is known.
+    `training`: the device name of further kernels as a training framework runs them. `borrowed` says whose samples
+    are used where they are not quite of this device; `scaling_sigma_log` replaces the error measured on B200 where
+    more is known.
     """
 
     name: str
@@ -54,6 +56,7 @@ class Target:
     borrowed: str = ""
     scaling_sigma_log: float | None = None
     scaling_source: str = ""
+    training: str | None = None
 
 
 TARGETS = (
@@ -72,15 +75,7 @@ TARGETS = (
     Target("h100-sxm-80gb", "estimate", "nvlink4", None, "H100 80GB SXM5"),
     Target("h200-sxm-141gb", "estimate", "nvlink4", None, "H100 80GB SXM5", None, "H100 SXM: same chip"),
     Target("v100-sxm-32gb", "estimate", "nvlink2"),
-    Target(
-        "l4",
-        "estimate",
-        "pcie",
-        vector="NVIDIA L4",
-        scaling_sigma_log=0.90,
-        scaling_source="the same step to L4 on the fp32 products of the public files is 2.4 times too fast, RMS log "
-        "error 0.90: its 72 W are far below what its peak rate needs",
-    ),
+    Target("l4", "own", "pcie l4", op_timings.DEVICE, op_timings.DEVICE, "NVIDIA L4", training=op_timings.DEVICE),
     Target("a10g", "estimate", "pcie"),
     Target("rtx-4090", "estimate", "pcie"),
     Target(
@@ -88,7 +83,8 @@ TARGETS = (
         "estimate",
         "pcie",
         scaling_sigma_log=0.90,
-        scaling_source="as L4's 0.90 (assumed: its 70 W too are far below what its peak rate needs)",
+        scaling_source="as that of L4 (assumed: 70 W too are far below what its peak rate needs), which on the fp32 "
+        "products of the public files is 2.4 times slower than the same step says, RMS log error 0.90",
     ),
     Target("mi300x", "estimate", "xgmi"),
 )
@@ -130,7 +126,14 @@ def fit_base(public: Public) -> Base:
     return Base(models, gemms, s0, links, *checks)
 
 
-def _model(key: Key, fit: Fit, samples: Samples, status: Literal["fitted", "scaled"], source: str) -> KernelModel:
+def _model(
+    key: Key,
+    fit: Fit,
+    samples: Samples,
+    status: Literal["fitted", "scaled"],
+    source: str,
+    size: Literal["flop", "bytes"] | None = None,
+) -> KernelModel:
     domain = {name: [round6(v.min()), round6(v.max())] for name, v in samples.inputs.items()}
     bins = size_bins(fit, samples)
     return KernelModel(
@@ -144,7 +147,7 @@ def _model(key: Key, fit: Fit, samples: Samples, status: Literal["fitted", "scal
         n_test=len(samples),
         cross_validation=_errors(fit.scores, len(samples)),
         log_residual_quantiles=rounded(fit.residual_quantiles),
-        size="flop" if key[1] != "any" else "bytes",
+        size=size or ("flop" if key[1] != "any" else "bytes"),
         bins=bins,
         outside_slope=outside_slope(domain, bins, None, None),
         status=status,
@@ -205,7 +208,8 @@ def own_models(
     gemms = kernels.fit_gemms(samples, bandwidth, note, float(units))
     models = dict(vector)
     for d, fit in gemms.fits.items():
-        text = f"{target.gemm} bf16 ({samples[d].source}); {gemms.note}"
+        kind = "fp16, half of both gradients' time each" if target.training else "bf16"
+        text = f"{target.gemm} {kind} ({samples[d].source}); {gemms.note}"
         models["gemm", d] = _model(("gemm", d), fit, samples[d], "fitted", text)
     for d in ATTENTION_DIRECTIONS:
         rows = public.of(target.attention, "attention", d)
@@ -217,7 +221,30 @@ def own_models(
         models["attention", d] = _model(
             ("attention", d), kernels.fit_attention(rows, {"s0": s0[d]}), rows, "fitted", text
         )
-    return models, gemms
+    return models | (_in_training(target.training, public) if target.training else {}), gemms
+
+
+IN_TRAINING: tuple[tuple[Key, str], ...] = (
+    (("softmax", "any"), "forward"),
+    (("softmax", "backward"), "backward"),
+    (("cross_entropy", "forward"), "forward"),
+    (("cross_entropy", "backward"), "backward"),
+)
+"""Kernels that operation timings replace or add, and the direction of their samples."""
+
+
+def _in_training(name: str, public: Public) -> dict[Key, KernelModel]:
+    """Return the memory-bound kernels of a training framework: the rate at which each moves the bytes layers count."""
+    made = {}
+    for key, direction in IN_TRAINING:
+        samples = public.of(name, key[0], direction)
+        fit = kernels.fit_rows(samples)
+        text = (
+            f"{name}, fp16 ({samples.source}), as its framework runs it: a rate above the memory's is that of a kernel "
+            f"that leaves out a part of the bytes that layers count; t0 {kernels.VECTOR_FLOOR_S * 1e6:g} us assumed"
+        )
+        made[key] = _model(key, fit, samples, "fitted", text, "bytes")
+    return made
 
 
 def ratios_to(name: str, public: Public, anchored: bool = True) -> Ratios:

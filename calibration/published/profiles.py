@@ -22,10 +22,11 @@ from calibration.published.models import (
     rounded,
     vector_models,
 )
+from calibration.published.public import Public
 from calibration.published.relatives import RELATIVES, relative
-from calibration.published.tables import FORMATS, Public
+from calibration.published.tables import FORMATS
 from sim.costs.carry import Ratios
-from sim.costs.kernels import KERNELS
+from sim.costs.kernels import FALLBACK, KERNELS
 from sim.costs.profile import Memory, Profile
 from sim.specs.fields import InputError
 from sim.specs.files import write_atomically
@@ -79,7 +80,7 @@ def _profile(target: Target, public: Public, base: Base, date: str) -> Profile:
         date=date,
         base=None if target.relation == "own" else BASE,
         estimate=target.relation == "estimate",
-        models=[models[key] for key in KERNELS],
+        models=[models[key] for key in (*KERNELS, *FALLBACK) if key in models],
         collectives=rounded(links.parameters),
         collectives_source=links.source,
         memory=_memory(target.name),

@@ -11,7 +11,7 @@ from math import hypot, log
 
 import numpy as np
 
-from calibration.published.tables import Public
+from calibration.published.public import Public
 from sim.costs.carry import Move, carried, ratios
 from sim.costs.profile import Z80, Profile
 from sim.specs.catalog import device

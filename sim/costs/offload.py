@@ -9,8 +9,9 @@ behind compute in the same way). Of what a rank's layers hold (embedding and hea
 - gradients (summed, sharded with ZeRO-2/3) come in every backward but the first since an update, and leave: one layer's
   come, one's are added to, one's leave. Once more they come to the update. So as much comes as leaves; closed forms
   spread what comes over the microbatches;
-- optimizer states (those of embedding and head too) come to the update and leave, in the same three layers' room. So do
-  weights without another master copy (FSDP's fp32 shards, training in fp32), as far as the rank updates them.
+- optimizer states (those of embedding and head too) come to the update and leave, in the same three layers' room, which
+  passes have for what they save. So do weights without another master copy (FSDP's fp32 shards, training in fp32), as
+  far as the rank updates them.
 
 Outputs are as those of `stage`, in bytes of one rank and seconds; they are a model of their own, so that steps without
 offload cost nothing.

@@ -159,10 +159,11 @@ def footprint(schedule: Schedule, costs: Costs) -> Footprint:
     if SCHEDULES[schedule.name].delayed:  # the next step adds up its own gradients while these are reduced
         held["gradients"] = held["gradients"] + on_ranks(c, "delayed_gradients", schedule)
     away = {n: offloaded(c, f"moved_{n}", schedule) for n in ("weights", "gradients", "optimizer")}
-    room = offloaded(c, "staged_update", schedule)
+    room, update = np.zeros(ranks), offloaded(c, "staged_update", schedule)
     moved, staged = (np.zeros(schedule.depth) + c.get(f"{n}_bytes", 0.0) for n in ("moved", "staged"))
     for s, r in enumerate(schedule.rank_of):
         room[r] = max(room[r], staged[s % schedule.depth])  # one after the other use it
+    beyond = tuple(np.maximum(0.0, update - room).tolist())
     fixed = tuple(
         {
             "parameters": float(held["parameters"][r] - away["weights"][r]) * schedule.weight_versions[r],
@@ -180,7 +181,7 @@ def footprint(schedule: Schedule, costs: Costs) -> Footprint:
     # The head runs backward first and frees its part before the blocks below it do.
     temporary[-1] = max(c["head_temporary_bytes"], temporary[-1] - c["saved_head_bytes"])
     saved, temporary, moved = (tuple(np.tile(x, schedule.pipelines).tolist()) for x in (saved, temporary, moved))
-    return Footprint(fixed, saved, temporary, float(c["workspace_bytes"]), moved)
+    return Footprint(fixed, saved, temporary, float(c["workspace_bytes"]), moved, beyond)
 
 
 @dataclass(frozen=True)

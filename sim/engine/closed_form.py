@@ -113,9 +113,9 @@ def _forms(e: Mapping[str, Expr], schedule: str) -> dict[str, Expr]:
     embedding = kind.of_first_chunk(shape, minimum) * e["saved_embedding_bytes"]
     saved_first = kind.in_flight(0, shape, minimum) * e["saved_bytes"] + embedding
     saved_last = kind.in_flight(pp - 1, shape, minimum) * e["saved_bytes"]
-    first_rank = _held(e, "first") + saved_first + e["backward_temporary_bytes"]
-    only_rank = _held(e, "only") + saved_first + head
-    last_rank = _held(e, "last") + saved_last + head
+    first_rank = _held(e, "first") + _or_update(e, "first", saved_first + e["backward_temporary_bytes"])
+    only_rank = _held(e, "only") + _or_update(e, "only", saved_first + head)
+    last_rank = _held(e, "last") + _or_update(e, "last", saved_last + head)
     peak = several * maximum(first_rank, last_rank) + (1 - several) * only_rank
     # The engine's clock rounds every action and message of a path by up to half a nanosecond.
     passes = kind.least_period(times) - 2e-9 * (chunks * (microbatches + pp) + 1)
@@ -144,6 +144,8 @@ def _stage_forms(e: Mapping[str, Expr]) -> dict[str, Expr]:
         t = times.chunk + (times.embedding if first else 0) + (times.head if last else 2 * times.send * (pp - 1) / pp)
         kept = e["saved_bytes"] + (e["saved_embedding_bytes"] if first else 0)
         beside = _beside_head(e, 1) if last else e["backward_temporary_bytes"]
+        # Linear in the microbatches alive: what an update needs beyond those of one counts beside all of them.
+        beside = _or_update(e, place, beside, kept)
         tied = e["tied_reduce"] if place in ("first", "last") else 0
         out |= {
             f"t_{place}": t,
@@ -156,6 +158,12 @@ def _stage_forms(e: Mapping[str, Expr]) -> dict[str, Expr]:
 def _held(e: Mapping[str, Expr], place: str) -> Expr:
     """Return the bytes that a rank holds all through the step."""
     return sum(e[f"{x}_{place}"] for x in HELD) + e["boundary_buffer_bytes"] + e["workspace_bytes"]
+
+
+def _or_update(e: Mapping[str, Expr], place: str, passing: Expr, beside: Expr = 0) -> Expr:
+    """Return the bytes `passing` that passes need, or what the room for an update's copies exceeds `beside` by."""
+    room = f"update_room_{place}"
+    return maximum(passing, e[room] - beside) if room in e else passing
 
 
 def _beside_head(e: Mapping[str, Expr], alive: Expr) -> Expr:
@@ -200,8 +208,9 @@ def _with_offload(e: Mapping[str, Expr], moved: Mapping[str, Expr], splits: bool
         "saved_bytes": e["saved_bytes"] - moved["moved_bytes"],
     }
     for end in PLACES:
-        room = maximum(moved[f"staged_update_{end}"], moved["staged_bytes"])
+        room = moved["staged_bytes"]
         out |= {
+            f"update_room_{end}": maximum(0, moved[f"staged_update_{end}"] - room),
             f"optimizer_{end}": e[f"optimizer_{end}"] + moved[f"optimizer_offload_{end}"],
             f"optimizer_bytes_{end}": e[f"optimizer_bytes_{end}"] - moved[f"moved_optimizer_{end}"] + room,
             f"parameters_{end}": e[f"parameters_{end}"] - moved[f"moved_weights_{end}"],

@@ -21,7 +21,8 @@ class Footprint:
 
     fixed[rank]: bytes by category for the whole step. saved[stage]: kept from a forward to its backward;
     temporary[stage]: alive only during a backward; workspace: temporaries that every rank holds throughout;
-    moved[stage]: the part of `saved` that is in host memory until the backward (empty: none).
+    moved[stage]: the part of `saved` that is in host memory until the backward (empty: none). update[rank]: room for
+    copies while the rank updates, beyond that in `fixed` (empty: none).
     """
 
     fixed: tuple[Mapping[str, float], ...]
@@ -29,6 +30,7 @@ class Footprint:
     temporary: tuple[float, ...]
     workspace: float = 0.0
     moved: tuple[float, ...] = ()
+    update: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,6 +117,7 @@ def _of_rank(timeline: Timeline, footprint: Footprint, rank: int, part: slice) -
     # What a backward has fetched it frees, or leaves on the device for W.
     fetched = (backward & (kind != Kind.W)) * moved
     activations = np.cumsum(np.stack([forward * (saved - moved), frees * -saved + fetched], axis=1).ravel())
-    temporaries = np.stack([backward * temporary, np.zeros(len(kind))], axis=1).ravel() + footprint.workspace
+    room = (kind == Kind.OPTIMIZER) * (footprint.update[rank] if footprint.update else 0.0)
+    temporaries = np.stack([backward * temporary + room, np.zeros(len(kind))], axis=1).ravel() + footprint.workspace
     actions = timeline.schedule.actions[rank]
     return MemoryTimeline(rank, actions, footprint.fixed[rank], at, activations, temporaries)

@@ -14,7 +14,7 @@ from calibration.fit import (
 from calibration.fit import predict as predict_kernel
 from calibration.published.collectives import INTRA_FREE, NO_NETWORK, fit, predict
 from calibration.published.families import RATE
-from calibration.published.tables import AllReduce
+from calibration.published.public import AllReduce
 from calibration.samples import Samples
 from calibration.terms import HALF
 from sim.specs.catalog import device
