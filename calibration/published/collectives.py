@@ -16,6 +16,7 @@ from sim.costs.collectives import OPTIONAL, PARAMETERS, Group
 from sim.costs.run_level import RunLevel, symbol_values
 from sim.specs.catalog import device
 from sim.specs.device import Device
+from sim.specs.fields import InputError
 
 EFFICIENCY = Free(0.8, 0.01, 1.5)
 ALPHA = Free(3e-5, 1e-7, 5e-3)
@@ -114,7 +115,11 @@ class Links:
 
 
 def fit_links(public: Public) -> dict[str, Links]:
-    """Return the parameters by links: nvlink2 (V100), 3 (A100), 4 (H100, H200), 5 (B200), pcie, xgmi."""
+    """Return the parameters by links: nvlink2 (V100), 3 (A100), 4 (H100, H200), 5 (B200), pcie (also L4's), xgmi.
+
+    Raises:
+        InputError: a kind of measurement is missing.
+    """
     three, text = _nvlink3(public)
     four, four_text = _nvlink4(public, three)
     five = _nvlink5(public, four)
@@ -204,14 +209,18 @@ REDUCE_OVER_GATHER = 1.05
 def _host_bridge(public: Public, pcie: Parameters) -> tuple[dict[str, float], str]:
     """Fit all-gathers over PCIe bridges of the host (no peer-to-peer): those of Mist's benchmark that run alone."""
     held = [t for t in public.together if t.device == "l4" and t.session == BRIDGE_SESSION and t.n_out == 1]
+    if not held:
+        raise InputError(
+            "--from", sorted({t.session for t in public.together}), f"contention of L4 in {BRIDGE_SESSION}"
+        )
     alone = [(t.amount[:, 1] > 0) & (t.amount[:, (0, 2, 3)].sum(axis=1) == 0) for t in held]
     n = np.concatenate([np.full(int(a.sum()), float(t.n_in)) for t, a in zip(held, alone, strict=True)])
     size = MIB * np.concatenate([t.amount[a, 1] for t, a in zip(held, alone, strict=True)])
     seconds = np.concatenate([t.seconds[a] for t, a in zip(held, alone, strict=True)])
-    source = held[0].source.rpartition("/")[0] if held else ""
+    source = held[0].source.rpartition("/")[0]
     samples = AllReduce("l4", n, n, np.ones(len(n)), size, seconds, source)
-    links, fixed = device("l4"), pcie | {"intra_alpha_rank": 0.0, "intra_fill_s": 0.0, "intra_fill_bytes": 1.0}
-    fixed = NO_NETWORK | {name: value for name, value in fixed.items() if name not in BRIDGE_FREE}
+    links, known = device("l4"), {**pcie, "intra_alpha_rank": 0.0, "intra_fill_s": 0.0, "intra_fill_bytes": 1.0}
+    fixed = NO_NETWORK | {name: value for name, value in known.items() if name not in BRIDGE_FREE}
     found = solve(lambda values: predict(samples, links, values, gather=True), seconds, BRIDGE_FREE, fixed).parameters
     error = 100 * float(np.mean(np.abs(predict(samples, links, found, gather=True) / seconds - 1)))
     text = (
