@@ -355,9 +355,7 @@ def _passes(costs: Costs, stages: int, copies: int) -> dict[int, list[tuple[floa
         int(Kind.W): (weight, zero, zero),
         int(Kind.B): (backward + weight, inner[1], data[1]),
     }
-    return {
-        kind: list(zip(*(np.tile(x, copies).tolist() for x in each), strict=True)) for kind, each in passes.items()
-    }
+    return {kind: list(zip(*(np.tile(x, copies).tolist() for x in each), strict=True)) for kind, each in passes.items()}
 
 
 def _ticks(seconds: float) -> int:
