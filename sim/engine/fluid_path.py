@@ -37,7 +37,7 @@ class _Shared(NamedTuple):
 class _State(NamedTuple):
     """Work under way; the entries of a place are chained in the order in which they came.
 
-    active[rank, stream]: work on a rank that slows others down. count: how often an event was set, and `_settle` ran.
+    active[rank, stream]: work on a rank that slows others down. counts: how often an event was set, and `_settle` ran.
     """
 
     remaining: Floats
@@ -51,7 +51,7 @@ class _State(NamedTuple):
     used: Ints
     active: Ints
     seen: Ints
-    count: Ints
+    counts: Ints
 
 
 class _Order(NamedTuple):
@@ -66,8 +66,8 @@ class _Order(NamedTuple):
 
 @njit(cache=True)
 def _set(now: int, delay: int, what: int, stamp: int, events: list[Event], state: _State) -> None:
-    heappush(events, (now + delay, state.count[0], what, stamp))
-    state.count[0] += 1
+    heappush(events, (now + delay, state.counts[0], what, stamp))
+    state.counts[0] += 1
 
 
 @njit(cache=True)
@@ -88,21 +88,21 @@ def _rate(i: int, shared: _Shared, state: _State) -> float:
 @njit(cache=True)
 def _settle(i: int, now: int, shared: _Shared, state: _State, events: list[Event]) -> None:
     """Give all that share a place with operation i their new rates."""
-    state.count[1] += 1
+    state.counts[1] += 1
     for own in range(shared.first[i], shared.first[i + 1]):
         node = state.head[shared.place[own]]
         while node >= 0:
             j = shared.owner[node]
             node = state.after[node]
-            if state.seen[j] == state.count[1]:
+            if state.seen[j] == state.counts[1]:
                 continue
-            state.seen[j] = state.count[1]
+            state.seen[j] = state.counts[1]
             rate = _rate(j, shared, state)
             if rate != state.rate[j]:
                 state.remaining[j] -= (now - state.since[j]) * state.rate[j]
                 state.since[j], state.rate[j] = now, rate
                 state.stamp[j] += 1
-                left = max(0, int(ceil(state.remaining[j] / rate - ROUNDING)))
+                left = max(0, ceil(state.remaining[j] / rate - ROUNDING))
                 _set(now, left, j, state.stamp[j], events, state)
 
 
@@ -165,9 +165,10 @@ def _run(order: _Order, shared: _Shared, state: _State) -> tuple[Ints, Ints]:
     n = len(order.missing)
     start, end = np.full(n, -1), np.full(n, -1)
     events = [(0, 0, 0, 0) for _ in range(0)]
-    for i in np.flatnonzero(order.missing == 0):
-        start[i] = 0
-        _enter(i, 0, shared, state, events)
+    for first in range(n):
+        if order.missing[first] == 0:
+            start[first] = 0
+            _enter(first, 0, shared, state, events)
     while events:
         now, _, i, stamp = heappop(events)
         if i >= n:
@@ -218,8 +219,8 @@ def _shared(program: Program, sharing: Sharing) -> _Shared:
     on_links = sharing.links and len(program.first_link) > 0
     number = np.diff(program.first_link) if on_links else np.zeros(n, dtype=np.int64)
     links = int(program.links.max(initial=-1)) + 1 if on_links else 0
-    meets = slowdown.any(axis=0) | slowdown.any(axis=1)
-    on_rank = np.flatnonzero(meets[stream])
+    meets = np.flatnonzero(slowdown.any(axis=0) | slowdown.any(axis=1))
+    on_rank = np.flatnonzero(np.isin(stream, meets))
     owner = np.concatenate([np.repeat(np.arange(n), number), on_rank])
     place = np.concatenate([program.links if on_links else on_rank[:0], links + rank[on_rank]])
     by_owner = np.argsort(owner, kind="stable")

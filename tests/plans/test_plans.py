@@ -7,10 +7,11 @@ from io import StringIO
 import pytest
 
 import sim
-from sim.plans.files import job_data, save_jobs
+from sim.plans.files import job_data, plain, save_jobs
 from sim.specs import Cluster, InputError, Job, Model, Plan
 from sim.specs.catalog import models
 from sim.specs.files import write_atomically
+from sim.specs.plan import StagePlan
 from tests.oracle import reference
 from tests.traced import table
 
@@ -127,3 +128,13 @@ def test_torchtitan_takes_networks_that_read_tokens():
     found = sim.simulate(Model.from_table(table("resnet-50")), Cluster.of("l4", nodes=1), Plan(global_batch=64))
     with pytest.raises(InputError, match="a network that reads tokens"):
         sim.emit(found, "torchtitan")
+
+
+def test_unequal_stages_come_back(tmp_path):
+    first = StagePlan(layers=20, tp=2, dp=4, zero=1, recompute="full", recompute_layers=5)
+    plan = Plan(global_batch=32, stages=(first, StagePlan(layers=12, tp=2, dp=4, zero=3)))
+    data = job_data(models["llama3-8b"], Cluster.of("h100-sxm-80gb"), plan)
+    (tmp_path / "job.json").write_text(json.dumps(data))
+    again = Job.load(tmp_path / "job.json").plan
+    assert (again.stages, again.pp) == (plan.stages, 2)
+    assert plain(again) == plain(plan)

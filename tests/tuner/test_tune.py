@@ -167,12 +167,11 @@ def test_every_term_has_words():
     assert set(TERM_NAMES) == set(TERMS)
 
 
-def test_settings_of_the_plan_are_kept():
+def test_settings_of_the_plan_are_kept(h100s):
     kept = {"gradient_dtype": "bf16", "overlap_dp": False, "precision": "fp16", "tp_overlap": False}
     kept["offload"] = Offload(activations=0.01, weights=0.01, gradients=0.01)
     kept["software_year"] = 2026.5
-    cluster = Cluster.of("h100-sxm-80gb", nodes=2)
-    best = tune(SMALL, cluster, 64, top=1, plan=Plan(global_batch=64, **kept)).best.plan
+    best = tune(SMALL, h100s, 1024, top=1, plan=Plan(global_batch=1024, **kept)).best.plan
     assert {name: getattr(best, name) for name in kept} == kept
 
 
