@@ -79,6 +79,4 @@ def _row(
     plan: str,
 ) -> ComparedRow:  # fmt: skip
     taken = float(time) if time else None
-    return ComparedRow(
-        job, device, int(gpus), int(batch), way, words, taken, int(evaluated), float(seconds), plan
-    )
+    return ComparedRow(job, device, int(gpus), int(batch), way, words, taken, int(evaluated), float(seconds), plan)
