@@ -25,7 +25,6 @@ class ComparedRow:
     gpus: int
     global_batch: int
     way: str
-    words: str
     step_time_s: float | None
     evaluated: int
     seconds: float
@@ -36,7 +35,7 @@ class ComparedRow:
         """Return the row of what was found for a job."""
         plan = json.dumps(plain(found.plan), separators=(",", ":")) if found.plan else ""
         return cls(
-            job, device, gpus, global_batch, found.way, found.words, found.step_time_s, found.evaluated,
+            job, device, gpus, global_batch, found.way, found.step_time_s, found.evaluated,
             found.seconds, plan,
         )  # fmt: skip
 
@@ -75,8 +74,7 @@ def read_compared(path: str | Path) -> list[ComparedRow]:
 
 
 def _row(
-    job: str, device: str, gpus: str, batch: str, way: str, words: str, time: str, evaluated: str, seconds: str,
-    plan: str,
+    job: str, device: str, gpus: str, batch: str, way: str, time: str, evaluated: str, seconds: str, plan: str
 ) -> ComparedRow:  # fmt: skip
     taken = float(time) if time else None
-    return ComparedRow(job, device, int(gpus), int(batch), way, words, taken, int(evaluated), float(seconds), plan)
+    return ComparedRow(job, device, int(gpus), int(batch), way, taken, int(evaluated), float(seconds), plan)

@@ -24,7 +24,7 @@ from sim.tuner.worse import solve_alike, solve_without_surplus
 TRIED = 5
 """Plans of every search that the event engine runs."""
 
-NO_OFFLOAD = dict.fromkeys(HOST_KNOBS, (0.0,))
+ON_DEVICE: Mapping[str, Any] = dict.fromkeys(HOST_KNOBS, (0.0,))
 
 
 class Case(NamedTuple):
@@ -55,7 +55,6 @@ class Found:
     nothing that it proposed fits. evaluated: options looked at; seconds: what proposing took."""
 
     way: str
-    words: str
     plan: Plan | None
     step_time_s: float | None
     evaluated: int
@@ -86,7 +85,7 @@ def _found(name: str, way: Way, case: Case) -> Found:
     steps = [simulate(case.model, case.cluster, plan, "events") for plan in proposed.plans]
     best = min((s for s in steps if s.fits == "yes"), key=lambda s: s.step_time_s, default=None)
     plan, time = (best.plan, best.step_time_s) if best else (None, None)
-    return Found(name, way.words, plan, time, proposed.evaluated, seconds)
+    return Found(name, plan, time, proposed.evaluated, seconds)
 
 
 def _tuned(case: Case, target: Target = "any", **knobs: Sequence[Any]) -> Proposal:
@@ -119,10 +118,10 @@ RIVALS: Mapping[str, Way] = {
             recompute=["none", "full"],
         ),
     ),
-    "uniform": Way("every plan of equal stages, interleaved too, exhaustively", partial(_tuned, unequal_stages=[False])),
+    "uniform": Way("all plans of equal stages, interleaved too, exhaustively", partial(_tuned, unequal_stages=[False])),
     "aceso": Way(
         "greedy, with Aceso's own techniques: layers, degrees, recompute; no ZeRO, nothing on the host",
-        partial(_staged, solve=partial(_by, "greedy"), zero=[0], **NO_OFFLOAD),
+        partial(_staged, solve=partial(_by, "greedy"), zero=[0], **ON_DEVICE),
     ),
     "greedy": Way("greedy over our whole space", partial(_staged, solve=partial(_by, "greedy"))),
     "sampled": Way("random choices over our whole space", partial(_staged, solve=partial(_by, "sampled"))),
@@ -146,7 +145,7 @@ IDEAS: Mapping[str, Way] = {
     "whole recompute": Way("all layers of a stage recompute, or none", partial(_staged, recompute_layers=[0])),
     "no optimizer offload": Way("optimizer states stay on the device", partial(_staged, offload_optimizer=[0.0])),
     "no activation offload": Way("activations stay on the device", partial(_staged, offload_activations=[0.0])),
-    "no offload": Way("nothing on the host", partial(_staged, **NO_OFFLOAD)),
+    "no offload": Way("nothing on the host", partial(_staged, **ON_DEVICE)),
 }  # fmt: skip
 """The search over unequal stages (1F1B), and the same without one of its ideas or techniques."""
 
