@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from sim import __version__
-from sim.cli import check, device, lab, list, optimal, schedule, schema, simulate, tune, validate
+from sim.cli import check, compare, device, lab, list, optimal, schedule, schema, simulate, tune, validate
 from sim.cli.usage import usage_message
 from sim.specs.fields import InputError
 
@@ -21,6 +21,7 @@ app = typer.Typer(
 )
 app.command("simulate")(simulate.simulate_command)
 app.command("tune")(tune.tune_command)
+app.command("compare")(compare.compare_command)
 app.command("optimal")(optimal.optimal_command)
 app.command("schedule")(schedule.schedule_command)
 app.command("validate")(validate.validate_command)

@@ -107,7 +107,8 @@ def _as_read(job: Schema) -> None:
         {"if": {"not": {"required": ["tune"]}}, "then": {"properties": {"plan": {"required": batch}}}},
         {"if": {"properties": {"tune": _FOR_DEADLINE}, "required": ["tune"]}, "then": {"required": ["training"]}},
     ]
-    values = parts["Plan"]["properties"]
+    shares = {f"offload_{name}": value for name, value in parts["Offload"]["properties"].items()}
+    values = parts["Plan"]["properties"] | shares | {"unequal_stages": {"type": "boolean"}}
     listed = {knob: {"anyOf": _knob(values[knob], knob in BOUNDED)} for knob in KNOBS}
     parts["Tune"]["properties"]["knobs"] |= {"properties": listed, "additionalProperties": False}
 

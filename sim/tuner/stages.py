@@ -33,7 +33,10 @@ BLOCK = 16_384
 
 @dataclass(frozen=True)
 class Techniques:
-    """Values that every stage may take, whatever the others take; `offload`: shares of each of `OFFLOADED`."""
+    """Values that every stage may take, whatever the others take; `offload`: shares of each of `OFFLOADED`.
+
+    recompute_layers: how many layers of a stage recompute, 0 for all of them; any number where it is left out.
+    """
 
     tp: tuple[int, ...]
     zero: tuple[int, ...]
@@ -263,13 +266,14 @@ class _Grid:
 
     def table(self) -> Table:
         """Return all options without offload."""
-        kind, again = self._again()
+        kind, counts = self._again()
+        again = np.where((counts == 0) & (kind > 0), self.layers[:, None], counts)
         axes = {
             "row": np.arange(len(self.rows["tp"]))[:, None, None, None],
             "layers": self.layers[None, :, None, None],
             "zero": np.array(self.techniques.zero, dtype=np.int64)[None, None, :, None],
             "kind": kind[None, None, None, :],
-            "again": again[None, None, None, :],
+            "again": again[None, :, None, :],
         }
         shape = np.broadcast_shapes(*(a.shape for a in axes.values()))
         legal = (axes["again"] <= axes["layers"]) & ((axes["zero"] == 0) | (self.rows["dp"][axes["row"]] > 1))

@@ -205,3 +205,22 @@ def test_schema_is_printed_and_written(trainsim, tmp_path):
     assert code == 0
     assert {p.name for p in (tmp_path / "schemas").iterdir()} == {f"{kind}.schema.json" for kind in KINDS}
     assert json.loads((tmp_path / "schemas" / "plan.schema.json").read_text())["title"] == "Plan"
+
+
+def test_compare_goes_on_where_it_stopped(trainsim, tmp_path):
+    job, table = tmp_path / "small.json", tmp_path / "table.csv"
+    model = {"layers": 8, "hidden": 1024, "heads": 8, "vocab": 50304, "seq": 1024, "attention": "flash"}
+    cluster = {"device": "l4", "gpus_per_node": 2}
+    job.write_text(json.dumps({"model": model, "cluster": cluster, "tune": {"global_batch": 8}}))
+    code, out, _ = trainsim("compare", job, "--out", table, "--json")
+    rows = json.loads(out)["rows"]
+    assert code == 0 and {row["way"] for row in rows} >= {"megatron", "greedy", "tuned"}
+    lines = table.read_text().splitlines()
+    table.write_text("\n".join(lines[:-1]) + "\n")
+    code, out, err = trainsim("compare", job, "--out", table)
+    assert code == 0 and "nothing fits" not in out and err.split() == ["small:", "tuned"]
+    assert len(table.read_text().splitlines()) == len(lines)
+    assert trainsim("compare", job, "--out", tmp_path)[0] == 2
+    job.write_text(json.dumps({"model": model, "cluster": cluster}))
+    code, _, err = trainsim("compare", job)
+    assert code == 2 and "tune" in err

@@ -6,6 +6,7 @@ from sim.report.figures.asynchronous import gains, order
 from sim.report.figures.breakdown import breakdown
 from sim.report.figures.compared import measured, timeline_difference
 from sim.report.figures.difference import difference
+from sim.report.figures.factors import factors
 from sim.report.figures.front import front
 from sim.report.figures.memory import memory, memory_peaks
 from sim.report.figures.throughput import curves, throughput
@@ -19,6 +20,7 @@ __all__ = [
     "breakdown",
     "curves",
     "difference",
+    "factors",
     "front",
     "gains",
     "measured",

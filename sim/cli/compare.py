@@ -1,0 +1,60 @@
+"""`trainsim compare`: what the search is worth beside others', and without each of its ideas."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.table import Table
+
+from sim.cli.output import console, print_json, progress_console, written
+from sim.specs import InputError, Job
+from sim.tuner.compared_table import ComparedRow, read_compared, write_compared
+from sim.tuner.comparison import IDEAS, RIVALS, compared
+from sim.units import seconds
+
+
+def compare_command(
+    jobs: Annotated[list[Path], typer.Argument(help="Job files with model, cluster and tune (or plan).")],
+    out: Annotated[Path | None, typer.Option(help="CSV table; what it already has is not searched again.")] = None,
+    ablation: Annotated[bool, typer.Option(help="Our search without each of its ideas instead of others'.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Search the same jobs as others would, and simulate what every search finds."""
+    if out and (out.is_dir() or not out.parent.is_dir()):
+        raise InputError("--out", str(out), "a file in an existing folder")
+    rows = read_compared(out) if out and out.exists() else []
+    asked = list(IDEAS if ablation else RIVALS)
+    for path in jobs:
+        have = {row.way for row in rows if row.job == path.stem}
+        for row in _rows(path, [way for way in asked if way not in have]):
+            rows.append(row)
+            if out:
+                with written("--out", out):
+                    write_compared(rows, out)
+    shown = [row for path in jobs for way in asked for row in rows if (row.job, row.way) == (path.stem, way)]
+    if as_json:
+        print_json({"rows": [asdict(row) for row in shown]})
+    else:
+        _print(shown)
+
+
+def _rows(path: Path, ways: Sequence[str]) -> Iterator[ComparedRow]:
+    job = Job.load(path)
+    batch = job.tune.global_batch if job.tune else job.plan.global_batch if job.plan else None
+    if batch is None:
+        raise InputError("tune", None, "required: global_batch")
+    for way in ways:
+        progress_console.print(f"{path.stem}: {way}", highlight=False, markup=False)
+        for found in compared(job.model, job.cluster, batch, [way]):
+            yield ComparedRow.of(path.stem, str(job.cluster.device), job.cluster.gpus, batch, found)
+
+
+def _print(rows: Sequence[ComparedRow]) -> None:
+    table = Table("job", "search", "step time", "options", "search took", box=box.SIMPLE)
+    for row in rows:
+        time = "nothing fits" if row.step_time_s is None else seconds(row.step_time_s)
+        table.add_row(row.job, row.way, time, str(row.evaluated), seconds(row.seconds))
+    console.print(table)

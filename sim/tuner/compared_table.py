@@ -1,0 +1,80 @@
+"""The table of a comparison: one row for what a way of searching found for a job."""
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from sim.plans.files import plain
+from sim.specs.fields import InputError
+from sim.specs.files import write_atomically
+from sim.tuner.comparison import Found
+
+HELP = "a table of `trainsim compare`"
+
+
+@dataclass(frozen=True)
+class ComparedRow:
+    """`job`: the job file's name; `step_time_s` and `plan` (as JSON) are None and empty where nothing fits."""
+
+    job: str
+    device: str
+    gpus: int
+    global_batch: int
+    way: str
+    step_time_s: float | None
+    evaluated: int
+    seconds: float
+    plan: str
+
+    @classmethod
+    def of(cls, job: str, device: str, gpus: int, global_batch: int, found: Found) -> "ComparedRow":
+        """Return the row of what was found for a job."""
+        plan = json.dumps(plain(found.plan), separators=(",", ":")) if found.plan else ""
+        return cls(
+            job, device, gpus, global_batch, found.way, found.step_time_s, found.evaluated,
+            found.seconds, plan,
+        )  # fmt: skip
+
+
+def write_compared(rows: Sequence[ComparedRow], path: Path) -> None:
+    """Write the table as CSV, whole or not at all."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    names = [f.name for f in fields(ComparedRow)]
+    writer.writerow(names)
+    writer.writerows([_cell(getattr(row, name)) for name in names] for row in rows)
+    write_atomically(path, out.getvalue())
+
+
+def _cell(value: Any) -> Any:
+    return f"{value:.6g}" if isinstance(value, float) else value
+
+
+def read_compared(path: str | Path) -> list[ComparedRow]:
+    """Return the rows of a table that `write_compared` wrote.
+
+    Raises:
+        InputError: no such file, another header, or a cell that is no number where one stands.
+    """
+    file, names = Path(path), [f.name for f in fields(ComparedRow)]
+    try:
+        lines = list(csv.reader(io.StringIO(file.read_text("utf-8"), newline="")))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(str(file), str(error)[:80], HELP) from None
+    if not lines or lines[0] != names:
+        raise InputError(f"{file}:1", ",".join(lines[0] if lines else [])[:80], ",".join(names))
+    try:
+        return [_row(*line) for line in lines[1:]]
+    except (TypeError, ValueError) as error:
+        raise InputError(str(file), str(error)[:80], "numbers of the table's columns") from None
+
+
+def _row(
+    job: str, device: str, gpus: str, batch: str, way: str, time: str, evaluated: str, seconds: str, plan: str
+) -> ComparedRow:  # fmt: skip
+    taken = float(time) if time else None
+    return ComparedRow(job, device, int(gpus), int(batch), way, taken, int(evaluated), float(seconds), plan)
