@@ -66,6 +66,8 @@ def _of_stages(
     """
     parts, last = placed.plan.stages, len(placed.plan.stages) - 1
     held = stage_groups(placed, [m.gpus for m in cluster.members])
+    if len(cluster.members) == 1:  # also where it is asked for as one of several
+        held[:] = True
     change = {"pp_inter": np.array(crossings(cluster, placed), dtype=float)}
 
     @cache

@@ -75,7 +75,9 @@ class _Knob:
         if not 1 <= len(values) <= MAX_KNOB_VALUES:
             return [], self.error(raw, f"a list of 1 to {MAX_KNOB_VALUES} values")
         for n, value in enumerate(values):
-            if not isinstance(value, int | bool | str | float):
+            if not isinstance(
+                value, (int | bool | str | float) if self.name.startswith("offload_") else int | bool | str
+            ):
                 if values == [raw]:
                     return [], self.error(raw, HELP)
                 return [], self.error(value, "a whole number or true or false or text", f".{n}")

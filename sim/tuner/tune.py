@@ -137,12 +137,12 @@ def tune(
     asked = _checked(global_batch, knobs, objective, top, cluster, target, deadline_days)
     request = _Request(model, asked, plan)
     if deadline_days is not None:
-        deadline = Deadline(model, cluster, global_batch, training, deadline_days)
 
         def on_time(on: Cluster) -> Tuned:
             left_s = begin + budget_s - perf_counter()
             return tune(model, on, global_batch, knobs, "step_time", top, left_s, plan, progress, target)
 
+        deadline = Deadline(model, cluster, global_batch, training, deadline_days)
         found, why = fewest_nodes(deadline, request.space, on_time, progress)
         return replace(found, objective=objective, plans=(found.best.because(why), *found.plans[1:]))
     space = request.space(cluster)
@@ -165,15 +165,14 @@ def tune(
         gap = max(gap, unequal.gap)
     if not steps and nothing:
         raise nothing
-    ranked, same = rank(search, steps, top)
+    (ranked, same), base = rank(search, steps, top), {**space.kept, **request.given}
     ranked, robust = weighed(ranked, objective)
-    baseline = textbook(model, cluster, global_batch, {**space.kept, **request.given})
-    done = perf_counter()
+    baseline, done = textbook(model, cluster, global_batch, base), perf_counter()
     marks = {"space": ready - begin, "compile": compiled - ready, "score": scored - compiled}
-    marks |= {"stages": staged - confirmed, "confirm": done - scored - (staged - confirmed)}
+    marks |= {"stages": staged - confirmed, "confirm": done - scored - (staged - confirmed), "total": done - begin}
     return Tuned(
         model, cluster, global_batch, space.knobs, objective, ranked, baseline, space, scores,
-        marks | {"total": done - begin}, gap, same, search.interrupted, unequal, robust,
+        marks, gap, same, search.interrupted, unequal, robust,
     )  # fmt: skip
 
 
