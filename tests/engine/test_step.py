@@ -142,9 +142,9 @@ def test_guests_join_a_step(gpt3, h100s, interleaved):
 
 
 def test_estimates_have_wider_intervals(gpt3, interleaved):
-    """Runs of A100 were among those fitted; H200 rests on scaled samples, L4 on scaled ones known to be poor."""
+    """Runs of A100 were among those fitted; H200 rests on scaled samples, T4 on scaled ones known to be poor."""
     widths = []
-    for device in ("a100-sxm-80gb", "h200-sxm-141gb", "l4"):
+    for device in ("a100-sxm-80gb", "h200-sxm-141gb", "t4"):
         step = simulate(gpt3, Cluster.of(device, nodes=16), interleaved)
         low, high = step.step_time_interval_s
         widths.append(high / low)
