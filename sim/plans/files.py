@@ -8,6 +8,7 @@ from typing import Any
 
 from sim.specs import Cluster, Model, Plan, Training
 from sim.specs.files import write_atomically
+from sim.specs.plan import PER_STAGE
 
 
 def job_data(model: Model, cluster: Cluster, plan: Plan, training: Training | None = None) -> dict[str, Any]:
@@ -20,6 +21,8 @@ def job_data(model: Model, cluster: Cluster, plan: Plan, training: Training | No
 def plain(spec: Any) -> dict[str, Any]:
     """Return what a spec states as plain data: neither what is unset nor notes on what was assumed."""
     values = {f.name: getattr(spec, f.name) for f in fields(spec) if f.init}
+    if isinstance(spec, Plan) and spec.stages:
+        values = {k: v for k, v in values.items() if k not in PER_STAGE}  # the stages say it
     return {k: _plain(v) for k, v in values.items() if v is not None and v != ()}
 
 

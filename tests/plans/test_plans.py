@@ -8,7 +8,7 @@ import pytest
 
 import sim
 from sim.plans.files import job_data, save_jobs
-from sim.specs import Cluster, InputError, Job, Model, Plan
+from sim.specs import Cluster, InputError, Job, Model, Plan, StagePlan
 from sim.specs.catalog import models
 from sim.specs.files import write_atomically
 from tests.oracle import reference
@@ -127,3 +127,10 @@ def test_torchtitan_takes_networks_that_read_tokens():
     found = sim.simulate(Model.from_table(table("resnet-50")), Cluster.of("l4", nodes=1), Plan(global_batch=64))
     with pytest.raises(InputError, match="a network that reads tokens"):
         sim.emit(found, "torchtitan")
+
+
+def test_a_plan_of_unequal_stages_comes_back(tmp_path):
+    stages = (StagePlan(layers=20, zero=1, dp=2, recompute="full", recompute_layers=3), StagePlan(layers=28, dp=2))
+    plan = Plan(global_batch=16, stages=stages)
+    (path,) = save_jobs([(models["gpt2-xl"], Cluster.of("l4", nodes=1, gpus_per_node=4), plan)], tmp_path)
+    assert Job.load(path).plan.stages == stages
