@@ -23,6 +23,8 @@ def job_data(model: Model, cluster: Cluster, plan: Plan, training: Training | No
 def plain(spec: Any) -> dict[str, Any]:
     """Return what a spec states as plain data: neither what is unset nor notes on what was assumed."""
     values = {f.name: getattr(spec, f.name) for f in fields(spec) if f.init}
+    if isinstance(spec, Plan) and spec.stages:
+        values = {k: v for k, v in values.items() if k not in PER_STAGE}  # the stages say it
     return {k: _plain(v) for k, v in values.items() if v is not None and v != ()}
 
 
