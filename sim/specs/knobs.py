@@ -74,10 +74,9 @@ class _Knob:
             return [], self.error(raw, "a knob: " + ", ".join(KNOBS))
         if not 1 <= len(values) <= MAX_KNOB_VALUES:
             return [], self.error(raw, f"a list of 1 to {MAX_KNOB_VALUES} values")
+        known = int | bool | str | float if self.name.startswith("offload_") else int | bool | str
         for n, value in enumerate(values):
-            if not isinstance(
-                value, (int | bool | str | float) if self.name.startswith("offload_") else int | bool | str
-            ):
+            if not isinstance(value, known):
                 if values == [raw]:
                     return [], self.error(raw, HELP)
                 return [], self.error(value, "a whole number or true or false or text", f".{n}")

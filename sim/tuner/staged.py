@@ -53,11 +53,9 @@ class StagedSearch:
         best = self.found[0][0] * WITHIN if self.found else inf
         return min(self.at_most, best, self.found[-1][0] if len(self.found) >= self.n else inf)
 
-    @property
-    def gap(self) -> float:
-        """Share of the best closed-form step time that a plan of unequal stages could save at most."""
-        best = min(self.found[0][0] if self.found else inf, self.at_most)
-        return 0.0 if self.certified or best == inf else max(0.0, 1 - self.bound / best)
+    def gap(self, best_s: float) -> float:
+        """Return the share of the best step time that a plan of unequal stages could save at most."""
+        return 0.0 if self.certified else max(0.0, 1 - self.bound / best_s)
 
     def steps(self, model: Model, cluster: Cluster) -> list[Step]:
         """Return the plans as the compiled engine runs them: those that fit, fastest first."""
@@ -101,6 +99,8 @@ def search_stages(
     """
     found = StagedSearch(n, at_most)
     hosts = HOST_KNOBS if freedom == "all" else dict.fromkeys(HOST_KNOBS, (0.0,))
+    if "offload" in kept and kept["offload"].used:
+        hosts = {f"offload_{name}": (getattr(kept["offload"], name),) for name in OFFLOADED}
     techniques = Techniques(
         tuple(values["tp"]), tuple(values["zero"]), tuple(values["recompute"]),
         tuple(values.get("recompute_layers", ())),

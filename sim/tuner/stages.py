@@ -50,6 +50,16 @@ class Techniques:
         return int(np.prod([len(each) for each in self.shares]))
 
     @property
+    def moves(self) -> bool:
+        """Whether anything may be on the host."""
+        return any(each.max() > 0 for each in self.shares)
+
+    @property
+    def may_stay(self) -> bool:
+        """Whether all of it may stay on the device."""
+        return all(each.min() == 0 for each in self.shares)
+
+    @property
     def shares(self) -> list[Floats]:
         """The shares on the host of each of `OFFLOADED`."""
         return [np.array(self.offload.get(name, (0.0,))) for name in OFFLOADED]
@@ -149,10 +159,13 @@ class StageTables:
         self._made.clear()
         self._offers.clear()
         for g, (member, grid, table) in enumerate(zip(self.members, self.grids, self.plain, strict=True)):
-            if member.host_bytes_per_s is not None and self.techniques.offloads > 1 and table.t.size:
+            if member.host_bytes_per_s is not None and self.techniques.moves and table.t.size:
                 slowest = self._slowest(table, at_most / self.slower)
-                hopeful = self._short_of_room(table) & (table.t.min(axis=(0, 1)) < slowest)
-                self.tables[g] = _joined([table, *grid.offloaded(table, hopeful, slowest)])
+                hopeful = table.t.min(axis=(0, 1)) < slowest
+                if self.techniques.may_stay:
+                    hopeful &= self._short_of_room(table)
+                moved = grid.offloaded(table, hopeful, slowest)
+                self.tables[g] = _joined([table, *moved] if self.techniques.may_stay or not moved else moved)
                 self.evaluated += int(hopeful.sum()) * (self.techniques.offloads - 1) * self.places
         return Chain(self.asked.stages, self.asked.model.layers, self.devices, self.asked.microbatches, self.cells)
 

@@ -152,19 +152,17 @@ def tune(
     for compiling, schedule in product((closed_form, lower_bound), ("1f1b", "interleaved")):
         compiling(Structure.of(model), schedule)
     compiled = perf_counter()
-    scores = score_members(space)
-    scored = perf_counter()
+    scores, scored = score_members(space), perf_counter()
     most = top if objective == "memory_headroom" else max(top, RESCORED)
     search = Search(space, scores, bounds(space), objective, most, begin + budget_s, progress)
     steps, gap, nothing = search.confirm()
     confirmed = perf_counter()
-    unequal = request.unequal(space, steps, search)
-    staged = perf_counter()
+    unequal, staged = request.unequal(space, steps, search), perf_counter()
     if unequal:
         steps = sorted([*steps, *unequal.steps(model, cluster)], key=lambda s: s.step_time_s)[:most]
-        gap = max(gap, unequal.gap)
     if not steps and nothing:
         raise nothing
+    gap = max(gap, unequal.gap(steps[0].step_time_s)) if unequal else gap
     (ranked, same), base = rank(search, steps, top), {**space.kept, **request.given}
     ranked, robust = weighed(ranked, objective)
     baseline, done = textbook(model, cluster, global_batch, base), perf_counter()

@@ -11,7 +11,6 @@ from sim.plans.files import job_data, plain, save_jobs
 from sim.specs import Cluster, InputError, Job, Model, Plan, StagePlan
 from sim.specs.catalog import models
 from sim.specs.files import write_atomically
-from sim.specs.plan import StagePlan
 from tests.oracle import reference
 from tests.traced import table
 

@@ -39,20 +39,21 @@ def test_no_step_beats_its_bound(name, cluster, knobs, kept):
 
 def test_a_search_keeps_expert_parallelism():
     found = sim.tune(models["mixtral-8x7b"], H100, 64, top=3, plan=Plan(global_batch=64, ep=8))
-    assert found.certified
+    assert found.gap == 0
     assert all(r.plan.ep == 8 and r.step.fits == "yes" and r.step.breakdown["ep"] > 0 for r in found.plans)
 
 
 def test_experts_are_spread_by_the_search_itself():
     found = sim.tune(models["mixtral-8x7b"], H100, 256, knobs={"virtual_stages": [1]}, top=3)
     fixed = sim.tune(models["mixtral-8x7b"], H100, 256, knobs={"virtual_stages": [1], "ep": [1]}, top=3)
-    assert found.certified and found.best.plan.ep > 1
+    assert found.gap == 0 and found.best.plan.ep > 1
     assert found.best.step.step_time_s < fixed.best.step.step_time_s
 
 
 def test_a_search_over_groups_of_one_device_is_that_of_one_cluster():
     groups = [{"device": "h100-sxm-80gb", "nodes": 2}] * 2
-    apart, one = (sim.tune(models["llama3-8b"], c, 64, top=3) for c in (Cluster.of(groups=groups), H100))
+    knobs = {"unequal_stages": [False]}
+    apart, one = (sim.tune(models["llama3-8b"], c, 64, knobs, top=3) for c in (Cluster.of(groups=groups), H100))
     assert [r.plan for r in apart.plans] == [r.plan for r in one.plans]
     assert apart.best.step.step_time_s == one.best.step.step_time_s
 
@@ -71,7 +72,7 @@ def test_plans_of_uneven_models_fit():
 @pytest.mark.parametrize(
     ("given", "path"),
     [
-        ({"knobs": {"schedule": ["zb-h1"]}}, r"tune\.knobs\.schedule: got 'zb-h1'; allowed: none, 1f1b"),
+        ({"knobs": {"schedule": ["zbv"]}}, r"tune\.knobs\.schedule: got 'zbv'; allowed: none, 1f1b"),
         (
             {"plan": Plan(global_batch=64, pp=2, stage_layers=(15, 17))},
             r"plan\.stage_layers: got \[15, 17\]; allowed: left out",

@@ -180,7 +180,7 @@ def test_the_n_best_are_distinct_sorted_and_fit():
     assert len({plan for _, plan in found.found}) == len(found.found)
     assert all(step.fits == "yes" for step in found.steps(SMALL, L4S))
     assert found.certified
-    assert found.gap == 0
+    assert found.gap(times[0]) == 0
 
 
 def test_an_interrupt_leaves_the_best_so_far():
@@ -193,6 +193,7 @@ def test_an_interrupt_leaves_the_best_so_far():
     knobs = default_knobs(SMALL, L4S) | {"pp": [2]}
     found = search_stages(SMALL, L4S, 64, knobs, {}, stop=stop)
     assert not found.certified
+    assert found.gap(1.0) > 0
     assert found.notes
 
 
@@ -244,7 +245,7 @@ def test_knobs_of_stages_are_kept():
     knobs = {"recompute": ["full"], "recompute_layers": [2], "offload_optimizer": [0.5], "pp": [4], "tp": [1]}
     plan = search_stages(SMALL, L4S, 64, default_knobs(SMALL, L4S) | knobs, {}).found[0][1]
     assert {s.recompute_layers for s in plan.stages} == {2}
-    assert {s.offload for s in plan.stages} <= {Offload(optimizer=0.5), Offload()}
+    assert {s.offload for s in plan.stages} == {Offload(optimizer=0.5)}
 
 
 @pytest.mark.parametrize("target", ["megatron", "torchtitan", "deepspeed"])
