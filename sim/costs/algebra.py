@@ -9,7 +9,7 @@ everything that does not depend on it is computed once.
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import cached_property, reduce
 from typing import Any
 
 import numpy as np
@@ -89,7 +89,7 @@ class Compiled:
         """
         return dict(zip(self.outputs, self.function(*(values[name] for name in self.symbols)), strict=True))
 
-    def beside(self, other: "Compiled") -> "Compiled":
+    def beside(self, other: "Compiled | Interpreted") -> "Compiled":
         """Return both functions as one with the outputs of both."""
         symbols = self.symbols + tuple(n for n in other.symbols if n not in set(self.symbols))
 
@@ -135,6 +135,17 @@ class Interpreted:
     """A set of expressions that is walked at every call: nothing to compile, but slower than `Compiled` later."""
 
     expressions: Mapping[str, Expr]
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The names of the expressions."""
+        return tuple(self.expressions)
+
+    @cached_property
+    def symbols(self) -> tuple[str, ...]:
+        """The names of the symbols that a call needs values of."""
+        free: set[Expr] = set().union(*((sp.S.Zero + e).free_symbols for e in self.expressions.values()))
+        return tuple(sorted(s.name for s in free))
 
     def __call__(self, values: Values) -> dict[str, Any]:
         """Return {output: array}, each of its own broadcast shape.

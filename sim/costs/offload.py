@@ -22,7 +22,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from sim.costs import memory, stage
-from sim.costs.algebra import Compiled, Expr, compile_expressions, maximum, minimum, symbol
+from sim.costs.algebra import Compiled, Expr, Interpreted, compile_expressions, maximum, minimum, symbol
 from sim.costs.layers.ops import hidden_beside
 from sim.costs.layers.structure import Structure
 
@@ -172,6 +172,13 @@ def _swapped(h2d: Expr, d2h: Expr, update: Expr, pieces: Expr) -> Expr:
 
 
 @lru_cache
-def offload_model(structure: Structure) -> Compiled:
-    """Return `expressions` as one compiled function (cached)."""
-    return compile_expressions(expressions(structure))
+def offload_walked(structure: Structure) -> Interpreted:
+    """Return `expressions` to be walked (cached): for a look at one plan."""
+    return Interpreted(expressions(structure))
+
+
+@lru_cache
+def offload_model(structure: Structure) -> Compiled | Interpreted:
+    """Return `expressions` as one function (cached), compiled where that takes a second: of stacks of several kinds of
+    layers it takes a minute."""
+    return compile_expressions(expressions(structure)) if len(structure.kinds) == 1 else offload_walked(structure)

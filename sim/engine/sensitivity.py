@@ -66,7 +66,7 @@ def _costs_with(step: Step, factors: Mapping[str, Floats]) -> Iterator[Costs]:
 class _Scaled:
     """A cost model that is evaluated with some symbols times a factor."""
 
-    model: Compiled
+    model: Compiled | Interpreted
     factors: Mapping[str, Any]
 
     def __call__(self, values: Values) -> dict[str, Any]:
@@ -110,9 +110,9 @@ def cost_rates(step: Step, along: Along, direction: Mapping[str, float]) -> dict
     return {k: sum(w[k] * r[k] for w, r in zip(same, each, strict=True)) / sum(w[k] for w in same) for k in each[0]}
 
 
-MODELS: Mapping[str, Callable[[Structure], Compiled]] = {
+MODELS: Mapping[str, Callable[[Structure], Compiled | Interpreted]] = {
     "stage": stage.stage_model,
-    "offload": offload.offload_model,
+    "offload": offload.offload_walked,
 }
 EXPRESSIONS: Mapping[str, Callable[[Structure], Mapping[str, Expr]]] = {
     "stage": stage.expressions,

@@ -97,9 +97,6 @@ DTensor's tensor, sequence and context parallelism, a DeviceMesh in any order, `
 PipelineStage around any layers."""
 
 TORCHTITAN = (
-    ALIKE,
-    # activation_checkpoint: every n-th layer (selective_ac_option), not the first n.
-    ALL_LAYERS,
     Limit(
         "model",
         "torchtitan counts batches in tokens",
@@ -169,6 +166,9 @@ TORCHTITAN = (
         lambda a: (np.asarray(a.schedule) == "interleaved") & (a.group != _torch_group(a)),
         lambda a: f"{_torch_group(a)} (torch's grouping), or emit torch-csv",
     ),
+    ALIKE,
+    # activation_checkpoint: every n-th layer (selective_ac_option), not the first n.
+    ALL_LAYERS,
 )
 """torchtitan 0.3.0 `config/configs.py` (ParallelismConfig, TrainingConfig) and `distributed/pipeline_parallel.py`."""
 

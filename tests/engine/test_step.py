@@ -281,5 +281,5 @@ def test_closed_form_is_close_on_usual_clusters(step):
 @given(steps(usual=False))
 def test_no_engine_beats_the_lower_bound(step):
     """The tuner's certificate rests on it, whatever dominates: embedding, head, messages, few microbatches."""
-    assert closed(step, lower_bound)["step_time_s"] <= step.timeline.makespan * 1e-9 * (1 + 1e-12)
+    assert closed(step, lower_bound)["lower_bound_s"] <= step.timeline.makespan * 1e-9 * (1 + 1e-12)
     assert closed(step, closed_form)["peak_memory_bytes"] == pytest.approx(step.peak_memory_bytes, rel=1e-9)

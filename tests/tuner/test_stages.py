@@ -108,7 +108,7 @@ def drawn(graph, random):
 @pytest.mark.parametrize("device", ["l4", "a100-sxm-40gb"])
 @pytest.mark.parametrize(("stages", "samples"), [(1, 8), (2, 4), (4, 4), (8, 2)])
 def test_the_closed_form_is_close_to_both_engines(device, stages, samples):
-    """Random stages, most of them badly balanced: within 6 % of both engines; with copies or sharded weights 20 %."""
+    """Random stages, most of them badly balanced: within 8 % of both engines; with copies or sharded weights 20 %."""
     cluster = Cluster.of(device, nodes=1, gpus_per_node=8)
     random = Random(stages)
     host = {"optimizer": HALVES, "activations": HALVES}
@@ -124,17 +124,17 @@ def test_the_closed_form_is_close_to_both_engines(device, stages, samples):
             beside = bool(offload)
             for engine in ("path", "events"):
                 found = simulate(SMALL, cluster, plan, engine).step_time_s
-                assert found == pytest.approx(expected, rel=0.2 if beside else 0.06)
+                assert found == pytest.approx(expected, rel=0.2 if beside else 0.08)
 
 
 @pytest.mark.parametrize("device", ["l4", "a100-sxm-40gb"])
 def test_the_closed_form_of_the_best_is_closer(device):
-    """Balanced, as the best are: within 1 % of the compiled and 3 % of the event engine."""
+    """Balanced, as the best are: within 1 % of the compiled and 4 % of the event engine."""
     cluster = Cluster.of(device, nodes=1, gpus_per_node=8)
     knobs = default_knobs(SMALL, cluster) | {key: [0.0] for key in HOST} | {"zero": [0, 1]}
     expected, plan = search_stages(SMALL, cluster, 256, knobs, {}).found[0]
     assert simulate(SMALL, cluster, plan).step_time_s == pytest.approx(expected, rel=0.01)
-    assert simulate(SMALL, cluster, plan, "events").step_time_s == pytest.approx(expected, rel=0.03)
+    assert simulate(SMALL, cluster, plan, "events").step_time_s == pytest.approx(expected, rel=0.04)
 
 
 def test_memory_of_every_stage_is_what_the_engine_says():
