@@ -123,7 +123,10 @@ def _print(found: Tuned, run: Run | None, out: Path | None) -> None:
         names.remove("mfu")  # the order of the times says the same
     for name in names:
         heading = {"memory": "peak / GB"}.get(name, COLUMNS[name][0])
-        table.add_column(heading, justify="left" if name == "recompute" else "right", no_wrap=True)
+        words = name == "recompute"  # as long as unequal stages make it, so that it gives way to the numbers
+        table.add_column(
+            heading, justify="left" if words else "right", no_wrap=not words, min_width=None if words else 2
+        )
     for cells in map(formatted, rows):
         table.add_row(*(cells[name] for name in names))
     console.print(table)

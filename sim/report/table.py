@@ -1,10 +1,12 @@
 """A search's short list as rows, for the terminal and for the page."""
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Any, Literal, TypedDict
 
 from sim.report.numbers import seconds_interval
 from sim.specs import Plan
+from sim.tuner.explain import value_words
 from sim.tuner.ranking import RankedPlan
 from sim.tuner.tune import Tuned
 from sim.units import GB, digits3, percent
@@ -13,7 +15,7 @@ from sim.units import GB, digits3, percent
 class Row(TypedDict):
     """One plan of the ranking; times in seconds, sizes in bytes, mfu a fraction (Megatron's convention).
 
-    What differs from stage to stage is text, the stages' values in order: "2|2|4".
+    What differs from stage to stage is text, the stages' values in order: "2 x3, 4".
     """
 
     rank: int
@@ -74,7 +76,10 @@ def shown(rows: Sequence[Row]) -> list[str]:
 def _of_stages(plan: Plan, name: str) -> Any:
     """Return a plan's value, or the values of its unequal stages as text."""
     values = [getattr(plan.at(s), name) for s in range(len(plan.stages) or 1)]
-    return values[0] if len(set(values)) == 1 else "|".join(str(v) for v in values)
+    if len(set(values)) == 1:
+        return values[0]
+    runs = ((value, len(list(same))) for value, same in groupby(values))
+    return ", ".join(f"{value_words(value)} x{n}" if n > 1 else value_words(value) for value, n in runs)
 
 
 def _row(rank: int, ranked: RankedPlan) -> Row:
