@@ -16,15 +16,13 @@ from sim.specs.job import Target
 from sim.tuner.solvers.chain import Effort, Solution
 from sim.tuner.solvers.registry import SOLVERS
 from sim.tuner.space import default_knobs
-from sim.tuner.staged import HOST_KNOBS, Solve, search_stages, solve_exactly
+from sim.tuner.staged import ON_DEVICE, Solve, search_stages, solve_exactly
 from sim.tuner.stages import StageTables
 from sim.tuner.tune import tune
 from sim.tuner.worse import solve_alike, solve_without_surplus
 
 TRIED = 5
 """Plans of every search that the event engine runs."""
-
-ON_DEVICE: Mapping[str, Any] = dict.fromkeys(HOST_KNOBS, (0.0,))
 
 
 class Case(NamedTuple):

@@ -66,7 +66,7 @@ def rank(search: Search, steps: Sequence[Step], top: int) -> tuple[tuple[RankedP
     kept = order[:top]
     following = [*(steps[i] for i in kept[1:]), None]
     ranked = tuple(
-        RankedPlan(steps[i], _why(steps[i], after, search), contended[i])
+        RankedPlan(steps[i], _explained(steps[i], after, search), contended[i])
         for i, after in zip(kept, following, strict=True)
     )
     return ranked, not by_time or bool((np.diff(times) >= -TIE * times[1:]).all())
@@ -103,6 +103,15 @@ def _seconds_of(index: int) -> float:
 
 def _seconds(asked: Asked) -> float:
     return simulate(*asked, "events").step_time_s
+
+
+def _explained(step: Step, after: Step | None, search: Search) -> tuple[str, ...]:
+    """Return `_why`; an interrupt leaves the plan without reasons."""
+    try:
+        return _why(step, after, search)
+    except KeyboardInterrupt:
+        search.stopped.append(True)
+        return ("interrupted before it was explained",)
 
 
 def _why(step: Step, after: Step | None, search: Search) -> tuple[str, ...]:

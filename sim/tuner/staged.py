@@ -28,6 +28,9 @@ EIGHTHS = tuple(i / 8 for i in range(9))
 HOST_KNOBS = {f"offload_{name}": EIGHTHS if name in ("optimizer", "activations") else (0.0,) for name in OFFLOADED}
 """Shares on the host that are tried where nothing else is asked for."""
 
+ON_DEVICE: Mapping[str, Any] = dict.fromkeys(HOST_KNOBS, (0.0,))
+"""Nothing on the host."""
+
 WITHIN = 1.05
 """Plans that take longer than the best by more are of no interest."""
 
@@ -37,7 +40,7 @@ Solve = Callable[[StageTables, Effort, int], Solution]
 @dataclass
 class StagedSearch:
     """What was found so far: (step time in s by the closed form, plan), best first; evaluated: options looked at;
-    bound: no plan of unequal stages is faster (s); certified: the search was finished."""
+    bound: no plan of unequal stages is faster (s); certified: the search was finished; interrupted: stopped by hand."""
 
     n: int
     at_most: float
@@ -45,6 +48,7 @@ class StagedSearch:
     evaluated: int = 0
     bound: float = inf
     certified: bool = True
+    interrupted: bool = False
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -98,7 +102,7 @@ def search_stages(
     that are not searched. `stop` ends the search with the best so far.
     """
     found = StagedSearch(n, at_most)
-    hosts = HOST_KNOBS if freedom == "all" else dict.fromkeys(HOST_KNOBS, (0.0,))
+    hosts = HOST_KNOBS if freedom == "all" else ON_DEVICE
     if "offload" in kept and kept["offload"].used:
         hosts = {f"offload_{name}": (getattr(kept["offload"], name),) for name in OFFLOADED}
     techniques = Techniques(
@@ -126,6 +130,7 @@ def search_stages(
             progress("solving stages", i, len(tables))
             _solve(found, one, solve, stop)
     except KeyboardInterrupt:
+        found.interrupted = True
         return found.stopped(0.0)
     return found
 

@@ -46,8 +46,8 @@ class Techniques:
 
     @property
     def offloads(self) -> int:
-        """Combinations of shares on the host, that of none among them."""
-        return int(np.prod([len(each) for each in self.shares]))
+        """Combinations of shares on the host, without that of none."""
+        return int(np.prod([len(each) for each in self.shares])) - self.may_stay
 
     @property
     def moves(self) -> bool:
@@ -159,14 +159,15 @@ class StageTables:
         self._made.clear()
         self._offers.clear()
         for g, (member, grid, table) in enumerate(zip(self.members, self.grids, self.plain, strict=True)):
-            if member.host_bytes_per_s is not None and self.techniques.moves and table.t.size:
+            linked = member.host_bytes_per_s is not None or not self.techniques.may_stay  # refused without a link
+            if linked and self.techniques.moves and table.t.size:
                 slowest = self._slowest(table, at_most / self.slower)
                 hopeful = table.t.min(axis=(0, 1)) < slowest
                 if self.techniques.may_stay:
                     hopeful &= self._short_of_room(table)
                 moved = grid.offloaded(table, hopeful, slowest)
                 self.tables[g] = _joined([table, *moved] if self.techniques.may_stay or not moved else moved)
-                self.evaluated += int(hopeful.sum()) * (self.techniques.offloads - 1) * self.places
+                self.evaluated += int(hopeful.sum()) * self.techniques.offloads * self.places
         return Chain(self.asked.stages, self.asked.model.layers, self.devices, self.asked.microbatches, self.cells)
 
     @property
@@ -181,27 +182,26 @@ class StageTables:
         if group < 0:
             return ()
         first_after = sum(self.devices) - sum(used)
-        offered: list[Cell] = []
-        key = []
-        for n in self.counts[group]:
-            if used[group] + n <= self.devices[group]:
-                crosses = (first_after - n) // self.domain != min(first_after, sum(self.devices) - 1) // self.domain
-                key.append((group, n, int(crosses)))
+        left_over = self.devices[group] - used[group]
+        key = [(group, n, self.crosses(first_after, n)) for n in self.counts[group] if n <= left_over]
         place = (stage, *key)
         if place not in self._offers:
-            for one in key:
-                offered += self._cells_of(stage, *one)
-            self._offers[place] = tuple(offered)
+            self._offers[place] = tuple(cell for one in key for cell in self._cells_of(stage, *one))
         return self._offers[place]
+
+    def crosses(self, first_after: int, gpus: int) -> int:
+        """Return 1 where a stage on `gpus` devices starts in another fast domain than what comes after it, else 0."""
+        after = min(first_after, sum(self.devices) - 1)
+        return int((first_after - gpus) // self.domain != after // self.domain)
 
     def _cells_of(self, stage: int, group: int, gpus: int, crosses: int) -> tuple[Cell, ...]:
         s, table = self.asked.stages, self.tables[group]
         name = "only" if s == 1 else "first" if stage == 0 else "last" if stage == s - 1 else "middle"
         alive = min(self.asked.microbatches, s - stage)
-        key = (PLACE[name], alive, group * 1_000_000 + gpus, crosses)
+        row = PLACE[name]
+        key = (row, alive, group, gpus, crosses)
         if key in self._made:
             return self._made[key]
-        row = PLACE[name]
         uses = tuple(gpus if g == group else 0 for g in range(len(self.devices)))
         fits = (table.columns["gpus"] == gpus) & (table.alive[row] >= alive)
         cells = []

@@ -226,10 +226,12 @@ class _Request:
         own = {name: values for name, values in asked.knobs.items() if name in STAGE_KNOBS}
         values = default_knobs(self.model, space.cluster) | dict(space.knobs) | own
         slowest = steps[-1].step_time_s if len(steps) >= search.top else inf
-        return search_stages(
+        found = search_stages(
             self.model, space.cluster, asked.global_batch, values, space.kept, freedom, search.top, slowest,
             search.late, search.progress,
         )  # fmt: skip
+        search.stopped.extend([True] * found.interrupted)
+        return found
 
 
 def _settings(plan: Plan) -> dict[str, Any]:

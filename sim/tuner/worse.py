@@ -61,11 +61,10 @@ def solve_alike(tables: StageTables, effort: Effort, n: int) -> Solution:
 
 def _places(tables: StageTables, gpus: int) -> tuple[Ints, Ints]:
     """Return, per stage, the row of `Table.t` and whether the message to the next stage leaves the fast domain."""
-    stages, ends = tables.asked.stages, np.arange(1, tables.asked.stages + 1) * gpus
+    stages = tables.asked.stages
     rows = np.full(stages, PLACE["middle"])
     rows[-1], rows[0] = PLACE["last"], PLACE["first"]
-    last = tables.devices[0] - 1
-    return rows, ((ends - gpus) // tables.domain != np.minimum(ends, last) // tables.domain).astype(np.int64)
+    return rows, np.array([tables.crosses((s + 1) * gpus, gpus) for s in range(stages)])
 
 
 def _values(t: Floats, d: Floats, microbatches: int) -> Floats:
