@@ -108,17 +108,18 @@ def peak_sigma(public: Public) -> tuple[float, str]:
 def _under_limit(move: Move, base: Device, wanted: Device) -> Move:
     """Return the move with the clock that a lower power limit leaves.
 
-    Assumed: dynamic power grows with clock x voltage^2 and voltage with clock, so clock ~ power^(1/3); where the
-    voltage has reached its floor the clock falls with the power itself, which is taken as the edge of an 80 %
-    interval. Both devices are taken to draw their limit in large products.
+    Assumed: dynamic power grows with clock x voltage^2, and voltage with the root of the clock, so clock ~ power^(1/2):
+    with a voltage in proportion it would be power^(1/3), and where the voltage has reached its floor the clock falls
+    with the power itself, which is taken as the edge of an 80 % interval. Both devices are taken to draw their limit in
+    large products.
     """
     left = (wanted.power_w.value - wanted.idle_power_w.value) / (base.power_w.value - base.idle_power_w.value)
-    clock = left ** (1 / 3)
+    clock = left ** (1 / 2)
     edge = log(clock / left) / Z80
     limit = f"{wanted.power_w.value:g} W instead of {base.power_w.value:g} W"
     return Move(
         replace(move.by, compute=move.by.compute * clock),
         hypot(move.sigma_log, edge),
-        f"{move.how}, clock x {clock:.4g} for {limit} (assumed: clock ~ dynamic power ^ 1/3)",
+        f"{move.how}, clock x {clock:.4g} for {limit} (assumed: clock ~ dynamic power ^ 1/2)",
         f"{move.sigma_source}, and the clock under {limit}: clock ~ dynamic power as the edge of an 80 % interval",
     )

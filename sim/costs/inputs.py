@@ -243,6 +243,9 @@ def check_precision(plan: Plan, profile: Profile) -> None:
 
 GRADIENT_BYTES = {"fp32": 4.0, "bf16": 2.0}
 RECOMPUTE = ("none", "selective", "full")
+ATTENTION_KERNELS = {"flash": 1.0, "flash-1": 1.8}
+"""Time of a fused attention kernel over that of the profile's. flash-1: FlashAttention-2 is 1.3 to 2.5 times as fast as
+FlashAttention in Triton (arXiv 2307.08691, section 4.1); the geometric mean of the two."""
 
 
 def setting_values(plan: Plan, cluster: Cluster) -> dict[str, float]:
@@ -256,6 +259,7 @@ def setting_values(plan: Plan, cluster: Cluster) -> dict[str, float]:
         "tp_overlap": float(plan.tp_overlap),
         "blocking_sends": float(plan.blocking_sends),
         "native": float(plan.framework == "torch"),
+        "attention_kernel": ATTENTION_KERNELS[plan.attention_kernel],
         "fused_loss": float(plan.cross_entropy == "fused"),
         "autograd_loss": float(plan.cross_entropy == "autograd"),
         **precision_values(plan.precision, cluster),

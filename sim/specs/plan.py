@@ -91,9 +91,10 @@ class Plan:
     selective recompute of every second product). On host processors `precision`, `framework` and `fused_wgrad` are by
     default fp32, torch and off, else bf16, megatron and on.
     `cross_entropy`: Megatron-LM's in place on fp32 logits, PyTorch's by autograd (the default of its framework each),
-    or one fused kernel on 16-bit logits (flash-attention's, Liger's). `optimizer_barrier`: no rank updates before all
-    have reduced their gradients, as clipping by the global norm asks; zero-bubble schedules (but PyTorch's)
-    update at once and check afterwards (arXiv 2401.10241, section 4), so that a step takes its longest rank span.
+    or one fused kernel on 16-bit logits (flash-attention's, Liger's). `attention_kernel`: fused attention as fast as
+    the profile's (FlashAttention-2), or that before it (2022 to mid-2023). `optimizer_barrier`: no rank updates before
+    all have reduced their gradients, as clipping by the global norm asks; zero-bubble schedules (but PyTorch's) update
+    at once and check afterwards (arXiv 2401.10241, section 4), so that a step takes its longest rank span.
     `offload`: what host memory keeps a share of. `recompute_layers`: so many layers of every chunk recompute (all where
     it is left out; Megatron-LM's `recompute_num_layers` with method block). `stages`: every pipeline stage with degrees
     and techniques of its own; tp, dp, micro_batch, zero, recompute and offload are then left out here.
@@ -132,6 +133,7 @@ class Plan:
     blocking_sends: bool = False
     framework: Literal["megatron", "torch"] = DERIVED
     cross_entropy: Literal["in-place", "autograd", "fused"] = DERIVED
+    attention_kernel: Literal["flash", "flash-1"] = "flash"
     optimizer_barrier: bool = DERIVED
     offload: Offload = Offload()
     recompute_layers: Annotated[int, whole(1, 16_384)] = DERIVED

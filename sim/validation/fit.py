@@ -35,7 +35,7 @@ class Prior(NamedTuple):
 
 PRIORS: Mapping[str, Prior] = {
     "gemm_slowdown": Prior(1.08, 0.10, "held-out products: 4 - 10 % mean error; power is shared in a run"),
-    "attention_slowdown": Prior(1.1, 0.25, "attention of another library version than the one measured"),
+    "attention_slowdown": Prior(1.08, 0.10, "as products: 3 - 5 % held out, power is shared; versions are plan knobs"),
     "memory_bound_slowdown": Prior(1.1, 0.5, "fused or not, the kernels of one layer move up to twice the bytes"),
     "collective_slowdown": Prior(1.1, 0.25, "bus bandwidths of one device differ by a quarter between tables"),
     "inter_slowdown": Prior(1.3, 0.4, "rates are link rates; a shared fabric gives less"),

@@ -31,6 +31,16 @@ def test_breakdown_sums_to_the_step(gpt3, h100s, interleaved):
     assert step.breakdown_s["cp"] == step.breakdown_s["offload"] == 0
 
 
+@pytest.mark.parametrize("attention", ["flash", "eager"])
+def test_fused_attention_of_an_older_kernel_takes_its_factor_and_nothing_else_changes(gpt3, h100s, attention):
+    model, plan = replace(gpt3, attention=attention), Plan(tp=8, pp=16, micro_batch=1, global_batch=128)
+    new, old = (simulate(model, h100s, replace(plan, attention_kernel=k)) for k in ("flash", "flash-1"))
+    fused = [k for k in new.kernels if k.op == "attention"]
+    more = {n: old.costs[n] - new.costs[n] for n in new.costs if np.any(old.costs[n] != new.costs[n])}
+    assert bool(more) == bool(fused) == (attention == "flash")
+    assert all(np.all(d >= 0) for d in more.values())
+
+
 @pytest.mark.parametrize(
     "change", [{}, {"zero": 0}, {"zero": 2}, {"zero": 3, "virtual_stages": 1, "pp": 1}, {"overlap_dp": False}]
 )

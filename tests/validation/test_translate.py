@@ -169,6 +169,7 @@ def test_a_catalog_name_keeps_its_other_facts_under_stated_dimensions(tmp_path) 
 def test_a_family_name_counts_only_without_a_catalog_entry(tmp_path) -> None:
     assert case(tmp_path, model="GPT").model.dropout == 0.1
     assert case(tmp_path, model="MPT-1b").model.bias is False
+    assert case(tmp_path, model="MPT-1b").plan.attention_kernel == "flash-1"
     llama = case(tmp_path, model="llama2-7b").model
     assert (llama.dropout, llama.norm, llama.kv_heads, llama.ffn) == (0.0, "rmsnorm", 16, 8192)
 

@@ -66,7 +66,7 @@ def _fused(name: str, tokens: Expr, seq: Expr, keys: Expr) -> Iterator[Op]:
 def fused(name: str, direction: str, size: Expr, **shape: Expr) -> Op:
     """Return a fused attention kernel that moves `size` bytes; shape: `flop`, `seq` (keys), `rows` (queries)."""
     phase = "forward" if direction == "forward" else "backward_input"
-    time = symbol("attention_slowdown") * kernels.seconds("attention", direction, **shape)
+    time = symbol("attention_slowdown") * symbol("attention_kernel") * kernels.seconds("attention", direction, **shape)
     return Op(f"{name} {direction}", phase, "compute", time, shape["flop"], size)
 
 

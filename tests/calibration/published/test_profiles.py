@@ -171,17 +171,15 @@ def test_the_error_of_datasheet_ratios_is_that_of_the_pairs() -> None:
     assert one_off == pytest.approx(log(1.1) / len(PEAK_PAIRS) ** 0.5)
 
 
-def test_a_power_limit_lowers_the_clock_by_the_cube_root() -> None:
+def test_a_power_limit_lowers_the_clock_by_the_root() -> None:
     target = next(r for r in RELATIVES if r.power_limited)
     made, base = relative(target, peaks(), shipped()), load_profile(target.base)
     left = (500 - 70) / (700 - 70)
-    assert made.values["gemm_forward_rate"] / base.values["gemm_forward_rate"] == pytest.approx(
-        left ** (1 / 3), rel=1e-5
-    )
+    assert made.values["gemm_forward_rate"] / base.values["gemm_forward_rate"] == pytest.approx(left**0.5, rel=1e-5)
     assert made.values["gemm_forward_bandwidth"] / base.values["gemm_forward_bandwidth"] == pytest.approx(2.4 / 3.35)
     # The edge of the interval: the clock falls with the power itself.
     wider = (made.scaling_sigma_log**2 - base.scaling_sigma_log**2) ** 0.5
-    assert Z80 * wider == pytest.approx(log(left ** (1 / 3) / left), rel=1e-3)
+    assert Z80 * wider == pytest.approx(log(left**0.5 / left), rel=1e-3)
 
 
 def test_a_peak_that_is_missing_is_named() -> None:
