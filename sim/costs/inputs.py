@@ -260,11 +260,22 @@ def setting_values(plan: Plan, cluster: Cluster) -> dict[str, float]:
         "blocking_sends": float(plan.blocking_sends),
         "native": float(plan.framework == "torch"),
         "attention_kernel": ATTENTION_KERNELS[plan.attention_kernel],
+        "composite_norm": composite_norm(plan),
         "fused_loss": float(plan.cross_entropy == "fused"),
         "autograd_loss": float(plan.cross_entropy == "autograd"),
         **precision_values(plan.precision, cluster),
         **offload_values(plan, cluster),
     }  # fmt: skip
+
+
+FUSED_RMS_NORM = 2025.75
+"""Date of PyTorch 2.9, the first release with a CUDA kernel for `rms_norm` (October 2025)."""
+
+
+def composite_norm(plan: Plan) -> float:
+    """Return 1 where PyTorch runs an RMS norm as a row of kernels: before it had one for it, and not compiled."""
+    year = plan.software_year
+    return float(plan.framework == "torch" and not plan.compiled and year is not None and year < FUSED_RMS_NORM)
 
 
 def offload_values(plan: Plan, cluster: Cluster, beside: bool = False) -> dict[str, float]:

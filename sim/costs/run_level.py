@@ -106,7 +106,7 @@ SOFTWARE_YEAR = 2024.0
 
 LESS_A_YEAR = 0.03
 """Relative time that framework overheads lose in a year of newer software (fused kernels, fewer launches, collectives
-better placed and hidden). An assumption, fitted to nothing: the timed runs state no date of their software."""
+better placed and hidden). An assumption, fitted to nothing: of the timed runs one table alone states a date."""
 
 SOFTWARE_SIGMA = 0.01
 """Standard deviation of the log of a step time per year from `SOFTWARE_YEAR`: `LESS_A_YEAR` is as unsure as it is

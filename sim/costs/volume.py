@@ -14,6 +14,18 @@ def norm(direction: str, e: Expr) -> Expr:
     return (2 if direction == "forward" else 3) * e
 
 
+def composite_norm(direction: str, e: Expr) -> Expr:
+    """Return the bytes per element of an RMS norm made of PyTorch's element-wise kernels, in fp32 in between.
+
+    Forward: cast, square, mean, two products, cast. Backward, by autograd: cast; both gradients of both products, each
+    reduced where it belongs to a vector; the square's; their sum; cast.
+    """
+    casts, product, binary, mean = 2 * (e + FP32), 2 * FP32, 3 * FP32, FP32
+    if direction == "forward":
+        return casts + product + mean + 2 * product
+    return casts + 2 * (product + binary + mean) + 2 * product + binary
+
+
 softmax = norm
 """Of stored scores: x read, y written; backward dy and y read, dx written."""
 

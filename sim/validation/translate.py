@@ -25,8 +25,8 @@ from sim.validation.table import Measured
 PCIE_BYTES_PER_S = 31.5e9
 """PCIe 4.0 x16, one direction: 16 GT/s x 16 lanes x 128/130 / 8 (PCI Express Base Specification 4.0)."""
 
-RELEASE = re.compile(r" (2\d)\.(0[1-9]|1[0-2])(?:\.(\d{1,2}))?(?!\.?\d)")
-"""A calendar version in the name of a source: year and month, and a patch where one follows."""
+RELEASE = re.compile(r"(?: (?=2\d\.)|-20(?=2\d-))(2\d)[.-](0[1-9]|1[0-2])(?:\.(\d{1,2}))?(?!\.?\d)")
+"""A calendar version, or a month, in the name of a source: year and month, and a patch where one follows."""
 
 HEAD_DIM = 128
 DIMENSIONS = (
@@ -226,7 +226,8 @@ def _software(row: Measured, notes: _Notes) -> dict[str, float]:
 
 
 def released(source: str) -> float | None:
-    """Return the decimal year of the calendar version (YY.MM, YY.MM.patch) that `source` names after a space, if any.
+    """Return the decimal year of the calendar version (YY.MM, YY.MM.patch) that `source` names after a space, or of the
+    month (YYYY-MM) after a hyphen, if any.
 
     A patch counts as a hundredth of a month.
     """

@@ -60,8 +60,11 @@ def test_the_sites_reach_what_they_reach():
     """Two-fold errors of the small tables: no constant comes near, and at most what has been reached."""
     reached = {"korthikanti + ptdp": 3.5, "simumax_b200": 4.5, "torchtitan": 7.8}
     names = [name for site in reached for name in GOALS[site].tables]
+    inside, runs = 0.0, 0
     for entry in examine({name: read_runs(reference(f"runs/{name}.csv")) for name in names}):
         time = entry.site["time"]
         assert time["mape"] < reached[entry.name]
         assert time["mape"] < min(b["mape"] for b in time["baselines"].values())
-        assert time["coverage80"] >= 0.75
+        inside, runs = inside + time["n"] * time["coverage80"], runs + time["n"]
+    # Of tables of 12 to 24 runs one alone says little.
+    assert 0.75 <= inside / runs <= 0.85

@@ -1,6 +1,7 @@
 """Token mixers: attention (fused or over stored scores, grouped heads, windows), MLA, cross-attention, Mamba-2."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from sim.costs import kernels, volume
 from sim.costs.algebra import Expr, symbol
@@ -24,6 +25,9 @@ from sim.costs.layers.ops import (
 )
 from sim.costs.layers.structure import BlockKind
 
+RING_ROWS = 0.75
+"""Rows that an exchange of keys and values concerns, of all that a rank holds."""
+
 FLASH_BACKWARD_FLOP = 2.5  # dQ, dK, dV, dP and the recomputed scores against two products (arXiv 2205.14135)
 
 
@@ -31,7 +35,7 @@ def core(kind: BlockKind, size: Sizes) -> Iterator[Op]:
     """Yield core attention: one fused kernel, or products, softmax and dropout over the scores."""
     keys = size.of("keys")
     if not kind.eager:
-        yield from _fused("attention", size.tokens, size.seq, keys)
+        yield from (_merged(op, size) for op in _fused("attention", size.tokens, size.seq, keys))
         return
     rows = micro_batch * heads / tp * size.seq / cp
     batch, scores, each = micro_batch * heads / tp, rows * size.seq, query_width / heads
@@ -61,6 +65,24 @@ def _fused(name: str, tokens: Expr, seq: Expr, keys: Expr) -> Iterator[Op]:
         yield fused(
             name, direction, 2 * element_bytes * tokens * width * factor, flop=factor * flop, seq=seq, rows=rows
         )
+
+
+def _merged(op: Op, size: Sizes) -> Op:
+    """Return a fused attention kernel with what PyTorch's context parallelism spends on adding partial results up.
+
+    Its ring attention (torch 2.5 to 2.13, `_context_parallel/_attention.py`: `_SDPAMerger`, `convert_to_f32`) casts
+    the results of every exchange to fp32 and sums them by element-wise kernels: out + gate * (new - out) forward,
+    backward the gradients of queries, and those of keys and values on their way round. As the causal mask is balanced,
+    half of the exchanges concern half of the rows. Other frameworks are taken to merge inside the kernel.
+    """
+    cast = element_bytes + 4
+    if op.phase == "forward":
+        moved_bytes = (cast + 12 + 8 + 12) * v_width / tp
+    else:
+        moved_bytes = (cast + 12) * query_width / tp + 2 * (cast + 12 + 8) * kv_columns
+    extra = symbol("native") * (cp - 1) * RING_ROWS * size.tokens * moved_bytes
+    beside = extra / symbol(kernels.parameter("elementwise", "any", "bandwidth"))
+    return replace(op, seconds=op.seconds + symbol("memory_bound_slowdown") * beside, bytes=op.bytes + extra)
 
 
 def fused(name: str, direction: str, size: Expr, **shape: Expr) -> Op:

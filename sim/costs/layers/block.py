@@ -18,7 +18,7 @@ def block(kind: Kind, index: int) -> list[Op]:
         return traced.operations(kind)
     size = Sizes(index)
     rows = size.norm_tokens
-    ops = [op for name in norm_names(kind) for op in norm(name, rows)]
+    ops = [op for name in norm_names(kind) for op in norm(name, rows, kind.root_mean_square)]
     if kind.joins:
         # The prediction module joins the hidden state and the next token's embedding (DeepSeek-V3, section 2.2).
         ops += gemm("join", size.tokens, hidden / tp, 2 * hidden)

@@ -82,7 +82,7 @@ def head(structure: Structure) -> list[Op]:
     backward = (1 - sequence_parallel) * tp_group.all_reduce(whole_bytes) + gather
     statistics = 3 * tp_group.all_reduce(4 * rows)  # row maximum, target logit, sum of exponentials
     ops = [
-        *norm("final norm", norm_tokens),
+        *norm("final norm", norm_tokens, structure.statistics == 1),
         *(gemm("transform", norm_tokens, hidden, hidden, plain=True) if structure.head == "masked" else ()),
         *gemm("logits", rows, vocab / tp, hidden, plain=True),
         moved("cross-entropy", "forward", loss[0] * logits, "cross_entropy", "forward", vocab / tp),

@@ -119,9 +119,17 @@ def moved(name: str, phase: str, size: Expr, op: str = "elementwise", direction:
     return Op(name, phase, "compute", time, 0, size)
 
 
-def norm(name: str, rows: Expr) -> Iterator[Op]:
-    """Yield a normalisation: reads x and writes y forward; reads dy and x and writes dx backward."""
-    sizes = [volume.norm(direction, element_bytes) * rows * hidden for direction in kernels.BOTH]
+def norm(name: str, rows: Expr, root_mean_square: bool = False) -> Iterator[Op]:
+    """Yield a normalisation: reads x and writes y forward; reads dy and x and writes dx backward.
+
+    One by the root mean square ran as a row of fp32 kernels in PyTorch until it had a kernel for it
+    (`composite_norm`).
+    """
+    each = [volume.norm(direction, element_bytes) for direction in kernels.BOTH]
+    if root_mean_square:
+        parts = [volume.composite_norm(direction, element_bytes) for direction in kernels.BOTH]
+        each = [one + symbol("composite_norm") * (many - one) for one, many in zip(each, parts, strict=True)]
+    sizes = [one * rows * hidden for one in each]
     yield moved(name, "forward", sizes[0], "norm", columns=hidden)
     yield moved(f"{name} dgrad", "backward_input", sizes[1], "norm", "backward", hidden)
 

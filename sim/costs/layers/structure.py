@@ -26,6 +26,7 @@ class BlockKind:
     latent: bool
     parallel: bool
     norms: int
+    root_mean_square: bool
     joins: bool
 
     @classmethod
@@ -46,6 +47,7 @@ class BlockKind:
             latent=block.mlp == "moe" and model.moe_latent > 0,
             parallel=model.parallel_block,
             norms=block.norms,
+            root_mean_square=model.norm == "rmsnorm",
             joins=block.letter == "P",
         )
 
