@@ -208,6 +208,7 @@ def _columns(members: Sequence[Part]) -> dict[str, Any]:
     layers = {f"rank_layers_{k}": columns[f"kind_layers_{k}"] / shape["pp"] for k in kinds}
     layers |= {f"layers_{k}": layers[f"rank_layers_{k}"] / shape["virtual_stages"] for k in kinds}
     every = columns | shape | groups | layers | {"microbatch_group_size": shape["pp"], "etp": etp}
+    every["blocks_beside_head"] = 1.0
     return every | {"kv_columns": inputs.kv_columns(every)}
 
 

@@ -161,7 +161,7 @@ def questions(
     """
     for cp, ep, stages in product(values["cp"], values["ep"], values["pp"]):
         ranks = cluster.gpus // (stages * cp)
-        if stages > model.layers or not ranks or (not degrees and cluster.gpus % (stages * cp)):
+        if stages > model.layers + 2 or not ranks or (not degrees and cluster.gpus % (stages * cp)):
             continue
         sizes = (ranks // 2, ranks, 2 * ranks) if degrees else (ranks,)
         for tps in [tuple(values["tp"])] if degrees else [(tp,) for tp in values["tp"] if ranks % tp == 0]:

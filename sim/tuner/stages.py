@@ -88,6 +88,14 @@ class Table:
     d: Floats
     alive: Floats
 
+    @property
+    def quickest(self) -> float:
+        """Seconds of a microbatch that any stage with layers takes at least for each of them."""
+        layers = self.columns["layers"]
+        some = layers > 0
+        each = self.t[..., some].min(axis=(0, 1), initial=np.inf) / layers[some]
+        return float(each.min(initial=np.inf))
+
     def stage(self, option: int) -> StagePlan:
         """Return the stage that an option describes."""
         own: dict[str, Any] = {name: int(column[option]) for name, column in self.columns.items()}
@@ -147,8 +155,7 @@ class StageTables:
     def least(self) -> float:
         """A step time (s) that no pipeline of these stages beats: every layer takes at least its least share of any
         stage, the slowest of S stages at least an S-th of all, and it is met G times; copies make nothing faster."""
-        each = [float((t.t.min(axis=(0, 1)) / t.columns["layers"]).min()) for t in self.plain if t.t.size]
-        whole = self.asked.model.layers * min(each, default=float("inf"))
+        whole = self.asked.model.layers * min(table.quickest for table in self.plain)
         return float(self.slower * whole) * (1 + (self.asked.microbatches - 1) / self.asked.stages)
 
     def chain(self, at_most: float = np.inf) -> Chain:
@@ -205,7 +212,7 @@ class StageTables:
         uses = tuple(gpus if g == group else 0 for g in range(len(self.devices)))
         fits = (table.columns["gpus"] == gpus) & (table.alive[row] >= alive)
         cells = []
-        for layers in self.layers:
+        for layers in self.layers if name != "middle" else self.layers[1:]:
             ids = np.flatnonzero(fits & (table.columns["layers"] == layers))
             if len(ids):
                 t, d = table.t[row, crosses, ids], table.d[row, crosses, ids]
@@ -216,7 +223,7 @@ class StageTables:
 
     def _slowest(self, table: Table, faster_than: float) -> float:
         """Return the t (s) with which one stage alone makes a step take as long as that."""
-        least = float((table.t.min(axis=(0, 1)) / table.columns["layers"]).min()) * self.asked.model.layers
+        least = table.quickest * self.asked.model.layers
         return (faster_than - least) / max(1, self.asked.microbatches - 1) if least < faster_than else 0.0
 
     def _short_of_room(self, table: Table) -> NDArray[np.bool_]:
@@ -247,12 +254,13 @@ class StageTables:
 
 
 def _lengths(layers: int, stages: int) -> tuple[int, ...]:
-    """Return the layers that a stage may have: half the mean to twice it, the mean's neighbours in any case."""
+    """Return the layers that a stage may have: half the mean to twice it, the mean's neighbours in any case; before
+    them the 0 of a first or last stage that holds the embedding or the head alone."""
     if stages == 1:
         return (layers,)
     mean = layers / stages
     low, high = max(1, min(int(mean / 2 + 0.5), int(mean) - 2)), max(int(2 * mean), int(mean) + 3)
-    return tuple(range(low, min(high, layers - stages + 1) + 1))
+    return (0, *range(low, min(high, layers - max(0, stages - 3)) + 1))
 
 
 def _device_counts(asked: Question, member: Cluster) -> list[int]:
@@ -281,6 +289,8 @@ class _Grid:
         """Return all options without offload."""
         kind, counts = self._again()
         again = np.where((counts == 0) & (kind > 0), self.layers[:, None], counts)
+        again[self.layers == 0] = 0
+        once = np.arange(len(kind)) == 0  # without layers all kinds are the same
         axes = {
             "row": np.arange(len(self.rows["tp"]))[:, None, None, None],
             "layers": self.layers[None, :, None, None],
@@ -290,6 +300,7 @@ class _Grid:
         }
         shape = np.broadcast_shapes(*(a.shape for a in axes.values()))
         legal = (axes["again"] <= axes["layers"]) & ((axes["zero"] == 0) | (self.rows["dp"][axes["row"]] > 1))
+        legal &= once | (axes["layers"] > 0)
         none = np.zeros((int(np.prod(shape)), len(OFFLOADED)))
         return self._flat(axes, shape, self._evaluated(axes), none, np.broadcast_to(legal, shape).ravel())
 
@@ -344,6 +355,7 @@ class _Grid:
         parts = np.array([values[f"kind_layers_{k}"] for k in range(n)]) / asked.model.layers
         for k in range(n):
             values[f"layers_{k}"] = values[f"rank_layers_{k}"] = axes["layers"] * parts[k]
+        values["blocks_beside_head"] = np.minimum(1.0, axes["layers"])
         dims = (1,) * row.ndim
         values |= {
             "cp": float(asked.cp), "ep": float(asked.ep), "etp": float(etp), "pp": float(asked.stages),

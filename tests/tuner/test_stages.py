@@ -50,12 +50,12 @@ def raw_plans(model, cluster, batch, values):
             continue
         each = [
             StagePlan(layers=n, tp=tp, dp=dp, micro_batch=b // dp, zero=zero, recompute=kind, **some)
-            for n in range(1, model.layers + 1)
+            for n in range(model.layers + 1)
             for tp, zero in product(values["tp"], values["zero"])
             for dp in [cluster.gpus // s // tp]
             if dp and cluster.gpus // s % tp == 0 and b % dp == 0 and (dp > 1 or not zero)
             for kind in values["recompute"]
-            for again in ([None] if kind == "none" else [c for c in values["recompute_layers"] if c <= n])
+            for again in ([None] if kind == "none" or not n else [c for c in values["recompute_layers"] if c <= n])
             for some in [{"recompute_layers": again} if again and again < n else {}]
         ]
         for stages in product(each, repeat=s):
