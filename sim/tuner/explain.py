@@ -95,7 +95,7 @@ def _of_equal_stages(
     """Return what the best plan of equal stages loses against one of unequal stages."""
     fitting = np.where(space.allowed & scores.fits, scores.step_time_s, np.inf)
     if not np.isfinite(fitting).any():
-        return ["no plan of equal stages fits the memory"]
+        return [f"no plan of equal stages {'fits the memory' if space.allowed.any() else 'is legal'}"]
     return [f"best with equal stages: {_change(step, run(int(fitting.argmin())), by_memory)}"]
 
 

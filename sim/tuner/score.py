@@ -134,6 +134,8 @@ def _on_members(space: Space) -> list[tuple[Space, Profile]]:
 
 def _gpus(space: Space) -> int:
     """Return the devices of every plan: all of them, also where `space` looks at one group of a mixed cluster."""
+    if not len(space.rows["tp"]):
+        return space.cluster.gpus
     return int(np.prod([space.rows[axis][0] for axis in ("tp", "cp", "pp", "dp")]))
 
 

@@ -111,10 +111,29 @@ PLACE = {"first": 0, "middle": 1, "last": 2, "only": 0}
 
 
 @dataclass(frozen=True)
+class Only:
+    """What the options of a table are limited to: values of columns, and the layers of all stages but the first and
+    the last, which have no more (None: any)."""
+
+    columns: Mapping[str, int] = field(default_factory=dict)
+    inner: int | None = None
+
+    def of(self, table: Table) -> NDArray[np.bool_]:
+        """Return which options are left, whatever their layers."""
+        each = [table.columns[name] == value for name, value in self.columns.items()]
+        return np.logical_and.reduce(each) if each else np.ones(table.t.shape[-1], dtype=bool)
+
+    def long(self, layers: int, middle: bool) -> bool:
+        """Return whether a stage may have so many layers."""
+        return self.inner is None or layers == self.inner or (layers < self.inner and not middle)
+
+
+@dataclass(frozen=True)
 class Question:
     """What the stages of a pipeline have in common: their number, samples per microbatch and the settings kept.
 
-    tp: of every stage, on as many devices each; None leaves both to the stages.
+    tp: of every stage, on as many devices each; None leaves both to the stages. alike: stages differ in their layers
+    alone.
     """
 
     model: Model
@@ -125,6 +144,7 @@ class Question:
     cp: int = 1
     ep: int = 1
     tp: int | None = None
+    alike: bool = False
     kept: tuple[tuple[str, Any], ...] = ()
 
     @property
@@ -148,6 +168,7 @@ class StageTables:
         self.tables = list(self.plain)
         self.evaluated = self.places * sum(table.t.shape[-1] for table in self.plain)
         self.counts = [sorted(set(grid.rows["gpus"].tolist())) for grid in self.grids]
+        self.only = Only()
         self._made: dict[tuple[int, ...], tuple[Cell, ...]] = {}
         self._offers: dict[tuple[Any, ...], tuple[Cell, ...]] = {}
 
@@ -210,9 +231,11 @@ class StageTables:
         if key in self._made:
             return self._made[key]
         uses = tuple(gpus if g == group else 0 for g in range(len(self.devices)))
-        fits = (table.columns["gpus"] == gpus) & (table.alive[row] >= alive)
+        fits = self.only.of(table) & (table.columns["gpus"] == gpus) & (table.alive[row] >= alive)
         cells = []
-        for layers in self.layers if name != "middle" else self.layers[1:]:
+        for layers in self.layers:
+            if (layers == 0 and name == "middle") or not self.only.long(layers, name == "middle"):
+                continue
             ids = np.flatnonzero(fits & (table.columns["layers"] == layers))
             if len(ids):
                 t, d = table.t[row, crosses, ids], table.d[row, crosses, ids]

@@ -228,7 +228,7 @@ def test_every_question_can_be_asked():
     every = list(questions(SMALL, L4S, 64, values))
     assert {q.stages for q in every} == {1, 2, 4, 8}
     assert all(64 % q.samples == 0 for q in every)
-    alike = list(questions(SMALL, L4S, 64, values, degrees=False))
+    alike = list(questions(SMALL, L4S, 64, values, freedom="techniques"))
     assert {q.tp for q in alike} == {1, 2, 4, 8}
 
 
