@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from sim.costs.inputs import RECOMPUTE
 from sim.plans.targets import refusals
@@ -42,25 +43,25 @@ class LayersAlone:
         )
 
     def _limits(self, tables: StageTables) -> Iterator[Only]:
-        techniques, longest = tables.techniques, range(1, max(tables.layers) + 1)
+        techniques, ends = tables.techniques, self.target == "torchtitan" and tables.asked.stages > 2
         for zero in techniques.zero:
             for kind in techniques.recompute:
                 if self._runs(tables, zero, kind):
                     columns = {"zero": zero, "recompute": RECOMPUTE.index(kind)}
-                    inner = longest if self.target == "torchtitan" else (None,)
-                    yield from (Only(columns, each) for each in inner if _enough(tables, each))
+                    yield from (Only(columns, each) for each in (_inner(tables) if ends else (None,)))
 
     def _runs(self, tables: StageTables, zero: int, kind: str) -> bool:
         """Return whether the target runs such stages, whatever their layers."""
         asked = tables.asked
         dp = asked.cluster.gpus // (asked.stages * (asked.tp or 1) * asked.cp)
-        own = {"tp": asked.tp, "pp": asked.stages, "cp": asked.cp, "ep": asked.ep, "zero": zero, "recompute": kind}
-        own |= {"micro_batch": asked.samples // dp, "global_batch": asked.global_batch}
-        placed = PlacedPlan(Plan(**dict(asked.kept), **own), dp, asked.microbatches)
+        own: dict[str, Any] = {"tp": asked.tp, "pp": asked.stages, "cp": asked.cp, "ep": asked.ep}
+        own |= {"micro_batch": asked.samples // dp, "zero": zero, "recompute": kind}
+        plan = Plan(global_batch=asked.global_batch, **dict(asked.kept), **own)
+        placed = PlacedPlan(plan, dp, asked.microbatches)
         return (zero == 0 or dp > 1) and not any(refusals(asked.model, placed, self.target))
 
 
-def _enough(tables: StageTables, inner: int | None) -> bool:
-    """Return whether stages of `inner` layers, fewer at both ends, can hold the model."""
+def _inner(tables: StageTables) -> list[int]:
+    """Return the layers that all stages but the first and the last may have, where these have no more."""
     layers, stages = tables.asked.model.layers, tables.asked.stages
-    return inner is None or inner * max(0, stages - 2) <= layers <= inner * stages
+    return [n for n in tables.layers if n * (stages - 2) <= layers <= n * stages]

@@ -13,9 +13,10 @@ from typing import Any, Literal
 from sim.engine.step import Step, simulate
 from sim.specs import Cluster, Model, PlacedPlan, Plan
 from sim.specs.job import Target
+from sim.specs.knobs import MAX_IMBALANCE
 from sim.tuner.solvers.chain import Choice, Effort, Solution, never
 from sim.tuner.solvers.exact import exact
-from sim.tuner.stages import OFFLOADED, Question, StageCell, StageTables, Techniques
+from sim.tuner.stages import IMBALANCE, OFFLOADED, Question, StageCell, StageTables, Techniques
 
 Freedom = Literal["none", "layers", "techniques", "all"]
 FREEDOMS: Mapping[Target, Freedom] = {
@@ -94,7 +95,8 @@ def _shape(placed: PlacedPlan) -> tuple[Any, ...]:
     plan = placed.plan
     return (
         plan.tp, plan.pp, placed.dp, plan.cp, plan.ep, plan.virtual_stages, plan.micro_batch, plan.zero,
-        plan.recompute, plan.recompute_layers, plan.sequence_parallel, plan.offload, plan.schedule, plan.fsdp_shard, plan.precision,
+        plan.recompute, plan.recompute_layers, plan.sequence_parallel, plan.offload, plan.schedule,
+        plan.fsdp_shard, plan.precision,
     )  # fmt: skip
 
 
@@ -180,6 +182,7 @@ def questions(
     Without free degrees each tp is a question of its own, with as many devices in every stage.
     """
     degrees, alike = freedom == "all", freedom == "layers"
+    imbalance = max(values.get("imbalance", (IMBALANCE if degrees else MAX_IMBALANCE,)))
     for cp, ep, stages in product(values["cp"], values["ep"], values["pp"]):
         ranks = cluster.gpus // (stages * cp)
         if stages > model.layers + 2 or not ranks or (not degrees and cluster.gpus % (stages * cp)):
@@ -192,7 +195,7 @@ def questions(
             for samples in sorted({b * dp for b in values["micro_batch"] for dp in dps}):
                 if global_batch % samples == 0:
                     tp = None if degrees else tps[0]
-                    yield Question(model, cluster, global_batch, stages, samples, cp, ep, tp, alike, kept)
+                    yield Question(model, cluster, global_batch, stages, samples, cp, ep, tp, alike, kept, imbalance)
 
 
 def plan_of(asked: Question, choice: Choice) -> Plan:

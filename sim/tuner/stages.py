@@ -27,6 +27,13 @@ from sim.tuner.score import scalars
 from sim.tuner.solvers.chain import Cell, Chain, Floats, Ints, frontier
 
 OFFLOADED = tuple(f.name for f in fields(Offload))
+IMBALANCE = 2.0
+"""By what factor a stage's layers and devices may differ from an equal share, where its degrees are free and nothing
+else is asked for."""
+
+FEW_LAYERS, FEW_GPUS = 24, 8
+"""Of so few any number is tried, whatever the imbalance."""
+
 BLOCK = 16_384
 """Options evaluated at once where something is offloaded."""
 
@@ -133,7 +140,7 @@ class Question:
     """What the stages of a pipeline have in common: their number, samples per microbatch and the settings kept.
 
     tp: of every stage, on as many devices each; None leaves both to the stages. alike: stages differ in their layers
-    alone.
+    alone. imbalance: layers and devices of a stage are within this factor of an equal share.
     """
 
     model: Model
@@ -146,6 +153,7 @@ class Question:
     tp: int | None = None
     alike: bool = False
     kept: tuple[tuple[str, Any], ...] = ()
+    imbalance: float = IMBALANCE
 
     @property
     def microbatches(self) -> int:
@@ -160,7 +168,7 @@ class StageTables:
         self.asked, self.techniques = asked, techniques
         self.members = asked.cluster.members
         self.devices = tuple(member.gpus for member in self.members)
-        self.layers = _lengths(asked.model.layers, asked.stages)
+        self.layers = _lengths(asked.model.layers, asked.stages, asked.imbalance)
         self.domain = inputs.domain(asked.cluster)
         self.slower = 1 + straggling(level_of(asked.cluster).parameters.straggler, asked.cluster.gpus)
         self.grids = [_Grid(asked, m, self._rows(m), np.array(self.layers), techniques) for m in self.members]
@@ -276,25 +284,28 @@ class StageTables:
         return {name: column[legal] for name, column in rows.items()}
 
 
-def _lengths(layers: int, stages: int) -> tuple[int, ...]:
-    """Return the layers that a stage may have: half the mean to twice it, the mean's neighbours in any case; before
-    them the 0 of a first or last stage that holds the embedding or the head alone."""
+def _lengths(layers: int, stages: int, imbalance: float) -> tuple[int, ...]:
+    """Return the layers that a stage may have: within a factor of the mean, its neighbours in any case, of few layers
+    any number; before them the 0 of a first or last stage that holds the embedding or the head alone."""
     if stages == 1:
         return (layers,)
-    mean = layers / stages
-    low, high = max(1, min(int(mean / 2 + 0.5), int(mean) - 2)), max(int(2 * mean), int(mean) + 3)
-    return (0, *range(low, min(high, layers - max(0, stages - 3)) + 1))
+    mean, most = layers / stages, layers - max(0, stages - 3)
+    low, high = max(1, min(int(mean / imbalance + 0.5), int(mean) - 2)), max(int(imbalance * mean), int(mean) + 3)
+    if layers <= FEW_LAYERS:
+        low, high = 1, layers
+    return (0, *range(low, min(high, most) + 1))
 
 
 def _device_counts(asked: Question, member: Cluster) -> list[int]:
-    """Return how many devices a stage may have: from half to twice an equal share, whole nodes or even parts of one."""
+    """Return how many devices a stage may have: whole nodes or even parts of one, within a factor of an equal share."""
     equal, node = asked.cluster.gpus / asked.stages, member.gpus_per_node
     if asked.tp is not None:
         return [int(equal)]
     each = [2**i for i in range(node.bit_length()) if node % 2**i == 0] + list(range(node, member.gpus + 1, node))
     if asked.cluster.gpus % asked.stages == 0:
         each.append(asked.cluster.gpus // asked.stages)
-    return [n for n in sorted(set(each)) if equal / 2 <= n <= equal * 2 and n <= member.gpus]
+    factor = FEW_GPUS if asked.cluster.gpus <= FEW_GPUS else asked.imbalance
+    return [n for n in sorted(set(each)) if equal / factor <= n <= equal * factor and n <= member.gpus]
 
 
 @dataclass(frozen=True, eq=False)

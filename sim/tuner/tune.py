@@ -234,7 +234,7 @@ class _Request:
             return None
         if search.interrupted or True not in asked.knobs.get("unequal_stages", [True]):
             return None
-        own = {name: values for name, values in asked.knobs.items() if name in STAGE_KNOBS}
+        own = {name: values for name, values in asked.knobs.items() if name in (*STAGE_KNOBS, "imbalance")}
         values = default_knobs(self.model, space.cluster) | dict(space.knobs) | own
         slowest = steps[-1].step_time_s if len(steps) >= search.top else inf
         found = search_stages(

@@ -7,8 +7,10 @@ from sim.engine.assembly import pass_seconds
 from sim.engine.step import simulate
 from sim.schedules import Kind
 from sim.specs import Cluster, InputError, Model, Plan, StagePlan
+from sim.tuner import stages
 from sim.tuner.space import default_knobs
 from sim.tuner.staged import search_stages
+from sim.tuner.tune import tune
 
 WIDE = Model(name="wide", layers=6, hidden=1024, heads=16, vocab=262_144, seq=1024)
 """Its head takes as long as a dozen of its layers."""
@@ -77,3 +79,25 @@ def test_an_empty_stage_has_nothing_to_recompute():
     every = simulate(WIDE, CLUSTER, of_stages((3, 3, 0, 0), recompute="full"))
     assert np.isfinite(every.step_time_s)
     assert every.step_time_s > simulate(WIDE, CLUSTER, of_stages((3, 3, 0, 0))).step_time_s
+
+
+@pytest.mark.parametrize("freedom", ["techniques", "all"])
+def test_a_wider_imbalance_is_no_slower(freedom, monkeypatch):
+    monkeypatch.setattr(stages, "FEW_LAYERS", 0)
+    monkeypatch.setattr(stages, "FEW_GPUS", 0)
+    model = Model(name="deep", layers=12, hidden=1024, heads=16, vocab=400_000, seq=1024)
+    knobs = default_knobs(model, CLUSTER) | {"pp": [4], "micro_batch": [1], "zero": [0], "tp": [1]}
+    knobs |= {f"offload_{name}": [0.0] for name in ("optimizer", "activations")}
+    found = [search_stages(model, CLUSTER, 64, knobs | {"imbalance": [n]}, {}, freedom) for n in (1.5, 3, 12)]
+    times = [each.found[0][0] for each in found]
+    assert times == sorted(times, reverse=True)
+    assert found[0].evaluated < found[2].evaluated
+    monkeypatch.setattr(stages, "FEW_LAYERS", 12)
+    free = search_stages(model, CLUSTER, 64, knobs | {"imbalance": [1.5]}, {}, freedom)
+    assert free.found[0][0] == pytest.approx(times[2])
+
+
+@pytest.mark.parametrize("value", [0.5, True, "wide"])
+def test_an_imbalance_is_a_factor(value):
+    with pytest.raises(InputError, match=r"tune\.knobs\.imbalance: .* a number from 1"):
+        tune(WIDE, CLUSTER, 64, {"imbalance": [value]})

@@ -66,7 +66,8 @@ def raw_plans(model, cluster, batch, values):
 @pytest.mark.parametrize("seed", range(SPACES))
 def test_the_search_finds_what_brute_force_finds(seed):
     random = Random(seed)
-    model = Model(name="tiny", layers=random.choice((3, 4)), hidden=2048, heads=16, vocab=32_000, seq=1024)
+    vocab = random.choice((32_000, 400_000))  # a head of one layer's work, or of a dozen's
+    model = Model(name="tiny", layers=random.choice((3, 4)), hidden=2048, heads=16, vocab=vocab, seq=1024)
     cluster = Cluster.of("l4", nodes=1, gpus_per_node=random.choice((2, 4)), memory_bytes=random.uniform(3e9, 2e10))
     values = {
         "tp": random.sample((1, 2), random.choice((1, 2))),
