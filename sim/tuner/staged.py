@@ -41,10 +41,12 @@ Solve = Callable[[StageTables, Effort, int], Solution]
 @dataclass
 class StagedSearch:
     """What was found so far: (step time in s by the closed form, plan), best first; evaluated: options looked at;
-    bound: no plan of unequal stages is faster (s); certified: the search was finished; interrupted: stopped by hand."""
+    bound: no plan of unequal stages is faster (s); certified: the search was finished; interrupted: stopped by hand;
+    again: the same for the fastest plan alone on another cluster, below so many seconds."""
 
     n: int
     at_most: float
+    again: Callable[[Cluster, float], "StagedSearch"]
     found: list[tuple[float, Plan]] = field(default_factory=list)
     evaluated: int = 0
     bound: float = inf
@@ -123,7 +125,11 @@ def search_stages(
     values: of every knob (tp, pp, cp, ep, micro_batch, zero, recompute, recompute_layers, offload_*); kept: settings
     that are not searched. `stop` ends the search with the best so far.
     """
-    found = StagedSearch(n, at_most)
+
+    def again(on: Cluster, below: float) -> StagedSearch:
+        return search_stages(model, on, global_batch, values, kept, freedom, 1, below, solve=solve)
+
+    found = StagedSearch(n, at_most, again)
     hosts = HOST_KNOBS if freedom == "all" else ON_DEVICE
     if "offload" in kept and kept["offload"].used:
         hosts = {f"offload_{name}": (getattr(kept["offload"], name),) for name in OFFLOADED}

@@ -51,6 +51,7 @@ def test_beaten_is_every_point_at_or_behind_another(points, others):
 def test_the_front_is_that_of_simulating_every_plan(found, x, y):
     space, setting = found.space, Setting(SMALL, NODE, 32)
     steps = [simulate(SMALL, NODE, space.plan(*at)) for at in np.argwhere(space.allowed)]
+    steps += found.unequal.steps(SMALL, NODE)
     held = [(s.step_time_s, s.peak_memory_bytes) for s in steps if s.fits == "yes"]
     losses = np.array([[MEASURES[name].loss(setting, *one) for one in held] for name in (x, y)])
     wanted = {held[i] for i in pareto(*losses)}
@@ -61,10 +62,28 @@ def test_the_front_is_that_of_simulating_every_plan(found, x, y):
     assert [p.x for p in made.plans] == sorted((p.x for p in made.plans), reverse=MEASURES[x].more)
 
 
+def test_levels_of_memory_bring_plans_of_unequal_stages():
+    """The fastest plan that fits so much memory, or one that beats it, is on the front."""
+    tight = Cluster.of("l4", nodes=1, gpus_per_node=4)
+    knobs = {"pp": [1, 2], "virtual_stages": [1], "micro_batch": [1, 2]}
+    tuned = tune(SMALL, tight, 32, knobs, target="any", top=2)
+    plain, made = front(tuned), front(tuned, levels=3)
+    assert made.unequal > plain.unequal
+    assert any(p.plan.stages for p in made.plans)
+    for p in plain.plans:
+        assert any(q.x >= p.x and q.y <= p.y for q in made.plans)
+    for share in (0.25, 0.5, 0.75):
+        smaller = Cluster.of("l4", nodes=1, gpus_per_node=4, memory_bytes=share * tight.memory_bytes)
+        for best in tuned.unequal.again(smaller, np.inf).steps(SMALL, tight):
+            assert any(q.peak_memory_bytes <= best.peak_memory_bytes and q.y <= best.step_time_s for q in made.plans)
+    with pytest.raises(InputError, match="levels"):
+        front(tuned, levels=-1)
+
+
 def test_a_front_cut_short_is_not_certified(found):
     made = front(found, most=3)
     assert (made.ran, made.certified) == (3, False)
-    assert len(made.plans) <= 3
+    assert len(made.plans) <= 3 + made.unequal
 
 
 def test_objectives_that_agree_leave_one_plan(found):
