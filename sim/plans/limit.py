@@ -36,8 +36,8 @@ class Asked:
     zero: Any
     sequence_parallel: Any
     etp: int = 1
-    partial: bool = False
-    precision: str = "bf16"
+    partial: Any = False
+    precision: Any = "bf16"
     rank_order: str = "tp-cp-dp-pp"
     offload: Offload = NOTHING
     uneven: bool = False

@@ -118,7 +118,7 @@ TORCHTITAN = (
     Limit(
         "precision",
         "torchtitan trains in bf16",
-        lambda a: among(a.precision != "bf16"),
+        lambda a: np.asarray(a.precision) != "bf16",
         lambda a: "bf16 (torchtitan's low precision is a converter of its own)",
     ),
     Limit(

@@ -8,7 +8,8 @@ from sim.specs.fields import InputError, check, spec, whole
 from sim.specs.plan import Offload, Plan
 
 PLAN_KNOBS = (
-    "tp", "pp", "cp", "ep", "virtual_stages", "micro_batch", "zero", "recompute", "sequence_parallel", "schedule",
+    "tp", "pp", "cp", "ep", "virtual_stages", "micro_batch", "zero", "fsdp_shard", "recompute", "sequence_parallel",
+    "schedule", "precision",
 )  # fmt: skip
 STAGE_KNOBS = ("recompute_layers", *(f"offload_{each.name}" for each in fields(Offload)))
 """Knobs of single stages, which only plans of unequal stages vary."""
@@ -103,6 +104,8 @@ class _Knob:
     def _problems(self, value: object) -> list[InputError]:
         if self.name == "unequal_stages":
             return [] if isinstance(value, bool) else self.error(value, "true or false")
+        if self.name == "fsdp_shard" and value == 0 and not isinstance(value, bool):
+            return []  # all data-parallel ranks
         if self.name == "imbalance":
             known = isinstance(value, int | float) and not isinstance(value, bool) and 1 <= value <= MAX_IMBALANCE
             return [] if known else self.error(value, f"a number from 1 to {MAX_IMBALANCE}")

@@ -122,8 +122,8 @@ def search_stages(
 ) -> StagedSearch:
     """Return the `n` fastest plans of unequal stages below `at_most` seconds.
 
-    values: of every knob (tp, pp, cp, ep, micro_batch, zero, recompute, recompute_layers, offload_*); kept: settings
-    that are not searched. `stop` ends the search with the best so far.
+    values: of every knob (tp, pp, cp, ep, micro_batch, zero, recompute, recompute_layers, offload_*, precision); kept:
+    settings that are not searched. `stop` ends the search with the best so far.
     """
 
     def again(on: Cluster, below: float) -> StagedSearch:
@@ -189,7 +189,8 @@ def questions(
     """
     degrees, alike = freedom == "all", freedom == "layers"
     imbalance = max(values.get("imbalance", (IMBALANCE if degrees else MAX_IMBALANCE,)))
-    for cp, ep, stages in product(values["cp"], values["ep"], values["pp"]):
+    named = [(*kept, ("precision", name)) for name in values.get("precision", ())] or [kept]
+    for cp, ep, stages, own in product(values["cp"], values["ep"], values["pp"], named):
         ranks = cluster.gpus // (stages * cp)
         if stages > model.layers + 2 or not ranks or (not degrees and cluster.gpus % (stages * cp)):
             continue
@@ -201,7 +202,7 @@ def questions(
             for samples in sorted({b * dp for b in values["micro_batch"] for dp in dps}):
                 if global_batch % samples == 0:
                     tp = None if degrees else tps[0]
-                    yield Question(model, cluster, global_batch, stages, samples, cp, ep, tp, alike, kept, imbalance)
+                    yield Question(model, cluster, global_batch, stages, samples, cp, ep, tp, alike, own, imbalance)
 
 
 def plan_of(asked: Question, choice: Choice) -> Plan:

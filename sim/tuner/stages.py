@@ -23,7 +23,7 @@ from sim.engine.closed_form import PLACES, stage_form
 from sim.engine.step import most_allocated
 from sim.specs import Cluster, Model, Offload, Plan, StagePlan
 from sim.specs.rules import RULES, Spread
-from sim.tuner.score import scalars
+from sim.tuner.score import mesh_values, scalars
 from sim.tuner.solvers.chain import Cell, Chain, Floats, Ints, frontier
 
 OFFLOADED = tuple(f.name for f in fields(Offload))
@@ -377,14 +377,12 @@ class _Grid:
         """Return the outputs of `stage_form`, [in flight 0 or 1, crossing, *axes]."""
         asked, row = self.asked, axes["row"]
         plain = {name: self.rows[name][row].astype(float) for name in ("tp", "dp", "micro_batch")}
-        sizes = {"tp": plain["tp"], "cp": float(asked.cp), "dp": plain["dp"], "pp": float(asked.stages)}
+        degrees = {"cp": float(asked.cp), "ep": float(asked.ep), "pp": float(asked.stages)}
         kept, profile = dict(asked.kept), load_profile(self.member.profile)
         values: dict[str, Any] = scalars(asked.model, self.member, profile, asked.global_batch, kept)
-        etp, shard = int(kept.get("etp") or 1), int(kept.get("fsdp_shard") or 0)
-        mesh = inputs.Mesh(str(kept.get("rank_order") or "tp-cp-dp-pp"), sizes, float(asked.ep), etp, shard)
-        groups = inputs.group_values(mesh, values)
+        laid_out = mesh_values(kept, plain | degrees, 0, values)
         share = axes["again"] / np.maximum(1, axes["layers"])
-        values |= plain | groups | inputs.switch_values(axes["zero"], axes["kind"], plain["tp"] > 1, share)
+        values |= plain | degrees | laid_out | inputs.switch_values(axes["zero"], axes["kind"], plain["tp"] > 1, share)
         n = len(asked.model.blocks)
         parts = np.array([values[f"kind_layers_{k}"] for k in range(n)]) / asked.model.layers
         for k in range(n):
@@ -392,7 +390,6 @@ class _Grid:
         values["blocks_beside_head"] = np.minimum(1.0, axes["layers"])
         dims = (1,) * row.ndim
         values |= {
-            "cp": float(asked.cp), "ep": float(asked.ep), "etp": float(etp), "pp": float(asked.stages),
             "virtual_stages": 1.0, "microbatches": float(asked.microbatches), "microbatch_group_size": 1.0,
             "in_flight": np.array([0.0, 1.0]).reshape(2, 1, *dims),
             "pp_inter": np.array([0.0, 1.0]).reshape(1, 2, *dims) * (asked.stages > 1),

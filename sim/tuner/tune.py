@@ -8,7 +8,9 @@ from math import inf
 from time import perf_counter
 from typing import Any
 
+from sim.costs import inputs
 from sim.costs.layers.structure import Structure
+from sim.costs.profile import load_profile
 from sim.engine.closed_form import closed_form, lower_bound
 from sim.engine.step import Step
 from sim.specs import Cluster, InputError, Model, Plan, Training
@@ -188,6 +190,10 @@ class _Request:
         knobs = {axis: [degree] for axis, degree in self.given.items()} | self.asked.knobs
         values = resolved(knobs, self.model, cluster, batch)
         uniform = {name: chosen for name, chosen in values.items() if name in PLAN_KNOBS}
+        for member in cluster.members:
+            for name in uniform.get("precision", ()):
+                _check_precision(name, member)
+        kept = {name: value for name, value in kept.items() if name not in uniform}
         return build_space(self.model, cluster, batch, uniform, kept, target)
 
     def tuned(self, cluster: Cluster) -> Tuned:
@@ -234,6 +240,8 @@ class _Request:
             return None
         if search.interrupted or True not in asked.knobs.get("unequal_stages", [True]):
             return None
+        if 0 not in space.knobs.get("fsdp_shard", [space.kept.get("fsdp_shard") or 0]):
+            return None  # a stage is sharded over all its ranks
         own = {name: values for name, values in asked.knobs.items() if name in (*STAGE_KNOBS, "imbalance")}
         values = default_knobs(self.model, space.cluster) | dict(space.knobs) | own
         slowest = steps[-1].step_time_s if len(steps) >= search.top else inf
@@ -252,6 +260,15 @@ def _seconds(marks: Sequence[float]) -> dict[str, float]:
         "space": space, "compile": compiling, "score": scoring, "stages": stages, "confirm": confirming + ranking,
         "total": marks[-1] - marks[0],
     }  # fmt: skip
+
+
+def _check_precision(name: str, cluster: Cluster) -> None:
+    """Refuse a precision that the devices, or their profile, cannot serve; raises InputError."""
+    try:
+        inputs.check_precision(read(Plan, {"global_batch": 1, "precision": name}), load_profile(cluster.profile))
+        inputs.precision_values(name, cluster)
+    except InputError as error:
+        raise InputError("tune.knobs.precision", name, error.allowed) from None
 
 
 def _settings(plan: Plan) -> dict[str, Any]:
@@ -278,7 +295,7 @@ def _checked(
     for name in asked.knobs.get("schedule", []):
         if name not in SCHEDULES:
             raise InputError(
-                "tune.knobs.schedule", name, f"{', '.join(SCHEDULES)}: others have no closed form to score"
+                "tune.knobs.schedule", name, f"{', '.join(SCHEDULES)}: others train two copies of the model"
             )
     if not isinstance(top, int) or not 1 <= top <= MAX_TOP:
         raise InputError("top", top, f"a whole number from 1 to {MAX_TOP}")
