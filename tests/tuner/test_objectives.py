@@ -12,7 +12,9 @@ from hypothesis.extra.numpy import arrays
 import sim
 from sim.engine.step import simulate
 from sim.specs import Cluster, InputError, Model, Training
+from sim.tuner import ranking
 from sim.tuner import tune as tuning
+from sim.tuner.explain import explain
 from sim.tuner.front import beaten, front, pareto
 from sim.tuner.objectives import MEASURES, Setting
 from sim.tuner.tune import tune
@@ -217,6 +219,47 @@ def test_an_interruption_keeps_the_best_so_far(found, what, after):
     assert 1 <= len(cut.plans) < 6
     assert cut.best.step.step_time_s * (1 - cut.gap) <= min(r.step.step_time_s for r in found.plans) + 1e-12
     assert not found.interrupted
+
+
+TWO_GPUS = Cluster.of("l4", nodes=1, gpus_per_node=2)
+
+
+@pytest.mark.parametrize(("what", "after"), [("stage tables", 1), ("solving stages", 0), ("solving stages", 2)])
+def test_an_interruption_among_unequal_stages_keeps_the_best_so_far(what, after):
+    knobs = {"virtual_stages": [1]}
+    whole = tune(SMALL, TWO_GPUS, 32, knobs, top=3, target="any")
+    cut = tune(SMALL, TWO_GPUS, 32, knobs, top=3, target="any", progress=Stopper(what, after))
+    assert cut.interrupted and cut.unequal.interrupted
+    assert not cut.certified and not cut.unequal.certified
+    assert cut.gap > 0
+    assert cut.plans
+    assert cut.best.step.step_time_s * (1 - cut.gap) <= whole.best.step.step_time_s + 1e-12
+
+
+def test_an_interruption_of_the_explanations_keeps_the_order(found, monkeypatch):
+    explained = []
+
+    def stopped(*given):
+        explained.append(1)
+        if len(explained) == 2:
+            raise KeyboardInterrupt
+        return explain(*given)
+
+    monkeypatch.setattr(ranking, "explain", stopped)
+    cut = tune(SMALL, NODE, 32, {"virtual_stages": [1]}, top=2)
+    assert cut.interrupted and not cut.certified
+    assert [r.plan for r in cut.plans] == [r.plan for r in found.plans]
+    assert len(cut.plans[0].why) > 2
+    assert cut.plans[1].why == ("interrupted before it was explained",)
+
+
+def test_a_share_on_the_host_needs_a_link_to_it():
+    """Of host processors there is none: a share that is asked for is refused, and none is tried unasked."""
+    linkless = Cluster.of("cpu", nodes=2)
+    with pytest.raises(InputError, match=r"host_bytes_per_s.*required with plan\.offload"):
+        tune(SMALL, linkless, 32, {"offload_optimizer": [0.5]}, target="any")
+    found = tune(SMALL, linkless, 32, {"virtual_stages": [1], "pp": [1, 2]}, target="any", top=1)
+    assert not found.best.plan.offloads
 
 
 def test_an_interruption_before_any_plan_is_one():
