@@ -11,8 +11,8 @@ from rich.table import Table
 
 from sim.cli.output import console, print_json, progress_console, written
 from sim.specs import InputError, Job
-from sim.tuner.compared_table import ComparedRow, read_compared, write_compared
-from sim.tuner.comparison import IDEAS, RIVALS, compared
+from sim.tuner.ways import IDEAS, RIVALS, compared
+from sim.tuner.ways_table import ComparedRow, read_compared, write_compared
 from sim.units import seconds
 
 

@@ -158,16 +158,16 @@ def sharded_ends(structure: Structure) -> dict[str, Expr]:
     """Return the exposed ZeRO-2/3 traffic per microbatch of embedding and head.
 
     The embedding is needed first and its gradient comes last, so nothing hides its traffic; the head's forward
-    gather and gradient scatter hide behind neighbouring blocks with `overlap_dp`.
+    gather and gradient scatter hide behind neighbouring blocks with `overlap_dp`, if its stage has any.
     """
-    extra = memory.rank_parameters(structure)
+    extra, hidden = memory.rank_parameters(structure), overlap_dp * symbol("blocks_beside_head")
     first, last = element_bytes * extra["first"], element_bytes * extra["last"]
     return {
         "embedding_forward_dp": zero3 * shard_group.all_gather(first),
         "embedding_backward_dp": zero2 * _sharded_reduce(reduce_bytes * extra["first"]),
-        "head_forward_dp": (1 - overlap_dp) * zero3 * shard_group.all_gather(last),
+        "head_forward_dp": (1 - hidden) * zero3 * shard_group.all_gather(last),
         "head_backward_dp": zero3 * shard_group.all_gather(last)
-        + (1 - overlap_dp) * zero2 * _sharded_reduce(reduce_bytes * extra["last"]),
+        + (1 - hidden) * zero2 * _sharded_reduce(reduce_bytes * extra["last"]),
     }
 
 
@@ -277,12 +277,12 @@ def states(structure: Structure) -> dict[str, Expr]:
     """Return bytes of parameters, gradients, optimizer states and gathered weights per rank; optimizer seconds."""
     out: dict[str, Expr] = {}
     dense, expert = on_rank(structure, memory.layer_parameters), on_rank(structure, memory.expert_parameters)
-    largest = maximum(*(memory.layer_parameters(k) + memory.expert_parameters(k) for k in range(len(structure.kinds))))
-    several = minimum(1, shard_group.n - 1)
     n, last = on_rank(structure, lambda k: 1), memory.rank_parameters(structure)["last"]
+    largest = maximum(*(memory.layer_parameters(k) + memory.expert_parameters(k) for k in range(len(structure.kinds))))
+    largest, several = minimum(1, n) * largest, minimum(1, shard_group.n - 1)
     # Each product's 16-bit gradient: TransformerEngine keeps one for every shape of weight (`get_dummy_wgrad`), with
     # or without the accumulation fused into the product; the experts of a layer are of one shape. (fp32: temporaries.)
-    products = maximum(*(memory.product_parameters(k) for k in range(len(structure.kinds))))
+    products = minimum(1, n) * maximum(*(memory.product_parameters(k) for k in range(len(structure.kinds))))
     for where, extra in held(structure).items():
         shard, kept, stored = (sharded(dense + extra, expert, by) for by in (zero1, zero2, zero3))
         update = volume.adam(element_bytes, memory.master_bytes, reduce_bytes) * shard

@@ -9,7 +9,7 @@ from sim.costs.algebra import Compiled, Expr, compile_expressions, maximum, mini
 from sim.costs.layers.ops import COMMUNICATION
 from sim.costs.layers.structure import Structure
 from sim.engine.assembly import HELD
-from sim.schedules import CLOSED, Times
+from sim.schedules import CLOSED, SCHEDULES, Times
 
 PLACES = ("first", "middle", "last", "only")
 """Where a stage can be in the pipeline."""
@@ -99,6 +99,8 @@ def closed_form_expressions(
 
 def _forms(e: Mapping[str, Expr], schedule: str) -> dict[str, Expr]:
     """Return the closed forms of a schedule over the outputs of the stage model."""
+    if schedule not in CLOSED:
+        return _bounds(e, schedule)
     pp, microbatches, chunks = symbol("pp"), symbol("microbatches"), symbol("virtual_stages")
     kind = CLOSED[schedule]
     times = _times(e)
@@ -129,6 +131,60 @@ def _forms(e: Mapping[str, Expr], schedule: str) -> dict[str, Expr]:
         "first_peak_bytes": several * first_rank + (1 - several) * only_rank,
         "last_peak_bytes": several * last_rank + (1 - several) * only_rank,
     }
+
+
+def _bounds(e: Mapping[str, Expr], schedule: str) -> dict[str, Expr]:
+    """Return bounds for the closed forms of a schedule that has none: near enough to choose what the engine shall run.
+
+    Every rank has its work and its updates to do. Without flush (PipeDream, 2BW: a step is a part of the steady state)
+    1F1B's cycles take as long as ever; with it one microbatch goes through all chunks and back to the first rank. Of a
+    schedule that flushes, a rank keeps `chunks_alive` chunks, a number that only its order tells.
+    """
+    kind, t = SCHEDULES[schedule], _times(e)
+    pp, m, chunks, endless = symbol("pp"), symbol("microbatches"), symbol("virtual_stages"), kind.asynchronous
+    extras = {"first": t.embedding, "middle": 0, "last": t.head, "only": t.embedding + t.head}
+    places = ("only", "middle") if kind.placement == "v" else ("first", "middle", "last")
+    passes, whole, peaks = [], [], []
+    for place in places:
+        there = minimum(1, pp - 2) if place == "middle" else 1
+        work = m * (chunks * t.chunk + extras[place])
+        tied = e["tied_reduce"] if place in ("first", "last") and not kind.delayed else 0
+        update = e[f"{'delayed' if kind.delayed else 'reduce'}_{place}"] + e[f"optimizer_{place}"] + tied
+        passes.append(there * work)
+        whole.append(there * (work + (m if schedule == "pipedream" else 1) * update))
+        peaks.append(_endless_peak(e, schedule, place) if endless else _open_peak(e, place))
+    if endless:
+        loop = pp * t.chunk + t.embedding + t.head + 2 * (pp - 1) * t.send
+        ways = [m * loop / pp, m * (t.chunk + t.head / 2 + t.send)]
+    else:
+        ways = [pp * chunks * t.through + t.embedding_through + t.head_through + 2 * chunks * (pp - 1) * t.send]
+    rounding = 2e-9 * (chunks * (m + pp) + 1)
+    least = maximum(*whole, *ways) - rounding
+    return {
+        "step_time_s": least,
+        "lower_bound_s": least,
+        "passes_s": maximum(*passes, *ways) - rounding,
+        "busy_s": m * chunks * t.chunk - rounding,
+        "peak_memory_bytes": maximum(*(peak for peak, place in zip(peaks, places, strict=True) if place != "middle")),
+    }
+
+
+def _endless_peak(e: Mapping[str, Expr], schedule: str, place: str) -> Expr:
+    """Return the allocated bytes of a rank without flush: PipeDream's versions of its weights, or 2BW's two."""
+    first, delayed = place == "first", SCHEDULES[schedule].delayed
+    alive = symbol("pp") if first else 1
+    versions = 2 if delayed else alive
+    held = _held(e, place) + (versions - 1) * e[f"parameters_{place}"]
+    held += e[f"delayed_gradients_{place}"] if delayed else 0
+    saved = alive * (e["saved_bytes"] + (e["saved_embedding_bytes"] if first else 0))
+    return held + _or_update(
+        e, place, saved + (_beside_head(e, 1) if place == "last" else e["backward_temporary_bytes"])
+    )
+
+
+def _open_peak(e: Mapping[str, Expr], place: str) -> Expr:
+    saved = symbol("chunks_alive") * e["saved_bytes"]
+    return _held(e, place) + _or_update(e, place, saved + e["backward_temporary_bytes"])
 
 
 def _stage_forms(e: Mapping[str, Expr]) -> dict[str, Expr]:
@@ -193,7 +249,7 @@ def _times(e: Mapping[str, Expr]) -> Times:
 
 def _splits(schedule: str) -> bool:
     """Return whether a schedule runs backwards in two parts."""
-    return schedule.startswith("zb")
+    return schedule.startswith(("zb", "v-", "interleaved-zb", "dualpipev"))
 
 
 def _with_offload(e: Mapping[str, Expr], moved: Mapping[str, Expr], splits: bool) -> dict[str, Expr]:

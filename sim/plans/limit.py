@@ -1,6 +1,6 @@
 """One limit of a target, and the numbers of a plan or of arrays of plans that limits look at."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -18,8 +18,9 @@ class Asked:
 
     schedule and recompute are names; group: microbatches of a group of the interleaved order; shard: ranks of one
     copy of what ZeRO shards; partial: these are not all data-parallel ranks; uneven: stages of different lengths;
-    barrier: no rank updates before all have reduced; degrees, techniques: stages differ in tp, dp or micro-batch, or in
-    anything; some_layers: not all layers of a stage recompute.
+    inner: in others than the first or the last having fewer layers; barrier: no rank updates before all have reduced;
+    degrees, techniques: stages differ in tp, dp or micro-batch, or in anything; some_layers: not all layers of a stage
+    recompute.
     """
 
     tp: Any
@@ -35,11 +36,12 @@ class Asked:
     zero: Any
     sequence_parallel: Any
     etp: int = 1
-    partial: bool = False
-    precision: str = "bf16"
+    partial: Any = False
+    precision: Any = "bf16"
     rank_order: str = "tp-cp-dp-pp"
     offload: Offload = NOTHING
     uneven: bool = False
+    inner: bool = False
     barrier: bool = True
     degrees: bool = False
     techniques: bool = False
@@ -49,7 +51,7 @@ class Asked:
     @classmethod
     def of(cls, model: Model, placed: PlacedPlan) -> "Asked":
         """Return what one plan asks."""
-        plan = placed.plan
+        plan, layers = placed.plan, placed.plan.stage_layers or placed.plan.split_stages
         return cls(
             tp=plan.tp,
             pp=plan.pp,
@@ -68,7 +70,8 @@ class Asked:
             precision=str(plan.precision),
             rank_order=plan.rank_order,
             offload=plan.offload,
-            uneven=len(set(plan.stage_layers or plan.split_stages)) > 1,
+            uneven=len(set(layers)) > 1,
+            inner=bool(layers) and shorter_ends(layers) is None,
             barrier=bool(plan.optimizer_barrier),
             degrees=len({(s.tp, s.dp, s.micro_batch) for s in plan.stages}) > 1,
             techniques=len({replace(s, layers=0) for s in plan.stages}) > 1,
@@ -84,6 +87,12 @@ class Asked:
     def states(self) -> tuple[float, ...]:
         """The shares of weights, gradients and optimizer that host memory keeps, as far as a plan has them."""
         return tuple(self.share(f.name) for f in fields(self.offload) if f.name != "activations")
+
+
+def shorter_ends(layers: Sequence[int]) -> tuple[int, int, int] | None:
+    """Return the layers of every chunk, and how many fewer the first and the last have; None where others differ."""
+    most = max(layers)
+    return None if any(n < most for n in layers[1:-1]) else (most, most - layers[0], most - layers[-1])
 
 
 def among(condition: Any) -> NDArray[np.bool_]:

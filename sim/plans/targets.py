@@ -118,7 +118,7 @@ TORCHTITAN = (
     Limit(
         "precision",
         "torchtitan trains in bf16",
-        lambda a: among(a.precision != "bf16"),
+        lambda a: np.asarray(a.precision) != "bf16",
         lambda a: "bf16 (torchtitan's low precision is a converter of its own)",
     ),
     Limit(
@@ -134,11 +134,13 @@ TORCHTITAN = (
         lambda a: (np.asarray(a.etp) != 1) & (a.etp != a.tp),
         lambda a: f"1 or tp = {a.tp} (torchtitan)",
     ),
+    # `_generate_llm_fqn_per_model_part`: the weights of embedding and head may be a whole stage's. Other modules of a
+    # stage are `module_fqns_per_model_part`'s, a list of lists that no flag takes.
     Limit(
         "stage_layers",
-        "torchtitan's stages are equally long",
-        lambda a: among(a.uneven),
-        lambda a: "the same for every stage (torchtitan's layers_per_stage)",
+        "torchtitan's stages are equally long but for the ends",
+        lambda a: among(a.inner),
+        lambda a: "the same for every stage, fewer for the first and the last (torchtitan's less_layers)",
     ),
     _schedules(tuple(SCHEDULE_NAMES), "torchtitan builds torch's named schedules", ", or emit torch-csv"),
     Limit(
@@ -207,7 +209,8 @@ MEGATRON = (
         lambda a: "a share of the optimizer; of activations and weights with pp 1 and recompute none (Megatron-LM)",
     ),
 )
-"""megatron-core 0.16.1. Any layers per stage by `pipeline_model_parallel_layout`; full recompute by
+"""megatron-core 0.16.1. Any layers per stage, none among them, by `pipeline_model_parallel_layout`
+(core/transformer/pipeline_parallel_layer_layout.py, `validate_layer_layout`); full recompute by
 `recompute_method` block with `recompute_num_layers` a stage."""
 
 DEEPSPEED = (

@@ -8,13 +8,18 @@ from sim.specs.fields import InputError, check, spec, whole
 from sim.specs.plan import Offload, Plan
 
 PLAN_KNOBS = (
-    "tp", "pp", "cp", "ep", "virtual_stages", "micro_batch", "zero", "recompute", "sequence_parallel", "schedule",
+    "tp", "pp", "cp", "ep", "virtual_stages", "micro_batch", "zero", "fsdp_shard", "recompute", "sequence_parallel",
+    "schedule", "precision",
 )  # fmt: skip
 STAGE_KNOBS = ("recompute_layers", *(f"offload_{each.name}" for each in fields(Offload)))
 """Knobs of single stages, which only plans of unequal stages vary."""
 
-KNOBS = (*PLAN_KNOBS, "unequal_stages", *STAGE_KNOBS)
-"""All knobs; `unequal_stages` says whether the stages of a plan may differ."""
+KNOBS = (*PLAN_KNOBS, "unequal_stages", "imbalance", *STAGE_KNOBS)
+"""All knobs; `unequal_stages` says whether the stages of a plan may differ, `imbalance` by what factor a stage's layers
+and devices may differ from an equal share."""
+
+MAX_IMBALANCE = 16_384
+"""Of any model's layers."""
 
 BOUNDED = KNOBS[: KNOBS.index("recompute")]
 """Knobs that are numbers, and so may have bounds."""
@@ -74,7 +79,8 @@ class _Knob:
             return [], self.error(raw, "a knob: " + ", ".join(KNOBS))
         if not 1 <= len(values) <= MAX_KNOB_VALUES:
             return [], self.error(raw, f"a list of 1 to {MAX_KNOB_VALUES} values")
-        known = int | bool | str | float if self.name.startswith("offload_") else int | bool | str
+        shares = self.name.startswith("offload_") or self.name == "imbalance"
+        known = int | bool | str | float if shares else int | bool | str
         for n, value in enumerate(values):
             if not isinstance(value, known):
                 if values == [raw]:
@@ -98,6 +104,11 @@ class _Knob:
     def _problems(self, value: object) -> list[InputError]:
         if self.name == "unequal_stages":
             return [] if isinstance(value, bool) else self.error(value, "true or false")
+        if self.name == "fsdp_shard" and value == 0 and not isinstance(value, bool):
+            return []  # all data-parallel ranks
+        if self.name == "imbalance":
+            known = isinstance(value, int | float) and not isinstance(value, bool) and 1 <= value <= MAX_IMBALANCE
+            return [] if known else self.error(value, f"a number from 1 to {MAX_IMBALANCE}")
         what = self.name.removeprefix("offload_")
         if what == self.name:
             return check(Plan, {"global_batch": self.global_batch, self.name: value}, "knobs")[1]

@@ -55,6 +55,7 @@ class Offload:
 class StagePlan:
     """One pipeline stage of its own degrees and memory techniques, on tp x dp (x cp) devices (Mist, section 3).
 
+    Without layers the first stage holds the embedding alone, the last one the head, any other passes on what it gets.
     `recompute_layers` of its layers recompute, all where it is left out; dp x micro_batch is the same for all stages.
 
     Raises:

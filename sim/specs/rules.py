@@ -51,7 +51,7 @@ class Spread:
     selective: Any = False
     repeats: Any = True
     repeated: int = 0
-    schedule: str = ""
+    schedule: Any = ""
 
     @classmethod
     def of(cls, plan: "Plan", cluster: Cluster, gpus: int = 0) -> "Spread":
@@ -83,7 +83,7 @@ class Spread:
     @property
     def chunked(self) -> Any:
         """Whether the schedule takes several chunks a rank."""
-        return self.interleaved | (self.schedule in LOOPED + V_SHAPED)
+        return self.interleaved | np.isin(self.schedule, LOOPED + V_SHAPED)
 
     @property
     def microbatches(self) -> Any:
@@ -263,7 +263,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "virtual_stages",
         "not two virtual stages with a V-shaped schedule",
-        lambda m, s: np.logical_and(s.schedule in V_SHAPED, s.virtual_stages != 2),
+        lambda m, s: np.isin(s.schedule, V_SHAPED) & (s.virtual_stages != 2),
         lambda m, s: f"2 with schedule {s.schedule}",
     ),
     Rule(

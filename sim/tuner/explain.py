@@ -9,7 +9,7 @@ from sim.costs.inputs import RECOMPUTE
 from sim.engine.step import Step
 from sim.specs import Plan
 from sim.tuner.score import Scores
-from sim.tuner.space import SWITCHES, Space
+from sim.tuner.space import PRECISIONS, SHAPE_KNOBS, SWITCHES, Space
 from sim.units import gigabytes, percent, seconds
 
 TERM_NAMES = {
@@ -31,6 +31,7 @@ WORDS = {
     "micro_batch": "micro-batch",
     "zero": "ZeRO stage",
     "sequence_parallel": "setting of sequence parallelism",
+    "fsdp_shard": "number of ranks that share a copy",
 }
 WORTH_NAMING = 0.01
 WORTH_NAMING_OF_MOST = 0.1
@@ -95,7 +96,7 @@ def _of_equal_stages(
     """Return what the best plan of equal stages loses against one of unequal stages."""
     fitting = np.where(space.allowed & scores.fits, scores.step_time_s, np.inf)
     if not np.isfinite(fitting).any():
-        return ["no plan of equal stages fits the memory"]
+        return [f"no plan of equal stages {'fits the memory' if space.allowed.any() else 'is legal'}"]
     return [f"best with equal stages: {_change(step, run(int(fitting.argmin())), by_memory)}"]
 
 
@@ -109,8 +110,8 @@ def _knobs(step: Step, space: Space, scores: Scores, run: Callable[[int], Outcom
     if plan.stages:
         return _of_equal_stages(step, space, scores, run, by_memory)
     lines = []
-    for knob in ("tp", "pp", "cp", "ep", "virtual_stages", "micro_batch", *SWITCHES):
-        value = RECOMPUTE.index(plan.recompute) if knob == "recompute" else int(getattr(plan, knob))
+    for knob in (*SHAPE_KNOBS, "precision", *SWITCHES):
+        value = _code(plan, knob)
         words = WORDS.get(knob, knob)
         other = np.broadcast_to(_axis(knob, space) != value, scores.step_time_s.shape) & space.allowed
         if not other.any():
@@ -120,11 +121,18 @@ def _knobs(step: Step, space: Space, scores: Scores, run: Callable[[int], Outcom
         flat = int(fitting.argmin())
         if np.isfinite(fitting.flat[flat]):
             rival = run(flat)
-            named = value_words(getattr(rival.plan, knob))
+            named = value_words("all" if getattr(rival.plan, knob) is None else getattr(rival.plan, knob))
             lines.append(f"best with another {words} ({named}): {_change(step, rival, by_memory)}")
         else:
             lines.append(f"no other {words} fits the memory")
     return lines
+
+
+def _code(plan: Plan, knob: str) -> int:
+    """Return a knob's value as a space has it."""
+    value = getattr(plan, knob)
+    named = {"recompute": RECOMPUTE, "precision": PRECISIONS}
+    return named[knob].index(value) if knob in named else int(value or 0)
 
 
 def _change(step: Step, rival: Outcome, by_memory: bool) -> str:

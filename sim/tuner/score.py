@@ -1,9 +1,10 @@
 """Scoring of whole spaces on the compiled symbolic path."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,10 +17,13 @@ from sim.costs.profile import Profile, load_profile
 from sim.costs.run_level import level_of, straggling, symbol_values
 from sim.engine.closed_form import closed_form, lower_bound
 from sim.engine.step import most_allocated
+from sim.schedules import CLOSED, Shape, build
+from sim.schedules import SCHEDULES as SCHEDULE_KINDS
 from sim.specs import Cluster, Model, Offload, Plan
 from sim.tuner.space import SCHEDULES, Space
 
 Floats = NDArray[np.float64]
+Values = dict[str, Any]
 BLOCK_ROWS = 2_048
 """Rows evaluated at once, so that intermediate arrays stay in the cache."""
 
@@ -43,7 +47,7 @@ def score(spaces: Sequence[tuple[Space, Profile]]) -> list[Scores]:
     peaks = [np.empty(s.allowed.shape) for s, _ in spaces]
     for pool, members in _pools(spaces).items():
         function = closed_form(pool.structure, pool.schedule, pool.offloads)
-        parts = [(spaces[i][0], _scalars(*spaces[i]), rows) for i, rows in members]
+        parts = [(spaces[i][0], _scalars(*spaces[i], rows), rows) for i, rows in members]
         out = _evaluate(function, _columns(parts), pool)
         at = 0
         for i, rows in members:
@@ -74,24 +78,31 @@ def bounds(space: Space) -> Floats:
     busy; without a pipeline every group waits for that device. Chunks of different layers are bounded by the fewest
     of every kind and by the mean rank's work.
     """
-    values = [_scalars(*one) for one in _on_members(space)]
-    best = {k: (min if k.endswith(LESS_IS_FASTER) else max)(v[k] for v in values) for k in values[0]}
+    members = _on_members(space)
+
+    def best(rows: NDArray[np.int64]) -> dict[str, float]:
+        values = [_scalars(*one, rows) for one in members]
+        return {k: (min if k.endswith(LESS_IS_FASTER) else max)(v[k] for v in values) for k in values[0]}
+
     least, _ = _least(space, best)
-    if len(values) > 1:
-        each = [_least(space, v) for v in values]
+    if len(members) > 1:
+        each = [_least(space, partial(_scalars, *one)) for one in members]
         slowest, busiest = (np.max(found, axis=0) for found in zip(*each, strict=True))
         whole = (space.rows["pp"] == 1)[:, None, None, None]
         least = np.where(whole, slowest, np.maximum(least, busiest))
     return np.asarray(least * (1 + straggling(level_of(space.cluster).parameters.straggler, _gpus(space))))
 
 
-def _least(space: Space, scalars: Mapping[str, float]) -> tuple[Floats, Floats]:
-    """Return a bound of the step time and one of what any single rank is busy, both in seconds."""
+def _least(space: Space, given: Callable[[NDArray[np.int64]], Mapping[str, float]]) -> tuple[Floats, Floats]:
+    """Return a bound of the step time and one of what any single rank is busy, both in seconds.
+
+    given: the values of `scalars` for rows.
+    """
     step, busy = np.empty(space.allowed.shape), np.empty(space.allowed.shape)
     for pool, members in _pools(_on_members(space)[:1]).items():
         for _, rows in members:
             step[rows], busy[rows] = _bound(
-                lower_bound(pool.structure, pool.schedule, pool.offloads), (space, scalars, rows), pool
+                lower_bound(pool.structure, pool.schedule, pool.offloads), (space, given(rows), rows), pool
             )
     return step, busy
 
@@ -134,16 +145,18 @@ def _on_members(space: Space) -> list[tuple[Space, Profile]]:
 
 def _gpus(space: Space) -> int:
     """Return the devices of every plan: all of them, also where `space` looks at one group of a mixed cluster."""
+    if not len(space.rows["tp"]):
+        return space.cluster.gpus
     return int(np.prod([space.rows[axis][0] for axis in ("tp", "cp", "pp", "dp")]))
 
 
 class Pool(NamedTuple):
-    """Rows that one compiled function evaluates together: structure, closed form, order of ranks, switches' values,
+    """Rows that one compiled function evaluates together: structure, closed form, layout of ranks, switches' values,
     whether anything is offloaded."""
 
     structure: Structure
     schedule: str
-    order: str
+    layout: tuple[str, int]
     switches: tuple[tuple[int, ...], ...]
     offloads: bool
 
@@ -153,7 +166,7 @@ Part = tuple[Space, Mapping[str, float], NDArray[np.int64]]
 
 
 def _pools(spaces: Sequence[tuple[Space, Profile]]) -> dict[Pool, list[tuple[int, NDArray[np.int64]]]]:
-    """Return, per pool, the spaces that have rows in it and which."""
+    """Return, per pool, the spaces that have rows in it and which, those of every precision apart."""
     found: dict[Pool, list[tuple[int, NDArray[np.int64]]]] = {}
     for i, (space, _) in enumerate(spaces):
         structure = Structure.of(space.model)
@@ -161,9 +174,9 @@ def _pools(spaces: Sequence[tuple[Space, Profile]]) -> dict[Pool, list[tuple[int
         for code, name in enumerate(SCHEDULES[1:], 1):
             # Without a pipeline (code 0) 1F1B is as good an order as any.
             rows = np.flatnonzero(np.isin(space.rows["schedule"], (code, 0) if name == "1f1b" else (code,)))
-            if len(rows):
-                pool = Pool(structure, name, _order(space), switches, _offloads(space))
-                found.setdefault(pool, []).append((i, rows))
+            pool = Pool(structure, name, layout(space.kept), switches, _offloads(space))
+            for one in np.unique(space.rows["precision"][rows]):
+                found.setdefault(pool, []).append((i, rows[space.rows["precision"][rows] == one]))
     return found
 
 
@@ -176,7 +189,7 @@ def _evaluate(function: Compiled, columns: dict[str, Any], pool: Pool) -> dict[s
 
     def run(first: int) -> None:
         part = slice(first, first + BLOCK_ROWS)
-        rows = {k: v if isinstance(v, float) else v[part, None, None, None] for k, v in columns.items()}
+        rows = {k: v if np.ndim(v) == 0 else v[part, None, None, None] for k, v in columns.items()}
         for name, value in function(axes | rows).items():
             out[name][part] = value
 
@@ -200,25 +213,45 @@ def _columns(members: Sequence[Part]) -> dict[str, Any]:
         name: np.concatenate([space.rows[name][rows] for space, _, rows in members]).astype(np.float64)
         for name in members[0][0].rows
     }
-    kept = [_kept(space) for space, _, _ in members]
-    etp, shard = (np.repeat([k[i] for k in kept], counts) for i in range(2))
-    sizes = {"tp": shape["tp"], "cp": shape["cp"], "dp": shape["dp"], "pp": shape["pp"]}
-    groups = inputs.group_values(inputs.Mesh(_order(members[0][0]), sizes, shape["ep"], etp, shard), columns)
+    laid_out = mesh_values(members[0][0].kept, shape, shape["fsdp_shard"], columns)
     kinds = range(len(members[0][0].model.blocks))
     layers = {f"rank_layers_{k}": columns[f"kind_layers_{k}"] / shape["pp"] for k in kinds}
     layers |= {f"layers_{k}": layers[f"rank_layers_{k}"] / shape["virtual_stages"] for k in kinds}
-    every = columns | shape | groups | layers | {"microbatch_group_size": shape["pp"], "etp": etp}
+    every = columns | shape | laid_out | layers | {"microbatch_group_size": shape["pp"]}
+    every["chunks_alive"] = np.concatenate([_alive(space, rows) for space, _, rows in members])
+    every["blocks_beside_head"] = 1.0
     return every | {"kv_columns": inputs.kv_columns(every)}
 
 
-def _kept(space: Space) -> tuple[int, int]:
-    """Return the degrees that are not searched: etp and the ranks of a ZeRO copy (0: all)."""
-    return int(space.kept.get("etp") or 1), int(space.kept.get("fsdp_shard") or 0)
+def _alive(space: Space, rows: NDArray[np.int64]) -> Floats:
+    """Return the chunks that the first rank keeps at most, where no closed form says it; else 0."""
+    name = SCHEDULES[space.rows["schedule"][rows[0]]]
+    if name == "none" or name in CLOSED or SCHEDULE_KINDS[name].asynchronous:
+        return np.zeros(len(rows))
+    each = np.stack([space.rows[n][rows] for n in ("pp", "microbatches", "virtual_stages")], axis=1)
+    sizes, where = np.unique(each, axis=0, return_inverse=True)
+    return np.array([_alive_in(name, *size) for size in sizes.tolist()], dtype=float)[where.ravel()]
 
 
-def _order(space: Space) -> str:
-    """Return the order of ranks."""
-    return str(space.kept.get("rank_order") or "tp-cp-dp-pp")
+@lru_cache(maxsize=4_096)
+def _alive_in(name: str, ranks: int, microbatches: int, chunks: int) -> int:
+    enough = min(microbatches, 4 * ranks)  # more in a row keep no more of them
+    return build(name, Shape(ranks, enough, chunks)).peak_in_flight()[0]
+
+
+def mesh_values(kept: Mapping[str, Any], degrees: Mapping[str, Any], shard: Any, values: Mapping[str, Any]) -> Values:
+    """Return the communicator shapes of degrees (tp, cp, dp, pp, ep), and what of `kept` settings lays them out.
+
+    shard: ranks of a ZeRO copy (0: all); values: the symbols of the cluster.
+    """
+    order, etp = layout(kept)
+    sizes = {axis: degrees[axis] for axis in ("tp", "cp", "dp", "pp")}
+    return inputs.group_values(inputs.Mesh(order, sizes, degrees["ep"], etp, shard), values) | {"etp": float(etp)}
+
+
+def layout(kept: Mapping[str, Any]) -> tuple[str, int]:
+    """Return the order of ranks, and the ranks that an expert is split over."""
+    return str(kept.get("rank_order") or "tp-cp-dp-pp"), int(kept.get("etp") or 1)
 
 
 def _offloads(space: Space) -> bool:
@@ -246,5 +279,7 @@ def scalars(
     )
 
 
-def _scalars(space: Space, profile: Profile) -> dict[str, float]:
-    return scalars(space.model, space.cluster, profile, space.global_batch, space.kept)
+def _scalars(space: Space, profile: Profile, rows: NDArray[np.int64]) -> dict[str, float]:
+    """Return the values for rows of one schedule and one precision."""
+    own = {"precision": space.precision(rows[0]), "schedule": SCHEDULES[space.rows["schedule"][rows[0]]]}
+    return scalars(space.model, space.cluster, profile, space.global_batch, {**space.kept, **own})

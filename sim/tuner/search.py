@@ -11,7 +11,7 @@ from sim.engine.step import Step, simulate
 from sim.specs import InputError
 from sim.specs.job import Objective
 from sim.tuner.explain import Outcome
-from sim.tuner.infeasible import nothing_fits
+from sim.tuner.infeasible import no_plan, nothing_fits
 from sim.tuner.score import Scores
 from sim.tuner.space import Space
 
@@ -60,16 +60,20 @@ class Search:
         """Return what has run and fits: with chunks of different layers the scores only estimate the memory."""
         return [outcome for outcome in self.ran.values() if outcome.fits]
 
-    def confirm(self) -> tuple[list[Step], float, InputError | None]:
-        """Return the top plans as the compiled engine runs them, best first, the gap left, and why no plan fits.
+    def nothing(self) -> InputError:
+        """Return the error that no plan is legal, or that none fits."""
+        return nothing_fits(self.space, self.scores) if self.space.allowed.any() else no_plan(self.space)
+
+    def confirm(self) -> tuple[list[Step], float]:
+        """Return the top plans as the compiled engine runs them, best first, and the gap left; none where none fits.
 
         Everything whose lower bound is under the best time so far is run, so that no closed form decides.
         """
         order = self._order()
-        if not len(order):
-            return [], 0.0, nothing_fits(self.space, self.scores)
         try:
             self._confirm_top(order)
+            if not self._fitting():
+                return [], 0.0
             gap = 0.0 if self.objective == "memory_headroom" else self._close_gap(order)
         except KeyboardInterrupt:
             if not self._fitting():
@@ -77,7 +81,7 @@ class Search:
             self.stopped.append(True)
             gap = self._open_gap(order)
         best = sorted(self._fitting(), key=self._key)[: self.top]
-        return [simulate(self.space.model, self.space.cluster, o.plan) for o in best], gap, None
+        return [simulate(self.space.model, self.space.cluster, o.plan) for o in best], gap
 
     def _confirm_top(self, order: NDArray[np.int64]) -> None:
         """Run configurations in the order of their scores until as many as asked for fit."""
@@ -87,8 +91,6 @@ class Search:
                 break
             self.progress("confirming", good, self.top)
             self.run(flat)
-        if not self._fitting():
-            raise nothing_fits(self.space, self.scores)
 
     def _open_gap(self, order: NDArray[np.int64]) -> float:
         """Return how much faster than the best so far a configuration that has not run can be at most."""

@@ -9,7 +9,10 @@ from numpy.typing import NDArray
 
 from sim.costs.inputs import RECOMPUTE
 from sim.plans.limit import NOTHING, Asked
+from sim.schedules import CLOSED, Shape
+from sim.schedules import SCHEDULES as SCHEDULE_KINDS
 from sim.specs import Cluster, Model, Plan
+from sim.specs.catalog import precisions
 from sim.specs.fields import read
 from sim.specs.job import Target
 from sim.specs.rules import RULES, Spread, divisors
@@ -24,11 +27,20 @@ SWITCHES = ("recompute", "zero", "sequence_parallel")
 """Knobs that do not change the pipeline's shape; each has an array axis of its own."""
 
 
-SCHEDULES = ("none", "1f1b", "interleaved", "gpipe", "zb-h1", "zb-h2", "zb-1p", "zb-2p")
-"""Codes of the `schedule` column."""
+SCHEDULES = (
+    "none", "1f1b", "interleaved", "gpipe", "zb-h1", "zb-h2", "zb-1p", "zb-2p", "looped-bfs", "interleaved-zb", "zbv",
+    "v-half", "v-min", "dualpipev", "2bw", "pipedream",
+)  # fmt: skip
+"""Codes of the `schedule` column: all orders of one copy of the model. Those without closed form are scored by bounds,
+and the engine runs what these leave."""
 
 INTERLEAVED = SCHEDULES.index("interleaved")
-SHAPE_KNOBS = ("tp", "pp", "cp", "ep", "virtual_stages", "micro_batch")
+SHAPE_KNOBS = ("tp", "pp", "cp", "ep", "virtual_stages", "micro_batch", "fsdp_shard")
+"""Knobs that are numbers of a row; `fsdp_shard` 0: one copy over all data-parallel ranks."""
+
+PRECISIONS = tuple(precisions)
+"""Codes of the `precision` column."""
+
 KEPT = (
     "gradient_dtype", "overlap_dp", "precision", "optimizer", "compiled", "fused_wgrad", "scatter_gather",
     "tp_overlap", "blocking_sends", "offload", "framework", "cross_entropy", "etp", "fsdp_shard", "rank_order",
@@ -39,7 +51,8 @@ KEPT = (
 
 @dataclass(frozen=True, eq=False)
 class Space:
-    """Rows are legal shapes (tp, pp, virtual_stages, micro_batch, dp, ...); switches multiply every row.
+    """Rows are legal shapes (tp, pp, virtual_stages, micro_batch, dp, ...), schedules and precisions; switches multiply
+    every row.
 
     recompute: indices into `RECOMPUTE`; kept: settings that are not searched; excluded: configurations by reason;
     asked: all combinations of knobs; knobs: those that are given; target: what must run the plans.
@@ -63,6 +76,8 @@ class Space:
     def plan(self, row: int, recompute: int, zero: int, sequence_parallel: int) -> Plan:
         """Return the plan at these indices; what is a default stays left out."""
         shape = {name: int(self.rows[name][row]) for name in SHAPE_KNOBS}
+        if not shape["fsdp_shard"]:
+            del shape["fsdp_shard"]
         switches: dict[str, Any] = {
             "recompute": RECOMPUTE[int(self.recompute[recompute])],
             "zero": int(self.zero[zero]),
@@ -72,7 +87,13 @@ class Space:
             switches["sequence_parallel"] = sharded
         if self.rows["schedule"][row] > INTERLEAVED:  # the others follow from the shape
             switches["schedule"] = SCHEDULES[self.rows["schedule"][row]]
-        return read(Plan, shape | switches | dict(self.kept) | {"global_batch": self.global_batch})
+        if "precision" in self.knobs:
+            switches["precision"] = self.precision(row)
+        return read(Plan, dict(self.kept) | shape | switches | {"global_batch": self.global_batch})
+
+    def precision(self, row: int) -> str:
+        """Return the precision of a row."""
+        return str(PRECISIONS[self.rows["precision"][row]])
 
 
 def default_knobs(model: Model, cluster: Cluster) -> dict[str, list[Any]]:
@@ -106,7 +127,10 @@ def build_space(
     ZeRO needs dp > 1 and sequence parallelism tp > 1 to be a configuration of its own: the duplicates are
     excluded by reason like illegal ones. Values listed twice count once.
     """
-    values = default_knobs(model, cluster) | {k: list(dict.fromkeys(v)) for k, v in (knobs or {}).items()}
+    fixed = kept or {}
+    settings = Plan(global_batch=global_batch, **fixed).suited(cluster)
+    values = default_knobs(model, cluster) | {"fsdp_shard": [settings.fsdp_shard or 0]}
+    values |= {"precision": [settings.precision]} | {k: list(dict.fromkeys(v)) for k, v in (knobs or {}).items()}
     shape = _combinations(cluster, values)
     recompute = np.array([RECOMPUTE.index(r) for r in values["recompute"]], dtype=np.int64)
     zero, sp = np.array(values["zero"], dtype=np.int64), np.array(values["sequence_parallel"], dtype=np.int64)
@@ -114,13 +138,12 @@ def build_space(
     excluded: dict[str, int] = {}
     legal = np.ones(len(shape["tp"]), dtype=bool)
     code = shape["schedule"]
-    fixed = kept or {}
     spread = Spread(
         gpus=cluster.gpus,
         cp=shape["cp"],
         ep=shape["ep"],
         etp=fixed.get("etp", 1),
-        shard=fixed.get("fsdp_shard") or 0,
+        shard=shape["fsdp_shard"],
         tp=shape["tp"],
         pp=shape["pp"],
         virtual_stages=shape["virtual_stages"],
@@ -131,17 +154,25 @@ def build_space(
         sequence_parallel=np.False_,
         interleaved=code == INTERLEAVED,
         pipelined=code > 0,
+        schedule=np.array(SCHEDULES)[code],
     )
     for rule in RULES:
         if rule.knob != "sequence_parallel":
             broken = legal & rule.broken(model, spread)
             legal &= ~broken
             _count(excluded, rule.reason, int(broken.sum()) * per_row)
+    ranks = shape["dp"] * shape["cp"]
+    whole = legal & (shape["fsdp_shard"] == ranks) & (0 in values["fsdp_shard"])
+    legal &= ~whole
+    _count(excluded, "fsdp_shard of all data-parallel ranks (the same as 0)", int(whole.sum()) * per_row)
     unpiped = legal & (shape["pp"] == 1) & (code > 0)
     legal &= ~unpiped
     _count(excluded, "a pipeline schedule with pp = 1 (the same as none)", int(unpiped.sum()) * per_row)
+    shape["microbatches"] = global_batch // (shape["dp"] * shape["micro_batch"])
+    unordered = legal & _unordered(shape)
+    legal &= ~unordered
+    _count(excluded, "microbatches or ranks that the schedule cannot have", int(unordered.sum()) * per_row)
     rows = {name: column[legal] for name, column in shape.items()}
-    rows["microbatches"] = global_batch // (rows["dp"] * rows["micro_batch"])
     allowed = _distinct(model, rows, recompute, zero, sp, excluded)
     needs = _asked(model, cluster, global_batch, fixed, rows, recompute, zero, sp)
     allowed = on_target(target, needs, allowed, excluded)
@@ -167,14 +198,14 @@ def _asked(
     return Asked(
         **{name: columns[name] for name in ("tp", "pp", "cp", "ep", "dp", "microbatches")},
         group=columns["pp"],
-        shard=plan.fsdp_shard or columns["dp"] * columns["cp"],
+        shard=np.where(columns["fsdp_shard"] > 0, columns["fsdp_shard"], columns["dp"] * columns["cp"]),
         schedule=np.array(SCHEDULES)[columns["schedule"]],
         recompute=np.array(RECOMPUTE)[recompute][:, None, None],
         zero=zero[:, None],
         sequence_parallel=sp > 0,
         etp=plan.etp,
-        partial=plan.fsdp_shard is not None,
-        precision=str(plan.precision),
+        partial=columns["fsdp_shard"] > 0,
+        precision=np.array(PRECISIONS)[columns["precision"]],
         rank_order=plan.rank_order,
         offload=plan.offload or NOTHING,
         reads_tokens=not model.table or bool(model.table.seq),
@@ -184,14 +215,34 @@ def _asked(
 def _combinations(cluster: Cluster, values: Mapping[str, Sequence[Any]]) -> dict[str, Column]:
     """Return all combinations of the shape knobs as columns; the schedule follows from pp and chunks if free."""
     codes = [SCHEDULES.index(name) for name in values.get("schedule", ["none"])]
-    axes = [np.array(values[k], dtype=np.int64) for k in SHAPE_KNOBS] + [np.array(codes, dtype=np.int64)]
+    named = {"schedule": codes, "precision": [PRECISIONS.index(name) for name in values["precision"]]}
+    axes = [np.array(each, dtype=np.int64) for each in (*(values[k] for k in SHAPE_KNOBS), *named.values())]
     columns = [a.ravel() for a in np.meshgrid(*axes, indexing="ij")]
-    shape = dict(zip([*SHAPE_KNOBS, "schedule"], columns, strict=True))
+    shape = dict(zip([*SHAPE_KNOBS, *named], columns, strict=True))
     if "schedule" not in values:
         piped = np.where(shape["virtual_stages"] > 1, INTERLEAVED, SCHEDULES.index("1f1b"))
         shape["schedule"] = np.where((shape["pp"] == 1) & (shape["virtual_stages"] == 1), 0, piped)
     shape["dp"] = np.maximum(1, cluster.gpus // (shape["tp"] * shape["pp"] * shape["cp"]))
     return shape
+
+
+def _unordered(shape: Mapping[str, Column]) -> NDArray[np.bool_]:
+    """Return which combinations the schedules without closed form refuse."""
+    refused = np.zeros(len(shape["pp"]), dtype=bool)
+    for code, name in enumerate(SCHEDULES):
+        rows = np.flatnonzero(shape["schedule"] == code)
+        if not len(rows) or name == "none" or name in CLOSED:
+            continue
+        each = np.stack([shape[n][rows] for n in ("pp", "microbatches", "virtual_stages")], axis=1)
+        sizes, where = np.unique(each, axis=0, return_inverse=True)
+        refused[rows] = np.array([_refused(name, *size) for size in sizes.tolist()])[where.ravel()]
+    return refused
+
+
+def _refused(name: str, ranks: int, microbatches: int, chunks: int) -> bool:
+    kind = SCHEDULE_KINDS[name]
+    group = microbatches if name == "2bw" else ranks if kind.grouped else 0
+    return kind.refusal(Shape(ranks, microbatches, chunks, group)) is not None
 
 
 def _count(excluded: dict[str, int], reason: str, number: int) -> None:
@@ -215,11 +266,14 @@ def _distinct(
     selective = np.full(shape, bool(model.table)) & (recompute == RECOMPUTE.index("selective"))[:, None, None]
     no_group, uneven = no_group & ~selective, uneven & ~selective
     no_shard = np.broadcast_to((zero_axis > 0) & (dp == 1), shape) & ~no_group & ~uneven & ~selective
+    part = (rows["fsdp_shard"] > 0)[:, None, None, None]
+    no_copy = np.broadcast_to(part & (zero_axis == 0), shape) & ~no_group & ~uneven & ~selective
     for reason, mask in (
         ("selective recompute of a traced network", selective),
         ("sequence parallelism without tp > 1", no_group),
         ("tp does not divide the sequence (sequence parallelism)", uneven),
         ("ZeRO without dp > 1 (the same as ZeRO-0)", no_shard),
+        ("fsdp_shard without ZeRO", no_copy),
     ):
         _count(excluded, reason, int(mask.sum()))
-    return np.asarray(~(no_group | uneven | no_shard | selective))
+    return np.asarray(~(no_group | uneven | no_shard | no_copy | selective))

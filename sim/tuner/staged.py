@@ -11,18 +11,19 @@ from math import inf
 from typing import Any, Literal
 
 from sim.engine.step import Step, simulate
-from sim.specs import Cluster, Model, Plan
+from sim.specs import Cluster, Model, PlacedPlan, Plan
 from sim.specs.job import Target
+from sim.specs.knobs import MAX_IMBALANCE
 from sim.tuner.solvers.chain import Choice, Effort, Solution, never
 from sim.tuner.solvers.exact import exact
-from sim.tuner.stages import OFFLOADED, Question, StageCell, StageTables, Techniques
+from sim.tuner.stages import IMBALANCE, OFFLOADED, Question, StageCell, StageTables, Techniques
 
-Freedom = Literal["none", "techniques", "all"]
+Freedom = Literal["none", "layers", "techniques", "all"]
 FREEDOMS: Mapping[Target, Freedom] = {
-    "torch": "techniques", "torchtitan": "none", "megatron": "none", "deepspeed": "none", "any": "all",
+    "torch": "techniques", "torchtitan": "layers", "megatron": "layers", "deepspeed": "none", "any": "all",
 }  # fmt: skip
-"""In what the stages of a target's plans may differ beside their layers: in nothing, in memory techniques (every module
-is wrapped by itself), or in degrees too. `sim.plans.targets` refuses the same."""
+"""In what the stages of a target's plans may differ: in nothing, in their layers, in memory techniques too (every
+module is wrapped by itself), or in degrees too. `sim.plans.targets` refuses the same."""
 
 EIGHTHS = tuple(i / 8 for i in range(9))
 HOST_KNOBS = {f"offload_{name}": EIGHTHS if name in ("optimizer", "activations") else (0.0,) for name in OFFLOADED}
@@ -40,10 +41,12 @@ Solve = Callable[[StageTables, Effort, int], Solution]
 @dataclass
 class StagedSearch:
     """What was found so far: (step time in s by the closed form, plan), best first; evaluated: options looked at;
-    bound: no plan of unequal stages is faster (s); certified: the search was finished; interrupted: stopped by hand."""
+    bound: no plan of unequal stages is faster (s); certified: the search was finished; interrupted: stopped by hand;
+    again: the same for the fastest plan alone on another cluster, below so many seconds."""
 
     n: int
     at_most: float
+    again: Callable[[Cluster, float], "StagedSearch"]
     found: list[tuple[float, Plan]] = field(default_factory=list)
     evaluated: int = 0
     bound: float = inf
@@ -78,6 +81,27 @@ class StagedSearch:
             self.found = sorted([*self.found, (seconds, plan)], key=lambda one: one[0])[: self.n]
 
 
+def joined(equal: Sequence[Step], unequal: Sequence[Step]) -> list[Step]:
+    """Return all steps, fastest first; of stages that are equal after all once."""
+    held = {_shape(step.placed) for step in equal}
+    more = [step for step in unequal if not _uniform(step.plan) or _shape(step.placed.at(0)) not in held]
+    return sorted([*equal, *more], key=lambda s: s.step_time_s)
+
+
+def _uniform(plan: Plan) -> bool:
+    """Return whether all stages are the same."""
+    return len(set(plan.stages or plan.stage_layers or ())) < 2
+
+
+def _shape(placed: PlacedPlan) -> tuple[Any, ...]:
+    plan = placed.plan
+    return (
+        plan.tp, plan.pp, placed.dp, plan.cp, plan.ep, plan.virtual_stages, plan.micro_batch, plan.zero,
+        plan.recompute, plan.recompute_layers, plan.sequence_parallel, plan.offload, plan.schedule,
+        plan.fsdp_shard, plan.precision,
+    )  # fmt: skip
+
+
 def solve_exactly(tables: StageTables, effort: Effort, n: int) -> Solution:
     """Return the n best ways by the exact solver."""
     return exact(tables.chain(effort.at_most * tables.slower), effort, n)
@@ -98,20 +122,24 @@ def search_stages(
 ) -> StagedSearch:
     """Return the `n` fastest plans of unequal stages below `at_most` seconds.
 
-    values: of every knob (tp, pp, cp, ep, micro_batch, zero, recompute, recompute_layers, offload_*); kept: settings
-    that are not searched. `stop` ends the search with the best so far.
+    values: of every knob (tp, pp, cp, ep, micro_batch, zero, recompute, recompute_layers, offload_*, precision); kept:
+    settings that are not searched. `stop` ends the search with the best so far.
     """
-    found = StagedSearch(n, at_most)
+
+    def again(on: Cluster, below: float) -> StagedSearch:
+        return search_stages(model, on, global_batch, values, kept, freedom, 1, below, solve=solve)
+
+    found = StagedSearch(n, at_most, again)
     hosts = HOST_KNOBS if freedom == "all" else ON_DEVICE
     if "offload" in kept and kept["offload"].used:
         hosts = {f"offload_{name}": (getattr(kept["offload"], name),) for name in OFFLOADED}
     techniques = Techniques(
         tuple(values["tp"]), tuple(values["zero"]), tuple(values["recompute"]),
-        tuple(values.get("recompute_layers", ())),
+        (0,) if freedom == "layers" else tuple(values.get("recompute_layers", ())),
         {name: tuple(values.get(f"offload_{name}", hosts[f"offload_{name}"])) for name in OFFLOADED},
     )  # fmt: skip
     settings = tuple((name, value) for name, value in kept.items() if name != "offload")
-    every = list(questions(model, cluster, global_batch, values, settings, freedom == "all"))
+    every = list(questions(model, cluster, global_batch, values, settings, freedom))
     tables: list[tuple[float, int, StageTables]] = []
     try:
         for i, asked in enumerate(every):
@@ -153,23 +181,28 @@ def questions(
     global_batch: int,
     values: Mapping[str, Sequence[Any]],
     kept: tuple[tuple[str, Any], ...] = (),
-    degrees: bool = True,
+    freedom: Freedom = "all",
 ) -> Iterator[Question]:
     """Yield every pipeline that can be asked for: stages, samples per microbatch, cp and ep.
 
-    Without `degrees` each tp is a question of its own, with as many devices in every stage.
+    Without free degrees each tp is a question of its own, with as many devices in every stage.
     """
-    for cp, ep, stages in product(values["cp"], values["ep"], values["pp"]):
+    degrees, alike = freedom == "all", freedom == "layers"
+    imbalance = max(values.get("imbalance", (IMBALANCE if degrees else MAX_IMBALANCE,)))
+    named = [(*kept, ("precision", name)) for name in values.get("precision", ())] or [kept]
+    for cp, ep, stages, own in product(values["cp"], values["ep"], values["pp"], named):
         ranks = cluster.gpus // (stages * cp)
-        if stages > model.layers or not ranks or (not degrees and cluster.gpus % (stages * cp)):
+        if stages > model.layers + 2 or not ranks or (not degrees and cluster.gpus % (stages * cp)):
+            continue
+        if alike and stages == 1:  # a plan of equal stages
             continue
         sizes = (ranks // 2, ranks, 2 * ranks) if degrees else (ranks,)
         for tps in [tuple(values["tp"])] if degrees else [(tp,) for tp in values["tp"] if ranks % tp == 0]:
             dps = {max(1, n // tp) for tp in tps for n in sizes}
             for samples in sorted({b * dp for b in values["micro_batch"] for dp in dps}):
                 if global_batch % samples == 0:
-                    alike = None if degrees else tps[0]
-                    yield Question(model, cluster, global_batch, stages, samples, cp, ep, alike, kept)
+                    tp = None if degrees else tps[0]
+                    yield Question(model, cluster, global_batch, stages, samples, cp, ep, tp, alike, own, imbalance)
 
 
 def plan_of(asked: Question, choice: Choice) -> Plan:
@@ -179,4 +212,5 @@ def plan_of(asked: Question, choice: Choice) -> Plan:
         assert isinstance(cell, StageCell)
         stages.append(cell.table.stage(int(cell.options[point])))
     own = dict(asked.kept) | {"cp": asked.cp, "ep": asked.ep}
-    return Plan(global_batch=asked.global_batch, stages=tuple(stages), **own)
+    plan = Plan(global_batch=asked.global_batch, stages=tuple(stages), **own)
+    return plan.at(0) if asked.alike else plan

@@ -23,10 +23,17 @@ from sim.engine.closed_form import PLACES, stage_form
 from sim.engine.step import most_allocated
 from sim.specs import Cluster, Model, Offload, Plan, StagePlan
 from sim.specs.rules import RULES, Spread
-from sim.tuner.score import scalars
+from sim.tuner.score import mesh_values, scalars
 from sim.tuner.solvers.chain import Cell, Chain, Floats, Ints, frontier
 
 OFFLOADED = tuple(f.name for f in fields(Offload))
+IMBALANCE = 2.0
+"""By what factor a stage's layers and devices may differ from an equal share, where its degrees are free and nothing
+else is asked for."""
+
+FEW_LAYERS, FEW_GPUS = 24, 8
+"""Of so few any number is tried, whatever the imbalance."""
+
 BLOCK = 16_384
 """Options evaluated at once where something is offloaded."""
 
@@ -88,6 +95,14 @@ class Table:
     d: Floats
     alive: Floats
 
+    @property
+    def quickest(self) -> float:
+        """Seconds of a microbatch that any stage with layers takes at least for each of them."""
+        layers = self.columns["layers"]
+        some = layers > 0
+        each = self.t[..., some].min(axis=(0, 1), initial=np.inf) / layers[some]
+        return float(each.min(initial=np.inf))
+
     def stage(self, option: int) -> StagePlan:
         """Return the stage that an option describes."""
         own: dict[str, Any] = {name: int(column[option]) for name, column in self.columns.items()}
@@ -103,10 +118,29 @@ PLACE = {"first": 0, "middle": 1, "last": 2, "only": 0}
 
 
 @dataclass(frozen=True)
+class Only:
+    """What the options of a table are limited to: values of columns, and the layers of all stages but the first and
+    the last, which have no more (None: any)."""
+
+    columns: Mapping[str, int] = field(default_factory=dict)
+    inner: int | None = None
+
+    def of(self, table: Table) -> NDArray[np.bool_]:
+        """Return which options are left, whatever their layers."""
+        each = [table.columns[name] == value for name, value in self.columns.items()]
+        return np.logical_and.reduce(each) if each else np.ones(table.t.shape[-1], dtype=bool)
+
+    def long(self, layers: int, middle: bool) -> bool:
+        """Return whether a stage may have so many layers."""
+        return self.inner is None or layers == self.inner or (layers < self.inner and not middle)
+
+
+@dataclass(frozen=True)
 class Question:
     """What the stages of a pipeline have in common: their number, samples per microbatch and the settings kept.
 
-    tp: of every stage, on as many devices each; None leaves both to the stages.
+    tp: of every stage, on as many devices each; None leaves both to the stages. alike: stages differ in their layers
+    alone. imbalance: layers and devices of a stage are within this factor of an equal share.
     """
 
     model: Model
@@ -117,7 +151,9 @@ class Question:
     cp: int = 1
     ep: int = 1
     tp: int | None = None
+    alike: bool = False
     kept: tuple[tuple[str, Any], ...] = ()
+    imbalance: float = IMBALANCE
 
     @property
     def microbatches(self) -> int:
@@ -132,7 +168,7 @@ class StageTables:
         self.asked, self.techniques = asked, techniques
         self.members = asked.cluster.members
         self.devices = tuple(member.gpus for member in self.members)
-        self.layers = _lengths(asked.model.layers, asked.stages)
+        self.layers = _lengths(asked.model.layers, asked.stages, asked.imbalance)
         self.domain = inputs.domain(asked.cluster)
         self.slower = 1 + straggling(level_of(asked.cluster).parameters.straggler, asked.cluster.gpus)
         self.grids = [_Grid(asked, m, self._rows(m), np.array(self.layers), techniques) for m in self.members]
@@ -140,6 +176,7 @@ class StageTables:
         self.tables = list(self.plain)
         self.evaluated = self.places * sum(table.t.shape[-1] for table in self.plain)
         self.counts = [sorted(set(grid.rows["gpus"].tolist())) for grid in self.grids]
+        self.only = Only()
         self._made: dict[tuple[int, ...], tuple[Cell, ...]] = {}
         self._offers: dict[tuple[Any, ...], tuple[Cell, ...]] = {}
 
@@ -147,8 +184,7 @@ class StageTables:
     def least(self) -> float:
         """A step time (s) that no pipeline of these stages beats: every layer takes at least its least share of any
         stage, the slowest of S stages at least an S-th of all, and it is met G times; copies make nothing faster."""
-        each = [float((t.t.min(axis=(0, 1)) / t.columns["layers"]).min()) for t in self.plain if t.t.size]
-        whole = self.asked.model.layers * min(each, default=float("inf"))
+        whole = self.asked.model.layers * min(table.quickest for table in self.plain)
         return float(self.slower * whole) * (1 + (self.asked.microbatches - 1) / self.asked.stages)
 
     def chain(self, at_most: float = np.inf) -> Chain:
@@ -203,9 +239,11 @@ class StageTables:
         if key in self._made:
             return self._made[key]
         uses = tuple(gpus if g == group else 0 for g in range(len(self.devices)))
-        fits = (table.columns["gpus"] == gpus) & (table.alive[row] >= alive)
+        fits = self.only.of(table) & (table.columns["gpus"] == gpus) & (table.alive[row] >= alive)
         cells = []
         for layers in self.layers:
+            if (layers == 0 and name == "middle") or not self.only.long(layers, name == "middle"):
+                continue
             ids = np.flatnonzero(fits & (table.columns["layers"] == layers))
             if len(ids):
                 t, d = table.t[row, crosses, ids], table.d[row, crosses, ids]
@@ -216,7 +254,7 @@ class StageTables:
 
     def _slowest(self, table: Table, faster_than: float) -> float:
         """Return the t (s) with which one stage alone makes a step take as long as that."""
-        least = float((table.t.min(axis=(0, 1)) / table.columns["layers"]).min()) * self.asked.model.layers
+        least = table.quickest * self.asked.model.layers
         return (faster_than - least) / max(1, self.asked.microbatches - 1) if least < faster_than else 0.0
 
     def _short_of_room(self, table: Table) -> NDArray[np.bool_]:
@@ -246,24 +284,28 @@ class StageTables:
         return {name: column[legal] for name, column in rows.items()}
 
 
-def _lengths(layers: int, stages: int) -> tuple[int, ...]:
-    """Return the layers that a stage may have: half the mean to twice it, the mean's neighbours in any case."""
+def _lengths(layers: int, stages: int, imbalance: float) -> tuple[int, ...]:
+    """Return the layers that a stage may have: within a factor of the mean, its neighbours in any case, of few layers
+    any number; before them the 0 of a first or last stage that holds the embedding or the head alone."""
     if stages == 1:
         return (layers,)
-    mean = layers / stages
-    low, high = max(1, min(int(mean / 2 + 0.5), int(mean) - 2)), max(int(2 * mean), int(mean) + 3)
-    return tuple(range(low, min(high, layers - stages + 1) + 1))
+    mean, most = layers / stages, layers - max(0, stages - 3)
+    low, high = max(1, min(int(mean / imbalance + 0.5), int(mean) - 2)), max(int(imbalance * mean), int(mean) + 3)
+    if layers <= FEW_LAYERS:
+        low, high = 1, layers
+    return (0, *range(low, min(high, most) + 1))
 
 
 def _device_counts(asked: Question, member: Cluster) -> list[int]:
-    """Return how many devices a stage may have: from half to twice an equal share, whole nodes or even parts of one."""
+    """Return how many devices a stage may have: whole nodes or even parts of one, within a factor of an equal share."""
     equal, node = asked.cluster.gpus / asked.stages, member.gpus_per_node
     if asked.tp is not None:
         return [int(equal)]
     each = [2**i for i in range(node.bit_length()) if node % 2**i == 0] + list(range(node, member.gpus + 1, node))
     if asked.cluster.gpus % asked.stages == 0:
         each.append(asked.cluster.gpus // asked.stages)
-    return [n for n in sorted(set(each)) if equal / 2 <= n <= equal * 2 and n <= member.gpus]
+    factor = FEW_GPUS if asked.cluster.gpus <= FEW_GPUS else asked.imbalance
+    return [n for n in sorted(set(each)) if equal / factor <= n <= equal * factor and n <= member.gpus]
 
 
 @dataclass(frozen=True, eq=False)
@@ -281,6 +323,8 @@ class _Grid:
         """Return all options without offload."""
         kind, counts = self._again()
         again = np.where((counts == 0) & (kind > 0), self.layers[:, None], counts)
+        again[self.layers == 0] = 0
+        once = np.arange(len(kind)) == 0  # without layers all kinds are the same
         axes = {
             "row": np.arange(len(self.rows["tp"]))[:, None, None, None],
             "layers": self.layers[None, :, None, None],
@@ -290,6 +334,7 @@ class _Grid:
         }
         shape = np.broadcast_shapes(*(a.shape for a in axes.values()))
         legal = (axes["again"] <= axes["layers"]) & ((axes["zero"] == 0) | (self.rows["dp"][axes["row"]] > 1))
+        legal &= once | (axes["layers"] > 0)
         none = np.zeros((int(np.prod(shape)), len(OFFLOADED)))
         return self._flat(axes, shape, self._evaluated(axes), none, np.broadcast_to(legal, shape).ravel())
 
@@ -332,21 +377,19 @@ class _Grid:
         """Return the outputs of `stage_form`, [in flight 0 or 1, crossing, *axes]."""
         asked, row = self.asked, axes["row"]
         plain = {name: self.rows[name][row].astype(float) for name in ("tp", "dp", "micro_batch")}
-        sizes = {"tp": plain["tp"], "cp": float(asked.cp), "dp": plain["dp"], "pp": float(asked.stages)}
+        degrees = {"cp": float(asked.cp), "ep": float(asked.ep), "pp": float(asked.stages)}
         kept, profile = dict(asked.kept), load_profile(self.member.profile)
         values: dict[str, Any] = scalars(asked.model, self.member, profile, asked.global_batch, kept)
-        etp, shard = int(kept.get("etp") or 1), int(kept.get("fsdp_shard") or 0)
-        mesh = inputs.Mesh(str(kept.get("rank_order") or "tp-cp-dp-pp"), sizes, float(asked.ep), etp, shard)
-        groups = inputs.group_values(mesh, values)
+        laid_out = mesh_values(kept, plain | degrees, 0, values)
         share = axes["again"] / np.maximum(1, axes["layers"])
-        values |= plain | groups | inputs.switch_values(axes["zero"], axes["kind"], plain["tp"] > 1, share)
+        values |= plain | degrees | laid_out | inputs.switch_values(axes["zero"], axes["kind"], plain["tp"] > 1, share)
         n = len(asked.model.blocks)
         parts = np.array([values[f"kind_layers_{k}"] for k in range(n)]) / asked.model.layers
         for k in range(n):
             values[f"layers_{k}"] = values[f"rank_layers_{k}"] = axes["layers"] * parts[k]
+        values["blocks_beside_head"] = np.minimum(1.0, axes["layers"])
         dims = (1,) * row.ndim
         values |= {
-            "cp": float(asked.cp), "ep": float(asked.ep), "etp": float(etp), "pp": float(asked.stages),
             "virtual_stages": 1.0, "microbatches": float(asked.microbatches), "microbatch_group_size": 1.0,
             "in_flight": np.array([0.0, 1.0]).reshape(2, 1, *dims),
             "pp_inter": np.array([0.0, 1.0]).reshape(1, 2, *dims) * (asked.stages > 1),

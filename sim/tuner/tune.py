@@ -3,12 +3,14 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import product
+from itertools import pairwise, product
 from math import inf
 from time import perf_counter
 from typing import Any
 
+from sim.costs import inputs
 from sim.costs.layers.structure import Structure
+from sim.costs.profile import load_profile
 from sim.engine.closed_form import closed_form, lower_bound
 from sim.engine.step import Step
 from sim.specs import Cluster, InputError, Model, Plan, Training
@@ -19,14 +21,14 @@ from sim.specs.knobs import PLAN_KNOBS, STAGE_KNOBS
 from sim.tuner.baseline import textbook
 from sim.tuner.deadline import Deadline, fewest_nodes
 from sim.tuner.elasticity import Elasticity, elasticities
-from sim.tuner.infeasible import no_plan
+from sim.tuner.layers_alone import LayersAlone
 from sim.tuner.limits import resolved
 from sim.tuner.ranking import RankedPlan, rank, weighed
 from sim.tuner.robustness import Robustness
 from sim.tuner.score import Scores, bounds, score_members
 from sim.tuner.search import Progress, Search
 from sim.tuner.space import KEPT, SCHEDULES, Space, build_space, default_knobs
-from sim.tuner.staged import FREEDOMS, StagedSearch, search_stages
+from sim.tuner.staged import FREEDOMS, StagedSearch, joined, search_stages, solve_exactly
 
 MAX_TOP = 1_000
 RESCORED = 20
@@ -133,50 +135,25 @@ def tune(
     Raises:
         InputError: an argument is out of range, no plan is legal, or none fits (what would make one fit is named).
     """
-    begin = perf_counter()
     asked = _checked(global_batch, knobs, objective, top, cluster, target, deadline_days)
-    request = _Request(model, asked, plan)
-    if deadline_days is not None:
+    request = _Request(model, asked, plan, top, perf_counter() + budget_s, progress)
+    if deadline_days is None:
+        return request.tuned(cluster)
 
-        def on_time(on: Cluster) -> Tuned:
-            left_s = begin + budget_s - perf_counter()
-            return tune(model, on, global_batch, knobs, "step_time", top, left_s, plan, progress, target)
+    def on_time(on: Cluster) -> Tuned:
+        left_s = request.until - perf_counter()
+        return tune(model, on, global_batch, knobs, "step_time", top, left_s, plan, progress, target)
 
-        deadline = Deadline(model, cluster, global_batch, training, deadline_days)
-        found, why = fewest_nodes(deadline, request.space, on_time, progress)
-        return replace(found, objective=objective, plans=(found.best.because(why), *found.plans[1:]))
-    space = request.space(cluster)
-    if not space.allowed.any():
-        raise no_plan(space)
-    ready = perf_counter()
-    for compiling, schedule in product((closed_form, lower_bound), ("1f1b", "interleaved")):
-        compiling(Structure.of(model), schedule)
-    compiled = perf_counter()
-    scores, scored = score_members(space), perf_counter()
-    most = top if objective == "memory_headroom" else max(top, RESCORED)
-    search = Search(space, scores, bounds(space), objective, most, begin + budget_s, progress)
-    steps, gap, nothing = search.confirm()
-    confirmed = perf_counter()
-    unequal, staged = request.unequal(space, steps, search), perf_counter()
-    if unequal:
-        steps = sorted([*steps, *unequal.steps(model, cluster)], key=lambda s: s.step_time_s)[:most]
-    if not steps and nothing:
-        raise nothing
-    gap = max(gap, unequal.gap(steps[0].step_time_s)) if unequal else gap
-    (ranked, same), base = rank(search, steps, top), {**space.kept, **request.given}
-    ranked, robust = weighed(ranked, objective)
-    baseline, done = textbook(model, cluster, global_batch, base), perf_counter()
-    marks = {"space": ready - begin, "compile": compiled - ready, "score": scored - compiled}
-    marks |= {"stages": staged - confirmed, "confirm": done - scored - (staged - confirmed), "total": done - begin}
-    return Tuned(
-        model, cluster, global_batch, space.knobs, objective, ranked, baseline, space, scores,
-        marks, gap, same, search.interrupted, unequal, robust,
-    )  # fmt: skip
+    deadline = Deadline(model, cluster, global_batch, training, deadline_days)
+    found, why = fewest_nodes(deadline, request.space, on_time, progress)
+    return replace(found, objective=objective, plans=(found.best.because(why), *found.plans[1:]))
 
 
 @dataclass(frozen=True)
 class _Request:
     """What is searched for: the knobs that are asked for, and the job's plan for all else.
+
+    until: the instant after which no further plan is confirmed.
 
     Raises:
         InputError: the plan gives the layers of every stage.
@@ -185,10 +162,13 @@ class _Request:
     model: Model
     asked: Tune
     plan: Plan | None
+    top: int
+    until: float
+    progress: Progress
 
     def __post_init__(self) -> None:
         target = self.asked.target
-        for name in STAGE_KNOBS if FREEDOMS[target] == "none" else ():
+        for name in STAGE_KNOBS if FREEDOMS[target] in ("none", "layers") else ():
             if name in self.asked.knobs:
                 allowed = f"left out: stages of {target} are all treated alike (targets torch and any vary it)"
                 raise InputError(f"tune.knobs.{name}", self.asked.knobs[name], allowed)
@@ -210,7 +190,44 @@ class _Request:
         knobs = {axis: [degree] for axis, degree in self.given.items()} | self.asked.knobs
         values = resolved(knobs, self.model, cluster, batch)
         uniform = {name: chosen for name, chosen in values.items() if name in PLAN_KNOBS}
+        for member in cluster.members:
+            for name in uniform.get("precision", ()):
+                _check_precision(name, member)
+        kept = {name: value for name, value in kept.items() if name not in uniform}
         return build_space(self.model, cluster, batch, uniform, kept, target)
+
+    def tuned(self, cluster: Cluster) -> Tuned:
+        """Return the best plans on a cluster.
+
+        Raises:
+            InputError: no plan is legal, or none fits.
+        """
+        marks, objective = [perf_counter()], self.asked.objective
+        space = self.space(cluster)
+        marks.append(perf_counter())
+        for compiling, schedule in product((closed_form, lower_bound), ("1f1b", "interleaved")):
+            compiling(Structure.of(self.model), schedule)
+        marks.append(perf_counter())
+        scores = score_members(space)
+        marks.append(perf_counter())
+        most = self.top if objective == "memory_headroom" else max(self.top, RESCORED)
+        search = Search(space, scores, bounds(space), objective, most, self.until, self.progress)
+        steps, gap = search.confirm()
+        marks.append(perf_counter())
+        unequal = self.unequal(space, steps, search)
+        marks.append(perf_counter())
+        if unequal:
+            steps = joined(steps, unequal.steps(self.model, cluster))[:most]
+        if not steps:
+            raise search.nothing()
+        gap = max(gap, unequal.gap(steps[0].step_time_s)) if unequal else gap
+        (ranked, same), base = rank(search, steps, self.top), {**space.kept, **self.given}
+        ranked, robust = weighed(ranked, objective)
+        baseline = textbook(self.model, cluster, self.asked.global_batch, base)
+        return Tuned(
+            self.model, cluster, self.asked.global_batch, space.knobs, objective, ranked, baseline, space, scores,
+            _seconds([*marks, perf_counter()]), gap, same, search.interrupted, unequal, robust,
+        )  # fmt: skip
 
     def unequal(self, space: Space, steps: Sequence[Step], search: Search) -> StagedSearch | None:
         """Return the plans of unequal stages that are faster than the slowest of `steps`, where they are asked for.
@@ -223,15 +240,35 @@ class _Request:
             return None
         if search.interrupted or True not in asked.knobs.get("unequal_stages", [True]):
             return None
-        own = {name: values for name, values in asked.knobs.items() if name in STAGE_KNOBS}
+        if 0 not in space.knobs.get("fsdp_shard", [space.kept.get("fsdp_shard") or 0]):
+            return None  # a stage is sharded over all its ranks
+        own = {name: values for name, values in asked.knobs.items() if name in (*STAGE_KNOBS, "imbalance")}
         values = default_knobs(self.model, space.cluster) | dict(space.knobs) | own
         slowest = steps[-1].step_time_s if len(steps) >= search.top else inf
         found = search_stages(
             self.model, space.cluster, asked.global_batch, values, space.kept, freedom, search.top, slowest,
-            search.late, search.progress,
+            search.late, search.progress, LayersAlone(self.asked.target) if freedom == "layers" else solve_exactly,
         )  # fmt: skip
         search.stopped.extend([True] * found.interrupted)
         return found
+
+
+def _seconds(marks: Sequence[float]) -> dict[str, float]:
+    """Return the seconds of every part of a search from the instants between them."""
+    space, compiling, scoring, confirming, stages, ranking = (b - a for a, b in pairwise(marks))
+    return {
+        "space": space, "compile": compiling, "score": scoring, "stages": stages, "confirm": confirming + ranking,
+        "total": marks[-1] - marks[0],
+    }  # fmt: skip
+
+
+def _check_precision(name: str, cluster: Cluster) -> None:
+    """Refuse a precision that the devices, or their profile, cannot serve; raises InputError."""
+    try:
+        inputs.check_precision(read(Plan, {"global_batch": 1, "precision": name}), load_profile(cluster.profile))
+        inputs.precision_values(name, cluster)
+    except InputError as error:
+        raise InputError("tune.knobs.precision", name, error.allowed) from None
 
 
 def _settings(plan: Plan) -> dict[str, Any]:
@@ -258,7 +295,7 @@ def _checked(
     for name in asked.knobs.get("schedule", []):
         if name not in SCHEDULES:
             raise InputError(
-                "tune.knobs.schedule", name, f"{', '.join(SCHEDULES)}: others have no closed form to score"
+                "tune.knobs.schedule", name, f"{', '.join(SCHEDULES)}: others train two copies of the model"
             )
     if not isinstance(top, int) or not 1 <= top <= MAX_TOP:
         raise InputError("top", top, f"a whole number from 1 to {MAX_TOP}")

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from sim.tuner.solvers.chain import Cell, Choice, Effort, Floats, Ints, Solution
+from sim.tuner.solvers.chain import Cell, Choice, Effort, Ints, Solution, step_seconds
 from sim.tuner.solvers.exact import exact
 from sim.tuner.stages import PLACE, StageCell, StageTables
 
@@ -42,7 +42,7 @@ def solve_alike(tables: StageTables, effort: Effort, n: int) -> Solution:
         fits &= table.alive[row] >= min(tables.asked.microbatches, stages - stage)
     options = np.flatnonzero(fits)
     t, d = (each[rows, crossings][:, options] for each in (table.t, table.d))
-    values = _values(t, d, tables.asked.microbatches)
+    values = step_seconds(t, d, tables.asked.microbatches)
     best = [k for k in np.argsort(values, kind="stable")[:n].tolist() if values[k] < effort.at_most]
     layers = tables.asked.model.layers // stages
     choices = [
@@ -65,10 +65,3 @@ def _places(tables: StageTables, gpus: int) -> tuple[Ints, Ints]:
     rows = np.full(stages, PLACE["middle"])
     rows[-1], rows[0] = PLACE["last"], PLACE["first"]
     return rows, np.array([tables.crosses((s + 1) * gpus, gpus) for s in range(stages)])
-
-
-def _values(t: Floats, d: Floats, microbatches: int) -> Floats:
-    """Return the seconds of steps as `chain.value`, of t and d [stage, option]."""
-    late = (d - (np.cumsum(t, axis=0) - t)).max(axis=0)
-    total: Floats = (microbatches - 1) * t.max(axis=0) + t.sum(axis=0) + np.maximum(0.0, late)
-    return total

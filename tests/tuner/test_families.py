@@ -72,7 +72,7 @@ def test_plans_of_uneven_models_fit():
 @pytest.mark.parametrize(
     ("given", "path"),
     [
-        ({"knobs": {"schedule": ["zbv"]}}, r"tune\.knobs\.schedule: got 'zbv'; allowed: none, 1f1b"),
+        ({"knobs": {"schedule": ["chimera"]}}, r"tune\.knobs\.schedule: got 'chimera'; allowed: none, 1f1b"),
         (
             {"plan": Plan(global_batch=64, pp=2, stage_layers=(15, 17))},
             r"plan\.stage_layers: got \[15, 17\]; allowed: left out",

@@ -12,7 +12,9 @@ from hypothesis.extra.numpy import arrays
 import sim
 from sim.engine.step import simulate
 from sim.specs import Cluster, InputError, Model, Training
+from sim.tuner import ranking
 from sim.tuner import tune as tuning
+from sim.tuner.explain import explain
 from sim.tuner.front import beaten, front, pareto
 from sim.tuner.objectives import MEASURES, Setting
 from sim.tuner.tune import tune
@@ -51,6 +53,7 @@ def test_beaten_is_every_point_at_or_behind_another(points, others):
 def test_the_front_is_that_of_simulating_every_plan(found, x, y):
     space, setting = found.space, Setting(SMALL, NODE, 32)
     steps = [simulate(SMALL, NODE, space.plan(*at)) for at in np.argwhere(space.allowed)]
+    steps += found.unequal.steps(SMALL, NODE)
     held = [(s.step_time_s, s.peak_memory_bytes) for s in steps if s.fits == "yes"]
     losses = np.array([[MEASURES[name].loss(setting, *one) for one in held] for name in (x, y)])
     wanted = {held[i] for i in pareto(*losses)}
@@ -61,10 +64,28 @@ def test_the_front_is_that_of_simulating_every_plan(found, x, y):
     assert [p.x for p in made.plans] == sorted((p.x for p in made.plans), reverse=MEASURES[x].more)
 
 
+def test_levels_of_memory_bring_plans_of_unequal_stages():
+    """The fastest plan that fits so much memory, or one that beats it, is on the front."""
+    tight = Cluster.of("l4", nodes=1, gpus_per_node=4)
+    knobs = {"pp": [1, 2], "virtual_stages": [1], "micro_batch": [1, 2]}
+    tuned = tune(SMALL, tight, 32, knobs, target="any", top=2)
+    plain, made = front(tuned), front(tuned, levels=3)
+    assert made.unequal > plain.unequal
+    assert any(p.plan.stages for p in made.plans)
+    for p in plain.plans:
+        assert any(q.x >= p.x and q.y <= p.y for q in made.plans)
+    for share in (0.25, 0.5, 0.75):
+        smaller = Cluster.of("l4", nodes=1, gpus_per_node=4, memory_bytes=share * tight.memory_bytes)
+        for best in tuned.unequal.again(smaller, np.inf).steps(SMALL, tight):
+            assert any(q.peak_memory_bytes <= best.peak_memory_bytes and q.y <= best.step_time_s for q in made.plans)
+    with pytest.raises(InputError, match="levels"):
+        front(tuned, levels=-1)
+
+
 def test_a_front_cut_short_is_not_certified(found):
     made = front(found, most=3)
     assert (made.ran, made.certified) == (3, False)
-    assert len(made.plans) <= 3
+    assert len(made.plans) <= 3 + made.unequal
 
 
 def test_objectives_that_agree_leave_one_plan(found):
@@ -198,6 +219,47 @@ def test_an_interruption_keeps_the_best_so_far(found, what, after):
     assert 1 <= len(cut.plans) < 6
     assert cut.best.step.step_time_s * (1 - cut.gap) <= min(r.step.step_time_s for r in found.plans) + 1e-12
     assert not found.interrupted
+
+
+TWO_GPUS = Cluster.of("l4", nodes=1, gpus_per_node=2)
+
+
+@pytest.mark.parametrize(("what", "after"), [("stage tables", 1), ("solving stages", 0), ("solving stages", 2)])
+def test_an_interruption_among_unequal_stages_keeps_the_best_so_far(what, after):
+    knobs = {"virtual_stages": [1]}
+    whole = tune(SMALL, TWO_GPUS, 32, knobs, top=3, target="any")
+    cut = tune(SMALL, TWO_GPUS, 32, knobs, top=3, target="any", progress=Stopper(what, after))
+    assert cut.interrupted and cut.unequal.interrupted
+    assert not cut.certified and not cut.unequal.certified
+    assert cut.gap > 0
+    assert cut.plans
+    assert cut.best.step.step_time_s * (1 - cut.gap) <= whole.best.step.step_time_s + 1e-12
+
+
+def test_an_interruption_of_the_explanations_keeps_the_order(found, monkeypatch):
+    explained = []
+
+    def stopped(*given):
+        explained.append(1)
+        if len(explained) == 2:
+            raise KeyboardInterrupt
+        return explain(*given)
+
+    monkeypatch.setattr(ranking, "explain", stopped)
+    cut = tune(SMALL, NODE, 32, {"virtual_stages": [1]}, top=2)
+    assert cut.interrupted and not cut.certified
+    assert [r.plan for r in cut.plans] == [r.plan for r in found.plans]
+    assert len(cut.plans[0].why) > 2
+    assert cut.plans[1].why == ("interrupted before it was explained",)
+
+
+def test_a_share_on_the_host_needs_a_link_to_it():
+    """Of host processors there is none: a share that is asked for is refused, and none is tried unasked."""
+    linkless = Cluster.of("cpu", nodes=2)
+    with pytest.raises(InputError, match=r"host_bytes_per_s.*required with plan\.offload"):
+        tune(SMALL, linkless, 32, {"offload_optimizer": [0.5]}, target="any")
+    found = tune(SMALL, linkless, 32, {"virtual_stages": [1], "pp": [1, 2]}, target="any", top=1)
+    assert not found.best.plan.offloads
 
 
 def test_an_interruption_before_any_plan_is_one():

@@ -11,7 +11,7 @@ from sim.costs.inputs import RECOMPUTE
 from sim.engine.step import Step, most_allocated
 from sim.report.numbers import byte_unit, time_unit
 from sim.report.theme import HEIGHT, Theme, colour, frame, label
-from sim.specs import InputError
+from sim.specs import InputError, Plan
 from sim.specs.arguments import checked
 from sim.tuner.front import Floats, Front, Ints, pareto
 from sim.tuner.objectives import MEASURES, Measured, Setting
@@ -111,6 +111,15 @@ def front(
     return figure
 
 
+def _words(plan: Plan) -> str:
+    if plan.stages:
+        return f"pp {plan.pp}, unequal stages of<br>{', '.join(map(str, plan.split_stages))} layers"
+    return (
+        f"tp {plan.tp}, pp {plan.pp}, virtual stages {plan.virtual_stages}, "
+        f"micro-batch {plan.micro_batch}<br>ZeRO-{plan.zero}, recompute {plan.recompute}"
+    )
+
+
 def _confirmed(figure: go.Figure, found: Front, axes: tuple[Axis, Axis], asked: tuple[str, str], theme: Theme) -> None:
     if (found.x, found.y) != asked:
         raise InputError("confirmed", (found.x, found.y), f"a front of {asked[0]} and {asked[1]}")
@@ -125,11 +134,7 @@ def _confirmed(figure: go.Figure, found: Front, axes: tuple[Axis, Axis], asked: 
         name="front, simulated" if found.certified else "front, simulated so far",
         mode="markers",
         marker={"symbol": "circle-open", "size": 10, "color": colour("text", theme), "line": {"width": 1.5}},
-        text=[
-            f"tp {p.plan.tp}, pp {p.plan.pp}, virtual stages {p.plan.virtual_stages}, "
-            f"micro-batch {p.plan.micro_batch}<br>ZeRO-{p.plan.zero}, recompute {p.plan.recompute}"
-            for p in found.plans
-        ],
+        text=[_words(p.plan) for p in found.plans],
         hovertemplate=f"<b>%{{text}}</b><br>%{{y:.3~r}} {axes[1].unit}<br>%{{x:.3~r}} {axes[0].unit}<extra></extra>",
     )
 

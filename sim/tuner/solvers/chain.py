@@ -110,14 +110,19 @@ class Choice:
         return np.array([cell.d[k] for cell, k in zip(self.cells, self.points, strict=True)])
 
 
-def value(chain: Chain, choice: Choice) -> float:
-    """Return the seconds of a step: (G - fill) max t + fill sum t + max(0, max_i(d_i - fill sum_{j<i} t_j)).
+def step_seconds(t: Floats, d: Floats, microbatches: int, fill: float = 1.0) -> Floats:
+    """Return (G - fill) max t + fill sum t + max(0, max_i(d_i - fill sum_{j<i} t_j)), of t and d [stage, ...].
 
-    With fill = 1 it is Mist's objective (arXiv 2503.19050); its legality is not checked, see `legal`.
+    With fill = 1 it is Mist's objective (arXiv 2503.19050).
     """
-    t, filled = choice.t, chain.fill * choice.t
-    surplus = choice.d - (np.cumsum(filled) - filled)
-    return float((chain.microbatches - chain.fill) * t.max() + filled.sum() + max(0.0, surplus.max()))
+    filled = fill * t
+    late = np.maximum(0.0, (d - (np.cumsum(filled, axis=0) - filled)).max(axis=0))
+    return np.asarray((microbatches - fill) * t.max(axis=0) + filled.sum(axis=0) + late)
+
+
+def value(chain: Chain, choice: Choice) -> float:
+    """Return the seconds of a step; the choice's legality is not checked, see `legal`."""
+    return float(step_seconds(choice.t, choice.d, chain.microbatches, chain.fill))
 
 
 def legal(chain: Chain, choice: Choice) -> bool:

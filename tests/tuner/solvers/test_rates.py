@@ -6,7 +6,7 @@ from functools import lru_cache
 import pytest
 
 import sim
-from sim.tuner.solvers.compared import fastest
+from sim.tuner.solvers.fastest import fastest
 from sim.tuner.solvers.pipedream import Level, partition
 from sim.tuner.solvers.rates import (
     StageCost,

@@ -11,7 +11,7 @@ from typing import Any
 from sim.plans.files import plain
 from sim.specs.fields import InputError
 from sim.specs.files import write_atomically
-from sim.tuner.comparison import Found
+from sim.tuner.ways import Found
 
 HELP = "a table of `trainsim compare`"
 

@@ -1,0 +1,144 @@
+"""Knobs that are searched only where they are listed: schedules without closed form, copies of shards, precisions."""
+
+import numpy as np
+import pytest
+
+import sim
+from sim.engine.step import simulate
+from sim.specs import Cluster, InputError, Model, Plan
+from sim.specs.rules import ASYNCHRONOUS
+from sim.tuner.score import bounds, score_members
+from sim.tuner.space import PRECISIONS, SCHEDULES, build_space, default_knobs
+from sim.tuner.staged import search_stages
+from sim.tuner.tune import tune
+
+SMALL = Model(name="small", layers=24, hidden=2048, heads=16, vocab=50_304, seq=2048)
+NODE = Cluster.of("a100-sxm-80gb", nodes=1)
+H100S = Cluster.of("h100-sxm-80gb", nodes=2)
+SHAPES = {"pp": [2, 4], "tp": [1], "micro_batch": [1, 2], "sequence_parallel": [False], "recompute": ["none"]}
+ONE = {"unequal_stages": [False]}
+
+
+def each(space, most=25):
+    """Yield configurations of a space with what the compiled engine says of them."""
+    chosen = np.argwhere(space.allowed)
+    for at in map(tuple, chosen[:: max(1, len(chosen) // most)]):
+        yield at, simulate(space.model, space.cluster, space.plan(*map(int, at)))
+
+
+@pytest.mark.parametrize("device", ["a100-sxm-80gb", "l4"])
+@pytest.mark.parametrize("schedule", SCHEDULES[SCHEDULES.index("looped-bfs") :])
+def test_no_order_beats_its_bound(schedule, device):
+    """Nor needs less memory than the score; PipeDream and 2BW have a closed form: their slowest rank, or a cycle."""
+    cluster = Cluster.of(device, nodes=1, gpus_per_node=8)
+    space = build_space(SMALL, cluster, 64, SHAPES | {"schedule": [schedule], "zero": [0, 1, 3]})
+    least, scores = bounds(space), score_members(space)
+    assert space.allowed.any()
+    for at, step in each(space):
+        assert least[at] <= step.step_time_s * (1 + 1e-7)
+        assert scores.peak_memory_bytes[at] <= step.peak_memory_bytes * (1 + 1e-9)
+        if schedule in ASYNCHRONOUS:
+            assert scores.step_time_s[at] == pytest.approx(step.step_time_s, rel=1e-3)
+            assert scores.peak_memory_bytes[at] == pytest.approx(step.peak_memory_bytes, rel=1e-9)
+
+
+@pytest.mark.parametrize("layers", [(1, 11, 11, 1), (11, 1, 11, 1), (1, 1, 11, 11), (6, 6, 6, 6)])
+@pytest.mark.parametrize("schedule", ASYNCHRONOUS)
+def test_without_flush_the_slowest_rank_sets_the_pace(schedule, layers):
+    step = simulate(SMALL, NODE, Plan(global_batch=64, pp=4, micro_batch=2, schedule=schedule, stage_layers=layers))
+    slowest = max(range(4), key=lambda r: int(step.timeline.busy()[r]))
+    work = step.timeline.busy()[slowest] * 1e-9 * step.placed.microbatches / step.timeline.schedule.microbatches
+    assert step.step_time_s - step.breakdown_s["straggler"] == pytest.approx(work, rel=2e-3)
+
+
+@pytest.mark.parametrize("schedule", ["2bw", "pipedream", "zbv", "dualpipev", "looped-bfs", "interleaved-zb"])
+def test_a_listed_schedule_is_searched_to_its_best(schedule):
+    knobs = SHAPES | ONE | {"schedule": [schedule], "zero": [0, 1]}
+    found = tune(SMALL, NODE, 64, knobs, target="any", top=2)
+    brute = min(step.step_time_s for _, step in each(found.space, 10**6) if step.fits == "yes")
+    assert found.gap == 0
+    assert min(r.step.step_time_s for r in found.plans) == pytest.approx(brute)
+    assert found.best.plan.schedule == schedule
+
+
+def test_schedules_compete():
+    knobs = SHAPES | ONE | {"schedule": ["1f1b", "zb-h1", "zbv", "2bw"], "virtual_stages": [1, 2]}
+    every = tune(SMALL, NODE, 64, knobs, target="any", top=1).best
+    assert every.plan.schedule == "2bw"  # no bubble
+    runnable = tune(SMALL, NODE, 64, knobs, target="torch", top=1).best
+    assert runnable.plan.schedule in ("zb-h1", "zbv")
+    assert every.step.step_time_s < runnable.step.step_time_s
+
+
+def test_orders_that_cannot_be_are_counted():
+    space = build_space(SMALL, NODE, 8, {"schedule": ["2bw", "dualpipev"], "pp": [8], "micro_batch": [4, 8]})
+    assert not space.allowed.any()
+    assert space.excluded["microbatches or ranks that the schedule cannot have"] > 0
+    assert sum(space.excluded.values()) == space.asked
+
+
+def test_two_copies_are_refused():
+    with pytest.raises(InputError, match=r"tune\.knobs\.schedule: got 'dualpipe'; .*two copies"):
+        tune(SMALL, NODE, 64, {"schedule": ["dualpipe"]})
+
+
+def test_copies_of_shards_are_searched():
+    knobs = ONE | {"tp": [1], "pp": [1], "fsdp_shard": [0, 4, 8, 16], "zero": [0, 3], "virtual_stages": [1]}
+    found = tune(SMALL, H100S, 64, knobs, target="any", top=3)
+    space, scores, least = found.space, found.scores, bounds(found.space)
+    for at, step in each(space, 60):
+        assert least[at] <= step.step_time_s * (1 + 1e-9)
+        assert scores.peak_memory_bytes[at] == pytest.approx(step.peak_memory_bytes, rel=1e-6)
+    sharded = tune(SMALL, H100S, 64, knobs | {"zero": [3]}, target="any", top=1).best
+    assert sharded.plan.fsdp_shard == 8  # a node
+    assert any("share a copy" in line for line in sharded.why)
+    assert sum(space.excluded.values()) + int(space.allowed.sum()) == space.asked
+
+
+def test_a_kept_number_of_copies_has_no_plans_without_zero():
+    kept = Plan(global_batch=64, fsdp_shard=8, zero=3)
+    found = tune(SMALL, H100S, 64, {"tp": [1], "pp": [1]}, target="any", top=5, plan=kept)
+    assert {r.plan.fsdp_shard for r in found.plans} == {8}
+    assert all(r.plan.zero > 0 for r in found.plans)
+    assert found.unequal is None
+
+
+def test_precisions_are_searched():
+    knobs = ONE | {"precision": ["bf16", "fp8"], "pp": [1, 2], "tp": [1, 2], "virtual_stages": [1]}
+    found = tune(SMALL, H100S, 64, knobs, target="any", top=3)
+    least = bounds(found.space)
+    seen = set()
+    for at, step in each(found.space, 40):
+        seen.add(step.plan.precision)
+        assert least[at] <= step.step_time_s * (1 + 1e-9)
+        assert found.scores.step_time_s[at] == pytest.approx(step.step_time_s, rel=0.3)
+        assert found.scores.peak_memory_bytes[at] == pytest.approx(step.peak_memory_bytes, rel=1e-6)
+    assert seen == {"bf16", "fp8"} <= set(PRECISIONS)
+    assert found.best.plan.precision == "fp8"
+    assert any("another precision (bf16)" in line for line in found.best.why)
+    plain = tune(SMALL, H100S, 64, ONE | {"pp": [1, 2], "tp": [1, 2], "virtual_stages": [1]}, target="any", top=1)
+    assert plain.best.plan.precision == "bf16"
+    assert found.best.step.step_time_s < plain.best.step.step_time_s
+
+
+def test_unequal_stages_take_the_listed_precision():
+    knobs = default_knobs(SMALL, H100S) | {"precision": ["bf16", "fp8"], "pp": [2], "tp": [1]}
+    found = search_stages(SMALL, H100S, 64, knobs, {}, "techniques", 30).found
+    assert found[0][1].precision == "fp8"
+    assert {plan.precision for _, plan in found} <= {"bf16", "fp8"}
+    assert simulate(SMALL, H100S, found[0][1]).step_time_s == pytest.approx(found[0][0], rel=0.02)
+
+
+@pytest.mark.parametrize(("device", "name"), [("a100-sxm-80gb", "fp8"), ("h100-sxm-80gb", "fp32")])
+def test_a_precision_without_units_is_refused(device, name):
+    with pytest.raises(InputError, match=rf"tune\.knobs\.precision: got '{name}'"):
+        tune(SMALL, Cluster.of(device), 64, {"precision": [name]})
+
+
+def test_sequence_parallelism_is_a_knob():
+    one, other = (
+        tune(SMALL, NODE, 64, ONE | {"tp": [4], "pp": [1], "sequence_parallel": [on]}, top=1).best
+        for on in (True, False)
+    )
+    assert (one.plan.sequence_parallel, other.plan.sequence_parallel) == (True, False)
+    assert sim.simulate(SMALL, NODE, other.plan).peak_memory_bytes > one.step.peak_memory_bytes * 0.9
