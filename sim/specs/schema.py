@@ -10,7 +10,7 @@ from pydantic_core import core_schema
 from sim.catalog import names
 from sim.specs.fields import class_of
 from sim.specs.job import MODEL_HELP, Job
-from sim.specs.knobs import BOUNDED, KNOBS, MAX_KNOB_VALUES
+from sim.specs.knobs import BOUNDED, KNOBS, MAX_IMBALANCE, MAX_KNOB_VALUES
 from sim.specs.model import Model
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -109,6 +109,8 @@ def _as_read(job: Schema) -> None:
     ]
     shares = {f"offload_{name}": value for name, value in parts["Offload"]["properties"].items()}
     values = parts["Plan"]["properties"] | shares | {"unequal_stages": {"type": "boolean"}}
+    values["imbalance"] = {"type": "number", "minimum": 1, "maximum": MAX_IMBALANCE}
+    values["fsdp_shard"] = values["fsdp_shard"] | {"minimum": 0}  # 0: all data-parallel ranks
     listed = {knob: {"anyOf": _knob(values[knob], knob in BOUNDED)} for knob in KNOBS}
     parts["Tune"]["properties"]["knobs"] |= {"properties": listed, "additionalProperties": False}
 

@@ -1,6 +1,6 @@
 """The plans to compare: knob values, the legal combinations as columns, and why the others are left out."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -135,43 +135,13 @@ def build_space(
     recompute = np.array([RECOMPUTE.index(r) for r in values["recompute"]], dtype=np.int64)
     zero, sp = np.array(values["zero"], dtype=np.int64), np.array(values["sequence_parallel"], dtype=np.int64)
     per_row = len(recompute) * len(zero) * len(sp)
+    shape["microbatches"] = global_batch // (shape["dp"] * shape["micro_batch"])
     excluded: dict[str, int] = {}
     legal = np.ones(len(shape["tp"]), dtype=bool)
-    code = shape["schedule"]
-    spread = Spread(
-        gpus=cluster.gpus,
-        cp=shape["cp"],
-        ep=shape["ep"],
-        etp=fixed.get("etp", 1),
-        shard=shape["fsdp_shard"],
-        tp=shape["tp"],
-        pp=shape["pp"],
-        virtual_stages=shape["virtual_stages"],
-        dp=shape["dp"],
-        micro_batch=shape["micro_batch"],
-        global_batch=global_batch,
-        group=shape["pp"],
-        sequence_parallel=np.False_,
-        interleaved=code == INTERLEAVED,
-        pipelined=code > 0,
-        schedule=np.array(SCHEDULES)[code],
-    )
-    for rule in RULES:
-        if rule.knob != "sequence_parallel":
-            broken = legal & rule.broken(model, spread)
-            legal &= ~broken
-            _count(excluded, rule.reason, int(broken.sum()) * per_row)
-    ranks = shape["dp"] * shape["cp"]
-    whole = legal & (shape["fsdp_shard"] == ranks) & (0 in values["fsdp_shard"])
-    legal &= ~whole
-    _count(excluded, "fsdp_shard of all data-parallel ranks (the same as 0)", int(whole.sum()) * per_row)
-    unpiped = legal & (shape["pp"] == 1) & (code > 0)
-    legal &= ~unpiped
-    _count(excluded, "a pipeline schedule with pp = 1 (the same as none)", int(unpiped.sum()) * per_row)
-    shape["microbatches"] = global_batch // (shape["dp"] * shape["micro_batch"])
-    unordered = legal & _unordered(shape)
-    legal &= ~unordered
-    _count(excluded, "microbatches or ranks that the schedule cannot have", int(unordered.sum()) * per_row)
+    for reason, broken in _broken(model, cluster, global_batch, fixed, shape):
+        first = legal & broken
+        legal &= ~first
+        _count(excluded, reason, int(first.sum()) * per_row)
     rows = {name: column[legal] for name, column in shape.items()}
     allowed = _distinct(model, rows, recompute, zero, sp, excluded)
     needs = _asked(model, cluster, global_batch, fixed, rows, recompute, zero, sp)
@@ -180,6 +150,26 @@ def build_space(
     return Space(
         model, cluster, global_batch, fixed, rows, recompute, zero, sp, allowed, excluded, asked, given, target
     )
+
+
+def _broken(
+    model: Model, cluster: Cluster, global_batch: int, kept: Mapping[str, Any], shape: Mapping[str, Column]
+) -> Iterator[tuple[str, Any]]:
+    """Yield why rows are left out, and which, in the order in which reasons count."""
+    code, ranks = shape["schedule"], shape["dp"] * shape["cp"]
+    spread = Spread(
+        gpus=cluster.gpus, cp=shape["cp"], ep=shape["ep"], etp=kept.get("etp", 1), shard=shape["fsdp_shard"],
+        tp=shape["tp"], pp=shape["pp"], virtual_stages=shape["virtual_stages"], dp=shape["dp"],
+        micro_batch=shape["micro_batch"], global_batch=global_batch, group=shape["pp"], sequence_parallel=np.False_,
+        interleaved=code == INTERLEAVED, pipelined=code > 0, schedule=np.array(SCHEDULES)[code],
+    )  # fmt: skip
+    for rule in RULES:
+        if rule.knob != "sequence_parallel":
+            yield rule.reason, rule.broken(model, spread)
+    if (shape["fsdp_shard"] == 0).any():
+        yield "fsdp_shard of all data-parallel ranks (the same as 0)", shape["fsdp_shard"] == ranks
+    yield "a pipeline schedule with pp = 1 (the same as none)", (shape["pp"] == 1) & (code > 0)
+    yield "microbatches or ranks that the schedule cannot have", _unordered(shape)
 
 
 def _asked(
