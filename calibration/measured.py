@@ -27,7 +27,6 @@ from calibration.issue import with_issue
 from calibration.memory import FILE as MEMORY
 from calibration.memory import load_memory, profile_memory
 from calibration.published.tables import read_public
-from calibration.residuals import corrected
 from calibration.samples import Samples
 from calibration.store import SAMPLES, SESSION, read_samples
 from calibration.terms import base_term, measured_terms
@@ -241,9 +240,8 @@ def _fitted(
         )
         fitted = [row for row in parts[direction] if row["use"] == "fit"]
         work = {name: np.array([float(row[name] or 0.0) for row in fitted]) for name in ("flop", "bytes")}
-        neighbours = corrected(fit, train[direction])[1].mape
         shown = coverage(fit, train[direction])
-        found.append(Family(model, train[direction], fit, others, shown, neighbours, work["flop"], work["bytes"]))
+        found.append(Family(model, train[direction], fit, others, shown, work["flop"], work["bytes"]))
     return found
 
 

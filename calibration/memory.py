@@ -67,7 +67,13 @@ def measure(cuda: Any = torch.cuda, product: Run | None = None, device: int = 0)
     found = constants(cuda, device)
     workspace = workspace_bytes(product or _product, cuda, device)
     context = outside(cuda, device)
-    return DeviceMemory(found, found == SIMULATED, workspace, context, communicator_bytes(cuda, device=device))
+    return DeviceMemory(
+        constants=found,
+        as_simulated=found == SIMULATED,
+        workspace_bytes=workspace,
+        context_bytes=context,
+        communicator_bytes=communicator_bytes(cuda, device=device),
+    )
 
 
 def constants(cuda: Any = torch.cuda, device: int = 0) -> Constants:

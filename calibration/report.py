@@ -74,8 +74,7 @@ def page(
             "Errors by kernel",
             m.paragraph(
                 "Mean absolute error in percent. Fit: five-fold cross-validation by shape family on the fitted shapes; "
-                "random and larger shapes were never fitted. With neighbours: what a correction from the nearest "
-                "samples would give; it is not part of the models.",
+                "random and larger shapes were never fitted.",
                 "words",
             ),
             errors_table(families),
@@ -134,7 +133,6 @@ def errors_table(families: Sequence[Family]) -> str:
         ("median", "median absolute error, cross-validated"),
         ("p90", "90 % of the cross-validated errors are below"),
         ("bias", "mean signed error, cross-validated"),
-        ("with neighbours", "mean absolute error with the correction from the nearest samples"),
         *((use, f"mean absolute error of {use} shapes, and how many") for use in USES),
     ]
     return m.table(heads, [_error_row(family) for family in families])
@@ -147,7 +145,7 @@ def _error_row(family: Family) -> list[str]:
         [f"{found.mape:.1f}", f"{found.median:.1f}", f"{found.p90:.1f}", signed(found.bias, 1)] if found else ["–"] * 4
     )
     held = [_held_out(model.held_out.get(use)) for use in USES]
-    return [family.name, str(model.n_train), str(model.n_flagged), *numbers, f"{family.neighbours_mape:.1f}", *held]
+    return [family.name, str(model.n_train), str(model.n_flagged), *numbers, *held]
 
 
 def whole_section(whole: Sequence[Whole]) -> str:

@@ -85,7 +85,7 @@ def measured_terms(form: str, parts: Mapping[str, Samples], fingerprint: Fingerp
     """Return the groups of alternatives for measured samples of a device."""
     gpu = "cuda" in fingerprint.versions
     if form == "gemm-pnorm":
-        return [*gemm_terms(float(max(1, fingerprint.cores if gpu else fingerprint.threads)), gpu), [CACHE_TERM]]
+        return gemm_terms(float(max(1, fingerprint.cores if gpu else fingerprint.threads)), gpu)
     if form == "attention-saturating":
         s0, r0 = Term("s0", {"s0": HALF}), Term("r0", {"r0": ROWS})
         several = all("head_dim" in s.inputs for s in parts.values())

@@ -76,7 +76,7 @@ def _gemm(x: Mapping[str, Expr], p: Mapping[str, Expr]) -> Expr:
     sustained = 1 + p["boost"] * p["boost_flop"] / (flop + p["boost_flop"])
     compute = done / (p["rate"] * eta * sustained)
     size = gemm_bytes(m, n, k, batch, x.get("operand"), x.get("element", BYTES_16BIT))
-    return p["t0"] + p_norm(compute, _uncached(size, p) / p["bandwidth"], p["p"])
+    return p["t0"] + p_norm(compute, size / p["bandwidth"], p["p"])
 
 
 def _attention(x: Mapping[str, Expr], p: Mapping[str, Expr]) -> Expr:
@@ -118,7 +118,7 @@ FORMS = {
             ("m", "n", "k", "batch"),
             ("rate", "bandwidth", "t0", "p", "m0", "n0", "k0"),
             _gemm,
-            WAVES | BOOST | CACHE,
+            WAVES | BOOST,
         ),
         Form("attention-saturating", ("flop", "seq", "rows"), ("rate", "t0", "s0", "r0"), _attention, {"d0": 0.0}),
         Form("memory-bound", ("bytes",), ("bandwidth", "t0"), _memory_bound, CACHE),

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calibration.guards import interruptible
-from calibration.measure import FAIR, LEAST, LostError, Sampler, order, out_of_memory
+from calibration.measure import FAIR, LEAST, LostError, Sampler, order, out_of_memory, usual
 from calibration.store import SAMPLES, Store, read_samples
 from tests.calibration.fakes import MACHINE, METHOD, FakeFamily, FakeMachine, families
 
@@ -154,6 +154,11 @@ def test_the_state_of_most_samples_is_the_reference(tmp_path):
     early = [row for row in store.rows.values() if row["flagged"]]
     assert len(store.rows) == 9
     assert 0 < len(early) < 4
+
+
+def test_the_usual_state_is_the_one_that_most_agree_on():
+    assert usual([1.0, 1.01, 1.0, 1.3, 1.2, 1.5, 1.1, 1.4]) == 1.0  # disturbed more often than not, never alike
+    assert usual([1.0, 1.25, 1.25, 1.25]) == 1.25
 
 
 def test_a_fixed_reference_stays(tmp_path):
