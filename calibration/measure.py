@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from itertools import zip_longest
 from json import dumps
 from math import isnan
+from statistics import median
 from typing import Any
 from zlib import crc32
 
@@ -213,12 +214,13 @@ class Sampler:
 
 
 def usual(ratios: Sequence[float]) -> float:
-    """Return the ratio that most of `ratios` lie within `MOST_DRIFT` of, the smallest of several.
+    """Return the median of those of `ratios` that most agree on: that lie within `MOST_DRIFT` of one of them.
 
-    Unlike their median it is that of the undisturbed machine also where more than half were disturbed, differently.
+    Unlike the median of all it is that of the undisturbed machine also where more than half were disturbed.
     """
     held = sorted(Counter(ratios).items())
-    return max(held, key=lambda each: (sum(n for other, n in held if not moved(other / each[0])), -each[0]))[0]
+    centre = max(held, key=lambda each: (sum(n for other, n in held if not moved(other / each[0])), -each[0]))[0]
+    return median(ratio for ratio in ratios if not moved(ratio / centre))
 
 
 def _row(task: Task, timing: Timing, calls: int, error: float) -> dict[str, Any]:

@@ -45,8 +45,13 @@ def wholes(folder: Path, rows: Iterable[Mapping[str, Any]], device: Device) -> I
         if row["use"] != "whole" or row["op"] not in PREDICT:
             continue
         shape, size = row["shape"], int(row["shape"]["micro_batch"])
-        precision = "fp32" if device == "cpu" else "bf16"
-        plan = Plan(dp=1, global_batch=size, micro_batch=size, precision=precision, overlap_dp=False)
+        plan = Plan(
+            dp=1,
+            global_batch=size,
+            micro_batch=size,
+            precision="fp32" if device == "cpu" else "bf16",
+            overlap_dp=False,
+        )
         model = model_of(shape, row["implementation"])
         found = PREDICT[row["op"]](model, cluster, as_executed(plan), device)
         name = f"{row['op']} h{model.hidden} s{model.seq} b{size} {row['implementation']}"

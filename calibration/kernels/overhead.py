@@ -80,7 +80,7 @@ class Touch(torch.autograd.Function):
     """Reads and writes a buffer in forward and in backward, and passes its input on."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, buffer: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, x: Tensor, buffer: Tensor) -> Tensor:
         """Return x, the buffer having been through the caches."""
         ctx.buffer = buffer
         buffer.add_(1.0)

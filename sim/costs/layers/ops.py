@@ -125,8 +125,8 @@ def in_fp32(name: str, phase: str, size: Expr, switch: Expr = 1) -> Op:
     The kernels of mixed-precision training do such work on the side: what is left of it is in the run level.
     """
     on = switch * (1 - symbol("master_bytes") / volume.FP32)
-    op = moved(name, phase, on * size)
-    return replace(op, seconds=on * op.seconds)
+    op = moved(name, phase, size)
+    return replace(op, seconds=on * op.seconds, bytes=on * op.bytes)
 
 
 def norm(name: str, rows: Expr) -> Iterator[Op]:
