@@ -12,8 +12,7 @@ from sim.costs.fitted import KernelModel
 class Family:
     """One fitted kernel: its model, the samples it was fitted to, those held out by use, and what was found out.
 
-    coverage: nominal level -> share of samples inside; neighbours_mape: cross-validated mean error (%) with the
-    correction from nearest samples; flop, bytes: of each fitted sample.
+    coverage: nominal level -> share of samples inside; flop, bytes: of each fitted sample.
     """
 
     model: KernelModel
@@ -21,7 +20,6 @@ class Family:
     fit: Fit
     others: Mapping[str, Samples]
     coverage: Mapping[str, float]
-    neighbours_mape: float
     flop: Floats
     bytes: Floats
 

@@ -1,8 +1,9 @@
 """Everything that wants a GPU, in one go: `python -m calibration.gpu_session --device cuda --out DIR [--minutes 25]`.
 
-In order: the full calibration, its profile, plans executed against predictions written beforehand, contention, and
-the replay of a recorded allocator snapshot. Each step runs in a process of its own under a time limit; what it
-returns is written to DIR/NAME.json and what it prints to DIR/NAME.log. DIR/state.json says what is done: the same
+In order: the full calibration, the allocator's constants and the replay of a recorded snapshot, contention, the profile
+of all that, and plans executed against predictions written beforehand. Each step runs in a process of its own under a
+time limit; what it returns is written to DIR/NAME.json and what it prints to DIR/NAME.log. DIR/state.json says what
+is done: the same
 command again goes on from there, so that a lease of 25 minutes may also be three of ten. A step that fails, is missing
 or takes too long is recorded, and the next one runs. At the end DIR/results.zip holds everything (at most 16 MiB).
 
@@ -68,14 +69,14 @@ class Place:
 class Step:
     """One step: `run(place)` returns plain data; `minutes` is all the time it gets, over several calls too.
 
-    A result with a true `left` means that more time would give more. What `needs` another step's result is done
-    again when that one has run since.
+    A result with a true `left` means that more time would give more. What `needs` other steps' results is done again
+    when one of these has run since.
     """
 
     name: str
     minutes: float
     run: Callable[[Place], Any]
-    needs: str = ""
+    needs: tuple[str, ...] = ()
 
 
 def measure(place: Place) -> dict[str, Any]:
@@ -112,26 +113,31 @@ def hold_out(place: Place) -> Any:
 
 
 def contention(place: Place) -> Any:
-    """Measure how compute, collectives and copies slow each other down (DIR/contention.csv), and fit it."""
+    """Measure and fit how compute, collectives and copies slow each other down (`contention.csv` of the profile)."""
     profiled = place.profile / "session.json"
     session = load_mapping(profiled)["session"] if profiled.exists() else uuid4().hex[:16]
     seconds = place.limit_s - CLOSING_S
-    made = import_module("calibration.concurrent").measure(place.folder, session, seconds, place.device)
+    place.profile.mkdir(exist_ok=True)
+    made = import_module("calibration.concurrent").measure(place.profile, session, seconds, place.device)
     form = import_module("calibration.contention")
     return {"rows": len(made), "fitted": form.fit(made) if form.usable(made) else None}
 
 
 def allocator(place: Place) -> Any:
-    """Measure the allocator's constants, and replay a recorded snapshot and compare the peaks."""
-    return import_module("calibration.memory").session(place.device)
+    """Measure the allocator's constants (`memory.json` of the profile), and compare a replayed snapshot's peaks."""
+    form = import_module("calibration.memory")
+    found = form.session(place.device)
+    place.profile.mkdir(exist_ok=True)
+    write_atomically(place.profile / form.FILE, json.dumps(found, indent=1))
+    return found
 
 
 STEPS = (
     Step("measure", 12.0, measure),
-    Step("profile", 2.0, profile, needs="measure"),
-    Step("hold_out", 6.0, hold_out),
-    Step("contention", 3.0, contention),
     Step("allocator", 2.0, allocator),
+    Step("contention", 3.0, contention),
+    Step("profile", 2.0, profile, needs=("measure", "allocator", "contention")),
+    Step("hold_out", 6.0, hold_out),
 )
 
 
@@ -159,7 +165,7 @@ def perform(
         before = state.get(step.name, Record(status="left"))
         own_s = 60 * step.minutes - before.seconds
         limit_s = min(own_s, end - now())
-        current = step.needs not in state or state[step.needs].at <= before.at
+        current = all(state[name].at <= before.at for name in step.needs if name in state)
         if (before.status == "done" and current) or own_s < LEAST_S:
             continue
         if limit_s >= LEAST_S:

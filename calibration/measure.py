@@ -1,7 +1,7 @@
 """The sampler: cases of all families in seeded random order, checked, timed in batches between sentinels, stored."""
 
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -19,8 +19,8 @@ from calibration.store import Skip, Store
 from calibration.timing import Method, Timing, TooLongError, timed
 from sim.costs.algebra import Interpreted
 
-BATCH_S = 2.0
-"""Seconds of cases between two readings of the sentinel."""
+BATCH_S = 0.5
+"""Seconds of cases between two readings of the sentinel: what a neighbour on the same host disturbs lasts as long."""
 
 LEAST, FAIR = 5, 8
 """Fitted cases that a fit needs (one for each of its folds), and cases that every lane has before longer ones go on."""
@@ -92,8 +92,8 @@ class Sampler:
     """Measures tasks into `store` until all are done or `budget_s` is used up, then flagged ones once more.
 
     `stamp` (session, commit) is put into every row. `reference_s` is what the sentinel takes on the machine as it
-    should be: at first what the caller saw, in the end the median of the session (processors slow down when they
-    get warm, and the state that most samples were taken in is the one to compare with) unless `fixed`. With `flag_all`
+    should be: at first what the caller saw, in the end the session's `usual` (processors slow down when they get warm,
+    and the state that most samples were taken in is the one to compare with) unless `fixed`. With `flag_all`
     the machine is known to be busy.
     """
 
@@ -122,7 +122,7 @@ class Sampler:
         held = self.store.rows
         try:
             self._measure_all([task for task in tasks if task.case.id not in held])
-            self._compare_with_median()
+            self._compare_with_usual()
             if not self.flag_all:
                 self._measure_all([task for task in tasks if task.case.id in held and held[task.case.id]["flagged"]])
         finally:
@@ -138,12 +138,12 @@ class Sampler:
             batch = list(self._batch(queue, len(tasks)))
             before_s = self._close(batch, before_s)
 
-    def _compare_with_median(self) -> None:
-        """Make the median of all sentinel ratios 1, and flag by the ratios that come of it."""
+    def _compare_with_usual(self) -> None:
+        """Make the usual sentinel ratio 1, and flag by the ratios that come of it."""
         rows = self.store.rows
         if self.flag_all or self.fixed or not rows:
             return
-        middle = median(row["sentinel_ratio"] for row in rows.values())
+        middle = usual([row["sentinel_ratio"] for row in rows.values()])
         for name, row in rows.items():
             # A row of an earlier call that is flagged with a sentinel as it should be was disturbed otherwise.
             disturbed = name in self._disturbed or (row["flagged"] and not moved(row["sentinel_ratio"]))
@@ -211,6 +211,16 @@ class Sampler:
             (self._disturbed.add if disturbed else self._disturbed.discard)(row["id"])
         self.store.write_if_due()
         return after_s
+
+
+def usual(ratios: Sequence[float]) -> float:
+    """Return the median of those of `ratios` that most agree on: that lie within `MOST_DRIFT` of one of them.
+
+    Unlike the median of all it is that of the undisturbed machine also where more than half were disturbed.
+    """
+    held = sorted(Counter(ratios).items())
+    centre = max(held, key=lambda each: (sum(n for other, n in held if not moved(other / each[0])), -each[0]))[0]
+    return median(ratio for ratio in ratios if not moved(ratio / centre))
 
 
 def _row(task: Task, timing: Timing, calls: int, error: float) -> dict[str, Any]:

@@ -17,20 +17,27 @@ import numpy as np
 
 from calibration.collectives import Measured as Collective
 from calibration.collectives import fit as fit_links
+from calibration.concurrent import FILE as CONTENTION
+from calibration.contention import fit_device
+from calibration.execute.limits import Device
 from calibration.fit import Fit, Scores, predict, rms_log_error_of_sums, scores
 from calibration.fitted import Family
 from calibration.intervals import coverage, outside_slope, size_bins
 from calibration.issue import with_issue
-from calibration.residuals import corrected
+from calibration.memory import FILE as MEMORY
+from calibration.memory import load_memory, profile_memory
+from calibration.published.tables import read_public
 from calibration.samples import Samples
 from calibration.store import SAMPLES, SESSION, read_samples
 from calibration.terms import base_term, measured_terms
 from calibration.variants import choose
+from calibration.whole import wholes
 from sim.costs import kernels
 from sim.costs.collectives import PARAMETERS
+from sim.costs.contention import Contention
 from sim.costs.fitted import Errors, KernelModel, Use
 from sim.costs.profile import Fingerprint, Memory, Profile, read_profile
-from sim.specs.device import Device
+from sim.specs.device import Device as DeviceFile
 from sim.specs.fields import InputError, read
 from sim.specs.files import load_mapping, write_atomically
 
@@ -91,7 +98,11 @@ def build_profile(folder: Path, progress: Note | None = None, device: Callable[[
     if find_spec("plotly"):
         from calibration.report import write_report  # noqa: PLC0415 - a machine to be measured may lack plotly
 
-        write_report(folder / "report.html", profile, families, flagged)
+        kind: Device = "cuda" if dtype != "float32" else "cpu"
+        known = kind == "cpu" or (folder / "device.json").exists()
+        write_report(
+            folder / "report.html", profile, families, flagged, list(wholes(folder, kept, kind)) if known else []
+        )
     return profile
 
 
@@ -100,7 +111,7 @@ def _links(folder: Path, rows: Sequence[Row]) -> tuple[dict[str, float], str]:
     own = [row for row in rows if row["op"] == "collective"]
     if len({row["shape"]["size"] for row in own}) < LEAST:
         return ASSUMED_COLLECTIVES, "assumed, not measured in this session: half of the links' rate, 50 us to start"
-    rate = read(Device, load_mapping(folder / "device.json"), "device.json").intra_bytes_per_s.value
+    rate = read(DeviceFile, load_mapping(folder / "device.json"), "device.json").intra_bytes_per_s.value
     made = [
         Collective(
             row["direction"], int(row["shape"]["n"]), int(row["shape"]["size"]), row["implementation"],
@@ -149,6 +160,8 @@ def samples_of(rows: Sequence[Row], form: str) -> Samples:
     inputs = {name: np.array([row["shape"][name] for row in rows]) for name in names}
     if "m" in inputs:
         inputs["element"] = np.array([row["shape"].get("item", 2.0) for row in rows])
+    if "seq" in inputs and all("head_dim" in row["shape"] for row in rows):
+        inputs["head_dim"] = np.array([row["shape"]["head_dim"] for row in rows])
     first = rows[0]
     return Samples(
         "",
@@ -227,9 +240,8 @@ def _fitted(
         )
         fitted = [row for row in parts[direction] if row["use"] == "fit"]
         work = {name: np.array([float(row[name] or 0.0) for row in fitted]) for name in ("flop", "bytes")}
-        neighbours = corrected(fit, train[direction])[1].mape
         shown = coverage(fit, train[direction])
-        found.append(Family(model, train[direction], fit, others, shown, neighbours, work["flop"], work["bytes"]))
+        found.append(Family(model, train[direction], fit, others, shown, work["flop"], work["bytes"]))
     return found
 
 
@@ -305,7 +317,8 @@ def _profile(
         "models": models,
         "collectives": links[0],
         "collectives_source": links[1],
-        "memory": _memory(dtype),
+        "memory": _memory(folder, dtype),
+        "contention": _contention(folder, str(session.get("session"))),
         "kernel_sigma_log": _sums_sigma(families),
         "scaling_sigma_log": 0.0,
         "uncertainty_source": "conformal intervals of each kernel family by size (bins of the models); kernel: RMS log "
@@ -360,9 +373,18 @@ def _stand_ins(held: Mapping[Key, KernelModel], dtype: str) -> list[KernelModel]
 MIB = 2.0**20
 
 
-def _memory(dtype: str) -> Memory:
+def _contention(folder: Path, session: str) -> list[Contention]:
+    """Return the matrices that fit the session's own `contention.csv`, none without one that says enough."""
+    if not (folder / CONTENTION).exists():
+        return []
+    return fit_device(each for each in read_public([folder / CONTENTION]).together if each.session == session)
+
+
+def _memory(folder: Path, dtype: str) -> Memory:
+    """Return the session's own constants of device memory (`memory.json`), what it did not measure as assumed."""
     gpu = dtype != "float32"
-    return Memory(
+    found = load_memory(folder / MEMORY)
+    assumed = Memory(
         context_bytes=6e8 if gpu else 0.0,
         communicator_bytes=1e9 if gpu else 0.0,
         workspace_bytes=(2 * 32 + 32) * MIB if gpu else 0.0,
@@ -372,6 +394,7 @@ def _memory(dtype: str) -> Memory:
         source="assumed, not measured in this session"
         + ("; as in the shipped profiles of GPUs" if gpu else "; tensors of a CPU lie in main memory as they are"),
     )
+    return profile_memory(found, assumed) if found else assumed
 
 
 def plain(value: Any) -> Any:

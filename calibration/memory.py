@@ -5,8 +5,9 @@ Every call to the device goes through `torch.cuda` as an argument, so that a fak
 
 import gc
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import torch
 
@@ -14,19 +15,22 @@ from calibration.snapshots import Run, record_profile, record_snapshot, training
 from sim.costs.profile import Memory
 from sim.engine import allocator as simulated
 from sim.engine.memory_trace import Check, MemoryTrace, check
-from sim.specs.fields import InputError
+from sim.specs.fields import InputError, read, spec, whole
+from sim.specs.files import load_mapping
+
+Bytes = Annotated[int, whole(0, 10**15, "B")]
 
 
-@dataclass(frozen=True)
+@spec
 class Constants:
     """What the allocator's sizes are, in bytes: of blocks, requests and segments (as `sim.engine.allocator`)."""
 
-    least_block: int
-    small_segment: int
-    small_request: int
-    large_segment: int
-    large_request: int
-    round_large: int
+    least_block: Bytes
+    small_segment: Bytes
+    small_request: Bytes
+    large_segment: Bytes
+    large_request: Bytes
+    round_large: Bytes
 
 
 SIMULATED = Constants(
@@ -40,15 +44,15 @@ SIMULATED = Constants(
 """The constants of the simulator."""
 
 
-@dataclass(frozen=True)
+@spec
 class DeviceMemory:
     """Measured bytes; None where the device cannot tell (communicators: fewer than two devices)."""
 
     constants: Constants
     as_simulated: bool
-    workspace_bytes: int
-    context_bytes: int
-    communicator_bytes: int | None
+    workspace_bytes: Bytes
+    context_bytes: Bytes
+    communicator_bytes: Bytes | None = None
 
 
 def measure(cuda: Any = torch.cuda, product: Run | None = None, device: int = 0) -> DeviceMemory:
@@ -63,7 +67,13 @@ def measure(cuda: Any = torch.cuda, product: Run | None = None, device: int = 0)
     found = constants(cuda, device)
     workspace = workspace_bytes(product or _product, cuda, device)
     context = outside(cuda, device)
-    return DeviceMemory(found, found == SIMULATED, workspace, context, communicator_bytes(cuda, device=device))
+    return DeviceMemory(
+        constants=found,
+        as_simulated=found == SIMULATED,
+        workspace_bytes=workspace,
+        context_bytes=context,
+        communicator_bytes=communicator_bytes(cuda, device=device),
+    )
 
 
 def constants(cuda: Any = torch.cuda, device: int = 0) -> Constants:
@@ -160,13 +170,32 @@ def _all_reduce() -> None:
 def profile_memory(found: DeviceMemory, otherwise: Memory) -> Memory:
     """Return a profile's memory constants with what was measured; what was not stays as in `otherwise`."""
     measured = "context, workspaces" + ("" if found.communicator_bytes is None else ", communicators")
+    same = replace(found.constants, large_segment=SIMULATED.large_segment) == SIMULATED
+    others = "as in the replay" if same else f"unlike the replay's, which does not know them: {found.constants}"
     return replace(
         otherwise,
         context_bytes=float(found.context_bytes),
         workspace_bytes=float(found.workspace_bytes),
         communicator_bytes=float(found.communicator_bytes or otherwise.communicator_bytes),
-        source=f"measured: {measured}; the rest: {otherwise.source}"[:2_000],
+        large_segment_bytes=found.constants.large_segment,
+        source=f"measured: {measured}, allocator (its other constants {others}); the rest: {otherwise.source}"[:2_000],
     )
+
+
+FILE = "memory.json"
+"""What a session measured of its device's memory, beside the samples."""
+
+
+def load_memory(path: Path) -> DeviceMemory | None:
+    """Return what `session` found and its caller wrote to `path`, None where no file is or a CPU was asked.
+
+    Raises:
+        InputError: the file holds something else.
+    """
+    if not path.exists():
+        return None
+    held = load_mapping(path).get("memory")
+    return None if held is None else read(DeviceMemory, held, f"{path.name}.memory")
 
 
 def check_replay(source: MemoryTrace | Literal["cpu", "cuda"]) -> Check:

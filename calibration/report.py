@@ -16,6 +16,7 @@ import plotly.graph_objects as go
 from calibration.fit import predict
 from calibration.fitted import Family
 from calibration.samples import Floats
+from calibration.whole import Whole
 from sim.costs.fitted import LEVELS, USES, Errors, KernelModel
 from sim.costs.profile import Profile
 from sim.report import markup as m
@@ -23,7 +24,7 @@ from sim.report.html import document
 from sim.report.numbers import signed
 from sim.report.theme import MARGIN, Theme, colour, frame, mixed, safe
 from sim.specs.files import write_atomically
-from sim.units import percent, si
+from sim.units import percent, seconds, si
 
 STYLES = (
     ("forward", "circle"),
@@ -48,14 +49,20 @@ MOST_PERCENT = 200.0
 
 
 def write_report(
-    path: Path, profile: Profile, families: Sequence[Family], flagged: Sequence[Mapping[str, Any]]
+    path: Path,
+    profile: Profile,
+    families: Sequence[Family],
+    flagged: Sequence[Mapping[str, Any]],
+    whole: Sequence[Whole] = (),
 ) -> None:
     """Write the report to `path`, whole or not at all."""
-    write_atomically(path, page(profile, families, flagged))
+    write_atomically(path, page(profile, families, flagged, whole))
 
 
-def page(profile: Profile, families: Sequence[Family], flagged: Sequence[Mapping[str, Any]]) -> str:
-    """Return the report as text."""
+def page(
+    profile: Profile, families: Sequence[Family], flagged: Sequence[Mapping[str, Any]], whole: Sequence[Whole] = ()
+) -> str:
+    """Return the report as text; `whole`: blocks and steps of the session."""
     title = f"Calibration of {profile.name}"
     n = sum(len(family.samples) for family in families)
     held = sum(len(samples) for family in families for samples in family.others.values())
@@ -67,12 +74,12 @@ def page(profile: Profile, families: Sequence[Family], flagged: Sequence[Mapping
             "Errors by kernel",
             m.paragraph(
                 "Mean absolute error in percent. Fit: five-fold cross-validation by shape family on the fitted shapes; "
-                "random and larger shapes were never fitted. With neighbours: what a correction from the nearest "
-                "samples would give; it is not part of the models.",
+                "random and larger shapes were never fitted.",
                 "words",
             ),
             errors_table(families),
         ),
+        whole_section(whole),
         m.section(
             "Roofline",
             m.pair(
@@ -126,7 +133,6 @@ def errors_table(families: Sequence[Family]) -> str:
         ("median", "median absolute error, cross-validated"),
         ("p90", "90 % of the cross-validated errors are below"),
         ("bias", "mean signed error, cross-validated"),
-        ("with neighbours", "mean absolute error with the correction from the nearest samples"),
         *((use, f"mean absolute error of {use} shapes, and how many") for use in USES),
     ]
     return m.table(heads, [_error_row(family) for family in families])
@@ -139,7 +145,31 @@ def _error_row(family: Family) -> list[str]:
         [f"{found.mape:.1f}", f"{found.median:.1f}", f"{found.p90:.1f}", signed(found.bias, 1)] if found else ["–"] * 4
     )
     held = [_held_out(model.held_out.get(use)) for use in USES]
-    return [family.name, str(model.n_train), str(model.n_flagged), *numbers, f"{family.neighbours_mape:.1f}", *held]
+    return [family.name, str(model.n_train), str(model.n_flagged), *numbers, *held]
+
+
+def whole_section(whole: Sequence[Whole]) -> str:
+    """Return what the profile says of the session's blocks and steps beside what they took."""
+    if not whole:
+        return ""
+    heads = [("block or step", ""), ("predicted", ""), ("80 % interval", ""), ("measured", ""), ("error", "%")]
+    rows = [
+        [
+            w.name,
+            seconds(w.predicted_s),
+            " to ".join(seconds(end) for end in w.interval_s),
+            seconds(w.measured_s),
+            signed(100 * w.error, 1),
+        ]
+        for w in whole
+    ]
+    inside = sum(w.inside for w in whole)
+    mean = sum(abs(w.error) for w in whole) / len(whole)
+    words = (
+        "One layer forward and backward, and whole training steps with the optimizer's, measured in this session and "
+        f"never fitted: {percent(mean)} off on average, {inside} of {len(whole)} inside their interval."
+    )
+    return m.section("Blocks and steps", m.paragraph(words, "words"), m.table(heads, rows))
 
 
 def _held_out(found: Errors | None) -> str:
@@ -154,8 +184,8 @@ def roofline(families: Sequence[Family], theme: Theme) -> go.Figure:
         return figure.update_layout(title_text="no kernel with FLOP and bytes")
     for n, family in enumerate(kept):
         work = (family.flop > 0) & (family.bytes > 0)
-        x, seconds = family.flop[work] / family.bytes[work], family.samples.seconds[work]
-        _dots(figure, n, family.name, x, family.flop[work] / seconds, theme)
+        x, took = family.flop[work] / family.bytes[work], family.samples.seconds[work]
+        _dots(figure, n, family.name, x, family.flop[work] / took, theme)
     intensity = np.concatenate([f.flop[f.bytes > 0] / f.bytes[f.bytes > 0] for f in kept])
     rate = max(f.model.parameters["rate"] for f in kept)
     widths = [

@@ -88,7 +88,8 @@ def measured_terms(form: str, parts: Mapping[str, Samples], fingerprint: Fingerp
         return gemm_terms(float(max(1, fingerprint.cores if gpu else fingerprint.threads)), gpu)
     if form == "attention-saturating":
         s0, r0 = Term("s0", {"s0": HALF}), Term("r0", {"r0": ROWS})
-        return [[s0, r0, together(s0, r0)]]
+        several = all("head_dim" in s.inputs for s in parts.values())
+        return [[s0, r0, together(s0, r0)], [Term("d0", {"d0": HALF})] if several else []]
     steps = [_inside(CACHE_TERM, "b1", "bytes", parts)]
     if form == "row-wise":
         return [[_inside(term, "c1", "columns", parts) for term in SPILL_TERMS], [ROWS_TERM], steps]

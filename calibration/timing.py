@@ -1,6 +1,7 @@
 """How one kernel is timed: warm-ups, launches per sample, rotating inputs, and the statistic that is kept."""
 
 import gc
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,7 +34,7 @@ class Method:
         """The method in words, as a session records it."""
         return (
             f"{self.statistic} of at least {self.samples} samples of at least {self.sample_s:g} s each, after "
-            f"{self.warmups} warm-ups, rotating over the inputs; shapes in seeded random order"
+            f"{self.warmups} warm-ups, rotating over inputs and results; shapes in seeded random order"
         )
 
 
@@ -84,12 +85,16 @@ def timed(work: Work, method: Method, stopwatch: Stopwatch, left_s: float = floa
 
 
 def _launcher(run: Callable[..., Any], inputs: Sequence[tuple[Any, ...]]) -> Callable[[int], None]:
-    """Return what launches `run` n times, each on the next set of inputs, across calls too."""
+    """Return what launches `run` n times, each on the next set of inputs, across calls too.
+
+    As many results are kept as there are sets: a result is then written where nothing has been written lately.
+    """
     turn = cycle(inputs)
+    results = deque[Any](maxlen=len(inputs))
 
     def launch(n: int) -> None:
         for _ in range(n):
-            run(*next(turn))
+            results.append(run(*next(turn)))
 
     return launch
 

@@ -1,6 +1,7 @@
 """Whether the machine is idle enough for its times to mean something."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 from calibration.execute.processes import ExecutionError
 from calibration.guards import BusyError, admit
@@ -22,6 +23,27 @@ def others() -> str | None:
     except BusyError as error:
         return str(error)
     return None
+
+
+Drift = Callable[[], float]
+"""Says how long the sentinel takes now, over what it took in the calibration."""
+
+
+def steady() -> float:
+    """Take the machine to be as it was."""
+    return 1.0
+
+
+def drift_since(session: Path) -> Drift:
+    """Return the drift of this machine's CPU since the calibration whose `session.json` is given; none without one."""
+    from calibration.host import host_instruments  # noqa: PLC0415 - loads torch
+    from calibration.store import load_session  # noqa: PLC0415 - loads torch
+
+    reference_s = load_session(session.parent).sentinel_s if session.exists() else 0.0
+    if not reference_s:
+        return steady
+    sentinel = host_instruments(threads=1).sentinel
+    return lambda: sentinel() / reference_s
 
 
 def idle(busy: Busy) -> None:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from calibration.execute.memory import LiveBytes
 from calibration.execute.trainer import DTYPES, Trainer
+from calibration.host import keep_freed_memory
 from sim.specs import Model, Plan
 from sim.specs.fields import read
 from sim.specs.files import load_mapping, write_atomically
@@ -29,6 +30,7 @@ WARM_UP = 3
 def main(folder: Path, rank: int) -> None:
     """Do one rank's part of the task in `folder`."""
     torch.set_num_threads(1)
+    keep_freed_memory()
     task = load_mapping(folder / "task.json")
     ranks, device = int(task["ranks"]), torch.device(task["device"])
     if ranks > 1:

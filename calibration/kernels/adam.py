@@ -119,7 +119,7 @@ class Adam:
 
 def _sizes(machine: Machine, suite: Suite) -> Iterator[tuple[Use, int]]:
     """Yield (use, parameters), all of them multiples of `TENSORS`."""
-    low, few, most = (14, 24, 28) if machine.kind == "cuda" else (12, 20, 24)
+    low, few, most = (14, 24, 28) if machine.kind == "cuda" else (12, 22, 24)
     pool = [2**n for n in range(low, most + 1)]
     for n in pick(pool, int, 2**few, suite, (8, 16), 0):
         yield "fit", n

@@ -1,5 +1,6 @@
 """What memory costs: from the allocator's free blocks (hit), or fresh from driver or operating system (miss)."""
 
+import mmap
 from collections.abc import Iterator
 from math import nan
 
@@ -15,11 +16,11 @@ SIZES = {
     ("cuda", "hit"): (10, 16, 20, 24, 28),
     ("cuda", "miss"): (21, 24, 27, 30),
 }
-"""Powers of two in bytes. glibc takes blocks above 32 MiB from the system every time."""
+"""Powers of two in bytes."""
 
 
 class Allocate:
-    """One block of `bytes`, freed at once. A CPU's miss writes the block: pages come with their first touch."""
+    """One block of `bytes`, freed at once. A CPU's miss is a mapping of its own, written: pages come with a touch."""
 
     name = "allocate"
     flop: Expr = ZERO
@@ -40,12 +41,11 @@ class Allocate:
         n, hit = int(case.shape["bytes"]), case.direction == "hit"
 
         def run() -> None:
-            block = torch.empty(n, dtype=torch.uint8, device=machine.kind)
-            if hit:
+            if machine.kind == "cpu" and not hit:
+                torch.frombuffer(mmap.mmap(-1, n), dtype=torch.uint8).fill_(1)
                 return
-            if machine.kind == "cpu":
-                block.fill_(1)
-            else:
+            block = torch.empty(n, dtype=torch.uint8, device=machine.kind)
+            if not hit:
                 del block
                 torch.cuda.empty_cache()
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from calibration.kernels.adam import PER_PARAMETER, Optimizer
 from calibration.kernels.family import Case, Machine, Suite, Work
 from calibration.kernels.gpt import SmallGpt, SmallGptBlock
-from calibration.kernels.overhead import gradients
+from calibration.kernels.overhead import gradients, loss_and_gradients
 from calibration.kernels.work import (
     ITEM,
     Check,
@@ -215,17 +215,11 @@ class Step:
         def of(out: Any) -> float:
             other = SmallGpt(replace(model, attention=_other(case.implementation))).to(draw.device)
             other.load_state_dict(gpt.state_dict())
-            return relative_error(out, _loss_and_gradients(other.double(), *sample))
+            return relative_error(out, loss_and_gradients(other.double(), *sample))
 
         sets = [(draw.integers(model.vocab, *extent), draw.integers(model.vocab, *extent)) for _ in range(3)]
         sample = [t[:1] for t in sets[0]]
-        return Work(run, sets, Check(lambda: _loss_and_gradients(gpt, *sample), of), TOLERANCE[case.dtype])
-
-
-def _loss_and_gradients(gpt: SmallGpt, tokens: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
-    """Return the loss and the gradients of all weights."""
-    loss = gpt.loss(tokens, targets)
-    return loss.detach(), *torch.autograd.grad(loss, list(gpt.parameters()))
+        return Work(run, sets, Check(lambda: loss_and_gradients(gpt, *sample), of), TOLERANCE[case.dtype])
 
 
 FAMILIES = (Block(), Step())

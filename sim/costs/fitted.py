@@ -24,9 +24,9 @@ LEVELS = ("0.5", "0.8", "0.9", "0.95")
 """Nominal levels of the conformal intervals."""
 
 MOST_BINS = 20
-Use = Literal["random", "larger", "whole"]
-USES: tuple[Use, ...] = ("random", "larger", "whole")
-"""Samples held out of a fit: at random inside its shapes, beyond them, and whole blocks or steps."""
+Use = Literal["random", "larger"]
+USES: tuple[Use, ...] = ("random", "larger")
+"""Samples held out of a fit: at random inside its shapes, and beyond them."""
 
 
 @spec
@@ -137,7 +137,7 @@ def _beyond(x: float, edges: list[float]) -> float:
 
 
 MAY_BE_ZERO = (
-    "t0", "m0", "n0", "k0", "s0", "r0", "c0", "waves", "boost", "spill", "cached",
+    "t0", "m0", "n0", "k0", "s0", "r0", "c0", "d0", "waves", "boost", "spill", "cached",
     "intra_alpha", "intra_alpha_rank", "inter_alpha", *OPTIONAL,
 )  # fmt: skip
 

@@ -49,6 +49,8 @@ def model_values(model: Model) -> dict[str, float]:
         "patch_width": float(model.channels * model.patch**2),
         "tiled_head": float(TILE * ceil(max(block.qk_width for block in model.blocks) / model.heads / TILE)),
         "misaligned": float(model.head_dim % ALIGNED > 0),
+        "qkv_bias": float(model.qkv_bias),
+        "mlp_bias": float(model.mlp_bias),
         "kv_repeatable": 0.0 if model.kv_lora_rank else 1.0,
     }
     for k, block in enumerate(model.blocks):
@@ -89,6 +91,7 @@ def cluster_values(cluster: Cluster, profile: Profile) -> dict[str, float]:
             "in_tiles": float(not cluster.hardware.on_host),
             "on_host": float(cluster.hardware.on_host),
             "issue_s": profile.issue_s,
+            "ends_issue_s": profile.ends_issue_s,
         }
     )
 

@@ -81,6 +81,8 @@ def _gemm(x: Mapping[str, Expr], p: Mapping[str, Expr]) -> Expr:
 
 def _attention(x: Mapping[str, Expr], p: Mapping[str, Expr]) -> Expr:
     eta = _saturation(x["seq"], p["s0"]) * _saturation(x["rows"], p["r0"])
+    if "head_dim" in x:  # narrow heads spend more of their time on the exponentials of the scores
+        eta = eta * _saturation(x["head_dim"], p["d0"])
     return p["t0"] + x["flop"] / (p["rate"] * eta)
 
 
@@ -118,15 +120,15 @@ FORMS = {
             _gemm,
             WAVES | BOOST,
         ),
-        Form("attention-saturating", ("flop", "seq", "rows"), ("rate", "t0", "s0", "r0"), _attention),
+        Form("attention-saturating", ("flop", "seq", "rows"), ("rate", "t0", "s0", "r0"), _attention, {"d0": 0.0}),
         Form("memory-bound", ("bytes",), ("bandwidth", "t0"), _memory_bound, CACHE),
         Form("row-wise", ("bytes", "columns"), ("bandwidth", "t0", "c0"), _row_wise, SPILL | CACHE),
     )
 }
 """rate: asymptotic FLOP/s. bandwidth: bytes/s. t0: launch floor in s. p: sharpness of the roofline's knee.
-m0, n0, k0, s0, r0, c0: sizes at which half the rate is reached (0 = no penalty). waves: share of the work that whole
-waves of tile_m x tile_n results on `units` multiprocessors or cores add. boost: relative rate above the sustained one
-of products far smaller than boost_flop. spill: share of the traffic that rows much longer than c1 elements add.
+m0, n0, k0, s0, r0, c0, d0: sizes at which half the rate is reached (0 = no penalty). waves: share of the work that
+whole waves of tile_m x tile_n results on `units` multiprocessors or cores add. boost: relative rate above the sustained
+one of products far smaller than boost_flop. spill: share of the traffic that rows much longer than c1 elements add.
 cached: share of the time that transfers far smaller than b1 bytes save."""
 
 BOTH = ("forward", "backward")

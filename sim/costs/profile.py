@@ -28,7 +28,8 @@ __all__ = ["Z80", "Errors", "KernelModel", "Profile", "SizeBin", "load_profile",
 class Memory:
     """Device memory beside the tensors of a step, in bytes, and the ratio of reserved to allocated memory.
 
-    `workspace_bytes` (of matrix products) are allocated, context and communicators are not.
+    `workspace_bytes` (of matrix products) are allocated, context and communicators are not. `large_segment_bytes`: what
+    the caching allocator takes at least for requests above 1 MiB (20 MiB unless a build or a setting says otherwise).
     """
 
     context_bytes: Annotated[float, real(0.0, 1e11, "B")]
@@ -38,6 +39,7 @@ class Memory:
     reserved_sigma_log: Annotated[float, real(0.0, 1.0)]
     allocated_sigma_log: Annotated[float, real(0.0, 1.0)]
     source: Text
+    large_segment_bytes: Annotated[int, whole(10 * 2**20, 2**40, "B")] = 20 * 2**20
 
 
 @spec
@@ -73,7 +75,7 @@ class Profile:
     Version 2 adds: who was measured (`fingerprint`, `session`), the `dtype` whose models are read (where several
     models of one kernel have it, the first), `units` (by quantity, as text), `contention`, `issue_s` (seconds in
     which a layer's kernels, forward and backward, are issued; of a host processor, what that takes beside them; 0: not
-    measured), and what `KernelModel` says of intervals.
+    measured), `ends_issue_s` (the same of embedding, head and loss), and what `KernelModel` says of intervals.
     """
 
     schema_version: Literal[1, 2]
@@ -96,6 +98,7 @@ class Profile:
     dtype: Word = ""
     units: Annotated[dict[Name, Word], FEW] = Field(default_factory=dict)
     issue_s: Annotated[float, real(0.0, 1.0, "s")] = 0.0
+    ends_issue_s: Annotated[float, real(0.0, 1.0, "s")] = 0.0
     contention: Annotated[list[Contention], FEW] = Field(default_factory=list)
 
     def __post_init__(self) -> None:

@@ -85,13 +85,10 @@ def used(structure: Structure, model: Compiled, values: Mapping[str, Any]) -> tu
     out = expressions(values)
     by_kernel = shares(model, values)
     times = [float(np.mean(out[f"{i}"])) for i in range(len(calls))]
+    inputs = [{name: float(np.mean(out[f"{i} {name}"])) for name in call.inputs} for i, call in enumerate(calls)]
+    real = [i for i, time in enumerate(times) if time > 0 and all(inputs[i].values())]
+    keys = [(call.op, call.direction) for call in calls]
     whole: dict[Key, float] = {}
-    for call, time in zip(calls, times, strict=True):
-        whole[call.op, call.direction] = whole.get((call.op, call.direction), 0.0) + time
-    made = []
-    for i, (call, time) in enumerate(zip(calls, times, strict=True)):
-        key = call.op, call.direction
-        inputs = {name: float(np.mean(out[f"{i} {name}"])) for name in call.inputs}
-        if time > 0 and all(inputs.values()):
-            made.append(Used(*key, by_kernel.get(key, 0.0) * time / whole[key], inputs))
-    return tuple(made)
+    for i in real:
+        whole[keys[i]] = whole.get(keys[i], 0.0) + times[i]
+    return tuple(Used(*keys[i], by_kernel.get(keys[i], 0.0) * times[i] / whole[keys[i]], inputs[i]) for i in real)

@@ -39,10 +39,17 @@ def replay_allocator(
 ) -> Replay:
     """Return what PyTorch's allocator reserves on a pipeline rank (None: the fullest) in `steps` steps.
 
+    settings: None for the usual ones, with segments as the profile's device has them.
+
     Raises:
         InputError: no such rank; the plan keeps something in host memory, whose copies are not replayed.
     """
-    return replay(allocations(step, rank, steps), settings)
+    return replay(allocations(step, rank, steps), settings or measured_settings(step))
+
+
+def measured_settings(step: Step) -> AllocatorSettings:
+    """Return the allocator's usual settings with the segments of the step's device."""
+    return AllocatorSettings(large_segment_bytes=step.profile.memory.large_segment_bytes)
 
 
 def memory_trace(step: Step, rank: int | None = None, steps: int = 2) -> tuple[MemoryTrace, Replay]:
@@ -54,10 +61,11 @@ def memory_trace(step: Step, rank: int | None = None, steps: int = 2) -> tuple[M
         InputError: as `replay_allocator`.
     """
     events = allocations(step, rank, steps)
-    found = replay(events)
+    settings = measured_settings(step)
+    found = replay(events, settings)
     peaks = {f"{n}_peak_bytes": getattr(found, f"{n}_peak_bytes") for n in ("allocated", "reserved", "requested")}
     rank = step.fullest.rank if rank is None else rank
-    header = Header(source=f"simulated: {step.model.name}, pipeline rank {rank}"[:200], **peaks)
+    header = Header(source=f"simulated: {step.model.name}, pipeline rank {rank}"[:200], settings=settings, **peaks)
     return MemoryTrace(header, [Entry(*event) for event in events]), found  # type: ignore[arg-type]
 
 

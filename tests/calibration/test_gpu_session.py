@@ -106,7 +106,7 @@ def test_what_failed_is_tried_again_by_the_next_call(place):
 
 
 def test_what_needs_a_step_is_done_again_after_it(place):
-    held = [Step("s0", 2, nothing), Step("s1", 2, nothing, needs="s0")]
+    held = [Step("s0", 2, nothing), Step("s1", 2, nothing, needs=("s0",))]
     runner = Runner({"s0": 5, "s1": 5}, {"s0": "failed"})
     for _ in range(3):
         runner.perform(held, place, 5)
@@ -136,7 +136,7 @@ def test_contention_is_measured_in_the_session_of_the_profile(place, monkeypatch
     (place.profile / "session.json").write_text('{"session": "abc"}')
 
     def measure(folder, session, seconds, device):
-        assert (folder, session, seconds, device) == (place.folder, "abc", 60.0 - gpu_session.CLOSING_S, "cpu")
+        assert (folder, session, seconds, device) == (place.profile, "abc", 60.0 - gpu_session.CLOSING_S, "cpu")
         return [1, 2, 3]
 
     modules = {
@@ -145,6 +145,20 @@ def test_contention_is_measured_in_the_session_of_the_profile(place, monkeypatch
     }
     monkeypatch.setattr(gpu_session, "import_module", modules.__getitem__)
     assert gpu_session.contention(place) == {"rows": 3, "fitted": 6 if usable else None}
+
+
+def test_what_an_allocator_is_like_is_left_beside_the_samples(place, monkeypatch):
+    found = {"replay": {"equal": True}}
+    modules = {"calibration.memory": SimpleNamespace(FILE="memory.json", session=lambda device: found)}
+    monkeypatch.setattr(gpu_session, "import_module", modules.__getitem__)
+    assert gpu_session.allocator(place) == found
+    assert json.loads((place.profile / "memory.json").read_text()) == found
+
+
+def test_the_profile_comes_after_what_it_holds():
+    names = [step.name for step in STEPS]
+    (profile,) = (step for step in STEPS if step.name == "profile")
+    assert set(profile.needs) == set(names[: names.index("profile")])
 
 
 def test_a_wrong_state_file_is_one_error(place):
@@ -261,7 +275,7 @@ def test_the_whole_session_on_fakes(fake_session, monkeypatch, tmp_path):
     def absent(place):
         raise RuntimeError("not here")
 
-    kept = [*STEPS[:2], Step("hold_out", 6.0, absent)]
+    kept = [*(s for s in STEPS if s.name in ("measure", "profile")), Step("hold_out", 6.0, absent)]
     monkeypatch.setattr(gpu_session, "STEPS", kept)
     monkeypatch.setattr(gpu_session, "separately", here)
     arguments = ["--device", "cpu", "--suite", "smoke", "--out", str(tmp_path), "--minutes", "25"]

@@ -2,7 +2,9 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,15 +15,25 @@ import pytest
 from calibration.collectives import FITTED, SIZES
 from calibration.collectives import Measured as Collective
 from calibration.collectives import predict as predict_links
+from calibration.concurrent import measure
 from calibration.fit import predict
 from calibration.issue import with_issue
 from calibration.measured import build_profile, read_rows
+from calibration.memory import FILE as MEMORY
+from calibration.memory import SIMULATED, DeviceMemory
 from calibration.published.tables import read_public
 from calibration.store import SCHEMA
 from sim.catalog import folder as catalog
+from sim.costs.contention import rows as matrix
 from sim.costs.kernels import FALLBACK, KERNELS, form_of
 from sim.costs.profile import load_profile
+from sim.costs.run_level import run_level
+from sim.engine.allocations import measured_settings
+from sim.engine.contended import sharing
+from sim.engine.program import Stream
 from sim.specs.fields import InputError
+from tests.calibration.test_concurrent import TRUTH as STREAMS_TRUTH
+from tests.calibration.test_concurrent import Device as Streams
 from tests.oracle import reference
 
 TRUTH: dict[str, dict[str, dict[str, float]]] = {
@@ -259,10 +271,49 @@ def test_what_was_measured_despite_load_is_used(tmp_path: Path) -> None:
     assert all(m.n_flagged for m in build_profile(out).models if m.status == "fitted")
 
 
-def test_issue_is_what_a_small_layer_takes_beside_its_kernels(built: tuple[str, Path], tmp_path: Path) -> None:
+def launches(direction: str, seconds: dict[int, float], use: str = "fit") -> list[dict[str, Any]]:
+    common = {"op": "launch", "direction": direction, "use": use}
+    return [common | {"shape": {"layers": float(n)}, "t_s": t} for n, t in seconds.items()]
+
+
+def test_issue_is_what_small_layers_and_ends_take_beside_their_kernels(built: tuple[str, Path]) -> None:
     kind, out = built
     profile = load_profile(str(out))
-    assert profile.issue_s == 0
-    rows = [{"op": "launch", "direction": "layer", "t_s": t} for t in (1e-3, 3e-3, 2e-3)]
-    issue = with_issue(profile, rows).issue_s
-    assert issue == 2e-3 if kind == "cuda" else 1e-3 < issue < 2e-3
+    assert profile.issue_s == profile.ends_issue_s == 0
+    passes = launches("pass", {n: 1e-3 + 2e-3 * n for n in (1, 2, 4)}) + launches("pass", {8: 1.0}, "larger")
+    found = with_issue(profile, passes)
+    if kind == "cuda":
+        assert (found.issue_s, found.ends_issue_s) == pytest.approx((2e-3, 1e-3))
+    else:
+        assert 1e-3 < found.issue_s < 2e-3 and 0 < found.ends_issue_s < 1e-3
+    gaps = launches("gaps", {n: 4e-4 * n for n in (1, 2, 4)})
+    assert with_issue(profile, passes + gaps).issue_s == pytest.approx(found.issue_s - 4e-4)
+    assert with_issue(profile, passes[:1]) == profile
+
+
+def test_a_profile_takes_up_the_sessions_memory_and_contention(tmp_path: Path) -> None:
+    out = folder(tmp_path / "p", "cuda", list(rows("cuda", {"fit": 8})))
+    assumed = build_profile(out)
+    assert assumed.memory.source.startswith("assumed") and assumed.contention == []
+    constants = replace(SIMULATED, large_segment=2**25)
+    found = DeviceMemory(constants=constants, as_simulated=False, workspace_bytes=7, context_bytes=8)
+    session = {"memory": asdict(found)}
+    (out / MEMORY).write_text(json.dumps(session))
+    device = Streams()
+    measure(out, "abc", 1e9, streams=device, now=lambda: device.clock)
+    profile = build_profile(out)
+    assert (profile.memory.workspace_bytes, profile.memory.context_bytes) == (7, 8)
+    assert profile.memory.large_segment_bytes == 2**25
+    (fitted,) = profile.contention
+    assert (fitted.n_in, fitted.n_out, fitted.session) == (4, 1, "abc")
+    assert np.array(fitted.matrix) == pytest.approx(np.array(matrix(STREAMS_TRUTH)), abs=0.02)
+    placed = sharing(run_level(), profile, (4, 1))
+    assert placed.slowdown[Stream.COMPUTE, Stream.COLLECTIVE] == fitted.matrix[0][1]
+    assert measured_settings(SimpleNamespace(profile=profile)).large_segment_bytes == 2**25  # type: ignore[arg-type]
+
+
+def test_contention_of_another_session_is_not_mixed_in(tmp_path: Path) -> None:
+    out = folder(tmp_path / "p", "cuda", list(rows("cuda", {"fit": 8})))
+    device = Streams()
+    measure(out, "of another day", 1e9, streams=device, now=lambda: device.clock)
+    assert build_profile(out).contention == []

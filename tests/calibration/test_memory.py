@@ -188,6 +188,12 @@ class FakeCuda:
         return self.devices
 
 
+def device_memory():
+    return memory.DeviceMemory(
+        constants=memory.SIMULATED, as_simulated=True, workspace_bytes=CUBLAS, context_bytes=CONTEXT
+    )
+
+
 def test_constants_are_found_by_asking():
     assert memory.constants(FakeCuda()) == memory.SIMULATED
     other = memory.constants(FakeCuda(large_segment_bytes=32 * MIB))
@@ -197,16 +203,16 @@ def test_constants_are_found_by_asking():
 def test_a_device_is_measured():
     cuda = FakeCuda()
     found = memory.measure(cuda, lambda: cuda.caching_allocator_alloc(CUBLAS))
-    assert found == memory.DeviceMemory(memory.SIMULATED, True, CUBLAS, CONTEXT, None)
+    assert found == device_memory()
 
 
 def test_what_was_measured_replaces_what_was_assumed():
     assumed = load_profile("h100-sxm-80gb").memory
-    found = memory.DeviceMemory(memory.SIMULATED, True, CUBLAS, CONTEXT, None)
+    found = device_memory()
     made = memory.profile_memory(found, assumed)
     assert (made.context_bytes, made.workspace_bytes) == (CONTEXT, CUBLAS)
     assert made.communicator_bytes == assumed.communicator_bytes
-    assert made.source.startswith("measured: context, workspaces; the rest: ")
+    assert made.source.startswith("measured: context, workspaces, allocator (its other constants as in the replay); ")
     assert memory.profile_memory(replace(found, communicator_bytes=RING), assumed).communicator_bytes == RING
 
 

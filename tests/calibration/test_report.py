@@ -11,6 +11,7 @@ from calibration.fit import Fit, Free, cross_validate
 from calibration.intervals import coverage, size_bins
 from calibration.report import MOST_PERCENT, Family, errors_table, page, residuals, roofline, verdict
 from calibration.samples import Samples
+from calibration.whole import Whole
 from sim.costs.fitted import Errors, KernelModel
 from sim.costs.profile import Fingerprint, Profile, load_profile
 
@@ -33,7 +34,7 @@ def family(op: str = "gemm", noise: float = 0.1, larger: float = 1.0) -> Family:
         held_out={"random": Errors(mape=9.5, median=6.0, p90=15.0, bias=-1.0, coverage90=0.9, n=7)},
     )  # fmt: skip
     beyond = replace(samples, inputs={k: 4 * v for k, v in x.items()}, seconds=larger * 64 * samples.seconds)
-    return Family(model, samples, fit, {"larger": beyond}, coverage(fit, samples), 5.5, flop, flop / 30)
+    return Family(model, samples, fit, {"larger": beyond}, coverage(fit, samples), flop, flop / 30)
 
 
 @pytest.fixture(scope="module")
@@ -65,8 +66,17 @@ def test_a_profile_without_families_has_a_page(evil: Profile) -> None:
 def test_errors_by_use_stand_in_their_columns() -> None:
     cells = re.findall(r"<td>(.*?)</td>", errors_table([family()]))
     assert cells[1:3] == ["60", "3"]
-    assert cells[3:8] == ["8.0", "6.0", "15.0", "−1.0", "5.5"]
-    assert cells[8:] == ["9.5 (7)", "–", "–"]
+    assert cells[3:7] == ["8.0", "6.0", "15.0", "−1.0"]
+    assert cells[7:] == ["9.5 (7)", "–"]
+
+
+def test_blocks_and_steps_stand_beside_their_predictions(evil: Profile) -> None:
+    whole = [Whole(EVIL, 9e-3, (8e-3, 9.5e-3), 1e-2), Whole("step", 1.1e-2, (9e-3, 1.2e-2), 1e-2)]
+    text = page(evil, [], [], whole)
+    assert re.search(r"10(\.0)? % off on average, 1 of 2 inside", text)
+    assert "<td>9.00 ms</td>" in text and "<td>−10.0</td>" in text
+    assert text.count("</script>") == text.count("<script")
+    assert "Blocks and steps" not in page(evil, [], [])
 
 
 def test_the_verdict_weighs_the_directions() -> None:

@@ -1,6 +1,7 @@
 """How a kernel is timed: enough launches a sample, inputs in turn, and the statistic of the method."""
 
 import gc
+import weakref
 
 import pytest
 
@@ -39,6 +40,23 @@ def test_inputs_take_turns_through_all_samples():
     machine = FakeMachine()
     timed(work_of(machine, [0.02]), METHOD, machine)
     assert machine.launched == [0, 1, 2] * 3
+
+
+def test_as_many_results_are_kept_as_there_are_inputs():
+    class Result:
+        """Something whose end can be seen."""
+
+    machine, made, most = FakeMachine(), [], []
+
+    def run(number):
+        machine.work(0.02)
+        result = Result()
+        made.append(weakref.ref(result))
+        most.append(sum(held() is not None for held in made))
+        return result
+
+    timed(Work(run, [(n,) for n in range(4)], lambda: 0.0, 1.0), METHOD, machine)
+    assert max(most) == 5  # four kept, and the one in the making
 
 
 def test_every_input_is_warmed_up():

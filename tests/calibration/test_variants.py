@@ -1,12 +1,9 @@
-"""Terms are taken where they help, and left where they do not; neighbours see nothing of what they correct."""
-
-from dataclasses import replace
+"""Terms are taken where they help, and left where they do not."""
 
 import numpy as np
 import pytest
 
-from calibration.fit import Free, cross_validate, fold_together, predict
-from calibration.residuals import Neighbours, corrected
+from calibration.fit import Free, fold_together, predict
 from calibration.samples import Samples
 from calibration.variants import Term, choose, mean_error, together
 
@@ -60,32 +57,3 @@ def test_a_family_has_one_fold_in_all_parts() -> None:
     parts = {d: made(d, 1e14) for d in ("forward", "dgrad")}
     folds = fold_together(parts)
     assert (folds["forward"] == folds["dgrad"]).all()
-
-
-def bumpy() -> Samples:
-    """Return products with an error of the form that neighbours share: it depends on m alone."""
-    samples = made("forward", 2e14, noise=0.01)
-    return replace(samples, seconds=samples.seconds * (1 + 0.3 * np.sin(np.log(samples.inputs["m"]))))
-
-
-def test_neighbours_correct_what_the_form_leaves_over() -> None:
-    samples = bumpy()
-    fit = cross_validate("gemm-pnorm", samples, {"rate": RATE}, FIXED)
-    assert corrected(fit, samples)[1].mape < 0.7 * fit.scores.mape
-
-
-def test_a_sample_does_not_correct_itself() -> None:
-    samples = made("forward", 2e14, noise=0.0)
-    samples.seconds[3] *= 2
-    fit = cross_validate("gemm-pnorm", samples, {"rate": RATE}, FIXED)
-    predicted, _ = corrected(fit, samples)
-    assert samples.seconds[3] / predicted[3] > 1.9
-
-
-def test_outside_the_samples_nothing_is_corrected() -> None:
-    samples = bumpy()
-    table = Neighbours.of(samples.inputs, samples.seconds / 2, samples.seconds)
-    inside = {name: np.array([np.median(v)]) for name, v in samples.inputs.items()}
-    assert table.correction(inside)[0] == pytest.approx(np.log(2))
-    for name in ("m", "n", "k", "batch"):
-        assert table.correction(inside | {name: np.array([1e6])})[0] == 0.0

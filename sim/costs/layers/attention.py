@@ -15,6 +15,7 @@ from sim.costs.layers.ops import (
     head_dim,
     heads,
     hidden,
+    in_fp32,
     kv_columns,
     micro_batch,
     moved,
@@ -62,9 +63,9 @@ def _fused(name: str, tokens: Expr, seq: Expr, keys: Expr) -> Iterator[Op]:
     rows, width = heads / tp * tokens, (query_width + v_width) / tp
     flop = 2 * tokens * keys * width  # 4 s^2 b h / t, halved by the causal mask
     for direction, factor in (("forward", 1), ("backward", FLASH_BACKWARD_FLOP)):
-        yield fused(
-            name, direction, 2 * element_bytes * tokens * width * factor, flop=factor * flop, seq=seq, rows=rows
-        )
+        moves = 2 * element_bytes * tokens * width * factor
+        each = (query_width + v_width) / (2 * heads)
+        yield fused(name, direction, moves, flop=factor * flop, seq=seq, rows=rows, head_dim=each)
 
 
 def _merged(op: Op, size: Sizes) -> Op:
@@ -86,7 +87,10 @@ def _merged(op: Op, size: Sizes) -> Op:
 
 
 def fused(name: str, direction: str, size: Expr, **shape: Expr) -> Op:
-    """Return a fused attention kernel that moves `size` bytes; shape: `flop`, `seq` (keys), `rows` (queries)."""
+    """Return a fused attention kernel that moves `size` bytes.
+
+    shape: `flop`, `seq` (keys), `rows` (queries), and `head_dim` where there is one.
+    """
     phase = "forward" if direction == "forward" else "backward_input"
     time = symbol("attention_slowdown") * symbol("attention_kernel") * kernels.seconds("attention", direction, **shape)
     return Op(f"{name} {direction}", phase, "compute", time, shape["flop"], size)
@@ -114,6 +118,9 @@ def attention(kind: BlockKind, size: Sizes) -> Iterator[Op]:
     else:
         columns = query_width / tp + 2 * kv_columns
         yield from gemm("qkv", tokens, columns, hidden)
+        joined = element_bytes * tokens * columns
+        yield in_fp32("qkv gradients joined", "backward_input", 2 * joined)
+        yield in_fp32("qkv bias wgrad", "backward_weight", joined, symbol("qkv_bias"))
     if kind.rope:
         turned = (
             volume.rope(element_bytes) * tokens * (query_width / tp + (kv_columns if kind.mixer == "attention" else 0))

@@ -1,7 +1,6 @@
 """The two ends of a model: embedding (tokens or image patches) and output head (next token, masked token, class)."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from sim.costs import volume
 from sim.costs.algebra import Expr, symbol
@@ -12,6 +11,7 @@ from sim.costs.layers.ops import (
     cp,
     gemm,
     hidden,
+    in_fp32,
     micro_batch,
     moved,
     norm,
@@ -62,13 +62,8 @@ def embedding(structure: Structure) -> list[Op]:
 
 
 def _summed(name: str, parameters: Expr, zeroed: Expr) -> Op:
-    """Return the sum of a whole table's gradient, `zeroed` bytes of an element written before.
-
-    In fp32 only: mixed-precision training sums tables within the kernels that the run level was fitted with.
-    """
-    fp32 = 1 - symbol("master_bytes") / volume.FP32
-    op = moved(name, "backward_weight", (zeroed + symbol("accumulate_bytes")) * parameters / tp)
-    return replace(op, seconds=fp32 * op.seconds, bytes=fp32 * op.bytes)
+    """Return the sum of a whole table's gradient, `zeroed` bytes of an element written before."""
+    return in_fp32(name, "backward_weight", (zeroed + symbol("accumulate_bytes")) * parameters / tp)
 
 
 def head(structure: Structure) -> list[Op]:
@@ -80,6 +75,8 @@ def head(structure: Structure) -> list[Op]:
     loss = [volume.cross_entropy(direction, element_bytes) for direction in ("forward", "backward")]
     gather = sequence_parallel * tp_group.all_gather(whole_bytes)
     backward = (1 - sequence_parallel) * tp_group.all_reduce(whole_bytes) + gather
+    # What a host processor issues beside the ends' own kernels; a device that runs beside its host hides it.
+    issue = symbol("on_host") * symbol("ends_issue_s")
     statistics = 3 * tp_group.all_reduce(4 * rows)  # row maximum, target logit, sum of exponentials
     ops = [
         *norm("final norm", norm_tokens, structure.statistics == 1),
@@ -88,6 +85,8 @@ def head(structure: Structure) -> list[Op]:
         moved("cross-entropy", "forward", loss[0] * logits, "cross_entropy", "forward", vocab / tp),
         moved("cross-entropy dgrad", "backward_input", loss[1] * logits, "cross_entropy", "backward", vocab / tp),
         _summed("logits wgrad sum", symbol("head_split"), 0),
+        Op("ends issue", "forward", "compute", issue / 3, launches=0),
+        Op("ends issue dgrad", "backward_input", "compute", issue * 2 / 3),
         Op("logits gather", "forward", "tp", gather + statistics, 0, whole_bytes),
         Op("logits input gather", "backward_input", "tp", gather, 0, whole_bytes, "logits dgrad"),
         Op("logits gradient reduce", "backward_input", "tp", backward, 0, whole_bytes, "logits wgrad"),

@@ -5,7 +5,19 @@ from collections.abc import Iterator
 from sim.costs import volume
 from sim.costs.algebra import Expr, symbol
 from sim.costs.kernels import element_bytes
-from sim.costs.layers.ops import Op, Sizes, ep_group, etp_group, gemm, hidden, moved, sequence_parallel, tp, tp_group
+from sim.costs.layers.ops import (
+    Op,
+    Sizes,
+    ep_group,
+    etp_group,
+    gemm,
+    hidden,
+    in_fp32,
+    moved,
+    sequence_parallel,
+    tp,
+    tp_group,
+)
 from sim.costs.layers.structure import BlockKind
 
 experts, top_k, moe_ffn = symbol("experts"), symbol("experts_per_token"), symbol("moe_ffn")
@@ -21,6 +33,8 @@ def _gated(name: str, tokens: Expr, width: Expr, columns: Expr, kind: BlockKind,
     yield from gemm(f"{prefix}mlp up", tokens, (2 if kind.gated else 1) * width, columns, batch)
     op, size = "swiglu" if kind.gated else "gelu", batch * tokens * width
     moves = {d: volume.activation(d, element_bytes, kind.gated) * size for d in ("forward", "backward")}
+    up_bytes = element_bytes * size * (2 if kind.gated else 1)
+    yield in_fp32(f"{prefix}mlp up bias wgrad", "backward_weight", up_bytes, symbol("mlp_bias"))
     yield moved(f"{prefix}activation", "forward", moves["forward"], op, "forward")
     yield moved(f"{prefix}activation dgrad", "backward_input", moves["backward"], op, "backward")
     yield from gemm(f"{prefix}mlp down", tokens, columns, width, batch)

@@ -6,7 +6,7 @@ al. 2022 (arXiv 2205.05198). Activations take `element_bytes` an element unless 
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sim.costs import kernels, volume
 from sim.costs.algebra import Expr, maximum, minimum, symbol
@@ -117,6 +117,16 @@ def moved(name: str, phase: str, size: Expr, op: str = "elementwise", direction:
     given = {n: shape[n] for n in kernels.form_of(op, direction).inputs}
     time = symbol("memory_bound_slowdown") * kernels.seconds(op, direction, **given)
     return Op(name, phase, "compute", time, 0, size)
+
+
+def in_fp32(name: str, phase: str, size: Expr, switch: Expr = 1) -> Op:
+    """Return an element-wise operation that only fp32 training pays, where `switch` is 1.
+
+    The kernels of mixed-precision training do such work on the side: what is left of it is in the run level.
+    """
+    on = switch * (1 - symbol("master_bytes") / volume.FP32)
+    op = moved(name, phase, size)
+    return replace(op, seconds=on * op.seconds, bytes=on * op.bytes)
 
 
 def norm(name: str, rows: Expr, root_mean_square: bool = False) -> Iterator[Op]:

@@ -12,7 +12,6 @@ import pytest
 from calibration.fit import Free, cross_validate
 from calibration.published.families import GEMM_DIRECTIONS, fit_elementwise, fit_row_wise
 from calibration.published.tables import read_public
-from calibration.residuals import corrected
 from calibration.samples import Samples
 from calibration.terms import KNEE_TERM, SATURATION_TERM, base_term, wave_terms
 from calibration.variants import choose, together
@@ -59,10 +58,8 @@ def test_shipped_products_reach_the_earlier_fits(name: str, median_over: float) 
     assert sum(e.median * e.n for e in held if e) / total < median_over * median
 
 
-@pytest.mark.parametrize(
-    ("op", "tile", "limits", "with_neighbours"), [("linear", 5, (7.6, 5.1), 6.7), ("bmm", 0, (8.9, 6.6), 9.8)]
-)
-def test_fp32_products_of_h100(op: str, tile: int, limits: tuple[float, float], with_neighbours: float) -> None:
+@pytest.mark.parametrize(("op", "tile", "limits"), [("linear", 5, (7.6, 5.1)), ("bmm", 0, (8.9, 6.6))])
+def test_fp32_products_of_h100(op: str, tile: int, limits: tuple[float, float]) -> None:
     samples = products(op)
     base = base_term("gemm-pnorm", {"": samples})
     sizes = together(base, KNEE_TERM, SATURATION_TERM)
@@ -70,7 +67,6 @@ def test_fp32_products_of_h100(op: str, tile: int, limits: tuple[float, float], 
     earlier = theirs("fit_forms_fp32", H100, "p-norm (4)", op)
     assert found.scores.mape < limits[0] < earlier[0]
     assert found.scores.median < limits[1] < earlier[1]
-    assert corrected(found, samples)[1].mape < with_neighbours
 
 
 def test_attention_of_h100_left_out_one_by_one() -> None:
