@@ -26,7 +26,7 @@ def solve_without_surplus(tables: StageTables, effort: Effort, n: int) -> Soluti
 
 def _fastest(cell: Cell) -> Cell:
     assert isinstance(cell, StageCell)
-    return replace(cell, t=cell.t[:1], d=np.zeros(1), options=cell.options[:1])
+    return replace(cell, t=cell.t[:1], d=np.zeros(1), x=cell.t[:1], o=np.zeros(1), options=cell.options[:1])
 
 
 def solve_alike(tables: StageTables, effort: Effort, n: int) -> Solution:
@@ -41,14 +41,14 @@ def solve_alike(tables: StageTables, effort: Effort, n: int) -> Solution:
     for stage, row in enumerate(rows):
         fits &= table.alive[row] >= min(tables.asked.microbatches, stages - stage)
     options = np.flatnonzero(fits)
-    t, d = (each[rows, crossings][:, options] for each in (table.t, table.d))
-    values = _values(t, d, tables.asked.microbatches)
+    each = [getattr(table, name)[rows, crossings][:, options] for name in "tdxo"]
+    values = _values(*each, tables.asked.microbatches)
     best = [k for k in np.argsort(values, kind="stable")[:n].tolist() if values[k] < effort.at_most]
     layers = tables.asked.model.layers // stages
     choices = [
         Choice(
             tuple(
-                StageCell(layers, (gpus,), t[s, [k]], d[s, [k]], table, options[[k]])  # one point each
+                StageCell(layers, (gpus,), *(x[s, [k]] for x in each), table=table, options=options[[k]])  # one point each
                 for s in range(stages)
             ),
             (0,) * stages,
@@ -67,8 +67,8 @@ def _places(tables: StageTables, gpus: int) -> tuple[Ints, Ints]:
     return rows, np.array([tables.crosses((s + 1) * gpus, gpus) for s in range(stages)])
 
 
-def _values(t: Floats, d: Floats, microbatches: int) -> Floats:
-    """Return the seconds of steps as `chain.value`, of t and d [stage, option]."""
-    late = (d - (np.cumsum(t, axis=0) - t)).max(axis=0)
-    total: Floats = (microbatches - 1) * t.max(axis=0) + t.sum(axis=0) + np.maximum(0.0, late)
+def _values(t: Floats, d: Floats, x: Floats, o: Floats, microbatches: int) -> Floats:
+    """Return the seconds of steps as `chain.value`, of columns [stage, option]."""
+    late = np.maximum(0.0, (d - (np.cumsum(x, axis=0) - x)).max(axis=0))
+    total: Floats = (microbatches - 1) * t.max(axis=0) + x.sum(axis=0) + late + o.max(axis=0)
     return total
