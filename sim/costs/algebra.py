@@ -164,7 +164,11 @@ class Interpreted:
 
     def as_compiled(self) -> Compiled:
         """Return it as a function of its symbols, to put others beside and after it."""
-        return Compiled(self.outputs, self.symbols, lambda *given: list(self(dict(zip(self.symbols, given, strict=True))).values()))
+
+        def function(*given: Any) -> list[Any]:
+            return list(self(dict(zip(self.symbols, given, strict=True))).values())
+
+        return Compiled(self.outputs, self.symbols, function)
 
 
 def _apply(e: Expr, operands: list[Any]) -> Any:

@@ -77,8 +77,8 @@ def expressions(structure: Structure) -> dict[str, Expr]:
 
     Per chunk and microbatch: moved_bytes of activations; seconds of copies in either direction: forward_h2d (weights),
     forward_d2h (activations), backward_h2d (both and gradients), backward_d2h (gradients); staged_bytes (the room for
-    copies, all through the step); and what passes wait: forward_offload, backward_offload, through_offload (see `Waits`),
-    <end>_ of all three what the embedding's and the head's passes wait more, and of a backward in two parts
+    copies, all through the step); and what passes wait: forward_offload, backward_offload, through_offload (see
+    `Waits`), <end>_ of all three what the embedding's and the head's passes wait more, and of a backward in two parts
     input_offload and weight_offload. Per rank and step, by where it is: moved_optimizer, moved_weights,
     moved_gradients, staged_update (bytes), update_h2d, update_d2h (seconds), optimizer_offload (what the update waits).
     """
@@ -104,16 +104,16 @@ def _parts(structure: Structure) -> dict[str, Expr]:
     again = maximum(0, 1 - symbol("first_sums") / symbol("microbatches")) * gradient
     embedding, head = stage.phases(ends.embedding(structure)), stage.phases(ends.head(structure))
     alone = {k: (1 - minimum(1, stage.pp - 1)) * v for k, v in embedding.items()}
-    beside, passes = stage.traffic(structure), dict[str, Pass]()
+    traffic, passes = stage.traffic(structure), dict[str, Pass]()
     for end, more in zip(ENDS, ([], [embedding], [head, alone]), strict=True):
         times = {k: v + sum(one.get(k, 0) for one in more) for k, v in chunk.items()}
         first = stage.forward_seconds(times) + chunk["forward_dp"] + chunk["forward_host"]
         both = stage.backward_seconds(times) + chunk["recompute"] + chunk["backward_dp"] + chunk["backward_host"]
         inner = [sum(times[f"{phase}_{c}"] for c in COMMUNICATION) for phase in ("forward", "input")]
         passes |= {
-            f"{end}forward": Pass(first, inner[0], beside["gather"], weight / rate, moved / rate, 1, 0),
+            f"{end}forward": Pass(first, inner[0], traffic["gather"], weight / rate, moved / rate, 1, 0),
             f"{end}backward": Pass(
-                both, inner[1], beside["gather"] + beside["scatter"], (weight + moved + again) / rate,
+                both, inner[1], traffic["gather"] + traffic["scatter"], (weight + moved + again) / rate,
                 gradient / rate, _ahead(weight, moved + again, 1), _ahead(weight, moved + again, 0),
             ),
         }  # fmt: skip
@@ -121,7 +121,7 @@ def _parts(structure: Structure) -> dict[str, Expr]:
     ahead = _ahead(weight, moved, 1), _ahead(weight, moved, 0)
     passes |= {
         "input": Pass(every.own - made, every.inner, every.beside, (weight + moved) / rate, 0, *ahead),
-        "weight": Pass(made, 0, beside["scatter"], again / rate, gradient / rate),
+        "weight": Pass(made, 0, traffic["scatter"], again / rate, gradient / rate),
     }
     rooms = (moved, 2 * ROOM), (weight, ROOM), (gradient, UPDATE_ROOM)
     parts = {
@@ -147,7 +147,7 @@ def _outputs(parts: tuple[str, ...]) -> dict[str, Expr]:
     plain, first, last = (
         _waits(given(f"{end}forward"), given(f"{end}backward"), layers, stay if end == "head_" else 0) for end in ENDS
     )
-    by_input, by_weight = (_waited(given(name), layers, _beside(given(name))) for name in ("input", "weight"))
+    by_input, by_weight = (_waited(given(name), layers, side_by_side(given(name))) for name in ("input", "weight"))
     out = {name: e[name] for name in parts if name.endswith("_bytes") or name.startswith(("moved", "staged", "update"))}
     out |= {name: e[name] for name in parts if name.startswith("optimizer_offload")}
     out |= {f"{name}_{way}": e[f"{name}_{way}"] for name in ("forward", "backward") for way in ("h2d", "d2h")}
@@ -206,11 +206,12 @@ def _waits(forward: Pass, backward: Pass, layers: Expr, staying: Expr) -> Waits:
     They are those of the layers that nothing waits for, so that they only relieve the link and slow nothing.
     """
     made = forward._replace(d2h=forward.d2h - staying), backward._replace(h2d=backward.h2d - staying)
-    delays = [_beside(p).delay for p in made]
-    own = [maximum(_waited(p, layers, _beside(p)._replace(delay=d)), 0) for p, d in zip((forward, backward), delays)]
-    link = _beside(Pass(*(a + b for a, b in zip(*made, strict=True))))
-    idle = [p._replace(before=p.ahead) for p in (forward, backward)]
-    through = [_waited(p, layers, _beside(p)._replace(delay=d)) for p, d in zip(idle, delays)]
+    delays = [side_by_side(p).delay for p in made]
+    own, through = (
+        [_waited(p, layers, side_by_side(p)._replace(delay=d)) for p, d in zip(passes, delays, strict=True)]
+        for passes in ((forward, backward), [p._replace(before=p.ahead) for p in (forward, backward)])
+    )
+    link = side_by_side(Pass(*(a + b for a, b in zip(*made, strict=True))))
     return Waits(own[0], maximum(own[1], maximum(link.h2d, link.d2h) - own[0]), sum(through))
 
 
@@ -224,7 +225,7 @@ def _waited(one: Pass, layers: Expr, beside: Beside) -> Expr:
     return maximum(beside.delay, *(maximum(0, layers - n) / maximum(layers, 1) * t for n, t in late))
 
 
-def _beside(one: Pass) -> Beside:
+def side_by_side(one: Pass) -> Beside:
     """Return how a pass and the copies beside it slow each other, by the contention model of four streams
     (`costs.contention`): exact where the copies start with the pass, in either direction slow it alike, and its
     collectives are spread evenly over it."""

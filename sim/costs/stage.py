@@ -208,27 +208,30 @@ def reduction(structure: Structure) -> dict[str, Expr]:
     ZeRO-0 all-reduces, ZeRO-1 reduce-scatters gradients and gathers parameters; both hide behind the last
     microbatch's backward (the next step's forward) when `overlap_dp`, but for the embedding, whose gradient
     comes last. ZeRO-2/3 have reduced per microbatch; ZeRO-2 gathers parameters once. delayed: the same where an
-    update may wait for the end of the next step's passes (2BW), the sum of a tied table's gradients included. slowed: the
-    part of it by which the last backward and the first forward are slower, so that other ranks wait for it too.
+    update may wait for the end of the next step's passes (2BW), the sum of a tied table's gradients included. slowed:
+    the part of it by which the last backward and the first forward are slower, so that other ranks wait for it too.
     """
     ones = [layer(structure, k) for k in range(len(structure.kinds))]
     n = on_rank(structure, lambda k: 1)
     backward = on_rank(structure, lambda k: backward_seconds(ones[k]) + ones[k]["recompute"])
     forward = on_rank(structure, lambda k: forward_seconds(ones[k]))
     raw, tied = updates(structure), tied_reduce(structure)
+    most, waits = 1 - 1 / maximum(n, 1), held(structure)
+    slowed = {
+        f"slowed_{at}": overlap_dp
+        * (
+            slowed_beside(raw[f"reduced_{at}"] * most, backward)
+            + slowed_beside(raw[f"regathered_{at}"] * most, forward)
+        )
+        for at in waits
+    }
+    delayed = {f"delayed_{at}": _beside_a_step(raw, tied, at, forward + backward) for at in waits}
     return {
         f"reduce_{where}": _overlapped(raw[f"reduced_{where}"], backward, n)
         + _overlapped(raw[f"regathered_{where}"], forward, n)
         + raw[f"late_{where}"]
-        for where in held(structure)
-    } | {f"delayed_{where}": _beside_a_step(raw, tied, where, forward + backward) for where in held(structure)} | {
-        f"slowed_{where}": overlap_dp
-        * (
-            slowed_beside(raw[f"reduced_{where}"] * (1 - 1 / maximum(n, 1)), backward)
-            + slowed_beside(raw[f"regathered_{where}"] * (1 - 1 / maximum(n, 1)), forward)
-        )
-        for where in held(structure)
-    }
+        for where in waits
+    } | (delayed | slowed)
 
 
 def _beside_a_step(raw: Mapping[str, Expr], tied: Expr, where: str, passes: Expr) -> Expr:

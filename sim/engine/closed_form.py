@@ -32,10 +32,12 @@ def stage_form(structure: Structure, offloads: bool = False) -> Compiled:
     Outputs: `own_<place>`, seconds from one microbatch to the next, forward and backward, of a rank that never waits
     for a message; `through_<place>`, those by which it lengthens the way of one microbatch there and back, `message`
     for the one to another stage and back; `slowed_<place>`, by which it lengthens the first and last one's way more;
-    `d_<place>`, seconds before the first forward and after the last backward (gradient reduction), but for `tied`, those
-    of a table that both ends share; `o_<place>`, seconds of the optimizer; `peak_<place>`, allocated bytes with the symbol `in_flight` microbatches alive.
+    `d_<place>`, seconds before the first forward and after the last backward (gradient reduction), but for `tied`,
+    those of a table that both ends share; `o_<place>`, seconds of the optimizer; `peak_<place>`, allocated bytes with
+    the symbol `in_flight` microbatches alive.
     """
-    outputs = "message", "tied", *(f"{x}_{place}" for x in ("own", "through", "slowed", "d", "o", "peak") for place in PLACES)
+    parts = ("own", "through", "slowed", "d", "o", "peak")
+    outputs = ("message", "tied", *(f"{part}_{place}" for part in parts for place in PLACES))
     return _after_stage(structure, "", offloads, outputs)
 
 

@@ -423,7 +423,8 @@ class _Grid:
                 if ends
                 else np.maximum.reduce(
                     np.broadcast_arrays(
-                        own, through * (1 + others) / 2 + out["message"] / 2,
+                        own,
+                        through * (1 + others) / 2 + out["message"] / 2,
                         through * (1 + others * (stages - 1)) / stages + mean,
                     )
                 ),

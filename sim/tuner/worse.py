@@ -48,7 +48,8 @@ def solve_alike(tables: StageTables, effort: Effort, n: int) -> Solution:
     choices = [
         Choice(
             tuple(
-                StageCell(layers, (gpus,), *(x[s, [k]] for x in each), table=table, options=options[[k]])  # one point each
+                # one point each
+                StageCell(layers, (gpus,), *(x[s, [k]] for x in each), table=table, options=options[[k]])
                 for s in range(stages)
             ),
             (0,) * stages,

@@ -80,7 +80,7 @@ class _Descent:
         return np.inf if choice is None else value(self.chain, choice)
 
     def _moves(self, wants: Wants) -> Iterator[Wants]:
-        """Yield what relieves the slowest stage, the one with the largest surplus or that with the longest optimizer."""
+        """Yield what relieves the slowest stage, that of the largest surplus or that of the longest optimizer."""
         choice = self._placed(wants)
         if choice is None:
             return

@@ -19,8 +19,8 @@ class Small:
 def small(seed: int, whole: bool = False) -> Small:
     """Return a random space that can be enumerated; `whole`: times are whole numbers.
 
-    A third has x = t and o = 0, a third o = 0. A quarter of the spaces has two device types, half offer cells that depend on the place, and a few have no solution
-    (the others offer the cells of one drawn before).
+    A third has x = t and o = 0, a third o = 0. A quarter of the spaces has two device types, half offer cells that
+    depend on the place, and a few have no solution (the others offer the cells of one drawn before).
     """
     rng = np.random.default_rng(seed)
     stages, types = int(rng.integers(1, 6)), 2 if seed % 4 == 0 else 1
