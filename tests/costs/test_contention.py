@@ -9,7 +9,6 @@ from sim.costs.algebra import compile_expressions, symbol
 from sim.costs.contention import STREAMS, Contention, makespan, nearest, rows, two_streams
 from sim.costs.inputs import contention_values
 from sim.costs.layers.ops import hidden_beside
-from sim.costs.offload import Pass, side_by_side
 from sim.costs.profile import load_profile
 from sim.engine.contended import CONTENDERS
 from sim.engine.events import run_events_of
@@ -17,9 +16,6 @@ from sim.engine.program import Sharing
 from sim.specs import InputError
 from tests.engine.test_events import toy
 
-ONE_PASS = compile_expressions(
-    side_by_side(Pass(symbol("own_test"), 0, 0, symbol("h2d_test"), symbol("d2h_test")))._asdict()
-)
 matrices = st.lists(st.floats(0.0, 3.0), min_size=12, max_size=12).map(rows)
 work = st.lists(st.integers(0, 1_000_000), min_size=4, max_size=4)
 
@@ -106,19 +102,3 @@ def test_symbols_of_every_shape_are_those_of_the_nearest_matrix():
     assert (found["contention_known"] == 1).all()
     none = contention_values(load_profile("h100-sxm-80gb"), np.array([8]), np.array([1]))
     assert set(none.values()) == {0.0}
-
-
-@given(matrices, st.lists(st.floats(0.01, 1.0), min_size=3, max_size=3))
-def test_a_pass_and_copies_beside_it_are_as_the_fluid_model_has_them(matrix, seconds):
-    """Exact where copies go in one direction; the two are taken to slow the pass alike."""
-    own, h2d, d2h = seconds
-    known = {f"{STREAMS[i]}_by_{STREAMS[j]}": matrix[i][j] for i in range(4) for j in range(4)}
-    known |= {"contention_known": 1.0, "overlap_slowdown": 9.0}
-    for copies in ((h2d, 0.0), (0.0, d2h)):
-        alike = [row[:] for row in matrix]
-        alike[0][2] = alike[0][3] = (matrix[0][2] + matrix[0][3]) / 2
-        values = known | {"compute_by_h2d": alike[0][2], "compute_by_d2h": alike[0][3]}
-        out = ONE_PASS(values | dict(zip(("own_test", "h2d_test", "d2h_test"), (own, *copies), strict=True)))
-        out["late"] = out["h2d" if copies[0] else "d2h"]
-        expected = makespan(np.array([own, 0.0, *copies]), alike)
-        assert own + max(out["delay"], out["late"]) == pytest.approx(expected, rel=1e-9)
