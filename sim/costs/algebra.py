@@ -162,6 +162,14 @@ class Interpreted:
 
         return {name: value(sp.S.Zero + e) for name, e in self.expressions.items()}
 
+    def as_compiled(self) -> Compiled:
+        """Return it as a function of its symbols, to put others beside and after it."""
+
+        def function(*given: Any) -> list[Any]:
+            return list(self(dict(zip(self.symbols, given, strict=True))).values())
+
+        return Compiled(self.outputs, self.symbols, function)
+
 
 def _apply(e: Expr, operands: list[Any]) -> Any:
     """Return the value of one node of an expression."""
@@ -170,6 +178,24 @@ def _apply(e: Expr, operands: list[Any]) -> Any:
     if e.func not in (ALONE if len(operands) == 1 else OPERATIONS):
         raise ValueError(f"{e.func} is not part of the algebra")
     return reduce(OPERATIONS[e.func], operands) if len(operands) > 1 else ALONE[e.func](operands[0])
+
+
+def composed(expressions: Mapping[str, Expr], given: Mapping[str, Expr]) -> dict[str, Expr]:
+    """Return expressions with others in the place of symbols, `given` by name; nothing is evaluated or expanded."""
+    known: dict[Expr, Expr] = {}
+
+    def within(e: Expr) -> Expr:
+        if e not in known:
+            known[e] = given.get(e.name, e) if e.is_Symbol else _rebuilt(e, [within(a) for a in e.args])
+        return known[e]
+
+    return {name: within(sp.S.Zero + e) for name, e in expressions.items()}
+
+
+def _rebuilt(e: Expr, operands: list[Expr]) -> Expr:
+    if not operands:
+        return e
+    return e.func(*operands, evaluate=False) if e.func not in (Largest, Smallest) else e.func(*operands)
 
 
 def derivative(expressions: Mapping[str, Expr], along: Mapping[str, Expr]) -> dict[str, Expr]:

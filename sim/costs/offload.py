@@ -22,8 +22,9 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from sim.costs import memory, stage
-from sim.costs.algebra import Compiled, Expr, Interpreted, compile_expressions, maximum, minimum, symbol
-from sim.costs.layers.ops import hidden_beside
+from sim.costs.algebra import Compiled, Expr, Interpreted, compile_expressions, composed, maximum, minimum, symbol
+from sim.costs.layers import ends
+from sim.costs.layers.ops import COMMUNICATION, hidden_beside
 from sim.costs.layers.structure import Structure
 
 ROOM = 2
@@ -33,19 +34,42 @@ UPDATE_ROOM = 3
 optimizer, activations, weights, gradients = (
     symbol(f"offload_{n}") for n in ("optimizer", "activations", "weights", "gradients")
 )
-rate, slowdown = symbol("host_bytes_per_s"), symbol("overlap_slowdown")
+rate = symbol("host_bytes_per_s")
 
 
 class Pass(NamedTuple):
-    """A pass over a chunk: what it takes alone, and the copies beside it in either direction, in seconds.
+    """A pass over a chunk, in seconds: what it takes alone, how much of that are collectives that it waits for, how
+    long others run beside it, and the copies in either direction.
 
-    ahead: layers whose copies to the device may be done before the pass begins.
+    ahead, before: layers whose copies to the device may be done before the pass begins where its rank has waited for a
+    message, and where it follows another pass at once.
     """
 
     own: Expr
+    inner: Expr = 0
+    beside: Expr = 0
     h2d: Expr = 0
     d2h: Expr = 0
     ahead: Expr = ROOM
+    before: Expr = ROOM
+
+
+class Beside(NamedTuple):
+    """What copies and a pass beside them make of each other, in seconds: how much longer the pass takes, and how much
+    longer than the pass alone the copies to the device and those from it."""
+
+    delay: Expr
+    h2d: Expr
+    d2h: Expr
+
+
+class Waits(NamedTuple):
+    """Seconds that forwards and backwards of a chunk wait for copies: of a rank that is never idle (all that it waits
+    for the link is the backward's), and, of both, what later and earlier stages wait for."""
+
+    forward: Expr
+    backward: Expr
+    through: Expr
 
 
 def expressions(structure: Structure) -> dict[str, Expr]:
@@ -53,14 +77,24 @@ def expressions(structure: Structure) -> dict[str, Expr]:
 
     Per chunk and microbatch: moved_bytes of activations; seconds of copies in either direction: forward_h2d (weights),
     forward_d2h (activations), backward_h2d (both and gradients), backward_d2h (gradients); staged_bytes (the room for
-    copies, all through the step); and what passes wait: forward_offload, backward_offload, and of a backward in two
-    parts input_offload and weight_offload. Per rank and step, by where it is: moved_optimizer, moved_weights,
+    copies, all through the step); and what passes wait: forward_offload, backward_offload, through_offload (see
+    `Waits`), <end>_ of all three what the embedding's and the head's passes wait more, and of a backward in two parts
+    input_offload and weight_offload. Per rank and step, by where it is: moved_optimizer, moved_weights,
     moved_gradients, staged_update (bytes), update_h2d, update_d2h (seconds), optimizer_offload (what the update waits).
     """
-    return _of_chunk(structure) | _of_rank(structure)
+    parts = _parts(structure)
+    return composed(_outputs(tuple(parts)), {_part(name): e for name, e in parts.items()})
 
 
-def _of_chunk(structure: Structure) -> dict[str, Expr]:
+ENDS = ("", "embedding_", "head_")
+"""Prefixes of what a plain chunk, one with the embedding and one with the head (alone, with both) wait."""
+
+
+def _parts(structure: Structure) -> dict[str, Expr]:
+    """Return what `_outputs` reads: all that it does not work out, and every `Pass` by `<end><pass>_<field>`.
+
+    Apart, since the waits name each of these many times, and SymPy walks an expression as often.
+    """
     chunk = stage.chunk(structure)
     counts = [symbol(f"layers_{k}") for k in range(len(structure.kinds))]
     layers = sum(counts)
@@ -68,38 +102,71 @@ def _of_chunk(structure: Structure) -> dict[str, Expr]:
     weight = weights * stage.weight_bytes * _parameters(counts, stage.zero3)
     gradient = gradients * stage.reduce_bytes * _parameters(counts, stage.zero2)
     again = maximum(0, 1 - symbol("first_sums") / symbol("microbatches")) * gradient
-    first = _one(stage.forward_seconds(chunk) + chunk["forward_dp"] + chunk["forward_host"])
-    both = stage.backward_seconds(chunk) + chunk["recompute"] + chunk["backward_dp"] + chunk["backward_host"]
-    both, made = _one(both), _one(chunk["weight_compute"])
-    forward = Pass(first, weight / rate, moved / rate, 1)
-    backward = Pass(both, (weight + moved + again) / rate, gradient / rate, _ahead(weight, moved + again))
-    by_input = Pass(both - made, (weight + moved) / rate, 0, _ahead(weight, moved))
-    by_weight = Pass(made, again / rate, gradient / rate)
-    waits = {each: _waited(each, layers) for each in (forward, backward, by_input, by_weight)}
-    link = _link(forward, backward) - waits[forward]
-    rooms = (moved, 2 * ROOM), (weight, ROOM), (gradient, UPDATE_ROOM)
-    return {
-        "moved_bytes": moved,
-        "forward_h2d": forward.h2d,
-        "forward_d2h": forward.d2h,
-        "backward_h2d": backward.h2d,
-        "backward_d2h": backward.d2h,
-        "staged_bytes": sum(size / maximum(layers, 1) * minimum(layers, room) for size, room in rooms),
-        "forward_offload": waits[forward],
-        "backward_offload": maximum(waits[backward], link),
-        "input_offload": maximum(waits[by_input], link - waits[by_weight]),
-        "weight_offload": waits[by_weight],
+    embedding, head = stage.phases(ends.embedding(structure)), stage.phases(ends.head(structure))
+    alone = {k: (1 - minimum(1, stage.pp - 1)) * v for k, v in embedding.items()}
+    traffic, passes = stage.traffic(structure), dict[str, Pass]()
+    for end, more in zip(ENDS, ([], [embedding], [head, alone]), strict=True):
+        times = {k: v + sum(one.get(k, 0) for one in more) for k, v in chunk.items()}
+        first = stage.forward_seconds(times) + chunk["forward_dp"] + chunk["forward_host"]
+        both = stage.backward_seconds(times) + chunk["recompute"] + chunk["backward_dp"] + chunk["backward_host"]
+        inner = [sum(times[f"{phase}_{c}"] for c in COMMUNICATION) for phase in ("forward", "input")]
+        passes |= {
+            f"{end}forward": Pass(first, inner[0], traffic["gather"], weight / rate, moved / rate, 1, 0),
+            f"{end}backward": Pass(
+                both, inner[1], traffic["gather"] + traffic["scatter"], (weight + moved + again) / rate,
+                gradient / rate, _ahead(weight, moved + again, 1), _ahead(weight, moved + again, 0),
+            ),
+        }  # fmt: skip
+    made, every = chunk["weight_compute"], passes["backward"]
+    ahead = _ahead(weight, moved, 1), _ahead(weight, moved, 0)
+    passes |= {
+        "input": Pass(every.own - made, every.inner, every.beside, (weight + moved) / rate, 0, *ahead),
+        "weight": Pass(made, 0, traffic["scatter"], again / rate, gradient / rate),
     }
+    rooms = (moved, 2 * ROOM), (weight, ROOM), (gradient, UPDATE_ROOM)
+    parts = {
+        "layers": layers,
+        "moved_bytes": moved,
+        "staged_bytes": sum(size / maximum(layers, 1) * minimum(layers, room) for size, room in rooms),
+    }
+    fields = {f"{name}_{field}": value for name, p in passes.items() for field, value in p._asdict().items()}
+    return parts | fields | _of_rank(structure)
 
 
-def _one(total: Expr) -> Expr:
-    """Return a time as one term: SymPy would write out a factor and a sign before each of the sum's."""
-    return maximum(0, total)
+@lru_cache
+def _outputs(parts: tuple[str, ...]) -> dict[str, Expr]:
+    """Return `expressions` over the symbols of these parts."""
+    e = {name: symbol(_part(name)) for name in parts}
+    layers = e["layers"]
+
+    def given(name: str) -> Pass:
+        return Pass(*(e[f"{name}_{field}"] for field in Pass._fields))
+
+    # Where a backward follows its forward at once, the last layers' activations stay.
+    stay = symbol("turns") * minimum(1, ROOM / maximum(layers, 1)) * e["forward_d2h"]
+    plain, first, last = (
+        _waits(given(f"{end}forward"), given(f"{end}backward"), layers, stay if end == "head_" else 0) for end in ENDS
+    )
+    by_input, by_weight = (_waited(given(name), layers, side_by_side(given(name))) for name in ("input", "weight"))
+    out = {name: e[name] for name in parts if name.endswith("_bytes") or name.startswith(("moved", "staged", "update"))}
+    out |= {name: e[name] for name in parts if name.startswith("optimizer_offload")}
+    out |= {f"{name}_{way}": e[f"{name}_{way}"] for name in ("forward", "backward") for way in ("h2d", "d2h")}
+    several = minimum(1, stage.pp - 1)  # alone a stage has both ends, and the head's speak for them
+    for end, waits, share in zip(ENDS, (plain, first, last), (1, several, 1), strict=True):
+        less = plain if end else Waits(0, 0, 0)
+        out |= {f"{end}{n}_offload": share * (a - b) for n, a, b in zip(Waits._fields, waits, less, strict=True)}
+    return out | {"input_offload": maximum(by_input, plain.backward - by_weight), "weight_offload": by_weight}
 
 
-def _ahead(weight: Expr, others: Expr) -> Expr:
-    """Return how many layers' copies may be done before a backward begins: one of weights, two of what else comes."""
-    return ROOM - weight / maximum(weight + others, 1)
+def _part(name: str) -> str:
+    """Return the name of the symbol that stands for a part."""
+    return f"offload_part_{name}"
+
+
+def _ahead(weight: Expr, others: Expr, layers: int) -> Expr:
+    """Return how many layers' copies may be done before a backward begins: so many of weights, two of what else
+    comes."""
+    return ROOM - (ROOM - layers) * weight / maximum(weight + others, 1)
 
 
 def _of_rank(structure: Structure) -> dict[str, Expr]:
@@ -133,35 +200,81 @@ def _parameters(counts: Sequence[Expr], by: Expr) -> Expr:
     )
 
 
-def _waited(one: Pass, layers: Expr) -> Expr:
+def _waits(forward: Pass, backward: Pass, layers: Expr, staying: Expr) -> Waits:
+    """Return what passes wait for copies; `staying` seconds of those of activations are not made in either direction.
+
+    They are those of the layers that nothing waits for, so that they only relieve the link and slow nothing.
+    """
+    made = forward._replace(d2h=forward.d2h - staying), backward._replace(h2d=backward.h2d - staying)
+    delays = [side_by_side(p).delay for p in made]
+    own, through = (
+        [_waited(p, layers, side_by_side(p)._replace(delay=d)) for p, d in zip(passes, delays, strict=True)]
+        for passes in ((forward, backward), [p._replace(before=p.ahead) for p in (forward, backward)])
+    )
+    link = side_by_side(Pass(*(a + b for a, b in zip(*made, strict=True))))
+    return Waits(own[0], maximum(own[1], maximum(link.h2d, link.d2h) - own[0]), sum(through))
+
+
+def _waited(one: Pass, layers: Expr, beside: Beside) -> Expr:
     """Return what a pass waits for the copies beside it: for the link, or because they slow it.
 
     It waits for the link where a layer's copies take longer than the layer, but for the layers that are ahead or may
     leave later.
     """
-    late = (maximum(0, layers - n) / maximum(layers, 1) * t for n, t in zip((one.ahead, ROOM), _late(one), strict=True))
-    slowed = slowdown * (minimum(one.h2d, one.own) + minimum(one.d2h, one.own))
-    # Where the pass lasts no longer than both copies, these run at once for a while: of what runs slower then, each
-    # slows the pass less than alone.
-    copied = one.own * (1 + 2 * slowdown) + slowdown * (one.h2d + one.d2h)
-    return maximum(minimum(slowed, (1 + slowdown) / (1 + 3 * slowdown) * copied - one.own), *late)
+    late = zip((one.before, ROOM), (beside.h2d, beside.d2h), strict=True)
+    return maximum(beside.delay, *(maximum(0, layers - n) / maximum(layers, 1) * t for n, t in late))
 
 
-def _late(one: Pass) -> list[Expr]:
-    """Return how much longer the copies of a pass take than it does alone, in either direction.
-
-    Beside it they are slower, as long as it runs; and that is longer where copies in the other direction slow it too.
-    """
-    beside = (
-        one.own + slowdown * minimum(one.own / (1 + slowdown), other / (1 + 2 * slowdown))
-        for other in (one.d2h, one.h2d)
+def side_by_side(one: Pass) -> Beside:
+    """Return how a pass and the copies beside it slow each other, by the contention model of four streams
+    (`costs.contention`): exact where the copies start with the pass, in either direction slow it alike, and its
+    collectives are spread evenly over it."""
+    own = maximum(one.own, 1e-12)
+    inner = minimum(1, one.inner / own)
+    covered = minimum(1 - inner, one.beside / own)
+    way = {name: _Way.of(name, inner, covered) for name in ("h2d", "d2h")}
+    h2d, d2h = one.h2d * way["h2d"].stretch, one.d2h * way["d2h"].stretch
+    by_d2h, by_h2d = symbol("h2d_by_d2h"), symbol("d2h_by_h2d")
+    h2d, d2h = (
+        h2d + minimum(h2d * by_d2h / way["h2d"].stretch, d2h * by_d2h / (way["h2d"].stretch + by_d2h)),
+        d2h + minimum(d2h * by_h2d / way["d2h"].stretch, h2d * by_h2d / (way["d2h"].stretch + by_h2d)),
     )
-    return [copy + slowdown * minimum(copy, t) - one.own for copy, t in zip((one.h2d, one.d2h), beside, strict=True)]
+    # Both copies run at first, then the longer one, then neither, until the pass is done.
+    a = (way["h2d"].slows + way["d2h"].slows) / 2
+    shorter, longer = minimum(h2d, d2h), maximum(h2d, d2h)
+    delay = minimum(
+        2 * a * one.own,
+        a * one.own + shorter * a / (1 + 2 * a),
+        shorter * 2 * a / (1 + 2 * a) + (longer - shorter) * a / (1 + a),
+    )
+    end = one.own + delay
+
+    def late(copies: Expr, stretch: Expr) -> Expr:
+        """Copies that outlast the pass are not slowed by it any more."""
+        return minimum(copies, end + (copies - end) / stretch) - one.own
+
+    return Beside(delay, late(h2d, way["h2d"].stretch), late(d2h, way["d2h"].stretch))
 
 
-def _link(*passes: Pass) -> Expr:
-    """Return what passes wait together where one direction of the link is busy all the time."""
-    return maximum(*_late(Pass(*(sum(p[i] for p in passes) for i in range(3)))))
+class _Way(NamedTuple):
+    """A direction of copies: how many times longer they take beside a pass, and how much slower it is beside them."""
+
+    stretch: Expr
+    slows: Expr
+
+    @classmethod
+    def of(cls, name: str, inner: Expr, covered: Expr) -> "_Way":
+        """Return it for a pass of which a share is `inner` collectives, and `covered` has others beside it."""
+        by_compute, by_collective = _slowed(name, "compute"), _slowed(name, "collective")
+        alone = 1 - inner - covered
+        speed = alone / (1 + by_compute) + inner / (1 + by_collective) + covered / (1 + by_compute + by_collective)
+        return cls(1 / speed, (1 - inner) * _slowed("compute", name) + inner * _slowed("collective", name))
+
+
+def _slowed(stream: str, by: str) -> Expr:
+    """Return how much slower a stream is beside another: measured, or as collectives and compute slow each other."""
+    known = symbol("contention_known")
+    return symbol(f"{stream}_by_{by}") + (1 - known) * symbol("overlap_slowdown")
 
 
 def _swapped(h2d: Expr, d2h: Expr, update: Expr, pieces: Expr) -> Expr:
@@ -178,7 +291,14 @@ def offload_walked(structure: Structure) -> Interpreted:
 
 
 @lru_cache
-def offload_model(structure: Structure) -> Compiled | Interpreted:
+def offload_model(structure: Structure) -> Compiled:
     """Return `expressions` as one function (cached), compiled where that takes a second: of stacks of several kinds of
     layers it takes a minute."""
-    return compile_expressions(expressions(structure)) if len(structure.kinds) == 1 else offload_walked(structure)
+    parts = _parts(structure)
+    own = compile_expressions(parts) if len(structure.kinds) == 1 else Interpreted(parts).as_compiled()
+    return own.then(_compiled(own.outputs), {_part(name): name for name in own.outputs})
+
+
+@lru_cache
+def _compiled(parts: tuple[str, ...]) -> Compiled:
+    return compile_expressions(_outputs(parts))

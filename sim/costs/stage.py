@@ -63,12 +63,24 @@ def backward_seconds(times: Mapping[str, Expr], prefix: str = "") -> Expr:
 def hidden_behind(time: Expr, cover: Expr, pieces: Expr) -> Expr:
     """Return what stays exposed of `time` in `pieces` parts, each started as soon as its part of `cover` ends.
 
-    Side by side both slow down: `overlap_slowdown` of the shorter one is paid.
+    Side by side both slow down: `slowed_beside` is paid.
     """
     most = 1 - 1 / maximum(pieces, 1)
-    return maximum(time / maximum(pieces, 1), time - cover * most) + symbol("overlap_slowdown") * minimum(
-        time * most, cover
+    return maximum(time / maximum(pieces, 1), time - cover * most) + slowed_beside(time * most, cover)
+
+
+def slowed_beside(time: Expr, cover: Expr) -> Expr:
+    """Return how much longer compute of `cover` seconds takes beside collectives of `time` seconds.
+
+    By `overlap_slowdown`, of the shorter one; where `beside_known` is 1 by the device's contention matrix
+    (`costs.contention.two_streams`).
+    """
+    known = symbol("beside_known") * symbol("contention_known")
+    compute, collective = (
+        known * symbol(name) + (1 - known) * symbol("overlap_slowdown")
+        for name in ("compute_by_collective", "collective_by_compute")
     )
+    return minimum(compute * cover, time * (1 + collective) * compute / (1 + compute))
 
 
 @lru_cache
@@ -145,8 +157,22 @@ def chunk(structure: Structure) -> dict[str, Expr]:
     return out | {
         "forward_dp": zero3 * _overlapped(gather, forward, n),
         "backward_dp": _overlapped(zero3 * gather + zero2 * scatter, backward, n),
+        "own_dp": overlap_dp * _own(zero3 * gather, zero3, forward, n)
+        + overlap_dp * _own(zero3 * gather + zero2 * scatter, zero3, backward, n),
         "backward_temporary_bytes": temporary,
     }
+
+
+def _own(time: Expr, gathers: Expr, cover: Expr, pieces: Expr) -> Expr:
+    """Return what of the exposed seconds of collectives (`hidden_behind`) only their own rank waits for.
+
+    A message leaves when the last layer is done, and its gradients are reduced after that; two layers' weights can be
+    gathered before a message arrives. What a rank that has waited for a message still waits for are the weights of the
+    layers after these two, where they take longer to gather than the layers to run.
+    """
+    n = maximum(pieces, 1)
+    waits = maximum(time / n, time - cover * (1 - 1 / n))
+    return waits - gathers * maximum(0, 1 - 2 / n) * maximum(0, time - cover)
 
 
 def _overlapped(time: Expr, cover: Expr, pieces: Expr) -> Expr:
@@ -182,19 +208,30 @@ def reduction(structure: Structure) -> dict[str, Expr]:
     ZeRO-0 all-reduces, ZeRO-1 reduce-scatters gradients and gathers parameters; both hide behind the last
     microbatch's backward (the next step's forward) when `overlap_dp`, but for the embedding, whose gradient
     comes last. ZeRO-2/3 have reduced per microbatch; ZeRO-2 gathers parameters once. delayed: the same where an
-    update may wait for the end of the next step's passes (2BW), the sum of a tied table's gradients included.
+    update may wait for the end of the next step's passes (2BW), the sum of a tied table's gradients included. slowed:
+    the part of it by which the last backward and the first forward are slower, so that other ranks wait for it too.
     """
     ones = [layer(structure, k) for k in range(len(structure.kinds))]
     n = on_rank(structure, lambda k: 1)
     backward = on_rank(structure, lambda k: backward_seconds(ones[k]) + ones[k]["recompute"])
     forward = on_rank(structure, lambda k: forward_seconds(ones[k]))
     raw, tied = updates(structure), tied_reduce(structure)
+    most, waits = 1 - 1 / maximum(n, 1), held(structure)
+    slowed = {
+        f"slowed_{at}": overlap_dp
+        * (
+            slowed_beside(raw[f"reduced_{at}"] * most, backward)
+            + slowed_beside(raw[f"regathered_{at}"] * most, forward)
+        )
+        for at in waits
+    }
+    delayed = {f"delayed_{at}": _beside_a_step(raw, tied, at, forward + backward) for at in waits}
     return {
         f"reduce_{where}": _overlapped(raw[f"reduced_{where}"], backward, n)
         + _overlapped(raw[f"regathered_{where}"], forward, n)
         + raw[f"late_{where}"]
-        for where in held(structure)
-    } | {f"delayed_{where}": _beside_a_step(raw, tied, where, forward + backward) for where in held(structure)}
+        for where in waits
+    } | (delayed | slowed)
 
 
 def _beside_a_step(raw: Mapping[str, Expr], tied: Expr, where: str, passes: Expr) -> Expr:

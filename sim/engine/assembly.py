@@ -115,7 +115,16 @@ def pass_seconds(costs: Costs, stages: int, copies: int = 1) -> dict[Kind, Any]:
         backward[s] += backward_seconds(c, f"{end}_") + c[f"{end}_backward_dp"]
         weight[s] += c[f"{end}_weight_compute"]
     passes = {Kind.F: forward, Kind.I: backward - weight, Kind.W: weight, Kind.B: backward}
-    return {kind: np.tile(seconds + c.get(OFFLOAD[kind], 0.0), copies) for kind, seconds in passes.items()}
+    return {kind: np.tile(seconds + waits_for_copies(c, kind, stages), copies) for kind, seconds in passes.items()}
+
+
+def waits_for_copies(costs: Costs, kind: Kind, stages: int) -> Any:
+    """Return the seconds that passes of a kind wait for copies on every stage, those of embedding and head included."""
+    name = OFFLOAD[kind]
+    waits = np.zeros(stages) + costs.get(name, 0.0)
+    for s, end in ((0, "embedding"), (-1, "head")):
+        waits[s] += at(costs.get(f"{end}_{name}", 0.0), s)
+    return waits
 
 
 def _reduction(schedule: Schedule) -> str:
@@ -269,7 +278,7 @@ def _copied(timeline: Timeline, costs: Costs, rank: int) -> float:
     """Return the seconds that a rank's passes wait for copies."""
     graph, schedule = timeline.graph, timeline.schedule
     own = graph.rank == rank
-    waits = {kind: np.zeros(schedule.depth) + costs.get(name, 0.0) for kind, name in OFFLOAD.items()}
+    waits = {kind: waits_for_copies(costs, kind, schedule.depth) for kind in OFFLOAD}
     return sum(float(waits[k][graph.stage[own & (graph.kind == k)] % schedule.depth].sum()) for k in OFFLOAD)
 
 

@@ -29,11 +29,15 @@ def closed_form(structure: Structure, schedule: str, offloads: bool = False) -> 
 def stage_form(structure: Structure, offloads: bool = False) -> Compiled:
     """Return what one stage of a 1F1B pipeline adds to a step, by where it is (`PLACES`), as one compiled function.
 
-    Outputs: `t_<place>`, seconds of a microbatch, forward and backward, with its message to the next stage and back;
-    `d_<place>`, seconds after the last backward (gradient reduction, optimizer); `peak_<place>`, allocated bytes with
-    the symbol `in_flight` microbatches alive (Mist, arXiv 2503.19050, section 5).
+    Outputs: `own_<place>`, seconds from one microbatch to the next, forward and backward, of a rank that never waits
+    for a message; `through_<place>`, those by which it lengthens the way of one microbatch there and back, `message`
+    for the one to another stage and back; `slowed_<place>`, by which it lengthens the first and last one's way more;
+    `d_<place>`, seconds before the first forward and after the last backward (gradient reduction), but for `tied`,
+    those of a table that both ends share; `o_<place>`, seconds of the optimizer; `peak_<place>`, allocated bytes with
+    the symbol `in_flight` microbatches alive.
     """
-    outputs = tuple(f"{x}_{place}" for x in ("t", "d", "peak") for place in PLACES)
+    parts = ("own", "through", "slowed", "d", "o", "peak")
+    outputs = ("message", "tied", *(f"{part}_{place}" for part in parts for place in PLACES))
     return _after_stage(structure, "", offloads, outputs)
 
 
@@ -190,25 +194,35 @@ def _open_peak(e: Mapping[str, Expr], place: str) -> Expr:
 def _stage_forms(e: Mapping[str, Expr]) -> dict[str, Expr]:
     """Return the outputs of `stage_form` over the outputs of the stage model.
 
-    Of the messages there and back p - 1 of p stages' count: so do they in the round trip of p microbatches that 1F1B's
-    pace is made of.
+    What only the rank itself waits for is in `own`: collectives at the ends of its passes, and a link that is busy all
+    the time.
     """
-    pp, alive, times = symbol("pp"), symbol("in_flight"), _times(e)
-    out: dict[str, Expr] = {}
+    alive, times = symbol("in_flight"), _times(e)
+    out = {"message": 2 * times.send, "tied": e["tied_reduce"]}
     for place in PLACES:
         first, last = place in ("first", "only"), place in ("last", "only")
-        t = times.chunk + (times.embedding if first else 0) + (times.head if last else 2 * times.send * (pp - 1) / pp)
+        own = times.chunk + (times.embedding if first else 0) + (times.head if last else 0)
+        waits, through = (_of_ends(e, f"{x}_offload", first, last) for x in ("own", "through"))
         kept = e["saved_bytes"] + (e["saved_embedding_bytes"] if first else 0)
         beside = _beside_head(e, 1) if last else e["backward_temporary_bytes"]
         # Linear in the microbatches alive: what an update needs beyond those of one counts beside all of them.
         beside = _or_update(e, place, beside, kept)
-        tied = e["tied_reduce"] if place in ("first", "last") else 0
+        slowed = e[f"slowed_{place}"]
         out |= {
-            f"t_{place}": t,
-            f"d_{place}": e[f"reduce_{place}"] + e[f"optimizer_{place}"] + tied,
+            f"own_{place}": own,
+            f"through_{place}": own - e["own_dp"] + through - waits,
+            f"slowed_{place}": slowed,
+            f"d_{place}": e[f"reduce_{place}"] - slowed + e["own_dp"],
+            f"o_{place}": e[f"optimizer_{place}"],
             f"peak_{place}": _held(e, place) + alive * kept + beside,
         }
     return out
+
+
+def _of_ends(e: Mapping[str, Expr], name: str, first: bool, last: bool) -> Expr:
+    """Return a wait for copies on a stage (0: nothing is copied), with what embedding and head change of it."""
+    ends = ["embedding"] * (first and not last) + ["head"] * last
+    return e.get(name, 0) + sum(e.get(f"{end}_{name}", 0) for end in ends)
 
 
 def _held(e: Mapping[str, Expr], place: str) -> Expr:
@@ -233,13 +247,15 @@ def _beside_head(e: Mapping[str, Expr], alive: Expr) -> Expr:
 
 def _times(e: Mapping[str, Expr]) -> Times:
     """Return the times of a chunk's passes with what both ends add."""
+    ends = {
+        f"{end}_{way}": seconds(e, f"{end}_") + e[f"{end}_{way}_dp"] + e.get(f"{end}_{way}_offload", 0)
+        for end in ("embedding", "head")
+        for way, seconds in (("forward", stage.forward_seconds), ("backward", stage.backward_seconds))
+    }
     return Times(
         forward=stage.forward_seconds(e) + e["forward_dp"] + e["forward_host"],
         backward=stage.backward_seconds(e) + e["recompute"] + e["backward_dp"] + e["backward_host"],
-        embedding_forward=stage.forward_seconds(e, "embedding_") + e["embedding_forward_dp"],
-        embedding_backward=stage.backward_seconds(e, "embedding_") + e["embedding_backward_dp"],
-        head_forward=stage.forward_seconds(e, "head_") + e["head_forward_dp"],
-        head_backward=stage.backward_seconds(e, "head_") + e["head_backward_dp"],
+        **ends,
         weight=e["weight_compute"], embedding_weight=e["embedding_weight_compute"],
         head_weight=e["head_weight_compute"],
         send=e["send"], ranks=symbol("pp"), chunks=symbol("virtual_stages"), microbatches=symbol("microbatches"),
@@ -263,6 +279,12 @@ def _with_offload(e: Mapping[str, Expr], moved: Mapping[str, Expr], splits: bool
         "weight_compute": e["weight_compute"] + (moved["weight_offload"] if splits else 0),
         "saved_bytes": e["saved_bytes"] - moved["moved_bytes"],
     }
+    for end in ("", "embedding_", "head_"):
+        own = moved[f"{end}forward_offload"] + moved[f"{end}backward_offload"]
+        out |= {f"{end}own_offload": own, f"{end}through_offload": moved[f"{end}through_offload"]}
+        if end:
+            out[f"{end}forward_offload"] = moved[f"{end}forward_offload"]
+            out[f"{end}backward_offload"] = 0 if splits else moved[f"{end}backward_offload"]
     for end in PLACES:
         room = moved["staged_bytes"]
         out |= {

@@ -5,7 +5,7 @@ inter-stage solver (`solvers.exact`).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from math import inf
 from typing import Any, Literal
@@ -103,8 +103,12 @@ def _shape(placed: PlacedPlan) -> tuple[Any, ...]:
 
 
 def solve_exactly(tables: StageTables, effort: Effort, n: int) -> Solution:
-    """Return the n best ways by the exact solver."""
-    return exact(tables.chain(effort.at_most * tables.slower), effort, n)
+    """Return the n best ways by the exact solver, as far as they are `WITHIN` the best."""
+    chain = tables.chain(effort.at_most * tables.slower)
+    best = exact(chain, effort)
+    if n == 1 or not best.choices or not best.certified:
+        return best
+    return exact(chain, replace(effort, at_most=min(effort.at_most, best.value * WITHIN)), n)
 
 
 def search_stages(

@@ -1,8 +1,8 @@
 """Stage tables: all that one stage of a 1F1B pipeline can be, and the exact frontier of what fits.
 
 Intra-stage tuning of Mist (arXiv 2503.19050, section 5): every combination of degrees and memory techniques is
-evaluated by the compiled stage model; what fits at a place in the pipeline is left with its non-dominated pairs of
-t (seconds of a microbatch) and d (seconds after the last backward).
+evaluated by the compiled stage model; what fits at a place in the pipeline is left with its non-dominated sets of what
+it takes (`solvers.chain.Cell`): t and d as Mist has them, x and o beside them.
 """
 
 import os
@@ -76,8 +76,8 @@ class Techniques:
 class StageCell(Cell):
     """A cell that knows the option behind each of its frontier points; those of `table`."""
 
-    table: "Table"
-    options: Ints
+    table: "Table" = field(kw_only=True)
+    options: Ints = field(kw_only=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,23 +85,17 @@ class Table:
     """Options of one device type at one number of stages and samples per microbatch, flat.
 
     tp, dp, layers, micro_batch, zero, recompute (index into `RECOMPUTE`), again (layers that recompute), share
-    [option, what is offloaded]; t, d [place, crossing, option] in seconds and alive [place, option]: how many
+    [option, what is offloaded]; t, x, d, o [place, crossing, option] in seconds and alive [place, option]: how many
     microbatches may be under way so that memory lasts (negative: not even none).
     """
 
     columns: Mapping[str, Ints]
     share: Floats
     t: Floats
+    x: Floats
     d: Floats
+    o: Floats
     alive: Floats
-
-    @property
-    def quickest(self) -> float:
-        """Seconds of a microbatch that any stage with layers takes at least for each of them."""
-        layers = self.columns["layers"]
-        some = layers > 0
-        each = self.t[..., some].min(axis=(0, 1), initial=np.inf) / layers[some]
-        return float(each.min(initial=np.inf))
 
     def stage(self, option: int) -> StagePlan:
         """Return the stage that an option describes."""
@@ -184,8 +178,9 @@ class StageTables:
     def least(self) -> float:
         """A step time (s) that no pipeline of these stages beats: every layer takes at least its least share of any
         stage, the slowest of S stages at least an S-th of all, and it is met G times; copies make nothing faster."""
-        whole = self.asked.model.layers * min(table.quickest for table in self.plain)
-        return float(self.slower * whole) * (1 + (self.asked.microbatches - 1) / self.asked.stages)
+        pace, way = (min(_per_layer(t, n) for t in self.plain) for n in "tx")
+        whole = way + pace * (self.asked.microbatches - 1) / self.asked.stages
+        return float(self.slower * self.asked.model.layers * whole)
 
     def chain(self, at_most: float = np.inf) -> Chain:
         """Return the inter-stage problem; of options that offload only those of steps below `at_most` seconds.
@@ -246,15 +241,15 @@ class StageTables:
                 continue
             ids = np.flatnonzero(fits & (table.columns["layers"] == layers))
             if len(ids):
-                t, d = table.t[row, crosses, ids], table.d[row, crosses, ids]
-                best = frontier(t, d)
-                cells.append(StageCell(layers, uses, t[best], d[best], table, ids[best]))
+                own = [getattr(table, name)[row, crosses, ids] for name in "tdxo"]
+                best = frontier(*own)
+                cells.append(StageCell(layers, uses, *(each[best] for each in own), table=table, options=ids[best]))
         self._made[key] = tuple(cells)
         return self._made[key]
 
     def _slowest(self, table: Table, faster_than: float) -> float:
         """Return the t (s) with which one stage alone makes a step take as long as that."""
-        least = table.quickest * self.asked.model.layers
+        least = _per_layer(table, "x") * self.asked.model.layers
         return (faster_than - least) / max(1, self.asked.microbatches - 1) if least < faster_than else 0.0
 
     def _short_of_room(self, table: Table) -> NDArray[np.bool_]:
@@ -398,6 +393,7 @@ class _Grid:
             for i, (name, each) in enumerate(zip(OFFLOADED, shares, strict=True)):
                 values[f"offload_{name}"] = each.reshape([-1 if k == i else 1 for k in range(len(shares))])
             values |= inputs.copy_values(Plan(global_batch=asked.global_batch, **kept), self.member)
+        values |= inputs.contention_values(profile, laid_out["dp_in"], laid_out["dp_out"]) | {"beside_known": 1.0}
         values["kv_columns"] = inputs.kv_columns(values)
         return stage_form(Structure.of(asked.model), shares is not None)(values)
 
@@ -414,7 +410,7 @@ class _Grid:
 
         Those that offload are left out where no place has room for them, or all take `slowest` seconds.
         """
-        places = ("only",) if self.asked.stages == 1 else PLACES[:3]
+        places, out = ("only",) if self.asked.stages == 1 else PLACES[:3], self._times(out, axes)
         most = most_allocated(load_profile(self.member.profile), self.member)
 
         def flat(value: Any) -> Any:
@@ -437,7 +433,58 @@ class _Grid:
         columns = {name: self.rows[name][flat(axes["row"])[keep]] for name in ROW}
         columns |= {name: flat(axes[name])[keep] for name in ("layers", "zero", "again")}
         columns["recompute"] = flat(axes["kind"])[keep]
-        return Table(columns, share[keep], seconds("t"), seconds("d"), room[:, keep])
+        return Table(columns, share[keep], *(seconds(name) for name in "txdo"), room[:, keep])
+
+    def _times(self, out: Mapping[str, Any], axes: Mapping[str, Ints]) -> dict[str, Any]:
+        """Return t, x, d and o by place, [in flight, crossing, *axes], beside the outputs.
+
+        Where no rank sets the pace, a round trip over neighbouring stages does, shared by as many microbatches: the
+        least over this one and the next, the longest over all. Of the others' times this stage knows that they have
+        the mean number of layers for their devices; without layers itself it knows nothing. The two ends share a tied
+        table, wherever the neighbours are.
+        """
+        asked, stages = self.asked, self.asked.stages
+        across = -(-asked.cluster.gpus // inputs.domain(asked.cluster)) - 1
+        near, far = _crossing(out["message"], 0), _crossing(out["message"], 1)
+        mean = (near * max(0, stages - 1 - across) + far * min(stages - 1, across)) / stages
+        equal = asked.model.layers / asked.cluster.gpus * self.rows["gpus"][axes["row"]]
+        others = np.where(axes["layers"] > 0, equal / np.maximum(1, axes["layers"]), 0.0)
+        kept = dict(self.asked.kept)
+        waits = bool(Plan(global_batch=self.asked.global_batch, **kept).suited(self.member).optimizer_barrier)
+        found: dict[str, Any] = {}
+        for place in PLACES:
+            own, through = out[f"own_{place}"], out[f"through_{place}"]
+            ends, update = place in ("last", "only"), out[f"o_{place}"]
+            tied = _crossing(out["tied"], int(across > 0)) if place in ("first", "last") else 0.0
+            found |= {
+                f"t_{place}": own
+                if ends
+                else np.maximum.reduce(
+                    np.broadcast_arrays(
+                        own,
+                        through * (1 + others) / 2 + out["message"] / 2,
+                        through * (1 + others * (stages - 1)) / stages + mean,
+                    )
+                ),
+                f"x_{place}": through + out[f"slowed_{place}"] + (0 if ends else out["message"]),
+                f"d_{place}": out[f"d_{place}"] + tied + (0 if waits else update),
+                f"o_{place}": update if waits else 0.0,
+            }
+        return {**out, **found}
+
+
+def _crossing(value: Any, crosses: int) -> Any:
+    """Return an output [in flight, crossing, ...] where a message crosses, or where it does not."""
+    every = np.asarray(value)
+    return every[:, crosses : crosses + 1] if every.ndim > 1 and every.shape[1] > 1 else every
+
+
+def _per_layer(table: Table, name: str) -> float:
+    """Return the least t or x of any option with layers at any place for each of its layers, in seconds."""
+    layers = table.columns["layers"]
+    some = layers > 0
+    each = getattr(table, name)[..., some].min(axis=(0, 1), initial=np.inf) / layers[some]
+    return float(each.min(initial=np.inf))
 
 
 ROW = ("gpus", "tp", "dp", "micro_batch")
@@ -445,5 +492,5 @@ ROW = ("gpus", "tp", "dp", "micro_batch")
 
 def _joined(tables: Sequence[Table]) -> Table:
     columns = {name: np.concatenate([t.columns[name] for t in tables]) for name in tables[0].columns}
-    t, d, alive = (np.concatenate([getattr(x, name) for x in tables], axis=-1) for name in ("t", "d", "alive"))
-    return Table(columns, np.concatenate([x.share for x in tables]), t, d, alive)
+    times = (np.concatenate([getattr(x, name) for x in tables], axis=-1) for name in ("t", "x", "d", "o", "alive"))
+    return Table(columns, np.concatenate([x.share for x in tables]), *times)

@@ -18,7 +18,7 @@ from sim.tuner.solvers.registry import SOLVERS
 from sim.tuner.space import default_knobs
 from sim.tuner.staged import ON_DEVICE, Solve, search_stages, solve_exactly
 from sim.tuner.stages import StageTables
-from sim.tuner.tune import tune
+from sim.tuner.tune import RESCORED, tune
 from sim.tuner.worse import solve_alike, solve_without_surplus
 
 TRIED = 5
@@ -97,9 +97,10 @@ def _staged(
 ) -> Proposal:
     """Return the best plans of unequal stages; `assumed` settings hold while it searches, and not when they run."""
     knobs: Mapping[str, Sequence[Any]] = default_knobs(case.model, case.cluster) | values
-    found = search_stages(case.model, case.cluster, case.batch, knobs, assumed or {}, n=TRIED, solve=solve)
+    found = search_stages(case.model, case.cluster, case.batch, knobs, assumed or {}, n=RESCORED, solve=solve)
     usual = {name: getattr(Plan(global_batch=case.batch), name) for name in assumed or {}}
-    return Proposal([plan.but(**usual) for _, plan in found.found], found.evaluated)
+    ranked = found.steps(case.model, case.cluster)
+    return Proposal([step.plan.but(**usual) for step in ranked[:TRIED]], found.evaluated)
 
 
 def _ours(case: Case) -> Proposal:

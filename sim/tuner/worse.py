@@ -26,7 +26,7 @@ def solve_without_surplus(tables: StageTables, effort: Effort, n: int) -> Soluti
 
 def _fastest(cell: Cell) -> Cell:
     assert isinstance(cell, StageCell)
-    return replace(cell, t=cell.t[:1], d=np.zeros(1), options=cell.options[:1])
+    return replace(cell, t=cell.t[:1], d=np.zeros(1), x=cell.t[:1], o=np.zeros(1), options=cell.options[:1])
 
 
 def solve_alike(tables: StageTables, effort: Effort, n: int) -> Solution:
@@ -41,14 +41,15 @@ def solve_alike(tables: StageTables, effort: Effort, n: int) -> Solution:
     for stage, row in enumerate(rows):
         fits &= table.alive[row] >= min(tables.asked.microbatches, stages - stage)
     options = np.flatnonzero(fits)
-    t, d = (each[rows, crossings][:, options] for each in (table.t, table.d))
-    values = step_seconds(t, d, tables.asked.microbatches)
+    each = {name: getattr(table, name)[rows, crossings][:, options] for name in "txdo"}
+    values = step_seconds(**each, microbatches=tables.asked.microbatches)
     best = [k for k in np.argsort(values, kind="stable")[:n].tolist() if values[k] < effort.at_most]
     layers = tables.asked.model.layers // stages
     choices = [
         Choice(
             tuple(
-                StageCell(layers, (gpus,), t[s, [k]], d[s, [k]], table, options[[k]])  # one point each
+                # one point each
+                StageCell(layers, (gpus,), **{m: v[s, [k]] for m, v in each.items()}, table=table, options=options[[k]])
                 for s in range(stages)
             ),
             (0,) * stages,

@@ -10,6 +10,7 @@ from sim.costs.algebra import (
     Interpreted,
     ceiling,
     compile_expressions,
+    composed,
     derivative,
     maximum,
     minimum,
@@ -114,3 +115,16 @@ def test_a_derivative_walks_as_it_compiles_and_knows_what_stays():
 def test_only_the_algebra_has_derivatives():
     with pytest.raises(ValueError, match="not part of the algebra"):
         derivative({"a": sp.sin(symbol("x"))}, {"x": 1})
+
+
+def test_expressions_in_the_place_of_symbols_are_not_evaluated():
+    """As one after the other, and a sum in the place of a factor stays one."""
+    a, b, inner = symbol("a_test"), symbol("b_test"), symbol("inner_test")
+    outer = {"y": maximum(0, inner - 1) / (1 + inner) + 3, "z": sp.S(2)}
+    whole = composed(outer, {"inner_test": minimum(a, b) + a})
+    assert whole["z"] == 2
+    assert not whole["y"].has(inner)
+    values = {"a_test": np.array([1.0, 4.0]), "b_test": 2.0}
+    expected = compile_expressions({"y": outer["y"]})({"inner_test": np.array([2.0, 6.0])})["y"]
+    assert compile_expressions({"y": whole["y"]})(values)["y"] == pytest.approx(expected)
+    assert Interpreted(whole).as_compiled()(values)["y"] == pytest.approx(expected)

@@ -56,9 +56,10 @@ def test_stages_that_are_alike_are_the_best_of_these() -> None:
     first, last = (0, 2)
     values = [
         7 * max(table.t[first, 0, o], table.t[last, 0, o])
-        + table.t[first, 0, o]
-        + table.t[last, 0, o]
-        + max(0.0, table.d[first, 0, o], table.d[last, 0, o] - table.t[first, 0, o])
+        + table.x[first, 0, o]
+        + table.x[last, 0, o]
+        + max(0.0, table.d[first, 0, o], table.d[last, 0, o] - table.x[first, 0, o])
+        + max(table.o[first, 0, o], table.o[last, 0, o])
         for o in np.flatnonzero(here & ends)
     ]
     assert found.value == pytest.approx(min(values))

@@ -1,15 +1,17 @@
 """The inter-stage problem: a chain of stages divides layers and devices, each at one point of its frontier.
 
-Source of the objective: Mist, arXiv 2503.19050 (imbalance-aware inter-stage tuning); `fill` is added here for schedules
-whose pipeline fills with less than a whole microbatch of every stage.
+Source of the objective: Mist, arXiv 2503.19050 (imbalance-aware inter-stage tuning). Added here: `fill` for schedules
+whose pipeline fills with less than a whole microbatch of every stage; what a stage adds to the pipeline's fill and
+drain (x) apart from its pace (t); and optimizers that no drain hides (o), since all ranks wait for each other first.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from typing import Protocol
 
 import numpy as np
+from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from sim.specs import InputError
@@ -18,40 +20,73 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
-def frontier(t: ArrayLike, d: ArrayLike) -> Ints:
-    """Return the indices of the exact non-dominated set of points (t[k], d[k]), t ascending and d descending.
+def frontier(t: ArrayLike, d: ArrayLike, x: ArrayLike | None = None, o: ArrayLike | None = None) -> Ints:
+    """Return the indices of the exact non-dominated set of points (t[k], x[k], d[k], o[k]) as a `Cell` has them.
 
-    Of equal points the first stands for all.
+    t ascends, and where x and o are left out d descends. Of equal points the first stands for all.
     """
     ts, ds = np.asarray(t, dtype=float), np.asarray(d, dtype=float)
-    order = np.lexsort((ds, ts))
-    before = np.minimum.accumulate(np.append(np.inf, ds[order]))[:-1]
-    return order[ds[order] < before]
+    if x is None and o is None:
+        order = np.lexsort((ds, ts))
+        before = np.minimum.accumulate(np.append(np.inf, ds[order]))[:-1]
+        return order[ds[order] < before]
+    xs, os = (ts * 1.0 if x is None else np.asarray(x, dtype=float)), np.zeros_like(ts) + (0.0 if o is None else o)
+    order = np.lexsort((os, ds, xs, ts))
+    return order[_undominated(xs[order], ds[order], os[order])]
+
+
+@njit(cache=True)
+def _undominated(x: Floats, d: Floats, o: Floats) -> Ints:
+    """Return which points no earlier one dominates in these three."""
+    kept = np.empty(len(x), dtype=np.int64)
+    n = 0
+    for i in range(len(x)):
+        free = True
+        for k in range(n):
+            j = kept[n - 1 - k]
+            if x[j] <= x[i] and d[j] <= d[i] and o[j] <= o[i]:
+                free = False
+                break
+        if free:
+            kept[n] = i
+            n += 1
+    return kept[:n]
 
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """One way to make a stage: so many layers on so many devices, and its frontier.
+    """One way to make a stage: so many layers on so many devices, and its frontier (see `frontier`).
 
-    uses: devices taken, per device type (one entry on a uniform cluster). t [k]: seconds of a stable microbatch,
-    forward and backward, ascending. d [k]: seconds by which first forward and last backward exceed it, descending.
+    uses: devices taken, per device type (one entry on a uniform cluster). All in seconds [k]: t from one microbatch to
+    the next, forward and backward, ascending; x what the stage adds to the way of one microbatch through the pipeline
+    and back (left out: t); d before the first forward and after the last backward, as far as only its rank waits for
+    it; o after that, when all ranks are that far (left out: 0).
 
     Raises:
-        InputError: a negative count or time, or points of which one dominates another (see `frontier`).
+        InputError: a negative count or time, or points of which one dominates another (with x and o that is not looked
+            for: they only cost time).
     """
 
     layers: int
     uses: tuple[int, ...]
     t: Floats
     d: Floats
+    x: Floats = field(default=None)  # type: ignore[assignment]
+    o: Floats = field(default=None)  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         if self.layers < 0 or min(self.uses, default=0) < 0:
             raise InputError("cell.uses", (self.layers, *self.uses), "layers and devices of 0 or more")
-        t, d = self.t, self.d
-        if not (t.ndim == 1 and t.shape == d.shape and t.size and np.isfinite(t).all() and np.isfinite(d).all()):
-            raise InputError("cell.t", t.shape, "as many finite seconds as cell.d, one or more")
-        if t[0] < 0 or (t[1:] <= t[:-1]).any() or (d[1:] >= d[:-1]).any():
+        t, d, simple = self.t, self.d, self.x is None and self.o is None
+        object.__setattr__(self, "x", t if self.x is None else self.x)
+        object.__setattr__(self, "o", np.zeros_like(t) if self.o is None else self.o)
+        for name in ("t", "d", "x", "o"):
+            column = getattr(self, name)
+            if not (column.ndim == 1 and column.shape == t.shape and t.size and np.isfinite(column).all()):
+                raise InputError(f"cell.{name}", column.shape, "as many finite seconds as cell.t, one or more")
+        if min(t[0], self.x.min(), self.o.min()) < 0 or (t[1:] < t[:-1]).any():
+            raise InputError("cell.t", t.tolist(), "0 or more, ascending; cell.x and cell.o 0 or more")
+        if simple and ((t[1:] == t[:-1]).any() or (d[1:] >= d[:-1]).any()):
             raise InputError("cell.t", t.tolist(), "0 or more, ascending, with d descending: non-dominated points")
 
 
@@ -66,7 +101,7 @@ An empty sequence where the caller knows that what is left cannot be finished: t
 class Chain:
     """The problem. Stages are built from the last to the first; all layers and all devices are used.
 
-    devices: per type. microbatches: G of the objective. fill: share of t that the pipeline's fill takes (1 with 1F1B,
+    devices: per type. microbatches: G of the objective. fill: share of x that the pipeline's fill takes (1 with 1F1B,
     1 / virtual stages interleaved, 0 without flush). cells: what a stage can be, by its place; the caller caches it, a
     sequence that is returned again for another place makes the solvers faster, and no sequence holds a cell twice.
 
@@ -99,30 +134,37 @@ class Choice:
     cells: tuple[Cell, ...]
     points: tuple[int, ...]
 
+    def of(self, name: str) -> Floats:
+        """Return the seconds t, x, d or o [stage]."""
+        return np.array([getattr(cell, name)[k] for cell, k in zip(self.cells, self.points, strict=True)])
+
     @property
     def t(self) -> Floats:
-        """Seconds of a stable microbatch [stage]."""
-        return np.array([cell.t[k] for cell, k in zip(self.cells, self.points, strict=True)])
+        """Seconds from one microbatch to the next [stage]."""
+        return self.of("t")
 
     @property
     def d(self) -> Floats:
-        """Surplus seconds of the first forward and the last backward [stage]."""
-        return np.array([cell.d[k] for cell, k in zip(self.cells, self.points, strict=True)])
+        """Seconds before the first forward and after the last backward [stage]."""
+        return self.of("d")
 
 
-def step_seconds(t: Floats, d: Floats, microbatches: int, fill: float = 1.0) -> Floats:
-    """Return (G - fill) max t + fill sum t + max(0, max_i(d_i - fill sum_{j<i} t_j)), of t and d [stage, ...].
+def step_seconds(*, t: Floats, x: Floats, d: Floats, o: Floats, microbatches: int, fill: float = 1.0) -> Floats:
+    """Return the seconds of a step, of t, x, d and o [stage, ...]:
 
-    With fill = 1 it is Mist's objective (arXiv 2503.19050).
+        (G - fill) max t + fill sum x + max(0, max_i(d_i - fill sum_{j<i} x_j)) + max o.
+
+    With x = t, o = 0 and fill = 1 it is Mist's objective (arXiv 2503.19050).
     """
-    filled = fill * t
+    filled = fill * x
     late = np.maximum(0.0, (d - (np.cumsum(filled, axis=0) - filled)).max(axis=0))
-    return np.asarray((microbatches - fill) * t.max(axis=0) + filled.sum(axis=0) + late)
+    steady = (microbatches - fill) * t.max(axis=0)
+    return np.asarray(steady + filled.sum(axis=0) + late + o.max(axis=0))
 
 
 def value(chain: Chain, choice: Choice) -> float:
     """Return the seconds of a step; the choice's legality is not checked, see `legal`."""
-    return float(step_seconds(choice.t, choice.d, chain.microbatches, chain.fill))
+    return float(step_seconds(**{n: choice.of(n) for n in "txdo"}, microbatches=chain.microbatches, fill=chain.fill))
 
 
 def legal(chain: Chain, choice: Choice) -> bool:

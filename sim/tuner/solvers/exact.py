@@ -1,8 +1,9 @@
-"""Exact search: bisection of a bound on the slowest stage, with one number per place under each bound.
+"""Exact search: bisection of bounds on the slowest stage and the last optimizer, with one number per place under each.
 
-f(tau), the least critical path under max t <= tau (see `paths`), falls with tau and is constant from the max t of its
-own choice up to tau. What is minimised is (G - fill) tau + f(tau) over the values tau that some t has: of an interval
-of them, the least tau and f of the greatest give a lower bound.
+f(tau, omega), the least critical path under max t <= tau and max o <= omega (see `paths`), falls with both and is
+constant from the max t and max o of its own choice up to them. What is minimised is (G - fill) tau + omega + f(tau,
+omega) over the values that some t and some o have: of a box of them, the least of both and f of the greatest give a
+lower bound.
 """
 
 import heapq
@@ -83,66 +84,78 @@ class _Kept:
 
 @dataclass(order=True)
 class _Open:
-    """Indices a..b of values of tau that are not decided; nothing there is below `bound`, no P below `path`."""
+    """Indices a..b of values of tau and c..d of values of omega that are not decided; nothing there is below `bound`,
+    no P below `path`."""
 
     bound: float
     a: int
     b: int
+    c: int
+    d: int
     path: float
 
 
 class _Search:
-    """One chain: its points, the values of tau, all edges with their bounds, and the labels used.
+    """One chain: its points, the values of tau and omega, all edges with their bounds, and the labels used.
 
-    least_path, shortest: f of an unbounded tau and its choice, infinite and none where nothing is below
-    `effort.at_most`.
+    least_path, shortest: f without bounds and its choice, infinite and none where nothing is below `effort.at_most`.
     """
 
     def __init__(self, chain: Chain, graph: Graph, effort: Effort, most: int) -> None:
         self.chain, self.graph, self.effort, self.most, self.labels = chain, graph, effort, most, 0
         self.points = Points.of(chain, graph)
         self.steady = chain.microbatches - chain.fill
-        quickest, shortest = self.points.t[self.points.begin], self.points.x[self.points.begin]
-        before, tau = [], np.zeros(1)
+        quickest, shortest = self.points.quickest, self.points.shortest
+        before, tau, omega = [], np.zeros(1), np.zeros(1)
         for level in graph.levels:
             before.append(tau[level.child])
-            tau = np.full(len(level.left), inf)
+            ends = omega[level.child]
+            tau, omega = np.full((2, len(level.left)), inf)
             np.minimum.at(tau, level.owner, np.maximum(before[-1], quickest[level.cell]))
+            np.minimum.at(omega, level.owner, np.maximum(ends, self.points.soonest[level.cell]))
         self.taus = np.unique(self.points.t[self.points.t >= tau[0]])
+        self.omegas = np.unique(self.points.o[self.points.o >= omega[0]])
         self.edges: list[Edges] = []
         rest, tau = np.zeros(1), np.zeros(1)
         for level, slowest in zip(graph.levels[::-1], before[::-1], strict=True):
             after = rest[level.owner] + shortest[level.cell]
             through = np.maximum(tau[level.owner], quickest[level.cell])
-            slow = self.steady * np.maximum(through, slowest)
+            slow = self.steady * np.maximum(through, slowest) + self.omegas[0]
             self.edges.append(Edges(len(level.left), level.owner, level.cell, level.child, after, slow))
             rest, tau = np.full((2, int(level.child.max()) + 1), inf)
             np.minimum.at(rest, level.child, after)
             np.minimum.at(tau, level.child, through)
         self.edges.reverse()
-        whole = self._sweep(self.edges, 1, inf, self._most(effort.at_most, 0))
+        whole = self._sweep(self.edges, 1, (inf, inf), self._most(effort.at_most, 0, 0))
         self.least_path, self.shortest = whole.path, list(whole.ways())
         paths = [np.zeros(1), *(paths[:, 0] for paths in whole.paths[:-1])]
         for i, (edges, path) in enumerate(zip(self.edges, paths, strict=True)):
             self.edges[i] = replace(edges, value=edges.value + path[edges.child] + edges.after)
 
-    def _sweep(self, edges: Sequence[Edges], n: int, tau: float, most: float) -> Sweep:
-        sweep = Sweep(self.graph, self.points, edges, n, tau, most)
+    def _sweep(self, edges: Sequence[Edges], n: int, bounds: tuple[float, float], most: float) -> Sweep:
+        sweep = Sweep(self.graph, self.points, edges, n, bounds, most)
         self.labels += sweep.labels
         return sweep
 
-    def _most(self, limit: float, a: int) -> float:
-        """Return what P may be in a choice below `limit` with a max t of taus[a] or more."""
-        return limit * (1 + SLACK) - self.steady * float(self.taus[a]) if limit < inf else sys.float_info.max
+    def _least(self, a: int, c: int) -> float:
+        """Return what a choice takes beside P with a max t of taus[a] or more and a max o of omegas[c] or more."""
+        return self.steady * float(self.taus[a]) + float(self.omegas[c])
 
-    def _open(self, a: int, b: int, path: float) -> _Open:
-        return _Open(self.steady * float(self.taus[a]) + path, a, b, path)
+    def _most(self, limit: float, a: int, c: int) -> float:
+        """Return what P may be in such a choice below `limit`."""
+        return limit * (1 + SLACK) - self._least(a, c) if limit < inf else sys.float_info.max
+
+    def _open(self, a: int, b: int, c: int, d: int, path: float) -> Iterator[_Open]:
+        """Yield a box of tau and omega where it is not empty."""
+        if a <= b and c <= d:
+            yield _Open(self._least(a, c) + path, a, b, c, d, path)
 
     def run(self, kept: _Kept) -> tuple[float, str]:
-        """Decide all values of tau, the most promising interval first; return the bound, and why it is open if so."""
+        """Decide all values of tau and omega, the most promising box first; return the bound, and why it is open if
+        so."""
         for choice in self.shortest:
             kept.add(value(self.chain, choice), choice)
-        waiting = [self._open(0, len(self.taus) - 1, self.least_path)]
+        waiting = list(self._open(0, len(self.taus) - 1, 0, len(self.omegas) - 1, self.least_path))
         edges, limit = self.edges, inf
         while waiting and waiting[0].bound < kept.limit:
             if self.labels > self.most or self.effort.stop():
@@ -152,22 +165,34 @@ class _Search:
                 limit = kept.limit
                 edges = [level.below(limit) for level in edges]
             top = heapq.heappop(waiting)
-            # Above this tau the interval cannot hold anything better.
-            b = min(top.b, int(np.searchsorted(self.steady * self.taus + top.path, limit)) - 1)
-            for part in self._decide(kept, edges, _Open(top.bound, top.a, b, top.path)):
-                heapq.heappush(waiting, part)
+            # Above these bounds the box cannot hold anything better.
+            tau, omega = self._least(top.a, top.c) + top.path, self.steady * float(self.taus[top.a]) + top.path
+            tau -= self.steady * float(self.taus[top.a])
+            b = min(top.b, int(np.searchsorted(self.steady * self.taus + tau, limit)) - 1)
+            d = min(top.d, int(np.searchsorted(self.omegas + omega, limit)) - 1)
+            if top.a <= b and top.c <= d:
+                for part in self._decide(kept, edges, replace(top, b=b, d=d)):
+                    heapq.heappush(waiting, part)
         return kept.limit, ""
 
     def _decide(self, kept: _Kept, edges: Sequence[Edges], top: _Open) -> Iterator[_Open]:
-        """Solve for the middle of an interval and yield what is left of it above and below."""
-        at = (top.a + top.b) // 2
-        found = self._sweep(edges, kept.n, float(self.taus[at]), self._most(kept.limit, top.a))
+        """Solve for the middle of the longer side of a box and yield what is left of it above and below."""
+        a, b, c, d = top.a, top.b, top.c, top.d
+        if self.steady * (self.taus[b] - self.taus[a]) >= self.omegas[d] - self.omegas[c]:
+            at, above = (a + b) // 2, d
+            yield from self._open(at + 1, b, c, d, top.path)
+        else:
+            at, above = b, (c + d) // 2
+            yield from self._open(a, b, above + 1, d, top.path)
+        bounds = float(self.taus[at]), float(self.omegas[above])
+        found = self._sweep(edges, kept.n, bounds, self._most(kept.limit, a, c))
         ways = list(found.ways())
         for choice in ways:
             kept.add(value(self.chain, choice), choice)
-        if at < top.b:
-            yield self._open(at + 1, top.b, top.path)
         if ways:
-            below = int(np.searchsorted(self.taus, max(choice.t.max() for choice in ways))) - 1
-            if below >= top.a:
-                yield self._open(top.a, below, max(top.path, found.path))
+            # What has a t and an o as large as all of these is no better than they are.
+            t, o = (max(choice.of(name).max() for choice in ways) for name in "to")
+            slow, late = int(np.searchsorted(self.taus, t)), int(np.searchsorted(self.omegas, o))
+            path = max(top.path, found.path)
+            yield from self._open(a, min(slow - 1, at), c, above, path)
+            yield from self._open(max(a, slow), at, c, min(late - 1, above), path)

@@ -80,12 +80,12 @@ class _Descent:
         return np.inf if choice is None else value(self.chain, choice)
 
     def _moves(self, wants: Wants) -> Iterator[Wants]:
-        """Yield what relieves the slowest stage or the one with the largest surplus."""
+        """Yield what relieves the slowest stage, that of the largest surplus or that of the longest optimizer."""
         choice = self._placed(wants)
         if choice is None:
             return
-        before = np.cumsum(choice.t) - choice.t
-        for stage in dict.fromkeys([int(choice.t.argmax()), int((choice.d - self.chain.fill * before).argmax())]):
+        surplus = choice.of("d") - self.chain.fill * (np.cumsum(choice.of("x")) - choice.of("x"))
+        for stage in dict.fromkeys(int(column.argmax()) for column in (choice.t, surplus, choice.of("o"))):
             for point in range(len(choice.cells[stage].t)):
                 yield _with(wants, {stage: replace(wants[stage], point=point)})
             yield from self._exchanges(wants, stage)

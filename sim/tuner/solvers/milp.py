@@ -72,10 +72,10 @@ class _Rows:
 
 
 class _Model:
-    """Columns: 0 is max t, 1 the surplus (both in `unit` s), then points and flows as they are met."""
+    """Columns: 0 is max t, 1 the surplus, 2 max o (in `unit` s), then points and flows as they are met."""
 
     def __init__(self, chain: Chain) -> None:
-        self.chain, self.columns = chain, 2
+        self.chain, self.columns = chain, 3
         self.points: dict[tuple[int, Cell], int] = {}
         self.flows: dict[tuple[int, Cell], list[int]] = defaultdict(list)
         self.out: dict[Place, list[int]] = defaultdict(list)
@@ -113,26 +113,26 @@ class _Model:
         for place, entering in list(self.into.items()):
             if place[0] >= 0:
                 rows.add([(c, 1.0) for c in entering] + [(c, -1.0) for c in self.out[place]], 0, 0)
-        slow: dict[int, list[tuple[int, float]]] = defaultdict(list)
-        late: dict[int, list[tuple[int, float]]] = defaultdict(list)
+        terms: dict[tuple[str, int], list[tuple[int, float]]] = defaultdict(list)
         for (stage, cell), first in self.points.items():
             columns = range(first, first + len(cell.t))
             rows.add([(c, 1.0) for c in columns] + [(c, -1.0) for c in self.flows[stage, cell]], 0, 0)
-            slow[stage] += zip(columns, (cell.t / self.unit).tolist(), strict=True)
-            late[stage] += zip(columns, (cell.d / self.unit).tolist(), strict=True)
+            for name in "txdo":
+                terms[name, stage] += zip(columns, (getattr(cell, name) / self.unit).tolist(), strict=True)
         before: list[tuple[int, float]] = []
         for stage in range(chain.stages):
-            rows.add([(0, 1.0), *((c, -t) for c, t in slow[stage])], 0, np.inf)
-            rows.add([(1, 1.0), *((c, -d) for c, d in late[stage]), *before], 0, np.inf)
-            before += [(c, chain.fill * t) for c, t in slow[stage]]
+            rows.add([(0, 1.0), *((c, -t) for c, t in terms["t", stage])], 0, np.inf)
+            rows.add([(1, 1.0), *((c, -d) for c, d in terms["d", stage]), *before], 0, np.inf)
+            rows.add([(2, 1.0), *((c, -o) for c, o in terms["o", stage])], 0, np.inf)
+            before += [(c, chain.fill * x) for c, x in terms["x", stage]]
         return rows
 
     def solve(self, seconds: float, nodes: int | None) -> OptimizeResult:
         """Run HiGHS; status 0 is optimal, 2 infeasible, 1 a limit."""
         cost, whole, most = np.zeros(self.columns), np.zeros(self.columns, dtype=np.int64), np.ones(self.columns)
-        cost[:2], most[:2] = (self.chain.microbatches - self.chain.fill, 1), np.inf
+        cost[:3], most[:3] = (self.chain.microbatches - self.chain.fill, 1, 1), np.inf
         for (_, cell), first in self.points.items():
-            cost[first : first + len(cell.t)] = self.chain.fill * cell.t / self.unit
+            cost[first : first + len(cell.t)] = self.chain.fill * cell.x / self.unit
             whole[first : first + len(cell.t)] = 1
         constraint, bounds = self._rows().constraint(self.columns), Bounds(0, most)
         limit = {} if nodes is None else {"node_limit": nodes}

@@ -1,8 +1,8 @@
-"""The least critical paths of a chain under a bound on the slowest stage.
+"""The least critical paths of a chain under bounds on the slowest stage (t) and on the last optimizer (o).
 
 Fill and surplus of stages 0..i are one number, their critical path
 
-    P_i = fill sum_{j<=i} t_j + max(0, max_{j<=i}(d_j - fill sum_{k<j} t_k)) = fill t_i + max(P_{i-1}, d_i), P_{-1} = 0,
+    P_i = fill sum_{j<=i} x_j + max(0, max_{j<=i}(d_j - fill sum_{k<j} x_k)) = fill x_i + max(P_{i-1}, d_i), P_{-1} = 0,
 
 which grows with P_{i-1}. So the least P of the stages before is enough to go on from a place, and the n least give the
 n least: no pairs of sum and surplus, as a search from the last stage needs them.
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from math import inf
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sim.tuner.solvers.chain import Chain, Choice, Floats, Ints
 from sim.tuner.solvers.graph import Graph
@@ -23,50 +24,89 @@ SLACK = 1e-12
 
 @dataclass(frozen=True, eq=False)
 class Points:
-    """The points of all cells, one cell after the other: the `size` points of a cell begin at `begin`.
+    """The points of all cells, by cell and then by the seconds that fill.
 
-    t, x (t that fills), d [point]. least, at [point]: the least x + d of the cell's points up to here, and where.
+    t, x (that fills), d, o [point] in seconds; cell [point]; k [point] is its index in the cell. quickest, shortest,
+    soonest [cell]: least t, x and o. by_d, by_sum [point]: orders of d and of x + d, as whole numbers that are less in
+    every later cell.
     """
 
     t: Floats
+    x: Floats
+    d: Floats
+    o: Floats
+    cell: Ints
+    k: Ints
+    quickest: Floats
+    shortest: Floats
+    soonest: Floats
+    by_d: Ints
+    by_sum: Ints
+
+    @classmethod
+    def of(cls, chain: Chain, graph: Graph) -> "Points":
+        """Lay the points of the cells of a graph side by side."""
+        size = np.array([len(cell.t) for cell in graph.cells])
+        cell = np.repeat(np.arange(len(size)), size)
+        k = np.arange(len(cell)) - np.repeat(np.cumsum(size) - size, size)
+        t, x, d, o = (np.concatenate([getattr(one, name) for one in graph.cells]) for name in "txdo")
+        x = chain.fill * x
+        least = [np.minimum.reduceat(column, np.cumsum(size) - size) for column in (t, x, o)]
+        order = np.lexsort((d, x, cell))
+        t, x, d, o, k = (column[order] for column in (t, x, d, o, k))
+
+        def ranks(column: Floats) -> Ints:
+            found, rank = np.unique(column, return_inverse=True)
+            return rank.ravel() - cell * len(found)
+
+        return cls(t, x, d, o, cell, k, least[0], least[1], least[2], ranks(d), ranks(x + d))
+
+    def within(self, tau: float, omega: float) -> "Within":
+        """Return the points with t <= tau and o <= omega that none of them dominates in x and d."""
+        some = np.flatnonzero((self.t <= tau) & (self.o <= omega))
+        some = some[_new_least(self.by_d[some])]
+        size = np.bincount(self.cell[some], minlength=len(self.quickest))
+        x, d = self.x[some], self.d[some]
+        at = np.maximum.accumulate(np.where(_new_least(self.by_sum[some]), np.arange(len(some)), 0))
+        return Within(x, d, np.cumsum(size) - size, size, (x + d)[at], at, self.k[some])
+
+
+def _new_least(values: Ints) -> NDArray[np.bool_]:
+    """Return which of the values is less than all before it."""
+    before = np.minimum.accumulate(values)
+    return np.append(True, values[1:] < before[:-1])[: len(values)]
+
+
+@dataclass(frozen=True, eq=False)
+class Within:
+    """The points of all cells that count under two bounds: the `size` points of a cell begin at `begin`.
+
+    x [point] ascending and d [point] descending in a cell; k: the index of the point in it. least, at [point]: the
+    least x + d of the cell's points up to here, and where.
+    """
+
     x: Floats
     d: Floats
     begin: Ints
     size: Ints
     least: Floats
     at: Ints
+    k: Ints
 
-    @classmethod
-    def of(cls, chain: Chain, graph: Graph) -> "Points":
-        """Lay the points of the cells of a graph side by side."""
-        size = np.array([len(cell.t) for cell in graph.cells])
-        begin = np.cumsum(size) - size
-        t, d = (np.concatenate([getattr(cell, name) for cell in graph.cells]) for name in "td")
-        x = chain.fill * t
-        least = np.concatenate([np.minimum.accumulate(part) for part in np.split(x + d, begin[1:])])
-        new = x + d == least
-        new[1:] &= (least[1:] < least[:-1]) | np.isin(np.arange(1, len(t)), begin)
-        at = np.maximum.accumulate(np.where(new, np.arange(len(t)), 0))
-        return cls(t, x, d, begin, size, least, at)
+    def step(self, path: Floats, cell: Ints) -> tuple[Floats, Ints]:
+        """Return min over the points of x + max(path, d), and the point; one or more must count.
 
-    def allowed(self, tau: float) -> Ints:
-        """Return how many points of each cell have t <= tau."""
-        return np.add.reduceat(self.t <= tau, self.begin, dtype=np.int64)
-
-    def step(self, path: Floats, cell: Ints, allowed: Ints) -> tuple[Floats, Ints]:
-        """Return min over the allowed points of x + max(path, d), and the point; one or more must be allowed.
-
-        path, cell, allowed [any]: P of the stages before, the cell, and how many of its points count. Points with
-        d <= path add x to it, of which the first has the least; those before it take x + d, whose minimum is known.
+        path, cell [any]: P of the stages before, and the cell. Points with d <= path add x to it, of which the first
+        has the least; those before it take x + d, whose minimum is known.
         """
-        begin = self.begin[cell]
-        low, high = np.zeros_like(cell), allowed.copy()
-        for _ in range(int(allowed.max(initial=0)).bit_length()):
+        begin, size = self.begin[cell], self.size[cell]
+        low, high = np.zeros_like(cell), size.copy()
+        for _ in range(int(size.max(initial=0)).bit_length()):
             middle = (low + high) >> 1
             above = (self.d[np.minimum(begin + middle, len(self.d) - 1)] > path) & (middle < high)
             low, high = np.where(above, middle + 1, low), np.where(above, high, middle)
-        first, last = begin + np.minimum(low, allowed - 1), begin + np.maximum(low - 1, 0)
-        covered = np.where(low < allowed, path + self.x[first], inf)
+        first, last = begin + np.minimum(low, size - 1), begin + np.maximum(low - 1, 0)
+        covered = np.where(low < size, path + self.x[first], inf)
         ending = np.where(low > 0, self.least[last], inf)
         return np.minimum(covered, ending), np.where(covered <= ending, first, self.at[last])
 
@@ -93,15 +133,17 @@ class Edges:
 
 
 class Sweep:
-    """From the first stage to the last under one tau: the n least P per node and where they come from.
+    """From the first stage to the last under bounds of t and o: the n least P per node and where they come from.
 
     most: what P of the whole chain may be; what cannot stay within it is dropped. paths [level][node, rank]: ascending,
     infinite where there are fewer. back [level][node, rank]: edge x n + rank at its child.
     """
 
-    def __init__(self, graph: Graph, points: Points, edges: Sequence[Edges], n: int, tau: float, most: float) -> None:
-        self.graph, self.points, self.edges, self.n, self.labels = graph, points, edges, n, 0
-        self.allowed = self.points.allowed(tau)
+    def __init__(
+        self, graph: Graph, points: Points, edges: Sequence[Edges], n: int, bounds: tuple[float, float], most: float
+    ) -> None:
+        self.graph, self.edges, self.n, self.labels = graph, edges, n, 0
+        self.shortest, self.within = points.shortest, points.within(*bounds)
         self.paths: list[Floats] = []
         self.back: list[Ints] = []
         before = np.full((1, n), inf)
@@ -112,12 +154,12 @@ class Sweep:
     def _level(self, level: Edges, before: Floats, most: float) -> Floats:
         """Append the paths and origins of a level and return the paths."""
         n, after = self.n, level.after
-        near = np.flatnonzero((before[level.child, 0] + after <= most) & (self.allowed[level.cell] > 0))
+        near = np.flatnonzero((before[level.child, 0] + after <= most) & (self.within.size[level.cell] > 0))
         edge, rank = np.nonzero(before[level.child[near]] + after[near, None] <= most)
         edge = near[edge]
         cell, owner = level.cell[edge], level.owner[edge]
-        path, _ = self.points.step(before[level.child[edge], rank], cell, self.allowed[cell])
-        good = np.flatnonzero(path - self.points.x[self.points.begin[cell]] + after[edge] <= most)
+        path, _ = self.within.step(before[level.child[edge], rank], cell)
+        good = np.flatnonzero(path - self.shortest[cell] + after[edge] <= most)
         good = good[np.lexsort((path[good], owner[good]))]
         place = np.arange(len(good)) - np.searchsorted(owner[good], owner[good])
         good, place = good[place < n], place[place < n]
@@ -148,5 +190,5 @@ class Sweep:
     def _best_points(self, cells: list[int]) -> Iterator[int]:
         path = np.zeros(1)
         for cell in cells:
-            path, at = self.points.step(path, np.array([cell]), self.allowed[[cell]])
-            yield int(at[0] - self.points.begin[cell])
+            path, at = self.within.step(path, np.array([cell]))
+            yield int(self.within.k[at[0]])

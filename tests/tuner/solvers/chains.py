@@ -10,7 +10,7 @@ from sim.tuner.solvers.chain import Cell, Chain, frontier
 
 @dataclass(frozen=True)
 class Small:
-    """A chain and, by cell, the points before dominated ones were dropped [point, (t, d)]."""
+    """A chain and, by cell, the points before dominated ones were dropped [point, (t, x, d, o)]."""
 
     chain: Chain
     raw: dict[Cell, np.ndarray]
@@ -19,8 +19,8 @@ class Small:
 def small(seed: int, whole: bool = False) -> Small:
     """Return a random space that can be enumerated; `whole`: times are whole numbers.
 
-    A quarter of the spaces has two device types, half offer cells that depend on the place, and a few have no solution
-    (the others offer the cells of one drawn before).
+    A third has x = t and o = 0, a third o = 0. A quarter of the spaces has two device types, half offer cells that
+    depend on the place, and a few have no solution (the others offer the cells of one drawn before).
     """
     rng = np.random.default_rng(seed)
     stages, types = int(rng.integers(1, 6)), 2 if seed % 4 == 0 else 1
@@ -35,9 +35,12 @@ def small(seed: int, whole: bool = False) -> Small:
     def cell(length, *uses):
         count = int(rng.integers(1, 9))
         points = rng.uniform(1, 10, (count, 2)) * [length + 0.5, 3] * rng.uniform(1, 2) - [0, rng.integers(0, 4)]
+        points = np.insert(points, 1, points[:, 0] * rng.uniform(0.5, 1.2, count) ** (seed % 3 > 0), axis=1)
+        points = np.column_stack([points, rng.choice(10.0 * rng.random(3), count) * (seed % 3 > 1)])
         points = np.round(points, 0 if whole else 3)
-        keep = frontier(points[:, 0], points[:, 1])
-        made = Cell(length, uses, points[keep, 0], points[keep, 1])
+        t, x, d, o = points.T
+        keep = frontier(t, d, x, o) if seed % 3 else frontier(t, d)
+        made = Cell(length, uses, t[keep], d[keep], *((x[keep], o[keep]) if seed % 3 else ()))
         raw[made] = points
         return made
 
@@ -54,11 +57,15 @@ def small(seed: int, whole: bool = False) -> Small:
     return Small(Chain(stages, layers, tuple(devices), int(rng.choice([1, 2, 8, 64])), cells, fill), raw)
 
 
-def table(stages: int, layers: int, lengths: int, points: int, seed: int = 0, microbatches: int = 0) -> Chain:
+def table(
+    stages: int, layers: int, lengths: int, points: int, seed: int = 0, microbatches: int = 0, barrier: bool = False
+) -> Chain:
     """Return a chain of the tuner's kind: the frontier of a stage follows from its index and length.
 
     Lengths are the `lengths` nearest to the mean. Trading memory for time slows a stable microbatch by up to a third
-    and saves up to three of them outside; earlier stages, with more microbatches in flight, pay more.
+    and saves up to three of them outside; earlier stages, with more microbatches in flight, pay more. With a `barrier`
+    there is an optimizer behind it, as long as the shares on the host (eighths) and the layers make it, and the way
+    through a stage is shorter than its pace by up to a tenth.
     """
     rng = np.random.default_rng(seed)
     mean = layers // stages
@@ -69,7 +76,10 @@ def table(stages: int, layers: int, lengths: int, points: int, seed: int = 0, mi
         base = length + (0.3 if stage == 0 else 0.8 if stage == stages - 1 else 0.0) + rng.uniform(0, 0.05)
         t = base * (1 + np.sort(rng.uniform(0, 0.35, points)) * (1 + (stages - stage) / stages))
         d = base * np.sort(rng.uniform(0, 3, points))[::-1]
-        return Cell(length, (1,), t * 1e-2, d * 1e-2)
+        if not barrier:
+            return Cell(length, (1,), t * 1e-2, d * 1e-2)
+        o = length * (1 + rng.integers(0, 9, points) / 4)
+        return Cell(length, (1,), t * 1e-2, d * 1e-2, t * rng.uniform(0.9, 1.0, points) * 1e-2, o * 1e-2)
 
     @cache
     def cells(stage):
@@ -83,7 +93,7 @@ def scaled(chain: Chain, by: float) -> Chain:
 
     @cache
     def other(cell):
-        return replace(cell, t=cell.t * by, d=cell.d * by)
+        return replace(cell, **{name: getattr(cell, name) * by for name in "txdo"})
 
     return replace(chain, cells=lambda *place: tuple(other(cell) for cell in chain.cells(*place)))
 
@@ -114,10 +124,9 @@ def best_by_cells(small: Small) -> dict[tuple[Cell, ...], float]:
 def _least(chain, stages):
     """Return the least value over the product of the stages' points."""
     grids = np.ix_(*(np.arange(len(points)) for points in stages))
-    t = [points[grid, 0] for points, grid in zip(stages, grids, strict=True)]
-    d = [points[grid, 1] for points, grid in zip(stages, grids, strict=True)]
-    surplus, before, slowest = 0.0, 0.0, 0.0
-    for ti, di in zip(t, d, strict=True):
-        surplus = np.maximum(surplus, di - before)
-        before, slowest = before + chain.fill * ti, np.maximum(slowest, ti)
-    return ((chain.microbatches - chain.fill) * slowest + before + surplus).min()
+    surplus, before, slowest, last = 0.0, 0.0, 0.0, 0.0
+    for points, grid in zip(stages, grids, strict=True):
+        t, x, d, o = (points[grid, column] for column in range(4))
+        surplus = np.maximum(surplus, d - before)
+        before, slowest, last = before + chain.fill * x, np.maximum(slowest, t), np.maximum(last, o)
+    return ((chain.microbatches - chain.fill) * slowest + before + surplus + last).min()

@@ -16,33 +16,34 @@ def cp_sat(chain: Chain, seconds: float = 30) -> float | None:
     model = cp_model.CpModel()
     place = (chain.layers, (0,) * len(chain.devices))
     entering = {place: [model.new_constant(1)]}
-    slow, late = [], []
+    columns = {name: [] for name in "txdo"}
     for stage in reversed(range(chain.stages)):
         following, taken = {}, []
         for (left, used), into in entering.items():
             here = []
             for cell in chain.cells(stage, left, used):
                 after = left - cell.layers, tuple(a + b for a, b in zip(used, cell.uses, strict=True))
-                for t, d in zip(cell.t.tolist(), cell.d.tolist(), strict=True):
+                for point in zip(*(getattr(cell, name).tolist() for name in "txdo"), strict=True):
                     here.append(model.new_bool_var(""))
-                    taken.append((here[-1], int(t), int(d)))
+                    taken.append((here[-1], *map(int, point)))
                     following.setdefault(after, []).append(here[-1])
             model.add(sum(here) == sum(into))
-        slow.append(sum(var * t for var, t, _ in taken))
-        late.append(sum(var * d for var, _, d in taken))
+        for i, name in enumerate("txdo"):
+            columns[name].insert(0, sum(var * values[i] for var, *values in taken))
         entering = following
     for place, into in entering.items():
         if place != (0, chain.devices):
             model.add(sum(into) == 0)
     if (0, chain.devices) not in entering:
         return float("inf")
-    slow, late, fill = slow[::-1], late[::-1], round(SCALE * chain.fill)
-    most = 10**6
-    slowest, surplus = model.new_int_var(0, most, ""), model.new_int_var(0, most, "")
+    t, x, d, o = columns.values()
+    fill, most = round(SCALE * chain.fill), 10**6
+    slowest, surplus, last = (model.new_int_var(0, most, "") for _ in range(3))
     for i in range(chain.stages):
-        model.add(slowest >= slow[i])
-        model.add(surplus >= SCALE * late[i] - fill * sum(slow[:i]))
-    model.minimize((SCALE * chain.microbatches - fill) * slowest + fill * sum(slow) + surplus)
+        model.add(slowest >= t[i])
+        model.add(surplus >= SCALE * d[i] - fill * sum(x[:i]))
+        model.add(last >= o[i])
+    model.minimize((SCALE * chain.microbatches - fill) * slowest + fill * sum(x) + surplus + SCALE * last)
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1
     solver.parameters.max_time_in_seconds = seconds

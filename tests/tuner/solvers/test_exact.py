@@ -185,6 +185,33 @@ def test_the_frontier_is_exactly_what_nothing_dominates(points):
     assert [points[k] for k in kept] == sorted(expected)
 
 
+@given(st.lists(st.tuples(*[st.integers(0, 4)] * 4), min_size=1, max_size=40))
+def test_the_frontier_in_four_times_is_exactly_what_nothing_dominates(points):
+    t, d, x, o = zip(*points, strict=True)
+    kept = frontier(t, d, x, o)
+    expected = {p for p in points if not any(q != p and all(a <= b for a, b in zip(q, p, strict=True)) for q in points)}
+    assert sorted(points[k] for k in kept) == sorted(expected)
+    assert [t[k] for k in kept] == sorted(t[k] for k in kept)
+
+
+@pytest.mark.parametrize("n", [1, 20])
+def test_optimizers_behind_a_barrier_are_decided_too(n):
+    """Sixteen stages with their own ways through and optimizers: certified, and as HiGHS finds where that is small."""
+    found = exact(table(16, 64, 5, 20, barrier=True), n=n)
+    assert found.certified
+    chain = table(3, 12, 3, 5, barrier=True)
+    checked = milp(chain)
+    assert checked.certified
+    assert exact(chain, n=n).value == pytest.approx(checked.value, rel=1e-6)
+
+
+def test_an_optimizer_is_not_hidden_by_the_drain():
+    """Two stages of the same pace; the second's optimizer is longer than the first's way back, and all of it counts."""
+    short, long = (Cell(1, (1,), np.ones(1), np.zeros(1), np.ones(1), np.array([o])) for o in (0.5, 3.0))
+    chain = Chain(2, 2, (2,), 4, lambda stage, left, used: [long if stage else short])
+    assert exact(chain).value == 3 * 1 + 2 * 1 + 3.0
+
+
 @pytest.mark.parametrize(
     ("cell", "path"),
     [
