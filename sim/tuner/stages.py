@@ -151,7 +151,7 @@ class StageTables:
         stage, the slowest of S stages at least an S-th of all, and it is met G times; copies make nothing faster."""
         pace, way = (min((_per_layer(t, n) for t in self.plain if t.t.size), default=float("inf")) for n in "tx")
         whole = way + pace * (self.asked.microbatches - 1) / self.asked.stages
-        return self.slower * self.asked.model.layers * whole
+        return float(self.slower * self.asked.model.layers * whole)
 
     def chain(self, at_most: float = np.inf) -> Chain:
         """Return the inter-stage problem; of options that offload only those of steps below `at_most` seconds.
@@ -397,7 +397,8 @@ class _Grid:
         columns = {name: self.rows[name][flat(axes["row"])[keep]] for name in ROW}
         columns |= {name: flat(axes[name])[keep] for name in ("layers", "zero", "again")}
         columns["recompute"] = flat(axes["kind"])[keep]
-        return Table(columns, share[keep], *(seconds(name) for name in "txdo"), room[:, keep])
+        t, x, d, o = (seconds(name) for name in "txdo")
+        return Table(columns, share[keep], t, x, d, o, room[:, keep])
 
     def _times(self, out: Mapping[str, Any], axes: Mapping[str, Ints]) -> dict[str, Any]:
         """Return t, x, d and o by place, [in flight, crossing, *axes], beside the outputs.

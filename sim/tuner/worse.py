@@ -41,15 +41,15 @@ def solve_alike(tables: StageTables, effort: Effort, n: int) -> Solution:
     for stage, row in enumerate(rows):
         fits &= table.alive[row] >= min(tables.asked.microbatches, stages - stage)
     options = np.flatnonzero(fits)
-    each = [getattr(table, name)[rows, crossings][:, options] for name in "tdxo"]
-    values = _values(*each, tables.asked.microbatches)
+    t, d, x, o = (getattr(table, name)[rows, crossings][:, options] for name in "tdxo")
+    values = _values(t, d, x, o, tables.asked.microbatches)
     best = [k for k in np.argsort(values, kind="stable")[:n].tolist() if values[k] < effort.at_most]
     layers = tables.asked.model.layers // stages
     choices = [
         Choice(
             tuple(
                 # one point each
-                StageCell(layers, (gpus,), *(x[s, [k]] for x in each), table=table, options=options[[k]])
+                StageCell(layers, (gpus,), *(one[s, [k]] for one in (t, d, x, o)), table=table, options=options[[k]])
                 for s in range(stages)
             ),
             (0,) * stages,
