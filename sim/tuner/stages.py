@@ -418,17 +418,11 @@ class _Grid:
         for place in PLACES:
             own, through = out[f"own_{place}"], out[f"through_{place}"]
             ends, update = place in ("last", "only"), out[f"o_{place}"]
+            pair = through * (1 + others) / 2 + out["message"] / 2
+            trip = through * (1 + others * (stages - 1)) / stages + mean
             tied = _crossing(out["tied"], int(across > 0)) if place in ("first", "last") else 0.0
             found |= {
-                f"t_{place}": own
-                if ends
-                else np.maximum.reduce(
-                    np.broadcast_arrays(
-                        own,
-                        through * (1 + others) / 2 + out["message"] / 2,
-                        through * (1 + others * (stages - 1)) / stages + mean,
-                    )
-                ),
+                f"t_{place}": own if ends else np.maximum(own, np.maximum(pair, trip)),
                 f"x_{place}": through + out[f"slowed_{place}"] + (0 if ends else out["message"]),
                 f"d_{place}": out[f"d_{place}"] + tied + (0 if waits else update),
                 f"o_{place}": update if waits else 0.0,
