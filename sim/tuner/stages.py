@@ -433,7 +433,8 @@ class _Grid:
         columns = {name: self.rows[name][flat(axes["row"])[keep]] for name in ROW}
         columns |= {name: flat(axes[name])[keep] for name in ("layers", "zero", "again")}
         columns["recompute"] = flat(axes["kind"])[keep]
-        return Table(columns, share[keep], *(seconds(name) for name in "txdo"), room[:, keep])
+        t, x, d, o = (seconds(name) for name in "txdo")
+        return Table(columns, share[keep], t, x, d, o, room[:, keep])
 
     def _times(self, out: Mapping[str, Any], axes: Mapping[str, Ints]) -> dict[str, Any]:
         """Return t, x, d and o by place, [in flight, crossing, *axes], beside the outputs.
@@ -455,17 +456,11 @@ class _Grid:
         for place in PLACES:
             own, through = out[f"own_{place}"], out[f"through_{place}"]
             ends, update = place in ("last", "only"), out[f"o_{place}"]
+            pair = through * (1 + others) / 2 + out["message"] / 2
+            trip = through * (1 + others * (stages - 1)) / stages + mean
             tied = _crossing(out["tied"], int(across > 0)) if place in ("first", "last") else 0.0
             found |= {
-                f"t_{place}": own
-                if ends
-                else np.maximum.reduce(
-                    np.broadcast_arrays(
-                        own,
-                        through * (1 + others) / 2 + out["message"] / 2,
-                        through * (1 + others * (stages - 1)) / stages + mean,
-                    )
-                ),
+                f"t_{place}": own if ends else np.maximum(own, np.maximum(pair, trip)),
                 f"x_{place}": through + out[f"slowed_{place}"] + (0 if ends else out["message"]),
                 f"d_{place}": out[f"d_{place}"] + tied + (0 if waits else update),
                 f"o_{place}": update if waits else 0.0,

@@ -30,7 +30,8 @@ def frontier(t: ArrayLike, d: ArrayLike, x: ArrayLike | None = None, o: ArrayLik
         order = np.lexsort((ds, ts))
         before = np.minimum.accumulate(np.append(np.inf, ds[order]))[:-1]
         return order[ds[order] < before]
-    xs, os = (ts * 1.0 if x is None else np.asarray(x, dtype=float)), np.zeros_like(ts) + (0.0 if o is None else o)
+    xs: Floats = ts if x is None else np.asarray(x, dtype=float)
+    os: Floats = np.zeros(len(ts)) if o is None else np.asarray(o, dtype=float)
     order = np.lexsort((os, ds, xs, ts))
     return order[_undominated(xs[order], ds[order], os[order])]
 
@@ -71,15 +72,15 @@ class Cell:
     uses: tuple[int, ...]
     t: Floats
     d: Floats
-    x: Floats = field(default=None)  # type: ignore[assignment]
-    o: Floats = field(default=None)  # type: ignore[assignment]
+    x: Floats = field(default_factory=lambda: np.zeros(0))
+    o: Floats = field(default_factory=lambda: np.zeros(0))
 
     def __post_init__(self) -> None:
         if self.layers < 0 or min(self.uses, default=0) < 0:
             raise InputError("cell.uses", (self.layers, *self.uses), "layers and devices of 0 or more")
-        t, d, simple = self.t, self.d, self.x is None and self.o is None
-        object.__setattr__(self, "x", t if self.x is None else self.x)
-        object.__setattr__(self, "o", np.zeros_like(t) if self.o is None else self.o)
+        t, d, simple = self.t, self.d, not self.x.size and not self.o.size
+        object.__setattr__(self, "x", self.x if self.x.size else t)
+        object.__setattr__(self, "o", self.o if self.o.size else np.zeros_like(t))
         for name in ("t", "d", "x", "o"):
             column = getattr(self, name)
             if not (column.ndim == 1 and column.shape == t.shape and t.size and np.isfinite(column).all()):

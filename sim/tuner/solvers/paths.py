@@ -53,13 +53,13 @@ class Points:
         x = chain.fill * x
         least = [np.minimum.reduceat(column, np.cumsum(size) - size) for column in (t, x, o)]
         order = np.lexsort((d, x, cell))
-        t, x, d, o, k = (column[order] for column in (t, x, d, o, k))
+        t, x, d, o = (column[order] for column in (t, x, d, o))
 
         def ranks(column: Floats) -> Ints:
             found, rank = np.unique(column, return_inverse=True)
             return rank.ravel() - cell * len(found)
 
-        return cls(t, x, d, o, cell, k, least[0], least[1], least[2], ranks(d), ranks(x + d))
+        return cls(t, x, d, o, cell, k[order], least[0], least[1], least[2], ranks(d), ranks(x + d))
 
     def within(self, tau: float, omega: float) -> "Within":
         """Return the points with t <= tau and o <= omega that none of them dominates in x and d."""
