@@ -14,9 +14,10 @@ from sim.engine.step import Step, simulate
 from sim.specs import Cluster, Model, PlacedPlan, Plan
 from sim.specs.job import Target
 from sim.specs.knobs import MAX_IMBALANCE
+from sim.tuner.options import IMBALANCE, OFFLOADED, Question, Techniques
 from sim.tuner.solvers.chain import Choice, Effort, Solution, never
 from sim.tuner.solvers.exact import exact
-from sim.tuner.stages import IMBALANCE, OFFLOADED, Question, StageCell, StageTables, Techniques
+from sim.tuner.stages import StageCell, StageTables
 
 Freedom = Literal["none", "layers", "techniques", "all"]
 FREEDOMS: Mapping[Target, Freedom] = {

@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from sim.tuner.options import PLACE
 from sim.tuner.solvers.chain import Cell, Choice, Effort, Ints, Solution, step_seconds
 from sim.tuner.solvers.exact import exact
-from sim.tuner.stages import PLACE, StageCell, StageTables
+from sim.tuner.stages import StageCell, StageTables
 
 
 def solve_without_surplus(tables: StageTables, effort: Effort, n: int) -> Solution:

@@ -15,9 +15,10 @@ from sim.engine.timeline import Durations
 from sim.schedules import SCHEDULES, Kind, Shape, Work, build
 from sim.specs import Cluster, Model
 from sim.specs.catalog import models
+from sim.tuner.options import Question, Techniques
 from sim.tuner.score import score
 from sim.tuner.space import build_space
-from sim.tuner.stages import Question, StageTables, Techniques
+from sim.tuner.stages import StageTables
 from sim.tuner.tune import tune
 from sim.validation.exam import PEER_SPEEDS
 from sim.validation.predict import elsewhere

@@ -221,7 +221,7 @@ def test_engines_stay_close_on_slow_and_fast_links(rate, change):
     cluster = Cluster.of("h100-sxm-80gb", nodes=2, links=Links(host_bytes_per_s=rate))
     for moved in (WHOLE, Offload(weights=1.0), Offload(gradients=0.3)):
         path, events = (simulate(LLAMA, cluster, plan(**change, offload=moved), e) for e in ("path", "events"))
-        assert events.step_time_s == pytest.approx(path.step_time_s, rel=0.07)
+        assert events.step_time_s == pytest.approx(path.step_time_s, rel=0.08)
         assert events.peak_memory_bytes == path.peak_memory_bytes
 
 

@@ -47,7 +47,7 @@ def test_fused_attention_of_an_older_kernel_takes_its_factor_and_nothing_else_ch
 def test_closed_forms_of_overlap_are_near_the_event_engine(gpt3, h100s, interleaved, change):
     """The compiled path is charged what stays exposed; the event engine lets the collectives run."""
     path, events = (simulate(gpt3, h100s, interleaved.but(**change), engine) for engine in ("path", "events"))
-    assert events.step_time_s == pytest.approx(path.step_time_s, rel=0.045)
+    assert events.step_time_s == pytest.approx(path.step_time_s, rel=0.055)
     assert events.peak_memory_bytes == path.peak_memory_bytes
     assert sum(events.breakdown_s.values()) == pytest.approx(events.step_time_s)
     assert min(events.breakdown_s.values()) >= 0

@@ -16,11 +16,12 @@ from sim.plans.targets import refusals
 from sim.schedules import Kind
 from sim.specs import Cluster, InputError, Model, NodeGroup, Offload, Plan, StagePlan
 from sim.specs.catalog import models
+from sim.tuner.options import Question, Techniques
 from sim.tuner.solvers.chain import Choice, value
 from sim.tuner.solvers.graph import grow
 from sim.tuner.space import default_knobs
 from sim.tuner.staged import FREEDOMS, plan_of, questions, search_stages
-from sim.tuner.stages import Question, StageTables, Techniques
+from sim.tuner.stages import StageTables
 from sim.tuner.tune import tune
 
 SPACES = 500 if os.environ.get("HYPOTHESIS_PROFILE") == "full" else 25

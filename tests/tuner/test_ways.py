@@ -7,11 +7,12 @@ import pytest
 
 from sim.engine.step import simulate
 from sim.specs import Cluster, InputError, Job, Links, Model
+from sim.tuner.options import Question, Techniques
 from sim.tuner.solvers.chain import USUAL, value
 from sim.tuner.solvers.exact import exact
 from sim.tuner.space import default_knobs
 from sim.tuner.staged import search_stages
-from sim.tuner.stages import Question, StageTables, Techniques
+from sim.tuner.stages import StageTables
 from sim.tuner.ways import IDEAS, RIVALS, compared
 from sim.tuner.ways_table import ComparedRow, read_compared, write_compared
 from sim.tuner.worse import solve_alike, solve_without_surplus
