@@ -37,6 +37,7 @@ class Asked:
     etp: int = 1
     partial: bool = False
     precision: str = "bf16"
+    gradient_dtype: str = "fp32"
     rank_order: str = "tp-cp-dp-pp"
     offload: Offload = NOTHING
     uneven: bool = False
@@ -66,6 +67,7 @@ class Asked:
             etp=plan.etp,
             partial=plan.fsdp_shard is not None,
             precision=str(plan.precision),
+            gradient_dtype=plan.gradient_dtype,
             rank_order=plan.rank_order,
             offload=plan.offload,
             uneven=len(set(plan.stage_layers or plan.split_stages)) > 1,

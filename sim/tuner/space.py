@@ -175,6 +175,7 @@ def _asked(
         etp=plan.etp,
         partial=plan.fsdp_shard is not None,
         precision=str(plan.precision),
+        gradient_dtype=plan.gradient_dtype,
         rank_order=plan.rank_order,
         offload=plan.offload or NOTHING,
         reads_tokens=not model.table or bool(model.table.seq),
