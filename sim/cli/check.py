@@ -54,6 +54,10 @@ def checked_file(file: Path) -> Report:
         return "unreadable", [error], [], ()
     if "schema_version" in raw and "order" in raw:
         return "plan-file", *_plan_file(file, raw)
+    return _recognised(file, raw)
+
+
+def _recognised(file: Path, raw: dict[str, Any]) -> Report:
     kind = recognised(raw)
     if kind == "job":
         return kind, *_job(raw, file.parent)

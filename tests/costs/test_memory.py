@@ -192,3 +192,16 @@ def test_one_expert_stands_for_all_of_its_shape():
     block = next(iter(m.blocks))
     found = evaluated(memory.product_parameters(0), m, 1)
     assert found == block.parameters - block.expert_parameters * 3 / 4
+
+
+def test_recomputed_layers_of_several_chunks_a_rank():
+    model, cluster = models["llama3.2-1b"], Cluster.of("h100-sxm-80gb", nodes=1)
+    some = Plan(pp=2, virtual_stages=2, global_batch=32, recompute="full", recompute_layers=2)
+    peaks = [simulate(model, cluster, plan).peak_memory_bytes for plan in (some.but(recompute_layers=4), some)]
+    assert (
+        peaks[0]
+        < peaks[1]
+        < simulate(model, cluster, some.but(recompute="none", recompute_layers=None)).peak_memory_bytes
+    )
+    with pytest.raises(InputError, match="different lengths"):
+        simulate(model, cluster, some.but(stage_layers=(2, 6, 4, 4)))
