@@ -35,7 +35,7 @@ def from_torchtitan(given: Sequence[str], model: Model | None = None, order: Sch
     """
     chosen = [word.partition(":")[2] for word in given if word.startswith(CHOICES)]
     flags = read_flags([word for word in given if not word.startswith(CHOICES)], "flags")
-    degrees = _degrees(flags)
+    recompute, degrees = _recompute(flags, chosen), _degrees(flags)
     schedule = _schedule(flags, degrees["pp"], model, order)
     batches = _batches(flags, degrees, model)
     return made(
@@ -43,7 +43,7 @@ def from_torchtitan(given: Sequence[str], model: Model | None = None, order: Sch
             **degrees,
             **schedule,
             **batches,
-            "recompute": _recompute(flags, chosen),
+            "recompute": recompute,
             "sequence_parallel": _sequence_parallel(flags, degrees["tp"]),
             "compiled": flags.given("compile.enable"),
             "framework": "torch",

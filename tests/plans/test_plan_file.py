@@ -142,7 +142,7 @@ def test_a_job_file_is_a_plan_file_without_the_rest(tmp_path):
 
 
 def test_unequal_stages_and_two_copies(tmp_path):
-    parts = (StagePlan(layers=20, tp=2, dp=4), StagePlan(layers=12, dp=8, zero=3))
+    parts = (StagePlan(layers=20, tp=2, dp=4, micro_batch=2), StagePlan(layers=12, dp=8, zero=3))
     for plan in (Plan(global_batch=32, stages=parts), Plan(pp=4, schedule="dualpipe", global_batch=32)):
         path = save_plan(sim.simulate(MODEL, CLUSTER, plan), tmp_path / "plan.json")
         assert load_plan(path).job.plan.stages == plan.stages
