@@ -1,8 +1,11 @@
 """The plan file: what it says, and that a changed one is refused by the field."""
 
+import copy
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import sim
 from sim.plans.facts import runs
@@ -165,3 +168,32 @@ def test_runs(ranks, text):
 
 def test_too_many_runs_are_left_out():
     assert runs([rank for rank in range(900) if rank % 3]) == ""
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=4,
+)
+PATHS = st.lists(st.integers(0, 30), min_size=1, max_size=4)
+WHOLE = plan_data(STEP, date="2026-08-31")
+
+
+@given(at=PATHS, value=VALUES)
+def test_whatever_is_changed_is_one_error_or_none(tmp_path_factory, at, value):
+    path = tmp_path_factory.mktemp("plans") / "plan.json"
+    data = copy.deepcopy(WHOLE)
+    held = data
+    for n in at[:-1]:
+        keys = list(held) if isinstance(held, dict) else range(len(held))
+        inner = held[keys[n % len(keys)]]
+        if not isinstance(inner, dict | list) or not inner:
+            break
+        held = inner
+    keys = list(held) if isinstance(held, dict) else range(len(held))
+    held[keys[at[-1] % len(keys)]] = value
+    path.write_text(json.dumps(data))
+    try:
+        load_plan(path)
+    except InputError as error:
+        assert len(str(error)) < 2_000
