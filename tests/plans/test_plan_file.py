@@ -3,6 +3,7 @@
 import copy
 import json
 
+import jsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 import sim
 from sim.plans.facts import runs
 from sim.plans.plan_file import load_plan, plan_data, save_plan
+from sim.plans.plan_schema import plan_schema
 from sim.specs import Cluster, InputError, Job, Plan, StagePlan
 from sim.specs.catalog import models
 
@@ -197,3 +199,12 @@ def test_whatever_is_changed_is_one_error_or_none(tmp_path_factory, at, value):
         load_plan(path)
     except InputError as error:
         assert len(str(error)) < 2_000
+
+
+def test_the_schema_says_what_a_plan_file_holds():
+    schema = plan_schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    checked = jsonschema.Draft202012Validator(schema)
+    assert checked.is_valid(json.loads(json.dumps(WHOLE)))
+    assert not checked.is_valid(WHOLE | {"extra": 1})
+    assert not checked.is_valid({key: value for key, value in WHOLE.items() if key != "order"})
