@@ -34,8 +34,6 @@ def emit_command(
     if out is not None:
         for other in [out.parent / name for name in list(files)[1:]]:
             checked_file("--out", other, plan)
-            if other == out:
-                raise InputError("--out", str(out), f"another suffix than {other.suffix}, which a second file has")
         with written("--out", out):
             paths = save_emitted(step, to, out)
     texts = list(files.values())

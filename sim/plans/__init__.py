@@ -70,11 +70,14 @@ def save_emitted(plan: Step | HasStep, target: str, path: str | Path) -> list[Pa
     All files are written or none.
 
     Raises:
-        InputError: as for `emitted`.
+        InputError: as for `emitted`, or the name is that of a file beside it.
         OSError: a file cannot be written.
     """
     first, *others = emitted(plan, target, Path(path).stem).items()
-    folder = Path(path).parent
-    files = {Path(path): first[1]} | {folder / name: text for name, text in others}
+    beside = {Path(path).parent / name: text for name, text in others}
+    if Path(path) in beside:
+        allowed = f"another suffix than {Path(path).suffix}, which a second file has"
+        raise InputError("path", str(path), allowed)
+    files = {Path(path): first[1]} | beside
     write_all(files)
     return list(files)

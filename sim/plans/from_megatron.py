@@ -197,7 +197,9 @@ def _offload(flags: Flags, layers: int) -> Mapping[str, object]:
 def _precision(flags: Flags) -> Mapping[str, object]:
     half = one_of(flags, ("bf16", "fp16"))
     low = one_of(flags, ("fp8_format", "fp4_format"))
-    recipes = {name: flags.text(name) for name in ("fp8_format", "fp8_recipe", "fp4_format", "fp4_recipe")}
+    recipes = {name: flags.text(name) for name in ("fp8_format", "fp4_format")}
+    recipes["fp8_recipe"] = flags.text("fp8_recipe", "delayed", ("delayed", "tensorwise", "blockwise", "mxfp8"))
+    flags.text("fp4_recipe", "nvfp4", ("nvfp4",))
     flags.given("bf16")
     flags.given("fp16")
     in_fp32 = flags.given("accumulate_allreduce_grads_in_fp32")

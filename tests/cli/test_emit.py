@@ -52,7 +52,7 @@ def test_the_path_and_the_content(trainsim, job, tmp_path, target):
     assert (data["path"], data["target"]) == (str(tmp_path / "plan.out"), target)
     assert (tmp_path / "plan.out").read_text() == data["content"]
     assert {p.name for p in tmp_path.iterdir()} == {"job.yaml", *(f["path"].split("/")[-1] for f in data["files"])}
-    assert trainsim("emit", path, "--to", target)[1].replace("plan.csv", "plan.csv") == data["content"]
+    assert trainsim("emit", path, "--to", target)[1] == data["content"]
 
 
 def test_torchtitan_names_its_csv(trainsim, job, tmp_path):

@@ -59,6 +59,7 @@ REFUSED = [
     ("megatron", "--global-batch-size $GBS", "--global_batch_size"),
     ("megatron", "--global-batch-size 8 --bf16 --fp16", "--fp16"),
     ("megatron", "--global-batch-size 8 --fp8-format hybrid", "--fp8_format"),
+    ("megatron", "--global-batch-size 8 --bf16 --fp4-format e2m1 --fp4-recipe mxfp4", "--fp4_recipe"),
     ("megatron", "--global-batch-size 8 --recompute-granularity full", "--recompute_method"),
     ("megatron", "--global-batch-size 8 --recompute-method block", "--recompute_method"),
     ("megatron", "--global-batch-size 8 --recompute-granularity some", "--recompute_granularity"),
