@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from sim.engine.allocator import AllocatorSettings
     from sim.engine.noise import Noise
     from sim.engine.step import Step, simulate
-    from sim.plans import emit
+    from sim.plans import emit, save_emitted
+    from sim.plans.importing import read_plan
+    from sim.plans.plan_file import load_plan, save_plan
     from sim.report import figures as plot
     from sim.report.html import save_html
     from sim.report.trace import save_trace
@@ -49,9 +51,13 @@ _HOME = {
     "emit": "sim.plans",
     "fixes": "sim.tuner.fixes",
     "front": "sim.tuner.front",
+    "load_plan": "sim.plans.plan_file",
     "models": "sim.specs.catalog",
+    "read_plan": "sim.plans.importing",
     "replay_allocator": "sim.engine.allocations",
+    "save_emitted": "sim.plans",
     "save_html": "sim.report.html",
+    "save_plan": "sim.plans.plan_file",
     "save_trace": "sim.report.trace",
     "simulate": "sim.engine.step",
     "tune": "sim.tuner.tune",
@@ -83,11 +89,15 @@ __all__ = [
     "emit",
     "fixes",
     "front",
+    "load_plan",
     "models",
     "plot",
+    "read_plan",
     "replay_allocator",
     "report",
+    "save_emitted",
     "save_html",
+    "save_plan",
     "save_trace",
     "simulate",
     "tune",

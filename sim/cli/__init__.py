@@ -7,7 +7,21 @@ from typing import Annotated
 import typer
 
 from sim import __version__
-from sim.cli import check, compare, device, lab, list, optimal, schedule, schema, simulate, tune, validate
+from sim.cli import (
+    check,
+    compare,
+    device,
+    emit,
+    importing,
+    lab,
+    list,
+    optimal,
+    schedule,
+    schema,
+    simulate,
+    tune,
+    validate,
+)
 from sim.cli.usage import usage_message
 from sim.specs.fields import InputError
 
@@ -23,6 +37,8 @@ app.command("simulate")(simulate.simulate_command)
 app.command("tune")(tune.tune_command)
 app.command("compare")(compare.compare_command)
 app.command("optimal")(optimal.optimal_command)
+app.command("emit")(emit.emit_command)
+app.command("import")(importing.import_command)
 app.command("schedule")(schedule.schedule_command)
 app.command("validate")(validate.validate_command)
 app.command("list")(list.list_command)

@@ -10,6 +10,7 @@ from sim.cli.kinds import KINDS, recognised
 from sim.cli.output import console, print_json
 from sim.costs.profile import load_profile
 from sim.engine.step import simulate
+from sim.plans.plan_file import load_plan
 from sim.specs import InputError, Job, Model
 from sim.specs.catalog import check_device
 from sim.specs.check import check_job
@@ -20,7 +21,7 @@ from sim.units import gigabytes
 
 
 def check_command(
-    file: Annotated[Path, typer.Argument(help="A job, model (also config.json), device or profile file.")],
+    file: Annotated[Path, typer.Argument(help="A job, plan, model (also config.json), device or profile file.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """List every problem of a file; exit code 2 if there is one."""
@@ -51,6 +52,12 @@ def checked_file(file: Path) -> Report:
         raw = load_mapping(file)
     except InputError as error:
         return "unreadable", [error], [], ()
+    if "schema_version" in raw and "order" in raw:
+        return "plan-file", *_plan_file(file, raw)
+    return _recognised(file, raw)
+
+
+def _recognised(file: Path, raw: dict[str, Any]) -> Report:
     kind = recognised(raw)
     if kind == "job":
         return kind, *_job(raw, file.parent)
@@ -64,6 +71,17 @@ def checked_file(file: Path) -> Report:
         return kind, problems, [], model.assumptions if model else ()
     made, problems = check_device(raw) if kind == "device" else check(KINDS[kind], raw)
     return kind, problems, [], getattr(made, "assumptions", ())
+
+
+def _plan_file(file: Path, raw: dict[str, Any]) -> tuple[list[InputError], list[str], Sequence[str]]:
+    problems, warnings, assumptions = _job(raw, file.parent)
+    if problems:
+        return problems, warnings, assumptions
+    try:
+        load_plan(file)
+    except InputError as error:
+        return [error], warnings, assumptions
+    return [], warnings, assumptions
 
 
 def _job(raw: dict[str, Any], folder: Path) -> tuple[list[InputError], list[str], Sequence[str]]:

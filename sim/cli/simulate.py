@@ -10,9 +10,10 @@ from sim.cli.output import checked_file, console, print_json, replay_data, step_
 from sim.engine import allocations
 from sim.engine.memory_trace import write_trace
 from sim.engine.step import Step, simulate
+from sim.plans.plan_file import load_plan
 from sim.report.text import answer, answer_run, critical_words, memory_words, replay_words
 from sim.run import Run, whole_run
-from sim.specs import InputError, Job
+from sim.specs import InputError
 from sim.units import percent, seconds
 
 
@@ -24,7 +25,7 @@ class EngineName(StrEnum):
 
 
 def simulate_command(
-    job: Annotated[Path, typer.Argument(help="Job file (YAML or JSON) with model, cluster and plan.")],
+    job: Annotated[Path, typer.Argument(help="Job or plan file (YAML or JSON) with model, cluster and plan.")],
     engine: Annotated[EngineName, typer.Option(help="Compiled critical path, or discrete events.")] = EngineName.path,
     trace: Annotated[Path | None, typer.Option(help="Write a trace (Chrome's JSON, or Perfetto's .pftrace).")] = None,
     memory_trace: Annotated[
@@ -35,7 +36,7 @@ def simulate_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Predict one training step of a plan."""
-    loaded = Job.load(job)
+    loaded = load_plan(job).job
     if loaded.plan is None:
         raise InputError("plan", None, "required: tp, pp, global_batch, ...")
     for option, target in (("--trace", trace), ("--memory-trace", memory_trace), ("--html", html)):

@@ -12,7 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from sim.cli.output import checked_folder, console, print_json, progress_console, run_data, written
-from sim.plans.files import plain, save_jobs
+from sim.plans.files import plain
+from sim.plans.plan_file import save_plans
 from sim.report.table import COLUMNS, formatted, ranking, shown
 from sim.report.text import answer_run, answer_tuned, elasticity_words, robust_words
 from sim.run import Run, whole_run
@@ -24,7 +25,7 @@ from sim.units import digits3, percent
 
 def tune_command(
     job: Annotated[Path, typer.Argument(help="Job file (YAML or JSON) with model, cluster and tune (or plan).")],
-    out: Annotated[Path | None, typer.Option(help="Folder for report.html and one job file per plan.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for report.html and one plan file per plan.")] = None,
     top: Annotated[int, typer.Option(min=1, max=100, help="Plans to list.")] = 10,
     budget_s: Annotated[float, typer.Option(min=0, help="Confirm no further plan after this many seconds.")] = inf,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
@@ -60,7 +61,7 @@ def tune_command(
 
         with written("--out", out):
             out.mkdir(parents=True, exist_ok=True)
-            save_jobs([(loaded.model, found.cluster, r.plan) for r in found.plans], out, loaded.training)
+            save_plans([r.step for r in found.plans], out, loaded.training)
             save_html(found, out / "report.html", run=run)
     if as_json:
         print_json(tuned_data(found, run))

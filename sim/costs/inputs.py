@@ -419,7 +419,13 @@ def _share(plan: Plan, counts: NDArray[np.float64]) -> Any:
     """Return which share of every chunk's layers recomputes."""
     if not plan.recompute_layers:
         return 1.0
-    return np.minimum(1.0, plan.recompute_layers / np.maximum(1.0, counts.sum(axis=0)))
+    share = np.minimum(1.0, plan.recompute_layers / np.maximum(1.0, counts.sum(axis=0)))
+    if plan.virtual_stages == 1:
+        return share
+    if np.ptp(share):
+        allowed = "left out where a rank's chunks are of different lengths"
+        raise InputError("plan.recompute_layers", plan.recompute_layers, allowed)
+    return float(share[0])  # what is counted per rank has no room for a share of every chunk
 
 
 def _twins(groups: dict[str, Any], copies: int) -> dict[str, Any]:

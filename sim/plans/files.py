@@ -38,10 +38,15 @@ def save_jobs(
     jobs: Sequence[tuple[Model, Cluster, Plan]], folder: Path, training: Training | None = None
 ) -> list[Path]:
     """Write plan-1.json, plan-2.json, ... into `folder` and return their paths; older ones beyond go."""
+    return save_numbered([job_data(*job, training) for job in jobs], folder)
+
+
+def save_numbered(plans: Sequence[dict[str, Any]], folder: Path) -> list[Path]:
+    """Write plan-1.json, plan-2.json, ... into `folder` and return their paths; older ones beyond go."""
     for old in folder.glob("plan-*.json"):
-        if old.stem.removeprefix("plan-").isdigit() and int(old.stem.removeprefix("plan-")) > len(jobs):
+        if old.stem.removeprefix("plan-").isdigit() and int(old.stem.removeprefix("plan-")) > len(plans):
             old.unlink()
-    paths = [folder / f"plan-{n}.json" for n in range(1, len(jobs) + 1)]
-    for path, job in zip(paths, jobs, strict=True):
-        write_atomically(path, json.dumps(job_data(*job, training), indent=1) + "\n")
+    paths = [folder / f"plan-{n}.json" for n in range(1, len(plans) + 1)]
+    for path, data in zip(paths, plans, strict=True):
+        write_atomically(path, json.dumps(data, indent=1) + "\n")
     return paths

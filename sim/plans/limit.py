@@ -38,6 +38,7 @@ class Asked:
     etp: int = 1
     partial: Any = False
     precision: Any = "bf16"
+    gradient_dtype: str = "fp32"
     rank_order: str = "tp-cp-dp-pp"
     offload: Offload = NOTHING
     uneven: bool = False
@@ -68,6 +69,7 @@ class Asked:
             etp=plan.etp,
             partial=plan.fsdp_shard is not None,
             precision=str(plan.precision),
+            gradient_dtype=plan.gradient_dtype,
             rank_order=plan.rank_order,
             offload=plan.offload,
             uneven=len(set(layers)) > 1,

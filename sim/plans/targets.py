@@ -25,12 +25,21 @@ SCHEDULE_NAMES = {
 ASYNCHRONOUS = ("pipedream", "2bw")
 
 
-def _schedules(names: tuple[str, ...], reason: str, instead: str = "") -> Limit:
+def _schedules(names: tuple[str, ...], reason: str) -> Limit:
     return Limit(
         "schedule",
         reason,
         lambda a: among(a.pp > 1) & ~np.isin(a.schedule, ("none", *names)),
-        lambda a: ", ".join(names) + instead,
+        lambda a: ", ".join(names),
+    )
+
+
+def _one_rank(reason: str) -> Limit:
+    return Limit(
+        "schedule",
+        reason,
+        lambda a: (np.asarray(a.pp) == 1) & ~np.isin(a.schedule, ("none", "1f1b")),
+        lambda a: "none with pp 1: every microbatch's forward is followed by its backward",
     )
 
 
@@ -38,8 +47,8 @@ def _order(orders: tuple[str, ...], reason: str) -> Limit:
     return Limit("rank_order", reason, lambda a: among(a.rank_order not in orders), lambda a: " or ".join(orders))
 
 
-def _torch_group(a: Asked) -> Any:
-    return a.microbatches // np.maximum(1, a.microbatches // a.pp)
+def _in_copy(a: Asked) -> Any:
+    return np.asarray(a.tp) * np.where(np.asarray(a.zero) == 0, a.cp, a.shard)
 
 
 def _not_offloaded_by_deepspeed(a: Asked) -> Any:
@@ -71,17 +80,18 @@ ALL_LAYERS = Limit(
     lambda a: among(a.some_layers),
     lambda a: "left out: all layers recompute or none",
 )
+# _PipelineScheduleRuntime (torch 2.13, distributed/pipelining/schedules.py) runs any order of one direction from a CSV
+# file; it holds one version of the weights.
+ONE_COPY = Limit(
+    "schedule",
+    "one copy and one version of the model in torch's pipeline runtime",
+    lambda a: np.isin(a.schedule, TWO_COPIES + ASYNCHRONOUS),
+    lambda a: "one copy and one version of the model (PyTorch's runtime has one direction)",
+)
 
 TORCH = (
     DEGREES,
-    # _PipelineScheduleRuntime (torch 2.13, distributed/pipelining/schedules.py) runs any order of one direction from
-    # a CSV file; it holds one version of the weights.
-    Limit(
-        "schedule",
-        "one copy and one version of the model in torch's pipeline runtime",
-        lambda a: np.isin(a.schedule, TWO_COPIES + ASYNCHRONOUS),
-        lambda a: "one copy and one version of the model (PyTorch's runtime has one direction)",
-    ),
+    ONE_COPY,
     # CPUOffloadPolicy (torch 2.13, distributed/fsdp/_fully_shard/_fsdp_api.py) "offloads parameters, gradients, and
     # optimizer states", all of them; activations go by torch.autograd.graph.save_on_cpu, layer by layer.
     Limit(
@@ -103,17 +113,24 @@ TORCHTITAN = (
         lambda a: among(not a.reads_tokens),
         lambda a: "a network that reads tokens (torchtitan counts batches in tokens)",
     ),
+    # distributed/parallel_dims.py: FSDP shards over dp_shard x cp, whatever dp_shard is.
     Limit(
         "zero",
-        "torchtitan shards gradients with the optimizer (no ZeRO-1)",
-        lambda a: np.asarray(a.zero) == 1,
-        lambda a: "0, 2 or 3 (torchtitan shards by FSDP: gradients with the optimizer)",
+        "torchtitan shards gradients with the optimizer (no ZeRO-1), and over context-parallel ranks",
+        lambda a: (np.asarray(a.zero) == 1) | ((np.asarray(a.zero) == 0) & (np.asarray(a.cp) > 1)),
+        lambda a: "0 (with cp 1), 2 or 3 (torchtitan shards by FSDP: gradients with the optimizer)",
     ),
     Limit(
         "fsdp_shard",
         "torchtitan's FSDP copies hold whole context-parallel groups",
         lambda a: (np.asarray(a.zero) > 0) & (a.shard % a.cp > 0),
         lambda a: f"a multiple of cp = {a.cp} (torchtitan shards over both)",
+    ),
+    Limit(
+        "ep",
+        "torchtitan's experts spread inside a copy",
+        lambda a: _in_copy(a) % np.asarray(a.ep) > 0,
+        lambda a: f"a divisor of {_in_copy(a)}, the ranks of one copy of the weights (torchtitan)",
     ),
     Limit(
         "precision",
@@ -130,9 +147,9 @@ TORCHTITAN = (
     _order(("tp-cp-dp-pp",), "torchtitan's device mesh has tp inside, then cp, dp and pp"),
     Limit(
         "etp",
-        "torchtitan splits experts by tp or not",
-        lambda a: (np.asarray(a.etp) != 1) & (a.etp != a.tp),
-        lambda a: f"1 or tp = {a.tp} (torchtitan)",
+        "torchtitan does not split experts",
+        lambda a: np.asarray(a.etp) != 1,
+        lambda a: "1 (torchtitan's mesh of experts is dp_shard x cp x tp / ep by ep)",
     ),
     # `_generate_llm_fqn_per_model_part`: the weights of embedding and head may be a whole stage's. Other modules of a
     # stage are `module_fqns_per_model_part`'s, a list of lists that no flag takes.
@@ -142,7 +159,8 @@ TORCHTITAN = (
         lambda a: among(a.inner),
         lambda a: "the same for every stage, fewer for the first and the last (torchtitan's less_layers)",
     ),
-    _schedules(tuple(SCHEDULE_NAMES), "torchtitan builds torch's named schedules", ", or emit torch-csv"),
+    ONE_COPY,
+    _one_rank("torchtitan accumulates gradients without a pipeline"),
     Limit(
         "optimizer_barrier",
         "torchtitan clips before any rank updates",
@@ -155,29 +173,32 @@ TORCHTITAN = (
         lambda a: among(a.tp > 1) & ~among(a.sequence_parallel),
         lambda a: "true with tp > 1 (torchtitan always uses it)",
     ),
-    Limit(
-        "micro_batch",
-        "torch's 1F1B needs pp microbatches",
-        lambda a: (np.asarray(a.schedule) == "1f1b") & (a.microbatches < a.pp),
-        lambda a: f"at least pp = {a.pp} microbatches (torch's 1F1B)",
-    ),
-    # ScheduleInterleaved1F1B (torch 2.13): microbatches_per_round = n // max(1, n // pp).
-    Limit(
-        "microbatch_group_size",
-        "torch's interleaved order has a grouping of its own",
-        lambda a: (np.asarray(a.schedule) == "interleaved") & (a.group != _torch_group(a)),
-        lambda a: f"{_torch_group(a)} (torch's grouping), or emit torch-csv",
-    ),
     ALIKE,
-    # activation_checkpoint: every n-th layer (selective_ac_option), not the first n.
+    # distributed/activation_checkpoint.py wraps every block.
     ALL_LAYERS,
 )
-"""torchtitan 0.3.0 `config/configs.py` (ParallelismConfig, TrainingConfig) and `distributed/pipeline_parallel.py`."""
+"""torchtitan 0.3.0 `config/configs.py` (ParallelismConfig, TrainingConfig) and `distributed/pipeline_parallel.py`: any
+order of one direction runs from `pipeline_parallel_schedule_csv`."""
 
 MEGATRON = (
     ALIKE,
     # core/pipeline_parallel/schedules.py, get_forward_backward_func: no pipelining, with and without interleaving.
     _schedules(("1f1b", "interleaved"), "Megatron-LM's schedules are 1F1B and interleaved 1F1B"),
+    _one_rank("Megatron-LM accumulates gradients without a pipeline"),
+    # forward_backward_pipelining_with_interleaving, there.
+    Limit(
+        "microbatch_group_size",
+        "Megatron-LM's groups are no larger than the batch",
+        lambda a: (np.asarray(a.schedule) == "interleaved") & (np.asarray(a.group) > a.microbatches),
+        lambda a: f"at most the {a.microbatches} microbatches (Megatron-LM)",
+    ),
+    # core/transformer/transformer_config.py: "recompute_num_layers must be None" with selective.
+    Limit(
+        "recompute_layers",
+        "Megatron-LM's selective recompute is of all layers",
+        lambda a: among(a.some_layers) & (np.asarray(a.recompute) == "selective"),
+        lambda a: "left out with recompute selective (Megatron-LM)",
+    ),
     # core/distributed/distributed_data_parallel_config.py: use_distributed_optimizer (1), Megatron-FSDP's
     # optim_grads (2) and optim_grads_params (3); nothing in its source says that a pipeline drives FSDP.
     Limit(
@@ -224,13 +245,29 @@ DEEPSPEED = (
         lambda a: among(a.pp > 1) & (np.asarray(a.zero) > 1),
         lambda a: "0 or 1 with pp > 1 (DeepSpeed's pipeline engine)",
     ),
-    # runtime/pipe/schedule.py: TrainSchedule and DualPipeVSchedule.
-    _schedules(("1f1b", "dualpipev"), "DeepSpeed's schedules are 1F1B and DualPipeV"),
+    # runtime/pipe/schedule.py: TrainSchedule; its DualPipeVSchedule belongs to a module class of the user's program
+    # (runtime/pipe/dualpipev.py), no configuration names it, and it runs W with I.
+    _schedules(("1f1b",), "DeepSpeed's configuration names no schedule but 1F1B"),
+    _one_rank("DeepSpeed accumulates gradients without a pipeline"),
+    # runtime/config.py, runtime/precision_config.py: fp16, bf16, or neither.
     Limit(
-        "micro_batch",
-        "DeepSpeed's DualPipeV needs 2 pp microbatches",
-        lambda a: (np.asarray(a.schedule) == "dualpipev") & (a.microbatches < 2 * a.pp),
-        lambda a: f"at least 2 pp = {2 * a.pp} microbatches (DeepSpeed's DualPipeV)",
+        "precision",
+        "DeepSpeed's configuration has no 8- and 4-bit training",
+        lambda a: ~np.isin(a.precision, ("fp32", "fp16", "bf16")),
+        lambda a: "fp32, fp16 or bf16 (DeepSpeed)",
+    ),
+    # runtime/engine.py, _do_optimizer_sanity_check: "unsupported mix" of model and gradient type without ZeRO.
+    Limit(
+        "gradient_dtype",
+        "DeepSpeed sums gradients in the weights' type without ZeRO",
+        lambda a: (np.asarray(a.zero) == 0) & (np.asarray(a.precision) != "fp32") & (a.gradient_dtype == "fp32"),
+        lambda a: "bf16 with zero 0 and 16-bit weights (DeepSpeed)",
+    ),
+    Limit(
+        "recompute",
+        "DeepSpeed checkpoints whole layers",
+        lambda a: np.asarray(a.recompute) == "selective",
+        lambda a: "none or full (DeepSpeed's activation checkpoints are of whole layers)",
     ),
     # runtime/pipe/module.py, _partition_layers: uniform, parameters or type:, no list.
     Limit(
@@ -262,12 +299,12 @@ DEEPSPEED = (
         lambda a: a.dp % np.asarray(a.ep) > 0,
         lambda a: f"a divisor of dp = {a.dp} (DeepSpeed)",
     ),
-    # runtime/zero/mics.py: a copy over fewer ranks is an option of stage 3.
+    # runtime/config.py: "MiCS ZeRO-3 sharding has been removed"; hpZ shards a second copy of the weights.
     Limit(
         "fsdp_shard",
-        "DeepSpeed's copies over fewer ranks (MiCS) are ZeRO-3's",
-        lambda a: among(a.partial) & (np.asarray(a.zero) < 3),
-        lambda a: "left out but with zero 3 (DeepSpeed's MiCS)",
+        "DeepSpeed shards over all data-parallel ranks",
+        lambda a: among(a.partial) & (a.shard != np.asarray(a.dp) * a.cp),
+        lambda a: "left out (DeepSpeed's MiCS is no more)",
     ),
     # runtime/zero/offload_config.py: optimizer "Valid with stage 1, 2, and 3", ratio "Only valid with ZeRO Stage 3",
     # parameters "Valid only with stage 3"; runtime/activation_checkpointing: cpu_checkpointing of all checkpoints.

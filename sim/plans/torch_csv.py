@@ -8,9 +8,13 @@ from sim.schedules import Schedule
 from sim.specs import InputError
 
 
-def torch_csv(step: Step) -> str:
-    """Return the order of the step's pipeline (see `schedule_csv`)."""
-    return schedule_csv(step.timeline.schedule)
+def torch_csv(step: Step, stem: str = "plan") -> dict[str, str]:
+    """The order as PyTorch's pipelining runtime reads it (CSV, format "compute_only").
+
+    Raises:
+        InputError: the order holds two copies or versions of the model.
+    """
+    return {f"{stem}.csv": schedule_csv(step.timeline.schedule)}
 
 
 def schedule_csv(order: Schedule) -> str:

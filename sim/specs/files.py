@@ -3,6 +3,7 @@
 import json
 import re
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
@@ -115,22 +116,37 @@ def load_mapping(path: Path) -> dict[str, Any]:
         InputError: no such file, too large or deep, not YAML or JSON, a duplicate key, an alias, a tag or an
             unprintable character.
     """
-    text = _text(path, MAX_BYTES.get(path.suffix, MAX_YAML_BYTES))
+    return mapping_of(text_of(path, _most(path.suffix)), path.suffix, str(path))
+
+
+def _most(suffix: str) -> int:
+    return MAX_BYTES.get(suffix, MAX_YAML_BYTES)
+
+
+def mapping_of(text: str, suffix: str, source: str) -> dict[str, Any]:
+    """Return the mapping in JSON (`suffix` .json) or YAML text, which errors call `source`.
+
+    Raises:
+        InputError: as for `load_mapping`.
+    """
+    if len(text) > _most(suffix):
+        raise InputError(source, f"more than {_most(suffix)} characters", f"at most {_most(suffix)} characters")
     try:
-        raw = _parse(text, path.suffix)
+        raw = _parse(text, suffix)
         _refuse_excess(raw)
     except RecursionError:
-        raise InputError(str(path), "deeper nesting", f"at most {MAX_DEPTH} levels") from None
+        raise InputError(source, "deeper nesting", f"at most {MAX_DEPTH} levels") from None
     except InputError as error:
-        raise (InputError(str(path), error.value, error.allowed) if error.path == WHOLE else error) from None
+        raise (InputError(source, error.value, error.allowed) if error.path == WHOLE else error) from None
     except (yaml.YAMLError, ValueError) as error:
-        raise InputError(str(path), _complaint(error), "well-formed YAML or JSON") from None
+        raise InputError(source, _complaint(error), "well-formed YAML or JSON") from None
     if not isinstance(raw, dict):
-        raise InputError(str(path), NOT_A_MAPPING.get(type(raw), "a plain value"), "a mapping of keys to values")
+        raise InputError(source, NOT_A_MAPPING.get(type(raw), "a plain value"), "a mapping of keys to values")
     return raw
 
 
-def _text(path: Path, most: int) -> str:
+def text_of(path: Path, most: int) -> str:
+    """Return the UTF-8 text of a file of at most `most` bytes; raises InputError where it cannot be read."""
     try:
         if not path.is_file():
             raise InputError(str(path), _what(path), "a readable file")
@@ -190,12 +206,21 @@ UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u206
 
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Write `content` (text as UTF-8) to `path` whole or not at all."""
-    with NamedTemporaryFile("wb", dir=path.parent, delete=False) as file:
-        try:
-            file.write(content.encode() if isinstance(content, str) else content)
-            file.close()
-            Path(file.name).chmod(path.stat().st_mode & 0o777 if path.exists() else 0o644)
-            Path(file.name).replace(path)
-        except BaseException:
-            Path(file.name).unlink(missing_ok=True)
-            raise
+    write_all({path: content})
+
+
+def write_all(files: Mapping[Path, str | bytes]) -> None:
+    """Write every content (text as UTF-8) to its path; nothing is in its place before all are written."""
+    drafts: dict[Path, Path] = {}
+    try:
+        for path, content in files.items():
+            with NamedTemporaryFile("wb", dir=path.parent, delete=False) as file:
+                drafts[path] = Path(file.name)
+                file.write(content.encode() if isinstance(content, str) else content)
+            drafts[path].chmod(path.stat().st_mode & 0o777 if path.exists() else 0o644)
+        for path in files:
+            drafts[path].replace(path)
+            del drafts[path]
+    finally:
+        for draft in drafts.values():
+            draft.unlink(missing_ok=True)

@@ -85,9 +85,14 @@ class Job:
 
 def read_sections(raw: Mapping[str, Any], folder: Path) -> tuple[dict[str, Any], list[InputError]]:
     """Return the sections of a job that can be read, and everything that is wrong with the others."""
+    version = raw.get("schema_version")
+    if isinstance(version, int) and version > PLAN_VERSION:
+        allowed = f"{PLAN_VERSION}: a newer version of trainsim wrote this plan"
+        return {}, [InputError("schema_version", version, allowed)]  # nothing else need be right then
     readers = section_readers(raw, folder)
     made: dict[str, Any] = {}
-    unknown = [key for key in raw if key not in readers][:MAX_PROBLEMS]
+    beside = PLAN_FILE if "schema_version" in raw else ()
+    unknown = [key for key in raw if key not in readers and key not in beside][:MAX_PROBLEMS]
     problems = [InputError(key, raw[key], f"no such key; known keys: {', '.join(readers)}") for key in unknown]
     problems += [InputError(key, None, f"required: {text}") for key, text in REQUIRED.items() if key not in raw]
     for key in [key for key in readers if key in raw]:
@@ -98,6 +103,10 @@ def read_sections(raw: Mapping[str, Any], folder: Path) -> tuple[dict[str, Any],
         problems.append(InputError("training", None, "required with objective gpus_for_deadline: tokens or steps"))
     return {key: value for key, value in made.items() if value is not None}, problems
 
+
+PLAN_VERSION = 1
+PLAN_FILE = ("schema_version", "degrees", "stage_map", "order", "memory_law", "prediction", "provenance")
+"""What a plan file holds beside a job (`sim.plans.plan_file` reads it); as a job it is what its job says."""
 
 Reader = Callable[[Any], tuple[Any, list[InputError]]]
 

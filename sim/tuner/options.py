@@ -305,6 +305,7 @@ ROW = ("gpus", "tp", "dp", "micro_batch")
 
 
 def joined(tables: Sequence[Table]) -> Table:
+    """Return the options of all tables as one."""
     columns = {name: np.concatenate([t.columns[name] for t in tables]) for name in tables[0].columns}
     times = (np.concatenate([getattr(x, name) for x in tables], axis=-1) for name in ("t", "x", "d", "o", "alive"))
     return Table(columns, np.concatenate([x.share for x in tables]), *times)

@@ -196,6 +196,7 @@ def _asked(
         etp=plan.etp,
         partial=columns["fsdp_shard"] > 0,
         precision=np.array(PRECISIONS)[columns["precision"]],
+        gradient_dtype=plan.gradient_dtype,
         rank_order=plan.rank_order,
         offload=plan.offload or NOTHING,
         reads_tokens=not model.table or bool(model.table.seq),

@@ -14,6 +14,7 @@ from sim.cli import list as listing
 from sim.cli import main
 from sim.cli.check import checked_file
 from sim.cli.kinds import KINDS, recognised
+from sim.cli.schema import SCHEMAS
 from sim.costs.run_level import run_level
 from sim.schedules import SCHEDULES
 from tests.oracle import ROOT
@@ -200,10 +201,10 @@ def test_schema_is_printed_and_written(trainsim, tmp_path):
     code, out, _ = trainsim("schema", "job")
     assert code == 0
     jsonschema.Draft202012Validator.check_schema(json.loads(out))
-    assert set(json.loads(trainsim("schema")[1])) == set(KINDS)
+    assert set(json.loads(trainsim("schema")[1])) == set(SCHEMAS) == {*KINDS, "plan-file"}
     code, out, _ = trainsim("schema", "--out", tmp_path / "schemas")
     assert code == 0
-    assert {p.name for p in (tmp_path / "schemas").iterdir()} == {f"{kind}.schema.json" for kind in KINDS}
+    assert {p.name for p in (tmp_path / "schemas").iterdir()} == {f"{kind}.schema.json" for kind in SCHEMAS}
     assert json.loads((tmp_path / "schemas" / "plan.schema.json").read_text())["title"] == "Plan"
 
 

@@ -9,7 +9,9 @@ from sim.costs import memory
 from sim.costs.algebra import compile_expressions
 from sim.costs.inputs import kv_columns, model_values, precision_values, switch_values
 from sim.costs.layers.structure import STATISTICS, BlockKind, Structure
-from sim.specs import Cluster, Model
+from sim.engine.step import simulate
+from sim.specs import Cluster, InputError, Model, Plan
+from sim.specs.catalog import models
 
 
 def sizes(precision="bf16"):
@@ -192,3 +194,15 @@ def test_one_expert_stands_for_all_of_its_shape():
     block = next(iter(m.blocks))
     found = evaluated(memory.product_parameters(0), m, 1)
     assert found == block.parameters - block.expert_parameters * 3 / 4
+
+
+def test_recomputed_layers_of_several_chunks_a_rank():
+    cluster = Cluster.of("h100-sxm-80gb", nodes=1)
+
+    def peak(**given):
+        plan = Plan(**{"pp": 2, "virtual_stages": 2, "global_batch": 32, "recompute": "full"} | given)
+        return simulate(models["llama3.2-1b"], cluster, plan).peak_memory_bytes
+
+    assert peak() < peak(recompute_layers=2) < peak(recompute="none")
+    with pytest.raises(InputError, match="different lengths"):
+        peak(recompute_layers=2, stage_layers=(2, 6, 4, 4))

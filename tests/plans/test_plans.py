@@ -34,15 +34,24 @@ def test_torch_csv_cells_are_those_of_torchs_fixture():
     assert ours <= kinds | {"F", "B"}
 
 
+def torchtitan_flags(found, target="torchtitan"):
+    """Return the flags with a value by name."""
+    lines = sim.emit(found, target).splitlines()
+    return dict(line[2:].split("=") for line in lines if "=" in line)
+
+
 def test_torchtitan_flags():
-    flags = dict(line[2:].split("=") for line in sim.emit(step(), "torchtitan").splitlines())
+    flags = torchtitan_flags(step())
     assert flags["parallelism.tensor_parallel_degree"] == "2"
     assert flags["parallelism.data_parallel_shard_degree"] == "2"
     assert flags["parallelism.pipeline_parallel_schedule"] == "1F1B"
     tokens = int(flags["training.num_tokens_per_microbatch_per_dp_rank"]) * int(
         flags["parallelism.num_pp_microbatches"]
     )
-    assert tokens * 2 == int(flags["training.global_batch_size"]) * int(flags["training.seq_len"])
+    assert tokens * 2 == int(flags["training.num_tokens_per_train_step"])
+    released = torchtitan_flags(step(), "torchtitan-0.3")
+    assert released["training.local_batch_size"] == flags["parallelism.num_pp_microbatches"]
+    assert released["training.global_batch_size"] == "32"
 
 
 @pytest.mark.parametrize(
@@ -101,7 +110,8 @@ def test_a_job_file_keeps_every_field_of_a_plan(tmp_path):
     [
         ({"precision": "fp8"}, "precision"),
         ({"rank_order": "tp-cp-pp-dp"}, "rank_order"),
-        ({"schedule": "zb-h1"}, "schedule"),
+        ({"schedule": "dualpipe"}, "schedule"),
+        ({"cp": 2, "zero": 0}, "zero"),
         ({"schedule": "zbv", "pp": 2, "virtual_stages": 2}, "optimizer_barrier"),
         ({"pp": 4, "stage_layers": (8, 7, 9, 8)}, "stage_layers"),
         ({"cp": 2, "fsdp_shard": 1}, "fsdp_shard"),
@@ -117,10 +127,10 @@ def test_torchtitan_refuses_by_name(given, field):
 def test_torchtitan_says_context_experts_and_copies():
     plan = Plan(tp=2, cp=2, ep=2, global_batch=32, zero=3, fsdp_shard=4, compiled=True)
     found = sim.simulate(models["mixtral-8x7b"], Cluster.of("h100-sxm-80gb", nodes=4), plan)
-    flags = dict(line[2:].split("=") for line in sim.emit(found, "torchtitan").splitlines())
+    flags = torchtitan_flags(found)
     degrees = ("data_parallel_replicate", "data_parallel_shard", "context_parallel", "expert_parallel")
     assert [flags[f"parallelism.{name}_degree"] for name in degrees] == ["4", "2", "2", "2"]
-    assert flags["compile.enable"] == "true"
+    assert "--compile.enable" in sim.emit(found, "torchtitan").splitlines()
 
 
 def test_torchtitan_takes_networks_that_read_tokens():

@@ -17,7 +17,7 @@ MODEL = Model(name="small", layers=8, hidden=512, heads=8, seq=256, experts=4, e
 CLUSTER = Cluster.of("h100-sxm-80gb", nodes=1)
 KNOBS = {"schedule": ["none", "1f1b", "interleaved", "gpipe"], "cp": [1, 2]}
 SPACES = {target: build_space(MODEL, CLUSTER, 12, KNOBS, target=target) for target in LIMITS}
-EXPORTERS = {"torch": "torch-csv", "torchtitan": "torchtitan"}
+EXPORTERS = {"torch": "torch-csv", "torchtitan": "torchtitan", "megatron": "megatron", "deepspeed": "deepspeed"}
 AT = st.tuples(*(st.integers(0, n - 1) for n in SPACES["any"].allowed.shape))
 
 
@@ -69,14 +69,22 @@ def test_what_the_pipeline_engines_take_of_zero():
         ("megatron", {"zero": 2, "pp": 2}, "zero"),
         ("megatron", {"tp": 2, "ep": 2, "sequence_parallel": False}, "sequence_parallel"),
         ("deepspeed", {"zero": 3, "pp": 2}, "zero"),
-        ("deepspeed", {"tp": 2}, "sequence_parallel"),
-        ("deepspeed", {"cp": 2}, "cp"),
-        ("deepspeed", {"pp": 2, "stage_layers": (3, 5)}, "stage_layers"),
-        ("deepspeed", {"ep": 4, "tp": 4, "sequence_parallel": False}, "ep"),
+        ("deepspeed", {"tp": 2, "gradient_dtype": "bf16"}, "sequence_parallel"),
+        ("deepspeed", {"cp": 2, "gradient_dtype": "bf16"}, "cp"),
+        ("deepspeed", {"pp": 2, "stage_layers": (3, 5), "gradient_dtype": "bf16"}, "stage_layers"),
+        ("deepspeed", {"ep": 4, "tp": 4, "sequence_parallel": False, "gradient_dtype": "bf16"}, "ep"),
         ("deepspeed", {"fsdp_shard": 4, "zero": 1}, "fsdp_shard"),
         ("deepspeed", {"offload": Offload(optimizer=0.5), "zero": 2}, "offload"),
-        ("deepspeed", {"offload": Offload(activations=1.0), "recompute": "none"}, "offload"),
-        ("deepspeed", {"schedule": "dualpipev", "pp": 4, "virtual_stages": 2, "micro_batch": 2}, "micro_batch"),
+        ("deepspeed", {"offload": Offload(activations=1.0), "zero": 1}, "offload"),
+        ("deepspeed", {"schedule": "dualpipev", "pp": 4, "virtual_stages": 2, "zero": 1}, "schedule"),
+        ("deepspeed", {"zero": 0}, "gradient_dtype"),
+        ("deepspeed", {"zero": 1, "precision": "fp8"}, "precision"),
+        ("deepspeed", {"zero": 1, "recompute": "selective"}, "recompute"),
+        ("deepspeed", {"fsdp_shard": 4, "zero": 3}, "fsdp_shard"),
+        ("megatron", {"recompute": "selective", "recompute_layers": 1}, "recompute_layers"),
+        ("megatron", {"schedule": "gpipe"}, "schedule"),
+        ("torchtitan", {"zero": 3, "etp": 2, "tp": 2, "ep": 2}, "etp"),
+        ("torchtitan", {"ep": 4, "zero": 0}, "ep"),
     ],
 )
 def test_a_target_refuses_by_knob(target, settings, knob):
@@ -92,8 +100,8 @@ def test_a_target_refuses_by_knob(target, settings, knob):
         ("megatron", {"offload": Offload(optimizer=0.5), "zero": 1}),
         ("megatron", {"pp": 2, "stage_layers": (3, 5)}),
         ("deepspeed", {"offload": Offload(optimizer=0.5), "zero": 3}),
-        ("deepspeed", {"offload": Offload(activations=1.0), "recompute": "full"}),
-        ("deepspeed", {"fsdp_shard": 4, "zero": 3}),
+        ("deepspeed", {"offload": Offload(activations=1.0), "recompute": "full", "zero": 1}),
+        ("deepspeed", {"zero": 3, "ep": 4, "etp": 2, "tp": 2, "sequence_parallel": False}),
     ],
 )
 def test_a_target_takes(target, settings):

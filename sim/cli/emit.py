@@ -1,0 +1,47 @@
+"""`trainsim emit`: a plan as the files with which another framework runs it."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sim.cli.output import checked_file, console, print_json, written
+from sim.engine.step import simulate
+from sim.plans import TARGETS, emitted, save_emitted
+from sim.plans.plan_file import load_plan
+from sim.specs import InputError
+
+
+def emit_command(
+    plan: Annotated[Path, typer.Argument(help="Plan or job file (YAML or JSON) with model, cluster and plan.")],
+    to: Annotated[str, typer.Option("--to", help="One of " + ", ".join(TARGETS) + ".")],
+    out: Annotated[
+        Path | None, typer.Option(help="File to write; what belongs to it gets the same name and another suffix.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Write a plan for another framework, or say what of it that framework cannot run."""
+    if to not in TARGETS:
+        raise InputError("--to", to, "one of " + ", ".join(TARGETS))
+    if out is not None:
+        checked_file("--out", out, plan)
+    job = load_plan(plan).job
+    if job.plan is None:
+        raise InputError("plan", None, "required: tp, pp, global_batch, ...")
+    step = simulate(job.model, job.cluster, job.plan)
+    files = emitted(step, to, out.stem if out else "plan")
+    paths: list[Path] = []
+    if out is not None:
+        for other in [out.parent / name for name in list(files)[1:]]:
+            checked_file("--out", other, plan)
+        with written("--out", out):
+            paths = save_emitted(step, to, out)
+    texts = list(files.values())
+    if as_json:
+        shown: list[str | None] = [str(path) for path in paths] or [None] * len(texts)
+        each = [{"name": n, "path": p, "content": text} for n, p, text in zip(files, shown, texts, strict=True)]
+        print_json({"target": to, "path": shown[0], "content": texts[0], "files": each})
+    elif paths:
+        console.print("\n".join(map(str, paths)), highlight=False, markup=False, soft_wrap=True)
+    else:
+        typer.echo(texts[0], nl=False)

@@ -1,0 +1,217 @@
+"""A plan from Megatron-LM's arguments: shell text, a list of words, or the arguments by name in YAML or JSON."""
+
+import re
+from collections.abc import Mapping
+
+from sim.plans.flags import Flags
+from sim.plans.megatron import LOW_PRECISION, STRATEGY
+from sim.plans.reading import ReadPlan, made, one_of, quotient
+from sim.specs import InputError
+
+SPLITS = (
+    "num_layers_per_virtual_pipeline_stage", "num_virtual_stages_per_pipeline_rank", "pipeline_model_parallel_layout",
+)  # fmt: skip
+GROUP = ("microbatch_group_size_per_virtual_pipeline_stage", "microbatch_group_size_per_vp_stage")
+"""The flag, and the name of the argument behind it."""
+
+MAX_LAYOUT = 65_536
+REPEATED = (re.compile(r"\(([^()]+)\)\*([0-9]{1,5})"), re.compile(r"(.)\*([0-9]{1,5})"))
+
+NAMES = {
+    "tp": "tensor_model_parallel_size", "pp": "pipeline_model_parallel_size", "cp": "context_parallel_size",
+    "ep": "expert_model_parallel_size", "etp": "expert_tensor_parallel_size", "micro_batch": "micro_batch_size",
+    "global_batch": "global_batch_size", "recompute_layers": "recompute_num_layers",
+    "stage_layers": "pipeline_model_parallel_layout", "virtual_stages": "num_virtual_stages_per_pipeline_rank",
+}  # fmt: skip
+"""The argument behind a field of the plan."""
+
+
+def from_megatron(flags: Flags, gpus: int | None = None, layers: int | None = None) -> ReadPlan:
+    """Return the plan that Megatron-LM's arguments state.
+
+    gpus: processes of the job, which the arguments do not say; layers: of the model, where `--num-layers` is left out.
+
+    Raises:
+        InputError: an argument is missing, wrong, or contradicts another.
+    """
+    if "global_batch_size" not in flags:
+        raise InputError(flags.place("global_batch_size"), None, "required: samples of one step")
+    tp, pp = flags.whole("tensor_model_parallel_size", 1), flags.whole("pipeline_model_parallel_size", 1)
+    cp = flags.whole("context_parallel_size", 1)
+    model_layers = flags.whole("num_layers", layers or 0)
+    chunks, split = _split(flags, pp, model_layers)
+    alone = flags.given("sequence_parallel") and tp == 1
+    fields = {
+        "tp": tp,
+        "pp": pp,
+        "cp": cp,
+        "ep": flags.whole("expert_model_parallel_size", 1),
+        "etp": flags.whole("expert_tensor_parallel_size", tp if flags.whole("num_experts", 0) else 1),
+        "virtual_stages": chunks,
+        "stage_layers": split,
+        "sequence_parallel": flags.given("sequence_parallel") and tp > 1,
+        "rank_order": "tp-cp-pp-dp" if flags.given("use_tp_pp_dp_mapping") else "tp-cp-dp-pp",
+        "global_batch": flags.whole("global_batch_size"),
+        "micro_batch": flags.whole("micro_batch_size", 1),
+        "microbatch_group_size": _group(flags, chunks),
+        "overlap_dp": flags.given("overlap_grad_reduce"),
+        "fused_wgrad": not flags.given("no_gradient_accumulation_fusion"),
+        **_zero(flags, tp * pp * cp, cp, gpus),
+        **_recompute(flags),
+        **_offload(flags, model_layers),
+        **_precision(flags),
+    }
+    for name in ("overlap_param_gather", "ckpt_format", "seq_length"):
+        flags.asked.add(name)
+    return made(
+        fields,
+        {field: flags.place(name) for field, name in NAMES.items()},
+        flags.left,
+        "" if gpus else "data-parallel ranks: what the number of processes leaves",
+        "--sequence-parallel has no effect without tensor parallelism" if alone else "",
+    )
+
+
+def _split(flags: Flags, pp: int, layers: int) -> tuple[int, list[int] | None]:
+    """Return the chunks a rank, and the layers of every chunk where they are not equally many."""
+    given = one_of(flags, SPLITS)
+    first, last = (flags.whole(f"decoder_{end}_pipeline_num_layers", 0) for end in ("first", "last"))
+    embedding = int(flags.given("account_for_embedding_in_pipeline_split"))
+    loss = int(flags.given("account_for_loss_in_pipeline_split"))
+    beside = first or last or embedding or loss
+    if given == SPLITS[2]:
+        place, found = flags.place(given), layout_layers(flags.text(given), flags.place(given))
+        if beside:
+            raise InputError(place, flags.text(given), "left out beside other arguments of the split")
+        if layers and sum(found) != layers:
+            raise InputError(place, sum(found), f"layers (t) that add up to {layers}")
+        chunks = quotient(flags.place(NAMES["pp"]), len(found), pp, "the layout's stages")
+        return chunks, _unequal(found)
+    if (first or last) and (embedding or loss):
+        place = flags.place(f"decoder_{'first' if first else 'last'}_pipeline_num_layers")
+        raise InputError(place, first or last, "left out beside account-for-...-in-pipeline-split")
+    if (beside or given == SPLITS[0]) and not layers:
+        raise InputError(flags.place("num_layers"), None, "required beside arguments that split the layers")
+    chunks = flags.whole(SPLITS[1], 1)
+    if given == SPLITS[0]:
+        on_rank = quotient(flags.place(NAMES["pp"]), layers + embedding + loss, pp, "layers")
+        chunks = quotient(flags.place(given), on_rank, flags.whole(given), "layers of a pipeline rank")
+    if first or last:
+        return chunks, _unequal(_ends(flags, first, last, pp, chunks, layers))
+    if embedding or loss:
+        each = quotient(flags.place(NAMES["pp"]), layers + embedding + loss, pp * chunks, "layers, embedding and loss")
+        found = [each] * (pp * chunks)
+        found[0] -= embedding
+        found[-1] -= loss
+        return chunks, _unequal(found)
+    return chunks, None
+
+
+def _ends(flags: Flags, first: int, last: int, pp: int, chunks: int, layers: int) -> list[int]:
+    """Return the layers of every chunk where the first and the last rank have their own."""
+    middle = pp - bool(first) - bool(last)
+    rest = layers - first - last
+    if rest < 0 or middle < 0 or bool(rest) != bool(middle):
+        raise InputError(flags.place("num_layers"), layers, "layers for every pipeline rank beside the first and last")
+    inner = (
+        quotient(flags.place(NAMES["pp"]), rest, middle, "layers between the first and the last rank") if middle else 0
+    )
+    ranks = [first] * bool(first) + [inner] * middle + [last] * bool(last)
+    on = [quotient(flags.place(SPLITS[1]), n, chunks, "layers of a pipeline rank") for n in ranks]
+    return on * chunks
+
+
+def _unequal(found: list[int]) -> list[int] | None:
+    return found if len(set(found)) > 1 else None
+
+
+def layout_layers(text: str, place: str) -> list[int]:
+    """Return the layers of every chunk of a `pipeline_model_parallel_layout`, such as `Et*3|(tt|)*29,m|L`.
+
+    Raises:
+        InputError: another letter, or a layout too long.
+    """
+    flat = text.replace(",", "")
+    for pattern in REPEATED:
+        if len(flat) + sum(len(m[1]) * int(m[2]) for m in pattern.finditer(flat)) > MAX_LAYOUT:
+            raise InputError(place, text, f"at most {MAX_LAYOUT} letters")
+        flat = pattern.sub(lambda m: m[1] * int(m[2]), flat)
+    if strange := set(flat) - set("EtmL|"):
+        raise InputError(place, text, f"E, t, m, L, |, and (...)*n; not {min(strange)!r}")
+    return [part.count("t") for part in flat.split("|")]
+
+
+def _group(flags: Flags, chunks: int) -> int | None:
+    found = {name: flags.whole(name) for name in GROUP if name in flags}
+    if len(set(found.values())) > 1:
+        raise InputError(flags.place(GROUP[1]), found[GROUP[1]], f"as {flags.place(GROUP[0])}, or left out")
+    return next(iter(found.values()), None) if chunks > 1 else None
+
+
+def _zero(flags: Flags, inner: int, cp: int, gpus: int | None) -> Mapping[str, object]:
+    """Return the ZeRO stage, and over how many ranks it shards where those are not all."""
+    optimizer = flags.given("use_distributed_optimizer")
+    fsdp = one_of(flags, ("use_megatron_fsdp", "use_custom_fsdp", "use_torch_fsdp2"))
+    strategies = {"no_shard": 0, "optim": 1} | {name: stage for stage, name in STRATEGY.items()}
+    strategy = flags.text("data_parallel_sharding_strategy", "no_shard", tuple(strategies))
+    for name in ("use_megatron_fsdp", "use_custom_fsdp", "use_torch_fsdp2"):
+        flags.given(name)
+    zero = 3 if fsdp == "use_torch_fsdp2" else strategies[strategy] if fsdp else int(optimizer)
+    instances = flags.whole("num_distributed_optimizer_instances", 1)
+    place = flags.place("num_distributed_optimizer_instances")
+    if instances == 1 or not zero:
+        return {"zero": zero}
+    if not gpus:
+        raise InputError(place, instances, "1 where the number of GPUs is not given beside the arguments")
+    ranks = quotient("gpus", gpus, inner, "GPUs") * cp
+    return {"zero": zero, "fsdp_shard": quotient(place, ranks, instances, "data-parallel ranks")}
+
+
+def _recompute(flags: Flags) -> Mapping[str, object]:
+    short = flags.given("recompute_activations")
+    kind = flags.text("recompute_granularity", "selective" if short else "", ("full", "selective"))
+    method = flags.text("recompute_method", "", ("uniform", "block"))
+    count = flags.whole("recompute_num_layers", 0)
+    if short and kind == "full":
+        raise InputError(flags.place("recompute_granularity"), kind, "left out beside --recompute-activations")
+    if kind == "full" and not (method and count):
+        missing = "recompute_num_layers" if method else "recompute_method"
+        raise InputError(flags.place(missing), None, "required with recompute-granularity full")
+    if kind != "full" and (method or count):
+        given = "recompute_method" if method else "recompute_num_layers"
+        raise InputError(flags.place(given), method or count, "left out without recompute-granularity full")
+    return {"recompute": kind or "none", "recompute_layers": count if method == "block" else None}
+
+
+def _offload(flags: Flags, layers: int) -> Mapping[str, object]:
+    moved = flags.whole("cpu_offloading_num_layers", 0, 0)
+    fraction = flags.share("optimizer_offload_fraction", 1.0)
+    if moved and not layers:
+        raise InputError(flags.place("num_layers"), None, "required beside cpu-offloading-num-layers")
+    if moved > layers:
+        raise InputError(flags.place("cpu_offloading_num_layers"), moved, f"at most the {layers} layers")
+    optimizer = fraction if flags.given("optimizer_cpu_offload") else 0.0
+    return {"offload": {"optimizer": optimizer, "activations": moved / layers if moved else 0.0}}
+
+
+def _precision(flags: Flags) -> Mapping[str, object]:
+    half = one_of(flags, ("bf16", "fp16"))
+    low = one_of(flags, ("fp8_format", "fp4_format"))
+    recipes = {name: flags.text(name) for name in ("fp8_format", "fp4_format")}
+    recipes["fp8_recipe"] = flags.text("fp8_recipe", "delayed", ("delayed", "tensorwise", "blockwise", "mxfp8"))
+    flags.text("fp4_recipe", "nvfp4", ("nvfp4",))
+    flags.given("bf16")
+    flags.given("fp16")
+    in_fp32 = flags.given("accumulate_allreduce_grads_in_fp32")
+    sums = one_of(flags, ("grad_reduce_in_bf16", "accumulate_allreduce_grads_in_fp32"))
+    flags.given("grad_reduce_in_bf16")
+    if low and half != "bf16":
+        raise InputError(flags.place(low), recipes[low], "beside --bf16")
+    if not half:
+        return {"precision": "fp32", "gradient_dtype": "fp32"}
+    precision = half
+    if low:
+        mx = recipes["fp8_recipe"] == LOW_PRECISION["mxfp8"]["fp8-recipe"]
+        precision = "nvfp4" if low == "fp4_format" else "mxfp8" if mx else "fp8"
+    narrow = sums == "grad_reduce_in_bf16" or (half == "fp16" and not in_fp32)
+    return {"precision": precision, "gradient_dtype": "bf16" if narrow else "fp32"}

@@ -1,0 +1,124 @@
+"""Megatron-LM's arguments for a plan (megatron-core 0.16.1, Megatron-LM `megatron/training/arguments.py`)."""
+
+import shlex
+from collections.abc import Iterator
+
+from sim.engine.step import Step
+from sim.plans.exported import Exported
+from sim.plans.orders import check_order, megatron_order
+from sim.specs import InputError, Model
+
+LOW_PRECISION = {
+    "fp8": {"fp8-format": "hybrid"},
+    "mxfp8": {"fp8-format": "e4m3", "fp8-recipe": "mxfp8"},
+    "nvfp4": {"fp4-format": "e2m1", "fp4-recipe": "nvfp4"},
+}
+STRATEGY = {2: "optim_grads", 3: "optim_grads_params"}
+"""Megatron-FSDP's --data-parallel-sharding-strategy by ZeRO stage."""
+
+EXPRESSES = (
+    "tp", "pp", "virtual_stages", "cp", "ep", "etp", "fsdp_shard", "rank_order", "stage_layers", "sequence_parallel",
+    "global_batch", "micro_batch", "schedule", "microbatch_group_size", "recompute", "recompute_layers", "zero",
+    "gradient_dtype", "overlap_dp", "precision", "fused_wgrad", "offload",
+)  # fmt: skip
+"""Fields of a plan that the arguments say; dp follows from the number of processes."""
+
+Words = Iterator[tuple[str, object]]
+
+
+def megatron(step: Step, stem: str = "plan") -> dict[str, str]:
+    """Megatron-LM's arguments as shell text, one a line.
+
+    Raises:
+        InputError: the plan asks for what Megatron-LM cannot do, or its schedules run another order.
+    """
+    made = Exported.of(step, "megatron")
+    plan = made.plan
+    group = plan.microbatch_group_size if plan.schedule == "interleaved" else plan.pp
+    own = megatron_order(plan.pp, made.placed.microbatches, plan.virtual_stages, group)
+    check_order(made.order, own, "Megatron-LM's schedules")
+    words = [*_degrees(made), *_pipeline(made), *_memory(made), *_precision(made)]
+    lines = [f"--{name}" if value is True else f"--{name} {shlex.quote(str(value))}" for name, value in words]
+    return {f"{stem}.args": " \\\n".join(lines) + "\n"}
+
+
+def _degrees(made: Exported) -> Words:
+    plan = made.plan
+    yield "num-layers", made.model.layers
+    yield "seq-length", made.model.seq
+    yield "tensor-model-parallel-size", plan.tp
+    yield "pipeline-model-parallel-size", plan.pp
+    yield "context-parallel-size", plan.cp
+    if made.model.experts:
+        yield "num-experts", made.model.experts
+        yield "expert-model-parallel-size", plan.ep
+        yield "expert-tensor-parallel-size", plan.etp
+    yield "micro-batch-size", plan.micro_batch
+    yield "global-batch-size", plan.global_batch
+    if plan.sequence_parallel:
+        yield "sequence-parallel", True
+    if plan.rank_order == "tp-cp-pp-dp":
+        yield "use-tp-pp-dp-mapping", True
+
+
+def _pipeline(made: Exported) -> Words:
+    plan = made.plan
+    if made.uneven:
+        yield "pipeline-model-parallel-layout", layout(made.model, made.layers)
+    elif plan.virtual_stages > 1:
+        yield "num-virtual-stages-per-pipeline-rank", plan.virtual_stages
+    if plan.virtual_stages > 1:
+        yield "microbatch-group-size-per-virtual-pipeline-stage", plan.microbatch_group_size
+
+
+def layout(model: Model, layers: tuple[int, ...]) -> str:
+    """Return `pipeline_model_parallel_layout`: E embedding, t layers, m prediction modules, L loss, | of chunks."""
+    parts = [f"t*{n}" if n > 1 else "t" * n for n in layers]
+    return f"E{'|'.join(parts)}{'m' * model.mtp_layers}L"
+
+
+def _memory(made: Exported) -> Words:
+    plan, offload = made.plan, made.plan.offload
+    if plan.zero:
+        yield "use-distributed-optimizer", True
+    if plan.zero > 1:
+        yield "use-megatron-fsdp", True
+        yield "data-parallel-sharding-strategy", STRATEGY[plan.zero]
+        yield "ckpt-format", "fsdp_dtensor"  # the only one that Megatron-FSDP takes
+    if plan.zero and made.copies > 1:
+        yield "num-distributed-optimizer-instances", made.copies
+    if plan.overlap_dp:
+        yield "overlap-grad-reduce", True
+        if plan.zero:
+            yield "overlap-param-gather", True
+    if plan.recompute != "none":
+        yield "recompute-granularity", plan.recompute
+    if plan.recompute == "full":
+        yield "recompute-method", "block" if plan.recompute_layers else "uniform"
+        yield "recompute-num-layers", plan.recompute_layers or 1
+    if offload.optimizer:
+        yield "optimizer-cpu-offload", True
+        yield "optimizer-offload-fraction", offload.optimizer
+    if offload.weights or offload.activations:
+        yield "cpu-offloading-num-layers", _offloaded_layers(made)
+
+
+def _offloaded_layers(made: Exported) -> int:
+    """Return how many layers' activations go to host memory (`cpu_offloading_num_layers`: below all of them)."""
+    offload, layers = made.plan.offload, made.model.layers
+    count = round(offload.activations * layers)
+    if offload.weights or offload.activations != count / layers or count == layers:
+        allowed = f"activations of k / {layers} with k < {layers}, and no weights (Megatron-LM offloads whole layers)"
+        raise InputError("plan.offload", {"activations": offload.activations, "weights": offload.weights}, allowed)
+    return count
+
+
+def _precision(made: Exported) -> Words:
+    plan = made.plan
+    if plan.precision != "fp32":
+        yield "fp16" if plan.precision == "fp16" else "bf16", True
+        yield from LOW_PRECISION.get(str(plan.precision), {}).items()
+        sums = "grad-reduce-in-bf16" if plan.gradient_dtype == "bf16" else "accumulate-allreduce-grads-in-fp32"
+        yield sums, True
+    if not plan.fused_wgrad:
+        yield "no-gradient-accumulation-fusion", True

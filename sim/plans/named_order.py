@@ -1,0 +1,41 @@
+"""The schedule that an order from a CSV file is, by name."""
+
+from collections.abc import Iterator
+from itertools import takewhile
+from typing import Any
+
+from sim.plans.orders import same_order
+from sim.schedules import SCHEDULES, IllegalScheduleError, Schedule, Shape, build
+from sim.specs import InputError
+
+
+def named(order: Schedule, place: str) -> dict[str, Any]:
+    """Return schedule, virtual_stages and microbatch_group_size of the plan whose order this is.
+
+    Raises:
+        InputError: none of the schedules that depend on their shape alone; orders that are searched for a model's own
+            durations have no name without them.
+    """
+    for name, shape in _candidates(order):
+        try:
+            built = build(name, shape)
+        except IllegalScheduleError:
+            continue
+        if same_order(built, order):
+            group = {"microbatch_group_size": shape.group} if SCHEDULES[name].grouped else {}
+            return {"schedule": name, "virtual_stages": shape.chunks, **group}
+    names = ", ".join(name for name, kind in SCHEDULES.items() if _fixed(name) and kind.copies == 1)
+    raise InputError(place, "another order", f"the order of one of {names}")
+
+
+def _fixed(name: str) -> bool:
+    kind = SCHEDULES[name]
+    return not (kind.searched or kind.asynchronous or kind.copies > 1)
+
+
+def _candidates(order: Schedule) -> Iterator[tuple[str, Shape]]:
+    chunks = order.stages // order.ranks
+    turn = len(list(takewhile(lambda a: a.stage == order.actions[0][0].stage, order.actions[0])))
+    for name in SCHEDULES:
+        if _fixed(name):
+            yield name, Shape(order.ranks, order.microbatches, chunks, turn if SCHEDULES[name].grouped else 0)

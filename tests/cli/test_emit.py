@@ -1,0 +1,123 @@
+"""`trainsim emit` and `trainsim import`."""
+
+import json
+import sys
+
+import pytest
+
+from sim.cli import main
+from sim.plans import TARGETS
+
+JOB = "model: llama3-8b\ncluster: {device: h100-sxm-80gb, nodes: 2}\nplan: {%s}\n"
+PLANS = {
+    "torch-csv": "tp: 2, pp: 4, global_batch: 32",
+    "torchtitan": "tp: 2, pp: 2, zero: 3, global_batch: 32, schedule: zb-h1, optimizer_barrier: true",
+    "torchtitan-0.3": "tp: 2, pp: 2, zero: 3, global_batch: 32",
+    "megatron": "tp: 4, pp: 2, virtual_stages: 2, zero: 1, global_batch: 64, recompute: selective",
+    "deepspeed": "pp: 4, zero: 1, global_batch: 32, recompute: full",
+}
+
+
+@pytest.fixture
+def trainsim(monkeypatch, capsys):
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["trainsim", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        out = capsys.readouterr()
+        return stop.value.code, out.out, out.err
+
+    return run
+
+
+@pytest.fixture
+def job(tmp_path):
+    def write(plan):
+        (tmp_path / "job.yaml").write_text(JOB % plan)
+        return tmp_path / "job.yaml"
+
+    return write
+
+
+def test_every_target_has_a_plan_here():
+    assert set(PLANS) == set(TARGETS)
+
+
+@pytest.mark.parametrize("target", PLANS)
+def test_the_path_and_the_content(trainsim, job, tmp_path, target):
+    path = job(PLANS[target])
+    code, out, _ = trainsim("emit", path, "--to", target, "--out", tmp_path / "plan.out", "--json")
+    data = json.loads(out)
+    assert code == 0
+    assert (data["path"], data["target"]) == (str(tmp_path / "plan.out"), target)
+    assert (tmp_path / "plan.out").read_text() == data["content"]
+    assert {p.name for p in tmp_path.iterdir()} == {"job.yaml", *(f["path"].split("/")[-1] for f in data["files"])}
+    assert trainsim("emit", path, "--to", target)[1] == data["content"]
+
+
+def test_torchtitan_names_its_csv(trainsim, job, tmp_path):
+    path = job(PLANS["torchtitan"])
+    assert trainsim("emit", path, "--to", "torchtitan", "--out", tmp_path / "mine.flags")[0] == 0
+    assert "--parallelism.pipeline_parallel_schedule_csv=mine.csv" in (tmp_path / "mine.flags").read_text()
+    assert (tmp_path / "mine.csv").read_text().startswith("0F0,")
+    assert "config.parallelism.tensor_parallel_degree = 2" in (tmp_path / "mine.py").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--to", "jax"), "--to: got 'jax'"),
+        (("--to", "megatron", "--out", "no/such/x"), "--out: got"),
+        (("--to", "deepspeed"), "plan.schedule: got 'interleaved'; allowed: 1f1b"),
+        (("--to", "torchtitan"), "plan.zero: got 1"),
+    ],
+)
+def test_refusals_leave_nothing(trainsim, job, tmp_path, arguments, message):
+    path = job(PLANS["megatron"])
+    code, out, err = trainsim("emit", path, *arguments)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert [p.name for p in tmp_path.iterdir()] == ["job.yaml"]
+
+
+def test_a_companion_does_not_take_the_plans_place(trainsim, job, tmp_path):
+    path = job(PLANS["torchtitan"])
+    code, _, err = trainsim("emit", path, "--to", "torchtitan", "--out", tmp_path / "mine.py")
+    assert code == 2
+    assert "another suffix than .py" in err
+    assert [p.name for p in tmp_path.iterdir()] == ["job.yaml"]
+
+
+def test_import_makes_a_job(trainsim, job, tmp_path):
+    path = job(PLANS["megatron"])
+    assert trainsim("emit", path, "--to", "megatron", "--out", tmp_path / "plan.args")[0] == 0
+    again = tmp_path / "again.json"
+    code, out, err = trainsim("import", tmp_path / "plan.args", "--from", "megatron", "--job", path, "--out", again)
+    assert (code, out.strip(), err) == (0, str(again), "")
+    first, second = (json.loads(trainsim("simulate", p, "--json")[1]) for p in (path, again))
+    assert first["step_time_s"] == second["step_time_s"]
+
+
+def test_import_lists_what_it_does_not_read(trainsim, tmp_path):
+    (tmp_path / "a.sh").write_text("--global-batch-size 8 --lr 3\n")
+    code, out, err = trainsim("import", tmp_path / "a.sh", "--from", "megatron")
+    assert code == 0
+    assert json.loads(out)["plan"]["global_batch"] == 8
+    assert "not read: --lr=3" in err
+    data = json.loads(trainsim("import", tmp_path / "a.sh", "--from", "megatron", "--json")[1])
+    assert data["not_read"] == ["--lr=3"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--from", "jax"), "--from: got 'jax'"),
+        (("--from", "megatron", "--out", "x.json"), "--job: got None"),
+        (("--from", "deepspeed"), "settings: got"),
+    ],
+)
+def test_import_refuses(trainsim, tmp_path, arguments, message):
+    (tmp_path / "a.sh").write_text("--global-batch-size 8\n")
+    code, out, err = trainsim("import", tmp_path / "a.sh", *arguments)
+    assert (code, out) == (2, "")
+    assert message in err

@@ -1,0 +1,153 @@
+"""Other frameworks' settings: what is read, what is listed, what is refused."""
+
+import json
+
+import pytest
+
+from sim.plans.from_megatron import layout_layers
+from sim.plans.importing import read_plan
+from sim.specs import InputError, Model
+
+MODEL = Model(name="m", layers=8, hidden=512, heads=8, seq=256)
+SCRIPT = """
+# a training script
+torchrun --nproc_per_node=8 pretrain_gpt.py \\
+    --tensor-model-parallel-size 4 --sequence-parallel \\
+    --pipeline-model-parallel-size=2 --num-layers 16 --num-layers-per-virtual-pipeline-stage 4 \\
+    --micro-batch-size 2 --global-batch-size 64 --bf16 --lr 1.5e-4 --split "969,30,1" \\
+    --recompute-activations --use-distributed-optimizer --overlap-grad-reduce
+"""
+
+
+def test_megatrons_script():
+    found = read_plan(SCRIPT, "megatron")
+    plan = found.plan
+    assert (plan.tp, plan.pp, plan.virtual_stages, plan.schedule) == (4, 2, 2, "interleaved")
+    assert (plan.recompute, plan.zero, plan.sequence_parallel, plan.overlap_dp) == ("selective", 1, True, True)
+    assert found.not_read == ("torchrun", "pretrain_gpt.py", "--nproc_per_node=8", "--lr=1.5e-4", "--split=969,30,1")
+    assert any("data-parallel" in note for note in found.notes)
+
+
+def test_megatrons_yaml_has_sections():
+    text = "model_parallel: {tensor_model_parallel_size: 2, sequence_parallel: false}\nglobal_batch_size: 8\nlr: 0.1\n"
+    found = read_plan(text, "megatron")
+    assert (found.plan.tp, found.plan.sequence_parallel, found.not_read) == (2, False, ("lr=0.1",))
+
+
+@pytest.mark.parametrize(
+    ("words", "layers"),
+    [
+        ("--decoder-first-pipeline-num-layers 3 --decoder-last-pipeline-num-layers 1", (3, 2, 2, 1)),
+        ("--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split", None),
+        ("--pipeline-model-parallel-layout 'Et|tt|(t)*2|tttL'", (1, 2, 2, 3)),
+        ("--pipeline-model-parallel-layout 'Ett|tt|tt|ttL'", None),
+    ],
+)
+def test_megatrons_stages(words, layers):
+    count = 10 if "account" in words else 8
+    text = f"--global-batch-size 8 --pipeline-model-parallel-size 4 --num-layers {count} {words}"
+    if "account" in words:
+        assert read_plan(text, "megatron").plan.stage_layers == (2, 3, 3, 2)
+    else:
+        assert read_plan(text, "megatron").plan.stage_layers == layers
+
+
+REFUSED = [
+    ("megatron", "--tensor-model-parallel-size 2", "--global_batch_size"),
+    ("megatron", "--global-batch-size 8 --tensor-model-parallel-size two", "--tensor_model_parallel_size"),
+    ("megatron", "--global-batch-size 8 --global-batch-size 9", "--global_batch_size"),
+    ("megatron", "--global-batch-size $GBS", "--global_batch_size"),
+    ("megatron", "--global-batch-size 8 --bf16 --fp16", "--fp16"),
+    ("megatron", "--global-batch-size 8 --fp8-format hybrid", "--fp8_format"),
+    ("megatron", "--global-batch-size 8 --bf16 --fp4-format e2m1 --fp4-recipe mxfp4", "--fp4_recipe"),
+    ("megatron", "--global-batch-size 8 --recompute-granularity full", "--recompute_method"),
+    ("megatron", "--global-batch-size 8 --recompute-method block", "--recompute_method"),
+    ("megatron", "--global-batch-size 8 --recompute-granularity some", "--recompute_granularity"),
+    ("megatron", "--global-batch-size 8 --num-layers-per-virtual-pipeline-stage 2", "--num_layers"),
+    ("megatron", "--global-batch-size 8 --decoder-first-pipeline-num-layers 2", "--num_layers"),
+    (
+        "megatron",
+        "--global-batch-size 8 --num-virtual-stages-per-pipeline-rank 2 --pipeline-model-parallel-layout EttL",
+        "--pipeline_model_parallel_layout",
+    ),
+    ("megatron", "--global-batch-size 8 --pipeline-model-parallel-layout EtxL", "--pipeline_model_parallel_layout"),
+    ("megatron", "--global-batch-size 8 --use-distributed-optimizer --num-distributed-optimizer-instances 2",
+     "--num_distributed_optimizer_instances"),
+    ("megatron", "--global-batch-size 8 'open", "settings"),
+    ("megatron", '["--global-batch-size", 8]', "settings"),
+    ("megatron", "[" * 100_000, "settings"),
+    ("megatron", "{" * 100_000, "settings"),
+    ("megatron", "--a " * 300_000, "settings"),
+    ("megatron", "--a " * 6_000, "settings"),
+    ("torchtitan", "--parallelism.data_parallel_shard_degree=0", "--parallelism.data_parallel_shard_degree"),
+    (
+        "torchtitan",
+        "--training.local_batch_size=8 --training.num_tokens_per_train_step=8",
+        "--training.local_batch_size",
+    ),
+    ("torchtitan", "--training.num_tokens_per_microbatch_per_dp_rank=8", "--training.max_context_length"),
+    (
+        "torchtitan",
+        "--parallelism.pipeline_parallel_degree=2 --parallelism.pipeline_parallel_schedule=Magic",
+        "--parallelism.pipeline_parallel_schedule",
+    ),
+    (
+        "torchtitan",
+        "--parallelism.pipeline_parallel_degree=2 --parallelism.pipeline_parallel_schedule_csv=x.csv",
+        "--parallelism.pipeline_parallel_schedule_csv",
+    ),
+    ("torchtitan", "activation-checkpoint:full activation-checkpoint:none", "activation-checkpoint"),
+    ("torchtitan", "--training.local_batch_size=8", "--training"),
+    ("deepspeed", "{}", "train_batch_size"),
+    ("deepspeed", '{"train_batch_size": "auto"}', "train_batch_size"),
+    ("deepspeed", '{"train_batch_size": 9, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1}',
+     "gradient_accumulation_steps"),
+    ("deepspeed", '{"train_batch_size": 8, "train_micro_batch_size_per_gpu": 2, "zero_optimization": 1}',
+     "zero_optimization"),
+    ("deepspeed", '{"train_batch_size": 8, "train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 4}}',
+     "zero_optimization.stage"),
+    ("deepspeed", '{"train_batch_size": 8, "train_batch_size": 9}', "train_batch_size"),
+    ("deepspeed", "[1]", "settings"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("source", "text", "path"), REFUSED, ids=lambda value: str(value)[:60])
+def test_refusals(source, text, path):
+    with pytest.raises(InputError) as caught:
+        read_plan(text, source)
+    assert caught.value.path == path
+    assert len(str(caught.value)) < 2_000
+
+
+def test_a_layout_does_not_explode():
+    with pytest.raises(InputError, match="at most"):
+        layout_layers("((((t*99999)*99999)*99999)*99999)", "layout")
+    assert layout_layers("Et*3|(tt|)*29,m|L", "layout") == [3, *[2] * 29, 0, 0]
+
+
+def test_torchtitan_leaves_the_rest_to_its_defaults():
+    found = read_plan(
+        ["--training.local_batch_size=2", "--training.global_batch_size=64", "--metrics.log_freq", "1"], "torchtitan"
+    )
+    assert (found.plan.zero, found.plan.dp, found.plan.micro_batch, found.plan.recompute) == (3, None, 2, "none")
+    assert found.not_read == ("--metrics.log_freq=1",)
+
+
+def test_deepspeed_lists_what_is_no_part_of_a_plan():
+    config = {
+        "train_batch_size": 64,
+        "train_micro_batch_size_per_gpu": 2,
+        "gradient_accumulation_steps": 4,
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}},
+        "zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}, "reduce_bucket_size": 5e8},
+        "bf16": {"enabled": True},
+    }
+    found = read_plan(json.dumps(config), "deepspeed")
+    assert (found.plan.dp, found.plan.zero, found.plan.offload.weights, found.plan.overlap_dp) == (8, 3, 1.0, True)
+    assert found.not_read == ("optimizer.type", "optimizer.params.lr", "zero_optimization.reduce_bucket_size")
+
+
+def test_an_order_that_has_no_name_is_refused():
+    flags = "--parallelism.pipeline_parallel_degree=2 --parallelism.pipeline_parallel_schedule_csv=x.csv"
+    with pytest.raises(InputError, match="another order"):
+        read_plan(flags, "torchtitan", MODEL, order="0F0,0F1,0B1,0B0\n1F0,1B0,1F1,1B1\n")

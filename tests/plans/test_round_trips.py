@@ -1,0 +1,152 @@
+"""A plan, emitted and read back: the same in every field that the target expresses."""
+
+import json
+
+import yaml
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+import sim
+from sim.plans import EXPRESSED, emitted
+from sim.plans.flags import words
+from sim.plans.from_megatron import NAMES
+from sim.plans.importing import read_plan
+from sim.plans.plan_file import load_plan, plan_data, save_plan
+from sim.plans.targets import refusals
+from sim.schedules import SCHEDULES
+from sim.specs import Cluster, InputError, Model, Offload, Plan
+
+MOE = Model(name="moe", layers=8, hidden=512, heads=8, seq=256, experts=4, experts_per_token=2, moe_ffn=512)
+DENSE = Model(name="dense", layers=8, hidden=512, heads=8, seq=256)
+CLUSTER = Cluster.of("h100-sxm-80gb", nodes=2)
+SHARE = st.sampled_from([0.0, 0.25, 0.5, 1.0])
+
+POWERS = st.sampled_from([1, 2, 4])
+SETTINGS = {
+    "tp": POWERS,
+    "pp": POWERS,
+    "virtual_stages": st.sampled_from([1, 1, 2]),
+    "cp": st.sampled_from([1, 1, 2]),
+    "ep": st.sampled_from([1, 1, 2]),
+    "etp": st.sampled_from([1, 1, 2]),
+    "zero": st.integers(0, 3),
+    "micro_batch": st.sampled_from([1, 2]),
+    "recompute": st.sampled_from(["none", "selective", "full"]),
+    "precision": st.sampled_from(["bf16", "bf16", "fp16", "fp8", "mxfp8", "nvfp4", "fp32"]),
+    "rank_order": st.sampled_from(["tp-cp-dp-pp", "tp-cp-dp-pp", "tp-cp-pp-dp"]),
+}
+LEFT_OUT = {
+    "schedule": st.sampled_from(list(SCHEDULES)),
+    "stage_layers": st.permutations([1, 3, 2, 2]).map(tuple),
+    "fsdp_shard": st.sampled_from([2, 4]),
+    "sequence_parallel": st.booleans(),
+    "microbatch_group_size": st.sampled_from([2, 4, 8]),
+    "recompute_layers": st.integers(1, 2),
+    "gradient_dtype": st.sampled_from(["fp32", "bf16"]),
+    "overlap_dp": st.booleans(),
+    "fused_wgrad": st.booleans(),
+    "compiled": st.booleans(),
+    "optimizer_barrier": st.just(True),
+    "offload": st.builds(Offload, optimizer=SHARE, activations=SHARE, weights=st.sampled_from([0.0, 1.0])),
+}
+
+
+@st.composite
+def steps(draw, target, **usual):
+    """Return the step of a legal plan that `target` can run."""
+    given_ = {name: draw(values) for name, values in SETTINGS.items()} | usual
+    given_ |= {name: draw(values) for name, values in LEFT_OUT.items() if draw(st.integers(0, 3)) == 0}
+    model = draw(st.sampled_from([MOE, DENSE]))
+    try:
+        placed = Plan(global_batch=64, **given_).on(model, CLUSTER)
+        assume(not list(refusals(model, placed, target)))
+        step = sim.simulate(model, CLUSTER, placed.plan)
+    except InputError:
+        assume(False)
+    return step
+
+
+def same(step, found, expresses):
+    """Compare what is derived where it was left out by what it comes to."""
+    placed, again = step.placed, found.plan.on(step.model, step.cluster)
+    for field in expresses:
+        pairs = {"dp": (placed.dp, again.dp), "fsdp_shard": (placed.shard, again.shard)}
+        ours, theirs = pairs.get(field, (getattr(placed.plan, field), getattr(again.plan, field)))
+        if field == "schedule" and placed.plan.pp == 1:
+            ours = "none"  # on one rank all of them run each microbatch forward and backward in turn
+        if field == "microbatch_group_size" and placed.plan.schedule != "interleaved":
+            continue
+        if field == "stage_layers" and len(set(ours or (0,))) == 1:
+            ours = None
+        if field == "fsdp_shard" and not placed.plan.zero:
+            continue
+        assert ours == theirs, field
+
+
+@given(steps("megatron"))
+def test_megatron(step):
+    try:
+        text = emitted(step, "megatron")["plan.args"]
+    except InputError as refused:
+        assert refused.path == "plan.offload"  # activations of whole layers only
+        return
+    found = read_plan(text, "megatron", gpus=CLUSTER.gpus)
+    same(step, found, EXPRESSED["megatron"])
+    assert found.not_read == ()
+
+
+@given(steps("megatron"))
+def test_megatron_in_any_form(step):
+    assume(not step.plan.offload.used)
+    text = emitted(step, "megatron")["plan.args"]
+    listed = words(text, "text")
+    named = dict(from_megatron_values(listed))
+    forms = (text, listed, named, json.dumps(listed), json.dumps(named), yaml.safe_dump(named))
+    assert len({read_plan(form, "megatron", gpus=CLUSTER.gpus).plan for form in forms}) == 1
+
+
+def from_megatron_values(listed):
+    """Yield the arguments by name, as Megatron-LM's own namespace holds them."""
+    for n, word in enumerate(listed):
+        if word.startswith("--"):
+            after = listed[n + 1] if n + 1 < len(listed) and not listed[n + 1].startswith("--") else True
+            yield word[2:].replace("-", "_"), int(after) if str(after).isdigit() and after is not True else after
+
+
+FEW = {"etp": 1, "rank_order": "tp-cp-dp-pp", "precision": "bf16"}
+
+
+@given(steps("torchtitan", **FEW), st.sampled_from(["torchtitan", "torchtitan-0.3"]))
+def test_torchtitan(step, target):
+    files = emitted(step, target)
+    csv = files.get("plan.csv")
+    if csv and SCHEDULES[step.plan.schedule].searched:
+        return  # an order made for this model's durations has no name
+    found = read_plan(files["plan.flags"], "torchtitan", step.model, order=csv)
+    same(step, found, EXPRESSED[target])
+    assert found.not_read == ()
+
+
+ALONE = {"cp": 1, "virtual_stages": 1, "rank_order": "tp-cp-dp-pp", "sequence_parallel": False}
+
+
+@given(steps("deepspeed", **ALONE))
+def test_deepspeed(step):
+    found = read_plan(emitted(step, "deepspeed")["plan.json"], "deepspeed")
+    same(step, found, [field for field in EXPRESSED["deepspeed"] if field not in ("overlap_dp", "offload")])
+    assert found.plan.overlap_dp == step.plan.overlap_dp or not step.plan.zero
+    for name in ("optimizer", "activations", "weights"):
+        assert getattr(found.plan.offload, name) == getattr(step.plan.offload, name)
+    assert found.not_read == ()
+
+
+@given(step=steps("any"))
+def test_plan_file(tmp_path_factory, step):
+    path = save_plan(step, tmp_path_factory.mktemp("plans") / "plan.json")
+    found = load_plan(path)
+    assert plan_data(sim.simulate(found.job.model, found.job.cluster, found.job.plan)) == json.loads(path.read_text())
+    assert sim.Job.load(path).plan == found.job.plan
+
+
+def test_the_readers_module_has_its_names():
+    assert set(NAMES) <= set(EXPRESSED["megatron"])
