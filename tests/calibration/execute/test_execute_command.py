@@ -47,7 +47,7 @@ def test_a_failing_process_is_one_line(tmp_path, folder, monkeypatch):
     def fails(*_: object) -> None:
         raise ExecutionError("process 1 of 2 died with exit code 1: out of cheese")
 
-    monkeypatch.setattr(cli, "measure", fails)
+    monkeypatch.setattr(cli, "measure_all", fails)
     done = RUN.invoke(cli.app, [str(job(tmp_path, folder)), "--despite-load"])
     assert done.exit_code == 1
     assert done.stderr.strip() == "error: process 1 of 2 died with exit code 1: out of cheese"
@@ -55,7 +55,7 @@ def test_a_failing_process_is_one_line(tmp_path, folder, monkeypatch):
 
 @pytest.mark.parametrize(
     ("change", "said"),
-    [({"tp": 2}, "plan.tp"), ({"precision": "bf16"}, "plan.precision"), ({"recompute": "full"}, "plan.recompute")],
+    [({"cp": 2}, "plan.cp"), ({"precision": "bf16"}, "plan.precision"), ({"zero": 3}, "plan.zero")],
 )
 def test_what_cannot_be_run_is_refused(tmp_path, folder, change, said):
     done = RUN.invoke(cli.app, [str(job(tmp_path, folder, **change)), "--despite-load"])
