@@ -8,10 +8,11 @@ from collections import defaultdict
 from dataclasses import dataclass
 from itertools import pairwise, product
 
-from calibration.execute.traffic_names import EXCHANGED, PARTS, REDUCED, Counted
+from calibration.execute.traffic_names import EXCHANGED, PARTS, REDUCED, SUMMED, Counted
 from sim.costs.inputs import GRADIENT_BYTES
 from sim.costs.memory import parameter_symbols
-from sim.specs import Model, PlacedPlan
+from sim.schedules import Schedule, Shape, build
+from sim.specs import Model, PlacedPlan, Plan
 from sim.specs.catalog import precision
 
 LOSS_BYTES = 4
@@ -79,7 +80,9 @@ def _of_rank(model: Model, placed: PlacedPlan, rank: int) -> Counted:
         ledger.add("ends", REDUCED, gradient * own["table"])
     if plan.sequence_parallel:
         ledger.add("tp", REDUCED, gradient * own["repeated"])
-    if plan.zero:
+    if plan.zero > 1:
+        _sharded(ledger, model, placed, own["all"])
+    elif plan.zero:
         padded = -(-own["all"] // placed.dp) * placed.dp
         ledger.add("dp", EXCHANGED, gradient * padded)
         ledger.add("dp", PARTS, element * padded)
@@ -98,6 +101,23 @@ def _pipeline(ledger: Ledger, placed: PlacedPlan, rank: int, message: float) -> 
                 ledger.send(source, to, message, placed.microbatches)
 
 
+def _sharded(ledger: Ledger, model: Model, placed: PlacedPlan, parameters: float) -> None:
+    """Count FSDP2's messages: every layer is a group, all else another, which is not given up between its passes.
+
+    Weights are gathered for each pass of a layer (ZeRO-3) or once a step, gradients reduced for every microbatch.
+    """
+    plan, m, symbols = placed.plan, placed.microbatches, parameter_symbols(model)
+    layer = symbols["split_0"] + symbols["repeated_0"]
+    element, gradient = precision(plan.precision).activation_bytes.value, GRADIENT_BYTES[plan.gradient_dtype]
+    gathers = (2 * m, m) if plan.zero == 3 else (1, 1)
+    for size, groups, times in (
+        (layer, model.layers, gathers[0]),
+        (parameters - model.layers * layer, 1, gathers[1]),
+    ):
+        ledger.add("dp", PARTS, element * size, groups * times)
+        ledger.add("dp", SUMMED, gradient * size, groups * m)
+
+
 def _tensor(ledger: Ledger, model: Model, placed: PlacedPlan, stage: int, hidden: float) -> None:
     """Count what a stage's halves of layers, embedding, head and loss exchange for all microbatches.
 
@@ -114,3 +134,15 @@ def _tensor(ledger: Ledger, model: Model, placed: PlacedPlan, stage: int, hidden
         ledger.add("tp", PARTS, hidden, (2 + 2 + 2 + 2 * again) * n + m * (first + 2 * last))
         ledger.add("tp", EXCHANGED, hidden, (2 + 2 + again) * n + m * (first + last))
     ledger.add("tp", REDUCED, LOSS_BYTES * plan.micro_batch * model.seq, 3 * m * last)
+
+
+GROUP = "2bw"
+"""The order that updates once for all microbatches of a global batch; PipeDream updates after each."""
+DELAYED_STEPS = 4
+"""Global batches of an order without flush whose passes are compared."""
+
+
+def microbatch_order(plan: Plan, microbatches: int) -> Schedule:
+    """Return the order of a plan without flush, with its own updates, for so many microbatches."""
+    group = plan.global_batch // plan.micro_batch if plan.schedule == GROUP else 0
+    return build(plan.schedule, Shape(plan.pp, microbatches, group=group))

@@ -34,7 +34,6 @@ PLAN: Mapping[str, tuple[object, ...]] = {
     "cp": (1,),
     "ep": (1,),
     "etp": (1,),
-    "zero": (0, 1),
     "gradient_dtype": ("fp32",),
     "compiled": (False,),
     "fsdp_shard": (None,),
@@ -103,7 +102,8 @@ def executable(model: Model, cluster: Cluster, plan: Plan, device: Device) -> Pl
         reason = "host memory is the device's own" if device == "cpu" else HERE
         raise InputError("plan.offload", "some", f"none: {reason}")
     _check_split(model, plan)
-    _check_schedule(plan)
+    _check_shards(model, placed)
+    _check_schedule(model, placed)
     return placed
 
 
@@ -119,11 +119,33 @@ def _check_split(model: Model, plan: Plan) -> None:
         raise InputError("plan.stage_layers", plan.split(model), f"one layer or more on every stage {HERE}")
 
 
-def _check_schedule(plan: Plan) -> None:
+def _check_shards(model: Model, placed: PlacedPlan) -> None:
+    plan, n = placed.plan, placed.dp
+    if plan.zero < 2:
+        return
+    if n == 1:
+        raise InputError("plan.zero", plan.zero, f"0 or 1 on one data-parallel rank {HERE}")
+    if plan.tp * plan.pp > 1:
+        raise InputError("plan.zero", plan.zero, f"0 or 1 with tp or pp > 1 {HERE}")
+    for name in ("vocab", "hidden", "max_positions"):
+        if getattr(model, name) % n:
+            raise InputError(
+                f"model.{name}", getattr(model, name), f"a multiple of the ranks, {n}: FSDP fills up shards"
+            )
+
+
+def _check_schedule(model: Model, placed: PlacedPlan) -> None:
+    plan = placed.plan
     if plan.schedule in TWO_COPIES:
         raise InputError("plan.schedule", plan.schedule, "one copy of the model (PyTorch's runtime has one direction)")
-    if plan.schedule in ASYNCHRONOUS:
-        raise InputError("plan.schedule", plan.schedule, f"one that flushes {HERE}")
+    if plan.schedule not in ASYNCHRONOUS:
+        return
+    for name, value in (("tp", plan.tp), ("dp", placed.dp)):
+        if value > 1:
+            raise InputError(f"plan.{name}", value, f"1 with schedule {plan.schedule} {HERE}")
+    if model.tied_embeddings:
+        allowed = f"false with schedule {plan.schedule}: first and last stage update at different times"
+        raise InputError("model.tied_embeddings", True, allowed)
 
 
 def check_order(order: Schedule, plan: Plan) -> None:

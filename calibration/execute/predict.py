@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from calibration.execute.expected import expected
+from calibration.execute.expected import DELAYED_STEPS, expected, microbatch_order
 from calibration.execute.kept import Kept
 from calibration.execute.limits import Device, check_order, executable
 from calibration.execute.traffic_names import Counted
@@ -20,6 +20,7 @@ from sim.plans.torch_csv import schedule_csv
 from sim.schedules import Action, Kind, Schedule
 from sim.schedules.ir import COMPUTE
 from sim.specs import Cluster, InputError, Model, PlacedPlan, Plan
+from sim.specs.rules import ASYNCHRONOUS
 
 
 @dataclass(frozen=True)
@@ -56,22 +57,31 @@ def predict(
     placed = executable(model, cluster, plan, device)
     step = simulate(model, cluster, plan)
     timeline, memory, seconds = step.timeline, step.memory, step.step_time_s
+    if order and plan.schedule in ASYNCHRONOUS:
+        raise InputError("order", order.name, f"left out: {plan.schedule} has updates of its own in its order")
     if order:
         timeline = _reordered(step, order)
         memory = tuple(memory_timelines(timeline, footprint(timeline.schedule, step.costs)))
         seconds *= timeline.period / step.timeline.period
     pipeline = plan.pp > 1
-    if pipeline:
+    delayed = plan.schedule in ASYNCHRONOUS
+    if pipeline and not delayed:
         check_order(timeline.schedule, plan)
         kept = Kept(model, placed, timeline.schedule)
         peaks = [kept.peak_bytes(m) for m in memory]
     else:
         peaks = [m.peak_bytes for m in memory]
-    if plan.zero:
+    if plan.zero == 2:  # FSDP2 keeps its shards beside what it has gathered
+        peaks = [peak + m.fixed["parameters"] / placed.dp for peak, m in zip(peaks, memory, strict=True)]
+    if plan.zero == 1:
         peaks = [max(peak, _exchanged(m, placed)) for peak, m in zip(peaks, memory, strict=True)]
     traffic = tuple(expected(model, placed))
     ranks = pipeline_ranks(placed)
-    passes = [tuple(str(a) for a in rank if a.kind in COMPUTE) for rank in timeline.schedule.actions]
+    if delayed:
+        actions = microbatch_order(plan, placed.microbatches * DELAYED_STEPS).actions
+    else:
+        actions = tuple(tuple(a for a in rank if a.kind in COMPUTE) for rank in timeline.schedule.actions)
+    passes = [tuple(map(str, rank)) for rank in actions]
     return Predicted(
         seconds,
         step.profile.interval80(seconds, step.sigma_log),
@@ -79,7 +89,7 @@ def predict(
         tuple(sum(sent for _, sent in each.values()) for each in traffic),
         traffic,
         tuple(passes[r] for r in ranks) if pipeline else (),
-        schedule_csv(timeline.schedule) if pipeline else "",
+        schedule_csv(timeline.schedule) if pipeline and not delayed else "",
         timeline,
     )
 

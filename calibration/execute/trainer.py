@@ -69,8 +69,7 @@ class Trainer:
         self.microbatches = plan.global_batch // plan.micro_batch // self.ranks
         self.tables = model.embedding_parameters
         self.pending: list[Any] = []
-        self._flatten(device)
-        self._watch_last_gradients()
+        self._prepare()
         self.pipeline = self._pipeline(order) if order else None
 
     def _pipeline(self, order: Path) -> Pipeline:
@@ -93,6 +92,11 @@ class Trainer:
 
     def _part_of_mean(self, logits: Tensor, targets: Tensor) -> Tensor:
         return self.module.loss(logits, targets) / (self.microbatches * self.ranks)
+
+    def _prepare(self) -> None:
+        """Lay out weights, gradients and optimizer states."""
+        self._flatten(self.device)
+        self._watch_last_gradients()
 
     def _flatten(self, device: torch.device) -> None:
         held = list(self.parts.parameters())
@@ -176,11 +180,15 @@ class Trainer:
         parts = mine.split(self.plan.micro_batch)  # type: ignore[no-untyped-call]
         total = torch.zeros((), device=self.device)
         for n, tokens in enumerate(parts):
-            self.last_backward = n == len(parts) - 1
-            loss = self.loss(tokens) / len(parts)
-            (loss / self.ranks).backward()  # type: ignore[no-untyped-call]
-            total += loss.detach()
+            total += self._pass(tokens, n == len(parts) - 1)
         return float(total)
+
+    def _pass(self, tokens: Tensor, last: bool) -> Tensor:
+        """Run a microbatch forward and backward; return its part of the loss of this rank's microbatches."""
+        self.last_backward = last
+        loss = self.loss(tokens) / self.microbatches
+        (loss / self.ranks).backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
 
     def loss(self, tokens: Tensor) -> Tensor:
         """Return the mean cross-entropy of predicting `tokens` (batch, seq + 1), from the second one on."""
@@ -239,17 +247,19 @@ class Trainer:
         self.reduce()
         found = self.gradients[self.shard].clone()
         self.gradients.zero_()
-        serial = SmallGpt(self.model, self.seed).to(self.device, DTYPES[self.plan.precision])
-        serial.loss(self.batch[:, :-1], self.batch[:, 1:]).backward()  # type: ignore[no-untyped-call]
-        whole = dict(serial.named_parameters(remove_duplicate=False))
-        wanted = torch.zeros_like(self.gradients)
+        whole, wanted = self.serial_gradients(), torch.zeros_like(self.gradients)
         for chunk in self.chunks.values():
             for name, parameter in chunk.named_parameters():
                 begin = parameter.data.storage_offset()
-                gradient = whole[name].grad
-                if gradient is not None:
-                    wanted[begin : begin + parameter.numel()] = own_part(name, gradient, chunk.split).flatten()
+                wanted[begin : begin + parameter.numel()] = own_part(name, whole[name], chunk.split).flatten()
         return float((found - wanted[self.shard]).abs().max() / wanted.abs().max())
+
+    def serial_gradients(self) -> dict[str, Tensor]:
+        """Return the gradients of the whole batch in one pass of the whole model as `seed` makes it, by name."""
+        serial = SmallGpt(self.model, self.seed).to(self.device, DTYPES[self.plan.precision])
+        serial.loss(self.batch[:, :-1], self.batch[:, 1:]).backward()  # type: ignore[no-untyped-call]
+        held = serial.named_parameters(remove_duplicate=False)
+        return {name: p.grad for name, p in held if p.grad is not None}
 
 
 def _add_to(total: Tensor) -> Callable[[Tensor], None]:

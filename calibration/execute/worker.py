@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,18 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from calibration.execute.delayed import DelayedTrainer, serial_losses
+from calibration.execute.expected import DELAYED_STEPS
 from calibration.execute.memory import LiveBytes
 from calibration.execute.runtime import tracing
+from calibration.execute.sharded import ShardedTrainer
 from calibration.execute.traffic import Traffic
 from calibration.execute.traffic_names import Counted
 from calibration.execute.trainer import DTYPES, Trainer
 from sim.specs import Model, Plan
 from sim.specs.fields import read
 from sim.specs.files import load_mapping, write_atomically
+from sim.specs.rules import ASYNCHRONOUS
 
 WARM_UP = 3
 LISTENER = "TRAINSIM_LISTENER"
@@ -67,7 +72,10 @@ def run(folder: Path, number: int, task: Mapping[str, Any], rank: int, ranks: in
     """Return what this rank found of one run."""
     model, plan = read(Model, task["model"], "model"), read(Plan, task["plan"], "plan")
     order = folder / task["order"] if task.get("order") else None
-    trainer = Trainer(model, plan, rank, ranks, device, int(task["seed"]), order)
+    if plan.schedule in ASYNCHRONOUS:
+        return delayed(DelayedTrainer(model, plan, rank, ranks, device, int(task["seed"])), int(task["steps"]))
+    made = ShardedTrainer if plan.zero > 1 and ranks > 1 else Trainer
+    trainer = made(model, plan, rank, ranks, device, int(task["seed"]), order)
     if task["what"] == "block":
         return block(trainer, int(task["steps"]))
     found = step(trainer, int(task["steps"]))
@@ -90,6 +98,35 @@ def step(trainer: Trainer, steps: int) -> dict[str, Any]:
         "order": [done.action for done in trainer.pipeline.done] if trainer.pipeline else [],
         "traffic": sent(trainer),
         "peak_bytes": peak_bytes(trainer, trainer.step),
+    }
+
+
+def delayed(trainer: DelayedTrainer, steps: int) -> dict[str, Any]:
+    """Return the same of an order without flush: seconds of each global batch after warm-up, in one run without end.
+
+    In place of the gradients' error that of the losses against those of a serial run of the delayed updates; order,
+    messages and peak of memory are of a run of its own of `DELAYED_STEPS` global batches.
+    """
+    m = trainer.microbatches
+    dist.barrier()
+    losses = trainer.run(m * (WARM_UP + steps))
+    seconds = [b - a for a, b in pairwise(trainer.ends[m * WARM_UP - 1 :: m])]
+    error = 0.0
+    if trainer.module.last:
+        wanted = serial_losses(trainer.model, trainer.plan, trainer.batch, len(losses), trainer.seed)
+        error = max(abs(a / b - 1) for a, b in zip(losses, wanted, strict=True))
+    trainer.restart()
+    with Traffic(trainer.place.names()) as traffic:
+        trainer.run(m * DELAYED_STEPS)
+    trainer.restart()
+    each = {key: (calls / DELAYED_STEPS, size / DELAYED_STEPS) for key, (calls, size) in traffic.found.items()}
+    return {
+        "seconds": seconds,
+        "losses": losses[m - 1 :: m],
+        "gradient_error": error,
+        "order": [done.action for done in trainer.done],
+        "traffic": each,
+        "peak_bytes": peak_bytes(trainer, lambda: trainer.run(m * DELAYED_STEPS)),
     }
 
 

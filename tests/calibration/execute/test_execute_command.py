@@ -55,7 +55,7 @@ def test_a_failing_process_is_one_line(tmp_path, folder, monkeypatch):
 
 @pytest.mark.parametrize(
     ("change", "said"),
-    [({"cp": 2}, "plan.cp"), ({"precision": "bf16"}, "plan.precision"), ({"zero": 3}, "plan.zero")],
+    [({"cp": 2}, "plan.cp"), ({"precision": "bf16"}, "plan.precision"), ({"gradient_dtype": "bf16"}, "gradient_dtype")],
 )
 def test_what_cannot_be_run_is_refused(tmp_path, folder, change, said):
     done = RUN.invoke(cli.app, [str(job(tmp_path, folder, **change)), "--despite-load"])
@@ -79,3 +79,17 @@ def test_the_cluster_must_be_of_the_kind_that_runs(tmp_path, folder):
     path.write_text(json.dumps(held))
     done = RUN.invoke(cli.app, [str(path), "--despite-load"])
     assert "cluster.device" in str(done.exception)
+
+
+def test_a_pipeline_leaves_its_measured_order_over_the_simulated_one(tmp_path, folder):
+    traces = tmp_path / "traces"
+    path = job(tmp_path, folder, pp=2, schedule="1f1b", dp=1)
+    done = RUN.invoke(cli.app, [str(path), "--despite-load", "--json", "--traces", str(traces), "--port", "0"])
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert told["measured"]["order_matches"] is told["errors"]["traffic_matches"] is True
+    assert told["predicted"]["traffic"] == told["measured"]["traffic"]
+    assert "measured.html" in done.stderr
+    page = (traces / "measured.html").read_text()
+    assert "18 actions measured" in page  # 16 passes, a reduction on each rank
+    assert len(list(traces.glob("trace-0-*.json"))) == 2

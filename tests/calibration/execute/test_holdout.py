@@ -155,8 +155,11 @@ def test_large_and_foreign_networks_of_the_catalog_are_refused(name):
     ("change", "said"),
     [
         ({"cp": 2}, "plan.cp: got 2; allowed: 1 in what is executed"),
-        ({"zero": 2, "dp": 2}, "plan.zero: got 2; allowed: 0 or 1"),
-        ({"pp": 2, "schedule": "pipedream"}, "plan.schedule: got 'pipedream'; allowed: one that flushes"),
+        ({"zero": 3, "dp": 2, "tp": 2}, "plan.zero: got 3; allowed: 0 or 1 with tp or pp > 1"),
+        ({"zero": 2}, "plan.zero: got 2; allowed: 0 or 1 on one data-parallel rank"),
+        ({"pp": 2, "schedule": "pipedream"}, "model.tied_embeddings: got True; allowed: false with schedule pipedream"),
+        ({"pp": 2, "schedule": "2bw", "dp": 2}, "plan.dp: got 2; allowed: 1 with schedule 2bw"),
+        ({"pp": 2, "schedule": "chimera", "virtual_stages": 1}, "plan.schedule: got 'chimera'; allowed: one copy"),
         ({"pp": 2, "stage_layers": (0, 2)}, "plan.stage_layers"),
         ({"offload": Offload(optimizer=1.0)}, "plan.offload: got 'some'; allowed: none: host memory is the device's"),
         ({"precision": "bf16"}, "plan.precision: got 'bf16'; allowed: fp32"),
