@@ -10,9 +10,9 @@ from rich.console import Console
 
 from calibration.execute.busy import Busy, idle, nobody, others
 from calibration.execute.holdout import Case, Row, table
-from calibration.execute.limits import as_executed, executable
-from calibration.execute.measure import LEAST_STEPS, Run, Setting, measure_all, processes
-from calibration.execute.predict import pipeline_ranks, predict
+from calibration.execute.limits import Device, as_executed, executable
+from calibration.execute.measure import LEAST_STEPS, Run, Setting, measure_all, prepare, processes
+from calibration.execute.predict import Predicted, pipeline_ranks, predict
 from calibration.execute.processes import ExecutionError
 from calibration.execute.versions import check_torch
 from sim.schedules import Schedule
@@ -35,6 +35,7 @@ def execute_command(
     timeout_s: Annotated[float, typer.Option("--timeout", help="Seconds (0: 60, and 10 a step).")] = 0.0,
     port: Annotated[int, typer.Option("--port", help="Of 127.0.0.1, where they meet (0: any).")] = 0,
     traces: Annotated[Path | None, typer.Option("--traces", help="Folder for traces and their figure.")] = None,
+    task: Annotated[Path | None, typer.Option("--task", help="Folder for what torchrun's workers read.")] = None,
     despite_load: Annotated[bool, typer.Option("--despite-load", help="Run on a busy machine too.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -46,6 +47,9 @@ def execute_command(
     progress = Console(stderr=True)
     setting = Setting(device, steps, seed, timeout_s, port, traces)
     other = read_order(order) if order else None
+    if task:
+        typer.echo(prepare(planned(Job.load(job), device, other, most)[0], setting, task))
+        return
     try:
         row = execute(Job.load(job), setting, nobody if despite_load else others, other, most)
     except ExecutionError as error:
@@ -74,20 +78,29 @@ def execute(
         InputError: something in the job cannot be executed here.
         ExecutionError: the machine is busy, or a process failed.
     """
+    run, predicted = planned(job, setting.device, order, most)
+    idle(busy)
+    return Row(Case(job.model.name, "step", job.model, run.plan), predicted, measure_all([run], setting)[0])
+
+
+def planned(job: Job, device: Device, order: Schedule | None = None, most: int | None = None) -> tuple[Run, Predicted]:
+    """Return how a job's plan is executed, and its prediction.
+
+    Raises:
+        InputError: something in the job cannot be executed here.
+    """
     check_torch()
     if job.plan is None:
         raise InputError("plan", None, "required: global_batch, micro_batch, ...")
     plan = as_executed(job.plan.suited(job.cluster))
-    placed = executable(job.model, job.cluster, plan, setting.device)
+    placed = executable(job.model, job.cluster, plan, device)
     plan = plan.but(dp=placed.dp)
     if order and plan.pp == 1:
         raise InputError("--order", "a pipeline's order", "left out: the plan has no pipeline (plan.pp = 1)")
     if most is not None and processes(plan) > most:
         raise InputError("--processes", most, f"at least {processes(plan)}: the plan has so many ranks")
-    predicted = predict(job.model, job.cluster, plan, setting.device, order)
-    idle(busy)
-    run = Run(job.model, plan, predicted.csv)
-    return Row(Case(job.model.name, "step", job.model, plan), predicted, measure_all([run], setting)[0])
+    predicted = predict(job.model, job.cluster, plan, device, order)
+    return Run(job.model, plan, predicted.csv), predicted
 
 
 def data(row: Row) -> dict[str, Any]:

@@ -4,10 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from calibration.execute.limits import Device, check_model
-from calibration.execute.processes import ExecutionError, run_processes
+from calibration.execute.processes import ExecutionError, run_processes, write_task
 from calibration.execute.traffic_names import Counted
 from calibration.execute.versions import check_torch
 from sim.plans.files import plain
@@ -99,9 +100,29 @@ def measure_all(runs: Sequence[Run], setting: Setting) -> list[Measured]:
     _require(setting.device, *ranks)
     if setting.steps < LEAST_STEPS:
         raise InputError("steps", setting.steps, f"at least {LEAST_STEPS}")
+    task, orders = task_of(runs, setting)
+    found = run_processes(task, timeout_of(runs, setting), orders=orders, port=setting.port, keep=setting.traces)
+    return [_measured([each["runs"][n] for each in found]) for n in range(len(runs))]
+
+
+def prepare(run: Run, setting: Setting, folder: Path) -> str:
+    """Write the task of a run into `folder` and return the command that starts its processes by torchrun."""
+    folder.mkdir(parents=True, exist_ok=True)
+    task, orders = task_of([run], setting)
+    write_task(folder, task, timeout_of([run], setting), orders)
+    return f"torchrun --nproc-per-node {processes(run.plan)} -m calibration.execute.worker {quote(str(folder))}"
+
+
+def timeout_of(runs: Sequence[Run], setting: Setting) -> float:
+    """Return the seconds after which runs that have not ended are ended."""
+    return setting.timeout_s or TIMEOUT_S + STEP_TIMEOUT_S * setting.steps * len(runs)
+
+
+def task_of(runs: Sequence[Run], setting: Setting) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return what the worker is told as plain data, and the orders of pipelines by the names of their files."""
     orders = {f"order-{n}.csv": run.csv for n, run in enumerate(runs) if run.csv}
     task = {
-        "ranks": ranks.pop(),
+        "ranks": processes(runs[0].plan),
         "device": setting.device,
         "runs": [
             {
@@ -116,9 +137,7 @@ def measure_all(runs: Sequence[Run], setting: Setting) -> list[Measured]:
             for n, run in enumerate(runs)
         ],
     }
-    timeout = setting.timeout_s or TIMEOUT_S + STEP_TIMEOUT_S * setting.steps * len(runs)
-    found = run_processes(task, timeout, orders=orders, port=setting.port, keep=setting.traces)
-    return [_measured([each["runs"][n] for each in found]) for n in range(len(runs))]
+    return task, orders
 
 
 def processes(plan: Plan) -> int:

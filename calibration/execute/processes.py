@@ -54,15 +54,20 @@ def run_processes(
         keep.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix="trainsim-") as name, _listener(port) as listener:
         folder = Path(name)
-        for file, text in (orders or {}).items():
-            write_atomically(folder / file, text)
-        write_atomically(folder / "task.json", json.dumps({"timeout_s": timeout_s, **task}))
+        write_task(folder, task, timeout_s, orders or {})
         with _started(folder, int(task["ranks"]), command, listener) as processes:
             listener.close()
             _wait(processes, folder, timeout_s)
         for trace in folder.glob("trace-*.json") if keep else ():
             write_atomically(Path(keep or "") / trace.name, trace.read_text("utf-8"))
         return [load_mapping(folder / f"result-{rank}.json") for rank in range(len(processes))]
+
+
+def write_task(folder: Path, task: Mapping[str, Any], timeout_s: float, orders: Mapping[str, str]) -> None:
+    """Write what the worker reads; `timeout_s`: how long a process waits for another."""
+    for file, text in orders.items():
+        write_atomically(folder / file, text)
+    write_atomically(folder / "task.json", json.dumps({"timeout_s": timeout_s, **task}))
 
 
 def _listener(port: int) -> socket.socket:

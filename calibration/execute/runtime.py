@@ -18,8 +18,11 @@ from torch.distributed.pipelining import PipelineStage, schedules
 from torch.profiler import ProfilerActivity, profile
 
 from calibration.execute.versions import check_torch
+from sim.specs import InputError
 
-NEEDED = ("_load_csv", "step", "_stages", "_step_microbatches")
+NEEDED = ("_load_csv", "_step_microbatches", "step")
+ACTIONS = ("0F0", "1I2", "1W2", "3B7", "(0F7;7B3)OVERLAP_F_B")
+"""Of a schedule's file, as torch itself writes them."""
 
 
 @dataclass(frozen=True)
@@ -115,21 +118,24 @@ class Pipeline:
     def buffers(self) -> list[Tensor]:
         """Return what messages are received into, which lives from the first step on."""
         held = [infos for s in self.stages for kept in (s.args_recv_info, s.grad_recv_info) for infos in kept.values()]
-        return [info.buffer for infos in held for info in infos if info.buffer is not None]
+        found = [getattr(info, "buffer", None) for infos in held for info in infos]  # what enters from outside has none
+        return [buffer for buffer in found if buffer is not None]
 
 
 def check() -> None:
-    """Return if torch's runtime has what is used of it here.
+    """Return if torch's runtime has what is used of it here: its methods, and how it reads and writes actions.
 
     Raises:
         InputError: another version of torch, or one whose runtime has changed.
     """
     check_torch(torch.__version__)
-    runtime = getattr(schedules, "_PipelineScheduleRuntime", None)
-    held = [*vars(runtime), *vars(schedules.PipelineScheduleMulti), "_stages"] if runtime else []
-    missing = [name for name in NEEDED if name not in held]
+    runtime: Any = getattr(schedules, "_PipelineScheduleRuntime", None)
+    missing = [name for name in NEEDED if not hasattr(runtime, name)]
     if missing:
-        raise RuntimeError(f"torch {torch.__version__}: _PipelineScheduleRuntime without {', '.join(missing)}")
+        raise InputError("torch", torch.__version__, f"a _PipelineScheduleRuntime with {', '.join(missing)}")
+    for text in ACTIONS:
+        if (read := str(schedules._Action.from_str(text))) != text:
+            raise InputError("torch", torch.__version__, f"one that reads action {text} as such, not as {read}")
 
 
 @contextmanager

@@ -93,3 +93,11 @@ def test_a_pipeline_leaves_its_measured_order_over_the_simulated_one(tmp_path, f
     page = (traces / "measured.html").read_text()
     assert "18 actions measured" in page  # 16 passes, a reduction on each rank
     assert len(list(traces.glob("trace-0-*.json"))) == 2
+
+
+def test_a_task_for_torchrun_is_written_and_its_command_printed(tmp_path, folder):
+    task = tmp_path / "a task"
+    done = RUN.invoke(cli.app, [str(job(tmp_path, folder, pp=2, schedule="zb-h1")), "--task", str(task)])
+    assert done.stdout.strip() == f"torchrun --nproc-per-node 2 -m calibration.execute.worker '{task}'"
+    assert json.loads((task / "task.json").read_text())["runs"][0]["order"] == "order-0.csv"
+    assert (task / "order-0.csv").read_text().startswith("0F0,0F1,")

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from torch.distributed.pipelining.schedules import PipelineScheduleMulti, _PipelineScheduleRuntime
 from typer.testing import CliRunner
 
 from calibration.execute import cli, versions
@@ -38,6 +39,13 @@ def test_other_versions_are_refused(found):
 
 def test_the_installed_runtime_has_what_is_used_of_it():
     check()
+
+
+def test_a_runtime_that_has_changed_is_refused(monkeypatch):
+    monkeypatch.delattr(PipelineScheduleMulti, "_load_csv")
+    monkeypatch.delattr(_PipelineScheduleRuntime, "_load_csv")
+    with pytest.raises(InputError, match="allowed: a _PipelineScheduleRuntime with _load_csv"):
+        check()
 
 
 def test_another_torch_is_refused_by_the_command(tmp_path, folder, monkeypatch):

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from calibration.execute.measure import Run, Setting, prepare
 from calibration.execute.processes import ENVIRONMENT, ExecutionError, run_processes
 from sim.plans.files import plain
 from sim.plans.torch_csv import schedule_csv
@@ -161,11 +162,19 @@ worker.main(folder)
 
 @pytest.mark.skipif(os.environ.get("HYPOTHESIS_PROFILE") != "full", reason="long: torchrun starts slowly")
 def test_the_worker_runs_under_torchrun(tmp_path):
-    run = {"what": "step", "model": plain(SMALL), "plan": plain(plan(dp=2)), "steps": 10, "seed": 0}
-    (tmp_path / "task.json").write_text(json.dumps({"ranks": 2, "device": "cpu", "timeout_s": 60, "runs": [run]}))
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--rdzv-endpoint", "127.0.0.1:0"]
+    said = prepare(Run(SMALL, plan(dp=2)), Setting(), tmp_path).split()
+    assert said[0] == "torchrun"
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--rdzv-endpoint",
+        "127.0.0.1:0",
+        "--rdzv-backend",
+        "c10d",
+    ]
+    command += said[1:]
     environment = os.environ | ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    command += ["--rdzv-backend", "c10d", "-m", "calibration.execute.worker", str(tmp_path)]
     subprocess.run(command, env=environment, check=True, timeout=120)
     errors = [json.loads((tmp_path / f"result-{r}.json").read_text())["runs"][0]["gradient_error"] for r in (0, 1)]
     assert max(errors) < 1e-5

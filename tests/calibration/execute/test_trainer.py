@@ -146,6 +146,20 @@ def test_live_bytes_count_storages_until_they_are_freed():
     assert len(view) + len(small) == 60
 
 
+def test_a_resized_storage_counts_with_its_new_size():
+    held = torch.zeros(100)
+    with LiveBytes([held]) as live:
+        made = held + 1
+        made.untyped_storage().resize_(0)
+        assert live.live_bytes == 400
+        held.untyped_storage().resize_(4 * 300)
+    assert live.live_bytes == live.peak_bytes == 1200
+    resize = torch.UntypedStorage.resize_
+    with LiveBytes([]):
+        assert torch.UntypedStorage.resize_ is not resize
+    assert torch.UntypedStorage.resize_ is resize
+
+
 def test_a_seed_makes_the_same_run():
     def losses(seed: int, given: Plan) -> list[float]:
         trainer = Trainer(SMALL, given, 0, 1, CPU, seed)
