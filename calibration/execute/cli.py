@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+from rich import box
 from rich.console import Console
+from rich.table import Table
 
 from calibration.execute.busy import Busy, idle, nobody, others
 from calibration.execute.holdout import Case, Row, table
@@ -18,6 +20,7 @@ from calibration.execute.versions import check_torch
 from sim.schedules import Schedule
 from sim.schedules.custom import read_order
 from sim.specs import InputError, Job, PlacedPlan
+from sim.units import si
 from sim.validation.traces import join
 
 app = typer.Typer(help="Execute a plan.", add_completion=False, pretty_exceptions_enable=False)
@@ -60,7 +63,7 @@ def execute_command(
     if as_json:
         typer.echo(json.dumps(data(row)))
     else:
-        Console().print(table([row]))
+        Console().print(table([row]), by_process(row))
 
 
 def execute(
@@ -122,6 +125,20 @@ def data(row: Row) -> dict[str, Any]:
             for n in ("framework", "cross_entropy", "fused_wgrad", "overlap_dp", "tp_overlap", "scatter_gather", "dp")
         },
     }
+
+
+def by_process(row: Row) -> Table:
+    """Return what every process did beside what it should: messages by group or link, peak of memory, order."""
+    told, found = row.predicted, row.measured
+    error = f"largest error of a gradient {found.max_gradient_error:.2g} of the largest gradient"
+    made = Table("process", "order", "messages", "sent", "peak", "predicted", box=box.SIMPLE, caption=error)
+    for n, (counted, peak) in enumerate(zip(found.traffic, found.peak_memory_bytes, strict=True)):
+        order = "-" if not found.order else "as planned" if found.order[n] == told.order[n] else "another"
+        messages = ", ".join(f"{calls} {name}" for name, (calls, _) in sorted(counted.items())) or "-"
+        exact = "exactly" if counted == told.traffic[n] else "not"
+        sent = f"{si(found.bytes_sent[n], 'B')}, {exact} as predicted"
+        made.add_row(str(n), order, messages, sent, si(peak, "B"), si(told.peak_memory_bytes[n], "B"))
+    return made
 
 
 def lay_over(row: Row, folder: Path) -> Path:

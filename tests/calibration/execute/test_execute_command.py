@@ -1,15 +1,21 @@
 """`trainsim execute`: what it prints, and what it refuses."""
 
 import json
+from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from calibration.execute import cli
+from calibration.execute.holdout import Case, Row
+from calibration.execute.measure import Measured
+from calibration.execute.predict import predict
 from calibration.execute.processes import ExecutionError
 from sim.specs import InputError
-from tests.calibration.execute.cases import SMALL, job, profile
+from tests.calibration.execute.cases import SMALL, cluster, job, plan, profile
 
 RUN = CliRunner()
 
@@ -93,6 +99,22 @@ def test_a_pipeline_leaves_its_measured_order_over_the_simulated_one(tmp_path, f
     page = (traces / "measured.html").read_text()
     assert "18 actions measured" in page  # 16 passes, a reduction on each rank
     assert len(list(traces.glob("trace-0-*.json"))) == 2
+
+
+def test_the_table_tells_of_every_process(folder):
+    given = plan(pp=2, schedule="1f1b")
+    told = predict(SMALL, cluster(folder, 2), given)
+    same = Measured(1.0, 1.0, 10, (), told.peak_memory_bytes, told.bytes_sent, 1e-7, told.traffic, told.order)
+    other = replace(same, order=told.order[::-1], traffic=told.traffic[::-1])
+    texts = []
+    for measured in (same, other):
+        console = Console(record=True, width=200, file=StringIO())
+        console.print(cli.by_process(Row(Case("a", "step", SMALL, given), told, measured)))
+        texts.append(console.export_text())
+    assert texts[0].count("as planned") == texts[0].count(", exactly as predicted") == 2
+    assert "4 pp send 0>1" in texts[0]
+    assert "1e-07 of the largest" in texts[0]
+    assert texts[1].count("another") == texts[1].count(", not as predicted") == 2
 
 
 def test_a_task_for_torchrun_is_written_and_its_command_printed(tmp_path, folder):
