@@ -20,11 +20,13 @@ from calibration.whole import Whole
 from sim.costs.fitted import LEVELS, USES, Errors, KernelModel
 from sim.costs.profile import Profile
 from sim.report import markup as m
+from sim.report.figures.compared import measured
 from sim.report.html import document
 from sim.report.numbers import signed
 from sim.report.theme import MARGIN, Theme, colour, frame, mixed, safe
 from sim.specs.files import write_atomically
 from sim.units import percent, seconds, si
+from sim.validation.traces import Joined
 
 STYLES = (
     ("forward", "circle"),
@@ -354,3 +356,21 @@ def device_section(profile: Profile) -> str:
 def _error(model: KernelModel, name: str) -> str:
     found = model.standard_errors.get(name)
     return "given" if found is None else f"{found:.2g}"
+
+
+def write_laid_over(path: Path, joined: Joined) -> None:
+    """Write the page of a measured step over the simulated one to `path`: the figure, and errors by kind of action."""
+    rows = [
+        [e.kind, str(e.n), f"{signed(e.bias_percent, 3)} %", f"{e.mape:.3g} %", si(e.median_start_error_s, "s")]
+        for e in joined.errors()
+    ]
+    headings = ("action", ""), ("measured", ""), ("simulated sum over measured", ""), ("mean error", ""), ("start", "")
+    title = f"Measured over simulated: {joined.timeline.schedule.name}"
+    shown = m.figure("timelines", lambda theme: measured(joined, theme=theme), LAID_OVER, m.table(headings, rows))
+    write_atomically(path, document(title, f"<header><h1>{escape(title)}</h1></header>\n{m.section('Step', shown)}"))
+
+
+LAID_OVER = (
+    "The simulated step above, the measured one below, action by action as PyTorch's runtime recorded them (its ranges "
+    "PP:). Clocks of processes differ: of each the median difference of starts is taken off."
+)

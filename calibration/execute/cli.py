@@ -6,15 +6,22 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+from rich import box
 from rich.console import Console
+from rich.table import Table
 
 from calibration.execute.busy import Busy, idle, nobody, others
 from calibration.execute.holdout import Case, Row, table
 from calibration.execute.limits import Device, as_executed, executable
-from calibration.execute.measure import LEAST_STEPS, measure
-from calibration.execute.predict import predict
+from calibration.execute.measure import LEAST_STEPS, Run, Setting, measure_all, prepare, processes
+from calibration.execute.predict import Predicted, pipeline_ranks, predict
 from calibration.execute.processes import ExecutionError
-from sim.specs import InputError, Job
+from calibration.execute.versions import check_torch
+from sim.schedules import Schedule
+from sim.schedules.custom import read_order
+from sim.specs import InputError, Job, PlacedPlan
+from sim.units import si
+from sim.validation.traces import join
 
 app = typer.Typer(help="Execute a plan.", add_completion=False, pretty_exceptions_enable=False)
 
@@ -26,53 +33,125 @@ def execute_command(
     device: Annotated[Literal["cpu", "cuda"], typer.Option("--device", help="Where it runs.")] = "cpu",
     steps: Annotated[int, typer.Option("--steps", help="Steps that are measured, after 3 of warm-up.")] = LEAST_STEPS,
     seed: Annotated[int, typer.Option("--seed", help="Of weights and data.")] = 0,
+    order: Annotated[Path | None, typer.Option("--order", help="CSV of another order for the pipeline.")] = None,
+    most: Annotated[int | None, typer.Option("--processes", help="Most processes that may be started.")] = None,
+    timeout_s: Annotated[float, typer.Option("--timeout", help="Seconds (0: 60, and 10 a step).")] = 0.0,
+    port: Annotated[int, typer.Option("--port", help="Of 127.0.0.1, where they meet (0: any).")] = 0,
+    traces: Annotated[Path | None, typer.Option("--traces", help="Folder for traces and their figure.")] = None,
+    task: Annotated[Path | None, typer.Option("--task", help="Folder for what torchrun's workers read.")] = None,
     despite_load: Annotated[bool, typer.Option("--despite-load", help="Run on a busy machine too.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Predict a small network's training step, run it, and compare times, memory, messages and gradients.
+    """Predict a small network's training step, run it on a process per rank, and compare.
 
-    So far without pipeline and tensor parallelism: one process, or on the CPU two that share the batch.
+    Compared are times, memory, messages, gradients and, of a pipeline, the order of its passes: PyTorch's runtime runs
+    the plan's own order, or another one for the same stages and microbatches.
     """
     progress = Console(stderr=True)
+    setting = Setting(device, steps, seed, timeout_s, port, traces)
+    other = read_order(order) if order else None
+    if task:
+        typer.echo(prepare(planned(Job.load(job), device, other, most)[0], setting, task))
+        return
     try:
-        row = execute(Job.load(job), device, steps, seed, nobody if despite_load else others)
+        row = execute(Job.load(job), setting, nobody if despite_load else others, other, most)
     except ExecutionError as error:
         progress.print(f"error: {error}", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(1) from None
+    if traces and row.predicted.csv:
+        progress.print(f"measured over simulated: {lay_over(row, traces)}", markup=False, soft_wrap=True)
     if as_json:
         typer.echo(json.dumps(data(row)))
     else:
-        Console().print(table([row]))
+        Console().print(table([row]), by_process(row))
 
 
-def execute(job: Job, device: Device, steps: int = LEAST_STEPS, seed: int = 0, busy: Busy = nobody) -> Row:
+def execute(
+    job: Job,
+    setting: Setting,
+    busy: Busy = nobody,
+    order: Schedule | None = None,
+    most: int | None = None,
+) -> Row:
     """Return the prediction of a job's plan and what it then took.
+
+    order: another one for the pipeline; most: processes that may be started.
 
     Raises:
         InputError: something in the job cannot be executed here.
         ExecutionError: the machine is busy, or a process failed.
     """
+    run, predicted = planned(job, setting.device, order, most)
+    idle(busy)
+    return Row(Case(job.model.name, "step", job.model, run.plan), predicted, measure_all([run], setting)[0])
+
+
+def planned(job: Job, device: Device, order: Schedule | None = None, most: int | None = None) -> tuple[Run, Predicted]:
+    """Return how a job's plan is executed, and its prediction.
+
+    Raises:
+        InputError: something in the job cannot be executed here.
+    """
+    check_torch()
     if job.plan is None:
         raise InputError("plan", None, "required: global_batch, micro_batch, ...")
     plan = as_executed(job.plan.suited(job.cluster))
     placed = executable(job.model, job.cluster, plan, device)
     plan = plan.but(dp=placed.dp)
-    predicted = predict(job.model, job.cluster, plan, device)
-    idle(busy)
-    return Row(Case(job.model.name, "step", job.model, plan), predicted, measure(job.model, plan, device, steps, seed))
+    if order and plan.pp == 1:
+        raise InputError("--order", "a pipeline's order", "left out: the plan has no pipeline (plan.pp = 1)")
+    if most is not None and processes(plan) > most:
+        raise InputError("--processes", most, f"at least {processes(plan)}: the plan has so many ranks")
+    predicted = predict(job.model, job.cluster, plan, device, order)
+    return Run(job.model, plan, predicted.csv), predicted
 
 
 def data(row: Row) -> dict[str, Any]:
     """Return the command's JSON: predicted and measured figures, and relative errors of the predicted ones."""
-    predicted, measured = asdict(row.predicted), asdict(row.measured)
-    predicted["max_gradient_error"] = 0.0
+    predicted, measured = row.predicted.figures(), asdict(row.measured)
+    order = {"order_matches": row.order_matches}
+    predicted |= {"max_gradient_error": 0.0, "order_matches": True}
     errors = {
         name: [p / m - 1 if m else p - m for p, m in zip(predicted[name], measured[name], strict=True)]
         for name in ("peak_memory_bytes", "bytes_sent")
     }
     return {
         "predicted": predicted,
-        "measured": measured,
-        "errors": {"step_time_s": row.error, "inside_interval": row.inside, **errors},
-        "executed_as": {n: getattr(row.case.plan, n) for n in ("framework", "cross_entropy", "fused_wgrad", "dp")},
+        "measured": measured | order,
+        "errors": {"step_time_s": row.error, "inside_interval": row.inside, **errors, **order}
+        | {"traffic_matches": row.predicted.traffic == row.measured.traffic},
+        "executed_as": {
+            n: getattr(row.case.plan, n)
+            for n in ("framework", "cross_entropy", "fused_wgrad", "overlap_dp", "tp_overlap", "scatter_gather", "dp")
+        },
     }
+
+
+def by_process(row: Row) -> Table:
+    """Return what every process did beside what it should: messages by group or link, peak of memory, order."""
+    told, found = row.predicted, row.measured
+    error = f"largest error of a gradient {found.max_gradient_error:.2g} of the largest gradient"
+    made = Table("process", "order", "messages", "sent", "peak", "predicted", box=box.SIMPLE, caption=error)
+    for n, (counted, peak) in enumerate(zip(found.traffic, found.peak_memory_bytes, strict=True)):
+        order = "-" if not found.order else "as planned" if found.order[n] == told.order[n] else "another"
+        messages = ", ".join(f"{calls} {name}" for name, (calls, _) in sorted(counted.items())) or "-"
+        exact = "exactly" if counted == told.traffic[n] else "not"
+        sent = f"{si(found.bytes_sent[n], 'B')}, {exact} as predicted"
+        made.add_row(str(n), order, messages, sent, si(peak, "B"), si(told.peak_memory_bytes[n], "B"))
+    return made
+
+
+def lay_over(row: Row, folder: Path) -> Path:
+    """Write the page of the measured step over the simulated one beside its traces, and return its path.
+
+    Of each pipeline rank the first process is shown.
+    """
+    from calibration.report import write_laid_over  # noqa: PLC0415 - loads plotly
+
+    if row.predicted.timeline is None:
+        raise InputError("traces", None, "of a whole step")
+    ranks = pipeline_ranks(PlacedPlan(row.case.plan, row.case.plan.dp, 0))
+    traces = [folder / f"trace-0-{ranks.index(rank)}.json" for rank in range(row.case.plan.pp)]
+    path = folder / "measured.html"
+    write_laid_over(path, join(row.predicted.timeline, traces))
+    return path

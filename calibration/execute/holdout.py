@@ -64,11 +64,16 @@ class Row:
             return None
         return max(self.predicted.peak_memory_bytes) / max(self.measured.peak_memory_bytes) - 1
 
+    @property
+    def order_matches(self) -> bool:
+        """Whether every process ran its passes in the order of the plan."""
+        return self.predicted.order == self.measured.order
+
     def data(self) -> dict[str, Any]:
         """Return the row as plain data."""
         return {
             "name": self.case.name,
-            "predicted": asdict(self.predicted),
+            "predicted": self.predicted.figures(),
             "measured": asdict(self.measured),
             "error": self.error,
             "inside": self.inside,
@@ -149,7 +154,7 @@ def hold_out(
     """
     held = [case for case in cases(device) if chosen(case)]
     predictions = [_predicted(case, profile_folder, device) for case in held]
-    told = {case.name: asdict(p) for case, p in zip(held, predictions, strict=True)}
+    told = {case.name: p.figures() for case, p in zip(held, predictions, strict=True)}
     write_atomically(profile_folder / FILE, json.dumps({"predictions": told}, indent=1) + "\n")
     rows = []
     now = drifted or (drift_since(profile_folder / "session.json") if device == "cpu" else steady)

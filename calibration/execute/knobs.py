@@ -5,54 +5,57 @@ The table is made by `table()` and tested against it, against what a simulation 
 
 knob                   simulated  tuned     emitted  executed
 ---------------------  ---------  --------  -------  -------------------------
-tp                     yes        yes       tmd      1
-pp                     yes        yes       ctmd     1
-virtual_stages         yes        yes       ctm      1
-dp                     yes        follows   td       1 to 2 (cuda: 1)
+tp                     yes        yes       tmd      up to 8 ranks
+pp                     yes        yes       ctmd     up to 8 ranks
+virtual_stages         yes        yes       ctm      any
+dp                     yes        follows   td       up to 8 ranks
 cp                     yes        yes       tm       1
 ep                     yes        yes       tmd      1
 etp                    yes        kept      md       1
-fsdp_shard             yes        kept      tm       -
+fsdp_shard             yes        yes       tm       left out
 rank_order             yes        kept      m        -
-stage_layers           yes        by stage  m        -
-sequence_parallel      yes        yes       m        -
+stage_layers           yes        by stage  tm       any
+sequence_parallel      yes        yes       m        any
 global_batch           yes        kept      tmd      any
 micro_batch            yes        yes       tmd      any
-schedule               yes        yes       ctmd     none
-microbatch_group_size  yes        kept      ctm      -
-recompute              yes        yes       tmd      none
-zero                   yes        yes       tmd      0 or 1
+schedule               yes        yes       ctmd     any of one direction
+microbatch_group_size  yes        kept      ctm      any
+recompute              yes        yes       tmd      any
+zero                   yes        yes       tmd      any
 optimizer              yes        kept      -        -
 gradient_dtype         yes        kept      md       fp32
 overlap_dp             yes        kept      md       any
-precision              yes        kept      md       fp32 (cuda: fp32 or bf16)
+precision              yes        yes       md       fp32 (cuda: fp32 or bf16)
 compiled               yes        kept      t        false
 fused_wgrad            yes        kept      m        false
 scatter_gather         yes        kept      -        -
-tp_overlap             yes        kept      -        -
+tp_overlap             yes        kept      -        false
 blocking_sends         yes        kept      -        -
 framework              yes        kept      -        torch
 cross_entropy          yes        kept      -        autograd
 attention_kernel       yes        kept      -        -
 optimizer_barrier      yes        kept      -        -
 offload                yes        by stage  md       none
-recompute_layers       yes        by stage  m        -
-stages                 yes        yes       -        -
+recompute_layers       yes        by stage  m        left out
+stages                 yes        yes       -        left out
 software_year          yes        kept      -        -
 """
 
 from dataclasses import Field, fields
 from typing import Any
 
-from calibration.execute.limits import MOST_RANKS, ONES, PLAN, PRECISION, as_executed
+from calibration.execute.limits import MOST_RANKS, PLAN, PRECISION, as_executed
 from sim.plans import EXPRESSED
 from sim.specs import Plan
 from sim.specs.knobs import PLAN_KNOBS, STAGE_KNOBS
 
 HEADINGS = ("knob", "simulated", "tuned", "emitted", "executed")
 LETTERS = {"torch-csv": "c", "torchtitan": "t", "megatron": "m", "deepspeed": "d"}
-ANY = ("global_batch", "micro_batch", "overlap_dp")
-"""Knobs of which execution takes every value (overlap_dp: true only without ZeRO)."""
+ANY = (
+    "global_batch", "micro_batch", "overlap_dp", "virtual_stages", "stage_layers", "microbatch_group_size", "recompute",
+    "zero", "sequence_parallel",
+)  # fmt: skip
+"""Knobs of which execution takes every value, alone; `limits` says which do not go together."""
 
 
 def table() -> str:
@@ -79,16 +82,17 @@ def _emitted(name: str) -> str:
 
 def _executed(name: str) -> str:
     """Return the values that can be executed; "-" for what changes nothing there."""
-    if name in ONES:
-        return "1"
     if name in PLAN:
-        return " or ".join(str(value).lower() for value in PLAN[name])
+        return " or ".join("left out" if value in (None, ()) else str(value).lower() for value in PLAN[name])
     fixed = as_executed(Plan(global_batch=1))
     made = {
         "precision": f"{' or '.join(PRECISION['cpu'])} (cuda: {' or '.join(PRECISION['cuda'])})",
-        "dp": f"1 to {MOST_RANKS['cpu']} (cuda: 1)",
+        "schedule": "any of one direction",
         "offload": "none",
-        **{key: str(getattr(fixed, key)).lower() for key in ("framework", "cross_entropy", "fused_wgrad")},
+        **dict.fromkeys(("tp", "pp", "dp"), f"up to {MOST_RANKS['cpu']} ranks"),
+        **{
+            key: str(getattr(fixed, key)).lower() for key in ("framework", "cross_entropy", "fused_wgrad", "tp_overlap")
+        },
         **dict.fromkeys(ANY, "any"),
     }
     return made.get(name, "-")

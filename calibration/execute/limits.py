@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 from typing import Literal
 
+from sim.schedules import Kind, Schedule
 from sim.specs import Cluster, InputError, Model, PlacedPlan, Plan
+from sim.specs.rules import ASYNCHRONOUS, TWO_COPIES
 
 Device = Literal["cpu", "cuda"]
 
@@ -28,16 +30,18 @@ MODEL: Mapping[str, object] = {
 }
 """GPT-2's network, with or without biases and a tied head."""
 
-ONES = ("tp", "pp", "cp", "ep", "etp", "virtual_stages")
 PLAN: Mapping[str, tuple[object, ...]] = {
-    "zero": (0, 1),
-    "recompute": ("none",),
+    "cp": (1,),
+    "ep": (1,),
+    "etp": (1,),
     "gradient_dtype": ("fp32",),
-    "schedule": ("none",),
     "compiled": (False,),
+    "fsdp_shard": (None,),
+    "recompute_layers": (None,),
+    "stages": ((),),
 }
 PRECISION: Mapping[Device, tuple[str, ...]] = {"cpu": ("fp32",), "cuda": ("fp32", "bf16")}
-MOST_RANKS: Mapping[Device, int] = {"cpu": 2, "cuda": 1}
+MOST_RANKS: Mapping[Device, int] = {"cpu": 8, "cuda": 8}
 MOST_PARAMETERS = 500_000_000
 """A small network: states of 16 bytes a parameter stay below 8 GB a process."""
 
@@ -61,8 +65,20 @@ def check_model(model: Model) -> None:
 
 
 def as_executed(plan: Plan) -> Plan:
-    """Return the plan with what PyTorch itself does where frameworks differ: sums of gradients and the loss."""
-    return plan.but(framework="torch", cross_entropy="autograd", fused_wgrad=False)
+    """Return the plan with what PyTorch itself does where frameworks differ.
+
+    Sums of gradients and the loss; tensor-parallel collectives are waited for; every tensor-parallel rank sends the
+    whole of a pipeline message; only plain data parallelism reduces gradients beside the backward pass.
+    """
+    alone = plan.pp == plan.tp == 1 and plan.zero == 0
+    return plan.but(
+        framework="torch",
+        cross_entropy="autograd",
+        fused_wgrad=False,
+        tp_overlap=False,
+        scatter_gather=plan.sequence_parallel,
+        overlap_dp=plan.overlap_dp and alone,
+    )
 
 
 def executable(model: Model, cluster: Cluster, plan: Plan, device: Device) -> PlacedPlan:
@@ -76,18 +92,77 @@ def executable(model: Model, cluster: Cluster, plan: Plan, device: Device) -> Pl
         kind = "a core of a host processor" if device == "cpu" else "a GPU"
         raise InputError("cluster.device", cluster.device, f"{kind} {HERE} on {device}")
     placed = plan.on(model, cluster)
-    for name in ONES:
-        if getattr(plan, name) != 1:
-            raise InputError(f"plan.{name}", getattr(plan, name), f"1 {HERE}")
-    most = MOST_RANKS[device]
-    if placed.dp > most:
-        raise InputError("plan.dp", placed.dp, f"{f'1 to {most}' if most > 1 else '1'} on {device} {HERE}")
     for name, allowed in {**PLAN, "precision": PRECISION[device]}.items():
         if getattr(plan, name) not in allowed:
-            text = " or ".join(str(a).lower() for a in allowed)
+            text = " or ".join("left out" if a in (None, ()) else str(a).lower() for a in allowed)
             raise InputError(f"plan.{name}", getattr(plan, name), f"{text} {HERE} on {device}")
+    if placed.gpus > MOST_RANKS[device]:
+        raise InputError("plan", f"{placed.gpus} ranks", f"at most {MOST_RANKS[device]} on {device} {HERE}")
     if plan.offload.used:
-        raise InputError("plan.offload", "some", f"none {HERE}")
-    if plan.zero and plan.overlap_dp and placed.dp > 1:
-        raise InputError("plan.overlap_dp", True, f"false with zero 1 {HERE}")
+        reason = "host memory is the device's own" if device == "cpu" else HERE
+        raise InputError("plan.offload", "some", f"none: {reason}")
+    _check_split(model, plan)
+    _check_shards(model, placed)
+    _check_schedule(model, placed)
     return placed
+
+
+def _check_split(model: Model, plan: Plan) -> None:
+    for name, size in (("vocab", model.vocab), ("ffn", model.ffn), ("heads", model.heads)):
+        if size % plan.tp:
+            raise InputError(f"model.{name}", size, f"a multiple of plan.tp = {plan.tp} {HERE}")
+    if plan.sequence_parallel and model.seq % plan.tp:
+        raise InputError("model.seq", model.seq, f"a multiple of plan.tp = {plan.tp} with sequence_parallel")
+    if plan.tp > 1 and model.head_bias:
+        raise InputError("model.head_bias", True, f"false with tp > 1 {HERE}")
+    if 0 in plan.split(model):
+        raise InputError("plan.stage_layers", plan.split(model), f"one layer or more on every stage {HERE}")
+
+
+def _check_shards(model: Model, placed: PlacedPlan) -> None:
+    plan, n = placed.plan, placed.dp
+    if plan.zero < 2:
+        return
+    if n == 1:
+        raise InputError("plan.zero", plan.zero, f"0 or 1 on one data-parallel rank {HERE}")
+    if plan.tp * plan.pp > 1:
+        raise InputError("plan.zero", plan.zero, f"0 or 1 with tp or pp > 1 {HERE}")
+    for name in ("vocab", "hidden", "max_positions"):
+        if getattr(model, name) % n:
+            raise InputError(
+                f"model.{name}", getattr(model, name), f"a multiple of the ranks, {n}: FSDP fills up shards"
+            )
+
+
+def _check_schedule(model: Model, placed: PlacedPlan) -> None:
+    plan = placed.plan
+    if plan.schedule in TWO_COPIES:
+        raise InputError("plan.schedule", plan.schedule, "one copy of the model (PyTorch's runtime has one direction)")
+    if plan.schedule not in ASYNCHRONOUS:
+        return
+    for name, value in (("tp", plan.tp), ("dp", placed.dp)):
+        if value > 1:
+            raise InputError(f"plan.{name}", value, f"1 with schedule {plan.schedule} {HERE}")
+    if model.tied_embeddings:
+        allowed = f"false with schedule {plan.schedule}: first and last stage update at different times"
+        raise InputError("model.tied_embeddings", True, allowed)
+
+
+def check_order(order: Schedule, plan: Plan) -> None:
+    """Return if PyTorch's runtime runs an order of the plan's pipeline as it is meant.
+
+    Raises:
+        InputError: it takes the losses of another order of microbatches, or a backward is split that cannot be.
+    """
+    last = order.stages - 1
+    forwards = [a.microbatch for rank in order.actions for a in rank if (a.stage, a.kind) == (last, Kind.F)]
+    if forwards != sorted(forwards):
+        allowed = f"F of stage {last} in the order of microbatches (PyTorch's runtime numbers losses by it)"
+        raise InputError("order", f"{last}F{forwards[0]} first", allowed)
+    splits = any(a.kind is Kind.I for rank in order.actions for a in rank)
+    if splits and plan.recompute != "none":
+        raise InputError("plan.recompute", plan.recompute, "none where I and W are apart: each would recompute")
+    if splits and plan.tp > 1 and plan.sequence_parallel:
+        raise InputError("plan.sequence_parallel", True, "false where I and W are apart: each would gather")
+    if splits and plan.precision != "fp32":
+        raise InputError("plan.precision", plan.precision, "fp32 where I and W are apart: torch sums in its data type")

@@ -1,12 +1,16 @@
 """What a plan really takes on this machine."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import isfinite
+from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from calibration.execute.limits import Device, check_model
-from calibration.execute.processes import ExecutionError, run_processes
+from calibration.execute.processes import ExecutionError, run_processes, write_task
+from calibration.execute.traffic_names import Counted
+from calibration.execute.versions import check_torch
 from sim.plans.files import plain
 from sim.specs import InputError, Model, Plan
 
@@ -18,10 +22,12 @@ STEP_TIMEOUT_S = 10.0
 
 @dataclass(frozen=True)
 class Measured:
-    """Times of what was run after warm-up: the shortest and the median, in seconds.
+    """Times of what was run after warm-up: the shortest and the median, and the interval that holds the median in 90 %
+    of cases (of the order statistics: no distribution is assumed), in seconds.
 
-    `losses` are rank 0's, from the first step on; bytes are of every data-parallel rank: peak of all tensors, and sent
-    in a step; `max_gradient_error` compares the reduced gradients with those of the whole batch in one pass.
+    `losses` are of the global batch's part that the first replica sees, from the first step on. Of every process:
+    peak bytes of all tensors; bytes sent in a step, and messages and bytes by group or link; the order of its passes.
+    `max_gradient_error` compares the reduced gradients with those of the whole batch in one pass of one process.
     """
 
     step_time_s: float
@@ -31,66 +37,156 @@ class Measured:
     peak_memory_bytes: tuple[float, ...] = ()
     bytes_sent: tuple[float, ...] = ()
     max_gradient_error: float = 0.0
+    traffic: tuple[Counted, ...] = ()
+    order: tuple[tuple[str, ...], ...] = ()
+    interval_s: tuple[float, float] = (0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A plan to be executed: `csv` is the order of its pipeline."""
+
+    model: Model
+    plan: Plan
+    csv: str = ""
+    what: str = "step"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How runs are executed: where, how many steps, from which seed; within which time (0: 60 s and 10 s a step), where
+    the processes meet (0: any free port), where they leave traces (None: none)."""
+
+    device: Device = "cpu"
+    steps: int = LEAST_STEPS
+    seed: int = 0
+    timeout_s: float = 0.0
+    port: int = 0
+    traces: Path | None = None
 
 
 def measure(model: Model, plan: Plan, device: Device, steps: int = LEAST_STEPS, seed: int = 0) -> Measured:
     """Return what `steps` training steps take after warm-up, on `plan.dp` processes of one thread each.
 
     Raises:
-        InputError: fewer than 10 steps, or not the model that is trained here.
-        ExecutionError: a process died or hung, or the loss is no number.
+        InputError, ExecutionError: as `measure_all`.
     """
-    results = _run("step", model, plan, device, steps, seed)
-    each = [max(times) for times in zip(*(r["seconds"] for r in results), strict=True)]
-    losses = tuple(float(x) for x in results[0]["losses"])
-    good = sum(isfinite(x) for x in losses)
-    if good < len(losses):
-        raise ExecutionError(f"the loss is a number in {good} of {len(losses)} steps only")
-    return Measured(
-        **_times(each),
-        losses=losses,
-        peak_memory_bytes=tuple(r["peak_bytes"] for r in results),
-        bytes_sent=tuple(r["sent_bytes"] for r in results),
-        max_gradient_error=max(r["gradient_error"] for r in results),
-    )
+    return measure_all([Run(model, plan)], Setting(device, steps, seed))[0]
 
 
 def measure_block(model: Model, plan: Plan, device: Device, steps: int = LEAST_STEPS, seed: int = 0) -> Measured:
     """Return what `steps` forward and backward passes of one block take on one microbatch.
 
     Raises:
-        InputError, ExecutionError: as `measure`.
+        InputError, ExecutionError: as `measure_all`.
     """
-    (result,) = _run("block", model, plan.but(dp=1, global_batch=plan.micro_batch), device, steps, seed)
-    return Measured(**_times(result["seconds"]))
+    alone = plan.but(dp=1, global_batch=plan.micro_batch)
+    return measure_all([Run(model, alone, what="block")], Setting(device, steps, seed))[0]
 
 
-def _times(seconds: list[float]) -> dict[str, Any]:
-    ordered = sorted(seconds)
-    return {"step_time_s": ordered[0], "median_s": ordered[len(ordered) // 2], "steps": len(ordered)}
+def measure_all(runs: Sequence[Run], setting: Setting) -> list[Measured]:
+    """Return what runs of equally many processes take, one after the other on the same processes.
+
+    Raises:
+        InputError: fewer than 10 steps, not the model that is trained here, another version of torch, no such device,
+            or the port is in use.
+        ExecutionError: a process died or hung, or a loss is no number.
+    """
+    ranks = {processes(run.plan) for run in runs}
+    if len(ranks) != 1:
+        raise InputError("plans", sorted(ranks), "plans of equally many processes")
+    for run in runs:
+        check_model(run.model)
+    _require(setting.device, *ranks)
+    if setting.steps < LEAST_STEPS:
+        raise InputError("steps", setting.steps, f"at least {LEAST_STEPS}")
+    task, orders = task_of(runs, setting)
+    found = run_processes(task, timeout_of(runs, setting), orders=orders, port=setting.port, keep=setting.traces)
+    return [_measured([each["runs"][n] for each in found]) for n in range(len(runs))]
 
 
-def _run(what: str, model: Model, plan: Plan, device: Device, steps: int, seed: int) -> list[Mapping[str, Any]]:
-    check_model(model)
-    _require(device)
-    if steps < LEAST_STEPS:
-        raise InputError("steps", steps, f"at least {LEAST_STEPS}")
+def prepare(run: Run, setting: Setting, folder: Path) -> str:
+    """Write the task of a run into `folder` and return the command that starts its processes by torchrun."""
+    folder.mkdir(parents=True, exist_ok=True)
+    task, orders = task_of([run], setting)
+    write_task(folder, task, timeout_of([run], setting), orders)
+    return f"torchrun --nproc-per-node {processes(run.plan)} -m calibration.execute.worker {quote(str(folder))}"
+
+
+def timeout_of(runs: Sequence[Run], setting: Setting) -> float:
+    """Return the seconds after which runs that have not ended are ended."""
+    return setting.timeout_s or TIMEOUT_S + STEP_TIMEOUT_S * setting.steps * len(runs)
+
+
+def task_of(runs: Sequence[Run], setting: Setting) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return what the worker is told as plain data, and the orders of pipelines by the names of their files."""
+    orders = {f"order-{n}.csv": run.csv for n, run in enumerate(runs) if run.csv}
     task = {
-        "what": what,
-        "model": plain(model),
-        "plan": plain(plan),
-        "ranks": plan.dp or 1,
-        "device": device,
-        "steps": steps,
-        "seed": seed,
+        "ranks": processes(runs[0].plan),
+        "device": setting.device,
+        "runs": [
+            {
+                "what": run.what,
+                "model": plain(run.model),
+                "plan": plain(run.plan),
+                "order": f"order-{n}.csv" if run.csv else None,
+                "steps": setting.steps,
+                "seed": setting.seed,
+                "trace": setting.traces is not None,
+            }
+            for n, run in enumerate(runs)
+        ],
     }
-    return run_processes(task, TIMEOUT_S + STEP_TIMEOUT_S * steps)
+    return task, orders
 
 
-def _require(device: Device) -> None:
-    """Refuse a device that torch does not see."""
+def processes(plan: Plan) -> int:
+    """Return how many processes a plan runs on."""
+    return plan.tp * plan.pp * (plan.dp or 1)
+
+
+def _measured(ranks: Sequence[Mapping[str, Any]]) -> Measured:
+    ordered = sorted(max(times) for times in zip(*(r["seconds"] for r in ranks), strict=True))
+    n = len(ordered)
+    low, high = median_interval(n)
+    times = Measured(ordered[0], ordered[n // 2], n, interval_s=(ordered[low], ordered[high]))
+    if "losses" not in ranks[0]:
+        return times
+    # Only the last stage knows the loss; every replica has its own.
+    losses = next(tuple(map(float, r["losses"])) for r in ranks if any(r["losses"]) or r is ranks[-1])
+    good = sum(isfinite(x) for x in losses)
+    if good < len(losses):
+        raise ExecutionError(f"the loss is a number in {good} of {len(losses)} steps only")
+    traffic = tuple({key: (int(calls), float(sent)) for key, (calls, sent) in r["traffic"].items()} for r in ranks)
+    return replace(
+        times,
+        losses=losses,
+        peak_memory_bytes=tuple(r["peak_bytes"] for r in ranks),
+        bytes_sent=tuple(sum(sent for _, sent in each.values()) for each in traffic),
+        max_gradient_error=max(r["gradient_error"] for r in ranks),
+        traffic=traffic,
+        order=tuple(tuple(r["order"]) for r in ranks if r["order"]),
+    )
+
+
+def median_interval(n: int, level: float = 0.9) -> tuple[int, int]:
+    """Return the positions, in n sorted values, of the narrowest interval about the middle that holds the true median
+    in `level` of cases (binomial; David and Nagaraja, Order Statistics, 2003, section 7.1); all of them if too few."""
+    from scipy.stats import binom  # noqa: PLC0415 - every command would wait for it
+
+    for low in range((n - 1) // 2, -1, -1):
+        if binom.cdf(n - 1 - low, n, 0.5) - binom.cdf(low, n, 0.5) >= level:
+            return low, n - 1 - low
+    return 0, n - 1
+
+
+def _require(device: Device, ranks: int) -> None:
+    """Refuse a device that torch does not see, or fewer of them than a plan has ranks, or another torch."""
+    check_torch()
     if device == "cuda":
-        from torch.cuda import is_available  # noqa: PLC0415 - every command would wait for torch
+        from torch.cuda import device_count  # noqa: PLC0415 - every command would wait for torch
 
-        if not is_available():
+        if not (found := device_count()):
             raise InputError("--device", device, "cpu; torch finds no CUDA device here")
+        if found < ranks:
+            raise InputError("plan", f"{ranks} ranks", f"at most {found}: the CUDA devices that torch finds here")

@@ -1,42 +1,131 @@
 """What the simulator says of a plan before it is executed."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 import numpy as np
 
-from calibration.execute.limits import Device, executable
-from sim.costs.inputs import GRADIENT_BYTES
+from calibration.execute.expected import DELAYED_STEPS, expected, microbatch_order
+from calibration.execute.kept import Kept
+from calibration.execute.limits import Device, check_order, executable
+from calibration.execute.traffic_names import Counted
 from sim.costs.stage import backward_seconds, forward_seconds
-from sim.engine.step import simulate
-from sim.specs import Cluster, Model, PlacedPlan, Plan
-from sim.specs.catalog import precision
+from sim.engine.assembly import durations, footprint
+from sim.engine.graph import DeadlockError
+from sim.engine.memory import MemoryTimeline, memory_timelines
+from sim.engine.path import run_path
+from sim.engine.step import Step, simulate
+from sim.engine.timeline import Timeline
+from sim.plans.torch_csv import schedule_csv
+from sim.schedules import Action, Kind, Schedule
+from sim.schedules.ir import COMPUTE
+from sim.specs import Cluster, InputError, Model, PlacedPlan, Plan
+from sim.specs.rules import ASYNCHRONOUS
 
 
 @dataclass(frozen=True)
 class Predicted:
-    """Seconds of what is measured with their 80 % interval; of whole steps bytes of every data-parallel rank."""
+    """Seconds of what is measured with their 80 % interval; of whole steps, of every process: bytes at the peak, bytes
+    sent in all and messages and bytes by group or link, and the order of its passes.
+
+    csv: the order of the pipeline for PyTorch's runtime; timeline: of the step.
+    """
 
     step_time_s: float
     interval_s: tuple[float, float]
     peak_memory_bytes: tuple[float, ...] = ()
     bytes_sent: tuple[float, ...] = ()
+    traffic: tuple[Counted, ...] = ()
+    order: tuple[tuple[str, ...], ...] = ()
+    csv: str = field(default="", repr=False)
+    timeline: Timeline | None = field(default=None, repr=False)
+
+    def figures(self) -> dict[str, Any]:
+        """Return its numbers as plain data."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("csv", "timeline", "order")}
 
 
-def predict(model: Model, cluster: Cluster, plan: Plan, device: Device = "cpu") -> Predicted:
-    """Return the prediction of one whole training step.
+def predict(
+    model: Model, cluster: Cluster, plan: Plan, device: Device = "cpu", order: Schedule | None = None
+) -> Predicted:
+    """Return the prediction of one whole training step, of the plan's own order or another for its pipeline.
 
     Raises:
-        InputError: the plan breaks a rule on this model and cluster, or cannot be executed here.
+        InputError: the plan breaks a rule on this model and cluster, or cannot be executed here; the order has other
+            stages or microbatches, or ends in a deadlock.
     """
     placed = executable(model, cluster, plan, device)
     step = simulate(model, cluster, plan)
-    each = placed.dp
+    timeline, memory, seconds = step.timeline, step.memory, step.step_time_s
+    if order and plan.schedule in ASYNCHRONOUS:
+        raise InputError("order", order.name, f"left out: {plan.schedule} has updates of its own in its order")
+    if order:
+        timeline = _reordered(step, order)
+        memory = tuple(memory_timelines(timeline, footprint(timeline.schedule, step.costs)))
+        seconds *= timeline.period / step.timeline.period
+    pipeline = plan.pp > 1
+    delayed = plan.schedule in ASYNCHRONOUS
+    if pipeline and not delayed:
+        check_order(timeline.schedule, plan)
+        kept = Kept(model, placed, timeline.schedule)
+        peaks = [kept.peak_bytes(m) for m in memory]
+    else:
+        peaks = [m.peak_bytes for m in memory]
+    if plan.zero == 2:  # FSDP2 keeps its shards beside what it has gathered
+        peaks = [peak + m.fixed["parameters"] / placed.dp for peak, m in zip(peaks, memory, strict=True)]
+    if plan.zero == 1:
+        peaks = [max(peak, _exchanged(m, placed)) for peak, m in zip(peaks, memory, strict=True)]
+    traffic = tuple(expected(model, placed))
+    ranks = pipeline_ranks(placed)
+    if delayed:
+        actions = microbatch_order(plan, placed.microbatches * DELAYED_STEPS).actions
+    else:
+        actions = tuple(tuple(a for a in rank if a.kind in COMPUTE) for rank in timeline.schedule.actions)
+    passes = [tuple(map(str, rank)) for rank in actions]
     return Predicted(
-        step.step_time_s,
-        step.step_time_interval_s,
-        (step.peak_memory_bytes,) * each,
-        (bytes_sent(model, placed),) * each,
+        seconds,
+        step.profile.interval80(seconds, step.sigma_log),
+        tuple(peaks[r] for r in ranks),
+        tuple(sum(sent for _, sent in each.values()) for each in traffic),
+        traffic,
+        tuple(passes[r] for r in ranks) if pipeline else (),
+        schedule_csv(timeline.schedule) if pipeline and not delayed else "",
+        timeline,
     )
+
+
+def pipeline_ranks(placed: PlacedPlan) -> list[int]:
+    """Return the pipeline rank of every process."""
+    size = {"tp": placed.plan.tp, "dp": placed.dp, "pp": placed.plan.pp}
+    inner = 1
+    for axis in placed.plan.rank_order.split("-"):
+        if axis == "pp":
+            break
+        inner *= size.get(axis, 1)
+    return [rank // inner % placed.plan.pp for rank in range(placed.gpus)]
+
+
+def _reordered(step: Step, order: Schedule) -> Timeline:
+    """Return the timeline of a step whose pipeline runs another order."""
+    own = step.timeline.schedule
+    for name in ("ranks", "stages", "microbatches"):
+        if getattr(order, name) != getattr(own, name):
+            raise InputError(f"order: {name}", getattr(order, name), f"{getattr(own, name)}, as the plan has it")
+    if order.rank_of != own.rank_of:
+        raise InputError("order: rank of every stage", order.rank_of, f"{list(own.rank_of)}, as the plan has it")
+    end = (Kind.REDUCE_GRAD, Kind.OPTIMIZER)
+    actions = tuple(r + tuple(Action(n, kind, -1) for kind in end) for n, r in enumerate(order.actions))
+    made = replace(order, name=own.name, actions=actions, barrier=own.barrier, weight_versions=(), staleness=())
+    try:
+        return run_path(made, durations(made, step.costs))
+    except DeadlockError as error:
+        raise InputError("order", "a deadlock", f"an order that ends: {error}") from None
+
+
+def _exchanged(memory: MemoryTimeline, placed: PlacedPlan) -> float:
+    """Return what a rank holds while ZeRO-1 adds up its shard: the parts of all ranks (gloo has no reduce-scatter)."""
+    fixed = sum(size for name, size in memory.fixed.items() if name != "communication")
+    return fixed + memory.fixed["gradients"] * (1 + 1 / placed.dp) * (placed.dp > 1)
 
 
 def predict_block(model: Model, cluster: Cluster, plan: Plan, device: Device = "cpu") -> Predicted:
@@ -48,16 +137,3 @@ def predict_block(model: Model, cluster: Cluster, plan: Plan, device: Device = "
     hosts = costs["forward_host"] + costs["backward_host"]
     seconds = float(np.sum(forward_seconds(costs) + backward_seconds(costs) + hosts))
     return Predicted(seconds, step.profile.interval80(seconds, step.sigma_log))
-
-
-def bytes_sent(model: Model, placed: PlacedPlan) -> float:
-    """Return the bytes that one rank sends in a step: a ring's (n - 1)/n of a buffer for each way through it.
-
-    ZeRO-0 all-reduces the gradients (two ways), ZeRO-1 reduce-scatters them and gathers the weights (one way each):
-    arXiv 1910.02054, section 7. What is split in parts is filled up to a multiple of the ranks.
-    """
-    plan, n = placed.plan, placed.dp
-    gradient, weight = GRADIENT_BYTES[plan.gradient_dtype], precision(plan.precision).activation_bytes.value
-    padded = -(-model.parameters // n) * n
-    moved = padded * (gradient + weight) if plan.zero else 2 * gradient * model.parameters
-    return moved * (n - 1) / n

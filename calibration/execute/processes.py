@@ -1,7 +1,11 @@
-"""Processes that train together on this machine: started, watched, and ended in any case."""
+"""Processes that train together on this machine: started, watched, and ended in any case.
+
+They meet at a port of 127.0.0.1 that is bound here, before any of them starts, and handed to the first of them.
+"""
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -11,14 +15,18 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from sim.specs import InputError
 from sim.specs.files import load_mapping, write_atomically
 
 POLL_S = 0.05
 GRACE_S = 5.0
-ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-"""One thread a process, so that two of them are two devices; gloo listens on 127.0.0.1 only."""
+HERE = "127.0.0.1"
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+"""One thread a process, so that two of them are two devices; they listen on 127.0.0.1 only."""
 
 WORKER = (sys.executable, "-m", "calibration.execute.worker")
+LAST_LINES, LAST_COLUMNS = 3, 300
+"""How much of what a dead process said last is told."""
 
 
 class ExecutionError(RuntimeError):
@@ -26,35 +34,72 @@ class ExecutionError(RuntimeError):
 
 
 def run_processes(
-    task: Mapping[str, Any], timeout_s: float, command: Sequence[str] = WORKER
+    task: Mapping[str, Any],
+    timeout_s: float,
+    command: Sequence[str] = WORKER,
+    orders: Mapping[str, str] | None = None,
+    port: int = 0,
+    keep: Path | None = None,
 ) -> list[Mapping[str, Any]]:
-    """Return what every one of `task["ranks"]` processes of `command FOLDER RANK` wrote.
+    """Return what every one of `task["ranks"]` processes of `command FOLDER` wrote.
+
+    orders: texts of files beside the task, by name; port: where they meet (0: any that is free); keep: where traces of
+    theirs go.
 
     Raises:
+        InputError: the port is in use.
         ExecutionError: a process died (with its last words), or not all had ended after `timeout_s`.
     """
-    with TemporaryDirectory(prefix="trainsim-") as name:
+    if keep:
+        keep.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix="trainsim-") as name, _listener(port) as listener:
         folder = Path(name)
-        write_atomically(folder / "task.json", json.dumps(task))
-        with _started(folder, int(task["ranks"]), command) as processes:
+        write_task(folder, task, timeout_s, orders or {})
+        with _started(folder, int(task["ranks"]), command, listener) as processes:
+            listener.close()
             _wait(processes, folder, timeout_s)
+        for trace in folder.glob("trace-*.json") if keep else ():
+            write_atomically(Path(keep or "") / trace.name, trace.read_text("utf-8"))
         return [load_mapping(folder / f"result-{rank}.json") for rank in range(len(processes))]
 
 
+def write_task(folder: Path, task: Mapping[str, Any], timeout_s: float, orders: Mapping[str, str]) -> None:
+    """Write what the worker reads; `timeout_s`: how long a process waits for another."""
+    for file, text in orders.items():
+        write_atomically(folder / file, text)
+    write_atomically(folder / "task.json", json.dumps({"timeout_s": timeout_s, **task}))
+
+
+def _listener(port: int) -> socket.socket:
+    """Return a socket that listens on a port of 127.0.0.1; only the first process inherits it."""
+    made = socket.socket()
+    try:
+        made.bind((HERE, port))
+    except OSError:
+        made.close()
+        raise InputError("--port", port, f"a port of {HERE} that nobody uses, or 0") from None
+    made.listen()
+    return made
+
+
 @contextmanager
-def _started(folder: Path, ranks: int, command: Sequence[str]) -> Iterator[list[subprocess.Popen[bytes]]]:
+def _started(
+    folder: Path, ranks: int, command: Sequence[str], listener: socket.socket
+) -> Iterator[list[subprocess.Popen[bytes]]]:
     processes: list[subprocess.Popen[bytes]] = []
-    environment = {**os.environ, **ENVIRONMENT}
+    shared = {"MASTER_ADDR": HERE, "MASTER_PORT": str(listener.getsockname()[1]), "WORLD_SIZE": str(ranks)}
+    environment = {**os.environ, **ENVIRONMENT, **shared, "TRAINSIM_LISTENER": str(listener.fileno())}
     try:
         for rank in range(ranks):
             with (folder / f"words-{rank}").open("wb") as words:
                 processes.append(
                     subprocess.Popen(
-                        [*command, str(folder), str(rank)],
+                        [*command, str(folder)],
                         stdin=subprocess.PIPE,
                         stdout=words,
                         stderr=subprocess.STDOUT,
-                        env=environment,
+                        env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                        pass_fds=(listener.fileno(),) if rank == 0 else (),
                     )
                 )
         yield processes
@@ -90,10 +135,11 @@ def _last_words(processes: Sequence[subprocess.Popen[bytes]], folder: Path, dead
     """Return which process died and why; one that lost its peer is told of last."""
 
     def said(rank: int) -> str:
-        lines = (folder / f"words-{rank}").read_text("utf-8", "replace").strip().splitlines()
-        return lines[-1][:300] if lines else "it said nothing"
+        lines = (folder / f"words-{rank}").read_text("utf-8", "replace").strip().splitlines()[-LAST_LINES:]
+        return " | ".join(line.strip()[:LAST_COLUMNS] for line in lines) or "it said nothing"
 
-    first = min(dead, key=lambda rank: "Connection" in said(rank))
+    # One that a signal ended said nothing; the others then miss it.
+    first = min(dead, key=lambda rank: (processes[rank].returncode >= 0, "Connection" in said(rank)))
     code = processes[first].returncode
     how = f"was ended by signal {-code}" if code < 0 else f"died with exit code {code}"
     return f"process {first} of {len(processes)} {how}: {said(first)}"

@@ -1,4 +1,4 @@
-"""One data-parallel rank of a training step as the simulator describes it (ZeRO-0 and ZeRO-1).
+"""One rank of a training step as the simulator describes it (ZeRO-0 and ZeRO-1, tensor and pipeline parallel).
 
 Weights, gradients and optimizer states lie in flat buffers (Megatron-LM's distributed optimizer, DDP's
 `gradient_as_bucket_view`): gradients are summed in place over the microbatches, reduced once a step, and one fused Adam
@@ -7,12 +7,18 @@ made them; the tables' come last in any case.
 """
 
 from collections.abc import Callable
+from itertools import accumulate, pairwise
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
+from calibration.execute.network import Chunk, own_part
+from calibration.execute.place import ENDS, Place
+from calibration.execute.runtime import Pipeline, Stage, Wiring
+from calibration.execute.split import Split
 from calibration.kernels.gpt import SmallGpt
 from sim.specs import Model, Plan
 
@@ -20,60 +26,82 @@ LEARNING_RATE = 1e-3
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
-class Wire:
-    """The collectives of one rank, counting the bytes that it sends (a ring's, which no algorithm undercuts)."""
-
-    def __init__(self, ranks: int) -> None:
-        self.ranks, self.moved_bytes = ranks, 0
-
-    @property
-    def sent_bytes(self) -> float:
-        """Bytes that this rank has sent: (n - 1)/n of a buffer for each way through it."""
-        return self.moved_bytes * (self.ranks - 1) / self.ranks
-
-    def _count(self, tensor: Tensor, passes: int) -> None:
-        self.moved_bytes += passes * tensor.numel() * tensor.element_size()
-
-    def all_reduce(self, tensor: Tensor) -> Any:
-        """Start adding up `tensor` over the ranks; the handle waits for the end."""
-        self._count(tensor, 2)
-        return dist.all_reduce(tensor, async_op=True)
-
-    def reduce_scatter(self, tensor: Tensor, rank: int) -> None:
-        """Add up this rank's part of `tensor` over the ranks.
-
-        By an exchange of parts: gloo has no reduce-scatter (torch 2.13 runs an all-reduce, twice the bytes).
-        """
-        self._count(tensor, 1)
-        parts = torch.empty_like(tensor)
-        dist.all_to_all_single(parts, tensor)
-        tensor.view(self.ranks, -1)[rank] = parts.view(self.ranks, -1).sum(dim=0)
-
-    def all_gather(self, tensor: Tensor, rank: int) -> None:
-        """Fill `tensor` with every rank's part of it."""
-        self._count(tensor, 1)
-        parts = tensor.view(self.ranks, -1)
-        dist.all_gather(list(parts), parts[rank].clone())
+def chunks_of(model: Model, plan: Plan, place: Place, seed: int) -> dict[int, Chunk]:
+    """Return a rank's stages by number: parts of the model that `seed` makes, alike on every rank."""
+    whole, split = SmallGpt(model, seed), Split(place.group("tp"), place.at["tp"], plan.tp, plan.sequence_parallel)
+    edges = pairwise((0, *accumulate(plan.split(model))))
+    parts = [range(*edge) for edge in edges]
+    held: dict[int, Chunk] = {}
+    for stage, rank in enumerate(plan.rank_of):
+        if rank == place.at["pp"]:
+            first, last = stage == 0, stage == len(parts) - 1
+            held[stage] = Chunk(whole, parts[stage], first=first, last=last, split=split, recompute=plan.recompute)
+    ends = held.get(0), held.get(len(parts) - 1)
+    if model.tied_embeddings and ends[0] and ends[1]:
+        ends[1].head.weight = ends[0].tokens.weight
+    return held
 
 
 class Trainer:
-    """The state of one of `ranks` replicas; every rank starts from the same weights (`seed`)."""
+    """The state of one of `ranks` processes; all of them start from parts of the same weights (`seed`).
 
-    def __init__(self, model: Model, plan: Plan, rank: int, ranks: int, device: torch.device, seed: int) -> None:
-        self.plan, self.rank, self.ranks = plan, rank, ranks
-        self.module = SmallGpt(model, seed).to(device, DTYPES[plan.precision])
+    order: the CSV file of the pipeline's order.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        plan: Plan,
+        rank: int,
+        ranks: int,
+        device: torch.device,
+        seed: int,
+        order: Path | None = None,
+    ) -> None:
+        self.model, self.plan, self.seed, self.device = model, plan, seed, device
+        self.place = Place.of(plan, rank) if ranks > 1 else Place()
+        self.chunks = chunks_of(model, plan, self.place, seed)
+        self.parts = nn.ModuleList(self.chunks.values()).to(device, DTYPES[plan.precision])
+        self.module = next(iter(self.chunks.values()))
         draw = torch.Generator().manual_seed(seed)
         self.batch = torch.randint(model.vocab, (plan.global_batch, model.seq + 1), generator=draw).to(device)
-        self.wire = Wire(ranks)
+        self.ranks, self.rank = self.place.size["dp"], self.place.at["dp"]
+        self.microbatches = plan.global_batch // plan.micro_batch // self.ranks
         self.tables = model.embedding_parameters
         self.pending: list[Any] = []
-        self._flatten(device)
-        self._watch_last_gradients(model)
+        self._prepare()
+        self.pipeline = self._pipeline(order) if order else None
+
+    def _pipeline(self, order: Path) -> Pipeline:
+        plan, model = self.plan, self.model
+        group = self.place.group("pp")
+        if group is None:
+            raise ValueError("an order of pipeline stages needs two ranks or more")
+        seq = model.seq // (plan.tp if plan.sequence_parallel else 1)
+        kind = DTYPES[plan.precision]
+        hidden = torch.empty(plan.micro_batch, seq, model.hidden, dtype=kind, device="meta", requires_grad=True)
+        tokens = torch.empty(plan.micro_batch, model.seq, dtype=torch.int64, device="meta")
+        logits = torch.empty(
+            plan.micro_batch, model.seq, model.vocab // plan.tp, dtype=kind, device="meta", requires_grad=True
+        )
+        stages, done = [], []  # type: ignore[var-annotated]
+        for stage, chunk in self.chunks.items():
+            wiring = Wiring(tokens if chunk.first else hidden, logits if chunk.last else hidden, group, self.device)
+            stages.append(Stage(chunk, stage, len(plan.rank_of), wiring, done))
+        return Pipeline(stages, order, self.microbatches, self._part_of_mean)
+
+    def _part_of_mean(self, logits: Tensor, targets: Tensor) -> Tensor:
+        return self.module.loss(logits, targets) / (self.microbatches * self.ranks)
+
+    def _prepare(self) -> None:
+        """Lay out weights, gradients and optimizer states."""
+        self._flatten(self.device)
+        self._watch_last_gradients()
 
     def _flatten(self, device: torch.device) -> None:
-        held = list(self.module.parameters())
+        held = list(self.parts.parameters())
         size = sum(p.numel() for p in held)
-        padded = -(-size // self.ranks) * self.ranks
+        padded = -(-size // self.ranks) * self.ranks if self.plan.zero else size
         self.weights = torch.zeros(padded, dtype=held[0].dtype, device=device)
         self.gradients = torch.zeros(padded, device=device)
         begin = 0
@@ -92,17 +120,18 @@ class Trainer:
             shard = slice(self.rank * each, (self.rank + 1) * each)
         self.shard = shard
         # 16-bit weights have fp32 masters; fp32 weights are their own.
-        self.master = torch.nn.Parameter(self.weights[shard].float())
+        self.master = nn.Parameter(self.weights[shard].float())
         self.master.grad = self.gradients[shard]
         self.optimizer = torch.optim.Adam([self.master], lr=LEARNING_RATE, fused=True)
 
-    def _watch_last_gradients(self, model: Model) -> None:
+    def _watch_last_gradients(self) -> None:
         """Reduce a block's gradients when they are complete, in the last microbatch."""
         self.last_backward = False
         begin = self.rest = self.tables
         if self.ranks == 1 or self.plan.zero or not self.plan.overlap_dp:
+            self.rest = self.tables = 0
             return
-        for block in self.module.blocks:
+        for block in self.module.blocks.values():
             own = list(block.parameters())
             part = slice(begin, begin := begin + sum(p.numel() for p in own))
             missing = {"n": len(own)}
@@ -112,71 +141,125 @@ class Trainer:
                     missing["n"] -= 1
                     if missing["n"] == 0:
                         missing["n"] = n
-                        self.pending.append(self.wire.all_reduce(self.gradients[part]))
+                        self.pending.append(self._summed(self.gradients[part], "dp"))
 
             for p in own:
                 p.register_post_accumulate_grad_hook(complete)  # type: ignore[no-untyped-call]
         self.rest = begin
 
+    def _summed(self, tensor: Tensor, axis: str) -> Any:
+        """Start adding up `tensor` over the ranks of an axis; the handle waits for the end."""
+        return dist.all_reduce(tensor, group=self.place.group(axis), async_op=True)
+
     def tensors(self) -> list[Tensor]:
         """Return what lives from step to step: batch, weights, gradients, optimizer states, buffers."""
         states = [t for held in self.optimizer.state.values() for t in held.values() if isinstance(t, Tensor)]
-        return [self.batch, self.weights, self.gradients, self.master, *states, *self.module.buffers()]
+        received = self.pipeline.buffers() if self.pipeline else []
+        own = [self.batch, self.weights, self.gradients, self.master, *states, *self.parts.buffers()]
+        return own + received
 
     def step(self) -> float:
-        """Train on the global batch once; return the mean loss of this rank's part."""
+        """Train on the global batch once; return the mean loss of this rank's part (0 without the last stage)."""
         loss = self.backward()
         self.reduce()
         self.optimizer.step()
         if self.weights.dtype != self.master.dtype:
             self.weights[self.shard] = self.master.detach()
         if self.plan.zero and self.ranks > 1:
-            self.wire.all_gather(self.weights, self.rank)
+            parts = self.weights.view(self.ranks, -1)
+            dist.all_gather(list(parts), parts[self.rank].clone(), group=self.place.group("dp"))
         self.gradients.zero_()
         return loss
 
     def backward(self) -> float:
         """Add up the gradients of this rank's microbatches, each a part of the global mean."""
         mine = self.batch.view(self.ranks, -1, self.batch.shape[1])[self.rank]
+        if self.pipeline:
+            losses = self.pipeline.step(mine[:, :-1], mine[:, 1:])
+            return self.ranks * sum(float(loss) for loss in losses)
         parts = mine.split(self.plan.micro_batch)  # type: ignore[no-untyped-call]
-        total = torch.zeros((), device=self.batch.device)
+        total = torch.zeros((), device=self.device)
         for n, tokens in enumerate(parts):
-            self.last_backward = n == len(parts) - 1
-            loss = self.loss(tokens) / len(parts)
-            (loss / self.ranks).backward()  # type: ignore[no-untyped-call]
-            total += loss.detach()
+            total += self._pass(tokens, n == len(parts) - 1)
         return float(total)
+
+    def _pass(self, tokens: Tensor, last: bool) -> Tensor:
+        """Run a microbatch forward and backward; return its part of the loss of this rank's microbatches."""
+        self.last_backward = last
+        loss = self.loss(tokens) / self.microbatches
+        (loss / self.ranks).backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
 
     def loss(self, tokens: Tensor) -> Tensor:
         """Return the mean cross-entropy of predicting `tokens` (batch, seq + 1), from the second one on."""
-        return self.module.loss(tokens[:, :-1], tokens[:, 1:])
+        return self.module.loss(self.module(tokens[:, :-1]), tokens[:, 1:])
 
     def reduce(self) -> None:
-        """Add up gradients over the ranks: all of them, or under ZeRO-1 this rank's part."""
+        """Add up gradients over the ranks: all of them, or under ZeRO-1 this rank's part.
+
+        Before that those of a table that first and last stage share, and under sequence parallelism those of what
+        every tensor-parallel rank holds whole.
+        """
+        if self.model.tied_embeddings and ENDS in self.place.groups:
+            for chunk in self.chunks.values():
+                if chunk.first or chunk.last:
+                    self._summed(self._gradient((chunk.tokens if chunk.first else chunk.head).weight), ENDS).wait()
+        if self.plan.tp > 1 and self.plan.sequence_parallel:
+            self._add_repeated()
         if self.ranks == 1:
             return
         if self.plan.zero:
-            self.wire.reduce_scatter(self.gradients, self.rank)
+            self._reduce_scatter()
             return
         for part in (slice(self.rest, None), slice(0, self.tables)):
-            self.pending.append(self.wire.all_reduce(self.gradients[part]))
+            if part.stop is None or part.stop > 0:
+                self.pending.append(self._summed(self.gradients[part], "dp"))
         for handle in self.pending:
             handle.wait()
         self.pending.clear()
 
+    def _gradient(self, parameter: Tensor) -> Tensor:
+        """Return the part of the flat gradients that is a parameter's."""
+        begin = parameter.data.storage_offset()
+        return self.gradients[begin : begin + parameter.numel()]
+
+    def _add_repeated(self) -> None:
+        """Add up the gradients of what is not split over tensor-parallel ranks, in one message (Megatron-LM)."""
+        parts = [self._gradient(p) for chunk in self.chunks.values() for p in chunk.repeated()]
+        together = torch.cat(parts)
+        self._summed(together, "tp").wait()
+        for part, found in zip(parts, together.split([len(p) for p in parts]), strict=True):  # type: ignore[no-untyped-call]
+            part.copy_(found)
+
+    def _reduce_scatter(self) -> None:
+        """Add up this rank's part of the gradients.
+
+        By an exchange of parts: gloo has no reduce-scatter (torch 2.13 runs an all-reduce, twice the bytes).
+        """
+        parts = torch.empty_like(self.gradients)
+        dist.all_to_all_single(parts, self.gradients, group=self.place.group("dp"))
+        self.gradients.view(self.ranks, -1)[self.rank] = parts.view(self.ranks, -1).sum(dim=0)
+
     def gradient_error(self) -> float:
         """Return the largest difference between this rank's reduced gradients and those of the whole batch in one
-        pass of one process, over the largest of them. Leaves gradients zero."""
+        pass of one process, over the largest of them. Leaves gradients zero; to be called before any step."""
         self.backward()
         self.reduce()
         found = self.gradients[self.shard].clone()
         self.gradients.zero_()
-        self.last_backward = False
-        self.loss(self.batch).backward()  # type: ignore[no-untyped-call]
-        wanted = self.gradients.clone()
-        self.gradients.zero_()
-        self.wire.moved_bytes = 0
+        whole, wanted = self.serial_gradients(), torch.zeros_like(self.gradients)
+        for chunk in self.chunks.values():
+            for name, parameter in chunk.named_parameters():
+                begin = parameter.data.storage_offset()
+                wanted[begin : begin + parameter.numel()] = own_part(name, whole[name], chunk.split).flatten()
         return float((found - wanted[self.shard]).abs().max() / wanted.abs().max())
+
+    def serial_gradients(self) -> dict[str, Tensor]:
+        """Return the gradients of the whole batch in one pass of the whole model as `seed` makes it, by name."""
+        serial = SmallGpt(self.model, self.seed).to(self.device, DTYPES[self.plan.precision])
+        serial.loss(self.batch[:, :-1], self.batch[:, 1:]).backward()  # type: ignore[no-untyped-call]
+        held = serial.named_parameters(remove_duplicate=False)
+        return {name: p.grad for name, p in held if p.grad is not None}
 
 
 def _add_to(total: Tensor) -> Callable[[Tensor], None]:

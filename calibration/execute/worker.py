@@ -1,7 +1,8 @@
-"""One process of an executed plan: `python -m calibration.execute.worker FOLDER RANK`.
+"""One process of executed plans: `torchrun --nproc-per-node N -m calibration.execute.worker FOLDER`.
 
-Reads FOLDER/task.json, writes FOLDER/result-RANK.json. Ends when its standard input ends, so that it never outlives
-whoever started it.
+Reads FOLDER/task.json and the orders beside it, writes FOLDER/result-RANK.json: what was found for each of the task's
+runs. Its rank and where the others meet it learns from torchrun's variables. Started by `trainsim execute`, it ends
+when its standard input ends, so that it never outlives whoever started it.
 """
 
 import json
@@ -9,7 +10,9 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,47 +20,129 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from calibration.execute.delayed import DelayedTrainer, serial_losses
+from calibration.execute.expected import DELAYED_STEPS
 from calibration.execute.memory import LiveBytes
+from calibration.execute.runtime import tracing
+from calibration.execute.sharded import ShardedTrainer
+from calibration.execute.traffic import Traffic
+from calibration.execute.traffic_names import Counted
 from calibration.execute.trainer import DTYPES, Trainer
 from calibration.host import keep_freed_memory
 from sim.specs import Model, Plan
 from sim.specs.fields import read
 from sim.specs.files import load_mapping, write_atomically
+from sim.specs.rules import ASYNCHRONOUS
 
 WARM_UP = 3
+LISTENER = "TRAINSIM_LISTENER"
+"""File descriptor of the socket on which rank 0 waits for the others: whoever started it has bound it."""
 
 
-def main(folder: Path, rank: int) -> None:
-    """Do one rank's part of the task in `folder`."""
+def main(folder: Path) -> None:
+    """Do one rank's part of the runs of the task in `folder`."""
     torch.set_num_threads(1)
     keep_freed_memory()
     task = load_mapping(folder / "task.json")
-    ranks, device = int(task["ranks"]), torch.device(task["device"])
+    rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    device = torch.device(task["device"])
+    if device.type == "cuda":
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        torch.cuda.set_device(device)
     if ranks > 1:
-        dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=ranks)
-    model, plan = read(Model, task["model"], "model"), read(Plan, task["plan"], "plan")
-    trainer = Trainer(model, plan, rank, ranks, device, int(task["seed"]))
-    run = block if task["what"] == "block" else step
-    write_atomically(folder / f"result-{rank}.json", json.dumps(run(trainer, int(task["steps"]))))
+        meet(rank, ranks, device, timedelta(seconds=float(task["timeout_s"])))
+    found = [run(folder, n, one, rank, ranks, device) for n, one in enumerate(task["runs"])]
+    write_atomically(folder / f"result-{rank}.json", json.dumps({"runs": found}))
     if ranks > 1:
         dist.destroy_process_group()
 
 
+def meet(rank: int, ranks: int, device: torch.device, timeout: timedelta) -> None:
+    """Join the others at 127.0.0.1, or wherever torchrun says."""
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    listener = os.environ.get(LISTENER)
+    if listener is None:
+        dist.init_process_group(backend, timeout=timeout)
+        return
+    port = int(os.environ["MASTER_PORT"])
+    held = int(listener) if rank == 0 else None
+    store = dist.TCPStore("127.0.0.1", port, ranks, rank == 0, timeout, master_listen_fd=held)  # type: ignore[attr-defined]
+    dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=timeout)
+
+
+def run(folder: Path, number: int, task: Mapping[str, Any], rank: int, ranks: int, device: torch.device) -> Any:
+    """Return what this rank found of one run."""
+    model, plan = read(Model, task["model"], "model"), read(Plan, task["plan"], "plan")
+    order = folder / task["order"] if task.get("order") else None
+    if plan.schedule in ASYNCHRONOUS:
+        return delayed(DelayedTrainer(model, plan, rank, ranks, device, int(task["seed"])), int(task["steps"]))
+    made = ShardedTrainer if plan.zero > 1 and ranks > 1 else Trainer
+    trainer = made(model, plan, rank, ranks, device, int(task["seed"]), order)
+    if task["what"] == "block":
+        return block(trainer, int(task["steps"]))
+    found = step(trainer, int(task["steps"]))
+    if task.get("trace") and trainer.pipeline:
+        with tracing(folder / f"trace-{number}-{rank}.json"):
+            trainer.step()
+    return found
+
+
 def step(trainer: Trainer, steps: int) -> dict[str, Any]:
-    """Return seconds and losses of `steps` training steps, gradient error, peak memory and bytes sent in a step."""
+    """Return what `steps` training steps took and did: seconds and losses; of one more each the order of the passes,
+    the messages sent, and the peak of memory; and before them the error of the gradients."""
     error = trainer.gradient_error()
     losses = [trainer.step() for _ in range(WARM_UP)]
-    trainer.wire.moved_bytes = 0
     seconds = timed(lambda: losses.append(trainer.step()), steps, trainer)
-    sent = trainer.wire.sent_bytes / steps
-    peak = peak_bytes(trainer, trainer.step)
-    return {"seconds": seconds, "losses": losses, "gradient_error": error, "sent_bytes": sent, "peak_bytes": peak}
+    return {
+        "seconds": seconds,
+        "losses": losses,
+        "gradient_error": error,
+        "order": [done.action for done in trainer.pipeline.done] if trainer.pipeline else [],
+        "traffic": sent(trainer),
+        "peak_bytes": peak_bytes(trainer, trainer.step),
+    }
+
+
+def delayed(trainer: DelayedTrainer, steps: int) -> dict[str, Any]:
+    """Return the same of an order without flush: seconds of each global batch after warm-up, in one run without end.
+
+    In place of the gradients' error that of the losses against those of a serial run of the delayed updates; order,
+    messages and peak of memory are of a run of its own of `DELAYED_STEPS` global batches.
+    """
+    m = trainer.microbatches
+    dist.barrier()
+    losses = trainer.run(m * (WARM_UP + steps))
+    seconds = [b - a for a, b in pairwise(trainer.ends[m * WARM_UP - 1 :: m])]
+    error = 0.0
+    if trainer.module.last:
+        wanted = serial_losses(trainer.model, trainer.plan, trainer.batch, len(losses), trainer.seed)
+        error = max(abs(a / b - 1) for a, b in zip(losses, wanted, strict=True))
+    trainer.restart()
+    with Traffic(trainer.place.names()) as traffic:
+        trainer.run(m * DELAYED_STEPS)
+    trainer.restart()
+    each = {key: (calls / DELAYED_STEPS, size / DELAYED_STEPS) for key, (calls, size) in traffic.found.items()}
+    return {
+        "seconds": seconds,
+        "losses": losses[m - 1 :: m],
+        "gradient_error": error,
+        "order": [done.action for done in trainer.done],
+        "traffic": each,
+        "peak_bytes": peak_bytes(trainer, lambda: trainer.run(m * DELAYED_STEPS)),
+    }
+
+
+def sent(trainer: Trainer) -> Counted:
+    """Return what this rank sends in a step."""
+    with Traffic(trainer.place.names()) as traffic:
+        trainer.step()
+    return dict(traffic.found)
 
 
 def block(trainer: Trainer, steps: int) -> dict[str, Any]:
     """Return the seconds of `steps` forward and backward passes of the first block on one microbatch."""
-    held, plan = trainer.module.blocks[0], trainer.plan
-    shape = plan.micro_batch, trainer.batch.shape[1] - 1, trainer.module.tokens.embedding_dim
+    held, plan = next(iter(trainer.module.blocks.values())), trainer.plan
+    shape = plan.micro_batch, trainer.batch.shape[1] - 1, trainer.model.hidden
     x, gradient = (torch.randn(shape, device=trainer.batch.device).to(DTYPES[plan.precision]) for _ in range(2))
     x.requires_grad_()
 
@@ -74,7 +159,7 @@ def timed(run: Callable[[], Any], times: int, trainer: Trainer) -> list[float]:
     """Return the seconds of each of `times` runs; all ranks start together, and the device is idle at both ends."""
     found = []
     for _ in range(times):
-        if trainer.ranks > 1:
+        if trainer.place.groups:
             dist.barrier()
         idle(trainer.batch)
         begin = time.perf_counter()
@@ -109,6 +194,7 @@ def end_with_input() -> None:
 
 
 if __name__ == "__main__":
-    threading.Thread(target=end_with_input, daemon=True).start()
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    if LISTENER in os.environ:
+        threading.Thread(target=end_with_input, daemon=True).start()
+    main(Path(sys.argv[1]))
     os._exit(0)  # torn down with the interpreter, a thread of gloo's that still runs would abort the process

@@ -34,9 +34,10 @@ class SmallGptBlock(nn.Module):
 
     def attend(self, x: Tensor) -> Tensor:
         """Return causal attention over x[batch, seq, hidden]."""
-        batch, seq, hidden = x.shape
+        made = self.qkv(x)  # (head, q or k or v, column), so that a part of the rows is a part of the heads
+        batch, seq, _ = made.shape
         # Taken apart before they are turned: in backward the three gradients then need one copy only.
-        q, k, v = (t.transpose(1, 2) for t in self.qkv(x).view(batch, seq, 3, self.heads, -1).unbind(2))
+        q, k, v = (t.transpose(1, 2) for t in made.view(batch, seq, self.heads, 3, -1).unbind(3))
         if not self.eager:
             context = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         else:
@@ -44,7 +45,7 @@ class SmallGptBlock(nn.Module):
             # Scale and mask inside the product, as fused kernels do.
             scores = torch.baddbmm(self.mask[:seq, :seq], q, k.mT, alpha=q.shape[-1] ** -0.5)
             context = (torch.softmax(scores, -1) @ v).unflatten(0, (batch, self.heads))
-        return context.transpose(1, 2).reshape(batch, seq, hidden)
+        return context.transpose(1, 2).flatten(2)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the layer's output, of the shape of `x`."""

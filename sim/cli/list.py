@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 import typer
 
 from sim.catalog import folder, kinds, names
-from sim.cli.kinds import KINDS
 from sim.cli.output import console, print_json
+from sim.cli.schema import SCHEMAS
 from sim.costs.profile import load_profile
 from sim.costs.run_level import run_level, shipped
 from sim.engine.step import ENGINES
@@ -25,7 +25,7 @@ REGISTRIES: dict[str, Mapping[str, object]] = {
     "schedules": SCHEDULES,
     "engines": ENGINES,
     "targets": TARGETS,
-    "files": KINDS,
+    "files": SCHEMAS,
 }
 Entry = dict[str, Any]
 

@@ -13,6 +13,7 @@ from sim.catalog import folder, names
 from sim.cli import list as listing
 from sim.cli import main
 from sim.cli.kinds import KINDS
+from sim.cli.schema import SCHEMAS
 from sim.schedules import SCHEDULES
 from sim.specs.cluster import Links
 from sim.specs.fields import init_names
@@ -59,7 +60,7 @@ def words():
     lists |= {f"{kind} keys": init_names(cls) for kind, cls in KINDS.items()}
     lists["links keys"] = init_names(Links)
     lists |= {kind: names(kind) for kind in ("devices", "models", "profiles")}
-    lists |= {"knobs": KNOBS, "schedules": SCHEDULES, "files": KINDS, "model types": READERS}
+    lists |= {"knobs": KNOBS, "schedules": SCHEDULES, "files": SCHEMAS, "model types": READERS}
     lists["lists"] = [*listing.kinds(), *listing.REGISTRIES, *listing.choices()]
     return {f"<{name}>": ", ".join(values) for name, values in lists.items()} | {"<folder>": str(Path.cwd())}
 

@@ -8,7 +8,7 @@ from calibration.execute.limits import as_executed
 from calibration.measured import plain
 from sim.costs.fitted import KernelModel
 from sim.costs.profile import Memory, load_profile
-from sim.specs import Model, Plan
+from sim.specs import Cluster, Model, Plan
 
 SMALL = Model(layers=2, hidden=64, heads=2, vocab=200, seq=32)
 SLOWER = 1e4
@@ -58,3 +58,12 @@ def job(folder: Path, held: Path, **given: object) -> Path:
     path = folder / "job.json"
     path.write_text(json.dumps({"model": sizes, "cluster": cluster, "plan": steps | given}))
     return path
+
+
+DEEP = Model(layers=8, hidden=64, heads=4, vocab=200, seq=32)
+"""As many layers as four ranks of two stages have."""
+
+
+def cluster(folder: Path, ranks: int) -> Cluster:
+    """Return made-up cores, one a rank."""
+    return Cluster.of("cpu", nodes=1, gpus_per_node=ranks, domain_gpus=ranks, profile=str(folder))

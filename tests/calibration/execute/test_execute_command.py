@@ -1,15 +1,21 @@
 """`trainsim execute`: what it prints, and what it refuses."""
 
 import json
+from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from calibration.execute import cli
+from calibration.execute.holdout import Case, Row
+from calibration.execute.measure import Measured
+from calibration.execute.predict import predict
 from calibration.execute.processes import ExecutionError
 from sim.specs import InputError
-from tests.calibration.execute.cases import SMALL, job, profile
+from tests.calibration.execute.cases import SMALL, cluster, job, plan, profile
 
 RUN = CliRunner()
 
@@ -47,7 +53,7 @@ def test_a_failing_process_is_one_line(tmp_path, folder, monkeypatch):
     def fails(*_: object) -> None:
         raise ExecutionError("process 1 of 2 died with exit code 1: out of cheese")
 
-    monkeypatch.setattr(cli, "measure", fails)
+    monkeypatch.setattr(cli, "measure_all", fails)
     done = RUN.invoke(cli.app, [str(job(tmp_path, folder)), "--despite-load"])
     assert done.exit_code == 1
     assert done.stderr.strip() == "error: process 1 of 2 died with exit code 1: out of cheese"
@@ -55,7 +61,7 @@ def test_a_failing_process_is_one_line(tmp_path, folder, monkeypatch):
 
 @pytest.mark.parametrize(
     ("change", "said"),
-    [({"tp": 2}, "plan.tp"), ({"precision": "bf16"}, "plan.precision"), ({"recompute": "full"}, "plan.recompute")],
+    [({"cp": 2}, "plan.cp"), ({"precision": "bf16"}, "plan.precision"), ({"gradient_dtype": "bf16"}, "gradient_dtype")],
 )
 def test_what_cannot_be_run_is_refused(tmp_path, folder, change, said):
     done = RUN.invoke(cli.app, [str(job(tmp_path, folder, **change)), "--despite-load"])
@@ -79,3 +85,41 @@ def test_the_cluster_must_be_of_the_kind_that_runs(tmp_path, folder):
     path.write_text(json.dumps(held))
     done = RUN.invoke(cli.app, [str(path), "--despite-load"])
     assert "cluster.device" in str(done.exception)
+
+
+def test_a_pipeline_leaves_its_measured_order_over_the_simulated_one(tmp_path, folder):
+    traces = tmp_path / "traces"
+    path = job(tmp_path, folder, pp=2, schedule="1f1b", dp=1)
+    done = RUN.invoke(cli.app, [str(path), "--despite-load", "--json", "--traces", str(traces), "--port", "0"])
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert told["measured"]["order_matches"] is told["errors"]["traffic_matches"] is True
+    assert told["predicted"]["traffic"] == told["measured"]["traffic"]
+    assert "measured.html" in done.stderr
+    page = (traces / "measured.html").read_text()
+    assert "18 actions measured" in page  # 16 passes, a reduction on each rank
+    assert len(list(traces.glob("trace-0-*.json"))) == 2
+
+
+def test_the_table_tells_of_every_process(folder):
+    given = plan(pp=2, schedule="1f1b")
+    told = predict(SMALL, cluster(folder, 2), given)
+    same = Measured(1.0, 1.0, 10, (), told.peak_memory_bytes, told.bytes_sent, 1e-7, told.traffic, told.order)
+    other = replace(same, order=told.order[::-1], traffic=told.traffic[::-1])
+    texts = []
+    for measured in (same, other):
+        console = Console(record=True, width=200, file=StringIO())
+        console.print(cli.by_process(Row(Case("a", "step", SMALL, given), told, measured)))
+        texts.append(console.export_text())
+    assert texts[0].count("as planned") == texts[0].count(", exactly as predicted") == 2
+    assert "4 pp send 0>1" in texts[0]
+    assert "1e-07 of the largest" in texts[0]
+    assert texts[1].count("another") == texts[1].count(", not as predicted") == 2
+
+
+def test_a_task_for_torchrun_is_written_and_its_command_printed(tmp_path, folder):
+    task = tmp_path / "a task"
+    done = RUN.invoke(cli.app, [str(job(tmp_path, folder, pp=2, schedule="zb-h1")), "--task", str(task)])
+    assert done.stdout.strip() == f"torchrun --nproc-per-node 2 -m calibration.execute.worker '{task}'"
+    assert json.loads((task / "task.json").read_text())["runs"][0]["order"] == "order-0.csv"
+    assert (task / "order-0.csv").read_text().startswith("0F0,0F1,")

@@ -17,7 +17,7 @@ from calibration.execute.predict import Predicted, predict, predict_block
 from calibration.execute.processes import ExecutionError
 from calibration.execute.trainer import Trainer
 from calibration.execute.worker import peak_bytes
-from sim.specs import Cluster, InputError, Model, Plan
+from sim.specs import Cluster, InputError, Model, Offload, Plan
 from sim.specs.catalog import models
 from tests.calibration.execute.cases import SMALL, plan, profile
 
@@ -154,19 +154,22 @@ def test_large_and_foreign_networks_of_the_catalog_are_refused(name):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"tp": 2, "dp": 1}, "plan.tp: got 2; allowed: 1 in what is executed"),
-        ({"pp": 2, "dp": 1}, "plan.pp: got 2"),
-        ({"zero": 2, "dp": 2}, "plan.zero: got 2; allowed: 0 or 1"),
-        ({"zero": 1, "dp": 2, "overlap_dp": True}, "plan.overlap_dp"),
-        ({"recompute": "full"}, "plan.recompute"),
+        ({"cp": 2}, "plan.cp: got 2; allowed: 1 in what is executed"),
+        ({"zero": 3, "dp": 2, "tp": 2}, "plan.zero: got 3; allowed: 0 or 1 with tp or pp > 1"),
+        ({"zero": 2}, "plan.zero: got 2; allowed: 0 or 1 on one data-parallel rank"),
+        ({"pp": 2, "schedule": "pipedream"}, "model.tied_embeddings: got True; allowed: false with schedule pipedream"),
+        ({"pp": 2, "schedule": "2bw", "dp": 2}, "plan.dp: got 2; allowed: 1 with schedule 2bw"),
+        ({"pp": 2, "schedule": "chimera", "virtual_stages": 1}, "plan.schedule: got 'chimera'; allowed: one copy"),
+        ({"pp": 2, "stage_layers": (0, 2)}, "plan.stage_layers"),
+        ({"offload": Offload(optimizer=1.0)}, "plan.offload: got 'some'; allowed: none: host memory is the device's"),
         ({"precision": "bf16"}, "plan.precision: got 'bf16'; allowed: fp32"),
         ({"compiled": True}, "plan.compiled"),
-        ({"dp": 4}, "plan.dp: got 4; allowed: 1 to 2 on cpu"),
+        ({"dp": 16, "micro_batch": 1, "global_batch": 16}, "plan: got '16 ranks'; allowed: at most 8 on cpu"),
     ],
 )
 def test_other_plans_are_refused(folder, change, said):
     given = plan(**change)
-    devices = given.tp * given.pp * given.dp
+    devices = given.tp * given.pp * given.dp * given.cp
     held = Cluster.of("cpu", nodes=1, gpus_per_node=devices, domain_gpus=devices, profile=str(folder))
     with pytest.raises(InputError) as told:
         executable(SMALL, held, given, "cpu")

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
+from calibration.execute.expected import expected
 from calibration.execute.limits import check_model
 from calibration.execute.measure import Measured, measure, measure_block
 from calibration.execute.memory import LiveBytes
-from calibration.execute.predict import bytes_sent
 from calibration.execute.trainer import Trainer
 from calibration.kernels.gpt import SmallGpt
 from sim.specs import InputError, Model, Plan
@@ -96,13 +96,14 @@ def test_losses_are_those_of_one_process_and_fall(one, two):
 
 @pytest.mark.parametrize("name", ["plain", "overlapped", "zero"])
 def test_bytes_sent_are_exactly_the_predicted_ones(two, name):
-    placed = PlacedPlan(plan=plan(dp=2, zero=int(name == "zero")), dp=2, microbatches=2)
-    assert two[name].bytes_sent == (bytes_sent(SMALL, placed),) * 2
+    given = plan(dp=2, zero=int(name == "zero"), overlap_dp=name == "overlapped")
+    assert two[name].traffic == tuple(expected(SMALL, PlacedPlan(plan=given, dp=2, microbatches=2)))
+    assert two[name].bytes_sent == (4.0 * SMALL.parameters,) * 2
 
 
 def test_one_process_sends_nothing(one):
-    assert one.bytes_sent == (0.0,)
-    assert bytes_sent(SMALL, PlacedPlan(plan=plan(), dp=1, microbatches=4)) == 0
+    assert one.traffic == ({},)
+    assert expected(SMALL, PlacedPlan(plan=plan(), dp=1, microbatches=4)) == [{}]
 
 
 def test_zero_1_halves_the_moments(two):
@@ -143,6 +144,20 @@ def test_live_bytes_count_storages_until_they_are_freed():
     assert live.live_bytes == 4 * (100 + 100 + 10)
     assert live.peak_bytes == 4 * (100 + 100 + 100)
     assert len(view) + len(small) == 60
+
+
+def test_a_resized_storage_counts_with_its_new_size():
+    held = torch.zeros(100)
+    with LiveBytes([held]) as live:
+        made = held + 1
+        made.untyped_storage().resize_(0)
+        assert live.live_bytes == 400
+        held.untyped_storage().resize_(4 * 300)
+    assert live.live_bytes == live.peak_bytes == 1200
+    resize = torch.UntypedStorage.resize_
+    with LiveBytes([]):
+        assert torch.UntypedStorage.resize_ is not resize
+    assert torch.UntypedStorage.resize_ is resize
 
 
 def test_a_seed_makes_the_same_run():

@@ -1,0 +1,122 @@
+"""One rank's part of the small GPT: the layers of a pipeline stage, of each its part of the tensor-parallel split."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+
+from calibration.execute.split import DIMENSION, Columns, Rows, Split, Table, cross_entropy
+from calibration.kernels.gpt import SmallGpt
+from sim.specs.plan import Recompute
+
+
+class Chunk(nn.Module):
+    """Layers `layers` of `whole`, with the embedding if it is the first stage and the head if it is the last.
+
+    Takes tokens[batch, seq] or hidden states, returns hidden states or logits[batch, seq, vocab / tp]. Parameters
+    carry their names in the whole model; `whole` gives its own where they are not split.
+    """
+
+    tokens: nn.Embedding | Table
+    head: nn.Linear | Columns
+
+    def __init__(
+        self,
+        whole: SmallGpt,
+        layers: range,
+        *,
+        first: bool = True,
+        last: bool = True,
+        split: Split = Split(),  # noqa: B008 - frozen
+        recompute: Recompute = "none",
+    ) -> None:
+        super().__init__()
+        self.model, self.first, self.last, self.split, self.recompute = whole.model, first, last, split, recompute
+        if first:
+            self.tokens, self.positions = Table.of(whole.tokens, split), whole.positions
+        self.blocks = nn.ModuleDict({str(i): whole.blocks[i] for i in layers})
+        if last:
+            self.norm, self.head = whole.norm, Columns.of(whole.head, split)
+        if split.size > 1:
+            self._split()
+
+    def _split(self) -> None:
+        for block in self.blocks.values():
+            for name in ("qkv", "up", "out", "down"):
+                made = Columns if DIMENSION[name] == 0 else Rows
+                setattr(block, name, made(getattr(block, name), self.split))
+            setattr(block, "heads", self.model.heads // self.split.size)  # noqa: B010 - typed as any module
+        if self.first and self.last and self.model.tied_embeddings:
+            self.head.weight = self.tokens.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the stage's output for tokens or hidden states."""
+        if self.first:
+            x = self.tokens(x) + self._positions(x.shape[1])
+        for block in self.blocks.values():
+            x = self._run(block, x)
+        if self.last:
+            x = self.head(self.norm(x))
+        return x
+
+    def _positions(self, seq: int) -> Tensor:
+        rows: Tensor = self.positions.weight[:seq]
+        return self.split.part(rows, 0) if self.split.sequence else rows
+
+    def _run(self, block: nn.Module, x: Tensor) -> Tensor:
+        if self.recompute == "none" or not torch.is_grad_enabled():
+            out: Tensor = block(x)
+            return out
+        given: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
+        if self.recompute == "selective":
+            given["context_fn"] = _every_second_product
+        again: Tensor = checkpoint(block, x, **given)
+        return again
+
+    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean cross-entropy of targets[batch, seq]."""
+        return cross_entropy(logits.flatten(0, 1), targets.flatten(), self.split)
+
+    def repeated(self) -> Iterator[nn.Parameter]:
+        """Yield what every tensor-parallel rank holds whole: under sequence parallelism each has a part of its sum."""
+        for name, parameter in self.named_parameters():
+            if split_dimension(name) is None:
+                yield parameter
+
+
+PRODUCTS = {torch.ops.aten.mm.default, torch.ops.aten.addmm.default}
+KEPT = {
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
+    torch.ops.aten._scaled_dot_product_flash_attention.default,
+    torch.ops.aten._scaled_dot_product_efficient_attention.default,
+    torch.ops.aten._scaled_dot_product_cudnn_attention.default,
+}
+
+
+def _every_second_product() -> Any:
+    """Return what torchtitan's selective checkpoint keeps of a layer: fused attention, every second product."""
+    seen = {True: 0, False: 0}
+
+    def policy(context: Any, operation: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+        keep = operation in KEPT
+        if operation in PRODUCTS:
+            seen[context.is_recompute] += 1
+            keep = seen[context.is_recompute] % 2 == 1
+        return CheckpointPolicy.MUST_SAVE if keep else CheckpointPolicy.PREFER_RECOMPUTE
+
+    return create_selective_checkpoint_contexts(policy)  # type: ignore[no-untyped-call]
+
+
+def split_dimension(name: str) -> int | None:
+    """Return which dimension of the parameter of that name is split, or None."""
+    *_, module, kind = name.rsplit(".", 2)
+    dimension = DIMENSION.get(module)
+    return None if dimension == 1 and kind == "bias" else dimension
+
+
+def own_part(name: str, tensor: Tensor, split: Split) -> Tensor:
+    """Return a rank's part of a whole model's parameter (or of its gradient)."""
+    dimension = split_dimension(name)
+    return tensor if dimension is None else split.part(tensor, dimension)

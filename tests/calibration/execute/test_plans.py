@@ -1,0 +1,122 @@
+"""Plans of every kind, executed: what the hooks saw is what was predicted.
+
+Plans of equally many processes run one after the other in one launch. HYPOTHESIS_PROFILE=full runs all of them.
+"""
+
+import os
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from calibration.execute.measure import Measured, Run, Setting, measure_all, processes
+from calibration.execute.predict import Predicted, predict
+from sim.schedules.custom import parse_order
+from sim.specs import Model
+from tests.calibration.execute.cases import DEEP, cluster, plan, profile
+
+FULL = os.environ.get("HYPOTHESIS_PROFILE") == "full"
+ALWAYS = {
+    "one": {},
+    "one full": {"recompute": "full"},
+    "1f1b": {"pp": 2, "schedule": "1f1b"},
+    "zb-h1": {"pp": 2, "schedule": "zb-h1"},
+    "zbv": {"pp": 2, "virtual_stages": 2, "schedule": "zbv"},
+    "dualpipev": {"pp": 2, "virtual_stages": 2, "schedule": "dualpipev"},
+    "tp": {"tp": 2, "sequence_parallel": False},
+    "tp sp full": {"tp": 2, "recompute": "full"},
+    "dp selective": {"dp": 2, "recompute": "selective"},
+    "zero-3": {"dp": 2, "zero": 3},
+    "interleaved 4": {"pp": 4, "virtual_stages": 2, "schedule": "interleaved"},
+    "pipedream": {"pp": 2, "schedule": "pipedream"},
+    "2bw 4": {"pp": 4, "schedule": "2bw"},
+    "zero-1 pp": {"pp": 2, "dp": 2, "zero": 1},
+}
+OTHERS = {
+    "one selective": {"recompute": "selective"},
+    "gpipe": {"pp": 2, "schedule": "gpipe"},
+    "interleaved": {"pp": 2, "virtual_stages": 2, "schedule": "interleaved"},
+    "uneven": {"pp": 2, "schedule": "1f1b", "stage_layers": (3, 5)},
+    "custom": {"pp": 2, "schedule": "gpipe"},
+    "dp": {"dp": 2},
+    "dp overlapped": {"dp": 2, "overlap_dp": True},
+    "zero-1": {"dp": 2, "zero": 1},
+    "zero-2": {"dp": 2, "zero": 2},
+    "zero-3 full": {"dp": 2, "zero": 3, "recompute": "full"},
+    "zero-3 4": {"dp": 4, "zero": 3},
+    "tp full": {"tp": 2, "sequence_parallel": False, "recompute": "full"},
+    "tp sp": {"tp": 2},
+    "tp sp selective": {"tp": 2, "recompute": "selective"},
+    "pp full": {"pp": 2, "recompute": "full"},
+    "1f1b 4": {"pp": 4, "schedule": "1f1b"},
+    "looped-bfs 4": {"pp": 4, "virtual_stages": 2, "schedule": "looped-bfs"},
+    "interleaved-zb 4": {"pp": 4, "virtual_stages": 2, "schedule": "interleaved-zb"},
+    "zb-h1 4": {"pp": 4, "schedule": "zb-h1"},
+    "zb-h2 4": {"pp": 4, "schedule": "zb-h2"},
+    "zb-1p 4": {"pp": 4, "schedule": "zb-1p"},
+    "zb-2p 4": {"pp": 4, "schedule": "zb-2p"},
+    "zbv 4": {"pp": 4, "virtual_stages": 2, "schedule": "zbv"},
+    "v-half 4": {"pp": 4, "virtual_stages": 2, "schedule": "v-half"},
+    "v-min 4": {"pp": 4, "virtual_stages": 2, "schedule": "v-min"},
+    "dualpipev 4": {"pp": 4, "virtual_stages": 2, "schedule": "dualpipev"},
+    "2bw": {"pp": 2, "schedule": "2bw"},
+    "pipedream 4": {"pp": 4, "schedule": "pipedream"},
+    "tp pp": {"tp": 2, "pp": 2},
+    "tp dp": {"tp": 2, "dp": 2, "zero": 1},
+    "pp outside": {"pp": 2, "dp": 2, "rank_order": "pp-tp-cp-dp"},
+}
+PLANS = ALWAYS | (OTHERS if FULL else {})
+CUSTOM = "0F0,0F1,0F2,0F3,0I3,0B0,0W3,0B1,0B2\n,1F0,1F1,1F2,1F3,1B3,1B0,1I1,1B2,1W1\n"
+MEMORY = 0.03
+"""Of the measured peak: what the simulator leaves out of tokens, losses and statistics is that much of a tiny model."""
+SHARDED = 0.1
+"""With FSDP2: the simulator's copies of gathered weights and gradients are those of 16-bit training on GPUs."""
+
+
+def model(name: str) -> Model:
+    """Return the network of a plan: where stages update at different times they share no table."""
+    return replace(DEEP, tied_embeddings=False) if name.startswith(("pipedream", "2bw")) else DEEP
+
+
+@pytest.fixture(scope="module")
+def executed(tmp_path_factory):
+    """Predictions and measurements by name; a launch runs all plans of as many processes."""
+    folder = profile(tmp_path_factory.mktemp("profiles") / "core")
+    made = {}
+    for name, given in PLANS.items():
+        shape = {"global_batch": 8, "micro_batch": 1} if name != "custom" else {"global_batch": 4, "micro_batch": 1}
+        made[name] = plan(**{**shape, **given})
+
+    @cache
+    def launch(ranks: int) -> dict[str, tuple[Predicted, Measured]]:
+        names = [name for name, each in made.items() if processes(each) == ranks]
+        orders = {name: parse_order(CUSTOM) if name == "custom" else None for name in names}
+        said = [predict(model(name), cluster(folder, ranks), made[name], order=orders[name]) for name in names]
+        runs = [Run(model(name), made[name], p.csv) for name, p in zip(names, said, strict=True)]
+        return dict(zip(names, zip(said, measure_all(runs, Setting()), strict=True), strict=True))
+
+    return lambda name: launch(processes(made[name]))[name]
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_what_is_executed_is_what_was_predicted(executed, name):
+    predicted, measured = executed(name)
+    assert measured.order == predicted.order
+    assert measured.max_gradient_error < 1e-5
+    assert measured.traffic == predicted.traffic
+    assert measured.bytes_sent == predicted.bytes_sent
+    band = SHARDED if PLANS[name].get("zero", 0) > 1 else MEMORY
+    assert measured.peak_memory_bytes == pytest.approx(predicted.peak_memory_bytes, rel=band)
+    assert measured.interval_s[0] <= measured.median_s <= measured.interval_s[1]
+    assert measured.losses[-1] < measured.losses[0]
+
+
+def test_every_process_of_a_pipeline_told_its_order(executed):
+    assert [len(executed(name)[1].order) for name in ("one", "1f1b", "zero-1 pp", "2bw 4")] == [0, 2, 4, 4]
+    assert executed("1f1b")[1].order[1][:3] == ("1F0", "1B0", "1F1")
+
+
+def test_losses_do_not_depend_on_the_plan(executed):
+    wanted = executed("one")[1].losses
+    for name in ("1f1b", "zbv", "tp", "interleaved 4"):
+        assert executed(name)[1].losses == pytest.approx(wanted, rel=1e-4)
