@@ -27,7 +27,8 @@ def symbol(name: str) -> Expr:
     if name not in _declared:
         if not name.isidentifier():
             raise ValueError(f"{name!r} is not an identifier")
-        _declared[name] = sp.Symbol(name, real=True, nonnegative=True)
+        # One object a name, whichever of several threads comes first.
+        _declared.setdefault(name, sp.Symbol(name, real=True, nonnegative=True))
     return _declared[name]
 
 

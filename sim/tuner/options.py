@@ -171,6 +171,7 @@ class Grid:
             some = np.tile(every.any(axis=1), len(ids))  # without any it is the table's own
             return self._flat(axes, (len(ids), *combined), out, np.tile(every, (len(ids), 1)), some, slowest)
 
+        stage_form(Structure.of(self.asked.model), True)  # compiled once, before the threads ask for it
         with ThreadPoolExecutor(os.cpu_count()) as threads:
             return list(threads.map(block, range(0, len(picked), step)))
 

@@ -1,5 +1,8 @@
 """Symbols, compilation and broadcasting."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import sympy as sp
@@ -128,3 +131,16 @@ def test_expressions_in_the_place_of_symbols_are_not_evaluated():
     expected = compile_expressions({"y": outer["y"]})({"inner_test": np.array([2.0, 6.0])})["y"]
     assert compile_expressions({"y": whole["y"]})(values)["y"] == pytest.approx(expected)
     assert Interpreted(whole).as_compiled()(values)["y"] == pytest.approx(expected)
+
+
+def test_threads_declare_one_symbol_each_name():
+    names = [f"declared_by_threads_{i}" for i in range(200)]
+    start = threading.Barrier(4)
+
+    def declare(_):
+        start.wait()
+        return [symbol(name) for name in names]
+
+    with ThreadPoolExecutor(4) as threads:
+        first, *others = threads.map(declare, range(4))
+    assert all(a is b for other in others for a, b in zip(first, other, strict=True))
