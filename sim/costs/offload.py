@@ -82,16 +82,16 @@ def expressions(structure: Structure) -> dict[str, Expr]:
     input_offload and weight_offload. Per rank and step, by where it is: moved_optimizer, moved_weights,
     moved_gradients, staged_update (bytes), update_h2d, update_d2h (seconds), optimizer_offload (what the update waits).
     """
-    parts = _parts(structure)
-    return composed(_outputs(tuple(parts)), {_part(name): e for name, e in parts.items()})
+    given = parts(structure)
+    return composed(outputs(tuple(given)), {part_name(name): e for name, e in given.items()})
 
 
 ENDS = ("", "embedding_", "head_")
 """Prefixes of what a plain chunk, one with the embedding and one with the head (alone, with both) wait."""
 
 
-def _parts(structure: Structure) -> dict[str, Expr]:
-    """Return what `_outputs` reads: all that it does not work out, and every `Pass` by `<end><pass>_<field>`.
+def parts(structure: Structure) -> dict[str, Expr]:
+    """Return what `outputs` reads: all that it does not work out, and every `Pass` by `<end><pass>_<field>`.
 
     Apart, since the waits name each of these many times, and SymPy walks an expression as often.
     """
@@ -134,9 +134,9 @@ def _parts(structure: Structure) -> dict[str, Expr]:
 
 
 @lru_cache
-def _outputs(parts: tuple[str, ...]) -> dict[str, Expr]:
+def outputs(names: tuple[str, ...]) -> dict[str, Expr]:
     """Return `expressions` over the symbols of these parts."""
-    e = {name: symbol(_part(name)) for name in parts}
+    e = {name: symbol(part_name(name)) for name in names}
     layers = e["layers"]
 
     def given(name: str) -> Pass:
@@ -148,8 +148,8 @@ def _outputs(parts: tuple[str, ...]) -> dict[str, Expr]:
         _waits(given(f"{end}forward"), given(f"{end}backward"), layers, stay if end == "head_" else 0) for end in ENDS
     )
     by_input, by_weight = (_waited(given(name), layers, side_by_side(given(name))) for name in ("input", "weight"))
-    out = {name: e[name] for name in parts if name.endswith("_bytes") or name.startswith(("moved", "staged", "update"))}
-    out |= {name: e[name] for name in parts if name.startswith("optimizer_offload")}
+    out = {name: e[name] for name in names if name.endswith("_bytes") or name.startswith(("moved", "staged", "update"))}
+    out |= {name: e[name] for name in names if name.startswith("optimizer_offload")}
     out |= {f"{name}_{way}": e[f"{name}_{way}"] for name in ("forward", "backward") for way in ("h2d", "d2h")}
     several = minimum(1, stage.pp - 1)  # alone a stage has both ends, and the head's speak for them
     for end, waits, share in zip(ENDS, (plain, first, last), (1, several, 1), strict=True):
@@ -158,7 +158,7 @@ def _outputs(parts: tuple[str, ...]) -> dict[str, Expr]:
     return out | {"input_offload": maximum(by_input, plain.backward - by_weight), "weight_offload": by_weight}
 
 
-def _part(name: str) -> str:
+def part_name(name: str) -> str:
     """Return the name of the symbol that stands for a part."""
     return f"offload_part_{name}"
 
@@ -285,20 +285,22 @@ def _swapped(h2d: Expr, d2h: Expr, update: Expr, pieces: Expr) -> Expr:
 
 
 @lru_cache
-def offload_walked(structure: Structure) -> Interpreted:
+def offload_walked(structure: Structure) -> Compiled:
     """Return `expressions` to be walked (cached): for a look at one plan."""
-    return Interpreted(expressions(structure))
+    own = Interpreted(parts(structure)).as_compiled()
+    waits = Interpreted(outputs(own.outputs)).as_compiled()
+    return own.then(waits, {part_name(name): name for name in own.outputs})
 
 
 @lru_cache
 def offload_model(structure: Structure) -> Compiled:
     """Return `expressions` as one function (cached), compiled where that takes a second: of stacks of several kinds of
     layers it takes a minute."""
-    parts = _parts(structure)
-    own = compile_expressions(parts) if len(structure.kinds) == 1 else Interpreted(parts).as_compiled()
-    return own.then(_compiled(own.outputs), {_part(name): name for name in own.outputs})
+    given = parts(structure)
+    own = compile_expressions(given) if len(structure.kinds) == 1 else Interpreted(given).as_compiled()
+    return own.then(_compiled(own.outputs), {part_name(name): name for name in own.outputs})
 
 
 @lru_cache
-def _compiled(parts: tuple[str, ...]) -> Compiled:
-    return compile_expressions(_outputs(parts))
+def _compiled(names: tuple[str, ...]) -> Compiled:
+    return compile_expressions(outputs(names))

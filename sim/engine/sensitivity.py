@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.costs import offload, stage
-from sim.costs.algebra import Compiled, Expr, Interpreted, Values, derivative, symbol
+from sim.costs.algebra import Compiled, Interpreted, Values, derivative, symbol
 from sim.costs.layers.structure import Structure
 from sim.engine.assembly import Costs, action_seconds, durations, pace, step_schedule
 from sim.engine.critical import CriticalPath, Spent, path_to
@@ -114,25 +114,44 @@ MODELS: Mapping[str, Callable[[Structure], Compiled | Interpreted]] = {
     "stage": stage.stage_model,
     "offload": offload.offload_walked,
 }
-EXPRESSIONS: Mapping[str, Callable[[Structure], Mapping[str, Expr]]] = {
-    "stage": stage.expressions,
-    "offload": offload.expressions,
-}
+
+
+@dataclass(frozen=True)
+class _Chained:
+    """Rates of expressions over parts, by the chain rule: written out, the parts would stand in them many times."""
+
+    parts: Interpreted
+    moving: Interpreted
+    outer: Interpreted
+
+    def __call__(self, values: Values) -> dict[str, Any]:
+        held = {offload.part_name(name): value for name, value in self.parts(values).items()}
+        rates = {_moving(name): value for name, value in self.moving(values).items()}
+        return self.outer({**values, **held, **rates})
+
+
+def _moving(part: str) -> str:
+    return f"rate_of_{offload.part_name(part)}"
 
 
 @lru_cache(maxsize=16)
-def _rates(structure: Structure, kind: str, along: Along) -> Interpreted:
+def _rates(structure: Structure, kind: str, along: Along) -> Interpreted | _Chained:
     """Return the rates of a cost model's outputs, walked: a look at one plan is not worth ten seconds' compiling."""
     named = ((name, along(name)) for name in MODELS[kind](structure).symbols)
     seeds = {name: symbol(name) * symbol(f"dlog_{direction}") for name, direction in named if direction}
-    return Interpreted(derivative(EXPRESSIONS[kind](structure), seeds))
+    if kind == "stage":
+        return Interpreted(derivative(stage.expressions(structure), seeds))
+    parts = offload.parts(structure)
+    inner = {offload.part_name(name): symbol(_moving(name)) for name in parts}
+    outer = derivative(offload.outputs(tuple(parts)), seeds | inner)
+    return _Chained(Interpreted(parts), Interpreted(derivative(parts, seeds)), Interpreted(outer))
 
 
 @dataclass(frozen=True)
 class _Directed:
     """The rates of a cost model along one direction."""
 
-    rates: Interpreted
+    rates: Interpreted | _Chained
     direction: Mapping[str, float]
 
     def __call__(self, values: Values) -> dict[str, Any]:
