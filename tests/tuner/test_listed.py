@@ -89,9 +89,9 @@ def test_copies_of_shards_are_searched():
     for at, step in each(space, 60):
         assert least[at] <= step.step_time_s * (1 + 1e-9)
         assert scores.peak_memory_bytes[at] == pytest.approx(step.peak_memory_bytes, rel=1e-6)
-    equal = knobs | {"zero": [3], "fsdp_shard": [8], "unequal_stages": [False]}  # stages of their own have no copies
+    equal = knobs | {"zero": [3], "fsdp_shard": [4, 8], "unequal_stages": [False]}  # stages of their own have no copies
     sharded = tune(SMALL, H100S, 64, equal, target="any", top=1).best
-    assert sharded.plan.fsdp_shard == 8
+    assert sharded.plan.fsdp_shard in (4, 8)
     assert any("share a copy" in line for line in sharded.why)
     assert sum(space.excluded.values()) + int(space.allowed.sum()) == space.asked
 
