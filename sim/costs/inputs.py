@@ -341,7 +341,7 @@ def copy_values(plan: Plan, cluster: Cluster) -> dict[str, float]:
     }
 
 
-APART = ("gpipe", "looped_bfs")
+APART = ("gpipe", "looped-bfs")
 """Schedules whose last stage runs other forwards between a microbatch's forward and its backward."""
 
 

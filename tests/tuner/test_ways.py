@@ -73,8 +73,8 @@ def test_layers_that_stages_cannot_share_evenly() -> None:
 
 def test_all_layers_of_a_stage_recompute_or_none() -> None:
     knobs = default_knobs(MODEL, cluster()) | {"recompute_layers": [0], "recompute": ["none", "full"]}
-    whole = search_stages(MODEL, cluster(3.4e9), 32, knobs, {}, n=5)
-    some = search_stages(MODEL, cluster(3.4e9), 32, knobs | {"recompute_layers": []}, {}, n=5)
+    whole = search_stages(MODEL, cluster(3e9), 32, knobs, {}, n=5)
+    some = search_stages(MODEL, cluster(3e9), 32, knobs | {"recompute_layers": []}, {}, n=5)
     stages = [stage for _, plan in whole.found for stage in plan.stages]
     assert stages and all(stage.recompute_layers is None for stage in stages)
     assert {stage.recompute for stage in stages} == {"none", "full"}
