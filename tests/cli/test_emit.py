@@ -1,11 +1,9 @@
 """`trainsim emit` and `trainsim import`."""
 
 import json
-import sys
 
 import pytest
 
-from sim.cli import main
 from sim.plans import TARGETS
 
 JOB = "model: llama3-8b\ncluster: {device: h100-sxm-80gb, nodes: 2}\nplan: {%s}\n"
@@ -16,18 +14,6 @@ PLANS = {
     "megatron": "tp: 4, pp: 2, virtual_stages: 2, zero: 1, global_batch: 64, recompute: selective",
     "deepspeed": "pp: 4, zero: 1, global_batch: 32, recompute: full",
 }
-
-
-@pytest.fixture
-def trainsim(monkeypatch, capsys):
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["trainsim", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        out = capsys.readouterr()
-        return stop.value.code, out.out, out.err
-
-    return run
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """The commands about files: list, check, schema."""
 
 import json
-import sys
 from dataclasses import asdict
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import pytest
 import sim.catalog
 from sim.catalog import folder, kinds, names
 from sim.cli import list as listing
-from sim.cli import main
 from sim.cli.check import checked_file
 from sim.cli.kinds import KINDS, recognised
 from sim.cli.schema import SCHEMAS
@@ -29,18 +27,6 @@ prise: 3
 """
 BAD_TUNE = "model: gpt2-xl\ncluster: {device: l4}\ntune: {global_batch: 8, knobs: {tp: [0], gpus: [1], pp: [2, x]}}\n"
 BAD_PLAN = "model: gpt3-175b\ncluster: {device: l4, nodes: 2}\nplan: {tp: 7, pp: 5, global_batch: 9, micro_batch: 2}\n"
-
-
-@pytest.fixture
-def trainsim(monkeypatch, capsys):
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["trainsim", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        out = capsys.readouterr()
-        return stop.value.code, out.out, out.err
-
-    return run
 
 
 def test_list_holds_everything_by_kind(trainsim):

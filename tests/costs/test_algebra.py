@@ -2,6 +2,7 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 
 import numpy as np
 import pytest
@@ -92,12 +93,16 @@ def _expressions(x, y, z):
     }
 
 
+@cache
+def _rates():
+    expressions = _expressions(*map(symbol, "xyz"))
+    return expressions, compile_expressions(derivative(expressions, {n: symbol(f"d{n}") for n in "xyz"}))
+
+
 @given(*(st.floats(0.1, 4).filter(lambda v: abs(v * 8 % 1) > 1e-3) for _ in range(3)))
 @settings(max_examples=60)
 def test_derivatives_are_those_of_finite_differences(a, b, c):
-    names = ("x", "y", "z")
-    expressions = _expressions(*map(symbol, names))
-    rates = compile_expressions(derivative(expressions, {n: symbol(f"d{n}") for n in names}))
+    names, (expressions, rates) = ("x", "y", "z"), _rates()
     at = np.array([a, b, c])
     for direction in np.eye(3):
         found = rates(dict(zip([*names, "dx", "dy", "dz"], [*at, *direction], strict=True)))
