@@ -13,9 +13,12 @@ def trainsim(monkeypatch, capsys):
 
     def run(*arguments):
         monkeypatch.setattr(sys, "argv", ["trainsim", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stop:
+        code = 0
+        try:
             main()
+        except SystemExit as stop:
+            code = stop.code or 0
         out = capsys.readouterr()
-        return stop.value.code, out.out, out.err
+        return code, out.out, out.err
 
     return run

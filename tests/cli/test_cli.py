@@ -7,30 +7,12 @@ import sys
 import pytest
 import yaml
 
-from sim.cli import main
 from sim.cli.lab import lab_arguments
 from sim.engine.memory_trace import check, read_trace
 from sim.schedules import SCHEDULES
 from tests.oracle import ROOT, reference
 
 JOBS = ROOT / "notebooks" / "jobs"
-
-
-def run(capsys, monkeypatch, *arguments):
-    """Return (exit code, stdout, stderr) of `trainsim` with these arguments."""
-    monkeypatch.setattr(sys, "argv", ["trainsim", *map(str, arguments)])
-    code = 0
-    try:
-        main()
-    except SystemExit as stop:
-        code = stop.code or 0
-    out = capsys.readouterr()
-    return code, out.out, out.err
-
-
-@pytest.fixture
-def trainsim(capsys, monkeypatch):
-    return lambda *arguments: run(capsys, monkeypatch, *arguments)
 
 
 def test_simulate_prints_the_contract(trainsim):

@@ -9,12 +9,6 @@ from sim.cli.device import device_text
 from sim.specs import Device
 from sim.specs.catalog import device
 from sim.specs.device import Sourced
-from tests.cli.test_cli import run
-
-
-@pytest.fixture
-def trainsim(capsys, monkeypatch):
-    return lambda *arguments: run(capsys, monkeypatch, *arguments)
 
 
 @pytest.mark.parametrize("like", names("devices"))

@@ -6,7 +6,6 @@ import pytest
 
 from sim.tuner import ranking
 from sim.tuner import tune as tuning
-from tests.cli.test_cli import trainsim  # noqa: F401 - a fixture
 
 JOB = """
 model: llama3-8b
@@ -26,7 +25,7 @@ def job(tmp_path):
     return write
 
 
-def test_simulate_prints_the_run(trainsim, job):  # noqa: F811
+def test_simulate_prints_the_run(trainsim, job):
     code, out, _ = trainsim("simulate", job("training: {tokens: 15e12, pue: 1.1}"), "--json")
     data = json.loads(out)
     assert code == 0
@@ -38,7 +37,7 @@ def test_simulate_prints_the_run(trainsim, job):  # noqa: F811
     assert "run" not in json.loads(trainsim("simulate", job(), "--json")[1])
 
 
-def test_simulate_says_it_in_one_sentence_and_on_the_page(trainsim, job, tmp_path):  # noqa: F811
+def test_simulate_says_it_in_one_sentence_and_on_the_page(trainsim, job, tmp_path):
     html = tmp_path / "step.html"
     code, out, _ = trainsim("simulate", job("training: {tokens: 15e12}"), "--html", html)
     text = " ".join(out.split())
@@ -50,7 +49,7 @@ def test_simulate_says_it_in_one_sentence_and_on_the_page(trainsim, job, tmp_pat
     assert "&quot;training&quot;" in page  # the job printed for making it again
 
 
-def test_tune_shows_the_winners_run_and_hands_training_on(trainsim, job, tmp_path):  # noqa: F811
+def test_tune_shows_the_winners_run_and_hands_training_on(trainsim, job, tmp_path):
     file = job(TUNE + "training: {steps: 1000, goodput: 0.9}")
     code, out, _ = trainsim("tune", file, "--json", "--top", 2, "--out", tmp_path / "out")
     data = json.loads(out)
@@ -62,7 +61,7 @@ def test_tune_shows_the_winners_run_and_hands_training_on(trainsim, job, tmp_pat
     assert "GPU-hours" in trainsim("tune", file, "--top", 1)[1]
 
 
-def test_optimal_in_flop(trainsim, job):  # noqa: F811
+def test_optimal_in_flop(trainsim, job):
     code, out, _ = trainsim("optimal", job(), "--budget-flop", "5.76e23", "--json")
     data = json.loads(out)
     assert code == 0
@@ -72,7 +71,7 @@ def test_optimal_in_flop(trainsim, job):  # noqa: F811
     assert set(data) == {"budget_flop", "budget_flop_interval", "law", "model", "optimum", "balanced", "assumptions"}
 
 
-def test_optimal_agrees_with_the_run(trainsim, job):  # noqa: F811
+def test_optimal_agrees_with_the_run(trainsim, job):
     file = job("training: {tokens: 1e12, goodput: 0.8}")
     run = json.loads(trainsim("simulate", file, "--json")[1])["run"]
     for option, amount in (("--days", run["days"]), ("--gpu-hours", run["gpu_hours"]), ("--usd", run["cost_usd"])):
@@ -80,7 +79,7 @@ def test_optimal_agrees_with_the_run(trainsim, job):  # noqa: F811
         assert found["model"]["tokens"] == pytest.approx(run["tokens"])
 
 
-def test_optimal_in_words(trainsim, job):  # noqa: F811
+def test_optimal_in_words(trainsim, job):
     code, out, _ = trainsim("optimal", job(), "--days", 30, "--law", "hoffmann-2022")
     text = " ".join(out.split())
     assert code == 0
@@ -99,13 +98,13 @@ def test_optimal_in_words(trainsim, job):  # noqa: F811
         (("--budget-flop", "1e23", "--law", "mine"), "scaling: got 'mine'; allowed: one of besiroglu-2024"),
     ],
 )
-def test_optimal_refuses(trainsim, job, arguments, message):  # noqa: F811
+def test_optimal_refuses(trainsim, job, arguments, message):
     code, out, err = trainsim("optimal", job(), *arguments)
     assert (code, out) == (2, "")
     assert message in err
 
 
-def test_time_needs_a_plan_and_flop_do_not(trainsim, tmp_path):  # noqa: F811
+def test_time_needs_a_plan_and_flop_do_not(trainsim, tmp_path):
     file = tmp_path / "job.yaml"
     file.write_text("model: llama3-8b\ncluster: {device: l4}\n")
     code, _, err = trainsim("optimal", file, "--days", 3)
@@ -131,7 +130,7 @@ def stopped(monkeypatch):
     return at
 
 
-def test_an_interrupted_search_prints_the_best_so_far(trainsim, job, stopped):  # noqa: F811
+def test_an_interrupted_search_prints_the_best_so_far(trainsim, job, stopped):
     stopped(1)
     code, out, told = trainsim("tune", job("tune: {global_batch: 64, knobs: {tp: 4, zero: [0, 1]}}"), "--json")
     data = json.loads(out)
@@ -140,7 +139,7 @@ def test_an_interrupted_search_prints_the_best_so_far(trainsim, job, stopped):  
     assert "interrupted: the best plan so far, not certified" in told
 
 
-def test_a_search_interrupted_before_any_plan_prints_nothing(trainsim, job, monkeypatch):  # noqa: F811
+def test_a_search_interrupted_before_any_plan_prints_nothing(trainsim, job, monkeypatch):
     def stop(space):
         raise KeyboardInterrupt
 
@@ -151,7 +150,7 @@ def test_a_search_interrupted_before_any_plan_prints_nothing(trainsim, job, monk
     assert "Traceback" not in told
 
 
-def test_tune_finds_the_nodes_for_a_deadline(trainsim, tmp_path):  # noqa: F811
+def test_tune_finds_the_nodes_for_a_deadline(trainsim, tmp_path):
     text = """
 model: llama3-8b
 cluster: {device: h100-sxm-80gb, nodes: 4}

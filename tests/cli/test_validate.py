@@ -6,19 +6,18 @@ import pytest
 
 from sim.validation.ablation import read_ablation
 from sim.validation.accuracy import read_accuracy
-from tests.cli.test_cli import run
 from tests.oracle import reference
 from tests.validation.runs import write
 
 
 @pytest.fixture
-def trainsim(capsys, monkeypatch):
-    return lambda *arguments: run(capsys, monkeypatch, "validate", *arguments)
+def validate(trainsim):
+    return lambda *arguments: trainsim("validate", *arguments)
 
 
-def test_json_has_exactly_the_contracts_keys(trainsim, tmp_path) -> None:
+def test_json_has_exactly_the_contracts_keys(validate, tmp_path) -> None:
     path = write(tmp_path / "runs.csv", {}, {"use_for": "parity"}, {"device": "abacus"})
-    code, out, _ = trainsim(path, "--json")
+    code, out, _ = validate(path, "--json")
     found = json.loads(out)
     assert code == 0 and set(found) == {"rows", "summary", "skipped", "not_scored", "run_level"}
     assert set(found["rows"][0]) == {
@@ -36,10 +35,10 @@ def test_json_has_exactly_the_contracts_keys(trainsim, tmp_path) -> None:
     assert [r["id"] for r in found["skipped"]] == ["site-3"] and [r["id"] for r in found["not_scored"]] == ["site-2"]
 
 
-def test_several_tables_are_one_answer_and_one_derived_table(trainsim, tmp_path) -> None:
+def test_several_tables_are_one_answer_and_one_derived_table(validate, tmp_path) -> None:
     first = write(tmp_path / "first.csv", {})
     second = write(tmp_path / "second.csv", {"id": "other", "step_time_s": "1"})
-    code, out, _ = trainsim(first, second, "--json", "--table", tmp_path / "out.csv")
+    code, out, _ = validate(first, second, "--json", "--table", tmp_path / "out.csv")
     assert code == 0 and json.loads(out)["summary"]["time"]["n"] == 2
     assert [(row.source, row.id) for row in read_accuracy(tmp_path / "out.csv")] == [
         ("first", "site-1"),
@@ -47,27 +46,27 @@ def test_several_tables_are_one_answer_and_one_derived_table(trainsim, tmp_path)
     ]
 
 
-def test_a_profile_replaces_the_devices(trainsim, tmp_path) -> None:
+def test_a_profile_replaces_the_devices(validate, tmp_path) -> None:
     path = write(tmp_path / "runs.csv", {})
     own, other = (
-        json.loads(trainsim(path, "--json", *extra)[1])["rows"][0]["predicted_step_time_s"]
+        json.loads(validate(path, "--json", *extra)[1])["rows"][0]["predicted_step_time_s"]
         for extra in ((), ("--profile", "h100-sxm-80gb"))
     )
     assert other < own
 
 
-def test_a_site_removes_its_bias_and_says_how(trainsim, tmp_path) -> None:
+def test_a_site_removes_its_bias_and_says_how(validate, tmp_path) -> None:
     path = write(tmp_path / "runs.csv", {"step_time_s": "0.6"})
     site = write(tmp_path / "site.csv", {"id": "earlier", "step_time_s": "0.6"})
-    alone, fitted = (json.loads(trainsim(path, "--json", *more)[1]) for more in ((), ("--site", site)))
+    alone, fitted = (json.loads(validate(path, "--json", *more)[1]) for more in ((), ("--site", site)))
     assert abs(alone["rows"][0]["predicted_step_time_s"] - 0.6) > 0.05
     assert fitted["rows"][0]["predicted_step_time_s"] == pytest.approx(0.6, rel=0.04)  # one row against the prior
     assert list(fitted["run_level"]) == ["site"] and len(fitted["run_level"]["site"]["parameters"]) <= 12
 
 
-def test_the_table_for_people(trainsim, tmp_path) -> None:
+def test_the_table_for_people(validate, tmp_path) -> None:
     memory = {"use_for": "memory", "peak_memory_bytes": "5e10", "memory_kind": "allocated"}
-    code, out, _ = trainsim(write(tmp_path / "mine.csv", {}, memory, {"device": "abacus"}))
+    code, out, _ = validate(write(tmp_path / "mine.csv", {}, memory, {"device": "abacus"}))
     assert code == 0 and "step time" in out and "peak memory" in out and "regret" in out
     assert "mine: 2 predicted, 1 skipped, 0 not for scoring" in out and "1 x device: got 'abacus'" in out
 
@@ -81,47 +80,47 @@ def test_the_table_for_people(trainsim, tmp_path) -> None:
         (("RUNS",), "RUNS"),
     ],
 )
-def test_bad_options_are_refused(trainsim, tmp_path, extra: tuple[str, ...], word: str) -> None:
+def test_bad_options_are_refused(validate, tmp_path, extra: tuple[str, ...], word: str) -> None:
     path = write(tmp_path / "runs.csv", {})
     arguments = [path if e == "RUNS" else e for e in extra]
     again = [write(tmp_path / "again.csv", {})] if extra == ("RUNS",) else []
-    code, out, err = trainsim(path, *(again or arguments))
+    code, out, err = validate(path, *(again or arguments))
     assert code == 2 and not out and word in err
 
 
-def test_a_bad_cell_exits_2_with_its_place(trainsim, tmp_path) -> None:
-    code, out, err = trainsim(write(tmp_path / "runs.csv", {"gpus": "many"}))
+def test_a_bad_cell_exits_2_with_its_place(validate, tmp_path) -> None:
+    code, out, err = validate(write(tmp_path / "runs.csv", {"gpus": "many"}))
     assert code == 2 and not out and "runs.csv:2:gpus" in err
 
 
-def test_parity_and_layer_times_are_not_scored(trainsim) -> None:
-    found = json.loads(trainsim(reference("runs") / "vtrain_single.csv", "--json")[1])
+def test_parity_and_layer_times_are_not_scored(validate) -> None:
+    found = json.loads(validate(reference("runs") / "vtrain_single.csv", "--json")[1])
     assert len(found["not_scored"]) == 1120 and not found["rows"] and found["summary"]["time"]["mape"] is None
-    layers = json.loads(trainsim(reference("runs") / "korthikanti_2205_05198.csv", "--json")[1])
+    layers = json.loads(validate(reference("runs") / "korthikanti_2205_05198.csv", "--json")[1])
     assert len(layers["not_scored"]) == 5 and layers["summary"]["time"]["n"] == 8
 
 
-def test_the_exam_prints_both_columns_beside_the_goals(trainsim, tmp_path) -> None:
+def test_the_exam_prints_both_columns_beside_the_goals(validate, tmp_path) -> None:
     path = write(tmp_path / "torchtitan.csv", {"group": "a"}, {"group": "b", "tp": "2", "dp": "4"})
-    code, out, _ = trainsim(path, "--exam", "--json")
+    code, out, _ = validate(path, "--exam", "--json")
     (entry,) = json.loads(out)["exam"]
     assert code == 0 and entry["name"] == "torchtitan" and entry["goal"]["site"] == 7
     assert entry["elsewhere"]["time"]["n"] == entry["site"]["time"]["n"] == 2
-    code, out, _ = trainsim(path, "--exam")
+    code, out, _ = validate(path, "--exam")
     assert code == 0 and "12 / 8" in out and "calculon" in out
 
 
-def test_an_ablation_is_written_and_printed(trainsim, tmp_path) -> None:
+def test_an_ablation_is_written_and_printed(validate, tmp_path) -> None:
     path = write(tmp_path / "runs.csv", {}, {"tp": "2", "dp": "4"})
-    code, out, _ = trainsim(path, "--ablation", tmp_path / "out.csv")
+    code, out, _ = validate(path, "--ablation", tmp_path / "out.csv")
     assert code == 0 and "power limits" in out
     assert {row.n for row in read_ablation(tmp_path / "out.csv")} == {2}
 
 
 @pytest.mark.parametrize("option", ["--exam", "--ablation"])
-def test_the_exam_takes_no_other_run_level(trainsim, tmp_path, option) -> None:
+def test_the_exam_takes_no_other_run_level(validate, tmp_path, option) -> None:
     path = write(tmp_path / "runs.csv", {})
     given = ["--exam"] if option == "--exam" else [option, tmp_path / "out.csv"]
-    code, _, err = trainsim(path, *given, "--profile", "h100-sxm-80gb")
+    code, _, err = validate(path, *given, "--profile", "h100-sxm-80gb")
     assert code == 2 and f"nothing beside {option}" in err
-    assert trainsim(path, "--ablation", path)[0] == 2
+    assert validate(path, "--ablation", path)[0] == 2
