@@ -72,9 +72,14 @@ class Group:
     reduce_scatter = all_gather
 
     def broadcast(self, size: Expr) -> Expr:
-        """Return the seconds in which `size` bytes of one rank pass through all others, in a ring."""
+        """Return the seconds in which `size` bytes of one rank pass through all others, in a ring.
+
+        As long as every rank takes to send that to the next one (`shift`).
+        """
         inside = minimum(1, self.n_in - 1) / (symbol("intra_bytes_per_s") * symbol("intra_efficiency_gather"))
         return self._time(size, maximum(inside, self._network()), HALF)
+
+    shift = broadcast
 
     def all_to_all(self, size: Expr) -> Expr:
         """Return the seconds in which every rank sends `size` bytes, an equal part of it to each rank.

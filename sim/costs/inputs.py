@@ -263,15 +263,26 @@ def setting_values(plan: Plan, cluster: Cluster) -> dict[str, float]:
         "tp_overlap": float(plan.tp_overlap),
         "blocking_sends": float(plan.blocking_sends),
         "native": float(plan.framework == "torch"),
+        "ring": float(plan.framework == "torch"),
         "attention_kernel": ATTENTION_KERNELS[plan.attention_kernel],
         "composite_norm": composite_norm(plan),
         "fused_loss": float(plan.cross_entropy == "fused"),
         "autograd_loss": float(plan.cross_entropy == "autograd"),
+        "one_kernel": _one_kernel(plan, load_profile(cluster.profile)),
         "beside_known": 0.0,
         **precision_values(plan.precision, cluster),
         **offload_values(plan, cluster),
         **contention_values(load_profile(cluster.profile), 1, 1),
     }  # fmt: skip
+
+
+def _one_kernel(plan: Plan, profile: Profile) -> float:
+    """Return 1 where the plan's cross-entropy is one kernel that the profile has not timed itself.
+
+    One that it has counts as it is, unless torch's own ("eager") was timed.
+    """
+    timed = profile.model_of(("cross_entropy", "forward"))
+    return float(plan.cross_entropy == "fused" and (timed.op != "cross_entropy" or timed.implementation == "eager"))
 
 
 FUSED_RMS_NORM = 2025.75

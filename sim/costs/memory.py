@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from sim.costs.algebra import Expr, maximum, minimum, symbol
 from sim.costs.kernels import element_bytes
-from sim.costs.layers import ends, traced
+from sim.costs.layers import ends, ring, traced
 from sim.costs.layers.mlp import etp, expert_hidden, moe_ffn, routed_rows
 from sim.costs.layers.ops import (
     Sizes,
@@ -87,6 +87,8 @@ def _mixer(kind: BlockKind, size: Sizes) -> tuple[Expr, Expr]:
         latents = element_bytes * size.norm_tokens * 2 * (symbol("q_lora_rank") + symbol("kv_lora_rank"))
         return element_bytes * tokens * (2 * query_width + 2 * v_width) / tp + latents, stored
     one = element_bytes * tokens * (2 * query_width / tp + 2 * kv_columns)
+    if not kind.eager:
+        one += ring.saved(tokens)
     if kind.cross:
         encoder = symbol("encoder_seq") * micro_batch / cp
         more = element_bytes * (tokens * 2 * query_width / tp + encoder * 2 * kv_columns)
@@ -155,7 +157,8 @@ def gradient_bytes(kind: Kind, index: int) -> Expr:
     size = Sizes(index)
     columns = 2 if kind.gated else 1
     core = 2 * element_bytes * scores(size) if kind.eager and kind.mixer == "attention" else 0
-    mixer = core or element_bytes * size.tokens * (2 * query_width / tp + 2 * kv_columns)
+    fused = element_bytes * size.tokens * (2 * query_width / tp + 2 * kv_columns) + ring.temporary(size.tokens)
+    mixer = core or fused
     parts = [mixer - _mlp(kind, size)]
     if kind.mlp == "dense":
         parts.append(element_bytes * size.tokens * size.of("ffn") / tp * columns)

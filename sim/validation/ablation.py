@@ -95,6 +95,8 @@ TERMS: Mapping[str, Term] = {
     "data-parallel": Term("gradient reduction", _set(dp_n=1, dp_in=1, dp_out=1, shard_n=1, shard_in=1, shard_out=1)),
     "distributed-optimizer": Term("distributed optimizer", _no_shards),
     "cp-ep-sp": Term("context, expert, sequence parallel traffic", _alone),
+    "fused-loss": Term("cross-entropy as one kernel", _set(one_kernel=0.0)),
+    "ring": Term("PyTorch's ring attention", _set(ring=0.0)),
     "low-precision": Term("fp8, mxfp8 and nvfp4 rates", _set(rate_forward=1, rate_dgrad=1, rate_wgrad=1)),
     "ends": Term("first- and last-stage work", _set(vocab=1.0)),
     "power": Term("power limits", _full_power),

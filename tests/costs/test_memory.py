@@ -23,7 +23,7 @@ def block_bytes(model, batch, tp=1, sequence_parallel=False, recompute=0, statis
     kept, rebuilt = memory.block_bytes(BlockKind.of(next(iter(model.blocks))), 0, statistics)
     values = (
         model_values(model)
-        | {"tp": tp, "cp": 1, "ep": 1, "etp": 1, "micro_batch": batch, "native": native}
+        | {"tp": tp, "cp": 1, "ep": 1, "etp": 1, "micro_batch": batch, "native": native, "ring": native}
         | sizes(precision)
     )
     values |= switch_values(0, recompute, sequence_parallel)
@@ -112,7 +112,7 @@ def test_pytorch_saves_exactly_these_bytes():
 
 def evaluated(expression, model, batch, tp=1, sequence_parallel=False, loss="in-place"):
     values = model_values(model) | {"tp": tp, "cp": 1, "ep": 1, "etp": 1, "micro_batch": batch} | sizes()
-    values |= switch_values(0, 0, sequence_parallel) | {"native": 0, "autograd_loss": loss == "autograd"}
+    values |= switch_values(0, 0, sequence_parallel) | {"native": 0, "ring": 0, "autograd_loss": loss == "autograd"}
     values["fused_loss"] = loss == "fused"
     values["kv_columns"] = kv_columns(values)
     return float(compile_expressions({"x": expression})(values)["x"])

@@ -28,6 +28,8 @@ USES = {
     "distributed-optimizer": {},
     "cp-ep-sp": {"tp": "2", "dp": "2", "cp": "2", "sequence_parallel": "1"},
     "low-precision": {"device": "h100-sxm-80gb", "precision": "fp8"},
+    "fused-loss": {"model": "MPT-1b"},
+    "ring": {"dp": "4", "cp": "2", "fsdp_shard": "4", "zero_stage": "3", "attention": "flash"},
     "ends": {},
     "power": {"device": "h100-sxm-96gb-500w"},
     "recompute": {"recompute": "full"},
@@ -52,7 +54,9 @@ def test_every_term_is_felt_where_it_is_used(tmp_path, term):
     assert abs(seconds(one, TERMS[term].without) / seconds(one) - 1) > 1e-5
 
 
-@pytest.mark.parametrize("term", ["both-tiers", "tp-overlap", "cp-ep-sp", "low-precision", "power", "misaligned"])
+@pytest.mark.parametrize(
+    "term", ["both-tiers", "tp-overlap", "cp-ep-sp", "low-precision", "fused-loss", "ring", "power", "misaligned"]
+)
 def test_a_term_is_nothing_where_it_is_not_used(tmp_path, term):
     one = asked(tmp_path, {})
     assert seconds(one, TERMS[term].without) == pytest.approx(seconds(one), rel=1e-9)

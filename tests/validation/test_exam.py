@@ -3,12 +3,13 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.validation import exam
 from sim.validation.exam import GOALS, examine, two_fold
-from sim.validation.fit import halved, spread
+from sim.validation.fit import between, halved, spread
 from sim.validation.table import read_runs
 from tests.oracle import reference
 from tests.validation.runs import write
@@ -54,6 +55,15 @@ def test_a_spread_holds_four_fifths():
     assert abs(spread([random.normal(0, 0.1, 4000)]) - 0.1) < 0.006
     # A source counts as a whole: ten thousand good runs do not outvote one bad source.
     assert spread([random.normal(0, 0.01, 10_000), np.array([0.5])]) > 0.3
+
+
+def test_what_sources_share_is_found_beside_what_their_runs_do_not():
+    random = np.random.default_rng(4)
+    errors = [offset + random.normal(0, 0.05, 10) for offset in random.normal(0, 0.1, 2000)]
+    assert abs(between(errors) - 0.1) < 0.005
+    assert between([e - e.mean() for e in errors]) == 0
+    few = [np.full(5, 0.1), np.full(5, -0.1)]  # two sources say less of their variance than many
+    assert between(few) == pytest.approx(0.1 * 1.8856 / 1.2816, rel=1e-4) > between(few * 100)
 
 
 def test_the_sites_reach_what_they_reach():

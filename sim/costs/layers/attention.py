@@ -1,7 +1,6 @@
 """Token mixers: attention (fused or over stored scores, grouped heads, windows), MLA, cross-attention, Mamba-2."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from sim.costs import kernels, volume
 from sim.costs.algebra import Expr, symbol
@@ -10,7 +9,6 @@ from sim.costs.layers.ops import (
     Op,
     Sizes,
     cp,
-    cp_group,
     gemm,
     head_dim,
     heads,
@@ -24,10 +22,8 @@ from sim.costs.layers.ops import (
     tp,
     v_width,
 )
+from sim.costs.layers.ring import exchanges, in_chunks
 from sim.costs.layers.structure import BlockKind
-
-RING_ROWS = 0.75
-"""Rows that an exchange of keys and values concerns, of all that a rank holds."""
 
 FLASH_BACKWARD_FLOP = 2.5  # dQ, dK, dV, dP and the recomputed scores against two products (arXiv 2205.14135)
 
@@ -36,7 +32,7 @@ def core(kind: BlockKind, size: Sizes) -> Iterator[Op]:
     """Yield core attention: one fused kernel, or products, softmax and dropout over the scores."""
     keys = size.of("keys")
     if not kind.eager:
-        yield from (_merged(op, size) for op in _fused("attention", size.tokens, size.seq, keys))
+        yield from (in_chunks(op, size) for op in _fused("attention", size.tokens, size.seq / cp, keys))
         return
     rows = micro_batch * heads / tp * size.seq / cp
     batch, scores, each = micro_batch * heads / tp, rows * size.seq, query_width / heads
@@ -68,24 +64,6 @@ def _fused(name: str, tokens: Expr, seq: Expr, keys: Expr) -> Iterator[Op]:
         yield fused(name, direction, moves, flop=factor * flop, seq=seq, rows=rows, head_dim=each)
 
 
-def _merged(op: Op, size: Sizes) -> Op:
-    """Return a fused attention kernel with what PyTorch's context parallelism spends on adding partial results up.
-
-    Its ring attention (torch 2.5 to 2.13, `_context_parallel/_attention.py`: `_SDPAMerger`, `convert_to_f32`) casts
-    the results of every exchange to fp32 and sums them by element-wise kernels: out + gate * (new - out) forward,
-    backward the gradients of queries, and those of keys and values on their way round. As the causal mask is balanced,
-    half of the exchanges concern half of the rows. Other frameworks are taken to merge inside the kernel.
-    """
-    cast = element_bytes + 4
-    if op.phase == "forward":
-        moved_bytes = (cast + 12 + 8 + 12) * v_width / tp
-    else:
-        moved_bytes = (cast + 12) * query_width / tp + 2 * (cast + 12 + 8) * kv_columns
-    extra = symbol("native") * (cp - 1) * RING_ROWS * size.tokens * moved_bytes
-    beside = extra / symbol(kernels.parameter("elementwise", "any", "bandwidth"))
-    return replace(op, seconds=op.seconds + symbol("memory_bound_slowdown") * beside, bytes=op.bytes + extra)
-
-
 def fused(name: str, direction: str, size: Expr, **shape: Expr) -> Op:
     """Return a fused attention kernel that moves `size` bytes.
 
@@ -96,17 +74,11 @@ def fused(name: str, direction: str, size: Expr, **shape: Expr) -> Op:
     return Op(f"{name} {direction}", phase, "compute", time, shape["flop"], size)
 
 
-def context_parallel(kind: BlockKind, size: Sizes) -> Iterator[Op]:
-    """Yield the ring exchange of keys and values beside core attention (Ring Attention, arXiv 2310.01889).
-
-    Backward passes keys and values round again and their gradients with them.
-    """
-    columns = (query_width + v_width) / tp if kind.mixer == "mla" else 2 * kv_columns
-    whole = element_bytes * size.tokens * cp * columns
-    once = cp_group.all_gather(whole)
+def context_parallel(kind: BlockKind, size: Sizes, mixed: list[Op]) -> Iterator[Op]:
+    """Yield what context-parallel ranks exchange beside core attention, whose operations are `mixed`."""
     beside = ("context forward", "context dgrad") if kind.eager else ("attention forward", "attention backward")
-    yield Op("key-value ring", "forward", "cp", once, 0, whole, beside[0])
-    yield Op("key-value gradient ring", "backward_input", "cp", 2 * once, 0, 2 * whole, beside[1])
+    kernels_of = {op.name: op for op in mixed}
+    yield from exchanges([kernels_of[name] for name in beside], size, kind.mixer == "mla")
 
 
 def attention(kind: BlockKind, size: Sizes) -> Iterator[Op]:
@@ -127,8 +99,9 @@ def attention(kind: BlockKind, size: Sizes) -> Iterator[Op]:
         )
         yield moved("rope", "forward", turned)
         yield moved("rope dgrad", "backward_input", turned)
-    yield from core(kind, size)
-    yield from context_parallel(kind, size)
+    mixed = list(core(kind, size))
+    yield from mixed
+    yield from context_parallel(kind, size, mixed)
     yield from gemm("attention out", tokens, hidden, v_width / tp)
     if kind.cross:
         yield from _cross(size)

@@ -1,8 +1,9 @@
 """The two ends of a model: embedding (tokens or image patches) and output head (next token, masked token, class)."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
-from sim.costs import volume
+from sim.costs import kernels, volume
 from sim.costs.algebra import Expr, symbol
 from sim.costs.kernels import element_bytes
 from sim.costs.layers import traced
@@ -72,7 +73,6 @@ def head(structure: Structure) -> list[Op]:
         return traced.operations(structure.ends[1], end=True)
     rows = head_rows(structure)
     logits = rows * vocab / tp
-    loss = [volume.cross_entropy(direction, element_bytes) for direction in ("forward", "backward")]
     gather = sequence_parallel * tp_group.all_gather(whole_bytes)
     backward = (1 - sequence_parallel) * tp_group.all_reduce(whole_bytes) + gather
     # What a host processor issues beside the ends' own kernels; a device that runs beside its host hides it.
@@ -82,8 +82,7 @@ def head(structure: Structure) -> list[Op]:
         *norm("final norm", norm_tokens, structure.statistics == 1),
         *(gemm("transform", norm_tokens, hidden, hidden, plain=True) if structure.head == "masked" else ()),
         *gemm("logits", rows, vocab / tp, hidden, plain=True),
-        moved("cross-entropy", "forward", loss[0] * logits, "cross_entropy", "forward", vocab / tp),
-        moved("cross-entropy dgrad", "backward_input", loss[1] * logits, "cross_entropy", "backward", vocab / tp),
+        *(_loss(direction, logits) for direction in kernels.BOTH),
         _summed("logits wgrad sum", symbol("head_split"), 0),
         Op("ends issue", "forward", "compute", issue / 3, launches=0),
         Op("ends issue dgrad", "backward_input", "compute", issue * 2 / 3),
@@ -92,6 +91,18 @@ def head(structure: Structure) -> list[Op]:
         Op("logits gradient reduce", "backward_input", "tp", backward, 0, whole_bytes, "logits wgrad"),
     ]
     return list(_repeated(ops))
+
+
+def _loss(direction: str, logits: Expr) -> Op:
+    """Return the cross-entropy of `logits`: in fp32, or where `one_kernel` is 1 as a kernel on 16-bit ones."""
+    name, phase = ("cross-entropy", "forward") if direction == "forward" else ("cross-entropy dgrad", "backward_input")
+    one = symbol("one_kernel")
+    several = moved(
+        name, phase, volume.cross_entropy(direction, element_bytes) * logits, "cross_entropy", direction, vocab / tp
+    )
+    single = moved(name, phase, volume.fused_cross_entropy(element_bytes) * logits)
+    time = (1 - one) * several.seconds + one * single.seconds
+    return replace(several, seconds=time, bytes=(1 - one) * several.bytes + one * single.bytes)
 
 
 def _repeated(ops: list[Op]) -> Iterator[Op]:

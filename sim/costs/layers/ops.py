@@ -110,13 +110,24 @@ def product(name: str, direction: str, m: Expr, n: Expr, k: Expr, batch: Expr = 
 def moved(name: str, phase: str, size: Expr, op: str = "elementwise", direction: str = "any", columns: Expr = 1) -> Op:
     """Return a memory-bound operation that moves `size` bytes in rows of `columns` elements, timed as a kernel `op`.
 
-    torch.compile fuses neighbours and leaves the share `unfused_compiled` of the traffic.
+    torch.compile fuses neighbours and leaves the share `unfused_compiled` of the traffic (`unfused`).
     """
-    size = size * (1 - symbol("compiled") * (1 - symbol("unfused_compiled")))
+    size = unfused(size)
     shape = {"bytes": size, "columns": columns}
     given = {n: shape[n] for n in kernels.form_of(op, direction).inputs}
     time = symbol("memory_bound_slowdown") * kernels.seconds(op, direction, **given)
     return Op(name, phase, "compute", time, 0, size)
+
+
+def unfused(size: Expr) -> Expr:
+    """Return what torch.compile leaves of `size` bytes of neighbouring memory-bound operations."""
+    return size * (1 - symbol("compiled") * (1 - symbol("unfused_compiled")))
+
+
+def elementwise_seconds(size: Expr) -> Expr:
+    """Return the seconds of `size` bytes of element-wise traffic that belongs to another operation, floors left out."""
+    bandwidth = symbol(kernels.parameter("elementwise", "any", "bandwidth"))
+    return symbol("memory_bound_slowdown") * unfused(size) / bandwidth
 
 
 def in_fp32(name: str, phase: str, size: Expr, switch: Expr = 1) -> Op:
