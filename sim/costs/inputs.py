@@ -212,7 +212,18 @@ def group_values(mesh: Mesh, wires: Mapping[str, Any]) -> dict[str, Any]:
         values |= {f"{name}_n": n, f"{name}_in": inside, f"{name}_out": -(-n // inside), f"{name}_over": over}
         if name == "pp":
             values["pp_inter"] = np.where(span > domain, 1.0, 0.0)
-    return values
+    return values | {"dp_apart": _apart(values)}
+
+
+def _apart(groups: Mapping[str, Any]) -> Any:
+    """Return 1 where data-parallel collectives and those that a pass waits for cross different links, 0 where they
+    share them: those inside a node, or those between nodes."""
+    beside, inner = (sum(groups[f"{name}_out"] > 1 for name in some) > 0 for some in (BESIDE, INNER))
+    return 1.0 * (beside != inner)
+
+
+BESIDE, INNER = ("dp", "shard", "replica"), ("tp", "cp", "ep")
+"""Communicators whose collectives run beside compute, and of those that a pass waits for."""
 
 
 def switch_values(zero: Any, recompute: Any, sequence_parallel: Any, share: Any = 1.0) -> dict[str, Any]:
@@ -267,7 +278,7 @@ def setting_values(plan: Plan, cluster: Cluster) -> dict[str, float]:
         "composite_norm": composite_norm(plan),
         "fused_loss": float(plan.cross_entropy == "fused"),
         "autograd_loss": float(plan.cross_entropy == "autograd"),
-        "beside_known": 0.0,
+        "beside_known": 1.0,
         **precision_values(plan.precision, cluster),
         **offload_values(plan, cluster),
         **contention_values(load_profile(cluster.profile), 1, 1),
@@ -435,4 +446,5 @@ def _twins(groups: dict[str, Any], copies: int) -> dict[str, Any]:
         return groups
     tier = "out" if bool(groups["pp_inter"]) else "in"
     grown = {f"{name}_{part}" for name in ("dp", "shard", "edp") for part in ("n", tier)}
-    return {name: value * copies if name in grown else value for name, value in groups.items()}
+    more = {name: value * copies if name in grown else value for name, value in groups.items()}
+    return more | {"dp_apart": _apart(more)}

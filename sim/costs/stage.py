@@ -8,6 +8,7 @@ output of a chunk or of a rank is an array too. All times in seconds, sizes in b
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from typing import NamedTuple
 
 from sim.costs import kernels, memory, volume
 from sim.costs.algebra import Compiled, Expr, compile_expressions, maximum, minimum, symbol
@@ -60,13 +61,48 @@ def backward_seconds(times: Mapping[str, Expr], prefix: str = "") -> Expr:
     return times[f"{prefix}weight_compute"] + sum(times[f"{prefix}input_{x}"] for x in ("compute", *COMMUNICATION))
 
 
-def hidden_behind(time: Expr, cover: Expr, pieces: Expr) -> Expr:
-    """Return what stays exposed of `time` in `pieces` parts, each started as soon as its part of `cover` ends.
+class Cover(NamedTuple):
+    """What collectives run beside, in seconds: compute, and collectives that the pass waits for."""
 
-    Side by side both slow down: `slowed_beside` is paid.
+    compute: Expr
+    inner: Expr
+
+
+COVERED = (
+    *(f"{phase}_{x}" for phase in ("forward", "input") for x in ("compute", *COMMUNICATION)),
+    "weight_compute", "recompute", "forward_host", "backward_host",
+)  # fmt: skip
+"""The times that `covers` reads."""
+
+
+def covers(times: Mapping[str, Expr]) -> tuple[Cover, Cover]:
+    """Return a forward and a backward pass with what it repeats and what issuing kernels adds, as `Cover`."""
+    inner = (sum(times[f"{phase}_{x}"] for x in COMMUNICATION) for phase in ("forward", "input"))
+    own = times["forward_compute"], times["input_compute"] + times["weight_compute"] + times["recompute"]
+    hosts = (times[f"{way}_host"] for way in ("forward", "backward"))
+    forward, backward = (Cover(c + host, i) for c, host, i in zip(own, hosts, inner, strict=True))
+    return forward, backward
+
+
+def hidden_behind(time: Expr, cover: Cover, pieces: Expr) -> Expr:
+    """Return what stays exposed of `time` in `pieces` parts, each started as soon as its part of `cover` begins.
+
+    The first part (or the last) is beside nothing; of the others what outlasts the cover is exposed. Side by side both
+    slow down: `slowed_beside` is paid.
     """
-    most = 1 - 1 / maximum(pieces, 1)
-    return maximum(time / maximum(pieces, 1), time - cover * most) + slowed_beside(time * most, cover)
+    n = maximum(pieces, 1)
+    return time / n + (1 - 1 / n) * (outlasts(time, cover) + slowed_beside(time, cover.compute))
+
+
+def outlasts(time: Expr, cover: Cover) -> Expr:
+    """Return what is left of collectives of `time` seconds when a pass ends that they have run beside all along.
+
+    Beside compute they progress as the contention model has it (`slowed_beside`). Collectives that the pass waits for
+    hide others on other links (`dp_apart`); on the same links one takes from the other what it gains.
+    """
+    compute, collective = _slowdowns()
+    hidden = cover.compute * (1 + compute) / (1 + collective) + symbol("dp_apart") * cover.inner
+    return maximum(0, time - hidden)
 
 
 def slowed_beside(time: Expr, cover: Expr) -> Expr:
@@ -75,12 +111,18 @@ def slowed_beside(time: Expr, cover: Expr) -> Expr:
     By `overlap_slowdown`, of the shorter one; where `beside_known` is 1 by the device's contention matrix
     (`costs.contention.two_streams`).
     """
+    compute, collective = _slowdowns()
+    return minimum(compute * cover, time * (1 + collective) * compute / (1 + compute))
+
+
+def _slowdowns() -> tuple[Expr, Expr]:
+    """Return how much slower compute is beside collectives, and these beside compute."""
     known = symbol("beside_known") * symbol("contention_known")
     compute, collective = (
         known * symbol(name) + (1 - known) * symbol("overlap_slowdown")
         for name in ("compute_by_collective", "collective_by_compute")
     )
-    return minimum(compute * cover, time * (1 + collective) * compute / (1 + compute))
+    return compute, collective
 
 
 @lru_cache
@@ -152,7 +194,7 @@ def chunk(structure: Structure) -> dict[str, Expr]:
     out = {name: over(name) for name in names}
     n = sum(counts)
     gather, scatter = over("gather"), over("scatter")
-    forward, backward = forward_seconds(out), backward_seconds(out) + out["recompute"]
+    forward, backward = covers(out)
     temporary = maximum(*(minimum(1, c) * one["temporary"] for c, one in zip(counts, ones, strict=True)))
     return out | {
         "forward_dp": zero3 * _overlapped(gather, forward, n),
@@ -163,19 +205,18 @@ def chunk(structure: Structure) -> dict[str, Expr]:
     }
 
 
-def _own(time: Expr, gathers: Expr, cover: Expr, pieces: Expr) -> Expr:
+def _own(time: Expr, gathers: Expr, cover: Cover, pieces: Expr) -> Expr:
     """Return what of the exposed seconds of collectives (`hidden_behind`) only their own rank waits for.
 
     A message leaves when the last layer is done, and its gradients are reduced after that; two layers' weights can be
     gathered before a message arrives. What a rank that has waited for a message still waits for are the weights of the
     layers after these two, where they take longer to gather than the layers to run.
     """
-    n = maximum(pieces, 1)
-    waits = maximum(time / n, time - cover * (1 - 1 / n))
-    return waits - gathers * maximum(0, 1 - 2 / n) * maximum(0, time - cover)
+    n, late = maximum(pieces, 1), outlasts(time, cover)
+    return time / n + (1 - 1 / n) * late - gathers * maximum(0, 1 - 2 / n) * late
 
 
-def _overlapped(time: Expr, cover: Expr, pieces: Expr) -> Expr:
+def _overlapped(time: Expr, cover: Cover, pieces: Expr) -> Expr:
     """Return what stays exposed of `time`: what `cover` does not hide, or all of it without `overlap_dp`."""
     return overlap_dp * hidden_behind(time, cover, pieces) + (1 - overlap_dp) * time
 
@@ -213,19 +254,18 @@ def reduction(structure: Structure) -> dict[str, Expr]:
     """
     ones = [layer(structure, k) for k in range(len(structure.kinds))]
     n = on_rank(structure, lambda k: 1)
-    backward = on_rank(structure, lambda k: backward_seconds(ones[k]) + ones[k]["recompute"])
-    forward = on_rank(structure, lambda k: forward_seconds(ones[k]))
+    forward, backward = covers({name: on_rank(structure, lambda k, x=name: ones[k][x]) for name in COVERED})
     raw, tied = updates(structure), tied_reduce(structure)
     most, waits = 1 - 1 / maximum(n, 1), held(structure)
     slowed = {
         f"slowed_{at}": overlap_dp
         * (
-            slowed_beside(raw[f"reduced_{at}"] * most, backward)
-            + slowed_beside(raw[f"regathered_{at}"] * most, forward)
+            most * slowed_beside(raw[f"reduced_{at}"], backward.compute)
+            + most * slowed_beside(raw[f"regathered_{at}"], forward.compute)
         )
         for at in waits
     }
-    delayed = {f"delayed_{at}": _beside_a_step(raw, tied, at, forward + backward) for at in waits}
+    delayed = {f"delayed_{at}": _beside_a_step(raw, tied, at, sum((*forward, *backward))) for at in waits}
     return {
         f"reduce_{where}": _overlapped(raw[f"reduced_{where}"], backward, n)
         + _overlapped(raw[f"regathered_{where}"], forward, n)
