@@ -195,25 +195,35 @@ def chunk(structure: Structure) -> dict[str, Expr]:
     n = sum(counts)
     gather, scatter = over("gather"), over("scatter")
     forward, backward = covers(out)
+    first = Cover(backward.compute - out["weight_compute"], backward.inner)
     temporary = maximum(*(minimum(1, c) * one["temporary"] for c, one in zip(counts, ones, strict=True)))
     return out | {
         "forward_dp": zero3 * _overlapped(gather, forward, n),
         "backward_dp": _overlapped(zero3 * gather + zero2 * scatter, backward, n),
-        "own_dp": overlap_dp * _own(zero3 * gather, zero3, forward, n)
-        + overlap_dp * _own(zero3 * gather + zero2 * scatter, zero3, backward, n),
+        "input_dp": zero3 * _overlapped(gather, first, n),
+        "weight_dp": zero2 * _overlapped(scatter, Cover(out["weight_compute"], 0), n),
+        **{name: overlap_dp * e for name, e in _ends(zero3 * gather, zero2 * scatter, forward, backward, n).items()},
         "backward_temporary_bytes": temporary,
     }
 
 
-def _own(time: Expr, gathers: Expr, cover: Cover, pieces: Expr) -> Expr:
+def _ends(gather: Expr, scatter: Expr, forward: Cover, backward: Cover, pieces: Expr) -> dict[str, Expr]:
     """Return what of the exposed seconds of collectives (`hidden_behind`) only their own rank waits for.
 
-    A message leaves when the last layer is done, and its gradients are reduced after that; two layers' weights can be
-    gathered before a message arrives. What a rank that has waited for a message still waits for are the weights of the
-    layers after these two, where they take longer to gather than the layers to run.
+    ahead_*: before a pass has what it needs, since two layers' weights can be gathered before a message arrives. What a
+    rank that has waited for a message still waits for are the weights of the layers after these two, where they take
+    longer to gather than the layers to run. late_backward: after the message of a backward has left, whose gradients
+    are still to be reduced: the last layer's, and what is left of the others'. Gathers and reductions under way at once
+    share the link, so that a gather is as late as if as much were reduced beside it.
     """
-    n, late = maximum(pieces, 1), outlasts(time, cover)
-    return time / n + (1 - 1 / n) * late - gathers * maximum(0, 1 - 2 / n) * late
+    n = maximum(pieces, 1)
+    second = 1 - 1 / n - maximum(0, 1 - 2 / n)
+    held_up = outlasts(gather + minimum(gather, scatter), backward)
+    return {
+        "ahead_forward": gather / n + second * outlasts(gather, forward),
+        "ahead_backward": gather / n + second * held_up,
+        "late_backward": scatter / n + (1 - 1 / n) * (outlasts(gather + scatter, backward) - held_up),
+    }
 
 
 def _overlapped(time: Expr, cover: Cover, pieces: Expr) -> Expr:

@@ -164,7 +164,9 @@ class _Walk:
             if came + lag < self.start[at]:
                 found.append(self._stretch(at, came + lag, self.start[at], Spent.OUTSIDE, Held.OUTSIDE))
             if lag:  # a message without an operation of its own
-                found.append(self._stretch(before, came, came + lag, Spent.MESSAGE, Held.DATA))
+                # Where it leaves before its pass is done, that is taken back from the pass.
+                spent = Spent.MESSAGE if lag > 0 else self._spent(before)
+                found.append(self._stretch(before, came, came + lag, spent, Held.DATA))
             at = before
         return CriticalPath(tuple(s for s in reversed(found) if s.ticks))
 
