@@ -278,7 +278,6 @@ def setting_values(plan: Plan, cluster: Cluster) -> dict[str, float]:
         "composite_norm": composite_norm(plan),
         "fused_loss": float(plan.cross_entropy == "fused"),
         "autograd_loss": float(plan.cross_entropy == "autograd"),
-        "beside_known": 1.0,
         **precision_values(plan.precision, cluster),
         **offload_values(plan, cluster),
         **contention_values(load_profile(cluster.profile), 1, 1),
@@ -299,8 +298,7 @@ def contention_values(profile: Profile, n_in: Any, n_out: Any) -> dict[str, Any]
     """Return how much the streams of a device slow each other, `<stream>_by_<other>`, where the profile knows it.
 
     n_in, n_out: ranks in a node, and nodes, of the communicator whose collectives run beside compute. All are zero and
-    contention_known is, where the profile has no such matrix: what runs side by side then slows each other alike. Of
-    closed forms those of copies use it, and those of collectives where `beside_known` is 1 as well.
+    contention_known is, where the profile has no such matrix: what runs side by side then slows each other alike.
     """
     each = np.stack(np.broadcast_arrays(n_in, n_out), axis=-1).reshape(-1, 2)
     shapes, where = np.unique(each, axis=0, return_inverse=True)

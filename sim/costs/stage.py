@@ -108,8 +108,8 @@ def outlasts(time: Expr, cover: Cover) -> Expr:
 def slowed_beside(time: Expr, cover: Expr) -> Expr:
     """Return how much longer compute of `cover` seconds takes beside collectives of `time` seconds.
 
-    By `overlap_slowdown`, of the shorter one; where `beside_known` is 1 by the device's contention matrix
-    (`costs.contention.two_streams`).
+    By the device's contention matrix (`costs.contention.two_streams`), or where it has none by `overlap_slowdown`, of
+    the shorter one.
     """
     compute, collective = _slowdowns()
     return minimum(compute * cover, time * (1 + collective) * compute / (1 + compute))
@@ -117,7 +117,7 @@ def slowed_beside(time: Expr, cover: Expr) -> Expr:
 
 def _slowdowns() -> tuple[Expr, Expr]:
     """Return how much slower compute is beside collectives, and these beside compute."""
-    known = symbol("beside_known") * symbol("contention_known")
+    known = symbol("contention_known")
     compute, collective = (
         known * symbol(name) + (1 - known) * symbol("overlap_slowdown")
         for name in ("compute_by_collective", "collective_by_compute")

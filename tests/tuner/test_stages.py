@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from sim.costs.run_level import level_of, straggling
-from sim.costs.stage import stage_model
 from sim.engine.assembly import on_ranks, pass_seconds, step_schedule, tied_reduce
-from sim.engine.placed import slowest
+from sim.engine.closed_form import own_ends
 from sim.engine.step import most_allocated, simulate
 from sim.plans.targets import refusals
 from sim.schedules import Kind
@@ -32,33 +31,28 @@ HALVES = (0.0, 0.5, 1.0)
 HOST = ("offload_optimizer", "offload_activations", "offload_weights", "offload_gradients")
 
 
-def known(structure):
-    """Return the stage model with what the profile knows of compute and collectives side by side."""
-    return lambda values: stage_model(structure)({**values, "beside_known": 1.0})
-
-
 def columns(plan, model, cluster, costs):
-    """Return t, x, d and o of every stage on one node, from costs that are the engines' but for `known`."""
+    """Return t, x, d and o of every stage on one node, from the costs of a step."""
     schedule, s = step_schedule(plan.on(model, cluster), costs), plan.pp
     passes, ranks = pass_seconds(costs, s), {n: on_ranks(costs, n, schedule) for n in ("reduce", "slowed", "optimizer")}
     own = passes[Kind.F] + passes[Kind.B]
-    through = own - costs["own_dp"]
+    ends = own_ends(costs)
+    through = own - ends
     message = 2 * np.append((np.zeros(s) + costs["send"])[1:], 0)
     gpus = np.array(plan.on(model, cluster).stage_gpus)
     layers = np.array(plan.split_stages)
-    others = np.where(layers > 0, model.layers / cluster.gpus * gpus / np.maximum(1, layers), 0.0)
+    others = np.where(layers > 0, np.minimum(1, model.layers / cluster.gpus * gpus / np.maximum(1, layers)), 0.0)
     trip = through * (1 + others * (s - 1)) / s + message * (s - 1) / s
     t = np.max([own, through * (1 + others) / 2 + message / 2, trip], axis=0)
     t[-1] = own[-1]
-    d = ranks["reduce"] - ranks["slowed"] + costs["own_dp"] + tied_reduce(costs, schedule)
+    d = ranks["reduce"] - ranks["slowed"] + ends + tied_reduce(costs, schedule)
     return t, through + ranks["slowed"] + message, d, ranks["optimizer"]
 
 
 def seconds(plan, model, cluster):
     """Return the closed form of a plan of unequal stages, without tables, and whether it fits."""
     step = simulate(model, cluster, plan)
-    costs = slowest(model, cluster, plan.on(model, cluster), level_of(cluster), known)
-    t, x, d, o = columns(plan, model, cluster, costs)
+    t, x, d, o = columns(plan, model, cluster, step.costs)
     late = max(0.0, *(d - (np.cumsum(x) - x)))
     fits = max(m.peak_bytes for m in step.memory) <= most_allocated(step.profile, cluster)
     return (step.placed.microbatches - 1) * t.max() + x.sum() + late + o.max(), fits
@@ -283,7 +277,7 @@ def test_costs_of_a_table_are_those_of_its_plan():
     tables = StageTables(Question(SMALL, L4S, 64, 4, 4), techniques)
     choice = drawn(grow(tables.chain()), Random(2))
     plan = plan_of(tables.asked, choice)
-    costs = slowest(SMALL, L4S, plan.on(SMALL, L4S), level_of(L4S), known)
+    costs = slowest(SMALL, L4S, plan.on(SMALL, L4S), level_of(L4S))
     for name, expected in zip("txdo", columns(plan, SMALL, L4S, costs), strict=True):
         assert choice.of(name) == pytest.approx(expected, rel=1e-3), name
     assert isinstance(choice, Choice)
