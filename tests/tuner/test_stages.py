@@ -124,12 +124,11 @@ def drawn(graph, random):
 @pytest.mark.parametrize("device", ["l4", "a100-sxm-40gb"])
 @pytest.mark.parametrize(("stages", "samples"), [(1, 8), (2, 4), (4, 4), (8, 2)])
 def test_the_closed_form_is_close_to_both_engines(device, stages, samples):
-    """Random stages, most of them badly balanced: within 8 % of the event engine, with copies or sharded weights 15 %;
-    of the compiled engine, which knows less of collectives beside compute, within 10 % where these are not sharded."""
+    """Random stages, most of them badly balanced: within 5 % of both engines, with copies 8 %."""
     cluster = Cluster.of(device, nodes=1, gpus_per_node=8)
     random = Random(stages)
-    host = {"optimizer": HALVES, "activations": HALVES}
-    for offload, zero in (({}, (0, 1)), (host, (0, 1, 2, 3))):
+    host = {"optimizer": HALVES[1:], "activations": HALVES[1:]}
+    for offload, zero in (({}, (0, 1, 2, 3)), (host, (0, 1, 2, 3))):
         techniques = Techniques((1, 2, 4), zero, ("none", "selective", "full"), (), offload)
         tables = StageTables(Question(SMALL, cluster, 64, stages, samples), techniques)
         chain = tables.chain()
@@ -138,21 +137,19 @@ def test_the_closed_form_is_close_to_both_engines(device, stages, samples):
             choice = drawn(graph, random)
             expected = value(chain, choice) * tables.slower
             plan = plan_of(tables.asked, choice)
-            found = simulate(SMALL, cluster, plan, "events").step_time_s
-            assert found == pytest.approx(expected, rel=0.15 if offload else 0.08)
-            if all(stage.zero < 2 for stage in plan.stages):
-                assert simulate(SMALL, cluster, plan).step_time_s == pytest.approx(expected, rel=0.1)
+            for engine in ("path", "events"):
+                found = simulate(SMALL, cluster, plan, engine).step_time_s
+                assert found == pytest.approx(expected, rel=0.08 if offload else 0.05)
 
 
 @pytest.mark.parametrize("device", ["l4", "a100-sxm-40gb"])
 def test_the_closed_form_of_the_best_is_closer(device):
-    """Balanced, as the best are: within 2.5 % of the event engine, 4 % of the compiled one, which has one share for
-    whatever runs beside compute."""
+    """Balanced, as the best are: within 1.5 % of both engines."""
     cluster = Cluster.of(device, nodes=1, gpus_per_node=8)
     knobs = default_knobs(SMALL, cluster) | {key: [0.0] for key in HOST} | {"zero": [0, 1]}
     expected, plan = search_stages(SMALL, cluster, 256, knobs, {}).found[0]
-    for engine, bound in (("path", 0.04), ("events", 0.025)):
-        assert simulate(SMALL, cluster, plan, engine).step_time_s == pytest.approx(expected, rel=bound)
+    for engine in ("path", "events"):
+        assert simulate(SMALL, cluster, plan, engine).step_time_s == pytest.approx(expected, rel=0.015)
 
 
 def test_memory_of_every_stage_is_what_the_engine_says():
@@ -277,7 +274,7 @@ def test_costs_of_a_table_are_those_of_its_plan():
     tables = StageTables(Question(SMALL, L4S, 64, 4, 4), techniques)
     choice = drawn(grow(tables.chain()), Random(2))
     plan = plan_of(tables.asked, choice)
-    costs = slowest(SMALL, L4S, plan.on(SMALL, L4S), level_of(L4S))
+    costs = simulate(SMALL, L4S, plan).costs
     for name, expected in zip("txdo", columns(plan, SMALL, L4S, costs), strict=True):
         assert choice.of(name) == pytest.approx(expected, rel=1e-3), name
     assert isinstance(choice, Choice)
