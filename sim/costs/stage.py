@@ -8,7 +8,6 @@ output of a chunk or of a rank is an array too. All times in seconds, sizes in b
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import NamedTuple
 
 from sim.costs import kernels, memory, volume
 from sim.costs.algebra import Compiled, Expr, compile_expressions, maximum, minimum, symbol
@@ -27,6 +26,7 @@ from sim.costs.layers.ops import (
     tp_group,
 )
 from sim.costs.layers.structure import Structure
+from sim.costs.overlap import COVERED, Cover, covers, ends_of_passes, overlapped, slowed_beside
 
 pp = symbol("pp")
 zero1, zero2, zero3 = (symbol(n) for n in ("zero1", "zero2", "zero3"))
@@ -59,70 +59,6 @@ def forward_seconds(times: Mapping[str, Expr], prefix: str = "") -> Expr:
 def backward_seconds(times: Mapping[str, Expr], prefix: str = "") -> Expr:
     """Return compute and exposed communication of a backward pass, without what it repeats."""
     return times[f"{prefix}weight_compute"] + sum(times[f"{prefix}input_{x}"] for x in ("compute", *COMMUNICATION))
-
-
-class Cover(NamedTuple):
-    """What collectives run beside, in seconds: compute, and collectives that the pass waits for."""
-
-    compute: Expr
-    inner: Expr
-
-
-COVERED = (
-    *(f"{phase}_{x}" for phase in ("forward", "input") for x in ("compute", *COMMUNICATION)),
-    "weight_compute", "recompute", "forward_host", "backward_host",
-)  # fmt: skip
-"""The times that `covers` reads."""
-
-
-def covers(times: Mapping[str, Expr]) -> tuple[Cover, Cover]:
-    """Return a forward and a backward pass with what it repeats and what issuing kernels adds, as `Cover`."""
-    inner = (sum(times[f"{phase}_{x}"] for x in COMMUNICATION) for phase in ("forward", "input"))
-    own = times["forward_compute"], times["input_compute"] + times["weight_compute"] + times["recompute"]
-    hosts = (times[f"{way}_host"] for way in ("forward", "backward"))
-    forward, backward = (Cover(c + host, i) for c, host, i in zip(own, hosts, inner, strict=True))
-    return forward, backward
-
-
-def hidden_behind(time: Expr, cover: Cover, pieces: Expr) -> Expr:
-    """Return what stays exposed of `time` in `pieces` parts, each started as soon as its part of `cover` begins.
-
-    The first part (or the last) is beside nothing; of the others what outlasts the cover is exposed. Side by side both
-    slow down: `slowed_beside` is paid.
-    """
-    n = maximum(pieces, 1)
-    return time / n + (1 - 1 / n) * (outlasts(time, cover) + slowed_beside(time, cover.compute))
-
-
-def outlasts(time: Expr, cover: Cover) -> Expr:
-    """Return what is left of collectives of `time` seconds when a pass ends that they have run beside all along.
-
-    Beside compute they progress as the contention model has it (`slowed_beside`). Collectives that the pass waits for
-    hide others on other links (`dp_apart`); on the same links one takes from the other what it gains.
-    """
-    compute, collective = _slowdowns()
-    hidden = cover.compute * (1 + compute) / (1 + collective) + symbol("dp_apart") * cover.inner
-    return maximum(0, time - hidden)
-
-
-def slowed_beside(time: Expr, cover: Expr) -> Expr:
-    """Return how much longer compute of `cover` seconds takes beside collectives of `time` seconds.
-
-    By the device's contention matrix (`costs.contention.two_streams`), or where it has none by `overlap_slowdown`, of
-    the shorter one.
-    """
-    compute, collective = _slowdowns()
-    return minimum(compute * cover, time * (1 + collective) * compute / (1 + compute))
-
-
-def _slowdowns() -> tuple[Expr, Expr]:
-    """Return how much slower compute is beside collectives, and these beside compute."""
-    known = symbol("contention_known")
-    compute, collective = (
-        known * symbol(name) + (1 - known) * symbol("overlap_slowdown")
-        for name in ("compute_by_collective", "collective_by_compute")
-    )
-    return compute, collective
 
 
 @lru_cache
@@ -198,37 +134,16 @@ def chunk(structure: Structure) -> dict[str, Expr]:
     first = Cover(backward.compute - out["weight_compute"], backward.inner)
     temporary = maximum(*(minimum(1, c) * one["temporary"] for c, one in zip(counts, ones, strict=True)))
     return out | {
-        "forward_dp": zero3 * _overlapped(gather, forward, n),
-        "backward_dp": _overlapped(zero3 * gather + zero2 * scatter, backward, n),
-        "input_dp": zero3 * _overlapped(gather, first, n),
-        "weight_dp": zero2 * _overlapped(scatter, Cover(out["weight_compute"], 0), n),
-        **{name: overlap_dp * e for name, e in _ends(zero3 * gather, zero2 * scatter, forward, backward, n).items()},
+        "forward_dp": zero3 * overlapped(gather, forward, n),
+        "backward_dp": overlapped(zero3 * gather + zero2 * scatter, backward, n),
+        "input_dp": zero3 * overlapped(gather, first, n),
+        "weight_dp": zero2 * overlapped(scatter, Cover(out["weight_compute"], 0), n),
+        **{
+            name: overlap_dp * e
+            for name, e in ends_of_passes(zero3 * gather, zero2 * scatter, forward, backward, n).items()
+        },
         "backward_temporary_bytes": temporary,
     }
-
-
-def _ends(gather: Expr, scatter: Expr, forward: Cover, backward: Cover, pieces: Expr) -> dict[str, Expr]:
-    """Return what of the exposed seconds of collectives (`hidden_behind`) only their own rank waits for.
-
-    ahead_*: before a pass has what it needs, since two layers' weights can be gathered before a message arrives. What a
-    rank that has waited for a message still waits for are the weights of the layers after these two, where they take
-    longer to gather than the layers to run. late_backward: after the message of a backward has left, whose gradients
-    are still to be reduced: the last layer's, and what is left of the others'. Gathers and reductions under way at once
-    share the link, so that a gather is as late as if as much were reduced beside it.
-    """
-    n = maximum(pieces, 1)
-    second = 1 - 1 / n - maximum(0, 1 - 2 / n)
-    held_up = outlasts(gather + minimum(gather, scatter), backward)
-    return {
-        "ahead_forward": gather / n + second * outlasts(gather, forward),
-        "ahead_backward": gather / n + second * held_up,
-        "late_backward": scatter / n + (1 - 1 / n) * (outlasts(gather + scatter, backward) - held_up),
-    }
-
-
-def _overlapped(time: Expr, cover: Cover, pieces: Expr) -> Expr:
-    """Return what stays exposed of `time`: what `cover` does not hide, or all of it without `overlap_dp`."""
-    return overlap_dp * hidden_behind(time, cover, pieces) + (1 - overlap_dp) * time
 
 
 def sharded_ends(structure: Structure) -> dict[str, Expr]:
@@ -277,8 +192,8 @@ def reduction(structure: Structure) -> dict[str, Expr]:
     }
     delayed = {f"delayed_{at}": _beside_a_step(raw, tied, at, sum((*forward, *backward))) for at in waits}
     return {
-        f"reduce_{where}": _overlapped(raw[f"reduced_{where}"], backward, n)
-        + _overlapped(raw[f"regathered_{where}"], forward, n)
+        f"reduce_{where}": overlapped(raw[f"reduced_{where}"], backward, n)
+        + overlapped(raw[f"regathered_{where}"], forward, n)
         + raw[f"late_{where}"]
         for where in waits
     } | (delayed | slowed)

@@ -149,7 +149,8 @@ def action_seconds(schedule: Schedule, costs: Costs) -> tuple[dict[Kind, Any], A
     them: of a message into every stage, and of one back from it.
 
     For ZeRO's collectives at the ends of a pass only its own rank waits: a message leaves before the last gradients are
-    reduced, and meets weights that have been gathered. Linear in the costs: of rates of costs it makes those of the durations.
+    reduced, and meets weights that have been gathered. Linear in the costs: of rates of costs it makes those of the
+    durations.
     """
     stages, ranks = schedule.stages, schedule.ranks
     rest = np.zeros(stages - ranks)

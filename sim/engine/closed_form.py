@@ -265,7 +265,8 @@ def _times(e: Mapping[str, Expr]) -> Times:
         **ends,
         weight=e["weight_compute"], embedding_weight=e["embedding_weight_compute"],
         head_weight=e["head_weight_compute"],
-        send=e["send"] - own_ends(e) / 2, ranks=symbol("pp"), chunks=symbol("virtual_stages"), microbatches=symbol("microbatches"),
+        send=e["send"] - own_ends(e) / 2,
+        ranks=symbol("pp"), chunks=symbol("virtual_stages"), microbatches=symbol("microbatches"),
         maximum=maximum, minimum=minimum,
     )  # fmt: skip
 

@@ -62,9 +62,9 @@ class Segment:
 
     operation: index in the run's program; of a message that is a lag, the operation that sends it. rank: where it
     happens (of a message: its sender); action: whose it is (of a message: the action that sends it). start, end in
-    ticks, of which `slowed` are due to what runs beside; before `start` ends the part of a pass that its message does not
-    wait for (ZeRO's last reductions), which is taken back so. held: why it did not start before; after: the action that it
-    waited for.
+    ticks, of which `slowed` are due to what runs beside; it ends before it starts where it takes back the part of a
+    pass that a message does not wait for (ZeRO's last reductions). held: why it did not start before; after: the action
+    that it waited for.
     """
 
     operation: int
