@@ -212,7 +212,18 @@ def group_values(mesh: Mesh, wires: Mapping[str, Any]) -> dict[str, Any]:
         values |= {f"{name}_n": n, f"{name}_in": inside, f"{name}_out": -(-n // inside), f"{name}_over": over}
         if name == "pp":
             values["pp_inter"] = np.where(span > domain, 1.0, 0.0)
-    return values
+    return values | {"dp_apart": _apart(values)}
+
+
+def _apart(groups: Mapping[str, Any]) -> Any:
+    """Return 1 where data-parallel collectives and those that a pass waits for cross different links, 0 where they
+    share them: those inside a node, or those between nodes."""
+    beside, inner = (sum(groups[f"{name}_out"] > 1 for name in some) > 0 for some in (BESIDE, INNER))
+    return 1.0 * (beside != inner)
+
+
+BESIDE, INNER = ("dp", "shard", "replica"), ("tp", "cp", "ep")
+"""Communicators whose collectives run beside compute, and of those that a pass waits for."""
 
 
 def switch_values(zero: Any, recompute: Any, sequence_parallel: Any, share: Any = 1.0) -> dict[str, Any]:
@@ -269,7 +280,6 @@ def setting_values(plan: Plan, cluster: Cluster) -> dict[str, float]:
         "fused_loss": float(plan.cross_entropy == "fused"),
         "autograd_loss": float(plan.cross_entropy == "autograd"),
         "one_kernel": _one_kernel(plan, load_profile(cluster.profile)),
-        "beside_known": 0.0,
         **precision_values(plan.precision, cluster),
         **offload_values(plan, cluster),
         **contention_values(load_profile(cluster.profile), 1, 1),
@@ -299,8 +309,7 @@ def contention_values(profile: Profile, n_in: Any, n_out: Any) -> dict[str, Any]
     """Return how much the streams of a device slow each other, `<stream>_by_<other>`, where the profile knows it.
 
     n_in, n_out: ranks in a node, and nodes, of the communicator whose collectives run beside compute. All are zero and
-    contention_known is, where the profile has no such matrix: what runs side by side then slows each other alike. Of
-    closed forms those of copies use it, and those of collectives where `beside_known` is 1 as well.
+    contention_known is, where the profile has no such matrix: what runs side by side then slows each other alike.
     """
     each = np.stack(np.broadcast_arrays(n_in, n_out), axis=-1).reshape(-1, 2)
     shapes, where = np.unique(each, axis=0, return_inverse=True)
@@ -446,4 +455,5 @@ def _twins(groups: dict[str, Any], copies: int) -> dict[str, Any]:
         return groups
     tier = "out" if bool(groups["pp_inter"]) else "in"
     grown = {f"{name}_{part}" for name in ("dp", "shard", "edp") for part in ("n", tier)}
-    return {name: value * copies if name in grown else value for name, value in groups.items()}
+    more = {name: value * copies if name in grown else value for name, value in groups.items()}
+    return more | {"dp_apart": _apart(more)}

@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 from sim.costs import memory, stage
 from sim.costs.algebra import Compiled, Expr, Interpreted, compile_expressions, composed, maximum, minimum, symbol
+from sim.costs.contention import two_streams
 from sim.costs.layers import ends
 from sim.costs.layers.ops import COMMUNICATION, hidden_beside
 from sim.costs.layers.structure import Structure
@@ -227,33 +228,46 @@ def _waited(one: Pass, layers: Expr, beside: Beside) -> Expr:
 
 def side_by_side(one: Pass) -> Beside:
     """Return how a pass and the copies beside it slow each other, by the contention model of four streams
-    (`costs.contention`): exact where the copies start with the pass, in either direction slow it alike, and its
-    collectives are spread evenly over it."""
-    own = maximum(one.own, 1e-12)
-    inner = minimum(1, one.inner / own)
-    covered = minimum(1 - inner, one.beside / own)
-    way = {name: _Way.of(name, inner, covered) for name in ("h2d", "d2h")}
-    h2d, d2h = one.h2d * way["h2d"].stretch, one.d2h * way["d2h"].stretch
+    (`costs.contention`).
+
+    Copies start as a layer does, so that they run beside its compute first, and only what is left of them beside the
+    collectives that it waits for. Exact where they slow either alike in both directions, and other collectives are
+    spread evenly over the compute.
+    """
+    inner = minimum(one.inner, one.own)
+    compute = maximum(one.own - inner, 1e-12)
+    covered = minimum(1, one.beside / compute)
     by_d2h, by_h2d = symbol("h2d_by_d2h"), symbol("d2h_by_h2d")
-    h2d, d2h = (
-        h2d + minimum(h2d * by_d2h / way["h2d"].stretch, d2h * by_d2h / (way["h2d"].stretch + by_d2h)),
-        d2h + minimum(d2h * by_h2d / way["d2h"].stretch, h2d * by_h2d / (way["d2h"].stretch + by_h2d)),
+    beside_compute, beside_inner = (
+        [_Way.of(name, collective, share) for name in ("h2d", "d2h")] for collective, share in ((0, covered), (1, 0))
     )
-    # Both copies run at first, then the longer one, then neither, until the pass is done.
-    a = (way["h2d"].slows + way["d2h"].slows) / 2
+    (h2d, to), (d2h, back) = zip((one.h2d, one.d2h), beside_compute, strict=True)
+    h2d, d2h = h2d * to.stretch, d2h * back.stretch
+    first = _together(
+        compute, beside_compute,
+        h2d + minimum(h2d * by_d2h / to.stretch, d2h * by_d2h / (to.stretch + by_d2h)),
+        d2h + minimum(d2h * by_h2d / back.stretch, h2d * by_h2d / (back.stretch + by_h2d)),
+    )  # fmt: skip
+    # What is left counts what the two directions take from each other already.
+    left = (maximum(0, late - first.delay) for late in first[1:])
+    then = _together(inner, beside_inner, *(x * way.stretch for x, way in zip(left, beside_inner, strict=True)))
+    return Beside(*(first.delay + late for late in then))
+
+
+def _together(own: Expr, ways: Sequence["_Way"], h2d: Expr, d2h: Expr) -> Beside:
+    """Return it for work of one kind and copies that start with it; h2d, d2h: how long they take beside it."""
+    # Both copies run at first, then the longer one, then neither, until the work is done.
+    a = sum(way.slows for way in ways) / 2
     shorter, longer = minimum(h2d, d2h), maximum(h2d, d2h)
     delay = minimum(
-        2 * a * one.own,
-        a * one.own + shorter * a / (1 + 2 * a),
+        2 * a * own,
+        a * own + shorter * a / (1 + 2 * a),
         shorter * 2 * a / (1 + 2 * a) + (longer - shorter) * a / (1 + a),
     )
-    end = one.own + delay
-
-    def late(copies: Expr, stretch: Expr) -> Expr:
-        """Copies that outlast the pass are not slowed by it any more."""
-        return minimum(copies, end + (copies - end) / stretch) - one.own
-
-    return Beside(delay, late(h2d, way["h2d"].stretch), late(d2h, way["d2h"].stretch))
+    end = own + delay
+    # Copies that outlast the work are not slowed by it any more.
+    late = (minimum(x, end + (x - end) / way.stretch) - own for x, way in zip((h2d, d2h), ways, strict=True))
+    return Beside(delay, *late)
 
 
 class _Way(NamedTuple):
@@ -264,7 +278,8 @@ class _Way(NamedTuple):
 
     @classmethod
     def of(cls, name: str, inner: Expr, covered: Expr) -> "_Way":
-        """Return it for a pass of which a share is `inner` collectives, and `covered` has others beside it."""
+        """Return it beside compute (`inner` 0), of which a share is `covered` by others' collectives, or beside
+        collectives (`inner` 1)."""
         by_compute, by_collective = _slowed(name, "compute"), _slowed(name, "collective")
         alone = 1 - inner - covered
         speed = alone / (1 + by_compute) + inner / (1 + by_collective) + covered / (1 + by_compute + by_collective)
@@ -278,10 +293,10 @@ def _slowed(stream: str, by: str) -> Expr:
 
 
 def _swapped(h2d: Expr, d2h: Expr, update: Expr, pieces: Expr) -> Expr:
-    """Return what an update waits for copies: the first piece in, the last one out, and what the copies of the others
-    take longer than their update."""
-    most = 1 - 1 / pieces
-    return (h2d + d2h) / pieces + most * hidden_beside(maximum(h2d, d2h), update)
+    """Return what an update waits for copies: the first piece in, the last one out, and what the copies of the others,
+    both ways at once, take longer than their update."""
+    both = two_streams(h2d, d2h, symbol("h2d_by_d2h"), symbol("d2h_by_h2d"))
+    return (h2d + d2h) / pieces + (1 - 1 / pieces) * hidden_beside(both, update)
 
 
 @lru_cache

@@ -26,6 +26,7 @@ from sim.costs.layers.ops import (
     tp_group,
 )
 from sim.costs.layers.structure import Structure
+from sim.costs.overlap import COVERED, Cover, covers, ends_of_passes, overlapped, slowed_beside
 
 pp = symbol("pp")
 zero1, zero2, zero3 = (symbol(n) for n in ("zero1", "zero2", "zero3"))
@@ -58,29 +59,6 @@ def forward_seconds(times: Mapping[str, Expr], prefix: str = "") -> Expr:
 def backward_seconds(times: Mapping[str, Expr], prefix: str = "") -> Expr:
     """Return compute and exposed communication of a backward pass, without what it repeats."""
     return times[f"{prefix}weight_compute"] + sum(times[f"{prefix}input_{x}"] for x in ("compute", *COMMUNICATION))
-
-
-def hidden_behind(time: Expr, cover: Expr, pieces: Expr) -> Expr:
-    """Return what stays exposed of `time` in `pieces` parts, each started as soon as its part of `cover` ends.
-
-    Side by side both slow down: `slowed_beside` is paid.
-    """
-    most = 1 - 1 / maximum(pieces, 1)
-    return maximum(time / maximum(pieces, 1), time - cover * most) + slowed_beside(time * most, cover)
-
-
-def slowed_beside(time: Expr, cover: Expr) -> Expr:
-    """Return how much longer compute of `cover` seconds takes beside collectives of `time` seconds.
-
-    By `overlap_slowdown`, of the shorter one; where `beside_known` is 1 by the device's contention matrix
-    (`costs.contention.two_streams`).
-    """
-    known = symbol("beside_known") * symbol("contention_known")
-    compute, collective = (
-        known * symbol(name) + (1 - known) * symbol("overlap_slowdown")
-        for name in ("compute_by_collective", "collective_by_compute")
-    )
-    return minimum(compute * cover, time * (1 + collective) * compute / (1 + compute))
 
 
 @lru_cache
@@ -152,32 +130,20 @@ def chunk(structure: Structure) -> dict[str, Expr]:
     out = {name: over(name) for name in names}
     n = sum(counts)
     gather, scatter = over("gather"), over("scatter")
-    forward, backward = forward_seconds(out), backward_seconds(out) + out["recompute"]
+    forward, backward = covers(out)
+    first = Cover(backward.compute - out["weight_compute"], backward.inner)
     temporary = maximum(*(minimum(1, c) * one["temporary"] for c, one in zip(counts, ones, strict=True)))
     return out | {
-        "forward_dp": zero3 * _overlapped(gather, forward, n),
-        "backward_dp": _overlapped(zero3 * gather + zero2 * scatter, backward, n),
-        "own_dp": overlap_dp * _own(zero3 * gather, zero3, forward, n)
-        + overlap_dp * _own(zero3 * gather + zero2 * scatter, zero3, backward, n),
+        "forward_dp": zero3 * overlapped(gather, forward, n),
+        "backward_dp": overlapped(zero3 * gather + zero2 * scatter, backward, n),
+        "input_dp": zero3 * overlapped(gather, first, n),
+        "weight_dp": zero2 * overlapped(scatter, Cover(out["weight_compute"], 0), n),
+        **{
+            name: overlap_dp * e
+            for name, e in ends_of_passes(zero3 * gather, zero2 * scatter, forward, backward, n).items()
+        },
         "backward_temporary_bytes": temporary,
     }
-
-
-def _own(time: Expr, gathers: Expr, cover: Expr, pieces: Expr) -> Expr:
-    """Return what of the exposed seconds of collectives (`hidden_behind`) only their own rank waits for.
-
-    A message leaves when the last layer is done, and its gradients are reduced after that; two layers' weights can be
-    gathered before a message arrives. What a rank that has waited for a message still waits for are the weights of the
-    layers after these two, where they take longer to gather than the layers to run.
-    """
-    n = maximum(pieces, 1)
-    waits = maximum(time / n, time - cover * (1 - 1 / n))
-    return waits - gathers * maximum(0, 1 - 2 / n) * maximum(0, time - cover)
-
-
-def _overlapped(time: Expr, cover: Expr, pieces: Expr) -> Expr:
-    """Return what stays exposed of `time`: what `cover` does not hide, or all of it without `overlap_dp`."""
-    return overlap_dp * hidden_behind(time, cover, pieces) + (1 - overlap_dp) * time
 
 
 def sharded_ends(structure: Structure) -> dict[str, Expr]:
@@ -213,22 +179,21 @@ def reduction(structure: Structure) -> dict[str, Expr]:
     """
     ones = [layer(structure, k) for k in range(len(structure.kinds))]
     n = on_rank(structure, lambda k: 1)
-    backward = on_rank(structure, lambda k: backward_seconds(ones[k]) + ones[k]["recompute"])
-    forward = on_rank(structure, lambda k: forward_seconds(ones[k]))
+    forward, backward = covers({name: on_rank(structure, lambda k, x=name: ones[k][x]) for name in COVERED})
     raw, tied = updates(structure), tied_reduce(structure)
     most, waits = 1 - 1 / maximum(n, 1), held(structure)
     slowed = {
         f"slowed_{at}": overlap_dp
         * (
-            slowed_beside(raw[f"reduced_{at}"] * most, backward)
-            + slowed_beside(raw[f"regathered_{at}"] * most, forward)
+            most * slowed_beside(raw[f"reduced_{at}"], backward.compute)
+            + most * slowed_beside(raw[f"regathered_{at}"], forward.compute)
         )
         for at in waits
     }
-    delayed = {f"delayed_{at}": _beside_a_step(raw, tied, at, forward + backward) for at in waits}
+    delayed = {f"delayed_{at}": _beside_a_step(raw, tied, at, sum((*forward, *backward))) for at in waits}
     return {
-        f"reduce_{where}": _overlapped(raw[f"reduced_{where}"], backward, n)
-        + _overlapped(raw[f"regathered_{where}"], forward, n)
+        f"reduce_{where}": overlapped(raw[f"reduced_{where}"], backward, n)
+        + overlapped(raw[f"regathered_{where}"], forward, n)
         + raw[f"late_{where}"]
         for where in waits
     } | (delayed | slowed)

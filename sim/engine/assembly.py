@@ -114,8 +114,14 @@ def pass_seconds(costs: Costs, stages: int, copies: int = 1) -> dict[Kind, Any]:
         forward[s] += forward_seconds(c, f"{end}_") + c[f"{end}_forward_dp"]
         backward[s] += backward_seconds(c, f"{end}_") + c[f"{end}_backward_dp"]
         weight[s] += c[f"{end}_weight_compute"]
-    passes = {Kind.F: forward, Kind.I: backward - weight, Kind.W: weight, Kind.B: backward}
+    first = backward - weight - c["backward_dp"] + c["input_dp"]
+    passes = {Kind.F: forward, Kind.I: first, Kind.W: weight + c["weight_dp"], Kind.B: backward}
     return {kind: np.tile(seconds + waits_for_copies(c, kind, stages), copies) for kind, seconds in passes.items()}
+
+
+def splits(schedule: str) -> bool:
+    """Return whether a schedule runs backwards in two parts."""
+    return schedule.startswith(("zb", "v-", "interleaved-zb", "dualpipev"))
 
 
 def waits_for_copies(costs: Costs, kind: Kind, stages: int) -> Any:
@@ -134,14 +140,17 @@ def _reduction(schedule: Schedule) -> str:
 
 def durations(schedule: Schedule, costs: Costs) -> Durations:
     """Return the nanoseconds of every action of a step."""
-    table, message = action_seconds(schedule, costs)
-    return Durations({k: _ns(v) for k, v in table.items()}, _ns(message))
+    table, message, back = action_seconds(schedule, costs)
+    return Durations({k: _ns(v) for k, v in table.items()}, _ns(message), _ns(back))
 
 
-def action_seconds(schedule: Schedule, costs: Costs) -> tuple[dict[Kind, Any], Any]:
-    """Return the seconds of every kind of action on every stage, and of the message into every stage.
+def action_seconds(schedule: Schedule, costs: Costs) -> tuple[dict[Kind, Any], Any, Any]:
+    """Return the seconds of every kind of action on every stage, and between the ends of passes and what waits for
+    them: of a message into every stage, and of one back from it.
 
-    Linear in the costs: of rates of costs it makes those of the durations.
+    For ZeRO's collectives at the ends of a pass only its own rank waits: a message leaves before the last gradients are
+    reduced, and meets weights that have been gathered. Linear in the costs: of rates of costs it makes those of the
+    durations.
     """
     stages, ranks = schedule.stages, schedule.ranks
     rest = np.zeros(stages - ranks)
@@ -154,7 +163,14 @@ def action_seconds(schedule: Schedule, costs: Costs) -> tuple[dict[Kind, Any], A
     if SCHEDULES[schedule.name].asynchronous:  # every update reduces its own gradients
         update[Kind.OPTIMIZER] += update[Kind.REDUCE_GRAD]
     table = pass_seconds(costs, schedule.depth, schedule.pipelines) | update
-    return table, np.zeros(stages) + costs["send"]
+    ahead, met, late = (
+        np.tile(np.zeros(schedule.depth) + costs[n], schedule.pipelines)
+        for n in ("ahead_forward", "ahead_backward", "late_backward")
+    )
+    if splits(schedule.name):
+        late = 0 * late  # weight gradients are reduced beside their own passes
+    message = np.zeros(stages) + costs["send"]
+    return table, message - ahead, message - late - np.roll(met, 1)
 
 
 def _ns(seconds: Any) -> Any:

@@ -8,7 +8,7 @@ from sim.costs import offload, stage
 from sim.costs.algebra import Compiled, Expr, compile_expressions, maximum, minimum, symbol
 from sim.costs.layers.ops import COMMUNICATION
 from sim.costs.layers.structure import Structure
-from sim.engine.assembly import HELD
+from sim.engine.assembly import HELD, splits
 from sim.schedules import CLOSED, SCHEDULES, Times
 
 PLACES = ("first", "middle", "last", "only")
@@ -63,7 +63,8 @@ def _after_stage(structure: Structure, schedule: str, offloads: bool, outputs: t
 @lru_cache
 def _rollup(schedule: str, offloads: bool, given: tuple[str, ...], outputs: tuple[str, ...]) -> Compiled:
     e = {name: symbol(_of_stage(name)) for name in given}
-    e = _with_offload(e, e, _splits(schedule)) if offloads else e
+    e = _split(e) if splits(schedule) else e
+    e = _with_offload(e, e, splits(schedule)) if offloads else e
     forms = _forms(e, schedule) if schedule else _stage_forms(e)
     return compile_expressions({name: forms[name] for name in outputs})
 
@@ -96,8 +97,9 @@ def closed_form_expressions(
     e = stage.expressions(structure)
     if uneven:
         e = e | _end_layers(structure, e)
+    e = _split(e) if splits(schedule) else e
     if offloads:
-        e = _with_offload(e, offload.expressions(structure), _splits(schedule))
+        e = _with_offload(e, offload.expressions(structure), splits(schedule))
     return _forms(e, schedule)
 
 
@@ -198,7 +200,7 @@ def _stage_forms(e: Mapping[str, Expr]) -> dict[str, Expr]:
     the time.
     """
     alive, times = symbol("in_flight"), _times(e)
-    out = {"message": 2 * times.send, "tied": e["tied_reduce"]}
+    out = {"message": 2 * e["send"], "tied": e["tied_reduce"]}
     for place in PLACES:
         first, last = place in ("first", "only"), place in ("last", "only")
         own = times.chunk + (times.embedding if first else 0) + (times.head if last else 0)
@@ -210,9 +212,9 @@ def _stage_forms(e: Mapping[str, Expr]) -> dict[str, Expr]:
         slowed = e[f"slowed_{place}"]
         out |= {
             f"own_{place}": own,
-            f"through_{place}": own - e["own_dp"] + through - waits,
+            f"through_{place}": own - own_ends(e) + through - waits,
             f"slowed_{place}": slowed,
-            f"d_{place}": e[f"reduce_{place}"] - slowed + e["own_dp"],
+            f"d_{place}": e[f"reduce_{place}"] - slowed + own_ends(e),
             f"o_{place}": e[f"optimizer_{place}"],
             f"peak_{place}": _held(e, place) + alive * kept + beside,
         }
@@ -245,6 +247,11 @@ def _beside_head(e: Mapping[str, Expr], alive: Expr) -> Expr:
     )
 
 
+def own_ends(e: Mapping[str, Expr]) -> Expr:
+    """Return the seconds at the ends of a forward and a backward that only their own rank waits for."""
+    return e["ahead_forward"] + e["ahead_backward"] + e["late_backward"]
+
+
 def _times(e: Mapping[str, Expr]) -> Times:
     """Return the times of a chunk's passes with what both ends add."""
     ends = {
@@ -258,14 +265,16 @@ def _times(e: Mapping[str, Expr]) -> Times:
         **ends,
         weight=e["weight_compute"], embedding_weight=e["embedding_weight_compute"],
         head_weight=e["head_weight_compute"],
-        send=e["send"], ranks=symbol("pp"), chunks=symbol("virtual_stages"), microbatches=symbol("microbatches"),
+        send=e["send"] - own_ends(e) / 2,
+        ranks=symbol("pp"), chunks=symbol("virtual_stages"), microbatches=symbol("microbatches"),
         maximum=maximum, minimum=minimum,
     )  # fmt: skip
 
 
-def _splits(schedule: str) -> bool:
-    """Return whether a schedule runs backwards in two parts."""
-    return schedule.startswith(("zb", "v-", "interleaved-zb", "dualpipev"))
+def _split(e: Mapping[str, Expr]) -> dict[str, Expr]:
+    """Return costs where backwards run in two parts, each with its own collectives beside it."""
+    weight = e["weight_compute"] + e["weight_dp"]
+    return dict(e) | {"weight_compute": weight, "backward_dp": e["input_dp"], "late_backward": 0}
 
 
 def _with_offload(e: Mapping[str, Expr], moved: Mapping[str, Expr], splits: bool) -> dict[str, Expr]:

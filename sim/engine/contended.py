@@ -28,7 +28,7 @@ def layout(model: Model, cluster: Cluster, placed: PlacedPlan) -> Layout:
     each = [inputs.plan_values(model, placed.at(r), cluster.members[0]) for r in range(plan.pp if plan.stages else 1)]
     counts = np.sum([each[0][f"layers_{k}"] for k in range(len(set(model.pattern)))], axis=0)
     ranks = plan.pp // len(each)
-    groups = {"dp": ("dp", "shard", "replica"), "inner": ("tp", "cp", "ep")}
+    groups = {"dp": inputs.BESIDE, "inner": inputs.INNER}
     outside = {
         name: tuple(any(bool(v[f"{g}_out"] > 1) for g in some) for v in each) * ranks for name, some in groups.items()
     }

@@ -62,8 +62,9 @@ class Segment:
 
     operation: index in the run's program; of a message that is a lag, the operation that sends it. rank: where it
     happens (of a message: its sender); action: whose it is (of a message: the action that sends it). start, end in
-    ticks, of which `slowed` are due to what runs beside. held: why it did not start before; after: the action that it
-    waited for.
+    ticks, of which `slowed` are due to what runs beside; it ends before it starts where it takes back the part of a
+    pass that a message does not wait for (ZeRO's last reductions). held: why it did not start before; after: the action
+    that it waited for.
     """
 
     operation: int
@@ -164,7 +165,9 @@ class _Walk:
             if came + lag < self.start[at]:
                 found.append(self._stretch(at, came + lag, self.start[at], Spent.OUTSIDE, Held.OUTSIDE))
             if lag:  # a message without an operation of its own
-                found.append(self._stretch(before, came, came + lag, Spent.MESSAGE, Held.DATA))
+                # Where it leaves before its pass is done, that is taken back from the pass.
+                spent = Spent.MESSAGE if lag > 0 else self._spent(before)
+                found.append(self._stretch(before, came, came + lag, spent, Held.DATA))
             at = before
         return CriticalPath(tuple(s for s in reversed(found) if s.ticks))
 

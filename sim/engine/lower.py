@@ -217,11 +217,11 @@ class _Lowering:
         n = max(1, self.layout.layers[s]) if sliced else 1
         begin = finish = -1
         # A layer's weights are gathered while the layer before it runs, and no sooner.
-        ready = [self.last_main[rank]] * 2 if rank in self.last_main else []
+        ready = [[self.last_main[rank]] if rank in self.last_main else []] * 2
         for piece, (ticks, more) in enumerate(zip(_split(compute, n), _split(inner, n), strict=True)):
             fetched = moves.fetch() if moves else []
             if gather:
-                fetched = [self._beside(where, _GATHER, gather / n, [*ready[:1], *fetched])]
+                fetched = [self._beside(where, _GATHER, gather / n, [*ready[0], *fetched])]
             copied = moves.before(piece) if moves else []
             main = self._main(where, _COMPUTE, _PASS, ticks)
             self.edges += [(a, main) for a in (*fetched, *copied, *waits[piece : piece + 1])]
@@ -231,7 +231,7 @@ class _Lowering:
                 reduced = [self._beside(where, _REDUCE, scatter / n + bucket, [finish])]
             if moves:
                 moves.after(piece, finish, fetched[0] if gather else finish, reduced)
-            ready = [*ready[1:], main]
+            ready = [ready[1], [finish]]
             begin = main if begin < 0 else begin
         if scatter:  # the engines of ZeRO-2 and 3 end a backward pass when its gradients are in their shards
             self.joined[rank] = self.last_beside[rank, _REDUCE]
@@ -248,6 +248,8 @@ class _Lowering:
         i = self._op(where, lane, _COLLECTIVE, _INNER, ticks)
         self.links[i] = self.rings["inner"][where[0]]
         self.edges.append((after, i))
+        if not fused:
+            self.last_main[where[0]] = i
         return i
 
     def _update(self, where: Where) -> tuple[int, int]:

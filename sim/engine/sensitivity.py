@@ -176,11 +176,15 @@ def _deciding(timeline: Timeline) -> list[tuple[float, CriticalPath]]:
     return [(1.0, path_to(run, last)), (-1.0, CriticalPath(tuple(s for s in until if s.operation != first)))]
 
 
-def _seconds(path: CriticalPath, table: Mapping[Kind, Any], message: Any) -> float:
-    """Return the sum over a path of a quantity that is given by kind and stage, and for messages by boundary."""
+def _seconds(path: CriticalPath, table: Mapping[Kind, Any], message: Any, back: Any) -> float:
+    """Return the sum over a path of a quantity that is given by kind and stage, and for messages by boundary: there
+    and back."""
     total = 0.0
     for s in path.segments:
         _, kind, _ = s.action
         at = s.action.stage
-        total += message[at + (kind is Kind.F)] if s.spent is Spent.MESSAGE else table[kind][at]
+        if s.spent is not Spent.MESSAGE and s.ticks >= 0:
+            total += table[kind][at]
+        else:
+            total += message[at + 1] if kind is Kind.F else back[at]
     return float(total)

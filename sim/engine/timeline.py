@@ -16,11 +16,13 @@ from sim.schedules import Action, Kind, Schedule, Work
 class Durations:
     """Integer durations: `of_kind[kind][stage]` and the latency `message[stage]` of what a stage receives.
 
-    `message[s]` is charged between stages s - 1 and s in either direction.
+    `message[s]` is charged between stages s - 1 and s in either direction; `back[s]` from s to s - 1, if it is given.
+    Less than nothing, it leaves before a pass is done, or its receiver is under way before it needs it.
     """
 
     of_kind: Mapping[Kind, Ints]
     message: Ints
+    back: Ints | None = None
 
     @classmethod
     def uniform(cls, stages: int, times: Mapping[Kind, int], message: int = 0) -> "Durations":
@@ -37,8 +39,14 @@ class Durations:
         table = np.zeros((len(self.message), len(Kind)), dtype=np.int64)
         for kind, values in self.of_kind.items():
             table[:, kind] = values
+        took = table.ravel()[graph.cell]
         # Boundary -1 reads the zero at the end.
-        return Program(graph, table.ravel()[graph.cell], np.append(self.message, 0)[graph.boundary])
+        lag = np.append(self.message, 0)[graph.boundary]
+        if self.back is not None:
+            forward = np.repeat(graph.kind == Kind.F, np.diff(graph.first))
+            lag = np.where(forward, lag, np.append(self.back, 0)[graph.boundary])
+            lag = np.maximum(lag, -took[graph.source])  # nobody is served before its server begins
+        return Program(graph, took, lag)
 
 
 @dataclass(frozen=True, eq=False)

@@ -69,8 +69,9 @@ class Times:
     """Seconds (or any one unit) of a pipeline whose chunks are equal but for the first and the last.
 
     forward, backward: of a plain chunk; embedding_*: extra of the first; head_*: extra of the last; send: of one
-    boundary message; *weight: the part of a backward that W is where a schedule splits it. Each may be a number,
-    an array or an expression; `maximum` must suit them.
+    boundary message (less than nothing: of what a pass takes, only its own rank waits for that); *weight: the part of a
+    backward that W is where a schedule splits it. Each may be a number, an array or an expression; `maximum` must suit
+    them.
     """
 
     forward: Expr

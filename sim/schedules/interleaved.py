@@ -57,12 +57,14 @@ class Interleaved(ClosedKind):
         """The busiest rank's work and a ramp of p - 1 chunks.
 
         Messages are hidden in the steady state, which has p chunks of slack; each of the p v - 1 boundaries
-        is paid for once in the warm-up and once in the drain.
+        is paid for once in the warm-up and once in the drain; those that cost less than nothing (`Times.send`) only
+        while the pipeline fills.
         """
         t = times
         rank = t.chunks * t.chunk
         busiest = t.maximum(rank + t.embedding, rank + t.head)
-        ramp = (t.ranks - 1) * t.chunk + 2 * (t.ranks * t.chunks - 1) * t.send + t.minimum(t.embedding, t.head)
+        later = t.ranks * (t.chunks - 1) * t.maximum(0, t.send)
+        ramp = (t.ranks - 1) * (t.chunk + 2 * t.send) + 2 * later + t.minimum(t.embedding, t.head)
         return t.microbatches * busiest + ramp
 
     def in_flight(self, rank: Expr, shape: Any, minimum: Callable[..., Expr]) -> Expr:

@@ -213,7 +213,7 @@ class Grid:
             for i, (name, each) in enumerate(zip(OFFLOADED, shares, strict=True)):
                 values[f"offload_{name}"] = each.reshape([-1 if k == i else 1 for k in range(len(shares))])
             values |= inputs.copy_values(Plan(global_batch=asked.global_batch, **kept), self.member)
-        values |= inputs.contention_values(profile, laid_out["dp_in"], laid_out["dp_out"]) | {"beside_known": 1.0}
+        values |= inputs.contention_values(profile, laid_out["dp_in"], laid_out["dp_out"])
         values["kv_columns"] = inputs.kv_columns(values)
         return stage_form(Structure.of(asked.model), shares is not None)(values)
 
@@ -261,7 +261,8 @@ class Grid:
 
         Where no rank sets the pace, a round trip over neighbouring stages does, shared by as many microbatches: the
         least over this one and the next, the longest over all. Of the others' times this stage knows that they have
-        the mean number of layers for their devices; without layers itself it knows nothing. The two ends share a tied
+        the mean number of layers for their devices, and that a slower one sees to its own pace; without layers itself
+        it knows nothing. The two ends share a tied
         table, wherever the neighbours are.
         """
         asked, stages = self.asked, self.asked.stages
@@ -269,7 +270,7 @@ class Grid:
         near, far = _crossing(out["message"], 0), _crossing(out["message"], 1)
         mean = (near * max(0, stages - 1 - across) + far * min(stages - 1, across)) / stages
         equal = asked.model.layers / asked.cluster.gpus * self.rows["gpus"][axes["row"]]
-        others = np.where(axes["layers"] > 0, equal / np.maximum(1, axes["layers"]), 0.0)
+        others = np.where(axes["layers"] > 0, np.minimum(1.0, equal / np.maximum(1, axes["layers"])), 0.0)
         kept = dict(self.asked.kept)
         waits = bool(Plan(global_batch=self.asked.global_batch, **kept).suited(self.member).optimizer_barrier)
         found: dict[str, Any] = {}

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from multiprocessing import get_all_start_methods, get_context
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sim.engine.step import Step, simulate
 from sim.specs import Cluster, Model, Plan
@@ -20,8 +21,8 @@ from sim.tuner.search import Search
 WORTH_PROCESSES = 100_000
 """Operations of all steps together that take seconds."""
 
-TIE = 1e-9
-"""Relative difference of step times that is rounding."""
+TIE = 1e-6
+"""Relative difference of step times that is none: rounding, and plans that only look different."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,11 +66,20 @@ def rank(search: Search, steps: Sequence[Step], top: int) -> tuple[tuple[RankedP
     order = np.argsort(times, kind="stable").tolist() if by_time else list(range(len(times)))
     kept = order[:top]
     following = [*(steps[i] for i in kept[1:]), None]
+    before = np.array([step.step_time_s for step in steps[: len(times)]])
     ranked = tuple(
         RankedPlan(steps[i], _explained(steps[i], after, search), contended[i])
         for i, after in zip(kept, following, strict=True)
     )
-    return ranked, not by_time or bool((np.diff(times) >= -TIE * times[1:]).all())
+    return ranked, not by_time or same_order(before, times)
+
+
+def same_order(before: NDArray[np.float64], after: NDArray[np.float64]) -> bool:
+    """Return whether no plan that took longer than another takes less time than it now; what is within `TIE` is
+    equal, and has no order that could change."""
+    longer = before[:, None] * (1 + TIE) < before[None, :]
+    turned = after[:, None] > after[None, :] * (1 + TIE)
+    return not bool((longer & turned).any())
 
 
 def _contended(steps: Sequence[Step]) -> Iterator[float]:

@@ -80,9 +80,10 @@ def test_the_error_of_carrying_is_the_measured_one():
 
 
 def test_a_file_without_profile_simulates_as_its_like(tmp_path):
+    """But for what runs side by side: how streams slow each other is known of measured devices only."""
     plain = {k: v for k, v in asdict(own("a100-sxm-80gb")).items() if v is not None}
     (tmp_path / "own.json").write_text(json.dumps(plain | {"like": "a100-sxm-80gb"}))
-    plan = sim.Plan(tp=4, global_batch=64, zero=1)
+    plan = sim.Plan(tp=4, global_batch=64, zero=1, overlap_dp=False)
     mine, theirs = (
         sim.simulate(sim.models["llama3-8b"], sim.Cluster.of(name, nodes=2), plan)
         for name in (str(tmp_path / "own.json"), "a100-sxm-80gb")

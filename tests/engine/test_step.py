@@ -80,7 +80,8 @@ def flat_costs():
     """Return costs of one second wherever a searched order asks for them."""
     parts = ("forward_compute", "input_compute", "weight_compute")
     zeros = [f"{phase}_{c}" for phase in ("forward", "input") for c in COMMUNICATION]
-    zeros += ["forward_dp", "forward_host", "recompute", "backward_dp", "backward_host"]
+    zeros += [f"{way}_dp" for way in ("forward", "backward", "input", "weight")]
+    zeros += ["forward_host", "recompute", "backward_host"]
     costs = dict.fromkeys(parts, 1.0) | dict.fromkeys(zeros, 0.0)
     return costs | {f"{end}_{name}": 0.0 for end in ("embedding", "head") for name in costs}
 

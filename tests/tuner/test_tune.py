@@ -2,6 +2,7 @@
 
 from itertools import product
 
+import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -13,6 +14,7 @@ from sim.specs.catalog import models
 from sim.specs.rules import divisors
 from sim.tuner.baseline import textbook
 from sim.tuner.explain import TERM_NAMES
+from sim.tuner.ranking import same_order
 from sim.tuner.space import build_space
 from sim.tuner.tune import tune
 
@@ -54,6 +56,20 @@ def test_winner_is_the_brute_force_optimum(device, memory):
     assert found.certified == found.same_order
     assert found.best.step.step_time_s == best or not found.certified
     assert found.feasible == sum(s.fits == "yes" for s in steps)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "same"),
+    [
+        ([1, 2, 3], [1.1, 2.1, 2.9], True),
+        ([1, 2, 3], [1.1, 3.0, 2.9], False),
+        ([1, 1 + 1e-8, 3], [1.2, 1.1, 2.9], True),
+        ([1, 2, 3], [1.1, 3 + 1e-7, 3], True),
+        ([1, 1 + 1e-7, 2], [2.2, 1.1, 2.1], False),
+    ],
+)
+def test_plans_of_equal_time_have_no_order_that_could_change(before, after, same):
+    assert same_order(np.array(before), np.array(after)) == same
 
 
 @given(

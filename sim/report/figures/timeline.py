@@ -126,7 +126,7 @@ def of_actions(
         path=[
             (row.get(s.rank, -1), s.start - zero, s.end - zero)
             for s in path.segments
-            if s.spent not in (Spent.MESSAGE, Spent.OUTSIDE)
+            if s.spent not in (Spent.MESSAGE, Spent.OUTSIDE) and s.ticks > 0
         ],
     )
 

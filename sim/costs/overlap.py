@@ -1,0 +1,101 @@
+"""What compute hides of ZeRO's and data parallelism's collectives beside it, piece by piece, in closed form.
+
+Streams slow each other as in the contention model of four streams (`costs.contention`; Mist, arXiv 2503.19050); pieces
+follow each other as in FSDP (arXiv 2304.11277): a layer's weights are gathered while the layer before it runs, its
+gradients are reduced while the next one runs. The event engine lets the same collectives run (`sim.engine.lower`).
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from sim.costs.algebra import Expr, maximum, minimum, symbol
+from sim.costs.layers.ops import COMMUNICATION
+
+
+class Cover(NamedTuple):
+    """What collectives run beside, in seconds: compute, and collectives that the pass waits for."""
+
+    compute: Expr
+    inner: Expr
+
+
+COVERED = (
+    *(f"{phase}_{x}" for phase in ("forward", "input") for x in ("compute", *COMMUNICATION)),
+    "weight_compute", "recompute", "forward_host", "backward_host",
+)  # fmt: skip
+"""The times that `covers` reads."""
+
+
+def covers(times: Mapping[str, Expr]) -> tuple[Cover, Cover]:
+    """Return a forward and a backward pass with what it repeats and what issuing kernels adds, as `Cover`."""
+    inner = (sum(times[f"{phase}_{x}"] for x in COMMUNICATION) for phase in ("forward", "input"))
+    own = times["forward_compute"], times["input_compute"] + times["weight_compute"] + times["recompute"]
+    hosts = (times[f"{way}_host"] for way in ("forward", "backward"))
+    forward, backward = (Cover(c + host, i) for c, host, i in zip(own, hosts, inner, strict=True))
+    return forward, backward
+
+
+def hidden_behind(time: Expr, cover: Cover, pieces: Expr) -> Expr:
+    """Return what stays exposed of `time` in `pieces` parts, each started as soon as its part of `cover` begins.
+
+    The first part (or the last) is beside nothing; of the others what outlasts the cover is exposed. Side by side both
+    slow down: `slowed_beside` is paid.
+    """
+    n = maximum(pieces, 1)
+    return time / n + (1 - 1 / n) * (outlasts(time, cover) + slowed_beside(time, cover.compute))
+
+
+def outlasts(time: Expr, cover: Cover) -> Expr:
+    """Return what is left of collectives of `time` seconds when a pass ends that they have run beside all along.
+
+    Beside compute they progress as the contention model has it (`slowed_beside`). Collectives that the pass waits for
+    hide others on other links (`dp_apart`); on the same links one takes from the other what it gains.
+    """
+    compute, collective = _slowdowns()
+    hidden = cover.compute * (1 + compute) / (1 + collective) + symbol("dp_apart") * cover.inner
+    return maximum(0, time - hidden)
+
+
+def slowed_beside(time: Expr, cover: Expr) -> Expr:
+    """Return how much longer compute of `cover` seconds takes beside collectives of `time` seconds.
+
+    By the device's contention matrix (`costs.contention.two_streams`), or where it has none by `overlap_slowdown`, of
+    the shorter one.
+    """
+    compute, collective = _slowdowns()
+    return minimum(compute * cover, time * (1 + collective) * compute / (1 + compute))
+
+
+def _slowdowns() -> tuple[Expr, Expr]:
+    """Return how much slower compute is beside collectives, and these beside compute."""
+    known = symbol("contention_known")
+    compute, collective = (
+        known * symbol(name) + (1 - known) * symbol("overlap_slowdown")
+        for name in ("compute_by_collective", "collective_by_compute")
+    )
+    return compute, collective
+
+
+def ends_of_passes(gather: Expr, scatter: Expr, forward: Cover, backward: Cover, pieces: Expr) -> dict[str, Expr]:
+    """Return what of the exposed seconds of collectives (`hidden_behind`) only their own rank waits for.
+
+    ahead_*: before a pass has what it needs, since two layers' weights can be gathered before a message arrives. What a
+    rank that has waited for a message still waits for are the weights of the layers after these two, where they take
+    longer to gather than the layers to run. late_backward: after the message of a backward has left, whose gradients
+    are still to be reduced: the last layer's, and what is left of the others'. Gathers and reductions under way at once
+    share the link, so that a gather is as late as if as much were reduced beside it.
+    """
+    n = maximum(pieces, 1)
+    second = 1 - 1 / n - maximum(0, 1 - 2 / n)
+    held_up = outlasts(gather + minimum(gather, scatter), backward)
+    return {
+        "ahead_forward": gather / n + second * outlasts(gather, forward),
+        "ahead_backward": gather / n + second * held_up,
+        "late_backward": scatter / n + (1 - 1 / n) * (outlasts(gather + scatter, backward) - held_up),
+    }
+
+
+def overlapped(time: Expr, cover: Cover, pieces: Expr) -> Expr:
+    """Return what stays exposed of `time`: what `cover` does not hide, or all of it without `overlap_dp`."""
+    overlap_dp = symbol("overlap_dp")
+    return overlap_dp * hidden_behind(time, cover, pieces) + (1 - overlap_dp) * time
