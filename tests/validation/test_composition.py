@@ -152,5 +152,5 @@ def test_beside_zero_3(rows):
 def test_a_slower_network_would_explain_zero_3(rows):
     for row, micro_batch in zip([r for r in rows if r.scheme == "ZeRO-3"], (4, 2, 1), strict=True):
         plan = {"zero": 3, "global_batch": 1536, "micro_batch": micro_batch}
-        slow, fast = (rate(GPT3, row.gpus // 8, gigabytes=g, **plan) for g in (25, 60))
+        slow, fast = (rate(GPT3, row.gpus // 8, gigabytes=g, **plan) for g in (25, 65))
         assert slow < row.published < fast
