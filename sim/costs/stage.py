@@ -179,7 +179,11 @@ def reduction(structure: Structure) -> dict[str, Expr]:
     """
     ones = [layer(structure, k) for k in range(len(structure.kinds))]
     n = on_rank(structure, lambda k: 1)
-    forward, backward = covers({name: on_rank(structure, lambda k, x=name: ones[k][x]) for name in COVERED})
+
+    def of_rank(name: str) -> Expr:
+        return on_rank(structure, lambda k: ones[k][name])
+
+    forward, backward = covers({name: of_rank(name) for name in COVERED})
     raw, tied = updates(structure), tied_reduce(structure)
     most, waits = 1 - 1 / maximum(n, 1), held(structure)
     slowed = {

@@ -82,9 +82,13 @@ def test_random_plans_agree_within_5_percent(seed):
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_random_plans_with_copies_agree_within_8_percent(seed):
-    """1F1B and interleaved. Other orders have less of a steady state, and where collectives between nodes share the
-    host's link with copies (A100 as measured: up to seven times slower) the path does not see them outlast a pass."""
+def test_random_plans_with_copies_agree_within_10_percent(seed):
+    """1F1B and interleaved, nine of ten within 5 %.
+
+    Other orders have less of a steady state. Where collectives between nodes share the host's link with copies (A100 as
+    measured: up to seven times slower) the path does not see them outlast a pass.
+    """
     found = errors(seed, CLUSTERS, True, ORDERS[:2], 30)
-    far = {plan: error for plan, error in found.items() if abs(error) > 0.08}
+    far = {plan: error for plan, error in found.items() if abs(error) > 0.1}
     assert not far
+    assert np.quantile(np.abs(list(found.values())), 0.9) < 0.05
