@@ -69,7 +69,9 @@ def execute_command(
         typer.echo(json.dumps(data(row) | ({"learned": lesson.data()} if lesson else {})))
         return
     Console().print(table([row]), by_process(row))
-    for line in lesson.lines() if lesson else ():
+    had = row.predicted.learned_factor
+    known = [f"the prediction contains the learned correction x{had:.3g}"] * (had != 1)
+    for line in [*known, *(lesson.lines() if lesson else ())]:
         Console().print(line, markup=False, highlight=False, soft_wrap=True)
 
 

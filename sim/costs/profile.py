@@ -1,6 +1,6 @@
 """Reader of profiles: the fitted numbers of one device, their errors and where they come from."""
 
-from dataclasses import field, replace
+from dataclasses import field
 from functools import cached_property, lru_cache
 from math import exp
 from pathlib import Path
@@ -14,7 +14,6 @@ from sim.costs.carry import Move, carried, nearest, ratios
 from sim.costs.collectives import OPTIONAL, PARAMETERS
 from sim.costs.contention import Contention
 from sim.costs.fitted import Z80, Amount, Errors, KernelModel, Name, SizeBin, Text, Word, require
-from sim.costs.learned import FILE as LEARNED
 from sim.costs.learned import Learned, profile_hash, read_learned
 from sim.specs.catalog import device, devices, is_device_file
 from sim.specs.cluster import MIXED
@@ -104,7 +103,7 @@ class Profile:
     issue_s: Annotated[float, real(0.0, 1.0, "s")] = 0.0
     ends_issue_s: Annotated[float, real(0.0, 1.0, "s")] = 0.0
     contention: Annotated[list[Contention], FEW] = Field(default_factory=list)
-    learned: Learned | None = field(default=None, compare=False)
+    learned: Learned | None = field(default=None, init=False, compare=False)
 
     def __post_init__(self) -> None:
         held = self.read
@@ -171,8 +170,6 @@ def read_profile(raw: dict[str, Any], path: str) -> Profile:
     if isinstance(version, int) and version > max(VERSIONS):
         allowed = f"{' or '.join(map(str, VERSIONS))}: a newer version of trainsim wrote this profile"
         raise InputError(f"{path}.schema_version", version, allowed)
-    if "learned" in raw:
-        raise InputError(f"{path}.learned", raw["learned"], f"left out: corrections lie beside it, in {LEARNED}")
     return read(Profile, raw, path)
 
 
@@ -223,8 +220,8 @@ def load_profile(name: str) -> Profile:
     if is_folder(Path(name)) and (Path(name) / "profile.json").is_file():
         raw = load_mapping(Path(name) / "profile.json")
         found = read_profile(raw, f"{name}/profile.json")
-        learned = read_learned(Path(name), profile_hash(raw))
-        return replace(found, learned=learned) if learned else found
+        object.__setattr__(found, "learned", read_learned(Path(name), profile_hash(raw)))
+        return found
     if is_device_file(name):
         return derived_profile(device(name))
     if MIXED in name:

@@ -229,7 +229,7 @@ class Step:
             *self._switch,
             *self._software,
             *((self.contention,) if self.contention else ()),
-            *self._learned,
+            *self.learned,
             f"ranks laid out {self.plan.rank_order}, innermost first; run level: {self.level.source}",
         )
 
@@ -255,7 +255,8 @@ class Step:
         return (f"outside the fitted shapes: {'; '.join(lines)}; {wider}",) if lines else ()
 
     @property
-    def _learned(self) -> tuple[str, ...]:
+    def learned(self) -> tuple[str, ...]:
+        """What executed plans have taught the profile about such a plan, as text; nothing where nothing was learned."""
         held = self.profile.learned if len(self.cluster.members) == 1 else None
         return (held.words(self.placed, self.step_time_s),) if held else ()
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from sim.cli.kinds import recognised
 from sim.costs.fitted import Z80
 from sim.costs.learned import FILE, Group, Learned, factors, least_factor, profile_hash, read_learned
-from sim.costs.profile import load_profile, read_profile
+from sim.costs.profile import Profile, load_profile, read_profile
 from sim.engine.batch import Asked, Batch
 from sim.engine.step import Step, simulate
 from sim.report.figures import breakdown, difference
@@ -18,6 +19,7 @@ from sim.report.html import save_html
 from sim.specs import InputError
 from sim.specs.fields import read
 from sim.specs.files import load_mapping
+from sim.specs.schema import file_schema
 from sim.tuner.tune import tune
 from tests.calibration.execute.cases import SMALL, cluster, plan, profile
 
@@ -131,13 +133,19 @@ def test_what_is_no_file_of_corrections_is_refused(folder, content):
         load_profile(str(folder))
 
 
+def test_it_is_checked_like_any_file():
+    assert recognised(raw()) == "learned"
+    assert file_schema(Learned)["properties"].keys() == raw().keys() | {"off"}
+    assert "learned" not in file_schema(Profile)["properties"]
+
+
 def test_two_corrections_of_one_group_are_refused():
     with pytest.raises(InputError, match="every group once"):
         read(Learned, raw(corrections=raw()["corrections"] * 2))
 
 
 def test_a_profile_file_holds_none(folder):
-    with pytest.raises(InputError, match=FILE):
+    with pytest.raises(InputError, match="no such key"):
         read_profile(load_mapping(folder / "profile.json") | {"learned": raw()}, "profile.json")
 
 
