@@ -12,6 +12,7 @@ from rich.table import Table
 
 from calibration.execute.busy import Busy, idle, nobody, others
 from calibration.execute.holdout import Case, Row, table
+from calibration.execute.learn import learn, target
 from calibration.execute.limits import Device, as_executed, executable
 from calibration.execute.measure import LEAST_STEPS, Run, Setting, measure_all, prepare, processes
 from calibration.execute.predict import Predicted, pipeline_ranks, predict
@@ -40,6 +41,7 @@ def execute_command(
     traces: Annotated[Path | None, typer.Option("--traces", help="Folder for traces and their figure.")] = None,
     task: Annotated[Path | None, typer.Option("--task", help="Folder for what torchrun's workers read.")] = None,
     despite_load: Annotated[bool, typer.Option("--despite-load", help="Run on a busy machine too.")] = False,
+    learning: Annotated[bool, typer.Option("--learn", help="Correct the job's own profile folder by it.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Predict a small network's training step, run it on a process per rank, and compare.
@@ -53,17 +55,24 @@ def execute_command(
     if task:
         typer.echo(prepare(planned(Job.load(job), device, other, most)[0], setting, task))
         return
+    held = Job.load(job)
+    folder = target(held, planned(held, device, other, most)[0], device, despite_load) if learning else None
     try:
-        row = execute(Job.load(job), setting, nobody if despite_load else others, other, most)
+        row = execute(held, setting, nobody if despite_load else others, other, most)
     except ExecutionError as error:
         progress.print(f"error: {error}", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(1) from None
     if traces and row.predicted.csv:
         progress.print(f"measured over simulated: {lay_over(row, traces)}", markup=False, soft_wrap=True)
+    lesson = learn(folder, held, row) if folder else None
     if as_json:
-        typer.echo(json.dumps(data(row)))
-    else:
-        Console().print(table([row]), by_process(row))
+        typer.echo(json.dumps(data(row) | ({"learned": lesson.data()} if lesson else {})))
+        return
+    Console().print(table([row]), by_process(row))
+    had = row.predicted.learned_factor
+    known = [f"the prediction contains the learned correction x{had:.3g}"] * (had != 1)
+    for line in [*known, *(lesson.lines() if lesson else ())]:
+        Console().print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def execute(

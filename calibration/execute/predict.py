@@ -28,7 +28,8 @@ class Predicted:
     """Seconds of what is measured with their 80 % interval; of whole steps, of every process: bytes at the peak, bytes
     sent in all and messages and bytes by group or link, and the order of its passes.
 
-    csv: the order of the pipeline for PyTorch's runtime; timeline: of the step.
+    csv: the order of the pipeline for PyTorch's runtime; timeline: of the step; learned_factor: what the profile has
+    learned from executed plans, which the times contain.
     """
 
     step_time_s: float
@@ -39,6 +40,7 @@ class Predicted:
     order: tuple[tuple[str, ...], ...] = ()
     csv: str = field(default="", repr=False)
     timeline: Timeline | None = field(default=None, repr=False)
+    learned_factor: float = 1.0
 
     def figures(self) -> dict[str, Any]:
         """Return its numbers as plain data."""
@@ -91,6 +93,7 @@ def predict(
         tuple(passes[r] for r in ranks) if pipeline else (),
         schedule_csv(timeline.schedule) if pipeline and not delayed else "",
         timeline,
+        step.correction.factor if step.correction else 1.0,
     )
 
 

@@ -3,12 +3,15 @@
 from collections.abc import Mapping
 from typing import Any
 
+from sim.costs.learned import Learned
 from sim.costs.profile import Profile
 from sim.specs import Device, Job, LayerTable
 from sim.specs.fields import init_names
 from sim.specs.schema import sections
 
-KINDS: dict[str, type] = {"job": Job, **sections(), "device": Device, "profile": Profile, "table": LayerTable}
+KINDS: dict[str, type] = {
+    "job": Job, **sections(), "device": Device, "profile": Profile, "learned": Learned, "table": LayerTable,
+}  # fmt: skip
 """A section may also stand in a file of its own."""
 
 

@@ -80,5 +80,5 @@ def _print(step: Step, run: Run | None) -> None:
         if value:
             console.print(f"  {name:<10} {seconds(value):>10}  {percent(value / step.step_time_s):>7}")
     console.print(critical_words(step), highlight=False, markup=False)
-    for line in memory_words(step):
+    for line in (*step.learned, *memory_words(step)):
         console.print(line, highlight=False, markup=False)

@@ -1,5 +1,6 @@
 """Reader of profiles: the fitted numbers of one device, their errors and where they come from."""
 
+from dataclasses import field
 from functools import cached_property, lru_cache
 from math import exp
 from pathlib import Path
@@ -13,6 +14,7 @@ from sim.costs.carry import Move, carried, nearest, ratios
 from sim.costs.collectives import OPTIONAL, PARAMETERS
 from sim.costs.contention import Contention
 from sim.costs.fitted import Z80, Amount, Errors, KernelModel, Name, SizeBin, Text, Word, require
+from sim.costs.learned import Learned, profile_hash, read_learned
 from sim.specs.catalog import device, devices, is_device_file
 from sim.specs.cluster import MIXED
 from sim.specs.device import Device
@@ -76,6 +78,7 @@ class Profile:
     models of one kernel have it, the first), `units` (by quantity, as text), `contention`, `issue_s` (seconds in
     which a layer's kernels, forward and backward, are issued; of a host processor, what that takes beside them; 0: not
     measured), `ends_issue_s` (the same of embedding, head and loss), and what `KernelModel` says of intervals.
+    `learned` is no part of the file: corrections from executed plans, which lie beside it.
     """
 
     schema_version: Literal[1, 2]
@@ -100,6 +103,7 @@ class Profile:
     issue_s: Annotated[float, real(0.0, 1.0, "s")] = 0.0
     ends_issue_s: Annotated[float, real(0.0, 1.0, "s")] = 0.0
     contention: Annotated[list[Contention], FEW] = Field(default_factory=list)
+    learned: Learned | None = field(default=None, init=False, compare=False)
 
     def __post_init__(self) -> None:
         held = self.read
@@ -215,15 +219,14 @@ def load_profile(name: str) -> Profile:
         return _shipped(name)
     if is_folder(Path(name)) and (Path(name) / "profile.json").is_file():
         raw = load_mapping(Path(name) / "profile.json")
-    elif is_device_file(name):
+        found = read_profile(raw, f"{name}/profile.json")
+        object.__setattr__(found, "learned", read_learned(Path(name), profile_hash(raw)))
+        return found
+    if is_device_file(name):
         return derived_profile(device(name))
-    elif MIXED in name:
+    if MIXED in name:
         raise InputError("cluster.groups", name, "one device: each of the cluster's `members` has its own profile")
-    elif name in devices:
+    if name in devices:
         allowed = f"a folder with profile.json: none is shipped for {name}, `trainsim calibrate` measures your own"
         raise InputError("cluster.profile", name, allowed)
-    else:
-        raise InputError(
-            "cluster.profile", name, f"a folder with profile.json or one of {', '.join(names('profiles'))}"
-        )
-    return read_profile(raw, f"{name}/profile.json")
+    raise InputError("cluster.profile", name, f"a folder with profile.json or one of {', '.join(names('profiles'))}")

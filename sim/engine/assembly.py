@@ -15,7 +15,10 @@ from sim.engine.timeline import Durations, Timeline
 from sim.schedules import SCHEDULES, Action, IllegalScheduleError, Kind, Schedule, Shape, build
 from sim.specs import InputError, PlacedPlan
 
-TERMS = ("compute", "recompute", "tp", "dp", "pp", "cp", "ep", "offload", "bubble", "optimizer", "straggler", "other")
+TERMS = (
+    "compute", "recompute", "tp", "dp", "pp", "cp", "ep", "offload", "bubble", "optimizer", "straggler", "other",
+    "learned",
+)  # fmt: skip
 HELD = ("parameters", "gradients", "product_gradients", "optimizer_bytes", "gathered_bytes")
 """What a rank holds for the whole step, as `stage.states` names it."""
 

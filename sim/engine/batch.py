@@ -39,6 +39,14 @@ class Asked:
         return load_profile(self.cluster.profile)
 
     @property
+    def learned(self) -> float:
+        """The factor that executed plans have taught the profile for such a plan (1: none)."""
+        if len(self.cluster.members) > 1 or self.profile.learned is None:
+            return 1.0
+        found = self.profile.learned.of(self.placed)
+        return found.factor if found else 1.0
+
+    @property
     def closed(self) -> bool:
         """Whether devices and chunks are equal, so that the closed forms hold."""
         if len(self.cluster.members) > 1:
@@ -81,6 +89,7 @@ class Batch:
     ) -> None:
         self.asked = list(asked)
         self.gpus = np.array([a.placed.gpus for a in self.asked], dtype=float)
+        self.learned = np.array([a.learned for a in self.asked])
         groups: dict[tuple[tuple[Structure, str, bool], float | None], list[int]] = {}
         self.single: list[int] = []
         for i, a in enumerate(self.asked):
@@ -108,6 +117,7 @@ class Batch:
             values = symbol_values(level.parameters, group.software_year) | group.columns
             out = group.function(values)
             step = out["step_time_s"] * (1 + straggling(values["straggler"], self.gpus[group.rows]))
+            step = step * self.learned[group.rows]
             first, last = out["first_peak_bytes"], out["last_peak_bytes"]
             for column, value in zip(found, (step, np.maximum(first, last), last), strict=True):
                 column[group.rows] = value

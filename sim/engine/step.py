@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import sqrt
+from math import hypot, sqrt
 from typing import Any, Literal
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from sim.catalog import names
 from sim.costs import offload, spread, stage, usage
 from sim.costs.layers.structure import Structure
+from sim.costs.learned import Correction
 from sim.costs.profile import Profile, load_profile
 from sim.costs.run_level import (
     SOFTWARE_YEAR,
@@ -54,7 +55,8 @@ class Step:
     Times in seconds, sizes in bytes. `breakdown_s` is the exposed time on the rank that ends last and sums to
     `step_time_s`. `peak_memory_bytes` is allocated memory on the fullest rank; `fits` compares reserved memory
     and context with the capacity: yes, close (the capacity lies inside the interval) or no. `contention`: what the
-    event engine knows of how streams slow each other, as text.
+    event engine knows of how streams slow each other, as text. `correction`: learned from executed plans, a factor that
+    the step time contains (`breakdown_s["learned"]` is what it adds) and no other time or rate knows of.
     """
 
     model: Model
@@ -68,6 +70,7 @@ class Step:
     step_time_s: float
     breakdown_s: Mapping[str, float]
     contention: str = ""
+    correction: Correction | None = None
 
     def __repr__(self) -> str:
         plan = f"tp={self.plan.tp}, pp={self.plan.pp}, dp={self.placed.dp}"
@@ -88,7 +91,16 @@ class Step:
     @property
     def sigma_log(self) -> float:
         """Standard deviation of the log of the step time."""
-        return step_sigma(self.profile, self.level, self.kernels, self.plan.software_year)
+        own = step_sigma(self.profile, self.level, self.kernels, self.plan.software_year)
+        if self.correction is None or self.profile.learned is None:
+            return own
+        beyond = self.profile.learned.beyond(self.correction.group, self.uncorrected_s)
+        return hypot(max(own, self.correction.scatter_log), self.correction.sigma_log(beyond))
+
+    @property
+    def uncorrected_s(self) -> float:
+        """The step time without the learned correction."""
+        return self.step_time_s / (self.correction.factor if self.correction else 1.0)
 
     @cached_property
     def kernels(self) -> tuple[usage.Used, ...]:
@@ -217,6 +229,7 @@ class Step:
             *self._switch,
             *self._software,
             *((self.contention,) if self.contention else ()),
+            *self.learned,
             f"ranks laid out {self.plan.rank_order}, innermost first; run level: {self.level.source}",
         )
 
@@ -240,6 +253,12 @@ class Step:
         lines = spread.outside_domain(self.profile, self.kernels)
         wider = "the interval is wider for it" if self.profile.measured else "runs beyond them are in the run level"
         return (f"outside the fitted shapes: {'; '.join(lines)}; {wider}",) if lines else ()
+
+    @property
+    def learned(self) -> tuple[str, ...]:
+        """What executed plans have taught the profile about such a plan, as text; nothing where nothing was learned."""
+        held = self.profile.learned if len(self.cluster.members) == 1 else None
+        return (held.words(self.placed, self.step_time_s),) if held else ()
 
     @property
     def _switch(self) -> tuple[str, ...]:
@@ -362,8 +381,14 @@ def simulate(
     waiting = step.ticks * 1e-9 * straggling(level.parameters.straggler, placed.gpus)
     step_time = float(step.ticks * 1e-9 + waiting)
     breakdown = exposed(timeline, costs, step, causes, waiting)
+    correction = profile.learned.of(placed) if profile.learned and len(cluster.members) == 1 else None
+    if correction:
+        breakdown["learned"] = step_time * (correction.factor - 1)
+        step_time *= correction.factor
     beside = shared.source if shared else ""
-    return Step(model, cluster, placed, profile, level, costs, timeline, memory, step_time, breakdown, beside)
+    return Step(
+        model, cluster, placed, profile, level, costs, timeline, memory, step_time, breakdown, beside, correction
+    )
 
 
 def _on_path(schedule: Schedule, costs: Mapping[str, Any], noise: Noise | None, copies: int) -> Timeline:

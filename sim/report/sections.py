@@ -221,6 +221,11 @@ def certainty_section(step: Step) -> str:
             "errors of kernels (counted where larger than those of runs)": kernel_sigma(profile, step.kernels, False),
             "kernels outside the fitted shapes": widening(profile, step.kernels),
         }
+    if step.correction:
+        parts |= {
+            "scatter of executed plans (counted where larger than all of these)": step.correction.scatter_log,
+            "the learned correction itself": step.correction.error_log,
+        }
     words = (
         f"Profile {profile.name} ({profile.date}) is {fit}. The 80 % interval of a step time runs from "
         f"{signed(100 * (low - 1), 0)} % to {signed(100 * (high - 1), 0)} %: "

@@ -60,6 +60,7 @@ TERMS: Mapping[str, Look] = {
     "optimizer": Look("optimizer", "", "optimizer"),
     "straggler": Look("idle", "/", "waiting for the slowest"),
     "other": Look("other", "|", "other"),
+    "learned": Look("other", "-", "learned from executed plans"),
 }
 """Terms of a step's time in the order in which they are drawn."""
 

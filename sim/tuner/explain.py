@@ -25,6 +25,7 @@ TERM_NAMES = {
     "offload": "waiting for host copies",
     "straggler": "waiting for the slowest device",
     "other": "launching kernels and the tied embedding's reduction",
+    "learned": "learned from executed plans",
 }
 WORDS = {
     "virtual_stages": "number of virtual stages",

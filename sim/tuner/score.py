@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from sim.costs import inputs
 from sim.costs.algebra import Compiled
 from sim.costs.layers.structure import Structure
+from sim.costs.learned import factors
 from sim.costs.profile import Profile, load_profile
 from sim.costs.run_level import level_of, straggling, symbol_values
 from sim.engine.closed_form import closed_form, lower_bound
@@ -55,6 +56,8 @@ def score(spaces: Sequence[tuple[Space, Profile]]) -> list[Scores]:
             slower = 1 + straggling(level_of(spaces[i][0].cluster).parameters.straggler, _gpus(spaces[i][0]))
             times[i][rows], peaks[i][rows] = out["step_time_s"][part] * slower, out["peak_memory_bytes"][part]
             at += len(rows)
+    for i, one in enumerate(spaces):
+        times[i] *= _learned(*one)
     return [
         Scores(t, p, p <= most_allocated(profile, space.cluster))
         for t, p, (space, profile) in zip(times, peaks, spaces, strict=True)
@@ -90,7 +93,8 @@ def bounds(space: Space) -> Floats:
         slowest, busiest = (np.max(found, axis=0) for found in zip(*each, strict=True))
         whole = (space.rows["pp"] == 1)[:, None, None, None]
         least = np.where(whole, slowest, np.maximum(least, busiest))
-    return np.asarray(least * (1 + straggling(level_of(space.cluster).parameters.straggler, _gpus(space))))
+    learned = _learned(*_on_members(space)[0])
+    return np.asarray(least * learned * (1 + straggling(level_of(space.cluster).parameters.straggler, _gpus(space))))
 
 
 def _least(space: Space, given: Callable[[NDArray[np.int64]], Mapping[str, float]]) -> tuple[Floats, Floats]:
@@ -144,6 +148,15 @@ def _fewest(part: "Part") -> tuple[dict[str, Floats], NDArray[np.bool_]] | None:
 def _on_members(space: Space) -> list[tuple[Space, Profile]]:
     """Return the space on each device of its cluster."""
     return [(replace(space, cluster=m), load_profile(m.profile)) for m in space.cluster.members]
+
+
+def _learned(space: Space, profile: Profile) -> Any:
+    """Return the learned correction of every row, [row, 1, zero, 1], or 1; a mixed cluster's plans have none."""
+    if profile.learned is None or _gpus(space) != space.cluster.gpus:
+        return 1.0
+    precisions = [space.precision(row) for row in range(len(space.rows["tp"]))]
+    each = [factors(profile.learned, {**space.rows, "zero": zero}, precisions) for zero in space.zero.tolist()]
+    return 1.0 if np.ndim(each[0]) == 0 else np.stack(each, axis=1)[:, None, :, None]
 
 
 def _gpus(space: Space) -> int:

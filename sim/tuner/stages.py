@@ -8,6 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.costs import inputs
+from sim.costs.learned import least_factor
+from sim.costs.profile import load_profile
 from sim.costs.run_level import level_of, straggling
 from sim.engine.closed_form import PLACES
 from sim.specs import Cluster
@@ -55,6 +57,7 @@ class StageTables:
         self.layers = _lengths(asked.model.layers, asked.stages, asked.imbalance)
         self.domain = inputs.domain(asked.cluster)
         self.slower = 1 + straggling(level_of(asked.cluster).parameters.straggler, asked.cluster.gpus)
+        self.slower *= least_factor(load_profile(asked.cluster.members[0].profile).learned, asked.cluster.gpus)
         self.grids = [Grid(asked, m, self._rows(m), np.array(self.layers), techniques) for m in self.members]
         self.plain = [grid.table() for grid in self.grids]
         self.tables = list(self.plain)

@@ -6,6 +6,7 @@ from sim.report.figures.asynchronous import gains, order
 from sim.report.figures.breakdown import breakdown
 from sim.report.figures.compared import measured, timeline_difference
 from sim.report.figures.difference import difference
+from sim.report.figures.executed import executed_memory, executed_times
 from sim.report.figures.factors import factors
 from sim.report.figures.front import front
 from sim.report.figures.memory import memory, memory_peaks
@@ -20,6 +21,8 @@ __all__ = [
     "breakdown",
     "curves",
     "difference",
+    "executed_memory",
+    "executed_times",
     "factors",
     "front",
     "gains",

@@ -69,5 +69,6 @@ def breakdown(step: Step | Sequence[Step], labels: Sequence[str] | None = None, 
         error_x=whiskers(total / unit.scale, low / unit.scale, high / unit.scale, theme),
     )
     figure.update_yaxes(range=[len(steps) - 0.5, -0.5], tickvals=rows, ticktext=names, showgrid=False)
-    figure.update_xaxes(range=[0, 1.03 * float(high.max()) / unit.scale])
+    least = min(sum(min(0.0, s.breakdown_s[term]) for term in TERMS) for s in steps)  # what a correction takes off
+    figure.update_xaxes(range=[1.03 * least / unit.scale, 1.03 * float(high.max()) / unit.scale])
     return figure
