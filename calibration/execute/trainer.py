@@ -87,8 +87,13 @@ class Trainer:
         stages, done = [], []  # type: ignore[var-annotated]
         for stage, chunk in self.chunks.items():
             wiring = Wiring(tokens if chunk.first else hidden, logits if chunk.last else hidden, group, self.device)
-            stages.append(Stage(chunk, stage, len(plan.rank_of), wiring, done))
+            stages.append(Stage(chunk, stage, len(plan.rank_of), wiring, done, self._sum_up))
         return Pipeline(stages, order, self.microbatches, self._part_of_mean)
+
+    def _sum_up(self) -> None:
+        """Add 16-bit gradients that no hook has seen to their fp32 sums: the runtime's W makes them without one."""
+        for parameter, add in self.sums:
+            add(parameter)
 
     def _part_of_mean(self, logits: Tensor, targets: Tensor) -> Tensor:
         return self.module.loss(logits, targets) / (self.microbatches * self.ranks)
@@ -104,6 +109,7 @@ class Trainer:
         padded = -(-size // self.ranks) * self.ranks if self.plan.zero else size
         self.weights = torch.zeros(padded, dtype=held[0].dtype, device=device)
         self.gradients = torch.zeros(padded, device=device)
+        self.sums: list[tuple[Tensor, Callable[[Tensor], None]]] = []
         begin = 0
         for p in held:
             part = slice(begin, begin := begin + p.numel())
@@ -113,7 +119,9 @@ class Trainer:
             if p.dtype == torch.float32:
                 p.grad = mine
             else:
-                p.register_post_accumulate_grad_hook(_add_to(mine))  # type: ignore[no-untyped-call]
+                add = _add_to(mine)
+                p.register_post_accumulate_grad_hook(add)  # type: ignore[no-untyped-call]
+                self.sums.append((p, add))
         shard = slice(None)
         if self.plan.zero:
             each = padded // self.ranks
@@ -255,11 +263,20 @@ class Trainer:
         return float((found - wanted[self.shard]).abs().max() / wanted.abs().max())
 
     def serial_gradients(self) -> dict[str, Tensor]:
-        """Return the gradients of the whole batch in one pass of the whole model as `seed` makes it, by name."""
+        """Return the gradients of the whole batch by the whole model as `seed` makes it in one process, by name.
+
+        In one pass; in 16 bit in the plan's microbatches, added up in fp32, as a plan without splits has them.
+        """
         serial = SmallGpt(self.model, self.seed).to(self.device, DTYPES[self.plan.precision])
-        serial.loss(self.batch[:, :-1], self.batch[:, 1:]).backward()  # type: ignore[no-untyped-call]
-        held = serial.named_parameters(remove_duplicate=False)
-        return {name: p.grad for name, p in held if p.grad is not None}
+        size = len(self.batch) if self.plan.precision == "fp32" else self.plan.micro_batch
+        total: dict[str, Tensor] = {}
+        for rows in self.batch.split(size):  # type: ignore[no-untyped-call]
+            serial.zero_grad()
+            (serial.loss(rows[:, :-1], rows[:, 1:]) * (size / len(self.batch))).backward()
+            for name, p in serial.named_parameters(remove_duplicate=False):
+                if p.grad is not None:
+                    total[name] = total[name] + p.grad if name in total else p.grad.float()
+        return total
 
 
 def _add_to(total: Tensor) -> Callable[[Tensor], None]:

@@ -101,7 +101,6 @@ def test_an_order_needs_a_pipeline(tmp_path, folder):
     [
         ({"recompute": "full"}, "plan.recompute"),
         ({"tp": 2}, "plan.sequence_parallel"),
-        ({"precision": "bf16"}, "plan.precision"),
     ],
 )
 def test_what_a_split_backward_would_do_twice_is_refused(change, said):
