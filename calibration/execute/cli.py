@@ -97,7 +97,7 @@ def planned(job: Job, device: Device, order: Schedule | None = None, most: int |
         raise InputError("plan", None, "required: global_batch, micro_batch, ...")
     plan = as_executed(job.plan.suited(job.cluster))
     placed = executable(job.model, job.cluster, plan, device)
-    plan = plan.but(dp=placed.dp)
+    plan = plan if plan.stages else plan.but(dp=placed.dp)
     if order and plan.pp == 1:
         raise InputError("--order", "a pipeline's order", "left out: the plan has no pipeline (plan.pp = 1)")
     if most is not None and processes(plan) > most:

@@ -15,10 +15,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from calibration.execute.host import HostMemory
+from calibration.execute.moved import Mover
 from calibration.execute.network import Chunk, own_part
 from calibration.execute.place import ENDS, Place
 from calibration.execute.runtime import Pipeline, Stage, Wiring
 from calibration.execute.split import Split
+from calibration.execute.swapped import SwappedAdam
 from calibration.kernels.gpt import SmallGpt
 from sim.specs import Model, Plan
 
@@ -26,7 +29,7 @@ LEARNING_RATE = 1e-3
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
-def chunks_of(model: Model, plan: Plan, place: Place, seed: int) -> dict[int, Chunk]:
+def chunks_of(model: Model, plan: Plan, place: Place, seed: int, mover: Mover | None = None) -> dict[int, Chunk]:
     """Return a rank's stages by number: parts of the model that `seed` makes, alike on every rank."""
     whole, split = SmallGpt(model, seed), Split(place.group("tp"), place.at["tp"], plan.tp, plan.sequence_parallel)
     edges = pairwise((0, *accumulate(plan.split(model))))
@@ -35,7 +38,10 @@ def chunks_of(model: Model, plan: Plan, place: Place, seed: int) -> dict[int, Ch
     for stage, rank in enumerate(plan.rank_of):
         if rank == place.at["pp"]:
             first, last = stage == 0, stage == len(parts) - 1
-            held[stage] = Chunk(whole, parts[stage], first=first, last=last, split=split, recompute=plan.recompute)
+            held[stage] = Chunk(
+                whole, parts[stage], first=first, last=last, split=split, recompute=plan.recompute,
+                recomputed=plan.recompute_layers, mover=mover,
+            )  # fmt: skip
     ends = held.get(0), held.get(len(parts) - 1)
     if model.tied_embeddings and ends[0] and ends[1]:
         ends[1].head.weight = ends[0].tokens.weight
@@ -45,7 +51,8 @@ def chunks_of(model: Model, plan: Plan, place: Place, seed: int) -> dict[int, Ch
 class Trainer:
     """The state of one of `ranks` processes; all of them start from parts of the same weights (`seed`).
 
-    order: the CSV file of the pipeline's order.
+    plan: where stages have techniques of their own, `Trainer.plan` is this rank's for all (`Plan.at`). order: the CSV
+    file of the pipeline's order.
     """
 
     def __init__(
@@ -58,9 +65,11 @@ class Trainer:
         seed: int,
         order: Path | None = None,
     ) -> None:
+        self.place = Place.of(plan.at(0), rank) if ranks > 1 else Place()
+        plan = plan.at(self.place.at["pp"])
         self.model, self.plan, self.seed, self.device = model, plan, seed, device
-        self.place = Place.of(plan, rank) if ranks > 1 else Place()
-        self.chunks = chunks_of(model, plan, self.place, seed)
+        self.host, moved = HostMemory(device), plan.offload.activations
+        self.chunks = chunks_of(model, plan, self.place, seed, Mover(self.host, moved) if moved else None)
         self.parts = nn.ModuleList(self.chunks.values()).to(device, DTYPES[plan.precision])
         self.module = next(iter(self.chunks.values()))
         draw = torch.Generator().manual_seed(seed)
@@ -127,9 +136,14 @@ class Trainer:
             each = padded // self.ranks
             shard = slice(self.rank * each, (self.rank + 1) * each)
         self.shard = shard
+        weights, gradients = self.weights[shard], self.gradients[shard]
+        self.swapped = round(self.plan.offload.optimizer * len(weights))
+        if self.swapped:
+            away, pieces = slice(self.swapped), sum(len(chunk.blocks) for chunk in self.chunks.values())
+            self.swapper = SwappedAdam(weights[away], gradients[away], pieces, self.host, LEARNING_RATE)
         # 16-bit weights have fp32 masters; fp32 weights are their own.
-        self.master = nn.Parameter(self.weights[shard].float())
-        self.master.grad = self.gradients[shard]
+        self.master = nn.Parameter(weights[self.swapped :].float())
+        self.master.grad = gradients[self.swapped :]
         self.optimizer = torch.optim.Adam([self.master], lr=LEARNING_RATE, fused=True)
 
     def _watch_last_gradients(self) -> None:
@@ -171,8 +185,10 @@ class Trainer:
         loss = self.backward()
         self.reduce()
         self.optimizer.step()
+        if self.swapped:
+            self.swapper.step()
         if self.weights.dtype != self.master.dtype:
-            self.weights[self.shard] = self.master.detach()
+            self.weights[self.shard][self.swapped :] = self.master.detach()
         if self.plan.zero and self.ranks > 1:
             parts = self.weights.view(self.ranks, -1)
             dist.all_gather(list(parts), parts[self.rank].clone(), group=self.place.group("dp"))

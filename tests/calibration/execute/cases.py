@@ -8,7 +8,7 @@ from calibration.execute.limits import as_executed
 from calibration.measured import plain
 from sim.costs.fitted import KernelModel
 from sim.costs.profile import Memory, load_profile
-from sim.specs import Cluster, Model, Plan
+from sim.specs import Cluster, Links, Model, Plan
 
 SMALL = Model(layers=2, hidden=64, heads=2, vocab=200, seq=32)
 SLOWER = 1e4
@@ -69,4 +69,6 @@ DEEP = Model(layers=8, hidden=64, heads=4, vocab=200, seq=32)
 
 def cluster(folder: Path, ranks: int) -> Cluster:
     """Return made-up cores, one a rank."""
-    return Cluster.of("cpu", nodes=1, gpus_per_node=ranks, domain_gpus=ranks, profile=str(folder))
+    return Cluster.of(
+        "cpu", nodes=1, gpus_per_node=ranks, domain_gpus=ranks, profile=str(folder), links=Links(host_bytes_per_s=1e9)
+    )

@@ -12,7 +12,7 @@ import pytest
 from calibration.execute.measure import Measured, Run, Setting, measure_all, processes
 from calibration.execute.predict import Predicted, predict
 from sim.schedules.custom import parse_order
-from sim.specs import Model, Plan
+from sim.specs import Model, Offload, Plan, StagePlan
 from tests.calibration.execute.cases import DEEP, cluster, plan, profile
 
 FULL = os.environ.get("HYPOTHESIS_PROFILE") == "full"
@@ -35,6 +35,21 @@ ALWAYS = {
     "zb-h1 bf16": {"pp": 2, "schedule": "zb-h1", "precision": "bf16"},
     "tp sp bf16": {"tp": 2, "precision": "bf16"},
     "zero-1 bf16": {"dp": 2, "zero": 1, "precision": "bf16"},
+    "stages": {
+        "dp": None,
+        "stages": (
+            StagePlan(layers=3, dp=2, recompute="full", recompute_layers=2, zero=1),
+            StagePlan(layers=5, dp=2, offload=Offload(optimizer=1.0)),
+        ),
+        "micro_batch": 1,
+    },
+    "one offload": {"offload": Offload(optimizer=1.0, activations=1.0)},
+    "1f1b offload": {
+        "pp": 2,
+        "schedule": "1f1b",
+        "offload": Offload(optimizer=0.3, activations=0.5),
+        "precision": "bf16",
+    },
 }
 OTHERS = {
     "one selective": {"recompute": "selective"},
@@ -68,6 +83,13 @@ OTHERS = {
     "tp pp": {"tp": 2, "pp": 2},
     "tp dp": {"tp": 2, "dp": 2, "zero": 1},
     "pp outside": {"pp": 2, "dp": 2, "rank_order": "pp-tp-cp-dp"},
+    "recompute some": {"tp": 2, "recompute": "full", "recompute_layers": 3},
+    "one offload full": {"offload": Offload(activations=0.25), "recompute": "full", "micro_batch": 8},
+    "gpipe offload": {"pp": 2, "schedule": "gpipe", "offload": Offload(activations=1.0)},
+    "interleaved offload": {"pp": 2, "virtual_stages": 2, "offload": Offload(activations=1.0)},
+    "tp sp offload": {"tp": 2, "offload": Offload(optimizer=0.5, activations=0.5)},
+    "zero-1 offload": {"dp": 2, "zero": 1, "offload": Offload(optimizer=1.0, activations=1.0)},
+    "zero-3 offload": {"dp": 2, "zero": 3, "offload": Offload(activations=1.0)},
     "zero-3 bf16": {"dp": 2, "zero": 3, "precision": "bf16"},
     "tp full bf16": {"tp": 2, "sequence_parallel": False, "recompute": "full", "precision": "bf16"},
     "zbv 4 bf16": {"pp": 4, "virtual_stages": 2, "schedule": "zbv", "precision": "bf16"},
@@ -128,6 +150,7 @@ def test_what_is_executed_is_what_was_predicted(executed, name):
     assert measured.max_gradient_error < tolerance(plan(**PLANS[name]))
     assert measured.traffic == predicted.traffic
     assert measured.bytes_sent == predicted.bytes_sent
+    assert measured.host_bytes == pytest.approx(predicted.host_bytes, rel=1e-4)  # shares end between two elements
     band = SHARDED if PLANS[name].get("zero", 0) > 1 else MEMORY
     assert measured.peak_memory_bytes == pytest.approx(predicted.peak_memory_bytes, rel=band)
     assert measured.interval_s[0] <= measured.median_s <= measured.interval_s[1]
@@ -141,5 +164,13 @@ def test_every_process_of_a_pipeline_told_its_order(executed):
 
 def test_losses_do_not_depend_on_the_plan(executed):
     wanted = executed("one")[1].losses
-    for name in ("1f1b", "zbv", "tp", "interleaved 4"):
+    for name in ("1f1b", "zbv", "tp", "interleaved 4", "one offload"):
         assert executed(name)[1].losses == pytest.approx(wanted, rel=1e-4)
+
+
+def test_what_is_offloaded_is_in_host_memory_and_not_on_the_device(executed):
+    plain, away = (executed(name)[1] for name in ("one", "one offload"))
+    moments = 8 * DEEP.parameters
+    assert plain.host_bytes == (0.0,)
+    assert away.host_bytes[0] > moments
+    assert plain.peak_memory_bytes[0] - away.peak_memory_bytes[0] > moments

@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from calibration.execute.expected import expected
 from calibration.execute.limits import check_model
 from calibration.execute.measure import Measured, measure, measure_block
 from calibration.execute.memory import LiveBytes
 from calibration.execute.trainer import Trainer
 from calibration.kernels.gpt import SmallGpt
+from sim.plans.traffic import traffic
 from sim.specs import InputError, Model, Plan
 from sim.specs.plan import PlacedPlan
 from tests.calibration.execute.cases import SMALL, plan
@@ -97,13 +97,13 @@ def test_losses_are_those_of_one_process_and_fall(one, two):
 @pytest.mark.parametrize("name", ["plain", "overlapped", "zero"])
 def test_bytes_sent_are_exactly_the_predicted_ones(two, name):
     given = plan(dp=2, zero=int(name == "zero"), overlap_dp=name == "overlapped")
-    assert two[name].traffic == tuple(expected(SMALL, PlacedPlan(plan=given, dp=2, microbatches=2)))
+    assert two[name].traffic == tuple(traffic(SMALL, PlacedPlan(plan=given, dp=2, microbatches=2)) * 2)
     assert two[name].bytes_sent == (4.0 * SMALL.parameters,) * 2
 
 
 def test_one_process_sends_nothing(one):
     assert one.traffic == ({},)
-    assert expected(SMALL, PlacedPlan(plan=plan(), dp=1, microbatches=4)) == [{}]
+    assert traffic(SMALL, PlacedPlan(plan=plan(), dp=1, microbatches=4)) == [{}]
 
 
 def test_zero_1_halves_the_moments(two):
