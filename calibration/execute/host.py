@@ -57,7 +57,7 @@ class HostMemory:
         if self.device.type != "cuda":
             yield done
             return
-        stream = self._streams.setdefault(way, torch.cuda.Stream(self.device))
+        stream = self._streams.setdefault(way, torch.cuda.Stream(self.device))  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(stream):
             yield done

@@ -69,7 +69,7 @@ class Layer:
         if storage._cdata in self.home or storage.nbytes() == 0:
             return tensor.detach()
         kept = self.made.setdefault(storage._cdata, Kept(storage))
-        return Packed(kept, tensor.dtype, tensor.storage_offset(), tensor.shape, tensor.stride())
+        return Packed(kept, tensor.dtype, int(tensor.storage_offset()), tensor.shape, tensor.stride())
 
     def unpack(self, packed: Tensor | Packed) -> Tensor:
         """Return the tensor; the layer that comes next begins to come too."""
@@ -82,7 +82,7 @@ class Layer:
         if packed.kept.device is None:
             raise RuntimeError("a saved tensor is not on the device")
         made = torch.empty(0, dtype=packed.dtype, device=self.memory.device)
-        return made.set_(packed.kept.device, packed.offset, packed.shape, packed.stride)  # type: ignore[call-overload]
+        return made.set_(packed.kept.device, packed.offset, packed.shape, packed.stride)
 
     def leave(self) -> None:
         """Begin to copy all that was saved; autograd alone keeps it from now on."""

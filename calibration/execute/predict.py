@@ -67,6 +67,8 @@ def predict(
         timeline = _reordered(step, order)
         memory = tuple(memory_timelines(timeline, footprint(timeline.schedule, step.costs)))
         seconds *= timeline.period / step.timeline.period
+    if plan.offloads:
+        memory = tuple(_with_room(m, used) for m, used in zip(memory, _room(step, timeline), strict=True))
     pipeline = plan.pp > 1
     delayed = plan.schedule in ASYNCHRONOUS
     if pipeline and not delayed:
@@ -75,7 +77,6 @@ def predict(
         peaks = [Kept(model, placed.at(m.rank), timeline.schedule).peak_bytes(m) for m in memory]
     else:
         peaks = [m.peak_bytes for m in memory]
-    peaks = [peak - unused for peak, unused in zip(peaks, _unused_room(step, timeline), strict=True)]
     if plan.zero == 2:  # FSDP2 keeps its shards beside what it has gathered
         peaks = [peak + m.fixed["parameters"] / placed.dp for peak, m in zip(peaks, memory, strict=True)]
     own = [placed.at(m.rank) for m in memory]
@@ -159,20 +160,30 @@ def boundary_bytes(step: Step) -> float:
     return precision(str(plan.precision)).activation_bytes.value * rows * model.hidden
 
 
-def _unused_room(step: Step, timeline: Timeline) -> list[float]:
-    """Return what every rank does not need of the room for copies of activations (below 0: what it needs beside it).
+def _with_room(memory: MemoryTimeline, used: float) -> MemoryTimeline:
+    """Return a rank's memory with the room for copies of activations that passes use; an update has its own."""
+    unused = memory.fixed["offload"] - used
+    temporaries = memory.temporaries.copy()
+    for n, action in enumerate(memory.actions):
+        if action.kind is Kind.OPTIMIZER and temporaries[2 * n] > temporaries[2 * n + 1]:
+            temporaries[2 * n] += unused  # it needs more than there was
+    return replace(memory, fixed={**memory.fixed, "offload": used}, temporaries=temporaries)
+
+
+def _room(step: Step, timeline: Timeline) -> list[float]:
+    """Return the room for copies of activations that every rank uses in passes.
 
     The layers that leave are the last two that ran, of whatever chunk; those that come are of the backward's chunk.
     Where a backward follows its own forward, and there is no other chunk, the two are the same.
     """
     order, plan = timeline.schedule, step.plan
-    held, layers = footprint(order, step.costs), plan.split(step.model)
+    moved, layers = footprint(order, step.costs).moved, plan.split(step.model)
     turns = order.rank_of[order.stages - 1] if plan.schedule not in APART and plan.virtual_stages == 1 else -1
     used = [0.0] * order.ranks
-    for s, (rank, size) in enumerate(zip(order.rank_of, held.moved, strict=True)):
+    for s, (rank, size) in enumerate(zip(order.rank_of, moved, strict=True)):
         room = min(ROOM, layers[s]) + ROOM * (rank != turns)
-        used[rank] = max(used[rank], size / layers[s] * room)
-    return [held.fixed[r]["offload"] - used[r] for r in range(order.ranks)]
+        used[rank] = max(used[rank], size / max(layers[s], 1) * room)
+    return used
 
 
 def predict_block(model: Model, cluster: Cluster, plan: Plan, device: Device = "cpu") -> Predicted:

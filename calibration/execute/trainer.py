@@ -288,7 +288,7 @@ class Trainer:
         total: dict[str, Tensor] = {}
         for rows in self.batch.split(size):  # type: ignore[no-untyped-call]
             serial.zero_grad()
-            (serial.loss(rows[:, :-1], rows[:, 1:]) * (size / len(self.batch))).backward()
+            (serial.loss(rows[:, :-1], rows[:, 1:]) * (size / len(self.batch))).backward()  # type: ignore[no-untyped-call]
             for name, p in serial.named_parameters(remove_duplicate=False):
                 if p.grad is not None:
                     total[name] = total[name] + p.grad if name in total else p.grad.float()
