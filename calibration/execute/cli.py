@@ -14,7 +14,7 @@ from calibration.execute.busy import Busy, idle, nobody, others
 from calibration.execute.holdout import Case, Row, table
 from calibration.execute.learn import learn, target
 from calibration.execute.limits import Device, as_executed, executable
-from calibration.execute.measure import LEAST_STEPS, Run, Setting, measure_all, prepare, processes
+from calibration.execute.measure import LEAST_STEPS, Measured, Run, Setting, measure_all, prepare, processes
 from calibration.execute.predict import Predicted, pipeline_ranks, predict
 from calibration.execute.processes import ExecutionError
 from calibration.execute.versions import check_torch
@@ -106,7 +106,7 @@ def planned(job: Job, device: Device, order: Schedule | None = None, most: int |
         raise InputError("plan", None, "required: global_batch, micro_batch, ...")
     plan = as_executed(job.plan.suited(job.cluster))
     placed = executable(job.model, job.cluster, plan, device)
-    plan = plan.but(dp=placed.dp)
+    plan = plan if plan.stages else plan.but(dp=placed.dp)
     if order and plan.pp == 1:
         raise InputError("--order", "a pipeline's order", "left out: the plan has no pipeline (plan.pp = 1)")
     if most is not None and processes(plan) > most:
@@ -122,7 +122,7 @@ def data(row: Row) -> dict[str, Any]:
     predicted |= {"max_gradient_error": 0.0, "order_matches": True}
     errors = {
         name: [p / m - 1 if m else p - m for p, m in zip(predicted[name], measured[name], strict=True)]
-        for name in ("peak_memory_bytes", "bytes_sent")
+        for name in ("peak_memory_bytes", "host_bytes", "bytes_sent")
     }
     return {
         "predicted": predicted,
@@ -146,8 +146,16 @@ def by_process(row: Row) -> Table:
         messages = ", ".join(f"{calls} {name}" for name, (calls, _) in sorted(counted.items())) or "-"
         exact = "exactly" if counted == told.traffic[n] else "not"
         sent = f"{si(found.bytes_sent[n], 'B')}, {exact} as predicted"
-        made.add_row(str(n), order, messages, sent, si(peak, "B"), si(told.peak_memory_bytes[n], "B"))
+        made.add_row(
+            str(n), order, messages, sent, _memory(peak, found, n), _memory(told.peak_memory_bytes[n], told, n)
+        )
     return made
+
+
+def _memory(peak: float, of: Predicted | Measured, process: int) -> str:
+    """Return a process's peak, with what is in host memory beside it."""
+    host = of.host_bytes[process] if of.host_bytes else 0.0
+    return si(peak, "B") + (f" (host {si(host, 'B')})" if host else "")
 
 
 def lay_over(row: Row, folder: Path) -> Path:

@@ -14,10 +14,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from calibration.execute.expected import GROUP, microbatch_order
 from calibration.execute.place import Place
 from calibration.execute.runtime import Done
 from calibration.execute.trainer import DTYPES, LEARNING_RATE, Trainer, chunks_of
+from calibration.execute.updates import GROUP, microbatch_order
 from calibration.kernels.gpt import SmallGpt
 from sim.schedules import Action, Kind, versions
 from sim.specs import Model, Plan

@@ -34,6 +34,7 @@ class Kept:
         # Of qkv and up on a rank; of out, down and both norms.
         self.layer = element * rows * ((3 * model.hidden + model.ffn) / plan.tp + 4 * model.hidden)
         self.layers = plan.split(model)
+        self.stays = plan.offload.activations == 1  # the simulator has what a stage receives in host memory too
 
     def peak_bytes(self, memory: MemoryTimeline) -> float:
         """Return a rank's peak with what the runtime keeps."""
@@ -52,12 +53,13 @@ class Kept:
             return 0.0, 0.0
         first, last = stage == 0, stage == self.order.stages - 1
         received = 0.0 if first else self.hidden
+        gone = 0.0 if self.stays else received
         output = self.logits if last else 0.0 if self._local(stage) else self.hidden
         if kind is Kind.F:
-            return output - received, 0.0
+            return output - gone, 0.0
         at_end = 0.0
         if kind is Kind.B or (kind is Kind.W) == first:  # when output and input go
-            at_end -= output - received
+            at_end -= output - gone
         if kind is not Kind.W and not first and not self._local(stage - 1):
             at_end += received
         if kind is not Kind.B and not first:

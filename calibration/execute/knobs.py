@@ -4,7 +4,7 @@ The table is made by `table()` and tested against it, against what a simulation 
 `limits`: what `trainsim execute` can run. Targets: c torch-csv, t torchtitan (both forms), m megatron, d deepspeed.
 
 knob                   simulated  tuned     emitted  executed
----------------------  ---------  --------  -------  -------------------------
+---------------------  ---------  --------  -------  ----------------------
 tp                     yes        yes       tmd      up to 8 ranks
 pp                     yes        yes       ctmd     up to 8 ranks
 virtual_stages         yes        yes       ctm      any
@@ -25,7 +25,7 @@ zero                   yes        yes       tmd      any
 optimizer              yes        kept      -        -
 gradient_dtype         yes        kept      md       fp32
 overlap_dp             yes        kept      md       any
-precision              yes        yes       md       fp32 (cuda: fp32 or bf16)
+precision              yes        yes       md       fp32 or bf16
 compiled               yes        kept      t        false
 fused_wgrad            yes        kept      m        false
 scatter_gather         yes        kept      -        -
@@ -35,9 +35,9 @@ framework              yes        kept      -        torch
 cross_entropy          yes        kept      -        autograd
 attention_kernel       yes        kept      -        -
 optimizer_barrier      yes        kept      -        -
-offload                yes        by stage  md       none
-recompute_layers       yes        by stage  m        left out
-stages                 yes        yes       -        left out
+offload                yes        by stage  md       optimizer, activations
+recompute_layers       yes        by stage  m        any
+stages                 yes        yes       -        equal degrees
 software_year          yes        kept      -        -
 """
 
@@ -53,7 +53,7 @@ HEADINGS = ("knob", "simulated", "tuned", "emitted", "executed")
 LETTERS = {"torch-csv": "c", "torchtitan": "t", "megatron": "m", "deepspeed": "d"}
 ANY = (
     "global_batch", "micro_batch", "overlap_dp", "virtual_stages", "stage_layers", "microbatch_group_size", "recompute",
-    "zero", "sequence_parallel",
+    "zero", "sequence_parallel", "recompute_layers",
 )  # fmt: skip
 """Knobs of which execution takes every value, alone; `limits` says which do not go together."""
 
@@ -86,9 +86,10 @@ def _executed(name: str) -> str:
         return " or ".join("left out" if value in (None, ()) else str(value).lower() for value in PLAN[name])
     fixed = as_executed(Plan(global_batch=1))
     made = {
-        "precision": f"{' or '.join(PRECISION['cpu'])} (cuda: {' or '.join(PRECISION['cuda'])})",
+        "precision": " or ".join(PRECISION),
         "schedule": "any of one direction",
-        "offload": "none",
+        "offload": "optimizer, activations",
+        "stages": "equal degrees",
         **dict.fromkeys(("tp", "pp", "dp"), f"up to {MOST_RANKS['cpu']} ranks"),
         **{
             key: str(getattr(fixed, key)).lower() for key in ("framework", "cross_entropy", "fused_wgrad", "tp_overlap")

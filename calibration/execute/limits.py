@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Literal
 
+from sim.plans.traffic import alike
 from sim.schedules import Kind, Schedule
 from sim.specs import Cluster, InputError, Model, PlacedPlan, Plan
 from sim.specs.rules import ASYNCHRONOUS, TWO_COPIES
@@ -37,10 +38,9 @@ PLAN: Mapping[str, tuple[object, ...]] = {
     "gradient_dtype": ("fp32",),
     "compiled": (False,),
     "fsdp_shard": (None,),
-    "recompute_layers": (None,),
-    "stages": ((),),
 }
-PRECISION: Mapping[Device, tuple[str, ...]] = {"cpu": ("fp32",), "cuda": ("fp32", "bf16")}
+PRECISION = ("fp32", "bf16")
+"""fp16 would need a scale of the loss, and steps that are skipped where it was too large."""
 MOST_RANKS: Mapping[Device, int] = {"cpu": 8, "cuda": 8}
 MOST_PARAMETERS = 500_000_000
 """A small network: states of 16 bytes a parameter stay below 8 GB a process."""
@@ -70,13 +70,13 @@ def as_executed(plan: Plan) -> Plan:
     Sums of gradients and the loss; tensor-parallel collectives are waited for; every tensor-parallel rank sends the
     whole of a pipeline message; only plain data parallelism reduces gradients beside the backward pass.
     """
-    alone = plan.pp == plan.tp == 1 and plan.zero == 0
+    alone = plan.pp == plan.tp == 1 and plan.zero == 0 and not plan.stages
     return plan.but(
         framework="torch",
         cross_entropy="autograd",
         fused_wgrad=False,
         tp_overlap=False,
-        scatter_gather=plan.sequence_parallel,
+        scatter_gather=plan.at(0).sequence_parallel,
         overlap_dp=plan.overlap_dp and alone,
     )
 
@@ -92,18 +92,19 @@ def executable(model: Model, cluster: Cluster, plan: Plan, device: Device) -> Pl
         kind = "a core of a host processor" if device == "cpu" else "a GPU"
         raise InputError("cluster.device", cluster.device, f"{kind} {HERE} on {device}")
     placed = plan.on(model, cluster)
-    for name, allowed in {**PLAN, "precision": PRECISION[device]}.items():
+    if not alike(plan):
+        raise InputError("plan.stages", "different degrees", f"the same tp, dp and micro_batch on all {HERE}")
+    for name, allowed in {**PLAN, "precision": PRECISION}.items():
         if getattr(plan, name) not in allowed:
             text = " or ".join("left out" if a in (None, ()) else str(a).lower() for a in allowed)
             raise InputError(f"plan.{name}", getattr(plan, name), f"{text} {HERE} on {device}")
     if placed.gpus > MOST_RANKS[device]:
         raise InputError("plan", f"{placed.gpus} ranks", f"at most {MOST_RANKS[device]} on {device} {HERE}")
-    if plan.offload.used:
-        reason = "host memory is the device's own" if device == "cpu" else HERE
-        raise InputError("plan.offload", "some", f"none: {reason}")
-    _check_split(model, plan)
-    _check_shards(model, placed)
-    _check_schedule(model, placed)
+    for own in dict.fromkeys(placed.at(stage) for stage in range(plan.pp)):
+        _check_offload(model, own.plan)
+        _check_split(model, own.plan)
+        _check_shards(model, own)
+        _check_schedule(model, own)
     return placed
 
 
@@ -117,6 +118,24 @@ def _check_split(model: Model, plan: Plan) -> None:
         raise InputError("model.head_bias", True, f"false with tp > 1 {HERE}")
     if 0 in plan.split(model):
         raise InputError("plan.stage_layers", plan.split(model), f"one layer or more on every stage {HERE}")
+
+
+def _check_offload(model: Model, plan: Plan) -> None:
+    """Weights and gradients stay: only what waits for its backward or its update leaves."""
+    for name in ("weights", "gradients"):
+        if share := getattr(plan.offload, name):
+            raise InputError(f"plan.offload.{name}", share, f"0 {HERE}: passes read them where they are")
+    if plan.offload.optimizer and plan.zero > 1:
+        raise InputError("plan.offload.optimizer", plan.offload.optimizer, f"0 with zero > 1 {HERE} (FSDP2's own Adam)")
+    share = plan.offload.activations
+    if share and plan.recompute == "selective":
+        raise InputError(
+            "plan.offload.activations", share, "0 with selective recompute: what it keeps passes no hook of autograd"
+        )
+    if any(abs(share * layers - round(share * layers)) > 1e-6 for layers in plan.split(model)):
+        raise InputError("plan.offload.activations", share, f"a share of whole layers of every stage {HERE}")
+    if plan.offload.used and plan.schedule in ASYNCHRONOUS:
+        raise InputError("plan.offload", "some", f"none with schedule {plan.schedule} {HERE}")
 
 
 def _check_shards(model: Model, placed: PlacedPlan) -> None:
@@ -143,6 +162,8 @@ def _check_schedule(model: Model, placed: PlacedPlan) -> None:
     for name, value in (("tp", plan.tp), ("dp", placed.dp)):
         if value > 1:
             raise InputError(f"plan.{name}", value, f"1 with schedule {plan.schedule} {HERE}")
+    if plan.precision != "fp32":
+        raise InputError("plan.precision", plan.precision, f"fp32 with schedule {plan.schedule}: versions are masters")
     if model.tied_embeddings:
         allowed = f"false with schedule {plan.schedule}: first and last stage update at different times"
         raise InputError("model.tied_embeddings", True, allowed)
@@ -162,7 +183,9 @@ def check_order(order: Schedule, plan: Plan) -> None:
     splits = any(a.kind is Kind.I for rank in order.actions for a in rank)
     if splits and plan.recompute != "none":
         raise InputError("plan.recompute", plan.recompute, "none where I and W are apart: each would recompute")
+    if splits and plan.offload.activations:
+        raise InputError(
+            "plan.offload.activations", plan.offload.activations, "0 where I and W are apart: each would fetch"
+        )
     if splits and plan.tp > 1 and plan.sequence_parallel:
         raise InputError("plan.sequence_parallel", True, "false where I and W are apart: each would gather")
-    if splits and plan.precision != "fp32":
-        raise InputError("plan.precision", plan.precision, "fp32 where I and W are apart: torch sums in its data type")

@@ -9,9 +9,9 @@ from typing import Any
 
 from calibration.execute.limits import Device, check_model
 from calibration.execute.processes import ExecutionError, run_processes, write_task
-from calibration.execute.traffic_names import Counted
 from calibration.execute.versions import check_torch
 from sim.plans.files import plain
+from sim.plans.traffic import Counted
 from sim.specs import InputError, Model, Plan
 
 LEAST_STEPS = 10
@@ -26,7 +26,8 @@ class Measured:
     of cases (of the order statistics: no distribution is assumed), in seconds.
 
     `losses` are of the global batch's part that the first replica sees, from the first step on. Of every process:
-    peak bytes of all tensors; bytes sent in a step, and messages and bytes by group or link; the order of its passes.
+    peak bytes of all tensors on the device, and of those in host memory; bytes sent in a step, and messages and bytes
+    by group or link; the order of its passes.
     `max_gradient_error` compares the reduced gradients with those of the whole batch in one pass of one process.
     """
 
@@ -40,6 +41,7 @@ class Measured:
     traffic: tuple[Counted, ...] = ()
     order: tuple[tuple[str, ...], ...] = ()
     interval_s: tuple[float, float] = (0.0, 0.0)
+    host_bytes: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -142,7 +144,8 @@ def task_of(runs: Sequence[Run], setting: Setting) -> tuple[dict[str, Any], dict
 
 def processes(plan: Plan) -> int:
     """Return how many processes a plan runs on."""
-    return plan.tp * plan.pp * (plan.dp or 1)
+    own = plan.at(0)
+    return own.tp * own.pp * (own.dp or 1)
 
 
 def _measured(ranks: Sequence[Mapping[str, Any]]) -> Measured:
@@ -162,6 +165,7 @@ def _measured(ranks: Sequence[Mapping[str, Any]]) -> Measured:
         times,
         losses=losses,
         peak_memory_bytes=tuple(r["peak_bytes"] for r in ranks),
+        host_bytes=tuple(r["host_bytes"] for r in ranks),
         bytes_sent=tuple(sum(sent for _, sent in each.values()) for each in traffic),
         max_gradient_error=max(r["gradient_error"] for r in ranks),
         traffic=traffic,

@@ -14,11 +14,15 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the storages that operations make until they are freed; `peak_bytes` is the most at once.
 
     `held` are tensors that were there before. A storage that is resized (as FSDP gives up gathered weights) counts with
-    its new size. What a kernel allocates for itself inside one operation is not seen.
+    its new size. `elsewhere` says which storages are in another memory. What a kernel allocates for itself inside one
+    operation is not seen.
     """
 
-    def __init__(self, held: Iterable[Tensor]) -> None:
+    def __init__(
+        self, held: Iterable[Tensor], elsewhere: Callable[[UntypedStorage], bool] = lambda storage: False
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self.elsewhere = elsewhere
         self.known = WeakIdKeyDictionary()
         self.live_bytes = self.peak_bytes = 0
         for tensor in held:
@@ -42,7 +46,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__exit__(*given)  # type: ignore[no-untyped-call]
 
     def _hold(self, storage: UntypedStorage) -> None:
-        if storage in self.known:
+        if storage in self.known or self.elsewhere(storage):
             return
         size = [storage.nbytes()]
         self.known[storage] = size

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
+from calibration.execute.moved import Mover
 from calibration.execute.split import DIMENSION, Columns, Rows, Split, Table, cross_entropy
 from calibration.kernels.gpt import SmallGpt
 from sim.specs.plan import Recompute
@@ -16,7 +17,8 @@ class Chunk(nn.Module):
     """Layers `layers` of `whole`, with the embedding if it is the first stage and the head if it is the last.
 
     Takes tokens[batch, seq] or hidden states, returns hidden states or logits[batch, seq, vocab / tp]. Parameters
-    carry their names in the whole model; `whole` gives its own where they are not split.
+    carry their names in the whole model; `whole` gives its own where they are not split. `recomputed`: so many layers
+    recompute, the first ones (None: all).
     """
 
     tokens: nn.Embedding | Table
@@ -31,9 +33,12 @@ class Chunk(nn.Module):
         last: bool = True,
         split: Split = Split(),  # noqa: B008 - frozen
         recompute: Recompute = "none",
+        recomputed: int | None = None,
+        mover: Mover | None = None,
     ) -> None:
         super().__init__()
         self.model, self.first, self.last, self.split, self.recompute = whole.model, first, last, split, recompute
+        self.mover, self.recomputed = mover, len(layers) if recomputed is None else recomputed
         if first:
             self.tokens, self.positions = Table.of(whole.tokens, split), whole.positions
         self.blocks = nn.ModuleDict({str(i): whole.blocks[i] for i in layers})
@@ -55,18 +60,30 @@ class Chunk(nn.Module):
         """Return the stage's output for tokens or hidden states."""
         if self.first:
             x = self.tokens(x) + self._positions(x.shape[1])
-        for block in self.blocks.values():
-            x = self._run(block, x)
+        x = self._layers(x) if self.mover is None else self._moving(x, self.mover)
         if self.last:
             x = self.head(self.norm(x))
+        return x
+
+    def _layers(self, x: Tensor) -> Tensor:
+        for n, block in enumerate(self.blocks.values()):
+            x = self._run(n, block, x)
+        return x
+
+    def _moving(self, x: Tensor, mover: Mover) -> Tensor:
+        """Run the layers, a share of which keep what they save in host memory; what was received stays."""
+        layer, stays = None, None if self.first else x
+        for n, block in enumerate(self.blocks.values()):
+            with mover.layer(block, n, layer, stays) as layer:
+                x = self._run(n, block, x)
         return x
 
     def _positions(self, seq: int) -> Tensor:
         rows: Tensor = self.positions.weight[:seq]
         return self.split.part(rows, 0) if self.split.sequence else rows
 
-    def _run(self, block: nn.Module, x: Tensor) -> Tensor:
-        if self.recompute == "none" or not torch.is_grad_enabled():
+    def _run(self, number: int, block: nn.Module, x: Tensor) -> Tensor:
+        if self.recompute == "none" or number >= self.recomputed or not torch.is_grad_enabled():
             out: Tensor = block(x)
             return out
         given: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}

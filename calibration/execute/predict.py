@@ -5,28 +5,31 @@ from typing import Any
 
 import numpy as np
 
-from calibration.execute.expected import DELAYED_STEPS, expected, microbatch_order
 from calibration.execute.kept import Kept
 from calibration.execute.limits import Device, check_order, executable
-from calibration.execute.traffic_names import Counted
+from calibration.execute.updates import DELAYED_STEPS, microbatch_order
+from sim.costs.inputs import APART
+from sim.costs.offload import ROOM
 from sim.costs.stage import backward_seconds, forward_seconds
-from sim.engine.assembly import durations, footprint
+from sim.engine.assembly import durations, footprint, offloaded
 from sim.engine.graph import DeadlockError
 from sim.engine.memory import MemoryTimeline, memory_timelines
 from sim.engine.path import run_path
 from sim.engine.step import Step, simulate
 from sim.engine.timeline import Timeline
 from sim.plans.torch_csv import schedule_csv
+from sim.plans.traffic import Counted, traffic
 from sim.schedules import Action, Kind, Schedule
 from sim.schedules.ir import COMPUTE
 from sim.specs import Cluster, InputError, Model, PlacedPlan, Plan
+from sim.specs.catalog import precision
 from sim.specs.rules import ASYNCHRONOUS
 
 
 @dataclass(frozen=True)
 class Predicted:
-    """Seconds of what is measured with their 80 % interval; of whole steps, of every process: bytes at the peak, bytes
-    sent in all and messages and bytes by group or link, and the order of its passes.
+    """Seconds of what is measured with their 80 % interval; of whole steps, of every process: bytes at the peak of its
+    device and of its host memory, bytes sent in all and messages and bytes by group or link, the order of its passes.
 
     csv: the order of the pipeline for PyTorch's runtime; timeline: of the step; learned_factor: what the profile has
     learned from executed plans, which the times contain.
@@ -38,6 +41,7 @@ class Predicted:
     bytes_sent: tuple[float, ...] = ()
     traffic: tuple[Counted, ...] = ()
     order: tuple[tuple[str, ...], ...] = ()
+    host_bytes: tuple[float, ...] = ()
     csv: str = field(default="", repr=False)
     timeline: Timeline | None = field(default=None, repr=False)
     learned_factor: float = 1.0
@@ -65,20 +69,23 @@ def predict(
         timeline = _reordered(step, order)
         memory = tuple(memory_timelines(timeline, footprint(timeline.schedule, step.costs)))
         seconds *= timeline.period / step.timeline.period
+    if plan.offloads:
+        memory = tuple(_with_room(m, used) for m, used in zip(memory, _room(step, timeline), strict=True))
     pipeline = plan.pp > 1
     delayed = plan.schedule in ASYNCHRONOUS
     if pipeline and not delayed:
-        check_order(timeline.schedule, plan)
-        kept = Kept(model, placed, timeline.schedule)
-        peaks = [kept.peak_bytes(m) for m in memory]
+        for stage in range(plan.pp):
+            check_order(timeline.schedule, plan.at(stage))
+        peaks = [Kept(model, placed.at(m.rank), timeline.schedule).peak_bytes(m) for m in memory]
     else:
         peaks = [m.peak_bytes for m in memory]
     if plan.zero == 2:  # FSDP2 keeps its shards beside what it has gathered
         peaks = [peak + m.fixed["parameters"] / placed.dp for peak, m in zip(peaks, memory, strict=True)]
-    if plan.zero == 1:
-        peaks = [max(peak, _exchanged(m, placed)) for peak, m in zip(peaks, memory, strict=True)]
-    traffic = tuple(expected(model, placed))
-    ranks = pipeline_ranks(placed)
+    own = [placed.at(m.rank) for m in memory]
+    peaks = [max(p, _exchanged(m, o)) if o.plan.zero == 1 else p for p, m, o in zip(peaks, memory, own, strict=True)]
+    host = away(step, timeline)
+    ranks, sent = pipeline_ranks(placed), traffic(model, placed)
+    counted = tuple(sent[r] for r in ranks)
     if delayed:
         actions = microbatch_order(plan, placed.microbatches * DELAYED_STEPS).actions
     else:
@@ -88,9 +95,10 @@ def predict(
         seconds,
         step.profile.interval80(seconds, step.sigma_log),
         tuple(peaks[r] for r in ranks),
-        tuple(sum(sent for _, sent in each.values()) for each in traffic),
-        traffic,
+        tuple(sum(sent for _, sent in each.values()) for each in counted),
+        counted,
         tuple(passes[r] for r in ranks) if pipeline else (),
+        tuple(host[r] for r in ranks),
         schedule_csv(timeline.schedule) if pipeline and not delayed else "",
         timeline,
         step.correction.factor if step.correction else 1.0,
@@ -99,7 +107,8 @@ def predict(
 
 def pipeline_ranks(placed: PlacedPlan) -> list[int]:
     """Return the pipeline rank of every process."""
-    size = {"tp": placed.plan.tp, "dp": placed.dp, "pp": placed.plan.pp}
+    first = placed.at(0)
+    size = {"tp": first.plan.tp, "dp": first.dp, "pp": placed.plan.pp}
     inner = 1
     for axis in placed.plan.rank_order.split("-"):
         if axis == "pp":
@@ -127,8 +136,57 @@ def _reordered(step: Step, order: Schedule) -> Timeline:
 
 def _exchanged(memory: MemoryTimeline, placed: PlacedPlan) -> float:
     """Return what a rank holds while ZeRO-1 adds up its shard: the parts of all ranks (gloo has no reduce-scatter)."""
-    fixed = sum(size for name, size in memory.fixed.items() if name != "communication")
+    fixed = sum(size for name, size in memory.fixed.items() if name not in ("communication", "offload"))
     return fixed + memory.fixed["gradients"] * (1 + 1 / placed.dp) * (placed.dp > 1)
+
+
+def away(step: Step, timeline: Timeline) -> list[float]:
+    """Return the most bytes that every rank has in host memory: states, and activations between their passes."""
+    order, plan = timeline.schedule, step.plan
+    states = offloaded(step.costs, "moved_optimizer", order)
+    moved = footprint(order, step.costs).moved
+    # What a stage receives stays where it is, if its first layer moves.
+    whole = [plan.at(rank).offload.activations == 1 for rank in order.rank_of]
+    sizes = [size - boundary_bytes(step) * (s > 0) * whole[s] for s, size in enumerate(moved)]
+    found = []
+    for rank, actions in enumerate(order.actions):
+        signs = {Kind.F: 1, Kind.B: -1, Kind.W: -1}
+        held = np.cumsum([0.0, *(signs.get(a.kind, 0) * sizes[a.stage] for a in actions)])
+        found.append(float(states[rank] + held.max()))
+    return found
+
+
+def boundary_bytes(step: Step) -> float:
+    """Return the bytes of the hidden states of a microbatch on one process."""
+    plan, model = step.plan.at(0), step.model
+    rows = plan.micro_batch * model.seq // (plan.tp if plan.sequence_parallel else 1)
+    return precision(str(plan.precision)).activation_bytes.value * rows * model.hidden
+
+
+def _with_room(memory: MemoryTimeline, used: float) -> MemoryTimeline:
+    """Return a rank's memory with the room for copies of activations that passes use; an update has its own."""
+    unused = memory.fixed["offload"] - used
+    temporaries = memory.temporaries.copy()
+    for n, action in enumerate(memory.actions):
+        if action.kind is Kind.OPTIMIZER and temporaries[2 * n] > temporaries[2 * n + 1]:
+            temporaries[2 * n] += unused  # it needs more than there was
+    return replace(memory, fixed={**memory.fixed, "offload": used}, temporaries=temporaries)
+
+
+def _room(step: Step, timeline: Timeline) -> list[float]:
+    """Return the room for copies of activations that every rank uses in passes.
+
+    The layers that leave are the last two that ran, of whatever chunk; those that come are of the backward's chunk.
+    Where a backward follows its own forward, and there is no other chunk, the two are the same.
+    """
+    order, plan = timeline.schedule, step.plan
+    moved, layers = footprint(order, step.costs).moved, plan.split(step.model)
+    turns = order.rank_of[order.stages - 1] if plan.schedule not in APART and plan.virtual_stages == 1 else -1
+    used = [0.0] * order.ranks
+    for s, (rank, size) in enumerate(zip(order.rank_of, moved, strict=True)):
+        room = min(ROOM, layers[s]) + ROOM * (rank != turns)
+        used[rank] = max(used[rank], size / max(layers[s], 1) * room)
+    return used
 
 
 def predict_block(model: Model, cluster: Cluster, plan: Plan, device: Device = "cpu") -> Predicted:

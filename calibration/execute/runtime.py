@@ -45,9 +45,20 @@ class Wiring:
 
 
 class Stage(PipelineStage):
-    """A stage that notes every pass that is run on it, after it has ended."""
+    """A stage that notes every pass that is run on it, after it has ended.
 
-    def __init__(self, module: nn.Module, index: int, stages: int, wiring: Wiring, done: list[Done]) -> None:
+    weighed: called after every W, which adds to the weights' gradients without autograd's hooks.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        index: int,
+        stages: int,
+        wiring: Wiring,
+        done: list[Done],
+        weighed: Callable[[], None] = lambda: None,
+    ) -> None:
         super().__init__(
             module,
             index,
@@ -57,7 +68,7 @@ class Stage(PipelineStage):
             output_args=(wiring.output,),
             group=wiring.group,
         )
-        self.done = done
+        self.done, self.weighed = done, weighed
 
     def _noted(self, kind: str, microbatch: int, run: Callable[[], Any]) -> Any:
         begin = time.perf_counter()
@@ -80,9 +91,11 @@ class Stage(PipelineStage):
 
     def backward_weight_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
         """Run and note a W."""
-        return self._noted(
+        made = self._noted(
             "W", bwd_chunk_id, lambda: super(Stage, self).backward_weight_one_chunk(bwd_chunk_id, *args, **kwargs)
         )
+        self.weighed()
+        return made
 
 
 class Pipeline:

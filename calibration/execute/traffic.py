@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from calibration.execute.traffic_names import EXCHANGED, PARTS, REDUCED, SUMMED
+from sim.plans.traffic import EXCHANGED, PARTS, REDUCED, SUMMED
 
 COLLECTIVES = {
     "allreduce_": (REDUCED, 0),

@@ -15,10 +15,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from calibration.execute.host import HostMemory
+from calibration.execute.moved import Mover
 from calibration.execute.network import Chunk, own_part
 from calibration.execute.place import ENDS, Place
 from calibration.execute.runtime import Pipeline, Stage, Wiring
 from calibration.execute.split import Split
+from calibration.execute.swapped import SwappedAdam
 from calibration.kernels.gpt import SmallGpt
 from sim.specs import Model, Plan
 
@@ -26,7 +29,7 @@ LEARNING_RATE = 1e-3
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
-def chunks_of(model: Model, plan: Plan, place: Place, seed: int) -> dict[int, Chunk]:
+def chunks_of(model: Model, plan: Plan, place: Place, seed: int, mover: Mover | None = None) -> dict[int, Chunk]:
     """Return a rank's stages by number: parts of the model that `seed` makes, alike on every rank."""
     whole, split = SmallGpt(model, seed), Split(place.group("tp"), place.at["tp"], plan.tp, plan.sequence_parallel)
     edges = pairwise((0, *accumulate(plan.split(model))))
@@ -35,7 +38,10 @@ def chunks_of(model: Model, plan: Plan, place: Place, seed: int) -> dict[int, Ch
     for stage, rank in enumerate(plan.rank_of):
         if rank == place.at["pp"]:
             first, last = stage == 0, stage == len(parts) - 1
-            held[stage] = Chunk(whole, parts[stage], first=first, last=last, split=split, recompute=plan.recompute)
+            held[stage] = Chunk(
+                whole, parts[stage], first=first, last=last, split=split, recompute=plan.recompute,
+                recomputed=plan.recompute_layers, mover=mover,
+            )  # fmt: skip
     ends = held.get(0), held.get(len(parts) - 1)
     if model.tied_embeddings and ends[0] and ends[1]:
         ends[1].head.weight = ends[0].tokens.weight
@@ -45,7 +51,8 @@ def chunks_of(model: Model, plan: Plan, place: Place, seed: int) -> dict[int, Ch
 class Trainer:
     """The state of one of `ranks` processes; all of them start from parts of the same weights (`seed`).
 
-    order: the CSV file of the pipeline's order.
+    plan: where stages have techniques of their own, `Trainer.plan` is this rank's for all (`Plan.at`). order: the CSV
+    file of the pipeline's order.
     """
 
     def __init__(
@@ -58,9 +65,11 @@ class Trainer:
         seed: int,
         order: Path | None = None,
     ) -> None:
+        self.place = Place.of(plan.at(0), rank) if ranks > 1 else Place()
+        plan = plan.at(self.place.at["pp"])
         self.model, self.plan, self.seed, self.device = model, plan, seed, device
-        self.place = Place.of(plan, rank) if ranks > 1 else Place()
-        self.chunks = chunks_of(model, plan, self.place, seed)
+        self.host, moved = HostMemory(device), plan.offload.activations
+        self.chunks = chunks_of(model, plan, self.place, seed, Mover(self.host, moved) if moved else None)
         self.parts = nn.ModuleList(self.chunks.values()).to(device, DTYPES[plan.precision])
         self.module = next(iter(self.chunks.values()))
         draw = torch.Generator().manual_seed(seed)
@@ -87,8 +96,13 @@ class Trainer:
         stages, done = [], []  # type: ignore[var-annotated]
         for stage, chunk in self.chunks.items():
             wiring = Wiring(tokens if chunk.first else hidden, logits if chunk.last else hidden, group, self.device)
-            stages.append(Stage(chunk, stage, len(plan.rank_of), wiring, done))
+            stages.append(Stage(chunk, stage, len(plan.rank_of), wiring, done, self._sum_up))
         return Pipeline(stages, order, self.microbatches, self._part_of_mean)
+
+    def _sum_up(self) -> None:
+        """Add 16-bit gradients that no hook has seen to their fp32 sums: the runtime's W makes them without one."""
+        for parameter, add in self.sums:
+            add(parameter)
 
     def _part_of_mean(self, logits: Tensor, targets: Tensor) -> Tensor:
         return self.module.loss(logits, targets) / (self.microbatches * self.ranks)
@@ -104,6 +118,7 @@ class Trainer:
         padded = -(-size // self.ranks) * self.ranks if self.plan.zero else size
         self.weights = torch.zeros(padded, dtype=held[0].dtype, device=device)
         self.gradients = torch.zeros(padded, device=device)
+        self.sums: list[tuple[Tensor, Callable[[Tensor], None]]] = []
         begin = 0
         for p in held:
             part = slice(begin, begin := begin + p.numel())
@@ -113,15 +128,22 @@ class Trainer:
             if p.dtype == torch.float32:
                 p.grad = mine
             else:
-                p.register_post_accumulate_grad_hook(_add_to(mine))  # type: ignore[no-untyped-call]
+                add = _add_to(mine)
+                p.register_post_accumulate_grad_hook(add)  # type: ignore[no-untyped-call]
+                self.sums.append((p, add))
         shard = slice(None)
         if self.plan.zero:
             each = padded // self.ranks
             shard = slice(self.rank * each, (self.rank + 1) * each)
         self.shard = shard
+        weights, gradients = self.weights[shard], self.gradients[shard]
+        self.swapped = round(self.plan.offload.optimizer * len(weights))
+        if self.swapped:
+            away, pieces = slice(self.swapped), sum(len(chunk.blocks) for chunk in self.chunks.values())
+            self.swapper = SwappedAdam(weights[away], gradients[away], pieces, self.host, LEARNING_RATE)
         # 16-bit weights have fp32 masters; fp32 weights are their own.
-        self.master = nn.Parameter(self.weights[shard].float())
-        self.master.grad = self.gradients[shard]
+        self.master = nn.Parameter(weights[self.swapped :].float())
+        self.master.grad = gradients[self.swapped :]
         self.optimizer = torch.optim.Adam([self.master], lr=LEARNING_RATE, fused=True)
 
     def _watch_last_gradients(self) -> None:
@@ -163,8 +185,10 @@ class Trainer:
         loss = self.backward()
         self.reduce()
         self.optimizer.step()
+        if self.swapped:
+            self.swapper.step()
         if self.weights.dtype != self.master.dtype:
-            self.weights[self.shard] = self.master.detach()
+            self.weights[self.shard][self.swapped :] = self.master.detach()
         if self.plan.zero and self.ranks > 1:
             parts = self.weights.view(self.ranks, -1)
             dist.all_gather(list(parts), parts[self.rank].clone(), group=self.place.group("dp"))
@@ -255,11 +279,20 @@ class Trainer:
         return float((found - wanted[self.shard]).abs().max() / wanted.abs().max())
 
     def serial_gradients(self) -> dict[str, Tensor]:
-        """Return the gradients of the whole batch in one pass of the whole model as `seed` makes it, by name."""
+        """Return the gradients of the whole batch by the whole model as `seed` makes it in one process, by name.
+
+        In one pass; in 16 bit in the plan's microbatches, added up in fp32, as a plan without splits has them.
+        """
         serial = SmallGpt(self.model, self.seed).to(self.device, DTYPES[self.plan.precision])
-        serial.loss(self.batch[:, :-1], self.batch[:, 1:]).backward()  # type: ignore[no-untyped-call]
-        held = serial.named_parameters(remove_duplicate=False)
-        return {name: p.grad for name, p in held if p.grad is not None}
+        size = len(self.batch) if self.plan.precision == "fp32" else self.plan.micro_batch
+        total: dict[str, Tensor] = {}
+        for rows in self.batch.split(size):  # type: ignore[no-untyped-call]
+            serial.zero_grad()
+            (serial.loss(rows[:, :-1], rows[:, 1:]) * (size / len(self.batch))).backward()  # type: ignore[no-untyped-call]
+            for name, p in serial.named_parameters(remove_duplicate=False):
+                if p.grad is not None:
+                    total[name] = total[name] + p.grad if name in total else p.grad.float()
+        return total
 
 
 def _add_to(total: Tensor) -> Callable[[Tensor], None]:

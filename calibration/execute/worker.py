@@ -21,14 +21,14 @@ import torch.distributed as dist
 from torch import Tensor
 
 from calibration.execute.delayed import DelayedTrainer, serial_losses
-from calibration.execute.expected import DELAYED_STEPS
 from calibration.execute.memory import LiveBytes
 from calibration.execute.runtime import tracing
 from calibration.execute.sharded import ShardedTrainer
 from calibration.execute.traffic import Traffic
-from calibration.execute.traffic_names import Counted
 from calibration.execute.trainer import DTYPES, Trainer
+from calibration.execute.updates import DELAYED_STEPS
 from calibration.host import keep_freed_memory
+from sim.plans.traffic import Counted
 from sim.specs import Model, Plan
 from sim.specs.fields import read
 from sim.specs.files import load_mapping, write_atomically
@@ -76,7 +76,7 @@ def run(folder: Path, number: int, task: Mapping[str, Any], rank: int, ranks: in
     order = folder / task["order"] if task.get("order") else None
     if plan.schedule in ASYNCHRONOUS:
         return delayed(DelayedTrainer(model, plan, rank, ranks, device, int(task["seed"])), int(task["steps"]))
-    made = ShardedTrainer if plan.zero > 1 and ranks > 1 else Trainer
+    made = ShardedTrainer if plan.at(0).zero > 1 and ranks > 1 else Trainer
     trainer = made(model, plan, rank, ranks, device, int(task["seed"]), order)
     if task["what"] == "block":
         return block(trainer, int(task["steps"]))
@@ -100,6 +100,7 @@ def step(trainer: Trainer, steps: int) -> dict[str, Any]:
         "order": [done.action for done in trainer.pipeline.done] if trainer.pipeline else [],
         "traffic": sent(trainer),
         "peak_bytes": peak_bytes(trainer, trainer.step),
+        "host_bytes": float(trainer.host.peak_bytes),
     }
 
 
@@ -129,6 +130,7 @@ def delayed(trainer: DelayedTrainer, steps: int) -> dict[str, Any]:
         "order": [done.action for done in trainer.done],
         "traffic": each,
         "peak_bytes": peak_bytes(trainer, lambda: trainer.run(m * DELAYED_STEPS)),
+        "host_bytes": 0.0,
     }
 
 
@@ -176,13 +178,14 @@ def idle(tensor: Tensor) -> None:
 
 
 def peak_bytes(trainer: Trainer, run: Callable[[], Any]) -> float:
-    """Return the most bytes of tensors that live at once during a run, those of weights and states included."""
+    """Return the most bytes of tensors that live at once on the device during a run, of weights and states too."""
     device = trainer.batch.device
+    trainer.host.restart()
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         run()
         return float(torch.cuda.max_memory_allocated(device))
-    with LiveBytes(trainer.tensors()) as live:
+    with LiveBytes(trainer.tensors(), trainer.host.has) as live:
         run()
     return float(live.peak_bytes)
 

@@ -287,7 +287,8 @@ def states(structure: Structure) -> dict[str, Expr]:
     largest = maximum(*(memory.layer_parameters(k) + memory.expert_parameters(k) for k in range(len(structure.kinds))))
     largest, several = minimum(1, n) * largest, minimum(1, shard_group.n - 1)
     # Each product's 16-bit gradient: TransformerEngine keeps one for every shape of weight (`get_dummy_wgrad`), with
-    # or without the accumulation fused into the product; the experts of a layer are of one shape. (fp32: temporaries.)
+    # or without the accumulation fused into the product; the experts of a layer are of one shape. (fp32 and PyTorch's
+    # autograd, which gives each up as soon as it is in the sum: temporaries.)
     products = minimum(1, n) * maximum(*(memory.product_parameters(k) for k in range(len(structure.kinds))))
     for where, extra in held(structure).items():
         shard, kept, stored = (sharded(dense + extra, expert, by) for by in (zero1, zero2, zero3))
@@ -299,7 +300,7 @@ def states(structure: Structure) -> dict[str, Expr]:
         out |= {
             f"parameters_{where}": weight_bytes * stored,
             f"gradients_{where}": reduce_bytes * kept,
-            f"product_gradients_{where}": (1 - zero2) * memory.mixed * element_bytes * products,
+            f"product_gradients_{where}": (1 - zero2) * (1 - native) * memory.mixed * element_bytes * products,
             f"optimizer_bytes_{where}": (memory.MOMENT_BYTES + (1 - fsdp) * memory.master_bytes) * shard,
             f"optimizer_{where}": symbol("memory_bound_slowdown") * time + symbol("step_overhead_s"),
             f"gathered_bytes_{where}": several * gathered,

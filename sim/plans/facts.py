@@ -14,6 +14,7 @@ from sim import __version__
 from sim.costs.profile import load_profile
 from sim.engine.assembly import at, footprint
 from sim.engine.step import Step
+from sim.plans.traffic import traffic
 from sim.schedules import Schedule
 from sim.specs import Model, PlacedPlan
 
@@ -118,6 +119,11 @@ def prediction(step: Step) -> Data:
                 "interval80_bytes": list(step.peak_interval_bytes(held.rank)),
             }
             for held in step.memory
+        ],
+        "traffic": [
+            {"rank": rank, "what": what, "messages": messages, "sent_bytes": sent}
+            for rank, counted in enumerate(traffic(step.model, step.placed))
+            for what, (messages, sent) in sorted(counted.items())
         ],
     }
 

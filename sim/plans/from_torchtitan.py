@@ -1,15 +1,19 @@
 """A plan from torchtitan's command-line flags, of release 0.3.0 or the main branch of 2026."""
 
+import ast
+import json
 from collections.abc import Sequence
 from math import ceil
 from typing import Any
 
-from sim.plans.flags import Flags, read_flags
+from sim.plans.flags import MAX_TEXT, Flags, read_flags
 from sim.plans.named_order import named
 from sim.plans.reading import ReadPlan, made, quotient
 from sim.plans.targets import SCHEDULE_NAMES
+from sim.plans.torchtitan import CLASSES, MODULES
 from sim.schedules import SCHEDULES, Schedule
 from sim.specs import InputError, Model
+from sim.specs.fields import short
 
 OURS = {theirs: ours for ours, theirs in SCHEDULE_NAMES.items()}
 RECOMPUTE = ("none", "selective", "full")
@@ -141,7 +145,7 @@ def _schedule(flags: Flags, pp: int, model: Model | None, order: Schedule | None
     theirs = flags.text(name, "1F1B", tuple(OURS))
     per_stage = flags.whole(f"{PARALLEL}pipeline_parallel_layers_per_stage", 0)
     less = [flags.whole(f"{PARALLEL}pipeline_parallel_{end}_stage_less_layers", 1, 0) for end in ("first", "last")]
-    csv = flags.text(f"{PARALLEL}pipeline_parallel_schedule_csv")
+    csv, parts = flags.text(f"{PARALLEL}pipeline_parallel_schedule_csv"), _parts(flags)
     if pp == 1:
         return {"schedule": "none"}
     if csv:
@@ -149,10 +153,12 @@ def _schedule(flags: Flags, pp: int, model: Model | None, order: Schedule | None
             raise InputError(flags.place(f"{name}_csv"), csv, "the file itself beside the flags (its order)")
         if order.ranks != pp:
             raise InputError(flags.place(f"{name}_csv"), f"{order.ranks} ranks", f"one row a pipeline rank: {pp}")
-        return named(order, flags.place(f"{name}_csv"))
+        return named(order, flags.place(f"{name}_csv")) | parts
     ours = OURS[theirs]
     chunks = SCHEDULES[ours].chunks
-    if per_stage and SCHEDULES[ours].any_chunks:
+    if parts:
+        chunks = quotient(flags.place(MODULES), len(parts["stage_layers"]), pp, "model parts")
+    elif per_stage and SCHEDULES[ours].any_chunks:
         if model is None:
             raise InputError(
                 flags.place(f"{PARALLEL}{NAMES['virtual_stages']}"), per_stage, "the model beside the flags"
@@ -160,7 +166,60 @@ def _schedule(flags: Flags, pp: int, model: Model | None, order: Schedule | None
         stages = ceil((model.layers + sum(less)) / per_stage)
         chunks = quotient(flags.place(PARALLEL + NAMES["pp"]), stages, pp, "stages")
     ends = _ends(model, per_stage, pp * chunks, less)
-    return {"schedule": ours, "virtual_stages": chunks, **ends, **_group(flags, ours, pp)}
+    return {"schedule": ours, "virtual_stages": chunks, **ends, **parts, **_group(flags, ours, pp)}
+
+
+def _parts(flags: Flags) -> dict[str, tuple[int, ...]]:
+    """Return the layers of every stage where the modules of each are listed, all layers in their order."""
+    text = flags.text(MODULES)
+    if not text:
+        return {}
+    try:
+        parts = json.loads(text)
+        layers = [[name for name in part if name.startswith("layers.")] for part in parts]
+    except (ValueError, RecursionError, TypeError, AttributeError):
+        raise InputError(flags.place(MODULES), text[:80], "a list of lists of names of modules") from None
+    found = [name for part in layers for name in part]
+    if found != [f"layers.{n}" for n in range(len(found))]:
+        raise InputError(flags.place(MODULES), found[:4], "layers.0, layers.1, ... in their order, each once")
+    return {"stage_layers": tuple(map(len, layers))}
+
+
+def from_configuration(text: str) -> list[str]:
+    """Return the flags that a Python configuration states, as far as it sets `config.<section>.<name>` to plain data.
+
+    Its text is parsed and never run; lists are flags of JSON.
+
+    Raises:
+        InputError: too long, or no Python.
+    """
+    if len(text) > MAX_TEXT:
+        raise InputError("configuration", f"{len(text)} characters", f"at most {MAX_TEXT}")
+    try:
+        nodes = list(ast.walk(ast.parse(text)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise InputError("configuration", short(text, 80), "flags, or a Python module") from None
+    found = []
+    for node in nodes:
+        if isinstance(node, ast.Assign) and len(node.targets) == 1:
+            _, _, name = ast.unparse(node.targets[0]).partition("config.")
+            found += _flag(name, node.value) if name else []
+    return found
+
+
+def _flag(name: str, value: ast.expr) -> list[str]:
+    """Return the flag for a value: plain data, or one of the recompute's classes."""
+    if name == "activation_checkpoint":
+        said = ast.unparse(value)
+        chosen = [kind for kind, made in CLASSES.items() if made == said]
+        if not chosen:
+            raise InputError(f"config.{name}", said[:80], "one of " + ", ".join(CLASSES.values()))
+        return [f"{CHOICES[1]}{chosen[0]}"]
+    try:
+        held = ast.literal_eval(value)
+        return [f"--{name}={held if isinstance(held, str | int | float) else json.dumps(held)}"]
+    except (ValueError, TypeError, RecursionError):
+        raise InputError(f"config.{name}", ast.unparse(value)[:80], "plain data") from None
 
 
 def _ends(model: Model | None, per_stage: int, stages: int, less: Sequence[int]) -> dict[str, tuple[int, ...]]:

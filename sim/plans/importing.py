@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 from sim.plans.flags import MAX_TEXT, Flags, from_mapping, read_flags, words
 from sim.plans.from_deepspeed import from_deepspeed
 from sim.plans.from_megatron import from_megatron
-from sim.plans.from_torchtitan import from_torchtitan
+from sim.plans.from_torchtitan import from_configuration, from_torchtitan
 from sim.plans.reading import ReadPlan
 from sim.schedules.custom import parse_order
 from sim.specs import InputError, Model
@@ -32,9 +32,9 @@ def read_plan(
     """Return the plan that another framework's settings state, and what in them was not read.
 
     text: Megatron-LM's arguments as shell text, as a list of words or by name (YAML, JSON, a mapping); torchtitan's
-    flags as shell text or words; DeepSpeed's configuration as JSON or a mapping. model: gives layers and sequence
-    length where the settings leave them to it. gpus: of the whole job. order: the schedule CSV that torchtitan's flags
-    name, as text.
+    flags as shell text or words, or the text of its Python configuration, of which assignments of plain data are read;
+    DeepSpeed's configuration as JSON or a mapping. model: gives layers and sequence length where the settings leave
+    them to it. gpus: of the whole job. order: the schedule CSV that torchtitan's flags name, as text.
 
     Raises:
         InputError: the text is too long or malformed, a value is wrong or missing, or two contradict each other.
@@ -57,7 +57,12 @@ def _torchtitan(text: Given, model: Model | None, gpus: int | None, order: str |
     del gpus
     if isinstance(text, Mapping):
         raise InputError("text", text, "torchtitan's flags, as text or a list of words")
-    given = words(text, SETTINGS) if isinstance(text, str) else text
+    if not isinstance(text, str):
+        given = text
+    elif any(line.strip().startswith("config.") for line in text.splitlines()):
+        given = from_configuration(text)
+    else:
+        given = words(text, SETTINGS)
     return from_torchtitan(given, model, parse_order(order) if order is not None else None)
 
 

@@ -18,7 +18,7 @@ class Asked:
 
     schedule and recompute are names; group: microbatches of a group of the interleaved order; shard: ranks of one
     copy of what ZeRO shards; partial: these are not all data-parallel ranks; uneven: stages of different lengths;
-    inner: in others than the first or the last having fewer layers; barrier: no rank updates before all have reduced;
+    hollow: one of them, not the first or the last, without any; barrier: no rank updates before all have reduced;
     degrees, techniques: stages differ in tp, dp or micro-batch, or in anything; some_layers: not all layers of a stage
     recompute.
     """
@@ -42,7 +42,7 @@ class Asked:
     rank_order: str = "tp-cp-dp-pp"
     offload: Offload = NOTHING
     uneven: bool = False
-    inner: bool = False
+    hollow: bool = False
     barrier: bool = True
     degrees: bool = False
     techniques: bool = False
@@ -73,7 +73,7 @@ class Asked:
             rank_order=plan.rank_order,
             offload=plan.offload,
             uneven=len(set(layers)) > 1,
-            inner=bool(layers) and shorter_ends(layers) is None,
+            hollow=0 in (layers or ())[1:-1],
             barrier=bool(plan.optimizer_barrier),
             degrees=len({(s.tp, s.dp, s.micro_batch) for s in plan.stages}) > 1,
             techniques=len({replace(s, layers=0) for s in plan.stages}) > 1,

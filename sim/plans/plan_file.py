@@ -105,11 +105,24 @@ class RankPeak:
 
 
 @spec
+class Sent:
+    """What one process of a pipeline rank sends in a step: `messages` and `sent_bytes` in all of one operation in a
+    group ("dp all_reduce", "tp all_gather"; of a collective the bytes that a ring sends) or over a link
+    ("pp send 0>1")."""
+
+    rank: Count
+    what: Text
+    messages: Count
+    sent_bytes: Bytes
+
+
+@spec
 class Prediction:
     """What the simulator says of the step; intervals are the central 80 %.
 
     message_bytes: per boundary from chunk s to s + 1, what one tensor-parallel rank sends of one microbatch's
     activations (its gradient is as large); 0 where both chunks are on one rank. messages: in a step, each way.
+    traffic: of all groups (`sim.plans.traffic`); empty where that does not know the plan, and in files of version 1.
     """
 
     step_time_s: Seconds
@@ -119,6 +132,7 @@ class Prediction:
     messages: Count
     message_bytes: PerStage
     ranks: Annotated[tuple[RankPeak, ...], Field(max_length=MOST_RANKS, description="a list of ranks")]
+    traffic: Annotated[tuple[Sent, ...], Field(max_length=16 * MOST_RANKS, description="a list of what is sent")] = ()
 
 
 @spec

@@ -151,13 +151,14 @@ TORCHTITAN = (
         lambda a: np.asarray(a.etp) != 1,
         lambda a: "1 (torchtitan's mesh of experts is dp_shard x cp x tp / ep by ep)",
     ),
-    # `_generate_llm_fqn_per_model_part`: the weights of embedding and head may be a whole stage's. Other modules of a
-    # stage are `module_fqns_per_model_part`'s, a list of lists that no flag takes.
+    # `_generate_llm_fqn_per_model_part`: the weights of embedding and head may be a whole stage's.
     Limit(
         "stage_layers",
-        "torchtitan's stages are equally long but for the ends",
-        lambda a: among(a.inner),
-        lambda a: "the same for every stage, fewer for the first and the last (torchtitan's less_layers)",
+        "torchtitan's stages have modules",
+        lambda a: among(a.hollow),
+        lambda a: (
+            "one layer or more on every stage but the first and the last (torchtitan's module_fqns_per_model_part)"
+        ),
     ),
     ONE_COPY,
     _one_rank("torchtitan accumulates gradients without a pipeline"),

@@ -2,10 +2,12 @@
 
 Batches are stated in tokens as torchtitan's main branch does since 2026 (`num_tokens_per_microbatch_per_dp_rank`), or
 in sequences as its last release, 0.3.0, does (`local_batch_size`): `config/configs.py`, TrainingConfig and
-ParallelismConfig.
+ParallelismConfig. Stages of any lengths are a list of their modules' names (`module_fqns_per_model_part`, a list of
+lists that no flag takes): the plan is then the Python configuration alone.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate, pairwise
 
 from sim.engine.step import Step
 from sim.plans.exported import Exported
@@ -20,6 +22,8 @@ EXPRESSES = (
     "microbatch_group_size", "recompute", "zero", "compiled", "stage_layers",
 )  # fmt: skip
 """Fields of a plan that the flags say, together with the schedule's CSV where they name one."""
+
+MODULES = "parallelism.module_fqns_per_model_part"
 
 Settings = Mapping[str, object]
 """Values by "section.key"; True: a switch that is on."""
@@ -52,9 +56,12 @@ def _files(step: Step, stem: str, batches: Callable[[Exported], Settings]) -> di
     made = Exported.of(step, "torchtitan")
     csv = {} if is_named(made) else {f"{stem}.csv": schedule_csv(made.order)}
     settings = {**degrees(made), **batches(made), **pipeline(made, next(iter(csv), ""))}
+    config = {f"{stem}.py": configuration(settings, made.plan.recompute)}
+    if MODULES in settings:
+        return config | csv
     flags = "".join(f"--{name}\n" if v is True else f"--{name}={v}\n" for name, v in settings.items())
     flags += f"{RECOMPUTE.replace('_', '-')}:{made.plan.recompute}\n"
-    return {f"{stem}.flags": flags, f"{stem}.py": configuration(settings, made.plan.recompute)} | csv
+    return {f"{stem}.flags": flags} | config | csv
 
 
 def degrees(made: Exported) -> Settings:
@@ -107,14 +114,26 @@ def pipeline(made: Exported, csv: str) -> Settings:
     """
     if made.plan.pp == 1:
         return {}
-    most, first, last = shorter_ends(made.layers) or (0, 0, 0)
-    found: dict[str, object] = {
-        "parallelism.pipeline_parallel_schedule": schedule_name(made),
+    ends = shorter_ends(made.layers)
+    name: dict[str, object] = {"parallelism.pipeline_parallel_schedule": schedule_name(made)}
+    name |= {"parallelism.pipeline_parallel_schedule_csv": csv} if csv else {}
+    if ends is None:
+        return name | {MODULES: modules(made.layers)}
+    most, first, last = ends
+    return name | {
         "parallelism.pipeline_parallel_layers_per_stage": most,
         "parallelism.pipeline_parallel_first_stage_less_layers": first,
         "parallelism.pipeline_parallel_last_stage_less_layers": last,
     }
-    return found | ({"parallelism.pipeline_parallel_schedule_csv": csv} if csv else {})
+
+
+def modules(layers: Sequence[int]) -> list[list[str]]:
+    """Return the names of every stage's modules, as `_generate_llm_fqn_per_model_part` gives them."""
+    edges = list(pairwise([0, *accumulate(layers)]))
+    parts = [[f"layers.{n}" for n in range(*edge)] for edge in edges]
+    parts[0].insert(0, "tok_embeddings")
+    parts[-1] += ["norm", "output"]
+    return parts
 
 
 def schedule_name(made: Exported) -> str:

@@ -104,7 +104,7 @@ def read_sections(raw: Mapping[str, Any], folder: Path) -> tuple[dict[str, Any],
     return {key: value for key, value in made.items() if value is not None}, problems
 
 
-PLAN_VERSION = 1
+PLAN_VERSION = 2
 PLAN_FILE = ("schema_version", "degrees", "stage_map", "order", "memory_law", "prediction", "provenance")
 """What a plan file holds beside a job (`sim.plans.plan_file` reads it); as a job it is what its job says."""
 

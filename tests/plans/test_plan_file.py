@@ -66,6 +66,32 @@ def test_messages_are_the_boundary():
     assert plan_data(turned)["prediction"]["message_bytes"] == [whole / 2] * 3 + [0] + [whole / 2] * 3
 
 
+def test_traffic_is_of_every_group():
+    """Pipeline messages are those of the boundaries; of ZeRO-1 every rank sends half of its gradients and weights."""
+    told = plan_data(STEP)["prediction"]
+    sent = {(one["rank"], one["what"]): (one["messages"], one["sent_bytes"]) for one in told["traffic"]}
+    assert sent[1, "pp send 1>2"] == (2 * told["messages"], 2 * told["messages"] * told["message_bytes"][1])
+    assert sent[0, "pp send 0>3"] == (told["messages"], told["messages"] * told["message_bytes"][3])
+    block = next(iter(MODEL.blocks))
+    held = 8 * (block.split_parameters / 2 + block.repeated_parameters)
+    assert sent[1, "dp exchange"] == (1, 4 * held / 2)
+    assert sent[1, "dp all_gather"] == (1, 2 * held / 2)
+    halves = 2 * 8 * told["messages"]  # of layers, for all microbatches
+    assert sent[1, "tp exchange"] == (2 * halves, 2 * halves * 8192 * 4096 * 2 / 2)
+    assert sent[1, "tp all_gather"][0] == 3 * halves
+
+
+def test_traffic_that_is_not_known_is_left_out(tmp_path):
+    """Of experts and of context parallelism nothing is said; a file of version 1 says nothing of any plan."""
+    spread = sim.simulate(MODEL, CLUSTER, STEP.plan.but(cp=2))
+    assert plan_data(spread)["prediction"]["traffic"] == []
+    old = plan_data(STEP)
+    old["schema_version"] = 1
+    del old["prediction"]["traffic"]
+    (tmp_path / "old.json").write_text(json.dumps(old))
+    assert load_plan(tmp_path / "old.json").record.prediction.traffic == ()
+
+
 def test_the_memory_law_gives_the_peak():
     law, rank = plan_data(STEP)["memory_law"], STEP.memory[0]
     most = law["in_flight"][0] * max(law["saved_bytes"]) + law["temporary_bytes"][0] + law["workspace_bytes"]
@@ -73,7 +99,7 @@ def test_the_memory_law_gives_the_peak():
 
 
 CHANGES = {
-    "schema_version": put("schema_version", 2),
+    "schema_version": put("schema_version", 3),
     "order.ranks.1": lambda data: put("order", "ranks", 1, data["order"]["ranks"][1].replace("F0", "F1", 1))(data),
     "order.ranks.3": lambda data: data["order"]["ranks"].pop(),
     "order.sha256": put("order", "sha256", "0" * 64),

@@ -113,7 +113,7 @@ def test_a_job_file_keeps_every_field_of_a_plan(tmp_path):
         ({"schedule": "dualpipe"}, "schedule"),
         ({"cp": 2, "zero": 0}, "zero"),
         ({"schedule": "zbv", "pp": 2, "virtual_stages": 2}, "optimizer_barrier"),
-        ({"pp": 4, "stage_layers": (8, 7, 9, 8)}, "stage_layers"),
+        ({"pp": 4, "stage_layers": (11, 0, 11, 10)}, "stage_layers"),
         ({"cp": 2, "fsdp_shard": 1}, "fsdp_shard"),
         ({"offload": sim.Offload(optimizer=0.5)}, "offload"),
     ],

@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 import yaml
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -122,9 +123,24 @@ def test_torchtitan(step, target):
     csv = files.get("plan.csv")
     if csv and SCHEDULES[step.plan.schedule].searched:
         return  # an order made for this model's durations has no name
-    found = read_plan(files["plan.flags"], "torchtitan", step.model, order=csv)
-    same(step, found, EXPRESSED[target])
-    assert found.not_read == ()
+    assert ("plan.flags" in files) == ("module_fqns_per_model_part" not in files["plan.py"])
+    for name in files.keys() - {"plan.csv"}:
+        found = read_plan(files[name], "torchtitan", step.model, order=csv)
+        same(step, found, EXPRESSED[target])
+        assert found.not_read == ()
+
+
+def test_torchtitans_stages_of_any_lengths():
+    """A list of modules' names; the flags cannot say it, the Python configuration does."""
+    step = sim.simulate(DENSE, CLUSTER, Plan(pp=4, stage_layers=(1, 3, 1, 3), global_batch=64))
+    files = emitted(step, "torchtitan")
+    assert list(files) == ["plan.py"]
+    assert "[['tok_embeddings', 'layers.0'], ['layers.1', 'layers.2', 'layers.3']," in files["plan.py"]
+    assert "'layers.7', 'norm', 'output']]" in files["plan.py"]
+    assert read_plan(files["plan.py"], "torchtitan", DENSE).plan.stage_layers == (1, 3, 1, 3)
+    for before, after in (("layers.1'", "layers.2'"), ("['layers.4']", "'layers.4'"), ("'norm'", "open('x')")):
+        with pytest.raises(InputError, match="module_fqns_per_model_part"):
+            read_plan(files["plan.py"].replace(before, after), "torchtitan", DENSE)
 
 
 ALONE = {"cp": 1, "virtual_stages": 1, "rank_order": "tp-cp-dp-pp", "sequence_parallel": False}

@@ -8,7 +8,7 @@ from calibration.execute.limits import as_executed
 from calibration.measured import plain
 from sim.costs.fitted import KernelModel
 from sim.costs.profile import Memory, load_profile
-from sim.specs import Cluster, Model, Plan
+from sim.specs import Cluster, Links, Model, Plan
 
 SMALL = Model(layers=2, hidden=64, heads=2, vocab=200, seq=32)
 SLOWER = 1e4
@@ -21,14 +21,17 @@ def plan(**given: object) -> Plan:
     return as_executed(Plan(**{**usual, **given}))
 
 
-def profile(folder: Path) -> Path:
-    """Write the profile of a made-up core: a GPU's, every time as much longer, without memory outside of tensors."""
+def profile(folder: Path, dtype: str = "float32") -> Path:
+    """Write the profile of a made-up core: a GPU's, every time as much longer, without memory outside of tensors.
+
+    dtype: of its kernels; "" means 16 bit.
+    """
     base = load_profile("a100-sxm-80gb")
     made = replace(
         base,
         name="made-up core",
-        dtype="float32",
-        models=[_slower(model) for model in base.models],
+        dtype=dtype,
+        models=[_slower(model, dtype or "bfloat16") for model in base.models],
         memory=Memory(
             context_bytes=0.0,
             communicator_bytes=0.0,
@@ -44,10 +47,10 @@ def profile(folder: Path) -> Path:
     return folder
 
 
-def _slower(model: KernelModel) -> KernelModel:
+def _slower(model: KernelModel, dtype: str) -> KernelModel:
     by = {"rate": 1 / SLOWER, "bandwidth": 1 / SLOWER}
     parameters = {name: value * by.get(name, 1.0) for name, value in model.parameters.items()}
-    return replace(model, dtype="float32", parameters=parameters)
+    return replace(model, dtype=dtype, parameters=parameters)
 
 
 def job(folder: Path, held: Path, **given: object) -> Path:
@@ -66,4 +69,6 @@ DEEP = Model(layers=8, hidden=64, heads=4, vocab=200, seq=32)
 
 def cluster(folder: Path, ranks: int) -> Cluster:
     """Return made-up cores, one a rank."""
-    return Cluster.of("cpu", nodes=1, gpus_per_node=ranks, domain_gpus=ranks, profile=str(folder))
+    return Cluster.of(
+        "cpu", nodes=1, gpus_per_node=ranks, domain_gpus=ranks, profile=str(folder), links=Links(host_bytes_per_s=1e9)
+    )

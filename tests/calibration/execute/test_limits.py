@@ -14,7 +14,7 @@ from calibration.execute.runtime import check
 from calibration.execute.versions import check_torch
 from sim.schedules import Shape, build
 from sim.schedules.custom import parse_order
-from sim.specs import InputError
+from sim.specs import InputError, Offload
 from tests.calibration.execute.cases import SMALL, cluster, job, plan, profile
 
 RUN = CliRunner()
@@ -101,7 +101,7 @@ def test_an_order_needs_a_pipeline(tmp_path, folder):
     [
         ({"recompute": "full"}, "plan.recompute"),
         ({"tp": 2}, "plan.sequence_parallel"),
-        ({"precision": "bf16"}, "plan.precision"),
+        ({"offload": Offload(activations=1.0)}, "plan.offload.activations"),
     ],
 )
 def test_what_a_split_backward_would_do_twice_is_refused(change, said):

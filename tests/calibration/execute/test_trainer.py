@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from calibration.execute.expected import expected
 from calibration.execute.limits import check_model
-from calibration.execute.measure import Measured, measure, measure_block
+from calibration.execute.measure import Measured, Run, Setting, measure, measure_all
 from calibration.execute.memory import LiveBytes
 from calibration.execute.trainer import Trainer
 from calibration.kernels.gpt import SmallGpt
+from sim.plans.traffic import traffic
 from sim.specs import InputError, Model, Plan
 from sim.specs.plan import PlacedPlan
 from tests.calibration.execute.cases import SMALL, plan
@@ -21,13 +21,21 @@ STATE = 4 * SMALL.parameters
 def two() -> dict[str, Measured]:
     """Ten steps of two processes: one reduction at the end, block by block beside backward, ZeRO-1."""
     plans = {"plain": plan(dp=2), "overlapped": plan(dp=2, overlap_dp=True), "zero": plan(dp=2, zero=1)}
-    return {name: measure(SMALL, each, "cpu") for name, each in plans.items()}
+    return dict(zip(plans, measure_all([Run(SMALL, each) for each in plans.values()], Setting()), strict=True))
 
 
 @pytest.fixture(scope="module")
-def one() -> Measured:
+def alone() -> dict[str, Measured]:
+    """Ten steps of one process with the same global batch, the same in one microbatch, and of a block alone."""
+    block = Run(SMALL, plan(global_batch=2), what="block")
+    found = measure_all([Run(SMALL, plan()), Run(SMALL, plan(micro_batch=8)), block], Setting())
+    return dict(zip(("one", "wide", "block"), found, strict=True))
+
+
+@pytest.fixture(scope="module")
+def one(alone) -> Measured:
     """Ten steps of one process with the same global batch."""
-    return measure(SMALL, plan(), "cpu")
+    return alone["one"]
 
 
 @pytest.mark.parametrize("sizes", [(1, 64, 2, 100, 16), (3, 128, 4, 999, 65)])
@@ -97,13 +105,13 @@ def test_losses_are_those_of_one_process_and_fall(one, two):
 @pytest.mark.parametrize("name", ["plain", "overlapped", "zero"])
 def test_bytes_sent_are_exactly_the_predicted_ones(two, name):
     given = plan(dp=2, zero=int(name == "zero"), overlap_dp=name == "overlapped")
-    assert two[name].traffic == tuple(expected(SMALL, PlacedPlan(plan=given, dp=2, microbatches=2)))
+    assert two[name].traffic == tuple(traffic(SMALL, PlacedPlan(plan=given, dp=2, microbatches=2)) * 2)
     assert two[name].bytes_sent == (4.0 * SMALL.parameters,) * 2
 
 
 def test_one_process_sends_nothing(one):
     assert one.traffic == ({},)
-    assert expected(SMALL, PlacedPlan(plan=plan(), dp=1, microbatches=4)) == [{}]
+    assert traffic(SMALL, PlacedPlan(plan=plan(), dp=1, microbatches=4)) == [{}]
 
 
 def test_zero_1_halves_the_moments(two):
@@ -111,13 +119,12 @@ def test_zero_1_halves_the_moments(two):
     assert plain - sharded == pytest.approx(STATE, rel=0.01)
 
 
-def test_the_peak_holds_states_and_more_for_larger_microbatches(one):
-    wide = measure(SMALL, plan(micro_batch=8), "cpu")
-    assert 4 * STATE < one.peak_memory_bytes[0] < wide.peak_memory_bytes[0]
+def test_the_peak_holds_states_and_more_for_larger_microbatches(alone):
+    assert 4 * STATE < alone["one"].peak_memory_bytes[0] < alone["wide"].peak_memory_bytes[0]
 
 
-def test_a_block_takes_less_than_the_step(one):
-    assert 0 < measure_block(SMALL, plan(), "cpu").step_time_s < one.median_s
+def test_a_block_takes_less_than_the_step(alone):
+    assert 0 < alone["block"].step_time_s < alone["one"].median_s
 
 
 def test_times_are_of_as_many_steps_as_asked_for(one):

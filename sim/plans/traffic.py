@@ -1,22 +1,49 @@
-"""Messages and bytes that each process of a plan should send in a step, from the dimensions alone.
+"""Messages and bytes that each process of a plan sends in a step, from the dimensions alone.
 
 Tensor parallelism as Megatron-LM does it (arXiv 1909.08053, section 3; sequence parallelism arXiv 2205.05198, section
-4.2), data parallelism and ZeRO-1 after arXiv 1910.02054, section 7; of a collective the bytes that a ring sends.
+4.2), data parallelism and ZeRO-1 after arXiv 1910.02054, section 7, ZeRO-2 and 3 as PyTorch's FSDP2 (arXiv 2304.11277);
+of a collective the bytes that a ring sends. `trainsim execute` holds what it counts at the collectives against this, a
+plan file states it. The bytes are those of any framework; how many messages they are cut into is what PyTorch does.
 """
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise, product
+from itertools import pairwise
 
-from calibration.execute.traffic_names import EXCHANGED, PARTS, REDUCED, SUMMED, Counted
 from sim.costs.inputs import GRADIENT_BYTES
 from sim.costs.memory import parameter_symbols
-from sim.schedules import Schedule, Shape, build
 from sim.specs import Model, PlacedPlan, Plan
 from sim.specs.catalog import precision
 
+Counted = Mapping[str, tuple[int, float]]
+"""Messages (calls) and bytes sent, by group and operation ("dp all_reduce") or link ("pp send 0>1")."""
+
+REDUCED, PARTS, EXCHANGED, SUMMED = "all_reduce", "all_gather", "exchange", "reduce_scatter"
+"""Operations; an exchange of parts stands for a reduce-scatter of as many bytes, which gloo does not have."""
 LOSS_BYTES = 4
 """The statistics of the loss are in fp32 (arXiv 1909.08053, section 3)."""
+
+
+def alike(plan: Plan) -> bool:
+    """Return whether all stages have the same degrees, so that messages between them are of one size."""
+    return len({(s.tp, s.dp, s.micro_batch, plan.at(n).sequence_parallel) for n, s in enumerate(plan.stages)}) <= 1
+
+
+def covered(model: Model, placed: PlacedPlan) -> bool:
+    """Return whether `traffic` knows a plan of equal stages: dense decoders, over tp, dp and pp."""
+    plan = placed.plan
+    split = plan.tp * plan.pp > 1
+    return (
+        set(model.pattern) == {"T"}
+        and model.family == "decoder"
+        and not (model.network or model.experts or model.mtp_layers or model.embedding_norm)
+        and plan.cp == plan.ep == plan.etp == plan.copies == 1
+        and not plan.fsdp_shard
+        and not (plan.offload.weights or (split and plan.zero > 1))
+        and (plan.sequence_parallel or plan.tp == 1 or not plan.scatter_gather)  # else receivers gather messages
+        and precision(str(plan.precision)).operand_bytes == precision(str(plan.precision)).activation_bytes.value
+    )
 
 
 @dataclass
@@ -55,19 +82,21 @@ def parameters(model: Model, placed: PlacedPlan, rank: int) -> dict[str, float]:
     return {"all": (layers * p["split_0"] + tables) / plan.tp + repeated, "table": table, "repeated": repeated}
 
 
-def expected(model: Model, placed: PlacedPlan) -> list[Counted]:
-    """Return what every process sends in a step; those of a pipeline rank send alike."""
-    of_rank = [_of_rank(model, placed, rank) for rank in range(placed.plan.pp)]
-    size = {"tp": placed.plan.tp, "dp": placed.dp, "pp": placed.plan.pp}
-    axes = [axis for axis in reversed(placed.plan.rank_order.split("-")) if axis in size]
-    at = axes.index("pp")
-    return [of_rank[where[at]] for where in product(*(range(size[axis]) for axis in axes))]
+def traffic(model: Model, placed: PlacedPlan) -> list[Counted]:
+    """Return what a process of every pipeline rank sends in a step: all of a rank send alike.
+
+    Empty where `covered` or `alike` says no.
+    """
+    ranks = range(placed.plan.pp)
+    if not alike(placed.plan) or not all(covered(model, placed.at(rank)) for rank in ranks):
+        return []
+    return [_of_rank(model, placed.at(rank), rank) for rank in ranks]
 
 
 def _of_rank(model: Model, placed: PlacedPlan, rank: int) -> Counted:
     plan = placed.plan
     ledger = Ledger({"tp": plan.tp, "dp": placed.dp, "ends": 2}, defaultdict(lambda: (0, 0.0)))
-    element = precision(plan.precision).activation_bytes.value
+    element = precision(str(plan.precision)).activation_bytes.value
     hidden = element * plan.micro_batch * model.seq * model.hidden
     _pipeline(ledger, placed, rank, hidden / (plan.tp if plan.sequence_parallel else 1))
     held = [s for s, r in enumerate(plan.rank_of) if r == rank]
@@ -108,7 +137,7 @@ def _sharded(ledger: Ledger, model: Model, placed: PlacedPlan, parameters: float
     """
     plan, m, symbols = placed.plan, placed.microbatches, parameter_symbols(model)
     layer = symbols["split_0"] + symbols["repeated_0"]
-    element, gradient = precision(plan.precision).activation_bytes.value, GRADIENT_BYTES[plan.gradient_dtype]
+    element, gradient = precision(str(plan.precision)).activation_bytes.value, GRADIENT_BYTES[plan.gradient_dtype]
     gathers = (2 * m, m) if plan.zero == 3 else (1, 1)
     for size, groups, times in (
         (layer, model.layers, gathers[0]),
@@ -125,24 +154,13 @@ def _tensor(ledger: Ledger, model: Model, placed: PlacedPlan, stage: int, hidden
     """
     plan, m = placed.plan, placed.microbatches
     first, last = stage == 0, stage == placed.stages - 1
-    n = plan.split(model)[stage] * m
-    again = plan.recompute != "none"
+    layers = plan.split(model)[stage]
+    n, repeated = layers * m, min(plan.recompute_layers or layers, layers) * m
+    again = plan.recompute == "full" or (plan.recompute == "selective" and plan.framework == "torch")
     if not plan.sequence_parallel:
-        ledger.add("tp", REDUCED, hidden, (4 + again) * n + m * (first + last))
+        ledger.add("tp", REDUCED, hidden, 4 * n + again * repeated + m * (first + last))
     else:
         # Forward in and out of two halves, backward out, in (and what went in once more).
-        ledger.add("tp", PARTS, hidden, (2 + 2 + 2 + 2 * again) * n + m * (first + 2 * last))
-        ledger.add("tp", EXCHANGED, hidden, (2 + 2 + again) * n + m * (first + last))
+        ledger.add("tp", PARTS, hidden, 6 * n + 2 * again * repeated + m * (first + 2 * last))
+        ledger.add("tp", EXCHANGED, hidden, 4 * n + again * repeated + m * (first + last))
     ledger.add("tp", REDUCED, LOSS_BYTES * plan.micro_batch * model.seq, 3 * m * last)
-
-
-GROUP = "2bw"
-"""The order that updates once for all microbatches of a global batch; PipeDream updates after each."""
-DELAYED_STEPS = 4
-"""Global batches of an order without flush whose passes are compared."""
-
-
-def microbatch_order(plan: Plan, microbatches: int) -> Schedule:
-    """Return the order of a plan without flush, with its own updates, for so many microbatches."""
-    group = plan.global_batch // plan.micro_batch if plan.schedule == GROUP else 0
-    return build(plan.schedule, Shape(plan.pp, microbatches, group=group))
