@@ -76,6 +76,11 @@ class Stage(PipelineStage):
         self.done.append(Done(f"{self.stage_index}{kind}{microbatch}", begin, time.perf_counter()))
         return result
 
+    def _get_init_p2p_neighbors_ops(self) -> list[Any]:
+        """Return torch's first messages to neighbouring stages, but for those on this very rank: gloo has none."""
+        ops: list[Any] = super()._get_init_p2p_neighbors_ops()
+        return [op for op in ops if op.group_peer != self.group_rank]
+
     def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
         """Run and note an F."""
         return self._noted(

@@ -89,7 +89,8 @@ class Trainer:
         seq = model.seq // (plan.tp if plan.sequence_parallel else 1)
         kind = DTYPES[plan.precision]
         hidden = torch.empty(plan.micro_batch, seq, model.hidden, dtype=kind, device="meta", requires_grad=True)
-        tokens = torch.empty(plan.micro_batch, model.seq, dtype=torch.int64, device="meta")
+        # As `backward` cuts them from rows that hold the targets too: torch compares strides.
+        tokens = torch.empty(plan.micro_batch, model.seq + 1, dtype=torch.int64, device="meta")[:, :-1]
         logits = torch.empty(
             plan.micro_batch, model.seq, model.vocab // plan.tp, dtype=kind, device="meta", requires_grad=True
         )

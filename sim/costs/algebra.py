@@ -121,7 +121,7 @@ def compile_expressions(expressions: Mapping[str, Expr]) -> Compiled:
         ValueError: an expression uses a symbol that was not declared through `symbol`.
     """
     # Shared parts are found first: SymPy walks an expression as often as its parts occur, and these are small.
-    shared, exprs = sp.cse([sp.S.Zero + e for e in expressions.values()], list=False)
+    shared, exprs = sp.cse([sp.S.Zero + e for e in expressions.values()], order="none", list=False)
     used = set().union(*(e.free_symbols for e in (*exprs, *(part for _, part in shared))))
     free = sorted(used - {name for name, _ in shared}, key=lambda s: str(s.name))
     unknown = [s.name for s in free if _declared.get(s.name) is not s]
@@ -145,8 +145,13 @@ class Interpreted:
     @cached_property
     def symbols(self) -> tuple[str, ...]:
         """The names of the symbols that a call needs values of."""
-        free: set[Expr] = set().union(*((sp.S.Zero + e).free_symbols for e in self.expressions.values()))
-        return tuple(sorted(s.name for s in free))
+        seen: set[Expr] = set()  # each part once: SymPy's own `free_symbols` walks it as often as it occurs
+        left = [sp.S.Zero + e for e in self.expressions.values()]
+        while left:
+            if (e := left.pop()) not in seen:
+                seen.add(e)
+                left.extend(e.args)
+        return tuple(sorted(e.name for e in seen if e.is_Symbol))
 
     def __call__(self, values: Values) -> dict[str, Any]:
         """Return {output: array}, each of its own broadcast shape.

@@ -98,6 +98,29 @@ def two_streams(a: Expr, b: Expr, a_by_b: Expr, b_by_a: Expr) -> Expr:
     return a + b + first * (1 - 1 / (1 + a_by_b) - 1 / (1 + b_by_a))
 
 
+def contention_values(held: Sequence[Contention], n_in: Any, n_out: Any) -> dict[str, Any]:
+    """Return how much the streams of a device slow each other, `<stream>_by_<other>`, by the `held` matrices.
+
+    n_in, n_out: ranks in a node, and nodes, of the communicator whose collectives run beside compute. All are zero and
+    contention_known is, where there is no such matrix: what runs side by side then slows each other alike.
+    """
+    if not held:
+        n_in = n_out = 1
+    each = np.stack(np.broadcast_arrays(n_in, n_out), axis=-1).reshape(-1, 2)
+    shapes, where = np.unique(each, axis=0, return_inverse=True)
+    found = [nearest(held, int(a), int(b)) for a, b in shapes]
+    n, shape = len(STREAMS), np.broadcast_shapes(np.shape(n_in), np.shape(n_out))
+    tables = np.array([one.matrix if one else np.zeros((n, n)) for one in found]).reshape(-1, n, n)
+    known = np.array([float(one is not None) for one in found])
+
+    def of(values: NDArray[np.float64]) -> Any:
+        return float(values[0]) if len(shapes) == 1 else values[where.ravel()].reshape(shape)
+
+    pairs = ((i, j) for i in range(n) for j in range(n) if i != j)
+    named = {f"{STREAMS[i]}_by_{STREAMS[j]}": of(tables[:, i, j]) for i, j in pairs}
+    return named | {"contention_known": of(known)}
+
+
 def rows(values: Sequence[float]) -> list[list[float]]:
     """Return the matrix of 12 numbers, those of each stream in turn by the other three."""
     it = iter(values)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.costs.contention import STREAMS, nearest
+from sim.costs.contention import contention_values
 from sim.costs.memory import parameter_symbols
 from sim.costs.profile import Profile, load_profile
 from sim.specs.catalog import precision, precisions
@@ -282,7 +282,6 @@ def setting_values(plan: Plan, cluster: Cluster) -> dict[str, float]:
         "one_kernel": _one_kernel(plan, load_profile(cluster.profile)),
         **precision_values(plan.precision, cluster),
         **offload_values(plan, cluster),
-        **contention_values(load_profile(cluster.profile), 1, 1),
     }  # fmt: skip
 
 
@@ -303,27 +302,6 @@ def composite_norm(plan: Plan) -> float:
     """Return 1 where PyTorch runs an RMS norm as a row of kernels: before it had one for it, and not compiled."""
     year = plan.software_year
     return float(plan.framework == "torch" and not plan.compiled and year is not None and year < FUSED_RMS_NORM)
-
-
-def contention_values(profile: Profile, n_in: Any, n_out: Any) -> dict[str, Any]:
-    """Return how much the streams of a device slow each other, `<stream>_by_<other>`, where the profile knows it.
-
-    n_in, n_out: ranks in a node, and nodes, of the communicator whose collectives run beside compute. All are zero and
-    contention_known is, where the profile has no such matrix: what runs side by side then slows each other alike.
-    """
-    each = np.stack(np.broadcast_arrays(n_in, n_out), axis=-1).reshape(-1, 2)
-    shapes, where = np.unique(each, axis=0, return_inverse=True)
-    held = [nearest(profile.contention, int(a), int(b)) for a, b in shapes]
-    n, shape = len(STREAMS), np.broadcast_shapes(np.shape(n_in), np.shape(n_out))
-    tables = np.array([one.matrix if one else np.zeros((n, n)) for one in held]).reshape(-1, n, n)
-    known = np.array([float(one is not None) for one in held])
-
-    def of(values: NDArray[np.float64]) -> Any:
-        return float(values[0]) if len(shapes) == 1 else values[where.ravel()].reshape(shape)
-
-    pairs = ((i, j) for i in range(n) for j in range(n) if i != j)
-    named = {f"{STREAMS[i]}_by_{STREAMS[j]}": of(tables[:, i, j]) for i, j in pairs}
-    return named | {"contention_known": of(known)}
 
 
 def offload_values(plan: Plan, cluster: Cluster, beside: bool = False) -> dict[str, float]:
@@ -418,7 +396,7 @@ def plan_values(model: Model, placed: PlacedPlan, cluster: Cluster) -> dict[str,
         of_rank[:, rank] += counts[:, chunk % counts.shape[1]]
     sizes = {"tp": plan.tp, "cp": plan.cp, "dp": placed.dp, "pp": plan.pp}
     mesh = Mesh(plan.rank_order, sizes, plan.ep, plan.etp, plan.fsdp_shard or 0)
-    groups, sharing = _twins(group_values(mesh, wires(cluster)), plan.copies), "shard" if plan.zero == 3 else "dp"
+    groups = _twins(group_values(mesh, wires(cluster)), plan.copies)
     values = {
         **{k: float(v) for k, v in sizes.items() if k != "dp"},
         "ep": float(plan.ep), "etp": float(plan.etp), "virtual_stages": float(plan.virtual_stages),
@@ -429,7 +407,7 @@ def plan_values(model: Model, placed: PlacedPlan, cluster: Cluster) -> dict[str,
         "blocks_beside_head": min(1.0, float(counts[:, -1].sum())),
         **setting_values(plan, cluster),
         **groups,
-        **contention_values(load_profile(cluster.profile), groups[f"{sharing}_in"], groups[f"{sharing}_out"]),
+        **contention_values(load_profile(cluster.profile).contention, groups["shard_in"], groups["shard_out"]),
         **switch_values(plan.zero, RECOMPUTE.index(plan.recompute), plan.sequence_parallel, _share(plan, counts)),
     }  # fmt: skip
     return values | {"kv_columns": kv_columns(model_values(model) | values)}

@@ -132,7 +132,7 @@ def _forms(e: Mapping[str, Expr], schedule: str) -> dict[str, Expr]:
         # The last action of a step is a backward of the first stage: its rank's update follows in any case.
         "lower_bound_s": passes + update,
         "passes_s": passes,
-        "busy_s": microbatches * chunks * times.chunk - 2e-9 * chunks * microbatches,
+        "busy_s": microbatches * chunks * (times.chunk - own_ends(e)) - 2e-9 * chunks * microbatches,
         "peak_memory_bytes": peak,
         "first_peak_bytes": several * first_rank + (1 - several) * only_rank,
         "last_peak_bytes": several * last_rank + (1 - several) * only_rank,
@@ -153,7 +153,8 @@ def _bounds(e: Mapping[str, Expr], schedule: str) -> dict[str, Expr]:
     passes, whole, peaks = [], [], []
     for place in places:
         there = minimum(1, pp - 2) if place == "middle" else 1
-        work = m * (chunks * t.chunk + extras[place])
+        # What only the rank itself waits for may pass while it has nothing else to do.
+        work = m * (chunks * (t.chunk - (0 if endless else own_ends(e))) + extras[place])
         tied = e["tied_reduce"] if place in ("first", "last") and not kind.delayed else 0
         update = e[f"{'delayed' if kind.delayed else 'reduce'}_{place}"] + e[f"optimizer_{place}"] + tied
         passes.append(there * work)
@@ -170,7 +171,7 @@ def _bounds(e: Mapping[str, Expr], schedule: str) -> dict[str, Expr]:
         "step_time_s": least,
         "lower_bound_s": least,
         "passes_s": maximum(*passes, *ways) - rounding,
-        "busy_s": m * chunks * t.chunk - rounding,
+        "busy_s": m * chunks * (t.chunk - own_ends(e)) - rounding,
         "peak_memory_bytes": maximum(*(peak for peak, place in zip(peaks, places, strict=True) if place != "middle")),
     }
 

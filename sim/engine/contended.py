@@ -60,9 +60,8 @@ def sharing(level: RunLevelSet, profile: Profile, shape: tuple[int, int], offloa
 
 def data_parallel_shape(model: Model, cluster: Cluster, placed: PlacedPlan) -> tuple[int, int]:
     """Return the ranks in a node and the nodes of the communicator whose collectives run beside compute."""
-    group = "shard" if placed.at(0).plan.zero == 3 else "dp"
     values = inputs.plan_values(model, placed.at(0), cluster.members[0])
-    return int(values[f"{group}_in"]), int(values[f"{group}_out"])
+    return int(values["shard_in"]), int(values["shard_out"])
 
 
 def waits_under_contention(lowered: Lowered, timeline: Timeline, pace: Pace) -> Waits:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.costs import inputs
+from sim.costs.contention import contention_values
 from sim.costs.inputs import RECOMPUTE
 from sim.costs.layers.structure import Structure
 from sim.costs.profile import load_profile
@@ -213,7 +214,7 @@ class Grid:
             for i, (name, each) in enumerate(zip(OFFLOADED, shares, strict=True)):
                 values[f"offload_{name}"] = each.reshape([-1 if k == i else 1 for k in range(len(shares))])
             values |= inputs.copy_values(Plan(global_batch=asked.global_batch, **kept), self.member)
-        values |= inputs.contention_values(profile, laid_out["dp_in"], laid_out["dp_out"])
+        values |= contention_values(profile.contention, laid_out["shard_in"], laid_out["shard_out"])
         values["kv_columns"] = inputs.kv_columns(values)
         return stage_form(Structure.of(asked.model), shares is not None)(values)
 
@@ -262,8 +263,7 @@ class Grid:
         Where no rank sets the pace, a round trip over neighbouring stages does, shared by as many microbatches: the
         least over this one and the next, the longest over all. Of the others' times this stage knows that they have
         the mean number of layers for their devices, and that a slower one sees to its own pace; without layers itself
-        it knows nothing. The two ends share a tied
-        table, wherever the neighbours are.
+        it knows nothing. The two ends share a tied table, wherever the neighbours are.
         """
         asked, stages = self.asked, self.asked.stages
         across = -(-asked.cluster.gpus // inputs.domain(asked.cluster)) - 1

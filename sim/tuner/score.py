@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from sim.costs import inputs
 from sim.costs.algebra import Compiled
+from sim.costs.contention import contention_values
 from sim.costs.layers.structure import Structure
 from sim.costs.learned import factors
 from sim.costs.profile import Profile, load_profile
@@ -234,9 +235,24 @@ def _columns(members: Sequence[Part]) -> dict[str, Any]:
     layers = {f"rank_layers_{k}": columns[f"kind_layers_{k}"] / shape["pp"] for k in kinds}
     layers |= {f"layers_{k}": layers[f"rank_layers_{k}"] / shape["virtual_stages"] for k in kinds}
     every = columns | shape | laid_out | layers | {"microbatch_group_size": shape["pp"]}
+    every |= _contention(members, laid_out)
     every["chunks_alive"] = np.concatenate([_alive(space, rows) for space, _, rows in members])
     every["blocks_beside_head"] = 1.0
     return every | {"kv_columns": inputs.kv_columns(every)}
+
+
+def _contention(members: Sequence[Part], laid_out: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how much streams slow each other beside every row's collectives: of a mixed cluster's devices the least,
+    where one of them is not known not at all."""
+    at, found = 0, []
+    for space, _, rows in members:
+        part, at = slice(at, at + len(rows)), at + len(rows)
+        shape = laid_out["shard_in"][part], laid_out["shard_out"][part]
+        each = [contention_values(load_profile(m.profile).contention, *shape) for m in space.cluster.members]
+        every = {k: np.array([np.broadcast_to(one[k], len(rows)) for one in each]) for k in each[0]}
+        found.append({k: (np.max if k == "contention_known" else np.min)(v, axis=0) for k, v in every.items()})
+    columns = {k: np.concatenate([one[k] for one in found]) for k in found[0]}
+    return {k: v if v.any() else 0.0 for k, v in columns.items()}
 
 
 def _alive(space: Space, rows: NDArray[np.int64]) -> Floats:

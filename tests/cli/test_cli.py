@@ -25,6 +25,7 @@ def test_simulate_prints_the_contract(trainsim):
     }  # fmt: skip
     assert set(data["breakdown_s"]) == {
         "compute", "recompute", "tp", "dp", "pp", "cp", "ep", "offload", "straggler", "bubble", "optimizer", "other",
+        "learned",
     }  # fmt: skip
     assert sum(data["breakdown_s"].values()) == pytest.approx(data["step_time_s"])
     path = [part["seconds"] for part in data["critical_path"]]

@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.costs.algebra import compile_expressions, symbol
-from sim.costs.contention import STREAMS, Contention, makespan, nearest, rows, two_streams
-from sim.costs.inputs import contention_values
+from sim.costs.contention import STREAMS, Contention, contention_values, makespan, nearest, rows, two_streams
 from sim.costs.layers.ops import hidden_beside
 from sim.costs.profile import load_profile
 from sim.engine.contended import CONTENDERS
@@ -94,11 +93,11 @@ def test_no_number_but_numbers():
 def test_symbols_of_every_shape_are_those_of_the_nearest_matrix():
     profile = load_profile("l4")
     n_in, n_out = np.array([[2, 4], [8, 2]]), np.array([[1, 1], [1, 1]])
-    found = contention_values(profile, n_in, n_out)
+    found = contention_values(profile.contention, n_in, n_out)
     for (i, j), n in np.ndenumerate(n_in):
         near = nearest(profile.contention, int(n), 1)
         for a, b in ((0, 2), (2, 1), (3, 2)):
             assert found[f"{STREAMS[a]}_by_{STREAMS[b]}"][i, j] == near.matrix[a][b]
     assert (found["contention_known"] == 1).all()
-    none = contention_values(load_profile("h100-sxm-80gb"), np.array([8]), np.array([1]))
+    none = contention_values(load_profile("h100-sxm-80gb").contention, np.array([8]), np.array([1]))
     assert set(none.values()) == {0.0}

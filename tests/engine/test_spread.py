@@ -100,7 +100,8 @@ def test_without_a_pipeline_the_slowest_device_decides(given):
         step(device="a100-sxm-80gb", **given),
         step(**given),
     )
-    assert both.step_time_s == pytest.approx(slow.step_time_s, rel=1e-3)
+    # Term by term the slower device counts; how an H100's streams slow each other is assumed, and more than measured.
+    assert slow.step_time_s * (1 - 1e-3) <= both.step_time_s <= slow.step_time_s * 1.06
     assert fast.step_time_s < both.step_time_s
 
 

@@ -147,7 +147,8 @@ def slower(folder, monkeypatch):
         (one,) = runs
         told = predict(SMALL, cluster(folder, processes(one.plan)), one.plan)
         took = 1.3 * told.step_time_s / told.learned_factor
-        return [Measured(took, took, 10, (), told.peak_memory_bytes, told.bytes_sent, 0.0, told.traffic, told.order)]
+        seen = {"traffic": told.traffic, "order": told.order, "host_bytes": told.host_bytes}
+        return [Measured(took, took, 10, (), told.peak_memory_bytes, told.bytes_sent, **seen)]
 
     monkeypatch.setattr(cli, "measure_all", measured)
     monkeypatch.setattr(cli, "others", lambda: None)
