@@ -23,13 +23,11 @@ ALWAYS = {
     "dualpipev": {"pp": 2, "virtual_stages": 2, "schedule": "dualpipev"},
     "tp": {"tp": 2, "sequence_parallel": False},
     "tp sp full": {"tp": 2, "recompute": "full"},
-    "dp selective": {"dp": 2, "recompute": "selective"},
     "zero-3": {"dp": 2, "zero": 3},
     "interleaved 4": {"pp": 4, "virtual_stages": 2, "schedule": "interleaved"},
     "pipedream": {"pp": 2, "schedule": "pipedream"},
     "2bw 4": {"pp": 4, "schedule": "2bw"},
     "zb-h1 bf16": {"pp": 2, "schedule": "zb-h1", "precision": "bf16"},
-    "zero-1 bf16": {"dp": 2, "zero": 1, "precision": "bf16"},
     "stages": {
         "dp": None,
         "stages": (
@@ -47,6 +45,8 @@ ALWAYS = {
     },
 }
 OTHERS = {
+    "zero-1 bf16": {"dp": 2, "zero": 1, "precision": "bf16"},
+    "dp selective": {"dp": 2, "recompute": "selective"},
     "tp sp bf16": {"tp": 2, "precision": "bf16"},
     "zb-h1": {"pp": 2, "schedule": "zb-h1"},
     "zero-1 pp": {"pp": 2, "dp": 2, "zero": 1},
