@@ -134,11 +134,15 @@ def _run(request: Mapping[str, Any]) -> str:
 
 
 def _ended(process: subprocess.Popen[str]) -> list[str]:
-    """Return the lines of a process's errors, having ended it if it still runs."""
+    """Return the lines of a process's errors, having ended it if it still runs.
+
+    A process that fails may abort on its way out, as threads of gloo still run; why it failed stands before that.
+    """
     if process.poll() is None:
         process.kill()
     with suppress(ValueError):  # rank 0's pipes are read and closed
-        return (process.communicate()[1] or "").splitlines()
+        lines = (process.communicate()[1] or "").splitlines()
+        return [line for line in lines if not line.startswith("terminate called")]
     return []
 
 
