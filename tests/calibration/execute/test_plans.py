@@ -20,7 +20,6 @@ ALWAYS = {
     "one": {},
     "1f1b": {"pp": 2, "schedule": "1f1b"},
     "zbv": {"pp": 2, "virtual_stages": 2, "schedule": "zbv"},
-    "dualpipev": {"pp": 2, "virtual_stages": 2, "schedule": "dualpipev"},
     "tp": {"tp": 2, "sequence_parallel": False},
     "tp sp full": {"tp": 2, "recompute": "full"},
     "zero-3": {"dp": 2, "zero": 3},
@@ -45,6 +44,7 @@ ALWAYS = {
     },
 }
 OTHERS = {
+    "dualpipev": {"pp": 2, "virtual_stages": 2, "schedule": "dualpipev"},
     "zero-1 bf16": {"dp": 2, "zero": 1, "precision": "bf16"},
     "dp selective": {"dp": 2, "recompute": "selective"},
     "tp sp bf16": {"tp": 2, "precision": "bf16"},
