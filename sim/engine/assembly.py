@@ -122,11 +122,6 @@ def pass_seconds(costs: Costs, stages: int, copies: int = 1) -> dict[Kind, Any]:
     return {kind: np.tile(seconds + waits_for_copies(c, kind, stages), copies) for kind, seconds in passes.items()}
 
 
-def splits(schedule: str) -> bool:
-    """Return whether a schedule runs backwards in two parts."""
-    return schedule.startswith(("zb", "v-", "interleaved-zb", "dualpipev"))
-
-
 def waits_for_copies(costs: Costs, kind: Kind, stages: int) -> Any:
     """Return the seconds that passes of a kind wait for copies on every stage, those of embedding and head included."""
     name = OFFLOAD[kind]
@@ -170,7 +165,7 @@ def action_seconds(schedule: Schedule, costs: Costs) -> tuple[dict[Kind, Any], A
         np.tile(np.zeros(schedule.depth) + costs[n], schedule.pipelines)
         for n in ("ahead_forward", "ahead_backward", "late_backward")
     )
-    if splits(schedule.name):
+    if SCHEDULES[schedule.name].splits:
         late = 0 * late  # weight gradients are reduced beside their own passes
     message = np.zeros(stages) + costs["send"]
     return table, message - ahead, message - late - np.roll(met, 1)

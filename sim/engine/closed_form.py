@@ -8,7 +8,7 @@ from sim.costs import offload, stage
 from sim.costs.algebra import Compiled, Expr, compile_expressions, maximum, minimum, symbol
 from sim.costs.layers.ops import COMMUNICATION
 from sim.costs.layers.structure import Structure
-from sim.engine.assembly import HELD, splits
+from sim.engine.assembly import HELD
 from sim.schedules import CLOSED, SCHEDULES, Times
 
 PLACES = ("first", "middle", "last", "only")
@@ -63,8 +63,9 @@ def _after_stage(structure: Structure, schedule: str, offloads: bool, outputs: t
 @lru_cache
 def _rollup(schedule: str, offloads: bool, given: tuple[str, ...], outputs: tuple[str, ...]) -> Compiled:
     e = {name: symbol(_of_stage(name)) for name in given}
-    e = _split(e) if splits(schedule) else e
-    e = _with_offload(e, e, splits(schedule)) if offloads else e
+    splits = bool(schedule) and SCHEDULES[schedule].splits
+    e = _split(e) if splits else e
+    e = _with_offload(e, e, splits) if offloads else e
     forms = _forms(e, schedule) if schedule else _stage_forms(e)
     return compile_expressions({name: forms[name] for name in outputs})
 
@@ -97,9 +98,10 @@ def closed_form_expressions(
     e = stage.expressions(structure)
     if uneven:
         e = e | _end_layers(structure, e)
-    e = _split(e) if splits(schedule) else e
+    splits = SCHEDULES[schedule].splits
+    e = _split(e) if splits else e
     if offloads:
-        e = _with_offload(e, offload.expressions(structure), splits(schedule))
+        e = _with_offload(e, offload.expressions(structure), splits)
     return _forms(e, schedule)
 
 

@@ -21,13 +21,13 @@ from sim.costs.run_level import (
     software_slowdown,
     straggling,
 )
-from sim.engine.assembly import durations, exposed, footprint, pace, step_schedule, waits
+from sim.engine.assembly import Pace, Waits, durations, exposed, footprint, pace, step_schedule, waits
 from sim.engine.contended import data_parallel_shape, layout, sharing, waits_under_contention
 from sim.engine.critical import CriticalPath, critical_path
 from sim.engine.events import Guest, World
 from sim.engine.fluid_path import run_shared
 from sim.engine.graph import graph_of
-from sim.engine.lower import lower
+from sim.engine.lower import Lowered, lower
 from sim.engine.memory import Levels, MemoryTimeline, memory_timelines
 from sim.engine.noise import Noise, run_noisy
 from sim.engine.path import run_program
@@ -367,16 +367,9 @@ def simulate(
         traffic = slowest(model, cluster, placed, level, stage.traffic_model)
         lowered = lower(schedule, costs, traffic, layout(model, cluster, placed))
         shared = sharing(level, profile, data_parallel_shape(model, cluster, placed), plan.offloads)
-        joint = lowered.program.cause == Cause.DATA
-        run = run_noisy(lowered.program, joint, noise, copies, lambda p: _by_events(p, shared, guests))
-        timeline = lowered.timeline(schedule, run)
-        step = pace(timeline, placed.microbatches)
-        causes = waits_under_contention(lowered, timeline, step)
+        timeline, step, causes = _on_events(schedule, lowered, shared, guests, placed.microbatches, noise, copies)
     else:
-        timeline = _on_path(schedule, costs, noise, copies)
-        step = pace(timeline, placed.microbatches)
-        silent = _on_path(schedule, {**costs, "send": 0.0}, noise, copies)
-        causes = waits(timeline, costs, step, pace(silent, placed.microbatches))
+        timeline, step, causes = _on_path(schedule, costs, placed.microbatches, noise, copies)
     memory = tuple(memory_timelines(timeline, footprint(schedule, costs)))
     waiting = step.ticks * 1e-9 * straggling(level.parameters.straggler, placed.gpus)
     step_time = float(step.ticks * 1e-9 + waiting)
@@ -391,12 +384,38 @@ def simulate(
     )
 
 
-def _on_path(schedule: Schedule, costs: Mapping[str, Any], noise: Noise | None, copies: int) -> Timeline:
-    graph = graph_of(schedule)
-    joint = graph.kind == Kind.REDUCE_GRAD
-    program = durations(schedule, costs).program(graph)
-    return Timeline.of(schedule, run_noisy(program, joint, noise, copies, run_program))
+Decided = tuple[Timeline, Pace, Waits]
+"""A run, the rank that decides its step, and what that rank waits for."""
 
 
-def _by_events(program: Program, shared: Sharing, guests: Sequence[Guest]) -> Run:
-    return World(program, shared).run(guests) if guests else run_shared(program, shared)
+def _on_events(
+    schedule: Schedule,
+    lowered: Lowered,
+    shared: Sharing,
+    guests: Sequence[Guest],
+    microbatches: int,
+    noise: Noise | None,
+    copies: int,
+) -> Decided:
+    def run(program: Program) -> Run:
+        return World(program, shared).run(guests) if guests else run_shared(program, shared)
+
+    joint = lowered.program.cause == Cause.DATA
+    found = run_noisy(lowered.program, joint, noise, copies, run)
+    timeline = lowered.timeline(schedule, found)
+    step = pace(timeline, microbatches)
+    return timeline, step, waits_under_contention(lowered, timeline, step)
+
+
+def _on_path(
+    schedule: Schedule, costs: Mapping[str, Any], microbatches: int, noise: Noise | None, copies: int
+) -> Decided:
+    def run(costs: Mapping[str, Any]) -> Timeline:
+        graph = graph_of(schedule)
+        joint = graph.kind == Kind.REDUCE_GRAD
+        program = durations(schedule, costs).program(graph)
+        return Timeline.of(schedule, run_noisy(program, joint, noise, copies, run_program))
+
+    timeline = run(costs)
+    step, silent = pace(timeline, microbatches), pace(run({**costs, "send": 0.0}), microbatches)
+    return timeline, step, waits(timeline, costs, step, silent)

@@ -196,15 +196,16 @@ def from_configuration(text: str) -> list[str]:
     if len(text) > MAX_TEXT:
         raise InputError("configuration", f"{len(text)} characters", f"at most {MAX_TEXT}")
     try:
-        nodes = list(ast.walk(ast.parse(text)))
+        found = []
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Assign) and len(node.targets) == 1:
+                _, _, name = ast.unparse(node.targets[0]).partition("config.")
+                found += _flag(name, node.value) if name else []
+        return found
+    except InputError:
+        raise
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise InputError("configuration", short(text, 80), "flags, or a Python module") from None
-    found = []
-    for node in nodes:
-        if isinstance(node, ast.Assign) and len(node.targets) == 1:
-            _, _, name = ast.unparse(node.targets[0]).partition("config.")
-            found += _flag(name, node.value) if name else []
-    return found
 
 
 def _flag(name: str, value: ast.expr) -> list[str]:
@@ -218,7 +219,7 @@ def _flag(name: str, value: ast.expr) -> list[str]:
     try:
         held = ast.literal_eval(value)
         return [f"--{name}={held if isinstance(held, str | int | float) else json.dumps(held)}"]
-    except (ValueError, TypeError, RecursionError):
+    except (ValueError, TypeError):
         raise InputError(f"config.{name}", ast.unparse(value)[:80], "plain data") from None
 
 

@@ -144,6 +144,8 @@ class ScheduleKind(ABC):
     """Whether other numbers are legal."""
     delayed: ClassVar[bool] = False
     """Whether an update may wait until the end of the next step's passes: gradients are reduced beside them."""
+    splits: ClassVar[bool] = False
+    """Whether backwards run in two parts (I and W), or some of them."""
     grouped: ClassVar[bool] = False
     """Whether the order depends on the shape's `group`."""
     asynchronous: ClassVar[bool] = False

@@ -16,6 +16,7 @@ class DualPipe(ScheduleKind):
     placement = "two directions"
     variants = ("deepseek",)
     chunks = 2
+    splits = True
 
     def refusal(self, shape: Shape) -> Refusal:
         p, m = shape.ranks, shape.microbatches

@@ -20,6 +20,7 @@ class DualPipeV(ScheduleKind):
     placement = "v"
     variants = ("torch", "deepseek")
     chunks = 2
+    splits = True
 
     def refusal(self, shape: Shape) -> Refusal:
         if shape.microbatches < 2 * shape.ranks:

@@ -17,6 +17,7 @@ class InterleavedZB(ScheduleKind):
     variants = ("torch",)
     chunks = 2
     any_chunks = True
+    splits = True
 
     def refusal(self, shape: Shape) -> Refusal:
         p, m = shape.ranks, shape.microbatches

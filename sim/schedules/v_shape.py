@@ -29,6 +29,7 @@ class VShape(ScheduleKind):
 
     placement = "v"
     chunks = 2
+    splits = True
 
     @abstractmethod
     def block(self, rank: int, p: int) -> Block:

@@ -18,6 +18,7 @@ class ZBV(ScheduleKind):
     searched = True
     variants = ("torch", "zero-bubble")
     chunks = 2
+    splits = True
 
     def refusal(self, shape: Shape) -> Refusal:
         if refusal := super().refusal(shape):

@@ -69,6 +69,11 @@ class ScheduleContract:
             assert order.stages == shape.ranks * shape.chunks == order.depth * SCHEDULES[self.name].copies
             check_order(order)
 
+    def test_says_whether_it_splits_the_backward(self):
+        for shape in self.shapes:
+            order = build(self.name, shape)
+            assert SCHEDULES[self.name].splits == any(a.kind is Kind.W for rank in order.actions for a in rank)
+
     def test_the_engine_agrees_with_the_second_opinion(self):
         """Every start and end, with messages, on uniform stages."""
         times = {Kind.F: 5, Kind.I: 4, Kind.W: 3, Kind.B: 7}

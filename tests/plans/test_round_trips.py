@@ -143,6 +143,15 @@ def test_torchtitans_stages_of_any_lengths():
             read_plan(files["plan.py"].replace(before, after), "torchtitan", DENSE)
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["config." + "a." * 50_000 + "b = 1", "config.a = " + "(" * 900, "config.a = " + "-" * 5_000 + "1", "config.a ="],
+)
+def test_a_configuration_that_is_none_is_refused(text):
+    with pytest.raises(InputError, match="config"):
+        read_plan(text, "torchtitan", DENSE)
+
+
 ALONE = {"cp": 1, "virtual_stages": 1, "rank_order": "tp-cp-dp-pp", "sequence_parallel": False}
 
 
