@@ -102,13 +102,16 @@ def executable(model: Model, cluster: Cluster, plan: Plan, device: Device) -> Pl
         raise InputError("plan", f"{placed.gpus} ranks", f"at most {MOST_RANKS[device]} on {device} {HERE}")
     for own in dict.fromkeys(placed.at(stage) for stage in range(plan.pp)):
         _check_offload(model, own.plan)
-        _check_split(model, own.plan)
+        _check_split(model, own.plan, device)
         _check_shards(model, own)
         _check_schedule(model, own)
     return placed
 
 
-def _check_split(model: Model, plan: Plan) -> None:
+def _check_split(model: Model, plan: Plan, device: Device) -> None:
+    """PyTorch 2.13's selective checkpoint of DTensors over gloo ends in a segmentation fault in a third of the runs."""
+    if plan.tp > 1 and plan.recompute == "selective" and device == "cpu":
+        raise InputError("plan.recompute", plan.recompute, f"none or full with tp > 1 {HERE} on cpu")
     for name, size in (("vocab", model.vocab), ("ffn", model.ffn), ("heads", model.heads)):
         if size % plan.tp:
             raise InputError(f"model.{name}", size, f"a multiple of plan.tp = {plan.tp} {HERE}")
@@ -187,5 +190,3 @@ def check_order(order: Schedule, plan: Plan) -> None:
         raise InputError(
             "plan.offload.activations", plan.offload.activations, "0 where I and W are apart: each would fetch"
         )
-    if splits and plan.tp > 1 and plan.sequence_parallel:
-        raise InputError("plan.sequence_parallel", True, "false where I and W are apart: each would gather")

@@ -5,9 +5,14 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Self
 
 from torch import Tensor, UntypedStorage
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
+from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
+
+DISTRIBUTED = (DTensor, AsyncCollectiveTensor)
+"""Tensors whose operations are made of others, on a rank's part: a mode that steps back sees those."""
 
 
 class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -46,7 +51,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__exit__(*given)  # type: ignore[no-untyped-call]
 
     def _hold(self, storage: UntypedStorage) -> None:
-        if storage in self.known or self.elsewhere(storage):
+        if storage in self.known or storage.device.type == "meta" or self.elsewhere(storage):
             return
         size = [storage.nbytes()]
         self.known[storage] = size
@@ -71,9 +76,11 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Run the operation and count what it made."""
+        """Run the operation and count what it made; of a DTensor's what is done to its part."""
+        if any(issubclass(each, DISTRIBUTED) for each in types):
+            return NotImplemented
         out = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(out):
-            if isinstance(leaf, Tensor):
+            if isinstance(leaf, Tensor) and not isinstance(leaf, DISTRIBUTED):
                 self._hold(leaf.untyped_storage())
         return out

@@ -7,7 +7,7 @@ which is leaving, or which comes next.
 
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ from torch import Tensor, UntypedStorage, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from calibration.execute.host import HostMemory
+from calibration.execute.split import local, whole_of
 from sim.costs.offload import ROOM
 
 
@@ -40,13 +41,14 @@ class Kept:
 
 
 class Packed(NamedTuple):
-    """A saved tensor: its storage, and which part of that it is."""
+    """A saved tensor: its storage, which part of that it is, and what makes a distributed one of it."""
 
     kept: Kept
     dtype: torch.dtype
     offset: int
     shape: torch.Size
     stride: tuple[int, ...]
+    whole: Callable[[Tensor], Tensor]
 
 
 class Layer:
@@ -64,12 +66,13 @@ class Layer:
         """Return what autograd keeps in place of a tensor."""
         if not self.home:
             own = [*self.module.parameters(), *self.module.buffers(), *([] if self.stays is None else [self.stays])]
-            self.home = {t.untyped_storage()._cdata for t in own}
-        storage = tensor.untyped_storage()
+            self.home = {local(t).untyped_storage()._cdata for t in own}
+        mine = local(tensor)
+        storage = mine.untyped_storage()
         if storage._cdata in self.home or storage.nbytes() == 0:
             return tensor.detach()
         kept = self.made.setdefault(storage._cdata, Kept(storage))
-        return Packed(kept, tensor.dtype, int(tensor.storage_offset()), tensor.shape, tensor.stride())
+        return Packed(kept, mine.dtype, int(mine.storage_offset()), mine.shape, mine.stride(), whole_of(tensor))
 
     def unpack(self, packed: Tensor | Packed) -> Tensor:
         """Return the tensor; the layer that comes next begins to come too."""
@@ -82,7 +85,8 @@ class Layer:
         if packed.kept.device is None:
             raise RuntimeError("a saved tensor is not on the device")
         made = torch.empty(0, dtype=packed.dtype, device=self.memory.device)
-        return made.set_(packed.kept.device, packed.offset, packed.shape, packed.stride)
+        made.set_(packed.kept.device, packed.offset, packed.shape, packed.stride)
+        return packed.whole(made)
 
     def leave(self) -> None:
         """Begin to copy all that was saved; autograd alone keeps it from now on."""

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from calibration.execute.moved import Mover
-from calibration.execute.split import DIMENSION, Columns, Rows, Split, Table, cross_entropy
+from calibration.execute.split import Split
 from calibration.kernels.gpt import SmallGpt
 from sim.specs.plan import Recompute
 
@@ -17,12 +17,12 @@ class Chunk(nn.Module):
     """Layers `layers` of `whole`, with the embedding if it is the first stage and the head if it is the last.
 
     Takes tokens[batch, seq] or hidden states, returns hidden states or logits[batch, seq, vocab / tp]. Parameters
-    carry their names in the whole model; `whole` gives its own where they are not split. `recomputed`: so many layers
-    recompute, the first ones (None: all).
+    carry their names in the whole model, which gives its own. `recomputed`: so many layers recompute, the first ones
+    (None: all).
     """
 
-    tokens: nn.Embedding | Table
-    head: nn.Linear | Columns
+    tokens: nn.Embedding
+    head: nn.Linear
 
     def __init__(
         self,
@@ -40,20 +40,14 @@ class Chunk(nn.Module):
         self.model, self.first, self.last, self.split, self.recompute = whole.model, first, last, split, recompute
         self.mover, self.recomputed = mover, len(layers) if recomputed is None else recomputed
         if first:
-            self.tokens, self.positions = Table.of(whole.tokens, split), whole.positions
+            self.tokens, self.positions = whole.tokens, whole.positions
         self.blocks = nn.ModuleDict({str(i): whole.blocks[i] for i in layers})
         if last:
-            self.norm, self.head = whole.norm, Columns.of(whole.head, split)
-        if split.size > 1:
-            self._split()
-
-    def _split(self) -> None:
+            self.norm, self.head = whole.norm, whole.head
+        split.apply(self)
         for block in self.blocks.values():
-            for name in ("qkv", "up", "out", "down"):
-                made = Columns if DIMENSION[name] == 0 else Rows
-                setattr(block, name, made(getattr(block, name), self.split))
-            setattr(block, "heads", self.model.heads // self.split.size)  # noqa: B010 - typed as any module
-        if self.first and self.last and self.model.tied_embeddings:
+            setattr(block, "heads", self.model.heads // split.size)  # noqa: B010 - typed as any module
+        if first and last and self.model.tied_embeddings:
             self.head.weight = self.tokens.weight
 
     def forward(self, x: Tensor) -> Tensor:
@@ -94,12 +88,12 @@ class Chunk(nn.Module):
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return the mean cross-entropy of targets[batch, seq]."""
-        return cross_entropy(logits.flatten(0, 1), targets.flatten(), self.split)
+        return self.split.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
-    def repeated(self) -> Iterator[nn.Parameter]:
-        """Yield what every tensor-parallel rank holds whole: under sequence parallelism each has a part of its sum."""
+    def partial(self) -> Iterator[nn.Parameter]:
+        """Yield the parameters of whose gradient every tensor-parallel rank has a part of the sum only."""
         for name, parameter in self.named_parameters():
-            if split_dimension(name) is None:
+            if self.split.sequence and name.split(".")[-2] in ("positions", "norm", "norm1", "norm2"):
                 yield parameter
 
 
@@ -124,16 +118,3 @@ def _every_second_product() -> Any:
         return CheckpointPolicy.MUST_SAVE if keep else CheckpointPolicy.PREFER_RECOMPUTE
 
     return create_selective_checkpoint_contexts(policy)  # type: ignore[no-untyped-call]
-
-
-def split_dimension(name: str) -> int | None:
-    """Return which dimension of the parameter of that name is split, or None."""
-    *_, module, kind = name.rsplit(".", 2)
-    dimension = DIMENSION.get(module)
-    return None if dimension == 1 and kind == "bias" else dimension
-
-
-def own_part(name: str, tensor: Tensor, split: Split) -> Tensor:
-    """Return a rank's part of a whole model's parameter (or of its gradient)."""
-    dimension = split_dimension(name)
-    return tensor if dimension is None else split.part(tensor, dimension)

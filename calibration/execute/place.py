@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import product
 
 import torch.distributed as dist
@@ -29,21 +30,17 @@ class Place:
         groups: dict[str, dist.ProcessGroup] = {}
         for axis in axes:
             for ranks in lines(size, axes, axis):
-                if len(ranks) > 1 and (made := _group(ranks, rank)):
+                if len(ranks) > 1 and (made := _group(axis, ranks, rank)):
                     groups[axis] = made
         if plan.pp > 1 and plan.rank_of[0] != plan.rank_of[-1]:
             for ranks in lines(size, axes, "pp"):
-                if made := _group((ranks[plan.rank_of[0]], ranks[plan.rank_of[-1]]), rank):
+                if made := _group(ENDS, (ranks[plan.rank_of[0]], ranks[plan.rank_of[-1]]), rank):
                     groups[ENDS] = made
         return cls(rank, coordinates(size, axes, rank), size, groups)
 
     def group(self, axis: str) -> dist.ProcessGroup | None:
         """Return the group along an axis, or None where it has one rank."""
         return self.groups.get(axis)
-
-    def names(self) -> dict[str, str]:
-        """Return the axis of every group by the name that torch gave it."""
-        return {group.group_name: axis for axis, group in self.groups.items()}
 
 
 def coordinates(size: Mapping[str, int], axes: list[str], rank: int) -> dict[str, int]:
@@ -65,6 +62,8 @@ def lines(size: Mapping[str, int], axes: list[str], along: str) -> Iterator[tupl
         yield tuple(base + n * stride[along] for n in range(size[along]))
 
 
-def _group(ranks: tuple[int, ...], rank: int) -> dist.ProcessGroup | None:
+@cache
+def _group(axis: str, ranks: tuple[int, ...], rank: int) -> dist.ProcessGroup | None:
+    """Return the one group of an axis over `ranks`: torch caches by ranks what operations do on which group."""
     made = dist.new_group(list(ranks))
     return made if rank in ranks else None

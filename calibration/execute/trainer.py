@@ -17,21 +17,25 @@ from torch import Tensor, nn
 
 from calibration.execute.host import HostMemory
 from calibration.execute.moved import Mover
-from calibration.execute.network import Chunk, own_part
+from calibration.execute.network import Chunk
 from calibration.execute.place import ENDS, Place
 from calibration.execute.runtime import Pipeline, Stage, Wiring
-from calibration.execute.split import Split
+from calibration.execute.split import Split, gradient_of, local, whole_of
 from calibration.execute.swapped import SwappedAdam
 from calibration.kernels.gpt import SmallGpt
 from sim.specs import Model, Plan
 
+CPU = torch.device("cpu")
 LEARNING_RATE = 1e-3
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
-def chunks_of(model: Model, plan: Plan, place: Place, seed: int, mover: Mover | None = None) -> dict[int, Chunk]:
+def chunks_of(
+    model: Model, plan: Plan, place: Place, seed: int, device: torch.device = CPU, mover: Mover | None = None
+) -> dict[int, Chunk]:
     """Return a rank's stages by number: parts of the model that `seed` makes, alike on every rank."""
-    whole, split = SmallGpt(model, seed), Split(place.group("tp"), place.at["tp"], plan.tp, plan.sequence_parallel)
+    whole = SmallGpt(model, seed).to(device, DTYPES[plan.precision])
+    split = Split.of(place.group("tp"), device, plan.sequence_parallel)
     edges = pairwise((0, *accumulate(plan.split(model))))
     parts = [range(*edge) for edge in edges]
     held: dict[int, Chunk] = {}
@@ -69,8 +73,8 @@ class Trainer:
         plan = plan.at(self.place.at["pp"])
         self.model, self.plan, self.seed, self.device = model, plan, seed, device
         self.host, moved = HostMemory(device), plan.offload.activations
-        self.chunks = chunks_of(model, plan, self.place, seed, Mover(self.host, moved) if moved else None)
-        self.parts = nn.ModuleList(self.chunks.values()).to(device, DTYPES[plan.precision])
+        self.chunks = chunks_of(model, plan, self.place, seed, device, Mover(self.host, moved) if moved else None)
+        self.parts = nn.ModuleList(self.chunks.values())
         self.module = next(iter(self.chunks.values()))
         draw = torch.Generator().manual_seed(seed)
         self.batch = torch.randint(model.vocab, (plan.global_batch, model.seq + 1), generator=draw).to(device)
@@ -115,23 +119,29 @@ class Trainer:
 
     def _flatten(self, device: torch.device) -> None:
         held = list(self.parts.parameters())
-        size = sum(p.numel() for p in held)
+        partial = {p for chunk in self.chunks.values() for p in chunk.partial()}
+        size = sum(local(p).numel() for p in held)
         padded = -(-size // self.ranks) * self.ranks if self.plan.zero else size
         self.weights = torch.zeros(padded, dtype=held[0].dtype, device=device)
         self.gradients = torch.zeros(padded, device=device)
         self.sums: list[tuple[Tensor, Callable[[Tensor], None]]] = []
+        made: dict[Tensor, nn.Parameter] = {}
         begin = 0
         for p in held:
-            part = slice(begin, begin := begin + p.numel())
-            self.weights[part] = p.detach().flatten()
-            p.data = self.weights[part].view_as(p)
-            mine = self.gradients[part].view_as(p)
+            own = local(p.detach())
+            part = slice(begin, begin := begin + own.numel())
+            self.weights[part] = own.flatten()
+            total = gradient_of(p, self.gradients[part].view_as(own), p in partial)
+            new = made[p] = nn.Parameter(whole_of(p)(self.weights[part].view_as(own)))
             if p.dtype == torch.float32:
-                p.grad = mine
+                new.grad = total
             else:
-                add = _add_to(mine)
-                p.register_post_accumulate_grad_hook(add)  # type: ignore[no-untyped-call]
-                self.sums.append((p, add))
+                add = _add_to(total)
+                new.register_post_accumulate_grad_hook(add)  # type: ignore[no-untyped-call]
+                self.sums.append((new, add))
+        for module in self.parts.modules():
+            for name, p in list(module.named_parameters(recurse=False)):
+                setattr(module, name, made[p])
         shard = slice(None)
         if self.plan.zero:
             each = padded // self.ranks
@@ -156,7 +166,7 @@ class Trainer:
             return
         for block in self.module.blocks.values():
             own = list(block.parameters())
-            part = slice(begin, begin := begin + sum(p.numel() for p in own))
+            part = slice(begin, begin := begin + sum(local(p).numel() for p in own))
             missing = {"n": len(own)}
 
             def complete(_: Tensor, part: slice = part, missing: dict[str, int] = missing, n: int = len(own)) -> None:
@@ -198,6 +208,10 @@ class Trainer:
 
     def backward(self) -> float:
         """Add up the gradients of this rank's microbatches, each a part of the global mean."""
+        with self.module.split.losses():
+            return self._microbatches()
+
+    def _microbatches(self) -> float:
         mine = self.batch.view(self.ranks, -1, self.batch.shape[1])[self.rank]
         if self.pipeline:
             losses = self.pipeline.step(mine[:, :-1], mine[:, 1:])
@@ -223,14 +237,14 @@ class Trainer:
         """Add up gradients over the ranks: all of them, or under ZeRO-1 this rank's part.
 
         Before that those of a table that first and last stage share, and under sequence parallelism those of what
-        every tensor-parallel rank holds whole.
+        works on a part of the sequence with weights held whole.
         """
         if self.model.tied_embeddings and ENDS in self.place.groups:
             for chunk in self.chunks.values():
                 if chunk.first or chunk.last:
                     self._summed(self._gradient((chunk.tokens if chunk.first else chunk.head).weight), ENDS).wait()
         if self.plan.tp > 1 and self.plan.sequence_parallel:
-            self._add_repeated()
+            self._add_partial()
         if self.ranks == 1:
             return
         if self.plan.zero:
@@ -245,12 +259,12 @@ class Trainer:
 
     def _gradient(self, parameter: Tensor) -> Tensor:
         """Return the part of the flat gradients that is a parameter's."""
-        begin = parameter.data.storage_offset()
-        return self.gradients[begin : begin + parameter.numel()]
+        own = local(parameter)
+        return self.gradients[own.storage_offset() : own.storage_offset() + own.numel()]
 
-    def _add_repeated(self) -> None:
-        """Add up the gradients of what is not split over tensor-parallel ranks, in one message (Megatron-LM)."""
-        parts = [self._gradient(p) for chunk in self.chunks.values() for p in chunk.repeated()]
+    def _add_partial(self) -> None:
+        """Add up the gradients of which tensor-parallel ranks have parts, in one message (Megatron-LM's way)."""
+        parts = [self._gradient(p) for chunk in self.chunks.values() for p in chunk.partial()]
         together = torch.cat(parts)
         self._summed(together, "tp").wait()
         for part, found in zip(parts, together.split([len(p) for p in parts]), strict=True):  # type: ignore[no-untyped-call]
@@ -275,8 +289,9 @@ class Trainer:
         whole, wanted = self.serial_gradients(), torch.zeros_like(self.gradients)
         for chunk in self.chunks.values():
             for name, parameter in chunk.named_parameters():
-                begin = parameter.data.storage_offset()
-                wanted[begin : begin + parameter.numel()] = own_part(name, whole[name], chunk.split).flatten()
+                own = local(parameter)
+                part = chunk.split.own(whole[name], parameter).flatten()
+                wanted[own.storage_offset() : own.storage_offset() + own.numel()] = part
         return float((found - wanted[self.shard]).abs().max() / wanted.abs().max())
 
     def serial_gradients(self) -> dict[str, Tensor]:

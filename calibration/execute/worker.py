@@ -119,7 +119,7 @@ def delayed(trainer: DelayedTrainer, steps: int) -> dict[str, Any]:
         wanted = serial_losses(trainer.model, trainer.plan, trainer.batch, len(losses), trainer.seed)
         error = max(abs(a / b - 1) for a, b in zip(losses, wanted, strict=True))
     trainer.restart()
-    with Traffic(trainer.place.names()) as traffic:
+    with Traffic(trainer.place.groups) as traffic:
         trainer.run(m * DELAYED_STEPS)
     trainer.restart()
     each = {key: (calls / DELAYED_STEPS, size / DELAYED_STEPS) for key, (calls, size) in traffic.found.items()}
@@ -136,7 +136,7 @@ def delayed(trainer: DelayedTrainer, steps: int) -> dict[str, Any]:
 
 def sent(trainer: Trainer) -> Counted:
     """Return what this rank sends in a step."""
-    with Traffic(trainer.place.names()) as traffic:
+    with Traffic(trainer.place.groups) as traffic:
         trainer.step()
     return dict(traffic.found)
 

@@ -15,10 +15,13 @@ from sim.costs.layers.mlp import etp, expert_hidden, moe_ffn, routed_rows
 from sim.costs.layers.ops import (
     Sizes,
     cp,
+    gathered_again,
     heads,
     hidden,
     kv_columns,
     micro_batch,
+    native,
+    outside,
     query_width,
     sequence_parallel,
     tp,
@@ -33,7 +36,7 @@ master_bytes = symbol("master_bytes")
 """Bytes of the fp32 master copy of a weight: 4, or 0 where the weights are fp32 themselves."""
 mixed = master_bytes / 4
 """1 for recipes of 16 or fewer bits with a master copy; 0 for torch's own training in fp32."""
-full, selective, input_bytes, native = (symbol(n) for n in ("full", "selective", "input_bytes", "native"))
+full, selective, input_bytes = (symbol(n) for n in ("full", "selective", "input_bytes"))
 repeated = symbol("recomputed_share")
 """Share of a chunk's layers that recompute."""
 
@@ -59,13 +62,18 @@ def scores(size: Sizes) -> Expr:
     return micro_batch * heads / tp * size.seq / cp * size.seq
 
 
+def read(tokens: Expr) -> Expr:
+    """Return the rows that a product split by columns keeps of its input: all (PyTorch), or those of its own part."""
+    return native * tokens + (1 - native) * outside(tokens)
+
+
 def saved(kind: BlockKind, index: int, statistics: int) -> Saved:
     """Return the saved bytes of a layer; `statistics` fp32 numbers per row and norm."""
     size = Sizes(index)
     halves = (kind.mixer != "none") + (kind.mlp != "none")
     rows = size.norm_tokens
     norms = kind.norms * (element_bytes * rows * hidden + 4 * statistics * rows)
-    inputs = halves * input_bytes * rows * hidden  # what qkv and mlp up read: gathered again when sharded
+    inputs = halves * input_bytes * read(size.tokens) * hidden  # of qkv and mlp up
     mixer, core = _mixer(kind, size)
     masks = halves * rows * hidden if kind.dropout else 0
     joined = 2 * element_bytes * size.tokens * hidden if kind.joins else 0
@@ -202,8 +210,9 @@ def head_bytes(structure: Structure) -> tuple[Expr, Expr]:
     passes = symbol("head_passes")
     rows = ends.head_rows(structure)
     logits = rows * vocab / tp
-    norms = (element_bytes + input_bytes) * ends.norm_tokens * hidden + 4 * structure.statistics * ends.norm_tokens
-    product = element_bytes * (symbol("head_split") / tp + (1 + sequence_parallel) * rows * hidden)
+    norms = (element_bytes * ends.norm_tokens + input_bytes * read(ends.tokens)) * hidden
+    norms += 4 * structure.statistics * ends.norm_tokens
+    product = element_bytes * (symbol("head_split") / tp + (1 + gathered_again) * rows * hidden)
     fused, autograd = symbol("fused_loss"), symbol("autograd_loss")
     kept = (4 - (4 - element_bytes) * fused) * logits
     cast = 4 - element_bytes  # 2: the gradient in 16 bit; 0: fp32 logits need none

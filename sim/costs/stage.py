@@ -20,6 +20,7 @@ from sim.costs.layers.ops import (
     Op,
     exposed,
     hidden_beside,
+    native,
     sequence_parallel,
     total,
     tp,
@@ -30,7 +31,7 @@ from sim.costs.overlap import COVERED, Cover, covers, ends_of_passes, overlapped
 
 pp = symbol("pp")
 zero1, zero2, zero3 = (symbol(n) for n in ("zero1", "zero2", "zero3"))
-overlap_dp, reduce_bytes, native = (symbol(n) for n in ("overlap_dp", "gradient_bytes", "native"))
+overlap_dp, reduce_bytes = (symbol(n) for n in ("overlap_dp", "gradient_bytes"))
 dp_group, shard_group, replica_group, edp_group = (Group.named(n) for n in ("dp", "shard", "replica", "edp"))
 fsdp = native * zero3
 """1 where sharded parameters are the fp32 master weights themselves (FSDP2): 4 + 4 + 8 bytes, no 16-bit copy."""

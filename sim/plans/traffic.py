@@ -1,9 +1,10 @@
 """Messages and bytes that each process of a plan sends in a step, from the dimensions alone.
 
 Tensor parallelism as Megatron-LM does it (arXiv 1909.08053, section 3; sequence parallelism arXiv 2205.05198, section
-4.2), data parallelism and ZeRO-1 after arXiv 1910.02054, section 7, ZeRO-2 and 3 as PyTorch's FSDP2 (arXiv 2304.11277);
-of a collective the bytes that a ring sends. `trainsim execute` holds what it counts at the collectives against this, a
-plan file states it. The bytes are those of any framework; how many messages they are cut into is what PyTorch does.
+4.2) or PyTorch (`torch.distributed.tensor.parallel`, by `plan.framework`), data parallelism and ZeRO-1 after arXiv
+1910.02054, section 7, ZeRO-2 and 3 as PyTorch's FSDP2 (arXiv 2304.11277); of a collective the bytes that a ring sends.
+`trainsim execute` holds what it counts at the collectives against this, a plan file states it. How many messages the
+bytes are cut into is what PyTorch does.
 """
 
 from collections import defaultdict
@@ -69,8 +70,9 @@ class Ledger:
 
 
 def parameters(model: Model, placed: PlacedPlan, rank: int) -> dict[str, float]:
-    """Return the parameters of a pipeline rank's process: all, the `table`, and those that tensor-parallel ranks
-    hold whole (`repeated`)."""
+    """Return the parameters of a pipeline rank's process: all, the `table`, and those that work on a part of the
+    sequence (`partial`): what tensor-parallel ranks hold whole; biases of products split by rows PyTorch adds before
+    their sum, Megatron-LM after it."""
     plan, p = placed.plan, parameter_symbols(model)
     stages = [s for s, r in enumerate(plan.rank_of) if r == rank]
     layers = sum(plan.split(model)[s] for s in stages)
@@ -78,8 +80,9 @@ def parameters(model: Model, placed: PlacedPlan, rank: int) -> dict[str, float]:
     tables = p["embedding_split"] * first + p["head_split"] * (last and not (first and model.tied_embeddings))
     ends = p["embedding_repeated"] * first + p["head_repeated"] * last
     repeated = layers * p["repeated_0"] + ends
+    biases = layers * (model.bias + model.mlp_bias) * model.hidden if plan.framework == "torch" else 0
     table = p["embedding_split"] / plan.tp if (first or last) else 0.0
-    return {"all": (layers * p["split_0"] + tables) / plan.tp + repeated, "table": table, "repeated": repeated}
+    return {"all": (layers * p["split_0"] + tables) / plan.tp + repeated, "table": table, "partial": repeated - biases}
 
 
 def traffic(model: Model, placed: PlacedPlan) -> list[Counted]:
@@ -108,7 +111,7 @@ def _of_rank(model: Model, placed: PlacedPlan, rank: int) -> Counted:
     if model.tied_embeddings and rank in ends and len(ends) > 1:
         ledger.add("ends", REDUCED, gradient * own["table"])
     if plan.sequence_parallel:
-        ledger.add("tp", REDUCED, gradient * own["repeated"])
+        ledger.add("tp", REDUCED, gradient * own["partial"])
     if plan.zero > 1:
         _sharded(ledger, model, placed, own["all"])
     elif plan.zero:
@@ -160,7 +163,8 @@ def _tensor(ledger: Ledger, model: Model, placed: PlacedPlan, stage: int, hidden
     if not plan.sequence_parallel:
         ledger.add("tp", REDUCED, hidden, 4 * n + again * repeated + m * (first + last))
     else:
-        # Forward in and out of two halves, backward out, in (and what went in once more).
-        ledger.add("tp", PARTS, hidden, 6 * n + 2 * again * repeated + m * (first + 2 * last))
-        ledger.add("tp", EXCHANGED, hidden, 4 * n + again * repeated + m * (first + last))
+        # Forward in and out of two halves, backward out and in; Megatron-LM gathers what went in once more.
+        more = plan.framework == "megatron"
+        ledger.add("tp", PARTS, hidden, (4 + 2 * more) * n + 2 * again * repeated + m * (first + (1 + more) * last))
+        ledger.add("tp", SUMMED, hidden, 4 * n + again * repeated + m * (first + last))
     ledger.add("tp", REDUCED, LOSS_BYTES * plan.micro_batch * model.seq, 3 * m * last)

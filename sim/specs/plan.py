@@ -20,7 +20,7 @@ Schedule = Literal[
 RankOrder = Literal["tp-cp-dp-pp", "tp-cp-pp-dp", "tp-dp-cp-pp", "dp-tp-cp-pp", "pp-tp-cp-dp"]
 
 
-ON_HOST: dict[str, object] = {"precision": "fp32", "framework": "torch", "fused_wgrad": False}
+ON_HOST: dict[str, object] = {"precision": "fp32", "framework": "torch", "fused_wgrad": False, "tp_overlap": False}
 """What a plan leaves out on host processors: torch's own training in fp32."""
 
 PER_STAGE = ("tp", "dp", "micro_batch", "zero", "recompute", "recompute_layers", "sequence_parallel", "offload")
@@ -89,8 +89,9 @@ class Plan:
     (Megatron-LM's asynchronous reduction since late 2021; off, every one is waited for). `blocking_sends`: both ranks
     stand still while a pipeline message passes between them (DeepSpeed's pipeline engine). `framework`: whose memory
     law holds where they differ: Megatron-LM's, or PyTorch's own as torchtitan runs it (FSDP2's fp32 shards at zero 3,
-    selective recompute of every second product). On host processors `precision`, `framework` and `fused_wgrad` are by
-    default fp32, torch and off, else bf16, megatron and on.
+    selective recompute of every second product, gathered inputs of products kept for the backward). `fused_wgrad` and
+    `tp_overlap` are on by default with framework megatron, off with torch. On host processors `precision` and
+    `framework` are by default fp32 and torch, else bf16 and megatron.
     `cross_entropy`: Megatron-LM's in place on fp32 logits, PyTorch's by autograd (the default of its framework each),
     or one fused kernel on 16-bit logits (flash-attention's, Liger's). `attention_kernel`: fused attention as fast as
     the profile's (FlashAttention-2), or that before it (2022 to mid-2023). `optimizer_barrier`: no rank updates before
@@ -130,7 +131,7 @@ class Plan:
     compiled: bool = False
     fused_wgrad: bool = DERIVED
     scatter_gather: bool = True
-    tp_overlap: bool = True
+    tp_overlap: bool = DERIVED
     blocking_sends: bool = False
     framework: Literal["megatron", "torch"] = DERIVED
     cross_entropy: Literal["in-place", "autograd", "fused"] = DERIVED
@@ -147,7 +148,8 @@ class Plan:
         assumed, derived = [], []
         if self.stages:
             self._only_stages()
-        for key, value in {"precision": "bf16", "framework": "megatron", "fused_wgrad": True}.items():
+        own = self.framework in (None, "megatron")
+        for key, value in {"precision": "bf16", "framework": "megatron", "fused_wgrad": own, "tp_overlap": own}.items():
             if getattr(self, key) is None:
                 object.__setattr__(self, key, value)
                 derived.append(key)

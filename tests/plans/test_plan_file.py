@@ -77,8 +77,20 @@ def test_traffic_is_of_every_group():
     assert sent[1, "dp exchange"] == (1, 4 * held / 2)
     assert sent[1, "dp all_gather"] == (1, 2 * held / 2)
     halves = 2 * 8 * told["messages"]  # of layers, for all microbatches
-    assert sent[1, "tp exchange"] == (2 * halves, 2 * halves * 8192 * 4096 * 2 / 2)
+    assert sent[1, "tp reduce_scatter"] == (2 * halves, 2 * halves * 8192 * 4096 * 2 / 2)
     assert sent[1, "tp all_gather"][0] == 3 * halves
+
+
+def test_pytorch_gathers_no_input_twice():
+    """It keeps what it gathered; all else that tensor parallelism sends of a model without biases is the same."""
+    sent = []
+    for framework in ("megatron", "torch"):
+        step = sim.simulate(MODEL, CLUSTER, STEP.plan.but(framework=framework, schedule="1f1b", virtual_stages=1))
+        told = plan_data(step)["prediction"]
+        sent.append({one["what"]: one for one in told["traffic"] if one["rank"] == 1} | {"n": told["messages"]})
+    theirs, ours = sent
+    assert theirs["tp all_gather"]["messages"] - ours["tp all_gather"]["messages"] == 2 * 8 * ours["n"]
+    assert all(theirs[what] == ours[what] for what in ("tp reduce_scatter", "tp all_reduce"))
 
 
 def test_traffic_that_is_not_known_is_left_out(tmp_path):

@@ -8,7 +8,7 @@ from sim.costs.algebra import Expr, symbol
 from sim.costs.layers import traced
 from sim.costs.layers.attention import attention, core, mamba
 from sim.costs.layers.mlp import dense, experts_mlp
-from sim.costs.layers.ops import Op, Sizes, gemm, hidden, norm, residual, tensor_parallel, tp
+from sim.costs.layers.ops import Op, Sizes, gemm, hidden, native, norm, residual, tensor_parallel, tp
 from sim.costs.layers.structure import BlockKind, Kind, TracedKind
 
 
@@ -68,7 +68,7 @@ def recomputed(kind: Kind, index: int) -> list[Op]:
     stops once every saved tensor is back, before the last product (`torch.utils.checkpoint`, early_stop).
     Of a traced layer only full recompute is known.
     """
-    full, selective, native = symbol("full"), symbol("selective"), symbol("native")
+    full, selective = symbol("full"), symbol("selective")
     chosen = {"attention norm", "mlp norm", "activation", "expert activation"}
     attended, unneeded = set[str](), set[str]()
     if not isinstance(kind, TracedKind) and kind.mixer == "attention":

@@ -10,6 +10,7 @@ from sim.costs.layers import traced
 from sim.costs.layers.ops import (
     Op,
     cp,
+    gathered_again,
     gemm,
     hidden,
     in_fp32,
@@ -73,7 +74,7 @@ def head(structure: Structure) -> list[Op]:
         return traced.operations(structure.ends[1], end=True)
     rows = head_rows(structure)
     logits = rows * vocab / tp
-    gather = sequence_parallel * tp_group.all_gather(whole_bytes)
+    gather, again = (switch * tp_group.all_gather(whole_bytes) for switch in (sequence_parallel, gathered_again))
     backward = (1 - sequence_parallel) * tp_group.all_reduce(whole_bytes) + gather
     # What a host processor issues beside the ends' own kernels; a device that runs beside its host hides it.
     issue = symbol("on_host") * symbol("ends_issue_s")
@@ -87,7 +88,7 @@ def head(structure: Structure) -> list[Op]:
         Op("ends issue", "forward", "compute", issue / 3, launches=0),
         Op("ends issue dgrad", "backward_input", "compute", issue * 2 / 3),
         Op("logits gather", "forward", "tp", gather + statistics, 0, whole_bytes),
-        Op("logits input gather", "backward_input", "tp", gather, 0, whole_bytes, "logits dgrad"),
+        Op("logits input gather", "backward_input", "tp", again, 0, whole_bytes, "logits dgrad"),
         Op("logits gradient reduce", "backward_input", "tp", backward, 0, whole_bytes, "logits wgrad"),
     ]
     return list(_repeated(ops))

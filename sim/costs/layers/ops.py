@@ -41,6 +41,10 @@ hidden, vocab, seq = symbol("hidden"), symbol("vocab"), symbol("seq")
 heads, head_dim = symbol("heads"), symbol("head_dim")
 query_width, v_width, kv_columns = symbol("query_width"), symbol("v_width"), symbol("kv_columns")
 tp, cp, micro_batch, sequence_parallel = (symbol(n) for n in ("tp", "cp", "micro_batch", "sequence_parallel"))
+native = symbol("native")
+"""1 for PyTorch's own parallelism (DTensor, FSDP2), 0 for Megatron-LM's."""
+gathered_again = sequence_parallel * (1 - native)
+"""1 where a rank keeps its part of a product's gathered input and gathers it once more for the backward."""
 tp_group, cp_group, ep_group, etp_group = (Group.named(n) for n in ("tp", "cp", "ep", "etp"))
 
 
@@ -168,13 +172,14 @@ def tensor_parallel(half: str, product: str, size: Expr) -> Iterator[Op]:
     Forward: an all-reduce, or all-gather and reduce-scatter with sequence parallelism. Backward: the gradient
     of the half's input is reduced beside the first product's weight gradient (Megatron-LM's asynchronous
     reduction, arXiv 2205.05198, section 4.2.2). Sequence parallelism first gathers the gradient of the half's output,
-    which nothing hides, and gathers the first product's input again beside its input gradient.
+    which nothing hides, and gathers the first product's input again beside its input gradient; PyTorch's
+    (`torch.distributed.tensor.parallel`) has kept it.
     """
     reduce, gather = tp_group.all_reduce(size), tp_group.all_gather(size)
     sp = sequence_parallel
     yield Op(f"{half} reduce", "forward", "tp", (1 - sp) * reduce + 2 * sp * gather, 0, size)
     yield Op(f"{half} gradient gather", "backward_input", "tp", sp * gather, 0, size)
-    yield Op(f"{half} input gather", "backward_input", "tp", sp * gather, 0, size, f"{product} dgrad")
+    yield Op(f"{half} input gather", "backward_input", "tp", gathered_again * gather, 0, size, f"{product} dgrad")
     beside = (1 - sp) * reduce + sp * gather
     yield Op(f"{half} gradient reduce", "backward_input", "tp", beside, 0, size, f"{product} wgrad")
 

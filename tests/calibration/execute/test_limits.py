@@ -7,14 +7,14 @@ from torch.distributed.pipelining.schedules import PipelineScheduleMulti, _Pipel
 from typer.testing import CliRunner
 
 from calibration.execute import cli, versions
-from calibration.execute.limits import check_order
+from calibration.execute.limits import check_order, executable
 from calibration.execute.measure import median_interval
 from calibration.execute.predict import predict
 from calibration.execute.runtime import check
 from calibration.execute.versions import check_torch
 from sim.schedules import Shape, build
 from sim.schedules.custom import parse_order
-from sim.specs import InputError, Offload
+from sim.specs import Cluster, InputError, Offload
 from tests.calibration.execute.cases import SMALL, cluster, job, plan, profile
 
 RUN = CliRunner()
@@ -100,7 +100,6 @@ def test_an_order_needs_a_pipeline(tmp_path, folder):
     ("change", "said"),
     [
         ({"recompute": "full"}, "plan.recompute"),
-        ({"tp": 2}, "plan.sequence_parallel"),
         ({"offload": Offload(activations=1.0)}, "plan.offload.activations"),
     ],
 )
@@ -108,6 +107,13 @@ def test_what_a_split_backward_would_do_twice_is_refused(change, said):
     with pytest.raises(InputError, match="where I and W are apart") as told:
         check_order(build("zb-h1", Shape(2, 4)), plan(pp=2, schedule="zb-h1", **change))
     assert str(told.value).startswith(said)
+
+
+def test_selective_recompute_of_distributed_tensors_is_for_gpus():
+    given = plan(tp=2, recompute="selective", precision="bf16")
+    with pytest.raises(InputError, match=r"plan\.recompute: got .selective.; allowed: none or full with tp > 1"):
+        executable(SMALL, Cluster.of("cpu", 1, gpus_per_node=2, domain_gpus=2), given, "cpu")
+    assert executable(SMALL, Cluster.of("h100-sxm-80gb", 1, gpus_per_node=2), given, "cuda").gpus == 2
 
 
 @pytest.mark.parametrize(("n", "places"), [(10, (1, 8)), (20, (5, 14)), (1, (0, 0)), (4, (0, 3))])
