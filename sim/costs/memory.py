@@ -9,6 +9,7 @@ Model states after ZeRO (arXiv 1910.02054), section 3.
 from dataclasses import dataclass
 
 from sim.costs.algebra import Expr, maximum, minimum, symbol
+from sim.costs.collectives import Group
 from sim.costs.kernels import element_bytes
 from sim.costs.layers import ends, ring, traced
 from sim.costs.layers.mlp import etp, expert_hidden, moe_ffn, routed_rows
@@ -212,7 +213,8 @@ def head_bytes(structure: Structure) -> tuple[Expr, Expr]:
     logits = rows * vocab / tp
     norms = (element_bytes * ends.norm_tokens + input_bytes * read(ends.tokens)) * hidden
     norms += 4 * structure.statistics * ends.norm_tokens
-    product = element_bytes * (symbol("head_split") / tp + (1 + gathered_again) * rows * hidden)
+    weight = (1 - native * symbol("zero2") * minimum(1, Group.named("shard").n - 1)) * symbol("head_split") / tp
+    product = element_bytes * (weight + (1 + gathered_again) * rows * hidden)
     fused, autograd = symbol("fused_loss"), symbol("autograd_loss")
     kept = (4 - (4 - element_bytes) * fused) * logits
     cast = 4 - element_bytes  # 2: the gradient in 16 bit; 0: fp32 logits need none

@@ -85,7 +85,7 @@ def layer(structure: Structure, index: int) -> dict[str, Expr]:
         "gather": _gathered(index, kind.mlp == "moe"),
         "scatter": _scattered(index, kind.mlp == "moe"),
         "saved_bytes": kept,
-        "temporary": rebuilt + memory.gradient_bytes(kind, index),
+        "temporary": rebuilt + memory.gradient_bytes(kind, index) + _unreduced(index, kept),
     }
 
 
@@ -100,6 +100,17 @@ def _accumulated(index: int) -> Expr:
     parameters = memory.layer_parameters(index) + memory.expert_parameters(index)
     bandwidth = symbol(kernels.parameter("elementwise", "any", "bandwidth"))
     return symbol("memory_bound_slowdown") * symbol("accumulate_bytes") * parameters / bandwidth
+
+
+def _unreduced(index: int, kept: Expr) -> Expr:
+    """Return the bytes of weight gradients in a layer's backward that PyTorch's FSDP2 has not yet reduced into shards.
+
+    The layer's own, and the fp32 copy that the layer above it is reduced from (`FSDPParamGroup.post_backward` lets go
+    of it one layer later), for which that layer's activations are gone: `kept` bytes.
+    """
+    parameters = memory.layer_parameters(index) + memory.expert_parameters(index)
+    own, copy = element_bytes * parameters, reduce_bytes * parameters
+    return native * zero2 * minimum(1, shard_group.n - 1) * (own + copy - minimum(copy, kept))
 
 
 def _gathered(index: int, routed: bool) -> Expr:
@@ -315,14 +326,12 @@ def _unsharded(largest: Expr, extra: Expr, head: Expr, layers: Expr) -> Expr:
 
     ZeRO-3 holds the running layer's weights and the prefetched one's, or the largest of embedding and head; ZeRO-2 the
     gradients that are being reduced. torchtitan's FSDP2 wraps embedding and head as one root group, gathered all
-    through the step; its 16-bit gradients are copied into an fp32 buffer to be reduced, the head's wait for the
-    embedding's (`torch.distributed.fsdp`, `FSDPParamGroup`).
+    through the step; the head's gradient waits for the embedding's (`torch.distributed.fsdp`, `FSDPParamGroup`).
     """
     blocks = minimum(2, layers) * largest
     weights = (1 - native) * maximum(blocks, extra) + native * (blocks + extra)
-    reduced = (1 - native) * reduce_bytes * maximum(largest, extra)
-    root = native * ((element_bytes + reduce_bytes) * largest + element_bytes * head)
-    return zero3 * element_bytes * weights + zero2 * (reduced + root)
+    reduced = (1 - native) * reduce_bytes * maximum(largest, extra) + native * element_bytes * head
+    return zero3 * element_bytes * weights + zero2 * reduced
 
 
 def expressions(structure: Structure) -> dict[str, Expr]:
