@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
+from scipy.optimize import minimize_scalar
 
 from calibration.fit import Fit, Scores, predict, rms_log_error, scores
 from calibration.intervals import outside_slope, size_bins
@@ -13,7 +14,7 @@ from calibration.published import op_timings
 from calibration.published.collectives import Links, fit_links
 from calibration.published.families import GEMM_DIRECTIONS, Gemms
 from calibration.published.public import Public
-from calibration.samples import Samples
+from calibration.samples import Floats, Samples
 from sim.costs.carry import Ratios, carry, ratios
 from sim.costs.kernels import FORMS, KERNELS
 from sim.costs.profile import Errors, KernelModel
@@ -101,12 +102,13 @@ class Carrying:
 
 @dataclass(frozen=True)
 class Base:
-    """Everything that the other devices are built from."""
+    """Everything that the other devices are built from; `exponent`: `peak_exponent`."""
 
     models: Mapping[Key, KernelModel]
     gemms: Gemms
     s0: Mapping[str, float]
     links: Mapping[str, Links]
+    exponent: float
     anchored: Carrying
     unanchored: Carrying
 
@@ -121,9 +123,11 @@ def fit_base(public: Public) -> Base:
     s0 = {d: fit.solution.parameters["s0"] for d, fit in lengths.items()}
     vector = vector_models(target, public, {})
     models, gemms = own_models(target, public, vector, s0)
-    links = fit_links(public)
-    checks = [_check_carrying(public, models, anchored) for anchored in (True, False)]
-    return Base(models, gemms, s0, links, *checks)
+    links, exponent = fit_links(public), peak_exponent(public, models)
+    checks = [
+        _check_carrying(public, models, ratios_to(ANCHOR_CHECK, public, known), exponent) for known in (True, False)
+    ]
+    return Base(models, gemms, s0, links, exponent, *checks)
 
 
 def _model(
@@ -253,20 +257,51 @@ def ratios_to(name: str, public: Public, anchored: bool = True) -> Ratios:
     return ratios(device(BASE), device(name), *peaks)
 
 
-def _check_carrying(public: Public, models: Mapping[Key, KernelModel], anchored: bool) -> Carrying:
-    """Carry the base's fit to B200 and compare with the samples there."""
-    by = ratios_to(ANCHOR_CHECK, public, anchored)
+def peak_exponent(public: Public, models: Mapping[Key, KernelModel]) -> float:
+    """Return the power of a ratio of measured matmul peaks by which products of another architecture are faster.
+
+    A measured peak is that of the best product, which is short. The more FLOP/s a chip has for its power, the further
+    its clock falls in longer ones: products of B200 above 1 TFLOP take 1.45 times what A100's fit and the ratio of the
+    peaks say, those of 10 GFLOP 1.08 times. One exponent for all, least squares of log time over the samples of B200;
+    devices in between, and of other makers, are taken to keep the same power of their own ratio.
+    """
+    by = ratios_to(ANCHOR_CHECK, public)
+    found = minimize_scalar(
+        lambda x: rms_log_error(*_products(_carried_pairs(public, models, by, x))), bounds=(0.5, 1.5), method="bounded"
+    )
+    return round6(float(found.x))
+
+
+def sustained(by: Ratios, exponent: float) -> Ratios:
+    """Return the ratios for products of another architecture (`peak_exponent`); those by datasheets stay."""
+    return replace(by, compute=by.compute**exponent) if by.anchored else by
+
+
+Pairs = Mapping[Key, tuple[Floats, Floats]]
+
+
+def _carried_pairs(public: Public, models: Mapping[Key, KernelModel], by: Ratios, exponent: float) -> Pairs:
+    """Return the times of B200's kernels as carried over from the base by `by`, and as measured."""
     name = next(t.gemm for t in TARGETS if t.name == ANCHOR_CHECK)
     assert name is not None
     pairs = {}
     for key in [k for k in KERNELS if k[1] != "any"]:
-        samples = public.of(name, *key)
-        pairs[key] = (
-            predict(models[key].form, samples.inputs, carry(models[key].parameters, by)),
-            samples.seconds,
-        )
-    gemm = [np.concatenate([pairs["gemm", d][i] for d in GEMM_DIRECTIONS]) for i in (0, 1)]
-    sigma = rms_log_error(gemm[0], gemm[1])
+        samples, moved = public.of(name, *key), sustained(by, exponent) if key[0] == "gemm" else by
+        parameters = carry(models[key].parameters, moved)
+        pairs[key] = (predict(models[key].form, samples.inputs, parameters), samples.seconds)
+    return pairs
+
+
+def _products(pairs: Pairs) -> tuple[Floats, Floats]:
+    """Return the times of all products among `pairs`."""
+    predicted, measured = (np.concatenate([pairs["gemm", d][i] for d in GEMM_DIRECTIONS]) for i in (0, 1))
+    return predicted, measured
+
+
+def _check_carrying(public: Public, models: Mapping[Key, KernelModel], by: Ratios, exponent: float) -> Carrying:
+    """Carry the base's fit to B200 and compare with the samples there."""
+    pairs = _carried_pairs(public, models, by, exponent)
+    sigma = rms_log_error(*_products(pairs))
     return Carrying(
         sigma, {k: (_errors(_within(*pair, sigma), len(pair[0])), len(pair[0])) for k, pair in pairs.items()}
     )
@@ -313,15 +348,17 @@ def carried_models(
     how = "measured matmul peaks" if by.anchored else "datasheet peaks"
     chip = target.relation == "chip"
     whose = f"{BASE}'s own (same chip)" if chip else f"the same step from {BASE} to {ANCHOR_CHECK}"
-    text = f"{BASE}'s fit, compute rate x {by.compute:.4g} (ratio of {how}); errors: {whose}"
+    rate, off = f"{BASE}'s fit, compute rate x {by.compute:.4g} (ratio of {how})", f"; errors: {whose}"
     errors = {k: _known_errors(base.models[k]) if chip else check.families[k] for k in check.families}
     own = {"bandwidth": vector["elementwise", "any"].parameters["bandwidth"]}
     models = dict(vector)
+    products = by if chip else sustained(by, base.exponent)
+    kept = f", to the power {base.exponent:.3g} that {ANCHOR_CHECK} keeps of it" if products != by else ""
     for d in GEMM_DIRECTIONS:
-        scaled = _carried(base.models["gemm", d], by, text, errors["gemm", d])
+        scaled = _carried(base.models["gemm", d], products, rate + kept + off, errors["gemm", d])
         models["gemm", d] = replace(scaled, parameters=scaled.parameters | own)
     for d in ATTENTION_DIRECTIONS:
-        carried = _carried(base.models["attention", d], by, text, errors["attention", d])
+        carried = _carried(base.models["attention", d], by, rate + off, errors["attention", d])
         models["attention", d] = carried
         if target.attention is not None:
             rows = public.of(target.attention, "attention", d)

@@ -103,6 +103,7 @@ def _scaling_sigma(target: Target, by: Ratios, base: Base) -> tuple[float, str]:
     check = base.anchored if by.anchored else base.unanchored
     how = "with" if by.anchored else "without"
     text = f"RMS log error of the GEMM samples of {ANCHOR_CHECK} predicted from {BASE} {how} measured peaks"
+    text += f", their ratio to the power {base.exponent:.3g} that was found on the same samples" if by.anchored else ""
     return check.sigma_log, text
 
 
@@ -113,7 +114,8 @@ def _method(target: Target, by: Ratios) -> str:
             text += f"; memory-bound kernels: bandwidth of {BASE} scaled by the ratio of memory bandwidths"
         return text
     chip = f"{BASE}, the same chip (no estimate for that reason)" if target.relation == "chip" else BASE
-    anchor = "anchored on measured matmul peaks" if by.anchored else "by datasheet peaks (no measured peak)"
+    kept = "" if target.relation == "chip" else " and what products keep of them"
+    anchor = f"anchored on measured matmul peaks{kept}" if by.anchored else "by datasheet peaks (no measured peak)"
     own = [n for n, held in (("attention", target.attention), ("memory-bound kernels", target.vector)) if held]
     extra = f"; {' and '.join(own)} from measurements" if own else ""
     return f"public data: GEMM carried over from {chip}, wave scaling {anchor}{extra}"

@@ -82,6 +82,14 @@ def test_a_sharded_optimizer_in_fp16_is_an_engine_that_waits(tmp_path) -> None:
         assert case(tmp_path, **(cells | other)).plan.tp_overlap
 
 
+@pytest.mark.parametrize(("vocab", "waits"), [("250880", True), ("51200", False)])
+def test_networks_with_blooms_vocabulary_ran_on_deepspeed(tmp_path, vocab, waits) -> None:
+    cells = {"model": "GPT 200B", "attention": "eager", "precision": "fp16", "zero_stage": "0"}
+    found = case(tmp_path, vocab=vocab, **cells)
+    assert (found.plan.blocking_sends, found.plan.tp_overlap) == (waits, not waits)
+    assert ("Megatron-DeepSpeed" in " ".join(found.assumptions)) == waits
+
+
 @pytest.mark.parametrize(
     ("cells", "gradients"),
     [

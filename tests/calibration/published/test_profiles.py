@@ -2,21 +2,28 @@
 
 import json
 import os
+from dataclasses import replace
 from math import log
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import typer
 from typer.testing import CliRunner
 
 import calibration.published.profiles as profiles_module
 from calibration.cli import app
+from calibration.fit import predict
+from calibration.published.models import peak_exponent, ratios_to, sustained
 from calibration.published.profiles import NAMES, write
 from calibration.published.public import Public
 from calibration.published.relatives import PEAK_NAMES, PEAK_PAIRS, RELATIVES, peak_sigma, relative
 from calibration.published.tables import read_public
+from calibration.samples import Samples
 from sim.catalog import folder, names
+from sim.costs.carry import Ratios, carry
+from sim.costs.kernels import FORMS, KERNELS
 from sim.costs.profile import Z80, load_profile
 from sim.specs import InputError
 from sim.specs.catalog import device
@@ -167,6 +174,24 @@ def test_relatives_move_by_measured_peaks() -> None:
         made = relative(by_name[name], public, shipped())
         assert made.values["gemm_forward_rate"] == pytest.approx(factor * base, rel=1e-5)
         assert (made.base, made.estimate) == ("b200", True)
+
+
+def test_products_keep_a_power_of_the_ratio_of_peaks() -> None:
+    public = Public(peaks={"NVIDIA A100 PCIe": 250e12, "NVIDIA B200 SXM": 1750e12})
+    models = {model.key: model for model in load_profile("a100-pcie-80gb").models}
+    kept = replace(ratios_to("b200", public), compute=7.0**0.8)
+    for key in (key for key in KERNELS if key[1] != "any"):
+        form = models[key].form
+        inputs = {name: np.array([4096.0, 8192.0]) for name in FORMS[form].inputs}
+        times = predict(form, inputs, carry(models[key].parameters, kept))
+        public.samples["NVIDIA B200", *key] = Samples("NVIDIA B200", *key, inputs, times, ("", ""), "made up")
+    assert peak_exponent(public, models) == pytest.approx(0.8, abs=1e-3)
+
+
+@pytest.mark.parametrize("anchored", [True, False])
+def test_ratios_by_datasheets_stay_as_they_are(anchored: bool) -> None:
+    by = Ratios(4.0, 3.0, 2.0, anchored)
+    assert sustained(by, 0.5) == replace(by, compute=2.0 if anchored else 4.0)
 
 
 def test_the_error_of_datasheet_ratios_is_that_of_the_pairs() -> None:
