@@ -29,6 +29,7 @@ from sim.tuner.score import Scores, bounds, score_members
 from sim.tuner.search import Progress, Search
 from sim.tuner.space import KEPT, SCHEDULES, Space, build_space, default_knobs
 from sim.tuner.staged import FREEDOMS, StagedSearch, joined, search_stages, solve_exactly
+from sim.units import percent
 
 MAX_TOP = 1_000
 RESCORED = 20
@@ -71,6 +72,14 @@ class Tuned:
     def certified(self) -> bool:
         """Whether no plan of the space can beat the winner, and contention does not change the order of the best."""
         return self.gap == 0.0 and self.same_order and not self.interrupted
+
+    @property
+    def proof(self) -> str:
+        """ "certified", or why the optimum is not."""
+        if self.certified:
+            return "certified"
+        why = f"gap {percent(self.gap)}" if self.same_order else "contention changes the order"
+        return f"interrupted, {why}" if self.interrupted else why
 
     @property
     def best(self) -> RankedPlan:
