@@ -36,7 +36,7 @@ ON_DEVICE: Mapping[str, Any] = dict.fromkeys(HOST_KNOBS, (0.0,))
 WITHIN = 1.05
 """Plans that take longer than the best by more are of no interest."""
 
-EACH = 4
+EACH = 10
 """Plans that one pipeline (stages, samples per microbatch) offers at most where there are several: its best ones differ
 by little, and so do the errors of their closed forms; between pipelines the event engine shall decide."""
 
