@@ -70,7 +70,10 @@ class Tuned:
 
     @property
     def certified(self) -> bool:
-        """Whether no plan of the space can beat the winner, and contention does not change the order of the best."""
+        """Whether no plan of the space has a lower closed form, and contention does not change the order of the best.
+
+        What has not run may still be faster under contention than its closed form says.
+        """
         return self.gap == 0.0 and self.same_order and not self.interrupted
 
     @property
