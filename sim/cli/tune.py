@@ -20,7 +20,7 @@ from sim.run import Run, whole_run
 from sim.specs import InputError, Job
 from sim.specs.job import Tune
 from sim.tuner.tune import Tuned, tune
-from sim.units import digits3, percent
+from sim.units import digits3
 
 
 def tune_command(
@@ -145,9 +145,7 @@ def _print(found: Tuned, run: Run | None, out: Path | None) -> None:
     if run:
         console.print(f"  {answer_run(run)}", highlight=False, markup=False)
     rate = found.evaluated / max(found.seconds["score"] + found.seconds["stages"], 1e-9)
-    why = f"gap {percent(found.gap)}" if found.same_order else "contention changes the order"
-    why = f"interrupted, {why}" if found.interrupted else why
-    proof = "certified" if found.certified else f"not certified ({why})"
+    proof = found.proof if found.certified else f"not certified ({found.proof})"
     console.print(
         f"\n{found.evaluated} plans scored ({rate:,.0f}/s), {found.feasible} fit; "
         f"{found.seconds['total']:.1f} s in all; optimum of the space {proof}"

@@ -1,10 +1,9 @@
 """Scoring of whole spaces on the compiled symbolic path."""
 
-import os
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,12 +21,11 @@ from sim.engine.step import most_allocated
 from sim.schedules import CLOSED, Shape, build
 from sim.schedules import SCHEDULES as SCHEDULE_KINDS
 from sim.specs import Cluster, Model, Offload, Plan
-from sim.tuner.space import SCHEDULES, Space
+from sim.tuner.grids import evaluated
+from sim.tuner.space import PRECISIONS, SCHEDULES, Column, Space
 
 Floats = NDArray[np.float64]
 Values = dict[str, Any]
-BLOCK_ROWS = 2_048
-"""Rows evaluated at once, so that intermediate arrays stay in the cache."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,12 +43,21 @@ class Scores:
 
 def score(spaces: Sequence[tuple[Space, Profile]]) -> list[Scores]:
     """Return the scores of several spaces; rows of equal structure and schedule are evaluated together."""
+    known: dict[tuple[Any, ...], dict[str, float]] = {}
+
+    def given(space: Space, profile: Profile, rows: Column) -> dict[str, float]:
+        own = tuple(int(space.rows[name][rows[0]]) for name in ("schedule", "precision"))
+        key = (space.model, space.cluster, id(profile), *space.kept.items(), *own)  # whatever the batch
+        if key not in known:
+            known[key] = _scalars(space, profile, rows)
+        return known[key]
+
     times = [np.empty(s.allowed.shape) for s, _ in spaces]
     peaks = [np.empty(s.allowed.shape) for s, _ in spaces]
     for pool, members in _pools(spaces).items():
         function = closed_form(pool.structure, pool.schedule, pool.offloads)
-        parts = [(spaces[i][0], _scalars(*spaces[i], rows), rows) for i, rows in members]
-        out = _evaluate(function, _columns(parts), pool)
+        parts = [(spaces[i][0], given(*spaces[i], rows), rows) for i, rows in members]
+        out = _evaluate(function, _columns(parts), pool, parts)
         at = 0
         for i, rows in members:
             part = slice(at, at + len(rows))
@@ -120,12 +127,12 @@ LESS_IS_FASTER = (
 
 
 def _bound(function: Compiled, part: "Part", pool: "Pool") -> tuple[Floats, Floats]:
-    mean = _evaluate(function, _columns([part]), pool)
+    mean = _evaluate(function, _columns([part]), pool, [part])
     uneven = _fewest(part)
     if uneven is None:
         return mean["lower_bound_s"], mean["busy_s"]
     fewest, rows = uneven
-    least = _evaluate(function, _columns([part]) | fewest, pool)
+    least = _evaluate(function, _columns([part]) | fewest, pool, [part])
     differ, bound = rows[:, None, None, None], np.maximum(least["passes_s"], mean["busy_s"])
     return np.where(differ, bound, mean["lower_bound_s"]), np.where(differ, least["busy_s"], mean["busy_s"])
 
@@ -188,31 +195,34 @@ def _pools(spaces: Sequence[tuple[Space, Profile]]) -> dict[Pool, list[tuple[int
     for i, (space, _) in enumerate(spaces):
         structure = Structure.of(space.model)
         switches = tuple(tuple(axis.tolist()) for axis in (space.recompute, space.zero, space.sequence_parallel))
-        for code, name in enumerate(SCHEDULES[1:], 1):
-            # Without a pipeline (code 0) 1F1B is as good an order as any.
-            rows = np.flatnonzero(np.isin(space.rows["schedule"], (code, 0) if name == "1f1b" else (code,)))
-            pool = Pool(structure, name, layout(space.kept), switches, _offloads(space))
-            for one in np.unique(space.rows["precision"][rows]):
-                found.setdefault(pool, []).append((i, rows[space.rows["precision"][rows] == one]))
+        # Without a pipeline (code 0) 1F1B is as good an order as any.
+        both = np.maximum(space.rows["schedule"], 1) * len(PRECISIONS) + space.rows["precision"]
+        for each in np.unique(both).tolist():
+            pool = Pool(structure, SCHEDULES[each // len(PRECISIONS)], layout(space.kept), switches, _offloads(space))
+            found.setdefault(pool, []).append((i, np.flatnonzero(both == each)))
     return found
 
 
-def _evaluate(function: Compiled, columns: dict[str, Any], pool: Pool) -> dict[str, Floats]:
-    """Return the outputs of all rows, [row, recompute, zero, sequence_parallel], block by block on every core."""
-    n = len(columns["tp"])
+def _evaluate(function: Compiled, columns: dict[str, Any], pool: Pool, parts: Sequence[Part]) -> dict[str, Floats]:
+    """Return the outputs of all rows, [row, recompute, zero, sequence_parallel]."""
     recompute, zero, sharded = (np.array(values) for values in pool.switches)
     axes = inputs.switch_values(zero[:, None], recompute[:, None, None], sharded)
-    out = {name: np.empty((n, len(recompute), len(zero), len(sharded))) for name in function.outputs}
+    rows = {k: v if np.ndim(v) == 0 else v[:, None, None, None] for k, v in columns.items()}
+    out = evaluated(function, axes | rows, alike=_alike(function, parts))
+    shape = (len(columns["tp"]), len(recompute), len(zero), len(sharded))
+    return {name: np.broadcast_to(value, shape) for name, value in out.items()}
 
-    def run(first: int) -> None:
-        part = slice(first, first + BLOCK_ROWS)
-        rows = {k: v if np.ndim(v) == 0 else v[part, None, None, None] for k, v in columns.items()}
-        for name, value in function(axes | rows).items():
-            out[name][part] = value
 
-    with ThreadPoolExecutor(os.cpu_count()) as threads:
-        list(threads.map(run, range(0, n, BLOCK_ROWS)))
-    return out
+def _alike(function: Compiled, parts: Sequence[Part]) -> Column:
+    """Return a number per row, from 0 on, that is the same for rows whose layers take the same time: those of a model
+    on a device with the same degrees and samples, wherever else they differ."""
+    given = np.array([[values[name] for name in function.symbols if name in values] for _, values, _ in parts])
+    model = np.unique(given, axis=0, return_inverse=True)[1].ravel()
+    key = np.repeat(model, [len(rows) for _, _, rows in parts])
+    for name in ("tp", "cp", "ep", "micro_batch"):
+        column = np.concatenate([space.rows[name][rows] for space, _, rows in parts])
+        key = key * (int(column.max(initial=0)) + 1) + column
+    return np.unique(key, return_inverse=True)[1]
 
 
 def _columns(members: Sequence[Part]) -> dict[str, Any]:
@@ -244,13 +254,14 @@ def _columns(members: Sequence[Part]) -> dict[str, Any]:
 def _contention(members: Sequence[Part], laid_out: Mapping[str, Any]) -> dict[str, Any]:
     """Return how much streams slow each other beside every row's collectives: of a mixed cluster's devices the least,
     where one of them is not known not at all."""
-    at, found = 0, []
-    for space, _, rows in members:
-        part, at = slice(at, at + len(rows)), at + len(rows)
-        shape = laid_out["shard_in"][part], laid_out["shard_out"][part]
-        each = [contention_values(load_profile(m.profile).contention, *shape) for m in space.cluster.members]
-        every = {k: np.array([np.broadcast_to(one[k], len(rows)) for one in each]) for k in each[0]}
+    found, at = [], 0
+    for devices, some in groupby(members, lambda part: [m.profile for m in part[0].cluster.members]):
+        n = sum(len(rows) for _, _, rows in some)
+        shape = laid_out["shard_in"][at : at + n], laid_out["shard_out"][at : at + n]
+        each = [contention_values(load_profile(name).contention, *shape) for name in devices]
+        every = {k: np.array([np.broadcast_to(one[k], n) for one in each]) for k in each[0]}
         found.append({k: (np.max if k == "contention_known" else np.min)(v, axis=0) for k, v in every.items()})
+        at += n
     columns = {k: np.concatenate([one[k] for one in found]) for k in found[0]}
     return {k: v if v.any() else 0.0 for k, v in columns.items()}
 

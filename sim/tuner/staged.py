@@ -36,6 +36,10 @@ ON_DEVICE: Mapping[str, Any] = dict.fromkeys(HOST_KNOBS, (0.0,))
 WITHIN = 1.05
 """Plans that take longer than the best by more are of no interest."""
 
+EACH = 10
+"""Plans that one pipeline (stages, samples per microbatch) offers at most where there are several: its best ones differ
+by little, and so do the errors of their closed forms; between pipelines the event engine shall decide."""
+
 Solve = Callable[[StageTables, Effort, int], Solution]
 
 
@@ -125,7 +129,7 @@ def search_stages(
     progress: Callable[[str, int, int], None] = lambda what, done, of: None,
     solve: Solve = solve_exactly,
 ) -> StagedSearch:
-    """Return the `n` fastest plans of unequal stages below `at_most` seconds.
+    """Return the `n` fastest plans of unequal stages below `at_most` seconds, no more than `EACH` of one pipeline.
 
     values: of every knob (tp, pp, cp, ep, micro_batch, zero, recompute, recompute_layers, offload_*, precision); kept:
     settings that are not searched. `stop` ends the search with the best so far.
@@ -161,17 +165,17 @@ def search_stages(
             if stop():
                 return found.stopped(least)
             progress("solving stages", i, len(tables))
-            _solve(found, one, solve, stop)
+            _solve(found, one, solve, stop, max(EACH, -(-n // len(tables))))
     except KeyboardInterrupt:
         found.interrupted = True
         return found.stopped(0.0)
     return found
 
 
-def _solve(found: StagedSearch, one: StageTables, solve: Solve, stop: Callable[[], bool]) -> None:
-    """Add what one pipeline's best choices are."""
+def _solve(found: StagedSearch, one: StageTables, solve: Solve, stop: Callable[[], bool], each: int) -> None:
+    """Add what one pipeline's best choices are, not more than `each`."""
     before = one.evaluated
-    solution = solve(one, Effort(at_most=found.limit / one.slower, stop=stop), found.n)
+    solution = solve(one, Effort(at_most=found.limit / one.slower, stop=stop), min(found.n, each))
     found.evaluated += one.evaluated - before
     found.certified &= solution.certified
     found.bound = min(found.bound, solution.bound * one.slower)

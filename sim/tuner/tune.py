@@ -29,6 +29,7 @@ from sim.tuner.score import Scores, bounds, score_members
 from sim.tuner.search import Progress, Search
 from sim.tuner.space import KEPT, SCHEDULES, Space, build_space, default_knobs
 from sim.tuner.staged import FREEDOMS, StagedSearch, joined, search_stages, solve_exactly
+from sim.units import percent
 
 MAX_TOP = 1_000
 RESCORED = 20
@@ -69,8 +70,19 @@ class Tuned:
 
     @property
     def certified(self) -> bool:
-        """Whether no plan of the space can beat the winner, and contention does not change the order of the best."""
+        """Whether no plan of the space has a lower closed form, and contention does not change the order of the best.
+
+        What has not run may still be faster under contention than its closed form says.
+        """
         return self.gap == 0.0 and self.same_order and not self.interrupted
+
+    @property
+    def proof(self) -> str:
+        """ "certified", or why the optimum is not."""
+        if self.certified:
+            return "certified"
+        why = f"gap {percent(self.gap)}" if self.same_order else "contention changes the order"
+        return f"interrupted, {why}" if self.interrupted else why
 
     @property
     def best(self) -> RankedPlan:

@@ -34,10 +34,14 @@ class Case(NamedTuple):
 
 
 class Proposal(NamedTuple):
-    """Plans that a search would run, best first by its own costs, and how many options it looked at."""
+    """Plans that a search would run, best first by its own costs, and how many options it looked at.
+
+    proof: "certified", or why the search's optimum is not; empty where it claims none.
+    """
 
     plans: Sequence[Plan]
     evaluated: int
+    proof: str = ""
 
 
 class Way(NamedTuple):
@@ -50,13 +54,14 @@ class Way(NamedTuple):
 @dataclass(frozen=True)
 class Found:
     """The best that a way of searching found: its plan and the seconds of a step by the event engine; None where
-    nothing that it proposed fits. evaluated: options looked at; seconds: what proposing took."""
+    nothing that it proposed fits. evaluated: options looked at; seconds: what proposing took; proof: as `Proposal`."""
 
     way: str
     plan: Plan | None
     step_time_s: float | None
     evaluated: int
     seconds: float
+    proof: str = ""
 
 
 @checked
@@ -83,13 +88,13 @@ def _found(name: str, way: Way, case: Case) -> Found:
     steps = [simulate(case.model, case.cluster, plan, "events") for plan in proposed.plans]
     best = min((s for s in steps if s.fits == "yes"), key=lambda s: s.step_time_s, default=None)
     plan, time = (best.plan, best.step_time_s) if best else (None, None)
-    return Found(name, plan, time, proposed.evaluated, seconds)
+    return Found(name, plan, time, proposed.evaluated, seconds, proposed.proof)
 
 
 def _tuned(case: Case, target: Target = "any", **knobs: Sequence[Any]) -> Proposal:
     """Return what `tune` has ranked; `knobs` limit it."""
     found = tune(case.model, case.cluster, case.batch, knobs, target=target, top=TRIED)
-    return Proposal([ranked.plan for ranked in found.plans], found.evaluated)
+    return Proposal([ranked.plan for ranked in found.plans], found.evaluated, found.proof)
 
 
 def _staged(
@@ -101,12 +106,6 @@ def _staged(
     usual = {name: getattr(Plan(global_batch=case.batch), name) for name in assumed or {}}
     ranked = found.steps(case.model, case.cluster)
     return Proposal([step.plan.but(**usual) for step in ranked[:TRIED]], found.evaluated)
-
-
-def _ours(case: Case) -> Proposal:
-    """Return what `tune` runs: the best plans of equal stages and the best of unequal ones."""
-    equal, unequal = _tuned(case, unequal_stages=[False]), _staged(case)
-    return Proposal([*equal.plans, *unequal.plans], equal.evaluated + unequal.evaluated)
 
 
 def _by(solver: str, tables: StageTables, effort: Effort, n: int) -> Solution:
@@ -131,7 +130,7 @@ RIVALS: Mapping[str, Way] = {
     "greedy": Way("greedy over our whole space", partial(_staged, solve=partial(_by, "greedy"))),
     "sampled": Way("random choices over our whole space", partial(_staged, solve=partial(_by, "sampled"))),
     "nsga": Way("NSGA-II over our whole space", partial(_staged, solve=partial(_by, "nsga"))),
-    "tuned": Way("our search: all plans of equal stages and the exact best of unequal ones", _ours),
+    "tuned": Way("our search: all plans of equal stages and the exact best of unequal ones", _tuned),
 }  # fmt: skip
 """Others' searches and ours."""
 

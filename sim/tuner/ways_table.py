@@ -18,7 +18,8 @@ HELP = "a table of `trainsim compare`"
 
 @dataclass(frozen=True)
 class ComparedRow:
-    """`job`: the job file's name; `step_time_s` and `plan` (as JSON) are None and empty where nothing fits."""
+    """`job`: the job file's name; `step_time_s` and `plan` (as JSON) are None and empty where nothing fits; `proof`:
+    "certified", or why the search's optimum is not, empty where it claims none."""
 
     job: str
     device: str
@@ -28,6 +29,7 @@ class ComparedRow:
     step_time_s: float | None
     evaluated: int
     seconds: float
+    proof: str
     plan: str
 
     @classmethod
@@ -36,7 +38,7 @@ class ComparedRow:
         plan = json.dumps(plain(found.plan), separators=(",", ":")) if found.plan else ""
         return cls(
             job, device, gpus, global_batch, found.way, found.step_time_s, found.evaluated,
-            found.seconds, plan,
+            found.seconds, found.proof, plan,
         )  # fmt: skip
 
 
@@ -74,7 +76,8 @@ def read_compared(path: str | Path) -> list[ComparedRow]:
 
 
 def _row(
-    job: str, device: str, gpus: str, batch: str, way: str, time: str, evaluated: str, seconds: str, plan: str
+    job: str, device: str, gpus: str, batch: str, way: str, time: str, evaluated: str, seconds: str, proof: str,
+    plan: str,
 ) -> ComparedRow:  # fmt: skip
     taken = float(time) if time else None
-    return ComparedRow(job, device, int(gpus), int(batch), way, taken, int(evaluated), float(seconds), plan)
+    return ComparedRow(job, device, int(gpus), int(batch), way, taken, int(evaluated), float(seconds), proof, plan)

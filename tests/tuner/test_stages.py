@@ -1,6 +1,7 @@
 """Stage tables and the search over unequal stages: equal to brute force, and to what the engines say of the plans."""
 
 import os
+from collections import Counter
 from itertools import product
 from random import Random
 
@@ -15,6 +16,7 @@ from sim.plans.targets import refusals
 from sim.schedules import Kind
 from sim.specs import Cluster, InputError, Model, NodeGroup, Offload, Plan, StagePlan
 from sim.specs.catalog import models
+from sim.tuner import staged
 from sim.tuner.options import Question, Techniques
 from sim.tuner.solvers.chain import Choice, value
 from sim.tuner.solvers.graph import grow
@@ -187,7 +189,8 @@ def test_offload_makes_room_for_what_does_not_fit():
     assert any(s.offload.used for s in with_host.found[0][1].stages)
 
 
-def test_the_n_best_are_distinct_sorted_and_fit():
+def test_the_n_best_are_distinct_sorted_and_fit(monkeypatch):
+    monkeypatch.setattr(staged, "EACH", 4)
     found = search_stages(SMALL, L4S, 64, default_knobs(SMALL, L4S), {}, n=12)
     times = [seconds for seconds, _ in found.found]
     assert times == sorted(times)
@@ -196,6 +199,16 @@ def test_the_n_best_are_distinct_sorted_and_fit():
     assert all(step.fits == "yes" for step in found.steps(SMALL, L4S))
     assert found.certified
     assert found.gap(times[0]) == 0
+    pipelines = Counter((plan.pp, plan.stages[0].dp * plan.stages[0].micro_batch) for _, plan in found.found)
+    assert len(pipelines) > 1 and max(pipelines.values()) <= 4  # the engine has several to choose from
+
+
+def test_a_pipeline_alone_offers_all_of_them(monkeypatch):
+    monkeypatch.setattr(staged, "EACH", 4)
+    knobs = default_knobs(SMALL, L4S) | {"pp": [4], "micro_batch": [1], "tp": [1], "zero": [0]}
+    few = search_stages(SMALL, L4S, 64, knobs, {}, "techniques", n=12)
+    assert len({plan.stages[0].micro_batch for _, plan in few.found}) == 1
+    assert 4 < len(few.found) <= 12
 
 
 def test_an_interrupt_leaves_the_best_so_far():

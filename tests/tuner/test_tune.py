@@ -54,6 +54,7 @@ def test_winner_is_the_brute_force_optimum(device, memory):
     assert found.gap == 0
     assert min(r.step.step_time_s for r in found.plans) == best
     assert found.certified == found.same_order
+    assert found.proof == ("certified" if found.certified else "contention changes the order")
     assert found.best.step.step_time_s == best or not found.certified
     assert found.feasible == sum(s.fits == "yes" for s in steps)
 

@@ -118,6 +118,7 @@ def test_the_table_is_read_as_written(tmp_path) -> None:
     write_compared(rows, tmp_path / "table.csv")
     again = read_compared(tmp_path / "table.csv")
     assert [row.plan for row in again] == [row.plan for row in rows] and again[1].step_time_s is None
+    assert [row.proof for row in again] == [found.proof for found in made] and again[0].proof and not again[1].proof
     assert again[0].step_time_s == pytest.approx(rows[0].step_time_s, rel=1e-5)
 
 
