@@ -81,6 +81,7 @@ PLANS: Mapping[str, Mapping[str, Any]] = {
     "zb-h2 on 4": {"pp": 4, "schedule": "zb-h2"},
     "v-half on 4": {"pp": 4, "virtual_stages": 2, "schedule": "v-half"},
     "tp 2 x pp 2": {"tp": 2, "pp": 2, "schedule": "1f1b"},
+    "tp 2 x pp 2, zb-h1": {"tp": 2, "pp": 2, "schedule": "zb-h1"},
     "tp 2 x dp 2": {"tp": 2, "dp": 2},
     "pp 2 x dp 2, ZeRO-1": {"pp": 2, "dp": 2, "zero": 1, "schedule": "1f1b"},
     "dp 4, FSDP (ZeRO-3)": {"dp": 4, "zero": 3},

@@ -19,7 +19,6 @@ from sim.costs.layers.ops import (
     COMMUNICATION,
     Op,
     exposed,
-    hidden_beside,
     native,
     sequence_parallel,
     total,
@@ -27,7 +26,7 @@ from sim.costs.layers.ops import (
     tp_group,
 )
 from sim.costs.layers.structure import Structure
-from sim.costs.overlap import COVERED, Cover, covers, ends_of_passes, overlapped, slowed_beside
+from sim.costs.overlap import COVERED, Cover, covers, ends_of_passes, outlasts, overlapped, slowed_beside
 
 pp = symbol("pp")
 zero1, zero2, zero3 = (symbol(n) for n in ("zero1", "zero2", "zero3"))
@@ -206,7 +205,9 @@ def reduction(structure: Structure) -> dict[str, Expr]:
         )
         for at in waits
     }
-    delayed = {f"delayed_{at}": _beside_a_step(raw, tied, at, sum((*forward, *backward))) for at in waits}
+    microbatches = symbol("microbatches")
+    passes = Cover(*(microbatches * (a + b) for a, b in zip(forward, backward, strict=True)))
+    delayed = {f"delayed_{at}": _beside_a_step(raw, tied, at, passes) for at in waits}
     return {
         f"reduce_{where}": overlapped(raw[f"reduced_{where}"], backward, n)
         + overlapped(raw[f"regathered_{where}"], forward, n)
@@ -215,11 +216,12 @@ def reduction(structure: Structure) -> dict[str, Expr]:
     } | (delayed | slowed)
 
 
-def _beside_a_step(raw: Mapping[str, Expr], tied: Expr, where: str, passes: Expr) -> Expr:
+def _beside_a_step(raw: Mapping[str, Expr], tied: Expr, where: str, passes: Cover) -> Expr:
     """Return what stays exposed of a rank's collectives that have all of the next step's passes to hide behind."""
     whole = sum(raw[f"{part}_{where}"] for part in ("reduced", "regathered", "late"))
     whole += tied if where in ("first", "last") else 0
-    return overlap_dp * hidden_beside(whole, symbol("microbatches") * passes) + (1 - overlap_dp) * whole
+    exposed = outlasts(whole, passes) + slowed_beside(whole, passes.compute)
+    return overlap_dp * exposed + (1 - overlap_dp) * whole
 
 
 def tied_reduce(structure: Structure) -> Expr:

@@ -113,7 +113,7 @@ def test_pytorch_saves_exactly_these_bytes():
 def evaluated(expression, model, batch, tp=1, sequence_parallel=False, loss="in-place"):
     values = model_values(model) | {"tp": tp, "cp": 1, "ep": 1, "etp": 1, "micro_batch": batch} | sizes()
     values |= switch_values(0, 0, sequence_parallel) | {"native": 0, "ring": 0, "autograd_loss": loss == "autograd"}
-    values["fused_loss"] = loss == "fused"
+    values |= {"fused_loss": loss == "fused", "shard_n": 1}
     values["kv_columns"] = kv_columns(values)
     return float(compile_expressions({"x": expression})(values)["x"])
 

@@ -40,7 +40,7 @@ def test_zero_shards_what_it_says(zero, bytes_per_parameter):
 
 
 def test_fsdp2_shards_fp32_parameters():
-    """16 bytes a parameter; beside them root group and two blocks in 16 bit, a block's gradient in 16 and 32 bit."""
+    """16 bytes a parameter; beside them root group and two blocks in 16 bit, and the head's gradient."""
     m = models["llama3-8b"]
     c = costs(m, Plan(global_batch=8, zero=3, framework="torch"))
     held = c["parameters_only"] + c["gradients_only"] + c["optimizer_bytes_only"]
@@ -48,7 +48,18 @@ def test_fsdp2_shards_fp32_parameters():
     layer, table = next(iter(m.blocks)).parameters, m.vocab * m.hidden
     root = 2 * table + m.norm_parameters
     head = table + m.norm_parameters
-    assert c["gathered_bytes_only"] == pytest.approx(2 * (2 * layer + root) + 6 * layer + 2 * head)
+    assert c["gathered_bytes_only"] == pytest.approx(2 * (2 * layer + root) + 2 * head)
+
+
+@pytest.mark.parametrize(("seq", "batch"), [(512, 1), (8_192, 2)])
+def test_fsdp2s_unreduced_gradients(seq, batch):
+    """A layer's in 16 bit, and in fp32 those of the layer above it, whose activations are gone by then."""
+    m = replace(models["llama3-8b"], seq=seq)
+    plan = Plan(global_batch=8 * batch, micro_batch=batch, framework="torch")
+    sharded, whole = (costs(m, plan.but(zero=z)) for z in (3, 0))
+    layer, kept = next(iter(m.blocks)).parameters, sharded["saved_bytes"] / m.layers
+    more = sharded["backward_temporary_bytes"] - whole["backward_temporary_bytes"]
+    assert more == pytest.approx(6 * layer - min(4 * layer, kept))
 
 
 @pytest.mark.parametrize(("zero", "held"), [(0, 2), (1, 2), (2, 0), (3, 0)])

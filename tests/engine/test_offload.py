@@ -56,7 +56,7 @@ def test_nothing_offloaded_asks_no_host_link(engine):
 )  # fmt: skip
 def test_engines_agree(change, moved):
     path, events = (simulate(LLAMA, NODES, plan(**change, offload=moved), engine) for engine in ("path", "events"))
-    assert events.step_time_s == pytest.approx(path.step_time_s, rel=0.07)
+    assert events.step_time_s == pytest.approx(path.step_time_s, rel=0.08)
     assert events.peak_memory_bytes == path.peak_memory_bytes
     for step in (path, events):
         assert sum(step.breakdown_s.values()) == pytest.approx(step.step_time_s)
