@@ -102,16 +102,13 @@ def executable(model: Model, cluster: Cluster, plan: Plan, device: Device) -> Pl
         raise InputError("plan", f"{placed.gpus} ranks", f"at most {MOST_RANKS[device]} on {device} {HERE}")
     for own in dict.fromkeys(placed.at(stage) for stage in range(plan.pp)):
         _check_offload(model, own.plan)
-        _check_split(model, own.plan, device)
+        _check_split(model, own.plan)
         _check_shards(model, own)
         _check_schedule(model, own)
     return placed
 
 
-def _check_split(model: Model, plan: Plan, device: Device) -> None:
-    """PyTorch 2.13's selective checkpoint of DTensors over gloo ends in a segmentation fault in a third of the runs."""
-    if plan.tp > 1 and plan.recompute == "selective" and device == "cpu":
-        raise InputError("plan.recompute", plan.recompute, f"none or full with tp > 1 {HERE} on cpu")
+def _check_split(model: Model, plan: Plan) -> None:
     for name, size in (("vocab", model.vocab), ("ffn", model.ffn), ("heads", model.heads)):
         if size % plan.tp:
             raise InputError(f"model.{name}", size, f"a multiple of plan.tp = {plan.tp} {HERE}")

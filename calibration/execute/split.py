@@ -3,11 +3,15 @@
 Rows of the first product of each half of a block and columns of the second are split over the ranks of a group
 (arXiv 1909.08053); with sequence parallelism what lies between the halves is split along the sequence (dimension 1).
 Unlike Megatron-LM (arXiv 2205.05198) PyTorch keeps the gathered input of a product for its weight's gradient.
+
+PyTorch's styles start a collective and wait where its result is used, which is the next operation. Here they wait at
+once: over gloo (torch 2.13) tensors still under way in autograd broke the heap in two runs of five.
 """
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -23,6 +27,22 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 from torch.nn import functional
+
+
+class Columns(ColwiseParallel):
+    """A product whose outputs are split; its input is gathered."""
+
+    @staticmethod
+    def _prepare_input_fn(given: Any, wanted: Any, module: nn.Module, inputs: Any, mesh: DeviceMesh) -> Any:
+        return DTensor.from_local(inputs[0], mesh, given, run_check=False).redistribute(placements=wanted)
+
+
+class Rows(RowwiseParallel):
+    """A product whose inputs are split; its output is summed."""
+
+    @staticmethod
+    def _prepare_output_fn(wanted: Any, as_local: bool, module: nn.Module, outputs: Any, mesh: DeviceMesh) -> Any:
+        return outputs.redistribute(placements=wanted).to_local()
 
 
 @dataclass(frozen=True)
@@ -49,9 +69,9 @@ class Split:
         if self.mesh is None:
             return
         outside = Shard(1) if self.sequence else Replicate()
-        rows, columns = RowwiseParallel(output_layouts=outside), ColwiseParallel(input_layouts=outside)
+        rows, columns = Rows(output_layouts=outside), Columns(input_layouts=outside)
         styles = {
-            "tokens": RowwiseParallel(input_layouts=Replicate(), output_layouts=outside),
+            "tokens": Rows(input_layouts=Replicate(), output_layouts=outside),
             **dict.fromkeys(("blocks.*.qkv", "blocks.*.up", "head"), columns),
             **dict.fromkeys(("blocks.*.out", "blocks.*.down"), rows),
         }
