@@ -17,7 +17,7 @@ Outputs are as those of `stage`, in bytes of one rank and seconds; they are a mo
 offload cost nothing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -314,6 +314,11 @@ def offload_model(structure: Structure) -> Compiled:
     given = parts(structure)
     own = compile_expressions(given) if len(structure.kinds) == 1 else Interpreted(given).as_compiled()
     return own.then(_compiled(own.outputs), {part_name(name): name for name in own.outputs})
+
+
+def offload_costs(several: bool) -> Callable[[Structure], Compiled]:
+    """Return which of both evaluates a plan: one of `several` stages of their own asks for each of them."""
+    return offload_model if several else offload_walked
 
 
 @lru_cache

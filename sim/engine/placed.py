@@ -77,15 +77,16 @@ def _of_stages(
         beside = change | inputs.offload_values(same.plan, member, placed.plan.offloads)
         return stage_costs(model, member, same, load_profile(member.profile), level, what, beside)
 
+    costs = [[on_member(own, n) for n in np.flatnonzero(held[:, s]).tolist()] for s, own in enumerate(parts)]
+
     def worst(name: str, s: int, where: int) -> NDArray[np.float64]:
-        own = parts[s]
-        return reduce(np.maximum, (_chunk(on_member(own, n)[name], where) for n in np.flatnonzero(held[:, s]).tolist()))
+        return reduce(np.maximum, (_chunk(each[name], where) for each in costs[s]))
 
     def of_all(name: str) -> NDArray[np.float64]:
         return np.concatenate(np.broadcast_arrays(*(worst(name, s, s) for s in range(last + 1))), axis=-1)
 
     out: dict[str, Any] = {}
-    for name in on_member(parts[0], int(held[:, 0].argmax())):
+    for name in costs[0][0]:
         if name.startswith(("embedding_", "saved_embedding")):
             out[name] = _alone(worst(name, 0, 0))
         elif name.startswith(("head_", "saved_head")):

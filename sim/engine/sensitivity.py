@@ -50,8 +50,10 @@ def times_with(step: Step, factors: Mapping[str, Floats]) -> Floats:
 def _costs_with(step: Step, factors: Mapping[str, Floats]) -> Iterator[Costs]:
     """Yield the costs with each set of factors, evaluated together where one device and one plan make them."""
 
+    models = MODELS | {"offload": offload.offload_costs(bool(step.plan.stages))}
+
     def scaled(by: Mapping[str, Any]) -> Costs:
-        return _costs(step, step.cluster, lambda kind, structure: _Scaled(MODELS[kind](structure), by))
+        return _costs(step, step.cluster, lambda kind, structure: _Scaled(models[kind](structure), by))
 
     sets = range(len(next(iter(factors.values()))))
     if len(step.cluster.members) > 1:
@@ -110,7 +112,7 @@ def cost_rates(step: Step, along: Along, direction: Mapping[str, float]) -> dict
     return {k: sum(w[k] * r[k] for w, r in zip(same, each, strict=True)) / sum(w[k] for w in same) for k in each[0]}
 
 
-MODELS: Mapping[str, Callable[[Structure], Compiled | Interpreted]] = {
+MODELS: dict[str, Callable[[Structure], Compiled]] = {
     "stage": stage.stage_model,
     "offload": offload.offload_walked,
 }

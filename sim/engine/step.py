@@ -359,7 +359,7 @@ def simulate(
     profile = max((load_profile(m.profile) for m in cluster.members), key=lambda p: step_sigma(p, level))
     costs = slowest(model, cluster, placed, level)
     if plan.offloads:
-        costs |= slowest(model, cluster, placed, level, offload.offload_walked)
+        costs |= slowest(model, cluster, placed, level, offload.offload_costs(bool(plan.stages)))
     schedule = step_schedule(placed, costs)
     copies = noise.distinct(placed.dp, plan.pp) if noise else 1
     shared = None

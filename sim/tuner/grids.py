@@ -25,8 +25,8 @@ FAMILY = {ufunc: family for family in FAMILIES for ufunc in family if ufunc}
 POWERS = {2.0: np.square, 0.5: np.sqrt, -1.0: np.reciprocal}
 """What NumPy's own `**` does for these exponents."""
 
-LONG, SHORT = 16_384, 16_384
-"""Elements of a block's largest array: of what varies along one axis besides the one that is cut, and along more."""
+BLOCK = 131_072
+"""Elements of a block's largest array: enough that Python's own work for each block counts little."""
 
 ALIKE = 1 << 32
 """The bit of an axis that stands for the one that is cut: of rows that are alike there is one along it."""
@@ -266,7 +266,7 @@ class _Run:
             buffers = [np.empty(self._dims(axes, rows)) for axes in program.alike.along]
             self.values = self._stage(program.alike, buffers, self.values, (0, rows), 0)
         self.found = [self.out[i] if i in self.out else self._whole(i) for i in program.ends]
-        self.rows = [max(1, most // self._inner(s)) for s, most in ((program.long, LONG), (program.short, SHORT))]
+        self.rows = [max(1, BLOCK // self._inner(stage)) for stage in (program.long, program.short)]
 
     def _whole(self, index: int) -> Any:
         """Return all rows of an output that is known before any block."""

@@ -28,8 +28,9 @@ IMBALANCE = 2.0
 """By what factor a stage's layers and devices may differ from an equal share, where its degrees are free and nothing
 else is asked for."""
 
-BLOCK = 16_384
-"""Options evaluated at once where something is offloaded."""
+BLOCK = 131_072
+"""Options evaluated at once where something is offloaded: enough that Python's own work for each block counts little,
+and few enough that blocks of all cores together take less than 2 GB."""
 
 
 @dataclass(frozen=True)
@@ -229,7 +230,8 @@ class Grid:
     ) -> Table:
         """Return a flat table from outputs [in flight, crossing, *shape]; `some` of the flat options are legal.
 
-        Those that offload are left out where no place has room for them, or all take `slowest` seconds.
+        Those that offload are left out where no place has room for them, all take `slowest` seconds, or a smaller
+        share would do.
         """
         places, out = ("only",) if self.asked.stages == 1 else PLACES[:3], self._times(out, axes)
         most = most_allocated(load_profile(self.member.profile), self.member)
@@ -245,6 +247,9 @@ class Grid:
         if share.any():
             quick = np.min([flat(out[f"t_{place}"].min(axis=(0, 1))) for place in places], axis=0)
             some = some & (room.max(axis=0) >= 1) & (quick < slowest)
+            under_way = np.clip(room, 0, min(self.asked.microbatches, self.asked.stages)).reshape(-1, *shape)
+            times = [np.asarray(out[f"{name}_{place}"]) for name in "txdo" for place in places]
+            some = some & ~_needless(under_way, times, len(OFFLOADED)).ravel()
         keep = np.flatnonzero(some)
 
         def seconds(name: str) -> Floats:
@@ -293,6 +298,22 @@ def _crossing(value: Any, crosses: int) -> Any:
     """Return an output [in flight, crossing, ...] where a message crosses, or where it does not."""
     every = np.asarray(value)
     return every[:, crosses : crosses + 1] if every.ndim > 1 and every.shape[1] > 1 else every
+
+
+def _needless(room: Floats, times: Sequence[Floats], shares: int) -> NDArray[np.bool_]:
+    """Return which options are no better than the one with the next smaller share of something.
+
+    room [place, *options], times [.., .., *options] where they vary; the last axes of the options are the shares.
+    """
+    found = np.zeros(room.shape[1:], dtype=bool)
+    for axis in range(-shares, 0):
+        less, more = ((..., part, *[slice(None)] * (-1 - axis)) for part in (slice(None, -1), slice(1, None)))
+        worse = (room[less] >= room[more]).all(axis=0)
+        for each in times:
+            if each.ndim and each.shape[axis] > 1:
+                worse = worse & (each[less] <= each[more]).all(axis=(0, 1))
+        found[more] |= worse
+    return found
 
 
 def per_layer(table: Table, name: str) -> float:

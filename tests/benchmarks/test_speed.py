@@ -63,12 +63,12 @@ def test_stage_options_per_second(benchmark, speeds):
     def run():
         found = [StageTables(Question(model, cluster, 512, stages, 8), techniques) for stages in (2, 4)]
         for tables in found:
-            tables.chain(110.0)
+            tables.chain()
         return sum(tables.evaluated for tables in found)
 
     options = benchmark.pedantic(run, rounds=3, warmup_rounds=1)
     speeds["tuner, stage options/s"] = options / benchmark.stats["min"]
-    assert speeds["tuner, stage options/s"] > 1_000_000
+    assert speeds["tuner, stage options/s"] > 5_000_000
 
 
 @pytest.mark.parametrize(("name", "most_s"), [("22b on 32 A100", 30), ("gpt3-175b on 1024 A100", 180)])

@@ -39,8 +39,7 @@ def test_equal_to_the_function_on_any_axes(data, along, block, several):
     if data.draw(st.booleans()):  # some symbols are equal for rows of one group
         values = {k: np.take(v, groups, along) if np.ndim(v) and v.shape[along] > 1 else v for k, v in values.items()}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(grids, "LONG", block)
-        patch.setattr(grids, "SHORT", block)
+        patch.setattr(grids, "BLOCK", block)
         found = evaluated(MIXED, values, along, groups, threads=several)
     for name, value in MIXED(values).items():
         assert np.broadcast_shapes(np.shape(found[name]), np.shape(value)) == np.shape(value)
