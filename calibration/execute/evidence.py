@@ -67,6 +67,7 @@ PLANS: Mapping[str, Mapping[str, Any]] = {
     "tp 2": {"tp": 2, "sequence_parallel": False},
     "tp 2, sequence parallel": {"tp": 2},
     "tp 2, full recompute": {"tp": 2, "recompute": "full"},
+    "tp 2, selective recompute": {"tp": 2, "recompute": "selective"},
     "tp 2, small": {"size": "small", "tp": 2},
     "dp 2": {"dp": 2},
     "dp 2, overlapped": {"dp": 2, "overlap_dp": True},
