@@ -1,14 +1,15 @@
 """Costs of every chunk and pipeline rank of a plan on its devices: numbers, or arrays over chunks or ranks."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, reduce
+from dataclasses import dataclass
+from functools import cache, lru_cache, reduce
 from itertools import accumulate
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.costs import inputs, stage
+from sim.costs import inputs, offload, stage
 from sim.costs.algebra import Values
 from sim.costs.layers.structure import Structure
 from sim.costs.profile import Profile, load_profile
@@ -68,14 +69,13 @@ def _of_stages(
     held = stage_groups(placed, [m.gpus for m in cluster.members])
     if len(cluster.members) == 1:  # also where it is asked for as one of several
         held[:] = True
-    change = {"pp_inter": np.array(crossings(cluster, placed), dtype=float)}
+    crossed, evaluate = tuple(crossings(cluster, placed)), _of_one if what in KEPT else _of_one.__wrapped__
 
     @cache
     def on_member(own: StagePlan, number: int) -> dict[str, Any]:
-        member = cluster.members[number]
-        same = placed.at(parts.index(own))
-        beside = change | inputs.offload_values(same.plan, member, placed.plan.offloads)
-        return stage_costs(model, member, same, load_profile(member.profile), level, what, beside)
+        member, same = cluster.members[number], placed.at(parts.index(own))
+        profile = _Itself(load_profile(member.profile))
+        return evaluate(model, member, same, profile, level, what, crossed, placed.plan.offloads)
 
     costs = [[on_member(own, n) for n in np.flatnonzero(held[:, s]).tolist()] for s, own in enumerate(parts)]
 
@@ -101,6 +101,42 @@ def _of_stages(
         else:
             out[name] = of_all(name)
     return out
+
+
+KEPT = {stage.stage_model, stage.traffic_model, offload.offload_model}
+"""Models of which the costs of single stages are kept; others are made for one question."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Itself:
+    """A profile that equals no other: one that is loaded again may be another."""
+
+    profile: Profile
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Itself) and self.profile is other.profile
+
+    def __hash__(self) -> int:
+        return id(self.profile)
+
+
+@lru_cache(maxsize=256)
+def _of_one(
+    model: Model,
+    member: Cluster,
+    same: PlacedPlan,
+    profile: _Itself,
+    level: RunLevelSet,
+    what: StageModel,
+    crossed: tuple[bool, ...],
+    offloads: bool,
+) -> dict[str, Any]:
+    """Return the costs of a plan that treats all stages like one of a plan whose messages cross domains as `crossed`
+    says; offloads: something of that plan is in host memory. Plans that differ in one stage share those of the others.
+    """
+    beside = inputs.offload_values(same.plan, member, offloads)
+    change = {"pp_inter": np.array(crossed, dtype=float), **beside}
+    return stage_costs(model, member, same, profile.profile, level, what, change)
 
 
 def _chunk(value: Any, i: int) -> NDArray[np.float64]:
