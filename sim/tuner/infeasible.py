@@ -59,7 +59,8 @@ def _ways(space: Space, missing_bytes: float = 0.0) -> str:
     ways = [f"{gigabytes(missing_bytes)} more memory a device"] if missing_bytes > 0 else []
     ways += [text for text in (_target(space), _nodes(space), _batch(space)) if text]
     ways += _knobs(space)
-    return f"; a plan fits with {', or '.join(ways)}" if ways else "; no single change of target, nodes, batch or knobs"
+    none = "no single change of target, nodes, batch or knobs makes one fit"
+    return f"; a plan fits with {', or '.join(ways)}" if ways else f"; {none}"
 
 
 def _target(space: Space) -> str:
