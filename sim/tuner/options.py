@@ -99,7 +99,8 @@ class Table:
 
     tp, dp, layers, micro_batch, zero, recompute (index into `RECOMPUTE`), again (layers that recompute), share
     [option, what is offloaded]; t, x, d, o [place, crossing, option] in seconds and alive [place, option]: how many
-    microbatches may be under way so that memory lasts (negative: not even none).
+    microbatches may be under way so that memory lasts (negative: not even none). tied [option]: the part of d that the
+    exchange of a tied table takes, as far as it is this end's own; it takes as long as the slower of both ends.
     """
 
     columns: Mapping[str, Ints]
@@ -109,6 +110,7 @@ class Table:
     d: Floats
     o: Floats
     alive: Floats
+    tied: Floats
 
     def stage(self, option: int) -> StagePlan:
         """Return the stage that an option describes."""
@@ -260,7 +262,8 @@ class Grid:
         columns |= {name: flat(axes[name])[keep] for name in ("layers", "zero", "again")}
         columns["recompute"] = flat(axes["kind"])[keep]
         t, x, d, o = (seconds(name) for name in "txdo")
-        return Table(columns, share[keep], t, x, d, o, room[:, keep])
+        tied = flat(np.broadcast_to(out["own_tied"], (1, 1, *shape))[0, 0])[keep]
+        return Table(columns, share[keep], t, x, d, o, room[:, keep], tied)
 
     def _times(self, out: Mapping[str, Any], axes: Mapping[str, Ints]) -> dict[str, Any]:
         """Return t, x, d and o by place, [in flight, crossing, *axes], beside the outputs.
@@ -268,7 +271,8 @@ class Grid:
         Where no rank sets the pace, a round trip over neighbouring stages does, shared by as many microbatches: the
         least over this one and the next, the longest over all. Of the others' times this stage knows that they have
         the mean number of layers for their devices, and that a slower one sees to its own pace; without layers itself
-        it knows nothing. The two ends share a tied table, wherever the neighbours are.
+        it knows nothing. The two ends share a tied table, wherever the neighbours are; of the other's time it knows
+        nothing.
         """
         asked, stages = self.asked, self.asked.stages
         across = -(-asked.cluster.gpus // inputs.domain(asked.cluster)) - 1
@@ -278,13 +282,14 @@ class Grid:
         others = np.where(axes["layers"] > 0, np.minimum(1.0, equal / np.maximum(1, axes["layers"])), 0.0)
         kept = dict(self.asked.kept)
         waits = bool(Plan(global_batch=self.asked.global_batch, **kept).suited(self.member).optimizer_barrier)
-        found: dict[str, Any] = {}
+        both = _crossing(out["tied"], int(across > 0))
+        found: dict[str, Any] = {"own_tied": both if stages > 1 else 0.0}
         for place in PLACES:
             own, through = out[f"own_{place}"], out[f"through_{place}"]
             ends, update = place in ("last", "only"), out[f"o_{place}"]
             pair = through * (1 + others) / 2 + out["message"] / 2
             trip = through * (1 + others * (stages - 1)) / stages + mean
-            tied = _crossing(out["tied"], int(across > 0)) if place in ("first", "last") else 0.0
+            tied = both if place in ("first", "last") else 0.0
             found |= {
                 f"t_{place}": own if ends else np.maximum(own, np.maximum(pair, trip)),
                 f"x_{place}": through + out[f"slowed_{place}"] + (0 if ends else out["message"]),
@@ -330,5 +335,7 @@ ROW = ("gpus", "tp", "dp", "micro_batch")
 def joined(tables: Sequence[Table]) -> Table:
     """Return the options of all tables as one."""
     columns = {name: np.concatenate([t.columns[name] for t in tables]) for name in tables[0].columns}
-    times = (np.concatenate([getattr(x, name) for x in tables], axis=-1) for name in ("t", "x", "d", "o", "alive"))
+    times = (
+        np.concatenate([getattr(x, name) for x in tables], axis=-1) for name in ("t", "x", "d", "o", "alive", "tied")
+    )
     return Table(columns, np.concatenate([x.share for x in tables]), *times)

@@ -111,9 +111,38 @@ def solve_exactly(tables: StageTables, effort: Effort, n: int) -> Solution:
     """Return the n best ways by the exact solver, as far as they are `WITHIN` the best."""
     chain = tables.chain(effort.at_most * tables.slower)
     best = exact(chain, effort)
-    if n == 1 or not best.choices or not best.certified:
-        return best
-    return exact(chain, replace(effort, at_most=min(effort.at_most, best.value * WITHIN)), n)
+    if n > 1 and best.choices and best.certified:
+        best = exact(chain, replace(effort, at_most=min(effort.at_most, best.value * WITHIN)), n)
+    # Each end took its own time for the exchange of a tied table: where both take the same, that is what it takes.
+    return best if all(len(set(_ends(choice))) == 1 for choice in best.choices) else _by_ends(tables, effort, n)
+
+
+def _ends(choice: Choice) -> tuple[float, float]:
+    """Return what both ends of a pipeline take for their own parts of the exchange of a tied table (s)."""
+    first, last = choice.cells[0], choice.cells[-1]
+    assert isinstance(first, StageCell)
+    assert isinstance(last, StageCell)
+    return first.tied(choice.points[0]), last.tied(choice.points[-1])
+
+
+def _by_ends(tables: StageTables, effort: Effort, n: int) -> Solution:
+    """Return the n best ways over all times that the exchange of a tied table may take, that of its slower end."""
+    parts: list[Solution] = []
+    found: list[tuple[float, Choice]] = []
+    for tied in tables.tied_times:
+        most = min(effort.at_most, found[0][0] * (WITHIN if n > 1 else 1.0) if found else inf)
+        most = found[n - 1][0] if len(found) >= n else most
+        parts.append(exact(tables.where_ends_take(tied), replace(effort, at_most=most), n))
+        own = [one for one in zip(parts[-1].values, parts[-1].choices, strict=True) if max(_ends(one[1])) == tied]
+        found = sorted([*found, *own], key=lambda one: one[0])[:n]
+    return Solution(
+        tuple(choice for _, choice in found),
+        tuple(value for value, _ in found),
+        min(part.bound for part in parts),
+        all(part.certified for part in parts),
+        sum(part.steps for part in parts),
+        next((part.note for part in parts if not part.certified), ""),
+    )
 
 
 def search_stages(

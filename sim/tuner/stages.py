@@ -28,6 +28,10 @@ class StageCell(Cell):
     table: Table = field(kw_only=True)
     options: Ints = field(kw_only=True)
 
+    def tied(self, point: int) -> float:
+        """Return what this end's part of the exchange of a tied table takes (s) at a point of the frontier."""
+        return float(self.table.tied[self.options[point]])
+
 
 @dataclass(frozen=True)
 class Only:
@@ -64,6 +68,7 @@ class StageTables:
         self.evaluated = self.places * sum(table.t.shape[-1] for table in self.plain)
         self.counts = [sorted(set(grid.rows["gpus"].tolist())) for grid in self.grids]
         self.only = Only()
+        self.tied: float | None = None
         self._made: dict[tuple[int, ...], tuple[Cell, ...]] = {}
         self._offers: dict[tuple[Any, ...], tuple[Cell, ...]] = {}
 
@@ -80,8 +85,6 @@ class StageTables:
 
         What fits without offload is never the better for it: a microbatch takes longer by what its last one hides more.
         """
-        self._made.clear()
-        self._offers.clear()
         for g, (member, grid, table) in enumerate(zip(self.members, self.grids, self.plain, strict=True)):
             linked = member.host_bytes_per_s is not None or not self.techniques.may_stay  # refused without a link
             if linked and self.techniques.moves and table.t.size:
@@ -92,7 +95,20 @@ class StageTables:
                 moved = grid.offloaded(table, hopeful, slowest)
                 self.tables[g] = joined([table, *moved] if self.techniques.may_stay or not moved else moved)
                 self.evaluated += int(hopeful.sum()) * self.techniques.offloads * self.places
+        return self.where_ends_take(None)
+
+    def where_ends_take(self, tied: float | None) -> Chain:
+        """Return the problem of the same options with this time (s) for the exchange of a tied table, by ends that take
+        as long or less for their own part; None: every end takes its own time, and no choice is overestimated."""
+        self.tied = tied
+        self._made.clear()
+        self._offers.clear()
         return Chain(self.asked.stages, self.asked.model.layers, self.devices, self.asked.microbatches, self.cells)
+
+    @property
+    def tied_times(self) -> list[float]:
+        """What the exchange of a tied table may take (s), ascending."""
+        return sorted({float(each) for table in self.tables for each in np.unique(table.tied)})
 
     @property
     def places(self) -> int:
@@ -128,6 +144,9 @@ class StageTables:
             return self._made[key]
         uses = tuple(gpus if g == group else 0 for g in range(len(self.devices)))
         fits = self.only.of(table) & (table.columns["gpus"] == gpus) & (table.alive[row] >= alive)
+        tied = self.tied if name in ("first", "last") else None
+        if tied is not None:
+            fits &= table.tied <= tied
         cells = []
         for layers in self.layers:
             if (layers == 0 and name == "middle") or not self.only.long(layers, name == "middle"):
@@ -135,6 +154,8 @@ class StageTables:
             ids = np.flatnonzero(fits & (table.columns["layers"] == layers))
             if len(ids):
                 own = [getattr(table, name)[row, crosses, ids] for name in "tdxo"]
+                if tied is not None:
+                    own[1] = own[1] + (tied - table.tied[ids])
                 best = frontier(*own)
                 cells.append(StageCell(layers, uses, *(each[best] for each in own), table=table, options=ids[best]))
         self._made[key] = tuple(cells)
