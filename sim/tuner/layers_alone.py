@@ -8,7 +8,7 @@ from sim.costs.inputs import RECOMPUTE
 from sim.plans.targets import refusals
 from sim.specs import PlacedPlan, Plan
 from sim.specs.job import Target
-from sim.tuner.solvers.chain import Choice, Effort, Solution
+from sim.tuner.solvers.chain import Effort, Solution, together
 from sim.tuner.solvers.exact import exact
 from sim.tuner.stages import Only, StageTables
 
@@ -25,22 +25,13 @@ class LayersAlone:
 
     def __call__(self, tables: StageTables, effort: Effort, n: int) -> Solution:
         """Return the n best ways over all pairs."""
-        found: list[tuple[float, Choice]] = []
         parts: list[Solution] = []
         for only in self._limits(tables):
             tables.only = only
-            at_most = found[n - 1][0] if len(found) >= n else effort.at_most
+            known = together(parts, n, effort.at_most).values
+            at_most = known[n - 1] if len(known) >= n else effort.at_most
             parts.append(exact(tables.chain(at_most * tables.slower), replace(effort, at_most=at_most), n))
-            found += zip(parts[-1].values, parts[-1].choices, strict=True)
-            found = sorted(found, key=lambda one: one[0])[:n]
-        return Solution(
-            tuple(choice for _, choice in found),
-            tuple(value for value, _ in found),
-            min((part.bound for part in parts), default=effort.at_most),
-            all(part.certified for part in parts),
-            sum(part.steps for part in parts),
-            next((part.note for part in parts if part.note and not part.certified), ""),
-        )
+        return together(parts, n, effort.at_most)
 
     def _limits(self, tables: StageTables) -> Iterator[Only]:
         techniques, ends = tables.techniques, self.target == "torchtitan" and tables.asked.stages > 2

@@ -15,7 +15,7 @@ from sim.specs import Cluster, Model, PlacedPlan, Plan
 from sim.specs.job import Target
 from sim.specs.knobs import MAX_IMBALANCE
 from sim.tuner.options import IMBALANCE, OFFLOADED, Question, Techniques
-from sim.tuner.solvers.chain import Choice, Effort, Solution, never
+from sim.tuner.solvers.chain import Choice, Effort, Solution, never, together
 from sim.tuner.solvers.exact import exact
 from sim.tuner.stages import StageCell, StageTables
 
@@ -126,23 +126,20 @@ def _ends(choice: Choice) -> tuple[float, float]:
 
 
 def _by_ends(tables: StageTables, effort: Effort, n: int) -> Solution:
-    """Return the n best ways over all times that the exchange of a tied table may take, that of its slower end."""
+    """Return the best ways over all times that the exchange of a tied table may take, that of its slower end.
+
+    The first is the best; of the others one may be missing, ousted by choices whose ends are both quicker than the time
+    that is looked at, and which are found with a shorter one.
+    """
     parts: list[Solution] = []
-    found: list[tuple[float, Choice]] = []
     for tied in tables.tied_times:
-        most = min(effort.at_most, found[0][0] * (WITHIN if n > 1 else 1.0) if found else inf)
-        most = found[n - 1][0] if len(found) >= n else most
-        parts.append(exact(tables.where_ends_take(tied), replace(effort, at_most=most), n))
-        own = [one for one in zip(parts[-1].values, parts[-1].choices, strict=True) if max(_ends(one[1])) == tied]
-        found = sorted([*found, *own], key=lambda one: one[0])[:n]
-    return Solution(
-        tuple(choice for _, choice in found),
-        tuple(value for value, _ in found),
-        min(part.bound for part in parts),
-        all(part.certified for part in parts),
-        sum(part.steps for part in parts),
-        next((part.note for part in parts if not part.certified), ""),
-    )
+        known = together(parts, n, effort.at_most).values
+        most = known[n - 1] if len(known) >= n else min([effort.at_most, *(each * WITHIN for each in known[:1])])
+        found = exact(tables.where_ends_take(tied), replace(effort, at_most=most), n)
+        own = [k for k, choice in enumerate(found.choices) if max(_ends(choice)) == tied]
+        choices, values = tuple(found.choices[k] for k in own), tuple(found.values[k] for k in own)
+        parts.append(replace(found, choices=choices, values=values))
+    return together(parts, n, effort.at_most)
 
 
 def search_stages(

@@ -237,6 +237,20 @@ class Solution:
         return 1 - self.bound / self.value if 0 < self.value < inf else 1.0
 
 
+def together(parts: Sequence[Solution], n: int, at_most: float) -> Solution:
+    """Return the n best of what searches of different choices, all below `at_most`, found; proven is what all prove."""
+    every = (one for part in parts for one in zip(part.values, part.choices, strict=True))
+    found = sorted(every, key=lambda one: one[0])[:n]
+    return Solution(
+        tuple(choice for _, choice in found),
+        tuple(value for value, _ in found),
+        min((part.bound for part in parts), default=at_most),
+        all(part.certified for part in parts),
+        sum(part.steps for part in parts),
+        next((part.note for part in parts if part.note and not part.certified), ""),
+    )
+
+
 class Solver(Protocol):
     """Searches a chain for its least value; a chain that no choice solves gives a solution without choices."""
 
