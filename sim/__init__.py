@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sim.report.html import save_html
     from sim.report.trace import save_trace
     from sim.run import Budget, Run, compute_optimal, whole_run
-    from sim.specs import Cluster, InputError, Job, Links, Model, Offload, Plan, StagePlan, Training
+    from sim.specs import Cluster, InputError, Job, Links, Model, Multipliers, Offload, Plan, StagePlan, Training
     from sim.specs.catalog import models
     from sim.tuner.elasticity import elasticities
     from sim.tuner.fixes import fixes
@@ -38,6 +38,7 @@ _HOME = {
     "Job": "sim.specs",
     "Links": "sim.specs",
     "Model": "sim.specs",
+    "Multipliers": "sim.specs",
     "Noise": "sim.engine.noise",
     "Offload": "sim.specs",
     "StagePlan": "sim.specs",
@@ -76,6 +77,7 @@ __all__ = [
     "Job",
     "Links",
     "Model",
+    "Multipliers",
     "Noise",
     "Offload",
     "Plan",

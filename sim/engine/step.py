@@ -143,7 +143,7 @@ class Step:
 
     def _utilisation(self, flop_per_token: float, step_time_s: float) -> float:
         rate = precision(self.plan.precision).gemm.forward
-        peak = sum(m.hardware.peak_flop_per_s(rate) * m.gpus for m in self.cluster.members)
+        peak = sum(m.hardware.peak_flop_per_s(rate) * m.multipliers.clock * m.gpus for m in self.cluster.members)
         return self.tokens_per_step * flop_per_token / step_time_s / peak
 
     @property

@@ -123,7 +123,7 @@ def memory_section(step: Step) -> str:
         "peaks",
         lambda t: figures.memory_peaks(step, t),
         f"Peak of every pipeline rank; whiskers are 80 % intervals of device memory: {memory_verdict(step)}.",
-        _peak_table(step),
+        peak_table(step),
     )
     held = step.fullest
     at = seconds((int(held.at_ns[held.peak_index]) - step.timeline.zero) * 1e-9)
@@ -136,7 +136,8 @@ def memory_section(step: Step) -> str:
     return m.section("Memory", m.pair(peaks, curve), "" if step.fits == "yes" else _fixes(step))
 
 
-def _peak_table(step: Step) -> str:
+def peak_table(step: Step) -> str:
+    """Return every pipeline rank's peak by category, and as allocated, reserved and device memory."""
     size = byte_unit(step.cluster.memory_bytes)
     parts = [p.composition() for p in step.memory[:MAX_RANKS_LISTED]]
     names = [n for n in LOOKS if any(p[n] for p in parts)]
@@ -189,12 +190,13 @@ def breakdown_section(steps: dict[str, Step], title: str) -> str:
     return m.section(
         title,
         m.figure(
-            "breakdown", lambda t: figures.breakdown(list(steps.values()), labels, t), caption + ".", _term_table(steps)
+            "breakdown", lambda t: figures.breakdown(list(steps.values()), labels, t), caption + ".", term_table(steps)
         ),
     )
 
 
-def _term_table(steps: dict[str, Step]) -> str:
+def term_table(steps: dict[str, Step]) -> str:
+    """Return the exposed time by cause of several steps by name."""
     unit = time_unit(max(s.step_time_s for s in steps.values()))
     terms = [t for t in TERMS if any(s.breakdown_s[t] for s in steps.values())]
     rows = [

@@ -1,6 +1,6 @@
 """What the user states: model, device, cluster, plan, job; read from files with one clear error."""
 
-from sim.specs.cluster import Cluster, Links, NodeGroup
+from sim.specs.cluster import Cluster, Links, Multipliers, NodeGroup
 from sim.specs.device import Device
 from sim.specs.fields import InputError
 from sim.specs.job import Job, Tune
@@ -18,6 +18,7 @@ __all__ = [
     "LayerTable",
     "Links",
     "Model",
+    "Multipliers",
     "NodeGroup",
     "Offload",
     "PlacedPlan",

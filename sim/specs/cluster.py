@@ -45,6 +45,22 @@ class Links:
 
 
 @spec
+class Multipliers:
+    """What-if factors on rates of every device that is otherwise as measured; 1 changes nothing.
+
+    `clock`: on the rates of matrix products and attention, and on the peak that utilisation is measured against;
+    `memory_rate`: on the bandwidth that all other kernels and the optimizer see. Neither changes launching, links or
+    power. Memory, price and links have fields of their own in `Cluster`.
+
+    Raises:
+        InputError: a factor is out of range.
+    """
+
+    clock: Annotated[float, real(0.25, 4.0)] = 1.0
+    memory_rate: Annotated[float, real(0.25, 4.0)] = 1.0
+
+
+@spec
 class NodeGroup:
     """`nodes` servers of one device in a cluster of several; what is left out is as for `Cluster`."""
 
@@ -89,6 +105,7 @@ class Cluster:
     usd_per_gpu_hour: Annotated[float, real(0.0, 1e4, "USD")] = DERIVED
     memory_bytes: Annotated[float, real(1e6, 1e14, "B")] = DERIVED
     groups: tuple[NodeGroup, ...] = ()
+    multipliers: Multipliers = Multipliers()
     assumptions: tuple[str, ...] = field(default=(), init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -126,6 +143,11 @@ class Cluster:
             f"cluster.links.{k} = {si(getattr(links, k), 'B/s')} (the device's usual server)"
             for k in ("intra_bytes_per_s", "inter_bytes_per_s_per_node")
             if getattr(given, k) is None
+        ]
+        assumed += [
+            f"cluster.multipliers.{f.name} = {getattr(self.multipliers, f.name):g} (what-if, not measured)"
+            for f in fields(self.multipliers)
+            if getattr(self.multipliers, f.name) != 1
         ]
         self._fill({"nodes": 1, "links": links} | usual)
         object.__setattr__(self, "links", links)
@@ -169,6 +191,8 @@ class Cluster:
         `Cluster.of(groups=[{"device": "h100-sxm-80gb", "nodes": 4}, {"device": "a100-sxm-80gb", "nodes": 8}])`.
         """
         links, groups = given.pop("links", None), given.pop("groups", ())
+        if isinstance(given.get("multipliers"), dict):
+            given["multipliers"] = read(Multipliers, given["multipliers"], "multipliers")
         wired = read(Links, links, "links") if isinstance(links, dict) else links
         if not isinstance(groups, list | tuple):
             raise InputError("groups", groups, "a list of groups, each with device and nodes")
@@ -186,7 +210,7 @@ class Cluster:
         for index, group in enumerate(self.groups):
             stated = {f.name: getattr(group, f.name) for f in fields(group)}
             try:
-                made.append(Cluster(links=self.links, **stated))
+                made.append(Cluster(links=self.links, multipliers=self.multipliers, **stated))
             except InputError as error:
                 raise error.under(f"groups.{index}") from None
         return tuple(made)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.costs.inputs import CLOCKED, OF_MEMORY
 from sim.costs.layers.structure import Structure
 from sim.costs.offload import offload_model
 from sim.costs.stage import stage_model
@@ -28,11 +29,9 @@ class Parameter:
 
 
 PARAMETERS: Mapping[str, Parameter] = {
-    "matrix_flop_per_s": Parameter(
-        "FLOP/s of matrix products", ("gemm_forward_rate", "gemm_dgrad_rate", "gemm_wgrad_rate")
-    ),
-    "attention_flop_per_s": Parameter("FLOP/s of attention", ("attention_forward_rate", "attention_backward_rate")),
-    "memory_bytes_per_s": Parameter("memory bandwidth", ("_bandwidth",)),
+    "matrix_flop_per_s": Parameter("FLOP/s of matrix products", CLOCKED[:3]),
+    "attention_flop_per_s": Parameter("FLOP/s of attention", CLOCKED[3:]),
+    "memory_bytes_per_s": Parameter("memory bandwidth", (OF_MEMORY,)),
     "intra_bytes_per_s": Parameter("links inside a node", ("intra_bytes_per_s",)),
     "inter_bytes_per_s_per_node": Parameter("network between nodes", ("inter_bytes_per_s_per_node",)),
     "host_bytes_per_s": Parameter("host link", ("host_bytes_per_s",)),

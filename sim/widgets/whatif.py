@@ -1,111 +1,314 @@
-"""The what-if panel: sliders for a plan, its answer in one sentence, and the figures of the open tab."""
+"""The what-if panel: sliders for model, cluster, plan and hardware, its answer in one sentence, and the figures."""
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from hashlib import sha256
 from html import escape
+from pathlib import Path
 from typing import Any
 
 import ipywidgets as w
-import plotly.graph_objects as go
+import numpy as np
 
 from sim.engine.step import Step, simulate
 from sim.plans import HasStep
-from sim.report import figures
+from sim.plans.plan_file import load_plan, save_plan
+from sim.report import markup as m
+from sim.report.numbers import byte_unit, seconds_interval, signed
+from sim.report.sections import step_cards
 from sim.report.text import answer
 from sim.specs import Cluster, InputError, Model, Plan
 from sim.specs.arguments import checked
-from sim.specs.rules import divisors
-from sim.tuner.space import default_knobs
+from sim.tuner.fixes import fixes
+from sim.tuner.nearest import nearest
+from sim.tuner.tune import Tuned
+from sim.widgets.background import events_job, tune_job
+from sim.widgets.background_bar import BackgroundBar
+from sim.widgets.code import code_of
+from sim.widgets.controls import PlanControls
+from sim.widgets.hardware import ClusterControls, HardwareControls, ModelControls, multiplied
+from sim.widgets.knob import STYLE
+from sim.widgets.panes import Panes
+from sim.widgets.views import Scene
 from sim.widgets.width import WidthSensor
 
-FIGURES: dict[str, Callable[[Step], go.Figure]] = {
-    "Timeline": figures.timeline,
-    "Memory": figures.memory_peaks,
-    "Memory over time": figures.memory,
-    "Breakdown": figures.breakdown,
-}
-TAB_PADDING = 36
-"""Pixels between the column and the figure in a tab: padding and border on both sides."""
+PAUSE_S = 0.15
+"""What takes longer than that waits until the sliders rest."""
 
-MIN_WIDTH = 320
-QUIET = {"showSendToCloud": False, "plotlyServerURL": "", "displaylogo": False}
-"""plotly.js would offer to upload the figure."""
+HEAVY = ("Tornado",)
+FIXES = 3
+Asked = tuple[Model, Cluster, Plan]
 
 
 class WhatIf(w.HBox):
-    """Sliders on the left, answer and figures on the right.
+    """Controls on the left, answer and figures on the right.
 
-    An impossible setting stays in its control: the card names the reason and the nearest values that work, and
-    the figures keep the last possible plan. `step` is the step shown.
+    An impossible setting stays in its control: a card names the reason and the nearest plans that are possible, and
+    the figures keep the last possible plan, pale. `step` is the step shown; `pinned` the one it is compared with, A.
     """
 
     def __init__(self, model: Model, cluster: Cluster, plan: Plan) -> None:
-        self.model, self.cluster, self.plan = model, cluster, plan
-        self.step = simulate(model, cluster, plan)
-        self._controls = _controls(model, cluster, plan)
-        self._answer = w.HTML()
-        self._canvases = [go.FigureWidget(draw(self.step)) for draw in FIGURES.values()]
-        for canvas in self._canvases:
-            canvas._config = QUIET
-        self._tabs = w.Tab(children=self._canvases, titles=list(FIGURES))
-        self._drawn = [self.step] * len(self._canvases)
-        left = w.VBox(list(self._controls.values()), layout=w.Layout(width="280px", flex="0 0 auto"))
-        self._sensor = WidthSensor()
-        right = w.VBox([self._sensor, self._answer, self._tabs], layout=w.Layout(flex="1 1 auto", min_width="0"))
-        super().__init__([left, right])
-        self._sensor.observe(lambda _: self._fill(), names="width")
-        for control in self._controls.values():
-            control.observe(self._changed, names="value")
-        self._tabs.observe(lambda _: self._redraw(), names="selected_index")
-        self._say(None)
+        self.first: Asked = (model, cluster, plan)
+        self.step = simulate(*self.first)
+        self._scene, self._refit = Scene(self.step), False
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self.models = ModelControls(model, self._changed)
+        self.clusters = ClusterControls(cluster, self._changed)
+        self.plans = PlanControls(model, cluster, plan, self._changed)
+        self.hardware = HardwareControls(self._changed)
+        self._cards, self._answer, self._notice, self._contended = w.HTML(), w.HTML(), w.VBox(), w.HTML()
+        self.panes = Panes(self._look, self._chosen)
+        self.sensor = WidthSensor()
+        self.tuning = BackgroundBar("Tune from here", self._tune, self._tuned)
+        self.events = BackgroundBar("Run on the event engine", self._simulate, self._ran)
+        self.file = w.Text(placeholder="plan file, for example out/plan.json", layout=w.Layout(width="260px"))
+        wrapping = w.Layout(flex_flow="row wrap", align_items="flex-start")
+        super().__init__([self._left(), self._right()], layout=wrapping)
+        self.add_class("trainsim")
+        self.sensor.observe(lambda _: self.panes.fill(self.sensor.width), names="width")
+        self.sensor.observe(lambda _: self._look(theme=self.sensor.theme), names="theme")
+        self.panes.observe(lambda _: self._draw(), names="selected_index")
+        self._show(self.step)
+
+    def _left(self) -> w.VBox:
+        groups = {
+            "Plan": self.plans, "Hardware what-if": self.hardware, "Model": self.models, "Cluster": self.clusters,
+        }  # fmt: skip
+        folds = [w.Accordion([group], titles=[title], selected_index=None) for title, group in groups.items()]
+        folds[0].selected_index = 0
+        return w.VBox(
+            [w.HTML(STYLE, layout=w.Layout(display="none")), *folds],
+            layout=w.Layout(width="300px", flex="0 0 auto", max_height="900px", overflow="hidden auto"),
+        )
+
+    def _right(self) -> w.VBox:
+        actions = {
+            "Pin as A": self.pin, "Swap A and B": self.swap, "Unpin": self.unpin, "Fit axes": self._fit,
+            "Reset": lambda: self.show(*self.first), "Save": self._save, "Load": self._load,
+        }  # fmt: skip
+        buttons = [w.Button(description=name, layout=w.Layout(width="auto")) for name in actions]
+        for button, action in zip(buttons, actions.values(), strict=True):
+            button.on_click(lambda _, what=action: what())
+        bar = w.HBox([*buttons, self.file], layout=w.Layout(flex_flow="row wrap"))
+        work = w.VBox([self.tuning, w.HBox([self.events, self._contended], layout=w.Layout(flex_flow="row wrap"))])
+        # The answer keeps its place whatever it says, so that nothing below jumps.
+        said = w.VBox([self._answer, self._notice], layout=w.Layout(min_height="76px"))
+        parts = [self.sensor, self._cards, said, bar, work, self.panes]
+        return w.VBox(parts, layout=w.Layout(flex="1 1 600px", min_width="0"))
 
     @property
     def message(self) -> str:
         """The answer, or the reason why the setting is impossible, as HTML."""
         return str(self._answer.value)
 
-    def _changed(self, _: object) -> None:
-        try:
-            asked = self.plan.but(**{name: control.value for name, control in self._controls.items()})
-            self.step = simulate(self.model, self.cluster, asked)
-        except InputError as error:
-            self._say(error)
-            return
-        self.plan = asked
-        self._say(None)
-        self._redraw()
+    @property
+    def plan(self) -> Plan:
+        """The plan shown."""
+        return self.step.plan
 
     @property
-    def _width(self) -> int | None:
-        """Pixels for a figure, or None before the browser has told."""
-        return max(MIN_WIDTH, self._sensor.width - TAB_PADDING) if self._sensor.width else None
+    def pinned(self) -> Step | None:
+        """A, with which the step shown is compared."""
+        return self._scene.pinned
 
-    def _fill(self) -> None:
-        """Make every figure as wide as the tab that holds it."""
-        for canvas in self._canvases:
-            canvas.layout.width = self._width
+    @property
+    def found(self) -> Tuned | None:
+        """The last search."""
+        return self._scene.found
 
-    def _say(self, error: InputError | None) -> None:
-        if error is None:
-            self._answer.value = f"<p style='font-size:14px'>{escape(answer(self.step))}</p>"
-            return
+    @property
+    def code(self) -> str:
+        """Python that simulates what is shown."""
+        return code_of(self.step.model, self.step.cluster, self.step.plan)
+
+    @property
+    def file_name(self) -> str:
+        """A name for files, without ending: model, devices and a hash of all that is shown."""
+        cluster = self.step.cluster
+        name = f"{self.step.model.name}-{cluster.gpus}x{cluster.device}-{sha256(self.code.encode()).hexdigest()[:8]}"
+        return "".join(c if c.isalnum() or c in "-." else "-" for c in name)
+
+    def show(self, model: Model, cluster: Cluster, plan: Plan) -> None:
+        """Bring all controls to a plan on a model and a cluster, multipliers at 1, and simulate it."""
+        self.models.show(model)
+        self.clusters.show(cluster)
+        self.hardware.show()
+        self.plans.show(plan)
+        self._changed()
+
+    def save(self, path: str | Path) -> Path:
+        """Write what is shown as a plan file; raises InputError where that is not possible."""
+        return save_plan(self.step, path)
+
+    def load(self, path: str | Path) -> None:
+        """Bring the panel to a plan file's (or job file's) model, cluster and plan; raises InputError for others."""
+        job = load_plan(path).job
+        if job.plan is None:
+            raise InputError("plan", None, "a plan: this job only says what to search")
+        self.show(job.model, job.cluster, job.plan)
+
+    def pin(self) -> None:
+        """Make what is shown A, with which everything else is compared."""
+        self._look(pinned=self.step)
+
+    def unpin(self) -> None:
+        """Compare with nothing."""
+        self._look(pinned=None)
+
+    def swap(self) -> None:
+        """Show A, and compare it with what was shown."""
+        other = self.pinned
+        if other is not None:
+            self._scene = replace(self._scene, pinned=self.step)
+            self.show(other.model, other.cluster, other.plan)
+
+    def _changed(self) -> None:
+        """Simulate what the controls ask for, or say why that cannot be."""
+        asked: Asked | None = None
+        try:
+            model = self.models.model()
+            cluster = multiplied(self.clusters.cluster(), self.hardware.factors)
+            asked = model, cluster, self.plans.plan()
+            step = simulate(*asked)
+        except InputError as error:
+            self._refuse(error, asked)
+        else:
+            self._refit |= (step.model, step.cluster) != (self.step.model, self.step.cluster)
+            self._show(step)
+
+    def _show(self, step: Step) -> None:
+        """Show a possible plan: cards, sentence, the open figure; what would make it fit once the sliders rest."""
+        self.step = step
+        self._scene = replace(self._scene, step=step, window=None)
+        self.models.say(step.model)
+        self.clusters.say(step.cluster)
+        self.plans.suit(step.model, step.cluster, step.plan)
+        self._cards.value = step_cards(step)
+        self._answer.value = m.paragraph(answer(step), "say")
+        self._contended.value = ""
+        self._offer()
+        self.panes.stale(False)
+        self._draw(wait=self.panes.current in HEAVY)
+        if step.fits != "yes":
+            self._later("fixes", self._offer_fixes)
+
+    def _refuse(self, error: InputError, asked: Asked | None) -> None:
+        """Say why the setting cannot be and what is near; the figures stay, pale."""
         name = error.path.removeprefix("plan.")
         self._answer.value = (
-            f"<p style='font-size:14px'><b>Not possible:</b> {escape(name)} {escape(str(error.value))}; allowed: "
-            f"{escape(error.allowed)}. <i>The figures show the previous plan.</i></p>"
+            f"<p class='say wrong'><b>Not possible:</b> {escape(name)} {escape(str(error.value))}; "
+            f"allowed: {escape(error.allowed)}. <i>The figures show the previous plan.</i></p>"
         )
+        near = nearest(*asked) if asked else []
+        self._offer("nearest possible:", [(p.words, p.plan) for p in near])
+        if asked:
+            self.plans.suit(*asked)
+        self.panes.stale(True)
 
-    def _redraw(self) -> None:
-        """Draw the open tab again if it shows an older step."""
-        tab = self._tabs.selected_index or 0
-        if self._drawn[tab] is self.step:
+    def _offer_fixes(self) -> None:
+        """Say which single changes would make the plan fit, the cheapest first."""
+        step, unit = self.step, byte_unit(self.step.cluster.memory_bytes)
+        if step.fits == "yes" or self.panes.is_stale:
             return
-        fresh, canvas = list(FIGURES.values())[tab](self.step), self._canvases[tab]
-        with canvas.batch_update():
-            canvas.data = []
-            canvas.layout = fresh.layout
-            canvas.layout.width = self._width
-            canvas.add_traces(fresh.data)
-        self._drawn[tab] = self.step
+        offers = [
+            (
+                f"{f.change}: −{unit.text(f.saved_bytes)}, {signed(100 * f.slower, 0)} % time"
+                + ("" if f.step.fits == "yes" else f" (then fits: {f.step.fits})"),
+                f.step.plan,
+            )
+            for f in fixes(step)[:FIXES]
+        ]
+        self._offer("to save memory:" if offers else "no single change saves memory: try Tune from here", offers)
+
+    def _offer(self, words: str = "", offers: Sequence[tuple[str, Plan]] = ()) -> None:
+        """Show a line with buttons that apply plans."""
+        buttons = []
+        for text, plan in offers:
+            button = w.Button(description=text, tooltip=f"Apply: {text}", layout=w.Layout(width="auto"))
+            button.on_click(partial(self._apply, plan))
+            buttons.append(button)
+        line = w.HBox([w.HTML(f"<b>{escape(words)}</b>"), *buttons], layout=w.Layout(flex_flow="row wrap"))
+        self._notice.children = [line] if words and (buttons or "no " in words) else []
+
+    def _apply(self, plan: Plan, button: Any = None) -> None:
+        """Bring the plan's controls to a plan; model, cluster and multipliers stay as they are."""
+        del button
+        self.plans.show(plan)
+        self._changed()
+
+    def _look(self, **changes: Any) -> None:
+        """Change what the reader looks at, and draw."""
+        self._scene = replace(self._scene, **changes)
+        self._draw()
+
+    def _fit(self) -> None:
+        self._refit = True
+        for pane in self.panes.panes.values():
+            pane.scene = None
+        self._look(window=None)
+
+    def _draw(self, wait: bool = False) -> None:
+        self._later("draw", self._draw_now) if wait else self._draw_now()
+
+    def _draw_now(self) -> None:
+        keep, self._refit = not self._refit, False
+        self.panes.show(self._scene, lambda: self.code, keep)
+
+    def _later(self, name: str, what: Callable[[], None]) -> None:
+        """Do something once nothing has asked for it for `PAUSE_S`; at once where no event loop runs."""
+        if name in self._timers:
+            self._timers.pop(name).cancel()
+        try:
+            self._timers[name] = asyncio.get_running_loop().call_later(PAUSE_S, what)
+        except RuntimeError:
+            what()
+
+    def _tune(self) -> Any:
+        step = self.step
+        return tune_job, (step.model, step.cluster, step.plan.global_batch, step.plan.at(0))
+
+    def _tuned(self, found: Tuned) -> None:
+        self._scene = replace(self._scene, found=found)
+        self.panes.selected_index = list(self.panes.titles).index("Front")
+        self._draw()
+
+    def _chosen(self, flat: int, pin: bool) -> None:
+        """Show, or pin as A, the configuration of the last search that was clicked."""
+        found = self.found
+        if found is None:
+            return
+        plan = found.space.plan(*(int(i) for i in np.unravel_index(flat, found.space.allowed.shape)))
+        if pin:
+            self._look(pinned=simulate(found.model, found.cluster, plan))
+        else:
+            self.show(found.model, found.cluster, plan)
+
+    def _simulate(self) -> Any:
+        return events_job, (self.step.model, self.step.cluster, self.step.plan)
+
+    def _ran(self, step: Step) -> None:
+        if step.plan != self.step.plan:
+            return  # of a plan that is no longer shown
+        change = 100 * (step.step_time_s / self.step.step_time_s - 1)
+        words = seconds_interval(step.step_time_s, step.step_time_interval_s)
+        self._contended.value = f"event engine: {escape(words)}, {signed(change, 1)} % against the path"
+
+    def _save(self) -> None:
+        self.file.value = self.file.value.strip() or f"{self.file_name}.json"
+        self._said(lambda: f"saved: {self.save(self.file.value)}")
+
+    def _load(self) -> None:
+        self._said(lambda: self.load(self.file.value.strip()) or "loaded")
+
+    def _said(self, what: Callable[[], str]) -> None:
+        """Do something with the file and say beside the answer how it went."""
+        try:
+            words = what()
+        except InputError as error:
+            words = str(error)
+        self._contended.value = escape(words)
 
 
 @checked
@@ -116,30 +319,3 @@ def whatif(model: Model, cluster: Cluster, plan: Plan | HasStep) -> WhatIf:
         InputError: the plan to start from is not possible.
     """
     return WhatIf(model, cluster, plan if isinstance(plan, Plan) else plan.step.plan)
-
-
-def _controls(model: Model, cluster: Cluster, plan: Plan) -> dict[str, Any]:
-    """Return the controls by knob; each offers what could be legal and whatever the plan has."""
-    options = default_knobs(model, cluster)
-    # Depths that suit the layers but not the cluster are offered too: the card says what does.
-    options["pp"] = sorted({*options["pp"], *(d for d in divisors(model.layers) if d <= cluster.gpus)})
-    sliders = {
-        knob: w.SelectionSlider(
-            options=sorted({*values, getattr(plan, knob)}, key=values.index if knob == "recompute" else None),
-            value=getattr(plan, knob),
-            description=knob.replace("_", " "),
-            style={"description_width": "96px"},
-            layout=w.Layout(width="270px"),
-        )
-        for knob, values in options.items()
-        if knob != "sequence_parallel"
-    }
-    batch = w.BoundedIntText(
-        plan.global_batch,
-        min=1,
-        max=10_000_000,
-        description="global batch",
-        style={"description_width": "96px"},
-        layout=w.Layout(width="270px"),
-    )
-    return sliders | {"global_batch": batch}

@@ -1,43 +1,234 @@
-"""The panel: answers at once, says what is impossible, redraws only what is open."""
+"""The panel: answers at once, says what is impossible and what would fit, redraws only what is open."""
+
+import json
+import runpy
 
 import pytest
 
 import sim
-from sim.specs import InputError, Plan
+from sim.report import figures
+from sim.specs import Cluster, InputError, Plan
 from sim.tuner.tune import tune
+from sim.widgets.canvas import STALE
+
+PLAN = Plan(tp=8, pp=4, virtual_stages=2, global_batch=1024, zero=1, recompute="selective")
 
 
 @pytest.fixture
 def panel(gpt3, h100s):
-    return sim.whatif(gpt3, h100s, Plan(tp=8, pp=4, virtual_stages=2, global_batch=1024, zero=1, recompute="selective"))
+    return sim.whatif(gpt3, h100s, PLAN)
+
+
+def set_knob(panel, **values):
+    for name, value in values.items():
+        panel.plans.knobs[name].value = value
+
+
+def open_tab(panel, title):
+    panel.panes.selected_index = list(panel.panes.titles).index(title)
+    return [canvas.plot for canvas in panel.panes.panes[title].canvases]
+
+
+def plain(trace):
+    return {k: v for k, v in json.loads(trace.to_json()).items() if k != "uid"}
+
+
+def buttons(panel):
+    return [button for line in panel._notice.children for button in line.children[1:]]
 
 
 def test_answer_before_any_click(panel):
     assert "a step" in panel.message
-    assert all(len(canvas.data) for canvas in panel._canvases)
+    assert "Model FLOP utilisation" in panel._cards.value
+    assert len(panel.panes.panes["Timeline"].canvases[0].plot.data)
 
 
 def test_slider_changes_answer_and_open_figure_only(panel):
     before = panel.step.step_time_s
-    drawn = list(panel._drawn)
-    panel._controls["recompute"].value = "full"
+    set_knob(panel, recompute="full")
     assert panel.step.step_time_s > before
-    assert panel._drawn[0] is panel.step
-    assert panel._drawn[1:] == drawn[1:]
-    panel._tabs.selected_index = 1
-    assert panel._drawn[1] is panel.step
+    assert panel.panes.panes["Timeline"].scene.step is panel.step
+    assert panel.panes.panes["Breakdown"].scene is None
+    open_tab(panel, "Breakdown")
+    assert panel.panes.panes["Breakdown"].scene.step is panel.step
 
 
 def test_impossible_is_a_state(panel):
     step = panel.step
-    panel._controls["pp"].value = 3
+    set_knob(panel, pp=3)
     assert "Not possible" in panel.message
-    assert "nearest" in panel.message
     assert panel.step is step
-    assert panel._controls["pp"].value == 3
-    panel._controls["pp"].value = 8
+    assert panel.plans.knobs["pp"].value == 3
+    assert "(x)" in panel.plans.knobs["pp"]._label.value
+    assert all(STALE in canvas._dom_classes for p in panel.panes.panes.values() for canvas in p.canvases)
+    assert [b.description for b in buttons(panel)] == ["pp 4", "pp 2", "pp 8"]
+    buttons(panel)[1].click()
+    assert panel.step.plan.pp == 2
+    assert panel.plans.knobs["pp"].value == 2
     assert "a step" in panel.message
-    assert panel.step.plan.pp == 8
+    assert not any(STALE in canvas._dom_classes for p in panel.panes.panes.values() for canvas in p.canvases)
+
+
+def test_too_much_memory_is_drawn_and_fixes_are_offered(panel):
+    set_knob(panel, micro_batch=4)
+    assert panel.step.fits == "no"
+    assert "does not fit" in panel.message
+    assert buttons(panel)
+    panel._notice.children[0].children[1].click()
+    assert panel.step.fits in ("yes", "close")
+
+
+def test_a_figure_that_is_redrawn_equals_a_new_one(panel):
+    (plot,) = open_tab(panel, "Breakdown")
+    set_knob(panel, zero=2)
+    panel._fit()
+    fresh = figures.breakdown(panel.step)
+    assert [plain(t) for t in plot.data] == [plain(t) for t in fresh.data]
+    assert plot.layout.xaxis.range == fresh.layout.xaxis.range
+
+
+def test_axes_grow_and_never_shrink_until_fitted(panel):
+    (plot,) = open_tab(panel, "Breakdown")
+    set_knob(panel, recompute="full")
+    longest = plot.layout.xaxis.range[1]
+    set_knob(panel, recompute="selective")
+    assert plot.layout.xaxis.range[1] == longest
+    panel._fit()
+    assert plot.layout.xaxis.range[1] < longest
+
+
+def test_two_plans_and_their_difference(panel):
+    panel.pin()
+    before = panel.step
+    panel.hardware.knobs["inter"].value = 4.0
+    assert panel.step.step_time_s < before.step_time_s
+    (bars,) = open_tab(panel, "Breakdown")
+    assert list(bars.layout.yaxis.ticktext) == ["A", "B"]
+    waterfall, _ = open_tab(panel, "Compare")
+    *terms, total = [bar.y[0] for bar in waterfall.data]
+    assert sum(terms) == pytest.approx(total)
+    panel.swap()
+    assert panel.step.step_time_s == before.step_time_s
+    assert panel.pinned.cluster.links.inter_bytes_per_s_per_node == 4 * before.cluster.links.inter_bytes_per_s_per_node
+    panel.unpin()
+    assert panel.pinned is None
+
+
+def test_outlines_of_the_pinned_plan_in_memory(panel):
+    panel.pin()
+    set_knob(panel, pp=8)
+    peaks, curve = open_tab(panel, "Memory")
+    assert [t.name for t in peaks.data].count("A") == 1
+    assert any(t.name == "A, rank 0" for t in curve.data)
+
+
+def test_a_rank_is_looked_at(panel):
+    _, curve = open_tab(panel, "Memory")
+    panel.panes.rank.value = 3
+    assert "rank 3" in curve.layout.yaxis.title.text
+
+
+def test_zoom_shows_bars_of_that_part(panel):
+    plot = panel.panes.panes["Timeline"].canvases[0].plot
+    assert any(t.type == "heatmap" for t in plot.data)
+    plot.layout.xaxis.range = (1.0, 2.0)
+    assert panel._scene.window == (1.0, 2.0)
+    assert any(t.type == "bar" and t.x is not None and len(t.x) > 1 for t in plot.data)
+    panel._fit()
+    assert panel._scene.window is None
+
+
+def test_every_multiplier_matters(panel):
+    before = panel.step
+    for name, knob in panel.hardware.knobs.items():
+        knob.value = 2.0
+        now = panel.step
+        assert (now.step_time_s, now.cluster.memory_bytes, now.usd_per_1e9_tokens) != (
+            before.step_time_s, before.cluster.memory_bytes, before.usd_per_1e9_tokens,
+        ), name  # fmt: skip
+        knob.value = 1.0
+    assert panel.step.step_time_s == before.step_time_s
+
+
+def test_a_multiplier_out_of_range_is_refused(panel):
+    panel.hardware.knobs["clock"].value = 9.0
+    assert "multipliers.clock" in panel.message
+    panel.hardware.reset.click()
+    assert "a step" in panel.message
+
+
+def test_other_models_and_clusters(panel):
+    panel.models.picker.value = "llama3-70b"
+    assert panel.step.model.name == "llama3-70b"
+    assert panel.models.dimensions["hidden"].value == 8192
+    panel.models.seq.value = 4096
+    assert panel.step.model.seq == 4096
+    panel.clusters.nodes.value = 8
+    assert panel.step.cluster.gpus == 64
+    panel.clusters.device.value = "a100-sxm-80gb"
+    assert panel.step.cluster.device == "a100-sxm-80gb"
+    assert panel.step.plan.tp == 8
+    panel.models.picker.value = "no-such-model"
+    assert "no-such-model" in panel.message
+
+
+def test_dimensions_contradict(panel):
+    panel.models.dimensions["heads"].value = 97
+    assert "Not possible" in panel.message
+    panel.models.dimensions["heads"].value = 96
+    panel.models.dimensions["layers"].value = 48
+    assert panel.step.model.layers == 48
+
+
+def test_state_is_saved_and_loaded(panel, tmp_path, gpt3, h100s):
+    panel.hardware.knobs["memory_rate"].value = 2.0
+    set_knob(panel, pp=8, schedule="zb-h1", virtual_stages=1)
+    panel.plans.shares["optimizer"].value = 50
+    path = panel.save(tmp_path / "plan.json")
+    other = sim.whatif(gpt3, h100s, PLAN)
+    other.load(path)
+    assert other.step.step_time_s == panel.step.step_time_s
+    assert other.plans.knobs["schedule"].value == "zb-h1"
+    assert other.plans.shares["optimizer"].value == 50
+
+
+def test_a_wrong_file_is_said(panel, tmp_path):
+    panel.file.value = str(tmp_path / "none.json")
+    panel._load()
+    assert "none.json" in panel._contended.value
+    with pytest.raises(InputError):
+        panel.load(tmp_path / "none.json")
+
+
+def test_code_computes_the_same(panel, tmp_path):
+    panel.models.dimensions["layers"].value = 48
+    panel.hardware.knobs["clock"].value = 1.2
+    panel.plans.shares["activations"].value = 25
+    path = tmp_path / "again.py"
+    path.write_text(panel.code)
+    assert runpy.run_path(str(path))["run"].step_time_s == panel.step.step_time_s
+
+
+def test_a_search_is_drawn_and_its_points_are_plans(panel, gpt3, h100s):
+    panel._tuned(tune(gpt3, h100s, 1024, top=1))
+    assert panel.panes.current == "Front"
+    plot = panel.panes.panes["Front"].canvases[0].plot
+    trace = next(t for t in plot.data if t.customdata is not None and t.name.startswith("pp 2"))
+    tp, pp, _, dp, micro_batch, zero, flat = (int(v) for v in trace.customdata[0])
+    panel._chosen(flat, False)
+    plan = panel.step.plan
+    assert (plan.tp, plan.pp, panel.step.placed.dp, plan.micro_batch, plan.zero) == (tp, pp, dp, micro_batch, zero)
+    panel._chosen(int(trace.customdata[1][-1]), True)
+    assert panel.pinned is not None
+
+
+def test_unequal_stages_stay_until_a_knob_moves(gpt3, h100s):
+    stages = tuple(sim.StagePlan(layers=n, tp=8, dp=4, zero=1, recompute="selective") for n in (23, 25, 25, 23))
+    panel = sim.whatif(gpt3, h100s, Plan(global_batch=1024, stages=stages))
+    panel.hardware.knobs["price"].value = 2.0
+    assert panel.step.plan.stages == stages
+    set_knob(panel, tp=8)
+    assert not panel.step.plan.stages
 
 
 def test_starts_from_a_ranked_plan(gpt3, h100s):
@@ -50,8 +241,21 @@ def test_impossible_start_is_refused(gpt3, h100s):
         sim.whatif(gpt3, h100s, Plan(tp=7, global_batch=8))
 
 
-def test_figures_fill_their_column(panel):
-    panel._sensor.width = 1000
-    assert {canvas.layout.width for canvas in panel._canvases} == {964}
-    panel._controls["recompute"].value = "full"
-    assert panel._canvases[0].layout.width == 964
+def test_figures_fill_their_column_and_follow_the_theme(panel):
+    panel.sensor.width = 1000
+    panel.sensor.theme = "dark"
+    plot = panel.panes.panes["Timeline"].canvases[0].plot
+    assert plot.layout.width == 964
+    set_knob(panel, recompute="full")
+    assert plot.layout.width == 964
+    assert plot.layout.template.layout.font.color == "#E6E6E6"
+
+
+def test_mixed_clusters_have_no_rates_of_links_to_multiply(gpt3):
+    groups = [{"device": "h100-sxm-80gb", "nodes": 4}, {"device": "a100-sxm-80gb", "nodes": 4}]
+    panel = sim.whatif(gpt3, Cluster.of(groups=groups), Plan(tp=8, pp=8, global_batch=1024, zero=1, recompute="full"))
+    before = panel.step.step_time_s
+    panel.hardware.knobs["clock"].value = 2.0
+    assert panel.step.step_time_s < before
+    panel.hardware.knobs["intra"].value = 2.0
+    assert "cluster.links" in panel.message

@@ -149,11 +149,11 @@ def _thinned(indices: Ints, most: int) -> Ints:
 def _points(
     tuned: Tuned, flat: Ints, axes: tuple[Axis, Axis], look: tuple[str, str, str], theme: Theme
 ) -> dict[str, Any]:
-    """Return the trace of one group of configurations, each with its plan in the hover."""
+    """Return the trace of one group of configurations, each with its plan in the hover and, last, its flat index."""
     space, (across, up) = tuned.space, axes
     row, again, zero, parallel = np.unravel_index(flat, space.allowed.shape)
     columns = [space.rows[k][row] for k in ("tp", "pp", "virtual_stages", "dp", "micro_batch")]
-    details = np.stack([*columns, space.zero[zero]], axis=1).astype(np.int32)
+    details = np.stack([*columns, space.zero[zero], flat], axis=1).astype(np.int32)
     name, shade, symbol = look
     style = {"symbol": symbol, "size": 5, "color": colour(shade, theme), "opacity": 0.75}
     thin = {"line": {"width": 1, "color": style["color"]}} if symbol.endswith("thin") else {}

@@ -33,11 +33,12 @@ POINTS = 400
 
 
 @checked
-def memory(step: Step, stage: int | None = None, theme: Theme = "light") -> go.Figure:
+def memory(step: Step, stage: int | None = None, theme: Theme = "light", reference: Step | None = None) -> go.Figure:
     """Return the memory of one pipeline rank over a step: bytes by category, stacked, as steps.
 
     stage: the pipeline rank; None is the fullest one. The dashed level is what the device must hold (the
-    allocator's reserve and the context included); what of it lies over the capacity is hatched.
+    allocator's reserve and the context included); what of it lies over the capacity is hatched. reference: another plan
+    whose allocated bytes (of the same rank, or its fullest) are drawn as a line.
 
     Raises:
         InputError: no such rank.
@@ -70,6 +71,11 @@ def memory(step: Step, stage: int | None = None, theme: Theme = "light") -> go.F
             f"<br>from %{{x:.4~r}} {time.name} on<extra></extra>",
         )
     end = step.step_time_s / time.scale
+    if reference:
+        end = max(end, reference.step_time_s / time.scale)
+        other = reference.memory[held.rank] if held.rank < len(reference.memory) else reference.fullest
+        at_s, by_category = _curves(reference, other)
+        _outlined(figure, at_s / time.scale, sum(by_category.values()) / size.scale, other.rank, theme)
     _device_level(figure, end, device, step, size, theme)
     _capacity(figure, step, device, size, theme, device)
     figure.update_xaxes(range=[0, end])
@@ -85,6 +91,18 @@ def _curves(step: Step, held: MemoryTimeline) -> tuple[Floats, dict[str, Floats]
     curves = {name: np.concatenate([[0.0], values[kept], values[kept[-1:]]]) for name, values in moving.items()}
     fixed = {name: np.full(len(at_s), float(held.fixed.get(name, 0.0))) for name in CATEGORIES if name not in moving}
     return at_s, fixed | curves
+
+
+def _outlined(figure: go.Figure, at: Floats, total: Floats, rank: int, theme: Theme) -> None:
+    """Draw the allocated bytes of the plan that is compared with."""
+    figure.add_scatter(
+        x=at,
+        y=total,
+        mode="lines",
+        name=f"A, rank {rank}",
+        line={"shape": "hv", "width": 2, "dash": "dot", "color": colour("text", theme)},
+        hovertemplate="<b>A</b><br>%{y:.3~r} allocated<extra></extra>",
+    )
 
 
 def _device_level(figure: go.Figure, end: float, device: float, step: Step, size: Unit, theme: Theme) -> None:
@@ -122,10 +140,11 @@ def _capacity(figure: go.Figure, step: Step, device: float, size: Unit, theme: T
 
 
 @checked
-def memory_peaks(step: Step, theme: Theme = "light") -> go.Figure:
+def memory_peaks(step: Step, theme: Theme = "light", reference: Step | None = None) -> go.Figure:
     """Return every pipeline rank's peak by category as stacked bars, with the 80 % interval of device memory.
 
-    On top of the tensors lies what the device must hold beside them; what exceeds the capacity is hatched.
+    On top of the tensors lies what the device must hold beside them; what exceeds the capacity is hatched. reference:
+    another plan whose device memory is drawn as outlines.
     """
     peaks = np.array([m.peak_bytes for m in step.memory])
     device = np.asarray(device_memory(peaks, step.profile), dtype=np.float64)
@@ -151,9 +170,26 @@ def memory_peaks(step: Step, theme: Theme = "light") -> go.Figure:
     if device.max() > capacity:
         _overflow(figure, device, capacity, size, theme)
     top = float(device.max()) * factor
+    if reference:
+        top = max(top, _outlines(figure, reference, size, theme))
+        ranks = np.arange(max(len(ranks), len(reference.memory)))
     _capacity(figure, step, float(device.max()), size, theme, top)
     figure.update_xaxes(showgrid=False, tick0=0, dtick=max(1, -(-len(ranks) // 8)), range=[-0.5, len(ranks) - 0.5])
     return figure
+
+
+def _outlines(figure: go.Figure, reference: Step, size: Unit, theme: Theme) -> float:
+    """Draw every rank's device memory of the plan that is compared with, and return the largest (B)."""
+    held = np.array([device_memory(m.peak_bytes, reference.profile) for m in reference.memory], dtype=np.float64)
+    figure.add_bar(
+        x=np.arange(len(held)),
+        y=held / size.scale,
+        base=0,
+        name="A",
+        marker={"color": TRANSPARENT, "line": {"width": 2, "color": colour("text", theme)}},
+        hovertemplate=f"<b>A</b><br>rank %{{x}}<br>%{{y:.3~r}} {size.name} of device memory<extra></extra>",
+    )
+    return float(held.max())
 
 
 def _overflow(figure: go.Figure, device: Floats, capacity: float, size: Unit, theme: Theme) -> None:

@@ -1,0 +1,78 @@
+"""What is possible near a plan that is not: the smallest changes that keep every rule."""
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations, islice, product
+from math import log2
+from typing import Any, NamedTuple
+
+from sim.specs import Cluster, InputError, Model, Plan
+from sim.specs.arguments import checked
+from sim.tuner.space import default_knobs
+
+FREE = ("pp", "tp", "virtual_stages", "micro_batch", "cp", "ep")
+"""Knobs that may change, beside the global batch; what the user asked for otherwise stays."""
+
+BESIDE = 4
+"""Nearest values of each knob that are tried where two knobs must change."""
+
+
+class Possible(NamedTuple):
+    """A plan that keeps the rules: what changes (knob to value), and how far that is, in doublings."""
+
+    plan: Plan
+    changes: Mapping[str, int]
+    distance: float
+
+    @property
+    def words(self) -> str:
+        """The changes as text: `pp 4` or `tp 8, global batch 1024`."""
+        return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in self.changes.items())
+
+
+@checked
+def nearest(model: Model, cluster: Cluster, plan: Plan, n: int = 3) -> list[Possible]:
+    """Return up to `n` plans that keep every rule, those with the smallest change of `plan` first.
+
+    One knob changes where that is enough, two where it is not. Of a plan with unequal stages nothing is near.
+    """
+    values = {} if plan.stages else _values(model, cluster, plan)
+    single = [{name: value} for name, near in values.items() for value in near]
+    double = (
+        dict(zip(names, both, strict=True))
+        for names in combinations(values, 2)
+        for both in product(*(values[name][:BESIDE] for name in names))
+    )
+    for changes in (single, double):
+        ordered = sorted((_far(plan, each), i, each) for i, each in enumerate(changes))
+        tried = ((far, each, changed(model, cluster, plan, each)) for far, _, each in ordered)
+        found = list(islice((Possible(other, each, far) for far, each, other in tried if other), n))
+        if found:
+            return found
+    return []
+
+
+def changed(model: Model, cluster: Cluster, plan: Plan, changes: Mapping[str, Any]) -> Plan | None:
+    """Return the plan with some knobs changed, or None if that breaks a rule."""
+    try:
+        other = plan.but(**changes)
+        other.on(model, cluster)
+    except InputError:
+        return None
+    return other
+
+
+def _values(model: Model, cluster: Cluster, plan: Plan) -> dict[str, list[int]]:
+    """Return the other values of every knob, the nearest first; the batch is filled up to whole microbatches."""
+    knobs = default_knobs(model, cluster)
+    values: dict[str, Sequence[int]] = {name: knobs[name] for name in FREE}
+    samples = plan.micro_batch * max(1, cluster.gpus // (plan.tp * plan.pp * plan.cp))
+    whole = plan.global_batch // samples
+    values["global_batch"] = [samples * k for k in (whole - 1, whole, whole + 1, plan.pp) if k > 0]
+    return {
+        name: sorted({v for v in each if v != getattr(plan, name)}, key=lambda v: _far(plan, {name: v}))
+        for name, each in values.items()
+    }
+
+
+def _far(plan: Plan, changes: Mapping[str, int]) -> float:
+    return sum(abs(log2(value / getattr(plan, name))) for name, value in changes.items())

@@ -1,0 +1,82 @@
+"""A figure that stays in its place: redrawn in one message, with axes that only grow, pale where it is out of date."""
+
+from collections.abc import Callable
+from typing import Any
+
+import ipywidgets as w
+import plotly.graph_objects as go
+
+CONFIG = {
+    "showSendToCloud": False, "plotlyServerURL": "", "displaylogo": False,
+    "modeBarButtonsToRemove": ["select2d", "lasso2d", "zoomIn2d", "zoomOut2d", "autoScale2d"],
+}  # fmt: skip
+"""plotly.js would offer to upload the figure; a long bar of buttons would cover the legend."""
+
+STALE = "trainsim-stale"
+
+
+class Canvas(w.Box):
+    """One plotly figure. `plot` is its widget; `width` in pixels, None before the browser has told."""
+
+    def __init__(self) -> None:
+        self.plot: Any = go.FigureWidget()
+        self.plot._config = CONFIG
+        self.width: int | None = None
+        self._drawing = False
+        super().__init__([self.plot], layout=w.Layout(overflow="hidden"))
+
+    def draw(self, fresh: go.Figure, keep_ranges: bool = True) -> None:
+        """Show `fresh`; with `keep_ranges` axes of the same title never shrink, so that a change is seen as one."""
+        plot = self.plot
+        fresh.update_layout(width=self.width, modebar_orientation="v")
+        if keep_ranges:
+            _grow(plot, fresh)
+        self._drawing = True
+        try:
+            with plot.batch_update():
+                if [t.type for t in plot.data] == [t.type for t in fresh.data] and plot.data:
+                    for old, new in zip(plot.data, fresh.data, strict=True):
+                        _put(old, new)
+                else:
+                    plot.data = []
+                    plot.add_traces(fresh.data)
+                _put(plot.layout, fresh.layout)  # in place: a layout of its own would hear of no zoom
+        finally:
+            self._drawing = False
+
+    def fill(self, width: int) -> None:
+        """Make the figure as wide as its column."""
+        self.width = width
+        if self.plot.layout.width != width:
+            self.plot.layout.width = width
+
+    def stale(self, is_stale: bool) -> None:
+        """Show the figure pale, as that of a previous plan, or as it is."""
+        (self.add_class if is_stale else self.remove_class)(STALE)
+
+    def on_zoom(self, what: Callable[[tuple[float, float]], None]) -> None:
+        """Call `what` with the ends of the time axis when somebody zooms in the browser."""
+
+        def zoomed(layout: Any, ends: Any) -> None:
+            del layout
+            if not self._drawing and ends:
+                what((float(ends[0]), float(ends[1])))
+
+        self.plot.layout.on_change(zoomed, "xaxis.range")
+
+
+def _put(old: Any, new: Any) -> None:
+    """Make `old` what `new` is: what it has more is taken away."""
+    wanted = new.to_plotly_json()
+    gone = {key: None for key in old.to_plotly_json() if key not in wanted and key not in ("type", "uid")}
+    old.update({k: v for k, v in wanted.items() if k not in ("type", "uid")} | gone, overwrite=True)
+
+
+def _grow(plot: Any, fresh: go.Figure) -> None:
+    """Let axes of `fresh` reach as far as those of the figure that is shown, where they measure the same."""
+    for name in ("xaxis", "yaxis"):
+        old, new = plot.layout[name], fresh.layout[name]
+        if old.range and new.range and (old.title.text, old.type) == (new.title.text, new.type):
+            (a, b), (c, d) = old.range, new.range
+            if all(isinstance(v, int | float) for v in (a, b, c, d)) and a <= b and c <= d:
+                new.range = (min(a, c), max(b, d))

@@ -1,0 +1,215 @@
+"""Controls of the model, the cluster, and multipliers on the hardware."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import ipywidgets as w
+
+from sim.catalog import names
+from sim.specs import Cluster, InputError, Model, Multipliers
+from sim.specs.catalog import devices, models
+from sim.specs.fields import read
+from sim.widgets.controls import Group
+from sim.widgets.knob import Knob, on_change
+
+SEQUENCES = [2**k for k in range(9, 18)]
+DIMENSIONS = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab")
+FACTORS = {
+    "intra": "NVLink or links inside a node", "inter": "network between nodes (NIC)", "memory_rate": "memory bandwidth",
+    "memory": "memory size", "clock": "clock", "price": "price",
+}  # fmt: skip
+RATES = {"intra": "intra_bytes_per_s", "inter": "inter_bytes_per_s_per_node"}
+TIMES = [0.25, 0.35, 0.5, 0.7, 0.85, 1.0, 1.2, 1.4, 2.0, 2.8, 4.0]
+FULL = w.Layout(width="auto")
+
+
+class ModelControls(Group):
+    """Which model: one of the catalog or a Hugging Face config file; sequence length; folded: its dimensions."""
+
+    def __init__(self, model: Model, what: Callable[[], None]) -> None:
+        self.base, self._what, self._quiet = model, what, False
+        self.picker = w.Combobox(
+            value=model.name, options=sorted(models), ensure_option=False, continuous_update=False, layout=FULL,
+            placeholder="a name of the catalog, or a path of config.json",
+        )  # fmt: skip
+        self.seq = Knob("seq", SEQUENCES, model.seq, "sequence length", " ")
+        self.dimensions = {name: Knob(name, [getattr(model, name)], getattr(model, name)) for name in DIMENSIONS}
+        self.facts = w.HTML()
+        super().__init__([self.picker, self.facts, self.seq], list(self.dimensions.values()), "Dimensions")
+        self.picker.observe(lambda _: self._picked(), names="value")
+        on_change([self.seq, *self.dimensions.values()], self._changed)
+
+    def model(self) -> Model:
+        """Return what is asked for; raises InputError where the name is unknown or dimensions contradict."""
+        name = self.picker.value.strip()
+        if name != self.base.name:
+            self.base = models[name] if name in models else Model.from_hf(name)
+            self._show()
+        asked = {
+            n: k.value for n, k in {**self.dimensions, "seq": self.seq}.items() if k.value != getattr(self.base, n)
+        }
+        return _with(self.base, asked) if asked else self.base
+
+    def show(self, model: Model) -> None:
+        """Bring the controls to a model, without a change being heard."""
+        self.base = model
+        self._show()
+
+    def say(self, model: Model) -> None:
+        """Write the model's size below its name."""
+        active = model.active_parameters
+        experts = f", {active / 1e9:.3g}e9 active" if active != model.parameters else ""
+        flop = f"{model.flop_per_token('megatron'):.3g} FLOP a token"
+        self.facts.value = f"{model.parameters / 1e9:.4g}e9 parameters{experts}; {model.layers} layers; {flop}"
+
+    def _show(self) -> None:
+        self._quiet = True
+        for name, knob in {**self.dimensions, "seq": self.seq}.items():
+            knob.value = getattr(self.base, name)
+        if self.base.name != self.picker.value:
+            self.picker.value = self.base.name
+        self._quiet = False
+
+    def _picked(self) -> None:
+        if not self._quiet:
+            self._what()
+
+    def _changed(self) -> None:
+        self.count(sum(knob.value != getattr(self.base, name) for name, knob in self.dimensions.items()))
+        self._picked()
+
+
+def _with(model: Model, asked: Mapping[str, Any]) -> Model:
+    """Return a model of other dimensions; what followed from the old ones follows from the new ones."""
+    follows: dict[str, Any] = {}
+    if len(set(model.pattern)) == 1:
+        follows["pattern"] = None
+    if model.head_dim * model.heads == model.hidden:
+        follows["head_dim"] = None
+    if model.kv_heads == model.heads and "kv_heads" not in asked:
+        follows["kv_heads"] = None
+    follows |= {"v_head_dim": None} if not model.kv_lora_rank else {}
+    follows |= {"max_positions": None} if "seq" in asked and model.positions == "learned" else {}
+    return replace(model, **follows | dict(asked))
+
+
+class ClusterControls(Group):
+    """Which devices, how many, and whose profile."""
+
+    def __init__(self, cluster: Cluster, what: Callable[[], None]) -> None:
+        self.base = cluster
+        offered = list(devices) if cluster.device in devices else [cluster.device, *devices]
+        self.device = w.Dropdown(options=offered, value=cluster.device, layout=FULL)
+        self.nodes = Knob("nodes", [2**k for k in range(12)], cluster.nodes)
+        self.per_node = Knob("gpus_per_node", [1, 2, 4, 8, 16, 72], cluster.gpus_per_node, "GPUs per node")
+        self.facts = w.HTML()
+        super().__init__([self.device, self.nodes, self.per_node, self.facts])
+        self._what, self._quiet = what, False
+        on_change([self.device, self.nodes, self.per_node], self._changed)
+
+    def cluster(self) -> Cluster:
+        """Return what is asked for; raises InputError where it cannot be."""
+        asked = (self.device.value, self.nodes.value, self.per_node.value)
+        if asked == (self.base.device, self.base.nodes, self.base.gpus_per_node):
+            return self.base
+        if self.base.groups:
+            raise InputError("cluster.groups", asked, "left as they are: give another cluster to the panel")
+        if asked[0] == self.base.device:
+            return replace(self.base, nodes=asked[1], gpus_per_node=asked[2], domain_gpus=None)
+        return Cluster.of(asked[0], nodes=asked[1], gpus_per_node=asked[2])
+
+    def show(self, cluster: Cluster) -> None:
+        """Bring the controls to a cluster, without a change being heard."""
+        self.base, self._quiet = cluster, True
+        if cluster.device not in self.device.options:
+            self.device.options = [cluster.device, *self.device.options]
+        for control, name in ((self.device, "device"), (self.nodes, "nodes"), (self.per_node, "gpus_per_node")):
+            control.value = getattr(cluster, name)
+        self._quiet = False
+
+    def _changed(self) -> None:
+        if not self._quiet:
+            self._what()
+
+    def say(self, cluster: Cluster) -> None:
+        """Write what the devices are and which profile times them."""
+        known = set(names("profiles"))
+        kinds = [m.hardware for m in cluster.members]
+        lines = [
+            f"{d.title}: {d.peak_bf16_flop_per_s.value / 1e12:.4g} TFLOP/s in 16 bit, "
+            f"{d.memory_bytes.value / 1e9:.3g} GB at {d.memory_bytes_per_s.value / 1e12:.3g} TB/s"
+            for d in kinds
+        ]
+        price = cluster.usd_per_gpu_hour
+        date = kinds[0].price_date
+        lines.append(
+            f"{price:.2f} USD a GPU-hour{f' ({date})' if date else ''}" if price else "no price in the catalog"
+        )
+        badge = "fitted" if cluster.profile in known else "own profile"
+        lines.append(f"profile {cluster.profile} ({badge}); {cluster.gpus} GPUs")
+        self.facts.value = "<br>".join(lines)
+
+
+class HardwareControls(Group):
+    """Multipliers on what the cluster is made of: 1 is the cluster as it is."""
+
+    def __init__(self, what: Callable[[], None]) -> None:
+        self.knobs = {name: Knob(name, TIMES, 1.0, words, "x") for name, words in FACTORS.items()}
+        self.reset = w.Button(description="All to 1x", layout=FULL)
+        super().__init__([*self.knobs.values(), self.reset])
+        self._what, self._quiet = what, False
+        self.reset.on_click(lambda _: self._reset())
+        on_change(list(self.knobs.values()), self._changed)
+
+    @property
+    def factors(self) -> dict[str, float]:
+        """The multipliers by name."""
+        return {name: float(knob.value) for name, knob in self.knobs.items()}
+
+    def show(self) -> None:
+        """Bring all multipliers to 1, without a change being heard."""
+        self._quiet = True
+        for knob in self.knobs.values():
+            knob.value = 1.0
+        self._quiet = False
+
+    def _reset(self) -> None:
+        self.show()
+        self._what()
+
+    def _changed(self) -> None:
+        if not self._quiet:
+            self._what()
+
+
+def multiplied(cluster: Cluster, factors: Mapping[str, float]) -> Cluster:
+    """Return the cluster with its rates, memory and price times `factors` (names of `FACTORS`).
+
+    Raises:
+        InputError: a product is out of range.
+    """
+    by = {name: factor for name, factor in factors.items() if factor != 1}
+    if not by:
+        return cluster
+    unstated = [key for key, name in RATES.items() if key in by and getattr(cluster.links, name) is None]
+    if unstated:
+        raise InputError("cluster.links", None, "rates of links, stated once for all groups, to multiply them")
+    links = replace(
+        cluster.links,
+        **{name: getattr(cluster.links, name) * by[key] for key, name in RATES.items() if key in by},
+    )
+    held = {name: getattr(cluster.multipliers, name) * by.get(name, 1.0) for name in ("clock", "memory_rate")}
+    times = read(Multipliers, held, "cluster.multipliers")
+    if not cluster.groups:
+        return replace(cluster, links=links, multipliers=times, **_owned(cluster, by))
+    groups = tuple(replace(g, **_owned(m, by)) for g, m in zip(cluster.groups, cluster.members, strict=True))
+    return Cluster(groups=groups, links=links, multipliers=times)
+
+
+def _owned(cluster: Cluster, by: Mapping[str, float]) -> dict[str, float]:
+    """Return memory and price of a cluster of one device, multiplied where they are asked for."""
+    own = {"memory_bytes": cluster.memory_bytes * by.get("memory", 1)} if "memory" in by else {}
+    if "price" in by and cluster.usd_per_gpu_hour is not None:
+        own["usd_per_gpu_hour"] = cluster.usd_per_gpu_hour * by["price"]
+    return own

@@ -1,0 +1,102 @@
+"""One setting as a control: name and hint above, the slider below, and a box for any other value."""
+
+from collections.abc import Callable, Sequence
+from html import escape
+from typing import Any
+
+import ipywidgets as w
+import traitlets
+
+BOX = "76px"
+STYLE = """<style>
+.trainsim .trainsim-knob .widget-html-content {
+  line-height: 18px; overflow: hidden; white-space: nowrap; text-overflow: ellipsis}
+.trainsim .trainsim-stale {opacity: 0.35}
+.trainsim .cards {display: flex; flex-wrap: wrap; gap: 8px}
+.trainsim .card {flex: 1 1 104px; display: flex; flex-direction: column; line-height: 16px;
+  border: 1px solid var(--jp-border-color2); border-radius: 6px; padding: 6px 10px}
+.trainsim .card .label, .trainsim .card .note {font-size: 12px; color: var(--jp-ui-font-color2)}
+.trainsim .card .value {font-size: 20px; font-weight: 600; line-height: 28px; white-space: nowrap}
+.trainsim .trainsim-knob .widget-hslider {margin-left: 8px}
+.trainsim .say {font-size: 14px; line-height: 20px; margin: 6px 0; white-space: normal}
+.trainsim .wrong {border-left: 4px solid #B00020; padding-left: 8px}
+.trainsim .data {overflow-x: auto; line-height: 18px; font-size: 12px; white-space: normal}
+.trainsim .data h2 {font-size: 14px; margin: 10px 0 4px} .trainsim .data h3 {font-size: 13px; margin: 8px 0 4px}
+.trainsim .data td, .trainsim .data th {text-align: left; padding: 1px 12px 1px 0; vertical-align: top}
+.trainsim .data pre {overflow-x: auto; font-size: 12px; user-select: all}
+.trainsim button:focus-visible, .trainsim [role=slider]:focus-visible {outline: 2px solid var(--jp-brand-color1)}
+</style>"""
+"""Of all panels; colours of text and borders are those of the notebook's theme."""
+
+
+class Knob(w.VBox):
+    """A setting with `value`: a slider over `options`, and for numbers a box that takes any other value too.
+
+    What is set stays, whether it is possible or not; `hint` says beside the name what is.
+    """
+
+    value = traitlets.Any()
+
+    def __init__(self, name: str, options: Sequence[Any], value: Any, words: str = "", unit: str = "") -> None:
+        self.name, self.words, self.unit, self._quiet = name, words or name.replace("_", " "), unit, False
+        self.is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        self._label = w.HTML(layout=w.Layout(height="18px", margin="0"))
+        self._slider = w.SelectionSlider(
+            options=self._listed(options, value), value=value, readout=not self.is_number,
+            layout=w.Layout(flex="1 1 auto", width="auto", min_width="0"),
+        )  # fmt: skip
+        number = w.FloatText if isinstance(value, float) else w.IntText
+        self._box = number(value, continuous_update=False, layout=w.Layout(width=BOX)) if self.is_number else None
+        row = w.HBox([self._slider, *([self._box] if self._box else [])], layout=w.Layout(height="30px"))
+        super().__init__([self._label, row], layout=w.Layout(margin="0 0 4px 0"))
+        self.add_class("trainsim-knob")
+        self.value = value
+        self.hint("")
+        self._slider.observe(self._moved, names="value")
+        if self._box:
+            self._box.observe(self._moved, names="value")
+        self.observe(self._show, names="value")
+
+    def hint(self, text: str, wrong: bool = False) -> None:
+        """Write beside the name what is possible; `wrong` says that the value is not."""
+        beside = escape(text) if not wrong else f"<b>(x) {escape(text)}</b>"
+        name = f"<span title='{escape(text, quote=True)}'>{escape(self.words)}"
+        self._label.value = f"{name} <span style='color:var(--jp-ui-font-color2)'>{beside}</span></span>"
+
+    def offer(self, options: Sequence[Any]) -> None:
+        """Let the slider go over other values; the present one stays."""
+        listed = self._listed(options, self.value)
+        if list(self._slider.options) != listed:
+            self._quiet = True
+            self._slider.options, self._slider.value = listed, self.value
+            self._quiet = False
+
+    @property
+    def options(self) -> tuple[Any, ...]:
+        """The values that the slider goes over."""
+        return tuple(value for _, value in self._slider.options)
+
+    def _listed(self, options: Sequence[Any], value: Any) -> list[tuple[str, Any]]:
+        every = list(options) if value in options else [*options, value]
+        return [(f"{v}{self.unit}", v) for v in (sorted(every) if self.is_number else every)]
+
+    def _moved(self, change: Any) -> None:
+        if not self._quiet:
+            self.value = change["new"]
+
+    def _show(self, change: Any) -> None:
+        """Bring slider and box to the value, which may come from any side."""
+        del change
+        self._quiet = True
+        if self.value not in self.options:
+            self._slider.options = self._listed(self.options, self.value)
+        self._slider.value = self.value
+        if self._box:
+            self._box.value = self.value
+        self._quiet = False
+
+
+def on_change(knobs: Sequence[w.Widget], what: Callable[[], None]) -> None:
+    """Call `what` after every change of a knob's value."""
+    for knob in knobs:
+        knob.observe(lambda _: what(), names="value")

@@ -1,0 +1,132 @@
+"""The tabs of a panel: each a sentence and its figures, drawn when it is open and only where something has changed."""
+
+from collections.abc import Callable
+from typing import Any
+
+import ipywidgets as w
+
+from sim.report import markup as m
+from sim.report.numbers import time_unit
+from sim.report.sections import certainty_section, peak_table, term_table
+from sim.widgets.canvas import Canvas
+from sim.widgets.views import VIEWS, Scene, View, words
+
+PADDING = 36
+"""Pixels between the column and the figure in a tab: padding and border on both sides."""
+
+MIN_WIDTH = 320
+WHOLE = 0.98
+"""Share of the time axis from which on a part of it is all of it."""
+
+
+class Pane(w.VBox):
+    """One tab: `scene` is what its figures show."""
+
+    def __init__(self, view: View, *above: w.Widget) -> None:
+        self.view = view
+        self.scene: Scene | None = None
+        self._words = w.HTML()
+        self.canvases = [Canvas() for _ in view.draws]
+        super().__init__([self._words, *above, *self.canvases])
+
+    def draw(self, scene: Scene, keep_ranges: bool) -> bool:
+        """Draw what has changed since the last time; return whether anything had."""
+        self._words.value = m.paragraph(words(self.view.title, scene), "say")
+        if self.scene is not None and self.view.key(self.scene) == self.view.key(scene):
+            return False
+        self.scene = scene
+        for canvas, draw in zip(self.canvases, self.view.draws, strict=True):
+            canvas.draw(draw(scene), keep_ranges and self.view.grows and scene.window is None)
+        return True
+
+
+class Data(w.VBox):
+    """The numbers behind the figures, what they rest on, and code that computes them again."""
+
+    def __init__(self) -> None:
+        self._html = w.HTML()
+        super().__init__([self._html])
+
+    def draw(self, scene: Scene, code: str) -> None:
+        """Write everything about the scene's plan."""
+        step = scene.step
+        steps = {"A": scene.pinned, "B": step} if scene.pinned else {"": step}
+        self._html.value = "".join(
+            (
+                '<div class="data">',
+                m.section("Exposed time by cause", term_table({k: s for k, s in steps.items() if s})),
+                m.section("Peak memory of every pipeline rank", peak_table(step)),
+                certainty_section(step),
+                m.section("The same in code", m.code(code)),
+                "</div>",
+            )
+        )
+
+
+class Panes(w.Tab):
+    """All tabs; only the open one is drawn. look: called when the reader looks at another rank or part of the step."""
+
+    def __init__(self, look: Callable[..., None], choose: Callable[[int, bool], None]) -> None:
+        self.rank = w.Dropdown(options=[("fullest rank", None)], layout=w.Layout(width="160px"))
+        self.panes = {v.title: Pane(v, *([self.rank] if v.title == "Memory" else [])) for v in VIEWS}
+        self.data = Data()
+        self._look, self._choose, self.is_stale = look, choose, False
+        super().__init__([*self.panes.values(), self.data], titles=[*self.panes, "Data"])
+        self.selected_index = 0
+        self.rank.observe(lambda _: look(stage=self.rank.value), names="value")
+        self.panes["Timeline"].canvases[0].on_zoom(self._zoomed)
+
+    @property
+    def current(self) -> str:
+        """The title of the open tab."""
+        return str(self.titles[self.selected_index or 0])
+
+    def show(self, scene: Scene, code: Callable[[], str], keep_ranges: bool) -> None:
+        """Draw the open tab."""
+        if self.current == "Data":
+            self.data.draw(scene, code())
+            return
+        ranks = [("fullest rank", None), *((f"rank {r}", r) for r in range(len(scene.step.memory)))]
+        if list(self.rank.options) != ranks and self.current == "Memory":
+            self.rank.options = ranks
+        pane = self.panes[self.current]
+        if not pane.draw(scene, keep_ranges):
+            return
+        if self.current == "Front" and scene.found:
+            for trace in pane.canvases[0].plot.data:
+                if trace.customdata is not None:
+                    trace.on_click(self._clicked)
+        if self.current == "Memory":
+            for trace in pane.canvases[0].plot.data:
+                trace.on_click(self._looked_at)
+
+    def fill(self, width: int) -> None:
+        """Make every figure as wide as the tab that holds it."""
+        for pane in self.panes.values():
+            for canvas in pane.canvases:
+                canvas.fill(max(MIN_WIDTH, width - PADDING))
+
+    def stale(self, is_stale: bool) -> None:
+        """Show the figures pale, as those of a previous plan, or as they are."""
+        self.is_stale = is_stale
+        for pane in self.panes.values():
+            for canvas in pane.canvases:
+                canvas.stale(is_stale)
+
+    def _zoomed(self, ends: tuple[float, float]) -> None:
+        scene = self.panes["Timeline"].scene
+        if scene is None:
+            return
+        whole = scene.step.timeline.makespan * 1e-9
+        scale = time_unit(scene.window[1] if scene.window else whole).scale
+        low, high = max(0.0, ends[0] * scale), min(whole, ends[1] * scale)
+        self._look(window=None if high - low > WHOLE * whole or high <= low else (low, high))
+
+    def _clicked(self, trace: Any, points: Any, state: Any) -> None:
+        if points.point_inds:
+            self._choose(int(trace.customdata[points.point_inds[0]][-1]), bool(getattr(state, "shift", False)))
+
+    def _looked_at(self, trace: Any, points: Any, state: Any) -> None:
+        del trace, state
+        if points.xs and points.xs[0] in [value for _, value in self.rank.options]:
+            self.rank.value = int(points.xs[0])
