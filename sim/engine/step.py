@@ -12,6 +12,7 @@ from sim.catalog import names
 from sim.costs import offload, spread, stage, usage
 from sim.costs.layers.structure import Structure
 from sim.costs.learned import Correction
+from sim.costs.operations import Operation, operations
 from sim.costs.profile import Profile, load_profile
 from sim.costs.run_level import (
     SOFTWARE_YEAR,
@@ -38,7 +39,7 @@ from sim.schedules import Kind, Schedule
 from sim.specs import Cluster, InputError, Model, PlacedPlan, Plan
 from sim.specs.arguments import checked
 from sim.specs.catalog import precision
-from sim.specs.device import HOST_EFFICIENCY
+from sim.specs.device import HOST_EFFICIENCY, Device
 from sim.units import gigabytes, seconds, si
 
 Engine = Literal["path", "events"]
@@ -108,13 +109,30 @@ class Step:
 
         Waiting in the pipeline scales with compute and counts as it, exposed communication does not.
         """
-        member = next(m for m in self.cluster.members if load_profile(m.profile) == self.profile)
         structure = Structure.of(self.model)
-        longest = int(np.argmax(self.plan.split_stages)) if self.plan.stages else 0
-        values = stage_values(self.model, member, self.placed.at(longest), self.profile, self.level)
-        found = usage.used(structure, stage.stage_model(structure), values)
+        found = usage.used(structure, stage.stage_model(structure), self._values)
         busy = sum(self.breakdown_s[k] for k in ("compute", "recompute", "bubble", "optimizer")) / self.step_time_s
         return tuple(replace(kernel, share=busy * kernel.share) for kernel in found)
+
+    @cached_property
+    def operations(self) -> tuple[Operation, ...]:
+        """The compute operations of one microbatch, on the devices of `profile`."""
+        return operations(Structure.of(self.model), tuple(self.model.blocks.values()), self._values)
+
+    @property
+    def hardware(self) -> Device:
+        """The device that `profile` is of: with several in the cluster, the least certain one."""
+        return self._member.hardware
+
+    @property
+    def _member(self) -> Cluster:
+        return next(m for m in self.cluster.members if load_profile(m.profile) == self.profile)
+
+    @property
+    def _values(self) -> dict[str, Any]:
+        """The symbols of the stage model, of the longest of unequal stages."""
+        longest = int(np.argmax(self.plan.split_stages)) if self.plan.stages else 0
+        return stage_values(self.model, self._member, self.placed.at(longest), self.profile, self.level)
 
     @property
     def breakdown(self) -> Mapping[str, float]:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import field
+from dataclasses import field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
@@ -119,6 +119,10 @@ class Model:
             assumed.append("a sample counts as one token: the traced network reads none")
         object.__setattr__(self, "assumptions", tuple(assumed))
         self._check()
+
+    def __getstate__(self) -> dict[str, object]:
+        # Without what is cached: blocks are hashed by their model, which a reader of the state does not have yet.
+        return {f.name: self.__dict__[f.name] for f in fields(self)}
 
     def _check(self) -> None:
         letters = "".join(self.network.kinds) if self.network else LETTERS.replace("P", "")

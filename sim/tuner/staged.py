@@ -6,6 +6,7 @@ inter-stage solver (`solvers.exact`).
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import product
 from math import inf
 from typing import Any, Literal
@@ -142,6 +143,20 @@ def _by_ends(tables: StageTables, effort: Effort, n: int) -> Solution:
     return together(parts, n, effort.at_most)
 
 
+def _again(
+    model: Model,
+    global_batch: int,
+    values: Mapping[str, Sequence[Any]],
+    kept: Mapping[str, Any],
+    freedom: Freedom,
+    solve: Solve,
+    on: Cluster,
+    below: float,
+) -> StagedSearch:
+    """Return `StagedSearch.again`'s answer; of the module, so that a result can leave the process that found it."""
+    return search_stages(model, on, global_batch, values, kept, freedom, 1, below, solve=solve)
+
+
 def search_stages(
     model: Model,
     cluster: Cluster,
@@ -160,10 +175,7 @@ def search_stages(
     values: of every knob (tp, pp, cp, ep, micro_batch, zero, recompute, recompute_layers, offload_*, precision); kept:
     settings that are not searched. `stop` ends the search with the best so far.
     """
-
-    def again(on: Cluster, below: float) -> StagedSearch:
-        return search_stages(model, on, global_batch, values, kept, freedom, 1, below, solve=solve)
-
+    again = partial(_again, model, global_batch, values, kept, freedom, solve)
     found = StagedSearch(n, at_most, again)
     hosts = HOST_KNOBS if freedom == "all" else ON_DEVICE
     if "offload" in kept and kept["offload"].used:

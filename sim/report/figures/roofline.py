@@ -1,0 +1,194 @@
+"""What bounds each kernel: achieved rate against arithmetic intensity, under the roofs of the device's data sheet."""
+
+from collections.abc import Sequence
+from math import ceil, floor, log10
+from typing import NamedTuple
+
+import numpy as np
+import plotly.graph_objects as go
+
+from sim.costs.operations import Operation
+from sim.engine.step import Step
+from sim.report.numbers import time_unit
+from sim.report.theme import HEIGHT, MARGIN, Theme, colour, frame, label, safe
+from sim.specs.arguments import checked
+from sim.specs.catalog import precision
+from sim.specs.device import Device, Rate
+from sim.units import digits3, percent, si
+
+FAMILIES = (
+    ("product, forward", "forward", "circle"),
+    ("product, input gradient", "backward", "square"),
+    ("product, weight gradient", "weight", "diamond"),
+    ("attention", "communication", "triangle-up"),
+    ("norm, softmax, loss", "recompute", "cross"),
+    ("element-wise", "optimizer", "x"),
+)
+"""Legend text, colour, symbol: the symbol tells the families apart without colour."""
+
+SMALLEST, LARGEST = 6.0, 34.0
+"""Pixels of a marker: of nothing, and of the longest operation; the area between grows with the time."""
+
+ROUNDING = 1e-6
+"""Relative excess over a roof that is none."""
+
+
+class Roofs(NamedTuple):
+    """Data-sheet peaks of one device: FLOP/s at the plan's precision and in 16 bit, bytes/s of its memory."""
+
+    rate: Rate
+    flop_per_s: float
+    plain_flop_per_s: float
+    bytes_per_s: float
+
+    def at(self, intensity: float) -> float:
+        """Return the most that can be computed at so many FLOP per byte (FLOP/s)."""
+        return min(self.flop_per_s, intensity * self.bytes_per_s)
+
+
+class Point(NamedTuple):
+    """One operation in the figure: FLOP per byte, FLOP/s, the roof above it (FLOP/s), share of the passes' time."""
+
+    operation: Operation
+    family: int
+    intensity: float
+    rate: float
+    roof: float
+    share: float
+
+    @property
+    def above(self) -> bool:
+        """Whether it is faster than the data sheet allows."""
+        return self.rate > self.roof * (1 + ROUNDING)
+
+
+@checked
+def roofline(step: Step, theme: Theme = "light") -> go.Figure:
+    """Return every kernel of a forward and a backward pass as FLOP/s against FLOP per byte, both axes logarithmic.
+
+    A marker's area shows the share of the time of all layers; recompute, optimizer and collectives are left out.
+    Kernels that memory bounds have no FLOP in the cost model: one per element is drawn, which moves a point along the
+    roof and not towards it. The roofs are the data sheet's; a point above its roof is marked, and said to be wrong.
+    """
+    roofs = _roofs(step.hardware, precision(step.plan.precision).gemm.forward)
+    points = _points(step.operations, roofs, precision(step.plan.precision).activation_bytes.value)
+    scale, name = (1e12, "TFLOP/s") if roofs.flop_per_s >= 1e12 else (1e9, "GFLOP/s")
+    figure = frame(
+        theme, HEIGHT + 120, "arithmetic intensity (FLOP per byte), log scale", f"achieved rate ({name}), log scale",
+        margin=MARGIN | {"t": 84},
+    )  # fmt: skip
+    span = _decades([p.intensity for p in points] + [roofs.flop_per_s / roofs.bytes_per_s], 1.5)
+    heights = _decades([p.rate / scale for p in points] + [roofs.flop_per_s / scale], 1.6)
+    _draw_roofs(figure, roofs, (10 ** span[0], 10 ** span[1]), scale, theme)
+    longest = max(p.share for p in points)
+    for number, (text, shade, symbol) in enumerate(FAMILIES):
+        part = [p for p in points if p.family == number]
+        if part:
+            figure.add_scatter(
+                x=[p.intensity for p in part],
+                y=[p.rate / scale for p in part],
+                name=text,
+                mode="markers",
+                marker={
+                    "symbol": symbol,
+                    "size": [SMALLEST + (LARGEST - SMALLEST) * (p.share / longest) ** 0.5 for p in part],
+                    "color": colour(shade, theme),
+                    "opacity": 0.8,
+                    "line": {"width": 1, "color": colour("edge", theme)},
+                },
+                text=[_hover(p) for p in part],
+                hovertemplate="%{text}<extra></extra>",
+            )
+    _warn(figure, [p for p in points if p.above], scale, theme)
+    for key, ends in (("x", span), ("y", heights)):
+        powers = [10.0**k for k in range(ceil(ends[0]), floor(ends[1]) + 1)]
+        ticks = powers[:: ceil(len(powers) / 8)]
+        words = [digits3(t) if t < 1 else f"{t:g}" for t in ticks]
+        figure.update_layout({f"{key}axis": {"type": "log", "range": ends, "tickvals": ticks, "ticktext": words}})
+    return figure
+
+
+def _roofs(device: Device, rate: Rate) -> Roofs:
+    low = {"fp8": device.peak_fp8_flop_per_s, "fp4": device.peak_fp4_flop_per_s}.get(rate)
+    plain = device.peak_flop_per_s("fp32" if rate == "fp32" else "bf16")
+    return Roofs(rate, low.value if low else plain, plain, device.memory_bytes_per_s.value)
+
+
+def _family(one: Operation) -> int:
+    if one.flop:
+        products = ("forward", "backward_input", "backward_weight")
+        return 3 if one.name.endswith(("attention forward", "attention backward")) else products.index(one.phase)
+    return 4 if any(word in one.name for word in ("norm", "softmax", "entropy")) else 5
+
+
+def _points(found: Sequence[Operation], roofs: Roofs, element_bytes: float) -> list[Point]:
+    whole = sum(one.count * one.seconds for one in found)
+    points = []
+    for one in found:
+        flop = one.flop or one.bytes / element_bytes
+        share = one.count * one.seconds / whole
+        points.append(Point(one, _family(one), flop / one.bytes, flop / one.seconds, roofs.at(flop / one.bytes), share))
+    return points
+
+
+def _hover(point: Point) -> str:
+    """Return at most six lines."""
+    one = point.operation
+    where = f"{one.count} layers" if one.count > 1 else "once"
+    counted = "" if one.flop else " (1 per element, assumed)"
+    return "<br>".join((
+        f"<b>{safe(one.name)}</b>, {where}",
+        f"{time_unit(one.seconds).text(one.seconds)} each, {percent(point.share)} of both passes",
+        f"{si(point.rate, 'FLOP/s')}, {percent(point.rate / point.roof)} of its roof",
+        f"{si(one.bytes / one.seconds, 'B/s')} read and written ({si(one.bytes, 'B')})",
+        f"{digits3(point.intensity)} FLOP per byte{counted}",
+        "time: model of the profile; roof: data sheet",
+    ))  # fmt: skip
+
+
+def _draw_roofs(figure: go.Figure, roofs: Roofs, span: tuple[float, float], scale: float, theme: Theme) -> None:
+    lower = roofs.plain_flop_per_s
+    peaks = [(roofs.flop_per_s, "roof", "solid")]
+    if lower != roofs.flop_per_s:
+        peaks.append((lower, f"16-bit roof, {si(lower, 'FLOP/s')}", "dot"))
+    for peak, name, dash in peaks:
+        figure.add_scatter(
+            x=[span[0], peak / roofs.bytes_per_s, span[1]],
+            y=[span[0] * roofs.bytes_per_s / scale, peak / scale, peak / scale],
+            name=name,
+            mode="lines",
+            hoverinfo="skip",
+            line={"color": colour("text", theme), "width": 1.5, "dash": dash},
+        )
+    figure.add_annotation(
+        **label(f"{si(roofs.flop_per_s, 'FLOP/s')} ({roofs.rate}, data sheet)", theme), x=log10(span[1]),
+        y=log10(roofs.flop_per_s / scale), showarrow=False, xanchor="right", yanchor="bottom", yshift=3,
+    )  # fmt: skip
+    middle = (span[0] * roofs.flop_per_s / roofs.bytes_per_s) ** 0.5
+    figure.add_annotation(
+        **label(f"{si(roofs.bytes_per_s, 'B/s')} (memory, data sheet)", theme), x=log10(middle),
+        y=log10(middle * roofs.bytes_per_s / scale), showarrow=False, xanchor="left", yanchor="top", xshift=8,
+    )  # fmt: skip
+
+
+def _decades(values: Sequence[float], room: float) -> tuple[float, float]:
+    """Return the ends of a logarithmic axis as powers of ten, with `room` times as much on both sides."""
+    return log10(float(np.min(values)) / room), log10(float(np.max(values)) * room)
+
+
+def _warn(figure: go.Figure, above: Sequence[Point], scale: float, theme: Theme) -> None:
+    if not above:
+        return
+    figure.add_scatter(
+        x=[p.intensity for p in above],
+        y=[p.rate / scale for p in above],
+        mode="markers",
+        showlegend=False,
+        hoverinfo="skip",
+        marker={"symbol": "circle-open", "size": LARGEST, "color": colour("over", theme), "line": {"width": 2}},
+    )
+    names = ", ".join(dict.fromkeys(safe(p.operation.name) for p in above[:3])) + (" ..." if len(above) > 3 else "")
+    figure.add_annotation(
+        **label(f"Warning: {names} above the roof: wrong units or count, or served from a cache", theme, "over"),
+        xref="paper", yref="paper", x=0, y=1, xanchor="left", yanchor="bottom", showarrow=False,
+    )  # fmt: skip

@@ -1,0 +1,82 @@
+"""The roofline: rates and intensities of the step's own operations, under the roofs of the data sheet."""
+
+from dataclasses import replace
+
+import plotly.graph_objects as go
+import pytest
+
+from sim.engine.step import Step, simulate
+from sim.report import figures
+from sim.report.theme import PALETTE
+from sim.specs import Cluster, Plan
+from sim.specs.catalog import device
+from tests.report.conftest import CLUSTER, model
+
+H100 = device("h100-sxm-80gb")
+
+
+def points(figure: go.Figure) -> list[go.Scatter]:
+    """Return the traces of kernels."""
+    return [t for t in figure.data if t.mode == "markers" and t.showlegend is not False]
+
+
+def test_points_are_the_operations_of_the_step(step: Step) -> None:
+    shown = [(x, y * 1e12) for t in points(figures.roofline(step)) for x, y in zip(t.x, t.y, strict=True)]
+    assert len(shown) == len(step.operations)
+    up = next(op for op in step.operations if op.name == "mlp up")
+    assert up.flop == 2 * 1024 * 2048 * (4 * 2048 // step.plan.tp)
+    assert any(x == pytest.approx(up.flop / up.bytes) and y == pytest.approx(up.flop / up.seconds) for x, y in shown)
+    assert all(y <= min(H100.peak_bf16_flop_per_s.value, x * H100.memory_bytes_per_s.value) for x, y in shown)
+
+
+def test_operations_add_up_to_the_compute_time_of_a_microbatch(step: Step) -> None:
+    parts = sum(op.count * op.seconds for op in step.operations if op.phase == "forward")
+    assert parts == pytest.approx(
+        float(step.costs["forward_compute"].sum() + step.costs["embedding_forward_compute"])
+        + float(step.costs["head_forward_compute"]),
+        rel=1e-9,
+    )
+
+
+def test_roofs_are_the_data_sheets(step: Step) -> None:
+    figure = figures.roofline(step)
+    (roof,) = (t for t in figure.data if t.mode == "lines")
+    assert roof.y[1] * 1e12 == roof.y[2] * 1e12 == H100.peak_bf16_flop_per_s.value
+    assert roof.y[0] * 1e12 / roof.x[0] == pytest.approx(H100.memory_bytes_per_s.value)
+    assert "FLOP per byte" in figure.layout.xaxis.title.text and "TFLOP/s" in figure.layout.yaxis.title.text
+    assert not any("Warning" in a.text for a in figure.layout.annotations)
+
+
+def test_a_low_precision_has_its_own_roof_and_the_legend_stays_short() -> None:
+    step = simulate(model(), CLUSTER, Plan(tp=2, pp=2, global_batch=16, precision="fp8"))
+    figure = figures.roofline(step)
+    peaks = [t.y[-1] * 1e12 for t in figure.data if t.mode == "lines"]
+    assert peaks == [H100.peak_fp8_flop_per_s.value, H100.peak_bf16_flop_per_s.value]
+    assert len([t for t in figure.data if t.showlegend is not False]) <= 8
+
+
+def test_a_point_above_its_roof_is_marked_and_said(step: Step) -> None:
+    fast = Step(**{name: getattr(step, name) for name in step.__dataclass_fields__})
+    # What a calibration with wrong units would do.
+    vars(fast)["operations"] = tuple(
+        replace(op, seconds=op.seconds / 1e3, name="<b>" + op.name) for op in step.operations
+    )
+    figure = figures.roofline(fast)
+    (warning,) = (a.text for a in figure.layout.annotations if "Warning" in a.text)
+    assert "above the roof" in warning and "<b>" not in warning
+    (ring,) = (t for t in figure.data if t.showlegend is False)
+    assert len(ring.x) == len(step.operations)
+    assert figures.roofline(step).layout.annotations != figure.layout.annotations
+
+
+def test_hover_has_six_lines_at_most(step: Step) -> None:
+    texts = [text for t in points(figures.roofline(step)) for text in t.text]
+    assert max(text.count("<br>") for text in texts) == 5
+    assert any("1 per element, assumed" in text for text in texts)
+
+
+def test_a_slow_device_has_a_smaller_unit_and_dark_its_colours() -> None:
+    step = simulate(model(), Cluster.of("cpu"), Plan(global_batch=4, precision="fp32"))
+    figure = figures.roofline(step, theme="dark")
+    assert "GFLOP/s" in figure.layout.yaxis.title.text
+    assert points(figure)[0].marker.color == PALETTE["forward"][1]
