@@ -6,6 +6,9 @@ from typing import Any
 import ipywidgets as w
 import plotly.graph_objects as go
 
+from sim.report.theme import Theme
+from sim.widgets.export import ExportBar
+
 CONFIG = {
     "showSendToCloud": False, "plotlyServerURL": "", "displaylogo": False,
     "modeBarButtonsToRemove": ["select2d", "lasso2d", "zoomIn2d", "zoomOut2d", "autoScale2d"],
@@ -15,19 +18,26 @@ CONFIG = {
 STALE = "trainsim-stale"
 
 
-class Canvas(w.Box):
-    """One plotly figure. `plot` is its widget; `width` in pixels, None before the browser has told."""
+class Canvas(w.VBox):
+    """One plotly figure with buttons that export it. `plot` is its widget; `width` in pixels, None before the browser
+    has told."""
 
     def __init__(self) -> None:
         self.plot: Any = go.FigureWidget()
         self.plot._config = CONFIG
         self.width: int | None = None
         self._drawing = False
-        super().__init__([self.plot], layout=w.Layout(overflow="hidden"))
+        self._source: Callable[[Theme], go.Figure] | None = None
+        self.export = ExportBar(lambda theme: self._source(theme) if self._source else None)
+        super().__init__([self.plot, self.export], layout=w.Layout(overflow="hidden"))
 
-    def draw(self, fresh: go.Figure, keep_ranges: bool = True) -> None:
-        """Show `fresh`; with `keep_ranges` axes of the same title never shrink, so that a change is seen as one."""
-        plot = self.plot
+    def draw(self, source: Callable[[Theme], go.Figure], theme: Theme, name: str, keep_ranges: bool = True) -> None:
+        """Show what `source` draws; `name` is that of exported files, without ending.
+
+        With `keep_ranges` axes of the same title never shrink, so that a change is seen as one.
+        """
+        plot, fresh = self.plot, source(theme)
+        self._source, self.export.name = source, name
         fresh.update_layout(width=self.width, modebar_orientation="v")
         if keep_ranges:
             _grow(plot, fresh)

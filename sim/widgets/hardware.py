@@ -9,7 +9,7 @@ import ipywidgets as w
 from sim.catalog import names
 from sim.specs import Cluster, InputError, Model, Multipliers
 from sim.specs.catalog import devices, models
-from sim.specs.fields import read
+from sim.specs.fields import DERIVED, read
 from sim.widgets.controls import Group
 from sim.widgets.knob import Knob, on_change
 
@@ -116,7 +116,7 @@ class ClusterControls(Group):
         if self.base.groups:
             raise InputError("cluster.groups", asked, "left as they are: give another cluster to the panel")
         if asked[0] == self.base.device:
-            return replace(self.base, nodes=asked[1], gpus_per_node=asked[2], domain_gpus=None)
+            return replace(self.base, nodes=asked[1], gpus_per_node=asked[2], domain_gpus=DERIVED)
         return Cluster.of(asked[0], nodes=asked[1], gpus_per_node=asked[2])
 
     def show(self, cluster: Cluster) -> None:
@@ -207,9 +207,9 @@ def multiplied(cluster: Cluster, factors: Mapping[str, float]) -> Cluster:
     return Cluster(groups=groups, links=links, multipliers=times)
 
 
-def _owned(cluster: Cluster, by: Mapping[str, float]) -> dict[str, float]:
+def _owned(cluster: Cluster, by: Mapping[str, float]) -> dict[str, Any]:
     """Return memory and price of a cluster of one device, multiplied where they are asked for."""
-    own = {"memory_bytes": cluster.memory_bytes * by.get("memory", 1)} if "memory" in by else {}
+    own: dict[str, Any] = {"memory_bytes": cluster.memory_bytes * by.get("memory", 1)} if "memory" in by else {}
     if "price" in by and cluster.usd_per_gpu_hour is not None:
         own["usd_per_gpu_hour"] = cluster.usd_per_gpu_hour * by["price"]
     return own

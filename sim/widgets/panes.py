@@ -1,20 +1,27 @@
 """The tabs of a panel: each a sentence and its figures, drawn when it is open and only where something has changed."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import ipywidgets as w
+import plotly.graph_objects as go
 
 from sim.report import markup as m
 from sim.report.numbers import time_unit
 from sim.report.sections import certainty_section, peak_table, term_table
+from sim.report.theme import Theme
 from sim.widgets.canvas import Canvas
-from sim.widgets.views import VIEWS, Scene, View, words
+from sim.widgets.views import VIEWS, Draw, Scene, View, words
 
 PADDING = 36
 """Pixels between the column and the figure in a tab: padding and border on both sides."""
 
 MIN_WIDTH = 320
+NAMED = {"best": -1, "baseline": -2}
+"""Points of a search that stand for themselves, in place of the index of a configuration."""
+
 WHOLE = 0.98
 """Share of the time axis from which on a part of it is all of it."""
 
@@ -29,15 +36,20 @@ class Pane(w.VBox):
         self.canvases = [Canvas() for _ in view.draws]
         super().__init__([self._words, *above, *self.canvases])
 
-    def draw(self, scene: Scene, keep_ranges: bool) -> bool:
-        """Draw what has changed since the last time; return whether anything had."""
+    def draw(self, scene: Scene, name: str, keep_ranges: bool) -> bool:
+        """Draw what has changed since the last time; return whether anything had. name: of exported files."""
         self._words.value = m.paragraph(words(self.view.title, scene), "say")
         if self.scene is not None and self.view.key(self.scene) == self.view.key(scene):
             return False
         self.scene = scene
         for canvas, draw in zip(self.canvases, self.view.draws, strict=True):
-            canvas.draw(draw(scene), keep_ranges and self.view.grows and scene.window is None)
+            source = partial(_in_theme, draw, scene)
+            canvas.draw(source, scene.theme, name, keep_ranges and self.view.grows and scene.window is None)
         return True
+
+
+def _in_theme(draw: Draw, scene: Scene, theme: Theme) -> go.Figure:
+    return draw(replace(scene, theme=theme))
 
 
 class Data(w.VBox):
@@ -81,20 +93,20 @@ class Panes(w.Tab):
         """The title of the open tab."""
         return str(self.titles[self.selected_index or 0])
 
-    def show(self, scene: Scene, code: Callable[[], str], keep_ranges: bool) -> None:
-        """Draw the open tab."""
+    def show(self, scene: Scene, name: str, code: str, keep_ranges: bool) -> None:
+        """Draw the open tab. name: of exported files, code: that computes what is shown."""
         if self.current == "Data":
-            self.data.draw(scene, code())
+            self.data.draw(scene, code)
             return
         ranks = [("fullest rank", None), *((f"rank {r}", r) for r in range(len(scene.step.memory)))]
         if list(self.rank.options) != ranks and self.current == "Memory":
             self.rank.options = ranks
         pane = self.panes[self.current]
-        if not pane.draw(scene, keep_ranges):
+        if not pane.draw(scene, f"{name}-{self.current.lower()}", keep_ranges):
             return
         if self.current == "Front" and scene.found:
             for trace in pane.canvases[0].plot.data:
-                if trace.customdata is not None:
+                if trace.customdata is not None or trace.name in NAMED:
                     trace.on_click(self._clicked)
         if self.current == "Memory":
             for trace in pane.canvases[0].plot.data:
@@ -124,7 +136,9 @@ class Panes(w.Tab):
 
     def _clicked(self, trace: Any, points: Any, state: Any) -> None:
         if points.point_inds:
-            self._choose(int(trace.customdata[points.point_inds[0]][-1]), bool(getattr(state, "shift", False)))
+            which = NAMED.get(trace.name)
+            flat = int(trace.customdata[points.point_inds[0]][-1]) if which is None else which
+            self._choose(flat, bool(getattr(state, "shift", False)))
 
     def _looked_at(self, trace: Any, points: Any, state: Any) -> None:
         del trace, state

@@ -11,6 +11,7 @@ from sim.report import figures
 from sim.report.text import answer, critical_words, memory_words
 from sim.report.theme import HEIGHT, Theme, frame
 from sim.tuner.tune import Tuned
+from sim.units import counted, seconds
 
 RANKS = 16
 
@@ -118,7 +119,9 @@ def words(title: str, scene: Scene) -> str:
         return f"A: {answer(pinned)} B: {answer(step)} B − A: {1e3 * change:+.4g} ms a step."
     if title == "Front" and scene.found:
         found = scene.found
-        return f"{found.evaluated} configurations in {found.seconds['total']:.1f} s; {found.proof}. Click a point."
+        best = found.best.step
+        looked = f"{counted(found.evaluated)} configurations in {seconds(found.seconds['total'])}, {found.proof}"
+        return f"Best: {answer(best)} {looked}. Click a point to show its plan, with shift to pin it as A."
     return ""
 
 

@@ -30,7 +30,7 @@ from sim.widgets.code import code_of
 from sim.widgets.controls import PlanControls
 from sim.widgets.hardware import ClusterControls, HardwareControls, ModelControls, multiplied
 from sim.widgets.knob import STYLE
-from sim.widgets.panes import Panes
+from sim.widgets.panes import NAMED, Panes
 from sim.widgets.views import Scene
 from sim.widgets.width import WidthSensor
 
@@ -254,7 +254,7 @@ class WhatIf(w.HBox):
 
     def _draw_now(self) -> None:
         keep, self._refit = not self._refit, False
-        self.panes.show(self._scene, lambda: self.code, keep)
+        self.panes.show(self._scene, self.file_name, self.code, keep)
 
     def _later(self, name: str, what: Callable[[], None]) -> None:
         """Do something once nothing has asked for it for `PAUSE_S`; at once where no event loop runs."""
@@ -279,7 +279,12 @@ class WhatIf(w.HBox):
         found = self.found
         if found is None:
             return
-        plan = found.space.plan(*(int(i) for i in np.unravel_index(flat, found.space.allowed.shape)))
+        if flat == NAMED["best"]:
+            plan = found.best.plan
+        elif flat == NAMED["baseline"] and found.baseline:
+            plan = found.baseline.plan
+        else:
+            plan = found.space.plan(*(int(i) for i in np.unravel_index(flat, found.space.allowed.shape)))
         if pin:
             self._look(pinned=simulate(found.model, found.cluster, plan))
         else:
@@ -300,7 +305,11 @@ class WhatIf(w.HBox):
         self._said(lambda: f"saved: {self.save(self.file.value)}")
 
     def _load(self) -> None:
-        self._said(lambda: self.load(self.file.value.strip()) or "loaded")
+        def load() -> str:
+            self.load(self.file.value.strip())
+            return "loaded"
+
+        self._said(load)
 
     def _said(self, what: Callable[[], str]) -> None:
         """Do something with the file and say beside the answer how it went."""

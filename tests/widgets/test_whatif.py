@@ -10,6 +10,7 @@ from sim.report import figures
 from sim.specs import Cluster, InputError, Plan
 from sim.tuner.tune import tune
 from sim.widgets.canvas import STALE
+from sim.widgets.panes import NAMED
 
 PLAN = Plan(tp=8, pp=4, virtual_stages=2, global_batch=1024, zero=1, recompute="selective")
 
@@ -218,8 +219,8 @@ def test_a_search_is_drawn_and_its_points_are_plans(panel, gpt3, h100s):
     panel._chosen(flat, False)
     plan = panel.step.plan
     assert (plan.tp, plan.pp, panel.step.placed.dp, plan.micro_batch, plan.zero) == (tp, pp, dp, micro_batch, zero)
-    panel._chosen(int(trace.customdata[1][-1]), True)
-    assert panel.pinned is not None
+    panel._chosen(NAMED["best"], True)
+    assert panel.pinned.step_time_s == panel.found.best.step.step_time_s
 
 
 def test_unequal_stages_stay_until_a_knob_moves(gpt3, h100s):

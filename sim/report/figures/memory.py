@@ -75,7 +75,7 @@ def memory(step: Step, stage: int | None = None, theme: Theme = "light", referen
         end = max(end, reference.step_time_s / time.scale)
         other = reference.memory[held.rank] if held.rank < len(reference.memory) else reference.fullest
         at_s, by_category = _curves(reference, other)
-        _outlined(figure, at_s / time.scale, sum(by_category.values()) / size.scale, other.rank, theme)
+        _outlined(figure, at_s / time.scale, np.sum(list(by_category.values()), axis=0) / size.scale, other.rank, theme)
     _device_level(figure, end, device, step, size, theme)
     _capacity(figure, step, device, size, theme, device)
     figure.update_xaxes(range=[0, end])
