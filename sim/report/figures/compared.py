@@ -7,6 +7,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from sim.engine.compare import Comparison, compare
+from sim.engine.critical import critical_path
 from sim.engine.step import Step
 from sim.engine.timeline import Timeline
 from sim.report.figures.gantt import MAX_BARS, Ints, Shown, draw, height
@@ -35,7 +36,7 @@ def timeline_difference(
     after, before = timeline_of(step), timeline_of(reference)
     found = compare(after, before)
     span = window or (0.0, max(t.makespan for t in (after, before)) * 1e-9)
-    panels = [of_actions(t, ranks, span) for t in (before, after)]
+    panels = [of_actions(t, ranks, span, critical_path(t.run)) for t in (before, after)]
     if found.same_actions:
         panels[1] = _moved(panels[1], found, span)
     names = [_name(x) for x in (reference, step)]
@@ -50,7 +51,7 @@ def measured(joined: Joined, ranks: int = 8, theme: Theme = "light") -> go.Figur
     run = joined.timeline
     start, end, known = measured_times(joined)
     span = min(0, int(start[known].min())) * 1e-9, max(run.makespan, int(end.max())) * 1e-9
-    simulated = of_actions(run, ranks, span)
+    simulated = of_actions(run, ranks, span, critical_path(run.run))
     seen = np.flatnonzero(known & np.isin(run.graph.rank, spread(run.schedule.ranks, ranks)) & (end > start))
     moved = replace(run, start=start + run.zero, end=end + run.zero)
     below = _of_measured(moved, seen, simulated, ranks)
@@ -65,7 +66,7 @@ def _of_measured(run: Timeline, seen: Ints, simulated: Shown, ranks: int) -> Sho
     held = np.zeros(len(run.start), dtype=bool)
     held[seen] = True
     blank = replace(run, end=np.where(held, run.end, run.start))
-    return of_actions(blank, ranks, span, critical=False, waits=False)
+    return of_actions(blank, ranks, span, waits=False)
 
 
 def _moved(shown: Shown, found: Comparison, span: tuple[float, float]) -> Shown:

@@ -203,7 +203,7 @@ def _raster(figure: go.Figure, shown: Shown, unit: Unit, theme: Theme, axes: dic
         x0=shown.begin * 1e-9 / unit.scale + width / 2,
         dx=width,
         ygap=2 if rows <= 20 else 0,
-        text=[["idle" if i < 0 else shown.words[i] for i in line] for line in op.tolist()],
+        text=np.array([*shown.words, "idle"])[op],  # -1 is the last
         customdata=np.repeat(np.array([int(r.split()[0]) for r in shown.rows], np.int16)[:, None], BINS, axis=1),
         hovertemplate=f"<b>%{{text}}</b><br>rank %{{customdata}}<br>at %{{x:.4~r}} {unit.name}<extra></extra>",
         **axes,

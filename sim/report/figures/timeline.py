@@ -1,11 +1,13 @@
 """The pipeline's timeline: one row per pipeline rank, or per stream of a rank."""
 
-from functools import partial
+from functools import lru_cache, partial
 
 import numpy as np
 import plotly.graph_objects as go
+from numpy.typing import NDArray
 
 from sim.engine.critical import CriticalPath, Spent, critical_path, reasons
+from sim.engine.graph import Graph
 from sim.engine.program import Cause
 from sim.engine.step import Step
 from sim.engine.timeline import Timeline
@@ -44,7 +46,8 @@ def timeline(
     run = timeline_of(step)
     if lanes and not len(run.run.program.stream):
         raise InputError("lanes", lanes, 'False, or a step of the event engine (engine="events")')
-    shown = (of_operations if lanes else of_actions)(run, ranks or (4 if lanes else 16), window, critical)
+    path = step.critical_path if critical and isinstance(step, Step) else critical_path(run.run) if critical else None
+    shown = (of_operations if lanes else of_actions)(run, ranks or (4 if lanes else 16), window, path)
     unit = time_unit(shown.finish * 1e-9)
     title = f"time ({unit.name}){shade_note(run.schedule)}"
     figure = frame(theme, height(len(shown.rows)), title, "pipeline rank", barmode="overlay", bargap=0.15)
@@ -90,24 +93,23 @@ def of_actions(
     timeline: Timeline,
     most: int,
     window: tuple[float, float] | None = None,
-    critical: bool = True,
+    path: CriticalPath | None = None,
     waits: bool = True,
 ) -> Shown:
     """Return a timeline's actions as bars, one row for each of at most `most` ranks.
 
-    waits: whether bars say what they wait for.
+    path: what is outlined; waits: whether bars say what they wait for.
     """
     graph, schedule, zero = timeline.graph, timeline.schedule, timeline.zero
     ranks = spread(schedule.ranks, most)
     span = _span(timeline, window)
     inside = (timeline.end - zero > span[0]) & (timeline.start - zero < span[1])
     kept = np.flatnonzero(np.isin(graph.rank, ranks) & inside & (timeline.end > timeline.start))
-    words = [schedule.label(graph.action(i)) for i in kept.tolist()]  # short in a raster, which repeats them
+    words = _labels(schedule, graph)[kept].tolist()  # short in a raster, which repeats them
     if len(kept) <= MAX_BARS:
         words = [_words(timeline, i) for i in kept.tolist()]
         held = reasons(timeline.run, timeline.begin[kept].tolist()) if waits else []
         words = [f"{each}<br>{why}" for each, why in zip(words, held, strict=True)] if waits else words
-    path = critical_path(timeline.run) if critical else CriticalPath(())
     row = {int(r): n for n, r in enumerate(ranks)}
     return Shown(
         rows=[str(r) for r in ranks],
@@ -125,14 +127,14 @@ def of_actions(
         finish=span[1],
         path=[
             (row.get(s.rank, -1), s.start - zero, s.end - zero)
-            for s in path.segments
+            for s in (path or CriticalPath(())).segments
             if s.spent not in (Spent.MESSAGE, Spent.OUTSIDE) and s.ticks > 0
         ],
     )
 
 
 def of_operations(
-    timeline: Timeline, most: int, window: tuple[float, float] | None = None, critical: bool = True
+    timeline: Timeline, most: int, window: tuple[float, float] | None = None, path: CriticalPath | None = None
 ) -> Shown:
     """Return the operations of a run of the event engine as bars: of each rank a row per stream that it uses."""
     run, program, zero = timeline.run, timeline.run.program, timeline.zero
@@ -145,7 +147,6 @@ def of_operations(
     place[seen] = row
     kept = np.flatnonzero(seen & (run.end - zero > span[0]) & (run.start - zero < span[1]))
     looks = [NAMES.index(OF_CAUSE[Cause(c)]) if c in OF_CAUSE else -1 for c in program.cause[kept].tolist()]
-    path = critical_path(run) if critical else CriticalPath(())
     named = partial(_named, schedule) if len(kept) <= MAX_BARS else schedule.label
     ranks, streams = np.divmod(used, of_rank.max() + 1)
     return Shown(
@@ -164,10 +165,16 @@ def of_operations(
         finish=span[1],
         path=[
             (int(place[s.operation]), s.start - zero, s.end - zero)
-            for s in path.segments
+            for s in (path or CriticalPath(())).segments
             if s.spent is not Spent.OUTSIDE
         ],
     )
+
+
+@lru_cache(maxsize=16)
+def _labels(schedule: Schedule, graph: Graph) -> NDArray[np.str_]:
+    """Return the short name of every operation of a schedule's graph."""
+    return np.array([schedule.label(graph.action(i)) for i in range(len(graph))])
 
 
 def _span(timeline: Timeline, window: tuple[float, float] | None) -> tuple[int, int]:
