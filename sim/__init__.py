@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sim.specs import Cluster, InputError, Job, Links, Model, Multipliers, Offload, Plan, StagePlan, Training
     from sim.specs.catalog import models
     from sim.tuner.elasticity import elasticities
-    from sim.tuner.fixes import fixes
+    from sim.tuner.fixes import fixes, largest
     from sim.tuner.front import Front, front
     from sim.tuner.tune import Tuned, tune
     from sim.widgets.whatif import whatif
@@ -51,6 +51,7 @@ _HOME = {
     "elasticities": "sim.tuner.elasticity",
     "emit": "sim.plans",
     "fixes": "sim.tuner.fixes",
+    "largest": "sim.tuner.fixes",
     "front": "sim.tuner.front",
     "load_plan": "sim.plans.plan_file",
     "models": "sim.specs.catalog",
@@ -91,6 +92,7 @@ __all__ = [
     "emit",
     "fixes",
     "front",
+    "largest",
     "load_plan",
     "models",
     "plot",

@@ -1,11 +1,11 @@
 """The network to train: dimensions, exact parameter counts, FLOP per token."""
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import field, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import field, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -355,3 +355,24 @@ class Model:
     def flop_per_token(self, convention: Convention = "megatron") -> float:
         """Return model FLOP of forward and backward per token of a sample (see `flop_per_sample`)."""
         return self.flop_per_sample(convention) / self.tokens_per_sample
+
+
+def resized(model: Model, dimensions: Mapping[str, int]) -> Model:
+    """Return a model of other dimensions; what followed from the old ones follows from the new ones.
+
+    Raises:
+        InputError: a dimension is out of range, or they contradict each other.
+    """
+    follows: dict[str, Any] = {}
+    if len(set(model.pattern)) == 1:
+        follows["pattern"] = DERIVED
+    if model.head_dim * model.heads == model.hidden:
+        follows["head_dim"] = DERIVED
+    if model.kv_heads == model.heads:
+        follows["kv_heads"] = DERIVED
+    if not model.kv_lora_rank:
+        follows["v_head_dim"] = DERIVED
+    if model.positions == "learned" and model.max_positions == model.seq:
+        follows["max_positions"] = DERIVED
+    made: Model = replace(model, **follows | dict(dimensions))
+    return made

@@ -1,10 +1,14 @@
 """What would make a plan fit: single changes of it, simulated, by what they save and what they cost."""
 
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any, NamedTuple
 
 from sim.engine.step import Step, simulate
-from sim.specs import InputError
+from sim.specs import InputError, Model, Plan
 from sim.specs.arguments import checked
+from sim.specs.model import resized
 
 
 class Fix(NamedTuple):
@@ -29,6 +33,34 @@ def fixes(step: Step) -> list[Fix]:
         if saved > 0:
             found.append(Fix(change, other, saved, other.step_time_s / step.step_time_s - 1))
     return sorted(found, key=lambda f: (f.step.fits == "no", f.slower))
+
+
+@checked
+def largest(step: Step, name: str, values: Sequence[int]) -> Step | None:
+    """Return the step with the largest of the ascending `values` that fits for sure, or None where none does.
+
+    name: a dimension of the model (seq, layers, hidden ...) or a knob of the plan. Memory is taken to grow with it;
+    values that break a rule count as too large.
+
+    Raises:
+        InputError: neither the model nor the plan has such a number.
+    """
+    of_model = name in {f.name for f in fields(Model)}
+    if not of_model and name not in {f.name for f in fields(Plan)}:
+        raise InputError("name", name, "a dimension of the model or a knob of the plan")
+
+    def fits(value: int) -> Step | None:
+        try:
+            model = resized(step.model, {name: value}) if of_model else step.model
+            plan = step.plan if of_model else step.plan.but(**{name: value})
+            other = simulate(model, step.cluster, plan)
+        except InputError:
+            return None
+        return other if other.fits == "yes" else None
+
+    found: dict[int, Step | None] = {}
+    count = bisect_left(values, True, key=lambda value: found.setdefault(value, fits(value)) is None)
+    return found[values[count - 1]] if count else None
 
 
 def _changes(step: Step) -> list[tuple[str, dict[str, Any]]]:

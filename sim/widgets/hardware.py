@@ -10,6 +10,7 @@ from sim.catalog import names
 from sim.specs import Cluster, InputError, Model, Multipliers
 from sim.specs.catalog import devices, models
 from sim.specs.fields import DERIVED, read
+from sim.specs.model import resized
 from sim.widgets.controls import Group
 from sim.widgets.knob import Knob, on_change
 
@@ -49,7 +50,7 @@ class ModelControls(Group):
         asked = {
             n: k.value for n, k in {**self.dimensions, "seq": self.seq}.items() if k.value != getattr(self.base, n)
         }
-        return _with(self.base, asked) if asked else self.base
+        return resized(self.base, asked) if asked else self.base
 
     def show(self, model: Model) -> None:
         """Bring the controls to a model, without a change being heard."""
@@ -78,20 +79,6 @@ class ModelControls(Group):
     def _changed(self) -> None:
         self.count(sum(knob.value != getattr(self.base, name) for name, knob in self.dimensions.items()))
         self._picked()
-
-
-def _with(model: Model, asked: Mapping[str, Any]) -> Model:
-    """Return a model of other dimensions; what followed from the old ones follows from the new ones."""
-    follows: dict[str, Any] = {}
-    if len(set(model.pattern)) == 1:
-        follows["pattern"] = None
-    if model.head_dim * model.heads == model.hidden:
-        follows["head_dim"] = None
-    if model.kv_heads == model.heads and "kv_heads" not in asked:
-        follows["kv_heads"] = None
-    follows |= {"v_head_dim": None} if not model.kv_lora_rank else {}
-    follows |= {"max_positions": None} if "seq" in asked and model.positions == "learned" else {}
-    return replace(model, **follows | dict(asked))
 
 
 class ClusterControls(Group):

@@ -271,7 +271,7 @@ class WhatIf(w.HBox):
 
     def _tuned(self, found: Tuned) -> None:
         self._scene = replace(self._scene, found=found)
-        self.panes.selected_index = list(self.panes.titles).index("Front")
+        self.panes.selected_index = self.panes.titles.index("Front")
         self._draw()
 
     def _chosen(self, flat: int, pin: bool) -> None:
@@ -321,10 +321,20 @@ class WhatIf(w.HBox):
 
 
 @checked
-def whatif(model: Model, cluster: Cluster, plan: Plan | HasStep) -> WhatIf:
+def whatif(
+    model: Model, cluster: Cluster, plan: Plan | HasStep, tab: str = "Timeline", compare: bool = False
+) -> WhatIf:
     """Return the what-if panel for a plan (or a ranked plan of a search) on a cluster.
 
+    tab: the one that is open first; compare: whether the plan is A from the start, with which others are compared.
+
     Raises:
-        InputError: the plan to start from is not possible.
+        InputError: the plan to start from is not possible, or there is no such tab.
     """
-    return WhatIf(model, cluster, plan if isinstance(plan, Plan) else plan.step.plan)
+    panel = WhatIf(model, cluster, plan if isinstance(plan, Plan) else plan.step.plan)
+    if tab not in panel.panes.titles:
+        raise InputError("tab", tab, f"one of {', '.join(panel.panes.titles)}")
+    if compare:
+        panel.pin()
+    panel.panes.selected_index = panel.panes.titles.index(tab)
+    return panel

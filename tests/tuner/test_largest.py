@@ -1,0 +1,35 @@
+"""The largest sequence, model or microbatch that still fits."""
+
+import pytest
+
+import sim
+from sim.specs import InputError, Plan
+from sim.tuner.fixes import largest
+
+
+@pytest.fixture(scope="module")
+def step(gpt3, h100s):
+    return sim.simulate(gpt3, h100s, Plan(tp=8, pp=4, global_batch=1024, zero=1, recompute="selective"))
+
+
+@pytest.mark.parametrize(("name", "values"), [("seq", range(1024, 32769, 1024)), ("layers", range(4, 401, 4))])
+def test_the_next_larger_one_does_not_fit(step, name, values):
+    found = largest(step, name, values)
+    after = getattr(found.model, name) + values.step
+    assert found.fits == "yes"
+    assert largest(step, name, [after]) is None
+
+
+def test_a_knob_of_the_plan(step):
+    found = largest(step, "micro_batch", [1, 2, 4, 8, 16, 32, 64])
+    assert found.plan.micro_batch > 1
+    assert found.model is step.model
+
+
+def test_none_fits(step):
+    assert largest(step, "layers", [4000]) is None
+
+
+def test_unknown_name(step):
+    with pytest.raises(InputError, match="name: got 'colour'"):
+        largest(step, "colour", [1])
