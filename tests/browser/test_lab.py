@@ -1,0 +1,133 @@
+"""Notebooks in JupyterLab itself: sliders move the sentence and the figure, work runs beside them, files come down."""
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from tests.browser.lab import Lab, Notebook
+from tests.browser.test_report import ARGUMENTS, CHROMIUM
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium (apt-get install chromium)"),
+]
+
+WHOLE_SEARCH = "sim.tune(model, cluster, global_batch=1024)"
+ONE_PLAN = (
+    "sim.tune(model, cluster, global_batch=1024, knobs={'tp': [8], 'pp': [8], 'virtual_stages': [2], "
+    "'micro_batch': [1, 2], 'zero': [1], 'recompute': ['selective'], 'unequal_stages': [False]})"
+)
+"""The tour searches the whole space, which the notebook's own test does too; here one plan is enough."""
+
+WORK_AND_FILES = """
+import ipywidgets as w
+import plotly.graph_objects as go
+import sim
+from sim.report.figure_files import file_stem
+from sim.widgets.background import events_job
+from sim.widgets.background_bar import BackgroundBar
+from sim.widgets.export import ExportBar
+
+model = sim.Model(name="small", layers=8, hidden=2048, heads=16, seq=1024)
+cluster, plan = sim.Cluster.of("h100-sxm-80gb"), sim.Plan(tp=2, pp=4, virtual_stages=2, global_batch=16)
+step = sim.simulate(model, cluster, plan)
+said = w.HTML("nothing yet")
+bar = BackgroundBar(
+    "Simulate events",
+    lambda: (events_job, (model, cluster, plan)),
+    lambda found: setattr(said, "value", f"events say {found.step_time_s:.6f} s"),
+)
+export = ExportBar(lambda theme: sim.plot.breakdown(step, theme=theme), file_stem(step), sim.report.answer(step))
+w.VBox([bar, said, go.FigureWidget(sim.plot.breakdown(step)), export])
+"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A browser without a window."""
+    with sync_playwright() as playwright:
+        one = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield one
+        one.close()
+
+
+def test_the_tours_sliders_move_sentence_and_figure(lab: Lab, browser: Browser) -> None:
+    text = (lab.folder / "00-tour.ipynb").read_text()
+    assert WHOLE_SEARCH in text
+    (lab.folder / "short.ipynb").write_text(text.replace(WHOLE_SEARCH, ONE_PLAN))
+    notebook = Notebook(browser, lab, "short.ipynb")
+    notebook.run_all()
+    notebook.scroll_to_cell(-2)
+    panel = notebook.panel()
+    before = panel.state()
+    assert "a step" in before.sentence
+    ((slider, there, _),) = panel.moves(1)
+    value = slider.get_attribute("aria-valuetext")
+    panel.press(slider, there)
+    after = panel.state()
+    assert slider.get_attribute("aria-valuetext") != value
+    assert after.figure != before.figure
+    assert after.sentence != before.sentence
+    assert notebook.outside() == []
+    assert notebook.console_errors() == []
+    notebook.page.close()
+
+
+@pytest.fixture(scope="module")
+def page(lab: Lab, browser: Browser) -> Iterator[Page]:
+    """A notebook with background work, a figure and its export buttons."""
+    notebook = Notebook(browser, lab, lab.write("work.ipynb", WORK_AND_FILES))
+    notebook.run_all()
+    notebook.page.locator(".js-plotly-plot .main-svg").first.wait_for()
+    yield notebook.page
+    assert notebook.outside() == []
+    assert notebook.console_errors() == []
+    notebook.page.close()
+
+
+def test_background_work_reaches_the_notebook(page: Page) -> None:
+    page.get_by_role("button", name="Simulate events").click()
+    page.get_by_text("events say 0.0").wait_for(timeout=60_000)
+    page.get_by_text("done in").wait_for(timeout=5_000)
+    assert page.get_by_role("button", name="Cancel").is_disabled()
+
+
+def saved(page: Page, file_format: str, folder: Path) -> Path:
+    """Press an export button and return the file that comes down."""
+    with page.expect_download() as download:
+        page.get_by_role("group", name="Export the figure").get_by_role("button", name=file_format).click()
+    name = download.value.suggested_filename
+    assert name.startswith("small-8xh100-sxm-80gb-")
+    download.value.save_as(folder / name)
+    return folder / name
+
+
+def test_svg_and_png_come_from_the_browser(page: Page, tmp_path: Path) -> None:
+    shown = page.evaluate("() => document.querySelector('.js-plotly-plot')._fullLayout.width")
+    svg = saved(page, "SVG", tmp_path)
+    root = ElementTree.parse(svg).getroot()
+    assert svg.suffix == ".svg"
+    assert root.tag.endswith("svg")
+    assert float(root.attrib["width"]) == shown
+    assert "compute" in "".join(root.itertext())
+    png = saved(page, "PNG", tmp_path)
+    assert png.suffix == ".png"
+    assert png.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    assert struct.unpack(">I", png.read_bytes()[16:20]) == (2 * shown,)
+
+
+def test_csv_and_html_come_from_the_kernel(page: Page, browser: Browser, tmp_path: Path) -> None:
+    assert saved(page, "CSV", tmp_path).read_text().startswith("trace,x: exposed time (ms)")
+    html = saved(page, "HTML", tmp_path)
+    alone = browser.new_page()
+    requests: list[str] = []
+    alone.on("request", lambda request: requests.append(request.url))
+    alone.goto(html.as_uri())
+    alone.locator(".js-plotly-plot .main-svg").first.wait_for()
+    assert alone.locator(".js-plotly-plot").count() == 1
+    assert [url for url in requests if not url.startswith(("file:", "data:", "blob:"))] == []
+    alone.close()
