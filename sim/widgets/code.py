@@ -9,11 +9,11 @@ from sim.specs.catalog import models
 
 def code_of(model: Model, cluster: Cluster, plan: Plan) -> str:
     """Return Python lines that simulate a plan; they need `import sim` alone."""
-    known = models.get(model.name)
+    known = model.name in models and models[model.name] == model
     lines = [
         "import sim",
         "",
-        f"model = sim.models[{model.name!r}]" if model == known else f"model = {_call(model)}",
+        f"model = sim.models[{model.name!r}]" if known else f"model = {_call(model)}",
         f"cluster = {_call(cluster)}",
         f"plan = {_call(plan)}",
         "run = sim.simulate(model, cluster, plan)",

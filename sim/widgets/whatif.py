@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from hashlib import sha256
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from sim.engine.step import Step, simulate
 from sim.plans import HasStep
 from sim.plans.plan_file import load_plan, save_plan
 from sim.report import markup as m
+from sim.report.figure_files import file_stem
 from sim.report.numbers import byte_unit, seconds_interval, signed
 from sim.report.sections import step_cards
 from sim.report.text import answer
@@ -122,13 +122,6 @@ class WhatIf(w.HBox):
     def code(self) -> str:
         """Python that simulates what is shown."""
         return code_of(self.step.model, self.step.cluster, self.step.plan)
-
-    @property
-    def file_name(self) -> str:
-        """A name for files, without ending: model, devices and a hash of all that is shown."""
-        cluster = self.step.cluster
-        name = f"{self.step.model.name}-{cluster.gpus}x{cluster.device}-{sha256(self.code.encode()).hexdigest()[:8]}"
-        return "".join(c if c.isalnum() or c in "-." else "-" for c in name)
 
     def show(self, model: Model, cluster: Cluster, plan: Plan) -> None:
         """Bring all controls to a plan on a model and a cluster, multipliers at 1, and simulate it."""
@@ -254,7 +247,7 @@ class WhatIf(w.HBox):
 
     def _draw_now(self) -> None:
         keep, self._refit = not self._refit, False
-        self.panes.show(self._scene, self.file_name, self.code, keep)
+        self.panes.show(self._scene, file_stem(self.step), self.code, keep)
 
     def _later(self, name: str, what: Callable[[], None]) -> None:
         """Do something once nothing has asked for it for `PAUSE_S`; at once where no event loop runs."""
@@ -301,7 +294,7 @@ class WhatIf(w.HBox):
         self._contended.value = f"event engine: {escape(words)}, {signed(change, 1)} % against the path"
 
     def _save(self) -> None:
-        self.file.value = self.file.value.strip() or f"{self.file_name}.json"
+        self.file.value = self.file.value.strip() or f"{file_stem(self.step)}.json"
         self._said(lambda: f"saved: {self.save(self.file.value)}")
 
     def _load(self) -> None:

@@ -210,6 +210,16 @@ def test_code_computes_the_same(panel, tmp_path):
     assert runpy.run_path(str(path))["run"].step_time_s == panel.step.step_time_s
 
 
+def test_a_model_of_ones_own(h100s):
+    model = sim.Model(name="mine", layers=8, hidden=1024, heads=16)
+    panel = sim.whatif(model, h100s, Plan(tp=2, global_batch=128), tab="Data")
+    assert "sim.Model(name='mine', layers=8" in panel.panes.data._html.value.replace("&#x27;", "'")
+    set_knob(panel, tp=4)
+    assert panel.step.model is model
+    with pytest.raises(InputError, match="tab: got 'Nothing'"):
+        sim.whatif(model, h100s, Plan(tp=2, global_batch=128), tab="Nothing")
+
+
 def test_a_search_is_drawn_and_its_points_are_plans(panel, gpt3, h100s):
     panel._tuned(tune(gpt3, h100s, 1024, top=1))
     assert panel.panes.current == "Front"
