@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.error import URLError
 from urllib.request import urlopen
 
@@ -32,28 +33,45 @@ STATE = """(box) => {
 }"""
 """What the open figure draws and the sentence that says how long a step takes, to compare two states of a panel by."""
 
-ARM = """(box) => {
+CONTENT = """(box) => {
+  const plain = (v) => ArrayBuffer.isView(v) ? Array.from(v) : Array.isArray(v) ? v.map(plain)
+    : v && typeof v === "object" ? Object.fromEntries(Object.entries(v).map(([k, e]) => [k, plain(e)])) : v;
+  const plots = [...box.querySelectorAll(".js-plotly-plot")].filter((p) => p.offsetParent !== null);
+  return plots.map((p) => ({ data: plain(p.data), layout: plain(p.layout) }));
+}"""
+"""The figures that are shown, as plain data."""
+
+KERNEL = "jupyterapp?.shell?.currentWidget?.sessionContext?.session?.kernel"
+
+ARM = (
+    """(box) => {
   const state = (globalThis.lag = { done: false, ms: null });
   const plots = [...box.querySelectorAll(".js-plotly-plot")].filter((p) => p.offsetParent !== null);
-  let pressed = null, last = null;
+  const kernel = %s;
+  let pressed = null, last = null, idle = 0, asked = false;
   const now = () => performance.now();
   const seen = () => requestAnimationFrame(() => requestAnimationFrame(() => { last = now(); }));
+  const told = () => { asked ||= pressed !== null; idle = now(); };
   const observer = new MutationObserver(seen);
   observer.observe(box, { childList: true, characterData: true, subtree: true });
   plots.forEach((p) => p.on("plotly_afterplot", seen));
+  kernel.statusChanged.connect(told);
   addEventListener("keydown", () => { pressed = now(); }, { capture: true, once: true });
   const timer = setInterval(() => {
-    if (pressed === null || now() - (last ?? pressed + 3000) < 500) return;
+    if (pressed === null || kernel.status !== "idle") return;
+    if (now() - Math.max(pressed, idle, last ?? 0) < (asked ? 600 : 3000)) return;
     clearInterval(timer);
     observer.disconnect();
+    kernel.statusChanged.disconnect(told);
     plots.forEach((p) => p.removeListener("plotly_afterplot", seen));
     Object.assign(state, { done: true, ms: last === null ? null : last - pressed });
   }, 50);
 }"""
-"""Start a clock at the next key; it stops with the last change of text or figure that half a second of quiet follows,
-two frames later, when it is on the screen."""
+    % KERNEL
+)
+"""Start a clock at the next key; it stops with the last change of text or figure, two frames later, when it is on the
+screen. The last is the one after which the kernel is idle and 0.6 s quiet, 3 s where the kernel was not asked."""
 
-KERNEL = "jupyterapp?.shell?.currentWidget?.sessionContext?.session?.kernel"
 HARMLESS = ("ResizeObserver loop", "favicon", "WebGL", "GPU stall")
 """Console messages that say nothing about ours: of headless browsers, and of JupyterLab without its icons."""
 
@@ -151,20 +169,22 @@ class Notebook:
         self.page.wait_for_function(f"() => {KERNEL}.status === 'idle'")
 
     def run_cell(self, index: int) -> None:
-        """Run one cell and wait for it."""
+        """Run one cell, wait for it and check that it has not failed."""
         self.page.evaluate(
             "(i) => { jupyterapp.shell.currentWidget.content.activeCellIndex = i;"
             " return jupyterapp.commands.execute('notebook:run-cell').then(() => null); }",
             index,
         )
         self.page.wait_for_function(f"() => {KERNEL}.status === 'idle'")
+        assert "Error" not in self.printed(index)
 
     def printed(self, index: int) -> str:
-        """Return what a cell has printed."""
-        return str(self.page.evaluate(
+        """Return what a cell has printed, its error included."""
+        find = (
             "(i) => jupyterapp.shell.currentWidget.content.widgets[i].model.outputs.toJSON()"
-            ".map((o) => o.text ?? '').join('')", index,
-        ))  # fmt: skip
+            ".map((o) => o.text ?? (o.ename ? o.ename + ': ' + o.evalue : '')).join('')"
+        )
+        return str(self.page.evaluate(find, index))
 
     def panel(self, index: int = 0) -> "Panel":
         """Return the n-th output with sliders, once a figure is drawn in it."""
@@ -215,6 +235,10 @@ class Panel:
     def state(self) -> State:
         """Return what is shown."""
         return State(**self.box.evaluate(STATE))
+
+    def figures(self) -> list[dict[str, Any]]:
+        """Return the figures that are shown, as plotly has them: data and layout."""
+        return list(self.box.evaluate(CONTENT))
 
     def press(self, slider: ElementHandle, key: str) -> float | None:
         """Press a key on a slider and return the ms to the last change on the screen, None where there was none."""
