@@ -10,6 +10,7 @@ from sim.report.figures.executed import executed_memory, executed_times
 from sim.report.figures.factors import factors
 from sim.report.figures.front import front
 from sim.report.figures.memory import memory, memory_peaks
+from sim.report.figures.swept import swept_axis, swept_points
 from sim.report.figures.throughput import curves, throughput
 from sim.report.figures.timeline import opening, timeline
 from sim.report.figures.tornado import tornado
@@ -31,6 +32,8 @@ __all__ = [
     "memory_peaks",
     "opening",
     "order",
+    "swept_axis",
+    "swept_points",
     "throughput",
     "timeline",
     "timeline_difference",

@@ -1,0 +1,22 @@
+"""Small grids."""
+
+import pytest
+
+from sim.sweep.grid import Grid
+
+SMALL = {"name": "small", "layers": 12, "hidden": 1024, "heads": 16, "vocab": 32_000, "seq": 1024}
+BASE = {"model": SMALL, "cluster": {"device": "h100-sxm-80gb", "nodes": 2}, "plan": {"global_batch": 64}}
+AXES = {
+    "plan.tp": [1, 2, 3, 4, 8],
+    "plan.pp": [1, 2, 4],
+    "plan.virtual_stages": [1, 2],
+    "plan.micro_batch": [1, 2],
+    "plan.zero": [0, 1, 3],
+    "plan.recompute": ["none", "selective", "full"],
+}
+
+
+@pytest.fixture
+def small() -> Grid:
+    """540 configurations of a small model on 16 devices."""
+    return Grid(**BASE, axes=AXES)
