@@ -5,14 +5,13 @@ from hashlib import sha256
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
-
 PREDICTING = ("catalog", "specs", "costs", "schedules", "engine", "plans", "tuner", "sweep")
 """Packages that a result may rest on; reports and commands change none."""
 
 
 @lru_cache
 def code_digest() -> str:
-    """Return the hash of the version (with the facade that states it), the code and the catalog behind every prediction."""
+    """Return the hash of the version (in the facade), the code and the catalog behind every prediction."""
     found = sha256((files("sim") / "__init__.py").read_bytes())
     for name in PREDICTING:
         _add(found, files("sim") / name)

@@ -8,18 +8,18 @@ from math import floor
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from sim.plans.files import plain
 from sim.schedules import CLOSED
 from sim.specs import InputError
 from sim.specs.arguments import checked
-from sim.specs.fields import MAX_PROBLEMS, check, real, spec, whole
+from sim.specs.fields import MAX_PROBLEMS, check, read, real, spec, whole
 from sim.specs.files import load_mapping
 from sim.sweep.digest import code_digest
 from sim.sweep.filters import SECTIONS, Filter
 from sim.sweep.numbering import Axis, Column, Numbering, spaced
-from sim.sweep.sections import fields_of, files_in, made, named_files, whole_path
+from sim.sweep.sections import fields_of, files_in, made, named_files, stated, whole_path
 
 Engine = Literal["analytic", "path", "events"]
 Objective = Literal["step_time", "tokens_per_s_per_gpu", "cost"]
@@ -69,6 +69,11 @@ class Sample:
     seed: Annotated[int, whole(0, 2**63 - 1)] = 0
 
 
+def _made(cls: type) -> BeforeValidator:
+    """Let plain data stand for an object, from Python as from a file."""
+    return BeforeValidator(lambda raw: read(cls, raw) if isinstance(raw, Mapping) else raw)
+
+
 @spec
 class Grid:
     """A base job and the fields that vary; its configurations are numbered from 0, the last axis turning fastest.
@@ -90,10 +95,10 @@ class Grid:
     cluster: Annotated[Any, Field(description="a mapping of keys to values")] = None
     plan: Annotated[Any, Field(description="a mapping of keys to values")] = None
     axes: Held
-    filters: Annotated[list[Filter], Field(max_length=100, description="a list of filters")] = Field(
-        default_factory=list
-    )
-    sample: Sample | None = None
+    filters: Annotated[
+        list[Annotated[Filter, _made(Filter)]], Field(max_length=100, description="a list of filters")
+    ] = Field(default_factory=list)
+    sample: Annotated[Sample, _made(Sample)] | None = None
     engine: Engine = "analytic"
     objective: Objective = "step_time"
 
@@ -216,11 +221,12 @@ class Grid:
             held = getattr(self, key)
             held = base.get(key) if held is None else held
             if hasattr(held, "__dataclass_fields__"):
-                table = getattr(held, "table", None)
-                held = {"table": table.data()} if table else plain(held)
+                held = stated(held)
             held = {} if held is None and key == "plan" else held
             if held is None and key not in self.axes:
                 raise InputError(key, None, "required, here, in the job or as an axis")
+            if not isinstance(held, Mapping | None | (str if key == "model" else Mapping)):
+                raise InputError(key, held, "a catalog name, a path or a mapping" if key == "model" else "a mapping")
             object.__setattr__(self, key, held)
         object.__setattr__(self, "job", None)
 
@@ -303,19 +309,17 @@ class Grid:
         for section in ("model", "cluster"):  # what no axis touches must be right
             if not any(path.partition(".")[0] == section for path in self.axes):
                 found += made(section, getattr(self, section), ())[1]
-        if not isinstance(self.plan, Mapping) and "plan" not in self.axes:
-            return [*found, InputError("plan", self.plan, "a mapping of keys to values")]
-        stated = {f"plan.{key}" for key in self.plan or {}} | set(self.axes)
-        if not stated & {"plan", "plan.global_batch"}:
+        given = {f"plan.{key}" for key in self.plan} | set(self.axes)
+        if not given & {"plan", "plan.global_batch"}:
             found.append(InputError("plan.global_batch", None, "required, in the plan or as an axis"))
         if not any(path.partition(".")[0] == "plan" for path in self.axes):
             found += made("plan", self.plan, ())[1]
-        return found + (self._not_analytic(stated) if self.engine == "analytic" else [])
+        return found + (self._not_analytic(given) if self.engine == "analytic" else [])
 
-    def _not_analytic(self, stated: set[str]) -> list[InputError]:
+    def _not_analytic(self, given: set[str]) -> list[InputError]:
         known = "left out with engine analytic, whose closed forms do not know it; engine path does"
         found = [
-            InputError(p, None, known) for p in sorted(stated) if p in {"plan", *(f"plan.{n}" for n in NOT_ANALYTIC)}
+            InputError(p, None, known) for p in sorted(given) if p in {"plan", *(f"plan.{n}" for n in NOT_ANALYTIC)}
         ]
         named = self.axes.get("plan.schedule", [(self.plan or {}).get("schedule")])
         options = ["none", *CLOSED]

@@ -59,7 +59,7 @@ def made_model(raw: Any, changes: Changes) -> tuple[Model | None, list[InputErro
                 held, problems = read_model(raw, Path())
                 if held is None:
                     return None, problems
-                raw = {"table": raw} if held.table else plain(held)
+                raw = {"table": raw} if held.table else stated(held)
             else:
                 raw = stated_model(raw)
         return read_model(changed(raw, tuple(c for c in changes if c[0])), Path())
@@ -75,6 +75,19 @@ def made(section: str, raw: Any, changes: Changes) -> tuple[Any, list[InputError
         return check(Cluster if section == "cluster" else Plan, changed(raw, changes), section)
     except InputError as error:
         return None, [error.under(section)]
+
+
+def stated(thing: Any) -> dict[str, Any]:
+    """Return the least plain data that makes an equal object: what follows from other fields follows them anew."""
+    if getattr(thing, "table", None):
+        return {"table": thing.table.data()}
+    whole = held = plain(thing)
+    for name in whole:
+        fewer = {key: value for key, value in held.items() if key != name}
+        found, _ = check(type(thing), fewer)
+        if found is not None and plain(found) == whole:
+            held = fewer
+    return held
 
 
 @dataclass(eq=False)

@@ -3,6 +3,7 @@
 import pytest
 
 from sim.sweep.grid import Grid
+from sim.sweep.runners import Ray
 
 SMALL = {"name": "small", "layers": 12, "hidden": 1024, "heads": 16, "vocab": 32_000, "seq": 1024}
 BASE = {"model": SMALL, "cluster": {"device": "h100-sxm-80gb", "nodes": 2}, "plan": {"global_batch": 64}}
@@ -20,3 +21,10 @@ AXES = {
 def small() -> Grid:
     """540 configurations of a small model on 16 devices."""
     return Grid(**BASE, axes=AXES)
+
+
+@pytest.fixture(scope="session")
+def cluster():
+    """A real Ray cluster of this machine, started once: it takes some eight seconds."""
+    with Ray(2) as made:
+        yield made
