@@ -1,9 +1,9 @@
-"""The work of a sweep: a block's number in, its compressed rows out; the same in every process."""
+"""The work of a sweep: a block's span in, its compressed rows out; the same in every process."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,14 @@ from sim.sweep.numbering import Column, distinct
 from sim.sweep.outcome import FAILED, FILTERED, Outcome, Reasons
 from sim.sweep.sections import Sections, changes, valued
 from sim.sweep.simulated import simulated
+
+
+class Span(NamedTuple):
+    """A block to do: its number, its first configuration and the one after its last."""
+
+    number: int
+    start: int
+    stop: int
 
 
 @dataclass(frozen=True)
@@ -39,12 +47,12 @@ class Evaluate:
     def __getstate__(self) -> dict[str, Any]:
         return {"grid": self.grid}
 
-    def __call__(self, number: int) -> Block:
-        begin, (start, stop) = perf_counter(), self.grid.span(number)
-        found = self.outcome(start, stop)
+    def __call__(self, span: Span) -> Block:
+        begin = perf_counter()
+        found = self.outcome(span.start, span.stop)
         best = found.best(self.grid.objective)
-        held = best and (start + best[0], best[1])
-        return Block(number, found.packed(), found.counts(), held, perf_counter() - begin)
+        held = best and (span.start + best[0], best[1])
+        return Block(span.number, found.packed(), found.counts(), held, perf_counter() - begin)
 
     @cached_property
     def sections(self) -> dict[str, Sections]:

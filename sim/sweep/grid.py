@@ -24,9 +24,6 @@ from sim.sweep.sections import fields_of, files_in, made, named_files, stated, w
 Engine = Literal["analytic", "path", "events"]
 Objective = Literal["step_time", "tokens_per_s_per_gpu", "cost"]
 
-BLOCK_ROWS: Mapping[str, int] = {"analytic": 16_384, "path": 16, "events": 8}
-"""Configurations of a block: some 50 ms of work, so that little is lost with a worker and little is spent on each."""
-
 MAX_AXES = 64
 MAX_AXIS_VALUES = 1_000_000
 MAX_CONFIGURATIONS = 10**12
@@ -145,20 +142,6 @@ class Grid:
     def size(self) -> int:
         """Configurations, before filters."""
         return self.numbering.size
-
-    @property
-    def block_rows(self) -> int:
-        """Configurations of a block."""
-        return BLOCK_ROWS[self.engine]
-
-    @property
-    def blocks(self) -> int:
-        """Blocks, the last of which may be short."""
-        return -(-self.size // self.block_rows)
-
-    def span(self, block: int) -> tuple[int, int]:
-        """Return the first number of a block and the one after its last."""
-        return block * self.block_rows, min(self.size, (block + 1) * self.block_rows)
 
     def data(self) -> dict[str, Any]:
         """Return the grid as plain data, complete but for the files that it names."""

@@ -3,8 +3,9 @@
 import fcntl
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
@@ -13,8 +14,11 @@ import psutil
 
 from sim.specs import InputError
 from sim.sweep import store
-from sim.sweep.evaluate import Block
+from sim.sweep.evaluate import Block, Span
 from sim.sweep.grid import Grid
+
+BLOCK_ROWS: Mapping[str, int] = {"analytic": 16_384, "path": 16, "events": 8}
+"""Configurations of a block: some 50 ms of work, so that little is lost with a worker and little is spent on each."""
 
 NETWORK = (
     "nfs", "cifs", "smb", "afs", "9p", "ceph", "lustre", "gpfs", "gluster", "beegfs", "fuse.sshfs", "fuse.s3fs",
@@ -50,14 +54,14 @@ class Writer:
 
     def _open(self, resume: bool) -> None:
         head = store.Head(
-            self.grid.data(), self.grid.digest, self.grid.base_digest, self.grid.numbering, self.grid.block_rows
+            self.grid.data(), self.grid.digest, self.grid.base_digest, self.grid.numbering, BLOCK_ROWS[self.grid.engine]
         )
         if not self.path.exists() or self.path.stat().st_size == 0 or _unfinished(self.path):
             store.create(self.path, head)
         self.db = store.opened(self.path, "rw")
         self.head = held = store.read_head(self.db, self.path)
         if held.digest != head.digest:
-            self._extend(held, head, resume)
+            self._extend(held, replace(head, block_rows=held.block_rows), resume)
         if not resume and self.db.execute("SELECT 1 FROM blocks LIMIT 1").fetchone():
             raise InputError("store", str(self.path), "a new file, or --resume: it has blocks of this grid already")
         self.db.execute("PRAGMA journal_mode = WAL")
@@ -79,17 +83,17 @@ class Writer:
         with self._transaction():
             # The last block was short, and is made again as a whole one.
             short = old.blocks - 1
-            if old.span(short) != self.grid.span(short):
+            if old.span(short) != new.span(short):
                 self.db.execute("DELETE FROM blocks WHERE number = ?", (short,))
             store.write_head(self.db, new)
         self.head = new
 
     def _digest(self, number: int) -> bytes:
-        return self.grid.block_digest(self.grid.numbering.columns(*self.grid.span(number)))
+        return self.grid.block_digest(self.grid.numbering.columns(*self.head.span(number)))
 
-    def left(self) -> Iterator[int]:
-        """Yield the numbers of the blocks to compute; one that equals a block in the store is copied instead."""
-        for number in range(self.grid.blocks):
+    def left(self) -> Iterator[Span]:
+        """Yield the blocks to compute; one that equals a block in the store is copied instead."""
+        for number in range(self.head.blocks):
             if number in self.digests:
                 continue
             digest = self._digest(number)
@@ -97,7 +101,7 @@ class Writer:
                 self._copy(number, digest)
             else:
                 self.pending[number] = digest
-                yield number
+                yield Span(number, *self.head.span(number))
 
     def write(self, block: Block) -> None:
         """Add a block; it is safe when this returns. Raises StoreFull where there is no room."""
@@ -113,7 +117,7 @@ class Writer:
             self.db.execute(
                 "INSERT INTO blocks SELECT ?, digest, ok, impossible, failed, filtered, 0.0, "
                 "best_number + (? - number) * ?, best, payload FROM blocks WHERE number = ?",
-                (number, number, self.grid.block_rows, self.copies[digest]),
+                (number, number, self.head.block_rows, self.copies[digest]),
             )
         self.counts = store.counted(self.db, self.head)
         self._known(number, digest)

@@ -1,9 +1,5 @@
 """What every runner of a sweep must satisfy. A newcomer subclasses this and says how it is made."""
 
-import os
-import signal
-import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -12,39 +8,8 @@ from sim.sweep.grid import Grid
 from sim.sweep.run import sweep
 from sim.sweep.runners import MAX_LOSSES, RUNNERS, Runner, TaskFailed, WorkerLost
 from sim.sweep.store import Store
+from tests.contracts.tasks import DiesOnce, always_dies, broken, squared
 from tests.sweep.conftest import AXES, BASE
-
-
-def squared(task: int) -> int:
-    return task * task
-
-
-def broken(task: int) -> int:
-    if task == 3:
-        raise ValueError("no such number")
-    return task
-
-
-@dataclass(frozen=True)
-class DiesOnce:
-    """Its worker is killed, without any farewell, the first time that each of some tasks is tried."""
-
-    folder: str
-    tasks: tuple[int, ...]
-
-    def __call__(self, task: int) -> int:
-        mark = Path(self.folder, str(task))
-        if task in self.tasks and not mark.exists():
-            mark.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        return task * task
-
-
-def always_dies(task: int) -> int:
-    if task == 2:
-        os.kill(os.getpid(), signal.SIGKILL)
-    time.sleep(0.01)
-    return task
 
 
 def rows(path: Path) -> list[tuple[int, bytes, bytes]]:
@@ -85,6 +50,16 @@ class RunnerContract:
         with pytest.raises(TaskFailed, match="task 3: ValueError: no such number"):
             list(runner.run(range(5), broken))
 
+    @pytest.mark.parametrize("engine", ["analytic", "path"])
+    def test_the_table_is_that_of_one_process(self, runner, tmp_path, monkeypatch, engine):
+        """Byte for byte, whoever computes it."""
+        monkeypatch.setattr("sim.sweep.writer.BLOCK_ROWS", {"analytic": 128, "path": 6})
+        axes = AXES if engine == "analytic" else {"plan.tp": [1, 3, 8], "plan.pp": [1, 2], "plan.zero": [0, 1, 3]}
+        grid = Grid(**BASE, axes=axes, engine=engine)
+        for store, way in ((tmp_path / "one.db", "here"), (tmp_path / "other.db", runner)):
+            assert sweep(grid, store, way).counts.left == 0
+        assert rows(tmp_path / "one.db") == rows(tmp_path / "other.db")
+
     def test_a_worker_that_is_killed_costs_no_task(self, runner, tmp_path):
         if self.dies:
             function = DiesOnce(str(tmp_path), (1, 5, 6))
@@ -95,13 +70,3 @@ class RunnerContract:
         if self.dies:
             with pytest.raises(WorkerLost, match=f"task 2 has lost {MAX_LOSSES} workers"):
                 list(runner.run(range(6), always_dies))
-
-    @pytest.mark.parametrize("engine", ["analytic", "path"])
-    def test_the_table_is_that_of_one_process(self, runner, tmp_path, monkeypatch, engine):
-        """Byte for byte, whoever computes it."""
-        monkeypatch.setattr("sim.sweep.grid.BLOCK_ROWS", {"analytic": 128, "path": 6})
-        axes = AXES if engine == "analytic" else {"plan.tp": [1, 3, 8], "plan.pp": [1, 2], "plan.zero": [0, 1, 3]}
-        grid = Grid(**BASE, axes=axes, engine=engine)
-        for store, way in ((tmp_path / "one.db", "here"), (tmp_path / "other.db", runner)):
-            assert sweep(grid, store, way).counts.left == 0
-        assert rows(tmp_path / "one.db") == rows(tmp_path / "other.db")

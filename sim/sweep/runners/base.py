@@ -7,7 +7,7 @@ from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
-MAX_LOSSES = 5
+MAX_LOSSES = 3
 """Times that a task may lose its worker before it is the task that is to blame."""
 
 

@@ -10,6 +10,9 @@ from sim.specs import InputError
 from sim.sweep.runners.base import MAX_LOSSES, TaskFailed, lost
 
 LOOPBACK = "127.0.0.1"
+LOCAL_ONLY = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+"""Off, Ray takes the loopback address as the node's, on every system; its own default is the outward one."""
+
 OBJECT_STORE_BYTES = 80 * 2**20
 AHEAD = 2
 
@@ -24,8 +27,9 @@ class Ray:
     def __init__(self, workers: int | None = None, address: str | None = None) -> None:
         if workers is not None and not 1 <= workers <= 100_000:
             raise InputError("workers", workers, "a whole number from 1 to 100000")
+        # Read when Ray is imported: no usage reports and, of a cluster of this machine's own, no address but loopback.
+        os.environ |= {"RAY_USAGE_STATS_ENABLED": "0"} | ({} if address else {LOCAL_ONLY: "0"})
         try:
-            os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
             self.ray: Any = import_module("ray")
         except ImportError:
             raise InputError("runner", "ray", "pool; for ray install it: pip install 'trainsim[ray]'") from None
