@@ -17,6 +17,9 @@ from sim.sweep.runners import RUNNERS
 from sim.sweep.store import Counts
 from sim.units import seconds
 
+LOG_EVERY_S = 10.0
+"""Where there is no terminal for a bar, lines in a log."""
+
 
 def sweep_command(
     grid: Annotated[Path, typer.Argument(help="Grid file (YAML or JSON): a job, axes, filters, a sample.")],
@@ -30,11 +33,16 @@ def sweep_command(
     """Predict every configuration of a grid."""
     loaded = Grid.load(grid)
     columns = (BarColumn(), TextColumn("{task.description}"))
-    with Bar(*columns, console=progress_console, transient=True) as bar:
-        task = bar.add_task("starting workers", total=loaded.size)
+    drawn = progress_console.is_terminal
+    with Bar(*columns, console=progress_console, transient=True, disable=not drawn) as bar:
+        task, told = bar.add_task("starting workers", total=loaded.size), 0.0
 
         def show(now: Progress) -> None:
+            nonlocal told
             bar.update(task, completed=now.counts.done, description=line(now, loaded.objective))
+            if not drawn and now.seconds - told >= LOG_EVERY_S:
+                told = now.seconds
+                sys.stderr.write(line(now, loaded.objective) + "\n")
 
         try:
             found = sweep(loaded, store, runner, workers, address, resume, show)

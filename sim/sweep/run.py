@@ -56,6 +56,7 @@ def sweep(
         SweepStopped: it was interrupted, the disk is full, or workers keep dying; the store resumes.
     """
     begin = perf_counter()
+    made = named(runner, workers, address) if isinstance(runner, str) else runner
     with Writer(Path(store), grid, resume) as held:
         first, told = held.counts.done, begin
 
@@ -64,7 +65,7 @@ def sweep(
             return Progress(counts, seconds, (counts.done - first) / max(seconds, 1e-9))
 
         try:
-            with named(runner, workers, address) if isinstance(runner, str) else runner as running:
+            with made as running:
                 for block in running.run(held.left(), Evaluate(grid)):
                     held.write(block)
                     if progress and perf_counter() - told >= PROGRESS_EVERY_S:

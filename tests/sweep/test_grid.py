@@ -99,7 +99,7 @@ def test_objects_and_files_give_the_same_grid():
     assert made.cluster == named.cluster and made.plan == named.plan
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "notebooks" / "jobs").glob("sweep-*.yaml")), ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", sorted((ROOT / "notebooks" / "jobs" / "sweeps").glob("*.yaml")), ids=lambda p: p.stem)
 def test_the_shipped_grids(path):
     grid = Grid.load(path)
     found = Evaluate(grid).outcome(0, min(grid.size, 40))

@@ -7,7 +7,7 @@ from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
-MAX_LOSSES = 3
+MAX_LOSSES = 5
 """Times that a task may lose its worker before it is the task that is to blame."""
 
 
@@ -24,14 +24,15 @@ class Runner(Protocol):
     """Runs a function of one argument on many tasks, in any order.
 
     `run` takes tasks as workers come free, a bounded number ahead, and yields each task's result once; a task whose
-    worker dies is run again. Leaving the context ends all workers.
+    worker dies is run again, until it has lost `losses` workers. Leaving the context ends all workers.
 
     Raises:
-        WorkerLost: a task has lost `MAX_LOSSES` workers.
+        WorkerLost: a task has lost so many workers.
         TaskFailed: the function raised.
     """
 
     workers: int
+    losses: int
 
     def run(self, tasks: Iterable[Any], function: Callable[[Any], Any]) -> Iterator[Any]:
         """Yield the results of all tasks as they come."""
@@ -44,6 +45,6 @@ class Runner(Protocol):
     ) -> None: ...
 
 
-def lost(task: object) -> WorkerLost:
-    """Return the error of a task whose workers keep dying."""
-    return WorkerLost(f"task {task!r} has lost {MAX_LOSSES} workers: killed, perhaps for want of memory")
+def lost(task: object, times: int) -> WorkerLost:
+    """Return the error of a task that has lost its worker so many times."""
+    return WorkerLost(f"task {task!r} has lost {times} workers: killed, perhaps for want of memory")

@@ -15,7 +15,7 @@ class Here:
         for name, value, wrong in (("workers", workers, workers not in (None, 1)), ("address", address, address)):
             if wrong:
                 raise InputError(name, value, "left out with runner here: it has one worker, this process")
-        self.workers = 1
+        self.workers, self.losses = 1, 1
 
     def run(self, tasks: Iterable[Any], function: Callable[[Any], Any]) -> Iterator[Any]:
         """Yield the results of all tasks."""

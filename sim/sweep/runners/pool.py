@@ -45,6 +45,7 @@ class Pool:
         if workers is not None and not 1 <= workers <= MOST_WORKERS:
             raise InputError("workers", workers, f"a whole number from 1 to {MOST_WORKERS}")
         self.workers = workers or os.cpu_count() or 1
+        self.losses = MAX_LOSSES
         self.held: list[_Worker] = []
 
     def run(self, tasks: Iterable[Any], function: Callable[[Any], Any]) -> Iterator[Any]:
@@ -66,8 +67,8 @@ class Pool:
             if worker.tasks:
                 first = worker.tasks[0]
                 losses[first] = losses.get(first, 0) + 1
-                if losses[first] >= MAX_LOSSES:
-                    raise lost(first)
+                if losses[first] >= self.losses:
+                    raise lost(first, self.losses)
             again.extend(worker.tasks)
             _ended(worker)
             self.held[self.held.index(worker)] = _started(function)

@@ -35,12 +35,12 @@ class Ray:
             raise InputError("runner", "ray", "pool; for ray install it: pip install 'trainsim[ray]'") from None
         self.address, self.asked = address, workers
         self.workers = workers or os.cpu_count() or 1
-        self.owned = False
+        self.losses, self.owned = MAX_LOSSES, False
 
     def run(self, tasks: Iterable[Any], function: Callable[[Any], Any]) -> Iterator[Any]:
         """Yield the results of all tasks as they come."""
         ray = self.ray
-        call = ray.remote(num_cpus=1, max_retries=MAX_LOSSES - 1, retry_exceptions=False)(_called)
+        call = ray.remote(num_cpus=1, max_retries=self.losses - 1, retry_exceptions=False)(_called)
         shared, waiting, held = ray.put(function), iter(tasks), dict[Any, Any]()
         try:
             while True:
@@ -63,7 +63,7 @@ class Ray:
         try:
             failure, found = self.ray.get(reference)
         except (errors.WorkerCrashedError, errors.ObjectLostError, errors.OutOfMemoryError):
-            raise lost(task) from None
+            raise lost(task, self.losses) from None
         except errors.RayError as error:
             raise TaskFailed(f"task {task!r}: {error}") from None
         if failure is not None:
