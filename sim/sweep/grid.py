@@ -173,7 +173,7 @@ class Grid:
         for path, column in columns.items():
             used = column.used()
             found.update(json.dumps([path, used.values], default=str).encode())
-            found.update(used.index.astype("<i8").tobytes())
+            found.update(used.index.astype("<i4").tobytes())
         return found.digest()
 
     def extends(self, other: Mapping[str, Any]) -> bool:

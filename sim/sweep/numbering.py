@@ -65,8 +65,10 @@ class Column:
 
     def used(self) -> "Column":
         """Return the same column with nothing but the values that it uses, in their order."""
-        kept, index = np.unique(self.index, return_inverse=True)
-        return Column(tuple(self.values[k] for k in kept.tolist()), index.ravel())
+        here = np.zeros(len(self.values), dtype=bool)
+        here[self.index] = True
+        place = np.cumsum(here) - 1
+        return Column(tuple(self.values[k] for k in np.flatnonzero(here).tolist()), place[self.index])
 
     def numbers(self) -> NDArray[np.float64]:
         """Return the values as numbers; those that are none are NaN."""

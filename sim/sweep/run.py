@@ -57,7 +57,7 @@ def sweep(
     """
     begin = perf_counter()
     made = named(runner, workers, address) if isinstance(runner, str) else runner
-    with Writer(Path(store), grid, resume) as held:
+    with made as running, Writer(Path(store), grid, resume) as held:
         first, told = held.counts.done, begin
 
         def now() -> Progress:
@@ -65,12 +65,11 @@ def sweep(
             return Progress(counts, seconds, (counts.done - first) / max(seconds, 1e-9))
 
         try:
-            with made as running:
-                for block in running.run(held.left(), Evaluate(grid)):
-                    held.write(block)
-                    if progress and perf_counter() - told >= PROGRESS_EVERY_S:
-                        told = perf_counter()
-                        progress(now())
+            for block in running.run(held.left(), Evaluate(grid)):
+                held.write(block)
+                if progress and perf_counter() - told >= PROGRESS_EVERY_S:
+                    told = perf_counter()
+                    progress(now())
         except (KeyboardInterrupt, StoreFull, WorkerLost, TaskFailed) as error:
             raise stopped(error, held) from None
         if progress:

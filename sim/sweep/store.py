@@ -39,6 +39,7 @@ TABLES = {
 """The whole schema, by name; a file with any other is no store."""
 
 BUSY_S = 30.0
+MOST_READ = 64
 
 
 @dataclass(frozen=True)
@@ -153,11 +154,19 @@ class Store:
 
     def sample(self, points: int = 5_000) -> dict[str, NDArray[Any]]:
         """Return at most `points` predicted configurations, spread evenly over those in the store, as columns: number,
-        the axes' values by path, and the numbers of `Outcome`."""
-        total = max(1, self.counts.ok)
-        every, seen = max(1, -(-total // max(1, points))), 0
+        the axes' values by path, and the numbers of `Outcome`.
+
+        Of a large store `MOST_READ` blocks are read, so that a notebook may ask while the sweep runs.
+        """
+        with guarded(self.path):
+            blocks = [(int(n), int(ok)) for n, ok in self.db.execute("SELECT number, ok FROM blocks ORDER BY number")]
+        blocks = [
+            blocks[k] for k in sorted({round(k) for k in np.linspace(0, len(blocks) - 1, MOST_READ)} if blocks else ())
+        ]
+        every, seen = max(1, -(-sum(ok for _, ok in blocks) // max(1, points))), 0
         held: dict[str, list[NDArray[Any]]] = {}
-        for start, found in self.blocks():
+        for number, _ in blocks:
+            start, found = self.head.span(number)[0], self.outcome(number)
             rows = np.flatnonzero(found.outcome == OUTCOMES.index("ok"))
             kept = rows[(np.arange(len(rows)) + seen) % every == 0]
             seen += len(rows)

@@ -4,7 +4,7 @@ import pytest
 
 from sim.sweep.grid import Grid
 from sim.sweep.runners import Ray
-from tests.cli.conftest import trainsim as trainsim
+from tests.cli.conftest import trainsim  # noqa: F401 - a fixture
 
 SMALL = {"name": "small", "layers": 12, "hidden": 1024, "heads": 16, "vocab": 32_000, "seq": 1024}
 BASE = {"model": SMALL, "cluster": {"device": "h100-sxm-80gb", "nodes": 2}, "plan": {"global_batch": 64}}

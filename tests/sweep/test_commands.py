@@ -10,6 +10,7 @@ import pytest
 from plotly.offline import get_plotlyjs
 from pyarrow import parquet
 
+import sim
 from sim.report.figures import swept_axis, swept_points
 from sim.report.swept import swept
 from sim.sweep.grid import Grid
@@ -210,3 +211,24 @@ def test_check_and_schema_know_grids(trainsim, grid, tmp_path):
     assert [p["path"] for p in json.loads(out)["problems"]] == ["axes.plan.tp.0", "axes.plan.ppp.0"]
     code, out, _ = trainsim("schema", "grid")
     assert code == 0 and set(json.loads(out)["properties"]) >= {"job", "axes", "filters", "sample", "engine"}
+
+
+def test_the_facade(tmp_path):
+    """The function stays one, whatever was imported before."""
+    assert (sim.Grid, sim.Store) == (Grid, Store)
+    grid = sim.Grid(**BASE, axes={"plan.tp": [1, 2]}, engine="path")
+    assert sim.sweep(grid, tmp_path / "runs.db", runner="here").counts.ok == 2
+    assert sim.sweep.sweep is sweep
+    with pytest.raises(sim.InputError, match="store: got None"):
+        sim.sweep(grid)
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = sim.sweep.nothing
+
+
+def test_much_is_sampled_from_some_blocks(tmp_path, monkeypatch):
+    monkeypatch.setattr("sim.sweep.writer.BLOCK_ROWS", {"analytic": 2})
+    made = Grid(**BASE, axes={"cluster.links.latency_s": {"min": 1e-6, "max": 1e-5, "count": 300}})
+    sweep(made, tmp_path / "runs.db", "here")
+    with Store(tmp_path / "runs.db") as store:
+        numbers = store.sample()["number"]
+    assert len(numbers) == 128 and numbers[0] == 0 and numbers[-1] == 299
