@@ -91,7 +91,8 @@ class Step:
     @property
     def sigma_log(self) -> float:
         """Standard deviation of the log of the step time."""
-        own = step_sigma(self.profile, self.level, self.kernels, self.plan.software_year)
+        kernels = self.kernels if self.profile.measured else ()  # the others' spread is the run level's alone
+        own = step_sigma(self.profile, self.level, kernels, self.plan.software_year)
         if self.correction is None or self.profile.learned is None:
             return own
         beyond = self.profile.learned.beyond(self.correction.group, self.uncorrected_s)

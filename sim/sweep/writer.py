@@ -17,7 +17,7 @@ from sim.sweep import store
 from sim.sweep.evaluate import Block, Span
 from sim.sweep.grid import Grid
 
-BLOCK_ROWS: Mapping[str, int] = {"analytic": 16_384, "path": 16, "events": 8}
+BLOCK_ROWS: Mapping[str, int] = {"analytic": 16_384, "path": 8, "events": 4}
 """Configurations of a block: some 50 ms of work, so that little is lost with a worker and little is spent on each."""
 
 NETWORK = (

@@ -9,7 +9,7 @@ from sim.sweep.run import sweep
 from sim.sweep.runners import MAX_LOSSES, RUNNERS, Runner, TaskFailed, WorkerLost
 from sim.sweep.store import Store
 from tests.contracts.tasks import DiesOnce, always_dies, broken, squared
-from tests.sweep.conftest import AXES, BASE
+from tests.sweep.conftest import BASE, QUICK
 
 
 def rows(path: Path) -> list[tuple[int, bytes, bytes]]:
@@ -53,8 +53,8 @@ class RunnerContract:
     @pytest.mark.parametrize("engine", ["analytic", "path"])
     def test_the_table_is_that_of_one_process(self, runner, tmp_path, monkeypatch, engine):
         """Byte for byte, whoever computes it."""
-        monkeypatch.setattr("sim.sweep.writer.BLOCK_ROWS", {"analytic": 128, "path": 6})
-        axes = AXES if engine == "analytic" else {"plan.tp": [1, 3, 8], "plan.pp": [1, 2], "plan.zero": [0, 1, 3]}
+        monkeypatch.setattr("sim.sweep.writer.BLOCK_ROWS", {"analytic": 64, "path": 6})
+        axes = QUICK if engine == "analytic" else {"plan.tp": [1, 3, 8], "plan.pp": [1, 2], "plan.zero": [0, 1, 3]}
         grid = Grid(**BASE, axes=axes, engine=engine)
         for store, way in ((tmp_path / "one.db", "here"), (tmp_path / "other.db", runner)):
             assert sweep(grid, store, way).counts.left == 0

@@ -16,6 +16,14 @@ AXES = {
     "plan.zero": [0, 1, 3],
     "plan.recompute": ["none", "selective", "full"],
 }
+QUICK = {
+    "plan.tp": [1, 2, 3, 4, 8],
+    "plan.micro_batch": [1, 2, 4],
+    "plan.zero": [0, 1, 2, 3],
+    "plan.recompute": ["none", "selective", "full"],
+    "plan.overlap_dp": [True, False],
+}
+"""360 configurations of one structure and schedule, which compile once."""
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import sys
 from sim.sweep import run, writer
 from sim.sweep.evaluate import Block
 from sim.sweep.grid import Grid
-from tests.sweep.conftest import AXES, BASE
+from tests.sweep.conftest import BASE, QUICK
 
 ROWS = 8
 
@@ -38,7 +38,7 @@ def main(store: str, runner: str, how: str, after: int) -> None:
 
     writer.BLOCK_ROWS = {"analytic": ROWS}
     run.Writer = Mortal
-    run.sweep(Grid(**BASE, axes=AXES), store, runner, None if runner == "here" else 2, resume=True)
+    run.sweep(Grid(**BASE, axes=QUICK), store, runner, None if runner == "here" else 2, resume=True)
 
 
 def said(line: str) -> None:

@@ -24,7 +24,7 @@ from sim.sweep.store import Store
 from tests.contracts.runner import rows
 from tests.oracle import ROOT
 from tests.sweep import driver
-from tests.sweep.conftest import AXES, BASE
+from tests.sweep.conftest import BASE, QUICK
 
 FULL = os.environ.get("HYPOTHESIS_PROFILE") == "full"
 KILLS = {"before": 20, "inside": 20, "any time": 20, "worker": 40} if FULL else {"before": 1, "inside": 1, "worker": 2}
@@ -99,7 +99,7 @@ def killed(path: Path, kind: str, left: int, random: Random) -> tuple[list[int],
 
 def test_no_acknowledged_block_is_lost_or_doubled(tmp_path, monkeypatch):
     monkeypatch.setattr("sim.sweep.writer.BLOCK_ROWS", {"analytic": driver.ROWS})
-    grid, path = Grid(**BASE, axes=AXES), tmp_path / "killed.db"
+    grid, path = Grid(**BASE, axes=QUICK), tmp_path / "killed.db"
     sweep(grid, tmp_path / "whole.db", "here")
     whole, done = rows(tmp_path / "whole.db"), Counter()
     random = Random(None if FULL else 1)
