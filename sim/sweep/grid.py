@@ -31,7 +31,28 @@ MAX_CONFIGURATIONS = 10**12
 NOT_ANALYTIC = ("stages", "stage_layers", "recompute_layers", "microbatch_group_size")
 """Settings of a plan that no closed form knows."""
 
-Held = Annotated[dict[str, Any], Field(description="a mapping of keys to values")]
+RANGE = {
+    "type": "object",
+    "properties": {
+        "min": {"type": "number"},
+        "max": {"type": "number"},
+        "count": {"type": "integer", "minimum": 1, "maximum": MAX_AXIS_VALUES},
+        "scale": {"enum": ["linear", "log"]},
+    },
+    "required": ["min", "max"],
+    "additionalProperties": False,
+}
+VALUES = {"type": "array", "minItems": 1, "maxItems": MAX_AXIS_VALUES, "uniqueItems": True}
+FORMS: dict[str, Any] = {
+    "minProperties": 1,
+    "maxProperties": MAX_AXES,
+    "propertyNames": {"pattern": r"^(model|cluster|plan)(\.|$)"},
+    "additionalProperties": {"anyOf": [VALUES, RANGE]},
+}
+"""The axes in the file's JSON Schema."""
+
+Axes = Annotated[dict[str, Any], Field(description="a mapping of fields to their values", json_schema_extra=FORMS)]
+Section = Annotated[Any, Field(description="a mapping of keys to values", json_schema_extra={"type": "object"})]
 
 
 @spec
@@ -89,9 +110,9 @@ class Grid:
 
     job: str | None = None
     model: Annotated[Any, Field(description="a catalog name, a path or inline dimensions")] = None
-    cluster: Annotated[Any, Field(description="a mapping of keys to values")] = None
-    plan: Annotated[Any, Field(description="a mapping of keys to values")] = None
-    axes: Held
+    cluster: Section = None
+    plan: Section = None
+    axes: Axes
     filters: Annotated[
         list[Annotated[Filter, _made(Filter)]], Field(max_length=100, description="a list of filters")
     ] = Field(default_factory=list)

@@ -5,6 +5,7 @@ import json
 import re
 from html.parser import HTMLParser
 
+import jsonschema
 import numpy as np
 import pytest
 from plotly.offline import get_plotlyjs
@@ -13,10 +14,12 @@ from pyarrow import parquet
 import sim
 from sim.report.figures import swept_axis, swept_points
 from sim.report.swept import swept
+from sim.specs.files import load_mapping
 from sim.sweep.grid import Grid
 from sim.sweep.run import sweep
 from sim.sweep.runners import RUNNERS, Here
 from sim.sweep.store import Store
+from tests.oracle import ROOT
 from tests.sweep.conftest import AXES, BASE, SMALL
 
 ENDS = ("", ".lock", "-wal", "-shm")
@@ -210,7 +213,18 @@ def test_check_and_schema_know_grids(trainsim, grid, tmp_path):
     assert code == 2
     assert [p["path"] for p in json.loads(out)["problems"]] == ["axes.plan.tp.0", "axes.plan.ppp.0"]
     code, out, _ = trainsim("schema", "grid")
-    assert code == 0 and set(json.loads(out)["properties"]) >= {"job", "axes", "filters", "sample", "engine"}
+    schema = jsonschema.Draft202012Validator(json.loads(out))
+    assert code == 0
+    for path in (ROOT / "notebooks" / "jobs" / "sweeps").glob("*.yaml"):
+        schema.validate(load_mapping(path))
+    good = BASE | {"axes": {"plan.tp": [1, 2]}}
+    assert schema.is_valid(good)
+    for wrong in (
+        {"axes": {}}, {"axes": {"plan.tp": 3}}, {"axes": {"plan.tp": []}}, {"axes": {"training.steps": [1]}},
+        {"axes": {"plan.tp": {"min": 1}}}, {"filters": [{"at_most": 3}]}, {"sample": {"method": "sobol", "count": 1}},
+        {"engine": "guess"}, {"cluster": 3}, {"more": 1},
+    ):  # fmt: skip
+        assert not schema.is_valid(good | wrong), wrong
 
 
 def test_the_facade(tmp_path):
