@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from sim.run import Budget, Run, compute_optimal, whole_run
     from sim.specs import Cluster, InputError, Job, Links, Model, Multipliers, Offload, Plan, StagePlan, Training
     from sim.specs.catalog import models
+    from sim.sweep import Grid, Store, sweep
     from sim.tuner.elasticity import elasticities
     from sim.tuner.fixes import fixes, largest
     from sim.tuner.front import Front, front
@@ -34,6 +35,7 @@ _HOME = {
     "Budget": "sim.run",
     "Cluster": "sim.specs",
     "Front": "sim.tuner.front",
+    "Grid": "sim.sweep",
     "InputError": "sim.specs",
     "Job": "sim.specs",
     "Links": "sim.specs",
@@ -42,6 +44,7 @@ _HOME = {
     "Noise": "sim.engine.noise",
     "Offload": "sim.specs",
     "StagePlan": "sim.specs",
+    "Store": "sim.sweep",
     "Plan": "sim.specs",
     "Run": "sim.run",
     "Step": "sim.engine.step",
@@ -62,6 +65,7 @@ _HOME = {
     "save_plan": "sim.plans.plan_file",
     "save_trace": "sim.report.trace",
     "simulate": "sim.engine.step",
+    "sweep": "sim.sweep",
     "tune": "sim.tuner.tune",
     "whatif": "sim.widgets.whatif",
     "whole_run": "sim.run",
@@ -74,6 +78,7 @@ __all__ = [
     "Budget",
     "Cluster",
     "Front",
+    "Grid",
     "InputError",
     "Job",
     "Links",
@@ -85,6 +90,7 @@ __all__ = [
     "Run",
     "StagePlan",
     "Step",
+    "Store",
     "Training",
     "Tuned",
     "compute_optimal",
@@ -104,6 +110,7 @@ __all__ = [
     "save_plan",
     "save_trace",
     "simulate",
+    "sweep",
     "tune",
     "whatif",
     "whole_run",

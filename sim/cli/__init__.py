@@ -16,9 +16,11 @@ from sim.cli import (
     lab,
     list,
     optimal,
+    report,
     schedule,
     schema,
     simulate,
+    sweep,
     tune,
     validate,
 )
@@ -36,6 +38,8 @@ app = typer.Typer(
 app.command("simulate")(simulate.simulate_command)
 app.command("tune")(tune.tune_command)
 app.command("compare")(compare.compare_command)
+app.command("sweep")(sweep.sweep_command)
+app.command("report")(report.report_command)
 app.command("optimal")(optimal.optimal_command)
 app.command("emit")(emit.emit_command)
 app.command("import")(importing.import_command)

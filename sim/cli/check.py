@@ -17,11 +17,12 @@ from sim.specs.check import check_job
 from sim.specs.fields import check
 from sim.specs.files import load_mapping
 from sim.specs.job import read_model
+from sim.sweep.grid import Grid
 from sim.units import gigabytes
 
 
 def check_command(
-    file: Annotated[Path, typer.Argument(help="A job, plan, model (also config.json), device or profile file.")],
+    file: Annotated[Path, typer.Argument(help="A job, plan, model (also config.json), device, profile or grid file.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """List every problem of a file; exit code 2 if there is one."""
@@ -61,6 +62,8 @@ def _recognised(file: Path, raw: dict[str, Any]) -> Report:
     kind = recognised(raw)
     if kind == "job":
         return kind, *_job(raw, file.parent)
+    if kind == "grid":
+        return kind, _grid(raw, file.parent), [], ()
     if kind == "config":
         try:
             return kind, [], [], Model.from_hf(file).assumptions
@@ -71,6 +74,14 @@ def _recognised(file: Path, raw: dict[str, Any]) -> Report:
         return kind, problems, [], model.assumptions if model else ()
     made, problems = check_device(raw) if kind == "device" else check(KINDS[kind], raw)
     return kind, problems, [], getattr(made, "assumptions", ())
+
+
+def _grid(raw: dict[str, Any], folder: Path) -> list[InputError]:
+    try:
+        Grid.read(raw, folder)
+    except InputError as error:
+        return [error, *error.also]
+    return []
 
 
 def _plan_file(file: Path, raw: dict[str, Any]) -> tuple[list[InputError], list[str], Sequence[str]]:

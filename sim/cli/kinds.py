@@ -8,9 +8,11 @@ from sim.costs.profile import Profile
 from sim.specs import Device, Job, LayerTable
 from sim.specs.fields import init_names
 from sim.specs.schema import sections
+from sim.sweep.grid import Grid
 
 KINDS: dict[str, type] = {
     "job": Job, **sections(), "device": Device, "profile": Profile, "learned": Learned, "table": LayerTable,
+    "grid": Grid,
 }  # fmt: skip
 """A section may also stand in a file of its own."""
 

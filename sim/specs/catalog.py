@@ -101,10 +101,11 @@ def _as_written(problem: InputError, plain: set[str]) -> InputError:
 @lru_cache
 def model(name: str) -> Model:
     """Return the catalog model `name`; raises InputError with the known names."""
-    return read(Model, _stated(name), f"models/{name}")
+    return read(Model, stated_model(name), f"models/{name}")
 
 
-def _stated(name: str) -> dict[str, object]:
+def stated_model(name: str) -> dict[str, object]:
+    """Return what the catalog states of a model, what follows from it left out; raises InputError with known names."""
     raw = _entry("models", name)
     assert isinstance(raw, dict)
     return {k: v for k, v in raw.items() if k != "source"}

@@ -240,15 +240,21 @@ def _columns(members: Sequence[Part]) -> dict[str, Any]:
         name: np.concatenate([space.rows[name][rows] for space, _, rows in members]).astype(np.float64)
         for name in members[0][0].rows
     }
-    laid_out = mesh_values(members[0][0].kept, shape, shape["fsdp_shard"], columns)
-    kinds = range(len(members[0][0].model.blocks))
-    layers = {f"rank_layers_{k}": columns[f"kind_layers_{k}"] / shape["pp"] for k in kinds}
-    layers |= {f"layers_{k}": layers[f"rank_layers_{k}"] / shape["virtual_stages"] for k in kinds}
-    every = columns | shape | laid_out | layers | {"microbatch_group_size": shape["pp"]}
-    every |= _contention(members, laid_out)
+    every = row_values(columns, shape, members[0][0].kept, len(members[0][0].model.blocks))
+    every |= _contention(members, every)
     every["chunks_alive"] = np.concatenate([_alive(space, rows) for space, _, rows in members])
-    every["blocks_beside_head"] = 1.0
     return every | {"kv_columns": inputs.kv_columns(every)}
+
+
+def row_values(
+    columns: Mapping[str, Any], shape: Mapping[str, Any], kept: Mapping[str, Any], kinds: int
+) -> dict[str, Any]:
+    """Return `columns` and `shape` with what follows from them: communicators, layers of each of `kinds`, groups."""
+    laid_out = mesh_values(kept, shape, shape["fsdp_shard"], columns)
+    layers = {f"rank_layers_{k}": columns[f"kind_layers_{k}"] / shape["pp"] for k in range(kinds)}
+    layers |= {f"layers_{k}": layers[f"rank_layers_{k}"] / shape["virtual_stages"] for k in range(kinds)}
+    own = {"microbatch_group_size": shape["pp"], "blocks_beside_head": 1.0}
+    return {**columns, **shape, **laid_out, **layers, **own}
 
 
 def _contention(members: Sequence[Part], laid_out: Mapping[str, Any]) -> dict[str, Any]:

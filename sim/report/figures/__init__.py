@@ -11,6 +11,7 @@ from sim.report.figures.factors import factors
 from sim.report.figures.front import front
 from sim.report.figures.memory import memory, memory_peaks
 from sim.report.figures.roofline import roofline
+from sim.report.figures.swept import swept_axis, swept_points
 from sim.report.figures.throughput import curves, throughput
 from sim.report.figures.timeline import opening, timeline
 from sim.report.figures.tornado import tornado
@@ -33,6 +34,8 @@ __all__ = [
     "opening",
     "order",
     "roofline",
+    "swept_axis",
+    "swept_points",
     "throughput",
     "timeline",
     "timeline_difference",

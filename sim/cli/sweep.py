@@ -1,0 +1,101 @@
+"""`trainsim sweep`: all configurations of a grid, into a store that another run resumes."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.progress import BarColumn, TextColumn
+from rich.progress import Progress as Bar
+
+from sim.cli.output import console, print_json, progress_console
+from sim.specs.fields import short
+from sim.sweep.grid import Grid
+from sim.sweep.outcome import BETTER, OUTCOMES
+from sim.sweep.run import Progress, SweepStopped, sweep
+from sim.sweep.runners import RUNNERS
+from sim.sweep.store import Counts
+from sim.units import seconds
+
+LOG_EVERY_S = 10.0
+"""Where there is no terminal for a bar, lines in a log."""
+
+
+def sweep_command(
+    grid: Annotated[Path, typer.Argument(help="Grid file (YAML or JSON): a job, axes, filters, a sample.")],
+    store: Annotated[Path, typer.Option(help="SQLite file that takes the results.")],
+    runner: Annotated[str, typer.Option(help="One of " + ", ".join(RUNNERS) + ".")] = "pool",
+    address: Annotated[str | None, typer.Option(help="A Ray cluster; auto: this machine's.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Workers; by default one a core.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a store that has results.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Predict every configuration of a grid."""
+    loaded = Grid.load(grid)
+    columns = (BarColumn(), TextColumn("{task.description}"))
+    drawn = progress_console.is_terminal
+    with Bar(*columns, console=progress_console, transient=True, disable=not drawn) as bar:
+        task, told = bar.add_task("starting workers", total=loaded.size), 0.0
+
+        def show(now: Progress) -> None:
+            nonlocal told
+            bar.update(task, completed=now.counts.done, description=line(now, loaded.objective))
+            if not drawn and now.seconds - told >= LOG_EVERY_S:
+                told = now.seconds
+                sys.stderr.write(line(now, loaded.objective) + "\n")
+
+        try:
+            found = sweep(loaded, store, runner, workers, address, resume, show)
+        except SweepStopped as error:
+            bar.stop()
+            sys.stderr.write(f"stopped: {error}\n")
+            raise typer.Exit(1) from None
+    best = found.counts.best
+    if as_json:
+        print_json(sweep_data(found, loaded))
+        return
+    console.print(f"{words(found.counts)}; {found.seconds:.1f} s, {found.rate:,.0f} a second", highlight=False)
+    if best:
+        held = loaded.numbering.columns(best[0], best[0] + 1)
+        named = ", ".join(f"{path} {short(str(c.values[int(c.index[0])]), 40)}" for path, c in held.items())
+        console.print(f"best: {value_words(best[1], loaded.objective)} with {named}", highlight=False, markup=False)
+    console.print(f"store: {store}", highlight=False, markup=False, soft_wrap=True)
+
+
+def line(now: Progress, objective: str) -> str:
+    """Return how far a sweep is: done, rate, time left and the best so far."""
+    left = "" if now.left_s is None else f", {seconds(now.left_s)} left"
+    best = f", best {value_words(now.counts.best[1], objective)}" if now.counts.best else ""
+    return f"{now.counts.done:,} of {now.counts.total:,}, {now.rate:,.0f}/s{left}{best}"
+
+
+def words(counts: Counts) -> str:
+    """Return the counts as text."""
+    each = ", ".join(f"{getattr(counts, name):,} {name}" for name in OUTCOMES if name == "ok" or getattr(counts, name))
+    return f"{counts.done:,} of {counts.total:,} configurations done ({each}), {counts.left:,} left"
+
+
+def value_words(value: float, objective: str) -> str:
+    """Return a value of the objective with its unit."""
+    if BETTER[objective][0] == "step_time_s":
+        return seconds(value)
+    return f"{value:,.4g} " + ("tokens/s and GPU" if objective != "cost" else "USD per 1e9 tokens")
+
+
+def sweep_data(found: Progress, grid: Grid) -> dict[str, Any]:
+    """Return the JSON object of a sweep (DESIGN: `trainsim sweep`)."""
+    counts = found.counts
+    best = counts.best and {
+        "number": counts.best[0],
+        BETTER[grid.objective][0]: counts.best[1],
+        "configuration": {
+            path: c.values[int(c.index[0])]
+            for path, c in grid.numbering.columns(counts.best[0], counts.best[0] + 1).items()
+        },
+    }
+    return {
+        "total": counts.total, "done": counts.done, "left": counts.left,
+        **{name: getattr(counts, name) for name in OUTCOMES},
+        "seconds": found.seconds, "rate_per_s": found.rate, "engine": grid.engine, "objective": grid.objective,
+        "best": best,
+    }  # fmt: skip

@@ -1,0 +1,86 @@
+"""A sweep as a whole: blocks out to the runner, results into the store, one message where it stops."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+
+from sim.specs.arguments import checked
+from sim.sweep.evaluate import Evaluate
+from sim.sweep.grid import Grid
+from sim.sweep.runners import Runner, TaskFailed, WorkerLost
+from sim.sweep.runners import runner as named
+from sim.sweep.store import Counts
+from sim.sweep.writer import StoreFull, Writer
+
+PROGRESS_EVERY_S = 0.1
+
+
+class SweepStopped(RuntimeError):  # noqa: N818 - what happened, as a person would say it
+    """A sweep that ended early; what it had done is in the store, and `resume` goes on."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a sweep is. rate: configurations a second, of this run; left_s: seconds to go at that rate, None before
+    any is known."""
+
+    counts: Counts
+    seconds: float
+    rate: float
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds to go at this rate."""
+        return self.counts.left / self.rate if self.rate > 0 else None
+
+
+@checked
+def sweep(
+    grid: Grid,
+    store: str | Path,
+    runner: str | Runner = "pool",
+    workers: int | None = None,
+    address: str | None = None,
+    resume: bool = False,
+    progress: Callable[[Progress], None] | None = None,
+) -> Progress:
+    """Predict all configurations of a grid into a store and return its counts.
+
+    runner: `pool` (processes of this machine), `ray` (a cluster, by `address`) or one of your own; `workers`: by
+    default one a core. `resume`: go on with a store that has blocks; whatever equals one of them is not computed again.
+    `progress` is told how far it is, ten times a second at most. `sim.Store` reads the store, also meanwhile.
+
+    Raises:
+        InputError: the grid or the store cannot be used.
+        SweepStopped: it was interrupted, the disk is full, or workers keep dying; the store resumes.
+    """
+    begin = perf_counter()
+    made = named(runner, workers, address) if isinstance(runner, str) else runner
+    with made as running, Writer(Path(store), grid, resume) as held:
+        first, told = held.counts.done, begin
+
+        def now() -> Progress:
+            counts, seconds = held.counts, perf_counter() - begin
+            return Progress(counts, seconds, (counts.done - first) / max(seconds, 1e-9))
+
+        try:
+            for block in running.run(held.left(), Evaluate(grid)):
+                held.write(block)
+                if progress and perf_counter() - told >= PROGRESS_EVERY_S:
+                    told = perf_counter()
+                    progress(now())
+        except (KeyboardInterrupt, StoreFull, WorkerLost, TaskFailed) as error:
+            raise stopped(error, held) from None
+        if progress:
+            progress(now())
+        return now()
+
+
+def stopped(error: BaseException, held: Writer) -> SweepStopped:
+    """Return the one message of a sweep that ends early."""
+    why = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error)
+    counts = held.counts
+    return SweepStopped(
+        f"{why}; {counts.done} of {counts.total} configurations are safe in {held.path}: go on with --resume"
+    )

@@ -1,0 +1,175 @@
+"""Models, clusters and plans of a grid's configurations, each made once."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from sim.catalog import names
+from sim.plans.files import plain
+from sim.specs import Cluster, InputError, Model, Plan
+from sim.specs.catalog import stated_model
+from sim.specs.fields import check, init_names
+from sim.specs.job import read_model
+from sim.sweep.numbering import Column
+
+MOST_HELD = 50_000
+"""Objects of one kind that are kept."""
+
+Changes = tuple[tuple[str, Any], ...]
+"""Fields, as paths below the section, with their values; an empty path stands for the section itself."""
+
+
+def changed(raw: Any, changes: Changes) -> Any:
+    """Return plain data with some fields set; mappings on the way are made where there are none.
+
+    Raises:
+        InputError: a path leads through text, a number or an item that a list does not have.
+    """
+    found = deepcopy(raw)
+    for path, value in changes:
+        if not path:
+            found = deepcopy(value)
+            continue
+        place, parts = found, path.split(".")
+        for n, part in enumerate(parts):
+            if isinstance(place, list) and part.isdecimal() and int(part) < len(place):
+                key: Any = int(part)
+            elif isinstance(place, dict):
+                key = part
+            else:
+                raise InputError(".".join(parts[: n + 1]), value, "a field: nothing stands there")
+            if n == len(parts) - 1:
+                place[key] = value
+            elif isinstance(place, dict):
+                place = place.setdefault(key, {})
+            else:
+                place = place[key]
+    return found
+
+
+def made_model(raw: Any, changes: Changes) -> tuple[Model | None, list[InputError]]:
+    """Return a model with some fields set, or None and what is wrong; a name stands for what the catalog states."""
+    try:
+        whole = tuple(c for c in changes if not c[0])
+        raw = changed(raw, whole)
+        if len(whole) < len(changes) and isinstance(raw, str):
+            if raw.endswith(".json"):
+                held, problems = read_model(raw, Path())
+                if held is None:
+                    return None, problems
+                raw = {"table": raw} if held.table else stated(held)
+            else:
+                raw = stated_model(raw)
+        return read_model(changed(raw, tuple(c for c in changes if c[0])), Path())
+    except InputError as error:
+        return None, [error if error.path.startswith("model") else error.under("model")]
+
+
+def made(section: str, raw: Any, changes: Changes) -> tuple[Any, list[InputError]]:
+    """Return the model, cluster or plan of a section with some fields set, or None and what is wrong."""
+    if section == "model":
+        return made_model(raw, changes)
+    try:
+        return check(Cluster if section == "cluster" else Plan, changed(raw, changes), section)
+    except InputError as error:
+        return None, [error.under(section)]
+
+
+def stated(thing: Any) -> dict[str, Any]:
+    """Return the least plain data that makes an equal object: what follows from other fields follows them anew."""
+    if getattr(thing, "table", None):
+        return {"table": thing.table.data()}
+    whole = held = plain(thing)
+    for name in whole:
+        fewer = {key: value for key, value in held.items() if key != name}
+        found, _ = check(type(thing), fewer)
+        if found is not None and plain(found) == whole:
+            held = fewer
+    return held
+
+
+@dataclass(eq=False)
+class Sections:
+    """What makes the objects of one section, and those that it has made: an object, or the error that refuses it."""
+
+    name: str
+    raw: Any
+    held: dict[Any, Any] = field(default_factory=dict)
+
+    def at(self, changes: Changes) -> Any:
+        """Return the object, or an InputError."""
+        key = tuple(
+            (path, repr(value) if isinstance(value, list | dict) else value, type(value)) for path, value in changes
+        )
+        if key not in self.held:
+            if len(self.held) >= MOST_HELD:
+                self.held.clear()
+            found, problems = made(self.name, self.raw, changes)
+            self.held[key] = found if found is not None else problems[0]
+        return self.held[key]
+
+
+def changes(columns: Mapping[str, Column], row: int) -> Changes:
+    """Return the fields of one section that a row sets, a whole section first."""
+    held = [(path.partition(".")[2], c.values[int(c.index[row])]) for path, c in columns.items()]
+    return tuple(sorted(held, key=lambda change: change[0] != ""))
+
+
+def fields_of(section: str) -> tuple[str, ...]:
+    """Return the fields that a filter may name, beside those of axes."""
+    own = {"model": (Model, "parameters"), "cluster": (Cluster, "gpus"), "plan": (Plan, "")}
+    cls, more = own[section]
+    return (*init_names(cls), *((more,) if more else ()))
+
+
+def valued(thing: Any, path: str) -> Any:
+    """Return the field at a path below an object; None where it has none."""
+    for part in path.split("."):
+        known = is_dataclass(thing) and (part in init_names(type(thing)) or part in ("gpus", "parameters"))
+        if not known:
+            return None
+        thing = getattr(thing, part)
+    return thing if isinstance(thing, int | float | str) else None
+
+
+def named_files(raw: Any, folder: Path) -> Any:
+    """Return a section, or an axis' value, with the paths of files in it made whole: those relative to `folder`."""
+    if isinstance(raw, Mapping):
+        return {key: _resolved(key, value, folder) for key, value in raw.items()}
+    if isinstance(raw, list):
+        return [named_files(value, folder) for value in raw]
+    return raw
+
+
+FILE_FIELDS = ("device", "profile", "table", "model")
+SUFFIXES = (".json", ".yaml", ".yml")
+
+
+def _resolved(key: str, value: Any, folder: Path) -> Any:
+    if not isinstance(value, str):
+        return named_files(value, folder)
+    return whole_path(value, folder) if key in FILE_FIELDS else value
+
+
+def whole_path(value: Any, folder: Path) -> Any:
+    """Return text that names a file, or a folder that is no catalog profile, as a whole path."""
+    if not isinstance(value, str) or "\x00" in value:
+        return named_files(value, folder)
+    try:
+        is_folder = value not in names("profiles") and bool(value) and (folder / value / "profile.json").is_file()
+    except OSError:
+        return value
+    return str((folder / value).resolve()) if is_folder or value.endswith(SUFFIXES) else value
+
+
+def files_in(data: Any) -> Iterable[Path]:
+    """Yield the files that plain data names: of a profile folder those that a prediction reads."""
+    values: Sequence[Any] = list(data.values()) if isinstance(data, Mapping) else data if isinstance(data, list) else []
+    for value in values:
+        yield from files_in(value)
+    if isinstance(data, str) and Path(data).is_absolute():
+        for path in (Path(data), Path(data, "profile.json"), Path(data, "learned.json")):
+            if path.is_file():
+                yield path

@@ -1,0 +1,187 @@
+"""Grid files: what they may say, and the one error for what they may not."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.specs import Cluster, InputError, Model, Plan
+from sim.specs.catalog import models
+from sim.sweep.evaluate import Evaluate
+from sim.sweep.filters import COMPARISONS, Filter
+from sim.sweep.grid import Grid
+from sim.sweep.outcome import FILTERED, OK
+from tests.oracle import ROOT
+from tests.sweep.conftest import AXES, BASE
+
+ONE = {"plan.tp": [1, 2]}
+BAD = [
+    ({"axes": {}}, "axes: got {}"),
+    ({"axes": {"plan.tpp": [1]}}, "axes.plan.tpp.0: got 1; allowed: no such key"),
+    ({"axes": {"plan.tp": [1, 0]}}, "axes.plan.tp.1: got 0; allowed: a whole number from 1 to 4096"),
+    ({"axes": {"plan.tp": [1, "two"]}}, "axes.plan.tp.1: got 'two'"),
+    ({"axes": {"plan.tp": [1, 2, 1]}}, "axes.plan.tp: got [1, 2, 1]; allowed: every value once"),
+    ({"axes": {"plan.tp": []}}, "axes.plan.tp: got []"),
+    ({"axes": {"plan.tp": 4}}, "axes.plan.tp: got 4; allowed: a list of values, or"),
+    ({"axes": {"plan.tp": {"min": 1, "max": 8}}}, "axes.plan.tp.count: got None; allowed: required without a sample"),
+    ({"axes": {"plan.tp": {"min": 8, "max": 1, "count": 2}}}, "axes.plan.tp.max: got 1.0; allowed: above min = 8"),
+    ({"axes": {"plan.tp": {"min": 0, "max": 8, "count": 2}}}, "axes.plan.tp.min: got 0"),
+    ({"axes": {"plan.tp": {"min": 1, "max": 8, "count": 2, "scale": "cubic"}}}, "axes.plan.tp.scale: got 'cubic'"),
+    ({"axes": {"cluster.links.latency_s": {"min": 0, "max": 1, "count": 3, "scale": "log"}}}, "above 0 on a log scale"),
+    ({"axes": {"cluster.links.latency_s": [2.0]}}, "axes.cluster.links.latency_s.0: got 2.0; allowed: a number from 0"),
+    ({"axes": {"cluster.device": ["h100-sxm-80gb", "h900"]}}, "axes.cluster.device.1: got 'h900'"),
+    ({"axes": {"model": ["gpt3-175b", "gpt9"]}}, "axes.model.1: got 'gpt9'"),
+    ({"axes": {"training.tokens": [1]}}, "axes.training.tokens: got [1]; allowed: a field of model, cluster, plan"),
+    ({"axes": ONE, "filters": [{"field": "plan.tp"}]}, "filters.0: got []; allowed: one of at_most"),
+    ({"axes": ONE, "filters": [{"field": "plan.tp", "at_most": 1, "at_least": 1}]}, "filters.0"),
+    ({"axes": ONE, "filters": [{"field": "plan.tpx", "at_most": 1}]}, "filters.0.field: got 'plan.tpx'"),
+    ({"axes": ONE, "filters": [{"field": "tp", "at_most": 1}]}, "filters.0.field: got 'tp'"),
+    ({"axes": ONE, "filters": [{"field": "plan.tp", "at_most": "8"}]}, "filters.0.at_most: got '8'"),
+    ({"axes": ONE, "filters": [{"field": "plan.tp", "at_most": "cluster.gpu"}]}, "at_most: got 'cluster.gpu'"),
+    ({"axes": ONE, "filters": [{"field": "plan.tp", "is": 1}]}, "filters.0.is: got 1; allowed: no such key"),
+    ({"axes": ONE, "sample": {"method": "sobol", "count": 3}}, "sample.method: got 'sobol'"),
+    ({"axes": ONE, "sample": {"method": "random", "count": 0}}, "sample.count: got 0"),
+    ({"axes": ONE, "engine": "guess"}, "engine: got 'guess'"),
+    ({"axes": ONE, "objective": "luck"}, "objective: got 'luck'"),
+    ({"axes": ONE, "plan": {}}, "plan.global_batch: got None; allowed: required"),
+    ({"axes": ONE, "plan": 3}, "plan"),
+    ({"axes": ONE, "model": None}, "model: got None; allowed: required"),
+    ({"axes": ONE, "model": "gpt9"}, "model: got 'gpt9'"),
+    ({"axes": ONE, "cluster": {"device": "h900"}}, "cluster.device: got 'h900'"),
+    ({"axes": ONE, "job": "no-such-job.yaml"}, "no-such-job.yaml: got 'no such file'"),
+    ({"axes": ONE, "axis": 3}, "axis: got 3; allowed: no such key"),
+    ({"axes": {"plan.schedule": ["zbv"]}}, "plan.schedule: got 'zbv'; allowed: one of none, gpipe, 1f1b"),
+    ({"axes": {"plan.stage_layers": [[6, 6]]}}, "plan.stage_layers: got None; allowed: left out with engine analytic"),
+    ({"axes": {f"cluster.x{n}": [1] for n in range(65)}}, "axes: got"),
+    ({"axes": {f"plan.{k}": {"min": 1, "max": 4096, "count": 4096} for k in ("tp", "pp", "cp", "etp")}}, "axes: got"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "message"), BAD, ids=[message[:50] for _, message in BAD])
+def test_one_error_with_path_value_and_range(changes, message):
+    with pytest.raises(InputError) as error:
+        Grid.read({k: v for k, v in (BASE | changes).items() if v is not None}, Path())
+    assert message in str(error.value)
+    assert "; allowed: " in str(error.value)
+
+
+def test_ranges_are_whole_where_the_field_is():
+    axes = {
+        "plan.tp": {"min": 1, "max": 8, "count": 4, "scale": "log"},
+        "cluster.links.latency_s": {"min": 0, "max": 1, "count": 3},
+    }
+    found = Grid(**BASE, axes=axes).numbering.axes
+    assert found[0].values == (1, 2, 4, 8)
+    assert found[1].values == (0, 0.5, 1)
+    drawn = Grid(**BASE, axes={"plan.tp": {"min": 1, "max": 8}}, sample={"method": "random", "count": 9})
+    assert drawn.numbering.axes[0].whole
+
+
+def test_a_job_is_the_base_and_its_files_are_found_beside_it(tmp_path):
+    jobs = ROOT / "notebooks" / "jobs"
+    (tmp_path / "grid.json").write_text(
+        json.dumps({"job": str(jobs / "llama3-70b-64xh100.yaml"), "plan": {"global_batch": 64}, "axes": ONE})
+    )
+    grid = Grid.load(tmp_path / "grid.json")
+    assert grid.model == str(jobs / "llama3-70b" / "config.json")
+    assert grid.cluster == {"device": "h100-sxm-80gb", "nodes": 8}
+    assert Evaluate(grid).outcome(0, 2).counts()[OK] == 2
+
+
+def test_objects_and_files_give_the_same_grid():
+    made = Grid(model=models["llama3-8b"], cluster=Cluster.of("h100-sxm-80gb"), plan=Plan(global_batch=8), axes=ONE)
+    named = Grid(model="llama3-8b", cluster={"device": "h100-sxm-80gb"}, plan={"global_batch": 8}, axes=ONE)
+    one, other = (Evaluate(g).outcome(0, 2) for g in (made, named))
+    assert (one.numbers["step_time_s"] == other.numbers["step_time_s"]).all()
+    assert made.cluster == named.cluster and made.plan == named.plan
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "notebooks" / "jobs" / "sweeps").glob("*.yaml")), ids=lambda p: p.stem)
+def test_the_shipped_grids(path):
+    grid = Grid.load(path)
+    found = Evaluate(grid).outcome(0, min(grid.size, 40))
+    assert found.counts()[OK] > 0
+    assert found.counts()[2] == 0
+
+
+@given(st.sampled_from(sorted(COMPARISONS)), st.integers(-2, 9))
+def test_filters_are_what_they_say(comparison, constant):
+    says = {
+        "at_most": lambda a: a <= constant, "at_least": lambda a: a >= constant, "equals": lambda a: a == constant,
+        "differs_from": lambda a: a != constant, "divides": lambda a: constant % a == 0,
+        "multiple_of": lambda a: constant != 0 and a % constant == 0,
+    }  # fmt: skip
+    values = np.arange(1.0, 9.0)
+    found = Filter(field="plan.tp", **{comparison: constant}).keeps(lambda path: values)
+    assert found.tolist() == [says[comparison](a) for a in range(1, 9)]
+
+
+def test_filters_compare_fields_of_objects_text_and_nothing():
+    axes = {"cluster.device": ["h100-sxm-80gb", "l4"], "cluster.gpus_per_node": [4, 8], "plan.tp": [1, 2, 8]}
+    rules = [
+        {"field": "plan.tp", "at_most": "cluster.gpus_per_node"},
+        {"field": "cluster.device", "differs_from": "l4"},
+        {"field": "plan.tp", "divides": "model.heads"},
+        {"field": "plan.dp", "at_least": 99},  # left out everywhere: nobody's concern
+        {"field": "cluster.gpus", "at_most": 8},
+    ]
+    grid = Grid(**(BASE | {"cluster": {"nodes": 1}}), axes=axes, filters=rules)
+    kept = Evaluate(grid).outcome(0, grid.size).outcome != FILTERED
+    assert kept.reshape(2, 2, 3).tolist() == [[[True, True, False], [True] * 3], [[False] * 3] * 2]
+
+
+def test_what_cannot_be_built_is_not_left_out_by_a_filter():
+    grid = Grid(
+        **BASE, axes={"cluster.links.oversubscription": [1.0, 2.0]}, filters=[{"field": "cluster.gpus", "at_most": 1}]
+    )
+    assert Evaluate(grid).outcome(0, 2).outcome.tolist() == [FILTERED, 1]
+
+
+def test_digests_tell_grids_and_blocks_apart(small):
+    longer = Grid(**BASE, axes={**AXES, "plan.tp": [*AXES["plan.tp"], 16]})
+    other = Grid(**(BASE | {"plan": {"global_batch": 128}}), axes=AXES)
+    assert len({g.digest for g in (small, longer, other)}) == 3
+    digest = {id(g): g.block_digest(g.numbering.columns(0, 100)) for g in (small, longer, other)}
+    assert digest[id(small)] == digest[id(longer)] != digest[id(other)]
+    assert digest[id(small)] != small.block_digest(small.numbering.columns(1, 101))
+    assert longer.extends(small.data()) and not small.extends(longer.data()) and not other.extends(small.data())
+
+
+def test_a_file_that_changes_changes_the_digest(tmp_path):
+    config = (ROOT / "notebooks" / "jobs" / "llama3-70b" / "config.json").read_text()
+    (tmp_path / "config.json").write_text(config)
+    raw = BASE | {"model": "config.json", "axes": ONE}
+    before = Grid.read(raw, tmp_path).digest
+    assert before == Grid.read(raw, tmp_path).digest
+    (tmp_path / "config.json").write_text(config.replace('"num_hidden_layers": 80', '"num_hidden_layers": 40'))
+    assert Grid.read(raw, tmp_path).digest != before
+
+
+def test_axes_inside_lists_sections_and_catalog_entries():
+    groups = [{"device": "h100-sxm-80gb"}, {"device": "a100-sxm-80gb"}]
+    axes = {"model": ["llama3-8b", "gpt3-175b"], "model.seq": [1024, 2048], "cluster.groups.1.nodes": [1, 3]}
+    grid = Grid(cluster={"groups": groups}, plan={"global_batch": 96, "tp": 8}, axes=axes, engine="path")
+    found = Evaluate(grid).outcome(0, grid.size)
+    assert found.counts() == (8, 0, 0, 0)
+    assert len(set(found.numbers["step_time_s"].tolist())) == 8
+    assert isinstance(Evaluate(grid).sections["model"].at((("", "llama3-8b"), ("seq", 512))), Model)
+
+
+def test_what_follows_from_a_field_follows_it_anew():
+    """An object states more than a file would: its memory must not stay that of another device."""
+    cluster, plan = Cluster.of("h100-sxm-80gb", nodes=2), Plan(global_batch=64, tp=4)
+    axes = {"cluster.device": ["h100-sxm-80gb", "l4"], "plan.tp": [1, 8], "plan.pp": [1, 2]}
+    grid = Grid(model=models["llama3-8b"], cluster=cluster, plan=plan, axes=axes)
+    assert grid.cluster == {"device": "h100-sxm-80gb", "nodes": 2}
+    assert grid.plan == {"global_batch": 64, "tp": 4}
+    made = Evaluate(grid).sections["cluster"].at((("device", "l4"),))
+    assert made.memory_bytes == Cluster.of("l4").memory_bytes
+    assert Evaluate(Grid(**vars_of(grid))).outcome(0, 8).counts() == Evaluate(grid).outcome(0, 8).counts()
+
+
+def vars_of(grid):
+    """Return what makes the same grid."""
+    return {name: getattr(grid, name) for name in ("model", "cluster", "plan", "axes", "engine")}

@@ -1,0 +1,103 @@
+"""Runners of sweeps: the contract, and what is each one's own."""
+
+import os
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from sim.specs import InputError
+from sim.sweep.runners import RUNNERS, Pool, Ray, runner
+from tests.contracts.runner import RunnerContract
+from tests.contracts.tasks import niceness, squared
+from tests.oracle import ROOT
+
+
+class TestHere(RunnerContract):
+    name = "here"
+    dies = False
+
+
+class TestPool(RunnerContract):
+    name = "pool"
+
+    def test_workers_give_way_and_end_with_the_context(self):
+        with Pool(2) as made:
+            found = made.run(range(100), niceness)
+            assert next(found) == min(19, os.nice(0) + 10)
+            workers = [psutil.Process(w.process.pid) for w in made.held]
+        assert not any(w.is_running() for w in workers)
+
+    def test_workers_end_when_the_caller_is_killed(self):
+        script = (
+            "import sys, time; from sim.sweep.runners import Pool\n"
+            "with Pool(2) as made:\n"
+            "    made.run([1], time.sleep).__next__()\n"
+            "    print(*(w.process.pid for w in made.held), flush=True)\n"
+            "    time.sleep(60)"
+        )
+        env = {**os.environ, "PYTHONPATH": str(ROOT)}
+        with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, env=env) as caller:
+            workers = [int(word) for word in caller.stdout.readline().split()]
+            caller.kill()
+        assert len(workers) == 2
+        deadline = time.monotonic() + 10
+        while any(psutil.pid_exists(pid) for pid in workers) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not any(psutil.pid_exists(pid) for pid in workers)
+
+
+class TestRay(RunnerContract):
+    name = "ray"
+
+    @pytest.fixture(autouse=True)
+    def _cluster(self, cluster):
+        return cluster
+
+    def test_nothing_leaves_the_machine(self, cluster):
+        """Whatever Ray has started listens and talks to loopback addresses alone."""
+        with Ray(2) as made:
+            assert sorted(made.run(range(8), squared)) == [n * n for n in range(8)]
+            assert not made.owned
+        seen = 0
+        for process in psutil.process_iter():
+            try:
+                if "ray" not in " ".join(process.cmdline()):
+                    continue
+                for each in process.net_connections("inet"):
+                    seen += 1
+                    for end in (each.laddr, each.raddr):
+                        assert not end or end.ip.removeprefix("::ffff:").startswith("127."), each
+            except psutil.Error:
+                continue
+        assert seen > 5
+        assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("threads",), "runner: got 'threads'; allowed: one of pool, ray, here"),
+        (("pool", 0), "workers: got 0; allowed: a whole number from 1"),
+        (("ray", -1), "workers: got -1; allowed: a whole number from 1"),
+        (("pool", 2, "auto"), "address: got 'auto'; allowed: left out with runner pool"),
+        (("here", 2), "workers: got 2; allowed: left out with runner here"),
+        (("here", None, "auto"), "address: got 'auto'; allowed: left out with runner here"),
+    ],
+)
+def test_what_a_runner_does_not_take(arguments, message):
+    with pytest.raises(InputError) as error:
+        runner(*arguments)
+    assert message in str(error.value)
+
+
+def test_ray_where_it_is_not_installed(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(InputError, match="runner: got 'ray'; allowed: pool; for ray install it: pip install"):
+        runner("ray")
+
+
+def test_every_runner_is_tested():
+    assert {one.name for one in RunnerContract.__subclasses__()} == set(RUNNERS)

@@ -1,0 +1,311 @@
+"""The store: one writer, whole blocks, nothing foreign."""
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from collections import namedtuple
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.specs import InputError
+from sim.sweep import store as stores
+from sim.sweep.grid import Grid
+from sim.sweep.outcome import Damaged, Outcome, Reasons
+from sim.sweep.run import SweepStopped, sweep
+from sim.sweep.store import Store
+from sim.sweep.writer import Writer
+from tests.contracts.runner import rows
+from tests.oracle import ROOT
+from tests.sweep.conftest import AXES, BASE
+
+
+@pytest.fixture(autouse=True)
+def _short_blocks(monkeypatch):
+    monkeypatch.setattr("sim.sweep.writer.BLOCK_ROWS", {"analytic": 64, "path": 4, "events": 2})
+
+
+@pytest.fixture
+def done(small, tmp_path):
+    """The path of a finished store of nine blocks."""
+    sweep(small, tmp_path / "done.db", "here")
+    return tmp_path / "done.db"
+
+
+def test_counts_best_and_rows_to_read(small, done):
+    with Store(done) as store:
+        counts = store.counts
+        assert (counts.total, counts.done, counts.left) == (540, 540, 0)
+        found = [outcome for _, outcome in store.blocks()]
+        assert [len(o) for o in found] == [64] * 8 + [28]
+        assert counts.ok == sum(o.counts()[0] for o in found)
+        times = np.concatenate([np.where(o.numbers["fits"] == 2, o.numbers["step_time_s"], np.inf) for o in found])
+        assert counts.best == (int(np.argmin(times)), float(times.min()))
+        assert store.configuration(counts.best[0])["plan.recompute"] == "none"
+        points = store.sample(50)
+        assert 40 <= len(points["number"]) <= 50
+        assert set(points) >= {"plan.tp", "plan.recompute", "step_time_s", "fits"}
+        np.testing.assert_array_equal(
+            points["step_time_s"], np.concatenate([o.numbers["step_time_s"] for o in found])[points["number"]]
+        )
+        assert (
+            store.sample(10**6)["number"].tolist()
+            == np.flatnonzero(np.concatenate([o.outcome for o in found]) == 0).tolist()
+        )
+
+
+def test_a_reader_sees_the_blocks_that_are_written_so_far(small, tmp_path):
+    path, seen = tmp_path / "runs.db", []
+
+    def look(now):
+        with Store(path) as store:
+            seen.append((store.counts.done, now.counts.done, len(store.sample(9)["number"])))
+
+    sweep(small, path, "here", progress=look)
+    assert all(read == told for read, told, _ in seen)
+    assert seen[-1][0] == 540
+
+
+def test_a_second_writer_is_refused_by_name(small, tmp_path):
+    with (
+        Writer(tmp_path / "runs.db", small),
+        pytest.raises(InputError, match=f"one that no other process writes; process {os.getpid()} does"),
+    ):
+        Writer(tmp_path / "runs.db", small)
+    Writer(tmp_path / "runs.db", small).close()
+
+
+def test_a_writer_in_another_process_is_refused_too(small, tmp_path):
+    code = (
+        "import sys; from pathlib import Path; from sim.sweep.writer import locked\n"
+        "held = locked(Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "runs.db")]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env) as other:
+        assert other.stdout.readline() == b"held\n"
+        with pytest.raises(InputError, match=f"process {other.pid} does"):
+            Writer(tmp_path / "runs.db", small)
+        other.stdin.close()
+    Writer(tmp_path / "runs.db", small).close()
+
+
+@pytest.mark.parametrize("kind", ["nfs4", "cifs", "fuse.sshfs", "9p", "lustre"])
+def test_network_file_systems_are_refused(small, tmp_path, monkeypatch, kind):
+    part = namedtuple("part", "mountpoint fstype")
+    parts = [part("/", "ext4"), part(str(tmp_path), kind)]
+    monkeypatch.setattr("sim.sweep.writer.psutil.disk_partitions", lambda all: parts)
+    with pytest.raises(InputError, match=f"a file on a local disk: {kind} is a network file system"):
+        sweep(small, tmp_path / "runs.db", "here")
+    assert not list(tmp_path.iterdir())
+
+
+def test_resume_is_asked_for_and_another_grid_refused(small, done):
+    before = rows(done)
+    with pytest.raises(InputError, match="a new file, or --resume: it has blocks of this grid already"):
+        sweep(small, done, "here")
+    other = Grid(**(BASE | {"plan": {"global_batch": 128}}), axes=AXES)
+    for resume in (False, True):
+        with pytest.raises(InputError, match="a new file: it is of another grid"):
+            sweep(other, done, "here", resume=resume)
+    assert sweep(small, done, "here", resume=True).rate == 0
+    assert rows(done) == before
+
+
+def test_a_change_of_the_program_is_no_resume(small, done, monkeypatch):
+    monkeypatch.setattr("sim.sweep.grid.code_digest", lambda: "other code")
+    changed = Grid(**BASE, axes=AXES)
+    with pytest.raises(InputError, match="since it was made, trainsim, its catalog or a file that the grid names has"):
+        sweep(changed, done, "here", resume=True)
+
+
+def test_a_longer_first_axis_computes_what_is_new_alone(done, tmp_path, monkeypatch):
+    longer = Grid(**BASE, axes={**AXES, "plan.tp": [*AXES["plan.tp"], 16]})
+    with pytest.raises(InputError, match="or --resume: it is of the beginning of this grid"):
+        sweep(longer, done, "here")
+    kept, computed = rows(done)[:8], []
+    from sim.sweep.evaluate import Evaluate  # noqa: PLC0415 - the class whose calls are counted
+
+    once = Evaluate.__call__
+    monkeypatch.setattr(Evaluate, "__call__", lambda self, span: computed.append(span.number) or once(self, span))
+    assert sweep(longer, done, "here", resume=True).counts.done == 648
+    assert computed == [8, 9, 10]  # the short one of before among them
+    assert rows(done)[:8] == kept
+    sweep(longer, tmp_path / "whole.db", "here")
+    assert rows(done) == rows(tmp_path / "whole.db")
+
+
+def test_equal_blocks_are_computed_once(tmp_path, monkeypatch):
+    monkeypatch.setattr("sim.sweep.writer.BLOCK_ROWS", {"path": 1})
+    grid = Grid(**BASE, axes={"plan.tp": [1, 2]}, engine="path", sample={"method": "random", "count": 40, "seed": 1})
+    calls = []
+    from sim.sweep import simulated  # noqa: PLC0415 - the module whose calls are counted
+
+    once = simulated.simulate
+    monkeypatch.setattr(simulated, "simulate", lambda *a: calls.append(a) or once(*a))
+    found = sweep(grid, tmp_path / "runs.db", "here")
+    assert found.counts.ok == 40
+    assert len(calls) == 2
+    with Store(tmp_path / "runs.db") as store:
+        times = np.array([o.numbers["step_time_s"][0] for _, o in store.blocks()])
+        assert times[found.counts.best[0]] == times.min() == found.counts.best[1]
+        assert store.counts == found.counts
+
+
+AXES_OF_NUMBERS = json.dumps({"axes": [{"path": 3}], "method": None, "count": 0, "seed": 0})
+
+
+def spoilt(path: Path, how: str) -> None:
+    """Damage a store in one of many ways."""
+    data = path.read_bytes()
+    statements = {
+        "application": "PRAGMA application_id = 7",
+        "version": "PRAGMA user_version = 99",
+        "table": "CREATE TABLE more (a)",
+        "trigger": "CREATE TRIGGER t AFTER INSERT ON blocks BEGIN DELETE FROM meta; END",
+        "view": "CREATE VIEW v AS SELECT 1",
+        "meta": "DELETE FROM meta WHERE key = 'grid'",
+        "json": "UPDATE meta SET value = '{' WHERE key = 'numbering'",
+        "axes": f"UPDATE meta SET value = '{AXES_OF_NUMBERS}' WHERE key = 'numbering'",
+        "rows": "UPDATE meta SET value = '0' WHERE key = 'block_rows'",
+        "deep": f"UPDATE meta SET value = '{'[' * 5000}' WHERE key = 'grid'",
+        "payload": "UPDATE blocks SET payload = zeroblob(100) WHERE number = 3",
+        "text": "UPDATE blocks SET payload = 'text' WHERE number = 3",
+        "short": "UPDATE blocks SET payload = (SELECT payload FROM blocks WHERE number = 8) WHERE number = 3",
+        "number": "UPDATE blocks SET number = 1000000 WHERE number = 3",
+    }  # fmt: skip
+    if how in statements:
+        db = sqlite3.connect(path)
+        db.execute(statements[how])
+        db.commit()
+        db.close()
+    else:
+        path.write_bytes(
+            {
+                "empty": b"",
+                "text file": b"number,outcome\n",
+                "cut": data[: len(data) // 2],
+                "noise": data[:100] + os.urandom(len(data) - 100),
+            }[how]
+        )
+
+
+HARM = [
+    "application", "version", "table", "trigger", "view", "meta", "json", "axes", "rows", "deep", "payload", "text",
+    "short", "number", "empty", "text file", "cut", "noise",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("how", HARM)
+def test_a_foreign_or_damaged_file_is_one_clear_error(small, done, how):
+    spoilt(done, how)
+    with pytest.raises(InputError) as error, Store(done) as store:
+        list(store.blocks())
+    assert str(error.value).startswith(str(done))
+    assert "allowed: " in str(error.value) and "\n" not in str(error.value)
+    if how not in ("payload", "text", "short", "number", "empty", "cut"):
+        with pytest.raises(InputError):
+            sweep(small, done, "here", resume=True)
+
+
+def test_no_store_at_all(small, tmp_path):
+    for path in (tmp_path, tmp_path / "none.db"):
+        with pytest.raises(InputError, match="no such file"):
+            Store(path)
+    for path in (tmp_path, tmp_path / "no" / "folder.db"):
+        with pytest.raises(InputError, match="a file in an existing folder"):
+            sweep(small, path, "here")
+
+
+@given(st.binary(max_size=400), st.integers(0, 100))
+def test_noise_is_no_payload(noise, length):
+    with pytest.raises(Damaged):
+        Outcome.unpacked(noise, length)
+
+
+@given(st.data())
+def test_a_payload_with_bytes_changed_is_read_or_refused(data):
+    blank = Outcome.blank(50)
+    packed = bytearray(blank.packed())
+    for _ in range(data.draw(st.integers(1, 4))):
+        packed[data.draw(st.integers(0, len(packed) - 1))] = data.draw(st.integers(0, 255))
+    with suppress(Damaged):
+        assert len(Outcome.unpacked(bytes(packed), 50)) == 50
+
+
+def test_payloads_with_codes_that_there_are_not():
+    def packed(**columns):
+        held = Outcome.blank(2)
+        held.outcome[:], held.reason[:] = columns.get("outcome", 0), columns.get("reason", -1)
+        return held.packed()
+
+    assert len(Outcome.unpacked(packed(), 2)) == 2
+    for wrong in ({"outcome": 4}, {"reason": 0}, {"reason": -2}):
+        with pytest.raises(Damaged, match="codes out of range"):
+            Outcome.unpacked(packed(**wrong), 2)
+    sink = pa.BufferOutputStream()
+    for batch in (pa.record_batch({"outcome": [1]}), pa.record_batch({"reasons": [["a"]]})):
+        with pa.ipc.new_stream(sink, batch.schema) as stream:
+            stream.write_batch(batch)
+    with pytest.raises(Damaged):
+        Outcome.unpacked(bytes(sink.getvalue()), 1)
+
+
+def test_reasons_are_bounded():
+    reasons = Reasons()
+    assert len({reasons.index(f"reason {n}") for n in range(20_000)}) == 10_000
+    assert reasons.index("reason  7\n") == 7
+    assert len(next(text for text in [reasons.index("x" * 1000) and list(reasons.known)[-1]])) <= 300
+
+
+class Cramped(Writer):
+    """A writer whose disk is full after some pages."""
+
+    pages = 9
+
+    def _open(self, resume):
+        super()._open(resume)
+        self.db.execute(f"PRAGMA max_page_count = {self.pages}")
+
+
+def test_a_full_disk_ends_with_one_message_and_resumes(small, tmp_path, monkeypatch):
+    path = tmp_path / "runs.db"
+    monkeypatch.setattr("sim.sweep.run.Writer", Cramped)
+    with pytest.raises(SweepStopped) as stop:
+        sweep(small, path, "here")
+    safe = Store(path).counts.done
+    assert 0 < safe < 540
+    assert (
+        str(stop.value)
+        == f"{path}: database or disk is full; {safe} of 540 configurations are safe in {path}: go on with --resume"
+    )
+    monkeypatch.setattr("sim.sweep.run.Writer", Writer)
+    assert sweep(small, path, "here", resume=True).counts.left == 0
+    sweep(small, tmp_path / "whole.db", "here")
+    assert rows(path) == rows(tmp_path / "whole.db")
+
+
+def test_a_store_whose_making_was_cut_short_is_made_again(small, tmp_path):
+    for name in ("empty.db", "bare.db"):
+        path = tmp_path / name
+        path.touch()
+        if name == "bare.db":
+            db = sqlite3.connect(path)
+            db.execute("PRAGMA journal_mode = WAL")
+            db.close()
+        assert sweep(small, path, "here").counts.left == 0
+
+
+def test_every_commit_reaches_the_disk(small, tmp_path):
+    with Writer(tmp_path / "runs.db", small) as held:
+        assert held.db.execute("PRAGMA synchronous").fetchone() == (2,)
+        assert held.db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        assert not held.db.execute("PRAGMA trusted_schema").fetchone()[0]
+    assert stores.SCHEMA_VERSION == 1
