@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from sim.tuner.fixes import fixes, largest
     from sim.tuner.front import Front, front
     from sim.tuner.tune import Tuned, tune
+    from sim.widgets.sweep_view import watch_sweep
     from sim.widgets.whatif import whatif
 
 __version__ = "0.1.0"
@@ -67,6 +68,7 @@ _HOME = {
     "simulate": "sim.engine.step",
     "sweep": "sim.sweep",
     "tune": "sim.tuner.tune",
+    "watch_sweep": "sim.widgets.sweep_view",
     "whatif": "sim.widgets.whatif",
     "whole_run": "sim.run",
 }
@@ -112,6 +114,7 @@ __all__ = [
     "simulate",
     "sweep",
     "tune",
+    "watch_sweep",
     "whatif",
     "whole_run",
 ]

@@ -1,7 +1,7 @@
 """What a sweep has found, in one pass over its store, a block in memory at a time."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import log
@@ -173,3 +173,21 @@ def _point(store: Store, number: int) -> Point:
     found, (start, _) = store.outcome(number // store.head.block_rows), store.head.span(number // store.head.block_rows)
     numbers = {name: float(column[number - start]) for name, column in found.numbers.items()}
     return Point(number, store.configuration(number), numbers)
+
+
+def glimpse(store: Store, points: int = MOST_POINTS, among: Mapping[str, Sequence[Any]] | None = None) -> Swept:
+    """Return what a sample of a store shows, quickly also while a sweep writes it; reasons and `along` are left out.
+
+    among: the values of axes that are looked at (none: all).
+    """
+    columns, counts = store.sample(points), store.counts
+    rows = np.arange(len(columns.get("number", ())))
+    for path, values in (among or {}).items():
+        rows = rows[np.isin(columns[path][rows], list(values))] if len(rows) else rows
+    names = ("number", "step_time_s", "peak_memory_bytes", "fits")
+    held = {name: columns[name][rows] if len(columns) else np.empty(0) for name in names}
+    good = np.flatnonzero(held["fits"] == FITS.index("yes"))
+    edge = good[pareto(held["peak_memory_bytes"][good], held["step_time_s"][good])]
+    top = (_point(store, counts.best[0]),) if counts.best else ()
+    misfits = len(rows) - len(good)
+    return Swept(counts, store.head.objective, top, held, _of(held, edge), {}, (), misfits)

@@ -1,0 +1,87 @@
+"""The live view of a sweep: nothing runs by itself, a pause loses nothing, filters are counted."""
+
+import time
+
+import pytest
+
+import sim
+from sim.specs import InputError
+from sim.widgets import background
+
+GRID = """
+model: gpt3-175b
+cluster: {device: h100-sxm-80gb, nodes: 16}
+plan: {global_batch: 1024, recompute: selective, zero: 1}
+axes:
+  plan.tp: [1, 2, 4, 8]
+  plan.pp: [2, 3, 4, 8]
+  plan.micro_batch: [1, 2]
+engine: %s
+"""
+
+
+@pytest.fixture
+def grid(tmp_path):
+    path = tmp_path / "grid.yaml"
+    path.write_text(GRID % "analytic")
+    return path
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_process_left():
+    yield
+    background.close()
+
+
+def test_nothing_runs_before_it_is_asked(grid, tmp_path):
+    view = sim.watch_sweep(grid, tmp_path / "sweep.db")
+    assert "none done yet" in view.message
+    assert not (tmp_path / "sweep.db").exists()
+
+
+def test_a_sweep_runs_beside_and_is_drawn(grid, tmp_path):
+    view = sim.watch_sweep(grid, tmp_path / "sweep.db")
+    view.bar.start()
+    assert view.bar.job.wait(120)
+    assert view.bar.state == "done", view.bar.message
+    assert "32 of 32 configurations done" in view.message
+    assert "Best so far" in view.message
+    assert sum(len(t.x) for t in view.canvas.plot.data if t.mode == "markers") == 24  # pp 3 is impossible
+    assert "must divide" in view._reasons.value
+
+
+def test_filters_by_axis(grid, tmp_path):
+    sim.sweep(sim.Grid.load(grid), tmp_path / "sweep.db", runner="here")
+    view = sim.watch_sweep(grid, tmp_path / "sweep.db")
+    drawn = sum(len(t.x) for t in view.canvas.plot.data if t.mode == "markers")
+    view.axis.value = "plan.tp"
+    view.values.value = (8, 4)
+    fewer = sum(len(t.x) for t in view.canvas.plot.data if t.mode == "markers")
+    assert fewer == drawn // 2
+    assert view.clear.description == "Clear filters (1)"
+    view.clear.click()
+    assert view.clear.description == "Clear filters (0)"
+    assert sum(len(t.x) for t in view.canvas.plot.data if t.mode == "markers") == drawn
+
+
+def test_a_pause_resumes(tmp_path):
+    path = tmp_path / "grid.yaml"
+    path.write_text(GRID % "events" + "sample: {method: random, count: 30, seed: 1}\n")
+    view = sim.watch_sweep(path, tmp_path / "sweep.db")
+    view.bar.start()
+    until = time.monotonic() + 60
+    while not (tmp_path / "sweep.db").exists() and time.monotonic() < until:
+        time.sleep(0.1)
+    view.bar.cancel()
+    assert view.bar.state == "cancelled"
+    view.bar.start()
+    assert view.bar.job.wait(240)
+    assert view.bar.state == "done", view.bar.message
+    assert "0 left" in view.message
+
+
+def test_a_wrong_grid_is_refused(tmp_path):
+    path = tmp_path / "grid.yaml"
+    path.write_text("model: gpt3-175b\ncluster: {device: l4}\naxes: {plan.colour: [1]}\n")
+    with pytest.raises(InputError, match="colour"):
+        sim.watch_sweep(path, tmp_path / "sweep.db")
