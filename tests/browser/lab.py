@@ -43,11 +43,10 @@ CONTENT = """(box) => {
 
 KERNEL = "jupyterapp?.shell?.currentWidget?.sessionContext?.session?.kernel"
 
-ARM = (
-    """(box) => {
+ARM = """(box) => {
   const state = (globalThis.lag = { done: false, ms: null });
   const plots = [...box.querySelectorAll(".js-plotly-plot")].filter((p) => p.offsetParent !== null);
-  const kernel = %s;
+  const kernel = jupyterapp.shell.currentWidget.sessionContext.session.kernel;
   let pressed = null, last = null, idle = 0, asked = false;
   const now = () => performance.now();
   const seen = () => requestAnimationFrame(() => requestAnimationFrame(() => { last = now(); }));
@@ -67,8 +66,6 @@ ARM = (
     Object.assign(state, { done: true, ms: last === null ? null : last - pressed });
   }, 50);
 }"""
-    % KERNEL
-)
 """Start a clock at the next key; it stops with the last change of text or figure, two frames later, when it is on the
 screen. The last is the one after which the kernel is idle and 0.6 s quiet, 3 s where the kernel was not asked."""
 
