@@ -134,9 +134,8 @@ class SweepView(w.VBox):
 
 def _words(counts: Any, top: Any) -> str:
     each = ", ".join(f"{getattr(counts, name):,} {name}" for name in OUTCOMES if getattr(counts, name))
-    said = (
-        f"{counted(counts.done)} of {counted(counts.total)} configurations done ({each}), {counted(counts.left)} left."
-    )
+    done, total, left = (f"{n:,}" for n in (counts.done, counts.total, counts.left))
+    said = f"{done} of {total} configurations done ({each}), {left} left."
     if top:
         best = top[0]
         named = ", ".join(f"{path} {value}" for path, value in best.values.items())

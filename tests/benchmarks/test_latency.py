@@ -16,8 +16,7 @@ import pytest
 from playwright.sync_api import ElementHandle, sync_playwright
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from tests.browser.lab import Lab, Notebook, Panel, running_lab
-from tests.browser.test_report import ARGUMENTS, CHROMIUM
+from tests.browser.lab import ARGUMENTS, CHROMIUM, Lab, Notebook, Panel, running_lab
 
 pytestmark = [
     pytest.mark.browser,

@@ -1,10 +1,11 @@
-"""One JupyterLab for all tests that want one."""
+"""One JupyterLab and one browser for all tests that want them."""
 
 from collections.abc import Iterator
 
 import pytest
+from playwright.sync_api import Browser, sync_playwright
 
-from tests.browser.lab import Lab, running_lab
+from tests.browser.lab import ARGUMENTS, CHROMIUM, Lab, running_lab
 
 
 @pytest.fixture(scope="session")
@@ -12,3 +13,12 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """A running JupyterLab on a copy of the notebooks."""
     with running_lab(tmp_path_factory.mktemp("lab")) as one:
         yield one
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A browser without a window."""
+    with sync_playwright() as playwright:
+        one = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield one
+        one.close()

@@ -22,6 +22,12 @@ from playwright.sync_api import Browser, ElementHandle, Page
 from sim.cli.lab import lab_arguments
 from tests.oracle import ROOT
 
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+ARGUMENTS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
+
+OPENED = ("00-tour", "memory", "network", "plans", "sweep")
+"""Notebooks that are run and used in a browser, where there is one; the others run without."""
+
 START_S = 60.0
 RUN_MS = 240_000
 
@@ -153,6 +159,7 @@ class Notebook:
         self.page.on("websocket", lambda socket: self.requests.append(socket.url))
         self.page.on("console", lambda said: self.errors.append(said.text) if said.type == "error" else None)
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.lab, self.name = lab, name
         self._home = f"127.0.0.1:{lab.port}/"
         self.page.goto(lab.url(name))
         # Before the kernel is connected and idle "run all" would open a dialog that asks for one.
@@ -182,6 +189,13 @@ class Notebook:
             ".map((o) => o.text ?? (o.ename ? o.ename + ': ' + o.evalue : '')).join('')"
         )
         return str(self.page.evaluate(find, index))
+
+    def outputs(self) -> list[dict[str, Any]]:
+        """Return the outputs of all cells."""
+        every: list[dict[str, Any]] = self.page.evaluate(
+            "() => jupyterapp.shell.currentWidget.content.widgets.flatMap((c) => c.model.outputs?.toJSON() ?? [])"
+        )
+        return every
 
     def panel(self, index: int = 0) -> "Panel":
         """Return the n-th output with sliders, once a figure is drawn in it."""

@@ -1,4 +1,4 @@
-"""Notebooks in JupyterLab itself: sliders move the sentence and the figure, work runs beside them, files come down."""
+"""In JupyterLab itself: work runs beside a notebook, and figures come down as files."""
 
 import struct
 from collections.abc import Iterator
@@ -6,22 +6,14 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
-from tests.browser.lab import Lab, Notebook
-from tests.browser.test_report import ARGUMENTS, CHROMIUM
+from tests.browser.lab import CHROMIUM, Lab, Notebook
 
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium (apt-get install chromium)"),
 ]
-
-WHOLE_SEARCH = "sim.tune(model, cluster, global_batch=1024)"
-ONE_PLAN = (
-    "sim.tune(model, cluster, global_batch=1024, knobs={'tp': [8], 'pp': [8], 'virtual_stages': [2], "
-    "'micro_batch': [1, 2], 'zero': [1], 'recompute': ['selective'], 'unequal_stages': [False]})"
-)
-"""The tour searches the whole space, which the notebook's own test does too; here one plan is enough."""
 
 WORK_AND_FILES = """
 import ipywidgets as w
@@ -44,37 +36,6 @@ bar = BackgroundBar(
 export = ExportBar(lambda theme: sim.plot.breakdown(step, theme=theme), file_stem(step), sim.report.answer(step))
 w.VBox([bar, said, go.FigureWidget(sim.plot.breakdown(step)), export])
 """
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """A browser without a window."""
-    with sync_playwright() as playwright:
-        one = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        yield one
-        one.close()
-
-
-def test_the_tours_sliders_move_sentence_and_figure(lab: Lab, browser: Browser) -> None:
-    text = (lab.folder / "00-tour.ipynb").read_text()
-    assert WHOLE_SEARCH in text
-    (lab.folder / "short.ipynb").write_text(text.replace(WHOLE_SEARCH, ONE_PLAN))
-    notebook = Notebook(browser, lab, "short.ipynb")
-    notebook.run_all()
-    notebook.scroll_to_cell(-2)
-    panel = notebook.panel()
-    before = panel.state()
-    assert "a step" in before.sentence
-    ((slider, there, _),) = panel.moves(1)
-    value = slider.get_attribute("aria-valuetext")
-    panel.press(slider, there)
-    after = panel.state()
-    assert slider.get_attribute("aria-valuetext") != value
-    assert after.figure != before.figure
-    assert after.sentence != before.sentence
-    assert notebook.outside() == []
-    assert notebook.console_errors() == []
-    notebook.page.close()
 
 
 @pytest.fixture(scope="module")

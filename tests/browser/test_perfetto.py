@@ -17,7 +17,7 @@ from sim.report import save_trace
 from sim.report.tracks import tracks_of
 from sim.specs import Plan
 from sim.units import GB
-from tests.browser.test_report import ARGUMENTS, CHROMIUM
+from tests.browser.lab import ARGUMENTS, CHROMIUM
 from tests.report.conftest import CLUSTER, model
 
 pytestmark = [

@@ -1,16 +1,12 @@
 """The report in a real browser: every figure is drawn, nothing is fetched, nothing overflows."""
 
-import shutil
-
 import pytest
 from playwright.sync_api import sync_playwright
 
 import sim
 from sim.specs import Cluster
 from sim.tuner.tune import tune
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-ARGUMENTS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
+from tests.browser.lab import ARGUMENTS, CHROMIUM
 
 pytestmark = [
     pytest.mark.browser,

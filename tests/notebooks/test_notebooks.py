@@ -6,6 +6,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
+from tests.browser.lab import CHROMIUM, OPENED
 from tests.oracle import ROOT
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -13,6 +14,8 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
 def test_runs(path, tmp_path):
+    if CHROMIUM and path.stem in OPENED:
+        pytest.skip("run in the browser by tests/browser/test_notebooks.py")
     notebook = nbformat.read(path, as_version=4)
     place = tmp_path / "notebooks"
     place.mkdir()

@@ -47,7 +47,7 @@ def test_a_sweep_runs_beside_and_is_drawn(grid, tmp_path):
     assert "32 of 32 configurations done" in view.message
     assert "Best so far" in view.message
     assert sum(len(t.x) for t in view.canvas.plot.data if t.mode == "markers") == 24  # pp 3 is impossible
-    assert "must divide" in view._reasons.value
+    assert "does not divide" in view._reasons.value
 
 
 def test_filters_by_axis(grid, tmp_path):
