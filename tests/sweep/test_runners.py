@@ -99,5 +99,28 @@ def test_ray_where_it_is_not_installed(monkeypatch):
         runner("ray")
 
 
+@pytest.mark.parametrize(
+    ("address", "message"), [(None, "runner: got 'ray'"), ("10.9.8.7:1", "address: got '10.9.8.7:1'")]
+)
+def test_a_cluster_that_does_not_start_is_one_clear_error(monkeypatch, address, message):
+    """Whatever Ray raises then, a bare Exception among it."""
+    made = Ray(1, address)
+    ended = []
+
+    class Silent:
+        is_initialized = staticmethod(lambda: False)
+        shutdown = staticmethod(lambda: ended.append(1))
+
+        @staticmethod
+        def init(**_):
+            raise Exception("The node timed out.\nMore.")
+
+    monkeypatch.setattr(made, "ray", Silent)
+    with pytest.raises(InputError, match=r"a Ray cluster that \w+ \(The node timed out.\)") as error, made:
+        pass
+    assert str(error.value).startswith(message)
+    assert ended
+
+
 def test_every_runner_is_tested():
     assert {one.name for one in RunnerContract.__subclasses__()} == set(RUNNERS)

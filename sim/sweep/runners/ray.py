@@ -86,10 +86,13 @@ class Ray:
                     log_to_driver=False,
                     logging_level="ERROR",
                 )
-        except (ConnectionError, RuntimeError, ValueError) as error:
-            raise InputError(
-                "address", self.address, f"a Ray cluster that answers ({str(error).splitlines()[0]})"
-            ) from None
+        except Exception as error:  # Ray's own start ends in many kinds, bare Exception among them
+            self.ray.shutdown()
+            why = (str(error).splitlines() or [""])[0]
+            name, value, what = (
+                ("address", self.address, "that answers") if self.address else ("runner", "ray", "that starts")
+            )
+            raise InputError(name, value, f"a Ray cluster {what} ({why})") from None
         self.owned = True
         return self
 
