@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -40,6 +41,7 @@ class Held(StrEnum):
     OUTSIDE = "held from outside"
 
 
+KINDS = tuple(Kind)
 OF_KIND: dict[int, Spent] = {
     Kind.F: Spent.FORWARD,
     Kind.I: Spent.BACKWARD,
@@ -56,8 +58,7 @@ OF_CAUSE: dict[int, Spent] = {
 }
 
 
-@dataclass(frozen=True)
-class Segment:
+class Segment(NamedTuple):
     """A stretch of the critical path: an operation, a message on its way, or a wait for something outside the program.
 
     operation: index in the run's program; of a message that is a lag, the operation that sends it. rank: where it
@@ -151,9 +152,8 @@ class _Walk:
         self.previous, self.first, self.source, self.lag = (
             a.tolist() for a in (g.previous, g.first, g.source, program.lag)
         )
-        self.rank, self.stage, self.kind, self.microbatch = (
-            a.tolist() for a in (g.rank, g.stage, g.kind, g.microbatch)
-        )
+        self.rank, self.stage, self.microbatch = (a.tolist() for a in (g.rank, g.stage, g.microbatch))
+        self.kind = [KINDS[k] for k in g.kind.tolist()]
         self.begin = min(self.start)
 
     def path(self, at: int) -> CriticalPath:
@@ -202,7 +202,7 @@ class _Walk:
     def _action(self, i: int) -> Action:
         """Return the action of operation i; of a message the one that sends it."""
         of = self.source[self.first[i]] if self._is_message(i) else i
-        return Action(self.stage[of], Kind(self.kind[of]), self.microbatch[of])
+        return Action(self.stage[of], self.kind[of], self.microbatch[of])
 
     def _is_message(self, i: int) -> bool:
         return bool(self.cause) and self.cause[i] == Cause.MESSAGE

@@ -1,9 +1,10 @@
 """A figure that stays in its place: redrawn in one message, with axes that only grow, pale where it is out of date."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import ipywidgets as w
+import numpy as np
 import plotly.graph_objects as go
 
 from sim.report.theme import Theme
@@ -22,11 +23,12 @@ class Canvas(w.VBox):
     """One plotly figure with buttons that export it. `plot` is its widget; `width` in pixels, None before the browser
     has told."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int | None = None) -> None:
         self.plot: Any = go.FigureWidget()
         self.plot._config = CONFIG
-        self.width: int | None = None
+        self.width = width
         self._drawing = False
+        self._theme: Theme | None = None
         self._source: Callable[[Theme], go.Figure] | None = None
         self.export = ExportBar(lambda theme: self._source(theme) if self._source else None)
         super().__init__([self.plot, self.export], layout=w.Layout(overflow="hidden"))
@@ -50,7 +52,11 @@ class Canvas(w.VBox):
                 else:
                     plot.data = []
                     plot.add_traces(fresh.data)
-                _put(plot.layout, fresh.layout)  # in place: a layout of its own would hear of no zoom
+                if theme == self._theme:
+                    fresh.layout.template = None  # the same again, and large
+                # In place: a layout of its own would hear of no zoom.
+                _put(plot.layout, fresh.layout, ("template",) if theme == self._theme else ())
+                self._theme = theme
         finally:
             self._drawing = False
 
@@ -75,11 +81,27 @@ class Canvas(w.VBox):
         self.plot.layout.on_change(zoomed, "xaxis.range")
 
 
-def _put(old: Any, new: Any) -> None:
-    """Make `old` what `new` is: what it has more is taken away."""
-    wanted = new.to_plotly_json()
-    gone = {key: None for key in old.to_plotly_json() if key not in wanted and key not in ("type", "uid")}
-    old.update({k: v for k, v in wanted.items() if k not in ("type", "uid")} | gone, overwrite=True)
+def _put(old: Any, new: Any, kept: Sequence[str] = ()) -> None:
+    """Make `old` what `new` is: what it has more is taken away, but for what is `kept`.
+
+    plotly's public way to the properties copies them all, long arrays too.
+    """
+    held, wanted = old._props or {}, new._props or {}
+    beside = {"type", "uid", *kept}
+    changed = {k: v for k, v in wanted.items() if k not in beside and not _equal(held.get(k), v)}
+    old.update(changed | dict.fromkeys(held.keys() - wanted.keys() - beside), overwrite=True)
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, np.ndarray):
+        return bool(one.dtype == other.dtype and np.array_equal(one, other))
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(_equal(v, other[k]) for k, v in one.items())
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(_equal, one, other))
+    return bool(one == other)
 
 
 def _grow(plot: Any, fresh: go.Figure) -> None:

@@ -27,25 +27,41 @@ WHOLE = 0.98
 
 
 class Pane(w.VBox):
-    """One tab: `scene` is what its figures show."""
+    """One tab: `scene` is what its figures show.
+
+    There is no figure before it is drawn: each loads a plotly.js of its own, and nine at once keep a browser busy for
+    longer than it waits for a widget.
+    """
 
     def __init__(self, view: View, *above: w.Widget) -> None:
         self.view = view
         self.scene: Scene | None = None
+        self.width: int | None = None
         self._words = w.HTML()
-        self.canvases = [Canvas() for _ in view.draws]
-        super().__init__([self._words, *above, *self.canvases])
+        self.canvases: list[Canvas] = []
+        self._above = (self._words, *above)
+        super().__init__(self._above)
 
     def draw(self, scene: Scene, name: str, keep_ranges: bool) -> bool:
         """Draw what has changed since the last time; return whether anything had. name: of exported files."""
         self._words.value = m.paragraph(words(self.view.title, scene), "say")
         if self.scene is not None and self.view.key(self.scene) == self.view.key(scene):
             return False
-        self.scene = scene
+        self.scene, new = scene, not self.canvases
+        if new:
+            self.canvases = [Canvas(self.width) for _ in self.view.draws]
         for canvas, draw in zip(self.canvases, self.view.draws, strict=True):
             source = partial(_in_theme, draw, scene)
             canvas.draw(source, scene.theme, name, keep_ranges and self.view.grows and scene.window is None)
+        if new:  # drawn before they are shown, so that the browser draws them once
+            self.children = (*self._above, *self.canvases)
         return True
+
+    def fill(self, width: int) -> None:
+        """Make the figures as wide as the column, also those to come."""
+        self.width = width
+        for canvas in self.canvases:
+            canvas.fill(width)
 
 
 def _in_theme(draw: Draw, scene: Scene, theme: Theme) -> go.Figure:
@@ -86,7 +102,6 @@ class Panes(w.Tab):
         super().__init__([*self.panes.values(), self.data], titles=[*self.panes, "Data"])
         self.selected_index = 0
         self.rank.observe(lambda _: look(stage=self.rank.value), names="value")
-        self.panes["Timeline"].canvases[0].on_zoom(self._zoomed)
 
     @property
     def current(self) -> str:
@@ -102,8 +117,11 @@ class Panes(w.Tab):
         if list(self.rank.options) != ranks and self.current == "Memory":
             self.rank.options = ranks
         pane = self.panes[self.current]
+        new = not pane.canvases
         if not pane.draw(scene, f"{name}-{self.current.lower()}", keep_ranges):
             return
+        if new and self.current == "Timeline":
+            pane.canvases[0].on_zoom(self._zoomed)
         if self.current == "Front" and scene.found:
             for trace in pane.canvases[0].plot.data:
                 if trace.customdata is not None or trace.name in NAMED:
@@ -115,8 +133,7 @@ class Panes(w.Tab):
     def fill(self, width: int) -> None:
         """Make every figure as wide as the tab that holds it."""
         for pane in self.panes.values():
-            for canvas in pane.canvases:
-                canvas.fill(max(MIN_WIDTH, width - PADDING))
+            pane.fill(max(MIN_WIDTH, width - PADDING))
 
     def stale(self, is_stale: bool) -> None:
         """Show the figures pale, as those of a previous plan, or as they are."""

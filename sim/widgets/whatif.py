@@ -1,9 +1,10 @@
 """The what-if panel: sliders for model, cluster, plan and hardware, its answer in one sentence, and the figures."""
 
 import asyncio
+import gc
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -195,7 +196,7 @@ class WhatIf(w.HBox):
             f"allowed: {escape(error.allowed)}. <i>The figures show the previous plan.</i></p>"
         )
         near = nearest(*asked) if asked else []
-        self._offer("nearest possible:", [(p.words, p.plan) for p in near])
+        self._offer("nearest possible:" if near else "nothing near is possible", [(p.words, p.plan) for p in near])
         if asked:
             self.plans.suit(*asked)
         self.panes.stale(True)
@@ -217,13 +218,17 @@ class WhatIf(w.HBox):
 
     def _offer(self, words: str = "", offers: Sequence[tuple[str, Plan]] = ()) -> None:
         """Show a line with buttons that apply plans."""
+        if not words:
+            if self._notice.children:
+                self._notice.children = []
+            return
         buttons = []
         for text, plan in offers:
             button = w.Button(description=text, tooltip=f"Apply: {text}", layout=w.Layout(width="auto"))
             button.on_click(partial(self._apply, plan))
             buttons.append(button)
         line = w.HBox([w.HTML(f"<b>{escape(words)}</b>"), *buttons], layout=w.Layout(flex_flow="row wrap"))
-        self._notice.children = [line] if words and (buttons or "no " in words) else []
+        self._notice.children = [line]
 
     def _apply(self, plan: Plan, button: Any = None) -> None:
         """Bring the plan's controls to a plan; model, cluster and multipliers stay as they are."""
@@ -330,4 +335,15 @@ def whatif(
     if compare:
         panel.pin()
     panel.panes.selected_index = panel.panes.titles.index(tab)
+    _settle()
     return panel
+
+
+@cache
+def _settle() -> None:
+    """Leave what is loaded by now out of garbage collection, once.
+
+    A look at all of SymPy's objects takes a third of a second, in which a slider would stand still.
+    """
+    gc.collect()
+    gc.freeze()

@@ -58,19 +58,23 @@ states = [
     ([go.Figure(arrays(figure)) for figure in state["figures"]], state["sentence"])
     for state in json.loads(Path("states.json").read_text())
 ]
-canvases, said = [go.FigureWidget(figure) for figure in states[0][0]], w.HTML(states[0][1])
+from sim.widgets.canvas import Canvas
+
+canvases, said = [Canvas(figure.layout.width) for figure in states[0][0]], w.HTML(states[0][1])
+
+
+def draw(state):
+    figures, sentence = states[state]
+    said.value = f"<p>{sentence}</p>"
+    for canvas, figure in zip(canvases, figures):
+        canvas.draw(lambda theme, figure=figure: go.Figure(figure), "light", "reference", keep_ranges=False)
 
 
 def show(change):
-    figures, sentence = states[change["new"]]
-    said.value = sentence
-    for canvas, figure in zip(canvases, figures):
-        with canvas.batch_update():
-            canvas.data = []
-            canvas.layout = figure.layout
-            canvas.add_traces(figure.data)
+    draw(change["new"])
 
 
+draw(0)
 slider = w.SelectionSlider(options=range(len(states)))
 slider.observe(show, names="value")
 w.VBox([slider, said, *canvases])

@@ -58,7 +58,10 @@ ARM = """(box) => {
   const seen = () => requestAnimationFrame(() => requestAnimationFrame(() => { last = now(); }));
   const told = () => { asked ||= pressed !== null; idle = now(); };
   const observer = new MutationObserver(seen);
-  observer.observe(box, { childList: true, characterData: true, subtree: true });
+  const sentence = [...box.querySelectorAll("p")].find((p) => p.innerText.includes("a step"))?.parentElement;
+  for (const part of [...plots, sentence ?? box]) {
+    observer.observe(part, { childList: true, characterData: true, subtree: true });
+  }
   plots.forEach((p) => p.on("plotly_afterplot", seen));
   kernel.statusChanged.connect(told);
   addEventListener("keydown", () => { pressed = now(); }, { capture: true, once: true });
@@ -72,8 +75,8 @@ ARM = """(box) => {
     Object.assign(state, { done: true, ms: last === null ? null : last - pressed });
   }, 50);
 }"""
-"""Start a clock at the next key; it stops with the last change of text or figure, two frames later, when it is on the
-screen. The last is the one after which the kernel is idle and 0.6 s quiet, 3 s where the kernel was not asked."""
+"""Start a clock at the next key; it stops with the last change of sentence or figure, two frames later, when that is on
+the screen. The last is the one after which the kernel is idle and 0.6 s quiet, 3 s where the kernel was not asked."""
 
 HARMLESS = ("ResizeObserver loop", "favicon", "WebGL", "GPU stall")
 """Console messages that say nothing about ours: of headless browsers, and of JupyterLab without its icons."""
@@ -202,7 +205,7 @@ class Notebook:
         boxes = self.page.locator(".jp-OutputArea-output:has([role=slider])")
         boxes.nth(index).wait_for(timeout=RUN_MS)
         box = boxes.nth(index)
-        box.locator(".js-plotly-plot .main-svg").first.wait_for(timeout=RUN_MS)
+        box.locator(".js-plotly-plot .main-svg").locator("visible=true").first.wait_for(timeout=RUN_MS)
         self.page.wait_for_timeout(1_000)  # the figure learns its width when it is drawn, and is drawn again
         return Panel(self.page, box.element_handle())
 

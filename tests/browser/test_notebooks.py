@@ -30,7 +30,7 @@ def opened(lab: Lab, browser: Browser):
     yield run
     for notebook in held:
         assert notebook.outside() == []
-        assert notebook.console_errors() == []
+        assert not notebook.console_errors(), notebook.console_errors()
         notebook.page.close()
 
 

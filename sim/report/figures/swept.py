@@ -52,8 +52,8 @@ def swept_points(found: Swept, theme: Theme = "light", webgl: bool = True) -> go
                 hovertemplate=hover,
             )
     front = found.front
-    kept = np.unique(np.linspace(0, len(front["number"]) - 1, MOST_OF_FRONT).round().astype(np.int64))
-    kept = kept[kept >= 0]
+    size_of_front = len(front["number"])
+    kept = np.unique(np.linspace(0, size_of_front - 1, min(size_of_front, MOST_OF_FRONT)).round().astype(np.int64))
     figure.add_scatter(
         x=front["peak_memory_bytes"][kept] / size.scale,
         y=front["step_time_s"][kept] / time.scale,

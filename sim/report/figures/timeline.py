@@ -174,7 +174,11 @@ def of_operations(
 @lru_cache(maxsize=16)
 def _labels(schedule: Schedule, graph: Graph) -> NDArray[np.str_]:
     """Return the short name of every operation of a schedule's graph."""
-    return np.array([schedule.label(graph.action(i)) for i in range(len(graph))])
+    if schedule.pipelines > 1:
+        return np.array([schedule.label(graph.action(i)) for i in range(len(graph))])
+    kinds = np.array([kind.name for kind in Kind])[graph.kind]
+    parts = graph.stage.astype(str), kinds, np.where(graph.microbatch < 0, "", graph.microbatch.astype(str))
+    return np.char.add(np.char.add(*parts[:2]), parts[2])
 
 
 def _span(timeline: Timeline, window: tuple[float, float] | None) -> tuple[int, int]:
