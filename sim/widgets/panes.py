@@ -9,6 +9,7 @@ import ipywidgets as w
 import plotly.graph_objects as go
 
 from sim.report import markup as m
+from sim.report.figures.tornado import BETTER
 from sim.report.numbers import time_unit
 from sim.report.sections import certainty_section, peak_table, term_table
 from sim.report.theme import Theme
@@ -92,13 +93,22 @@ class Data(w.VBox):
 
 
 class Panes(w.Tab):
-    """All tabs; only the open one is drawn. look: called when the reader looks at another rank or part of the step."""
+    """All tabs; only the open one is drawn.
 
-    def __init__(self, look: Callable[..., None], choose: Callable[[int, bool], None]) -> None:
+    look: called when the reader looks at another rank or part of the step; choose: when a point of a search is clicked
+    (its index, whether with shift); better: when a bar of the tornado is (the parameter, whether it is the better one).
+    """
+
+    def __init__(
+        self,
+        look: Callable[..., None],
+        choose: Callable[[int, bool], None],
+        better: Callable[[str, bool], None],
+    ) -> None:
         self.rank = w.Dropdown(options=[("fullest rank", None)], layout=w.Layout(width="160px"))
         self.panes = {v.title: Pane(v, *([self.rank] if v.title == "Memory" else [])) for v in VIEWS}
         self.data = Data()
-        self._look, self._choose, self.is_stale = look, choose, False
+        self._look, self._choose, self._better, self.is_stale = look, choose, better, False
         super().__init__([*self.panes.values(), self.data], titles=[*self.panes, "Data"])
         self.selected_index = 0
         self.rank.observe(lambda _: look(stage=self.rank.value), names="value")
@@ -126,6 +136,9 @@ class Panes(w.Tab):
             for trace in pane.canvases[0].plot.data:
                 if trace.customdata is not None or trace.name in NAMED:
                     trace.on_click(self._clicked)
+        if self.current == "Tornado":
+            for trace in pane.canvases[0].plot.data:
+                trace.on_click(self._tried)
         if self.current == "Memory":
             for trace in pane.canvases[0].plot.data:
                 trace.on_click(self._looked_at)
@@ -156,6 +169,11 @@ class Panes(w.Tab):
             which = NAMED.get(trace.name)
             flat = int(trace.customdata[points.point_inds[0]][-1]) if which is None else which
             self._choose(flat, bool(getattr(state, "shift", False)))
+
+    def _tried(self, trace: Any, points: Any, state: Any) -> None:
+        del state
+        if points.point_inds:
+            self._better(str(trace.customdata[points.point_inds[0]]), trace.name == BETTER.label)
 
     def _looked_at(self, trace: Any, points: Any, state: Any) -> None:
         del trace, state

@@ -117,6 +117,8 @@ def words(title: str, scene: Scene) -> str:
     if title == "Compare" and pinned:
         change = step.step_time_s - pinned.step_time_s
         return f"A: {answer(pinned)} B: {answer(step)} B − A: {1e3 * change:+.4g} ms a step."
+    if title == "Tornado":
+        return "Click a bar to set that multiplier."
     if title == "Front" and scene.found:
         found = scene.found
         best = found.best.step

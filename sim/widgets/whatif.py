@@ -22,6 +22,7 @@ from sim.report.sections import step_cards
 from sim.report.text import answer
 from sim.specs import Cluster, InputError, Model, Plan
 from sim.specs.arguments import checked
+from sim.tuner.elasticity import CHANGE
 from sim.tuner.fixes import fixes
 from sim.tuner.nearest import nearest
 from sim.tuner.tune import Tuned
@@ -39,6 +40,12 @@ PAUSE_S = 0.15
 """What takes longer than that waits until the sliders rest."""
 
 HEAVY = ("Tornado",)
+MULTIPLIER = {
+    "matrix_flop_per_s": "clock", "attention_flop_per_s": "clock", "memory_bytes_per_s": "memory_rate",
+    "intra_bytes_per_s": "intra", "inter_bytes_per_s_per_node": "inter",
+}  # fmt: skip
+"""The multiplier that moves a parameter of the tornado."""
+
 FIXES = 3
 Asked = tuple[Model, Cluster, Plan]
 
@@ -60,7 +67,7 @@ class WhatIf(w.HBox):
         self.plans = PlanControls(model, cluster, plan, self._changed)
         self.hardware = HardwareControls(self._changed)
         self._cards, self._answer, self._notice, self._contended = w.HTML(), w.HTML(), w.VBox(), w.HTML()
-        self.panes = Panes(self._look, self._chosen)
+        self.panes = Panes(self._look, self._chosen, self._try)
         self.sensor = WidthSensor()
         self.tuning = BackgroundBar("Tune from here", self._tune, self._tuned)
         self.events = BackgroundBar("Run on the event engine", self._simulate, self._ran)
@@ -287,6 +294,12 @@ class WhatIf(w.HBox):
             self._look(pinned=simulate(found.model, found.cluster, plan))
         else:
             self.show(found.model, found.cluster, plan)
+
+    def _try(self, parameter: str, better: bool) -> None:
+        """Set the multiplier that a bar of the tornado stands for; some (latencies, launching) have none."""
+        knob = self.hardware.knobs.get(MULTIPLIER.get(parameter, ""))
+        if knob:
+            knob.value = round(1 + CHANGE if better else 1 / (1 + CHANGE), 4)
 
     def _simulate(self) -> Any:
         return events_job, (self.step.model, self.step.cluster, self.step.plan)

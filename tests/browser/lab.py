@@ -217,6 +217,11 @@ class Notebook:
             index,
         )
 
+    def close(self) -> None:
+        """Shut the kernel down and close the page."""
+        self.page.evaluate("() => jupyterapp.shell.currentWidget.sessionContext.shutdown().then(() => null)")
+        self.page.close()
+
     def outside(self) -> list[str]:
         """Return the requests that left this machine's server."""
         own = tuple(f"{scheme}://{self._home}" for scheme in ("http", "ws"))

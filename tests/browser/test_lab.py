@@ -47,7 +47,7 @@ def page(lab: Lab, browser: Browser) -> Iterator[Page]:
     yield notebook.page
     assert notebook.outside() == []
     assert notebook.console_errors() == []
-    notebook.page.close()
+    notebook.close()
 
 
 def test_background_work_reaches_the_notebook(page: Page) -> None:

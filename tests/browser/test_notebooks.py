@@ -31,7 +31,7 @@ def opened(lab: Lab, browser: Browser):
     for notebook in held:
         assert notebook.outside() == []
         assert not notebook.console_errors(), notebook.console_errors()
-        notebook.page.close()
+        notebook.close()
 
 
 def to_panel(notebook: Notebook) -> int:

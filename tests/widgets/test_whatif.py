@@ -2,6 +2,7 @@
 
 import json
 import runpy
+from types import SimpleNamespace
 
 import pytest
 
@@ -149,6 +150,16 @@ def test_every_multiplier_matters(panel):
         ), name  # fmt: skip
         knob.value = 1.0
     assert panel.step.step_time_s == before.step_time_s
+
+
+def test_a_bar_of_the_tornado_sets_its_multiplier(panel):
+    (plot,) = open_tab(panel, "Tornado")
+    better = plot.data[0]
+    at = list(better.customdata).index("matrix_flop_per_s")
+    panel.panes._tried(better, SimpleNamespace(point_inds=[at]), None)
+    assert panel.hardware.knobs["clock"].value == 1.1
+    panel.panes._better("launch_s", True)
+    assert panel.hardware.factors == dict.fromkeys(panel.hardware.knobs, 1.0) | {"clock": 1.1}
 
 
 def test_a_multiplier_out_of_range_is_refused(panel):

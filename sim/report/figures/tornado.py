@@ -38,6 +38,7 @@ def tornado(step: Step, theme: Theme = "light", known: Sequence[Elasticity] | No
             name=look.label,
             marker=marker(look, theme),
             text=[signed(v, 1) if abs(v) >= 0.05 else "" for v in values],
+            customdata=[e.name for e in shown],
             textposition="outside",
             cliponaxis=False,
             hovertemplate=f"<b>%{{y}}</b><br>{look.label}: %{{x:.2f}} % step time<extra></extra>",
