@@ -75,28 +75,12 @@ def layer_counts(model: Model, parts: Sequence[int]) -> NDArray[np.float64]:
     return counts
 
 
-CLOCKED = (
-    "gemm_forward_rate", "gemm_dgrad_rate", "gemm_wgrad_rate", "attention_forward_rate", "attention_backward_rate",
-)  # fmt: skip
-"""Rates in proportion to the clock of the compute units."""
-
-OF_MEMORY = "_bandwidth"
-"""End of the names of rates in proportion to the memory's."""
-
-
-def _profile_values(cluster: Cluster, profile: Profile) -> dict[str, float]:
-    """Return the profile's parameters, its rates times the cluster's what-if factors."""
-    values, by = profile.values, cluster.multipliers
-    clocked = {name: values[name] * by.clock for name in CLOCKED if name in values}
-    return values | clocked | {name: v * by.memory_rate for name, v in values.items() if name.endswith(OF_MEMORY)}
-
-
 def cluster_values(cluster: Cluster, profile: Profile) -> dict[str, float]:
     """Return rates and fitted parameters by symbol name; a stated link latency replaces the fitted one."""
     links = cluster.links
     stated = {} if links.latency_s is None else {"intra_alpha": links.latency_s, "inter_alpha": links.latency_s}
     return (
-        _profile_values(cluster, profile)
+        profile.faster(cluster.multipliers.clock, cluster.multipliers.memory_rate)
         | stated
         | wires(cluster)
         | _switch(cluster, profile)

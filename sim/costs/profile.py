@@ -64,6 +64,14 @@ class Fingerprint:
     threads: Annotated[int, whole(0, 100_000)] = 0
 
 
+CLOCKED = (
+    "gemm_forward_rate", "gemm_dgrad_rate", "gemm_wgrad_rate", "attention_forward_rate", "attention_backward_rate",
+)  # fmt: skip
+"""Symbols of rates in proportion to the clock of the compute units."""
+
+OF_MEMORY = "_bandwidth"
+"""End of the names of rates in proportion to the memory's."""
+
 VERSIONS = (1, 2)
 MOST_MODELS = 300
 
@@ -148,6 +156,13 @@ class Profile:
                 for name, value in kernels.form_of(*key).complete(self.model_of(key).parameters).items()
             }
         )
+
+    def faster(self, clock: float, memory_rate: float) -> dict[str, float]:
+        """Return `values` with the rates of matrix products and attention times `clock`, bandwidths times
+        `memory_rate`."""
+        values = self.values
+        clocked = {name: values[name] * clock for name in CLOCKED if name in values}
+        return values | clocked | {name: v * memory_rate for name, v in values.items() if name.endswith(OF_MEMORY)}
 
     def model_of(self, key: tuple[str, str]) -> KernelModel:
         """Return the model that times the kernel `key`: its own, or that of the kernel it falls back on."""

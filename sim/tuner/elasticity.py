@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.costs.inputs import CLOCKED, OF_MEMORY
 from sim.costs.layers.structure import Structure
 from sim.costs.offload import offload_model
+from sim.costs.profile import CLOCKED, OF_MEMORY
 from sim.costs.stage import stage_model
 from sim.engine.sensitivity import log_rates, times_with
 from sim.engine.step import Step

@@ -1,4 +1,4 @@
-"""One JupyterLab and one browser for all tests that want them."""
+"""A JupyterLab and a browser for the tests of a module."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ from playwright.sync_api import Browser, sync_playwright
 from tests.browser.lab import ARGUMENTS, CHROMIUM, Lab, running_lab
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # no longer: other tests look for processes that are left over
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """A running JupyterLab on a copy of the notebooks."""
     with running_lab(tmp_path_factory.mktemp("lab")) as one:

@@ -27,7 +27,7 @@ from tests.sweep import driver
 from tests.sweep.conftest import BASE, QUICK
 
 FULL = os.environ.get("HYPOTHESIS_PROFILE") == "full"
-KILLS = {"before": 20, "inside": 20, "any time": 20, "worker": 40} if FULL else {"before": 1, "inside": 1, "worker": 2}
+KILLS = {"before": 20, "inside": 20, "any time": 20, "worker": 40} if FULL else {"inside": 1, "worker": 1}
 ENV = {**os.environ, "PYTHONPATH": str(ROOT)}
 
 

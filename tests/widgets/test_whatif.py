@@ -232,7 +232,8 @@ def test_a_model_of_ones_own(h100s):
 
 
 def test_a_search_is_drawn_and_its_points_are_plans(panel, gpt3, h100s):
-    panel._tuned(tune(gpt3, h100s, 1024, top=1))
+    few = {"tp": [4, 8], "pp": [2, 4], "virtual_stages": [1], "micro_batch": [1, 2], "unequal_stages": False}
+    panel._tuned(tune(gpt3, h100s, 1024, knobs=few, top=1))
     assert panel.panes.current == "Front"
     plot = panel.panes.panes["Front"].canvases[0].plot
     trace = next(t for t in plot.data if t.customdata is not None and t.name.startswith("pp 2"))

@@ -42,7 +42,8 @@ def started(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 
 def left(folder: Path) -> list[int]:
     """Return the processes that still run."""
-    return [int(p.read_text()) for p in folder.glob("*.pid") if psutil.pid_exists(int(p.read_text()))]
+    written = [text for p in folder.glob("*.pid") if (text := p.read_text())]  # empty: it is just being written
+    return [int(text) for text in written if psutil.pid_exists(int(text))]
 
 
 def test_every_process_hands_back_its_result(tmp_path, monkeypatch):
