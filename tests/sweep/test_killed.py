@@ -130,8 +130,8 @@ def test_no_acknowledged_block_is_lost_or_doubled(tmp_path, monkeypatch):
         assert store.counts.left == 0
         assert store.db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     sys.stdout.write(f"kills: {dict(done)}\n")
-    assert sum(done.values()) >= (100 if FULL else 4)
-    assert done["before"] + done["inside"] >= (30 if FULL else 2)
+    assert sum(done.values()) >= sum(KILLS.values())
+    assert done["before"] + done["inside"] >= (30 if FULL else 1)
 
 
 def test_an_interrupt_ends_with_one_message_and_resumes(small, tmp_path, monkeypatch):
