@@ -39,7 +39,7 @@ from sim.schedules import Kind, Schedule
 from sim.specs import Cluster, InputError, Model, PlacedPlan, Plan
 from sim.specs.arguments import checked
 from sim.specs.catalog import precision
-from sim.specs.device import HOST_EFFICIENCY, Device
+from sim.specs.device import HOST_EFFICIENCY
 from sim.units import gigabytes, seconds, si
 
 Engine = Literal["path", "events"]
@@ -121,19 +121,15 @@ class Step:
         return operations(Structure.of(self.model), tuple(self.model.blocks.values()), self._values)
 
     @property
-    def hardware(self) -> Device:
-        """The device that `profile` is of: with several in the cluster, the least certain one."""
-        return self._member.hardware
-
-    @property
-    def _member(self) -> Cluster:
+    def member(self) -> Cluster:
+        """The devices that `profile` is of: with several kinds in the cluster, the least certain one."""
         return next(m for m in self.cluster.members if load_profile(m.profile) == self.profile)
 
     @property
     def _values(self) -> dict[str, Any]:
         """The symbols of the stage model, of the longest of unequal stages."""
         longest = int(np.argmax(self.plan.split_stages)) if self.plan.stages else 0
-        return stage_values(self.model, self._member, self.placed.at(longest), self.profile, self.level)
+        return stage_values(self.model, self.member, self.placed.at(longest), self.profile, self.level)
 
     @property
     def breakdown(self) -> Mapping[str, float]:
@@ -162,8 +158,7 @@ class Step:
 
     def _utilisation(self, flop_per_token: float, step_time_s: float) -> float:
         rate = precision(self.plan.precision).gemm.forward
-        peak = sum(m.hardware.peak_flop_per_s(rate) * m.multipliers.clock * m.gpus for m in self.cluster.members)
-        return self.tokens_per_step * flop_per_token / step_time_s / peak
+        return self.tokens_per_step * flop_per_token / step_time_s / self.cluster.peak_flop_per_s(rate)
 
     @property
     def mfu(self) -> float:

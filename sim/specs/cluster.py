@@ -8,7 +8,7 @@ from pydantic import Field
 
 from sim.specs.arguments import checked
 from sim.specs.catalog import device
-from sim.specs.device import HOST_EFFICIENCY, Device, check_domain
+from sim.specs.device import HOST_EFFICIENCY, Device, Rate, check_domain
 from sim.specs.fields import DERIVED, InputError, read, real, spec, whole
 from sim.units import gigabytes, si
 
@@ -219,6 +219,10 @@ class Cluster:
     def gpus(self) -> int:
         """All devices."""
         return self.nodes * self.gpus_per_node
+
+    def peak_flop_per_s(self, rate: Rate) -> float:
+        """Return the peak of all devices that utilisation is measured against (`Device.peak_flop_per_s`)."""
+        return sum(m.hardware.peak_flop_per_s(rate) * m.multipliers.clock * m.gpus for m in self.members)
 
     @property
     def usd_per_hour(self) -> float | None:

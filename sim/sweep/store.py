@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 from sim.specs import InputError
 from sim.specs.arguments import checked
 from sim.specs.fields import short
+from sim.sweep.closing import Closing
 from sim.sweep.evaluate import Block
 from sim.sweep.numbering import Axis, Column, Numbering
 from sim.sweep.outcome import BETTER, MOST_ROWS, OUTCOMES, Damaged, Outcome
@@ -98,7 +98,7 @@ class Head:
         return block * self.block_rows, min(self.numbering.size, (block + 1) * self.block_rows)
 
 
-class Store:
+class Store(Closing):
     """A store to read, also while a sweep writes it: `sim.Store("runs.db").counts`.
 
     Raises:
@@ -117,14 +117,6 @@ class Store:
     def close(self) -> None:
         """Close the file."""
         self.db.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     @property
     def counts(self) -> Counts:

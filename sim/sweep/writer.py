@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Self
+from typing import IO
 
 import psutil
 
 from sim.specs import InputError
 from sim.sweep import store
+from sim.sweep.closing import Closing
 from sim.sweep.evaluate import Block, Span
 from sim.sweep.grid import Grid
 
@@ -31,7 +31,7 @@ class StoreFull(RuntimeError):  # noqa: N818 - what happened, as a person would 
     """There is no room for another block; those before it are safe."""
 
 
-class Writer:
+class Writer(Closing):
     """The only writer of a store for `grid`, until it is closed.
 
     Raises:
@@ -147,14 +147,6 @@ class Writer:
         with suppress(sqlite3.Error):
             self.db.close()
         self.lock.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 @contextmanager

@@ -212,7 +212,6 @@ def _on(setting: Setting, member: Cluster, schedule: str) -> _On:
     kept = {name: getattr(plan, name) for name in KEPT if name not in {*plan.derived, "fsdp_shard"}}
     values = scalars(model, member, profile, plan.global_batch, {**kept, "schedule": schedule})
     rate, outside = precision(plan.precision).gemm.forward, float(device_memory(0.0, profile))
-    peak = sum(m.hardware.peak_flop_per_s(rate) * m.gpus for m in cluster.members)
     price = cluster.usd_per_gpu_hour
     found = (
         level_of(member).parameters.straggler,
@@ -221,7 +220,7 @@ def _on(setting: Setting, member: Cluster, schedule: str) -> _On:
         *profile.interval80(1.0, memory_sigma(profile)),
         member.memory_bytes,
         model.tokens_per_sample,
-        model.tokens_per_sample * model.flop_per_token("megatron") / peak,
+        model.tokens_per_sample * model.flop_per_token("megatron") / cluster.peak_flop_per_s(rate),
         np.nan if price is None else price,
     )
     return _On(setting, member, profile, Structure.of(model), values, found)

@@ -130,18 +130,14 @@ class Panes(w.Tab):
         new = not pane.canvases
         if not pane.draw(scene, f"{name}-{self.current.lower()}", keep_ranges):
             return
-        if new and self.current == "Timeline":
-            pane.canvases[0].on_zoom(self._zoomed)
-        if self.current == "Front" and scene.found:
-            for trace in pane.canvases[0].plot.data:
-                if trace.customdata is not None or trace.name in NAMED:
-                    trace.on_click(self._clicked)
-        if self.current == "Tornado":
-            for trace in pane.canvases[0].plot.data:
-                trace.on_click(self._tried)
-        if self.current == "Memory":
-            for trace in pane.canvases[0].plot.data:
-                trace.on_click(self._looked_at)
+        if new:
+            for canvas in pane.canvases:
+                canvas.stale(self.is_stale)
+            if self.current == "Timeline":
+                pane.canvases[0].on_zoom(self._zoomed)
+        clicked = {"Front": self._clicked, "Tornado": self._tried, "Memory": self._looked_at}.get(self.current)
+        for trace in pane.canvases[0].plot.data if clicked else ():
+            trace.on_click(clicked)
 
     def fill(self, width: int) -> None:
         """Make every figure as wide as the tab that holds it."""
@@ -165,9 +161,9 @@ class Panes(w.Tab):
         self._look(window=None if high - low > WHOLE * whole or high <= low else (low, high))
 
     def _clicked(self, trace: Any, points: Any, state: Any) -> None:
-        if points.point_inds:
-            which = NAMED.get(trace.name)
-            flat = int(trace.customdata[points.point_inds[0]][-1]) if which is None else which
+        which = NAMED.get(trace.name)
+        if points.point_inds and (which or trace.customdata is not None):
+            flat = which or int(trace.customdata[points.point_inds[0]][-1])
             self._choose(flat, bool(getattr(state, "shift", False)))
 
     def _tried(self, trace: Any, points: Any, state: Any) -> None:

@@ -66,7 +66,7 @@ class WhatIf(w.HBox):
         self.clusters = ClusterControls(cluster, self._changed)
         self.plans = PlanControls(model, cluster, plan, self._changed)
         self.hardware = HardwareControls(self._changed)
-        self._cards, self._answer, self._notice, self._contended = w.HTML(), w.HTML(), w.VBox(), w.HTML()
+        self._cards, self._answer, self._notice, self._beside = w.HTML(), w.HTML(), w.VBox(), w.HTML()
         self.panes = Panes(self._look, self._chosen, self._try)
         self.sensor = WidthSensor()
         self.tuning = BackgroundBar("Tune from here", self._tune, self._tuned)
@@ -100,7 +100,7 @@ class WhatIf(w.HBox):
         for button, action in zip(buttons, actions.values(), strict=True):
             button.on_click(lambda _, what=action: what())
         bar = w.HBox([*buttons, self.file], layout=w.Layout(flex_flow="row wrap"))
-        work = w.VBox([self.tuning, w.HBox([self.events, self._contended], layout=w.Layout(flex_flow="row wrap"))])
+        work = w.VBox([self.tuning, w.HBox([self.events, self._beside], layout=w.Layout(flex_flow="row wrap"))])
         # The answer keeps its place whatever it says, so that nothing below jumps.
         said = w.VBox([self._answer, self._notice], layout=w.Layout(min_height="76px"))
         parts = [self.sensor, self._cards, said, bar, work, self.panes]
@@ -188,7 +188,7 @@ class WhatIf(w.HBox):
         self.plans.suit(step.model, step.cluster, step.plan)
         self._cards.value = step_cards(step)
         self._answer.value = m.paragraph(answer(step), "say")
-        self._contended.value = ""
+        self._beside.value = ""
         self._offer()
         self.panes.stale(False)
         self._draw(wait=self.panes.current in HEAVY)
@@ -305,11 +305,12 @@ class WhatIf(w.HBox):
         return events_job, (self.step.model, self.step.cluster, self.step.plan)
 
     def _ran(self, step: Step) -> None:
-        if step.plan != self.step.plan:
-            return  # of a plan that is no longer shown
-        change = 100 * (step.step_time_s / self.step.step_time_s - 1)
+        shown = self.step
+        if (step.plan, step.model, step.cluster) != (shown.plan, shown.model, shown.cluster):
+            return  # of what is no longer shown
+        change = 100 * (step.step_time_s / shown.step_time_s - 1)
         words = seconds_interval(step.step_time_s, step.step_time_interval_s)
-        self._contended.value = f"event engine: {escape(words)}, {signed(change, 1)} % against the path"
+        self._beside.value = f"event engine: {escape(words)}, {signed(change, 1)} % against the path"
 
     def _save(self) -> None:
         self.file.value = self.file.value.strip() or f"{file_stem(self.step)}.json"
@@ -328,7 +329,7 @@ class WhatIf(w.HBox):
             words = what()
         except InputError as error:
             words = str(error)
-        self._contended.value = escape(words)
+        self._beside.value = escape(words)
 
 
 @checked

@@ -47,6 +47,15 @@ def test_roofs_are_the_data_sheets(step: Step) -> None:
     assert not any("Warning" in a.text for a in figure.layout.annotations)
 
 
+def test_roofs_move_with_the_multipliers(step: Step) -> None:
+    fast = Cluster.of("h100-sxm-80gb", nodes=CLUSTER.nodes, multipliers={"clock": 4.0, "memory_rate": 2.0})
+    figure = figures.roofline(simulate(step.model, fast, step.plan))
+    (roof,) = (t for t in figure.data if t.mode == "lines")
+    assert roof.y[2] * 1e12 == 4 * H100.peak_bf16_flop_per_s.value
+    assert roof.y[0] * 1e12 / roof.x[0] == pytest.approx(2 * H100.memory_bytes_per_s.value)
+    assert not any("Warning" in a.text for a in figure.layout.annotations)
+
+
 def test_a_low_precision_has_its_own_roof_and_the_legend_stays_short() -> None:
     step = simulate(model(), CLUSTER, Plan(tp=2, pp=2, global_batch=16, precision="fp8"))
     figure = figures.roofline(step)

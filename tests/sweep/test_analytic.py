@@ -113,6 +113,17 @@ def test_numbers_that_rows_state_count_as_those_of_a_cluster(values):
         np.testing.assert_allclose(column, other.numbers[name], rtol=1e-6)
 
 
+@pytest.mark.parametrize("clock", [1.0, 2.0])
+def test_utilisation_is_that_of_a_step_of_the_same_time(clock):
+    grid = Grid(**BASE | {"cluster": BASE["cluster"] | {"multipliers": {"clock": clock}}}, axes={"plan.tp": [2]})
+    found = Evaluate(grid).outcome(0, 1)
+    parts = Evaluate(grid).sections
+    step = simulate(parts["model"].at(()), parts["cluster"].at(()), parts["plan"].at(()).but(tp=2))
+    assert found.numbers["mfu"][0] * found.numbers["step_time_s"][0] == pytest.approx(
+        step.mfu * step.step_time_s, rel=1e-6
+    )
+
+
 def test_settings_that_cannot_be_have_their_reason():
     axes = {"cluster.device": ["a100-sxm-80gb", "h100-sxm-80gb"], "plan.precision": ["bf16", "fp8"], "plan.tp": [1, 2]}
     grid = Grid(**BASE, axes=axes)

@@ -64,6 +64,8 @@ def test_impossible_is_a_state(panel):
     assert "(x)" in panel.plans.knobs["pp"]._label.value
     assert all(STALE in canvas._dom_classes for p in panel.panes.panes.values() for canvas in p.canvases)
     assert [b.description for b in buttons(panel)] == ["pp 4", "pp 2", "pp 8"]
+    open_tab(panel, "Breakdown")
+    assert STALE in panel.panes.panes["Breakdown"].canvases[0]._dom_classes
     buttons(panel)[1].click()
     assert panel.step.plan.pp == 2
     assert panel.plans.knobs["pp"].value == 2
@@ -162,6 +164,15 @@ def test_a_bar_of_the_tornado_sets_its_multiplier(panel):
     assert panel.hardware.factors == dict.fromkeys(panel.hardware.knobs, 1.0) | {"clock": 1.1}
 
 
+def test_the_event_engines_answer_to_another_question_is_dropped(panel):
+    asked = sim.simulate(panel.step.model, panel.step.cluster, panel.step.plan, "events")
+    panel._ran(asked)
+    assert "event engine" in panel._beside.value
+    panel.hardware.knobs["clock"].value = 2.0
+    panel._ran(asked)
+    assert panel._beside.value == ""
+
+
 def test_a_multiplier_out_of_range_is_refused(panel):
     panel.hardware.knobs["clock"].value = 9.0
     assert "multipliers.clock" in panel.message
@@ -207,7 +218,7 @@ def test_state_is_saved_and_loaded(panel, tmp_path, gpt3, h100s):
 def test_a_wrong_file_is_said(panel, tmp_path):
     panel.file.value = str(tmp_path / "none.json")
     panel._load()
-    assert "none.json" in panel._contended.value
+    assert "none.json" in panel._beside.value
     with pytest.raises(InputError):
         panel.load(tmp_path / "none.json")
 

@@ -11,9 +11,10 @@ from sim.costs.operations import Operation
 from sim.engine.step import Step
 from sim.report.numbers import time_unit
 from sim.report.theme import HEIGHT, MARGIN, Theme, colour, frame, label, safe
+from sim.specs import Cluster
 from sim.specs.arguments import checked
 from sim.specs.catalog import precision
-from sim.specs.device import Device, Rate
+from sim.specs.device import Rate
 from sim.units import digits3, percent, si
 
 FAMILIES = (
@@ -34,7 +35,8 @@ ROUNDING = 1e-6
 
 
 class Roofs(NamedTuple):
-    """Data-sheet peaks of one device: FLOP/s at the plan's precision and in 16 bit, bytes/s of its memory."""
+    """Data-sheet peaks of one device, times the cluster's what-if multipliers: FLOP/s at the plan's precision and in 16
+    bit, bytes/s of its memory."""
 
     rate: Rate
     flop_per_s: float
@@ -70,7 +72,7 @@ def roofline(step: Step, theme: Theme = "light") -> go.Figure:
     Kernels that memory bounds have no FLOP in the cost model: one per element is drawn, which moves a point along the
     roof and not towards it. The roofs are the data sheet's; a point above its roof is marked, and said to be wrong.
     """
-    roofs = _roofs(step.hardware, precision(step.plan.precision).gemm.forward)
+    roofs = _roofs(step.member, precision(step.plan.precision).gemm.forward)
     points = _points(step.operations, roofs, precision(step.plan.precision).activation_bytes.value)
     scale, name = (1e12, "TFLOP/s") if roofs.flop_per_s >= 1e12 else (1e9, "GFLOP/s")
     figure = frame(
@@ -108,10 +110,12 @@ def roofline(step: Step, theme: Theme = "light") -> go.Figure:
     return figure
 
 
-def _roofs(device: Device, rate: Rate) -> Roofs:
+def _roofs(cluster: Cluster, rate: Rate) -> Roofs:
+    device, by = cluster.hardware, cluster.multipliers
     low = {"fp8": device.peak_fp8_flop_per_s, "fp4": device.peak_fp4_flop_per_s}.get(rate)
     plain = device.peak_flop_per_s("fp32" if rate == "fp32" else "bf16")
-    return Roofs(rate, low.value if low else plain, plain, device.memory_bytes_per_s.value)
+    peak, memory = low.value if low else plain, device.memory_bytes_per_s.value
+    return Roofs(rate, peak * by.clock, plain * by.clock, memory * by.memory_rate)
 
 
 def _family(one: Operation) -> int:

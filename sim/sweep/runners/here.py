@@ -1,14 +1,14 @@
 """Runs tasks in this process, one after another: for small sweeps, and for debuggers."""
 
 from collections.abc import Callable, Iterable, Iterator
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from sim.specs import InputError
+from sim.sweep.closing import Closing
 from sim.sweep.runners.base import TaskFailed
 
 
-class Here:
+class Here(Closing):
     """The process itself as the only worker."""
 
     def __init__(self, workers: int | None = None, address: str | None = None) -> None:
@@ -26,10 +26,5 @@ class Here:
                 raise TaskFailed(f"task {task!r}: {type(error).__name__}: {error}") from error
             yield found
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        del kind, error, trace
+    def close(self) -> None:
+        """Nothing is held."""

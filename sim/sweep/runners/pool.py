@@ -14,10 +14,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from sim.specs import InputError
+from sim.sweep.closing import Closing
 from sim.sweep.runners.base import MAX_LOSSES, TaskFailed, lost
 
 MOST_WORKERS = 1_024
@@ -36,7 +36,7 @@ class _Worker:
     tasks: deque[Any] = field(default_factory=deque)
 
 
-class Pool:
+class Pool(Closing):
     """`workers` processes, by default one a core, that give way to whatever else runs here."""
 
     def __init__(self, workers: int | None = None, address: str | None = None) -> None:
@@ -51,7 +51,7 @@ class Pool:
     def run(self, tasks: Iterable[Any], function: Callable[[Any], Any]) -> Iterator[Any]:
         """Yield the results of all tasks as they come."""
         waiting, again, losses = iter(tasks), deque[Any](), dict[Any, int]()
-        self._end()
+        self.close()
 
         def fill(worker: _Worker) -> None:
             while len(worker.tasks) < AHEAD:
@@ -96,18 +96,11 @@ class Pool:
                 losses.pop(task, None)
                 yield found
 
-    def _end(self) -> None:
+    def close(self) -> None:
+        """End all workers."""
         for worker in self.held:
             _ended(worker)
         self.held = []
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._end()
 
 
 NOTHING = object()

@@ -3,10 +3,10 @@
 import os
 from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
-from types import TracebackType
 from typing import Any, Self
 
 from sim.specs import InputError
+from sim.sweep.closing import Closing
 from sim.sweep.runners.base import MAX_LOSSES, TaskFailed, lost
 
 LOOPBACK = "127.0.0.1"
@@ -17,7 +17,7 @@ OBJECT_STORE_BYTES = 80 * 2**20
 AHEAD = 2
 
 
-class Ray:
+class Ray(Closing):
     """A Ray cluster: the one at `address` ("auto": that of this machine), or else a local one for as long as it runs.
 
     A local one listens on 127.0.0.1 alone, shows no dashboard and reports no usage. `workers`: cores that a local one
@@ -96,9 +96,8 @@ class Ray:
         self.owned = True
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Shut the cluster down, if it was started here."""
         if self.owned:
             self.ray.shutdown()
             self.owned = False
