@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
-from typing import Any
+from typing import Any, NamedTuple
 
 import plotly.graph_objects as go
 
@@ -45,16 +45,29 @@ def code(text: str) -> str:
     return f"<pre><code>{escape(text)}</code></pre>"
 
 
-def cards(items: Iterable[tuple[str, str, str]]) -> str:
-    """Return the strip of (label, value, note)."""
+class Card(NamedTuple):
+    """A number of the strip: what it is, its value, its interval or remark; badge: measured, fitted or assumed.
+
+    why: how it comes about, shown where the pointer rests on it.
+    """
+
+    label: str
+    value: str
+    note: str
+    badge: str = ""
+    why: str = ""
+
+
+def cards(items: Iterable[Card | tuple[str, str, str]]) -> str:
+    """Return the strip of cards."""
+    return f'<div class="cards">{"".join(_card(Card(*item)) for item in items)}</div>'
+
+
+def _card(card: Card) -> str:
+    badge = f' <span class="badge">{escape(card.badge)}</span>' if card.badge else ""
     return (
-        '<div class="cards">'
-        + "".join(
-            f'<div class="card"><span class="label">{escape(label)}</span>'
-            f'<span class="value">{escape(value)}</span><span class="note">{escape(note)}</span></div>'
-            for label, value, note in items
-        )
-        + "</div>"
+        f'<div class="card" title="{escape(card.why)}"><span class="label">{escape(card.label)}{badge}</span>'
+        f'<span class="value">{escape(card.value)}</span><span class="note">{escape(card.note)}</span></div>'
     )
 
 

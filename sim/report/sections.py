@@ -10,6 +10,7 @@ from sim.report.text import critical_words, device_memory_interval, memory_verdi
 from sim.report.theme import CATEGORIES as LOOKS
 from sim.report.theme import TERMS
 from sim.run import Run
+from sim.specs.catalog import precision
 from sim.tuner.fixes import fixes
 from sim.units import counted, digits3, percent, seconds, si
 
@@ -17,7 +18,7 @@ MAX_RANKS_LISTED = 64
 
 
 def step_cards(step: Step) -> str:
-    """Return the five cards: step time, MFU, memory, price, fits."""
+    """Return the five cards: step time, MFU, memory, price, fits; each says how it comes about."""
     time, size = time_unit(step.step_time_s), byte_unit(step.cluster.memory_bytes)
     low, high = step.mfu_interval
     price, date = step.usd_per_1e9_tokens, _price_dates(step)
@@ -27,29 +28,63 @@ def step_cards(step: Step) -> str:
         f"at {step.cluster.usd_per_gpu_hour:.2f} USD per GPU hour" if price is not None else "no price in the catalog"
     )
     device = f"{size.text(step.device_memory_bytes)} ({size.interval(*device_memory_interval(step))})"
+    badge, why = "assumed" if step.profile.estimate else "fitted", _whys(step)
     return m.cards(
         [
-            ("Step time", time.text(step.step_time_s), f"80 % interval {time.interval(fast, slow)} {time.name}"),
-            (
+            m.Card(
+                "Step time",
+                time.text(step.step_time_s),
+                f"80 % interval {time.interval(fast, slow)} {time.name}",
+                badge,
+                why["time"],
+            ),
+            m.Card(
                 "Model FLOP utilisation (MFU)",
                 percent(step.mfu),
                 f"{100 * low:.0f}–{100 * high:.0f} %, Megatron's convention",
+                badge,
+                why["mfu"],
             ),
-            (
+            m.Card(
                 "Peak memory / capacity",
                 f"{digits3(step.peak_memory_bytes / size.scale)} / {size.text(step.cluster.memory_bytes)}",
                 f"{device} with reserve and context",
+                badge,
+                why["memory"],
             ),
-            (
+            m.Card(
                 "USD per 1e9 tokens",
                 "not known" if price is None else digits3(price),
                 rate
                 + ("" if scale is None else f", {digits3(scale * fast)}–{digits3(scale * slow)}")
                 + (f"; price: {date}" if date and price is not None else ""),
+                "assumed",
+                "price per GPU-hour x GPUs x time of 1e9 tokens; what you pay may differ from the list price",
             ),
-            ("Fits", step.fits, _fits_note(step)),
+            m.Card("Fits", step.fits, _fits_note(step), badge, why["fits"]),
         ]
     )
+
+
+def _whys(step: Step) -> dict[str, str]:
+    """Return how each card's number comes about: formula, values, source."""
+    time, size, plan = time_unit(step.step_time_s), byte_unit(step.cluster.memory_bytes), step.plan
+    terms = sorted(((v, TERMS[k].label) for k, v in step.breakdown_s.items() if v), reverse=True)
+    flop = step.tokens_per_step * step.model.flop_per_token("megatron")
+    held = sorted(((v, LOOKS[k].label) for k, v in step.fullest.composition().items() if v), reverse=True)
+    shards = f"tp {plan.tp}, pp {plan.pp}, dp {step.placed.dp}, ZeRO-{plan.zero}"
+    peak = step.cluster.peak_flop_per_s(precision(plan.precision).gemm.forward)
+    return {
+        "time": " + ".join(f"{name} {time.text(v)}" for v, name in terms)
+        + f"; profile {step.profile.name} ({step.profile.date}), run level: {step.level.source}",
+        "mfu": f"{si(flop, 'FLOP')} of the model / "
+        f"({time.text(step.step_time_s)} x {si(peak, 'FLOP/s')} of all devices)",
+        "memory": f"rank {step.fullest.rank}, divided by {shards}: "
+        + " + ".join(f"{name} {size.text(v)}" for v, name in held)
+        + f"; reserve, communicators and context on top: {step.profile.memory.source}",
+        "fits": "yes: the upper end of the interval of device memory is within the capacity; close: the capacity lies "
+        "inside the interval; no: the lower end exceeds it",
+    }
 
 
 def _price_dates(step: Step) -> str:

@@ -12,10 +12,13 @@ from sim.costs.profile import CLOCKED, OF_MEMORY
 from sim.costs.stage import stage_model
 from sim.engine.sensitivity import log_rates, times_with
 from sim.engine.step import Step
+from sim.specs import InputError
 from sim.specs.arguments import checked
 
 CHANGE = 0.1
-"""Relative change of a parameter whose effect a tornado figure shows."""
+"""Relative change of a parameter whose effect a tornado figure shows, where nobody asks for another."""
+
+LARGEST = 9.0
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,7 @@ class Elasticity:
     """How a step's time depends on one parameter.
 
     elasticity: d log(step time) / d log(parameter), negative for rates; better_s, worse_s: the step time with the
-    parameter better and worse by `CHANGE`, evaluated again.
+    parameter better and worse by `change`, evaluated again.
     """
 
     name: str
@@ -59,6 +62,7 @@ class Elasticity:
     better_s: float
     worse_s: float
     is_time: bool
+    change: float = CHANGE
 
 
 def parameter_of(symbol: str) -> str | None:
@@ -70,24 +74,32 @@ def parameter_of(symbol: str) -> str | None:
 
 
 @checked
-def elasticities(step: Step) -> tuple[Elasticity, ...]:
-    """Return the elasticities of a step's time by the path engine, the largest effect first."""
+def elasticities(step: Step, change: float = CHANGE) -> tuple[Elasticity, ...]:
+    """Return the elasticities of a step's time by the path engine, the largest effect first.
+
+    change: by how much better and worse each parameter is evaluated again; 0.1: a rate times and over 1.1.
+
+    Raises:
+        InputError: a change that is none.
+    """
+    if not 0 < change <= LARGEST:
+        raise InputError("change", change, f"more than 0, at most {LARGEST:g}")
     found = log_rates(step, parameter_of, tuple(PARAMETERS))
-    times = times_with(step, _factors(Structure.of(step.model)))
+    times = times_with(step, _factors(Structure.of(step.model), change))
     made = [
-        Elasticity(name, p.title, found[name], float(times[2 * i]), float(times[2 * i + 1]), p.is_time)
+        Elasticity(name, p.title, found[name], float(times[2 * i]), float(times[2 * i + 1]), p.is_time, change)
         for i, (name, p) in enumerate(PARAMETERS.items())
     ]
     return tuple(sorted(made, key=lambda e: -abs(e.elasticity)))
 
 
-def _factors(structure: Structure) -> dict[str, NDArray[np.float64]]:
-    """Return the factors on symbols that make each parameter in turn better and then worse by `CHANGE`."""
+def _factors(structure: Structure, change: float) -> dict[str, NDArray[np.float64]]:
+    """Return the factors on symbols that make each parameter in turn better and then worse by `change`."""
     factors = {}
     for symbol in {*stage_model(structure).symbols, *offload_model(structure).symbols}:
         for i, (name, parameter) in enumerate(PARAMETERS.items()):
             if parameter_of(symbol) == name:
                 better = np.ones(2 * len(PARAMETERS))
-                better[2 * i : 2 * i + 2] = 1 + CHANGE, 1 / (1 + CHANGE)
+                better[2 * i : 2 * i + 2] = 1 + change, 1 / (1 + change)
                 factors[symbol] = 1 / better if parameter.is_time else better
     return factors

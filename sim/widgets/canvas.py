@@ -10,10 +10,8 @@ import plotly.graph_objects as go
 from sim.report.theme import Theme
 from sim.widgets.export import ExportBar
 
-CONFIG = {
-    "showSendToCloud": False, "plotlyServerURL": "", "displaylogo": False,
-    "modeBarButtonsToRemove": ["select2d", "lasso2d", "zoomIn2d", "zoomOut2d", "autoScale2d"],
-}  # fmt: skip
+CONFIG = {"showSendToCloud": False, "plotlyServerURL": "", "displaylogo": False}
+UNWANTED = ("lasso2d", "zoomIn2d", "zoomOut2d", "autoScale2d", "select2d")
 """plotly.js would offer to upload the figure; a long bar of buttons would cover the legend."""
 
 STALE = "trainsim-stale"
@@ -21,11 +19,11 @@ STALE = "trainsim-stale"
 
 class Canvas(w.VBox):
     """One plotly figure with buttons that export it. `plot` is its widget; `width` in pixels, None before the browser
-    has told."""
+    has told; selects: whether points can be selected with a box."""
 
-    def __init__(self, width: int | None = None) -> None:
+    def __init__(self, width: int | None = None, selects: bool = False) -> None:
         self.plot: Any = go.FigureWidget()
-        self.plot._config = CONFIG
+        self.plot._config = CONFIG | {"modeBarButtonsToRemove": UNWANTED[: -1 if selects else None]}
         self.width = width
         self._drawing = False
         self._theme: Theme | None = None

@@ -1,7 +1,8 @@
 """Controls of the model, the cluster, and multipliers on the hardware."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from html import escape
 from typing import Any
 
 import ipywidgets as w
@@ -11,6 +12,7 @@ from sim.specs import Cluster, InputError, Model, Multipliers
 from sim.specs.catalog import devices, models
 from sim.specs.fields import DERIVED, read
 from sim.specs.model import resized
+from sim.units import counted
 from sim.widgets.controls import Group
 from sim.widgets.knob import Knob, on_change
 
@@ -62,7 +64,11 @@ class ModelControls(Group):
         active = model.active_parameters
         experts = f", {active / 1e9:.3g}e9 active" if active != model.parameters else ""
         flop = f"{model.flop_per_token('megatron'):.3g} FLOP a token"
-        self.facts.value = f"{model.parameters / 1e9:.4g}e9 parameters{experts}; {model.layers} layers; {flop}"
+        self.facts.value = (
+            f"{model.parameters / 1e9:.4g}e9 parameters{experts}; {model.layers} layers; {flop}"
+            f"<br><small>{escape(_sum(model))}</small>"
+            + "".join(f"<br><small>assumed: {escape(line)}</small>" for line in model.assumptions)
+        )
 
     def _show(self) -> None:
         self._quiet = True
@@ -144,7 +150,8 @@ class HardwareControls(Group):
     def __init__(self, what: Callable[[], None]) -> None:
         self.knobs = {name: Knob(name, TIMES, 1.0, words, "x") for name, words in FACTORS.items()}
         self.reset = w.Button(description="All to 1x", layout=FULL)
-        super().__init__([*self.knobs.values(), self.reset])
+        self.facts = w.HTML()
+        super().__init__([*self.knobs.values(), self.reset, self.facts])
         self._what, self._quiet = what, False
         self.reset.on_click(lambda _: self._reset())
         on_change(list(self.knobs.values()), self._changed)
@@ -161,6 +168,10 @@ class HardwareControls(Group):
             knob.value = 1.0
         self._quiet = False
 
+    def say(self, lines: Sequence[str]) -> None:
+        """Write what the multipliers change."""
+        self.facts.value = "<br>".join(map(escape, lines))
+
     def _reset(self) -> None:
         self.show()
         self._what()
@@ -168,6 +179,13 @@ class HardwareControls(Group):
     def _changed(self) -> None:
         if not self._quiet:
             self._what()
+
+
+def _sum(model: Model) -> str:
+    """Return what the parameters are the sum of."""
+    parts = [f"{n} layers x {counted(block.parameters)}" for block, n in model.blocks.items()]
+    ends = {"embedding": model.embedding_parameters, "head": model.head_parameters}
+    return "= " + " + ".join([*parts, *(f"{name} {counted(n)}" for name, n in ends.items() if n)])
 
 
 def multiplied(cluster: Cluster, factors: Mapping[str, float]) -> Cluster:

@@ -16,6 +16,7 @@ STYLE = """<style>
 .trainsim .card {flex: 1 1 104px; display: flex; flex-direction: column; line-height: 16px;
   border: 1px solid var(--jp-border-color2); border-radius: 6px; padding: 6px 10px}
 .trainsim .card .label, .trainsim .card .note {font-size: 12px; color: var(--jp-ui-font-color2)}
+.trainsim .badge {border: 1px solid var(--jp-border-color2); border-radius: 8px; padding: 0 5px; font-size: 11px}
 .trainsim .card .value {font-size: 20px; font-weight: 600; line-height: 28px; white-space: nowrap}
 .trainsim .trainsim-knob .widget-hslider {margin-left: 8px}
 .trainsim .say {font-size: 14px; line-height: 20px; margin: 6px 0; white-space: normal}

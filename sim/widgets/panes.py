@@ -9,12 +9,13 @@ import ipywidgets as w
 import plotly.graph_objects as go
 
 from sim.report import markup as m
+from sim.report.details import action_at, action_card, selection_card, term_card
 from sim.report.figures.tornado import BETTER
 from sim.report.numbers import time_unit
 from sim.report.sections import certainty_section, peak_table, term_table
 from sim.report.theme import Theme
 from sim.widgets.canvas import Canvas
-from sim.widgets.views import VIEWS, Draw, Scene, View, words
+from sim.widgets.views import VIEWS, Draw, Option, Scene, View, words
 
 PADDING = 36
 """Pixels between the column and the figure in a tab: padding and border on both sides."""
@@ -28,7 +29,7 @@ WHOLE = 0.98
 
 
 class Pane(w.VBox):
-    """One tab: `scene` is what its figures show.
+    """One tab: `scene` is what its figures show, `detail` what a click on them has opened below.
 
     There is no figure before it is drawn: each loads a plotly.js of its own, and nine at once keep a browser busy for
     longer than it waits for a widget.
@@ -38,9 +39,10 @@ class Pane(w.VBox):
         self.view = view
         self.scene: Scene | None = None
         self.width: int | None = None
-        self._words = w.HTML()
+        self._words, self.detail = w.HTML(), w.HTML()
         self.canvases: list[Canvas] = []
-        self._above = (self._words, *above)
+        row = w.HBox(above, layout=w.Layout(flex_flow="row wrap"))
+        self._above = (self._words, *([row] if above else []))
         super().__init__(self._above)
 
     def draw(self, scene: Scene, name: str, keep_ranges: bool) -> bool:
@@ -48,21 +50,37 @@ class Pane(w.VBox):
         self._words.value = m.paragraph(words(self.view.title, scene), "say")
         if self.scene is not None and self.view.key(self.scene) == self.view.key(scene):
             return False
+        if self.scene is None or scene.step is not self.scene.step or scene.found is not self.scene.found:
+            self.detail.value = ""
         self.scene, new = scene, not self.canvases
         if new:
-            self.canvases = [Canvas(self.width) for _ in self.view.draws]
+            self.canvases = [Canvas(self.width, self.view.selects) for _ in self.view.draws]
         for canvas, draw in zip(self.canvases, self.view.draws, strict=True):
             source = partial(_in_theme, draw, scene)
             canvas.draw(source, scene.theme, name, keep_ranges and self.view.grows and scene.window is None)
         if new:  # drawn before they are shown, so that the browser draws them once
-            self.children = (*self._above, *self.canvases)
+            self.children = (*self._above, *self.canvases, self.detail)
         return True
+
+    def explain(self, html: str) -> None:
+        """Show what a click on the figures asks for, below them."""
+        self.detail.value = f'<div class="data">{html}</div>' if html else ""
 
     def fill(self, width: int) -> None:
         """Make the figures as wide as the column, also those to come."""
         self.width = width
         for canvas in self.canvases:
             canvas.fill(width)
+
+
+def _chooser(option: Option, look: Callable[..., None]) -> w.Dropdown:
+    """Return a choice above a figure; what is chosen goes to `look` under the field's name."""
+    box = w.Dropdown(
+        options=list(option.choices), value=getattr(Scene, option.field), description=option.label,
+        style={"description_width": "auto"}, layout=w.Layout(width="auto"),
+    )  # fmt: skip
+    box.observe(lambda change: look(**{option.field: change["new"]}), names="value")
+    return box
 
 
 def _in_theme(draw: Draw, scene: Scene, theme: Theme) -> go.Figure:
@@ -106,7 +124,10 @@ class Panes(w.Tab):
         better: Callable[[str, bool], None],
     ) -> None:
         self.rank = w.Dropdown(options=[("fullest rank", None)], layout=w.Layout(width="160px"))
-        self.panes = {v.title: Pane(v, *([self.rank] if v.title == "Memory" else [])) for v in VIEWS}
+        self._selected: dict[str, list[int]] = {}
+        self.options = {v.title: {o.field: _chooser(o, look) for o in v.options} for v in VIEWS}
+        above = {v.title: [self.rank] if v.title == "Memory" else self.options[v.title].values() for v in VIEWS}
+        self.panes = {v.title: Pane(v, *above[v.title]) for v in VIEWS}
         self.data = Data()
         self._look, self._choose, self._better, self.is_stale = look, choose, better, False
         super().__init__([*self.panes.values(), self.data], titles=[*self.panes, "Data"])
@@ -133,11 +154,23 @@ class Panes(w.Tab):
         if new:
             for canvas in pane.canvases:
                 canvas.stale(self.is_stale)
-            if self.current == "Timeline":
-                pane.canvases[0].on_zoom(self._zoomed)
-        clicked = {"Front": self._clicked, "Tornado": self._tried, "Memory": self._looked_at}.get(self.current)
-        for trace in pane.canvases[0].plot.data if clicked else ():
+            if self.current in ("Timeline", "Compare"):
+                pane.canvases[-1].on_zoom(self._zoomed)
+        for option in pane.view.options:
+            self.options[self.current][option.field].value = getattr(scene, option.field)
+        self._listen(pane.canvases[0].plot.data)
+
+    def _listen(self, traces: Any) -> None:
+        """Hear clicks on the open tab's first figure, whose traces may be new."""
+        clicked = {
+            "Timeline": self._opened, "Memory": self._looked_at, "Breakdown": self._asked, "Tornado": self._tried,
+            "Front": self._clicked,
+        }.get(self.current)  # fmt: skip
+        self._selected.clear()
+        for trace in traces if clicked else ():
             trace.on_click(clicked)
+            if self.current == "Front" and trace.customdata is not None:
+                trace.on_selection(self._boxed)
 
     def fill(self, width: int) -> None:
         """Make every figure as wide as the tab that holds it."""
@@ -152,13 +185,47 @@ class Panes(w.Tab):
                 canvas.stale(is_stale)
 
     def _zoomed(self, ends: tuple[float, float]) -> None:
-        scene = self.panes["Timeline"].scene
+        scene = self.panes[self.current].scene
         if scene is None:
             return
-        whole = scene.step.timeline.makespan * 1e-9
+        shown = [scene.step, *([scene.pinned] if scene.pinned and self.current == "Compare" else [])]
+        whole = max(step.timeline.makespan for step in shown) * 1e-9
         scale = time_unit(scene.window[1] if scene.window else whole).scale
         low, high = max(0.0, ends[0] * scale), min(whole, ends[1] * scale)
         self._look(window=None if high - low > WHOLE * whole or high <= low else (low, high))
+
+    def _opened(self, trace: Any, points: Any, state: Any) -> None:
+        """Open the costs of the operation that was clicked, a bar or a point of the picture."""
+        del state
+        pane = self.panes["Timeline"]
+        if pane.scene is None or not points.point_inds:
+            return
+        step, place = pane.scene.step, points.point_inds[0]
+        scale = time_unit(pane.scene.window[1] if pane.scene.window else step.timeline.makespan * 1e-9).scale
+        if trace.type == "heatmap":
+            rank, at = trace.customdata[place[0]][0], points.xs[0]
+        else:
+            at, rank = trace.customdata[place][:2]
+        index = action_at(step, int(rank), float(at) * scale)
+        pane.explain("" if index is None else action_card(step, index))
+
+    def _asked(self, trace: Any, points: Any, state: Any) -> None:
+        """Open what the term of the breakdown that was clicked counts."""
+        del state
+        pane = self.panes["Breakdown"]
+        if pane.scene and points.point_inds and trace.meta:
+            steps = [pane.scene.pinned, pane.scene.step] if pane.scene.pinned else [pane.scene.step]
+            step = steps[points.point_inds[0]]
+            pane.explain(term_card(step, trace.meta) if step else "")
+
+    def _boxed(self, trace: Any, points: Any, state: Any) -> None:
+        """List the configurations inside the box; every trace is told of its own."""
+        del state
+        pane = self.panes["Front"]
+        self._selected[trace.uid] = [int(trace.customdata[i][-1]) for i in points.point_inds]
+        flat = [i for own in self._selected.values() for i in own]
+        if pane.scene and pane.scene.found:
+            pane.explain(selection_card(pane.scene.found, flat) if flat else "")
 
     def _clicked(self, trace: Any, points: Any, state: Any) -> None:
         which = NAMED.get(trace.name)
@@ -169,7 +236,7 @@ class Panes(w.Tab):
     def _tried(self, trace: Any, points: Any, state: Any) -> None:
         del state
         if points.point_inds:
-            self._better(str(trace.customdata[points.point_inds[0]]), trace.name == BETTER.label)
+            self._better(str(trace.customdata[points.point_inds[0]]), trace.meta == BETTER)
 
     def _looked_at(self, trace: Any, points: Any, state: Any) -> None:
         del trace, state

@@ -8,19 +8,23 @@ import plotly.graph_objects as go
 
 from sim.engine.step import Step
 from sim.report import figures
+from sim.report.figures.timeline import Shading
+from sim.report.numbers import time_unit
 from sim.report.text import answer, critical_words, memory_words
 from sim.report.theme import HEIGHT, Theme, frame
+from sim.specs import InputError
+from sim.tuner.elasticity import CHANGE
+from sim.tuner.objectives import Measured
 from sim.tuner.tune import Tuned
 from sim.units import counted, seconds
-
-RANKS = 16
 
 
 @dataclass(frozen=True)
 class Scene:
     """All that a figure may depend on: the step shown, the one pinned as A, the last search, what the reader looks at.
 
-    stage: a pipeline rank, None for the fullest; window: the part of the time axis, in seconds.
+    stage: a pipeline rank, None for the fullest; window: the part of the time axis, in seconds; what follows are the
+    options of `VIEWS`.
     """
 
     step: Step
@@ -29,27 +33,49 @@ class Scene:
     theme: Theme = "light"
     stage: int | None = None
     window: tuple[float, float] | None = None
+    ranks: int = 16
+    shade: Shading = "chunk"
+    critical: bool = True
+    share: bool = False
+    hidden: bool = False
+    change: float = CHANGE
+    across: Measured = "memory_headroom"
+    up: Measured = "step_time"
+    misfits: bool = False
 
 
 Draw = Callable[[Scene], go.Figure]
 
 
+class Option(NamedTuple):
+    """A choice above the figures of a tab: the field of the scene that it sets, its label and (text, value) pairs."""
+
+    field: str
+    label: str
+    choices: Sequence[tuple[str, Any]]
+
+
 class View(NamedTuple):
-    """A tab: its title, its figures, the parts of a scene that they depend on, and whether their axes only grow."""
+    """A tab: its title, its figures, the parts of a scene that they depend on, whether their axes only grow, its
+    options, and whether points can be selected with a box."""
 
     title: str
     draws: Sequence[Draw]
     needs: Sequence[str] = ("step",)
     grows: bool = True
+    options: Sequence[Option] = ()
+    selects: bool = False
 
     def key(self, scene: Scene) -> tuple[Any, ...]:
         """Return what tells whether figures of two scenes are the same."""
-        held = (getattr(scene, name) for name in (*self.needs, "theme"))
-        return tuple(x if x is None or isinstance(x, str | int | tuple) else id(x) for x in held)
+        held = (getattr(scene, name) for name in (*self.needs, *(o.field for o in self.options), "theme"))
+        return tuple(x if x is None or isinstance(x, str | int | float | tuple) else id(x) for x in held)
 
 
 def _timeline(scene: Scene) -> go.Figure:
-    return figures.timeline(scene.step, RANKS, scene.theme, scene.window)
+    return figures.timeline(
+        scene.step, scene.ranks, scene.theme, scene.window, critical=scene.critical, shade=scene.shade
+    )
 
 
 def _peaks(scene: Scene) -> go.Figure:
@@ -63,13 +89,12 @@ def _memory(scene: Scene) -> go.Figure:
 
 
 def _breakdown(scene: Scene) -> go.Figure:
-    if scene.pinned is None:
-        return figures.breakdown(scene.step, None, scene.theme)
-    return figures.breakdown([scene.pinned, scene.step], ["A", "B"], scene.theme)
+    steps = [scene.pinned, scene.step] if scene.pinned else [scene.step]
+    return figures.breakdown(steps, ["A", "B"] if scene.pinned else None, scene.theme, scene.share, scene.hidden)
 
 
 def _tornado(scene: Scene) -> go.Figure:
-    return figures.tornado(scene.step, scene.theme)
+    return figures.tornado(scene.step, scene.theme, change=scene.change)
 
 
 def _roofline(scene: Scene) -> go.Figure:
@@ -79,7 +104,10 @@ def _roofline(scene: Scene) -> go.Figure:
 def _front(scene: Scene) -> go.Figure:
     if scene.found is None:
         return _words("no search yet: press Tune from here", scene.theme)
-    return figures.front(scene.found, scene.theme)
+    try:
+        return figures.front(scene.found, scene.theme, x=scene.across, y=scene.up, misfits=scene.misfits)
+    except InputError as error:  # a price that nobody knows
+        return _words(str(error), scene.theme)
 
 
 def _waterfall(scene: Scene) -> go.Figure:
@@ -93,38 +121,83 @@ def _waterfall(scene: Scene) -> go.Figure:
 def _two_timelines(scene: Scene) -> go.Figure:
     if scene.pinned is None:
         return _words("", scene.theme)
-    return figures.timeline_difference(scene.step, scene.pinned, RANKS // 2, scene.theme)
+    return figures.timeline_difference(scene.step, scene.pinned, scene.ranks // 2, scene.theme, scene.window)
 
 
+SWITCH = (("off", False), ("on", True))
+RANKS = Option("ranks", "ranks shown", [(str(n), n) for n in (4, 8, 16, 32, 64)])
+AXES = (
+    ("step time", "step_time"), ("peak memory", "memory_headroom"), ("USD per 1e9 tokens", "cost"),
+    ("tokens per USD", "tokens_per_usd"),
+)  # fmt: skip
 VIEWS = (
-    View("Timeline", (_timeline,), ("step", "window")),
+    View("Timeline", (_timeline,), ("step", "window"), options=(
+        RANKS,
+        Option("shade", "shade by", [("chunk of the model", "chunk"), ("microbatch", "microbatch"), ("-", "nothing")]),
+        Option("critical", "critical path", SWITCH),
+    )),
     View("Memory", (_peaks, _memory), ("step", "pinned", "stage")),
-    View("Breakdown", (_breakdown,), ("step", "pinned")),
-    View("Tornado", (_tornado,)),
+    View("Breakdown", (_breakdown,), ("step", "pinned"), options=(
+        Option("share", "in", [("time", False), ("%", True)]),
+        Option("hidden", "what is hidden", SWITCH),
+    )),
+    View("Tornado", (_tornado,), options=(Option("change", "change", [(f"±{c} %", c / 100) for c in (10, 25, 50)]),)),
     View("Roofline", (_roofline,), grows=False),
-    View("Front", (_front,), ("found",), grows=False),
-    View("Compare", (_waterfall, _two_timelines), ("step", "pinned"), grows=False),
-)
+    View("Front", (_front,), ("found",), grows=False, options=(
+        Option("across", "across", AXES), Option("up", "up", AXES), Option("misfits", "what does not fit", SWITCH),
+    ), selects=True),
+    View("Compare", (_waterfall, _two_timelines), ("step", "pinned", "window"), grows=False, options=(RANKS,)),
+)  # fmt: skip
+
+
+HINTS = {
+    "Timeline": "Click an operation for its costs; drag to zoom.",
+    "Memory": "Click a bar for its curve over time.",
+    "Breakdown": "Click a term for what it counts and consists of.",
+    "Tornado": "Click a bar to set that multiplier. The price of a token changes by the same share; whether the plan "
+    "fits depends on none of these.",
+    "Front": "Click a point to show its plan, with shift to pin it as A; Box Select lists the plans inside.",
+}
 
 
 def words(title: str, scene: Scene) -> str:
     """Return a tab's figures in a sentence: what stands above them, and is read where they cannot be seen."""
-    step, pinned = scene.step, scene.pinned
-    if title == "Timeline":
-        return critical_words(step)
-    if title == "Memory":
-        return "; ".join(memory_words(step, 2))
-    if title == "Compare" and pinned:
-        change = step.step_time_s - pinned.step_time_s
-        return f"A: {answer(pinned)} B: {answer(step)} B − A: {1e3 * change:+.4g} ms a step."
-    if title == "Tornado":
-        return "Click a bar to set that multiplier."
-    if title == "Front" and scene.found:
-        found = scene.found
-        best = found.best.step
-        looked = f"{counted(found.evaluated)} configurations in {seconds(found.seconds['total'])}, {found.proof}"
-        return f"Best: {answer(best)} {looked}. Click a point to show its plan, with shift to pin it as A."
-    return ""
+    if title == "Front" and not scene.found:
+        return ""
+    facts = {"Timeline": _when, "Memory": _held, "Front": _searched, "Compare": _compared}.get(title)
+    return " ".join(part for part in (facts(scene) if facts else "", HINTS.get(title, "")) if part)
+
+
+def _when(scene: Scene) -> str:
+    return _span(scene) + critical_words(scene.step)
+
+
+def _held(scene: Scene) -> str:
+    return "; ".join(memory_words(scene.step, 2)) + "."
+
+
+def _searched(scene: Scene) -> str:
+    if scene.found is None:
+        return ""
+    found = scene.found
+    looked = f"{counted(found.evaluated)} configurations in {seconds(found.seconds['total'])}, {found.proof}."
+    return f"Best: {answer(found.best.step)} {looked}"
+
+
+def _compared(scene: Scene) -> str:
+    if scene.pinned is None:
+        return ""
+    change = scene.step.step_time_s - scene.pinned.step_time_s
+    return f"A: {answer(scene.pinned)} B: {answer(scene.step)} B − A: {1e3 * change:+.4g} ms a step."
+
+
+def _span(scene: Scene) -> str:
+    """Return how long the part is that is shown."""
+    if scene.window is None:
+        return ""
+    low, high = scene.window
+    unit = time_unit(high)
+    return f"From {unit.text(low)} to {unit.text(high)}: {seconds(high - low)}. "
 
 
 def _words(text: str, theme: Theme) -> go.Figure:

@@ -16,13 +16,13 @@ from sim.engine.step import Step, simulate
 from sim.plans import HasStep
 from sim.plans.plan_file import load_plan, save_plan
 from sim.report import markup as m
+from sim.report.details import multiplier_words
 from sim.report.figure_files import file_stem
 from sim.report.numbers import byte_unit, seconds_interval, signed
 from sim.report.sections import step_cards
 from sim.report.text import answer
 from sim.specs import Cluster, InputError, Model, Plan
 from sim.specs.arguments import checked
-from sim.tuner.elasticity import CHANGE
 from sim.tuner.fixes import fixes
 from sim.tuner.nearest import nearest
 from sim.tuner.tune import Tuned
@@ -30,7 +30,7 @@ from sim.widgets.background import events_job, tune_job
 from sim.widgets.background_bar import BackgroundBar
 from sim.widgets.code import code_of
 from sim.widgets.controls import PlanControls
-from sim.widgets.hardware import ClusterControls, HardwareControls, ModelControls, multiplied
+from sim.widgets.hardware import FACTORS, ClusterControls, HardwareControls, ModelControls, multiplied
 from sim.widgets.knob import STYLE
 from sim.widgets.panes import NAMED, Panes
 from sim.widgets.views import Scene
@@ -39,7 +39,6 @@ from sim.widgets.width import WidthSensor
 PAUSE_S = 0.15
 """What takes longer than that waits until the sliders rest."""
 
-HEAVY = ("Tornado",)
 MULTIPLIER = {
     "matrix_flop_per_s": "clock", "attention_flop_per_s": "clock", "memory_bytes_per_s": "memory_rate",
     "intra_bytes_per_s": "intra", "inter_bytes_per_s_per_node": "inter",
@@ -191,9 +190,13 @@ class WhatIf(w.HBox):
         self._beside.value = ""
         self._offer()
         self.panes.stale(False)
-        self._draw(wait=self.panes.current in HEAVY)
+        self._draw()
         if step.fits != "yes":
             self._later("fixes", self._offer_fixes)
+        if any(factor != 1 for factor in self.hardware.factors.values()):
+            self._later("multipliers", self._say_multipliers)
+        else:
+            self.hardware.say([])
 
     def _refuse(self, error: InputError, asked: Asked | None) -> None:
         """Say why the setting cannot be and what is near; the figures stay, pale."""
@@ -222,6 +225,18 @@ class WhatIf(w.HBox):
             for f in fixes(step)[:FIXES]
         ]
         self._offer("to save memory:" if offers else "no single change saves memory: try Tune from here", offers)
+
+    def _say_multipliers(self) -> None:
+        """Say what each multiplier on the hardware changes, the others as they are."""
+        step, factors, lines = self.step, self.hardware.factors, []
+        if self.panes.is_stale:
+            return
+        for name, factor in factors.items():
+            if factor != 1:
+                cluster = multiplied(self.clusters.cluster(), factors | {name: 1.0})
+                without = simulate(step.model, cluster, step.plan)
+                lines.append(multiplier_words(step, without, FACTORS[name], factor))
+        self.hardware.say(lines)
 
     def _offer(self, words: str = "", offers: Sequence[tuple[str, Plan]] = ()) -> None:
         """Show a line with buttons that apply plans."""
@@ -254,8 +269,9 @@ class WhatIf(w.HBox):
             pane.scene = None
         self._look(window=None)
 
-    def _draw(self, wait: bool = False) -> None:
-        self._later("draw", self._draw_now) if wait else self._draw_now()
+    def _draw(self) -> None:
+        heavy = self.panes.current == "Tornado" or (self.panes.current == "Breakdown" and self._scene.hidden)
+        self._later("draw", self._draw_now) if heavy else self._draw_now()
 
     def _draw_now(self) -> None:
         keep, self._refit = not self._refit, False
@@ -299,7 +315,8 @@ class WhatIf(w.HBox):
         """Set the multiplier that a bar of the tornado stands for; some (latencies, launching) have none."""
         knob = self.hardware.knobs.get(MULTIPLIER.get(parameter, ""))
         if knob:
-            knob.value = round(1 + CHANGE if better else 1 / (1 + CHANGE), 4)
+            factor = 1 + self._scene.change
+            knob.value = round(factor if better else 1 / factor, 4)
 
     def _simulate(self) -> Any:
         return events_job, (self.step.model, self.step.cluster, self.step.plan)

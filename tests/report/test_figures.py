@@ -4,6 +4,7 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 
+from sim.engine.hidden import hidden
 from sim.engine.path import run_path
 from sim.engine.step import Step, device_memory, simulate
 from sim.engine.timeline import Durations, Timeline
@@ -49,6 +50,13 @@ def test_timeline_shows_every_operation_as_a_bar_and_one_row_per_rank(step: Step
 def test_timeline_tells_chunks_apart_by_shade(step: Step) -> None:
     shades = {t.marker.color for t in bars(figures.timeline(step)) if t.name == "forward (F)"}
     assert len(shades) == step.plan.virtual_stages and PALETTE["forward"][0] in shades
+
+
+@pytest.mark.parametrize(("shade", "shades"), [("nothing", 1), ("chunk", 2), ("microbatch", 8)])
+def test_shades_tell_apart_what_is_asked_for(step: Step, shade: str, shades: int) -> None:
+    figure = figures.timeline(step, shade=shade)
+    assert len({bar.marker.color for bar in figure.data if bar.name == "forward (F)" and bar.type == "bar"}) == shades
+    assert ("deeper" in figure.layout.xaxis.title.text) == (shade != "nothing")
 
 
 def test_more_operations_than_bars_become_a_raster(long_step: Step) -> None:
@@ -109,6 +117,22 @@ def test_breakdown_sums_to_the_step_in_the_fixed_order(step: Step, overfull: Ste
     assert figure.data[-1].x[0] + error.array[0] == pytest.approx(step.step_time_interval_s[1] / unit)
 
 
+def test_breakdown_in_percent_sums_to_a_hundred(step: Step, overfull: Step) -> None:
+    figure = figures.breakdown([step, overfull], share=True)
+    for i in range(2):
+        assert sum(bar.x[i] for bar in figure.data if bar.type == "bar") == pytest.approx(100)
+    assert "(%)" in figure.layout.xaxis.title.text
+
+
+def test_what_is_hidden_is_drawn_beside_what_is_exposed(step: Step) -> None:
+    figure = figures.breakdown(step, hidden=True)
+    found = hidden(step)
+    drawn = {bar.meta: bar.x[0] for bar in figure.data if bar.name and bar.name.endswith("hidden")}
+    scale = figure.data[0].x[0] / step.breakdown_s["compute"]
+    assert drawn == pytest.approx({term: value * scale for term, value in found.items() if value})
+    assert any("hidden" in note.text for note in figure.layout.annotations)
+
+
 def test_difference_adds_up(step: Step, overfull: Step) -> None:
     terms = bars(figures.difference(step, overfull))
     assert sum(float(t.y[0]) for t in terms[:-1]) == pytest.approx(float(terms[-1].y[0]))
@@ -120,6 +144,12 @@ def test_front_is_bounded_counts_misfits_and_holds_nothing_dominated(tuned: Tune
     assert sum(len(t.x) for t in points) <= 200 and "does not fit (" in points[0].name
     assert legend(figure)[-2:] == ["best", "baseline"] and len(legend(figure)) <= 8
     assert pareto(np.array([3.0, 1.0, 2.0, 2.0]), np.array([1.0, 3.0, 3.0, 2.0])).tolist() == [1, 3, 0]
+
+
+def test_misfits_wait_for_a_click_on_their_entry(tuned: Tuned) -> None:
+    shown, waiting = (figures.front(tuned, misfits=on).data[0] for on in (True, False))
+    assert shown.name == waiting.name
+    assert (shown.visible, waiting.visible) == (None, "legendonly")
 
 
 def test_front_takes_any_two_objectives(tuned: Tuned) -> None:
@@ -249,3 +279,11 @@ def test_a_tornado_has_a_bar_on_each_side_the_longest_on_top(step: Step) -> None
     assert better.x[0] == pytest.approx(100 * (found[0].better_s / step.step_time_s - 1))
     assert better.y[0].startswith(found[0].title) and "host link" not in " ".join(better.y)
     assert figures.tornado(step, "dark", found).data[0].x == better.x
+
+
+def test_a_tornado_of_a_larger_change_is_wider(step: Step) -> None:
+    ends = [max(abs(x) for bar in figures.tornado(step, change=c).data for x in bar.x) for c in (0.1, 0.5)]
+    assert ends[1] > 2 * ends[0]
+    assert figures.tornado(step, change=0.5).data[0].name == "50\u00a0% better"
+    with pytest.raises(InputError, match="change"):
+        figures.tornado(step, change=0.0)

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 import sim
+from sim.costs.profile import load_profile
 from sim.report import figures
 from sim.specs import Cluster, InputError, Plan
 from sim.tuner.tune import tune
@@ -140,6 +141,93 @@ def test_zoom_shows_bars_of_that_part(panel):
     assert any(t.type == "bar" and t.x is not None and len(t.x) > 1 for t in plot.data)
     panel._fit()
     assert panel._scene.window is None
+
+
+def test_options_redraw_their_figure_alone(panel):
+    chosen = panel.panes.options
+    assert {title for title, own in chosen.items() if own} == {"Timeline", "Breakdown", "Tornado", "Front", "Compare"}
+    chosen["Timeline"]["ranks"].value = 4
+    panel._fit()
+    plot = panel.panes.panes["Timeline"].canvases[0].plot
+    assert len(plot.layout.yaxis.ticktext) == 4
+    chosen["Timeline"]["critical"].value = False
+    assert "critical path" not in {t.name for t in plot.data}
+    (plot,) = open_tab(panel, "Breakdown")
+    chosen["Breakdown"]["share"].value = True
+    assert "(%)" in plot.layout.xaxis.title.text
+    chosen["Breakdown"]["hidden"].value = True
+    assert any(t.name and t.name.endswith("hidden") for t in plot.data)
+    (plot,) = open_tab(panel, "Tornado")
+    chosen["Tornado"]["change"].value = 0.25
+    assert plot.data[0].name.startswith("25")
+    panel.panes._tried(plot.data[0], SimpleNamespace(point_inds=[0]), None)
+    assert panel.hardware.knobs["clock"].value == 1.25
+
+
+def test_a_click_opens_an_operation_as_bar_and_as_picture(panel):
+    pane = panel.panes.panes["Timeline"]
+    picture = next(t for t in pane.canvases[0].plot.data if t.type == "heatmap")
+    panel.panes._opened(picture, SimpleNamespace(point_inds=[[0, 5]], xs=[picture.x0], ys=[0]), None)
+    assert "0F0: forward of stage 0, microbatch 0, rank 0" in pane.detail.value
+    pane.canvases[0].plot.layout.xaxis.range = (1.0, 2.0)
+    bars = next(t for t in pane.canvases[0].plot.data if t.type == "bar" and t.customdata is not None)
+    panel.panes._opened(bars, SimpleNamespace(point_inds=[3], xs=[0], ys=[0]), None)
+    assert f"rank {bars.customdata[3][1]}" in pane.detail.value
+    assert "consists of" in pane.detail.value
+    set_knob(panel, pp=8)
+    assert pane.detail.value == ""
+
+
+def test_a_click_opens_a_term_of_the_plan_that_was_clicked(panel):
+    panel.pin()
+    set_knob(panel, pp=8)
+    (plot,) = open_tab(panel, "Breakdown")
+    bubble = next(t for t in plot.data if t.meta == "bubble")
+    told = []
+    for row in (0, 1):
+        panel.panes._asked(bubble, SimpleNamespace(point_inds=[row]), None)
+        told.append(panel.panes.panes["Breakdown"].detail.value)
+    assert "pipeline idle" in told[0]
+    assert told[0] != told[1]
+
+
+def test_a_box_on_the_front_lists_what_is_inside(panel, gpt3, h100s):
+    few = {"tp": [4, 8], "pp": [2, 4], "virtual_stages": [1], "micro_batch": [1, 2], "unequal_stages": False}
+    panel._tuned(tune(gpt3, h100s, 1024, knobs=few, top=1))
+    pane = panel.panes.panes["Front"]
+    for trace in (t for t in pane.canvases[0].plot.data if t.customdata is not None):
+        panel.panes._boxed(trace, SimpleNamespace(point_inds=[0, 1]), None)
+    assert "configurations selected" in pane.detail.value
+    panel.panes.options["Front"]["across"].value = "cost"
+    assert "USD" in pane.canvases[0].plot.layout.xaxis.title.text
+
+
+def test_a_zoom_moves_both_timelines(panel):
+    panel.pin()
+    set_knob(panel, pp=8)
+    _, timelines = open_tab(panel, "Compare")
+    timelines.layout.xaxis.range = (1.0, 2.0)
+    assert panel._scene.window == (1.0, 2.0)
+    assert tuple(timelines.layout.xaxis2.range) == (1.0, 2.0)
+
+
+def test_multipliers_say_what_they_change(panel):
+    panel.hardware.knobs["inter"].value = 2.0
+    panel.hardware.knobs["clock"].value = 1.2
+    network, clock = panel.hardware.facts.value.split("<br>")
+    assert "network between nodes (NIC) 2x saves" in network
+    assert "clock 1.2x saves" in clock
+    panel.hardware.reset.click()
+    assert panel.hardware.facts.value == ""
+
+
+def test_cards_say_how_their_numbers_come_about(panel):
+    cards = panel._cards.value
+    assert cards.count('class="badge"') == 5
+    assert "fitted" in cards
+    assert "FLOP of the model / (" in cards
+    panel.clusters.device.value = next(d for d in panel.clusters.device.options if load_profile(d).estimate)
+    assert 'class="badge">assumed' in panel._cards.value.partition("USD")[0]
 
 
 def test_every_multiplier_matters(panel):

@@ -72,24 +72,27 @@ def front(
     x: Measured = "memory_headroom",
     y: Measured = "step_time",
     confirmed: Front | None = None,
+    misfits: bool = True,
 ) -> go.Figure:
     """Return two objectives of all scored configurations, by default step time against allocated peak memory.
 
     At most `max_points` points, thinned evenly; configurations that do not fit are grey. The line is the
     front by the closed forms: nothing that fits is better in both. `confirmed` (`sim.front`, of the same objectives)
-    marks the front's plans as the engine has them. The axes show what fits; a double click shows everything. webgl:
+    marks the front's plans as the engine has them. misfits: False leaves those that do not fit to a click on their
+    entry of the legend, which counts them. The axes show what fits; a double click shows everything. webgl:
     False draws vector points, which print well and need no graphics driver.
     """
     scores, space = tuned.scores, tuned.space
     fits = np.flatnonzero((space.allowed & scores.fits).ravel())
-    misfits = np.flatnonzero((space.allowed & ~scores.fits).ravel())
+    others = np.flatnonzero((space.allowed & ~scores.fits).ravel())
     axes = _axis(tuned, x), _axis(tuned, y)
     figure = frame(theme, HEIGHT + 120, *(axis.title for axis in axes))
-    most = max(max_points - len(misfits), round(0.8 * max_points))
+    most = max(max_points - len(others), round(0.8 * max_points))
     chosen = _thinned(fits, most)
     add = figure.add_scattergl if webgl else figure.add_scatter
-    name = f"does not fit ({len(misfits):,})".replace(",", THIN_SPACE)
-    add(**_points(tuned, _thinned(misfits, max_points - len(chosen)), axes, (name, "other", "x-thin"), theme))
+    name = f"does not fit ({len(others):,})".replace(",", THIN_SPACE)
+    grey = _points(tuned, _thinned(others, max_points - len(chosen)), axes, (name, "other", "x-thin"), theme)
+    add(**grey, visible=None if misfits else "legendonly")
     pp = np.broadcast_to(space.rows["pp"][:, None, None, None], space.allowed.shape).ravel()
     for text, low, high, shade, symbol in GROUPS:
         part = chosen[(pp[chosen] >= low) & (pp[chosen] <= high)]

@@ -33,9 +33,9 @@ IDLE = Look("idle", "", "idle")
 MAX_BARS = 1_000
 BINS = 1_600
 PALEST = 0.45
-"""Share of the full colour that the last chunk of a rank keeps."""
+"""Share of the full colour that the last group keeps."""
 MAX_SHADES = 8
-"""Chunks beyond this share shades, so that a figure keeps under 30 traces."""
+"""Groups beyond this share shades, so that a figure keeps under 30 traces."""
 PIXELS = 1_000
 """Width of a plot, about: bars narrower than 4 get no edge, which would hide them."""
 WIDTH = 0.85
@@ -46,7 +46,8 @@ WIDTH = 0.85
 class Shown:
     """What is drawn: the rows' names, then one entry per bar; `look` counts in `NAMES`, `index` in the timeline.
 
-    Times in ns from the start of the step; the axis runs from `begin` to `finish`. half: 1 and 2 are the first and the
+    Times in ns from the start of the step; the axis runs from `begin` to `finish`. group: of `groups`, which share a
+    shade. half: 1 and 2 are the first and the
     second of a fused pair, which share a bar. words: of the hover, beside the kind, the times and the rank. path: the
     critical path as (row, start, end), row -1 where it is out of sight.
     """
@@ -58,10 +59,10 @@ class Shown:
     start: Ints
     end: Ints
     look: Ints
-    chunk: Ints
+    group: Ints
     half: Ints
     words: list[str]
-    chunks: int
+    groups: int
     begin: int
     finish: int
     path: list[tuple[int, int, int]]
@@ -110,8 +111,8 @@ def height(*rows: int) -> int:
     return 98 * len(rows) + 22 + min(440 * len(rows), 22 * sum(rows))
 
 
-def _shades(look: Look, chunks: int, theme: Theme) -> list[str]:
-    return [mixed(look.colour, theme, s) for s in np.linspace(1.0, PALEST, chunks)]
+def _shades(look: Look, shades: int, theme: Theme) -> list[str]:
+    return [mixed(look.colour, theme, s) for s in np.linspace(1.0, PALEST, shades)]
 
 
 def _bars(figure: go.Figure, shown: Shown, unit: Unit, theme: Theme, axes: dict[str, str]) -> None:
@@ -147,9 +148,9 @@ def _wide(shown: Shown, start: Any, end: Any) -> Any:
 
 
 def _shade(shown: Shown) -> tuple[Ints, int]:
-    """Return every operation's shade by its chunk, and how many shades there are."""
-    shades = min(shown.chunks, MAX_SHADES)
-    return shown.chunk * shades // shown.chunks, shades
+    """Return every operation's shade by its group, and how many shades there are."""
+    shades = min(shown.groups, MAX_SHADES)
+    return shown.group * shades // shown.groups, shades
 
 
 def _trace(shown: Shown, chosen: Ints, name: str, unit: Unit) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The pipeline's timeline: one row per pipeline rank, or per stream of a rank."""
 
 from functools import lru_cache, partial
+from typing import Literal
 
 import numpy as np
 import plotly.graph_objects as go
@@ -11,7 +12,7 @@ from sim.engine.graph import Graph
 from sim.engine.program import Cause
 from sim.engine.step import Step
 from sim.engine.timeline import Timeline
-from sim.report.figures.gantt import LOOK_OF_KIND, MAX_BARS, NAMES, Ints, Shown, draw, height
+from sim.report.figures.gantt import LOOK_OF_KIND, MAX_BARS, MAX_SHADES, NAMES, Ints, Shown, draw, height
 from sim.report.numbers import time_unit
 from sim.report.theme import Theme, frame
 from sim.report.tracks import SHORT, row_name, rows
@@ -19,6 +20,7 @@ from sim.schedules import Action, Kind, Schedule
 from sim.specs import InputError
 from sim.specs.arguments import checked
 
+Shading = Literal["chunk", "microbatch", "nothing"]
 OF_CAUSE = {Cause.INNER: "inner", Cause.DATA: "dp", Cause.MESSAGE: "pp", Cause.OFFLOAD: "offload"}
 
 
@@ -30,15 +32,16 @@ def timeline(
     window: tuple[float, float] | None = None,
     lanes: bool = False,
     critical: bool = True,
+    shade: Shading = "chunk",
 ) -> go.Figure:
     """Return the timeline of a step: time against pipeline rank.
 
     ranks: rows at most (16; with lanes ranks at most, 4); of a longer pipeline they are spread evenly, the first and
     the last included. Up to 1,000 operations are bars, more become a raster (colour of a bin: the operation that holds
-    most of it, idle only if none touches it). Deeper colour is an earlier chunk of the model, or the first of two
-    directions; a fused pair is one bar, its forward above. window: the part of the step to show, in seconds from its
-    start; None is the whole step. lanes: a row per stream of the event engine (compute, collectives, messages).
-    critical: outline the critical path.
+    most of it, idle only if none touches it). A fused pair is one bar, its forward above. window: the part of the step
+    to show, in seconds from its start; None is the whole step. lanes: a row per stream of the event engine (compute,
+    collectives, messages). critical: outline the critical path. shade: what deeper and paler colours tell apart: chunks
+    of the model (or the two directions), microbatches (eight shades, again and again), or nothing.
 
     Raises:
         InputError: lanes of a run of the compiled engine, which has none.
@@ -47,9 +50,9 @@ def timeline(
     if lanes and not len(run.run.program.stream):
         raise InputError("lanes", lanes, 'False, or a step of the event engine (engine="events")')
     path = step.critical_path if critical and isinstance(step, Step) else critical_path(run.run) if critical else None
-    shown = (of_operations if lanes else of_actions)(run, ranks or (4 if lanes else 16), window, path)
+    shown = (of_operations if lanes else of_actions)(run, ranks or (4 if lanes else 16), window, path, shade=shade)
     unit = time_unit(shown.finish * 1e-9)
-    title = f"time ({unit.name}){shade_note(run.schedule)}"
+    title = f"time ({unit.name}){shade_note(run.schedule, shade)}"
     figure = frame(theme, height(len(shown.rows)), title, "pipeline rank", barmode="overlay", bargap=0.15)
     draw(figure, shown, unit, theme, legend=shown.looks)
     return figure
@@ -60,8 +63,10 @@ def timeline_of(step: Step | Timeline) -> Timeline:
     return step if isinstance(step, Timeline) else step.timeline
 
 
-def shade_note(schedule: Schedule) -> str:
+def shade_note(schedule: Schedule, shade: Shading = "chunk") -> str:
     """Return what paler colours mean."""
+    if shade != "chunk":
+        return f" (deeper colour: earlier of {MAX_SHADES} microbatches)" if shade == "microbatch" else ""
     if schedule.pipelines > 1:
         return " (deeper colour: first direction, paler: second)"
     return " (deeper colour: earlier chunk of the model)" if schedule.stages > schedule.ranks else ""
@@ -95,6 +100,7 @@ def of_actions(
     window: tuple[float, float] | None = None,
     path: CriticalPath | None = None,
     waits: bool = True,
+    shade: Shading = "chunk",
 ) -> Shown:
     """Return a timeline's actions as bars, one row for each of at most `most` ranks.
 
@@ -111,6 +117,7 @@ def of_actions(
         held = reasons(timeline.run, timeline.begin[kept].tolist()) if waits else []
         words = [f"{each}<br>{why}" for each, why in zip(words, held, strict=True)] if waits else words
     row = {int(r): n for n, r in enumerate(ranks)}
+    group, groups = _grouped(schedule, graph, shade)
     return Shown(
         rows=[str(r) for r in ranks],
         index=kept,
@@ -119,10 +126,10 @@ def of_actions(
         start=timeline.start[kept] - zero,
         end=timeline.end[kept] - zero,
         look=LOOK_OF_KIND[graph.kind[kept]],
-        chunk=_chunk(schedule, graph.stage, graph.microbatch)[kept],
+        group=group[kept],
         half=np.where(graph.second, 2, np.append(graph.second[1:], False))[kept],
         words=words,
-        chunks=max(_of_stage(schedule)) + 1,
+        groups=groups,
         begin=span[0],
         finish=span[1],
         path=[
@@ -134,7 +141,11 @@ def of_actions(
 
 
 def of_operations(
-    timeline: Timeline, most: int, window: tuple[float, float] | None = None, path: CriticalPath | None = None
+    timeline: Timeline,
+    most: int,
+    window: tuple[float, float] | None = None,
+    path: CriticalPath | None = None,
+    shade: Shading = "chunk",
 ) -> Shown:
     """Return the operations of a run of the event engine as bars: of each rank a row per stream that it uses."""
     run, program, zero = timeline.run, timeline.run.program, timeline.zero
@@ -149,6 +160,7 @@ def of_operations(
     looks = [NAMES.index(OF_CAUSE[Cause(c)]) if c in OF_CAUSE else -1 for c in program.cause[kept].tolist()]
     named = partial(_named, schedule) if len(kept) <= MAX_BARS else schedule.label
     ranks, streams = np.divmod(used, of_rank.max() + 1)
+    group, groups = _grouped(schedule, graph, shade)
     return Shown(
         rows=[f"{r} {SHORT.get(s) or row_name(s)}" for r, s in zip(ranks.tolist(), streams.tolist(), strict=True)],
         index=kept,
@@ -157,10 +169,10 @@ def of_operations(
         start=run.start[kept] - zero,
         end=run.end[kept] - zero,
         look=np.where(np.array(looks, dtype=np.int64) < 0, LOOK_OF_KIND[graph.kind[kept]], looks),
-        chunk=_chunk(schedule, graph.stage, graph.microbatch)[kept],
+        group=group[kept],
         half=np.zeros(len(kept), dtype=np.int64),
         words=[named(graph.action(i)) for i in kept.tolist()],
-        chunks=max(_of_stage(schedule)) + 1,
+        groups=groups,
         begin=span[0],
         finish=span[1],
         path=[
@@ -195,9 +207,14 @@ def _of_stage(schedule: Schedule) -> list[int]:
     return [of_rank[:s].count(r) for s, r in enumerate(of_rank)]
 
 
-def _chunk(schedule: Schedule, stage: Ints, microbatch: Ints) -> Ints:
-    """Return the chunk of every operation; an update belongs to the rank, not to a chunk."""
-    return np.where(microbatch < 0, 0, np.array(_of_stage(schedule))[stage])
+def _grouped(schedule: Schedule, graph: Graph, shade: Shading) -> tuple[Ints, int]:
+    """Return which group's shade every operation has, and how many groups there are; an update belongs to the rank, not
+    to a chunk or a microbatch."""
+    if shade == "chunk":
+        of_stage = np.array(_of_stage(schedule))
+        return np.where(graph.microbatch < 0, 0, of_stage[graph.stage]), int(of_stage.max()) + 1
+    groups = MAX_SHADES if shade == "microbatch" else 1
+    return np.maximum(graph.microbatch, 0) % groups, groups
 
 
 def _named(schedule: Schedule, action: Action) -> str:

@@ -1,0 +1,34 @@
+"""What the breakdown of a step does not show: collectives, messages and copies that run beside something else."""
+
+import numpy as np
+
+from sim.costs import stage
+from sim.engine.assembly import pace
+from sim.engine.contended import layout
+from sim.engine.lower import lower
+from sim.engine.placed import slowest
+from sim.engine.program import Cause
+from sim.engine.step import Step
+from sim.specs.arguments import checked
+
+HIDDEN = {Cause.DATA: "dp", Cause.MESSAGE: "pp", Cause.OFFLOAD: "offload"}
+
+
+@checked
+def hidden(step: Step) -> dict[str, float]:
+    """Return the seconds of a step, by cause, that the rank that decides it communicates or copies without waiting.
+
+    What the operations take alone (as the event engine lowers them) less what of them is exposed. Collectives of
+    tensor, context and expert parallelism are not listed: but for those of fused pairs, the next operation waits.
+    """
+    timeline, costs = step.timeline, step.costs
+    own = pace(timeline, step.placed.microbatches)
+    traffic = slowest(step.model, step.cluster, step.placed, step.level, stage.traffic_model)
+    where = layout(step.model, step.cluster, step.placed)
+    program = lower(timeline.schedule, costs, traffic, where).program
+    mine = program.graph.rank == own.rank
+    found = {}
+    for cause, term in HIDDEN.items():
+        whole = 1e-9 * float(np.sum(program.duration[mine & (program.cause == cause)])) / own.steps
+        found[term] = max(0.0, whole - step.breakdown_s[term])
+    return found
