@@ -76,7 +76,7 @@ def action_card(step: Step, index: int) -> str:
     total = sum(held.fixed.values()) + bytes_now
     which = "" if action.microbatch < 0 else f", microbatch {action.microbatch}"
     lines = [
-        f"from {digits3(start * 1e-9 / unit.scale)} to {unit.text(end * 1e-9)}, lasts "
+        f"from {start * 1e-9 / unit.scale:.6g} to {end * 1e-9 / unit.scale:.6g} {unit.name}, lasts "
         f"{time_unit((end - start) * 1e-9).text((end - start) * 1e-9)}: {percent((end - start) / whole)} of the step",
         f"why then: {reasons(timeline.run, [began])[0]}",
         "on the critical path: any delay delays the step"

@@ -28,7 +28,8 @@ def step_cards(step: Step) -> str:
         f"at {step.cluster.usd_per_gpu_hour:.2f} USD per GPU hour" if price is not None else "no price in the catalog"
     )
     device = f"{size.text(step.device_memory_bytes)} ({size.interval(*device_memory_interval(step))})"
-    badge, why = "assumed" if step.profile.estimate else "fitted", _whys(step)
+    seen = not step.profile.estimate or step.profile.name in step.level.devices  # runs of this device were fitted
+    badge, why = "fitted" if seen else "assumed", _whys(step)
     return m.cards(
         [
             m.Card(
@@ -57,9 +58,10 @@ def step_cards(step: Step) -> str:
                 "not known" if price is None else digits3(price),
                 rate
                 + ("" if scale is None else f", {digits3(scale * fast)}–{digits3(scale * slow)}")
-                + (f"; price: {date}" if date and price is not None else ""),
+                + (f"; price of {date}" if date and len(date) <= len("2026-01-01") and price is not None else ""),
                 "assumed",
-                "price per GPU-hour x GPUs x time of 1e9 tokens; what you pay may differ from the list price",
+                "price per GPU-hour x GPUs x time of 1e9 tokens; what you pay may differ from the list price"
+                + (f" ({date})" if date else ""),
             ),
             m.Card("Fits", step.fits, _fits_note(step), badge, why["fits"]),
         ]

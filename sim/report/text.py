@@ -50,14 +50,16 @@ def critical_words(step: Step, causes: int = 4) -> str:
 def comparison_words(found: Comparison, causes: int = 3) -> str:
     """Return how much longer the second of two timelines takes, and what of its critical path makes the difference.
 
-    For example "B takes 31.0 ms less: backward −25.0 ms, pipeline messages −6.00 ms (rank 3 −20.0 ms)".
+    For example "B takes 31.0 ms less: backward −25.0 ms, pipeline messages −6.00 ms (most on rank 3: −20.0 ms)"; ranks
+    are compared where both do the same.
     """
     if not found.ticks:
         return "A and B take equally long"
     words = [f"{cause} {_more(ticks)}" for cause, ticks in list(found.by_cause().items())[:causes]]
-    rank, ticks = next(iter(found.by_rank().items()))
     whole = f"{seconds(abs(found.ticks) * 1e-9)} {'longer' if found.ticks > 0 else 'less'}"
-    return f"B takes {whole}: {', '.join(words)} (most on rank {rank}: {_more(ticks)})"
+    rank, ticks = next(iter(found.by_rank().items()))
+    where = f" (most on rank {rank}: {_more(ticks)})" if found.same_actions else ""
+    return f"B takes {whole}: {', '.join(words)}{where}"
 
 
 def _more(ticks: int) -> str:

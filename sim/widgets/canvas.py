@@ -18,18 +18,20 @@ STALE = "trainsim-stale"
 
 
 class Canvas(w.VBox):
-    """One plotly figure with buttons that export it. `plot` is its widget; `width` in pixels, None before the browser
-    has told; selects: whether points can be selected with a box."""
+    """One plotly figure with buttons that export it. `plot` is its widget once it is drawn.
+
+    width: in pixels, None before the browser has told; selects: whether points can be selected with a box.
+    """
 
     def __init__(self, width: int | None = None, selects: bool = False) -> None:
-        self.plot: Any = go.FigureWidget()
-        self.plot._config = CONFIG | {"modeBarButtonsToRemove": UNWANTED[: -1 if selects else None]}
+        self.plot: Any = None
         self.width = width
         self._drawing = False
+        self._config = CONFIG | {"modeBarButtonsToRemove": UNWANTED[: -1 if selects else None]}
         self._theme: Theme | None = None
         self._source: Callable[[Theme], go.Figure] | None = None
         self.export = ExportBar(lambda theme: self._source(theme) if self._source else None)
-        super().__init__([self.plot, self.export], layout=w.Layout(overflow="hidden"))
+        super().__init__([self.export], layout=w.Layout(overflow="hidden"))
 
     def draw(self, source: Callable[[Theme], go.Figure], theme: Theme, name: str, keep_ranges: bool = True) -> None:
         """Show what `source` draws; `name` is that of exported files, without ending.
@@ -39,6 +41,11 @@ class Canvas(w.VBox):
         plot, fresh = self.plot, source(theme)
         self._source, self.export.name = source, name
         fresh.update_layout(width=self.width, modebar_orientation="v")
+        if plot is None:  # whole from the start: what is sent before the browser has loaded plotly.js would be lost
+            self.plot, self._theme = go.FigureWidget(fresh), theme
+            self.plot._config = self._config
+            self.children = (self.plot, self.export)
+            return
         if keep_ranges:
             _grow(plot, fresh)
         self._drawing = True
@@ -61,7 +68,7 @@ class Canvas(w.VBox):
     def fill(self, width: int) -> None:
         """Make the figure as wide as its column."""
         self.width = width
-        if self.plot.layout.width != width:
+        if self.plot and self.plot.layout.width != width:
             self.plot.layout.width = width
 
     def stale(self, is_stale: bool) -> None:

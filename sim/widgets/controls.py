@@ -137,7 +137,7 @@ def _listed(values: Sequence[Any]) -> str:
     if not values:
         return ""
     shown = ", ".join(map(str, values[:MOST_HINTS]))
-    return f"possible: {shown}{' …' if len(values) > MOST_HINTS else ''}"
+    return f"{shown}{' …' if len(values) > MOST_HINTS else ''}"
 
 
 def _derived(cluster: Cluster, plan: Plan) -> str:

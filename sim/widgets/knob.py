@@ -59,9 +59,10 @@ class Knob(w.VBox):
         self.observe(self._show, names="value")
 
     def hint(self, text: str, wrong: bool = False) -> None:
-        """Write beside the name what is possible; `wrong` says that the value is not."""
+        """Write beside the name which values are possible; `wrong` says that the present one is not."""
         beside = escape(text) if not wrong else f"<b>(x) {escape(text)}</b>"
-        name = f"<span title='{escape(text, quote=True)}'>{escape(self.words)}"
+        told = f"possible: {text}" if text else ""
+        name = f"<span title='{escape(told, quote=True)}'>{escape(self.words)}"
         self._label.value = f"{name} <span style='color:var(--jp-ui-font-color2)'>{beside}</span></span>"
 
     def offer(self, options: Sequence[Any]) -> None:

@@ -47,9 +47,13 @@ class Pane(w.VBox):
 
     def draw(self, scene: Scene, name: str, keep_ranges: bool) -> bool:
         """Draw what has changed since the last time; return whether anything had. name: of exported files."""
-        self._words.value = m.paragraph(words(self.view.title, scene), "say")
-        if self.scene is not None and self.view.key(self.scene) == self.view.key(scene):
-            return False
+        drawn = self.scene is None or self.view.key(self.scene) != self.view.key(scene)
+        if drawn:
+            self._redraw(scene, name, keep_ranges)
+        self._words.value = m.paragraph(words(self.view.title, scene), "say")  # last: it may say that it is computing
+        return drawn
+
+    def _redraw(self, scene: Scene, name: str, keep_ranges: bool) -> None:
         if self.scene is None or scene.step is not self.scene.step or scene.found is not self.scene.found:
             self.detail.value = ""
         self.scene, new = scene, not self.canvases
@@ -60,7 +64,12 @@ class Pane(w.VBox):
             canvas.draw(source, scene.theme, name, keep_ranges and self.view.grows and scene.window is None)
         if new:  # drawn before they are shown, so that the browser draws them once
             self.children = (*self._above, *self.canvases, self.detail)
-        return True
+
+    def wait(self) -> None:
+        """Say that what is asked for is being computed; what is shown is pale until it is there."""
+        self._words.value = m.paragraph("computing …", "say")
+        for canvas in self.canvases:
+            canvas.stale(True)
 
     def explain(self, html: str) -> None:
         """Show what a click on the figures asks for, below them."""
@@ -149,11 +158,11 @@ class Panes(w.Tab):
             self.rank.options = ranks
         pane = self.panes[self.current]
         new = not pane.canvases
+        self.stale(self.is_stale)
         if not pane.draw(scene, f"{name}-{self.current.lower()}", keep_ranges):
             return
         if new:
-            for canvas in pane.canvases:
-                canvas.stale(self.is_stale)
+            self.stale(self.is_stale)
             if self.current in ("Timeline", "Compare"):
                 pane.canvases[-1].on_zoom(self._zoomed)
         for option in pane.view.options:
@@ -178,11 +187,11 @@ class Panes(w.Tab):
             pane.fill(max(MIN_WIDTH, width - PADDING))
 
     def stale(self, is_stale: bool) -> None:
-        """Show the figures pale, as those of a previous plan, or as they are."""
+        """Show the figures of a plan pale, as those of a previous one, or as they are."""
         self.is_stale = is_stale
         for pane in self.panes.values():
             for canvas in pane.canvases:
-                canvas.stale(is_stale)
+                canvas.stale(is_stale and "step" in pane.view.needs)
 
     def _zoomed(self, ends: tuple[float, float]) -> None:
         scene = self.panes[self.current].scene

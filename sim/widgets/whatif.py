@@ -33,7 +33,7 @@ from sim.widgets.controls import PlanControls
 from sim.widgets.hardware import FACTORS, ClusterControls, HardwareControls, ModelControls, multiplied
 from sim.widgets.knob import STYLE
 from sim.widgets.panes import NAMED, Panes
-from sim.widgets.views import Scene
+from sim.widgets.views import VIEWS, Scene
 from sim.widgets.width import WidthSensor
 
 PAUSE_S = 0.15
@@ -45,6 +45,7 @@ MULTIPLIER = {
 }  # fmt: skip
 """The multiplier that moves a parameter of the tornado."""
 
+OPTIONS = frozenset(option.field for view in VIEWS for option in view.options)
 FIXES = 3
 Asked = tuple[Model, Cluster, Plan]
 
@@ -261,6 +262,7 @@ class WhatIf(w.HBox):
     def _look(self, **changes: Any) -> None:
         """Change what the reader looks at, and draw."""
         self._scene = replace(self._scene, **changes)
+        self._refit |= not OPTIONS.isdisjoint(changes)
         self._draw()
 
     def _fit(self) -> None:
@@ -271,7 +273,11 @@ class WhatIf(w.HBox):
 
     def _draw(self) -> None:
         heavy = self.panes.current == "Tornado" or (self.panes.current == "Breakdown" and self._scene.hidden)
-        self._later("draw", self._draw_now) if heavy else self._draw_now()
+        if heavy:
+            self.panes.panes[self.panes.current].wait()
+            self._later("draw", self._draw_now)
+        else:
+            self._draw_now()
 
     def _draw_now(self) -> None:
         keep, self._refit = not self._refit, False

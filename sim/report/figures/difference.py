@@ -36,6 +36,7 @@ def difference(step: Step, reference: Step, theme: Theme = "light") -> go.Figure
     ends = sorted(total / f for f in (step.step_time_s / b for b in step.step_time_interval_s))
     error = whiskers(total / unit.scale, ends[0] / unit.scale, ends[1] / unit.scale, theme)
     figure.data[-1].update(error_y={**error, "array": [error["array"]], "arrayminus": [error["arrayminus"]]})
+    figure.layout.annotations[-1].y = max(0.0, ends[1] / unit.scale)  # above the whisker
     low, high = min(ends[0], before.min()) / unit.scale, max(ends[1], before.max(), 0.0) / unit.scale
     room = 0.14 * (high - low)
     figure.update_yaxes(range=[low - room, high + room], zeroline=True, zerolinecolor=colour("secondary", theme))

@@ -13,7 +13,7 @@ from sim.units import percent
 
 BETTER, WORSE = "better", "worse"
 LOOKS = {BETTER: Look("forward", "", BETTER), WORSE: Look("backward", "/", WORSE)}
-NOTHING = 5e-5
+NOTHING = 5e-4
 """Relative change of the step time under which a parameter is left out."""
 
 
