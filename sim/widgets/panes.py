@@ -24,6 +24,9 @@ MIN_WIDTH = 320
 NAMED = {"best": -1, "baseline": -2}
 """Points of a search that stand for themselves, in place of the index of a configuration."""
 
+FULLEST = ("fullest rank", -1)
+"""ipywidgets would show no choice at all where its value is None."""
+
 WHOLE = 0.98
 """Share of the time axis from which on a part of it is all of it."""
 
@@ -132,7 +135,7 @@ class Panes(w.Tab):
         choose: Callable[[int, bool], None],
         better: Callable[[str, bool], None],
     ) -> None:
-        self.rank = w.Dropdown(options=[("fullest rank", None)], layout=w.Layout(width="160px"))
+        self.rank = w.Dropdown(options=[FULLEST], layout=w.Layout(width="160px"))
         self._selected: dict[str, list[int]] = {}
         self.options = {v.title: {o.field: _chooser(o, look) for o in v.options} for v in VIEWS}
         above = {v.title: [self.rank] if v.title == "Memory" else self.options[v.title].values() for v in VIEWS}
@@ -141,7 +144,7 @@ class Panes(w.Tab):
         self._look, self._choose, self._better, self.is_stale = look, choose, better, False
         super().__init__([*self.panes.values(), self.data], titles=[*self.panes, "Data"])
         self.selected_index = 0
-        self.rank.observe(lambda _: look(stage=self.rank.value), names="value")
+        self.rank.observe(self._ranked, names="value")
 
     @property
     def current(self) -> str:
@@ -153,7 +156,7 @@ class Panes(w.Tab):
         if self.current == "Data":
             self.data.draw(scene, code)
             return
-        ranks = [("fullest rank", None), *((f"rank {r}", r) for r in range(len(scene.step.memory)))]
+        ranks = [FULLEST, *((f"rank {r}", r) for r in range(len(scene.step.memory)))]
         if list(self.rank.options) != ranks and self.current == "Memory":
             self.rank.options = ranks
         pane = self.panes[self.current]
@@ -192,6 +195,9 @@ class Panes(w.Tab):
         for pane in self.panes.values():
             for canvas in pane.canvases:
                 canvas.stale(is_stale and "step" in pane.view.needs)
+
+    def _ranked(self, change: Any) -> None:
+        self._look(stage=None if change["new"] == FULLEST[1] else change["new"])
 
     def _zoomed(self, ends: tuple[float, float]) -> None:
         scene = self.panes[self.current].scene

@@ -131,6 +131,9 @@ def test_a_rank_is_looked_at(panel):
     _, curve = open_tab(panel, "Memory")
     panel.panes.rank.value = 3
     assert "rank 3" in curve.layout.yaxis.title.text
+    set_knob(panel, pp=2)
+    assert panel.panes.rank.index == 0  # a choice is shown, also where there is no rank 3 any more
+    assert "rank 0" in curve.layout.yaxis.title.text
 
 
 def test_zoom_shows_bars_of_that_part(panel):
