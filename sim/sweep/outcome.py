@@ -9,6 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from sim.specs.fields import short
+from sim.units import digits3, seconds
 
 OUTCOMES = ("ok", "impossible", "failed", "filtered")
 """Codes: predicted; refused, with the rule that is broken; an error of the program; left out by a filter."""
@@ -35,6 +36,13 @@ BETTER: Mapping[str, tuple[str, int]] = {
     "cost": ("usd_per_1e9_tokens", 1),
 }
 """By objective: the column, and 1 where less of it is better, -1 where more is."""
+
+
+def measured(value: float, objective: str) -> str:
+    """Return a value of an objective with its unit."""
+    if objective == "step_time":
+        return f"{seconds(value)} a step"
+    return f"{digits3(value)} " + ("tokens/s and GPU" if objective != "cost" else "USD per 1e9 tokens")
 
 
 class Damaged(ValueError):  # noqa: N818 - what it is, as a person would say it

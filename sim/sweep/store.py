@@ -6,7 +6,7 @@ trace of the block. Nothing in it is code: payloads are Arrow columns, the grid 
 
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -144,21 +144,25 @@ class Store(Closing):
         """Return the axes' values of the configurations from `start` to before `stop`."""
         return self.head.numbering.columns(start, stop)
 
-    def sample(self, points: int = 5_000) -> dict[str, NDArray[Any]]:
+    def some_blocks(self) -> Iterator[tuple[int, Outcome]]:
+        """Yield `blocks`, of a large store `MOST_READ` alone, spread evenly."""
+        with guarded(self.path):
+            numbers = [int(n) for (n,) in self.db.execute("SELECT number FROM blocks ORDER BY number")]
+        for k in sorted({round(k) for k in np.linspace(0, len(numbers) - 1, MOST_READ)} if numbers else ()):
+            yield self.head.span(numbers[k])[0], self.outcome(numbers[k])
+
+    def sample(
+        self, points: int = 5_000, blocks: Sequence[tuple[int, Outcome]] | None = None
+    ) -> dict[str, NDArray[Any]]:
         """Return at most `points` predicted configurations, spread evenly over those in the store, as columns: number,
         the axes' values by path, and the numbers of `Outcome`.
 
-        Of a large store `MOST_READ` blocks are read, so that a notebook may ask while the sweep runs.
+        blocks: by default `some_blocks`, so that a notebook may ask while the sweep runs.
         """
-        with guarded(self.path):
-            blocks = [(int(n), int(ok)) for n, ok in self.db.execute("SELECT number, ok FROM blocks ORDER BY number")]
-        blocks = [
-            blocks[k] for k in sorted({round(k) for k in np.linspace(0, len(blocks) - 1, MOST_READ)} if blocks else ())
-        ]
-        every, seen = max(1, -(-sum(ok for _, ok in blocks) // max(1, points))), 0
+        blocks = list(self.some_blocks()) if blocks is None else blocks
+        every, seen = max(1, -(-sum(found.counts()[0] for _, found in blocks) // max(1, points))), 0
         held: dict[str, list[NDArray[Any]]] = {}
-        for number, _ in blocks:
-            start, found = self.head.span(number)[0], self.outcome(number)
+        for start, found in blocks:
             rows = np.flatnonzero(found.outcome == OUTCOMES.index("ok"))
             kept = rows[(np.arange(len(rows)) + seen) % every == 0]
             seen += len(rows)
