@@ -1,7 +1,8 @@
 """The store of a sweep: one SQLite file in WAL mode, one writer, any number of readers.
 
 A block is in it for good when its transaction is committed (`synchronous=FULL`); what is killed before that leaves no
-trace of the block. Nothing in it is code: payloads are Arrow columns, the grid is JSON.
+trace of the block. Nothing in it is code: payloads are Arrow columns behind a checksum, the grid
+is JSON.
 """
 
 import json
@@ -26,7 +27,7 @@ from sim.sweep.outcome import BETTER, MOST_ROWS, OUTCOMES, Damaged, Outcome
 APPLICATION_ID = 0x7472_7377
 """Marks the file as a store ("trsw"), as SQLite's header has room for."""
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 TABLES = {
     "meta": "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)",
     "blocks": (
@@ -138,7 +139,10 @@ class Store(Closing):
             row = self.db.execute("SELECT payload FROM blocks WHERE number = ?", (number,)).fetchone()
             if row is None or not isinstance(row[0], bytes) or stop <= start:
                 raise Damaged(f"block {number} is missing")
-            return Outcome.unpacked(row[0], stop - start)
+            try:
+                return Outcome.unpacked(row[0], stop - start)
+            except Damaged as error:
+                raise Damaged(f"block {number}: {error}") from None
 
     def columns(self, start: int, stop: int) -> dict[str, Column]:
         """Return the axes' values of the configurations from `start` to before `stop`."""
