@@ -3,14 +3,17 @@
 from collections.abc import Callable, Mapping, Sequence
 from math import isfinite
 
+import numpy as np
+
 from sim.report import markup as m
 from sim.report.numbers import byte_unit, seconds_interval
-from sim.report.swept import Point, axis_label
+from sim.report.swept import Point, Swept, axis_label
 from sim.specs.fields import short
-from sim.sweep.outcome import BETTER, FITS, measured
+from sim.sweep.outcome import BETTER, FITS, INTERVAL, NUMBERS, measured
 from sim.units import digits3, percent, seconds
 
 Numbers = Mapping[str, float]
+PREDICTED = NUMBERS.keys() | INTERVAL.keys()
 
 
 def step_words(numbers: Numbers) -> str:
@@ -51,6 +54,31 @@ def configurations(points: Sequence[Point], columns: Sequence[str] | None = None
 
 def _cell(point: Point, name: str) -> str:
     return COLUMNS[name][1](point.numbers) if name in COLUMNS else short(axis_label(point.values[name]), 60)
+
+
+def chosen_points(found: Swept, box: tuple[float, float, float, float] | None, most: int) -> tuple[list[Point], int]:
+    """Return the best of the points of `glimpse`, those that fit before the others, and how many there are to choose
+    from.
+
+    box: memory from and to (B), time from and to (s), that is looked at; None is everything.
+    """
+    held = found.points
+    memory, time = held["peak_memory_bytes"], held["step_time_s"]
+    inside = np.isfinite(time)
+    if box:
+        inside &= (memory >= box[0]) & (memory <= box[1]) & (time >= box[2]) & (time <= box[3])
+    rows, (name, sign) = np.flatnonzero(inside), BETTER[found.objective]
+    worth = np.nan_to_num(sign * held[name][rows].astype(float), nan=np.inf)
+    best = rows[np.lexsort((worth, -held["fits"][rows]))[:most]]
+    paths = [path for path in held if path != "number" and path not in PREDICTED]
+    return [
+        Point(
+            int(held["number"][k]),
+            {p: held[p][k] for p in paths},
+            {p: float(held[p][k]) for p in PREDICTED & held.keys()},
+        )
+        for k in best.tolist()
+    ], len(rows)
 
 
 def breakable(path: str) -> str:

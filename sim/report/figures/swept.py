@@ -36,8 +36,8 @@ def swept_points(found: Swept, theme: Theme = "light", webgl: bool = True) -> go
     """Return step time against peak allocated memory of the configurations in `found.points`, with the front.
 
     Both axes are logarithmic and show what fits, or may fit, with a margin (a double click shows everything); those
-    that do not fit are grey. Every point has its number, its time (s) and memory (B) as custom data. webgl: False draws
-    vector points, which print well.
+    that do not fit are grey. `layout.meta` has the bytes and seconds of a unit of the axes. webgl: False draws vector
+    points, which print well.
     """
     points = found.points
     fitting = points["fits"] >= FITS.index("close")
@@ -78,6 +78,7 @@ def swept_points(found: Swept, theme: Theme = "light", webgl: bool = True) -> go
         xaxis=_logarithmic(points["peak_memory_bytes"][seen] / size.scale),
         yaxis=_logarithmic(points["step_time_s"][seen] / time.scale),
         showlegend=True,
+        meta={"bytes": size.scale, "seconds": time.scale},
     )
 
 
