@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from sim.sweep.numbering import Axis, Column
 from sim.sweep.outcome import BETTER, FAILED, FITS, IMPOSSIBLE, NUMBERS, OK, Outcome
-from sim.sweep.store import Counts, Store
+from sim.sweep.store import MOST_READ, Counts, Store
 from sim.tuner.front import pareto
 
 Floats = NDArray[np.float64]
@@ -187,13 +187,15 @@ def point(store: Store, number: int) -> Point:
     return Point(number, store.configuration(number), numbers)
 
 
-def glimpse(store: Store, points: int = MOST_POINTS, among: Mapping[str, Sequence[Any]] | None = None) -> Swept:
-    """Return what some blocks of a store show, quickly also while a sweep writes it.
+def glimpse(
+    store: Store, points: int = MOST_POINTS, among: Mapping[str, Sequence[Any]] | None = None, most: int = MOST_READ
+) -> Swept:
+    """Return what some blocks of a store show, `most` of them, quickly also while a sweep writes it.
 
     Points have the columns of `Store.sample`, `reasons` are those of the blocks looked at, `along` is left out.
     among: the values of axes that are looked at (none: all).
     """
-    counts, blocks = store.counts, list(store.some_blocks())
+    counts, blocks = store.counts, list(store.some_blocks(most))
     held = store.sample(points, blocks) or dict.fromkeys(("number", *NUMBERS), np.empty(0))
     for path, values in (among or {}).items():
         if path in held:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from math import isfinite
+from typing import Any
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from sim.specs.fields import short
 from sim.sweep.outcome import BETTER, FITS, INTERVAL, NUMBERS, measured
 from sim.units import digits3, percent, seconds
 
+Box = tuple[float, float, float, float]
 Numbers = Mapping[str, float]
 PREDICTED = NUMBERS.keys() | INTERVAL.keys()
 
@@ -56,29 +58,43 @@ def _cell(point: Point, name: str) -> str:
     return COLUMNS[name][1](point.numbers) if name in COLUMNS else short(axis_label(point.values[name]), 60)
 
 
-def chosen_points(found: Swept, box: tuple[float, float, float, float] | None, most: int) -> tuple[list[Point], int]:
+def chosen_points(
+    found: Swept, box: Box | None, among: Mapping[str, Sequence[Any]], most: int
+) -> tuple[list[Point], int]:
     """Return the best of the points of `glimpse`, those that fit before the others, and how many there are to choose
     from.
 
-    box: memory from and to (B), time from and to (s), that is looked at; None is everything.
+    box: memory from and to (B), time from and to (s), that is looked at, None is everything; among: as of `glimpse`.
+    The best of all is among them where it lies there, whether it is drawn or not.
     """
     held = found.points
     memory, time = held["peak_memory_bytes"], held["step_time_s"]
-    inside = np.isfinite(time)
-    if box:
-        inside &= (memory >= box[0]) & (memory <= box[1]) & (time >= box[2]) & (time <= box[3])
-    rows, (name, sign) = np.flatnonzero(inside), BETTER[found.objective]
+    rows = np.flatnonzero(_inside(memory, time, box))
+    name, sign = BETTER[found.objective]
     worth = np.nan_to_num(sign * held[name][rows].astype(float), nan=np.inf)
-    best = rows[np.lexsort((worth, -held["fits"][rows]))[:most]]
+    chosen = rows[np.lexsort((worth, -held["fits"][rows]))[:most]]
     paths = [path for path in held if path != "number" and path not in PREDICTED]
-    return [
+    best = [
+        p
+        for p in found.top
+        if p.number not in held["number"]
+        and all(p.values[path] in values for path, values in among.items())
+        and _inside(p.numbers["peak_memory_bytes"], p.numbers["step_time_s"], box)
+    ]
+    listed = [
         Point(
             int(held["number"][k]),
-            {p: held[p][k] for p in paths},
-            {p: float(held[p][k]) for p in PREDICTED & held.keys()},
+            {path: held[path][k] for path in paths},
+            {path: float(held[path][k]) for path in PREDICTED & held.keys()},
         )
-        for k in best.tolist()
-    ], len(rows)
+        for k in chosen.tolist()
+    ]
+    return [*best, *listed][:most], len(rows) + len(best)
+
+
+def _inside(memory: Any, time: Any, box: Box | None) -> Any:
+    low, high, early, late = box or (0.0, np.inf, 0.0, np.inf)
+    return (memory >= low) & (memory <= high) & (time >= early) & (time <= late)
 
 
 def breakable(path: str) -> str:

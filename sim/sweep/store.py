@@ -148,11 +148,11 @@ class Store(Closing):
         """Return the axes' values of the configurations from `start` to before `stop`."""
         return self.head.numbering.columns(start, stop)
 
-    def some_blocks(self) -> Iterator[tuple[int, Outcome]]:
-        """Yield `blocks`, of a large store `MOST_READ` alone, spread evenly."""
+    def some_blocks(self, most: int = MOST_READ) -> Iterator[tuple[int, Outcome]]:
+        """Yield `blocks`, of a large store `most` alone, spread evenly."""
         with guarded(self.path):
             numbers = [int(n) for (n,) in self.db.execute("SELECT number FROM blocks ORDER BY number")]
-        for k in sorted({round(k) for k in np.linspace(0, len(numbers) - 1, MOST_READ)} if numbers else ()):
+        for k in sorted({round(k) for k in np.linspace(0, len(numbers) - 1, most)} if numbers else ()):
             yield self.head.span(numbers[k])[0], self.outcome(numbers[k])
 
     def sample(

@@ -11,14 +11,14 @@ import plotly.graph_objects as go
 from sim.report import figures
 from sim.report import markup as m
 from sim.report.swept import Swept, axis_label, glimpse
-from sim.report.swept_table import COLUMNS, best_words, chosen_points, configurations
-from sim.report.theme import HEIGHT, Theme, frame
+from sim.report.swept_table import COLUMNS, Box, best_words, chosen_points, configurations
+from sim.report.theme import HEIGHT, Theme, colour, frame
 from sim.specs import InputError
 from sim.specs.arguments import checked
 from sim.sweep.grid import Grid
 from sim.sweep.run import sweep
-from sim.sweep.store import Counts, Store
-from sim.units import digits3, grouped, percent, seconds
+from sim.sweep.store import MOST_READ, Counts, Store
+from sim.units import digits3, grouped, percent
 from sim.widgets.background import Progress
 from sim.widgets.background_bar import BackgroundBar, State
 from sim.widgets.canvas import CONFIG, Canvas
@@ -54,10 +54,11 @@ class SweepView(w.VBox):
         self.file, self.path = Path(grid), Path(store)
         self.grid = Grid.load(self.file)
         self.filters: dict[str, tuple[Any, ...]] = {}
-        self.brush: tuple[float, float, float, float] | None = None
+        self.brush: Box | None = None
         ended = ("Pause", "paused")
         self.bar = BackgroundBar("Start", self._asked, lambda _: self.refresh(), self._became, ended)
         self._said, self._cards, self._table, self._reasons = (w.HTML() for _ in range(4))
+        self._said.layout.min_height = "52px"  # two lines: what is below stays in its place
         axes = {axis.path: axis.values for axis in self.grid.numbering.axes if axis.path and len(axis.values) > 1}
         self.axis = w.Dropdown(options=list(axes), description="filter by", layout=w.Layout(width="420px"))
         self.values = w.SelectMultiple(rows=4, layout=w.Layout(width="160px"))
@@ -104,7 +105,7 @@ class SweepView(w.VBox):
             with Store(self.path) as store:
                 if store.head.digest != self.grid.digest and not self.grid.extends(store.head.grid):
                     raise InputError(str(self.path), "the store of another grid", f"a new file, or that of {self.file}")
-                found = glimpse(store, among=self.filters)
+                found = glimpse(store, among=self.filters, most=MOST_READ * (1 if self.bar.state == "running" else 4))
         except InputError as error:
             self._said.value = m.paragraph(str(error), "say wrong")
             return
@@ -139,9 +140,9 @@ class SweepView(w.VBox):
             figure = figures.swept_points(found, theme).update_layout(dragmode="select", newselection_mode="immediate")
             for name, ends in zoomed.items():
                 figure.layout[name].range = ends
-            return _brushed(figure, self.brush)
+            return _brushed(figure, self.brush, theme)
 
-        self.canvas.draw(source, self._theme, self.file.stem)
+        self.canvas.draw(source, self._theme, self.file.stem, keep_ranges=self.bar.state == "running")
         self._drawn = {name: self.canvas.plot.layout[name].range for name in axes if name not in zoomed} | {
             name: self._drawn[name] for name in zoomed
         }
@@ -167,7 +168,7 @@ class SweepView(w.VBox):
             self.refresh()
 
     def _rows(self, found: Swept) -> str:
-        points, of = chosen_points(found, self.brush, MOST_LISTED)
+        points, of = chosen_points(found, self.brush, self.filters, MOST_LISTED)
         if not points:
             return m.paragraph("No point lies in the box." if self.brush else "", "say")
         where = "in the box" if self.brush else "drawn"
@@ -217,16 +218,19 @@ class SweepView(w.VBox):
         self.refresh()
 
 
-def _brushed(figure: go.Figure, box: tuple[float, float, float, float] | None) -> go.Figure:
+def _brushed(figure: go.Figure, box: Box | None, theme: Theme) -> go.Figure:
     """Return the figure with a box in it, and what lies outside pale."""
     if box is None:
-        return figure
+        # All, since plotly.js leaves points pale that are neither chosen nor not.
+        return figure.for_each_trace(lambda trace: trace.update(selectedpoints=np.arange(len(trace.x))))
     size, time = figure.layout.meta["bytes"], figure.layout.meta["seconds"]
     x0, x1, y0, y1 = box[0] / size, box[1] / size, box[2] / time, box[3] / time
     for trace in figure.data:
         inside = (x0 <= trace.x) & (trace.x <= x1) & (y0 <= trace.y) & (trace.y <= y1)
         trace.selectedpoints = np.flatnonzero(inside)
-    return figure.add_selection(type="rect", x0=x0, x1=x1, y0=y0, y1=y1, xref="x", yref="y")
+    return figure.add_selection(
+        type="rect", x0=x0, x1=x1, y0=y0, y1=y1, xref="x", yref="y", line={"color": colour("text", theme)}
+    )
 
 
 def _words(found: Swept) -> str:
@@ -240,7 +244,7 @@ def _words(found: Swept) -> str:
 def _cards(counts: Counts, pace: float | None, words: str) -> str:
     """Return what became of the configurations, and how fast it goes. pace: configurations a second; words: said
     where none is known."""
-    going = f"{digits3(pace)} a second, {seconds(counts.left / pace)} left" if pace else words
+    going = f"{digits3(pace)}/s, {grouped(round(counts.left / pace))} s left" if pace else words
     items = [
         ("Done", grouped(counts.done), f"{percent(counts.done / counts.total)} of {grouped(counts.total)}"),
         ("Predicted", grouped(counts.ok), "with a time and a peak"),

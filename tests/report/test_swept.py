@@ -6,6 +6,7 @@ import pytest
 from sim.report.figures.swept import swept_axis, swept_points
 from sim.report.sweep_page import sweep_page
 from sim.report.swept import Along, axis_label, glimpse, swept
+from sim.report.swept_table import chosen_points
 from sim.sweep.grid import Grid
 from sim.sweep.run import sweep
 from sim.sweep.store import Store
@@ -31,6 +32,16 @@ def test_a_glimpse_of_few_blocks_has_the_reasons_and_the_best_of_all(store):
     assert seen.reasons == whole.reasons and sum(seen.reasons.values()) == store.counts.impossible > 0
     assert seen.top[0].number == whole.top[0].number
     assert set(seen.points) >= {"plan.pp", "mfu", "fits"}
+
+
+def test_the_best_of_all_is_listed_though_it_is_not_drawn(store):
+    seen = glimpse(store, points=1)
+    best = seen.top[0]
+    assert best.number not in seen.points["number"]
+    listed, of = chosen_points(seen, None, {}, 20)
+    assert (listed[0].number, of) == (best.number, len(seen.points["number"]) + 1)
+    assert best.number not in [p.number for p in chosen_points(seen, (0.0, 1.0, 0.0, 1.0), {}, 20)[0]]
+    assert best.number not in [p.number for p in chosen_points(seen, None, {"plan.pp": (3,)}, 20)[0]]
 
 
 def test_ranges_of_a_listed_axis_are_equally_full(store):
