@@ -221,8 +221,8 @@ class SweepView(w.VBox):
 def _brushed(figure: go.Figure, box: Box | None, theme: Theme) -> go.Figure:
     """Return the figure with a box in it, and what lies outside pale."""
     if box is None:
-        # All, since plotly.js leaves points pale that are neither chosen nor not.
-        return figure.for_each_trace(lambda trace: trace.update(selectedpoints=np.arange(len(trace.x))))
+        # plotly.js leaves all points unselected where a box goes away.
+        return figure.for_each_trace(lambda trace: trace.update(unselected_marker_opacity=trace.marker.opacity or 1))
     size, time = figure.layout.meta["bytes"], figure.layout.meta["seconds"]
     x0, x1, y0, y1 = box[0] / size, box[1] / size, box[2] / time, box[3] / time
     for trace in figure.data:
