@@ -221,8 +221,10 @@ class SweepView(w.VBox):
 def _brushed(figure: go.Figure, box: Box | None, theme: Theme) -> go.Figure:
     """Return the figure with a box in it, and what lies outside pale."""
     if box is None:
-        # plotly.js leaves all points unselected where a box goes away.
-        return figure.for_each_trace(lambda trace: trace.update(unselected_marker_opacity=trace.marker.opacity or 1))
+        # Where a box goes away plotly.js leaves points unselected, and draws it on unless others are selected.
+        for trace in figure.data:
+            trace.update(selectedpoints=np.arange(len(trace.x)), unselected_marker_opacity=trace.marker.opacity or 1)
+        return figure
     size, time = figure.layout.meta["bytes"], figure.layout.meta["seconds"]
     x0, x1, y0, y1 = box[0] / size, box[1] / size, box[2] / time, box[3] / time
     for trace in figure.data:
