@@ -19,6 +19,11 @@ def digits3(value: float) -> str:
     return f"{value:,.{min(decimals, 12)}f}".replace(",", THIN_SPACE)
 
 
+def grouped(number: int) -> str:
+    """Return a whole number with thin-space thousands: `10 368`."""
+    return f"{number:,}".replace(",", THIN_SPACE)
+
+
 def _scaled(value: float, steps: tuple[tuple[float, str], ...], unit: str) -> str:
     scale, prefix = steps[0]
     for candidate, name in steps:

@@ -11,11 +11,11 @@ from rich.progress import Progress as Bar
 from sim.cli.output import console, print_json, progress_console
 from sim.specs.fields import short
 from sim.sweep.grid import Grid
-from sim.sweep.outcome import BETTER, OUTCOMES
+from sim.sweep.outcome import BETTER, OUTCOMES, measured
 from sim.sweep.run import Progress, SweepStopped, sweep
 from sim.sweep.runners import RUNNERS
 from sim.sweep.store import Counts
-from sim.units import seconds
+from sim.units import digits3, seconds
 
 LOG_EVERY_S = 10.0
 """Where there is no terminal for a bar, lines in a log."""
@@ -54,32 +54,25 @@ def sweep_command(
     if as_json:
         print_json(sweep_data(found, loaded))
         return
-    console.print(f"{words(found.counts)}; {found.seconds:.1f} s, {found.rate:,.0f} a second", highlight=False)
+    console.print(f"{words(found.counts)}; {found.seconds:.1f} s, {digits3(found.rate)} a second", highlight=False)
     if best:
         held = loaded.numbering.columns(best[0], best[0] + 1)
         named = ", ".join(f"{path} {short(str(c.values[int(c.index[0])]), 40)}" for path, c in held.items())
-        console.print(f"best: {value_words(best[1], loaded.objective)} with {named}", highlight=False, markup=False)
+        console.print(f"best: {measured(best[1], loaded.objective)} with {named}", highlight=False, markup=False)
     console.print(f"store: {store}", highlight=False, markup=False, soft_wrap=True)
 
 
 def line(now: Progress, objective: str) -> str:
     """Return how far a sweep is: done, rate, time left and the best so far."""
     left = "" if now.left_s is None else f", {seconds(now.left_s)} left"
-    best = f", best {value_words(now.counts.best[1], objective)}" if now.counts.best else ""
-    return f"{now.counts.done:,} of {now.counts.total:,}, {now.rate:,.0f}/s{left}{best}"
+    best = f", best {measured(now.counts.best[1], objective)}" if now.counts.best else ""
+    return f"{now.counts.done:,} of {now.counts.total:,}, {digits3(now.rate)}/s{left}{best}"
 
 
 def words(counts: Counts) -> str:
     """Return the counts as text."""
     each = ", ".join(f"{getattr(counts, name):,} {name}" for name in OUTCOMES if name == "ok" or getattr(counts, name))
     return f"{counts.done:,} of {counts.total:,} configurations done ({each}), {counts.left:,} left"
-
-
-def value_words(value: float, objective: str) -> str:
-    """Return a value of the objective with its unit."""
-    if BETTER[objective][0] == "step_time_s":
-        return seconds(value)
-    return f"{value:,.4g} " + ("tokens/s and GPU" if objective != "cost" else "USD per 1e9 tokens")
 
 
 def sweep_data(found: Progress, grid: Grid) -> dict[str, Any]:

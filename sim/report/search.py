@@ -7,7 +7,7 @@ from sim.report.numbers import seconds_interval, signed, time_unit
 from sim.report.table import COLUMNS, formatted, ranking, shown
 from sim.report.text import elasticity_words, gain, plan_words, robust_words
 from sim.tuner.tune import Tuned
-from sim.units import THIN_SPACE, digits3, percent, seconds
+from sim.units import digits3, grouped, percent, seconds
 
 PAGE_POINTS = 2_000
 """Configurations drawn on the page, as vectors: WebGL would need code evaluation and prints badly."""
@@ -89,7 +89,7 @@ def front_section(tuned: Tuned) -> str:
     """Return all configurations with the front."""
     next_ = f" The next plan takes {gain(tuned.plans[1].step, tuned.best.step)}." if len(tuned.plans) > 1 else ""
     caption = (
-        f"{_count(tuned.feasible)} of {_count(tuned.evaluated)} configurations fit; each point is one. "
+        f"{grouped(tuned.feasible)} of {grouped(tuned.evaluated)} configurations fit; each point is one. "
         f"Nothing that fits is both faster and smaller than the front.{next_} "
         "Axes show what fits; a double click shows everything."
     )
@@ -102,7 +102,7 @@ def search_section(tuned: Tuned) -> str:
     """Return what was left out by reason, and how the search went."""
     left_out = m.table(
         [("configurations", ""), ("left out because", "")],
-        [[_count(n), reason] for reason, n in tuned.excluded.items()],
+        [[grouped(n), reason] for reason, n in tuned.excluded.items()],
     )
     spent = tuned.seconds
     rate = tuned.evaluated / max(spent["score"] + spent["stages"], 1e-9)
@@ -116,9 +116,9 @@ def search_section(tuned: Tuned) -> str:
         else "no: under contention the best plans stand in another order than by the bounds"
     )
     facts = [
-        ["combinations asked for", _count(tuned.space.asked)],
-        ["scored", f"{_count(tuned.evaluated)} ({digits3(rate)} per second)"],
-        ["fit the memory", _count(tuned.feasible)],
+        ["combinations asked for", grouped(tuned.space.asked)],
+        ["scored", f"{grouped(tuned.evaluated)} ({digits3(rate)} per second)"],
+        ["fit the memory", grouped(tuned.feasible)],
         ["seconds in all", digits3(spent["total"])],
         ["of it compiling, scoring, confirming", ", ".join(digits3(spent[k]) for k in ("compile", "score", "confirm"))],
         ["optimum of the space certified", certified],
@@ -128,7 +128,3 @@ def search_section(tuned: Tuned) -> str:
     return m.section(
         "What was searched", m.pair(m.heading("Left out") + left_out, m.heading("How it went") + went, "text")
     )
-
-
-def _count(number: int) -> str:
-    return f"{number:,}".replace(",", THIN_SPACE)

@@ -2,6 +2,7 @@
 
 import json
 from html import escape
+from itertools import zip_longest
 from pathlib import Path
 
 import plotly.graph_objects as go
@@ -9,17 +10,18 @@ import plotly.graph_objects as go
 from sim.report import markup as m
 from sim.report.figures.swept import TITLES, swept_axis, swept_points
 from sim.report.html import document
-from sim.report.numbers import byte_unit, time_unit
-from sim.report.swept import Along, Point, Swept, swept
+from sim.report.numbers import byte_unit
+from sim.report.swept import Along, Swept, point, swept
+from sim.report.swept_table import best_words, configurations
 from sim.report.theme import Theme
 from sim.specs.arguments import checked
 from sim.specs.fields import short
 from sim.specs.files import write_atomically
-from sim.sweep.outcome import FITS
 from sim.sweep.store import Store
-from sim.units import digits3, percent
+from sim.units import grouped, percent
 
 MOST_AXES = 24
+MOST_FRONT = 50
 MOST_REASONS = 50
 MOST_GRID = 20_000
 
@@ -34,10 +36,11 @@ def save_sweep_html(store: Store, path: str | Path) -> Path:
 def sweep_page(found: Swept, store: Store) -> str:
     """Return the report as text."""
     title = f"A sweep of {_many(found.counts.total, 'configuration')}"
+    header = f"{m.paragraph(_about(store), 'facts')}{m.paragraph(_answer(found), 'answer')}{_cards(found)}"
     body = [
-        f"<header><h1>{escape(title)}</h1>{m.paragraph(_answer(found), 'answer')}{_cards(found)}</header>\n",
+        f"<header><h1>{escape(title)}</h1>{header}</header>\n",
+        _points(found, store),
         _best(found),
-        _points(found),
         _axes(found),
         _reasons(found),
         _again(store),
@@ -45,35 +48,40 @@ def sweep_page(found: Swept, store: Store) -> str:
     return document(title, "".join(body))
 
 
+def _about(store: Store) -> str:
+    grid, axes = store.head.grid, [path for path, _ in store.head.grid["axes"]]
+    model, device = grid["model"], grid["cluster"].get("device")
+    names = [
+        short(model, 60) if isinstance(model, str) and "model" not in axes else "",
+        short(device, 60) if isinstance(device, str) and "cluster.device" not in axes else "",
+        f"engine {grid['engine']}{' (closed forms, without intervals)' if grid['engine'] == 'analytic' else ''}",
+        f"{_many(len(axes), 'axis', 'axes')}",
+    ]
+    return ", ".join(name for name in names if name)
+
+
 def _answer(found: Swept) -> str:
     if not found.top:
-        return "No configuration fits."
-    best = found.top[0]
-    return f"The best that fits takes {_time(best)} a step: {_named(best)}."
+        words = "No configuration fits" + (" so far" if found.counts.left else "")
+        least = min(found.points["peak_memory_bytes"], default=0.0)
+        return f"{words}: the least of their peaks is {byte_unit(least).text(least)}." if least else f"{words}."
+    objective = TITLES[found.objective].removeprefix("best ")
+    return f"Best {objective} of those that fit: {best_words(found.top[0], found.objective)}."
 
 
-def _many(n: int, what: str) -> str:
-    return f"{n:,} {what}{'' if n == 1 else 's'}"
-
-
-def _named(point: Point) -> str:
-    return ", ".join(f"{path} {short(str(value), 60)}" for path, value in point.values.items())
-
-
-def _time(point: Point) -> str:
-    value = point.numbers["step_time_s"]
-    return time_unit(value).text(value)
+def _many(n: int, what: str, plural: str = "") -> str:
+    return f"{grouped(n)} {what if n == 1 else plural or f'{what}s'}"
 
 
 def _cards(found: Swept) -> str:
     counts = found.counts
     done = percent(counts.done / counts.total)
     items = [
-        ("Done", f"{counts.done:,}", f"{done} of all; {counts.left:,} left"),
-        ("Predicted", f"{counts.ok:,}", f"{found.misfits:,} of them do not surely fit"),
-        ("Impossible", f"{counts.impossible:,}", "refused by a rule, counted below"),
-        ("Failed", f"{counts.failed:,}", "errors of the program"),
-        ("Left out", f"{counts.filtered:,}", "by the grid's filters"),
+        ("Done", grouped(counts.done), f"{done} of all; {grouped(counts.left)} left"),
+        ("Predicted", grouped(counts.ok), f"{grouped(found.misfits)} of them do not surely fit"),
+        ("Impossible", grouped(counts.impossible), "refused by a rule, counted below"),
+        ("Failed", grouped(counts.failed), "errors of the program"),
+        ("Left out", grouped(counts.filtered), "by the grid's filters"),
     ]
     return m.cards(items)
 
@@ -81,36 +89,36 @@ def _cards(found: Swept) -> str:
 def _best(found: Swept) -> str:
     if not found.top:
         return ""
-    paths = list(found.top[0].values)
-    heads = [("#", "the configuration's number"), *((path, "") for path in paths), ("step time", "")]
-    heads += [("peak memory", "allocated, fullest rank"), ("fits", ""), ("MFU", "Megatron's convention")]
-    heads += [("tokens/s and GPU", ""), ("USD per 1e9 tokens", "")]
-    rows = [
-        [
-            str(p.number), *(short(str(p.values[path]), 60) for path in paths), _time(p),
-            byte_unit(p.numbers["peak_memory_bytes"]).text(p.numbers["peak_memory_bytes"]),
-            FITS[int(p.numbers["fits"])], percent(p.numbers["mfu"]), digits3(p.numbers["tokens_per_s_per_gpu"]),
-            digits3(p.numbers["usd_per_1e9_tokens"]) if p.numbers["usd_per_1e9_tokens"] > 0 else "not known",
-        ]
-        for p in found.top
-    ]  # fmt: skip
-    return m.section(
-        "Best configurations", m.paragraph(f"By {TITLES[found.objective]}.", "words"), m.table(heads, rows)
-    )
+    words = m.paragraph(f"By {TITLES[found.objective].removeprefix('best ')}, of those that fit for sure.", "words")
+    return m.section("Best configurations", words, _wide(configurations(found.top)))
 
 
-def _points(found: Swept) -> str:
+def _wide(table: str) -> str:
+    return f'<div class="wide">{table}</div>'
+
+
+def _points(found: Swept, store: Store) -> str:
     if not len(found.points["number"]):
         return ""
 
     def draw(theme: Theme) -> go.Figure:
         return swept_points(found, theme, webgl=False)
 
+    drawn = _many(len(found.points["number"]), "configuration")
     caption = (
-        f"Step time against peak memory of {_many(len(found.points['number']), 'configuration')} out of "
-        f"{found.counts.ok:,}, spread evenly; the line is the front of all that fit"
+        f"Step time against peak memory of {drawn} out of {grouped(found.counts.ok)}, spread evenly"
+        + ("; the line is the front of all that fit" if len(found.front["number"]) else "")
+        + ". The axes show what fits or may fit, if there is any; after a double click everything."
     )
-    return m.section("Time against memory", m.figure("points", draw, caption))
+    numbers = found.front["number"][:MOST_FRONT].tolist()
+    listed = configurations([point(store, n) for n in numbers]) if numbers else ""
+    rest = len(found.front["number"]) - len(numbers)
+    more = m.paragraph(f"and {_many(rest, 'further configuration')} of the front", "words") if rest else ""
+    return m.section(
+        "Time against memory",
+        m.figure("points", draw, caption),
+        m.folded(f"The front ({grouped(len(found.front['number']))})", _wide(listed) + more) if listed else "",
+    )
 
 
 def _axes(found: Swept) -> str:
@@ -119,17 +127,19 @@ def _axes(found: Swept) -> str:
         return ""
 
     def one(n: int, along: Along) -> str:
-        caption = f"The best along {along.path}, whatever the other axes; none where nothing fits"
+        caption = f"The best along {along.path}, whatever the other axes"
         return m.figure(f"axis-{n}", lambda theme: swept_axis(found, along, theme), caption)
 
-    return m.section("The best along each axis", *(one(n, along) for n, along in enumerate(varied)))
+    drawn = [one(n, along) for n, along in enumerate(varied)]
+    rows = [m.pair(*both) for both in zip_longest(drawn[::2], drawn[1::2], fillvalue="")]
+    return m.section("The best along each axis", *rows)
 
 
 def _reasons(found: Swept) -> str:
     ordered = sorted(found.reasons.items(), key=lambda item: (-item[1], item[0]))
     if not ordered:
         return ""
-    rows = [[outcome, reason, f"{n:,}"] for (outcome, reason), n in ordered[:MOST_REASONS]]
+    rows = [[outcome, reason, grouped(n)] for (outcome, reason), n in ordered[:MOST_REASONS]]
     more = len(ordered) - len(rows)
     rest = m.paragraph(f"and {_many(more, 'further reason')}", "words") if more else ""
     return m.section(

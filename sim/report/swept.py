@@ -3,16 +3,15 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
-from math import log
+from math import log10
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sim.sweep.numbering import Axis, Column
-from sim.sweep.outcome import BETTER, FAILED, FITS, IMPOSSIBLE, OK, Outcome
-from sim.sweep.store import Counts, Store
+from sim.sweep.outcome import BETTER, FAILED, FITS, IMPOSSIBLE, NUMBERS, OK, Outcome
+from sim.sweep.store import MOST_READ, Counts, Store
 from sim.tuner.front import pareto
 
 Floats = NDArray[np.float64]
@@ -22,6 +21,9 @@ TOP = 20
 MOST_POINTS = 5_000
 MOST_VALUES = 40
 """Values of an axis that stand for themselves; of more, ranges do."""
+
+LARGE = 1e4
+PREFIXES = " kMGTP"
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,30 +75,39 @@ class _Axis:
         values = self.axis.values
         self.single = bool(values) and len(values) <= MOST_VALUES
         if self.single:
-            self.labels = tuple(_label(v) for v in values)
+            self.labels = tuple(axis_label(v) for v in values)
+        elif values:
+            ranges = np.array_split(np.unique(np.array(values, dtype=float)), MOST_VALUES)
+            self._cut(
+                [float(part[0]) for part in ranges if len(part)], [float(part[-1]) for part in ranges if len(part)]
+            )
         else:
-            given = [float(v) for v in values if isinstance(v, int | float)]
-            self.low, self.high = (min(given), max(given)) if values else (self.axis.low, self.axis.high)
-            self.log = self.axis.log or (self.low > 0 and self.high > 100 * self.low)
-            edges = np.linspace(0, 1, MOST_VALUES + 1)
-            self.labels = tuple(f"{self._value(a):.4g}–{self._value(b):.4g}" for a, b in pairwise(edges.tolist()))
+            low, high = self.axis.low, self.axis.high
+            space = np.geomspace if self.axis.log else np.linspace
+            edges = space(low, high, MOST_VALUES + 1).tolist()
+            self._cut(edges[:-1], edges[1:])
         self.least = np.full(len(self.labels), np.inf)
 
-    def _value(self, share: float) -> float:
-        return self.low * (self.high / self.low) ** share if self.log else self.low + share * (self.high - self.low)
+    def _cut(self, lows: list[float], highs: list[float]) -> None:
+        self.lows = np.array(lows)
+        self.labels = tuple(
+            "–".join(dict.fromkeys(axis_label(v, 3) for v in both)) for both in zip(lows, highs, strict=True)
+        )
 
     def add(self, column: Column, worth: Floats) -> None:
         """Take the values of some rows with what they are worth."""
         index = column.index
         if not self.single:
-            x, span = column.numbers(), (log(self.high / self.low) if self.log else self.high - self.low) or 1.0
-            share = (np.log(x / self.low) if self.log else x - self.low) / span
-            index = np.clip(share * MOST_VALUES, 0, MOST_VALUES - 1).astype(np.int64)
+            index = np.maximum(np.searchsorted(self.lows, column.numbers(), side="right") - 1, 0)
         np.minimum.at(self.least, index, worth)
 
 
-def _label(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+def axis_label(value: Any, digits: int = 6) -> str:
+    """Return a value of an axis as text, a large fraction with an SI prefix: `50 G`."""
+    if not isinstance(value, float):
+        return str(value)
+    power = min(5, int(log10(abs(value)) // 3)) if abs(value) >= LARGE else 0
+    return f"{value / 1000**power:.{digits}g}{f' {PREFIXES[power]}' if power else ''}"
 
 
 def swept(store: Store, points: int = MOST_POINTS, top: int = TOP) -> Swept:
@@ -128,7 +139,7 @@ def swept(store: Store, points: int = MOST_POINTS, top: int = TOP) -> Swept:
     return Swept(
         counts,
         store.head.objective,
-        tuple(_point(store, number) for number in best[1].tolist()),
+        tuple(point(store, number) for number in best[1].tolist()),
         _joined(drawn) if drawn else front,
         front,
         reasons,
@@ -169,25 +180,29 @@ def _lowest(worth: Floats, numbers: Ints, most: int) -> tuple[Floats, Ints]:
     return worth[order], numbers[order]
 
 
-def _point(store: Store, number: int) -> Point:
+def point(store: Store, number: int) -> Point:
+    """Return one configuration of a store."""
     found, (start, _) = store.outcome(number // store.head.block_rows), store.head.span(number // store.head.block_rows)
     numbers = {name: float(column[number - start]) for name, column in found.numbers.items()}
     return Point(number, store.configuration(number), numbers)
 
 
-def glimpse(store: Store, points: int = MOST_POINTS, among: Mapping[str, Sequence[Any]] | None = None) -> Swept:
-    """Return what a sample of a store shows, quickly also while a sweep writes it; reasons and `along` are left out.
+def glimpse(
+    store: Store, points: int = MOST_POINTS, among: Mapping[str, Sequence[Any]] | None = None, most: int = MOST_READ
+) -> Swept:
+    """Return what some blocks of a store show, `most` of them, quickly also while a sweep writes it.
 
+    Points have the columns of `Store.sample`, `reasons` are those of the blocks looked at, `along` is left out.
     among: the values of axes that are looked at (none: all).
     """
-    columns, counts = store.sample(points), store.counts
-    rows = np.arange(len(columns.get("number", ())))
+    counts, blocks = store.counts, list(store.some_blocks(most))
+    held = store.sample(points, blocks) or dict.fromkeys(("number", *NUMBERS), np.empty(0))
     for path, values in (among or {}).items():
-        rows = rows[np.isin(columns[path][rows], list(values))] if len(rows) else rows
-    names = ("number", "step_time_s", "peak_memory_bytes", "fits")
-    held = {name: columns[name][rows] if len(columns) else np.empty(0) for name in names}
+        if path in held:
+            held = _of(held, np.flatnonzero(np.isin(held[path], list(values))))
     good = np.flatnonzero(held["fits"] == FITS.index("yes"))
     edge = good[pareto(held["peak_memory_bytes"][good], held["step_time_s"][good])]
-    top = (_point(store, counts.best[0]),) if counts.best else ()
-    misfits = len(rows) - len(good)
-    return Swept(counts, store.head.objective, top, held, _of(held, edge), {}, (), misfits)
+    top = (point(store, counts.best[0]),) if counts.best else ()
+    reasons = sum((_reasons(found) for _, found in blocks), Counter[tuple[str, str]]())
+    misfits = len(held["fits"]) - len(good)
+    return Swept(counts, store.head.objective, top, held, _of(held, edge), reasons, (), misfits)

@@ -12,7 +12,7 @@ from sim.specs import Plan, StagePlan
 from sim.tuner.elasticity import CHANGE, Elasticity
 from sim.tuner.robustness import FARTHEST, Robustness
 from sim.tuner.tune import Tuned
-from sim.units import THIN_SPACE, counted, digits3, percent, seconds, si
+from sim.units import counted, digits3, grouped, percent, seconds, si
 
 
 def answer(step: Step) -> str:
@@ -125,7 +125,7 @@ def overflow(step: Step) -> str:
 def answer_tuned(tuned: Tuned) -> str:
     """Return a search's answer: the winner, its time, the margin over the next plan and over the textbook one."""
     best = tuned.best.step
-    count = f"{tuned.evaluated:,}".replace(",", THIN_SPACE)
+    count = grouped(tuned.evaluated)
     parts = [f"Best of {count} plans: {plan_words(best.plan, best.placed.dp)}; {answer(best).removesuffix('.')}"]
     if tuned.best.p_best is not None:
         parts.append(f"best with probability {percent(tuned.best.p_best)}")

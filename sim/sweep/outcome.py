@@ -3,12 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from sim.specs.fields import short
+from sim.units import digits3, seconds
 
 OUTCOMES = ("ok", "impossible", "failed", "filtered")
 """Codes: predicted; refused, with the rule that is broken; an error of the program; left out by a filter."""
@@ -35,6 +37,22 @@ BETTER: Mapping[str, tuple[str, int]] = {
     "cost": ("usd_per_1e9_tokens", 1),
 }
 """By objective: the column, and 1 where less of it is better, -1 where more is."""
+
+
+def measured(value: float, objective: str) -> str:
+    """Return a value of an objective with its unit."""
+    if objective == "step_time":
+        return f"{seconds(value)} a step"
+    return f"{digits3(value)} " + ("tokens/s and GPU" if objective != "cost" else "USD per 1e9 tokens")
+
+
+CHECKSUM = 4
+"""Bytes of the checksum before the rows of a block."""
+
+
+def sealed(rows: bytes) -> bytes:
+    """Return packed rows behind their checksum: without it a changed bit may read as another number."""
+    return crc32(rows).to_bytes(CHECKSUM, "little") + rows
 
 
 class Damaged(ValueError):  # noqa: N818 - what it is, as a person would say it
@@ -74,7 +92,7 @@ class Outcome:
         return (row, float(sign * values[row])) if len(values) and np.isfinite(values[row]) else None
 
     def packed(self) -> bytes:
-        """Return the rows as an Arrow stream, compressed by Zstandard."""
+        """Return the rows as an Arrow stream, compressed by Zstandard, behind its checksum."""
         arrays = [pa.array(self.outcome), pa.array(self.reason), *(pa.array(v) for v in self.numbers.values())]
         named = pa.record_batch(arrays, names=["outcome", "reason", *self.numbers])
         listed = pa.array([list(self.reasons)], type=pa.list_(pa.string()))
@@ -83,13 +101,15 @@ class Outcome:
         for batch in (named, pa.record_batch([listed], names=["reasons"])):
             with pa.ipc.new_stream(sink, batch.schema, options=options) as stream:
                 stream.write_batch(batch)
-        return bytes(sink.getvalue())
+        return sealed(bytes(sink.getvalue()))
 
     @classmethod
     def unpacked(cls, payload: bytes, rows: int) -> "Outcome":
         """Return the rows of `packed`; raises Damaged where it is no such block of so many rows."""
+        if payload != sealed(payload[CHECKSUM:]):
+            raise Damaged("checksum is another")
         try:
-            source = pa.BufferReader(payload)
+            source = pa.BufferReader(payload[CHECKSUM:])
             (table,), (words,) = (list(pa.ipc.open_stream(source)) for _ in range(2))
             for batch in (table, words):
                 batch.validate(full=True)

@@ -1,12 +1,13 @@
 """The store of a sweep: one SQLite file in WAL mode, one writer, any number of readers.
 
 A block is in it for good when its transaction is committed (`synchronous=FULL`); what is killed before that leaves no
-trace of the block. Nothing in it is code: payloads are Arrow columns, the grid is JSON.
+trace of the block. Nothing in it is code: payloads are Arrow columns behind a checksum, the grid
+is JSON.
 """
 
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,7 +27,7 @@ from sim.sweep.outcome import BETTER, MOST_ROWS, OUTCOMES, Damaged, Outcome
 APPLICATION_ID = 0x7472_7377
 """Marks the file as a store ("trsw"), as SQLite's header has room for."""
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 TABLES = {
     "meta": "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)",
     "blocks": (
@@ -138,27 +139,34 @@ class Store(Closing):
             row = self.db.execute("SELECT payload FROM blocks WHERE number = ?", (number,)).fetchone()
             if row is None or not isinstance(row[0], bytes) or stop <= start:
                 raise Damaged(f"block {number} is missing")
-            return Outcome.unpacked(row[0], stop - start)
+            try:
+                return Outcome.unpacked(row[0], stop - start)
+            except Damaged as error:
+                raise Damaged(f"block {number}: {error}") from None
 
     def columns(self, start: int, stop: int) -> dict[str, Column]:
         """Return the axes' values of the configurations from `start` to before `stop`."""
         return self.head.numbering.columns(start, stop)
 
-    def sample(self, points: int = 5_000) -> dict[str, NDArray[Any]]:
+    def some_blocks(self, most: int = MOST_READ) -> Iterator[tuple[int, Outcome]]:
+        """Yield `blocks`, of a large store `most` alone, spread evenly."""
+        with guarded(self.path):
+            numbers = [int(n) for (n,) in self.db.execute("SELECT number FROM blocks ORDER BY number")]
+        for k in sorted({round(k) for k in np.linspace(0, len(numbers) - 1, most)} if numbers else ()):
+            yield self.head.span(numbers[k])[0], self.outcome(numbers[k])
+
+    def sample(
+        self, points: int = 5_000, blocks: Sequence[tuple[int, Outcome]] | None = None
+    ) -> dict[str, NDArray[Any]]:
         """Return at most `points` predicted configurations, spread evenly over those in the store, as columns: number,
         the axes' values by path, and the numbers of `Outcome`.
 
-        Of a large store `MOST_READ` blocks are read, so that a notebook may ask while the sweep runs.
+        blocks: by default `some_blocks`, so that a notebook may ask while the sweep runs.
         """
-        with guarded(self.path):
-            blocks = [(int(n), int(ok)) for n, ok in self.db.execute("SELECT number, ok FROM blocks ORDER BY number")]
-        blocks = [
-            blocks[k] for k in sorted({round(k) for k in np.linspace(0, len(blocks) - 1, MOST_READ)} if blocks else ())
-        ]
-        every, seen = max(1, -(-sum(ok for _, ok in blocks) // max(1, points))), 0
+        blocks = list(self.some_blocks()) if blocks is None else blocks
+        every, seen = max(1, -(-sum(found.counts()[0] for _, found in blocks) // max(1, points))), 0
         held: dict[str, list[NDArray[Any]]] = {}
-        for number, _ in blocks:
-            start, found = self.head.span(number)[0], self.outcome(number)
+        for start, found in blocks:
             rows = np.flatnonzero(found.outcome == OUTCOMES.index("ok"))
             kept = rows[(np.arange(len(rows)) + seen) % every == 0]
             seen += len(rows)

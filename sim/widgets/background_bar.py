@@ -27,7 +27,8 @@ class BackgroundBar(w.HBox):
     """Start, progress, elapsed and remaining time, Cancel; what goes wrong is said here, and never raised.
 
     asked: the work and its arguments, looked up when the button is pressed (InputError: it cannot be done, and why);
-    on_result: what is done with the result; on_state: called after every change of `state`.
+    on_result: what is done with the result; on_state: called after every change of `state`; ending: what the
+    button that ends the work says, and what is said then.
     """
 
     def __init__(
@@ -36,16 +37,18 @@ class BackgroundBar(w.HBox):
         asked: Callable[[], Asked],
         on_result: Callable[[Any], None],
         on_state: Callable[[State], None] = lambda state: None,
+        ending: tuple[str, str] = ("Cancel", "cancelled"),
     ) -> None:
         self._asked, self._on_result, self._on_state = asked, on_result, on_state
         self.job = Job(self._finished, self._failed, self._progressed)
         self._state: State = "idle"
         self._begin = self._part_begin = 0.0
         self._part: tuple[str, int, int] = ("", 0, 0)
+        self._first, self._ended = 0, ending[1]
         self._start = w.Button(description=label, layout=w.Layout(width="auto"))
         self._bar = w.FloatProgress(min=0.0, max=1.0, layout=w.Layout(width="160px", visibility="hidden"))
         self._words = w.HTML(layout=w.Layout(flex="1 1 auto", min_width="0"))
-        self._cancel = w.Button(description="Cancel", disabled=True, layout=w.Layout(width="auto"))
+        self._cancel = w.Button(description=ending[0], disabled=True, layout=w.Layout(width="auto"))
         super().__init__([self._start, self._bar, self._cancel, self._words], layout=w.Layout(align_items="center"))
         self._start.on_click(lambda _: self.start())
         self._cancel.on_click(lambda _: self.cancel())
@@ -54,6 +57,16 @@ class BackgroundBar(w.HBox):
     def state(self) -> State:
         """What the work is at."""
         return self._state
+
+    @property
+    def pace(self) -> float | None:
+        """How much of the present part is done a second; None before it can be said."""
+        spent, done = monotonic() - self._part_begin, self._part[1] - self._first
+        return done / spent if self._state == "running" and done > 0 and spent >= SOON_S else None
+
+    def offer(self, label: str) -> None:
+        """Name the button that starts the work."""
+        self._start.description = label
 
     @property
     def message(self) -> str:
@@ -78,7 +91,7 @@ class BackgroundBar(w.HBox):
         """End the work if there is any."""
         if self.job.running:
             self.job.cancel()
-            self._become("cancelled", f"cancelled after {self._spent}")
+            self._become("cancelled", f"{self._ended} after {self._spent}")
 
     @property
     def _spent(self) -> str:
@@ -93,7 +106,8 @@ class BackgroundBar(w.HBox):
 
     def _progressed(self, what: str, done: int, of: int) -> None:
         if what != self._part[0]:
-            self._part_begin = monotonic()
+            # Work that goes on where it was stopped begins with much done.
+            self._part_begin, self._first = monotonic(), done
         self._part = (what, done, of)
         self._bar.value = min(1.0, done / of) if of else 0.0
         self._say()
@@ -102,9 +116,8 @@ class BackgroundBar(w.HBox):
         """Write what is done; a part's own pace says when it ends, and of the parts after it nothing is known."""
         what, done, of = self._part
         words = [f"{what} {done} of {of}" if of > 1 else what, f"{monotonic() - self._begin:.0f} s"]
-        spent = monotonic() - self._part_begin
-        if 0 < done < of and spent >= SOON_S:
-            words.append(f"{spent * (of - done) / done:.0f} s left of this part")
+        if (pace := self.pace) and done < of:
+            words.append(f"{(of - done) / pace:.0f} s left of this part")
         self._words.value = escape(" · ".join(words))
 
     def _tick(self, pid: int | None) -> None:

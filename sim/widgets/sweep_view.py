@@ -1,33 +1,36 @@
-"""A sweep in a notebook: how far it is, the best so far, its points; start, pause, resume, and filters by axis."""
+"""A sweep in a notebook: how far it is, the best so far, its points and their table; start, pause, resume, filters."""
 
 import asyncio
-from contextlib import suppress
-from html import escape
 from pathlib import Path
 from typing import Any
 
 import ipywidgets as w
+import numpy as np
+import plotly.graph_objects as go
 
 from sim.report import figures
 from sim.report import markup as m
-from sim.report.swept import glimpse, swept
-from sim.report.theme import HEIGHT, Theme, frame
+from sim.report.swept import Swept, axis_label, glimpse
+from sim.report.swept_table import COLUMNS, Box, best_words, chosen_points, configurations
+from sim.report.theme import HEIGHT, Theme, colour, frame
 from sim.specs import InputError
 from sim.specs.arguments import checked
 from sim.sweep.grid import Grid
-from sim.sweep.outcome import OUTCOMES
 from sim.sweep.run import sweep
-from sim.sweep.store import Store
-from sim.units import digits3, seconds
+from sim.sweep.store import MOST_READ, Counts, Store
+from sim.units import digits3, grouped, percent
 from sim.widgets.background import Progress
 from sim.widgets.background_bar import BackgroundBar, State
-from sim.widgets.canvas import Canvas
+from sim.widgets.canvas import CONFIG, Canvas
 from sim.widgets.knob import STYLE
 from sim.widgets.panes import MIN_WIDTH
 from sim.widgets.width import WidthSensor
 
 EVERY_S = 1.0
-MOST_LISTED = 10
+LOOKS = 60
+"""Looks without anything new after which nobody else seems to write the store."""
+
+MOST_LISTED = 20
 
 
 def sweep_job(grid: str, store: str, *, progress: Progress) -> float:
@@ -43,30 +46,46 @@ def sweep_job(grid: str, store: str, *, progress: Progress) -> float:
 class SweepView(w.VBox):
     """A sweep and its store, which may be there already, or be written by another program at the moment.
 
-    Pause ends the processes; Start goes on where the store is. Filters choose among the points drawn.
+    Pause ends the processes, and what is done stays in the store; Resume goes on from there. `filters` (values of axes)
+    choose among the points drawn, a box drawn in the figure (`brush`) among the rows of the table.
     """
 
     def __init__(self, grid: str | Path, store: str | Path) -> None:
         self.file, self.path = Path(grid), Path(store)
         self.grid = Grid.load(self.file)
         self.filters: dict[str, tuple[Any, ...]] = {}
-        self.bar = BackgroundBar("Start or resume", self._asked, lambda _: self.refresh(), self._became)
-        self._said, self._reasons = w.HTML(), w.HTML()
+        self.brush: Box | None = None
+        ended = ("Pause", "paused")
+        self.bar = BackgroundBar("Start", self._asked, lambda _: self.refresh(), self._became, ended)
+        self._said, self._cards, self._table, self._reasons = (w.HTML() for _ in range(4))
+        self._said.layout.min_height = "52px"  # two lines: what is below stays in its place
         axes = {axis.path: axis.values for axis in self.grid.numbering.axes if axis.path and len(axis.values) > 1}
         self.axis = w.Dropdown(options=list(axes), description="filter by", layout=w.Layout(width="420px"))
         self.values = w.SelectMultiple(rows=4, layout=w.Layout(width="160px"))
+        names = [*(axis.path for axis in self.grid.numbering.axes if axis.path), *COLUMNS]
+        wide = w.Layout(width="420px")
+        self.columns = w.SelectMultiple(options=names, value=names, rows=4, description="columns", layout=wide)
         self.clear = w.Button(layout=w.Layout(width="auto"))
         self._axes, self.canvas, self.sensor = axes, Canvas(), WidthSensor()
+        # Boxes are drawn here, so their button is there beside those that zoom.
+        removed = ["lasso2d", "zoomIn2d", "zoomOut2d", "autoScale2d"]
+        self.canvas.plot._config = CONFIG | {"modeBarButtonsToRemove": removed}
+        self._drawn: dict[str, Any] = {}
+        self._seen: Any = None
+        self._looks = 0
         chosen = w.HBox([self.axis, self.values, self.clear], layout=w.Layout(flex_flow="row wrap"))
-        super().__init__([w.HTML(STYLE), self.sensor, self.bar, self._said, chosen, self.canvas, self._reasons])
+        shown = [self.bar, self._said, self._cards, chosen, self.canvas, self.columns, self._table, self._reasons]
+        super().__init__([w.HTML(STYLE), self.sensor, *shown])
         self.add_class("trainsim")
         self.axis.observe(lambda _: self._list(), names="value")
         self.values.observe(self._filtered, names="value")
+        self.columns.observe(lambda _: self.refresh(), names="value")
         self.clear.on_click(lambda _: self._cleared())
         self.sensor.observe(lambda _: self.canvas.fill(max(MIN_WIDTH, self.sensor.width)), names="width")
         self.sensor.observe(lambda _: self.refresh(), names="theme")
         self._list()
         self.refresh()
+        self._watch()
 
     @property
     def message(self) -> str:
@@ -74,49 +93,116 @@ class SweepView(w.VBox):
         return str(self._said.value)
 
     def refresh(self) -> None:
-        """Look at the store and draw what is in it."""
-        theme: Theme = "dark" if self.sensor.theme == "dark" else "light"
-        self.clear.description = f"Clear filters ({len(self.filters)})"
+        """Look at the store and show what is in it."""
+        self.clear.description = f"Clear filters ({len(self.filters) + (self.brush is not None)})"
         if not self.path.exists():
-            self._said.value = m.paragraph(f"{self.grid.size:,} configurations, none done yet.", "say")
-            self.canvas.draw(_nothing, theme, self.file.stem, keep_ranges=False)
+            self._said.value = m.paragraph(f"{grouped(self.grid.size)} configurations, none done yet.", "say")
+            self._cards.value = _cards(Counts(self.grid.size, 0, 0, 0, 0, 0.0, None), None, self._state_words)
+            self._table.value = self._reasons.value = ""
+            self.canvas.draw(_nothing, self._theme, self.file.stem, keep_ranges=False)
             return
         try:
             with Store(self.path) as store:
-                found = glimpse(store, among=self.filters)
-                whole = swept(store) if found.counts.left == 0 and self.bar.state != "running" else None
+                if store.head.digest != self.grid.digest and not self.grid.extends(store.head.grid):
+                    raise InputError(str(self.path), "the store of another grid", f"a new file, or that of {self.file}")
+                found = glimpse(store, among=self.filters, most=MOST_READ * (1 if self.bar.state == "running" else 4))
         except InputError as error:
             self._said.value = m.paragraph(str(error), "say wrong")
             return
-        self._said.value = _words(found.counts, found.top)
-        self.canvas.draw(lambda t: figures.swept_points(found, t), theme, self.file.stem, keep_ranges=False)
-        if whole:
-            listed = sorted(whole.reasons.items(), key=lambda item: -item[1])[:MOST_LISTED]
-            rows = [[outcome, reason, f"{n:,}"] for (outcome, reason), n in listed]
-            heads = [("outcome", ""), ("why configurations have no prediction", ""), ("how many", "")]
-            self._reasons.value = f'<div class="data">{m.table(heads, rows)}</div>' if rows else ""
+        left = found.counts.left
+        if self.bar.state != "running":
+            self.bar.offer("Resume" if 0 < left < found.counts.total else "Start")
+        self._said.value = m.paragraph(_words(found), "say")
+        self._cards.value = _cards(found.counts, self.bar.pace, self._state_words)
+        self._draw(found)
+        self._table.value = self._rows(found)
+        self._reasons.value = _reasons(found)
+
+    @property
+    def _state_words(self) -> str:
+        return {"running": "no rate yet", "cancelled": "paused", "failed": "stopped"}.get(
+            self.bar.state, "not started here"
+        )
+
+    @property
+    def _theme(self) -> Theme:
+        return "dark" if self.sensor.theme == "dark" else "light"
+
+    def _draw(self, found: Swept) -> None:
+        """Draw the points; an axis that somebody has zoomed stays."""
+        axes, zoomed = ("xaxis", "yaxis"), {}
+        for name in axes:
+            shown = self.canvas.plot.layout[name].range
+            if name in self._drawn and shown != self._drawn[name]:
+                zoomed[name] = shown
+
+        def source(theme: Theme) -> go.Figure:
+            figure = figures.swept_points(found, theme).update_layout(dragmode="select", newselection_mode="immediate")
+            for name, ends in zoomed.items():
+                figure.layout[name].range = ends
+            return _brushed(figure, self.brush, theme)
+
+        self.canvas.draw(source, self._theme, self.file.stem, keep_ranges=self.bar.state == "running")
+        self._drawn = {name: self.canvas.plot.layout[name].range for name in axes if name not in zoomed} | {
+            name: self._drawn[name] for name in zoomed
+        }
+        for trace in self.canvas.plot.data:
+            if not trace._select_callbacks:
+                trace.on_selection(self._selected)
+                trace.on_deselect(lambda *_: self._brush(None))
+
+    def _selected(self, trace: Any, points: Any, selector: Any) -> None:
+        del trace, points
+        if selector is None or not hasattr(selector, "xrange"):
+            return
+        units = self.canvas.plot.layout.meta
+        memory, time = ([v * units[name] for v in sorted(ends)] for name, ends in (
+            ("bytes", selector.xrange), ("seconds", selector.yrange)
+        ))  # fmt: skip
+        self._brush((*memory, *time))
+
+    def _brush(self, box: Any) -> None:
+        known = box is not None and self.brush is not None and np.allclose(box, self.brush, rtol=1e-6, atol=0)
+        if not known and box != self.brush:
+            self.brush = box
+            self.refresh()
+
+    def _rows(self, found: Swept) -> str:
+        points, of = chosen_points(found, self.brush, self.filters, MOST_LISTED)
+        if not points:
+            return m.paragraph("No point lies in the box." if self.brush else "", "say")
+        where = "in the box" if self.brush else "drawn"
+        words = f"The best {len(points)} of {grouped(of)} points {where}, those that fit first."
+        return f'<div class="data">{m.paragraph(words)}{configurations(points, self.columns.value)}</div>'
 
     def _asked(self) -> Any:
         return sweep_job, (str(self.file), str(self.path))
 
     def _became(self, state: State) -> None:
-        if state == "running":
+        if state == "running" and self._looks >= LOOKS:
+            self._looks = 0
             self._watch()
-        else:
-            self.refresh()
+        self.refresh()
 
     def _watch(self) -> None:
-        """Look at the store every now and then while the sweep runs."""
-        if self.bar.state != "running":
-            return
-        self.refresh()
-        with suppress(RuntimeError):  # no event loop: nobody watches
-            asyncio.get_running_loop().call_later(EVERY_S, self._watch)
+        """Look at the store every now and then, while the sweep runs or somebody else seems to write it."""
+        parts = [self.path, self.path.with_name(f"{self.path.name}-wal")]
+        seen = [(p.stat().st_size, p.stat().st_mtime_ns) if p.exists() else None for p in parts]
+        self._looks = 0 if seen != self._seen or self.bar.state == "running" else self._looks + 1
+        if seen != self._seen and self._seen is not None:
+            self.refresh()
+        self._seen = seen
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:  # nobody watches
+            self._looks = LOOKS
+        if self._looks < LOOKS:
+            loop.call_later(EVERY_S, self._watch)
 
     def _list(self) -> None:
         """Offer the values of the axis that is chosen."""
         values = self._axes.get(self.axis.value, ())
-        self.values.options = [(digits3(v) if isinstance(v, float) else str(v), v) for v in values]
+        self.values.options = [(axis_label(v), v) for v in values]
         self.values.value = self.filters.get(self.axis.value, ())
 
     def _filtered(self, change: Any) -> None:
@@ -127,24 +213,65 @@ class SweepView(w.VBox):
         self.refresh()
 
     def _cleared(self) -> None:
-        self.filters = {}
+        self.filters, self.brush = {}, None
         self._list()
         self.refresh()
 
 
-def _words(counts: Any, top: Any) -> str:
-    each = ", ".join(f"{getattr(counts, name):,} {name}" for name in OUTCOMES if getattr(counts, name))
-    done, total, left = (f"{n:,}" for n in (counts.done, counts.total, counts.left))
-    said = f"{done} of {total} configurations done ({each}), {left} left."
-    if top:
-        best = top[0]
-        named = ", ".join(f"{path} {value}" for path, value in best.values.items())
-        said += f" Best so far: {seconds(best.numbers['step_time_s'])} a step with {named}."
-    return f"<p class='say'>{escape(said)}</p>"
+def _brushed(figure: go.Figure, box: Box | None, theme: Theme) -> go.Figure:
+    """Return the figure with a box in it, and what lies outside pale."""
+    if box is None:
+        # Where a box goes away plotly.js leaves points unselected, and draws it on unless others are selected.
+        for trace in figure.data:
+            trace.update(selectedpoints=np.arange(len(trace.x)), unselected_marker_opacity=trace.marker.opacity or 1)
+        return figure
+    size, time = figure.layout.meta["bytes"], figure.layout.meta["seconds"]
+    x0, x1, y0, y1 = box[0] / size, box[1] / size, box[2] / time, box[3] / time
+    for trace in figure.data:
+        inside = (x0 <= trace.x) & (trace.x <= x1) & (y0 <= trace.y) & (trace.y <= y1)
+        trace.selectedpoints = np.flatnonzero(inside)
+    return figure.add_selection(
+        type="rect", x0=x0, x1=x1, y0=y0, y1=y1, xref="x", yref="y", line={"color": colour("text", theme)}
+    )
+
+
+def _words(found: Swept) -> str:
+    counts = found.counts
+    said = f"{grouped(counts.done)} of {grouped(counts.total)} configurations done, {grouped(counts.left)} left."
+    if found.top:
+        return f"{said} Best{' so far' if counts.left else ''}: {best_words(found.top[0], found.objective)}."
+    return f"{said} Nothing fits{' so far' if counts.left else ''}." if counts.done else said
+
+
+def _cards(counts: Counts, pace: float | None, words: str) -> str:
+    """Return what became of the configurations, and how fast it goes. pace: configurations a second; words: said
+    where none is known."""
+    going = f"{digits3(pace)}/s, {grouped(round(counts.left / pace))} s left" if pace else words
+    items = [
+        ("Done", grouped(counts.done), f"{percent(counts.done / counts.total)} of {grouped(counts.total)}"),
+        ("Predicted", grouped(counts.ok), "with a time and a peak"),
+        ("Impossible", grouped(counts.impossible), "refused by a rule"),
+        ("Failed", grouped(counts.failed), "errors of the program"),
+        ("Left out", grouped(counts.filtered), "by the grid's filters"),
+        ("Left", grouped(counts.left), going if counts.left else "finished"),
+    ]
+    return m.cards(items)
+
+
+def _reasons(found: Swept) -> str:
+    if not found.reasons:
+        return ""
+    ordered = sorted(found.reasons.items(), key=lambda item: (-item[1], item[0]))
+    rows = [[outcome, reason, grouped(n)] for (outcome, reason), n in ordered[:MOST_LISTED]]
+    counted, every = sum(found.reasons.values()), found.counts.impossible + found.counts.failed
+    words = [f"{grouped(len(ordered) - len(rows))} further reasons."] if len(ordered) > len(rows) else []
+    words += [f"Counted are {grouped(counted)} of {grouped(every)}, spread evenly."] if counted < every else []
+    heads = [("outcome", ""), ("why configurations have no prediction", ""), ("how many", "")]
+    return f'<div class="data">{m.table(heads, rows)}{m.paragraph(" ".join(words)) if words else ""}</div>'
 
 
 def _nothing(theme: Theme) -> Any:
-    figure = frame(theme, HEIGHT, "", "").update_xaxes(visible=False).update_yaxes(visible=False)
+    figure = frame(theme, HEIGHT + 120, "", "").update_xaxes(visible=False).update_yaxes(visible=False)
     place: dict[str, Any] = {"x": 0.5, "y": 0.5, "xref": "paper", "yref": "paper"}
     return figure.add_annotation(text="nothing in the store yet: press Start", showarrow=False, **place)
 

@@ -201,11 +201,17 @@ def test_bar_estimates_what_is_left_of_a_part(bar, monkeypatch):
     now = [100.0]
     monkeypatch.setattr("sim.widgets.background_bar.monotonic", lambda: now[0])
     bar._begin = bar._part_begin = now[0]
+    bar._state = "running"
     bar._progressed("confirming", 0, 20)
     now[0] += 4
     bar._progressed("confirming", 5, 20)
     assert bar.message == "confirming 5 of 20 · 4 s · 12 s left of this part"
     assert bar._bar.value == 0.25
+    bar._progressed("sweeping", 900, 1000)  # it goes on where it was stopped
+    now[0] += 10
+    bar._progressed("sweeping", 950, 1000)
+    assert bar.pace == 5
+    assert bar.message == "sweeping 950 of 1000 · 14 s · 10 s left of this part"
 
 
 def test_a_killed_process_is_one_clear_error(heard):

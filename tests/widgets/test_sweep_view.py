@@ -1,8 +1,10 @@
 """The live view of a sweep: nothing runs by itself, a pause loses nothing, filters are counted."""
 
+import asyncio
 import time
 
 import pytest
+from plotly.callbacks import BoxSelector, Points
 
 import sim
 from sim.specs import InputError
@@ -45,7 +47,7 @@ def test_a_sweep_runs_beside_and_is_drawn(grid, tmp_path):
     assert view.bar.job.wait(120)
     assert view.bar.state == "done", view.bar.message
     assert "32 of 32 configurations done" in view.message
-    assert "Best so far" in view.message
+    assert "Best: " in view.message
     assert sum(len(t.x) for t in view.canvas.plot.data if t.mode == "markers") == 24  # pp 3 is impossible
     assert "does not divide" in view._reasons.value
 
@@ -62,6 +64,50 @@ def test_filters_by_axis(grid, tmp_path):
     view.clear.click()
     assert view.clear.description == "Clear filters (0)"
     assert sum(len(t.x) for t in view.canvas.plot.data if t.mode == "markers") == drawn
+
+
+def test_a_box_chooses_the_rows_of_the_table(grid, tmp_path):
+    sim.sweep(sim.Grid.load(grid), tmp_path / "sweep.db", runner="here")
+    view = sim.watch_sweep(grid, tmp_path / "sweep.db")
+    assert view._table.value.count("<tr") == 1 + 20 and "of 24 points drawn" in view._table.value
+    trace = next(t for t in view.canvas.plot.data if t.name.startswith("fits"))
+    x, y = float(trace.x[0]), float(trace.y[0])
+    trace._dispatch_on_selection(Points(), BoxSelector(xrange=[1.01 * x, 0.99 * x], yrange=[0.99 * y, 1.01 * y]))
+    assert view.clear.description == "Clear filters (1)"
+    assert view._table.value.count("<tr") == 2 and f"<td>{trace.customdata[0]}</td>" in view._table.value
+    assert [list(t.selectedpoints) for t in view.canvas.plot.data if t.name == trace.name] == [[0]]
+    view.columns.value = ("plan.tp", "fits")
+    assert "plan." in view._table.value and "peak memory" not in view._table.value
+    view.clear.click()
+    assert view.brush is None and not view.canvas.plot.layout.selections
+    assert [t.unselected.marker.opacity for t in view.canvas.plot.data] == [0.75, 0.75, 0.75, 1]
+
+
+def test_a_zoom_outlives_a_look(grid, tmp_path):
+    sim.sweep(sim.Grid.load(grid), tmp_path / "sweep.db", runner="here")
+    view = sim.watch_sweep(grid, tmp_path / "sweep.db")
+    view.canvas.plot.layout.xaxis.range = (1.6, 1.7)
+    view.refresh()
+    view.refresh()
+    assert view.canvas.plot.layout.xaxis.range == (1.6, 1.7)
+
+
+def test_the_store_of_another_grid_is_said(grid, tmp_path):
+    sim.sweep(sim.Grid.load(grid), tmp_path / "sweep.db", runner="here")
+    grid.write_text((GRID % "analytic").replace("1024", "512"))
+    assert "the store of another grid" in sim.watch_sweep(grid, tmp_path / "sweep.db").message
+
+
+def test_what_another_program_writes_is_seen(grid, tmp_path):
+    async def watched():
+        view = sim.watch_sweep(grid, tmp_path / "sweep.db")
+        await asyncio.to_thread(sim.sweep, sim.Grid.load(grid), tmp_path / "sweep.db", runner="here")
+        until = time.monotonic() + 20
+        while "32 of 32" not in view.message and time.monotonic() < until:
+            await asyncio.sleep(0.1)
+        return view.message
+
+    assert "32 of 32" in asyncio.run(watched())
 
 
 def test_a_pause_resumes(tmp_path):
