@@ -21,7 +21,7 @@ from sim.sweep.store import MOST_READ, Counts, Store
 from sim.units import digits3, grouped, percent
 from sim.widgets.background import Progress
 from sim.widgets.background_bar import BackgroundBar, State
-from sim.widgets.canvas import CONFIG, Canvas
+from sim.widgets.canvas import Canvas
 from sim.widgets.knob import STYLE
 from sim.widgets.panes import MIN_WIDTH
 from sim.widgets.width import WidthSensor
@@ -66,10 +66,7 @@ class SweepView(w.VBox):
         wide = w.Layout(width="420px")
         self.columns = w.SelectMultiple(options=names, value=names, rows=4, description="columns", layout=wide)
         self.clear = w.Button(layout=w.Layout(width="auto"))
-        self._axes, self.canvas, self.sensor = axes, Canvas(), WidthSensor()
-        # Boxes are drawn here, so their button is there beside those that zoom.
-        removed = ["lasso2d", "zoomIn2d", "zoomOut2d", "autoScale2d"]
-        self.canvas.plot._config = CONFIG | {"modeBarButtonsToRemove": removed}
+        self._axes, self.canvas, self.sensor = axes, Canvas(selects=True), WidthSensor()
         self._drawn: dict[str, Any] = {}
         self._seen: Any = None
         self._looks = 0
@@ -132,8 +129,8 @@ class SweepView(w.VBox):
         """Draw the points; an axis that somebody has zoomed stays."""
         axes, zoomed = ("xaxis", "yaxis"), {}
         for name in axes:
-            shown = self.canvas.plot.layout[name].range
-            if name in self._drawn and shown != self._drawn[name]:
+            shown = self.canvas.plot.layout[name].range if name in self._drawn else None
+            if shown and shown != self._drawn[name]:
                 zoomed[name] = shown
 
         def source(theme: Theme) -> go.Figure:
