@@ -7,7 +7,7 @@ from typing import Any
 
 import ipywidgets as w
 
-from sim.catalog import names
+from sim.costs.profile import load_profile
 from sim.specs import Cluster, InputError, Model, Multipliers
 from sim.specs.catalog import devices, models
 from sim.specs.fields import DERIVED, read
@@ -127,7 +127,6 @@ class ClusterControls(Group):
 
     def say(self, cluster: Cluster) -> None:
         """Write what the devices are and which profile times them."""
-        known = set(names("profiles"))
         kinds = [m.hardware for m in cluster.members]
         lines = [
             f"{d.title}: {d.peak_bf16_flop_per_s.value / 1e12:.4g} TFLOP/s in 16 bit, "
@@ -139,8 +138,11 @@ class ClusterControls(Group):
         lines.append(
             f"{price:.2f} USD a GPU-hour{f' ({date})' if date else ''}" if price else "no price in the catalog"
         )
-        badge = "fitted" if cluster.profile in known else "own profile"
-        lines.append(f"profile {cluster.profile} ({badge}); {cluster.gpus} GPUs")
+        for member in cluster.members:
+            held = load_profile(member.profile)
+            badge = f"assumed: scaled from {held.base}" if held.estimate else "measured" if held.measured else "fitted"
+            lines.append(f"profile {held.name} ({badge})")
+        lines.append(f"{cluster.gpus} GPUs")
         self.facts.value = "<br>".join(lines)
 
 
