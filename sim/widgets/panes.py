@@ -27,6 +27,7 @@ NAMED = {"best": -1, "baseline": -2}
 FULLEST = ("fullest rank", -1)
 """ipywidgets would show no choice at all where its value is None."""
 
+COMPUTING = m.paragraph("computing …", "say")
 WHOLE = 0.98
 """Share of the time axis from which on a part of it is all of it."""
 
@@ -42,7 +43,7 @@ class Pane(w.VBox):
         self.view = view
         self.scene: Scene | None = None
         self.width: int | None = None
-        self._words, self.detail = w.HTML(), w.HTML()
+        self._words, self.detail = w.HTML(COMPUTING), w.HTML()
         self.canvases: list[Canvas] = []
         row = w.HBox(above, layout=w.Layout(flex_flow="row wrap"))
         self._above = (self._words, *([row] if above else []))
@@ -70,7 +71,7 @@ class Pane(w.VBox):
 
     def wait(self) -> None:
         """Say that what is asked for is being computed; what is shown is pale until it is there."""
-        self._words.value = m.paragraph("computing …", "say")
+        self._words.value = COMPUTING
         for canvas in self.canvases:
             canvas.stale(True)
 
@@ -103,7 +104,7 @@ class Data(w.VBox):
     """The numbers behind the figures, what they rest on, and code that computes them again."""
 
     def __init__(self) -> None:
-        self._html = w.HTML()
+        self._html = w.HTML(COMPUTING)
         super().__init__([self._html])
 
     def draw(self, scene: Scene, code: str) -> None:
