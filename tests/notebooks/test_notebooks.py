@@ -9,7 +9,8 @@ from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell
 
-from tests.browser.lab import CHROMIUM, FULL, OPENED
+from tests.browser.lab import CHROMIUM, OPENED
+from tests.full import FULL
 from tests.oracle import ROOT
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
