@@ -9,7 +9,7 @@ from sim.specs import Cluster, Model, Plan
 from sim.specs.catalog import models
 
 COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow, HealthCheck.filter_too_much]}
-settings.register_profile("quick", max_examples=40, derandomize=True, **COMMON)
+settings.register_profile("quick", max_examples=20, derandomize=True, **COMMON)
 settings.register_profile("full", max_examples=1_000, **COMMON)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 

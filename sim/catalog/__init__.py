@@ -1,5 +1,6 @@
 """Data only: devices, models, precisions, scaling laws and fitted profiles as JSON, a source beside every number."""
 
+from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
@@ -16,4 +17,9 @@ def kinds() -> list[str]:
 
 def names(kind: str) -> list[str]:
     """Return the sorted names of the entries of one kind."""
-    return sorted(entry.name.removesuffix(".json") for entry in folder(kind).iterdir() if entry.name[0] not in "._")
+    return list(_names(kind))
+
+
+@cache  # a step asks for them several times, and they are part of the package
+def _names(kind: str) -> tuple[str, ...]:
+    return tuple(sorted(e.name.removesuffix(".json") for e in folder(kind).iterdir() if e.name[0] not in "._"))

@@ -106,8 +106,11 @@ def contention_values(held: Sequence[Contention], n_in: Any, n_out: Any) -> dict
     """
     if not held:
         n_in = n_out = 1
-    each = np.stack(np.broadcast_arrays(n_in, n_out), axis=-1).reshape(-1, 2)
-    shapes, where = np.unique(each, axis=0, return_inverse=True)
+    if np.ndim(n_in) == np.ndim(n_out) == 0:  # of one plan: nothing to sort, which would take most of the time
+        shapes, where = np.array([[n_in, n_out]]), np.zeros(1, dtype=np.int64)
+    else:
+        each = np.stack(np.broadcast_arrays(n_in, n_out), axis=-1).reshape(-1, 2)
+        shapes, where = np.unique(each, axis=0, return_inverse=True)
     found = [nearest(held, int(a), int(b)) for a, b in shapes]
     n, shape = len(STREAMS), np.broadcast_shapes(np.shape(n_in), np.shape(n_out))
     tables = np.array([one.matrix if one else np.zeros((n, n)) for one in found]).reshape(-1, n, n)

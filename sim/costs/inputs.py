@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from math import ceil, gcd
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,7 +36,8 @@ TILE = 128
 (NVIDIA Deep Learning Performance guide, matrix products, tile quantization)."""
 
 
-def model_values(model: Model) -> dict[str, float]:
+@lru_cache(maxsize=64)
+def model_values(model: Model) -> MappingProxyType[str, float]:
     """Return the model's dimensions by symbol name; those of its kinds of layers carry the kind's index."""
     values = {n: float(getattr(model, n)) for n in MODEL_SYMBOLS}
     first = next(iter(model.blocks))
@@ -57,7 +60,7 @@ def model_values(model: Model) -> dict[str, float]:
     for k, block in enumerate(model.blocks):
         values |= {f"seq_{k}": float(block.seq), f"keys_{k}": block.keys(), f"ffn_{k}": float(block.ffn)}
         values[f"core_flop_{k}"] = block.core_flop()
-    return values | parameter_symbols(model)
+    return MappingProxyType(values | parameter_symbols(model))
 
 
 def layer_counts(model: Model, parts: Sequence[int]) -> NDArray[np.float64]:

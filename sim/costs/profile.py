@@ -144,7 +144,7 @@ class Profile:
                 held.setdefault(model.key, model)
         return held
 
-    @property
+    @cached_property
     def values(self) -> dict[str, float]:
         """Symbol name -> number for every fitted parameter; terms that a model leaves out are switched off."""
         return (

@@ -15,8 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
-from scipy.optimize import least_squares
-from scipy.stats import t as student
+from scipy.special import stdtrit
 
 from sim.costs.profile import Z80
 from sim.costs.run_level import RunLevel, RunLevelSet
@@ -79,6 +78,8 @@ def fit_run_level(cases: Sequence[Case], prior: RunLevel | None = None, offsets:
         return np.concatenate([(_cauchy if shifts else _soft)(error * weight), (x[:n] - start) / width, x[n:] / OFFSET])
 
     begin = np.concatenate([start, np.zeros(shifts)])
+    from scipy.optimize import least_squares  # noqa: PLC0415 - every command would wait for it
+
     return _parameters(least_squares(residuals, begin, diff_step=[1e-4], max_nfev=40).x[:n])
 
 
@@ -117,7 +118,7 @@ def between(errors: Sequence[Floats]) -> float:
     means = np.array([e.mean() for e in errors])
     noise = np.array([e.var(ddof=1) / len(e) if len(e) > 1 else 0.0 for e in errors])
     variance = max(0.0, float(np.mean(means**2 - noise)))
-    return float(sqrt(variance) * student.ppf(0.9, len(means)) / Z80)
+    return float(sqrt(variance) * stdtrit(len(means), 0.9) / Z80)
 
 
 def _soft(error: Floats) -> Floats:

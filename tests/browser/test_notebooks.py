@@ -6,6 +6,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from tests.browser.lab import CHROMIUM, OPENED, Lab, Notebook
+from tests.full import fully
 
 pytestmark = [
     pytest.mark.browser,
@@ -59,6 +60,7 @@ def test_a_slider_moves_sentence_and_figure(opened, name: str) -> None:
     assert after.sentence != before.sentence
 
 
+@fully
 def test_a_sweep_runs_beside_its_notebook(opened) -> None:
     notebook = opened("sweep")
     to_panel(notebook)

@@ -4,9 +4,9 @@ import pytest
 from playwright.sync_api import sync_playwright
 
 import sim
-from sim.specs import Cluster
 from sim.tuner.tune import tune
 from tests.browser.lab import ARGUMENTS, CHROMIUM
+from tests.report.conftest import CLUSTER, model
 
 pytestmark = [
     pytest.mark.browser,
@@ -15,10 +15,10 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory, gpt3):
+def page(tmp_path_factory):
     """Return (page, requests, console errors) of a tuned report at 1280 px."""
     path = tmp_path_factory.mktemp("report") / "report.html"
-    sim.save_html(tune(gpt3, Cluster.of("h100-sxm-80gb", nodes=16), 128, top=3), path)
+    sim.save_html(tune(model(), CLUSTER, 16, top=3), path)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
         opened = browser.new_page(viewport={"width": 1280, "height": 900})

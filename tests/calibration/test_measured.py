@@ -34,6 +34,7 @@ from sim.engine.program import Stream
 from sim.specs.fields import InputError
 from tests.calibration.test_concurrent import TRUTH as STREAMS_TRUTH
 from tests.calibration.test_concurrent import Device as Streams
+from tests.full import fully
 from tests.oracle import reference
 
 TRUTH: dict[str, dict[str, dict[str, float]]] = {
@@ -224,6 +225,7 @@ def test_device_json_is_left_to_who_knows_the_device(tmp_path: Path) -> None:
     assert asked == [out]
 
 
+@fully
 def test_public_measurements_as_samples(tmp_path: Path) -> None:
     """A100's products, attention and vectors as if sampled: every parameter free, and the errors stay small."""
     public = read_public([reference("kernels/bf16_efficiency_a100_b200.csv"), reference("kernels/vector_fp32.csv")])

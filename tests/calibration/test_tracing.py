@@ -14,6 +14,7 @@ from calibration.tracing.trace import find_layers, run
 from sim.specs.fields import InputError
 from sim.specs.table import at
 from tests import reference_modules as ref
+from tests.full import fully
 
 SEQ, HIDDEN, HEADS, VOCAB = 32, 64, 4, 100
 
@@ -355,7 +356,7 @@ def test_gpt3_layer_in_a_second():
     assert min(spent) < 1
 
 
-@pytest.mark.slow
+@fully
 def test_gpt3_whole():
     with torch.device("meta"):
         module = ref.GPT(96, 12_288, 96, 51_200, 2048)

@@ -19,6 +19,7 @@ from sim.specs.cluster import Links
 from sim.specs.fields import init_names
 from sim.specs.hf import READERS
 from sim.specs.knobs import KNOBS
+from tests.full import full
 from tests.oracle import ROOT
 
 TABLE = yaml.safe_load((ROOT / "tests" / "cli" / "bad_input.yaml").read_text("utf-8"))
@@ -153,7 +154,7 @@ def test_arguments(refused, row):
     refused(shlex.split(row["line"]), row["error"])
 
 
-@pytest.mark.parametrize("row", TABLE["job"][:2] + TABLE["arguments"][1:2], ids=range(3))
+@pytest.mark.parametrize("row", [TABLE["job"][0], full(TABLE["job"][1]), full(TABLE["arguments"][1])], ids=range(3))
 def test_as_a_program(tmp_path, row):
     (tmp_path / "job.yaml").write_text(job_text(row.get("change", {})))
     arguments = shlex.split(row.get("line", "simulate job.yaml"))

@@ -24,9 +24,10 @@ class RunnerContract:
     name: str
     dies = True
 
-    @pytest.fixture
-    def runner(self):
-        with RUNNERS[self.name](2 if self.dies else None, None) as made:
+    @pytest.fixture(scope="class")  # what one test leaves, the next starts from
+    @classmethod
+    def runner(cls):
+        with RUNNERS[cls.name](2 if cls.dies else None, None) as made:
             yield made
 
     def test_it_is_a_runner(self, runner):
@@ -66,9 +67,9 @@ class RunnerContract:
             assert sorted(runner.run(range(12), function)) == [n * n for n in range(12)]
             assert {path.name for path in tmp_path.iterdir()} == {"1", "5", "6"}
 
-    def test_a_task_that_kills_every_worker_is_given_up(self, runner):
+    def test_a_task_that_kills_every_worker_is_given_up(self, runner, monkeypatch):
         if self.dies:
             assert runner.losses == MAX_LOSSES
-            runner.losses = 2
+            monkeypatch.setattr(runner, "losses", 2)
             with pytest.raises(WorkerLost, match="task 2 has lost 2 workers"):
                 list(runner.run(range(6), always_dies))

@@ -12,6 +12,7 @@ from calibration.tracing import trace
 from sim.specs import Model
 from tests import reference_modules as ref
 from tests.costs.test_memory import saved_bytes
+from tests.full import full
 
 SEQ, HIDDEN, HEADS, FFN, VOCAB = 32, 64, 4, 96, 100
 EXPERTS, TOP, MOE_FFN, SHARED = 4, 2, 32, 48
@@ -49,7 +50,7 @@ CASES = {"grouped": grouped, "experts": experts, "shared experts": lambda e: exp
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize(("precision", "dtype"), [("bf16", torch.bfloat16), ("fp32", torch.float32)])
+@pytest.mark.parametrize(("precision", "dtype"), [("bf16", torch.bfloat16), full("fp32", torch.float32)])
 def test_a_block_saves_these_bytes(name, precision, dtype):
     given, network, beside = CASES[name](dtype.itemsize)
     model = Model(

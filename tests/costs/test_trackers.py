@@ -17,6 +17,7 @@ from sim.engine.step import simulate
 from sim.specs import Cluster, Model, Plan
 from tests import reference_modules as ref
 from tests.costs.hosts import write
+from tests.full import full
 from tests.traced import WithLoss
 
 HIDDEN, HEADS, SEQ, BATCH = 64, 4, 64, 2
@@ -99,7 +100,7 @@ def test_every_category_of_a_step_that_peaks_at_the_loss(cluster, eager):
     assert theirs["Total"] - counters - NUMBERS - POSITIONS == sum(ours.values())
 
 
-@pytest.mark.parametrize("eager", [False, True])
+@pytest.mark.parametrize("eager", [full(False), True])
 def test_a_step_that_peaks_in_the_last_layers_last_product(cluster, eager):
     """The loss has let go of what it kept: only sums can be compared. Beside: the product's bias gradient."""
     model, network = gpt(vocab=16, eager=eager)
@@ -137,8 +138,10 @@ def four_ranks():
     dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("vocab", [512, 16])
-@pytest.mark.parametrize(("dtype", "e"), [("float32", 4), ("bfloat16", 2)])
+@pytest.mark.parametrize(
+    ("dtype", "e", "vocab"),
+    [("float32", 4, 512), ("bfloat16", 2, 16), full("float32", 4, 16), full("bfloat16", 2, 512)],
+)
 def test_fully_sharded_steps(cluster, four_ranks, dtype, e, vocab):
     """Shards, activations and states are equal; of the buffers torch's peak holds those of one moment.
 

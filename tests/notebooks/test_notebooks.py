@@ -1,26 +1,42 @@
 """Every notebook runs from top to bottom, and reads well unrun."""
 
-import os
+import asyncio
+from collections.abc import Iterator
 
 import nbformat
 import pytest
+from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
+from nbformat.v4 import new_code_cell
 
 from tests.browser.lab import CHROMIUM, OPENED
+from tests.full import FULL
 from tests.oracle import ROOT
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 
+@pytest.fixture(scope="function" if FULL else "module")
+def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AsyncKernelManager]:
+    """A kernel in an empty folder: by default one for all notebooks, which saves its start and what is imported."""
+    place = tmp_path_factory.mktemp("kernel") / "notebooks"
+    place.mkdir()
+    manager = AsyncKernelManager(kernel_name="python3")
+    manager.client_class = "jupyter_client.asynchronous.AsyncKernelClient"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYDEVD_DISABLE_FILE_VALIDATION", "1")
+        asyncio.run(manager.start_kernel(cwd=str(place)))
+    yield manager
+    asyncio.run(manager.shutdown_kernel(now=True))
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
-def test_runs(path, tmp_path):
+def test_runs(path, kernel):
     if CHROMIUM and path.stem in OPENED:
         pytest.skip("run in the browser by tests/browser/test_notebooks.py")
     notebook = nbformat.read(path, as_version=4)
-    place = tmp_path / "notebooks"
-    place.mkdir()
-    os.environ["PYDEVD_DISABLE_FILE_VALIDATION"] = "1"
-    NotebookClient(notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(place)}}).execute()
+    notebook.cells.insert(0, new_code_cell("%reset -f"))  # no name of the notebook before
+    NotebookClient(notebook, km=kernel, timeout=300).execute()
     printed = [o for cell in notebook.cells if cell.cell_type == "code" for o in cell.outputs]
     assert not [o for o in printed if o.output_type == "error" or o.get("name") == "stderr"]
     figures = [o for o in printed if "application/vnd.plotly.v1+json" in o.get("data", {})]

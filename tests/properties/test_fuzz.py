@@ -25,11 +25,12 @@ from sim.specs.catalog import device
 from sim.specs.check import check_job
 from sim.specs.files import UNPRINTABLE, load_mapping
 from sim.specs.schema import file_schema
+from tests.full import FULL
 from tests.oracle import ROOT
 from tests.properties.mutations import damaged
 
 CHUNKS = 20
-FILES = 100_000 if os.environ.get("HYPOTHESIS_PROFILE") == "full" else 2_000
+FILES = 100_000 if FULL else 2_000
 MAX_FILE_S = 1.0
 TRIES = 3
 """A file is slow if it is so as often as this in a row: the collection of garbage of other tests is none of its own."""

@@ -18,12 +18,13 @@ from sim.report.chrome import FIRST_THREAD
 from sim.report.perfetto import message, varint
 from sim.report.tracks import MESSAGES, STREAMS
 from sim.specs import Plan
+from tests.full import FULL
 from tests.oracle import ROOT
 from tests.report.conftest import CLUSTER, model
 from tests.report.protobuf import decode, number, real, whole
 
 Event = dict[str, Any]
-PLANS = 200 if os.environ.get("HYPOTHESIS_PROFILE") == "full" else 4
+PLANS = 200 if FULL else 4
 
 
 @pytest.fixture(scope="module")

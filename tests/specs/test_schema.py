@@ -1,6 +1,7 @@
 """JSON Schemas: they take what the readers take and refuse what they refuse, as far as a schema can say."""
 
 import json
+from functools import cache
 
 import jsonschema
 import pytest
@@ -26,6 +27,7 @@ BEYOND = (
 """Words of errors that no schema expresses: other fields, other files, 2.0 for 2, NaN."""
 
 
+@cache
 def schema(kind):
     made = file_schema(KINDS[kind])
     jsonschema.Draft202012Validator.check_schema(made)

@@ -22,11 +22,11 @@ from sim.sweep.run import SweepStopped, sweep
 from sim.sweep.runners import MAX_LOSSES
 from sim.sweep.store import Store
 from tests.contracts.runner import rows
+from tests.full import FULL
 from tests.oracle import ROOT
 from tests.sweep import driver
 from tests.sweep.conftest import BASE, QUICK
 
-FULL = os.environ.get("HYPOTHESIS_PROFILE") == "full"
 KILLS = {"before": 20, "inside": 20, "any time": 20, "worker": 40} if FULL else {"inside": 1, "worker": 1}
 ENV = {**os.environ, "PYTHONPATH": str(ROOT)}
 

@@ -52,8 +52,9 @@ class TestPool(RunnerContract):
 class TestRay(RunnerContract):
     name = "ray"
 
-    @pytest.fixture(autouse=True)
-    def _cluster(self, cluster):
+    @pytest.fixture(autouse=True, scope="class")
+    @classmethod
+    def _cluster(cls, cluster):
         return cluster
 
     def test_nothing_leaves_the_machine(self, cluster):

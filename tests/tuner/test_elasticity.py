@@ -13,6 +13,7 @@ from sim.specs import Cluster, InputError, Links, Model, Offload, Plan
 from sim.specs.catalog import models
 from sim.tuner.elasticity import CHANGE, PARAMETERS, elasticities
 from tests.engine.test_sensitivity import MIXED, MODEL, NODES, PLANS
+from tests.full import FULL
 
 KERNELS = {
     "matrix_flop_per_s": {"rate": ("gemm",)},
@@ -74,7 +75,7 @@ def test_all_of_it_twice_as_fast_takes_half_as_long(plan):
     st.sampled_from(sorted(models)), st.sampled_from([1, 2, 4]), st.sampled_from([1, 2, 4]),
     st.sampled_from([0, 1, 2, 3]), st.sampled_from(["none", "selective", "full"]), st.booleans(),
 )  # fmt: skip
-@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=20 if FULL else 2, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 def test_the_sum_holds_for_every_family_of_models(name, tp, pp, zero, recompute, overlap):
     try:
         step = simulate(

@@ -115,10 +115,13 @@ def test_a_price_is_asked_for(found):
         MEASURES["cost"].value(Setting(SMALL, Cluster.of("b200"), 32), 1.0, 1.0)
 
 
+ALIKE = {"virtual_stages": [1], "unequal_stages": [False]}
+
+
 def days(nodes, batch):
     """Return what the best plan takes on so many nodes, or infinity."""
     try:
-        best = tune(SMALL, Cluster.of("a100-sxm-40gb", nodes=nodes), batch, top=1).best
+        best = tune(SMALL, Cluster.of("a100-sxm-40gb", nodes=nodes), batch, ALIKE, top=1).best
     except InputError:
         return np.inf
     return sim.whole_run(best.step, TRAINING).days
@@ -130,14 +133,18 @@ def test_the_fewest_nodes_by_trying_all():
     cluster = Cluster.of("a100-sxm-40gb", nodes=6)
     for allowed in (each[0], 0.999 * each[0], 1.01 * min(each), min(each)):
         found = tune(
-            SMALL, cluster, batch, top=1, objective="gpus_for_deadline", training=TRAINING, deadline_days=allowed
-        )
+            SMALL, cluster, batch, ALIKE, top=1,
+            objective="gpus_for_deadline", training=TRAINING, deadline_days=allowed,
+        )  # fmt: skip
         assert found.cluster.nodes == 1 + next(i for i, one in enumerate(each) if one <= allowed)
         assert sim.whole_run(found.best.step, TRAINING).days <= allowed * (1 + 1e-9)
         assert f"{found.cluster.gpus} devices" in found.best.why[1]
         assert found.objective == "gpus_for_deadline"
     with pytest.raises(InputError, match=r"tune\.deadline_days: .* at least .* days, on \d of the cluster's 6 nodes"):
-        tune(SMALL, cluster, batch, objective="gpus_for_deadline", training=TRAINING, deadline_days=0.9 * min(each))
+        tune(
+            SMALL, cluster, batch, ALIKE,
+            objective="gpus_for_deadline", training=TRAINING, deadline_days=0.9 * min(each),
+        )  # fmt: skip
 
 
 def test_a_deadline_is_for_one_kind_of_nodes():

@@ -1,6 +1,5 @@
 """Stage tables and the search over unequal stages: equal to brute force, and to what the engines say of the plans."""
 
-import os
 from collections import Counter
 from itertools import product
 from random import Random
@@ -24,8 +23,9 @@ from sim.tuner.space import default_knobs
 from sim.tuner.staged import FREEDOMS, plan_of, questions, search_stages, solve_exactly
 from sim.tuner.stages import StageTables
 from sim.tuner.tune import tune
+from tests.full import FULL
 
-SPACES = 500 if os.environ.get("HYPOTHESIS_PROFILE") == "full" else 25
+SPACES = 500 if FULL else 25
 TINY = Model(name="tiny", layers=5, hidden=2048, heads=16, vocab=32_000, seq=1024)
 SMALL = Model(name="small", layers=24, hidden=2048, heads=16, vocab=50_304, seq=2048)
 L4S = Cluster.of("l4", nodes=1, gpus_per_node=8)

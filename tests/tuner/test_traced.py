@@ -6,13 +6,14 @@ from sim.run import whole_run
 from sim.specs import Cluster, InputError, Model, Training
 from sim.tuner.space import build_space
 from sim.tuner.tune import tune
+from tests.full import full
 from tests.traced import table
 from tests.tuner.test_tune import every_plan
 
 NODE = Cluster.of("a100-sxm-80gb", nodes=1)
 
 
-@pytest.mark.parametrize("name", ["bert", "resnet-50"])
+@pytest.mark.parametrize("name", ["bert", full("resnet-50")])
 def test_the_space_is_every_legal_plan(name):
     model = Model.from_table(table(name))
     space = build_space(model, NODE, 64)
@@ -25,7 +26,7 @@ def test_the_space_is_every_legal_plan(name):
     }
 
 
-@pytest.mark.parametrize("name", ["bert", "resnet-50"])
+@pytest.mark.parametrize("name", [full("bert"), "resnet-50"])
 def test_a_small_cluster_is_searched(name):
     found = tune(Model.from_table(table(name)), NODE, 256, top=3)
     assert found.best.plan.tp == 1

@@ -112,7 +112,7 @@ def test_what_another_program_writes_is_seen(grid, tmp_path):
 
 def test_a_pause_resumes(tmp_path):
     path = tmp_path / "grid.yaml"
-    path.write_text(GRID % "events" + "sample: {method: random, count: 30, seed: 1}\n")
+    path.write_text(GRID % "events" + "sample: {method: random, count: 10, seed: 1}\n")
     view = sim.watch_sweep(path, tmp_path / "sweep.db")
     view.bar.start()
     until = time.monotonic() + 60

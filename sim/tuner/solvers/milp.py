@@ -7,14 +7,14 @@ cell's points sum to the flow through its edges, so that whole x make the flow o
 
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, OptimizeResult
-from scipy.optimize import milp as highs
-from scipy.sparse import coo_array
 
 from sim.tuner.solvers.chain import NOTHING_BELOW, USUAL, Cell, Chain, Choice, Effort, Solution, value
+
+if TYPE_CHECKING:
+    from scipy.optimize import LinearConstraint, OptimizeResult
 
 SECONDS = 60.0
 TYPICAL = 1e3
@@ -66,7 +66,10 @@ class _Rows:
         self.low.append(low)
         self.high.append(high)
 
-    def constraint(self, columns: int) -> LinearConstraint:
+    def constraint(self, columns: int) -> "LinearConstraint":
+        from scipy.optimize import LinearConstraint  # noqa: PLC0415 - every command would wait for it
+        from scipy.sparse import coo_array  # noqa: PLC0415
+
         matrix = coo_array((self.factor, (self.row, self.column)), shape=(len(self.low), columns))
         return LinearConstraint(matrix.tocsr(), np.array(self.low), np.array(self.high))
 
@@ -127,17 +130,19 @@ class _Model:
             before += [(c, chain.fill * x) for c, x in terms["x", stage]]
         return rows
 
-    def solve(self, seconds: float, nodes: int | None) -> OptimizeResult:
+    def solve(self, seconds: float, nodes: int | None) -> "OptimizeResult":
         """Run HiGHS; status 0 is optimal, 2 infeasible, 1 a limit."""
+        from scipy import optimize  # noqa: PLC0415 - every command would wait for it
+
         cost, whole, most = np.zeros(self.columns), np.zeros(self.columns, dtype=np.int64), np.ones(self.columns)
         cost[:3], most[:3] = (self.chain.microbatches - self.chain.fill, 1, 1), np.inf
         for (_, cell), first in self.points.items():
             cost[first : first + len(cell.t)] = self.chain.fill * cell.x / self.unit
             whole[first : first + len(cell.t)] = 1
-        constraint, bounds = self._rows().constraint(self.columns), Bounds(0, most)
+        constraint, bounds = self._rows().constraint(self.columns), optimize.Bounds(0, most)
         limit = {} if nodes is None else {"node_limit": nodes}
         options: Any = {"time_limit": seconds, "mip_rel_gap": 0.0} | limit  # the stubs' own type is private
-        return highs(cost, integrality=whole, bounds=bounds, constraints=constraint, options=options)
+        return optimize.milp(cost, integrality=whole, bounds=bounds, constraints=constraint, options=options)
 
     def choice(self, x: np.ndarray) -> Choice:
         """Return the choice of a solution: per stage the largest x."""

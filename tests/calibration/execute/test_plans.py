@@ -3,7 +3,6 @@
 Plans of equally many processes run one after the other in one launch. HYPOTHESIS_PROFILE=full runs all of them.
 """
 
-import os
 from dataclasses import replace
 from functools import cache
 
@@ -14,18 +13,17 @@ from calibration.execute.predict import Predicted, predict
 from sim.schedules.custom import parse_order
 from sim.specs import Model, Offload, Plan, StagePlan
 from tests.calibration.execute.cases import DEEP, cluster, plan, profile
+from tests.full import FULL
 
-FULL = os.environ.get("HYPOTHESIS_PROFILE") == "full"
 ALWAYS = {
     "one": {},
-    "1f1b": {"pp": 2, "schedule": "1f1b"},
     "zbv": {"pp": 2, "virtual_stages": 2, "schedule": "zbv"},
-    "tp": {"tp": 2, "sequence_parallel": False, "micro_batch": 4},
-    "tp sp full": {"tp": 2, "recompute": "full", "micro_batch": 4},
+    "tp": {"tp": 2, "sequence_parallel": False, "micro_batch": 2},
+    "tp sp full": {"tp": 2, "recompute": "full", "micro_batch": 2},
     "zero-3": {"dp": 2, "zero": 3},
-    "interleaved 4": {"pp": 4, "virtual_stages": 2, "schedule": "interleaved"},
+    "interleaved": {"pp": 2, "virtual_stages": 2, "schedule": "interleaved"},
     "pipedream": {"pp": 2, "schedule": "pipedream"},
-    "2bw 4": {"pp": 4, "schedule": "2bw"},
+    "2bw": {"pp": 2, "schedule": "2bw"},
     "zb-h1 bf16": {"pp": 2, "schedule": "zb-h1", "precision": "bf16"},
     "stages": {
         "dp": None,
@@ -44,6 +42,7 @@ ALWAYS = {
     },
 }
 OTHERS = {
+    "1f1b": {"pp": 2, "schedule": "1f1b"},
     "dualpipev": {"pp": 2, "virtual_stages": 2, "schedule": "dualpipev"},
     "zero-1 bf16": {"dp": 2, "zero": 1, "precision": "bf16"},
     "dp selective": {"dp": 2, "recompute": "selective"},
@@ -54,7 +53,7 @@ OTHERS = {
     "one full": {"recompute": "full"},
     "one selective": {"recompute": "selective"},
     "gpipe": {"pp": 2, "schedule": "gpipe"},
-    "interleaved": {"pp": 2, "virtual_stages": 2, "schedule": "interleaved"},
+    "interleaved 4": {"pp": 4, "virtual_stages": 2, "schedule": "interleaved"},
     "uneven": {"pp": 2, "schedule": "1f1b", "stage_layers": (3, 5)},
     "custom": {"pp": 2, "schedule": "gpipe"},
     "dp": {"dp": 2},
@@ -81,7 +80,7 @@ OTHERS = {
     "v-half 4": {"pp": 4, "virtual_stages": 2, "schedule": "v-half"},
     "v-min 4": {"pp": 4, "virtual_stages": 2, "schedule": "v-min"},
     "dualpipev 4": {"pp": 4, "virtual_stages": 2, "schedule": "dualpipev"},
-    "2bw": {"pp": 2, "schedule": "2bw"},
+    "2bw 4": {"pp": 4, "schedule": "2bw"},
     "pipedream 4": {"pp": 4, "schedule": "pipedream"},
     "tp pp": {"tp": 2, "pp": 2},
     "tp dp": {"tp": 2, "dp": 2, "zero": 1},
@@ -131,8 +130,8 @@ def executed(tmp_path_factory):
     folders = {"fp32": profile(base / "core"), "bf16": profile(base / "core-16", dtype="")}
     made = {}
     for name, given in PLANS.items():
-        shape = {"global_batch": 8, "micro_batch": 1} if name != "custom" else {"global_batch": 4, "micro_batch": 1}
-        made[name] = plan(**{**shape, **given})
+        batch = 4 if name in ALWAYS or name == "custom" else 8
+        made[name] = plan(**{"global_batch": batch, "micro_batch": 1, **given})
 
     @cache
     def launch(ranks: int) -> dict[str, tuple[Predicted, Measured]]:
@@ -163,13 +162,13 @@ def test_what_is_executed_is_what_was_predicted(executed, name):
 
 
 def test_every_process_of_a_pipeline_told_its_order(executed):
-    assert [len(executed(name)[1].order) for name in ("one", "1f1b", "stages", "2bw 4")] == [0, 2, 4, 4]
-    assert executed("1f1b")[1].order[1][:3] == ("1F0", "1B0", "1F1")
+    assert [len(executed(name)[1].order) for name in ("one", "1f1b offload", "stages", "2bw")] == [0, 2, 4, 2]
+    assert executed("1f1b offload")[1].order[1][:3] == ("1F0", "1B0", "1F1")
 
 
 def test_losses_do_not_depend_on_the_plan(executed):
     wanted = executed("one")[1].losses
-    for name in ("1f1b", "zbv", "tp", "interleaved 4", "one offload"):
+    for name in ("zbv", "tp", "interleaved", "one offload"):
         assert executed(name)[1].losses == pytest.approx(wanted, rel=1e-4)
 
 

@@ -19,6 +19,7 @@ from sim.plans.torch_csv import schedule_csv
 from sim.schedules import Shape, build
 from sim.specs import InputError
 from tests.calibration.execute.cases import SMALL, plan
+from tests.full import fully
 
 BODY = """
 import os, sys, time, json, threading
@@ -161,7 +162,7 @@ worker.main(folder)
     assert not left(tmp_path)
 
 
-@pytest.mark.skipif(os.environ.get("HYPOTHESIS_PROFILE") != "full", reason="long: torchrun starts slowly")
+@fully
 def test_the_worker_runs_under_torchrun(tmp_path):
     said = prepare(Run(SMALL, plan(dp=2)), Setting(), tmp_path).split()
     assert said[0] == "torchrun"

@@ -1,7 +1,6 @@
 """The shipped profiles: complete, with errors, and what the command writes from the public data."""
 
 import json
-import os
 from dataclasses import replace
 from math import log
 from pathlib import Path
@@ -27,6 +26,7 @@ from sim.costs.kernels import FORMS, KERNELS
 from sim.costs.profile import Z80, load_profile
 from sim.specs import InputError
 from sim.specs.catalog import device
+from tests.full import FULL
 from tests.oracle import reference
 
 KERNEL_FILES = (
@@ -41,7 +41,6 @@ KERNEL_FILES = (
 )
 COLLECTIVE_FILES = ("allreduce_a100_v100.csv", "allreduce_h100.csv", "busbw_various.csv", "contention.csv.gz")
 
-FULL = os.environ.get("HYPOTHESIS_PROFILE") == "full"
 
 cli = typer.Typer()
 cli.add_typer(app, name="calibrate")

@@ -1,6 +1,5 @@
 """The exact solver against brute force, HiGHS and CP-SAT; the n best; budgets; laws of the problem."""
 
-import os
 from dataclasses import replace
 
 import numpy as np
@@ -13,12 +12,12 @@ from sim.tuner.solvers.chain import Cell, Chain, Choice, Effort, frontier, legal
 from sim.tuner.solvers.exact import exact
 from sim.tuner.solvers.graph import UnfinishedError, grow
 from sim.tuner.solvers.milp import milp
+from tests.full import FULL
 from tests.tuner.solvers.chains import best_by_cells, brute, scaled, small, table
 from tests.tuner.solvers.cp_sat import cp_sat
 
-FULL = os.environ.get("HYPOTHESIS_PROFILE") == "full"
-SPACES = range(5_000 if FULL else 600)
-CHECKED = range(400 if FULL else 60)
+SPACES = range(5_000 if FULL else 200)
+CHECKED = range(400 if FULL else 30)
 
 
 def test_equals_brute_force_over_raw_choices():
