@@ -72,6 +72,28 @@ def errors_by_source(rows: Sequence[Accuracy], what: What = "time") -> dict[str,
     return {source: _errors(*np.array(columns).T) for source, columns in held.items()}
 
 
+def of_table(rows: Sequence[Accuracy], source: str, what: What = "time") -> list[Accuracy]:
+    """Return the runs of one table that measured `what`.
+
+    Raises:
+        InputError: there is no such table, or it measured something else.
+    """
+    found = [row for row in rows if row.source == source and row.of(what)[3] is not None]
+    if not found:
+        told = ", ".join(dict.fromkeys(row.source for row in rows if row.of(what)[3] is not None))
+        raise InputError("source", source, f"a table that measured {what}: {told}")
+    return found
+
+
+def error_words(rows: Sequence[Accuracy], what: What = "time") -> str:
+    """Return what the runs of one table are off as a sentence: "60 runs: 10.9 % off on average, bias -10.8 %, ..."."""
+    (errors,) = errors_by_source(rows, what).values()
+    return (
+        f"{errors.n} runs: {errors.mape:.1f} % off on average, bias {errors.bias:+.1f} %, {errors.mape_debiased:.1f} % "
+        f"once the common factor is removed; {errors.coverage80:.0%} inside the 80 % interval."
+    )
+
+
 def _errors(predicted: metrics.Floats, low: metrics.Floats, high: metrics.Floats, measured: metrics.Floats) -> Errors:
     found = {
         "mape": metrics.mape(predicted, measured),
