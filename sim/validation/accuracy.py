@@ -11,6 +11,7 @@ import numpy as np
 
 from sim.specs.fields import InputError
 from sim.specs.files import write_atomically
+from sim.units import percent
 from sim.validation import metrics
 from sim.validation.validate import Outcome, Validation
 
@@ -90,7 +91,7 @@ def error_words(rows: Sequence[Accuracy], what: What = "time") -> str:
     (errors,) = errors_by_source(rows, what).values()
     return (
         f"{errors.n} runs: {errors.mape:.1f} % off on average, bias {errors.bias:+.1f} %, {errors.mape_debiased:.1f} % "
-        f"once the common factor is removed; {errors.coverage80:.0%} inside the 80 % interval."
+        f"once the common factor is removed; {percent(errors.coverage80)} inside the 80 % interval."
     )
 
 

@@ -63,7 +63,7 @@ class Explore(w.VBox):
         name = re.sub(r"\W+", "-", "-".join(map(str, values.values()))).strip("-") or "figure"
         try:
             words = self._say(**values) if self._say else ""
-            self.canvas.draw(partial(_drawn, self._draw, values), theme, name)
+            self.canvas.draw(partial(_drawn, self._draw, values), theme, name, keep_ranges=False)
         except InputError as error:
             shown = " <i>The figure shows the previous values.</i>" if self.canvas.plot else ""
             self._words.value = f"<p class='say wrong'><b>Not possible:</b> {escape(str(error))}.{shown}</p>"
