@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sim.report.figures import breakdown, difference, front, memory, memory_peaks, timeline, timeline_difference
     from sim.report.html import save_html
-    from sim.report.table import ranking
+    from sim.report.table import ranking, stages
     from sim.report.text import answer, answer_tuned, refusal
     from sim.report.trace import save_trace
 
@@ -27,6 +27,7 @@ _HOME = {
     "refusal": "sim.report.text",
     "save_html": "sim.report.html",
     "save_trace": "sim.report.trace",
+    "stages": "sim.report.table",
     "timeline": "sim.report.figures",
     "timeline_difference": "sim.report.figures",
 }
@@ -43,6 +44,7 @@ __all__ = [
     "refusal",
     "save_html",
     "save_trace",
+    "stages",
     "timeline",
     "timeline_difference",
 ]
