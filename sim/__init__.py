@@ -17,15 +17,18 @@ if TYPE_CHECKING:
     from sim.plans.plan_file import load_plan, save_plan
     from sim.report import figures as plot
     from sim.report.html import save_html
+    from sim.report.shown import table
     from sim.report.trace import save_trace
     from sim.run import Budget, Run, compute_optimal, whole_run
     from sim.specs import Cluster, InputError, Job, Links, Model, Multipliers, Offload, Plan, StagePlan, Training
     from sim.specs.catalog import models
+    from sim.specs.notebook_files import notebook_file
     from sim.sweep import Grid, Store, sweep
     from sim.tuner.elasticity import elasticities
     from sim.tuner.fixes import fixes, largest
     from sim.tuner.front import Front, front
     from sim.tuner.tune import Tuned, tune
+    from sim.widgets.explore import explore
     from sim.widgets.sweep_view import watch_sweep
     from sim.widgets.whatif import whatif
 
@@ -54,11 +57,13 @@ _HOME = {
     "compute_optimal": "sim.run",
     "elasticities": "sim.tuner.elasticity",
     "emit": "sim.plans",
+    "explore": "sim.widgets.explore",
     "fixes": "sim.tuner.fixes",
     "largest": "sim.tuner.fixes",
     "front": "sim.tuner.front",
     "load_plan": "sim.plans.plan_file",
     "models": "sim.specs.catalog",
+    "notebook_file": "sim.specs.notebook_files",
     "read_plan": "sim.plans.importing",
     "replay_allocator": "sim.engine.allocations",
     "save_emitted": "sim.plans",
@@ -67,6 +72,7 @@ _HOME = {
     "save_trace": "sim.report.trace",
     "simulate": "sim.engine.step",
     "sweep": "sim.sweep",
+    "table": "sim.report.shown",
     "tune": "sim.tuner.tune",
     "watch_sweep": "sim.widgets.sweep_view",
     "whatif": "sim.widgets.whatif",
@@ -98,11 +104,13 @@ __all__ = [
     "compute_optimal",
     "elasticities",
     "emit",
+    "explore",
     "fixes",
     "front",
     "largest",
     "load_plan",
     "models",
+    "notebook_file",
     "plot",
     "read_plan",
     "replay_allocator",
@@ -113,6 +121,7 @@ __all__ = [
     "save_trace",
     "simulate",
     "sweep",
+    "table",
     "tune",
     "watch_sweep",
     "whatif",

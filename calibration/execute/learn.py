@@ -32,6 +32,7 @@ from sim.plans.files import plain
 from sim.report.text import plan_words
 from sim.specs import InputError, Job, Model, PlacedPlan
 from sim.specs.files import load_mapping, write_atomically
+from sim.validation.executed import Executed
 
 
 def digits(value: float) -> float:
@@ -135,6 +136,22 @@ def run_of(model: Model, placed: PlacedPlan, predicted_s: float, measured_s: flo
         measured_s=digits(measured_s),
         torch=version("torch"),
     )
+
+
+def runs_of(plans: Sequence[Executed]) -> list[LearnedRun]:
+    """Return executed plans as they would be kept; raises InputError where nothing is learned for one of them."""
+    jobs = [(*one.job(), one) for one in plans]
+    return [
+        run_of(model, plan.on(model, one.cluster()), one.predicted.step_time_s, one.measured.step_time_s)
+        for model, plan, one in jobs
+    ]
+
+
+def by_group(left_out: Sequence[LeftOut]) -> dict[str, list[LeftOut]]:
+    """Return plans by their group, in the order of the names, and under "all" every one."""
+    groups = sorted({one.run.group for one in left_out})
+    held = {str(group): [one for one in left_out if one.run.group == group] for group in groups}
+    return held | {"all": list(left_out)}
 
 
 def added(held: Learned, run: LearnedRun) -> tuple[Learned, LearnedRun | None]:

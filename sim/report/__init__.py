@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sim.report.figures import breakdown, difference, front, memory, memory_peaks, timeline, timeline_difference
     from sim.report.html import save_html
-    from sim.report.table import ranking
-    from sim.report.text import answer, answer_tuned
+    from sim.report.table import ranking, stages
+    from sim.report.text import answer, answer_tuned, refusal
     from sim.report.trace import save_trace
 
 _HOME = {
@@ -24,8 +24,10 @@ _HOME = {
     "memory": "sim.report.figures",
     "memory_peaks": "sim.report.figures",
     "ranking": "sim.report.table",
+    "refusal": "sim.report.text",
     "save_html": "sim.report.html",
     "save_trace": "sim.report.trace",
+    "stages": "sim.report.table",
     "timeline": "sim.report.figures",
     "timeline_difference": "sim.report.figures",
 }
@@ -39,8 +41,10 @@ __all__ = [
     "memory",
     "memory_peaks",
     "ranking",
+    "refusal",
     "save_html",
     "save_trace",
+    "stages",
     "timeline",
     "timeline_difference",
 ]

@@ -1,11 +1,12 @@
 """A search's short list as rows, for the terminal and for the page."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from itertools import groupby
 from typing import Any, Literal, TypedDict
 
 from sim.report.numbers import seconds_interval
-from sim.specs import Plan
+from sim.specs import Plan, StagePlan
 from sim.tuner.explain import value_words
 from sim.tuner.ranking import RankedPlan
 from sim.tuner.tune import Tuned
@@ -71,6 +72,42 @@ def shown(rows: Sequence[Row]) -> list[str]:
     """Return the columns worth showing: those of cp and ep only where a plan uses them, P(best) where it is known."""
     usual = {"cp": 1, "ep": 1, "p_best": None}
     return [name for name in COLUMNS if name not in usual or any(dict(row)[name] != usual[name] for row in rows)]
+
+
+class StageRow(TypedDict):
+    """One stage of a plan: degrees, how many of its layers recompute, and what waits on the host, in words."""
+
+    stage: int
+    layers: int
+    tp: int
+    dp: int
+    micro_batch: int
+    zero: int
+    recompute: str
+    recomputing_layers: int
+    on_host: str
+
+
+def stages(plan: Plan) -> list[StageRow]:
+    """Return the unequal stages of a plan as plain rows, none where all are alike."""
+    return [
+        StageRow(
+            stage=n,
+            layers=own.layers,
+            tp=own.tp,
+            dp=own.dp,
+            micro_batch=own.micro_batch,
+            zero=own.zero,
+            recompute=own.recompute,
+            recomputing_layers=0 if own.recompute == "none" else own.recompute_layers or own.layers,
+            on_host=_on_host(own) or "nothing",
+        )
+        for n, own in enumerate(plan.stages)
+    ]
+
+
+def _on_host(own: StagePlan) -> str:
+    return ", ".join(f"{100 * share:g} % of {name}" for name, share in asdict(own.offload).items() if share)
 
 
 def _of_stages(plan: Plan, name: str) -> Any:

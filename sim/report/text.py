@@ -5,10 +5,10 @@ from dataclasses import fields
 
 from sim.engine.compare import Comparison
 from sim.engine.replay import Replay
-from sim.engine.step import Step, memory_sigma
+from sim.engine.step import Step, memory_sigma, simulate
 from sim.report.numbers import byte_unit, bytes_interval, days_interval, seconds_interval, signed
 from sim.run import Allocation, Optimal, Run
-from sim.specs import Plan, StagePlan
+from sim.specs import Cluster, InputError, Model, Plan, StagePlan
 from sim.tuner.elasticity import CHANGE, Elasticity
 from sim.tuner.robustness import FARTHEST, Robustness
 from sim.tuner.tune import Tuned
@@ -29,6 +29,15 @@ def time_and_idle(step: Step) -> str:
     if step.plan.pp == 1:
         return f"{time}; no pipeline"
     return f"{time}; pipeline idle {percent(step.breakdown_s['bubble'] / step.step_time_s)}"
+
+
+def refusal(model: Model, cluster: Cluster, plan: Plan) -> str:
+    """Return why a plan cannot run on a cluster and what is near, empty where it can."""
+    try:
+        simulate(model, cluster, plan)
+    except InputError as error:
+        return str(error)
+    return ""
 
 
 def critical_words(step: Step, causes: int = 4) -> str:

@@ -3,13 +3,14 @@
 import csv
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from sim.plans.files import plain
-from sim.specs.fields import InputError
+from sim.specs import Plan
+from sim.specs.fields import InputError, read
 from sim.specs.files import write_atomically
 from sim.tuner.ways import Found
 
@@ -32,6 +33,10 @@ class ComparedRow:
     proof: str
     plan: str
 
+    def parsed(self) -> Plan | None:
+        """Return the plan, None where nothing fits; raises InputError where the text is no plan."""
+        return read(Plan, json.loads(self.plan), "plan") if self.plan else None
+
     @classmethod
     def of(cls, job: str, device: str, gpus: int, global_batch: int, found: Found) -> "ComparedRow":
         """Return the row of what was found for a job."""
@@ -40,6 +45,16 @@ class ComparedRow:
             job, device, gpus, global_batch, found.way, found.step_time_s, found.evaluated,
             found.seconds, found.proof, plan,
         )  # fmt: skip
+
+
+def over(rows: Sequence[ComparedRow], base: str, ways: Iterable[str]) -> dict[str, dict[str, float]]:
+    """Return by way and job how many times as long as what `base` found for the job that way's plan takes.
+
+    Jobs that `base` was not asked for, or found nothing for, are left out, and so is what found nothing itself.
+    """
+    time = {(row.job, row.way): row.step_time_s for row in rows if row.step_time_s}
+    jobs = [job for job, way in time if way == base]
+    return {way: {job: time[job, way] / time[job, base] for job in jobs if (job, way) in time} for way in ways}
 
 
 def write_compared(rows: Sequence[ComparedRow], path: Path) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from sim.specs.fields import InputError
 from sim.specs.files import write_atomically
+from sim.units import percent
 from sim.validation import metrics
 from sim.validation.validate import Outcome, Validation
 
@@ -70,6 +71,28 @@ def errors_by_source(rows: Sequence[Accuracy], what: What = "time") -> dict[str,
         if ratio is not None:
             held.setdefault(row.source, []).append([predicted, low, high, predicted / ratio])
     return {source: _errors(*np.array(columns).T) for source, columns in held.items()}
+
+
+def of_table(rows: Sequence[Accuracy], source: str, what: What = "time") -> list[Accuracy]:
+    """Return the runs of one table that measured `what`.
+
+    Raises:
+        InputError: there is no such table, or it measured something else.
+    """
+    found = [row for row in rows if row.source == source and row.of(what)[3] is not None]
+    if not found:
+        told = ", ".join(dict.fromkeys(row.source for row in rows if row.of(what)[3] is not None))
+        raise InputError("source", source, f"a table that measured {what}: {told}")
+    return found
+
+
+def error_words(rows: Sequence[Accuracy], what: What = "time") -> str:
+    """Return what the runs of one table are off as a sentence: "60 runs: 10.9 % off on average, bias -10.8 %, ..."."""
+    (errors,) = errors_by_source(rows, what).values()
+    return (
+        f"{errors.n} runs: {errors.mape:.1f} % off on average, bias {errors.bias:+.1f} %, {errors.mape_debiased:.1f} % "
+        f"once the common factor is removed; {percent(errors.coverage80)} inside the 80 % interval."
+    )
 
 
 def _errors(predicted: metrics.Floats, low: metrics.Floats, high: metrics.Floats, measured: metrics.Floats) -> Errors:

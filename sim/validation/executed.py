@@ -4,16 +4,20 @@
 """
 
 import json
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from statistics import fmean
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from sim.specs import Model, Plan
+from sim.costs.learned import KINDS, Group
+from sim.specs import Cluster, Model, Plan
 from sim.specs.fields import InputError, read, real, spec, whole
 from sim.specs.files import load_mapping, write_atomically
+from sim.units import percent
 
 MOST_PLANS = 1_000
 Text = Annotated[str, Field(min_length=1, max_length=400, description="text of 1 to 400 characters")]
@@ -107,6 +111,28 @@ class Executed:
         """Whether every process sent as many messages and bytes to every group and peer as predicted, exactly."""
         return self.predicted.traffic == self.measured.traffic
 
+    @property
+    def gradient_error(self) -> float | None:
+        """Largest difference of the gradients, None where updates take old weights: no single process does the same."""
+        return None if self.plan.get("schedule") in ("pipedream", "2bw") else self.max_gradient_error
+
+    @property
+    def memory_errors(self) -> list[float]:
+        """Of every process: how far the predicted peak is from the measured one, a share of it."""
+        peaks = zip(self.predicted.peak_memory_bytes, self.measured.peak_memory_bytes, strict=True)
+        return [abs(told / seen - 1) for told, seen in peaks]
+
+    @property
+    def kind(self) -> str:
+        """How the plan is parallel, one of `KINDS` of `sim.costs.learned`."""
+        model, plan = self.job()
+        group = Group.of(plan.on(model, self.cluster()))
+        return group.kind if group else "other"
+
+    def cluster(self) -> Cluster:
+        """Return what the plan ran on: this machine's cores, one a process."""
+        return Cluster.of("cpu", 1, gpus_per_node=self.processes, domain_gpus=self.processes)
+
     def job(self) -> tuple[Model, Plan]:
         """Return the model and the plan; raises InputError where one of them is none."""
         return read(Model, self.model, "model"), read(Plan, self.plan, "plan")
@@ -127,6 +153,46 @@ class Evidence:
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise InputError("plans", twice, "every name once")
+
+    def lines(self) -> list[str]:
+        """Return for a reader: how many plans on what, when, and what made and predicted them."""
+        counts = Counter(one.processes for one in self.plans)
+        shares = ", ".join(f"{n} ({counts[n]})" for n in sorted(counts))
+        dates = sorted({one.date for one in self.plans})
+        days, torch = " to ".join(dict.fromkeys(dates[:1] + dates[-1:])), sorted({one.torch for one in self.plans})
+        return [
+            f"{len(self.plans)} plans on {shares} processes; {self.machine}",
+            f"executed {days}, torch {', '.join(torch)}",
+            f"profile: {self.profile}; made again by: {self.command}",
+        ]
+
+    def named(self, name: str) -> Executed:
+        """Return the plan of a name; raises InputError where there is none."""
+        for one in self.plans:
+            if one.name == name:
+                return one
+        raise InputError("name", name, ", ".join(one.name for one in self.plans))
+
+
+def by_kind(plans: Sequence[Executed]) -> dict[str, list[Executed]]:
+    """Return the plans by how they are parallel, in the order of `KINDS`."""
+    held: dict[str, list[Executed]] = {kind: [] for kind in KINDS}
+    for one in plans:
+        held.setdefault(one.kind, []).append(one)
+    return {kind: part for kind, part in held.items() if part}
+
+
+def spread_words(plans: Sequence[Executed], what: Literal["time", "memory"] = "time") -> str:
+    """Return how far plans are from their prediction in one sentence: of their times, or of all processes' peaks."""
+    if what == "memory":
+        peaks = [error for one in plans for error in one.memory_errors]
+        return f"{len(peaks)} processes: peaks {percent(fmean(peaks))} off on average, {percent(max(peaks))} at most."
+    off, bias = fmean(abs(one.error) for one in plans), fmean(one.error for one in plans)
+    inside, side = sum(one.inside for one in plans), "slow" if bias > 0 else "fast"
+    return (
+        f"{len(plans)} plans: {percent(off)} off on average, {percent(abs(bias))} too {side}; "
+        f"{inside} inside their 80 % interval."
+    )
 
 
 def read_evidence(path: str | Path) -> Evidence:

@@ -1,0 +1,92 @@
+"""A question with sliders: one control for each named choice, a sentence, and one figure that follows them."""
+
+import re
+from collections.abc import Callable, Sequence
+from functools import partial
+from html import escape
+from typing import Any, Protocol
+
+import ipywidgets as w
+import plotly.graph_objects as go
+
+from sim.report import markup as m
+from sim.report.theme import Theme
+from sim.specs import InputError
+from sim.widgets.canvas import Canvas
+from sim.widgets.knob import STYLE, Knob, on_change
+from sim.widgets.panes import MIN_WIDTH
+from sim.widgets.width import WidthSensor
+
+
+class Draw(Protocol):
+    """Draws a figure of the values chosen, by name."""
+
+    def __call__(self, *, theme: Theme, **values: Any) -> go.Figure:
+        """Return the figure in a theme."""
+
+
+class Explore(w.VBox):
+    """Controls above a sentence and a figure; `knobs` are the controls by name, `values` what they are set to.
+
+    What the values do not allow is said in place of the sentence, and the figure stays as it was, pale.
+    """
+
+    def __init__(self, draw: Draw, choices: dict[str, Sequence[Any]], say: Callable[..., str] | None) -> None:
+        self._draw, self._say, self._words = draw, say, w.HTML()
+        self.knobs = {name: Knob(name, list(options), options[0]) for name, options in choices.items()}
+        self.canvas, self.sensor = Canvas(), WidthSensor()
+        for knob in self.knobs.values():
+            knob.layout.width, knob.layout.flex = "300px", "0 1 auto"
+        row = w.HBox(list(self.knobs.values()), layout=w.Layout(flex_flow="row wrap", grid_gap="0 24px"))
+        style = w.HTML(STYLE, layout=w.Layout(display="none"))
+        super().__init__([style, self.sensor, row, self._words, self.canvas])
+        self.add_class("trainsim")
+        self.sensor.observe(lambda _: self.canvas.fill(max(MIN_WIDTH, self.sensor.width)), names="width")
+        self.sensor.observe(lambda _: self.refresh(), names="theme")
+        on_change(list(self.knobs.values()), self.refresh)
+        self.refresh()
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """What is chosen, by name."""
+        return {name: knob.value for name, knob in self.knobs.items()}
+
+    @property
+    def message(self) -> str:
+        """The sentence, or why the values are not possible, as HTML."""
+        return str(self._words.value)
+
+    def refresh(self) -> None:
+        """Draw what is chosen, or say why that cannot be."""
+        values = self.values
+        theme: Theme = "dark" if self.sensor.theme == "dark" else "light"
+        name = re.sub(r"\W+", "-", "-".join(map(str, values.values()))).strip("-") or "figure"
+        try:
+            words = self._say(**values) if self._say else ""
+            self.canvas.draw(partial(_drawn, self._draw, values), theme, name, keep_ranges=False)
+        except InputError as error:
+            shown = " <i>The figure shows the previous values.</i>" if self.canvas.plot else ""
+            self._words.value = f"<p class='say wrong'><b>Not possible:</b> {escape(str(error))}.{shown}</p>"
+            self.canvas.stale(True)
+        else:
+            self._words.value = m.paragraph(words, "say") if words else ""
+            self.canvas.stale(False)
+
+
+def _drawn(draw: Draw, values: dict[str, Any], theme: Theme) -> go.Figure:
+    return draw(theme=theme, **values)
+
+
+def explore(draw: Draw, /, *, say: Callable[..., str] | None = None, **choices: Sequence[Any]) -> Explore:
+    """Return a panel with a control for every named choice above the figure that `draw(theme=..., **values)` returns.
+
+    choices: the values a control goes over (numbers or texts), the first is where it starts; say(**values): the
+    sentence above the figure. Where one of them raises an `InputError` its text is shown, and the figure stays, pale.
+
+    Raises:
+        InputError: no choice, or one without values.
+    """
+    empty = [name for name, options in choices.items() if not len(options)]
+    if not choices or empty:
+        raise InputError((empty or ["choices"])[0], [], "values to choose from, for example stages=[2, 4, 8]")
+    return Explore(draw, choices, say)
