@@ -1,5 +1,6 @@
 """One unit per axis or interval, chosen from the largest value, and the texts that readers see."""
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from sim.units import digits3
@@ -54,6 +55,12 @@ def bytes_interval(value: float, interval: tuple[float, float]) -> str:
     """Return a size (B) with its 80 % interval in the same unit: `71.2 GB (67.0–75.6)`."""
     unit = byte_unit(value)
     return f"{unit.text(value)} ({unit.interval(*interval)})"
+
+
+def span(values: Iterable[float], decimals: int = 2) -> str:
+    """Return the least and the greatest of some numbers, `1.35–1.71`, or one where both look the same."""
+    held = list(values)
+    return "–".join(dict.fromkeys(f"{end:.{decimals}f}" for end in (min(held), max(held))))
 
 
 def signed(value: float, decimals: int) -> str:

@@ -17,7 +17,7 @@ from sim.schedules.pipedream import PipeDream
 from sim.schedules.two_bw import TwoBW
 from sim.schedules.v_half import VHalf
 from sim.schedules.v_min import VMin
-from sim.schedules.versions import Use, most_versions, versions
+from sim.schedules.versions import Use, most_staleness, most_versions, versions
 from sim.schedules.zb_1p import ZB1P
 from sim.schedules.zb_2p import ZB2P
 from sim.schedules.zb_h1 import ZBH1
@@ -100,6 +100,7 @@ __all__ = [
     "Use",
     "Work",
     "build",
+    "most_staleness",
     "most_versions",
     "versions",
 ]

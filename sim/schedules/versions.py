@@ -46,6 +46,12 @@ def versions(schedule: Schedule, stashing: bool = True) -> dict[tuple[int, int],
     return seen
 
 
+def most_staleness(schedule: Schedule) -> list[int]:
+    """Return, per rank, by how many updates a gradient's weights are older at most than those it is applied to."""
+    uses = versions(schedule)
+    return [max((u.staleness for (r, _), u in uses.items() if r == rank), default=0) for rank in range(schedule.ranks)]
+
+
 def most_versions(schedule: Schedule) -> list[int]:
     """Return, per rank, the most versions alive at once: those that a pass still needs, and the newest."""
     uses = versions(schedule)
