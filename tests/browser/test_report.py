@@ -1,11 +1,11 @@
 """The report in a real browser: every figure is drawn, nothing is fetched, nothing overflows."""
 
 import pytest
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Browser
 
 import sim
 from sim.tuner.tune import tune
-from tests.browser.lab import ARGUMENTS, CHROMIUM
+from tests.browser.lab import CHROMIUM
 from tests.report.conftest import CLUSTER, model
 
 pytestmark = [
@@ -15,23 +15,21 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory):
+def page(tmp_path_factory: pytest.TempPathFactory, browser: Browser):
     """Return (page, requests, console errors) of a tuned report at 1280 px."""
     path = tmp_path_factory.mktemp("report") / "report.html"
     sim.save_html(tune(model(), CLUSTER, 16, top=3), path)
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        opened = browser.new_page(viewport={"width": 1280, "height": 900})
-        requests: list[str] = []
-        errors: list[str] = []
-        opened.on("request", lambda request: requests.append(request.url))
-        opened.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
-        opened.on("pageerror", lambda error: errors.append(str(error)))
-        opened.goto(path.as_uri())
-        opened.wait_for_function("document.querySelectorAll('.main-svg').length > 0")
-        opened.wait_for_timeout(1_500)
-        yield opened, requests, errors
-        browser.close()
+    opened = browser.new_page(viewport={"width": 1280, "height": 900})
+    requests: list[str] = []
+    errors: list[str] = []
+    opened.on("request", lambda request: requests.append(request.url))
+    opened.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+    opened.on("pageerror", lambda error: errors.append(str(error)))
+    opened.goto(path.as_uri())
+    opened.wait_for_function("document.querySelectorAll('.main-svg').length > 0")
+    opened.wait_for_timeout(1_500)
+    yield opened, requests, errors
+    opened.close()
 
 
 def test_every_figure_is_drawn(page):
