@@ -1,6 +1,7 @@
 """Shared fixtures, hypothesis profiles, and the count of skipped oracle tests."""
 
 import os
+import signal
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -12,6 +13,9 @@ COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow, Heal
 settings.register_profile("quick", max_examples=20, derandomize=True, **COMMON)
 settings.register_profile("full", max_examples=1_000, **COMMON)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+
+# A shell's background job ignores interrupts, and so would every program that the tests start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

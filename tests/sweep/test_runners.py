@@ -12,6 +12,7 @@ from sim.specs import InputError
 from sim.sweep.runners import RUNNERS, Pool, Ray, runner
 from tests.contracts.runner import RunnerContract
 from tests.contracts.tasks import niceness, squared
+from tests.full import fully
 from tests.oracle import ROOT
 
 
@@ -56,6 +57,14 @@ class TestRay(RunnerContract):
     @classmethod
     def _cluster(cls, cluster):
         return cluster
+
+    @fully  # Ray starts a process for each of them; the same tests of the pool are quick
+    def test_a_worker_that_is_killed_costs_no_task(self, runner, tmp_path):
+        super().test_a_worker_that_is_killed_costs_no_task(runner, tmp_path)
+
+    @fully
+    def test_a_task_that_kills_every_worker_is_given_up(self, runner, monkeypatch):
+        super().test_a_task_that_kills_every_worker_is_given_up(runner, monkeypatch)
 
     def test_nothing_leaves_the_machine(self, cluster):
         """Whatever Ray has started listens and talks to loopback addresses alone."""
