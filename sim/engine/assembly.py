@@ -1,6 +1,6 @@
 """From the costs of a step to what the engine runs: durations of actions, bytes of ranks, and time by cause."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import lcm
@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from sim.costs.stage import backward_seconds, forward_seconds
 from sim.engine.memory import Footprint
 from sim.engine.steady import steady_state
 from sim.engine.timeline import Durations, Timeline
@@ -26,6 +25,36 @@ OFFLOAD = {
     Kind.F: "forward_offload", Kind.B: "backward_offload", Kind.I: "input_offload", Kind.W: "weight_offload",
 }  # fmt: skip
 """What passes wait for copies, where `costs.offload` is among the costs."""
+
+PASSES: Mapping[str, Mapping[Kind, str]] = {
+    "compute": {Kind.F: "forward_compute", Kind.I: "input_compute", Kind.W: "weight_compute"},
+    "recompute": {Kind.I: "recompute"},
+    "tp": {Kind.F: "forward_tp", Kind.I: "input_tp"},
+    "dp": {Kind.F: "forward_dp", Kind.I: "input_dp", Kind.W: "weight_dp", Kind.B: "backward_dp"},
+    "pp": {Kind.F: "forward_pp", Kind.I: "input_pp"},
+    "cp": {Kind.F: "forward_cp", Kind.I: "input_cp"},
+    "ep": {Kind.F: "forward_ep", Kind.I: "input_ep"},
+    "offload": OFFLOAD,
+    "other": {Kind.F: "forward_host", Kind.I: "backward_host"},
+}
+"""The cost of a pass behind each term of the step's time; where a whole backward (B) has none of its own, it is that
+of both halves (I, W)."""
+
+_ENDS = ((0, "embedding"), (-1, "head"))
+"""Stages that do more than their blocks; the costs of that have this in front."""
+
+
+def _names(kind: Kind) -> Iterator[tuple[str, str, tuple[tuple[int, str], ...]]]:
+    """Yield every cost of a pass: its term, its name, and which costs the first and the last stage add to it."""
+    for term, names in PASSES.items():
+        halves = (kind,) if kind in names or kind is not Kind.B else (Kind.I, Kind.W)
+        for name in (names[half] for half in halves if half in names):
+            # Embedding and head reduce their gradients in the first half of the backward, split or whole.
+            end_name = "backward_dp" if name == "input_dp" else name
+            yield term, name, tuple((stage, f"{end}_{end_name}") for stage, end in _ENDS)
+
+
+_COSTS = {kind: tuple(_names(kind)) for kind in OFFLOAD}
 
 Costs = Mapping[str, Any]
 
@@ -104,31 +133,23 @@ def at(value: Any, i: int) -> float:
     return float(flat[i] if len(flat) > 1 else flat[0])
 
 
+def pass_terms(costs: Costs, kind: Kind, stages: int) -> dict[str, Any]:
+    """Return the seconds of a pass on every stage by term of the step's time, embedding and head included."""
+    found = {term: np.zeros(stages) for term in PASSES}
+    for term, name, ends in _COSTS[kind]:
+        found[term] += costs.get(name, 0.0)
+        for stage, end in ends:
+            if end in costs:
+                found[term][stage] += at(costs[end], stage)
+    return found
+
+
 def pass_seconds(costs: Costs, stages: int, copies: int = 1) -> dict[Kind, Any]:
     """Return the seconds of F, I, W and B on every stage, embedding and head included.
 
     copies: how many times the stages, so many each, repeat.
     """
-    c = costs
-    forward = np.zeros(stages) + forward_seconds(c) + c["forward_dp"] + c["forward_host"]
-    weight = np.zeros(stages) + c["weight_compute"]
-    backward = np.zeros(stages) + backward_seconds(c) + c["recompute"] + c["backward_dp"] + c["backward_host"]
-    for s, end in ((0, "embedding"), (-1, "head")):
-        forward[s] += forward_seconds(c, f"{end}_") + c[f"{end}_forward_dp"]
-        backward[s] += backward_seconds(c, f"{end}_") + c[f"{end}_backward_dp"]
-        weight[s] += c[f"{end}_weight_compute"]
-    first = backward - weight - c["backward_dp"] + c["input_dp"]
-    passes = {Kind.F: forward, Kind.I: first, Kind.W: weight + c["weight_dp"], Kind.B: backward}
-    return {kind: np.tile(seconds + waits_for_copies(c, kind, stages), copies) for kind, seconds in passes.items()}
-
-
-def waits_for_copies(costs: Costs, kind: Kind, stages: int) -> Any:
-    """Return the seconds that passes of a kind wait for copies on every stage, those of embedding and head included."""
-    name = OFFLOAD[kind]
-    waits = np.zeros(stages) + costs.get(name, 0.0)
-    for s, end in ((0, "embedding"), (-1, "head")):
-        waits[s] += at(costs.get(f"{end}_{name}", 0.0), s)
-    return waits
+    return {kind: np.tile(sum(pass_terms(costs, kind, stages).values()), copies) for kind in OFFLOAD}
 
 
 def _reduction(schedule: Schedule) -> str:
@@ -245,13 +266,12 @@ def waits(timeline: Timeline, costs: Costs, pace: Pace, silent: Pace) -> Waits:
     (`silent`: the same run without them); and what the rank that decides the step is idle beside that.
     """
     rank, place = pace.rank, where(pace.rank, timeline.schedule)
-    passes = _both(timeline, costs, rank, "forward_dp", "backward_dp") / pace.steps
+    passes = _spent(timeline, costs, pace)
     pp = (pace.ticks - silent.ticks) * 1e-9
     idle = (pace.ticks - int(timeline.busy()[rank]) / pace.steps) * 1e-9
-    copies = _copied(timeline, costs, rank) / pace.steps
-    copies += pace.updates * float(offloaded(costs, "optimizer_offload", timeline.schedule)[rank])
+    copies = passes["offload"] + pace.updates * float(offloaded(costs, "optimizer_offload", timeline.schedule)[rank])
     reduction = at(costs[f"{_reduction(timeline.schedule)}_{place}"], rank)
-    return Waits(passes + pace.updates * reduction, pp, idle - pp, copies)
+    return Waits(passes["dp"] + pace.updates * reduction, pp, idle - pp, copies)
 
 
 def exposed(timeline: Timeline, costs: Costs, pace: Pace, waits: Waits, straggler_s: float) -> dict[str, float]:
@@ -262,23 +282,16 @@ def exposed(timeline: Timeline, costs: Costs, pace: Pace, waits: Waits, straggle
     c, rank = costs, pace.rank
     place = where(rank, timeline.schedule)
 
-    def both(*names: str, ends: bool = True) -> float:
-        return _both(timeline, c, rank, *names, ends=ends) / pace.steps
-
-    terms = dict.fromkeys(TERMS, 0.0) | {
-        "compute": both("forward_compute", "input_compute", "weight_compute"),
-        "recompute": both("recompute", ends=False),
-        "tp": both("forward_tp", "input_tp"),
-        "cp": both("forward_cp", "input_cp"),
-        "ep": both("forward_ep", "input_ep"),
+    passes = _spent(timeline, c, pace)
+    terms = dict.fromkeys(TERMS, 0.0) | passes
+    terms |= {
         "dp": waits.dp_s,
-        "pp": waits.pp_s + both("forward_pp", "input_pp"),
+        "pp": waits.pp_s + passes["pp"],
         "offload": waits.offload_s,
         "bubble": waits.bubble_s,
         "optimizer": pace.updates * at(c[f"optimizer_{place}"], rank),
         "straggler": straggler_s,
-        "other": both("forward_host", "backward_host", ends=False)
-        + pace.updates * float(_exposed_tied(c, timeline.schedule)[rank]),
+        "other": passes["other"] + pace.updates * float(_exposed_tied(c, timeline.schedule)[rank]),
     }
     step = pace.ticks * 1e-9
     # What overlaps exactly leaves a difference of the last bit, of either sign.
@@ -288,21 +301,14 @@ def exposed(timeline: Timeline, costs: Costs, pace: Pace, waits: Waits, straggle
     return {name: float(value) for name, value in terms.items()}
 
 
-def _copied(timeline: Timeline, costs: Costs, rank: int) -> float:
-    """Return the seconds that a rank's passes wait for copies."""
-    graph, schedule = timeline.graph, timeline.schedule
-    own = graph.rank == rank
-    waits = {kind: waits_for_copies(costs, kind, schedule.depth) for kind in OFFLOAD}
-    return sum(float(waits[k][graph.stage[own & (graph.kind == k)] % schedule.depth].sum()) for k in OFFLOAD)
-
-
-def _both(timeline: Timeline, costs: Costs, rank: int, *names: str, ends: bool = True) -> float:
-    """Return the seconds of a rank's chunks for all their microbatches, with embedding and head if `ends`."""
-    schedule = timeline.schedule
-    own = [s for s, r in enumerate(schedule.rank_of) if r == rank]
-    total = sum(at(costs[x], s % schedule.depth) for x in names for s in own)
-    if ends:
-        ends_at = (("embedding", 0), ("head", schedule.depth - 1))
-        extras = [end for end, at in ends_at for s in own if s % schedule.depth == at]
-        total += sum(float(costs[f"{e}_{x}"]) for x in names for e in extras)
-    return total * schedule.microbatches / schedule.pipelines
+def _spent(timeline: Timeline, costs: Costs, pace: Pace) -> dict[str, float]:
+    """Return the seconds of a step that the passes of the rank that decides it take, by term."""
+    graph, depth = timeline.graph, timeline.schedule.depth
+    own = graph.rank == pace.rank
+    found = dict.fromkeys(PASSES, 0.0)
+    for kind in OFFLOAD:
+        count = np.bincount(graph.stage[own & (graph.kind == kind)] % depth, minlength=depth) / pace.steps
+        if count.any():
+            for term, seconds in pass_terms(costs, kind, depth).items():
+                found[term] += float(count @ seconds)
+    return found

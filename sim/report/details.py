@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from sim.engine.assembly import at
+from sim.engine.assembly import OFFLOAD, pass_terms
 from sim.engine.critical import reasons, slack
 from sim.engine.step import Step
 from sim.report import markup as m
@@ -32,20 +32,6 @@ MEANS: Mapping[str, str] = {
 }
 """What each term of a step's time counts."""
 
-PASSES: Mapping[Kind, Mapping[str, tuple[str, ...]]] = {
-    Kind.F: {
-        "compute": ("forward_compute",), "tp": ("forward_tp",), "cp": ("forward_cp",), "ep": ("forward_ep",),
-        "pp": ("forward_pp",), "dp": ("forward_dp",), "other": ("forward_host",),
-    },
-    Kind.I: {
-        "compute": ("input_compute",), "recompute": ("recompute",), "tp": ("input_tp",), "cp": ("input_cp",),
-        "ep": ("input_ep",), "pp": ("input_pp",), "dp": ("input_dp",), "other": ("backward_host",),
-    },
-    Kind.W: {"compute": ("weight_compute",), "dp": ("weight_dp",)},
-}  # fmt: skip
-"""The costs of a pass by term; a whole backward (B) is both of its halves."""
-
-ENDS = ("embedding", "head")
 PHASES = {Kind.F: ("forward",), Kind.I: ("backward_input",), Kind.W: ("backward_weight",)}
 MOST = 8
 """Kernels and plans listed."""
@@ -121,14 +107,10 @@ def _phases(kind: Kind) -> tuple[str, ...]:
 
 def _seconds(step: Step, kind: Kind, stage: int) -> dict[str, float]:
     """Return what a pass of a stage for one microbatch consists of, by term (s)."""
-    schedule, found = step.timeline.schedule, dict.fromkeys(TERMS, 0.0)
-    stage %= schedule.depth
-    ends = [name for name, place in zip(ENDS, (0, schedule.depth - 1), strict=True) if stage == place]
-    for half in (Kind.I, Kind.W) if kind is Kind.B else (kind,):
-        for term, costs in PASSES.get(half, {}).items():
-            for name in costs:
-                found[term] += at(step.costs[name], stage)
-                found[term] += sum(float(step.costs.get(f"{end}_{name}", 0.0)) for end in ends)
+    if kind not in OFFLOAD:
+        return {}
+    depth = step.timeline.schedule.depth
+    found = {term: float(seconds[stage % depth]) for term, seconds in pass_terms(step.costs, kind, depth).items()}
     return {term: value for term, value in found.items() if value}
 
 

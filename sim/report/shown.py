@@ -7,7 +7,7 @@ from numbers import Real
 from typing import Any, NamedTuple
 
 from sim.specs.fields import InputError
-from sim.units import THIN_SPACE, digits3
+from sim.units import digits3, grouped
 
 Source = str | Callable[[Any], Any]
 Format = str | Callable[[Any], str]
@@ -135,7 +135,7 @@ def _plain(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):
-        return f"{value:,}".replace(",", THIN_SPACE)
+        return grouped(value)
     if isinstance(value, Real):
         return f"{float(value):.2e}" if 0 < abs(float(value)) < SMALL else digits3(float(value))
     return ", ".join(map(_text, value)) if isinstance(value, list | tuple) else str(value)

@@ -15,6 +15,8 @@ UNWANTED = ("lasso2d", "zoomIn2d", "zoomOut2d", "autoScale2d", "select2d")
 """plotly.js would offer to upload the figure; a long bar of buttons would cover the legend."""
 
 STALE = "trainsim-stale"
+MIN_WIDTH = 320
+"""Pixels of a figure in a column that is narrower."""
 
 
 class Canvas(w.VBox):
@@ -67,9 +69,9 @@ class Canvas(w.VBox):
 
     def fill(self, width: int) -> None:
         """Make the figure as wide as its column."""
-        self.width = width
-        if self.plot and self.plot.layout.width != width:
-            self.plot.layout.width = width
+        self.width = max(MIN_WIDTH, width)
+        if self.plot and self.plot.layout.width != self.width:
+            self.plot.layout.width = self.width
 
     def stale(self, is_stale: bool) -> None:
         """Show the figure pale, as that of a previous plan, or as it is."""

@@ -14,7 +14,6 @@ from sim.report.theme import Theme
 from sim.specs import InputError
 from sim.widgets.canvas import Canvas
 from sim.widgets.knob import STYLE, Knob, on_change
-from sim.widgets.panes import MIN_WIDTH
 from sim.widgets.width import WidthSensor
 
 
@@ -41,8 +40,7 @@ class Explore(w.VBox):
         style = w.HTML(STYLE, layout=w.Layout(display="none"))
         super().__init__([style, self.sensor, row, self._words, self.canvas])
         self.add_class("trainsim")
-        self.sensor.observe(lambda _: self.canvas.fill(max(MIN_WIDTH, self.sensor.width)), names="width")
-        self.sensor.observe(lambda _: self.refresh(), names="theme")
+        self.sensor.tell(self.canvas.fill, self.refresh)
         on_change(list(self.knobs.values()), self.refresh)
         self.refresh()
 
@@ -59,11 +57,10 @@ class Explore(w.VBox):
     def refresh(self) -> None:
         """Draw what is chosen, or say why that cannot be."""
         values = self.values
-        theme: Theme = "dark" if self.sensor.theme == "dark" else "light"
         name = re.sub(r"\W+", "-", "-".join(map(str, values.values()))).strip("-") or "figure"
         try:
             words = self._say(**values) if self._say else ""
-            self.canvas.draw(partial(_drawn, self._draw, values), theme, name, keep_ranges=False)
+            self.canvas.draw(partial(_drawn, self._draw, values), self.sensor.look, name, keep_ranges=False)
         except InputError as error:
             shown = " <i>The figure shows the previous values.</i>" if self.canvas.plot else ""
             self._words.value = f"<p class='say wrong'><b>Not possible:</b> {escape(str(error))}.{shown}</p>"

@@ -20,7 +20,6 @@ from sim.widgets.views import VIEWS, Draw, Option, Scene, View, words
 PADDING = 36
 """Pixels between the column and the figure in a tab: padding and border on both sides."""
 
-MIN_WIDTH = 320
 NAMED = {"best": -1, "baseline": -2}
 """Points of a search that stand for themselves, in place of the index of a configuration."""
 
@@ -188,7 +187,7 @@ class Panes(w.Tab):
     def fill(self, width: int) -> None:
         """Make every figure as wide as the tab that holds it."""
         for pane in self.panes.values():
-            pane.fill(max(MIN_WIDTH, width - PADDING))
+            pane.fill(width - PADDING)
 
     def stale(self, is_stale: bool) -> None:
         """Show the figures of a plan pale, as those of a previous one, or as they are."""

@@ -23,7 +23,6 @@ from sim.widgets.background import Progress
 from sim.widgets.background_bar import BackgroundBar, State
 from sim.widgets.canvas import Canvas
 from sim.widgets.knob import STYLE
-from sim.widgets.panes import MIN_WIDTH
 from sim.widgets.width import WidthSensor
 
 EVERY_S = 1.0
@@ -78,8 +77,7 @@ class SweepView(w.VBox):
         self.values.observe(self._filtered, names="value")
         self.columns.observe(lambda _: self.refresh(), names="value")
         self.clear.on_click(lambda _: self._cleared())
-        self.sensor.observe(lambda _: self.canvas.fill(max(MIN_WIDTH, self.sensor.width)), names="width")
-        self.sensor.observe(lambda _: self.refresh(), names="theme")
+        self.sensor.tell(self.canvas.fill, self.refresh)
         self._list()
         self.refresh()
         self._watch()
@@ -96,7 +94,7 @@ class SweepView(w.VBox):
             self._said.value = m.paragraph(f"{grouped(self.grid.size)} configurations, none done yet.", "say")
             self._cards.value = _cards(Counts(self.grid.size, 0, 0, 0, 0, 0.0, None), None, self._state_words)
             self._table.value = self._reasons.value = ""
-            self.canvas.draw(_nothing, self._theme, self.file.stem, keep_ranges=False)
+            self.canvas.draw(_nothing, self.sensor.look, self.file.stem, keep_ranges=False)
             return
         try:
             with Store(self.path) as store:
@@ -121,10 +119,6 @@ class SweepView(w.VBox):
             self.bar.state, "not started here"
         )
 
-    @property
-    def _theme(self) -> Theme:
-        return "dark" if self.sensor.theme == "dark" else "light"
-
     def _draw(self, found: Swept) -> None:
         """Draw the points; an axis that somebody has zoomed stays."""
         axes, zoomed = ("xaxis", "yaxis"), {}
@@ -139,7 +133,7 @@ class SweepView(w.VBox):
                 figure.layout[name].range = ends
             return _brushed(figure, self.brush, theme)
 
-        self.canvas.draw(source, self._theme, self.file.stem, keep_ranges=self.bar.state == "running")
+        self.canvas.draw(source, self.sensor.look, self.file.stem, keep_ranges=self.bar.state == "running")
         self._drawn = {name: self.canvas.plot.layout[name].range for name in axes if name not in zoomed} | {
             name: self._drawn[name] for name in zoomed
         }

@@ -75,8 +75,7 @@ class WhatIf(w.HBox):
         wrapping = w.Layout(flex_flow="row wrap", align_items="flex-start")
         super().__init__([self._left(), self._right()], layout=wrapping)
         self.add_class("trainsim")
-        self.sensor.observe(lambda _: self.panes.fill(self.sensor.width), names="width")
-        self.sensor.observe(lambda _: self._look(theme=self.sensor.theme), names="theme")
+        self.sensor.tell(self.panes.fill, lambda: self._look(theme=self.sensor.look))
         self.panes.observe(lambda _: self._draw(), names="selected_index")
         self._show(self.step)
 

@@ -1,7 +1,11 @@
 """What the browser knows and Python does not: the width of a column, and whether the notebook is light or dark."""
 
+from collections.abc import Callable
+
 import anywidget
 import traitlets
+
+from sim.report.theme import Theme
 
 
 class WidthSensor(anywidget.AnyWidget):
@@ -30,3 +34,13 @@ class WidthSensor(anywidget.AnyWidget):
     """
     width = traitlets.Int(0).tag(sync=True)
     theme = traitlets.Enum(["light", "dark"], "light").tag(sync=True)
+
+    @property
+    def look(self) -> Theme:
+        """The theme in which to draw."""
+        return "dark" if self.theme == "dark" else "light"
+
+    def tell(self, fill: Callable[[int], None], redraw: Callable[[], None]) -> None:
+        """Call `fill` with a new width, and `redraw` after a change of theme."""
+        self.observe(lambda _: fill(self.width), names="width")
+        self.observe(lambda _: redraw(), names="theme")

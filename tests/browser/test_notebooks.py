@@ -49,15 +49,8 @@ def test_a_slider_moves_sentence_and_figure(opened, name: str) -> None:
     notebook = opened(name)
     to_panel(notebook)
     panel = notebook.panel()
-    before = panel.state()
-    assert "a step" in before.sentence
-    slider = panel.sliders[0]  # tensor parallelism
-    value = slider.get_attribute("aria-valuetext")
-    panel.press(slider, "ArrowRight" if name in ("network", "plans") else "ArrowLeft")
-    after = panel.state()
-    assert slider.get_attribute("aria-valuetext") != value
-    assert after.figure != before.figure
-    assert after.sentence != before.sentence
+    assert "a step" in panel.state().sentence
+    assert len(panel.moves(2)) == 2
 
 
 @fully
@@ -65,6 +58,6 @@ def test_a_sweep_runs_beside_its_notebook(opened) -> None:
     notebook = opened("sweep")
     to_panel(notebook)
     page = notebook.page
-    page.get_by_role("button", name="Start or resume").click()
+    page.get_by_role("button", name="Start", exact=True).click()
     page.get_by_text("864 of 864 configurations done").wait_for(timeout=180_000)
-    page.get_by_text("Best so far").wait_for()
+    page.get_by_text("0 left. Best: ").wait_for()

@@ -31,6 +31,17 @@ def test_breakdown_sums_to_the_step(gpt3, h100s, interleaved):
     assert step.breakdown_s["cp"] == step.breakdown_s["offload"] == 0
 
 
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1", "dualpipe"])
+@pytest.mark.parametrize("zero", [2, 3])
+def test_waiting_for_shards_counts_as_data_parallelism_in_whole_and_split_backwards(gpt3, h100s, schedule, zero):
+    step = simulate(gpt3, h100s, Plan(tp=8, pp=8, micro_batch=1, global_batch=128, zero=zero, schedule=schedule))
+    passes = ("forward_compute", "input_compute", "weight_compute")
+    least, most = ({f"{end}{n}" for n in passes for end in ends} for ends in ([""], ["", "embedding_", "head_"]))
+    once, ends = (sum(float(np.max(step.costs[n])) for n in names) for names in (least, most))
+    m = step.placed.microbatches
+    assert once * m * (1 - 1e-6) <= step.breakdown_s["compute"] <= ends * m * (1 + 1e-6)
+
+
 @pytest.mark.parametrize("attention", ["flash", "eager"])
 def test_fused_attention_of_an_older_kernel_takes_its_factor_and_nothing_else_changes(gpt3, h100s, attention):
     model, plan = replace(gpt3, attention=attention), Plan(tp=8, pp=16, micro_batch=1, global_batch=128)

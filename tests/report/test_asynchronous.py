@@ -42,4 +42,4 @@ def test_gains_are_drawn_over_what_was_published() -> None:
     assert list(published.x) == [2.0, 2.0, None, 1.3, 20.0, None]
     assert list(ours.x) == [1.9, 1.9, None, 30.0, 30.0, None]
     assert set(ours.y) == {"&lt;b&gt;a", "b"}
-    assert [a.text for a in figure.layout.annotations] == ["-5%", "+50% *"]
+    assert [a.text for a in figure.layout.annotations] == ["−5 %", "+50 % *"]

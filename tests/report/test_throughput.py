@@ -33,3 +33,17 @@ def test_a_curve_a_name():
     assert len({(t.line.color, t.marker.symbol, t.line.dash) for t in figure.data}) == 2
     with pytest.raises(ValueError, match="at most 6"):
         figures.curves({str(n): {"a": 1.0} for n in range(7)}, "x", "y")
+
+
+def test_bars_stand_side_by_side_below_a_limit():
+    figure = figures.bars({"<i>": {"a": 1.0, "b": 2.0}, "two": {"b": 3.0}}, "GB", limit=("<b>16", 16.0))
+    assert [(t.name, t.x, t.y) for t in figure.data] == [
+        ("&lt;i&gt;", ("a", "b"), (1.0, 2.0)),
+        ("two", ("b",), (3.0,)),
+    ]
+    assert len({t.marker.color for t in figure.data}) == 2
+    assert figure.layout.barmode == "group"
+    assert (figure.layout.shapes[0].y0, figure.layout.annotations[0].text) == (16.0, "&lt;b&gt;16")
+    assert not figures.bars({"one": {"a": 1.0}}, "GB").layout.shapes
+    with pytest.raises(ValueError, match="at most 6"):
+        figures.bars({str(n): {"a": 1.0} for n in range(7)}, "y")

@@ -12,7 +12,7 @@ from sim.report.figures.front import front
 from sim.report.figures.memory import memory, memory_peaks
 from sim.report.figures.roofline import roofline
 from sim.report.figures.swept import swept_axis, swept_points
-from sim.report.figures.throughput import curves, throughput
+from sim.report.figures.throughput import bars, curves, throughput
 from sim.report.figures.timeline import opening, timeline
 from sim.report.figures.tornado import tornado
 
@@ -20,6 +20,7 @@ __all__ = [
     "ablation",
     "accuracy",
     "accuracy_errors",
+    "bars",
     "breakdown",
     "curves",
     "difference",

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import plotly.graph_objects as go
 
+from sim.report.numbers import signed
 from sim.report.theme import Theme, colour, frame, safe
 from sim.validation.ablation import Ablated
 
@@ -33,7 +34,7 @@ def ablation(rows: Sequence[Ablated], theme: Theme = "light") -> go.Figure:
         colorbar={"title": {"text": "points"}, "thickness": 10},
         xgap=1,
         ygap=1,
-        text=[["" if abs(v) < 0.1 else f"{v:+.1f}" for v in line] for line in change],
+        text=[["" if abs(v) < 0.1 else signed(v, 1) for v in line] for line in change],
         texttemplate="%{text}",
         hovertemplate="<b>%{y}</b><br>%{x}<br>%{z:+.2f} points without it<extra></extra>",
     )

@@ -7,7 +7,7 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from sim.report.numbers import Unit, byte_unit, bytes_interval, seconds_interval, time_unit
+from sim.report.numbers import Unit, byte_unit, bytes_interval, seconds_interval, signed, time_unit
 from sim.report.theme import HEIGHT, MARGIN, Look, Theme, colour, frame, marker, mixed, safe
 from sim.validation.accuracy import Accuracy, What, errors_by_source
 from sim.validation.baselines import NAMES
@@ -130,7 +130,7 @@ def _hover(row: Accuracy, what: What) -> str:
     value, low, high, ratio = row.of(what)
     shown = (seconds_interval if what == "time" else bytes_interval)(value, (low, high))
     model, _, plan = row.plan.partition(": ")
-    off = f"{100 * ((ratio or 1.0) - 1):+.1f} % off"
+    off = f"{signed(100 * ((ratio or 1.0) - 1), 1)} % off"
     return "<br>".join([f"<b>{safe(row.id)}</b>", safe(model), *_wrapped(plan), f"predicted {shown}", off])
 
 

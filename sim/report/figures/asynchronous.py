@@ -7,6 +7,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from sim.engine.timeline import Timeline
+from sim.report.numbers import signed
 from sim.report.theme import Look, Theme, colour, frame, legend_entry, marker, safe
 from sim.schedules import Kind
 from sim.specs.arguments import checked
@@ -87,7 +88,7 @@ def gains(rows: Sequence[Gain], band: float = 0.25, theme: Theme = "light") -> g
         figure.add_scatter(x=x, y=y, mode="lines+markers", name=look.label, connectgaps=False, **style)
     for row, name in zip(rows, names, strict=True):
         off = nearest(row) - 1
-        text = (f"{off:+.0%}" if off else "overlap") + ("" if row.within(band) else " *")
+        text = (f"{signed(100 * off, 0)} %" if off else "overlap") + ("" if row.within(band) else " *")
         figure.add_annotation(x=1.01, xref="paper", xanchor="left", y=name, text=text, showarrow=False)
     figure.update_xaxes(
         type="log", tickvals=[1, 1.5, 2, 3, 5, 10, 20, 30], ticktext=["1", "1.5", "2", "3", "5", "10", "20", "30"]

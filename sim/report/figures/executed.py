@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from sim.report.numbers import byte_unit, seconds_interval, time_unit
+from sim.report.numbers import byte_unit, seconds_interval, signed, time_unit
 from sim.report.theme import Theme, colour, frame, safe, whiskers
 from sim.validation.executed import Executed
 
@@ -33,7 +33,7 @@ def executed_times(plans: Sequence[Executed], theme: Theme = "light") -> go.Figu
     for shared in (False, True):
         part = [one for one in plans if one.shares_cores is shared]
         took = [one.measured.step_time_s / unit.scale for one in part]
-        words = [f"{unit.text(one.measured.step_time_s)}; predicted {100 * one.error:+.1f} %" for one in part]
+        words = [f"{unit.text(one.measured.step_time_s)}; predicted {signed(100 * one.error, 1)} %" for one in part]
         style = _marker("diamond-open" if shared else "diamond", "text" if shared else "backward", theme)
         if part:
             _add(figure, SHARED if shared else PLAIN, part, took, words, style)
@@ -57,7 +57,9 @@ def executed_memory(plans: Sequence[Executed], theme: Theme = "light") -> go.Fig
     words = [f"process {n}: {unit.text(t)}" for (_, n), t in zip(rows, told, strict=True)]
     _add(figure, "predicted", owners, told / unit.scale, words, _marker("circle", "forward", theme))
     off = 100 * (told / seen - 1)
-    words = [f"process {n}: {unit.text(s)}; predicted {e:+.2f} %" for (_, n), s, e in zip(rows, seen, off, strict=True)]
+    words = [
+        f"process {n}: {unit.text(s)}; predicted {signed(e, 2)} %" for (_, n), s, e in zip(rows, seen, off, strict=True)
+    ]
     _add(figure, PLAIN, owners, seen / unit.scale, words, _marker("diamond-open", "text", theme) | {"size": 12})
     return figure.update_xaxes(rangemode="tozero")
 

@@ -16,7 +16,7 @@ from sim.specs.arguments import checked
 from sim.tuner.front import Floats, Front, Ints, pareto
 from sim.tuner.objectives import MEASURES, Measured, Setting
 from sim.tuner.tune import Tuned
-from sim.units import THIN_SPACE, digits3
+from sim.units import digits3, grouped
 
 GROUPS = (
     ("pp 1", 1, 1, "forward", "circle"),
@@ -90,7 +90,7 @@ def front(
     most = max(max_points - len(others), round(0.8 * max_points))
     chosen = _thinned(fits, most)
     add = figure.add_scattergl if webgl else figure.add_scatter
-    name = f"does not fit ({len(others):,})".replace(",", THIN_SPACE)
+    name = f"does not fit ({grouped(len(others))})"
     grey = _points(tuned, _thinned(others, max_points - len(chosen)), axes, (name, "other", "x-thin"), theme)
     add(**grey, visible=None if misfits else "legendonly")
     pp = np.broadcast_to(space.rows["pp"][:, None, None, None], space.allowed.shape).ravel()

@@ -1,4 +1,4 @@
-"""Throughput: published and predicted side by side, and curves over a knob of the plan."""
+"""Throughput: published and predicted side by side; curves over a knob of the plan, bars of a few cases."""
 
 from collections.abc import Mapping, Sequence
 
@@ -79,3 +79,33 @@ def curves(lines: Mapping[str, Mapping[str, float]], x_title: str, y_title: str,
         )
     figure.update_xaxes(type="category")
     return figure.update_yaxes(rangemode="tozero")
+
+
+def bars(
+    groups: Mapping[str, Mapping[str, float]],
+    y_title: str,
+    limit: tuple[str, float] | None = None,
+    theme: Theme = "light",
+) -> go.Figure:
+    """Return a bar for every value (axis units): name -> what it is about -> value, side by side by what it is about.
+
+    limit: words and value of a line across all bars.
+
+    Raises:
+        ValueError: more names than styles tell apart.
+    """
+    if len(groups) > len(STYLES):
+        raise ValueError(f"got {len(groups)} names; allowed: at most {len(STYLES)}")
+    figure = frame(theme, HEIGHT + 40, "", y_title, barmode="group")
+    for (name, values), (shade, *_) in zip(groups.items(), STYLES, strict=False):
+        figure.add_bar(
+            x=list(map(safe, values)),
+            y=list(values.values()),
+            name=safe(name),
+            marker=marker(Look(shade, "", name), theme),
+            hovertemplate=f"<b>{safe(name)}</b><br>%{{x}}: %{{y:.4~r}}<extra></extra>",
+        )
+    if limit:
+        line = {"color": colour("text", theme), "width": 1.5}
+        figure.add_hline(y=limit[1], line=line, annotation_text=safe(limit[0]))
+    return figure
