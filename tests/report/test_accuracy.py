@@ -25,7 +25,7 @@ def test_every_timed_run_is_a_point_over_its_measurement(theme) -> None:
     figure = figures.accuracy(ROWS, theme=theme)
     first, second = (t for t in figure.data if t.name)
     assert list(first.x) == pytest.approx([2.5, 16.0]) and list(first.y) == [2.0, 20.0]
-    assert len(second.x) == 1 and "&lt;b&gt;x" in second.text[0] and "-20.0 % off" in first.text[0]
+    assert len(second.x) == 1 and "&lt;b&gt;x" in second.text[0] and "−20.0 % off" in first.text[0]
     assert first.marker.color == PALETTE["forward"][theme == "dark"] and first.marker.symbol != second.marker.symbol
     assert figure.layout.xaxis.type == figure.layout.yaxis.type == "log" and "(s)" in figure.layout.xaxis.title.text
 
