@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 
@@ -41,3 +42,9 @@ def always_dies(task: int) -> int:
         os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(0.01)
     return task
+
+
+def where(seconds: float) -> str:
+    """Return the node of a Ray cluster that ran this, so long."""
+    time.sleep(seconds)
+    return str(import_module("ray").get_runtime_context().get_node_id())

@@ -86,6 +86,36 @@ class TestRay(RunnerContract):
         assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
 
 
+TWO_NODES = """
+import os
+os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+from ray.cluster_utils import Cluster
+from sim.sweep.grid import Grid
+from sim.sweep.run import sweep
+from sim.sweep.runners import Ray
+from tests.contracts.tasks import where
+from tests.sweep.conftest import BASE, QUICK
+node = {"num_cpus": 1, "object_store_memory": 80 * 2**20, "node_ip_address": "127.0.0.1"}
+nodes = Cluster(initialize_head=True, head_node_args=node | {"include_dashboard": False})
+nodes.add_node(**node)
+with Ray(address=nodes.address) as made:
+    print(made.workers, len(set(made.run([0.3] * 8, where))))
+grid = Grid(**BASE, axes=QUICK)
+on_ray, on_pool = sweep(grid, "ray.db", "ray", address=nodes.address), sweep(grid, "pool.db")
+print(on_ray.counts.ok > 0 and on_ray.counts.best == on_pool.counts.best)
+nodes.shutdown()
+"""
+
+
+@fully
+def test_tasks_spread_over_all_nodes_of_a_cluster(tmp_path):
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    asked = [sys.executable, "-c", TWO_NODES]
+    done = subprocess.run(asked, capture_output=True, text=True, env=env, cwd=tmp_path, timeout=180, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-2:] == ["2 2", "True"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
