@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.sweep.numbering import Axis, Column
-from sim.sweep.outcome import BETTER, FAILED, FITS, IMPOSSIBLE, NUMBERS, OK, Outcome
-from sim.sweep.store import MOST_READ, Counts, Store
+from sim.sweep.outcome import BETTER, FAILED, FITS, IMPOSSIBLE, INTERVAL, NUMBERS, OK, Outcome
+from sim.sweep.store import MOST_READ, Counts, Store, taken
 from sim.tuner.front import pareto
 
 Floats = NDArray[np.float64]
@@ -48,9 +48,9 @@ class Along:
 class Swept:
     """A sweep as a whole.
 
-    points: at most `MOST_POINTS` predictions as columns (number, step_time_s, peak_memory_bytes, fits), spread evenly,
-    and front: those that fit and that none beats in both time and memory; top: the best by the objective; reasons:
-    configurations by (outcome, reason).
+    points: at most `MOST_POINTS` predictions as columns (number, the axes' values by path, and predicted numbers,
+    step_time_s, peak_memory_bytes and fits among them), spread evenly, and front: those that fit and that none beats
+    in both time and memory; top: the best by the objective; reasons: configurations by (outcome, reason).
     """
 
     counts: Counts
@@ -61,6 +61,11 @@ class Swept:
     reasons: Mapping[tuple[str, str], int]
     along: tuple[Along, ...]
     misfits: int
+
+
+def paths_of(columns: Mapping[str, NDArray[Any]]) -> list[str]:
+    """Return the paths of the axes among the columns of points."""
+    return [name for name in columns if name not in ("number", *NUMBERS, *INTERVAL)]
 
 
 @dataclass(eq=False)
@@ -140,8 +145,8 @@ def swept(store: Store, points: int = MOST_POINTS, top: int = TOP) -> Swept:
         counts,
         store.head.objective,
         tuple(point(store, number) for number in best[1].tolist()),
-        _joined(drawn) if drawn else front,
-        front,
+        _named(store, _joined(drawn) if drawn else front),
+        _named(store, front),
         reasons,
         tuple(Along(a.axis.path, a.labels, np.where(np.isinf(a.least), np.nan, sign * a.least)) for a in axes),
         misfits,
@@ -165,6 +170,11 @@ def _reasons(found: Outcome) -> Counter[tuple[str, str]]:
 def _picked(found: Outcome, start: int, rows: Ints) -> dict[str, NDArray[Any]]:
     held = {name: found.numbers[name][rows] for name in ("step_time_s", "peak_memory_bytes", "fits")}
     return {"number": rows + start, **held}
+
+
+def _named(store: Store, columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Return the columns with the axes' values of their rows."""
+    return columns | {path: taken(column) for path, column in store.head.numbering.at(columns["number"]).items()}
 
 
 def _joined(parts: list[dict[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from sim.report import markup as m
 from sim.report.numbers import byte_unit, seconds_interval
-from sim.report.swept import Point, Swept, axis_label
+from sim.report.swept import Point, Swept, axis_label, paths_of
 from sim.specs.fields import short
 from sim.sweep.outcome import BETTER, FITS, INTERVAL, NUMBERS, measured
 from sim.units import digits3, percent, seconds
@@ -73,7 +73,7 @@ def chosen_points(
     name, sign = BETTER[found.objective]
     worth = np.nan_to_num(sign * held[name][rows].astype(float), nan=np.inf)
     chosen = rows[np.lexsort((worth, -held["fits"][rows]))[:most]]
-    paths = [path for path in held if path != "number" and path not in PREDICTED]
+    paths = paths_of(held)
     best = [
         p
         for p in found.top

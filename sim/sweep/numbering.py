@@ -91,7 +91,10 @@ class Numbering:
 
     def columns(self, start: int, stop: int) -> dict[str, Column]:
         """Return the values of the configurations from `start` to before `stop`, by the axis' path."""
-        numbers = np.arange(start, stop, dtype=np.int64)
+        return self.at(np.arange(start, stop, dtype=np.int64))
+
+    def at(self, numbers: Ints) -> dict[str, Column]:
+        """Return the values of some configurations, by the axis' path."""
         return self._sampled(numbers) if self.method else self._combined(numbers)
 
     def _combined(self, numbers: Ints) -> dict[str, Column]:

@@ -65,6 +65,14 @@ def test_axes_show_what_fits(store):
     assert "(GB)" in axis.title.text and 10 ** axis.range[1] < 100 and axis.tickformat
 
 
+def test_a_hover_names_the_configuration(store):
+    found = swept(store)
+    points = swept_points(found).data[0]
+    number, *told = points.customdata[0]
+    assert told == [axis_label(value, 3) for value in store.configuration(number).values()]
+    assert "plan.pp %{customdata[1]}<br>" in points.hovertemplate and points.hovertemplate.endswith("<extra></extra>")
+
+
 def test_large_fractions_have_a_prefix():
     assert [axis_label(v) for v in (5e10, 1e-6, 2.5, 8, "full")] == ["50 G", "1e-06", "2.5", "8", "full"]
 

@@ -74,7 +74,7 @@ def test_a_box_chooses_the_rows_of_the_table(grid, tmp_path):
     x, y = float(trace.x[0]), float(trace.y[0])
     trace._dispatch_on_selection(Points(), BoxSelector(xrange=[1.01 * x, 0.99 * x], yrange=[0.99 * y, 1.01 * y]))
     assert view.clear.description == "Clear filters (1)"
-    assert view._table.value.count("<tr") == 2 and f"<td>{trace.customdata[0]}</td>" in view._table.value
+    assert view._table.value.count("<tr") == 2 and f"<td>{trace.customdata[0][0]}</td>" in view._table.value
     assert [list(t.selectedpoints) for t in view.canvas.plot.data if t.name == trace.name] == [[0]]
     view.columns.value = ("plan.tp", "fits")
     assert "plan." in view._table.value and "peak memory" not in view._table.value

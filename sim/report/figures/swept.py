@@ -1,12 +1,13 @@
 """Figures of a sweep: time against memory with the front, and the best along every axis."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 
 from sim.report.numbers import byte_unit, time_unit
-from sim.report.swept import Along, Swept
+from sim.report.swept import Along, Swept, axis_label, paths_of
 from sim.report.theme import HEIGHT, Look, Theme, colour, frame, marker, safe
 from sim.sweep.outcome import FITS
 from sim.units import digits3, grouped
@@ -28,6 +29,9 @@ MOST_WORDS = 8
 MOST_LETTERS = 100
 """Of all names below the bars together."""
 
+MOST_LINES = 16
+"""Axes that the hover of a point lists."""
+
 TICKS = ",.6~r"
 """With a format of its own plotly.js writes whole numbers between powers of ten, not small single digits."""
 
@@ -45,8 +49,10 @@ def swept_points(found: Swept, theme: Theme = "light", webgl: bool = True) -> go
     time = time_unit(float(np.max(points["step_time_s"][seen], initial=1e-9)))
     size = byte_unit(float(np.max(points["peak_memory_bytes"][seen], initial=1)))
     figure = frame(theme, HEIGHT + 120, f"peak allocated memory ({size.name})", f"step time ({time.name})")
-    lines = ("<b>configuration %{customdata}</b>", f"%{{y:.3~r}} {time.name}", f"%{{x:.3~r}} {size.name}")
-    hover = "<br>".join(lines) + "<extra></extra>"
+    paths = [path for path in paths_of(points) if len(set(map(str, points[path].tolist()))) > 1]
+    lines = ["<b>configuration %{customdata[0]}</b>", f"%{{y:.3~r}} {time.name}", f"%{{x:.3~r}} {size.name}"]
+    lines += [f"{safe(path)} %{{customdata[{k}]}}" for k, path in enumerate(paths[:MOST_LINES], 1)]
+    hover = "<br>".join([*lines, *["…"] * (len(paths) > MOST_LINES)]) + "<extra></extra>"
     add = figure.add_scattergl if webgl else figure.add_scatter
     for fits, text, shade, symbol in GROUPS:
         rows = np.flatnonzero(points["fits"] == FITS.index(fits))
@@ -55,7 +61,7 @@ def swept_points(found: Swept, theme: Theme = "light", webgl: bool = True) -> go
             add(
                 x=points["peak_memory_bytes"][rows] / size.scale,
                 y=points["step_time_s"][rows] / time.scale,
-                customdata=points["number"][rows],
+                customdata=_told(points, paths, rows),
                 name=f"{text} ({grouped(len(rows))} drawn)",
                 mode="markers",
                 marker=style | ({"line": {"width": 1, "color": style["color"]}} if symbol.endswith("thin") else {}),
@@ -67,7 +73,7 @@ def swept_points(found: Swept, theme: Theme = "light", webgl: bool = True) -> go
     figure.add_scatter(
         x=front["peak_memory_bytes"][kept] / size.scale,
         y=front["step_time_s"][kept] / time.scale,
-        customdata=front["number"][kept],
+        customdata=_told(front, paths, kept),
         name="front",
         mode="lines+markers",
         marker={"symbol": "circle-open", "size": 7, "color": colour("text", theme)},
@@ -80,6 +86,13 @@ def swept_points(found: Swept, theme: Theme = "light", webgl: bool = True) -> go
         showlegend=True,
         meta={"bytes": size.scale, "seconds": time.scale},
     )
+
+
+def _told(columns: Mapping[str, Any], paths: Sequence[str], rows: Any) -> list[list[Any]]:
+    """Return what a hover tells of some rows: the number and the values of axes."""
+    values = (columns[path][rows].tolist() for path in paths[:MOST_LINES])
+    texts = ([safe(_middle_cut(axis_label(value, 3), 40)) for value in column] for column in values)
+    return [list(row) for row in zip(columns["number"][rows].tolist(), *texts, strict=True)]
 
 
 def _logarithmic(values: Any) -> dict[str, Any]:
