@@ -81,7 +81,7 @@ def test_figures_have_a_row_a_plan(theme):
     assert list(times.data[1].x) == pytest.approx([120.0]) and list(times.data[1].y) == ["a &lt;b&gt;plan"]
     assert list(times.data[0].error_x.array) == pytest.approx([10.0, 10.0])
     assert list(memory.data[1].x) == pytest.approx([1, 2, 1, 2])
-    assert "-16.7 %" in times.data[1].text[0]
+    assert "−16.7 %" in times.data[1].text[0]
 
 
 def test_what_is_shipped_holds_what_the_notebook_says():
