@@ -127,15 +127,23 @@ def _ends(choice: Choice) -> tuple[float, float]:
 
 
 def _by_ends(tables: StageTables, effort: Effort, n: int) -> Solution:
-    """Return the best ways over all times that the exchange of a tied table may take, that of its slower end.
+    """Return the n best ways, as far as they are `WITHIN` the best, over all times that the exchange of a tied table
+    may take, that of its slower end.
 
     The first is the best; of the others one may be missing, ousted by choices whose ends are both quicker than the time
     that is looked at, and which are found with a shorter one.
     """
+    best = _over_ends(tables, effort, 1)
+    if n == 1 or not best.choices or not best.certified:
+        return best
+    return _over_ends(tables, replace(effort, at_most=min(effort.at_most, best.value * WITHIN)), n)
+
+
+def _over_ends(tables: StageTables, effort: Effort, n: int) -> Solution:
     parts: list[Solution] = []
     for tied in tables.tied_times:
         known = together(parts, n, effort.at_most).values
-        most = known[n - 1] if len(known) >= n else min([effort.at_most, *(each * WITHIN for each in known[:1])])
+        most = known[n - 1] if len(known) >= n else effort.at_most
         found = exact(tables.where_ends_take(tied), replace(effort, at_most=most), n)
         own = [k for k, choice in enumerate(found.choices) if max(_ends(choice)) == tied]
         choices, values = tuple(found.choices[k] for k in own), tuple(found.values[k] for k in own)
@@ -196,30 +204,51 @@ def search_stages(
             one = StageTables(asked, techniques)
             found.evaluated += one.evaluated
             tables.append((one.least, i, one))
-        tables.sort(key=lambda each: each[:2])
-        for i, (least, _, one) in enumerate(tables):
-            if least >= found.limit:
-                break
-            if stop():
-                return found.stopped(least)
-            progress("solving stages", i, len(tables))
-            _solve(found, one, solve, stop, max(EACH, -(-n // len(tables))))
+        # The best of every pipeline first: of most of them the others are then of no interest.
+        near = _solve_all(found, tables, solve, stop, progress, 1)
+        if n > 1 and near:
+            _solve_all(found, near, solve, stop, progress, min(n, max(EACH, -(-n // len(tables)))))
     except KeyboardInterrupt:
         found.interrupted = True
         return found.stopped(0.0)
     return found
 
 
-def _solve(found: StagedSearch, one: StageTables, solve: Solve, stop: Callable[[], bool], each: int) -> None:
-    """Add what one pipeline's best choices are, not more than `each`."""
+def _solve_all(
+    found: StagedSearch,
+    tables: Sequence[tuple[float, int, StageTables]],
+    solve: Solve,
+    stop: Callable[[], bool],
+    progress: Callable[[str, int, int], None],
+    n: int,
+) -> list[tuple[float, int, StageTables]]:
+    """Add the n best choices of every pipeline; tables: what none of its choices is below (s), and an order among
+    equals. Return the same of those that have a choice, by what their best takes."""
+    near = []
+    for i, (least, k, one) in enumerate(sorted(tables, key=lambda each: each[:2])):
+        if least >= found.limit:
+            break
+        if stop():
+            found.stopped(least)
+            break
+        progress("solving stages", i, len(tables))
+        reached = _solve(found, one, solve, stop, n)
+        if reached < inf:
+            near.append((reached, k, one))
+    return near
+
+
+def _solve(found: StagedSearch, one: StageTables, solve: Solve, stop: Callable[[], bool], n: int) -> float:
+    """Add the n best choices of one pipeline, and return what the best takes (s)."""
     before = one.evaluated
-    solution = solve(one, Effort(at_most=found.limit / one.slower, stop=stop), min(found.n, each))
+    solution = solve(one, Effort(at_most=found.limit / one.slower, stop=stop), n)
     found.evaluated += one.evaluated - before
     found.certified &= solution.certified
     found.bound = min(found.bound, solution.bound * one.slower)
     found.notes += [solution.note] * (not solution.certified)
     for value, choice in zip(solution.values, solution.choices, strict=True):
         found.add(value * one.slower, plan_of(one.asked, choice))
+    return float(solution.value * one.slower)
 
 
 def questions(

@@ -162,10 +162,10 @@ def test_certificate_holds_on_a_slow_network():
     """Messages dominate here, and the closed form is far off: the bound must not be fooled."""
     model = Model(layers=8, hidden=1024, heads=16, vocab=128, seq=8192, norm="rmsnorm")
     cluster = Cluster.of("l4", nodes=2, gpus_per_node=4, links=Links(inter_bytes_per_s_per_node=1e8))
-    found = tune(model, cluster, 8, top=1)
+    found = tune(model, cluster, 8)
     steps = [simulate(model, cluster, plan) for plan in every_plan(model, cluster, 8)]
     best = min(s.step_time_s for s in steps if s.fits == "yes")
-    assert found.best.step.step_time_s <= best / (1 - found.gap)
+    assert min(p.step.step_time_s for p in found.plans) <= best / (1 - found.gap)
     assert found.best.step.step_time_s == best or not found.certified
 
 
