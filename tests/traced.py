@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from calibration.tracing import trace
+from calibration.tracing.trace import trace
 from sim.specs import LayerTable, Model
 from tests import reference_modules as ref
 

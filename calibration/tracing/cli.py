@@ -9,14 +9,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from unittest.mock import patch
 
-import torch
 import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
-from torch._subclasses.fake_tensor import FakeTensorMode
 
-from calibration.tracing.trace import trace
 from sim.specs.fields import InputError
 from sim.specs.table import PHASES, LayerTable, at
 
@@ -48,9 +45,7 @@ def trace_command(
         raise InputError("--name", name, "text of 1 to 100 characters")
     progress = Console(stderr=True)
     with progress.status("tracing"):
-        with FakeTensorMode(allow_non_fake_inputs=True):
-            module, inputs = _made(source)
-        table = trace(module, inputs, layers, getattr(torch, dtype), name)
+        table = _traced(source, layers, dtype, name)
     table.save(out)
     if as_json:
         typer.echo(json.dumps(summary(table, out) | {"seconds": time.perf_counter() - begin}))
@@ -58,11 +53,19 @@ def trace_command(
         Console().print(shown(table))
 
 
-def _made(source: str) -> tuple[torch.nn.Module, Any]:
-    made = load_factory(source)()
-    if not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], torch.nn.Module)):
-        raise InputError(source, type(made).__name__, "a function that returns (module, inputs)")
-    return made
+def _traced(source: str, layers: list[str] | None, dtype: str, name: str | None) -> LayerTable:
+    # Only here: torch takes seconds to load, and every command of `trainsim` may import this module.
+    import torch  # noqa: PLC0415
+    from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: PLC0415
+
+    from calibration.tracing.trace import trace  # noqa: PLC0415
+
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        made = load_factory(source)()
+        if not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], torch.nn.Module)):
+            raise InputError(source, type(made).__name__, "a function that returns (module, inputs)")
+    module, inputs = made
+    return trace(module, inputs, layers, getattr(torch, dtype), name)
 
 
 def load_factory(source: str) -> Callable[[], Any]:

@@ -68,9 +68,9 @@ def _options(version: Annotated[bool, VERSION] = False) -> None:
 
 def main() -> None:
     """Run the command line: exit 0 ok, 2 bad input, 1 anything else."""
-    added = {group.name for group in app.registered_groups}
+    added, known = {group.name for group in app.registered_groups}, {one.name for one in app.registered_commands}
     for entry in entry_points(group="trainsim.commands"):
-        if entry.name not in added:
+        if entry.name not in added and known.isdisjoint(sys.argv[1:2]):
             app.add_typer(entry.load(), name=entry.name)
     try:
         sys.exit(app(standalone_mode=False) or 0)

@@ -1,21 +1,21 @@
-"""Speeds in words, beside those of other simulators, at the end of `make bench`."""
+"""Speeds go to `BENCHMARKS.md` and to the terminal at the end of `make bench`."""
 
 import pytest
 
-from sim.validation.exam import PEER_SPEEDS
+from tests.benchmarks.table import FILE, Speed, machine, merged
 
-SPEEDS = pytest.StashKey[dict[str, float]]()
+SPEEDS = pytest.StashKey[dict[str, Speed]]()
 
 
 @pytest.fixture
-def speeds(request: pytest.FixtureRequest) -> dict[str, float]:
-    """What a benchmark found, by name (1/s)."""
+def speeds(request: pytest.FixtureRequest) -> dict[str, Speed]:
+    """What a benchmark found, by what it is about."""
     return request.config.stash.setdefault(SPEEDS, {})
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    for name, value in config.stash.get(SPEEDS, {}).items():
-        terminalreporter.write_line(f"{name}: {value:,.0f}")
-    if config.stash.get(SPEEDS, {}):
-        others = ", ".join(f"{name} {value:,.0f}" for name, value in PEER_SPEEDS.items())
-        terminalreporter.write_line(f"others, configurations/s: {others}")
+    found = config.stash.get(SPEEDS, {})
+    if found:
+        FILE.write_text(merged(FILE.read_text() if FILE.exists() else "", found, machine()))
+        for what, one in found.items():
+            terminalreporter.write_line(f"{what}: {one.text}")

@@ -12,6 +12,7 @@ from sim.engine.graph import graph_of
 from sim.engine.path import run_path
 from sim.engine.timeline import Durations
 from sim.schedules import Kind, Shape, _build, build
+from tests.benchmarks.table import Speed
 
 TIMES = {Kind.F: 3, Kind.B: 5}
 
@@ -30,7 +31,7 @@ sys.stdout.write(f"{spent} {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss *
 """
 
 
-def test_16384_devices_in_a_fresh_process(benchmark):
+def test_16384_devices_in_a_fresh_process(benchmark, speeds):
     """Imports, compiled costs and the event engine together: at most 5 s and 1 GiB."""
 
     def run():
@@ -38,23 +39,26 @@ def test_16384_devices_in_a_fresh_process(benchmark):
         return map(float, done.stdout.split())
 
     seconds, peak_bytes = benchmark.pedantic(run, rounds=1)
-    benchmark.extra_info.update(seconds=seconds, peak_bytes=peak_bytes)
+    speeds["engine: a step on 16,384 devices, fresh process"] = Speed(seconds, "s", "< 5 s")
+    speeds["engine: memory of that"] = Speed(peak_bytes / 1e6, "MB", "< 1074 MB")
     assert seconds <= 5
     assert peak_bytes <= 2**30
 
 
-def test_compiled_path_of_131072_operations(benchmark):
+def test_compiled_path_of_131072_operations(benchmark, speeds):
     """At most 2 ms once the graph is built; the best of many, as neighbours on the machine slow it."""
     order = build("interleaved", Shape(64, 512, 2))
     durations = Durations.uniform(order.stages, TIMES, 1)
     run_path(order, durations)
     benchmark.pedantic(run_path, (order, durations), rounds=300)
+    speeds["engine: 131,072 operations, compiled path"] = Speed(benchmark.stats["min"] * 1e3, "ms", "< 2 ms")
     assert benchmark.stats["min"] <= 2e-3
 
 
-def test_events_of_131072_operations(benchmark):
+def test_events_of_131072_operations(benchmark, speeds):
     order = build("interleaved", Shape(64, 512, 2))
     benchmark.pedantic(run_events, (order, Durations.uniform(order.stages, TIMES, 1)), rounds=3)
+    speeds["engine: 131,072 operations, events"] = Speed(benchmark.stats["min"], "s", "< 3 s")
     assert benchmark.stats["min"] <= 3
 
 

@@ -8,9 +8,8 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from calibration.tracing import flop, trace
 from calibration.tracing.choices import Choices, attention, dropout
-from calibration.tracing.trace import find_layers, run
+from calibration.tracing.trace import find_layers, flop, run, trace
 from sim.specs.fields import InputError
 from sim.specs.table import at
 from tests import reference_modules as ref

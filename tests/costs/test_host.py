@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from calibration.tracing import trace
+from calibration.tracing.trace import trace
 from sim.catalog import folder
 from sim.costs import kernels
 from sim.costs.carry import nearest

@@ -8,7 +8,7 @@ or projection does without.
 import pytest
 import torch
 
-from calibration.tracing import trace
+from calibration.tracing.trace import trace
 from sim.specs import Model
 from tests import reference_modules as ref
 from tests.costs.test_memory import saved_bytes

@@ -1,0 +1,59 @@
+"""`BENCHMARKS.md`: one row a figure, each with the day and the machine on which it was last measured."""
+
+import os
+import platform
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from sim.units import si
+from sim.validation.exam import PEER_SPEEDS
+from tests.oracle import ROOT
+
+FILE = ROOT / "BENCHMARKS.md"
+HEAD = """# Speed and memory
+
+`make bench` measures these and writes this table; a row keeps its day where it was not measured again. One run each, or
+the best of a few: a machine shared with others is up to twice as slow on another day.
+
+| what | measured | goal | when, on what |
+|---|---|---|---|
+"""
+
+
+class Speed(NamedTuple):
+    """A figure: its value, the unit ("/s" has a prefix), and its goal in words where it has one."""
+
+    value: float
+    unit: str
+    goal: str = ""
+
+    @property
+    def text(self) -> str:
+        """The figure with three digits, as the table has it."""
+        return si(self.value, self.unit) if self.unit == "/s" else f"{self.value:.3g} {self.unit}"
+
+
+def machine() -> str:
+    """Return the day and what runs this."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return f"{datetime.now(UTC):%Y-%m-%d}, {cores} cores of {name}, Python {platform.python_version()}"
+
+
+def rows(text: str) -> dict[str, tuple[str, ...]]:
+    """Return a table's rows by what they are about: figure, goal, when."""
+    lines = (line for line in text.splitlines() if line.startswith("| "))
+    found = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return {what: tuple(rest) for what, *rest in found if what != "what"}
+
+
+def merged(text: str, speeds: Mapping[str, Speed], when: str) -> str:
+    """Return the table with the rows of `speeds` measured `when`, the others as they were."""
+    held = rows(text) | {what: (one.text, one.goal, when) for what, one in speeds.items()}
+    peers = ", ".join(f"{name} {value:,.0f}" for name, value in PEER_SPEEDS.items())
+    lines = "".join(f"| {what} | {' | '.join(held[what])} |\n" for what in sorted(held))
+    return f"{HEAD}{lines}\nOthers, configurations/s: {peers}.\n"
