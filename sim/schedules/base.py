@@ -128,7 +128,7 @@ Placement = Literal["loop", "v", "two directions"]
 
 
 class ScheduleKind(ABC):
-    """A kind of schedule. Adding one: a subclass in its own file and a line in `SCHEDULES`."""
+    """A kind of schedule. Adding one: see ARCHITECTURE.md."""
 
     name: str
     searched: bool = False

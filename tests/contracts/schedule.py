@@ -3,6 +3,7 @@
 from collections import Counter
 from itertools import accumulate
 from random import Random
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -11,6 +12,9 @@ from sim.engine.path import run_path
 from sim.engine.timeline import Durations
 from sim.schedules import CLOSED, SCHEDULES, IllegalScheduleError, Kind, Schedule, Shape, Times, build
 from sim.schedules.ir import COMPUTE
+from sim.specs import Plan
+from sim.specs.plan import Schedule as PlanSchedule
+from sim.tuner.space import SCHEDULES as SEARCHED
 from tests.contracts.longest_path import run
 
 UNIT = {Kind.F: 1, Kind.I: 1, Kind.W: 1, Kind.B: 2}
@@ -61,6 +65,16 @@ class ScheduleContract:
         kind = SCHEDULES[self.name]
         assert kind.name == self.name
         assert len(set(kind.variants)) == len(kind.variants)
+
+    def test_plans_and_the_tuner_know_it_and_place_it_alike(self):
+        """`specs` stands below the schedules: it repeats their names, and where their stages lie."""
+        kind = SCHEDULES[self.name]
+        assert self.name in get_args(PlanSchedule)
+        assert (self.name in SEARCHED) == (kind.copies == 1)
+        for shape in self.shapes:
+            chunks = shape.chunks // kind.copies
+            plan = Plan(pp=shape.ranks, virtual_stages=chunks, schedule=self.name, global_batch=shape.microbatches)
+            assert (plan.rank_of, plan.copies) == (kind.rank_of(shape), kind.copies)
 
     def test_orders_are_whole_and_run(self):
         for shape in self.shapes:

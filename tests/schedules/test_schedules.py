@@ -75,6 +75,22 @@ class TestZBV(ScheduleContract):
         return 2 * shape.ranks
 
 
+class TestVHalf(ScheduleContract):
+    name = "v-half"
+    shapes = tuple(Shape(p, m, 2) for p in (1, 2, 4, 5) for m in (1, 2, 5, 12))
+
+    def in_flight(self, shape):
+        return 2 * ((shape.ranks + 2) // 2)
+
+
+class TestVMin(ScheduleContract):
+    name = "v-min"
+    shapes = tuple(Shape(p, m, 2) for p in (1, 2, 4, 5) for m in (1, 2, 5, 12))
+
+    def in_flight(self, shape):
+        return 2 * ((shape.ranks + 4) // 3)
+
+
 class TestDualPipeV(ScheduleContract):
     name = "dualpipev"
     shapes = tuple(Shape(p, m, 2) for p in (1, 2, 3, 4) for m in (2 * p, 2 * p + 1, 5 * p))
@@ -101,6 +117,12 @@ class TestChimera(ScheduleContract):
     def test_ranks_keep_half_a_pipeline_to_a_whole_one(self):
         """Li and Hoefler 2021, Table 2: D / 2 + 1 to D microbatches."""
         assert build("chimera", Shape(8, 8, 2)).peak_in_flight() == [5, 6, 7, 8, 8, 7, 6, 5]
+
+
+def test_every_schedule_that_flushes_passes_the_contract():
+    contracts = (*ScheduleContract.__subclasses__(), *ClosedContract.__subclasses__())
+    held = {contract.name for contract in contracts if contract is not ClosedContract}
+    assert held == {name for name, kind in SCHEDULES.items() if not kind.asynchronous}
 
 
 def test_every_order_of_the_corpus():
