@@ -6,13 +6,14 @@ source of a release says is listed, each with its place; what only says how a pl
 degrees of their own.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
 
 from sim.plans.limit import Asked, Limit, among
-from sim.specs import InputError, Model, PlacedPlan
+from sim.specs import InputError, Model, PlacedPlan, StagePlan
 from sim.specs.job import Target
 from sim.specs.rules import TWO_COPIES
 
@@ -331,8 +332,17 @@ def refusals(model: Model, placed: PlacedPlan, target: Target) -> Iterator[Input
     plan = placed.plan
     every = [Asked.of(model, placed), *(Asked.of(model, placed.at(s)) for s in range(len(plan.stages)))]
     for limit in LIMITS[target]:
-        asked = next((each for each in every if np.any(limit.broken(each))), None)
-        if asked and limit.knob == "model":
-            yield InputError("model", model.name, limit.allowed(asked))
-        elif asked:
-            yield InputError(f"plan.{limit.knob}", getattr(plan, limit.knob), limit.allowed(asked))
+        at = next((k for k, each in enumerate(every) if np.any(limit.broken(each))), None)
+        if at is None:
+            continue
+        own = plan.stages[at - 1] if at else plan
+        field = f"plan.stages[{at - 1}].{limit.knob}" if at and hasattr(own, limit.knob) else f"plan.{limit.knob}"
+        value = getattr(own, limit.knob) if hasattr(own, limit.knob) else getattr(plan, limit.knob, model.name)
+        if limit.knob == "stages":
+            value = f"stages that differ in {', '.join(_differing(plan.stages))}"
+        yield InputError("model" if limit.knob == "model" else field, value, limit.allowed(every[at]))
+
+
+def _differing(stages: Sequence[StagePlan]) -> list[str]:
+    """Return the settings in which stages differ."""
+    return [f.name for f in fields(StagePlan) if len({getattr(one, f.name) for one in stages}) > 1]

@@ -139,7 +139,9 @@ def _mesh(model: Model, s: Spread) -> str:
     inner = s.tp * s.cp
     good = [d for d in divisors(s.gpus) if s.gpus % (inner * d) == 0 and model.layers % (d * s.virtual_stages) == 0]
     cp = f" x cp {s.cp}" if s.cp > 1 else ""
-    return f"tp {s.tp}{cp} x pp {s.pp} must divide {s.gpus} GPUs; nearest pp {nearest(s.pp, good)}"
+    other = [d for d in divisors(s.gpus) if s.gpus % (d * s.cp * s.pp) == 0]
+    near = f"nearest pp {nearest(s.pp, good)}" if good else f"no pp does: nearest tp {nearest(s.tp, other)}"
+    return f"tp {s.tp}{cp} x pp {s.pp} must divide {s.gpus} GPUs; {near}"
 
 
 def _no_mesh(model: Model, s: Spread) -> Any:

@@ -83,7 +83,8 @@ def _of_stages(step: Step) -> list[Binding]:
                 break
     if not bound:
         return []
-    text = f"memory binds on stages {', '.join(bound)} of {len(stages)}: less recompute or offload there does not fit"
+    named = f"stage{'s' * (len(bound) > 1)} {', '.join(bound)}"
+    text = f"memory binds on {named} of {len(stages)}: less recompute or offload there does not fit"
     return [Binding("memory", text)]
 
 

@@ -103,7 +103,7 @@ class WhatIf(w.HBox):
         # The answer keeps its place whatever it says, so that nothing below jumps.
         said = w.VBox([self._answer, self._notice], layout=w.Layout(min_height="76px"))
         parts = [self.sensor, self._cards, said, bar, work, self.panes]
-        return w.VBox(parts, layout=w.Layout(flex="1 1 600px", min_width="0"))
+        return w.VBox(parts, layout=w.Layout(flex="1 1 440px", min_width="0"))
 
     @property
     def message(self) -> str:

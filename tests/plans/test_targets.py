@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import sim
 from sim.plans.targets import LIMITS, refusals
-from sim.specs import Cluster, InputError, Model, Offload, Plan
+from sim.specs import Cluster, InputError, Model, Offload, Plan, StagePlan
 from sim.specs.rules import TWO_COPIES
 from sim.tuner.space import build_space
 
@@ -128,3 +128,13 @@ def limit_asked(placed):
     from sim.plans.limit import Asked  # noqa: PLC0415 - beside its only use
 
     return Asked.of(MODEL, placed)
+
+
+def test_a_refusal_of_unequal_stages_says_where_and_in_what_they_differ():
+    stages = tuple(StagePlan(layers=4, tp=2, dp=2, zero=zero) for zero in (2, 1))
+    placed = Plan(global_batch=32, stages=stages).on(MODEL, CLUSTER)
+    told = {target: [str(error) for error in refusals(MODEL, placed, target)] for target in ("megatron", "torchtitan")}
+    assert any(one.startswith("plan.stages: got 'stages that differ in zero'") for one in told["megatron"])
+    assert any(
+        one.startswith("plan.stages[1].zero: got 1; allowed: 0 (with cp 1), 2 or 3") for one in told["torchtitan"]
+    )

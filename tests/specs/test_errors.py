@@ -155,6 +155,7 @@ def test_missing_file_is_named(tmp_path):
 PLANS = [
     ({"tp": 7}, "plan.tp", "nearest 6 or 8"),
     ({"tp": 8, "pp": 3}, "plan.pp", "must divide 128 GPUs; nearest pp 2 or 4"),
+    ({"tp": 3, "pp": 4}, "plan.pp", "must divide 128 GPUs; no pp does: nearest tp 2 or 4"),
     ({"tp": 8, "pp": 4, "dp": 2}, "plan.dp", "4 (tp x pp x dp must equal 128 GPUs)"),
     ({"pp": 64}, "plan.pp", "must divide layers = 96 (or give stage_layers); nearest 32"),
     ({"pp": 4, "virtual_stages": 5}, "plan.virtual_stages", "nearest 4 or 6"),
