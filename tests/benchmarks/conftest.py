@@ -2,7 +2,8 @@
 
 import pytest
 
-from sim.validation.exam import PEER_SPEEDS
+PEER_SPEEDS = {"calculon": 93, "SimuMax": 15, "llm-analysis": 3_818}
+"""Configurations/s of other simulators."""
 
 SPEEDS = pytest.StashKey[dict[str, float]]()
 

@@ -20,10 +20,10 @@ from sim.tuner.score import score
 from sim.tuner.space import build_space
 from sim.tuner.stages import StageTables
 from sim.tuner.tune import tune
-from sim.validation.exam import PEER_SPEEDS
 from sim.validation.predict import elsewhere
 from sim.validation.table import read_runs
 from sim.validation.validate import summary, validate
+from tests.benchmarks.conftest import PEER_SPEEDS
 from tests.oracle import reference
 
 

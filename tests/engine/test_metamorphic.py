@@ -15,7 +15,6 @@ from sim.engine.path import run_path, run_program
 from sim.engine.program import Program
 from sim.engine.timeline import Durations
 from sim.schedules import Action, Kind
-from sim.schedules.split import merge_backward, split_backward
 from tests.engine.problems import problems, program_of
 
 both_runners = pytest.mark.parametrize("run", [run_program, run_events_of])
@@ -101,14 +100,6 @@ def test_no_run_beats_its_busiest_rank_or_one_microbatch(engine, problem):
     assert timeline.makespan >= max(timeline.busy().max(), one if order.pipelines == 1 else 0)
     assert (timeline.spans() >= timeline.busy()).all()
     assert timeline.makespan <= timeline.busy().sum() + d.message.max() * sum(map(len, order.actions))
-
-
-@both_engines
-@given(problems())
-def test_splitting_backwards_is_never_slower(engine, problem):
-    order, d = problem
-    whole = merge_backward(order)
-    assert engine(split_backward(whole), d).makespan <= engine(whole, d).makespan
 
 
 def with_update(order, barrier):
