@@ -156,11 +156,11 @@ def _standard_errors(found: Any, values: Mapping[str, float]) -> dict[str, float
     return {name: values[name] * float(np.sqrt(max(covariance[i, i], 0.0))) for i, name in enumerate(values)}
 
 
-def folds(families: Sequence[str], count: int = FOLDS) -> NDArray[np.int64]:
+def folds(families: Sequence[str]) -> NDArray[np.int64]:
     """Return the fold of each sample; samples of one family share it."""
     order = sorted(set(families))
     place = dict(zip(order, np.random.default_rng(SEED).permutation(len(order)), strict=True))
-    return np.array([place[f] % min(count, len(order)) for f in families], dtype=np.int64)
+    return np.array([place[f] % min(FOLDS, len(order)) for f in families], dtype=np.int64)
 
 
 def cross_validate(
@@ -291,7 +291,7 @@ def rms_log_error(predicted: Floats, measured: Floats) -> float:
     return float(np.sqrt(np.mean(np.log(predicted / measured) ** 2)))
 
 
-def rms_log_error_of_sums(predicted: Floats, measured: Floats, group: int = 12, draws: int = 1000) -> float:
-    """Return the RMS log error of the summed time of random groups of `group` kernels (a block or two)."""
-    chosen = np.random.default_rng(SEED).integers(0, len(measured), (draws, group))
+def rms_log_error_of_sums(predicted: Floats, measured: Floats) -> float:
+    """Return the RMS log error of the summed time of random groups of 12 kernels (a block or two)."""
+    chosen = np.random.default_rng(SEED).integers(0, len(measured), (1000, 12))
     return rms_log_error(predicted[chosen].sum(axis=1), measured[chosen].sum(axis=1))

@@ -9,7 +9,7 @@ of equal calls counts there, the median on a GPU.
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
@@ -21,14 +21,14 @@ from rich.console import Console
 
 from calibration.errors import summary, table
 from calibration.fit import predict, rms_log_error_of_sums
-from calibration.measured import Row, fit_families, plain, samples_of
+from calibration.measured import Row, fit_families, samples_of
 from calibration.samples import Floats, Samples
 from calibration.store import SAMPLES, commit, parquet
 from calibration.trace_kernels import Seen, kernels
 from calibration.trace_tree import read_tree
 from sim.catalog import names
 from sim.costs.kernels import FALLBACK, KERNELS, form_of
-from sim.costs.profile import Fingerprint, KernelModel, Profile, load_profile
+from sim.costs.profile import Fingerprint, KernelModel, Profile, load_profile, profile_text
 from sim.specs.fields import InputError
 from sim.specs.files import write_atomically
 
@@ -240,6 +240,6 @@ def _write(out: Path, rows: Sequence[Row], profile: Profile) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
         write_atomically(out / SAMPLES, parquet([dict(row) for row in rows]))
-        write_atomically(out / "profile.json", json.dumps(plain(asdict(profile)), indent=1) + "\n")
+        write_atomically(out / "profile.json", profile_text(profile))
     except OSError as error:
         raise InputError("--out", str(out), f"a folder that can be written ({error.strerror})") from None

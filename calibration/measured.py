@@ -36,7 +36,7 @@ from sim.costs import kernels
 from sim.costs.collectives import PARAMETERS
 from sim.costs.contention import Contention
 from sim.costs.fitted import Errors, KernelModel, Use
-from sim.costs.profile import Fingerprint, Memory, Profile, read_profile
+from sim.costs.profile import Fingerprint, Memory, Profile, profile_text, read_profile
 from sim.specs.device import Device as DeviceFile
 from sim.specs.fields import InputError, read
 from sim.specs.files import load_mapping, write_atomically
@@ -93,7 +93,7 @@ def build_profile(folder: Path, progress: Note | None = None, device: Callable[[
     profile = with_issue(_profile(folder, session, fingerprint, dtype, families, links), kept)
     if device is not None and not (folder / "device.json").exists():
         device(folder)
-    write_atomically(folder / "profile.json", json.dumps(plain(asdict(profile)), indent=1, allow_nan=False) + "\n")
+    write_atomically(folder / "profile.json", profile_text(profile))
     told("report")
     if find_spec("plotly"):
         from calibration.report import write_report  # noqa: PLC0415 - a machine to be measured may lack plotly
@@ -395,13 +395,6 @@ def _memory(folder: Path, dtype: str) -> Memory:
         + ("; as in the shipped profiles of GPUs" if gpu else "; tensors of a CPU lie in main memory as they are"),
     )
     return profile_memory(found, assumed) if found else assumed
-
-
-def plain(value: Any) -> Any:
-    """Return `value` without the keys that hold nothing."""
-    if isinstance(value, dict):
-        return {k: plain(v) for k, v in value.items() if v is not None and v not in ({}, [], "")}
-    return [plain(v) for v in value] if isinstance(value, list) else value
 
 
 def digits(value: float) -> float:

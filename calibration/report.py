@@ -23,22 +23,10 @@ from sim.report import markup as m
 from sim.report.figures.compared import measured
 from sim.report.html import document
 from sim.report.numbers import signed
-from sim.report.theme import MARGIN, Theme, colour, frame, mixed, safe
+from sim.report.theme import MARGIN, STYLES, Theme, colour, frame, mixed, safe
 from sim.specs.files import write_atomically
 from sim.units import percent, seconds, si
 from sim.validation.traces import Joined
-
-STYLES = (
-    ("forward", "circle"),
-    ("backward", "square"),
-    ("weight", "diamond"),
-    ("communication", "triangle-up"),
-    ("recompute", "cross"),
-    ("optimizer", "x"),
-    ("over", "star"),
-    ("other", "triangle-down"),
-)
-"""Colour and symbol of each kernel in turn: the symbol tells them apart without colour."""
 
 
 def _style(n: int) -> tuple[str, str]:

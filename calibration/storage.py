@@ -44,10 +44,6 @@ class Storage:
     repeats: int
     cached: bool
 
-    def small_reads_per_s(self) -> float:
-        """Return small files opened and read in a second."""
-        return 1 / self.small_read_s
-
 
 def measure_storage(
     folder: Path, file_bytes: int = 2**26, repeats: int = REPEATS, seed: int = 0, clock: Clock = perf_counter

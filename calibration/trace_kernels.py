@@ -199,11 +199,11 @@ def _attention(direction: str, query: int, causal: int, implementation: str) -> 
     return read
 
 
-def _row_wise(op: str, direction: str, tensor: int, per: PerElement, implementation: str = "aten") -> Reader:
-    """Return the reader of an operation on the rows of input `tensor`; `per`: its bytes per element of them."""
+def _row_wise(op: str, direction: str, per: PerElement, implementation: str = "aten") -> Reader:
+    """Return the reader of an operation on the rows of its first input; `per`: its bytes per element of them."""
 
     def read(one: Slice, _: Context) -> Seen | None:
-        dims = one.dims(tensor)
+        dims = one.dims(0)
         if not dims:
             return None
         size = float(per(ELEMENT_BYTES.get(one.dtype, 0)) * elements(dims))
@@ -214,7 +214,7 @@ def _row_wise(op: str, direction: str, tensor: int, per: PerElement, implementat
 
 
 def _cross_entropy(one: Slice, context: Context) -> Seen | None:
-    return _row_wise("cross_entropy", "forward", 0, partial(volume.cross_entropy, "forward"))(one, context)
+    return _row_wise("cross_entropy", "forward", partial(volume.cross_entropy, "forward"))(one, context)
 
 
 def _loss_backward(one: Slice, context: Context) -> None:
@@ -226,7 +226,7 @@ def _log_softmax_backward(one: Slice, context: Context) -> Seen | None:
     dims = one.dims(0)
     whole = bool(context.half) and context.half[0].dims(1) == dims
     name, per = ("cross_entropy", volume.cross_entropy) if whole else ("softmax", volume.softmax)
-    reader = _row_wise(name, "backward", 0, partial(per, "backward"))
+    reader = _row_wise(name, "backward", partial(per, "backward"))
     return reader(one, context)
 
 
@@ -309,16 +309,16 @@ def _everything() -> dict[str, Reader]:
         "aten::bmm": _product(0),
         "aten::baddbmm": _product(1),
         "aten::linear": _linear,
-        "aten::native_layer_norm": _row_wise("norm", "any", 0, partial(volume.norm, "forward"), "layernorm"),
+        "aten::native_layer_norm": _row_wise("norm", "any", partial(volume.norm, "forward"), "layernorm"),
         "aten::native_layer_norm_backward": _row_wise(
-            "norm", "backward", 0, partial(volume.norm, "backward"), "layernorm"
+            "norm", "backward", partial(volume.norm, "backward"), "layernorm"
         ),
-        "aten::_fused_rms_norm": _row_wise("norm", "any", 0, partial(volume.norm, "forward"), "rmsnorm"),
-        "aten::_fused_rms_norm_backward": _row_wise("norm", "backward", 0, partial(volume.norm, "backward"), "rmsnorm"),
-        "aten::_softmax": _row_wise("softmax", "any", 0, partial(volume.softmax, "forward")),
-        "aten::_safe_softmax": _row_wise("softmax", "any", 0, partial(volume.softmax, "forward")),
-        "aten::_log_softmax": _row_wise("softmax", "any", 0, partial(volume.softmax, "forward")),
-        "aten::_softmax_backward_data": _row_wise("softmax", "backward", 0, partial(volume.softmax, "backward")),
+        "aten::_fused_rms_norm": _row_wise("norm", "any", partial(volume.norm, "forward"), "rmsnorm"),
+        "aten::_fused_rms_norm_backward": _row_wise("norm", "backward", partial(volume.norm, "backward"), "rmsnorm"),
+        "aten::_softmax": _row_wise("softmax", "any", partial(volume.softmax, "forward")),
+        "aten::_safe_softmax": _row_wise("softmax", "any", partial(volume.softmax, "forward")),
+        "aten::_log_softmax": _row_wise("softmax", "any", partial(volume.softmax, "forward")),
+        "aten::_softmax_backward_data": _row_wise("softmax", "backward", partial(volume.softmax, "backward")),
         "aten::_log_softmax_backward_data": _log_softmax_backward,
         "aten::nll_loss_backward": _loss_backward,
         "aten::cross_entropy_loss": _cross_entropy,

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from calibration.execute.place import Place
-from calibration.execute.runtime import Done
 from calibration.execute.trainer import DTYPES, LEARNING_RATE, Trainer, chunks_of
 from calibration.execute.updates import GROUP, microbatch_order
 from calibration.kernels.gpt import SmallGpt
@@ -27,7 +26,7 @@ class DelayedTrainer(Trainer):
     """One rank, with one stage; versions of its weights are flat tensors, the newest is the optimizer's."""
 
     def _prepare(self) -> None:
-        self.done: list[Done] = []
+        self.done: list[str] = []
         self.ends: list[float] = []
         self.restart()
 
@@ -76,14 +75,13 @@ class DelayedTrainer(Trainer):
         self.done, self.ends = [], []
         losses: list[float] = []
         for action in own:
-            begin = time.perf_counter()
             if action.kind is Kind.F:
                 losses += self._forward(action, uses[rank, action.microbatch].forward)
             elif action.kind is Kind.B:
                 self._backward(action)
             else:
                 self._update()
-            self.done.append(Done(str(action), begin, time.perf_counter()))
+            self.done.append(str(action))
             if action.kind is Kind.B:
                 self.ends.append(time.perf_counter())
         for work, _ in self.sent.values():

@@ -90,7 +90,7 @@ PLANS: Mapping[str, Mapping[str, Any]] = {
 """Plans by name: global batch 16, micro-batch 2, the medium network unless another is said."""
 
 
-def jobs(profile: str = PROFILE) -> Iterator[tuple[str, Job]]:
+def jobs() -> Iterator[tuple[str, Job]]:
     """Yield the name and the job of every plan, on as many cores as it has processes."""
     for name, given in PLANS.items():
         changes = dict(given)
@@ -108,7 +108,7 @@ def jobs(profile: str = PROFILE) -> Iterator[tuple[str, Job]]:
         n = processes(plan)
         yield (
             name,
-            Job(model=model, cluster=Cluster.of("cpu", 1, gpus_per_node=n, domain_gpus=n, profile=profile), plan=plan),
+            Job(model=model, cluster=Cluster.of("cpu", 1, gpus_per_node=n, domain_gpus=n, profile=PROFILE), plan=plan),
         )
 
 

@@ -173,13 +173,13 @@ def _measured(ranks: Sequence[Mapping[str, Any]]) -> Measured:
     )
 
 
-def median_interval(n: int, level: float = 0.9) -> tuple[int, int]:
+def median_interval(n: int) -> tuple[int, int]:
     """Return the positions, in n sorted values, of the narrowest interval about the middle that holds the true median
-    in `level` of cases (binomial; David and Nagaraja, Order Statistics, 2003, section 7.1); all of them if too few."""
+    in 90 % of cases (binomial; David and Nagaraja, Order Statistics, 2003, section 7.1); all of them if too few."""
     from scipy.stats import binom  # noqa: PLC0415 - every command would wait for it
 
     for low in range((n - 1) // 2, -1, -1):
-        if binom.cdf(n - 1 - low, n, 0.5) - binom.cdf(low, n, 0.5) >= level:
+        if binom.cdf(n - 1 - low, n, 0.5) - binom.cdf(low, n, 0.5) >= 0.9:
             return low, n - 1 - low
     return 0, n - 1
 

@@ -4,7 +4,6 @@ It runs any order of one direction from a CSV file ("compute_only": it adds mess
 """
 
 import logging
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,15 +22,6 @@ from sim.specs import InputError
 NEEDED = ("_load_csv", "_step_microbatches", "step")
 ACTIONS = ("0F0", "1I2", "1W2", "3B7", "(0F7;7B3)OVERLAP_F_B")
 """Of a schedule's file, as torch itself writes them."""
-
-
-@dataclass(frozen=True)
-class Done:
-    """An action as it was run: text as in the plan's file ("0F3"), seconds on the process's clock."""
-
-    action: str
-    start_s: float
-    end_s: float
 
 
 @dataclass(frozen=True)
@@ -56,7 +46,7 @@ class Stage(PipelineStage):
         index: int,
         stages: int,
         wiring: Wiring,
-        done: list[Done],
+        done: list[str],
         weighed: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(
@@ -71,9 +61,8 @@ class Stage(PipelineStage):
         self.done, self.weighed = done, weighed
 
     def _noted(self, kind: str, microbatch: int, run: Callable[[], Any]) -> Any:
-        begin = time.perf_counter()
         result = run()
-        self.done.append(Done(f"{self.stage_index}{kind}{microbatch}", begin, time.perf_counter()))
+        self.done.append(f"{self.stage_index}{kind}{microbatch}")
         return result
 
     def _get_init_p2p_neighbors_ops(self) -> list[Any]:

@@ -1,11 +1,8 @@
 """Profiles of catalog devices from public data, and the folders they are written to."""
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from math import log
 from pathlib import Path
-from typing import Any
 
 from calibration.published.contention import with_contention
 from calibration.published.models import (
@@ -27,7 +24,7 @@ from calibration.published.relatives import RELATIVES, relative
 from calibration.published.tables import FORMATS
 from sim.costs.carry import Ratios
 from sim.costs.kernels import FALLBACK, KERNELS
-from sim.costs.profile import Memory, Profile
+from sim.costs.profile import Memory, Profile, profile_text
 from sim.specs.fields import InputError
 from sim.specs.files import write_atomically
 
@@ -153,23 +150,15 @@ def write(profiles: Sequence[Profile], out: Path) -> list[Path]:
 
 
 def _write_one(profile: Profile, folder: Path) -> Path:
-    text = json.dumps(_plain(asdict(profile)), indent=1) + "\n"
     made = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError("--out", str(folder), f"a folder that can be written ({error.strerror})") from None
     try:
-        write_atomically(folder / "profile.json", text)
+        write_atomically(folder / "profile.json", profile_text(profile))
     except BaseException:
         if made:
             folder.rmdir()
         raise
     return folder / "profile.json"
-
-
-def _plain(value: Any) -> Any:
-    """Return `value` without the keys that hold nothing."""
-    if isinstance(value, dict):
-        return {k: _plain(v) for k, v in value.items() if v is not None and v not in ({}, [], "")}
-    return [_plain(v) for v in value] if isinstance(value, list) else value

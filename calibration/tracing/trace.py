@@ -152,7 +152,7 @@ def _differentiate(recorder: Recorder, out: list[Tensor], parameters: Iterable[T
     return gradients
 
 
-def _fake(t: Tensor, dtype: torch.dtype, batch: int | None = None) -> Tensor:
+def _fake(t: Tensor, dtype: torch.dtype) -> Tensor:
     """Return a tensor like `t` on the fake CPU (in `dtype` if it is real-valued)."""
     kind = dtype if t.is_floating_point() else t.dtype
     made = torch.empty_strided(t.shape, t.stride(), dtype=kind, device="cpu")

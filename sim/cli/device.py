@@ -49,7 +49,7 @@ def new_command(
     target = out or Path(f"{name}.yaml")
     if target.suffix not in (".yaml", ".yml"):
         raise InputError("--out", str(target), "a file name that ends in .yaml or .yml")
-    checked_new_file("--out", target)
+    checked_new_file(target)
     with written("--out", target):
         write_atomically(target, device_text(name, device(like), target.name))
     if as_json:

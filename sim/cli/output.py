@@ -35,17 +35,17 @@ def checked_file(option: str, target: Path, job: Path) -> None:
         raise InputError(option, str(target), "another file than the job")
 
 
-def checked_new_file(option: str, target: Path) -> None:
-    """Refuse a file that exists or cannot be written."""
+def checked_new_file(target: Path) -> None:
+    """Refuse a file of `--out` that exists or cannot be written."""
     if target.exists() or not target.name or not target.parent.is_dir():
-        raise InputError(option, str(target), "a file that does not exist yet, in an existing folder")
+        raise InputError("--out", str(target), "a file that does not exist yet, in an existing folder")
 
 
-def checked_folder(option: str, target: Path) -> None:
-    """Refuse a folder that cannot be made before any work is done."""
+def checked_folder(target: Path) -> None:
+    """Refuse a folder of `--out` that cannot be made before any work is done."""
     first = next(p for p in (target, *target.absolute().parents) if p.exists())
     if target == Path() or not first.is_dir() or not os.access(first, os.W_OK):
-        raise InputError(option, str(target), "a folder that exists or can be made")
+        raise InputError("--out", str(target), "a folder that exists or can be made")
 
 
 @contextmanager

@@ -31,7 +31,7 @@ def schema_command(
     if out is None:
         print_json(schemas[kind] if kind else schemas)
         return
-    checked_folder("--out", out)
+    checked_folder(out)
     with written("--out", out):
         out.mkdir(parents=True, exist_ok=True)
         for name, schema in schemas.items():

@@ -35,7 +35,7 @@ def tune_command(
     if loaded.tune is None and loaded.plan is None:
         raise InputError("tune", None, "required: global_batch, and optionally knobs, objective and target")
     if out:
-        checked_folder("--out", out)
+        checked_folder(out)
     asked = loaded.tune or Tune(global_batch=loaded.plan.global_batch)  # type: ignore[union-attr]
     with Progress(console=progress_console, transient=True) as bar:
         task = bar.add_task("scoring the space")

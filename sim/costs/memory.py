@@ -222,7 +222,7 @@ def head_bytes(structure: Structure) -> tuple[Expr, Expr]:
     return passes * (norms + kept), maximum(gradients * logits, product + element_bytes * logits - kept)
 
 
-def rank_parameters(structure: Structure) -> dict[str, Expr]:
+def rank_parameters() -> dict[str, Expr]:
     """Return the parameters of one rank by what it holds: first and last extras of the dense group.
 
     The token table and the head are split; learned positions, final norm and transform are repeated.

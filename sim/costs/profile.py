@@ -1,6 +1,7 @@
 """Reader of profiles: the fitted numbers of one device, their errors and where they come from."""
 
-from dataclasses import field
+import json
+from dataclasses import asdict, field
 from functools import cached_property, lru_cache
 from math import exp
 from pathlib import Path
@@ -23,7 +24,7 @@ from sim.specs.files import is_folder, load_mapping
 
 FEW = Field(max_length=50, description="at most 50 entries")
 
-__all__ = ["Z80", "Errors", "KernelModel", "Profile", "SizeBin", "load_profile", "read_profile"]
+__all__ = ["Z80", "Errors", "KernelModel", "Profile", "SizeBin", "load_profile", "profile_text", "read_profile"]
 
 
 @spec
@@ -186,6 +187,17 @@ def read_profile(raw: dict[str, Any], path: str) -> Profile:
         allowed = f"{' or '.join(map(str, VERSIONS))}: a newer version of trainsim wrote this profile"
         raise InputError(f"{path}.schema_version", version, allowed)
     return read(Profile, raw, path)
+
+
+def profile_text(profile: Profile) -> str:
+    """Return a profile as its file states it: JSON without the keys that hold nothing."""
+    return json.dumps(_stated(asdict(profile)), indent=1, allow_nan=False) + "\n"
+
+
+def _stated(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _stated(v) for k, v in value.items() if v is not None and v not in ({}, [], "")}
+    return [_stated(v) for v in value] if isinstance(value, list) else value
 
 
 CARRY_SIGMA_LOG = 0.379606

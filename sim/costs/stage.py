@@ -163,7 +163,7 @@ def sharded_ends(structure: Structure) -> dict[str, Expr]:
     The embedding is needed first and its gradient comes last, so nothing hides its traffic; the head's forward
     gather and gradient scatter hide behind neighbouring blocks with `overlap_dp`, if its stage has any.
     """
-    extra, hidden = memory.rank_parameters(structure), overlap_dp * symbol("blocks_beside_head")
+    extra, hidden = memory.rank_parameters(), overlap_dp * symbol("blocks_beside_head")
     first, last = element_bytes * extra["first"], element_bytes * extra["last"]
     return {
         "embedding_forward_dp": zero3 * shard_group.all_gather(first),
@@ -239,7 +239,7 @@ def updates(structure: Structure) -> dict[str, Expr]:
     """
     block_size = on_rank(structure, memory.layer_parameters)
     expert_size = on_rank(structure, memory.expert_parameters)
-    parameters = memory.rank_parameters(structure)
+    parameters = memory.rank_parameters()
     routed = any(kind.mlp == "moe" for kind in structure.kinds)
     out: dict[str, Expr] = {}
     for where, extra in held(structure).items():
@@ -278,7 +278,7 @@ def _reduced(parameters: Expr, group: Group) -> Expr:
 
 def held(structure: Structure) -> dict[str, Expr]:
     """Return the parameters beyond layers by rank: first, middle, last; `only` with pp = 1."""
-    parameters = memory.rank_parameters(structure)
+    parameters = memory.rank_parameters()
     shared = parameters["last"] - (symbol("head_split") / tp if structure.tied else 0)
     return {
         "first": parameters["first"],
@@ -297,7 +297,7 @@ def states(structure: Structure) -> dict[str, Expr]:
     """Return bytes of parameters, gradients, optimizer states and gathered weights per rank; optimizer seconds."""
     out: dict[str, Expr] = {}
     dense, expert = on_rank(structure, memory.layer_parameters), on_rank(structure, memory.expert_parameters)
-    n, last = on_rank(structure, lambda k: 1), memory.rank_parameters(structure)["last"]
+    n, last = on_rank(structure, lambda k: 1), memory.rank_parameters()["last"]
     largest = maximum(*(memory.layer_parameters(k) + memory.expert_parameters(k) for k in range(len(structure.kinds))))
     largest, several = minimum(1, n) * largest, minimum(1, shard_group.n - 1)
     # Each product's 16-bit gradient: TransformerEngine keeps one for every shape of weight (`get_dummy_wgrad`), with

@@ -52,20 +52,21 @@ def measured_settings(step: Step) -> AllocatorSettings:
     return AllocatorSettings(large_segment_bytes=step.profile.memory.large_segment_bytes)
 
 
-def memory_trace(step: Step, rank: int | None = None, steps: int = 2) -> tuple[MemoryTrace, Replay]:
+def memory_trace(step: Step) -> tuple[MemoryTrace, Replay]:
     """Return the events of `replay_allocator` as a trace like a recorded one, with the peaks of its replay.
 
-    An allocation's name stands for its address.
+    Of the fullest rank; an allocation's name stands for its address.
 
     Raises:
         InputError: as `replay_allocator`.
     """
-    events = allocations(step, rank, steps)
+    events = allocations(step)
     settings = measured_settings(step)
     found = replay(events, settings)
     peaks = {f"{n}_peak_bytes": getattr(found, f"{n}_peak_bytes") for n in ("allocated", "reserved", "requested")}
-    rank = step.fullest.rank if rank is None else rank
-    header = Header(source=f"simulated: {step.model.name}, pipeline rank {rank}"[:200], settings=settings, **peaks)
+    header = Header(
+        source=f"simulated: {step.model.name}, pipeline rank {step.fullest.rank}"[:200], settings=settings, **peaks
+    )
     return MemoryTrace(header, [Entry(*event) for event in events]), found  # type: ignore[arg-type]
 
 

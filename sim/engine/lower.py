@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
 from itertools import chain, pairwise
-from typing import Any
 
 import numpy as np
 
-from sim.engine.assembly import Costs, on_ranks, tied_reduce
+from sim.engine.assembly import OFFLOAD, PASSES, Costs, on_ranks, pass_terms, tied_reduce
 from sim.engine.copies import Copies, Moves, Where
 from sim.engine.graph import Graph, Ints, graph_of
 from sim.engine.program import Cause, Program, Run, Stream
@@ -50,6 +49,9 @@ _MAIN, _PAIR, _GATHER, _REDUCE = map(int, (Lane.MAIN, Lane.PAIR, Lane.GATHER, La
 _COMPUTE, _COLLECTIVE, _LINK = map(int, (Stream.COMPUTE, Stream.COLLECTIVE, Stream.LINK))
 _PASS, _INNER, _DATA = map(int, (Cause.PASS, Cause.INNER, Cause.DATA))
 _B, _W = int(Kind.B), int(Kind.W)
+
+_PARTS = (("compute", "recompute", "other"), ("tp", "cp", "ep", "pp"), ("dp",))
+"""Terms of a pass: what computes, what it waits for, what ends of ZeRO-2 and 3 leave exposed."""
 
 
 @dataclass(frozen=True)
@@ -334,30 +336,14 @@ def _passes(costs: Costs, stages: int, copies: int) -> dict[int, list[tuple[floa
 
     The stages, so many each, repeat `copies` times.
     """
-    zero = np.zeros(stages)
-
-    def total(*names: str) -> Any:
-        return sum((np.ravel(costs[n]) for n in names), start=zero)
-
-    kinds = ("tp", "cp", "ep", "pp")
-    forward, weight = total("forward_compute", "forward_host"), total("weight_compute")
-    backward = total("input_compute", "recompute", "backward_host")
-    inner = total(*(f"forward_{k}" for k in kinds)), total(*(f"input_{k}" for k in kinds))
-    data = zero.copy(), zero.copy()
-    for s, end in ((0, "embedding"), (-1, "head")):
-        forward[s] += costs[f"{end}_forward_compute"]
-        backward[s] += costs[f"{end}_input_compute"]
-        weight[s] += costs[f"{end}_weight_compute"]
-        for where, phase, each in zip(inner, ("forward", "input"), data, strict=True):
-            where[s] += sum(float(costs[f"{end}_{phase}_{k}"]) for k in kinds)
-            each[s] += costs[f"{end}_{'forward' if phase == 'forward' else 'backward'}_dp"]
-    passes = {
-        int(Kind.F): (forward, inner[0], data[0]),
-        int(Kind.I): (backward, inner[1], data[1]),
-        int(Kind.W): (weight, zero, zero),
-        int(Kind.B): (backward + weight, inner[1], data[1]),
-    }
-    return {kind: list(zip(*(np.tile(x, copies).tolist() for x in each), strict=True)) for kind, each in passes.items()}
+    # Blocks' shards are gathered and reduced in lanes of their own here; what is left of dp is the ends'.
+    alone = {name: value for name, value in costs.items() if name not in PASSES["dp"].values()}
+    found = {}
+    for kind in OFFLOAD:
+        terms = pass_terms(alone, kind, stages)
+        parts = (sum(terms[term] for term in part) for part in _PARTS)
+        found[int(kind)] = list(zip(*(np.tile(x, copies).tolist() for x in parts), strict=True))
+    return found
 
 
 def _ticks(seconds: float) -> int:

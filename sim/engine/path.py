@@ -16,7 +16,7 @@ _Ints32 = NDArray[np.int32]
 
 
 @njit(cache=True)
-def _dependence_order(previous: Ints, first: Ints, source: Ints, follower: Ints, followers: Ints) -> Ints:
+def _dependence_order(previous: Ints, first: Ints, follower: Ints, followers: Ints) -> Ints:
     """Return operations such that each comes after all it waits for; fewer than all where some wait in a cycle.
 
     follower[followers[i]:followers[i + 1]]: edges' operations that wait for i.
@@ -61,7 +61,7 @@ def dependence_order(graph: Graph) -> Ints:
     by_source = np.argsort(graph.source, kind="stable")
     waiting = np.repeat(np.arange(n), np.diff(graph.first))[by_source]
     followers = np.searchsorted(graph.source[by_source], np.arange(n + 1))
-    order: Ints = _dependence_order(graph.previous, graph.first, graph.source, waiting, followers)
+    order: Ints = _dependence_order(graph.previous, graph.first, waiting, followers)
     if len(order) < n:
         done = np.zeros(n, dtype=bool)
         done[order] = True

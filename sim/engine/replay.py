@@ -52,16 +52,6 @@ class Replay:
         return int(self.requested.max(initial=0))
 
     @property
-    def allocated_peak_at(self) -> int:
-        """Index of the first event with the most bytes allocated."""
-        return int(np.argmax(self.allocated)) if len(self.allocated) else 0
-
-    @property
-    def reserved_peak_at(self) -> int:
-        """Index of the first event with the most bytes reserved."""
-        return int(np.argmax(self.reserved)) if len(self.reserved) else 0
-
-    @property
     def reserved_over_allocated(self) -> float:
         """Ratio of the two peaks (1 where nothing was allocated)."""
         return self.reserved_peak_bytes / self.allocated_peak_bytes if self.allocated_peak_bytes else 1.0
@@ -70,7 +60,7 @@ class Replay:
     def fragmentation(self) -> float:
         """Share of the reserved bytes that nobody used when they were most."""
         most = self.reserved_peak_bytes
-        return 1.0 - int(self.allocated[self.reserved_peak_at]) / most if most else 0.0
+        return 1.0 - int(self.allocated[self.reserved.argmax()]) / most if most else 0.0
 
 
 def apply(allocator: Allocator, event: Event) -> None:

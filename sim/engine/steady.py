@@ -24,11 +24,6 @@ class SteadyState:
     busy: NDArray[np.float64]
 
     @property
-    def ticks_per_update(self) -> float:
-        """Time between two updates of the weights of a stage."""
-        return self.ticks_per_microbatch * self.microbatches_per_update
-
-    @property
     def bubble(self) -> float:
         """Idle share of the busiest rank: 0 where the slowest stage sets the pace and never waits."""
         return float(1 - self.busy.max())

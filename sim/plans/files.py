@@ -1,4 +1,4 @@
-"""Plans as files: every plan of a search as a job file that `trainsim simulate` runs."""
+"""Jobs as plain data, and plans of a search as numbered files that `trainsim simulate` runs."""
 
 import json
 from collections.abc import Sequence
@@ -32,13 +32,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_plain(v) for v in value]
     return plain(value) if hasattr(value, "__dataclass_fields__") else value
-
-
-def save_jobs(
-    jobs: Sequence[tuple[Model, Cluster, Plan]], folder: Path, training: Training | None = None
-) -> list[Path]:
-    """Write plan-1.json, plan-2.json, ... into `folder` and return their paths; older ones beyond go."""
-    return save_numbered([job_data(*job, training) for job in jobs], folder)
 
 
 def save_numbered(plans: Sequence[dict[str, Any]], folder: Path) -> list[Path]:

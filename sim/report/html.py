@@ -102,7 +102,7 @@ def _search(tuned: Tuned, command: str | None, run: Run | None) -> tuple[str, st
         search.against_section(tuned),
         sections.timeline_section(best),
         sections.memory_section(best),
-        sections.breakdown_section(top, "Where the time goes"),
+        sections.breakdown_section(top),
         search.hardware_section(tuned),
         search.front_section(tuned),
         search.search_section(tuned),
@@ -119,7 +119,7 @@ def _step(step: Step, command: str | None, run: Run | None) -> tuple[str, str]:
         sections.run_section(run),
         sections.timeline_section(step),
         sections.memory_section(step),
-        sections.breakdown_section({"this plan": step}, "Where the time goes"),
+        sections.breakdown_section({"this plan": step}),
         sections.certainty_section(step),
         _again(
             command or "trainsim simulate job.json --html report.html",

@@ -57,10 +57,10 @@ def bytes_interval(value: float, interval: tuple[float, float]) -> str:
     return f"{unit.text(value)} ({unit.interval(*interval)})"
 
 
-def span(values: Iterable[float], decimals: int = 2) -> str:
+def span(values: Iterable[float]) -> str:
     """Return the least and the greatest of some numbers, `1.35–1.71`, or one where both look the same."""
     held = list(values)
-    return "–".join(dict.fromkeys(f"{end:.{decimals}f}" for end in (min(held), max(held))))
+    return "–".join(dict.fromkeys(f"{end:.2f}" for end in (min(held), max(held))))
 
 
 def signed(value: float, decimals: int) -> str:

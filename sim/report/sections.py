@@ -215,7 +215,7 @@ def _fixes(step: Step) -> str:
     return m.heading("Single changes that save memory") + m.table(heads, rows) + more
 
 
-def breakdown_section(steps: dict[str, Step], title: str) -> str:
+def breakdown_section(steps: dict[str, Step]) -> str:
     """Return the exposed time by cause of several steps by name."""
     first = next(iter(steps.values()))
     shares = {TERMS[k].label: v / first.step_time_s for k, v in first.breakdown_s.items()}
@@ -225,7 +225,7 @@ def breakdown_section(steps: dict[str, Step], title: str) -> str:
     )
     labels = list(steps) if len(steps) > 1 else None
     return m.section(
-        title,
+        "Where the time goes",
         m.figure(
             "breakdown", lambda t: figures.breakdown(list(steps.values()), labels, t), caption + ".", term_table(steps)
         ),

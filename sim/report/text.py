@@ -40,14 +40,14 @@ def refusal(model: Model, cluster: Cluster, plan: Plan) -> str:
     return ""
 
 
-def critical_words(step: Step, causes: int = 4) -> str:
-    """Return what the critical path consists of, the largest `causes` first, and which rank has most of it.
+def critical_words(step: Step) -> str:
+    """Return what the critical path consists of, the four largest first, and which rank has most of it.
 
     For example "Critical path: backward 61 %, forward 30 %, pipeline messages 2.0 %; changes ranks 14 times, 58 % on
     rank 3."
     """
     path, whole = step.critical_path, step.timeline.makespan
-    parts = [f"{cause} {percent(ticks / whole)}" for cause, ticks in list(path.by_cause().items())[:causes]]
+    parts = [f"{cause} {percent(ticks / whole)}" for cause, ticks in list(path.by_cause().items())[:4]]
     words = f"Critical path: {', '.join(parts)}"
     if step.plan.pp == 1:
         return words + "."
@@ -56,7 +56,7 @@ def critical_words(step: Step, causes: int = 4) -> str:
     return f"{words}; changes ranks {path.crossings()} times, {percent(ranks[most] / whole)} on rank {most}."
 
 
-def comparison_words(found: Comparison, causes: int = 3) -> str:
+def comparison_words(found: Comparison) -> str:
     """Return how much longer the second of two timelines takes, and what of its critical path makes the difference.
 
     For example "B takes 31.0 ms less: backward −25.0 ms, pipeline messages −6.00 ms (most on rank 3: −20.0 ms)"; ranks
@@ -64,7 +64,7 @@ def comparison_words(found: Comparison, causes: int = 3) -> str:
     """
     if not found.ticks:
         return "A and B take equally long"
-    words = [f"{cause} {_more(ticks)}" for cause, ticks in list(found.by_cause().items())[:causes]]
+    words = [f"{cause} {_more(ticks)}" for cause, ticks in list(found.by_cause().items())[:3]]
     whole = f"{seconds(abs(found.ticks) * 1e-9)} {'longer' if found.ticks > 0 else 'less'}"
     rank, ticks = next(iter(found.by_rank().items()))
     where = f" (most on rank {rank}: {_more(ticks)})" if found.same_actions else ""
@@ -164,12 +164,12 @@ def robust_words(found: Robustness) -> str:
     return f"{words}; plan {flip.rival} wins if the {flip.title} is {off} ({far})."
 
 
-def elasticity_words(found: Sequence[Elasticity], step_time_s: float, most: int = 3) -> str:
-    """Return what the parameters with the largest effect would do for the step time.
+def elasticity_words(found: Sequence[Elasticity], step_time_s: float) -> str:
+    """Return what the three parameters with the largest effect would do for the step time.
 
     For example "10 % better: FLOP/s of matrix products −7.1 % time, links inside a node −0.8 %."
     """
-    parts = [f"{e.title} {signed(100 * (e.better_s / step_time_s - 1), 1)}\u00a0%" for e in found[:most]]
+    parts = [f"{e.title} {signed(100 * (e.better_s / step_time_s - 1), 1)}\u00a0%" for e in found[:3]]
     return f"Step time with {percent(CHANGE)} better hardware: {', '.join(parts)}."
 
 

@@ -79,6 +79,19 @@ OUTSIDE = Look("other", "|", "reserve, context")
 """Device memory that is in no tensor: the allocator's reserve, communicators, the context."""
 
 
+STYLES = (
+    ("forward", "circle"),
+    ("backward", "square"),
+    ("weight", "diamond"),
+    ("communication", "triangle-up"),
+    ("recompute", "cross"),
+    ("optimizer", "x"),
+    ("over", "star"),
+    ("other", "triangle-down"),
+)
+"""Colour and symbol of tables or kernels in turn: the symbol tells them apart without colour."""
+
+
 def colour(name: str, theme: Theme) -> str:
     """Return the palette's colour `name`."""
     return PALETTE[name][theme == "dark"]

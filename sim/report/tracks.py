@@ -88,7 +88,7 @@ def tracks_of(step: Step, most: int) -> Tracks:
     """
     timeline, title = step.timeline, f"{step.model.name} on {step.placed.gpus} x {step.cluster.device}"
     ranks, streams = range(timeline.schedule.ranks), len(timeline.run.program.stream) > 0
-    slices, of_action = _actions(timeline, streams)
+    slices, of_action = _actions(timeline)
     if streams:
         tracks, more, flows = _operations(timeline, of_action, len(slices))
         processes = {r + 1: f"pipeline rank {r}" for r in ranks}
@@ -103,7 +103,7 @@ def tracks_of(step: Step, most: int) -> Tracks:
     return Tracks(processes, tracks, [slices[i] for i in order], kept, counters, len(slices) - len(order))
 
 
-def _actions(timeline: Timeline, streams: bool) -> tuple[list[Slice], list[int]]:
+def _actions(timeline: Timeline) -> tuple[list[Slice], list[int]]:
     """Return a slice for every action, one for a fused pair; and the slice of every action."""
     graph, zero, found, of_action = timeline.graph, timeline.zero, [], []
     schedule = timeline.schedule

@@ -1,17 +1,15 @@
 """The table of a comparison: one row for what a way of searching found for a job."""
 
-import csv
-import io
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sim.plans.files import plain
 from sim.specs import Plan
+from sim.specs.csv_rows import read_cells, write_rows
 from sim.specs.fields import InputError, read
-from sim.specs.files import write_atomically
 from sim.tuner.ways import Found
 
 HELP = "a table of `trainsim compare`"
@@ -59,12 +57,7 @@ def over(rows: Sequence[ComparedRow], base: str, ways: Iterable[str]) -> dict[st
 
 def write_compared(rows: Sequence[ComparedRow], path: Path) -> None:
     """Write the table as CSV, whole or not at all."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    names = [f.name for f in fields(ComparedRow)]
-    writer.writerow(names)
-    writer.writerows([_cell(getattr(row, name)) for name in names] for row in rows)
-    write_atomically(path, out.getvalue())
+    write_rows(rows, ComparedRow, path, _cell)
 
 
 def _cell(value: Any) -> Any:
@@ -77,17 +70,10 @@ def read_compared(path: str | Path) -> list[ComparedRow]:
     Raises:
         InputError: no such file, another header, or a cell that is no number where one stands.
     """
-    file, names = Path(path), [f.name for f in fields(ComparedRow)]
     try:
-        lines = list(csv.reader(io.StringIO(file.read_text("utf-8"), newline="")))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(str(file), str(error)[:80], HELP) from None
-    if not lines or lines[0] != names:
-        raise InputError(f"{file}:1", ",".join(lines[0] if lines else [])[:80], ",".join(names))
-    try:
-        return [_row(*line) for line in lines[1:]]
+        return [_row(*cells) for cells in read_cells(path, ComparedRow, HELP)]
     except (TypeError, ValueError) as error:
-        raise InputError(str(file), str(error)[:80], "numbers of the table's columns") from None
+        raise InputError(str(path), str(error)[:80], "numbers of the table's columns") from None
 
 
 def _row(

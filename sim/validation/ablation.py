@@ -5,10 +5,8 @@ of the cost model and nothing is fitted again, so that the change is the term's 
 that steps only got shorter as a whole.
 """
 
-import csv
-import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
@@ -17,8 +15,8 @@ import numpy as np
 from sim.costs.profile import load_profile
 from sim.costs.run_level import RunLevelSet, run_level
 from sim.engine.batch import Asked, Batch, Symbols
+from sim.specs.csv_rows import read_cells, write_rows
 from sim.specs.fields import InputError
-from sim.specs.files import write_atomically
 from sim.validation.metrics import Floats, mape, mape_debiased
 from sim.validation.translate import Case
 
@@ -148,11 +146,7 @@ def _predicted(asked: Sequence[Asked], level: RunLevelSet, without: Change) -> F
 
 def write_ablation(rows: Sequence[Ablated], path: Path) -> None:
     """Write the table as CSV, whole or not at all."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([f.name for f in fields(Ablated)])
-    writer.writerows([f"{v:.4g}" if isinstance(v, float) else v for v in asdict(row).values()] for row in rows)
-    write_atomically(path, out.getvalue())
+    write_rows(rows, Ablated, path, lambda value: f"{value:.4g}" if isinstance(value, float) else value)
 
 
 def read_ablation(path: str | Path) -> list[Ablated]:
@@ -161,14 +155,9 @@ def read_ablation(path: str | Path) -> list[Ablated]:
     Raises:
         InputError: no such file, another header, or a cell that is no number where one stands.
     """
-    file, kinds = Path(path), get_type_hints(Ablated)
+    kinds = get_type_hints(Ablated).values()
+    lines = read_cells(path, Ablated, "a readable table of `trainsim validate --ablation`")
     try:
-        lines = list(csv.reader(io.StringIO(file.read_text("utf-8"), newline="")))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(str(file), str(error)[:80], "a readable table of `trainsim validate --ablation`") from None
-    if not lines or lines[0] != list(kinds):
-        raise InputError(f"{file}:1", ",".join(lines[0] if lines else [])[:80], ",".join(kinds))
-    try:
-        return [Ablated(*(kind(cell) for kind, cell in zip(kinds.values(), line, strict=True))) for line in lines[1:]]
+        return [Ablated(*(kind(cell) for kind, cell in zip(kinds, line, strict=True))) for line in lines]
     except ValueError as error:
-        raise InputError(str(file), str(error)[:80], "numbers of the table's columns") from None
+        raise InputError(str(path), str(error)[:80], "numbers of the table's columns") from None

@@ -1,21 +1,18 @@
 """The derived table of a validation: predictions and ratios to what was measured, one row a run, as CSV."""
 
-import csv
-import io
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
 import numpy as np
 
+from sim.specs.csv_rows import read_cells, write_rows
 from sim.specs.fields import InputError
-from sim.specs.files import write_atomically
 from sim.units import percent
 from sim.validation import metrics
 from sim.validation.validate import Outcome, Validation
 
-MAX_BYTES = 16 * 2**20
 What = Literal["time", "memory"]
 
 
@@ -154,11 +151,7 @@ def plan_text(outcome: Outcome) -> str:
 
 def write_accuracy(rows: Iterable[Accuracy], path: Path) -> None:
     """Write the derived table as CSV, whole or not at all."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([f.name for f in fields(Accuracy)])
-    writer.writerows([_cell(value) for value in asdict(row).values()] for row in rows)
-    write_atomically(path, out.getvalue())
+    write_rows(rows, Accuracy, path, _cell)
 
 
 def _cell(value: Any) -> str:
@@ -176,18 +169,9 @@ def read_accuracy(path: str | Path) -> list[Accuracy]:
     Raises:
         InputError: no such file, another header, or a cell that is no number where one stands.
     """
-    file = Path(path)
-    try:
-        with file.open("rb") as raw:
-            text = raw.read(MAX_BYTES).decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(str(file), str(error)[:80], "a readable table of `trainsim validate --table`") from None
-    lines = list(csv.reader(io.StringIO(text, newline="")))
-    wanted = [f.name for f in fields(Accuracy)]
-    if not lines or lines[0] != wanted:
-        raise InputError(f"{file}:1", ",".join(lines[0] if lines else [])[:80], ",".join(wanted))
+    lines = read_cells(path, Accuracy, "a readable table of `trainsim validate --table`")
     kinds = get_type_hints(Accuracy)
-    return [_read(f"{file}:{n}", dict(zip(wanted, cells, strict=False)), kinds) for n, cells in enumerate(lines[1:], 2)]
+    return [_read(f"{path}:{n}", dict(zip(kinds, cells, strict=False)), kinds) for n, cells in enumerate(lines, 2)]
 
 
 def _read(place: str, cells: dict[str, str], kinds: dict[str, Any]) -> Accuracy:

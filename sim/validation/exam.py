@@ -52,9 +52,6 @@ PEERS: Mapping[str, str] = {
 }
 """Published or measured figures of other simulators: mean absolute errors of step time."""
 
-PEER_SPEEDS: Mapping[str, float] = {"calculon": 93, "SimuMax": 15, "llm-analysis": 3_818}
-"""Configurations/s of other simulators."""
-
 
 @dataclass(frozen=True)
 class Entry:

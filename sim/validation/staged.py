@@ -49,21 +49,10 @@ class StagedRun:
 
 @dataclass(frozen=True)
 class Compared:
-    """A run and its prediction; errors in percent, positive where the prediction is too high."""
+    """A run and its prediction."""
 
     run: StagedRun
     step: Step
-
-    @property
-    def time_error(self) -> float:
-        """Error of the step time."""
-        return 100 * (self.step.step_time_s / self.run.step_time_s - 1)
-
-    @property
-    def memory_errors(self) -> tuple[float, ...]:
-        """Errors of every stage's allocated peak."""
-        pairs = zip(self.step.memory, self.run.allocated_bytes, strict=True)
-        return tuple(100 * (held.peak_bytes / measured - 1) for held, measured in pairs)
 
 
 def compare(runs: Sequence[StagedRun], engine: Engine = "path") -> list[Compared]:

@@ -19,11 +19,10 @@ from sim.tuner.score import score
 from sim.tuner.space import build_space
 from sim.tuner.stages import StageTables
 from sim.tuner.tune import tune
-from sim.validation.exam import PEER_SPEEDS
 from sim.validation.predict import elsewhere
 from sim.validation.table import read_runs
 from sim.validation.validate import summary, validate
-from tests.benchmarks.table import Speed
+from tests.benchmarks.table import PEER_SPEEDS, Speed
 from tests.oracle import ROOT, reference
 
 

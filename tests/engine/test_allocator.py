@@ -319,7 +319,6 @@ def test_capacity_is_never_exceeded_and_a_failure_changes_nothing_live(steps, mi
 def test_peaks_and_fragmentation():
     events = [("alloc", 0, 12 * MIB, 0), ("free", 0, 0, 0), ("alloc", 1, 24 * MIB, 0), ("free", 1, 0, 0)]
     found = replay(events)
-    assert (found.allocated_peak_at, found.reserved_peak_at) == (2, 2)
     assert found.reserved_over_allocated == 36 / 24
     assert found.fragmentation == pytest.approx(1 / 3)
     assert replay([]).fragmentation == 0 and replay([]).reserved_over_allocated == 1

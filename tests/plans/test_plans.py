@@ -7,7 +7,7 @@ from io import StringIO
 import pytest
 
 import sim
-from sim.plans.files import job_data, plain, save_jobs
+from sim.plans.files import job_data, plain, save_numbered
 from sim.specs import Cluster, InputError, Job, Model, Plan, StagePlan
 from sim.specs.catalog import models
 from sim.specs.files import write_atomically
@@ -72,7 +72,7 @@ def test_refusals(given, target, path):
 def test_job_files_round_trip(tmp_path, name):
     model, cluster = models[name], Cluster.of("h100-sxm-80gb", nodes=4, links=sim.Links(latency_s=1e-5))
     plan = Plan(tp=2, pp=2, virtual_stages=2, global_batch=64)
-    (path,) = save_jobs([(model, cluster, plan)], tmp_path)
+    (path,) = save_numbered([job_data(model, cluster, plan)], tmp_path)
     job = Job.load(path)
     assert job_data(job.model, job.cluster, job.plan) == job_data(model, cluster, plan)
     assert sim.simulate(job.model, job.cluster, job.plan).step_time_s == sim.simulate(model, cluster, plan).step_time_s
@@ -99,7 +99,7 @@ SPREAD = {
 def test_a_job_file_keeps_every_field_of_a_plan(tmp_path):
     plan = Plan(global_batch=32, **SPREAD)
     mixed = Cluster.of(groups=[{"device": "h100-sxm-80gb"}, {"device": "h200-sxm-141gb"}])
-    job = Job.load(*save_jobs([(models["mixtral-8x7b"], mixed, plan)], tmp_path))
+    job = Job.load(*save_numbered([job_data(models["mixtral-8x7b"], mixed, plan)], tmp_path))
     assert {k: getattr(job.plan, k) for k in SPREAD} == SPREAD
     assert job_data(job.model, job.cluster, job.plan) == job_data(models["mixtral-8x7b"], mixed, plan)
     assert sim.simulate(job.model, job.cluster, job.plan).step_time_s > 0

@@ -8,25 +8,13 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from sim.report.numbers import Unit, byte_unit, bytes_interval, seconds_interval, signed, time_unit
-from sim.report.theme import HEIGHT, MARGIN, Look, Theme, colour, frame, marker, mixed, safe
+from sim.report.theme import HEIGHT, MARGIN, STYLES, Look, Theme, colour, frame, marker, mixed, safe
 from sim.validation.accuracy import Accuracy, What, errors_by_source
 from sim.validation.baselines import NAMES
 from sim.validation.metrics import mape
 
 BAND = 0.1
 """Half-width of the shaded band round the diagonal."""
-
-STYLES = (
-    ("forward", "circle"),
-    ("backward", "square"),
-    ("weight", "diamond"),
-    ("communication", "triangle-up"),
-    ("recompute", "cross"),
-    ("optimizer", "x"),
-    ("over", "star"),
-    ("other", "triangle-down"),
-)
-"""Colour and symbol of each table in turn: the symbol tells them apart without colour."""
 
 
 def accuracy(rows: Sequence[Accuracy], what: What = "time", theme: Theme = "light") -> go.Figure:

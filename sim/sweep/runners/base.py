@@ -2,10 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar, runtime_checkable
-
-Task = TypeVar("Task")
-Result = TypeVar("Result")
+from typing import Any, Protocol, Self, runtime_checkable
 
 MAX_LOSSES = 5
 """Times that a task may lose its worker before it is the task that is to blame."""

@@ -23,8 +23,8 @@ TYPICAL = 1e3
 Place = tuple[int, int, tuple[int, ...]]
 
 
-def milp(chain: Chain, effort: Effort = USUAL, seconds: float = SECONDS) -> Solution:
-    """Return what HiGHS finds in `seconds` and its bound; steps are branch-and-bound nodes, the seed is unused.
+def milp(chain: Chain, effort: Effort = USUAL) -> Solution:
+    """Return what HiGHS finds in `SECONDS` and its bound; steps are branch-and-bound nodes, the seed is unused.
 
     Certified: HiGHS closed its gap, which is to its tolerances, about 1e-6 of the value. How far it comes in the
     seconds depends on the machine, and it cannot be interrupted: a checker and not the tuner's solver.
@@ -32,7 +32,7 @@ def milp(chain: Chain, effort: Effort = USUAL, seconds: float = SECONDS) -> Solu
     model = _Model(chain)
     if effort.stop():
         return Solution((), (), 0.0, False, 0, "interrupted")
-    found = model.solve(seconds, effort.steps)
+    found = model.solve(effort.steps)
     steps = int(found.get("mip_node_count") or 0)
     if found.status == 2:
         return Solution((), (), np.inf, True, steps, f"infeasible: {found.message}")
@@ -130,7 +130,7 @@ class _Model:
             before += [(c, chain.fill * x) for c, x in terms["x", stage]]
         return rows
 
-    def solve(self, seconds: float, nodes: int | None) -> "OptimizeResult":
+    def solve(self, nodes: int | None) -> "OptimizeResult":
         """Run HiGHS; status 0 is optimal, 2 infeasible, 1 a limit."""
         from scipy import optimize  # noqa: PLC0415 - every command would wait for it
 
@@ -141,7 +141,7 @@ class _Model:
             whole[first : first + len(cell.t)] = 1
         constraint, bounds = self._rows().constraint(self.columns), optimize.Bounds(0, most)
         limit = {} if nodes is None else {"node_limit": nodes}
-        options: Any = {"time_limit": seconds, "mip_rel_gap": 0.0} | limit  # the stubs' own type is private
+        options: Any = {"time_limit": SECONDS, "mip_rel_gap": 0.0} | limit  # the stubs' own type is private
         return optimize.milp(cost, integrality=whole, bounds=bounds, constraints=constraint, options=options)
 
     def choice(self, x: np.ndarray) -> Choice:

@@ -88,15 +88,6 @@ def partition(
     return Partition(seconds, _stages(found, tables, 0, len(found.sets) - 1))
 
 
-def data_parallel_seconds(found: Prefixes, levels: Sequence[Level]) -> float:
-    """Return the time per minibatch of data parallelism over all workers (the "sum" of the authors' code)."""
-    seconds, weights, below = float(found.seconds[-1]), float(found.parameter_bytes[-1]), 1
-    for level in levels:
-        seconds = (seconds + 4 * (level.parts - 1) * weights / (level.bytes_per_s * level.parts) / below) / level.parts
-        below = level.parts
-    return seconds
-
-
 def _replicated(time: Floats, weights: Floats, parts: int, level: Level, replication: Replication) -> Floats:
     sync = 4 * (parts - 1) * weights / (level.bytes_per_s * parts)
     return (time + sync if replication == "sum" else np.maximum(time, sync)) / parts

@@ -1,13 +1,12 @@
 """A profile with made-up numbers and the smallest network, for what does not depend on how fast this machine is."""
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 from calibration.execute.limits import as_executed
-from calibration.measured import plain
 from sim.costs.fitted import KernelModel
-from sim.costs.profile import Memory, load_profile
+from sim.costs.profile import Memory, load_profile, profile_text
 from sim.specs import Cluster, Links, Model, Plan
 
 SMALL = Model(layers=2, hidden=64, heads=2, vocab=200, seq=32)
@@ -43,7 +42,7 @@ def profile(folder: Path, dtype: str = "float32") -> Path:
         ),
     )
     folder.mkdir(exist_ok=True)
-    (folder / "profile.json").write_text(json.dumps(plain(asdict(made))))
+    (folder / "profile.json").write_text(profile_text(made))
     return folder
 
 
