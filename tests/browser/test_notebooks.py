@@ -50,6 +50,9 @@ def test_a_slider_moves_sentence_and_figure(opened, name: str) -> None:
     to_panel(notebook)
     panel = notebook.panel()
     assert "a step" in panel.state().sentence
+    drawn = next(one for one in panel.box.query_selector_all(".js-plotly-plot") if one.is_visible())
+    slider, figure = panel.sliders[0].bounding_box(), drawn.bounding_box()
+    assert figure["x"] > slider["x"] + slider["width"]  # beside each other, the file browser open
     assert len(panel.moves(2)) == 2
 
 
