@@ -24,6 +24,10 @@ the best of a few: a machine shared with others is up to twice as slow on anothe
 """
 
 
+PEAK = 'next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM")) * 1024'
+"""What a process of its own evaluates for its peak of bytes: `ru_maxrss` would be that of its parent, if larger."""
+
+
 class Speed(NamedTuple):
     """A figure: its value, the unit ("/s" has a prefix), and its goal in words where it has one."""
 

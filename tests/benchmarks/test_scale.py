@@ -12,12 +12,12 @@ from sim.engine.graph import graph_of
 from sim.engine.path import run_path
 from sim.engine.timeline import Durations
 from sim.schedules import Kind, Shape, _build, build
-from tests.benchmarks.table import Speed
+from tests.benchmarks.table import PEAK, Speed
 
 TIMES = {Kind.F: 3, Kind.B: 5}
 
-LLAMA = """
-import resource, sys, time
+LLAMA = f"""
+import time
 begin = time.perf_counter()
 import sim
 from sim.validation.translate import uneven
@@ -27,7 +27,7 @@ plan = sim.Plan(tp=8, pp=16, dp=128, stage_layers=spread, global_batch=2048, zer
 step = sim.simulate(model, sim.Cluster.of("h100-sxm-80gb", nodes=2048), plan, "events")
 assert step.placed.gpus == 16384 and step.step_time_s > 0
 spent = time.perf_counter() - begin
-sys.stdout.write(f"{spent} {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}")
+print(spent, {PEAK})
 """
 
 
