@@ -10,6 +10,7 @@ import os
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from itertools import pairwise
@@ -196,8 +197,23 @@ def end_with_input() -> None:
     os._exit(1)
 
 
+def whole(folder: Path) -> None:
+    """Do `main` and end the process, with exit code 1 and the traceback where it fails.
+
+    Torn down with the interpreter, a thread of gloo's that still runs would abort the process.
+    """
+    code = 0
+    try:
+        main(folder)
+    except BaseException:  # also whoever wants to exit
+        traceback.print_exc()
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 if __name__ == "__main__":
     if LISTENER in os.environ:
         threading.Thread(target=end_with_input, daemon=True).start()
-    main(Path(sys.argv[1]))
-    os._exit(0)  # torn down with the interpreter, a thread of gloo's that still runs would abort the process
+    whole(Path(sys.argv[1]))

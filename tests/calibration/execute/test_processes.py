@@ -154,7 +154,7 @@ def step(self):
     sys.exit('out of cheese') if rank == 1 and len(steps) > 2 else None
     return real(self)
 real, trainer.Trainer.step = trainer.Trainer.step, step
-worker.main(folder)
+worker.whole(folder)
 """
     orders = {"o.csv": schedule_csv(build("1f1b", Shape(2, 4)))}
     with pytest.raises(ExecutionError, match=r"process 1 of 2 died with exit code 1: .*out of cheese"):
