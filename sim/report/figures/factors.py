@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import plotly.graph_objects as go
 
-from sim.report.figures.throughput import STYLES
+from sim.report.figures.throughput import styled
 from sim.report.theme import Theme, colour, frame, safe
 
 
@@ -21,11 +21,9 @@ def factors(
     Raises:
         ValueError: more lines than styles tell apart.
     """
-    if len(lines) > len(STYLES):
-        raise ValueError(f"got {len(lines)} lines; allowed: at most {len(STYLES)}")
     rows = list(dict.fromkeys(row for line in lines.values() for row in line))
     figure = frame(theme, 150 + 26 * max(3, len(rows)), x_title, "", margin={"l": 12, "r": 24, "t": 72, "b": 44})
-    for (name, line), (shade, symbol, _) in zip(lines.items(), STYLES, strict=False):
+    for (name, line), (shade, symbol, _) in styled(lines):
         figure.add_scatter(
             x=list(line.values()),
             y=[safe(row) for row in line],

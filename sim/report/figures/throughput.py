@@ -1,6 +1,7 @@
 """Throughput: published and predicted side by side; curves over a knob of the plan, bars of a few cases."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeVar
 
 import plotly.graph_objects as go
 
@@ -8,6 +9,7 @@ from sim.report.numbers import signed
 from sim.report.theme import HEIGHT, MARGIN, Look, Theme, colour, frame, marker, safe, whiskers
 from sim.validation.throughput import Throughput
 
+Line = TypeVar("Line")
 TFLOP = 1e12
 STYLES = (
     ("forward", "circle", "solid"),
@@ -18,6 +20,13 @@ STYLES = (
     ("optimizer", "x", "longdashdot"),
 )
 """Colour, symbol and dash of each curve in turn."""
+
+
+def styled(lines: Mapping[str, Line]) -> Iterator[tuple[tuple[str, Line], tuple[str, str, str]]]:
+    """Return names with their values, each with a style of its own; raises ValueError where there are too few."""
+    if len(lines) > len(STYLES):
+        raise ValueError(f"got {len(lines)} names; allowed: at most {len(STYLES)}")
+    return zip(lines.items(), STYLES, strict=False)
 
 
 def throughput(rows: Sequence[Throughput], theme: Theme = "light") -> go.Figure:
@@ -63,10 +72,8 @@ def curves(lines: Mapping[str, Mapping[str, float]], x_title: str, y_title: str,
     Raises:
         ValueError: more curves than styles tell apart.
     """
-    if len(lines) > len(STYLES):
-        raise ValueError(f"got {len(lines)} curves; allowed: at most {len(STYLES)}")
     figure = frame(theme, HEIGHT + 40, x_title, y_title)
-    for (name, line), (shade, symbol, dash) in zip(lines.items(), STYLES, strict=False):
+    for (name, line), (shade, symbol, dash) in styled(lines):
         style = {"color": colour(shade, theme)}
         figure.add_scatter(
             x=list(map(safe, line)),
@@ -94,10 +101,8 @@ def bars(
     Raises:
         ValueError: more names than styles tell apart.
     """
-    if len(groups) > len(STYLES):
-        raise ValueError(f"got {len(groups)} names; allowed: at most {len(STYLES)}")
     figure = frame(theme, HEIGHT + 40, "", y_title, barmode="group")
-    for (name, values), (shade, *_) in zip(groups.items(), STYLES, strict=False):
+    for (name, values), (shade, *_) in styled(groups):
         figure.add_bar(
             x=list(map(safe, values)),
             y=list(values.values()),
