@@ -16,7 +16,7 @@ from torch.func import functional_call
 
 from calibration.execute.place import Place
 from calibration.execute.trainer import DTYPES, LEARNING_RATE, Trainer, chunks_of
-from calibration.execute.updates import GROUP, microbatch_order
+from calibration.execute.updates import microbatch_order
 from calibration.kernels.gpt import SmallGpt
 from sim.schedules import Action, Kind, versions
 from sim.specs import Model, Plan
@@ -97,8 +97,8 @@ class DelayedTrainer(Trainer):
         if self.last_use[version] == k:
             del self.versions[version]  # those of its microbatches that are under way hold it themselves
         if self.module.last:
-            out = self.module.loss(out, rows[:, 1:]) / (self.microbatches if plan.schedule == GROUP else 1)
-            yield float(out.detach()) * (self.microbatches if plan.schedule == GROUP else 1)
+            out = self.module.loss(out, rows[:, 1:]) / (self.microbatches if plan.pipeline.updates == "group" else 1)
+            yield float(out.detach()) * (self.microbatches if plan.pipeline.updates == "group" else 1)
         else:
             self._send(out.detach(), 1)
         self.held[k] = given, out, version
@@ -141,7 +141,7 @@ def serial_losses(model: Model, plan: Plan, batch: Tensor, microbatches: int, se
     Microbatch k (from 0) uses on stage s of p version max(k - (p - 1 - s), 0), an update each (PipeDream); or on every
     stage version max(k // m - 1, 0), an update for m of them (2BW).
     """
-    grouped = plan.schedule == GROUP
+    grouped = plan.pipeline.updates == "group"
     m = plan.global_batch // plan.micro_batch
     alone = [Place(0, {"tp": 0, "dp": 0, "pp": r}, {"tp": 1, "dp": 1, "pp": plan.pp}) for r in range(plan.pp)]
     names = [[n for n, _ in c.named_parameters()] for p in alone for c in chunks_of(model, plan, p, seed).values()]

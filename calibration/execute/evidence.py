@@ -103,7 +103,7 @@ def jobs() -> Iterator[tuple[str, Job]]:
             "dp": 1,
         }
         plan = as_executed(Plan(**usual | changes))
-        if plan.schedule in ("pipedream", "2bw"):  # first and last stage update at different times
+        if plan.pipeline.asynchronous:  # first and last stage update at different times
             model = replace(model, tied_embeddings=False)
         n = processes(plan)
         yield (

@@ -6,7 +6,6 @@ from typing import Literal
 from sim.plans.traffic import alike
 from sim.schedules import Kind, Schedule
 from sim.specs import Cluster, InputError, Model, PlacedPlan, Plan
-from sim.specs.rules import ASYNCHRONOUS, TWO_COPIES
 
 Device = Literal["cpu", "cuda"]
 
@@ -134,7 +133,7 @@ def _check_offload(model: Model, plan: Plan) -> None:
         )
     if any(abs(share * layers - round(share * layers)) > 1e-6 for layers in plan.split(model)):
         raise InputError("plan.offload.activations", share, f"a share of whole layers of every stage {HERE}")
-    if plan.offload.used and plan.schedule in ASYNCHRONOUS:
+    if plan.offload.used and plan.pipeline.asynchronous:
         raise InputError("plan.offload", "some", f"none with schedule {plan.schedule} {HERE}")
 
 
@@ -155,9 +154,9 @@ def _check_shards(model: Model, placed: PlacedPlan) -> None:
 
 def _check_schedule(model: Model, placed: PlacedPlan) -> None:
     plan = placed.plan
-    if plan.schedule in TWO_COPIES:
+    if plan.copies > 1:
         raise InputError("plan.schedule", plan.schedule, "one copy of the model (PyTorch's runtime has one direction)")
-    if plan.schedule not in ASYNCHRONOUS:
+    if not plan.pipeline.asynchronous:
         return
     for name, value in (("tp", plan.tp), ("dp", placed.dp)):
         if value > 1:

@@ -8,7 +8,6 @@ import numpy as np
 from calibration.execute.kept import Kept
 from calibration.execute.limits import Device, check_order, executable
 from calibration.execute.updates import DELAYED_STEPS, microbatch_order
-from sim.costs.inputs import APART
 from sim.costs.offload import ROOM
 from sim.costs.stage import backward_seconds, forward_seconds
 from sim.engine.assembly import durations, footprint, offloaded
@@ -23,7 +22,6 @@ from sim.schedules import Action, Kind, Schedule
 from sim.schedules.ir import COMPUTE
 from sim.specs import Cluster, InputError, Model, PlacedPlan, Plan
 from sim.specs.catalog import precision
-from sim.specs.rules import ASYNCHRONOUS
 
 
 @dataclass(frozen=True)
@@ -63,7 +61,7 @@ def predict(
     placed = executable(model, cluster, plan, device)
     step = simulate(model, cluster, plan)
     timeline, memory, seconds = step.timeline, step.memory, step.step_time_s
-    if order and plan.schedule in ASYNCHRONOUS:
+    if order and plan.pipeline.asynchronous:
         raise InputError("order", order.name, f"left out: {plan.schedule} has updates of its own in its order")
     if order:
         timeline = _reordered(step, order)
@@ -72,7 +70,7 @@ def predict(
     if plan.offloads:
         memory = tuple(_with_room(m, used) for m, used in zip(memory, _room(step, timeline), strict=True))
     pipeline = plan.pp > 1
-    delayed = plan.schedule in ASYNCHRONOUS
+    delayed = plan.pipeline.asynchronous
     if pipeline and not delayed:
         for stage in range(plan.pp):
             check_order(timeline.schedule, plan.at(stage))
@@ -181,7 +179,7 @@ def _room(step: Step, timeline: Timeline) -> list[float]:
     """
     order, plan = timeline.schedule, step.plan
     moved, layers = footprint(order, step.costs).moved, plan.split(step.model)
-    turns = order.rank_of[order.stages - 1] if plan.schedule not in APART and plan.virtual_stages == 1 else -1
+    turns = order.rank_of[order.stages - 1] if plan.pipeline.turns and plan.virtual_stages == 1 else -1
     used = [0.0] * order.ranks
     for s, (rank, size) in enumerate(zip(order.rank_of, moved, strict=True)):
         room = min(ROOM, layers[s]) + ROOM * (rank != turns)

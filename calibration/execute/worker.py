@@ -33,7 +33,6 @@ from sim.plans.traffic import Counted
 from sim.specs import Model, Plan
 from sim.specs.fields import read
 from sim.specs.files import load_mapping, write_atomically
-from sim.specs.rules import ASYNCHRONOUS
 
 WARM_UP = 3
 LISTENER = "TRAINSIM_LISTENER"
@@ -75,7 +74,7 @@ def run(folder: Path, number: int, task: Mapping[str, Any], rank: int, ranks: in
     """Return what this rank found of one run."""
     model, plan = read(Model, task["model"], "model"), read(Plan, task["plan"], "plan")
     order = folder / task["order"] if task.get("order") else None
-    if plan.schedule in ASYNCHRONOUS:
+    if plan.pipeline.asynchronous:
         return delayed(DelayedTrainer(model, plan, rank, ranks, device, int(task["seed"])), int(task["steps"]))
     made = ShardedTrainer if plan.at(0).zero > 1 and ranks > 1 else Trainer
     trainer = made(model, plan, rank, ranks, device, int(task["seed"]), order)

@@ -334,16 +334,11 @@ def copy_values(plan: Plan, cluster: Cluster) -> dict[str, float]:
         raise InputError(
             "cluster.links.host_bytes_per_s", None, f"required with plan.offload: {cluster.device} states no host link"
         )
-    every = plan.schedule == "pipedream"  # it updates after each microbatch
     return {
         "host_bytes_per_s": rate,
-        "first_sums": float("inf") if every else float(plan.copies),
-        "turns": float(plan.schedule not in APART),
+        "first_sums": float("inf") if plan.pipeline.updates == "microbatch" else float(plan.copies),
+        "turns": float(plan.pipeline.turns),
     }
-
-
-APART = ("gpipe", "looped-bfs")
-"""Schedules whose last stage runs other forwards between a microbatch's forward and its backward."""
 
 
 def accumulate_bytes(plan: Plan) -> float:

@@ -72,10 +72,8 @@ def step_schedule(placed: PlacedPlan, costs: Costs) -> Schedule:
         InputError: the schedule cannot have this shape.
     """
     plan = placed.plan
-    name = "1f1b" if plan.schedule == "none" else plan.schedule
-    kind, m = SCHEDULES[name], placed.microbatches
-    group = m if name == "2bw" else plan.microbatch_group_size if kind.grouped else 0
-    shape = Shape(plan.pp, m, plan.virtual_stages * kind.copies, group)
+    kind, m = SCHEDULES[plan.order], placed.microbatches
+    shape = Shape(plan.pp, m, plan.virtual_stages * kind.copies, kind.group(plan.microbatch_group_size, m))
     if kind.asynchronous:
         shape = replace(shape, microbatches=m * (3 + 2 * lcm(m, plan.pp) // m))
     work = None
@@ -83,10 +81,10 @@ def step_schedule(placed: PlacedPlan, costs: Costs) -> Schedule:
         table = {k: _ns(v) for k, v in pass_seconds(costs, placed.stages, kind.copies).items()}
         work = Durations(table, _ns(np.zeros(placed.stages) + costs["send"])).work()
     try:
-        order = build(name, shape, work)
+        order = build(kind.name, shape, work)
     except IllegalScheduleError as error:
         field = f"plan.{KNOBS.get(error.field, error.field)}"
-        raise InputError(field, error.value, f"{error.allowed} ({error.field} of schedule {name})") from None
+        raise InputError(field, error.value, f"{error.allowed} ({error.field} of schedule {kind.name})") from None
     return order if kind.asynchronous else _with_update(order, bool(plan.optimizer_barrier))
 
 

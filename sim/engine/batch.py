@@ -21,8 +21,8 @@ from sim.specs import Cluster, Model, PlacedPlan
 
 Floats = NDArray[np.float64]
 Symbols = Mapping[str, Any]
-CLOSED = {"none": "1f1b", "1f1b": "1f1b", "interleaved": "interleaved", "gpipe": "gpipe"}
-"""Schedules whose closed form is close to the engine, by the kind that states it."""
+CLOSE = ("1f1b", "interleaved", "gpipe")
+"""Schedules whose closed form is close to the engine."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Asked:
         if len(self.cluster.members) > 1:
             return False
         counts = inputs.layer_counts(self.model, self.placed.plan.split(self.model))
-        return self.placed.plan.schedule in CLOSED and bool((counts == counts[:, :1]).all())
+        return self.placed.plan.order in CLOSE and bool((counts == counts[:, :1]).all())
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +97,7 @@ class Batch:
                 self.single.append(i)
             else:
                 plan = a.placed.plan
-                key = Structure.of(a.model), CLOSED.get(plan.schedule, plan.schedule), plan.offload.used
+                key = Structure.of(a.model), plan.order, plan.offload.used
                 groups.setdefault((key, plan.software_year), []).append(i)
         # A fit asks hundreds of times and is worth compiling for; one look is not.
         compiled = how == "approximate"

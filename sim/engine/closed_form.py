@@ -151,7 +151,7 @@ def _bounds(e: Mapping[str, Expr], schedule: str) -> dict[str, Expr]:
     kind, t = SCHEDULES[schedule], _times(e)
     pp, m, chunks, endless = symbol("pp"), symbol("microbatches"), symbol("virtual_stages"), kind.asynchronous
     extras = {"first": t.embedding, "middle": 0, "last": t.head, "only": t.embedding + t.head}
-    places = ("only", "middle") if kind.placement == "v" else ("first", "middle", "last")
+    places = ("only", "middle") if kind.pipeline.placement == "v" else ("first", "middle", "last")
     passes, whole, peaks = [], [], []
     for place in places:
         there = minimum(1, pp - 2) if place == "middle" else 1
@@ -160,7 +160,7 @@ def _bounds(e: Mapping[str, Expr], schedule: str) -> dict[str, Expr]:
         tied = e["tied_reduce"] if place in ("first", "last") and not kind.delayed else 0
         update = e[f"{'delayed' if kind.delayed else 'reduce'}_{place}"] + e[f"optimizer_{place}"] + tied
         passes.append(there * work)
-        whole.append(there * (work + (m if schedule == "pipedream" else 1) * update))
+        whole.append(there * (work + (m if kind.pipeline.updates == "microbatch" else 1) * update))
         peaks.append(_endless_peak(e, schedule, place) if endless else _open_peak(e, place))
     if endless:
         loop = pp * t.chunk + t.embedding + t.head + 2 * (pp - 1) * t.send

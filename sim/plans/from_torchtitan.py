@@ -11,9 +11,10 @@ from sim.plans.named_order import named
 from sim.plans.reading import ReadPlan, made, quotient
 from sim.plans.targets import SCHEDULE_NAMES
 from sim.plans.torchtitan import CLASSES, MODULES
-from sim.schedules import SCHEDULES, Schedule
+from sim.schedules import Schedule
 from sim.specs import InputError, Model
 from sim.specs.fields import short
+from sim.specs.pipelines import PIPELINES
 
 OURS = {theirs: ours for ours, theirs in SCHEDULE_NAMES.items()}
 RECOMPUTE = ("none", "selective", "full")
@@ -155,10 +156,10 @@ def _schedule(flags: Flags, pp: int, model: Model | None, order: Schedule | None
             raise InputError(flags.place(f"{name}_csv"), f"{order.ranks} ranks", f"one row a pipeline rank: {pp}")
         return named(order, flags.place(f"{name}_csv")) | parts
     ours = OURS[theirs]
-    chunks = SCHEDULES[ours].chunks
+    chunks = PIPELINES[ours].chunks
     if parts:
         chunks = quotient(flags.place(MODULES), len(parts["stage_layers"]), pp, "model parts")
-    elif per_stage and SCHEDULES[ours].any_chunks:
+    elif per_stage and PIPELINES[ours].any_chunks:
         if model is None:
             raise InputError(
                 flags.place(f"{PARALLEL}{NAMES['virtual_stages']}"), per_stage, "the model beside the flags"

@@ -272,7 +272,7 @@ def _agree_on_order(record: PlanRecord, job: Job, placed: PlacedPlan) -> None:
 def _own(record: PlanRecord, job: Job, placed: PlacedPlan) -> tuple[Schedule, bool]:
     """Return the plan's schedule, and whether the file's must be the same: it rests on the same numbers, or on none."""
     assert job.plan is not None
-    if not SCHEDULES["1f1b" if job.plan.schedule == "none" else job.plan.schedule].searched:
+    if not SCHEDULES[job.plan.order].searched:
         return step_schedule(placed, {}), True
     step = simulate(job.model, job.cluster, job.plan)
     now, then = provenance(step), record.provenance

@@ -15,7 +15,8 @@ from sim.plans.limit import shorter_ends
 from sim.plans.orders import same_order
 from sim.plans.targets import SCHEDULE_NAMES
 from sim.plans.torch_csv import schedule_csv
-from sim.schedules import SCHEDULES, Schedule, Shape, build
+from sim.schedules import Schedule, Shape, build
+from sim.specs.pipelines import PIPELINES
 
 EXPRESSES = (
     "tp", "pp", "virtual_stages", "dp", "cp", "ep", "fsdp_shard", "global_batch", "micro_batch", "schedule",
@@ -138,10 +139,11 @@ def modules(layers: Sequence[int]) -> list[list[str]]:
 
 def schedule_name(made: Exported) -> str:
     """Return torch's name of the schedule, or of one with the same placement where a CSV says the order."""
-    kind = SCHEDULES[made.order.name]
     if is_named(made):
-        return SCHEDULE_NAMES[kind.name]
-    return "ZBVZeroBubble" if kind.placement == "v" else "Interleaved1F1B" if made.plan.virtual_stages > 1 else "1F1B"
+        return SCHEDULE_NAMES[made.order.name]
+    if PIPELINES[made.order.name].placement == "v":
+        return "ZBVZeroBubble"
+    return "Interleaved1F1B" if made.plan.virtual_stages > 1 else "1F1B"
 
 
 def is_named(made: Exported) -> bool:

@@ -3,9 +3,10 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from sim.schedules.ir import Schedule
+from sim.specs.pipelines import PIPELINES, Pipeline
 
 Expr = Any
 """A number, an array or a symbolic expression."""
@@ -124,43 +125,52 @@ class Times:
 Refusal = tuple[str, object, str] | None
 """(field, value, allowed) of what makes a shape illegal."""
 
-Placement = Literal["loop", "v", "two directions"]
-
 
 class ScheduleKind(ABC):
-    """A kind of schedule. Adding one: see ARCHITECTURE.md."""
+    """A kind of schedule: the order behind a name of `PIPELINES`. Adding one: see ARCHITECTURE.md."""
 
     name: str
     searched: bool = False
     """Whether the order depends on durations and a memory limit."""
-    placement: ClassVar[Placement] = "loop"
-    """Rank of stage s: s mod p; or there and back (rank r holds r and 2 p - 1 - r); or two copies of the model in
-    opposite directions (rank r holds stage r of the first and p - 1 - r of the second)."""
     variants: ClassVar[tuple[str, ...]] = ()
     """Generators whose order it is, the default first."""
-    chunks: ClassVar[int] = 1
-    """Chunks a rank holds if the user names none, those of both copies of the model counted."""
-    any_chunks: ClassVar[bool] = False
-    """Whether other numbers are legal."""
     delayed: ClassVar[bool] = False
     """Whether an update may wait until the end of the next step's passes: gradients are reduced beside them."""
     splits: ClassVar[bool] = False
     """Whether backwards run in two parts (I and W), or some of them."""
     grouped: ClassVar[bool] = False
     """Whether the order depends on the shape's `group`."""
-    asynchronous: ClassVar[bool] = False
-    """Whether weights change while microbatches are under way: the order then has its own OPTIMIZER actions."""
     replicated: ClassVar[bool] = False
     """Whether stages may run on several ranks each, and weights may be synchronised over the stages."""
 
     @property
+    def pipeline(self) -> Pipeline:
+        """What plans know of it."""
+        return PIPELINES[self.name]
+
+    @property
+    def chunks(self) -> int:
+        """Chunks a rank holds if the user names none, those of both copies of the model counted."""
+        return self.pipeline.chunks
+
+    @property
     def copies(self) -> int:
-        """Copies of the model that are trained at once (parameters of each on every rank)."""
-        return 2 if self.placement == "two directions" else 1
+        """Copies of the model that are trained at once."""
+        return self.pipeline.copies
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether there is no flush: the order then has its own OPTIMIZER actions."""
+        return self.pipeline.asynchronous
+
+    def group(self, asked: int, microbatches: int) -> int:
+        """Return the shape's group of a step of so many microbatches whose plan asks for groups of `asked`."""
+        del microbatches
+        return asked if self.grouped else 0
 
     def refusal(self, shape: Shape) -> Refusal:
         """Return (field, value, allowed) of what makes `shape` illegal, or None."""
-        if shape.chunks != self.chunks and not self.any_chunks:
+        if shape.chunks != self.chunks and not self.pipeline.any_chunks:
             return "virtual_stages", shape.chunks, f"{self.chunks} with {self.name}"
         return None
 
@@ -170,8 +180,7 @@ class ScheduleKind(ABC):
 
     def rank_of(self, shape: Shape) -> tuple[int, ...]:
         """Return the rank of every stage."""
-        up = tuple(range(shape.ranks))
-        return up * shape.chunks if self.placement == "loop" else up + up[::-1]
+        return self.pipeline.rank_of(shape.ranks, shape.chunks)
 
 
 class ClosedKind(ScheduleKind):

@@ -16,8 +16,6 @@ class Chimera(ScheduleKind):
     """
 
     name = "chimera"
-    placement = "two directions"
-    chunks = 2
 
     def refusal(self, shape: Shape) -> Refusal:
         for field in ("ranks", "microbatches"):

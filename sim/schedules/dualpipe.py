@@ -13,9 +13,7 @@ class DualPipe(ScheduleKind):
     """
 
     name = "dualpipe"
-    placement = "two directions"
     variants = ("deepseek",)
-    chunks = 2
     splits = True
 
     def refusal(self, shape: Shape) -> Refusal:

@@ -17,9 +17,7 @@ class DualPipeV(ScheduleKind):
     """
 
     name = "dualpipev"
-    placement = "v"
     variants = ("torch", "deepseek")
-    chunks = 2
     splits = True
 
     def refusal(self, shape: Shape) -> Refusal:

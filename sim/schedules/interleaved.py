@@ -16,8 +16,6 @@ class Interleaved(ClosedKind):
 
     name = "interleaved"
     variants = ("megatron", "torch", "zero-bubble")
-    chunks = 2
-    any_chunks = True
     grouped = True
 
     def refusal(self, shape: Shape) -> Refusal:

@@ -15,8 +15,6 @@ class InterleavedZB(ScheduleKind):
 
     name = "interleaved-zb"
     variants = ("torch",)
-    chunks = 2
-    any_chunks = True
     splits = True
 
     def refusal(self, shape: Shape) -> Refusal:

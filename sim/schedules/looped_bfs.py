@@ -13,8 +13,6 @@ class LoopedBFS(GPipe):
 
     name = "looped-bfs"
     variants = ("torch",)
-    chunks = 2
-    any_chunks = True
 
     def build(self, shape: Shape, work: Work) -> Schedule:
         del work

@@ -16,7 +16,6 @@ class PipeDream(ScheduleKind):
     """
 
     name = "pipedream"
-    asynchronous = True
     replicated = True
 
     def refusal(self, shape: Shape) -> tuple[str, object, str] | None:

@@ -12,7 +12,6 @@ class TwoBW(ScheduleKind):
     """
 
     name = "2bw"
-    asynchronous = True
     delayed = True
     grouped = True
 
@@ -27,6 +26,11 @@ class TwoBW(ScheduleKind):
         if shape.microbatches % shape.group:
             return "microbatches", shape.microbatches, f"a multiple of the group, {shape.group}"
         return None
+
+    def group(self, asked: int, microbatches: int) -> int:
+        """One update a step."""
+        del asked
+        return microbatches
 
     def build(self, shape: Shape, work: Work) -> Schedule:
         del work

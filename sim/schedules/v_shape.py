@@ -27,8 +27,6 @@ Grid = list[int]
 class VShape(ScheduleKind):
     """A kind whose steady state repeats its block."""
 
-    placement = "v"
-    chunks = 2
     splits = True
 
     @abstractmethod

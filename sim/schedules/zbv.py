@@ -14,10 +14,8 @@ class ZBV(ScheduleKind):
     """
 
     name = "zbv"
-    placement = "v"
     searched = True
     variants = ("torch", "zero-bubble")
-    chunks = 2
     splits = True
 
     def refusal(self, shape: Shape) -> Refusal:

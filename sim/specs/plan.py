@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, fields
 from math import gcd
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
@@ -10,13 +10,14 @@ from sim.specs.arguments import checked
 from sim.specs.cluster import Cluster
 from sim.specs.fields import DERIVED, InputError, real, spec, whole
 from sim.specs.model import Model
-from sim.specs.rules import ASYNCHRONOUS, LOOPED, RULES, TWO_COPIES, V_SHAPED, Spread
+from sim.specs.pipelines import PIPELINES, Pipeline
+from sim.specs.rules import RULES, Spread
 
 Recompute = Literal["none", "selective", "full"]
-Schedule = Literal[
-    "none", "gpipe", "1f1b", "interleaved", "looped-bfs", "zb-h1", "zb-h2", "zb-1p", "zb-2p", "interleaved-zb", "zbv",
-    "v-half", "v-min", "dualpipe", "dualpipev", "chimera", "pipedream", "2bw",
-]  # fmt: skip
+if TYPE_CHECKING:
+    Schedule = str
+else:
+    Schedule = Literal[tuple(PIPELINES)]
 RankOrder = Literal["tp-cp-dp-pp", "tp-cp-pp-dp", "tp-dp-cp-pp", "dp-tp-cp-pp", "pp-tp-cp-dp"]
 
 
@@ -160,9 +161,7 @@ class Plan:
             "sequence_parallel": self.tp > 1,
             "microbatch_group_size": self.pp,
             "cross_entropy": "autograd" if self.framework == "torch" else "in-place",
-            "optimizer_barrier": self.framework == "torch"
-            or self.schedule is None
-            or not self.schedule.startswith(("zb", "pipedream", "2bw")),
+            "optimizer_barrier": self.framework == "torch" or PIPELINES[self.schedule or "none"].updates == "together",
         }
         for key, value in usual.items():
             if getattr(self, key) is None:
@@ -234,15 +233,24 @@ class Plan:
         return PlacedPlan(plan=plan, dp=int(spread.dp), microbatches=int(spread.microbatches))
 
     @property
+    def pipeline(self) -> Pipeline:
+        """What is known of the schedule by its name."""
+        return PIPELINES[self.schedule]
+
+    @property
+    def order(self) -> str:
+        """The schedule whose order the pipeline ranks run: without a pipeline 1F1B is as good as any."""
+        return "1f1b" if self.schedule == "none" else self.schedule
+
+    @property
     def rank_of(self) -> tuple[int, ...]:
         """The pipeline rank of every chunk; those of a second copy of the model follow the first's."""
-        up = tuple(range(self.pp))
-        return up + up[::-1] if self.schedule in V_SHAPED + TWO_COPIES else up * self.virtual_stages
+        return self.pipeline.rank_of(self.pp, self.virtual_stages)
 
     @property
     def copies(self) -> int:
         """Copies of the model that a pipeline trains at once."""
-        return 2 if self.schedule in TWO_COPIES else 1
+        return self.pipeline.copies
 
     def split(self, model: Model) -> tuple[int, ...]:
         """Return the layers of every model chunk, in stage order."""
@@ -289,7 +297,7 @@ def _staged(plan: Plan, model: Model, cluster: Cluster) -> PlacedPlan:
     """Return a plan of unequal stages placed on `cluster`; raises InputError for the first broken rule."""
     parts = plan.stages
     gpus = sum(s.tp * s.dp * plan.cp for s in parts)
-    if plan.schedule in TWO_COPIES + V_SHAPED + LOOPED + ASYNCHRONOUS:
+    if plan.pipeline.chunks > 1 or plan.pipeline.asynchronous:
         raise InputError("plan.schedule", plan.schedule, "one that flushes, of one chunk a rank, with plan.stages")
     if sum(plan.split_stages) != model.layers:
         allowed = f"layers that add up to model.layers = {model.layers}"

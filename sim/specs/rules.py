@@ -13,18 +13,10 @@ import numpy as np
 
 from sim.specs.cluster import Cluster
 from sim.specs.model import Model
+from sim.specs.pipelines import LOOPED, V_SHAPED
 
 if TYPE_CHECKING:
     from sim.specs.plan import Plan
-
-LOOPED = ("interleaved", "looped-bfs", "interleaved-zb")
-"""Schedules of two or more chunks a rank: rank r holds the chunks r, r + pp, ..."""
-V_SHAPED = ("zbv", "v-half", "v-min", "dualpipev")
-"""Schedules of two chunks a rank, there and back: rank r holds the chunks r and 2 pp - 1 - r."""
-ASYNCHRONOUS = ("pipedream", "2bw")
-"""Schedules without flush."""
-TWO_COPIES = ("dualpipe", "chimera")
-"""Schedules that train two copies of the model in opposite directions: rank r holds chunks r and pp - 1 - r."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +32,7 @@ class Spread:
     micro_batch: Any
     group: Any
     sequence_parallel: Any
-    interleaved: Any
-    pipelined: Any
+    schedule: Any
     cp: Any = 1
     ep: Any = 1
     etp: Any = 1
@@ -51,7 +42,6 @@ class Spread:
     selective: Any = False
     repeats: Any = True
     repeated: int = 0
-    schedule: Any = ""
 
     @classmethod
     def of(cls, plan: "Plan", cluster: Cluster, gpus: int = 0) -> "Spread":
@@ -66,8 +56,7 @@ class Spread:
             micro_batch=plan.micro_batch,
             group=plan.microbatch_group_size,
             sequence_parallel=plan.sequence_parallel,
-            interleaved=plan.schedule == "interleaved",
-            pipelined=plan.schedule != "none",
+            schedule=plan.schedule,
             cp=plan.cp,
             ep=plan.ep,
             etp=plan.etp,
@@ -77,13 +66,17 @@ class Spread:
             selective=plan.recompute == "selective",
             repeats=plan.recompute != "none",
             repeated=plan.recompute_layers or 0,
-            schedule=str(plan.schedule),
         )
+
+    @property
+    def interleaved(self) -> Any:
+        """Whether microbatches are taken in groups of a given size."""
+        return np.asarray(self.schedule) == "interleaved"
 
     @property
     def chunked(self) -> Any:
         """Whether the schedule takes several chunks a rank."""
-        return self.interleaved | np.isin(self.schedule, LOOPED + V_SHAPED)
+        return np.isin(self.schedule, LOOPED + V_SHAPED)
 
     @property
     def microbatches(self) -> Any:
@@ -259,7 +252,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "schedule",
         "no schedule with pp > 1",
-        lambda m, s: np.logical_not(s.pipelined) & (s.pp > 1),
+        lambda m, s: (np.asarray(s.schedule) == "none") & (s.pp > 1),
         lambda m, s: "another one, such as 1f1b, with pp > 1",
     ),
     Rule(

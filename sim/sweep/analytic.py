@@ -14,7 +14,7 @@ from sim.sweep.numbering import Column, distinct
 from sim.sweep.outcome import IMPOSSIBLE, OK, Outcome, Reasons
 from sim.sweep.sections import MOST_HELD, Sections, changes
 from sim.tuner.rows import Rows, RowScorer, Setting, refusals, settled
-from sim.tuner.space import INTERLEAVED, SCHEDULES
+from sim.tuner.space import INTERLEAVED, NONE, ONE_F_ONE_B, ORDERS
 
 OWN = (
     "tp", "pp", "virtual_stages", "dp", "cp", "ep", "fsdp_shard", "micro_batch", "global_batch", "zero", "recompute",
@@ -128,10 +128,10 @@ class Analytic:
 
     def _unknown(self, rows: Rows, alive: Any) -> list[tuple[str, NDArray[np.int64]]]:
         """Return why settings have no costs, and which rows are of them."""
-        keys = rows.setting * len(SCHEDULES) + rows.columns["schedule"]
+        keys = rows.setting * len(ORDERS) + rows.columns["schedule"]
         found = []
         for key in np.unique(keys[alive]).tolist():
-            error = self.scorer.given(rows.settings[key // len(SCHEDULES)], key % len(SCHEDULES))
+            error = self.scorer.given(rows.settings[key // len(ORDERS)], key % len(ORDERS))
             if isinstance(error, InputError):
                 found.append((f"{error.path}: {error.allowed}", np.flatnonzero(alive & (keys == key))))
         return found
@@ -140,8 +140,8 @@ class Analytic:
         """Return the columns of `Rows`, with what follows where a field is left out."""
         held = {name: self._coded(name, columns, rows) for name in OWN}
         held["dp"], held["fsdp_shard"] = np.maximum(held["dp"], 0), np.maximum(held["fsdp_shard"], 0)
-        usual = np.where(held["virtual_stages"] > 1, INTERLEAVED, SCHEDULES.index("1f1b"))
-        usual = np.where(held["pp"] == 1, SCHEDULES.index("none"), usual)
+        usual = np.where(held["virtual_stages"] > 1, INTERLEAVED, ONE_F_ONE_B)
+        usual = np.where(held["pp"] == 1, NONE, usual)
         held["schedule"] = np.where(held["schedule"] == LEFT_OUT, usual, held["schedule"])
         sharded = held["sequence_parallel"]
         held["sequence_parallel"] = np.where(sharded == LEFT_OUT, held["tp"] > 1, sharded > 0).astype(np.int64)
@@ -159,5 +159,5 @@ def _code(name: str, value: Any) -> int:
     value = DEFAULTS[name] if value is None and isinstance(DEFAULTS[name], int | str) else value
     if value is None:
         return LEFT_OUT
-    lists = {"recompute": RECOMPUTE, "schedule": SCHEDULES}
+    lists = {"recompute": RECOMPUTE, "schedule": ORDERS}
     return lists[name].index(value) if name in lists else int(value)

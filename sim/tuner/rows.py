@@ -23,7 +23,7 @@ from sim.specs.catalog import precision
 from sim.specs.rules import RULES, Spread
 from sim.tuner.grids import evaluated
 from sim.tuner.score import Floats, layout, row_values, scalars
-from sim.tuner.space import INTERLEAVED, KEPT, SCHEDULES, Column
+from sim.tuner.space import KEPT, NONE, ONE_F_ONE_B, ORDERS, Column
 
 DEGREES = ("tp", "pp", "virtual_stages", "dp", "cp", "ep", "fsdp_shard", "micro_batch")
 """Columns that are symbols of the cost model, beside `microbatches`."""
@@ -44,7 +44,7 @@ class Setting(NamedTuple):
 @dataclass(frozen=True, eq=False)
 class Rows:
     """Plans by row. columns: `DEGREES` (dp and fsdp_shard 0: left out), `SWITCHES` (recompute an index of `RECOMPUTE`),
-    global_batch and schedule (an index of `SCHEDULES`); setting: an index of `settings`.
+    global_batch and schedule (an index of `ORDERS`); setting: an index of `settings`.
 
     stated: symbols' values that every row has of its own, and memory_bytes and usd_per_gpu_hour, in place of the
     cluster's.
@@ -95,9 +95,9 @@ def refusals(rows: Rows) -> Iterator[tuple[str, NDArray[np.int64]]]:
     as `Plan.on` finds it."""
     models = list({id(s.model): s.model for s in rows.settings}.values())
     known = {id(model): n for n, model in enumerate(models)}
-    both = rows.each(lambda s: known[id(s.model)]) * len(SCHEDULES) + rows.columns["schedule"]
+    both = rows.each(lambda s: known[id(s.model)]) * len(ORDERS) + rows.columns["schedule"]
     for key in np.unique(both).tolist():
-        at, (model, schedule) = np.flatnonzero(both == key), divmod(key, len(SCHEDULES))
+        at, (model, schedule) = np.flatnonzero(both == key), divmod(key, len(ORDERS))
         spread, alive = _spread(rows.of(at), schedule), np.ones(len(at), dtype=bool)
         for rule in RULES:
             broken = alive & rule.broken(models[model], spread)
@@ -110,9 +110,8 @@ def _spread(rows: Rows, schedule: int) -> Spread:
     c: Mapping[str, Any] = rows.columns
     return Spread(
         gpus=rows.each(lambda s: s.cluster.gpus), group=c["pp"], etp=rows.each(lambda s: s.plan.etp),
-        sequence_parallel=c["sequence_parallel"] > 0, interleaved=np.bool_(schedule == INTERLEAVED),
-        pipelined=np.bool_(schedule > 0), shard=c["fsdp_shard"], zero=c["zero"], selective=c["recompute"] == 1,
-        repeats=c["recompute"] > 0, schedule=SCHEDULES[schedule],
+        sequence_parallel=c["sequence_parallel"] > 0, shard=c["fsdp_shard"], zero=c["zero"],
+        selective=c["recompute"] == 1, repeats=c["recompute"] > 0, schedule=ORDERS[schedule],
         tp=c["tp"], pp=c["pp"], virtual_stages=c["virtual_stages"], dp=c["dp"], cp=c["cp"], ep=c["ep"],
         global_batch=c["global_batch"], micro_batch=c["micro_batch"],
     )  # fmt: skip
@@ -145,12 +144,12 @@ class RowScorer:
     def given(self, setting: Setting, schedule: int) -> "list[_On] | InputError":
         """Return a setting on every device of its cluster, or why it cannot be; the schedule counts where something is
         offloaded."""
-        key = (*map(id, setting), SCHEDULES[schedule] if setting.plan.offload.used else "")
+        key = (*map(id, setting), ORDERS[schedule] if setting.plan.offload.used else "")
         if key not in self.known:
             if len(self.known) >= self.most:
                 self.known.clear()
             try:
-                found: list[_On] | InputError = [_on(setting, m, SCHEDULES[schedule]) for m in setting.cluster.members]
+                found: list[_On] | InputError = [_on(setting, m, ORDERS[schedule]) for m in setting.cluster.members]
             except InputError as error:
                 found = error
             self.known[key] = setting, found  # with the setting, so that no other has its id
@@ -186,10 +185,10 @@ class RowScorer:
     def _on_devices(self, rows: Rows) -> tuple[list[_On], Column, Column]:
         """Return the devices of all settings, and of every row on each of its devices the device's and its own index;
         those of one row stand together."""
-        keys = rows.setting * len(SCHEDULES) + rows.columns["schedule"]
+        keys = rows.setting * len(ORDERS) + rows.columns["schedule"]
         kinds, kind = np.unique(keys, return_inverse=True)
         held = []
-        for setting, schedule in (divmod(key, len(SCHEDULES)) for key in kinds.tolist()):
+        for setting, schedule in (divmod(key, len(ORDERS)) for key in kinds.tolist()):
             found = self.given(rows.settings[setting], schedule)
             if isinstance(found, InputError):
                 raise found
@@ -242,12 +241,12 @@ def _pools(parts: Sequence[_On], part: Column, schedule: Column) -> Iterator[tup
             for p in parts
         ]
     )
-    # Without a pipeline (code 0) 1F1B is as good an order as any.
-    both = of_part[part] * len(SCHEDULES) + np.maximum(schedule, 1)
+    # Without a pipeline 1F1B is as good an order as any.
+    both = of_part[part] * len(ORDERS) + np.where(schedule == NONE, ONE_F_ONE_B, schedule)
     names = list(kinds)
     for each in np.unique(both).tolist():
-        structure, order, offloads = names[each // len(SCHEDULES)]
-        yield _Pool(structure, SCHEDULES[each % len(SCHEDULES)], order, offloads), np.flatnonzero(both == each)
+        structure, order, offloads = names[each // len(ORDERS)]
+        yield _Pool(structure, ORDERS[each % len(ORDERS)], order, offloads), np.flatnonzero(both == each)
 
 
 def _scored(pool: _Pool, rows: Rows, parts: Sequence[_On], part: Column) -> tuple[Floats, Floats]:

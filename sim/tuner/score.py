@@ -19,10 +19,10 @@ from sim.costs.run_level import level_of, straggling, symbol_values
 from sim.engine.closed_form import closed_form, lower_bound
 from sim.engine.step import most_allocated
 from sim.schedules import CLOSED, Shape, build
-from sim.schedules import SCHEDULES as SCHEDULE_KINDS
 from sim.specs import Cluster, Model, Offload, Plan
+from sim.specs.pipelines import PIPELINES
 from sim.tuner.grids import evaluated
-from sim.tuner.space import PRECISIONS, SCHEDULES, Column, Space
+from sim.tuner.space import ORDERS, PRECISIONS, Column, Space
 
 Floats = NDArray[np.float64]
 Values = dict[str, Any]
@@ -198,7 +198,7 @@ def _pools(spaces: Sequence[tuple[Space, Profile]]) -> dict[Pool, list[tuple[int
         # Without a pipeline (code 0) 1F1B is as good an order as any.
         both = np.maximum(space.rows["schedule"], 1) * len(PRECISIONS) + space.rows["precision"]
         for each in np.unique(both).tolist():
-            pool = Pool(structure, SCHEDULES[each // len(PRECISIONS)], layout(space.kept), switches, _offloads(space))
+            pool = Pool(structure, ORDERS[each // len(PRECISIONS)], layout(space.kept), switches, _offloads(space))
             found.setdefault(pool, []).append((i, np.flatnonzero(both == each)))
     return found
 
@@ -274,8 +274,8 @@ def _contention(members: Sequence[Part], laid_out: Mapping[str, Any]) -> dict[st
 
 def _alive(space: Space, rows: NDArray[np.int64]) -> Floats:
     """Return the chunks that the first rank keeps at most, where no closed form says it; else 0."""
-    name = SCHEDULES[space.rows["schedule"][rows[0]]]
-    if name == "none" or name in CLOSED or SCHEDULE_KINDS[name].asynchronous:
+    name = ORDERS[space.rows["schedule"][rows[0]]]
+    if name == "none" or name in CLOSED or PIPELINES[name].asynchronous:
         return np.zeros(len(rows))
     each = np.stack([space.rows[n][rows] for n in ("pp", "microbatches", "virtual_stages")], axis=1)
     sizes, where = np.unique(each, axis=0, return_inverse=True)
@@ -330,5 +330,5 @@ def scalars(
 
 def _scalars(space: Space, profile: Profile, rows: NDArray[np.int64]) -> dict[str, float]:
     """Return the values for rows of one schedule and one precision."""
-    own = {"precision": space.precision(rows[0]), "schedule": SCHEDULES[space.rows["schedule"][rows[0]]]}
+    own = {"precision": space.precision(rows[0]), "schedule": ORDERS[space.rows["schedule"][rows[0]]]}
     return scalars(space.model, space.cluster, profile, space.global_batch, {**space.kept, **own})

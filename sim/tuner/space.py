@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 
 from sim.costs.inputs import RECOMPUTE
 from sim.plans.limit import NOTHING, Asked
-from sim.schedules import CLOSED, Shape
-from sim.schedules import SCHEDULES as SCHEDULE_KINDS
+from sim.schedules import CLOSED, SCHEDULES, Shape
 from sim.specs import Cluster, Model, Plan
 from sim.specs.catalog import precisions
 from sim.specs.fields import read
 from sim.specs.job import Target
+from sim.specs.pipelines import PIPELINES
 from sim.specs.rules import RULES, Spread, divisors
 from sim.tuner.limits import on_target
 
@@ -26,15 +26,11 @@ MAX_MICRO_BATCH = 64
 SWITCHES = ("recompute", "zero", "sequence_parallel")
 """Knobs that do not change the pipeline's shape; each has an array axis of its own."""
 
-
-SCHEDULES = (
-    "none", "1f1b", "interleaved", "gpipe", "zb-h1", "zb-h2", "zb-1p", "zb-2p", "looped-bfs", "interleaved-zb", "zbv",
-    "v-half", "v-min", "dualpipev", "2bw", "pipedream",
-)  # fmt: skip
+ORDERS = tuple(name for name, pipeline in PIPELINES.items() if pipeline.copies == 1)
 """Codes of the `schedule` column: all orders of one copy of the model. Those without closed form are scored by bounds,
 and the engine runs what these leave."""
 
-INTERLEAVED = SCHEDULES.index("interleaved")
+NONE, ONE_F_ONE_B, INTERLEAVED = map(ORDERS.index, ("none", "1f1b", "interleaved"))
 SHAPE_KNOBS = ("tp", "pp", "cp", "ep", "virtual_stages", "micro_batch", "fsdp_shard")
 """Knobs that are numbers of a row; `fsdp_shard` 0: one copy over all data-parallel ranks."""
 
@@ -86,7 +82,7 @@ class Space:
         if sharded != (shape["tp"] > 1):
             switches["sequence_parallel"] = sharded
         if self.rows["schedule"][row] > INTERLEAVED:  # the others follow from the shape
-            switches["schedule"] = SCHEDULES[self.rows["schedule"][row]]
+            switches["schedule"] = ORDERS[self.rows["schedule"][row]]
         if "precision" in self.knobs:
             switches["precision"] = self.precision(row)
         return read(Plan, dict(self.kept) | shape | switches | {"global_batch": self.global_batch})
@@ -161,14 +157,14 @@ def _broken(
         gpus=cluster.gpus, cp=shape["cp"], ep=shape["ep"], etp=kept.get("etp", 1), shard=shape["fsdp_shard"],
         tp=shape["tp"], pp=shape["pp"], virtual_stages=shape["virtual_stages"], dp=shape["dp"],
         micro_batch=shape["micro_batch"], global_batch=global_batch, group=shape["pp"], sequence_parallel=np.False_,
-        interleaved=code == INTERLEAVED, pipelined=code > 0, schedule=np.array(SCHEDULES)[code],
+        schedule=np.array(ORDERS)[code],
     )  # fmt: skip
     for rule in RULES:
         if rule.knob != "sequence_parallel":
             yield rule.reason, rule.broken(model, spread)
     if (shape["fsdp_shard"] == 0).any():
         yield "fsdp_shard of all data-parallel ranks (the same as 0)", shape["fsdp_shard"] == ranks
-    yield "a pipeline schedule with pp = 1 (the same as none)", (shape["pp"] == 1) & (code > 0)
+    yield "a pipeline schedule with pp = 1 (the same as none)", (shape["pp"] == 1) & (code != NONE)
     yield "microbatches or ranks that the schedule cannot have", _unordered(shape)
 
 
@@ -189,7 +185,7 @@ def _asked(
         **{name: columns[name] for name in ("tp", "pp", "cp", "ep", "dp", "microbatches")},
         group=columns["pp"],
         shard=np.where(columns["fsdp_shard"] > 0, columns["fsdp_shard"], columns["dp"] * columns["cp"]),
-        schedule=np.array(SCHEDULES)[columns["schedule"]],
+        schedule=np.array(ORDERS)[columns["schedule"]],
         recompute=np.array(RECOMPUTE)[recompute][:, None, None],
         zero=zero[:, None],
         sequence_parallel=sp > 0,
@@ -205,13 +201,13 @@ def _asked(
 
 def _combinations(cluster: Cluster, values: Mapping[str, Sequence[Any]]) -> dict[str, Column]:
     """Return all combinations of the shape knobs as columns; the schedule follows from pp and chunks if free."""
-    codes = [SCHEDULES.index(name) for name in values.get("schedule", ["none"])]
+    codes = [ORDERS.index(name) for name in values.get("schedule", ["none"])]
     named = {"schedule": codes, "precision": [PRECISIONS.index(name) for name in values["precision"]]}
     axes = [np.array(each, dtype=np.int64) for each in (*(values[k] for k in SHAPE_KNOBS), *named.values())]
     columns = [a.ravel() for a in np.meshgrid(*axes, indexing="ij")]
     shape = dict(zip([*SHAPE_KNOBS, *named], columns, strict=True))
     if "schedule" not in values:
-        piped = np.where(shape["virtual_stages"] > 1, INTERLEAVED, SCHEDULES.index("1f1b"))
+        piped = np.where(shape["virtual_stages"] > 1, INTERLEAVED, ONE_F_ONE_B)
         shape["schedule"] = np.where((shape["pp"] == 1) & (shape["virtual_stages"] == 1), 0, piped)
     shape["dp"] = np.maximum(1, cluster.gpus // (shape["tp"] * shape["pp"] * shape["cp"]))
     return shape
@@ -220,7 +216,7 @@ def _combinations(cluster: Cluster, values: Mapping[str, Sequence[Any]]) -> dict
 def _unordered(shape: Mapping[str, Column]) -> NDArray[np.bool_]:
     """Return which combinations the schedules without closed form refuse."""
     refused = np.zeros(len(shape["pp"]), dtype=bool)
-    for code, name in enumerate(SCHEDULES):
+    for code, name in enumerate(ORDERS):
         rows = np.flatnonzero(shape["schedule"] == code)
         if not len(rows) or name == "none" or name in CLOSED:
             continue
@@ -231,9 +227,8 @@ def _unordered(shape: Mapping[str, Column]) -> NDArray[np.bool_]:
 
 
 def _refused(name: str, ranks: int, microbatches: int, chunks: int) -> bool:
-    kind = SCHEDULE_KINDS[name]
-    group = microbatches if name == "2bw" else ranks if kind.grouped else 0
-    return kind.refusal(Shape(ranks, microbatches, chunks, group)) is not None
+    kind = SCHEDULES[name]
+    return kind.refusal(Shape(ranks, microbatches, chunks, kind.group(ranks, microbatches))) is not None
 
 
 def _count(excluded: dict[str, int], reason: str, number: int) -> None:

@@ -183,7 +183,7 @@ class StageTables:
         spread = Spread(
             gpus=rows["gpus"] * asked.stages, tp=rows["tp"], pp=asked.stages, virtual_stages=1, dp=rows["dp"],
             global_batch=asked.global_batch, micro_batch=rows["micro_batch"], group=asked.stages,
-            sequence_parallel=rows["tp"] > 1, interleaved=np.False_, pipelined=asked.stages > 1, cp=asked.cp,
+            sequence_parallel=rows["tp"] > 1, schedule="1f1b" if asked.stages > 1 else "none", cp=asked.cp,
             ep=asked.ep, etp=dict(asked.kept).get("etp", 1),
             stage_layers=(asked.model.layers, *[0] * (asked.stages - 1)),
         )  # fmt: skip

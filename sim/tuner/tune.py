@@ -27,7 +27,7 @@ from sim.tuner.ranking import RankedPlan, rank, weighed
 from sim.tuner.robustness import Robustness
 from sim.tuner.score import Scores, bounds, score_members
 from sim.tuner.search import Progress, Search
-from sim.tuner.space import KEPT, SCHEDULES, Space, build_space, default_knobs
+from sim.tuner.space import KEPT, ORDERS, Space, build_space, default_knobs
 from sim.tuner.staged import FREEDOMS, StagedSearch, joined, search_stages, solve_exactly
 from sim.units import percent
 
@@ -305,10 +305,8 @@ def _checked(
     raw = {"global_batch": global_batch, "knobs": lists, "objective": objective, "target": target}
     asked = read(Tune, raw | {"deadline_days": deadline_days}, "tune")
     for name in asked.knobs.get("schedule", []):
-        if name not in SCHEDULES:
-            raise InputError(
-                "tune.knobs.schedule", name, f"{', '.join(SCHEDULES)}: others train two copies of the model"
-            )
+        if name not in ORDERS:
+            raise InputError("tune.knobs.schedule", name, f"{', '.join(ORDERS)}: others train two copies of the model")
     if not isinstance(top, int) or not 1 <= top <= MAX_TOP:
         raise InputError("top", top, f"a whole number from 1 to {MAX_TOP}")
     if objective in ("cost", "tokens_per_usd") and cluster.usd_per_gpu_hour is None:

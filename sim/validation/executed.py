@@ -17,6 +17,7 @@ from sim.costs.learned import KINDS, Group
 from sim.specs import Cluster, Model, Plan
 from sim.specs.fields import InputError, read, real, spec, whole
 from sim.specs.files import load_mapping, write_atomically
+from sim.specs.pipelines import ASYNCHRONOUS
 from sim.units import percent
 
 MOST_PLANS = 1_000
@@ -114,7 +115,7 @@ class Executed:
     @property
     def gradient_error(self) -> float | None:
         """Largest difference of the gradients, None where updates take old weights: no single process does the same."""
-        return None if self.plan.get("schedule") in ("pipedream", "2bw") else self.max_gradient_error
+        return None if self.plan.get("schedule") in ASYNCHRONOUS else self.max_gradient_error
 
     @property
     def memory_errors(self) -> list[float]:

@@ -3,7 +3,6 @@
 from collections import Counter
 from itertools import accumulate
 from random import Random
-from typing import get_args
 
 import numpy as np
 import pytest
@@ -13,8 +12,7 @@ from sim.engine.timeline import Durations
 from sim.schedules import CLOSED, SCHEDULES, IllegalScheduleError, Kind, Schedule, Shape, Times, build
 from sim.schedules.ir import COMPUTE
 from sim.specs import Plan
-from sim.specs.plan import Schedule as PlanSchedule
-from sim.tuner.space import SCHEDULES as SEARCHED
+from sim.specs.pipelines import PIPELINES
 from tests.contracts.longest_path import run
 
 UNIT = {Kind.F: 1, Kind.I: 1, Kind.W: 1, Kind.B: 2}
@@ -49,8 +47,18 @@ def _check_messages(order: Schedule, of: dict[Kind, set[tuple[int, int]]]) -> No
             assert sent == received == back
 
 
+def turns(order: Schedule) -> bool:
+    """Return whether no other forward of the last stage comes between a microbatch's forward there and its backward."""
+    last, alive, most = order.depth - 1, 0, 0
+    for action in order.actions[order.rank_of[last]]:
+        if action.stage == last:
+            alive += {Kind.F: 1, Kind.B: -1, Kind.I: -1}.get(action.kind, 0)
+            most = max(most, alive)
+    return most == 1
+
+
 class ScheduleContract:
-    """Laws that hold for any synchronous schedule of a legal shape.
+    """Laws that hold for any schedule of a legal shape.
 
     in_flight(shape): the most chunks that any rank may keep.
     """
@@ -66,15 +74,26 @@ class ScheduleContract:
         assert kind.name == self.name
         assert len(set(kind.variants)) == len(kind.variants)
 
-    def test_plans_and_the_tuner_know_it_and_place_it_alike(self):
-        """`specs` stands below the schedules: it repeats their names, and where their stages lie."""
-        kind = SCHEDULES[self.name]
-        assert self.name in get_args(PlanSchedule)
-        assert (self.name in SEARCHED) == (kind.copies == 1)
+    def test_its_stages_lie_where_plans_say(self):
         for shape in self.shapes:
-            chunks = shape.chunks // kind.copies
-            plan = Plan(pp=shape.ranks, virtual_stages=chunks, schedule=self.name, global_batch=shape.microbatches)
-            assert (plan.rank_of, plan.copies) == (kind.rank_of(shape), kind.copies)
+            order = build(self.name, shape)
+            plan = Plan(
+                pp=shape.ranks,
+                virtual_stages=shape.chunks // order.pipelines,
+                schedule=self.name,
+                global_batch=shape.microbatches,
+            )
+            assert (plan.rank_of, plan.copies) == (order.rank_of, order.pipelines)
+
+    def test_the_last_rank_turns_at_once_if_plans_say_so(self):
+        """A backward of the last stage right after its forward; I and W apart, or paired with a forward, count too."""
+        found = [turns(build(self.name, shape)) for shape in self.shapes if shape.microbatches > 1]
+        assert all(found) == PIPELINES[self.name].turns
+
+    def test_it_holds_updates_of_its_own_if_plans_say_that_it_does_not_flush(self):
+        for shape in self.shapes:
+            kinds = {action.kind for rank in build(self.name, shape).actions for action in rank}
+            assert (Kind.OPTIMIZER in kinds) == PIPELINES[self.name].asynchronous
 
     def test_orders_are_whole_and_run(self):
         for shape in self.shapes:
@@ -94,7 +113,8 @@ class ScheduleContract:
         for shape in self.shapes:
             order = build(self.name, shape)
             timeline, ran = run_path(order, Durations.uniform(order.stages, times, 2)), run(order, times, 2)
-            found = {timeline.action(i): i for i in range(len(timeline.graph))}
+            every = {timeline.action(i): i for i in range(len(timeline.graph))}
+            found = {action: i for action, i in every.items() if action.kind in COMPUTE}
             assert {a: timeline.start[i] for a, i in found.items()} == ran.start
             assert {a: timeline.end[i] for a, i in found.items()} == ran.end
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import sim
 from sim.plans.targets import LIMITS, refusals
 from sim.specs import Cluster, InputError, Model, Offload, Plan, StagePlan
-from sim.specs.rules import TWO_COPIES
+from sim.specs.pipelines import TWO_COPIES
 from sim.tuner.space import build_space
 
 MODEL = Model(name="small", layers=8, hidden=512, heads=8, seq=256, experts=4, experts_per_token=2, moe_ffn=512)

@@ -10,7 +10,7 @@ def shapes(draw, name):
     """Return a legal shape of one kind; sizes that it does not take are moved to the next that it does."""
     kind = SCHEDULES[name]
     p, m = draw(st.integers(1, 8)), draw(st.integers(1, 24))
-    chunks = draw(st.integers(2, 4)) if kind.any_chunks else kind.chunks
+    chunks = draw(st.integers(2, 4)) if kind.pipeline.any_chunks else kind.chunks
     group, variant = 0, draw(st.sampled_from(["", *kind.variants]))
     if kind.copies == 2:
         p, m = p + p % 2, m + m % 2

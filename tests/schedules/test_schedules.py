@@ -10,6 +10,7 @@ from sim.engine.graph import DeadlockError
 from sim.engine.path import run_path
 from sim.engine.timeline import Durations
 from sim.schedules import SCHEDULES, Action, IllegalScheduleError, Kind, Schedule, Shape, Work, build
+from sim.specs.pipelines import PIPELINES
 from tests.contracts.longest_path import WaitsForeverError, run
 from tests.contracts.schedule import UNIT, ClosedContract, ScheduleContract
 from tests.schedules.corpus import OURS, rows, shape_of, texts
@@ -119,10 +120,26 @@ class TestChimera(ScheduleContract):
         assert build("chimera", Shape(8, 8, 2)).peak_in_flight() == [5, 6, 7, 8, 8, 7, 6, 5]
 
 
-def test_every_schedule_that_flushes_passes_the_contract():
+class TestPipeDream(ScheduleContract):
+    name = "pipedream"
+    shapes = PLAIN
+
+    def in_flight(self, shape):
+        return shape.ranks
+
+
+class TestTwoBW(ScheduleContract):
+    name = "2bw"
+    shapes = tuple(Shape(p, g * n, group=g) for p in (2, 4) for g in (p, p + 1) for n in (1, 3))
+
+    def in_flight(self, shape):
+        return shape.ranks
+
+
+def test_every_schedule_passes_the_contract():
     contracts = (*ScheduleContract.__subclasses__(), *ClosedContract.__subclasses__())
     held = {contract.name for contract in contracts if contract is not ClosedContract}
-    assert held == {name for name, kind in SCHEDULES.items() if not kind.asynchronous}
+    assert held == set(SCHEDULES) == set(PIPELINES) - {"none"}
 
 
 def test_every_order_of_the_corpus():

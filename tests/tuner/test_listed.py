@@ -6,9 +6,9 @@ import pytest
 import sim
 from sim.engine.step import simulate
 from sim.specs import Cluster, InputError, Model, Plan
-from sim.specs.rules import ASYNCHRONOUS
+from sim.specs.pipelines import ASYNCHRONOUS
 from sim.tuner.score import bounds, score_members
-from sim.tuner.space import PRECISIONS, SCHEDULES, build_space, default_knobs
+from sim.tuner.space import ORDERS, PRECISIONS, build_space, default_knobs
 from sim.tuner.staged import search_stages
 from sim.tuner.tune import tune
 
@@ -27,7 +27,7 @@ def each(space, most=25):
 
 
 @pytest.mark.parametrize("device", ["a100-sxm-80gb", "l4"])
-@pytest.mark.parametrize("schedule", SCHEDULES[SCHEDULES.index("looped-bfs") :])
+@pytest.mark.parametrize("schedule", ORDERS[ORDERS.index("looped-bfs") :])
 def test_no_order_beats_its_bound(schedule, device):
     """Nor needs less memory than the score; PipeDream and 2BW have a closed form: their slowest rank, or a cycle."""
     cluster = Cluster.of(device, nodes=1, gpus_per_node=8)
