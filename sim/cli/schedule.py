@@ -12,7 +12,7 @@ from sim.cli.output import console, print_json
 from sim.engine.graph import DeadlockError
 from sim.engine.path import run_path
 from sim.engine.steady import steady_state
-from sim.engine.timeline import Durations, Timeline, ticks
+from sim.engine.timeline import Durations, Timeline, exact_ticks
 from sim.schedules import SCHEDULES, IllegalScheduleError, Kind, Schedule, Shape, build
 from sim.schedules.custom import read_order
 from sim.specs import InputError
@@ -146,7 +146,7 @@ def _ticks(text: str) -> tuple[Fraction, dict[str, int]]:
         given[key] = value
     if not all(_decimal(value) for value in given.values()):
         raise InputError("durations", text, f"F=,I=,W=,comm= with decimal numbers, 0 or {SMALLEST:g} to {LARGEST:g}")
-    exact = ticks(given)
+    exact = exact_ticks(given)
     if not exact["F"] or not exact["I"] + exact["W"]:
         raise InputError("durations", text, "F and I + W above 0")
     if max(exact.values()) > LARGEST / SMALLEST / MAX_ACTIONS:

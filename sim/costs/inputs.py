@@ -18,7 +18,7 @@ from sim.specs.cluster import Cluster
 from sim.specs.device import Device
 from sim.specs.fields import InputError
 from sim.specs.model import Model
-from sim.specs.plan import PlacedPlan, Plan
+from sim.specs.plan import RECOMPUTE, PlacedPlan, Plan
 from sim.specs.precision import Precision
 
 MODEL_SYMBOLS = (
@@ -260,7 +260,6 @@ def check_precision(plan: Plan, profile: Profile) -> None:
 
 
 GRADIENT_BYTES = {"fp32": 4.0, "bf16": 2.0}
-RECOMPUTE = ("none", "selective", "full")
 ATTENTION_KERNELS = {"flash": 1.0, "flash-1": 1.8}
 """Time of a fused attention kernel over that of the profile's. flash-1: FlashAttention-2 is 1.3 to 2.5 times as fast as
 FlashAttention in Triton (arXiv 2307.08691, section 4.1); the geometric mean of the two."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from sim.engine.clock import TICK_S, tick_array
 from sim.engine.memory import Footprint
 from sim.engine.steady import steady_state
 from sim.engine.timeline import Durations, Timeline
@@ -78,8 +79,8 @@ def step_schedule(placed: PlacedPlan, costs: Costs) -> Schedule:
         shape = replace(shape, microbatches=m * (3 + 2 * lcm(m, plan.pp) // m))
     work = None
     if kind.searched:
-        table = {k: _ns(v) for k, v in pass_seconds(costs, placed.stages, kind.copies).items()}
-        work = Durations(table, _ns(np.zeros(placed.stages) + costs["send"])).work()
+        table = {k: tick_array(v) for k, v in pass_seconds(costs, placed.stages, kind.copies).items()}
+        work = Durations(table, tick_array(np.zeros(placed.stages) + costs["send"])).work()
     try:
         order = build(kind.name, shape, work)
     except IllegalScheduleError as error:
@@ -158,7 +159,7 @@ def _reduction(schedule: Schedule) -> str:
 def durations(schedule: Schedule, costs: Costs) -> Durations:
     """Return the nanoseconds of every action of a step."""
     table, message, back = action_seconds(schedule, costs)
-    return Durations({k: _ns(v) for k, v in table.items()}, _ns(message), _ns(back))
+    return Durations({k: tick_array(v) for k, v in table.items()}, tick_array(message), tick_array(back))
 
 
 def action_seconds(schedule: Schedule, costs: Costs) -> tuple[dict[Kind, Any], Any, Any]:
@@ -188,10 +189,6 @@ def action_seconds(schedule: Schedule, costs: Costs) -> tuple[dict[Kind, Any], A
         late = 0 * late  # weight gradients are reduced beside their own passes
     message = np.zeros(stages) + costs["send"]
     return table, message - ahead, message - late - np.roll(met, 1)
-
-
-def _ns(seconds: Any) -> Any:
-    return np.rint(np.asarray(seconds) * 1e9).astype(np.int64)
 
 
 def footprint(schedule: Schedule, costs: Costs) -> Footprint:
@@ -265,8 +262,8 @@ def waits(timeline: Timeline, costs: Costs, pace: Pace, silent: Pace) -> Waits:
     """
     rank, place = pace.rank, where(pace.rank, timeline.schedule)
     passes = _spent(timeline, costs, pace)
-    pp = (pace.ticks - silent.ticks) * 1e-9
-    idle = (pace.ticks - int(timeline.busy()[rank]) / pace.steps) * 1e-9
+    pp = (pace.ticks - silent.ticks) * TICK_S
+    idle = (pace.ticks - int(timeline.busy()[rank]) / pace.steps) * TICK_S
     copies = passes["offload"] + pace.updates * float(offloaded(costs, "optimizer_offload", timeline.schedule)[rank])
     reduction = at(costs[f"{_reduction(timeline.schedule)}_{place}"], rank)
     return Waits(passes["dp"] + pace.updates * reduction, pp, idle - pp, copies)
@@ -291,7 +288,7 @@ def exposed(timeline: Timeline, costs: Costs, pace: Pace, waits: Waits, straggle
         "straggler": straggler_s,
         "other": passes["other"] + pace.updates * float(_exposed_tied(c, timeline.schedule)[rank]),
     }
-    step = pace.ticks * 1e-9
+    step = pace.ticks * TICK_S
     # What overlaps exactly leaves a difference of the last bit, of either sign.
     terms = {k: v if abs(v) > 1e-12 * step else 0.0 for k, v in terms.items()}
     # What whole nanoseconds rounded off belongs to the largest term.

@@ -8,6 +8,7 @@ from sim.costs.contention import nearest
 from sim.costs.profile import Profile
 from sim.costs.run_level import RunLevelSet
 from sim.engine.assembly import Pace, Waits
+from sim.engine.clock import TICK_S
 from sim.engine.graph import Ints
 from sim.engine.lower import Lane, Layout, Lowered
 from sim.engine.placed import crossings
@@ -92,7 +93,7 @@ def waits_under_contention(lowered: Lowered, timeline: Timeline, pace: Pace) -> 
         else:
             message = min(gap, int(run.end[last] - run.start[last])) if by is Cause.MESSAGE else 0
             pp, bubble = pp + message, bubble + gap - message
-    return Waits(*(ticks * 1e-9 / pace.steps for ticks in (dp, pp, bubble, offload)))
+    return Waits(*(ticks * TICK_S / pace.steps for ticks in (dp, pp, bubble, offload)))
 
 
 def _due_to_copies(lowered: Lowered, timeline: Timeline, rank: int, ids: Ints) -> NDArray[np.float64]:

@@ -4,6 +4,7 @@ import numpy as np
 
 from sim.costs import stage
 from sim.engine.assembly import pace
+from sim.engine.clock import TICK_S
 from sim.engine.contended import layout
 from sim.engine.lower import lower
 from sim.engine.placed import slowest
@@ -29,6 +30,6 @@ def hidden(step: Step) -> dict[str, float]:
     mine = program.graph.rank == own.rank
     found = {}
     for cause, term in HIDDEN.items():
-        whole = 1e-9 * float(np.sum(program.duration[mine & (program.cause == cause)])) / own.steps
+        whole = TICK_S * float(np.sum(program.duration[mine & (program.cause == cause)])) / own.steps
         found[term] = max(0.0, whole - step.breakdown_s[term])
     return found

@@ -13,6 +13,7 @@ from itertools import chain, pairwise
 import numpy as np
 
 from sim.engine.assembly import OFFLOAD, PASSES, Costs, on_ranks, pass_terms, tied_reduce
+from sim.engine.clock import tick_array, to_ticks
 from sim.engine.copies import Copies, Moves, Where
 from sim.engine.graph import Graph, Ints, graph_of
 from sim.engine.program import Cause, Program, Run, Stream
@@ -121,7 +122,7 @@ class _Lowering:
         # Without flush there is no first forward of a step beside which to gather what was updated.
         self.bucket = (self.reduced + (0 if self.flushes else 1) * self.regathered) / self.rank_layers
         self.tied = tied_reduce(costs, schedule)
-        self.message = np.array([_ticks(x) for x in (np.zeros(schedule.stages) + costs["send"]).tolist()])
+        self.message = tick_array(np.zeros(schedule.stages) + costs["send"])
         self.copies = Copies(schedule, self.graph, costs, self._copy)
 
     def build(self) -> Lowered:
@@ -191,7 +192,7 @@ class _Lowering:
         return i
 
     def _beside(self, where: Where, lane: int, seconds: float, after: Sequence[int] = ()) -> int:
-        i = self._op(where, lane, _COLLECTIVE, _DATA, _ticks(seconds))
+        i = self._op(where, lane, _COLLECTIVE, _DATA, to_ticks(seconds))
         self.links[i] = self.rings["dp"][where[0]]
         self.edges += [(a, i) for a in after]
         self.last_beside[where[0], lane] = i
@@ -199,7 +200,7 @@ class _Lowering:
 
     def _copy(self, where: Where, leaves: bool, seconds: float, after: Sequence[int]) -> int:
         lane, stream = (Lane.D2H, Stream.D2H) if leaves else (Lane.H2D, Stream.H2D)
-        i = self._op(where, int(lane), int(stream), int(Cause.OFFLOAD), _ticks(seconds))
+        i = self._op(where, int(lane), int(stream), int(Cause.OFFLOAD), to_ticks(seconds))
         self.edges += [(a, i) for a in after]
         return i
 
@@ -238,7 +239,7 @@ class _Lowering:
         if scatter:  # the engines of ZeRO-2 and 3 end a backward pass when its gradients are in their shards
             self.joined[rank] = self.last_beside[rank, _REDUCE]
         if data:
-            finish = self._main(where, _COLLECTIVE, _DATA, _ticks(data))
+            finish = self._main(where, _COLLECTIVE, _DATA, to_ticks(data))
             self.links[finish] = self.rings["dp"][rank]
         return begin, finish
 
@@ -266,7 +267,7 @@ class _Lowering:
             own = self._beside(where, _REDUCE, float(rest), [self.last_main[rank]])
             waits, self.reducing[rank] = [self.reducing[rank]] if rank in self.reducing else [], own
         elif kind == Kind.REDUCE_GRAD or not self.flushes:  # without flush every update reduces its own gradients
-            i = self._main(where, _COLLECTIVE, _DATA, _ticks(float(rest)))
+            i = self._main(where, _COLLECTIVE, _DATA, to_ticks(float(rest)))
             self.links[i] = self.rings["dp"][rank]
             self.edges += [(self.last_beside[rank, lane], i) for lane in Lane if (rank, lane) in self.last_beside]
         if kind == Kind.OPTIMIZER:
@@ -274,7 +275,7 @@ class _Lowering:
             if self.copies.moves_states(rank):
                 begin, i = self._swapped_update(where, _split(seconds, int(self.rank_layers[rank])))
             else:
-                begin = i = self._main(where, _COMPUTE, int(Cause.UPDATE), _ticks(seconds))
+                begin = i = self._main(where, _COMPUTE, int(Cause.UPDATE), to_ticks(seconds))
             self.edges += [(a, begin) for a in waits]
             return begin, i
         return i, i
@@ -346,12 +347,8 @@ def _passes(costs: Costs, stages: int, copies: int) -> dict[int, list[tuple[floa
     return found
 
 
-def _ticks(seconds: float) -> int:
-    return round(seconds * 1e9)
-
-
 @lru_cache(maxsize=1024)
 def _split(seconds: float, pieces: int) -> list[int]:
     """Return `pieces` whole numbers of ticks, as equal as can be, that add up to the whole."""
-    marks = [_ticks(seconds * i / pieces) for i in range(pieces + 1)]
+    marks = [to_ticks(seconds * i / pieces) for i in range(pieces + 1)]
     return [b - a for a, b in pairwise(marks)]

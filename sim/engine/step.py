@@ -23,6 +23,7 @@ from sim.costs.run_level import (
     straggling,
 )
 from sim.engine.assembly import Pace, Waits, durations, exposed, footprint, pace, step_schedule, waits
+from sim.engine.clock import TICK_S
 from sim.engine.contended import data_parallel_shape, layout, sharing, waits_under_contention
 from sim.engine.critical import CriticalPath, critical_path
 from sim.engine.events import Guest, World
@@ -385,8 +386,8 @@ def simulate(
     else:
         timeline, step, causes = _on_path(schedule, costs, placed.microbatches, noise, copies)
     memory = tuple(memory_timelines(timeline, footprint(schedule, costs)))
-    waiting = step.ticks * 1e-9 * straggling(level.parameters.straggler, placed.gpus)
-    step_time = float(step.ticks * 1e-9 + waiting)
+    waiting = step.ticks * TICK_S * straggling(level.parameters.straggler, placed.gpus)
+    step_time = float(step.ticks * TICK_S + waiting)
     breakdown = exposed(timeline, costs, step, causes, waiting)
     correction = profile.learned.of(placed) if profile.learned and len(cluster.members) == 1 else None
     if correction:

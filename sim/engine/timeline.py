@@ -129,7 +129,7 @@ class Timeline:
         return self.graph.action(index)
 
 
-def ticks(values: Mapping[str, str]) -> dict[str, int]:
+def exact_ticks(values: Mapping[str, str]) -> dict[str, int]:
     """Return decimal numbers as integers of one common unit, exactly: {"F": "1", "B": "2.5"} -> 2 and 5.
 
     Raises:

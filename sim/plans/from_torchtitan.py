@@ -15,9 +15,9 @@ from sim.schedules import Schedule
 from sim.specs import InputError, Model
 from sim.specs.fields import short
 from sim.specs.pipelines import PIPELINES
+from sim.specs.plan import RECOMPUTE
 
 OURS = {theirs: ours for ours, theirs in SCHEDULE_NAMES.items()}
-RECOMPUTE = ("none", "selective", "full")
 CHOICES = ("activation-checkpoint:", "activation_checkpoint:")
 IN_TOKENS = ("num_tokens_per_microbatch_per_dp_rank", "num_tokens_per_train_step")
 IN_SEQUENCES = ("local_batch_size", "global_batch_size")

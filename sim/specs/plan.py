@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, fields
 from math import gcd
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 from pydantic import Field
 
@@ -14,6 +14,8 @@ from sim.specs.pipelines import PIPELINES, Pipeline
 from sim.specs.rules import RULES, Spread
 
 Recompute = Literal["none", "selective", "full"]
+RECOMPUTE: tuple[Recompute, ...] = get_args(Recompute)
+"""By how much they repeat, least first."""
 if TYPE_CHECKING:
     Schedule = str
 else:

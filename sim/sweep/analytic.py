@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.costs.inputs import RECOMPUTE
 from sim.specs import Cluster, InputError, Plan
+from sim.specs.plan import RECOMPUTE
 from sim.sweep.grid import Grid
 from sim.sweep.numbering import Column, distinct
 from sim.sweep.outcome import IMPOSSIBLE, OK, Outcome, Reasons

@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple
 from sim.engine.step import Step, memory_sigma, simulate
 from sim.specs import InputError, StagePlan
 from sim.specs.arguments import checked
+from sim.specs.plan import RECOMPUTE
 from sim.tuner.explain import TERM_NAMES, WORDS, value_words
 from sim.units import gigabytes, percent
 
@@ -101,8 +102,8 @@ def _less(own: StagePlan) -> Iterator[StagePlan]:
 
 def _larger(step: Step) -> list[tuple[str, Any]]:
     """Return single changes that may save time and take memory."""
-    plan, order = step.plan, ("none", "selective", "full")
-    changes: list[tuple[str, Any]] = [("recompute", kind) for kind in order[: order.index(plan.recompute)]]
+    plan = step.plan
+    changes: list[tuple[str, Any]] = [("recompute", kind) for kind in RECOMPUTE[: RECOMPUTE.index(plan.recompute)]]
     changes += [("zero", zero) for zero in range(plan.zero)]
     changes += [("micro_batch", 2 * plan.micro_batch)]
     changes += [(knob, getattr(plan, knob) // 2) for knob in ("tp", "pp") if getattr(plan, knob) % 2 == 0]

@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sim.costs.inputs import RECOMPUTE
 from sim.engine.step import Step
 from sim.specs import Plan
+from sim.specs.plan import RECOMPUTE
 from sim.tuner.score import Scores
 from sim.tuner.space import PRECISIONS, SHAPE_KNOBS, SWITCHES, Space
 from sim.units import gigabytes, percent, seconds

@@ -9,6 +9,7 @@ from sim.engine.step import Step, simulate
 from sim.specs import InputError, Model, Plan
 from sim.specs.arguments import checked
 from sim.specs.model import resized
+from sim.specs.plan import RECOMPUTE
 
 
 class Fix(NamedTuple):
@@ -66,8 +67,7 @@ def largest(step: Step, name: str, values: Sequence[int]) -> Step | None:
 def _changes(step: Step) -> list[tuple[str, dict[str, Any]]]:
     plan = step.plan
     changes: list[tuple[str, dict[str, Any]]] = []
-    order = ("none", "selective", "full")
-    for recompute in order[order.index(plan.recompute) + 1 :]:
+    for recompute in RECOMPUTE[RECOMPUTE.index(plan.recompute) + 1 :]:
         changes.append((f"recompute {plan.recompute} → {recompute}", {"recompute": recompute}))
     if plan.micro_batch > 1:
         half = plan.micro_batch // 2

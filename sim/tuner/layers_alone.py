@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from sim.costs.inputs import RECOMPUTE
 from sim.plans.targets import refusals
 from sim.specs import PlacedPlan, Plan
 from sim.specs.job import Target
+from sim.specs.plan import RECOMPUTE
 from sim.tuner.solvers.chain import Effort, Solution, together
 from sim.tuner.solvers.exact import exact
 from sim.tuner.stages import Only, StageTables

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from sim.costs import inputs
 from sim.costs.contention import contention_values
-from sim.costs.inputs import RECOMPUTE
 from sim.costs.layers.structure import Structure
 from sim.costs.profile import load_profile
 from sim.engine.closed_form import PLACES, stage_form
 from sim.engine.step import most_allocated
 from sim.specs import Cluster, Model, Offload, Plan, StagePlan
+from sim.specs.plan import RECOMPUTE
 from sim.tuner.score import mesh_values, scalars
 from sim.tuner.solvers.chain import Floats, Ints
 

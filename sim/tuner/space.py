@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.costs.inputs import RECOMPUTE
 from sim.plans.limit import NOTHING, Asked
 from sim.schedules import CLOSED, SCHEDULES, Shape
 from sim.specs import Cluster, Model, Plan
@@ -15,6 +14,7 @@ from sim.specs.catalog import precisions
 from sim.specs.fields import read
 from sim.specs.job import Target
 from sim.specs.pipelines import PIPELINES
+from sim.specs.plan import RECOMPUTE
 from sim.specs.rules import RULES, Spread, divisors
 from sim.tuner.limits import on_target
 

@@ -16,6 +16,7 @@ from typing import Annotated, Literal, get_args, get_type_hints
 from pydantic import Field
 
 from sim.specs.fields import DERIVED, InputError, real, spec, whole
+from sim.specs.plan import Recompute
 
 MAX_BYTES = 16 * 2**20
 """Eight thousand rows with long notes, twenty times the largest table in use."""
@@ -75,7 +76,7 @@ class Measured:
     ep: Degree | None = None
     etp: Degree | None = None
     sequence_parallel: bool | None = None
-    recompute: Literal["none", "selective", "full"] | None = None
+    recompute: Recompute | None = None
     zero_stage: Annotated[int, whole(0, 3)] | None = None
     fsdp_shard: Annotated[int, whole(0, 1_000_000)] | None = None
     schedule: Annotated[str, Field(max_length=40, description="a schedule's name")] | None = None

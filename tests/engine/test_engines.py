@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sim.engine.events import run_events
 from sim.engine.path import run_path
-from sim.engine.timeline import Durations, ticks
+from sim.engine.timeline import Durations, exact_ticks
 from sim.schedules import Kind, Shape, build
 from tests.oracle import reference
 
@@ -76,9 +76,9 @@ def test_both_bubbles_of_1f1b():
 
 
 def test_decimals_become_exact_ticks():
-    assert ticks({"F": "1", "B": "2.5", "comm": "0.1"}) == {"F": 10, "B": 25, "comm": 1}
+    assert exact_ticks({"F": "1", "B": "2.5", "comm": "0.1"}) == {"F": 10, "B": 25, "comm": 1}
     with pytest.raises(ValueError, match="F: got -1"):
-        ticks({"F": "-1"})
+        exact_ticks({"F": "-1"})
 
 
 def test_published_bubble_rates_of_1f1b():
@@ -87,7 +87,7 @@ def test_published_bubble_rates_of_1f1b():
     assert len(rows) == 6
     for row in rows:
         p, m = int(row["p"]), int(row["m"])
-        t = ticks({k: row[k] for k in ("TF_ms", "TB_ms", "TW_ms", "Tcomm_ms")})
+        t = exact_ticks({k: row[k] for k in ("TF_ms", "TB_ms", "TW_ms", "Tcomm_ms")})
         table = {Kind.F: t["TF_ms"], Kind.B: t["TB_ms"] + t["TW_ms"]}
         run = run_path(build("1f1b", Shape(p, m)), Durations.uniform(p, table, t["Tcomm_ms"]))
         assert run.bubble_rank_span() == pytest.approx(float(row["bubble_1F1B"]), abs=5e-5)
@@ -97,7 +97,7 @@ def test_published_bubble_rates_of_interleaved_1f1b():
     """The same tables: a chunk is 1/v of a stage, and p messages do not count."""
     for row in csv.DictReader(reference("pipelines/zero_bubble_oracle.csv").open()):
         p, m, v = (int(row[k]) for k in ("p", "m", "vpp_chunks_used_to_reproduce_1F1BI"))
-        t = ticks({k: row[k] for k in ("TF_ms", "TB_ms", "TW_ms", "Tcomm_ms")})
+        t = exact_ticks({k: row[k] for k in ("TF_ms", "TB_ms", "TW_ms", "Tcomm_ms")})
         table = {Kind.F: t["TF_ms"], Kind.B: t["TB_ms"] + t["TW_ms"]}
         message = v * t["Tcomm_ms"]  # in the unit in which a chunk takes what a stage took
         run = run_path(build("interleaved", Shape(p, m, v)), Durations.uniform(p * v, table, message))

@@ -12,7 +12,7 @@ from sim.engine.closed_form import closed_form, lower_bound
 from sim.engine.events import run_events
 from sim.engine.memory import Footprint, memory_timelines
 from sim.engine.path import run_path
-from sim.engine.timeline import Durations, ticks
+from sim.engine.timeline import Durations, exact_ticks
 from sim.schedules import CLOSED, SCHEDULES, Kind, Shape, Times, Work, build
 from sim.specs.catalog import models
 from tests.oracle import reference
@@ -69,7 +69,7 @@ def test_published_bubble_rates():
     """Zero Bubble (arXiv 2401.10241) Tables 5 and 9, to four digits; the paper's memory law decides ZB-2p."""
     for row in csv.DictReader(reference("pipelines/zero_bubble_oracle.csv").open()):
         p, m, h, a, s = (int(row[k]) for k in ("p", "m", "hidden", "heads", "seq"))
-        t = ticks({k: row[k] for k in ("TF_ms", "TB_ms", "TW_ms", "Tcomm_ms")})
+        t = exact_ticks({k: row[k] for k in ("TF_ms", "TB_ms", "TW_ms", "Tcomm_ms")})
         durations = Durations.uniform(p, {Kind.F: t["TF_ms"], Kind.I: t["TB_ms"], Kind.W: t["TW_ms"]}, t["Tcomm_ms"])
         shape = Shape(p, m, input_frees=1 - 32 * h / (34 * h + 5 * a * s))
         for name, column in COLUMNS.items():

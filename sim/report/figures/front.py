@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import plotly.graph_objects as go
 
-from sim.costs.inputs import RECOMPUTE
 from sim.engine.step import Step, most_allocated
 from sim.report.numbers import byte_unit, time_unit
 from sim.report.theme import HEIGHT, Theme, colour, frame, label
 from sim.specs import InputError, Plan
 from sim.specs.arguments import checked
+from sim.specs.plan import RECOMPUTE
 from sim.tuner.front import Floats, Front, Ints, pareto
 from sim.tuner.objectives import MEASURES, Measured, Setting
 from sim.tuner.tune import Tuned

@@ -5,9 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import lcm
 
-import numpy as np
-from numpy.typing import NDArray
-
+from sim.engine.clock import TICK_S, tick_array
 from sim.engine.path import run_path
 from sim.engine.steady import steady_state
 from sim.engine.timeline import Durations, Timeline
@@ -50,11 +48,11 @@ def pipedream_run(
     replicas = tuple(stage.replicas for stage in stages)
     backward = [max(stage.backward_s, stage.reduce_s(bytes_per_s)) for stage in stages]
     messages = [0.0, *(stage.output_bytes / bytes_per_s for stage in stages[:-1])]
-    table = {Kind.F: _ns([stage.forward_s for stage in stages]), Kind.B: _ns(backward)}
+    table = {Kind.F: tick_array([stage.forward_s for stage in stages]), Kind.B: tick_array(backward)}
     workers = sum(replicas)
     enough = 12 * lcm(*replicas, workers)
     shape = Shape(workers, minibatches or enough, replicas=replicas if workers > len(stages) else ())
-    return run_path(build(name, shape), Durations(table, _ns(messages)))
+    return run_path(build(name, shape), Durations(table, tick_array(messages)))
 
 
 def pipedream_seconds(stages: Sequence[StageCost], bytes_per_s: float) -> float:
@@ -63,15 +61,11 @@ def pipedream_seconds(stages: Sequence[StageCost], bytes_per_s: float) -> float:
     The simulated rate, or that of the busiest link if it is slower: a worker sends and receives 2 |A| per minibatch
     at each of its boundaries, as the partitioner counts.
     """
-    simulated = steady_state(pipedream_run(stages, bytes_per_s)).ticks_per_microbatch * 1e-9
+    simulated = steady_state(pipedream_run(stages, bytes_per_s)).ticks_per_microbatch * TICK_S
     crossing = [0.0]
     for before, after in pairwise(stages):
         crossing.append(2 * before.output_bytes / (bytes_per_s * min(before.replicas, after.replicas)))
     return max(simulated, *crossing)
-
-
-def _ns(seconds: Sequence[float]) -> NDArray[np.int64]:
-    return np.rint(np.array(seconds) * 1e9).astype(np.int64)
 
 
 def read_stages(rows: Sequence[Mapping[str, str]], model: str, configuration: str) -> list[StageCost]:
