@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,14 +77,16 @@ class Graph:
 @lru_cache(maxsize=16)
 def graph_of(schedule: Schedule) -> Graph:
     """Return the graph of a schedule (cached), without looking for a deadlock."""
-    rows = [(rank, *action) for rank, actions in enumerate(schedule.actions) for action in actions]
-    rank, stage, kind, microbatch = np.array(rows, dtype=np.int64).reshape(-1, 4).T.copy()
-    offset = np.cumsum([0, *map(len, schedule.actions)])
-    second = np.zeros(len(rows), dtype=bool)
+    lengths = [len(actions) for actions in schedule.actions]
+    # No tuple an action: the garbage collector would walk all that is loaded again and again.
+    flat = chain.from_iterable(chain.from_iterable(schedule.actions))
+    stage, kind, microbatch = np.fromiter(flat, np.int64, 3 * sum(lengths)).reshape(-1, 3).T.copy()
+    rank, offset = np.repeat(np.arange(schedule.ranks), lengths), np.cumsum([0, *lengths])
+    second = np.zeros(len(rank), dtype=bool)
     second[[offset[r] + at + 1 for r, places in enumerate(schedule.fused) for at in places]] = True
     bare = Graph(rank, stage, kind, microbatch, rank, NOTHING, NOTHING, NOTHING, second)
     waiting, source, boundary = _edges(bare, schedule)
-    first = np.searchsorted(waiting, np.arange(len(rows) + 1))
+    first = np.searchsorted(waiting, np.arange(len(rank) + 1))
     return replace(bare, first=first, source=source, boundary=boundary)
 
 

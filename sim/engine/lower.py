@@ -99,8 +99,10 @@ class _Lowering:
     def __init__(self, schedule: Schedule, costs: Costs, traffic: Costs, layout: Layout) -> None:
         self.schedule, self.layout = schedule, layout
         self.graph = graph_of(schedule)
-        self.rows: list[tuple[int, int, int, int, int, int, int, int]] = []
-        self.edges: list[tuple[int, int]] = []
+        self.rows: list[int] = []
+        """Eight numbers an operation, flat: a tuple each would keep the garbage collector busy."""
+        self.sources: list[int] = []
+        self.waiting: list[int] = []
         self.rings = {name: [_ring(r, out) for r, out in enumerate(each)] for name, each in layout.outside.items()}
         self.links: list[tuple[int, ...]] = []
         self.joined: dict[int, int] = {}
@@ -173,35 +175,40 @@ class _Lowering:
         return found
 
     def _op(self, where: Where, lane: int, stream: int, cause: int, ticks: int) -> int:
-        self.rows.append((*where, lane, stream, cause, ticks))
+        self.rows += (*where, lane, stream, cause, ticks)
         self.links.append(())
-        return len(self.rows) - 1
+        return len(self.links) - 1
+
+    def _wait(self, waiting: int, sources: Sequence[int]) -> None:
+        """Add an edge from each of the sources to an operation."""
+        self.sources += sources
+        self.waiting += [waiting] * len(sources)
 
     def _main(self, where: Where, stream: int, cause: int, ticks: int) -> int:
         i = self._op(where, _MAIN, stream, cause, ticks)
         if where[0] in self.joined:
-            self.edges.append((self.joined.pop(where[0]), i))
+            self._wait(i, [self.joined.pop(where[0])])
         self.last_main[where[0]] = i
         return i
 
     def _join(self, where: Where, both: Sequence[int]) -> int:
         """Add the end of a fused pair, which its rank's next action waits for."""
         i = self._op(where, _PAIR, _LINK, _PASS, 0)
-        self.edges += [(end, i) for end in both]
+        self._wait(i, both)
         self.joined[where[0]] = i
         return i
 
     def _beside(self, where: Where, lane: int, seconds: float, after: Sequence[int] = ()) -> int:
         i = self._op(where, lane, _COLLECTIVE, _DATA, to_ticks(seconds))
         self.links[i] = self.rings["dp"][where[0]]
-        self.edges += [(a, i) for a in after]
+        self._wait(i, after)
         self.last_beside[where[0], lane] = i
         return i
 
     def _copy(self, where: Where, leaves: bool, seconds: float, after: Sequence[int]) -> int:
         lane, stream = (Lane.D2H, Stream.D2H) if leaves else (Lane.H2D, Stream.H2D)
         i = self._op(where, int(lane), int(stream), int(Cause.OFFLOAD), to_ticks(seconds))
-        self.edges += [(a, i) for a in after]
+        self._wait(i, after)
         return i
 
     def _pass(
@@ -227,7 +234,7 @@ class _Lowering:
                 fetched = [self._beside(where, _GATHER, gather / n, [*ready[0], *fetched])]
             copied = moves.before(piece) if moves else []
             main = self._main(where, _COMPUTE, _PASS, ticks)
-            self.edges += [(a, main) for a in (*fetched, *copied, *waits[piece : piece + 1])]
+            self._wait(main, [*fetched, *copied, *waits[piece : piece + 1]])
             finish = self._inner(where, fused, main, more)
             reduced = []
             if scatter or bucket:
@@ -250,7 +257,7 @@ class _Lowering:
         lane = _PAIR if fused else _MAIN
         i = self._op(where, lane, _COLLECTIVE, _INNER, ticks)
         self.links[i] = self.rings["inner"][where[0]]
-        self.edges.append((after, i))
+        self._wait(i, [after])
         if not fused:
             self.last_main[where[0]] = i
         return i
@@ -269,14 +276,14 @@ class _Lowering:
         elif kind == Kind.REDUCE_GRAD or not self.flushes:  # without flush every update reduces its own gradients
             i = self._main(where, _COLLECTIVE, _DATA, to_ticks(float(rest)))
             self.links[i] = self.rings["dp"][rank]
-            self.edges += [(self.last_beside[rank, lane], i) for lane in Lane if (rank, lane) in self.last_beside]
+            self._wait(i, [self.last_beside[rank, lane] for lane in Lane if (rank, lane) in self.last_beside])
         if kind == Kind.OPTIMIZER:
             seconds = float(self.optimizer[rank])
             if self.copies.moves_states(rank):
                 begin, i = self._swapped_update(where, _split(seconds, int(self.rank_layers[rank])))
             else:
                 begin = i = self._main(where, _COMPUTE, int(Cause.UPDATE), to_ticks(seconds))
-            self.edges += [(a, begin) for a in waits]
+            self._wait(begin, waits)
             return begin, i
         return i, i
 
@@ -287,10 +294,10 @@ class _Lowering:
         moving = self.copies.of_update(where, stages, len(pieces), begin)
         for ticks, (arrived, leave) in zip(pieces, moving, strict=True):
             i = self._main(where, _COMPUTE, int(Cause.UPDATE), ticks)
-            self.edges += [(a, i) for a in arrived]
+            self._wait(i, arrived)
             i = leave(i)
         end = self._main(where, _COMPUTE, int(Cause.UPDATE), 0)
-        self.edges.append((i, end))
+        self._wait(end, [i])
         return begin, end
 
     def _connected(self, begin: Ints, finish: Ints) -> tuple[Ints, Ints, Ints]:
@@ -298,7 +305,7 @@ class _Lowering:
 
         Those of the edges between actions; what crosses ranks becomes a message.
         """
-        graph, n = self.graph, len(self.rows)
+        graph, n = self.graph, len(self.links)
         waiting = np.repeat(np.arange(len(graph)), np.diff(graph.first))
         sent = np.flatnonzero((graph.boundary >= 0) & (self.message[graph.boundary] > 0))
         to, of, boundary = waiting[sent], graph.source[sent], graph.boundary[sent]
@@ -316,11 +323,11 @@ class _Lowering:
 
     def _assembled(self, begin: Ints, finish: Ints) -> Lowered:
         messages, ways, between = self._connected(begin, finish)
-        own = np.fromiter(chain.from_iterable(self.rows), np.int64, 8 * len(self.rows)).reshape(-1, 8).T
+        own = np.array(self.rows, dtype=np.int64).reshape(-1, 8).T
         rank, stage, kind, microbatch, lane, stream, cause, ticks = np.concatenate([own, messages], axis=1)
         alone = lane >= len(Lane)
         lane = np.where(alone, self.schedule.ranks * len(Lane) + lane, rank * len(Lane) + lane)
-        inside = np.fromiter(chain.from_iterable(self.edges), np.int64, 2 * len(self.edges)).reshape(-1, 2).T
+        inside = np.array([self.sources, self.waiting], dtype=np.int64)
         source, waiting = np.concatenate([inside, between], axis=1)
         order = np.argsort(waiting, kind="stable")
         first = np.searchsorted(waiting[order], np.arange(len(rank) + 1))
