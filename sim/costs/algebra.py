@@ -6,10 +6,11 @@ broadcasts, so a knob with few values (ZeRO stage, recompute kind) goes on an ar
 everything that does not depend on it is computed once.
 """
 
+import gc
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import cache, cached_property, reduce
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,17 @@ def symbol(name: str) -> Expr:
         # One object a name, whichever of several threads comes first.
         _declared.setdefault(name, sp.Symbol(name, real=True, nonnegative=True))
     return _declared[name]
+
+
+@cache
+def settle() -> None:
+    """Leave what is loaded by now out of garbage collection, once.
+
+    A look at all of SymPy's objects takes a third of a second: a slider stands still for it, a search does little else
+    at times, and processes that it forks copy every page of theirs.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 class Largest(sp.Max):  # type: ignore[misc]

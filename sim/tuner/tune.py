@@ -9,6 +9,7 @@ from time import perf_counter
 from typing import Any
 
 from sim.costs import inputs
+from sim.costs.algebra import settle
 from sim.costs.layers.structure import Structure
 from sim.costs.profile import load_profile
 from sim.engine.closed_form import closed_form, lower_bound
@@ -219,6 +220,7 @@ class _Request:
         marks.append(perf_counter())
         for compiling, schedule in product((closed_form, lower_bound), ("1f1b", "interleaved")):
             compiling(Structure.of(self.model), schedule)
+        settle()
         marks.append(perf_counter())
         scores = score_members(space)
         marks.append(perf_counter())

@@ -1,10 +1,9 @@
 """The what-if panel: sliders for model, cluster, plan and hardware, its answer in one sentence, and the figures."""
 
 import asyncio
-import gc
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import ipywidgets as w
 import numpy as np
 
+from sim.costs.algebra import settle
 from sim.engine.step import Step, simulate
 from sim.plans import HasStep
 from sim.plans.plan_file import load_plan, save_plan
@@ -371,15 +371,5 @@ def whatif(
     if compare:
         panel.pin()
     panel.panes.selected_index = panel.panes.titles.index(tab)
-    _settle()
+    settle()
     return panel
-
-
-@cache
-def _settle() -> None:
-    """Leave what is loaded by now out of garbage collection, once.
-
-    A look at all of SymPy's objects takes a third of a second, in which a slider would stand still.
-    """
-    gc.collect()
-    gc.freeze()
