@@ -16,8 +16,8 @@ from calibration.published.families import GEMM_DIRECTIONS, Gemms
 from calibration.published.public import Public
 from calibration.samples import Floats, Samples
 from sim.costs.carry import Ratios, carry, ratios
+from sim.costs.fitted import Errors, KernelModel, all_six_digits, six_digits
 from sim.costs.kernels import FORMS, KERNELS
-from sim.costs.profile import Errors, KernelModel
 from sim.specs.catalog import device
 
 Z90 = 1.6448536269514722
@@ -138,19 +138,19 @@ def _model(
     source: str,
     size: Literal["flop", "bytes"] | None = None,
 ) -> KernelModel:
-    domain = {name: [round6(v.min()), round6(v.max())] for name, v in samples.inputs.items()}
+    domain = {name: [six_digits(v.min()), six_digits(v.max())] for name, v in samples.inputs.items()}
     bins = size_bins(fit, samples)
     return KernelModel(
         op=key[0],
         direction=key[1],
         form=fit.form,
-        parameters=rounded({n: v for n, v in fit.solution.parameters.items() if n in FORMS[fit.form].names}),
-        standard_errors=rounded(fit.solution.standard_errors),
+        parameters=all_six_digits({n: v for n, v in fit.solution.parameters.items() if n in FORMS[fit.form].names}),
+        standard_errors=all_six_digits(fit.solution.standard_errors),
         domain=domain,
         n_train=len(samples),
         n_test=len(samples),
         cross_validation=_errors(fit.scores, len(samples)),
-        log_residual_quantiles=rounded(fit.residual_quantiles),
+        log_residual_quantiles=all_six_digits(fit.residual_quantiles),
         size=size or ("flop" if key[1] != "any" else "bytes"),
         bins=bins,
         outside_slope=outside_slope(domain, bins, None, None),
@@ -189,7 +189,7 @@ ROWS_TEXT = "row lengths doubled from fp32 to 16 bit (assumed: what decides is t
 
 def _in_16bit(model: KernelModel) -> KernelModel:
     """Return a model of fp32 rows with row lengths of the same bytes in 16 bit."""
-    lengths = {name: round6(2 * model.parameters[name]) for name in ("c0", "c1") if name in model.parameters}
+    lengths = {name: six_digits(2 * model.parameters[name]) for name in ("c0", "c1") if name in model.parameters}
     domain = {name: [v * (2 if name == "columns" else 1) for v in edges] for name, edges in model.domain.items()}
     return replace(model, parameters=model.parameters | lengths, domain=domain)
 
@@ -269,7 +269,7 @@ def peak_exponent(public: Public, models: Mapping[Key, KernelModel]) -> float:
     found = minimize_scalar(
         lambda x: rms_log_error(*_products(_carried_pairs(public, models, by, x))), bounds=(0.5, 1.5), method="bounded"
     )
-    return round6(float(found.x))
+    return six_digits(float(found.x))
 
 
 def sustained(by: Ratios, exponent: float) -> Ratios:
@@ -331,7 +331,7 @@ def _carried(model: KernelModel, by: Ratios, source: str, errors: tuple[Errors, 
         op=model.op,
         direction=model.direction,
         form=model.form,
-        parameters=rounded(carry(model.parameters, by)),
+        parameters=all_six_digits(carry(model.parameters, by)),
         n_train=0,
         n_test=errors[1],
         cross_validation=errors[0],
@@ -380,14 +380,4 @@ def _anchored_attention(target: Target, direction: str, rows: Samples, r0: float
 
 
 def _errors(found: Scores, n: int) -> Errors:
-    return Errors(**rounded(asdict(found)), n=n)
-
-
-def round6(value: float) -> float:
-    """Six significant digits: fits do not know more, and they hide the last bits of other machines."""
-    return float(f"{value:.6g}")
-
-
-def rounded(values: Mapping[str, float]) -> dict[str, float]:
-    """Return the values with six significant digits."""
-    return {name: round6(value) for name, value in values.items()}
+    return Errors(**all_six_digits(asdict(found)), n=n)

@@ -15,14 +15,13 @@ from calibration.published.models import (
     fit_base,
     own_models,
     ratios_to,
-    round6,
-    rounded,
     vector_models,
 )
 from calibration.published.public import Public
 from calibration.published.relatives import RELATIVES, relative
 from calibration.published.tables import FORMATS
 from sim.costs.carry import Ratios
+from sim.costs.fitted import all_six_digits, six_digits
 from sim.costs.kernels import FALLBACK, KERNELS
 from sim.costs.profile import Memory, Profile, profile_text
 from sim.specs.fields import InputError
@@ -78,11 +77,11 @@ def _profile(target: Target, public: Public, base: Base, date: str) -> Profile:
         base=None if target.relation == "own" else BASE,
         estimate=target.relation == "estimate",
         models=[models[key] for key in (*KERNELS, *FALLBACK) if key in models],
-        collectives=rounded(links.parameters),
+        collectives=all_six_digits(links.parameters),
         collectives_source=links.source,
         memory=_memory(target.name),
-        kernel_sigma_log=round6(gemms.sums_sigma_log),
-        scaling_sigma_log=round6(scaling),
+        kernel_sigma_log=six_digits(gemms.sums_sigma_log),
+        scaling_sigma_log=six_digits(scaling),
         uncertainty_source=(
             "kernel: RMS log error of the summed held-out times of 12 random GEMMs"
             f"{'' if target.relation == 'own' else f' of {BASE}'}; scaling: {scaling_text}"
