@@ -36,7 +36,6 @@ from sim.specs.files import write_atomically
 ENOUGH = 6
 """Distinct shapes that a fit and its cross-validation need; with fewer the level alone is taken."""
 
-RATES = ("rate", "bandwidth")
 Key = tuple[str, str]
 
 
@@ -212,7 +211,7 @@ def _ratio(model: KernelModel, part: Samples) -> float:
 
 def _scaled(key: Key, model: KernelModel, ratio: float, why: str, n: int) -> KernelModel:
     """Return a model whose every time is `ratio` times that of `model`."""
-    by = {"t0": ratio, **dict.fromkeys(RATES, 1 / ratio)}
+    by = {"t0": ratio, "rate": 1 / ratio, "bandwidth": 1 / ratio}
     op, direction = key
     return KernelModel(
         op=op,

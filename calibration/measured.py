@@ -52,7 +52,7 @@ PREFERRED = ("matmul", "flash", "cudnn", "layernorm", "add", "erf", "eager", "fu
 """Implementations that the simulator reads where a kernel has several: the earlier in this list, the rather."""
 
 ANY = "any"
-ALIKE = ("elementwise",)
+AS_ONE = ("elementwise",)
 """Kernels whose implementations are fitted as one: the simulator knows no more of them than what they move."""
 
 TOGETHER = {"gemm": ("forward", "dgrad", "wgrad")}
@@ -196,7 +196,7 @@ def fit_families(
 
 
 def _place(row: Row) -> tuple[str, str, str]:
-    return row["op"], ANY if row["op"] in ALIKE else row["implementation"], row["direction"]
+    return row["op"], ANY if row["op"] in AS_ONE else row["implementation"], row["direction"]
 
 
 def _causal(rows: list[Row]) -> list[Row]:

@@ -22,7 +22,7 @@ from calibration.kernels.family import Suite
 from calibration.kernels.registry import FAMILIES
 from calibration.measure import LostError, Progress
 from calibration.measured import build_profile
-from calibration.session import DEVICE, Request, measured, open_bench
+from calibration.session import DEVICE_FILE, Request, measured, open_bench
 from calibration.store import Session
 from sim.costs.profile import Profile
 from sim.specs.fields import InputError
@@ -108,7 +108,7 @@ def _run(request: Request, check: bool, as_json: bool) -> None:
         Console().print(holdout.table(rows))
     progress.print(
         f"{session.measured} kernels measured, {session.flagged} of them flagged, {len(session.skipped)} skipped, "
-        f"{session.left} left by the budget; cluster: {{device: {request.out / DEVICE}, profile: {request.out}}}",
+        f"{session.left} left by the budget; cluster: {{device: {request.out / DEVICE_FILE}, profile: {request.out}}}",
         markup=False,
         soft_wrap=True,
     )
@@ -132,7 +132,7 @@ def measured_summary(session: Session, profile: Profile, folder: Path) -> dict[s
     (fit,) = summary([profile], [folder / "profile.json"])["profiles"]
     return {
         **fit,
-        "device": str(folder / DEVICE),
+        "device": str(folder / DEVICE_FILE),
         "session": session.session,
         "measured": session.measured,
         "flagged": session.flagged,

@@ -22,7 +22,7 @@ from calibration.timing import METHODS
 from sim.specs.fields import InputError
 from sim.specs.files import write_atomically
 
-DEVICE = "device.json"
+DEVICE_FILE = "device.json"
 LINKS_S = 20.0
 """Seconds for collectives, beyond the budget of the kernels."""
 
@@ -111,7 +111,7 @@ def measured(request: Request, families: Sequence[Family], bench: Bench, progres
         session.save(request.out)
         rates = highest_rates(store.rows.values(), bench.fingerprint.l2_bytes)
         write_atomically(
-            request.out / DEVICE, json.dumps(device_file(bench.fingerprint, rates, session.date), indent=1)
+            request.out / DEVICE_FILE, json.dumps(device_file(bench.fingerprint, rates, session.date), indent=1)
         )
     return session
 

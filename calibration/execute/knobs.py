@@ -52,7 +52,7 @@ from sim.specs import Plan
 from sim.specs.knobs import PLAN_KNOBS, STAGE_KNOBS
 
 HEADINGS = ("knob", "simulated", "tuned", "emitted", "executed")
-ANY = (
+EVERY_VALUE = (
     "global_batch", "micro_batch", "overlap_dp", "virtual_stages", "stage_layers", "microbatch_group_size", "recompute",
     "zero", "sequence_parallel", "recompute_layers",
 )  # fmt: skip
@@ -96,6 +96,6 @@ def _executed(name: str) -> str:
         **{
             key: str(getattr(fixed, key)).lower() for key in ("framework", "cross_entropy", "fused_wgrad", "tp_overlap")
         },
-        **dict.fromkeys(ANY, "any"),
+        **dict.fromkeys(EVERY_VALUE, "any"),
     }
     return made.get(name, "-")

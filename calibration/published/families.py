@@ -7,7 +7,7 @@ import numpy as np
 
 from calibration.fit import Fit, Free, Parameters, cross_validate, rms_log_error_of_sums
 from calibration.samples import Samples
-from calibration.terms import HALF, ROWS_TERM, SIZES, SPILL_TERMS, gemm_terms
+from calibration.terms import HALF_SIZE, ROWS_TERM, SIZES, SPILL_TERMS, gemm_terms
 from calibration.variants import Chosen, Term, choose, joined, mean_error
 
 GEMM_DIRECTIONS = ("forward", "dgrad", "wgrad")
@@ -61,7 +61,7 @@ def gemms_of(found: Chosen, parts: Mapping[str, Samples], note: str) -> Gemms:
 
 def fit_attention(samples: Samples, fixed: Parameters) -> Fit:
     """Fit `rate` and whichever of s0 (tokens) and r0 (rows) is not fixed."""
-    half = {"s0": HALF, "r0": HALF_ROWS}
+    half = {"s0": HALF_SIZE, "r0": HALF_ROWS}
     free = {"rate": RATE} | {name: value for name, value in half.items() if name not in fixed}
     return cross_validate("attention-saturating", samples, free, {"t0": LAUNCH_FLOOR_S, **fixed})
 

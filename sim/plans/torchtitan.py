@@ -27,7 +27,7 @@ MODULES = "parallelism.module_fqns_per_model_part"
 Settings = Mapping[str, object]
 """Values by "section.key"; True: a switch that is on."""
 
-RECOMPUTE = "activation_checkpoint"
+CHECKPOINTING = "activation_checkpoint"
 """A choice among classes: `activation-checkpoint:full` at the shell (tyro's subcommands), an object in Python."""
 
 CLASSES = {"full": "FullAC.Config()", "selective": "SelectiveAC.Config()", "none": "None"}
@@ -50,7 +50,7 @@ def _files(made: Exported, stem: str, batches: Callable[[Exported], Settings]) -
     if MODULES in settings:
         return config | csv
     flags = "".join(f"--{name}\n" if v is True else f"--{name}={v}\n" for name, v in settings.items())
-    flags += f"{RECOMPUTE.replace('_', '-')}:{made.plan.recompute}\n"
+    flags += f"{CHECKPOINTING.replace('_', '-')}:{made.plan.recompute}\n"
     return {f"{stem}.flags": flags} | config | csv
 
 
@@ -156,6 +156,6 @@ def configuration(settings: Settings, recompute: str) -> str:
         '"""A parallel plan by trainsim: call applied(...) in a function of your config_registry."""\n\n'
         f"{needed}def applied(config):\n"
         '    """Set the plan in a Trainer.Config and return it."""\n'
-        + "\n".join([*lines, f"    config.{RECOMPUTE} = {CLASSES[recompute]}", "    return config"])
+        + "\n".join([*lines, f"    config.{CHECKPOINTING} = {CLASSES[recompute]}", "    return config"])
         + "\n"
     )
