@@ -7,7 +7,7 @@ Flagged samples (the sentinel moved, or the result was wrong) are counted and le
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from importlib.util import find_spec
 from math import isfinite
 from pathlib import Path
@@ -20,7 +20,7 @@ from calibration.collectives import fit as fit_links
 from calibration.concurrent import FILE as CONTENTION
 from calibration.contention import fit_device
 from calibration.execute.limits import Device
-from calibration.fit import Fit, Scores, predict, rms_log_error_of_sums, scores
+from calibration.fit import Fit, predict, rms_log_error_of_sums, scores
 from calibration.fitted import Family
 from calibration.intervals import coverage, outside_slope, size_bins
 from calibration.issue import with_issue
@@ -273,7 +273,7 @@ def _model(
         n_train=len(samples),
         n_test=len(samples),
         n_flagged=flagged,
-        cross_validation=errors(fit.scores, len(samples)),
+        cross_validation=fit.scores.errors(len(samples)),
         held_out=held_out,
         log_residual_quantiles=all_six_digits(fit.residual_quantiles),
         size="bytes" if "bytes" in form.inputs else "flop",
@@ -287,12 +287,7 @@ def _model(
 def hold_out(predicted: Any, samples: Samples, half_width90: float) -> Errors:
     """Return the errors of samples that were never fitted, with the coverage of an interval of log time."""
     inside = np.abs(np.log(samples.seconds / predicted)) <= half_width90
-    return errors(scores(predicted, samples.seconds, float(np.mean(inside))), len(samples))
-
-
-def errors(found: Scores, n: int) -> Errors:
-    """Return scores as a profile holds them."""
-    return Errors(**all_six_digits(asdict(found)), n=n)
+    return scores(predicted, samples.seconds, float(np.mean(inside))).errors(len(samples))
 
 
 def _profile(

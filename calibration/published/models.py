@@ -1,7 +1,7 @@
 """The kernel models of each device: fitted to its own samples, or carried over from the base device."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -144,7 +144,7 @@ def _model(
         domain=domain,
         n_train=len(samples),
         n_test=len(samples),
-        cross_validation=_errors(fit.scores, len(samples)),
+        cross_validation=fit.scores.errors(len(samples)),
         log_residual_quantiles=all_six_digits(fit.residual_quantiles),
         size=size or ("flop" if key[1] != "any" else "bytes"),
         bins=bins,
@@ -301,9 +301,7 @@ def _check_carrying(public: Public, models: Mapping[Key, KernelModel], by: Ratio
     """Carry the base's fit to B200 and compare with the samples there."""
     pairs = _carried_pairs(public, models, by, exponent)
     sigma = rms_log_error(*_products(pairs))
-    return Carrying(
-        sigma, {k: (_errors(_within(*pair, sigma), len(pair[0])), len(pair[0])) for k, pair in pairs.items()}
-    )
+    return Carrying(sigma, {k: (_within(*pair, sigma).errors(len(pair[0])), len(pair[0])) for k, pair in pairs.items()})
 
 
 def _within(predicted: Any, measured: Any, sigma_log: float) -> Scores:
@@ -322,7 +320,7 @@ def _vector_carrying(public: Public, model: KernelModel) -> tuple[Errors, int]:
     in_16bit = {name: v * (2 if name == "columns" else 1) for name, v in samples.inputs.items()}
     predicted = predict(model.form, in_16bit, carry(model.parameters, by))
     sigma = rms_log_error(predicted, samples.seconds)
-    return _errors(_within(predicted, samples.seconds, sigma), len(samples)), len(samples)
+    return _within(predicted, samples.seconds, sigma).errors(len(samples)), len(samples)
 
 
 def _carried(model: KernelModel, by: Ratios, source: str, errors: tuple[Errors, int]) -> KernelModel:
@@ -376,7 +374,3 @@ def _anchored_attention(target: Profiled, direction: str, rows: Samples, r0: flo
     text += f"; {target.borrowed}" if target.borrowed else ""
     fit = kernels.fit_attention(rows, {"r0": r0})
     return _model(("attention", direction), fit, rows, "scaled" if target.borrowed else "fitted", text)
-
-
-def _errors(found: Scores, n: int) -> Errors:
-    return Errors(**all_six_digits(asdict(found)), n=n)
