@@ -15,13 +15,15 @@ import numpy as np
 from sim.plans.limit import Asked, Limit, among
 from sim.specs import InputError, Model, PlacedPlan, StagePlan
 from sim.specs.job import Target
-from sim.specs.rules import ASYNCHRONOUS, TWO_COPIES
+from sim.specs.rules import TWO_COPIES
 
 SCHEDULE_NAMES = {
     "gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "Interleaved1F1B", "looped-bfs": "LoopedBFS",
     "interleaved-zb": "InterleavedZeroBubble", "zbv": "ZBVZeroBubble", "dualpipev": "DualPipeV",
 }  # fmt: skip
 """Schedules that torch builds by name (`torch.distributed.pipelining.schedules.get_schedule_class`)."""
+
+ASYNCHRONOUS = ("pipedream", "2bw")
 
 
 def _schedules(names: tuple[str, ...], reason: str) -> Limit:
