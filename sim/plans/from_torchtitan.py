@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from math import ceil
 from typing import Any
 
-from sim.costs.inputs import RECOMPUTE
 from sim.plans.flags import MAX_TEXT, Flags, read_flags
 from sim.plans.named_order import named
 from sim.plans.reading import ReadPlan, made, quotient
@@ -17,6 +16,7 @@ from sim.specs import InputError, Model
 from sim.specs.fields import short
 
 OURS = {theirs: ours for ours, theirs in SCHEDULE_NAMES.items()}
+RECOMPUTE = ("none", "selective", "full")
 CHOICES = ("activation-checkpoint:", "activation_checkpoint:")
 IN_TOKENS = ("num_tokens_per_microbatch_per_dp_rank", "num_tokens_per_train_step")
 IN_SEQUENCES = ("local_batch_size", "global_batch_size")
