@@ -34,9 +34,9 @@ SIZES = tuple(4**k for k in range(5, 13))
 STARTUP_S = 60.0
 """Importing torch and meeting takes this long at most."""
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
-KEPT = {"gloo": 0.0, "nccl": 0.5}
+QUANTILE = {"gloo": 0.0, "nccl": 0.5}
 """Quantile of the samples: the minimum on a CPU, where whatever else runs only adds; the median on devices."""
-SAMPLES = {"gloo": 25, "nccl": 20}
+REPEATS = {"gloo": 25, "nccl": 20}
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,8 @@ class Measured:
 
     @property
     def t_s(self) -> float:
-        """The quantile in `KEPT`."""
-        return float(np.quantile(self.seconds, KEPT[self.backend]))
+        """The quantile in `QUANTILE`."""
+        return float(np.quantile(self.seconds, QUANTILE[self.backend]))
 
     @property
     def row(self) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def measure(
     """
     _check(ranks, backend)
     cases = [(operation, size) for size in sizes for operation in operations]
-    request = {"world": ranks, "backend": backend, "cases": cases, "samples": SAMPLES[backend], "sample_s": 1e-3}
+    request = {"world": ranks, "backend": backend, "cases": cases, "samples": REPEATS[backend], "sample_s": 1e-3}
     found, skipped = [], {}
     for line in _run({**request, "budget_s": budget_s}).splitlines():
         case = json.loads(line)

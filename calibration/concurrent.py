@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from calibration.contention import Together
+from calibration.guards import MOST_DRIFT
 from sim.costs.contention import STREAMS
 from sim.specs.fields import InputError
 from sim.specs.files import write_atomically
@@ -32,9 +33,8 @@ HEADER = (
 
 SIZES_S = (5e-3, 1e-2, 1.5e-2, 2e-2)
 """How long each stream's operations take alone, about."""
-SAMPLES = 5
+REPEATS = 5
 BATCH = 32
-MOST_DRIFT = 0.03
 PRODUCT = 4096
 """Rows, columns and depth of one matrix product."""
 CHUNK_BYTES = 4 * 10**6
@@ -132,7 +132,7 @@ class Design:
             for case in cases[i : i + BATCH]:
                 if self.now() >= end:
                     break
-                took[case] = [self.streams.seconds(case) for _ in range(1 + SAMPLES)][1:]
+                took[case] = [self.streams.seconds(case) for _ in range(1 + REPEATS)][1:]
             calm, was_calm = abs(self._time(sentinel) / reference - 1) <= MOST_DRIFT, calm
             if calm and was_calm:
                 self.found |= took
@@ -149,7 +149,7 @@ class Design:
             yield several[i]
 
     def _time(self, units: Sequence[int]) -> float:
-        return float(np.median([self.streams.seconds(units) for _ in range(SAMPLES)]))
+        return float(np.median([self.streams.seconds(units) for _ in range(REPEATS)]))
 
     def _units(self, stream: int) -> list[int]:
         """Return how many operations of a stream take about each of `SIZES_S`, no two alike."""

@@ -157,7 +157,7 @@ class Measured:
 def highest_rates(rows: Iterable[Mapping[str, Any]], l2_bytes: float) -> Measured:
     """Return the highest rates among rows of `samples.parquet`.
 
-    Bandwidth is taken from kernels that only stream (`STREAMS`; host copies use another bus and do not count) over at
+    Bandwidth is taken from kernels that only stream (`STREAMING`; host copies use another bus and do not count) over at
     least four times the last-level cache, or the largest there is.
 
     Raises:
@@ -165,7 +165,7 @@ def highest_rates(rows: Iterable[Mapping[str, Any]], l2_bytes: float) -> Measure
     """
     held = [row for row in rows if isfinite(row["t_s"]) and row["t_s"] > 0]
     products = [row for row in held if row["op"] == "gemm"]
-    moves = [row for row in held if row["op"] in STREAMS and row["bytes"] and row["direction"] not in ("h2d", "d2h")]
+    moves = [row for row in held if row["op"] in STREAMING and row["bytes"] and row["direction"] not in ("h2d", "d2h")]
     if not products or not moves:
         missing = "gemm" if not products else "elementwise"
         raise InputError(
@@ -177,7 +177,7 @@ def highest_rates(rows: Iterable[Mapping[str, Any]], l2_bytes: float) -> Measure
     return Measured(fast["flop"] / fast["t_s"], fast["id"], wide["bytes"] / wide["t_s"], wide["id"])
 
 
-STREAMS = ("elementwise", "copy", "gelu", "swiglu", "residual", "dropout")
+STREAMING = ("elementwise", "copy", "gelu", "swiglu", "residual", "dropout")
 
 
 DRIVER_NAMES = {

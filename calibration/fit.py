@@ -6,7 +6,7 @@ five folds, each predicted from the other four; samples of one shape family are 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -16,6 +16,7 @@ from scipy.optimize import least_squares
 
 from calibration.samples import Floats, Samples
 from sim.costs.algebra import Compiled, compile_expressions, symbol
+from sim.costs.fitted import Errors, all_six_digits
 from sim.costs.kernels import FORMS
 
 FOLDS = 5
@@ -61,6 +62,10 @@ class Scores:
     p90: float
     bias: float
     coverage90: float
+
+    def errors(self, n: int) -> Errors:
+        """Return them as a profile holds the errors of `n` samples."""
+        return Errors(**all_six_digits(asdict(self)), n=n)
 
 
 @dataclass(frozen=True)

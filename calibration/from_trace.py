@@ -27,6 +27,7 @@ from calibration.store import SAMPLES, commit, parquet
 from calibration.trace_kernels import Seen, kernels
 from calibration.trace_tree import read_tree
 from sim.catalog import names
+from sim.costs.fitted import all_six_digits, six_digits
 from sim.costs.kernels import FALLBACK, KERNELS, form_of
 from sim.costs.profile import Fingerprint, KernelModel, Profile, load_profile, profile_text
 from sim.specs.fields import InputError
@@ -35,7 +36,6 @@ from sim.specs.files import write_atomically
 ENOUGH = 6
 """Distinct shapes that a fit and its cross-validation need; with fewer the level alone is taken."""
 
-RATES = ("rate", "bandwidth")
 Key = tuple[str, str]
 
 
@@ -159,7 +159,7 @@ def fitted(rows: Sequence[Row], base: Profile, name: str, on_device: bool) -> tu
         date=f"{datetime.now(UTC):%Y-%m-%d}",
         models=list(models.values()),
         dtype=dtype,
-        kernel_sigma_log=float(f"{max(sigma, 0.01):.6g}"),
+        kernel_sigma_log=six_digits(max(sigma, 0.01)),
         scaling_sigma_log=0.0,
         uncertainty_source="RMS log error of sums of 12 traced kernels; the traced run itself was fitted",
     )
@@ -211,23 +211,18 @@ def _ratio(model: KernelModel, part: Samples) -> float:
 
 def _scaled(key: Key, model: KernelModel, ratio: float, why: str, n: int) -> KernelModel:
     """Return a model whose every time is `ratio` times that of `model`."""
-    by = {"t0": ratio, **dict.fromkeys(RATES, 1 / ratio)}
-    values = {name: float(f"{value * by.get(name, 1.0):.6g}") for name, value in model.parameters.items()}
-    return _bare(key, model, values, n, "scaled", f"{why} ({ratio:.3g}); there: {model.source}"[:1_900])
-
-
-def _bare(key: Key, model: KernelModel, values: Mapping[str, float], n: int, status: Any, source: str) -> KernelModel:
+    by = {"t0": ratio, "rate": 1 / ratio, "bandwidth": 1 / ratio}
     op, direction = key
     return KernelModel(
         op=op,
         direction=direction,
         form=model.form,
-        parameters=dict(values),
+        parameters=all_six_digits({name: value * by.get(name, 1.0) for name, value in model.parameters.items()}),
         n_train=n,
         n_test=0,
         size=model.size,
-        status=status,
-        source=source,
+        status="scaled",
+        source=f"{why} ({ratio:.3g}); there: {model.source}"[:1_900],
     )
 
 

@@ -90,13 +90,14 @@ def measure(place: Place) -> dict[str, Any]:
         resume=(place.profile / "session.json").exists(),
         despite_load=place.despite_load,
     )
-    made = session.measured(request, session.registered(), session.open_bench(place.device), lambda *_: None)
+    families = import_module("calibration.kernels.registry").FAMILIES
+    made = session.measured(request, families, session.open_bench(place.device), lambda *_: None)
     return {name: getattr(made, name) for name in ("session", "measured", "flagged", "left", "skipped")}
 
 
 def profile(place: Place) -> dict[str, Any]:
     """Fit the samples and return the errors of every family."""
-    made = import_module("calibration.session").profile(place.profile, lambda *_: None)
+    made = import_module("calibration.measured").build_profile(place.profile)
     return dict(import_module("calibration.errors").summary([made], [place.profile / "profile.json"]))
 
 

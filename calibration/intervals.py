@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from calibration.fit import Fit
 from calibration.samples import Floats, Samples
-from sim.costs.fitted import LEVELS, Z80, SizeBin
+from sim.costs.fitted import LEVELS, Z80, SizeBin, six_digits
 
 PER_BIN = 25
 """Least samples of a bin: the 95 % level needs 19 (ceil(0.95 * 20) = 19)."""
@@ -41,8 +41,8 @@ def size_bins(fit: Fit, samples: Samples) -> list[SizeBin]:
     made = []
     for k, start in enumerate(starts):
         inside = residual[which == k]
-        widths = {level: _digits(half_width(inside, float(level))) for level in LEVELS}
-        made.append(SizeBin(from_size=_digits(start), n=len(inside), half_widths=widths))
+        widths = {level: six_digits(half_width(inside, float(level))) for level in LEVELS}
+        made.append(SizeBin(from_size=six_digits(start), n=len(inside), half_widths=widths))
     return made
 
 
@@ -76,15 +76,11 @@ def outside_slope(
     """
     sigma = bins[-1].half_widths["0.8"] / Z80
     if larger is None or predicted is None or not len(larger):
-        return _digits(sigma)
+        return six_digits(sigma)
     beyond = [np.log(np.maximum(1.0, larger.inputs[n] / domain[n][1])) for n in domain if domain[n][1] > 0]
     distance = np.max(beyond, axis=0)
     far = distance > 0
     if not far.any():
-        return _digits(sigma)
+        return six_digits(sigma)
     more = np.mean(np.log(larger.seconds / predicted)[far] ** 2) - sigma**2
-    return _digits(float(np.sqrt(max(0.0, more) / np.mean(distance[far] ** 2))))
-
-
-def _digits(value: float) -> float:
-    return float(f"{value:.6g}")
+    return six_digits(float(np.sqrt(max(0.0, more) / np.mean(distance[far] ** 2))))

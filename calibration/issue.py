@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from calibration.kernels.overhead import small
+from sim.costs.fitted import six_digits
 from sim.costs.profile import Profile
 from sim.costs.run_level import RunLevel, RunLevelSet
 from sim.costs.stage import backward_seconds, forward_seconds
@@ -34,17 +35,13 @@ def with_issue(profile: Profile, rows: Sequence[Mapping[str, Any]]) -> Profile:
     if profile.dtype == "float32":
         kernels = _kernels_s(profile)
         each, ends = each - kernels[0], ends - kernels[1]
-    return replace(profile, issue_s=_digits(each), ends_issue_s=_digits(ends))
+    return replace(profile, issue_s=six_digits(max(0.0, each)), ends_issue_s=six_digits(max(0.0, ends)))
 
 
 def _by_layers(rows: Sequence[Mapping[str, Any]], direction: str) -> dict[float, float]:
     """Return the seconds of fitted samples by their layers."""
     held = [row for row in rows if (row["op"], row["direction"], row["use"]) == ("launch", direction, "fit")]
     return {float(row["shape"]["layers"]): float(row["t_s"]) for row in held}
-
-
-def _digits(value: float) -> float:
-    return float(f"{max(0.0, value):.6g}")
 
 
 def _kernels_s(profile: Profile) -> tuple[float, float]:

@@ -7,7 +7,7 @@ Flagged samples (the sentinel moved, or the result was wrong) are counted and le
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from importlib.util import find_spec
 from math import isfinite
 from pathlib import Path
@@ -20,7 +20,7 @@ from calibration.collectives import fit as fit_links
 from calibration.concurrent import FILE as CONTENTION
 from calibration.contention import fit_device
 from calibration.execute.limits import Device
-from calibration.fit import Fit, Scores, predict, rms_log_error_of_sums, scores
+from calibration.fit import Fit, predict, rms_log_error_of_sums, scores
 from calibration.fitted import Family
 from calibration.intervals import coverage, outside_slope, size_bins
 from calibration.issue import with_issue
@@ -35,7 +35,7 @@ from calibration.whole import wholes
 from sim.costs import kernels
 from sim.costs.collectives import PARAMETERS
 from sim.costs.contention import Contention
-from sim.costs.fitted import Errors, KernelModel, Use
+from sim.costs.fitted import Errors, KernelModel, Use, all_six_digits, six_digits
 from sim.costs.profile import Fingerprint, Memory, Profile, profile_text, read_profile
 from sim.specs.device import Device as DeviceFile
 from sim.specs.fields import InputError, read
@@ -52,7 +52,7 @@ PREFERRED = ("matmul", "flash", "cudnn", "layernorm", "add", "erf", "eager", "fu
 """Implementations that the simulator reads where a kernel has several: the earlier in this list, the rather."""
 
 ANY = "any"
-ALIKE = ("elementwise",)
+AS_ONE = ("elementwise",)
 """Kernels whose implementations are fitted as one: the simulator knows no more of them than what they move."""
 
 TOGETHER = {"gemm": ("forward", "dgrad", "wgrad")}
@@ -72,10 +72,10 @@ UNITS = {"time": "s", "rate": "FLOP/s", "bandwidth": "bytes/s", "size": "FLOP or
 ASSUMED_COLLECTIVES = dict(zip(PARAMETERS, (0.5, 0.5, 0.5, 5e-5, 1e-5, 5e-5), strict=True))
 
 
-def build_profile(folder: Path, progress: Note | None = None, device: Callable[[Path], Any] | None = None) -> Profile:
+def build_profile(folder: Path, progress: Note | None = None) -> Profile:
     """Return the profile of the session in `folder`, and write `profile.json` and `report.html` beside its samples.
 
-    `progress` hears what is being fitted; `device` writes `device.json` where the session has not done so.
+    `progress` hears what is being fitted.
 
     Raises:
         InputError: the folder holds no session, its samples cannot be read, or too few kernels were measured.
@@ -91,8 +91,6 @@ def build_profile(folder: Path, progress: Note | None = None, device: Callable[[
     families = fit_families(kept, flagged, fingerprint, dtype, told)
     links = _links(folder, kept)
     profile = with_issue(_profile(folder, session, fingerprint, dtype, families, links), kept)
-    if device is not None and not (folder / "device.json").exists():
-        device(folder)
     write_atomically(folder / "profile.json", profile_text(profile))
     told("report")
     if find_spec("plotly"):
@@ -122,7 +120,7 @@ def _links(folder: Path, rows: Sequence[Row]) -> tuple[dict[str, float], str]:
     found = fit_links(made, rate)
     told = ", ".join(f"{name} {of.mape:.0f} %" for name, of in found.errors.items())
     text = f"measured, {made[0].backend} between {max(m.n for m in made)} processes; each size held out, mape: {told}"
-    return {name: digits(value) for name, value in found.parameters.items()}, text
+    return all_six_digits(found.parameters), text
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -198,7 +196,7 @@ def fit_families(
 
 
 def _place(row: Row) -> tuple[str, str, str]:
-    return row["op"], ANY if row["op"] in ALIKE else row["implementation"], row["direction"]
+    return row["op"], ANY if row["op"] in AS_ONE else row["implementation"], row["direction"]
 
 
 def _causal(rows: list[Row]) -> list[Row]:
@@ -235,9 +233,7 @@ def _fitted(
     for direction, fit in chosen.fits.items():
         key = first["op"], _place(first)[1], direction
         others = {use: s for use, s in by_use[direction].items() if use != "fit"}
-        model = replace(
-            _model(fit, train[direction], others, dtype, lost.get(key, 0), chosen.note), implementation=key[1]
-        )
+        model = _model(fit, by_use[direction], key[1], dtype, lost.get(key, 0), chosen.note)
         fitted = [row for row in parts[direction] if row["use"] == "fit"]
         work = {name: np.array([float(row[name] or 0.0) for row in fitted]) for name in ("flop", "bytes")}
         shown = coverage(fit, train[direction])
@@ -253,35 +249,36 @@ def _by_use(rows: Sequence[Row], form: str) -> dict[str, Samples]:
 
 
 def _model(
-    fit: Fit, samples: Samples, others: Mapping[str, Samples], dtype: str, flagged: int, note: str
+    fit: Fit, by_use: Mapping[str, Samples], implementation: str, dtype: str, flagged: int, note: str
 ) -> KernelModel:
-    form, parameters = kernels.FORMS[fit.form], fit.solution.parameters
-    domain = {name: [digits(v.min()), digits(v.max())] for name, v in samples.inputs.items() if name in form.inputs}
+    form, parameters, samples = kernels.FORMS[fit.form], fit.solution.parameters, by_use["fit"]
+    inputs = {name: values for name, values in samples.inputs.items() if name in form.inputs}
+    domain = {name: [six_digits(values.min()), six_digits(values.max())] for name, values in inputs.items()}
     bins = size_bins(fit, samples)
-    expected = {use: predict(fit.form, held.inputs, parameters) for use, held in others.items()}
+    expected = {use: predict(fit.form, held.inputs, parameters) for use, held in by_use.items() if use != "fit"}
     width = float(np.quantile(np.abs(np.log(samples.seconds / fit.predicted)), 0.9))
     held_out: dict[Use, Errors] = {}
     for use in ("random", "larger"):
-        if use in others:
-            held_out[use] = hold_out(expected[use], others[use], width)
+        if use in by_use:
+            held_out[use] = hold_out(expected[use], by_use[use], width)
     return KernelModel(
         op=samples.op,
         direction=samples.direction,
         form=fit.form,
         dtype=dtype,
-        implementation=samples.source,
-        parameters={name: digits(v) for name, v in parameters.items() if name in form.names},
-        standard_errors={name: digits(v) for name, v in fit.solution.standard_errors.items()},
+        implementation=implementation,
+        parameters=all_six_digits({name: v for name, v in parameters.items() if name in form.names}),
+        standard_errors=all_six_digits(fit.solution.standard_errors),
         domain=domain,
         n_train=len(samples),
         n_test=len(samples),
         n_flagged=flagged,
-        cross_validation=errors(fit.scores, len(samples)),
+        cross_validation=fit.scores.errors(len(samples)),
         held_out=held_out,
-        log_residual_quantiles={q: digits(v) for q, v in fit.residual_quantiles.items()},
+        log_residual_quantiles=all_six_digits(fit.residual_quantiles),
         size="bytes" if "bytes" in form.inputs else "flop",
         bins=bins,
-        outside_slope=outside_slope(domain, bins, others.get("larger"), expected.get("larger")),
+        outside_slope=outside_slope(domain, bins, by_use.get("larger"), expected.get("larger")),
         status="fitted",
         source=f"measured, {samples.source}; {note}",
     )
@@ -290,12 +287,7 @@ def _model(
 def hold_out(predicted: Any, samples: Samples, half_width90: float) -> Errors:
     """Return the errors of samples that were never fitted, with the coverage of an interval of log time."""
     inside = np.abs(np.log(samples.seconds / predicted)) <= half_width90
-    return errors(scores(predicted, samples.seconds, float(np.mean(inside))), len(samples))
-
-
-def errors(found: Scores, n: int) -> Errors:
-    """Return scores as a profile holds them."""
-    return Errors(**{name: digits(value) for name, value in asdict(found).items()}, n=n)
+    return scores(predicted, samples.seconds, float(np.mean(inside))).errors(len(samples))
 
 
 def _profile(
@@ -336,7 +328,7 @@ def _sums_sigma(families: Sequence[Family]) -> float:
     if not products:
         return 0.0
     predicted = np.concatenate([family.fit.predicted for family in products])
-    return digits(rms_log_error_of_sums(predicted, np.concatenate([family.samples.seconds for family in products])))
+    return six_digits(rms_log_error_of_sums(predicted, np.concatenate([family.samples.seconds for family in products])))
 
 
 def _stand_ins(held: Mapping[Key, KernelModel], dtype: str) -> list[KernelModel]:
@@ -395,8 +387,3 @@ def _memory(folder: Path, dtype: str) -> Memory:
         + ("; as in the shipped profiles of GPUs" if gpu else "; tensors of a CPU lie in main memory as they are"),
     )
     return profile_memory(found, assumed) if found else assumed
-
-
-def digits(value: float) -> float:
-    """Six significant digits."""
-    return float(f"{value:.6g}")

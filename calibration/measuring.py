@@ -19,9 +19,10 @@ from calibration.execute.busy import nobody, others
 from calibration.execute.processes import ExecutionError
 from calibration.guards import BusyError
 from calibration.kernels.family import Suite
+from calibration.kernels.registry import FAMILIES
 from calibration.measure import LostError, Progress
-from calibration.session import DEVICE, Request, measured, open_bench, registered
-from calibration.session import profile as fitted
+from calibration.measured import build_profile
+from calibration.session import DEVICE_FILE, Request, measured, open_bench
 from calibration.store import Session
 from sim.costs.profile import Profile
 from sim.specs.fields import InputError
@@ -86,7 +87,7 @@ def _run(request: Request, check: bool, as_json: bool) -> None:
     progress = Console(stderr=True)
     try:
         with bar(progress) as shown:
-            session = measured(request, registered(), open_bench(request.device), shown)
+            session = measured(request, FAMILIES, open_bench(request.device), shown)
     except (BusyError, LostError) as error:
         progress.print(f"not measured: {error}", markup=False, soft_wrap=True)
         raise typer.Exit(1) from None
@@ -96,7 +97,7 @@ def _run(request: Request, check: bool, as_json: bool) -> None:
     for skip in session.skipped:
         progress.print(f"{skip.id}: {skip.reason}", markup=False, soft_wrap=True)
     with progress.status("fitting") as status:
-        profile = fitted(request.out, status.update)
+        profile = build_profile(request.out, status.update)
     rows = _checked(request, progress) if check else []
     if as_json:
         held = {"hold_out": [row.data() for row in rows]}
@@ -107,7 +108,7 @@ def _run(request: Request, check: bool, as_json: bool) -> None:
         Console().print(holdout.table(rows))
     progress.print(
         f"{session.measured} kernels measured, {session.flagged} of them flagged, {len(session.skipped)} skipped, "
-        f"{session.left} left by the budget; cluster: {{device: {request.out / DEVICE}, profile: {request.out}}}",
+        f"{session.left} left by the budget; cluster: {{device: {request.out / DEVICE_FILE}, profile: {request.out}}}",
         markup=False,
         soft_wrap=True,
     )
@@ -131,7 +132,7 @@ def measured_summary(session: Session, profile: Profile, folder: Path) -> dict[s
     (fit,) = summary([profile], [folder / "profile.json"])["profiles"]
     return {
         **fit,
-        "device": str(folder / DEVICE),
+        "device": str(folder / DEVICE_FILE),
         "session": session.session,
         "measured": session.measured,
         "flagged": session.flagged,

@@ -16,16 +16,13 @@ from calibration.guards import MOST_OTHERS, BusyError, admit, interruptible, set
 from calibration.host import host_instruments
 from calibration.instruments import Instruments
 from calibration.kernels.family import Family, Suite
-from calibration.kernels.registry import FAMILIES
 from calibration.measure import Progress, Sampler, order
-from calibration.measured import build_profile
 from calibration.store import SAMPLES, SESSION, Session, Store, load_session, new_session
 from calibration.timing import METHODS
-from sim.costs.profile import Profile
 from sim.specs.fields import InputError
 from sim.specs.files import write_atomically
 
-DEVICE = "device.json"
+DEVICE_FILE = "device.json"
 LINKS_S = 20.0
 """Seconds for collectives, beyond the budget of the kernels."""
 
@@ -114,7 +111,7 @@ def measured(request: Request, families: Sequence[Family], bench: Bench, progres
         session.save(request.out)
         rates = highest_rates(store.rows.values(), bench.fingerprint.l2_bytes)
         write_atomically(
-            request.out / DEVICE, json.dumps(device_file(bench.fingerprint, rates, session.date), indent=1)
+            request.out / DEVICE_FILE, json.dumps(device_file(bench.fingerprint, rates, session.date), indent=1)
         )
     return session
 
@@ -175,13 +172,3 @@ def _busy(tools: Instruments, despite_load: bool) -> bool:
             raise
         return True
     return False
-
-
-def registered() -> Sequence[Family]:
-    """Return all kernel families."""
-    return FAMILIES
-
-
-def profile(folder: Path, note: Callable[[str], Any]) -> Profile:
-    """Fit the samples in `folder` and write the rest of its profile (`profile.json`, `report.html`)."""
-    return build_profile(folder, note)

@@ -10,7 +10,7 @@ from calibration.variants import Term, together
 from sim.costs.kernels import gemm_bytes
 from sim.costs.profile import Fingerprint
 
-HALF = Free(100.0, 1e-2, 1e4)
+HALF_SIZE = Free(100.0, 1e-2, 1e4)
 ROWS = Free(1e3, 1e-2, 1e8)
 KNEE = Free(1.5, 1.0, 20.0)
 FLOOR = Free(4e-6, 1e-7, 1e-3)
@@ -24,9 +24,9 @@ CPU_TILES = ((8, 16), (16, 16), (32, 32), (64, 64))
 
 KNEE_TERM = Term("free p", {"p": KNEE})
 FLOOR_TERM = Term("free t0", {"t0": FLOOR})
-SATURATION_TERM = Term("m0, n0, k0", dict.fromkeys(SIZES, HALF))
+SATURATION_TERM = Term("m0, n0, k0", dict.fromkeys(SIZES, HALF_SIZE))
 BOOST_TERM = Term("boost", {"boost": Free(0.3, 0.01, 2.0), "boost_flop": Free(1e11, 1e8, 1e15)})
-ROWS_TERM = Term("c0", {"c0": HALF})
+ROWS_TERM = Term("c0", {"c0": HALF_SIZE})
 SPILL_TERMS = [
     Term(f"spill from {start:g}", {"spill": Free(0.5, 0.01, 5.0), "c1": Free(start, 64.0, 1e6)})
     for start in (3e3, 1.2e4)
@@ -87,9 +87,9 @@ def measured_terms(form: str, parts: Mapping[str, Samples], fingerprint: Fingerp
     if form == "gemm-pnorm":
         return gemm_terms(float(max(1, fingerprint.cores if gpu else fingerprint.threads)), gpu)
     if form == "attention-saturating":
-        s0, r0 = Term("s0", {"s0": HALF}), Term("r0", {"r0": ROWS})
+        s0, r0 = Term("s0", {"s0": HALF_SIZE}), Term("r0", {"r0": ROWS})
         several = all("head_dim" in s.inputs for s in parts.values())
-        return [[s0, r0, together(s0, r0)], [Term("d0", {"d0": HALF})] if several else []]
+        return [[s0, r0, together(s0, r0)], [Term("d0", {"d0": HALF_SIZE})] if several else []]
     steps = [_inside(CACHE_TERM, "b1", "bytes", parts)]
     if form == "row-wise":
         return [[_inside(term, "c1", "columns", parts) for term in SPILL_TERMS], [ROWS_TERM], steps]

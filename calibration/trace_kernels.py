@@ -11,14 +11,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
 
+from calibration.kernels.gemm import LAYOUT
 from calibration.trace_tree import DTYPES, ELEMENT_BYTES, Dims, Recorded, Slice, elements
 from sim.costs import volume
 from sim.costs.layers.attention import FLASH_BACKWARD_FLOP
 
 Product = tuple[int, int, int]
 """Rows, columns and inner dimension of a matrix product."""
-
-LAYOUT = {"forward": "TN", "dgrad": "NN", "wgrad": "NT"}
 
 
 @dataclass(frozen=True)

@@ -135,46 +135,42 @@ def hold_out(
     profile_folder: Path,
     device: Device,
     *,
-    chosen: Callable[[Case], bool] = lambda case: True,
     steps: int = LEAST_STEPS,
-    seed: int = 0,
     busy: Busy = nobody,
-    drifted: Drift | None = None,
     done: Callable[[Row], None] = lambda row: None,
 ) -> list[Row]:
-    """Return every chosen case predicted from the profile and then measured over `steps` steps and `SPAN_S` seconds.
+    """Return every case predicted from the profile and then measured over `steps` steps and `SPAN_S` seconds.
 
     All predictions are written to `hold-out.json` in the folder before anything is measured, the rows at the end.
-    drifted: the machine's drift since the calibration (None: by its sentinel, on a CPU); where that moved, a case is
-    measured again. `done` hears of every row.
+    Where a CPU's sentinel has moved since the calibration, a case is measured again. `done` hears of every row.
 
     Raises:
         InputError: the profile is missing or wrong.
         ExecutionError: the machine is busy, or a process failed.
     """
-    held = [case for case in cases(device) if chosen(case)]
+    held = list(cases(device))
     predictions = [_predicted(case, profile_folder, device) for case in held]
     told = {case.name: p.figures() for case, p in zip(held, predictions, strict=True)}
     write_atomically(profile_folder / FILE, json.dumps({"predictions": told}, indent=1) + "\n")
     rows = []
-    now = drifted or (drift_since(profile_folder / "session.json") if device == "cpu" else steady)
+    drifted = drift_since(profile_folder / "session.json") if device == "cpu" else steady
     for case, predicted in zip(held, predictions, strict=True):
         idle(busy)
-        rows.append(_row(case, predicted, device, steps, seed, now))
+        rows.append(_row(case, predicted, device, steps, drifted))
         done(rows[-1])
     data = {"predictions": told, "rows": [row.data() for row in rows]}
     write_atomically(profile_folder / FILE, json.dumps(data, indent=1) + "\n")
     return rows
 
 
-def _row(case: Case, predicted: Predicted, device: Device, steps: int, seed: int, drifted: Drift) -> Row:
+def _row(case: Case, predicted: Predicted, device: Device, steps: int, drifted: Drift) -> Row:
     """Return a case measured while the machine was as it should be, or with the least drift of `TRIES`."""
     run = measure_block if case.what == "block" else measure
     enough = max(steps, min(MOST_STEPS, ceil(SPAN_S / predicted.step_time_s)))
     rows: list[Row] = []
     while len(rows) < TRIES and (not rows or moved(rows[-1].sentinel_ratio)):
         before = drifted()
-        measured = run(case.model, case.plan, device, enough, seed)
+        measured = run(case.model, case.plan, device, enough)
         rows.append(Row(case, predicted, measured, drift(1.0, before, drifted())))
     return min(rows, key=lambda row: abs(row.sentinel_ratio - 1))
 
@@ -182,18 +178,6 @@ def _row(case: Case, predicted: Predicted, device: Device, steps: int, seed: int
 def _predicted(case: Case, folder: Path, device: Device) -> Predicted:
     cluster = cluster_of(folder, device, case.plan.dp or 1)
     return (predict_block if case.what == "block" else predict)(case.model, cluster, case.plan, device)
-
-
-def check(
-    profile_folder: Path, device: Device, progress: Callable[[str], None] = lambda text: None, busy: Busy = nobody
-) -> Table:
-    """Return the table of all hold-outs of a fresh profile; `progress` hears of each.
-
-    Raises:
-        InputError, ExecutionError: as `hold_out`.
-    """
-    rows = hold_out(profile_folder, device, busy=busy, done=lambda row: progress(f"{row.case.name}: {row.error:+.1%}"))
-    return table(rows)
 
 
 def table(rows: list[Row]) -> Table:

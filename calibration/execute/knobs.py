@@ -1,7 +1,7 @@
 """Every knob of a plan: whether it is simulated, tuned, emitted (to which targets) and executed.
 
 The table is made by `table()` and tested against it, against what a simulation and an emitted file change, and against
-`limits`: what `trainsim execute` can run. Targets: c torch-csv, t torchtitan (both forms), m megatron, d deepspeed.
+`limits`: what `trainsim execute` can run.
 
 knob                   simulated  tuned     emitted  executed
 ---------------------  ---------  --------  -------  ----------------------
@@ -39,19 +39,20 @@ offload                yes        by stage  md       optimizer, activations
 recompute_layers       yes        by stage  m        any
 stages                 yes        yes       -        equal degrees
 software_year          yes        kept      -        -
+
+emitted to: c torch-csv, t torchtitan, t torchtitan-0.3, m megatron, d deepspeed
 """
 
 from dataclasses import Field, fields
 from typing import Any
 
 from calibration.execute.limits import MOST_RANKS, PLAN, PRECISION, as_executed
-from sim.plans import EXPRESSED
+from sim.plans import EXPORTERS
 from sim.specs import Plan
 from sim.specs.knobs import PLAN_KNOBS, STAGE_KNOBS
 
 HEADINGS = ("knob", "simulated", "tuned", "emitted", "executed")
-LETTERS = {"torch-csv": "c", "torchtitan": "t", "megatron": "m", "deepspeed": "d"}
-ANY = (
+EVERY_VALUE = (
     "global_batch", "micro_batch", "overlap_dp", "virtual_stages", "stage_layers", "microbatch_group_size", "recompute",
     "zero", "sequence_parallel", "recompute_layers",
 )  # fmt: skip
@@ -59,11 +60,12 @@ ANY = (
 
 
 def table() -> str:
-    """Return the table, one line a knob, columns padded."""
+    """Return the table, one line a knob, columns padded, and which letter stands for which target."""
     rows = [HEADINGS, *((f.name, "yes", _tuned(f.name), _emitted(f.name), _executed(f.name)) for f in _knobs())]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
+    legend = "emitted to: " + ", ".join(f"{e.letter} {e.name}" for e in EXPORTERS.values())
+    return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:], "", legend])
 
 
 def _knobs() -> list[Field[Any]]:
@@ -77,7 +79,7 @@ def _tuned(name: str) -> str:
 
 
 def _emitted(name: str) -> str:
-    return "".join(letter for target, letter in LETTERS.items() if name in EXPRESSED[target]) or "-"
+    return "".join(dict.fromkeys(e.letter for e in EXPORTERS.values() if name in e.expresses)) or "-"
 
 
 def _executed(name: str) -> str:
@@ -94,6 +96,6 @@ def _executed(name: str) -> str:
         **{
             key: str(getattr(fixed, key)).lower() for key in ("framework", "cross_entropy", "fused_wgrad", "tp_overlap")
         },
-        **dict.fromkeys(ANY, "any"),
+        **dict.fromkeys(EVERY_VALUE, "any"),
     }
     return made.get(name, "-")

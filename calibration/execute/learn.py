@@ -25,7 +25,7 @@ from calibration.execute.holdout import Row
 from calibration.execute.limits import Device
 from calibration.execute.measure import Run, processes
 from sim.catalog import names
-from sim.costs.fitted import Z80
+from sim.costs.fitted import Z80, six_digits
 from sim.costs.learned import FEW, FILE, MOST_RUNS, Correction, Group, Learned, LearnedRun, profile_hash, read_learned
 from sim.costs.profile import load_profile
 from sim.plans.files import plain
@@ -33,12 +33,6 @@ from sim.report.text import plan_words
 from sim.specs import InputError, Job, Model, PlacedPlan
 from sim.specs.files import load_mapping, write_atomically
 from sim.validation.executed import Executed
-
-
-def digits(value: float) -> float:
-    """Return a number with the six significant digits that the file keeps."""
-    return float(f"{value:.6g}")
-
 
 REPEAT = 0.02
 """Least scatter (log): what quiet runs of one plan differ by on another day; an assumption."""
@@ -61,9 +55,9 @@ def fit(runs: Sequence[LearnedRun]) -> list[Correction]:
                 processes=group.processes,
                 precision=group.precision,
                 n=len(logs),
-                factor=digits(factor),
-                interval80=[digits(factor / half), digits(factor * half)],
-                scatter_log=digits(scatter),
+                factor=six_digits(factor),
+                interval80=[six_digits(factor / half), six_digits(factor * half)],
+                scatter_log=six_digits(scatter),
             )
         )
     return made
@@ -132,8 +126,8 @@ def run_of(model: Model, placed: PlacedPlan, predicted_s: float, measured_s: flo
         kind=group.kind,
         processes=group.processes,
         precision=group.precision,
-        predicted_s=digits(predicted_s),
-        measured_s=digits(measured_s),
+        predicted_s=six_digits(predicted_s),
+        measured_s=six_digits(measured_s),
         torch=version("torch"),
     )
 

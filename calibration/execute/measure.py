@@ -67,23 +67,23 @@ class Setting:
     traces: Path | None = None
 
 
-def measure(model: Model, plan: Plan, device: Device, steps: int = LEAST_STEPS, seed: int = 0) -> Measured:
+def measure(model: Model, plan: Plan, device: Device, steps: int = LEAST_STEPS) -> Measured:
     """Return what `steps` training steps take after warm-up, on `plan.dp` processes of one thread each.
 
     Raises:
         InputError, ExecutionError: as `measure_all`.
     """
-    return measure_all([Run(model, plan)], Setting(device, steps, seed))[0]
+    return measure_all([Run(model, plan)], Setting(device, steps))[0]
 
 
-def measure_block(model: Model, plan: Plan, device: Device, steps: int = LEAST_STEPS, seed: int = 0) -> Measured:
+def measure_block(model: Model, plan: Plan, device: Device, steps: int = LEAST_STEPS) -> Measured:
     """Return what `steps` forward and backward passes of one block take on one microbatch.
 
     Raises:
         InputError, ExecutionError: as `measure_all`.
     """
     alone = plan.but(dp=1, global_batch=plan.micro_batch)
-    return measure_all([Run(model, alone, what="block")], Setting(device, steps, seed))[0]
+    return measure_all([Run(model, alone, what="block")], Setting(device, steps))[0]
 
 
 def measure_all(runs: Sequence[Run], setting: Setting) -> list[Measured]:

@@ -20,7 +20,7 @@ from sim.specs.files import load_mapping, write_atomically
 
 POLL_S = 0.05
 GRACE_S = 5.0
-HERE = "127.0.0.1"
+ADDRESS = "127.0.0.1"
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 """One thread a process, so that two of them are two devices; they listen on 127.0.0.1 only."""
 
@@ -74,10 +74,10 @@ def _listener(port: int) -> socket.socket:
     """Return a socket that listens on a port of 127.0.0.1; only the first process inherits it."""
     made = socket.socket()
     try:
-        made.bind((HERE, port))
+        made.bind((ADDRESS, port))
     except OSError:
         made.close()
-        raise InputError("--port", port, f"a port of {HERE} that nobody uses, or 0") from None
+        raise InputError("--port", port, f"a port of {ADDRESS} that nobody uses, or 0") from None
     made.listen()
     return made
 
@@ -87,7 +87,7 @@ def _started(
     folder: Path, ranks: int, command: Sequence[str], listener: socket.socket
 ) -> Iterator[list[subprocess.Popen[bytes]]]:
     processes: list[subprocess.Popen[bytes]] = []
-    shared = {"MASTER_ADDR": HERE, "MASTER_PORT": str(listener.getsockname()[1]), "WORLD_SIZE": str(ranks)}
+    shared = {"MASTER_ADDR": ADDRESS, "MASTER_PORT": str(listener.getsockname()[1]), "WORLD_SIZE": str(ranks)}
     environment = {**os.environ, **ENVIRONMENT, **shared, "TRAINSIM_LISTENER": str(listener.fileno())}
     try:
         for rank in range(ranks):

@@ -3,12 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
 from calibration.fit import Fit, Free, Parameters, cross_validate, rms_log_error_of_sums
 from calibration.samples import Samples
-from calibration.terms import HALF, ROWS_TERM, SIZES, SPILL_TERMS, gemm_terms
-from calibration.variants import Chosen, Term, choose, joined, mean_error
+from calibration.terms import HALF_SIZE, ROWS_TERM, SIZES, SPILL_TERMS, gemm_terms
+from calibration.variants import Chosen, Term, choose, joined
 
 GEMM_DIRECTIONS = ("forward", "dgrad", "wgrad")
 LAUNCH_FLOOR_S = 2e-6
@@ -25,9 +23,6 @@ class Gemms:
     """The three GEMM fits of a device; `sums_sigma_log` is the RMS log error of sums of 12 held-out GEMMs."""
 
     fits: Mapping[str, Fit]
-    mape: float
-    median: float
-    p90: float
     sums_sigma_log: float
     note: str
 
@@ -42,26 +37,13 @@ def fit_gemms(samples: Mapping[str, Samples], bandwidth: float, bandwidth_note: 
     fixed = {"bandwidth": bandwidth, "t0": LAUNCH_FLOOR_S, "p": 1.0, **dict.fromkeys(SIZES, 0.0)}
     found = choose("gemm-pnorm", parts, Term("rates", {"rate": RATE}, fixed), gemm_terms(units), ("rate",))
     floor = "fitted" if "free t0" in " ".join(found.terms) else f"{LAUNCH_FLOOR_S * 1e6:g} us (assumed)"
-    return gemms_of(found, parts, f"fixed: bandwidth ({bandwidth_note}); t0 {floor}")
-
-
-def gemms_of(found: Chosen, parts: Mapping[str, Samples], note: str) -> Gemms:
-    """Return the errors over all directions."""
-    predicted, measured = joined(found.fits, parts)
-    error = 100 * np.abs(predicted / measured - 1)
-    return Gemms(
-        found.fits,
-        mean_error(found.fits, parts),
-        float(np.median(error)),
-        float(np.quantile(error, 0.9)),
-        rms_log_error_of_sums(predicted, measured),
-        f"{note}; {found.note}",
-    )
+    text = f"fixed: bandwidth ({bandwidth_note}); t0 {floor}; {found.note}"
+    return Gemms(found.fits, rms_log_error_of_sums(*joined(found.fits, parts)), text)
 
 
 def fit_attention(samples: Samples, fixed: Parameters) -> Fit:
     """Fit `rate` and whichever of s0 (tokens) and r0 (rows) is not fixed."""
-    half = {"s0": HALF, "r0": HALF_ROWS}
+    half = {"s0": HALF_SIZE, "r0": HALF_ROWS}
     free = {"rate": RATE} | {name: value for name, value in half.items() if name not in fixed}
     return cross_validate("attention-saturating", samples, free, {"t0": LAUNCH_FLOOR_S, **fixed})
 

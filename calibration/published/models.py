@@ -1,7 +1,7 @@
 """The kernel models of each device: fitted to its own samples, or carried over from the base device."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -10,28 +10,20 @@ from scipy.optimize import minimize_scalar
 from calibration.fit import Fit, Scores, predict, rms_log_error, scores
 from calibration.intervals import outside_slope, size_bins
 from calibration.published import families as kernels
-from calibration.published import op_timings
 from calibration.published.collectives import Links, fit_links
 from calibration.published.families import GEMM_DIRECTIONS, Gemms
+from calibration.published.op_timings import L4_IN_TRAINING
+from calibration.published.peaks import PEAK_NAMES, measured_peak
 from calibration.published.public import Public
 from calibration.samples import Floats, Samples
 from sim.costs.carry import Ratios, carry, ratios
+from sim.costs.fitted import Errors, KernelModel, all_six_digits, six_digits
 from sim.costs.kernels import FORMS, KERNELS
-from sim.costs.profile import Errors, KernelModel
 from sim.specs.catalog import device
 
 Z90 = 1.6448536269514722
 BASE = "a100-pcie-80gb"
 ANCHOR_CHECK = "b200"
-PEAK_NAMES = {
-    "a100-pcie-80gb": "NVIDIA A100 PCIe",
-    "a100-sxm-80gb": "NVIDIA A100 SXM",
-    "a100-sxm-40gb": "NVIDIA A100 SXM",
-    "h100-sxm-80gb": "NVIDIA H100 SXM",
-    "h200-sxm-141gb": "NVIDIA H200 SXM",
-    "b200": "NVIDIA B200 SXM",
-    "mi300x": "AMD MI300X",
-}
 Key = tuple[str, str]
 
 ATTENTION_DIRECTIONS = ("forward", "backward")
@@ -39,7 +31,7 @@ H100_ATTENTION = "H100 80GB SXM5"
 
 
 @dataclass(frozen=True)
-class Target:
+class Profiled:
     """A device to write: the names its samples go by in the files, and its links.
 
     `relation` is "own" (has GEMM samples), "chip" (the base device's chip) or "estimate" (another chip).
@@ -60,10 +52,10 @@ class Target:
     training: str | None = None
 
 
-TARGETS = (
-    Target(BASE, "own", "pcie", "NVIDIA A100 PCIe", "NVIDIA A100 PCIe", "NVIDIA A100 80GB PCIe"),
-    Target("a100-sxm-80gb", "chip", "nvlink3"),
-    Target(
+PROFILED = (
+    Profiled(BASE, "own", "pcie", "NVIDIA A100 PCIe", "NVIDIA A100 PCIe", "NVIDIA A100 80GB PCIe"),
+    Profiled("a100-sxm-80gb", "chip", "nvlink3"),
+    Profiled(
         "a100-sxm-40gb",
         "chip",
         "nvlink3",
@@ -72,14 +64,14 @@ TARGETS = (
         "NVIDIA A100-PCIE-40GB",
         "A100 PCIe 40 GB: same memory",
     ),
-    Target("b200", "own", "nvlink5", "NVIDIA B200", "NVIDIA B200"),
-    Target("h100-sxm-80gb", "estimate", "nvlink4", None, "H100 80GB SXM5"),
-    Target("h200-sxm-141gb", "estimate", "nvlink4", None, "H100 80GB SXM5", None, "H100 SXM: same chip"),
-    Target("v100-sxm-32gb", "estimate", "nvlink2"),
-    Target("l4", "own", "pcie l4", op_timings.DEVICE, op_timings.DEVICE, "NVIDIA L4", training=op_timings.DEVICE),
-    Target("a10g", "estimate", "pcie"),
-    Target("rtx-4090", "estimate", "pcie"),
-    Target(
+    Profiled("b200", "own", "nvlink5", "NVIDIA B200", "NVIDIA B200"),
+    Profiled("h100-sxm-80gb", "estimate", "nvlink4", None, "H100 80GB SXM5"),
+    Profiled("h200-sxm-141gb", "estimate", "nvlink4", None, "H100 80GB SXM5", None, "H100 SXM: same chip"),
+    Profiled("v100-sxm-32gb", "estimate", "nvlink2"),
+    Profiled("l4", "own", "pcie l4", L4_IN_TRAINING, L4_IN_TRAINING, "NVIDIA L4", training=L4_IN_TRAINING),
+    Profiled("a10g", "estimate", "pcie"),
+    Profiled("rtx-4090", "estimate", "pcie"),
+    Profiled(
         "t4",
         "estimate",
         "pcie",
@@ -87,7 +79,7 @@ TARGETS = (
         scaling_source="as that of L4 (assumed: 70 W too are far below what its peak rate needs), which on the fp32 "
         "products of the public files is 2.4 times slower than the same step says, RMS log error 0.90",
     ),
-    Target("mi300x", "estimate", "xgmi"),
+    Profiled("mi300x", "estimate", "xgmi"),
 )
 """To add a device: its catalog entry, and a line here (or among `calibration.published.relatives.RELATIVES`)."""
 
@@ -114,8 +106,13 @@ class Base:
 
 
 def fit_base(public: Public) -> Base:
-    """Return the base device's models and the measured errors of carrying them elsewhere."""
-    target = TARGETS[0]
+    """Return the base device's models and the measured errors of carrying them elsewhere.
+
+    Raises:
+        InputError: samples, links or peaks that every profile rests on are missing.
+    """
+    target = PROFILED[0]
+    steps = [ratios_to(ANCHOR_CHECK, public, known) for known in (True, False)]
     # H100 is the only device measured at several lengths and equal row count: s0 comes from there.
     lengths = {
         d: kernels.fit_attention(public.of(H100_ATTENTION, "attention", d), {"r0": 0.0}) for d in ATTENTION_DIRECTIONS
@@ -124,9 +121,7 @@ def fit_base(public: Public) -> Base:
     vector = vector_models(target, public, {})
     models, gemms = own_models(target, public, vector, s0)
     links, exponent = fit_links(public), peak_exponent(public, models)
-    checks = [
-        _check_carrying(public, models, ratios_to(ANCHOR_CHECK, public, known), exponent) for known in (True, False)
-    ]
+    checks = [_check_carrying(public, models, by, exponent) for by in steps]
     return Base(models, gemms, s0, links, exponent, *checks)
 
 
@@ -138,19 +133,19 @@ def _model(
     source: str,
     size: Literal["flop", "bytes"] | None = None,
 ) -> KernelModel:
-    domain = {name: [round6(v.min()), round6(v.max())] for name, v in samples.inputs.items()}
+    domain = {name: [six_digits(v.min()), six_digits(v.max())] for name, v in samples.inputs.items()}
     bins = size_bins(fit, samples)
     return KernelModel(
         op=key[0],
         direction=key[1],
         form=fit.form,
-        parameters=rounded({n: v for n, v in fit.solution.parameters.items() if n in FORMS[fit.form].names}),
-        standard_errors=rounded(fit.solution.standard_errors),
+        parameters=all_six_digits({n: v for n, v in fit.solution.parameters.items() if n in FORMS[fit.form].names}),
+        standard_errors=all_six_digits(fit.solution.standard_errors),
         domain=domain,
         n_train=len(samples),
         n_test=len(samples),
-        cross_validation=_errors(fit.scores, len(samples)),
-        log_residual_quantiles=rounded(fit.residual_quantiles),
+        cross_validation=fit.scores.errors(len(samples)),
+        log_residual_quantiles=all_six_digits(fit.residual_quantiles),
         size=size or ("flop" if key[1] != "any" else "bytes"),
         bins=bins,
         outside_slope=outside_slope(domain, bins, None, None),
@@ -160,7 +155,7 @@ def _model(
 
 
 def vector_models(
-    target: Target, public: Public, base: Mapping[Key, KernelModel], by: Ratios | None = None
+    target: Profiled, public: Public, base: Mapping[Key, KernelModel], by: Ratios | None = None
 ) -> dict[Key, KernelModel]:
     """Element-wise, norm and softmax: from own samples, or the base's with the ratio of memory bandwidths."""
     if target.vector is None:
@@ -189,12 +184,12 @@ ROWS_TEXT = "row lengths doubled from fp32 to 16 bit (assumed: what decides is t
 
 def _in_16bit(model: KernelModel) -> KernelModel:
     """Return a model of fp32 rows with row lengths of the same bytes in 16 bit."""
-    lengths = {name: round6(2 * model.parameters[name]) for name in ("c0", "c1") if name in model.parameters}
+    lengths = {name: six_digits(2 * model.parameters[name]) for name in ("c0", "c1") if name in model.parameters}
     domain = {name: [v * (2 if name == "columns" else 1) for v in edges] for name, edges in model.domain.items()}
     return replace(model, parameters=model.parameters | lengths, domain=domain)
 
 
-def _carried_vector(target: Target, public: Public, model: KernelModel, by: Ratios) -> KernelModel:
+def _carried_vector(target: Profiled, public: Public, model: KernelModel, by: Ratios) -> KernelModel:
     text = f"{BASE}'s fit, bandwidth x {by.bandwidth:.4g} (ratio of memory bandwidths); errors: "
     if target.relation == "chip":
         return _carried(model, by, f"{text}{BASE}'s own", _known_errors(model))
@@ -202,7 +197,7 @@ def _carried_vector(target: Target, public: Public, model: KernelModel, by: Rati
 
 
 def own_models(
-    target: Target, public: Public, vector: Mapping[Key, KernelModel], s0: Mapping[str, float]
+    target: Profiled, public: Public, vector: Mapping[Key, KernelModel], s0: Mapping[str, float]
 ) -> tuple[dict[Key, KernelModel], Gemms]:
     """GEMM and attention of a device with samples of both, together with the memory-bound models."""
     assert target.gemm is not None and target.attention is not None
@@ -252,8 +247,12 @@ def _in_training(name: str, public: Public) -> dict[Key, KernelModel]:
 
 
 def ratios_to(name: str, public: Public, anchored: bool = True) -> Ratios:
-    """Return the ratios of device `name` to the base device; `anchored` on measured peaks where both have one."""
-    peaks = [public.peaks.get(PEAK_NAMES.get(n, "")) if anchored else None for n in (BASE, name)]
+    """Return the ratios of device `name` to the base device; `anchored` on measured peaks where there are such.
+
+    Raises:
+        InputError: a peak that was measured is not in the files.
+    """
+    peaks = [measured_peak(public, n) if anchored and n in PEAK_NAMES else None for n in (BASE, name)]
     return ratios(device(BASE), device(name), *peaks)
 
 
@@ -269,7 +268,7 @@ def peak_exponent(public: Public, models: Mapping[Key, KernelModel]) -> float:
     found = minimize_scalar(
         lambda x: rms_log_error(*_products(_carried_pairs(public, models, by, x))), bounds=(0.5, 1.5), method="bounded"
     )
-    return round6(float(found.x))
+    return six_digits(float(found.x))
 
 
 def sustained(by: Ratios, exponent: float) -> Ratios:
@@ -282,7 +281,7 @@ Pairs = Mapping[Key, tuple[Floats, Floats]]
 
 def _carried_pairs(public: Public, models: Mapping[Key, KernelModel], by: Ratios, exponent: float) -> Pairs:
     """Return the times of B200's kernels as carried over from the base by `by`, and as measured."""
-    name = next(t.gemm for t in TARGETS if t.name == ANCHOR_CHECK)
+    name = next(t.gemm for t in PROFILED if t.name == ANCHOR_CHECK)
     assert name is not None
     pairs = {}
     for key in [k for k in KERNELS if k[1] != "any"]:
@@ -302,9 +301,7 @@ def _check_carrying(public: Public, models: Mapping[Key, KernelModel], by: Ratio
     """Carry the base's fit to B200 and compare with the samples there."""
     pairs = _carried_pairs(public, models, by, exponent)
     sigma = rms_log_error(*_products(pairs))
-    return Carrying(
-        sigma, {k: (_errors(_within(*pair, sigma), len(pair[0])), len(pair[0])) for k, pair in pairs.items()}
-    )
+    return Carrying(sigma, {k: (_within(*pair, sigma).errors(len(pair[0])), len(pair[0])) for k, pair in pairs.items()})
 
 
 def _within(predicted: Any, measured: Any, sigma_log: float) -> Scores:
@@ -323,7 +320,7 @@ def _vector_carrying(public: Public, model: KernelModel) -> tuple[Errors, int]:
     in_16bit = {name: v * (2 if name == "columns" else 1) for name, v in samples.inputs.items()}
     predicted = predict(model.form, in_16bit, carry(model.parameters, by))
     sigma = rms_log_error(predicted, samples.seconds)
-    return _errors(_within(predicted, samples.seconds, sigma), len(samples)), len(samples)
+    return _within(predicted, samples.seconds, sigma).errors(len(samples)), len(samples)
 
 
 def _carried(model: KernelModel, by: Ratios, source: str, errors: tuple[Errors, int]) -> KernelModel:
@@ -331,7 +328,7 @@ def _carried(model: KernelModel, by: Ratios, source: str, errors: tuple[Errors, 
         op=model.op,
         direction=model.direction,
         form=model.form,
-        parameters=rounded(carry(model.parameters, by)),
+        parameters=all_six_digits(carry(model.parameters, by)),
         n_train=0,
         n_test=errors[1],
         cross_validation=errors[0],
@@ -341,7 +338,7 @@ def _carried(model: KernelModel, by: Ratios, source: str, errors: tuple[Errors, 
 
 
 def carried_models(
-    target: Target, public: Public, base: Base, vector: Mapping[Key, KernelModel], by: Ratios
+    target: Profiled, public: Public, base: Base, vector: Mapping[Key, KernelModel], by: Ratios
 ) -> dict[Key, KernelModel]:
     """GEMM and attention of a device without GEMM samples."""
     check = base.anchored if by.anchored else base.unanchored
@@ -367,7 +364,7 @@ def carried_models(
     return models
 
 
-def _anchored_attention(target: Target, direction: str, rows: Samples, r0: float) -> KernelModel:
+def _anchored_attention(target: Profiled, direction: str, rows: Samples, r0: float) -> KernelModel:
     text = (
         f"{target.attention}, FlashAttention-2, causal, head dimension 128, fp16 ({rows.source}); r0 carried "
         f"from {BASE} by the ratio of SMs, as all samples have the same row count"
@@ -377,17 +374,3 @@ def _anchored_attention(target: Target, direction: str, rows: Samples, r0: float
     text += f"; {target.borrowed}" if target.borrowed else ""
     fit = kernels.fit_attention(rows, {"r0": r0})
     return _model(("attention", direction), fit, rows, "scaled" if target.borrowed else "fitted", text)
-
-
-def _errors(found: Scores, n: int) -> Errors:
-    return Errors(**rounded(asdict(found)), n=n)
-
-
-def round6(value: float) -> float:
-    """Six significant digits: fits do not know more, and they hide the last bits of other machines."""
-    return float(f"{value:.6g}")
-
-
-def rounded(values: Mapping[str, float]) -> dict[str, float]:
-    """Return the values with six significant digits."""
-    return {name: round6(value) for name, value in values.items()}

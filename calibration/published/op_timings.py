@@ -12,14 +12,13 @@ from collections.abc import Sequence
 
 from calibration.published.public import Collector, Public, Row, number
 from sim.costs import volume
+from sim.costs.layers.attention import FLASH_BACKWARD_FLOP
 from sim.specs.fields import InputError
 
 HEADER = "db,op,tensor_shapes,tp_world,fwd_mean_ms,fwd_median_ms,fwd_std_ms,bwd_mean_ms,bwd_median_ms,bwd_std_ms,source"
 SESSION = "cache_NVIDIA_L4"
-DEVICE = "NVIDIA L4 in training"
+L4_IN_TRAINING = "NVIDIA L4 in training"
 FP16 = 2
-BACKWARD_OVER_FORWARD = 2.5
-"""FLOP of flash attention backward over forward (FlashAttention-2, section 2.3.2)."""
 
 Shape = tuple[int, ...]
 COPIED = "torch.nn.modules.linear.Identity"
@@ -64,17 +63,17 @@ def _product(found: Collector, row: Row, name: str, shapes: list[Shape]) -> None
         inputs = {name: float(x) for name, x in zip("mnk", sizes, strict=True)} | {"batch": float(batch)}
         time = _seconds(row, "fwd") if direction == "forward" else _seconds(row, "bwd") / 2
         family = "x".join(f"{v}" for v in sorted(sizes))
-        found.add((DEVICE, "gemm", direction), inputs, time, family, row["source"])
+        found.add((L4_IN_TRAINING, "gemm", direction), inputs, time, family, row["source"])
 
 
 def _attention(found: Collector, row: Row, qkv: Shape) -> None:
     """Causal flash attention on packed (batch, seq, 3, heads, head dimension)."""
     batch, seq, _, heads, width = qkv
     flop = 2.0 * batch * heads * seq**2 * width  # 4 b h s^2 d, halved by the causal mask
-    for direction, factor, part in (("forward", 1.0, "fwd"), ("backward", BACKWARD_OVER_FORWARD, "bwd")):
+    for direction, factor, part in (("forward", 1.0, "fwd"), ("backward", FLASH_BACKWARD_FLOP, "bwd")):
         inputs = {"flop": factor * flop, "seq": float(seq), "rows": float(batch * heads * seq)}
         family = f"{batch} x {heads} heads, {seq}"
-        found.add((DEVICE, "attention", direction), inputs, _seconds(row, part), family, row["source"])
+        found.add((L4_IN_TRAINING, "attention", direction), inputs, _seconds(row, part), family, row["source"])
 
 
 MOVES = {
@@ -91,7 +90,7 @@ def _rows(found: Collector, row: Row, op: str, shape: Shape, copy_s: float) -> N
         size = float(MOVES[row["op"].rpartition(".")[2]][1](direction, FP16)) * elements
         inputs = {"bytes": size, "columns": float(shape[-1])}
         time = _seconds(row, part) - (copy_s if (op, direction) == ("softmax", "backward") else 0.0)
-        found.add((DEVICE, op, direction), inputs, time, f"{elements}", row["source"])
+        found.add((L4_IN_TRAINING, op, direction), inputs, time, f"{elements}", row["source"])
 
 
 def _shapes(row: Row) -> list[Shape]:

@@ -8,30 +8,30 @@ from calibration.published.contention import with_contention
 from calibration.published.models import (
     ANCHOR_CHECK,
     BASE,
-    TARGETS,
+    PROFILED,
     Base,
-    Target,
+    Profiled,
     carried_models,
     fit_base,
     own_models,
     ratios_to,
-    round6,
-    rounded,
     vector_models,
 )
 from calibration.published.public import Public
 from calibration.published.relatives import RELATIVES, relative
-from calibration.published.tables import FORMATS
 from sim.costs.carry import Ratios
+from sim.costs.fitted import all_six_digits, six_digits
 from sim.costs.kernels import FALLBACK, KERNELS
 from sim.costs.profile import Memory, Profile, profile_text
+from sim.specs.catalog import device
+from sim.specs.device import Device
 from sim.specs.fields import InputError
 from sim.specs.files import write_atomically
 
 DATE = "2026-11-21"
 """Recorded in the shipped profiles: the day of the fit, as the files do not say when they were retrieved."""
 
-NAMES = tuple(t.name for t in TARGETS + RELATIVES)
+NAMES = tuple(t.name for t in PROFILED + RELATIVES)
 """Devices whose profiles are written, in that order."""
 
 
@@ -39,26 +39,19 @@ def build(public: Public, only: str | None = None, date: str = DATE) -> list[Pro
     """Return the profiles of all target devices, or of the one named `only`.
 
     Raises:
-        InputError: a kind of data that every profile rests on is missing, or `only` is not a target.
+        InputError: what these profiles are fitted to is missing, or `only` is none of `NAMES`.
     """
     if only is not None and only not in NAMES:
         raise InputError("--only", only, "one of " + ", ".join(NAMES))
-    _require_formats(public)
     base = fit_base(public)
     kin = {r.name: {r.base, r.links or r.base} for r in RELATIVES}
     needed = NAMES if only is None else {only} | kin.get(only, set())
-    made = {t.name: _profile(t, public, base, date) for t in TARGETS if t.name in needed}
+    made = {t.name: _profile(t, public, base, date) for t in PROFILED if t.name in needed}
     made |= {r.name: relative(r, public, made) for r in RELATIVES if r.name in needed}
     return with_contention((p for p in made.values() if only in (None, p.name)), public)
 
 
-def _require_formats(public: Public) -> None:
-    missing = [f.name for f in FORMATS if f.add is not None and f.name not in public.formats]
-    if missing:
-        raise InputError("--from", sorted(public.formats), f"files of every kind; missing: {', '.join(missing)}")
-
-
-def _profile(target: Target, public: Public, base: Base, date: str) -> Profile:
+def _profile(target: Profiled, public: Public, base: Base, date: str) -> Profile:
     by = ratios_to(target.name, public)
     vector = vector_models(target, public, base.models, by)
     gemms = base.gemms
@@ -78,11 +71,11 @@ def _profile(target: Target, public: Public, base: Base, date: str) -> Profile:
         base=None if target.relation == "own" else BASE,
         estimate=target.relation == "estimate",
         models=[models[key] for key in (*KERNELS, *FALLBACK) if key in models],
-        collectives=rounded(links.parameters),
+        collectives=all_six_digits(links.parameters),
         collectives_source=links.source,
         memory=_memory(target.name),
-        kernel_sigma_log=round6(gemms.sums_sigma_log),
-        scaling_sigma_log=round6(scaling),
+        kernel_sigma_log=six_digits(gemms.sums_sigma_log),
+        scaling_sigma_log=six_digits(scaling),
         uncertainty_source=(
             "kernel: RMS log error of the summed held-out times of 12 random GEMMs"
             f"{'' if target.relation == 'own' else f' of {BASE}'}; scaling: {scaling_text}"
@@ -90,7 +83,7 @@ def _profile(target: Target, public: Public, base: Base, date: str) -> Profile:
     )
 
 
-def _scaling_sigma(target: Target, by: Ratios, base: Base) -> tuple[float, str]:
+def _scaling_sigma(target: Profiled, by: Ratios, base: Base) -> tuple[float, str]:
     if target.relation == "own":
         return 0.0, "none, own samples"
     if target.relation == "chip":
@@ -104,7 +97,7 @@ def _scaling_sigma(target: Target, by: Ratios, base: Base) -> tuple[float, str]:
     return check.sigma_log, text
 
 
-def _method(target: Target, by: Ratios) -> str:
+def _method(target: Profiled, by: Ratios) -> str:
     if target.relation == "own":
         text = "public data: robust fit of each kernel family, 5-fold cross-validation by shape family"
         if target.vector is None:
@@ -119,12 +112,20 @@ def _method(target: Target, by: Ratios) -> str:
 
 
 MIB = 2.0**20
-SINCE_HOPPER = ("h1", "h2", "b2", "b3", "gb")
-"""How the names of devices with compute capability 9 and above begin."""
+PCIE_5_BYTES_PER_S = 63e9
+
+
+def since_hopper(held: Device) -> bool:
+    """Return whether a device has compute capability 9 or above, by its link to the host.
+
+    The catalog holds no compute capability; NVIDIA's links to the host are PCIe 5.0 or faster since Hopper.
+    """
+    link = held.host_bytes_per_s
+    return held.vendor == "NVIDIA" and link is not None and link.value >= PCIE_5_BYTES_PER_S
 
 
 def _memory(name: str) -> Memory:
-    te_mib = 32 if name.startswith(SINCE_HOPPER) else 4
+    te_mib = 32 if since_hopper(device(name)) else 4
     return Memory(
         context_bytes=6e8,
         communicator_bytes=1e9,

@@ -49,21 +49,24 @@ class Public:
 
     def of(self, device: str, op: str, direction: str) -> Samples:
         """Return the samples of a device of the files; raises InputError if there are none."""
-        return _held(self.samples, (device, op, direction), f"samples of {op} {direction} on {device}")
+        return self._held(self.samples, (device, op, direction), f"samples of {op} {direction} on {device}")
 
     def all_reduce(self, name: str) -> AllReduce:
         """Return the all-reduces of `name`; raises InputError if there are none."""
-        return _held(self.reduces, name, f"all-reduce times of {name}")
+        return self._held(self.reduces, name, f"all-reduce times of {name}")
 
     def bandwidth(self, name: str) -> float:
         """Return the bus bandwidth `name` in bytes/s; raises InputError if there is none."""
-        return _held(self.bus, name, f"a bus bandwidth of {name}")
+        return self._held(self.bus, name, f"a bus bandwidth of {name}")
 
+    def peak(self, name: str) -> float:
+        """Return the measured matmul peak `name` in FLOP/s; raises InputError if there is none."""
+        return self._held(self.peaks, name, f"the measured matmul peak of {name}")
 
-def _held(table: Mapping[K, V], key: K, what: str) -> V:
-    if key not in table:
-        raise InputError("--from", sorted(map(str, table)), f"files with {what}")
-    return table[key]
+    def _held(self, table: Mapping[K, V], key: K, what: str) -> V:
+        if key not in table:
+            raise InputError("--from", sorted(self.formats), f"files with {what} too")
+        return table[key]
 
 
 @dataclass(frozen=True)

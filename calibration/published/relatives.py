@@ -11,12 +11,12 @@ from math import hypot, log
 
 import numpy as np
 
+from calibration.published.peaks import measured_peak
 from calibration.published.public import Public
 from sim.costs.carry import Move, carried, ratios
 from sim.costs.profile import Z80, Profile
 from sim.specs.catalog import device
 from sim.specs.device import Device
-from sim.specs.fields import InputError
 
 PEAK_PAIRS = (
     ("a100-pcie-80gb", "a100-sxm-80gb"),
@@ -55,14 +55,6 @@ RELATIVES = (
 )
 """To add a device whose architecture the catalog has: its catalog entry, and a line here."""
 
-PEAK_NAMES = {
-    "a100-pcie-80gb": "NVIDIA A100 PCIe",
-    "a100-sxm-80gb": "NVIDIA A100 SXM",
-    "b200": "NVIDIA B200 SXM",
-    "b300": "NVIDIA B300 SXM",
-    "gb200": "NVIDIA GB200 SXM",
-}
-
 
 def relative(target: Relative, public: Public, profiles: Mapping[str, Profile]) -> Profile:
     """Return the profile of `target` from the finished ones of its base and its links."""
@@ -81,24 +73,18 @@ def _move(target: Relative, public: Public) -> Move:
         return _under_limit(Move(by, sigma, how, text), base, wanted)
     if target.peak is None:
         return Move(by, sigma, f"{how}, by datasheet peaks", text)
-    anchored = ratios(base, wanted, *(_peak(public, name) for name in (target.base, target.peak)))
+    anchored = ratios(base, wanted, *(measured_peak(public, name) for name in (target.base, target.peak)))
     whose = f"measured matmul peaks of {base.name} and {target.peak}"
     if target.peak != target.name:
         whose += f" (assumed to hold for {target.name}, whose 16-bit datasheet peak is the same)"
     return Move(anchored, sigma, f"{how}, by {whose}", text)
 
 
-def _peak(public: Public, name: str) -> float:
-    if PEAK_NAMES[name] not in public.peaks:
-        raise InputError("--from", sorted(public.peaks), f"files with the measured matmul peak of {PEAK_NAMES[name]}")
-    return public.peaks[PEAK_NAMES[name]]
-
-
 def peak_sigma(public: Public) -> tuple[float, str]:
     """Return the RMS log error of datasheet ratios of matmul peaks within one architecture, and its source."""
     errors = []
     for base, other in PEAK_PAIRS:
-        known = ratios(device(base), device(other), _peak(public, base), _peak(public, other))
+        known = ratios(device(base), device(other), measured_peak(public, base), measured_peak(public, other))
         errors.append(log(known.compute / ratios(device(base), device(other)).compute))
     pairs = ", ".join(f"{a} to {b}" for a, b in PEAK_PAIRS)
     text = f"RMS log error of datasheet ratios against ratios of measured matmul peaks ({pairs})"

@@ -18,6 +18,7 @@ import numpy as np
 from calibration.contention import Together
 from calibration.published import op_timings
 from calibration.published.public import AllReduce, Collector, Format, Public, Row, number
+from sim.costs.layers.attention import FLASH_BACKWARD_FLOP
 from sim.specs.fields import InputError
 
 MAX_BYTES = 64 * 2**20
@@ -32,9 +33,6 @@ FP32_TRANSFERS = {"add": 3, "mul": 3, "relu": 2, "gelu": 2, "tanh": 2, "ln": 2, 
 """Tensors read and written once by a vector kernel."""
 
 FAMILY_OF_VECTOR = {"ln": "norm", "softmax": "softmax"}
-
-BACKWARD_OVER_FORWARD = 2.5
-"""FLOP of attention backward over forward: five products against two (FlashAttention-2, section 2.3.2)."""
 
 
 def _add_efficiency(public: Public, rows: Sequence[Row]) -> None:
@@ -59,7 +57,7 @@ def _add_efficiency(public: Public, rows: Sequence[Row]) -> None:
             batch = number(row, "b") if row["b"] else 1.0
             full = 2 * batch * heads * seq**2 * (number(row, "qk_dim") + number(row, "v_dim"))
             backward = row["op"] == "sdp_bwd"
-            full *= BACKWARD_OVER_FORWARD if backward else 1.0
+            full *= FLASH_BACKWARD_FLOP if backward else 1.0
             # The file counts full attention although it is causal: half of that is done in the time.
             x = {"flop": full / 2, "seq": seq, "rows": batch * heads * seq}
             family = f"{heads:g} heads, {seq:g}"
@@ -101,8 +99,8 @@ def _add_attention(public: Public, rows: Sequence[Row]) -> None:
     for seq, row in sorted(both.items(), key=lambda item: float(item[0])):
         x, flop = _attention_inputs(row)
         alone = flop / (float(np.interp(np.log(x["seq"]), known, rates)) * TERA)
-        seconds = flop * (1 + BACKWARD_OVER_FORWARD) / (number(row, "tflops") * TERA) - alone
-        inputs = {"flop": BACKWARD_OVER_FORWARD * flop, **x}
+        seconds = flop * (1 + FLASH_BACKWARD_FLOP) / (number(row, "tflops") * TERA) - alone
+        inputs = {"flop": FLASH_BACKWARD_FLOP * flop, **x}
         found.add((row["device"], "attention", "backward"), inputs, seconds, seq, row["source"])
     found.into(public)
 

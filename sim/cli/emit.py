@@ -7,22 +7,23 @@ import typer
 
 from sim.cli.output import checked_file, console, print_json, written
 from sim.engine.step import simulate
-from sim.plans import TARGETS, emitted, save_emitted
+from sim.plans import EXPORTERS, emitted, placed
 from sim.plans.plan_file import load_plan
 from sim.specs import InputError
+from sim.specs.files import write_all
 
 
 def emit_command(
     plan: Annotated[Path, typer.Argument(help="Plan or job file (YAML or JSON) with model, cluster and plan.")],
-    to: Annotated[str, typer.Option("--to", help="One of " + ", ".join(TARGETS) + ".")],
+    to: Annotated[str, typer.Option("--to", help="One of " + ", ".join(EXPORTERS) + ".")],
     out: Annotated[
         Path | None, typer.Option(help="File to write; what belongs to it gets the same name and another suffix.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Write a plan for another framework, or say what of it that framework cannot run."""
-    if to not in TARGETS:
-        raise InputError("--to", to, "one of " + ", ".join(TARGETS))
+    if to not in EXPORTERS:
+        raise InputError("--to", to, "one of " + ", ".join(EXPORTERS))
     if out is not None:
         checked_file("--out", out, plan)
     job = load_plan(plan).job
@@ -32,10 +33,12 @@ def emit_command(
     files = emitted(step, to, out.stem if out else "plan")
     paths: list[Path] = []
     if out is not None:
-        for other in [out.parent / name for name in list(files)[1:]]:
+        by_path = placed(files, out)
+        paths = list(by_path)
+        for other in paths[1:]:
             checked_file("--out", other, plan)
         with written("--out", out):
-            paths = save_emitted(step, to, out)
+            write_all(by_path)
     texts = list(files.values())
     if as_json:
         shown: list[str | None] = [str(path) for path in paths] or [None] * len(texts)

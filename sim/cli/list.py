@@ -13,7 +13,7 @@ from sim.cli.schema import SCHEMAS
 from sim.costs.profile import load_profile
 from sim.costs.run_level import run_level, shipped
 from sim.engine.step import ENGINES
-from sim.plans import TARGETS
+from sim.plans import EXPORTERS
 from sim.schedules import SCHEDULES
 from sim.specs import InputError
 from sim.specs.catalog import device, models, precisions, scaling_law
@@ -24,7 +24,7 @@ from sim.units import digits3, gigabytes, si
 REGISTRIES: dict[str, Mapping[str, object]] = {
     "schedules": SCHEDULES,
     "engines": ENGINES,
-    "targets": TARGETS,
+    "targets": {name: exporter.write for name, exporter in EXPORTERS.items()},
     "files": SCHEMAS,
 }
 Entry = dict[str, Any]

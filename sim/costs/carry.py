@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 from math import hypot, log
 from typing import TYPE_CHECKING
 
+from sim.costs.fitted import KernelModel, all_six_digits, six_digits
 from sim.specs.device import Device
 
 if TYPE_CHECKING:
-    from sim.costs.profile import KernelModel, Profile
+    from sim.costs.profile import Profile
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ def carried(profile: "Profile", name: str, move: Move, links: "Profile") -> "Pro
         models=[_moved(model, profile.name, move) for model in profile.models],
         collectives=links.collectives,
         collectives_source=f"as on {links.name}: {links.collectives_source}",
-        scaling_sigma_log=_digits(hypot(profile.scaling_sigma_log, move.sigma_log)),
+        scaling_sigma_log=six_digits(hypot(profile.scaling_sigma_log, move.sigma_log)),
         fingerprint=None,
         session="",
         contention=[],
@@ -98,12 +99,11 @@ def carried(profile: "Profile", name: str, move: Move, links: "Profile") -> "Pro
     )
 
 
-def _moved(model: "KernelModel", base: str, move: Move) -> "KernelModel":
+def _moved(model: KernelModel, base: str, move: Move) -> KernelModel:
     by = move.by
-    moved = {name: _digits(value) for name, value in carry(model.parameters, by).items()}
     return replace(
         model,
-        parameters=moved,
+        parameters=all_six_digits(carry(model.parameters, by)),
         standard_errors={},
         domain={},
         log_residual_quantiles={},
@@ -116,7 +116,3 @@ def _moved(model: "KernelModel", base: str, move: Move) -> "KernelModel":
         source=f"{base}'s, compute rate x {by.compute:.4g}, bandwidth x {by.bandwidth:.4g}; errors: {base}'s own; "
         f"there: {model.source}",
     )
-
-
-def _digits(value: float) -> float:
-    return float(f"{value:.6g}")

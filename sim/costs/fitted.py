@@ -29,6 +29,16 @@ USES: tuple[Use, ...] = ("random", "larger")
 """Samples held out of a fit: at random inside its shapes, and beyond them."""
 
 
+def six_digits(value: float) -> float:
+    """Return a number with six significant digits: fits know no more, and the last bits are a machine's own."""
+    return float(f"{value:.6g}")
+
+
+def all_six_digits(values: Mapping[str, float]) -> dict[str, float]:
+    """Return the values with six significant digits."""
+    return {name: six_digits(value) for name, value in values.items()}
+
+
 @spec
 class Errors:
     """Errors of predictions of samples that the fit had not seen, in percent (coverage90 as a fraction).

@@ -22,7 +22,7 @@ from sim.specs.device import Device
 from sim.specs.fields import InputError, read, real, spec, whole
 from sim.specs.files import is_folder, load_mapping
 
-FEW = Field(max_length=50, description="at most 50 entries")
+AT_MOST_50 = Field(max_length=50, description="at most 50 entries")
 
 __all__ = ["Z80", "Errors", "KernelModel", "Profile", "SizeBin", "load_profile", "profile_text", "read_profile"]
 
@@ -59,8 +59,8 @@ class Fingerprint:
     l2_bytes: Annotated[float, real(0.0, 1e12, "B")] = 0.0
     memory_bytes: Annotated[float, real(0.0, 1e15, "B")] = 0.0
     driver: Word = ""
-    versions: Annotated[dict[Name, Word], FEW] = Field(default_factory=dict)
-    clocks: Annotated[dict[Name, Amount], FEW] = Field(default_factory=dict)
+    versions: Annotated[dict[Name, Word], AT_MOST_50] = Field(default_factory=dict)
+    clocks: Annotated[dict[Name, Amount], AT_MOST_50] = Field(default_factory=dict)
     power_cap_w: Annotated[float, real(0.0, 1e5, "W")] = 0.0
     threads: Annotated[int, whole(0, 100_000)] = 0
 
@@ -108,10 +108,10 @@ class Profile:
     fingerprint: Fingerprint | None = None
     session: Word = ""
     dtype: Word = ""
-    units: Annotated[dict[Name, Word], FEW] = Field(default_factory=dict)
+    units: Annotated[dict[Name, Word], AT_MOST_50] = Field(default_factory=dict)
     issue_s: Annotated[float, real(0.0, 1.0, "s")] = 0.0
     ends_issue_s: Annotated[float, real(0.0, 1.0, "s")] = 0.0
-    contention: Annotated[list[Contention], FEW] = Field(default_factory=list)
+    contention: Annotated[list[Contention], AT_MOST_50] = Field(default_factory=list)
     learned: Learned | None = field(default=None, init=False, compare=False)
 
     def __post_init__(self) -> None:

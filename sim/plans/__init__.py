@@ -1,6 +1,6 @@
 """Plans taken away: files that real frameworks execute, and plans read back from theirs."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -9,28 +9,21 @@ from sim.plans import deepspeed as _deepspeed
 from sim.plans import megatron as _megatron
 from sim.plans import torch_csv as _torch_csv
 from sim.plans import torchtitan as _torchtitan
+from sim.plans.exporter import Exporter
 from sim.specs import InputError
 from sim.specs.arguments import checked
 from sim.specs.files import write_all
 
-Exporter = Callable[[Step, str], dict[str, str]]
-"""Returns the text of each file by name, from a step and the stem of their names; the first file is the plan."""
-
-TARGETS: Mapping[str, Exporter] = {
-    "torch-csv": _torch_csv.torch_csv,
-    "torchtitan": _torchtitan.torchtitan,
-    "torchtitan-0.3": _torchtitan.torchtitan_release,
-    "megatron": _megatron.megatron,
-    "deepspeed": _deepspeed.deepspeed,
+EXPORTERS: Mapping[str, Exporter] = {
+    exporter.name: exporter
+    for exporter in (
+        Exporter("torch-csv", _torch_csv.torch_csv, _torch_csv.EXPRESSES, "c"),
+        Exporter("torchtitan", _torchtitan.torchtitan, _torchtitan.EXPRESSES, "t", "torchtitan"),
+        Exporter("torchtitan-0.3", _torchtitan.torchtitan_release, _torchtitan.EXPRESSES, "t", "torchtitan"),
+        Exporter("megatron", _megatron.megatron, _megatron.EXPRESSES, "m", "megatron"),
+        Exporter("deepspeed", _deepspeed.deepspeed, _deepspeed.EXPRESSES, "d", "deepspeed"),
+    )
 }
-EXPRESSED: Mapping[str, tuple[str, ...]] = {
-    "torch-csv": ("pp", "virtual_stages", "schedule", "microbatch_group_size"),
-    "torchtitan": _torchtitan.EXPRESSES,
-    "torchtitan-0.3": _torchtitan.EXPRESSES,
-    "megatron": _megatron.EXPRESSES,
-    "deepspeed": _deepspeed.EXPRESSES,
-}
-"""Fields of a plan that a target's files say; reading them back gives the same."""
 
 
 @runtime_checkable
@@ -59,9 +52,9 @@ def emitted(plan: Step | HasStep, target: str, stem: str = "plan") -> dict[str, 
     Raises:
         InputError: an unknown target, or the plan asks for what the target cannot express.
     """
-    if target not in TARGETS:
-        raise InputError("target", target, "one of " + ", ".join(TARGETS))
-    return TARGETS[target](getattr(plan, "step", plan), stem)  # type: ignore[arg-type]
+    if target not in EXPORTERS:
+        raise InputError("target", target, "one of " + ", ".join(EXPORTERS))
+    return EXPORTERS[target].files(getattr(plan, "step", plan), stem)  # type: ignore[arg-type]
 
 
 def save_emitted(plan: Step | HasStep, target: str, path: str | Path) -> list[Path]:
@@ -73,11 +66,19 @@ def save_emitted(plan: Step | HasStep, target: str, path: str | Path) -> list[Pa
         InputError: as for `emitted`, or the name is that of a file beside it.
         OSError: a file cannot be written.
     """
-    first, *others = emitted(plan, target, Path(path).stem).items()
-    beside = {Path(path).parent / name: text for name, text in others}
-    if Path(path) in beside:
-        allowed = f"another suffix than {Path(path).suffix}, which a second file has"
-        raise InputError("path", str(path), allowed)
-    files = {Path(path): first[1]} | beside
+    files = placed(emitted(plan, target, Path(path).stem), Path(path))
     write_all(files)
     return list(files)
+
+
+def placed(files: Mapping[str, str], path: Path) -> dict[Path, str]:
+    """Return the texts of `emitted` by where they go: the first to `path`, the others beside it.
+
+    Raises:
+        InputError: the name is that of a file beside it.
+    """
+    first, *others = files.items()
+    beside = {path.parent / name: text for name, text in others}
+    if path in beside:
+        raise InputError("path", str(path), f"another suffix than {path.suffix}, which a second file has")
+    return {path: first[1]} | beside

@@ -3,7 +3,6 @@
 import json
 from typing import Any
 
-from sim.engine.step import Step
 from sim.plans.exported import Exported
 from sim.plans.orders import check_order, deepspeed_order, megatron_order
 
@@ -14,13 +13,12 @@ EXPRESSES = (
 """Fields of a plan that the configuration says; overlap_dp with ZeRO only, of offload all but the gradients' share."""
 
 
-def deepspeed(step: Step, stem: str = "plan") -> dict[str, str]:
+def deepspeed(made: Exported, stem: str) -> dict[str, str]:
     """DeepSpeed's ds_config, as JSON.
 
     Raises:
         InputError: the plan asks for what DeepSpeed cannot do, or its pipeline engine runs another order.
     """
-    made = Exported.of(step, "deepspeed")
     plan, m = made.plan, made.placed.microbatches
     # Without a pipeline the engine runs each microbatch forward and backward in turn, as one rank of any 1F1B does.
     own = deepspeed_order(plan.pp, m) if plan.pp > 1 else megatron_order(1, m)

@@ -1,28 +1,33 @@
 """What exporters start from: a plan whose stages are treated alike, and its order."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from sim.engine.step import Step
-from sim.plans.targets import refusals
 from sim.schedules import Schedule
 from sim.specs import Model, PlacedPlan, Plan
-from sim.specs.job import Target
 
 
 @dataclass(frozen=True)
 class Exported:
     """A plan that a target can run: `plan` says for all stages what `stages` said alike of each."""
 
-    model: Model
-    placed: PlacedPlan
-    order: Schedule
+    step: Step
 
-    @classmethod
-    def of(cls, step: Step, target: Target) -> "Exported":
-        """Return what `target` is to run; raises InputError for the first limit of it that the plan breaks."""
-        for error in refusals(step.model, step.placed, target):
-            raise error
-        return cls(step.model, step.placed.at(0), step.timeline.schedule)
+    @property
+    def model(self) -> Model:
+        """The network."""
+        return self.step.model
+
+    @property
+    def order(self) -> Schedule:
+        """The order of every rank."""
+        return self.step.timeline.schedule
+
+    @cached_property
+    def placed(self) -> PlacedPlan:
+        """The plan on its devices, without stages of their own."""
+        return self.step.placed.at(0)
 
     @property
     def plan(self) -> Plan:

@@ -11,7 +11,7 @@ from sim.specs import InputError
 SPLITS = (
     "num_layers_per_virtual_pipeline_stage", "num_virtual_stages_per_pipeline_rank", "pipeline_model_parallel_layout",
 )  # fmt: skip
-GROUP = ("microbatch_group_size_per_virtual_pipeline_stage", "microbatch_group_size_per_vp_stage")
+GROUP_SIZE = ("microbatch_group_size_per_virtual_pipeline_stage", "microbatch_group_size_per_vp_stage")
 """The flag, and the name of the argument behind it."""
 
 MAX_LAYOUT = 65_536
@@ -142,9 +142,11 @@ def layout_layers(text: str, place: str) -> list[int]:
 
 
 def _group(flags: Flags, chunks: int) -> int | None:
-    found = {name: flags.whole(name) for name in GROUP if name in flags}
+    found = {name: flags.whole(name) for name in GROUP_SIZE if name in flags}
     if len(set(found.values())) > 1:
-        raise InputError(flags.place(GROUP[1]), found[GROUP[1]], f"as {flags.place(GROUP[0])}, or left out")
+        raise InputError(
+            flags.place(GROUP_SIZE[1]), found[GROUP_SIZE[1]], f"as {flags.place(GROUP_SIZE[0])}, or left out"
+        )
     return next(iter(found.values()), None) if chunks > 1 else None
 
 

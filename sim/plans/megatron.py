@@ -3,7 +3,6 @@
 import shlex
 from collections.abc import Iterator
 
-from sim.engine.step import Step
 from sim.plans.exported import Exported
 from sim.plans.orders import check_order, megatron_order
 from sim.specs import InputError, Model
@@ -26,13 +25,12 @@ EXPRESSES = (
 Words = Iterator[tuple[str, object]]
 
 
-def megatron(step: Step, stem: str = "plan") -> dict[str, str]:
+def megatron(made: Exported, stem: str) -> dict[str, str]:
     """Megatron-LM's arguments as shell text, one a line.
 
     Raises:
         InputError: the plan asks for what Megatron-LM cannot do, or its schedules run another order.
     """
-    made = Exported.of(step, "megatron")
     plan = made.plan
     group = plan.microbatch_group_size if plan.schedule == "interleaved" else plan.pp
     own = megatron_order(plan.pp, made.placed.microbatches, plan.virtual_stages, group)

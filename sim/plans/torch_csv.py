@@ -3,18 +3,21 @@
 import csv
 from io import StringIO
 
-from sim.engine.step import Step
+from sim.plans.exported import Exported
 from sim.schedules import Schedule
 from sim.specs import InputError
 
+EXPRESSES = ("pp", "virtual_stages", "schedule", "microbatch_group_size")
+"""Fields of a plan that the order says."""
 
-def torch_csv(step: Step, stem: str = "plan") -> dict[str, str]:
+
+def torch_csv(made: Exported, stem: str) -> dict[str, str]:
     """The order as PyTorch's pipelining runtime reads it (CSV, format "compute_only").
 
     Raises:
         InputError: the order holds two copies or versions of the model.
     """
-    return {f"{stem}.csv": schedule_csv(step.timeline.schedule)}
+    return {f"{stem}.csv": schedule_csv(made.order)}
 
 
 def schedule_csv(order: Schedule) -> str:

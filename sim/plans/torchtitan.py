@@ -9,7 +9,6 @@ lists that no flag takes): the plan is then the Python configuration alone.
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, pairwise
 
-from sim.engine.step import Step
 from sim.plans.exported import Exported
 from sim.plans.limit import shorter_ends
 from sim.plans.orders import same_order
@@ -29,39 +28,30 @@ MODULES = "parallelism.module_fqns_per_model_part"
 Settings = Mapping[str, object]
 """Values by "section.key"; True: a switch that is on."""
 
-RECOMPUTE = "activation_checkpoint"
+CHECKPOINTING = "activation_checkpoint"
 """A choice among classes: `activation-checkpoint:full` at the shell (tyro's subcommands), an object in Python."""
 
 CLASSES = {"full": "FullAC.Config()", "selective": "SelectiveAC.Config()", "none": "None"}
 
 
-def torchtitan(step: Step, stem: str = "plan") -> dict[str, str]:
-    """torchtitan's flags (main branch: batches in tokens), a Python configuration, and a schedule CSV where needed.
-
-    Raises:
-        InputError: the plan asks for what torchtitan cannot do.
-    """
-    return _files(step, stem, in_tokens)
+def torchtitan(made: Exported, stem: str) -> dict[str, str]:
+    """torchtitan's flags (main branch: batches in tokens), a Python configuration, and a schedule CSV where needed."""
+    return _files(made, stem, in_tokens)
 
 
-def torchtitan_release(step: Step, stem: str = "plan") -> dict[str, str]:
-    """torchtitan's flags as of release 0.3.0 (batches in sequences), a Python configuration, and a schedule CSV.
-
-    Raises:
-        InputError: the plan asks for what torchtitan cannot do.
-    """
-    return _files(step, stem, in_sequences)
+def torchtitan_release(made: Exported, stem: str) -> dict[str, str]:
+    """torchtitan's flags as of release 0.3.0 (batches in sequences), a Python configuration, and a schedule CSV."""
+    return _files(made, stem, in_sequences)
 
 
-def _files(step: Step, stem: str, batches: Callable[[Exported], Settings]) -> dict[str, str]:
-    made = Exported.of(step, "torchtitan")
+def _files(made: Exported, stem: str, batches: Callable[[Exported], Settings]) -> dict[str, str]:
     csv = {} if is_named(made) else {f"{stem}.csv": schedule_csv(made.order)}
     settings = {**degrees(made), **batches(made), **pipeline(made, next(iter(csv), ""))}
     config = {f"{stem}.py": configuration(settings, made.plan.recompute)}
     if MODULES in settings:
         return config | csv
     flags = "".join(f"--{name}\n" if v is True else f"--{name}={v}\n" for name, v in settings.items())
-    flags += f"{RECOMPUTE.replace('_', '-')}:{made.plan.recompute}\n"
+    flags += f"{CHECKPOINTING.replace('_', '-')}:{made.plan.recompute}\n"
     return {f"{stem}.flags": flags} | config | csv
 
 
@@ -168,6 +158,6 @@ def configuration(settings: Settings, recompute: str) -> str:
         '"""A parallel plan by trainsim: call applied(...) in a function of your config_registry."""\n\n'
         f"{needed}def applied(config):\n"
         '    """Set the plan in a Trainer.Config and return it."""\n'
-        + "\n".join([*lines, f"    config.{RECOMPUTE} = {CLASSES[recompute]}", "    return config"])
+        + "\n".join([*lines, f"    config.{CHECKPOINTING} = {CLASSES[recompute]}", "    return config"])
         + "\n"
     )

@@ -78,7 +78,7 @@ def _full_power(asked: Asked, symbols: Symbols) -> Mapping[str, Any]:
     return load_profile(base).values
 
 
-TERMS: Mapping[str, Term] = {
+SWITCHED_OFF: Mapping[str, Term] = {
     "launch": Term("launch overhead and small shapes", _launch),
     "small-messages": Term(
         "small-message collectives", _set(intra_alpha=0, intra_alpha_rank=0, intra_fill_s=0, inter_alpha=0)
@@ -128,7 +128,7 @@ def ablation(cases: Sequence[Case]) -> Iterator[Ablated]:
     asked = [Asked(case.model, case.cluster, case.placed) for case in timed]
     sources = {source: [n for n, c in enumerate(timed) if c.row.source == source] for source in _names(timed)}
     measured = np.array([case.row.step_time_s for case in timed])
-    for name, term in {"": Term("every term", _set()), **TERMS}.items():
+    for name, term in {"": Term("every term", _set()), **SWITCHED_OFF}.items():
         for source, at in sources.items():
             part = [asked[n] for n in at]
             predicted = _predicted(part, run_level(source), term.without)

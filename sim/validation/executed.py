@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from sim.costs.fitted import six_digits
 from sim.costs.learned import KINDS, Group
 from sim.specs import Cluster, Model, Plan
 from sim.specs.fields import InputError, read, real, spec, whole
@@ -219,4 +220,4 @@ def _short(value: Any) -> Any:
     if isinstance(value, list):
         return [_short(held) for held in value]
     whole_number = not isinstance(value, float) or value.is_integer()
-    return (int(value) if isinstance(value, float) else value) if whole_number else float(f"{value:.6g}")
+    return (int(value) if isinstance(value, float) else value) if whole_number else six_digits(value)

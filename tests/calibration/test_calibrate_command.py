@@ -32,14 +32,14 @@ def fitted(monkeypatch):
         seen.append({path.name for path in folder.iterdir()})
         return load_profile("a100-sxm-80gb")
 
-    monkeypatch.setattr(measuring, "fitted", fit)
+    monkeypatch.setattr(measuring, "build_profile", fit)
     return seen
 
 
 @pytest.fixture
 def invoke(machine, monkeypatch, fitted):
     monkeypatch.setattr(measuring, "open_bench", lambda device: Bench(FINGERPRINT, machine.tools()))
-    monkeypatch.setattr(measuring, "registered", lambda: families(machine))
+    monkeypatch.setattr(measuring, "FAMILIES", families(machine))
 
     def run(*arguments):
         arguments = arguments if "--check" in arguments else (*arguments, "--no-check")
@@ -74,7 +74,7 @@ def test_shows_a_table_and_counts(invoke, tmp_path):
 
 def test_skipped_cases_are_named(invoke, machine, monkeypatch, tmp_path):
     held = [*families(machine), FakeFamily(machine, name="odd", op="odd", count=1, error=0.5)]
-    monkeypatch.setattr(measuring, "registered", lambda: held)
+    monkeypatch.setattr(measuring, "FAMILIES", held)
     result = invoke("--device", "cpu", "--out", tmp_path / "p", "--json")
     printed = json.loads(result.stdout)
     assert printed["skipped"] == 1
@@ -175,7 +175,7 @@ def test_an_interruption_leaves_whole_files(invoke, machine, monkeypatch, tmp_pa
         def prepare(self, case, machine, seed):
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(measuring, "registered", lambda: [*families(machine), Stopping(machine, name="z", op="z")])
+    monkeypatch.setattr(measuring, "FAMILIES", [*families(machine), Stopping(machine, name="z", op="z")])
     result = CliRunner().invoke(app, ["--device", "cpu", "--out", str(tmp_path / "p")])
     assert result.exit_code != 0
     assert "holds what was measured; --resume goes on" in result.stderr

@@ -16,7 +16,7 @@ from calibration.published.collectives import INTRA_FREE, NO_NETWORK, fit, predi
 from calibration.published.families import RATE
 from calibration.published.public import AllReduce
 from calibration.samples import Samples
-from calibration.terms import HALF
+from calibration.terms import HALF_SIZE
 from sim.specs.catalog import device
 
 
@@ -30,7 +30,7 @@ def gemm_samples(noise: float = 0.0) -> Samples:
 
 
 def test_parameters_of_a_gemm_are_found_again() -> None:
-    free = {"rate": RATE, "m0": HALF, "n0": HALF, "k0": HALF}
+    free = {"rate": RATE, "m0": HALF_SIZE, "n0": HALF_SIZE, "k0": HALF_SIZE}
     found = cross_validate("gemm-pnorm", gemm_samples(), free, {"bandwidth": 1.7e12, "t0": 2e-6, "p": 1.5})
     assert found.solution.parameters["rate"] == pytest.approx(2.5e14, rel=1e-4)
     assert found.solution.parameters["k0"] == pytest.approx(200.0, rel=1e-3)

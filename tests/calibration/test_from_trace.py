@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from calibration import cli
 from calibration.fit import predict
-from calibration.from_trace import ENOUGH, RATES, Traced, calibrate_trace
+from calibration.from_trace import ENOUGH, Traced, calibrate_trace
 from calibration.store import SCHEMA, read_samples
 from calibration.trace_tree import read_tree
 from sim.costs.profile import load_profile
@@ -90,7 +90,7 @@ def test_enough_shapes_give_back_the_times_that_made_them(tmp_path, factor):
 def test_few_shapes_scale_every_time_by_the_median_ratio(tmp_path):
     found = calibrate_trace(written(tmp_path, products(3.0, SIZES[:3])), tmp_path / "out", BASE)
     model, base = (p.model_of(("gemm", "forward")) for p in (found.profile, load_profile(BASE)))
-    for name in RATES:
+    for name in ("rate", "bandwidth"):
         assert model.parameters[name] * 3 == pytest.approx(base.parameters[name], rel=1e-4)
     other, theirs = (p.model_of(("norm", "any")) for p in (found.profile, load_profile(BASE)))
     assert other.parameters["bandwidth"] * 3 == pytest.approx(theirs.parameters["bandwidth"], rel=1e-4)

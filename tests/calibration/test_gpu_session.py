@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
-from calibration import gpu_session, session
+from calibration import gpu_session, measured, session
 from calibration.gpu_session import (
     MISSING,
     RESULTS,
@@ -30,6 +30,7 @@ from calibration.gpu_session import (
     perform,
     separately,
 )
+from calibration.kernels import registry
 from calibration.session import Bench
 from sim.costs.profile import load_profile
 from sim.specs.fields import InputError
@@ -257,8 +258,8 @@ def fake_session(monkeypatch):
     """A machine and a fit in place of the real ones, for steps that run in this process."""
     machine = FakeMachine()
     monkeypatch.setattr(session, "open_bench", lambda device: Bench(FINGERPRINT, machine.tools()))
-    monkeypatch.setattr(session, "registered", lambda: families(machine))
-    monkeypatch.setattr(session, "profile", lambda folder, note: load_profile("a100-sxm-80gb"))
+    monkeypatch.setattr(registry, "FAMILIES", families(machine))
+    monkeypatch.setattr(measured, "build_profile", lambda folder: load_profile("a100-sxm-80gb"))
     return machine
 
 

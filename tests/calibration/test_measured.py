@@ -218,13 +218,6 @@ def test_files_that_are_no_samples_are_named(tmp_path: Path) -> None:
         read_rows(tmp_path / "samples.parquet")
 
 
-def test_device_json_is_left_to_who_knows_the_device(tmp_path: Path) -> None:
-    out = folder(tmp_path / "p", "cpu", list(rows("cpu", {"fit": 6})))
-    asked: list[Path] = []
-    build_profile(out, device=asked.append)
-    assert asked == [out]
-
-
 @fully
 def test_public_measurements_as_samples(tmp_path: Path) -> None:
     """A100's products, attention and vectors as if sampled: every parameter free, and the errors stay small."""

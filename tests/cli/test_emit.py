@@ -1,10 +1,11 @@
 """`trainsim emit` and `trainsim import`."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from sim.plans import TARGETS
+from sim.plans import EXPORTERS
 
 JOB = "model: llama3-8b\ncluster: {device: h100-sxm-80gb, nodes: 2}\nplan: {%s}\n"
 PLANS = {
@@ -26,7 +27,7 @@ def job(tmp_path):
 
 
 def test_every_target_has_a_plan_here():
-    assert set(PLANS) == set(TARGETS)
+    assert set(PLANS) == set(EXPORTERS)
 
 
 @pytest.mark.parametrize("target", PLANS)
@@ -47,6 +48,18 @@ def test_torchtitan_names_its_csv(trainsim, job, tmp_path):
     assert "--parallelism.pipeline_parallel_schedule_csv=mine.csv" in (tmp_path / "mine.flags").read_text()
     assert (tmp_path / "mine.csv").read_text().startswith("0F0,")
     assert "config.parallelism.tensor_parallel_degree = 2" in (tmp_path / "mine.py").read_text()
+
+
+def test_a_plan_is_exported_once(trainsim, job, tmp_path, monkeypatch):
+    stems, held = [], EXPORTERS["torch-csv"]
+
+    def write(made, stem):
+        stems.append(stem)
+        return held.write(made, stem)
+
+    monkeypatch.setitem(EXPORTERS, "torch-csv", replace(held, write=write))
+    assert trainsim("emit", job(PLANS["torch-csv"]), "--to", "torch-csv", "--out", tmp_path / "mine.csv")[0] == 0
+    assert stems == ["mine"]
 
 
 @pytest.mark.parametrize(

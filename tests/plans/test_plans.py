@@ -27,6 +27,11 @@ def test_torch_csv_is_the_order():
     assert [" ".join(filter(None, row)) for row in rows] == found.timeline.schedule.texts()
 
 
+def test_saved_files_are_those_emitted(tmp_path):
+    paths = sim.save_emitted(step(), "torchtitan", tmp_path / "mine.flags")
+    assert {path.name: path.read_text() for path in paths} == sim.plans.emitted(step(), "torchtitan", "mine")
+
+
 def test_torch_csv_cells_are_those_of_torchs_fixture():
     fixture = reference("pipelines/fixture_pytorch_zb1p_2rank_2stagep_compute.csv").read_text()
     kinds = {c.strip("0123456789") for row in csv.reader(StringIO(fixture)) for c in row if c.strip()}

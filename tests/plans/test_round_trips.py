@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import sim
-from sim.plans import EXPRESSED, emitted
+from sim.plans import EXPORTERS, emitted
 from sim.plans.flags import words
 from sim.plans.from_megatron import NAMES
 from sim.plans.importing import read_plan
@@ -92,7 +92,7 @@ def test_megatron(step):
         assert refused.path == "plan.offload"  # activations of whole layers only
         return
     found = read_plan(text, "megatron", gpus=CLUSTER.gpus)
-    same(step, found, EXPRESSED["megatron"])
+    same(step, found, EXPORTERS["megatron"].expresses)
     assert found.not_read == ()
 
 
@@ -126,7 +126,7 @@ def test_torchtitan(step, target):
     assert ("plan.flags" in files) == ("module_fqns_per_model_part" not in files["plan.py"])
     for name in files.keys() - {"plan.csv"}:
         found = read_plan(files[name], "torchtitan", step.model, order=csv)
-        same(step, found, EXPRESSED[target])
+        same(step, found, EXPORTERS[target].expresses)
         assert found.not_read == ()
 
 
@@ -158,7 +158,7 @@ ALONE = {"cp": 1, "virtual_stages": 1, "rank_order": "tp-cp-dp-pp", "sequence_pa
 @given(steps("deepspeed", **ALONE))
 def test_deepspeed(step):
     found = read_plan(emitted(step, "deepspeed")["plan.json"], "deepspeed")
-    same(step, found, [field for field in EXPRESSED["deepspeed"] if field not in ("overlap_dp", "offload")])
+    same(step, found, [field for field in EXPORTERS["deepspeed"].expresses if field not in ("overlap_dp", "offload")])
     assert found.plan.overlap_dp == step.plan.overlap_dp or not step.plan.zero
     for name in ("optimizer", "activations", "weights"):
         assert getattr(found.plan.offload, name) == getattr(step.plan.offload, name)
@@ -174,4 +174,4 @@ def test_plan_file(tmp_path_factory, step):
 
 
 def test_the_readers_module_has_its_names():
-    assert set(NAMES) <= set(EXPRESSED["megatron"])
+    assert set(NAMES) <= set(EXPORTERS["megatron"].expresses)

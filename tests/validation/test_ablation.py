@@ -7,7 +7,7 @@ import pytest
 from sim.costs.run_level import run_level
 from sim.engine.batch import Asked, Batch
 from sim.specs.fields import InputError
-from sim.validation.ablation import TERMS, ablation, read_ablation, write_ablation
+from sim.validation.ablation import SWITCHED_OFF, ablation, read_ablation, write_ablation
 from sim.validation.table import read_runs
 from sim.validation.translate import translate
 from tests.oracle import reference
@@ -48,10 +48,10 @@ def asked(tmp_path, cells):
     return Asked(case.model, case.cluster, case.placed)
 
 
-@pytest.mark.parametrize("term", TERMS)
+@pytest.mark.parametrize("term", SWITCHED_OFF)
 def test_every_term_is_felt_where_it_is_used(tmp_path, term):
     one = asked(tmp_path, USES[term])
-    assert abs(seconds(one, TERMS[term].without) / seconds(one) - 1) > 1e-5
+    assert abs(seconds(one, SWITCHED_OFF[term].without) / seconds(one) - 1) > 1e-5
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_every_term_is_felt_where_it_is_used(tmp_path, term):
 )
 def test_a_term_is_nothing_where_it_is_not_used(tmp_path, term):
     one = asked(tmp_path, {})
-    assert seconds(one, TERMS[term].without) == pytest.approx(seconds(one), rel=1e-9)
+    assert seconds(one, SWITCHED_OFF[term].without) == pytest.approx(seconds(one), rel=1e-9)
 
 
 def test_walked_is_what_is_compiled(tmp_path):
@@ -71,7 +71,7 @@ def test_the_table_comes_back(tmp_path):
     cases = [translate(row) for row in read_runs(write(tmp_path / "runs.csv", PLAIN, PLAIN | {"source": "another"}))]
     rows = list(ablation([*cases, replace(cases[0], row=replace(cases[0].row, use_for="memory", memory_kind="allocated",
                                                                 peak_memory_bytes=1.0))]))  # fmt: skip
-    assert len(rows) == 2 * (1 + len(TERMS)) and {row.n for row in rows} == {1}
+    assert len(rows) == 2 * (1 + len(SWITCHED_OFF)) and {row.n for row in rows} == {1}
     write_ablation(rows, tmp_path / "out.csv")
     again = read_ablation(tmp_path / "out.csv")
     assert [(r.term, r.source) for r in again] == [(r.term, r.source) for r in rows]

@@ -10,7 +10,7 @@ import torch
 
 from calibration.execute import holdout
 from calibration.execute.busy import others
-from calibration.execute.holdout import Case, Row, cases, check, cluster_of, hold_out, table
+from calibration.execute.holdout import Case, Row, cases, cluster_of, hold_out, table
 from calibration.execute.limits import as_executed, check_model, executable
 from calibration.execute.measure import Measured
 from calibration.execute.predict import Predicted, predict, predict_block
@@ -67,15 +67,16 @@ def test_the_cases_are_what_a_newcomer_can_run():
 def test_a_busy_machine_is_refused_with_the_reason(folder, monkeypatch):
     instead(monkeypatch, folder)
     with pytest.raises(ExecutionError, match="others use 90 %"):
-        check(folder, "cpu", busy=lambda: "others use 90 %")
+        hold_out(folder, "cpu", busy=lambda: "others use 90 %")
     assert "rows" not in json.loads((folder / holdout.FILE).read_text())
 
 
 def test_progress_hears_of_every_case_and_the_table_has_them(folder, monkeypatch):
     instead(monkeypatch, folder)
-    heard: list[str] = []
-    made = check(folder, "cpu", heard.append)
-    assert len(heard) == made.row_count == len(list(cases("cpu")))
+    heard: list[Row] = []
+    assert hold_out(folder, "cpu", done=heard.append) == heard
+    assert [found.case for found in heard] == list(cases("cpu"))
+    assert table(heard).row_count == len(heard)
 
 
 def row(predicted_s: float, measured_s: float) -> Row:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from calibration.published.op_timings import DEVICE, HEADER
+from calibration.published.op_timings import HEADER, L4_IN_TRAINING
 from calibration.published.public import Public
 from calibration.published.tables import read_public
 from sim.costs.profile import load_profile
@@ -27,14 +27,14 @@ def test_products_are_read_in_three_directions() -> None:
         "wgrad": (6144, 2048, 2048, 0.968),
     }
     for direction, (m, n, k, milliseconds) in expected.items():
-        found = timings().of(DEVICE, "gemm", direction)
+        found = timings().of(L4_IN_TRAINING, "gemm", direction)
         same = (found.inputs["m"] == m) & (found.inputs["n"] == n) & (found.inputs["k"] == k)
         assert 1e3 * found.seconds[same] == pytest.approx([milliseconds], rel=1e-3)
 
 
 def test_only_the_session_at_the_sustained_clock_is_read() -> None:
     """Its products run at 54 TFLOP/s whatever their size; those of the backup at up to 86, beyond what 72 W sustain."""
-    found = timings().of(DEVICE, "gemm", "forward")
+    found = timings().of(L4_IN_TRAINING, "gemm", "forward")
     large = (found.inputs["batch"] == 1) & (found.size > 5e10)
     rates = found.size[large] / found.seconds[large]
     assert len(found) == 28 and 5.1e13 < rates.min() < rates.max() < 5.8e13
@@ -42,7 +42,7 @@ def test_only_the_session_at_the_sustained_clock_is_read() -> None:
 
 def test_the_softmax_in_place_is_timed_without_the_harness_copy() -> None:
     """18.29 ms less the identity's 9.07 ms at [128, 2048, 2048]."""
-    found = timings().of(DEVICE, "softmax", "backward")
+    found = timings().of(L4_IN_TRAINING, "softmax", "backward")
     assert 1e3 * found.seconds.max() == pytest.approx(18.29 - 9.07, abs=0.01)
     assert np.all(found.inputs["columns"] == 2048)
 

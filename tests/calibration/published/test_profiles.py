@@ -14,10 +14,11 @@ from typer.testing import CliRunner
 import calibration.published.profiles as profiles_module
 from calibration.cli import app
 from calibration.fit import predict
-from calibration.published.models import peak_exponent, ratios_to, sustained
-from calibration.published.profiles import NAMES, write
+from calibration.published.models import PROFILED, fit_base, own_models, peak_exponent, ratios_to, sustained
+from calibration.published.peaks import PEAK_NAMES
+from calibration.published.profiles import NAMES, since_hopper, write
 from calibration.published.public import Public
-from calibration.published.relatives import PEAK_NAMES, PEAK_PAIRS, RELATIVES, peak_sigma, relative
+from calibration.published.relatives import PEAK_PAIRS, RELATIVES, peak_sigma, relative
 from calibration.published.tables import read_public
 from calibration.samples import Samples
 from sim.catalog import folder, names
@@ -123,12 +124,28 @@ def test_an_unknown_header_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_missing_kinds_of_files_are_named(tmp_path: Path) -> None:
-    path = tmp_path / "peaks.csv"
-    path.write_text("accelerator,mamf_tflops,theory_tflops,efficiency,best_shape_MxNxK,torch,note,source\n", "utf-8")
-    result = run("--from", str(path), "--out", str(tmp_path / "out"))
-    assert isinstance(result.exception, InputError)
-    assert "attention rates" in str(result.exception)
+@pytest.mark.parametrize(
+    ("left_out", "missing"),
+    [
+        ("peak_matmul", "the measured matmul peak of NVIDIA A100 PCIe"),
+        ("attention_h100", "samples of attention forward on H100 80GB SXM5"),
+        ("vector_fp32", "samples of elementwise any on NVIDIA A100 80GB PCIe"),
+        ("bf16_efficiency", "samples of gemm forward on NVIDIA A100 PCIe"),
+        ("busbw_various", "a bus bandwidth of nvlink4 all-reduce Ring"),
+        ("allreduce_h100", "all-reduce times of H100"),
+        ("contention", "contention of L4"),
+    ],
+)
+def test_what_is_missing_is_named(left_out: str, missing: str) -> None:
+    with pytest.raises(InputError, match=missing):
+        fit_base(read_public([Path(f) for f in public_files() if left_out not in f]))
+
+
+def test_a_table_that_a_device_is_not_fitted_to_may_be_missing() -> None:
+    public = read_public([Path(f) for f in public_files() if "op_timings" not in f])
+    base, l4 = fit_base(public), next(one for one in PROFILED if one.name == "l4")
+    with pytest.raises(InputError, match="samples of gemm forward on NVIDIA L4 in training"):
+        own_models(l4, public, base.models, base.s0)
 
 
 def test_no_files_at_all_are_refused() -> None:
@@ -163,6 +180,11 @@ def peaks(**tera: float) -> Public:
 
 def test_every_accelerator_of_the_catalog_is_a_target() -> None:
     assert sorted(NAMES) == [n for n in names("devices") if not device(n).on_host]
+
+
+def test_compute_capability_9_is_told_by_the_catalog() -> None:
+    begin = ("h1", "h2", "b2", "b3", "gb")
+    assert [n for n in NAMES if since_hopper(device(n))] == [n for n in NAMES if n.startswith(begin)]
 
 
 def test_relatives_move_by_measured_peaks() -> None:
