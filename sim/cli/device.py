@@ -77,8 +77,8 @@ def device_text(name: str, like: Device, file: str) -> str:
 
 
 def _yaml(value: float | str) -> str:
-    """Return a number in thousands, millions, ... where that is short, and text in quotes."""
-    if isinstance(value, str):
+    """Return a number in thousands, millions, ... where that is short, text in quotes, true and false as they are."""
+    if isinstance(value, str | bool):
         return json.dumps(value)  # quoted: a name like 4090 is text
     short = (f"{value / 10**power:.6g}e{power}" for power in (12, 9, 6) if value >= 10**power)
     exact = next((text for text in short if float(text) == value), None)

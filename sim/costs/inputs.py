@@ -351,6 +351,8 @@ def accumulate_bytes(plan: Plan) -> float:
 
 def runs_on(recipe: Precision, device: Device) -> bool:
     """Return whether the device has the tensor units of a recipe; those that read block scales came with 4 bits."""
+    if recipe.name == "bf16" and not device.bfloat16:
+        return False
     scaled = recipe.scale_bytes_per_element.value > 0 and "fp4" not in device.rates
     return not scaled and {recipe.gemm.forward, recipe.gemm.dgrad, recipe.gemm.wgrad} <= set(device.rates)
 

@@ -71,6 +71,7 @@ class Device:
         Sourced | None,
         _says("measured rate of large fp8 products over bf16 ones; left out, the ratio of the peaks is used"),
     ] = None
+    bfloat16: Annotated[bool, _says("whether the tensor units take bf16, and not fp16 alone (before Ampere)")] = True
     memory_bytes: Annotated[Sourced, _says("device memory in bytes (total of nvidia-smi; 1 MiB = 1,048,576 bytes)")]
     memory_bytes_per_s: Annotated[Sourced, _says("memory bandwidth in bytes/s (datasheet)")]
     l2_bytes: Annotated[Sourced, _says("last-level cache in bytes (device query)")]

@@ -94,7 +94,7 @@ class Plan:
     law holds where they differ: Megatron-LM's, or PyTorch's own as torchtitan runs it (FSDP2's fp32 shards at zero 3,
     selective recompute of every second product, gathered inputs of products kept for the backward). `fused_wgrad` and
     `tp_overlap` are on by default with framework megatron, off with torch. On host processors `precision` and
-    `framework` are by default fp32 and torch, else bf16 and megatron.
+    `framework` are by default fp32 and torch, else bf16 (fp16 where a device has no bf16) and megatron.
     `cross_entropy`: Megatron-LM's in place on fp32 logits, PyTorch's by autograd (the default of its framework each),
     or one fused kernel on 16-bit logits (flash-attention's, Liger's). `attention_kernel`: fused attention as fast as
     the profile's (FlashAttention-2), or that before it (2022 to mid-2023). `optimizer_barrier`: no rank updates before
@@ -210,12 +210,21 @@ class Plan:
         return Plan(**given | changes)
 
     def suited(self, cluster: Cluster) -> "Plan":
-        """Return the plan with what it leaves out as the cluster's devices ask: `ON_HOST` on host processors."""
-        changes = {k: v for k, v in ON_HOST.items() if k in self.derived}
-        if not changes or not all(member.hardware.on_host for member in cluster.members):
+        """Return the plan with what it leaves out as the cluster's devices ask.
+
+        That is `ON_HOST` on host processors, and fp16 where one has no bf16.
+        """
+        devices = [member.hardware for member in cluster.members]
+        usual, where = ON_HOST, "on host processors"
+        if not all(device.on_host for device in devices):
+            usual, where = {"precision": "fp16"}, "no bf16 on these devices"
+            if all(device.bfloat16 for device in devices):
+                return self
+        changes = {k: v for k, v in usual.items() if k in self.derived}
+        if not changes:
             return self
         made = self.but(**changes)
-        notes = tuple(f"plan.{k} = {str(v).lower()} (on host processors)" for k, v in changes.items())
+        notes = tuple(f"plan.{k} = {str(v).lower()} ({where})" for k, v in changes.items())
         object.__setattr__(made, "assumptions", notes + made.assumptions)
         return made
 

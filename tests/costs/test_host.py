@@ -32,7 +32,7 @@ def test_what_a_plan_leaves_out_is_torchs_training_in_fp32(cores):
     assert (step.plan.precision, step.plan.framework, step.plan.fused_wgrad) == ("fp32", "torch", False)
     assert step.plan.cross_entropy == "autograd"
     assert "plan.precision = fp32 (on host processors)" in step.assumptions
-    assert Plan(global_batch=4).suited(Cluster.of("t4")).precision == "bf16"
+    assert Plan(global_batch=4).suited(Cluster.of("l4")).precision == "bf16"
     kept = Plan(global_batch=4, framework="megatron").suited(cores)
     assert (kept.precision, kept.framework) == ("fp32", "megatron")
 
@@ -159,4 +159,12 @@ def test_a_network_traced_in_fp32(cores):
     assert theirs.costs["saved_bytes"] == ours.costs["saved_bytes"]
     assert theirs.step_time_s == pytest.approx(ours.step_time_s, rel=0.1)
     with pytest.raises(InputError, match=r"plan\.precision: got 'bf16'; allowed: fp32: the table is of float32"):
-        simulate(traced, Cluster.of("t4"), Plan(global_batch=8))
+        simulate(traced, Cluster.of("l4"), Plan(global_batch=8))
+
+
+def test_devices_without_bf16_train_in_fp16():
+    step = simulate(MODEL, Cluster.of("v100-sxm-32gb"), Plan(global_batch=8))
+    assert step.plan.precision == "fp16"
+    assert "plan.precision = fp16 (no bf16 on these devices)" in step.assumptions
+    with pytest.raises(InputError, match=r"plan\.precision: got 'bf16'; .* has units for: fp16"):
+        simulate(MODEL, Cluster.of("t4"), Plan(global_batch=8, precision="bf16"))

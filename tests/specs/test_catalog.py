@@ -12,7 +12,7 @@ from sim.specs import InputError
 from sim.specs.catalog import device, devices, model, precision, precisions, scaling_law
 from tests.oracle import reference
 
-PLAIN = {"name", "title", "vendor", "intra_node", "gpus_per_node", "domain_gpus", "price_date"}
+PLAIN = {"name", "title", "vendor", "intra_node", "gpus_per_node", "domain_gpus", "price_date", "bfloat16"}
 
 
 @pytest.mark.parametrize("name", names("devices"))
