@@ -233,7 +233,7 @@ def test_the_facade(tmp_path):
     grid = sim.Grid(**BASE, axes={"plan.tp": [1, 2]}, engine="path")
     assert sim.sweep(grid, tmp_path / "runs.db", runner="here").counts.ok == 2
     assert sim.sweep.sweep is sweep
-    with pytest.raises(sim.InputError, match="store: got None"):
+    with pytest.raises(sim.InputError, match="store: missing"):
         sim.sweep(grid)
     with pytest.raises(AttributeError, match="nothing"):
         _ = sim.sweep.nothing
