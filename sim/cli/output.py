@@ -55,6 +55,8 @@ def written(option: str, target: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise InputError(option, str(target), f"a place that can be written ({error.strerror})") from None
+    except InputError as error:
+        raise (InputError(option, error.value, error.allowed) if error.path == "path" else error) from None
 
 
 def run_data(run: Run) -> dict[str, Any]:
