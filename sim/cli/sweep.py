@@ -9,6 +9,7 @@ from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
 
 from sim.cli.output import console, print_json, progress_console
+from sim.report.swept import axis_label
 from sim.specs.fields import short
 from sim.sweep.grid import Grid
 from sim.sweep.outcome import BETTER, OUTCOMES, measured
@@ -57,8 +58,10 @@ def sweep_command(
     console.print(f"{words(found.counts)}; {found.seconds:.1f} s, {digits3(found.rate)} a second", highlight=False)
     if best:
         held = loaded.numbering.columns(best[0], best[0] + 1)
-        named = ", ".join(f"{path} {short(str(c.values[int(c.index[0])]), 40)}" for path, c in held.items())
-        console.print(f"best: {measured(best[1], loaded.objective)} with {named}", highlight=False, markup=False)
+        named = ", ".join(f"{path} {short(axis_label(c.values[int(c.index[0])], 4), 40)}" for path, c in held.items())
+        console.print(
+            f"best: {measured(best[1], loaded.objective)} with {named}", highlight=False, markup=False, soft_wrap=True
+        )
     console.print(f"store: {store}", highlight=False, markup=False, soft_wrap=True)
 
 
