@@ -36,7 +36,7 @@ def sweep_command(
 ) -> None:
     """Predict every configuration of a grid, into a store that another run resumes.
 
-    Ctrl-C ends it with exit status 1; what was done by then is in the store, and --resume goes on.
+    Ctrl-C ends a running sweep with exit status 1; what was done is in the store, and --resume goes on.
     """
     loaded = Grid.load(grid)
     columns = (BarColumn(), TextColumn("{task.description}"))
