@@ -17,26 +17,30 @@ from calibration.published.tables import read_public
 from sim.specs.fields import InputError
 from sim.validation.table import is_runs, read_runs
 
-app = typer.Typer(help="Fit device profiles.", add_completion=False, pretty_exceptions_enable=False)
+HELP = (
+    "Measure this machine's kernels (--device), or fit published measurements (--from) or a trace (--trace), into a "
+    "profile folder that a job names as cluster.profile."
+)
+app = typer.Typer(help=HELP, add_completion=False, pretty_exceptions_enable=False)
 
 
 @app.callback(invoke_without_command=True, context_settings={"allow_interspersed_args": True})
 def calibrate(
     *,
-    files: Annotated[list[Path] | None, typer.Argument(help="Further files for --from.")] = None,
+    files: Annotated[list[Path] | None, typer.Argument(help="Further CSV files, after --from.")] = None,
     device: Annotated[str | None, typer.Option("--device", help="Measure this machine: cpu or cuda.")] = None,
-    suite: Annotated[str, typer.Option("--suite", help="What to measure: smoke or full.")] = "smoke",
-    budget: Annotated[str | None, typer.Option("--budget", help="Time to measure: 180s, 8m, 1h.")] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Seed of order and inputs.")] = 0,
+    suite: Annotated[str, typer.Option("--suite", help="What to measure: smoke (few cases) or full.")] = "smoke",
+    budget: Annotated[str | None, typer.Option("--budget", help="Time to measure: 1s to 24h (180s; full 8m).")] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of order and inputs, from 0.")] = 0,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the session in --out.")] = False,
     despite_load: Annotated[bool, typer.Option("--despite-load", help="Measure on a busy machine, flagged.")] = False,
     check: Annotated[bool, typer.Option("--check/--no-check", help="Predict and run hold-outs after the fit.")] = True,
-    first: Annotated[list[Path] | None, typer.Option("--from", help="CSV files of measurements.")] = None,
+    first: Annotated[list[Path] | None, typer.Option("--from", help="CSV files of measurements or runs.")] = None,
     trace: Annotated[Path | None, typer.Option("--trace", help="Trace of torch.profiler, record_shapes=True.")] = None,
     base: Annotated[str | None, typer.Option("--base", help="Profile that gives what --trace lacks.")] = None,
     out: Annotated[Path, typer.Option("--out", help="Profile folder (--from: their folder).")] = Path("profiles"),
-    only: Annotated[str | None, typer.Option("--only", help="Write this device's profile only.")] = None,
-    date: Annotated[str, typer.Option("--date", help="Date that is recorded in the profiles.")] = DATE,
+    only: Annotated[str | None, typer.Option("--only", help="With --from: write this device's profile only.")] = None,
+    date: Annotated[str, typer.Option("--date", help="With --from: date recorded in the profiles.")] = DATE,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Measure this machine's kernels and write its profile folder, or fit public measurements (--from) or a trace.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sim.report.trace import save_trace
     from sim.run import Budget, Run, compute_optimal, whole_run
     from sim.specs import Cluster, InputError, Job, Links, Model, Multipliers, Offload, Plan, StagePlan, Training
-    from sim.specs.catalog import models
+    from sim.specs.catalog import devices, models
     from sim.specs.notebook_files import notebook_file
     from sim.sweep import Grid, Store, sweep
     from sim.tuner.elasticity import elasticities
@@ -55,6 +55,7 @@ _HOME = {
     "Training": "sim.specs",
     "Tuned": "sim.tuner.tune",
     "compute_optimal": "sim.run",
+    "devices": "sim.specs.catalog",
     "elasticities": "sim.tuner.elasticity",
     "emit": "sim.plans",
     "explore": "sim.widgets.explore",
@@ -102,6 +103,7 @@ __all__ = [
     "Training",
     "Tuned",
     "compute_optimal",
+    "devices",
     "elasticities",
     "emit",
     "explore",
@@ -133,8 +135,16 @@ def __getattr__(name: str) -> Any:
     if name in _PACKAGES:
         return import_module(_PACKAGES[name])
     if name not in _HOME:
-        raise AttributeError(f"module 'sim' has no attribute {name!r}")
+        raise AttributeError(f"module 'sim' has no attribute {name!r}{_meant(name)}")
     return getattr(import_module(_HOME[name]), name)
+
+
+def _meant(name: str) -> str:
+    """Return the name that was probably meant, for the end of an error; empty where none is near."""
+    from sim.specs.meant import near  # noqa: PLC0415 - only here, so that the facade stays light
+
+    found = [] if name.startswith("_") else near(name, __all__)
+    return f"; did you mean {' or '.join(found)}?" if found else ""
 
 
 def __dir__() -> list[str]:

@@ -24,24 +24,46 @@ from sim.specs import InputError, Job, PlacedPlan
 from sim.units import si
 from sim.validation.traces import join
 
-app = typer.Typer(help="Execute a plan.", add_completion=False, pretty_exceptions_enable=False)
+HELP = (
+    "Predict a training step of a small GPT-2-like network, run it on this machine, a process a rank, and compare "
+    "times, memory, messages, gradients and the order of passes."
+)
+app = typer.Typer(help=HELP, add_completion=False, pretty_exceptions_enable=False)
 
 
 @app.callback(invoke_without_command=True, context_settings={"allow_interspersed_args": True})
 def execute_command(
-    job: Annotated[Path, typer.Argument(help="Job or plan file with model, cluster and plan.")],
+    job: Annotated[Path, typer.Argument(help="Job or plan file; model: as GPT-2, at most 500 million parameters.")],
     *,
-    device: Annotated[Literal["cpu", "cuda"], typer.Option("--device", help="Where it runs.")] = "cpu",
-    steps: Annotated[int, typer.Option("--steps", help="Steps that are measured, after 3 of warm-up.")] = LEAST_STEPS,
-    seed: Annotated[int, typer.Option("--seed", help="Of weights and data.")] = 0,
-    order: Annotated[Path | None, typer.Option("--order", help="CSV of another order for the pipeline.")] = None,
-    most: Annotated[int | None, typer.Option("--processes", help="Most processes that may be started.")] = None,
-    timeout_s: Annotated[float, typer.Option("--timeout", help="Seconds (0: 60, and 10 a step).")] = 0.0,
-    port: Annotated[int, typer.Option("--port", help="Of 127.0.0.1, where they meet (0: any).")] = 0,
-    traces: Annotated[Path | None, typer.Option("--traces", help="Folder for traces and their figure.")] = None,
-    task: Annotated[Path | None, typer.Option("--task", help="Folder for what torchrun's workers read.")] = None,
-    despite_load: Annotated[bool, typer.Option("--despite-load", help="Run on a busy machine too.")] = False,
-    learning: Annotated[bool, typer.Option("--learn", help="Correct the job's own profile folder by it.")] = False,
+    device: Annotated[
+        Literal["cpu", "cuda"], typer.Option("--device", help="Where it runs, on at most 8 ranks.")
+    ] = "cpu",
+    steps: Annotated[
+        int, typer.Option("--steps", help="Steps measured after 3 of warm-up, at least 10.")
+    ] = LEAST_STEPS,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of weights and data, from 0.")] = 0,
+    order: Annotated[
+        Path | None, typer.Option("--order", help="CSV of another order for the pipeline, in PyTorch's format.")
+    ] = None,
+    most: Annotated[
+        int | None, typer.Option("--processes", help="Most processes that may be started (default: any).")
+    ] = None,
+    timeout_s: Annotated[
+        float, typer.Option("--timeout", help="Seconds until a run is ended (0: 60, and 10 a step).")
+    ] = 0.0,
+    port: Annotated[int, typer.Option("--port", help="Port of 127.0.0.1 where processes meet (0: any).")] = 0,
+    traces: Annotated[
+        Path | None, typer.Option("--traces", help="Folder for traces, and measured beside simulated.")
+    ] = None,
+    task: Annotated[
+        Path | None, typer.Option("--task", help="Write what torchrun's workers read here, run nothing.")
+    ] = None,
+    despite_load: Annotated[
+        bool, typer.Option("--despite-load", help="Run on a busy machine too; times say less.")
+    ] = False,
+    learning: Annotated[
+        bool, typer.Option("--learn", help="Let the job's own profile folder learn from this run.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Predict a small network's training step, run it on a process per rank, and compare.

@@ -1,33 +1,100 @@
-"""The `trainsim` command: thin typer commands, one file a family."""
+"""The `trainsim` command: thin typer commands, one file a family, each loaded when it runs."""
 
 import sys
+from collections.abc import Mapping
+from importlib import import_module
 from importlib.metadata import entry_points
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from sim import __version__
-from sim.cli import (
-    check,
-    compare,
-    device,
-    emit,
-    importing,
-    lab,
-    list,
-    optimal,
-    report,
-    schedule,
-    schema,
-    simulate,
-    sweep,
-    tune,
-    validate,
-)
-from sim.cli.usage import usage_message
-from sim.specs.fields import InputError
+
+COMMANDS: Mapping[str, tuple[str, str]] = {
+    "simulate": ("simulate:simulate_command", "Predict one training step of a plan."),
+    "tune": ("tune:tune_command", "Search all plans for the job's devices and rank the best."),
+    "compare": (
+        "compare:compare_command",
+        "Search jobs also as earlier tuners do, and simulate the plan that every search finds.",
+    ),
+    "sweep": ("sweep:sweep_command", "Predict every configuration of a grid, into a store that another run resumes."),
+    "report": ("report:report_command", "Show what a sweep has found, and write it as a page or a table."),
+    "optimal": (
+        "optimal:optimal_command",
+        "Spend a budget: tokens for the job's model, and the compute-optimal model and tokens.",
+    ),
+    "emit": (
+        "emit:emit_command",
+        "Write a plan for another framework, or say what of it that framework cannot run.",
+    ),
+    "import": (
+        "importing:import_command",
+        "Read the plan in another framework's settings; what is not read is listed.",
+    ),
+    "schedule": (
+        "schedule:schedule_command",
+        "Show a pipeline schedule: actions per rank, makespan, bubble, what is kept in flight.",
+    ),
+    "validate": (
+        "validate:validate_command",
+        "Predict measured runs: errors, order, regret and coverage beside two trivial baselines.",
+    ),
+    "list": ("list:list_command", "List what the catalog and the registries hold, one line each."),
+    "check": ("check:check_command", "List every problem of a file; exit code 2 if there is one."),
+    "schema": (
+        "schema:schema_command",
+        "Print the JSON Schema (draft 2020-12) of one kind of file, or of all by name.",
+    ),
+    "lab": (
+        "lab:lab_command",
+        "Start JupyterLab on 127.0.0.1 with a token; nothing is fetched from outside.",
+    ),
+    "device": ("device:app", "Write a device file of your own to fill in."),
+}
+"""Command -> where it is below `sim.cli`, and its line in the help, which is the first one of its docstring."""
+
+JOINED: Mapping[str, str] = {
+    "calibrate": "Measure this machine's kernels, or fit published measurements or a trace, into a profile.",
+    "execute": "Run a small network's plan on a process per rank, beside its prediction.",
+    "trace": "Write the layer table of a torch module of your own.",
+}
+"""Lines of the commands that join by the entry points `trainsim.commands`; any other says where it is from."""
+
+
+class _Commands(TyperGroup):
+    """Commands by name, of which only the one that runs is imported: what another needs takes a second to load."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.places = {name: f"sim.cli.{place}" for name, (place, _) in COMMANDS.items()}
+        lines = {**JOINED, **{name: line for name, (_, line) in COMMANDS.items()}}
+        for entry in entry_points(group="trainsim.commands"):
+            self.places.setdefault(entry.name, entry.value)
+        for name, place in self.places.items():
+            self.add_command(TyperCommand(name, help=lines.get(name, f"From {place}.")))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that the first word names, loaded."""
+        name, found, rest = super().resolve_command(ctx, args)
+        return name, _loaded(name, self.places[name]) if name in self.places else found, rest
+
+
+def _loaded(name: str, place: str) -> Any:
+    """Return the command `name` that is a function or a typer app at `module:attribute`."""
+    module, _, attribute = place.partition(":")
+    found = getattr(import_module(module), attribute)
+    if isinstance(found, typer.Typer):
+        command: Any = typer.main.get_group(found)
+        command.name = name
+        return command
+    alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    alone.command(name)(found)
+    return typer.main.get_command(alone)
+
 
 app = typer.Typer(
+    cls=_Commands,
     name="trainsim",
     help="What-if answers for distributed training: time, memory, cost, and which plan is best.",
     invoke_without_command=False,
@@ -35,21 +102,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.command("simulate")(simulate.simulate_command)
-app.command("tune")(tune.tune_command)
-app.command("compare")(compare.compare_command)
-app.command("sweep")(sweep.sweep_command)
-app.command("report")(report.report_command)
-app.command("optimal")(optimal.optimal_command)
-app.command("emit")(emit.emit_command)
-app.command("import")(importing.import_command)
-app.command("schedule")(schedule.schedule_command)
-app.command("validate")(validate.validate_command)
-app.command("list")(list.list_command)
-app.command("check")(check.check_command)
-app.command("schema")(schema.schema_command)
-app.command("lab")(lab.lab_command)
-app.add_typer(device.app, name="device")
 
 
 def _version(asked: bool) -> None:
@@ -68,22 +120,16 @@ def _options(version: Annotated[bool, VERSION] = False) -> None:
 
 def main() -> None:
     """Run the command line: exit 0 ok, 2 bad input, 1 anything else."""
-    added, known = {group.name for group in app.registered_groups}, {one.name for one in app.registered_commands}
-    for entry in entry_points(group="trainsim.commands"):
-        if entry.name not in added and known.isdisjoint(sys.argv[1:2]):
-            app.add_typer(entry.load(), name=entry.name)
     try:
         sys.exit(app(standalone_mode=False) or 0)
-    except InputError as error:
-        sys.stderr.write(f"error: {error}\n")
-        sys.exit(2)
     except (KeyboardInterrupt, typer.Abort):
         sys.stderr.write("interrupted\n")
         sys.exit(1)
     except Exception as error:
-        # A usage error of typer's parser, whose class differs between its releases.
-        if not hasattr(error, "format_message"):
+        from sim.cli.usage import told  # noqa: PLC0415 - only here, so that the version and the help come at once
+
+        message = told(error)
+        if message is None:
             raise
-        message = usage_message(error)
         sys.stderr.write(f"error: {message}\n" if message else "")  # without arguments the help has been printed
         sys.exit(2)

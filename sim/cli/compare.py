@@ -18,11 +18,13 @@ from sim.units import seconds
 
 def compare_command(
     jobs: Annotated[list[Path], typer.Argument(help="Job files with model, cluster and tune (or plan).")],
-    out: Annotated[Path | None, typer.Option(help="CSV table; what it already has is not searched again.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="CSV table to write; what it already has is not searched again.")
+    ] = None,
     ablation: Annotated[bool, typer.Option(help="Our search without each of its ideas instead of others'.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Search the same jobs as others would, and simulate what every search finds."""
+    """Search jobs also as earlier tuners do, and simulate the plan that every search finds."""
     if out and (out.is_dir() or not out.parent.is_dir()):
         raise InputError("--out", str(out), "a file in an existing folder")
     rows = read_compared(out) if out and out.exists() else []

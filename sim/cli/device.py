@@ -26,12 +26,14 @@ HEAD = """\
 # SMs: an estimate with a wide interval. A number may also state its source: {{value: 700, source: datasheet}}.
 """
 
-app = typer.Typer(help="Device files of your own.", no_args_is_help=True, pretty_exceptions_enable=False)
+app = typer.Typer(
+    help="Write a device file of your own to fill in.", no_args_is_help=True, pretty_exceptions_enable=False
+)
 
 
 @app.callback()
 def _group() -> None:
-    """Device files of your own."""
+    """Write a device file of your own to fill in."""
 
 
 @app.command("new")

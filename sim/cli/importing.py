@@ -21,7 +21,7 @@ def import_command(
     job: Annotated[
         Path | None, typer.Option(help="Job file that gives model and cluster; the plan then makes a whole job.")
     ] = None,
-    order: Annotated[Path | None, typer.Option(help="Schedule CSV that torchtitan's flags name.")] = None,
+    order: Annotated[Path | None, typer.Option(help="The schedule CSV that torchtitan's flags name.")] = None,
     out: Annotated[Path | None, typer.Option(help="Job file to write (with --job).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:

@@ -15,7 +15,7 @@ SETTINGS = Path(__file__).resolve().parent / "lab_settings"
 
 def lab_command(
     folder: Annotated[Path | None, typer.Option(help="Folder of notebooks (default: notebooks/).")] = None,
-    port: Annotated[int, typer.Option(min=1024, max=65_535)] = 8888,
+    port: Annotated[int, typer.Option(min=1024, max=65_535, help="Port of 127.0.0.1.")] = 8888,
     browser: Annotated[bool, typer.Option(help="Open a browser.")] = True,
 ) -> None:
     """Start JupyterLab on 127.0.0.1 with a token; nothing is fetched from outside."""

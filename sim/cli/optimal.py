@@ -14,11 +14,17 @@ from sim.specs import InputError, Job
 
 def optimal_command(
     job: Annotated[Path, typer.Argument(help="Job file with model and cluster (and plan, unless --budget-flop).")],
-    budget_flop: Annotated[float | None, typer.Option(help="Budget in FLOP, counted as 6 N D.")] = None,
-    days: Annotated[float | None, typer.Option(help="Budget in wall days on the job's cluster.")] = None,
-    gpu_hours: Annotated[float | None, typer.Option(help="Budget in GPU-hours.")] = None,
-    usd: Annotated[float | None, typer.Option(help="Budget in USD at the job's price.")] = None,
-    law: Annotated[str, typer.Option(help="Scaling law of the catalog.")] = DEFAULT_LAW,
+    budget_flop: Annotated[
+        float | None, typer.Option(help="Budget in FLOP, 6 a parameter and token. State one of the four.")
+    ] = None,
+    days: Annotated[
+        float | None, typer.Option(help="Budget in days on the job's cluster, at its plan's speed.")
+    ] = None,
+    gpu_hours: Annotated[float | None, typer.Option(help="Budget in GPU-hours, at the plan's speed.")] = None,
+    usd: Annotated[
+        float | None, typer.Option(help="Budget in USD, at the plan's speed and the cluster's price.")
+    ] = None,
+    law: Annotated[str, typer.Option(help="Scaling law of the catalog (trainsim list scaling).")] = DEFAULT_LAW,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Spend a budget: tokens for the job's model, and the compute-optimal model and tokens."""

@@ -7,16 +7,18 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
 
-from sim.engine.memory import MemoryTimeline
-from sim.engine.replay import Replay
-from sim.engine.step import Step
-from sim.run import Run
 from sim.specs.fields import InputError
+
+if TYPE_CHECKING:  # a command that predicts nothing need not load what does
+    from sim.engine.memory import MemoryTimeline
+    from sim.engine.replay import Replay
+    from sim.engine.step import Step
+    from sim.run import Run
 
 console = Console(width=None if sys.stdout.isatty() else 100)
 progress_console = Console(stderr=True)
@@ -55,14 +57,16 @@ def written(option: str, target: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise InputError(option, str(target), f"a place that can be written ({error.strerror})") from None
+    except InputError as error:
+        raise (InputError(option, error.value, error.allowed) if error.path == "path" else error) from None
 
 
-def run_data(run: Run) -> dict[str, Any]:
+def run_data(run: "Run") -> dict[str, Any]:
     """Return the JSON object of a whole run; an interval stands beside its value, its notes with the step's."""
     return {f.name: getattr(run, f.name) for f in fields(run) if f.name not in ("training", "assumptions")}
 
 
-def _rank_data(step: Step, held: MemoryTimeline) -> dict[str, Any]:
+def _rank_data(step: "Step", held: "MemoryTimeline") -> dict[str, Any]:
     """Return one rank's peak: the three figures, when and in which action it is reached, and of what it is made."""
     levels = step.levels(held.rank)
     return {
@@ -79,14 +83,14 @@ def _rank_data(step: Step, held: MemoryTimeline) -> dict[str, Any]:
     }
 
 
-def replay_data(found: Replay) -> dict[str, Any]:
+def replay_data(found: "Replay") -> dict[str, Any]:
     """Return the JSON object of a replay of the allocator."""
     names = ("requested_peak_bytes", "allocated_peak_bytes", "reserved_peak_bytes", "reserved_over_allocated")
     held = {name: getattr(found, name) for name in (*names, "fragmentation")}
     return held | {"events": len(found.allocated), "segments": len(found.segments)}
 
 
-def step_data(step: Step, run: Run | None = None) -> dict[str, Any]:
+def step_data(step: "Step", run: "Run | None" = None) -> dict[str, Any]:
     """Return the JSON object of a simulated step, and of the run it is part of (DESIGN: `trainsim simulate`)."""
     return {
         "step_time_s": step.step_time_s,

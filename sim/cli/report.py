@@ -15,12 +15,12 @@ from sim.sweep.store import Store
 
 def report_command(
     store: Annotated[Path, typer.Argument(help="The store of a sweep, finished or not.")],
-    html: Annotated[Path | None, typer.Option(help="Page with figures, in one file.")] = None,
-    parquet: Annotated[Path | None, typer.Option(help="All configurations as a Parquet file.")] = None,
-    csv: Annotated[Path | None, typer.Option(help="All configurations as a CSV file.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a page with figures, in one HTML file.")] = None,
+    parquet: Annotated[Path | None, typer.Option(help="Write all configurations as a Parquet file.")] = None,
+    csv: Annotated[Path | None, typer.Option(help="Write all configurations as a CSV file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Write what a sweep has found."""
+    """Show what a sweep has found, and write it as a page or a table."""
     if not store.is_file():
         raise InputError(str(store), "no such file", "the store of a sweep")
     targets = {"--html": html, "--parquet": parquet, "--csv": csv}

@@ -48,8 +48,10 @@ def schedule_command(
     variant: Annotated[
         str, typer.Option("--variant", "--group", help="Whose order: torch, megatron, zero-bubble, deepseek.")
     ] = "",
-    group_size: Annotated[int, typer.Option(min=0, help="Microbatches a chunk takes in turn, for interleaved.")] = 0,
-    durations: Annotated[str, typer.Option(help="F=,I=,W=,comm= in any one unit; B = I + W.")] = "",
+    group_size: Annotated[
+        int, typer.Option(min=0, help="Microbatches a chunk takes in turn, interleaved (0: usual).")
+    ] = 0,
+    durations: Annotated[str, typer.Option(help="F=1,I=1,W=1,comm=0 (default) in any one unit; B = I + W.")] = "",
     memory_limit: Annotated[
         float, typer.Option(min=0, help="Microbatches a rank may keep, for zb-1p and zb-2p (0: p and 2p).")
     ] = 0,

@@ -26,7 +26,9 @@ class EngineName(StrEnum):
 
 def simulate_command(
     job: Annotated[Path, typer.Argument(help="Job or plan file (YAML or JSON) with model, cluster and plan.")],
-    engine: Annotated[EngineName, typer.Option(help="Compiled critical path, or discrete events.")] = EngineName.path,
+    engine: Annotated[
+        EngineName, typer.Option(help="path: compiled critical path; events: discrete events, with contention.")
+    ] = EngineName.path,
     trace: Annotated[Path | None, typer.Option(help="Write a trace (Chrome's JSON, or Perfetto's .pftrace).")] = None,
     memory_trace: Annotated[
         Path | None,

@@ -9,11 +9,11 @@ from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
 
 from sim.cli.output import console, print_json, progress_console
+from sim.report.swept import axis_label
 from sim.specs.fields import short
 from sim.sweep.grid import Grid
 from sim.sweep.outcome import BETTER, OUTCOMES, measured
 from sim.sweep.run import Progress, SweepStopped, sweep
-from sim.sweep.runners import RUNNERS
 from sim.sweep.store import Counts
 from sim.units import digits3, seconds
 
@@ -24,13 +24,20 @@ LOG_EVERY_S = 10.0
 def sweep_command(
     grid: Annotated[Path, typer.Argument(help="Grid file (YAML or JSON): a job, axes, filters, a sample.")],
     store: Annotated[Path, typer.Option(help="SQLite file that takes the results.")],
-    runner: Annotated[str, typer.Option(help="One of " + ", ".join(RUNNERS) + ".")] = "pool",
-    address: Annotated[str | None, typer.Option(help="A Ray cluster; auto: this machine's.")] = None,
-    workers: Annotated[int | None, typer.Option(help="Workers; by default one a core.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with a store that has results.")] = False,
+    runner: Annotated[
+        str, typer.Option(help="Who computes: pool (processes of this machine), ray (a cluster) or here.")
+    ] = "pool",
+    address: Annotated[
+        str | None, typer.Option(help="Ray cluster (with --runner ray); auto: the one that runs on this machine.")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(help="Workers, from 1 (default: one a core).")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a store that has results of this grid.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Predict every configuration of a grid."""
+    """Predict every configuration of a grid, into a store that another run resumes.
+
+    Ctrl-C ends a running sweep with exit status 1; what was done is in the store, and --resume goes on.
+    """
     loaded = Grid.load(grid)
     columns = (BarColumn(), TextColumn("{task.description}"))
     drawn = progress_console.is_terminal
@@ -57,8 +64,10 @@ def sweep_command(
     console.print(f"{words(found.counts)}; {found.seconds:.1f} s, {digits3(found.rate)} a second", highlight=False)
     if best:
         held = loaded.numbering.columns(best[0], best[0] + 1)
-        named = ", ".join(f"{path} {short(str(c.values[int(c.index[0])]), 40)}" for path, c in held.items())
-        console.print(f"best: {measured(best[1], loaded.objective)} with {named}", highlight=False, markup=False)
+        named = ", ".join(f"{path} {short(axis_label(c.values[int(c.index[0])], 4), 40)}" for path, c in held.items())
+        console.print(
+            f"best: {measured(best[1], loaded.objective)} with {named}", highlight=False, markup=False, soft_wrap=True
+        )
     console.print(f"store: {store}", highlight=False, markup=False, soft_wrap=True)
 
 

@@ -9,6 +9,14 @@ from pydantic import ValidationError
 from sim.specs.fields import WORDS, InputError
 
 
+def told(error: Any) -> str | None:
+    """Return what the user is told of bad input or a usage error, empty where all is said; None for other errors."""
+    if isinstance(error, InputError):
+        return str(error)
+    # A usage error of typer's parser, whose class differs between its releases.
+    return usage_message(error) if hasattr(error, "format_message") else None
+
+
 def usage_message(error: Any) -> str:
     """Return the message of a typer usage error; a bad option or argument is told with its value and range."""
     cause, option = error.__cause__, getattr(error, "param", None)

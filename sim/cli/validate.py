@@ -27,15 +27,19 @@ SITE_HELP = "Earlier runs of the same cluster, to which the run-level parameters
 
 
 def validate_command(
-    runs: Annotated[list[Path], typer.Argument(help="Tables of measured runs (CSV with the reference columns).")],
-    profile: Annotated[str | None, typer.Option(help="Profile instead of the device column's.")] = None,
+    runs: Annotated[
+        list[Path], typer.Argument(help="CSV tables of measured runs; a wrong header is answered with the columns.")
+    ],
+    profile: Annotated[
+        str | None, typer.Option(help="Catalog profile or profile folder, instead of that of the device column.")
+    ] = None,
     site: Annotated[Path | None, typer.Option(help=SITE_HELP)] = None,
     exam: Annotated[bool, typer.Option("--exam", help=EXAM_HELP)] = False,
     without: Annotated[Path | None, typer.Option("--ablation", help=ABLATION_HELP)] = None,
     table: Annotated[Path | None, typer.Option(help="Write predictions and ratios as CSV.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Predict measured runs and report errors, order, regret and coverage beside two trivial baselines."""
+    """Predict measured runs: errors, order, regret and coverage beside two trivial baselines."""
     for option, out in (("--table", table), ("--ablation", without)):
         for file in runs if out else ():
             checked_file(option, out or Path(), file)

@@ -31,7 +31,7 @@ def save_html(result: Tuned | Step, path: str | Path, command: str | None = None
     plotly.js once and works without a network.
 
     Raises:
-        OSError: the folder is missing or not writable; nothing is left behind.
+        InputError: the folder is missing or not writable; nothing is left behind.
     """
     target = Path(path)
     write_atomically(target, page(result, command, run))

@@ -28,7 +28,7 @@ MOST_GRID = 20_000
 
 @checked
 def save_sweep_html(store: Store, path: str | Path) -> Path:
-    """Write the report of a store to `path` and return it; raises OSError where it cannot be written."""
+    """Write the report of a store to `path` and return it; raises InputError where it cannot be written."""
     write_atomically(Path(path), sweep_page(swept(store), store))
     return Path(path)
 

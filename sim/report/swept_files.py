@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import compute, csv, parquet
 
+from sim.specs.files import writable
 from sim.sweep.numbering import Axis, Column
 from sim.sweep.outcome import FITS, INTERVAL, NUMBERS, OUTCOMES, Outcome
 from sim.sweep.store import Store
@@ -28,20 +29,20 @@ class _Writes(Protocol):
 
 
 def save_parquet(store: Store, path: str | Path) -> Path:
-    """Write every configuration that a store holds to a Parquet file; raises OSError where it cannot be written."""
+    """Write every configuration that a store holds to a Parquet file; raises InputError where it cannot be written."""
     return _saved(
         store, Path(path), lambda place, schema: parquet.ParquetWriter(place, schema, compression="zstd"), False
     )
 
 
 def save_csv(store: Store, path: str | Path) -> Path:
-    """Write every configuration that a store holds to a CSV file, what is missing as nothing; raises OSError where it
-    cannot be written."""
+    """Write every configuration that a store holds to a CSV file, what is missing as nothing; raises InputError
+    where it cannot be written."""
     return _saved(store, Path(path), csv.CSVWriter, True)
 
 
 def _saved(store: Store, path: Path, writer: Callable[[str, Any], _Writes], neutral: bool) -> Path:
-    with _draft(path) as place:
+    with writable(path), _draft(path) as place:
         file = writer(str(place), _schema(store))
         try:
             for table in _tables(store, neutral):

@@ -27,7 +27,7 @@ def save_trace(step: Step, path: str | Path) -> Path:
     measured trace can be joined; arrows are the messages between ranks.
 
     Raises:
-        OSError: the folder is missing or not writable; nothing is left behind.
+        InputError: the folder is missing or not writable; nothing is left behind.
     """
     target = Path(path)
     if target.suffix == ".pftrace":

@@ -27,6 +27,8 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked_dataclass
 from pydantic_core import ErrorDetails
 
+from sim.specs.meant import with_meant
+
 T = TypeVar("T")
 
 MAX_PROBLEMS = 100
@@ -39,15 +41,20 @@ DERIVED: Any = None
 class InputError(ValueError):
     """A value that cannot be used: where it stands, what it is, what is allowed there.
 
-    `also` holds further problems that were found together with this one.
+    The message also says what was probably meant: names are found where `allowed` lists them as "one of ..." or "known
+    keys: ...". A value that is required and was left out is None. `also` holds further problems that were found
+    together with this one.
     """
 
     def __init__(self, path: str, value: object, allowed: str, also: "Sequence[InputError]" = ()) -> None:
         self.also = tuple(also)
         shown = repr(list(value) if isinstance(value, tuple) else value)  # a file's list
         self.path, self.value, self.allowed = path, value, allowed
-        place = path if path.isprintable() else repr(path)
-        super().__init__(f"{short(place, 200)}: got {short(shown, 80)}; allowed: {allowed}")
+        place = short(path if path.isprintable() else repr(path), 200)
+        if value is None and allowed.startswith("required"):
+            super().__init__(f"{place}: missing; {allowed}")
+        else:
+            super().__init__(f"{place}: got {short(shown, 80)}; allowed: {with_meant(path, value, allowed)}")
 
     def under(self, parent: str) -> "InputError":
         """Return the same error seen from the enclosing object."""

@@ -3,7 +3,8 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
@@ -204,22 +205,39 @@ UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u206
 """Control characters but tab and newline, those that turn the direction of writing, and halves of surrogates."""
 
 
+@contextmanager
+def writable(path: Path) -> Iterator[None]:
+    """Turn what keeps `path` from being written into one `InputError`."""
+    try:
+        yield
+    except OSError as error:
+        usual = f"a place that can be written ({error.strerror})"
+        allowed = usual if path.name and path.parent.is_dir() and not path.is_dir() else "a file in an existing folder"
+        raise InputError("path", str(path), allowed) from None
+
+
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write `content` (text as UTF-8) to `path` whole or not at all."""
+    """Write `content` (text as UTF-8) to `path` whole or not at all; raises InputError where it cannot be written."""
     write_all({path: content})
 
 
 def write_all(files: Mapping[Path, str | bytes]) -> None:
-    """Write every content (text as UTF-8) to its path; nothing is in its place before all are written."""
+    """Write every content (text as UTF-8) to its path; nothing is in its place before all are written.
+
+    Raises:
+        InputError: one of them cannot be written.
+    """
     drafts: dict[Path, Path] = {}
     try:
         for path, content in files.items():
-            with NamedTemporaryFile("wb", dir=path.parent, delete=False) as file:
-                drafts[path] = Path(file.name)
-                file.write(content.encode() if isinstance(content, str) else content)
-            drafts[path].chmod(path.stat().st_mode & 0o777 if path.exists() else 0o644)
+            with writable(path):
+                with NamedTemporaryFile("wb", dir=path.parent, delete=False) as file:
+                    drafts[path] = Path(file.name)
+                    file.write(content.encode() if isinstance(content, str) else content)
+                drafts[path].chmod(path.stat().st_mode & 0o777 if path.exists() else 0o644)
         for path in files:
-            drafts[path].replace(path)
+            with writable(path):
+                drafts[path].replace(path)
             del drafts[path]
     finally:
         for draft in drafts.values():

@@ -14,6 +14,8 @@ from sim.sweep.store import Counts
 from sim.sweep.writer import StoreFull, Writer
 
 PROGRESS_EVERY_S = 0.1
+WARM_BLOCKS, WARM_S = 8, 2.0
+"""Blocks, and seconds after the first of them, before the time left is told: the first ones come in a burst."""
 
 
 class SweepStopped(RuntimeError):  # noqa: N818 - what happened, as a person would say it
@@ -22,17 +24,34 @@ class SweepStopped(RuntimeError):  # noqa: N818 - what happened, as a person wou
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a sweep is. rate: configurations a second, of this run; left_s: seconds to go at that rate, None before
-    any is known."""
+    """How far a sweep is. rate: configurations a second, of this run; left_s: seconds to go at the rate since the first
+    block, None before enough of them have come."""
 
     counts: Counts
     seconds: float
     rate: float
+    left_s: float | None = None
 
-    @property
-    def left_s(self) -> float | None:
-        """Seconds to go at this rate."""
-        return self.counts.left / self.rate if self.rate > 0 else None
+
+class _Pace:
+    """How fast blocks come once workers are warm: starting and the first block count for nothing."""
+
+    def __init__(self) -> None:
+        self.blocks = self.first_done = 0
+        self.first_s = perf_counter()
+
+    def came(self, counts: Counts) -> None:
+        """Take note of a block that is in the store."""
+        self.blocks += 1
+        if self.blocks == 1:
+            self.first_s, self.first_done = perf_counter(), counts.done
+
+    def left_s(self, counts: Counts) -> float | None:
+        """Return the seconds to go; None before they can be told."""
+        seconds, done = perf_counter() - self.first_s, counts.done - self.first_done
+        if self.blocks < WARM_BLOCKS or seconds < WARM_S or not done:
+            return None
+        return counts.left * seconds / done
 
 
 @checked
@@ -58,15 +77,16 @@ def sweep(
     begin = perf_counter()
     made = named(runner, workers, address) if isinstance(runner, str) else runner
     with made as running, Writer(Path(store), grid, resume) as held:
-        first, told = held.counts.done, begin
+        first, told, pace = held.counts.done, begin, _Pace()
 
         def now() -> Progress:
             counts, seconds = held.counts, perf_counter() - begin
-            return Progress(counts, seconds, (counts.done - first) / max(seconds, 1e-9))
+            return Progress(counts, seconds, (counts.done - first) / max(seconds, 1e-9), pace.left_s(counts))
 
         try:
             for block in running.run(held.left(), Evaluate(grid)):
                 held.write(block)
+                pace.came(held.counts)
                 if progress and perf_counter() - told >= PROGRESS_EVERY_S:
                     told = perf_counter()
                     progress(now())

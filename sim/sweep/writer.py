@@ -49,7 +49,7 @@ class Writer(Closing):
             with roomy(path), store.guarded(path):
                 self._open(resume)
         except BaseException:
-            self.lock.close()
+            unlocked(self.lock)
             raise
 
     def _open(self, resume: bool) -> None:
@@ -143,10 +143,14 @@ class Writer(Closing):
         self.db.execute("COMMIT")
 
     def close(self) -> None:
-        """Close the store and let others write it."""
+        """Close the store, one file again where nobody reads it, and let others write it."""
+        with suppress(sqlite3.Error):
+            # Only who writes needs a log beside the store, and who only reads could not take it away again.
+            self.db.execute("PRAGMA busy_timeout = 0")
+            self.db.execute("PRAGMA journal_mode = DELETE")
         with suppress(sqlite3.Error):
             self.db.close()
-        self.lock.close()
+        unlocked(self.lock)
 
 
 @contextmanager
@@ -172,7 +176,8 @@ def _unfinished(path: Path) -> bool:
 
 def locked(path: Path) -> IO[str]:
     """Return the store's lock file, locked for as long as it is open; raises InputError where another has it."""
-    lock = path.with_name(path.name + ".lock").open("a+")
+    place = path.absolute().with_name(path.name + ".lock")
+    lock = place.open("a+")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -180,10 +185,30 @@ def locked(path: Path) -> IO[str]:
         pid = lock.read(20).strip()
         lock.close()
         raise InputError("store", str(path), f"one that no other process writes; process {pid or '?'} does") from None
+    if not _is_at(lock, place):
+        # Whoever had it took the file away after it was opened here, and a file without a name keeps nobody out.
+        lock.close()
+        return locked(path)
     lock.truncate(0)
     lock.write(f"{os.getpid()}\n")
     lock.flush()
     return lock
+
+
+def unlocked(lock: IO[str]) -> None:
+    """Take the lock file away while it is still locked, and let go of it; a second time does nothing."""
+    if not lock.closed:
+        with suppress(OSError):
+            Path(lock.name).unlink()
+        lock.close()
+
+
+def _is_at(file: IO[str], place: Path) -> bool:
+    """Return whether an open file is the one that has the name `place` now."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), place.stat())
+    except FileNotFoundError:
+        return False
 
 
 def refuse_network(path: Path) -> None:

@@ -3,10 +3,13 @@
 import json
 import subprocess
 import sys
+from importlib.metadata import entry_points
 
 import pytest
 import yaml
+from typer.main import get_command
 
+from sim.cli import COMMANDS, JOINED, _loaded, app
 from sim.cli.lab import lab_arguments
 from sim.engine.memory_trace import check, read_trace
 from sim.schedules import SCHEDULES
@@ -52,6 +55,39 @@ def test_offload_has_its_own_term(trainsim, tmp_path, engine):
     assert data["breakdown_s"]["offload"] > 0
     assert sum(data["breakdown_s"].values()) == pytest.approx(data["step_time_s"])
     assert any("50.4 GB/s in each direction" in note for note in data["assumptions"])
+
+
+def test_commands_are_loaded_when_they_run():
+    code = "import sys; from sim.cli import main\ntry: main()\nfinally: print(*sys.modules, file=sys.stderr)"
+    for words, absent in (
+        (["--version"], {"pydantic", "numpy", "sim.specs", "sympy"}),
+        (["--help"], {"pydantic", "numpy", "sim.specs", "sympy"}),
+        (["list", "devices"], {"sympy", "numba", "scipy", "pyarrow", "plotly"}),
+    ):
+        done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=True)
+        assert done.stdout and not absent & set(done.stderr.split()), words
+
+
+def test_the_help_has_the_first_line_of_every_command(trainsim):
+    for name, (place, line) in COMMANDS.items():
+        out = " ".join(trainsim(name, "--help")[1].split())
+        assert line in out, place
+    shown = trainsim("--help")[1]
+    assert all(f"│ {name} " in shown for name in [*COMMANDS, *JOINED])
+    assert JOINED.keys() == {entry.name for entry in entry_points(group="trainsim.commands")}
+
+
+def test_every_option_says_what_it_is():
+    for name, place in get_command(app).places.items():
+        command = _loaded(name, place)
+        for each in [command, *getattr(command, "commands", {}).values()]:
+            bare = {option.opts[-1] for option in each.params if not option.help}
+            assert bare <= ({"--dtype"} if name == "trace" else set()), name
+
+
+def test_files_are_listed_by_what_they_hold(trainsim):
+    out = trainsim("list", "files")[1]
+    assert "partial(" not in out and "Degrees and memory techniques of one training step." in out
 
 
 def test_engines_print_the_same_fields(trainsim):
@@ -206,7 +242,7 @@ def test_schedule_searches_under_a_memory_limit(trainsim):
         (("schedule", "zb-1p", "--ranks", 2, "--microbatches", 2, "--memory-limit", 0.5), "--memory-limit: got 0.5"),
         (("schedule", "1f1b", "--ranks", 0, "--microbatches", 2), "--ranks"),
         (("lab", "--folder", "nowhere"), "folder: got 'nowhere'"),
-        (("simulate", JOBS / "llama3-70b-64xh100.yaml"), "plan: got None; allowed: required"),
+        (("simulate", JOBS / "llama3-70b-64xh100.yaml"), "plan: missing; required"),
         (("simulate", JOBS / "gpt3-175b-plan.yaml", "--engine", "magic"), "--engine"),
     ],
 )

@@ -111,7 +111,7 @@ def test_import_lists_what_it_does_not_read(trainsim, tmp_path):
     ("arguments", "message"),
     [
         (("--from", "jax"), "--from: got 'jax'"),
-        (("--from", "megatron", "--out", "x.json"), "--job: got None"),
+        (("--from", "megatron", "--out", "x.json"), "--job: missing; required with --out"),
         (("--from", "deepspeed"), "settings: got"),
     ],
 )

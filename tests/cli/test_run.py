@@ -108,7 +108,7 @@ def test_time_needs_a_plan_and_flop_do_not(trainsim, tmp_path):
     file = tmp_path / "job.yaml"
     file.write_text("model: llama3-8b\ncluster: {device: l4}\n")
     code, _, err = trainsim("optimal", file, "--days", 3)
-    assert code == 2 and "plan: got None; allowed: required" in err
+    assert code == 2 and "plan: missing; required" in err
     assert trainsim("optimal", file, "--budget-flop", "1e22")[0] == 0
 
 

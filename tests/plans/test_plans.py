@@ -10,7 +10,7 @@ import sim
 from sim.plans.files import job_data, plain, save_numbered
 from sim.specs import Cluster, InputError, Job, Model, Plan, StagePlan
 from sim.specs.catalog import models
-from sim.specs.files import write_atomically
+from sim.specs.files import write_all, write_atomically
 from tests.oracle import reference
 from tests.traced import table
 
@@ -90,6 +90,24 @@ def test_interrupted_write_leaves_the_old_file(tmp_path):
         write_atomically(path, "\ud800")
     assert [p.name for p in tmp_path.iterdir()] == ["plan.json"]
     assert path.read_text() == "{}"
+
+
+@pytest.mark.parametrize("place", ["missing/x.json", ""])
+def test_what_cannot_be_written_is_one_input_error(tmp_path, place):
+    first = {tmp_path / "first.json": "{}"} if place else {}
+    with pytest.raises(sim.InputError) as error:
+        write_all(first | {tmp_path / place: "{}"})
+    told = error.value
+    assert (told.path, told.value, told.allowed) == ("path", str(tmp_path / place), "a file in an existing folder")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_savers_of_the_facade_refuse_a_missing_folder(tmp_path):
+    step = sim.simulate(models["gpt2-xl"], Cluster.of("l4"), Plan(global_batch=8))
+    savers = [sim.save_trace, sim.save_html, sim.save_plan, lambda s, path: sim.save_emitted(s, "torchtitan", path)]
+    for saver in savers:
+        with pytest.raises(sim.InputError, match=r"^path: got .*; allowed: a file in an existing folder$"):
+            saver(step, tmp_path / "missing" / "step.json")
 
 
 SPREAD = {

@@ -18,7 +18,7 @@ from sim.report.numbers import shorten, time_unit
 from sim.report.table import COLUMNS, formatted, shown
 from sim.report.text import answer_run, critical_words, robust_words
 from sim.run import whole_run
-from sim.specs import Training
+from sim.specs import InputError, Training
 from sim.tuner.robustness import Flip
 from sim.tuner.tune import Tuned, tune
 from sim.units import percent
@@ -121,7 +121,7 @@ def test_the_job_of_a_report_searches_the_same_space(tuned: Tuned) -> None:
 def test_a_file_is_whole_or_absent(step: Step, tmp_path: Path) -> None:
     target = save_html(step, tmp_path / "step.html")
     assert target.read_text("utf-8").endswith("</html>\n") and list(tmp_path.iterdir()) == [target]
-    with pytest.raises(OSError):
+    with pytest.raises(InputError, match=r"^path: got .*; allowed: a file in an existing folder$"):
         save_html(step, tmp_path / "missing" / "step.html")
     assert list(tmp_path.iterdir()) == [target]
 

@@ -15,13 +15,13 @@ CLUSTER = sim.Cluster.of("l4")
 PLAN = sim.Plan(global_batch=8)
 
 CALLS = [
-    (lambda: sim.tune("x"), "cluster: got None; allowed: required"),
+    (lambda: sim.tune("x"), "cluster: missing; required"),
     (lambda: sim.tune("gpt2-xl", CLUSTER, 8), "model: got 'gpt2-xl'; allowed: a Model"),
     (lambda: sim.tune(MODEL, CLUSTER, True), "global_batch: got True; allowed: a whole number"),
     (lambda: sim.tune(MODEL, CLUSTER, 8, budget_s="1"), "budget_s: got '1'; allowed: a number"),
     (lambda: sim.tune(MODEL, CLUSTER, 8, plan={"tp": 2}), "plan: got {'tp': 2}; allowed: a Plan or None"),
     (lambda: sim.simulate(MODEL, "h100", PLAN), "cluster: got 'h100'; allowed: a Cluster"),
-    (lambda: sim.simulate(MODEL, CLUSTER), "plan: got None; allowed: required"),
+    (lambda: sim.simulate(MODEL, CLUSTER), "plan: missing; required"),
     (lambda: sim.simulate(MODEL, CLUSTER, PLAN, "magic"), "engine: got 'magic'; allowed: one of path, events"),
     (
         lambda: sim.simulate(MODEL, CLUSTER, PLAN, trace=1),
@@ -47,7 +47,7 @@ CALLS = [
     (lambda: sim.save_trace(5, "x.json"), "step: got 5; allowed: a Step"),
     (lambda: sim.plot.timeline(5), "step: got 5; allowed: a Step or a Timeline"),
     (lambda: sim.whole_run(5, "1T"), "step: got 5; allowed: a Step"),
-    (lambda: sim.compute_optimal(1e9), "budget: got None; allowed: required"),
+    (lambda: sim.compute_optimal(1e9), "budget: missing; required"),
     (lambda: sim.simulate(MODEL, CLUSTER, PLAN, "events", guests=[3]), "guests: got [3]; allowed: functions"),
     (lambda: sim.plot.memory(sim.simulate(MODEL, CLUSTER, PLAN), 9), "stage: got 9; allowed: a pipeline rank, 0 to 0"),
     (lambda: sim.whatif(MODEL, CLUSTER, 5), "plan: got 5; allowed: a Plan or a HasStep"),

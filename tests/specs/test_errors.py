@@ -30,7 +30,7 @@ CASES = [
         "3",
         "divisor of heads = 4",
     ),
-    ({"model": "{layers: 2, hidden: 8}"}, "model.heads", "None", "required"),
+    ({"model": "{layers: 2, hidden: 8}"}, "model.heads", "missing", "required"),
     ({"model": "{layers: 2, hidden: 8, heads: 2, width: 3}"}, "model.width", "3", "no such key"),
     ({"model": "{layers: two, hidden: 8, heads: 2}"}, "model.layers", "'two'", "whole number"),
     (
@@ -50,7 +50,7 @@ CASES = [
     ({"cluster": "{device: l4, memory_bytes: .nan}"}, "cluster.memory_bytes", "nan", "1e+06 to 1e+14"),
     ({"plan": "{tp: 0, global_batch: 8}"}, "plan.tp", "0", "1 to 4096"),
     ({"plan": "{tp: true, global_batch: 8}"}, "plan.tp", "True", "whole number"),
-    ({"plan": "{tp: 8}"}, "plan.global_batch", "None", "required"),
+    ({"plan": "{tp: 8}"}, "plan.global_batch", "missing", "required"),
     ({"plan": "{global_batch: 8, zero: 4}"}, "plan.zero", "4", "0 to 3"),
     ({"plan": "[1, 2]"}, "plan", "[1, 2]", "mapping"),
     ({"more": "tune: {global_batch: 8, knobs: {tp: [0]}}"}, "tune.knobs.tp", "0", "1 to 4096"),
@@ -186,7 +186,7 @@ def test_constructor_and_file_give_the_same_text():
         Plan(tp=0, global_batch=8)
     with pytest.raises(InputError, match="one of a100"):
         Cluster.of("tpu")
-    with pytest.raises(InputError, match="hidden: got None; allowed: required"):
+    with pytest.raises(InputError, match="hidden: missing; required"):
         Model(layers=2, heads=2)
 
 

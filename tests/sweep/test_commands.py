@@ -14,6 +14,7 @@ from pyarrow import parquet
 import sim
 from sim.report.figures import swept_axis, swept_points
 from sim.report.swept import swept
+from sim.report.swept_files import save_csv, save_parquet
 from sim.specs.files import load_mapping
 from sim.sweep.grid import Grid
 from sim.sweep.run import sweep
@@ -118,6 +119,12 @@ def test_tables_hold_every_row(trainsim, store, tmp_path):
         assert row["outcome"] != "ok" or float(line["step_time_s"]) == row["step_time_s"]
         assert (row["reason"] is not None) == (row["outcome"] == "impossible")
     assert {f.name for f in tmp_path.iterdir()} <= {"a.parquet", "a.csv", *(f"runs.db{end}" for end in ENDS)}
+
+
+def test_tables_in_a_missing_folder_are_refused(store, tmp_path):
+    for save in (save_parquet, save_csv):
+        with Store(store) as held, pytest.raises(sim.InputError, match=r"^path: got .*; allowed: a file in"):
+            save(held, tmp_path / "missing" / "a")
 
 
 def test_csv_text_is_no_formula(trainsim, tmp_path):
@@ -233,7 +240,7 @@ def test_the_facade(tmp_path):
     grid = sim.Grid(**BASE, axes={"plan.tp": [1, 2]}, engine="path")
     assert sim.sweep(grid, tmp_path / "runs.db", runner="here").counts.ok == 2
     assert sim.sweep.sweep is sweep
-    with pytest.raises(sim.InputError, match="store: got None"):
+    with pytest.raises(sim.InputError, match="store: missing"):
         sim.sweep(grid)
     with pytest.raises(AttributeError, match="nothing"):
         _ = sim.sweep.nothing

@@ -1,12 +1,15 @@
 """The store: one writer, whole blocks, nothing foreign."""
 
+import fcntl
 import json
 import os
 import sqlite3
 import subprocess
 import sys
 from collections import namedtuple
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -18,9 +21,9 @@ from sim.specs import InputError
 from sim.sweep import store as stores
 from sim.sweep.grid import Grid
 from sim.sweep.outcome import Damaged, Outcome, Reasons, sealed
-from sim.sweep.run import SweepStopped, sweep
-from sim.sweep.store import Store
-from sim.sweep.writer import Writer
+from sim.sweep.run import SweepStopped, _Pace, sweep
+from sim.sweep.store import Counts, Store
+from sim.sweep.writer import Writer, locked, unlocked
 from tests.contracts.runner import rows
 from tests.oracle import ROOT
 from tests.sweep.conftest import AXES, BASE
@@ -312,6 +315,78 @@ def test_a_store_whose_making_was_cut_short_is_made_again(small, tmp_path):
             db.execute("PRAGMA journal_mode = WAL")
             db.close()
         assert sweep(small, path, "here").counts.left == 0
+
+
+def test_a_sweep_that_has_ended_is_one_file(small, tmp_path):
+    path = tmp_path / "runs.db"
+
+    def interrupt(now):
+        assert {each.name for each in tmp_path.iterdir()} >= {"runs.db", "runs.db-wal", "runs.db.lock"}
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SweepStopped):
+        patch.setattr("sim.sweep.run.PROGRESS_EVERY_S", 0.0)
+        sweep(small, path, "here", progress=interrupt)
+    assert list(tmp_path.iterdir()) == [path]
+    sweep(small, path, "here", resume=True)
+    assert list(tmp_path.iterdir()) == [path]
+    with Store(path) as store:
+        assert store.counts.left == 0
+    with pytest.raises(InputError, match="a new file, or --resume"):
+        sweep(small, path, "here")
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_who_reads_at_the_end_of_a_sweep_reads_on(small, tmp_path):
+    path = tmp_path / "runs.db"
+    with Writer(path, small) as writer, Store(path) as store:
+        writer.close()  # at once: it waits for no reader
+        assert store.counts.done == 0
+        assert not path.with_name("runs.db.lock").exists()
+        sweep(small, path, "here")
+        assert store.counts.left == 0
+    sweep(small, path, "here", resume=True)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_a_lock_file_that_was_taken_away_lets_nobody_in(tmp_path, monkeypatch, taken):
+    """Between opening it and locking it here, the writer that had it ends, and perhaps another one begins."""
+    path, place, others = tmp_path / "runs.db", tmp_path / "runs.db.lock", []
+
+    def flock(file, how):
+        monkeypatch.undo()
+        place.unlink()
+        if taken:
+            others.append(locked(path))
+        fcntl.flock(file, how)
+
+    monkeypatch.setattr("sim.sweep.writer.fcntl", SimpleNamespace(flock=flock, LOCK_EX=2, LOCK_NB=4))
+    if taken:
+        with pytest.raises(InputError, match=f"process {os.getpid()} does"):
+            locked(path)
+    else:
+        others.append(locked(path))
+        with pytest.raises(InputError, match=f"process {os.getpid()} does"):
+            locked(path)
+    unlocked(others[0])
+    assert not place.exists()
+    with locked(path):
+        unlocked(others[0])  # a second time does nothing
+        assert place.exists()
+
+
+def test_the_time_left_is_told_once_blocks_come_at_a_pace(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("sim.sweep.run.perf_counter", lambda: now[0])
+    pace, counts = _Pace(), Counts(1000, 0, 0, 0, 0, 0.0, None)
+    assert pace.left_s(counts) is None
+    for block in range(1, 21):
+        now[0] = 30.0 + block
+        counts = replace(counts, ok=10 * block)
+        pace.came(counts)
+        assert (pace.left_s(counts) is None) == (block < 8)
+    assert pace.left_s(counts) == pytest.approx(80.0)  # ten a second, whatever the 30 s of starting
 
 
 def test_every_commit_reaches_the_disk(small, tmp_path):

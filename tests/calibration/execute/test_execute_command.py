@@ -75,7 +75,7 @@ def test_a_job_without_a_plan_is_refused(tmp_path, folder):
     del held["plan"]
     path.write_text(json.dumps(held))
     done = RUN.invoke(cli.app, [str(path), "--despite-load"])
-    assert str(done.exception).startswith("plan: got None")
+    assert str(done.exception).startswith("plan: missing")
 
 
 def test_the_cluster_must_be_of_the_kind_that_runs(tmp_path, folder):
