@@ -80,7 +80,7 @@ def test_simulate_replays_the_allocator(trainsim, tmp_path):
     code, out, _ = trainsim("simulate", tmp_path / "job.yaml", "--memory-trace", trace)
     assert code == 0
     lines = out.splitlines()
-    assert sum(line.startswith("rank ") and "nvidia-smi" in line for line in lines) == 4
+    assert sum(line.startswith("pipeline rank ") and "nvidia-smi" in line for line in lines) == 4
     data = json.loads(trainsim("simulate", tmp_path / "job.yaml", "--memory-trace", trace, "--json")[1])
     found = data["replay"]
     fullest = max(rank["peak_memory_bytes"] for rank in data["ranks"])

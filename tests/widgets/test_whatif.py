@@ -124,7 +124,7 @@ def test_outlines_of_the_pinned_plan_in_memory(panel):
     set_knob(panel, pp=8)
     peaks, curve = open_tab(panel, "Memory")
     assert [t.name for t in peaks.data].count("A") == 1
-    assert any(t.name == "A, rank 0" for t in curve.data)
+    assert any(t.name == "A, pipeline rank 0" for t in curve.data)
 
 
 def test_a_rank_is_looked_at(panel):
@@ -171,7 +171,7 @@ def test_a_click_opens_an_operation_as_bar_and_as_picture(panel):
     pane = panel.panes.panes["Timeline"]
     picture = next(t for t in pane.canvases[0].plot.data if t.type == "heatmap")
     panel.panes._opened(picture, SimpleNamespace(point_inds=[[0, 5]], xs=[picture.x0], ys=[0]), None)
-    assert "0F0: forward of stage 0, microbatch 0, rank 0" in pane.detail.value
+    assert "0F0: forward of stage 0, microbatch 0, pipeline rank 0" in pane.detail.value
     pane.canvases[0].plot.layout.xaxis.range = (1.0, 2.0)
     bars = next(t for t in pane.canvases[0].plot.data if t.type == "bar" and t.customdata is not None)
     panel.panes._opened(bars, SimpleNamespace(point_inds=[3], xs=[0], ys=[0]), None)
