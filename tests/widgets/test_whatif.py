@@ -62,13 +62,14 @@ def test_impossible_is_a_state(panel):
     assert "Not possible" in panel.message
     assert panel.step is step
     assert panel.plans.knobs["pp"].value == 3
-    assert "(x)" in panel.plans.knobs["pp"]._label.value
+    assert "impossible, try 2, 4, 8" in panel.plans.knobs["pp"]._label.value
+    assert "dp <b>–</b>" in panel.plans.dp.value and "tp 8 x pp 3 does not divide 128" in panel.plans.dp.value
     assert all(STALE in canvas._dom_classes for p in panel.panes.panes.values() for canvas in p.canvases)
     assert [b.description for b in buttons(panel)] == ["pp 4", "pp 2", "pp 8"]
     open_tab(panel, "Breakdown")
     assert STALE in panel.panes.panes["Breakdown"].canvases[0]._dom_classes
     buttons(panel)[1].click()
-    assert panel.step.plan.pp == 2
+    assert panel.step.plan.pp == 2 and "data parallel (dp) <b>8</b> " in panel.plans.dp.value
     assert panel.plans.knobs["pp"].value == 2
     assert "a step" in panel.message
     assert not any(STALE in canvas._dom_classes for p in panel.panes.panes.values() for canvas in p.canvases)
