@@ -82,6 +82,7 @@ def tuned_data(found: Tuned, run: Run | None = None) -> dict[str, Any]:
             {
                 "plan": plain(r.plan),
                 "step_time_s": r.step.step_time_s,
+                "contended_step_time_s": r.contended_s,
                 "step_time_interval_s": list(r.step.step_time_interval_s),
                 "mfu": r.step.mfu,
                 "peak_memory_bytes": r.step.peak_memory_bytes,

@@ -129,7 +129,7 @@ def run_section(run: Run | None) -> str:
 def timeline_section(step: Step) -> str:
     """Return the timeline with its sentence."""
     plan = step.plan
-    ranks = f"{min(16, plan.pp)} of {plan.pp} ranks shown" if plan.pp > 16 else f"{plan.pp} pipeline ranks"
+    ranks = f"{min(16, plan.pp)} of {plan.pp} pipeline ranks shown" if plan.pp > 16 else f"{plan.pp} pipeline ranks"
     caption = (
         f"{time_and_idle(step)}. {ranks}, schedule {plan.schedule}, {step.placed.microbatches} microbatches; message "
         "latency is inside the gaps between operations."
@@ -149,7 +149,7 @@ def timeline_section(step: Step) -> str:
     first = m.figure(
         "opening",
         lambda t: figures.timeline(step, rows, t, window),
-        f"The first {seconds(window[1])} of the step, a bar per operation; {rows} of {step.plan.pp} ranks.",
+        f"The first {seconds(window[1])} of the step, a bar per operation; {rows} of {step.plan.pp} pipeline ranks.",
     )
     return m.section("The step over time", drawn, m.paragraph(words, "words"), first)
 

@@ -81,7 +81,7 @@ COLUMNS: Mapping[str, tuple[str, str]] = {
     "p_best": (
         "P(best)",
         "share of draws of kernel and run-level errors in which the plan is the fastest of these; errors common to all "
-        "plans cancel",
+        "plans cancel, those of one plan alone are not drawn",
     ),
 }
 """Column -> (heading, explanation)."""

@@ -108,6 +108,8 @@ def test_tune_prints_the_contract_and_leaves_runnable_plans(trainsim, search, tm
     assert set(data) >= {"plans", "evaluated", "seconds", "gap", "certified", "baseline", "speedup"}
     assert set(data["plans"][0]) >= {"plan", "step_time_s", "peak_memory_bytes", "p_best", "why"}
     assert len(data["plans"]) == 3
+    ranked_by = [plan["contended_step_time_s"] for plan in data["plans"]]
+    assert ranked_by == sorted(ranked_by)
     assert sum(plan["p_best"] for plan in data["plans"]) == pytest.approx(1)
     assert set(data["robustness"]) == {"samples", "expected_regret", "sigmas", "flip"}
     assert data["elasticities"]["matrix_flop_per_s"] < 0 <= data["elasticities"]["link_latency_s"]
