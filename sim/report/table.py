@@ -72,7 +72,7 @@ COLUMNS: Mapping[str, tuple[str, str]] = {
     "recompute": ("recompute", "activations computed again in the backward pass; a number: in so many of its layers"),
     **{f"{what}_on_host": (f"{what} on host, %", f"share of the {what} kept in host memory") for what in HOSTED},
     "sequence_parallel": ("sp", "sequence parallelism of norms and dropout within tp"),
-    "step_time": ("step time (80 %)", "predicted median and central 80 % interval, without contention"),
+    "step_time": ("step time (80\u00a0%)", "predicted median and central 80 % interval, without contention"),
     "over_best": ("over 1st", "step time on the event engine, with contention, over that of the first plan"),
     "mfu": ("MFU", "model FLOP utilisation, Megatron's convention, of the 16-bit peak"),
     "memory": ("peak, GB", "allocated on the fullest pipeline rank"),
