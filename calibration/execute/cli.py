@@ -15,7 +15,7 @@ from calibration.execute.holdout import Case, Row, table
 from calibration.execute.learn import learn, target
 from calibration.execute.limits import Device, as_executed, executable
 from calibration.execute.measure import LEAST_STEPS, Measured, Run, Setting, measure_all, prepare, processes
-from calibration.execute.predict import Predicted, pipeline_ranks, predict
+from calibration.execute.predict import Predicted, assumptions, pipeline_ranks, predict
 from calibration.execute.processes import ExecutionError
 from calibration.execute.versions import check_torch
 from sim.schedules import Schedule
@@ -87,13 +87,15 @@ def execute_command(
     if traces and row.predicted.csv:
         progress.print(f"measured over simulated: {lay_over(row, traces)}", markup=False, soft_wrap=True)
     lesson = learn(folder, held, row) if folder else None
+    assumed = assumptions(held.model, held.cluster, held.plan, row.case.plan) if held.plan else ()
     if as_json:
-        typer.echo(json.dumps(data(row) | ({"learned": lesson.data()} if lesson else {})))
+        told = data(row) | {"assumptions": list(assumed)}
+        typer.echo(json.dumps(told | ({"learned": lesson.data()} if lesson else {})))
         return
     Console().print(table([row]), by_process(row))
     had = row.predicted.learned_factor
     known = [f"the prediction contains the learned correction x{had:.3g}"] * (had != 1)
-    for line in [*known, *(lesson.lines() if lesson else ())]:
+    for line in [*assumed, *known, *(lesson.lines() if lesson else ())]:
         Console().print(line, markup=False, highlight=False, soft_wrap=True)
 
 

@@ -22,6 +22,7 @@ from sim.schedules import Action, Kind, Schedule
 from sim.schedules.ir import COMPUTE
 from sim.specs import Cluster, InputError, Model, PlacedPlan, Plan
 from sim.specs.catalog import precision
+from sim.units import seconds
 
 
 @dataclass(frozen=True)
@@ -60,13 +61,13 @@ def predict(
     """
     placed = executable(model, cluster, plan, device)
     step = simulate(model, cluster, plan)
-    timeline, memory, seconds = step.timeline, step.memory, step.step_time_s
+    timeline, memory, step_s = step.timeline, step.memory, step.step_time_s
     if order and plan.pipeline.asynchronous:
         raise InputError("order", order.name, f"left out: {plan.schedule} has updates of its own in its order")
     if order:
         timeline = _reordered(step, order)
         memory = tuple(memory_timelines(timeline, footprint(timeline.schedule, step.costs)))
-        seconds *= timeline.period / step.timeline.period
+        step_s *= timeline.period / step.timeline.period
     if plan.offloads:
         memory = tuple(_with_room(m, used) for m, used in zip(memory, _room(step, timeline), strict=True))
     pipeline = plan.pp > 1
@@ -90,8 +91,8 @@ def predict(
         actions = tuple(tuple(a for a in rank if a.kind in COMPUTE) for rank in timeline.schedule.actions)
     passes = [tuple(map(str, rank)) for rank in actions]
     return Predicted(
-        seconds,
-        step.profile.interval80(seconds, step.sigma_log),
+        step_s,
+        step.profile.interval80(step_s, step.sigma_log),
         tuple(peaks[r] for r in ranks),
         tuple(sum(sent for _, sent in each.values()) for each in counted),
         counted,
@@ -100,6 +101,26 @@ def predict(
         schedule_csv(timeline.schedule) if pipeline and not delayed else "",
         timeline,
         step.correction.factor if step.correction else 1.0,
+    )
+
+
+def assumptions(model: Model, cluster: Cluster, plan: Plan, executed: Plan) -> tuple[str, ...]:
+    """Return why `trainsim simulate` predicts another step time of a plan than of how it is executed; empty where it
+    does not.
+
+    Each change is named that alone moves the time of the plan.
+    """
+    asked = plan.suited(cluster)
+    own, here = (simulate(model, cluster, each).step_time_s for each in (asked, executed))
+    if own == here:
+        return ()
+    settings = [f.name for f in fields(Plan) if f.init and f.name not in ("dp", "stages")]
+    changes = {n: getattr(executed, n) for n in settings if getattr(executed, n) != getattr(asked, n)}
+    moved = [n for n, v in changes.items() if simulate(model, cluster, asked.but(**{n: v})).step_time_s != own]
+    told = ", ".join(f"{n} {str(changes[n]).lower()}" for n in moved or changes)
+    return (
+        f"predicted as PyTorch executes it: {told}; trainsim simulate and tune, which take the plan as it stands, say "
+        f"{seconds(own)} instead of {seconds(here)}",
     )
 
 
@@ -194,5 +215,5 @@ def predict_block(model: Model, cluster: Cluster, plan: Plan, device: Device = "
     step = simulate(one, cluster, plan)
     costs = step.costs
     hosts = costs["forward_host"] + costs["backward_host"]
-    seconds = float(np.sum(forward_seconds(costs) + backward_seconds(costs) + hosts))
-    return Predicted(seconds, step.profile.interval80(seconds, step.sigma_log))
+    block_s = float(np.sum(forward_seconds(costs) + backward_seconds(costs) + hosts))
+    return Predicted(block_s, step.profile.interval80(block_s, step.sigma_log))

@@ -3,6 +3,7 @@
 from dataclasses import asdict
 from math import inf
 from pathlib import Path
+from textwrap import wrap
 from typing import Annotated, Any
 
 import typer
@@ -14,13 +15,17 @@ from rich.text import Text
 from sim.cli.output import checked_folder, console, print_json, progress_console, run_data, written
 from sim.plans.files import plain
 from sim.plans.plan_file import save_plans
-from sim.report.table import COLUMNS, formatted, ranking, shown
+from sim.report.ranked import WORDS, Ranked, ranked
+from sim.report.table import COLUMNS
 from sim.report.text import answer_run, answer_tuned, elasticity_words, robust_words
 from sim.run import Run, whole_run
 from sim.specs import InputError, Job
 from sim.specs.job import Tune
 from sim.tuner.tune import Tuned, tune
 from sim.units import digits3
+
+BETWEEN = 2
+"""Characters between the columns of a table, and beside them."""
 
 
 def tune_command(
@@ -77,6 +82,7 @@ def tuned_data(found: Tuned, run: Run | None = None) -> dict[str, Any]:
             {
                 "plan": plain(r.plan),
                 "step_time_s": r.step.step_time_s,
+                "contended_step_time_s": r.contended_s,
                 "step_time_interval_s": list(r.step.step_time_interval_s),
                 "mfu": r.step.mfu,
                 "peak_memory_bytes": r.step.peak_memory_bytes,
@@ -111,26 +117,52 @@ def tuned_data(found: Tuned, run: Run | None = None) -> dict[str, Any]:
     } | ({"run": run_data(run)} if run else {})
 
 
-LEFT_OUT = ("fits", "price")
-"""Columns that a terminal has no room for; every ranked plan fits, and the price follows the time."""
+def _table(made: Ranked, title: str, width: int) -> Table:
+    """Return the ranked plans at most `width` characters wide: stages' values wrap, all other cells are whole.
+
+    Where there is no room, MFU and price are left out, which follow the time (but what the plans are ranked by).
+    """
+    names, whole = list(made.names), {name: _longest(made, name, "\n") for name in made.names}
+    least = {n: _longest(made, n, None if _wraps(made, n) else "\n") for n in names}
+    for name in ("price", "mfu"):
+        if name in names[2:] and sum(whole[n] + BETWEEN for n in names) + BETWEEN > width:
+            names.remove(name)
+    room = width - BETWEEN - sum(least[n] + BETWEEN for n in names)
+    if room < 0:
+        least["step_time"] = _longest(made, "step_time", None)  # its interval goes on a line of its own
+        room = width - BETWEEN - sum(least[n] + BETWEEN for n in names)
+    for _ in range(room):
+        tight = max(names, key=lambda n: whole[n] / least[n])
+        least[tight] += least[tight] < whole[tight]
+    table = Table(title=Text(title), box=box.SIMPLE, padding=(0, 1, 0, 0))
+    for name in names:
+        heading = "\n".join(wrap(COLUMNS[name][0], least[name]))
+        left = name in WORDS or _wraps(made, name)
+        table.add_column(heading, justify="left" if left else "right", width=least[name], overflow="fold")
+    for cells in made.rows:
+        table.add_row(*(cells[name] for name in names))
+    return table
+
+
+def _wraps(made: Ranked, name: str) -> bool:
+    """Return whether cells of a column list what stages have."""
+    return name != "step_time" and any(" " in cells[name] for cells in made.rows)
+
+
+def _longest(made: Ranked, name: str, between: str | None) -> int:
+    """Return the characters of a column's longest cell, or of the longest part where parts may stand on lines of their
+    own; no word of the heading is longer."""
+    parts = [part for cells in made.rows for part in cells[name].split(between)]
+    return max(map(len, [*parts, *COLUMNS[name][0].split()]))
 
 
 def _print(found: Tuned, run: Run | None, out: Path | None) -> None:
     title = f"{found.model.name} on {found.cluster.gpus} x {found.cluster.device}, global batch {found.global_batch}"
-    table = Table(title=Text(title), box=box.SIMPLE, padding=(0, 1, 0, 0))
-    rows = ranking(found)
-    names = [name for name in shown(rows) if name not in LEFT_OUT]
-    if "p_best" in names and {"cp", "ep"} & set(names):
-        names.remove("mfu")  # the order of the times says the same
-    for name in names:
-        heading = {"memory": "peak / GB"}.get(name, COLUMNS[name][0])
-        words = name == "recompute"  # as long as unequal stages make it, so that it gives way to the numbers
-        table.add_column(
-            heading, justify="left" if words else "right", no_wrap=not words, min_width=None if words else 2
-        )
-    for cells in map(formatted, rows):
-        table.add_row(*(cells[name] for name in names))
-    console.print(table)
+    made = ranked(found)
+    console.print(_table(made, title, console.width))
+    for note in made.notes:
+        console.print(note, highlight=False, markup=False)
+    console.print()
     console.print(answer_tuned(found), highlight=False, markup=False)
     for line in found.best.why[1:]:
         console.print(f"  {line}", highlight=False, markup=False)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sim.report.figures import breakdown, difference, front, memory, memory_peaks, timeline, timeline_difference
     from sim.report.html import save_html
+    from sim.report.ranked import ranking_table
     from sim.report.table import ranking, stages
     from sim.report.text import answer, answer_tuned, refusal
     from sim.report.trace import save_trace
@@ -24,6 +25,7 @@ _HOME = {
     "memory": "sim.report.figures",
     "memory_peaks": "sim.report.figures",
     "ranking": "sim.report.table",
+    "ranking_table": "sim.report.ranked",
     "refusal": "sim.report.text",
     "save_html": "sim.report.html",
     "save_trace": "sim.report.trace",
@@ -41,6 +43,7 @@ __all__ = [
     "memory",
     "memory_peaks",
     "ranking",
+    "ranking_table",
     "refusal",
     "save_html",
     "save_trace",

@@ -16,7 +16,7 @@ from sim.tuner.tune import Tuned
 from sim.units import counted, digits3, percent, si
 
 MEANS: Mapping[str, str] = {
-    "compute": "kernels of forward and backward passes of all microbatches on the rank that ends last",
+    "compute": "kernels of forward and backward passes of all microbatches on the pipeline rank that ends last",
     "recompute": "forward passes that the backward repeats instead of keeping activations",
     "tp": "collectives of tensor parallelism inside the layers; the next kernel waits for them",
     "dp": "what reducing gradients and gathering weights leave exposed, after what hides behind compute",
@@ -24,7 +24,7 @@ MEANS: Mapping[str, str] = {
     "cp": "exchange of keys and values of context parallelism that attention does not hide",
     "ep": "exchange of tokens between experts",
     "offload": "waiting for copies from and to the host",
-    "bubble": "time in which the rank that ends last has nothing to do: filling and draining the pipeline",
+    "bubble": "time in which the pipeline rank that ends last has nothing to do: filling and draining the pipeline",
     "optimizer": "update of the parameters",
     "straggler": "what all devices wait for the slowest one (run-level parameter)",
     "other": "launching on the host, and exchange of tied weights",
@@ -68,9 +68,10 @@ def action_card(step: Step, index: int) -> str:
         "on the critical path: any delay delays the step"
         if free <= 0
         else f"could end {time_unit(free * 1e-9).text(free * 1e-9)} later without delaying the step",
-        f"rank {rank} holds {size.text(total)} when it begins",
+        f"pipeline rank {rank} holds {size.text(total)} when it begins",
     ]
-    title = f"{timeline.schedule.label(action)}: {_kind(action.kind)} of stage {action.stage}{which}, rank {rank}"
+    what = f"{_kind(action.kind)} of stage {action.stage}{which}"
+    title = f"{timeline.schedule.label(action)}: {what}, pipeline rank {rank}"
     phases = _phases(action.kind)
     return (
         m.heading(title)

@@ -69,6 +69,11 @@ def signed(value: float, decimals: int) -> str:
     return size if not float(size) else ("−" if value < 0 else "+") + size
 
 
+def probability(share: float) -> str:
+    """Return a share of finitely many draws in whole percent; they prove neither 0 nor 100: `< 1 %`, `> 99 %`."""
+    return "<\u00a01\u00a0%" if share < 0.01 else ">\u00a099\u00a0%" if share > 0.99 else f"{100 * share:.0f}\u00a0%"
+
+
 def shorten(text: str, limit: int = 40) -> str:
     """Return `text` cut to `limit` characters, the last one an ellipsis where something was cut."""
     return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -4,8 +4,9 @@ from sim.engine.step import Step
 from sim.report import figures
 from sim.report import markup as m
 from sim.report.numbers import seconds_interval, signed, time_unit
-from sim.report.table import COLUMNS, formatted, ranking, shown
-from sim.report.text import elasticity_words, gain, plan_words, robust_words
+from sim.report.ranked import ranked
+from sim.report.table import COLUMNS
+from sim.report.text import elasticity_words, next_words, plan_words, robust_words
 from sim.tuner.tune import Tuned
 from sim.units import digits3, grouped, percent, seconds
 
@@ -15,18 +16,16 @@ PAGE_POINTS = 2_000
 
 def ranking_section(tuned: Tuned) -> str:
     """Return the ranked table; every plan's reasons stand in a second row that opens."""
-    body = []
-    rows = ranking(tuned)
-    names = shown(rows)
-    for cells, ranked in zip(map(formatted, rows), tuned.plans, strict=True):
-        why = m.folded("why: " + ranked.why[0], m.bullets(ranked.why[1:]))
+    body, made = [], ranked(tuned)
+    names = made.names
+    for cells, one in zip(made.rows, tuned.plans, strict=True):
+        why = m.folded("why: " + one.why[0], m.bullets(one.why[1:]))
         body.append(
             f'<tbody class="plan">{m.row([cells[name] for name in names])}'
             f'<tr class="why"><td></td><td colspan="{len(names) - 1}">{why}</td></tr></tbody>'
         )
     table = f'<table class="ranking">{m.head([COLUMNS[name] for name in names])}{"".join(body)}</table>'
-    order = {"memory_headroom": "by memory"}.get(tuned.objective, "by step time")
-    words = f"Ordered {order}, each confirmed by the event engine. Intervals overlap: plans share most of their error."
+    words = f"{' '.join(made.notes)} Intervals overlap: plans share most of their error."
     robust = tuned.robustness
     sure = m.paragraph(robust_words(robust), "words") if robust else ""
     return m.section("Ranked plans", m.paragraph(words, "words"), sure, table)
@@ -87,7 +86,7 @@ def _differences(best: Step, base: Step) -> str:
 
 def front_section(tuned: Tuned) -> str:
     """Return all configurations with the front."""
-    next_ = f" The next plan takes {gain(tuned.plans[1].step, tuned.best.step)}." if len(tuned.plans) > 1 else ""
+    next_ = f" The next plan takes {next_words(tuned)}." if len(tuned.plans) > 1 else ""
     caption = (
         f"{grouped(tuned.feasible)} of {grouped(tuned.evaluated)} configurations fit; each point is one. "
         f"Nothing that fits is both faster and smaller than the front.{next_} "

@@ -81,7 +81,7 @@ def _whys(step: Step) -> dict[str, str]:
         + f"; profile {step.profile.name} ({step.profile.date}), run level: {step.level.source}",
         "mfu": f"{si(flop, 'FLOP')} of the model / "
         f"({time.text(step.step_time_s)} x {si(peak, 'FLOP/s')} of all devices)",
-        "memory": f"rank {step.fullest.rank}, divided by {shards}: "
+        "memory": f"pipeline rank {step.fullest.rank}, divided by {shards}: "
         + " + ".join(f"{name} {size.text(v)}" for v, name in held)
         + f"; reserve, communicators and context on top: {step.profile.memory.source}",
         "fits": "yes: the upper end of the interval of device memory is within the capacity; close: the capacity lies "
@@ -100,7 +100,7 @@ def _fits_note(step: Step) -> str:
     if step.fits == "no":
         return f"over by {overflow(step)}"
     unit = byte_unit(abs(free))
-    side = f"{unit.text(abs(free))} {'free' if free >= 0 else 'over'} on the fullest rank"
+    side = f"{unit.text(abs(free))} {'free' if free >= 0 else 'over'} on the fullest pipeline rank"
     return side if step.fits == "yes" else f"{side}; the capacity lies inside the interval"
 
 
@@ -129,7 +129,7 @@ def run_section(run: Run | None) -> str:
 def timeline_section(step: Step) -> str:
     """Return the timeline with its sentence."""
     plan = step.plan
-    ranks = f"{min(16, plan.pp)} of {plan.pp} ranks shown" if plan.pp > 16 else f"{plan.pp} pipeline ranks"
+    ranks = f"{min(16, plan.pp)} of {plan.pp} pipeline ranks shown" if plan.pp > 16 else f"{plan.pp} pipeline ranks"
     caption = (
         f"{time_and_idle(step)}. {ranks}, schedule {plan.schedule}, {step.placed.microbatches} microbatches; message "
         "latency is inside the gaps between operations."
@@ -149,7 +149,7 @@ def timeline_section(step: Step) -> str:
     first = m.figure(
         "opening",
         lambda t: figures.timeline(step, rows, t, window),
-        f"The first {seconds(window[1])} of the step, a bar per operation; {rows} of {step.plan.pp} ranks.",
+        f"The first {seconds(window[1])} of the step, a bar per operation; {rows} of {step.plan.pp} pipeline ranks.",
     )
     return m.section("The step over time", drawn, m.paragraph(words, "words"), first)
 
@@ -168,7 +168,7 @@ def memory_section(step: Step) -> str:
     curve = m.figure(
         "memory",
         lambda t: figures.memory(step, theme=t),
-        f"The fullest rank, {held.rank}, over the step; its peak is first reached at {at} in {action}.",
+        f"The fullest pipeline rank, {held.rank}, over the step; its peak is first reached at {at} in {action}.",
     )
     return m.section("Memory", m.pair(peaks, curve), "" if step.fits == "yes" else _fixes(step))
 
@@ -202,7 +202,7 @@ def _fixes(step: Step) -> str:
     rows = [[f.change, "−" + size.text(f.saved_bytes), f"{signed(100 * f.slower, 1)} %", f.step.fits] for f in found]
     heads = [
         ("change", ""),
-        ("memory", "device memory of the fullest rank"),
+        ("memory", "device memory of the fullest pipeline rank"),
         ("time", "of the step"),
         ("then fits", ""),
     ]
@@ -220,7 +220,7 @@ def breakdown_section(steps: dict[str, Step]) -> str:
     first = next(iter(steps.values()))
     shares = {TERMS[k].label: v / first.step_time_s for k, v in first.breakdown_s.items()}
     largest = sorted(shares.items(), key=lambda i: -i[1])[:3]
-    caption = f"Exposed time on the rank that ends last, {next(iter(steps)) or 'by cause'}: " + ", ".join(
+    caption = f"Exposed time on the pipeline rank that ends last, {next(iter(steps)) or 'by cause'}: " + ", ".join(
         f"{name} {percent(share)}" for name, share in largest
     )
     labels = list(steps) if len(steps) > 1 else None

@@ -24,27 +24,33 @@ class _Column(NamedTuple):
 
 @dataclass(frozen=True)
 class Table:
-    """Headings and cells as text, row by row; right: the columns of numbers, which end at the same edge."""
+    """Headings and cells as text, row by row; right: the columns of numbers, which end at the same edge.
+
+    notes: sentences below.
+    """
 
     headings: tuple[str, ...]
     cells: tuple[tuple[str, ...], ...]
     right: tuple[bool, ...]
+    notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         """Return aligned text, a line a row below the headings."""
         lines = [self.headings, *self.cells]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         columns = list(zip(widths, self.right, strict=True))
-        return "\n".join(
+        rows = (
             "  ".join(c.rjust(n) if right else c.ljust(n) for c, (n, right) in zip(line, columns, strict=True)).rstrip()
             for line in lines
         )
+        return "\n".join((*rows, *self.notes))
 
     def _repr_html_(self) -> str:
         """Return the table as HTML, every text escaped."""
         head = self._row("th", self.headings)
         body = "".join(self._row("td", cells) for cells in self.cells)
-        return f"<table><thead>{head}</thead><tbody>{body}</tbody></table>"
+        notes = "".join(f"<p>{escape(note)}</p>" for note in self.notes)
+        return f"<table><thead>{head}</thead><tbody>{body}</tbody></table>{notes}"
 
     def _row(self, tag: str, cells: Sequence[str]) -> str:
         # A style of its own for every cell: JupyterLab would align all of them to the right.

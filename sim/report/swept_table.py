@@ -34,7 +34,7 @@ def _cost(numbers: Numbers) -> str:
 COLUMNS: Mapping[str, tuple[str, Callable[[Numbers], str]]] = {
     "step time": ("in brackets its 80 % interval, which simulated steps have", step_words),
     "peak memory": (
-        "allocated, fullest rank",
+        "allocated, fullest pipeline rank",
         lambda n: byte_unit(n["peak_memory_bytes"]).text(n["peak_memory_bytes"]),
     ),
     "fits": ("close: the memory of a GPU lies inside the interval", lambda n: FITS[int(n["fits"])]),

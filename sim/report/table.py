@@ -1,22 +1,27 @@
-"""A search's short list as rows, for the terminal and for the page."""
+"""A search's short list as rows of plain data."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
-from itertools import groupby
 from typing import Any, Literal, TypedDict
 
-from sim.report.numbers import seconds_interval
+from sim.report.numbers import probability, seconds_interval, signed
+from sim.report.per_stage import HOSTED, of_stages, on_host, recomputing, runs
 from sim.specs import Plan, StagePlan
 from sim.tuner.explain import value_words
 from sim.tuner.ranking import RankedPlan
 from sim.tuner.tune import Tuned
 from sim.units import GB, digits3, percent
 
+SMALL = 0.1
+"""Shares below it are told to a hundredth of a percent."""
+
 
 class Row(TypedDict):
     """One plan of the ranking; times in seconds, sizes in bytes, mfu a fraction (Megatron's convention).
 
-    What differs from stage to stage is text, the stages' values in order: "2 x3, 4".
+    What differs from stage to stage is text, the stages' values in order: "2x3 4" is three of 2 and one of 4.
+    layers: of every stage (chunk); *_on_host: percent; over_best: step time on the event engine over that of the first
+    plan, less 1; None where the order is by memory.
     """
 
     rank: int
@@ -28,10 +33,19 @@ class Row(TypedDict):
     dp: int | str
     micro_batch: int | str
     zero: int | str
+    fsdp_shard: int | None
+    schedule: str
+    precision: str
+    layers: str
     recompute: str
+    weights_on_host: str
+    gradients_on_host: str
+    optimizer_on_host: str
+    activations_on_host: str
     sequence_parallel: bool | str
     step_time_s: float
     step_time_interval_s: tuple[float, float]
+    over_best: float | None
     mfu: float
     peak_memory_bytes: float
     capacity_bytes: float
@@ -51,27 +65,32 @@ COLUMNS: Mapping[str, tuple[str, str]] = {
     "dp": ("dp", "data-parallel degree: copies of the model"),
     "micro_batch": ("micro", "micro-batch: samples per copy and forward pass"),
     "zero": ("ZeRO", "what is sharded over dp: 1 optimizer, 2 + gradients, 3 + parameters"),
-    "recompute": ("recompute", "activations computed again in the backward pass"),
+    "fsdp_shard": ("shard", "data-parallel ranks that share one copy of what ZeRO shards"),
+    "schedule": ("schedule", "order of the pipeline's passes"),
+    "precision": ("precision", "of matrix products"),
+    "layers": ("layers", "layers of every stage"),
+    "recompute": ("recompute", "activations computed again in the backward pass; a number: in so many of its layers"),
+    **{f"{what}_on_host": (f"{what} on host, %", f"share of the {what} kept in host memory") for what in HOSTED},
     "sequence_parallel": ("sp", "sequence parallelism of norms and dropout within tp"),
-    "step_time": ("step time (80 %)", "predicted median and central 80 % interval"),
+    "step_time": ("step time (80\u00a0%)", "predicted median and central 80 % interval, without contention"),
+    "over_best": ("over 1st", "step time on the event engine, with contention, over that of the first plan"),
     "mfu": ("MFU", "model FLOP utilisation, Megatron's convention, of the 16-bit peak"),
-    "memory": ("peak / capacity, GB", "allocated on the fullest rank, and the device's memory"),
+    "memory": ("peak, GB", "allocated on the fullest pipeline rank"),
     "fits": ("fits", "whether reserved memory and context fit: yes, close or no"),
     "price": ("USD / 1e9 tokens", "rent of all devices for 1e9 training tokens"),
-    "p_best": ("P(best)", "probability of being the fastest of these plans, under sampled calibrations"),
+    "p_best": (
+        "P(best)",
+        "share of draws of kernel and run-level errors in which the plan is the fastest of these; errors common to all "
+        "plans cancel, those of one plan alone are not drawn",
+    ),
 }
 """Column -> (heading, explanation)."""
 
 
 def ranking(tuned: Tuned) -> list[Row]:
     """Return the short list, best first, as plain rows."""
-    return [_row(n, ranked) for n, ranked in enumerate(tuned.plans, 1)]
-
-
-def shown(rows: Sequence[Row]) -> list[str]:
-    """Return the columns worth showing: those of cp and ep only where a plan uses them, P(best) where it is known."""
-    usual = {"cp": 1, "ep": 1, "p_best": None}
-    return [name for name in COLUMNS if name not in usual or any(dict(row)[name] != usual[name] for row in rows)]
+    first = None if tuned.objective == "memory_headroom" else tuned.best.contended_s
+    return [_row(n, ranked, first) for n, ranked in enumerate(tuned.plans, 1)]
 
 
 class StageRow(TypedDict):
@@ -110,31 +129,31 @@ def _on_host(own: StagePlan) -> str:
     return ", ".join(f"{100 * share:g} % of {name}" for name, share in asdict(own.offload).items() if share)
 
 
-def _of_stages(plan: Plan, name: str) -> Any:
-    """Return a plan's value, or the values of its unequal stages as text."""
-    values = [getattr(plan.at(s), name) for s in range(len(plan.stages) or 1)]
-    if len(set(values)) == 1:
-        return values[0]
-    runs = ((value, len(list(same))) for value, same in groupby(values))
-    return ", ".join(f"{value_words(value)} x{n}" if n > 1 else value_words(value) for value, n in runs)
-
-
-def _row(rank: int, ranked: RankedPlan) -> Row:
+def _row(rank: int, ranked: RankedPlan, first_s: float | None) -> Row:
     step, plan = ranked.step, ranked.plan
     return Row(
         rank=rank,
-        tp=_of_stages(plan, "tp"),
+        tp=of_stages(plan, "tp"),
         pp=plan.pp,
         cp=plan.cp,
         ep=plan.ep,
         virtual_stages=plan.virtual_stages,
-        dp=_of_stages(plan, "dp") if plan.stages else step.placed.dp,
-        micro_batch=_of_stages(plan, "micro_batch"),
-        zero=_of_stages(plan, "zero"),
-        recompute=str(_of_stages(plan, "recompute")),
-        sequence_parallel=_of_stages(plan, "sequence_parallel"),
+        dp=of_stages(plan, "dp") if plan.stages else step.placed.dp,
+        micro_batch=of_stages(plan, "micro_batch"),
+        zero=of_stages(plan, "zero"),
+        fsdp_shard=plan.fsdp_shard,
+        schedule=plan.schedule,
+        precision=plan.precision,
+        layers=runs(plan.split(step.model)),
+        recompute=recomputing(plan),
+        weights_on_host=on_host(plan, "weights"),
+        gradients_on_host=on_host(plan, "gradients"),
+        optimizer_on_host=on_host(plan, "optimizer"),
+        activations_on_host=on_host(plan, "activations"),
+        sequence_parallel=of_stages(plan, "sequence_parallel"),
         step_time_s=step.step_time_s,
         step_time_interval_s=step.step_time_interval_s,
+        over_best=None if first_s is None else ranked.contended_s / first_s - 1,
         mfu=step.mfu,
         peak_memory_bytes=step.peak_memory_bytes,
         capacity_bytes=step.cluster.memory_bytes,
@@ -146,15 +165,17 @@ def _row(rank: int, ranked: RankedPlan) -> Row:
 
 
 def formatted(row: Row) -> dict[str, str]:
-    """Return a row's cells as text, by the names of `COLUMNS`."""
+    """Return a row's cells as text, by the names of `COLUMNS`; empty where there is nothing to say."""
     plain: dict[str, Any] = dict(row)
-    price = row["usd_per_1e9_tokens"]
+    price, over, p = row["usd_per_1e9_tokens"], row["over_best"], row["p_best"]
     cells = {
-        "sequence_parallel": "on" if row["sequence_parallel"] else "off",
+        "fsdp_shard": "all" if row["fsdp_shard"] is None else str(row["fsdp_shard"]),
+        "sequence_parallel": value_words(row["sequence_parallel"]),
         "step_time": seconds_interval(row["step_time_s"], row["step_time_interval_s"]),
+        "over_best": "" if over is None else f"{signed(100 * over, 2 if over < SMALL else 0)}\u00a0%",
         "mfu": percent(row["mfu"]),
-        "memory": f"{digits3(row['peak_memory_bytes'] / GB)} / {digits3(row['capacity_bytes'] / GB)}",
+        "memory": digits3(row["peak_memory_bytes"] / GB),
         "price": "not known" if price is None else digits3(price),
-        "p_best": "" if row["p_best"] is None else percent(row["p_best"]),
+        "p_best": "" if p is None else probability(p),
     }
     return {name: cells.get(name, str(plain.get(name, ""))) for name in COLUMNS}

@@ -1,14 +1,14 @@
 """The answer in one sentence: the first thing on a page, and the text alternative of its figures."""
 
 from collections.abc import Sequence
-from dataclasses import fields
 
 from sim.engine.compare import Comparison
 from sim.engine.replay import Replay
 from sim.engine.step import Step, memory_sigma, simulate
-from sim.report.numbers import byte_unit, bytes_interval, days_interval, seconds_interval, signed
+from sim.report.numbers import byte_unit, bytes_interval, days_interval, probability, seconds_interval, signed
+from sim.report.per_stage import HOSTED, of_stages, on_host, recomputing, runs
 from sim.run import Allocation, Optimal, Run
-from sim.specs import Cluster, InputError, Model, Plan, StagePlan
+from sim.specs import Cluster, InputError, Model, Plan
 from sim.tuner.elasticity import CHANGE, Elasticity
 from sim.tuner.robustness import FARTHEST, Robustness
 from sim.tuner.tune import Tuned
@@ -18,7 +18,7 @@ from sim.units import counted, digits3, grouped, percent, seconds, si
 def answer(step: Step) -> str:
     """Return one step's answer: time, idle share, fullest rank, and whether it fits.
 
-    For example "4.21 s a step (3.90–4.51); pipeline idle 9.1 %; rank 0 peaks at 71.0 GB of 85.5."
+    For example "4.21 s a step (3.90–4.51); pipeline idle 9.1 %; pipeline rank 0 peaks at 71.0 GB of 85.5."
     """
     return f"{time_and_idle(step)}; {memory_verdict(step)}."
 
@@ -44,7 +44,7 @@ def critical_words(step: Step) -> str:
     """Return what the critical path consists of, the four largest first, and which rank has most of it.
 
     For example "Critical path: backward 61 %, forward 30 %, pipeline messages 2.0 %; changes ranks 14 times, 58 % on
-    rank 3."
+    pipeline rank 3."
     """
     path, whole = step.critical_path, step.timeline.makespan
     parts = [f"{cause} {percent(ticks / whole)}" for cause, ticks in list(path.by_cause().items())[:4]]
@@ -53,21 +53,21 @@ def critical_words(step: Step) -> str:
         return words + "."
     ranks = path.by_rank(step.plan.pp)
     most = max(range(step.plan.pp), key=ranks.__getitem__)
-    return f"{words}; changes ranks {path.crossings()} times, {percent(ranks[most] / whole)} on rank {most}."
+    return f"{words}; changes ranks {path.crossings()} times, {percent(ranks[most] / whole)} on pipeline rank {most}."
 
 
 def comparison_words(found: Comparison) -> str:
     """Return how much longer the second of two timelines takes, and what of its critical path makes the difference.
 
-    For example "B takes 31.0 ms less: backward −25.0 ms, pipeline messages −6.00 ms (most on rank 3: −20.0 ms)"; ranks
-    are compared where both do the same.
+    For example "B takes 31.0 ms less: backward −25.0 ms, pipeline messages −6.00 ms (most on pipeline rank 3: −20.0
+    ms)"; ranks are compared where both do the same.
     """
     if not found.ticks:
         return "A and B take equally long"
     words = [f"{cause} {_more(ticks)}" for cause, ticks in list(found.by_cause().items())[:3]]
     whole = f"{seconds(abs(found.ticks) * 1e-9)} {'longer' if found.ticks > 0 else 'less'}"
     rank, ticks = next(iter(found.by_rank().items()))
-    where = f" (most on rank {rank}: {_more(ticks)})" if found.same_actions else ""
+    where = f" (most on pipeline rank {rank}: {_more(ticks)})" if found.same_actions else ""
     return f"B takes {whole}: {', '.join(words)}{where}"
 
 
@@ -80,7 +80,7 @@ def memory_verdict(step: Step) -> str:
     capacity = step.cluster.memory_bytes
     unit = byte_unit(capacity)
     peak, whole = unit.text(step.peak_memory_bytes), unit.text(capacity).split(" ")[0]
-    text = f"rank {step.fullest.rank} peaks at {peak} of {whole}"
+    text = f"{_where(step, step.fullest.rank)} peaks at {peak} of {whole}"
     if step.fits == "yes":
         return text
     if step.fits == "close":
@@ -92,7 +92,7 @@ def memory_verdict(step: Step) -> str:
 def memory_words(step: Step, ranks: int = 8) -> list[str]:
     """Return a line of the fullest `ranks` ranks each: allocated, reserved and nvidia-smi figures, margin, when.
 
-    For example "rank 0: allocated 59.8 GB, reserved 63.7 GB, nvidia-smi 65.3 GB, 20.2 GB left; peaks in 7B3".
+    For example "pipeline rank 0: allocated 59.8 GB, reserved 63.7 GB, nvidia-smi 65.3 GB, 20.2 GB left; peaks in 7B3".
     """
     unit = byte_unit(step.cluster.memory_bytes)
     kept = sorted(sorted(step.memory, key=lambda m: -m.peak_bytes)[:ranks], key=lambda m: m.rank)
@@ -101,11 +101,15 @@ def memory_words(step: Step, ranks: int = 8) -> list[str]:
         levels = step.levels(held.rank)
         left = f"{unit.text(abs(levels.margin_bytes))} {'left' if levels.margin_bytes >= 0 else 'missing'}"
         lines.append(
-            f"rank {held.rank}: allocated {unit.text(levels.allocated_bytes)}, "
+            f"{_where(step, held.rank)}: allocated {unit.text(levels.allocated_bytes)}, "
             f"reserved {unit.text(levels.reserved_bytes)}, nvidia-smi {unit.text(levels.nvidia_smi_bytes)}, {left}; "
             f"peaks in {step.timeline.schedule.label(held.peak_action)}"
         )
     return lines
+
+
+def _where(step: Step, rank: int) -> str:
+    return f"pipeline rank {rank}" if step.plan.pp > 1 else "every device"
 
 
 def replay_words(found: Replay) -> str:
@@ -137,12 +141,22 @@ def answer_tuned(tuned: Tuned) -> str:
     count = grouped(tuned.evaluated)
     parts = [f"Best of {count} plans: {plan_words(best.plan, best.placed.dp)}; {answer(best).removesuffix('.')}"]
     if tuned.best.p_best is not None:
-        parts.append(f"best with probability {percent(tuned.best.p_best)}")
+        parts.append(f"best of the ranked plans with probability {probability(tuned.best.p_best)}")
     if len(tuned.plans) > 1:
-        parts.append(f"the next plan takes {gain(tuned.plans[1].step, best)}")
+        parts.append(f"the next plan takes {next_words(tuned)}")
     if tuned.baseline:
         parts.append(f"the textbook plan {gain(tuned.baseline, best)}")
     return "; ".join(parts) + "."
+
+
+def next_words(tuned: Tuned) -> str:
+    """Return how much longer the second plan takes than the first; on the event engine too, where that is another
+    figure and ranks the plans: `0.3 % less (0.2 % longer with contention)`.
+    """
+    best, other = tuned.plans[:2]
+    words, ranked = gain(other.step, best.step), _longer(other.contended_s, best.contended_s)
+    same = words == ranked or tuned.objective == "memory_headroom"
+    return words if same else f"{words} ({ranked} with contention)"
 
 
 def robust_words(found: Robustness) -> str:
@@ -157,11 +171,23 @@ def robust_words(found: Robustness) -> str:
     )
     flip = found.flip
     if flip is None:
-        return f"{words}; no single error within {FARTHEST} standard deviations changes it."
+        return f"{words}; no single error within {FARTHEST} standard deviations changes it.{_odds(found)}"
     change = flip.at / flip.value - 1
     off = f"{percent(abs(change))} {'higher' if change > 0 else 'lower'} than assumed"
     far = f"{digits3(flip.value)} → {digits3(flip.at)}, {digits3(abs(flip.sigmas))} standard deviations"
-    return f"{words}; plan {flip.rival} wins if the {flip.title} is {off} ({far})."
+    return f"{words}; plan {flip.rival} wins if the {flip.title} is {off} ({far}).{_odds(found)}"
+
+
+def _odds(found: Robustness) -> str:
+    """Return why another plan than the first one is the fastest in most draws, empty where none is."""
+    most = max(range(len(found.p_best)), key=found.p_best.__getitem__)
+    if found.p_best[most] <= found.p_best[0]:
+        return ""
+    share, first = probability(found.p_best[most]), probability(found.p_best[0])
+    return (
+        f" Plan {most + 1} is the fastest in more draws ({share}) than plan 1 ({first}): the order is by the predicted "
+        "(median) time, and plans whose times spread more, or that have no close rival, win more draws."
+    )
 
 
 def elasticity_words(found: Sequence[Elasticity], step_time_s: float) -> str:
@@ -175,17 +201,22 @@ def elasticity_words(found: Sequence[Elasticity], step_time_s: float) -> str:
 
 def gain(step: Step, best: Step) -> str:
     """Return how much longer `step` takes than `best`: `13 % longer`."""
-    change = step.step_time_s / best.step_time_s - 1
+    return _longer(step.step_time_s, best.step_time_s)
+
+
+def _longer(seconds_: float, best_s: float) -> str:
+    change = seconds_ / best_s - 1
     size = percent(abs(change)) if abs(change) >= 5e-4 else "less than 0.1\u00a0%"
     return f"{size} {'longer' if change >= 0 else 'less'}"
 
 
 def plan_words(plan: Plan, dp: int) -> str:
-    """Return a plan's degrees in words: `tp 8, pp 4, dp 4, virtual stages 2, micro-batch 1, ...`; of unequal stages one
-    after the other: `pp 2: 13 layers (tp 1, dp 2, ...) | 11 layers (...)`.
+    """Return a plan's degrees in words: `tp 8, pp 4, dp 4, virtual stages 2, micro-batch 1, ...`.
+
+    What differs from stage to stage stands in their order: `pp 4, unequal stages: layers 8x3 6, tp 1, ...`.
     """
     if plan.stages:
-        return f"pp {plan.pp}: " + " | ".join(map(_stage_words, plan.stages))
+        return f"pp {plan.pp}{', unequal stages' if plan.pp > 1 else ''}: {_stage_words(plan)}"
     stages = f", virtual stages {plan.virtual_stages}" if plan.virtual_stages > 1 else ""
     spread = "".join(f", {axis} {getattr(plan, axis)}" for axis in ("cp", "ep") if getattr(plan, axis) > 1)
     return (
@@ -194,16 +225,19 @@ def plan_words(plan: Plan, dp: int) -> str:
     )
 
 
-def _some_layers(plan: Plan | StagePlan) -> str:
+def _some_layers(plan: Plan) -> str:
     return f" in {plan.recompute_layers} layers" if plan.recompute_layers else ""
 
 
-def _stage_words(own: StagePlan) -> str:
-    """Return one stage in words: `13 layers (tp 1, dp 2, micro-batch 2, ZeRO-1, recompute full in 3 layers)`."""
-    kept = [f"{100 * getattr(own.offload, f.name):g} % of {f.name} on host" for f in fields(own.offload)]
-    parts = [f"tp {own.tp}", f"dp {own.dp}", f"micro-batch {own.micro_batch}", f"ZeRO-{own.zero}"]
-    parts += [f"recompute {own.recompute}{_some_layers(own)}"] * (own.recompute != "none")
-    return f"{own.layers} layers ({', '.join(parts + [k for k in kept if not k.startswith('0 %')])})"
+def _stage_words(plan: Plan) -> str:
+    """Return unequal stages in words: `layers 8x3 6, tp 1, dp 2x3 1, micro-batch 2, ZeRO-1, recompute full 3 0x3`."""
+    knobs = {"tp": "tp", "dp": "dp", "micro_batch": "micro-batch"}
+    parts = [f"layers {runs(plan.split_stages)}", *(f"{word} {of_stages(plan, n)}" for n, word in knobs.items())]
+    zero = of_stages(plan, "zero")
+    parts.append(f"ZeRO{' ' if isinstance(zero, str) else '-'}{zero}")
+    kept = {what: on_host(plan, what) for what in HOSTED}
+    parts += [f"recompute {recomputing(plan)}"] * (recomputing(plan) != "none")
+    return ", ".join(parts + [f"{what} on host {share} %" for what, share in kept.items() if share != "0"])
 
 
 def answer_run(run: Run) -> str:

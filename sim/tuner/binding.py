@@ -63,7 +63,8 @@ def _memory(step: Step) -> list[Binding]:
         other = _other(step, **{knob: value})
         if isinstance(other, Step) and lacking_bytes(other) > 0:
             less = 1 - other.step_time_s / step.step_time_s
-            lacks = f"rank {other.fullest.rank} lacks {gigabytes(lacking_bytes(other))}"
+            where = f"pipeline rank {other.fullest.rank}" if other.plan.pp > 1 else "every device"
+            lacks = f"{where} lacks {gigabytes(lacking_bytes(other))}"
             before = value_words(getattr(step.plan, knob))
             text = (
                 f"{WORDS.get(knob, knob)} {value_words(value)} instead of {before}: −{percent(less)} time, but {lacks}"

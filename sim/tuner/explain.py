@@ -48,13 +48,19 @@ class Outcome(NamedTuple):
 
 
 def explain(
-    step: Step, space: Space, scores: Scores, run: Callable[[int], Outcome], objective: str = "step_time"
+    step: Step,
+    space: Space,
+    scores: Scores,
+    run: Callable[[int], Outcome],
+    objective: str = "step_time",
+    unequal: bool = False,
 ) -> tuple[str, ...]:
     """Return sentences: the time by cause, the memory margin, the best plan with each knob set otherwise.
 
-    `run` gives the engine's outcome of a configuration of the space by its flat index.
+    `run` gives the engine's outcome of a configuration of the space by its flat index. unequal: whether plans of
+    unequal stages are ranked too, which the space does not hold.
     """
-    return (_time(step), _memory(step), *_knobs(step, space, scores, run, objective == "memory_headroom"))
+    return (_time(step), _memory(step), *_knobs(step, space, scores, run, objective == "memory_headroom", unequal))
 
 
 def _time(step: Step) -> str:
@@ -72,14 +78,15 @@ def _memory(step: Step) -> str:
     parts = sorted(step.fullest.composition().items(), key=lambda item: -item[1])
     most = " and ".join(f"{name} {gigabytes(size)}" for name, size in parts[:2])
     side = f"{gigabytes(margin)} free" if margin >= 0 else f"{gigabytes(-margin)} over"
-    return f"rank {step.fullest.rank} is fullest, {side}; {most}"
+    where = f"pipeline rank {step.fullest.rank} is fullest, " if step.plan.pp > 1 else "every device: "
+    return f"{where}{side}; {most}"
 
 
-def against(step: Step, other: Step) -> str:
+def against(step: Step, other: Step, contended_s: float = 0.0) -> str:
     """Return how much longer the next plan `other` takes than `step`, and the causes that make most of it.
 
     By the engine of both steps: the order of a search follows the event engine, which may have close plans the other
-    way round.
+    way round. contended_s: how much longer `other` takes there, said where that is so.
     """
     change = {k: other.breakdown_s[k] - step.breakdown_s[k] for k in step.breakdown_s}
     most = max(map(abs, change.values()))
@@ -88,7 +95,9 @@ def against(step: Step, other: Step) -> str:
     whole = other.step_time_s - step.step_time_s
     causes = ", ".join(f"{_signed(change[k])} {TERM_NAMES.get(k, k)}" for k in largest)
     share = percent(abs(whole) / step.step_time_s)
-    return f"the next plan takes {_signed(whole)} ({'+' if whole >= 0 else '−'}{share}): {causes or 'nothing of note'}"
+    turned = f"; with contention, which ranks, {_signed(contended_s)}" if whole < 0 < contended_s else ""
+    size = f"{_signed(whole)} ({'+' if whole >= 0 else '−'}{share})"
+    return f"the next plan takes {size}: {causes or 'nothing of note'}{turned}"
 
 
 def _of_equal_stages(
@@ -98,19 +107,22 @@ def _of_equal_stages(
     fitting = np.where(space.allowed & scores.fits, scores.step_time_s, np.inf)
     if not np.isfinite(fitting).any():
         return [f"no plan of equal stages {'fits the memory' if space.allowed.any() else 'is legal'}"]
-    return [f"best with equal stages: {_change(step, run(int(fitting.argmin())), by_memory)}"]
+    alike = "equal stages" if len(step.plan.stages) > 1 else "all layers alike"
+    return [f"best with {alike}: {_change(step, run(int(fitting.argmin())), by_memory)}"]
 
 
 def _signed(change_s: float) -> str:
     return ("+" if change_s >= 0 else "−") + seconds(abs(change_s))
 
 
-def _knobs(step: Step, space: Space, scores: Scores, run: Callable[[int], Outcome], by_memory: bool) -> list[str]:
+def _knobs(
+    step: Step, space: Space, scores: Scores, run: Callable[[int], Outcome], by_memory: bool, unequal: bool
+) -> list[str]:
     """Return, per knob, the best feasible plan of the space with any other value of it, and what it loses."""
     plan = step.plan
     if plan.stages:
         return _of_equal_stages(step, space, scores, run, by_memory)
-    lines = []
+    lines, also, stages = [], *(("equal stages and ", " with equal stages") if unequal else ("", ""))
     for knob in (*SHAPE_KNOBS, "precision", *SWITCHES):
         value = _code(plan, knob)
         words = WORDS.get(knob, knob)
@@ -123,9 +135,9 @@ def _knobs(step: Step, space: Space, scores: Scores, run: Callable[[int], Outcom
         if np.isfinite(fitting.flat[flat]):
             rival = run(flat)
             named = value_words("all" if getattr(rival.plan, knob) is None else getattr(rival.plan, knob))
-            lines.append(f"best with another {words} ({named}): {_change(step, rival, by_memory)}")
+            lines.append(f"best with {also}another {words} ({named}): {_change(step, rival, by_memory)}")
         else:
-            lines.append(f"no other {words} fits the memory")
+            lines.append(f"no other {words} fits the memory{stages}")
     return lines
 
 

@@ -5,6 +5,7 @@ import signal
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from multiprocessing import get_all_start_methods, get_context
 
 import numpy as np
@@ -65,10 +66,11 @@ def rank(search: Search, steps: Sequence[Step], top: int) -> tuple[tuple[RankedP
     times = np.array(contended)
     order = np.argsort(times, kind="stable").tolist() if by_time else list(range(len(times)))
     kept = order[:top]
-    following = [*(steps[i] for i in kept[1:]), None]
+    unequal = any(len(step.plan.stages) > 1 for step in steps)
+    following = [*((steps[j], (contended[j] - contended[i]) * by_time) for i, j in pairwise(kept)), None]
     before = np.array([step.step_time_s for step in steps[: len(times)]])
     ranked = tuple(
-        RankedPlan(steps[i], _explained(steps[i], after, search), contended[i])
+        RankedPlan(steps[i], _explained(steps[i], after, search, unequal), contended[i])
         for i, after in zip(kept, following, strict=True)
     )
     return ranked, not by_time or same_order(before, times)
@@ -115,20 +117,21 @@ def _seconds(asked: Asked) -> float:
     return simulate(*asked, "events").step_time_s
 
 
-def _explained(step: Step, after: Step | None, search: Search) -> tuple[str, ...]:
+def _explained(step: Step, after: tuple[Step, float] | None, search: Search, unequal: bool) -> tuple[str, ...]:
     """Return `_why`; an interrupt leaves the plan without reasons."""
     try:
-        return _why(step, after, search)
+        return _why(step, after, search, unequal)
     except KeyboardInterrupt:
         search.stopped.append(True)
         return ("interrupted before it was explained",)
 
 
-def _why(step: Step, after: Step | None, search: Search) -> tuple[str, ...]:
-    """Return why a plan stands where it stands, before the plan `after`."""
-    time, memory, *knobs = explain(step, search.space, search.scores, search.run, search.objective)
+def _why(step: Step, after: tuple[Step, float] | None, search: Search, unequal: bool) -> tuple[str, ...]:
+    """Return why a plan stands where it stands, before the plan `after`, which takes so many seconds more under
+    contention; unequal: whether plans of unequal stages are among them."""
+    time, memory, *knobs = explain(step, search.space, search.scores, search.run, search.objective, unequal)
     limits = [bound.text for bound in binding(step)]
-    return time, memory, *limits, *([against(step, after)] if after else []), *knobs
+    return time, memory, *limits, *([against(step, *after)] if after else []), *knobs
 
 
 def weighed(ranked: tuple[RankedPlan, ...], objective: Objective) -> tuple[tuple[RankedPlan, ...], Robustness | None]:

@@ -10,6 +10,9 @@ the parts that plans use in different measure, each a factor on one run-level pa
 - what runs of one source still differ by (sigma_log without source_sigma_log): as far as the errors above do not
   explain it for the best plan, in equal measure on all parameters. That it is laid on the parts of a step, so that like
   plans share it, is an assumption.
+
+Not drawn is what may be wrong with one plan alone (how its passes overlap and meet), so that a plan that is the fastest
+in all draws is not certain to be.
 """
 
 from collections.abc import Callable, Sequence

@@ -143,5 +143,8 @@ def _listed(values: Sequence[Any]) -> str:
 def _derived(cluster: Cluster, plan: Plan) -> str:
     if plan.stages:
         return "<b>unequal stages</b>: moving a knob makes all stages alike"
-    share = cluster.gpus / (plan.tp * plan.pp * plan.cp)
-    return f"data parallel (dp) <b>{share:.3g}</b> <span style='color:var(--jp-ui-font-color2)'>derived</span>"
+    dp, rest = divmod(cluster.gpus, plan.tp * plan.pp * plan.cp)
+    asked = f"tp {plan.tp} x pp {plan.pp}" + f" x cp {plan.cp}" * (plan.cp > 1)
+    value, note = ("–", f"{asked} does not divide {cluster.gpus}") if rest else (str(dp), "derived")
+    label = "data parallel (dp)" if not rest else "dp"
+    return f"{label} <b>{value}</b> <span style='color:var(--jp-ui-font-color2)'>{note}</span>"

@@ -61,8 +61,8 @@ class Knob(w.VBox):
 
     def hint(self, text: str, wrong: bool = False) -> None:
         """Write beside the name which values are possible; `wrong` says that the present one is not."""
-        beside = escape(text) if not wrong else f"<b>(x) {escape(text)}</b>"
-        told = f"possible: {text}" if text else ""
+        beside = escape(text) if not wrong else f"<b>impossible, try {escape(text)}</b>"
+        told = f"possible beside the other settings: {text}" if text else ""
         name = f"<span title='{escape(told, quote=True)}'>{escape(self.words)}"
         self._label.value = f"{name} <span style='color:var(--jp-ui-font-color2)'>{beside}</span></span>"
 

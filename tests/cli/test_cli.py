@@ -116,7 +116,7 @@ def test_simulate_replays_the_allocator(trainsim, tmp_path):
     code, out, _ = trainsim("simulate", tmp_path / "job.yaml", "--memory-trace", trace)
     assert code == 0
     lines = out.splitlines()
-    assert sum(line.startswith("rank ") and "nvidia-smi" in line for line in lines) == 4
+    assert sum(line.startswith("pipeline rank ") and "nvidia-smi" in line for line in lines) == 4
     data = json.loads(trainsim("simulate", tmp_path / "job.yaml", "--memory-trace", trace, "--json")[1])
     found = data["replay"]
     fullest = max(rank["peak_memory_bytes"] for rank in data["ranks"])
@@ -144,6 +144,8 @@ def test_tune_prints_the_contract_and_leaves_runnable_plans(trainsim, search, tm
     assert set(data) >= {"plans", "evaluated", "seconds", "gap", "certified", "baseline", "speedup"}
     assert set(data["plans"][0]) >= {"plan", "step_time_s", "peak_memory_bytes", "p_best", "why"}
     assert len(data["plans"]) == 3
+    ranked_by = [plan["contended_step_time_s"] for plan in data["plans"]]
+    assert ranked_by == sorted(ranked_by)
     assert sum(plan["p_best"] for plan in data["plans"]) == pytest.approx(1)
     assert set(data["robustness"]) == {"samples", "expected_regret", "sigmas", "flip"}
     assert data["elasticities"]["matrix_flop_per_s"] < 0 <= data["elasticities"]["link_latency_s"]

@@ -1,5 +1,7 @@
 """Figures: traces, units, order of the legend, and that they show what the step says."""
 
+from dataclasses import replace
+
 import numpy as np
 import plotly.graph_objects as go
 import pytest
@@ -18,6 +20,7 @@ from sim.specs import InputError
 from sim.tuner.elasticity import elasticities
 from sim.tuner.front import front
 from sim.tuner.tune import Tuned
+from sim.units import seconds
 
 
 def legend(figure: go.Figure) -> list[str]:
@@ -45,6 +48,16 @@ def test_timeline_shows_every_operation_as_a_bar_and_one_row_per_rank(step: Step
     scale = {"s": 1.0, "ms": 1e-3}[figure.layout.xaxis.title.text.split("(")[1].split(")")[0]]
     assert figure.layout.xaxis.range[1] * scale == pytest.approx(step.timeline.makespan * 1e-9)
     assert max(float(np.max(t.base + t.x)) for t in shown) * scale == pytest.approx(step.timeline.makespan * 1e-9)
+
+
+def test_timeline_says_what_a_step_takes_after_its_last_bar(step: Step) -> None:
+    left = step.step_time_s - step.timeline.makespan * 1e-9
+    note = f"; waiting for the slowest device adds {seconds(left)}"
+    assert left > 1e-3 * step.step_time_s and figures.timeline(step).layout.xaxis.title.text.endswith(note)
+    beginning = figures.timeline(step, window=(0.0, 0.5 * step.step_time_s))
+    unhindered = replace(step, step_time_s=step.timeline.makespan * 1e-9)
+    for figure in (beginning, figures.timeline(unhindered), figures.timeline(step.timeline)):
+        assert "slowest" not in figure.layout.xaxis.title.text
 
 
 def test_timeline_tells_chunks_apart_by_shade(step: Step) -> None:

@@ -15,7 +15,8 @@ from sim.report import answer, answer_tuned, ranking, save_html
 from sim.report.html import page
 from sim.report.markup import differences, script_json
 from sim.report.numbers import shorten, time_unit
-from sim.report.table import COLUMNS, formatted, shown
+from sim.report.ranked import ranked
+from sim.report.table import COLUMNS, formatted
 from sim.report.text import answer_run, critical_words, robust_words
 from sim.run import whole_run
 from sim.specs import InputError, Training
@@ -93,7 +94,11 @@ def test_a_search_says_how_sure_its_order_is(tuned: Tuned) -> None:
     assert sum(r["p_best"] or 0 for r in ranking(tuned)) == pytest.approx(1)
     words = robust_words(tuned.robustness)
     assert words.startswith("Under 200 sampled calibrations the winner takes ") and escape(words) in page(tuned)
-    assert "p_best" in shown(ranking(tuned)) and "p_best" not in shown([{**r, "p_best": None} for r in ranking(tuned)])
+    assert "p_best" in ranked(tuned).names
+    assert "p_best" not in ranked(replace(tuned, plans=tuple(replace(p, p_best=None) for p in tuned.plans))).names
+    turned = replace(tuned.robustness, p_best=(0.3, 0.1, 0.6))
+    assert "Plan 3 is the fastest in more draws (60\u00a0%) than plan 1 (30\u00a0%)" in robust_words(turned)
+    assert "more draws" not in robust_words(replace(tuned.robustness, p_best=(0.6, 0.1, 0.3)))
     flip = Flip(3, "gemm_slowdown", "time of matrix products", 1.0, 0.8, -1.5)
     assert "plan 3 wins if the time of matrix products is 20\u00a0% lower than assumed (1.00 → 0.800, 1.50" in (
         robust_words(replace(tuned.robustness, flip=flip))
@@ -107,7 +112,7 @@ def test_a_step_that_does_not_fit_says_by_how_much_and_what_helps(overfull: Step
 
 def test_the_answer_names_time_idle_and_memory(step: Step, tuned: Tuned) -> None:
     assert re.match(
-        r".+ a step \(.+–.+\); pipeline idle .+ %; rank \d+ peaks at .+ of 85\.5\.$",
+        r".+ a step \(.+–.+\); pipeline idle .+ %; pipeline rank \d+ peaks at .+ of 85\.5\.$",
         answer(step).replace("\u00a0", " "),
     )
     assert answer_tuned(tuned).startswith("Best of ")
@@ -149,7 +154,7 @@ def test_a_run_in_one_sentence(step: Step) -> None:
 
 def test_the_critical_path_is_said_in_words(step: Step) -> None:
     words = critical_words(step)
-    assert re.fullmatch(r"Critical path: \w.* \d+\s%, .*; changes ranks \d+ times, \d+\s% on rank \d\.", words)
+    assert re.fullmatch(r"Critical path: \w.* \d+\s%, .*; changes ranks \d+ times, \d+\s% on pipeline rank \d\.", words)
     shares = [float(s) for s in re.findall(r"([\d.]+)\s%", words.split(";")[0])]
     assert shares == sorted(shares, reverse=True)
     assert words in unescape(page(step))

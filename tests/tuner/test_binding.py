@@ -17,7 +17,7 @@ def test_memory_binds_where_a_faster_plan_does_not_fit():
     tight = Cluster.of("a100-sxm-80gb", nodes=1, memory_bytes=20e9)
     step = simulate(MODEL, tight, Plan(tp=2, pp=2, recompute="full", global_batch=64, micro_batch=4))
     (text,) = (b.text for b in binding(step) if b.kind == "memory")
-    told = r"recompute (\w+) instead of full: −([\d.]+)\u00a0% time, but rank 0 lacks ([\d.]+) GB"
+    told = r"recompute (\w+) instead of full: −([\d.]+)\u00a0% time, but pipeline rank 0 lacks ([\d.]+) GB"
     kind, less, lacks = re.search(told, text).groups()
     other = simulate(MODEL, tight, step.plan.but(recompute=kind))
     assert other.fits != "yes" and lacking_bytes(other) / 1e9 == pytest.approx(float(lacks), rel=1e-2)
@@ -54,4 +54,6 @@ def test_the_next_plan_is_told_by_cause():
     second = simulate(MODEL, CLUSTER, Plan(tp=8, recompute="full", global_batch=64))
     words = against(first, second)
     assert "tensor-parallel communication" in words and "recomputing activations" in words and "(+" in words
+    assert "; with contention, which ranks, +1.00 s" in against(second, first, 1.0)
+    assert all("contention" not in told for told in (words, against(first, second, 1.0), against(second, first, -1.0)))
     assert "(−" in against(second, first) and "nothing of note" in against(first, first)

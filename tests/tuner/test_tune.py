@@ -133,7 +133,7 @@ def test_why_speaks_of_time_memory_and_every_knob(found):
     why = found.plans[-1].why
     assert "a step: " in why[0]
     assert "computing" in why[0]
-    assert "rank " in why[1]
+    assert "pipeline rank " in why[1]
     words = ("tp", "pp", "number of virtual stages", "ZeRO stage", "recompute", "micro-batch")
     assert all(any(f"another {word} (" in line for line in why) for word in words)
 

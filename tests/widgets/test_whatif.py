@@ -62,13 +62,14 @@ def test_impossible_is_a_state(panel):
     assert "Not possible" in panel.message
     assert panel.step is step
     assert panel.plans.knobs["pp"].value == 3
-    assert "(x)" in panel.plans.knobs["pp"]._label.value
+    assert "impossible, try 2, 4, 8" in panel.plans.knobs["pp"]._label.value
+    assert "dp <b>–</b>" in panel.plans.dp.value and "tp 8 x pp 3 does not divide 128" in panel.plans.dp.value
     assert all(STALE in canvas._dom_classes for p in panel.panes.panes.values() for canvas in p.canvases)
     assert [b.description for b in buttons(panel)] == ["pp 4", "pp 2", "pp 8"]
     open_tab(panel, "Breakdown")
     assert STALE in panel.panes.panes["Breakdown"].canvases[0]._dom_classes
     buttons(panel)[1].click()
-    assert panel.step.plan.pp == 2
+    assert panel.step.plan.pp == 2 and "data parallel (dp) <b>8</b> " in panel.plans.dp.value
     assert panel.plans.knobs["pp"].value == 2
     assert "a step" in panel.message
     assert not any(STALE in canvas._dom_classes for p in panel.panes.panes.values() for canvas in p.canvases)
@@ -124,7 +125,7 @@ def test_outlines_of_the_pinned_plan_in_memory(panel):
     set_knob(panel, pp=8)
     peaks, curve = open_tab(panel, "Memory")
     assert [t.name for t in peaks.data].count("A") == 1
-    assert any(t.name == "A, rank 0" for t in curve.data)
+    assert any(t.name == "A, pipeline rank 0" for t in curve.data)
 
 
 def test_a_rank_is_looked_at(panel):
@@ -171,7 +172,7 @@ def test_a_click_opens_an_operation_as_bar_and_as_picture(panel):
     pane = panel.panes.panes["Timeline"]
     picture = next(t for t in pane.canvases[0].plot.data if t.type == "heatmap")
     panel.panes._opened(picture, SimpleNamespace(point_inds=[[0, 5]], xs=[picture.x0], ys=[0]), None)
-    assert "0F0: forward of stage 0, microbatch 0, rank 0" in pane.detail.value
+    assert "0F0: forward of stage 0, microbatch 0, pipeline rank 0" in pane.detail.value
     pane.canvases[0].plot.layout.xaxis.range = (1.0, 2.0)
     bars = next(t for t in pane.canvases[0].plot.data if t.type == "bar" and t.customdata is not None)
     panel.panes._opened(bars, SimpleNamespace(point_inds=[3], xs=[0], ys=[0]), None)

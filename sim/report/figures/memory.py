@@ -49,7 +49,7 @@ def memory(step: Step, stage: int | None = None, theme: Theme = "light", referen
     at_s, by_category = _curves(step, held)
     device = device_memory(held.peak_bytes, step.profile)
     time, size = time_unit(step.step_time_s), byte_unit(max(device, step.cluster.memory_bytes))
-    figure = frame(theme, HEIGHT, f"time ({time.name})", f"memory of rank {held.rank} ({size.name})")
+    figure = frame(theme, HEIGHT, f"time ({time.name})", f"memory of pipeline rank {held.rank} ({size.name})")
     for name, look in CATEGORIES.items():
         values = by_category[name]
         if not values.any():
@@ -99,7 +99,7 @@ def _outlined(figure: go.Figure, at: Floats, total: Floats, rank: int, theme: Th
         x=at,
         y=total,
         mode="lines",
-        name=f"A, rank {rank}",
+        name=f"A, pipeline rank {rank}",
         line={"shape": "hv", "width": 2, "dash": "dot", "color": colour("text", theme)},
         hovertemplate="<b>A</b><br>%{y:.3~r} allocated<extra></extra>",
     )

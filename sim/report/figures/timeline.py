@@ -19,8 +19,12 @@ from sim.report.tracks import SHORT, row_name, rows
 from sim.schedules import Action, Kind, Schedule
 from sim.specs import InputError
 from sim.specs.arguments import checked
+from sim.units import seconds
 
 Shading = Literal["chunk", "microbatch", "nothing"]
+UNSHOWN = 1e-3
+"""Share of a step that its timeline may miss without a word."""
+
 OF_CAUSE = {Cause.INNER: "inner", Cause.DATA: "dp", Cause.MESSAGE: "pp", Cause.OFFLOAD: "offload"}
 
 
@@ -52,7 +56,8 @@ def timeline(
     path = step.critical_path if critical and isinstance(step, Step) else critical_path(run.run) if critical else None
     shown = (of_operations if lanes else of_actions)(run, ranks or (4 if lanes else 16), window, path, shade=shade)
     unit = time_unit(shown.finish * 1e-9)
-    title = f"time ({unit.name}){shade_note(run.schedule, shade)}"
+    after = after_note(step) if isinstance(step, Step) and shown.finish >= run.makespan else ""
+    title = f"time ({unit.name}){shade_note(run.schedule, shade)}{after}"
     figure = frame(theme, height(len(shown.rows)), title, "pipeline rank", barmode="overlay", bargap=0.15)
     draw(figure, shown, unit, theme, legend=shown.looks)
     return figure
@@ -70,6 +75,16 @@ def shade_note(schedule: Schedule, shade: Shading = "chunk") -> str:
     if schedule.pipelines > 1:
         return " (deeper colour: first direction, paler: second)"
     return " (deeper colour: earlier chunk of the model)" if schedule.stages > schedule.ranks else ""
+
+
+def after_note(step: Step) -> str:
+    """Return what a step takes after its last operation, which no bar shows; empty where that is only rounding."""
+    left = step.step_time_s - step.timeline.makespan * 1e-9
+    causes = {"straggler": "waiting for the slowest device", "learned": "the learned correction"}
+    named = [words for term, words in causes.items() if step.breakdown_s.get(term, 0.0) > 0]
+    if left <= UNSHOWN * step.step_time_s or not named:
+        return ""
+    return f"; {' and '.join(named)} add{'s' * (len(named) == 1)} {seconds(left)}"
 
 
 def spread(every: int, most: int) -> Ints:

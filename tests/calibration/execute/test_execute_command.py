@@ -11,10 +11,13 @@ from typer.testing import CliRunner
 
 from calibration.execute import cli
 from calibration.execute.holdout import Case, Row
+from calibration.execute.limits import as_executed
 from calibration.execute.measure import Measured
-from calibration.execute.predict import predict
+from calibration.execute.predict import assumptions, predict
 from calibration.execute.processes import ExecutionError
+from sim.engine.step import simulate
 from sim.specs import InputError
+from sim.units import seconds
 from tests.calibration.execute.cases import SMALL, cluster, job, plan, profile
 
 RUN = CliRunner()
@@ -123,3 +126,16 @@ def test_a_task_for_torchrun_is_written_and_its_command_printed(tmp_path, folder
     assert done.stdout.strip() == f"torchrun --nproc-per-node 2 -m calibration.execute.worker '{task}'"
     assert json.loads((task / "task.json").read_text())["runs"][0]["order"] == "order-0.csv"
     assert (task / "order-0.csv").read_text().startswith("0F0,0F1,")
+
+
+def test_what_is_executed_otherwise_than_planned_is_said_where_it_takes_another_time(tmp_path, folder):
+    """PyTorch's ZeRO-1 reduces gradients after the backward; messages in parts need a pipeline to tell."""
+    planned = plan(dp=2, zero=1).but(overlap_dp=True, scatter_gather=True)
+    (said,) = assumptions(SMALL, cluster(folder, 2), planned, as_executed(planned))
+    times = [simulate(SMALL, cluster(folder, 2), each).step_time_s for each in (planned, as_executed(planned))]
+    assert times[0] < times[1] and f"{seconds(times[0])} instead of {seconds(times[1])}" in said
+    assert "overlap_dp false" in said and "scatter_gather" not in said
+    same = planned.but(zero=0)
+    assert assumptions(SMALL, cluster(folder, 2), same, as_executed(same)) == ()
+    done = RUN.invoke(cli.app, [str(job(tmp_path, folder, zero=1, overlap_dp=True)), "--despite-load", "--json"])
+    assert json.loads(done.stdout)["assumptions"] == [said]
