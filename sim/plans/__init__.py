@@ -63,8 +63,7 @@ def save_emitted(plan: Step | HasStep, target: str, path: str | Path) -> list[Pa
     All files are written or none.
 
     Raises:
-        InputError: as for `emitted`, or the name is that of a file beside it.
-        OSError: a file cannot be written.
+        InputError: as for `emitted`, the name is that of a file beside it, or a file cannot be written.
     """
     files = placed(emitted(plan, target, Path(path).stem), Path(path))
     write_all(files)

@@ -14,7 +14,7 @@ from sim.cli import list as listing
 from sim.cli import main
 from sim.cli.kinds import KINDS
 from sim.cli.schema import SCHEMAS
-from sim.plans import TARGETS
+from sim.plans import EXPORTERS
 from sim.schedules import SCHEDULES
 from sim.specs.cluster import Links
 from sim.specs.fields import init_names
@@ -63,7 +63,7 @@ def words():
     lists["links keys"] = init_names(Links)
     lists |= {kind: names(kind) for kind in ("devices", "models", "profiles")}
     lists |= {"knobs": KNOBS, "schedules": SCHEDULES, "files": SCHEMAS, "model types": READERS}
-    lists["targets"] = TARGETS
+    lists["targets"] = EXPORTERS
     lists["lists"] = [*listing.kinds(), *listing.REGISTRIES, *listing.choices()]
     counts = {f"<count of {name}>": f"{len(values)} names" for name, values in lists.items()}
     return {f"<{name}>": ", ".join(values) for name, values in lists.items()} | counts | {"<folder>": str(Path.cwd())}
