@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict
+from os import cpu_count
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -95,6 +96,8 @@ def execute_command(
     Console().print(table([row]), by_process(row))
     had = row.predicted.learned_factor
     known = [f"the prediction contains the learned correction x{had:.3g}"] * (had != 1)
+    crowded = row.predicted.crowded_factor
+    known += [f"processes share {cpu_count()} cores: predicted {crowded:.3g} times as long"] * (crowded > 1)
     for line in [*assumed, *known, *(lesson.lines() if lesson else ())]:
         Console().print(line, markup=False, highlight=False, soft_wrap=True)
 
@@ -135,7 +138,8 @@ def planned(job: Job, device: Device, order: Schedule | None = None, most: int |
         raise InputError("--order", "a pipeline's order", "left out: the plan has no pipeline (plan.pp = 1)")
     if most is not None and processes(plan) > most:
         raise InputError("--processes", most, f"at least {processes(plan)}: the plan has so many ranks")
-    predicted = predict(job.model, job.cluster, plan, device, order)
+    cores = cpu_count() if device == "cpu" else None
+    predicted = predict(job.model, job.cluster, plan, device, order, cores)
     return Run(job.model, plan, predicted.csv), predicted
 
 

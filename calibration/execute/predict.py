@@ -31,7 +31,8 @@ class Predicted:
     device and of its host memory, bytes sent in all and messages and bytes by group or link, the order of its passes.
 
     csv: the order of the pipeline for PyTorch's runtime; timeline: of the step; learned_factor: what the profile has
-    learned from executed plans, which the times contain.
+    learned from executed plans, and crowded_factor how much longer it takes because processes share cores: the times
+    contain both.
     """
 
     step_time_s: float
@@ -44,6 +45,7 @@ class Predicted:
     csv: str = field(default="", repr=False)
     timeline: Timeline | None = field(default=None, repr=False)
     learned_factor: float = 1.0
+    crowded_factor: float = 1.0
 
     def figures(self) -> dict[str, Any]:
         """Return its numbers as plain data."""
@@ -51,9 +53,16 @@ class Predicted:
 
 
 def predict(
-    model: Model, cluster: Cluster, plan: Plan, device: Device = "cpu", order: Schedule | None = None
+    model: Model,
+    cluster: Cluster,
+    plan: Plan,
+    device: Device = "cpu",
+    order: Schedule | None = None,
+    cores: int | None = None,
 ) -> Predicted:
     """Return the prediction of one whole training step, of the plan's own order or another for its pipeline.
+
+    cores: those of the machine that all processes share (left out: one for each of them).
 
     Raises:
         InputError: the plan breaks a rule on this model and cluster, or cannot be executed here; the order has other
@@ -68,6 +77,9 @@ def predict(
         timeline = _reordered(step, order)
         memory = tuple(memory_timelines(timeline, footprint(timeline.schedule, step.costs)))
         step_s *= timeline.period / step.timeline.period
+    # Whatever the order, processes cannot do more work at a time than there are cores.
+    crowded = crowd(placed, timeline, cores) if cores else 1.0
+    step_s *= crowded
     if plan.offloads:
         memory = tuple(_with_room(m, used) for m, used in zip(memory, _room(step, timeline), strict=True))
     pipeline = plan.pp > 1
@@ -101,7 +113,14 @@ def predict(
         schedule_csv(timeline.schedule) if pipeline and not delayed else "",
         timeline,
         step.correction.factor if step.correction else 1.0,
+        crowded,
     )
+
+
+def crowd(placed: PlacedPlan, timeline: Timeline, cores: int) -> float:
+    """Return how many processes have work at a time for every core, on average over the timeline; at least 1."""
+    busy = float(timeline.busy() @ np.array(placed.stage_gpus)) / timeline.makespan
+    return max(1.0, busy / cores)
 
 
 def assumptions(model: Model, cluster: Cluster, plan: Plan, executed: Plan) -> tuple[str, ...]:

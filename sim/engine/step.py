@@ -228,16 +228,12 @@ class Step:
     @property
     def assumptions(self) -> tuple[str, ...]:
         """Everything that was not stated but used."""
-        m = self.profile
-        of_data = "fitted to measurements of" if m.measured else "fitted to public data of"
-        kind = "an estimate scaled from" if m.estimate else of_data
+        profiles = [load_profile(name) for name in dict.fromkeys(m.profile for m in self.cluster.members)]
         return (
             *self.model.assumptions,
             *self.cluster.assumptions,
             *self.plan.assumptions,
-            f"profile {m.name}: {kind} {m.base or m.name}; {m.uncertainty_source}",
-            f"memory outside tensors: {m.memory.source}",
-            f"reserved memory: allocated x {m.memory.reserved_over_allocated:g}, the profile's constant (no replay); "
+            *dict.fromkeys(line for profile in profiles for line in _of_profile(profile)),
             "fits compares reserved memory, communicators and context (nvidia_smi) of the fullest rank",
             *self._host_link,
             *self._outside_domain,
@@ -290,6 +286,17 @@ class Step:
         change = f"{100 * (software_slowdown(year) - 1):+.1f} % against {SOFTWARE_YEAR:g}"
         why = "an assumption: no run that was fitted says how much a year changes"
         return (f"software of {year:.2f}: framework overheads {change}, {why}",)
+
+
+def _of_profile(profile: Profile) -> tuple[str, ...]:
+    """Return where a profile's times and memory come from."""
+    of_data = "fitted to measurements of" if profile.measured else "fitted to public data of"
+    kind = "an estimate scaled from" if profile.estimate else of_data
+    return (
+        f"profile {profile.name}: {kind} {profile.base or profile.name}; {profile.uncertainty_source}",
+        f"memory outside tensors: {profile.memory.source}",
+        f"reserved memory: allocated x {profile.memory.reserved_over_allocated:g}, the profile's constant (no replay)",
+    )
 
 
 def memory_sigma(profile: Profile) -> float:

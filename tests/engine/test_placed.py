@@ -105,6 +105,8 @@ def test_stages_of_a_mixed_cluster_run_on_their_own_devices():
     alone = slowest(LLAMA, PAIR, placed, run_level())
     assert costs["forward_compute"][0] < alone["forward_compute"][0]
     assert costs["forward_compute"][3] == alone["forward_compute"][3]
+    told = simulate(LLAMA, mixed, plan(*UNEQUAL)).assumptions
+    assert [text.split(":")[0] for text in told if text.startswith("profile ")] == [f"profile {g.device}" for g in both]
 
 
 @pytest.mark.parametrize(

@@ -199,3 +199,13 @@ def test_predictions_of_the_own_calibration_hold():
     errors = sorted(abs(found.error) for found in rows)
     assert errors[len(errors) // 2] < 0.15
     assert sum(found.inside for found in rows) >= len(rows) // 2
+
+
+def test_processes_that_share_cores_take_the_time_of_all_their_work(folder):
+    """Two that are never idle take twice as long on one core; a pipeline's bubble leaves the core to the other."""
+    cluster = cluster_of(folder, "cpu", 2)
+    for given, crowded in ((plan(dp=2), 2.0), (plan(dp=1, pp=2), 1.5)):
+        apart, beside = (predict(SMALL, cluster, given, cores=cores) for cores in (2, 1))
+        assert beside.step_time_s == pytest.approx(apart.step_time_s * beside.crowded_factor)
+        assert 1 == apart.crowded_factor < beside.crowded_factor == pytest.approx(crowded, abs=0.3)
+        assert predict(SMALL, cluster, given).figures() == apart.figures()
