@@ -1,6 +1,7 @@
 """`trainsim execute`: a plan run for real on this machine, beside its prediction."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict
 from os import cpu_count
 from pathlib import Path
@@ -94,11 +95,7 @@ def execute_command(
         typer.echo(json.dumps(told | ({"learned": lesson.data()} if lesson else {})))
         return
     Console().print(table([row]), by_process(row))
-    had = row.predicted.learned_factor
-    known = [f"the prediction contains the learned correction x{had:.3g}"] * (had != 1)
-    crowded = row.predicted.crowded_factor
-    known += [f"processes share {cpu_count()} cores: predicted {crowded:.3g} times as long"] * (crowded > 1)
-    for line in [*assumed, *known, *(lesson.lines() if lesson else ())]:
+    for line in [*assumed, *factors(row.predicted), *(lesson.lines() if lesson else ())]:
         Console().print(line, markup=False, highlight=False, soft_wrap=True)
 
 
@@ -141,6 +138,14 @@ def planned(job: Job, device: Device, order: Schedule | None = None, most: int |
     cores = cpu_count() if device == "cpu" else None
     predicted = predict(job.model, job.cluster, plan, device, order, cores)
     return Run(job.model, plan, predicted.csv), predicted
+
+
+def factors(predicted: Predicted) -> Iterator[str]:
+    """Yield what a predicted time contains beyond the simulated step, as text."""
+    if predicted.learned_factor != 1:
+        yield f"the prediction contains the learned correction x{predicted.learned_factor:.3g}"
+    if predicted.crowded_factor > 1:
+        yield f"processes share {cpu_count()} cores: predicted {predicted.crowded_factor:.3g} times as long"
 
 
 def data(row: Row) -> dict[str, Any]:
