@@ -218,4 +218,4 @@ def _counters(step: Step, streams: bool) -> Iterator[Counter]:
         fixed = {c: np.full(len(kept), float(held.fixed.get(c, 0.0))) for c in CATEGORIES}
         values = {c: list(map(float, moving.get(c, fixed[c]))) for c in CATEGORIES}
         at = (held.at_ns[kept] - zero).tolist()
-        yield Counter(held.rank + 1 if streams else 1, f"memory of rank {held.rank}", at, values)
+        yield Counter(held.rank + 1 if streams else 1, f"memory of pipeline rank {held.rank}", at, values)

@@ -156,7 +156,7 @@ class Panes(w.Tab):
         if self.current == "Data":
             self.data.draw(scene, code)
             return
-        ranks = [FULLEST, *((f"rank {r}", r) for r in range(len(scene.step.memory)))]
+        ranks = [FULLEST, *((f"pipeline rank {r}", r) for r in range(len(scene.step.memory)))]
         if list(self.rank.options) != ranks and self.current == "Memory":
             self.rank.options = ranks
         pane = self.panes[self.current]

@@ -63,7 +63,7 @@ def test_slices_are_the_timeline_and_do_not_overlap(step: Step, tmp_path: Path) 
 def test_counters_hold_the_peak_of_every_rank(either: Step, tmp_path: Path) -> None:
     counters = [e for e in events(either, tmp_path) if e["ph"] == "C"]
     for held in either.memory:
-        own = [sum(e["args"].values()) for e in counters if e["name"] == f"memory of rank {held.rank} (GB)"]
+        own = [sum(e["args"].values()) for e in counters if e["name"] == f"memory of pipeline rank {held.rank} (GB)"]
         assert max(own) * 1e9 == pytest.approx(held.peak_bytes, rel=1e-5)
 
 
@@ -195,7 +195,7 @@ def test_perfetto_counters_hold_the_peaks(either: Step, tmp_path: Path) -> None:
             most[names[event[11][0]]] = max(most[names[event[11][0]]], real(event[44][0]))
     held = either.fullest
     for name, size in held.composition().items():
-        assert most[f"memory of rank {held.rank}: {name}"] >= size * (1 - 1e-12)
+        assert most[f"memory of pipeline rank {held.rank}: {name}"] >= size * (1 - 1e-12)
 
 
 SCRIPT = """

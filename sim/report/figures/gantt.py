@@ -160,7 +160,7 @@ def _trace(shown: Shown, chosen: Ints, name: str, unit: Unit) -> dict[str, Any]:
     lines = [
         f"<b>{look.label}</b>",
         "%{customdata[2]}",
-        "rank %{customdata[1]}",
+        "pipeline rank %{customdata[1]}",
         f"from %{{customdata[0]:.4~r}} {unit.name}, lasts %{{x:.3~r}} {unit.name}<extra></extra>",
     ]
     words = np.empty((len(chosen), 3), dtype=object)
@@ -206,7 +206,7 @@ def _raster(figure: go.Figure, shown: Shown, unit: Unit, theme: Theme, axes: dic
         ygap=2 if rows <= 20 else 0,
         text=np.array([*shown.words, "idle"])[op],  # -1 is the last
         customdata=np.repeat(np.array([int(r.split()[0]) for r in shown.rows], np.int16)[:, None], BINS, axis=1),
-        hovertemplate=f"<b>%{{text}}</b><br>rank %{{customdata}}<br>at %{{x:.4~r}} {unit.name}<extra></extra>",
+        hovertemplate=f"<b>%{{text}}</b><br>pipeline rank %{{customdata}}<br>at %{{x:.4~r}} {unit.name}<extra></extra>",
         **axes,
     )
 

@@ -187,7 +187,7 @@ def _outlines(figure: go.Figure, reference: Step, size: Unit, theme: Theme) -> f
         base=0,
         name="A",
         marker={"color": TRANSPARENT, "line": {"width": 2, "color": colour("text", theme)}},
-        hovertemplate=f"<b>A</b><br>rank %{{x}}<br>%{{y:.3~r}} {size.name} of device memory<extra></extra>",
+        hovertemplate=f"<b>A</b><br>pipeline rank %{{x}}<br>%{{y:.3~r}} {size.name} of device memory<extra></extra>",
     )
     return float(held.max())
 
@@ -202,9 +202,11 @@ def _overflow(figure: go.Figure, device: Floats, capacity: float, size: Unit, th
         base=capacity / size.scale,
         name="over capacity",
         marker={"color": TRANSPARENT, "pattern": overflow_pattern(theme), "line": edge},
-        hovertemplate=f"<b>over capacity</b><br>rank %{{x}}: over by %{{y:.3~r}} {size.name}<extra></extra>",
+        hovertemplate=f"<b>over capacity</b><br>pipeline rank %{{x}}: over by %{{y:.3~r}} {size.name}<extra></extra>",
     )
 
 
 def _hover(label: str, size: Unit) -> str:
-    return f"<b>{label}</b><br>rank %{{x}}<br>%{{y:.3~r}} {size.name} (%{{customdata:.3~r}} GiB)<extra></extra>"
+    return (
+        f"<b>{label}</b><br>pipeline rank %{{x}}<br>%{{y:.3~r}} {size.name} (%{{customdata:.3~r}} GiB)<extra></extra>"
+    )
