@@ -62,7 +62,8 @@ def order(timeline: Timeline, until: float | None = None, theme: Theme = "light"
             legendgroup=kind.name,
             name=look.label,
             showlegend=False,
-            hovertemplate=f"{look.label} of microbatch %{{customdata}}, pipeline rank %{{y}}, from %{{base}}<extra></extra>",
+            hovertemplate=f"{look.label} of microbatch %{{customdata}}, pipeline rank %{{y}}, from %{{base}}"
+            "<extra></extra>",
             customdata=graph.microbatch[chosen] + 1,
         )
     figure.update_layout(uniformtext={"mode": "hide", "minsize": 9})
