@@ -29,7 +29,7 @@ def schedule_csv(order: Schedule) -> str:
         InputError: the order holds two copies of the model.
     """
     if order.pipelines > 1:
-        raise InputError("schedule", order.name, "one copy of the model (PyTorch's runtime has one direction)")
+        raise InputError("plan.schedule", order.name, "one copy of the model (PyTorch's runtime has one direction)")
     out = StringIO()
     csv.writer(out, lineterminator="\n").writerows(text.split() for text in order.texts())
     return out.getvalue()
