@@ -4,7 +4,8 @@ What the workers of a block do between two barriers runs one after the other, so
 in an array that the compiler keeps in registers while the loop over a tile's depth runs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -13,12 +14,7 @@ from calibration.taskmap.mapping import Atom, TaskMapping
 from calibration.taskmap.program import Barrier, Compute, Load, Program, Statement, Steps, Store
 from calibration.taskmap.text import Text
 
-HEAD = """\
-#include <math.h>
-
-static inline float largest(float x, float y) { return x > y ? x : y; }
-
-"""
+HEAD = "#include <math.h>\n\n"
 
 
 class _Functions:
@@ -28,31 +24,42 @@ class _Functions:
 
     @staticmethod
     def largest(x: Any, y: Any) -> Text:
-        return Text(f"largest({x}, {Text.text(y)})")
+        return Text(f"fmaxf({x}, {Text.text(y)})")
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How the workers of a block run: as loops, one after the other, or as threads.
+
+    worker: the variable that says which worker this is; "" where loops run all of them. compute: the lines of a Compute
+    in the program, at a step, after a padding. sums: where a task's sum is, by mapping, row and column in the block.
+    barrier: its lines. unroll: what stands before loops over sums.
+    """
+
+    compute: Callable[[Compute, Program, str, str], list[str]]
+    sums: Callable[[TaskMapping, Text, Text], str]
+    worker: str = ""
+    barrier: tuple[str, ...] = ()
+    unroll: str = ""
 
 
 def source(program: Program, name: str = "kernel") -> str:
     """Return a C file with the function `name`(a, b, c, vectors in the order of the epilogue, sizes, threads)."""
-    vectors = [f.vector for f in program.epilogue if f.vector]
-    arrays = ["const float *restrict a", "const float *restrict b", "float *restrict c"]
-    arrays += [f"const float *restrict {v}" for v in vectors]
-    sizes = [f"long {size}" for size in program.contraction.sizes]
     high, wide, deep = program.block
-    rows, columns, depth = program.contraction.extents({n: Text(n) for n in program.contraction.sizes})
     n, lanes = program.buffers, max(lanes_of(s.mapping) for s in _computes(program.body))
     lines = [
         f"typedef float vec __attribute__((vector_size({4 * lanes}), aligned(4), may_alias));\n"
         if lanes > 1
         else "typedef float vec;\n",
-        f"void {name}({', '.join([*arrays, *sizes, 'int threads'])}) {{",
-        f"  const long rows = {rows}, columns = {columns}, depth = {depth}, steps = (depth + {deep - 1}) / {deep};",
+        f"void {name}({arguments(program, 'restrict')}, int threads) {{",
+        f"  {extents(program)}",
         "#pragma omp parallel for collapse(2) num_threads(threads)",
         f"  for (long row = 0; row < rows; row += {high})",
         f"  for (long column = 0; column < columns; column += {wide}) {{",
         f"    float a_tile[{n}][{high}][{deep}] __attribute__((aligned(64)));",
         f"    float b_tile[{n}][{deep}][{wide}] __attribute__((aligned(64)));",
         f"    float sums[{high}][{wide}] __attribute__((aligned(64))) = {{{{0}}}};",
-        *chain.from_iterable(_statement(s, program, "0", "    ") for s in program.body),
+        *chain.from_iterable(statement(s, program, LOOPS, "0", "    ") for s in program.body),
         "  }",
         "}",
     ]
@@ -64,40 +71,72 @@ def _computes(body: Sequence[Statement]) -> list[Compute]:
     return [s for s in (*body, *inner) if isinstance(s, Compute)]
 
 
-def _statement(statement: Statement, program: Program, step: str, pad: str) -> list[str]:
-    if isinstance(statement, Steps):
-        inner = chain.from_iterable(_statement(s, program, "step", pad + "  ") for s in statement.body)
+def arguments(program: Program, restrict: str) -> str:
+    """Return the arguments of a kernel; restrict: the word for an array that no other one overlaps."""
+    vectors = [f.vector for f in program.epilogue if f.vector]
+    arrays = [f"const float *{restrict} a", f"const float *{restrict} b", f"float *{restrict} c"]
+    arrays += [f"const float *{restrict} {v}" for v in vectors]
+    return ", ".join([*arrays, *(f"long {size}" for size in program.contraction.sizes)])
+
+
+def extents(program: Program) -> str:
+    """Return the line that says how far C and the sum go, in elements and in steps."""
+    rows, columns, depth = program.contraction.extents({n: Text(n) for n in program.contraction.sizes})
+    deep = program.block[2]
+    return f"const long rows = {rows}, columns = {columns}, depth = {depth}, steps = (depth + {deep - 1}) / {deep};"
+
+
+def statement(each: Statement, program: Program, dialect: Dialect, step: str, pad: str) -> list[str]:
+    """Return the lines of a statement of the program at a step, each after a padding."""
+    if isinstance(each, Steps):
+        inner = chain.from_iterable(statement(s, program, dialect, "step", pad + "  ") for s in each.body)
         return [f"{pad}for (long step = 0; step < steps; step++) {{", *inner, f"{pad}}}"]
-    if isinstance(statement, Load):
-        return _load(statement, program, step, pad)
-    if isinstance(statement, Compute):
-        return _compute(statement, program, step, pad)
-    if isinstance(statement, Store):
-        return _store(statement, program, pad)
-    assert isinstance(statement, Barrier)
-    return []
+    if isinstance(each, Load):
+        return _load(each, program, dialect, step, pad)
+    if isinstance(each, Compute):
+        return dialect.compute(each, program, step, pad)
+    if isinstance(each, Store):
+        return _store(each, program, dialect, pad)
+    assert isinstance(each, Barrier)
+    return [f"{pad}{line}" for line in dialect.barrier]
 
 
-def loops(atoms: Sequence[Atom], letter: str) -> tuple[list[str], list[Text]]:
-    """Return the loops of a composition of primitives, outermost first, and the task's coordinates in them."""
+def loops(atoms: Sequence[Atom], letter: str, worker: str = "") -> tuple[list[str], list[Text]]:
+    """Return the loops of a composition of primitives, outermost first, and the task's coordinates in them.
+
+    worker: the variable that says which worker this is, whose digits then stand for the loops over workers.
+    """
     heads, found = [], [Text("0")] * len(atoms[0].sizes) if atoms else []
+    left = workers = TaskMapping(tuple(atoms)).workers if atoms else 1
     for n, atom in enumerate(atoms):
-        for dimension in atom.ranking:
-            size = atom.sizes[dimension]
-            if size > 1:
-                var = f"{letter}{n}_{dimension}"
-                heads.append(f"for (int {var} = 0; {var} < {size}; {var}++)")
+        if worker and atom.kind == "spatial":
+            outermost, left = left == workers, left // atom.cells
+            index = Text(worker) // left
+            digits = _digits(atom, index if outermost else index % atom.cells)
+        else:
+            digits = [Text(f"{letter}{n}_{dimension}") for dimension in range(len(atom.sizes))]
+            walked = [(digits[d], atom.sizes[d]) for d in atom.ranking if atom.sizes[d] > 1]
+            heads += [f"for (int {digit} = 0; {digit} < {size}; {digit}++)" for digit, size in walked]
         for dimension, size in enumerate(atom.sizes):
             here = found[dimension]
             outer = 0 if str(here) == "0" else here * size
             if size > 1:
-                found[dimension] = outer + Text(f"{letter}{n}_{dimension}")
+                found[dimension] = outer + digits[dimension]
             else:
                 found[dimension] = Text("0") if isinstance(outer, int) else outer
     return heads, found
 
 
-def _nest(heads: Sequence[str], body: Sequence[str], pad: str) -> list[str]:
+def _digits(atom: Atom, index: Text) -> list[Text]:
+    """Return the coordinates of the cell that comes `index`-th in a primitive's order."""
+    digits, faster = [Text("0")] * len(atom.sizes), 1
+    for dimension in reversed(atom.ranking):
+        digit, faster = index // faster, faster * atom.sizes[dimension]
+        digits[dimension] = digit if faster == atom.cells else digit % atom.sizes[dimension]
+    return digits
+
+
+def nest(heads: Sequence[str], body: Sequence[str], pad: str) -> list[str]:
     """Return a body inside of loops."""
     if not heads:
         return [f"{pad}{line}" for line in body]
@@ -106,9 +145,9 @@ def _nest(heads: Sequence[str], body: Sequence[str], pad: str) -> list[str]:
     return [*lines, *(f"{deep}{line}" for line in body), f"{deep[:-2]}}}"]
 
 
-def _load(load: Load, program: Program, step: str, pad: str) -> list[str]:
+def _load(load: Load, program: Program, dialect: Dialect, step: str, pad: str) -> list[str]:
     of_a = load.array == "a"
-    heads, (row, column) = loops(load.mapping.atoms, "w")
+    heads, (row, column) = loops(load.mapping.atoms, "w", dialect.worker)
     deep = program.block[2]
     at = f"({step} + {load.ahead})" if load.ahead else step
     first = f"row + {row}" if of_a else f"{at} * {deep} + {row}"
@@ -121,8 +160,8 @@ def _load(load: Load, program: Program, step: str, pad: str) -> list[str]:
         f"const long i = {first}, j = {second};",
         f"{load.array}_tile[{slot}][{row}][{column}] = {_guarded(place, load, program)};",
     ]
-    nest = _nest(heads, body, pad + "  " * bool(load.ahead))
-    return [f"{pad}if ({at} < steps) {{", *nest, f"{pad}}}"] if load.ahead else nest
+    lines = nest(heads, body, pad + "  " * bool(load.ahead))
+    return [f"{pad}if ({at} < steps) {{", *lines, f"{pad}}}"] if load.ahead else lines
 
 
 def _guarded(place: Place, load: Load, program: Program) -> str:
@@ -153,13 +192,13 @@ def _compute(compute: Compute, program: Program, step: str, pad: str) -> list[st
     unrolled = [line for head in inside for line in ("#pragma GCC unroll 64", head)]
     body = [
         f"vec part[{high}][{wide // lanes}];",
-        *_nest(unrolled, [f"{part} = {sums};"], ""),
+        *nest(unrolled, [f"{part} = {sums};"], ""),
         f"for (int k = 0; k < {program.block[2]}; k++) {{",
-        *_nest(unrolled, [f"{part} += {product};"], "  "),
+        *nest(unrolled, [f"{part} += {product};"], "  "),
         "}",
-        *_nest(unrolled, [f"{sums} = {part};"], ""),
+        *nest(unrolled, [f"{sums} = {part};"], ""),
     ]
-    return _nest(heads, body, pad)
+    return nest(heads, body, pad)
 
 
 def lanes_of(mapping: TaskMapping) -> int:
@@ -169,9 +208,9 @@ def lanes_of(mapping: TaskMapping) -> int:
     return wide if last.kind == "spatial" and last.cells == wide in (4, 8, 16) else 1
 
 
-def _store(store: Store, program: Program, pad: str) -> list[str]:
-    heads, (row, column) = loops(store.mapping.atoms, "w")
-    value: Any = Text(f"sums[{row}][{column}]")
+def _store(store: Store, program: Program, dialect: Dialect, pad: str) -> list[str]:
+    heads, (row, column) = loops(store.mapping.atoms, "w", dialect.worker)
+    value: Any = Text(dialect.sums(store.mapping, row, column))
     for function in store.epilogue:
         value = function.apply(_Functions, value, Text(f"{function.vector}[j]") if function.vector else None)
     address = program.contraction.c({n: Text(n) for n in program.contraction.sizes}, Text("i"), Text("j"))
@@ -179,4 +218,7 @@ def _store(store: Store, program: Program, pad: str) -> list[str]:
         f"const long i = row + {row}, j = column + {column};",
         f"if (i < rows && j < columns) c[{address}] = {value};",
     ]
-    return _nest(heads, body, pad)
+    return nest([dialect.unroll + head for head in heads], body, pad)
+
+
+LOOPS = Dialect(_compute, lambda _, row, column: f"sums[{row}][{column}]")

@@ -32,7 +32,7 @@ def compiler() -> str | None:
 
 
 @lru_cache(maxsize=1)
-def _folder() -> tempfile.TemporaryDirectory[str]:
+def folder() -> tempfile.TemporaryDirectory[str]:
     """Return the folder of this process' compiled kernels, which goes with it."""
     return tempfile.TemporaryDirectory(prefix="trainsim-kernels-")
 
@@ -75,7 +75,7 @@ def _library(text: str) -> Any:
     made_by = compiler()
     if made_by is None:
         raise InputError("compiler", "none found", "gcc, clang or cc on the PATH")
-    stem = Path(_folder().name) / sha256(text.encode()).hexdigest()[:16]
+    stem = Path(folder().name) / sha256(text.encode()).hexdigest()[:16]
     stem.with_suffix(".c").write_text(text, "utf-8")
     command = [made_by, *FLAGS, str(stem.with_suffix(".c")), "-o", str(stem.with_suffix(".so")), "-lm"]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"}, check=False)

@@ -1,0 +1,117 @@
+"""Triton kernels: interpreted on the CPU, or compiled where there is CUDA, they are torch's results."""
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import pytest
+import torch
+from torch.nn.functional import gelu
+
+from calibration.taskmap import triton_kernel
+from calibration.taskmap.contraction import BIAS, FORWARD, GELU, RELU, Elementwise
+from calibration.taskmap.emit_triton import options, source
+from calibration.taskmap.mapping import repeat, spatial
+from calibration.taskmap.program import double_buffered, fused_after, fused_before, matmul
+from calibration.taskmap.triton_kernel import compiled
+from sim.specs.fields import InputError
+from tests.calibration.taskmap.problems import PROBLEMS, product
+
+NAMES = [f"{p.contraction.name}-{n}" for n, p in enumerate(PROBLEMS)]
+SQUARE = repeat(2, 2) * spatial(8, 8)
+"""Blocks of 16 x 16 by 64 workers."""
+TALL = repeat(4, 2) * spatial(8, 8)
+"""Blocks of 32 x 16."""
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
+
+
+def run(program, problem, vectors=None, dtype=torch.float32):
+    def there(x):
+        return x.to(DEVICE, dtype)
+
+    c = there(torch.full((problem.wanted.numel(),), torch.nan))
+    given = {name: there(vector) for name, vector in (vectors or {}).items()}
+    compiled(program)(there(problem.a), there(problem.b), c, problem.sizes, given)
+    return c.cpu()
+
+
+@needs_triton
+@pytest.mark.parametrize("problem", PROBLEMS, ids=NAMES)
+@pytest.mark.parametrize("mapping", [SQUARE, TALL], ids=["square", "tall"])
+def test_kernels_are_torch(problem, mapping):
+    assert problem.close(run(matmul(problem.contraction, mapping, 16), problem))
+
+
+@needs_triton
+@pytest.mark.parametrize(("dtype", "rel"), [(torch.float32, 1e-5), (torch.float16, 2e-3), (torch.bfloat16, 1e-2)])
+def test_fused_functions_are_torchs(dtype, rel):
+    problem, bias = product(FORWARD, 19, 37, 11), torch.randn(37)
+    program = double_buffered(matmul(FORWARD, SQUARE, 16))
+    program = fused_before(fused_after(program, BIAS, GELU), "a", RELU)
+    wanted = gelu(problem.a.double().relu() @ problem.b.double().T + bias.double())
+    assert problem._replace(wanted=wanted).close(run(program, problem, {"bias": bias}, dtype), rel)
+
+
+@needs_triton
+def test_nothing_outside_of_an_array_is_summed():
+    """Also where the prologue would make something of the 0 that stands for it."""
+    problem = product(FORWARD, 17, 5, 3)
+    program = matmul(FORWARD, SQUARE, 16)
+    for array in ("a", "b"):
+        program = fused_before(program, array, Elementwise("shift", lambda f, x, _: x + 1.0))
+    assert problem._replace(wanted=(problem.a + 1) @ (problem.b + 1).T).close(run(program, problem))
+
+
+ON_A_GPU = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import triton
+from made import kernel
+from triton.backends.compiler import GPUTarget
+
+types = {name: "*bf16" if name in ("a", "b", "c", "bias") else "i32" for name in kernel.arg_names}
+made = triton.compile(triton.compiler.ASTSource(kernel, types, {}), target=GPUTarget("cuda", 90, 32))
+print("mma" in made.asm["ptx"])
+"""
+
+
+@needs_triton
+def test_a_gpu_has_code_for_it(tmp_path):
+    """In a process of its own: in this one Triton may be there to interpret. Needs no GPU."""
+    program = fused_after(double_buffered(matmul(PROBLEMS[3].contraction, SQUARE, 16)), BIAS, GELU)
+    (tmp_path / "made.py").write_text(source(program))
+    env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"TRITON_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", ON_A_GPU, str(tmp_path)], env=env, capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "True\n", done.stderr
+
+
+def test_workers_are_warps_and_copies_are_stages():
+    program = matmul(FORWARD, SQUARE, 16)
+    assert options(program) == {"num_warps": 2, "num_stages": 1}
+    assert options(double_buffered(program)) == {"num_warps": 2, "num_stages": 2}
+    assert options(matmul(FORWARD, repeat(8, 8) * spatial(2, 2), 16))["num_warps"] == 1
+
+
+@pytest.mark.parametrize("mapping", [repeat(3, 2) * spatial(8, 8), repeat(1, 2) * spatial(8, 8)], ids=["24", "8"])
+def test_blocks_that_triton_lacks_are_refused(mapping):
+    with pytest.raises(ValueError, match=r"block: got .*allowed: powers of two from 16"):
+        source(matmul(FORWARD, mapping, 16))
+
+
+@needs_triton
+def test_tensors_that_a_kernel_cannot_read_are_refused():
+    kernel, x, sizes = compiled(matmul(FORWARD, SQUARE, 16)), torch.ones(2, 3), {"m": 2, "n": 2, "k": 3}
+    with pytest.raises(InputError, match=r"b\.dtype: got torch\.float64; allowed: the same"):
+        kernel(x, x.double(), torch.empty(4), sizes)
+    with pytest.raises(InputError, match=r"a\.stride: got .*contiguous"):
+        kernel(x.T, x, torch.empty(4), sizes)
+
+
+def test_without_triton_one_error_says_so(monkeypatch):
+    monkeypatch.setattr(triton_kernel, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match="triton: got 'not installed'"):
+        compiled(fused_after(matmul(FORWARD, SQUARE, 16), RELU, RELU, RELU))
