@@ -49,7 +49,8 @@ def source(program: Program, name: str = "kernel") -> str:
         # Addresses of large matrices do not fit into the 32 bits of program ids.
         f"i = tl.program_id(0).to(tl.int64) * {high} + tl.arange(0, {high})",
         f"j = tl.program_id(1).to(tl.int64) * {wide} + tl.arange(0, {wide})",
-        f"sums = tl.zeros(({high}, {wide}), dtype=tl.float32)",
+        # No tl.zeros: like all that Triton's library writes in Triton, it is compiled where Triton was imported early.
+        f"sums = tl.full(({high}, {wide}), 0.0, tl.float32)",
         f"for start in range(0, depth, {deep}):",
         f"    q = tl.cast(start, tl.int64) + tl.arange(0, {deep})",
         *(f"    {line}" for line in (*_load(program, "a"), *_load(program, "b"))),

@@ -20,8 +20,10 @@ from calibration.taskmap.emit_c import source
 from calibration.taskmap.program import Program
 from sim.specs.fields import InputError
 
-FLAGS = ("-O3", "-march=native", "-ffast-math", "-fopenmp", "-shared", "-fPIC")
-"""fast-math: sums may be reordered, as every library's are; of infinities and NaN nothing is asked here."""
+RELAXED = ("-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros", "-fassociative-math", "-ffinite-math-only")
+"""Sums may be reordered, as every library's are; of infinities and NaN nothing is asked. Not -ffast-math, with which a
+library turns off small numbers for the whole process that loads it."""
+FLAGS = ("-O3", "-march=native", *RELAXED, "-fopenmp", "-shared", "-fPIC")
 
 Floats = NDArray[np.float32]
 

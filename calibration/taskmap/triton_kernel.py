@@ -71,7 +71,7 @@ def compiled(program: Program) -> TritonKernel:
 def _function(text: str) -> Any:
     """Return the kernel of a source; Triton reads it from a file."""
     if not torch.cuda.is_available():
-        # Triton decides while it is imported whether kernels, its own library's too, are compiled or interpreted.
+        # Triton looks at it whenever a kernel is made.
         os.environ.setdefault("TRITON_INTERPRET", "1")
     if find_spec("triton") is None:
         raise InputError("triton", "not installed", "the package triton, which the extra dev has on Linux")

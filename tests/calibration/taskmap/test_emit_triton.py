@@ -17,6 +17,7 @@ from calibration.taskmap.program import double_buffered, fused_after, fused_befo
 from calibration.taskmap.triton_kernel import compiled
 from sim.specs.fields import InputError
 from tests.calibration.taskmap.problems import PROBLEMS, product
+from tests.oracle import ROOT
 
 NAMES = [f"{p.contraction.name}-{n}" for n, p in enumerate(PROBLEMS)]
 SQUARE = repeat(2, 2) * spatial(8, 8)
@@ -115,3 +116,25 @@ def test_without_triton_one_error_says_so(monkeypatch):
     monkeypatch.setattr(triton_kernel, "find_spec", lambda name: None)
     with pytest.raises(InputError, match="triton: got 'not installed'"):
         compiled(fused_after(matmul(FORWARD, SQUARE, 16), RELU, RELU, RELU))
+
+
+EARLY = """
+import triton.language
+import torch
+from calibration.taskmap.triton_kernel import compiled
+from tests.calibration.taskmap.test_emit_triton import PROBLEMS, SQUARE, matmul
+
+problem = PROBLEMS[0]
+c = torch.full((problem.wanted.numel(),), torch.nan)
+compiled(matmul(problem.contraction, SQUARE, 16))(problem.a, problem.b, c, problem.sizes)
+assert problem.close(c)
+"""
+
+
+@needs_triton
+@pytest.mark.skipif(DEVICE == "cuda", reason="nothing is interpreted here")
+def test_it_is_interpreted_where_triton_was_imported_before():
+    """As torch's compiler does."""
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", EARLY], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

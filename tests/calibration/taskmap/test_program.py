@@ -120,3 +120,11 @@ def test_the_source_is_the_same_for_all_sizes():
     text = source(matmul(FORWARD, SIMD, 8, 1))
     assert "long m, long n, long k" in text
     assert "i < rows" in text and "29" not in text
+
+
+@needs_compiler
+def test_a_kernel_leaves_the_process_arithmetic_alone():
+    """Small numbers are still there once it is loaded."""
+    native(matmul(FORWARD, SIMD, 8, 1), PROBLEMS[0])
+    assert np.float64(5e-324) * 1.0 > 0
+    assert np.finfo(np.float32).smallest_subnormal / np.float32(1) > 0
