@@ -1,5 +1,6 @@
 """What the simulator says of a plan before it is executed."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -84,16 +85,10 @@ def predict(
         memory = tuple(_with_room(m, used) for m, used in zip(memory, _room(step, timeline), strict=True))
     pipeline = plan.pp > 1
     delayed = plan.pipeline.asynchronous
-    if pipeline and not delayed:
-        for stage in range(plan.pp):
-            check_order(timeline.schedule, plan.at(stage))
-        peaks = [Kept(model, placed.at(m.rank), timeline.schedule).peak_bytes(m) for m in memory]
-    else:
-        peaks = [m.peak_bytes for m in memory]
-    if plan.zero == 2:  # FSDP2 keeps its shards beside what it has gathered
-        peaks = [peak + m.fixed["parameters"] / placed.dp for peak, m in zip(peaks, memory, strict=True)]
-    own = [placed.at(m.rank) for m in memory]
-    peaks = [max(p, _exchanged(m, o)) if o.plan.zero == 1 else p for p, m, o in zip(peaks, memory, own, strict=True)]
+    ordered = timeline.schedule if pipeline and not delayed else None
+    for stage in range(plan.pp if ordered else 0):
+        check_order(timeline.schedule, plan.at(stage))
+    peaks = _peaks(model, placed, memory, ordered)
     host = away(step, timeline)
     ranks, sent = pipeline_ranks(placed), traffic(model, placed)
     counted = tuple(sent[r] for r in ranks)
@@ -110,11 +105,20 @@ def predict(
         counted,
         tuple(passes[r] for r in ranks) if pipeline else (),
         tuple(host[r] for r in ranks),
-        schedule_csv(timeline.schedule) if pipeline and not delayed else "",
+        schedule_csv(ordered) if ordered else "",
         timeline,
         step.correction.factor if step.correction else 1.0,
         crowded,
     )
+
+
+def _peaks(model: Model, placed: PlacedPlan, memory: Sequence[MemoryTimeline], ordered: Schedule | None) -> list[float]:
+    """Return the bytes at the peak of every pipeline rank's device; ordered: what PyTorch's pipelining runtime runs."""
+    peaks = [Kept(model, placed.at(m.rank), ordered).peak_bytes(m) if ordered else m.peak_bytes for m in memory]
+    if placed.plan.zero == 2:  # FSDP2 keeps its shards beside what it has gathered
+        peaks = [peak + m.fixed["parameters"] / placed.dp for peak, m in zip(peaks, memory, strict=True)]
+    own = [placed.at(m.rank) for m in memory]
+    return [max(p, _exchanged(m, o)) if o.plan.zero == 1 else p for p, m, o in zip(peaks, memory, own, strict=True)]
 
 
 def crowd(placed: PlacedPlan, timeline: Timeline, cores: int) -> float:

@@ -15,7 +15,7 @@ from scipy.optimize import least_squares
 
 from calibration.taskmap.contraction import Contraction, Sizes
 from calibration.taskmap.processor import Processor
-from calibration.taskmap.space import Schedule
+from calibration.taskmap.space import KernelSchedule
 from sim.costs.algebra import Compiled, Expr, ceiling, compile_expressions, maximum, symbol
 
 Floats = NDArray[np.float64]
@@ -53,7 +53,7 @@ class Costs:
     machine: Processor
     fitted: Mapping[str, float]
 
-    def seconds(self, schedules: Sequence[Schedule], sizes: Sizes, threads: int = 1) -> Floats:
+    def seconds(self, schedules: Sequence[KernelSchedule], sizes: Sizes, threads: int = 1) -> Floats:
         """Return the predicted seconds of every schedule, [n]."""
         m = self.machine
         rows, columns, depth = self.contraction.extents(sizes)
@@ -65,7 +65,10 @@ class Costs:
 
 
 def fit(
-    contraction: Contraction, machine: Processor, measured: Sequence[tuple[Schedule, Sizes, float]], threads: int = 1
+    contraction: Contraction,
+    machine: Processor,
+    measured: Sequence[tuple[KernelSchedule, Sizes, float]],
+    threads: int = 1,
 ) -> Costs:
     """Return the costs that explain measured seconds best, on logs, drawn to `START` where they do not say."""
     times = np.log([seconds for _, _, seconds in measured])

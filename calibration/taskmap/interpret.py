@@ -27,7 +27,9 @@ class _Functions:
     largest = staticmethod(np.maximum)
 
 
-def interpret(program: Program, a: Values, b: Values, sizes: Sizes, vectors: Mapping[str, Values] = {}) -> Values:
+def interpret(
+    program: Program, a: Values, b: Values, sizes: Sizes, vectors: Mapping[str, Values] | None = None
+) -> Values:
     """Return C [rows x columns, flat] as the program computes it.
 
     a, b: flat arrays; sizes: by name as the contraction has them; vectors: inputs of epilogues by name, one element a
@@ -40,7 +42,9 @@ def interpret(program: Program, a: Values, b: Values, sizes: Sizes, vectors: Map
     c = np.full(rows * columns, np.nan, dtype=a.dtype)
     high, wide, _ = program.block
     for at in product(range(ceil(rows / high)), range(ceil(columns / wide))):
-        _Block(program, {"a": a, "b": b}, sizes, vectors, c, (at[0] * high, at[1] * wide), (rows, columns, depth)).run()
+        _Block(
+            program, {"a": a, "b": b}, sizes, vectors or {}, c, (at[0] * high, at[1] * wide), (rows, columns, depth)
+        ).run()
     return c
 
 

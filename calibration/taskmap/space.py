@@ -10,7 +10,7 @@ from itertools import product
 from calibration.taskmap.contraction import Contraction
 from calibration.taskmap.mapping import TaskMapping, repeat, spatial
 from calibration.taskmap.processor import Processor
-from calibration.taskmap.program import Program, double_buffered, matmul
+from calibration.taskmap.program import Program, matmul
 
 ROWS = (4, 6, 8, 12, 14)
 VECTORS = (1, 2, 3, 4)
@@ -20,7 +20,7 @@ MOST = 200
 
 
 @dataclass(frozen=True)
-class Schedule:
+class KernelSchedule:
     """Register tiles of `rows` x `vectors` vectors, `high` x `wide` of them a block, `depth` of the sum at a time."""
 
     rows: int
@@ -29,7 +29,6 @@ class Schedule:
     wide: int
     depth: int
     lanes: int
-    buffers: int = 1
 
     @property
     def mapping(self) -> TaskMapping:
@@ -43,24 +42,23 @@ class Schedule:
 
     def program(self, contraction: Contraction) -> Program:
         """Return the kernel of a contraction."""
-        made = matmul(contraction, self.mapping, self.depth, outside=1)
-        return double_buffered(made) if self.buffers > 1 else made
+        return matmul(contraction, self.mapping, self.depth, outside=1)
 
 
-def fits(schedule: Schedule, machine: Processor) -> bool:
+def fits(schedule: KernelSchedule, machine: Processor) -> bool:
     """Return whether sums, a row of B and an element of A fit the registers, enough sums hide a product's latency, and
     the tiles fit half of a core's cache."""
     sums = schedule.rows * schedule.vectors
     high, wide, deep = schedule.block
-    held = 4 * (high * wide + schedule.buffers * deep * (high + wide))
+    held = 4 * (high * wide + deep * (high + wide))
     busy = sums >= machine.products * machine.latency
     return busy and sums + schedule.vectors + 1 <= machine.registers and held <= machine.cache_bytes / 2
 
 
-def schedules(machine: Processor) -> tuple[Schedule, ...]:
+def schedules(machine: Processor) -> tuple[KernelSchedule, ...]:
     """Return every schedule for a machine, fewer than `MOST`, in a fixed order.
 
     One core computes a block, so that nothing loads while it multiplies: two buffers would only take cache.
     """
-    every = (Schedule(*each, machine.lanes) for each in product(ROWS, VECTORS, HIGH, WIDE, DEPTHS))
+    every = (KernelSchedule(*each, machine.lanes) for each in product(ROWS, VECTORS, HIGH, WIDE, DEPTHS))
     return tuple(schedule for schedule in every if fits(schedule, machine))

@@ -15,21 +15,21 @@ from calibration.taskmap.contraction import Contraction, Sizes
 from calibration.taskmap.cost import Costs, fit
 from calibration.taskmap.native import compiled
 from calibration.taskmap.processor import Processor
-from calibration.taskmap.space import Schedule, schedules
+from calibration.taskmap.space import KernelSchedule, schedules
 
 PROBES = 12
 TOP = 10
 LEAST_S = 0.02
 """How long a schedule is measured, at least three times."""
 
-Measure = Callable[[Schedule], float]
+Measure = Callable[[KernelSchedule], float]
 
 
 @dataclass(frozen=True)
 class Chosen:
     """The fastest schedule that was measured, its seconds, and what finding it took: schedules measured, seconds."""
 
-    schedule: Schedule
+    schedule: KernelSchedule
     seconds: float
     measured: int
     spent_s: float
@@ -42,7 +42,7 @@ class Bench:
     contraction: Contraction
     sizes: Sizes
     threads: int = 1
-    held: dict[Schedule, float] = field(default_factory=dict)
+    held: dict[KernelSchedule, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         rng, s = np.random.default_rng(0), self.sizes
@@ -51,7 +51,7 @@ class Bench:
         self.a, self.b = (rng.standard_normal(n, dtype=np.float32) for n in most.values())
         self.c = np.empty(rows * columns, dtype=np.float32)
 
-    def __call__(self, schedule: Schedule) -> float:
+    def __call__(self, schedule: KernelSchedule) -> float:
         """Return the shortest of the measured seconds."""
         if schedule not in self.held:
             kernel = compiled(schedule.program(self.contraction))
@@ -70,7 +70,7 @@ class Bench:
             yield perf_counter() - began
 
 
-def probes(machine: Processor, count: int = PROBES, seed: int = 0) -> tuple[Schedule, ...]:
+def probes(machine: Processor, count: int = PROBES, seed: int = 0) -> tuple[KernelSchedule, ...]:
     """Return schedules spread over the space at random, for the fit of costs."""
     every = schedules(machine)
     return tuple(Random(seed).sample(every, min(count, len(every))))
@@ -92,7 +92,7 @@ def tune(costs: Costs, bench: Bench, top: int = TOP) -> Chosen:
     return fastest([every[i] for i in order[:top]], bench)
 
 
-def fastest(candidates: Sequence[Schedule], bench: Measure) -> Chosen:
+def fastest(candidates: Sequence[KernelSchedule], bench: Measure) -> Chosen:
     """Return the fastest of some schedules, each measured."""
     began = perf_counter()
     times = [bench(schedule) for schedule in candidates]
@@ -107,7 +107,7 @@ def searched_at_random(machine: Processor, bench: Measure, good_s: float, seed: 
     """
     every, began = list(schedules(machine)), perf_counter()
     Random(seed).shuffle(every)
-    found: list[tuple[float, Schedule]] = []
+    found: list[tuple[float, KernelSchedule]] = []
     for schedule in every:
         found.append((bench(schedule), schedule))
         if found[-1][0] <= good_s:

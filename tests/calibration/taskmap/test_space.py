@@ -9,7 +9,7 @@ from calibration.taskmap.contraction import CONTRACTIONS, FORWARD
 from calibration.taskmap.interpret import interpret
 from calibration.taskmap.native import compiled, compiler
 from calibration.taskmap.processor import Processor, processor
-from calibration.taskmap.space import MOST, Schedule, fits, schedules
+from calibration.taskmap.space import MOST, KernelSchedule, fits, schedules
 from tests.calibration.taskmap.problems import PROBLEMS
 from tests.full import FULL
 
@@ -32,7 +32,7 @@ def test_this_processor_has_one():
 
 
 def test_what_does_not_fit_is_left_out():
-    good = Schedule(6, 2, 2, 2, 64, 16)
+    good = KernelSchedule(6, 2, 2, 2, 64, 16)
     assert fits(good, WIDE)
     assert not fits(replace(good, rows=14, vectors=3), WIDE)  # registers
     assert not fits(replace(good, rows=4, vectors=1), WIDE)  # too few sums under way
@@ -55,9 +55,3 @@ def test_every_schedule_compiled_is_torch(schedule):
         kernel = compiled(schedule.program(CONTRACTIONS[problem.contraction.name]))
         kernel(problem.a.numpy().ravel(), problem.b.numpy().ravel(), c, problem.sizes, threads=2)
         assert problem.close(c)
-
-
-def test_two_buffers_are_the_same_product():
-    problem, schedule = PROBLEMS[0], replace(EVERY[0], buffers=2)
-    found = interpret(schedule.program(FORWARD), problem.a.numpy().ravel(), problem.b.numpy().ravel(), problem.sizes)
-    assert problem.close(found)
