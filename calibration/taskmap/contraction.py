@@ -6,6 +6,7 @@ GEMM: the matrix of patches is only ever addressed, never stored) differ in noth
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Protocol
 
 Index = Any
@@ -55,7 +56,8 @@ class Contraction:
     """A sum of products of elements of arrays `a` and `b`; all functions take the sizes first.
 
     sizes: names of what a kernel is told when it is called. extents: rows and columns of C and the length of the sum.
-    a: place of A(i, k); b: of B(k, j); c: address of C[i, j].
+    a: place of A(i, k); b: of B(k, j); c: address of C[i, j]. beside: the dimension, of A and of B, along which
+    neighbours lie side by side.
     """
 
     name: str
@@ -64,72 +66,76 @@ class Contraction:
     a: Callable[[Sizes, Index, Index], Place]
     b: Callable[[Sizes, Index, Index], Place]
     c: Callable[[Sizes, Index, Index], Index]
+    beside: tuple[int, int]
 
 
-def _product(name: str, a_by_row: bool, b_by_row: bool) -> Contraction:
-    """Return a product of matrices; by_row: whether a row's elements lie side by side."""
+def _product(name: str, beside: tuple[int, int]) -> Contraction:
+    """Return a product of matrices."""
     return Contraction(
         name,
         ("m", "n", "k"),
         lambda s: (s["m"], s["n"], s["k"]),
-        lambda s, i, k: Place(i * s["k"] + k if a_by_row else k * s["m"] + i),
-        lambda s, k, j: Place(k * s["n"] + j if b_by_row else j * s["k"] + k),
+        lambda s, i, k: Place(i * s["k"] + k if beside[0] else k * s["m"] + i),
+        lambda s, k, j: Place(k * s["n"] + j if beside[1] else j * s["k"] + k),
         lambda s, i, j: i * s["n"] + j,
+        beside,
     )
 
 
-FORWARD = _product("forward", a_by_row=True, b_by_row=False)
+FORWARD = _product("forward", (1, 0))
 """y = x w^T: x [m, k], w [n, k]."""
-DGRAD = _product("dgrad", a_by_row=True, b_by_row=True)
+DGRAD = _product("dgrad", (1, 1))
 """dx = dy w: dy [m, k], w [k, n]."""
-WGRAD = _product("wgrad", a_by_row=False, b_by_row=True)
+WGRAD = _product("wgrad", (0, 1))
 """dw = dy^T x: dy [k, m], x [k, n]."""
-
-_CONVOLUTION = ("batch", "channels", "height", "width", "filters", "kernel", "stride", "padding")
-
-
-def _outputs(s: Sizes) -> tuple[Index, Index]:
-    """Return the height and width of a convolution's output."""
-    reach = s["kernel"] - 2 * s["padding"]
-    return (s["height"] - reach) // s["stride"] + 1, (s["width"] - reach) // s["stride"] + 1
+PRODUCTS = {each.name: each for each in (FORWARD, DGRAD, WGRAD)}
 
 
-def _patch(s: Sizes, i: Index, k: Index) -> Place:
-    """Return the place of element k of the patch under output i: [batch, channels, height, width]."""
-    high, wide = _outputs(s)
-    square = s["kernel"] * s["kernel"]
-    sample, y, x = i // (high * wide), i // wide % high, i % wide
-    row = y * s["stride"] + k % square // s["kernel"]
-    column = x * s["stride"] + k % s["kernel"]
-    inside = (
-        (row >= s["padding"])
-        & (row < s["height"] + s["padding"])
-        & (column >= s["padding"])
-        & (column < s["width"] + s["padding"])
+@lru_cache(maxsize=64)
+def convolution(kernel: int, stride: int = 1, padding: int = 0) -> Contraction:
+    """Return a convolution with square kernels, `padding` on every side.
+
+    x [batch, channels, height, width], w [filters, channels, kernel, kernel]; what divides an index is part of the
+    kernel, not told to it, as division by a constant is none.
+    """
+
+    def outputs(s: Sizes) -> tuple[Index, Index]:
+        if stride == 1:
+            return s["height"] + (2 * padding - kernel + 1), s["width"] + (2 * padding - kernel + 1)
+        reach = kernel - 2 * padding
+        return (s["height"] - reach) // stride + 1, (s["width"] - reach) // stride + 1
+
+    def patch(s: Sizes, i: Index, k: Index) -> Place:
+        """Return the place of element k of the patch under output i."""
+        high, wide = outputs(s)
+        square = kernel * kernel
+        sample, y, x = i // (high * wide), i // wide % high, i % wide
+        row, column = y * stride + k % square // kernel, x * stride + k % kernel
+        inside = (
+            (row >= padding)
+            & (row < s["height"] + padding)
+            & (column >= padding)
+            & (column < s["width"] + padding)
+        )
+        plane = sample * s["channels"] + k // square
+        at = (plane * s["height"] + row - padding) * s["width"] + column - padding
+        return Place(at, inside if padding else True)
+
+    def pixel(s: Sizes, i: Index, j: Index) -> Index:
+        """Return the address of output i of filter j: [batch, filters, height, width]."""
+        high, wide = outputs(s)
+        area = high * wide
+        return (i // area * s["filters"] + j) * area + i % area
+
+    def depth(s: Sizes) -> Index:
+        return s["channels"] * (kernel * kernel)
+
+    return Contraction(
+        f"convolution {kernel}x{kernel}, stride {stride}, padding {padding}",
+        ("batch", "channels", "height", "width", "filters"),
+        lambda s: (s["batch"] * outputs(s)[0] * outputs(s)[1], s["filters"], depth(s)),
+        patch,
+        lambda s, k, j: Place(j * depth(s) + k),
+        pixel,
+        (0 if kernel == 1 else 1, 0),
     )
-    plane = sample * s["channels"] + k // square
-    at = (plane * s["height"] + row - s["padding"]) * s["width"] + column - s["padding"]
-    return Place(at, inside)
-
-
-def _pixel(s: Sizes, i: Index, j: Index) -> Index:
-    """Return the address of output i of filter j: [batch, filters, height, width]."""
-    high, wide = _outputs(s)
-    area = high * wide
-    return (i // area * s["filters"] + j) * area + i % area
-
-
-CONVOLUTION = Contraction(
-    "convolution",
-    _CONVOLUTION,
-    lambda s: (
-        s["batch"] * _outputs(s)[0] * _outputs(s)[1],
-        s["filters"],
-        s["channels"] * s["kernel"] * s["kernel"],
-    ),
-    _patch,
-    lambda s, k, j: Place(j * (s["channels"] * s["kernel"] * s["kernel"]) + k),
-    _pixel,
-)
-"""Square kernels: x [batch, channels, height, width], w [filters, channels, kernel, kernel]; padding on every side."""
-CONTRACTIONS = {each.name: each for each in (FORWARD, DGRAD, WGRAD, CONVOLUTION)}

@@ -6,6 +6,7 @@ template and then rewritten: double buffering and fusion are functions from prog
 """
 
 from dataclasses import dataclass, replace
+from math import gcd
 from typing import Literal
 
 from calibration.taskmap.contraction import Contraction, Elementwise
@@ -86,22 +87,34 @@ class Program:
 def matmul(contraction: Contraction, compute: TaskMapping, depth: int, outside: int = 0) -> Program:
     """Return the template of a sum of products: blocks of the mapping's grid, `depth` of the sum at a time."""
     rows, columns = compute.grid
-    loads = Load("a", loading(rows, depth, compute.workers)), Load("b", loading(depth, columns, compute.workers))
+    fill = {"a": (rows, depth), "b": (depth, columns)}
+    loads = (
+        Load(array, loading(*tile, compute.workers, beside))
+        for (array, tile), beside in zip(fill.items(), contraction.beside, strict=True)
+    )
     steps = Steps((*loads, Barrier(), Compute(compute, outside), Barrier()))
     return Program(contraction, (rows, columns, depth), (steps, Store(compute)))
 
 
-def loading(rows: int, columns: int, workers: int) -> TaskMapping:
-    """Return the mapping by which workers fill a tile: side by side in a row as far as it goes.
+RUN = 64
+"""Neighbours that are read at a stretch where they go down a tile: longer ones would push the tile out of a cache."""
+
+
+def loading(rows: int, columns: int, workers: int, beside: int = 1) -> TaskMapping:
+    """Return the mapping by which workers fill a tile: side by side along the dimension `beside` as far as it goes.
 
     Raises:
         ValueError: the workers do not share the elements evenly.
     """
-    if rows * columns % workers or (columns % workers and workers % columns):
-        raise ValueError(f"workers: got {workers}; allowed: a number that covers rows of {columns} of {rows} evenly")
-    if workers <= columns:
-        return repeat(rows, columns // workers) * spatial(1, workers)
-    return repeat(rows // (workers // columns), 1) * spatial(workers // columns, columns)
+    near = gcd((rows, columns)[beside], workers)
+    other = workers // near
+    if (rows, columns)[1 - beside] % other:
+        raise ValueError(f"workers: got {workers}; allowed: a number that shares a tile of {rows} x {columns} evenly")
+    if beside:
+        return repeat(rows // other, columns // near) * spatial(other, near)
+    run = max(gcd(rows, RUN), near)
+    walk = repeat(run // near, columns // other, ranking=(1, 0))
+    return repeat(rows // run, 1) * walk * spatial(near, other, ranking=(1, 0))
 
 
 def double_buffered(program: Program) -> Program:

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import conv2d
 
-from calibration.taskmap.contraction import CONVOLUTION, DGRAD, FORWARD, WGRAD, Contraction
+from calibration.taskmap.contraction import DGRAD, FORWARD, WGRAD, Contraction
+from calibration.taskmap.contraction import convolution as contraction
 
 
 class Problem(NamedTuple):
@@ -48,10 +49,9 @@ def convolution(
     torch.manual_seed(0)
     x, w = torch.randn(batch, channels, height, width), torch.randn(filters, channels, kernel, kernel)
     wanted = conv2d(x.double(), w.double(), stride=stride, padding=padding)
-    sizes = dict(
-        zip(CONVOLUTION.sizes, (batch, channels, height, width, filters, kernel, stride, padding), strict=True)
-    )
-    return Problem(CONVOLUTION, sizes, x, w, wanted)
+    made = contraction(kernel, stride, padding)
+    sizes = dict(zip(made.sizes, (batch, channels, height, width, filters), strict=True))
+    return Problem(made, sizes, x, w, wanted)
 
 
 PROBLEMS = (

@@ -19,7 +19,7 @@ from sim.specs.fields import InputError
 from tests.calibration.taskmap.problems import PROBLEMS, product
 from tests.oracle import ROOT
 
-NAMES = [f"{p.contraction.name}-{n}" for n, p in enumerate(PROBLEMS)]
+NAMES = [p.contraction.name for p in PROBLEMS]
 SQUARE = repeat(2, 2) * spatial(8, 8)
 """Blocks of 16 x 16 by 64 workers."""
 TALL = repeat(4, 2) * spatial(8, 8)

@@ -15,7 +15,7 @@ from calibration.taskmap.native import compiled, compiler
 from calibration.taskmap.program import Barrier, Steps, double_buffered, fused_after, fused_before, loading, matmul
 from tests.calibration.taskmap.problems import PROBLEMS, product
 
-NAMES = [f"{p.contraction.name}-{n}" for n, p in enumerate(PROBLEMS)]
+NAMES = [p.contraction.name for p in PROBLEMS]
 LANES = spatial(2, 1) * repeat(1, 2) * spatial(2, 4) * repeat(4, 2)
 """Warps, repeats, lanes, repeats: blocks of 16 x 16 by 16 workers."""
 SIMD = repeat(3, 2) * repeat(4, 1) * spatial(1, 8)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from calibration.taskmap.contraction import CONTRACTIONS, FORWARD
+from calibration.taskmap.contraction import FORWARD
 from calibration.taskmap.interpret import interpret
 from calibration.taskmap.native import compiled, compiler
 from calibration.taskmap.processor import Processor, processor
@@ -52,6 +52,6 @@ def test_every_schedule_compiled_is_torch(schedule):
     """One kernel a contraction, for all its sizes."""
     for problem in PROBLEMS:
         c = np.full(problem.wanted.numel(), np.nan, dtype=np.float32)
-        kernel = compiled(schedule.program(CONTRACTIONS[problem.contraction.name]))
+        kernel = compiled(schedule.program(problem.contraction))
         kernel(problem.a.numpy().ravel(), problem.b.numpy().ravel(), c, problem.sizes, threads=2)
         assert problem.close(c)
