@@ -51,6 +51,11 @@ GELU = Elementwise("gelu", lambda f, x, b: 0.5 * x * (1.0 + f.erf(x * 0.70710678
 RELU = Elementwise("relu", lambda f, x, b: f.largest(x, 0.0))
 
 
+PRODUCT = ("m", "n", "k")
+IMAGE = ("batch", "channels", "height", "width", "filters")
+"""Names of the sizes of products and of convolutions."""
+
+
 @dataclass(frozen=True)
 class Contraction:
     """A sum of products of elements of arrays `a` and `b`; all functions take the sizes first.
@@ -73,7 +78,7 @@ def _product(name: str, beside: tuple[int, int]) -> Contraction:
     """Return a product of matrices."""
     return Contraction(
         name,
-        ("m", "n", "k"),
+        PRODUCT,
         lambda s: (s["m"], s["n"], s["k"]),
         lambda s, i, k: Place(i * s["k"] + k if beside[0] else k * s["m"] + i),
         lambda s, k, j: Place(k * s["n"] + j if beside[1] else j * s["k"] + k),
@@ -112,10 +117,7 @@ def convolution(kernel: int, stride: int = 1, padding: int = 0) -> Contraction:
         sample, y, x = i // (high * wide), i // wide % high, i % wide
         row, column = y * stride + k % square // kernel, x * stride + k % kernel
         inside = (
-            (row >= padding)
-            & (row < s["height"] + padding)
-            & (column >= padding)
-            & (column < s["width"] + padding)
+            (row >= padding) & (row < s["height"] + padding) & (column >= padding) & (column < s["width"] + padding)
         )
         plane = sample * s["channels"] + k // square
         at = (plane * s["height"] + row - padding) * s["width"] + column - padding
@@ -132,7 +134,7 @@ def convolution(kernel: int, stride: int = 1, padding: int = 0) -> Contraction:
 
     return Contraction(
         f"convolution {kernel}x{kernel}, stride {stride}, padding {padding}",
-        ("batch", "channels", "height", "width", "filters"),
+        IMAGE,
         lambda s: (s["batch"] * outputs(s)[0] * outputs(s)[1], s["filters"], depth(s)),
         patch,
         lambda s, k, j: Place(j * depth(s) + k),

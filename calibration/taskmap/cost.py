@@ -6,7 +6,7 @@ their own, which differ by contraction (addresses, strides, predicates) and are 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -47,11 +47,12 @@ def _compiled() -> Compiled:
 
 @dataclass(frozen=True)
 class Costs:
-    """A contraction's costs on a machine: `fitted` holds the values of `FITTED`."""
+    """A contraction's costs on a machine: `fitted` holds the values of `FITTED`; sigma_log: errors of log seconds."""
 
     contraction: Contraction
     machine: Processor
     fitted: Mapping[str, float]
+    sigma_log: float = 0.0
 
     def seconds(self, schedules: Sequence[KernelSchedule], sizes: Sizes, threads: int = 1) -> Floats:
         """Return the predicted seconds of every schedule, [n]."""
@@ -70,7 +71,10 @@ def fit(
     measured: Sequence[tuple[KernelSchedule, Sizes, float]],
     threads: int = 1,
 ) -> Costs:
-    """Return the costs that explain measured seconds best, on logs, drawn to `START` where they do not say."""
+    """Return the costs that explain measured seconds best, on logs, drawn to `START` where they do not say.
+
+    A time that others of the machine have disturbed moves them little (soft l1).
+    """
     times = np.log([seconds for _, _, seconds in measured])
 
     def costs(x: Floats) -> Costs:
@@ -78,9 +82,13 @@ def fit(
 
     start = np.log([START[name] for name in FITTED])
 
-    def residuals(x: Floats) -> Floats:
+    def errors(x: Floats) -> Floats:
         made = costs(x)
-        found = [made.seconds([schedule], sizes, threads)[0] for schedule, sizes, _ in measured]
-        return np.concatenate([(np.log(found) - times) / 0.1, (x - start) / 2.0])
+        return np.log([made.seconds([schedule], sizes, threads)[0] for schedule, sizes, _ in measured]) - times
 
-    return costs(least_squares(residuals, start, max_nfev=50).x)
+    def residuals(x: Floats) -> Floats:
+        return np.concatenate([errors(x) / 0.1, (x - start) / 2.0])
+
+    x = least_squares(residuals, start, loss="soft_l1", max_nfev=50).x
+    freedom = max(1, len(measured) - len(FITTED))
+    return replace(costs(x), sigma_log=float(np.sqrt(np.sum(errors(x) ** 2) / freedom)))

@@ -166,7 +166,9 @@ def _load(load: Load, program: Program, dialect: Dialect, step: str, pad: str) -
 
 def _guarded(place: Place, load: Load, program: Program) -> str:
     limits = ("rows", "depth") if load.array == "a" else ("depth", "columns")
-    inside = f"i < {limits[0]} && j < {limits[1]}" + (f" && {place.inside}" if place.inside is not True else "")
+    inside = f"i < {limits[0]} && j < {limits[1]}"
+    if place.inside is not True:  # many conditions: a branch each costs more than all of them do
+        inside = f"(i < {limits[0]}) & (j < {limits[1]}) & {place.inside}"
     value: Any = Text(f"{load.array}[{place.at}]")
     for array, function in program.prologue:
         if array == load.array:

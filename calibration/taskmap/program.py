@@ -87,17 +87,17 @@ class Program:
 def matmul(contraction: Contraction, compute: TaskMapping, depth: int, outside: int = 0) -> Program:
     """Return the template of a sum of products: blocks of the mapping's grid, `depth` of the sum at a time."""
     rows, columns = compute.grid
-    fill = {"a": (rows, depth), "b": (depth, columns)}
+    of_a, of_b = contraction.beside
     loads = (
-        Load(array, loading(*tile, compute.workers, beside))
-        for (array, tile), beside in zip(fill.items(), contraction.beside, strict=True)
+        Load("a", loading(rows, depth, compute.workers, of_a)),
+        Load("b", loading(depth, columns, compute.workers, of_b)),
     )
     steps = Steps((*loads, Barrier(), Compute(compute, outside), Barrier()))
     return Program(contraction, (rows, columns, depth), (steps, Store(compute)))
 
 
-RUN = 64
-"""Neighbours that are read at a stretch where they go down a tile: longer ones would push the tile out of a cache."""
+RUN = 32
+"""Neighbours read at a stretch where they go down a tile: rows of a power of two share few sets of a cache."""
 
 
 def loading(rows: int, columns: int, workers: int, beside: int = 1) -> TaskMapping:

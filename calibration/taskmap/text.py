@@ -8,9 +8,9 @@ from typing import Any
 
 
 class Text:
-    """An expression in C: integers divide downwards (they are never negative), conditions join by &&."""
+    """An expression in C: integers divide downwards (they are never negative), conditions join without branches."""
 
-    DIVIDES, ALSO, SINGLE = "/", "&&", "f"
+    DIVIDES, ALSO, SINGLE = "/", "&", "f"
 
     def __init__(self, code: str) -> None:
         self.code = code

@@ -4,21 +4,27 @@ A kernel is compiled once for all sizes. The costs of a contraction are fitted o
 measured schedules; after it each new size costs a ranking and the measurement of its first candidates.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from time import perf_counter
 
 import numpy as np
 
-from calibration.taskmap.contraction import Contraction, Sizes
+from calibration.taskmap.contraction import IMAGE, PRODUCT, Contraction, Sizes
 from calibration.taskmap.cost import Costs, fit
 from calibration.taskmap.native import compiled
 from calibration.taskmap.processor import Processor
 from calibration.taskmap.space import KernelSchedule, schedules
 
-PROBES = 12
-TOP = 10
+PROBES = 8
+TOP, SIGMAS = 10, 2.0
+"""What is measured: schedules within so many standard deviations of the costs' first one, at most that many."""
+LEARNED: dict[tuple[str, ...], tuple[tuple[int, ...], ...]] = {
+    PRODUCT: ((256, 256, 256), (48, 1024, 192), (16, 320, 1024)),
+    IMAGE: ((1, 16, 24, 24, 48), (2, 64, 12, 12, 96)),
+}
+"""Sizes from which costs are learned, by the names of a contraction's sizes."""
 LEAST_S = 0.02
 """How long a schedule is measured, at least three times."""
 
@@ -55,62 +61,54 @@ class Bench:
         """Return the shortest of the measured seconds."""
         if schedule not in self.held:
             kernel = compiled(schedule.program(self.contraction))
-            self.held[schedule] = min(
-                self._times(lambda: kernel(self.a, self.b, self.c, self.sizes, None, self.threads))
-            )
+            self.held[schedule] = shortest(lambda: kernel(self.a, self.b, self.c, self.sizes, None, self.threads))
         return self.held[schedule]
 
-    def _times(self, run: Callable[[], None]) -> Iterator[float]:
+
+def shortest(run: Callable[[], object]) -> float:
+    """Return the shortest seconds of a call, warm."""
+    run()
+    end, times = perf_counter() + LEAST_S, list[float]()
+    while len(times) < 3 or perf_counter() < end:
+        began = perf_counter()
         run()
-        end, n = perf_counter() + LEAST_S, 0
-        while n < 3 or perf_counter() < end:
-            began = perf_counter()
-            run()
-            n += 1
-            yield perf_counter() - began
+        times.append(perf_counter() - began)
+    return min(times)
 
 
 def probes(machine: Processor, count: int = PROBES, seed: int = 0) -> tuple[KernelSchedule, ...]:
-    """Return schedules spread over the space at random, for the fit of costs."""
+    """Return schedules drawn from the space at random, for the fit of costs."""
     every = schedules(machine)
     return tuple(Random(seed).sample(every, min(count, len(every))))
 
 
-def learned(contraction: Contraction, machine: Processor, sizes: Sequence[Sizes], threads: int = 1) -> Costs:
-    """Return the costs of a contraction, fitted to probes measured at each of some sizes."""
+def learned(contraction: Contraction, machine: Processor, threads: int = 1) -> Costs:
+    """Return the costs of a contraction, fitted to probes measured at the sizes of `LEARNED`."""
     found = []
-    for n, size in enumerate(sizes):
+    for each in LEARNED[contraction.sizes]:
+        size = dict(zip(contraction.sizes, each, strict=True))
         bench = Bench(contraction, size, threads)
-        found += [(schedule, size, bench(schedule)) for schedule in probes(machine, seed=n)]
+        found += [(schedule, size, bench(schedule)) for schedule in probes(machine)]
     return fit(contraction, machine, found, threads)
 
 
 def tune(costs: Costs, bench: Bench, top: int = TOP) -> Chosen:
-    """Return the fastest of the `top` schedules that the costs rank first."""
+    """Return the fastest of the schedules that the costs rank first, of which they cannot say which it is."""
+    return fastest(candidates(costs, bench.sizes, bench.threads, top), bench)
+
+
+def candidates(costs: Costs, sizes: Sizes, threads: int = 1, top: int = TOP) -> list[KernelSchedule]:
+    """Return the schedules to measure, at most `top`, in the order of their costs."""
     every = schedules(costs.machine)
-    order = np.argsort(costs.seconds(every, bench.sizes, bench.threads), kind="stable")
-    return fastest([every[i] for i in order[:top]], bench)
+    seconds = costs.seconds(every, sizes, threads)
+    order = np.argsort(seconds, kind="stable")
+    near = int(np.sum(seconds <= seconds[order[0]] * np.exp(SIGMAS * costs.sigma_log)))
+    return [every[i] for i in order[: min(top, near)]]
 
 
-def fastest(candidates: Sequence[KernelSchedule], bench: Measure) -> Chosen:
+def fastest(those: Sequence[KernelSchedule], bench: Measure) -> Chosen:
     """Return the fastest of some schedules, each measured."""
     began = perf_counter()
-    times = [bench(schedule) for schedule in candidates]
+    times = [bench(schedule) for schedule in those]
     best = int(np.argmin(times))
-    return Chosen(candidates[best], times[best], len(times), perf_counter() - began)
-
-
-def searched_at_random(machine: Processor, bench: Measure, good_s: float, seed: int = 0) -> Chosen:
-    """Return what a search at random finds that measures until a schedule takes `good_s` or less, or all are measured.
-
-    The baseline of an autotuner of equal quality, over the same space.
-    """
-    every, began = list(schedules(machine)), perf_counter()
-    Random(seed).shuffle(every)
-    found: list[tuple[float, KernelSchedule]] = []
-    for schedule in every:
-        found.append((bench(schedule), schedule))
-        if found[-1][0] <= good_s:
-            break
-    seconds, schedule = min(found, key=lambda each: each[0])
-    return Chosen(schedule, seconds, len(found), perf_counter() - began)
+    return Chosen(those[best], times[best], len(times), perf_counter() - began)

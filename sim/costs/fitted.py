@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from math import isfinite, log
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -37,6 +37,16 @@ def six_digits(value: float) -> float:
 def all_six_digits(values: Mapping[str, float]) -> dict[str, float]:
     """Return the values with six significant digits."""
     return {name: six_digits(value) for name, value in values.items()}
+
+
+def short(value: Any) -> Any:
+    """Return plain data with six digits of every number that is not whole."""
+    if isinstance(value, Mapping):
+        return {name: short(held) for name, held in value.items()}
+    if isinstance(value, list):
+        return [short(held) for held in value]
+    whole_number = not isinstance(value, float) or value.is_integer()
+    return (int(value) if isinstance(value, float) else value) if whole_number else six_digits(value)
 
 
 @spec

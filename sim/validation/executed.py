@@ -5,7 +5,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from sim.costs.fitted import six_digits
+from sim.costs.fitted import short
 from sim.costs.learned import KINDS, Group
 from sim.specs import Cluster, Model, Plan
 from sim.specs.fields import InputError, read, real, spec, whole
@@ -209,15 +209,5 @@ def read_evidence(path: str | Path) -> Evidence:
 def write_evidence(held: Evidence, path: Path) -> None:
     """Write executed plans, one a line, whole or not at all."""
     head = {name: value for name, value in asdict(held).items() if name != "plans"}
-    lines = ",\n".join(json.dumps(_short(asdict(one)), allow_nan=False) for one in held.plans)
+    lines = ",\n".join(json.dumps(short(asdict(one)), allow_nan=False) for one in held.plans)
     write_atomically(path, json.dumps(head, indent=1)[:-2] + f',\n "plans": [\n{lines}\n ]\n}}\n')
-
-
-def _short(value: Any) -> Any:
-    """Return plain data with six digits of every number that is not whole."""
-    if isinstance(value, Mapping):
-        return {name: _short(held) for name, held in value.items()}
-    if isinstance(value, list):
-        return [_short(held) for held in value]
-    whole_number = not isinstance(value, float) or value.is_integer()
-    return (int(value) if isinstance(value, float) else value) if whole_number else six_digits(value)

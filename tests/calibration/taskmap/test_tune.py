@@ -8,7 +8,7 @@ from calibration.taskmap.cost import FITTED, START, Costs, fit
 from calibration.taskmap.native import compiler
 from calibration.taskmap.processor import Processor
 from calibration.taskmap.space import schedules
-from calibration.taskmap.tune import Bench, fastest, probes, searched_at_random, tune
+from calibration.taskmap.tune import SIGMAS, Bench, fastest, probes, tune
 
 WIDE = Processor(cores=2, lanes=16, registers=32, cache_bytes=2**20)
 EVERY = schedules(WIDE)
@@ -37,6 +37,11 @@ def test_a_fit_finds_what_made_the_times():
     measured = [(s, sizes, true.seconds([s], sizes)[0]) for sizes in (SIZES, small) for s in probes(WIDE, 20)]
     found = fit(FORWARD, WIDE, measured)
     assert found.seconds(EVERY, SIZES) == pytest.approx(true.seconds(EVERY, SIZES), rel=0.05)
+    assert found.sigma_log < 0.02
+    schedule, sizes, seconds = measured[3]
+    disturbed = fit(FORWARD, WIDE, [*measured[:3], (schedule, sizes, 3 * seconds), *measured[4:]])
+    assert disturbed.seconds(EVERY, SIZES) == pytest.approx(true.seconds(EVERY, SIZES), rel=0.05)
+    assert disturbed.sigma_log > found.sigma_log
 
 
 class Fake:
@@ -51,21 +56,17 @@ class Fake:
         return self.times[schedule]
 
 
-def test_only_the_first_are_measured():
-    bench = Fake(Costs(FORWARD, WIDE, TRUE))
-    chosen = tune(Costs(FORWARD, WIDE, TRUE), bench, top=7)
-    assert (chosen.measured, len(bench.asked)) == (7, 7)
-    assert chosen.seconds == min(bench.times.values())
-    assert bench.times[chosen.schedule] == chosen.seconds
-    assert fastest(EVERY, bench).schedule == chosen.schedule
-
-
-def test_a_search_at_random_ends_when_it_is_good_or_has_all():
-    bench = Fake(Costs(FORWARD, WIDE, TRUE))
+@pytest.mark.parametrize(("sigma", "top"), [(0.0, 10), (0.02, 10), (0.5, 7)])
+def test_what_costs_cannot_tell_apart_is_measured(sigma, top):
+    costs = Costs(FORWARD, WIDE, TRUE, sigma)
+    bench = Fake(costs)
+    chosen = tune(costs, bench, top)
     best = min(bench.times.values())
-    assert searched_at_random(WIDE, bench, best).seconds == best
-    assert searched_at_random(WIDE, bench, 0.0).measured == len(EVERY)
-    assert searched_at_random(WIDE, bench, np.inf).measured == 1
+    near = [s for s, seconds in bench.times.items() if seconds <= best * np.exp(SIGMAS * sigma)]
+    assert chosen.measured == len(bench.asked) == min(top, len(near))
+    assert set(bench.asked) <= set(near)
+    assert chosen.seconds == best == bench.times[chosen.schedule]
+    assert fastest(EVERY, bench).schedule == chosen.schedule
 
 
 @pytest.mark.skipif(compiler() is None, reason="no C compiler on the PATH")

@@ -1,0 +1,74 @@
+"""Kernels tuned for this processor, on torch tensors: products and convolutions, chosen once for each size."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from calibration.taskmap.contraction import BIAS, Contraction, Elementwise
+from calibration.taskmap.cost import Costs
+from calibration.taskmap.native import Kernel, compiled
+from calibration.taskmap.processor import Processor, processor
+from calibration.taskmap.program import fused_after
+from calibration.taskmap.tune import TOP, Bench, Chosen, learned, tune
+from sim.specs.fields import InputError
+
+Key = tuple[Contraction, tuple[int, ...]]
+
+
+@dataclass
+class Library:
+    """Tuned kernels of a processor, of fp32; what is learned and chosen is kept as long as it lives.
+
+    The costs of a contraction are learned when it is first asked for. Each new size then takes the measurement of at
+    most `top` schedules.
+    """
+
+    machine: Processor = field(default_factory=processor)
+    threads: int = 1
+    top: int = TOP
+    costs: dict[Contraction, Costs] = field(default_factory=dict)
+    chosen: dict[Key, Chosen] = field(default_factory=dict)
+
+    def choice(self, contraction: Contraction, sizes: Mapping[str, int]) -> Chosen:
+        """Return the schedule for a contraction at some sizes."""
+        key = contraction, tuple(sizes.values())
+        if key not in self.chosen:
+            if contraction not in self.costs:
+                self.costs[contraction] = learned(contraction, self.machine, self.threads)
+            self.chosen[key] = tune(self.costs[contraction], Bench(contraction, sizes, self.threads), self.top)
+        return self.chosen[key]
+
+    def kernel(
+        self, contraction: Contraction, sizes: Mapping[str, int], epilogue: Sequence[Elementwise] = ()
+    ) -> Kernel:
+        """Return the tuned kernel; functions of the epilogue are fused into it after it is chosen."""
+        return compiled(fused_after(self.choice(contraction, sizes).schedule.program(contraction), *epilogue))
+
+    def __call__(
+        self,
+        contraction: Contraction,
+        a: Tensor,
+        b: Tensor,
+        sizes: Mapping[str, int],
+        shape: Sequence[int],
+        epilogue: Sequence[Elementwise] = (),
+        bias: Tensor | None = None,
+    ) -> Tensor:
+        """Return C in `shape`, after the bias, if there is one, and the epilogue.
+
+        Raises:
+            InputError: a tensor is not of fp32 on the host.
+        """
+        epilogue = (*(() if bias is None else (BIAS,)), *epilogue)
+        given = {"a": a, "b": b, **({} if bias is None else {"bias": bias})}
+        for name, tensor in given.items():
+            if tensor.dtype != torch.float32 or tensor.device.type != "cpu":
+                raise InputError(name, f"{tensor.dtype} on {tensor.device.type}", "torch.float32 on cpu")
+        arrays = {name: tensor.detach().contiguous().numpy().ravel() for name, tensor in given.items()}
+        out = torch.empty(shape)
+        kernel = self.kernel(contraction, sizes, epilogue)
+        vectors = {name: array for name, array in arrays.items() if name == "bias"}
+        kernel(arrays["a"], arrays["b"], out.numpy().ravel(), sizes, vectors, self.threads)
+        return out

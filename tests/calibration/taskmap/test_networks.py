@@ -1,0 +1,84 @@
+"""Libraries of tuned kernels, and networks that run on them."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from calibration.taskmap import library as kernels
+from calibration.taskmap import tune
+from calibration.taskmap.contraction import FORWARD, RELU
+from calibration.taskmap.cost import START, Costs
+from calibration.taskmap.library import Library
+from calibration.taskmap.native import compiler
+from calibration.taskmap.networks import Convolutional, Transformer, TunedConv2d, TunedLinear, tuned
+from sim.specs.fields import InputError
+
+pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler on the PATH")
+
+
+@pytest.fixture(scope="module")
+def library():
+    """Whose costs nobody learned: what is chosen is not at stake."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernels, "learned", lambda contraction, machine, threads: Costs(contraction, machine, START))
+        patch.setattr(tune, "LEAST_S", 0.0)
+        yield Library(top=1)
+
+
+@pytest.mark.parametrize(
+    ("network", "x"),
+    [(Convolutional(), torch.randn(2, 3, 17, 17)), (Transformer(), torch.randn(2, 9, 256))],
+    ids=["convolutional", "transformer"],
+)
+def test_networks_of_tuned_kernels_are_torchs(library, network, x):
+    with torch.no_grad():
+        assert torch.allclose(tuned(network, library)(x), network(x), rtol=1e-4, atol=1e-4)
+
+
+def test_gradients_are_torchs(library):
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(19, 33), nn.GELU(), nn.Linear(33, 5, bias=False))
+    x = torch.randn(7, 19, requires_grad=True)
+    wanted = torch.autograd.grad(network(x).square().sum(), [x, *network.parameters()])
+    found = torch.autograd.grad(tuned(network, library)(x).square().sum(), [x, *network.parameters()])
+    assert all(torch.allclose(a, b, rtol=1e-4, atol=1e-4) for a, b in zip(found, wanted, strict=True))
+
+
+def test_activations_are_fused_and_parameters_shared(library):
+    network = nn.Sequential(nn.Linear(4, 4), nn.GELU(), nn.Conv2d(2, 2, 3), nn.ReLU(), nn.Tanh())
+    made = tuned(network, library)
+    assert [type(m) for m in made] == [TunedLinear, nn.Identity, TunedConv2d, nn.Identity, nn.Tanh]
+    assert made[0].weight is network[0].weight
+    assert type(made[0].epilogue) is nn.GELU
+    assert isinstance(network[0], nn.Linear)  # what it is made of stays as it was
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [nn.Conv2d(4, 4, 3, groups=2), nn.Conv2d(4, 4, (3, 1)), nn.Conv2d(4, 4, 3, dilation=2), nn.GELU("tanh")],
+    ids=["groups", "oblong", "dilated", "tanh"],
+)
+def test_what_kernels_are_not_made_for_stays(library, layer):
+    made = tuned(nn.Sequential(nn.Linear(4, 4), layer), library)
+    assert type(made[1]) is type(layer)
+    assert made[0].epilogue is None
+
+
+def test_a_size_is_tuned_once(library):
+    sizes = {"m": 5, "n": 6, "k": 7}
+    first = library.choice(FORWARD, sizes)
+    assert library.choice(FORWARD, dict(sizes)) is first
+    assert first.measured == 1
+
+
+@pytest.mark.parametrize("x", [torch.ones(2, 3, dtype=torch.float64), torch.ones(2, 3, device="meta")])
+def test_tensors_of_others_are_refused(library, x):
+    with pytest.raises(InputError, match=r"a: got .* allowed: torch\.float32 on cpu"):
+        library(FORWARD, x, torch.ones(4, 3), {"m": 2, "n": 4, "k": 3}, (2, 4), (RELU,))
+
+
+def test_libraries_of_processors_do_not_mix(library):
+    other = Library(replace(library.machine, cores=99))
+    assert other.chosen == {}
