@@ -26,4 +26,4 @@ class Family:
     @property
     def name(self) -> str:
         """Kernel, direction and implementation."""
-        return " ".join(part for part in (*self.model.key, self.model.implementation) if part and part != "any")
+        return self.model.name

@@ -324,9 +324,10 @@ def _profile(
 
 
 def _sums_sigma(families: Sequence[Family]) -> float:
-    products = [family for family in families if family.model.op == "gemm"]
-    if not products:
+    every = [family for family in families if family.model.op == "gemm"]
+    if not every:
         return 0.0
+    products = [family for family in every if family.model.implementation == every[0].model.implementation]
     predicted = np.concatenate([family.fit.predicted for family in products])
     return six_digits(rms_log_error_of_sums(predicted, np.concatenate([family.samples.seconds for family in products])))
 

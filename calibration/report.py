@@ -323,12 +323,18 @@ def device_section(profile: Profile) -> str:
     units = {"l2_bytes": "B", "memory_bytes": "B", "power_cap_w": "W"}
     flat = {k: si(v, units[k]) if k in units and v else v for k, v in held.items() if not isinstance(v, dict)}
     flat |= {f"{k}.{name}": value for k, v in held.items() if isinstance(v, dict) for name, value in v.items()}
-    facts = {"session": profile.session, "method": profile.method, "data type": profile.dtype} | flat
+    words = {
+        "session": profile.session,
+        "method": profile.method,
+        "data type": profile.dtype,
+        "speed": profile.product_words,
+    }
+    facts = words | flat
     rows = [
         [str(name), f"{value:g}" if isinstance(value, float) else str(value)] for name, value in facts.items() if value
     ]
     parameters = [
-        [f"{' '.join(model.key)} {model.implementation}", name, f"{value:.5g}", _error(model, name)]
+        [model.name, name, f"{value:.5g}", _error(model, name)]
         for model in profile.models
         for name, value in model.parameters.items()
     ]

@@ -34,6 +34,7 @@ blocking_sends         yes        kept      -        -
 framework              yes        kept      -        torch
 cross_entropy          yes        kept      -        autograd
 attention_kernel       yes        kept      -        -
+product_kernel         yes        kept      -        library
 optimizer_barrier      yes        kept      -        -
 offload                yes        by stage  md       optimizer, activations
 recompute_layers       yes        by stage  m        any

@@ -116,7 +116,9 @@ def run_of(model: Model, placed: PlacedPlan, predicted_s: float, measured_s: flo
     if group is None:
         raise InputError("--learn", "stages of their own, context or expert parallelism", "other plans")
     named = {name: value for name, value in plain(model).items() if name not in ("name", "source")}
-    text = json.dumps([named, plain(placed.plan.but(dp=placed.dp)), csv], sort_keys=True)
+    settings = plain(placed.plan.but(dp=placed.dp))
+    del settings["product_kernel"]  # always the library's here, and no part of the ids that files already hold
+    text = json.dumps([named, settings, csv], sort_keys=True)
     schedule = f", {placed.plan.schedule}" if placed.plan.pp > 1 else ""
     sizes = f"{model.layers} layers of {model.hidden}, seq {model.seq}, vocab {model.vocab}"
     return LearnedRun(

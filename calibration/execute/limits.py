@@ -37,6 +37,7 @@ PLAN: Mapping[str, tuple[object, ...]] = {
     "gradient_dtype": ("fp32",),
     "compiled": (False,),
     "fsdp_shard": (None,),
+    "product_kernel": ("library",),
 }
 PRECISION = ("fp32", "bf16")
 """fp16 would need a scale of the loss, and steps that are skipped where it was too large."""

@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from math import isfinite, log
 from typing import Annotated, Any, Literal
 
+import sympy as sp
 from pydantic import Field
 
 from sim.costs.collectives import OPTIONAL
-from sim.costs.kernels import FORMS
+from sim.costs.kernels import FORMS, TIMED_ALONE
 from sim.specs.fields import InputError, real, spec, whole
 
 Z80 = 1.2815515655446004
@@ -131,6 +132,17 @@ class KernelModel:
     def key(self) -> tuple[str, str]:
         """(op, direction), as in `sim.costs.kernels.KERNELS`."""
         return self.op, self.direction
+
+    @property
+    def name(self) -> str:
+        """Kernel, direction and implementation, as far as they are known."""
+        return " ".join(part for part in (*self.key, self.implementation) if part and part != "any")
+
+    def seconds(self, inputs: Mapping[str, float]) -> float:
+        """Return the kernel's time inside a step, in seconds, at a shape of its form's inputs."""
+        form, shape = FORMS[self.form], {name: sp.Float(x) for name, x in inputs.items()}  # these never overflow
+        known = form.complete(self.parameters) | dict.fromkeys(set(TIMED_ALONE) & set(form.names), 0.0)
+        return float(form.seconds(shape, known))
 
     def half_width(self, size: float, level: str = "0.8") -> float:
         """Return the half-width of the interval of log time at `size`; sizes below the first bin belong to it.

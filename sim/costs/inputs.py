@@ -245,7 +245,8 @@ def switch_values(zero: Any, recompute: Any, sequence_parallel: Any, share: Any 
 def check_precision(plan: Plan, profile: Profile) -> None:
     """Refuse a precision that the profile's times do not serve: those of fp32 kernels say nothing about 16-bit ones.
 
-    A profile without a `dtype` is of 16-bit kernels; from these follow all recipes with tensor units.
+    A profile without a `dtype` is of 16-bit kernels; from these follow all recipes with tensor units, but only of the
+    library's products: that others use 8- and 4-bit units as well as 16-bit ones, nobody knows.
 
     Raises:
         InputError: with the precisions that it serves.
@@ -257,6 +258,11 @@ def check_precision(plan: Plan, profile: Profile) -> None:
         raise InputError(
             "plan.precision", plan.precision, f"{', '.join(able)}: profile {profile.name} is of {measured} kernels"
         )
+    recipe = precision(plan.precision)
+    if plan.product_kernel != "library" and recipe.operand_bytes < recipe.activation_bytes.value:
+        known = f"profile {profile.name} has timed {plan.product_kernel} products in 16 bit only"
+        allowed = f"library with precision {plan.precision}: {known}"
+        raise InputError("plan.product_kernel", plan.product_kernel, allowed)
 
 
 GRADIENT_BYTES = {"fp32": 4.0, "bf16": 2.0}

@@ -1,11 +1,11 @@
 """Reader of profiles: the fitted numbers of one device, their errors and where they come from."""
 
 import json
-from dataclasses import asdict, field
+from dataclasses import asdict, field, replace
 from functools import cached_property, lru_cache
 from math import exp
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field
 
@@ -21,6 +21,8 @@ from sim.specs.cluster import MIXED
 from sim.specs.device import Device
 from sim.specs.fields import InputError, read, real, spec, whole
 from sim.specs.files import is_folder, load_mapping
+from sim.specs.plan import ProductKernel
+from sim.units import si
 
 AT_MOST_50 = Field(max_length=50, description="at most 50 entries")
 
@@ -72,6 +74,12 @@ CLOCKED = (
 
 OF_MEMORY = "_bandwidth"
 """End of the names of rates in proportion to the memory's."""
+
+PRODUCTS = tuple(key for key in kernels.KERNELS if key[0] == "gemm")
+"""The matrix products of a plan, whichever implementation runs them."""
+
+LARGE = 4096
+"""Rows, columns and inner size of the product whose rate says how fast an implementation is."""
 
 VERSIONS = (1, 2)
 MOST_MODELS = 300
@@ -140,10 +148,64 @@ class Profile:
     def read(self) -> dict[tuple[str, str], KernelModel]:
         """The model of each kernel that the simulator reads, by (op, direction)."""
         held: dict[tuple[str, str], KernelModel] = {}
-        for model in self.models:
-            if model.dtype in ("", self.dtype) or not self.dtype:
-                held.setdefault(model.key, model)
+        for model in self._of_dtype:
+            held.setdefault(model.key, model)
         return held
+
+    @property
+    def _of_dtype(self) -> list[KernelModel]:
+        return [model for model in self.models if model.dtype in ("", self.dtype) or not self.dtype]
+
+    @cached_property
+    def products(self) -> dict[str, dict[tuple[str, str], KernelModel]]:
+        """The models of matrix products by whose they are, as `Plan.product_kernel` names it, and (op, direction)."""
+        held: dict[str, dict[tuple[str, str], KernelModel]] = {}
+        for model in self._of_dtype:
+            if model.key in PRODUCTS:
+                held.setdefault(_whose(model), {}).setdefault(model.key, model)
+        return held
+
+    @property
+    def product_rates(self) -> dict[str, float]:
+        """FLOP/s inside a step of a forward product of `LARGE` in all sizes, by whose it is."""
+        shape = {"m": LARGE, "n": LARGE, "k": LARGE, "batch": 1}
+        element = 4 if self.dtype == "float32" else kernels.BYTES_16BIT
+        return {
+            whose: kernels.size_of(shape) / self.products[whose][PRODUCTS[0]].seconds({**shape, "element": element})
+            for whose in get_args(ProductKernel)
+            if PRODUCTS[0] in self.products.get(whose, {})
+        }
+
+    @property
+    def product_words(self) -> str:
+        """Whose products it has timed and how fast they are: "products of 4096 x 4096 x 4096: library 113 GFLOP/s"."""
+        rates = (f"{whose} {si(rate, 'FLOP/s')}" for whose, rate in self.product_rates.items())
+        return f"products of {' x '.join([str(LARGE)] * 3)}: {', '.join(rates)}"
+
+    def with_products(self, whose: str) -> "Profile":
+        """Return the profile as a plan with this `product_kernel` reads it: the models of these products stand first.
+
+        What executed plans have taught it, they have taught it of the library's products: of others it is off.
+
+        Raises:
+            InputError: it has not timed these products in all directions.
+        """
+        models = self.products.get(whose, {})
+        if len(models) < len(PRODUCTS):
+            able = " or ".join(name for name, held in self.products.items() if len(held) == len(PRODUCTS))
+            lacking = ", ".join(direction for op, direction in PRODUCTS if (op, direction) not in models)
+            kind = f" in {self.dtype}" if self.dtype else ""
+            allowed = f"{able or 'none'}: profile {self.name} has timed no {whose} products ({lacking}){kind}"
+            raise InputError("plan.product_kernel", whose, allowed)
+        if all(self.read[key] is model for key, model in models.items()):
+            return self
+        made = replace(self, models=sorted(self.models, key=lambda m: m.key not in PRODUCTS or _whose(m) != whose))
+        learned = self.learned
+        if learned and whose != "library":
+            why = f"they were learned from plans with the library's products, this one has {whose} ones"
+            learned = replace(learned, off=learned.off or why)
+        object.__setattr__(made, "learned", learned)
+        return made
 
     @cached_property
     def values(self) -> dict[str, float]:
@@ -174,6 +236,11 @@ class Profile:
         """Return the central 80 % interval of a log-normal quantity with median `value`."""
         factor = exp(Z80 * sigma_log)
         return value / factor, value * factor
+
+
+def _whose(product: KernelModel) -> str:
+    """Return the `Plan.product_kernel` of a product's model: what has no name there is a library's."""
+    return product.implementation if product.implementation in get_args(ProductKernel) else "library"
 
 
 def read_profile(raw: dict[str, Any], path: str) -> Profile:
@@ -236,14 +303,28 @@ def _shipped(name: str) -> Profile:
     return read_profile(load_mapping(Path(str(path))), f"{name}/profile.json")
 
 
-def load_profile(name: str) -> Profile:
+@lru_cache
+def _shipped_with(name: str, products: str) -> Profile:
+    return _shipped(name).with_products(products)
+
+
+def load_profile(name: str, products: str | None = None) -> Profile:
     """Return the profile of a catalog device, the one in the folder `name`, or that derived for a device file.
 
+    products: the `product_kernel` of the plan that it is to time (`Profile.with_products`); None where no plan is
+    timed.
+
     Raises:
-        InputError: no such profile, or a field of it is wrong.
+        InputError: no such profile, a field of it is wrong, or it has not timed these products.
     """
     if name in _shipped_names():
-        return _shipped(name)
+        return _shipped(name) if products is None else _shipped_with(name, products)
+    found = _own(name)
+    return found if products is None else found.with_products(products)
+
+
+def _own(name: str) -> Profile:
+    """Return a profile that is none of the catalog's."""
     if is_folder(Path(name)) and (Path(name) / "profile.json").is_file():
         raw = load_mapping(Path(name) / "profile.json")
         found = read_profile(raw, f"{name}/profile.json")

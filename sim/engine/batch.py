@@ -35,8 +35,8 @@ class Asked:
 
     @property
     def profile(self) -> Profile:
-        """The profile of the cluster's devices."""
-        return load_profile(self.cluster.profile)
+        """The profile of the cluster's devices, as the plan reads it."""
+        return load_profile(self.cluster.profile, self.placed.plan.product_kernel)
 
     @property
     def learned(self) -> float:

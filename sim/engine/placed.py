@@ -29,7 +29,9 @@ def slowest(
     if placed.plan.stages:
         return _of_stages(model, cluster, placed, level, what)
     parts = cluster.members
-    each = [stage_costs(model, m, placed, load_profile(m.profile), level, what) for m in parts]
+    each = [
+        stage_costs(model, m, placed, load_profile(m.profile, placed.plan.product_kernel), level, what) for m in parts
+    ]
     if len(parts) == 1:
         return each[0]
     on = device_groups(placed, [m.gpus for m in parts])
@@ -74,7 +76,7 @@ def _of_stages(
     @cache
     def on_member(own: StagePlan, number: int) -> dict[str, Any]:
         member, same = cluster.members[number], placed.at(parts.index(own))
-        profile = _Itself(load_profile(member.profile))
+        profile = _Itself(load_profile(member.profile, same.plan.product_kernel))
         return evaluate(model, member, same, profile, level, what, crossed, placed.plan.offloads)
 
     costs = [[on_member(own, n) for n in np.flatnonzero(held[:, s]).tolist()] for s, own in enumerate(parts)]

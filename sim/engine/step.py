@@ -124,7 +124,8 @@ class Step:
     @property
     def member(self) -> Cluster:
         """The devices that `profile` is of: with several kinds in the cluster, the least certain one."""
-        return next(m for m in self.cluster.members if load_profile(m.profile) == self.profile)
+        products = self.plan.product_kernel
+        return next(m for m in self.cluster.members if load_profile(m.profile, products) == self.profile)
 
     @property
     def _values(self) -> dict[str, Any]:
@@ -378,7 +379,8 @@ def simulate(
     placed = plan.on(model, cluster)
     level = level or level_of(cluster)
     # The least certain of the devices speaks for a mixed cluster.
-    profile = max((load_profile(m.profile) for m in cluster.members), key=lambda p: step_sigma(p, level))
+    profiles = [load_profile(m.profile, plan.product_kernel) for m in cluster.members]
+    profile = max(profiles, key=lambda p: step_sigma(p, level))
     costs = slowest(model, cluster, placed, level)
     if plan.offloads:
         costs |= slowest(model, cluster, placed, level, offload.offload_costs(bool(plan.stages)))

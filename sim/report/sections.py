@@ -269,11 +269,12 @@ def certainty_section(step: Step) -> str:
         f"Profile {profile.name} ({profile.date}) is {fit}. The 80 % interval of a step time runs from "
         f"{signed(100 * (low - 1), 0)} % to {signed(100 * (high - 1), 0)} %: "
         + ", ".join(f"{name} {percent(sigma)}" for name, sigma in parts.items())
-        + " (standard deviations of log time, added in quadrature)."
+        + f" (standard deviations of log time, added in quadrature). Forward {profile.product_words}."
     )
     heads = [
         ("kernel", ""),
         ("direction", ""),
+        ("implementation", "which kernel it is; empty: any, of matrix products the library's"),
         ("status", "fitted: to measurements; scaled: from another device; datasheet"),
         ("held out", "measurements kept from the fit"),
         ("MAPE", "mean absolute error of held-out measurements, percent"),
@@ -289,7 +290,7 @@ def certainty_section(step: Step) -> str:
             if error is None
             else [f"{error.mape:.1f}", f"{error.p90:.1f}", signed(error.bias, 1), percent(error.coverage90)]
         )
-        rows.append([model.op, model.direction, model.status, str(model.n_test), *numbers])
+        rows.append([model.op, model.direction, model.implementation, model.status, str(model.n_test), *numbers])
     errors = m.heading("Errors of the kernel models, %") + m.table(heads, rows)
     assumed = m.heading("Assumptions") + m.bullets(step.assumptions)
     return m.section("How sure", m.paragraph(words, "words"), m.pair(errors, assumed, "text"))

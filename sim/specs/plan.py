@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     Schedule = str
 else:
     Schedule = Literal[tuple(PIPELINES)]
+ProductKernel = Literal["library", "task-mapped"]
 RankOrder = Literal["tp-cp-dp-pp", "tp-cp-pp-dp", "tp-dp-cp-pp", "dp-tp-cp-pp", "pp-tp-cp-dp"]
 
 
@@ -97,9 +98,11 @@ class Plan:
     `framework` are by default fp32 and torch, else bf16 (fp16 where a device has no bf16) and megatron.
     `cross_entropy`: Megatron-LM's in place on fp32 logits, PyTorch's by autograd (the default of its framework each),
     or one fused kernel on 16-bit logits (flash-attention's, Liger's). `attention_kernel`: fused attention as fast as
-    the profile's (FlashAttention-2), or that before it (2022 to mid-2023). `optimizer_barrier`: no rank updates before
-    all have reduced their gradients, as clipping by the global norm asks; zero-bubble schedules (but PyTorch's) update
-    at once and check afterwards (arXiv 2401.10241, section 4), so that a step takes its longest rank span.
+    the profile's (FlashAttention-2), or that before it (2022 to mid-2023). `product_kernel`: whose matrix products run,
+    eager attention's batched ones among them: the vendor's library's, or those that task mappings make (Hidet, arXiv
+    2210.09603), which the profile must have timed. `optimizer_barrier`: no rank updates before all have reduced their
+    gradients, as clipping by the global norm asks; zero-bubble schedules (but PyTorch's) update at once and check
+    afterwards (arXiv 2401.10241, section 4), so that a step takes its longest rank span.
     `offload`: what host memory keeps a share of. `recompute_layers`: so many layers of every chunk recompute (all where
     it is left out; Megatron-LM's `recompute_num_layers` with method block). `stages`: every pipeline stage with degrees
     and techniques of its own; tp, dp, micro_batch, zero, recompute and offload are then left out here.
@@ -139,6 +142,7 @@ class Plan:
     framework: Literal["megatron", "torch"] = DERIVED
     cross_entropy: Literal["in-place", "autograd", "fused"] = DERIVED
     attention_kernel: Literal["flash", "flash-1"] = "flash"
+    product_kernel: ProductKernel = "library"
     optimizer_barrier: bool = DERIVED
     offload: Offload = Offload()
     recompute_layers: Annotated[int, whole(1, 16_384)] = DERIVED

@@ -197,7 +197,8 @@ class Grid:
         asked, row = self.asked, axes["row"]
         plain = {name: self.rows[name][row].astype(float) for name in ("tp", "dp", "micro_batch")}
         degrees = {"cp": float(asked.cp), "ep": float(asked.ep), "pp": float(asked.stages)}
-        kept, profile = dict(asked.kept), load_profile(self.member.profile)
+        kept = dict(asked.kept)
+        profile = load_profile(self.member.profile, kept.get("product_kernel"))
         values: dict[str, Any] = scalars(asked.model, self.member, profile, asked.global_batch, kept)
         laid_out = mesh_values(kept, plain | degrees, 0, values)
         share = axes["again"] / np.maximum(1, axes["layers"])

@@ -207,7 +207,7 @@ def device_bytes(peak: Any, reserved: Any, outside: Any) -> Any:
 
 def _on(setting: Setting, member: Cluster, schedule: str) -> _On:
     model, cluster, plan = setting
-    profile = load_profile(member.profile)
+    profile = load_profile(member.profile, plan.product_kernel)
     kept = {name: getattr(plan, name) for name in KEPT if name not in {*plan.derived, "fsdp_shard"}}
     values = scalars(model, member, profile, plan.global_batch, {**kept, "schedule": schedule})
     rate, outside = precision(plan.precision).gemm.forward, float(device_memory(0.0, profile))

@@ -155,7 +155,10 @@ def _fewest(part: "Part") -> tuple[dict[str, Floats], NDArray[np.bool_]] | None:
 
 def _on_members(space: Space) -> list[tuple[Space, Profile]]:
     """Return the space on each device of its cluster."""
-    return [(replace(space, cluster=m), load_profile(m.profile)) for m in space.cluster.members]
+    return [
+        (replace(space, cluster=m), load_profile(m.profile, space.kept.get("product_kernel")))
+        for m in space.cluster.members
+    ]
 
 
 def _learned(space: Space, profile: Profile) -> Any:

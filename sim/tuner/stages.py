@@ -61,7 +61,8 @@ class StageTables:
         self.layers = _lengths(asked.model.layers, asked.stages, asked.imbalance)
         self.domain = inputs.domain(asked.cluster)
         self.slower = 1 + straggling(level_of(asked.cluster).parameters.straggler, asked.cluster.gpus)
-        self.slower *= least_factor(load_profile(asked.cluster.members[0].profile).learned, asked.cluster.gpus)
+        profile = load_profile(asked.cluster.members[0].profile, dict(asked.kept).get("product_kernel"))
+        self.slower *= least_factor(profile.learned, asked.cluster.gpus)
         self.grids = [Grid(asked, m, self._rows(m), np.array(self.layers), techniques) for m in self.members]
         self.plain = [grid.table() for grid in self.grids]
         self.tables = list(self.plain)

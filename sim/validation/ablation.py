@@ -75,7 +75,7 @@ def _full_power(asked: Asked, symbols: Symbols) -> Mapping[str, Any]:
     base = asked.profile.base
     if base is None or "limited to" not in asked.cluster.hardware.title:
         return {}
-    return load_profile(base).values
+    return load_profile(base, asked.placed.plan.product_kernel).values
 
 
 SWITCHED_OFF: Mapping[str, Term] = {

@@ -141,7 +141,7 @@ class ClusterControls(Group):
         for member in cluster.members:
             held = load_profile(member.profile)
             badge = f"assumed: scaled from {held.base}" if held.estimate else "measured" if held.measured else "fitted"
-            lines.append(f"profile {held.name} ({badge})")
+            lines.append(f"profile {held.name} ({badge}); {held.product_words}")
         lines.append(f"{cluster.gpus} GPUs")
         self.facts.value = "<br>".join(lines)
 

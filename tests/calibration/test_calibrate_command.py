@@ -55,7 +55,8 @@ def test_measures_and_prints_one_object(invoke, tmp_path, fitted):
     assert result.exit_code == 0
     assert (printed["measured"], printed["flagged"], printed["skipped"], printed["left"]) == (9, 0, 0, 0)
     assert printed["path"] == str(out / "profile.json")
-    assert {"op", "mape", "median", "p90", "coverage90"} <= printed["families"][0].keys()
+    assert {"op", "implementation", "mape", "median", "p90", "coverage90"} <= printed["families"][0].keys()
+    assert printed["product_rates_flop_per_s"]["library"] == pytest.approx(2.41e14, rel=0.01)
     assert fitted == [{SAMPLES, SESSION, "device.json"}]
     session = load_session(out)
     assert (session.seed, session.suite, session.budget_s, session.session) == (3, "smoke", 480.0, printed["session"])
@@ -69,6 +70,7 @@ def test_measures_and_prints_one_object(invoke, tmp_path, fitted):
 def test_shows_a_table_and_counts(invoke, tmp_path):
     result = invoke("--device", "cpu", "--out", tmp_path / "p")
     assert "gemm forward" in result.stdout
+    assert "products of 4096 x 4096 x 4096: library 241 TFLOP/s" in " ".join(result.stdout.split())
     assert "9 kernels measured, 0 of them flagged, 0 skipped, 0 left by the budget" in result.stderr
 
 

@@ -136,6 +136,19 @@ def test_parameters_are_found_again(built: tuple[str, Path]) -> None:
         assert (gemm.parameters["tile_m"], gemm.parameters["tile_n"]) == (128, 256)
 
 
+def test_products_of_two_implementations_are_fitted_apart(tmp_path: Path) -> None:
+    table = list(rows("cpu", FEW))
+    own = [row | {"implementation": "matmul"} if row["op"] == "gemm" else row for row in table]
+    more = [row | {"implementation": "task-mapped", "t_s": row["t_s"] / 2} for row in table if row["op"] == "gemm"]
+    alone, both = (build_profile(folder(tmp_path / name, "cpu", t)) for name, t in {"a": own, "b": more + own}.items())
+    assert both.with_products("library").values == both.values == alone.values
+    assert both.kernel_sigma_log == alone.kernel_sigma_log
+    rates = both.product_rates
+    assert rates["library"] == alone.product_rates["library"]
+    assert rates["task-mapped"] == pytest.approx(2 * rates["library"], rel=0.05)
+    assert "task-mapped" in (tmp_path / "b" / "report.html").read_text("utf-8")
+
+
 def test_errors_are_those_of_the_noise(built: tuple[str, Path]) -> None:
     profile = load_profile(str(built[1]))
     for model in profile.models:

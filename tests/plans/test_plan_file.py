@@ -184,6 +184,14 @@ def test_a_job_file_is_a_plan_file_without_the_rest(tmp_path):
     assert found.job == Job.load(tmp_path / "job.yaml")
 
 
+def test_a_file_from_before_other_products_were_known_is_read_as_the_librarys(tmp_path):
+    data = plan_data(STEP, date="2026-08-31")
+    assert data["plan"].pop("product_kernel") == "library"
+    (tmp_path / "plan.json").write_text(json.dumps(data))
+    found = load_plan(tmp_path / "plan.json")
+    assert (found.job.plan.product_kernel, found.record.prediction.step_time_s) == ("library", STEP.step_time_s)
+
+
 def test_unequal_stages_and_two_copies(tmp_path):
     parts = (StagePlan(layers=20, tp=2, dp=4, micro_batch=2), StagePlan(layers=12, dp=8, zero=3))
     for plan in (Plan(global_batch=32, stages=parts), Plan(pp=4, schedule="dualpipe", global_batch=32)):

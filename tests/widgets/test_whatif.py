@@ -13,6 +13,7 @@ from sim.specs import Cluster, InputError, Plan
 from sim.tuner.tune import tune
 from sim.widgets.canvas import STALE
 from sim.widgets.panes import NAMED
+from tests.costs.test_products import MODEL, cores, with_mapped
 
 PLAN = Plan(tp=8, pp=4, virtual_stages=2, global_batch=1024, zero=1, recompute="selective")
 
@@ -223,6 +224,17 @@ def test_multipliers_say_what_they_change(panel):
     assert "clock 1.2x saves" in clock
     panel.hardware.reset.click()
     assert panel.hardware.facts.value == ""
+
+
+def test_what_a_profile_has_not_timed_is_a_state(tmp_path):
+    cluster = cores(with_mapped(load_profile("cpu"), tmp_path / "both"))
+    panel = sim.whatif(MODEL, cluster, Plan(global_batch=8, product_kernel="task-mapped"))
+    set_knob(panel, micro_batch=2)
+    assert panel.step.step_time_s == sim.simulate(MODEL, cluster, panel.step.plan).step_time_s
+    assert (panel.step.plan.micro_batch, panel.step.plan.product_kernel) == (2, "task-mapped")
+    assert "library 99.1 GFLOP/s, task-mapped 198 GFLOP/s" in panel.clusters.facts.value
+    panel.clusters.device.value = "l4"
+    assert "Not possible" in panel.message and "l4 has timed no task-mapped products" in panel.message
 
 
 def test_cards_say_how_their_numbers_come_about(panel):

@@ -6,8 +6,10 @@ import pytest
 
 import sim
 from calibration.execute import knobs
+from sim.costs.profile import load_profile
 from sim.plans import EXPORTERS
 from sim.specs import Cluster, InputError, Model, Offload, Plan, StagePlan
+from tests.costs.test_products import with_mapped
 
 MODEL = Model(name="moe", layers=8, hidden=512, heads=8, seq=256, experts=4, experts_per_token=2, moe_ffn=512)
 CLUSTER = Cluster.of("h100-sxm-80gb", nodes=2)
@@ -41,6 +43,7 @@ CHANGES = {
     "framework": ({"zero": 3}, "torch"),
     "cross_entropy": ({"micro_batch": 4}, "autograd"),
     "attention_kernel": ({}, "flash-1"),
+    "product_kernel": ({}, "task-mapped"),
     "optimizer_barrier": ({"pp": 4, "schedule": "zb-h2"}, True),
     "offload": ({}, Offload(optimizer=1.0)),
     "recompute_layers": ({"recompute": "full"}, 2),
@@ -53,8 +56,15 @@ ONE_VALUE = ("optimizer",)
 KNOBS = [f.name for f in fields(Plan) if f.init]
 
 
-def step(settings):
-    return sim.simulate(MODEL, CLUSTER, Plan(**{"global_batch": 64} | settings))
+def step(settings, cluster=CLUSTER):
+    return sim.simulate(MODEL, cluster, Plan(**{"global_batch": 64} | settings))
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    """Devices of which the products of both implementations were timed."""
+    profile = with_mapped(load_profile(CLUSTER.profile), tmp_path_factory.mktemp("both"))
+    return Cluster.of(CLUSTER.device, nodes=CLUSTER.nodes, profile=profile)
 
 
 def test_the_docstring_holds_the_table():
@@ -66,10 +76,10 @@ def test_every_knob_is_changed_here():
 
 
 @pytest.mark.parametrize("name", [name for name in CHANGES if name != "dp"])
-def test_simulated(name):
+def test_simulated(name, cluster):
     """`dp` is what the other degrees leave of the devices: it cannot change alone."""
     beside, value = CHANGES[name]
-    before, after = step(beside), step(beside | {name: value})
+    before, after = step(beside, cluster), step(beside | {name: value}, cluster)
     seen = [(s.step_time_s, s.peak_memory_bytes, s.mfu, s.timeline.schedule.texts()) for s in (before, after)]
     assert seen[0] != seen[1]
 
