@@ -87,7 +87,14 @@ class TaskMapping:
 
     def table(self) -> NDArray[np.int64]:
         """Return all tasks as [worker, task, dimension]."""
-        return np.array([self(worker) for worker in range(self.workers)], dtype=np.int64)
+        found = np.zeros((1, 1, len(self.grid)), dtype=np.int64)
+        for atom in self.atoms:
+            cells = np.array([atom.cell(i) for i in range(atom.cells)])
+            spread = cells[None, :, None] if atom.kind == "spatial" else cells[None, None]
+            corner = (found * atom.sizes)[:, None] if atom.kind == "spatial" else (found * atom.sizes)[:, :, None]
+            shape = np.array(found.shape[:2]) * ((atom.cells, 1) if atom.kind == "spatial" else (1, atom.cells))
+            found = (corner + spread).reshape(*shape, -1)
+        return found
 
     def _choices(self, worker: int) -> Iterator[list[Task]]:
         """Yield, for each primitive, the cells that this worker visits."""

@@ -5,7 +5,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
@@ -58,7 +58,11 @@ class Kernel:
     ) -> None:
         """Compute c [rows x columns, flat] from a and b; vectors: the epilogue's inputs by name."""
         given = [a, b, c, *((vectors or {})[name] for name in self.vectors)]
-        pointers = [ctypes.c_void_p(array.ctypes.data) for array in given]
+        self.launch([array.ctypes.data for array in given], sizes, threads)
+
+    def launch(self, addresses: Sequence[int], sizes: Sizes, threads: int = 1) -> None:
+        """Do the same with the addresses of a, b, c and the epilogue's inputs."""
+        pointers = map(ctypes.c_void_p, addresses)
         self.function(*pointers, *(ctypes.c_long(int(sizes[n])) for n in self.contraction.sizes), threads)
 
 

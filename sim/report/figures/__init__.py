@@ -9,6 +9,7 @@ from sim.report.figures.difference import difference
 from sim.report.figures.executed import executed_memory, executed_times
 from sim.report.figures.factors import factors
 from sim.report.figures.front import front
+from sim.report.figures.kernels import schedules, tasks
 from sim.report.figures.memory import memory, memory_peaks
 from sim.report.figures.roofline import roofline
 from sim.report.figures.swept import swept_axis, swept_points
@@ -35,8 +36,10 @@ __all__ = [
     "opening",
     "order",
     "roofline",
+    "schedules",
     "swept_axis",
     "swept_points",
+    "tasks",
     "throughput",
     "timeline",
     "timeline_difference",

@@ -30,7 +30,7 @@ def accuracy(rows: Sequence[Accuracy], what: What = "time", theme: Theme = "ligh
     predicted, measured = _values(kept, what)
     unit = (time_unit if what == "time" else byte_unit)(float(np.median(measured)))
     ends = float(min(predicted.min(), measured.min())) / 1.3, float(max(predicted.max(), measured.max())) * 1.3
-    _diagonal(figure, ends, unit, theme)
+    diagonal(figure, ends, unit, theme)
     for n, source in enumerate(dict.fromkeys(row.source for row in kept)):
         part = [row for row in kept if row.source == source]
         shade, symbol = STYLES[n % len(STYLES)]
@@ -50,10 +50,10 @@ def accuracy(rows: Sequence[Accuracy], what: What = "time", theme: Theme = "ligh
             text=[_hover(row, what) for row in part],
             hovertemplate="%{text}<extra></extra>",
         )
-    ticks = _ticks(ends, unit)
+    marks = ticks(ends, unit)
     span = [log10(end / unit.scale) for end in ends]
     for axis in (figure.update_xaxes, figure.update_yaxes):
-        axis(type="log", range=span, tickvals=ticks, ticktext=[f"{t:g}" for t in ticks])
+        axis(type="log", range=span, tickvals=marks, ticktext=[f"{t:g}" for t in marks])
     figure.update_xaxes(title_text=f"measured {name} ({unit.name}); band: within 10 %")
     return figure.update_yaxes(title_text=f"predicted {name} ({unit.name})")
 
@@ -128,7 +128,8 @@ def _wrapped(plan: str) -> list[str]:
     return [safe(", ".join(part)) for part in (words[:4], words[4:]) if part]
 
 
-def _diagonal(figure: go.Figure, ends: tuple[float, float], unit: Unit, theme: Theme) -> None:
+def diagonal(figure: go.Figure, ends: tuple[float, float], unit: Unit, theme: Theme) -> None:
+    """Draw the line of perfect predictions between the ends (seconds or bytes), and its band."""
     low, high = (end / unit.scale for end in ends)
     figure.add_scatter(
         x=[low, high, high, low],
@@ -144,12 +145,12 @@ def _diagonal(figure: go.Figure, ends: tuple[float, float], unit: Unit, theme: T
     figure.add_scatter(x=[low, high], y=[low, high], mode="lines", line=line, showlegend=False, hoverinfo="skip")
 
 
-def _ticks(ends: tuple[float, float], unit: Unit) -> list[float]:
+def ticks(ends: tuple[float, float], unit: Unit) -> list[float]:
     """Return at most eight round numbers between the ends, in axis units."""
     low, high = (log10(end / unit.scale) for end in ends)
     decades = range(int(np.floor(low)), int(np.ceil(high)) + 1)
     for steps in ((1, 2, 5), (1, 3), (1,)):
-        ticks = [n * 10.0**k for k in decades for n in steps if low <= log10(n * 10.0**k) <= high]
-        if len(ticks) <= 8:
-            return ticks
-    return ticks[:: -(-len(ticks) // 8)]
+        marks = [n * 10.0**k for k in decades for n in steps if low <= log10(n * 10.0**k) <= high]
+        if len(marks) <= 8:
+            return marks
+    return marks[:: -(-len(marks) // 8)]

@@ -67,5 +67,5 @@ def test_everything_is_measured_written_and_read(tmp_path, monkeypatch):
 
 def test_a_wrong_file_is_refused(tmp_path):
     (tmp_path / "wrong.json").write_text('{"command": "x"}')
-    with pytest.raises(InputError, match="wrong.json"):
+    with pytest.raises(InputError, match=r"wrong\.json"):
         read_results(tmp_path / "wrong.json")
