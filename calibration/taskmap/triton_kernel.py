@@ -37,36 +37,18 @@ class TritonKernel:
         Raises:
             InputError: a tensor is not contiguous, or of another dtype.
         """
-        given, named = self._arguments(a, b, c, sizes, vectors or {})
-        rows, columns, _ = self.program.contraction.extents(sizes)
-        high, wide, _ = self.program.block
-        self.function[(ceil(rows / high) * ceil(columns / wide),)](*given, **named)
-
-    def compile(
-        self, a: Tensor, b: Tensor, c: Tensor, sizes: Sizes, vectors: Mapping[str, Tensor] | None = None
-    ) -> None:
-        """Compile what a call with these arguments would run, and run nothing; several threads may do so at once.
-
-        Raises:
-            InputError: as a call.
-        """
-        given, named = self._arguments(a, b, c, sizes, vectors or {})
-        self.function.warmup(*given, grid=(1,), **named)
-
-    def _arguments(
-        self, a: Tensor, b: Tensor, c: Tensor, sizes: Sizes, vectors: Mapping[str, Tensor]
-    ) -> tuple[list[Any], dict[str, Any]]:
-        """Return a launch's arguments by place and by name."""
         names = [f.vector for f in self.program.epilogue if f.vector]
-        given = {"a": a, "b": b, "c": c, **{name: vectors[name] for name in names}}
+        given = {"a": a, "b": b, "c": c, **{name: (vectors or {})[name] for name in names}}
         for name, tensor in given.items():
             _check(name, tensor, a.dtype)
         if a.dtype == torch.bfloat16 and not a.is_cuda:
             # Triton's interpreter multiplies the bits of bf16 as whole numbers; in fp32 the products are the same.
             given |= {"a": a.float(), "b": b.float()}
-        depth = self.program.contraction.extents(sizes)[2]
-        by_place = [*given.values(), *(int(sizes[n]) for n in self.program.contraction.sizes)]
-        return by_place, {"whole": depth % self.program.block[2] == 0, **options(self.program)}
+        rows, columns, depth = self.program.contraction.extents(sizes)
+        high, wide, deep = self.program.block
+        launch = self.function[(ceil(rows / high) * ceil(columns / wide),)]
+        numbers = [int(sizes[n]) for n in self.program.contraction.sizes]
+        launch(*given.values(), *numbers, whole=depth % deep == 0, **options(self.program))
 
 
 def _check(name: str, tensor: Tensor, dtype: torch.dtype) -> None:
