@@ -88,15 +88,17 @@ def _compiled() -> Compiled:
 def reads(schedule: BlockSchedule, gpu: Gpu) -> tuple[int, int]:
     """Return how often an element of a tile of A and of B is read from shared memory.
 
-    Up to Ada a warp reads what its own part of the block asks for; Hopper's units take 64 rows of four warps at once
-    (wgmma), Blackwell's all of the block (tcgen05; both in NVIDIA's PTX ISA).
+    A warp reads what its own part of the block asks for. From 64 rows on, Hopper's units work for four warps and 64
+    rows at once (wgmma), Blackwell's for all of the block (tcgen05; both in NVIDIA's PTX ISA).
     """
+    if gpu.capability < (9, 0) or schedule.rows < 64:
+        down, across = schedule.grid
+        return across, down
     if gpu.capability >= (10, 0):
         return 1, 1
-    if gpu.capability >= (9, 0):
-        return 1, max(1, schedule.warps // 4)
-    down, across = schedule.grid
-    return across, down
+    groups = max(1, schedule.warps // 4)
+    down = min(groups, schedule.rows // 64)
+    return groups // down, down
 
 
 @dataclass(frozen=True)
