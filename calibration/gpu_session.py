@@ -1,7 +1,8 @@
 """Everything that wants a GPU, in one go: `python -m calibration.gpu_session --device cuda --out DIR [--minutes 25]`.
 
 In order: the full calibration, the allocator's constants and the replay of a recorded snapshot, contention, the profile
-of all that, and plans executed against predictions written beforehand. Each step runs in a process of its own under a
+of all that, plans executed against predictions written beforehand, and tuned kernels of task mappings beside the
+vendor's library. Each step runs in a process of its own under a
 time limit; what it returns is written to DIR/NAME.json and what it prints to DIR/NAME.log. DIR/state.json says what
 is done: the same
 command again goes on from there, so that a lease of 25 minutes may also be three of ten. A step that fails, is missing
@@ -133,12 +134,22 @@ def allocator(place: Place) -> Any:
     return found
 
 
+def kernel_schedules(place: Place) -> Any:
+    """Tune kernels of task mappings for shapes of training; compare with the vendor's library and all schedules."""
+
+    def keep(found: Any) -> None:
+        write_result(place, "kernel_schedules", {"result": found})
+
+    return import_module("calibration.taskmap.gpu_check").check(place.device, place.limit_s - CLOSING_S, keep)
+
+
 STEPS = (
     Step("measure", 12.0, measure),
     Step("allocator", 2.0, allocator),
     Step("contention", 3.0, contention),
     Step("profile", 2.0, profile, needs=("measure", "allocator", "contention")),
     Step("hold_out", 6.0, hold_out),
+    Step("kernel_schedules", 5.0, kernel_schedules),
 )
 
 

@@ -1,7 +1,7 @@
 """A kernel as a tile program: what a block of C loads, computes and stores, tile by tile, and who does it.
 
 Every statement says what happens and, by a task mapping, which worker does which part. The program is made once from a
-template and then rewritten: double buffering and fusion are functions from program to program (Hidet, sections 4.2 and
+template and then rewritten: buffering and fusion are functions from program to program (Hidet, sections 4.2 and
 4.3), so that an interpreter and the emitters need to know statements only.
 """
 
@@ -64,7 +64,9 @@ class Program:
     """What one block does; blocks cover C, and edges are predicated.
 
     block: rows, columns and depth of its tiles. buffers: copies of the tiles of A and B (2: one fills while the other
-    is read). prologue: what is done to an element of A or B when it is loaded.
+    is read). prologue: what is done to an element of A or B when it is loaded. group: rows of blocks that go through
+    the columns of blocks together, so that a cache still holds what they share of B (1: row after row); it changes no
+    result, and only Triton's emitter heeds it.
     """
 
     contraction: Contraction
@@ -72,6 +74,7 @@ class Program:
     body: tuple[Statement, ...]
     buffers: int = 1
     prologue: tuple[tuple[Array, Elementwise], ...] = ()
+    group: int = 1
 
     @property
     def workers(self) -> int:
@@ -117,11 +120,20 @@ def loading(rows: int, columns: int, workers: int, beside: int = 1) -> TaskMappi
     return repeat(rows // run, 1) * walk * spatial(near, other, ranking=(1, 0))
 
 
-def double_buffered(program: Program) -> Program:
-    """Return the program in which the next step's tiles are loaded while this step's are multiplied.
+def buffered(program: Program, buffers: int) -> Program:
+    """Return the program in which the tiles of `buffers` - 1 later steps are loaded while this step's are multiplied.
 
-    One barrier a step is enough: nobody writes to the tiles that others still read.
+    One barrier a step is enough: what is written to was last read in the step before it. One buffer changes nothing.
+
+    Raises:
+        ValueError: there is no buffer, or the program loads ahead already.
     """
+    if buffers < 1:
+        raise ValueError(f"buffers: got {buffers}; allowed: a number from 1")
+    if program.buffers > 1:
+        raise ValueError(f"buffers: got a program of {program.buffers}; allowed: one of 1, whose loads are not ahead")
+    if buffers == 1:
+        return program
     first: list[Statement] = []
     rest: list[Statement] = []
     for statement in program.body:
@@ -129,11 +141,16 @@ def double_buffered(program: Program) -> Program:
             rest.append(statement)
             continue
         loads = [s for s in statement.body if isinstance(s, Load)]
-        ahead: list[Statement] = [replace(load, ahead=1) for load in loads]
+        ahead: list[Statement] = [replace(load, ahead=buffers - 1) for load in loads]
         others = [s for s in statement.body if not isinstance(s, Load | Barrier)]
-        first += [*loads, Barrier()]
+        first += [*(replace(load, ahead=step) for step in range(buffers - 1) for load in loads), Barrier()]
         rest.append(Steps((*ahead, *others, Barrier())))
-    return replace(program, body=(*first, *rest), buffers=2)
+    return replace(program, body=(*first, *rest), buffers=buffers)
+
+
+def double_buffered(program: Program) -> Program:
+    """Return the program with two buffers (Hidet, section 4.2)."""
+    return buffered(program, 2)
 
 
 def fused_before(program: Program, array: Array, function: Elementwise) -> Program:

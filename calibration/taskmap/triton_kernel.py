@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from calibration.taskmap.contraction import Sizes
-from calibration.taskmap.emit_triton import options, source
+from calibration.taskmap.emit_triton import Precision, options, source
 from calibration.taskmap.native import folder
 from calibration.taskmap.program import Program
 from sim.specs.fields import InputError
@@ -44,10 +44,11 @@ class TritonKernel:
         if a.dtype == torch.bfloat16 and not a.is_cuda:
             # Triton's interpreter multiplies the bits of bf16 as whole numbers; in fp32 the products are the same.
             given |= {"a": a.float(), "b": b.float()}
-        rows, columns, _ = self.program.contraction.extents(sizes)
-        high, wide, _ = self.program.block
-        launch = self.function[ceil(rows / high), ceil(columns / wide)]
-        launch(*given.values(), *(int(sizes[n]) for n in self.program.contraction.sizes), **options(self.program))
+        rows, columns, depth = self.program.contraction.extents(sizes)
+        high, wide, deep = self.program.block
+        launch = self.function[(ceil(rows / high) * ceil(columns / wide),)]
+        numbers = [int(sizes[n]) for n in self.program.contraction.sizes]
+        launch(*given.values(), *numbers, whole=depth % deep == 0, **options(self.program))
 
 
 def _check(name: str, tensor: Tensor, dtype: torch.dtype) -> None:
@@ -57,14 +58,16 @@ def _check(name: str, tensor: Tensor, dtype: torch.dtype) -> None:
         raise InputError(f"{name}.stride", tensor.stride(), "that of a contiguous tensor")
 
 
-def compiled(program: Program) -> TritonKernel:
+def compiled(program: Program, precision: Precision = "ieee") -> TritonKernel:
     """Return the program as a kernel; the same program is compiled once.
+
+    precision: how fp32 is multiplied.
 
     Raises:
         InputError: Triton is not installed.
         ValueError: Triton has no blocks of these sizes.
     """
-    return TritonKernel(program, _function(source(program)))
+    return TritonKernel(program, _function(source(program, precision=precision)))
 
 
 @lru_cache(maxsize=512)

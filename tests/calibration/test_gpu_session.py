@@ -156,6 +156,18 @@ def test_what_an_allocator_is_like_is_left_beside_the_samples(place, monkeypatch
     assert json.loads((place.profile / "memory.json").read_text()) == found
 
 
+def test_kernel_schedules_keep_what_they_have_so_far(place, monkeypatch):
+    def check(device, seconds, keep):
+        assert (device, seconds) == ("cpu", 60.0 - gpu_session.CLOSING_S)
+        keep({"complete": False})
+        assert json.loads((place.folder / "kernel_schedules.json").read_text()) == {"result": {"complete": False}}
+        return {"complete": True}
+
+    modules = {"calibration.taskmap.gpu_check": SimpleNamespace(check=check)}
+    monkeypatch.setattr(gpu_session, "import_module", modules.__getitem__)
+    assert gpu_session.kernel_schedules(place) == {"complete": True}
+
+
 def test_the_profile_comes_after_what_it_holds():
     names = [step.name for step in STEPS]
     (profile,) = (step for step in STEPS if step.name == "profile")
@@ -341,6 +353,7 @@ def test_sigterm_ends_the_step_and_packs(tmp_path):
 USED = (
     *("calibration.gpu_session", "calibration.session", "calibration.errors", "calibration.kernels.registry"),
     *("calibration.measured", "calibration.execute", "calibration.concurrent", "calibration.memory"),
+    "calibration.taskmap.gpu_check",
 )
 
 

@@ -17,13 +17,13 @@ from calibration.taskmap.contraction import BIAS, FORWARD, GELU, RELU
 from calibration.taskmap.emit_c import loops, nest
 from calibration.taskmap.emit_cuda import nvcc, ptx, source
 from calibration.taskmap.mapping import repeat, spatial
-from calibration.taskmap.program import double_buffered, fused_after, fused_before, matmul
+from calibration.taskmap.program import buffered, double_buffered, fused_after, fused_before, matmul
 from sim.specs.fields import InputError
 from tests.calibration.taskmap.problems import PROBLEMS, product
 
 NAMES = [p.contraction.name for p in PROBLEMS]
 KINDS = {kind: f"kind{n}" for n, kind in enumerate(dict.fromkeys(p.contraction for p in PROBLEMS))}
-REWRITES = {"single": lambda p: p, "double": double_buffered}
+REWRITES = {"single": lambda p: p, "double": double_buffered, "fourfold": lambda p: buffered(p, 4)}
 MAPPINGS = {
     "lanes": (spatial(2, 1) * repeat(1, 2) * spatial(2, 4) * repeat(4, 2), 2),
     "turned": (repeat(2, 1) * spatial(4, 2, ranking=(1, 0)) * repeat(2, 4, ranking=(1, 0)) * spatial(1, 4), 1),

@@ -1,8 +1,10 @@
 """Triton kernels: interpreted on the CPU, or compiled where there is CUDA, they are torch's results."""
 
 import os
+import re
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.util import find_spec
 
 import pytest
@@ -10,13 +12,14 @@ import torch
 from torch.nn.functional import gelu
 
 from calibration.taskmap import triton_kernel
-from calibration.taskmap.contraction import BIAS, FORWARD, GELU, RELU, Elementwise
+from calibration.taskmap.contraction import BIAS, DGRAD, FORWARD, GELU, RELU, WGRAD, Elementwise
 from calibration.taskmap.emit_triton import options, source
 from calibration.taskmap.mapping import repeat, spatial
-from calibration.taskmap.program import double_buffered, fused_after, fused_before, matmul
+from calibration.taskmap.program import buffered, double_buffered, fused_after, fused_before, matmul
 from calibration.taskmap.triton_kernel import compiled
 from sim.specs.fields import InputError
 from tests.calibration.taskmap.problems import PROBLEMS, product
+from tests.full import full
 from tests.oracle import ROOT
 
 NAMES = [p.contraction.name for p in PROBLEMS]
@@ -65,6 +68,28 @@ def test_nothing_outside_of_an_array_is_summed():
     assert problem._replace(wanted=(problem.a + 1) @ (problem.b + 1).T).close(run(program, problem))
 
 
+@needs_triton
+@pytest.mark.parametrize("buffers", [2, 3, 4])
+def test_buffers_keep_the_result(buffers):
+    problem, plain = PROBLEMS[0], matmul(FORWARD, SQUARE, 16)
+    assert torch.equal(run(buffered(plain, buffers), problem), run(plain, problem))
+
+
+@needs_triton
+@pytest.mark.parametrize("group", [1, 2, 3, 8])
+@pytest.mark.parametrize("problem", PROBLEMS, ids=NAMES)
+def test_every_order_of_blocks_is_torch(problem, group):
+    """Also where the last group has fewer rows of blocks than the others."""
+    assert problem.close(run(replace(matmul(problem.contraction, SQUARE, 16), group=group), problem))
+
+
+@needs_triton
+@pytest.mark.parametrize("contraction", [FORWARD, DGRAD, WGRAD], ids=lambda c: c.name)
+def test_a_depth_that_divides_needs_no_mask(contraction):
+    problem = product(contraction, 33, 50, 64)
+    assert problem.close(run(replace(matmul(contraction, TALL, 16), group=2), problem))
+
+
 ON_A_GPU = """
 import sys
 sys.path.insert(0, sys.argv[1])
@@ -72,28 +97,76 @@ import triton
 from made import kernel
 from triton.backends.compiler import GPUTarget
 
-types = {name: "*bf16" if name in ("a", "b", "c", "bias") else "i32" for name in kernel.arg_names}
-made = triton.compile(triton.compiler.ASTSource(kernel, types, {}), target=GPUTarget("cuda", 90, 32))
-print("mma" in made.asm["ptx"])
+arrays, generation, dtype, warps = ("a", "b", "c", "bias"), int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
+kinds = {name: f"*{dtype}" if name in arrays else "i32" for name in kernel.arg_names} | {"whole": "constexpr"}
+divides = {(n,): [["tt.divisibility", 16]] for n, name in enumerate(kernel.arg_names) if name != "whole"}
+made = triton.compile(
+    triton.compiler.ASTSource(kernel, kinds, {"whole": True}, divides),
+    target=GPUTarget("cuda", generation, 32),
+    options={"num_warps": warps, "num_stages": 3},
+)
+print(made.asm["ptx"])
 """
 
 
-@needs_triton
-def test_a_gpu_has_code_for_it(tmp_path):
-    """In a process of its own: in this one Triton may be there to interpret. Needs no GPU."""
-    program = fused_after(double_buffered(matmul(PROBLEMS[3].contraction, SQUARE, 16)), BIAS, GELU)
-    (tmp_path / "made.py").write_text(source(program))
-    env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"TRITON_CACHE_DIR": str(tmp_path)}
+def ptx(folder, program, generation=90, dtype="bf16", precision="ieee"):
+    """Code for a GPU that need not be there, in a process of its own: in this one Triton may be there to interpret."""
+    (folder / "made.py").write_text(source(program, precision=precision))
+    env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"TRITON_CACHE_DIR": str(folder)}
+    given = [str(folder), str(generation), dtype, str(options(program)["num_warps"])]
     done = subprocess.run(
-        [sys.executable, "-c", ON_A_GPU, str(tmp_path)], env=env, capture_output=True, text=True, check=False
+        [sys.executable, "-c", ON_A_GPU, *given], env=env, capture_output=True, text=True, check=False
     )
-    assert done.stdout == "True\n", done.stderr
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def in_loop(text):
+    """The lines of the first loop of a kernel: from a label to the branch back to it."""
+    found = re.search(r"^(\$L__BB\w+):(?s:.)*?bra(?:\.uni)?\s+\1;", text, re.MULTILINE)
+    return found.group()
+
+
+LARGE = spatial(2, 2) * repeat(4, 2) * spatial(4, 8) * repeat(4, 4)
+"""Blocks of 128 x 128 by four warps."""
+
+
+@needs_triton
+@pytest.mark.parametrize("contraction", [FORWARD, DGRAD, WGRAD], ids=lambda c: c.name)
+@pytest.mark.parametrize(
+    ("generation", "dtype", "precision", "product"),
+    [
+        (90, "bf16", "ieee", "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16"),
+        full(90, "fp16", "ieee", "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16"),
+        full(80, "bf16", "ieee", "mma.sync.aligned.m16n8k16.row.col.f32.bf16"),
+        full(90, "fp32", "tf32", ".tf32"),
+        full(90, "fp32", "ieee", "fma.rn.f32"),
+    ],
+)
+def test_a_gpu_has_fast_code_for_products(tmp_path, contraction, generation, dtype, precision, product):
+    """Units of its own multiply; what the loop loads are 16 bytes at a time; nothing is multiplied in 64 bits there."""
+    deep = 64 if dtype != "fp32" else 16
+    program = replace(buffered(matmul(contraction, LARGE, deep), 3), group=8)
+    loop = in_loop(ptx(tmp_path, program, generation, dtype, precision))
+    assert product in loop
+    loads = re.findall(r"cp\.async\.c[ag]\.shared\.global[^;]*", loop)
+    assert loads
+    if precision == "ieee" or contraction is FORWARD:  # Hopper's units take tf32 along the sum alone
+        assert all("], 0x10" in load for load in loads)
+    assert "mul.lo.s64" not in loop and "mad.lo.s64" not in loop and "div." not in loop
+
+
+@needs_triton
+def test_a_gpu_has_code_for_convolutions(tmp_path):
+    program = fused_after(double_buffered(matmul(PROBLEMS[3].contraction, SQUARE, 16)), BIAS, GELU)
+    assert "mma" in ptx(tmp_path, program)
 
 
 def test_workers_are_warps_and_copies_are_stages():
     program = matmul(FORWARD, SQUARE, 16)
     assert options(program) == {"num_warps": 2, "num_stages": 1}
     assert options(double_buffered(program)) == {"num_warps": 2, "num_stages": 2}
+    assert options(buffered(program, 4))["num_stages"] == 4
     assert options(matmul(FORWARD, repeat(8, 8) * spatial(2, 2), 16))["num_warps"] == 1
 
 

@@ -12,12 +12,22 @@ from calibration.taskmap.emit_c import source
 from calibration.taskmap.interpret import RaceError, interpret
 from calibration.taskmap.mapping import repeat, spatial
 from calibration.taskmap.native import compiled, compiler
-from calibration.taskmap.program import Barrier, Steps, double_buffered, fused_after, fused_before, loading, matmul
+from calibration.taskmap.program import (
+    Barrier,
+    Steps,
+    buffered,
+    double_buffered,
+    fused_after,
+    fused_before,
+    loading,
+    matmul,
+)
 from tests.calibration.taskmap.problems import PROBLEMS, product
 
 NAMES = [p.contraction.name for p in PROBLEMS]
 LANES = spatial(2, 1) * repeat(1, 2) * spatial(2, 4) * repeat(4, 2)
 """Warps, repeats, lanes, repeats: blocks of 16 x 16 by 16 workers."""
+BUFFERS = (1, 2, 3, 4)
 SIMD = repeat(3, 2) * repeat(4, 1) * spatial(1, 8)
 """One core: register tiles of 4 x 8 in blocks of 12 x 16."""
 
@@ -33,34 +43,43 @@ def native(program, problem, vectors=None, threads=1):
     return c
 
 
+MANY_STEPS = product(FORWARD, 17, 5, 45)
 needs_compiler = pytest.mark.skipif(compiler() is None, reason="no C compiler on the PATH")
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=NAMES)
-@pytest.mark.parametrize("buffers", [1, 2])
+@pytest.mark.parametrize("buffers", BUFFERS)
 @pytest.mark.parametrize(("mapping", "outside"), [(LANES, 0), (SIMD, 1)], ids=["lanes", "simd"])
 def test_interpreted_is_torch(problem, mapping, outside, buffers):
-    program = matmul(problem.contraction, mapping, 8, outside)
-    program = double_buffered(program) if buffers == 2 else program
+    program = buffered(matmul(problem.contraction, mapping, 8, outside), buffers)
     assert program.buffers == buffers
     assert problem.close(run(program, problem))
 
 
 @needs_compiler
 @pytest.mark.parametrize("problem", PROBLEMS, ids=NAMES)
-@pytest.mark.parametrize("buffers", [1, 2])
+@pytest.mark.parametrize("buffers", BUFFERS)
 @pytest.mark.parametrize(("mapping", "outside"), [(LANES, 0), (LANES, 2), (SIMD, 1)], ids=["lanes", "split", "simd"])
 def test_compiled_is_torch(problem, mapping, outside, buffers):
-    program = matmul(problem.contraction, mapping, 8, outside)
-    program = double_buffered(program) if buffers == 2 else program
+    program = buffered(matmul(problem.contraction, mapping, 8, outside), buffers)
     assert problem.close(native(program, problem, threads=2))
 
 
-def test_rewrites_keep_the_result():
-    """To the last bit: the order of the sum stays."""
-    problem = PROBLEMS[0]
+@pytest.mark.parametrize("buffers", BUFFERS[1:])
+def test_rewrites_keep_the_result(buffers):
+    """To the last bit: the order of the sum stays, of one step (fewer than are loaded ahead) or of several."""
     plain = matmul(FORWARD, LANES, 8)
-    assert np.array_equal(run(plain, problem), run(double_buffered(plain), problem))
+    for problem in (MANY_STEPS, product(FORWARD, 17, 5, 3)):
+        assert np.array_equal(run(plain, problem), run(buffered(plain, buffers), problem))
+
+
+def test_programs_that_cannot_be_buffered_are_refused():
+    plain = matmul(FORWARD, LANES, 8)
+    assert double_buffered(plain) == buffered(plain, 2)
+    with pytest.raises(ValueError, match="buffers: got 0"):
+        buffered(plain, 0)
+    with pytest.raises(ValueError, match="buffers: got a program of 2"):
+        buffered(double_buffered(plain), 3)
 
 
 @needs_compiler
@@ -90,10 +109,19 @@ def test_a_missing_barrier_is_a_race(which):
         run(replace(program, body=(Steps(body), store)), PROBLEMS[0])
 
 
-def test_one_buffer_is_too_few_for_loads_ahead():
-    program = replace(double_buffered(matmul(FORWARD, LANES, 8)), buffers=1)
+@pytest.mark.parametrize("buffers", BUFFERS[1:])
+def test_loads_ahead_want_their_barrier_too(buffers):
+    program = buffered(matmul(FORWARD, LANES, 8), buffers)
+    body = tuple(replace(s, body=s.body[:-1]) if isinstance(s, Steps) else s for s in program.body)
+    with pytest.raises(RaceError, match="does not wait"):
+        run(replace(program, body=body), MANY_STEPS)
+
+
+@pytest.mark.parametrize("buffers", BUFFERS[1:])
+def test_one_buffer_less_is_too_few_for_loads_ahead(buffers):
+    program = replace(buffered(matmul(FORWARD, LANES, 8), buffers), buffers=buffers - 1)
     with pytest.raises(RaceError):
-        run(program, PROBLEMS[0])
+        run(program, MANY_STEPS)
 
 
 def test_who_stores_must_have_summed():

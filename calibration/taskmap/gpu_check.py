@@ -1,0 +1,251 @@
+"""How good tuned block schedules are on a device: against the vendor's library, against all schedules, fused, in error.
+
+Shapes are layers of transformers in the three directions of training, drawn by seed, none of them fitted to. On a
+device without CUDA Triton interprets tiny shapes: that shows that it runs, and its times mean nothing.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from math import exp, log
+from random import Random
+from time import monotonic
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import gelu, linear
+
+from calibration.cuda import Cuda
+from calibration.host import HostStopwatch
+from calibration.instruments import Stopwatch
+from calibration.kernels.family import Machine
+from calibration.kernels.gemm import CHECKED_ROWS
+from calibration.kernels.work import relative_error
+from calibration.taskmap.contraction import BIAS, DGRAD, FORWARD, GELU, WGRAD, Contraction, Sizes
+from calibration.taskmap.gpu import Gpu, of_catalog, of_properties
+from calibration.taskmap.gpu_cost import START, BlockCosts
+from calibration.taskmap.gpu_space import BlockSchedule, block_schedules
+from calibration.taskmap.gpu_tune import BlockBench, learned, ranked, tune
+from calibration.taskmap.program import fused_after
+from calibration.taskmap.tune import TOP
+
+Row = dict[str, Any]
+WIDTHS, FACTORS, TOKENS = (2048, 2560, 3072, 5120, 6144, 7168), ((1, 1), (1, 3), (1, 4), (4, 1)), (2048, 4096, 8192)
+"""Hidden widths of transformers, inputs and outputs of a layer in them, tokens of a microbatch."""
+PROBED = ({"m": 4096, "n": 4096, "k": 4096}, {"m": 1024, "n": 8192, "k": 2048})
+"""Sizes that costs are fitted to; no width above is among them."""
+DIRECTIONS = (FORWARD, DGRAD, WGRAD)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is checked where; `every` returns the schedules for elements of so many bytes."""
+
+    machine: Machine
+    stopwatch: Stopwatch
+    gpu: Gpu
+    dtypes: tuple[str, ...]
+    shapes: tuple[tuple[Contraction, Sizes], ...]
+    probed: tuple[Sizes, ...]
+    top: int
+    every: Callable[[int], Sequence[BlockSchedule]]
+
+    def bench(self, contraction: Contraction, sizes: Sizes, dtype: str) -> BlockBench:
+        """Return what times schedules at given sizes."""
+        return BlockBench(contraction, sizes, dtype, self.machine, self.stopwatch)
+
+
+def shapes(count: int = 10, seed: int = 0) -> tuple[tuple[Contraction, Sizes], ...]:
+    """Return layers of transformers in turns forward, backward to inputs and to weights."""
+    draw, found = Random(seed), []
+    for n in range(count):
+        width, (inputs, outputs), tokens = draw.choice(WIDTHS), draw.choice(FACTORS), draw.choice(TOKENS)
+        layer = (tokens, width * outputs, width * inputs)
+        sizes = (layer, (layer[0], layer[2], layer[1]), (layer[1], layer[2], layer[0]))[n % 3]
+        found.append((DIRECTIONS[n % 3], dict(zip("mnk", sizes, strict=True))))
+    return tuple(found)
+
+
+def setting(device: Literal["cpu", "cuda"]) -> Setting:
+    """Return what is checked on a device."""
+    if device == "cuda":
+        cuda = Cuda()
+        gpu = of_properties(cuda.properties)
+        return Setting(
+            machine=Machine("cuda", cuda.memory_bytes),
+            stopwatch=cuda,
+            gpu=gpu,
+            dtypes=("bfloat16", "float16", "float32"),
+            shapes=shapes(),
+            probed=PROBED,
+            top=TOP,
+            every=lambda item: block_schedules(gpu, item),
+        )
+    gpu = of_catalog("h100-sxm-80gb")
+    return Setting(
+        machine=Machine("cpu", 2**30),
+        stopwatch=HostStopwatch(),
+        gpu=gpu,
+        dtypes=("bfloat16", "float32"),
+        shapes=((FORWARD, {"m": 40, "n": 70, "k": 90}), (WGRAD, {"m": 64, "n": 64, "k": 64})),
+        probed=({"m": 64, "n": 64, "k": 64},),
+        top=2,
+        every=lambda item: block_schedules(gpu, item)[:48:12],
+    )
+
+
+def check(
+    device: Literal["cpu", "cuda"], seconds: float, keep: Callable[[Row], None] = lambda found: None
+) -> dict[str, Any]:
+    """Return what `summary` says of all rows that were made within `seconds`, also by dtype, with the rows.
+
+    keep: is given the result so far after every row. `complete`: nothing was cut short. What fails is a row with its
+    `error`, and the next one is made.
+    """
+    end, rows = monotonic() + seconds, list[Row]()
+    for dtype, part in _parts(setting(device)):
+        if monotonic() >= end:
+            return _found(rows, complete=False)
+        rows.append({"dtype": dtype, **_tried(part)})
+        keep(_found(rows, complete=False))
+    return _found(rows, complete=True)
+
+
+def _tried(part: Callable[[], Row]) -> Row:
+    try:
+        return part()
+    except Exception as error:  # whatever goes wrong in a part is its result: time on a device is dear
+        return {"error": f"{type(error).__name__}: {error}"[:2000]}
+
+
+def _found(rows: Sequence[Row], complete: bool) -> dict[str, Any]:
+    dtypes = dict.fromkeys(row["dtype"] for row in rows)
+    by_dtype = {dtype: summary([row for row in rows if row["dtype"] == dtype]) for dtype in dtypes}
+    return {"complete": complete, **summary(rows), "by_dtype": by_dtype, "rows": list(rows)}
+
+
+def summary(rows: Sequence[Row]) -> dict[str, Any]:
+    """Return the numbers of some rows, None where no row has them.
+
+    geomean_of_cublas: the library's seconds over ours. schedules: in the space. tuning_s: fits and measurements of all
+    shapes. top10_holds_best: share of the shapes of which all schedules were timed. fused_speedup: torch's product,
+    bias and GELU over one kernel of ours. failed: rows that hold an error.
+    """
+
+    def of(name: str) -> list[Any]:
+        return [row[name] for row in rows if name in row]
+
+    def mean(values: Sequence[float]) -> float | None:
+        return exp(sum(map(log, values)) / len(values)) if values else None
+
+    best = of("top10_holds_best")
+    return {
+        "geomean_of_cublas": mean(of("of_cublas")),
+        "schedules": max(of("schedules"), default=None),
+        "tuning_s": sum(of("tuning_s")),
+        "top10_holds_best": sum(best) / len(best) if best else None,
+        "fused_speedup": mean(of("fused_speedup")),
+        "max_relative_error": max(of("relative_error"), default=None),
+        "failed": len(of("error")),
+    }
+
+
+def _parts(held: Setting) -> Iterator[tuple[str, Callable[[], Row]]]:
+    """Yield dtypes and what makes a row: all parts for the first dtype, those against the library for the others."""
+    for n, dtype in enumerate(held.dtypes):
+        costs: dict[str, BlockCosts] = {}
+        for contraction in dict.fromkeys(contraction for contraction, _ in held.shapes):
+            yield dtype, partial(_learned, held, contraction, dtype, costs)
+        for contraction, sizes in held.shapes:
+            yield dtype, partial(_against_library, held, contraction, sizes, dtype, costs)
+        forward = [sizes for contraction, sizes in held.shapes if contraction is FORWARD][: 2 if n == 0 else 0]
+        for made in (_fused, _against_all):
+            for sizes in forward:
+                yield dtype, partial(made, held, FORWARD, sizes, dtype, costs)
+
+
+def _learned(held: Setting, contraction: Contraction, dtype: str, costs: dict[str, BlockCosts]) -> Row:
+    """Fit the costs of a contraction to probes, put them to the others, and say so."""
+    began, item = monotonic(), getattr(torch, dtype).itemsize
+    benches = [held.bench(contraction, sizes, dtype) for sizes in held.probed]
+    found = learned(BlockCosts(contraction, held.gpu, item, START), benches, held.every(item))
+    costs[contraction.name] = found
+    times = {"schedules": len(held.every(item)), "tuning_s": monotonic() - began}
+    return _row("learned", contraction) | {"fitted": dict(found.fitted)} | times
+
+
+def _row(kind: str, contraction: Contraction, sizes: Sizes | None = None) -> Row:
+    return {"kind": kind, "direction": contraction.name, **(sizes or {})}
+
+
+def _against_library(
+    held: Setting, contraction: Contraction, sizes: Sizes, dtype: str, costs: Mapping[str, BlockCosts]
+) -> Row:
+    """Return the tuned schedule beside torch's product: seconds of both, and our error against float64."""
+    began, bench, known = monotonic(), held.bench(contraction, sizes, dtype), costs[contraction.name]
+    chosen: Any = tune(known, bench, held.every(known.item), held.top)
+    tuning_s = monotonic() - began
+    library_s = bench.timed(lambda a, b, c: torch.mm(*operands(contraction, sizes, a, b)))
+    return _row("product", contraction, sizes) | {
+        "schedule": asdict(chosen.schedule),
+        "seconds": chosen.seconds,
+        "predicted_s": float(known.seconds([chosen.schedule], sizes)[0]),
+        "cublas_s": library_s,
+        "of_cublas": library_s / chosen.seconds,
+        "relative_error": _error(bench, chosen.schedule),
+        "tuning_s": tuning_s,
+    }
+
+
+def operands(contraction: Contraction, sizes: Sizes, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the matrices [m, k] and [k, n] of a product as views of flat arrays."""
+    m, n, k = (sizes[name] for name in "mnk")
+    left = a.view(k, m).T if contraction is WGRAD else a.view(m, k)
+    return left, b.view(n, k).T if contraction is FORWARD else b.view(k, n)
+
+
+def _error(bench: BlockBench, schedule: BlockSchedule) -> float:
+    """Return the relative error of a schedule's product against float64, in rows spread over all of it."""
+    a, b, c = bench.sets[0]
+    bench.kernel(schedule.program(bench.contraction))(a, b, c)
+    left, right = operands(bench.contraction, bench.sizes, a, b)
+    step = max(1, len(left) // CHECKED_ROWS)
+    return relative_error(c.view(len(left), -1)[::step], left[::step].double() @ right.double())
+
+
+def _fused(held: Setting, contraction: Contraction, sizes: Sizes, dtype: str, costs: Mapping[str, BlockCosts]) -> Row:
+    """Return bias and GELU in the product's kernel beside those after it, of ours and of torch's."""
+    bench, known = held.bench(contraction, sizes, dtype), costs[contraction.name]
+    chosen: Any = tune(known, bench, held.every(known.item), held.top)
+    program = chosen.schedule.program(contraction)
+    m, n, k = (sizes[name] for name in "mnk")
+    bias = bench.sets[0][0][:n].clone()
+    plain = bench.kernel(program)
+
+    def ours(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        plain(a, b, c)
+        return gelu(c.view(m, n) + bias)
+
+    fused_s = bench.timed(bench.kernel(fused_after(program, BIAS, GELU), bias=bias))
+    torch_s = bench.timed(lambda a, b, c: gelu(linear(a.view(m, k), b.view(n, k), bias)))
+    times = {"fused_s": fused_s, "unfused_s": bench.timed(ours), "torch_s": torch_s}
+    return _row("fused", contraction, sizes) | times | {"fused_speedup": torch_s / fused_s}
+
+
+def _against_all(
+    held: Setting, contraction: Contraction, sizes: Sizes, dtype: str, costs: Mapping[str, BlockCosts]
+) -> Row:
+    """Return whether the fastest of all schedules is among those that the costs rank first."""
+    began, bench, known = monotonic(), held.bench(contraction, sizes, dtype), costs[contraction.name]
+    every = held.every(known.item)
+    best = min(every, key=bench)
+    first = ranked(known, sizes, every)[: held.top]
+    return _row("all", contraction, sizes) | {
+        "best": asdict(best),
+        "best_s": bench(best),
+        "top10_s": min(map(bench, first)),
+        "top10_holds_best": best in first,
+        "all_s": monotonic() - began,
+        "seconds": [bench(schedule) for schedule in every],
+    }

@@ -1,0 +1,98 @@
+"""The best block schedule for given sizes: ranked by their costs, the first few timed as kernels in Triton.
+
+On a GPU by CUDA events over inputs that no cache holds, elsewhere by the wall clock, where Triton interprets.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from random import Random
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from calibration.instruments import Stopwatch
+from calibration.kernels.family import Machine, Work
+from calibration.kernels.work import Draw, rotated
+from calibration.taskmap.contraction import Contraction, Sizes
+from calibration.taskmap.emit_triton import Precision
+from calibration.taskmap.gpu_cost import BlockCosts, fit
+from calibration.taskmap.gpu_space import BlockSchedule
+from calibration.taskmap.program import Program
+from calibration.taskmap.triton_kernel import compiled
+from calibration.taskmap.tune import PROBES, TOP, Chosen, fastest
+from calibration.timing import Method, timed
+
+METHODS = {
+    "cuda": Method(samples=7, statistic="median", sample_s=5e-4, total_s=5e-3, warmups=2),
+    "cpu": Method(samples=1, statistic="min", sample_s=0.0, total_s=0.0, warmups=1),
+}
+
+
+@dataclass
+class BlockBench:
+    """Times schedules of a contraction at given sizes on random arrays; what is timed is remembered.
+
+    dtype: torch's name of the elements' type. machine: where the arrays are; stopwatch: of the same device. precision:
+    how fp32 is multiplied.
+    """
+
+    contraction: Contraction
+    sizes: Sizes
+    dtype: str
+    machine: Machine
+    stopwatch: Stopwatch
+    precision: Precision = "ieee"
+    held: dict[BlockSchedule, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        rows, columns, depth = self.contraction.extents(self.sizes)
+        draw = Draw(self.machine, self.dtype, seed=0)
+        held_bytes = draw.dtype.itemsize * (rows * depth + depth * columns + rows * columns)
+
+        def arrays() -> tuple[Tensor, Tensor, Tensor]:
+            c = torch.empty(rows * columns, dtype=draw.dtype, device=draw.device)
+            return draw.normal(rows * depth), draw.normal(depth * columns), c
+
+        # Where Triton interprets, caches do not matter.
+        self.sets = rotated(self.machine, held_bytes, arrays) if self.machine.kind == "cuda" else [arrays()]
+
+    def __call__(self, schedule: BlockSchedule) -> float:
+        """Return the seconds of a call; infinite where the device lacks what Triton wants for the schedule."""
+        if schedule not in self.held:
+            try:
+                self.held[schedule] = self.timed(self.kernel(schedule.program(self.contraction)))
+            except import_module("triton.runtime.errors").OutOfResources:
+                self.held[schedule] = np.inf
+        return self.held[schedule]
+
+    def kernel(self, program: Program, **vectors: Tensor) -> Callable[[Tensor, Tensor, Tensor], Any]:
+        """Return a program as a function of a, b and c at these sizes; vectors: the epilogue's inputs."""
+        made = compiled(program, self.precision)
+        return lambda a, b, c: made(a, b, c, self.sizes, vectors)
+
+    def timed(self, run: Callable[[Tensor, Tensor, Tensor], Any]) -> float:
+        """Return the seconds of a call of any function of a, b and c, flat."""
+        return timed(Work(run, self.sets, lambda: 0.0, 0.0), METHODS[self.machine.kind], self.stopwatch).t_s
+
+
+def learned(start: BlockCosts, benches: Sequence[BlockBench], every: Sequence[BlockSchedule]) -> BlockCosts:
+    """Return costs fitted to probes, schedules of `every` at random, on each of some benches."""
+    found = []
+    for seed, bench in enumerate(benches):
+        some = Random(seed).sample(every, min(PROBES, len(every)))
+        found += [(schedule, bench.sizes, seconds) for schedule in some if np.isfinite(seconds := bench(schedule))]
+    return fit(start, found)
+
+
+def ranked(costs: BlockCosts, sizes: Sizes, every: Sequence[BlockSchedule]) -> list[Any]:
+    """Return schedules by their predicted seconds, the fastest first."""
+    return [every[i] for i in np.argsort(costs.seconds(every, sizes), kind="stable")]
+
+
+def tune(costs: BlockCosts, bench: BlockBench, every: Sequence[BlockSchedule], top: int = TOP) -> Chosen:
+    """Return the fastest of the `top` schedules that the costs rank first."""
+    timing: Callable[[Any], float] = bench
+    return fastest(ranked(costs, bench.sizes, every)[:top], timing)

@@ -1,0 +1,86 @@
+"""The check of tuned schedules, interpreted: what it says of rows, that it keeps them, and that its shapes are fair."""
+
+import json
+from dataclasses import replace
+from importlib.util import find_spec
+from math import sqrt
+
+import pytest
+import torch
+
+from calibration.taskmap import gpu_check
+from calibration.taskmap.contraction import DGRAD, FORWARD, WGRAD
+from calibration.taskmap.gpu_check import PROBED, check, operands, setting, shapes, summary
+from tests.calibration.taskmap.problems import product
+
+needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
+
+
+def test_shapes_are_layers_of_training_that_no_fit_has_seen():
+    found = shapes()
+    assert len(found) == 10 and found == shapes()
+    assert [contraction.name for contraction, _ in found[:4]] == ["forward", "dgrad", "wgrad", "forward"]
+    assert not any(dict(sizes) in PROBED for _, sizes in found)
+    assert all(size % 512 == 0 for _, sizes in found for size in sizes.values())
+
+
+@pytest.mark.parametrize("contraction", [FORWARD, DGRAD, WGRAD], ids=lambda c: c.name)
+def test_operands_are_the_products(contraction):
+    problem = product(contraction, 5, 7, 3)
+    left, right = operands(contraction, problem.sizes, problem.a.ravel(), problem.b.ravel())
+    assert torch.allclose((left @ right).double(), problem.wanted, atol=1e-5)
+
+
+def test_a_summary_of_rows():
+    rows = [
+        {"tuning_s": 2.0, "schedules": 9},
+        {"tuning_s": 1.0, "of_cublas": 0.5, "relative_error": 0.01},
+        {"tuning_s": 1.0, "of_cublas": 1.0, "relative_error": 0.02},
+        {"top10_holds_best": True},
+        {"top10_holds_best": False},
+        {"fused_speedup": 1.5},
+        {"error": "OSError: gone"},
+    ]
+    assert summary(rows) == {
+        "geomean_of_cublas": pytest.approx(sqrt(0.5)),
+        "schedules": 9,
+        "tuning_s": 4.0,
+        "top10_holds_best": 0.5,
+        "fused_speedup": 1.5,
+        "max_relative_error": 0.02,
+        "failed": 1,
+    }
+    assert summary([])["geomean_of_cublas"] is None
+
+
+@needs_triton
+def test_it_runs_interpreted():
+    kept = []
+    found = check("cpu", 300.0, lambda so_far: kept.append(len(so_far["rows"])))
+    assert found["complete"] and found["failed"] == 0
+    assert [row["kind"] for row in found["rows"]].count("product") == 4
+    assert kept == list(range(1, len(found["rows"]) + 1))
+    assert found["by_dtype"]["bfloat16"]["max_relative_error"] < 1e-2
+    assert found["by_dtype"]["float32"]["max_relative_error"] < 1e-6
+    assert found["by_dtype"]["bfloat16"]["top10_holds_best"] in (0.0, 1.0)
+    assert found["by_dtype"]["float32"]["top10_holds_best"] is None
+    assert found["geomean_of_cublas"] > 0 and found["fused_speedup"] > 0 and found["tuning_s"] > 0
+    json.dumps(found)
+
+
+@needs_triton
+def test_what_time_or_an_error_leaves_is_kept(monkeypatch):
+    clock = iter(float(n) for n in range(1_000))
+    monkeypatch.setattr(gpu_check, "monotonic", lambda: next(clock))
+    one = replace(setting("cpu"), dtypes=("float32",))
+    monkeypatch.setattr(gpu_check, "setting", lambda device: one)
+
+    def fail(*given):
+        raise OSError("gone")
+
+    monkeypatch.setattr(gpu_check, "tune", fail)
+    found = check("cpu", 10.0)
+    assert not found["complete"]
+    assert [row["kind"] for row in found["rows"][:2]] == ["learned", "learned"]
+    assert found["rows"][2:] == [{"dtype": "float32", "error": "OSError: gone"}] * 2
+    assert found["failed"] == 2
