@@ -34,7 +34,7 @@ blocking_sends         yes        kept      -        -
 framework              yes        kept      -        torch
 cross_entropy          yes        kept      -        autograd
 attention_kernel       yes        kept      -        -
-product_kernel         yes        kept      -        library
+product_kernel         yes        kept      -        library or task-mapped
 optimizer_barrier      yes        kept      -        -
 offload                yes        by stage  md       optimizer, activations
 recompute_layers       yes        by stage  m        any

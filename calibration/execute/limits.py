@@ -37,7 +37,7 @@ PLAN: Mapping[str, tuple[object, ...]] = {
     "gradient_dtype": ("fp32",),
     "compiled": (False,),
     "fsdp_shard": (None,),
-    "product_kernel": ("library",),
+    "product_kernel": ("library", "task-mapped"),
 }
 PRECISION = ("fp32", "bf16")
 """fp16 would need a scale of the loss, and steps that are skipped where it was too large."""
@@ -101,11 +101,27 @@ def executable(model: Model, cluster: Cluster, plan: Plan, device: Device) -> Pl
     if placed.gpus > MOST_RANKS[device]:
         raise InputError("plan", f"{placed.gpus} ranks", f"at most {MOST_RANKS[device]} on {device} {HERE}")
     for own in dict.fromkeys(placed.at(stage) for stage in range(plan.pp)):
+        _check_products(own, device)
         _check_offload(model, own.plan)
         _check_split(model, own.plan)
         _check_shards(model, own)
         _check_schedule(model, own)
     return placed
+
+
+def _check_products(placed: PlacedPlan, device: Device) -> None:
+    """Task-mapped products: whole ones of whole layers, whose two gradients are made in one backward."""
+    plan = placed.plan
+    if plan.product_kernel == "library":
+        return
+    if device != "cpu":
+        raise InputError("plan.product_kernel", plan.product_kernel, f"library {HERE} on {device}")
+    given = f"with product_kernel {plan.product_kernel} {HERE}"
+    for name, allowed in {"tp": (1,), "pp": (1,), "zero": (0, 1), "recompute": ("none", "full")}.items():
+        if getattr(plan, name) not in allowed:
+            raise InputError(f"plan.{name}", getattr(plan, name), f"{' or '.join(map(str, allowed))} {given}")
+    if plan.precision != "fp32":
+        raise InputError("plan.precision", plan.precision, f"fp32 {given}")
 
 
 def _check_split(model: Model, plan: Plan) -> None:

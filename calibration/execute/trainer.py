@@ -23,6 +23,8 @@ from calibration.execute.runtime import Pipeline, Stage, Wiring
 from calibration.execute.split import Split, gradient_of, local, whole_of
 from calibration.execute.swapped import SwappedAdam
 from calibration.kernels.gpt import SmallGpt
+from calibration.kernels.tuned import library
+from calibration.taskmap.networks import with_tuned_linears
 from sim.specs import Model, Plan
 
 CPU = torch.device("cpu")
@@ -46,6 +48,8 @@ def chunks_of(
                 whole, parts[stage], first=first, last=last, split=split, recompute=plan.recompute,
                 recomputed=plan.recompute_layers, mover=mover,
             )  # fmt: skip
+            if plan.product_kernel == "task-mapped":
+                with_tuned_linears(held[stage], library(torch.get_num_threads()))
     ends = held.get(0), held.get(len(parts) - 1)
     if model.tied_embeddings and ends[0] and ends[1]:
         ends[1].head.weight = ends[0].tokens.weight

@@ -1,7 +1,7 @@
 """Linear layers and batched products to measure: (tokens, inputs, outputs, batch) on a log grid and of transformers."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 
@@ -35,8 +35,15 @@ class Budget:
     beyond_flop: float
 
 
-CPU = Budget((22, 44), (22, 60), (5, 12), (5, 12), (6, 14), (10, 20), (3, 6), 1.1e9, 5e9, 2e10)
-CUDA = Budget((24, 80), (24, 110), (5, 20), (5, 20), (6, 20), (10, 40), (3, 15), 3e12, 9e12, 6e13)
+LIBRARY = {
+    "cpu": Budget((22, 44), (22, 60), (5, 12), (5, 12), (6, 14), (10, 20), (3, 6), 1.1e9, 5e9, 2e10),
+    "cuda": Budget((24, 80), (24, 110), (5, 20), (5, 20), (6, 20), (10, 40), (3, 15), 3e12, 9e12, 6e13),
+}
+TUNED = {
+    "cpu": Budget((8, 20), (8, 24), (2, 6), (2, 6), (0, 0), (4, 10), (2, 4), 1.1e9, 5e9, 2e10),
+    "cuda": Budget((6, 10), (6, 12), (2, 3), (2, 3), (0, 0), (3, 6), (2, 3), 3e12, 9e12, 6e13),
+}
+"""By machine: of kernels that are there, and of those of which each size has to be tuned first."""
 
 
 def flop(layer: Layer) -> float:
@@ -74,10 +81,12 @@ def scores(gpu: bool) -> Iterator[Layer]:
         yield seq, seq, width, batch
 
 
-def layers(machine: Machine, suite: Suite, seed: int = 0) -> Iterator[tuple[Use, Layer]]:
+def layers(
+    machine: Machine, suite: Suite, seed: int = 0, budgets: Mapping[str, Budget] = LIBRARY
+) -> Iterator[tuple[Use, Layer]]:
     """Yield (use, layer) for `suite`, without repeats."""
     gpu = machine.kind == "cuda"
-    budget, high = (CUDA, 16384) if gpu else (CPU, 2048)
+    budget, high = budgets[machine.kind], 16384 if gpu else 2048
     sizes = powers(16, high)
     grid = [(t, i, o, 1) for t, i, o in product(sizes, repeat=3)]
     odd = [(t, i, o, 1) for t, i, o in product([n for n in ODD if n <= high], repeat=3)]

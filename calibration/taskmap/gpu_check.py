@@ -26,15 +26,13 @@ from calibration.taskmap.contraction import BIAS, DGRAD, FORWARD, GELU, WGRAD, C
 from calibration.taskmap.gpu import Gpu, of_catalog, of_properties
 from calibration.taskmap.gpu_cost import START, BlockCosts
 from calibration.taskmap.gpu_space import BlockSchedule, block_schedules
-from calibration.taskmap.gpu_tune import BlockBench, learned, ranked, tune
+from calibration.taskmap.gpu_tune import PROBED, BlockBench, learned, ranked, tune
 from calibration.taskmap.program import fused_after
 from calibration.taskmap.tune import TOP
 
 Row = dict[str, Any]
 WIDTHS, FACTORS, TOKENS = (2048, 2560, 3072, 5120, 6144, 7168), ((1, 1), (1, 3), (1, 4), (4, 1)), (2048, 4096, 8192)
-"""Hidden widths of transformers, inputs and outputs of a layer in them, tokens of a microbatch."""
-PROBED = ({"m": 4096, "n": 4096, "k": 4096}, {"m": 1024, "n": 8192, "k": 2048})
-"""Sizes that costs are fitted to; no width above is among them."""
+"""Hidden widths of transformers, none of `PROBED`; inputs and outputs of a layer in them, tokens of a microbatch."""
 DIRECTIONS = (FORWARD, DGRAD, WGRAD)
 
 
@@ -184,7 +182,7 @@ def _against_library(
 ) -> Row:
     """Return the tuned schedule beside torch's product: seconds of both, and our error against float64."""
     began, bench, known = monotonic(), held.bench(contraction, sizes, dtype), costs[contraction.name]
-    chosen: Any = tune(known, bench, held.every(known.item), held.top)
+    chosen = tune(known, bench, held.every(known.item), held.top)
     tuning_s = monotonic() - began
     library_s = bench.timed(lambda a, b, c: torch.mm(*operands(contraction, sizes, a, b)))
     return _row("product", contraction, sizes) | {
@@ -217,7 +215,7 @@ def _error(bench: BlockBench, schedule: BlockSchedule) -> float:
 def _fused(held: Setting, contraction: Contraction, sizes: Sizes, dtype: str, costs: Mapping[str, BlockCosts]) -> Row:
     """Return bias and GELU in the product's kernel beside those after it, of ours and of torch's."""
     bench, known = held.bench(contraction, sizes, dtype), costs[contraction.name]
-    chosen: Any = tune(known, bench, held.every(known.item), held.top)
+    chosen = tune(known, bench, held.every(known.item), held.top)
     program = chosen.schedule.program(contraction)
     m, n, k = (sizes[name] for name in "mnk")
     bias = bench.sets[0][0][:n].clone()

@@ -18,13 +18,17 @@ from calibration.kernels.family import Machine, Work
 from calibration.kernels.work import Draw, rotated
 from calibration.taskmap.contraction import Contraction, Sizes
 from calibration.taskmap.emit_triton import Precision
-from calibration.taskmap.gpu_cost import BlockCosts, fit
-from calibration.taskmap.gpu_space import BlockSchedule
+from calibration.taskmap.gpu import Gpu
+from calibration.taskmap.gpu_cost import START, BlockCosts, fit
+from calibration.taskmap.gpu_space import BlockSchedule, block_schedules
 from calibration.taskmap.program import Program
-from calibration.taskmap.triton_kernel import compiled
-from calibration.taskmap.tune import PROBES, TOP, Chosen, fastest
+from calibration.taskmap.triton_kernel import TritonKernel, compiled
+from calibration.taskmap.tune import TOP, Chosen, fastest
 from calibration.timing import Method, timed
 
+PROBES = 12
+"""Schedules that costs are learned from, at each of `PROBED`."""
+PROBED = ({"m": 4096, "n": 4096, "k": 4096}, {"m": 1024, "n": 8192, "k": 2048})
 METHODS = {
     "cuda": Method(samples=7, statistic="median", sample_s=5e-4, total_s=5e-3, warmups=2),
     "cpu": Method(samples=1, statistic="min", sample_s=0.0, total_s=0.0, warmups=1),
@@ -87,12 +91,48 @@ def learned(start: BlockCosts, benches: Sequence[BlockBench], every: Sequence[Bl
     return fit(start, found)
 
 
-def ranked(costs: BlockCosts, sizes: Sizes, every: Sequence[BlockSchedule]) -> list[Any]:
+def ranked(costs: BlockCosts, sizes: Sizes, every: Sequence[BlockSchedule]) -> list[BlockSchedule]:
     """Return schedules by their predicted seconds, the fastest first."""
     return [every[i] for i in np.argsort(costs.seconds(every, sizes), kind="stable")]
 
 
-def tune(costs: BlockCosts, bench: BlockBench, every: Sequence[BlockSchedule], top: int = TOP) -> Chosen:
+def tune(costs: BlockCosts, bench: BlockBench, every: Sequence[BlockSchedule], top: int = TOP) -> Chosen[BlockSchedule]:
     """Return the fastest of the `top` schedules that the costs rank first."""
-    timing: Callable[[Any], float] = bench
-    return fastest(ranked(costs, bench.sizes, every)[:top], timing)
+    return fastest(ranked(costs, bench.sizes, every)[:top], bench)
+
+
+@dataclass
+class BlockLibrary:
+    """Tuned kernels of a GPU; what is learned and chosen is kept as long as it lives.
+
+    top: how many schedules are timed for each size; 1: none, nor are costs learned, as where Triton interprets.
+    """
+
+    machine: Machine
+    stopwatch: Stopwatch
+    gpu: Gpu
+    top: int
+    costs: dict[tuple[str, str], BlockCosts] = field(default_factory=dict)
+    chosen: dict[tuple[str, str, tuple[int, ...]], BlockSchedule] = field(default_factory=dict)
+
+    def kernel(self, contraction: Contraction, sizes: Sizes, dtype: str) -> TritonKernel:
+        """Return the kernel of a product at some sizes, tuned for them."""
+        key = contraction.name, dtype, tuple(sizes.values())
+        every = block_schedules(self.gpu, getattr(torch, dtype).itemsize)
+        if key not in self.chosen:
+            costs = self._costs(contraction, dtype, every)
+            first = ranked(costs, sizes, every)[: self.top]
+            found = fastest(first, self._bench(contraction, sizes, dtype)).schedule if self.top > 1 else first[0]
+            self.chosen[key] = found
+        return compiled(self.chosen[key].program(contraction))
+
+    def _bench(self, contraction: Contraction, sizes: Sizes, dtype: str) -> BlockBench:
+        return BlockBench(contraction, sizes, dtype, self.machine, self.stopwatch)
+
+    def _costs(self, contraction: Contraction, dtype: str, every: Sequence[BlockSchedule]) -> BlockCosts:
+        if (contraction.name, dtype) not in self.costs:
+            known = BlockCosts(contraction, self.gpu, getattr(torch, dtype).itemsize, START)
+            if self.top > 1:
+                known = learned(known, [self._bench(contraction, size, dtype) for size in PROBED], every)
+            self.costs[contraction.name, dtype] = known
+        return self.costs[contraction.name, dtype]

@@ -11,6 +11,7 @@ from calibration.taskmap.cost import Costs
 from calibration.taskmap.native import Kernel, compiled
 from calibration.taskmap.processor import Processor, processor
 from calibration.taskmap.program import fused_after
+from calibration.taskmap.space import KernelSchedule
 from calibration.taskmap.tune import TOP, Bench, Chosen, learned, tune
 from sim.specs.fields import InputError
 
@@ -29,9 +30,9 @@ class Library:
     threads: int = 1
     top: int = TOP
     costs: dict[Contraction, Costs] = field(default_factory=dict)
-    chosen: dict[Key, Chosen] = field(default_factory=dict)
+    chosen: dict[Key, Chosen[KernelSchedule]] = field(default_factory=dict)
 
-    def choice(self, contraction: Contraction, sizes: Mapping[str, int]) -> Chosen:
+    def choice(self, contraction: Contraction, sizes: Mapping[str, int]) -> Chosen[KernelSchedule]:
         """Return the schedule for a contraction at some sizes."""
         key = contraction, tuple(sizes.values())
         if key not in self.chosen:

@@ -111,6 +111,14 @@ def _tuned(module: nn.Module, library: Library) -> nn.Module:
     return tuned(module, library)
 
 
+def with_tuned_linears(network: nn.Module, library: Library) -> None:
+    """Put tuned kernels in the place of a network's linear layers, which keep their parameters and names."""
+    for module in list(network.modules()):
+        for name, child in module.named_children():
+            if isinstance(child, nn.Linear):
+                setattr(module, name, TunedLinear(library, child))
+
+
 def _fusable(module: nn.Module | None) -> bool:
     return type(module) in FUSED and getattr(module, "approximate", "none") == "none"
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from time import perf_counter
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -28,14 +29,14 @@ LEARNED: dict[tuple[str, ...], tuple[tuple[int, ...], ...]] = {
 LEAST_S = 0.02
 """How long a schedule is measured, at least three times."""
 
-Measure = Callable[[KernelSchedule], float]
+S = TypeVar("S")
 
 
 @dataclass(frozen=True)
-class Chosen:
+class Chosen(Generic[S]):
     """The fastest schedule that was measured, its seconds, and what finding it took: schedules measured, seconds."""
 
-    schedule: KernelSchedule
+    schedule: S
     seconds: float
     measured: int
     spent_s: float
@@ -92,7 +93,7 @@ def learned(contraction: Contraction, machine: Processor, threads: int = 1) -> C
     return fit(contraction, machine, found, threads)
 
 
-def tune(costs: Costs, bench: Bench, top: int = TOP) -> Chosen:
+def tune(costs: Costs, bench: Bench, top: int = TOP) -> Chosen[KernelSchedule]:
     """Return the fastest of the schedules that the costs rank first, of which they cannot say which it is."""
     return fastest(candidates(costs, bench.sizes, bench.threads, top), bench)
 
@@ -106,7 +107,7 @@ def candidates(costs: Costs, sizes: Sizes, threads: int = 1, top: int = TOP) -> 
     return [every[i] for i in order[: min(top, near)]]
 
 
-def fastest(those: Sequence[KernelSchedule], bench: Measure) -> Chosen:
+def fastest(those: Sequence[S], bench: Callable[[S], float]) -> Chosen[S]:
     """Return the fastest of some schedules, each measured."""
     began = perf_counter()
     times = [bench(schedule) for schedule in those]

@@ -169,7 +169,6 @@ def test_large_and_foreign_networks_of_the_catalog_are_refused(name):
         ({"precision": "fp16"}, "plan.precision: got 'fp16'; allowed: fp32 or bf16"),
         ({"precision": "bf16", "pp": 2, "schedule": "2bw"}, "plan.precision: got 'bf16'; allowed: fp32 with schedule"),
         ({"compiled": True}, "plan.compiled"),
-        ({"product_kernel": "task-mapped"}, "plan.product_kernel: got 'task-mapped'; allowed: library in what is exec"),
         ({"dp": 16, "micro_batch": 1, "global_batch": 16}, "plan: got '16 ranks'; allowed: at most 8 on cpu"),
     ],
 )

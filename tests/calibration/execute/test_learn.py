@@ -20,6 +20,7 @@ from sim.costs.learned import FILE, Group, Learned, LearnedRun, read_learned
 from sim.costs.profile import load_profile
 from sim.specs import InputError
 from tests.calibration.execute.cases import SMALL, cluster, job, profile
+from tests.costs.test_products import with_mapped
 
 RUN = CliRunner()
 SHA = "0" * 64
@@ -225,6 +226,11 @@ def unrun(monkeypatch):
 def test_what_cannot_be_learned_from_is_refused_before_it_runs(tmp_path, folder, monkeypatch):
     path = job(tmp_path, folder)
     assert "left out with --learn" in refused(path, "--despite-load")
+    held = json.loads(path.read_text())
+    with_mapped(load_profile(str(folder)), folder)
+    path.write_text(json.dumps(held | {"plan": held["plan"] | {"product_kernel": "task-mapped"}}))
+    assert "product_kernel task-mapped" in refused(path)
+    path.write_text(json.dumps(held))
     monkeypatch.setattr(learn, "cpu_count", lambda: 1)
     assert "2 processes" in refused(path)
     monkeypatch.setattr(learn, "cpu_count", lambda: 2)
