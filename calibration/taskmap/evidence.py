@@ -1,13 +1,14 @@
 """Measures what choosing schedules by their costs gives and takes, for the notebook about kernels.
 
-    python -m calibration.taskmap.evidence --out notebooks/data/kernels.json [--shapes 10]
+    python -m calibration.taskmap.evidence --out notebooks/data/kernels.json [--only networks]
 
+Plans are predicted by the profile of `trainsim calibrate --device cpu --out notebooks/data/kernels-profile`.
 Per contraction and size every schedule is measured, so that one sees where the costs put the fastest; none of these
-sizes is one of those that the costs are learned from. It takes about twelve minutes on one core.
+sizes is one of those that the costs are learned from. It takes about a quarter of an hour on one core.
 """
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -16,23 +17,29 @@ from math import prod
 from pathlib import Path
 from random import Random
 from time import perf_counter
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import typer
 from torch import Tensor, nn
 
+from calibration.execute.busy import nobody
+from calibration.execute.cli import execute
+from calibration.execute.evidence import SIZES, executed
+from calibration.execute.limits import as_executed
+from calibration.execute.measure import Setting
 from calibration.host import cpu_name
 from calibration.taskmap.contraction import IMAGE, PRODUCTS, Contraction, convolution
 from calibration.taskmap.cost import Costs
 from calibration.taskmap.library import Library
 from calibration.taskmap.native import compiled
 from calibration.taskmap.networks import Convolutional, Transformer, TunedConv2d, TunedLinear, tuned
-from calibration.taskmap.processor import Processor
-from calibration.taskmap.results import Learned, Network, Results, Search, Shape, write_results
+from calibration.taskmap.processor import Processor, processor
+from calibration.taskmap.results import Learned, Network, Results, Search, Shape, read_results, write_results
 from calibration.taskmap.space import KernelSchedule, schedules
 from calibration.taskmap.tune import PROBES, Bench, fastest, learned, shortest, tune
-from sim.specs.fields import InputError
+from sim.specs import Cluster, InputError, Job, Plan
+from sim.validation.executed import Executed
 
 COMMAND = "python -m calibration.taskmap.evidence --out notebooks/data/kernels.json"
 IMAGES = ((3, 1, 1, (2, 64, 28, 28, 64)), (1, 1, 0, (1, 256, 14, 14, 64)), (7, 2, 3, (4, 3, 64, 64, 32)))
@@ -42,6 +49,10 @@ NETWORKS = (
     ("convolutional, 4 images of 32 x 32", Convolutional, (4, 3, 32, 32)),
     ("transformer, 2 x 128 tokens", Transformer, (2, 128, 256)),
 )
+PARTS = ("kernels", "networks", "plans")
+PROFILE = Path("notebooks/data/kernels-profile")
+PLANS = {"library's products": {}, "task-mapped products": {"product_kernel": "task-mapped"}}
+STEPS = 20
 PATIENCE_S = 60.0
 """How long a search at random goes on."""
 
@@ -118,7 +129,7 @@ def searched(costs: Costs, shape: Shape, tuning_s: float) -> Search:
     return Search(label=shape.label, space=EVERYWHERE, trials=trials, spent_s=spent, found=found, tuning_s=tuning_s)
 
 
-def network(library: Library, name: str, module: nn.Module, x: Tensor) -> Network:
+def network(library: Library, name: str, module: nn.Module, x: Tensor, told: Told) -> Network:
     """Return a network beside its copy of tuned kernels."""
     with torch.no_grad():
         wanted, made, began = module(x), tuned(module, library), perf_counter()
@@ -127,40 +138,65 @@ def network(library: Library, name: str, module: nn.Module, x: Tensor) -> Networ
         ours, torchs = shortest(lambda: made(x)), shortest(lambda: module(x))
     kernels = sum(isinstance(each, TunedLinear | TunedConv2d) for each in made.modules())
     error = float((out - wanted).abs().max() / wanted.abs().max())
+    told(f"{name}: {torchs / ours:.2f} times as fast as torch's")
     return Network(name=name, tuned_s=ours, torch_s=torchs, error=error, kernels=kernels, tuning_s=spent)
 
 
-def gather(out: Path, number: int, told: Told) -> Results:
-    """Return everything measured; the file is written after each contraction."""
+def gather(out: Path, number: int, parts: Sequence[str], profile: Path, told: Told) -> Results:
+    """Return everything measured, of parts that are not asked for what the file holds; it is written as it grows."""
     torch.set_num_threads(1)
-    library = Library()
+    library, every = Library(), schedules(processor())
     made = Results(
         command=COMMAND, date=f"{datetime.now(UTC):%Y-%m-%d}", machine=f"one core of an {' '.join(cpu_name()[1:])}",
-        software=f"fp32, torch {version('torch')}", schedules=[vars(each) for each in schedules(library.machine)],
-        probes=PROBES, compile_s=0.0, learned=[], shapes=[], searches=[], networks=[],
+        software=f"fp32, torch {version('torch')}", schedules=[vars(each) for each in every],
+        probes=PROBES, compile_s=0.0, learned=[], shapes=[], searches=[], networks=[], plans=[],
     )  # fmt: skip
-    for contraction, sizes in asked(number):
-        began = perf_counter()
-        costs = library.costs[contraction] = learned(contraction, library.machine)
-        spent = perf_counter() - began
-        told(f"{contraction.name}: learned in {spent:.1f} s, errors of {costs.sigma_log:.1%}")
-        compile_s = compile_all(contraction, library.machine)
-        shapes = []
-        for each in sizes:
-            shapes.append(shape_of(costs, each))
-            told(f"{shapes[-1].label}: the fastest is number {shapes[-1].rank + 1} of the costs")
-        one = Learned(contraction=contraction.name, seconds=spent, sigma_log=costs.sigma_log)
-        made = replace(made, compile_s=compile_s, learned=[*made.learned, one], shapes=[*made.shapes, *shapes])
-        if contraction.name in PRODUCTS:
-            tuning_s = spent + shapes[0].ranked * compile_s + shapes[0].tuning_s
-            made = replace(made, searches=[*made.searches, searched(costs, shapes[0], tuning_s)])
-        write_results(out, made)
-    for name, module, x in NETWORKS:
-        found = network(library, name, module(), torch.randn(x))
-        told(f"{name}: {found.torch_s / found.tuned_s:.2f} times as fast as torch's")
-        made = replace(made, networks=[*made.networks, found])
+    if out.exists():
+        made = read_results(out)
+    if "kernels" in parts:
+        made = replace(made, learned=[], shapes=[], searches=[])
+        for contraction, sizes in asked(number):
+            made = with_kernel(made, contraction, sizes, told)
+            write_results(out, made)
+    if "networks" in parts:
+        found = [network(library, name, module(), torch.randn(x), told) for name, module, x in NETWORKS]
+        made = replace(made, networks=found)
+    if "plans" in parts:
+        made = replace(made, plans=[plan(name, given, profile, told) for name, given in PLANS.items()])
     write_results(out, made)
     return made
+
+
+def plan(name: str, given: Mapping[str, Any], profile: Path, told: Told) -> Executed:
+    """Return a plan that was predicted by a profile folder and then executed."""
+    cluster = Cluster.of("cpu", 1, gpus_per_node=1, domain_gpus=1, profile=str(profile))
+    asked = as_executed(Plan(global_batch=16, micro_batch=2, precision="fp32", **given))
+    job = Job(model=SIZES["medium"], cluster=cluster, plan=asked)
+    row = execute(job, Setting(steps=STEPS), nobody)
+    told(f"{name}: predicted {row.error:+.1%} off")
+    return executed(name, job, row, STEPS)
+
+
+def with_kernel(made: Results, contraction: Contraction, sizes: Sequence[Mapping[str, int]], told: Told) -> Results:
+    """Return the results with a contraction at some sizes."""
+    began = perf_counter()
+    costs = learned(contraction, processor())
+    spent = perf_counter() - began
+    told(f"{contraction.name}: learned in {spent:.1f} s, errors of {costs.sigma_log:.1%}")
+    compile_s, shapes, searches = compile_all(contraction, costs.machine), list[Shape](), list[Search]()
+    for each in sizes:
+        shapes.append(shape_of(costs, each))
+        told(f"{shapes[-1].label}: the fastest is number {shapes[-1].rank + 1} of the costs")
+    if contraction.name in PRODUCTS:
+        searches = [searched(costs, shapes[0], spent + shapes[0].ranked * compile_s + shapes[0].tuning_s)]
+    one = Learned(contraction=contraction.name, seconds=spent, sigma_log=costs.sigma_log)
+    return replace(
+        made,
+        compile_s=compile_s,
+        learned=[*made.learned, one],
+        shapes=[*made.shapes, *shapes],
+        searches=[*made.searches, *searches],
+    )
 
 
 def asked(number: int) -> Iterator[tuple[Contraction, list[dict[str, int]]]]:
@@ -182,11 +218,15 @@ def compile_all(contraction: Contraction, machine: Processor) -> float:
 def main(
     out: Annotated[Path, typer.Option("--out", help="File that is written.")],
     number: Annotated[int, typer.Option("--shapes", help="Sizes of each product, from 1.")] = 10,
+    only: Annotated[str | None, typer.Option("--only", help="One part: kernels, networks or plans.")] = None,
+    profile: Annotated[Path, typer.Option("--profile", help="Folder of this machine's profile.")] = PROFILE,
 ) -> None:
     """Measure; progress goes to stderr."""
     if number < 1:
         raise InputError("--shapes", number, "a whole number from 1")
-    gather(out, number, lambda text: sys.stderr.write(text + "\n"))
+    if only not in (None, *PARTS):
+        raise InputError("--only", only, " or ".join(PARTS))
+    gather(out, number, PARTS if only is None else [only], profile, lambda text: sys.stderr.write(text + "\n"))
 
 
 if __name__ == "__main__":

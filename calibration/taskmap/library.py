@@ -31,6 +31,7 @@ class Library:
     top: int = TOP
     costs: dict[Contraction, Costs] = field(default_factory=dict)
     chosen: dict[Key, Chosen[KernelSchedule]] = field(default_factory=dict)
+    kernels: dict[tuple[Key, tuple[Elementwise, ...]], Kernel] = field(default_factory=dict)
 
     def choice(self, contraction: Contraction, sizes: Mapping[str, int]) -> Chosen[KernelSchedule]:
         """Return the schedule for a contraction at some sizes."""
@@ -45,7 +46,11 @@ class Library:
         self, contraction: Contraction, sizes: Mapping[str, int], epilogue: Sequence[Elementwise] = ()
     ) -> Kernel:
         """Return the tuned kernel; functions of the epilogue are fused into it after it is chosen."""
-        return compiled(fused_after(self.choice(contraction, sizes).schedule.program(contraction), *epilogue))
+        key = (contraction, tuple(sizes.values())), tuple(epilogue)
+        if key not in self.kernels:
+            program = self.choice(contraction, sizes).schedule.program(contraction)
+            self.kernels[key] = compiled(fused_after(program, *epilogue))
+        return self.kernels[key]
 
     def __call__(
         self,

@@ -10,10 +10,12 @@ from typing import Annotated
 
 from pydantic import Field
 
+from calibration.taskmap.contraction import PRODUCTS
 from calibration.taskmap.space import KernelSchedule
 from sim.costs.fitted import short
 from sim.specs.fields import read, real, spec, whole
 from sim.specs.files import load_mapping, write_atomically
+from sim.validation.executed import Executed
 
 MOST = 10_000
 Text = Annotated[str, Field(min_length=1, max_length=400, description="text of 1 to 400 characters")]
@@ -112,7 +114,7 @@ class Learned:
 class Results:
     """Everything that `python -m calibration.taskmap.evidence` measured; compile_s: of one kernel.
 
-    probes: schedules that costs are learned from.
+    probes: schedules that costs are learned from. plans: executed with the library's products and with tuned ones.
     """
 
     command: Text
@@ -126,6 +128,7 @@ class Results:
     shapes: Annotated[list[Shape], Field(max_length=MOST)]
     searches: list[Search]
     networks: list[Network]
+    plans: list[Executed]
 
     def lines(self) -> list[str]:
         """Return when, where and on what it was measured."""
@@ -136,9 +139,37 @@ class Results:
         """Return a schedule of the space."""
         return KernelSchedule(**self.schedules[place])
 
-    def of(self, contraction: str) -> list[Shape]:
-        """Return the shapes of one contraction."""
-        return [shape for shape in self.shapes if shape.contraction == contraction]
+    @property
+    def names(self) -> list[str]:
+        """Every schedule in words."""
+        return [
+            f"{s.rows} x {s.vectors * s.lanes} registers, {s.high} x {s.wide} of them, depth {s.depth}"
+            for s in (self.schedule(n) for n in range(len(self.schedules)))
+        ]
+
+    @property
+    def products(self) -> list[Shape]:
+        """The shapes of products."""
+        return [shape for shape in self.shapes if shape.contraction in PRODUCTS]
+
+    @property
+    def convolutions(self) -> list[Shape]:
+        """The shapes of convolutions."""
+        return [shape for shape in self.shapes if shape not in self.products]
+
+    def answer(self) -> str:
+        """Return in a sentence or two what became of the products."""
+        those = self.products
+        first = f"{sum(shape.rank == 0 for shape in those)} of {len(those)} sizes it is the very first"
+        ten = f"among the ten that their costs put first at {sum(shape.rank < 10 for shape in those)} of {len(those)}"
+        saved = geometric_mean([shape.exhaustive_s / shape.tuning_s for shape in those])
+        torchs = geometric_mean([shape.of_library for shape in those])
+        return (
+            f"The fastest of {len(self.schedules)} schedules is {ten}; at {first}. The tuner measures "
+            f"{fmean(shape.ranked for shape in those):.1f} of them, takes a {saved:.0f}th of the time that all take, "
+            f"and loses {max(shape.lost for shape in those):.1%} at most. What it finds is {torchs:.2f} times as fast "
+            f"as torch's product (geometric mean)."
+        )
 
 
 def held(shapes: Sequence[Shape], first: int = 10) -> float:

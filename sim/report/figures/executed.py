@@ -41,7 +41,8 @@ def executed_times(plans: Sequence[Executed], theme: Theme = "light") -> go.Figu
         log10(float(low.min())),
         log10(max(float(high.max()), *(one.measured.step_time_s / unit.scale for one in plans))),
     )
-    ticks = [n * 10.0**k for k in range(floor(ends[0]), floor(ends[1]) + 1) for n in (1, 2, 5)]
+    steps = (1, 2, 5) if ends[1] - ends[0] > 1 else range(1, 10)
+    ticks = [n * 10.0**k for k in range(floor(ends[0]), floor(ends[1]) + 1) for n in steps]
     span = [ends[0] - 0.05, ends[1] + 0.05]
     return figure.update_xaxes(type="log", range=span, tickvals=ticks, ticktext=[f"{t:g}" for t in ticks])
 

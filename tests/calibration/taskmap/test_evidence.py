@@ -53,7 +53,7 @@ def test_everything_is_measured_written_and_read(tmp_path, monkeypatch):
     monkeypatch.setattr(evidence, "PATIENCE_S", 0.0)
     monkeypatch.setattr(evidence, "IMAGES", evidence.IMAGES[1:2])
     told = []
-    made = gather(tmp_path / "kernels.json", 1, told.append)
+    made = gather(tmp_path / "kernels.json", 1, ["kernels", "networks"], tmp_path, told.append)
     found = read_results(tmp_path / "kernels.json")
     assert isinstance(found, Results)
     assert [shape.contraction for shape in found.shapes] == ["forward", "dgrad", "wgrad", made.shapes[3].contraction]
@@ -63,6 +63,9 @@ def test_everything_is_measured_written_and_read(tmp_path, monkeypatch):
     assert all(network.error < 1e-4 for network in found.networks)
     assert found.schedule(0) == few[0]
     assert any("learned in" in line for line in told)
+    again = gather(tmp_path / "kernels.json", 1, ["networks"], tmp_path, told.append)
+    assert again.shapes == found.shapes
+    assert len(again.networks) == 2
 
 
 def test_a_wrong_file_is_refused(tmp_path):
