@@ -115,13 +115,14 @@ def convolution(kernel: int, stride: int = 1, padding: int = 0) -> Contraction:
         high, wide = outputs(s)
         square = kernel * kernel
         sample, y, x = i // (high * wide), i // wide % high, i % wide
-        row, column = y * stride + k % square // kernel, x * stride + k % kernel
+        down, across = k % square // kernel, k % kernel
+        row, column = y * stride + down, x * stride + across
         inside = (
             (row >= padding) & (row < s["height"] + padding) & (column >= padding) & (column < s["width"] + padding)
         )
-        plane = sample * s["channels"] + k // square
-        at = (plane * s["height"] + row - padding) * s["width"] + column - padding
-        return Place(at, inside if padding else True)
+        corner = (sample * s["channels"] * s["height"] + y * stride) * s["width"] + x * stride
+        beyond = (k // square * s["height"] + down) * s["width"] + across
+        return Place(corner + beyond - (s["width"] * padding + padding), inside if padding else True)
 
     def pixel(s: Sizes, i: Index, j: Index) -> Index:
         """Return the address of output i of filter j: [batch, filters, height, width]."""

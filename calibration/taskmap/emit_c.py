@@ -4,7 +4,7 @@ What the workers of a block do between two barriers runs one after the other, so
 in an array that the compiler keeps in registers while the loop over a tile's depth runs.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 from calibration.taskmap.contraction import Place
 from calibration.taskmap.mapping import Atom, TaskMapping
 from calibration.taskmap.program import Barrier, Compute, Load, Program, Statement, Steps, Store
-from calibration.taskmap.text import Text
+from calibration.taskmap.text import Apart, Tables, Text
 
 HEAD = """\
 #include <math.h>
@@ -174,16 +174,43 @@ def _load(load: Load, program: Program, dialect: Dialect, step: str, pad: str) -
     at = f"({step} + {load.ahead})" if load.ahead else step
     first = f"row + {row}" if of_a else f"{at} * {deep} + {row}"
     second = f"{at} * {deep} + {column}" if of_a else f"column + {column}"
-    place = (program.contraction.a if of_a else program.contraction.b)(
-        {n: Text(n) for n in program.contraction.sizes}, Text("i"), Text("j")
-    )
+    tables = Tables({"i": str(row), "j": str(column)})
+    place = _place(load, program, tables if not dialect.worker else None)
     slot = f"{at} % {program.buffers}" if program.buffers > 1 else "0"
     body = [
         f"const long i = {first}, j = {second};",
         f"{load.array}_tile[{slot}][{row}][{column}] = {_guarded(place, load, program, dialect)};",
     ]
-    lines = nest(heads, body, pad + "  " * bool(load.ahead))
-    return [f"{pad}if ({at} < steps) {{", *lines, f"{pad}}}"] if load.ahead else lines
+    high, wide, _ = program.block
+    starts = ("row", f"{at} * {deep}") if of_a else (f"{at} * {deep}", "column")
+    made = [
+        *_filled(tables.of("i"), "i", starts[0], high if of_a else deep),
+        *_filled(tables.of("j"), "j", starts[1], deep if of_a else wide),
+    ]
+    lines = nest(heads, body, pad + "  " * bool(load.ahead or made))
+    if load.ahead or made:
+        head = f"if ({at} < steps) {{" if load.ahead else "{"
+        lines = [f"{pad}{head}", *(f"{pad}  {line}" for line in made), *lines, f"{pad}}}"]
+    return lines
+
+
+def _place(load: Load, program: Program, tables: Tables | None) -> Place:
+    """Return where an element lies, with what divides in tables where there are such."""
+    place = program.contraction.a if load.array == "a" else program.contraction.b
+    names = program.contraction.sizes
+    if tables is None:
+        return place({n: Text(n) for n in names}, Text("i"), Text("j"))
+    return place({n: Apart(n, tables) for n in names}, Apart("i", tables, "i"), Apart("j", tables, "j"))
+
+
+def _filled(expressions: Mapping[str, str], index: str, start: str, size: int) -> list[str]:
+    """Return the lines that compute tables of an index which begins at `start`."""
+    if not expressions:
+        return []
+    arrays = ", ".join(f"{name}[{size}]" for name in expressions)
+    lines = [f"  {name}[at] = {code};" for name, code in expressions.items()]
+    head = f"for (int at = 0; at < {size}; at++) {{"
+    return [f"long {arrays};", head, f"  const long {index} = {start} + at;", *lines, "}"]
 
 
 def _guarded(place: Place, load: Load, program: Program, dialect: Dialect) -> str:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn.functional import gelu
 
-from calibration.taskmap.contraction import BIAS, FORWARD, GELU, RELU
+from calibration.taskmap.contraction import BIAS, FORWARD, GELU, RELU, convolution
 from calibration.taskmap.emit_c import source
 from calibration.taskmap.interpret import RaceError, interpret
 from calibration.taskmap.mapping import repeat, spatial
@@ -156,3 +156,12 @@ def test_a_kernel_leaves_the_process_arithmetic_alone():
     native(matmul(FORWARD, SIMD, 8, 1), PROBLEMS[0])
     assert np.float64(5e-324) * 1.0 > 0
     assert np.finfo(np.float32).smallest_subnormal / np.float32(1) > 0
+
+
+def test_divisions_are_once_a_row_and_a_column():
+    """Those of a convolution's addresses; products have none."""
+    text = source(matmul(convolution(3, 1, 1), SIMD, 8, 1))
+    (fill,) = [line for line in text.splitlines() if line.strip().startswith("a_tile[0][") and "=" in line]
+    assert not {"/", "%"} & set(fill)
+    assert text.count("[at] = ") == 6  # row, column and corner of an output; the same of an element of the kernel
+    assert "[at] = " not in source(matmul(FORWARD, SIMD, 8, 1))
