@@ -14,13 +14,15 @@ from sim.costs.kernels import BYTES_16BIT
 from sim.costs.layers import ends
 from sim.costs.layers.ops import kv_columns, query_width, tp, vocab
 from sim.costs.layers.structure import BlockKind, Kind, Structure
+from sim.specs.blocks import GATES
 from sim.specs.plan import Recompute
 
 ORIGINS = ("norms", "mixer", "scores", "mlp", "masks")
 """What `memory.Saved` tells apart."""
 
-SHARES = {"softmax": 2, "score mask": 1, "dropped softmax": 2}
-"""Bytes per score of what eager attention stores (Korthikanti et al. 2022, arXiv 2205.05198, section 4.1)."""
+SHARES = {"softmax": 2, "score mask": 1, "dropped softmax": 2, "gates": 4}
+"""Bytes per score of what eager attention stores (Korthikanti et al. 2022, arXiv 2205.05198, section 4.1), and numbers
+of a recurrent layer over those of its state."""
 
 UNKNOWN_PARTS = 12
 """Equal tensors that stand for a traced layer, of which only the sum is known."""
@@ -51,6 +53,8 @@ def forward_order(kind: Kind) -> list[tuple[str, str]]:
         return [("traced", f"part {i}") for i in range(UNKNOWN_PARTS)]
     norms = [("norms", "norm input"), ("norms", "norm output")]
     masks = [("masks", "mask")] if kind.dropout else []
+    if kind.mixer in GATES:
+        return [*(("mixer", n) for n in ("inputs", "gates", "cells")), *masks]
     out: list[tuple[str, str]] = []
     if kind.mixer != "none":
         out += [*norms, *(("mixer", n) for n in ("query", "key", "value"))]
