@@ -20,9 +20,11 @@ from sim.specs.plan import Recompute
 ORIGINS = ("norms", "mixer", "scores", "mlp", "masks")
 """What `memory.Saved` tells apart."""
 
-SHARES = {"softmax": 2, "score mask": 1, "dropped softmax": 2, "gates": 4}
-"""Bytes per score of what eager attention stores (Korthikanti et al. 2022, arXiv 2205.05198, section 4.1), and numbers
-of a recurrent layer over those of its state."""
+SHARES = {"softmax": 2, "score mask": 1, "dropped softmax": 2}
+"""Bytes per score of what eager attention stores (Korthikanti et al. 2022, arXiv 2205.05198, section 4.1)."""
+
+OF_STATE = {"gates": 4}
+"""Numbers of a recurrent layer over those of its state."""
 
 UNKNOWN_PARTS = 12
 """Equal tensors that stand for a traced layer, of which only the sum is known."""
@@ -97,7 +99,7 @@ def layer_tensors(structure: Structure, k: int, sizes: Mapping[str, Any], recomp
     kind = structure.kinds[k]
     order = forward_order(kind)
     columns = {"query": "query_columns", "context": "query_columns", "key": "key_columns", "value": "key_columns"}
-    shares = [float(sizes[columns[n]]) if n in columns else float(SHARES.get(n, 1)) for _, n in order]
+    shares = [float(sizes[columns[n]]) if n in columns else float((SHARES | OF_STATE).get(n, 1)) for _, n in order]
     total = {o: sum(s for s, (other, _) in zip(shares, order, strict=True) if other == o) for o, _ in order}
     tensors = [float(sizes[f"{o}_{k}"]) * s / total[o] for s, (o, _) in zip(shares, order, strict=True)]
     if recompute == "full":
