@@ -254,6 +254,11 @@ class Model:
         return bool(self.pattern) and set(self.pattern) <= set(RECURRENT)
 
     @property
+    def whole_layers(self) -> bool:
+        """Whether no rank has a part of a layer, nor selective recompute a part to repeat: traced, or any recurrent."""
+        return self.table is not None or bool(set(self.pattern) & set(RECURRENT))
+
+    @property
     def query_width(self) -> int:
         """Columns of the query projection."""
         return self.heads * self.head_dim

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sim.specs.blocks import RECURRENT
 from sim.specs.cluster import Cluster
 from sim.specs.model import Model
 from sim.specs.pipelines import LOOPED, V_SHAPED
@@ -168,15 +167,11 @@ def _whole_layers(knob: str) -> Rule:
     )
 
 
-def _recurs(model: Model) -> bool:
-    return bool(set(model.pattern) & set(RECURRENT))
-
-
 def _unsplit_steps(knob: str) -> Rule:
     return Rule(
         knob,
         f"{knob} would split recurrent layers",
-        lambda m, s: _recurs(m) & (getattr(s, knob) > 1),
+        lambda m, s: m.whole_layers & (getattr(s, knob) > 1),
         lambda m, s: "1: recurrent layers are not split, a time step waits for all of the one before it",
     )
 
@@ -196,7 +191,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "recompute",
         "selective recompute of recurrent layers",
-        lambda m, s: _recurs(m) & s.selective,
+        lambda m, s: m.whole_layers & s.selective,
         lambda m, s: "none or full: recurrent layers have no norm or activation to repeat alone",
     ),
     Rule(
