@@ -1,10 +1,9 @@
 """Everything that wants a GPU, in one go: `python -m calibration.gpu_session --device cuda --out DIR [--minutes 25]`.
 
 In order: the full calibration, the allocator's constants and the replay of a recorded snapshot, contention, the profile
-of all that, plans executed against predictions written beforehand, and tuned kernels of task mappings beside the
-vendor's library. Each step runs in a process of its own under a
-time limit; what it returns is written to DIR/NAME.json and what it prints to DIR/NAME.log. DIR/state.json says what
-is done: the same
+of all that, plans executed against predictions written beforehand, tuned kernels of task mappings beside the vendor's
+library, and fused recurrent layers beside cuDNN's. Each step runs in a process of its own under a time limit; what it
+returns is written to DIR/NAME.json and what it prints to DIR/NAME.log. DIR/state.json says what is done: the same
 command again goes on from there, so that a lease of 25 minutes may also be three of ten. A step that fails, is missing
 or takes too long is recorded, and the next one runs. At the end DIR/results.zip holds everything (at most 16 MiB).
 
@@ -143,6 +142,15 @@ def kernel_schedules(place: Place) -> Any:
     return import_module("calibration.taskmap.gpu_check").check(place.device, place.limit_s - CLOSING_S, keep)
 
 
+def recurrent_layers(place: Place) -> Any:
+    """Hold fused recurrent layers against torch's: equality, choice of the layout, time beside cuDNN's."""
+
+    def keep(found: Any) -> None:
+        write_result(place, "recurrent_layers", {"result": found})
+
+    return import_module("calibration.layers.lstm_check").check(place.device, place.limit_s - CLOSING_S, keep)
+
+
 STEPS = (
     Step("measure", 12.0, measure),
     Step("allocator", 2.0, allocator),
@@ -150,6 +158,7 @@ STEPS = (
     Step("profile", 2.0, profile, needs=("measure", "allocator", "contention")),
     Step("hold_out", 6.0, hold_out),
     Step("kernel_schedules", 5.0, kernel_schedules),
+    Step("recurrent_layers", 3.0, recurrent_layers),
 )
 
 

@@ -35,6 +35,7 @@ framework              yes        kept      -        torch
 cross_entropy          yes        kept      -        autograd
 attention_kernel       yes        kept      -        -
 product_kernel         yes        kept      -        library or task-mapped
+recurrent_kernel       yes        kept      -        -
 optimizer_barrier      yes        kept      -        -
 offload                yes        by stage  md       optimizer, activations
 recompute_layers       yes        by stage  m        any

@@ -117,7 +117,8 @@ def run_of(model: Model, placed: PlacedPlan, predicted_s: float, measured_s: flo
         raise InputError("--learn", "stages of their own, context or expert parallelism", "other plans")
     named = {name: value for name, value in plain(model).items() if name not in ("name", "source")}
     settings = plain(placed.plan.but(dp=placed.dp))
-    del settings["product_kernel"]  # the library's, and no part of the ids that files already hold
+    for later in ("product_kernel", "recurrent_kernel"):  # no part of the ids that files already hold
+        del settings[later]
     text = json.dumps([named, settings, csv], sort_keys=True)
     schedule = f", {placed.plan.schedule}" if placed.plan.pp > 1 else ""
     sizes = f"{model.layers} layers of {model.hidden}, seq {model.seq}, vocab {model.vocab}"

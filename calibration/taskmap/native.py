@@ -73,11 +73,16 @@ def compiled(program: Program) -> Kernel:
         InputError: there is no C compiler.
     """
     vectors = tuple(f.vector for f in program.epilogue if f.vector)
-    return Kernel(program.contraction, vectors, _library(source(program)).kernel)
+    return Kernel(program.contraction, vectors, library(source(program)).kernel)
 
 
 @lru_cache(maxsize=512)
-def _library(text: str) -> Any:
+def library(text: str) -> Any:
+    """Return the loaded library of a C file; the same text is compiled once.
+
+    Raises:
+        InputError: there is no C compiler.
+    """
     made_by = compiler()
     if made_by is None:
         raise InputError("compiler", "none found", "gcc, clang or cc on the PATH")

@@ -70,14 +70,23 @@ def compiled(program: Program, precision: Precision = "ieee") -> TritonKernel:
     return TritonKernel(program, _function(source(program, precision=precision)))
 
 
-@lru_cache(maxsize=512)
-def _function(text: str) -> Any:
-    """Return the kernel of a source; Triton reads it from a file."""
+def make_ready() -> None:
+    """See that Triton can be imported, and that it interprets where there is no CUDA.
+
+    Raises:
+        InputError: Triton is not installed.
+    """
     if not torch.cuda.is_available():
         # Triton looks at it whenever a kernel is made.
         os.environ.setdefault("TRITON_INTERPRET", "1")
     if find_spec("triton") is None:
         raise InputError("triton", "not installed", "the package triton, which the extra dev has on Linux")
+
+
+@lru_cache(maxsize=512)
+def _function(text: str) -> Any:
+    """Return the kernel of a source; Triton reads it from a file."""
+    make_ready()
     path = Path(folder().name) / f"kernel_{sha256(text.encode()).hexdigest()[:16]}.py"
     path.write_text(text, "utf-8")
     spec = spec_from_file_location(path.stem, path)

@@ -284,6 +284,8 @@ def setting_values(plan: Plan, cluster: Cluster) -> dict[str, float]:
         "native": float(plan.framework == "torch"),
         "ring": float(plan.framework == "torch"),
         "attention_kernel": ATTENTION_KERNELS[plan.attention_kernel],
+        "recurrent_apart": float(plan.recurrent_kernel == "default"),
+        "either_layout": float(plan.recurrent_kernel == "fused"),
         "composite_norm": composite_norm(plan),
         "fused_loss": float(plan.cross_entropy == "fused"),
         "autograd_loss": float(plan.cross_entropy == "autograd"),

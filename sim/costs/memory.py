@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from sim.costs.algebra import Expr, maximum, minimum, symbol
 from sim.costs.collectives import Group
 from sim.costs.kernels import element_bytes
-from sim.costs.layers import ends, ring, traced
+from sim.costs.layers import ends, recurrent, ring, traced
 from sim.costs.layers.mlp import etp, expert_hidden, moe_ffn, routed_rows
 from sim.costs.layers.ops import (
     Sizes,
@@ -30,6 +30,7 @@ from sim.costs.layers.ops import (
     vocab,
 )
 from sim.costs.layers.structure import BlockKind, Kind, Structure, TracedKind
+from sim.specs.blocks import GATES
 from sim.specs.model import Model
 
 MOMENT_BYTES = 8  # two fp32 moments (Adam)
@@ -71,6 +72,9 @@ def read(tokens: Expr) -> Expr:
 def saved(kind: BlockKind, index: int, statistics: int) -> Saved:
     """Return the saved bytes of a layer; `statistics` fp32 numbers per row and norm."""
     size = Sizes(index)
+    if kind.mixer in GATES:
+        masks = size.tokens * hidden if kind.dropout else 0
+        return Saved(mixer=recurrent.saved_bytes(kind, size), masks=masks)
     halves = (kind.mixer != "none") + (kind.mlp != "none")
     rows = size.norm_tokens
     norms = kind.norms * (element_bytes * rows * hidden + 4 * statistics * rows)
@@ -164,6 +168,9 @@ def gradient_bytes(kind: Kind, index: int) -> Expr:
     if isinstance(kind, TracedKind):
         return traced.gradient_bytes(kind)
     size = Sizes(index)
+    if kind.mixer in GATES:
+        both = 2 * element_bytes * size.tokens * hidden
+        return both + recurrent.gradient_bytes(size)
     columns = 2 if kind.gated else 1
     core = 2 * element_bytes * scores(size) if kind.eager and kind.mixer == "attention" else 0
     fused = element_bytes * size.tokens * (2 * query_width / tp + 2 * kv_columns) + ring.temporary(size.tokens)
@@ -211,8 +218,9 @@ def head_bytes(structure: Structure) -> tuple[Expr, Expr]:
     passes = symbol("head_passes")
     rows = ends.head_rows(structure)
     logits = rows * vocab / tp
-    norms = (element_bytes * ends.norm_tokens + input_bytes * read(ends.tokens)) * hidden
-    norms += 4 * structure.statistics * ends.norm_tokens
+    norms = input_bytes * read(ends.tokens) * hidden
+    if structure.final_norm:
+        norms += (element_bytes * hidden + 4 * structure.statistics) * ends.norm_tokens
     weight = (1 - native * symbol("zero2") * minimum(1, Group.named("shard").n - 1)) * symbol("head_split") / tp
     product = element_bytes * (weight + (1 + gathered_again) * rows * hidden)
     fused, autograd = symbol("fused_loss"), symbol("autograd_loss")

@@ -14,6 +14,7 @@ from sim.costs.kernels import BYTES_16BIT
 from sim.costs.layers import ends
 from sim.costs.layers.ops import kv_columns, query_width, tp, vocab
 from sim.costs.layers.structure import BlockKind, Kind, Structure
+from sim.specs.blocks import GATES
 from sim.specs.plan import Recompute
 
 ORIGINS = ("norms", "mixer", "scores", "mlp", "masks")
@@ -21,6 +22,9 @@ ORIGINS = ("norms", "mixer", "scores", "mlp", "masks")
 
 SHARES = {"softmax": 2, "score mask": 1, "dropped softmax": 2}
 """Bytes per score of what eager attention stores (Korthikanti et al. 2022, arXiv 2205.05198, section 4.1)."""
+
+OF_STATE = {"gates": 4}
+"""Numbers of a recurrent layer over those of its state."""
 
 UNKNOWN_PARTS = 12
 """Equal tensors that stand for a traced layer, of which only the sum is known."""
@@ -51,6 +55,8 @@ def forward_order(kind: Kind) -> list[tuple[str, str]]:
         return [("traced", f"part {i}") for i in range(UNKNOWN_PARTS)]
     norms = [("norms", "norm input"), ("norms", "norm output")]
     masks = [("masks", "mask")] if kind.dropout else []
+    if kind.mixer in GATES:
+        return [*(("mixer", n) for n in ("inputs", "gates", "cells")), *masks]
     out: list[tuple[str, str]] = []
     if kind.mixer != "none":
         out += [*norms, *(("mixer", n) for n in ("query", "key", "value"))]
@@ -93,7 +99,7 @@ def layer_tensors(structure: Structure, k: int, sizes: Mapping[str, Any], recomp
     kind = structure.kinds[k]
     order = forward_order(kind)
     columns = {"query": "query_columns", "context": "query_columns", "key": "key_columns", "value": "key_columns"}
-    shares = [float(sizes[columns[n]]) if n in columns else float(SHARES.get(n, 1)) for _, n in order]
+    shares = [float(sizes[columns[n]]) if n in columns else float((SHARES | OF_STATE).get(n, 1)) for _, n in order]
     total = {o: sum(s for s, (other, _) in zip(shares, order, strict=True) if other == o) for o, _ in order}
     tensors = [float(sizes[f"{o}_{k}"]) * s / total[o] for s, (o, _) in zip(shares, order, strict=True)]
     if recompute == "full":

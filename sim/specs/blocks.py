@@ -2,7 +2,8 @@
 
 `T` transformer block, `W` the same with sliding-window attention, `X` and `Y` the two with a mixture of experts
 instead of the MLP, `N` encoder block (attends both ways), `C` decoder block with cross-attention, `P` module of
-multi-token prediction; and layers of one sub-layer only: `M` Mamba-2, `*` attention, `-` MLP, `E` experts.
+multi-token prediction; layers of one sub-layer only: `M` Mamba-2, `*` attention, `-` MLP, `E` experts; and recurrent
+layers, without norm and residual: `L` LSTM, `G` GRU.
 """
 
 from dataclasses import dataclass
@@ -13,9 +14,12 @@ from sim.specs.traced import Part
 if TYPE_CHECKING:
     from sim.specs.model import Model
 
-Mixer = Literal["attention", "mla", "mamba", "none"]
+Mixer = Literal["attention", "mla", "mamba", "lstm", "gru", "none"]
 Mlp = Literal["dense", "moe", "none"]
-LETTERS = "TWXYNCPM*-E"
+LETTERS = "TWXYNCPM*-ELG"
+RECURRENT: dict[str, Literal["lstm", "gru"]] = {"L": "lstm", "G": "gru"}
+GATES = {"lstm": 4, "gru": 3}
+"""Gates of recurrent mixers: rows of their weights over the hidden width."""
 
 
 def block_letter(local: bool, moe: bool) -> str:
@@ -33,6 +37,8 @@ class Block:
     @property
     def mixer(self) -> Mixer:
         """What mixes the tokens."""
+        if self.letter in RECURRENT:
+            return RECURRENT[self.letter]
         if self.letter == "M":
             return "mamba"
         if self.letter in "-E":
@@ -42,7 +48,7 @@ class Block:
     @property
     def mlp(self) -> Mlp:
         """What follows it."""
-        if self.letter in "M*":
+        if self.letter in "M*LG":
             return "none"
         experts = self.letter in "XYE" or (self.letter == "P" and self.model.experts > 0)
         return "moe" if experts else "dense"
@@ -73,6 +79,8 @@ class Block:
     @property
     def norms(self) -> int:
         """Normalisations of the hidden width."""
+        if self.letter in RECURRENT:
+            return 0
         if self.letter in "M*-E":
             return 1
         return self.model.block_norms + (1 if self.cross else 0) + (2 if self.letter == "P" else 0)
@@ -111,7 +119,7 @@ class Block:
         if self.mixer == "mla":
             query = (m.q_lora_rank or h) * self.qk_width
             return query + m.kv_lora_rank * m.heads * (m.head_dim + m.v_head_dim) + self.v_width * h + sinks
-        if self.mixer == "none":
+        if self.mixer == "none" or self.letter in RECURRENT:
             return 0
         biases = m.query_width + 2 * m.kv_width if m.qkv_bias else 0
         one = h * (m.query_width + 2 * m.kv_width) + m.query_width * h + biases + sinks
@@ -125,6 +133,9 @@ class Block:
             query = h * m.q_lora_rank + m.norm_size(m.q_lora_rank)
             down = h * (m.kv_lora_rank + m.rope_head_dim) + m.norm_size(m.kv_lora_rank)
             return query + down + (h if m.bias else 0)
+        if self.letter in RECURRENT:
+            # Inputs as wide as the state, and two vectors of biases (torch.nn.LSTM's, cuDNN's).
+            return GATES[self.mixer] * h * (2 * h + (2 if m.bias else 0))
         if self.mixer != "attention":
             return 0
         one = (h if m.bias else 0) + (2 * m.norm_size(m.head_dim) if m.qk_norm else 0)
@@ -195,6 +206,8 @@ class Block:
         if self.mixer == "mamba":
             inner, states = m.ssm_width, 2 * m.ssm_groups * m.ssm_state
             return h * (2 * inner + states + m.ssm_heads) + inner * h + (inner + states) * m.ssm_conv
+        if self.letter in RECURRENT:
+            return GATES[self.mixer] * h * 2 * h
         return h * (2 * m.query_width + 2 * m.kv_width) if self.mixer == "attention" else 0
 
     @property
@@ -215,7 +228,7 @@ class Block:
             counted = 2.0 if convention == "palm" else 1.0
             within = counted * m.ssm_chunk * (m.ssm_groups * m.ssm_state + m.ssm_width)
             return within + 4.0 * m.ssm_state * m.ssm_width
-        if self.mixer == "none":
+        if self.mixer == "none" or self.letter in RECURRENT:
             return 0.0
         cross = m.encoder_seq if self.cross else 0
         return 2.0 * (self.keys(convention) + cross) * (self.qk_width + self.v_width)

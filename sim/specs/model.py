@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from sim.specs.arguments import checked
-from sim.specs.blocks import LETTERS, Block, block_letter
+from sim.specs.blocks import LETTERS, RECURRENT, Block, block_letter
 from sim.specs.fields import DERIVED, InputError, real, spec, whole
 from sim.specs.files import load_mapping
 from sim.specs.hf import read_config
@@ -167,6 +167,8 @@ class Model:
         yield "mlp_bias", self.bias, ""
         yield "norm_bias", not modern, ""
         yield "embedding_norm", self.family == "encoder", ""
+        if self.recurrent:
+            yield "positions", "none", ""
         yield "positions", "rope" if modern else "learned", "learned for GPT, rotary for Llama"
         yield "max_positions", self.seq, ""
         yield "experts_per_token", 2 if self.experts else 0, "top-2 routing" if self.experts else ""
@@ -247,6 +249,16 @@ class Model:
         return found | ({Block(self, "P"): self.mtp_layers} if self.mtp_layers else {})
 
     @property
+    def recurrent(self) -> bool:
+        """Whether all layers are recurrent: such a model has neither positions nor a final norm by itself."""
+        return bool(self.pattern) and set(self.pattern) <= set(RECURRENT)
+
+    @property
+    def whole_layers(self) -> bool:
+        """Whether no rank has a part of a layer, nor selective recompute a part to repeat: traced, or any recurrent."""
+        return self.table is not None or bool(set(self.pattern) & set(RECURRENT))
+
+    @property
     def query_width(self) -> int:
         """Columns of the query projection."""
         return self.heads * self.head_dim
@@ -306,8 +318,9 @@ class Model:
 
     @property
     def final_norms(self) -> int:
-        """Normalisations behind the last layer of each stack (BERT, which normalises after a sub-layer, has none)."""
-        return 0 if self.table else {"encoder": 0, "encoder-decoder": 2}.get(self.family, 1)
+        """Normalisations behind the last layer of each stack (BERT, which normalises after a sub-layer, has none, nor
+        has a stack of recurrent layers)."""
+        return 0 if self.table or self.recurrent else {"encoder": 0, "encoder-decoder": 2}.get(self.family, 1)
 
     @property
     def parameters(self) -> int:

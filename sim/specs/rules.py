@@ -167,6 +167,15 @@ def _whole_layers(knob: str) -> Rule:
     )
 
 
+def _unsplit_steps(knob: str) -> Rule:
+    return Rule(
+        knob,
+        f"{knob} would split recurrent layers",
+        lambda m, s: m.whole_layers & (getattr(s, knob) > 1),
+        lambda m, s: "1: recurrent layers are not split, a time step waits for all of the one before it",
+    )
+
+
 MAX_MICROBATCH_STAGES = 500_000
 """A million actions: far above any plan in use (64 ranks x 4,096 microbatches are half of it), a minute of waiting."""
 
@@ -177,6 +186,13 @@ RULES: tuple[Rule, ...] = (
         "selective recompute of a traced network",
         lambda m, s: (m.table is not None) & s.selective,
         lambda m, s: "none or full: which kernels of a traced network to repeat is not known",
+    ),
+    *map(_unsplit_steps, ("tp", "cp")),
+    Rule(
+        "recompute",
+        "selective recompute of recurrent layers",
+        lambda m, s: m.whole_layers & s.selective,
+        lambda m, s: "none or full: recurrent layers have no norm or activation to repeat alone",
     ),
     Rule(
         "pp",

@@ -13,9 +13,9 @@ from sim.specs.rules import divisors
 def textbook(model: Model, cluster: Cluster, global_batch: int, kept: Mapping[str, Any] | None = None) -> Step | None:
     """Return the common heuristic's step, or None where none of its plans fits.
 
-    tp inside the node as far as memory needs it (a traced network has none), then pp, ZeRO-1, micro-batch 1; full
-    recompute only if nothing else fits (Narayanan et al. 2021, arXiv 2104.04473, section 3, takeaways 1 and 2); experts
-    over the devices of a node. `kept` are settings that the job gives.
+    tp inside the node as far as memory needs it (traced networks and recurrent layers have none), then pp, ZeRO-1,
+    micro-batch 1; full recompute only if nothing else fits (Narayanan et al. 2021, arXiv 2104.04473, section 3,
+    takeaways 1 and 2); experts over the devices of a node. `kept` are settings that the job gives.
     """
     for plan in _candidates(model, cluster, global_batch, kept or {}):
         try:
@@ -28,9 +28,9 @@ def textbook(model: Model, cluster: Cluster, global_batch: int, kept: Mapping[st
 
 
 def _candidates(model: Model, cluster: Cluster, global_batch: int, kept: Mapping[str, Any]) -> Iterator[Plan]:
-    inside = [1] if model.table else divisors(cluster.gpus_per_node)
+    inside = [1] if model.whole_layers else divisors(cluster.gpus_per_node)
     experts = {"ep": gcd(model.experts, cluster.gpus_per_node)} if model.experts else {}
-    recomputes: tuple[Recompute, ...] = ("none" if model.table else "selective", "full")
+    recomputes: tuple[Recompute, ...] = ("none" if model.whole_layers else "selective", "full")
     for recompute in recomputes:
         meshes = [(tp, 1) for tp in inside] + [(inside[-1], pp) for pp in divisors(cluster.gpus)[1:]]
         for tp, pp in meshes:

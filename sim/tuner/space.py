@@ -40,7 +40,7 @@ PRECISIONS = tuple(precisions)
 KEPT = (
     "gradient_dtype", "overlap_dp", "precision", "optimizer", "compiled", "fused_wgrad", "scatter_gather",
     "tp_overlap", "blocking_sends", "offload", "framework", "cross_entropy", "etp", "fsdp_shard", "rank_order",
-    "attention_kernel", "product_kernel", "software_year",
+    "attention_kernel", "product_kernel", "recurrent_kernel", "software_year",
 )  # fmt: skip
 """Settings of a plan that are not searched: they are taken from the job's plan."""
 
@@ -95,7 +95,7 @@ class Space:
 def default_knobs(model: Model, cluster: Cluster) -> dict[str, list[Any]]:
     """Return the values that are tried for knobs that the user leaves free."""
     meshes = divisors(cluster.gpus)
-    split = not model.table  # a traced network is not split inside its layers
+    split = not model.whole_layers
     powers = [2**i for i in range(MAX_MICRO_BATCH.bit_length())]
     return {
         "tp": [d for d in meshes if d <= (MAX_TP if split else 1)],
@@ -249,13 +249,13 @@ def _distinct(
     shape = (len(rows["tp"]), len(recompute), len(zero), len(sp))
     no_group = np.broadcast_to(sp_axis & (tp == 1), shape)
     uneven = np.broadcast_to(sp_axis & (tp > 1) & (model.seq % tp != 0), shape)
-    selective = np.full(shape, bool(model.table)) & (recompute == RECOMPUTE.index("selective"))[:, None, None]
+    selective = np.full(shape, model.whole_layers) & (recompute == RECOMPUTE.index("selective"))[:, None, None]
     no_group, uneven = no_group & ~selective, uneven & ~selective
     no_shard = np.broadcast_to((zero_axis > 0) & (dp == 1), shape) & ~no_group & ~uneven & ~selective
     part = (rows["fsdp_shard"] > 0)[:, None, None, None]
     no_copy = np.broadcast_to(part & (zero_axis == 0), shape) & ~no_group & ~uneven & ~selective
     for reason, mask in (
-        ("selective recompute of a traced network", selective),
+        (f"selective recompute of {'a traced network' if model.table else 'recurrent layers'}", selective),
         ("sequence parallelism without tp > 1", no_group),
         ("tp does not divide the sequence (sequence parallelism)", uneven),
         ("ZeRO without dp > 1 (the same as ZeRO-0)", no_shard),

@@ -246,11 +246,13 @@ class _Request:
     def unequal(self, space: Space, steps: Sequence[Step], search: Search) -> StagedSearch | None:
         """Return the plans of unequal stages that are faster than the slowest of `steps`, where they are asked for.
 
-        Their order of microbatches is 1F1B's; a traced network and a search by memory have none.
+        Their order of microbatches is 1F1B's; traced networks, recurrent layers and a search by memory have none.
         """
         asked, freedom = self.asked, FREEDOMS[self.asked.target]
         schedules = asked.knobs.get("schedule", ["1f1b"])
-        if freedom == "none" or self.model.table or asked.objective == "memory_headroom" or "1f1b" not in schedules:
+        if freedom == "none" or self.model.whole_layers:
+            return None
+        if asked.objective == "memory_headroom" or "1f1b" not in schedules:
             return None
         if search.interrupted or True not in asked.knobs.get("unequal_stages", [True]):
             return None

@@ -156,16 +156,22 @@ def test_what_an_allocator_is_like_is_left_beside_the_samples(place, monkeypatch
     assert json.loads((place.profile / "memory.json").read_text()) == found
 
 
-def test_kernel_schedules_keep_what_they_have_so_far(place, monkeypatch):
+@pytest.mark.parametrize(
+    ("step", "module"),
+    [
+        ("kernel_schedules", "calibration.taskmap.gpu_check"),
+        ("recurrent_layers", "calibration.layers.lstm_check"),
+    ],
+)
+def test_checks_keep_what_they_have_so_far(step, module, place, monkeypatch):
     def check(device, seconds, keep):
         assert (device, seconds) == ("cpu", 60.0 - gpu_session.CLOSING_S)
         keep({"complete": False})
-        assert json.loads((place.folder / "kernel_schedules.json").read_text()) == {"result": {"complete": False}}
+        assert json.loads((place.folder / f"{step}.json").read_text()) == {"result": {"complete": False}}
         return {"complete": True}
 
-    modules = {"calibration.taskmap.gpu_check": SimpleNamespace(check=check)}
-    monkeypatch.setattr(gpu_session, "import_module", modules.__getitem__)
-    assert gpu_session.kernel_schedules(place) == {"complete": True}
+    monkeypatch.setattr(gpu_session, "import_module", {module: SimpleNamespace(check=check)}.__getitem__)
+    assert next(each for each in STEPS if each.name == step).run(place) == {"complete": True}
 
 
 def test_the_profile_comes_after_what_it_holds():

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from sim.specs.blocks import Block
+from sim.specs.blocks import GATES, Block
 from sim.specs.model import Model
 
 
@@ -86,9 +86,21 @@ def experts(m: Model, x: Tensor) -> Tensor:
     return out + (shared * linear(x, 1).sigmoid() if m.shared_gate else shared)
 
 
+def recurrent(x: Tensor, gates: int) -> Tensor:
+    """Return states [tokens, hidden] by the products of an LSTM (4 gates) or a GRU (3), step by step."""
+    state, out = x[:1], []
+    for step in x.split(1):
+        sums = linear(step, gates * x.shape[1]) + linear(state, gates * x.shape[1])
+        state = sums[:, : x.shape[1]].tanh()
+        out.append(state)
+    return torch.cat(out)
+
+
 def layer(block: Block, x: Tensor, memory: Tensor) -> Tensor:
     """Return a layer's output [tokens, hidden]; `memory` is the encoder's output."""
     m = block.model
+    if block.mixer in GATES:
+        return recurrent(x, GATES[block.mixer])
     if block.letter == "P":
         x = linear(torch.cat([x, x], -1), m.hidden)
     if block.mixer == "mamba":

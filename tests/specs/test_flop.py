@@ -29,6 +29,7 @@ MODELS = {
     "bert": Model(family="encoder", layers=1, **SMALL),
     "t5": Model(family="encoder-decoder", layers=2, encoder_layers=1, encoder_seq=48, head_dim=24, **SMALL, **MODERN),
     "nemotron": Model(layers=4, pattern="M*-E", moe_latent=16, shared_ffn=40, **SMALL, **EXPERTS, **SSM),
+    "recurrent": Model(layers=2, pattern="LG", **SMALL),
 }
 LAYERS = [(name, block) for name, model in MODELS.items() for block in model.blocks]
 
@@ -49,7 +50,7 @@ def test_a_layer_does_what_it_is_said_to_do(name, block):
 
 
 def test_every_letter_is_counted():
-    assert {block.letter for _, block in LAYERS} == set("TWXNCPM*-E")
+    assert {block.letter for _, block in LAYERS} == set("TWXNCPM*-ELG")
 
 
 def test_bert_with_its_head():

@@ -9,7 +9,9 @@ from sim.costs.layers import traced
 from sim.costs.layers.attention import attention, core, mamba
 from sim.costs.layers.mlp import dense, experts_mlp
 from sim.costs.layers.ops import Op, Sizes, gemm, hidden, native, norm, residual, tensor_parallel, tp
+from sim.costs.layers.recurrent import recurrent
 from sim.costs.layers.structure import BlockKind, Kind, TracedKind
+from sim.specs.blocks import GATES
 
 
 def block(kind: Kind, index: int) -> list[Op]:
@@ -23,7 +25,9 @@ def block(kind: Kind, index: int) -> list[Op]:
         # The prediction module joins the hidden state and the next token's embedding (DeepSeek-V3, section 2.2).
         ops += gemm("join", size.tokens, hidden / tp, 2 * hidden)
         ops += tensor_parallel("join", "join", size.boundary_bytes)
-    if kind.mixer != "none":
+    if kind.mixer in GATES:
+        ops += recurrent(kind, size)
+    elif kind.mixer != "none":
         ops += _mixer(kind, size)
     if kind.mlp != "none":
         ops += _mlp(kind, size)

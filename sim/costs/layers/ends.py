@@ -80,7 +80,7 @@ def head(structure: Structure) -> list[Op]:
     issue = symbol("on_host") * symbol("ends_issue_s")
     statistics = 3 * tp_group.all_reduce(4 * rows)  # row maximum, target logit, sum of exponentials
     ops = [
-        *norm("final norm", norm_tokens, structure.statistics == 1),
+        *(norm("final norm", norm_tokens, structure.statistics == 1) if structure.final_norm else ()),
         *(gemm("transform", norm_tokens, hidden, hidden, plain=True) if structure.head == "masked" else ()),
         *gemm("logits", rows, vocab / tp, hidden, plain=True),
         *(_loss(direction, logits) for direction in kernels.BOTH),

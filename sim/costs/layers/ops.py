@@ -24,7 +24,7 @@ class Op:
     phase: forward, backward_input, backward_weight or recompute; kind: compute, tp, cp or ep; seconds, flop and
     moved bytes per microbatch and rank; `overlap` names the product a collective runs beside. FLOP of
     core attention are halved by the causal mask in every form, as model FLOP are (eager kernels compute all).
-    A traced operation may stand for several `launches`.
+    An operation may stand for several `launches`.
     """
 
     name: str
@@ -34,7 +34,14 @@ class Op:
     flop: Expr = 0
     bytes: Expr = 0
     overlap: str = ""
-    launches: int = 1
+    launches: Expr = 1
+
+
+def repeated(op: Op, times: Expr) -> Op:
+    """Return `times` launches of an operation, one after the other, as one."""
+    return replace(
+        op, seconds=times * op.seconds, flop=times * op.flop, bytes=times * op.bytes, launches=times * op.launches
+    )
 
 
 hidden, vocab, seq = symbol("hidden"), symbol("vocab"), symbol("seq")

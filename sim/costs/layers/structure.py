@@ -67,7 +67,8 @@ Kind = BlockKind | TracedKind
 class Structure:
     """A model's kinds of layers and its two ends; the key under which compiled cost models are kept.
 
-    A traced network's `ends` are parts of its table, and `boundary` is the size of its pipeline messages.
+    A traced network's `ends` are parts of its table, and `boundary` is the size of its pipeline messages. `final_norm`:
+    the head begins with a norm.
     """
 
     kinds: tuple[Kind, ...]
@@ -77,6 +78,7 @@ class Structure:
     head: Literal["tokens", "masked", "classes", "traced"]
     ends: tuple[TracedKind, TracedKind] | None = None
     boundary: Pair | None = None
+    final_norm: bool = True
 
     @classmethod
     def of(cls, model: Model) -> "Structure":
@@ -93,4 +95,5 @@ class Structure:
             head="traced" if network else head,
             ends=(TracedKind(network.first), TracedKind(network.last)) if network else None,
             boundary=network.boundary if network else None,
+            final_norm=not model.recurrent,
         )

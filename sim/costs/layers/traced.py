@@ -1,11 +1,9 @@
 """Layers and ends of a traced network: the kernels that a layer table lists, through the same forms as all others."""
 
-from dataclasses import replace
-
 from sim.costs.algebra import Expr
 from sim.costs.kernels import FALLBACK, element_bytes
 from sim.costs.layers.attention import fused
-from sim.costs.layers.ops import Op, micro_batch, moved, product
+from sim.costs.layers.ops import Op, micro_batch, moved, product, repeated
 from sim.costs.layers.structure import TracedKind
 from sim.specs import table
 from sim.specs.traced import NO_SIZE, Pair
@@ -22,17 +20,11 @@ def size(pair: Pair) -> Expr:
 def operations(kind: TracedKind, end: bool = False) -> list[Op]:
     """Return all kernels of a part, forward and backward; no precision recipe touches an `end` of the network."""
     return [
-        _repeated(_kernel(f"{op.kind} {n}", op, phase, end), op.count)
+        repeated(_kernel(f"{op.kind} {n}", op, phase, end), op.count)
         for phase in table.PHASES
         for n, op in enumerate(kind.part.ops(phase), 1)
         if all(getattr(op, name) != NO_SIZE for name in table.SIZES[op.kind])
     ]
-
-
-def _repeated(op: Op, times: int) -> Op:
-    return replace(
-        op, seconds=times * op.seconds, flop=times * op.flop, bytes=times * op.bytes, launches=times * op.launches
-    )
 
 
 def _kernel(name: str, op: table.Op, phase: table.Phase, end: bool) -> Op:

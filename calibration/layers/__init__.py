@@ -1,0 +1,1 @@
+"""Layers written here: real torch modules on kernels of their own."""
