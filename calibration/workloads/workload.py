@@ -46,3 +46,15 @@ class Workload:
         """Return the data of a step (or of so many `samples`) on the CPU, drawn from `seed`."""
         count = self.samples[size] if samples is None else samples
         return self.draw(size, count, torch.Generator().manual_seed(seed))
+
+
+class WithLoss(nn.Module):
+    """A workload's network as a module that ends in its loss."""
+
+    def __init__(self, workload: Workload, size: Size) -> None:
+        super().__init__()
+        self.workload, self.network = workload, workload.build(size)
+
+    def forward(self, *batch: Tensor) -> Tensor:
+        """Return the loss of a batch."""
+        return self.workload.loss(self.network, batch)
