@@ -8,6 +8,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from calibration import gpu_session, session
 from calibration.cli import app
 from calibration.host import HostStopwatch
 from calibration.session import Bench
@@ -220,3 +221,16 @@ def test_a_wrong_file_is_one_error(tmp_path):
     (tmp_path / FILE).write_text(json.dumps(held))
     with pytest.raises(InputError, match=r"tbd\.json: rows\.0\.processes|rows\.0\.processes"):
         load_results(tmp_path)
+
+
+def test_the_step_of_a_gpu_session_runs_the_benchmark_here(quick, monkeypatch, tmp_path):
+    """The step's own code on a CPU; only what a workload takes is made up."""
+    monkeypatch.setattr(session, "open_bench", lambda device: Bench(FINGERPRINT, FakeMachine().tools()))
+    place = gpu_session.Place("cpu", tmp_path, "smoke", limit_s=60.0)
+    step = next(step for step in gpu_session.STEPS if step.name == "workloads")
+    assert gpu_session.in_process(step, place) == 0
+    found = json.loads((tmp_path / "workloads.json").read_text())["result"]
+    assert (found["left"], len(found["results"]["rows"])) == (0, 3 * len(WORKLOADS))
+    assert load_results(place.profile).size == "tiny"
+    assert gpu_session.in_process(step, place) == 0
+    assert len(quick) == 3 * len(WORKLOADS)
