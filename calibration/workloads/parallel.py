@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
-from calibration.execute.processes import run_processes
+from calibration.execute.processes import ExecutionError, run_processes
 from calibration.execute.worker import meet, process
 from calibration.host import keep_freed_memory
 from calibration.workloads.metrics import compute_utilisation, flop, timed
@@ -45,14 +45,20 @@ def measure(name: str, size: Size, device: str, steps: int, peak_flop_per_s: flo
     """Return the metrics of two processes together; rates and busy cores are of both, utilisations of the mean one.
 
     Raises:
-        ExecutionError: a process died, or they took longer than `TIMEOUT_S`.
+        ExecutionError: a process died, they took longer than `TIMEOUT_S`, or their weights differ afterwards.
     """
     task = {"ranks": PROCESSES, "workload": name, "size": size, "device": device, "steps": steps, "seed": seed}
     return together(run_processes(task, TIMEOUT_S, COMMAND), peak_flop_per_s)
 
 
 def together(ranks: Sequence[Mapping[str, Any]], peak_flop_per_s: float) -> Metrics:
-    """Return the metrics of processes from what each of them found; a step ends with its last process."""
+    """Return the metrics of processes from what each of them found; a step ends with its last process.
+
+    Raises:
+        ExecutionError: their weights are not the same ones after training together.
+    """
+    if len({rank["weights"] for rank in ranks}) != 1:
+        raise ExecutionError("the processes' weights differ after the same steps")
     step_s = median(max(times) for times in zip(*(rank["seconds"] for rank in ranks), strict=True))
     share = sum(rank["compute"] for rank in ranks) / len(ranks)
     work = sum(rank["flop"] for rank in ranks)

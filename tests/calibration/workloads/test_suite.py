@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from calibration import gpu_session, session
 from calibration.cli import app
+from calibration.execute.processes import ExecutionError
 from calibration.host import HostStopwatch
 from calibration.session import Bench
 from calibration.workloads import cli, suite, training
@@ -149,13 +150,15 @@ def test_parts_that_do_not_add_up_are_refused():
 
 def test_two_processes_are_as_slow_as_the_slower_and_twice_as_much():
     ranks = [
-        {"seconds": [1.0, 3.0, 2.0], "compute": 0.5, "flop": 8, "samples": 4, "cpu": 0.4},
-        {"seconds": [2.0, 1.0, 2.0], "compute": 0.7, "flop": 8, "samples": 4, "cpu": 0.3},
+        {"seconds": [1.0, 3.0, 2.0], "compute": 0.5, "flop": 8, "samples": 4, "cpu": 0.4, "weights": 0.5},
+        {"seconds": [2.0, 1.0, 2.0], "compute": 0.7, "flop": 8, "samples": 4, "cpu": 0.3, "weights": 0.5},
     ]
     found = together(ranks, 10.0)
     assert (found.step_time_s, found.samples_per_s, found.flop) == (2.0, 4.0, 16.0)
     assert found.cpu_utilisation == pytest.approx(0.7)
     assert found.tensor_utilisation == pytest.approx(16 / (2 * 10 * 0.6 * 2))
+    with pytest.raises(ExecutionError, match="weights differ"):
+        together([ranks[0], ranks[1] | {"weights": 0.6}], 10.0)
 
 
 def invoke(*arguments):
