@@ -29,15 +29,15 @@ def calibrate(
     *,
     files: Annotated[list[Path] | None, typer.Argument(help="Further CSV files, after --from.")] = None,
     device: Annotated[str | None, typer.Option("--device", help="Measure this machine: cpu or cuda.")] = None,
-    suite: Annotated[str, typer.Option("--suite", help="What to measure: smoke (few cases) or full.")] = "smoke",
-    budget: Annotated[str | None, typer.Option("--budget", help="Time to measure: 1s to 24h (180s; full 8m).")] = None,
+    suite: Annotated[str, typer.Option("--suite", help="Kernels: smoke or full; networks: tbd.")] = "smoke",
+    budget: Annotated[str | None, typer.Option("--budget", help="Time, 1s to 24h (180s; full, tbd 8m).")] = None,
     seed: Annotated[int, typer.Option("--seed", help="Seed of order and inputs, from 0.")] = 0,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the session in --out.")] = False,
     despite_load: Annotated[bool, typer.Option("--despite-load", help="Measure on a busy machine, flagged.")] = False,
     check: Annotated[bool, typer.Option("--check/--no-check", help="Predict and run hold-outs after the fit.")] = True,
     first: Annotated[list[Path] | None, typer.Option("--from", help="CSV files of measurements or runs.")] = None,
     trace: Annotated[Path | None, typer.Option("--trace", help="Trace of torch.profiler, record_shapes=True.")] = None,
-    base: Annotated[str | None, typer.Option("--base", help="Profile that gives what --trace lacks.")] = None,
+    base: Annotated[str | None, typer.Option("--base", help="Profile for what --trace lacks; for tbd.")] = None,
     out: Annotated[Path, typer.Option("--out", help="Profile folder (--from: their folder).")] = Path("profiles"),
     only: Annotated[str | None, typer.Option("--only", help="With --from: write this device's profile only.")] = None,
     date: Annotated[str, typer.Option("--date", help="With --from: date recorded in the profiles.")] = DATE,
@@ -58,10 +58,7 @@ def calibrate(
     elif device is not None:
         if paths:
             raise InputError("--from", str(paths[0]), "either --device or --from")
-        # Only here: torch takes seconds to load, and every command of `trainsim` imports this module.
-        from calibration.measuring import measure_device  # noqa: PLC0415
-
-        measure_device(device, out, suite, budget, seed, resume, despite_load, check, as_json)
+        _measure(device, out, suite, budget, seed, resume, despite_load, check, base, as_json)
     elif not paths:
         raise InputError(
             "--device",
@@ -72,6 +69,29 @@ def calibrate(
         _run_level(paths, out, as_json, progress)
     else:
         _public(paths, out, only, date, as_json, progress)
+
+
+def _measure(
+    device: str,
+    out: Path,
+    suite: str,
+    budget: str | None,
+    seed: int,
+    resume: bool,
+    despite_load: bool,
+    check: bool,
+    base: str | None,
+    as_json: bool,
+) -> None:
+    # Only here: torch takes seconds to load, and every command of `trainsim` imports this module.
+    from calibration.measuring import WORKLOADS, measure_device  # noqa: PLC0415
+
+    if suite == WORKLOADS:
+        from calibration.workloads.cli import measure_workloads  # noqa: PLC0415
+
+        measure_workloads(device, out, budget, seed, resume, despite_load, base, as_json)
+    else:
+        measure_device(device, out, suite, budget, seed, resume, despite_load, check, as_json)
 
 
 def _public(paths: list[Path], out: Path, only: str | None, date: str, as_json: bool, progress: Console) -> None:

@@ -24,6 +24,7 @@ from calibration.fit import Fit, predict, rms_log_error_of_sums, scores
 from calibration.fitted import Family
 from calibration.intervals import coverage, outside_slope, size_bins
 from calibration.issue import with_issue
+from calibration.kernels.convolution import product
 from calibration.memory import FILE as MEMORY
 from calibration.memory import load_memory, profile_memory
 from calibration.published.tables import read_public
@@ -55,7 +56,7 @@ ANY = "any"
 AS_ONE = ("elementwise",)
 """Kernels whose implementations are fitted as one: the simulator knows no more of them than what they move."""
 
-TOGETHER = {"gemm": ("forward", "dgrad", "wgrad")}
+TOGETHER = dict.fromkeys(("gemm", "convolution"), ("forward", "dgrad", "wgrad"))
 """Directions that share all parameters but the rate, and folds."""
 
 STAND_INS: dict[Key, Key] = {
@@ -154,8 +155,8 @@ def _checked(row: dict[str, Any], place: str) -> Row:
 
 def samples_of(rows: Sequence[Row], form: str) -> Samples:
     """Return rows of one kernel as the inputs of its form; `element` is the bytes of an operand's element."""
-    names = kernels.FORMS[form].inputs
-    inputs = {name: np.array([row["shape"][name] for row in rows]) for name in names}
+    names, sizes = kernels.FORMS[form].inputs, [_sizes(row) for row in rows]
+    inputs = {name: np.array([size[name] for size in sizes]) for name in names}
     if "m" in inputs:
         inputs["element"] = np.array([row["shape"].get("item", 2.0) for row in rows])
     if "seq" in inputs and all("head_dim" in row["shape"] for row in rows):
@@ -210,7 +211,13 @@ def _known(row: Row) -> bool:
     if key not in kernels.KERNELS and key not in kernels.FALLBACK:
         return False
     inputs = kernels.form_of(*key).inputs
-    return all(row["shape"].get(name, 0.0) > 0 for name in inputs)
+    return all(_sizes(row).get(name, 0.0) > 0 for name in inputs)
+
+
+def _sizes(row: Row) -> Mapping[str, float]:
+    """Return a sample's shape, of a convolution that of its implicit product, which is what the simulator knows."""
+    shape: Mapping[str, float] = row["shape"]
+    return product(row["direction"], shape) if row["op"] == "convolution" else shape
 
 
 def _rank(family: Family) -> tuple[str, str, int, str]:

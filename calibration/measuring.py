@@ -29,6 +29,9 @@ from sim.specs.fields import InputError
 
 KINDS = ("cpu", "cuda")
 BUDGETS = {"smoke": "180s", "full": "8m"}
+WORKLOADS = "tbd"
+"""The suite of whole networks, `calibration.workloads`."""
+
 SCALE_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -51,13 +54,14 @@ def measure_device(
         InputError: an option is wrong, or the folder holds another session.
         typer.Exit: with 1, the machine is busy or the device lost; the reason stands on stderr.
     """
-    kind = cast("Kind", _one_of("--device", device, KINDS))
-    wanted = cast("Suite", _one_of("--suite", suite, tuple(BUDGETS)))
+    kind = cast("Kind", one_of("--device", device, KINDS))
+    wanted = cast("Suite", one_of("--suite", suite, (*BUDGETS, WORKLOADS)))
     seconds = budget_s(budget or BUDGETS[wanted])
     _run(Request(kind, out, wanted, seconds, checked_seed(seed), resume, despite_load), check, as_json)
 
 
-def _one_of(option: str, value: str, allowed: tuple[str, ...]) -> str:
+def one_of(option: str, value: str, allowed: tuple[str, ...]) -> str:
+    """Return `value`, or raise InputError where it is not allowed."""
     if value not in allowed:
         raise InputError(option, value, "one of " + ", ".join(allowed))
     return value

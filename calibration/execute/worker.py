@@ -196,8 +196,8 @@ def end_with_input() -> None:
     os._exit(1)
 
 
-def whole(folder: Path) -> None:
-    """Do `main` and end the process, with exit code 1 and the traceback where it fails.
+def whole(folder: Path, main: Callable[[Path], None] = main) -> None:
+    """Do `main` in `folder` and end the process, with exit code 1 and the traceback where it fails.
 
     Torn down with the interpreter, a thread of gloo's that still runs would abort the process.
     """
@@ -212,7 +212,12 @@ def whole(folder: Path) -> None:
     os._exit(code)
 
 
-if __name__ == "__main__":
+def process(main: Callable[[Path], None]) -> None:
+    """Do `main` in the folder that the command line names; started by another process, end with standard input."""
     if LISTENER in os.environ:
         threading.Thread(target=end_with_input, daemon=True).start()
-    whole(Path(sys.argv[1]))
+    whole(Path(sys.argv[1]), main)
+
+
+if __name__ == "__main__":
+    process(main)

@@ -1,6 +1,6 @@
 """The convolutions of ResNet-50 (arXiv 1512.03385, table 1): forward, gradients of inputs and of weights."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 
 import torch
@@ -126,6 +126,14 @@ class Convolution:
             return relative_error(out, torch.autograd.grad(y, x if case.direction == "dgrad" else weight, dy)[0])
 
         return Work(run, sets, Check(lambda: run(*sets[0]), of), TOLERANCE[case.dtype])
+
+
+def product(direction: str, shape: Mapping[str, float]) -> dict[str, float]:
+    """Return the sizes of the implicit product that a case is: (m, k) times (k, n), in the order of its direction."""
+    places = shape["batch"] * shape["pixels"] ** 2
+    outputs, taps = shape["outputs"], shape["inputs"] * shape["kernel"] ** 2
+    orders = {"forward": (places, outputs, taps), "dgrad": (places, taps, outputs), "wgrad": (outputs, taps, places)}
+    return dict(zip("mnk", orders[direction], strict=True)) | {"batch": 1.0}
 
 
 FAMILIES = (Convolution(),)

@@ -73,16 +73,16 @@ def _implicit(x: Tensor, weight: Tensor, out: Tensor, transposed: bool, groups: 
 
 def _convolution(args: tuple[Any, ...], out: Any) -> Iterator[Record]:
     transposed, groups = args[6], args[8]
-    yield Record("gemm", (*_implicit(args[0], args[1], out, transposed, groups), groups))
+    yield Record("convolution", (*_implicit(args[0], args[1], out, transposed, groups), groups))
 
 
 def _convolution_backward(args: tuple[Any, ...], _: Any) -> Iterator[Record]:
     grad, x, weight, transposed, groups, mask = args[0], args[1], args[2], args[7], args[9], args[10]
     m, n, k = _implicit(x, weight, grad, transposed, groups)
     if mask[0]:
-        yield Record("gemm", (m, k, n, groups))
+        yield Record("convolution", (m, k, n, groups))
     if mask[1]:
-        yield Record("gemm", (n, k, m, groups))
+        yield Record("convolution", (n, k, m, groups))
     if mask[2]:
         yield Record("elementwise", (total(grad) + grad.shape[1] * grad.itemsize,))
 

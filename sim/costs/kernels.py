@@ -145,6 +145,7 @@ KERNELS: dict[tuple[str, str], str] = {
 """What a profile must hold: (op, direction) -> form id."""
 
 FALLBACK: dict[tuple[str, str], tuple[str, str]] = {
+    **{("convolution", d): ("gemm", d) for d in ("forward", "dgrad", "wgrad")},
     **{(op, d): ("elementwise", "any") for op in ("gelu", "swiglu", "residual", "dropout") for d in BOTH},
     ("norm", "backward"): ("norm", "any"),
     ("softmax", "backward"): ("softmax", "any"),
@@ -219,19 +220,23 @@ def symbols(op: str, direction: str) -> dict[str, Expr]:
     }
 
 
-def product_seconds(direction: str, m: Expr, n: Expr, k: Expr, batch: Expr = 1, plain: bool = False) -> Expr:
+def product_seconds(
+    direction: str, m: Expr, n: Expr, k: Expr, batch: Expr = 1, plain: bool = False, op: str = "gemm"
+) -> Expr:
     """Return the time of `batch` weight products at the plan's precision, or (`plain`) as no recipe touches them.
+
+    op: the kernel that takes them, convolution for implicit ones.
 
     The symbols `rate_<direction>` (rate over the plain one) and `operand_bytes` come from the precision recipe,
     `gemm_slowdown` is what whole runs take longer than single kernels, `low_precision_slowdown` what 8- and 4-bit
     products take longer than the ratio of peaks says.
     """
     if plain:
-        return symbol("gemm_slowdown") * seconds("gemm", direction, m=m, n=n, k=k, batch=batch, element=element_bytes)
-    form = FORMS[KERNELS["gemm", direction]]
-    held = symbols("gemm", direction)
+        return symbol("gemm_slowdown") * seconds(op, direction, m=m, n=n, k=k, batch=batch, element=element_bytes)
+    form = form_of(op, direction)
+    held = symbols(op, direction)
     held["rate"] = held["rate"] * symbol(f"rate_{direction}")
     inputs = {"m": m, "n": n, "k": k, "batch": batch, "operand": symbol("operand_bytes"), "element": element_bytes}
-    _note("gemm", direction, inputs)
+    _note(op, direction, inputs)
     low = 1 + symbol("low_precision") * (symbol("low_precision_slowdown") - 1)
     return low * symbol("gemm_slowdown") * form.seconds(inputs, held)

@@ -67,9 +67,10 @@ class Fingerprint:
     threads: Annotated[int, whole(0, 100_000)] = 0
 
 
-CLOCKED = (
-    "gemm_forward_rate", "gemm_dgrad_rate", "gemm_wgrad_rate", "attention_forward_rate", "attention_backward_rate",
-)  # fmt: skip
+DIRECTIONS = ("forward", "dgrad", "wgrad")
+MATRIX = tuple(kernels.parameter(op, d, "rate") for op in ("gemm", "convolution") for d in DIRECTIONS)
+ATTENTION = tuple(kernels.parameter("attention", d, "rate") for d in kernels.BOTH)
+CLOCKED = (*MATRIX, *ATTENTION)
 """Symbols of rates in proportion to the clock of the compute units."""
 
 OF_MEMORY = "_bandwidth"

@@ -27,9 +27,11 @@ Size = Annotated[
 Phase = Literal["forward", "backward_input", "backward_weight"]
 Role = Literal["first", "between", "last"]
 PHASES: tuple[Phase, ...] = ("forward", "backward_input", "backward_weight")
+PRODUCTS = ("gemm", "convolution")
 ATTENTION = ("batch", "heads", "kv_heads", "head_dim", "value_dim", "query_len", "key_len")
 SIZES = {
     "gemm": ("m", "n", "k", "batch"),
+    "convolution": ("m", "n", "k", "batch"),
     "attention": ATTENTION,
     "norm": ("bytes", "columns"),
     "softmax": ("bytes", "columns"),
@@ -48,13 +50,14 @@ def at(size: tuple[int, int], batch: Any) -> Any:
 class Op:
     """One kernel, launched `count` times: a product (m, k) x (k, n), fused attention, or memory traffic in bytes.
 
-    A convolution is its implicit product. `causal` and `masked` say how attention is masked.
+    A convolution states the sizes of its implicit product (`batch`: its groups). `causal` and `masked` say how
+    attention is masked.
 
     Raises:
         InputError: a size that its kind needs is missing, or one is given that it does not have.
     """
 
-    kind: Literal["gemm", "attention", "norm", "softmax", "elementwise", "embedding"]
+    kind: Literal["gemm", "convolution", "attention", "norm", "softmax", "elementwise", "embedding"]
     count: Annotated[int, whole(1, 10_000_000)] = 1
     m: Size | None = None
     n: Size | None = None
@@ -85,7 +88,7 @@ class Op:
         (arXiv 2205.14135, section 3.1).
         """
         x = {name: at(getattr(self, name), batch) for name in SIZES[self.kind]}
-        if self.kind == "gemm":
+        if self.kind in PRODUCTS:
             return 2 * x["batch"] * x["m"] * x["n"] * x["k"]
         if self.kind != "attention":
             return 0

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from sim.costs.layers.structure import Structure
 from sim.costs.offload import offload_model
-from sim.costs.profile import CLOCKED, OF_MEMORY
+from sim.costs.profile import ATTENTION, MATRIX, OF_MEMORY
 from sim.costs.stage import stage_model
 from sim.engine.sensitivity import log_rates, times_with
 from sim.engine.step import Step
@@ -32,8 +32,8 @@ class Parameter:
 
 
 PARAMETERS: Mapping[str, Parameter] = {
-    "matrix_flop_per_s": Parameter("FLOP/s of matrix products", CLOCKED[:3]),
-    "attention_flop_per_s": Parameter("FLOP/s of attention", CLOCKED[3:]),
+    "matrix_flop_per_s": Parameter("FLOP/s of matrix products", MATRIX),
+    "attention_flop_per_s": Parameter("FLOP/s of attention", ATTENTION),
     "memory_bytes_per_s": Parameter("memory bandwidth", (OF_MEMORY,)),
     "intra_bytes_per_s": Parameter("links inside a node", ("intra_bytes_per_s",)),
     "inter_bytes_per_s_per_node": Parameter("network between nodes", ("inter_bytes_per_s_per_node",)),

@@ -56,7 +56,7 @@ TITLES = {
 SHARES = ("overlap_slowdown", "unfused_compiled")
 """Parameters that cannot exceed 1."""
 
-COMPUTE = {"gemm": "gemm_slowdown", "attention": "attention_slowdown"}
+COMPUTE = {"gemm": "gemm_slowdown", "convolution": "gemm_slowdown", "attention": "attention_slowdown"}
 """Family of kernels -> the parameter that is a factor on it; all others are bound by memory."""
 
 MEMORY = "memory_bound_slowdown"

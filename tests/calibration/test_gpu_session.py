@@ -174,6 +174,27 @@ def test_checks_keep_what_they_have_so_far(step, module, place, monkeypatch):
     assert next(each for each in STEPS if each.name == step).run(place) == {"complete": True}
 
 
+def test_workloads_go_on_with_what_is_there(place, monkeypatch):
+    asked = []
+
+    def run(request, bench, told):
+        asked.append((request, bench))
+        return {"rows": []}, 3
+
+    def request(**given):
+        return SimpleNamespace(**given)
+
+    modules = {
+        "calibration.workloads.suite": SimpleNamespace(Request=request, run=run),
+        "calibration.session": SimpleNamespace(open_bench=lambda device: device),
+    }
+    monkeypatch.setattr(gpu_session, "import_module", modules.__getitem__)
+    assert gpu_session.workloads(place) == {"results": {"rows": []}, "left": 3}
+    ((held, bench),) = asked
+    assert (held.out, held.size, held.resume, bench) == (place.profile, "tiny", True, "cpu")
+    assert held.budget_s == 60.0 - gpu_session.CLOSING_S
+
+
 def test_the_profile_comes_after_what_it_holds():
     names = [step.name for step in STEPS]
     (profile,) = (step for step in STEPS if step.name == "profile")
@@ -360,6 +381,7 @@ USED = (
     *("calibration.gpu_session", "calibration.session", "calibration.errors", "calibration.kernels.registry"),
     *("calibration.measured", "calibration.execute", "calibration.concurrent", "calibration.memory"),
     "calibration.taskmap.gpu_check",
+    "calibration.workloads.suite",
 )
 
 

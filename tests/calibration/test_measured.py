@@ -18,6 +18,9 @@ from calibration.collectives import predict as predict_links
 from calibration.concurrent import measure
 from calibration.fit import predict
 from calibration.issue import with_issue
+from calibration.kernels.convolution import Convolution, product
+from calibration.kernels.family import Machine
+from calibration.kernels.work import evaluate
 from calibration.measured import build_profile, read_rows
 from calibration.memory import FILE as MEMORY
 from calibration.memory import SIMULATED, DeviceMemory
@@ -73,7 +76,7 @@ def shape(op: str, kind: str, use: str, rng: np.random.Generator) -> dict[str, f
 
 def rows(kind: str, counts: dict[str, int], skip: tuple[str, ...] = ()) -> Iterator[dict[str, Any]]:
     rng, dtype = np.random.default_rng(11), "float32" if kind == "cpu" else "bfloat16"
-    for op, direction in (*KERNELS, *FALLBACK):
+    for op, direction in (key for key in (*KERNELS, *FALLBACK) if key[0] != "convolution"):
         truth = TRUTH[kind].get(op if op != "softmax" else "norm", TRUTH[kind][""])
         form = form_of(op, direction)
         held = {n: v for n, v in truth.items() if n in form.names} | {n: 0.0 for n in form.parameters if n not in truth}
@@ -251,6 +254,28 @@ def test_public_measurements_as_samples(tmp_path: Path) -> None:
     for model in profile.models:
         assert model.cross_validation is not None
         assert model.cross_validation.mape < limits[model.op], model.key
+
+
+def test_convolutions_are_fitted_as_their_implicit_products(tmp_path: Path) -> None:
+    family, truth = Convolution(), TRUTH["cpu"]["gemm"] | {"rate": 2e10}
+    table = list(rows("cpu", FEW))
+    for case in family.cases(Machine("cpu", 1e12), "full"):
+        sizes = product(case.direction, case.shape)
+        assert 2 * sizes["m"] * sizes["n"] * sizes["k"] == evaluate(family.flop, case.shape)
+        inputs = {n: np.array([x]) for n, x in sizes.items()} | {"element": np.array([4.0])}
+        about = {name: getattr(case, name) for name in ("op", "direction", "dtype", "layout", "group", "use", "id")}
+        t = float(predict("gemm-pnorm", inputs, truth)[0])
+        shown = json.dumps(dict(case.shape))
+        table.append({**table[0], **about, "implementation": "aten", "t_s": t, "shape": shown})
+    built = build_profile(folder(tmp_path / "p", "cpu", table))
+    for direction in ("forward", "dgrad", "wgrad"):
+        model = built.model_of(("convolution", direction))
+        assert (model.op, model.status) == ("convolution", "fitted")
+        sizes = product(direction, {"batch": 4, "pixels": 28, "inputs": 128, "outputs": 128, "kernel": 3})
+        wanted = predict(
+            "gemm-pnorm", {n: np.array([x]) for n, x in sizes.items()} | {"element": np.array([4.0])}, truth
+        )
+        assert model.seconds(sizes | {"element": 4}) == pytest.approx(float(wanted[0]), rel=0.03)
 
 
 def test_the_sessions_own_collectives_are_fitted(tmp_path: Path) -> None:

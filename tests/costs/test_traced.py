@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from sim.costs.layers.structure import Structure
-from sim.costs.profile import load_profile
+from sim.costs.profile import load_profile, profile_text
 from sim.engine.closed_form import closed_form
 from sim.engine.placed import stage_costs
 from sim.engine.step import simulate
@@ -157,3 +157,29 @@ def test_full_recompute_keeps_the_boundary_in_front():
     costs = stage_costs(model, NODE, plan.on(model, NODE), load_profile("a100-sxm-80gb"))
     assert costs["saved_bytes"] == 2 * (7 + 40)  # another front makes another kind
     assert costs["backward_temporary_bytes"] == 2 * max(100 - 7, 100 - 40) + 2 * 40
+
+
+def with_convolutions(folder, factor):
+    """The node with a profile whose convolutions are `factor` times as fast as its products."""
+    held = load_profile("a100-sxm-80gb")
+    models = [m for m in held.models if m.op == "gemm"]
+    more = [
+        replace(m, op="convolution", parameters=m.parameters | {"rate": factor * m.parameters["rate"]}) for m in models
+    ]
+    folder.mkdir()
+    (folder / "profile.json").write_text(profile_text(replace(held, models=[*held.models, *more])))
+    return Cluster.of("a100-sxm-80gb", nodes=1, profile=str(folder))
+
+
+def test_convolutions_take_the_time_of_their_own_kernel_or_of_products(tmp_path):
+    resnet, gpt = Model.from_table(table("resnet-50")), Model.from_table(table("gpt"))
+    plan = Plan(global_batch=256, micro_batch=32)
+    alone = simulate(resnet, NODE, plan)
+    same, faster = (with_convolutions(tmp_path / str(f), f) for f in (1.0, 2.0))
+    assert simulate(resnet, same, plan).step_time_s == alone.step_time_s
+    assert simulate(resnet, faster, plan).step_time_s < 0.9 * alone.step_time_s
+    assert simulate(gpt, faster, PLAN).step_time_s == simulate(gpt, NODE, PLAN).step_time_s
+    kinds = {op.kind for layer in table("resnet-50").layers for op in layer.forward}
+    assert "convolution" in kinds
+    (head,) = [op for layer in table("resnet-50").layers for op in layer.forward if op.kind == "gemm"]
+    assert (head.n, head.k) == ((1000, 0), (2048, 0))

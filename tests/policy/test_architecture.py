@@ -17,7 +17,7 @@ PROSE = re.sub(r"```.*?```", "", TEXT, flags=re.DOTALL)
 QUOTED = sorted(set(re.findall(r"`([^`]+)`", PROSE)))
 PACKAGES = ("sim", "calibration")
 SUFFIXES = (".py", ".md", ".toml", ".json", ".yaml", ".ipynb")
-WRITTEN = ("samples.parquet", "profile.json")
+WRITTEN = ("samples.parquet", "profile.json", "tbd.json")
 """Files that a command writes."""
 
 

@@ -104,10 +104,12 @@ def gemm(name: str, m: Expr, n: Expr, k: Expr, batch: Expr = 1, plain: bool = Fa
 PHASE_OF = {"forward": "forward", "dgrad": "backward_input", "wgrad": "backward_weight"}
 
 
-def product(name: str, direction: str, m: Expr, n: Expr, k: Expr, batch: Expr = 1, plain: bool = False) -> Op:
-    """Return one of `gemm`'s three products: of (m, k) and (k, n)."""
+def product(
+    name: str, direction: str, m: Expr, n: Expr, k: Expr, batch: Expr = 1, plain: bool = False, op: str = "gemm"
+) -> Op:
+    """Return one of `gemm`'s three products, of (m, k) and (k, n), timed as a kernel `op`."""
     cast = symbol("cast_bytes") * batch * m * k if direction != "wgrad" and not plain else 0
-    time = kernels.product_seconds(direction, m, n, k, batch, plain)
+    time = kernels.product_seconds(direction, m, n, k, batch, plain, op)
     return Op(
         name if direction == "forward" else f"{name} {direction}",
         PHASE_OF[direction],

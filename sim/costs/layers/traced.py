@@ -30,8 +30,8 @@ def operations(kind: TracedKind, end: bool = False) -> list[Op]:
 def _kernel(name: str, op: table.Op, phase: table.Phase, end: bool) -> Op:
     """Return one launch; no recipe touches products of activations and of groups (more than one at once)."""
     x = op.inputs(micro_batch, phase)
-    if op.kind == "gemm":
-        return product(name, DIRECTIONS[phase], **x, plain=end or op.batch != ONE)
+    if op.kind in table.PRODUCTS:
+        return product(name, DIRECTIONS[phase], **x, plain=end or op.batch != ONE, op=op.kind)
     if op.kind == "attention":
         return fused(name, "forward" if phase == "forward" else "backward", _attention_bytes(op, phase), **x)
     direction = "forward" if phase == "forward" else "backward"

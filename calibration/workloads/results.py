@@ -1,0 +1,139 @@
+"""What the benchmark found, as `tbd.json` holds it: every workload measured, predicted, and how far off that is."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, field, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from calibration.device import Fingerprint
+from sim.costs.fitted import short
+from sim.specs.fields import InputError, read, real, spec, whole
+from sim.specs.files import load_mapping, write_atomically
+
+FILE = "tbd.json"
+Text = Annotated[str, Field(max_length=2_000, description="text of at most 2000 characters")]
+Seconds = Annotated[float, real(0.0, 1e6, "s")]
+Share = Annotated[float, real(0.0, 1.0)]
+Amount = Annotated[float, real(0.0, 1e18)]
+Part = Literal["weights", "gradients", "activations", "workspace", "dynamic", "optimizer"]
+Status = Literal["done", "skipped", "failed"]
+SCALARS = (
+    "step_time_s",
+    "samples_per_s",
+    "compute_utilisation",
+    "tensor_utilisation",
+    "cpu_utilisation",
+    "flop",
+    "peak_bytes",
+)
+
+
+@spec
+class Metrics:
+    """Of one training step, measured or predicted; None or empty: not known there.
+
+    compute_utilisation: share of the time in which at least one kernel runs. tensor_utilisation: FLOP over what the
+    device's peak would do in that time. cpu_utilisation: share of all cores. peak_bytes: of one process, what for in
+    `memory_bytes`, which add up to it.
+    """
+
+    step_time_s: Seconds
+    samples_per_s: Amount
+    compute_utilisation: Share | None = None
+    tensor_utilisation: Annotated[float, real(0.0, 100.0)] | None = None
+    cpu_utilisation: Share | None = None
+    flop: Amount | None = None
+    peak_bytes: Amount | None = None
+    memory_bytes: dict[Part, Amount] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        total = sum(self.memory_bytes.values())
+        if self.memory_bytes and abs(total - (self.peak_bytes or 0.0)) > 1e-5 * total:
+            raise InputError("memory_bytes", total, f"parts that add up to peak_bytes, {self.peak_bytes}")
+
+
+@spec
+class Row:
+    """One workload under one framework (torch as it runs by itself, or compiled) on one or two processes.
+
+    off: predicted over measured, less 1, by name; of memory `memory_bytes.PART`. reason: why there is no measurement.
+    """
+
+    workload: Text
+    domain: Text
+    paper: Text
+    size: Literal["tiny", "full"]
+    framework: Literal["eager", "compiled"]
+    processes: Annotated[int, whole(1, 2)]
+    parameters: Annotated[int, whole(1, 10**12)]
+    samples: Annotated[int, whole(1, 10**9)]
+    status: Status
+    reason: Text = ""
+    measured: Metrics | None = None
+    predicted: Metrics | None = None
+    off: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """What tells rows apart."""
+        return self.workload, self.framework, self.processes
+
+
+@spec
+class Results:
+    """The benchmark on one device; peak_source: where the peak rate is from, profile: what predicts, empty for none."""
+
+    schema_version: Literal[1] = 1
+    date: Text
+    commit: Text
+    fingerprint: Fingerprint
+    size: Literal["tiny", "full"]
+    peak_flop_per_s: Amount
+    peak_source: Text
+    profile: Text = ""
+    despite_load: bool = False
+    rows: Annotated[list[Row], Field(max_length=1_000, description="at most 1000 rows")] = field(default_factory=list)
+
+    def done(self, key: tuple[str, str, int]) -> bool:
+        """Return whether a row need not be run again: it is measured, or cannot be here."""
+        return any(row.key == key and row.status != "failed" for row in self.rows)
+
+    def having(self, row: Row) -> "Results":
+        """Return the results with a row, in place of one of its key."""
+        return replace(self, rows=[*(r for r in self.rows if r.key != row.key), row])
+
+
+def off(measured: Metrics, predicted: Metrics) -> dict[str, float]:
+    """Return predicted over measured, less 1, of everything that both know."""
+    pairs = {name: (getattr(measured, name), getattr(predicted, name)) for name in SCALARS}
+    parts: Mapping[Any, float] = predicted.memory_bytes
+    pairs |= {f"memory_bytes.{part}": (size, parts.get(part)) for part, size in measured.memory_bytes.items()}
+    return {name: here[1] / here[0] - 1 for name, here in pairs.items() if here[0] and here[1] is not None}
+
+
+def load_results(folder: Path) -> Results:
+    """Return the results in a folder.
+
+    Raises:
+        InputError: there are none, or a field of them is wrong.
+    """
+    return read(Results, load_mapping(folder / FILE), FILE)
+
+
+def save_results(folder: Path, results: Results) -> None:
+    """Write `tbd.json` whole, numbers with six digits."""
+    plain = asdict(results) | {"fingerprint": results.fingerprint.plain()}
+    write_atomically(folder / FILE, json.dumps(short(plain), indent=1, allow_nan=False) + "\n")
+
+
+def largest(memory: Mapping[Any, float]) -> str:
+    """Return the part that takes the most bytes; empty where none is known."""
+    return str(max(memory, key=lambda part: memory[part])) if memory else ""
+
+
+def counts(rows: Sequence[Row]) -> dict[str, int]:
+    """Return how many rows ended how."""
+    return {status: sum(row.status == status for row in rows) for status in ("done", "skipped", "failed")}

@@ -1,0 +1,228 @@
+"""The benchmark from the first check of the machine to `tbd.json`: what is run, in which order, within which time."""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from calibration.device import DRIVER_NAMES, Fingerprint
+from calibration.execute.holdout import cluster_of
+from calibration.execute.processes import ExecutionError
+from calibration.guards import BusyError, admit, interruptible
+from calibration.session import Bench
+from calibration.store import commit
+from calibration.workloads.metrics import LEAST_STEPS, metrics
+from calibration.workloads.parallel import PROCESSES
+from calibration.workloads.parallel import measure as measure_together
+from calibration.workloads.predicted import predict
+from calibration.workloads.registry import WORKLOADS
+from calibration.workloads.results import FILE, Metrics, Results, Row, load_results, off, save_results
+from calibration.workloads.training import DTYPES, Training
+from calibration.workloads.workload import Size, Workload
+from sim.specs import Cluster
+from sim.specs.catalog import device
+from sim.specs.fields import InputError
+
+PRODUCT, TRIES = {"cpu": 1024, "cuda": 8192}, 20
+"""Rows of the square product that tells an unknown device's peak rate, and how often it is timed."""
+
+Told = Callable[[int, int, str], None]
+"""Hears how many rows are done, of how many, and which is next."""
+
+Framework = Literal["eager", "compiled"]
+Variant = tuple[Workload, Framework, int]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to run into the folder `out`: a CPU runs the tiny sizes, a GPU the full ones (`size` says otherwise).
+
+    base: a profile of the catalog, or a folder, that predicts; by default that in `out`, then the catalog's own.
+    """
+
+    out: Path
+    budget_s: float = 480.0
+    seed: int = 0
+    resume: bool = False
+    despite_load: bool = False
+    base: str | None = None
+    size: Size | None = None
+    workloads: tuple[str, ...] = tuple(WORKLOADS)
+
+
+def variants(names: tuple[str, ...]) -> Iterator[Variant]:
+    """Yield what is run: first every workload by itself, then on two processes, then compiled, which takes longest."""
+    kinds: tuple[tuple[Framework, int], ...] = (("eager", 1), ("eager", PROCESSES), ("compiled", 1))
+    for framework, processes in kinds:
+        for name in names:
+            yield WORKLOADS[name], framework, processes
+
+
+def run(request: Request, bench: Bench, told: Told) -> tuple[Results, int]:
+    """Run what is not done yet and return all results, and how many rows the time did not suffice for.
+
+    A row that fails says why, and the next call with `resume` tries it again.
+
+    Raises:
+        InputError: the folder holds results and nothing says to resume, or those of another machine or size.
+        BusyError: others use the machine, and `despite_load` is not set.
+        KeyboardInterrupt: also on SIGTERM; `tbd.json` holds every row that was done.
+    """
+    with interruptible():
+        results = _opened(request, bench)
+        every = list(variants(request.workloads))
+        end, left = bench.tools.now() + request.budget_s, 0
+        for n, variant in enumerate(every):
+            workload, framework, processes = variant
+            if results.done((workload.name, framework, processes)):
+                continue
+            if bench.tools.now() >= end:
+                left += 1
+                continue
+            told(n, len(every), f"{workload.name}, {framework}, {processes} process{'es' * (processes > 1)}")
+            row = _row(request, results, variant)
+            results = results.having(_beside(row, request, results))
+            save_results(request.out, results)
+            bench.tools.stopwatch.release()
+    return results, left
+
+
+def _opened(request: Request, bench: Bench) -> Results:
+    """Return the results that the folder holds, or new ones, on an idle machine."""
+    size: Size = request.size or ("full" if bench.fingerprint.kind == "cuda" else "tiny")
+    exists = (request.out / FILE).exists()
+    if exists and not request.resume:
+        raise InputError("--out", str(request.out), f"a folder without {FILE}; --resume goes on with one")
+    held = load_results(request.out) if exists else None
+    if held and (apart := held.fingerprint.differences(bench.fingerprint)):
+        wanted = f"results of this machine and software; {', '.join(apart)} differ"
+        raise InputError("--resume", str(request.out), wanted)
+    if held and held.size != size:
+        raise InputError("--resume", str(request.out), f"results of the {size} sizes, not of the {held.size} ones")
+    busy = _busy(bench, request.despite_load)
+    if held:
+        return replace(held, despite_load=held.despite_load or busy)
+    try:
+        request.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError("--out", str(request.out), f"a folder that can be made ({error.strerror})") from None
+    peak, source = peak_rate(bench)
+    cluster = predicting(request, bench.fingerprint, 1)
+    return Results(
+        date=f"{datetime.now(UTC):%Y-%m-%d}",
+        commit=commit(),
+        fingerprint=bench.fingerprint,
+        size=size,
+        peak_flop_per_s=peak,
+        peak_source=source,
+        profile=str(cluster.profile) if cluster else "",
+        despite_load=busy,
+    )
+
+
+def _busy(bench: Bench, despite_load: bool) -> bool:
+    try:
+        admit(bench.tools)
+    except BusyError:
+        if not despite_load:
+            raise
+        return True
+    return False
+
+
+def peak_rate(bench: Bench) -> tuple[float, str]:
+    """Return the device's peak in the type that it trains in, FLOP/s, and where it is from.
+
+    For GPUs of the catalog it is the catalog's, else the highest rate of a large product.
+    """
+    kind, known = bench.fingerprint.kind, DRIVER_NAMES.get(bench.fingerprint.name)
+    if known:
+        stated = device(known).peak_bf16_flop_per_s
+        return stated.value, f"{known}: {stated.source}"
+    n, dtype = PRODUCT[kind], DTYPES[kind]
+    a = torch.ones(n, n, device=kind, dtype=dtype)
+    least = min(bench.tools.stopwatch.seconds(lambda: torch.mm(a, a)) for _ in range(TRIES))
+    return (
+        2 * n**3 / least,
+        f"measured: the fastest of {TRIES} products of {n} x {n} in {str(dtype).removeprefix('torch.')}",
+    )
+
+
+def predicting(request: Request, present: Fingerprint, processes: int) -> Cluster | None:
+    """Return this machine as the simulator sees it: by the profile that is asked for, that in the folder, or the
+    catalog's for such a device; None without any."""
+    if request.base is None and (request.out / "profile.json").exists():
+        return cluster_of(request.out, present.kind, processes)
+    name = "cpu" if present.kind == "cpu" else DRIVER_NAMES.get(present.name)
+    if name is None and request.base is None:
+        return None
+    nodes = {"nodes": 1, "gpus_per_node": processes, "domain_gpus": processes}
+    return Cluster.of(name or str(request.base), profile=request.base or name, **nodes)
+
+
+def _row(request: Request, results: Results, variant: Variant) -> Row:
+    """Return a variant measured, or why it is not."""
+    workload, framework, processes = variant
+    kind = results.fingerprint.kind
+    about = Row(
+        workload=workload.name,
+        domain=workload.domain,
+        paper=workload.paper,
+        size=results.size,
+        framework=framework,
+        processes=processes,
+        parameters=sum(p.numel() for p in workload.build(results.size).parameters()),
+        samples=processes * workload.samples[results.size],
+        status="skipped",
+    )
+    if lacking := _lacking(kind, framework, processes):
+        return replace(about, reason=lacking)
+    try:
+        found = _measured(request, results, variant)
+    except (RuntimeError, ExecutionError) as error:  # no memory, or what a compiler could not do
+        return replace(about, status="failed", reason=f"{type(error).__name__}: {error}"[:400])
+    return replace(about, status="done", measured=found)
+
+
+def _lacking(kind: str, framework: str, processes: int) -> str:
+    """Return what this machine lacks for a variant; empty for nothing."""
+    if processes > 1 and kind == "cuda" and torch.cuda.device_count() < processes:
+        return f"{processes} processes need {processes} CUDA devices; {torch.cuda.device_count()} here"
+    compiler = os.environ.get("CXX", "g++")
+    if framework == "compiled" and kind == "cpu" and shutil.which(compiler) is None:
+        return f"torch.compile needs a C++ compiler; no {compiler} here"
+    if framework == "compiled" and kind == "cuda" and find_spec("triton") is None:
+        return "torch.compile needs triton, which is not installed"
+    return ""
+
+
+def _measured(request: Request, results: Results, variant: Variant) -> Metrics:
+    workload, framework, processes = variant
+    kind, size, peak = results.fingerprint.kind, results.size, results.peak_flop_per_s
+    if processes > 1:
+        return measure_together(workload.name, size, kind, LEAST_STEPS, peak, request.seed)
+    plain = Training(workload, size, kind, request.seed)
+    if framework == "eager":
+        return metrics(plain, peak)
+    try:
+        return metrics(Training(workload, size, kind, request.seed, compiled=True), peak, plain)
+    finally:
+        torch.compiler.reset()
+
+
+def _beside(row: Row, request: Request, results: Results) -> Row:
+    """Return a measured row with its prediction; without one where the simulator cannot follow, with the reason."""
+    cluster = predicting(request, results.fingerprint, row.processes)
+    if cluster is None or row.measured is None or row.framework != "eager":
+        return row
+    try:
+        found = predict(WORKLOADS[row.workload], row.size, cluster, results.peak_flop_per_s, row.processes)
+    except InputError as error:
+        return replace(row, reason=f"not predicted: {error}"[:400])
+    return replace(row, predicted=found, off=off(row.measured, found))

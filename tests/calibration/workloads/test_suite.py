@@ -1,0 +1,239 @@
+"""The benchmark as a command: rows in order, resumed, interrupted, on two processes, compiled, and its file."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from calibration import gpu_session, session
+from calibration.cli import app
+from calibration.execute.processes import ExecutionError
+from calibration.host import HostStopwatch
+from calibration.session import Bench
+from calibration.workloads import cli, suite, training
+from calibration.workloads.parallel import together
+from calibration.workloads.registry import WORKLOADS
+from calibration.workloads.results import FILE, Metrics, Results, Row, load_results, off, save_results
+from calibration.workloads.suite import Request, peak_rate, run, variants
+from sim.specs.catalog import device
+from sim.specs.fields import InputError
+from tests.calibration.fakes import FINGERPRINT, FakeMachine
+
+PARTS = {"weights": 1.0, "activations": 3.0}
+FOUND = Metrics(step_time_s=2.0, samples_per_s=4.0, compute_utilisation=0.5, peak_bytes=4.0, memory_bytes=PARTS)
+
+
+@pytest.fixture
+def bench():
+    return Bench(FINGERPRINT, FakeMachine().tools())
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Rows that take no time; returns the names of what was measured."""
+    asked = []
+
+    def measured(request, results, variant):
+        workload, framework, processes = variant
+        asked.append((workload.name, framework, processes))
+        return FOUND
+
+    monkeypatch.setattr(suite, "_measured", measured)
+    monkeypatch.setattr(suite, "predict", lambda *given: FOUND)
+    monkeypatch.setattr(suite, "peak_rate", lambda bench: (1e11, "made up"))
+    return asked
+
+
+def request(path, *names, **given):
+    return Request(path / "r", workloads=names or ("a3c", "wgan"), **given)
+
+
+def silent(done, total, text):
+    pass
+
+
+def test_every_workload_first_by_itself_then_twofold_then_compiled():
+    made = [(w.name, framework, processes) for w, framework, processes in variants(tuple(WORKLOADS))]
+    assert made[:8] == [(name, "eager", 1) for name in WORKLOADS]
+    assert [m[1:] for m in made[8::8]] == [("eager", 2), ("compiled", 1)]
+
+
+def test_what_is_done_is_not_run_again(bench, quick, tmp_path):
+    first, left = run(request(tmp_path), bench, silent)
+    assert (len(first.rows), left) == (6, 0)
+    assert len(quick) == 6
+    with pytest.raises(InputError, match=r"a folder without tbd\.json; --resume goes on"):
+        run(request(tmp_path), bench, silent)
+    again, _ = run(request(tmp_path, "a3c", "wgan", "resnet-50", resume=True), bench, silent)
+    assert [name for name, *_ in quick[6:]] == ["resnet-50"] * 3
+    assert again.rows[:6] == first.rows
+    assert load_results(tmp_path / "r") == again
+
+
+def test_the_time_is_kept_and_an_interruption_leaves_whole_rows(bench, quick, monkeypatch, tmp_path):
+    plain = suite._measured
+    machine = FakeMachine()
+
+    def slow(*given):
+        machine.now_s += 60
+        if len(quick) == 3:
+            raise KeyboardInterrupt
+        return plain(*given)
+
+    monkeypatch.setattr(suite, "_measured", slow)
+    bench = Bench(FINGERPRINT, machine.tools())
+    results, left = run(request(tmp_path, budget_s=100.0), bench, silent)
+    assert (len(results.rows), left) == (2, 4)
+    with pytest.raises(KeyboardInterrupt):
+        run(request(tmp_path, budget_s=1e3, resume=True), bench, silent)
+    assert len(load_results(tmp_path / "r").rows) == 3
+
+
+def test_a_row_that_fails_says_why_and_is_tried_again(bench, quick, monkeypatch, tmp_path):
+    def fails(*given):
+        raise RuntimeError("no memory")
+
+    plain = suite._measured
+    monkeypatch.setattr(suite, "_measured", fails)
+    results, _ = run(request(tmp_path, "a3c"), bench, silent)
+    assert {(row.status, row.reason) for row in results.rows} == {("failed", "RuntimeError: no memory")}
+    monkeypatch.setattr(suite, "_measured", plain)
+    results, _ = run(request(tmp_path, "a3c", resume=True), bench, silent)
+    assert {row.status for row in results.rows} == {"done"}
+
+
+def test_what_cannot_run_here_is_skipped_with_the_reason(bench, quick, monkeypatch, tmp_path):
+    monkeypatch.setattr(suite.shutil, "which", lambda name: None)
+    results, _ = run(request(tmp_path, "a3c"), bench, silent)
+    assert [row.status for row in results.rows] == ["done", "done", "skipped"]
+    assert results.rows[-1].reason == "torch.compile needs a C++ compiler; no g++ here"
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert suite._lacking("cuda", "eager", 2) == "2 processes need 2 CUDA devices; 1 here"
+
+
+def test_another_machines_results_are_not_resumed(bench, quick, tmp_path):
+    run(request(tmp_path, "a3c"), bench, silent)
+    other = FINGERPRINT.__class__(**{**vars(FINGERPRINT), "name": "Model 2"})
+    with pytest.raises(InputError, match="name differ"):
+        run(request(tmp_path, "a3c", resume=True), Bench(other, bench.tools), silent)
+    with pytest.raises(InputError, match="results of the full sizes, not of the tiny ones"):
+        run(request(tmp_path, "a3c", resume=True, size="full"), bench, silent)
+
+
+def test_the_peak_is_the_catalogs_or_measured():
+    known = FINGERPRINT.__class__(**{**vars(FINGERPRINT), "name": "NVIDIA H100 80GB HBM3"})
+    peak, source = peak_rate(Bench(known, FakeMachine().tools()))
+    assert peak == device("h100-sxm-80gb").peak_bf16_flop_per_s.value
+    assert source.startswith("h100-sxm-80gb: ")
+
+
+def test_off_is_predicted_over_measured():
+    said = Metrics(
+        step_time_s=3.0, samples_per_s=2.0, peak_bytes=8.0, memory_bytes={"weights": 2.0, "activations": 6.0}
+    )
+    assert off(FOUND, said) == {
+        "step_time_s": 0.5,
+        "samples_per_s": -0.5,
+        "peak_bytes": 1.0,
+        "memory_bytes.weights": 1.0,
+        "memory_bytes.activations": 1.0,
+    }
+
+
+def test_parts_that_do_not_add_up_are_refused():
+    with pytest.raises(InputError, match="parts that add up to peak_bytes"):
+        Metrics(step_time_s=1.0, samples_per_s=1.0, peak_bytes=5.0, memory_bytes=PARTS)
+
+
+def test_two_processes_are_as_slow_as_the_slower_and_twice_as_much():
+    ranks = [
+        {"seconds": [1.0, 3.0, 2.0], "compute": 0.5, "flop": 8, "samples": 4, "cpu": 0.4, "weights": 0.5},
+        {"seconds": [2.0, 1.0, 2.0], "compute": 0.7, "flop": 8, "samples": 4, "cpu": 0.3, "weights": 0.5},
+    ]
+    found = together(ranks, 10.0)
+    assert (found.step_time_s, found.samples_per_s, found.flop) == (2.0, 4.0, 16.0)
+    assert found.cpu_utilisation == pytest.approx(0.7)
+    assert found.tensor_utilisation == pytest.approx(16 / (2 * 10 * 0.6 * 2))
+    with pytest.raises(ExecutionError, match="weights differ"):
+        together([ranks[0], ranks[1] | {"weights": 0.6}], 10.0)
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(app, [str(a) for a in arguments], catch_exceptions=False)
+
+
+def test_the_command_prints_one_object_or_a_table(bench, quick, monkeypatch, tmp_path):
+    monkeypatch.setattr(cli, "open_bench", lambda device: bench)
+    monkeypatch.setattr(cli, "Request", lambda *given: Request(*given, workloads=("a3c",)))
+    given = ("--device", "cpu", "--suite", "tbd", "--out", tmp_path / "r")
+    printed = json.loads(invoke(*given, "--json").stdout)
+    assert (printed["done"], printed["skipped"], printed["failed"], printed["left"]) == (3, 0, 0, 0)
+    assert printed["path"] == str(tmp_path / "r" / FILE)
+    assert printed["rows"][0]["off"]["step_time_s"] == 0.0
+    monkeypatch.setenv("COLUMNS", "120")
+    shown = invoke(*given, "--resume")
+    assert "a3c" in shown.stdout and "activations 75%" in shown.stdout
+    assert "3 done, 0 skipped, 0 failed, 0 left by the budget" in shown.stderr
+    with pytest.raises(InputError, match="--budget: got '8x'"):
+        invoke(*given, "--budget", "8x")
+    with pytest.raises(InputError, match="--device: got 'tpu'"):
+        invoke("--device", "tpu", "--suite", "tbd", "--out", tmp_path / "s")
+
+
+def test_a_busy_machine_is_refused(quick, monkeypatch, tmp_path):
+    busy = FakeMachine(others=[0.9])
+    monkeypatch.setattr(cli, "open_bench", lambda device: Bench(FINGERPRINT, busy.tools()))
+    result = invoke("--device", "cpu", "--suite", "tbd", "--out", tmp_path / "r")
+    assert result.exit_code == 1
+    assert "not measured: the machine is busy" in result.stderr
+    assert not (tmp_path / "r").exists()
+
+
+def test_a_small_network_on_one_and_two_processes_and_compiled(monkeypatch, tmp_path):
+    """The real thing, but for the compiler, which takes longest: torch.compile only traces."""
+    bench = Bench(FINGERPRINT, replace(FakeMachine().tools(), stopwatch=HostStopwatch()))
+    monkeypatch.setattr(training, "BACKEND", "eager")
+    monkeypatch.setattr(shutil, "which", lambda name: name)
+    results, left = run(request(tmp_path, "a3c"), bench, silent)
+    assert left == 0
+    one, two, compiled = results.rows
+    assert [row.status for row in results.rows] == ["done"] * 3, [row.reason for row in results.rows]
+    assert (two.samples, two.measured.flop) == (2 * one.samples, pytest.approx(2 * one.measured.flop))
+    assert compiled.measured.flop == one.measured.flop
+    for row in (one, two):
+        assert row.predicted.flop == pytest.approx(row.measured.flop, rel=1e-6)
+        assert row.off["step_time_s"] == pytest.approx(row.predicted.step_time_s / row.measured.step_time_s - 1)
+    assert one.off["memory_bytes.weights"] == pytest.approx(0.0, abs=1e-3)
+
+
+def test_a_wrong_file_is_one_error(tmp_path):
+    row = Row(
+        workload="a", domain="b", paper="c", size="tiny", framework="eager", processes=1, parameters=1, samples=1,
+        status="done",
+    )  # fmt: skip
+    made = Results(
+        date="d", commit="", fingerprint=FINGERPRINT, size="tiny", peak_flop_per_s=1.0, peak_source="s", rows=[row]
+    )
+    save_results(tmp_path, made)
+    assert load_results(tmp_path) == made
+    held = json.loads((tmp_path / FILE).read_text())
+    held["rows"][0]["processes"] = 3
+    (tmp_path / FILE).write_text(json.dumps(held))
+    with pytest.raises(InputError, match=r"tbd\.json: rows\.0\.processes|rows\.0\.processes"):
+        load_results(tmp_path)
+
+
+def test_the_step_of_a_gpu_session_runs_the_benchmark_here(quick, monkeypatch, tmp_path):
+    """The step's own code on a CPU; only what a workload takes is made up."""
+    monkeypatch.setattr(session, "open_bench", lambda device: Bench(FINGERPRINT, FakeMachine().tools()))
+    place = gpu_session.Place("cpu", tmp_path, "smoke", limit_s=60.0)
+    step = next(step for step in gpu_session.STEPS if step.name == "workloads")
+    assert gpu_session.in_process(step, place) == 0
+    found = json.loads((tmp_path / "workloads.json").read_text())["result"]
+    assert (found["left"], len(found["results"]["rows"])) == (0, 3 * len(WORKLOADS))
+    assert load_results(place.profile).size == "tiny"
+    assert gpu_session.in_process(step, place) == 0
+    assert len(quick) == 3 * len(WORKLOADS)
