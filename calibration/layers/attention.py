@@ -37,20 +37,24 @@ class _Core(torch.autograd.Function):
         """Return the context."""
         shares = torch.softmax(scores, -1)
         dropped, kept = torch.native_dropout(shares, p, True)
-        values = values.contiguous()  # a part of a larger tensor would keep all of it
-        ctx.save_for_backward(shares, kept, values)
+        # As torch's own product does: a part of a larger tensor (queries, keys and values in one) is copied unless
+        # its matrices can be told apart where they are.
+        flat = values.reshape(-1, *values.shape[-2:])
+        ctx.save_for_backward(shares, kept, flat)
         ctx.scale = 1 / (1 - p) if p < 1 else 0.0
-        return dropped @ values
+        context = torch.bmm(dropped.view(-1, *dropped.shape[-2:]), flat)
+        return context.view(*scores.shape[:-1], flat.shape[-1])
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> Any:
         """Return the gradients of scores and values."""
-        shares, kept, values = ctx.saved_tensors
+        shares, kept, flat = ctx.saved_tensors
+        above = dy.reshape(-1, *dy.shape[-2:])
         dropped = (shares * kept).mul_(ctx.scale)
-        d_values = dropped.mT @ dy
+        d_values = torch.bmm(dropped.view(-1, *dropped.shape[-2:]).mT, above).view(*dy.shape[:-2], *flat.shape[-2:])
         del dropped
-        d_shares = (dy @ values.mT).mul_(kept).mul_(ctx.scale)
+        d_shares = torch.bmm(above, flat.mT).view_as(shares).mul_(kept).mul_(ctx.scale)
         return torch._softmax_backward_data(d_shares, shares, -1, shares.dtype), d_values, None
 
 
