@@ -100,7 +100,9 @@ class Plan:
     or one fused kernel on 16-bit logits (flash-attention's, Liger's). `attention_kernel`: fused attention as fast as
     the profile's (FlashAttention-2), or that before it (2022 to mid-2023). `product_kernel`: whose matrix products run,
     eager attention's batched ones among them: the vendor's library's, or those that task mappings make (Hidet, arXiv
-    2210.09603), which the profile must have timed. `optimizer_barrier`: no rank updates before all have reduced their
+    2210.09603), which the profile must have timed. `tempo`: layers that keep fewer bytes for the backward pass (Tempo,
+    arXiv 2210.10246): GELU its output and a byte, LayerNorm its output, attention on stored scores no output of its
+    dropout, which is made again. `optimizer_barrier`: no rank updates before all have reduced their
     gradients, as clipping by the global norm asks; zero-bubble schedules (but PyTorch's) update at once and check
     afterwards (arXiv 2401.10241, section 4), so that a step takes its longest rank span.
     `offload`: what host memory keeps a share of. `recompute_layers`: so many layers of every chunk recompute (all where
@@ -143,6 +145,7 @@ class Plan:
     cross_entropy: Literal["in-place", "autograd", "fused"] = DERIVED
     attention_kernel: Literal["flash", "flash-1"] = "flash"
     product_kernel: ProductKernel = "library"
+    tempo: bool = False
     optimizer_barrier: bool = DERIVED
     offload: Offload = Offload()
     recompute_layers: Annotated[int, whole(1, 16_384)] = DERIVED

@@ -44,6 +44,7 @@ CHANGES = {
     "cross_entropy": ({"micro_batch": 4}, "autograd"),
     "attention_kernel": ({}, "flash-1"),
     "product_kernel": ({}, "task-mapped"),
+    "tempo": ({}, True),
     "optimizer_barrier": ({"pp": 4, "schedule": "zb-h2"}, True),
     "offload": ({}, Offload(optimizer=1.0)),
     "recompute_layers": ({"recompute": "full"}, 2),
