@@ -36,6 +36,7 @@ cross_entropy          yes        kept      -        autograd
 attention_kernel       yes        kept      -        -
 product_kernel         yes        kept      -        library or task-mapped
 recurrent_kernel       yes        kept      -        -
+tempo                  yes        yes       -        any
 optimizer_barrier      yes        kept      -        -
 offload                yes        by stage  md       optimizer, activations
 recompute_layers       yes        by stage  m        any
@@ -56,7 +57,7 @@ from sim.specs.knobs import PLAN_KNOBS, STAGE_KNOBS
 HEADINGS = ("knob", "simulated", "tuned", "emitted", "executed")
 EVERY_VALUE = (
     "global_batch", "micro_batch", "overlap_dp", "virtual_stages", "stage_layers", "microbatch_group_size", "recompute",
-    "zero", "sequence_parallel", "recompute_layers",
+    "zero", "sequence_parallel", "recompute_layers", "tempo",
 )  # fmt: skip
 """Knobs of which execution takes every value, alone; `limits` says which do not go together."""
 

@@ -117,7 +117,7 @@ def run_of(model: Model, placed: PlacedPlan, predicted_s: float, measured_s: flo
         raise InputError("--learn", "stages of their own, context or expert parallelism", "other plans")
     named = {name: value for name, value in plain(model).items() if name not in ("name", "source")}
     settings = plain(placed.plan.but(dp=placed.dp))
-    for later in ("product_kernel", "recurrent_kernel"):  # no part of the ids that files already hold
+    for later in ("product_kernel", "recurrent_kernel", "tempo"):  # no part of the ids that files already hold
         del settings[later]
     text = json.dumps([named, settings, csv], sort_keys=True)
     schedule = f", {placed.plan.schedule}" if placed.plan.pp > 1 else ""
@@ -176,7 +176,7 @@ def target(job: Job, run: Run, device: Device, busy: bool) -> Path:
     Raises:
         InputError: the profile is a shipped one, or of another device; its `learned.json` is wrong; there are more
             processes than cores, or the machine may be busy: such times say nothing about the device; or its products
-            are not the library's.
+            or layers are not the library's.
     """
     name = job.cluster.profile
     if name in names("profiles") or not (Path(name) / "profile.json").is_file():
@@ -187,6 +187,8 @@ def target(job: Job, run: Run, device: Device, busy: bool) -> Path:
     if run.plan.product_kernel != "library":
         allowed = "a plan with the library's products: corrections are of these"
         raise InputError("--learn", f"product_kernel {run.plan.product_kernel}", allowed)
+    if run.plan.tempo:
+        raise InputError("--learn", "tempo true", "a plan with the library's layers: corrections are of these")
     asked, cores = processes(run.plan), cpu_count() or 1
     if device == "cpu" and asked > cores:
         raise InputError("--learn", f"{asked} processes", f"at most {cores}, the cores of this machine: no shared ones")

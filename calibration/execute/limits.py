@@ -102,6 +102,7 @@ def executable(model: Model, cluster: Cluster, plan: Plan, device: Device) -> Pl
         raise InputError("plan", f"{placed.gpus} ranks", f"at most {MOST_RANKS[device]} on {device} {HERE}")
     for own in dict.fromkeys(placed.at(stage) for stage in range(plan.pp)):
         _check_products(own, device)
+        _check_tempo(own.plan)
         _check_offload(model, own.plan)
         _check_split(model, own.plan)
         _check_shards(model, own)
@@ -117,11 +118,21 @@ def _check_products(placed: PlacedPlan, device: Device) -> None:
     if device != "cpu":
         raise InputError("plan.product_kernel", plan.product_kernel, f"library {HERE} on {device}")
     given = f"with product_kernel {plan.product_kernel} {HERE}"
-    for name, allowed in {"tp": (1,), "pp": (1,), "zero": (0, 1), "recompute": ("none", "full")}.items():
-        if getattr(plan, name) not in allowed:
-            raise InputError(f"plan.{name}", getattr(plan, name), f"{' or '.join(map(str, allowed))} {given}")
+    _check_only({"tp": (1,), "pp": (1,), "zero": (0, 1), "recompute": ("none", "full")}, plan, given)
     if plan.precision != "fp32":
         raise InputError("plan.precision", plan.precision, f"fp32 {given}")
+
+
+def _check_tempo(plan: Plan) -> None:
+    """Tempo's layers: whole ones, whose gradients of input and weights are made in one backward."""
+    if plan.tempo:
+        _check_only({"tp": (1,), "pp": (1,), "zero": (0, 1)}, plan, f"with tempo true {HERE}")
+
+
+def _check_only(only: Mapping[str, tuple[object, ...]], plan: Plan, given: str) -> None:
+    for name, allowed in only.items():
+        if getattr(plan, name) not in allowed:
+            raise InputError(f"plan.{name}", getattr(plan, name), f"{' or '.join(map(str, allowed))} {given}")
 
 
 def _check_split(model: Model, plan: Plan) -> None:

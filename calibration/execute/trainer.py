@@ -24,6 +24,7 @@ from calibration.execute.split import Split, gradient_of, local, whole_of
 from calibration.execute.swapped import SwappedAdam
 from calibration.kernels.gpt import SmallGpt
 from calibration.kernels.tuned import library
+from calibration.layers.tempo import with_tempo
 from calibration.taskmap.networks import with_tuned_linears
 from sim.specs import Model, Plan
 
@@ -48,6 +49,8 @@ def chunks_of(
                 whole, parts[stage], first=first, last=last, split=split, recompute=plan.recompute,
                 recomputed=plan.recompute_layers, mover=mover,
             )  # fmt: skip
+            if plan.tempo:
+                with_tempo(held[stage].blocks)
             if plan.product_kernel == "task-mapped":
                 with_tuned_linears(held[stage], library(torch.get_num_threads()))
     ends = held.get(0), held.get(len(parts) - 1)

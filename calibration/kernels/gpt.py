@@ -30,7 +30,7 @@ class SmallGptBlock(nn.Module):
         self.qkv = nn.Linear(hidden, 3 * hidden, bias=model.qkv_bias)
         self.out = nn.Linear(hidden, hidden, bias=model.bias)
         self.up = nn.Linear(hidden, model.ffn, bias=model.mlp_bias)
-        self.down = nn.Linear(model.ffn, hidden, bias=model.mlp_bias)
+        self.gelu, self.down = nn.GELU(), nn.Linear(model.ffn, hidden, bias=model.mlp_bias)
 
     def attend(self, x: Tensor) -> Tensor:
         """Return causal attention over x[batch, seq, hidden]."""
@@ -50,7 +50,7 @@ class SmallGptBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return the layer's output, of the shape of `x`."""
         x = x + self.out(self.attend(self.norm1(x)))
-        out: Tensor = x + self.down(functional.gelu(self.up(self.norm2(x))))
+        out: Tensor = x + self.down(self.gelu(self.up(self.norm2(x))))
         return out
 
 

@@ -1,1 +1,1 @@
-"""Layers written here: real torch modules on kernels of their own."""
+"""Layers of torch networks that do the usual work in another way: less memory, or another kernel."""

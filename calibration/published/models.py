@@ -79,6 +79,7 @@ PROFILED = (
         scaling_source="as that of L4 (assumed: 70 W too are far below what its peak rate needs), which on the fp32 "
         "products of the public files is 2.4 times slower than the same step says, RMS log error 0.90",
     ),
+    Profiled("rtx-2080-ti", "estimate", "pcie"),
     Profiled("mi300x", "estimate", "xgmi"),
 )
 """To add a device: its catalog entry, and a line here (or among `calibration.published.relatives.RELATIVES`)."""

@@ -289,6 +289,7 @@ def setting_values(plan: Plan, cluster: Cluster) -> dict[str, float]:
         "composite_norm": composite_norm(plan),
         "fused_loss": float(plan.cross_entropy == "fused"),
         "autograd_loss": float(plan.cross_entropy == "autograd"),
+        "tempo": float(plan.tempo),
         "one_kernel": _one_kernel(plan, load_profile(cluster.profile)),
         **precision_values(plan.precision, cluster),
         **offload_values(plan, cluster),

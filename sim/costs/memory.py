@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from sim.costs.algebra import Expr, maximum, minimum, symbol
 from sim.costs.collectives import Group
 from sim.costs.kernels import element_bytes
-from sim.costs.layers import ends, recurrent, ring, traced
+from sim.costs.layers import ends, recurrent, ring, tempo, traced
 from sim.costs.layers.mlp import etp, expert_hidden, moe_ffn, routed_rows
 from sim.costs.layers.ops import (
     Sizes,
@@ -77,7 +77,7 @@ def saved(kind: BlockKind, index: int, statistics: int) -> Saved:
         return Saved(mixer=recurrent.saved_bytes(kind, size), masks=masks)
     halves = (kind.mixer != "none") + (kind.mlp != "none")
     rows = size.norm_tokens
-    norms = kind.norms * (element_bytes * rows * hidden + 4 * statistics * rows)
+    norms = kind.norms * (element_bytes * rows * hidden + 4 * statistics * rows) - tempo.of_norms(kind, size)
     inputs = halves * input_bytes * read(size.tokens) * hidden  # of qkv and mlp up
     mixer, core = _mixer(kind, size)
     masks = halves * rows * hidden if kind.dropout else 0
@@ -95,7 +95,8 @@ def _mixer(kind: BlockKind, size: Sizes) -> tuple[Expr, Expr]:
         # in-projection (gate, x, B, C, dt), convolution's output, scan's output, gated norm's output
         return element_bytes * tokens * (2 * inner + 2 * states + 2 * inner + inner + symbol("ssm_heads")) / tp, 0
     fused = 4 * micro_batch * heads / tp * size.seq / cp
-    stored = (2 * element_bytes + 1 if kind.dropout else element_bytes) * scores(size) if kind.eager else fused
+    each = 2 * element_bytes + 1 - tempo.of_dropout() if kind.dropout else element_bytes
+    stored = each * scores(size) if kind.eager else fused
     if kind.mixer == "mla":
         latents = element_bytes * size.norm_tokens * 2 * (symbol("q_lora_rank") + symbol("kv_lora_rank"))
         return element_bytes * tokens * (2 * query_width + 2 * v_width) / tp + latents, stored
@@ -111,12 +112,16 @@ def _mixer(kind: BlockKind, size: Sizes) -> tuple[Expr, Expr]:
 
 def _mlp(kind: BlockKind, size: Sizes) -> Expr:
     columns = 3 if kind.gated else 2
-    dense = element_bytes * size.tokens * size.of("ffn") / tp * columns if kind.mlp == "dense" or kind.shared else 0
+    width, dense = size.tokens * size.of("ffn") / tp, 0
+    if kind.mlp == "dense" or kind.shared:
+        dense = element_bytes * width * columns - tempo.of_activation(kind, width)
     if kind.mlp != "moe":
         return dense
     rows = routed_rows(size)
     # Permuted inputs, both activations, expert outputs (the router's gradient needs them), probabilities.
-    routed = (input_bytes + element_bytes) * rows * expert_hidden + element_bytes * rows * moe_ffn / etp * columns
+    width = rows * moe_ffn / etp
+    routed = (input_bytes + element_bytes) * rows * expert_hidden + element_bytes * width * columns
+    routed -= tempo.of_activation(kind, width)
     if kind.latent:  # what both projections read
         routed += size.tokens / tp * (input_bytes * hidden + element_bytes * expert_hidden)
     return dense + routed + 4 * size.tokens / tp * symbol("experts")
@@ -128,23 +133,28 @@ def block_bytes(kind: Kind, index: int, statistics: int) -> tuple[Expr, Expr]:
     if isinstance(kind, TracedKind):
         return traced.block_bytes(kind, full, repeated)
     s, size = saved(kind, index, statistics), Sizes(index)
-    dropped = _selectively_dropped(kind, size, s)
+    dropped, back = _selectively_dropped(kind, size, s)
     if kind.mixer == "attention" and kind.mlp == "dense" and not kind.cross:
-        dropped = (1 - native) * dropped + native * (s.all - _every_second_product(kind, size))
+        others = native * (s.all - _every_second_product(kind, size))
+        dropped, back = (1 - native) * dropped + others, (1 - native) * back + others
     kept_full = element_bytes * size.norm_tokens * hidden
-    rebuilt = selective * dropped + full * (s.all - kept_full)
-    return s.all - repeated * rebuilt, rebuilt
+    kept = s.all - repeated * (selective * dropped + full * (s.all - kept_full))
+    return kept, selective * back + full * (s.all - (1 - tempo.again(kind)) * kept_full)
 
 
-def _selectively_dropped(kind: BlockKind, size: Sizes, s: Saved) -> Expr:
-    """Return what selective recompute drops: stored scores, else the outputs of norms and activation."""
+def _selectively_dropped(kind: BlockKind, size: Sizes, s: Saved) -> tuple[Expr, Expr]:
+    """Return what selective recompute drops, and what of it comes back for a while: stored scores, else the outputs of
+    norms and activation. Those are made again from the inputs, which are then kept whatever the layers save.
+    """
     if kind.eager and kind.mixer == "attention":
-        return s.scores
-    norms = element_bytes * size.norm_tokens * hidden * ((kind.mixer != "none") + (kind.mlp != "none"))
-    if kind.mlp == "none":
-        return norms
-    width = size.tokens * size.of("ffn") / tp if kind.mlp == "dense" or kind.shared else 0
-    return norms + element_bytes * (width + (routed_rows(size) * moe_ffn / etp if kind.mlp == "moe" else 0))
+        return s.scores, s.scores
+    out = element_bytes * size.norm_tokens * hidden * ((kind.mixer != "none") + (kind.mlp != "none"))
+    width = 0
+    if kind.mlp != "none":
+        width = size.tokens * size.of("ffn") / tp if kind.mlp == "dense" or kind.shared else 0
+        width += routed_rows(size) * moe_ffn / etp if kind.mlp == "moe" else 0
+    out += element_bytes * width
+    return out - tempo.of_norms(kind, size) - tempo.of_activation(kind, width), out
 
 
 def _every_second_product(kind: BlockKind, size: Sizes) -> Expr:
@@ -171,7 +181,7 @@ def gradient_bytes(kind: Kind, index: int) -> Expr:
     if kind.mixer in GATES:
         both = 2 * element_bytes * size.tokens * hidden
         return both + recurrent.gradient_bytes(size)
-    columns = 2 if kind.gated else 1
+    columns = 2 if kind.gated else 1 + tempo.tempo  # a GELU that reads its output keeps it until it is done
     core = 2 * element_bytes * scores(size) if kind.eager and kind.mixer == "attention" else 0
     fused = element_bytes * size.tokens * (2 * query_width / tp + 2 * kv_columns) + ring.temporary(size.tokens)
     mixer = core or fused

@@ -20,11 +20,13 @@ from sim.specs.plan import Recompute
 ORIGINS = ("norms", "mixer", "scores", "mlp", "masks")
 """What `memory.Saved` tells apart."""
 
-SHARES = {"softmax": 2, "score mask": 1, "dropped softmax": 2}
+SHARES = {"softmax": 2.0, "score mask": 1.0, "dropped softmax": 2.0}
 """Bytes per score of what eager attention stores (Korthikanti et al. 2022, arXiv 2205.05198, section 4.1)."""
 
-OF_STATE = {"gates": 4}
+OF_STATE = {"gates": 4.0}
 """Numbers of a recurrent layer over those of its state."""
+SIDE = {"side of the minimum": 0.5}
+"""Size over that of its output of what a GELU keeps beside it (`sim.costs.layers.tempo`)."""
 
 UNKNOWN_PARTS = 12
 """Equal tensors that stand for a traced layer, of which only the sum is known."""
@@ -46,14 +48,16 @@ class LayerTensors:
     gradients: tuple[int, ...]
 
 
-def forward_order(kind: Kind) -> list[tuple[str, str]]:
+def forward_order(kind: Kind, tempo: bool = False) -> list[tuple[str, str]]:
     """Return (origin, name) of a layer's saved tensors in the order in which its forward pass makes them.
 
     Of each half of a layer the norm's input and output come first; the last of an MLP is the activation's output.
+    tempo: of layers that keep fewer (`Plan.tempo`).
     """
     if not isinstance(kind, BlockKind):
         return [("traced", f"part {i}") for i in range(UNKNOWN_PARTS)]
-    norms = [("norms", "norm input"), ("norms", "norm output")]
+    root = kind.root_mean_square or not tempo
+    norms = [*([("norms", "norm input")] if root else []), ("norms", "norm output")]
     masks = [("masks", "mask")] if kind.dropout else []
     if kind.mixer in GATES:
         return [*(("mixer", n) for n in ("inputs", "gates", "cells")), *masks]
@@ -61,11 +65,11 @@ def forward_order(kind: Kind) -> list[tuple[str, str]]:
     if kind.mixer != "none":
         out += [*norms, *(("mixer", n) for n in ("query", "key", "value"))]
         if kind.mixer != "mamba":
-            stored = tuple(SHARES) if kind.dropout else ("softmax",)
+            stored = tuple(SHARES)[: 2 if tempo else 3] if kind.dropout else ("softmax",)
             out += [("scores", n) for n in (stored if kind.eager else ("row sums",))]
         out += [("mixer", "context"), *masks]
     if kind.mlp != "none":
-        columns = ("gate", "up", "activation") if kind.gated else ("up", "activation")
+        columns = ("gate", "up", "activation") if kind.gated else (*(SIDE if tempo else ("up",)), "activation")
         out += [*norms, *(("mlp", n) for n in columns), *masks]
     return out
 
@@ -94,12 +98,15 @@ def tensor_model(structure: Structure) -> Compiled:
     return compile_expressions(expressions(structure))
 
 
-def layer_tensors(structure: Structure, k: int, sizes: Mapping[str, Any], recompute: Recompute) -> LayerTensors:
-    """Return the tensors of a layer of kind `k`; `sizes` are the values of `expressions`."""
+def layer_tensors(
+    structure: Structure, k: int, sizes: Mapping[str, Any], recompute: Recompute, tempo: bool = False
+) -> LayerTensors:
+    """Return the tensors of a layer of kind `k`; `sizes` are the values of `expressions`, tempo as `Plan.tempo`."""
     kind = structure.kinds[k]
-    order = forward_order(kind)
+    order = forward_order(kind, tempo)
     columns = {"query": "query_columns", "context": "query_columns", "key": "key_columns", "value": "key_columns"}
-    shares = [float(sizes[columns[n]]) if n in columns else float((SHARES | OF_STATE).get(n, 1)) for _, n in order]
+    own = SHARES | OF_STATE | SIDE
+    shares = [float(sizes[columns[n]]) if n in columns else own.get(n, 1.0) for _, n in order]
     total = {o: sum(s for s, (other, _) in zip(shares, order, strict=True) if other == o) for o, _ in order}
     tensors = [float(sizes[f"{o}_{k}"]) * s / total[o] for s, (o, _) in zip(shares, order, strict=True)]
     if recompute == "full":

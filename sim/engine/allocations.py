@@ -105,7 +105,7 @@ class _Stages:
         structure, costs = Structure.of(step.model), step.costs
         sizes = slowest(step.model, step.cluster, step.placed, step.level, tensor_model)
         kinds = range(len(structure.kinds))
-        tensors = [layer_tensors(structure, k, sizes, step.plan.recompute) for k in kinds]
+        tensors = [layer_tensors(structure, k, sizes, step.plan.recompute, step.plan.tempo) for k in kinds]
         counts = inputs.layer_counts(step.model, step.plan.split(step.model)).astype(int).T.tolist()
         # Every gradient of the loss is a tensor as large as the fp32 logits (`memory.head_bytes`).
         logits = float(sizes["logits"])

@@ -16,7 +16,7 @@ OF_OBJECTIVE = {"cost": "price", "tokens_per_usd": "price", "memory_headroom": "
 
 USUAL = {
     "cp": "1", "ep": "1", "virtual_stages": "1", "fsdp_shard": "all", "schedule": "none", "fits": "yes",
-    "price": "not known",
+    "price": "not known", "tempo": "off",
 }  # fmt: skip
 """What goes without saying where all plans have it; so does what stays on the device."""
 

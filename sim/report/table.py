@@ -38,6 +38,7 @@ class Row(TypedDict):
     precision: str
     layers: str
     recompute: str
+    tempo: bool
     weights_on_host: str
     gradients_on_host: str
     optimizer_on_host: str
@@ -70,6 +71,7 @@ COLUMNS: Mapping[str, tuple[str, str]] = {
     "precision": ("precision", "of matrix products"),
     "layers": ("layers", "layers of every stage"),
     "recompute": ("recompute", "activations computed again in the backward pass; a number: in so many of its layers"),
+    "tempo": ("Tempo", "layers that keep fewer bytes for the backward pass"),
     **{f"{what}_on_host": (f"{what} on host, %", f"share of the {what} kept in host memory") for what in HOSTED},
     "sequence_parallel": ("sp", "sequence parallelism of norms and dropout within tp"),
     "step_time": ("step time (80\u00a0%)", "predicted median and central 80 % interval, without contention"),
@@ -146,6 +148,7 @@ def _row(rank: int, ranked: RankedPlan, first_s: float | None) -> Row:
         precision=plan.precision,
         layers=runs(plan.split(step.model)),
         recompute=recomputing(plan),
+        tempo=plan.tempo,
         weights_on_host=on_host(plan, "weights"),
         gradients_on_host=on_host(plan, "gradients"),
         optimizer_on_host=on_host(plan, "optimizer"),
@@ -171,6 +174,7 @@ def formatted(row: Row) -> dict[str, str]:
     cells = {
         "fsdp_shard": "all" if row["fsdp_shard"] is None else str(row["fsdp_shard"]),
         "sequence_parallel": value_words(row["sequence_parallel"]),
+        "tempo": value_words(row["tempo"]),
         "step_time": seconds_interval(row["step_time_s"], row["step_time_interval_s"]),
         "over_best": "" if over is None else f"{signed(100 * over, 2 if over < SMALL else 0)}\u00a0%",
         "mfu": percent(row["mfu"]),

@@ -14,6 +14,8 @@ from sim.tuner.robustness import FARTHEST, Robustness
 from sim.tuner.tune import Tuned
 from sim.units import counted, digits3, grouped, percent, seconds, si
 
+TEMPO = ", Tempo's layers"
+
 
 def answer(step: Step) -> str:
     """Return one step's answer: time, idle share, fullest rank, and whether it fits.
@@ -222,6 +224,7 @@ def plan_words(plan: Plan, dp: int) -> str:
     return (
         f"tp {plan.tp}, pp {plan.pp}, dp {dp}{spread}{stages}, micro-batch {plan.micro_batch}, "
         f"ZeRO-{plan.zero}, recompute {plan.recompute}{_some_layers(plan)}"
+        f"{TEMPO if plan.tempo else ''}"
     )
 
 
@@ -237,7 +240,8 @@ def _stage_words(plan: Plan) -> str:
     parts.append(f"ZeRO{' ' if isinstance(zero, str) else '-'}{zero}")
     kept = {what: on_host(plan, what) for what in HOSTED}
     parts += [f"recompute {recomputing(plan)}"] * (recomputing(plan) != "none")
-    return ", ".join(parts + [f"{what} on host {share} %" for what, share in kept.items() if share != "0"])
+    words = ", ".join(parts + [f"{what} on host {share} %" for what, share in kept.items() if share != "0"])
+    return words + (TEMPO if plan.tempo else "")
 
 
 def answer_run(run: Run) -> str:

@@ -9,7 +9,7 @@ from sim.specs.plan import Offload, Plan
 
 PLAN_KNOBS = (
     "tp", "pp", "cp", "ep", "virtual_stages", "micro_batch", "zero", "fsdp_shard", "recompute", "sequence_parallel",
-    "schedule", "precision",
+    "schedule", "precision", "tempo",
 )  # fmt: skip
 STAGE_KNOBS = ("recompute_layers", *(f"offload_{each.name}" for each in fields(Offload)))
 """Knobs of single stages, which only plans of unequal stages vary."""

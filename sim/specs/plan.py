@@ -103,6 +103,8 @@ class Plan:
     2210.09603), which the profile must have timed. `recurrent_kernel`: how LSTM and GRU layers run: cuDNN's way (the
     inputs of all time steps in one product, one kernel between two products of a step), fused kernels that choose the
     layout too (EcoRNN, arXiv 1805.08899), or as frameworks do by default, every operation of a step launched apart.
+    `tempo`: layers that keep fewer bytes for the backward pass (Tempo, arXiv 2210.10246): GELU its output and a byte,
+    LayerNorm its output, attention on stored scores no output of its dropout, which is made again.
     `optimizer_barrier`: no rank updates before all have reduced their
     gradients, as clipping by the global norm asks; zero-bubble schedules (but PyTorch's) update at once and check
     afterwards (arXiv 2401.10241, section 4), so that a step takes its longest rank span.
@@ -147,6 +149,7 @@ class Plan:
     attention_kernel: Literal["flash", "flash-1"] = "flash"
     product_kernel: ProductKernel = "library"
     recurrent_kernel: Literal["default", "fused", "cudnn"] = "cudnn"
+    tempo: bool = False
     optimizer_barrier: bool = DERIVED
     offload: Offload = Offload()
     recompute_layers: Annotated[int, whole(1, 16_384)] = DERIVED

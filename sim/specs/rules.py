@@ -42,6 +42,7 @@ class Spread:
     selective: Any = False
     repeats: Any = True
     repeated: int = 0
+    tempo: Any = False
 
     @classmethod
     def of(cls, plan: "Plan", cluster: Cluster, gpus: int = 0) -> "Spread":
@@ -66,6 +67,7 @@ class Spread:
             selective=plan.recompute == "selective",
             repeats=plan.recompute != "none",
             repeated=plan.recompute_layers or 0,
+            tempo=plan.tempo,
         )
 
     @property
@@ -176,6 +178,15 @@ def _unsplit_steps(knob: str) -> Rule:
     )
 
 
+NO_TEMPO = "false: this model has no LayerNorm, no GELU, and no stored scores with dropout"
+
+
+def takes_tempo(model: Model) -> bool:
+    """Return whether the model has a layer that Tempo replaces: LayerNorm, GELU, or stored scores with dropout."""
+    dropped = model.attention == "eager" and model.dropout > 0
+    return model.table is None and (model.norm == "layernorm" or not model.gated_mlp or dropped)
+
+
 MAX_MICROBATCH_STAGES = 500_000
 """A million actions: far above any plan in use (64 ranks x 4,096 microbatches are half of it), a minute of waiting."""
 
@@ -199,6 +210,12 @@ RULES: tuple[Rule, ...] = (
         "layers of a traced network share parameters",
         lambda m, s: (m.network is not None and m.network.shares) & (s.pp > 1),
         lambda m, s: "1: layers of this network share parameters, which a pipeline would hold in copies",
+    ),
+    Rule(
+        "tempo",
+        "no layer that Tempo replaces",
+        lambda m, s: np.logical_and(s.tempo, not takes_tempo(m)),
+        lambda m, s: NO_TEMPO,
     ),
     _splits("attention heads", "heads"),
     Rule(

@@ -33,6 +33,7 @@ WORDS = {
     "zero": "ZeRO stage",
     "sequence_parallel": "setting of sequence parallelism",
     "fsdp_shard": "number of ranks that share a copy",
+    "tempo": "setting of Tempo's layers",
 }
 WORTH_NAMING = 0.01
 WORTH_NAMING_OF_MOST = 0.1
@@ -123,7 +124,7 @@ def _knobs(
     if plan.stages:
         return _of_equal_stages(step, space, scores, run, by_memory)
     lines, also, stages = [], *(("equal stages and ", " with equal stages") if unequal else ("", ""))
-    for knob in (*SHAPE_KNOBS, "precision", *SWITCHES):
+    for knob in (*SHAPE_KNOBS, "precision", "tempo", *SWITCHES):
         value = _code(plan, knob)
         words = WORDS.get(knob, knob)
         other = np.broadcast_to(_axis(knob, space) != value, scores.step_time_s.shape) & space.allowed

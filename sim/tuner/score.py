@@ -222,7 +222,7 @@ def _alike(function: Compiled, parts: Sequence[Part]) -> Column:
     given = np.array([[values[name] for name in function.symbols if name in values] for _, values, _ in parts])
     model = np.unique(given, axis=0, return_inverse=True)[1].ravel()
     key = np.repeat(model, [len(rows) for _, _, rows in parts])
-    for name in ("tp", "cp", "ep", "micro_batch"):
+    for name in ("tp", "cp", "ep", "micro_batch", "tempo"):
         column = np.concatenate([space.rows[name][rows] for space, _, rows in parts])
         key = key * (int(column.max(initial=0)) + 1) + column
     return np.unique(key, return_inverse=True)[1]

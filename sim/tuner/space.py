@@ -40,15 +40,15 @@ PRECISIONS = tuple(precisions)
 KEPT = (
     "gradient_dtype", "overlap_dp", "precision", "optimizer", "compiled", "fused_wgrad", "scatter_gather",
     "tp_overlap", "blocking_sends", "offload", "framework", "cross_entropy", "etp", "fsdp_shard", "rank_order",
-    "attention_kernel", "product_kernel", "recurrent_kernel", "software_year",
+    "attention_kernel", "product_kernel", "recurrent_kernel", "tempo", "software_year",
 )  # fmt: skip
 """Settings of a plan that are not searched: they are taken from the job's plan."""
 
 
 @dataclass(frozen=True, eq=False)
 class Space:
-    """Rows are legal shapes (tp, pp, virtual_stages, micro_batch, dp, ...), schedules and precisions; switches multiply
-    every row.
+    """Rows are legal shapes (tp, pp, virtual_stages, micro_batch, dp, ...), schedules, precisions and kinds of layers
+    (tempo); switches multiply every row.
 
     recompute: indices into `RECOMPUTE`; kept: settings that are not searched; excluded: configurations by reason;
     asked: all combinations of knobs; knobs: those that are given; target: what must run the plans.
@@ -85,6 +85,8 @@ class Space:
             switches["schedule"] = ORDERS[self.rows["schedule"][row]]
         if "precision" in self.knobs:
             switches["precision"] = self.precision(row)
+        if "tempo" in self.knobs:
+            switches["tempo"] = bool(self.rows["tempo"][row])
         return read(Plan, dict(self.kept) | shape | switches | {"global_batch": self.global_batch})
 
     def precision(self, row: int) -> str:
@@ -126,7 +128,8 @@ def build_space(
     fixed = kept or {}
     settings = Plan(global_batch=global_batch, **fixed).suited(cluster)
     values = default_knobs(model, cluster) | {"fsdp_shard": [settings.fsdp_shard or 0]}
-    values |= {"precision": [settings.precision]} | {k: list(dict.fromkeys(v)) for k, v in (knobs or {}).items()}
+    values |= {"precision": [settings.precision], "tempo": [settings.tempo]}
+    values |= {k: list(dict.fromkeys(v)) for k, v in (knobs or {}).items()}
     shape = _combinations(cluster, values)
     recompute = np.array([RECOMPUTE.index(r) for r in values["recompute"]], dtype=np.int64)
     zero, sp = np.array(values["zero"], dtype=np.int64), np.array(values["sequence_parallel"], dtype=np.int64)
@@ -157,7 +160,7 @@ def _broken(
         gpus=cluster.gpus, cp=shape["cp"], ep=shape["ep"], etp=kept.get("etp", 1), shard=shape["fsdp_shard"],
         tp=shape["tp"], pp=shape["pp"], virtual_stages=shape["virtual_stages"], dp=shape["dp"],
         micro_batch=shape["micro_batch"], global_batch=global_batch, group=shape["pp"], sequence_parallel=np.False_,
-        schedule=np.array(ORDERS)[code],
+        schedule=np.array(ORDERS)[code], tempo=shape["tempo"] > 0,
     )  # fmt: skip
     for rule in RULES:
         if rule.knob != "sequence_parallel":
@@ -203,6 +206,7 @@ def _combinations(cluster: Cluster, values: Mapping[str, Sequence[Any]]) -> dict
     """Return all combinations of the shape knobs as columns; the schedule follows from pp and chunks if free."""
     codes = [ORDERS.index(name) for name in values.get("schedule", ["none"])]
     named = {"schedule": codes, "precision": [PRECISIONS.index(name) for name in values["precision"]]}
+    named["tempo"] = list(values["tempo"])
     axes = [np.array(each, dtype=np.int64) for each in (*(values[k] for k in SHAPE_KNOBS), *named.values())]
     columns = [a.ravel() for a in np.meshgrid(*axes, indexing="ij")]
     shape = dict(zip([*SHAPE_KNOBS, *named], columns, strict=True))

@@ -104,7 +104,7 @@ def _shape(placed: PlacedPlan) -> tuple[Any, ...]:
     return (
         plan.tp, plan.pp, placed.dp, plan.cp, plan.ep, plan.virtual_stages, plan.micro_batch, plan.zero,
         plan.recompute, plan.recompute_layers, plan.sequence_parallel, plan.offload, plan.schedule,
-        plan.fsdp_shard, plan.precision,
+        plan.fsdp_shard, plan.precision, plan.tempo,
     )  # fmt: skip
 
 
@@ -180,8 +180,8 @@ def search_stages(
 ) -> StagedSearch:
     """Return the `n` fastest plans of unequal stages below `at_most` seconds, no more than `EACH` of one pipeline.
 
-    values: of every knob (tp, pp, cp, ep, micro_batch, zero, recompute, recompute_layers, offload_*, precision); kept:
-    settings that are not searched. `stop` ends the search with the best so far.
+    values: of every knob (tp, pp, cp, ep, micro_batch, zero, recompute, recompute_layers, offload_*, precision, tempo);
+    kept: settings that are not searched. `stop` ends the search with the best so far.
     """
     again = partial(_again, model, global_batch, values, kept, freedom, solve)
     found = StagedSearch(n, at_most, again)
@@ -265,7 +265,8 @@ def questions(
     """
     degrees, alike = freedom == "all", freedom == "layers"
     imbalance = max(values.get("imbalance", (IMBALANCE if degrees else MAX_IMBALANCE,)))
-    named = [(*kept, ("precision", name)) for name in values.get("precision", ())] or [kept]
+    listed = [[(name, value) for value in values[name]] for name in ("precision", "tempo") if values.get(name)]
+    named = [(*kept, *own) for own in product(*listed)]
     for cp, ep, stages, own in product(values["cp"], values["ep"], values["pp"], named):
         ranks = cluster.gpus // (stages * cp)
         if stages > model.layers + 2 or not ranks or (not degrees and cluster.gpus % (stages * cp)):

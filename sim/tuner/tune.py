@@ -19,6 +19,7 @@ from sim.specs.arguments import checked
 from sim.specs.fields import read
 from sim.specs.job import Objective, Target, Tune
 from sim.specs.knobs import PLAN_KNOBS, STAGE_KNOBS
+from sim.specs.rules import NO_TEMPO, takes_tempo
 from sim.tuner.baseline import textbook
 from sim.tuner.deadline import Deadline, fewest_nodes
 from sim.tuner.elasticity import Elasticity, elasticities
@@ -169,7 +170,7 @@ class _Request:
     until: the instant after which no further plan is confirmed.
 
     Raises:
-        InputError: the plan gives the layers of every stage.
+        InputError: the plan gives the layers of every stage, or a knob can have no effect on this target or model.
     """
 
     model: Model
@@ -185,6 +186,8 @@ class _Request:
             if name in self.asked.knobs:
                 allowed = f"left out: stages of {target} are all treated alike (targets torch and any vary it)"
                 raise InputError(f"tune.knobs.{name}", self.asked.knobs[name], allowed)
+        if True in self.asked.knobs.get("tempo", ()) and not takes_tempo(self.model):
+            raise InputError("tune.knobs.tempo", True, NO_TEMPO)
         if self.plan and self.plan.stages:
             raise InputError("plan.stages", self.plan.stages, "left out: the search finds them")
         if self.plan and self.plan.stage_layers:

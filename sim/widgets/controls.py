@@ -19,7 +19,7 @@ FIRST = {
 }  # fmt: skip
 MORE = {
     "global_batch": "global batch", "cp": "context parallel (cp)", "ep": "expert parallel (ep)", "schedule": "schedule",
-    "sequence_parallel": "sequence parallel", "precision": "precision",
+    "sequence_parallel": "sequence parallel", "precision": "precision", "tempo": "Tempo's layers",
 }  # fmt: skip
 SHARES = ("weights", "gradients", "optimizer", "activations")
 USUAL = "usual"
@@ -78,7 +78,7 @@ class PlanControls(Group):
             return self._base
         held = {name: knob.value for name, knob in self.knobs.items()}
         named = {name: None if held[name] == USUAL else held[name] for name in ("schedule", "precision")}
-        named["sequence_parallel"] = SWITCH[held["sequence_parallel"]]
+        named |= {name: SWITCH[held[name]] for name in ("sequence_parallel", "tempo")}
         if self._base.virtual_stages != held["virtual_stages"] or self._base.pp != held["pp"]:
             named["microbatch_group_size"] = None
         offload = Offload(**{name: knob.value / 100 for name, knob in self.shares.items()})
@@ -116,8 +116,9 @@ def _values(plan: Plan) -> dict[str, Any]:
     held: dict[str, Any] = {name: getattr(plan, name) for name in FIRST | MORE}
     for name in ("schedule", "precision", "sequence_parallel"):
         held[name] = USUAL if name in plan.derived else held[name]
-    if isinstance(held["sequence_parallel"], bool):
-        held["sequence_parallel"] = "on" if held["sequence_parallel"] else "off"
+    for name in ("sequence_parallel", "tempo"):
+        if isinstance(held[name], bool):
+            held[name] = "on" if held[name] else "off"
     return held | {name: round(100 * getattr(plan.offload, name)) for name in SHARES}
 
 
@@ -129,7 +130,7 @@ def _options(model: Model, cluster: Cluster) -> Mapping[str, Sequence[Any]]:
     values["cp"] = [d for d in divisors(cluster.gpus) if d <= 32]
     return values | {
         "global_batch": BATCHES, "schedule": [USUAL, *SCHEDULES], "precision": [USUAL, *precisions],
-        "sequence_parallel": list(SWITCH),
+        "sequence_parallel": list(SWITCH), "tempo": ["off", "on"],
     }  # fmt: skip
 
 

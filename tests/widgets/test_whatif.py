@@ -398,3 +398,14 @@ def test_mixed_clusters_have_no_rates_of_links_to_multiply(gpt3):
     assert panel.step.step_time_s < before
     panel.hardware.knobs["intra"].value = 2.0
     assert "cluster.links" in panel.message
+
+
+def test_tempos_layers_are_a_switch(panel):
+    set_knob(panel, recompute="none")
+    before = panel.step
+    set_knob(panel, tempo="on")
+    assert panel.plan.tempo
+    assert panel.step.peak_memory_bytes < before.peak_memory_bytes
+    assert "tempo=True" in panel.code
+    set_knob(panel, tempo="off")
+    assert panel.step.step_time_s == before.step_time_s

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from sim.costs import kernels, volume
 from sim.costs.algebra import Expr, symbol
 from sim.costs.kernels import element_bytes
+from sim.costs.layers import tempo
 from sim.costs.layers.ops import (
     Op,
     Sizes,
@@ -52,6 +53,7 @@ def core(kind: BlockKind, size: Sizes) -> Iterator[Op]:
         masked = volume.dropout(element_bytes) * scores
         yield moved("attention dropout", "forward", masked, "dropout", "forward")
         yield moved("attention dropout dgrad", "backward_input", masked, "dropout", "backward")
+        yield tempo.dropout_again(masked)
 
 
 def _fused(name: str, tokens: Expr, seq: Expr, keys: Expr) -> Iterator[Op]:

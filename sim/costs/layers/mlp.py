@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from sim.costs import volume
 from sim.costs.algebra import Expr, symbol
 from sim.costs.kernels import element_bytes
+from sim.costs.layers import tempo
 from sim.costs.layers.ops import (
     Op,
     Sizes,
@@ -32,7 +33,8 @@ def _gated(name: str, tokens: Expr, width: Expr, columns: Expr, kind: BlockKind,
     prefix = f"{name} " if name else ""
     yield from gemm(f"{prefix}mlp up", tokens, (2 if kind.gated else 1) * width, columns, batch)
     op, size = "swiglu" if kind.gated else "gelu", batch * tokens * width
-    moves = {d: volume.activation(d, element_bytes, kind.gated) * size for d in ("forward", "backward")}
+    more = tempo.side(kind, size)
+    moves = {d: volume.activation(d, element_bytes, kind.gated) * size + more for d in ("forward", "backward")}
     up_bytes = element_bytes * size * (2 if kind.gated else 1)
     yield in_fp32(f"{prefix}mlp up bias wgrad", "backward_weight", up_bytes, symbol("mlp_bias"))
     yield moved(f"{prefix}activation", "forward", moves["forward"], op, "forward")

@@ -1,4 +1,4 @@
-"""Encoders and encoder-decoders: BERT with its masked-token head, T5, ViT with its classifier."""
+"""Encoders and encoder-decoders: BERT and RoBERTa with their masked-token head, T5, ViT with its classifier."""
 
 from typing import Any
 
@@ -23,6 +23,13 @@ def _bert(config: Config) -> dict[str, Any]:
         "tied_embeddings": flag(config, "tie_word_embeddings", True),
         "head_bias": True,
     }
+
+
+def _roberta(config: Config) -> dict[str, Any]:
+    """Read RoBERTa: BERT, of whose positions those up to the padding's (the second) stand for nothing."""
+    only(config, pad_token_id=1)
+    longest = number(config, "max_position_embeddings", 512, least=3)
+    return _bert({"vocab_size": 50_265, **config}) | {"seq": longest - 2}
 
 
 def _t5(config: Config) -> dict[str, Any]:
@@ -69,4 +76,4 @@ def _vit(config: Config) -> dict[str, Any]:
     }
 
 
-READERS: dict[str, Reader] = {"bert": _bert, "t5": _t5, "vit": _vit}
+READERS: dict[str, Reader] = {"bert": _bert, "roberta": _roberta, "t5": _t5, "vit": _vit}

@@ -46,6 +46,7 @@ CHANGES = {
     "attention_kernel": ({}, "flash-1"),
     "product_kernel": ({}, "task-mapped"),
     "recurrent_kernel": ({}, "default"),
+    "tempo": ({}, True),
     "optimizer_barrier": ({"pp": 4, "schedule": "zb-h2"}, True),
     "offload": ({}, Offload(optimizer=1.0)),
     "recompute_layers": ({"recompute": "full"}, 2),

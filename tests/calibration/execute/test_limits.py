@@ -124,3 +124,12 @@ def test_the_interval_of_a_median_is_that_of_the_tables(n, places):
 def test_figures_are_plain_data(folder):
     said = predict(SMALL, cluster(folder, 2), plan(pp=2, schedule="1f1b")).figures()
     assert json.loads(json.dumps(said))["traffic"][0]["pp send 0>1"] == [4, 4 * 4 * 2 * SMALL.seq * SMALL.hidden]
+
+
+@pytest.mark.parametrize("change", [{"tp": 2}, {"pp": 2}, {"dp": 2, "zero": 3}])
+def test_tempos_layers_are_executed_whole(change):
+    given = plan(tempo=True, **change)
+    name = next(each for each in ("tp", "pp", "zero") if each in change)
+    with pytest.raises(InputError, match=rf"^plan.{name}: got {change[name]}; allowed: .* with tempo true"):
+        executable(SMALL, Cluster.of("cpu", 1, gpus_per_node=2, domain_gpus=2), given, "cpu")
+    assert executable(SMALL, Cluster.of("cpu", 1, gpus_per_node=1), plan(tempo=True), "cpu").gpus == 1

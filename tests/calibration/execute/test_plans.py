@@ -31,6 +31,7 @@ ALWAYS = {
         ),
         "micro_batch": 1,
     },
+    "tempo": {"tempo": True, "micro_batch": 4},
     "one offload": {"offload": Offload(optimizer=1.0, activations=1.0)},
     "1f1b offload": {
         "pp": 2,
@@ -52,6 +53,9 @@ OTHERS = {
     "one bf16": {"precision": "bf16"},
     "one full": {"recompute": "full"},
     "one selective": {"recompute": "selective"},
+    "tempo bf16": {"tempo": True, "precision": "bf16"},
+    "tempo full": {"tempo": True, "recompute": "full", "micro_batch": 4},
+    "tempo zero-1": {"tempo": True, "dp": 2, "zero": 1},
     "gpipe": {"pp": 2, "schedule": "gpipe"},
     "interleaved 4": {"pp": 4, "virtual_stages": 2, "schedule": "interleaved"},
     "uneven": {"pp": 2, "schedule": "1f1b", "stage_layers": (3, 5)},
@@ -99,6 +103,7 @@ OTHERS = {
 }
 PLANS = ALWAYS | (OTHERS if FULL else {})
 CUSTOM = "0F0,0F1,0F2,0F3,0I3,0B0,0W3,0B1,0B2\n,1F0,1F1,1F2,1F3,1B3,1B0,1I1,1B2,1W1\n"
+WIDE = Model(layers=4, hidden=256, heads=4, vocab=200, seq=128)
 MEMORY = 0.03
 """Of the measured peak: what the simulator leaves out of tokens, losses and statistics is that much of a tiny model."""
 HOST = 2e-3
@@ -111,15 +116,23 @@ def tolerance(given: Plan) -> float:
     """Return how far gradients may be from those of one process in the same precision, of the largest.
 
     In bf16 (8 bits) two stages round both gradients of a tied table before they are added, and tensor-parallel ranks
-    every partial sum of hidden states, through all layers; data parallelism and shards add up in fp32.
+    every partial sum of hidden states, through all layers; data parallelism and shards add up in fp32. Tempo's layers
+    make gradients of rounded outputs.
     """
     if given.precision == "fp32":
         return 1e-5
+    if given.tempo:
+        return 2**-5
     return 2**-6 if given.tp > 1 else 2**-8 if given.pp > 1 else 1e-5
 
 
 def model(name: str) -> Model:
-    """Return the network of a plan: where stages update at different times they share no table."""
+    """Return the network of a plan: where stages update at different times they share no table.
+
+    Of a larger one the pieces in which Tempo's layers make gradients are a small part.
+    """
+    if name.startswith("tempo"):
+        return WIDE
     return replace(DEEP, tied_embeddings=False) if name.startswith(("pipedream", "2bw")) else DEEP
 
 

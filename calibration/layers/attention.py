@@ -1,0 +1,73 @@
+"""The core of attention on stored scores: softmax, dropout and the product with the values.
+
+As usual, and as one function that keeps one matrix of scores less (Tempo, arXiv 2210.10246).
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+
+class AttentionCore(nn.Module):
+    """softmax(scores), dropout with probability p, product with the values; on any device dropout keeps byte masks.
+
+    Saves the softmax's output, the mask and the dropout's output: 2 e + 1 bytes a score.
+    """
+
+    def __init__(self, p: float = 0.0) -> None:
+        super().__init__()
+        self.p = p
+
+    def forward(self, scores: Tensor, values: Tensor) -> Tensor:
+        """Return the context [..., queries, columns] of scores [..., queries, keys] (scaled and masked) and values
+        [..., keys, columns]."""
+        shares = torch.softmax(scores, -1)
+        if self.training and self.p:
+            shares = torch.native_dropout(shares, self.p, True)[0]
+        return shares @ values
+
+
+class _Core(torch.autograd.Function):
+    """The same, which makes the dropout's output again."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, values: Tensor, p: float) -> Tensor:
+        """Return the context."""
+        shares = torch.softmax(scores, -1)
+        dropped, kept = torch.native_dropout(shares, p, True)
+        # As torch's own product does: a part of a larger tensor (queries, keys and values in one) is copied unless
+        # its matrices can be told apart where they are.
+        flat = values.reshape(-1, *values.shape[-2:])
+        ctx.save_for_backward(shares, kept, flat)
+        ctx.scale = 1 / (1 - p) if p < 1 else 0.0
+        context = torch.bmm(dropped.view(-1, *dropped.shape[-2:]), flat)
+        return context.view(*scores.shape[:-1], flat.shape[-1])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> Any:
+        """Return the gradients of scores and values."""
+        shares, kept, flat = ctx.saved_tensors
+        above = dy.reshape(-1, *dy.shape[-2:])
+        dropped = (shares * kept).mul_(ctx.scale)
+        d_values = torch.bmm(dropped.view(-1, *dropped.shape[-2:]).mT, above).view(*dy.shape[:-2], *flat.shape[-2:])
+        del dropped
+        d_shares = torch.bmm(above, flat.mT).view_as(shares).mul_(kept).mul_(ctx.scale)
+        return torch._softmax_backward_data(d_shares, shares, -1, shares.dtype), d_values, None
+
+
+class RecomputedCore(AttentionCore):
+    """`AttentionCore` that saves the softmax's output and the mask alone, e + 1 bytes a score.
+
+    Without dropout there is nothing to make again, and it is `AttentionCore`. Scores and values have equal leading
+    dimensions.
+    """
+
+    def forward(self, scores: Tensor, values: Tensor) -> Tensor:
+        """Return the context, as `AttentionCore.forward`."""
+        if not (self.training and self.p and torch.is_grad_enabled()):
+            return super().forward(scores, values)
+        context: Tensor = _Core.apply(scores, values, self.p)  # type: ignore[no-untyped-call]
+        return context

@@ -1,0 +1,175 @@
+"""What Tempo (arXiv 2210.10246) publishes of larger batches and higher throughput, beside what is predicted of it.
+
+Nothing is fitted to it. Devices train in data parallel, each on its own batch; the largest batches are those whose
+device memory in the median is not above the device's. At equal batches the layers lose throughput, more where kernels
+are short beside memory (16 bit), and larger batches win it back: on the V100 in fp16 they do so here, not in the paper.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sim.costs.carry import Move, carried, ratios
+from sim.costs.profile import CARRY_SIGMA_LOG, load_profile, profile_text
+from sim.engine.step import Step, simulate
+from sim.specs import Cluster, InputError, Model, Plan
+from sim.specs.catalog import device, models
+from sim.specs.files import write_atomically
+
+PAPER = "arXiv 2210.10246, abstract"
+TABLE = "README of the paper's code (UofT-EcoSystem/Tempo), fine-tuning on SQuAD, four devices"
+MOST = 512
+"""Samples a device that are tried at most."""
+
+
+class Published(NamedTuple):
+    """Batches a device and samples/s (0: not told), usual layers first; percent: more throughput."""
+
+    model: str
+    seq: int
+    device: str
+    precision: str
+    batches: tuple[int, int]
+    samples_per_s: tuple[float, float]
+    percent: float
+    source: str
+
+
+PUBLISHED = (
+    Published("bert-large", 384, "v100-sxm-16gb", "fp16", (16, 22), (213.81, 203.36), -4.89, TABLE),
+    Published("bert-large", 384, "v100-sxm-16gb", "fp32", (8, 13), (45.38, 50.75), 11.84, TABLE),
+    Published("bert-large", 384, "rtx-2080-ti", "fp16", (8, 11), (49.36, 61.28), 24.14, TABLE),
+    Published("bert-large", 384, "rtx-2080-ti", "fp32", (4, 6), (12.29, 16.23), 32.08, TABLE),
+)
+
+
+@dataclass(frozen=True)
+class Gain:
+    """Steps with the usual layers and with Tempo's, at batches a device."""
+
+    batches: tuple[int, int]
+    steps: tuple[Step, Step]
+
+    @property
+    def samples_per_s(self) -> tuple[float, float]:
+        """Of all devices together."""
+        first, second = (step.plan.global_batch / step.step_time_s for step in self.steps)
+        return first, second
+
+    @property
+    def percent(self) -> float:
+        """How much more throughput Tempo's layers have."""
+        before, after = self.samples_per_s
+        return 100 * (after / before - 1)
+
+
+class Row(NamedTuple):
+    """What is published and what is predicted: at the largest batches that fit, at the published ones, and at the
+    smaller of these with and without."""
+
+    published: Published
+    largest: Gain
+    same: Gain
+    alike: Gain
+
+
+def stored(name: str, seq: int) -> Model:
+    """Return a model of the catalog on samples of `seq` tokens, with attention on stored scores, as in 2022."""
+    known = models[name]
+    return replace(known, seq=seq, attention="eager", max_positions=max(seq, known.max_positions))
+
+
+def answering(name: str, seq: int) -> Model:
+    """Return such an encoder with a head of two scores a token (SQuAD); its words' table counts among the positions."""
+    known = stored(name, seq)
+    return replace(known, name=f"{name} on SQuAD", vocab=2, max_positions=known.max_positions + known.vocab - 2)
+
+
+def devices(name: str, precision: str, folder: Path, number: int = 4) -> Cluster:
+    """Return devices of one server that train in this precision.
+
+    folder: where a profile of fp32 kernels may be written: the shipped ones are of 16 bit, and are carried over by the
+    datasheet's peaks; memory bandwidth stays.
+
+    Raises:
+        InputError: nobody says what the device does in fp32.
+    """
+    if precision != "fp32":
+        return Cluster.of(name, nodes=1, gpus_per_node=number)
+    known = device(name)
+    if known.peak_fp32_flop_per_s is None:
+        raise InputError("device", name, "one with peak_fp32_flop_per_s in the catalog")
+    by = replace(ratios(known, known), compute=known.peak_fp32_flop_per_s.value / known.peak_bf16_flop_per_s.value)
+    base = load_profile(name)
+    made = carried(base, f"{name}-fp32", Move(by, CARRY_SIGMA_LOG, "by peaks of fp32 and 16 bit", "assumed"), base)
+    single = [replace(each, dtype="float32") for each in made.models]
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / "profile.json", profile_text(replace(made, dtype="float32", models=single)))
+    return Cluster.of(name, nodes=1, gpus_per_node=number, profile=str(folder))
+
+
+def step(model: Model, cluster: Cluster, precision: str, batch: int, tempo: bool) -> Step:
+    """Return a step of `batch` samples a device; raises InputError where the plan is not possible."""
+    samples = batch * cluster.gpus
+    given: dict[str, Any] = {"global_batch": samples, "micro_batch": batch, "precision": precision, "tempo": tempo}
+    return simulate(model, cluster, Plan(framework="torch", **given))
+
+
+def fitting(model: Model, cluster: Cluster, precision: str, tempo: bool) -> Step:
+    """Return the step with the most samples a device that fit.
+
+    Raises:
+        InputError: not even one does.
+    """
+    found: Step | None = None
+    low, high = 1, MOST
+    while low <= high:
+        batch = (low + high) // 2
+        made = step(model, cluster, precision, batch, tempo)
+        if made.device_memory_bytes <= cluster.memory_bytes:
+            found, low = made, batch + 1
+        else:
+            high = batch - 1
+    if found is None:
+        raise InputError("model", model.name, f"one of which a sample fits {cluster.device}")
+    return found
+
+
+def largest(model: Model, cluster: Cluster, precision: str) -> Gain:
+    """Return what Tempo's layers gain where each kind has the largest batch that fits."""
+    usual, tempo = (fitting(model, cluster, precision, on) for on in (False, True))
+    return Gain((usual.plan.micro_batch, tempo.plan.micro_batch), (usual, tempo))
+
+
+def at(model: Model, cluster: Cluster, precision: str, batches: tuple[int, int]) -> Gain:
+    """Return what they gain at given batches."""
+    first, second = (
+        step(model, cluster, precision, batch, on) for batch, on in zip(batches, (False, True), strict=True)
+    )
+    return Gain(batches, (first, second))
+
+
+def rows(folder: Path) -> Iterator[Row]:
+    """Yield every published case beside what is predicted; folder: for profiles of fp32 kernels."""
+    for one in PUBLISHED:
+        cluster = devices(one.device, one.precision, folder / one.device)
+        model, least = answering(one.model, one.seq), min(one.batches)
+        case = model, cluster, one.precision
+        yield Row(one, largest(*case), at(*case, one.batches), at(*case, (least, least)))
+
+
+CLAIMS = {"bert-large": 16.0, "gpt2": 19.0, "roberta-large": 26.0}
+"""Percent more throughput by the abstract (the batch up to twice as large)."""
+
+LENGTHS = {"bert-large": (128, 512), "gpt2": (512, 1024), "roberta-large": (128, 512)}
+"""Tokens of a sample in the what-ifs."""
+
+
+def what_ifs(name: str, precision: str, folder: Path) -> dict[tuple[str, int], Gain]:
+    """Return by model and tokens of a sample what Tempo's layers gain in pre-training at the largest batches.
+
+    name: of the device; folder: for a profile of fp32 kernels.
+    """
+    cluster = devices(name, precision, folder / name)
+    return {(m, seq): largest(stored(m, seq), cluster, precision) for m in CLAIMS for seq in LENGTHS[m]}
