@@ -29,6 +29,7 @@ class Generation:
 GENERATIONS = {
     "v100": Generation((7, 0), 96 * KIB, 96 * KIB, 2048, 32, 128),
     "t4": Generation((7, 5), 64 * KIB, 64 * KIB, 1024, 16, 128),
+    "rtx-2080-ti": Generation((7, 5), 64 * KIB, 64 * KIB, 1024, 16, 128),
     "a100": Generation((8, 0), 163 * KIB, 164 * KIB, 2048, 32, 128),
     "a10g": Generation((8, 6), 99 * KIB, 100 * KIB, 1536, 16, 256),
     "l4": Generation((8, 9), 99 * KIB, 100 * KIB, 1536, 24, 256),
