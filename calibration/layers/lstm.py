@@ -1,7 +1,7 @@
 """LSTM, GRU and LSTM with peepholes as torch modules, on fused kernels or as frameworks run them by default.
 
 EcoRNN's three steps (arXiv 1805.08899): what lies between two products is one kernel, the inputs of all time steps and
-the gates of a step are one product each, and the layout is chosen by shape (`calibration.layers.cost`).
+the gates of a step are one product each, and the layout is chosen by shape (`calibration.layers.lstm_cost`).
 """
 
 from collections.abc import Callable

@@ -6,12 +6,11 @@ On a device without CUDA Triton interprets tiny layers: that shows that it runs,
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from math import exp, log
-from time import monotonic
 from typing import Any, Literal
 
 import torch
 
+from calibration.checked import Row, check_parts, column, mean_ratio
 from calibration.cuda import Cuda
 from calibration.host import HostStopwatch
 from calibration.kernels.family import Machine
@@ -19,8 +18,6 @@ from calibration.layers.lstm import Sizes
 from calibration.layers.lstm_bench import GATES, ONCE, LayerBench, Where, drawn, learned, probes
 from calibration.layers.lstm_cost import GPU, LayerCosts
 from calibration.layers.lstm_results import NEAR, Layer, layer_of
-
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -48,31 +45,8 @@ def setting(device: Literal["cpu", "cuda"]) -> Setting:
 def check(
     device: Literal["cpu", "cuda"], seconds: float, keep: Callable[[Row], None] = lambda found: None
 ) -> dict[str, Any]:
-    """Return what `summary` says of all rows that were made within `seconds`, also by dtype, with the rows.
-
-    keep: is given the result so far after every row. `complete`: nothing was cut short. What fails is a row with its
-    `error`, and the next one is made.
-    """
-    end, rows = monotonic() + seconds, list[Row]()
-    for dtype, part in _parts(setting(device)):
-        if monotonic() >= end:
-            return _found(rows, complete=False)
-        rows.append({"dtype": dtype, **_tried(part)})
-        keep(_found(rows, complete=False))
-    return _found(rows, complete=True)
-
-
-def _tried(part: Callable[[], Row]) -> Row:
-    try:
-        return part()
-    except Exception as error:  # whatever goes wrong in a part is its result: time on a device is dear
-        return {"failure": f"{type(error).__name__}: {error}"[:2000]}
-
-
-def _found(rows: Sequence[Row], complete: bool) -> dict[str, Any]:
-    dtypes = dict.fromkeys(row["dtype"] for row in rows)
-    by_dtype = {dtype: summary([row for row in rows if row["dtype"] == dtype]) for dtype in dtypes}
-    return {"complete": complete, **summary(rows), "by_dtype": by_dtype, "rows": list(rows)}
+    """Return what `summary` says of all rows that were made within `seconds`, as `check_parts` does."""
+    return check_parts(_parts(setting(device)), seconds, summary, keep)
 
 
 def summary(rows: Sequence[Row]) -> dict[str, Any]:
@@ -82,19 +56,13 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
     geometric means of their time over the pick's; error: the largest relative one; failed: rows that hold a failure.
     """
 
-    def of(name: str) -> list[float]:
-        return [row[name] for row in rows if name in row]
-
-    def mean(values: Sequence[float]) -> float | None:
-        return exp(sum(map(log, values)) / len(values)) if values else None
-
-    lost = of("lost")
+    lost = column(rows, "lost")
     return {
         "near": sum(each <= NEAR for each in lost) / len(lost) if lost else None,
-        "of_default": mean(of("of_default")),
-        "of_library": mean(of("of_library")),
-        "max_relative_error": max(of("error"), default=None),
-        "failed": sum("failure" in row for row in rows),
+        "of_default": mean_ratio(rows, "of_default"),
+        "of_library": mean_ratio(rows, "of_library"),
+        "max_relative_error": max(column(rows, "error"), default=None),
+        "failed": len(column(rows, "failure")),
     }
 
 

@@ -6,13 +6,13 @@ innermost, one a feature and gate where the batch is. Seven numbers of a machine
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import least_squares
 
+from calibration.few import fit_few
 from calibration.layers.layouts import CHOICES, Choice
 from calibration.layers.lstm import Sizes
 from sim.costs.algebra import Compiled, Expr, compile_expressions, symbol
@@ -72,23 +72,10 @@ class LayerCosts:
 
 
 def fit(measured: Sequence[tuple[Sizes, Choice, float]], start: Mapping[str, float]) -> LayerCosts:
-    """Return the costs that explain measured seconds best, on logs, drawn to `start` where they do not say.
+    """Return the costs that explain measured seconds best, from `start` on."""
 
-    A time that others of the machine have disturbed moves them little (soft l1).
-    """
-    begin = np.log([start[name] for name in FITTED])
-    times = np.log([seconds for _, _, seconds in measured])
+    def seconds(fitted: Mapping[str, float]) -> list[float]:
+        made = LayerCosts(fitted)
+        return [made.seconds(sizes, choice) for sizes, choice, _ in measured]
 
-    def costs(x: Floats) -> LayerCosts:
-        return LayerCosts(dict(zip(FITTED, np.exp(x).tolist(), strict=True)))
-
-    def errors(x: Floats) -> Floats:
-        made = costs(x)
-        return np.log([made.seconds(sizes, choice) for sizes, choice, _ in measured]) - times
-
-    def residuals(x: Floats) -> Floats:
-        return np.concatenate([errors(x) / 0.1, (x - begin) / 2.0])
-
-    x = least_squares(residuals, begin, loss="soft_l1", max_nfev=50).x
-    freedom = max(1, len(measured) - len(FITTED))
-    return replace(costs(x), sigma_log=float(np.sqrt(np.sum(errors(x) ** 2) / freedom)))
+    return LayerCosts(*fit_few(start, seconds, [taken for _, _, taken in measured]))

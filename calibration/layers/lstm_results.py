@@ -1,11 +1,9 @@
 """What was measured of recurrent layers, as a file: whether the costs choose well, and the ratios to torch's own."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from math import exp, log
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, geometric_mean
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -15,7 +13,7 @@ from calibration.layers.lstm_bench import LayerBench
 from calibration.layers.lstm_cost import LayerCosts
 from sim.costs.fitted import short
 from sim.specs.fields import read, real, spec, whole
-from sim.specs.files import load_mapping, write_atomically
+from sim.specs.files import load_mapping, write_listed
 
 Text = Annotated[str, Field(min_length=1, max_length=400, description="text of 1 to 400 characters")]
 Seconds = Annotated[float, real(0.0, 1e6, "s")]
@@ -104,7 +102,7 @@ def held(layers: Sequence[Layer], near: float = NEAR) -> float:
 
 def words(values: Sequence[float]) -> str:
     """Return geometric mean, smallest and largest of some ratios."""
-    return f"{exp(fmean(map(log, values))):.2f} in the geometric mean, {min(values):.2f} to {max(values):.2f}"
+    return f"{geometric_mean(values):.2f} in the geometric mean, {min(values):.2f} to {max(values):.2f}"
 
 
 def layer_of(bench: LayerBench, costs: LayerCosts) -> Layer:
@@ -131,6 +129,4 @@ def read_recurrences(path: Path) -> Recurrences:
 
 def write_recurrences(path: Path, found: Recurrences) -> None:
     """Write results whole or not at all, one layer a line, numbers with six digits."""
-    head = {name: value for name, value in asdict(found).items() if name != "layers"}
-    lines = ",\n".join(json.dumps(short(asdict(layer)), allow_nan=False) for layer in found.layers)
-    write_atomically(path, json.dumps(short(head))[:-1] + f',\n"layers": [\n{lines}\n]}}\n')
+    write_listed(path, short(asdict(found)), "layers")

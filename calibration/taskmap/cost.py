@@ -6,13 +6,13 @@ their own, which differ by contraction (addresses, strides, predicates) and are 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import least_squares
 
+from calibration.few import fit_few
 from calibration.taskmap.contraction import Contraction, Sizes
 from calibration.taskmap.processor import Processor
 from calibration.taskmap.space import KernelSchedule
@@ -71,24 +71,10 @@ def fit(
     measured: Sequence[tuple[KernelSchedule, Sizes, float]],
     threads: int = 1,
 ) -> Costs:
-    """Return the costs that explain measured seconds best, on logs, drawn to `START` where they do not say.
+    """Return the costs that explain measured seconds best, from `START` on."""
 
-    A time that others of the machine have disturbed moves them little (soft l1).
-    """
-    times = np.log([seconds for _, _, seconds in measured])
+    def seconds(fitted: Mapping[str, float]) -> list[float]:
+        made = Costs(contraction, machine, fitted)
+        return [made.seconds([schedule], sizes, threads)[0] for schedule, sizes, _ in measured]
 
-    def costs(x: Floats) -> Costs:
-        return Costs(contraction, machine, dict(zip(FITTED, np.exp(x).tolist(), strict=True)))
-
-    start = np.log([START[name] for name in FITTED])
-
-    def errors(x: Floats) -> Floats:
-        made = costs(x)
-        return np.log([made.seconds([schedule], sizes, threads)[0] for schedule, sizes, _ in measured]) - times
-
-    def residuals(x: Floats) -> Floats:
-        return np.concatenate([errors(x) / 0.1, (x - start) / 2.0])
-
-    x = least_squares(residuals, start, loss="soft_l1", max_nfev=50).x
-    freedom = max(1, len(measured) - len(FITTED))
-    return replace(costs(x), sigma_log=float(np.sqrt(np.sum(errors(x) ** 2) / freedom)))
+    return Costs(contraction, machine, *fit_few(START, seconds, [taken for _, _, taken in measured]))

@@ -7,7 +7,6 @@ device without CUDA Triton interprets tiny shapes: that shows that it runs, and 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from math import exp, log
 from random import Random
 from time import monotonic
 from typing import Any, Literal
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import gelu, linear
 
+from calibration.checked import Row, check_parts, column, mean_ratio
 from calibration.cuda import Cuda
 from calibration.host import HostStopwatch
 from calibration.instruments import Stopwatch
@@ -30,7 +30,6 @@ from calibration.taskmap.gpu_tune import PROBED, BlockBench, learned, ranked, tu
 from calibration.taskmap.program import fused_after
 from calibration.taskmap.tune import TOP
 
-Row = dict[str, Any]
 WIDTHS, FACTORS, TOKENS = (2048, 2560, 3072, 5120, 6144, 7168), ((1, 1), (1, 3), (1, 4), (4, 1)), (2048, 4096, 8192)
 """Hidden widths of transformers, none of `PROBED`; inputs and outputs of a layer in them, tokens of a microbatch."""
 DIRECTIONS = (FORWARD, DGRAD, WGRAD)
@@ -96,31 +95,8 @@ def setting(device: Literal["cpu", "cuda"]) -> Setting:
 def check(
     device: Literal["cpu", "cuda"], seconds: float, keep: Callable[[Row], None] = lambda found: None
 ) -> dict[str, Any]:
-    """Return what `summary` says of all rows that were made within `seconds`, also by dtype, with the rows.
-
-    keep: is given the result so far after every row. `complete`: nothing was cut short. What fails is a row with its
-    `error`, and the next one is made.
-    """
-    end, rows = monotonic() + seconds, list[Row]()
-    for dtype, part in _parts(setting(device)):
-        if monotonic() >= end:
-            return _found(rows, complete=False)
-        rows.append({"dtype": dtype, **_tried(part)})
-        keep(_found(rows, complete=False))
-    return _found(rows, complete=True)
-
-
-def _tried(part: Callable[[], Row]) -> Row:
-    try:
-        return part()
-    except Exception as error:  # whatever goes wrong in a part is its result: time on a device is dear
-        return {"error": f"{type(error).__name__}: {error}"[:2000]}
-
-
-def _found(rows: Sequence[Row], complete: bool) -> dict[str, Any]:
-    dtypes = dict.fromkeys(row["dtype"] for row in rows)
-    by_dtype = {dtype: summary([row for row in rows if row["dtype"] == dtype]) for dtype in dtypes}
-    return {"complete": complete, **summary(rows), "by_dtype": by_dtype, "rows": list(rows)}
+    """Return what `summary` says of all rows that were made within `seconds`, as `check_parts` does."""
+    return check_parts(_parts(setting(device)), seconds, summary, keep)
 
 
 def summary(rows: Sequence[Row]) -> dict[str, Any]:
@@ -128,24 +104,18 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
 
     geomean_of_cublas: the library's seconds over ours. schedules: in the space. tuning_s: fits and measurements of all
     shapes. top10_holds_best: share of the shapes of which all schedules were timed. fused_speedup: torch's product,
-    bias and GELU over one kernel of ours. failed: rows that hold an error.
+    bias and GELU over one kernel of ours. failed: rows that hold a failure.
     """
 
-    def of(name: str) -> list[Any]:
-        return [row[name] for row in rows if name in row]
-
-    def mean(values: Sequence[float]) -> float | None:
-        return exp(sum(map(log, values)) / len(values)) if values else None
-
-    best = of("top10_holds_best")
+    best = column(rows, "top10_holds_best")
     return {
-        "geomean_of_cublas": mean(of("of_cublas")),
-        "schedules": max(of("schedules"), default=None),
-        "tuning_s": sum(of("tuning_s")),
+        "geomean_of_cublas": mean_ratio(rows, "of_cublas"),
+        "schedules": max(column(rows, "schedules"), default=None),
+        "tuning_s": sum(column(rows, "tuning_s")),
         "top10_holds_best": sum(best) / len(best) if best else None,
-        "fused_speedup": mean(of("fused_speedup")),
-        "max_relative_error": max(of("relative_error"), default=None),
-        "failed": len(of("error")),
+        "fused_speedup": mean_ratio(rows, "fused_speedup"),
+        "max_relative_error": max(column(rows, "relative_error"), default=None),
+        "failed": len(column(rows, "failure")),
     }
 
 

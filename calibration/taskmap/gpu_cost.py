@@ -7,13 +7,13 @@ found from a few measured schedules.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import least_squares
 
+from calibration.few import fit_few
 from calibration.taskmap.contraction import Contraction, Sizes
 from calibration.taskmap.emit_triton import Precision
 from calibration.taskmap.gpu import Gpu
@@ -126,17 +126,10 @@ class BlockCosts:
 
 
 def fit(start: BlockCosts, measured: Sequence[tuple[BlockSchedule, Sizes, float]]) -> BlockCosts:
-    """Return the costs that explain measured seconds best, on logs, drawn to `start` where they do not say."""
-    times = np.log([seconds for _, _, seconds in measured])
-    begin = np.log([start.fitted[name] for name in FITTED])
+    """Return the costs that explain measured seconds best, from those of `start` on."""
 
-    def costs(x: Floats) -> BlockCosts:
-        fitted = dict(zip(FITTED, np.exp(x).tolist(), strict=True))
-        return BlockCosts(start.contraction, start.gpu, start.item, fitted, start.precision)
+    def seconds(fitted: Mapping[str, float]) -> list[float]:
+        made = replace(start, fitted=fitted)
+        return [made.seconds([schedule], sizes)[0] for schedule, sizes, _ in measured]
 
-    def residuals(x: Floats) -> Floats:
-        made = costs(x)
-        found = [made.seconds([schedule], sizes)[0] for schedule, sizes, _ in measured]
-        return np.concatenate([(np.log(found) - times) / 0.1, (x - begin) / 2.0])
-
-    return costs(least_squares(residuals, begin, max_nfev=50).x)
+    return replace(start, fitted=fit_few(start.fitted, seconds, [taken for _, _, taken in measured])[0])

@@ -1,11 +1,9 @@
 """What tuning found and what it cost, as a file for the notebook "Can a schedule be chosen without measuring?"."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from math import exp, log
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, geometric_mean
 from typing import Annotated
 
 from pydantic import Field
@@ -14,7 +12,7 @@ from calibration.taskmap.contraction import PRODUCTS
 from calibration.taskmap.space import KernelSchedule
 from sim.costs.fitted import short
 from sim.specs.fields import read, real, spec, whole
-from sim.specs.files import load_mapping, write_atomically
+from sim.specs.files import load_mapping, write_listed
 from sim.validation.executed import Executed
 
 MOST = 10_000
@@ -177,11 +175,6 @@ def held(shapes: Sequence[Shape], first: int = 10) -> float:
     return fmean(shape.rank < first for shape in shapes)
 
 
-def geometric_mean(values: Sequence[float]) -> float:
-    """Return the geometric mean of positive values."""
-    return exp(fmean(map(log, values)))
-
-
 def read_results(path: Path) -> Results:
     """Return the results of a file; raises InputError for a wrong one."""
     return read(Results, load_mapping(path), str(path))
@@ -189,6 +182,4 @@ def read_results(path: Path) -> Results:
 
 def write_results(path: Path, results: Results) -> None:
     """Write results whole or not at all, one shape a line, numbers with six digits."""
-    head = {name: value for name, value in asdict(results).items() if name != "shapes"}
-    lines = ",\n".join(json.dumps(short(asdict(shape)), allow_nan=False) for shape in results.shapes)
-    write_atomically(path, json.dumps(short(head))[:-1] + f',\n"shapes": [\n{lines}\n]}}\n')
+    write_listed(path, short(asdict(results)), "shapes")

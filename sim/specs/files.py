@@ -242,3 +242,10 @@ def write_all(files: Mapping[Path, str | bytes]) -> None:
     finally:
         for draft in drafts.values():
             draft.unlink(missing_ok=True)
+
+
+def write_listed(path: Path, data: Mapping[str, Any], name: str) -> None:
+    """Write plain data as JSON whole or not at all, the list `name` last and one entry a line."""
+    head = {key: value for key, value in data.items() if key != name}
+    lines = ",\n".join(json.dumps(entry, allow_nan=False) for entry in data[name])
+    write_atomically(path, json.dumps(head, indent=1, allow_nan=False)[:-2] + f',\n "{name}": [\n{lines}\n ]\n}}\n')

@@ -184,7 +184,8 @@ NO_TEMPO = "false: this model has no LayerNorm, no GELU, and no stored scores wi
 def takes_tempo(model: Model) -> bool:
     """Return whether the model has a layer that Tempo replaces: LayerNorm, GELU, or stored scores with dropout."""
     dropped = model.attention == "eager" and model.dropout > 0
-    return model.table is None and (model.norm == "layernorm" or not model.gated_mlp or dropped)
+    usual = model.table is None and not model.recurrent
+    return usual and (model.norm == "layernorm" or not model.gated_mlp or dropped)
 
 
 MAX_MICROBATCH_STAGES = 500_000

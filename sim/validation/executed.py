@@ -3,7 +3,6 @@
 `python -m calibration.execute.evidence` writes it; nothing here has been fitted to anything.
 """
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -17,7 +16,7 @@ from sim.costs.fitted import short
 from sim.costs.learned import KINDS, Group
 from sim.specs import Cluster, Model, Plan
 from sim.specs.fields import InputError, read, real, spec, whole
-from sim.specs.files import load_mapping, write_atomically
+from sim.specs.files import load_mapping, write_listed
 from sim.specs.pipelines import ASYNCHRONOUS
 from sim.units import percent
 
@@ -208,6 +207,4 @@ def read_evidence(path: str | Path) -> Evidence:
 
 def write_evidence(held: Evidence, path: Path) -> None:
     """Write executed plans, one a line, whole or not at all."""
-    head = {name: value for name, value in asdict(held).items() if name != "plans"}
-    lines = ",\n".join(json.dumps(short(asdict(one)), allow_nan=False) for one in held.plans)
-    write_atomically(path, json.dumps(head, indent=1)[:-2] + f',\n "plans": [\n{lines}\n ]\n}}\n')
+    write_listed(path, short(asdict(held)), "plans")

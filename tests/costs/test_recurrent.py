@@ -234,6 +234,7 @@ def test_both_engines_agree(kernel):
         ({"tp": 2}, r"plan\.tp: got 2; allowed: "),
         ({"cp": 2}, r"plan\.cp: got 2; allowed: 1: recurrent layers are not split"),
         ({"recompute": "selective"}, r"plan\.recompute: got 'selective'; allowed: none or full: recurrent"),
+        ({"tempo": True}, r"plan\.tempo: got True; allowed: false: this model has no LayerNorm"),
     ],
 )
 def test_what_would_split_the_steps_is_refused(given, said):

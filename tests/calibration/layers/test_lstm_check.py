@@ -6,6 +6,7 @@ from math import sqrt
 
 import pytest
 
+from calibration import checked
 from calibration.layers import lstm_check
 from calibration.layers.lstm_check import check, summary
 
@@ -44,7 +45,7 @@ def test_it_runs_interpreted():
 @needs_triton
 def test_what_time_or_an_error_leaves_is_kept(monkeypatch):
     clock = iter(float(n) for n in range(100))
-    monkeypatch.setattr(lstm_check, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(checked, "monotonic", lambda: next(clock))
 
     def fail(*given):
         raise OSError("gone")

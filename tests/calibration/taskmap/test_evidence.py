@@ -11,7 +11,7 @@ from calibration.taskmap.contraction import FORWARD
 from calibration.taskmap.evidence import EVERYWHERE, anywhere, drawn, gather
 from calibration.taskmap.native import compiler
 from calibration.taskmap.processor import Processor, processor
-from calibration.taskmap.results import Results, Shape, geometric_mean, held, read_results
+from calibration.taskmap.results import Results, Shape, held, read_results
 from sim.specs.fields import InputError
 
 WIDE = Processor(cores=2, lanes=16, registers=32, cache_bytes=2**20)
@@ -26,7 +26,6 @@ def test_a_shape_by_hand():
     assert (SHAPE.flop_per_s, SHAPE.label) == (20.0, "forward 2x3x5")
     assert (held([SHAPE], 2), held([SHAPE], 1)) == (1.0, 0.0)
     assert held([SHAPE, replace(SHAPE, predicted_s=[1.0, 2.0, 0.5])], 1) == 0.5
-    assert geometric_mean([1.0, 4.0]) == pytest.approx(2.0)
 
 
 def test_sizes_are_drawn_once_for_all():

@@ -8,6 +8,7 @@ from math import sqrt
 import pytest
 import torch
 
+from calibration import checked
 from calibration.taskmap import gpu_check
 from calibration.taskmap.contraction import DGRAD, FORWARD, WGRAD
 from calibration.taskmap.gpu_check import PROBED, check, operands, setting, shapes, summary
@@ -39,7 +40,7 @@ def test_a_summary_of_rows():
         {"top10_holds_best": True},
         {"top10_holds_best": False},
         {"fused_speedup": 1.5},
-        {"error": "OSError: gone"},
+        {"failure": "OSError: gone"},
     ]
     assert summary(rows) == {
         "geomean_of_cublas": pytest.approx(sqrt(0.5)),
@@ -71,7 +72,7 @@ def test_it_runs_interpreted():
 @needs_triton
 def test_what_time_or_an_error_leaves_is_kept(monkeypatch):
     clock = iter(float(n) for n in range(1_000))
-    monkeypatch.setattr(gpu_check, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(checked, "monotonic", lambda: next(clock))
     one = replace(setting("cpu"), dtypes=("float32",))
     monkeypatch.setattr(gpu_check, "setting", lambda device: one)
 
@@ -79,8 +80,8 @@ def test_what_time_or_an_error_leaves_is_kept(monkeypatch):
         raise OSError("gone")
 
     monkeypatch.setattr(gpu_check, "tune", fail)
-    found = check("cpu", 10.0)
+    found = check("cpu", 5.0)
     assert not found["complete"]
     assert [row["kind"] for row in found["rows"][:2]] == ["learned", "learned"]
-    assert found["rows"][2:] == [{"dtype": "float32", "error": "OSError: gone"}] * 2
+    assert found["rows"][2:] == [{"dtype": "float32", "failure": "OSError: gone"}] * 2
     assert found["failed"] == 2
