@@ -64,3 +64,20 @@ def test_dark_theme_redraws(page):
     opened.wait_for_timeout(500)
     assert opened.evaluate("getComputedStyle(document.body).backgroundColor") != before
     assert errors == []
+
+
+@pytest.mark.parametrize("width", [1100, 1280, 1920])
+def test_a_long_table_of_errors_leaves_the_assumptions_alone(tmp_path, browser, width):
+    """The shipped core's profile names several implementations of most kernels."""
+    path = tmp_path / "report.html"
+    sim.save_html(sim.simulate(model(), sim.Cluster.of("cpu", 1, gpus_per_node=1), sim.Plan(global_batch=4)), path)
+    opened = browser.new_page(viewport={"width": width, "height": 900})
+    opened.goto(path.as_uri())
+    right, left = opened.evaluate(
+        "['table', 'ul'].map(e => document.querySelector('.pair.text ' + e).getBoundingClientRect())"
+        ".map((r, n) => n ? r.left : r.right)"
+    )
+    fits = opened.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    opened.close()
+    assert right < left
+    assert fits
