@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.specs import Model, Offload, PlacedPlan
+from sim.specs import Model, Offload, PlacedPlan, Plan
+from sim.specs.blocks import RECURRENT
 
 NOTHING = Offload()
 
@@ -20,7 +21,7 @@ class Asked:
     copy of what ZeRO shards; partial: these are not all data-parallel ranks; uneven: stages of different lengths;
     hollow: one of them, not the first or the last, without any; barrier: no rank updates before all have reduced;
     degrees, techniques: stages differ in tp, dp or micro-batch, or in anything; some_layers: not all layers of a stage
-    recompute.
+    recompute; recurrent, mamba: the network has such layers.
     """
 
     tp: Any
@@ -48,6 +49,11 @@ class Asked:
     techniques: bool = False
     some_layers: bool = False
     reads_tokens: bool = True
+    recurrent: bool = False
+    mamba: bool = False
+    product_kernel: str = "library"
+    recurrent_kernel: str = "cudnn"
+    tempo: Any = False
 
     @classmethod
     def of(cls, model: Model, placed: PlacedPlan) -> "Asked":
@@ -78,7 +84,26 @@ class Asked:
             degrees=len({(s.tp, s.dp, s.micro_batch) for s in plan.stages}) > 1,
             techniques=len({replace(s, layers=0) for s in plan.stages}) > 1,
             some_layers=bool(plan.recompute_layers) or any(s.recompute_layers for s in plan.stages),
-            reads_tokens=not model.table or bool(model.table.seq),
+            **unsearched(model, plan),
+        )
+
+    @classmethod
+    def least(cls, model: Model, plan: Plan) -> "Asked":
+        """Return what any plan asks that takes what is not searched from `plan`."""
+        return cls(
+            tp=1,
+            pp=1,
+            cp=1,
+            ep=1,
+            dp=1,
+            microbatches=1,
+            group=1,
+            shard=1,
+            schedule="none",
+            recompute="none",
+            zero=0,
+            sequence_parallel=False,
+            **unsearched(model, plan),
         )
 
     def share(self, name: str) -> float:
@@ -89,6 +114,18 @@ class Asked:
     def states(self) -> tuple[float, ...]:
         """The shares of weights, gradients and optimizer that host memory keeps, as far as a plan has them."""
         return tuple(self.share(f.name) for f in fields(self.offload) if f.name != "activations")
+
+
+def unsearched(model: Model, plan: Plan) -> dict[str, Any]:
+    """Return what a plan asks that a search leaves alone: by its network, and whose kernels run."""
+    return {
+        "reads_tokens": not model.table or bool(model.table.seq),
+        "recurrent": bool(set(model.pattern) & set(RECURRENT)),
+        "mamba": "M" in model.pattern,
+        "product_kernel": plan.product_kernel,
+        "recurrent_kernel": plan.recurrent_kernel,
+        "tempo": plan.tempo,
+    }
 
 
 def shorter_ends(layers: Sequence[int]) -> tuple[int, int, int] | None:

@@ -1,9 +1,9 @@
 """What each framework can run, as limits that hold for one plan or for arrays of plans alike.
 
 `emit` refuses a plan by the first limit that it breaks, and the tuner leaves out what breaks any. Only what the
-source of a release says is listed, each with its place; what only says how a plan's kernels run (`fused_wgrad`,
-`tp_overlap`, `framework`, `cross_entropy`, ...) limits nothing. No target runs stages with tensor- or data-parallel
-degrees of their own.
+source of a release says is listed, each with its place; what only says how its own kernels run (`fused_wgrad`,
+`tp_overlap`, `framework`, `cross_entropy`, ...) limits nothing, layers and kernels that it has not do. No target runs
+stages with tensor- or data-parallel degrees of their own.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from sim.plans.limit import Asked, Limit, among
-from sim.specs import InputError, Model, PlacedPlan, StagePlan
+from sim.specs import InputError, Model, PlacedPlan, Plan, StagePlan
 from sim.specs.job import Target
 from sim.specs.pipelines import ASYNCHRONOUS, TWO_COPIES
 
@@ -79,6 +79,34 @@ ALL_LAYERS = Limit(
     lambda a: among(a.some_layers),
     lambda a: "left out: all layers recompute or none",
 )
+
+
+def _own_kernels(name: str) -> tuple[Limit, ...]:
+    return (
+        Limit(
+            "product_kernel",
+            f"{name} takes the library's matrix products",
+            lambda a: among(a.product_kernel != "library"),
+            lambda a: f"library ({name} has no other matrix products)",
+        ),
+        Limit(
+            "tempo",
+            f"{name} has none of Tempo's layers",
+            lambda a: among(a.tempo),
+            lambda a: f"false ({name} has none of Tempo's layers)",
+        ),
+    )
+
+
+def _no_recurrent(name: str) -> Limit:
+    return Limit(
+        "model",
+        f"{name} has no recurrent layers",
+        lambda a: among(a.recurrent),
+        lambda a: f"a network without LSTM and GRU layers ({name} has none)",
+    )
+
+
 # _PipelineScheduleRuntime (torch 2.13, distributed/pipelining/schedules.py) runs any order of one direction from a CSV
 # file; it holds one version of the weights.
 ONE_COPY = Limit(
@@ -112,6 +140,15 @@ TORCHTITAN = (
         lambda a: among(not a.reads_tokens),
         lambda a: "a network that reads tokens (torchtitan counts batches in tokens)",
     ),
+    # models/: transformers alone.
+    _no_recurrent("torchtitan"),
+    Limit(
+        "model",
+        "torchtitan has no Mamba layers",
+        lambda a: among(a.mamba),
+        lambda a: "a network without Mamba layers (torchtitan has none)",
+    ),
+    *_own_kernels("torchtitan"),
     # distributed/parallel_dims.py: FSDP shards over dp_shard x cp, whatever dp_shard is.
     Limit(
         "zero",
@@ -181,7 +218,23 @@ TORCHTITAN = (
 order of one direction runs from `pipeline_parallel_schedule_csv`."""
 
 MEGATRON = (
+    # core/models/: transformers and Mamba.
+    _no_recurrent("Megatron-LM"),
+    *_own_kernels("Megatron-LM"),
     ALIKE,
+    # core/ssm/mamba_block.py, _select_layers_for_pipeline_parallel: num_layers over the ranks, no virtual stages.
+    Limit(
+        "schedule",
+        "Megatron-LM's Mamba has no virtual stages",
+        lambda a: among(a.mamba) & (np.asarray(a.schedule) == "interleaved"),
+        lambda a: "none or 1f1b: Megatron-LM's Mamba has no virtual stages",
+    ),
+    Limit(
+        "stage_layers",
+        "Megatron-LM's Mamba has as many layers on every stage",
+        lambda a: among(a.mamba and a.uneven),
+        lambda a: "the same for every stage (Megatron-LM's Mamba)",
+    ),
     # core/pipeline_parallel/schedules.py, get_forward_backward_func: no pipelining, with and without interleaving.
     _schedules(("1f1b", "interleaved"), "Megatron-LM's schedules are 1F1B and interleaved 1F1B"),
     _one_rank("Megatron-LM accumulates gradients without a pipeline"),
@@ -235,6 +288,21 @@ MEGATRON = (
 `recompute_method` block with `recompute_num_layers` a stage."""
 
 DEEPSPEED = (
+    # runtime/engine.py wraps any module of the user's; none of it is an LSTM of other kernels.
+    Limit(
+        "recurrent_kernel",
+        "DeepSpeed takes torch's recurrent layers",
+        lambda a: among(a.recurrent and a.recurrent_kernel != "cudnn"),
+        lambda a: "cudnn (DeepSpeed has no recurrent layers but torch's)",
+    ),
+    # runtime/pipe/engine.py sends a tensor or a tuple of tensors: an LSTM's tuple holds another one.
+    Limit(
+        "pp",
+        "DeepSpeed's pipeline passes on tensors, not states of recurrent layers",
+        lambda a: among(a.recurrent) & (np.asarray(a.pp) > 1),
+        lambda a: "1: DeepSpeed's pipeline passes on tensors, not the states that recurrent layers return",
+    ),
+    *_own_kernels("DeepSpeed"),
     ALIKE,
     # runtime/pipe/module.py: activation_checkpoint_interval groups all layers.
     ALL_LAYERS,
@@ -339,6 +407,20 @@ def refusals(model: Model, placed: PlacedPlan, target: Target) -> Iterator[Input
         if limit.knob == "stages":
             value = f"stages that differ in {', '.join(_differing(plan.stages))}"
         yield InputError("model" if limit.knob == "model" else field, value, limit.allowed(every[at]))
+
+
+UNSEARCHED = ("model", "product_kernel", "recurrent_kernel", "tempo")
+"""What limits may name that no search changes; tempo where it is no knob."""
+
+
+def unsearched_refusals(model: Model, plan: Plan, target: Target) -> Iterator[InputError]:
+    """Yield an error per limit of `target` that the network or the kernels of `plan` break, whatever a search does."""
+    asked = Asked.least(model, plan)
+    for limit in LIMITS[target]:
+        if limit.knob in UNSEARCHED and np.any(limit.broken(asked)):
+            network = limit.knob == "model"
+            path, value = ("model", model.name) if network else (f"plan.{limit.knob}", getattr(plan, limit.knob))
+            yield InputError(path, value, limit.allowed(asked))
 
 
 def _differing(stages: Sequence[StagePlan]) -> list[str]:

@@ -47,6 +47,8 @@ class LayersAlone:
         dp = asked.cluster.gpus // (asked.stages * (asked.tp or 1) * asked.cp)
         own: dict[str, Any] = {"tp": asked.tp, "pp": asked.stages, "cp": asked.cp, "ep": asked.ep}
         own |= {"micro_batch": asked.samples // dp, "zero": zero, "recompute": kind}
+        if asked.model.layers > asked.stages:
+            own["stage_layers"] = (asked.model.layers - asked.stages + 1, *[1] * (asked.stages - 1))
         plan = Plan(global_batch=asked.global_batch, **dict(asked.kept), **own)
         placed = PlacedPlan(plan, dp, asked.microbatches)
         return (zero == 0 or dp > 1) and not any(refusals(asked.model, placed, self.target))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.plans.limit import NOTHING, Asked
+from sim.plans.limit import NOTHING, Asked, unsearched
 from sim.schedules import CLOSED, SCHEDULES, Shape
 from sim.specs import Cluster, Model, Plan
 from sim.specs.catalog import precisions
@@ -198,7 +198,7 @@ def _asked(
         gradient_dtype=plan.gradient_dtype,
         rank_order=plan.rank_order,
         offload=plan.offload or NOTHING,
-        reads_tokens=not model.table or bool(model.table.seq),
+        **unsearched(model, plan) | {"tempo": columns["tempo"] > 0},
     )
 
 

@@ -19,13 +19,14 @@ class ExporterContract:
     """Laws of one exporter.
 
     takes: settings of a plan that it writes; changed: other values of fields that it says; cannot: settings that its
-    target cannot run, with the field that the refusal names.
+    target cannot run, with the field that the refusal names; lacks: models of the catalog with layers that it has not.
     """
 
     name: str
     takes: dict[str, object]
     changed: dict[str, object]
     cannot: tuple[tuple[dict[str, object], str], ...]
+    lacks: tuple[str, ...] = ()
 
     def files(self, **changes):
         return emitted(step(self.takes | changes), self.name, "mine")
@@ -54,4 +55,11 @@ class ExporterContract:
             with pytest.raises(InputError) as caught:
                 save_emitted(step(self.takes | settings), self.name, tmp_path / "plan.out")
             assert caught.value.path == field
+        assert not list(tmp_path.iterdir())
+
+    def test_models_with_layers_that_its_target_lacks_are_refused(self, tmp_path):
+        for name in self.lacks:
+            made = simulate(model(name), Cluster.of("h100-sxm-80gb", nodes=2), Plan(global_batch=32))
+            with pytest.raises(InputError, match=r"^model: got "):
+                save_emitted(made, self.name, tmp_path / "plan.out")
         assert not list(tmp_path.iterdir())

@@ -18,6 +18,7 @@ class TestTorchtitan(ExporterContract):
     takes: ClassVar = {"tp": 2, "pp": 2, "zero": 3, "schedule": "1f1b"}
     changed: ClassVar = {"tp": 4, "recompute": "full", "micro_batch": 2}
     cannot = (({"zero": 1}, "plan.zero"), ({"schedule": "2bw"}, "plan.schedule"))
+    lacks = ("lstm-lm", "nemotron-h-8b")
 
 
 class TestTorchtitanRelease(TestTorchtitan):
@@ -29,6 +30,7 @@ class TestMegatron(ExporterContract):
     takes: ClassVar = {"tp": 4, "pp": 2, "zero": 1}
     changed: ClassVar = {"tp": 8, "recompute": "full", "micro_batch": 2, "sequence_parallel": False}
     cannot = (({"schedule": "zb-h1"}, "plan.schedule"), ({"zero": 3}, "plan.zero"))
+    lacks = ("lstm-lm",)
 
 
 class TestDeepSpeed(ExporterContract):

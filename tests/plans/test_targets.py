@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 import sim
 from sim.plans.targets import LIMITS, refusals
 from sim.specs import Cluster, InputError, Model, Offload, Plan, StagePlan
+from sim.specs.catalog import models
 from sim.specs.pipelines import TWO_COPIES
 from sim.tuner.space import build_space
+from sim.tuner.tune import tune
 
 MODEL = Model(name="small", layers=8, hidden=512, heads=8, seq=256, experts=4, experts_per_token=2, moe_ffn=512)
 CLUSTER = Cluster.of("h100-sxm-80gb", nodes=1)
@@ -85,6 +87,9 @@ def test_what_the_pipeline_engines_take_of_zero():
         ("megatron", {"schedule": "gpipe"}, "schedule"),
         ("torchtitan", {"zero": 3, "etp": 2, "tp": 2, "ep": 2}, "etp"),
         ("torchtitan", {"ep": 4, "zero": 0}, "ep"),
+        *((t, {"tempo": True, "zero": 2}, "tempo") for t in ("torchtitan", "megatron", "deepspeed")),
+        *((t, {"product_kernel": "task-mapped", "zero": 2}, "product_kernel") for t in ("torchtitan", "megatron")),
+        ("deepspeed", {"product_kernel": "task-mapped", "zero": 1}, "product_kernel"),
     ],
 )
 def test_a_target_refuses_by_knob(target, settings, knob):
@@ -106,6 +111,49 @@ def test_a_target_refuses_by_knob(target, settings, knob):
 )
 def test_a_target_takes(target, settings):
     assert not list(refusals(MODEL, Plan(global_batch=16, **settings).on(MODEL, CLUSTER), target))
+
+
+PAIR = Cluster.of("h100-sxm-80gb", nodes=1, gpus_per_node=2)
+HYBRID = Model(name="hybrid", layers=4, pattern="M*M-", hidden=512, heads=8, seq=256, ssm_state=64, ssm_heads=16)
+
+
+@pytest.mark.parametrize(
+    ("model", "target", "settings", "path"),
+    [
+        ("lstm-lm", "torch", {"recurrent_kernel": "fused", "pp": 2}, None),
+        ("lstm-lm", "deepspeed", {}, None),
+        ("lstm-lm", "deepspeed", {"pp": 2}, "plan.pp"),
+        ("lstm-lm", "deepspeed", {"recurrent_kernel": "fused"}, "plan.recurrent_kernel"),
+        ("lstm-lm", "megatron", {}, "model"),
+        ("bert-base", "deepspeed", {"recurrent_kernel": "fused"}, None),
+        (HYBRID, "torchtitan", {"zero": 2}, "model"),
+        (HYBRID, "megatron", {"pp": 2}, None),
+        (HYBRID, "megatron", {"pp": 2, "virtual_stages": 2}, "plan.schedule"),
+        (HYBRID, "megatron", {"pp": 2, "stage_layers": (3, 1)}, "plan.stage_layers"),
+    ],
+)
+def test_layers_that_a_target_has_not(model, target, settings, path):
+    made = models[model] if isinstance(model, str) else model
+    placed = Plan(global_batch=16, **{"zero": 1} | settings).on(made, PAIR)
+    assert [error.path for error in refusals(made, placed, target)] == ([path] if path else [])
+
+
+def test_layers_that_a_target_has_not_are_left_out_of_a_space():
+    space = build_space(MODEL, CLUSTER, 12, {"tempo": [False, True]}, target="megatron")
+    assert "Megatron-LM has none of Tempo's layers" in space.excluded
+    assert not space.rows["tempo"][space.allowed.any(axis=(1, 2, 3))].any()
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"tempo": True}, "plan.tempo: got True; allowed: false"),
+        ({"product_kernel": "task-mapped"}, "plan.product_kernel: got 'task-mapped'; allowed: library"),
+    ],
+)
+def test_what_no_search_changes_is_refused_before_it(settings, said):
+    with pytest.raises(InputError, match=f"^{said}"):
+        tune(MODEL, CLUSTER, 16, plan=Plan(global_batch=16, **settings), target="megatron")
 
 
 @pytest.mark.parametrize("schedule", TWO_COPIES)
