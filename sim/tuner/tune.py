@@ -14,6 +14,7 @@ from sim.costs.layers.structure import Structure
 from sim.costs.profile import load_profile
 from sim.engine.closed_form import closed_form, lower_bound
 from sim.engine.step import Step
+from sim.plans.targets import unsearched_refusals
 from sim.specs import Cluster, InputError, Model, Plan, Training
 from sim.specs.arguments import checked
 from sim.specs.fields import read
@@ -186,6 +187,10 @@ class _Request:
             if name in self.asked.knobs:
                 allowed = f"left out: stages of {target} are all treated alike (targets torch and any vary it)"
                 raise InputError(f"tune.knobs.{name}", self.asked.knobs[name], allowed)
+        kept = self.plan or Plan(global_batch=self.asked.global_batch)
+        for error in unsearched_refusals(self.model, kept, target):
+            if error.path != "plan.tempo" or "tempo" not in self.asked.knobs:
+                raise error
         if True in self.asked.knobs.get("tempo", ()) and not takes_tempo(self.model):
             raise InputError("tune.knobs.tempo", True, NO_TEMPO)
         if self.plan and self.plan.stages:
@@ -249,11 +254,11 @@ class _Request:
     def unequal(self, space: Space, steps: Sequence[Step], search: Search) -> StagedSearch | None:
         """Return the plans of unequal stages that are faster than the slowest of `steps`, where they are asked for.
 
-        Their order of microbatches is 1F1B's; traced networks, recurrent layers and a search by memory have none.
+        Their order of microbatches is 1F1B's; traced networks and a search by memory have none.
         """
         asked, freedom = self.asked, FREEDOMS[self.asked.target]
         schedules = asked.knobs.get("schedule", ["1f1b"])
-        if freedom == "none" or self.model.whole_layers:
+        if freedom == "none" or self.model.table:
             return None
         if asked.objective == "memory_headroom" or "1f1b" not in schedules:
             return None
