@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
-from sim.costs.algebra import Expr, ceiling, p_norm, symbol
+from sim.costs.algebra import Expr, ceiling, minimum, p_norm, symbol
 
 BYTES_16BIT = 2
 element_bytes = symbol("element_bytes")
@@ -67,11 +67,20 @@ def _whole_waves(m: Expr, n: Expr, batch: Expr, p: Mapping[str, Expr]) -> Expr:
     return ceiling(tiles / p["units"]) * p["units"] * p["tile_m"] * p["tile_n"]
 
 
+SMALLEST_TILE = 64
+"""Rows and columns of cuBLAS's smallest tile (the same guide, section "Typical Tile Dimensions in cuBLAS and
+Performance"), which it takes where larger ones leave multiprocessors without work."""
+
+
 def _gemm(x: Mapping[str, Expr], p: Mapping[str, Expr]) -> Expr:
     m, n, k, batch = x["m"], x["n"], x["k"], x["batch"]
     eta = _saturation(m, p["m0"]) * _saturation(n, p["n0"]) * _saturation(k, p["k0"])
     flop = gemm_flop(m, n, k, batch)
-    done = flop + p["waves"] * (2 * k * _whole_waves(m, n, batch, p) - flop)
+    results = _whole_waves(m, n, batch, p)
+    if "smallest_tile" in x:
+        finer = {name: minimum(p[name], x["smallest_tile"]) for name in ("tile_m", "tile_n")}
+        results = minimum(results, _whole_waves(m, n, batch, {**p, **finer}))
+    done = flop + p["waves"] * (2 * k * results - flop)
     # Short products end before the chip has slowed down to the clock that its power allows.
     sustained = 1 + p["boost"] * p["boost_flop"] / (flop + p["boost_flop"])
     compute = done / (p["rate"] * eta * sustained)
@@ -221,22 +230,32 @@ def symbols(op: str, direction: str) -> dict[str, Expr]:
 
 
 def product_seconds(
-    direction: str, m: Expr, n: Expr, k: Expr, batch: Expr = 1, plain: bool = False, op: str = "gemm"
+    direction: str,
+    m: Expr,
+    n: Expr,
+    k: Expr,
+    batch: Expr = 1,
+    plain: bool = False,
+    op: str = "gemm",
+    smallest_tile: Expr | None = None,
 ) -> Expr:
     """Return the time of `batch` weight products at the plan's precision, or (`plain`) as no recipe touches them.
 
-    op: the kernel that takes them, convolution for implicit ones.
+    op: the kernel that takes them, convolution for implicit ones. smallest_tile: rows and columns, where tiles may be
+    smaller than the profile's.
 
     The symbols `rate_<direction>` (rate over the plain one) and `operand_bytes` come from the precision recipe,
     `gemm_slowdown` is what whole runs take longer than single kernels, `low_precision_slowdown` what 8- and 4-bit
     products take longer than the ratio of peaks says.
     """
+    tiles = {} if smallest_tile is None else {"smallest_tile": smallest_tile}
+    inputs = {"m": m, "n": n, "k": k, "batch": batch, "element": element_bytes, **tiles}
     if plain:
-        return symbol("gemm_slowdown") * seconds(op, direction, m=m, n=n, k=k, batch=batch, element=element_bytes)
+        return symbol("gemm_slowdown") * seconds(op, direction, **inputs)
     form = form_of(op, direction)
     held = symbols(op, direction)
     held["rate"] = held["rate"] * symbol(f"rate_{direction}")
-    inputs = {"m": m, "n": n, "k": k, "batch": batch, "operand": symbol("operand_bytes"), "element": element_bytes}
+    inputs["operand"] = symbol("operand_bytes")
     _note(op, direction, inputs)
     low = 1 + symbol("low_precision") * (symbol("low_precision_slowdown") - 1)
     return low * symbol("gemm_slowdown") * form.seconds(inputs, held)

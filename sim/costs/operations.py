@@ -13,15 +13,15 @@ from sim.costs.layers.block import block
 from sim.costs.layers.ops import Op
 from sim.costs.layers.structure import Structure
 
-PARTS = ("seconds", "flop", "bytes")
+PARTS = ("seconds", "flop", "bytes", "launches")
 
 
 @dataclass(frozen=True)
 class Operation:
     """A kernel of one layer, or of an end of the model, for one microbatch on one device.
 
-    phase: forward, backward_input or backward_weight; flop: 0 where memory bounds it; bytes: read and written; count:
-    the layers of the whole model that have it.
+    phase: forward, backward_input or backward_weight; flop: 0 where memory bounds it; bytes: read and written;
+    launches: how many times it runs, all of them together here; count: the layers of the whole model that have it.
     """
 
     name: str
@@ -29,6 +29,7 @@ class Operation:
     seconds: float
     flop: float
     bytes: float
+    launches: float
     count: int
 
 
@@ -51,6 +52,7 @@ def operations(structure: Structure, layers: tuple[int, ...], values: Mapping[st
     out = expressions(values)
     made = []
     for i, (op, kind) in enumerate(kept):
-        seconds, flop, size = (float(np.mean(out[f"{i} {part}"])) for part in PARTS)
-        made.append(Operation(op.name, op.phase, seconds, flop, size, 1 if kind is None else layers[kind]))
+        seconds, flop, size, launches = (float(np.mean(out[f"{i} {part}"])) for part in PARTS)
+        count = 1 if kind is None else layers[kind]
+        made.append(Operation(op.name, op.phase, seconds, flop, size, launches, count))
     return tuple(one for one in made if one.seconds > 0 and one.bytes > 0)

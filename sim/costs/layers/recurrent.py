@@ -45,6 +45,10 @@ BETWEEN = {
 and sigmoid of r and of z; r h, its sum with x, n; h - n, z times it, its sum with n. Backward what autograd launches
 for these. Fused: every number once, backward with the gradients of output, state and cell."""
 
+COLUMNS = {"forward": "dgrad", "dgrad": "wgrad", "wgrad": "forward"}
+"""The product of samples lying in rows that has the same operands transposed as one of samples lying in columns: W X
+none, W^T dY the first, dY X^T the second."""
+
 SAVED = {"lstm": (8, 6), "gru": (9, 5)}
 """Numbers kept of a step for its backward over the state's, by default and fused: inputs, gates (`SLOTS`) and the
 LSTM's cell; by default also tanh c, or h - n and all that the state's product gave, and states beside the output."""
@@ -57,21 +61,33 @@ def recurrent(kind: BlockKind, size: Sizes) -> Iterator[Op]:
     # Products of the inputs: of all steps in one, or one a step.
     together, times = apart * samples + (1 - apart) * size.tokens, apart * steps + 1 - apart
     parts = (("recurrent in", together, times), ("recurrent state", samples, steps))
-    ways = {"forward": (wide, hidden), "dgrad": (hidden, wide)}
-    rows = [repeated(product(p, d, m, n, k, plain=True), t) for p, m, t in parts for d, (n, k) in ways.items()]
-    columns = [t * product(p, d, n, m, k, plain=True).seconds for p, m, t in parts for d, (n, k) in ways.items()]
+    rows, columns = [], []
+    for name, m, t in parts:
+        for way, n, k in (("forward", wide, hidden), ("dgrad", hidden, wide)):
+            rows.append(repeated(_product(name, way, way, m, n, k), t))
+            columns.append(t * _product(name, way, COLUMNS[way], n, m, k).seconds)
+        rows.append(repeated(_product(name, "wgrad", "wgrad", wide, hidden, together), times))
+        columns.append(times * _product(name, "wgrad", COLUMNS["wgrad"], wide, hidden, together).seconds)
     # One layout holds for the whole layer: what the better one saves is spread over its products.
     whole = sum(op.seconds for op in rows)
     share = 1 - either_layout + either_layout * minimum(whole, sum(columns)) / whole
     yield from (replace(op, seconds=share * op.seconds) for op in rows)
-    for name, _, _ in parts:
-        yield repeated(product(name, "wgrad", wide, hidden, together, plain=True), times)
     yield from (_between(kind, size, direction, samples) for direction in kernels.BOTH)
     yield _sums(size, samples, wide)
     if kind.dropout:
         dropped = volume.dropout(element_bytes) * size.tokens * hidden
         yield moved("recurrent dropout", "forward", dropped, "dropout", "forward")
         yield moved("recurrent dropout dgrad", "backward_input", dropped, "dropout", "backward")
+
+
+def _product(name: str, way: str, kernel: str, m: Expr, n: Expr, k: Expr) -> Op:
+    """Return a product of direction `way`, timed as one of direction `kernel`.
+
+    Few rows or columns a time step leave most of a GPU idle in the large tiles that profiles know: the library then
+    takes small ones.
+    """
+    seconds = kernels.product_seconds(kernel, m, n, k, plain=True, smallest_tile=kernels.SMALLEST_TILE)
+    return replace(product(name, way, m, n, k, plain=True), seconds=seconds)
 
 
 def _between(kind: BlockKind, size: Sizes, direction: str, samples: Expr) -> Op:

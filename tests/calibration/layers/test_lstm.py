@@ -113,7 +113,7 @@ def test_gradients_of_peepholes(choice):
 
 
 @needs_triton
-@pytest.mark.parametrize("choice", [Choice(ROWS), Choice(COLUMNS, hoisted=False)], ids=lambda c: c.name)
+@pytest.mark.parametrize("choice", CHOICES, ids=lambda c: c.name)
 def test_peepholes_in_triton(choice):
     made, apart = (lstm.PeepholeLSTM(7, 6, 2, choice=choice, language="triton"), lstm.PeepholeLSTM(7, 6, 2))
     apart.implementation = "default"
