@@ -44,6 +44,11 @@ class Layer:
     error: Annotated[float, real(0.0, 1e9)]
 
     @property
+    def label(self) -> str:
+        """Its cell and sizes: steps x samples, from inputs to its width."""
+        return f"{self.cell} {self.seq} x {self.batch}, {self.inputs} to {self.hidden}"
+
+    @property
     def picked(self) -> int:
         """The place of the choice that was predicted fastest."""
         return self.predicted_s.index(min(self.predicted_s))

@@ -1,6 +1,6 @@
 """What EcoRNN (arXiv 1805.08899) publishes of faster LSTMs, and kernels measured on GPUs, beside what is predicted.
 
-Nothing is fitted to it. Word language models of one to four LSTM layers train on one GPU in fp32, as MXNet did in 2018;
+Nothing is fitted to it. Word language models of one to four LSTM layers train on one GPU in fp32, MXNet's default;
 compared are passes, layers and ends of the model together: what a whole run adds to a step is the same for all. The
 GPUs' kernels are carried over by peaks, bandwidths and multiprocessors. That a launch takes the host 5 us
 (`host_s_per_launch`, and the floor of a small kernel) fits MXNet: 4.8 us in 659,205 launches (nvprof, pull request 9055
@@ -145,6 +145,12 @@ class Compared(NamedTuple):
     most: float
 
     @property
+    def name(self) -> str:
+        """Whose time over whose, and which of all such ratios."""
+        one = self.published
+        return f"{one.over} over {one.under}, {'at most' if one.most else 'about'}"
+
+    @property
     def ours(self) -> float:
         """What the published ratio is to be compared with."""
         return self.most if self.published.most else self.median
@@ -200,9 +206,40 @@ def points(cluster: Cluster) -> Iterator[Point]:
         yield Point(hidden, batch, seq, layers, passes, layers_s, launching)
 
 
+def ratios(found: Iterable[Point], over: Kernel, under: Kernel, seq: int, layers: int) -> dict[str, dict[str, float]]:
+    """Return ratios of models of `layers` layers by width, then by batch."""
+    table: dict[str, dict[str, float]] = {}
+    for one in found:
+        if (one.seq, one.layers) == (seq, layers):
+            table.setdefault(str(one.hidden), {})[str(one.batch)] = one.ratio(over, under)
+    return table
+
+
 def of_layers(step: Step, quantity: Quantity, name: str = "recurrent") -> float:
     """Return what the kernels of all recurrent layers take of a quantity in a microbatch; name: how theirs begin."""
     return float(sum(getattr(op, quantity) * op.count for op in step.operations if op.name.startswith(name)))
+
+
+PARTS = {
+    "products of inputs": "recurrent in",
+    "products of states": "recurrent state",
+    "between two products": "recurrent gates",
+    "sums of gradients": "recurrent wgrad sums",
+}
+"""What a recurrent layer does, and how its kernels' names begin."""
+
+
+def by_part(step: Step, quantity: Quantity, scale: float = 1.0) -> dict[str, float]:
+    """Return what each part of a layer's training step takes of a quantity, over `scale`."""
+    whole = scale * step.model.layers
+    return {part: of_layers(step, quantity, name) / whole for part, name in PARTS.items()}
+
+
+def by_kernel(
+    cluster: Cluster, model: Model, batch: int, quantity: Quantity, scale: float = 1.0
+) -> dict[Kernel, dict[str, float]]:
+    """Return `by_part` of every kernel."""
+    return {kernel: by_part(step(model, cluster, batch, kernel), quantity, scale) for kernel in KERNELS}
 
 
 def launching_s(step: Step) -> float:

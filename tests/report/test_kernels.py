@@ -30,3 +30,8 @@ def test_the_first_and_the_fastest_are_marked(theme):
     assert (list(fastest.text), list(fastest.x)) == (["c"], [1])
     assert list(others.text) == ["c", "a"]
     assert figure.layout.xaxis.title.text == "measured (ms)"
+
+
+def test_of_few_kinds_one_is_the_pick():
+    names = [trace.name for trace in figures.schedules([2.0, 1.0], [1.0, 2.0], ["a", "b"], 1, what="<i>layouts").data]
+    assert names[-3:] == ["other &lt;i&gt;layouts", "the costs' pick", "the fastest"]

@@ -30,6 +30,13 @@ def plans(target):
                     yield plan
 
 
+def test_megatrons_mamba_has_equal_stages():
+    ssm = {"ssm_state": 64, "ssm_heads": 32}
+    made = Model(name="hybrid", layers=7, pattern="M*M-M*M", hidden=1024, heads=16, vocab=131_072, seq=1024, **ssm)
+    assert not search_stages(made, CLUSTER, 32, KNOBS, {}, "layers", 3, solve=LayersAlone("megatron")).found
+    assert search_stages(made, CLUSTER, 32, KNOBS, {}, "all", 3).found
+
+
 @pytest.mark.parametrize("target", ["megatron", "torchtitan"])
 def test_the_best_layers_are_brute_forces(target):
     found = search_stages(WIDE, CLUSTER, 32, KNOBS, {}, "layers", 3, solve=LayersAlone(target))

@@ -68,6 +68,27 @@ def test_layers_of_cudnn_take_as_long_as_measured(one, tmp_path):
     assert 1 / 1.45 < layer_seconds(one, tmp_path) / one.seconds < 1.45
 
 
+def test_parts_are_the_whole_layer(tmp_path):
+    gpu, model = one_gpu("V100", tmp_path), ecornn.language_model(256, 25, 2)
+    parts = ecornn.by_kernel(gpu, model, 32, "launches", scale=25)
+    assert parts["default"] == pytest.approx(
+        {"products of inputs": 3, "products of states": 3, "between two products": 24, "sums of gradients": 4}
+    )
+    made = ecornn.step(model, gpu, 32, "cudnn")
+    dropout = ecornn.of_layers(made, "bytes", "recurrent dropout")
+    assert 2 * sum(ecornn.by_part(made, "bytes").values()) + dropout == pytest.approx(ecornn.of_layers(made, "bytes"))
+
+
+def test_ratios_by_width_and_batch(found):
+    table = ecornn.ratios(found["V100"], "default", "fused", seq=50, layers=2)
+    assert list(table) == ["256", "512", "1024"]
+    assert list(table["256"]) == ["32", "64", "128"]
+    assert [one.name for one in compared(found["V100"])][1:] == [
+        "cudnn over fused, at most",
+        "default over cudnn, about",
+    ]
+
+
 def test_an_unknown_chip_is_refused():
     with pytest.raises(InputError, match=r"^chip: got 'V1000'; allowed: one of V100, "):
         ecornn.in_fp32("V1000")

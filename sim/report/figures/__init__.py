@@ -9,6 +9,7 @@ from sim.report.figures.difference import difference
 from sim.report.figures.executed import executed_memory, executed_times
 from sim.report.figures.factors import factors
 from sim.report.figures.front import front
+from sim.report.figures.grid import grid
 from sim.report.figures.kernels import schedules, tasks
 from sim.report.figures.memory import memory, memory_peaks
 from sim.report.figures.roofline import roofline
@@ -30,6 +31,7 @@ __all__ = [
     "factors",
     "front",
     "gains",
+    "grid",
     "measured",
     "memory",
     "memory_peaks",

@@ -56,10 +56,11 @@ def schedules(
     names: Sequence[str],
     first: int = 10,
     theme: Theme = "light",
+    what: str = "schedules",
 ) -> go.Figure:
     """Return what costs say of every schedule over what it took (seconds), the costs' first ones marked.
 
-    The line is a perfect prediction, the band +-10 %; the star is the fastest.
+    what: what they are, in the plural. The line is a perfect prediction, the band +-10 %; the star is the fastest.
     """
     said, took = np.array(predicted_s), np.array(measured_s)
     unit = time_unit(float(np.median(took)))
@@ -68,8 +69,8 @@ def schedules(
     diagonal(figure, ends, unit, theme)
     order = np.argsort(said, kind="stable")
     groups = {
-        "other schedules": (order[first:], "other", "circle", 6),
-        f"the costs' first {first}": (order[:first], "forward", "diamond", 9),
+        safe(f"other {what}"): (order[first:], "other", "circle", 6),
+        f"the costs' first {first}" if first > 1 else "the costs' pick": (order[:first], "forward", "diamond", 9),
         "the fastest": (np.array([took.argmin()]), "over", "star", 14),
     }
     for name, (chosen, shade, symbol, size) in groups.items():

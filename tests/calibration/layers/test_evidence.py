@@ -23,6 +23,7 @@ LAYER = Layer(
 
 def test_a_layer_by_hand():
     assert (LAYER.picked, LAYER.lost, LAYER.of_default, LAYER.of_library) == (1, 0.25, 3.0, 0.5)
+    assert LAYER.label == "gru 2 x 3, 5 to 4"
     good = replace(LAYER, measured_s=[8.0, 4.1, 4.0, 9.0])
     assert (held([LAYER]), held([good]), held([LAYER, good])) == (0.0, 1.0, 0.5)
     assert words([1.0, 4.0]) == "2.00 in the geometric mean, 1.00 to 4.00"
