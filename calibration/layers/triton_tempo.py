@@ -26,6 +26,17 @@ def _read(pointer: Any, there: Any) -> Any:
 
 
 @triton.jit
+def _add(a: Any, b: Any) -> Any:
+    return a + b
+
+
+@triton.jit
+def _sum(row: Any) -> Any:
+    # Triton's own sum and zeros are no kernels of the interpreter where something has imported Triton before.
+    return tl.reduce(row, 0, _add)
+
+
+@triton.jit
 def gelu_forward(x: Any, y: Any, right: Any, size: Any, at: tl.constexpr, block: tl.constexpr) -> None:
     """Write GELU of a block, and on which side of the minimum its inputs are."""
     j = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
@@ -81,14 +92,14 @@ def norm_backward(
     j = tl.arange(0, block)
     there = j < columns
     scale, moved, undone = _read(gamma + j, there), _read(shift + j, there), _read(inverse + j, there)
-    on_gamma, on_beta = tl.zeros([block], tl.float32), tl.zeros([block], tl.float32)
+    on_gamma, on_beta = tl.full([block], 0.0, tl.float32), tl.full([block], 0.0, tl.float32)
     row = tl.program_id(0).to(tl.int64) * columns + j
     for r in range(tl.program_id(0), rows, programs):
         d = _read(dy + row, there)
         n, g = (_read(kept + row, there) - moved) * undone, d * scale
         on_gamma += d * n
         on_beta += d
-        mean, projected = tl.sum(g, 0) / columns, tl.sum(g * n, 0) / columns
+        mean, projected = _sum(g) / columns, _sum(g * n) / columns
         tl.store(dx + row, (g - mean - n * projected) * tl.load(rstd + r).to(tl.float32), mask=there)
         row += programs * columns
     own = sums + 2 * tl.program_id(0).to(tl.int64) * columns + j
@@ -106,7 +117,7 @@ def core_backward(shares: Any, kept: Any, d: Any, dropped: Any, scale: Any, colu
     again = s * scale * tl.load(kept + row, mask=there, other=0).to(tl.float32)
     part = again * _read(d + row, there)
     tl.store(dropped + row, again, mask=there)
-    tl.store(d + row, part - s * tl.sum(part, 0), mask=there)
+    tl.store(d + row, part - s * _sum(part), mask=there)
 
 
 def launch_gelu(x: Tensor, y: Tensor, right: Tensor) -> None:

@@ -68,7 +68,7 @@ def test_what_is_no_number_stays_none(kernel, dtype):
 
 
 @pytest.mark.parametrize(("kernel", "dtype"), CASES)
-@pytest.mark.parametrize(("rows", "columns"), [(5, 37), (700, 33), (1, 1)])
+@pytest.mark.parametrize(("rows", "columns"), [(5, 37), (515, 3), (1, 1)])
 def test_norm_backward(kernel, dtype, rows, columns):
     """Also with more rows than Triton has programs, and than a thread has."""
     kept, dy = normal(rows, columns, dtype=dtype), normal(rows, columns, dtype=dtype, seed=1)
@@ -82,7 +82,7 @@ def test_norm_backward(kernel, dtype, rows, columns):
 
 
 @pytest.mark.parametrize(("kernel", "dtype"), CASES)
-@pytest.mark.parametrize(("rows", "columns"), [(5, 37), (600, 29)])
+@pytest.mark.parametrize(("rows", "columns"), [(5, 37), (20, 32)])
 def test_core_backward(kernel, dtype, rows, columns):
     shares = torch.softmax(normal(rows, columns), -1).to(dtype)
     kept, d = normal(rows, columns, seed=1) < 0.9, normal(rows, columns, dtype=dtype, seed=2)
