@@ -50,6 +50,15 @@ class LayerSizes:
         )
         return dict(zip(PARTS, parts, strict=True)) | {"all else": (10 * e + 2) * numbers}
 
+    def a_number(self, e: int) -> dict[str, dict[str, float]]:
+        """Return the formulas' bytes a number of the hidden state, statistics in fp32, by kind of layers and part."""
+        numbers = self.batch * self.seq * self.hidden
+        kinds = {"usual layers": False, "Tempo's": True}
+        return {
+            name: {part: size / numbers for part, size in self.formula(e, 4, tempo).items()}
+            for name, tempo in kinds.items()
+        }
+
 
 @spec
 class Saved:

@@ -203,11 +203,6 @@ class Case(NamedTuple):
     device: str
     precision: str
 
-    @property
-    def name(self) -> str:
-        """The case in words."""
-        return f"{self.model} {self.seq}, {self.device} {self.precision}"
-
 
 def what_ifs(folder: Path, names: tuple[str, ...] = DEVICES) -> dict[Case, Gain]:
     """Return what Tempo's layers gain in pre-training at the largest batches, on each device in either precision.

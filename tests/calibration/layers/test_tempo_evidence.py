@@ -13,6 +13,7 @@ from calibration.layers.tempo_check import check, summary
 from calibration.layers.tempo_evidence import gather, plans
 from calibration.layers.tempo_results import Curve, LayerSizes, StepTime, read_tempos
 from sim.specs import InputError, Model
+from tests.oracle import ROOT
 
 TINY = LayerSizes(batch=2, seq=6, hidden=8, heads=2)
 needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
@@ -25,6 +26,13 @@ def test_formulas_by_hand():
     assert usual["all else"] == tempo["all else"] == 22 * 96
     less = {part: usual[part] - tempo[part] for part in usual}
     assert less == {"GELU": 4 * 96, "LayerNorm": 4 * 96 + 8 * 12, "attention core": 2 * 144, "all else": 0}
+
+
+def test_a_number_of_bert_large():
+    """34 + 5 a s / h bytes in 16 bit, less 4 + 4 + 2 a s / h (and statistics of 4 bytes a row)."""
+    found = LayerSizes(batch=7, seq=384, hidden=1024, heads=16).a_number(2)
+    assert sum(found["usual layers"].values()) == pytest.approx(34 + 5 * 6 + 16 / 1024)
+    assert found["Tempo's"] == {"GELU": 4, "LayerNorm": 8 / 1024, "attention core": 18, "all else": 22}
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -80,6 +88,16 @@ def test_everything_is_measured_written_and_read(tmp_path, monkeypatch):
     assert made.lines()[3:5] == ["2 of 2 layers save what the formulas say, to the byte", found.lines()[4]]
     again = gather(out, "times", told.append)
     assert again.curves == found.curves
+
+
+def test_the_stored_results_say_what_the_readme_does():
+    found = read_tempos(ROOT / "notebooks/data/tempo.json")
+    assert len(found.saved) == 10 and all(one.exact for one in found.saved)
+    assert all(abs(one.longer) < 0.05 for one in found.times)
+    assert all(one.apart < 0.01 for one in found.curves)
+    peaks = [(one.predicted.peak_memory_bytes[0], one.measured.peak_memory_bytes[0]) for one in found.plans]
+    assert all(predicted == pytest.approx(measured, rel=1e-3) for predicted, measured in peaks)
+    assert all(with_tempo[1] < usual[1] for usual, with_tempo in zip(peaks[::2], peaks[1::2], strict=True))
 
 
 @pytest.mark.slow
