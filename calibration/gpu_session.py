@@ -2,11 +2,11 @@
 
 In order: the full calibration, the allocator's constants and the replay of a recorded snapshot, contention, the profile
 of all that, plans executed against predictions written beforehand, tuned kernels of task mappings beside the vendor's
-library, fused recurrent layers beside cuDNN's, and the networks of the benchmark, measured and predicted. Each step
-runs in a process of its own under a time limit; what it returns is written to DIR/NAME.json and what it prints to
-DIR/NAME.log. DIR/state.json says what is done: the same command again goes on from there, so that a lease of 25 minutes
-may also be three of ten. A step that fails, is missing or takes too long is recorded, and the next one runs. At the end
-DIR/results.zip holds everything (at most 16 MiB).
+library, fused recurrent layers beside cuDNN's, Tempo's layers beside torch's, and the networks of the benchmark,
+measured and predicted. Each step runs in a process of its own under a time limit; what it returns is written to
+DIR/NAME.json and what it prints to DIR/NAME.log. DIR/state.json says what is done: the same command again goes on from
+there, so that a lease of 25 minutes may also be three of ten. A step that fails, is missing or takes too long is
+recorded, and the next one runs. At the end DIR/results.zip holds everything (at most 16 MiB).
 
 A bare machine needs, beside Python 3.11 and what usually comes with torch on it (torch >= 2.11, numpy, scipy, sympy,
 pyarrow, psutil, numba, typer, pyyaml, rich), only `pip install pydantic simpy`, and this checkout as the working
@@ -152,6 +152,15 @@ def recurrent_layers(place: Place) -> Any:
     return import_module("calibration.layers.lstm_check").check(place.device, place.limit_s - CLOSING_S, keep)
 
 
+def tempo_layers(place: Place) -> Any:
+    """Hold Tempo's layers against torch's: kernels and gradients beside fp64, bytes saved, time of a layer."""
+
+    def keep(found: Any) -> None:
+        write_result(place, "tempo_layers", {"result": found})
+
+    return import_module("calibration.layers.tempo_check").check(place.device, place.limit_s - CLOSING_S, keep)
+
+
 def workloads(place: Place) -> Any:
     """Measure and predict the benchmark's networks (`tbd.json` of the profile); goes on with what is there."""
     suite = import_module("calibration.workloads.suite")
@@ -175,6 +184,7 @@ STEPS = (
     Step("hold_out", 6.0, hold_out),
     Step("kernel_schedules", 5.0, kernel_schedules),
     Step("recurrent_layers", 3.0, recurrent_layers),
+    Step("tempo_layers", 2.0, tempo_layers),
     Step("workloads", 8.0, workloads),
 )
 

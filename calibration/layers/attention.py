@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from calibration.layers.tempo_kernels import kernels
+
 
 class AttentionCore(nn.Module):
     """softmax(scores), dropout with probability p, product with the values; on any device dropout keeps byte masks.
@@ -50,12 +52,12 @@ class _Core(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> Any:
         """Return the gradients of scores and values."""
         shares, kept, flat = ctx.saved_tensors
-        above = dy.reshape(-1, *dy.shape[-2:])
-        dropped = (shares * kept).mul_(ctx.scale)
-        d_values = torch.bmm(dropped.view(-1, *dropped.shape[-2:]).mT, above).view(*dy.shape[:-2], *flat.shape[-2:])
-        del dropped
-        d_shares = torch.bmm(above, flat.mT).view_as(shares).mul_(kept).mul_(ctx.scale)
-        return torch._softmax_backward_data(d_shares, shares, -1, shares.dtype), d_values, None
+        above, rows = dy.reshape(-1, *dy.shape[-2:]), (-1, shares.shape[-1])
+        d_scores, dropped = kernels(shares).core_backward(
+            shares.view(rows), kept.view(rows), ctx.scale, torch.bmm(above, flat.mT).view(rows)
+        )
+        d_values = torch.bmm(dropped.view(-1, *shares.shape[-2:]).mT, above)
+        return d_scores.view(shares.shape), d_values.view(*dy.shape[:-2], *flat.shape[-2:]), None
 
 
 class RecomputedCore(AttentionCore):

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from calibration.layers.gelu import PIECE
+from calibration.layers.tempo_kernels import kernels
 
 LEAST_GAMMA = 0.01
 """A gamma below it is too small: n is then wrong by up to 100 times the rounding of y."""
@@ -39,24 +39,18 @@ class _Norm(torch.autograd.Function):
         """Return the gradients of x, gamma and beta."""
         kept, rstd, gamma, beta = ctx.saved_tensors
         columns, kind = kept.shape[-1], torch.promote_types(kept.dtype, torch.float32)
-        dx = torch.empty_like(kept, memory_format=torch.contiguous_format)
-        sums = [torch.zeros(columns, dtype=kind, device=kept.device) for _ in range(2)]
-        rows = max(1, PIECE // columns)
-        both = [t.reshape(-1, columns).split(rows) for t in (kept, dy, dx)]
-        for part, above, out, deviation in zip(*both, rstd.reshape(-1, 1).split(rows), strict=True):
-            n, g = part.to(kind, copy=True), above.to(kind, copy=True)
-            if ctx.inverted and beta is not None:
-                n.sub_(beta)
-            if ctx.inverted and gamma is not None:
-                n.div_(gamma)
-            sums[0] += (g * n).sum(0)
-            sums[1] += g.sum(0)
-            if gamma is not None:
-                g.mul_(gamma)
-            projected = (g * n).mean(-1, keepdim=True)
-            out.copy_(g.sub_(g.mean(-1, keepdim=True)).sub_(n.mul_(projected)).mul_(deviation))
+        vectors = _vectors(gamma, beta, ctx.inverted, torch.ones(columns, dtype=kind, device=kept.device))
+        rows = [t.reshape(-1, columns).contiguous() for t in (kept, dy)]
+        dx, sums = kernels(kept).norm_backward(rows[0], rstd.reshape(-1), vectors, rows[1])
         made = [None if p is None else s.to(p.dtype) for p, s in zip((gamma, beta), sums, strict=True)]
-        return dx, *made, None, None
+        return dx.view(kept.shape), *made, None, None
+
+
+def _vectors(gamma: Tensor | None, beta: Tensor | None, inverted: bool, one: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return gamma, and what to subtract from the saved rows and to multiply them by, for the normalised input."""
+    scale = one if gamma is None else gamma.to(one.dtype)
+    shift = beta.to(one.dtype) if inverted and beta is not None else torch.zeros_like(one)
+    return scale, shift, one / scale if inverted else one
 
 
 class OutputLayerNorm(nn.LayerNorm):

@@ -10,9 +10,11 @@ from calibration.layers.attention import AttentionCore, RecomputedCore
 from calibration.layers.gelu import OutputGelu
 from calibration.layers.norm import LEAST_GAMMA, OutputLayerNorm
 
+KINDS = (nn.GELU, nn.LayerNorm, AttentionCore)
 
-def with_tempo(network: nn.Module, least_gamma: float = LEAST_GAMMA) -> int:
-    """Put layers that keep fewer bytes in the place of a network's own, and return how many.
+
+def with_tempo(network: nn.Module, least_gamma: float = LEAST_GAMMA, kinds: tuple[type[nn.Module], ...] = KINDS) -> int:
+    """Put layers that keep fewer bytes in the place of a network's own of these kinds, and return how many.
 
     Parameters and their names stay. Exact `nn.GELU`, `nn.LayerNorm` over one dimension and `AttentionCore` are
     replaced; what is derived from these, and GELU by tanh, is left as it is.
@@ -21,7 +23,7 @@ def with_tempo(network: nn.Module, least_gamma: float = LEAST_GAMMA) -> int:
         (module, name, made)
         for module in network.modules()
         for name, child in module.named_children()
-        if (made := _replaced(child, least_gamma)) is not None
+        if type(child) in kinds and (made := _replaced(child, least_gamma)) is not None
     ]
     for module, name, made in found:
         setattr(module, name, made)

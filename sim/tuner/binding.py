@@ -106,7 +106,7 @@ def _larger(step: Step) -> list[tuple[str, Any]]:
     plan = step.plan
     changes: list[tuple[str, Any]] = [("recompute", kind) for kind in RECOMPUTE[: RECOMPUTE.index(plan.recompute)]]
     changes += [("zero", zero) for zero in range(plan.zero)]
-    changes += [("micro_batch", 2 * plan.micro_batch)]
+    changes += [("micro_batch", 2 * plan.micro_batch), *([("tempo", False)] if plan.tempo else [])]
     changes += [(knob, getattr(plan, knob) // 2) for knob in ("tp", "pp") if getattr(plan, knob) % 2 == 0]
     return changes
 

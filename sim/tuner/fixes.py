@@ -79,5 +79,7 @@ def _changes(step: Step) -> list[tuple[str, dict[str, Any]]]:
     changes.append((f"tp {plan.tp} → {2 * plan.tp}", {"tp": 2 * plan.tp}))
     if plan.tp > 1 and not plan.sequence_parallel:
         changes.append(("sequence parallelism on", {"sequence_parallel": True}))
+    if not plan.tempo:
+        changes.append(("Tempo's layers on", {"tempo": True}))
     unique = {str(values): (text, values) for text, values in changes}
     return list(unique.values())

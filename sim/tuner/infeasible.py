@@ -10,7 +10,7 @@ from sim.costs.profile import load_profile
 from sim.engine.step import device_memory, memory_sigma
 from sim.specs import InputError
 from sim.specs.job import Target
-from sim.specs.rules import divisors
+from sim.specs.rules import divisors, takes_tempo
 from sim.tuner.score import Scores, score_members
 from sim.tuner.space import Space, build_space
 from sim.units import gigabytes
@@ -89,7 +89,7 @@ def _batch(space: Space) -> str:
 
 
 def _knobs(space: Space) -> Iterator[str]:
-    """Yield the knobs of which one value more than the given ones would do."""
+    """Yield the knobs of which one value more than the given ones would do, Tempo's layers among them."""
     for name in space.knobs:
         others = {k: v for k, v in space.knobs.items() if k != name}
         free = _solved(space, knobs=others)
@@ -97,6 +97,8 @@ def _knobs(space: Space) -> Iterator[str]:
             held, at = free
             value = getattr(held.plan(*at), name)
             yield f"tune.knobs.{name} {str(value).lower()}"
+    if takes_tempo(space.model) and _fits(space, knobs={**space.knobs, "tempo": [True]}):
+        yield "tune.knobs.tempo true"
 
 
 def _fits(space: Space, **changes: Any) -> bool:

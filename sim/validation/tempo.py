@@ -3,10 +3,13 @@
 Nothing is fitted to it. Devices train in data parallel, each on its own batch; the largest batches are those whose
 device memory in the median is not above the device's. At equal batches the layers lose throughput, more where kernels
 are short beside memory (16 bit), and larger batches win it back: on the V100 in fp16 they do so here, not in the paper.
+Predicted are kernels that memory bounds. `Gain.factor` says how many times as much extra time they may take before a
+gain is lost: least on that V100. The published kernels do take more (`published_factor`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,10 +49,14 @@ PUBLISHED = (
 
 @dataclass(frozen=True)
 class Gain:
-    """Steps with the usual layers and with Tempo's, at batches a device."""
+    """Steps with the usual layers and with Tempo's, at batches a device.
+
+    between: with the usual layers at the second batch, whether it fits or not.
+    """
 
     batches: tuple[int, int]
     steps: tuple[Step, Step]
+    between: Step
 
     @property
     def samples_per_s(self) -> tuple[float, float]:
@@ -60,8 +67,26 @@ class Gain:
     @property
     def percent(self) -> float:
         """How much more throughput Tempo's layers have."""
-        before, after = self.samples_per_s
-        return 100 * (after / before - 1)
+        return self.percent_at(1.0)
+
+    @property
+    def extra_s(self) -> float:
+        """What Tempo's kernels add to a step of the second batch."""
+        return self.steps[1].step_time_s - self.between.step_time_s
+
+    def percent_at(self, factor: float) -> float:
+        """Return how much more throughput they have where their kernels add so many times as much.
+
+        What collectives hide of it is taken to be the same share.
+        """
+        seconds = self.between.step_time_s + factor * self.extra_s
+        return 100 * (self.batches[1] / seconds / (self.batches[0] / self.steps[0].step_time_s) - 1)
+
+    def factor(self, percent: float = 0.0) -> float:
+        """Return how many times as much Tempo's kernels add where they have so much more throughput: where they break
+        even by default. Negative where they would have to save time."""
+        seconds = self.steps[0].step_time_s * self.batches[1] / self.batches[0] / (1 + percent / 100)
+        return (seconds - self.between.step_time_s) / self.extra_s
 
 
 class Row(NamedTuple):
@@ -139,15 +164,15 @@ def fitting(model: Model, cluster: Cluster, precision: str, tempo: bool) -> Step
 def largest(model: Model, cluster: Cluster, precision: str) -> Gain:
     """Return what Tempo's layers gain where each kind has the largest batch that fits."""
     usual, tempo = (fitting(model, cluster, precision, on) for on in (False, True))
-    return Gain((usual.plan.micro_batch, tempo.plan.micro_batch), (usual, tempo))
+    batches = usual.plan.micro_batch, tempo.plan.micro_batch
+    return Gain(batches, (usual, tempo), step(model, cluster, precision, batches[1], tempo=False))
 
 
 def at(model: Model, cluster: Cluster, precision: str, batches: tuple[int, int]) -> Gain:
     """Return what they gain at given batches."""
-    first, second = (
-        step(model, cluster, precision, batch, on) for batch, on in zip(batches, (False, True), strict=True)
-    )
-    return Gain(batches, (first, second))
+    made = ((batches[0], False), (batches[1], True), (batches[1], False))
+    first, second, between = (step(model, cluster, precision, batch, on) for batch, on in made)
+    return Gain(batches, (first, second), between)
 
 
 def rows(folder: Path) -> Iterator[Row]:
@@ -166,10 +191,48 @@ LENGTHS = {"bert-large": (128, 512), "gpt2": (512, 1024), "roberta-large": (128,
 """Tokens of a sample in the what-ifs."""
 
 
-def what_ifs(name: str, precision: str, folder: Path) -> dict[tuple[str, int], Gain]:
-    """Return by model and tokens of a sample what Tempo's layers gain in pre-training at the largest batches.
+DEVICES = ("v100-sxm-16gb", "rtx-2080-ti")
+PRECISIONS = ("fp16", "fp32")
 
-    name: of the device; folder: for a profile of fp32 kernels.
+
+class Case(NamedTuple):
+    """A model on samples of `seq` tokens, a device and a precision."""
+
+    model: str
+    seq: int
+    device: str
+    precision: str
+
+
+def what_ifs(folder: Path, names: tuple[str, ...] = DEVICES) -> dict[Case, Gain]:
+    """Return what Tempo's layers gain in pre-training at the largest batches, on each device in either precision.
+
+    folder: for profiles of fp32 kernels.
     """
-    cluster = devices(name, precision, folder / name)
-    return {(m, seq): largest(stored(m, seq), cluster, precision) for m in CLAIMS for seq in LENGTHS[m]}
+    found = {}
+    for name, precision in product(names, PRECISIONS):
+        cluster = devices(name, precision, folder / name)
+        for model, seq in ((m, seq) for m in CLAIMS for seq in LENGTHS[m]):
+            found[Case(model, seq, name, precision)] = largest(stored(model, seq), cluster, precision)
+    return found
+
+
+def best(found: Mapping[Case, Gain]) -> dict[str, tuple[Case, Gain]]:
+    """Return by model the case with the largest gain, which is what the abstract tells."""
+    return {
+        m: max(((case, gain) for case, gain in found.items() if case.model == m), key=lambda held: held[1].percent)
+        for m in CLAIMS
+    }
+
+
+def published_factor(model: Model, element_bytes: int) -> float:
+    """Return how many times as many bytes the published kernels move more than usual layers as those costed here do.
+
+    Here: a byte of every activation there and back, and a dropout of the scores. There also, in the backward pass of a
+    layer's two LayerNorms: four kernels write the normalised input in fp32 and read it three times, and read the
+    output's gradient three times in place of once, 16 + 2 e bytes a number more.
+    Source: UofT-EcoSystem/Tempo at 51ce091, src/inplace_layernorm/inplace_layernorm_kernel.cu.
+    """
+    e, scores = element_bytes, model.heads * model.seq / model.hidden
+    ours = 2 * model.ffn / model.hidden + (2 * e + 1) * scores
+    return (ours + 2 * (16 + 2 * e)) / ours

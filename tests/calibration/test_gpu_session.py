@@ -161,6 +161,7 @@ def test_what_an_allocator_is_like_is_left_beside_the_samples(place, monkeypatch
     [
         ("kernel_schedules", "calibration.taskmap.gpu_check"),
         ("recurrent_layers", "calibration.layers.lstm_check"),
+        ("tempo_layers", "calibration.layers.tempo_check"),
     ],
 )
 def test_checks_keep_what_they_have_so_far(step, module, place, monkeypatch):

@@ -1,5 +1,8 @@
 """Published gains of Tempo's layers beside ours, in stated bands; nothing is fitted to them."""
 
+from itertools import product
+from types import SimpleNamespace
+
 import pytest
 
 from sim.specs import InputError
@@ -62,14 +65,54 @@ def test_directions(rows):
     assert min(losses, key=lambda case: losses[case]) == (V100, "fp16")
 
 
+def gain(times, batches=(4, 6)):
+    """Return a gain on one device: seconds with the usual layers, with Tempo's, and with the usual ones again."""
+    by_batch = zip(times, (batches[0], batches[1], batches[1]), strict=True)
+    first, second, between = (
+        SimpleNamespace(step_time_s=t, plan=SimpleNamespace(global_batch=batch)) for t, batch in by_batch
+    )
+    return tempo.Gain(batches, (first, second), between)
+
+
+def test_break_even_by_hand():
+    """4 samples take 1 s, 6 take 1.2 s and Tempo's kernels 0.1 s more: even at 1.5 s, three times as much."""
+    held = gain((1.0, 1.3, 1.2))
+    assert held.samples_per_s == pytest.approx((4, 6 / 1.3))
+    assert held.percent == pytest.approx(100 * (6 / 1.3 / 4 - 1))
+    assert held.factor() == pytest.approx(3)
+    assert held.percent_at(3) == pytest.approx(0, abs=1e-9)
+    assert held.factor(held.percent_at(2.5)) == pytest.approx(2.5)
+    assert held.factor(50.0) == pytest.approx(-2)  # the larger batch alone does not gain so much
+
+
+def test_the_case_that_loses_breaks_even_first(rows):
+    """Twice the bytes, as the published kernels move, and next to nothing of that gain is left."""
+    least = {case: row.same.factor() for case, row in rows.items()}
+    assert min(least, key=lambda case: least[case]) == (V100, "fp16")
+    theirs = tempo.published_factor(tempo.answering("bert-large", 384), 2)
+    assert least[V100, "fp16"] == pytest.approx(theirs, rel=0.2)
+    assert sorted(least.values())[1] > 1.5 * theirs
+
+
+def test_bytes_of_the_published_kernels_by_hand():
+    """Of BERT-Large a number has four of the MLP and 16 * 384 / 1024 = 6 scores: 8 + 30 bytes here, 40 more there."""
+    assert tempo.published_factor(tempo.answering("bert-large", 384), 2) == pytest.approx(78 / 38)
+    assert tempo.published_factor(tempo.answering("bert-large", 384), 4) == pytest.approx(110 / 62)
+
+
 def test_what_ifs(tmp_path):
-    found = tempo.what_ifs(V100, "fp16", tmp_path)
-    assert {m for m, _ in found} == set(tempo.CLAIMS)
-    for gain in found.values():
-        assert 1.1 < gain.batches[1] / gain.batches[0] <= 2
-        for batch, step, on in zip(gain.batches, gain.steps, (False, True), strict=True):
-            assert (step.plan.micro_batch, step.plan.tempo, step.model.attention) == (batch, on, "eager")
+    found = tempo.what_ifs(tmp_path, (V100,))
+    assert {(c.model, c.device, c.precision) for c in found} == set(product(tempo.CLAIMS, (V100,), tempo.PRECISIONS))
+    for case, held in found.items():
+        assert 1.1 < held.batches[1] / held.batches[0] <= 2
+        for batch, step, on in zip(held.batches, held.steps, (False, True), strict=True):
+            assert (step.plan.micro_batch, step.plan.tempo, step.plan.precision) == (batch, on, case.precision)
+            assert (step.model.seq, step.model.attention) == (case.seq, "eager")
             assert step.device_memory_bytes <= step.cluster.memory_bytes
+        assert (held.between.plan.micro_batch, held.between.plan.tempo) == (held.batches[1], False)
+        assert held.extra_s > 0
+    for model, (case, held) in tempo.best(found).items():
+        assert held.percent == max(g.percent for c, g in found.items() if c.model == model == case.model)
 
 
 def test_the_head_of_two_scores_has_the_parameters_of_the_words():

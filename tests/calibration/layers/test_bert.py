@@ -5,8 +5,8 @@ from copy import deepcopy
 import pytest
 import torch
 
+from calibration.layers.bert import Bert, losses
 from calibration.layers.tempo import with_tempo
-from tests.calibration.layers.bert import Bert, losses
 
 CURVE = 0.01
 """Of the loss: rounding grows over 200 steps of Adam (1e-5 over the first hundred, 1e-3 over all, of three seeds)."""

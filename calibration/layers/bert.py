@@ -1,4 +1,7 @@
-"""A small BERT (arXiv 1810.04805) in plain torch, and the bytes that a network saves for its backward pass."""
+"""A small BERT (arXiv 1810.04805) in plain torch, and the bytes that a network saves for its backward pass.
+
+Where Tempo's layers are shown and tested: usual layers, for `calibration.layers.tempo.with_tempo` to replace.
+"""
 
 import torch
 from torch import Tensor, nn
@@ -8,9 +11,11 @@ from calibration.layers.attention import AttentionCore
 
 HIDDEN, HEADS, SEQ, VOCAB = 32, 4, 16, 40
 P = 0.1
+"""Dropout everywhere."""
 
 
 def dropout(x: Tensor) -> Tensor:
+    """Return x after dropout, whose mask takes a byte a number on any device."""
     return torch.native_dropout(x, P, True)[0]
 
 
@@ -26,10 +31,12 @@ class Layer(nn.Module):
         self.norm1, self.norm2 = nn.LayerNorm(hidden), nn.LayerNorm(hidden)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the layer's output, of the shape of x."""
         q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         context = self.core((q @ k.mT) * q.shape[-1] ** -0.5, v)
         x = self.norm1(x + dropout(self.out(context.transpose(1, 2).flatten(2))))
-        return self.norm2(x + dropout(self.down(self.gelu(self.up(x)))))
+        y: Tensor = self.norm2(x + dropout(self.down(self.gelu(self.up(x)))))
+        return y
 
 
 class Bert(nn.Module):
@@ -42,12 +49,14 @@ class Bert(nn.Module):
         self.head = nn.Sequential(nn.Linear(HIDDEN, HIDDEN), nn.GELU(), nn.LayerNorm(HIDDEN), nn.Linear(HIDDEN, VOCAB))
 
     def forward(self, tokens: Tensor) -> Tensor:
+        """Return the scores."""
         x = self.norm(self.tokens(tokens) + self.positions.weight)
-        return self.head(self.layers(dropout(x)))
+        scores: Tensor = self.head(self.layers(dropout(x)))
+        return scores
 
 
 def losses(network: Bert, steps: int, seed: int = 1) -> list[float]:
-    """Train on rows that count up from a random word, a fifth of their words masked."""
+    """Train on rows that count up from a random word, a fifth of their words masked; return every step's loss."""
     torch.manual_seed(seed)
     optimizer = torch.optim.Adam(network.parameters(), lr=5e-3)
     found = []
@@ -57,7 +66,7 @@ def losses(network: Bert, steps: int, seed: int = 1) -> list[float]:
         scores = network(words.masked_fill(masked, VOCAB))
         loss = functional.cross_entropy(scores[masked], words[masked])
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         found.append(float(loss.detach()))
     return found
