@@ -1,4 +1,4 @@
-"""How long kernels take to issue: Python, dispatcher and autograd, from models of next to no size."""
+"""How long kernels take to issue: Python, dispatcher and autograd, from models and operations of next to no size."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -8,6 +8,7 @@ import numpy as np
 
 from calibration.kernels.overhead import small
 from sim.costs.fitted import six_digits
+from sim.costs.layers.issue import KERNELS_A_LAYER, POINTWISE_A_LAYER
 from sim.costs.profile import Profile
 from sim.costs.run_level import RunLevel, RunLevelSet
 from sim.costs.stage import backward_seconds, forward_seconds
@@ -19,29 +20,57 @@ FEWEST = 2
 
 
 def with_issue(profile: Profile, rows: Sequence[Mapping[str, Any]]) -> Profile:
-    """Return `profile` with `issue_s` and `ends_issue_s` from the session's `launch`/`pass` samples, if it has any.
+    """Return `profile` with what a session's `launch` samples say of issuing a layer, ends and an operation."""
+    return _of_operations(_of_layers(profile, rows), rows)
+
+
+def _of_operations(profile: Profile, rows: Sequence[Mapping[str, Any]]) -> Profile:
+    """Return `profile` with `pointwise_issue_s` and `product_issue_s` of a host processor, if it has the samples.
+
+    Those of point-wise operations are the shortest of chains (`passes`); what one more layer takes where modules follow
+    each other (`hot`), less its point-wise operations, is spread evenly over the others. A kernel of next to no size is
+    taken off each.
+    """
+    models = _by(rows, "hot", "layers")
+    chains = _by(rows, "passes", "kernels").values()
+    if len(models) < FEWEST or not chains:
+        return profile
+    kernel_s, pointwise_s = profile.read["elementwise", "any"].parameters["t0"], min(chains)
+    others_s = (_line(models)[0] - POINTWISE_A_LAYER * pointwise_s) / (KERNELS_A_LAYER - POINTWISE_A_LAYER)
+    pointwise, others = (six_digits(max(0.0, seconds - kernel_s)) for seconds in (pointwise_s, others_s))
+    return replace(profile, pointwise_issue_s=pointwise, product_issue_s=others)
+
+
+def _of_layers(profile: Profile, rows: Sequence[Mapping[str, Any]]) -> Profile:
+    """Return `profile` with `issue_s` and `ends_issue_s` from `pass` samples, if there are any.
 
     The samples are forward and backward of models of n layers, all of it issue on a device that runs beside its host: a
     straight line in n, least relative squares. On a host processor the gaps between modules (`launch`/`gaps`) are taken
     off; issue and kernels take turns, and the launch floors of the kernels hold a part of it: what the profile says of
     such a layer and such ends is taken off too.
     """
-    gaps = _by_layers(rows, "gaps")
-    passes = {n: t - gaps.get(n, 0.0) for n, t in _by_layers(rows, "pass").items() if n in gaps or not gaps}
+    gaps = _by(rows, "gaps", "layers")
+    passes = {n: t - gaps.get(n, 0.0) for n, t in _by(rows, "pass", "layers").items() if n in gaps or not gaps}
     if len(passes) < FEWEST:
         return profile
-    layers, seconds = np.array(list(passes)), np.array(list(passes.values()))
-    each, ends = np.polyfit(layers, seconds, 1, w=1 / seconds).tolist()
+    each, ends = _line(passes)
     if profile.dtype == "float32":
         kernels = _kernels_s(profile)
         each, ends = each - kernels[0], ends - kernels[1]
     return replace(profile, issue_s=six_digits(max(0.0, each)), ends_issue_s=six_digits(max(0.0, ends)))
 
 
-def _by_layers(rows: Sequence[Mapping[str, Any]], direction: str) -> dict[float, float]:
-    """Return the seconds of fitted samples by their layers."""
+def _line(models: Mapping[float, float]) -> tuple[float, float]:
+    """Return the seconds of a layer and of what is there without layers, by least relative squares."""
+    layers, seconds = np.array(list(models)), np.array(list(models.values()))
+    each, ends = np.polyfit(layers, seconds, 1, w=1 / seconds).tolist()
+    return each, ends
+
+
+def _by(rows: Sequence[Mapping[str, Any]], direction: str, name: str) -> dict[float, float]:
+    """Return the seconds of fitted samples by a number of their shapes."""
     held = [row for row in rows if (row["op"], row["direction"], row["use"]) == ("launch", direction, "fit")]
-    return {float(row["shape"]["layers"]): float(row["t_s"]) for row in held}
+    return {float(row["shape"][name]): float(row["t_s"]) for row in held}
 
 
 def _kernels_s(profile: Profile) -> tuple[float, float]:

@@ -28,7 +28,7 @@ from sim.costs.profile import Profile
 from sim.specs.fields import InputError
 
 KINDS = ("cpu", "cuda")
-BUDGETS = {"smoke": "180s", "full": "8m"}
+BUDGETS = {"smoke": "300s", "full": "8m"}
 WORKLOADS = "tbd"
 """The suite of whole networks, `calibration.workloads`."""
 

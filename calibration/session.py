@@ -46,7 +46,7 @@ class Request:
     device: Kind
     out: Path
     suite: Suite = "smoke"
-    budget_s: float = 180.0
+    budget_s: float = 300.0
     seed: int = 0
     resume: bool = False
     despite_load: bool = False

@@ -1,4 +1,4 @@
-"""The convolutions of ResNet-50 (arXiv 1512.03385, table 1): forward, gradients of inputs and of weights."""
+"""Convolutions of ResNet-50 (arXiv 1512.03385, table 1): forward, gradients of inputs and of weights."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -38,31 +38,41 @@ class Conv:
 
 
 RESNET = (
-    Conv(64, 64, 56, 1),
     Conv(64, 64, 56, 3),
-    Conv(64, 256, 56, 1),
-    Conv(256, 64, 56, 1),
-    Conv(256, 128, 56, 1),
     Conv(128, 128, 28, 3, 2),
-    Conv(128, 512, 28, 1),
-    Conv(512, 128, 28, 1),
     Conv(128, 128, 28, 3),
-    Conv(256, 512, 28, 1, 2),
     Conv(256, 256, 14, 3, 2),
-    Conv(256, 1024, 14, 1),
-    Conv(1024, 256, 14, 1),
     Conv(256, 256, 14, 3),
-    Conv(512, 1024, 14, 1, 2),
     Conv(512, 512, 7, 3, 2),
-    Conv(512, 2048, 7, 1),
-    Conv(2048, 512, 7, 1),
     Conv(512, 512, 7, 3),
-    Conv(1024, 2048, 7, 1, 2),
     Conv(3, 64, 112, 7, 2),
 )
-"""All shapes of one image of 224 pixels a side, the stem last."""
+"""All shapes of one image of 224 pixels a side that see more than one place at a time (the others are matrix products,
+which have families of their own), the stem last."""
 
-HELD_OUT = (RESNET[11], RESNET[8], RESNET[17])
+SMALL = (
+    Conv(4, 4, 20, 7, 2),
+    Conv(8, 8, 16, 3),
+    Conv(1, 16, 32, 11, 2),
+    Conv(3, 16, 32, 7, 2),
+    Conv(24, 24, 12, 3),
+    Conv(48, 48, 4, 3),
+    Conv(32, 64, 8, 3, 2),
+)
+"""Of networks as small as a processor trains: what a launch takes decides, and how few channels there are."""
+
+BATCHES: dict[tuple[str, Suite], tuple[tuple[int, ...], int]] = {
+    ("cuda", "smoke"): ((8, 32, 128), 256),
+    ("cuda", "full"): ((8, 32, 128), 256),
+    ("cpu", "smoke"): ((1,), 2),
+    ("cpu", "full"): ((1, 4), 8),
+}
+"""Images that are fitted, and the larger number that is held out."""
+
+SMALL_BATCHES = (1, 16)
+FEW = 8
+"""With fewer inputs it is a network's first convolution, whose inputs have no gradient."""
+HELD_OUT = RESNET[2]
 micro_batch, inputs, outputs, pixels, kernel, stride = (
     symbol(name) for name in ("batch", "inputs", "outputs", "pixels", "kernel", "stride")
 )
@@ -78,15 +88,14 @@ class Convolution:
     def cases(self, machine: Machine, suite: Suite) -> Iterator[Case]:
         """Yield the set for batches of images; those of one layer are a group."""
         dtype = main_dtype(machine)
-        batches, larger = ((32, 128), 256) if machine.kind == "cuda" else ((1,), 2)
-        if suite == "full" and machine.kind == "cpu":
-            batches, larger = (1, 4), 8
-        some = RESNET[::3] if suite == "smoke" else RESNET
-        chosen: list[tuple[Use, Conv, int]] = [("fit", c, b) for c in some if c not in HELD_OUT for b in batches]
-        chosen += [("random", c, batches[0]) for c in (HELD_OUT[:1] if suite == "smoke" else HELD_OUT)]
-        chosen += [("larger", c, larger) for c in (RESNET[13:14] if suite == "smoke" else RESNET[13:17])]
+        batches, larger = BATCHES[machine.kind, suite]
+        some = RESNET[::2] if suite == "smoke" else RESNET
+        chosen: list[tuple[Use, Conv, int]] = [("fit", c, b) for c in some if c != HELD_OUT for b in batches]
+        chosen += [("fit", c, b) for c in SMALL for b in SMALL_BATCHES] if machine.kind == "cpu" else []
+        chosen += [("random", HELD_OUT, batches[0])]
+        chosen += [("larger", c, larger) for c in (RESNET[4:5] if suite == "smoke" else RESNET[4:7])]
         for use, conv, b in chosen:
-            for direction in ("forward", *MASK):
+            for direction in ("forward", *MASK) if conv.inputs >= FEW else ("forward", "wgrad"):
                 shape = asdict(conv) | {"batch": b, "item": ITEM[dtype]}
                 if fits(machine, evaluate(self.bytes, shape)):
                     group = f"{conv.inputs}-{conv.outputs}-{conv.kernel}"

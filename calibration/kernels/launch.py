@@ -1,4 +1,4 @@
-"""How fast kernels can be issued: one after the other from Python, and replayed as a CUDA graph."""
+"""How fast kernels can be issued: one after the other from Python, recorded by autograd, replayed as a CUDA graph."""
 
 from collections.abc import Callable, Iterator
 
@@ -12,23 +12,32 @@ from sim.costs.algebra import Expr
 CHAINS: tuple[tuple[Use, int], ...] = (("fit", 10), ("fit", 30), ("fit", 100), ("random", 57), ("larger", 300))
 """Kernels issued back to back."""
 
+GATES: tuple[tuple[Use, int], ...] = (("fit", 10), ("fit", 30), ("fit", 100), ("random", 60), ("larger", 300))
+LINK = 10
+"""Kernels of a gate: sigmoid, tanh, two products and their sum, and the gradients of all that."""
+
 
 class Launch:
-    """A chain of `kernels` kernels that each add one to one number; the time is that of one of them."""
+    """A chain of `kernels` kernels on one number, one behind the other; the time is that of one of them.
+
+    rate and graph: each adds one. passes: gates forward and backward, as autograd runs them, `LINK` kernels each.
+    """
 
     name = "launch"
     flop: Expr = ZERO
     bytes: Expr = ZERO
 
     def cases(self, machine: Machine, suite: Suite) -> Iterator[Case]:
-        """Yield chains issued by torch (rate) and, on a GPU, as a graph."""
-        for direction in ("rate", "graph") if machine.kind == "cuda" else ("rate",):
-            for use, n in CHAINS:
+        """Yield chains issued by torch, without and with autograd, and, on a GPU, as a graph."""
+        for direction in ("rate", "passes", "graph") if machine.kind == "cuda" else ("rate", "passes"):
+            for use, n in GATES if direction == "passes" else CHAINS:
                 yield Case("launch", direction, "float32", "torch", {"kernels": n}, str(n), use=use)
 
     def prepare(self, case: Case, machine: Machine, seed: int) -> Work:
         """Return the chain; `calls` are its kernels. Every set is another number."""
         n = int(case.shape["kernels"])
+        if case.direction == "passes":
+            return _passes(n // LINK, machine)
         numbers = [torch.zeros(1, device=machine.kind) for _ in range(SETS)]
 
         def chain(number: Tensor) -> Tensor:
@@ -52,6 +61,23 @@ class Launch:
 
         expected = torch.full((1,), n, dtype=torch.float64, device=machine.kind)
         return Work(run, sets, Check(once, lambda out: relative_error(out, expected)), 0.0, calls=n)
+
+
+def _passes(links: int, machine: Machine) -> Work:
+    """Return `links` gates in a row, forward and backward: five kernels either way."""
+    numbers = [torch.full((1,), 0.1 * i, device=machine.kind, requires_grad=True) for i in range(SETS)]
+    weight = torch.full((1,), 0.5, device=machine.kind)
+
+    def slope(number: Tensor, weight: Tensor) -> Tensor:
+        y = number
+        for _ in range(links):
+            y = y.sigmoid() * weight + y.tanh() * weight
+        return torch.autograd.grad(y, number)[0]
+
+    exact = slope(numbers[1].detach().double().requires_grad_(), weight.double())
+    sets = [(number, weight) for number in numbers]
+    check = Check(lambda: slope(*sets[1]), lambda out: float((out - exact).abs().max()))
+    return Work(slope, sets, check, 1e-6, calls=LINK * links)
 
 
 def _captured(chain: Callable[[Tensor], Tensor], number: Tensor) -> torch.cuda.CUDAGraph:

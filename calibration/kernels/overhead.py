@@ -36,7 +36,8 @@ def small(layers: int) -> Model:
 class Overhead:
     """Forward and backward of a whole model of `layers` layers that computes nothing worth timing, one sample.
 
-    On a processor modules have gaps between them (direction `pass`), which are timed by themselves too (`gaps`).
+    On a processor modules have gaps between them (direction `pass`), which are timed by themselves too (`gaps`), as is
+    the model without them (`hot`: what follows each other so closely finds its code in the caches).
     Gradients are added to those that are there, as in every microbatch but the first. What one more layer adds is the
     rate at which a layer's kernels are issued; what is there without layers is that of embedding, head and loss.
     """
@@ -48,7 +49,7 @@ class Overhead:
     def cases(self, machine: Machine, suite: Suite) -> Iterator[Case]:
         """Yield models of several heights, each a group."""
         dtype = main_dtype(machine)
-        for direction in ("pass", "gaps") if machine.kind == "cpu" else ("pass",):
+        for direction in ("pass", "gaps", "hot") if machine.kind == "cpu" else ("pass",):
             for use, n in STACKS:
                 shape = {"layers": n, "hidden": HIDDEN, "seq": SEQ, "item": ITEM[dtype]}
                 yield Case("launch", direction, dtype, "eager", shape, str(n), use=use)
@@ -59,7 +60,7 @@ class Overhead:
         gpt = SmallGpt(model, seed).to(draw.device, draw.dtype)
         if case.direction == "gaps":
             return _gaps_alone(len(_leaves(gpt)), draw)
-        if machine.kind == "cpu":
+        if machine.kind == "cpu" and case.direction == "pass":
             gap = Gap.of(GAP_BYTES)
             for leaf in _leaves(gpt):
                 leaf.register_forward_hook(gap)

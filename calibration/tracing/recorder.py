@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import _get_sequence_nr  # type: ignore[attr-defined]
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from calibration.tracing.records import Record, extent, records, storage_key, tensors
+from calibration.tracing.records import Record, copied, extent, records, storage_key, tensors
 from sim.specs.fields import InputError
 from sim.specs.table import Role
 
@@ -44,6 +44,7 @@ class Part:
     saved: int = 0
     boundary: int = 0
     temporaries: list[int] = field(default_factory=list)
+    held: list[int] = field(default_factory=list)
 
     @property
     def empty(self) -> bool:
@@ -69,6 +70,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._active: set[int] = set()
         self._made: list[tuple[int, int, int]] = []
         self._saved: dict[int, tuple[int, set[int]]] = {}
+        self._kept = 0  # bytes that the open part has saved so far
         self._crossed: dict[int, tuple[int, int]] = {}
         self._statistics = statistics
 
@@ -85,6 +87,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         active = self._use(tensors((args, kwargs)), part)
         self._make(tensors(out), part, active)
         self.parts[part].ops[self.phase] += records(func, args, kwargs or {}, out)
+        if self.phase == "forward" and (size := copied(func, args, out)):
+            self.parts[part].held.append(self._kept + size)
         return out
 
     def _use(self, inputs: list[Tensor], part: int) -> bool:
@@ -125,7 +129,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         key, kept = storage_key(tensor), tensor.detach()
         if key not in self._data:
             self._alive.append(tensor.untyped_storage())
-            _, parts = self._saved.setdefault(key, (tensor.untyped_storage().nbytes(), set()))
+            size, parts = self._saved.setdefault(key, (tensor.untyped_storage().nbytes(), set()))
+            self._kept += 0 if parts else size
             parts.add(len(self.parts) - 1)
         return kept
 
@@ -147,6 +152,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _open(self, part: Part) -> None:
         self.parts.append(part)
+        self._kept = 0
         self._starts.append(_get_sequence_nr())
 
     @contextmanager

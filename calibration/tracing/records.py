@@ -71,20 +71,41 @@ def _implicit(x: Tensor, weight: Tensor, out: Tensor, transposed: bool, groups: 
     return (m, taps, filters) if transposed else (m, filters, taps)
 
 
+def _kind(weight: Tensor) -> str:
+    """Return what runs a convolution: one that sees a single place at a time is a product of matrices."""
+    return "convolution" if prod(weight.shape[2:]) > 1 else "gemm"
+
+
 def _convolution(args: tuple[Any, ...], out: Any) -> Iterator[Record]:
     transposed, groups = args[6], args[8]
-    yield Record("convolution", (*_implicit(args[0], args[1], out, transposed, groups), groups))
+    yield Record(_kind(args[1]), (*_implicit(args[0], args[1], out, transposed, groups), groups))
 
 
 def _convolution_backward(args: tuple[Any, ...], _: Any) -> Iterator[Record]:
     grad, x, weight, transposed, groups, mask = args[0], args[1], args[2], args[7], args[9], args[10]
     m, n, k = _implicit(x, weight, grad, transposed, groups)
     if mask[0]:
-        yield Record("convolution", (m, k, n, groups))
+        yield Record(_kind(weight), (m, k, n, groups))
     if mask[1]:
-        yield Record("convolution", (n, k, m, groups))
+        yield Record(_kind(weight), (n, k, m, groups))
     if mask[2]:
         yield Record("elementwise", (total(grad) + grad.shape[1] * grad.itemsize,))
+
+
+BLOCK = 8
+"""Channels that oneDNN keeps together on a host processor (its layouts nChw8c and nChw16c)."""
+
+
+def copied(func: Any, args: tuple[Any, ...], out: Any) -> int:
+    """Return the bytes that a host processor's convolution copies: what it reads and what it writes, in whole blocks of
+    channels; 0 for any other operation."""
+    if func.overloadpacket is aten.convolution:
+        return sum(map(_blocked, (args[0], out)))
+    return sum(map(_blocked, args[:2])) if func.overloadpacket is aten.convolution_backward else 0
+
+
+def _blocked(t: Tensor) -> int:
+    return t.numel() // t.shape[1] * -(-t.shape[1] // BLOCK) * BLOCK * t.itemsize
 
 
 def _attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool) -> Iterator[Record]:

@@ -240,7 +240,8 @@ def _layer(parts: Sequence[Part], batches: Sequence[int]) -> Layer:
         parameters=first.parameters,
         trainable_parameters=first.trainable,
         shared=dict(sorted(first.shared.items())),
-        temporary_bytes=_largest([p.temporaries for p in parts], batches, first.name),
+        temporary_bytes=_largest([p.temporaries for p in parts], batches, f"{first.name}.temporary_bytes"),
+        forward_bytes=_largest([p.held for p in parts], batches, f"{first.name}.forward_bytes") if first.held else None,
         forward=_listed(forward),
         backward_input=_listed(to_input),
         backward_weight=_listed(both - to_input),
@@ -251,9 +252,9 @@ def _layer(parts: Sequence[Part], batches: Sequence[int]) -> Layer:
 
 def _largest(lists: Sequence[list[int]], batches: Sequence[int], name: str) -> tuple[int, int]:
     if len({len(found) for found in lists}) != 1:
-        raise InputError(f"{name}.temporaries", [len(x) for x in lists], "the same tensors at every batch size")
+        raise InputError(name, [len(x) for x in lists], "the same tensors at every batch size")
     widest = max(zip(*lists, strict=True), key=lambda sizes: sizes[::-1], default=tuple(0 for _ in batches))
-    return _affine(widest, batches, f"{name}.temporary_bytes")
+    return _affine(widest, batches, name)
 
 
 def _listed(found: Counter[Kernel]) -> list[Op]:

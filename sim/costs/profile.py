@@ -95,7 +95,9 @@ class Profile:
     Version 2 adds: who was measured (`fingerprint`, `session`), the `dtype` whose models are read (where several
     models of one kernel have it, the first), `units` (by quantity, as text), `contention`, `issue_s` (seconds in
     which a layer's kernels, forward and backward, are issued; of a host processor, what that takes beside them; 0: not
-    measured), `ends_issue_s` (the same of embedding, head and loss), and what `KernelModel` says of intervals.
+    measured), `ends_issue_s` (the same of embedding, head and loss), `pointwise_issue_s` and `product_issue_s` (on a
+    host processor, the same of one point-wise operation and of any other, which modules call), and what `KernelModel`
+    says of intervals.
     `learned` is no part of the file: corrections from executed plans, which lie beside it.
     """
 
@@ -120,6 +122,8 @@ class Profile:
     units: Annotated[dict[Name, Word], AT_MOST_50] = Field(default_factory=dict)
     issue_s: Annotated[float, real(0.0, 1.0, "s")] = 0.0
     ends_issue_s: Annotated[float, real(0.0, 1.0, "s")] = 0.0
+    pointwise_issue_s: Annotated[float, real(0.0, 1.0, "s")] = 0.0
+    product_issue_s: Annotated[float, real(0.0, 1.0, "s")] = 0.0
     contention: Annotated[list[Contention], AT_MOST_50] = Field(default_factory=list)
     learned: Learned | None = field(default=None, init=False, compare=False)
 

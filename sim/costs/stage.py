@@ -15,6 +15,7 @@ from sim.costs.collectives import Group, send
 from sim.costs.kernels import element_bytes
 from sim.costs.layers import ends
 from sim.costs.layers.block import block, recomputed
+from sim.costs.layers.issue import host_seconds
 from sim.costs.layers.ops import (
     COMMUNICATION,
     Op,
@@ -71,13 +72,10 @@ def layer(structure: Structure, index: int) -> dict[str, Expr]:
     for c in COMMUNICATION:
         times[f"input_{c}"] += memory.repeated * exposed(again, "recompute", c)
     times["weight_compute"] += _accumulated(index)
-    launches = sum(op.launches for op in ops if op.kind == "compute" and op.phase == "forward")
     forward, backward = forward_seconds(times), backward_seconds(times) + times["recompute"]
-    # Two gradients for each product: the backward pass launches about twice as many kernels, and repeats what it must.
-    issue, twice = symbol("issue_s") / 3, 2 + memory.repeated * symbol("full")
-    host = maximum(symbol("host_s_per_launch") * launches, issue)
-    times["forward_host"] = _issued(host, issue, forward)
-    times["backward_host"] = _issued(host * twice, issue * twice, backward)
+    host = host_seconds(kind, ops, memory.repeated * symbol("full"))
+    times["forward_host"] = _issued(*host["forward"], forward)
+    times["backward_host"] = _issued(*host["backward"], backward)
     kept, rebuilt = memory.block_bytes(kind, index, structure.statistics)
     return times | {
         "recompute_flop": memory.repeated * total(again, "flop"),

@@ -124,7 +124,9 @@ class Layer:
 
     `parameters` counts what no earlier layer holds; `shared` names the parameters that an earlier one does.
     `saved_bytes` is kept from forward to backward (parameters, buffers and the network's input data apart),
-    `boundary_bytes` goes to layers further on, `temporary_bytes` is the largest tensor that is neither. `role` is left
+    `boundary_bytes` goes to layers further on, `temporary_bytes` is the largest tensor that is neither,
+    `forward_bytes` the most that a host processor has in forward of what is kept and of what a convolution copies for a
+    layout of its own (left out without convolutions). `role` is left
     out for a layer of the pipeline; else the part runs in front of them all, between two of them or behind them.
 
     Raises:
@@ -140,6 +142,7 @@ class Layer:
     saved_bytes: Size
     boundary_bytes: Size
     temporary_bytes: Size
+    forward_bytes: Size | None = None
     forward: list[Op] = field(default_factory=list)
     backward_input: list[Op] = field(default_factory=list)
     backward_weight: list[Op] = field(default_factory=list)

@@ -29,6 +29,7 @@ class Part:
     saved: Pair = NO_SIZE
     boundary: Pair = NO_SIZE
     temporary: Pair = NO_SIZE
+    in_forward: Pair = NO_SIZE
     inflow: Pair = NO_SIZE
     forward: tuple[Op, ...] = ()
     backward_input: tuple[Op, ...] = ()
@@ -44,6 +45,7 @@ class Part:
             saved=layer.saved_bytes,
             boundary=layer.boundary_bytes,
             temporary=layer.temporary_bytes,
+            in_forward=layer.forward_bytes or NO_SIZE,
             forward=tuple(layer.forward),
             backward_input=tuple(layer.backward_input),
             backward_weight=tuple(layer.backward_weight),
@@ -55,9 +57,10 @@ class Part:
             parameters=self.parameters + other.parameters,
             shared=self.shared + other.shared,
             frozen=self.frozen + other.frozen,
-            saved=(self.saved[0] + other.saved[0], self.saved[1] + other.saved[1]),
+            saved=added(self.saved, other.saved),
             boundary=other.boundary,
             temporary=largest((self.temporary, other.temporary)),
+            in_forward=largest((self.in_forward, added(self.saved, other.in_forward))),
             inflow=self.inflow,
             forward=self.forward + other.forward,
             backward_input=self.backward_input + other.backward_input,
@@ -68,6 +71,11 @@ class Part:
         """Return the kernels of a phase."""
         found: tuple[Op, ...] = getattr(self, phase)
         return found
+
+
+def added(one: Pair, other: Pair) -> Pair:
+    """Return the sum of two sizes."""
+    return one[0] + other[0], one[1] + other[1]
 
 
 def largest(sizes: Iterable[Pair]) -> Pair:

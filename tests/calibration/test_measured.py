@@ -17,7 +17,6 @@ from calibration.collectives import Measured as Collective
 from calibration.collectives import predict as predict_links
 from calibration.concurrent import measure
 from calibration.fit import predict
-from calibration.issue import with_issue
 from calibration.kernels.convolution import Convolution, product
 from calibration.kernels.family import Machine
 from calibration.kernels.work import evaluate
@@ -303,26 +302,6 @@ def test_what_was_measured_despite_load_is_used(tmp_path: Path) -> None:
     session = json.loads((out / "session.json").read_text()) | {"despite_load": True}
     (out / "session.json").write_text(json.dumps(session))
     assert all(m.n_flagged for m in build_profile(out).models if m.status == "fitted")
-
-
-def launches(direction: str, seconds: dict[int, float], use: str = "fit") -> list[dict[str, Any]]:
-    common = {"op": "launch", "direction": direction, "use": use}
-    return [common | {"shape": {"layers": float(n)}, "t_s": t} for n, t in seconds.items()]
-
-
-def test_issue_is_what_small_layers_and_ends_take_beside_their_kernels(built: tuple[str, Path]) -> None:
-    kind, out = built
-    profile = load_profile(str(out))
-    assert profile.issue_s == profile.ends_issue_s == 0
-    passes = launches("pass", {n: 1e-3 + 2e-3 * n for n in (1, 2, 4)}) + launches("pass", {8: 1.0}, "larger")
-    found = with_issue(profile, passes)
-    if kind == "cuda":
-        assert (found.issue_s, found.ends_issue_s) == pytest.approx((2e-3, 1e-3))
-    else:
-        assert 1e-3 < found.issue_s < 2e-3 and 0 < found.ends_issue_s < 1e-3
-    gaps = launches("gaps", {n: 4e-4 * n for n in (1, 2, 4)})
-    assert with_issue(profile, passes + gaps).issue_s == pytest.approx(found.issue_s - 4e-4)
-    assert with_issue(profile, passes[:1]) == profile
 
 
 def test_a_profile_takes_up_the_sessions_memory_and_contention(tmp_path: Path) -> None:

@@ -362,3 +362,27 @@ def test_gpt3_whole():
     table = trace(module, tokens(2048))
     assert [layer.count for layer in table.layers] == [1, 96, 1]
     assert table.parameters == 96 * (12 * 12_288**2 + 13 * 12_288) + (51_200 + 2048 + 2) * 12_288
+
+
+class Convolved(nn.Module):
+    """Two convolutions, of 3 and of 16 channels, with a layer's width of images between them."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 16, 3, padding=1), nn.Conv2d(16, 4, 3, padding=1)
+
+    def forward(self, x):
+        return self.second(self.first(x)).sum()
+
+
+def test_what_a_hosts_convolutions_copy_has_channels_in_whole_blocks():
+    module = Convolved()
+    (layer,) = trace(module, images, [module], torch.float32).layers
+    pixels = 32 * 32 * 4
+    first, second = (8 + 16) * pixels, (16 + 8) * pixels
+    kept = 16 * pixels  # what the second reads; the images are data
+    assert layer.forward_bytes == (0, max(first, kept + second))
+    assert layer.saved_bytes == (0, kept)
+    plain = nn.Linear(4, 4)
+    (other,) = trace(plain, lambda b: torch.zeros(b, 4), [plain], torch.float32).layers
+    assert other.forward_bytes is None

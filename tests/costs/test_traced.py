@@ -6,13 +6,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from sim.costs.inputs import cluster_values
 from sim.costs.layers.structure import Structure
 from sim.costs.profile import load_profile, profile_text
+from sim.costs.run_level import RunLevel, RunLevelSet
 from sim.engine.closed_form import closed_form
 from sim.engine.placed import stage_costs
 from sim.engine.step import simulate
 from sim.specs import Cluster, InputError, Model, Plan
 from sim.specs.table import Layer, LayerTable, Op
+from tests.costs.hosts import write
 from tests.traced import GPT, table
 
 NODE = Cluster.of("a100-sxm-80gb", nodes=1)
@@ -179,7 +182,56 @@ def test_convolutions_take_the_time_of_their_own_kernel_or_of_products(tmp_path)
     assert simulate(resnet, same, plan).step_time_s == alone.step_time_s
     assert simulate(resnet, faster, plan).step_time_s < 0.9 * alone.step_time_s
     assert simulate(gpt, faster, PLAN).step_time_s == simulate(gpt, NODE, PLAN).step_time_s
-    kinds = {op.kind for layer in table("resnet-50").layers for op in layer.forward}
-    assert "convolution" in kinds
-    (head,) = [op for layer in table("resnet-50").layers for op in layer.forward if op.kind == "gemm"]
-    assert (head.n, head.k) == ((1000, 0), (2048, 0))
+    launched = [op for layer in table("resnet-50").each() for op in layer.forward for _ in range(op.count)]
+    assert [op.kind for op in launched].count("convolution") == 17
+    products = [op for op in launched if op.kind == "gemm"]
+    assert len(products) == 36 + 1  # convolutions that see one place at a time, and the head
+    assert (products[-1].n, products[-1].k) == ((1000, 0), (2048, 0))
+
+
+def issued_on_host(tmp_path, *layers, **plan):
+    """What issuing adds to the forward and the backward pass of a chunk, by a profile of 2 us and 5 us an operation."""
+    folder = tmp_path / "cpu"
+    name = str(folder) if folder.exists() else write(folder)
+    profile = replace(load_profile(name), pointwise_issue_s=2e-6, product_issue_s=5e-6)
+    cores = Cluster.of("cpu", profile=name)
+    made = LayerTable(name="t", dtype="float32", batches=[1, 2, 3], layers=list(layers))
+    model = Model.from_table(made)
+    placed = Plan(global_batch=8, **plan).suited(cores).on(model, cores)
+    return stage_costs(model, cores, placed, profile, RunLevelSet.bare(RunLevel()))
+
+
+SIZE = (0, 10)
+WORK = [kernel(m=SIZE, n=SIZE, k=SIZE, batch=(1, 0)), kernel(bytes=SIZE)]
+
+
+def test_a_host_issues_every_operation_of_a_table(tmp_path):
+    costs = issued_on_host(tmp_path, one(WORK, backward_input=WORK, backward_weight=WORK[:1]))
+    assert costs["forward_host"] == pytest.approx(3 * 5e-6 + 3 * 2e-6)
+    assert costs["backward_host"] == pytest.approx(6 * 5e-6 + 3 * 2e-6)
+    again = issued_on_host(tmp_path, one(WORK, backward_input=WORK), recompute="full")
+    assert again["backward_host"] == pytest.approx(2 * again["forward_host"])
+
+
+def test_a_host_issues_the_operations_of_ends_too(tmp_path):
+    ends = [one(WORK, role="first"), one([]), one(WORK[1:], role="last")]
+    with_ends = issued_on_host(tmp_path, *ends)
+    assert with_ends["embedding_forward_compute"] > 3 * 7e-6
+    assert with_ends["head_forward_compute"] > 3 * 2e-6
+
+
+def test_without_samples_an_operation_is_issued_as_those_of_a_layer(tmp_path):
+    cores = Cluster.of("cpu", profile=write(tmp_path / "cpu"))
+    profile = replace(load_profile(str(tmp_path / "cpu")), issue_s=31e-6)
+    values = cluster_values(cores, profile)
+    assert values["pointwise_issue_s"] == values["product_issue_s"] == pytest.approx(1e-6)
+
+
+def test_what_convolutions_copy_counts_on_a_host_where_it_is_most(tmp_path):
+    small = one(WORK, saved_bytes=(0, 1000), temporary_bytes=(0, 10), boundary_bytes=(0, 0))
+    large = replace(small, forward_bytes=(0, 5000))
+    kept = replace(small, forward_bytes=(0, 1005))
+    held = [issued_on_host(tmp_path, layer)["backward_temporary_bytes"] for layer in (small, kept, large)]
+    assert held[0] == held[1] == pytest.approx(20)
+    assert held[2] == pytest.approx(4000)
+    assert costs_of(large)["backward_temporary_bytes"] == costs_of(small)["backward_temporary_bytes"]

@@ -1,6 +1,6 @@
 """Layers and ends of a traced network: the kernels that a layer table lists, through the same forms as all others."""
 
-from sim.costs.algebra import Expr
+from sim.costs.algebra import Expr, maximum, symbol
 from sim.costs.kernels import FALLBACK, element_bytes
 from sim.costs.layers.attention import fused
 from sim.costs.layers.ops import Op, micro_batch, moved, product, repeated
@@ -9,6 +9,9 @@ from sim.specs import table
 from sim.specs.traced import NO_SIZE, Pair
 
 DIRECTIONS = {"forward": "forward", "backward_input": "dgrad", "backward_weight": "wgrad"}
+ISSUE = {True: symbol("pointwise_issue_s"), False: symbol("product_issue_s")}
+"""Seconds in which a host processor issues an operation: a point-wise one, or any other."""
+BACKWARD: tuple[table.Phase, ...] = ("backward_input", "backward_weight")
 ONE = (1, 0)
 
 
@@ -19,12 +22,24 @@ def size(pair: Pair) -> Expr:
 
 def operations(kind: TracedKind, end: bool = False) -> list[Op]:
     """Return all kernels of a part, forward and backward; no precision recipe touches an `end` of the network."""
-    return [
+    found = [
         repeated(_kernel(f"{op.kind} {n}", op, phase, end), op.count)
         for phase in table.PHASES
         for n, op in enumerate(kind.part.ops(phase), 1)
         if all(getattr(op, name) != NO_SIZE for name in table.SIZES[op.kind])
     ]
+    return found + [_issue(kind, phase) for phase in table.PHASES] if end else found
+
+
+def issued(kind: TracedKind, *phases: table.Phase) -> tuple[Expr, Expr]:
+    """Return how many operations some phases have, and the seconds in which a host processor issues them."""
+    counts = [(op.kind == "elementwise", op.count) for phase in phases for op in kind.part.ops(phase)]
+    return sum(n for _, n in counts), sum(n * ISSUE[pointwise] for pointwise, n in counts)
+
+
+def _issue(kind: TracedKind, phase: table.Phase) -> Op:
+    """Return what a host processor adds for issuing an end's operations; a device beside its host hides it."""
+    return Op(f"issue {phase}", phase, "compute", symbol("on_host") * issued(kind, phase)[1], launches=0)
 
 
 def _kernel(name: str, op: table.Op, phase: table.Phase, end: bool) -> Op:
@@ -57,5 +72,9 @@ def block_bytes(kind: TracedKind, full: Expr, share: Expr) -> tuple[Expr, Expr]:
 
 
 def gradient_bytes(kind: TracedKind) -> Expr:
-    """Return the gradients alive at once: a kernel's input and output of the largest size, and the layer's own."""
-    return 2 * size(kind.part.temporary) + size(kind.part.boundary)
+    """Return what is alive beside what is kept: gradients of a kernel's input and output of the largest size and the
+    layer's own, or on a host processor what a convolution copies in forward, if that is more."""
+    gradients, part = 2 * size(kind.part.temporary) + size(kind.part.boundary), kind.part
+    if part.in_forward == NO_SIZE:
+        return gradients
+    return maximum(gradients, symbol("on_host") * (size(part.in_forward) - size(part.saved)))
