@@ -30,7 +30,7 @@ def calibrate(
     files: Annotated[list[Path] | None, typer.Argument(help="Further CSV files, after --from.")] = None,
     device: Annotated[str | None, typer.Option("--device", help="Measure this machine: cpu or cuda.")] = None,
     suite: Annotated[str, typer.Option("--suite", help="Kernels: smoke or full; networks: tbd.")] = "smoke",
-    budget: Annotated[str | None, typer.Option("--budget", help="Time, 1s to 24h (180s; full, tbd 8m).")] = None,
+    budget: Annotated[str | None, typer.Option("--budget", help="Time, 1s to 24h (300s; full, tbd 8m).")] = None,
     seed: Annotated[int, typer.Option("--seed", help="Seed of order and inputs, from 0.")] = 0,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the session in --out.")] = False,
     despite_load: Annotated[bool, typer.Option("--despite-load", help="Measure on a busy machine, flagged.")] = False,
@@ -41,6 +41,8 @@ def calibrate(
     out: Annotated[Path, typer.Option("--out", help="Profile folder (--from: their folder).")] = Path("profiles"),
     only: Annotated[str | None, typer.Option("--only", help="With --from: write this device's profile only.")] = None,
     date: Annotated[str, typer.Option("--date", help="With --from: date recorded in the profiles.")] = DATE,
+    size: Annotated[str | None, typer.Option("--size", help="With tbd: tiny (cpu) or full (cuda) networks.")] = None,
+    samples: Annotated[int | None, typer.Option("--samples", help="With tbd: of a step (each network's own).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Measure this machine's kernels and write its profile folder, or fit public measurements (--from) or a trace.
@@ -58,7 +60,7 @@ def calibrate(
     elif device is not None:
         if paths:
             raise InputError("--from", str(paths[0]), "either --device or --from")
-        _measure(device, out, suite, budget, seed, resume, despite_load, check, base, as_json)
+        _measure(device, out, suite, budget, seed, resume, despite_load, check, base, as_json, size, samples)
     elif not paths:
         raise InputError(
             "--device",
@@ -82,6 +84,8 @@ def _measure(
     check: bool,
     base: str | None,
     as_json: bool,
+    size: str | None,
+    samples: int | None,
 ) -> None:
     # Only here: torch takes seconds to load, and every command of `trainsim` imports this module.
     from calibration.measuring import WORKLOADS, measure_device  # noqa: PLC0415
@@ -89,7 +93,10 @@ def _measure(
     if suite == WORKLOADS:
         from calibration.workloads.cli import measure_workloads  # noqa: PLC0415
 
-        measure_workloads(device, out, budget, seed, resume, despite_load, base, as_json)
+        measure_workloads(device, out, budget, seed, resume, despite_load, base, as_json, size, samples)
+    elif size is not None or samples is not None:
+        option, value = ("--size", size) if size is not None else ("--samples", samples)
+        raise InputError(option, value, f"left out, or --suite {WORKLOADS}")
     else:
         measure_device(device, out, suite, budget, seed, resume, despite_load, check, as_json)
 

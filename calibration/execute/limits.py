@@ -1,8 +1,10 @@
 """What of a model and a plan is really run here; the rest is refused with one clear error."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Literal
 
+from sim.costs.run_level import RunLevelSet, level_of
 from sim.plans.traffic import alike
 from sim.schedules import Kind, Schedule
 from sim.specs import Cluster, InputError, Model, PlacedPlan, Plan
@@ -62,6 +64,15 @@ def check_model(model: Model) -> None:
         raise InputError("model.heads", model.heads, f"as many key-value heads, together as wide as hidden, {HERE}")
     if model.parameters > MOST_PARAMETERS:
         raise InputError("model", f"{model.parameters} parameters", f"at most {MOST_PARAMETERS} {HERE}")
+
+
+def executed_level(cluster: Cluster) -> RunLevelSet:
+    """Return the run level of what is executed here: the fitted one, without what frameworks do between two steps.
+
+    Runs that it is fitted to load data, write logs and check for failures; the program here only trains.
+    """
+    level = level_of(cluster)
+    return replace(level, parameters=replace(level.parameters, step_overhead_s=0.0))
 
 
 def as_executed(plan: Plan) -> Plan:

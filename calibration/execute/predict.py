@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from calibration.execute.kept import Kept
-from calibration.execute.limits import Device, check_order, executable
+from calibration.execute.limits import Device, check_order, executable, executed_level
 from calibration.execute.updates import DELAYED_STEPS, microbatch_order
 from sim.costs.offload import ROOM
+from sim.costs.run_level import level_of
 from sim.costs.stage import backward_seconds, forward_seconds
 from sim.engine.assembly import durations, footprint, offloaded
 from sim.engine.graph import DeadlockError
@@ -70,7 +71,7 @@ def predict(
             stages or microbatches, or ends in a deadlock.
     """
     placed = executable(model, cluster, plan, device)
-    step = simulate(model, cluster, plan)
+    step = simulate(model, cluster, plan, level=executed_level(cluster))
     timeline, memory, step_s = step.timeline, step.memory, step.step_time_s
     if order and plan.pipeline.asynchronous:
         raise InputError("order", order.name, f"left out: {plan.schedule} has updates of its own in its order")
@@ -134,16 +135,18 @@ def assumptions(model: Model, cluster: Cluster, plan: Plan, executed: Plan) -> t
     Each change is named that alone moves the time of the plan.
     """
     asked = plan.suited(cluster)
-    own, here = (simulate(model, cluster, each).step_time_s for each in (asked, executed))
+    own = simulate(model, cluster, asked).step_time_s
+    here = simulate(model, cluster, executed, level=executed_level(cluster)).step_time_s
     if own == here:
         return ()
     settings = [f.name for f in fields(Plan) if f.init and f.name not in ("dp", "stages")]
     changes = {n: getattr(executed, n) for n in settings if getattr(executed, n) != getattr(asked, n)}
     moved = [n for n, v in changes.items() if simulate(model, cluster, asked.but(**{n: v})).step_time_s != own]
-    told = ", ".join(f"{n} {str(changes[n]).lower()}" for n in moved or changes)
+    told = [f"{n} {str(changes[n]).lower()}" for n in moved or changes]
+    told += ["nothing between two steps"] if executed_level(cluster) != level_of(cluster) else []
     return (
-        f"predicted as PyTorch executes it: {told}; trainsim simulate and tune, which take the plan as it stands, say "
-        f"{seconds(own)} instead of {seconds(here)}",
+        f"predicted as PyTorch executes it: {', '.join(told)}; trainsim simulate and tune, which take the plan as it "
+        f"stands, say {seconds(own)} instead of {seconds(here)}",
     )
 
 
@@ -235,7 +238,7 @@ def predict_block(model: Model, cluster: Cluster, plan: Plan, device: Device = "
     """Return the prediction of forward and backward of one layer on one microbatch."""
     one = replace(model, layers=1, pattern="T")
     executable(one, cluster, plan, device)
-    step = simulate(one, cluster, plan)
+    step = simulate(one, cluster, plan, level=executed_level(cluster))
     costs = step.costs
     hosts = costs["forward_host"] + costs["backward_host"]
     block_s = float(np.sum(forward_seconds(costs) + backward_seconds(costs) + hosts))

@@ -3,7 +3,7 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import typer
 from rich import box
@@ -15,9 +15,12 @@ from calibration.measuring import KINDS, bar, budget_s, checked_seed, one_of
 from calibration.session import open_bench
 from calibration.workloads.results import FILE, Metrics, Results, counts, largest
 from calibration.workloads.suite import Request, run
+from calibration.workloads.workload import SIZES, Size
+from sim.specs.fields import InputError
 from sim.units import digits3, si
 
 BUDGET = "8m"
+MOST_SAMPLES = 4_096
 
 
 def measure_workloads(
@@ -29,15 +32,22 @@ def measure_workloads(
     despite_load: bool,
     base: str | None,
     as_json: bool,
+    size: str | None = None,
+    samples: int | None = None,
 ) -> None:
     """Run the benchmark on `device` and print it; `base` names the profile that predicts.
+
+    size: tiny or full, by default the device's; samples: of a process's step, by default each network's own.
 
     Raises:
         InputError: an option is wrong, or the folder holds other results.
         typer.Exit: with 1, the machine is busy; the reason stands on stderr.
     """
     kind = one_of("--device", device, KINDS)
-    request = Request(out, budget_s(budget or BUDGET), checked_seed(seed), resume, despite_load, base)
+    chosen = None if size is None else cast(Size, one_of("--size", size, SIZES))
+    if samples is not None and not 1 <= samples <= MOST_SAMPLES:
+        raise InputError("--samples", samples, f"1 to {MOST_SAMPLES}")
+    request = Request(out, budget_s(budget or BUDGET), checked_seed(seed), resume, despite_load, base, chosen, samples)
     progress = Console(stderr=True)
     try:
         with bar(progress) as shown:

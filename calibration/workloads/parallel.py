@@ -41,13 +41,16 @@ def averaged(gradients: list[Tensor]) -> None:
         own.copy_(mean)
 
 
-def measure(name: str, size: Size, device: str, steps: int, peak_flop_per_s: float, seed: int = 0) -> Metrics:
+def measure(
+    name: str, size: Size, device: str, steps: int, peak_flop_per_s: float, seed: int = 0, samples: int | None = None
+) -> Metrics:
     """Return the metrics of two processes together; rates and busy cores are of both, utilisations of the mean one.
 
     Raises:
         ExecutionError: a process died, they took longer than `TIMEOUT_S`, or their weights differ afterwards.
     """
     task = {"ranks": PROCESSES, "workload": name, "size": size, "device": device, "steps": steps, "seed": seed}
+    task |= {} if samples is None else {"samples": samples}
     return together(run_processes(task, TIMEOUT_S, COMMAND), peak_flop_per_s)
 
 
@@ -81,8 +84,9 @@ def main(folder: Path) -> None:
     if device.type == "cuda":
         torch.cuda.set_device(rank)
     meet(rank, int(os.environ["WORLD_SIZE"]), device, timedelta(seconds=float(task["timeout_s"])))
+    seed, samples = int(task["seed"]), task.get("samples")
     training = Training(
-        workload(task["workload"]), task["size"], task["device"], int(task["seed"]), rank, reduce=averaged
+        workload(task["workload"]), task["size"], task["device"], seed, rank, reduce=averaged, samples=samples
     )
     found = timed(training, dist.barrier, int(task["steps"]))
     told = {

@@ -3,17 +3,21 @@
 from collections.abc import Mapping
 from typing import Literal
 
+import numpy as np
 from torch import Tensor
 
-from calibration.execute.limits import as_executed
+from calibration.execute.limits import as_executed, executed_level
 from calibration.tracing.trace import trace
 from calibration.workloads.metrics import logical_cores
 from calibration.workloads.results import Metrics, Part
 from calibration.workloads.training import DTYPES
 from calibration.workloads.workload import Batch, Size, WithLoss, Workload
 from sim.costs.usage import compute_seconds
+from sim.engine.sensitivity import times_with
 from sim.engine.step import Step, simulate
 from sim.specs import Cluster, LayerTable, Model, Plan
+from sim.specs.table import Layer, at
+from sim.specs.traced import NO_SIZE
 
 PARTS: Mapping[str, Part] = {
     "parameters": "weights",
@@ -43,29 +47,53 @@ def table(workload: Workload, size: Size, kind: str) -> LayerTable:
     return trace(module, inputs, [module], DTYPES[kind], workload.name)
 
 
-def predict(workload: Workload, size: Size, cluster: Cluster, peak_flop_per_s: float, processes: int = 1) -> Metrics:
+def predict(
+    workload: Workload,
+    size: Size,
+    cluster: Cluster,
+    peak_flop_per_s: float,
+    processes: int = 1,
+    samples: int | None = None,
+) -> Metrics:
     """Return the metrics of a step on `processes` devices of a cluster, compiled by nobody.
 
-    One thread of every process is taken to be busy all the time.
+    samples: of a process, by default the workload's own.
 
     Raises:
-        InputError: as `table`, or the cluster's profile is of kernels in another type.
+        InputError: as `table` and `predict_traced`.
     """
     kind = "cpu" if cluster.hardware.on_host else "cuda"
-    traced, samples = table(workload, size, kind), workload.samples[size]
+    count = samples or workload.samples[size]
+    held = batch_bytes(workload, size, kind, count)
+    return predict_traced(table(workload, size, kind), cluster, peak_flop_per_s, processes, count, held)
+
+
+def predict_traced(
+    traced: LayerTable, cluster: Cluster, peak_flop_per_s: float, processes: int, samples: int, held_bytes: float
+) -> Metrics:
+    """Return the metrics of a step of a network of one layer, `samples` of `held_bytes` together a process.
+
+    One thread of every process is taken to be busy all the time, and a device beside its host is not while it waits for
+    a launch.
+
+    Raises:
+        InputError: the cluster's profile is of kernels in another type.
+    """
+    kind = "cpu" if cluster.hardware.on_host else "cuda"
     precision: Literal["fp32", "bf16"] = "fp32" if kind == "cpu" else "bf16"
     plan = as_executed(
         Plan(dp=processes, global_batch=processes * samples, micro_batch=samples, precision=precision, overlap_dp=False)
     )
-    step = simulate(Model.from_table(traced), cluster, plan)
-    kernels_s = compute_seconds(step.costs, 1, 1)
+    step = simulate(Model.from_table(traced), cluster, plan, level=executed_level(cluster))
+    busy_s = compute_seconds(step.costs, 1, 1) - (waited(step) if kind == "cuda" else 0.0)
     work = float(traced.flop(samples)) * processes
-    memory = memory_of(step, sum(_bytes(t, kind) for t in workload.batch(size)))
+    workspace = step.profile.memory.workspace_bytes + (copied(traced.layers[0], samples) if kind == "cpu" else 0.0)
+    memory = memory_of(step, workspace, held_bytes)
     return Metrics(
         step_time_s=step.step_time_s,
         samples_per_s=processes * samples / step.step_time_s,
-        compute_utilisation=min(1.0, kernels_s / step.step_time_s),
-        tensor_utilisation=work / (processes * peak_flop_per_s * kernels_s),
+        compute_utilisation=min(1.0, busy_s / step.step_time_s),
+        tensor_utilisation=work / (processes * peak_flop_per_s * busy_s),
         cpu_utilisation=min(1.0, processes / logical_cores()),
         flop=work,
         peak_bytes=sum(memory.values()),
@@ -73,14 +101,38 @@ def predict(workload: Workload, size: Size, cluster: Cluster, peak_flop_per_s: f
     )
 
 
+def waited(step: Step) -> float:
+    """Return the seconds of a step in which a device waits for its kernels to be launched: their floors."""
+    floors = {name: np.zeros(1) for name in step.profile.values if name.endswith("_t0")}
+    return step.step_time_s - float(times_with(step, floors)[0])
+
+
+def copied(layer: Layer, samples: int) -> float:
+    """Return what a host processor's convolutions copy where that, in forward, makes the peak."""
+    held, kept, gradient, handed = (
+        float(at(size or NO_SIZE, samples))
+        for size in (layer.forward_bytes, layer.saved_bytes, layer.temporary_bytes, layer.boundary_bytes)
+    )
+    return held - kept if held - kept > 2 * gradient + handed else 0.0
+
+
+def batch_bytes(workload: Workload, size: Size, kind: str, samples: int) -> int:
+    """Return the bytes of a step's data on a kind of device."""
+    return sum(_bytes(t, kind) for t in workload.batch(size, samples=samples))
+
+
 def _bytes(tensor: Tensor, kind: str) -> int:
     return tensor.numel() * (DTYPES[kind] if tensor.is_floating_point() else tensor.dtype).itemsize
 
 
-def memory_of(step: Step, batch_bytes: float) -> dict[Part, float]:
-    """Return the bytes of the fullest rank at its peak by the parts of a measured one; the batch is an activation."""
-    workspace = step.profile.memory.workspace_bytes
-    found: dict[Part, float] = {"workspace": workspace, "activations": batch_bytes, "dynamic": -workspace}
+def memory_of(step: Step, workspace_bytes: float, batch_bytes: float) -> dict[Part, float]:
+    """Return the bytes of the fullest rank at its peak by the parts of a measured one; the batch is an activation.
+
+    The simulator keeps gradients from step to step. A single process gives them back, and has them again as its
+    activations go, layer by layer: of both, the larger is there at the peak.
+    """
+    found: dict[Part, float] = {"workspace": workspace_bytes, "activations": batch_bytes, "dynamic": -workspace_bytes}
     for category, size in step.fullest.composition().items():
         found[PARTS[category]] = found.get(PARTS[category], 0.0) + size
-    return found
+    later: Part = "gradients" if found["activations"] > found["gradients"] else "activations"
+    return found | {later: 0.0}

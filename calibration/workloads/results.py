@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field
 
@@ -49,6 +49,11 @@ class Metrics:
     peak_bytes: Amount | None = None
     memory_bytes: dict[Part, Amount] = field(default_factory=dict)
 
+    @property
+    def flop_per_s(self) -> float:
+        """FLOP over the time of the step, 0 where they are not known."""
+        return (self.flop or 0.0) / self.step_time_s
+
     def __post_init__(self) -> None:
         total = sum(self.memory_bytes.values())
         if self.memory_bytes and abs(total - (self.peak_bytes or 0.0)) > 1e-5 * total:
@@ -77,6 +82,13 @@ class Row:
     off: dict[str, float] = field(default_factory=dict)
 
     @property
+    def metrics(self) -> Metrics:
+        """What was measured; raises ValueError where nothing was."""
+        if self.measured is None:
+            raise ValueError(f"{self.workload}: {self.reason or self.status}")
+        return self.measured
+
+    @property
     def key(self) -> tuple[str, str, int]:
         """What tells rows apart."""
         return self.workload, self.framework, self.processes
@@ -84,13 +96,18 @@ class Row:
 
 @spec
 class Results:
-    """The benchmark on one device; peak_source: where the peak rate is from, profile: what predicts, empty for none."""
+    """The benchmark on one device.
+
+    samples: of a process's step, None for each workload's own; peak_source: where the peak rate is from; profile: what
+    predicts, empty for none.
+    """
 
     schema_version: Literal[1] = 1
     date: Text
     commit: Text
     fingerprint: Fingerprint
     size: Literal["tiny", "full"]
+    samples: Annotated[int, whole(1, 10**6)] | None = None
     peak_flop_per_s: Amount
     peak_source: Text
     profile: Text = ""
@@ -104,6 +121,44 @@ class Results:
     def having(self, row: Row) -> "Results":
         """Return the results with a row, in place of one of its key."""
         return replace(self, rows=[*(r for r in self.rows if r.key != row.key), row])
+
+    def measured(self, framework: str = "eager", processes: int = 1) -> dict[str, Row]:
+        """Return the measured rows of a kind by network."""
+        kind = framework, processes
+        return {r.workload: r for r in self.rows if (r.framework, r.processes) == kind and r.measured}
+
+    def over(self, name: str) -> dict[str, float]:
+        """Return a predicted number over the measured one by network, one process without a compiler."""
+        return {workload: 1 + row.off[name] for workload, row in self.measured().items() if name in row.off}
+
+    def gains(self) -> dict[str, dict[str, float]]:
+        """Return the throughput of compiled networks and of two processes over that of one without a compiler."""
+        plain, kinds = self.measured(), {"compiled": ("compiled", 1), "two processes": ("eager", 2)}
+        return {
+            kind: {
+                name: row.metrics.samples_per_s / plain[name].metrics.samples_per_s
+                for name, row in self.measured(*which).items()
+                if name in plain
+            }
+            for kind, which in kinds.items()
+        }
+
+    def utilisations(self) -> dict[str, dict[str, float]]:
+        """Return the three measured utilisations by network, in percent."""
+        names = {"compute": "compute_utilisation", "arithmetic units": "tensor_utilisation", "cores": "cpu_utilisation"}
+        return {
+            name: {workload: 100 * (getattr(row.metrics, field) or 0.0) for workload, row in self.measured().items()}
+            for name, field in names.items()
+        }
+
+    def memory(self) -> dict[str, dict[str, float]]:
+        """Return the parts of the peaks in bytes, measured and predicted, those of a network one after the other."""
+        return {
+            f"{workload}, {told}": {part: found.memory_bytes.get(part, 0.0) for part in get_args(Part)}
+            for workload, row in self.measured().items()
+            for told, found in (("measured", row.measured), ("predicted", row.predicted))
+            if found and found.memory_bytes
+        }
 
 
 def off(measured: Metrics, predicted: Metrics) -> dict[str, float]:

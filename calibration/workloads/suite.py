@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
@@ -32,6 +33,9 @@ from sim.specs.fields import InputError
 PRODUCT, TRIES = {"cpu": 1024, "cuda": 8192}, 20
 """Rows of the square product that tells an unknown device's peak rate, and how often it is timed."""
 
+IMAGES, CHANNELS, PIXELS = 4, 64, 56
+"""Of the convolution of 3 x 3 that tells it too: libraries of processors may be faster at these."""
+
 Told = Callable[[int, int, str], None]
 """Hears how many rows are done, of how many, and which is next."""
 
@@ -43,6 +47,8 @@ Variant = tuple[Workload, Framework, int]
 class Request:
     """What to run into the folder `out`: a CPU runs the tiny sizes, a GPU the full ones (`size` says otherwise).
 
+    samples: of a process's step, by default the workloads' own.
+
     base: a profile of the catalog, or a folder, that predicts; by default that in `out`, then the catalog's own.
     """
 
@@ -53,6 +59,7 @@ class Request:
     despite_load: bool = False
     base: str | None = None
     size: Size | None = None
+    samples: int | None = None
     workloads: tuple[str, ...] = tuple(WORKLOADS)
 
 
@@ -103,6 +110,8 @@ def _opened(request: Request, bench: Bench) -> Results:
     if held and (apart := held.fingerprint.differences(bench.fingerprint)):
         wanted = f"results of this machine and software; {', '.join(apart)} differ"
         raise InputError("--resume", str(request.out), wanted)
+    if held and held.samples != request.samples:
+        raise InputError("--samples", request.samples, f"{held.samples or 'left out'}, as for the results in --out")
     if held and held.size != size:
         raise InputError("--resume", str(request.out), f"results of the {size} sizes, not of the {held.size} ones")
     busy = _busy(bench, request.despite_load)
@@ -119,6 +128,7 @@ def _opened(request: Request, bench: Bench) -> Results:
         commit=commit(),
         fingerprint=bench.fingerprint,
         size=size,
+        samples=request.samples,
         peak_flop_per_s=peak,
         peak_source=source,
         profile=str(cluster.profile) if cluster else "",
@@ -139,7 +149,7 @@ def _busy(bench: Bench, despite_load: bool) -> bool:
 def peak_rate(bench: Bench) -> tuple[float, str]:
     """Return the device's peak in the type that it trains in, FLOP/s, and where it is from.
 
-    For GPUs of the catalog it is the catalog's, else the highest rate of a large product.
+    For GPUs of the catalog it is the catalog's, else the highest rate of a large product or convolution.
     """
     kind, known = bench.fingerprint.kind, DRIVER_NAMES.get(bench.fingerprint.name)
     if known:
@@ -147,11 +157,18 @@ def peak_rate(bench: Bench) -> tuple[float, str]:
         return stated.value, f"{known}: {stated.source}"
     n, dtype = PRODUCT[kind], DTYPES[kind]
     a = torch.ones(n, n, device=kind, dtype=dtype)
-    least = min(bench.tools.stopwatch.seconds(lambda: torch.mm(a, a)) for _ in range(TRIES))
-    return (
-        2 * n**3 / least,
-        f"measured: the fastest of {TRIES} products of {n} x {n} in {str(dtype).removeprefix('torch.')}",
-    )
+    images = torch.ones(IMAGES, CHANNELS, PIXELS, PIXELS, device=kind, dtype=dtype)
+    weight = torch.ones(CHANNELS, CHANNELS, 3, 3, device=kind, dtype=dtype)
+    runs: dict[str, tuple[float, Callable[[], object]]] = {
+        f"a product of {n} x {n}": (2 * n**3, lambda: torch.mm(a, a)),
+        f"a convolution of {CHANNELS} channels": (
+            2 * images.numel() * CHANNELS * 9, lambda: torch.conv2d(images, weight, padding=1)
+        ),
+    }  # fmt: skip
+    seconds = bench.tools.stopwatch.seconds
+    rates = {name: work / min(seconds(run) for _ in range(TRIES)) for name, (work, run) in runs.items()}
+    best = max(rates, key=lambda name: rates[name])
+    return rates[best], f"measured: {best}, {str(dtype).removeprefix('torch.')}, the fastest of {TRIES}"
 
 
 def predicting(request: Request, present: Fingerprint, processes: int) -> Cluster | None:
@@ -178,7 +195,7 @@ def _row(request: Request, results: Results, variant: Variant) -> Row:
         framework=framework,
         processes=processes,
         parameters=sum(p.numel() for p in workload.build(results.size).parameters()),
-        samples=processes * workload.samples[results.size],
+        samples=processes * (results.samples or workload.samples[results.size]),
         status="skipped",
     )
     if lacking := _lacking(kind, framework, processes):
@@ -206,12 +223,13 @@ def _measured(request: Request, results: Results, variant: Variant) -> Metrics:
     workload, framework, processes = variant
     kind, size, peak = results.fingerprint.kind, results.size, results.peak_flop_per_s
     if processes > 1:
-        return measure_together(workload.name, size, kind, LEAST_STEPS, peak, request.seed)
-    plain = Training(workload, size, kind, request.seed)
+        return measure_together(workload.name, size, kind, LEAST_STEPS, peak, request.seed, results.samples)
+    training = partial(Training, workload, size, kind, request.seed, samples=results.samples)
+    plain = training()
     if framework == "eager":
         return metrics(plain, peak)
     try:
-        return metrics(Training(workload, size, kind, request.seed, compiled=True), peak, plain)
+        return metrics(training(compiled=True), peak, plain)
     finally:
         torch.compiler.reset()
 
@@ -222,7 +240,8 @@ def _beside(row: Row, request: Request, results: Results) -> Row:
     if cluster is None or row.measured is None or row.framework != "eager":
         return row
     try:
-        found = predict(WORKLOADS[row.workload], row.size, cluster, results.peak_flop_per_s, row.processes)
+        of = WORKLOADS[row.workload], row.size
+        found = predict(*of, cluster, results.peak_flop_per_s, row.processes, results.samples)
     except InputError as error:
         return replace(row, reason=f"not predicted: {error}"[:400])
     return replace(row, predicted=found, off=off(row.measured, found))

@@ -25,7 +25,8 @@ class Training:
     """A workload on a device with its own batch; every one is trained by Adam, the optimizer that is simulated.
 
     reduce: makes the gradients of all processes the same ones, after backward. compiled: loss and backward go through
-    torch.compile. The batch is drawn from `seed` and `rank`, the weights from `seed` alone.
+    torch.compile. The batch is drawn from `seed` and `rank`, the weights from `seed` alone. samples: of a step, by
+    default the workload's own.
     """
 
     def __init__(
@@ -37,11 +38,12 @@ class Training:
         rank: int = 0,
         compiled: bool = False,
         reduce: Callable[[list[Tensor]], None] = alone,
+        samples: int | None = None,
     ) -> None:
         self.workload, self.device, self.reduce = workload, device, reduce
         dtype = DTYPES[device]
         self.model: Any = workload.build(size, seed).to(device, dtype)
-        drawn = (t.to(device) for t in workload.batch(size, seed + rank))
+        drawn = (t.to(device) for t in workload.batch(size, seed + rank, samples))
         self.batch = tuple(t.to(dtype) if t.is_floating_point() else t for t in drawn)
         self.optimizer = Optimizer([*self.model.parameters()], "fused", RATE)
         self.loss: Callable[..., Tensor] = workload.loss

@@ -12,6 +12,7 @@ from sim.report.figures.front import front
 from sim.report.figures.grid import grid
 from sim.report.figures.kernels import schedules, tasks
 from sim.report.figures.memory import memory, memory_peaks
+from sim.report.figures.parts import parts
 from sim.report.figures.roofline import roofline
 from sim.report.figures.swept import swept_axis, swept_points
 from sim.report.figures.throughput import bars, curves, throughput
@@ -37,6 +38,7 @@ __all__ = [
     "memory_peaks",
     "opening",
     "order",
+    "parts",
     "roofline",
     "schedules",
     "swept_axis",

@@ -1,20 +1,22 @@
 """What is refused before anything is started: versions, orders, too few processes."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from torch.distributed.pipelining.schedules import PipelineScheduleMulti, _PipelineScheduleRuntime
 from typer.testing import CliRunner
 
 from calibration.execute import cli, versions
-from calibration.execute.limits import check_order, executable
+from calibration.execute.limits import as_executed, check_order, executable, executed_level
 from calibration.execute.measure import median_interval
-from calibration.execute.predict import predict
+from calibration.execute.predict import assumptions, predict
 from calibration.execute.runtime import check
 from calibration.execute.versions import check_torch
+from sim.costs.run_level import level_of
 from sim.schedules import Shape, build
 from sim.schedules.custom import parse_order
-from sim.specs import Cluster, InputError, Offload
+from sim.specs import Cluster, InputError, Offload, Plan
 from tests.calibration.execute.cases import SMALL, cluster, job, plan, profile
 
 RUN = CliRunner()
@@ -133,3 +135,14 @@ def test_tempos_layers_are_executed_whole(change):
     with pytest.raises(InputError, match=rf"^plan.{name}: got {change[name]}; allowed: .* with tempo true"):
         executable(SMALL, Cluster.of("cpu", 1, gpus_per_node=2, domain_gpus=2), given, "cpu")
     assert executable(SMALL, Cluster.of("cpu", 1, gpus_per_node=1), plan(tempo=True), "cpu").gpus == 1
+
+
+def test_nothing_happens_between_two_steps_of_what_is_executed():
+    hosts, gpus = Cluster.of("cpu", 1, gpus_per_node=1), Cluster.of("h100-sxm-80gb", 1, gpus_per_node=1)
+    assert executed_level(hosts) == level_of(hosts)
+    usual, here = level_of(gpus), executed_level(gpus)
+    assert here.parameters.step_overhead_s == 0 < usual.parameters.step_overhead_s
+    assert replace(here.parameters, step_overhead_s=usual.parameters.step_overhead_s) == usual.parameters
+    given = Plan(global_batch=4, precision="bf16")
+    (told,) = assumptions(SMALL, gpus, given, as_executed(given))
+    assert "nothing between two steps; trainsim simulate" in told

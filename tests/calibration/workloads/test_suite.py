@@ -237,3 +237,21 @@ def test_the_step_of_a_gpu_session_runs_the_benchmark_here(quick, monkeypatch, t
     assert load_results(place.profile).size == "tiny"
     assert gpu_session.in_process(step, place) == 0
     assert len(quick) == 3 * len(WORKLOADS)
+
+
+def test_a_steps_samples_are_those_asked_for(bench, quick, tmp_path):
+    results, _ = run(request(tmp_path, "a3c", samples=3), bench, silent)
+    assert load_results(tmp_path / "r").samples == 3
+    assert [row.samples for row in results.rows] == [3, 6, 3]
+    with pytest.raises(InputError, match="--samples: got 4; allowed: 3, as for the results in --out"):
+        run(request(tmp_path, "a3c", resume=True, samples=4), bench, silent)
+
+
+def test_sizes_and_samples_belong_to_this_suite(tmp_path):
+    out = ("--out", tmp_path / "r")
+    with pytest.raises(InputError, match="--size: got 'huge'"):
+        invoke("--device", "cpu", "--suite", "tbd", "--size", "huge", *out)
+    with pytest.raises(InputError, match="--samples: got 0; allowed: 1 to"):
+        invoke("--device", "cpu", "--suite", "tbd", "--samples", 0, *out)
+    with pytest.raises(InputError, match="--samples: got 2; allowed: left out, or --suite tbd"):
+        invoke("--device", "cpu", "--samples", 2, *out)
