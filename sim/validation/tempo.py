@@ -4,7 +4,7 @@ Nothing is fitted to it. Devices train in data parallel, each on its own batch; 
 device memory in the median is not above the device's. At equal batches the layers lose throughput, more where kernels
 are short beside memory (16 bit), and larger batches win it back: on the V100 in fp16 they do so here, not in the paper.
 Predicted are kernels that memory bounds. `Gain.factor` says how many times as much extra time they may take before a
-gain is lost: least on that V100. The published kernels do take more (`published_factor`).
+gain is lost: least on that V100. The published kernels do take more (`by_published_kernels`), and may lose it there.
 """
 
 from collections.abc import Iterator, Mapping
@@ -37,6 +37,11 @@ class Published(NamedTuple):
     samples_per_s: tuple[float, float]
     percent: float
     source: str
+
+    @property
+    def element_bytes(self) -> int:
+        """Of activations."""
+        return 4 if self.precision == "fp32" else 2
 
 
 PUBLISHED = (
@@ -74,12 +79,12 @@ class Gain:
         """What Tempo's kernels add to a step of the second batch."""
         return self.steps[1].step_time_s - self.between.step_time_s
 
-    def percent_at(self, factor: float) -> float:
-        """Return how much more throughput they have where their kernels add so many times as much.
+    def percent_at(self, factor: float, more_s: float = 0.0) -> float:
+        """Return how much more throughput they have where their kernels add so many times as much, and `more_s`.
 
         What collectives hide of it is taken to be the same share.
         """
-        seconds = self.between.step_time_s + factor * self.extra_s
+        seconds = self.between.step_time_s + factor * self.extra_s + more_s
         return 100 * (self.batches[1] / seconds / (self.batches[0] / self.steps[0].step_time_s) - 1)
 
     def factor(self, percent: float = 0.0) -> float:
@@ -236,3 +241,31 @@ def published_factor(model: Model, element_bytes: int) -> float:
     e, scores = element_bytes, model.heads * model.seq / model.hidden
     ours = 2 * model.ffn / model.hidden + (2 * e + 1) * scores
     return (ours + 2 * (16 + 2 * e)) / ours
+
+
+MULTIPLY_ADDS = 12 + 12 + 12 + 13
+"""Of the published GELU's gradient: four polynomials, one for each range of the output. The threads of a warp, whose
+values lie in all ranges, take every one of them. Source: src/inplace_gelu/gelu_kernel.cu of the same revision."""
+
+
+def polynomials_s(step: Step) -> float:
+    """Return the seconds a step in which a device evaluates the published polynomials, at its peak in fp32.
+
+    Raises:
+        InputError: nobody says what the device does in fp32.
+    """
+    model, hardware = step.model, step.cluster.hardware
+    if hardware.peak_fp32_flop_per_s is None:
+        raise InputError("device", step.cluster.device, "one with peak_fp32_flop_per_s in the catalog")
+    numbers = step.plan.global_batch / step.cluster.gpus * model.seq * model.ffn * model.layers
+    return 2 * MULTIPLY_ADDS * numbers / hardware.peak_fp32_flop_per_s.value
+
+
+def by_published_kernels(gain: Gain, element_bytes: int) -> tuple[float, float]:
+    """Return the percent more throughput with kernels that move and compute what the published ones do.
+
+    element_bytes: of activations. First where nothing hides the GELU's arithmetic, then where its memory traffic does.
+    """
+    after = gain.steps[1]
+    factor = published_factor(after.model, element_bytes)
+    return gain.percent_at(factor, polynomials_s(after)), gain.percent_at(factor)

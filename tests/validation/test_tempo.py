@@ -1,11 +1,12 @@
 """Published gains of Tempo's layers beside ours, in stated bands; nothing is fitted to them."""
 
+from dataclasses import replace
 from itertools import product
 from types import SimpleNamespace
 
 import pytest
 
-from sim.specs import InputError
+from sim.specs import Cluster, InputError
 from sim.validation import tempo
 
 V100, RTX = "v100-sxm-16gb", "rtx-2080-ti"
@@ -98,6 +99,22 @@ def test_bytes_of_the_published_kernels_by_hand():
     """Of BERT-Large a number has four of the MLP and 16 * 384 / 1024 = 6 scores: 8 + 30 bytes here, 40 more there."""
     assert tempo.published_factor(tempo.answering("bert-large", 384), 2) == pytest.approx(78 / 38)
     assert tempo.published_factor(tempo.answering("bert-large", 384), 4) == pytest.approx(110 / 62)
+
+
+def test_with_what_the_published_kernels_do_the_case_that_loses_may_lose_and_no_other(rows):
+    found = {case: tempo.by_published_kernels(row.same, row.published.element_bytes) for case, row in rows.items()}
+    lost, kept = found.pop((V100, "fp16"))
+    assert -2 < lost < 0 < kept < 1
+    assert all(0 < least < most for least, most in found.values())
+
+
+def test_arithmetic_of_the_published_polynomials_by_hand(rows):
+    """22 samples of 384 tokens, 4 x 1,024 numbers, 24 layers, 49 multiply-adds each at 15.7 TFLOP/s."""
+    after = rows[V100, "fp16"].same.steps[1]
+    assert tempo.polynomials_s(after) == pytest.approx(22 * 384 * 4096 * 24 * 98 / 15.7e12, rel=1e-3)
+    host = replace(after, cluster=Cluster.of("l4", nodes=1))
+    with pytest.raises(InputError, match="peak_fp32_flop_per_s"):
+        tempo.polynomials_s(host)
 
 
 def test_what_ifs(tmp_path):
