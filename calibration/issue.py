@@ -8,8 +8,7 @@ import numpy as np
 
 from calibration.kernels.overhead import small
 from sim.costs.fitted import six_digits
-from sim.costs.layers.issue import KERNELS_A_LAYER, POINTWISE_A_LAYER
-from sim.costs.profile import Profile
+from sim.costs.profile import KERNELS_A_LAYER, POINTWISE_A_LAYER, Profile
 from sim.costs.run_level import RunLevel, RunLevelSet
 from sim.costs.stage import backward_seconds, forward_seconds
 from sim.engine.placed import stage_costs

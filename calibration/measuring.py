@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -28,6 +29,7 @@ from sim.costs.profile import Profile
 from sim.specs.fields import InputError
 
 KINDS = ("cpu", "cuda")
+WIDTH = 120
 BUDGETS = {"smoke": "300s", "full": "8m"}
 WORKLOADS = "tbd"
 """The suite of whole networks, `calibration.workloads`."""
@@ -58,6 +60,11 @@ def measure_device(
     wanted = cast("Suite", one_of("--suite", suite, (*BUDGETS, WORKLOADS)))
     seconds = budget_s(budget or BUDGETS[wanted])
     _run(Request(kind, out, wanted, seconds, checked_seed(seed), resume, despite_load), check, as_json)
+
+
+def results_console() -> Console:
+    """Return where tables of results are printed: wide where that is no terminal."""
+    return Console(width=None if sys.stdout.isatty() else WIDTH)
 
 
 def one_of(option: str, value: str, allowed: tuple[str, ...]) -> str:
@@ -107,9 +114,10 @@ def _run(request: Request, check: bool, as_json: bool) -> None:
         held = {"hold_out": [row.data() for row in rows]}
         typer.echo(json.dumps(measured_summary(session, profile, request.out) | held))
         return
-    Console().print(table([profile]))
+    console = results_console()
+    console.print(table([profile]))
     if rows:
-        Console().print(holdout.table(rows))
+        console.print(holdout.table(rows))
     progress.print(
         f"{session.measured} kernels measured, {session.flagged} of them flagged, {len(session.skipped)} skipped, "
         f"{session.left} left by the budget; cluster: {{device: {request.out / DEVICE_FILE}, profile: {request.out}}}",

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from calibration.guards import BusyError
-from calibration.measuring import KINDS, bar, budget_s, checked_seed, one_of
+from calibration.measuring import KINDS, bar, budget_s, checked_seed, one_of, results_console
 from calibration.session import open_bench
 from calibration.workloads.results import FILE, Metrics, Results, counts, largest
 from calibration.workloads.suite import Request, run
@@ -61,7 +61,7 @@ def measure_workloads(
     if as_json:
         typer.echo(json.dumps(summary(results, out, left)))
         return
-    Console().print(table(results))
+    results_console().print(table(results))
     for row in results.rows:
         if row.reason:
             name = f"{row.workload}, {row.framework}, {row.processes}: {row.status}"

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.costs.contention import contention_values
-from sim.costs.layers.issue import KERNELS_A_LAYER
 from sim.costs.memory import parameter_symbols
 from sim.costs.profile import Profile, load_profile
 from sim.specs.catalog import precision, precisions
@@ -95,11 +94,8 @@ def cluster_values(cluster: Cluster, profile: Profile) -> dict[str, float]:
             "workspace_bytes": profile.memory.workspace_bytes,
             "in_tiles": float(not cluster.hardware.on_host),
             "on_host": float(cluster.hardware.on_host),
-            "issue_s": profile.issue_s,
-            "ends_issue_s": profile.ends_issue_s,
-            "pointwise_issue_s": profile.pointwise_issue_s or profile.issue_s / KERNELS_A_LAYER,
-            "product_issue_s": profile.product_issue_s or profile.issue_s / KERNELS_A_LAYER,
         }
+        | profile.issue
     )
 
 

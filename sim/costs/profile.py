@@ -82,6 +82,10 @@ PRODUCTS = tuple(key for key in kernels.KERNELS if key[0] == "gemm")
 LARGE = 4096
 """Rows, columns and inner size of the product whose rate says how fast an implementation is."""
 
+KERNELS_A_LAYER, POINTWISE_A_LAYER = 31, 11
+"""Operations of torch, forward and backward, in a layer of the model by which `issue_s` is measured, and how many of
+them are point-wise."""
+
 VERSIONS = (1, 2)
 MOST_MODELS = 300
 
@@ -96,8 +100,8 @@ class Profile:
     models of one kernel have it, the first), `units` (by quantity, as text), `contention`, `issue_s` (seconds in
     which a layer's kernels, forward and backward, are issued; of a host processor, what that takes beside them; 0: not
     measured), `ends_issue_s` (the same of embedding, head and loss), `pointwise_issue_s` and `product_issue_s` (on a
-    host processor, the same of one point-wise operation and of any other, which modules call), and what `KernelModel`
-    says of intervals.
+    host processor, the same of one point-wise operation and of any other, which modules call; left out: not measured),
+    and what `KernelModel` says of intervals.
     `learned` is no part of the file: corrections from executed plans, which lie beside it.
     """
 
@@ -122,8 +126,8 @@ class Profile:
     units: Annotated[dict[Name, Word], AT_MOST_50] = Field(default_factory=dict)
     issue_s: Annotated[float, real(0.0, 1.0, "s")] = 0.0
     ends_issue_s: Annotated[float, real(0.0, 1.0, "s")] = 0.0
-    pointwise_issue_s: Annotated[float, real(0.0, 1.0, "s")] = 0.0
-    product_issue_s: Annotated[float, real(0.0, 1.0, "s")] = 0.0
+    pointwise_issue_s: Annotated[float, real(0.0, 1.0, "s")] | None = None
+    product_issue_s: Annotated[float, real(0.0, 1.0, "s")] | None = None
     contention: Annotated[list[Contention], AT_MOST_50] = Field(default_factory=list)
     learned: Learned | None = field(default=None, init=False, compare=False)
 
@@ -143,6 +147,17 @@ class Profile:
             if held[key].form != wanted:
                 raise InputError(f"models.{'/'.join(key)}.form", held[key].form, wanted)
         require("collectives", self.collectives, PARAMETERS, tuple(OPTIONAL))
+
+    @property
+    def issue(self) -> dict[str, float]:
+        """The symbols of what issuing takes; of an operation that nobody measured, what those of a layer take each."""
+        each = self.issue_s / KERNELS_A_LAYER
+        return {
+            "issue_s": self.issue_s,
+            "ends_issue_s": self.ends_issue_s,
+            "pointwise_issue_s": each if self.pointwise_issue_s is None else self.pointwise_issue_s,
+            "product_issue_s": each if self.product_issue_s is None else self.product_issue_s,
+        }
 
     @property
     def measured(self) -> bool:

@@ -10,8 +10,7 @@ from calibration.issue import with_issue
 from calibration.kernels.gpt import SmallGpt
 from calibration.kernels.overhead import small
 from calibration.tracing.trace import trace
-from sim.costs.layers.issue import KERNELS_A_LAYER, POINTWISE_A_LAYER
-from sim.costs.profile import Profile, load_profile
+from sim.costs.profile import KERNELS_A_LAYER, POINTWISE_A_LAYER, Profile, load_profile
 from sim.specs.table import PHASES
 
 

@@ -8,10 +8,6 @@ from sim.costs.layers.ops import Op
 from sim.costs.layers.structure import Kind, TracedKind
 from sim.specs.blocks import GATES
 
-KERNELS_A_LAYER, POINTWISE_A_LAYER = 31, 11
-"""Operations of torch, forward and backward, in a layer of the model by which a profile's `issue_s` is measured, and
-how many of them are point-wise."""
-
 
 def host_seconds(kind: Kind, ops: Sequence[Op], repeated: Expr) -> dict[str, tuple[Expr, Expr]]:
     """Return by pass what issuing takes beside the kernels of a device, and by itself on a host processor.

@@ -149,7 +149,7 @@ def test_all_metrics_of_a_process():
     assert sum(found.memory_bytes.values()) == found.peak_bytes
 
 
-def test_time_without_kernels_is_not_utilised():
+def test_time_without_kernels_is_not_utilised(capfd):
     training = Training(WORKLOADS["a3c"], "tiny")
     training.step()
     busy = compute_utilisation(training)
@@ -163,3 +163,4 @@ def test_time_without_kernels_is_not_utilised():
     assert compute_utilisation(training) < busy
     assert len(timed(training, steps=2).seconds) == 2
     assert step
+    assert not capfd.readouterr().err  # torch's profiler says nothing of itself
