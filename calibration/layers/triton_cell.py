@@ -32,6 +32,13 @@ def _read(pointer: Any, there: Any) -> Any:
 
 
 @triton.jit
+def _places(outer: Any, inner: Any, block: tl.constexpr) -> Any:
+    """Return which of a program's numbers there are, their rows and their columns."""
+    at = tl.program_id(0) * block + tl.arange(0, block)
+    return at < outer * inner, (at // inner).to(tl.int64), at % inner
+
+
+@triton.jit
 def lstm_forward(
     outer: Any,
     inner: Any,
@@ -48,9 +55,7 @@ def lstm_forward(
     block: tl.constexpr,
 ) -> None:
     """Gates of the sums of products in their place, the cell and the state after a step."""
-    at = tl.program_id(0) * block + tl.arange(0, block)
-    there = at < outer * inner
-    row, column = (at // inner).to(tl.int64), at % inner
+    there, row, column = _places(outer, inner, block)
     slot, here = gates + row * gate_row + column, row * state_row + column
     i, f = _read(slot, there), _read(slot + gate, there)
     g, o = _squashed(_read(slot + 2 * gate, there)), _read(slot + 3 * gate, there)
@@ -95,9 +100,7 @@ def lstm_backward(
     block: tl.constexpr,
 ) -> None:
     """Gradients of the sums of products, and of the cell before the step in the place of that after it."""
-    at = tl.program_id(0) * block + tl.arange(0, block)
-    there = at < outer * inner
-    row, column = (at // inner).to(tl.int64), at % inner
+    there, row, column = _places(outer, inner, block)
     slot, here, carry = row * gate_row + column, row * state_row + column, row * carry_row + column
     i, f = _read(gates + slot, there), _read(gates + slot + gate, there)
     g, o = _read(gates + slot + 2 * gate, there), _read(gates + slot + 3 * gate, there)
@@ -137,9 +140,7 @@ def gru_forward(
     block: tl.constexpr,
 ) -> None:
     """Gates n, r and z in the place of sums of products, and the state after a step."""
-    at = tl.program_id(0) * block + tl.arange(0, block)
-    there = at < outer * inner
-    row, column = (at // inner).to(tl.int64), at % inner
+    there, row, column = _places(outer, inner, block)
     slot, here = gates + row * gate_row + column, row * state_row + column
     r, z = _sigmoid(_read(slot + gate, there)), _sigmoid(_read(slot + 2 * gate, there))
     n = _squashed(_read(slot, there) + r * _read(slot + 3 * gate, there))
@@ -171,9 +172,7 @@ def gru_backward(
     block: tl.constexpr,
 ) -> None:
     """Gradients of the sums of products, and what of the state's gradient passes by the products in its place."""
-    at = tl.program_id(0) * block + tl.arange(0, block)
-    there = at < outer * inner
-    row, column = (at // inner).to(tl.int64), at % inner
+    there, row, column = _places(outer, inner, block)
     slot, carry = row * gate_row + column, row * carry_row + column
     n, r = _read(gates + slot, there), _read(gates + slot + gate, there)
     z, of_state = _read(gates + slot + 2 * gate, there), _read(gates + slot + 3 * gate, there)

@@ -1,4 +1,7 @@
-"""What TBD's authors observe (arXiv 1803.06905, section 4, by number), beside what is found here, and on what."""
+"""What TBD's authors observe (arXiv 1803.06905, section 4, by number), beside what is found here, and on what.
+
+In our words; the paper's own text, but for its abstract, was not at hand to hold them against.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass

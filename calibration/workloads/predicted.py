@@ -16,8 +16,7 @@ from sim.costs.usage import compute_seconds
 from sim.engine.sensitivity import times_with
 from sim.engine.step import Step, simulate
 from sim.specs import Cluster, LayerTable, Model, Plan
-from sim.specs.table import Layer, at
-from sim.specs.traced import NO_SIZE
+from sim.specs.traced import Part as Traced
 
 PARTS: Mapping[str, Part] = {
     "parameters": "weights",
@@ -87,7 +86,8 @@ def predict_traced(
     step = simulate(Model.from_table(traced), cluster, plan, level=executed_level(cluster))
     busy_s = compute_seconds(step.costs, 1, 1) - (waited(step) if kind == "cuda" else 0.0)
     work = float(traced.flop(samples)) * processes
-    workspace = step.profile.memory.workspace_bytes + (copied(traced.layers[0], samples) if kind == "cpu" else 0.0)
+    layer = Traced.of(traced.layers[0])
+    workspace = step.profile.memory.workspace_bytes + (copied(layer, samples) if kind == "cpu" else 0.0)
     memory = memory_of(step, workspace, held_bytes)
     return Metrics(
         step_time_s=step.step_time_s,
@@ -107,13 +107,10 @@ def waited(step: Step) -> float:
     return step.step_time_s - float(times_with(step, floors)[0])
 
 
-def copied(layer: Layer, samples: int) -> float:
+def copied(part: Traced, samples: int) -> float:
     """Return what a host processor's convolutions copy where that, in forward, makes the peak."""
-    held, kept, gradient, handed = (
-        float(at(size or NO_SIZE, samples))
-        for size in (layer.forward_bytes, layer.saved_bytes, layer.temporary_bytes, layer.boundary_bytes)
-    )
-    return held - kept if held - kept > 2 * gradient + handed else 0.0
+    size = float(part.copied_bytes(samples))
+    return size if size > part.gradient_bytes(samples) else 0.0
 
 
 def batch_bytes(workload: Workload, size: Size, kind: str, samples: int) -> int:

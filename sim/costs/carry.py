@@ -99,6 +99,12 @@ def carried(profile: "Profile", name: str, move: Move, links: "Profile") -> "Pro
     )
 
 
+def carried_to_fp32(base: "Profile", name: str, by: Ratios, how: str, sigma_log: float) -> "Profile":
+    """Return a profile of 16-bit kernels carried over to those of fp32, an estimate by stated ratios."""
+    made = carried(base, name, Move(by, sigma_log, how, "assumed"), base)
+    return replace(made, dtype="float32", models=[replace(each, dtype="float32") for each in made.models])
+
+
 def _moved(model: KernelModel, base: str, move: Move) -> KernelModel:
     by = move.by
     return replace(

@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 from sim.specs.fields import InputError
-from sim.specs.table import Layer, LayerTable, Op, Phase
+from sim.specs.table import Layer, LayerTable, Op, Phase, at
 
 MAX_LAYERS, MAX_KINDS = 4_096, 128
 FIRST_LETTER = 0x100
@@ -66,6 +67,14 @@ class Part:
             backward_input=self.backward_input + other.backward_input,
             backward_weight=self.backward_weight + other.backward_weight,
         )
+
+    def gradient_bytes(self, batch: Any) -> Any:
+        """Return the gradients of a kernel's input and output of the largest size, and the layer's own."""
+        return 2 * at(self.temporary, batch) + at(self.boundary, batch)
+
+    def copied_bytes(self, batch: Any) -> Any:
+        """Return how much more than is kept a host processor has in forward, 0 without convolutions."""
+        return 0 if self.in_forward == NO_SIZE else at(self.in_forward, batch) - at(self.saved, batch)
 
     def ops(self, phase: Phase) -> tuple[Op, ...]:
         """Return the kernels of a phase."""

@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 
 from sim.costs import kernels
 from sim.costs.algebra import Interpreted, symbol
-from sim.costs.carry import Move, Ratios, carried
+from sim.costs.carry import Ratios, carried_to_fp32
 from sim.costs.profile import CARRY_SIGMA_LOG, Profile, load_profile, profile_text
 from sim.engine.step import Step, simulate
 from sim.specs import Cluster, InputError, Model, Plan
@@ -171,8 +171,7 @@ def in_fp32(chip: str) -> Profile:
         to.multiprocessors / known.sms.value,
         anchored=False,
     )
-    made = carried(base, f"{chip} fp32", Move(by, CARRY_SIGMA_LOG, "by datasheets", "assumed"), base)
-    return replace(made, dtype="float32", models=[replace(each, dtype="float32") for each in made.models])
+    return carried_to_fp32(base, f"{chip} fp32", by, "by datasheets", CARRY_SIGMA_LOG)
 
 
 def one_gpu(chip: str, folder: Path) -> Cluster:

@@ -13,7 +13,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sim.costs.carry import Move, carried, ratios
+from sim.costs.carry import carried_to_fp32, ratios
 from sim.costs.profile import CARRY_SIGMA_LOG, load_profile, profile_text
 from sim.engine.step import Step, simulate
 from sim.specs import Cluster, InputError, Model, Plan
@@ -131,11 +131,9 @@ def devices(name: str, precision: str, folder: Path, number: int = 4) -> Cluster
     if known.peak_fp32_flop_per_s is None:
         raise InputError("device", name, "one with peak_fp32_flop_per_s in the catalog")
     by = replace(ratios(known, known), compute=known.peak_fp32_flop_per_s.value / known.peak_bf16_flop_per_s.value)
-    base = load_profile(name)
-    made = carried(base, f"{name}-fp32", Move(by, CARRY_SIGMA_LOG, "by peaks of fp32 and 16 bit", "assumed"), base)
-    single = [replace(each, dtype="float32") for each in made.models]
+    made = carried_to_fp32(load_profile(name), f"{name}-fp32", by, "by peaks of fp32 and 16 bit", CARRY_SIGMA_LOG)
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / "profile.json", profile_text(replace(made, dtype="float32", models=single)))
+    write_atomically(folder / "profile.json", profile_text(made))
     return Cluster.of(name, nodes=1, gpus_per_node=number, profile=str(folder))
 
 

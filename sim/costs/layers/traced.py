@@ -72,9 +72,8 @@ def block_bytes(kind: TracedKind, full: Expr, share: Expr) -> tuple[Expr, Expr]:
 
 
 def gradient_bytes(kind: TracedKind) -> Expr:
-    """Return what is alive beside what is kept: gradients of a kernel's input and output of the largest size and the
-    layer's own, or on a host processor what a convolution copies in forward, if that is more."""
-    gradients, part = 2 * size(kind.part.temporary) + size(kind.part.boundary), kind.part
-    if part.in_forward == NO_SIZE:
-        return gradients
-    return maximum(gradients, symbol("on_host") * (size(part.in_forward) - size(part.saved)))
+    """Return what is alive beside what is kept: gradients, or on a host processor what a convolution copies in forward,
+    if that is more."""
+    copied = kind.part.copied_bytes(micro_batch)
+    gradients = kind.part.gradient_bytes(micro_batch)
+    return maximum(gradients, symbol("on_host") * copied) if copied else gradients
