@@ -87,6 +87,8 @@ def _loaded(name: str, place: str) -> Any:
     if isinstance(found, typer.Typer):
         command: Any = typer.main.get_group(found)
         command.name = name
+        for entry in entry_points(group=f"trainsim.commands.{name}"):
+            command.add_command(_loaded(entry.name, entry.value))
         return command
     alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     alone.command(name)(found)

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar, get_args, get_type_hints
 
 from sim.catalog import folder, names
+from sim.specs.dataset import Dataset, DatasetEntry
 from sim.specs.device import Device, Sourced
 from sim.specs.fields import InputError, check, read, short
 from sim.specs.files import load_mapping
 from sim.specs.model import Model
 from sim.specs.precision import Precision
 from sim.specs.scaling import ScalingLaw
+from sim.specs.storage import Storage, StorageEntry
 
 T = TypeVar("T")
 
@@ -121,6 +123,18 @@ def precision(name: str) -> Precision:
 def scaling_law(name: str) -> ScalingLaw:
     """Return the catalog scaling law `name`; raises InputError with the known names."""
     return read(ScalingLaw, _entry("scaling", name), f"scaling/{name}")
+
+
+@lru_cache
+def storage(name: str) -> Storage:
+    """Return the catalog storage `name`; raises InputError with the known names."""
+    return read(StorageEntry, _entry("storage", name), f"storage/{name}").storage
+
+
+@lru_cache
+def dataset(name: str) -> Dataset:
+    """Return the catalog dataset `name`; raises InputError with the known names."""
+    return read(DatasetEntry, _entry("datasets", name), f"datasets/{name}").dataset
 
 
 class Entries(Mapping[str, T], Generic[T]):

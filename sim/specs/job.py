@@ -11,10 +11,12 @@ from sim.catalog import names
 from sim.specs.arguments import checked
 from sim.specs.catalog import is_device_file
 from sim.specs.catalog import model as catalog_model
+from sim.specs.checkpointing import Checkpointing
 from sim.specs.cluster import Cluster
 from sim.specs.fields import MAX_PROBLEMS, InputError, check, read, real, spec, whole
 from sim.specs.files import is_folder, load_mapping
 from sim.specs.knobs import knob_values
+from sim.specs.loading import Loading
 from sim.specs.model import Model
 from sim.specs.plan import Plan
 from sim.specs.table import KIND, LayerTable
@@ -67,6 +69,8 @@ class Job:
     plan: Plan | None = None
     tune: Tune | None = None
     training: Training | None = None
+    loading: Loading | None = None
+    checkpointing: Checkpointing | None = None
 
     @classmethod
     @checked
@@ -119,6 +123,8 @@ def section_readers(raw: Mapping[str, Any], folder: Path) -> dict[str, Reader]:
         "plan": lambda value: _plan(value, raw),
         "tune": lambda value: check(Tune, value, "tune"),
         "training": lambda value: check(Training, value, "training"),
+        "loading": lambda value: check(Loading, value, "loading"),
+        "checkpointing": lambda value: check(Checkpointing, value, "checkpointing"),
     }
 
 

@@ -1,0 +1,1 @@
+"""Real input pipelines: differential phases, caches and coordinated loaders for torch, measured."""

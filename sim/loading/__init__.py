@@ -1,0 +1,1 @@
+"""Whether devices wait for data: laws and processes of the input pipeline (DS-Analyzer, CoorDL, arXiv 2007.06775)."""
