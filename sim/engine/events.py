@@ -40,6 +40,9 @@ class World:
         self._lag = program.lag[by_source].tolist()
         self._waiting_from = np.searchsorted(graph.source[by_source], np.arange(n + 1)).tolist()
         self._watched: dict[int, simpy.Event] = {}
+        self._awaited: dict[int, simpy.Event] = {}
+        self.left = n
+        """How many operations have not ended."""
 
     def operations(self, rank: int, action: Action) -> list[int]:
         """Return the operations of an action of a rank, in their order."""
@@ -57,6 +60,13 @@ class World:
             raise ValueError(f"operation {operation} has started at {self.start[operation]}")
         self._missing[operation] += 1
         return lambda: self._arrive(operation)
+
+    def started(self, operation: int) -> simpy.Event:
+        """Return an event that happens when an operation starts."""
+        event = self._awaited.setdefault(operation, self.env.event())
+        if self.start[operation] >= 0 and not event.triggered:
+            event.succeed()
+        return event
 
     def ended(self, operation: int) -> simpy.Event:
         """Return an event that happens when an operation ends."""
@@ -81,9 +91,16 @@ class World:
         """Run everything and return when operations ran; raises DeadlockError."""
         for guest in guests:
             self.env.process(guest(self))
-        # Guests hold operations in their first instant, before anything starts.
-        self._after(0, self._begin)
+        self.launch()
         self.env.run()
+        return self.result()
+
+    def launch(self) -> None:
+        """Let operations start from the next instant on: guests hold them in their first one, before that."""
+        self._after(0, self._begin)
+
+    def result(self) -> Run:
+        """Return when operations ran; raises DeadlockError where some have not."""
         end = np.array(self.end, dtype=np.int64)
         if (end < 0).any():
             raise DeadlockError(waiting_cycle(self.program.graph, end >= 0))
@@ -100,6 +117,8 @@ class World:
 
     def _start(self, i: int) -> None:
         self.start[i] = int(self.env.now)
+        if i in self._awaited and not self._awaited[i].triggered:
+            self._awaited[i].succeed()
         if self.fluid:
             self.fluid.add_operation(i, lambda: self._finish(i))
         else:
@@ -107,6 +126,7 @@ class World:
 
     def _finish(self, i: int) -> None:
         self.end[i] = int(self.env.now)
+        self.left -= 1
         if i in self._watched and not self._watched[i].triggered:
             self._watched[i].succeed()
         if self._next[i] >= 0:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from math import ceil
+from math import ceil, inf
 from typing import Any
 
 import simpy
@@ -69,6 +69,13 @@ class Fluid:
         if not alone:
             self._settle(flow)
 
+    def begin(self, rank: int, stream: int) -> Callable[[], None]:
+        """Keep a stream of a rank active until the returned function is called (once): others slow down beside it."""
+        flow = Flow(rank, int(stream), (), inf, _nothing, int(self.env.now), [self.on_rank.setdefault(rank, {})])
+        flow.beside[0][flow] = None
+        self._settle(flow)
+        return lambda: self._finish(flow)
+
     def _settle(self, changed: Flow) -> None:
         """Give `changed` and all that share with it their new rates."""
         neighbours: dict[Flow, None] = {}
@@ -77,7 +84,7 @@ class Fluid:
         now = int(self.env.now)
         for flow in neighbours:
             rate = self._rate(flow)
-            if rate != flow.rate:
+            if rate != flow.rate and flow.remaining < inf:
                 flow.remaining -= (now - flow.since) * flow.rate
                 flow.since, flow.rate = now, rate
                 flow.stamp += 1
@@ -100,3 +107,7 @@ class Fluid:
         if any(flow.beside):
             self._settle(flow)
         flow.then()
+
+
+def _nothing() -> None:
+    """What follows a stream that somebody else keeps active."""

@@ -1,0 +1,91 @@
+"""A step on the clock of a longer run ends as it does on its own clock, whenever it is looked at."""
+
+import simpy
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.engine.events import run_events_of
+from sim.engine.lockstep import Lockstep
+from sim.engine.program import Sharing, Stream
+from tests.engine.problems import shared_programs
+from tests.engine.test_events import SLOW, log, toy
+
+
+def followed(program, sharing=None, begin=0, late=0, guest=None):
+    """Return the lockstep of a program begun at `begin` and looked at `late` ticks later."""
+    env = simpy.Environment()
+    held = []
+
+    def around():
+        yield env.timeout(begin + late)
+        step = Lockstep(env, program, sharing, begin)
+        held.append(step)
+        if guest:
+            env.process(guest(env, step))
+        step.launch()
+        yield step.done
+        assert env.now == begin + max(late, int(step.result().end.max()))
+
+    env.process(around())
+    env.run()
+    return held[0]
+
+
+@given(shared_programs(), st.integers(0, 1_000), st.integers(0, 2_000))
+def test_undisturbed_it_is_the_same_to_the_tick(program, begin, late):
+    sharing = Sharing(SLOW)
+    assert log(followed(program, sharing, begin, late).result()) == log(run_events_of(program, sharing))
+
+
+@given(shared_programs(), st.integers(0, 500), st.integers(0, 500), st.integers(0, 24))
+def test_an_operation_is_held_at_the_same_tick(program, late, more, operation):
+    operation %= len(program)
+
+    def inside(world):
+        release = world.hold(operation)
+        yield world.env.timeout(late + more)
+        release()
+
+    wanted = run_events_of(program, Sharing(SLOW), [inside])
+    # What is held must not have started by the time somebody looks.
+    if run_events_of(program, Sharing(SLOW)).start[operation] < late:
+        return
+    env = simpy.Environment()
+
+    def around():
+        yield env.timeout(late)
+        step = Lockstep(env, program, Sharing(SLOW), 0)
+        release = step.hold(operation)
+        step.launch()
+        yield env.timeout(more)
+        release()
+        yield step.done
+        return step.result()
+
+    assert log(env.run(until=env.process(around()))) == log(wanted)
+
+
+def test_a_stream_kept_active_slows_others_while_it_is():
+    program = toy((0, Stream.COMPUTE, 100, ()), (1, Stream.COMPUTE, 100, ()))
+
+    def guest(env, step):
+        yield env.timeout(20)
+        release = step.keep_active(0, Stream.HOST)
+        yield env.timeout(30)
+        release()
+
+    step = followed(program, Sharing({(Stream.COMPUTE, Stream.HOST): 0.5}), begin=7, guest=guest)
+    assert log(step.result()) == [(0, 110), (0, 100)]
+
+
+def test_starts_and_ends_are_told_on_the_longer_clock():
+    program, seen = toy((0, Stream.COMPUTE, 10, ()), (0, Stream.COMPUTE, 5, ())), []
+
+    def guest(env, step):
+        yield step.started(1)
+        seen.append(env.now)
+        yield step.ended(1)
+        seen.append(env.now)
+
+    followed(program, begin=100, guest=guest)
+    assert seen == [110, 115]
