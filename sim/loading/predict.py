@@ -1,0 +1,176 @@
+"""How fast a job is fed, where it waits, and what would end the waiting."""
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from math import ceil, inf
+from typing import Any
+
+import numpy as np
+
+from sim.loading.laws import wanted
+from sim.loading.rates import Rates, rates, setting
+from sim.specs.arguments import checked
+from sim.specs.fields import InputError
+from sim.specs.loading import Loading
+from sim.units import percent, si
+
+TOLERANCE = 0.01
+"""Stalls of less than this share of an epoch are none, and this much less than the most is as good as it."""
+MOST_WORKERS = 4_096
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What one job of one node gets. Rates in samples/s, stalls as shares of an epoch's time, an epoch after the first
+    if not said otherwise.
+
+    Stalls are the differential phases of DS-Analyzer: t1 an epoch of training alone, t2 as it is, t3 with everything in
+    memory; prep stall (t3 - t1)/t2, fetch stall (t2 - t3)/t2. hit_fraction: of reads, from the node's own memory and
+    that of other nodes (of these `remote_fraction`). read_bytes_per_epoch: from storage, by all jobs and nodes. prep
+    is infinite where nothing is prepared. recommended_cache_bytes: x* of the dataset (a node's part of it where nodes
+    partition it), 0 where storage is fast enough; recommended_cores: least for which P is what training takes;
+    recommended_workers: least that are within 1 % of what any number does on these cores.
+    """
+
+    samples_per_s: float
+    compute_samples_per_s: float
+    fetch_samples_per_s: float
+    prep_samples_per_s: float
+    fetch_stall_fraction: float
+    prep_stall_fraction: float
+    bottleneck: str
+    hit_fraction: float
+    remote_fraction: float
+    epoch_s: float
+    first_epoch_s: float
+    read_bytes_per_epoch: float
+    recommended_cache_bytes: float
+    recommended_cores: int
+    recommended_workers: int
+    why: str
+    assumptions: tuple[str, ...]
+
+
+@checked
+def predict(
+    loading: Loading, compute_samples_per_s: float, nodes: int = 1, network_bytes_per_s: float | None = None
+) -> Prediction:
+    """Return how fast training is with this input pipeline; compute_samples_per_s: of one job on one node, never
+    waiting; network_bytes_per_s: what a node gets from the others, for cache partitioned.
+
+    Raises:
+        InputError: a rate or number of nodes is not positive, or the network of partitioned nodes is not said.
+    """
+    check(loading, compute_samples_per_s, nodes, network_bytes_per_s)
+    at = setting(loading, nodes, network_bytes_per_s)
+    steady = rates(loading.cache, loading.topology, at, compute_samples_per_s)
+    first = rates(loading.cache, loading.topology, at, compute_samples_per_s, first=True)
+    rate, samples = float(steady.steady), loading.dataset.samples / nodes
+    stalls = shares(steady, compute_samples_per_s)
+    fetch, prep = float(stalls["fetch"]), float(stalls["prep"])
+    bottleneck = _bottleneck(fetch, prep)
+    missed = 1 - float(steady.local + steady.remote)
+    cache = _wanted_cache(loading, at, min(float(steady.prep), compute_samples_per_s))
+    cores = _wanted_cores(loading, compute_samples_per_s)
+    workers = _wanted_workers(loading, at, compute_samples_per_s)
+    return Prediction(
+        samples_per_s=rate,
+        compute_samples_per_s=float(compute_samples_per_s),
+        fetch_samples_per_s=float(steady.fetch),
+        prep_samples_per_s=float(steady.prep),
+        fetch_stall_fraction=fetch,
+        prep_stall_fraction=prep,
+        bottleneck=bottleneck,
+        hit_fraction=1 - missed,
+        remote_fraction=float(steady.remote),
+        epoch_s=samples / rate,
+        first_epoch_s=samples / float(first.steady),
+        read_bytes_per_epoch=missed * loading.dataset.size_bytes * (1 if loading.coordinated else loading.jobs),
+        recommended_cache_bytes=cache,
+        recommended_cores=cores,
+        recommended_workers=workers,
+        why=_why(loading, bottleneck, steady, fetch, prep, cache, cores),
+        assumptions=(*loading.assumptions, *_assumed(loading, nodes)),
+    )
+
+
+def check(loading: Loading, compute_samples_per_s: float, nodes: int, network_bytes_per_s: float | None) -> None:
+    """Refuse rates and numbers that cannot be; raises InputError."""
+    if not 0 < compute_samples_per_s < inf:
+        raise InputError("compute_samples_per_s", compute_samples_per_s, "a number above 0")
+    if nodes < 1:
+        raise InputError("nodes", nodes, "a whole number from 1")
+    if network_bytes_per_s is not None and not 0 < network_bytes_per_s < inf:
+        raise InputError("network_bytes_per_s", network_bytes_per_s, "a number above 0 B/s")
+    if network_bytes_per_s is None and loading.cache == "partitioned" and nodes > 1:
+        raise InputError("network_bytes_per_s", None, "required: nodes of cache partitioned read from each other")
+
+
+def shares(found: Rates, compute_samples_per_s: Any) -> dict[str, Any]:
+    """Return the shares of an epoch's time: compute, prep (stall), fetch (stall), each [...]; they sum to 1."""
+    compute, cached = found.steady / compute_samples_per_s, found.steady / found.cached
+    cached = np.clip(cached, compute, 1.0)  # rounding
+    return {"compute": compute, "prep": cached - compute, "fetch": 1 - cached}
+
+
+def _bottleneck(fetch: float, prep: float) -> str:
+    if fetch + prep < TOLERANCE:
+        return "compute"
+    return "fetch" if fetch >= prep else "prep"
+
+
+def _wanted_cache(loading: Loading, at: dict[str, Any], rate: float) -> float:
+    """Return x* of the dataset in bytes, of what one node keeps."""
+    nodes = at["nodes"] if loading.cache == "partitioned" else 1
+    share = float(wanted()(at | {"wanted_samples_per_s": rate})["share"])
+    return share * loading.dataset.size_bytes / nodes
+
+
+def _wanted_cores(loading: Loading, most: float) -> int:
+    """Return the least cores of the node that prepare what training takes, with those of training itself."""
+    apart = 1 if loading.coordinated else loading.jobs
+    return max(1, ceil(most * apart * loading.prep_s - 1e-9)) + loading.trainer_cores
+
+
+def _wanted_workers(loading: Loading, at: dict[str, Any], most: float) -> int:
+    """Return the least workers of each job that come within 1 % of the best on these cores."""
+    together = loading.jobs if loading.coordinated else 1
+
+    def rate(workers: int) -> float:
+        changed = at | {"workers": workers * together}
+        return float(rates(loading.cache, loading.topology, changed, most).steady)
+
+    aim = (1 - TOLERANCE) * rate(MOST_WORKERS)
+    return 1 + bisect_left(range(1, MOST_WORKERS + 1), aim, key=rate)
+
+
+def _why(loading: Loading, bottleneck: str, found: Rates, fetch: float, prep: float, cache: float, cores: int) -> str:
+    """Return the sentence that says what decides."""
+    if bottleneck == "compute":
+        return f"Training never waits: it takes {float(found.steady):,.4g} samples/s, and the loader gives more."
+    if bottleneck == "fetch":
+        hit = float(found.local + found.remote)
+        size = si(cache, "B")
+        return (
+            f"Fetching decides: {percent(fetch)} of the time training waits for files, of which {percent(hit)} are "
+            f"cached; {size} of cache (x*) would end it."
+        )
+    return (
+        f"Preparing decides: {percent(prep)} of the time training waits for samples that {loading.workers} workers "
+        f"prepare on {loading.cores} cores; {cores} cores with as many workers would be enough."
+    )
+
+
+def _assumed(loading: Loading, nodes: int) -> list[str]:
+    """Return what the laws take for granted here."""
+    told = [
+        (True, "every epoch reads every file once, in a new random order"),
+        (True, "queues between workers and training are long enough to smooth out how long batches take"),
+        (loading.jobs > 1 and not loading.coordinated, "jobs read in orders of their own and share one cache"),
+        (loading.cache == "lru" and nodes > 1, "every epoch gives each node other files"),
+        (
+            loading.storage.shared == "cluster" and nodes > 1,
+            "nodes read at the same time, with equal shares of storage",
+        ),
+    ]
+    return [f"loading: {text}" for is_so, text in told if is_so]

@@ -1,0 +1,154 @@
+"""Workers that share storage, network and cores: a closed queueing network, solved exactly by mean value analysis.
+
+Whoever wants a share when others want it too gets less for a while, although there is enough of it in the mean: two
+workers that fetch half of their time do not get all of one core. Delays and shares divided equally make a network of
+product form, whose throughput depends on mean demands alone (Baskett, Chandy, Muntz and Palacios, J. ACM 22(2), 1975;
+Reiser and Lavenberg, J. ACM 27(2), 1980). All arguments broadcast against each other.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Array = NDArray[np.float64]
+
+HALVINGS = 30
+MOST = 512
+"""More workers are taken together in so many groups: tiny probabilities of larger networks would vanish."""
+
+
+@dataclass(frozen=True)
+class Network:
+    """What a sample asks for, in seconds, each [...]: of its worker alone, of each resource that one user may take
+    whole (bandwidths), and of one core; `cores` are divided equally, one at most to each worker and to each of
+    `trainer` threads, which are there `busy` (0 - 1) of the time."""
+
+    delay_s: ArrayLike
+    shared_s: tuple[ArrayLike, ...]
+    core_s: ArrayLike
+    cores: ArrayLike
+    trainer: ArrayLike = 0.0
+    busy: ArrayLike = 0.0
+
+    def share(self, threads: ArrayLike) -> Array:
+        """Return the core that each of so many threads gets."""
+        return np.minimum(1.0, self.cores / np.maximum(threads, LEAST))
+
+    def worker_share(self, preparing: int) -> Array:
+        """Return the core that each of so many preparing workers gets in the mean."""
+        alone = self.share(preparing)
+        if not np.any(self.busy):
+            return alone
+        beside = self.share(preparing + np.asarray(self.trainer))
+        return np.asarray(alone + np.asarray(self.busy) * (beside - alone))
+
+
+LEAST = 1e-300
+"""Stands for nothing in a denominator."""
+
+
+class Level(NamedTuple):
+    """A number of workers, samples/s [...] and the mean core of each trainer thread while it is there [...]."""
+
+    workers: int
+    samples_per_s: Array
+    trainer_share: Array
+
+
+def levels(network: Network, most: int) -> Iterator[Level]:
+    """Yield every number of workers from 1 to `most`.
+
+    The distribution over how many prepare follows from that with one worker less; that nobody does, from the ratio of
+    throughputs with and without cores. Both recursions only add and multiply what is positive.
+    """
+    delay, core = np.asarray(network.delay_s, float), np.asarray(network.core_s, float)
+    shared = [np.asarray(s, float) for s in network.shared_s]
+    parts = (delay, core, *shared, *(np.asarray(a, float) for a in (network.cores, network.trainer, network.busy)))
+    shape = np.broadcast_shapes(*(p.shape for p in parts))
+    preparing = np.zeros((most + 1, *shape))
+    preparing[0] = 1.0
+    per_worker = np.array([np.broadcast_to(core / network.worker_share(j), shape) for j in range(1, most + 1)])
+    trainer = np.array(
+        [np.broadcast_to(network.share(j + np.asarray(network.trainer)), shape) for j in range(most + 1)]
+    )
+    queues, bare = [np.zeros(shape) for _ in shared], [np.zeros(shape) for _ in shared]
+    for n in range(1, most + 1):
+        waits = [s * (1 + q) for s, q in zip(shared, queues, strict=True)]
+        on_cores = (per_worker[:n] * preparing[:n]).sum(axis=0)
+        rate = n / np.maximum(delay + on_cores + sum(waits), LEAST)
+        bare_waits = [s * (1 + q) for s, q in zip(shared, bare, strict=True)]
+        bare_rate = n / np.maximum(delay + sum(bare_waits), LEAST)
+        queues, bare = [rate * w for w in waits], [bare_rate * w for w in bare_waits]
+        counts = np.arange(1, n + 1).reshape(-1, *(1 for _ in shape))
+        preparing[1 : n + 1] = rate * per_worker[:n] / counts * preparing[:n]
+        preparing[0] *= rate / bare_rate
+        yield Level(n, rate, (preparing[: n + 1] * trainer[: n + 1]).sum(axis=0))
+
+
+def throughput(network: Network, workers: ArrayLike) -> Array:
+    """Return samples/s of so many workers [...]."""
+    size, grouped, number = _groups(network, workers)
+    return np.asarray(size * _at(grouped, number).samples_per_s)
+
+
+def _groups(network: Network, workers: ArrayLike) -> tuple[Array, Network, NDArray[np.int64]]:
+    """Return workers in at most `MOST` groups: the size of a group, the network as a group sees it, their number."""
+    number = np.asarray(workers)
+    size = np.asarray(np.maximum(1.0, number / MOST))
+    if not np.any(size > 1):
+        return size, network, number
+    shared = tuple(size * s for s in network.shared_s)
+    cores, trainer = network.cores / size, network.trainer / size
+    return size, replace(network, shared_s=shared, cores=cores, trainer=trainer), np.minimum(number, MOST)
+
+
+def _at(network: Network, workers: NDArray[np.int64]) -> Level:
+    """Return the level of so many workers, which may differ from setting to setting."""
+    rate: Array = np.zeros(())
+    share: Array = np.zeros(())
+    for level in levels(network, int(workers.max())):
+        here = workers == level.workers
+        if np.any(here):
+            rate = np.where(here, level.samples_per_s, rate)
+            share = np.where(here, level.trainer_share, share)
+    return Level(int(workers.max()), rate, share)
+
+
+def beside_trainer(network: Network, workers: ArrayLike, compute_samples_per_s: ArrayLike) -> Array:
+    """Return samples/s of workers and of a trainer that needs cores of the same node while it computes [...].
+
+    The trainer is there for a share u of the time; then it makes G times the core that each of its threads gets, and
+    workers get less. If workers would still be faster than a trainer that is always there (u = 1), full queues hold
+    some of them back: as many work as make what it takes. Otherwise u is where both are equally fast; a trainer that
+    is there more often makes more and slows workers, so that halving finds it.
+    """
+    if not np.any(network.trainer):
+        return np.asarray(np.minimum(compute_samples_per_s, throughput(network, workers)))
+    size, grouped, number = _groups(network, workers)
+    most = np.asarray(compute_samples_per_s, float) / size
+    held_back = _held_back(replace(grouped, busy=1.0), number, most)
+    low, high = np.zeros_like(held_back), np.ones_like(held_back)
+    for _ in range(HALVINGS):
+        busy = (low + high) / 2
+        level = _at(replace(grouped, busy=busy), number)
+        faster = busy * most * level.trainer_share > level.samples_per_s
+        low, high = np.where(faster, low, busy), np.where(faster, busy, high)
+    waiting = np.minimum(most, _at(replace(grouped, busy=high), number).samples_per_s)
+    return np.asarray(size * np.where(np.isnan(held_back), waiting, held_back))
+
+
+def _held_back(network: Network, workers: NDArray[np.int64], most: Array) -> Array:
+    """Return the rate at which workers, fewer or as many, are as fast as a trainer that is always there; else NaN."""
+    before_rate: Array = np.zeros(())
+    before_train = most * network.share(network.trainer)
+    found: Array = np.full(np.broadcast_shapes(workers.shape, most.shape), np.nan)
+    for level in levels(network, int(workers.max())):
+        rate, train = level.samples_per_s, most * level.trainer_share
+        part = (before_train - before_rate) / np.maximum(rate - before_rate + before_train - train, LEAST)
+        meets = (rate >= train) & (workers >= level.workers)
+        found = np.where(np.isnan(found) & meets, before_train + part * (train - before_train), found)
+        before_rate, before_train = rate, train
+    return found

@@ -1,0 +1,92 @@
+"""Predictions: phases sum up, recommendations end the waiting, bad input is told."""
+
+from dataclasses import replace
+
+import pytest
+from pytest import approx
+
+from sim.loading import predict
+from sim.specs import InputError
+from sim.specs.dataset import Dataset
+from sim.specs.loading import Loading
+from sim.specs.storage import Storage
+
+DATA = Dataset(samples=100_000, sample_bytes=1e5)
+SLOW = Loading(
+    dataset=DATA,
+    storage=Storage(read_bytes_per_s=1e8, write_bytes_per_s=1e8),
+    prep_s=0.002,
+    workers=4,
+    cores=4,
+    cache="minio",
+    cache_bytes=2.5e9,
+    memory_bytes_per_s=1e10,
+)
+
+
+def test_one_worker_reads_then_prepares():
+    one = predict(replace(SLOW, workers=1), 1e6)
+    assert 1 / one.samples_per_s == approx(0.75e-3 + 0.25e-5 + 2e-3)
+    staged = predict(replace(SLOW, workers=1, topology="staged"), 1e6)
+    assert staged.samples_per_s == approx(500)
+
+
+def test_phases_sum_to_an_epoch():
+    made = predict(SLOW, 1_500.0)
+    t1, t2, t3 = 1 / 1_500, 1 / made.samples_per_s, 1 / predict(replace(SLOW, cache_bytes=1e10), 1_500.0).samples_per_s
+    assert made.prep_stall_fraction == approx((t3 - t1) / t2)
+    assert made.fetch_stall_fraction == approx((t2 - t3) / t2)
+    assert made.epoch_s == approx(100_000 * t2)
+    assert made.read_bytes_per_epoch == approx(0.75e10)
+    assert made.first_epoch_s > made.epoch_s
+
+
+def test_the_bottleneck_is_what_training_waits_for():
+    assert predict(SLOW, 50.0).bottleneck == "compute"
+    assert predict(SLOW, 50.0).samples_per_s == approx(50.0)
+    assert predict(replace(SLOW, topology="staged"), 1_600.0).bottleneck == "fetch"
+    assert predict(replace(SLOW, prep_s=0.1), 1_600.0).bottleneck == "prep"
+
+
+def test_what_is_recommended_ends_the_waiting():
+    staged = replace(SLOW, topology="staged", workers=32, cores=4)
+    made = predict(staged, 1_900.0)
+    assert made.recommended_cores == 4
+    assert 0 < made.recommended_cache_bytes < 1e10
+    assert predict(replace(staged, cache_bytes=made.recommended_cache_bytes), 1_900.0).samples_per_s > 0.97 * 1_900
+    assert predict(staged, 900.0).recommended_cache_bytes == 0
+    few = predict(replace(SLOW, cores=2), 5_000.0)
+    enough = predict(replace(SLOW, cores=2, workers=few.recommended_workers), 5_000.0).samples_per_s
+    assert enough == approx(predict(replace(SLOW, cores=2, workers=500), 5_000.0).samples_per_s, rel=0.011)
+
+
+def test_jobs_that_share_prepare_once():
+    apart = predict(replace(SLOW, jobs=4, storage=Storage(read_bytes_per_s=1e9, write_bytes_per_s=1e9)), 1e5)
+    together = predict(
+        replace(SLOW, jobs=4, coordinated=True, storage=Storage(read_bytes_per_s=1e9, write_bytes_per_s=1e9)), 1e5
+    )
+    assert together.samples_per_s / apart.samples_per_s == approx(4, rel=0.2)
+    assert together.read_bytes_per_epoch == approx(apart.read_bytes_per_epoch / 4)
+
+
+def test_partitioned_nodes_read_storage_less():
+    nodes = {"nodes": 2, "network_bytes_per_s": 1e9}
+    alone, parted = (predict(replace(SLOW, cache=c, cache_bytes=6e9), 1_500.0, **nodes) for c in ("lru", "partitioned"))
+    assert parted.read_bytes_per_epoch == approx(0, abs=1)
+    assert parted.remote_fraction == approx(0.5)
+    assert parted.samples_per_s > alone.samples_per_s
+
+
+@pytest.mark.parametrize(
+    "changes, path",
+    [
+        ({"compute_samples_per_s": 0.0}, "compute_samples_per_s"),
+        ({"nodes": 0}, "nodes"),
+        ({"network_bytes_per_s": -1.0}, "network_bytes_per_s"),
+        ({"loading": replace(SLOW, cache="partitioned"), "nodes": 2}, "network_bytes_per_s"),
+    ],
+)
+def test_bad_input_is_told(changes, path):
+    with pytest.raises(InputError) as caught:
+        predict(**({"loading": SLOW, "compute_samples_per_s": 100.0} | changes))
+    assert caught.value.path == path
