@@ -1,0 +1,218 @@
+"""How many steps to leave between two checkpoints: the answer of a policy beside those of others."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from sim.checkpointing.laws import costs, frequencies, goodputs
+from sim.checkpointing.times import Kind, Times
+from sim.specs import Checkpointing, Failures, InputError
+from sim.specs.arguments import checked
+from sim.specs.checkpointing import MOST_STEPS
+from sim.units import percent, seconds
+
+POLICIES = {
+    "checkfreq": "the least within the overhead budget, contention included",
+    "checkfreq-rule": "CheckFreq's rule before it has noticed contention",
+    "checkfreq-released": "the rule with the released code's stall: all of the snapshot",
+    "young": "Young's interval sqrt(2 C M)",
+    "daly": "Daly's higher-order interval",
+    "best": "the most goodput of all",
+}
+OUTPUT = {"checkfreq": "bounded", "checkfreq-rule": "checkfreq", "checkfreq-released": "released"}
+MOST_TRIED = 1_000_000
+"""Values of k that are tried one by one; beyond, they are searched."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Saving every `steps_between` steps; fractions of training alone (overhead) and of all time (goodput).
+
+    Without failures (no `mtbf_s`) goodput is what the overhead leaves.
+    """
+
+    policy: str
+    steps_between: int
+    interval_s: float
+    overhead_fraction: float
+    lost_work_s: float
+    recovery_s: float
+    goodput: float
+
+    @property
+    def overhead_percent(self) -> float:
+        """The overhead in percent."""
+        return 100 * self.overhead_fraction
+
+
+@dataclass(frozen=True)
+class Advice:
+    """When to save, what that costs and why; plain data.
+
+    `exposed_s`, `slowed_s` and `waited_s` are what training loses by one checkpoint: to the snapshot, to contention and
+    to the one before that is still being written. `lost_work_s` is the mean that a failure loses; `recovery_s` that and
+    reading the state back.
+    """
+
+    steps_between: int
+    snapshot: Kind
+    overhead_fraction: float
+    exposed_s: float
+    slowed_s: float
+    waited_s: float
+    interval_s: float
+    written_after_s: float
+    persist_s: float
+    state_bytes: float
+    lost_work_s: float
+    recovery_s: float
+    goodput: float
+    policies: tuple[Choice, ...]
+    why: tuple[str, ...]
+    assumptions: tuple[str, ...]
+
+    @property
+    def overhead_percent(self) -> float:
+        """The overhead in percent."""
+        return 100 * self.overhead_fraction
+
+    def choice(self, policy: str) -> Choice:
+        """Return what a policy picks.
+
+        Raises:
+            InputError: no such policy, or one that needs an MTBF.
+        """
+        found = {held.policy: held for held in self.policies}
+        if policy not in found:
+            raise InputError("policy", policy, "one of " + ", ".join(found))
+        return found[policy]
+
+
+@checked
+def plan(times: Times, checkpointing: Checkpointing | None = None, mtbf_s: float | None = None) -> Advice:
+    """Return how often to save, beside what each policy says.
+
+    mtbf_s: mean seconds between failures of the whole run; left out nothing fails, and only the rules of CheckFreq
+    answer.
+
+    Raises:
+        InputError: `every` is a policy that needs an MTBF, the snapshot does not fit, or the MTBF is not above 0.
+    """
+    given = checkpointing or Checkpointing()
+    if mtbf_s is not None and not 0 < mtbf_s < inf:
+        raise InputError("mtbf_s", mtbf_s, "seconds above 0, or left out: nothing fails")
+    if given.snapshot != "auto":
+        times = replace(times, snapshot=given.snapshot)
+    picked = picks(times, given.overhead_budget, given.failures, mtbf_s)
+    if isinstance(given.every, int):
+        picked = {"stated": given.every} | picked
+    elif given.every not in picked:
+        raise InputError("checkpointing.every", given.every, f"steps, or {', '.join(picked)}, where nothing fails")
+    rows = tuple(chosen(times, k, given.failures, mtbf_s, policy) for policy, k in picked.items())
+    own = next(row for row in rows if row.policy in ("stated", given.every))
+    found = costs()(times.values | {"steps_between": own.steps_between})
+    cost: dict[str, Any] = {name: float(found[name]) for name in (*LOSSES, "written_after_s")}
+    held = {name: value for name, value in asdict(own).items() if name != "policy"}
+    return Advice(
+        snapshot=times.kind,
+        persist_s=times.persist_s,
+        state_bytes=times.state_bytes,
+        policies=rows,
+        why=tuple(_reasons(times, given, own, cost, mtbf_s)),
+        assumptions=given.assumptions,
+        **held,
+        **cost,
+    )
+
+
+def waiting_s(failures: Failures) -> float:
+    """Return how long a failure waits for a node, where spares do not run out: until it is repaired without any."""
+    return 0.0 if failures.spares or failures.elastic else failures.repair_s
+
+
+def goodput(times: Times, steps_between: Any, failures: Failures, mtbf_s: float | None) -> Any:
+    """Return the share of the time that trains what is kept, of one k or of an array of them."""
+    values = times.values | {"steps_between": steps_between}
+    if mtbf_s is None:
+        return 1 / (1 + costs()(values)["overhead_fraction"])
+    values |= {"mtbf_s": mtbf_s, "restart_s": failures.restart_s, "waiting_s": waiting_s(failures)}
+    with np.errstate(over="ignore", under="ignore"):  # far beyond the MTBF nothing is kept
+        return goodputs()(values)["goodput"]
+
+
+def chosen(times: Times, steps_between: int, failures: Failures, mtbf_s: float | None, policy: str) -> Choice:
+    """Return what saving every `steps_between` steps means."""
+    found = costs()(times.values | {"steps_between": steps_between})
+    names = ("interval_s", "overhead_fraction", "lost_work_s", "recovery_s")
+    numbers = {name: float(found[name]) for name in names}
+    return Choice(policy, steps_between, goodput=float(goodput(times, steps_between, failures, mtbf_s)), **numbers)
+
+
+def picks(times: Times, overhead_budget: float, failures: Failures, mtbf_s: float | None) -> dict[str, int]:
+    """Return k by policy; without an MTBF by the rules that need none."""
+    values = times.values | {"overhead_budget": overhead_budget, "mtbf_s": mtbf_s or 1.0}
+    found = {name: _whole(k) for name, k in frequencies()(values).items()}
+    names = POLICIES if mtbf_s is not None else OUTPUT
+    answers = {name: found[OUTPUT.get(name, name)] for name in names if name != "best"}
+    return answers | ({"best": _best(times, found["at_once"], failures, mtbf_s)} if mtbf_s is not None else {})
+
+
+def _whole(k: Any) -> int:
+    return int(min(MOST_STEPS, float(k)))
+
+
+def _best(times: Times, at_once: int, failures: Failures, mtbf_s: float) -> int:
+    """Return the k of most goodput. From `at_once` on its log is concave in k; below, every k is tried."""
+
+    def at(k: Any) -> Any:
+        return goodput(times, k, failures, mtbf_s)
+
+    low, high = at_once, max(at_once, _whole(100 * mtbf_s / times.iteration_s))
+    while high - low > 2:
+        third = (high - low) // 3
+        left, right = at(low + third), at(high - third)
+        if left < right:
+            low += third
+        else:
+            high -= third
+    few = np.arange(max(1, at_once - MOST_TRIED), at_once)
+    tried = np.concatenate([few, np.arange(low, high + 1)])
+    return int(tried[np.argmax(np.zeros(len(tried)) + at(tried))])
+
+
+def _reasons(
+    times: Times, given: Checkpointing, own: Choice, cost: dict[str, float], mtbf_s: float | None
+) -> Iterator[str]:
+    yield SNAPSHOTS[times.kind](times)
+    lost = [f"{seconds(value)} {what}" for name, what in LOSSES.items() if (value := cost[name]) > 0]
+    every = f"one every {own.steps_between} steps ({seconds(own.interval_s)})"
+    yield f"{every} costs {percent(own.overhead_fraction)}: {', '.join(lost) if lost else 'all of it is hidden'}"
+    at_once = float(frequencies()(times.values | {"overhead_budget": given.overhead_budget, "mtbf_s": 1.0})["at_once"])
+    if own.steps_between <= at_once and times.kind != "none":
+        yield f"below {at_once:.0f} steps one would still be written when the next is due"
+    if mtbf_s is not None:
+        yield f"a failure every {seconds(mtbf_s)} loses {seconds(own.lost_work_s)} of work and {_restart(times, given)}"
+
+
+def _restart(times: Times, given: Checkpointing) -> str:
+    wait = waiting_s(given.failures)
+    parts = [f"{seconds(wait)} until a node is back"] if wait else []
+    return ", ".join([*parts, f"{seconds(given.failures.restart_s)} to restart", f"{seconds(times.reload_s)} to read"])
+
+
+SNAPSHOTS: dict[Kind, Callable[[Times], str]] = {
+    "device": lambda t: f"the snapshot is made on the device: it fits, {seconds(t.snapshot_s)}",
+    "host": lambda t: (
+        f"the snapshot is made in host memory, {seconds(t.snapshot_s)}, of which "
+        f"{seconds(min(t.snapshot_s, t.hideable_s))} hide before the next weight update"
+    ),
+    "none": lambda t: f"no snapshot: training waits {seconds(t.snapshot_s)} until the state is written",
+}
+LOSSES = {
+    "exposed_s": "until the snapshot is made",
+    "slowed_s": "to contention while it is written",
+    "waited_s": "until the one before is written",
+}
