@@ -9,8 +9,8 @@ step, s the snapshot, e what of it is waited for and P the writing alone, W = k 
     overhead(k) = [e + kappa min(P, W) + max(0, P - W)] / (k t_i)
 
 A failure at any time loses half the time between two snapshots and what it takes until one is written. Goodput is exact
-for failures at random (a Poisson process, also of what restarts, but not of what waits for a repair): all training ends
-in one, has its first snapshot after k steps without overhead, and leaves what was written before its end.
+for failures at random (a Poisson process, also of what restarts): all training ends in one, takes its first snapshot
+after k steps without overhead, and leaves what was written before its end.
 """
 
 from functools import lru_cache
@@ -23,8 +23,8 @@ from sim.costs.algebra import Compiled, Expr, ceiling, compile_expressions, maxi
 iteration, hideable, snapshot, persist, contention = (
     symbol(n) for n in ("iteration_s", "hideable_s", "snapshot_s", "persist_s", "contention")
 )
-steps, reload, restart, waiting, mtbf, budget = (
-    symbol(n) for n in ("steps_between", "reload_s", "restart_s", "waiting_s", "mtbf_s", "overhead_budget")
+steps, reload, restart, mtbf, budget = (
+    symbol(n) for n in ("steps_between", "reload_s", "restart_s", "mtbf_s", "overhead_budget")
 )
 trained = steps * iteration
 """Training between two snapshots, without anything else."""
@@ -62,18 +62,18 @@ def costs() -> Compiled:
 
 @lru_cache
 def goodputs() -> Compiled:
-    """Return which share of the time trains what is kept, as a function of failures too.
+    """Return which share of the time trains what is kept where nodes never run out, as a function of failures too.
 
-    `mtbf_s` from one to the next, `waiting_s` for a node to be back, then `restart_s`. Outputs: goodput, exact;
-    first_order, that of small shares, (1 - overhead) (1 - (k t_i / 2 + P + all that follows) / MTBF).
+    A failure every `mtbf_s`, after which `restart_s` and reading pass. Outputs: goodput, exact; first_order, that of
+    small shares, (1 - overhead) (1 - (k t_i / 2 + P + reload + restart) / MTBF).
     """
     down = restart + reload
     kept = trained * sp.exp(-(trained + written_after) / mtbf) / -expm1(-interval / mtbf)
     overhead = (exposed + slowed + waited) / trained
-    lost_at_all = trained / 2 + persist + waiting + down
+    lost_at_all = trained / 2 + persist + down
     return compile_expressions(
         {
-            "goodput": kept / ((mtbf + waiting) * sp.exp(down / mtbf)),
+            "goodput": kept / (mtbf * sp.exp(down / mtbf)),
             "first_order": (1 - overhead) * (1 - lost_at_all / mtbf),
         }
     )

@@ -7,12 +7,16 @@ import numpy as np
 import pytest
 
 from sim.checkpointing import Times, plan
+from sim.checkpointing.advice import Odds, goodput
 from sim.checkpointing.laws import costs, goodputs
-from sim.checkpointing.plan import goodput
 from sim.specs import Checkpointing, Failures, InputError
 
 TIMES = Times(iteration_s=0.5, update_s=0.05, host_snapshot_s=1.2, persist_s=8.0, reload_s=5.0, contention=0.1)
 FAILURES = Failures(device_mtbf_s=1.0, restart_s=60.0, repair_s=0.0)
+
+
+def kept(times, k, failures, mtbf_s):
+    return goodput(times, k, Odds.of(times, failures, mtbf_s))
 
 
 def of(times, k):
@@ -84,7 +88,7 @@ def test_without_contention_the_rule_is_blind():
 def test_best_is_the_best_of_all(mtbf_s, persist_s):
     times = replace(TIMES, persist_s=persist_s)
     k = np.arange(1, 20_000)
-    tried = goodput(times, k, FAILURES, mtbf_s)
+    tried = kept(times, k, FAILURES, mtbf_s)
     found = plan(times, Checkpointing(failures=FAILURES), mtbf_s).choice("best")
     assert found.goodput == pytest.approx(tried.max(), rel=1e-12)
     assert found.steps_between == k[tried.argmax()]
@@ -103,30 +107,31 @@ def test_young_and_daly_are_near_the_best_where_failures_are_rare():
 
 
 def test_goodput_of_rare_failures_is_that_of_small_shares():
-    values = TIMES.values | {"restart_s": 60.0, "waiting_s": 0.0, "mtbf_s": np.array([1e4, 1e5, 1e6])}
+    values = TIMES.values | {"restart_s": 60.0, "mtbf_s": np.array([1e4, 1e5, 1e6])}
     found = goodputs()(values | {"steps_between": np.array([[100], [400]])})
     by_hand = (1 - 1.55 / np.array([[50], [200]])) * (
         1 - (np.array([[25], [100]]) + 8 + 5 + 60) / np.array([1e4, 1e5, 1e6])
     )
     assert found["first_order"] == pytest.approx(by_hand, rel=1e-12)
     assert found["goodput"] == pytest.approx(by_hand, abs=2e-3)
-    assert goodput(TIMES, 100, FAILURES, 1e13) == pytest.approx(goodput(TIMES, 100, FAILURES, None), rel=1e-9)
+    assert kept(TIMES, 100, FAILURES, 1e13) == pytest.approx(kept(TIMES, 100, FAILURES, None), rel=1e-9)
 
 
 def test_goodput_without_any_cost_is_that_of_a_poisson_process():
     free = Times(iteration_s=1.0, host_snapshot_s=0.0, persist_s=0.0)
     none = Failures(device_mtbf_s=1.0, restart_s=0.0, repair_s=0.0)
     k, mtbf_s = 50, 30.0
-    kept = sum(k * j * (exp(-k * j / mtbf_s) - exp(-k * (j + 1) / mtbf_s)) for j in range(200))
-    assert goodput(free, k, none, mtbf_s) == pytest.approx(kept / mtbf_s)
+    left = sum(k * j * (exp(-k * j / mtbf_s) - exp(-k * (j + 1) / mtbf_s)) for j in range(200))
+    assert kept(free, k, none, mtbf_s) == pytest.approx(left / mtbf_s)
 
 
 def test_waiting_for_a_repair_is_lost_and_a_spare_saves_it():
     away = Failures(device_mtbf_s=1.0, restart_s=60.0, repair_s=3600.0)
-    alone, spared = (goodput(TIMES, 400, f, 3600.0) for f in (away, replace(away, spares=1)))
-    assert alone == pytest.approx(spared / 2)
+    alone, spared, many = (kept(TIMES, 400, replace(away, spares=n), 3600.0) for n in (0, 1, 50))
+    assert alone == pytest.approx(many / 2)
+    assert spared == pytest.approx(many * 4 / 5)  # Erlang's loss formula: 1 - (1/2) / (1 + 1 + 1/2)
     why = plan(TIMES, Checkpointing(failures=away), 3600.0).why
-    assert any("3 600 s until a node is back" in line.replace("\u2009", " ") for line in why)
+    assert "no spare node: nothing trains, which takes 50\xa0%" in why[-1]
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from sim.checkpointing.durations import Kind, Times
+from sim.checkpointing.failures import Availability, Fleet, availability
 from sim.checkpointing.laws import costs, frequencies, goodputs
-from sim.checkpointing.times import Kind, Times
 from sim.specs import Checkpointing, Failures, InputError
 from sim.specs.arguments import checked
 from sim.specs.checkpointing import MOST_STEPS
@@ -54,7 +55,7 @@ class Advice:
 
     `exposed_s`, `slowed_s` and `waited_s` are what training loses by one checkpoint: to the snapshot, to contention and
     to the one before that is still being written. `lost_work_s` is the mean that a failure loses; `recovery_s` that and
-    reading the state back.
+    reading the state back. `available_fraction` of the time the run has its nodes, which goodput contains.
     """
 
     steps_between: int
@@ -67,6 +68,8 @@ class Advice:
     written_after_s: float
     persist_s: float
     state_bytes: float
+    mtbf_s: float | None
+    available_fraction: float
     lost_work_s: float
     recovery_s: float
     goodput: float
@@ -92,11 +95,16 @@ class Advice:
 
 
 @checked
-def plan(times: Times, checkpointing: Checkpointing | None = None, mtbf_s: float | None = None) -> Advice:
+def plan(
+    times: Times,
+    checkpointing: Checkpointing | None = None,
+    mtbf_s: float | None = None,
+    fleet: Fleet | None = None,
+) -> Advice:
     """Return how often to save, beside what each policy says.
 
     mtbf_s: mean seconds between failures of the whole run; left out nothing fails, and only the rules of CheckFreq
-    answer.
+    answer. fleet: nodes and replicas, for failures after which fewer replicas go on.
 
     Raises:
         InputError: `every` is a policy that needs an MTBF, the snapshot does not fit, or the MTBF is not above 0.
@@ -106,12 +114,13 @@ def plan(times: Times, checkpointing: Checkpointing | None = None, mtbf_s: float
         raise InputError("mtbf_s", mtbf_s, "seconds above 0, or left out: nothing fails")
     if given.snapshot != "auto":
         times = replace(times, snapshot=given.snapshot)
-    picked = picks(times, given.overhead_budget, given.failures, mtbf_s)
+    odds = Odds.of(times, given.failures, mtbf_s, fleet)
+    picked = picks(times, given.overhead_budget, odds)
     if isinstance(given.every, int):
         picked = {"stated": given.every} | picked
     elif given.every not in picked:
         raise InputError("checkpointing.every", given.every, f"steps, or {', '.join(picked)}, where nothing fails")
-    rows = tuple(chosen(times, k, given.failures, mtbf_s, policy) for policy, k in picked.items())
+    rows = tuple(chosen(times, k, odds, policy) for policy, k in picked.items())
     own = next(row for row in rows if row.policy in ("stated", given.every))
     found = costs()(times.values | {"steps_between": own.steps_between})
     cost: dict[str, Any] = {name: float(found[name]) for name in (*LOSSES, "written_after_s")}
@@ -120,57 +129,72 @@ def plan(times: Times, checkpointing: Checkpointing | None = None, mtbf_s: float
         snapshot=times.kind,
         persist_s=times.persist_s,
         state_bytes=times.state_bytes,
+        mtbf_s=mtbf_s,
+        available_fraction=odds.available.fraction,
         policies=rows,
-        why=tuple(_reasons(times, given, own, cost, mtbf_s)),
+        why=tuple(_reasons(times, given, own, cost, odds)),
         assumptions=given.assumptions,
         **held,
         **cost,
     )
 
 
-def waiting_s(failures: Failures) -> float:
-    """Return how long a failure waits for a node, where spares do not run out: until it is repaired without any."""
-    return 0.0 if failures.spares or failures.elastic else failures.repair_s
+@dataclass(frozen=True)
+class Odds:
+    """What failures do to a run: how often they strike, how long it then restarts, whether it has its nodes."""
+
+    mtbf_s: float | None
+    restart_s: float
+    available: Availability
+
+    @classmethod
+    def of(cls, times: Times, failures: Failures, mtbf_s: float | None, fleet: Fleet | None = None) -> "Odds":
+        """Return those of a run; without an MTBF nothing fails."""
+        restart = failures.restart_s
+        if mtbf_s is None:
+            return cls(None, restart, Availability(1.0, 0.0, 0.0, 0.0))
+        return cls(mtbf_s, restart, availability(failures, mtbf_s, fleet, restart + times.reload_s))
 
 
-def goodput(times: Times, steps_between: Any, failures: Failures, mtbf_s: float | None) -> Any:
+def goodput(times: Times, steps_between: Any, odds: Odds) -> Any:
     """Return the share of the time that trains what is kept, of one k or of an array of them."""
     values = times.values | {"steps_between": steps_between}
-    if mtbf_s is None:
+    if odds.mtbf_s is None:
         return 1 / (1 + costs()(values)["overhead_fraction"])
-    values |= {"mtbf_s": mtbf_s, "restart_s": failures.restart_s, "waiting_s": waiting_s(failures)}
     with np.errstate(over="ignore", under="ignore"):  # far beyond the MTBF nothing is kept
-        return goodputs()(values)["goodput"]
+        kept = goodputs()(values | {"mtbf_s": odds.mtbf_s, "restart_s": odds.restart_s})["goodput"]
+    return odds.available.fraction * kept
 
 
-def chosen(times: Times, steps_between: int, failures: Failures, mtbf_s: float | None, policy: str) -> Choice:
+def chosen(times: Times, steps_between: int, odds: Odds, policy: str) -> Choice:
     """Return what saving every `steps_between` steps means."""
     found = costs()(times.values | {"steps_between": steps_between})
     names = ("interval_s", "overhead_fraction", "lost_work_s", "recovery_s")
     numbers = {name: float(found[name]) for name in names}
-    return Choice(policy, steps_between, goodput=float(goodput(times, steps_between, failures, mtbf_s)), **numbers)
+    return Choice(policy, steps_between, goodput=float(goodput(times, steps_between, odds)), **numbers)
 
 
-def picks(times: Times, overhead_budget: float, failures: Failures, mtbf_s: float | None) -> dict[str, int]:
+def picks(times: Times, overhead_budget: float, odds: Odds) -> dict[str, int]:
     """Return k by policy; without an MTBF by the rules that need none."""
-    values = times.values | {"overhead_budget": overhead_budget, "mtbf_s": mtbf_s or 1.0}
+    fails = odds.mtbf_s is not None
+    values = times.values | {"overhead_budget": overhead_budget, "mtbf_s": odds.mtbf_s or 1.0}
     found = {name: _whole(k) for name, k in frequencies()(values).items()}
-    names = POLICIES if mtbf_s is not None else OUTPUT
+    names = POLICIES if fails else OUTPUT
     answers = {name: found[OUTPUT.get(name, name)] for name in names if name != "best"}
-    return answers | ({"best": _best(times, found["at_once"], failures, mtbf_s)} if mtbf_s is not None else {})
+    return answers | ({"best": _best(times, found["at_once"], odds)} if fails else {})
 
 
 def _whole(k: Any) -> int:
     return int(min(MOST_STEPS, float(k)))
 
 
-def _best(times: Times, at_once: int, failures: Failures, mtbf_s: float) -> int:
+def _best(times: Times, at_once: int, odds: Odds) -> int:
     """Return the k of most goodput. From `at_once` on its log is concave in k; below, every k is tried."""
 
     def at(k: Any) -> Any:
-        return goodput(times, k, failures, mtbf_s)
+        return goodput(times, k, odds)
 
-    low, high = at_once, max(at_once, _whole(100 * mtbf_s / times.iteration_s))
+    low, high = at_once, max(at_once, _whole(100 * (odds.mtbf_s or 1.0) / times.iteration_s))
     while high - low > 2:
         third = (high - low) // 3
         left, right = at(low + third), at(high - third)
@@ -183,24 +207,26 @@ def _best(times: Times, at_once: int, failures: Failures, mtbf_s: float) -> int:
     return int(tried[np.argmax(np.zeros(len(tried)) + at(tried))])
 
 
-def _reasons(
-    times: Times, given: Checkpointing, own: Choice, cost: dict[str, float], mtbf_s: float | None
-) -> Iterator[str]:
+def _reasons(times: Times, given: Checkpointing, own: Choice, cost: dict[str, float], odds: Odds) -> Iterator[str]:
     yield SNAPSHOTS[times.kind](times)
     lost = [f"{seconds(value)} {what}" for name, what in LOSSES.items() if (value := cost[name]) > 0]
-    every = f"one every {own.steps_between} steps ({seconds(own.interval_s)})"
-    yield f"{every} costs {percent(own.overhead_fraction)}: {', '.join(lost) if lost else 'all of it is hidden'}"
+    every = "after every step" if own.steps_between == 1 else f"every {own.steps_between} steps"
+    does = f"costs {percent(own.overhead_fraction)}: {', '.join(lost)}" if lost else "costs nothing, as all is hidden"
+    yield f"a checkpoint {every} ({seconds(own.interval_s)}) {does}"
     at_once = float(frequencies()(times.values | {"overhead_budget": given.overhead_budget, "mtbf_s": 1.0})["at_once"])
-    if own.steps_between <= at_once and times.kind != "none":
+    if 1 < own.steps_between <= at_once:
         yield f"below {at_once:.0f} steps one would still be written when the next is due"
-    if mtbf_s is not None:
-        yield f"a failure every {seconds(mtbf_s)} loses {seconds(own.lost_work_s)} of work and {_restart(times, given)}"
-
-
-def _restart(times: Times, given: Checkpointing) -> str:
-    wait = waiting_s(given.failures)
-    parts = [f"{seconds(wait)} until a node is back"] if wait else []
-    return ", ".join([*parts, f"{seconds(given.failures.restart_s)} to restart", f"{seconds(times.reload_s)} to read"])
+    if odds.mtbf_s is None:
+        return
+    after = f"{seconds(odds.restart_s)} to restart, {seconds(times.reload_s)} to read"
+    yield f"a failure every {seconds(odds.mtbf_s)} loses {seconds(own.lost_work_s)} of work, {after}"
+    share = 1 - odds.available.fraction
+    if share > 0:
+        spare = given.failures.spares
+        nodes = "no spare node" if not spare else "one spare node" if spare == 1 else f"{spare} spare nodes"
+        goes_on = "fewer replicas train" if given.failures.elastic else "nothing trains"
+        away = f"a node that failed is away for {seconds(given.failures.repair_s)}"
+        yield f"{away}, with {nodes}: {goes_on}, which takes {percent(share)}"
 
 
 SNAPSHOTS: dict[Kind, Callable[[Times], str]] = {

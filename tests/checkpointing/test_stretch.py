@@ -1,0 +1,44 @@
+"""Jumping over uneventful steps is stepping through them, to the tick."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sim.checkpointing import Times
+from sim.checkpointing.stretch import Jumped, Stepped
+
+SECONDS = st.floats(0.0, 3.0).map(lambda s: round(s, 3))
+
+
+@st.composite
+def saving(draw):
+    iteration = draw(st.floats(0.05, 1.0).map(lambda s: round(s, 4)))
+    return Times(
+        iteration_s=iteration,
+        update_s=round(iteration * draw(st.floats(0.0, 1.0)), 5),
+        host_snapshot_s=draw(SECONDS),
+        device_snapshot_s=draw(st.none() | SECONDS),
+        persist_s=draw(SECONDS),
+        contention=draw(st.sampled_from([0.0, 0.1, 0.37, 2.0])),
+        snapshot=draw(st.sampled_from(["auto", "host", "none"])),
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(times=saving(), k=st.integers(1, 12), budget=st.sampled_from([None, 0.05, 0.5]), seed=st.integers(0, 99))
+def test_a_jump_is_every_step(times, k, budget, seed):
+    jumped, stepped = Jumped(times, k, budget), Stepped(times, k, budget)
+    far = jumped.end_of(8 * k + 40)
+    some = np.sort(np.random.default_rng(seed).integers(0, far, 12)).tolist()
+    at_ends = [jumped.end_of(n) + d for n in (1, k, k + 1, 2 * k, 3 * k) for d in (0, 1)]
+    for ticks in sorted({*some, *at_ends}):
+        assert jumped.at(ticks) == stepped.at(ticks), ticks
+    assert jumped.end_of(8 * k + 40) == stepped.end_of(8 * k + 40)
+
+
+def test_a_long_interval_costs_no_more_than_what_is_beside_the_writing():
+    times = Times(iteration_s=0.1, host_snapshot_s=0.2, persist_s=3.0, contention=0.2)
+    held = Jumped(times, 10**9).intervals[-1]
+    assert len(held.ends) < 50
+    assert held.length == pytest.approx(1e17, rel=1e-6)
