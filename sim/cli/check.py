@@ -11,6 +11,7 @@ from sim.cli.output import console, print_json
 from sim.costs.profile import load_profile
 from sim.engine.step import simulate
 from sim.plans.plan_file import load_plan
+from sim.run.losses import losses_of
 from sim.specs import InputError, Job, Model
 from sim.specs.catalog import check_device
 from sim.specs.check import check_job
@@ -113,9 +114,17 @@ def _planned(job: Job) -> tuple[list[InputError], list[str], Sequence[str]]:
     """Return what simulating the plan of a job shows."""
     assert job.plan
     step = simulate(job.model, job.cluster, job.plan)
+    lost = losses_of(step, job.around)
     need, held = gigabytes(step.device_memory_bytes), gigabytes(job.cluster.memory_bytes)
     word = {"no": "does not fit", "close": "may not fit"}
-    return [], [f"plan {word[step.fits]}: {need} of {held}"] if step.fits in word else [], step.assumptions
+    return (
+        [],
+        [f"plan {word[step.fits]}: {need} of {held}"] if step.fits in word else [],
+        (
+            *step.assumptions,
+            *(lost.assumptions if lost else ()),
+        ),
+    )
 
 
 def shown(value: object) -> object:

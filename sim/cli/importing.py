@@ -60,4 +60,4 @@ def import_command(
 def _job(like: Job, plan: Any) -> dict[str, Any]:
     """Return the job with the plan, which has to be legal there."""
     plan.on(like.model, like.cluster)
-    return job_data(like.model, like.cluster, plan, like.training)
+    return job_data(like.model, like.cluster, plan, like.around)

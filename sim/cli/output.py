@@ -5,7 +5,8 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import asdict, fields
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,8 @@ if TYPE_CHECKING:  # a command that predicts nothing need not load what does
     from sim.engine.memory import MemoryTimeline
     from sim.engine.replay import Replay
     from sim.engine.step import Step
-    from sim.run import Run
+    from sim.run import Run, Trained
+    from sim.run.losses import Losses
 
 console = Console(width=None if sys.stdout.isatty() else 100)
 progress_console = Console(stderr=True)
@@ -63,7 +65,7 @@ def written(option: str, target: Path) -> Iterator[None]:
 
 def run_data(run: "Run") -> dict[str, Any]:
     """Return the JSON object of a whole run; an interval stands beside its value, its notes with the step's."""
-    return {f.name: getattr(run, f.name) for f in fields(run) if f.name not in ("training", "assumptions")}
+    return {f.name: getattr(run, f.name) for f in fields(run) if f.name not in ("around", "assumptions")}
 
 
 def _rank_data(step: "Step", held: "MemoryTimeline") -> dict[str, Any]:
@@ -88,6 +90,27 @@ def replay_data(found: "Replay") -> dict[str, Any]:
     names = ("requested_peak_bytes", "allocated_peak_bytes", "reserved_peak_bytes", "reserved_over_allocated")
     held = {name: getattr(found, name) for name in (*names, "fragmentation")}
     return held | {"events": len(found.allocated), "segments": len(found.segments)}
+
+
+def around_data(losses: "Losses | None") -> dict[str, Any]:
+    """Return the JSON objects of how data arrives and when state is saved, as far as the job says."""
+    found: dict[str, Any] = {}
+    if losses and losses.data:
+        held = {k: v if v != inf else None for k, v in asdict(losses.data).items() if k != "assumptions"}
+        found["loading"] = held | {"paced_step_time_s": losses.step_time_s}
+    if losses and losses.saving:
+        advice = losses.saving.advice
+        held = {k: v for k, v in asdict(advice).items() if k not in ("policies", "assumptions")}
+        more = {"k": advice.steps_between, "overhead_percent": advice.overhead_percent, "mtbf_s": losses.saving.mtbf_s}
+        found["checkpointing"] = held | more
+    return found
+
+
+def trained_data(found: "Trained") -> dict[str, Any]:
+    """Return the JSON object of a stretch of training."""
+    names = ("seconds", "steps", "goodput", "tokens_per_s", "checkpoints", "failures", "steps_between_checkpoints")
+    held = {name: getattr(found, name) for name in names} | {"parts_s": dict(found.parts_s)}
+    return held | {"steps_held_up": found.held_up, "assumptions": list(found.assumptions)}
 
 
 def step_data(step: "Step", run: "Run | None" = None) -> dict[str, Any]:

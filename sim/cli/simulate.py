@@ -6,15 +6,29 @@ from typing import Annotated
 
 import typer
 
-from sim.cli.output import checked_file, console, print_json, replay_data, step_data, written
+from sim.cli.output import (
+    around_data,
+    checked_file,
+    console,
+    print_json,
+    progress_console,
+    replay_data,
+    step_data,
+    trained_data,
+    written,
+)
 from sim.engine import allocations
 from sim.engine.memory_trace import write_trace
 from sim.engine.step import Step, simulate
 from sim.plans.plan_file import load_plan
-from sim.report.text import answer, answer_run, critical_words, memory_words, replay_words
-from sim.run import Run, whole_run
-from sim.specs import InputError
+from sim.report.text import answer, answer_run, answer_trained, critical_words, losses_words, memory_words, replay_words
+from sim.run import Run, Trained, run_of, train
+from sim.run.losses import losses_of
+from sim.run.trained import HOUR_S
+from sim.specs import Around, InputError
 from sim.units import percent, seconds
+
+MOST_HOURS = 10_000
 
 
 class EngineName(StrEnum):
@@ -34,6 +48,13 @@ def simulate_command(
         Path | None,
         typer.Option(help="Write the fullest rank's allocations (JSON lines) and replay them."),
     ] = None,
+    hours: Annotated[
+        float | None,
+        typer.Option(
+            help="Simulate so many hours of training: steps, their data, checkpoints and failures on one clock."
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of failures and of the order of data, with --hours.")] = 0,
     html: Annotated[Path | None, typer.Option(help="Write a self-contained HTML report.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -45,12 +66,14 @@ def simulate_command(
         if target is not None:
             checked_file(option, target, job)
     step = simulate(loaded.model, loaded.cluster, loaded.plan, engine.value)
-    run = whole_run(step, loaded.training) if loaded.training else None
+    run = run_of(step, loaded.around)
+    lost = losses_of(step, loaded.around)
+    trained = _trained(step, loaded.around, hours, seed)
     if trace is not None:
         from sim.report.trace import save_trace  # noqa: PLC0415 - plotly only when asked for
 
         with written("--trace", trace):
-            save_trace(step, trace)
+            save_trace(trained or step, trace)
     replayed = None
     if memory_trace is not None:
         made, replayed = allocations.memory_trace(step)
@@ -60,13 +83,28 @@ def simulate_command(
         from sim.report.html import save_html  # noqa: PLC0415 - plotly only when asked for
 
         with written("--html", html):
-            save_html(step, html, run=run)
+            save_html(step, html, run=run, trained=trained)
     if as_json:
-        print_json(step_data(step, run) | ({"replay": replay_data(replayed)} if replayed else {}))
+        more = {"replay": replay_data(replayed)} if replayed else {}
+        print_json(
+            step_data(step, run) | around_data(lost) | more | ({"trained": trained_data(trained)} if trained else {})
+        )
         return
     _print(step, run)
+    for line in (*losses_words(lost), *([answer_trained(trained)] if trained else [])):
+        console.print(line, highlight=False, markup=False)
     if replayed:
         console.print(replay_words(replayed), highlight=False, markup=False)
+
+
+def _trained(step: Step, around: Around, hours: float | None, seed: int) -> Trained | None:
+    """Return the stretch of training that was asked for."""
+    if hours is None:
+        return None
+    if not 0 < hours <= MOST_HOURS:
+        raise InputError("--hours", hours, f"above 0, at most {MOST_HOURS}")
+    with progress_console.status(f"{hours:g} hours of training"):
+        return train(step, around.loading, around.checkpointing, hours * HOUR_S, seed)
 
 
 def _print(step: Step, run: Run | None) -> None:

@@ -18,7 +18,7 @@ from sim.plans.plan_file import save_plans
 from sim.report.ranked import WORDS, Ranked, ranked
 from sim.report.table import COLUMNS
 from sim.report.text import answer_run, answer_tuned, elasticity_words, robust_words
-from sim.run import Run, whole_run
+from sim.run import Run, run_of
 from sim.specs import InputError, Job
 from sim.specs.job import Tune
 from sim.tuner.tune import Tuned, tune
@@ -60,13 +60,13 @@ def tune_command(
         )
     if found.interrupted:
         progress_console.print("interrupted: the best plan so far, not certified")
-    run = whole_run(found.best.step, loaded.training) if loaded.training else None
+    run = run_of(found.best.step, loaded.around)
     if out:
         from sim.report.html import save_html  # noqa: PLC0415 - plotly only when asked for
 
         with written("--out", out):
             out.mkdir(parents=True, exist_ok=True)
-            save_plans([r.step for r in found.plans], out, loaded.training)
+            save_plans([r.step for r in found.plans], out, loaded.around)
             save_html(found, out / "report.html", run=run)
     if as_json:
         print_json(tuned_data(found, run))

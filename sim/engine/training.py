@@ -148,7 +148,7 @@ class Training:
     """Steps whose result is there."""
 
     def __post_init__(self) -> None:
-        self.begin, self._data = 0, 0
+        self.begin, self.kept, self._data = 0, 0, 0
         self._slows = any(by is Stream.HOST and x > 0 for (_, by), x in self.sharing.slowdown.items())
         self._lock: Lockstep | None = None
         self._active: list[Callable[[], None]] = []
@@ -243,13 +243,13 @@ class Training:
     def _failed(self, failure: Failure) -> Generator[simpy.Event, Any, Any]:
         """Lose what was not saved, wait, and go on with the data that comes next; return the next failure meanwhile."""
         now = int(self.env.now)
-        kept = (self.saver.last_saved or 0) if self.saver else 0
-        self.spans = [replace(s, lost=True) if s.number > kept else s for s in self.spans]
+        self.kept = max(self.kept, (self.saver.last_saved or 0) if self.saver else 0)
+        self.spans = [replace(s, lost=True) if s.number > self.kept else s for s in self.spans]
         if now > self.begin:
             self.spans.append(StepSpan(self.done + 1, self.begin, now, lost=True))
         if self._feeding and self._feeding.is_alive:
             self._feeding.interrupt()
-        self._lock, self._active, self.done, self.saver = None, [], kept, failure.saver
+        self._lock, self._active, self.done, self.saver = None, [], self.kept, failure.saver
         self._listen()
         try:
             yield self.env.timeout(failure.ticks)

@@ -74,9 +74,7 @@ class Node:
         self._random = np.random.default_rng(self.seed)
         if self.reads is None:
             exact = self.exact
-            self.reads = (
-                FileByFile(self.loading, self.nodes, self.seed) if exact else Expected(self.loading, self.at)
-            )
+            self.reads = FileByFile(self.loading, self.nodes, self.seed) if exact else Expected(self.loading, self.at)
 
     @property
     def workers(self) -> int:

@@ -6,18 +6,18 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from sim.specs import Cluster, Model, Plan, Training
+from sim.specs import Around, Cluster, Model, Plan
 from sim.specs.files import write_atomically
 from sim.specs.plan import PER_STAGE
 
 
-def job_data(model: Model, cluster: Cluster, plan: Plan, training: Training | None = None) -> dict[str, Any]:
-    """Return a job as plain data; reading it gives the same model, cluster, plan and training."""
+def job_data(model: Model, cluster: Cluster, plan: Plan, around: Around | None = None) -> dict[str, Any]:
+    """Return a job as plain data; reading it gives the same model, cluster and plan, and the same around them."""
     stated = {"table": model.table.data()} if model.table else plain(model)
     own = PER_STAGE if plan.stages else ()
     planned = {name: value for name, value in plain(plan).items() if name not in own}
     job = {"model": stated, "cluster": plain(cluster), "plan": planned}
-    return job | ({"training": plain(training)} if training else {})
+    return job | {name: plain(section) for name, section in (around or Around()).sections.items()}
 
 
 def plain(spec: Any) -> dict[str, Any]:

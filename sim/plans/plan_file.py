@@ -19,7 +19,7 @@ from sim.plans.facts import degrees, memory_law, order_data, order_hash, predict
 from sim.plans.files import job_data, save_numbered
 from sim.schedules import SCHEDULES, Schedule
 from sim.schedules.custom import parse_order
-from sim.specs import InputError, Job, PlacedPlan, Training
+from sim.specs import Around, InputError, Job, PlacedPlan
 from sim.specs.arguments import checked
 from sim.specs.fields import init_names, read, real, spec, whole
 from sim.specs.files import load_mapping, write_atomically
@@ -180,9 +180,9 @@ class PlanFile:
 
 
 @checked
-def plan_data(step: Step, training: Training | None = None, date: str | None = None) -> dict[str, Any]:
+def plan_data(step: Step, around: Around | None = None, date: str | None = None) -> dict[str, Any]:
     """Return the plan file of a step as plain data; `date`: of the prediction, by default today's (UTC)."""
-    job = job_data(step.model, step.cluster, step.plan, training)
+    job = job_data(step.model, step.cluster, step.plan, around)
     return {
         "schema_version": PLAN_VERSION,
         **job,
@@ -196,16 +196,16 @@ def plan_data(step: Step, training: Training | None = None, date: str | None = N
 
 
 @checked
-def save_plan(step: Step, path: str | Path, training: Training | None = None) -> Path:
+def save_plan(step: Step, path: str | Path, around: Around | None = None) -> Path:
     """Write the plan file of a step, whole or not at all, and return its path."""
     file = Path(path)
-    write_atomically(file, json.dumps(plan_data(step, training), indent=1) + "\n")
+    write_atomically(file, json.dumps(plan_data(step, around), indent=1) + "\n")
     return file
 
 
-def save_plans(steps: Sequence[Step], folder: Path, training: Training | None = None) -> list[Path]:
+def save_plans(steps: Sequence[Step], folder: Path, around: Around | None = None) -> list[Path]:
     """Write the plan files plan-1.json, plan-2.json, ... into `folder` and return their paths; older ones go."""
-    return save_numbered([plan_data(step, training) for step in steps], folder)
+    return save_numbered([plan_data(step, around) for step in steps], folder)
 
 
 @checked

@@ -15,6 +15,7 @@ from sim.report import markup as m
 from sim.report import search, sections
 from sim.report.text import answer, answer_tuned
 from sim.run import Run
+from sim.run.trained import Trained
 from sim.specs.arguments import checked
 from sim.specs.files import write_atomically
 from sim.tuner.tune import Tuned
@@ -23,24 +24,34 @@ TOP_PLANS = 5
 
 
 @checked
-def save_html(result: Tuned | Step, path: str | Path, command: str | None = None, run: Run | None = None) -> Path:
+def save_html(
+    result: Tuned | Step,
+    path: str | Path,
+    command: str | None = None,
+    run: Run | None = None,
+    trained: Trained | None = None,
+) -> Path:
     """Write the report of a search or of one step to `path` and return the path.
 
     command: the shell command that makes the same report, with `job.json` for the job printed beside it;
-    None is the usual one; run: the whole run that the step (of the best plan) is part of. The file holds
-    plotly.js once and works without a network.
+    None is the usual one; run: the whole run that the step (of the best plan) is part of; trained: a stretch of it,
+    simulated (of one step's report). The file holds plotly.js once and works without a network.
 
     Raises:
         InputError: the folder is missing or not writable; nothing is left behind.
     """
     target = Path(path)
-    write_atomically(target, page(result, command, run))
+    write_atomically(target, page(result, command, run, trained))
     return target
 
 
-def page(result: Tuned | Step, command: str | None = None, run: Run | None = None) -> str:
+def page(
+    result: Tuned | Step, command: str | None = None, run: Run | None = None, trained: Trained | None = None
+) -> str:
     """Return the report as text."""
-    return document(*(_search(result, command, run) if isinstance(result, Tuned) else _step(result, command, run)))
+    if isinstance(result, Tuned):
+        return document(*_search(result, command, run))
+    return document(*_step(result, command, run, trained))
 
 
 def document(title: str, body: str) -> str:
@@ -86,7 +97,7 @@ def _search(tuned: Tuned, command: str | None, run: Run | None) -> tuple[str, st
     title = f"Best parallel plan for {tuned.model.name} on {tuned.cluster.gpus} GPUs"
     top = {f"plan {n}": r.step for n, r in enumerate(tuned.plans[:TOP_PLANS], 1)}
     top |= {"textbook": tuned.baseline} if tuned.baseline else {}
-    job = job_data(tuned.model, tuned.cluster, best.plan, run.training if run else None)
+    job = job_data(tuned.model, tuned.cluster, best.plan, run.around if run else None)
     job["tune"] = {
         "global_batch": tuned.global_batch,
         # On the nodes that a deadline has led to, the search is one for the step time.
@@ -112,18 +123,19 @@ def _search(tuned: Tuned, command: str | None, run: Run | None) -> tuple[str, st
     return title, "".join(body)
 
 
-def _step(step: Step, command: str | None, run: Run | None) -> tuple[str, str]:
+def _step(step: Step, command: str | None, run: Run | None, trained: Trained | None) -> tuple[str, str]:
     title = f"One training step of {step.model.name} on {step.placed.gpus} GPUs"
     body = [
         _header(title, answer(step), step),
         sections.run_section(run),
+        sections.trained_section(trained),
         sections.timeline_section(step),
         sections.memory_section(step),
         sections.breakdown_section({"this plan": step}),
         sections.certainty_section(step),
         _again(
             command or "trainsim simulate job.json --html report.html",
-            job_data(step.model, step.cluster, step.plan, run.training if run else None),
+            job_data(step.model, step.cluster, step.plan, run.around if run else trained.around if trained else None),
         ),
     ]
     return title, "".join(body)

@@ -6,15 +6,25 @@ from sim.engine.step import Step, carried_sigma
 from sim.report import figures
 from sim.report import markup as m
 from sim.report.numbers import byte_unit, days_interval, signed, time_unit
-from sim.report.text import critical_words, device_memory_interval, memory_verdict, overflow, time_and_idle
+from sim.report.text import (
+    answer_trained,
+    critical_words,
+    device_memory_interval,
+    memory_verdict,
+    overflow,
+    time_and_idle,
+)
 from sim.report.theme import CATEGORIES as LOOKS
 from sim.report.theme import TERMS
 from sim.run import Run
+from sim.run.trained import Trained
 from sim.specs.catalog import precision
 from sim.tuner.fixes import fixes
 from sim.units import counted, digits3, percent, seconds, si
 
 MAX_RANKS_LISTED = 64
+OPENING_STEPS = 6
+"""Steps of a stretch of training that are shown pass by pass."""
 
 
 def step_cards(step: Step) -> str:
@@ -119,11 +129,31 @@ def run_section(run: Run | None) -> str:
         ("GPU-hours", counted(run.gpu_hours), spread(run.gpu_hours_interval)),
         ("USD", "not known" if run.cost_usd is None else counted(run.cost_usd), spread(run.cost_usd_interval)),
         ("Energy", si(run.energy_kwh * 1e3, "Wh"), f"80 % interval {si(least * 1e3, 'Wh')} – {si(most * 1e3, 'Wh')}"),
-        ("Goodput", percent(run.goodput), f"{digits3(run.mean_power_w_per_gpu)} W a GPU on average"),
+        ("Goodput", percent(run.goodput), _losses(run)),
     ]
     words = f"{counted(run.tokens)} tokens in {digits3(run.steps)} steps, each like the one on this page."
     assumed = m.folded("What the run assumes", m.bullets(run.assumptions))
     return m.section("The whole run", m.paragraph(words, "words"), m.cards(cards), assumed)
+
+
+def _losses(run: Run) -> str:
+    """Return what takes the time that does not train, and the draw of a device."""
+    parts = ", ".join(f"{what} {percent(share)}" for what, share in run.losses.items() if share >= 5e-4)
+    return f"{parts + '; ' if parts else ''}{digits3(run.mean_power_w_per_gpu)} W a GPU on average"
+
+
+def trained_section(found: Trained | None) -> str:
+    """Return a stretch of training: where its time went, all of it and its first steps; nothing without one."""
+    if found is None:
+        return ""
+    some = (0.0, min(found.seconds, OPENING_STEPS * found.repeated.ticks * 1e-9))
+    return m.section(
+        f"{seconds(found.seconds)} of training",
+        m.paragraph(answer_trained(found), "words"),
+        m.figure("training", lambda t: figures.trained(found, theme=t), "All of it."),
+        m.figure("first-steps", lambda t: figures.trained(found, some, theme=t), f"The first {seconds(some[1])}."),
+        m.folded("What it assumes", m.bullets(found.assumptions)),
+    )
 
 
 def timeline_section(step: Step) -> str:

@@ -7,8 +7,9 @@ from typing import Any
 from sim.engine.step import Step
 from sim.report.chrome import chrome_events
 from sim.report.perfetto import perfetto_trace
-from sim.report.text import answer, critical_words
-from sim.report.tracks import tracks_of
+from sim.report.text import answer, answer_trained, critical_words
+from sim.report.tracks import Tracks, tracks_of, tracks_of_training
+from sim.run.trained import Trained
 from sim.specs.arguments import checked
 from sim.specs.files import write_atomically
 
@@ -17,8 +18,10 @@ MAX_SLICES = 300_000
 
 
 @checked
-def save_trace(step: Step, path: str | Path) -> Path:
+def save_trace(step: Step | Trained, path: str | Path) -> Path:
     """Write the step's operations, messages and memory as a trace and return the path.
+
+    Of a stretch of training: the passes of every rank, what loaders read and prepare, snapshots, writing, failures.
 
     A name that ends in `.pftrace` gives Perfetto's own format (ns, bytes), any other Chrome's JSON (us, GB). From the
     compiled engine: one thread per pipeline rank. From the event engine: one process per rank with a thread of its
@@ -31,23 +34,31 @@ def save_trace(step: Step, path: str | Path) -> Path:
     """
     target = Path(path)
     if target.suffix == ".pftrace":
-        write_atomically(target, perfetto_trace(tracks_of(step, MAX_SLICES)))
+        write_atomically(target, perfetto_trace(_tracks(step)))
     else:
         write_atomically(target, json.dumps(trace_data(step), separators=(",", ":"), allow_nan=False))
     return target
 
 
-def trace_data(step: Step) -> dict[str, Any]:
+def trace_data(step: Step | Trained) -> dict[str, Any]:
     """Return the trace in Chrome's format as plain data."""
-    held = tracks_of(step, MAX_SLICES)
+    held = _tracks(step)
     return {
         "traceEvents": chrome_events(held),
         "displayTimeUnit": "ms",
         "otherData": {
-            "answer": answer(step),
-            "critical_path": critical_words(step),
-            "model": step.model.name,
+            **_facts(step),
             "slices": len(held.slices),
             "slices_left_out": held.left_out,
         },
     }
+
+
+def _tracks(step: Step | Trained) -> Tracks:
+    return tracks_of(step, MAX_SLICES) if isinstance(step, Step) else tracks_of_training(step, MAX_SLICES)
+
+
+def _facts(step: Step | Trained) -> dict[str, str]:
+    if isinstance(step, Step):
+        return {"answer": answer(step), "critical_path": critical_words(step), "model": step.model.name}
+    return {"answer": answer_trained(step), "model": step.step.model.name}

@@ -12,6 +12,8 @@ from sim.engine.program import Cause, Program, Stream
 from sim.engine.step import Step
 from sim.engine.timeline import Timeline
 from sim.report.decimation import Ints, lasting
+from sim.report.stretch import bars
+from sim.run.trained import Trained
 from sim.schedules import Kind
 
 MEMORY_POINTS = 2_000
@@ -101,6 +103,40 @@ def tracks_of(step: Step, most: int) -> Tracks:
     kept = [tuple(place[i] for i in flow) for flow in flows if all(i in place for i in flow)]
     counters = list(_counters(step, streams))
     return Tracks(processes, tracks, [slices[i] for i in order], kept, counters, len(slices) - len(order))
+
+
+def tracks_of_training(trained: Trained, most: int) -> Tracks:
+    """Return a stretch of training as tracks, with at most `most` slices: the earliest.
+
+    A process each for training (a track a pipeline rank, or one of steps where passes are too many), data, checkpoints
+    and failures.
+    """
+    found = bars(trained, (0, round(trained.seconds * 1e9)), np.arange(trained.repeated.schedule.ranks), most)
+    rows = {name: n for n, name in enumerate(dict.fromkeys(bar.row for bar in found))}
+    process = {name: _PROCESS.get(name.split()[0], 1) for name in rows}
+    tracks = [Track(process[name], n, f"pipeline rank {name}" if name.isdigit() else name) for name, n in rows.items()]
+    every = sorted(
+        (
+            Slice(rows[bar.row], bar.start, bar.end, bar.words, CATEGORY.get(bar.kind, "compute"), {})
+            if bar.kind is not None
+            else Slice(rows[bar.row], bar.start, bar.end, f"{_VERB[bar.look]}{bar.words}", bar.look, {})
+            for bar in found
+        ),
+        key=lambda s: (s.start, s.track, s.end),
+    )
+    names = {
+        1: f"{trained.step.model.name}, all replicas alike",
+        2: "data of the busiest node",
+        3: "state",
+        4: "failures",
+    }
+    used = {n: name for n, name in names.items() if n in process.values()}
+    return Tracks(used, tracks, every[:most], [], [], max(0, len(every) - most))
+
+
+_PROCESS = {"data": 2, "snapshots": 3, "storage": 3, "failures": 4}
+_VERB = {"fetch": "read ", "prep": "prepare ", "snapshot": "copy ", "persist": "write ", "lost": "lost "}
+_VERB |= {"step": "", "late": "", "down": ""}
 
 
 def _actions(timeline: Timeline) -> tuple[list[Slice], list[int]]:

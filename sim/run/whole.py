@@ -1,11 +1,13 @@
 """Days, GPU-hours, cost and energy of a whole training run."""
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, hypot
 
 from sim.engine.step import Step
+from sim.run.losses import Losses, losses
 from sim.run.power import device_draw
-from sim.specs import Training
+from sim.specs import Around, Checkpointing, Loading, Training
 from sim.specs.arguments import checked
 from sim.specs.fields import InputError
 
@@ -19,14 +21,19 @@ KWH_J = 3.6e6
 class Run:
     """The prediction of a whole run; plain data, intervals are the central 80 %.
 
-    `steps` is whole, and `tokens` what they train on. Energy in kWh is that of the devices times the site's PUE; mean
-    power in W is that of one device. Cost is None where neither the job nor the catalog states a price.
+    `steps` is whole, and `tokens` what they train on. `goodput` is the share of the wall time that trains what is kept,
+    `losses` the other shares by cause; `paced_step_time_s` that of a step with what it waits for data, and
+    `steps_between_checkpoints` those from one to the next. Energy in kWh is that of the devices times the site's PUE;
+    mean power in W is that of one device. Cost is None where neither the job nor the catalog states a price.
     """
 
-    training: Training
+    around: Around
     steps: int
     tokens: int
     goodput: float
+    losses: Mapping[str, float]
+    paced_step_time_s: float
+    steps_between_checkpoints: int | None
     days: float
     days_interval: Interval
     gpu_hours: float
@@ -40,16 +47,22 @@ class Run:
 
 
 @checked
-def whole_run(step: Step, training: Training) -> Run:
-    """Return what `training` takes when every step is like `step`.
+def whole_run(
+    step: Step, training: Training, loading: Loading | None = None, checkpointing: Checkpointing | None = None
+) -> Run:
+    """Return what `training` takes when every step is like `step`, with its data and its checkpoints.
 
-    Wall time = steps x step time / goodput, and all else is proportional to it: its intervals are the step's.
+    Wall time = steps x step time / goodput, and all else is proportional to it: its intervals are the step's, with the
+    luck of how often devices fail.
+
+    Raises:
+        InputError: `training` states a goodput and there are checkpoints, whose goodput is computed.
     """
+    lost = losses(step, training, loading, checkpointing)
     steps = training.steps or ceil((training.tokens or 0.0) / step.tokens_per_step)
     draw, price, gpus = device_draw(step, training.utilisation), gpu_hour_price(step, training), step.placed.gpus
-    scale = steps / training.goodput
-    wall_s = scale * step.step_time_s
-    fast_s, slow_s = (scale * t for t in step.step_time_interval_s)
+    wall_s = steps * step.step_time_s / lost.goodput
+    fast_s, slow_s = step.profile.interval80(wall_s, hypot(step.sigma_log, lost.luck_log(wall_s)))
 
     def times(rate: float) -> tuple[float, Interval]:
         return rate * wall_s, (rate * fast_s, rate * slow_s)
@@ -59,10 +72,13 @@ def whole_run(step: Step, training: Training) -> Run:
     cost, cost_interval = (None, None) if price is None else times(gpus / HOUR_S * price)
     energy, energy_interval = times(gpus * draw.mean_w * training.pue / KWH_J)
     return Run(
-        training=training,
+        around=Around(training, loading, checkpointing),
         steps=steps,
         tokens=steps * step.tokens_per_step,
-        goodput=training.goodput,
+        goodput=lost.goodput,
+        losses=lost.shares,
+        paced_step_time_s=lost.step_time_s,
+        steps_between_checkpoints=lost.saving.advice.steps_between if lost.saving else None,
         days=days,
         days_interval=days_interval,
         gpu_hours=gpu_hours,
@@ -72,8 +88,21 @@ def whole_run(step: Step, training: Training) -> Run:
         energy_kwh=energy,
         energy_kwh_interval=energy_interval,
         mean_power_w_per_gpu=draw.mean_w,
-        assumptions=(*training.assumptions, *draw.assumptions, *RUN_ASSUMPTIONS),
+        assumptions=(*_assumed(training, lost), *draw.assumptions, *RUN_ASSUMPTIONS),
     )
+
+
+def run_of(step: Step, around: Around) -> Run | None:
+    """Return the whole run of a job, or None where it states no training."""
+    return whole_run(step, around.training, around.loading, around.checkpointing) if around.training else None
+
+
+def _assumed(training: Training, lost: Losses) -> Iterator[str]:
+    """Yield what is assumed of a run; that nothing is lost only where nothing says what is."""
+    for line in training.assumptions:
+        if lost.saving is None or not line.startswith("training.goodput"):
+            yield line.replace(", failures or stalls", " or failures") if lost.data else line
+    yield from lost.assumptions
 
 
 RUN_ASSUMPTIONS = (

@@ -5,7 +5,7 @@ from sim.specs.cluster import Cluster, Links, Multipliers, NodeGroup
 from sim.specs.dataset import Dataset
 from sim.specs.device import Device
 from sim.specs.fields import InputError
-from sim.specs.job import Job, Tune
+from sim.specs.job import Around, Job, Tune
 from sim.specs.loading import Loading
 from sim.specs.model import Model
 from sim.specs.plan import Offload, PlacedPlan, Plan, StagePlan
@@ -15,6 +15,7 @@ from sim.specs.table import LayerTable
 from sim.specs.training import Training
 
 __all__ = [
+    "Around",
     "Checkpointing",
     "Cluster",
     "Dataset",

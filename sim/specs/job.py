@@ -1,6 +1,7 @@
 """The job file: model, cluster, plan, what to search and how long to train, in one place."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -60,6 +61,21 @@ class Tune:
         object.__setattr__(self, "knobs", made)
 
 
+@dataclass(frozen=True)
+class Around:
+    """What surrounds the steps of a run: how much is trained, how data arrives, when state is saved."""
+
+    training: Training | None = None
+    loading: Loading | None = None
+    checkpointing: Checkpointing | None = None
+
+    @property
+    def sections(self) -> dict[str, Training | Loading | Checkpointing]:
+        """What is stated, by the key of a job file."""
+        held = (("training", self.training), ("loading", self.loading), ("checkpointing", self.checkpointing))
+        return {name: section for name, section in held if section}
+
+
 @spec
 class Job:
     """Everything one command needs."""
@@ -71,6 +87,11 @@ class Job:
     training: Training | None = None
     loading: Loading | None = None
     checkpointing: Checkpointing | None = None
+
+    @property
+    def around(self) -> Around:
+        """What surrounds its steps."""
+        return Around(self.training, self.loading, self.checkpointing)
 
     @classmethod
     @checked
@@ -102,10 +123,21 @@ def read_sections(raw: Mapping[str, Any], folder: Path) -> tuple[dict[str, Any],
     for key in [key for key in readers if key in raw]:
         made[key], found = readers[key](raw[key])
         problems += found
-    tune = made.get("tune")
-    if tune and tune.objective == "gpus_for_deadline" and "training" not in raw:
-        problems.append(InputError("training", None, "required with objective gpus_for_deadline: tokens or steps"))
+    problems += _contradictions(made.get("tune"), made.get("training"), raw)
     return {key: value for key, value in made.items() if value is not None}, problems
+
+
+def _contradictions(tune: Tune | None, training: Training | None, raw: Mapping[str, Any]) -> Iterator[InputError]:
+    """Yield what is wrong with sections because of others."""
+    if training and training.goodput_stated and "checkpointing" in raw:
+        yield InputError("training.goodput", training.goodput, "left out beside checkpointing, which says it")
+    if tune and tune.objective == "gpus_for_deadline":
+        if "training" not in raw:
+            yield InputError("training", None, "required with objective gpus_for_deadline: tokens or steps")
+        for name in ("loading", "checkpointing"):
+            if name in raw:
+                allowed = "left out with objective gpus_for_deadline, which knows of training.goodput alone"
+                yield InputError(name, "stated", allowed)
 
 
 PLAN_VERSION = 2

@@ -31,6 +31,11 @@ class Training:
     usd_per_gpu_hour: Annotated[float, real(0.0, 1e4, "USD")] | None = None
     assumptions: tuple[str, ...] = field(default=(), init=False, repr=False)
 
+    @property
+    def goodput_stated(self) -> bool:
+        """Whether the goodput was given, rather than assumed."""
+        return not any(line.startswith("training.goodput = ") for line in self.assumptions)
+
     def __post_init__(self) -> None:
         if (self.tokens is None) == (self.steps is None):
             raise InputError("tokens", self.tokens, "exactly one of tokens and steps")

@@ -14,6 +14,15 @@ plan: {tp: 4, pp: 2, global_batch: 64, recompute: selective}
 """
 TUNE = "tune: {global_batch: 64, knobs: {tp: [4], pp: [2], zero: [0]}}\n"
 RUN = {"steps", "tokens", "days", "gpu_hours", "cost_usd", "energy_kwh", "goodput", "mean_power_w_per_gpu"}
+RUN |= {"losses", "paced_step_time_s", "steps_between_checkpoints"}
+AROUND = """
+loading:
+  dataset: imagenet-1k
+  storage: {read_bytes_per_s: 3.0e+5, write_bytes_per_s: 1.0e+6}
+  workers: 4
+  prep_s: 0.01
+checkpointing: {every: 50, storage: sata-ssd, failures: {spares: 1}}
+"""
 
 
 @pytest.fixture
@@ -169,3 +178,48 @@ training: {tokens: 50e9}
     code, _, told = trainsim("tune", tmp_path / "job.yaml")
     assert code == 2
     assert "tune.deadline_days: got 0.1; allowed: at least" in told
+
+
+def test_data_and_checkpoints_flow_into_the_run(trainsim, job, tmp_path):
+    file = job(AROUND + "training: {steps: 1000}")
+    code, out, _ = trainsim("simulate", file, "--json")
+    data = json.loads(out)
+    assert code == 0
+    assert data["loading"]["paced_step_time_s"] == data["run"]["paced_step_time_s"] >= data["step_time_s"]
+    assert data["checkpointing"]["k"] == data["run"]["steps_between_checkpoints"] == 50
+    assert data["run"]["goodput"] + sum(data["run"]["losses"].values()) == pytest.approx(1.0)
+    text = " ".join(trainsim("simulate", file)[1].split())
+    assert "of the time trains (" in text and "Data: " in text and "Checkpoints: " in text
+    plans = trainsim("tune", job(AROUND + TUNE), "--json", "--top", 1, "--out", tmp_path / "out")
+    assert plans[0] == 0
+    again = json.loads(trainsim("simulate", tmp_path / "out" / "plan-1.json", "--json")[1])
+    assert again["checkpointing"]["k"] == 50  # what surrounds the steps is part of the plan's file
+
+
+def test_hours_of_training_come_from_one_run(trainsim, job, tmp_path):
+    html, trace = tmp_path / "hour.html", tmp_path / "hour.json"
+    asked = ("simulate", job(AROUND), "--hours", 0.2, "--html", html, "--trace", trace)
+    code, out, _ = trainsim(*asked, "--json")
+    data = json.loads(out)["trained"]
+    assert code == 0
+    assert data["seconds"] == pytest.approx(720, rel=0.1)
+    assert sum(data["parts_s"].values()) == pytest.approx(data["seconds"])
+    assert data["steps"] > 10
+    assert "of training</h2>" in html.read_text()
+    assert json.loads(trace.read_text())["traceEvents"]
+    assert "steps in" in trainsim("simulate", job(AROUND), "--hours", 0.05)[1]
+
+
+@pytest.mark.parametrize("hours", ["0", "-1", "20000", "nan"])
+def test_hours_have_a_range(trainsim, job, hours):
+    code, _, err = trainsim("simulate", job(), "--hours", hours)
+    assert code == 2
+    assert "--hours: got" in err
+
+
+def test_contradictions_are_refused(trainsim, job):
+    both = job("training: {steps: 9, goodput: 0.9}\ncheckpointing: {every: 5}")
+    assert "training.goodput: got 0.9; allowed: left out beside checkpointing" in trainsim("simulate", both)[2]
+    sought = job("training: {steps: 9}\ncheckpointing: {}\ntune: {global_batch: 64, objective: gpus_for_deadline,"
+                 " deadline_days: 3}")  # fmt: skip
+    assert "left out with objective gpus_for_deadline" in trainsim("tune", sought)[2]

@@ -32,9 +32,9 @@ class Belt:
 class Keeper:
     """Every `every` steps a snapshot of `copy` ticks, then `write` ticks to storage; one at a time."""
 
-    def __init__(self, env, every, copy, write, first=0):
-        self.env, self.every, self.copy, self.write, self.first = env, every, copy, write, first
-        self.persisting, self.last_saved, self.calls = False, first or None, []
+    def __init__(self, env, every, copy, write):
+        self.env, self.every, self.copy, self.write = env, every, copy, write
+        self.persisting, self.last_saved, self.calls = False, None, []
         self.free = self.quiet = env.event().succeed()
 
     def before_update(self):
@@ -44,7 +44,6 @@ class Keeper:
         self.calls.append(callback)
 
     def after_step(self, step):
-        step += self.first
         if step % self.every:
             return self.env.event().succeed()
         begun = self.env.event()
@@ -88,8 +87,7 @@ def trained(step, steps, period=None, saving=None, sharing=KAPPA, fail_at=(), pa
     def fail():
         for at in fail_at:
             yield env.timeout(max(0, round(at * one.ticks) - env.now))
-            kept = made.saver.last_saved or 0
-            again = Keeper(env, saving[0], *(round(x * one.ticks) for x in saving[1:]), kept)
+            again = Keeper(env, saving[0], *(round(x * one.ticks) for x in saving[1:]))
             running.interrupt(Failure(round(pause * one.ticks), again))
 
     if fail_at:
@@ -173,6 +171,12 @@ def test_a_failure_loses_what_was_not_saved():
     assert [(b - a) / made.step.ticks for a, b in made.pauses] == pytest.approx([3.0])
     again = next(span for span in made.spans if span.number == 9 and not span.lost)
     assert again.begin == made.pauses[0][1]
+
+
+def test_what_was_saved_before_a_failure_outlasts_the_next():
+    made = trained(step_of(), 30, saving=(4, 0.1, 0.2), sharing=Sharing(), fail_at=[10.5, 12.8], pause=1.0)
+    assert [span.number for span in made.spans if span.lost] == [9, 10, 11, 9, 10]
+    assert [span.number for span in made.spans if not span.lost] == list(range(1, made.done + 1))
 
 
 def test_a_failure_while_waiting_waits_again():

@@ -18,6 +18,7 @@ from sim.report.figures.swept import swept_axis, swept_points
 from sim.report.figures.throughput import bars, curves, throughput
 from sim.report.figures.timeline import opening, timeline
 from sim.report.figures.tornado import tornado
+from sim.report.figures.trained import trained
 
 __all__ = [
     "ablation",
@@ -48,4 +49,5 @@ __all__ = [
     "timeline",
     "timeline_difference",
     "tornado",
+    "trained",
 ]

@@ -24,6 +24,14 @@ LOOKS = {
     "dp": Look("communication", "\\", "gradient reduction (dp)"),
     "pp": Look("communication", ".", "messages (pp)"),
     "optimizer": Look("optimizer", "", "optimizer"),
+    "step": Look("forward", "", "steps"),
+    "late": Look("backward", "", "steps that were held up"),
+    "lost": Look("over", "x", "lost to a failure"),
+    "down": Look("other", "|", "until training goes on"),
+    "fetch": Look("communication", "-", "reading data"),
+    "prep": Look("recompute", "", "preparing data"),
+    "snapshot": Look("weight", "", "snapshot"),
+    "persist": Look("optimizer", "/", "writing to storage"),
 }
 BOTH = Look("backward", "", "backward (B), for the input only (I)")
 NAMES = tuple(LOOKS)
@@ -47,9 +55,9 @@ class Shown:
     """What is drawn: the rows' names, then one entry per bar; `look` counts in `NAMES`, `index` in the timeline.
 
     Times in ns from the start of the step; the axis runs from `begin` to `finish`. group: of `groups`, which share a
-    shade. half: 1 and 2 are the first and the
-    second of a fused pair, which share a bar. words: of the hover, beside the kind, the times and the rank. path: the
-    critical path as (row, start, end), row -1 where it is out of sight.
+    shade. half: 1 and 2 are the first and the second of a fused pair, which share a bar. words: of the hover, beside
+    the kind, the times and the row. path: the critical path as (row, start, end), row -1 where it is out of sight.
+    least: the share of a bin of each row that must be held lest a raster shows it idle.
     """
 
     rows: list[str]
@@ -66,6 +74,7 @@ class Shown:
     begin: int
     finish: int
     path: list[tuple[int, int, int]]
+    least: NDArray[np.float64] | None = None
 
     @property
     def looks(self) -> list[int]:
@@ -160,11 +169,12 @@ def _trace(shown: Shown, chosen: Ints, name: str, unit: Unit) -> dict[str, Any]:
     lines = [
         f"<b>{look.label}</b>",
         "%{customdata[2]}",
-        "pipeline rank %{customdata[1]}",
+        "%{customdata[1]}",
         f"from %{{customdata[0]:.4~r}} {unit.name}, lasts %{{x:.3~r}} {unit.name}<extra></extra>",
     ]
     words = np.empty((len(chosen), 3), dtype=object)
-    words[:, 0], words[:, 1], words[:, 2] = start, shown.rank[chosen], [shown.words[i] for i in chosen.tolist()]
+    words[:, 0], words[:, 2] = start, [shown.words[i] for i in chosen.tolist()]
+    words[:, 1] = [_place(shown, row) for row in shown.row[chosen].tolist()]
     return {
         "orientation": "h",
         "base": start,
@@ -188,7 +198,7 @@ def _raster(figure: go.Figure, shown: Shown, unit: Unit, theme: Theme, axes: dic
     middle = (shown.start + shown.end) // 2
     start = np.where(shown.half == 2, middle, shown.start) - shown.begin
     end = np.where(shown.half == 1, middle, shown.end) - shown.begin
-    op = raster(start, end, shown.row, rows, BINS, span)
+    op = raster(start, end, shown.row, rows, BINS, span, shown.least)
     colours, code = [colour("idle", theme)], np.zeros(len(shown.start), dtype=np.int64)
     shade, shades = _shade(shown)
     for look in shown.looks:
@@ -205,10 +215,27 @@ def _raster(figure: go.Figure, shown: Shown, unit: Unit, theme: Theme, axes: dic
         dx=width,
         ygap=2 if rows <= 20 else 0,
         text=np.array([*shown.words, "idle"])[op],  # -1 is the last
-        customdata=np.repeat(np.array([int(r.split()[0]) for r in shown.rows], np.int16)[:, None], BINS, axis=1),
-        hovertemplate=f"<b>%{{text}}</b><br>pipeline rank %{{customdata}}<br>at %{{x:.4~r}} {unit.name}<extra></extra>",
+        **_named_rows(shown, unit),
         **axes,
     )
+
+
+def _place(shown: Shown, row: int) -> str:
+    """Return whose row it is."""
+    first = shown.rows[row].split()[0]
+    return f"pipeline rank {first}" if first.isdigit() else shown.rows[row]
+
+
+def _named_rows(shown: Shown, unit: Unit) -> dict[str, Any]:
+    """Return what a raster's hover says of rows: numbers where all are of ranks, which take less room."""
+    first = [r.split()[0] for r in shown.rows]
+    ranks = all(name.isdigit() for name in first)
+    held = np.array([int(name) for name in first], np.int16) if ranks else np.array(shown.rows, dtype=object)
+    place = "pipeline rank %{customdata}" if ranks else "%{customdata}"
+    return {
+        "customdata": np.repeat(held[:, None], BINS, axis=1),
+        "hovertemplate": f"<b>%{{text}}</b><br>{place}<br>at %{{x:.4~r}} {unit.name}<extra></extra>",
+    }
 
 
 def _steps(colours: list[str]) -> list[tuple[float, str]]:

@@ -6,11 +6,13 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 
 
-def raster(start: Ints, end: Ints, row: Ints, rows: int, bins: int, total: int) -> Ints:
+def raster(
+    start: Ints, end: Ints, row: Ints, rows: int, bins: int, total: int, least: NDArray[np.float64] | None = None
+) -> Ints:
     """Return, per row and bin of the span 0..total, the operation that holds most of the bin, or -1.
 
     start, end, row: one entry per operation, times in ticks from 0. A bin is idle (-1) only if no operation
-    touches it. Result [rows, bins].
+    touches it, or those that do hold less of it than `least` of its row. Result [rows, bins].
     """
     width = total / bins
     first = np.clip(np.floor(start / width).astype(np.int64), 0, bins - 1)
@@ -25,4 +27,7 @@ def raster(start: Ints, end: Ints, row: Ints, rows: int, bins: int, total: int) 
     largest = np.flatnonzero(np.diff(place, append=-1))  # the last entry of every cell
     result = np.full(rows * bins, -1)
     result[place[largest]] = op[largest]
+    if least is not None:
+        held = np.bincount(place, overlap[order], rows * bins) / width
+        result[held < np.repeat(least, bins)] = -1
     return result.reshape(rows, bins)

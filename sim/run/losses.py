@@ -1,0 +1,112 @@
+"""What keeps a run from training all the time: data that is late, checkpoints, failures."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import log1p, sqrt
+
+from sim.checkpointing import Advice, Fleet, Times, mtbf_s, plan, times
+from sim.engine.step import Step
+from sim.loading import Prediction, predict
+from sim.run.feed import Feed
+from sim.specs import Around, Checkpointing, InputError, Loading, Training
+
+
+@dataclass(frozen=True)
+class Saving:
+    """How the state of a run is saved: what it takes, how often, how long from one failure to the next (mean).
+
+    `down_s`: from a failure until training goes on where there is a node for it, reading the last checkpoint included.
+    """
+
+    checkpointing: Checkpointing
+    times: Times
+    advice: Advice
+    mtbf_s: float
+    down_s: float
+
+    @classmethod
+    def of(cls, step: Step, loading: Loading | None, checkpointing: Checkpointing) -> "Saving":
+        """Return how a step's state is saved; `loading`: steps that wait for data take longer."""
+        failures = checkpointing.failures
+        held = replace(times(step, checkpointing), iteration_s=paced_step_time_s(step, loading))
+        fleet = Fleet.of(step)
+        every_s = mtbf_s(failures, step.placed.gpus, fleet.nodes)
+        advice = plan(held, checkpointing, every_s, fleet)
+        return cls(checkpointing, held, advice, every_s, failures.restart_s + held.reload_s)
+
+
+@dataclass(frozen=True)
+class Losses:
+    """Shares of the wall time that train nothing that is kept, by cause: data, checkpoints, failures, stated.
+
+    `step_time_s`: of a step with what it waits for data.
+    """
+
+    step_time_s: float
+    shares: Mapping[str, float]
+    data: Prediction | None = None
+    saving: Saving | None = None
+
+    @property
+    def goodput(self) -> float:
+        """The share of the wall time that trains what is kept."""
+        return 1 - sum(self.shares.values())
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What it rests on."""
+        return (*(self.data.assumptions if self.data else ()), *(self.saving.advice.assumptions if self.saving else ()))
+
+    def luck_log(self, wall_s: float) -> float:
+        """Return the standard deviation of the log of a wall time by how often, and when, something fails.
+
+        Failures are a Poisson process; each loses up to the time between two checkpoints, equally likely, and the time
+        until training goes on.
+        """
+        if self.saving is None:
+            return 0.0
+        advice = self.saving.advice
+        without_nodes_s = (1 / advice.available_fraction - 1) * self.saving.mtbf_s
+        mean, spread = advice.lost_work_s + self.saving.down_s + without_nodes_s, advice.interval_s / sqrt(12)
+        return log1p(sqrt(wall_s / self.saving.mtbf_s * (mean**2 + spread**2)) / wall_s)
+
+
+def losses(
+    step: Step, training: Training, loading: Loading | None = None, checkpointing: Checkpointing | None = None
+) -> Losses:
+    """Return what a run of steps like `step` loses.
+
+    Raises:
+        InputError: `training` states a goodput and there are checkpoints, whose goodput is computed.
+    """
+    if checkpointing and training.goodput_stated:
+        raise InputError("training.goodput", training.goodput, "left out beside checkpointing, which says it")
+    data = predicted(step, loading) if loading else None
+    paced = paced_step_time_s(step, loading)
+    saved = Saving.of(step, loading, checkpointing) if checkpointing else None
+    left = saved.advice.goodput if saved else training.goodput
+    shares = {"data": left * (1 - step.step_time_s / paced)} if data else {}
+    if saved:
+        shares["checkpoints"] = left * saved.advice.overhead_fraction
+        shares["failures"] = 1 - left - shares["checkpoints"]
+    elif left < 1:
+        shares["stated"] = 1 - left
+    return Losses(paced, shares, data, saved)
+
+
+def losses_of(step: Step, around: Around) -> Losses | None:
+    """Return what a job's steps lose, or None where it says neither how data arrives nor when state is saved."""
+    if not (around.loading or around.checkpointing):
+        return None
+    return losses(step, around.training or Training(steps=1), around.loading, around.checkpointing)
+
+
+def predicted(step: Step, loading: Loading) -> Prediction:
+    """Return how fast the busiest node's input pipeline feeds a step."""
+    feed = Feed.of(step)
+    return predict(loading, feed.compute_samples_per_s, feed.readers, feed.network_bytes_per_s)
+
+
+def paced_step_time_s(step: Step, loading: Loading | None) -> float:
+    """Return the seconds of a step with what it waits for data."""
+    return Feed.of(step).samples_per_step / predicted(step, loading).samples_per_s if loading else step.step_time_s

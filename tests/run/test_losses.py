@@ -1,0 +1,110 @@
+"""What a run loses: shares that sum to one, to data, checkpoints and failures, against arithmetic."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sim.checkpointing.failures import mtbf_s
+
+from sim.engine.step import simulate
+from sim.run import whole_run
+from sim.run.feed import Feed
+from sim.run.losses import Saving, losses, paced_step_time_s, predicted
+from sim.specs import Checkpointing, Cluster, Dataset, Failures, InputError, Loading, Plan, Storage, Training
+from sim.specs.catalog import models
+
+TOKENS = Dataset(samples=10**7, sample_bytes=32_768.0)
+DISK = Storage(read_bytes_per_s=1e9, write_bytes_per_s=1e9)
+OFTEN = Failures(device_mtbf_s=1e7, restart_s=300.0, repair_s=3_600.0, spares=4)
+
+
+def reading(**changes):
+    return Loading(**{"dataset": TOKENS, "storage": DISK, "workers": 2} | changes)
+
+
+def test_the_busiest_node_feeds_its_replicas(step):
+    feed = Feed.of(step)  # tp 4, pp 2 on two nodes of eight: a replica a node
+    assert (feed.readers, feed.batch, feed.microbatches) == (2, 1, 32)
+    assert feed.compute_samples_per_s == pytest.approx(32 / step.step_time_s)
+    uneven = simulate(models["llama3-8b"], Cluster.of("h100-sxm-80gb", nodes=3), Plan(tp=8, global_batch=6, dp=3))
+    assert Feed.of(uneven).samples_per_step == 2
+
+
+def test_data_in_time_loses_nothing(step):
+    found = losses(step, Training(steps=9), reading())
+    assert found.step_time_s == pytest.approx(step.step_time_s)
+    assert found.shares == {"data": pytest.approx(0.0)}
+    assert found.goodput == pytest.approx(1.0)
+
+
+def test_slow_data_sets_the_pace(step):
+    rate = Feed.of(step).compute_samples_per_s
+    slow = reading(storage=Storage(read_bytes_per_s=rate * 32_768 / 2, write_bytes_per_s=1e9))
+    assert paced_step_time_s(step, slow) == pytest.approx(2 * step.step_time_s)
+    found = losses(step, Training(steps=9, goodput=0.8), slow)
+    assert found.shares == {"data": pytest.approx(0.4), "stated": pytest.approx(0.2)}
+    assert found.goodput == pytest.approx(0.4)
+
+
+@settings(max_examples=20)
+@given(
+    st.integers(1, 5_000), st.floats(1e5, 1e9), st.floats(0.0, 1.0), st.floats(1e6, 1e10), st.integers(0, 3),
+)  # fmt: skip
+def test_shares_sum_to_one(step, every, mtbf, contention, write, spares):
+    failures = Failures(device_mtbf_s=mtbf, restart_s=60.0, repair_s=600.0, spares=spares)
+    storage = Storage(read_bytes_per_s=1e9, write_bytes_per_s=write)
+    kept = Checkpointing(every=every, contention=contention, storage=storage, failures=failures)
+    found = losses(step, Training(steps=9), reading(), kept)
+    assert sum(found.shares.values()) + found.goodput == pytest.approx(1.0)
+    assert all(share >= -1e-12 for share in found.shares.values())
+    assert 0 <= found.goodput <= 1
+
+
+def test_checkpoints_and_failures_stretch_the_run(step):
+    kept = Checkpointing(every=100, storage=DISK, contention=0.0, failures=OFTEN)
+    plain = whole_run(step, Training(steps=100_000))
+    run = whole_run(step, Training(steps=100_000), checkpointing=kept)
+    saving = Saving.of(step, None, kept)
+    assert run.goodput == pytest.approx(saving.advice.goodput)
+    assert run.days == pytest.approx(plain.days / saving.advice.goodput)
+    assert run.steps_between_checkpoints == 100
+    assert saving.mtbf_s == mtbf_s(OFTEN, 16, 2) == pytest.approx(1e7 / 16)
+    assert run.losses["failures"] > run.losses["checkpoints"] >= 0
+
+
+def test_luck_widens_the_interval_of_short_runs(step):
+    kept = Checkpointing(every=100, storage=DISK, failures=OFTEN)
+
+    def width(steps):
+        run = whole_run(step, Training(steps=steps), checkpointing=kept)
+        return run.days_interval[1] / run.days_interval[0]
+
+    alone = step.step_time_interval_s[1] / step.step_time_interval_s[0]
+    assert width(10_000) > width(10_000_000) > alone
+    assert width(10**9) == pytest.approx(alone, rel=1e-3)
+
+
+def test_a_goodput_is_not_stated_twice(step):
+    with pytest.raises(InputError, match="left out beside checkpointing"):
+        whole_run(step, Training(steps=9, goodput=0.9), checkpointing=Checkpointing())
+
+
+def test_what_is_assumed_is_said(step):
+    run = whole_run(step, Training(steps=9), reading(), Checkpointing(failures=OFTEN, storage=DISK))
+    text = " ".join(run.assumptions)
+    assert "training.goodput" not in text
+    assert "checkpointing.contention = 0" in text and "every epoch reads every file once" in text
+    assert "no time lost to checkpoints or failures" in " ".join(
+        whole_run(step, Training(steps=9), reading()).assumptions
+    )
+
+
+def test_waiting_for_data_makes_steps_longer_for_checkpoints(step):
+    rate = Feed.of(step).compute_samples_per_s
+    slow = reading(storage=replace(DISK, read_bytes_per_s=rate * 32_768 / 2))
+    kept = Checkpointing(every=10, storage=DISK)
+    assert Saving.of(step, slow, kept).advice.interval_s == pytest.approx(
+        2 * Saving.of(step, None, kept).advice.interval_s, rel=0.05
+    )
+    assert predicted(step, slow).bottleneck == "fetch"
