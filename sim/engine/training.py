@@ -81,6 +81,11 @@ class Repeated:
         return [int(i) for i in np.flatnonzero(self.program.graph.kind == Kind.OPTIMIZER)]
 
     @cached_property
+    def first_update(self) -> int:
+        """When the first of them starts, ticks from the step's begin."""
+        return int(self.run.start[self.updates].min())
+
+    @cached_property
     def _first(self) -> Ints:
         first = np.full(self.schedule.ranks, np.iinfo(np.int64).max)
         np.minimum.at(first, self.program.graph.rank, self.run.start)
@@ -173,11 +178,15 @@ class Training:
                 while failure:
                     failure = yield from self._failed(failure)
 
+    @property
+    def _writing(self) -> bool:
+        return self.saver is not None and self.saver.persisting
+
     def _one(self) -> Generator[simpy.Event, Any, Run | None]:
         """Run one step; return when its operations ran, if something disturbed them."""
         begin, asked, snapshot = self.begin, self.step.asked, self.saver.before_update() if self.saver else None
         taking = snapshot is not None and not snapshot.triggered
-        disturbed = self.always or taking or (self._slows and self.saver is not None and self.saver.persisting)
+        disturbed = self.always or (taking and self.copies) or (self._slows and (taking or self._writing))
         there, self._data = 0, 0
         while self.feeder and there < len(asked) and (not disturbed or begin + asked[there] <= self.env.now):
             at = max(int(self.env.now), begin + asked[there])
@@ -189,18 +198,23 @@ class Training:
             if not disturbed:
                 yield self.env.timeout(max(0, begin + asked[there] - int(self.env.now)))
             there += 1
+        if taking and not disturbed:  # nothing slows down, but the update may have to wait
+            assert snapshot is not None
+            yield self.env.timeout(max(0, begin + self.step.first_update - int(self.env.now)))
+            disturbed = not snapshot.triggered
         if not disturbed:
             return None
         lock = self._lock = Lockstep(self.env, self.step.program, self.sharing, begin)
         entries = self.step.entries.tolist()[there:] if self.feeder else []
         held = [(there + n, i, lock.hold(i)) for n, i in enumerate(entries)]
+        taking = snapshot is not None and not snapshot.triggered
         updates = [lock.hold(i) for i in self.step.updates] if taking else []
         lock.launch()
         if taking:
             assert snapshot is not None
             copying = self._keep_active(Stream.D2H) if self.copies else []
             snapshot.callbacks.append(partial(_let_go, (*copying, *updates)))
-        if self._slows and self.saver and self.saver.persisting:
+        if self._slows and self._writing:
             self._persists(True)
         self._feeding = self.env.process(self._feed(lock, held, self._data > 0)) if held else None
         yield lock.done
