@@ -12,10 +12,10 @@ from sim.cli.output import console, print_json
 from sim.costs.run_level import run_level, shipped
 from sim.schedules import SCHEDULES
 from sim.specs import InputError
-from sim.specs.catalog import device, models, precisions, scaling_law
+from sim.specs.catalog import dataset, device, models, precisions, scaling_law, storage
 from sim.specs.device import Rate
 from sim.specs.schema import sections
-from sim.units import digits3, gigabytes, si
+from sim.units import digits3, gigabytes, grouped, si
 
 
 def _engines() -> Mapping[str, object]:
@@ -142,6 +142,22 @@ def _run_level(name: str) -> Entry:
     return {"description": text, "sets": sets, "parameters": parameters}
 
 
+def _storage(name: str) -> Entry:
+    held, whose = storage(name), {"node": "of a node", "cluster": "of all nodes together"}
+    rates = f"reads {si(held.read_bytes_per_s, 'B/s')}, writes {si(held.write_bytes_per_s, 'B/s')} {whose[held.shared]}"
+    return {"description": f"{_title('storage', name)}: {rates}", **asdict(held)}
+
+
+def _dataset(name: str) -> Entry:
+    held = dataset(name)
+    text = f"{grouped(held.samples)} files, {si(held.size_bytes, 'B')}, {si(held.sample_bytes, 'B')} a file"
+    return {"description": f"{_title('datasets', name)}: {text}", **asdict(held), "size_bytes": held.size_bytes}
+
+
+def _title(kind: str, name: str) -> str:
+    return str(json.loads((folder(kind) / f"{name}.json").read_text("utf-8"))["title"])
+
+
 FACTS: dict[str, Callable[[str], Entry]] = {
     "models": _model,
     "devices": _device,
@@ -149,6 +165,8 @@ FACTS: dict[str, Callable[[str], Entry]] = {
     "precisions": _precision,
     "scaling": _scaling,
     "run-level": _run_level,
+    "storage": _storage,
+    "datasets": _dataset,
 }
 """Kinds of catalog entry with a line of their own; any other is described by what its file states."""
 
