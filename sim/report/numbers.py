@@ -3,7 +3,9 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from sim.units import digits3
+from sim.units import digits3, seconds
+
+HOUR_S = 3_600.0
 
 
 class Unit(NamedTuple):
@@ -77,3 +79,13 @@ def probability(share: float) -> str:
 def shorten(text: str, limit: int = 40) -> str:
     """Return `text` cut to `limit` characters, the last one an ellipsis where something was cut."""
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def tenths(share: float) -> str:
+    """Return a share in percent with one decimal, where little is lost of a whole."""
+    return f"{100 * share:.1f}\u00a0%"
+
+
+def lasting(seconds_: float) -> str:
+    """Return how long something lasts, from an hour on in hours."""
+    return seconds(seconds_) if seconds_ < HOUR_S else f"{digits3(seconds_ / HOUR_S)} h"

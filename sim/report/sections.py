@@ -5,7 +5,7 @@ from sim.costs.spread import kernel_sigma, widening
 from sim.engine.step import Step, carried_sigma
 from sim.report import figures
 from sim.report import markup as m
-from sim.report.numbers import byte_unit, days_interval, signed, time_unit
+from sim.report.numbers import byte_unit, days_interval, lasting, signed, tenths, time_unit
 from sim.report.text import (
     answer_trained,
     critical_words,
@@ -129,7 +129,7 @@ def run_section(run: Run | None) -> str:
         ("GPU-hours", counted(run.gpu_hours), spread(run.gpu_hours_interval)),
         ("USD", "not known" if run.cost_usd is None else counted(run.cost_usd), spread(run.cost_usd_interval)),
         ("Energy", si(run.energy_kwh * 1e3, "Wh"), f"80 % interval {si(least * 1e3, 'Wh')} – {si(most * 1e3, 'Wh')}"),
-        ("Goodput", percent(run.goodput), _losses(run)),
+        ("Goodput", tenths(run.goodput), _losses(run)),
     ]
     words = f"{counted(run.tokens)} tokens in {digits3(run.steps)} steps, each like the one on this page."
     assumed = m.folded("What the run assumes", m.bullets(run.assumptions))
@@ -138,7 +138,7 @@ def run_section(run: Run | None) -> str:
 
 def _losses(run: Run) -> str:
     """Return what takes the time that does not train, and the draw of a device."""
-    parts = ", ".join(f"{what} {percent(share)}" for what, share in run.losses.items() if share >= 5e-4)
+    parts = ", ".join(f"{what} {tenths(share)}" for what, share in run.losses.items() if share >= 5e-4)
     return f"{parts + '; ' if parts else ''}{digits3(run.mean_power_w_per_gpu)} W a GPU on average"
 
 
@@ -148,7 +148,7 @@ def trained_section(found: Trained | None) -> str:
         return ""
     some = (0.0, min(found.seconds, OPENING_STEPS * found.repeated.ticks * 1e-9))
     return m.section(
-        f"{seconds(found.seconds)} of training",
+        f"{lasting(found.seconds)} of training",
         m.paragraph(answer_trained(found), "words"),
         m.figure("training", lambda t: figures.trained(found, theme=t), "All of it."),
         m.figure("first-steps", lambda t: figures.trained(found, some, theme=t), f"The first {seconds(some[1])}."),

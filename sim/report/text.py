@@ -5,7 +5,16 @@ from collections.abc import Mapping, Sequence
 from sim.engine.compare import Comparison
 from sim.engine.replay import Replay
 from sim.engine.step import Step, memory_sigma, simulate
-from sim.report.numbers import byte_unit, bytes_interval, days_interval, probability, seconds_interval, signed
+from sim.report.numbers import (
+    byte_unit,
+    bytes_interval,
+    days_interval,
+    lasting,
+    probability,
+    seconds_interval,
+    signed,
+    tenths,
+)
 from sim.report.per_stage import HOSTED, of_stages, on_host, recomputing, runs
 from sim.run import Allocation, Optimal, Run
 from sim.run.losses import Losses
@@ -261,13 +270,8 @@ def answer_run(run: Run) -> str:
 
 def _lost(goodput: float, parts: Mapping[str, float]) -> str:
     """Return how much of the time trains and what takes the rest, as shares; nothing where nothing does."""
-    some = [f"{what} {_tenths(x)}" for what, x in sorted(parts.items(), key=lambda p: -p[1]) if x >= 5e-4]
-    return f" {_tenths(goodput)} of the time trains ({', '.join(some)})." if some else ""
-
-
-def _tenths(share: float) -> str:
-    """Return a share in percent with one decimal: what is lost of a good run is little."""
-    return f"{100 * share:.1f}\u00a0%"
+    some = [f"{what} {tenths(x)}" for what, x in sorted(parts.items(), key=lambda p: -p[1]) if x >= 5e-4]
+    return f" {tenths(goodput)} of the time trains ({', '.join(some)})." if some else ""
 
 
 def losses_words(lost: Losses | None) -> list[str]:
@@ -286,7 +290,7 @@ def answer_trained(found: Trained) -> str:
 
     For example "885 steps in 1.00 h, 3 checkpoints, one every 300 steps. 97.0 % of the time trains (data 3.0 %)."
     """
-    parts = [f"{found.steps} steps in {seconds(found.seconds)}"]
+    parts = [f"{found.steps} steps in {lasting(found.seconds)}"]
     if found.steps_between_checkpoints:
         parts.append(f"{found.checkpoints} checkpoints, one every {found.steps_between_checkpoints} steps")
     if found.failures:
