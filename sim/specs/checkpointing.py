@@ -63,8 +63,8 @@ class Checkpointing:
     `overhead_budget`), young and daly (the interval of least lost time). `snapshot`: a copy on the device or in host
     memory that training goes on beside (auto: on the device if it fits and is faster), or none: training waits until
     the state is written. `storage`: a name of the catalog or its numbers. `contention`: by how much of itself a step
-    takes longer while a snapshot is written to storage, and the writing beside steps. `state_bytes`: of the whole run (left out: weights and
-    optimizer states of the plan).
+    takes longer while a snapshot is written to storage, and the writing beside steps. `state_bytes`: of the whole run
+    (left out: weights and optimizer states of the plan).
 
     Raises:
         InputError: a number is out of range or a name is unknown.
