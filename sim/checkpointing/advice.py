@@ -13,7 +13,7 @@ from sim.checkpointing.laws import costs, frequencies, goodputs
 from sim.specs import Checkpointing, Failures, InputError
 from sim.specs.arguments import checked
 from sim.specs.checkpointing import MOST_STEPS
-from sim.units import percent, seconds
+from sim.units import grouped, percent, seconds
 
 POLICIES = {
     "checkfreq": "the least within the overhead budget, contention included",
@@ -24,6 +24,8 @@ POLICIES = {
     "best": "the most goodput of all",
 }
 OUTPUT = {"checkfreq": "bounded", "checkfreq-rule": "checkfreq", "checkfreq-released": "released"}
+RARE = 5e-4
+"""Share of the time without nodes that is not told."""
 MOST_TRIED = 1_000_000
 """Values of k that are tried one by one; beyond, they are searched."""
 
@@ -207,10 +209,15 @@ def _best(times: Times, at_once: int, odds: Odds) -> int:
     return int(tried[np.argmax(np.zeros(len(tried)) + at(tried))])
 
 
+def often(steps_between: int) -> str:
+    """Return k in words: "every 89 steps"."""
+    return "after every step" if steps_between == 1 else f"every {grouped(steps_between)} steps"
+
+
 def _reasons(times: Times, given: Checkpointing, own: Choice, cost: dict[str, float], odds: Odds) -> Iterator[str]:
     yield SNAPSHOTS[times.kind](times)
     lost = [f"{seconds(value)} {what}" for name, what in LOSSES.items() if (value := cost[name]) > 0]
-    every = "after every step" if own.steps_between == 1 else f"every {own.steps_between} steps"
+    every = often(own.steps_between)
     does = f"costs {percent(own.overhead_fraction)}: {', '.join(lost)}" if lost else "costs nothing, as all is hidden"
     yield f"a checkpoint {every} ({seconds(own.interval_s)}) {does}"
     at_once = float(frequencies()(times.values | {"overhead_budget": given.overhead_budget, "mtbf_s": 1.0})["at_once"])
@@ -221,7 +228,7 @@ def _reasons(times: Times, given: Checkpointing, own: Choice, cost: dict[str, fl
     after = f"{seconds(odds.restart_s)} to restart, {seconds(times.reload_s)} to read"
     yield f"a failure every {seconds(odds.mtbf_s)} loses {seconds(own.lost_work_s)} of work, {after}"
     share = 1 - odds.available.fraction
-    if share > 0:
+    if share >= RARE:
         spare = given.failures.spares
         nodes = "no spare node" if not spare else "one spare node" if spare == 1 else f"{spare} spare nodes"
         goes_on = "fewer replicas train" if given.failures.elastic else "nothing trains"

@@ -1,9 +1,10 @@
 """What saving the state of a run takes, by itself."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from sim.specs.checkpointing import Snapshot
 from sim.specs.fields import InputError, real, spec
+from sim.specs.storage import Storage
 
 Kind = Literal["device", "host", "none"]
 
@@ -37,6 +38,20 @@ class Times:
             raise InputError("update_s", self.update_s, f"at most iteration_s = {self.iteration_s:g} s")
         if self.snapshot == "device" and self.device_snapshot_s is None:
             raise InputError("snapshot", "device", "auto, host or none: the state does not fit in the free memory")
+
+    @classmethod
+    def of(
+        cls, iteration_s: float, state_bytes: float, storage: Storage, host_bytes_per_s: float, **more: Any
+    ) -> "Times":
+        """Return what saving `state_bytes` takes that one device copies to its host and one storage keeps."""
+        return cls(
+            iteration_s=iteration_s,
+            host_snapshot_s=state_bytes / host_bytes_per_s,
+            persist_s=state_bytes / storage.write_bytes_per_s,
+            reload_s=storage.latency_s + state_bytes / storage.read_bytes_per_s,
+            state_bytes=state_bytes,
+            **more,
+        )
 
     @property
     def kind(self) -> Kind:

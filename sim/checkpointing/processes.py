@@ -6,7 +6,7 @@ nothing slows the writing.
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import simpy
 
@@ -27,6 +27,15 @@ class Span:
     step: int
     start_ns: int
     end_ns: int
+
+
+class Trained(NamedTuple):
+    """Ticks of one step: it begins, has its gradients, begins to update the weights, and ends."""
+
+    start: int
+    ready: int
+    updating: int
+    end: int
 
 
 class Checkpointer:
@@ -124,8 +133,7 @@ class Trainer:
         self.speed = Shared(env, 1.0)
         self.ends: list[int] = []
         """The tick at which each step ended."""
-        self.waits: list[int] = []
-        """How long each weight update waited for a snapshot, in ticks."""
+        self.trained: list[Trained] = []
         checkpointer.on_persist(self._share)
 
     def _share(self, begun: bool) -> None:
@@ -134,11 +142,12 @@ class Trainer:
     def run(self, steps: int, first: int = 1) -> Process:
         """Run `steps` steps, of which the first has the number `first`."""
         for step in range(first, first + steps):
-            times = self.checkpointer.times
+            times, start = self.checkpointer.times, int(self.env.now)
             yield self.speed.use(times.iteration_s - times.update_s)
             ready = int(self.env.now)
             yield self.checkpointer.before_update()
-            self.waits.append(int(self.env.now) - ready)
+            updating = int(self.env.now)
             yield self.speed.use(times.update_s)
             self.ends.append(int(self.env.now))
+            self.trained.append(Trained(start, ready, updating, self.ends[-1]))
             yield self.checkpointer.after_step(step)

@@ -18,6 +18,7 @@ from sim.specs.arguments import checked
 NORMAL_80 = 1.2816
 """Standard deviations on either side of the mean that hold 80 % of a normal distribution."""
 MOST_SEEDS = 10_000
+MOST_FAILURES = 1_000_000
 NEVER = 1 << 62
 LONGEST_S = 4e9
 """No failure is farther away than a century: so that ticks are whole numbers of 64 bits."""
@@ -97,6 +98,10 @@ def simulate(
         if value is not None and not 0 < value <= most:
             raise InputError(name, value, f"above 0, at most {most:g}")
     advice = plan(times, given, mtbf_s, fleet)
+    if mtbf_s is not None:
+        lasts = seconds if steps is None else steps * times.iteration_s / max(advice.goodput, 1e-300)
+        if seeds * (lasts or 0.0) / mtbf_s > MOST_FAILURES:
+            raise InputError("mtbf_s", mtbf_s, f"a run with at most {MOST_FAILURES} failures in all seeds together")
     k = advice.steps_between
     if adapt:
         k = advice.choice("checkfreq-rule").steps_between

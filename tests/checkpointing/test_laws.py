@@ -9,7 +9,7 @@ import pytest
 from sim.checkpointing import Times, plan
 from sim.checkpointing.advice import Odds, goodput
 from sim.checkpointing.laws import costs, goodputs
-from sim.specs import Checkpointing, Failures, InputError
+from sim.specs import Checkpointing, Failures, InputError, Storage
 
 TIMES = Times(iteration_s=0.5, update_s=0.05, host_snapshot_s=1.2, persist_s=8.0, reload_s=5.0, contention=0.1)
 FAILURES = Failures(device_mtbf_s=1.0, restart_s=60.0, repair_s=0.0)
@@ -40,6 +40,14 @@ def test_a_disk_that_is_always_busy_sets_the_pace():
     assert of(alone, 4)["waited_s"] == pytest.approx(8 - (2 - 0.45))
     # beside training both take longer, until training waits
     assert of(TIMES, 4)["interval_s"] == pytest.approx(1.2 + 8 + 0.1 * (2 - 0.45))
+
+
+def test_times_of_one_device_and_its_storage():
+    disk = Storage(read_bytes_per_s=4e9, write_bytes_per_s=2e9, latency_s=0.5)
+    made = Times.of(0.1, 8e9, disk, 1e10, contention=0.2)
+    assert made == Times(
+        iteration_s=0.1, host_snapshot_s=0.8, persist_s=4.0, reload_s=2.5, state_bytes=8e9, contention=0.2
+    )
 
 
 def test_saving_without_a_snapshot_waits_for_all_of_it():

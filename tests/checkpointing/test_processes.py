@@ -40,7 +40,7 @@ def test_a_run_as_a_list_of_events():
 def test_the_update_waits_for_the_snapshot():
     checkpointer, trainer = ran(replace(TIMES, host_snapshot_s=1.5), 4, 6)
     assert [t / 1e9 for t in trainer.ends] == [1, 2, 3, 4, 5.75, 6.75]
-    assert [w / 1e9 for w in trainer.waits] == [0, 0, 0, 0, 0.75, 0]
+    assert [(step.updating - step.ready) / 1e9 for step in trainer.trained] == [0, 0, 0, 0, 0.75, 0]
     assert checkpointer.spans[0] == Span("snapshot", 4, 4_000_000_000, 5_500_000_000)
 
 

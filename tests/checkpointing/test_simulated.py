@@ -124,6 +124,8 @@ def test_a_seed_is_a_run():
         ({"seconds": 1e10}, "seconds: got 10000000000.0; allowed: above 0, at most 1e+09"),
         ({"steps": 5, "seeds": 0}, "seeds: got 0"),
         ({"steps": 5, "mtbf_s": -1.0}, "mtbf_s: got -1.0"),
+        ({"steps": 5_000, "mtbf_s": 0.1}, "mtbf_s: got 0.1; allowed: a run with at most 1000000 failures"),
+        ({"seconds": 1e9, "mtbf_s": 500.0}, "mtbf_s: got 500.0; allowed: a run with at most"),
     ],
 )
 def test_bad_input_is_refused(given, words):

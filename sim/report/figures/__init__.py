@@ -4,6 +4,12 @@ from sim.report.figures.ablation import ablation
 from sim.report.figures.accuracy import accuracy, accuracy_errors
 from sim.report.figures.asynchronous import gains, order
 from sim.report.figures.breakdown import breakdown
+from sim.report.figures.checkpoints import (
+    checkpoint_interval,
+    checkpoint_recovery,
+    checkpoint_scale,
+    checkpoint_timeline,
+)
 from sim.report.figures.compared import measured, timeline_difference
 from sim.report.figures.difference import difference
 from sim.report.figures.executed import executed_memory, executed_times
@@ -26,6 +32,10 @@ __all__ = [
     "accuracy_errors",
     "bars",
     "breakdown",
+    "checkpoint_interval",
+    "checkpoint_recovery",
+    "checkpoint_scale",
+    "checkpoint_timeline",
     "curves",
     "difference",
     "executed_memory",

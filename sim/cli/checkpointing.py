@@ -1,0 +1,103 @@
+"""`trainsim checkpointing`: how often to save training state, and what a run with failures keeps."""
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sim.checkpointing import Fleet, Times, mtbf_s, plan, simulate, times
+from sim.checkpointing.state import ASSUMPTIONS, Writers
+from sim.cli.output import console, print_json
+from sim.engine.step import simulate as simulate_step
+from sim.report.checkpoints import answer_plan, answer_simulated
+from sim.specs import Checkpointing, InputError, Job
+
+app = typer.Typer(
+    help="Say how often to save training state, and what failures leave of a run.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+JOB = typer.Argument(help="Job file with model, cluster and plan (and checkpointing: how state is kept).")
+WRITERS = typer.Option(help="Who writes: balanced over all ranks, or the first-replica.")
+JSON = typer.Option("--json", help="Print one JSON object.")
+HOUR_S = 3_600.0
+USUAL_HOURS = 720.0
+
+
+@app.callback()
+def _group() -> None:
+    """Say how often to save training state, and what failures leave of a run."""
+
+
+@app.command("plan")
+def plan_command(
+    job: Annotated[Path, JOB],
+    writers: Annotated[str, WRITERS] = "balanced",
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Say how often to save, what that costs, and what other policies would do."""
+    given, made, fleet, mean, notes = _of_job(job, writers)
+    advice = plan(made, given, mean, fleet)
+    if not as_json:
+        _say(answer_plan(advice, made))
+        return
+    data = asdict(advice)
+    rows = [asdict(row) | {"k": row.steps_between, "overhead_percent": row.overhead_percent} for row in advice.policies]
+    beside = {name: getattr(made, name) for name in ("iteration_s", "update_s", "reload_s", "contention")}
+    copies = {name: getattr(made, name) for name in ("host_snapshot_s", "device_snapshot_s")}
+    head = {"k": advice.steps_between, "overhead_percent": advice.overhead_percent}
+    print_json(head | data | beside | copies | {"policies": rows, "assumptions": [*notes, *advice.assumptions]})
+
+
+@app.command("simulate")
+def simulate_command(
+    job: Annotated[Path, JOB],
+    hours: Annotated[float | None, typer.Option(help=f"Simulated hours ({USUAL_HOURS:g} without --steps).")] = None,
+    steps: Annotated[int | None, typer.Option(help="Simulate until so many steps are safe instead.")] = None,
+    seeds: Annotated[int, typer.Option(help="Runs, each with failures of its own.")] = 20,
+    seed: Annotated[int, typer.Option(help="Seed of the first run.")] = 0,
+    adapt: Annotated[bool, typer.Option(help="Start with CheckFreq's rule and lengthen k to the budget.")] = False,
+    writers: Annotated[str, WRITERS] = "balanced",
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Simulate a run with checkpoints and failures by chance: goodput with its spread."""
+    given, made, fleet, mean, notes = _of_job(job, writers)
+    lasting = None if steps is not None and hours is None else HOUR_S * (USUAL_HOURS if hours is None else hours)
+    found = simulate(made, given, steps, lasting, mean, fleet, seed, seeds, adapt)
+    if not as_json:
+        _say(answer_simulated(found))
+        return
+    data = asdict(found)
+    for sample in data["samples"]:
+        sample["max_lost_steps"] = max(sample.pop("lost_steps"), default=0)
+        del sample["lost_s"], sample["down_s"]
+    print_json({"k": found.steps_between, "mtbf_s": mean} | data | {"assumptions": [*notes, *found.assumptions]})
+
+
+Parts = tuple[Checkpointing, Times, Fleet, float, tuple[str, ...]]
+
+
+def _of_job(path: Path, writers: str) -> Parts:
+    """Return how state is kept, what that takes, the fleet, the mean time between failures, and assumptions."""
+    job = Job.load(path)
+    if job.plan is None:
+        raise InputError("plan", None, "required: a state is that of a plan")
+    step = simulate_step(job.model, job.cluster, job.plan)
+    given = job.checkpointing or Checkpointing()
+    made = times(step, given, _writers(writers))
+    mean = mtbf_s(given.failures, step.placed.gpus, Fleet.of(step).nodes)
+    return given, made, Fleet.of(step), mean, (*step.assumptions, *ASSUMPTIONS)
+
+
+def _writers(name: str) -> Writers:
+    known: dict[str, Writers] = {"balanced": "balanced", "first-replica": "first-replica"}
+    if name not in known:
+        raise InputError("--writers", name, "one of " + ", ".join(known))
+    return known[name]
+
+
+def _say(lines: Iterable[Any]) -> None:
+    for line in lines:
+        console.print(line, highlight=False, markup=False)
