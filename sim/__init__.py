@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sim import loading as loading
     from sim import report as report
     from sim.engine.allocations import replay_allocator
     from sim.engine.allocator import AllocatorSettings
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from sim.run import Budget, Run, compute_optimal, whole_run
     from sim.specs import Cluster, InputError, Job, Links, Model, Multipliers, Offload, Plan, StagePlan, Training
     from sim.specs.catalog import devices, models
+    from sim.specs.loading import Loading
     from sim.specs.notebook_files import notebook_file
     from sim.sweep import Grid, Store, sweep
     from sim.tuner.elasticity import elasticities
@@ -43,6 +45,7 @@ _HOME = {
     "InputError": "sim.specs",
     "Job": "sim.specs",
     "Links": "sim.specs",
+    "Loading": "sim.specs.loading",
     "Model": "sim.specs",
     "Multipliers": "sim.specs",
     "Noise": "sim.engine.noise",
@@ -80,7 +83,7 @@ _HOME = {
     "whole_run": "sim.run",
 }
 
-_PACKAGES = {"plot": "sim.report.figures", "report": "sim.report"}
+_PACKAGES = {"loading": "sim.loading", "plot": "sim.report.figures", "report": "sim.report"}
 
 __all__ = [
     "AllocatorSettings",
@@ -91,6 +94,7 @@ __all__ = [
     "InputError",
     "Job",
     "Links",
+    "Loading",
     "Model",
     "Multipliers",
     "Noise",
@@ -111,6 +115,7 @@ __all__ = [
     "front",
     "largest",
     "load_plan",
+    "loading",
     "models",
     "notebook_file",
     "plot",

@@ -50,6 +50,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "lab:lab_command",
         "Start JupyterLab on 127.0.0.1 with a token; nothing is fetched from outside.",
     ),
+    "loading": ("loading:app", "Predict how fast training is fed with data, or measure it here."),
     "device": ("device:app", "Write a device file of your own to fill in."),
 }
 """Command -> where it is below `sim.cli`, and its line in the help, which is the first one of its docstring."""
