@@ -86,6 +86,8 @@ def columns(cases: Sequence[Case], server: Server, gpus: int | None = None) -> d
         "workers": server.cores,
         "cores": server.cores,
         "trainer_cores": 0,
+        "handover_s": 0.0,
+        "sharing_loss": 0.0,
     }
 
 
