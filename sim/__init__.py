@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sim import loading as loading
     from sim import report as report
     from sim.engine.allocations import replay_allocator
     from sim.engine.allocator import AllocatorSettings
@@ -103,7 +104,7 @@ _HOME = {
     "whole_run": "sim.run",
 }
 
-_PACKAGES = {"plot": "sim.report.figures", "report": "sim.report"}
+_PACKAGES = {"loading": "sim.loading", "plot": "sim.report.figures", "report": "sim.report"}
 
 __all__ = [
     "AllocatorSettings",
@@ -140,6 +141,7 @@ __all__ = [
     "front",
     "largest",
     "load_plan",
+    "loading",
     "models",
     "notebook_file",
     "plot",

@@ -54,6 +54,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "checkpointing:app",
         "Say how often to save training state, and what failures leave of a run.",
     ),
+    "loading": ("loading:app", "Predict how fast training is fed with data, or measure it here."),
     "device": ("device:app", "Write a device file of your own to fill in."),
 }
 """Command -> where it is below `sim.cli`, and its line in the help, which is the first one of its docstring."""

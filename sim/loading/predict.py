@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from sim.loading.laws import wanted
+from sim.loading.laws import laws, wanted
+from sim.loading.queueing import LEAST
 from sim.loading.rates import Rates, rates, setting
 from sim.specs.arguments import checked
 from sim.specs.fields import InputError
 from sim.specs.loading import Loading
-from sim.units import percent, si
+from sim.units import digits3, percent, si
 
 TOLERANCE = 0.01
 """Stalls of less than this share of an epoch are none, and this much less than the most is as good as it."""
@@ -68,10 +69,10 @@ def predict(
     rate, samples = float(steady.steady), loading.dataset.samples / nodes
     stalls = shares(steady, compute_samples_per_s)
     fetch, prep = float(stalls["fetch"]), float(stalls["prep"])
-    bottleneck = _bottleneck(fetch, prep)
+    bottleneck = bottleneck_of(fetch + prep, float(steady.fetch), float(steady.prep))
     missed = 1 - float(steady.local + steady.remote)
     cache = _wanted_cache(loading, at, min(float(steady.prep), compute_samples_per_s))
-    cores = _wanted_cores(loading, compute_samples_per_s)
+    cores = wanted_cores(loading, compute_samples_per_s)
     workers = _wanted_workers(loading, at, compute_samples_per_s)
     return Prediction(
         samples_per_s=rate,
@@ -89,7 +90,7 @@ def predict(
         recommended_cache_bytes=cache,
         recommended_cores=cores,
         recommended_workers=workers,
-        why=_why(loading, bottleneck, steady, fetch, prep, cache, cores),
+        why=_why(loading, bottleneck, steady, fetch + prep, cache, cores),
         assumptions=(*loading.assumptions, *_assumed(loading, nodes)),
     )
 
@@ -113,10 +114,11 @@ def shares(found: Rates, compute_samples_per_s: Any) -> dict[str, Any]:
     return {"compute": compute, "prep": cached - compute, "fetch": 1 - cached}
 
 
-def _bottleneck(fetch: float, prep: float) -> str:
-    if fetch + prep < TOLERANCE:
+def bottleneck_of(stalled: float, fetch_samples_per_s: float, prep_samples_per_s: float) -> str:
+    """Return what decides, of the share of the time in which training waits, F and P: compute, fetch or prep."""
+    if stalled < TOLERANCE:
         return "compute"
-    return "fetch" if fetch >= prep else "prep"
+    return "fetch" if fetch_samples_per_s < prep_samples_per_s else "prep"
 
 
 def _wanted_cache(loading: Loading, at: dict[str, Any], rate: float) -> float:
@@ -126,7 +128,7 @@ def _wanted_cache(loading: Loading, at: dict[str, Any], rate: float) -> float:
     return share * loading.dataset.size_bytes / nodes
 
 
-def _wanted_cores(loading: Loading, most: float) -> int:
+def wanted_cores(loading: Loading, most: float) -> int:
     """Return the least cores of the node that prepare what training takes, with those of training itself."""
     apart = 1 if loading.coordinated else loading.jobs
     return max(1, ceil(most * apart * loading.prep_s - 1e-9)) + loading.trainer_cores
@@ -140,24 +142,28 @@ def _wanted_workers(loading: Loading, at: dict[str, Any], most: float) -> int:
         changed = at | {"workers": workers * together}
         return float(rates(loading.cache, loading.topology, changed, most).steady)
 
-    aim = (1 - TOLERANCE) * rate(MOST_WORKERS)
-    return 1 + bisect_left(range(1, MOST_WORKERS + 1), aim, key=rate)
+    asked = laws(loading.cache)(at)
+    alone = float(sum(asked[name] for name in ("delay_s", "storage_s", "network_s"))) + loading.prep_s
+    best = min(most, at["cores"] / max(loading.prep_s, LEAST), 1 / max(float(asked["storage_s"]), LEAST))
+    enough = min(MOST_WORKERS, 16 + 4 * ceil(best * alone))
+    aim = (1 - TOLERANCE) * rate(enough)
+    return 1 + bisect_left(range(1, enough + 1), aim, key=rate)
 
 
-def _why(loading: Loading, bottleneck: str, found: Rates, fetch: float, prep: float, cache: float, cores: int) -> str:
+def _why(loading: Loading, bottleneck: str, found: Rates, waiting: float, cache: float, cores: int) -> str:
     """Return the sentence that says what decides."""
     if bottleneck == "compute":
-        return f"Training never waits: it takes {float(found.steady):,.4g} samples/s, and the loader gives more."
+        return f"Training never waits: it takes {digits3(float(found.steady))} samples/s, and the loader gives more."
+    head = f"training waits {percent(waiting)} of the time"
     if bottleneck == "fetch":
-        hit = float(found.local + found.remote)
-        size = si(cache, "B")
+        hit = percent(float(found.local + found.remote))
         return (
-            f"Fetching decides: {percent(fetch)} of the time training waits for files, of which {percent(hit)} are "
-            f"cached; {size} of cache (x*) would end it."
+            f"Fetching decides: {head}, as files come at {digits3(float(found.fetch))} samples/s with {hit} of them "
+            f"cached; {si(cache, 'B')} that stay cached (x*) would do."
         )
     return (
-        f"Preparing decides: {percent(prep)} of the time training waits for samples that {loading.workers} workers "
-        f"prepare on {loading.cores} cores; {cores} cores with as many workers would be enough."
+        f"Preparing decides: {head}, as {loading.workers} workers on {loading.cores} cores prepare "
+        f"{digits3(float(found.prep))} samples/s; {cores} cores with as many workers would do."
     )
 
 

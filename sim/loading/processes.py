@@ -20,7 +20,7 @@ from sim.specs.fields import InputError
 from sim.specs.loading import Loading
 
 KEPT_SPANS = 50_000
-GRAIN = 16
+GRAIN = 64
 """Batches take as long as the sum of so many exponential times at most: workers drift apart, as files of different
 sizes make them, and do not fetch all at once for ever (assumption)."""
 

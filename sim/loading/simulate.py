@@ -1,5 +1,6 @@
 """Training fed by the simulated loader: rates epoch by epoch, and where it waits."""
 
+import itertools
 from collections.abc import Generator
 from dataclasses import dataclass
 from math import ceil, inf
@@ -113,7 +114,7 @@ class _Training:
         """Return the rate of every whole epoch."""
         whole = len(self.done_s) * self.loader.batch // samples
         ends = [self.at_s(samples * n) for n in range(whole + 1)]
-        return tuple(samples / (end - begin) for begin, end in zip(ends, ends[1:], strict=False))
+        return tuple(samples / (end - begin) for begin, end in itertools.pairwise(ends))
 
     def steady(self, samples: int) -> float:
         """Return the rate after the first epoch, or after what settles of a shorter time."""

@@ -17,6 +17,7 @@ from sim.report.figures.factors import factors
 from sim.report.figures.front import front
 from sim.report.figures.grid import grid
 from sim.report.figures.kernels import schedules, tasks
+from sim.report.figures.loading import loading_rates, stall_map, stalls
 from sim.report.figures.memory import memory, memory_peaks
 from sim.report.figures.parts import parts
 from sim.report.figures.roofline import roofline
@@ -44,6 +45,7 @@ __all__ = [
     "front",
     "gains",
     "grid",
+    "loading_rates",
     "measured",
     "memory",
     "memory_peaks",
@@ -52,6 +54,8 @@ __all__ = [
     "parts",
     "roofline",
     "schedules",
+    "stall_map",
+    "stalls",
     "swept_axis",
     "swept_points",
     "tasks",
