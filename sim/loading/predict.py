@@ -131,7 +131,8 @@ def _wanted_cache(loading: Loading, at: dict[str, Any], rate: float) -> float:
 def wanted_cores(loading: Loading, most: float) -> int:
     """Return the least cores of the node that prepare what training takes, with those of training itself."""
     apart = 1 if loading.coordinated else loading.jobs
-    return max(1, ceil(most * apart * loading.prep_s - 1e-9)) + loading.trainer_cores
+    of_sample = loading.prep_s + (0.0 if loading.trainer_cores else loading.handover_s)
+    return max(1, ceil(most * apart * of_sample - 1e-9)) + loading.trainer_cores
 
 
 def _wanted_workers(loading: Loading, at: dict[str, Any], most: float) -> int:

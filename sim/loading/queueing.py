@@ -32,10 +32,13 @@ class Network:
     cores: ArrayLike
     trainer: ArrayLike = 0.0
     busy: ArrayLike = 0.0
+    sharing_loss: ArrayLike = 0.0
+    """Share of a core that is lost while threads take turns on it."""
 
     def share(self, threads: ArrayLike) -> Array:
         """Return the core that each of so many threads gets."""
-        return np.minimum(1.0, self.cores / np.maximum(threads, LEAST))
+        turns = self.cores / np.maximum(threads, LEAST)
+        return np.where(turns < 1, turns * (1 - np.asarray(self.sharing_loss)), 1.0)
 
     def worker_share(self, preparing: int) -> Array:
         """Return the core that each of so many preparing workers gets in the mean."""
@@ -117,36 +120,47 @@ def _at(network: Network, workers: NDArray[np.int64]) -> Level:
     return Level(int(workers.max()), rate, share)
 
 
-def beside_trainer(network: Network, workers: ArrayLike, compute_samples_per_s: ArrayLike) -> Array:
+def beside_trainer(
+    network: Network, workers: ArrayLike, compute_samples_per_s: ArrayLike, elsewhere_s: ArrayLike = 0.0
+) -> Array:
     """Return samples/s of workers and of a trainer that needs cores of the same node while it computes [...].
 
     The trainer is there for a share u of the time; then it makes G times the core that each of its threads gets, and
     workers get less. If workers would still be faster than a trainer that is always there (u = 1), full queues hold
     some of them back: as many work as make what it takes. Otherwise u is where both are equally fast; a trainer that
-    is there more often makes more and slows workers, so that halving finds it.
+    is there more often makes more and slows workers, so that halving finds it. `elsewhere_s`: what a sample takes it
+    besides, without a core (a device), so that it is there for a share of that u only.
     """
+    elsewhere = np.asarray(elsewhere_s, float)
     if not np.any(network.trainer):
-        return np.asarray(np.minimum(compute_samples_per_s, throughput(network, workers)))
+        return np.asarray(np.minimum(_trained(compute_samples_per_s, 1.0, elsewhere), throughput(network, workers)))
     size, grouped, number = _groups(network, workers)
-    most = np.asarray(compute_samples_per_s, float) / size
-    held_back = _held_back(replace(grouped, busy=1.0), number, most)
+    most, elsewhere = np.asarray(compute_samples_per_s, float) / size, elsewhere * size
+    on_cores = 1 / (1 + elsewhere * most)
+    held_back = _held_back(replace(grouped, busy=on_cores), number, most, elsewhere)
     low, high = np.zeros_like(held_back), np.ones_like(held_back)
     for _ in range(HALVINGS):
         busy = (low + high) / 2
-        level = _at(replace(grouped, busy=busy), number)
-        faster = busy * most * level.trainer_share > level.samples_per_s
+        level = _at(replace(grouped, busy=busy * on_cores), number)
+        faster = busy * _trained(most, level.trainer_share, elsewhere) > level.samples_per_s
         low, high = np.where(faster, low, busy), np.where(faster, busy, high)
-    waiting = np.minimum(most, _at(replace(grouped, busy=high), number).samples_per_s)
+    loaded = _at(replace(grouped, busy=high * on_cores), number).samples_per_s
+    waiting = np.minimum(_trained(most, 1.0, elsewhere), loaded)
     return np.asarray(size * np.where(np.isnan(held_back), waiting, held_back))
 
 
-def _held_back(network: Network, workers: NDArray[np.int64], most: Array) -> Array:
+def _trained(most: ArrayLike, share: ArrayLike, elsewhere_s: Array) -> Array:
+    """Return samples/s of a trainer that never waits, makes `most` on cores of its own and has a share of them."""
+    return np.asarray(1 / (elsewhere_s + 1 / np.maximum(np.asarray(most) * share, LEAST)))
+
+
+def _held_back(network: Network, workers: NDArray[np.int64], most: Array, elsewhere_s: Array) -> Array:
     """Return the rate at which workers, fewer or as many, are as fast as a trainer that is always there; else NaN."""
     before_rate: Array = np.zeros(())
-    before_train = most * network.share(network.trainer)
-    found: Array = np.full(np.broadcast_shapes(workers.shape, most.shape), np.nan)
+    before_train = _trained(most, network.share(network.trainer), elsewhere_s)
+    found: Array = np.full(np.broadcast_shapes(workers.shape, before_train.shape), np.nan)
     for level in levels(network, int(workers.max())):
-        rate, train = level.samples_per_s, most * level.trainer_share
+        rate, train = level.samples_per_s, _trained(most, level.trainer_share, elsewhere_s)
         part = (before_train - before_rate) / np.maximum(rate - before_rate + before_train - train, LEAST)
         meets = (rate >= train) & (workers >= level.workers)
         found = np.where(np.isnan(found) & meets, before_train + part * (train - before_train), found)

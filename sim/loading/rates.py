@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sim.loading.laws import laws
-from sim.loading.queueing import Array, Network, beside_trainer, throughput
+from sim.loading.queueing import LEAST, Array, Network, beside_trainer, throughput
 from sim.specs.loading import Cache, Loading, Topology
 
 NO_NETWORK = 1e300
@@ -53,9 +53,11 @@ def setting(loading: Loading, nodes: int = 1, network_bytes_per_s: float | None 
         "network_bytes_per_s": network,
         "latency_s": loading.storage.latency_s,
         "prep_s": loading.prep_s,
+        "handover_s": loading.handover_s,
         "workers": loading.workers * (loading.jobs if loading.coordinated else 1),
         "cores": loading.cores / apart,
         "trainer_cores": loading.trainer_cores / apart,
+        "sharing_loss": loading.sharing_loss,
     }
 
 
@@ -64,9 +66,11 @@ def rates(policy: Cache, topology: Topology, at: Setting, most: ArrayLike, first
     asked = laws(policy, first)(at)
     now = asked["delay_s"], (asked["storage_s"], asked["network_s"])
     cached: tuple[Any, Any] = np.divide(at["sample_bytes"], at["memory_bytes_per_s"]), ()
-    workers, busy_workers = at["workers"], np.minimum(at["workers"], at["cores"])
+    workers, hand = at["workers"], np.asarray(at["handover_s"], float)
     with np.errstate(divide="ignore"):  # nothing to prepare: as fast as one likes
-        prep = np.divide(busy_workers, np.asarray(at["prep_s"], float))
+        prep_s = np.asarray(at["prep_s"], float)
+        alone, turns = np.divide(workers, prep_s), np.divide(at["cores"], prep_s + hand)
+        prep = np.minimum(alone, np.where(workers > at["cores"], 1 - np.asarray(at["sharing_loss"]), 1.0) * turns)
     return Rates(
         fetch=throughput(Network(*now, 0.0, 1.0), workers),
         prep=prep,
@@ -81,10 +85,15 @@ def _loaded(topology: Topology, delay: Any, shared: tuple[Any, ...], at: Setting
     """Return samples/s that are fetched, prepared and trained on.
 
     A worker of the serial topology fetches a sample, then prepares it; staged, so many fetch beside as many who
-    prepare.
+    prepare. The training process needs a core to be handed a sample, and those of the trainer, if it has any.
     """
-    on_cores = at["prep_s"], at["cores"], at["trainer_cores"]
+    most, hand = np.asarray(most, float), np.asarray(at["handover_s"], float)
+    on_cores = np.asarray(at["trainer_cores"]) > 0
+    core_s, elsewhere_s = hand + np.where(on_cores, 1 / most, 0.0), np.where(on_cores, 0.0, 1 / most)
+    threads = np.where(on_cores, at["trainer_cores"], (hand > 0) / np.asarray(at["sharing_jobs"]))
+    cores = at["prep_s"], at["cores"], threads, 0.0, at["sharing_loss"]
+    trainer = (at["workers"], 1 / np.maximum(core_s, LEAST), elsewhere_s)
     if topology == "serial":
-        return beside_trainer(Network(delay, shared, *on_cores), at["workers"], most)
+        return beside_trainer(Network(delay, shared, *cores), *trainer)
     fetched = throughput(Network(delay, shared, 0.0, 1.0), at["workers"])
-    return np.minimum(fetched, beside_trainer(Network(0.0, (), *on_cores), at["workers"], most))
+    return np.minimum(fetched, beside_trainer(Network(0.0, (), *cores), *trainer))

@@ -21,12 +21,14 @@ class Loading:
     """The input pipeline of one node.
 
     `dataset` and `storage`: names of the catalog or their numbers. `prep_s`: seconds of one core to decode and augment
-    a sample. `workers` read and prepare; `topology` serial: each worker fetches a sample, then prepares it (torch's
-    DataLoader); staged: fetching overlaps preparing (DALI). `cores` run the workers; `trainer_cores` of them are kept
-    busy by training itself (a job on a CPU: 1). `prefetch`: batches that a worker is ahead. `cache_bytes` of the node's
-    memory keep files by the policy `cache`, read at `memory_bytes_per_s`; partitioned: every node keeps its shard and
-    asks the others over the network before it reads storage. `jobs` train on the same data on this node, each with its
-    own workers and its share of everything, or `coordinated`: one fetch and preparation for all of them.
+    a sample; `handover_s`: seconds of one core in which the training process receives it. `workers` read and prepare;
+    `topology` serial: each worker fetches a sample, then prepares it (torch's DataLoader); staged: fetching overlaps
+    preparing (DALI). `cores` run the workers; `trainer_cores` of them are kept busy by training itself (a job on a CPU:
+    1). `prefetch`: batches that a worker is ahead. `cache_bytes` of the node's memory keep files by the policy `cache`,
+    read at `memory_bytes_per_s`; partitioned: every node keeps its shard and asks the others over the network before it
+    reads storage. `sharing_loss`: share of a core that is lost while processes take turns on it. `jobs` train on the
+    same data on this node, each with its own workers and its share of everything, or `coordinated`: one fetch and
+    preparation for all of them.
 
     Raises:
         InputError: a number is out of range, a name is unknown, or there is a cache without bytes or bytes without it.
@@ -35,11 +37,13 @@ class Loading:
     dataset: DataOf
     storage: StoredAt = DERIVED
     prep_s: Annotated[float, real(0.0, 1e4, "s")] = 0.0
+    handover_s: Annotated[float, real(0.0, 1e4, "s")] = 0.0
     workers: Annotated[int, whole(1, 4_096)] = 1
     topology: Topology = "serial"
     cores: Annotated[int, whole(1, 4_096)] = DERIVED
     trainer_cores: Annotated[int, whole(0, 4_096)] = 0
     prefetch: Annotated[int, whole(1, 1_024, "batches per worker")] = PREFETCH
+    sharing_loss: Annotated[float, real(0.0, 0.9)] = 0.0
     cache: Cache = "none"
     cache_bytes: Annotated[float, real(0.0, 1e15, "B")] = 0.0
     memory_bytes_per_s: Annotated[float, real(1e6, 1e13, "B/s")] = DERIVED

@@ -1,0 +1,196 @@
+"""A cache that the nodes of a job have together (CoorDL, arXiv 2007.06775): every node keeps the samples it owns.
+
+Sample n belongs to node n mod nodes. Whoever wants it asks that node's server over TCP; the server reads it from
+storage the first time and keeps it, so that storage is read once in all. A question is the sample's number as eight
+bytes; an answer is its length as eight bytes and the sample, a length of 0 where the server cannot give it. A server
+that does not answer is a miss: the sample is read from storage.
+"""
+
+import socket
+import struct
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from calibration.loading.cells import Cells
+from calibration.loading.minio import Counts
+from calibration.loading.sources import Source
+from sim.specs.fields import InputError
+
+ADDRESS = "127.0.0.1"
+FRAME = struct.Struct(">Q")
+MOST_BYTES = 2**30
+"""The largest sample that is believed."""
+
+TIMEOUT_S = 5.0
+AGAIN_S = 30.0
+"""How long a server that failed is not asked."""
+
+READ, ASKED = range(2)
+
+
+class Shard:
+    """The server of one node: samples that it owns, kept as they are first asked for, `capacity_bytes` at most.
+
+    It listens on a free `port` of 127.0.0.1 until `close`; each connection has a thread.
+    """
+
+    def __init__(self, source: Source, node: int, nodes: int, capacity_bytes: int = 2**62) -> None:
+        if not 0 <= node < nodes:
+            raise InputError("node", node, f"a whole number from 0 to {nodes - 1}")
+        self.source, self.node, self.nodes, self.capacity_bytes = source, node, nodes, capacity_bytes
+        self.storage_reads = self.used_bytes = 0
+        self._held: dict[int, Future[bytes]] = {}
+        self._lock = threading.Lock()
+        self._server = socket.create_server((ADDRESS, 0))
+        self.port = int(self._server.getsockname()[1])
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        """Listen no more."""
+        with suppress(OSError):  # on other systems than Linux closing is enough
+            self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
+
+    def get(self, item: int) -> bytes:
+        """Return an own sample; who asks for one that is just being read waits for it.
+
+        Raises:
+            InputError: it belongs to another node.
+        """
+        if not 0 <= item < len(self.source) or item % self.nodes != self.node:
+            raise InputError("item", item, f"a sample of node {self.node}")
+        with self._lock:
+            known = self._held.get(item)
+            if known is None:
+                self._held[item] = mine = Future[bytes]()
+                self.storage_reads += 1
+        if known is not None:
+            return known.result()
+        try:
+            data = self.source.read(item)
+        except BaseException as error:
+            mine.set_exception(error)
+            self._forget(item)
+            raise
+        mine.set_result(data)
+        with self._lock:
+            self.used_bytes += len(data)
+            full = self.used_bytes > self.capacity_bytes
+        if full:
+            self._forget(item, len(data))
+        return data
+
+    def _forget(self, item: int, size_bytes: int = 0) -> None:
+        with self._lock:
+            del self._held[item]
+            self.used_bytes -= size_bytes
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._server.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        """Answer one peer until it goes; a question that makes no sense ends the connection."""
+        with connection:
+            try:
+                while question := _received(connection, FRAME.size):
+                    try:
+                        data = self.get(FRAME.unpack(question)[0])
+                    except InputError:
+                        return
+                    except OSError:  # storage failed: the peer may try it itself
+                        data = b""
+                    connection.sendall(FRAME.pack(len(data)) + data)
+            except OSError:
+                return
+
+
+class Partitioned:
+    """A source that asks the owner of a sample, and storage only where it does not answer.
+
+    ports: of the nodes' servers; cells: a file that is made, in which all processes of this node count. `counts()`:
+    hits came from an owner, misses from storage by this node itself.
+    """
+
+    def __init__(self, source: Source, ports: Sequence[int], cells: Path) -> None:
+        self.source, self.ports = source, tuple(ports)
+        self._cells = Cells(cells, 2)
+        self._open: dict[tuple[int, int], socket.socket] = {}
+        """By thread and node: a thread's number is its own on the whole machine, also after a fork."""
+        self._failed: dict[int, float] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return everything but the connections, which are each thread's own."""
+        return {**self.__dict__, "_open": {}, "_failed": {}}
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def read(self, item: int) -> bytes:
+        """Return the sample from its owner, or from storage."""
+        data = self._asked(item % len(self.ports), item)
+        with self._cells.locked() as values:
+            values[ASKED if data else READ] += 1
+        return data or self.source.read(item)
+
+    def counts(self) -> Counts:
+        """Return what this node's processes have counted."""
+        values = self._cells.read()
+        return Counts(values[ASKED], values[READ])
+
+    def close(self) -> None:
+        """End the connections of this process."""
+        for connection in self._open.values():
+            connection.close()
+        self._open.clear()
+
+    def _asked(self, node: int, item: int) -> bytes | None:
+        """Return the owner's answer, None where there is none."""
+        if monotonic() < self._failed.get(node, 0.0):
+            return None
+        try:
+            connection = self._connection(node)
+            connection.sendall(FRAME.pack(item))
+            (size,) = FRAME.unpack(_received(connection, FRAME.size) or b"")
+            if not size:
+                return None
+            if size > MOST_BYTES:
+                raise ConnectionError(f"an answer of {size} bytes")
+            data = _received(connection, size)
+            if data is None:
+                raise ConnectionError("half an answer")
+        except (OSError, struct.error):
+            self._failed[node] = monotonic() + AGAIN_S
+            if broken := self._open.pop((threading.get_native_id(), node), None):
+                broken.close()
+            return None
+        return data
+
+    def _connection(self, node: int) -> socket.socket:
+        """Return this thread's connection to a node."""
+        key = threading.get_native_id(), node
+        if key not in self._open:
+            self._open[key] = socket.create_connection((ADDRESS, self.ports[node]), TIMEOUT_S)
+            self._open[key].setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return self._open[key]
+
+
+def _received(connection: socket.socket, size: int) -> bytes | None:
+    """Return exactly `size` bytes, None where the other side ends before."""
+    parts, left = [], size
+    while left:
+        part = connection.recv(min(left, 2**20))
+        if not part:
+            return None
+        parts.append(part)
+        left -= len(part)
+    return b"".join(parts)

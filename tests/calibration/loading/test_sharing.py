@@ -1,0 +1,46 @@
+"""What taking turns on a core costs: measured only where processes do."""
+
+import pytest
+
+from calibration.loading import sharing
+from calibration.loading.bench import Setting, opened
+from calibration.loading.sharing import sharing_loss, side_by_side
+
+SMALL = {"files": 16, "scale": 64.0, "batch": 4}
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch):
+    monkeypatch.setattr(sharing, "SHARED_S", 0.2)
+
+
+def spin(number):
+    return sum(range(20_000))
+
+
+def test_processes_on_one_core_take_turns():
+    (alone,) = side_by_side([spin])
+    rates = side_by_side([spin, spin])
+    assert len(rates) == 2
+    assert 0.4 < sum(rates) / alone < 1.5
+
+
+def test_nothing_is_lost_where_each_has_a_core(monkeypatch):
+    monkeypatch.setattr(sharing, "side_by_side", lambda steps: pytest.fail("measured"))
+    assert sharing_loss(None, Setting(**SMALL, workers=2, cores=2)) == 0.0
+    assert sharing_loss(None, Setting(**SMALL, workers=1, cores=2, trainer="compute")) == 0.0
+
+
+@pytest.mark.parametrize("trainer", ["sleep", "compute"])
+def test_a_share_is_lost_of_a_shared_core(trainer):
+    setting = Setting(**SMALL, workers=2, cores=1, trainer=trainer)
+    with opened(setting) as bench:
+        assert 0 <= sharing_loss(bench, setting) < 0.8
+
+
+def test_loss_is_what_lacks_of_what_each_did_alone(monkeypatch):
+    rates = {1: iter([[10.0], [4.0]]), 2: iter([[4.0, 2.0]])}
+    monkeypatch.setattr(sharing, "side_by_side", lambda steps: next(rates[len(steps)]))
+    setting = Setting(**SMALL, trainer="compute")
+    with opened(setting) as bench:
+        assert sharing_loss(bench, setting) == pytest.approx(1 - 4 / 10 - 2 / 4)
