@@ -78,7 +78,8 @@ def test_k_rises_while_another_writes_to_the_same_storage_and_falls_after(run_on
     store = Store(bytes_per_s=200e6)
     run = run_on(TorchSave(store=store))
     times = profiled(run, Effort(rounds=2, alone_s=0.02))
-    frequency = Frequency(steps_between=plan(times).steps_between, iteration_s=times.iteration_s, overhead_budget=0.5)
+    k = plan(times).choice("checkfreq-rule").steps_between
+    frequency = Frequency(steps_between=k, iteration_s=times.iteration_s, overhead_budget=0.5)
     stop = threading.Event()
 
     def write():

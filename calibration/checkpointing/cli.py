@@ -1,0 +1,106 @@
+"""`trainsim checkpointing measure`: options in, the measured cost of saving beside its prediction out."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from calibration.checkpointing.measure import BUDGET, Scale, cores_here, measured, offered
+from calibration.checkpointing.results import Api, Case, Setting
+from calibration.guards import MOST_OTHERS
+from calibration.measuring import one_of, results_console
+from sim.specs.fields import InputError
+from sim.specs.files import write_atomically
+from sim.units import digits3, seconds
+
+APIS: Mapping[str, Api] = {"save": "torch.save", "dcp": "async_save"}
+MOST_STEPS, MOST_MEGABYTES = 100_000, 100_000
+
+
+def measure_command(
+    folder: Annotated[
+        list[Path] | None,
+        typer.Option(help="Folder to save to, once or more. By default a disk, tmpfs, and a disk slowed down."),
+    ] = None,
+    backend: Annotated[str, typer.Option(help="save (torch.save) or dcp (its async_save).")] = "save",
+    steps: Annotated[int, typer.Option(help="Steps of a round, at least; five rounds for each k.")] = 1,
+    size: Annotated[int, typer.Option(help="Megabytes of training state.")] = 50,
+    out: Annotated[Path | None, typer.Option(help="Write the JSON object to this file too.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Train a small network here, save it every k steps, and compare overhead, k and recovery with the prediction."""
+    api = APIS[one_of("--backend", backend, tuple(APIS))]
+    if not 1 <= steps <= MOST_STEPS:
+        raise InputError("--steps", steps, f"a whole number from 1 to {MOST_STEPS}")
+    if not 1 <= size <= MOST_MEGABYTES:
+        raise InputError("--size", size, f"a whole number from 1 to {MOST_MEGABYTES}")
+    if out is not None and (out.is_dir() or not out.parent.is_dir()):
+        raise InputError("--out", str(out), "a file in an existing folder")
+    progress = Console(stderr=True)
+    plain = Setting(backend="folder", api=api, cores=cores_here(), megabytes=size)
+    stated = [replace(plain, folder=str(one)) for one in folder or ()]
+    settings = stated or [replace(plain, backend=one) for one in offered()]
+    cases: list[Case] = []
+    for setting in settings:
+        with progress.status(setting.name) as status:
+            cases.append(measured(setting, Scale(steps=steps), told=status.update))
+    told = {"overhead_budget_percent": 100 * BUDGET, "measurements": [summary(case) for case in cases]}
+    if out is not None:
+        write_atomically(out, json.dumps(told, indent=1) + "\n")
+    if as_json:
+        typer.echo(json.dumps(told))
+        return
+    results_console().print(table(cases))
+    load = max(point.load for case in cases for point in case.points)
+    busy = f"; the machine was busy: others used {load:.0%} of it" if load > MOST_OTHERS else ""
+    said = f"* least k within {BUDGET:.1%}: predicted with contention, by the rule without, measured"
+    progress.print(said + busy, markup=False, highlight=False, soft_wrap=True)
+
+
+def summary(case: Case) -> dict[str, Any]:
+    """Return the JSON of one measurement; k and what stands beside it are of the predicted k."""
+    found, said = case.goodput
+    return {
+        **asdict(case.setting),
+        "times": asdict(case.times),
+        "k": {
+            "predicted": case.k("checkfreq", BUDGET),
+            "rule": case.k("checkfreq-rule", BUDGET),
+            "measured": case.best(BUDGET),
+        },
+        "overhead_percent": {
+            "measured": case.at_predicted.measured_percent,
+            "predicted": case.at_predicted.predicted_percent,
+        },
+        "recovery_s": {"measured": case.recovery.measured_s, "predicted": case.recovery.predicted_s},
+        "goodput": {"measured": found, "predicted": said},
+        "load": max(point.load for point in case.points),
+        "points": [asdict(one) | {"measured_percent": one.measured_percent} for one in case.points],
+    }
+
+
+def table(cases: list[Case]) -> Table:
+    """Return a row for each k of each storage: what was measured, and in brackets what was predicted."""
+    headings = ("storage", "step", "snapshot", "persist", "contention", "k", "overhead", "best k*", "recovery")
+    made = Table(*headings, box=box.SIMPLE, padding=(0, 1, 0, 0), caption="measured (predicted)")
+    for case in cases:
+        times = case.times
+        head = [case.setting.name, *map(seconds, (times.iteration_s, times.host_snapshot_s, times.persist_s))]
+        head.append(f"{times.contention:.2f}")
+        picked, rule = case.k("checkfreq", BUDGET), case.k("checkfreq-rule", BUDGET)
+        for point in case.points:
+            overhead = f"{digits3(point.measured_percent)} % ({digits3(point.predicted_percent)} %)"
+            tail = ["", ""]
+            if point.steps_between == picked:
+                held = case.recovery
+                best = f"{picked}, {rule}, {case.best(BUDGET) or '-'}"
+                tail = [best, f"{seconds(held.measured_s)} ({seconds(held.predicted_s)})"]
+            made.add_row(*head, str(point.steps_between), overhead, *tail)
+            head = [""] * len(head)
+    return made
