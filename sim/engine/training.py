@@ -266,7 +266,7 @@ class Training:
         self._lock, self._active, self.done, self.saver = None, [], self.kept, failure.saver
         self._listen()
         try:
-            yield self.env.timeout(failure.ticks)
+            yield self.env.timeout(max(0, min(failure.ticks, self.until - now)))
         except simpy.Interrupt as stop:
             return stop.cause
         finally:

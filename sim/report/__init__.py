@@ -13,11 +13,12 @@ if TYPE_CHECKING:
     from sim.report.html import save_html
     from sim.report.ranked import ranking_table
     from sim.report.table import ranking, stages
-    from sim.report.text import answer, answer_tuned, refusal
+    from sim.report.text import answer, answer_trained, answer_tuned, refusal
     from sim.report.trace import save_trace
 
 _HOME = {
     "answer": "sim.report.text",
+    "answer_trained": "sim.report.text",
     "answer_tuned": "sim.report.text",
     "breakdown": "sim.report.figures",
     "difference": "sim.report.figures",
@@ -36,6 +37,7 @@ _HOME = {
 
 __all__ = [
     "answer",
+    "answer_trained",
     "answer_tuned",
     "breakdown",
     "difference",

@@ -162,6 +162,7 @@ class _World:
             missing = 0 if terms.elastic else len(back) - terms.spares
             wait = back[missing - 1] - now if missing > 0 else 0
             self.running.interrupt(Failure(wait + to_ticks(self.saving.down_s), self._saver()))
+            yield self.env.timeout(wait)  # what stands still does not fail
 
     def _saved(self) -> Iterator[SaveSpan]:
         """Yield what was copied and written to its end: a failure stops both."""

@@ -44,7 +44,7 @@ def test_plan_prints_the_contract(trainsim, small):
 
 
 def test_simulate_prints_the_contract(trainsim, small):
-    arguments = ("checkpointing", "simulate", small(), "--hours", 200, "--seeds", 4, "--json")
+    arguments = ("checkpointing", "simulate", small(), "--hours", 5_000, "--seeds", 10, "--json")
     code, out, _ = trainsim(*arguments)
     data = json.loads(out)
     assert code == 0

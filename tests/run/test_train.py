@@ -66,6 +66,17 @@ def test_failures_lose_steps_and_time(step):
     assert kept_numbers == list(range(1, found.steps + 1))
 
 
+def test_a_run_without_nodes_stands_still_until_the_end(step):
+    """No spare, a day of repair, a failure within minutes: nothing fails meanwhile, and the clock stops in time."""
+    alone = Failures(device_mtbf_s=16 * 20 * step.step_time_s, restart_s=1.0)
+    kept = Checkpointing(every=10, storage=DISK, failures=alone)
+    found = train(step, checkpointing=kept, seconds=500 * step.step_time_s, seed=3)
+    assert found.failures == 1
+    assert found.seconds == pytest.approx(500 * step.step_time_s)
+    assert whole(found) == pytest.approx(found.seconds)
+    assert found.parts_s["failures"] > 0.5 * found.seconds
+
+
 def test_steps_without_an_end_are_refused():
     cluster = Cluster.of("h100-sxm-80gb")
     step = simulate(models["llama3-8b"], cluster, Plan(tp=4, pp=2, schedule="pipedream", global_batch=8))
