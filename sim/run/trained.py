@@ -194,6 +194,7 @@ class _World:
                 *(self.loading.assumptions if self.loading else ()),
                 *(self.saving.advice.assumptions if self.saving else ()),
                 *ASSUMPTIONS,
+                *([UNSHARED] if self.loading and (self.loading.handover_s or self.loading.sharing_loss) else []),
                 *([ELASTIC] if self.saving and self.saving.checkpointing.failures.elastic else []),
             ),
         )
@@ -205,6 +206,7 @@ ASSUMPTIONS = (
 )
 
 
+UNSHARED = "handover_s and sharing_loss of loading are in its laws, not in these processes"
 ELASTIC = "fewer replicas after a failure are as fast here as all of them (trainsim checkpointing simulate counts them)"
 
 

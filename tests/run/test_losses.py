@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sim.checkpointing.failures import mtbf_s
 
+from sim.checkpointing.failures import mtbf_s
 from sim.engine.step import simulate
 from sim.run import whole_run
 from sim.run.feed import Feed
