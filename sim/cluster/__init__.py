@@ -1,0 +1,1 @@
+"""Jobs that share a cluster of different devices (Gavel, arXiv 2008.09213)."""
