@@ -1,6 +1,7 @@
 """The CPU as a device under measurement: its clock, who else uses it, and its sentinel."""
 
 import ctypes
+import os
 import platform
 import socket
 import threading
@@ -36,6 +37,11 @@ def keep_freed_memory() -> bool:
     except (AttributeError, OSError, TypeError):  # musl, macOS, Windows
         return False
     return bool(mallopt(M_MMAP_MAX, 0) and mallopt(M_TRIM_THRESHOLD, 2**31 - 1))
+
+
+def usable_cores() -> int:
+    """Return how many cores this thread may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class HostStopwatch:

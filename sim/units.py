@@ -4,6 +4,8 @@ from math import floor, isfinite, log10
 
 GB = 1e9
 GIB = 2**30
+HOUR_S = 3_600.0
+DAY_S = 86_400.0
 THIN_SPACE = "\u2009"
 
 _SECONDS = ((1e-9, "ns"), (1e-6, "µs"), (1e-3, "ms"), (1.0, "s"))

@@ -34,7 +34,7 @@ from calibration.checkpointing.results import (
 )
 from calibration.checkpointing.store import Store
 from calibration.checkpointing.training import Run, Sizes, Tokens, Trainee
-from calibration.host import HostLoad, keep_freed_memory
+from calibration.host import HostLoad, keep_freed_memory, usable_cores
 from sim.checkpointing import Times, plan
 from sim.specs.checkpointing import Checkpointing
 from sim.specs.fields import InputError
@@ -123,10 +123,10 @@ def _cores(setting: Setting, stack: ExitStack) -> tuple[frozenset[int] | None, f
     if not hasattr(os, "sched_getaffinity"):
         return None, None
     before = frozenset(os.sched_getaffinity(0))
-    stack.callback(pin, before)
     first, *others = sorted(before)
     if setting.cores == "own" and not others:
         raise InputError("cores", "own", "shared: this process has one core")
+    stack.callback(pin, before)
     return frozenset({first}), frozenset({others[0] if setting.cores == "own" else first})
 
 
@@ -230,8 +230,7 @@ def recovered(run: Run, times: Times, steps_between: int) -> Recovery:
 
 def cores_here() -> Cores:
     """Return own where the writing can have a core beside the trainer's."""
-    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return "own" if count > 1 else "shared"
+    return "own" if usable_cores() > 1 else "shared"
 
 
 def quick(backend: Backend = "disk", api: Api = "torch.save", megabytes: int = 25) -> Case:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from calibration.host import usable_cores
 from calibration.loading.decoding import Order, Prepared
 from calibration.loading.generated import Kind, Manifest, generate
 from calibration.loading.minio import MinIO
@@ -131,11 +132,6 @@ def trainer(setting: Setting, batch: Tensor) -> Sleeping | Computing:
     return Computing(batch.shape[1], setting.passes, setting.seed)
 
 
-def available() -> int:
-    """Return how many cores this thread may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 @contextmanager
 def on_cores(count: int) -> Iterator[None]:
     """Run this thread, and what it starts, on the first `count` of its cores.
@@ -143,7 +139,7 @@ def on_cores(count: int) -> Iterator[None]:
     Raises:
         InputError: it has not so many, or the system does not bind threads to fewer than all.
     """
-    most, bound = available(), hasattr(os, "sched_setaffinity")
+    most, bound = usable_cores(), hasattr(os, "sched_setaffinity")
     if not 1 <= count <= most or (count < most and not bound):
         raise InputError("cores", count, f"a whole number from 1 to {most}" if bound else f"{most}, all that there are")
     if count == most:

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from calibration.host import HostLoad, keep_freed_memory
-from calibration.loading.bench import Bench, Setting, available, loader, on_cores, opened, trainer
+from calibration.host import HostLoad, keep_freed_memory, usable_cores
+from calibration.loading.bench import Bench, Setting, loader, on_cores, opened, trainer
 from calibration.loading.calibrate import Calibration, between, calibrated
 from calibration.loading.minio import MinIO
 from calibration.loading.phases import Phases, differential, first
@@ -120,7 +120,7 @@ def quick(seconds: float = 15.0, seed: int = 0) -> Measured:
     """
     if not 10 <= seconds <= 600:
         raise InputError("seconds", seconds, "a number from 10 to 600")
-    setting = Setting(files=128, cached=0.5, cores=available(), seed=seed)
+    setting = Setting(files=128, cached=0.5, cores=usable_cores(), seed=seed)
     return measure(setting, (seconds - PREPARING_S) / PHASES)
 
 

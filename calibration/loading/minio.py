@@ -5,6 +5,7 @@ Bytes are files in a folder, which should be on a file system in memory (/dev/sh
 another process is just fetching waits for it.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, sleep
@@ -34,7 +35,7 @@ class Counts:
     misses: int
 
 
-class SharedCache:
+class SharedCache(ABC):
     """A source whose samples are kept in `folder`, `capacity_bytes` at most; what is there already is taken over.
 
     Raises:
@@ -133,13 +134,13 @@ class SharedCache:
             return False
         return True
 
+    @abstractmethod
     def _wants(self, values: Numbers) -> bool:
         """Return whether another sample may be kept."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _make_room(self, values: Numbers, size_bytes: int) -> bool:
         """Return whether a sample of that size is to be kept, and make room for it."""
-        raise NotImplementedError
 
 
 class MinIO(SharedCache):

@@ -7,12 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
-from sim.checkpointing import Fleet, Times, mtbf_s, plan, simulate, times
+from sim.checkpointing import Fleet, simulate
 from sim.checkpointing.state import ASSUMPTIONS, Writers
 from sim.cli.output import console, print_json
 from sim.engine.step import simulate as simulate_step
 from sim.report.checkpoints import answer_plan, answer_simulated
+from sim.run.losses import Saving
 from sim.specs import Checkpointing, InputError, Job
+from sim.units import HOUR_S
 
 app = typer.Typer(
     help="Say how often to save training state, and what failures leave of a run.",
@@ -22,7 +24,6 @@ app = typer.Typer(
 JOB = typer.Argument(help="Job file with model, cluster and plan (and checkpointing: how state is kept).")
 WRITERS = typer.Option(help="Who writes: balanced over all ranks, or the first-replica.")
 JSON = typer.Option("--json", help="Print one JSON object.")
-HOUR_S = 3_600.0
 USUAL_HOURS = 720.0
 
 
@@ -38,8 +39,8 @@ def plan_command(
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Say how often to save, what that costs, and what other policies would do."""
-    given, made, fleet, mean, notes = _of_job(job, writers)
-    advice = plan(made, given, mean, fleet)
+    saving, _, notes = _of_job(job, writers)
+    made, advice = saving.times, saving.advice
     if not as_json:
         _say(answer_plan(advice, made))
         return
@@ -63,9 +64,10 @@ def simulate_command(
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Simulate a run with checkpoints and failures by chance: goodput with its spread."""
-    given, made, fleet, mean, notes = _of_job(job, writers)
+    saving, fleet, notes = _of_job(job, writers)
+    mean = saving.mtbf_s
     lasting = None if steps is not None and hours is None else HOUR_S * (USUAL_HOURS if hours is None else hours)
-    found = simulate(made, given, steps, lasting, mean, fleet, seed, seeds, adapt)
+    found = simulate(saving.times, saving.checkpointing, steps, lasting, mean, fleet, seed, seeds, adapt)
     if not as_json:
         _say(answer_simulated(found))
         return
@@ -76,19 +78,14 @@ def simulate_command(
     print_json({"k": found.steps_between, "mtbf_s": mean} | data | {"assumptions": [*notes, *found.assumptions]})
 
 
-Parts = tuple[Checkpointing, Times, Fleet, float, tuple[str, ...]]
-
-
-def _of_job(path: Path, writers: str) -> Parts:
-    """Return how state is kept, what that takes, the fleet, the mean time between failures, and assumptions."""
+def _of_job(path: Path, writers: str) -> tuple[Saving, Fleet, tuple[str, ...]]:
+    """Return how a job's state is saved, the fleet, and assumptions."""
     job = Job.load(path)
     if job.plan is None:
         raise InputError("plan", None, "required: a state is that of a plan")
     step = simulate_step(job.model, job.cluster, job.plan)
-    given = job.checkpointing or Checkpointing()
-    made = times(step, given, _writers(writers))
-    mean = mtbf_s(given.failures, step.placed.gpus, Fleet.of(step).nodes)
-    return given, made, Fleet.of(step), mean, (*step.assumptions, *ASSUMPTIONS)
+    saving = Saving.of(step, job.loading, job.checkpointing or Checkpointing(), _writers(writers))
+    return saving, Fleet.of(step), (*step.assumptions, *ASSUMPTIONS)
 
 
 def _writers(name: str) -> Writers:

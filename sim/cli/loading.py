@@ -12,6 +12,7 @@ from sim.cli.output import console, print_json
 from sim.engine.step import simulate as simulate_step
 from sim.loading import Prediction, Simulated, predict, simulate, what_if
 from sim.report.loading import answer_loading, answer_simulated, what_if_lines
+from sim.run.feed import Feed
 from sim.specs import InputError, Job
 from sim.specs.fields import read
 from sim.specs.files import load_mapping
@@ -101,11 +102,9 @@ def _fed(file: Path, stated: float | None) -> _Fed:
             raise InputError("loading", None, "required: how data is loaded")
         if job.plan is None:
             raise InputError("plan", None, "required: how fast training is follows from it")
-        step = simulate_step(job.model, job.cluster, job.plan)
-        nodes = min(job.cluster.nodes, step.placed.dp)
-        batch = -(-job.plan.global_batch // nodes)
-        rate = stated if stated is not None else job.plan.global_batch / step.step_time_s / nodes
-        return _Fed(job.loading, rate, batch, nodes, job.cluster.links.inter_bytes_per_s_per_node)
+        feed = Feed.of(simulate_step(job.model, job.cluster, job.plan))
+        rate = feed.compute_samples_per_s if stated is None else stated
+        return _Fed(job.loading, rate, feed.batch, feed.readers, feed.network_bytes_per_s)
     section = read(Loading, raw["loading"], "loading") if "loading" in raw else read(Loading, raw)
     if stated is None:
         raise InputError("--compute-samples-per-s", None, "required with a file that has no model, cluster and plan")

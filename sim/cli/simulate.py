@@ -24,9 +24,8 @@ from sim.plans.plan_file import load_plan
 from sim.report.text import answer, answer_run, answer_trained, critical_words, losses_words, memory_words, replay_words
 from sim.run import Run, Trained, run_of, train
 from sim.run.losses import losses_of
-from sim.run.trained import HOUR_S
 from sim.specs import Around, InputError
-from sim.units import percent, seconds
+from sim.units import HOUR_S, percent, seconds
 
 MOST_HOURS = 10_000
 

@@ -41,7 +41,7 @@ from sim.specs import Cluster, InputError, Model, PlacedPlan, Plan
 from sim.specs.arguments import checked
 from sim.specs.catalog import precision
 from sim.specs.device import HOST_EFFICIENCY
-from sim.units import gigabytes, seconds, si
+from sim.units import HOUR_S, gigabytes, seconds, si
 
 Engine = Literal["path", "events"]
 ENGINES: dict[str, str] = {
@@ -187,7 +187,7 @@ class Step:
     def usd_per_1e9_tokens(self) -> float | None:
         """Price of training on 1e9 tokens, or None where the device has no price."""
         price = self.cluster.usd_per_gpu_hour
-        return None if price is None else 1e9 / (self.tokens_per_s_per_gpu * 3600) * price
+        return None if price is None else 1e9 / (self.tokens_per_s_per_gpu * HOUR_S) * price
 
     @property
     def fullest(self) -> MemoryTimeline:

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from math import isfinite
 
 from sim.loading import Prediction, Simulated, WhatIf
-from sim.units import counted, digits3, percent, seconds, si
+from sim.report.numbers import lasting
+from sim.units import counted, digits3, percent, si
 
 
 def answer_loading(found: Prediction) -> list[str]:
@@ -16,7 +17,7 @@ def answer_loading(found: Prediction) -> list[str]:
         f"Fetching gives {_rate(found.fetch_samples_per_s)}, preparing {_rate(found.prep_samples_per_s)}; "
         f"{percent(found.hit_fraction)} of reads are cached, an epoch reads {si(found.read_bytes_per_epoch, 'B')} from "
         "storage.",
-        f"An epoch takes {_time(found.epoch_s)}, the first {_time(found.first_epoch_s)}.",
+        f"An epoch takes {lasting(found.epoch_s)}, the first {lasting(found.first_epoch_s)}.",
         f"Enough: {si(found.recommended_cache_bytes, 'B')} of cache, {found.recommended_cores} cores; on these cores "
         f"{found.recommended_workers} workers.",
     ]
@@ -27,16 +28,12 @@ def _rate(value: float) -> str:
     return f"{digits3(value)} samples/s" if isfinite(value) else "as much as one likes"
 
 
-def _time(value: float) -> str:
-    return seconds(value) if value < 3_600 else f"{digits3(value / 3_600)} h"
-
-
 def answer_simulated(found: Simulated, law: Prediction) -> list[str]:
     """Return the lines of a simulation beside the law's prediction."""
     off = found.samples_per_s / law.samples_per_s - 1
     return [
         f"Simulated: {digits3(found.samples_per_s)} samples/s ({100 * off:+.1f} % of the law's), "
-        f"{counted(found.counts.batches)} batches in {_time(found.seconds)} of training."
+        f"{counted(found.counts.batches)} batches in {lasting(found.seconds)} of training."
     ]
 
 

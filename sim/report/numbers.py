@@ -3,9 +3,7 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from sim.units import digits3, seconds
-
-HOUR_S = 3_600.0
+from sim.units import HOUR_S, digits3, seconds
 
 
 class Unit(NamedTuple):

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from math import log1p, sqrt
 
 from sim.checkpointing import Advice, Fleet, Times, mtbf_s, plan, times
+from sim.checkpointing.state import Writers
 from sim.engine.step import Step
 from sim.loading import Prediction, predict
 from sim.run.feed import Feed
@@ -25,11 +26,12 @@ class Saving:
     down_s: float
 
     @classmethod
-    def of(cls, step: Step, loading: Loading | None, checkpointing: Checkpointing) -> "Saving":
+    def of(
+        cls, step: Step, loading: Loading | None, checkpointing: Checkpointing, writers: Writers = "balanced"
+    ) -> "Saving":
         """Return how a step's state is saved; `loading`: steps that wait for data take longer."""
-        failures = checkpointing.failures
-        held = replace(times(step, checkpointing), iteration_s=paced_step_time_s(step, loading))
-        fleet = Fleet.of(step)
+        failures, fleet = checkpointing.failures, Fleet.of(step)
+        held = replace(times(step, checkpointing, writers), iteration_s=paced_step_time_s(step, loading))
         every_s = mtbf_s(failures, step.placed.gpus, fleet.nodes)
         advice = plan(held, checkpointing, every_s, fleet)
         return cls(checkpointing, held, advice, every_s, failures.restart_s + held.reload_s)

@@ -9,11 +9,12 @@ a = beta / (alpha + beta) and G = (alpha A / (beta B))^(1 / (alpha + beta)) (Hof
 from dataclasses import dataclass
 
 from sim.engine.step import Step
-from sim.run.whole import DAY_S, HOUR_S, Interval, required_price
+from sim.run.whole import Interval, required_price
 from sim.specs import InputError, Model, Training
 from sim.specs.arguments import checked
 from sim.specs.catalog import scaling_law
 from sim.specs.scaling import ScalingLaw
+from sim.units import DAY_S, HOUR_S
 
 FLOP_PER_PARAMETER_AND_TOKEN = 6.0
 DEFAULT_LAW = "besiroglu-2024"

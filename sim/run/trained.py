@@ -21,8 +21,8 @@ from sim.run.losses import Saving
 from sim.specs import Around, Checkpointing, InputError, Loading
 from sim.specs.arguments import checked
 from sim.specs.fields import real
+from sim.units import HOUR_S
 
-HOUR_S = 3_600.0
 MOST_STEPS = 1_000_000
 
 

@@ -10,10 +10,9 @@ from sim.run.power import device_draw
 from sim.specs import Around, Checkpointing, Loading, Training
 from sim.specs.arguments import checked
 from sim.specs.fields import InputError
+from sim.units import DAY_S, HOUR_S
 
 Interval = tuple[float, float]
-DAY_S = 86_400.0
-HOUR_S = 3_600.0
 KWH_J = 3.6e6
 
 

@@ -11,12 +11,10 @@ from sim.specs import Cluster, InputError, Model, Training
 from sim.tuner.infeasible import no_plan, nothing_fits
 from sim.tuner.score import bounds, score_members
 from sim.tuner.space import Space
-from sim.units import digits3
+from sim.units import DAY_S, digits3
 
 if TYPE_CHECKING:
     from sim.tuner.tune import Tuned
-
-DAY_S = 86_400.0
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from sim.costs.profile import load_profile
 from sim.engine.step import device_memory
 from sim.specs import Cluster, InputError, Model
+from sim.units import HOUR_S
 
 Measured = Literal["step_time", "cost", "tokens_per_usd", "memory_headroom"]
 """The objectives that a plan has on a given cluster; gpus_for_deadline is a search over clusters."""
@@ -31,7 +32,7 @@ class Setting:
         price = self.cluster.usd_per_hour
         if not price:
             raise InputError("cluster.usd_per_gpu_hour", price, f"a price above 0 for {self.cluster.device}")
-        return price / 3600
+        return price / HOUR_S
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from sim.specs.rules import RULES, Spread
 from sim.tuner.grids import evaluated
 from sim.tuner.score import Floats, layout, row_values, scalars
 from sim.tuner.space import KEPT, NONE, ONE_F_ONE_B, ORDERS, Column
+from sim.units import HOUR_S
 
 DEGREES = ("tp", "pp", "virtual_stages", "dp", "cp", "ep", "fsdp_shard", "micro_batch")
 """Columns that are symbols of the cost model, beside `microbatches`."""
@@ -179,7 +180,7 @@ class RowScorer:
             np.minimum.reduceat(fits, first).astype(np.int8),
             samples_per_s * f["flop_share"][part[first]],
             of_gpu,
-            1e9 / (of_gpu * 3600) * usd,
+            1e9 / (of_gpu * HOUR_S) * usd,
         )
 
     def _on_devices(self, rows: Rows) -> tuple[list[_On], Column, Column]:

@@ -165,16 +165,16 @@ def _shade(shown: Shown) -> tuple[Ints, int]:
 def _trace(shown: Shown, chosen: Ints, name: str, unit: Unit) -> dict[str, Any]:
     """Return the bars of the operations `chosen`, all of one look; of a pair each takes half of the row."""
     scale, look, half = 1e-9 / unit.scale, LOOKS[name], shown.half[chosen]
+    held, place = _named_rows(shown)
     start, end = shown.start[chosen] * scale, shown.end[chosen] * scale
     lines = [
         f"<b>{look.label}</b>",
         "%{customdata[2]}",
-        "%{customdata[1]}",
+        place % "%{customdata[1]}",
         f"from %{{customdata[0]:.4~r}} {unit.name}, lasts %{{x:.3~r}} {unit.name}<extra></extra>",
     ]
     words = np.empty((len(chosen), 3), dtype=object)
-    words[:, 0], words[:, 2] = start, [shown.words[i] for i in chosen.tolist()]
-    words[:, 1] = [_place(shown, row) for row in shown.row[chosen].tolist()]
+    words[:, 0], words[:, 1], words[:, 2] = start, held[shown.row[chosen]], [shown.words[i] for i in chosen.tolist()]
     return {
         "orientation": "h",
         "base": start,
@@ -205,6 +205,7 @@ def _raster(figure: go.Figure, shown: Shown, unit: Unit, theme: Theme, axes: dic
         code[shown.look == look] = len(colours) + shade[shown.look == look]
         colours += _shades(LOOKS[NAMES[look]], shades, theme)
     width = span * 1e-9 / unit.scale / BINS
+    held, place = _named_rows(shown)
     figure.add_heatmap(
         z=np.where(op < 0, 0, code[op]).astype(np.uint8),
         zmin=-0.5,
@@ -215,27 +216,18 @@ def _raster(figure: go.Figure, shown: Shown, unit: Unit, theme: Theme, axes: dic
         dx=width,
         ygap=2 if rows <= 20 else 0,
         text=np.array([*shown.words, "idle"])[op],  # -1 is the last
-        **_named_rows(shown, unit),
+        customdata=np.repeat(held[:, None], BINS, axis=1),
+        hovertemplate=f"<b>%{{text}}</b><br>{place % '%{customdata}'}<br>at %{{x:.4~r}} {unit.name}<extra></extra>",
         **axes,
     )
 
 
-def _place(shown: Shown, row: int) -> str:
-    """Return whose row it is."""
-    first = shown.rows[row].split()[0]
-    return f"pipeline rank {first}" if first.isdigit() else shown.rows[row]
-
-
-def _named_rows(shown: Shown, unit: Unit) -> dict[str, Any]:
-    """Return what a raster's hover says of rows: numbers where all are of ranks, which take less room."""
+def _named_rows(shown: Shown) -> tuple[NDArray[Any], str]:
+    """Return what a hover says of each row, and in which words: numbers, which take less room, where all are ranks."""
     first = [r.split()[0] for r in shown.rows]
-    ranks = all(name.isdigit() for name in first)
-    held = np.array([int(name) for name in first], np.int16) if ranks else np.array(shown.rows, dtype=object)
-    place = "pipeline rank %{customdata}" if ranks else "%{customdata}"
-    return {
-        "customdata": np.repeat(held[:, None], BINS, axis=1),
-        "hovertemplate": f"<b>%{{text}}</b><br>{place}<br>at %{{x:.4~r}} {unit.name}<extra></extra>",
-    }
+    if all(name.isdigit() for name in first):
+        return np.array([int(name) for name in first], np.int16), "pipeline rank %s"
+    return np.array(shown.rows, dtype=object), "%s"
 
 
 def _steps(colours: list[str]) -> list[tuple[float, str]]:

@@ -1,6 +1,6 @@
 """A number for every pair of two sizes, as a grid of shaded cells with the number in them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import plotly.graph_objects as go
 
@@ -26,19 +26,35 @@ def grid(
     far = max((abs(v - middle) for row in values for v in row if v is not None), default=0.0) or 1.0
     shades = [mixed("backward", theme, MOST), colour("page", theme), mixed("forward", theme, MOST)]
     figure = frame(theme, 120 + 34 * len(rows), x_title, y_title, margin=MARGIN | {"t": 24})
+    hover = f"{safe(y_title)} %{{y}}, {safe(x_title)} %{{x}}: %{{z:.3f}}<extra></extra>"
+    return cells(figure, columns, rows, values, (middle - far, middle + far), shades, "%{z:.2f}", hover, theme)
+
+
+def cells(
+    figure: go.Figure,
+    columns: Sequence[str],
+    rows: Sequence[str],
+    values: Sequence[Sequence[float | None]],
+    ends: tuple[float, float],
+    shades: Sequence[str],
+    text: str,
+    hover: str,
+    theme: Theme,
+) -> go.Figure:
+    """Add a shaded cell with its number for every row and column; `shades` run evenly from one end to the other."""
     figure.add_heatmap(
         x=list(map(safe, columns)),
         y=list(map(safe, rows)),
         z=values,
-        zmin=middle - far,
-        zmax=middle + far,
-        colorscale=[(n / 2, shade) for n, shade in enumerate(shades)],
+        zmin=ends[0],
+        zmax=ends[1],
+        colorscale=[(n / (len(shades) - 1), shade) for n, shade in enumerate(shades)],
         showscale=False,
         xgap=1,
         ygap=1,
-        texttemplate="%{z:.2f}",
+        texttemplate=text,
         textfont={"color": colour("text", theme)},
-        hovertemplate=f"{safe(y_title)} %{{y}}, {safe(x_title)} %{{x}}: %{{z:.3f}}<extra></extra>",
+        hovertemplate=hover,
     )
     figure.update_xaxes(type="category", showgrid=False)
     return figure.update_yaxes(type="category", showgrid=False)

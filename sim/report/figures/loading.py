@@ -6,6 +6,7 @@ from typing import Any, Literal
 import plotly.graph_objects as go
 
 from sim.loading import Study, WhatIf
+from sim.report.figures.grid import cells
 from sim.report.theme import HEIGHT, MARGIN, Look, Theme, colour, frame, marker, mixed, safe
 from sim.specs.fields import InputError
 from sim.specs.loading import Cache
@@ -97,22 +98,12 @@ def stall_map(
     cases = zip(found.cases, table.items(), strict=True)
     first = dict(row for case, row in cases if case.data == case.network.datasets[0])
     figure = frame(theme, 110 + 30 * len(first), "cached share of the dataset", "", margin=MARGIN | {"t": 24})
-    figure.add_heatmap(
-        x=list(next(iter(first.values()))),
-        y=list(map(safe, first)),
-        z=[[100 * value for value in row.values()] for row in first.values()],
-        zmin=0,
-        zmax=100,
-        colorscale=[(0, colour("page", theme)), (1, mixed(SHADES[part], theme, MOST))],
-        showscale=False,
-        xgap=1,
-        ygap=1,
-        texttemplate="%{z:.0f}",
-        textfont={"color": colour("text", theme)},
-        hovertemplate=f"<b>%{{y}}</b><br>%{{x}} cached<br>{part}: %{{z:.1f}} % of an epoch<extra></extra>",
-    )
-    figure.update_xaxes(type="category", showgrid=False)
-    return figure.update_yaxes(autorange="reversed", automargin=True, showgrid=False, tickmode="linear", dtick=1)
+    values = [[100 * value for value in row.values()] for row in first.values()]
+    shades = [colour("page", theme), mixed(SHADES[part], theme, MOST)]
+    hover = f"<b>%{{y}}</b><br>%{{x}} cached<br>{part}: %{{z:.1f}} % of an epoch<extra></extra>"
+    columns = list(next(iter(first.values())))
+    cells(figure, columns, list(first), values, (0, 100), shades, "%{z:.0f}", hover, theme)
+    return figure.update_yaxes(autorange="reversed", automargin=True, tickmode="linear", dtick=1)
 
 
 def _axis(rows: Sequence[WhatIf]) -> tuple[list[Any], str]:
