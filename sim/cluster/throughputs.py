@@ -1,7 +1,7 @@
 """How fast each type of job is on each type of device, alone and beside another."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +15,9 @@ Floats = NDArray[np.float64]
 class Throughputs:
     """Steps/s of jobs of a kind on `types` of devices (m of them), fastest type first.
 
-    `alone[kind]` has shape (m,), zero where it cannot run; `together[kind, other]` has shape (m, 2): of either job where
-    both share their devices, zeros where they cannot. `interval[kind]` has shape (2, m), the central 80 % where it is
-    predicted. `source` says where the numbers are from.
+    `alone[kind]` has shape (m,), zero where it cannot run; `together[kind, other]` has shape (m, 2): of either job
+    where both share their devices, zeros where they cannot. `interval[kind]` has shape (2, m), the central 80 % where
+    it is predicted. `source` says where the numbers are from.
     """
 
     types: tuple[str, ...]
@@ -25,3 +25,14 @@ class Throughputs:
     together: Mapping[tuple[Kind, Kind], Floats] = field(default_factory=dict)
     interval: Mapping[Kind, Floats] = field(default_factory=dict)
     source: str = ""
+
+    def of(self, types: Sequence[str]) -> "Throughputs":
+        """Return the same of some types, in this order."""
+        at = [self.types.index(name) for name in types]
+        return replace(
+            self,
+            types=tuple(types),
+            alone={kind: values[at] for kind, values in self.alone.items()},
+            together={pair: values[at] for pair, values in self.together.items()},
+            interval={kind: values[:, at] for kind, values in self.interval.items()},
+        )

@@ -1,0 +1,463 @@
+"""The round mechanism (arXiv 2008.09213, section 5), compiled: who runs where, and what a round gets done.
+
+Between two events, that is while no job ends or arrives and no shares change, rounds run here one after the other;
+where every job has devices whatever the priorities, rounds that are all alike are taken in one step.
+"""
+
+from math import ceil, floor, inf
+
+import numpy as np
+from numba import njit
+
+from sim.cluster.arrays import (
+    EXTENDED,
+    MOVED,
+    NOW,
+    OFFERED,
+    ROUND_END,
+    SKIPPED,
+    Fleet,
+    Held,
+    Log,
+    Next,
+    Rows,
+    Rule,
+    Work,
+)
+from sim.cluster.state import Floats, Ints
+
+NEWCOMER = 1e9
+"""Priority per share of a row that has not run yet."""
+MOST_FAILURES = 5
+"""After so many rounds without a whole step per device the published scheduler gives a job up."""
+
+
+@njit(cache=True)
+def _can_run(rows: Rows, r: int, j: int) -> bool:
+    return rows.speed[r, j, 0] > 0 and (rows.job[r, 1] < 0 or rows.speed[r, j, 1] > 0)
+
+
+@njit(cache=True)
+def _priorities(rows: Rows, spent_s: Floats) -> Floats:
+    """Return share over fraction of time received, (R, m)."""
+    found = np.zeros(rows.share.shape)
+    for r in range(len(rows.scale)):
+        for j in range(len(spent_s)):
+            share = rows.share[r, j]
+            if not rows.known[r] or share == 0 or not _can_run(rows, r, j):
+                continue
+            received = rows.had_s[r, j] / spent_s[j] if spent_s[j] > 0 else 0.0
+            found[r, j] = share / received if received > 0 else share * NEWCOMER
+    return found
+
+
+@njit(cache=True)
+def _first(a: int, b: int, j: int, priority: Floats, rows: Rows) -> bool:
+    """Return whether row a goes before row b: by priority, deficit, share, and as they came."""
+    if priority[a, j] != priority[b, j]:
+        return priority[a, j] > priority[b, j]
+    if rows.deficit_s[a, j] != rows.deficit_s[b, j]:
+        return rows.deficit_s[a, j] > rows.deficit_s[b, j]
+    if rows.share[a, j] != rows.share[b, j]:
+        return rows.share[a, j] > rows.share[b, j]
+    return a < b
+
+
+@njit(cache=True)
+def _sort(queue: Ints, count: int, j: int, priority: Floats, rows: Rows) -> None:
+    """Sort the first `count` rows of a queue (merge sort)."""
+    spare = np.empty(count, dtype=np.int64)
+    width = 1
+    while width < count:
+        for low in range(0, count, 2 * width):
+            middle, high = min(low + width, count), min(low + 2 * width, count)
+            a, b = low, middle
+            for k in range(low, high):
+                if b >= high or (a < middle and _first(queue[a], queue[b], j, priority, rows)):
+                    spare[k] = queue[a]
+                    a += 1
+                else:
+                    spare[k] = queue[b]
+                    b += 1
+        queue[:count] = spare
+        width *= 2
+
+
+@njit(cache=True)
+def _queue(rows: Rows, j: int, priority: Floats, idle: bool, left: int, taken: Ints, rule: Rule, queue: Ints) -> int:
+    """Put the rows that could run on type j into the queue and return how many: those with a priority, or the others.
+
+    A pair without a share shares no devices, except as published.
+    """
+    count = 0
+    for r in range(len(rows.scale)):
+        a, b = rows.job[r]
+        if (priority[r, j] > 0) == idle or rows.scale[r] > left or not _can_run(rows, r, j):
+            continue
+        if taken[a] or (b >= 0 and (taken[b] or (idle and not rule.parity))):
+            continue
+        queue[count] = r
+        count += 1
+    _sort(queue, count, j, priority, rows)
+    return count
+
+
+@njit(cache=True)
+def _choose(rows: Rows, fleet: Fleet, order: Ints, priority: Floats, rule: Rule) -> Ints:
+    """Return the type of device (R,) that each row gets in this round, or -1; then its place among those chosen."""
+    chosen = np.full((2, len(rows.scale)), -1)
+    taken = np.zeros(len(rows.single), dtype=np.int64)
+    queue = np.empty(len(rows.scale), dtype=np.int64)
+    place = 0
+    for j in order:
+        left = fleet.count[j]
+        for idle in (False, True):
+            if left == 0 or (idle and rule.strict):
+                break
+            for r in queue[: _queue(rows, j, priority, idle, left, taken, rule, queue)]:
+                a, b = rows.job[r]
+                if rows.scale[r] > left or taken[a] or (b >= 0 and taken[b]):
+                    continue
+                taken[a] = 1
+                if b >= 0:
+                    taken[b] = 1
+                chosen[0, r], chosen[1, r] = j, place
+                place += 1
+                left -= rows.scale[r]
+    return chosen
+
+
+@njit(cache=True)
+def _in_order(rows: Rows, chosen: Ints, j: int) -> Ints:
+    """Return the rows that are chosen for type j: large ones first, then as they were chosen."""
+    found = np.flatnonzero(chosen[0] == j)
+    size = len(rows.scale)
+    return found[np.argsort(-rows.scale[found] * (size + 1) + chosen[1][found])]
+
+
+@njit(cache=True)
+def _chains(held: Ints, rows: int) -> tuple[Ints, Ints]:
+    """Return the first device of each row, and after each device the next one of its row; -1 ends a chain."""
+    head, after = np.full(rows, -1), np.full(len(held), -1)
+    for w in range(len(held) - 1, -1, -1):
+        if held[w] >= 0:
+            after[w] = head[held[w]]
+            head[held[w]] = w
+    return head, after
+
+
+@njit(cache=True)
+def _extend(r: int, j: int, head: Ints, after: Ints, fleet: Fleet, devices: Ints) -> bool:
+    """Leave a row on its devices if they are of type j and nobody has them yet; return whether."""
+    w = head[r]
+    if w < 0 or not fleet.first[j] <= w < fleet.first[j] + fleet.count[j]:
+        return False
+    while w >= 0:
+        if devices[w] >= 0:
+            return False
+        w = after[w]
+    w = head[r]
+    while w >= 0:
+        devices[w] = r
+        w = after[w]
+    return True
+
+
+@njit(cache=True)
+def _assign(r: int, scale: int, j: int, fleet: Fleet, devices: Ints) -> None:
+    """Give a row devices of type j: of the fullest server with room for all, else of the emptiest ones."""
+    size = fleet.per_server[j]
+    servers = ceil(fleet.count[j] / size)
+    free = np.zeros(servers, dtype=np.int64)
+    for k in range(fleet.count[j]):
+        free[k // size] += devices[fleet.first[j] + k] < 0
+    while scale > 0:
+        best = -1
+        for s in range(servers):
+            fits = free[s] >= scale
+            if free[s] == 0:
+                continue
+            if (
+                best < 0
+                or (fits and (free[best] < scale or free[s] < free[best]))
+                or (not fits and free[best] < scale and free[s] > free[best])
+            ):
+                best = s
+        for k in range(best * size, min((best + 1) * size, fleet.count[j])):
+            if scale > 0 and devices[fleet.first[j] + k] < 0:
+                devices[fleet.first[j] + k] = r
+                scale -= 1
+        free[best] = 0
+
+
+@njit(cache=True)
+def _assign_in_turn(r: int, scale: int, j: int, fleet: Fleet, devices: Ints) -> None:
+    """Give a row the first free devices of type j."""
+    for w in range(fleet.first[j], fleet.first[j] + fleet.count[j]):
+        if scale > 0 and devices[w] < 0:
+            devices[w] = r
+            scale -= 1
+
+
+@njit(cache=True)
+def _place(rows: Rows, fleet: Fleet, held: Ints, chosen: Ints, rule: Rule, extended: Ints) -> Ints:
+    """Return the row of every device (W,); `extended` (R,) tells which rows stay where they are.
+
+    As published, rows stay only if no larger one has taken their devices, and a job that came after the last reset of
+    the shares gets none; otherwise all that can stay do.
+    """
+    devices = np.full(len(held), -1)
+    head, after = _chains(held, len(rows.scale))
+    for j in range(len(fleet.count)):
+        order = _in_order(rows, chosen, j)
+        low = 0
+        while low < len(order):
+            high = low + 1
+            while high < len(order) and (not rule.parity or rows.scale[order[high]] == rows.scale[order[low]]):
+                high += 1
+            for r in order[low:high]:
+                extended[r] = _extend(r, j, head, after, fleet, devices)
+            for r in order[low:high]:
+                if extended[r]:
+                    continue
+                if not rule.parity and fleet.per_server[j] > 1:
+                    _assign(r, rows.scale[r], j, fleet, devices)
+                elif rows.known[r] or not rule.parity:
+                    _assign_in_turn(r, rows.scale[r], j, fleet, devices)
+            low = high
+    return devices
+
+
+@njit(cache=True)
+def _speeds(rows: Rows, fleet: Fleet, chosen: Ints, devices: Ints) -> tuple[Ints, Floats]:
+    """Return whether each row has devices, and its speeds (R, 2) in steps/s on them."""
+    placed, servers = np.zeros(len(rows.scale), dtype=np.int64), np.zeros(len(rows.scale), dtype=np.int64)
+    last = np.full(len(rows.scale), -1)
+    speed = np.zeros((len(rows.scale), 2))
+    for j in range(len(fleet.count)):
+        for k in range(fleet.count[j]):
+            r = devices[fleet.first[j] + k]
+            if r >= 0:
+                placed[r] = 1
+                servers[r] += last[r] != k // fleet.per_server[j]
+                last[r] = k // fleet.per_server[j]
+    for r in np.flatnonzero(placed):
+        j = chosen[0, r]
+        wide = servers[r] > ceil(rows.scale[r] / fleet.per_server[j])
+        speed[r] = rows.spread[r, j] if wide else rows.speed[r, j]
+    return placed, speed
+
+
+@njit(cache=True)
+def _work_as_published(
+    rows: Rows, work: Work, placed: Ints, speed: Floats, clock: Floats, rule: Rule
+) -> tuple[Floats, bool]:
+    """Work a round of whole steps that ends with its last row; return for how long (R,) rows ran, and if any ended.
+
+    Time counts from the end of the round before, also where the cluster was empty since; a pair ends together; a job
+    that has less than a step for each of its devices fails.
+    """
+    finish, steps = np.zeros(len(placed)), np.zeros((len(placed), 2))
+    for r in np.flatnonzero(placed):
+        for i in range(2 if rows.job[r, 1] >= 0 else 1):
+            steps[r, i] = min(float(floor(speed[r, i] * rule.round_s)), work.left[rows.job[r, i]])
+            finish[r] = max(finish[r], clock[NOW] + steps[r, i] / speed[r, i])
+    ran_s, changed = np.where(placed > 0, finish - clock[ROUND_END], 0.0), False
+    for r in np.flatnonzero(placed):
+        whole = steps[r, 0] // rows.scale[r] > 0 and (rows.job[r, 1] < 0 or steps[r, 1] // rows.scale[r] > 0)
+        if not whole or ran_s[r] <= 0:
+            ran_s[r] = 0.0
+            changed = True
+            if rows.job[r, 1] < 0:
+                work.failures[rows.job[r, 0]] += 1
+                if work.failures[rows.job[r, 0]] >= MOST_FAILURES:
+                    work.end_s[rows.job[r, 0]] = inf
+            continue
+        for i in range(2 if rows.job[r, 1] >= 0 else 1):
+            a = rows.job[r, i]
+            work.failures[a], work.ran[a] = 0, 1
+            work.left[a] -= steps[r, i]
+            if work.left[a] <= 0:
+                work.end_s[a] = finish[r]
+                changed = True
+    clock[NOW] = clock[ROUND_END] = finish.max()
+    return ran_s, changed
+
+
+@njit(cache=True)
+def _work(
+    rows: Rows, work: Work, placed: Ints, speed: Floats, moved: Ints, chosen: Ints, clock: Floats, rule: Rule
+) -> tuple[Floats, bool]:
+    """Work a round of fixed length; return for how long (R,) rows held their devices, and if any job ended.
+
+    A job that resumes or moves first loads its checkpoint; it ends when it has done its steps, and the other of its
+    pair goes on alone.
+    """
+    ran_s, changed = np.zeros(len(placed)), False
+    for r in np.flatnonzero(placed):
+        pair = rows.job[r, 1] >= 0
+        until, begin = np.zeros(2), np.zeros(2)
+        for i in range(2 if pair else 1):
+            a = rows.job[r, i]
+            begin[i] = min(work.switch_s[a], rule.round_s) if moved[r] and work.ran[a] else 0.0
+            until[i] = min(rule.round_s, begin[i] + work.left[a] / speed[r, i])
+            work.left[a] = max(0.0, work.left[a] - (until[i] - begin[i]) * speed[r, i])
+            work.ran[a] = 1
+        ran_s[r] = until.max()
+        if pair and until[0] != until[1]:
+            late = 0 if until[0] > until[1] else 1
+            a = rows.job[r, late]
+            alone, together = rows.speed[rows.single[a], chosen[0, r], 0], speed[r, late]
+            begun = max(until[1 - late], begin[late])
+            todo = work.left[a] + (until[late] - begun) * together
+            ran_s[r] = until[late] = min(rule.round_s, begun + todo / alone)
+            work.left[a] = max(0.0, todo - (ran_s[r] - begun) * alone)
+        for i in range(2 if pair else 1):
+            a = rows.job[r, i]
+            if work.left[a] <= 1e-9 * speed[r, i]:
+                work.end_s[a] = clock[NOW] + until[i]
+                changed = True
+    clock[NOW] += rule.round_s
+    clock[ROUND_END] = clock[NOW]
+    return ran_s, changed
+
+
+@njit(cache=True)
+def _settled(rows: Rows, fleet: Fleet, rule: Rule) -> bool:
+    """Return whether all that can run on each type, in their order, fit: then no priority decides anything."""
+    if not rule.fixed or (rows.job[:, 1] >= 0).any() or (rule.parity and not rows.known.all()):
+        return False
+    taken = np.zeros(len(rows.scale), dtype=np.int64)
+    for j in range(len(fleet.count)):
+        need = 0
+        for r in range(len(rows.scale)):
+            if not taken[r] and _can_run(rows, r, j) and not (rule.strict and rows.share[r, j] <= 0):
+                need += rows.scale[r]
+                taken[r] = 1
+        if need > fleet.count[j]:
+            return False
+    return True
+
+
+@njit(cache=True)
+def _like(
+    rows: Rows, work: Work, placed: Ints, speed: Floats, clock: Floats, rule: Rule, to: Next
+) -> tuple[int, float]:
+    """Return how many rounds like this one follow before anything happens, but for the last, and how long one takes."""
+    lasts, ends = 0.0, inf
+    for r in np.flatnonzero(placed):
+        steps = speed[r, 0] * rule.round_s
+        if rule.parity:
+            steps = float(floor(steps))
+            if steps // rows.scale[r] < 1:
+                return 0, 0.0
+        lasts = max(lasts, steps / speed[r, 0])
+        ends = min(ends, work.left[rows.job[r, 0]] / steps)
+    if not rule.parity:
+        lasts = rule.round_s
+    ends = min(ends, (to.arrival_s - clock[NOW]) / lasts)
+    if to.needed:
+        ends = min(ends, (to.last_reset_s + rule.reset_every_s - clock[NOW]) / lasts)
+    return max(0, ceil(min(ends, 1e15)) - 2), lasts
+
+
+@njit(cache=True)
+def run_rounds(
+    rows: Rows,
+    fleet: Fleet,
+    work: Work,
+    held: Held,
+    spent_s: Floats,
+    clock: Floats,
+    counts: Ints,
+    log: Log,
+    orders: Ints,
+    rule: Rule,
+    to: Next,
+) -> tuple[int, int]:
+    """Run rounds until a job ends or fails, something is due or the log is full.
+
+    Returns:
+        How many entries of the log were written, and how many of `orders` (K, m), of the types in each round, were
+        used; one order more than entries where nobody could be placed.
+    """
+    settled = _settled(rows, fleet, rule)
+    for k in range(len(log.start_s)):
+        chosen = _choose(rows, fleet, orders[k], _priorities(rows, spent_s), rule)
+        extended = np.zeros(len(rows.scale), dtype=np.int64)
+        before, _ = _chains(held.row, len(rows.scale))
+        counts[OFFERED] += (before >= 0).sum()
+        held.row[:] = _place(rows, fleet, held.row, chosen, rule, extended)
+        placed, speed = _speeds(rows, fleet, chosen, held.row)
+        if not placed.any():
+            return k, k + 1
+        counts[EXTENDED] += extended.sum()
+        moved = placed * (1 - extended)
+        for r in np.flatnonzero(moved):
+            counts[MOVED] += work.ran[rows.job[r, 0]]
+        log.start_s[k], log.repeats[k] = clock[NOW], 1
+        log.row[k] = held.row if log.row.shape[1] else log.row[k]
+        if rule.parity:
+            ran_s, changed = _work_as_published(rows, work, placed, speed, clock, rule)
+        else:
+            ran_s, changed = _work(rows, work, placed, speed, moved, chosen, clock, rule)
+        log.length_s[k] = clock[NOW] - log.start_s[k]
+        _account(rows, work, held, spent_s, ran_s, chosen)
+        if changed or clock[NOW] >= to.arrival_s or _due(clock, rule, to):
+            return k + 1, k + 1
+        if settled:
+            _skip(rows, work, held, spent_s, clock, counts, log, rule, to, chosen, placed, speed, k)
+    return len(log.start_s), len(log.start_s)
+
+
+@njit(cache=True)
+def _due(clock: Floats, rule: Rule, to: Next) -> bool:
+    return to.needed and (clock[NOW] - to.last_reset_s >= rule.reset_every_s or to.last_reset_s == 0)
+
+
+@njit(cache=True)
+def _account(rows: Rows, work: Work, held: Held, spent_s: Floats, ran_s: Floats, chosen: Ints) -> None:
+    for r in np.flatnonzero(ran_s > 0):
+        j, jobs = chosen[0, r], 2 if rows.job[r, 1] >= 0 else 1
+        rows.had_s[r, j] += ran_s[r]
+        spent_s[j] += ran_s[r]
+        for i in range(jobs):
+            work.used_s[rows.job[r, i], j] += ran_s[r] * rows.scale[r] / jobs
+    for w in range(len(held.row)):
+        if held.row[w] >= 0:
+            held.busy_s[w] += ran_s[held.row[w]]
+
+
+@njit(cache=True)
+def _skip(
+    rows: Rows,
+    work: Work,
+    held: Held,
+    spent_s: Floats,
+    clock: Floats,
+    counts: Ints,
+    log: Log,
+    rule: Rule,
+    to: Next,
+    chosen: Ints,
+    placed: Ints,
+    speed: Floats,
+    k: int,
+) -> None:
+    """Take the rounds at once that will be as the last one was."""
+    like, lasts = _like(rows, work, placed, speed, clock, rule, to)
+    if like < 1:
+        return
+    ran_s = np.zeros(len(placed))
+    for r in np.flatnonzero(placed):
+        steps = float(floor(speed[r, 0] * rule.round_s)) if rule.parity else speed[r, 0] * rule.round_s
+        work.left[rows.job[r, 0]] -= like * steps
+        ran_s[r] = like * (steps / speed[r, 0])
+    _account(rows, work, held, spent_s, ran_s, chosen)
+    counts[SKIPPED] += like
+    counts[OFFERED] += like * placed.sum()
+    counts[EXTENDED] += like * placed.sum()
+    log.repeats[k] += like
+    log.length_s[k] = lasts
+    clock[NOW] += like * lasts
+    clock[ROUND_END] = clock[NOW]

@@ -1,0 +1,238 @@
+"""A cluster that jobs share, round by round (arXiv 2008.09213, section 5)."""
+
+from collections.abc import Callable, Iterable, Mapping
+from math import inf
+from random import Random
+from time import perf_counter
+from typing import Annotated
+
+import numpy as np
+
+from sim.cluster.active import Active
+from sim.cluster.arrays import NOW, Fleet, Log, Next, Rule
+from sim.cluster.jobs import ClusterJob
+from sim.cluster.policies.base import Policy
+from sim.cluster.results import Simulated, Told
+from sim.cluster.rounds import run_rounds
+from sim.cluster.state import Ints
+from sim.cluster.throughputs import Throughputs
+from sim.specs.arguments import checked
+from sim.specs.fields import InputError, real, spec, whole
+
+SHUFFLED = 5
+"""Added to the seed, as in the published scheduler: the order of types for policies that do not tell them apart."""
+ENTRIES = 256
+"""Rounds that are worked at a time."""
+SWITCH_S = 10.0
+"""Assumption: what a job loses when it resumes or moves where nothing else is said."""
+
+
+@spec
+class Rounds:
+    """How a cluster is shared: every `round_s` seconds jobs are placed anew, in proportion to their shares.
+
+    Shares are computed when a job has come or gone, `reset_s` after the last time at the earliest. Jobs on several
+    devices are put into as few servers as can be, of `gpus_per_server` devices. A job that resumes or moves loses
+    `switch_s`, to load its checkpoint. `gavel_parity`: as the published simulator does it, with no such loss, no
+    servers, rounds that end with their last job and whole steps only.
+    """
+
+    round_s: Annotated[float, real(1.0, 86_400.0, "s")] = 360.0
+    reset_s: Annotated[float, real(0.0, 1e7, "s")] = 1_920.0
+    gpus_per_server: Annotated[int, whole(1, 1_024)] = 1
+    switch_s: Annotated[float, real(0.0, 86_400.0, "s")] = SWITCH_S
+    gavel_parity: bool = False
+
+
+@checked
+def simulate(
+    jobs: Iterable[ClusterJob],
+    throughputs: Throughputs,
+    devices: Mapping[str, int],
+    policy: Policy,
+    rounds: Rounds | None = None,
+    *,
+    spread: Throughputs | None = None,
+    switch_s: Mapping[str, float] | None = None,
+    usd_per_hour: Mapping[str, float] | None = None,
+    entity_weights: Mapping[str, float] | None = None,
+    window: tuple[int, int] | None = None,
+    seed: int = 0,
+    record: bool = False,
+    progress: Callable[[int, float], None] | None = None,
+) -> Simulated:
+    """Return what becomes of jobs, in order of arrival, on so many `devices` of each type.
+
+    `spread`: throughputs of jobs whose devices are in more servers than they need. `switch_s` by type of job wins over
+    that of `rounds`. `window`: end when the jobs from the first to before the second number have ended (`jobs` may
+    never end). `record`: keep who held which device in every round. `progress` is told how many jobs have ended, and
+    the simulated seconds.
+
+    Raises:
+        InputError: jobs are out of order, a job can run nowhere, a throughput is missing, or the policy gives a job
+            nothing for ever.
+    """
+    run = _Run(iter(jobs), throughputs, devices, policy, rounds or Rounds(), spread, seed, record)
+    run.switch_s, run.usd_per_hour, run.window, run.progress = switch_s or {}, usd_per_hour or {}, window, progress
+    run.entities = dict(entity_weights or {})
+    began = perf_counter()
+    run.go()
+    return run.told.results(
+        run.active, float(run.clock[NOW]), run.counts, window, run.usd_per_hour, perf_counter() - began
+    )
+
+
+class _Run:
+    """One simulation under way."""
+
+    def __init__(
+        self,
+        jobs: Iterable[ClusterJob],
+        known: Throughputs,
+        devices: Mapping[str, int],
+        policy: Policy,
+        rounds: Rounds,
+        spread: Throughputs | None,
+        seed: int,
+        record: bool,
+    ) -> None:
+        self.fleet, types = _fleet(known, devices, rounds)
+        self.known = known.of(types)
+        self.policy, self.rounds, self.jobs = policy, rounds, iter(jobs)
+        parity, half = rounds.gavel_parity, rounds.round_s / 2
+        wide = (spread or known).of(types)
+        self.active = Active(self.known, wide, self.fleet, policy.packs, half, 0.0 if parity else half)
+        self.rule = Rule(rounds.round_s, parity, policy.strict, policy.aware, rounds.reset_s)
+        self.clock, self.counts, self.last_reset_s, self.needed = np.zeros(2), np.zeros(4, np.int64), 0.0, False
+        self.log = Log(*np.zeros((2, ENTRIES)), np.zeros(ENTRIES, np.int64), self._cells(record))
+        self.shuffler = Random(seed + SHUFFLED)
+        self.orders: list[list[int]] = []
+        self.told = Told(types=types, devices=self.fleet.count, policy=policy.name, record=record)
+        self.next = next(self.jobs, None)
+        self.switch_s: Mapping[str, float] = {}
+        self.usd_per_hour: Mapping[str, float] = {}
+        self.entities: dict[str, float] = {}
+        self.window: tuple[int, int] | None = None
+        self.progress: Callable[[int, float], None] | None = None
+
+    def _cells(self, record: bool) -> Ints:
+        return np.zeros((ENTRIES, int(self.fleet.count.sum()) if record else 0), dtype=np.int64)
+
+    def go(self) -> None:
+        """Run until every job that counts has ended."""
+        if self.next is not None:
+            self.clock[NOW] = self.next.arrival_s
+        idle = 0
+        while not self._done():
+            self._admit()
+            if len(self.active) and self._due():
+                self._reset()
+            idle = 0 if self._rounds() else idle + 1
+            self._leave()
+            if idle:
+                self._wait(idle)
+
+    def _done(self) -> bool:
+        if self.window is not None:
+            return all(number in self.told.ended for number in range(*self.window))
+        return self.next is None and not len(self.active)
+
+    def _admit(self) -> None:
+        """Take in who has arrived by now."""
+        come: list[ClusterJob] = []
+        while self.next is not None and self.next.arrival_s <= self.clock[NOW]:
+            come.append(self.next)
+            following = next(self.jobs, None)
+            if following is not None and following.arrival_s < self.next.arrival_s:
+                path = f"jobs[{len(self.told.jobs) + len(come)}].arrival_s"
+                raise InputError(path, following.arrival_s, f"{self.next.arrival_s} or later: in order of arrival")
+            self.next = following
+        if come:
+            ids = range(len(self.told.jobs), len(self.told.jobs) + len(come))
+            self.active.admit(come, ids, [self.switch_s.get(job.job_type, self.rounds.switch_s) for job in come])
+            self.told.jobs += come
+            for job in come:
+                self.entities.setdefault(job.entity, 1.0)
+            self.needed = True
+
+    def _due(self) -> bool:
+        late = self.clock[NOW] - self.last_reset_s >= self.rounds.reset_s
+        return self.needed and bool(late or self.last_reset_s == 0)
+
+    def _reset(self) -> None:
+        """Ask the policy for new shares."""
+        now = float(self.clock[NOW])
+        self.active.reset(now - self.last_reset_s)
+        prices = np.array([self.usd_per_hour.get(name, 0.0) for name in self.told.types]) if self.usd_per_hour else None
+        state = self.active.state(now, prices, self.entities)
+        began = perf_counter()
+        self.active.share(self.policy.allocate(state))
+        self.told.allocation_seconds += perf_counter() - began
+        self.told.allocations += 1
+        self.last_reset_s, self.needed = now, False
+
+    def _rounds(self) -> bool:
+        """Run rounds until something happens, and return whether somebody ran in the last of them."""
+        orders, entries, used = self._orders(), 0, 1
+        if len(self.active):
+            arrival = inf if self.next is None else self.next.arrival_s
+            active, to = self.active, Next(arrival, self.last_reset_s, self.needed)
+            entries, used = run_rounds(
+                active.rows, self.fleet, active.work, active.held, active.spent_s, self.clock, self.counts, self.log,
+                orders, self.rule, to,
+            )  # fmt: skip
+            self.told.log(self.log, entries, active)
+        if not self.rule.fixed:
+            del self.orders[:used]
+        return used == entries
+
+    def _orders(self) -> Ints:
+        """Return the orders in which types are served in the coming rounds: as they are, or shuffled for each."""
+        while len(self.orders) < ENTRIES:
+            order = list(range(len(self.told.types)))
+            if not self.rule.fixed:
+                self.shuffler.shuffle(order)
+            self.orders.append(order)
+        return np.array(self.orders)
+
+    def _leave(self) -> None:
+        """Let those go that have ended or were given up."""
+        ended = self.active.ended()
+        if len(ended):
+            self.told.end(self.active, ended)
+            self.active.leave(ended)
+            self.needed = True
+            if self.progress:
+                self.progress(len(self.told.ended), float(self.clock[NOW]))
+        elif self.rounds.gavel_parity and self.active.work.failures.any():
+            self.needed = True
+
+    def _wait(self, idle: int) -> None:
+        """Nobody runs: go on when the next job comes, or when shares may be computed again."""
+        if self.next is not None:
+            self.clock[NOW] = max(self.clock[NOW], self.next.arrival_s)
+        elif len(self.active) and idle > 2:
+            number, job = int(self.active.ids[0]), self.active.jobs[0]
+            raise InputError(
+                f"jobs[{number}]", job.job_type, f"a job to which the policy {self.policy.name} gives time"
+            )
+        elif self.needed:
+            self.last_reset_s = 0.0
+
+
+def _fleet(known: Throughputs, devices: Mapping[str, int], rounds: Rounds) -> tuple[Fleet, tuple[str, ...]]:
+    """Return the devices, numbered by the names of their types, and the types in the order of the throughputs."""
+    for name, count in devices.items():
+        if name not in known.types:
+            raise InputError(f"devices.{name}", name, "one of " + ", ".join(known.types))
+        if count < 0:
+            raise InputError(f"devices.{name}", count, "0 or more")
+    types = tuple(name for name in known.types if devices.get(name, 0) > 0)
+    if not types:
+        raise InputError("devices", dict(devices), "at least one device")
+    count = np.array([devices[name] for name in types], dtype=np.int64)
+    by_name = sorted(range(len(types)), key=lambda j: types[j])
+    first = np.zeros(len(types), dtype=np.int64)
+    first[by_name] = np.cumsum([0, *(count[j] for j in by_name[:-1])])
+    servers = np.full(len(types), 1 if rounds.gavel_parity else rounds.gpus_per_server)
+    return Fleet(first, count, servers), types
