@@ -1,7 +1,9 @@
 """Plain data from YAML or JSON files: bounded in size, no aliases, no duplicate keys, no code; whole writes."""
 
+import gzip
 import json
 import re
+import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -124,17 +126,22 @@ def _most(suffix: str) -> int:
     return MAX_BYTES.get(suffix, MAX_YAML_BYTES)
 
 
-def mapping_of(text: str, suffix: str, source: str) -> dict[str, Any]:
+def mapping_of(
+    text: str, suffix: str, source: str, most: int | None = None, values: int = MAX_VALUES
+) -> dict[str, Any]:
     """Return the mapping in JSON (`suffix` .json) or YAML text, which errors call `source`.
+
+    most: characters allowed, by default those of the suffix; values: how many it may hold.
 
     Raises:
         InputError: as for `load_mapping`.
     """
-    if len(text) > _most(suffix):
-        raise InputError(source, f"more than {_most(suffix)} characters", f"at most {_most(suffix)} characters")
+    most = most or _most(suffix)
+    if len(text) > most:
+        raise InputError(source, f"more than {most} characters", f"at most {most} characters")
     try:
         raw = _parse(text, suffix)
-        _refuse_excess(raw)
+        _refuse_excess(raw, values)
     except RecursionError:
         raise InputError(source, "deeper nesting", f"at most {MAX_DEPTH} levels") from None
     except InputError as error:
@@ -147,14 +154,19 @@ def mapping_of(text: str, suffix: str, source: str) -> dict[str, Any]:
 
 
 def text_of(path: Path, most: int) -> str:
-    """Return the UTF-8 text of a file of at most `most` bytes; raises InputError where it cannot be read."""
+    """Return the UTF-8 text of a file of at most `most` bytes, of a `.gz` file those unpacked.
+
+    Raises:
+        InputError: it cannot be read or unpacked, is larger, or is no UTF-8.
+    """
     try:
         if not path.is_file():
             raise InputError(str(path), _what(path), "a readable file")
-        with path.open("rb") as file:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             raw_bytes = file.read(most + 1)
-    except OSError as error:
-        raise InputError(str(path), error.strerror, "a readable file") from None
+    except (OSError, EOFError, zlib.error) as error:
+        why = getattr(error, "strerror", None) or "bytes that do not unpack"
+        raise InputError(str(path), why, "a readable file") from None
     if len(raw_bytes) > most:
         raise InputError(str(path), f"more than {most} bytes", f"at most {most} bytes")
     try:
@@ -175,13 +187,13 @@ def _complaint(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
-def _refuse_excess(raw: Any) -> None:
+def _refuse_excess(raw: Any, most: int) -> None:
     """Refuse more values or levels than any file needs, and text that would reach a terminal as commands."""
     level, held = [("", raw)], 0
     for _ in range(MAX_DEPTH + 1):
         held += len(level)
-        if held > MAX_VALUES:
-            raise InputError(WHOLE, f"more than {MAX_VALUES} values", f"at most {MAX_VALUES} values")
+        if held > most:
+            raise InputError(WHOLE, f"more than {most} values", f"at most {most} values")
         level = [below for path, value in level for below in _below(path, value)]
         if not level:
             return
