@@ -32,7 +32,7 @@ class Active:
         flat, deep = np.zeros((0, m)), np.zeros((0, m, 2))
         self.work = Work(np.zeros(0), none, none, np.zeros(0), np.zeros(0), flat)
         self.rows = Rows(np.zeros((0, 2), dtype=np.int64), none, deep, deep, flat, none, flat, flat, none)
-        self.held = Held(np.full(int(fleet.count.sum()), NONE), np.zeros(int(fleet.count.sum())))
+        self.held = Held(np.full(int(fleet.devices.sum()), NONE), np.zeros(int(fleet.devices.sum())))
         self.spent_s = np.zeros(m)
 
     def __len__(self) -> int:
@@ -90,9 +90,16 @@ class Active:
         job = place[self.rows.job]
         rows = (job[:, 0] >= 0) & ((job[:, 1] >= 0) | (self.rows.job[:, 1] < 0))
         row = np.append(np.where(rows, np.cumsum(rows) - 1, NONE), NONE)
-        kept = (column[rows] for column in self.rows[1:-1])
-        self.rows = Rows(job[rows], *kept, row[self.rows.single[stays]])
-        self.work = Work(*(column[stays] for column in self.work))
+        held = self.rows
+        self.rows = Rows(
+            job[rows], held.scale[rows], held.speed[rows], held.spread[rows], held.share[rows], held.known[rows],
+            held.had_s[rows], held.deficit_s[rows], row[held.single[stays]],
+        )  # fmt: skip
+        work = self.work
+        self.work = Work(
+            work.left[stays], work.ran[stays], work.failures[stays], work.end_s[stays], work.switch_s[stays],
+            work.used_s[stays],
+        )  # fmt: skip
         self.held.row[:] = row[self.held.row]
         self.jobs = [one for one, stay in zip(self.jobs, stays.tolist(), strict=True) if stay]
         self.ids = self.ids[stays]
@@ -127,7 +134,7 @@ class Active:
             types=self.known.types,
             steps_per_s=self.rows.speed[single, :, 0],
             scale=self.rows.scale[single],
-            devices=self.fleet.count,
+            devices=self.fleet.devices,
             steps_left=self.work.left,
             waited_s=now_s - np.array([job.arrival_s for job in self.jobs]),
             weights=np.array([job.weight for job in self.jobs]),
@@ -155,8 +162,8 @@ def check(job: ClusterJob, number: int, known: Throughputs, fleet: Fleet) -> Non
             raise InputError(f"{path}.scale_factor", job.scale_factor, "one of " + ", ".join(map(str, scales)))
         names = sorted({name for name, _ in known.alone})
         raise InputError(f"{path}.job_type", job.job_type, "one of " + ", ".join(names))
-    room = fleet.count >= job.scale_factor
+    room = fleet.devices >= job.scale_factor
     if not room.any():
-        raise InputError(f"{path}.scale_factor", job.scale_factor, f"at most {fleet.count.max()} devices of one type")
+        raise InputError(f"{path}.scale_factor", job.scale_factor, f"at most {fleet.devices.max()} devices of one type")
     if not (room & (known.alone[job.kind] > 0)).any():
         raise InputError(f"{path}.job_type", job.job_type, "a job with a throughput above 0 on a type that has room")

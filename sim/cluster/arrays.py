@@ -13,9 +13,9 @@ OFFERED, EXTENDED, MOVED, SKIPPED = range(4)
 class Rows(NamedTuple):
     """Jobs and pairs of jobs that can run, R of them, on m types.
 
-    `job` (R, 2) are places in `Work`, -1 for no second one; `speed` (R, m, 2) in steps/s, `spread` the same where a row's
-    devices are in more servers than they need. `had_s` (R, m) counts time since shares were last reset, from half a
-    round on. `single` (n,) is the row of a job alone.
+    `job` (R, 2) are places in `Work`, -1 for no second one; `speed` (R, m, 2) in steps/s, `spread` the same where
+    a row's devices are in more servers than they need. `had_s` (R, m) counts time since shares were last reset, from
+    half a round on. `single` (n,) is the row of a job alone.
     """
 
     job: Ints
@@ -30,10 +30,10 @@ class Rows(NamedTuple):
 
 
 class Fleet(NamedTuple):
-    """Devices of a type are numbered from `first`; `per_server` of them share a server."""
+    """`devices` of each type are numbered from `first`; `per_server` of them share a server."""
 
     first: Ints
-    count: Ints
+    devices: Ints
     per_server: Ints
 
 

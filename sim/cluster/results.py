@@ -15,7 +15,7 @@ from sim.cluster.state import Floats, Ints
 
 @dataclass(frozen=True, eq=False)
 class Entry:
-    """`repeats` rounds of `length_s` from `start_s`, in which `held` (W, 2) are the jobs on each device, -1 for none."""
+    """`repeats` rounds of `length_s` from `start_s`, with the jobs `held` (W, 2) on each device, -1 for none."""
 
     start_s: float
     length_s: float
@@ -60,7 +60,8 @@ class Simulated:
     @cached_property
     def jct_s(self) -> Floats:
         """Completion times (n,)."""
-        return self.end_s - np.array([job.arrival_s for job in self.jobs])
+        arrived: Floats = np.array([job.arrival_s for job in self.jobs])
+        return self.end_s - arrived
 
     @property
     def average_jct_s(self) -> float:
@@ -132,7 +133,7 @@ class Told:
         end[np.isinf(end)] = nan
         used = self.used_s | {int(i): active.work.used_s[k] for k, i in enumerate(active.ids)}
         held = active.held.busy_s
-        first, count = active.fleet.first, active.fleet.count
+        first, count = active.fleet.first, active.fleet.devices
         busy = np.array([held[a : a + c].sum() for a, c in zip(first, count, strict=True)])
         return Simulated(
             policy=self.policy,
@@ -172,7 +173,7 @@ def fairness(jobs: list[ClusterJob], end_s: Floats, active: Active, now_s: float
     beside = np.maximum(1.0, (np.interp(gone, times, load) - np.interp(come, times, load)) / lasts)
     found = np.full(len(jobs), inf)
     for i, job in enumerate(jobs):
-        share = active.fleet.count / (beside[i] * job.scale_factor)
+        share = active.fleet.devices / (beside[i] * job.scale_factor)
         speed = active.known.alone[job.kind] @ (share / max(1.0, share.sum()))
         found[i] = (gone[i] - come[i]) * speed / job.steps
     return np.where(np.isnan(end_s), nan, found)

@@ -34,7 +34,7 @@ MOST_FAILURES = 5
 
 @njit(cache=True)
 def _can_run(rows: Rows, r: int, j: int) -> bool:
-    return rows.speed[r, j, 0] > 0 and (rows.job[r, 1] < 0 or rows.speed[r, j, 1] > 0)
+    return bool(rows.speed[r, j, 0] > 0 and (rows.job[r, 1] < 0 or rows.speed[r, j, 1] > 0))
 
 
 @njit(cache=True)
@@ -55,11 +55,11 @@ def _priorities(rows: Rows, spent_s: Floats) -> Floats:
 def _first(a: int, b: int, j: int, priority: Floats, rows: Rows) -> bool:
     """Return whether row a goes before row b: by priority, deficit, share, and as they came."""
     if priority[a, j] != priority[b, j]:
-        return priority[a, j] > priority[b, j]
+        return bool(priority[a, j] > priority[b, j])
     if rows.deficit_s[a, j] != rows.deficit_s[b, j]:
-        return rows.deficit_s[a, j] > rows.deficit_s[b, j]
+        return bool(rows.deficit_s[a, j] > rows.deficit_s[b, j])
     if rows.share[a, j] != rows.share[b, j]:
-        return rows.share[a, j] > rows.share[b, j]
+        return bool(rows.share[a, j] > rows.share[b, j])
     return a < b
 
 
@@ -110,7 +110,7 @@ def _choose(rows: Rows, fleet: Fleet, order: Ints, priority: Floats, rule: Rule)
     queue = np.empty(len(rows.scale), dtype=np.int64)
     place = 0
     for j in order:
-        left = fleet.count[j]
+        left = fleet.devices[j]
         for idle in (False, True):
             if left == 0 or (idle and rule.strict):
                 break
@@ -150,7 +150,7 @@ def _chains(held: Ints, rows: int) -> tuple[Ints, Ints]:
 def _extend(r: int, j: int, head: Ints, after: Ints, fleet: Fleet, devices: Ints) -> bool:
     """Leave a row on its devices if they are of type j and nobody has them yet; return whether."""
     w = head[r]
-    if w < 0 or not fleet.first[j] <= w < fleet.first[j] + fleet.count[j]:
+    if w < 0 or not fleet.first[j] <= w < fleet.first[j] + fleet.devices[j]:
         return False
     while w >= 0:
         if devices[w] >= 0:
@@ -167,9 +167,9 @@ def _extend(r: int, j: int, head: Ints, after: Ints, fleet: Fleet, devices: Ints
 def _assign(r: int, scale: int, j: int, fleet: Fleet, devices: Ints) -> None:
     """Give a row devices of type j: of the fullest server with room for all, else of the emptiest ones."""
     size = fleet.per_server[j]
-    servers = ceil(fleet.count[j] / size)
+    servers = ceil(fleet.devices[j] / size)
     free = np.zeros(servers, dtype=np.int64)
-    for k in range(fleet.count[j]):
+    for k in range(fleet.devices[j]):
         free[k // size] += devices[fleet.first[j] + k] < 0
     while scale > 0:
         best = -1
@@ -183,7 +183,7 @@ def _assign(r: int, scale: int, j: int, fleet: Fleet, devices: Ints) -> None:
                 or (not fits and free[best] < scale and free[s] > free[best])
             ):
                 best = s
-        for k in range(best * size, min((best + 1) * size, fleet.count[j])):
+        for k in range(best * size, min((best + 1) * size, fleet.devices[j])):
             if scale > 0 and devices[fleet.first[j] + k] < 0:
                 devices[fleet.first[j] + k] = r
                 scale -= 1
@@ -193,7 +193,7 @@ def _assign(r: int, scale: int, j: int, fleet: Fleet, devices: Ints) -> None:
 @njit(cache=True)
 def _assign_in_turn(r: int, scale: int, j: int, fleet: Fleet, devices: Ints) -> None:
     """Give a row the first free devices of type j."""
-    for w in range(fleet.first[j], fleet.first[j] + fleet.count[j]):
+    for w in range(fleet.first[j], fleet.first[j] + fleet.devices[j]):
         if scale > 0 and devices[w] < 0:
             devices[w] = r
             scale -= 1
@@ -208,7 +208,7 @@ def _place(rows: Rows, fleet: Fleet, held: Ints, chosen: Ints, rule: Rule, exten
     """
     devices = np.full(len(held), -1)
     head, after = _chains(held, len(rows.scale))
-    for j in range(len(fleet.count)):
+    for j in range(len(fleet.devices)):
         order = _in_order(rows, chosen, j)
         low = 0
         while low < len(order):
@@ -234,8 +234,8 @@ def _speeds(rows: Rows, fleet: Fleet, chosen: Ints, devices: Ints) -> tuple[Ints
     placed, servers = np.zeros(len(rows.scale), dtype=np.int64), np.zeros(len(rows.scale), dtype=np.int64)
     last = np.full(len(rows.scale), -1)
     speed = np.zeros((len(rows.scale), 2))
-    for j in range(len(fleet.count)):
-        for k in range(fleet.count[j]):
+    for j in range(len(fleet.devices)):
+        for k in range(fleet.devices[j]):
             r = devices[fleet.first[j] + k]
             if r >= 0:
                 placed[r] = 1
@@ -328,13 +328,13 @@ def _settled(rows: Rows, fleet: Fleet, rule: Rule) -> bool:
     if not rule.fixed or (rows.job[:, 1] >= 0).any() or (rule.parity and not rows.known.all()):
         return False
     taken = np.zeros(len(rows.scale), dtype=np.int64)
-    for j in range(len(fleet.count)):
+    for j in range(len(fleet.devices)):
         need = 0
         for r in range(len(rows.scale)):
             if not taken[r] and _can_run(rows, r, j) and not (rule.strict and rows.share[r, j] <= 0):
                 need += rows.scale[r]
                 taken[r] = 1
-        if need > fleet.count[j]:
+        if need > fleet.devices[j]:
             return False
     return True
 
@@ -417,7 +417,8 @@ def _due(clock: Floats, rule: Rule, to: Next) -> bool:
 
 @njit(cache=True)
 def _account(rows: Rows, work: Work, held: Held, spent_s: Floats, ran_s: Floats, chosen: Ints) -> None:
-    for r in np.flatnonzero(ran_s > 0):
+    # Those that ran longest first, as in the published scheduler: rounding alone tells some priorities apart there.
+    for r in np.argsort(-ran_s, kind="mergesort")[: (ran_s > 0).sum()]:
         j, jobs = chosen[0, r], 2 if rows.job[r, 1] >= 0 else 1
         rows.had_s[r, j] += ran_s[r]
         spent_s[j] += ran_s[r]

@@ -104,19 +104,17 @@ class _Run:
         self.active = Active(self.known, wide, self.fleet, policy.packs, half, 0.0 if parity else half)
         self.rule = Rule(rounds.round_s, parity, policy.strict, policy.aware, rounds.reset_s)
         self.clock, self.counts, self.last_reset_s, self.needed = np.zeros(2), np.zeros(4, np.int64), 0.0, False
-        self.log = Log(*np.zeros((2, ENTRIES)), np.zeros(ENTRIES, np.int64), self._cells(record))
+        cells = np.zeros((ENTRIES, int(self.fleet.devices.sum()) if record else 0), dtype=np.int64)
+        self.log = Log(np.zeros(ENTRIES), np.zeros(ENTRIES), np.zeros(ENTRIES, dtype=np.int64), cells)
         self.shuffler = Random(seed + SHUFFLED)
         self.orders: list[list[int]] = []
-        self.told = Told(types=types, devices=self.fleet.count, policy=policy.name, record=record)
+        self.told = Told(types=types, devices=self.fleet.devices, policy=policy.name, record=record)
         self.next = next(self.jobs, None)
         self.switch_s: Mapping[str, float] = {}
         self.usd_per_hour: Mapping[str, float] = {}
         self.entities: dict[str, float] = {}
         self.window: tuple[int, int] | None = None
         self.progress: Callable[[int, float], None] | None = None
-
-    def _cells(self, record: bool) -> Ints:
-        return np.zeros((ENTRIES, int(self.fleet.count.sum()) if record else 0), dtype=np.int64)
 
     def go(self) -> None:
         """Run until every job that counts has ended."""
@@ -222,11 +220,11 @@ class _Run:
 
 def _fleet(known: Throughputs, devices: Mapping[str, int], rounds: Rounds) -> tuple[Fleet, tuple[str, ...]]:
     """Return the devices, numbered by the names of their types, and the types in the order of the throughputs."""
-    for name, count in devices.items():
+    for name, number in devices.items():
         if name not in known.types:
             raise InputError(f"devices.{name}", name, "one of " + ", ".join(known.types))
-        if count < 0:
-            raise InputError(f"devices.{name}", count, "0 or more")
+        if number < 0:
+            raise InputError(f"devices.{name}", number, "0 or more")
     types = tuple(name for name in known.types if devices.get(name, 0) > 0)
     if not types:
         raise InputError("devices", dict(devices), "at least one device")

@@ -26,13 +26,8 @@ class State:
 
     `steps_per_s` (n, m) is T of arXiv 2008.09213, for a job on all its `scale` (n,) devices; `devices` (m,) counts
     them; `steps_left`, `waited_s` (since arrival, running or not), `weights` (n,). `ids` (n,) stay with their jobs from
-<<<<<<< HEAD
-    call to call. `usd_per_hour` (m,) is of a device; `slack_s` (n,) the time to a job's deadline, inf where it has
-    none. `entity` (n,) are rows of `entity_weights`.
-=======
     call to call. `usd_per_hour` (m,) is of a device; `slack_s` (n,) the time to a job's deadline, inf without one.
     `entity` (n,) are rows of `entity_weights`.
->>>>>>> cl-inputs
     """
 
     ids: Ints
