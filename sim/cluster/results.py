@@ -162,13 +162,15 @@ class Told:
 
 def fairness(jobs: list[ClusterJob], end_s: Floats, active: Active, now_s: float) -> Floats:
     """Return each job's finish-time fairness (n,), nan where it has not ended."""
+    if not jobs:
+        return np.zeros(0)
     come = np.array([job.arrival_s for job in jobs])
     gone = np.where(np.isnan(end_s), now_s, end_s)
     times = np.concatenate([come, gone])
     order = np.argsort(times, kind="stable")
     there = np.cumsum(np.repeat([1.0, -1.0], len(jobs))[order])
     times = times[order]
-    load = np.concatenate([[0.0], np.cumsum(there[:-1] * np.diff(times))]) if len(jobs) else times
+    load = np.concatenate([[0.0], np.cumsum(there[:-1] * np.diff(times))])
     lasts = np.maximum(gone - come, 1e-12)
     beside = np.maximum(1.0, (np.interp(gone, times, load) - np.interp(come, times, load)) / lasts)
     found = np.full(len(jobs), inf)
