@@ -48,10 +48,9 @@ class Shared(RuleBasedStateMachine):
         self.came, self.gone, self.steps, self.ran = 0, 0, 0.0, False
         self.done = {}
 
-    @rule(
-        name=st.sampled_from(NAMES), scale=st.sampled_from(SCALES), steps=st.integers(1, 3_000), switch=st.floats(0, 60)
-    )
-    def comes(self, name, scale, steps, switch):
+    @rule(kind=KINDS, steps=st.integers(1, 3_000), switch=st.floats(0, 60))
+    def comes(self, kind, steps, switch):
+        name, scale = kind
         job = ClusterJob(job_type=name, scale_factor=scale, steps=steps, arrival_s=float(self.clock[NOW]))
         self.active.admit([job], [self.came], [switch])
         self.came += 1
