@@ -1,0 +1,131 @@
+"""Three trainings share two slots of this machine: throughputs first, then rounds as a policy assigns them.
+
+The slot `fast` is a core as it is; `slow` is a core whose every batch comes over a link of so many bytes/s. What is
+measured has the form that `sim.cluster` takes: jobs, throughputs, when each job ended, and what moving cost.
+"""
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+import numpy as np
+import psutil
+
+from calibration.cluster.networks import NETWORKS
+from calibration.cluster.rounds import Assign, Ran, run_rounds
+from calibration.cluster.worker import Kind, Order, Slot, SlotProcess, cores
+from calibration.host import HostLoad
+from sim.cluster.jobs import ClusterJob
+from sim.cluster.throughputs import Throughputs
+
+FAST, SLOW = "fast", "slow"
+LINK_BYTES_PER_S = 100e6
+ROUND_S = 2.0
+PROFILED_S = 1.0
+WARM_S = 0.2
+UNBOUNDED = 10**12
+SHARES = (1.0, 0.75, 0.5)
+"""Work of the three jobs, as times of the longest."""
+
+Policy = Callable[[tuple[ClusterJob, ...], Throughputs], Assign]
+"""Jobs and throughputs -> what assigns them; a job's type is its name here."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was measured; load: the share of the machine that others used meanwhile."""
+
+    jobs: tuple[ClusterJob, ...]
+    throughputs: Throughputs
+    round_s: float
+    ran: Ran
+    load: float
+
+    @property
+    def move_s(self) -> float:
+        """The mean cost of a move: saving and restoring; 0 where no job moved."""
+        return fmean(move.save_s + move.load_s for move in self.ran.moves) if self.ran.moves else 0.0
+
+
+class _Load(HostLoad):
+    """The machine's use by others than this process and its workers."""
+
+    @staticmethod
+    def _read() -> tuple[float, float, float]:
+        all_s, busy_s, own_s = HostLoad._read()
+        workers = (worker.cpu_times() for worker in psutil.Process().children())
+        return all_s, busy_s, own_s + sum(times.user + times.system for times in workers)
+
+
+def turns(jobs: tuple[ClusterJob, ...], throughputs: Throughputs) -> Assign:
+    """Return what lets jobs go round the slots, one further in each round."""
+
+    def assign(number: int, left: Mapping[str, int]) -> dict[str, str]:
+        names = [job.job_type for job in jobs if job.job_type in left]
+        turned = [names[(number + n) % len(names)] for n in range(len(names))]
+        return dict(zip(throughputs.types, turned, strict=False))
+
+    return assign
+
+
+def measured(
+    policy: Policy = turns,
+    round_s: float = ROUND_S,
+    longest_s: float = 12.0,
+    link_bytes_per_s: float = LINK_BYTES_PER_S,
+    profiled_s: float = PROFILED_S,
+    told: Callable[[str], object] = str,
+) -> Measured:
+    """Return how the trainings ran; the longest has work for `longest_s` seconds alone on the fast slot.
+
+    Raises:
+        InputError: the policy assigns what cannot be.
+        SlotError: a worker failed.
+    """
+    with opened(link_bytes_per_s) as slots:
+        told("measuring throughputs")
+        throughputs = profiled(slots, profiled_s)
+        jobs = tuple(
+            ClusterJob(job_type=name, steps=max(1, round(share * longest_s * throughputs.alone[name, 1][0])))
+            for name, share in zip(NETWORKS, SHARES, strict=True)
+        )
+        told(f"running {', '.join(f'{job.steps} steps of {job.job_type}' for job in jobs)}")
+        load = _Load()
+        ran = run_rounds(slots, {job.job_type: job.steps for job in jobs}, policy(jobs, throughputs), round_s)
+        return Measured(jobs, throughputs, round_s, ran, load.others())
+
+
+@contextmanager
+def opened(link_bytes_per_s: float) -> Iterator[dict[str, Slot]]:
+    """Yield both slots, each on a core of its own where there are two; their checkpoints are removed at the end."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="trainsim-cluster-")))
+        first, *others = cores()
+        slots: dict[str, Slot] = {}
+        for name, link, core in ((FAST, None, first), (SLOW, link_bytes_per_s, (others or [first])[0])):
+            slot = SlotProcess(NETWORKS, folder, link, core)
+            stack.callback(slot.close)
+            slots[name] = slot
+        yield slots
+
+
+def profiled(slots: Mapping[str, Slot], seconds: float) -> Throughputs:
+    """Return the steps/s of every training on every slot, while another one runs on the other slot."""
+    names = list(NETWORKS)
+    rates = {name: np.zeros(len(slots)) for name in names}
+    for turn in range(len(names)):
+        held = {slot: names[(turn + m) % len(names)] for m, slot in enumerate(slots)}
+        orders: tuple[tuple[Kind, float], ...] = (("place", 0), ("run", WARM_S), ("run", seconds), ("drop", 0))
+        for kind, lasting_s in orders:
+            for slot, name in held.items():
+                slots[slot].ask(Order(kind, name, lasting_s, UNBOUNDED))
+            for m, (slot, name) in enumerate(held.items()):
+                done = slots[slot].answer()
+                if kind == "run":
+                    rates[name][m] = done.steps / done.seconds
+    return Throughputs(
+        types=tuple(slots), alone={(name, 1): rates[name] for name in names}, source="measured on this machine"
+    )

@@ -1,0 +1,1 @@
+"""Jobs of real clusters from what their schedulers have logged."""
