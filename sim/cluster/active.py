@@ -18,13 +18,15 @@ class Active:
     """Jobs between arrival and end, in order of arrival; `packs`: with a row for every pair of the same scale.
 
     A new row begins with `start_s` of time received on every type, a pair with `pair_start_s`. `spread` holds the
-    throughputs of jobs whose devices are in more servers than they need.
+    throughputs of jobs whose devices are in more servers than they need, `believed` those that a policy sees of jobs
+    alone, where they are others than the true ones.
     """
 
     def __init__(
         self, known: Throughputs, spread: Throughputs, fleet: Fleet, packs: bool, start_s: float, pair_start_s: float
     ) -> None:
         self.known, self.spread, self.fleet, self.packs = known, spread, fleet, packs
+        self.believed: Throughputs | None = None
         self.start_s, self.pair_start_s = start_s, pair_start_s
         m, none = len(known.types), np.zeros(0, dtype=np.int64)
         self.jobs: list[ClusterJob] = []
@@ -121,6 +123,12 @@ class Active:
         """Return the rows that are pairs."""
         return np.flatnonzero(self.rows.job[:, 1] >= 0)
 
+    def _seen(self, single: Ints) -> Floats:
+        true: Floats = self.rows.speed[single, :, 0]
+        if self.believed is None:
+            return true
+        return np.array([self.believed.alone[job.kind] for job in self.jobs]).reshape(true.shape)
+
     def deadline_s(self, job: ClusterJob) -> float:
         """Return when a job should have ended: a multiple of what it takes alone on the fastest type."""
         fastest = float(self.known.alone[job.kind].max())
@@ -132,7 +140,7 @@ class Active:
         return State(
             ids=self.ids,
             types=self.known.types,
-            steps_per_s=self.rows.speed[single, :, 0],
+            steps_per_s=self._seen(single),
             scale=self.rows.scale[single],
             devices=self.fleet.devices,
             steps_left=self.work.left,

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from sim.cluster.jobs import Kind
+from sim.cluster.moves import switch_s
 from sim.cluster.throughputs import Throughputs
 from sim.engine.step import Step, simulate
 from sim.specs.catalog import device, is_device_file
@@ -68,7 +69,10 @@ def _devices_of(plan: Plan | None) -> int:
 
 @dataclass(frozen=True)
 class Cell:
-    """A type of job on a type of device: steps/s with the 80 % interval, or 0 and why it cannot run there."""
+    """A type of job on a type of device: steps/s with the 80 % interval, or 0 and why it cannot run there.
+
+    `switch_s`: what it loses when it is resumed there.
+    """
 
     kind: Kind
     device: str
@@ -76,6 +80,7 @@ class Cell:
     interval: tuple[float, float] = (0.0, 0.0)
     plan: str = ""
     fits: Literal["yes", "close", "no"] = "no"
+    switch_s: float = 0.0
     reason: str = ""
 
 
@@ -86,6 +91,14 @@ class Predicted:
     throughputs: Throughputs
     usd_per_hour: Mapping[str, float]
     cells: tuple[Cell, ...]
+
+    @property
+    def switch_s(self) -> dict[str, float]:
+        """What a move costs jobs of a type: the most on any device."""
+        found: dict[str, float] = {}
+        for cell in self.cells:
+            found[cell.kind[0]] = max(found.get(cell.kind[0], 0.0), cell.switch_s)
+        return found
 
     @property
     def impossible(self) -> dict[tuple[Kind, str], str]:
@@ -138,7 +151,7 @@ def _cell(job: JobType, gpus: int, name: str, place: str) -> Cell:
         need, held = step.device_memory_bytes, step.cluster.memory_bytes
         return Cell(kind, name, plan=_words(step), reason=f"needs {need / 1e9:.1f} GB of {held / 1e9:.1f} GB")
     low, high = step.step_time_interval_s
-    return Cell(kind, name, 1 / step.step_time_s, (1 / high, 1 / low), _words(step), step.fits)
+    return Cell(kind, name, 1 / step.step_time_s, (1 / high, 1 / low), _words(step), step.fits, switch_s(step))
 
 
 def _step(job: JobType, gpus: int, place: str) -> Step:

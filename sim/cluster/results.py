@@ -69,6 +69,11 @@ class Simulated:
         return float(np.nanmean(self.jct_s[self.counted.start : self.counted.stop]))
 
     @property
+    def mean_fairness(self) -> float:
+        """Of the jobs that count and have ended."""
+        return float(np.nanmean(self.fairness[self.counted.start : self.counted.stop]))
+
+    @property
     def mean_utilisation(self) -> float:
         """Over all devices."""
         return float(self.utilisation @ self.devices / self.devices.sum())
@@ -126,6 +131,7 @@ class Told:
         window: tuple[int, int] | None,
         usd_per_hour: Mapping[str, float],
         seconds: float,
+        assumptions: tuple[str, ...],
     ) -> Simulated:
         """Return what became of all jobs that came."""
         n = len(self.jobs)
@@ -157,6 +163,7 @@ class Told:
             late=tuple(i for i, job in enumerate(self.jobs) if end[i] > active.deadline_s(job)),
             seconds=seconds,
             entries=tuple(self.entries),
+            assumptions=assumptions,
         )
 
 

@@ -53,6 +53,7 @@ def simulate(
     rounds: Rounds | None = None,
     *,
     spread: Throughputs | None = None,
+    believed: Throughputs | None = None,
     switch_s: Mapping[str, float] | None = None,
     usd_per_hour: Mapping[str, float] | None = None,
     entity_weights: Mapping[str, float] | None = None,
@@ -63,7 +64,8 @@ def simulate(
 ) -> Simulated:
     """Return what becomes of jobs, in order of arrival, on so many `devices` of each type.
 
-    `spread`: throughputs of jobs whose devices are in more servers than they need. `switch_s` by type of job wins over
+    `spread`: throughputs of jobs whose devices are in more servers than they need; `believed`: what the policy takes
+    them to be, where that is not the truth. `switch_s` by type of job wins over
     that of `rounds`. `window`: end when the jobs from the first to before the second number have ended (`jobs` may
     never end). `record`: keep who held which device in every round. `progress` is told how many jobs have ended, and
     the simulated seconds.
@@ -74,12 +76,20 @@ def simulate(
     """
     run = _Run(iter(jobs), throughputs, devices, policy, rounds or Rounds(), spread, seed, record)
     run.switch_s, run.usd_per_hour, run.window, run.progress = switch_s or {}, usd_per_hour or {}, window, progress
-    run.entities = dict(entity_weights or {})
+    run.entities, run.active.believed = dict(entity_weights or {}), believed and believed.of(run.told.types)
     began = perf_counter()
     run.go()
-    return run.told.results(
-        run.active, float(run.clock[NOW]), run.counts, window, run.usd_per_hour, perf_counter() - began
-    )
+    took_s, notes = perf_counter() - began, _assumptions(run.rounds, throughputs)
+    return run.told.results(run.active, float(run.clock[NOW]), run.counts, window, run.usd_per_hour, took_s, notes)
+
+
+def _assumptions(rounds: Rounds, throughputs: Throughputs) -> tuple[str, ...]:
+    """Return what a simulation rests on."""
+    pace = "a job goes on at the throughput of its devices, whatever runs beside it; devices do not fail"
+    if rounds.gavel_parity:
+        return pace, "as the published simulator: moving costs nothing, a round ends with its last job"
+    lost = f"a job that resumes or moves loses {rounds.switch_s:g} s where nothing else is said (an assumption)"
+    return (pace, lost, *([f"throughputs: {throughputs.source}"] if throughputs.source else []))
 
 
 class _Run:

@@ -1,0 +1,243 @@
+"""`trainsim cluster`: jobs that share a cluster of different devices."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from sim.cli.output import console, print_json, progress_console
+from sim.cluster.generator import generate
+from sim.cluster.importers import imported_log
+from sim.cluster.jobs import ClusterJob
+from sim.cluster.policies import policy as policy_named
+from sim.cluster.predicted import is_workload, predicted_throughputs, read_workload
+from sim.cluster.results import Simulated
+from sim.cluster.sensitivity import Sensitivity, sensitivity
+from sim.cluster.simulate import Rounds, simulate
+from sim.cluster.throughput_files import read_throughputs
+from sim.cluster.throughputs import Throughputs
+from sim.cluster.trace import read_trace
+from sim.report.cluster import answer_cluster, answer_sensitivity
+from sim.specs import InputError
+
+TYPES = ("v100", "p100", "k80")
+"""What the numbers of `--cluster V:P:K` count."""
+
+app = typer.Typer(
+    help="Simulate jobs that share a cluster of different devices.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback()
+def _group() -> None:
+    """Simulate jobs that share a cluster of different devices."""
+
+
+@dataclass(frozen=True)
+class _Inputs:
+    """What a simulation is given."""
+
+    jobs: Iterable[ClusterJob]
+    count: int | None
+    throughputs: Throughputs
+    prices: Mapping[str, float] = field(default_factory=dict)
+    switch_s: Mapping[str, float] = field(default_factory=dict)
+    spread: Throughputs | None = None
+
+
+@app.command("simulate")
+def simulate_command(
+    cluster: Annotated[str, typer.Option(help="Devices: 8:16:24 (V100:P100:K80) or type=count,type=count.")],
+    throughputs: Annotated[
+        Path | None, typer.Option(help="Steps/s by type of job and device: JSON, CSV or YAML, or a workload to predict.")
+    ] = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="Jobs: a 10-column trace, output of sacct --parsable2, or a CSV of Kueue.")
+    ] = None,
+    jobs: Annotated[int | None, typer.Option(help="Draw so many jobs instead (with --window: without end).")] = None,
+    every: Annotated[float, typer.Option(help="Mean seconds between drawn jobs; 0: all at once.")] = 0.0,
+    multi_gpu: Annotated[bool, typer.Option(help="Three in ten drawn jobs on 2, 4 or 8 devices.")] = False,
+    window: Annotated[str | None, typer.Option(help="FIRST:LAST, end when jobs FIRST to LAST - 1 have ended.")] = None,
+    policy: Annotated[str, typer.Option(help="Scheduling policy.")] = "max_min_fairness_perf",
+    gavel_parity: Annotated[bool, typer.Option("--gavel-parity", help="As the published simulator does it.")] = False,
+    parts: Annotated[int, typer.Option(help="Split the policy's problem into so many (POP).")] = 1,
+    round_s: Annotated[float, typer.Option(help="Seconds of a round.")] = 360.0,
+    reset_s: Annotated[float, typer.Option(help="Least seconds between two computations of shares.")] = 1_920.0,
+    gpus_per_server: Annotated[int, typer.Option(help="Devices of a server.")] = 1,
+    switch_s: Annotated[float | None, typer.Option(help="What a job loses that resumes or moves (s).")] = None,
+    price: Annotated[str | None, typer.Option(help="USD of a device-hour: type=price,type=price.")] = None,
+    draws: Annotated[int, typer.Option(help="Simulate again with so many draws of predicted throughputs.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of drawn jobs and of the policy.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Simulate jobs on a cluster: completion times, makespan, fairness, utilisation, cost."""
+    devices, span = _devices(cluster), _window(window)
+    given = _inputs(trace, throughputs, jobs, every, multi_gpu, seed, span)
+    rounds = Rounds(
+        round_s=round_s, reset_s=reset_s, gpus_per_server=gpus_per_server, gavel_parity=gavel_parity,
+        **({} if switch_s is None else {"switch_s": switch_s}),
+    )  # fmt: skip
+
+    def made() -> Any:
+        return policy_named(policy, seed, gavel_parity, **({"parts": parts} if parts > 1 else {}))
+
+    prices = given.prices if price is None else _numbers("--price", price)
+    costs = given.switch_s if switch_s is None else {}
+    held = tuple(given.jobs) if span is None else given.jobs
+    with _progress(given.count or (len(held) if isinstance(held, tuple) else None)) as told:
+        found = simulate(
+            held, given.throughputs, devices, made(), rounds, spread=given.spread, switch_s=costs,
+            usd_per_hour=prices, window=span, seed=seed, progress=told.update,
+        )  # fmt: skip
+    spread = None
+    if draws:
+        if not isinstance(held, tuple):
+            raise InputError("--draws", draws, "0 beside --window, whose jobs never end")
+        spread = sensitivity(held, given.throughputs, devices, made, rounds, draws=draws, seed=seed)
+    if as_json:
+        print_json(cluster_data(found) | sensitivity_data(spread))
+        return
+    for line in [*answer_cluster(found), *(answer_sensitivity(spread) if spread else ())]:
+        console.print(line, highlight=False, markup=False)
+
+
+class _progress:  # noqa: N801 - reads as the function that it stands for
+    """Jobs that have ended, on stderr."""
+
+    def __init__(self, total: int | None) -> None:
+        columns = (TextColumn("jobs that have ended"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        self.bar = Progress(*columns, console=progress_console, transient=True)
+        self.task = self.bar.add_task("", total=total)
+
+    def __enter__(self) -> "_progress":
+        self.bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.stop()
+
+    def update(self, ended: int, _now_s: float) -> None:
+        """Tell how many have ended."""
+        self.bar.update(self.task, completed=ended)
+
+
+def _inputs(
+    trace: Path | None,
+    throughputs: Path | None,
+    jobs: int | None,
+    every: float,
+    multi_gpu: bool,
+    seed: int,
+    window: tuple[int, int] | None,
+) -> _Inputs:
+    """Return jobs and throughputs from the files that were named."""
+    if (trace is None) == (jobs is None and window is None):
+        raise InputError("--trace", trace and str(trace), "exactly one of --trace and --jobs")
+    log = None if trace is None else imported_log(trace)
+    if throughputs is None:
+        if log is None:
+            raise InputError("--throughputs", None, "required: how fast jobs are on each type of device")
+        return _Inputs(log.jobs, len(log.jobs), log.throughputs)
+    prices: Mapping[str, float] = {}
+    costs: Mapping[str, float] = {}
+    spread = None
+    if is_workload(throughputs):
+        with progress_console.status("predicting throughputs"):
+            made = predicted_throughputs(*read_workload(throughputs))
+        known, prices, costs = made.throughputs, made.usd_per_hour, made.switch_s
+    else:
+        known = read_throughputs(throughputs)
+        if throughputs.name.endswith((".json", ".json.gz")):
+            spread = read_throughputs(throughputs, "unconsolidated")
+    if trace is not None:
+        held = log.jobs if log else read_trace(trace)
+        return _Inputs(held, len(held), known, prices, costs, spread)
+    return _Inputs(generate(jobs, every, seed, known, multi_gpu=multi_gpu), jobs, known, prices, costs, spread)
+
+
+def _devices(text: str) -> dict[str, int]:
+    """Return how many devices there are of each type."""
+    if "=" in text:
+        numbers = _numbers("--cluster", text)
+    else:
+        parts = text.split(":")
+        if len(parts) != len(TYPES):
+            raise InputError("--cluster", text, "V100s:P100s:K80s, or type=count,type=count")
+        numbers = _numbers("--cluster", ",".join(f"{name}={part}" for name, part in zip(TYPES, parts, strict=True)))
+    for name, number in numbers.items():
+        if number != int(number):
+            raise InputError(f"--cluster.{name}", number, "a whole number of devices")
+    return {name: int(number) for name, number in numbers.items()}
+
+
+def _numbers(option: str, text: str) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for part in text.split(","):
+        name, _, number = part.partition("=")
+        try:
+            value = float(number)
+        except ValueError:
+            raise InputError(option, text, "type=number,type=number") from None
+        if not 0 <= value < 1e9 or not name:
+            raise InputError(f"{option}.{name}", number, "a number from 0 to 1e9")
+        found[name.strip()] = value
+    return found
+
+
+def _window(text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    first, _, last = text.partition(":")
+    if not (first.isdecimal() and last.isdecimal() and int(first) < int(last)):
+        raise InputError("--window", text, "FIRST:LAST, whole numbers, the first below the last")
+    return int(first), int(last)
+
+
+def cluster_data(found: Simulated) -> dict[str, Any]:
+    """Return the JSON object of a simulation; what has not ended is null."""
+    return {
+        "policy": found.policy,
+        "makespan_s": found.makespan_s,
+        "average_jct_s": found.average_jct_s,
+        "rounds": found.rounds,
+        "rounds_skipped": found.rounds_skipped,
+        "allocations": found.allocations,
+        "allocation_seconds": found.allocation_seconds,
+        "seconds": found.seconds,
+        "utilisation": found.mean_utilisation,
+        "utilisation_by_type": dict(zip(found.types, found.utilisation.tolist(), strict=True)),
+        "fairness_rho": found.mean_fairness,
+        "cost_usd": found.cost_usd,
+        "leases_extended": found.leases_extended,
+        "leases_offered": found.leases_offered,
+        "moves": found.moves,
+        "not_ended": list(found.not_ended),
+        "late": list(found.late),
+        "jobs": [
+            {
+                "job": number,
+                "job_type": job.job_type,
+                "scale_factor": job.scale_factor,
+                "arrival_s": job.arrival_s,
+                "jct_s": None if number in gone else found.jct_s[number],
+                "fairness_rho": None if number in gone else found.fairness[number],
+                "device_s": dict(zip(found.types, found.used_s[number].tolist(), strict=True)),
+            }
+            for gone in [set(found.not_ended)]
+            for number, job in enumerate(found.jobs)
+        ],
+        "assumptions": list(found.assumptions),
+    }
+
+
+def sensitivity_data(found: Sensitivity | None) -> dict[str, Any]:
+    """Return what drawn throughputs did to the result."""
+    if found is None:
+        return {}
+    intervals = {"makespan_s": found.makespan_interval_s, "average_jct_s": found.average_jct_interval_s}
+    return {"sensitivity": {name: list(ends) for name, ends in intervals.items()} | {"draws": found.draws}}

@@ -1,0 +1,45 @@
+"""A shared cluster in words."""
+
+from collections.abc import Iterator
+
+from sim.cluster.results import Simulated
+from sim.cluster.sensitivity import Sensitivity
+from sim.report.numbers import lasting
+from sim.units import counted, digits3, percent
+
+
+def answer_cluster(found: Simulated) -> Iterator[str]:
+    """Yield what became of the jobs, what the devices did, and what that rests on."""
+    ended = len(found.jobs) - len(found.not_ended)
+    if not ended:
+        yield "No job has ended."
+        return
+    yield (
+        f"{found.policy}: {counted(ended)} jobs end within {lasting(found.makespan_s)}, after "
+        f"{lasting(found.average_jct_s)} on average; fairness rho {digits3(found.mean_fairness)} (below 1: sooner than "
+        "on an equal share)."
+    )
+    used = ", ".join(
+        f"{name} {percent(share)}" for name, share in zip(found.types, found.utilisation.tolist(), strict=True)
+    )
+    cost = "" if found.cost_usd is None else f"; {digits3(found.cost_usd)} USD"
+    yield f"Devices are held {percent(found.mean_utilisation)} of the time: {used}{cost}."
+    kept = f", {percent(found.leases_extended / found.leases_offered)} stay" if found.leases_offered else ""
+    yield (
+        f"{counted(found.rounds)} rounds, {counted(found.rounds_skipped)} of them alike; shares were computed "
+        f"{counted(found.allocations)} times; jobs moved or resumed {counted(found.moves)} times{kept}."
+    )
+    if found.not_ended:
+        yield f"Not ended: {', '.join(f'job {number}' for number in found.not_ended[:10])}."
+    if found.late:
+        yield f"{counted(len(found.late))} jobs end after their deadline."
+    yield from (f"Assumed: {text}" for text in found.assumptions)
+
+
+def answer_sensitivity(found: Sensitivity) -> Iterator[str]:
+    """Yield how far true speeds other than predicted move the result."""
+    (a, b), (c, d) = found.makespan_interval_s, found.average_jct_interval_s
+    yield (
+        f"With {found.draws} draws of the predicted speeds the makespan is {lasting(a)} to {lasting(b)}, completion "
+        f"takes {lasting(c)} to {lasting(d)} on average (central 80 %)."
+    )
