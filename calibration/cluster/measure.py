@@ -24,8 +24,11 @@ from sim.cluster.throughputs import Throughputs
 FAST, SLOW = "fast", "slow"
 LINK_BYTES_PER_S = 100e6
 ROUND_S = 2.0
-PROFILED_S = 1.0
-WARM_S = 0.2
+PROFILED_S = 0.5
+WARM_S = 0.1
+PASSES = 3
+"""Of which the median counts: a machine that others share has a slow second now and then."""
+
 UNBOUNDED = 10**12
 SHARES = (1.0, 0.75, 0.5)
 """Work of the three jobs, as times of the longest."""
@@ -113,10 +116,13 @@ def opened(link_bytes_per_s: float) -> Iterator[dict[str, Slot]]:
 
 
 def profiled(slots: Mapping[str, Slot], seconds: float) -> Throughputs:
-    """Return the steps/s of every training on every slot, while another one runs on the other slot."""
+    """Return the steps/s of every training on every slot, while another one runs on the other slot.
+
+    The median of `PASSES`, each of so many seconds.
+    """
     names = list(NETWORKS)
-    rates = {name: np.zeros(len(slots)) for name in names}
-    for turn in range(len(names)):
+    rates = {name: np.zeros((PASSES, len(slots))) for name in names}
+    for turn in range(PASSES * len(names)):
         held = {slot: names[(turn + m) % len(names)] for m, slot in enumerate(slots)}
         orders: tuple[tuple[Kind, float], ...] = (("place", 0), ("run", WARM_S), ("run", seconds), ("drop", 0))
         for kind, lasting_s in orders:
@@ -125,7 +131,6 @@ def profiled(slots: Mapping[str, Slot], seconds: float) -> Throughputs:
             for m, (slot, name) in enumerate(held.items()):
                 done = slots[slot].answer()
                 if kind == "run":
-                    rates[name][m] = done.steps / done.seconds
-    return Throughputs(
-        types=tuple(slots), alone={(name, 1): rates[name] for name in names}, source="measured on this machine"
-    )
+                    rates[name][turn // len(names), m] = done.steps / done.seconds
+    alone = {(name, 1): np.median(rates[name], axis=0) for name in names}
+    return Throughputs(types=tuple(slots), alone=alone, source="measured on this machine")

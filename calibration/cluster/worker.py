@@ -5,6 +5,7 @@ jobs that read much for what they compute are slowed down most; the cores are th
 """
 
 import os
+import signal
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -172,6 +173,7 @@ class SlotProcess:
 
 
 def _serve(pipe: Connection, worker: Worker, core: int | None) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who gave the orders ends this process
     torch.set_num_threads(1)
     keep_freed_memory()
     pin(None if core is None else frozenset({core}))

@@ -167,7 +167,7 @@ def _step(job: JobType, gpus: int, place: str) -> Step:
 def _words(step: Step) -> str:
     plan = step.plan
     if plan.stages:
-        return f"{len(plan.stages)} stages of their own"
+        return f"pp {plan.pp}, stages of their own"
     return f"tp {plan.tp}, pp {plan.pp}, dp {step.placed.dp}, micro_batch {plan.micro_batch}, zero {plan.zero}"
 
 

@@ -34,7 +34,7 @@ def test_jobs_go_round_the_slots():
 
 def test_three_trainings_share_two_slots(monkeypatch, tmp_path):
     monkeypatch.setattr(measure, "WARM_S", 0.05)
-    monkeypatch.setattr(cli, "measured", partial(measured, profiled_s=0.1))
+    monkeypatch.setattr(cli, "measured", partial(measured, profiled_s=0.05))
     out = tmp_path / "found.json"
     ended = invoke("--round-s", 0.2, "--longest-s", 0.4, "--json", "--out", out)
     assert ended.exit_code == 0
