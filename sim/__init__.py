@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sim import cluster as cluster
     from sim import loading as loading
     from sim import report as report
     from sim.engine.allocations import replay_allocator
@@ -104,7 +105,7 @@ _HOME = {
     "whole_run": "sim.run",
 }
 
-_PACKAGES = {"loading": "sim.loading", "plot": "sim.report.figures", "report": "sim.report"}
+_PACKAGES = {"cluster": "sim.cluster", "loading": "sim.loading", "plot": "sim.report.figures", "report": "sim.report"}
 
 __all__ = [
     "AllocatorSettings",

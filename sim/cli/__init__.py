@@ -54,6 +54,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "checkpointing:app",
         "Say how often to save training state, and what failures leave of a run.",
     ),
+    "cluster": ("cluster:app", "Simulate jobs that share a cluster of different devices."),
     "loading": ("loading:app", "Predict how fast training is fed with data, or measure it here."),
     "device": ("device:app", "Write a device file of your own to fill in."),
 }

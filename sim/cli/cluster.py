@@ -54,7 +54,7 @@ class _Inputs:
 def simulate_command(
     cluster: Annotated[str, typer.Option(help="Devices: 8:16:24 (V100:P100:K80) or type=count,type=count.")],
     throughputs: Annotated[
-        Path | None, typer.Option(help="Steps/s by type of job and device: JSON, CSV or YAML, or a workload to predict.")
+        Path | None, typer.Option(help="Steps/s by job and device: JSON, CSV, YAML, or a workload to predict.")
     ] = None,
     trace: Annotated[
         Path | None, typer.Option(help="Jobs: a 10-column trace, output of sacct --parsable2, or a CSV of Kueue.")

@@ -180,6 +180,12 @@ class _Stated:
     global_batch: int | None = None
 
 
+def is_workload(path: str | Path) -> bool:
+    """Return whether a YAML file names jobs and devices whose throughputs are to be predicted."""
+    file = Path(path)
+    return file.suffix in (".yaml", ".yml") and {"jobs", "devices"} <= load_mapping(file).keys()
+
+
 def read_workload(path: str | Path) -> tuple[tuple[JobType, ...], tuple[str, ...]]:
     """Return the types of job and the devices of a workload file (YAML or JSON).
 

@@ -10,6 +10,13 @@ from sim.report.figures.checkpoints import (
     checkpoint_scale,
     checkpoint_timeline,
 )
+from sim.report.figures.cluster import (
+    cluster_completion,
+    cluster_devices,
+    cluster_fairness,
+    cluster_load,
+    cluster_policies,
+)
 from sim.report.figures.compared import measured, timeline_difference
 from sim.report.figures.difference import difference
 from sim.report.figures.executed import executed_memory, executed_times
@@ -37,6 +44,11 @@ __all__ = [
     "checkpoint_recovery",
     "checkpoint_scale",
     "checkpoint_timeline",
+    "cluster_completion",
+    "cluster_devices",
+    "cluster_fairness",
+    "cluster_load",
+    "cluster_policies",
     "curves",
     "difference",
     "executed_memory",
