@@ -15,9 +15,9 @@ Floats = NDArray[np.float64]
 class Throughputs:
     """Steps/s of jobs of a kind on `types` of devices (m of them), fastest type first.
 
-    `alone[kind]` has shape (m,), zero where it cannot run; `together[kind, other]` has shape (m, 2): of either job where
-    both share their devices, zeros where they cannot. `interval[kind]` has shape (2, m), the central 80 % where it is
-    predicted. `source` says where the numbers are from.
+    `alone[kind]` has shape (m,), zero where it cannot run; `together[kind, other]` has shape (m, 2): of either job
+    where both share their devices, zeros where they cannot. `interval[kind]` has shape (2, m), the central 80 % where
+    it is predicted. `source` says where the numbers are from.
     """
 
     types: tuple[str, ...]
