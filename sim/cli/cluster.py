@@ -13,6 +13,8 @@ from sim.cluster.generator import generate
 from sim.cluster.importers import imported_log
 from sim.cluster.jobs import ClusterJob
 from sim.cluster.policies import policy as policy_named
+from sim.cluster.policies.base import Policy
+from sim.cluster.pop import Pop
 from sim.cluster.predicted import is_workload, predicted_throughputs, read_workload
 from sim.cluster.results import Simulated
 from sim.cluster.sensitivity import Sensitivity, sensitivity
@@ -83,8 +85,8 @@ def simulate_command(
         **({} if switch_s is None else {"switch_s": switch_s}),
     )  # fmt: skip
 
-    def made() -> Any:
-        return policy_named(policy, seed, gavel_parity, **({"parts": parts} if parts > 1 else {}))
+    def made() -> Policy:
+        return policy_named(policy, seed, gavel_parity) if parts == 1 else Pop(policy, parts, seed, gavel_parity)
 
     prices = given.prices if price is None else _numbers("--price", price)
     costs = given.switch_s if switch_s is None else {}

@@ -112,7 +112,8 @@ class _Run:
         parity, half = rounds.gavel_parity, rounds.round_s / 2
         wide = (spread or known).of(types)
         self.active = Active(self.known, wide, self.fleet, policy.packs, half, 0.0 if parity else half)
-        self.rule = Rule(rounds.round_s, parity, policy.strict, policy.aware, rounds.reset_s)
+        fixed = policy.aware or policy.packs  # the others take types in any order
+        self.rule = Rule(rounds.round_s, parity, policy.strict, fixed, rounds.reset_s)
         self.clock, self.counts, self.last_reset_s, self.needed = np.zeros(2), np.zeros(4, np.int64), 0.0, False
         cells = np.zeros((ENTRIES, int(self.fleet.devices.sum()) if record else 0), dtype=np.int64)
         self.log = Log(np.zeros(ENTRIES), np.zeros(ENTRIES), np.zeros(ENTRIES, dtype=np.int64), cells)

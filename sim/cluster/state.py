@@ -26,8 +26,9 @@ class State:
 
     `steps_per_s` (n, m) is T of arXiv 2008.09213, for a job on all its `scale` (n,) devices; `devices` (m,) counts
     them; `steps_left`, `waited_s` (since arrival, running or not), `weights` (n,). `ids` (n,) stay with their jobs from
-    call to call. `usd_per_hour` (m,) is of a device; `slack_s` (n,) the time to a job's deadline, inf without one.
-    `entity` (n,) are rows of `entity_weights`.
+    call to call. `usd_per_hour` (m,) is of a device; `slack_s` (n,) the time to a job's deadline, inf where it has
+    none. `entity` (n,) are rows of `entity_weights`. `part` of the devices are there to be divided: all, or those of a
+    part of a split problem.
     """
 
     ids: Ints
@@ -43,6 +44,7 @@ class State:
     slack_s: Floats | None = None
     entity: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     entity_weights: Floats = field(default_factory=lambda: np.ones(1))
+    part: float = 1.0
 
     @property
     def jobs(self) -> int:

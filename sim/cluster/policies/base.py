@@ -11,6 +11,7 @@ class Policy(ABC):
 
     `packs`: it gives time to pairs of jobs, so the state should hold them. `aware`: it knows how fast jobs are on
     each type. `strict`: a job without a share never runs, even on devices that are idle (FIFO's queue).
+    `gavel_parity`: it does what the published system does, oddities too.
     """
 
     name: ClassVar[str]
@@ -18,8 +19,9 @@ class Policy(ABC):
     aware: ClassVar[bool] = True
     strict: ClassVar[bool] = False
 
-    def __init__(self, seed: int = 0) -> None:
+    def __init__(self, seed: int = 0, gavel_parity: bool = False) -> None:
         self.seed = seed
+        self.gavel_parity = gavel_parity
 
     @abstractmethod
     def allocate(self, state: State) -> Floats:

@@ -95,7 +95,9 @@ def cluster_completion(runs: Mapping[str, Simulated], theme: Theme = "light") ->
     return figure.update_yaxes(range=[0, 101])
 
 
-def cluster_policies(runs: Mapping[str, Simulated], measure: Measure = "average_jct_s", theme: Theme = "light") -> go.Figure:
+def cluster_policies(
+    runs: Mapping[str, Simulated], measure: Measure = "average_jct_s", theme: Theme = "light"
+) -> go.Figure:
     """Return a bar for every run, the best one first.
 
     Raises:

@@ -1,0 +1,130 @@
+"""Water filling: raise the least until it cannot rise, leave it there, and raise the rest (arXiv 2008.09213, 4.3)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy.sparse import csr_array, diags_array, eye_array, hstack, vstack
+
+from sim.cluster.programs import Linear, Program, SolverError
+from sim.cluster.state import Floats
+
+Weigh = Callable[[NDArray[np.bool_]], Floats]
+"""Of which jobs (n,) are full already: the weights (n,) of those whose turn it is, 0 for the others."""
+
+STEP, RISEN = 1e-3, 1e-2
+"""How far a job may rise, over what it has, where it is asked whether it can; what part of that is not rounding."""
+SLACK, EPSILON = 1.0001, 1e-5
+"""By how much a job's level must rise, relative and absolute, for the published system to call it free."""
+
+
+@dataclass(frozen=True, eq=False)
+class Filling:
+    """Jobs as vessels: a level is effective steps/s over `reference` (n,); all rise at weight / `scale` (n,)."""
+
+    limits: Program
+    reference: Floats
+    scale: Floats
+    gavel_parity: bool = False
+    milp: bool = True
+    """With `gavel_parity`: whether a mixed-integer program says who can rise; where none could be solved nobody can."""
+
+    def shares(self, weigh: Weigh) -> Floats:
+        """Return the X (n + k, m) by which no level can rise but at the cost of one as low (by weight); SolverError."""
+        full = ~self.limits.able if not self.gavel_parity else np.zeros(len(self.scale), dtype=bool)
+        levels, shares = np.zeros(len(full)), self.limits.nothing()
+        while not full.all():
+            weights = weigh(full)
+            turn = ~full & (weights > 0)
+            gains = np.divide(self.scale, weights, out=np.zeros_like(levels), where=turn)
+            found = self._raised(gains, levels).solved(self.gavel_parity)
+            if found is None and not self.gavel_parity:
+                raise SolverError("water filling: levels that were reached cannot be reached again")
+            if found is not None:
+                shares = self.limits.shares(found)
+                levels[turn] += max(0.0, found[-1]) / gains[turn]
+            stuck = turn & ~self._can_rise(levels, turn)
+            if found is None or not stuck.any():
+                break
+            full |= stuck
+        return shares
+
+    def _can_rise(self, levels: Floats, turn: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        if not self.gavel_parity:
+            return self._free(levels, turn)
+        return self._free_by_milp(levels, turn) if self.milp else np.zeros(len(levels), dtype=bool)
+
+    @property
+    def _heights(self) -> csr_array:
+        """Return levels (n, v) by unknowns."""
+        return csr_array(diags_array(1 / np.where(self.reference > 0, self.reference, 1.0)) @ self.limits.rates)
+
+    def _held(self, levels: Floats) -> Linear:
+        """Return the program in which no level falls."""
+        floor = self.limits.linear(np.zeros(len(self.limits.cells)))
+        return floor.with_rows(-self._heights, -levels)
+
+    def _raised(self, gains: Floats, levels: Floats) -> Linear:
+        """Return: maximise t, the least rise by gain of the jobs that have one; no level falls.
+
+        The published program bounds t once more for every other job, by what no rise can be.
+        """
+        held, turn = self._held(levels), gains > 0
+        rise = diags_array(gains[turn], format="csr") @ self._heights[turn]
+        first = hstack([held.rows, csr_array((held.rows.shape[0], 1))], format="csr")
+        second = hstack([-rise, csr_array(np.ones((int(turn.sum()), 1)))], format="csr")
+        whole = Linear(
+            np.append(held.worth, 1.0),
+            vstack([first, second], format="csr"),
+            np.concatenate([held.most, -(gains * levels)[turn]]),
+            free=1,
+        )
+        others = int((~turn).sum()) if self.gavel_parity else 0
+        bounds = hstack([csr_array((others, len(held.worth))), csr_array(np.ones((others, 1)))], format="csr")
+        return whole.with_rows(bounds, np.full(others, self._big)) if others else whole
+
+    @property
+    def _big(self) -> float:
+        return float((self._heights.multiply(self.scale[:, None])).max())
+
+    def _free(self, levels: Floats, turn: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Return which jobs can rise while none falls: asked together, a little each, until none of the rest does."""
+        free = np.zeros(len(levels), dtype=bool)
+        held, size = self._held(levels), len(self.limits.cells)
+        while (turn & ~free).any():
+            asked = turn & ~free
+            step = STEP * np.maximum(levels[asked], STEP)
+            count = len(step)
+            one = eye_array(count, format="csr")
+            first = hstack([held.rows, csr_array((held.rows.shape[0], count))], format="csr")
+            rise = hstack([-self._heights[asked], diags_array(step, format="csr")], format="csr")
+            most_one = hstack([csr_array((count, size)), one], format="csr")
+            rows = vstack([first, rise, most_one], format="csr")
+            most = np.concatenate([held.most, -levels[asked], np.ones(count)])
+            found = Linear(np.append(np.zeros(size), np.ones(count)), rows, most).solved()
+            if found is None or not (found[size:] > RISEN).any():
+                break
+            free[np.flatnonzero(asked)[found[size:] > RISEN]] = True
+        return free
+
+    def _free_by_milp(self, levels: Floats, turn: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Return what the published mixed-integer program calls free; none where it contradicts itself.
+
+        It asks for the most jobs z with a level above SLACK times what they have, the others' below it by EPSILON:
+        which no low level (a job that waits its turn has 0) can satisfy.
+        """
+        n, size = len(levels), len(self.limits.cells)
+        big = self._big
+        held, target = self._held(levels), levels * SLACK
+        first = hstack([held.rows, csr_array((held.rows.shape[0], n))], format="csr")
+        above = hstack([self._heights, -big * eye_array(n, format="csr")], format="csr")
+        below = hstack([-self._heights, big * eye_array(n, format="csr")], format="csr")
+        rows = vstack([first, above, below], format="csr")
+        most = np.concatenate([held.most, target - EPSILON, big - target])
+        whole = np.append(np.zeros(size), np.ones(n))
+        upper = np.append(np.full(size, np.inf), turn.astype(float))
+        limits = LinearConstraint(rows, ub=most)
+        found = milp(-whole, integrality=whole.astype(int), bounds=Bounds(0, upper), constraints=limits)
+        return np.zeros(n, dtype=bool) if found.x is None else found.x[size:] > 0.5

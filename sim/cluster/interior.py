@@ -1,0 +1,165 @@
+"""Linear programs by the interior point method of the published system's solver, to the point where that one stops.
+
+Where many solutions are best, a solver's path decides which one it returns, and with it what a cluster does next. The
+published results (arXiv 2008.09213) are those of ECOS (Domahidi, Chu and Boyd, ECC 2013): a homogeneous self-dual
+embedding, Mehrotra's predictor and corrector, Nesterov-Todd scaling. This is that method for linear programs, with its
+start, steps and tolerances. It is for reproducing; what is only to be solved goes to HiGHS.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.sparse import block_array, csr_array, diags_array
+from scipy.sparse.linalg import splu
+
+from sim.cluster.state import Floats
+
+TOLERANCE = 1e-8
+"""Of the residuals, and of the gap, absolute or relative."""
+MOST_STEPS = 100
+SCALINGS, TINY = 3, 1e-6
+"""How often rows and columns are divided by the root of their largest entry; where that is tiny they stay."""
+PART, LEAST_STEP, MOST_STEP, LEAST_CENTRE = 0.99, 1e-6, 0.999, 1e-4
+"""Of the way to the border that a step takes; bounds of that way; least part of centring."""
+REGULAR = 7e-8
+"""Added to the diagonal of the equations, and part of what they ask for."""
+
+Solve = Callable[[Floats, Floats], tuple[Floats, Floats]]
+"""Of right hand sides (v,) and (c,) the x and z with rows' z = first, rows x - V z = second, a little regularised."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Point:
+    """Where the method stands, or a step of it: x (v,), slacks s and multipliers z (c,), tau and kappa."""
+
+    x: Floats
+    s: Floats
+    z: Floats
+    tau: float
+    kappa: float
+
+    def moved(self, by: "_Point", part: float) -> "_Point":
+        """Return the point that lies `part` of `by` further."""
+        x, s, z = self.x + part * by.x, self.s + part * by.s, self.z + part * by.z
+        return _Point(x, s, z, self.tau + part * by.tau, self.kappa + part * by.kappa)
+
+    def room(self, by: "_Point") -> float:
+        """Return which part of `by` leads to the border of what must stay positive."""
+        nearest = min((by.s / self.s).min(), (by.z / self.z).min(), by.tau / self.tau, by.kappa / self.kappa)
+        return float(np.clip(-1 / nearest if nearest < 0 else np.inf, LEAST_STEP, MOST_STEP))
+
+
+@dataclass(frozen=True, eq=False)
+class _Problem:
+    """Least `cost` (v,) times x with `rows` (c, v) times x at most `most` (c,)."""
+
+    cost: Floats
+    rows: csr_array
+    most: Floats
+
+    def residuals(self, at: _Point) -> tuple[Floats, Floats, float]:
+        """Return what is missing in the dual (v,), in the primal (c,) and between the two."""
+        dual = -(self.rows.T @ at.z) - at.tau * self.cost
+        primal = at.s + self.rows @ at.x - at.tau * self.most
+        return dual, primal, at.kappa + float(self.cost @ at.x) + float(self.most @ at.z)
+
+    def good(self, at: _Point) -> bool:
+        """Return whether the point is within tolerances of the best."""
+        dual, primal, _ = self.residuals(at)
+        cost, bound, gap = float(self.cost @ at.x), float(-self.most @ at.z), float(at.s @ at.z)
+        off = _size(primal) / (max(1.0, _size(self.most)) + _size(at.x) + _size(at.s))
+        dual_off = _size(dual) / (max(1.0, _size(self.cost)) + _size(at.z))
+        worth = (-cost if cost < 0 else max(0.0, bound)) / at.tau
+        return (
+            (cost < 0 or bound >= -TOLERANCE)
+            and max(off, dual_off) < TOLERANCE * at.tau
+            and (gap < TOLERANCE or gap < TOLERANCE * worth)
+        )
+
+    def contradicts(self, at: _Point) -> bool:
+        """Return whether the multipliers prove that nothing is within the constraints."""
+        bound, size = float(-self.most @ at.z), max(1.0, _size(at.z))
+        proof = _size(self.rows.T @ at.z) / size
+        return at.tau < at.kappa and bound > TOLERANCE * size and proof < TOLERANCE * bound
+
+    def equations(self, weights: Floats) -> Solve:
+        """Return what solves the equations of a step with V = `weights` (c,)."""
+        size = len(self.cost)
+        corner = diags_array(np.full(size, REGULAR))
+        whole = block_array([[corner, self.rows.T], [self.rows, diags_array(-weights - REGULAR)]], format="csc")
+        factor = splu(whole)
+
+        def solve(first: Floats, second: Floats) -> tuple[Floats, Floats]:
+            found = factor.solve(np.concatenate([first, second]))
+            return found[:size], found[size:]
+
+        return solve
+
+    def start(self) -> _Point:
+        """Return the least squares solutions of both sides, slacks and multipliers made positive."""
+        solve = self.equations(np.ones(len(self.most)))
+        x, slack = solve(np.zeros(len(self.cost)), self.most)
+        _, multiplier = solve(-self.cost, np.zeros(len(self.most)))
+        return _Point(x, _positive(-slack), _positive(multiplier), 1.0, 1.0)
+
+    def step(self, at: _Point) -> _Point:
+        """Return the next step: a predictor that says how much to centre, then the corrector."""
+        dual, primal, between = self.residuals(at)
+        scaling = np.sqrt(at.s / at.z)
+        product = scaling * at.z
+        solve = self.equations(scaling**2)
+        x1, z1 = solve(-self.cost, self.most)
+        under = at.kappa / at.tau - self.cost @ x1 - self.most @ z1
+
+        def direction(left: float, slack: Floats, kappa: float) -> _Point:
+            """Return the step that leaves `left` of the residuals and takes `slack` (c,) and `kappa` for products."""
+            x2, z2 = solve((1 - left) * dual, -(1 - left) * primal + scaling * slack)
+            tau = ((1 - left) * between - kappa / at.tau + self.cost @ x2 + self.most @ z2) / under
+            z = z2 + tau * z1
+            s = -scaling * (slack + scaling * z)
+            return _Point(x2 + tau * x1, s, z, float(tau), float(-(kappa + at.kappa * tau) / at.tau))
+
+        ahead = direction(0.0, product, at.kappa * at.tau)
+        centre = float(np.clip((1 - at.room(ahead)) ** 3, LEAST_CENTRE, 1.0))
+        mean = float(at.s @ at.z + at.kappa * at.tau) / (len(at.s) + 1)
+        slack = (at.s * at.z + ahead.s * ahead.z - centre * mean) / product
+        return direction(centre, slack, at.kappa * at.tau + ahead.kappa * ahead.tau - centre * mean)
+
+
+def interior(cost: Floats, rows: csr_array, most: Floats) -> Floats | None:
+    """Return x (v,) of the least `cost` (v,) with `rows` (c, v) times x at most `most` (c,); None where there is none.
+
+    Raises ArithmeticError where the steps do not lead there.
+    """
+    problem, units = _scaled(cost, rows, most)
+    at = problem.start()
+    for _ in range(MOST_STEPS):
+        if problem.good(at):
+            return at.x / at.tau / units
+        if problem.contradicts(at):
+            return None
+        step = problem.step(at)
+        at = at.moved(step, PART * at.room(step))
+    raise ArithmeticError(f"interior point method: no solution in {MOST_STEPS} steps")
+
+
+def _scaled(cost: Floats, rows: csr_array, most: Floats) -> tuple[_Problem, Floats]:
+    """Return the problem with rows and columns near 1, and by what each column (v,) was divided."""
+    columns, lines = np.ones(len(cost)), np.ones(len(most))
+    for _ in range(SCALINGS):
+        each = [np.asarray(abs(rows).max(axis=axis).toarray()).ravel() for axis in (0, 1)]
+        by = [np.where(largest < TINY, 1.0, np.sqrt(largest)) for largest in each]
+        rows = csr_array(diags_array(1 / by[1]) @ rows @ diags_array(1 / by[0]))
+        columns, lines = columns * by[0], lines * by[1]
+    return _Problem(cost / columns, rows, most / lines), columns
+
+
+def _positive(values: Floats) -> Floats:
+    """Return values moved up together until the least is 1, or by 0.01 where they are all positive already."""
+    below = values[values <= 0]
+    return values + 1 + max(-PART, -float(below.min()) if len(below) else -PART)
+
+
+def _size(values: Floats) -> float:
+    return float(np.linalg.norm(values))
