@@ -1,13 +1,37 @@
 """What an interior point method needs of its cones: positive numbers, and second-order cones of three rows."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
-from scipy.sparse import coo_array, csr_array
 
-from sim.cluster.state import Floats
+from sim.cluster.state import Floats, Ints
 
 MIRROR = np.array([1.0, -1.0, -1.0])
+
+
+@dataclass(frozen=True, eq=False)
+class Scaling:
+    """A symmetric matrix W (c, c): `alone` (positive,) on its diagonal, then `blocks` (round, 3, 3)."""
+
+    alone: Floats
+    blocks: Floats
+
+    def times(self, values: Floats) -> Floats:
+        """Return W times values (c,)."""
+        threes = values[len(self.alone) :].reshape(-1, 3, 1)
+        return np.concatenate([self.alone * values[: len(self.alone)], (self.blocks @ threes).ravel()])
+
+    def squared(self) -> Floats:
+        """Return the entries of W times W, in the order of `places`."""
+        return np.concatenate([self.alone**2, (self.blocks @ self.blocks).ravel()])
+
+    def places(self) -> tuple[Ints, Ints]:
+        """Return row and column of the entries."""
+        first = len(self.alone) + 3 * np.arange(len(self.blocks))[:, None, None] + np.zeros((3, 3), dtype=np.int64)
+        diagonal, three = np.arange(len(self.alone)), np.arange(3)
+        row, column = first + three[:, None], first + three
+        return np.concatenate([diagonal, row.ravel()]), np.concatenate([diagonal, column.ravel()])
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,6 +47,11 @@ class Cones:
         return self.positive + self.round
 
     @property
+    def unit(self) -> Scaling:
+        """Return the scaling that changes nothing."""
+        return Scaling(np.ones(self.positive), np.tile(np.eye(3), (self.round, 1, 1)))
+
+    @cached_property
     def axes(self) -> Floats:
         """Return the middle of the cones (c,): what moves every height by 1."""
         return np.concatenate([np.ones(self.positive), np.tile([1.0, 0.0, 0.0], self.round)])
@@ -57,8 +86,8 @@ class Cones:
         nearest = float(np.min(b / a, initial=0.0))
         return min(-1 / nearest if nearest < 0 else np.inf, float(np.min(_to_border(u, v), initial=np.inf)))
 
-    def scaling(self, s: Floats, z: Floats) -> csr_array:
-        """Return the symmetric W (c, c) with W z = s / W: Nesterov and Todd's."""
+    def scaling(self, s: Floats, z: Floats) -> "Scaling":
+        """Return the symmetric W with W z = s / W: Nesterov and Todd's."""
         (a, u), (b, v) = self._split(s), self._split(z)
         lengths = [np.sqrt((each * each * MIRROR).sum(axis=1)) for each in (u, v)]
         x, y = u / lengths[0][:, None], v / lengths[1][:, None]
@@ -66,16 +95,8 @@ class Cones:
         w = (x + y * MIRROR) / (2 * gamma[:, None])
         blocks = np.zeros((self.round, 3, 3))
         blocks[:, 0], blocks[:, :, 0] = w, w
-        outer = w[:, 1:, None] * w[:, None, 1:] / (1 + w[:, :1, None])
-        blocks[:, 1:, 1:] = outer + np.eye(2)
-        blocks *= np.sqrt(lengths[0] / lengths[1])[:, None, None]
-        start = self.positive + 3 * np.arange(self.round)
-        row = (start[:, None, None] + np.arange(3)[:, None] + np.zeros(3, dtype=np.int64)).ravel()
-        column = (start[:, None, None] + np.zeros((3, 1), dtype=np.int64) + np.arange(3)).ravel()
-        diagonal, size = np.arange(self.positive), self.positive + 3 * self.round
-        values = np.concatenate([np.sqrt(a / b), blocks.ravel()])
-        at = (np.concatenate([diagonal, row]), np.concatenate([diagonal, column]))
-        return coo_array((values, at), shape=(size, size)).tocsr()
+        blocks[:, 1:, 1:] = w[:, 1:, None] * w[:, None, 1:] / (1 + w[:, :1, None]) + np.eye(2)
+        return Scaling(np.sqrt(a / b), blocks * np.sqrt(lengths[0] / lengths[1])[:, None, None])
 
     def _split(self, values: Floats) -> tuple[Floats, Floats]:
         return values[: self.positive], values[self.positive :].reshape(-1, 3)

@@ -8,13 +8,14 @@ of three rows, with its start, steps and tolerances. It is for reproducing; what
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
-from scipy.sparse import block_array, csr_array, diags_array, eye_array
+from scipy.sparse import coo_array, csc_array, csr_array, diags_array
 from scipy.sparse.linalg import splu
 
-from sim.cluster.cones import Cones
-from sim.cluster.state import Floats
+from sim.cluster.cones import Cones, Scaling
+from sim.cluster.state import Floats, Ints
 
 TOLERANCE = 1e-8
 """Of the residuals, and of the gap, absolute or relative."""
@@ -57,7 +58,7 @@ class _Problem:
 
     def residuals(self, at: _Point) -> tuple[Floats, Floats, float]:
         """Return what is missing in the dual (v,), in the primal (c,) and between the two."""
-        dual = -(self.rows.T @ at.z) - at.tau * self.cost
+        dual = -(self.turned @ at.z) - at.tau * self.cost
         primal = at.s + self.rows @ at.x - at.tau * self.most
         return dual, primal, at.kappa + float(self.cost @ at.x) + float(self.most @ at.z)
 
@@ -77,7 +78,7 @@ class _Problem:
     def contradicts(self, at: _Point) -> bool:
         """Return whether the multipliers prove that nothing is within the constraints."""
         bound, size = float(-self.most @ at.z), max(1.0, _size(at.z))
-        proof = _size(self.rows.T @ at.z) / size
+        proof = _size(self.turned @ at.z) / size
         return at.tau < at.kappa and bound > TOLERANCE * size and proof < TOLERANCE * bound
 
     def room(self, at: _Point, by: _Point) -> float:
@@ -86,12 +87,32 @@ class _Problem:
         parts += [-value / step for value, step in ((at.tau, by.tau), (at.kappa, by.kappa)) if step < 0]
         return float(np.clip(min(parts), LEAST_STEP, MOST_STEP))
 
-    def equations(self, weights: csr_array) -> Solve:
-        """Return what solves the equations of a step with V = `weights` (c, c)."""
+    @cached_property
+    def turned(self) -> csr_array:
+        """Return the rows as columns (v, c)."""
+        return csr_array(self.rows.T)
+
+    @cached_property
+    def frame(self) -> tuple[csc_array, Ints]:
+        """Return the equations' matrix (v + c, v + c), and which entry each of its numbers is: those of `equations`."""
+        size, whole = len(self.cost), len(self.cost) + len(self.most)
+        entries = self.rows.tocoo()
+        row, column = self.cones.unit.places()
+        rows = np.concatenate([np.arange(size), entries.col, size + entries.row, size + row])
+        columns = np.concatenate([np.arange(size), size + entries.row, entries.col, size + column])
+        numbered = coo_array((np.arange(1.0, len(rows) + 1), (rows, columns)), shape=(whole, whole)).tocsc()
+        return numbered, numbered.data.astype(np.int64) - 1
+
+    def equations(self, scaling: Scaling) -> Solve:
+        """Return what solves the equations of a step with V the square of `scaling`."""
         size = len(self.cost)
-        corner, regular = eye_array(size) * REGULAR, eye_array(len(self.most)) * REGULAR
-        whole = block_array([[corner, self.rows.T], [self.rows, -weights - regular]], format="csc")
-        factor = splu(whole)
+        frame, order = self.frame
+        row, column = scaling.places()
+        entries, square = self.rows.data, scaling.squared() + REGULAR * (row == column)
+        values = np.concatenate([np.full(size, REGULAR), entries, entries, -square])[order]
+        matrix = csc_array((values, frame.indices, frame.indptr), shape=frame.shape)
+        # Regularised, it has a factor in any symmetric order: one that leaves it sparse, and no other pivots.
+        factor = splu(matrix, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True})
 
         def solve(first: Floats, second: Floats) -> tuple[Floats, Floats]:
             found = factor.solve(np.concatenate([first, second]))
@@ -101,7 +122,7 @@ class _Problem:
 
     def start(self) -> _Point:
         """Return the least squares solutions of both sides, slacks and multipliers moved into the cones."""
-        solve = self.equations(csr_array(eye_array(len(self.most))))
+        solve = self.equations(self.cones.unit)
         x, slack = solve(np.zeros(len(self.cost)), self.most)
         _, multiplier = solve(-self.cost, np.zeros(len(self.most)))
         return _Point(x, self._inside(-slack), self._inside(multiplier), 1.0, 1.0)
@@ -116,24 +137,24 @@ class _Problem:
         """Return the next step: a predictor that says how much to centre, then the corrector."""
         dual, primal, between = self.residuals(at)
         scaling = self.cones.scaling(at.s, at.z)
-        scaled = scaling @ at.z
-        solve = self.equations(scaling @ scaling)
+        scaled = scaling.times(at.z)
+        solve = self.equations(scaling)
         x1, z1 = solve(-self.cost, self.most)
         under = at.kappa / at.tau - self.cost @ x1 - self.most @ z1
 
         def direction(left: float, slack: Floats, kappa: float) -> _Point:
             """Return the step that leaves `left` of the residuals and takes `slack` (c,) and `kappa` for products."""
-            x2, z2 = solve((1 - left) * dual, -(1 - left) * primal + scaling @ slack)
+            x2, z2 = solve((1 - left) * dual, -(1 - left) * primal + scaling.times(slack))
             tau = ((1 - left) * between - kappa / at.tau + self.cost @ x2 + self.most @ z2) / under
             z = z2 + tau * z1
-            s = -(scaling @ (slack + scaling @ z))
+            s = -scaling.times(slack + scaling.times(z))
             return _Point(x2 + tau * x1, s, z, float(tau), float(-(kappa + at.kappa * tau) / at.tau))
 
         cones = self.cones
         ahead = direction(0.0, scaled, at.kappa * at.tau)
         centre = float(np.clip((1 - self.room(at, ahead)) ** 3, LEAST_CENTRE, 1.0))
         mean = float(at.s @ at.z + at.kappa * at.tau) / (cones.degree + 1)
-        ahead_z = scaling @ ahead.z
+        ahead_z = scaling.times(ahead.z)
         second = cones.product(-scaled - ahead_z, ahead_z) - centre * mean * cones.axes
         slack = cones.quotient(cones.product(scaled, scaled) + second, scaled)
         return direction(centre, slack, at.kappa * at.tau + ahead.kappa * ahead.tau - centre * mean)
