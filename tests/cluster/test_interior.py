@@ -19,6 +19,14 @@ def test_random_programs_have_the_value_of_another_solver():
         assert (rows @ found <= most + 1e-7).all()
 
 
+def test_a_cone_is_as_another_solver_has_it():
+    """Least x + 4 y with x y at least 1: 2 and 1/2."""
+    rows = csr_array(np.array([[-1.0, -1.0], [1.0, -1.0], [0.0, 0.0]]))
+    assert interior(np.array([1.0, 4.0]), rows, np.array([0.0, 0.0, 2.0]), cones=1) == pytest.approx(
+        [2.0, 0.5], rel=1e-6
+    )
+
+
 def test_of_many_best_points_it_is_one_amidst_them():
     """x + y at most 1, both positive, x + y the worth: symmetric, so halves."""
     rows = csr_array(np.array([[1.0, 1.0], [-1.0, 0.0], [0.0, -1.0]]))

@@ -4,6 +4,7 @@ import clarabel
 import numpy as np
 from scipy.sparse import coo_array, csc_array, csr_array, diags_array, eye_array, hstack, vstack
 
+from sim.cluster.interior import interior
 from sim.cluster.policies.isolated import isolated
 from sim.cluster.policies.optimising import Optimising
 from sim.cluster.programs import Program, SolverError, conic
@@ -37,7 +38,7 @@ class FinishTimeFairnessPerf(Optimising):
         if not due.any():
             return limits.nothing()
         alone_s = self.alone_s(state)
-        return limits.shares(_least_ratio(limits, state, due, alone_s))
+        return limits.shares(_least_ratio(limits, state, due, alone_s, self.gavel_parity))
 
     def worth(self, state: State, limits: Program, effective: Floats) -> float:
         """Return the largest rho: inf where a job that can run does not."""
@@ -78,16 +79,16 @@ class FinishTimeFairnessPacked(FinishTimeFairnessPerf):
     packs = True
 
 
-def _least_ratio(limits: Program, state: State, due: np.ndarray, alone_s: Floats) -> Floats:
+def _least_ratio(limits: Program, state: State, due: np.ndarray, alone_s: Floats, published: bool) -> Floats:
     """Return x (v,): unknowns, inverse throughputs y and rho of: minimise rho, t + r y <= rho D, y_i f_i >= 1.
 
-    f_i is the effective throughput over that of a whole share of the fastest type, r_i the time left at that. The
-    product is a cone: |(2, y - f)| <= y + f.
+    f_i is the effective throughput over that of a whole share of the fastest type (`published`: over 1 step/s), r_i
+    the time left at that. The product is a cone: |(2, y - f)| <= y + f.
     """
     jobs, cells = int(due.sum()), len(limits.cells)
-    fastest = limits.rates[due].max(axis=1).toarray().ravel()
-    scaled = diags_array(1 / fastest, format="csr") @ limits.rates[due]
-    left = diags_array(state.steps_left[due] / fastest / alone_s[due], format="csr")
+    unit = np.ones(jobs) if published else limits.rates[due].max(axis=1).toarray().ravel()
+    scaled = diags_array(1 / unit, format="csr") @ limits.rates[due]
+    left = diags_array(state.steps_left[due] / unit / alone_s[due], format="csr")
     base = hstack([limits.rows, csr_array((limits.rows.shape[0], jobs + 1))], format="csr")
     ends = hstack([csr_array((jobs, cells)), left, csr_array(-np.ones((jobs, 1)))], format="csr")
     positive = hstack([-eye_array(cells, format="csr"), csr_array((cells, jobs + 1))], format="csr")
@@ -101,7 +102,7 @@ def _least_ratio(limits: Program, state: State, due: np.ndarray, alone_s: Floats
     most = np.concatenate([limits.most, -state.waited_s[due] / alone_s[due], np.zeros(cells), above])
     cones = [clarabel.NonnegativeConeT(len(most) - 3 * jobs), *(clarabel.SecondOrderConeT(3) for _ in range(jobs))]
     cost = np.append(np.zeros(cells + jobs), 1.0)
-    found = conic(cost, csc_array(rows), most, cones)
+    found = interior(cost, csr_array(rows), most, jobs) if published else conic(cost, csc_array(rows), most, cones)
     if found is None:
         raise SolverError("finish-time fairness: no shares found, though every job that can run has some")
     return found

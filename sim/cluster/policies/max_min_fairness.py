@@ -1,5 +1,7 @@
 """Least attained service: the job that gets least, by weight, gets as much as can be (arXiv 2008.09213, 4.1)."""
 
+import numpy as np
+
 from sim.cluster.policies.optimising import Optimising, proportional
 from sim.cluster.programs import Program, SolverError, inverse
 from sim.cluster.state import Floats, State
@@ -25,7 +27,8 @@ class MaxMinFairnessPerf(Optimising):
 
     def worth(self, state: State, limits: Program, effective: Floats) -> float:
         """Return the least of the jobs' normalised effective throughputs."""
-        return float((self.gains(state) * effective)[limits.able].min(initial=1e300))
+        gains = self.gains(state)
+        return float((gains * effective)[limits.able & (gains > 0)].min(initial=np.inf))
 
 
 class MaxMinFairness(MaxMinFairnessPerf):

@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from sim.cluster.filling import Filling
 from sim.cluster.policies.max_min_fairness import MaxMinFairnessPerf
 from sim.cluster.policies.optimising import proportional
-from sim.cluster.programs import Program
+from sim.cluster.programs import Program, inverse
 from sim.cluster.state import Floats, State
 
 
@@ -21,6 +21,11 @@ class WaterFillingPerf(MaxMinFairnessPerf):
         reference = proportional(state, self.seen(state))
         filling = Filling(limits, reference, state.scale.astype(float), self.gavel_parity, self.milp)
         return filling.shares(lambda full: self.weigh(state, full))
+
+    def gains(self, state: State) -> Floats:
+        """Return what a step/s of each job (n,) is worth to it at first; 0 to those that wait their turn."""
+        weights = self.weigh(state, ~self.program(state).able)
+        return state.scale * inverse(weights) * inverse(proportional(state, self.seen(state)))
 
     def weigh(self, state: State, full: NDArray[np.bool_]) -> Floats:
         """Return the weights (n,) of jobs that still rise."""

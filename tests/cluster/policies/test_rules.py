@@ -53,6 +53,9 @@ def test_entities_share_by_weight_and_jobs_inside_as_they_say():
     fair = shares("hierarchical", state).ravel()
     assert fair == pytest.approx([1 / 16, 3 / 16, 3 / 8, 3 / 8])
     assert shares("hierarchical", state, inside="fifo").ravel() == pytest.approx([1 / 4, 0, 3 / 4, 0])
+    for inside, worth in (("fairness", 1 / 4), ("fifo", 1 / 4)):
+        kind = policy("hierarchical", inside=inside)
+        assert kind.objective(state, kind.allocate(state)) == pytest.approx(worth)
     mixed = shares("hierarchical", state, inside=("fifo", "fairness")).ravel()
     assert mixed == pytest.approx([1 / 4, 0, 3 / 8, 3 / 8])
     with pytest.raises(InputError, match="one for each of 2 entities"):
