@@ -18,8 +18,8 @@ class Fifo(Policy):
     """The job at the head of the queue takes a type at random of those with room; where it has none, all wait.
 
     With `gavel_parity` types are listed by name and the published queue is kept as it is: it draws a type and then
-    gives the one last listed, whose devices may by that be promised many times over, and where a job has ended the head
-    of the queue takes its type or loses its turn.
+    gives the one last listed, whose devices may by that be promised many times over; whoever does not run on that type
+    loses the turn; and where a job has ended the head of the queue takes its type, if it can.
     """
 
     name = "fifo"
@@ -62,9 +62,9 @@ class Fifo(Policy):
                 room[column] -= scale[row[job]]
                 continue
             if queue:
-                head = queue.pop(0)
-                if scale[row[head]] <= room[column]:
-                    held[head] = column
+                head = queue[0]
+                if scale[row[head]] <= room[column] and state.steps_per_s[row[head], column] > 0:
+                    held[queue.pop(0)] = column
                     room[column] -= scale[row[head]]
             del held[job]
         listed = [column for column in by_name(state) if room[column] > 0]
@@ -74,6 +74,8 @@ class Fifo(Policy):
             if not fits:
                 break
             drawn, last = fits[self._draw.randrange(len(fits))], listed[-1]
+            if state.steps_per_s[row[head], last] == 0:
+                continue
             held[head] = last
             room[last] -= scale[row[head]]
             if room[last] == 0:
@@ -83,7 +85,7 @@ class Fifo(Policy):
 class FifoPerf(Policy):
     """The job at the head of the queue takes the type of those with room that is fastest for it; moves if one is free.
 
-    With `gavel_parity` a job may have a type that it does not run on, if no other has room.
+    With `gavel_parity` a job loses its turn where no type that it runs on has room, but another has.
     """
 
     name = "fifo_perf"
@@ -138,7 +140,7 @@ def started_in_order(
 ) -> tuple[dict[int, int], list[int]]:
     """Return the type of every row that starts, and the rows that wait; takes devices (m,) from `room`.
 
-    Jobs that no type runs are passed over; `everywhere` they may have any.
+    Jobs that no type runs are passed over; `everywhere` also those that do not run where there is room.
     """
     runs = np.ones((state.jobs, len(room)), dtype=bool) if everywhere else runnable(state)
     started: dict[int, int] = {}
@@ -147,8 +149,10 @@ def started_in_order(
         fits = np.flatnonzero(runs[row] & (room >= state.scale[row]))
         if not len(fits):
             return started, queue[at:]
-        started[row] = choose(row, fits)
-        room[started[row]] -= state.scale[row]
+        column = choose(row, fits)
+        if state.steps_per_s[row, column] > 0:
+            started[row] = column
+            room[column] -= state.scale[row]
     return started, []
 
 
