@@ -89,7 +89,10 @@ class Cones:
     def scaling(self, s: Floats, z: Floats) -> "Scaling":
         """Return the symmetric W with W z = s / W: Nesterov and Todd's."""
         (a, u), (b, v) = self._split(s), self._split(z)
-        lengths = [np.sqrt((each * each * MIRROR).sum(axis=1)) for each in (u, v)]
+        squares = [(each * each * MIRROR).sum(axis=1) for each in (u, v)]
+        if min(float(np.min(one, initial=np.inf)) for one in squares) <= 0:
+            raise ArithmeticError("a step ended on the border of a cone")
+        lengths = [np.sqrt(one) for one in squares]
         x, y = u / lengths[0][:, None], v / lengths[1][:, None]
         gamma = np.sqrt((1 + (x * y).sum(axis=1)) / 2)
         w = (x + y * MIRROR) / (2 * gamma[:, None])

@@ -112,7 +112,10 @@ class _Problem:
         values = np.concatenate([np.full(size, REGULAR), entries, entries, -square])[order]
         matrix = csc_array((values, frame.indices, frame.indptr), shape=frame.shape)
         # Regularised, it has a factor in any symmetric order: one that leaves it sparse, and no other pivots.
-        factor = splu(matrix, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True})
+        try:
+            factor = splu(matrix, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True})
+        except RuntimeError as error:
+            raise ArithmeticError("the equations of a step have no factor") from error
 
         def solve(first: Floats, second: Floats) -> tuple[Floats, Floats]:
             found = factor.solve(np.concatenate([first, second]))

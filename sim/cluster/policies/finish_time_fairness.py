@@ -102,10 +102,20 @@ def _least_ratio(limits: Program, state: State, due: np.ndarray, alone_s: Floats
     most = np.concatenate([limits.most, -state.waited_s[due] / alone_s[due], np.zeros(cells), above])
     cones = [clarabel.NonnegativeConeT(len(most) - 3 * jobs), *(clarabel.SecondOrderConeT(3) for _ in range(jobs))]
     cost = np.append(np.zeros(cells + jobs), 1.0)
-    found = interior(cost, csr_array(rows), most, jobs) if published else conic(cost, csc_array(rows), most, cones)
+    found = _published(cost, rows, most, jobs) if published else None
+    if found is None:
+        found = conic(cost, csc_array(rows), most, cones)
     if found is None:
         raise SolverError("finish-time fairness: no shares found, though every job that can run has some")
     return found
+
+
+def _published(cost: Floats, rows: csc_array, most: Floats, jobs: int) -> Floats | None:
+    """Return where the published solver stops, None where its steps lose their footing before the best."""
+    try:
+        return interior(cost, csr_array(rows), most, jobs)
+    except ArithmeticError:
+        return None
 
 
 def _thirds(jobs: int) -> np.ndarray:
