@@ -79,6 +79,8 @@ def simulate_command(
 ) -> None:
     """Simulate jobs on a cluster: completion times, makespan, fairness, utilisation, cost."""
     devices, span = _devices(cluster), _window(window)
+    if draws and span is not None:
+        raise InputError("--draws", draws, "0 beside --window, whose jobs never end")
     given = _inputs(trace, throughputs, jobs, every, multi_gpu, seed, span)
     rounds = Rounds(
         round_s=round_s, reset_s=reset_s, gpus_per_server=gpus_per_server, gavel_parity=gavel_parity,
@@ -88,7 +90,9 @@ def simulate_command(
     def made() -> Policy:
         return policy_named(policy, seed, gavel_parity) if parts == 1 else Pop(policy, parts, seed, gavel_parity)
 
-    prices = given.prices if price is None else _numbers("--price", price)
+    # The catalog has no price of some devices; what is stated has to be whole.
+    known = given.prices if all(name in given.prices for name in devices) else {}
+    prices = known if price is None else _numbers("--price", price)
     costs = given.switch_s if switch_s is None else {}
     held = tuple(given.jobs) if span is None else given.jobs
     with _progress(given.count or (len(held) if isinstance(held, tuple) else None)) as told:
@@ -98,9 +102,7 @@ def simulate_command(
         )  # fmt: skip
     spread = None
     if draws:
-        if not isinstance(held, tuple):
-            raise InputError("--draws", draws, "0 beside --window, whose jobs never end")
-        spread = sensitivity(held, given.throughputs, devices, made, rounds, draws=draws, seed=seed)
+        spread = sensitivity(tuple(held), given.throughputs, devices, made, rounds, draws=draws, seed=seed)
     if as_json:
         print_json(cluster_data(found) | sensitivity_data(spread))
         return

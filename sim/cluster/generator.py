@@ -86,6 +86,8 @@ def generate(
         raise InputError("n", n, f"a whole number from 1 to {MOST_JOBS}, or None")
     if not 0 <= mean_interarrival_s <= MOST_SECONDS:
         raise InputError("mean_interarrival_s", mean_interarrival_s, f"a number from 0 to {MOST_SECONDS:g} s")
+    if n is None and mean_interarrival_s == 0:
+        raise InputError("mean_interarrival_s", 0.0, "above 0 s for jobs without end")
     if not all(isinstance(devices, int) and 0 <= devices <= MOST_JOBS for devices in fill):
         raise InputError("fill", list(fill), f"whole numbers from 0 to {MOST_JOBS}")
     mix = _mix(throughputs, job_types, reference, multi_gpu, priorities)

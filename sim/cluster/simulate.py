@@ -74,8 +74,11 @@ def simulate(
         InputError: jobs are out of order, a job can run nowhere, a throughput is missing, or the policy gives a job
             nothing for ever.
     """
+    prices = usd_per_hour or {}
+    for name in (name for name, count in devices.items() if prices and count and name not in prices):
+        raise InputError(f"usd_per_hour.{name}", None, "required beside other prices: USD of a device-hour")
     run = _Run(iter(jobs), throughputs, devices, policy, rounds or Rounds(), spread, seed, record)
-    run.switch_s, run.usd_per_hour, run.window, run.progress = switch_s or {}, usd_per_hour or {}, window, progress
+    run.switch_s, run.usd_per_hour, run.window, run.progress = switch_s or {}, prices, window, progress
     run.entities, run.active.believed = dict(entity_weights or {}), believed and believed.of(run.told.types)
     began = perf_counter()
     run.go()

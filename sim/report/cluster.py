@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from sim.cluster.results import Simulated
 from sim.cluster.sensitivity import Sensitivity
 from sim.report.numbers import lasting
-from sim.units import counted, digits3, percent
+from sim.units import digits3, grouped, percent
 
 
 def answer_cluster(found: Simulated) -> Iterator[str]:
@@ -15,7 +15,7 @@ def answer_cluster(found: Simulated) -> Iterator[str]:
         yield "No job has ended."
         return
     yield (
-        f"{found.policy}: {counted(ended)} jobs end within {lasting(found.makespan_s)}, after "
+        f"{found.policy}: {grouped(ended)} jobs end within {lasting(found.makespan_s)}, after "
         f"{lasting(found.average_jct_s)} on average; fairness rho {digits3(found.mean_fairness)} (below 1: sooner than "
         "on an equal share)."
     )
@@ -26,13 +26,13 @@ def answer_cluster(found: Simulated) -> Iterator[str]:
     yield f"Devices are held {percent(found.mean_utilisation)} of the time: {used}{cost}."
     kept = f", {percent(found.leases_extended / found.leases_offered)} stay" if found.leases_offered else ""
     yield (
-        f"{counted(found.rounds)} rounds, {counted(found.rounds_skipped)} of them alike; shares were computed "
-        f"{counted(found.allocations)} times; jobs moved or resumed {counted(found.moves)} times{kept}."
+        f"{grouped(found.rounds)} rounds, {grouped(found.rounds_skipped)} of them alike; shares were computed "
+        f"{grouped(found.allocations)} times; jobs moved or resumed {grouped(found.moves)} times{kept}."
     )
     if found.not_ended:
         yield f"Not ended: {', '.join(f'job {number}' for number in found.not_ended[:10])}."
     if found.late:
-        yield f"{counted(len(found.late))} jobs end after their deadline."
+        yield f"{grouped(len(found.late))} jobs end after their deadline."
     yield from (f"Assumed: {text}" for text in found.assumptions)
 
 

@@ -23,8 +23,8 @@ CHAOTIC = {
     ("F_static30_single_3-3-3", "allox"),
     ("F_static30_single_3-3-3", "finish_time_fairness"),
 }
-"""Runs in which shares that differ by rounding alone (of F's AlloX: the fractions of steps that traces cut off) decide
-who runs first, and few jobs of few rounds leave nothing to average out. Makespans of ours are up to 29 % off, completion
+"""Runs in which shares that differ by rounding alone (of F: by the fractions of steps that traces cut off) decide who
+runs first, and few jobs of few rounds leave nothing to average out. Makespans of ours are up to 29 % off, completion
 times up to 19 %; which of them are depends on the processor."""
 
 

@@ -8,6 +8,7 @@ from scipy.sparse import csr_array
 from sim.cluster.policies.optimising import Optimising
 from sim.cluster.programs import Program, SolverError
 from sim.cluster.state import Floats, State
+from sim.specs.fields import InputError
 
 
 class MaxSumThroughputPerf(Optimising):
@@ -41,9 +42,12 @@ class MaxSumThroughputPerf(Optimising):
     def values(self, state: State, limits: Program) -> Floats:
         """Return what a whole share is worth of every unknown (v,)."""
         values: Floats = np.asarray(limits.rates.sum(axis=0), dtype=np.float64).ravel()
-        if self.costs and state.usd_per_hour is not None:
-            values = values / state.usd_per_hour[limits.cells % len(state.types)]
-        return values
+        if not self.costs:
+            return values
+        if state.usd_per_hour is None or not (state.usd_per_hour > 0).all():
+            shown = None if state.usd_per_hour is None else state.usd_per_hour.tolist()
+            raise InputError("usd_per_hour", shown, "required of this policy: a price above 0 of every type")
+        return values / state.usd_per_hour[limits.cells % len(state.types)]
 
     def objective(self, state: State, shares: Floats) -> float:
         """Return the sum, steps/s or steps/s per $/h."""

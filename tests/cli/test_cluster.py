@@ -1,0 +1,105 @@
+"""`trainsim cluster simulate`: what it prints, and what it refuses."""
+
+import json
+
+import pytest
+
+from tests.oracle import ROOT, reference
+
+TABLE = ROOT / "notebooks" / "data" / "gavel-throughputs.yaml"
+WORKLOAD = ROOT / "notebooks" / "data" / "cluster-workload.yaml"
+
+
+def test_the_contract_on_a_published_trace(trainsim):
+    inputs = reference("cluster") / "inputs"
+    files = ("--trace", inputs / "small_test.trace", "--throughputs", inputs / "simulation_throughputs.json.gz")
+    more = ("--policy", "gandiva", "--cluster", "2:2:2", "--gavel-parity", "--json")
+    code, out, _ = trainsim("cluster", "simulate", *files, *more)
+    data = json.loads(out)
+    assert code == 0
+    assert data["makespan_s"] == pytest.approx(810.4105432227392)
+    assert data["average_jct_s"] == pytest.approx(368.4014, abs=1e-3)
+    assert set(data) >= {"jobs", "fairness_rho", "utilisation", "cost_usd", "rounds", "assumptions"}
+    assert [job["job"] for job in data["jobs"]] == list(range(20))
+    assert data["jobs"][0]["jct_s"] > 0 and data["jobs"][0]["fairness_rho"] > 0
+
+
+def drawn(trainsim, *more, table=TABLE, cluster="2:2:2"):
+    return trainsim("cluster", "simulate", "--throughputs", table, "--cluster", cluster, "--jobs", 12, *more)
+
+
+def test_words(trainsim):
+    code, out, _ = drawn(trainsim, "--price", "v100=2.5,p100=1.5,k80=0.5", "--gpus-per-server", "2")
+    text = " ".join(out.split())
+    assert code == 0
+    assert "max_min_fairness_perf: 12 jobs end within" in text and "USD" in text and "rounds" in text
+    assert "loses 10 s" in text
+
+
+def test_the_same_seed_is_the_same_cluster(trainsim):
+    first, again, other = (json.loads(drawn(trainsim, "--seed", seed, "--json")[1]) for seed in (3, 3, 4))
+    assert first["jobs"] == again["jobs"] != other["jobs"]
+
+
+def test_a_window_of_jobs_that_never_end(trainsim):
+    more = ("--cluster", "v100=2,k80=2", "--every", 90_000, "--window", "3:9", "--json")
+    code, out, _ = trainsim("cluster", "simulate", "--throughputs", TABLE, *more)
+    data = json.loads(out)
+    assert code == 0 and len(data["jobs"]) >= 9
+    assert all(job["jct_s"] for job in data["jobs"][3:9])
+
+
+def test_parts(trainsim):
+    assert json.loads(drawn(trainsim, "--parts", "2", "--json")[1])["policy"] == "max_min_fairness_perf in 2 parts"
+
+
+def test_predicted_throughputs_have_intervals_prices_and_moves(trainsim):
+    cluster = "v100-sxm-16gb=2,a100-sxm-80gb=2,h100-sxm-80gb=2"
+    code, out, _ = drawn(trainsim, "--draws", "3", "--json", table=WORKLOAD, cluster=cluster)
+    data = json.loads(out)
+    low, high = data["sensitivity"]["makespan_s"]
+    assert code == 0 and low < high
+    assert data["cost_usd"] > 0
+
+
+def test_a_log_of_slurm(trainsim, tmp_path):
+    log = tmp_path / "sacct.txt"
+    log.write_text(
+        "JobID|JobName|Submit|ElapsedRaw|AllocTRES|State\n"
+        "1|net|2026-01-01T00:00:00|3600|gres/gpu:v100=2|COMPLETED\n"
+        "2|net|2026-01-01T00:10:00|7200|gres/gpu:v100=1|COMPLETED\n"
+    )
+    more = ("--cluster", "v100=3", "--switch-s", 0, "--json")
+    data = json.loads(trainsim("cluster", "simulate", "--trace", log, *more)[1])
+    assert [job["jct_s"] for job in data["jobs"]] == pytest.approx([3600, 7320], abs=400)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--cluster", "2:2"), "--cluster: got '2:2'; allowed: V100s:P100s:K80s, or type=count"),
+        (("--cluster", "v100=x"), "--cluster: got 'v100=x'"),
+        (("--cluster", "v100=1.5"), "--cluster.v100: got 1.5; allowed: a whole number"),
+        (("--cluster", "h100=1"), "devices.h100: got 'h100'; allowed: one of v100, p100, k80"),
+        (("--cluster", "1:1:1", "--policy", "best"), "policy: got 'best'; allowed: one of allox"),
+        (("--cluster", "1:1:1", "--window", "0:5"), "mean_interarrival_s: got 0.0; allowed: above 0 s"),
+        (("--cluster", "1:1:1", "--window", "5"), "--window: got '5'; allowed: FIRST:LAST"),
+        (("--cluster", "1:1:1", "--window", "0:3", "--draws", "2"), "--draws: got 2; allowed: 0 beside --window"),
+        (("--cluster", "1:1:1", "--draws", "2"), "throughputs.interval: got None; allowed: predicted throughputs"),
+        (("--cluster", "1:1:1", "--price", "v100=1"), "usd_per_hour.p100: missing; required"),
+        (("--cluster", "1:1:1", "--round-s", "0"), "round_s: got 0"),
+        (("--cluster", "1:1:1", "--parts", "2", "--policy", "fifo"), "kind: got 'fifo'"),
+        (("--cluster", "1:1:1", "--policy", "max_sum_throughput_normalized_by_cost_perf"), "usd_per_hour"),
+    ],
+)
+def test_bad_input_is_refused(trainsim, arguments, words):
+    jobs = () if "--window" in arguments else ("--jobs", 4)
+    code, out, err = trainsim("cluster", "simulate", "--throughputs", TABLE, *jobs, *arguments)
+    assert (code, out) == (2, "")
+    assert words in " ".join(err.split())
+
+
+def test_what_is_missing_is_named(trainsim):
+    assert "--throughputs: missing; required" in trainsim("cluster", "simulate", "--cluster", "1:1:1", "--jobs", 2)[2]
+    _, _, err = trainsim("cluster", "simulate", "--cluster", "1:1:1", "--throughputs", TABLE)
+    assert "--trace" in err and "exactly one of --trace and --jobs" in err
