@@ -24,7 +24,7 @@ def a_state(steps_per_s, devices, scale=1, left=1000.0, waited=0.0, weights=1.0,
         steps_left=each(left),
         waited_s=each(waited),
         weights=each(weights),
-        **others,
+        **{"usd_per_hour": np.ones(m), **others},
     )
 
 

@@ -97,6 +97,12 @@ def test_the_sum_of_throughputs_may_leave_a_job_nothing():
     assert shares("max_sum_throughput_normalized_by_cost_perf_SLOs", gone).ravel() == pytest.approx([1, 0])
 
 
+def test_what_counts_dollars_asks_for_prices():
+    for prices in (None, np.array([1.0, 0.0])):
+        with pytest.raises(InputError, match="usd_per_hour"):
+            shares("max_sum_throughput_normalized_by_cost_perf", a_state([[4.0, 2.0]], [1, 1], usd_per_hour=prices))
+
+
 def test_a_dollar_goes_where_it_buys_most_steps():
     state = a_state([[4.0, 2.0]], [1, 1], usd_per_hour=np.array([3.0, 1.0]))
     assert shares("max_sum_throughput_perf", state) == pytest.approx(np.array([[1.0, 0.0]]))
