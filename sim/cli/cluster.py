@@ -22,11 +22,14 @@ from sim.cluster.simulate import Rounds, simulate
 from sim.cluster.throughput_files import read_throughputs
 from sim.cluster.throughputs import Throughputs
 from sim.cluster.trace import read_trace
-from sim.report.cluster import answer_cluster, answer_sensitivity
+from sim.report.cluster import answer_cluster, answer_sensitivity, answer_split
 from sim.specs import InputError
 
 TYPES = ("v100", "p100", "k80")
 """What the numbers of `--cluster V:P:K` count."""
+
+CHECK_EVERY = 20
+"""Allocations between two that are solved as one too, to tell what a split problem loses."""
 
 app = typer.Typer(
     help="Simulate jobs that share a cluster of different devices.",
@@ -88,25 +91,29 @@ def simulate_command(
     )  # fmt: skip
 
     def made() -> Policy:
-        return policy_named(policy, seed, gavel_parity) if parts == 1 else Pop(policy, parts, seed, gavel_parity)
+        if parts == 1:
+            return policy_named(policy, seed, gavel_parity)
+        return Pop(policy, parts, seed, gavel_parity, check_every=CHECK_EVERY)
 
     # The catalog has no price of some devices; what is stated has to be whole.
     known = given.prices if all(name in given.prices for name in devices) else {}
     prices = known if price is None else _numbers("--price", price)
     costs = given.switch_s if switch_s is None else {}
     held = tuple(given.jobs) if span is None else given.jobs
+    divides = made()
     with _progress(given.count or (len(held) if isinstance(held, tuple) else None)) as told:
         found = simulate(
-            held, given.throughputs, devices, made(), rounds, spread=given.spread, switch_s=costs,
+            held, given.throughputs, devices, divides, rounds, spread=given.spread, switch_s=costs,
             usd_per_hour=prices, window=span, seed=seed, progress=told.update,
         )  # fmt: skip
+    losses = divides.losses if isinstance(divides, Pop) else []
     spread = None
     if draws:
         spread = sensitivity(tuple(held), given.throughputs, devices, made, rounds, draws=draws, seed=seed)
     if as_json:
-        print_json(cluster_data(found) | sensitivity_data(spread))
+        print_json(cluster_data(found) | sensitivity_data(spread) | ({"split_losses": losses} if losses else {}))
         return
-    for line in [*answer_cluster(found), *(answer_sensitivity(spread) if spread else ())]:
+    for line in [*answer_cluster(found), *answer_split(losses), *(answer_sensitivity(spread) if spread else ())]:
         console.print(line, highlight=False, markup=False)
 
 

@@ -32,10 +32,11 @@ class Pop(Policy):
     """Splits jobs at random over `parts`, each with that part of every type's devices, and solves each.
 
     Parts are equal in jobs of every scale, so in devices asked for; a job stays in its part, pairs across parts are
-    left out. Raises InputError for a policy that is no program (queues have an order that parts would break).
+    left out. Every `check_every`-th time the problem is solved as one too, and what the split loses kept in `losses`
+    (0: never). Raises InputError for a policy that is no program (queues have an order that parts would break).
     """
 
-    def __init__(self, kind: str, parts: int, seed: int = 0, gavel_parity: bool = False) -> None:
+    def __init__(self, kind: str, parts: int, seed: int = 0, gavel_parity: bool = False, check_every: int = 0) -> None:
         super().__init__(seed, gavel_parity)
         known = [name for name, of in POLICIES.items() if issubclass(of, Optimising)]
         if kind not in known:
@@ -44,6 +45,8 @@ class Pop(Policy):
             raise InputError("parts", parts, "whole number >= 1")
         self._policies = [policy(kind, seed, gavel_parity) for _ in range(parts)]
         self._whole = policy(kind, seed, gavel_parity)
+        self.check_every, self._calls = check_every, 0
+        self.losses: list[float] = []
         self._part: dict[int, int] = {}
         self._draw = np.random.default_rng(seed)
         self.packs = self._whole.packs  # type: ignore[misc]
@@ -58,6 +61,9 @@ class Pop(Policy):
             if len(jobs):
                 rows = np.concatenate([jobs, state.jobs + pairs])
                 shares[rows] = solver.allocate(part_of(state, jobs, pairs, len(self._policies)))
+        if self.check_every and state.jobs and self._calls % self.check_every == 0:
+            self.losses.append(self.loss(state, shares).fraction)
+        self._calls += 1
         return shares
 
     def loss(self, state: State, shares: Floats) -> Loss:

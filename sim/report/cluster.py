@@ -1,6 +1,6 @@
 """A shared cluster in words."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from sim.cluster.results import Simulated
 from sim.cluster.sensitivity import Sensitivity
@@ -34,6 +34,15 @@ def answer_cluster(found: Simulated) -> Iterator[str]:
     if found.late:
         yield f"{grouped(len(found.late))} jobs end after their deadline."
     yield from (f"Assumed: {text}" for text in found.assumptions)
+
+
+def answer_split(losses: Sequence[float]) -> Iterator[str]:
+    """Yield what splitting the policy's problem into parts loses of its objective."""
+    if losses:
+        yield (
+            f"Split, the policy's objective is {percent(sum(losses) / len(losses))} worse than as one problem "
+            f"({percent(max(losses))} at most), in {grouped(len(losses))} of its computations, solved both ways."
+        )
 
 
 def answer_sensitivity(found: Sensitivity) -> Iterator[str]:

@@ -49,8 +49,11 @@ def test_a_window_of_jobs_that_never_end(trainsim):
     assert all(job["jct_s"] for job in data["jobs"][3:9])
 
 
-def test_parts(trainsim):
-    assert json.loads(drawn(trainsim, "--parts", "2", "--json")[1])["policy"] == "max_min_fairness_perf in 2 parts"
+def test_parts_and_what_they_lose(trainsim):
+    data = json.loads(drawn(trainsim, "--parts", "2", "--json")[1])
+    assert data["policy"] == "max_min_fairness_perf in 2 parts"
+    assert all(0 <= loss < 1 for loss in data["split_losses"]) and max(data["split_losses"]) > 0
+    assert "is" in drawn(trainsim, "--parts", "2")[1].split("objective")[1]
 
 
 def test_predicted_throughputs_have_intervals_prices_and_moves(trainsim):

@@ -13,8 +13,8 @@ from sim.specs.fields import InputError
 from sim.units import HOUR_S, digits3
 
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
-BINS = 1_200
-"""Columns of the picture of devices: one is a pixel and a half on a wide screen."""
+BINS = 600
+"""Columns of the picture of devices."""
 
 Measure = Literal["average_jct_s", "makespan_s", "fairness", "cost_usd"]
 MEASURES: Mapping[Measure, str] = {
