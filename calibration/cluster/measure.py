@@ -44,7 +44,7 @@ POLICY = "max_min_fairness_perf"
 
 @dataclass(frozen=True)
 class Measured:
-    """What was measured; load: the share of the machine that others used meanwhile."""
+    """What was measured; load: the share of the machine that others used, of throughputs and run the greater one."""
 
     jobs: tuple[ClusterJob, ...]
     throughputs: Throughputs
@@ -116,6 +116,7 @@ def measured(
         raise InputError("policy", rule, "one that shares no devices: a slot holds one training")
     with opened(link_bytes_per_s) as slots:
         told("measuring throughputs")
+        load = _Load()
         throughputs = profiled(slots, profiled_s)
         jobs = tuple(
             ClusterJob(job_type=name, steps=max(1, round(share * longest_s * throughputs.alone[name, 1][0])))
@@ -123,9 +124,9 @@ def measured(
         )
         assign = scheduled(jobs, throughputs, rule, rounds)
         told(f"running {', '.join(f'{job.steps} steps of {job.job_type}' for job in jobs)}")
-        load = _Load()
+        profiling = load.others()
         ran = run_rounds(slots, {job.job_type: job.steps for job in jobs}, assign, round_s)
-        return Measured(jobs, throughputs, rule, round_s, ran, load.others())
+        return Measured(jobs, throughputs, rule, round_s, ran, max(profiling, load.others()))
 
 
 @contextmanager

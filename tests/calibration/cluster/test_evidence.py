@@ -2,6 +2,7 @@
 
 import json
 from functools import partial
+from pathlib import Path
 
 import pytest
 import typer
@@ -10,6 +11,7 @@ from typer.testing import CliRunner
 from calibration.cluster import cli, evidence
 from calibration.cluster.compare import compared
 from calibration.cluster.measure import Measured, scheduled
+from calibration.cluster.networks import NETWORKS
 from calibration.cluster.results import read_evidence
 from calibration.cluster.rounds import run_rounds
 from sim.cluster.simulate import Rounds
@@ -76,6 +78,13 @@ def test_evidence_goes_on_and_repeats_busy_runs(monkeypatch, tmp_path):
         (rule, name) for rule in evidence.POLICIES for name in "abc"
     ]
     assert any(line.startswith("fifo_perf: completion times off by") for line in kept.lines())
+
+
+def test_the_stored_evidence_is_whole():
+    found = read_evidence(Path(__file__).parents[3] / "notebooks" / "data" / "cluster-real.json")
+    wanted = {(rule, n) for n in range(1, evidence.REPETITIONS + 1) for rule in evidence.POLICIES}
+    assert {(case.policy, case.repetition) for case in found.cases} == wanted
+    assert {row.job for row in found.rows} == set(NETWORKS)
 
 
 def test_wrong_files_are_told(tmp_path):
