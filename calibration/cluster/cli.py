@@ -1,4 +1,4 @@
-"""`trainsim cluster measure`: options in, how three trainings shared two slots of this machine out."""
+"""`trainsim cluster measure`: options in, how three trainings shared two slots here, beside the simulation."""
 
 import json
 from dataclasses import asdict
@@ -10,27 +10,32 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from calibration.cluster.measure import LINK_BYTES_PER_S, ROUND_S, Measured, measured
+from calibration.cluster.compare import compared
+from calibration.cluster.measure import LINK_BYTES_PER_S, LONGEST_S, POLICY, ROUND_S, Measured, measured
+from calibration.cluster.results import Both, Case
 from calibration.guards import MOST_OTHERS
 from calibration.measuring import results_console
 from sim.specs.fields import InputError
 from sim.specs.files import write_atomically
 from sim.units import digits3, seconds
 
-LEAST_S, MOST_S = 0.1, 3600.0
+LEAST_ROUND_S, LEAST_S, MOST_S = 1.0, 0.1, 3600.0
 LEAST_LINK, MOST_LINK = 1e6, 1e12
 
 
 def measure_command(
+    policy: Annotated[str, typer.Option(help="Scheduling policy, as of trainsim cluster simulate.")] = POLICY,
     round_s: Annotated[float, typer.Option(help="Seconds of a round.")] = ROUND_S,
-    longest_s: Annotated[float, typer.Option(help="Work of the longest job, in seconds alone on the fast slot.")] = 12,
+    longest_s: Annotated[
+        float, typer.Option(help="Work of the longest job, in seconds alone on the fast slot.")
+    ] = LONGEST_S,
     link: Annotated[float, typer.Option(help="Bytes/s at which batches come to the slow slot.")] = LINK_BYTES_PER_S,
     out: Annotated[Path | None, typer.Option(help="Write the JSON object to this file too.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Run three trainings on two unequal slots here, in rounds, with a checkpoint at every move."""
+    """Run three trainings on two unequal slots here, as a policy divides them, and compare with the simulation."""
     for option, value, low, high in (
-        ("--round-s", round_s, LEAST_S, MOST_S),
+        ("--round-s", round_s, LEAST_ROUND_S, MOST_S),
         ("--longest-s", longest_s, LEAST_S, MOST_S),
         ("--link", link, LEAST_LINK, MOST_LINK),
     ):
@@ -40,27 +45,34 @@ def measure_command(
         raise InputError("--out", str(out), "a file in an existing folder")
     progress = Console(stderr=True)
     with progress.status("starting") as status:
-        found = measured(round_s=round_s, longest_s=longest_s, link_bytes_per_s=link, told=status.update)
-    told = summary(found)
+        found = measured(policy, round_s=round_s, longest_s=longest_s, link_bytes_per_s=link, told=status.update)
+        case = compared(found)
+    told = summary(found, case)
     if out is not None:
         write_atomically(out, json.dumps(told, indent=1) + "\n")
     if as_json:
         typer.echo(json.dumps(told))
         return
-    results_console().print(table(found))
+    results_console().print(table(found, case))
     busy = f"; the machine was busy: others used {found.load:.0%} of it" if found.load > MOST_OTHERS else ""
-    said = f"{len(found.ran.rounds)} rounds, {len(found.ran.moves)} moves of {seconds(found.move_s)} in the mean{busy}"
-    progress.print(said, markup=False, highlight=False, soft_wrap=True)
+    moves = f"{case.moves_measured} moves of {seconds(case.switch_s)} in the mean, {case.moves_simulated} simulated"
+    progress.print(f"{len(found.ran.rounds)} rounds; {moves}{busy}", markup=False, highlight=False, soft_wrap=True)
 
 
-def summary(found: Measured) -> dict[str, Any]:
-    """Return the JSON of a measurement."""
+def summary(found: Measured, case: Case) -> dict[str, Any]:
+    """Return the JSON of a measurement; errors are simulated less measured, in percent of measured."""
     types, alone = found.throughputs.types, found.throughputs.alone
     return {
+        "policy": found.policy,
         "round_s": found.round_s,
         "throughputs": {job: dict(zip(types, rates.tolist(), strict=True)) for (job, _), rates in alone.items()},
         "steps": {job.job_type: job.steps for job in found.jobs},
-        "completion_s": dict(found.ran.completion_s),
+        "completion": {one.name: _both(one) for one in case.jobs},
+        "makespan": _both(case.makespan),
+        "device_time": {one.name: _both(one) for one in case.slots},
+        "mean_error_percent": case.mean_error_percent,
+        "moves_measured": case.moves_measured,
+        "moves_simulated": case.moves_simulated,
         "moves": [asdict(move) for move in found.ran.moves],
         "move_s": found.move_s,
         "rounds": [asdict(one) for one in found.ran.rounds],
@@ -68,13 +80,24 @@ def summary(found: Measured) -> dict[str, Any]:
     }
 
 
-def table(found: Measured) -> Table:
-    """Return a row for each job: its speeds, its work, its moves and when it ended."""
+def _both(one: Both) -> dict[str, float]:
+    return {"measured_s": one.measured_s, "simulated_s": one.simulated_s, "error_percent": one.error_percent}
+
+
+def table(found: Measured, case: Case) -> Table:
+    """Return a row for each job, for all of them and for each slot: seconds measured and simulated."""
     types = found.throughputs.types
-    made = Table("job", *(f"steps/s {name}" for name in types), "steps", "moves", "done after",
-                 box=box.SIMPLE, padding=(0, 1, 0, 0))  # fmt: skip
-    for job in found.jobs:
+    caption = f"{case.policy}: done after; slots: held for"
+    made = Table("", *(f"steps/s {name}" for name in types), "steps", "moves", "measured", "simulated", "error",
+                 box=box.SIMPLE, padding=(0, 1, 0, 0), caption=caption)  # fmt: skip
+    for job, one in zip(found.jobs, case.jobs, strict=True):
         rates = [digits3(rate) for rate in found.throughputs.alone[job.kind]]
         moves = sum(move.job == job.job_type for move in found.ran.moves)
-        made.add_row(job.job_type, *rates, str(job.steps), str(moves), seconds(found.ran.completion_s[job.job_type]))
+        made.add_row(one.name, *rates, str(job.steps), str(moves), *_times(one))
+    for one in (case.makespan, *case.slots):
+        made.add_row(one.name, *[""] * (len(types) + 2), *_times(one))
     return made
+
+
+def _times(one: Both) -> tuple[str, str, str]:
+    return seconds(one.measured_s), seconds(one.simulated_s), f"{one.error_percent:+.1f} %"

@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
+from time import perf_counter
 
 import numpy as np
 import psutil
@@ -19,11 +20,16 @@ from calibration.cluster.rounds import Assign, Ran, run_rounds
 from calibration.cluster.worker import Kind, Order, Slot, SlotProcess, cores
 from calibration.host import HostLoad
 from sim.cluster.jobs import ClusterJob
+from sim.cluster.live import Live
+from sim.cluster.policies import policy
+from sim.cluster.simulate import Rounds, simulate
 from sim.cluster.throughputs import Throughputs
+from sim.specs.fields import InputError
 
 FAST, SLOW = "fast", "slow"
 LINK_BYTES_PER_S = 100e6
 ROUND_S = 2.0
+LONGEST_S = 16.0
 PROFILED_S = 0.5
 WARM_S = 0.1
 PASSES = 3
@@ -33,16 +39,16 @@ UNBOUNDED = 10**12
 SHARES = (1.0, 0.75, 0.5)
 """Work of the three jobs, as times of the longest."""
 
-Policy = Callable[[tuple[ClusterJob, ...], Throughputs], Assign]
-"""Jobs and throughputs -> what assigns them; a job's type is its name here."""
+POLICY = "max_min_fairness_perf"
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What was measured; load: the share of the machine that others used meanwhile."""
+    """What was measured; load: the share of the machine that others used, of throughputs and run the greater one."""
 
     jobs: tuple[ClusterJob, ...]
     throughputs: Throughputs
+    policy: str
     round_s: float
     ran: Ran
     load: float
@@ -63,42 +69,64 @@ class _Load(HostLoad):
         return all_s, busy_s, own_s + sum(times.user + times.system for times in workers)
 
 
-def turns(jobs: tuple[ClusterJob, ...], throughputs: Throughputs) -> Assign:
-    """Return what lets jobs go round the slots, one further in each round."""
+def scheduled(
+    jobs: tuple[ClusterJob, ...],
+    throughputs: Throughputs,
+    rule: str,
+    rounds: Rounds,
+    clock: Callable[[], float] = perf_counter,
+) -> Assign:
+    """Return what assigns slots as the policy `rule` divides them, one device a type.
 
-    def assign(number: int, left: Mapping[str, int]) -> dict[str, str]:
-        names = [job.job_type for job in jobs if job.job_type in left]
-        turned = [names[(number + n) % len(names)] for n in range(len(names))]
-        return dict(zip(throughputs.types, turned, strict=False))
+    Its solver and the rounds are used once before, so that no compiling is part of the first real round.
+    """
+    devices = dict.fromkeys(throughputs.types, 1)
+    simulate(jobs, throughputs, devices, policy(rule), rounds)
+    live = Live(jobs, throughputs, devices, policy(rule), rounds)
+    begin: float | None = None
+
+    def assign(_number: int, left: Mapping[str, int]) -> dict[str, str]:
+        nonlocal begin
+        now = clock()
+        begin = now if begin is None else begin
+        placed = live.place([left.get(job.job_type, 0) for job in jobs], now - begin)
+        return {slot: jobs[held[0]].job_type for (slot, _), held in placed.items()}
 
     return assign
 
 
 def measured(
-    policy: Policy = turns,
+    rule: str = POLICY,
     round_s: float = ROUND_S,
-    longest_s: float = 12.0,
+    longest_s: float = LONGEST_S,
     link_bytes_per_s: float = LINK_BYTES_PER_S,
     profiled_s: float = PROFILED_S,
     told: Callable[[str], object] = str,
 ) -> Measured:
     """Return how the trainings ran; the longest has work for `longest_s` seconds alone on the fast slot.
 
+    `rule`: a policy of `sim.cluster.policies.POLICIES` that shares no devices; it divides the slots' time.
+
     Raises:
-        InputError: the policy assigns what cannot be.
+        InputError: no such policy, one that shares devices, or rounds that the simulation does not know.
         SlotError: a worker failed.
     """
+    rounds = Rounds(round_s=round_s, reset_s=0.0, switch_s=0.0)
+    if policy(rule).packs:
+        raise InputError("policy", rule, "one that shares no devices: a slot holds one training")
     with opened(link_bytes_per_s) as slots:
         told("measuring throughputs")
+        load = _Load()
         throughputs = profiled(slots, profiled_s)
         jobs = tuple(
             ClusterJob(job_type=name, steps=max(1, round(share * longest_s * throughputs.alone[name, 1][0])))
             for name, share in zip(NETWORKS, SHARES, strict=True)
         )
+        assign = scheduled(jobs, throughputs, rule, rounds)
         told(f"running {', '.join(f'{job.steps} steps of {job.job_type}' for job in jobs)}")
-        load = _Load()
-        ran = run_rounds(slots, {job.job_type: job.steps for job in jobs}, policy(jobs, throughputs), round_s)
-        return Measured(jobs, throughputs, round_s, ran, load.others())
+        profiling = load.others()
+        ran = run_rounds(slots, {job.job_type: job.steps for job in jobs}, assign, round_s)
+        return Measured(jobs, throughputs, rule, round_s, ran, max(profiling, load.others()))
 
 
 @contextmanager

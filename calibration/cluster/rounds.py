@@ -1,12 +1,13 @@
 """Jobs in rounds on slots, as somebody else assigns them: what moves is saved there and restored here.
 
-A round's assignment is made true first: jobs that leave their slot are saved, all at once, then those that come are
-restored; what that takes is part of the round. It ends after `round_s`, or when the last of its jobs has ended.
+Round n lasts from `n * round_s` to `(n + 1) * round_s` whoever ends in it, as simulated rounds do: a slot whose job has
+ended stays idle until then. Jobs that stay where they are run on; of the others those that leave are saved, all at
+once, then those that come are restored, and what that takes is lost to their slots alone.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from time import perf_counter
+from time import perf_counter, sleep
 
 from calibration.cluster.worker import Done, Order, Slot, SlotError
 from sim.specs.fields import InputError
@@ -19,7 +20,7 @@ MOST_ROUNDS = 10_000
 
 @dataclass(frozen=True)
 class Round:
-    """What ran where from `begin_s` to `end_s` (0: the start of all); moving_s: before the steps began."""
+    """What ran where from `begin_s` to `end_s` (0: the start of all); moving_s: before those that came began."""
 
     begin_s: float
     end_s: float
@@ -56,8 +57,9 @@ def run_rounds(
     assign: Assign,
     round_s: float,
     clock: Callable[[], float] = perf_counter,
+    wait: Callable[[float], object] = sleep,
 ) -> Ran:
-    """Run every job until it has done its steps.
+    """Run every job until it has done its steps; `wait` lets so many seconds of the clock pass.
 
     Raises:
         InputError: an assignment names an unknown slot, a job that has ended, one job twice, or nothing at all.
@@ -69,7 +71,9 @@ def run_rounds(
             raise InputError("round_s", round_s, f"rounds in which jobs end, of which there have been {MOST_ROUNDS}")
         wanted = dict(assign(len(runner.rounds), dict(runner.left)))
         _check(wanted, slots, runner.left)
-        runner.round(wanted, round_s)
+        runner.round(wanted, (len(runner.rounds) + 1) * round_s)
+        if runner.left:
+            wait(max(0.0, len(runner.rounds) * round_s - runner.now_s))
     return Ran(tuple(runner.rounds), tuple(runner.moves), runner.completion_s)
 
 
@@ -98,29 +102,40 @@ class _Runner:
         self.moves: list[Move] = []
         self.completion_s: dict[str, float] = {}
 
-    def round(self, wanted: dict[str, str], round_s: float) -> None:
+    @property
+    def now_s(self) -> float:
+        """Seconds since the start of all."""
+        return self.clock() - self.begin
+
+    def round(self, wanted: dict[str, str], until_s: float) -> None:
         """Make an assignment true, and run it."""
-        begin = self.clock()
+        begin_s = self.now_s
+        stays = {slot: job for slot, job in wanted.items() if self.held.get(slot) == job}
+        self._run(stays, until_s)
         self._leave(wanted)
         self._come(wanted)
-        started = self.clock()
-        left_s = max(0.0, round_s - (started - begin))
-        ran = self._all({slot: Order("run", job, left_s, self.left[job]) for slot, job in wanted.items()})
+        started_s = self.now_s
+        self._run({slot: job for slot, job in wanted.items() if slot not in stays}, until_s)
+        ran = self._answers(wanted)
         for slot, job in wanted.items():
             self.done[job] += ran[slot].steps
             self.left[job] -= ran[slot].steps
             if not self.left[job]:
-                self.completion_s[job] = started + ran[slot].seconds - self.begin
+                self.completion_s[job] = (begin_s if slot in stays else started_s) + ran[slot].seconds
                 del self.left[job]
         self.rounds.append(
             Round(
-                begin_s=begin - self.begin,
-                end_s=self.clock() - self.begin,
-                moving_s=started - begin,
+                begin_s=begin_s,
+                end_s=self.now_s,
+                moving_s=started_s - begin_s,
                 jobs=wanted,
                 steps={job: ran[slot].steps for slot, job in wanted.items()},
             )
         )
+
+    def _run(self, jobs: Mapping[str, str], until_s: float) -> None:
+        left_s = max(0.0, until_s - self.now_s)
+        self._ask({slot: Order("run", job, left_s, self.left[job]) for slot, job in jobs.items()})
 
     def _leave(self, wanted: Mapping[str, str]) -> None:
         leaving = {slot: job for slot, job in self.held.items() if wanted.get(slot) != job}
@@ -141,6 +156,12 @@ class _Runner:
 
     def _all(self, orders: Mapping[str, Order]) -> dict[str, Done]:
         """Carry out orders of several slots at once."""
+        self._ask(orders)
+        return self._answers(orders)
+
+    def _ask(self, orders: Mapping[str, Order]) -> None:
         for slot, order in orders.items():
             self.slots[slot].ask(order)
-        return {slot: self.slots[slot].answer() for slot in orders}
+
+    def _answers(self, slots: Iterable[str]) -> dict[str, Done]:
+        return {slot: self.slots[slot].answer() for slot in slots}

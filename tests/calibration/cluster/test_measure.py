@@ -7,11 +7,11 @@ from typer.testing import CliRunner
 
 from calibration.cluster import cli, measure
 from calibration.cluster.cli import measure_command
-from calibration.cluster.measure import measured, turns
+from calibration.cluster.measure import measured, scheduled
 from calibration.cluster.networks import NETWORKS
-from sim.cluster.jobs import ClusterJob
-from sim.cluster.throughputs import Throughputs
+from sim.cluster.simulate import Rounds
 from sim.specs.fields import InputError
+from tests.cluster.toys import job, speeds
 
 
 def invoke(*arguments):
@@ -20,50 +20,43 @@ def invoke(*arguments):
     return CliRunner().invoke(app, [str(a) for a in arguments], catch_exceptions=False)
 
 
-def test_jobs_go_round_the_slots():
-    jobs = tuple(ClusterJob(job_type=name, steps=1) for name in "abc")
-    assign = turns(jobs, Throughputs(types=("fast", "slow"), alone={}))
-    left = dict.fromkeys("abc", 1)
-    assert [assign(n, left) for n in range(3)] == [
-        {"fast": "a", "slow": "b"},
-        {"fast": "b", "slow": "c"},
-        {"fast": "c", "slow": "a"},
-    ]
-    assert assign(3, {"c": 1}) == {"fast": "c"}
+def test_a_policy_assigns_the_slots():
+    jobs, known = (job(10, name="a"), job(10, name="b"), job(10, name="c")), speeds(a=[2, 1], b=[2, 1], c=[2, 1])
+    assign = scheduled(jobs, known, "fifo_perf", Rounds(round_s=1, reset_s=0, switch_s=0))
+    assert assign(0, {"a": 10, "b": 10, "c": 10}) == {"fast": "a", "slow": "b"}
+    assert assign(1, {"a": 1, "b": 9, "c": 10}) == {"fast": "a", "slow": "b"}
+    assert assign(2, {"b": 9, "c": 10}) == {"fast": "b", "slow": "c"}
+    assert assign(3, {"c": 10}) == {"fast": "c"}
 
 
-def test_three_trainings_share_two_slots(monkeypatch, tmp_path):
-    monkeypatch.setattr(measure, "WARM_S", 0.05)
-    monkeypatch.setattr(cli, "measured", partial(measured, profiled_s=0.05))
-    out = tmp_path / "found.json"
-    ended = invoke("--round-s", 0.2, "--longest-s", 0.4, "--json", "--out", out)
-    assert ended.exit_code == 0
-    data = json.loads(ended.stdout)
-    assert data == json.loads(out.read_text())
-    for name in NETWORKS:
-        assert data["throughputs"][name]["fast"] > data["throughputs"][name]["slow"] > 0
-        assert sum(one["steps"].get(name, 0) for one in data["rounds"]) == data["steps"][name]
-        assert 0 < data["completion_s"][name] <= data["rounds"][-1]["end_s"]
-    assert data["moves"]
-    assert 0 < data["move_s"] < 2
-
-
-def test_a_table(monkeypatch):
+def test_three_trainings_are_compared(monkeypatch, tmp_path):
     monkeypatch.setattr(measure, "WARM_S", 0.02)
     monkeypatch.setattr(cli, "measured", partial(measured, profiled_s=0.05))
-    ended = invoke("--round-s", 0.1, "--longest-s", 0.1)
+    out = tmp_path / "found.json"
+    ended = invoke("--round-s", 1, "--longest-s", 0.8, "--out", out, "--policy", "finish_time_fairness_perf")
     assert ended.exit_code == 0
-    assert "steps/s slow" in ended.stdout
-    assert all(name in ended.stdout for name in NETWORKS)
+    data = json.loads(out.read_text())
+    assert data["policy"] in ended.stdout
+    for name in NETWORKS:
+        assert name in ended.stdout
+        assert data["throughputs"][name]["fast"] > data["throughputs"][name]["slow"] > 0
+        assert sum(one["steps"].get(name, 0) for one in data["rounds"]) == data["steps"][name]
+        times = data["completion"][name]
+        assert 0 < times["measured_s"] <= data["rounds"][-1]["end_s"]
+        assert times["error_percent"] == 100 * (times["simulated_s"] / times["measured_s"] - 1)
+    assert data["moves_measured"] == len(data["moves"])
+    assert 0 < data["device_time"]["fast"]["measured_s"] <= data["makespan"]["measured_s"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "path"),
     [
-        (("--round-s", 0), "--round-s"),
+        (("--round-s", 0.5), "--round-s"),
         (("--longest-s", "nan"), "--longest-s"),
         (("--link", 1), "--link"),
         (("--out", "missing/x.json"), "--out"),
+        (("--policy", "fair"), "policy"),
+        (("--policy", "max_min_fairness_packed"), "policy"),
     ],
 )
 def test_options_that_are_wrong(arguments, path):

@@ -16,6 +16,9 @@ class Clock:
     def __call__(self):
         return self.now
 
+    def wait(self, seconds):
+        self.now += seconds
+
 
 @dataclass
 class Saved:
@@ -69,7 +72,7 @@ def made():
 
 def ran(made, steps, rounds, round_s=2.5):
     clock, _, slots = made
-    return run_rounds(slots, steps, lambda number, left: rounds[number], round_s, clock)
+    return run_rounds(slots, steps, lambda number, left: rounds[number], round_s, clock, clock.wait)
 
 
 def test_jobs_move_and_end(made):
@@ -91,7 +94,8 @@ def test_a_job_that_waits_is_saved_and_comes_back(made):
     found = ran(made, {"a": 10, "b": 10}, [{"fast": "a"}, {"fast": "b"}, {"fast": "a"}, {"fast": "b"}])
     assert [(move.job, move.to_round) for move in found.moves] == [("a", 2), ("b", 3)]
     assert list(found.completion_s) == ["a", "b"]
-    assert found.rounds[2].end_s - found.rounds[2].begin_s < 2.5  # it ends with its last job
+    assert [one.begin_s for one in found.rounds] == [0, 2.5, 5, 7.5]  # also after a job that ended early
+    assert found.rounds[2].end_s < 7.5
 
 
 def test_a_job_that_comes_back_with_other_steps_is_told(made):
@@ -113,4 +117,14 @@ def test_assignments_that_cannot_be(made):
 
 def test_rounds_too_short_for_anything_end(made):
     with pytest.raises(InputError, match="round_s"):
-        run_rounds(made[2], {"a": 5}, lambda number, left: {"fast": "a"}, 0.01, made[0])
+        run_rounds(made[2], {"a": 5}, lambda number, left: {"fast": "a"}, 0.01, made[0], made[0].wait)
+
+
+def test_who_stays_runs_while_others_move(made):
+    rounds = [{"fast": "a", "slow": "b"}, {"fast": "c", "slow": "b"}]
+    found = ran(made, {"a": 100, "b": 4, "c": 7}, [*rounds, *[{"fast": "a"}] * 99])
+    second = found.rounds[1]
+    assert second.moving_s == SAVE_S + LOAD_S
+    assert second.steps == {"b": 2, "c": 7}
+    assert found.completion_s["b"] == 2.5 + 2
+    assert found.completion_s["c"] == 2.5 + SAVE_S + LOAD_S + 7 / 4
