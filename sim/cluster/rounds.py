@@ -363,18 +363,9 @@ def _like(
 
 @njit(cache=True)
 def run_rounds(
-    rows: Rows,
-    fleet: Fleet,
-    work: Work,
-    held: Held,
-    spent_s: Floats,
-    clock: Floats,
-    counts: Ints,
-    log: Log,
-    orders: Ints,
-    rule: Rule,
-    to: Next,
-) -> tuple[int, int]:
+    rows: Rows, fleet: Fleet, work: Work, held: Held, spent_s: Floats, clock: Floats, counts: Ints, log: Log,
+    orders: Ints, rule: Rule, to: Next,
+) -> tuple[int, int]:  # fmt: skip
     """Run rounds until a job ends or fails, something is due or the log is full.
 
     Returns:
@@ -431,20 +422,9 @@ def _account(rows: Rows, work: Work, held: Held, spent_s: Floats, ran_s: Floats,
 
 @njit(cache=True)
 def _skip(
-    rows: Rows,
-    work: Work,
-    held: Held,
-    spent_s: Floats,
-    clock: Floats,
-    counts: Ints,
-    log: Log,
-    rule: Rule,
-    to: Next,
-    chosen: Ints,
-    placed: Ints,
-    speed: Floats,
-    k: int,
-) -> None:
+    rows: Rows, work: Work, held: Held, spent_s: Floats, clock: Floats, counts: Ints, log: Log, rule: Rule, to: Next,
+    chosen: Ints, placed: Ints, speed: Floats, k: int,
+) -> None:  # fmt: skip
     """Take the rounds at once that will be as the last one was."""
     like, lasts = _like(rows, work, placed, speed, clock, rule, to)
     if like < 1:

@@ -82,6 +82,14 @@ def test_rounds_have_to_be_recorded():
         figures.cluster_devices(found)
 
 
+def test_a_part_of_the_time(run):
+    (picture,) = figures.cluster_devices(run, until_h=50 / 3_600).data
+    assert picture.dx * len(picture.text[0]) == pytest.approx(50 / 3_600)
+    assert {text for row in picture.text for text in row} <= {"job 0: net", ""}
+    with pytest.raises(InputError, match="until_h: got 0"):
+        figures.cluster_devices(run, until_h=0)
+
+
 def test_words(run):
     text = " ".join(answer_cluster(run))
     assert "fixed: 3 jobs end within" in text and "USD" in text and "1 jobs end after their deadline" in text

@@ -153,15 +153,18 @@ def cluster_fairness(levels: Mapping[str, Sequence[float]], theme: Theme = "ligh
     return figure
 
 
-def cluster_devices(run: Simulated, theme: Theme = "light") -> go.Figure:
-    """Return which job held which device when; two that share one have the colour of the first.
+def cluster_devices(run: Simulated, until_h: float | None = None, theme: Theme = "light") -> go.Figure:
+    """Return which job held which device when, to the end or `until_h`; two that share one have the first's colour.
 
     Raises:
-        InputError: the rounds were not recorded.
+        InputError: the rounds were not recorded, or `until_h` is not above 0.
     """
     if not run.entries:
         raise InputError("run.entries", [], "a simulation with record=True")
-    jobs, hours = _pixels(run), run.makespan_s / HOUR_S
+    hours = run.makespan_s / HOUR_S if until_h is None else until_h
+    if not hours > 0:
+        raise InputError("until_h", until_h, "a number of hours above 0")
+    jobs = _pixels(run, hours * HOUR_S)
     shades = [colour("idle", theme), *(mixed(name, theme, s) for s in (0.95, 0.6, 0.35) for name, _ in STYLES[:6])]
     code = np.where(jobs[..., 0] < 0, 0, 1 + jobs[..., 0] % (len(shades) - 1))
     names = np.array([*(f"job {n}: {job.job_type}" for n, job in enumerate(run.jobs)), ""], dtype=object)
@@ -185,9 +188,9 @@ def cluster_devices(run: Simulated, theme: Theme = "light") -> go.Figure:
     return figure.update_yaxes(automargin=True, showgrid=False, type="category")
 
 
-def _pixels(run: Simulated) -> Ints:
+def _pixels(run: Simulated, until_s: float) -> Ints:
     """Return the jobs (W, BINS, 2) on each device in the middle of every column."""
-    at = (np.arange(BINS) + 0.5) * run.makespan_s / BINS
+    at = (np.arange(BINS) + 0.5) * until_s / BINS
     begin: Floats = np.array([entry.start_s for entry in run.entries])
     last = np.array([entry.start_s + entry.length_s * entry.repeats for entry in run.entries])
     index = np.searchsorted(begin, at, side="right") - 1
