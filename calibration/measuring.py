@@ -3,11 +3,11 @@
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import typer
 from rich import progress as bars
@@ -65,6 +65,25 @@ def measure_device(
 def results_console() -> Console:
     """Return where tables of results are printed: wide where that is no terminal."""
     return Console(width=None if sys.stdout.isatty() else WIDTH)
+
+
+class Told(Protocol):
+    """Results that say in lines what they hold."""
+
+    def lines(self) -> Sequence[str]:
+        """Return the lines."""
+
+
+def tell_evidence(gather: Callable[[Path, float, Callable[[str], object]], Told], out: Path, budget: float) -> None:
+    """Gather evidence into a file until the budget (s) is spent, and say on stderr what goes on and what came of it."""
+    if budget <= 0:
+        raise InputError("--budget", budget, "seconds above 0")
+
+    def told(text: str) -> None:
+        sys.stderr.write(text + "\n")
+
+    for line in gather(out, budget, told).lines():
+        told(line)
 
 
 def one_of(option: str, value: str, allowed: tuple[str, ...]) -> str:

@@ -36,9 +36,9 @@ from calibration.checkpointing.results import (
 )
 from calibration.checkpointing.training import Run
 from calibration.host import cpu_name
+from calibration.measuring import tell_evidence
 from sim.checkpointing import plan
 from sim.specs.checkpointing import Checkpointing
-from sim.specs.fields import InputError
 
 COMMAND = "python -m calibration.checkpointing.evidence --out notebooks/data/checkpointing.json"
 MEGABYTES = (50, 200)
@@ -159,14 +159,7 @@ def main(
     budget: Annotated[float, typer.Option("--budget", help="Seconds after which nothing more is begun.")] = 3600.0,
 ) -> None:
     """Measure; progress goes to stderr."""
-    if budget <= 0:
-        raise InputError("--budget", budget, "seconds above 0")
-
-    def told(text: str) -> None:
-        sys.stderr.write(text + "\n")
-
-    for line in gather(out, budget, told).lines():
-        told(line)
+    tell_evidence(gather, out, budget)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ measuring that its budget ended goes on. All of it takes some five minutes.
 """
 
 import os
-import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -23,7 +22,7 @@ from calibration.cluster.measure import measured
 from calibration.cluster.results import Case, Evidence, read_evidence, write_evidence
 from calibration.guards import MOST_OTHERS, TRIES
 from calibration.host import cpu_name
-from sim.specs.fields import InputError
+from calibration.measuring import tell_evidence
 
 COMMAND = "python -m calibration.cluster.evidence --out notebooks/data/cluster-real.json"
 POLICIES = ("max_min_fairness_perf", "fifo_perf", "finish_time_fairness_perf")
@@ -70,14 +69,7 @@ def main(
     budget: Annotated[float, typer.Option("--budget", help="Seconds after which nothing more is begun.")] = 3600.0,
 ) -> None:
     """Measure; progress goes to stderr."""
-    if budget <= 0:
-        raise InputError("--budget", budget, "seconds above 0")
-
-    def told(text: str) -> None:
-        sys.stderr.write(text + "\n")
-
-    for line in gather(out, budget, told).lines():
-        told(line)
+    tell_evidence(gather, out, budget)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from sim.cluster.generator import generate
 from sim.cluster.importers import imported_log
 from sim.cluster.jobs import ClusterJob
+from sim.cluster.live import Live
 from sim.cluster.policies import POLICIES, policy
 from sim.cluster.policies.base import Policy
 from sim.cluster.pop import Pop
@@ -18,6 +19,7 @@ __all__ = [
     "POLICIES",
     "ClusterJob",
     "JobType",
+    "Live",
     "Policy",
     "Pop",
     "Rounds",

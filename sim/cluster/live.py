@@ -10,7 +10,7 @@ from sim.cluster.arrays import NOW, Next
 from sim.cluster.jobs import ClusterJob
 from sim.cluster.policies.base import Policy
 from sim.cluster.rounds import run_rounds
-from sim.cluster.simulate import Rounds, _Run
+from sim.cluster.simulate import Rounds, Simulation
 from sim.cluster.throughputs import Throughputs
 from sim.specs.fields import InputError
 
@@ -18,7 +18,7 @@ Placed = dict[tuple[str, int], tuple[int, ...]]
 """Type of device and its number among those of the type -> the job that holds it, or both jobs that share it."""
 
 
-class Live(_Run):
+class Live(Simulation):
     """A simulation whose progress is real: `place` is called once a round, at its begin.
 
     Arguments are those of `simulate`. What moves cost shows in the steps that are left, so `Rounds.switch_s` says

@@ -77,7 +77,7 @@ def simulate(
     prices = usd_per_hour or {}
     for name in (name for name, count in devices.items() if prices and count and name not in prices):
         raise InputError(f"usd_per_hour.{name}", None, "required beside other prices: USD of a device-hour")
-    run = _Run(iter(jobs), throughputs, devices, policy, rounds or Rounds(), spread, seed, record)
+    run = Simulation(iter(jobs), throughputs, devices, policy, rounds or Rounds(), spread, seed, record)
     run.switch_s, run.usd_per_hour, run.window, run.progress = switch_s or {}, prices, window, progress
     run.entities, run.active.believed = dict(entity_weights or {}), believed and believed.of(run.told.types)
     began = perf_counter()
@@ -95,7 +95,7 @@ def _assumptions(rounds: Rounds, throughputs: Throughputs) -> tuple[str, ...]:
     return (pace, lost, *([f"throughputs: {throughputs.source}"] if throughputs.source else []))
 
 
-class _Run:
+class Simulation:
     """One simulation under way."""
 
     def __init__(
