@@ -38,6 +38,13 @@ def test_a_device_is_idle_when_its_job_has_ended():
     assert np.mean(np.array(picture.z) > 0) == pytest.approx(0.5, abs=0.01)
 
 
+def test_names_from_files_are_text():
+    evil = speeds(**{"<b>x": [1.0, 1.0]})
+    found = simulate([job(10, name="<b>x")], evil, {"fast": 1}, Fixed([1, 0]), EVERY, record=True)
+    (picture,) = figures.cluster_devices(found).data
+    assert {text for row in picture.text for text in row} == {"job 0: &lt;b&gt;x", ""}
+
+
 def test_completion_counts_jobs(run):
     (curve,) = figures.cluster_completion({"fixed": run}).data
     assert sorted(curve.x) == pytest.approx(sorted(run.jct_s / 3_600))

@@ -167,7 +167,7 @@ def cluster_devices(run: Simulated, until_h: float | None = None, theme: Theme =
     jobs = _pixels(run, hours * HOUR_S)
     shades = [colour("idle", theme), *(mixed(name, theme, s) for s in (0.95, 0.6, 0.35) for name, _ in STYLES[:6])]
     code = np.where(jobs[..., 0] < 0, 0, 1 + jobs[..., 0] % (len(shades) - 1))
-    names = np.array([*(f"job {n}: {job.job_type}" for n, job in enumerate(run.jobs)), ""], dtype=object)
+    names = np.array([*(f"job {n}: {safe(job.job_type)}" for n, job in enumerate(run.jobs)), ""], dtype=object)
     text = np.where(jobs[..., 1] >= 0, names[jobs[..., 0]] + " and " + names[jobs[..., 1]], names[jobs[..., 0]])
     rows = _device_names(run)
     figure = frame(theme, 110 + max(160, 14 * len(rows)), "time (h)", "", margin=MARGIN | {"t": 16})
