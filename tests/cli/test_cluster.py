@@ -7,7 +7,6 @@ import pytest
 from tests.oracle import ROOT, reference
 
 TABLE = ROOT / "notebooks" / "data" / "gavel-throughputs.yaml"
-WORKLOAD = ROOT / "notebooks" / "data" / "cluster-workload.yaml"
 
 
 def test_the_contract_on_a_published_trace(trainsim):
@@ -56,9 +55,13 @@ def test_parts_and_what_they_lose(trainsim):
     assert "is" in drawn(trainsim, "--parts", "2")[1].split("objective")[1]
 
 
-def test_predicted_throughputs_have_intervals_prices_and_moves(trainsim):
-    cluster = "v100-sxm-16gb=2,a100-sxm-80gb=2,h100-sxm-80gb=2"
-    code, out, _ = drawn(trainsim, "--draws", "3", "--json", table=WORKLOAD, cluster=cluster)
+def test_predicted_throughputs_have_intervals_prices_and_moves(trainsim, tmp_path):
+    work = tmp_path / "work.yaml"
+    plan = "plan: {global_batch: 32, micro_batch: 4}"
+    work.write_text(
+        f"devices: [v100-sxm-16gb, a100-sxm-80gb]\njobs: {{bert: {{model: bert-large, gpus: 1, {plan}}}}}\n"
+    )
+    code, out, _ = drawn(trainsim, "--draws", "3", "--json", table=work, cluster="v100-sxm-16gb=2,a100-sxm-80gb=2")
     data = json.loads(out)
     low, high = data["sensitivity"]["makespan_s"]
     assert code == 0 and low < high

