@@ -51,6 +51,7 @@ class RunnerContract:
         with pytest.raises(TaskFailed, match="task 3: ValueError: no such number"):
             list(runner.run(range(5), broken))
 
+    @pytest.mark.usefixtures("anew")
     @pytest.mark.parametrize("engine", ["analytic", "path"])
     def test_the_table_is_that_of_one_process(self, runner, tmp_path, monkeypatch, engine):
         """Byte for byte, whoever computes it."""

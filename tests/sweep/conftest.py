@@ -1,7 +1,10 @@
 """Small grids."""
 
 import pytest
+from sympy.core.cache import clear_cache
 
+from sim.costs import offload, stage
+from sim.engine import closed_form
 from sim.sweep.grid import Grid
 from sim.sweep.runners import Ray
 from tests.cli.conftest import trainsim  # noqa: F401 - a fixture
@@ -24,6 +27,15 @@ QUICK = {
     "plan.overlap_dp": [True, False],
 }
 """360 configurations of one structure and schedule, which compile once."""
+
+
+@pytest.fixture
+def anew():
+    """Forms are compiled again, as in a new process: SymPy orders some sums by what it has seen, to the last bit."""
+    for module in (closed_form, offload, stage):
+        for each in vars(module).values():
+            getattr(each, "cache_clear", int)()
+    clear_cache()
 
 
 @pytest.fixture

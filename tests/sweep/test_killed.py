@@ -97,6 +97,7 @@ def killed(path: Path, kind: str, left: int, random: Random) -> tuple[list[int],
         return one.acknowledged, times
 
 
+@pytest.mark.usefixtures("anew")
 def test_no_acknowledged_block_is_lost_or_doubled(tmp_path, monkeypatch):
     monkeypatch.setattr("sim.sweep.writer.BLOCK_ROWS", {"analytic": driver.ROWS})
     grid, path = Grid(**BASE, axes=QUICK), tmp_path / "killed.db"
