@@ -10,7 +10,14 @@ from tests.oracle import REFERENCE, reference
 SHORT = ("A_", "B_", "D_", "F2_")
 """Tags of the runs that the short run repeats; the full one repeats all."""
 
-SLOW = ("max_min_fairness_water_filling_packed", "min_total_duration_packed")
+SLOW = (
+    "max_min_fairness_water_filling",
+    "max_min_fairness_water_filling_perf",
+    "max_min_fairness_water_filling_packed",
+    "finish_time_fairness_packed",
+    "min_total_duration_packed",
+)
+"""Policies whose runs of more than 20 jobs are in the full run alone."""
 CHAOTIC = {
     ("A_small20_2-2-2", "max_min_fairness"),
     ("A_small20_2-2-2", "max_min_fairness_water_filling"),
@@ -28,11 +35,14 @@ runs first, and few jobs of few rounds leave nothing to average out. Makespans o
 times up to 19 %; which of them are depends on the processor."""
 
 
+def short(run):
+    return run.tag.startswith(SHORT) and (run.tag.startswith(SHORT[:2]) or run.policy not in SLOW)
+
+
 def runs():
     if not REFERENCE.is_dir():
         return [pytest.param(None, id="no reference data")]
-    wanted = [run for run in published_runs(REFERENCE / "cluster")
-              if FULL or (run.tag.startswith(SHORT) and run.policy not in SLOW)]  # fmt: skip
+    wanted = [run for run in published_runs(REFERENCE / "cluster") if FULL or short(run)]
     return [pytest.param(run, id=run.name) for run in wanted]
 
 
