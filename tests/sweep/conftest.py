@@ -31,7 +31,7 @@ QUICK = {
 
 @pytest.fixture
 def anew():
-    """Forms are compiled again, as in a new process: SymPy orders some sums by what it has seen, to the last bit."""
+    """Forms are compiled anew, as in a new process: what was compiled before in one may decide the last bit."""
     for module in (closed_form, offload, stage):
         for each in vars(module).values():
             getattr(each, "cache_clear", int)()
