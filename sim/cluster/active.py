@@ -130,8 +130,8 @@ class Active:
         return np.array([self.believed.alone[job.kind] for job in self.jobs]).reshape(true.shape)
 
     def deadline_s(self, job: ClusterJob) -> float:
-        """Return when a job should have ended: a multiple of what it takes alone on the fastest type."""
-        fastest = float(self.known.alone[job.kind].max())
+        """Return when a job should have ended: a multiple of what it is taken to need alone on the fastest type."""
+        fastest = float((self.believed or self.known).alone[job.kind].max())
         return inf if job.slo is None else job.arrival_s + job.slo * job.steps / fastest
 
     def state(self, now_s: float, usd_per_hour: Floats | None, entities: Mapping[str, float]) -> State:

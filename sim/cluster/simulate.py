@@ -65,10 +65,9 @@ def simulate(
     """Return what becomes of jobs, in order of arrival, on so many `devices` of each type.
 
     `spread`: throughputs of jobs whose devices are in more servers than they need; `believed`: what the policy takes
-    them to be, where that is not the truth. `switch_s` by type of job wins over
-    that of `rounds`. `window`: end when the jobs from the first to before the second number have ended (`jobs` may
-    never end). `record`: keep who held which device in every round. `progress` is told how many jobs have ended, and
-    the simulated seconds.
+    those of jobs alone to be, where that is not the truth. `switch_s` by type of job wins over that of `rounds`.
+    `window`: end when the jobs from the first to before the second number have ended (`jobs` may never end). `record`:
+    keep who held which device in every round. `progress` is told how many jobs have ended, and the simulated seconds.
 
     Raises:
         InputError: jobs are out of order, a job can run nowhere, a throughput is missing, or the policy gives a job

@@ -105,6 +105,20 @@ def test_deadlines_are_multiples_of_the_time_alone():
     assert run(jobs, {"fast": 1}, Fixed([0.3, 0])).late == (0,)
 
 
+def test_what_is_believed_decides_shares_and_deadlines_but_not_the_pace():
+    slower = speeds(net=[1.0, 0.5])
+    asked = []
+
+    class Asked(Fixed):
+        def allocate(self, state):
+            asked.append(state.steps_per_s.tolist())
+            return super().allocate(state)
+
+    found = run([job(400, slo=1.5)], {"fast": 1}, Asked([1, 0]), known=slower, believed=speeds())
+    assert found.end_s.tolist() == [400.0]
+    assert asked == [[[2.0]]] and found.late == (0,), "due after 300 s of those believed"
+
+
 def test_fairness_is_the_time_beside_that_on_an_equal_share():
     found = run([job(400), job(400)], {"fast": 1}, Fixed([0.5, 0]))
     assert found.fairness.tolist() == pytest.approx([300 / 400, 400 / (200 * (300 * 2 + 100) / 400)])
