@@ -1,0 +1,1 @@
+"""Renting devices whose prices change: where, when, and whether to move."""
