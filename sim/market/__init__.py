@@ -1,1 +1,34 @@
-"""Renting devices whose prices change: where, when, and whether to move."""
+"""Renting devices whose prices change: where, when, and whether to move.
+
+Source: D. Narayanan et al., Analysis and Exploitation of Dynamic Pricing in the Public Cloud for ML Training, DISPA
+2020.
+"""
+
+from sim.market.grid import Grid, price_grid
+from sim.market.jobs import Moves, RentedJob
+from sim.market.offers import History, Market, Offer
+from sim.market.optimum import Optimum, optimum
+from sim.market.renting import rent
+from sim.market.results import Rental, Stay
+from sim.market.strategies import STRATEGIES, strategy
+from sim.market.strategies.base import Strategy
+from sim.market.tariffs import Tariff
+
+__all__ = [
+    "STRATEGIES",
+    "Grid",
+    "History",
+    "Market",
+    "Moves",
+    "Offer",
+    "Optimum",
+    "Rental",
+    "RentedJob",
+    "Stay",
+    "Strategy",
+    "Tariff",
+    "optimum",
+    "price_grid",
+    "rent",
+    "strategy",
+]

@@ -60,10 +60,9 @@ def price_grid(
     """
     count = max(1, ceil(seconds / step_s - 1e-9))
     if count * len(market.histories) > MOST_CELLS:
-        raise InputError(
-            "step_s", step_s, f"at most {MOST_CELLS:.0e} steps x offers, here {count} x {len(market.histories)}"
-        )
-    edges = begin_s + step_s * np.arange(count + 1)
+        told = f"at most {MOST_CELLS:.0e} steps x offers, here {count} x {len(market.histories)}"
+        raise InputError("step_s", step_s, told)
+    edges: Floats = np.array([begin_s + step_s * k for k in range(count + 1)])
     seen = np.column_stack([_at(history, edges[:-1]) for history in market.histories])
     mean = np.column_stack([_mean(history, edges) for history in market.histories])
     up = np.full(seen.shape, step_s)

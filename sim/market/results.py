@@ -45,6 +45,11 @@ class Rental:
     assumptions: tuple[str, ...] = ()
 
     @property
+    def objective_usd(self) -> float:
+        """The cost with what the hours are worth to the owner."""
+        return self.cost_usd + self.hours * self.job.usd_per_hour
+
+    @property
     def gpu_hours(self) -> float:
         """Device-hours that were paid for."""
         return sum((stay.end_s - stay.begin_s) / 3_600 * self.job.paid(stay.offer) for stay in self.path)

@@ -21,13 +21,14 @@ class Seen:
     """What is known when a choice is made; of N offers each array (N,).
 
     `usd_per_hour`: what holding an offer costs the job now, inf where it cannot be held; `steps_per_s` what it does
-    there. `held`: the offer it holds, or WAIT. `left_steps` of work, `gone_s` since its begin. Taking an offer loses
-    `move_s` and costs `move_usd`, zero for the one held. `reliable`: offers that are never taken away. `allowed`: those
-    that the strategy may rent.
+    there. `held`: the offer it holds, or WAIT. `left_steps` of work, `gone_s` since its begin, at the begin of step
+    number `step` of `step_s`. Taking an offer loses `move_s` and costs `move_usd`, zero for the one held. `reliable`:
+    offers that are never taken away. `allowed`: those that the strategy may rent.
     """
 
     job: RentedJob
     step: int
+    step_s: float
     gone_s: float
     left_steps: float
     held: int
@@ -47,7 +48,10 @@ class Seen:
 
 
 class Strategy(ABC):
-    """A rule by which a job rents. `again`: it chooses every time it may, not only when it holds nothing."""
+    """A rule by which a job rents. `again`: it chooses every time it may, not only when it holds nothing.
+
+    Nobody chooses while the job is being started.
+    """
 
     name: ClassVar[str]
     again: ClassVar[bool] = True

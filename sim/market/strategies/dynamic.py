@@ -1,0 +1,59 @@
+"""Strategies that weigh what a move costs."""
+
+import numpy as np
+
+from sim.market.offers import Floats
+from sim.market.strategies.base import WAIT, Seen, Strategy, cheapest
+from sim.units import HOUR_S
+
+
+class Dynamic(Strategy):
+    """Of all offers the one on which the rest of the job costs least at the prices of now, moving included.
+
+    It moves when that saves more than the move costs: rent while it starts, the owner's time, and transfers.
+    """
+
+    name = "dynamic"
+
+    def choose(self, seen: Seen) -> int:
+        """Return the offer with the least cost of the rest."""
+        return cheapest(rest_usd(seen))
+
+
+class UniformProgress(Strategy):
+    """Keeps up with the line from nothing at the begin to all at the deadline (Wu et al., Can't Be Late, NSDI 2024).
+
+    Ahead of the line it rents the cheapest offer, or waits where only those are left that are never taken away. Behind
+    it, it keeps what it holds if that is fast enough, or rents the cheapest offer that is never taken away and fast
+    enough, and leaves that one when it is ahead by what two moves take. When no more time is left than the fastest of
+    those needs, it stays there until the end.
+    """
+
+    name = "uniform_progress"
+
+    def choose(self, seen: Seen) -> int:
+        """Return the offer to hold, or WAIT."""
+        cost, deadline_s = rest_usd(seen), seen.job.deadline_s
+        sure = seen.reliable & np.isfinite(cost)
+        if deadline_s is None or not sure.any():
+            return cheapest(cost)
+        left_s = deadline_s - seen.gone_s
+        needed_s = np.where(np.isfinite(cost), seen.move_s + seen.left_steps / seen.steps_per_s, np.inf)
+        fastest = int(np.argmin(np.where(sure, needed_s, np.inf)))
+        if needed_s[fastest] + seen.step_s >= left_s:
+            return fastest
+        holds_sure = seen.held != WAIT and bool(sure[seen.held])
+        margin = 2 * float(seen.move_s.max()) * float(seen.steps_per_s[seen.held]) if holds_sure else 0.0
+        if seen.left_steps + margin <= seen.job.steps * (1 - seen.gone_s / deadline_s):
+            best = cheapest(cost)
+            return WAIT if not (np.isfinite(cost) & ~sure).any() and seen.job.usd_per_hour == 0 else best
+        kept = np.arange(len(cost)) == seen.held
+        return cheapest(np.where((sure | kept) & (needed_s <= left_s), cost, np.inf))
+
+
+def rest_usd(seen: Seen) -> Floats:
+    """Return what the rest of the job costs on each offer (N,) at the prices of now, taking it included."""
+    per_hour = seen.usd_per_hour + seen.job.usd_per_hour
+    with np.errstate(invalid="ignore"):  # inf x 0 where nothing is offered
+        found: Floats = seen.usd_per_step * seen.left_steps + per_hour * seen.move_s / HOUR_S + seen.move_usd
+    return np.where(np.isfinite(found), found, np.inf)
