@@ -24,12 +24,13 @@ class Baseline(Strategy):
 
     def allowed(self, offers: Sequence[Offer], job: RentedJob) -> Bools:
         """Return the offers of that type: the instances with the fewest devices that hold the job."""
-        return (
-            self._of_cloud(offers) & np.array([offer.device == self.device for offer in offers]) & _single(offers, job)
-        )
+        usual: Bools = np.array([offer.device == self.device for offer in offers])
+        usual &= self._of_cloud(offers) & _single(offers, job)
+        return usual
 
     def _of_cloud(self, offers: Sequence[Offer]) -> Bools:
-        return np.array([offer.cloud == self.cloud for offer in offers])
+        found: Bools = np.array([offer.cloud == self.cloud for offer in offers])
+        return found
 
     def choose(self, seen: Seen) -> int:
         """Return the cheapest for what it does."""
