@@ -10,6 +10,7 @@ import typer
 from sim.catalog import folder, kinds, names
 from sim.cli.output import console, print_json
 from sim.costs.run_level import run_level, shipped
+from sim.market.tariffs import instances, tariffs
 from sim.schedules import SCHEDULES
 from sim.specs import InputError
 from sim.specs.catalog import dataset, device, models, precisions, scaling_law, storage
@@ -154,6 +155,19 @@ def _dataset(name: str) -> Entry:
     return {"description": f"{_title('datasets', name)}: {text}", **asdict(held), "size_bytes": held.size_bytes}
 
 
+def _tariff(name: str) -> Entry:
+    held = tariffs()[name]
+    text = f"{held.usd_per_gb_between_regions:g} USD/GB between regions, {held.usd_per_gb_out:g} USD/GB out"
+    return {"description": f"{_title('tariffs', name)}: {text}", **asdict(held)}
+
+
+def _instances(name: str) -> Entry:
+    held = instances(name)
+    devices = ", ".join(sorted({instance.device for instance in held.values()}))
+    text = f"{_title('instances', name)}: {len(held)} types of instances with {devices}"
+    return {"description": text, "instances": {type_: asdict(instance) for type_, instance in held.items()}}
+
+
 def _title(kind: str, name: str) -> str:
     return str(json.loads((folder(kind) / f"{name}.json").read_text("utf-8"))["title"])
 
@@ -167,6 +181,8 @@ FACTS: dict[str, Callable[[str], Entry]] = {
     "run-level": _run_level,
     "storage": _storage,
     "datasets": _dataset,
+    "tariffs": _tariff,
+    "instances": _instances,
 }
 """Kinds of catalog entry with a line of their own; any other is described by what its file states."""
 

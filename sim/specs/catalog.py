@@ -21,7 +21,8 @@ T = TypeVar("T")
 DEVICE_SUFFIXES = (".yaml", ".yml", ".json")
 
 
-def _entry(kind: str, name: str) -> object:
+def entry(kind: str, name: str) -> object:
+    """Return the entry `name` of one kind as plain data; raises InputError with the known names."""
     known = names(kind)
     if name not in known:
         raise InputError(kind.removesuffix("s"), name, "one of " + ", ".join(known))
@@ -58,7 +59,7 @@ def _known() -> str:
 
 @lru_cache
 def _catalog_device(name: str) -> Device:
-    return read(Device, _entry("devices", name), f"devices/{name}")
+    return read(Device, entry("devices", name), f"devices/{name}")
 
 
 @lru_cache(maxsize=64)
@@ -108,7 +109,7 @@ def model(name: str) -> Model:
 
 def stated_model(name: str) -> dict[str, object]:
     """Return what the catalog states of a model, what follows from it left out; raises InputError with known names."""
-    raw = _entry("models", name)
+    raw = entry("models", name)
     assert isinstance(raw, dict)
     return {k: v for k, v in raw.items() if k != "source"}
 
@@ -116,25 +117,25 @@ def stated_model(name: str) -> dict[str, object]:
 @lru_cache
 def precision(name: str) -> Precision:
     """Return the catalog precision `name`; raises InputError with the known names."""
-    return read(Precision, _entry("precisions", name), f"precisions/{name}")
+    return read(Precision, entry("precisions", name), f"precisions/{name}")
 
 
 @lru_cache
 def scaling_law(name: str) -> ScalingLaw:
     """Return the catalog scaling law `name`; raises InputError with the known names."""
-    return read(ScalingLaw, _entry("scaling", name), f"scaling/{name}")
+    return read(ScalingLaw, entry("scaling", name), f"scaling/{name}")
 
 
 @lru_cache
 def storage(name: str) -> Storage:
     """Return the catalog storage `name`; raises InputError with the known names."""
-    return read(StorageEntry, _entry("storage", name), f"storage/{name}").storage
+    return read(StorageEntry, entry("storage", name), f"storage/{name}").storage
 
 
 @lru_cache
 def dataset(name: str) -> Dataset:
     """Return the catalog dataset `name`; raises InputError with the known names."""
-    return read(DatasetEntry, _entry("datasets", name), f"datasets/{name}").dataset
+    return read(DatasetEntry, entry("datasets", name), f"datasets/{name}").dataset
 
 
 class Entries(Mapping[str, T], Generic[T]):
