@@ -78,7 +78,9 @@ class Hourly:
         begin = study.grid.begin_s + study.starts[0] * DAY_S
         seconds = (study.starts[-1] - study.starts[0]) * DAY_S + AFTER_S
         available = _available(study.market.offers, folder, begin, begin + seconds)
-        return cls(price_grid(study.market, begin, seconds), price_grid(study.market, begin, seconds, HOUR_S, available))
+        return cls(
+            price_grid(study.market, begin, seconds), price_grid(study.market, begin, seconds, HOUR_S, available)
+        )
 
 
 def _available(offers: tuple[Offer, ...], folder: Path, begin_s: float, end_s: float) -> dict[Offer, Intervals]:
@@ -109,7 +111,7 @@ class _Case:
 
 def left_out(study: StudyMarket, hourly: Hourly, model: str, rates: Rates) -> Iterator[LeftOut]:
     """Yield what a model costs with one thing more each time, for both strategies, then weighed, then the bound."""
-    network = NETWORKS[model.split(" (")[0]]
+    network = NETWORKS[model.split(" (", maxsplit=1)[0]]
     *before, last = _cases(study, hourly, network)
     job = study_job(rates, DAYS, whole=True)
     longest = [0.0] * len(study.starts)

@@ -58,10 +58,14 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class MarketStudy:
-    """The published study of dynamic prices done again, and with what it left out; `seconds` is what it took."""
+    """The published study of dynamic prices done again, and with what it left out.
+
+    `steps_per_s`: by model and device, as the study measured them; `seconds`: what its own part took.
+    """
 
     costs: tuple[StudyCost, ...]
     left_out: tuple[LeftOut, ...]
+    steps_per_s: dict[str, dict[str, float]]
     assumptions: tuple[str, ...]
     source: str
     date: str
@@ -103,10 +107,10 @@ class MarketStudy:
     def lines(self) -> Iterator[str]:
         """Yield how near the published costs are met, and what they leave out."""
         off = max(abs(cost.error_percent) for cost in self.costs)
-        ends = max(abs(cost.ends_error_percent) for cost in self.costs)
+        widest = max(abs(cost.ends_error_percent) for cost in self.costs)
         yield (
             f"{len(self.costs)} published costs: means within {off:.2f} %, least and most of 30 starts within "
-            f"{ends:.2f} %."
+            f"{widest:.2f} %."
         )
         for strategy in dict.fromkeys(row.strategy for row in self.left_out):
             if strategy in (WEIGHED, BOUND):

@@ -26,8 +26,8 @@ from sim.report.figures.grid import grid
 from sim.report.figures.kernels import schedules, tasks
 from sim.report.figures.loading import loading_rates, stall_map, stalls
 from sim.report.figures.market import (
-    market_front,
     market_frequency,
+    market_front,
     market_left_out,
     market_prices,
     market_strategies,
@@ -65,8 +65,8 @@ __all__ = [
     "gains",
     "grid",
     "loading_rates",
-    "market_front",
     "market_frequency",
+    "market_front",
     "market_left_out",
     "market_prices",
     "market_strategies",

@@ -56,7 +56,8 @@ def market_prices(rental: Rental, grid: Grid, by: Unit = "device", theme: Theme 
         _band(figure, times, prices[np.ix_(shown, others)], theme)
     _lines(figure, times, prices[shown], [(n, grid.offers[n]) for n in drawn], theme)
     _path(figure, rental, (prices, number), grid, theme)
-    return figure.update_yaxes(rangemode="tozero").update_xaxes(range=[times[0], times[-1]])
+    highest = float(np.nanmax(prices[np.ix_(shown, drawn)]))
+    return figure.update_yaxes(range=[0, 1.1 * highest]).update_xaxes(range=[times[0], times[-1]])
 
 
 def _prices(rental: Rental, grid: Grid, by: Unit) -> Floats:
@@ -92,9 +93,10 @@ def _date(time_s: float) -> datetime:
 
 
 def _band(figure: go.Figure, times: Sequence[datetime], prices: Floats, theme: Theme) -> None:
-    known = np.isfinite(prices).any(axis=1)
-    for reduce, fill in ((np.nanmin, None), (np.nanmax, "tonexty")):
-        ends = [float(reduce(row)) if any_ else None for row, any_ in zip(prices, known, strict=True)]
+    """Fill from the lowest to the highest price of each step."""
+    gone = np.isnan(prices)
+    lowest, highest = np.where(gone, np.inf, prices).min(axis=1), np.where(gone, -np.inf, prices).max(axis=1)
+    for ends, fill in ((_gaps(lowest), None), (_gaps(highest), "tonexty")):
         figure.add_scatter(
             x=times,
             y=[*ends, ends[-1]],
@@ -139,14 +141,11 @@ def _changes(times: Sequence[datetime], prices: Floats) -> tuple[list[datetime],
     """Return the steps at which a price changes, the last one and the end."""
     with np.errstate(invalid="ignore"):
         new = np.append(True, ~((np.diff(prices) == 0) | (np.isnan(prices[1:]) & np.isnan(prices[:-1]))))
-    at = [*np.flatnonzero(new).tolist(), len(prices)]
-    held = [None if np.isnan(value) else float(value) for value in prices]
+    at, held = [*np.flatnonzero(new).tolist(), len(prices)], _gaps(prices)
     return [times[k] for k in at], [*(held[k] for k in at[:-1]), held[-1]]
 
 
-def _path(
-    figure: go.Figure, rental: Rental, of: tuple[Floats, Mapping[Offer, int]], grid: Grid, theme: Theme
-) -> None:
+def _path(figure: go.Figure, rental: Rental, of: tuple[Floats, Mapping[Offer, int]], grid: Grid, theme: Theme) -> None:
     """Draw where the job was: a thick line for each stay, and how it began and ended."""
     prices, number = of
     x: list[datetime | None] = []
@@ -156,16 +155,16 @@ def _path(
         first = int((stay.begin_s - grid.begin_s) / grid.step_s + 1e-9)
         last = max(first, int(np.ceil((stay.end_s - grid.begin_s) / grid.step_s - 1e-9)) - 1)
         begins = [stay.begin_s, *(grid.begin_s + grid.step_s * k for k in range(first + 1, last + 1))]
-        held = [float(prices[k, number[stay.offer]]) for k in range(first, last + 1)]
+        held = _gaps(prices[first : last + 1, number[stay.offer]])
         x += [*map(_date, [*begins, stay.end_s]), None]
-        y += [*(None if np.isnan(value) else value for value in held), held[-1], None]
+        y += [*held, held[-1], None]
         text += [_stay_words(stay)] * (len(begins) + 1) + [""]
     line = {"color": colour("text", theme), "width": 4, "shape": "hv"}
     hover = "%{text}<br>%{x}: %{y:.4~g} USD<extra></extra>"
     figure.add_scatter(x=x, y=y, name="the job", mode="lines", line=line, text=text, hovertemplate=hover)
     for name, why, symbol, at in (
         ("begins, moves", ("moved", "finished", "preempted", "cut"), "circle", 0),
-        ("is preempted", ("preempted",), "x", 1),
+        ("is preempted", ("preempted",), "x-thin", 1),
         ("has ended", ("finished",), "square", 1),
     ):
         stays = [stay for stay in rental.path if stay.ended in why]
@@ -238,7 +237,9 @@ def market_left_out(steps: Sequence[LeftOut], theme: Theme = "light") -> go.Figu
     for n, row in enumerate(steps):
         whole = n == 0 or row.strategy == BOUND
         low, high = (0.0, row.usd) if whole else (min(usd[n - 1], row.usd), max(usd[n - 1], row.usd))
-        shade = "forward" if n == 0 else "weight" if row.strategy == BOUND else "over" if row.usd > usd[n - 1] else "weight"
+        shade = (
+            "forward" if n == 0 else "weight" if row.strategy == BOUND else "over" if row.usd > usd[n - 1] else "weight"
+        )
         change = "" if whole else f" ({signed(row.usd - usd[n - 1], 2)})"
         figure.add_bar(
             orientation="h",
@@ -332,9 +333,11 @@ def _bounds(figure: go.Figure, hours: Sequence[float], optima: Mapping[float, Op
     ways = [(worth, best.hindsight) for worth, best in optima.items() if best.hindsight]
     ends = [*hours, *(way.hours for _, way in ways)]
     x = np.linspace(min(ends), max(ends), 60)
-    y = np.max([best.usd - worth * x for worth, best in optima.items()], axis=0)
+    y = np.max([np.zeros(len(x)), *(best.usd - worth * x for worth, best in optima.items())], axis=0)
     line = {"color": colour("text", theme), "width": 1.5, "dash": "dash"}
-    figure.add_scatter(x=x, y=np.maximum(y, 0.0), name="no strategy is below", mode="lines", line=line, hoverinfo="skip")
+    figure.add_scatter(
+        x=x, y=np.maximum(y, 0.0), name="no strategy is below", mode="lines", line=line, hoverinfo="skip"
+    )
     figure.add_scatter(
         x=[way.hours for _, way in ways],
         y=[way.cost_usd for _, way in ways],
