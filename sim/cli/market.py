@@ -88,6 +88,8 @@ def simulate_command(
     home: Annotated[str, typer.Option(help='Where its data is: "aws us-east-1" (where it begins).')] = "",
     moves: Annotated[str, typer.Option(help="What moving takes: free, or name=value,... (boot_s, ...).")] = "",
     availability: Annotated[Path | None, typer.Option(help="When spot instances are there.")] = None,
+    taken_away: Annotated[str | None, typer.Option(help="UP:DOWN, mean hours that spot offers come and go.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of --taken-away.")] = 0,
     along: Annotated[str | None, typer.Option(help="Also by: every, worth or strategies.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write the prices with the job's path as a page.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
@@ -106,6 +108,8 @@ def simulate_command(
     available = None if availability is None else read_availability(availability, market)
     begin_s = None if begin is None else _time(begin)
     asked = Asked(job, market, _moves(moves), begin_s, step_hours * HOUR_S, every_hours * HOUR_S, available)
+    if taken_away is not None:
+        asked = asked.taken_away(*_means(taken_away, availability), seed, starts * DAY_S)
     chosen = _strategy(strategy_name, where)
     with progress_console.status("renting"):
         found, grid = asked.rented(chosen)
@@ -182,6 +186,17 @@ def _time(text: str) -> float:
     except ValueError:
         raise InputError("--begin", text, "a date such as 2020-03-01, or a time such as 2020-03-01T12:00:00") from None
     return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+
+
+def _means(text: str, availability: Path | None) -> tuple[float, float]:
+    """Return the mean seconds that spot offers are there, and away."""
+    if availability is not None:
+        raise InputError("--taken-away", text, "left out beside --availability")
+    up, _, down = text.partition(":")
+    try:
+        return float(up) * HOUR_S, float(down) * HOUR_S
+    except ValueError:
+        raise InputError("--taken-away", text, "UP:DOWN, mean hours that an offer is there, and away") from None
 
 
 def _moves(text: str) -> Moves:
