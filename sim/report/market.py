@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from statistics import fmean
 
-from sim.market.front import Traded
 from sim.market.optimum import Optimum
 from sim.market.results import Rental, Stay
 from sim.report.numbers import lasting
@@ -23,7 +23,7 @@ PARTS = {
 def answer_rental(found: Rental, optimum: Optimum | None = None, notes: Iterable[str] = ()) -> Iterator[str]:
     """Yield what a rental was, its path, what its time went to, the bound, and what that rests on.
 
-    notes: what readers did to the prices.
+    notes: what is to be known of the prices.
     """
     how = "ends after" if found.finished else "has not ended when prices do, after"
     yield (
@@ -45,7 +45,7 @@ def answer_rental(found: Rental, optimum: Optimum | None = None, notes: Iterable
     if optimum:
         yield from _bounded(found, optimum)
     yield from (f"Assumed: {text}" for text in found.assumptions)
-    yield from (f"Prices: {text}" for text in notes)
+    yield from (f"Note: {text}" for text in notes)
 
 
 def _bounded(found: Rental, optimum: Optimum) -> Iterator[str]:
@@ -73,25 +73,30 @@ def moment(time_s: float) -> str:
     return datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%d %H:%M")
 
 
-def frequency_table(every_s: Sequence[float], rentals: Sequence[Rental]) -> Table:
-    """Return cost, time and moves by how often was chosen."""
-    return table(
-        list(zip(every_s, rentals, strict=True)),
-        chosen_every=(lambda row: row[0], lasting),
-        usd=(lambda row: row[1].cost_usd, ".2f"),
-        hours=(lambda row: row[1].hours, ".1f"),
-        moves=lambda row: row[1].migrations,
-        preemptions=lambda row: row[1].preemptions,
-    )
+def answer_starts(begun: Sequence[Rental]) -> Iterator[str]:
+    """Yield what beginning at other times costs; nothing where there are none."""
+    if begun:
+        usd = [rental.cost_usd for rental in begun]
+        yield (
+            f"Begun at {grouped(len(begun))} times it costs {digits3(fmean(usd))} USD in the mean, {digits3(min(usd))} "
+            f"to {digits3(max(usd))}."
+        )
 
 
-def front_table(found: Sequence[Traded]) -> Table:
-    """Return cost and time by what an hour is worth."""
+def answer_along(rows: Sequence[tuple[str, Rental]]) -> Iterator[str]:
+    """Yield the lines of `along`; nothing where there are no rows."""
+    if rows:
+        yield from str(along(rows)).splitlines()
+
+
+def along(rows: Iterable[tuple[str, Rental]]) -> Table:
+    """Return cost, time and moves of named rentals."""
     return table(
-        list(found),
-        an_hour_is_worth_usd=("usd_per_hour", "g"),
-        usd=(lambda row: row.rental.cost_usd, ".2f"),
-        hours=(lambda row: row.rental.hours, ".1f"),
-        moves=lambda row: row.rental.migrations,
-        dominated=lambda row: "yes" if row.dominated else "",
+        dict(rows),
+        usd=("cost_usd", ".2f"),
+        of_it_transfers=("transfer_usd", ".2f"),
+        hours=("hours", ".1f"),
+        moves="migrations",
+        preemptions="preemptions",
+        ends=lambda rental: rental.path[-1].ended if rental.path else "waits",
     )

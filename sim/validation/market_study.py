@@ -59,7 +59,7 @@ def short_prices(study: StudyMarket) -> Market:
         for kind in {(offer.cloud, offer.instance) for offer in offers}
         for offer in sorted((o for o in offers if (o.cloud, o.instance) == kind), key=mean.__getitem__)[:SHORT_PLACES]
     }
-    days: Floats = first + DAY_S * np.arange(SHORT_DAYS)
+    days: Floats = np.array([first + DAY_S * day for day in range(SHORT_DAYS)])
     known = {offer: np.isfinite(usd) for offer, usd in prices.items() if offer in chosen}
     return Market(tuple(_changed(History(offer, days[k], prices[offer][k])) for offer, k in known.items()))
 

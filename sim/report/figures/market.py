@@ -66,7 +66,8 @@ def _prices(rental: Rental, grid: Grid, by: Unit) -> Floats:
     if by == "device":
         return prices
     rates = rental.job.rates(grid.offers)
-    return np.asarray(prices * rates.max() / np.where(rates > 0, rates, np.nan))
+    paid = np.array([rental.job.paid(offer) for offer in grid.offers]) / rental.job.gpus
+    return np.asarray(prices * paid * rates.max() / np.where(rates > 0, rates, np.nan))
 
 
 def _shown_steps(rental: Rental, grid: Grid) -> list[int]:
@@ -143,6 +144,11 @@ def _changes(times: Sequence[datetime], prices: Floats) -> tuple[list[datetime],
         new = np.append(True, ~((np.diff(prices) == 0) | (np.isnan(prices[1:]) & np.isnan(prices[:-1]))))
     at, held = [*np.flatnonzero(new).tolist(), len(prices)], _gaps(prices)
     return [times[k] for k in at], [*(held[k] for k in at[:-1]), held[-1]]
+
+
+def _gaps(prices: Floats) -> list[float | None]:
+    """Return prices, None where there is none."""
+    return [value if np.isfinite(value) else None for value in prices.tolist()]
 
 
 def _path(figure: go.Figure, rental: Rental, of: tuple[Floats, Mapping[Offer, int]], grid: Grid, theme: Theme) -> None:
