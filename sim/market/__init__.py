@@ -4,6 +4,7 @@ Source: D. Narayanan et al., Analysis and Exploitation of Dynamic Pricing in the
 2020.
 """
 
+from sim.market.begins import rent_from
 from sim.market.frequency import move_frequency
 from sim.market.front import Traded, market_front
 from sim.market.grid import Grid, price_grid
@@ -37,6 +38,7 @@ __all__ = [
     "price_grid",
     "read_prices",
     "rent",
+    "rent_from",
     "strategy",
     "write_prices",
 ]

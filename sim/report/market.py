@@ -1,6 +1,6 @@
 """Rented devices in words: where a job was, what it paid and waited for, and how near that is to the least."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from statistics import fmean
 
@@ -100,3 +100,20 @@ def along(rows: Iterable[tuple[str, Rental]]) -> Table:
         preemptions="preemptions",
         ends=lambda rental: rental.path[-1].ended if rental.path else "waits",
     )
+
+
+def averaged(rows: Mapping[str, Sequence[Rental]]) -> Table:
+    """Return the means of rentals that were begun at several times."""
+    return table(
+        rows,
+        begins=len,
+        usd=_mean("cost_usd", ".2f"),
+        of_it_transfers=_mean("transfer_usd", ".2f"),
+        hours=_mean("hours", ".1f"),
+        moves=_mean("migrations", ".1f"),
+        preemptions=_mean("preemptions", ".1f"),
+    )
+
+
+def _mean(field: str, form: str) -> tuple[Callable[[Sequence[Rental]], float], str]:
+    return (lambda rentals: fmean(getattr(rental, field) for rental in rentals)), form

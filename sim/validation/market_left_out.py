@@ -1,26 +1,26 @@
 """What the study of dynamic prices left out, added to its costs one thing after the other."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
 from sim.market.availability import drawn
+from sim.market.begins import rent_from
 from sim.market.grid import Grid, Intervals, price_grid
 from sim.market.jobs import Moves, RentedJob
 from sim.market.lifetimes import read_lifetimes
 from sim.market.offers import Offer
 from sim.market.optimum import optimum
-from sim.market.renting import rent
 from sim.market.results import Rental
 from sim.market.strategies import strategy
 from sim.market.study_rules import study_grid
 from sim.specs.catalog import dataset
 from sim.units import DAY_S, HOUR_S
 from sim.validation.checkfreq import OVERHEAD_PERCENT
-from sim.validation.market_published import Rates, StudyMarket, study_job
-from sim.validation.market_results import BOUND, WEIGHED, LeftOut
+from sim.validation.market_published import StudyMarket
+from sim.validation.market_results import BOUND, WEIGHED, LeftOut, Rates, study_job
 
 STARTED = ("multi_cloud", "preemption")
 DAYS = 4.0
@@ -113,12 +113,13 @@ def left_out(study: StudyMarket, hourly: Hourly, model: str, rates: Rates) -> It
     """Yield what a model costs with one thing more each time, for both strategies, then weighed, then the bound."""
     network = NETWORKS[model.split(" (", maxsplit=1)[0]]
     *before, last = _cases(study, hourly, network)
-    job = study_job(rates, DAYS, whole=True)
+    job = study_job(model, rates, DAYS, whole=True)
     longest = [0.0] * len(study.starts)
     for name, cases in (*((name, [*before, last]) for name in STARTED), (WEIGHED, _weighed(last))):
         for case in cases:
             held = replace(job, whole=case.whole)
-            rentals = [rent(held, case.grid, strategy(name), case.moves, case.every_s, n) for n in _starts(study, case)]
+            starts = _starts(study, case)
+            rentals = rent_from(held, case.grid, strategy(name), case.moves, case.every_s, starts)
             yield _mean(study.region, model, name, case.added, rentals, [rental.cost_usd for rental in rentals])
             if case.whole:
                 longest = [max(h, rental.hours) for h, rental in zip(longest, rentals, strict=True)]
@@ -152,10 +153,10 @@ def _bound(region: str, model: str, job: RentedJob, last: _Case, starts: list[tu
     """Return what the job costs at least where it may take as long as the slowest strategy does."""
     found = [optimum(job, last.grid, last.moves, start, hours) for start, hours in starts]
     ways = [best.hindsight for best in found if best.hindsight]
-    return _mean(region, model, BOUND, "hindsight", ways, [best.usd for best in found])
+    return _mean(region, model, BOUND, "all prices known", ways, [best.usd for best in found])
 
 
-def _mean(region: str, model: str, name: str, added: str, rentals: list[Rental], usd: list[float]) -> LeftOut:
+def _mean(region: str, model: str, name: str, added: str, rentals: Sequence[Rental], usd: list[float]) -> LeftOut:
     return LeftOut(
         region=region,
         model=model,

@@ -5,23 +5,19 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from statistics import fmean
 
-from sim.market.jobs import Moves, RentedJob
+from sim.market.begins import rent_from
+from sim.market.jobs import Moves
 from sim.market.offers import Market
 from sim.market.price_files import read_prices
-from sim.market.renting import rent
 from sim.market.results import Rental
 from sim.market.strategies import strategy
-from sim.market.strategies.study import CLOUD, DEVICE, BaselineWorst, PreemptionDataMovement
+from sim.market.strategies.study import CLOUD, BaselineWorst, PreemptionDataMovement
 from sim.market.study_rules import study_grid, study_starts, worst_grid
-from sim.units import DAY_S
-from sim.validation.market_results import StudyCost
+from sim.validation.market_results import Rates, StudyCost, study_job
 
 PRICES = ("aws_gpu_spot_2019-12_2020-03.csv.gz", "azure_gpu_spot_2020-02_2020-03.csv")
 TRANSFERS_USD = 9.0
 """What the study adds for moving data: 100 GB at AWS's tariff."""
-
-Rates = Mapping[str, float]
-"""Steps/s by device."""
 
 
 class StudyMarket:
@@ -38,13 +34,7 @@ class StudyMarket:
         usd = TRANSFERS_USD if name == PreemptionDataMovement.name else 0.0
         moves = Moves(boot_s=0.0, restart_s=0.0, usd=usd)
         grid = self.worst if name == BaselineWorst.name else self.grid
-        job = study_job(rates, days)
-        return tuple(rent(job, grid, strategy(name), moves, begin_step=start) for start in self.starts)
-
-
-def study_job(rates: Rates, days: float, whole: bool = False) -> RentedJob:
-    """Return what a V100 does in so many days, as a job on one device."""
-    return RentedJob(steps=days * DAY_S * rates[DEVICE], steps_per_s=dict(rates), whole=whole)
+        return rent_from(study_job("", rates, days, whole=False), grid, strategy(name), moves, None, self.starts)
 
 
 def study_costs(folder: Path) -> tuple[StudyCost, ...]:

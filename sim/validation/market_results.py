@@ -5,13 +5,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
+from sim.market.jobs import RentedJob
+from sim.market.strategies.study import DEVICE
 from sim.specs.fields import InputError, read
 from sim.specs.files import load_mapping
-from sim.units import percent
+from sim.units import DAY_S, percent
 
 BASELINE = "baseline"
 WEIGHED, BOUND = "dynamic", "optimum"
 
+Rates = Mapping[str, float]
+"""Steps/s by device."""
 Reductions = Mapping[str, Mapping[str, float]]
 """By strategy and model."""
 
@@ -81,6 +85,12 @@ class MarketStudy:
         """All models."""
         return tuple(dict.fromkeys(cost.model for cost in self.costs))
 
+    def job(self, model: str, v100_days: float = 4.0) -> RentedJob:
+        """Return what a V100 does of a model in so many days, as a job that pays whole instances."""
+        if model not in self.steps_per_s:
+            raise InputError("model", model, f"one of {', '.join(self.steps_per_s)}")
+        return study_job(model, self.steps_per_s[model], v100_days, whole=True)
+
     def reductions(self, region: str, published: bool = False) -> Reductions:
         """Return how many times less than the baseline each model costs in the mean, ours or as published."""
         held = {
@@ -125,6 +135,11 @@ class MarketStudy:
     @property
     def _places(self) -> tuple[tuple[str, str], ...]:
         return tuple(dict.fromkeys((row.region, row.model) for row in self.left_out))
+
+
+def study_job(name: str, rates: Rates, v100_days: float, whole: bool) -> RentedJob:
+    """Return what a V100 does in so many days, as a job on one device."""
+    return RentedJob(name=name, steps=v100_days * DAY_S * rates[DEVICE], steps_per_s=dict(rates), whole=whole)
 
 
 def read_market_study(path: str | Path) -> MarketStudy:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from math import ceil, floor, log10
 from typing import Any, Literal
 
 import numpy as np
@@ -56,8 +57,11 @@ def market_prices(rental: Rental, grid: Grid, by: Unit = "device", theme: Theme 
         _band(figure, times, prices[np.ix_(shown, others)], theme)
     _lines(figure, times, prices[shown], [(n, grid.offers[n]) for n in drawn], theme)
     _path(figure, rental, (prices, number), grid, theme)
-    highest = float(np.nanmax(prices[np.ix_(shown, drawn)]))
-    return figure.update_yaxes(range=[0, 1.1 * highest]).update_xaxes(range=[times[0], times[-1]])
+    held = prices[np.ix_(shown, drawn)]
+    low, high = log10(0.85 * float(np.nanmin(held))), log10(1.15 * float(np.nanmax(held)))
+    ticks = [n * 10.0**k for k in range(floor(low), ceil(high) + 1) for n in (1, 2, 3, 5, 7)]
+    figure.update_yaxes(type="log", range=[low, high], tickvals=ticks, ticktext=[f"{tick:g}" for tick in ticks])
+    return figure.update_xaxes(range=[times[0], times[-1]])
 
 
 def _prices(rental: Rental, grid: Grid, by: Unit) -> Floats:
