@@ -48,6 +48,7 @@ MOST_EVERY_S = 14 * DAY_S
 """Steps of the grid between two choices, and the longest time."""
 WORTH = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 """USD that an hour is worth."""
+USUAL = {"boot_s": BOOT_S, "restart_s": RESTART_S, "state_bytes": 0.0, "data_bytes": 0.0, "lost_work_s": 0.0}
 MOVES = tuple(each.name for each in fields(Moves) if each.name != "tariffs")
 
 app = typer.Typer(
@@ -203,7 +204,7 @@ def _moves(text: str) -> Moves:
     """Return what moving takes: what is stated over what is usual."""
     if text == "free":
         return Moves.free()
-    given: dict[str, float] = {}
+    given: dict[str, Any] = {}
     for part in text.split(",") if text else ():
         name, _, number = part.partition("=")
         if name.strip() not in MOVES:
@@ -220,9 +221,9 @@ def _moves(text: str) -> Moves:
 
 def moves_notes(text: str) -> Iterator[str]:
     """Yield what is assumed of a move where nothing states it."""
-    for name, value in {"boot_s": BOOT_S, "restart_s": RESTART_S}.items():
-        if name not in text and text != "free":
-            yield f"moves: {name} = {value:g} (an assumption); no state and no data are moved unless stated"
+    usual = [f"{name} = {value:g}" for name, value in USUAL.items() if name not in text]
+    if usual and text != "free":
+        yield f"what moving takes, where nothing states it: {', '.join(usual)} (assumptions)"
 
 
 def _strategy(name: str, where: _Where) -> Strategy:
@@ -262,10 +263,10 @@ def _along(
 
 def _page(file: Path, found: Rental, grid: Grid) -> None:
     def draw(theme: Theme) -> go.Figure:
-        return market_prices(found, grid, theme=theme)
+        return market_prices(found, grid, "work", theme)
 
     title = f"{found.job.name}, rented by {found.strategy}"
-    sentence = " ".join(answer_rental(found))
+    sentence = next(iter(answer_rental(found)))
     with written("--html", file):
         write_atomically(file, figure_html(draw, title, sentence))
 
