@@ -15,8 +15,8 @@ import numpy as np
 
 from sim.market.grid import Grid
 from sim.market.offers import Floats, History, Market, Offer
-from sim.market.paths import Ints
 from sim.market.strategies.study import CLOUD
+from sim.market.tables import Ints
 from sim.specs.fields import InputError
 from sim.units import DAY_S
 
@@ -35,7 +35,7 @@ def study_grid(market: Market, per_device: bool = False) -> Grid:
     per_device: prices of all clouds are compared by the device.
 
     Raises:
-        InputError: there is no p3.2xlarge of AWS.
+        InputError: there is no p3.2xlarge of AWS, or its prices have no dates.
     """
     days = base_days(market)
     held = [history for history in market.histories if _known(history.offer, market.offers)]
@@ -55,7 +55,7 @@ def worst_grid(market: Market) -> Grid:
     with.
 
     Raises:
-        InputError: there is no p3.2xlarge of AWS.
+        InputError: there is no p3.2xlarge of AWS, or its prices have no dates.
     """
     days = base_days(market)
     held = [history for history in market.histories if _is_base(history.offer)]
@@ -76,10 +76,10 @@ def study_starts(market: Market) -> tuple[int, ...]:
 
 def base_days(market: Market) -> Ints:
     """Return the days (since 1970-01-01) on which the base type has a price, ascending."""
-    found = [_days(history) for history in market.histories if _is_base(history.offer)]
-    if not found:
-        raise InputError("market", len(market.histories), f"prices of {BASE} of {CLOUD} among those of others")
-    return np.unique(np.concatenate(found))
+    base = [history for history in market.histories if _is_base(history.offer)]
+    if not base or not all(np.isfinite(history.times_s).all() for history in base):
+        raise InputError("market", f"{len(base)} offers", f"offers of {BASE} of {CLOUD} with dated prices")
+    return np.unique(np.concatenate([_days(history) for history in base]))
 
 
 def _is_base(offer: Offer) -> bool:
@@ -107,7 +107,7 @@ def _daily(history: History, days: Ints) -> tuple[Floats, Floats, Floats]:
     """Return of each day the lowest price (inf: none), at what part of the day it was listed last, the last known."""
     count = int(days[-1] - days[0]) + 1
     lowest, newest, kept = np.full(count, inf), np.zeros(count), np.zeros(count)
-    at = history.times_s / DAY_S - days[0]
+    at = np.maximum(history.times_s / DAY_S - days[0], -1.0)  # those of before, or of always, are listed on no day
     for time, usd in zip(at.tolist(), history.usd_per_hour.tolist(), strict=True):
         day = floor(time)
         if 0 <= day < count:

@@ -39,13 +39,10 @@ MARKET = Market((
 ))  # fmt: skip
 
 
-def near(prices):
-    """Return prices without what tells equal ones apart."""
-    return np.round(prices[:4], 6).tolist()
-
-
 def columns(grid: Grid, name: str):
-    return dict(zip((offer.name for offer in grid.offers), near(getattr(grid, name)[:4].T), strict=True))
+    """Return the first four days by offer, without what tells equal prices apart."""
+    days = getattr(grid, name)[:4].round(6).T.tolist()
+    return dict(zip((offer.name for offer in grid.offers), days, strict=True))
 
 
 def test_the_lowest_of_a_day_is_seen_and_the_last_one_kept():
@@ -106,8 +103,14 @@ def test_starts_are_days_with_a_price_of_the_base_type():
 
 
 def test_without_the_base_type_there_are_no_days():
-    with pytest.raises(InputError, match=r"prices of p3\.2xlarge of aws"):
-        study_grid(Market((listed(FOUR, (0, 1.0)),)))
+    for market in (Market((listed(FOUR, (0, 1.0)),)), Market((History.constant(A, 1.0),))):
+        with pytest.raises(InputError, match=r"offers of p3\.2xlarge of aws with dated prices"):
+            study_grid(market)
+
+
+def test_a_price_without_a_date_is_listed_on_no_day():
+    always = MARKET + Market((History.constant(instance("p2.xlarge", "k80"), 0.1),))
+    assert columns(study_grid(always), "seen")["aws us-east-1a p2.xlarge"] == [inf] * 4
 
 
 def test_prices_that_repeat_stay_where_asked(tmp_path):

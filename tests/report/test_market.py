@@ -1,6 +1,7 @@
 """Figures and words of rented devices."""
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -73,6 +74,15 @@ def test_another_grid_and_another_unit_are_refused(rental):
         figures.market_prices(rental, hours(Market((priced(0.5, of=SLOW),)), 12))
     with pytest.raises(InputError, match="by: got 'step'"):
         figures.market_prices(rental, GRID, "step")
+
+
+def test_nothing_offered_is_nothing_to_draw():
+    late = hours(Market((priced(1, of=A),)), 9, {A: np.array([[7 * HOUR, 9 * HOUR]])})
+    waited = rent(a_job(), late, strategy("dynamic"), MOVES)
+    assert figures.market_prices(waited, late).data
+    gone = replace(waited, begin_s=0.0, hours=2.0, path=())
+    with pytest.raises(InputError, match="a rental at a time when something is offered"):
+        figures.market_prices(gone, late)
 
 
 def test_strategies_stand_beside_published_ones():

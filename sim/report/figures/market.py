@@ -41,7 +41,7 @@ def market_prices(rental: Rental, grid: Grid, by: Unit = "device", theme: Theme 
     the price of the same work on every device, which is what decides.
 
     Raises:
-        InputError: `by` is neither, or the rental is not of this grid.
+        InputError: `by` is neither, the rental is not of this grid, or nothing is offered all the while.
     """
     if by not in UNITS:
         raise InputError("by", by, f"one of {', '.join(UNITS)}")
@@ -52,6 +52,8 @@ def market_prices(rental: Rental, grid: Grid, by: Unit = "device", theme: Theme 
         raise InputError("rental", strange or moment(rental.begin_s), "a rental of this grid")
     times = [_date(grid.begin_s + grid.step_s * step) for step in [*shown, shown[-1] + 1]]
     drawn, others = _chosen(rental, prices[shown], number)
+    if not drawn:
+        raise InputError("rental", moment(rental.begin_s), "a rental at a time when something is offered")
     figure = frame(theme, HEIGHT + 160, "", UNITS[by])
     if others:
         _band(figure, times, prices[np.ix_(shown, others)], theme)
