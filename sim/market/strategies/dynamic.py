@@ -24,9 +24,10 @@ class UniformProgress(Strategy):
     """Keeps up with the line from nothing at the begin to all at the deadline (Wu et al., Can't Be Late, NSDI 2024).
 
     Ahead of the line it rents the cheapest offer, or waits where only those are left that are never taken away. Behind
-    it, it keeps what it holds if that is fast enough, or rents the cheapest offer that is never taken away and fast
-    enough, and leaves that one when it is ahead by what two moves take. When no more time is left than the fastest of
-    those needs, it stays there until the end. Where all may be taken away it rents the cheapest that is fast enough.
+    it, it rents the cheapest that is fast enough for the rest; one that is never taken away it leaves for others only
+    when it is ahead again by what two moves take. When no more time is left than the fastest of those that are never
+    taken away needs, it stays there until the end. Where all may be taken away it rents the cheapest that is fast
+    enough.
     """
 
     name = "uniform_progress"
@@ -49,8 +50,7 @@ class UniformProgress(Strategy):
         if seen.left_steps + margin <= seen.job.steps * (1 - seen.gone_s / deadline_s):
             best = cheapest(cost)
             return WAIT if not (np.isfinite(cost) & ~sure).any() and seen.job.usd_per_hour == 0 else best
-        kept = np.arange(len(cost)) == seen.held
-        return cheapest(np.where((sure | kept) & (needed_s <= left_s), cost, np.inf))
+        return cheapest(np.where((sure if holds_sure else True) & (needed_s <= left_s), cost, np.inf))
 
 
 def rest_usd(seen: Seen) -> Floats:
