@@ -31,7 +31,7 @@ class Simulated:
     could not do a whole step per device) or had not ended; `used_s` (n, m) are device-seconds; `fairness` (n,) is
     finish-time fairness rho: the completion time over that on a share of 1/a of every type, with a the mean number of
     jobs between arrival and end (Themis, NSDI '20). `utilisation` (m,) is the share of device time that was held.
-    `average_jct_s` is over the jobs of the window, or all.
+    `average_jct_s` is over the jobs of the window, or all. `paid_usd` (n,) where prices changed.
     """
 
     policy: str
@@ -56,6 +56,7 @@ class Simulated:
     seconds: float
     entries: tuple[Entry, ...] = ()
     assumptions: tuple[str, ...] = ()
+    paid_usd: Floats | None = None
 
     @cached_property
     def jct_s(self) -> Floats:
@@ -81,6 +82,8 @@ class Simulated:
     @property
     def cost_usd(self) -> float | None:
         """What the device time that was held costs, or None where no price is known."""
+        if self.paid_usd is not None:
+            return float(self.paid_usd.sum())
         return None if self.usd_per_hour is None else float((self.used_s / 3_600 @ self.usd_per_hour).sum())
 
     @property

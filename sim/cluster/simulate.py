@@ -1,6 +1,7 @@
 """A cluster that jobs share, round by round (arXiv 2008.09213, section 5)."""
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from math import inf
 from random import Random
 from time import perf_counter
@@ -12,6 +13,7 @@ from sim.cluster.active import Active
 from sim.cluster.arrays import NOW, Fleet, Log, Next, Rule
 from sim.cluster.jobs import ClusterJob
 from sim.cluster.policies.base import Policy
+from sim.cluster.prices import Meter, PriceTable
 from sim.cluster.results import Simulated, Told
 from sim.cluster.rounds import run_rounds
 from sim.cluster.state import Ints
@@ -55,7 +57,7 @@ def simulate(
     spread: Throughputs | None = None,
     believed: Throughputs | None = None,
     switch_s: Mapping[str, float] | None = None,
-    usd_per_hour: Mapping[str, float] | None = None,
+    usd_per_hour: Mapping[str, float] | PriceTable | None = None,
     entity_weights: Mapping[str, float] | None = None,
     window: tuple[int, int] | None = None,
     seed: int = 0,
@@ -66,23 +68,29 @@ def simulate(
 
     `spread`: throughputs of jobs whose devices are in more servers than they need; `believed`: what the policy takes
     those of jobs alone to be, where that is not the truth. `switch_s` by type of job wins over that of `rounds`.
-    `window`: end when the jobs from the first to before the second number have ended (`jobs` may never end). `record`:
-    keep who held which device in every round. `progress` is told how many jobs have ended, and the simulated seconds.
+    `usd_per_hour`: prices of devices, or a table of them that change; who holds a device then pays, and sees, the price
+    of the begin of a round. `window`: end when the jobs from the first to before the second number have ended (`jobs`
+    may never end). `record`: keep who held which device in every round. `progress` is told how many jobs have ended,
+    and the simulated seconds.
 
     Raises:
         InputError: jobs are out of order, a job can run nowhere, a throughput is missing, or the policy gives a job
             nothing for ever.
     """
-    prices = usd_per_hour or {}
-    for name in (name for name, count in devices.items() if prices and count and name not in prices):
+    table = usd_per_hour if isinstance(usd_per_hour, PriceTable) else None
+    prices = {} if usd_per_hour is None or isinstance(usd_per_hour, PriceTable) else usd_per_hour
+    named = table.types if table else prices
+    for name in (name for name, count in devices.items() if named and count and name not in named):
         raise InputError(f"usd_per_hour.{name}", None, "required beside other prices: USD of a device-hour")
     run = Simulation(iter(jobs), throughputs, devices, policy, rounds or Rounds(), spread, seed, record)
     run.switch_s, run.usd_per_hour, run.window, run.progress = switch_s or {}, prices, window, progress
+    run.meter = Meter(table.of(run.told.types)) if table else None
     run.entities, run.active.believed = dict(entity_weights or {}), believed and believed.of(run.told.types)
     began = perf_counter()
     run.go()
     took_s, notes = perf_counter() - began, _assumptions(run.rounds, throughputs)
-    return run.told.results(run.active, float(run.clock[NOW]), run.counts, window, run.usd_per_hour, took_s, notes)
+    found = run.told.results(run.active, float(run.clock[NOW]), run.counts, window, run.usd_per_hour, took_s, notes)
+    return replace(found, paid_usd=run.meter.paid(len(found.jobs))) if run.meter else found
 
 
 def _assumptions(rounds: Rounds, throughputs: Throughputs) -> tuple[str, ...]:
@@ -125,6 +133,7 @@ class Simulation:
         self.next = next(self.jobs, None)
         self.switch_s: Mapping[str, float] = {}
         self.usd_per_hour: Mapping[str, float] = {}
+        self.meter: Meter | None = None
         self.entities: dict[str, float] = {}
         self.window: tuple[int, int] | None = None
         self.progress: Callable[[int, float], None] | None = None
@@ -138,7 +147,9 @@ class Simulation:
             self._admit()
             if len(self.active) and self._due():
                 self._reset()
+            since_s = float(self.clock[NOW])
             idle = 0 if self._rounds() else idle + 1
+            self._pay(since_s)
             self._leave()
             if idle:
                 self._wait(idle)
@@ -175,7 +186,7 @@ class Simulation:
         now = float(self.clock[NOW])
         self.active.reset(now - self.last_reset_s)
         prices = np.array([self.usd_per_hour.get(name, 0.0) for name in self.told.types]) if self.usd_per_hour else None
-        state = self.active.state(now, prices, self.entities)
+        state = self.active.state(now, self.meter.prices.at(now) if self.meter else prices, self.entities)
         began = perf_counter()
         self.active.share(self.policy.allocate(state))
         self.told.allocation_seconds += perf_counter() - began
@@ -187,6 +198,8 @@ class Simulation:
         orders, entries, used = self._orders(), 0, 1
         if len(self.active):
             arrival = inf if self.next is None else self.next.arrival_s
+            if self.meter:
+                arrival = min(arrival, self.meter.prices.changes_after(float(self.clock[NOW])))
             active, to = self.active, Next(arrival, self.last_reset_s, self.needed)
             entries, used = run_rounds(
                 active.rows, self.fleet, active.work, active.held, active.spent_s, self.clock, self.counts, self.log,
@@ -196,6 +209,12 @@ class Simulation:
         if not self.rule.fixed:
             del self.orders[:used]
         return used == entries
+
+    def _pay(self, since_s: float) -> None:
+        """Charge jobs for the time since then; where prices have changed, shares are to be computed again."""
+        if self.meter:
+            self.meter.read(since_s, self.active.ids, self.active.work.used_s)
+            self.needed |= bool(len(self.active)) and self.meter.prices.changes_after(since_s) <= self.clock[NOW]
 
     def _orders(self) -> Ints:
         """Return the orders in which types are served in the coming rounds: as they are, or shuffled for each."""

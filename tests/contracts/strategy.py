@@ -51,8 +51,8 @@ class StrategyContract:
     def test_twice_the_prices_are_twice_the_cost(self):
         for job, grid, moves in self.cases():
             dear = replace(grid, seen=2 * grid.seen, taken=2 * grid.taken, kept=2 * grid.kept)
-            job, moves = replace(job, usd_per_hour=0.0), replace(moves, state_bytes=0.0, data_bytes=0.0)
-            one, two = (rent(job, at, self.make(), moves) for at in (grid, dear))
+            plain, local = replace(job, usd_per_hour=0.0), replace(moves, state_bytes=0.0, data_bytes=0.0)
+            one, two = (rent(plain, at, self.make(), local) for at in (grid, dear))
             assert two.cost_usd == pytest.approx(2 * one.cost_usd)
             assert [s.offer for s in one.path] == [s.offer for s in two.path]
 

@@ -36,7 +36,7 @@ def test_parts_of_a_market():
     assert market.only(clouds=["azure"]).offers == market.offers[1:]
     assert market.only(regions=["azure us_east"]).notes == ("a note",)
     assert market.only(devices=["v100"], regions=["us-east-1"]).offers == market.offers[:1]
-    with pytest.raises(InputError, match="did you mean|one of aws, azure"):
+    with pytest.raises(InputError, match="one of aws, azure"):
         market.only(clouds=["aws", "azur"])
     with pytest.raises(InputError, match="at least one offer"):
         market.only(clouds=["aws"], devices=["k80"])
