@@ -112,8 +112,8 @@ def _dearest(ways: Ways) -> float:
 def _ways(job: RentedJob, grid: Grid, moves: Moves, begin: int, steps: int) -> Ways:
     terms, span = Terms(job, grid, moves), slice(begin, begin + steps)
     places = len(grid.places)
-    seen = np.isfinite(grid.seen[span])
-    up: Floats = np.where(seen | (grid.up_s[span] > 0), grid.up_s[span], 0.0)
+    known = (grid.taken[span] > 0) | (grid.kept[span] > 0)
+    up: Floats = np.where(known, grid.up_s[span], 0.0)
     nowhere = np.zeros((1, places))
     apart = np.concatenate([1.0 - np.eye(places), nowhere])
     longest = moves.again_s + moves.write_s + float(terms.transfer_s.max(initial=0.0))
@@ -122,6 +122,7 @@ def _ways(job: RentedJob, grid: Grid, moves: Moves, begin: int, steps: int) -> W
         taken=np.ascontiguousarray(grid.taken[span] * terms.paid / HOUR_S),
         kept=np.ascontiguousarray(grid.kept[span] * terms.paid / HOUR_S),
         up=np.ascontiguousarray(up),
+        begins=np.isfinite(grid.seen[span]) & (up > 0),
         rate=terms.rates,
         place=terms.place.astype(np.int64),
         usd=np.concatenate([terms.transfer_usd, nowhere]),

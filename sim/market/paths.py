@@ -21,7 +21,7 @@ class Ways(NamedTuple):
     """What the offers (N), in places (L), mean for a job in K steps of `length` s.
 
     `taken`, `kept` and `up` (K, N): USD of a second in the step in which a stay begins, and in others, and seconds
-    that it can be held; `rate`, `place` (N,). `usd` (L + 1, L): of transfers, from nowhere last, as in `apart`, 1.0
+    that it can be held; `begins` (K, N): whether a stay can begin; `rate`, `place` (N,). `usd` (L + 1, L): of transfers, from nowhere last, as in `apart`, 1.0
     where there is one. `lost` (K, L): whether somebody who begins there then may be taken off while he starts.
     """
 
@@ -29,6 +29,7 @@ class Ways(NamedTuple):
     taken: Floats
     kept: Floats
     up: Floats
+    begins: NDArray[np.bool_]
     rate: Floats
     place: Ints
     usd: Floats
@@ -147,7 +148,7 @@ def _start_all(w: Ways, v: Values, k: int, worth: float, order: Ints, waits: Flo
             if paid + w.usd[origin, to] < value[to, kind]:
                 value[to, kind], chosen[to, kind] = paid + w.usd[origin, to], s
     for n in range(len(w.rate)):
-        if w.rate[n] == 0 or w.up[k, n] == 0:
+        if w.rate[n] == 0 or not w.begins[k, n]:
             continue
         to, least = w.place[n], np.inf
         for kind in order:

@@ -51,11 +51,11 @@ def _in_time(rows: Prices, file: str, notes: list[str]) -> Prices:
     back, on = int((after < before).sum()), int((after > before).sum())
     descends = back > 0 and not on
     if back and on:
-        notes.append(f"{file}: {back} of {len(rows.usd)} rows follow a later price of their offer; sorted by time")
+        notes.append(f"{file}: rows after a later price of their offer: {back} of {len(rows.usd)}; sorted by time")
     made, told = _last(rows.at(np.arange(len(rows.usd))[::-1]) if descends else rows)
     if told:
         which = "the earlier row holds, as the file descends" if descends else "the later row holds"
-        notes.append(f"{file}: {told} prices of an offer have the time of another one: {which}")
+        notes.append(f"{file}: other prices of an offer at the same time: {told}; {which}")
     return made
 
 
@@ -92,11 +92,11 @@ def _tell_gap(offers: Sequence[Offer], held: Prices, same: NDArray[np.bool_], no
     if not len(gaps) or gaps.max() <= GAP_S:
         return
     at = int(gaps.argmax())
-    count = len(np.unique(held.offer[:-1][gaps > GAP_S]))
+    count, days = len(np.unique(held.offer[:-1][gaps > GAP_S])), gaps[at] / DAY_S
     since = datetime.fromtimestamp(held.times_s[at], UTC).date()
     notes.append(
-        f"{count} offers have gaps of more than {GAP_S / DAY_S:.0f} days, the longest {gaps[at] / DAY_S:.1f} days "
-        f"({offers[held.offer[at]].name} from {since}): the last known price holds"
+        f"offers without a price for more than {GAP_S / DAY_S:.0f} days, while the last known one holds: {count}, "
+        f"longest {days:.1f} days ({offers[held.offer[at]].name} from {since})"
     )
 
 

@@ -83,7 +83,7 @@ def device_name(text: str) -> str:
 
 def bare_instance(device: str, devices: int) -> str:
     """Return a name where a file names devices but no instance that has them."""
-    return f"{devices}x-{device}"
+    return f"{devices}x{device}"
 
 
 def count_of(row: Row, column: str) -> int:
@@ -171,7 +171,7 @@ PLAIN = Format(
     "plain prices", ("cloud", "region", "zone", "instance", "device", "devices", "billing"),
     (("usd_per_hour", None),), _plain, "time_utc", timeless=True,
 )  # fmt: skip
-NO_PRICE = "{} rows without a price are left out"
+NO_PRICE = "rows without a price are left out: {}"
 SKYPILOT = ("InstanceType", "AcceleratorName", "AcceleratorCount", "Region", "AvailabilityZone")
 SAMPLE = ("instance_type", "gpu", "n_gpus", "region")
 FORMATS = (
@@ -183,7 +183,7 @@ FORMATS = (
     Format(
         "prices of Azure by the day", ("region", "instance_type", "gpu", "n_gpus"),
         (("spot_price_usd_per_hour", "spot"),), _azure, "date",
-        empty="{} days without a price: not offered then, and the last known price holds",
+        empty="days without a price, on which the last known one holds: {}",
     ),
     Format("prices of GCP", ("zone", "gpu", "n_gpus"), (("price_usd_per_hour", "spot"),), _gcp, "timestamp_utc"),
     Format(

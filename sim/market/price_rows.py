@@ -154,10 +154,10 @@ def _tell(table: Table, offers: Sequence[Offer | LeftOut], key: Ints, notes: lis
     for why, count in rows.items():
         named = sorted(filter(None, names[why]))
         told = ", ".join(named[:TOLD]) + (f" and {len(named) - TOLD} more" if len(named) > TOLD else "")
-        notes.append(f"{table.file}: {count} rows {why} are left out" + (f": {told}" if told else ""))
+        notes.append(f"{table.file}: rows {why} are left out: {count}" + (f" ({told})" if told else ""))
     bare = [o for o in offers if isinstance(o, Offer) and o.instance == bare_instance(o.device, o.devices)]
     if bare:
-        notes.append(f"{table.file}: {len(bare)} offers name devices but no instance: prices are taken as stated")
+        notes.append(f"{table.file}: offers of devices without an instance, at prices as stated: {len(bare)}")
 
 
 def _paid(

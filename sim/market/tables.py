@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from sim.market.offers import Floats
 from sim.specs.fields import MAX_PROBLEMS, InputError
-from sim.specs.files import UNPRINTABLE, mapping_of, text_of
+from sim.specs.files import mapping_of, text_of
 
 MAX_BYTES = 256 * 2**20
 """Of a file, unpacked: 3 million rows and more."""
@@ -87,7 +87,7 @@ class Table:
                     lines, block = self._whole(lines, block)
                 yield Block(lines, dict(zip(self._names, zip(*block, strict=True), strict=True)) if block else {})
         except csv.Error as error:
-            raise InputError(f"{self.file}, after line {line - 1}", str(error)[:80], "lines of cells") from None
+            raise InputError(self.place(getattr(self.rows, "line_num", line)), str(error)[:80], "cells") from None
 
     def _whole(self, lines: Sequence[int], block: list[list[str]]) -> tuple[list[int], list[list[str]]]:
         kept = []
@@ -128,7 +128,7 @@ def read_mapping(path: Path) -> Mapping[str, Any]:
 
 def is_json(path: Path) -> bool:
     """Return whether a file's name says JSON, packed or not."""
-    return ".json" in path.suffixes[-2:]
+    return path.name.removesuffix(".gz").endswith(".json")
 
 
 class Numbered(dict[tuple[str, ...], int]):
@@ -183,5 +183,5 @@ def _number(cell: str) -> float:
 
 
 def unprintable(text: str) -> bool:
-    """Return whether a text would reach a terminal as commands."""
-    return UNPRINTABLE.search(text) is not None
+    """Return whether a name holds what is no character of a line: a terminal would obey it."""
+    return not text.isprintable()
