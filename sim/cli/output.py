@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # a command that predicts nothing need not load what does
     from sim.engine.memory import MemoryTimeline
     from sim.engine.replay import Replay
     from sim.engine.step import Step
+    from sim.market import Rental
     from sim.run import Run, Trained
     from sim.run.losses import Losses
 
@@ -65,7 +66,15 @@ def written(option: str, target: Path) -> Iterator[None]:
 
 def run_data(run: "Run") -> dict[str, Any]:
     """Return the JSON object of a whole run; an interval stands beside its value, its notes with the step's."""
-    return {f.name: getattr(run, f.name) for f in fields(run) if f.name not in ("around", "assumptions")}
+    apart = ("around", "assumptions", "rental", "optimum_usd")
+    held = {f.name: getattr(run, f.name) for f in fields(run) if f.name not in apart}
+    return held | ({**rental_data(run.rental), "optimum_usd": run.optimum_usd} if run.rental else {})
+
+
+def rental_data(rental: "Rental") -> dict[str, Any]:
+    """Return what JSON says of renting, beside cost and hours: stays begin and end in seconds since 1970-01-01 UTC."""
+    names = ("strategy", "migrations", "preemptions", "transfer_usd", "objective_usd")
+    return {name: getattr(rental, name) for name in names} | {"path": [asdict(stay) for stay in rental.path]}
 
 
 def _rank_data(step: "Step", held: "MemoryTimeline") -> dict[str, Any]:

@@ -13,7 +13,7 @@ from sim.market.price_files import read_prices
 from sim.specs import Cluster, InputError, Prices
 from sim.units import DAY_S, HOUR_S
 
-FIELDS = {"begin_s": "begin", "step_s": "step_hours", "every_s": "every_hours"}
+FIELDS = {"prices": "", "begin_s": "begin", "step_s": "step_hours", "every_s": "every_hours"}
 """The fields of prices behind the arguments of what is called here."""
 
 
@@ -88,8 +88,8 @@ def priced(cluster: Cluster, prices: Prices | None) -> Cluster:
         idle = np.array([max(1.0, offer.devices / cluster.gpus) for offer in grid.offers])
         usd = float(np.where(np.isfinite(grid.seen), grid.kept * idle, np.inf).min(axis=1).mean())
         notes.append(
-            f"cluster.usd_per_gpu_hour = {usd:.4g} USD (the cheapest of {len(grid.offers)} offers at each time, mean of "
-            f"{grid.steps * step_s / DAY_S:.3g} days; what moving takes is not in it)"
+            f"cluster.usd_per_gpu_hour = {usd:.4g} USD (the cheapest of {len(grid.offers)} offers at each time, mean "
+            f"of {grid.steps * step_s / DAY_S:.3g} days; what moving takes is not in it)"
         )
     made = _at(cluster, usd)
     kept = [line for line in cluster.assumptions if "cluster.usd_per_gpu_hour" not in line]
@@ -101,6 +101,5 @@ def _at(cluster: Cluster, usd: float) -> Cluster:
     """Return a cluster, or its groups, at a price."""
     if not cluster.groups:
         return replace(cluster, usd_per_gpu_hour=usd)
-    return replace(
-        cluster, usd_per_gpu_hour=None, groups=tuple(replace(g, usd_per_gpu_hour=usd) for g in cluster.groups)
-    )
+    groups = tuple(replace(group, usd_per_gpu_hour=usd) for group in cluster.groups)
+    return Cluster(groups=groups, links=cluster.links, multipliers=cluster.multipliers)

@@ -16,7 +16,8 @@ from sim.market.offers import Market, Offer
 from sim.market.optimum import optimum
 from sim.market.renting import rent
 from sim.market.results import Rental
-from sim.market.strategies import STRATEGIES, Strategy, strategy
+from sim.market.strategies import STRATEGIES, strategy
+from sim.market.strategies.base import Strategy
 from sim.market.strategies.study import Baseline
 from sim.market.tables import is_json
 from sim.market.tariffs import Tariff, tariffs
@@ -37,7 +38,7 @@ ASSUMPTIONS = (
 class Rentable:
     """A training of `steps` steps on `gpus` devices, and the offers among which it rents them.
 
-    `moves`: what starting, moving and being preempted takes, and the share that saving takes of training.
+    `moves`: what starting, moving and being preempted takes.
     """
 
     prices: Prices
@@ -63,8 +64,9 @@ class Rentable:
             raise InputError("prices.strategy", chosen.name, f"one that may rent an offer that fits: {fit}")
         for times in LONGER:
             seconds = times * (wall_s + self.moves.again_s) + DAY_S
+            grid = self._grid(seconds)
             with stated():
-                found = rent(job, self._grid(seconds), chosen, self.moves, prices.every_hours * HOUR_S)
+                found = rent(job, grid, chosen, self.moves, prices.every_hours * HOUR_S)
             if found.finished:
                 return found
         done = 100 * sum(stay.steps for stay in found.path) / self.steps
@@ -78,7 +80,7 @@ class Rentable:
         return optimum(rental.job, self._grid(hours * HOUR_S), self.moves).usd
 
     def _job(self, wall_s: float) -> RentedJob:
-        prices, rate = self.prices, self.steps / wall_s * (1 + self.moves.overhead)
+        prices, rate = self.prices, self.steps / wall_s
         return RentedJob(
             steps=self.steps,
             steps_per_s={offer.device: rate for offer in self.market.offers},
@@ -89,9 +91,9 @@ class Rentable:
         )
 
     def _grid(self, seconds: float) -> Grid:
-        step_s = self.prices.step_hours * HOUR_S
+        step_s, available = self.prices.step_hours * HOUR_S, self._available
         with stated():
-            return price_grid(self.market, self.begin_s, seconds, step_s, self._available)
+            return price_grid(self.market, self.begin_s, seconds, step_s, available)
 
     @cached_property
     def _available(self) -> Mapping[Offer, Intervals] | None:
@@ -103,7 +105,7 @@ class Rentable:
         traced = is_json(Path(path))
         if traced and len(spot) != 1:
             allowed = f"a table of periods or of instances: a JSON trace is of one spot offer, and {len(spot)} fit"
-            raise InputError("availability", path, allowed)
+            raise InputError("prices.availability", path, allowed)
         begin_s = market.begin_s if np.isfinite(market.begin_s) else self.begin_s
         return read_availability(path, market, offer=spot[0] if traced else "", begin_s=begin_s)
 
@@ -117,7 +119,10 @@ class Rentable:
 
 
 def moves_of(times: Times, advice: Advice, failures: Failures, prices: Prices, market: Market) -> Moves:
-    """Return what moving takes of a run whose state is saved as `advice` says, at the catalog's tariffs."""
+    """Return what moving takes of a run whose state is saved as `advice` says, at the catalog's tariffs.
+
+    What saving takes of training is not in it, but in the time that the training takes.
+    """
     known, out = tariffs(), prices.egress_usd_per_gb
     clouds = {offer.cloud for offer in market.offers} - set(known)
     others = {name: Tariff(cloud=name, usd_per_gb_between_regions=out, usd_per_gb_out=out) for name in clouds}
@@ -130,6 +135,5 @@ def moves_of(times: Times, advice: Advice, failures: Failures, prices: Prices, m
         data_bytes=prices.data_bytes,
         wan_bytes_per_s=prices.wan_bytes_per_s,
         lost_work_s=advice.lost_work_s,
-        overhead=advice.overhead_fraction,
         tariffs={**known, **others},
     )

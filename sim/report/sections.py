@@ -12,6 +12,7 @@ from sim.report.text import (
     device_memory_interval,
     memory_verdict,
     overflow,
+    rental_words,
     time_and_idle,
 )
 from sim.report.theme import CATEGORIES as LOOKS
@@ -133,7 +134,8 @@ def run_section(run: Run | None) -> str:
     ]
     words = f"{counted(run.tokens)} tokens in {digits3(run.steps)} steps, each like the one on this page."
     assumed = m.folded("What the run assumes", m.bullets(run.assumptions))
-    return m.section("The whole run", m.paragraph(words, "words"), m.cards(cards), assumed)
+    rented = (m.paragraph(" ".join(rental_words(run)), "words"),) if run.rental else ()
+    return m.section("The whole run", m.paragraph(words, "words"), m.cards(cards), *rented, assumed)
 
 
 def _losses(run: Run) -> str:

@@ -25,6 +25,8 @@ from sim.tuner.robustness import FARTHEST, Robustness
 from sim.tuner.tune import Tuned
 from sim.units import counted, digits3, grouped, percent, seconds, si
 
+MOST_STAYS = 6
+"""Stays of a run that are told one by one."""
 TEMPO = ", Tempo's layers"
 
 
@@ -266,6 +268,38 @@ def answer_run(run: Run) -> str:
         f"{counted(run.tokens)} tokens: {days_interval(run.days, run.days_interval)}, "
         f"{counted(run.gpu_hours)} GPU-hours, {cost}, {si(run.energy_kwh * 1e3, 'Wh')}.{_lost(run.goodput, run.losses)}"
     )
+
+
+def run_words(run: Run | None) -> list[str]:
+    """Return what a whole run takes, and what it rented where it did; nothing without one."""
+    return [answer_run(run), *rental_words(run)] if run else []
+
+
+def rental_words(run: Run) -> list[str]:
+    """Return what a run rented, two sentences; nothing where its price is one number.
+
+    For example "Rented (dynamic): 2 stays, 1 move, no preemption; no strategy pays less than 590 USD." and "Rented:
+    aws us-east-1a p3dn.24xlarge 48.0 h, then aws us-east-1b p3dn.24xlarge 52.2 h."
+    """
+    rental = run.rental
+    if rental is None:
+        return []
+    least = f"no strategy pays less than {counted(run.optimum_usd or 0.0)} USD"
+    if rental.job.usd_per_hour:
+        worth = digits3(rental.job.usd_per_hour)
+        least += f" with {worth} USD for every hour, and this one pays {counted(rental.objective_usd)} USD"
+    late = "" if rental.in_time else "; it ends after its deadline"
+    stays = [f"{stay.offer.name} {lasting(stay.end_s - stay.begin_s)}" for stay in rental.path]
+    shown = stays if len(stays) <= MOST_STAYS else [*stays[:MOST_STAYS], f"{len(stays) - MOST_STAYS} more"]
+    return [
+        f"Rented ({rental.strategy}): {_count(len(stays), 'stay')}, {_count(rental.migrations, 'move')}, "
+        f"{_count(rental.preemptions, 'preemption')}{late}; {least}.",
+        f"Path: {', then '.join(shown)}.",
+    ]
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number or 'no'} {what}{'' if number < 2 else 's'}"
 
 
 def _lost(goodput: float, parts: Mapping[str, float]) -> str:

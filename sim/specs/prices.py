@@ -49,8 +49,8 @@ class Prices:
     or any time where none changes). `strategy` chooses every `every_hours`, on prices in steps of `step_hours`. An hour
     is worth `usd_per_hour` to the owner, beside the rent; `deadline_hours` after its begin the run should end.
     `availability`: a file that says when spot instances are there. `data_bytes` move with the run between regions, the
-    first time from `home` ("aws us-east-1"; left out: where it begins), at `wan_bytes_per_s` and the clouds' tariffs, or
-    `egress_usd_per_gb` where the catalog has none; an instance boots in `boot_s`.
+    first time from `home` ("aws us-east-1"; left out: where it begins), at `wan_bytes_per_s` and the clouds' tariffs,
+    or `egress_usd_per_gb` where the catalog has none; an instance boots in `boot_s`.
 
     Raises:
         InputError: a number is out of range, not exactly one of usd_per_gpu_hour and files is given, something is
