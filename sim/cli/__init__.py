@@ -56,6 +56,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     ),
     "cluster": ("cluster:app", "Simulate jobs that share a cluster of different devices."),
     "loading": ("loading:app", "Predict how fast training is fed with data, or measure it here."),
+    "market": ("market:app", "Rent devices whose prices change: where, when, and whether to move."),
     "device": ("device:app", "Write a device file of your own to fill in."),
 }
 """Command -> where it is below `sim.cli`, and its line in the help, which is the first one of its docstring."""

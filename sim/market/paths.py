@@ -21,8 +21,9 @@ class Ways(NamedTuple):
     """What the offers (N), in places (L), mean for a job in K steps of `length` s.
 
     `taken`, `kept` and `up` (K, N): USD of a second in the step in which a stay begins, and in others, and seconds
-    that it can be held; `begins` (K, N): whether a stay can begin; `rate`, `place` (N,). `usd` (L + 1, L): of transfers, from nowhere last, as in `apart`, 1.0
-    where there is one. `lost` (K, L): whether somebody who begins there then may be taken off while he starts.
+    that it can be held; `begins` (K, N): whether a stay can begin; `rate`, `place` (N,). `usd` (L + 1, L): of
+    transfers, from nowhere last, as in `apart`, 1.0 where there is one. `lost` (K, L): whether somebody who begins
+    there then may be taken off while he starts.
     """
 
     length: float

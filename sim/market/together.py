@@ -15,12 +15,13 @@ from sim.cluster.throughputs import Throughputs
 from sim.market.grid import Grid
 from sim.market.jobs import Moves
 from sim.market.offers import Floats
+from sim.market.rates import Rates, rates_of
 from sim.specs.fields import InputError
 
 
 def rent_together(
     jobs: Sequence[ClusterJob],
-    steps_per_s: Mapping[str, Mapping[str, float]],
+    steps_per_s: Rates,
     grid: Grid,
     instances: int | Mapping[str, int],
     policy: Policy,
@@ -29,7 +30,7 @@ def rent_together(
 ) -> Simulated:
     """Return what becomes of jobs whose devices are rented, at most so many `instances` of each offer at a time.
 
-    `steps_per_s`: by type of job and device, for a job on all its devices. `instances`: of every offer, or by its name.
+    `steps_per_s`: by kind of job (type and number of devices) and device. `instances`: of every offer, or by its name.
     Types of devices in the result are names of offers; a device is paid while a job holds it, at the price of the
     moment, and the policy (by cost or not) is asked again when prices change. The begin of the prices is time 0.
 
@@ -72,13 +73,10 @@ def _instances(stated: int | Mapping[str, int], name: str) -> int:
     return stated if isinstance(stated, int) else stated.get(name, 0)
 
 
-def _speeds(
-    jobs: Sequence[ClusterJob], steps_per_s: Mapping[str, Mapping[str, float]], grid: Grid
-) -> dict[Kind, Floats]:
+def _speeds(jobs: Sequence[ClusterJob], steps_per_s: Rates, grid: Grid) -> dict[Kind, Floats]:
     """Return steps/s (N,) of every kind of job by offer."""
     found = {}
-    for kind in dict.fromkeys(job.kind for job in jobs):
-        if kind[0] not in steps_per_s:
-            raise InputError(f"steps_per_s.{kind[0]}", None, f"required; known: {', '.join(steps_per_s)}")
-        found[kind] = np.array([steps_per_s[kind[0]].get(offer.device, 0.0) for offer in grid.offers])
+    for name, gpus in dict.fromkeys(job.kind for job in jobs):
+        rates = rates_of(steps_per_s, name, gpus)
+        found[name, gpus] = np.array([rates.get(offer.device, 0.0) for offer in grid.offers])
     return found

@@ -1,0 +1,335 @@
+"""`trainsim market`: a job that rents its devices where and when they are cheap."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, fields
+from datetime import UTC, datetime
+from math import isfinite
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import plotly.graph_objects as go
+import typer
+
+from sim.cli.cluster import cluster_data
+from sim.cli.output import checked_file, console, print_json, progress_console, written
+from sim.cluster.policies import policy as policy_named
+from sim.cluster.predicted import is_workload, predicted_throughputs, read_workload
+from sim.cluster.trace import read_trace
+from sim.market.asked import Asked
+from sim.market.availability import read_availability
+from sim.market.devices import catalog_device
+from sim.market.frequency import move_frequency
+from sim.market.front import market_front
+from sim.market.grid import Grid, price_grid
+from sim.market.jobs import BOOT_S, RESTART_S, Moves, RentedJob
+from sim.market.offers import Billing, Market
+from sim.market.optimum import Optimum
+from sim.market.price_files import read_prices
+from sim.market.rates import rates_from, rates_of, read_rates
+from sim.market.results import Rental
+from sim.market.strategies import STRATEGIES, strategy
+from sim.market.strategies.base import Strategy
+from sim.market.strategies.study import Baseline
+from sim.market.together import rent_together
+from sim.report.cluster import answer_cluster
+from sim.report.figure_files import figure_html
+from sim.report.figures.market import market_prices
+from sim.report.market import answer_along, answer_rental, answer_starts
+from sim.report.theme import Theme
+from sim.specs import InputError
+from sim.specs.files import write_atomically
+from sim.units import DAY_S, HOUR_S
+
+BY_COST = "max_sum_throughput_normalized_by_cost_perf"
+BILLINGS = ("spot", "on-demand", "any")
+ALONG = ("every", "worth", "strategies")
+EVERY = (1, 2, 3, 6, 12, 24, 48, 96, 168)
+MOST_EVERY_S = 14 * DAY_S
+"""Steps of the grid between two choices, and the longest time."""
+WORTH = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
+"""USD that an hour is worth."""
+MOVES = tuple(each.name for each in fields(Moves) if each.name != "tariffs")
+
+app = typer.Typer(
+    help="Rent devices whose prices change: where, when, and whether to move.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback()
+def _group() -> None:
+    """Rent devices whose prices change: where, when, and whether to move."""
+
+
+@app.command("simulate")
+def simulate_command(
+    prices: Annotated[list[Path], typer.Option(help="File of prices: AWS, Azure, GCP, SkyPilot or plain (several).")],
+    throughputs: Annotated[
+        Path, typer.Option(help="Steps/s by model and device: CSV, JSON, YAML, or a workload to predict.")
+    ],
+    model: Annotated[str, typer.Option(help="The job: a name of that file.")],
+    steps: Annotated[float | None, typer.Option(help="Steps that it trains.")] = None,
+    days: Annotated[float | None, typer.Option(help="Or: as many as --reference does in so many days.")] = None,
+    reference: Annotated[str, typer.Option(help="Device that --days counts, and that baselines rent.")] = "v100",
+    gpus: Annotated[int, typer.Option(help="Devices of the job.")] = 1,
+    shares: Annotated[bool, typer.Option("--shares", help="Others rent what it leaves of an instance.")] = False,
+    strategy_name: Annotated[str, typer.Option("--strategy", help="Rule by which it rents.")] = "dynamic",
+    cloud: Annotated[list[str] | None, typer.Option(help="Only this cloud (several).")] = None,
+    region: Annotated[list[str] | None, typer.Option(help="Only this region (several).")] = None,
+    device: Annotated[list[str] | None, typer.Option(help="Only this device (several).")] = None,
+    billing: Annotated[str, typer.Option(help="spot, on-demand or any.")] = "any",
+    begin: Annotated[str | None, typer.Option(help="Date or time of the begin, UTC (the first price).")] = None,
+    starts: Annotated[int, typer.Option(help="Begin also a day later, and so on: so many begins.")] = 1,
+    every_hours: Annotated[float, typer.Option(help="Hours between two choices.")] = 24.0,
+    step_hours: Annotated[float, typer.Option(help="Hours of a step of the simulation.")] = 1.0,
+    usd_per_hour: Annotated[float, typer.Option(help="What an hour is worth: 0 asks for the least cost.")] = 0.0,
+    deadline_hours: Annotated[float | None, typer.Option(help="Hours after its begin by which it should end.")] = None,
+    home: Annotated[str, typer.Option(help='Where its data is: "aws us-east-1" (where it begins).')] = "",
+    moves: Annotated[str, typer.Option(help="What moving takes: free, or name=value,... (boot_s, ...).")] = "",
+    availability: Annotated[Path | None, typer.Option(help="When spot instances are there.")] = None,
+    along: Annotated[str | None, typer.Option(help="Also by: every, worth or strategies.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write the prices with the job's path as a page.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Simulate a job that rents: cost, hours, moves, its path, and the least it could have cost."""
+    if html is not None:
+        checked_file("--html", html, throughputs)
+    where = _Where(cloud or None, region or None, device or None, reference)
+    market = _market(prices, where, billing)
+    speed = _speeds(throughputs, model, gpus, market)
+    job = RentedJob(
+        name=model, steps=_work(steps, days, speed, reference), steps_per_s=speed, gpus=gpus, whole=not shares,
+        usd_per_hour=usd_per_hour, home=home,
+        deadline_s=None if deadline_hours is None else deadline_hours * HOUR_S,
+    )  # fmt: skip
+    available = None if availability is None else read_availability(availability, market)
+    begin_s = None if begin is None else _time(begin)
+    asked = Asked(job, market, _moves(moves), begin_s, step_hours * HOUR_S, every_hours * HOUR_S, available)
+    chosen = _strategy(strategy_name, where)
+    with progress_console.status("renting"):
+        found, grid = asked.rented(chosen)
+        bound = asked.bounded(grid, None if deadline_hours is None else max(deadline_hours, found.hours))
+        begun = asked.from_times(chosen, [asked.starts_s + n * DAY_S for n in range(starts)]) if starts > 1 else ()
+        rows = _along(along, asked, grid, chosen, where)
+    notes = (*market.notes, *asked.notes, *moves_notes(moves))
+    if html is not None:
+        _page(html, found, grid)
+    if as_json:
+        told = rental_data(found, bound) | {"notes": list(notes), "starts": starts_data(begun)}
+        print_json(told | ({"along": [{"name": name} | rental_data(row) for name, row in rows]} if along else {}))
+        return
+    lines = [*answer_rental(found, bound, notes), *answer_starts(begun), *answer_along(rows)]
+    for line in lines:
+        console.print(line, highlight=False, markup=False)
+
+
+class _Where(NamedTuple):
+    """Which offers may be rented, and the device that baselines rent."""
+
+    clouds: list[str] | None
+    regions: list[str] | None
+    devices: list[str] | None
+    reference: str
+
+
+def _market(prices: list[Path], where: _Where, billing: str) -> Market:
+    """Return the offers of the files, without those that were not asked for."""
+    if billing not in BILLINGS:
+        raise InputError("--billing", billing, "one of " + ", ".join(BILLINGS))
+    paid: Billing | None = "spot" if billing == "spot" else "on-demand" if billing == "on-demand" else None
+    try:
+        return read_prices(*prices).only(
+            clouds=where.clouds, regions=where.regions, devices=where.devices, billing=paid
+        )
+    except InputError as error:
+        names = {"clouds": "--cloud", "regions": "--region", "devices": "--device", "prices": "--prices"}
+        raise InputError(names.get(error.path, error.path), error.value, error.allowed, error.also) from None
+
+
+def _speeds(file: Path, model: str, gpus: int, market: Market) -> dict[str, float]:
+    """Return steps/s by the names that the market has for devices."""
+    if is_workload(file):
+        with progress_console.status("predicting throughputs"):
+            known = rates_from(predicted_throughputs(*read_workload(file)).throughputs)
+    else:
+        known = read_rates(file)
+    rates = rates_of(known, model, gpus)
+    offered = dict.fromkeys(offer.device for offer in market.offers)
+    found = {name: rates.get(name, rates.get(catalog_device(name) or "", 0.0)) for name in offered}
+    if not any(found.values()):
+        told = f"a job with a throughput on a device that is offered: {', '.join(offered)}"
+        raise InputError("--model", model, told)
+    return found | {name: rate for name, rate in rates.items() if name not in found}
+
+
+def _work(steps: float | None, days: float | None, speed: Mapping[str, float], reference: str) -> float:
+    if (steps is None) == (days is None):
+        raise InputError("--steps", steps, "exactly one of --steps and --days")
+    if steps is not None:
+        return steps
+    if not speed.get(reference):
+        raise InputError("--reference", reference, f"one of {', '.join(n for n, rate in speed.items() if rate)}")
+    assert days is not None
+    if not 0 < days < 1e6:
+        raise InputError("--days", days, "a number above 0, below 1e6")
+    return days * DAY_S * speed[reference]
+
+
+def _time(text: str) -> float:
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise InputError("--begin", text, "a date such as 2020-03-01, or a time such as 2020-03-01T12:00:00") from None
+    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+
+
+def _moves(text: str) -> Moves:
+    """Return what moving takes: what is stated over what is usual."""
+    if text == "free":
+        return Moves.free()
+    given: dict[str, float] = {}
+    for part in text.split(",") if text else ():
+        name, _, number = part.partition("=")
+        if name.strip() not in MOVES:
+            raise InputError("--moves", name, f"free, or name=value,... of {', '.join(MOVES)}")
+        try:
+            given[name.strip()] = float(number)
+        except ValueError:
+            raise InputError(f"--moves.{name}", number, "a number") from None
+    try:
+        return Moves(**given)
+    except InputError as error:
+        raise error.under("--moves") from None
+
+
+def moves_notes(text: str) -> Iterator[str]:
+    """Yield what is assumed of a move where nothing states it."""
+    for name, value in {"boot_s": BOOT_S, "restart_s": RESTART_S}.items():
+        if name not in text and text != "free":
+            yield f"moves: {name} = {value:g} (an assumption); no state and no data are moved unless stated"
+
+
+def _strategy(name: str, where: _Where) -> Strategy:
+    """Return a strategy; those of the study start with the reference, in the first cloud that is named."""
+    kind = STRATEGIES.get(name)
+    if kind is None or not issubclass(kind, Baseline):
+        return strategy(name)
+    more = {"cloud": where.clouds[0]} if where.clouds else {}
+    return strategy(name, device=where.reference, **more)
+
+
+def _along(
+    along: str | None, asked: Asked, grid: Grid, chosen: Strategy, where: _Where
+) -> tuple[tuple[str, Rental], ...]:
+    """Return the same job by how often it chooses, by what an hour is worth, or by every strategy."""
+    if along is None:
+        return ()
+    if along not in ALONG:
+        raise InputError("--along", along, "one of " + ", ".join(ALONG))
+    if along == "every":
+        every = [n * asked.step_s for n in EVERY if n * asked.step_s <= MOST_EVERY_S]
+        rentals = move_frequency(asked.job, grid, chosen, asked.moves, every)
+        return tuple((f"every {one / HOUR_S:g} h", rental) for one, rental in zip(every, rentals, strict=True))
+    if along == "worth":
+        rows = market_front(asked.job, grid, chosen, asked.moves, WORTH, asked.every_s)
+        return tuple((f"{row.usd_per_hour:g} USD an hour", row.rental) for row in rows)
+    found = []
+    for name in STRATEGIES:
+        try:
+            found.append((name, asked.rented(_strategy(name, where))[0]))
+        except InputError as error:
+            if error.path != "steps_per_s":
+                raise
+            continue  # it may rent nothing of what is offered here
+    return tuple(found)
+
+
+def _page(file: Path, found: Rental, grid: Grid) -> None:
+    def draw(theme: Theme) -> go.Figure:
+        return market_prices(found, grid, theme=theme)
+
+    title = f"{found.job.name}, rented by {found.strategy}"
+    sentence = " ".join(answer_rental(found))
+    with written("--html", file):
+        write_atomically(file, figure_html(draw, title, sentence))
+
+
+def rental_data(found: Rental, bound: Optimum | None = None) -> dict[str, Any]:
+    """Return the JSON object of a rental; times are ISO 8601, UTC."""
+    data = {
+        "strategy": found.strategy,
+        "begin": _iso(found.begin_s),
+        "cost_usd": found.cost_usd,
+        "hours": found.hours,
+        "migrations": found.migrations,
+        "preemptions": found.preemptions,
+        "transfer_usd": found.transfer_usd,
+        "gpu_hours": found.gpu_hours,
+        "finished": found.finished,
+        "deadline_met": None if found.job.deadline_s is None else found.hours * HOUR_S <= found.job.deadline_s,
+        "parts_s": dict(found.parts_s),
+        "path": [
+            asdict(stay.offer)
+            | {"begin": _iso(stay.begin_s), "end": _iso(stay.end_s), "hours": (stay.end_s - stay.begin_s) / HOUR_S}
+            | {"usd": stay.usd, "steps": stay.steps, "ended": stay.ended}
+            for stay in found.path
+        ],
+    }
+    if bound:
+        data["optimum_usd"] = bound.usd
+        data["optimum"] = {
+            "usd": bound.usd,
+            "within_hours": bound.hours,
+            "hindsight_usd": bound.hindsight and bound.hindsight.objective_usd,
+            "gap": bound.gap if isfinite(bound.gap) else None,
+        }
+    return data
+
+
+def starts_data(begun: Sequence[Rental]) -> dict[str, Any] | None:
+    """Return what beginning on other days does."""
+    usd = [rental.cost_usd for rental in begun]
+    if not usd:
+        return None
+    return {"count": len(usd), "mean_usd": sum(usd) / len(usd), "min_usd": min(usd), "max_usd": max(usd), "usd": usd}
+
+
+def _iso(time_s: float) -> str:
+    return datetime.fromtimestamp(time_s, UTC).isoformat()
+
+
+@app.command("together")
+def together_command(
+    prices: Annotated[list[Path], typer.Option(help="File of prices: AWS, Azure, GCP, SkyPilot or plain (several).")],
+    throughputs: Annotated[
+        Path, typer.Option(help="Steps/s by model and device: CSV, JSON, YAML, or a workload to predict.")
+    ],
+    trace: Annotated[Path, typer.Option(help="Jobs, one a line: a 10-column trace, as trainsim cluster reads.")],
+    instances: Annotated[int, typer.Option(help="Instances of every offer that can be had at a time.")] = 1,
+    policy: Annotated[str, typer.Option(help="Policy that divides them.")] = BY_COST,
+    cloud: Annotated[list[str] | None, typer.Option(help="Only this cloud (several).")] = None,
+    region: Annotated[list[str] | None, typer.Option(help="Only this region (several).")] = None,
+    device: Annotated[list[str] | None, typer.Option(help="Only this device (several).")] = None,
+    billing: Annotated[str, typer.Option(help="spot, on-demand or any.")] = "any",
+    begin: Annotated[str | None, typer.Option(help="Date or time of time 0, UTC (the first price).")] = None,
+    step_hours: Annotated[float, typer.Option(help="Hours of a step of the prices.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Seed of the policy.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Simulate jobs that rent from the same offers: what all cost, when each ends, who was where."""
+    market = _market(prices, _Where(cloud or None, region or None, device or None, ""), billing)
+    jobs = read_trace(trace)
+    speed = {}
+    for name, gpus in dict.fromkeys(job.kind for job in jobs):
+        speed[name, gpus] = _speeds(throughputs, name, gpus, market)
+    first = market.begin_s if isfinite(market.begin_s) else 0.0
+    begin_s = first if begin is None else _time(begin)
+    grid = price_grid(market, begin_s, max(market.end_s - begin_s, DAY_S), step_hours * HOUR_S)
+    with progress_console.status("renting"):
+        found = rent_together(jobs, speed, grid, instances, policy_named(policy, seed))
+    if as_json:
+        print_json(cluster_data(found) | {"notes": list(market.notes)})
+        return
+    for line in answer_cluster(found):
+        console.print(line, highlight=False, markup=False)

@@ -1,0 +1,85 @@
+"""One question to a market: what a job costs there, from when on, by which strategy, and what it could have cost."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import isfinite
+
+import numpy as np
+
+from sim.market.grid import Grid, Intervals, price_grid
+from sim.market.jobs import Moves, RentedJob
+from sim.market.offers import Market, Offer
+from sim.market.optimum import Optimum, optimum
+from sim.market.renting import rent
+from sim.market.results import Rental
+from sim.market.strategies.base import Strategy
+from sim.specs.fields import InputError
+from sim.units import DAY_S, HOUR_S
+
+LONGER = (1.5, 6.0, 24.0)
+"""How many times as long as uninterrupted training a run may take, tried one after the other."""
+MOST_STATES = 40_000_000
+"""Steps x offers up to which the optimum is computed: some 2 GB."""
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """A job and the market in which it rents from `begin_s` on (left out: from the first price), by steps of `step_s`.
+
+    `every_s`: how often a strategy chooses again. `available`: when spot offers can be held, always where none says.
+    """
+
+    job: RentedJob
+    market: Market
+    moves: Moves = field(default_factory=Moves)
+    begin_s: float | None = None
+    step_s: float = HOUR_S
+    every_s: float | None = None
+    available: Mapping[Offer, Intervals] | None = None
+
+    @property
+    def starts_s(self) -> float:
+        """When it begins, in seconds since 1970-01-01 UTC: 0 where no time is stated and no price changes."""
+        first = self.market.begin_s if isfinite(self.market.begin_s) else 0.0
+        return first if self.begin_s is None else self.begin_s
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What it rests on."""
+        spot = [offer for offer in self.market.offers if offer.billing == "spot"]
+        without = [offer for offer in spot if offer not in (self.available or {})]
+        return (f"{len(without)} of {len(spot)} spot offers are never taken away",) if without else ()
+
+    def grid(self, seconds: float) -> Grid:
+        """Return the prices for so long."""
+        return price_grid(self.market, self.starts_s, seconds, self.step_s, self.available)
+
+    def rented(self, strategy: Strategy) -> tuple[Rental, Grid]:
+        """Return what becomes of the job, and the prices up to the last one, or to its end if that is later.
+
+        Raises:
+            InputError: the strategy may rent nothing, or by it the job does not end.
+        """
+        known_s = max(self.market.end_s - self.starts_s, 0.0)
+        rates = self.job.rates(self.market.offers)
+        slowest_s = self.job.steps / float(rates[rates > 0].min(initial=np.inf)) * (1 + self.moves.overhead)
+        if not slowest_s:
+            slowest_s = DAY_S  # nothing runs it: the strategy says so
+        for times in LONGER:
+            grid = self.grid(max(known_s, times * (slowest_s + self.moves.again_s) + DAY_S, self.job.deadline_s or 0.0))
+            found = rent(self.job, grid, strategy, self.moves, self.every_s)
+            if found.finished:
+                return found, grid
+        done = sum(stay.steps for stay in found.path) / self.job.steps
+        told = f"one by which the job ends: after {found.hours / 24:.3g} days {100 * done:.3g} % is done"
+        raise InputError("strategy", strategy.name, told)
+
+    def bounded(self, grid: Grid, by_hours: float | None = None) -> Optimum | None:
+        """Return the least that it can cost by a time, or while prices are known; None where that is too large."""
+        if grid.steps * len(grid.offers) > MOST_STATES:
+            return None
+        return optimum(self.job, grid, self.moves, hours=by_hours)
+
+    def from_times(self, strategy: Strategy, begins_s: Sequence[float]) -> tuple[Rental, ...]:
+        """Return the same begun at several times."""
+        return tuple(replace(self, begin_s=begin).rented(strategy)[0] for begin in begins_s)
