@@ -101,8 +101,12 @@ def _whys(step: Step) -> dict[str, str]:
 
 
 def _price_dates(step: Step) -> str:
-    """Return when the prices of the cluster's devices held."""
-    dates = (member.hardware.price_date for member in step.cluster.members)
+    """Return when the prices of the cluster's devices held, where they are those of the catalog."""
+    dates = (
+        member.hardware.price_date
+        for member in step.cluster.members
+        if member.hardware.usd_per_gpu_hour and member.hardware.usd_per_gpu_hour.value == member.usd_per_gpu_hour
+    )
     return ", ".join(dict.fromkeys(date for date in dates if date))
 
 
