@@ -48,6 +48,7 @@ MOST_EVERY_S = 14 * DAY_S
 """Steps of the grid between two choices, and the longest time."""
 WORTH = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 """USD that an hour is worth."""
+USUAL = {"boot_s": BOOT_S, "restart_s": RESTART_S, "state_bytes": 0.0, "data_bytes": 0.0, "lost_work_s": 0.0}
 MOVES = tuple(each.name for each in fields(Moves) if each.name != "tariffs")
 
 app = typer.Typer(
@@ -88,6 +89,8 @@ def simulate_command(
     home: Annotated[str, typer.Option(help='Where its data is: "aws us-east-1" (where it begins).')] = "",
     moves: Annotated[str, typer.Option(help="What moving takes: free, or name=value,... (boot_s, ...).")] = "",
     availability: Annotated[Path | None, typer.Option(help="When spot instances are there.")] = None,
+    taken_away: Annotated[str | None, typer.Option(help="UP:DOWN, mean hours that spot offers come and go.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of --taken-away.")] = 0,
     along: Annotated[str | None, typer.Option(help="Also by: every, worth or strategies.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write the prices with the job's path as a page.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
@@ -106,6 +109,8 @@ def simulate_command(
     available = None if availability is None else read_availability(availability, market)
     begin_s = None if begin is None else _time(begin)
     asked = Asked(job, market, _moves(moves), begin_s, step_hours * HOUR_S, every_hours * HOUR_S, available)
+    if taken_away is not None:
+        asked = asked.taken_away(*_means(taken_away, availability), seed, starts * DAY_S)
     chosen = _strategy(strategy_name, where)
     with progress_console.status("renting"):
         found, grid = asked.rented(chosen)
@@ -184,11 +189,22 @@ def _time(text: str) -> float:
     return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
 
 
+def _means(text: str, availability: Path | None) -> tuple[float, float]:
+    """Return the mean seconds that spot offers are there, and away."""
+    if availability is not None:
+        raise InputError("--taken-away", text, "left out beside --availability")
+    up, _, down = text.partition(":")
+    try:
+        return float(up) * HOUR_S, float(down) * HOUR_S
+    except ValueError:
+        raise InputError("--taken-away", text, "UP:DOWN, mean hours that an offer is there, and away") from None
+
+
 def _moves(text: str) -> Moves:
     """Return what moving takes: what is stated over what is usual."""
     if text == "free":
         return Moves.free()
-    given: dict[str, float] = {}
+    given: dict[str, Any] = {}
     for part in text.split(",") if text else ():
         name, _, number = part.partition("=")
         if name.strip() not in MOVES:
@@ -205,9 +221,9 @@ def _moves(text: str) -> Moves:
 
 def moves_notes(text: str) -> Iterator[str]:
     """Yield what is assumed of a move where nothing states it."""
-    for name, value in {"boot_s": BOOT_S, "restart_s": RESTART_S}.items():
-        if name not in text and text != "free":
-            yield f"moves: {name} = {value:g} (an assumption); no state and no data are moved unless stated"
+    usual = [f"{name} = {value:g}" for name, value in USUAL.items() if name not in text]
+    if usual and text != "free":
+        yield f"what moving takes, where nothing states it: {', '.join(usual)} (assumptions)"
 
 
 def _strategy(name: str, where: _Where) -> Strategy:

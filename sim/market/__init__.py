@@ -4,10 +4,13 @@ Source: D. Narayanan et al., Analysis and Exploitation of Dynamic Pricing in the
 2020.
 """
 
+from sim.market.frequency import move_frequency
+from sim.market.front import Traded, market_front
 from sim.market.grid import Grid, price_grid
 from sim.market.jobs import Moves, RentedJob
 from sim.market.offers import History, Market, Offer
 from sim.market.optimum import Optimum, optimum
+from sim.market.price_files import read_prices, write_prices
 from sim.market.renting import rent
 from sim.market.results import Rental, Stay
 from sim.market.strategies import STRATEGIES, strategy
@@ -27,8 +30,13 @@ __all__ = [
     "Stay",
     "Strategy",
     "Tariff",
+    "Traded",
+    "market_front",
+    "move_frequency",
     "optimum",
     "price_grid",
+    "read_prices",
     "rent",
     "strategy",
+    "write_prices",
 ]

@@ -6,6 +6,7 @@ from math import isfinite
 
 import numpy as np
 
+from sim.market.availability import drawn
 from sim.market.grid import Grid, Intervals, price_grid
 from sim.market.jobs import Moves, RentedJob
 from sim.market.offers import Market, Offer
@@ -54,19 +55,27 @@ class Asked:
         """Return the prices for so long."""
         return price_grid(self.market, self.starts_s, seconds, self.step_s, self.available)
 
+    def lasts_s(self, times: float) -> float:
+        """Return the seconds of prices, or if longer so many times what the job takes where it is slowest."""
+        rates = self.job.rates(self.market.offers)
+        slowest = float(rates[rates > 0].min(initial=np.inf))  # inf: nothing runs it, as the strategy will say
+        lasting_s = self.job.steps / slowest * (1 + self.moves.overhead) + self.moves.again_s
+        known_s = max(self.market.end_s - self.starts_s, 0.0)
+        return max(known_s, times * lasting_s + DAY_S, self.job.deadline_s or 0.0)
+
+    def taken_away(self, mean_up_s: float, mean_down_s: float, seed: int, more_s: float = 0.0) -> "Asked":
+        """Return the same where spot offers come and go by chance, up to `more_s` after the latest end."""
+        until_s = self.starts_s + self.lasts_s(LONGER[-1]) + more_s
+        return replace(self, available=drawn(self.market.offers, mean_up_s, mean_down_s, self.starts_s, until_s, seed))
+
     def rented(self, strategy: Strategy) -> tuple[Rental, Grid]:
         """Return what becomes of the job, and the prices up to the last one, or to its end if that is later.
 
         Raises:
             InputError: the strategy may rent nothing, or by it the job does not end.
         """
-        known_s = max(self.market.end_s - self.starts_s, 0.0)
-        rates = self.job.rates(self.market.offers)
-        slowest_s = self.job.steps / float(rates[rates > 0].min(initial=np.inf)) * (1 + self.moves.overhead)
-        if not slowest_s:
-            slowest_s = DAY_S  # nothing runs it: the strategy says so
         for times in LONGER:
-            grid = self.grid(max(known_s, times * (slowest_s + self.moves.again_s) + DAY_S, self.job.deadline_s or 0.0))
+            grid = self.grid(self.lasts_s(times))
             found = rent(self.job, grid, strategy, self.moves, self.every_s)
             if found.finished:
                 return found, grid

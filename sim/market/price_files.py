@@ -22,7 +22,7 @@ GAP_S = 7 * DAY_S
 """A longer time between two prices of an offer is told."""
 
 
-def read_prices(*paths: str | Path) -> Market:
+def read_prices(*paths: str | Path, repeats: bool = False) -> Market:
     """Return the offers and prices in one or more files (`.gz` too), which are known by their columns.
 
     Known are price changes of AWS (also the JSON that `aws ec2 describe-spot-price-history` prints), prices of Azure by
@@ -30,7 +30,7 @@ def read_prices(*paths: str | Path) -> Market:
     without an instance are of devices, taken as stated. Offers are ordered by cloud, region, zone, device, devices and
     instance, whatever the order of rows. What rules did is in the market's `notes`: rows are sorted by time; of two
     prices of an offer at one time the later row holds, in a file that descends the earlier one, of two files the later
-    one; a price holds until the next one.
+    one; a price holds until the next one. repeats: prices stay that only repeat the one before.
 
     Raises:
         InputError: with file, line and column of the first mistake, the others in `also`.
@@ -40,7 +40,7 @@ def read_prices(*paths: str | Path) -> Market:
     numbers: dict[Offer, int] = {}
     notes: list[str] = []
     parts = [_in_time(rows_of(path, numbers, notes), str(path), notes) for path in paths]
-    return _market(list(numbers), Prices.joined(parts), notes)
+    return _market(list(numbers), Prices.joined(parts), notes, repeats)
 
 
 def _in_time(rows: Prices, file: str, notes: list[str]) -> Prices:
@@ -67,12 +67,12 @@ def _last(rows: Prices) -> tuple[Prices, int]:
     return ordered.at(np.flatnonzero(np.append(~again, True))), other
 
 
-def _market(offers: Sequence[Offer], rows: Prices, notes: list[str]) -> Market:
+def _market(offers: Sequence[Offer], rows: Prices, notes: list[str], repeats: bool) -> Market:
     """Return the market of all rows, of which those of later files come later."""
     held, _ = _last(rows)
     same = np.diff(held.offer) == 0
     _tell_gap(offers, held, same, notes)
-    changes = np.flatnonzero(np.append(True, ~same | (np.diff(held.usd) != 0)))
+    changes = np.flatnonzero(np.append(True, ~same | repeats | (np.diff(held.usd) != 0)))
     held = held.at(changes)
     bounds = np.searchsorted(held.offer, np.arange(len(offers) + 1)).tolist()
     histories = [

@@ -26,7 +26,7 @@ class UniformProgress(Strategy):
     Ahead of the line it rents the cheapest offer, or waits where only those are left that are never taken away. Behind
     it, it keeps what it holds if that is fast enough, or rents the cheapest offer that is never taken away and fast
     enough, and leaves that one when it is ahead by what two moves take. When no more time is left than the fastest of
-    those needs, it stays there until the end.
+    those needs, it stays there until the end. Where all may be taken away it rents the cheapest that is fast enough.
     """
 
     name = "uniform_progress"
@@ -34,14 +34,16 @@ class UniformProgress(Strategy):
     def choose(self, seen: Seen) -> int:
         """Return the offer to hold, or WAIT."""
         cost, deadline_s = rest_usd(seen), seen.job.deadline_s
-        sure = seen.reliable & np.isfinite(cost)
-        if deadline_s is None or not sure.any():
+        if deadline_s is None or not np.isfinite(cost).any():
             return cheapest(cost)
         left_s = deadline_s - seen.gone_s
-        needed_s = np.where(np.isfinite(cost), seen.move_s + seen.left_steps / seen.steps_per_s, np.inf)
-        fastest = int(np.argmin(np.where(sure, needed_s, np.inf)))
+        needed_s = seen.move_s + seen.left_steps / np.where(np.isfinite(cost), seen.steps_per_s, 1e-300)
+        sure = seen.reliable & np.isfinite(cost)
+        fastest = int(np.argmin(np.where(sure if sure.any() else np.isfinite(cost), needed_s, np.inf)))
         if needed_s[fastest] + seen.step_s >= left_s:
             return fastest
+        if not sure.any():
+            return cheapest(np.where(needed_s <= left_s, cost, np.inf))
         holds_sure = seen.held != WAIT and bool(sure[seen.held])
         margin = 2 * float(seen.move_s.max()) * float(seen.steps_per_s[seen.held]) if holds_sure else 0.0
         if seen.left_steps + margin <= seen.job.steps * (1 - seen.gone_s / deadline_s):

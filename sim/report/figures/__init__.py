@@ -25,6 +25,13 @@ from sim.report.figures.front import front
 from sim.report.figures.grid import grid
 from sim.report.figures.kernels import schedules, tasks
 from sim.report.figures.loading import loading_rates, stall_map, stalls
+from sim.report.figures.market import (
+    market_frequency,
+    market_front,
+    market_left_out,
+    market_prices,
+    market_strategies,
+)
 from sim.report.figures.memory import memory, memory_peaks
 from sim.report.figures.parts import parts
 from sim.report.figures.roofline import roofline
@@ -58,6 +65,11 @@ __all__ = [
     "gains",
     "grid",
     "loading_rates",
+    "market_frequency",
+    "market_front",
+    "market_left_out",
+    "market_prices",
+    "market_strategies",
     "measured",
     "memory",
     "memory_peaks",

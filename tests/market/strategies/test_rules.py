@@ -80,6 +80,17 @@ def test_uniform_progress_ends_in_time_without_spot():
         assert found.hours <= limit
 
 
+def test_where_all_may_be_taken_away_uniform_progress_rents_what_is_fast_enough():
+    slow = rent(a_job(deadline_s=20 * HOUR, whole=False), flat(), strategy("uniform_progress"), FREE)
+    fast = rent(a_job(deadline_s=8 * HOUR, whole=False), flat(), strategy("uniform_progress"), FREE)
+    assert {stay.offer.device for stay in slow.path} == {"k80"}
+    assert fast.path[0].offer.device == "v100"
+    assert fast.hours <= 8
+    assert fast.cost_usd < 4 * 7 / 4  # the end is cheaper on a K80, and still in time
+    late = rent(a_job(deadline_s=2 * HOUR, whole=False), flat(), strategy("uniform_progress"), FREE)
+    assert (late.hours, late.finished) == (4.0, True)
+
+
 def test_without_deadline_uniform_progress_is_dynamic():
     found = rent(a_job(whole=False), flat(), strategy("uniform_progress"), FREE)
     assert found.cost_usd == rent(a_job(whole=False), flat(), strategy("dynamic"), FREE).cost_usd

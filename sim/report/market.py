@@ -1,0 +1,102 @@
+"""Rented devices in words: where a job was, what it paid and waited for, and how near that is to the least."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from statistics import fmean
+
+from sim.market.optimum import Optimum
+from sim.market.results import Rental, Stay
+from sim.report.numbers import lasting
+from sim.report.shown import Table, table
+from sim.units import HOUR_S, digits3, grouped, percent
+
+MOST_STAYS = 20
+"""Of a longer path the rest is counted."""
+PARTS = {
+    "training": "trains",
+    "moving": "boots, restarts and transfers",
+    "lost": "repeats work that was lost",
+    "waiting": "waits",
+}
+
+
+def answer_rental(found: Rental, optimum: Optimum | None = None, notes: Iterable[str] = ()) -> Iterator[str]:
+    """Yield what a rental was, its path, what its time went to, the bound, and what that rests on.
+
+    notes: what is to be known of the prices.
+    """
+    how = "ends after" if found.finished else "has not ended when prices do, after"
+    yield (
+        f"{found.strategy}: {found.job.name} {how} {lasting(found.hours * HOUR_S)} and costs "
+        f"{digits3(found.cost_usd)} USD ({digits3(found.transfer_usd)} USD of it transfers), "
+        f"{digits3(found.gpu_hours)} device-hours."
+    )
+    yield f"{_times(found.migrations, 'move')}, {_times(found.preemptions, 'preemption')}."
+    for stay in found.path[:MOST_STAYS]:
+        yield f"  {_words(stay)}"
+    if len(found.path) > MOST_STAYS:
+        yield f"  ... and {grouped(len(found.path) - MOST_STAYS)} stays more"
+    spent = [f"{words} {percent(found.parts_s[part] / HOUR_S / found.hours)}" for part, words in PARTS.items()
+             if found.parts_s.get(part)]  # fmt: skip
+    yield f"Of the time it {', '.join(spent)}."
+    if found.job.deadline_s is not None:
+        late = found.hours * HOUR_S > found.job.deadline_s or not found.finished
+        yield f"The deadline of {lasting(found.job.deadline_s)} is {'missed' if late else 'kept'}."
+    if optimum:
+        yield from _bounded(found, optimum)
+    yield from (f"Assumed: {text}" for text in found.assumptions)
+    yield from (f"Note: {text}" for text in notes)
+
+
+def _bounded(found: Rental, optimum: Optimum) -> Iterator[str]:
+    worth = " (worth of the owner's time included)" if found.job.usd_per_hour else ""
+    above = f": this is {percent(found.objective_usd / optimum.usd - 1)} more" if optimum.usd and found.finished else ""
+    yield (
+        f"With all prices known beforehand it costs at least {digits3(optimum.usd)} USD{worth} within "
+        f"{lasting(optimum.hours * HOUR_S)}{above}."
+    )
+
+
+def _times(count: int, what: str) -> str:
+    return f"{grouped(count)} {what}" + ("" if count == 1 else "s")
+
+
+def _words(stay: Stay) -> str:
+    hours = (stay.end_s - stay.begin_s) / HOUR_S
+    return (
+        f"{moment(stay.begin_s)}  {lasting(hours * HOUR_S)} on {stay.offer.name}: {digits3(stay.usd)} USD, {stay.ended}"
+    )
+
+
+def moment(time_s: float) -> str:
+    """Return a time (s since 1970-01-01 UTC) as date and minute."""
+    return datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%d %H:%M")
+
+
+def answer_starts(begun: Sequence[Rental]) -> Iterator[str]:
+    """Yield what beginning at other times costs; nothing where there are none."""
+    if begun:
+        usd = [rental.cost_usd for rental in begun]
+        yield (
+            f"Begun at {grouped(len(begun))} times it costs {digits3(fmean(usd))} USD in the mean, {digits3(min(usd))} "
+            f"to {digits3(max(usd))}."
+        )
+
+
+def answer_along(rows: Sequence[tuple[str, Rental]]) -> Iterator[str]:
+    """Yield the lines of `along`; nothing where there are no rows."""
+    if rows:
+        yield from str(along(rows)).splitlines()
+
+
+def along(rows: Iterable[tuple[str, Rental]]) -> Table:
+    """Return cost, time and moves of named rentals."""
+    return table(
+        dict(rows),
+        usd=("cost_usd", ".2f"),
+        of_it_transfers=("transfer_usd", ".2f"),
+        hours=("hours", ".1f"),
+        moves="migrations",
+        preemptions="preemptions",
+        ends=lambda rental: rental.path[-1].ended if rental.path else "waits",
+    )

@@ -1,0 +1,88 @@
+"""The published costs of the study of dynamic prices (DISPA 2020), by its rules."""
+
+import csv
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from statistics import fmean
+
+from sim.market.jobs import Moves, RentedJob
+from sim.market.offers import Market
+from sim.market.price_files import read_prices
+from sim.market.renting import rent
+from sim.market.results import Rental
+from sim.market.strategies import strategy
+from sim.market.strategies.study import CLOUD, DEVICE, BaselineWorst, PreemptionDataMovement
+from sim.market.study_rules import study_grid, study_starts, worst_grid
+from sim.units import DAY_S
+from sim.validation.market_results import StudyCost
+
+PRICES = ("aws_gpu_spot_2019-12_2020-03.csv.gz", "azure_gpu_spot_2020-02_2020-03.csv")
+TRANSFERS_USD = 9.0
+"""What the study adds for moving data: 100 GB at AWS's tariff."""
+
+Rates = Mapping[str, float]
+"""Steps/s by device."""
+
+
+class StudyMarket:
+    """A region of AWS beside all of Azure, by the study's rules."""
+
+    def __init__(self, market: Market, region: str) -> None:
+        self.region = region
+        self.market = market.only(clouds=[CLOUD], regions=[region]) + market.only(clouds=["azure"])
+        self.grid, self.worst = study_grid(self.market), worst_grid(self.market)
+        self.starts = study_starts(self.market)
+
+    def rentals(self, rates: Rates, name: str, days: float) -> tuple[Rental, ...]:
+        """Return what becomes of a job of so many days of a V100 from each start on."""
+        usd = TRANSFERS_USD if name == PreemptionDataMovement.name else 0.0
+        moves = Moves(boot_s=0.0, restart_s=0.0, usd=usd)
+        grid = self.worst if name == BaselineWorst.name else self.grid
+        job = study_job(rates, days)
+        return tuple(rent(job, grid, strategy(name), moves, begin_step=start) for start in self.starts)
+
+
+def study_job(rates: Rates, days: float, whole: bool = False) -> RentedJob:
+    """Return what a V100 does in so many days, as a job on one device."""
+    return RentedJob(steps=days * DAY_S * rates[DEVICE], steps_per_s=dict(rates), whole=whole)
+
+
+def study_costs(folder: Path) -> tuple[StudyCost, ...]:
+    """Return every published cost beside ours; raises InputError for other files than the study's."""
+    market, rates = study_prices(folder), study_rates(folder)
+    published = list(_rows(folder / "published_single_job_costs.csv"))
+    regions = {name: StudyMarket(market, name) for name in {row["aws_region"]: None for row in published}}
+    return tuple(_cost(row, regions[row["aws_region"]], rates[row["model"]]) for row in published)
+
+
+def _cost(row: Mapping[str, str], market: StudyMarket, rates: Rates) -> StudyCost:
+    usd = [rental.cost_usd for rental in market.rentals(rates, row["strategy"], float(row["v100_days_of_work"]))]
+    return StudyCost(
+        region=market.region,
+        model=row["model"],
+        strategy=row["strategy"],
+        mean_usd=fmean(usd),
+        least_usd=min(usd),
+        most_usd=max(usd),
+        published_mean_usd=float(row["mean_cost_usd"]),
+        published_least_usd=float(row["min_cost_usd"]),
+        published_most_usd=float(row["max_cost_usd"]),
+    )
+
+
+def study_prices(folder: Path) -> Market:
+    """Return the study's prices, listed ones that repeat the last too."""
+    return read_prices(*(folder / name for name in PRICES), repeats=True)
+
+
+def study_rates(folder: Path) -> dict[str, dict[str, float]]:
+    """Return steps/s by model and device."""
+    found: dict[str, dict[str, float]] = {}
+    for row in _rows(folder / "oracle_isolated_throughputs.csv"):
+        found.setdefault(row["model"], {})[row["gpu"]] = float(row["steps_per_s"])
+    return found
+
+
+def _rows(path: Path) -> Iterator[Mapping[str, str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        yield from csv.DictReader(file)
