@@ -4,8 +4,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from sim.engine.step import Step
-from sim.market.job_prices import market_of
-from sim.market.rentable import ASSUMPTIONS, Rentable, moves_of
+from sim.market.job_prices import market_of, stated
+from sim.market.optimum import Optimum
+from sim.market.rentable import ASSUMPTIONS, asked_of, chosen, moves_of
 from sim.market.results import Rental
 from sim.run.losses import Losses, Saving
 from sim.specs import Checkpointing, Loading, Prices
@@ -23,13 +24,14 @@ UNSAVED = (
 class Rented:
     """What becomes of a run that takes `wall_s` where nothing interrupts it; `ends`: of the ends of its interval.
 
-    `optimum_usd` is a bound below what any strategy pays.
+    `optimum` bounds what any strategy pays that ends by the same time, or by the deadline if that is later; None where
+    there are too many prices to tell.
     """
 
     rental: Rental
     ends: tuple[Rental, Rental]
     wall_s: float
-    optimum_usd: float
+    optimum: Optimum | None
     assumptions: tuple[str, ...]
 
     def spread(self, value: Callable[[Rental], float]) -> tuple[float, Interval]:
@@ -59,12 +61,16 @@ def rented(
     market = market_of(prices, step.cluster)
     saving = lost.saving or Saving.of(step, loading, Checkpointing())
     moves = moves_of(saving.times, saving.advice, saving.checkpointing.failures, prices, market)
-    terms = Rentable(prices, market, moves, steps, step.placed.gpus)
-    rental, fast, slow = (terms.rental(wall_s) for wall_s in walls_s)
+    asked = [asked_of(prices, market, moves, step.placed.gpus, steps, wall_s) for wall_s in walls_s]
+    strategy = chosen(prices, asked[0])
+    with stated():
+        (rental, grid), (fast, _), (slow, _) = (one.rented(strategy) for one in asked)
+        best = asked[0].bounded(grid, max(rental.hours, prices.deadline_hours or 0.0))
+    notes = [f"prices: {note}" for note in (*asked[0].notes, *market.notes)]
     return Rented(
         rental=rental,
         ends=(fast, slow),
         wall_s=walls_s[0],
-        optimum_usd=terms.optimum_usd(rental),
-        assumptions=(*prices.assumptions, *ASSUMPTIONS, *(() if lost.saving else (UNSAVED,)), *market.notes),
+        optimum=best,
+        assumptions=(*prices.assumptions, *ASSUMPTIONS, *(() if lost.saving else (UNSAVED,)), *notes),
     )

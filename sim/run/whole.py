@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from math import ceil, hypot
 
 from sim.engine.step import Step
-from sim.market import Rental
+from sim.market import Optimum, Rental
 from sim.run.losses import Losses, losses
 from sim.run.power import device_draw
 from sim.run.rented import Interval, Rented, rented
@@ -27,8 +27,8 @@ class Run:
     mean power in W is that of one device. Cost is None where neither the job nor the catalog states a price.
 
     Where the job rents by files of prices, `rental` is what it rented: days are until it ends, GPU-hours and cost those
-    that are paid, intervals lie between renting with the fast and with the slow wall time, and `optimum_usd` is a bound
-    below what any strategy pays, worth of the owner's hours included.
+    that are paid, intervals lie between renting with the fast and with the slow wall time, and `optimum` bounds what any
+    strategy pays (None where there are too many prices to tell).
     """
 
     around: Around
@@ -49,7 +49,7 @@ class Run:
     mean_power_w_per_gpu: float
     assumptions: tuple[str, ...]
     rental: Rental | None = None
-    optimum_usd: float | None = None
+    optimum: Optimum | None = None
 
 
 @checked
@@ -131,7 +131,7 @@ def _renting(run: Run, found: Rented, watts: float) -> Run:
         energy_kwh_interval=energy_interval,
         assumptions=(*run.assumptions, *found.assumptions),
         rental=found.rental,
-        optimum_usd=found.optimum_usd,
+        optimum=found.optimum,
     )
 
 

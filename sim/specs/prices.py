@@ -17,7 +17,6 @@ USUAL = {
     "egress_usd_per_gb": (0.09, "an assumption, as AWS: of clouds whose tariff the catalog does not know"),
     "wan_bytes_per_s": (WAN_BYTES_PER_S, "an assumption: 1 Gbit/s between two regions or clouds"),
 }
-UNINTERRUPTED = "prices.availability: none, spot instances are never taken away"
 
 StrategyName = Literal[
     "baseline_worst", "baseline", "gpu_type", "packed", "multi_cloud", "preemption", "preemption_data_movement",
@@ -98,12 +97,12 @@ class Prices:
             raise InputError("deadline_hours", None, "required with strategy uniform_progress")
         if self.availability and self.billing == "on-demand":
             raise InputError("availability", self.availability, "left out: on-demand instances are never taken away")
-        if self.begin is not None and self.begin_s is None:
-            raise InputError("begin", self.begin, "a date such as 2020-03-01, or a time such as 2020-03-01T12:00:00")
+        if self.begin is not None:
+            utc_s(self.begin)
 
     def _assume(self) -> None:
         """Fill what was left out."""
-        assumed = [] if self.availability or self.billing == "on-demand" else [UNINTERRUPTED]
+        assumed = []
         for name, (value, why) in USUAL.items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
@@ -112,9 +111,14 @@ class Prices:
 
     @property
     def begin_s(self) -> float | None:
-        """`begin` in seconds since 1970-01-01 UTC; None where it is left out, or no date."""
-        try:
-            found = datetime.fromisoformat(self.begin or "")
-        except ValueError:
-            return None
-        return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+        """`begin` in seconds since 1970-01-01 UTC; None where it is left out."""
+        return None if self.begin is None else utc_s(self.begin)
+
+
+def utc_s(text: str) -> float:
+    """Return a date or time in seconds since 1970-01-01 UTC; raises InputError where it is none."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise InputError("begin", text, "a date such as 2020-03-01, or a time such as 2020-03-01T12:00:00") from None
+    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
