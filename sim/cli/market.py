@@ -263,10 +263,10 @@ def _along(
 
 def _page(file: Path, found: Rental, grid: Grid) -> None:
     def draw(theme: Theme) -> go.Figure:
-        return market_prices(found, grid, theme=theme)
+        return market_prices(found, grid, "work", theme)
 
     title = f"{found.job.name}, rented by {found.strategy}"
-    sentence = " ".join(answer_rental(found))
+    sentence = next(iter(answer_rental(found)))
     with written("--html", file):
         write_atomically(file, figure_html(draw, title, sentence))
 

@@ -58,6 +58,8 @@ def price_grid(
     Raises:
         InputError: nothing is offered at the beginning, or there are more than 200 million cells.
     """
+    if not 0 < step_s < inf:
+        raise InputError("step_s", step_s, "seconds above 0")
     count = max(1, ceil(seconds / step_s - 1e-9))
     if count * len(market.histories) > MOST_CELLS:
         told = f"at most {MOST_CELLS:.0e} steps x offers, here {count} x {len(market.histories)}"
@@ -70,7 +72,7 @@ def price_grid(
         if available and offer in available:
             up[:, n] = _up(available[offer], edges)
     seen[(up == 0) | np.isinf(mean)] = inf
-    if np.isinf(seen).all():
+    if np.isinf(seen).all() or np.isinf(mean[0]).all():
         raise InputError("begin_s", begin_s, f"a time at which something is offered: from {market.begin_s:.0f}")
     each = np.array([offer.devices for offer in market.offers])
     mean[np.isinf(mean)] = 0.0  # never paid: not offered

@@ -1,0 +1,141 @@
+"""`trainsim market`: what it prints, and what it refuses."""
+
+import json
+
+import pytest
+
+from tests.oracle import reference
+
+PRICES = """cloud,region,zone,instance,device,devices,billing,time_utc,usd_per_hour
+aws,us-east-1,us-east-1a,p3.2xlarge,v100,1,spot,2020-03-01,1.0
+aws,us-east-1,us-east-1a,p3.2xlarge,v100,1,spot,2020-03-01T02:00:00,5.0
+aws,us-west-2,us-west-2a,p3.2xlarge,v100,1,on-demand,2020-03-01,3.0
+azure,us_east,,NC6,k80,1,spot,2020-03-01,0.6
+"""
+RATES = "gpu,model,steps_per_s\nv100,net,4\nk80,net,1\n"
+TRACE = "net\tx\tx\tx\t0\t{steps}\t1\t1.0\t-1.0\t{at}\n"
+
+
+@pytest.fixture
+def market(trainsim, tmp_path):
+    (tmp_path / "prices.csv").write_text(PRICES)
+    (tmp_path / "rates.csv").write_text(RATES)
+    (tmp_path / "jobs.trace").write_text("".join(TRACE.format(steps=14_400, at=at) for at in (0, 1_800)))
+
+    def run(command="simulate", *more, job=("--model", "net", "--steps", "57600")):
+        files = ("--prices", tmp_path / "prices.csv", "--throughputs", tmp_path / "rates.csv")
+        return trainsim("market", command, *files, *(job if command == "simulate" else ()), *more)
+
+    return run
+
+
+def told(result):
+    code, out, error = result
+    assert code == 0, error
+    return json.loads(out)
+
+
+FREE = ("--moves", "free", "--every-hours", "1", "--json")
+
+
+def test_the_contract(market):
+    data = told(market("simulate", "--device", "v100", *FREE))
+    assert data["cost_usd"] == pytest.approx(1 + 1 + 3 + 3)
+    assert (data["hours"], data["migrations"], data["finished"]) == (4.0, 1, True)
+    assert [(stay["zone"], stay["usd"], stay["begin"]) for stay in data["path"]] == [
+        ("us-east-1a", 2.0, "2020-03-01T00:00:00+00:00"),
+        ("us-west-2a", 6.0, "2020-03-01T02:00:00+00:00"),
+    ]
+    assert data["optimum_usd"] <= data["cost_usd"]
+    assert data["optimum"]["hindsight_usd"] >= data["optimum_usd"]
+    assert data["notes"]
+
+
+def test_days_are_those_of_the_reference(market):
+    one = told(market("simulate", *FREE, job=("--model", "net", "--days", "1")))
+    other = told(market("simulate", *FREE, job=("--model", "net", "--steps", str(4 * 86_400))))
+    assert one["path"] == other["path"]
+
+
+def test_dearer_hours_ask_for_faster_devices(market):
+    slow, fast = told(market("simulate", *FREE)), told(market("simulate", "--usd-per-hour", "9", *FREE))
+    assert {stay["device"] for stay in slow["path"]} != {"v100"} == {stay["device"] for stay in fast["path"]}
+    assert fast["hours"] < slow["hours"]
+
+
+@pytest.mark.parametrize(("along", "first"), [("every", "every 1 h"), ("worth", "0 USD an hour"), ("strategies", None)])
+def test_the_same_job_along(market, along, first):
+    data = told(market("simulate", "--along", along, *FREE))
+    names = [row["name"] for row in data["along"]]
+    assert len(names) > 2
+    assert first is None or names[0] == first
+    assert first is not None or {"baseline", "dynamic", "uniform_progress"} <= set(names)
+
+
+def test_begins_on_other_days(market):
+    data = told(market("simulate", "--starts", "3", *FREE))
+    assert data["starts"]["count"] == 3
+    assert data["starts"]["min_usd"] <= data["starts"]["mean_usd"] <= data["starts"]["max_usd"]
+
+
+def test_deadlines_and_offers_that_come_and_go(market):
+    more = ("--taken-away", "2:1", "--strategy", "uniform_progress", "--deadline-hours", "6", "--device", "v100")
+    one, again = (told(market("simulate", *more, "--seed", "1", *FREE)) for _ in range(2))
+    assert one == again
+    assert one["deadline_met"]
+    assert one["hours"] <= 6
+
+
+def test_words_and_page(market, tmp_path):
+    page = tmp_path / "page.html"
+    code, out, _ = market("simulate", "--html", page, "--along", "strategies", "--starts", "2")
+    assert code == 0
+    assert "dynamic: net ends after" in out
+    assert "never taken away" in out
+    assert "uniform_progress" in out
+    assert "net, rented by dynamic" in page.read_text("utf-8")
+
+
+def test_jobs_that_rent_together(market, tmp_path):
+    data = told(market("together", "--trace", tmp_path / "jobs.trace", "--json"))
+    assert len(data["jobs"]) == 2
+    assert data["cost_usd"] > 0
+    code, out, _ = market("together", "--trace", tmp_path / "jobs.trace", "--policy", "fifo_perf")
+    assert code == 0
+    assert "fifo_perf: 2 jobs end" in " ".join(out.split())
+
+
+@pytest.mark.parametrize(
+    ("more", "told_of"),
+    [
+        (("--strategy", "best"), "strategy: got 'best'"),
+        (("--region", "moon"), "--region: got 'moon'"),
+        (("--billing", "barter"), "--billing"),
+        (("--begin", "yesterday"), "--begin"),
+        (("--begin", "2019-01-01"), "begin_s"),
+        (("--moves", "boots=1"), "--moves"),
+        (("--moves", "boot_s=-1"), "--moves.boot_s"),
+        (("--taken-away", "often"), "--taken-away"),
+        (("--along", "time"), "--along"),
+        (("--days", "1"), "exactly one of --steps and --days"),
+        (("--gpus", "3"), "gpus"),
+        (("--every-hours", "1.5"), "every_s"),
+        (("--step-hours", "0"), "step"),
+        (("--home", "moon"), "home"),
+    ],
+)
+def test_what_is_refused(market, more, told_of):
+    code, out, error = market("simulate", *more)
+    assert (code, out) == (2, "")
+    assert told_of in " ".join(error.split())
+
+
+def test_the_references_prices(trainsim):
+    folder = reference("market")
+    files = [
+        ("--prices", folder / name)
+        for name in ("aws_gpu_spot_2019-12_2020-03.csv.gz", "azure_gpu_spot_2020-02_2020-03.csv")
+    ]
+    more = ("--throughputs", folder / "oracle_isolated_throughputs.csv", "--model", "A3C", "--days", "4", "--shares")
+    data = told(trainsim("market", "simulate", *files[0], *files[1], *more, "--begin", "2020-02-25", "--json"))
+    assert data["optimum_usd"] <= data["cost_usd"] < 60
