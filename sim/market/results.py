@@ -51,11 +51,6 @@ class Rental:
         return self.cost_usd + self.hours * self.job.usd_per_hour
 
     @property
-    def in_time(self) -> bool:
-        """Whether it ended by its deadline, if it has one."""
-        return self.job.deadline_s is None or (self.finished and self.hours * HOUR_S <= self.job.deadline_s)
-
-    @property
     def held_s(self) -> float:
         """Seconds in which it held an instance."""
         return sum(stay.end_s - stay.begin_s for stay in self.path)

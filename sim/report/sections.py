@@ -138,8 +138,8 @@ def run_section(run: Run | None) -> str:
     ]
     words = f"{counted(run.tokens)} tokens in {digits3(run.steps)} steps, each like the one on this page."
     assumed = m.folded("What the run assumes", m.bullets(run.assumptions))
-    rented = (m.paragraph(" ".join(rental_words(run)), "words"),) if run.rental else ()
-    return m.section("The whole run", m.paragraph(words, "words"), m.cards(cards), *rented, assumed)
+    rented = m.heading("Rented") + m.bullets(rental_words(run)) if run.rental else ""
+    return m.section("The whole run", m.paragraph(words, "words"), m.cards(cards), rented, assumed)
 
 
 def _losses(run: Run) -> str:

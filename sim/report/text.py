@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from sim.engine.compare import Comparison
 from sim.engine.replay import Replay
 from sim.engine.step import Step, memory_sigma, simulate
+from sim.report.market import answer_rental
 from sim.report.numbers import (
     byte_unit,
     bytes_interval,
@@ -25,8 +26,6 @@ from sim.tuner.robustness import FARTHEST, Robustness
 from sim.tuner.tune import Tuned
 from sim.units import counted, digits3, grouped, percent, seconds, si
 
-MOST_STAYS = 6
-"""Stays of a run that are told one by one."""
 TEMPO = ", Tempo's layers"
 
 
@@ -276,30 +275,8 @@ def run_words(run: Run | None) -> list[str]:
 
 
 def rental_words(run: Run) -> list[str]:
-    """Return what a run rented, two sentences; nothing where its price is one number.
-
-    For example "Rented (dynamic): 2 stays, 1 move, no preemption; no strategy pays less than 590 USD." and "Rented:
-    aws us-east-1a p3dn.24xlarge 48.0 h, then aws us-east-1b p3dn.24xlarge 52.2 h."
-    """
-    rental = run.rental
-    if rental is None:
-        return []
-    least = f"no strategy pays less than {counted(run.optimum_usd or 0.0)} USD"
-    if rental.job.usd_per_hour:
-        worth = digits3(rental.job.usd_per_hour)
-        least += f" with {worth} USD for every hour, and this one pays {counted(rental.objective_usd)} USD"
-    late = "" if rental.in_time else "; it ends after its deadline"
-    stays = [f"{stay.offer.name} {lasting(stay.end_s - stay.begin_s)}" for stay in rental.path]
-    shown = stays if len(stays) <= MOST_STAYS else [*stays[:MOST_STAYS], f"{len(stays) - MOST_STAYS} more"]
-    return [
-        f"Rented ({rental.strategy}): {_count(len(stays), 'stay')}, {_count(rental.migrations, 'move')}, "
-        f"{_count(rental.preemptions, 'preemption')}{late}; {least}.",
-        f"Path: {', then '.join(shown)}.",
-    ]
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number or 'no'} {what}{'' if number < 2 else 's'}"
+    """Return what a run rented and the least that could have cost; nothing where its price is one number."""
+    return list(answer_rental(run.rental, run.optimum)) if run.rental else []
 
 
 def _lost(goodput: float, parts: Mapping[str, float]) -> str:

@@ -27,8 +27,8 @@ class Run:
     mean power in W is that of one device. Cost is None where neither the job nor the catalog states a price.
 
     Where the job rents by files of prices, `rental` is what it rented: days are until it ends, GPU-hours and cost those
-    that are paid, intervals lie between renting with the fast and with the slow wall time, and `optimum` bounds what any
-    strategy pays (None where there are too many prices to tell).
+    that are paid, intervals lie between renting with the fast and with the slow wall time, and `optimum` bounds what
+    any strategy pays (None where there are too many prices to tell).
     """
 
     around: Around

@@ -32,8 +32,9 @@ def _listed(value: Any) -> Any:
 
 Names = Annotated[
     tuple[Annotated[str, Field(min_length=1, max_length=1_000, description="text")], ...],
+    Field(max_length=100),
     BeforeValidator(_listed, json_schema_input_type=str | list[str]),
-    Field(max_length=100, description="text, or a list of texts"),
+    Field(description="text, or a list of texts"),
 ]
 
 

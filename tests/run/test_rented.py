@@ -2,6 +2,7 @@
 
 from dataclasses import fields
 from datetime import UTC, datetime
+from math import ceil
 
 import pytest
 
@@ -53,7 +54,7 @@ def test_one_price_is_the_run_at_that_price(step):
     old = whole_run(step, Training(steps=1_000, usd_per_gpu_hour=2.5))
     same = [f.name for f in fields(one) if f.name != "around"]
     assert [getattr(one, name) for name in same] == [getattr(old, name) for name in same]
-    assert one.rental is one.optimum_usd is None
+    assert one.rental is one.optimum is None
     with pytest.raises(InputError, match=r"usd_per_gpu_hour: got 2.5; allowed: left out beside prices"):
         whole_run(step, Training(steps=1, usd_per_gpu_hour=2.5), prices=Prices(usd_per_gpu_hour=2.5))
 
@@ -85,7 +86,7 @@ def test_two_offers_by_hand(step, prices):
     }  # fmt: skip
     assert [stay.offer for stay in run.rental.path] == [EAST, WEST]
     assert (run.rental.migrations, run.rental.transfer_usd) == (1, pytest.approx(transfer_usd))
-    assert 0.9 * run.cost_usd < run.optimum_usd <= run.cost_usd
+    assert 0.9 * run.cost_usd < run.optimum.usd <= run.cost_usd
 
 
 def test_checkpoints_and_failures_are_in_it_too(step, prices):
@@ -119,7 +120,7 @@ def test_preemptions_lose_work_and_wait(step, prices, available):
 def test_a_run_that_does_not_end_is_refused(step, prices, available):
     gone = prices({EAST: [16.0]}, availability=available((0, 10)))
     with pytest.raises(
-        InputError, match=r"prices.strategy: got 'dynamic'; .* one by which the run ends: after .* % is done"
+        InputError, match=r"prices.strategy: got 'dynamic'; .* one by which the job ends: after .* % is done"
     ):
         whole_run(step, lasting(step, 20), prices=gone)
 
@@ -151,9 +152,9 @@ def test_what_an_hour_is_worth_and_a_deadline(step, prices):
     stated = prices(usd_per_hour=5.0, deadline_hours=50.0)
     run = whole_run(step, lasting(step, 100), prices=stated)
     assert run.rental.objective_usd == pytest.approx(run.cost_usd + 5 * run.days * 24)
-    assert run.optimum_usd <= run.rental.objective_usd
-    assert not run.rental.in_time
-    assert whole_run(step, lasting(step, 20), prices=stated).rental.in_time
+    assert run.optimum.usd <= run.rental.objective_usd
+    assert (run.rental.job.deadline_s, run.optimum.hours) == (50 * HOUR, ceil(run.rental.hours))
+    assert whole_run(step, lasting(step, 20), prices=stated).optimum.hours == 50
 
 
 def test_clouds_without_a_tariff_take_the_stated_one(step, prices):
