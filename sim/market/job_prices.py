@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 
@@ -34,11 +36,25 @@ def market_of(prices: Prices, cluster: Cluster) -> Market:
     """
     if len({member.device for member in cluster.members}) > 1:
         raise InputError("prices.files", prices.files, "usd_per_gpu_hour for a cluster of several devices")
-    whole = read_prices(*prices.files)
+    whole = _read(prices.files)
     with stated():
         billing = None if prices.billing == "any" else prices.billing
         left = whole.only(clouds=prices.clouds or None, regions=prices.regions or None, billing=billing)
         return fitting(left, cluster, prices.device)
+
+
+def _read(files: tuple[str, ...]) -> Market:
+    """Return the prices in files, read again only where one has changed."""
+    try:
+        known = tuple((file, status.st_mtime_ns, status.st_size) for file in files for status in (Path(file).stat(),))
+    except (OSError, ValueError):
+        return read_prices(*files)  # which says what is wrong
+    return _read_once(known)
+
+
+@lru_cache(maxsize=2)
+def _read_once(files: tuple[tuple[str, int, int], ...]) -> Market:
+    return read_prices(*(file for file, _, _ in files))  # the rest only tells one state of a file from another
 
 
 def fitting(market: Market, cluster: Cluster, device: str | None = None) -> Market:

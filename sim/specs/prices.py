@@ -42,6 +42,8 @@ Names = Annotated[
 class Prices:
     """What devices cost: `usd_per_gpu_hour` always, or the `files` of prices of offers among which the run moves.
 
+    Either wins over the cluster's price.
+
     `files`: one path or several, of price histories or a SkyPilot-style catalogue. Of what they offer only instances
     with the cluster's device are rented that hold its nodes, whole: `device` is its name there (left out: what the
     catalog knows it by), and `billing`, `clouds` and `regions` ("us-east-1" or "aws us-east-1") leave others out.

@@ -84,6 +84,13 @@ def test_files_cost_the_mean_of_the_cheapest_at_each_time(prices):
     assert later.usd_per_gpu_hour == pytest.approx(7 / 8)
 
 
+def test_a_file_that_changed_is_read_again(prices):
+    cheap, dear = (Market((History.constant(offer(devices=4), usd),)) for usd in (4.0, 12.5))
+    assert [priced(V100S, prices(held)).usd_per_gpu_hour for held in (cheap, dear)] == [1.0, 3.125]
+    with pytest.raises(InputError, match="no such file"):
+        priced(V100S, Prices(files="a\0b"))
+
+
 def test_idle_devices_of_an_instance_are_paid(prices):
     four = Cluster.of("v100-sxm-16gb", nodes=1, gpus_per_node=4)
     catalogue = Market((History.constant(offer(devices=8), 6.0),))
