@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sim import cluster as cluster
     from sim import loading as loading
+    from sim import market as market
     from sim import report as report
     from sim.engine.allocations import replay_allocator
     from sim.engine.allocator import AllocatorSettings
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
         Multipliers,
         Offload,
         Plan,
+        Prices,
         StagePlan,
         Storage,
         Training,
@@ -81,6 +83,7 @@ _HOME = {
     "notebook_file": "sim.specs.notebook_files",
     "Offload": "sim.specs",
     "Plan": "sim.specs",
+    "Prices": "sim.specs",
     "read_plan": "sim.plans.importing",
     "replay_allocator": "sim.engine.allocations",
     "Run": "sim.run",
@@ -105,7 +108,13 @@ _HOME = {
     "whole_run": "sim.run",
 }
 
-_PACKAGES = {"cluster": "sim.cluster", "loading": "sim.loading", "plot": "sim.report.figures", "report": "sim.report"}
+_PACKAGES = {
+    "cluster": "sim.cluster",
+    "loading": "sim.loading",
+    "market": "sim.market",
+    "plot": "sim.report.figures",
+    "report": "sim.report",
+}
 
 __all__ = [
     "AllocatorSettings",
@@ -125,6 +134,7 @@ __all__ = [
     "Noise",
     "Offload",
     "Plan",
+    "Prices",
     "Run",
     "StagePlan",
     "Step",
@@ -143,6 +153,7 @@ __all__ = [
     "largest",
     "load_plan",
     "loading",
+    "market",
     "models",
     "notebook_file",
     "plot",

@@ -1,6 +1,7 @@
 """`trainsim check`: everything that is wrong with a file, and what would be assumed."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +11,7 @@ from sim.cli.kinds import KINDS, recognised
 from sim.cli.output import console, print_json
 from sim.costs.profile import load_profile
 from sim.engine.step import simulate
+from sim.market.job_prices import priced
 from sim.plans.plan_file import load_plan
 from sim.run.losses import losses_of
 from sim.specs import InputError, Job, Model
@@ -103,11 +105,17 @@ def _job(raw: dict[str, Any], folder: Path) -> tuple[list[InputError], list[str]
     try:
         for member in job.cluster.members:
             load_profile(member.profile)
+        job = replace(job, cluster=priced(job.cluster, job.prices))
         if job.plan:
             return _planned(job)
     except InputError as error:
         return [error], [], ()
-    return [], [], (*job.model.assumptions, *job.cluster.assumptions)
+    return [], [], (*job.model.assumptions, *job.cluster.assumptions, *_of_prices(job))
+
+
+def _of_prices(job: Job) -> tuple[str, ...]:
+    """Return what is assumed beside the prices that a job states."""
+    return job.prices.assumptions if job.prices else ()
 
 
 def _planned(job: Job) -> tuple[list[InputError], list[str], Sequence[str]]:
@@ -123,6 +131,7 @@ def _planned(job: Job) -> tuple[list[InputError], list[str], Sequence[str]]:
         (
             *step.assumptions,
             *(lost.assumptions if lost else ()),
+            *_of_prices(job),
         ),
     )
 

@@ -10,12 +10,12 @@ import typer
 from sim.catalog import folder, kinds, names
 from sim.cli.output import console, print_json
 from sim.costs.run_level import run_level, shipped
-from sim.market.tariffs import instances, tariffs
 from sim.schedules import SCHEDULES
 from sim.specs import InputError
 from sim.specs.catalog import dataset, device, models, precisions, scaling_law, storage
 from sim.specs.device import Rate
 from sim.specs.schema import sections
+from sim.specs.tariffs import instances, tariffs
 from sim.units import digits3, gigabytes, grouped, si
 
 

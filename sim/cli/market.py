@@ -1,8 +1,7 @@
 """`trainsim market`: a job that rents its devices where and when they are cheap."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, fields
-from datetime import UTC, datetime
+from dataclasses import fields
 from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -11,7 +10,7 @@ import plotly.graph_objects as go
 import typer
 
 from sim.cli.cluster import cluster_data
-from sim.cli.output import checked_file, console, print_json, progress_console, written
+from sim.cli.output import checked_file, console, print_json, progress_console, rental_data, written
 from sim.cluster.policies import policy as policy_named
 from sim.cluster.predicted import is_workload, predicted_throughputs, read_workload
 from sim.cluster.trace import read_trace
@@ -21,9 +20,8 @@ from sim.market.devices import catalog_device
 from sim.market.frequency import move_frequency
 from sim.market.front import market_front
 from sim.market.grid import Grid, price_grid
-from sim.market.jobs import BOOT_S, RESTART_S, Moves, RentedJob
+from sim.market.jobs import RESTART_S, Moves, RentedJob
 from sim.market.offers import Billing, Market
-from sim.market.optimum import Optimum
 from sim.market.price_files import read_prices
 from sim.market.rates import rates_from, rates_of, read_rates
 from sim.market.results import Rental
@@ -38,6 +36,7 @@ from sim.report.market import answer_along, answer_rental, answer_starts
 from sim.report.theme import Theme
 from sim.specs import InputError
 from sim.specs.files import write_atomically
+from sim.specs.prices import BOOT_S, utc_s
 from sim.units import DAY_S, HOUR_S
 
 BY_COST = "max_sum_throughput_normalized_by_cost_perf"
@@ -183,10 +182,9 @@ def _work(steps: float | None, days: float | None, speed: Mapping[str, float], r
 
 def _time(text: str) -> float:
     try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        raise InputError("--begin", text, "a date such as 2020-03-01, or a time such as 2020-03-01T12:00:00") from None
-    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+        return utc_s(text)
+    except InputError as error:
+        raise InputError("--begin", error.value, error.allowed) from None
 
 
 def _means(text: str, availability: Path | None) -> tuple[float, float]:
@@ -271,48 +269,12 @@ def _page(file: Path, found: Rental, grid: Grid) -> None:
         write_atomically(file, figure_html(draw, title, sentence))
 
 
-def rental_data(found: Rental, bound: Optimum | None = None) -> dict[str, Any]:
-    """Return the JSON object of a rental; times are ISO 8601, UTC."""
-    data = {
-        "strategy": found.strategy,
-        "begin": _iso(found.begin_s),
-        "cost_usd": found.cost_usd,
-        "hours": found.hours,
-        "migrations": found.migrations,
-        "preemptions": found.preemptions,
-        "transfer_usd": found.transfer_usd,
-        "gpu_hours": found.gpu_hours,
-        "finished": found.finished,
-        "deadline_met": None if found.job.deadline_s is None else found.hours * HOUR_S <= found.job.deadline_s,
-        "parts_s": dict(found.parts_s),
-        "path": [
-            asdict(stay.offer)
-            | {"begin": _iso(stay.begin_s), "end": _iso(stay.end_s), "hours": (stay.end_s - stay.begin_s) / HOUR_S}
-            | {"usd": stay.usd, "steps": stay.steps, "ended": stay.ended}
-            for stay in found.path
-        ],
-    }
-    if bound:
-        data["optimum_usd"] = bound.usd
-        data["optimum"] = {
-            "usd": bound.usd,
-            "within_hours": bound.hours,
-            "hindsight_usd": bound.hindsight and bound.hindsight.objective_usd,
-            "gap": bound.gap if isfinite(bound.gap) else None,
-        }
-    return data
-
-
 def starts_data(begun: Sequence[Rental]) -> dict[str, Any] | None:
     """Return what beginning on other days does."""
     usd = [rental.cost_usd for rental in begun]
     if not usd:
         return None
     return {"count": len(usd), "mean_usd": sum(usd) / len(usd), "min_usd": min(usd), "max_usd": max(usd), "usd": usd}
-
-
-def _iso(time_s: float) -> str:
-    return datetime.fromtimestamp(time_s, UTC).isoformat()
 
 
 @app.command("together")

@@ -7,6 +7,7 @@ import typer
 
 from sim.cli.output import console, print_json
 from sim.engine.step import simulate
+from sim.market.job_prices import priced
 from sim.report.text import answer_optimal
 from sim.run.optimal import DEFAULT_LAW, Allocation, Budget, Optimal, compute_optimal
 from sim.specs import InputError, Job
@@ -38,7 +39,7 @@ def optimal_command(
     elif loaded.plan is None:
         raise InputError("plan", None, "required: a budget of time or money is spent at the plan's speed")
     else:
-        step = simulate(loaded.model, loaded.cluster, loaded.plan)
+        step = simulate(loaded.model, priced(loaded.cluster, loaded.prices), loaded.plan)
         budget = Budget.on(step, days, gpu_hours, usd, loaded.training)
     found = compute_optimal(loaded.model, budget, law)
     if as_json:

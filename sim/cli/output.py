@@ -6,7 +6,8 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, fields
-from math import inf
+from datetime import UTC, datetime
+from math import inf, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +15,13 @@ import typer
 from rich.console import Console
 
 from sim.specs.fields import InputError
+from sim.units import HOUR_S
 
 if TYPE_CHECKING:  # a command that predicts nothing need not load what does
     from sim.engine.memory import MemoryTimeline
     from sim.engine.replay import Replay
     from sim.engine.step import Step
+    from sim.market import Optimum, Rental
     from sim.run import Run, Trained
     from sim.run.losses import Losses
 
@@ -65,7 +68,45 @@ def written(option: str, target: Path) -> Iterator[None]:
 
 def run_data(run: "Run") -> dict[str, Any]:
     """Return the JSON object of a whole run; an interval stands beside its value, its notes with the step's."""
-    return {f.name: getattr(run, f.name) for f in fields(run) if f.name not in ("around", "assumptions")}
+    apart = ("around", "assumptions", "rental", "optimum")
+    held = {f.name: getattr(run, f.name) for f in fields(run) if f.name not in apart}
+    return held | (rental_data(run.rental, run.optimum) if run.rental else {})
+
+
+def rental_data(found: "Rental", bound: "Optimum | None" = None) -> dict[str, Any]:
+    """Return the JSON object of a rental; times are ISO 8601, UTC."""
+    data = {
+        "strategy": found.strategy,
+        "begin": _iso(found.begin_s),
+        "cost_usd": found.cost_usd,
+        "hours": found.hours,
+        "migrations": found.migrations,
+        "preemptions": found.preemptions,
+        "transfer_usd": found.transfer_usd,
+        "gpu_hours": found.gpu_hours,
+        "finished": found.finished,
+        "deadline_met": None if found.job.deadline_s is None else found.hours * HOUR_S <= found.job.deadline_s,
+        "parts_s": dict(found.parts_s),
+        "path": [
+            asdict(stay.offer)
+            | {"begin": _iso(stay.begin_s), "end": _iso(stay.end_s), "hours": (stay.end_s - stay.begin_s) / HOUR_S}
+            | {"usd": stay.usd, "steps": stay.steps, "ended": stay.ended}
+            for stay in found.path
+        ],
+    }
+    if bound:
+        data["optimum_usd"] = bound.usd
+        data["optimum"] = {
+            "usd": bound.usd,
+            "within_hours": bound.hours,
+            "hindsight_usd": bound.hindsight and bound.hindsight.objective_usd,
+            "gap": bound.gap if isfinite(bound.gap) else None,
+        }
+    return data
+
+
+def _iso(time_s: float) -> str:
+    return datetime.fromtimestamp(time_s, UTC).isoformat()
 
 
 def _rank_data(step: "Step", held: "MemoryTimeline") -> dict[str, Any]:

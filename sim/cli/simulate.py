@@ -20,8 +20,9 @@ from sim.cli.output import (
 from sim.engine import allocations
 from sim.engine.memory_trace import write_trace
 from sim.engine.step import Step, simulate
+from sim.market.job_prices import priced
 from sim.plans.plan_file import load_plan
-from sim.report.text import answer, answer_run, answer_trained, critical_words, losses_words, memory_words, replay_words
+from sim.report.text import answer, answer_trained, critical_words, losses_words, memory_words, replay_words, run_words
 from sim.run import Run, Trained, run_of, train
 from sim.run.losses import losses_of
 from sim.specs import Around, InputError
@@ -64,7 +65,7 @@ def simulate_command(
     for option, target in (("--trace", trace), ("--memory-trace", memory_trace), ("--html", html)):
         if target is not None:
             checked_file(option, target, job)
-    step = simulate(loaded.model, loaded.cluster, loaded.plan, engine.value)
+    step = simulate(loaded.model, priced(loaded.cluster, loaded.prices), loaded.plan, engine.value)
     run = run_of(step, loaded.around)
     lost = losses_of(step, loaded.around)
     trained = _trained(step, loaded.around, hours, seed)
@@ -113,8 +114,8 @@ def _print(step: Step, run: Run | None) -> None:
         f"{step.tokens_per_s_per_gpu:.0f} tokens/s a GPU; fits: {step.fits}",
         highlight=False,
     )
-    if run:
-        console.print(answer_run(run), highlight=False, markup=False)
+    for line in run_words(run):
+        console.print(line, highlight=False, markup=False)
     for name, value in step.breakdown_s.items():
         if value:
             console.print(f"  {name:<10} {seconds(value):>10}  {percent(value / step.step_time_s):>7}")

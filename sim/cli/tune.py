@@ -13,11 +13,12 @@ from rich.table import Table
 from rich.text import Text
 
 from sim.cli.output import checked_folder, console, print_json, progress_console, run_data, written
+from sim.market.job_prices import priced
 from sim.plans.files import plain
 from sim.plans.plan_file import save_plans
 from sim.report.ranked import WORDS, Ranked, ranked
 from sim.report.table import COLUMNS
-from sim.report.text import answer_run, answer_tuned, elasticity_words, robust_words
+from sim.report.text import answer_tuned, elasticity_words, robust_words, run_words
 from sim.run import Run, run_of
 from sim.specs import InputError, Job
 from sim.specs.job import Tune
@@ -42,11 +43,12 @@ def tune_command(
     if out:
         checked_folder(out)
     asked = loaded.tune or Tune(global_batch=loaded.plan.global_batch)  # type: ignore[union-attr]
+    cluster = priced(loaded.cluster, loaded.prices)
     with Progress(console=progress_console, transient=True) as bar:
         task = bar.add_task("scoring the space")
         found = tune(
             loaded.model,
-            loaded.cluster,
+            cluster,
             asked.global_batch,
             asked.knobs,
             asked.objective,
@@ -174,8 +176,8 @@ def _print(found: Tuned, run: Run | None, out: Path | None) -> None:
     price = found.best.step.usd_per_1e9_tokens
     if price is not None:
         console.print(f"  {digits3(price)} USD per 1e9 tokens", highlight=False)
-    if run:
-        console.print(f"  {answer_run(run)}", highlight=False, markup=False)
+    for line in run_words(run):
+        console.print(f"  {line}", highlight=False, markup=False)
     rate = found.evaluated / max(found.seconds["score"] + found.seconds["stages"], 1e-9)
     proof = found.proof if found.certified else f"not certified ({found.proof})"
     console.print(

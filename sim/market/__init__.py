@@ -16,7 +16,7 @@ from sim.market.renting import rent
 from sim.market.results import Rental, Stay
 from sim.market.strategies import STRATEGIES, strategy
 from sim.market.strategies.base import Strategy
-from sim.market.tariffs import Tariff
+from sim.specs.tariffs import Tariff
 
 __all__ = [
     "STRATEGIES",

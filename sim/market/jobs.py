@@ -7,16 +7,13 @@ from typing import Annotated
 import numpy as np
 
 from sim.market.offers import Floats, Offer
-from sim.market.tariffs import Tariff, tariffs
 from sim.specs.fields import InputError, real, spec, whole
+from sim.specs.prices import BOOT_S, WAN_BYTES_PER_S
+from sim.specs.tariffs import Tariff, tariffs
 from sim.units import HOUR_S
 
-BOOT_S = 120.0
-"""Assumption: from asking for an instance until it can be logged in to."""
 RESTART_S = 300.0
 """Assumption, as after a failure (`sim.specs.checkpointing`): starting all processes again."""
-WAN_BYTES_PER_S = 1.25e8
-"""Assumption: between two regions or clouds, 1 Gbit/s."""
 
 
 @spec

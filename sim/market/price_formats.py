@@ -8,8 +8,8 @@ from typing import get_args
 
 from sim.market.offers import Billing, Offer
 from sim.market.tables import Table, is_json, read_mapping, read_table
-from sim.market.tariffs import instances
 from sim.specs.fields import InputError
+from sim.specs.tariffs import instances
 
 Row = Mapping[str, str]
 

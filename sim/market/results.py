@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from sim.market.jobs import RentedJob
 from sim.market.offers import Offer
+from sim.units import HOUR_S
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,11 @@ class Rental:
         return self.cost_usd + self.hours * self.job.usd_per_hour
 
     @property
+    def held_s(self) -> float:
+        """Seconds in which it held an instance."""
+        return sum(stay.end_s - stay.begin_s for stay in self.path)
+
+    @property
     def gpu_hours(self) -> float:
         """Device-hours that were paid for."""
-        return sum((stay.end_s - stay.begin_s) / 3_600 * self.job.paid(stay.offer) for stay in self.path)
+        return sum((stay.end_s - stay.begin_s) / HOUR_S * self.job.paid(stay.offer) for stay in self.path)

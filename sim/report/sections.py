@@ -12,6 +12,7 @@ from sim.report.text import (
     device_memory_interval,
     memory_verdict,
     overflow,
+    rental_words,
     time_and_idle,
 )
 from sim.report.theme import CATEGORIES as LOOKS
@@ -100,8 +101,12 @@ def _whys(step: Step) -> dict[str, str]:
 
 
 def _price_dates(step: Step) -> str:
-    """Return when the prices of the cluster's devices held."""
-    dates = (member.hardware.price_date for member in step.cluster.members)
+    """Return when the prices of the cluster's devices held, where they are those of the catalog."""
+    dates = (
+        member.hardware.price_date
+        for member in step.cluster.members
+        if member.hardware.usd_per_gpu_hour and member.hardware.usd_per_gpu_hour.value == member.usd_per_gpu_hour
+    )
     return ", ".join(dict.fromkeys(date for date in dates if date))
 
 
@@ -133,7 +138,8 @@ def run_section(run: Run | None) -> str:
     ]
     words = f"{counted(run.tokens)} tokens in {digits3(run.steps)} steps, each like the one on this page."
     assumed = m.folded("What the run assumes", m.bullets(run.assumptions))
-    return m.section("The whole run", m.paragraph(words, "words"), m.cards(cards), assumed)
+    rented = m.heading("Rented") + m.bullets(rental_words(run)) if run.rental else ""
+    return m.section("The whole run", m.paragraph(words, "words"), m.cards(cards), rented, assumed)
 
 
 def _losses(run: Run) -> str:

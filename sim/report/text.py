@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from sim.engine.compare import Comparison
 from sim.engine.replay import Replay
 from sim.engine.step import Step, memory_sigma, simulate
+from sim.report.market import answer_rental
 from sim.report.numbers import (
     byte_unit,
     bytes_interval,
@@ -266,6 +267,16 @@ def answer_run(run: Run) -> str:
         f"{counted(run.tokens)} tokens: {days_interval(run.days, run.days_interval)}, "
         f"{counted(run.gpu_hours)} GPU-hours, {cost}, {si(run.energy_kwh * 1e3, 'Wh')}.{_lost(run.goodput, run.losses)}"
     )
+
+
+def run_words(run: Run | None) -> list[str]:
+    """Return what a whole run takes, and what it rented where it did; nothing without one."""
+    return [answer_run(run), *rental_words(run)] if run else []
+
+
+def rental_words(run: Run) -> list[str]:
+    """Return what a run rented and the least that could have cost; nothing where its price is one number."""
+    return list(answer_rental(run.rental, run.optimum)) if run.rental else []
 
 
 def _lost(goodput: float, parts: Mapping[str, float]) -> str:

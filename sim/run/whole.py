@@ -1,18 +1,19 @@
 """Days, GPU-hours, cost and energy of a whole training run."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, hypot
 
 from sim.engine.step import Step
+from sim.market import Optimum, Rental
 from sim.run.losses import Losses, losses
 from sim.run.power import device_draw
-from sim.specs import Around, Checkpointing, Loading, Training
+from sim.run.rented import Interval, Rented, rented
+from sim.specs import Around, Checkpointing, Loading, Prices, Training
 from sim.specs.arguments import checked
 from sim.specs.fields import InputError
 from sim.units import DAY_S, HOUR_S
 
-Interval = tuple[float, float]
 KWH_J = 3.6e6
 
 
@@ -24,6 +25,10 @@ class Run:
     `losses` the other shares by cause; `paced_step_time_s` that of a step with what it waits for data, and
     `steps_between_checkpoints` those from one to the next. Energy in kWh is that of the devices times the site's PUE;
     mean power in W is that of one device. Cost is None where neither the job nor the catalog states a price.
+
+    Where the job rents by files of prices, `rental` is what it rented: days are until it ends, GPU-hours and cost those
+    that are paid, intervals lie between renting with the fast and with the slow wall time, and `optimum` bounds what
+    any strategy pays (None where there are too many prices to tell).
     """
 
     around: Around
@@ -43,23 +48,33 @@ class Run:
     energy_kwh_interval: Interval
     mean_power_w_per_gpu: float
     assumptions: tuple[str, ...]
+    rental: Rental | None = None
+    optimum: Optimum | None = None
 
 
 @checked
 def whole_run(
-    step: Step, training: Training, loading: Loading | None = None, checkpointing: Checkpointing | None = None
+    step: Step,
+    training: Training,
+    loading: Loading | None = None,
+    checkpointing: Checkpointing | None = None,
+    prices: Prices | None = None,
 ) -> Run:
     """Return what `training` takes when every step is like `step`, with its data and its checkpoints.
 
     Wall time = steps x step time / goodput, and all else is proportional to it: its intervals are the step's, with the
-    luck of how often devices fail.
+    luck of how often devices fail. Files of prices are rented by (`sim.market`), which takes time of its own.
 
     Raises:
-        InputError: `training` states a goodput and there are checkpoints, whose goodput is computed.
+        InputError: `training` states a goodput and there are checkpoints, whose goodput is computed; or a price beside
+            `prices`; or nothing that fits is offered.
     """
+    if prices and training.usd_per_gpu_hour is not None:
+        raise InputError("training.usd_per_gpu_hour", training.usd_per_gpu_hour, "left out beside prices, which say it")
     lost = losses(step, training, loading, checkpointing)
     steps = training.steps or ceil((training.tokens or 0.0) / step.tokens_per_step)
-    draw, price, gpus = device_draw(step, training.utilisation), gpu_hour_price(step, training), step.placed.gpus
+    draw, gpus = device_draw(step, training.utilisation), step.placed.gpus
+    price = gpu_hour_price(step, training, prices)
     wall_s = steps * step.step_time_s / lost.goodput
     fast_s, slow_s = step.profile.interval80(wall_s, hypot(step.sigma_log, lost.luck_log(wall_s)))
 
@@ -70,8 +85,8 @@ def whole_run(
     gpu_hours, gpu_hours_interval = times(gpus / HOUR_S)
     cost, cost_interval = (None, None) if price is None else times(gpus / HOUR_S * price)
     energy, energy_interval = times(gpus * draw.mean_w * training.pue / KWH_J)
-    return Run(
-        around=Around(training, loading, checkpointing),
+    run = Run(
+        around=Around(training, loading, checkpointing, prices),
         steps=steps,
         tokens=steps * step.tokens_per_step,
         goodput=lost.goodput,
@@ -89,11 +104,42 @@ def whole_run(
         mean_power_w_per_gpu=draw.mean_w,
         assumptions=(*_assumed(training, lost), *draw.assumptions, *RUN_ASSUMPTIONS),
     )
+    if prices and prices.files:
+        found = rented(step, prices, lost, loading, steps, (wall_s, fast_s, slow_s))
+        return _renting(run, found, gpus * draw.mean_w * training.pue)
+    return run
+
+
+def _renting(run: Run, found: Rented, watts: float) -> Run:
+    """Return a run with what passes and is paid where it rents; what it holds draws `watts`."""
+    shares = found.shares(run.losses)
+    days, days_interval = found.spread(lambda rental: rental.hours * HOUR_S / DAY_S)
+    gpu_hours, gpu_hours_interval = found.spread(lambda rental: rental.gpu_hours)
+    cost, cost_interval = found.spread(lambda rental: rental.cost_usd)
+    energy, energy_interval = found.spread(lambda rental: rental.held_s * watts / KWH_J)
+    return replace(
+        run,
+        goodput=1 - sum(shares.values()),
+        losses=shares,
+        days=days,
+        days_interval=days_interval,
+        gpu_hours=gpu_hours,
+        gpu_hours_interval=gpu_hours_interval,
+        cost_usd=cost,
+        cost_usd_interval=cost_interval,
+        energy_kwh=energy,
+        energy_kwh_interval=energy_interval,
+        assumptions=(*run.assumptions, *found.assumptions),
+        rental=found.rental,
+        optimum=found.optimum,
+    )
 
 
 def run_of(step: Step, around: Around) -> Run | None:
     """Return the whole run of a job, or None where it states no training."""
-    return whole_run(step, around.training, around.loading, around.checkpointing) if around.training else None
+    if around.training is None:
+        return None
+    return whole_run(step, around.training, around.loading, around.checkpointing, around.prices)
 
 
 def _assumed(training: Training, lost: Losses) -> Iterator[str]:
@@ -110,9 +156,9 @@ RUN_ASSUMPTIONS = (
 )
 
 
-def gpu_hour_price(step: Step, training: Training | None) -> float | None:
+def gpu_hour_price(step: Step, training: Training | None, prices: Prices | None = None) -> float | None:
     """Return USD per GPU-hour: the job's own, else the cluster's, else None."""
-    own = training.usd_per_gpu_hour if training else None
+    own = prices.usd_per_gpu_hour if prices else training.usd_per_gpu_hour if training else None
     return step.cluster.usd_per_gpu_hour if own is None else own
 
 

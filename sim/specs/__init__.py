@@ -10,6 +10,7 @@ from sim.specs.loading import Loading
 from sim.specs.model import Model
 from sim.specs.plan import Offload, PlacedPlan, Plan, StagePlan
 from sim.specs.precision import Precision
+from sim.specs.prices import Prices
 from sim.specs.storage import Storage
 from sim.specs.table import LayerTable
 from sim.specs.training import Training
@@ -33,6 +34,7 @@ __all__ = [
     "PlacedPlan",
     "Plan",
     "Precision",
+    "Prices",
     "StagePlan",
     "Storage",
     "Training",

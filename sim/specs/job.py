@@ -20,6 +20,7 @@ from sim.specs.knobs import knob_values
 from sim.specs.loading import Loading
 from sim.specs.model import Model
 from sim.specs.plan import Plan
+from sim.specs.prices import Prices
 from sim.specs.table import KIND, LayerTable
 from sim.specs.training import Training
 
@@ -63,17 +64,18 @@ class Tune:
 
 @dataclass(frozen=True)
 class Around:
-    """What surrounds the steps of a run: how much is trained, how data arrives, when state is saved."""
+    """What surrounds the steps of a run: how much is trained, how data arrives, when state is saved, what it costs."""
 
     training: Training | None = None
     loading: Loading | None = None
     checkpointing: Checkpointing | None = None
+    prices: Prices | None = None
 
     @property
-    def sections(self) -> dict[str, Training | Loading | Checkpointing]:
+    def sections(self) -> dict[str, Training | Loading | Checkpointing | Prices]:
         """What is stated, by the key of a job file."""
-        held = (("training", self.training), ("loading", self.loading), ("checkpointing", self.checkpointing))
-        return {name: section for name, section in held if section}
+        held = {name: getattr(self, name) for name in ("training", "loading", "checkpointing", "prices")}
+        return {name: section for name, section in held.items() if section}
 
 
 @spec
@@ -87,16 +89,17 @@ class Job:
     training: Training | None = None
     loading: Loading | None = None
     checkpointing: Checkpointing | None = None
+    prices: Prices | None = None
 
     @property
     def around(self) -> Around:
         """What surrounds its steps."""
-        return Around(self.training, self.loading, self.checkpointing)
+        return Around(self.training, self.loading, self.checkpointing, self.prices)
 
     @classmethod
     @checked
     def load(cls, path: str | Path) -> "Job":
-        """Return the job in a YAML or JSON file; paths of model, device and profile are relative to it.
+        """Return the job in a YAML or JSON file; paths of model, device, profile and prices are relative to it.
 
         Raises:
             InputError: with the path of the first field that is wrong.
@@ -131,6 +134,8 @@ def _contradictions(tune: Tune | None, training: Training | None, raw: Mapping[s
     """Yield what is wrong with sections because of others."""
     if training and training.goodput_stated and "checkpointing" in raw:
         yield InputError("training.goodput", training.goodput, "left out beside checkpointing, which says it")
+    if training and training.usd_per_gpu_hour is not None and "prices" in raw:
+        yield InputError("training.usd_per_gpu_hour", training.usd_per_gpu_hour, "left out beside prices, which say it")
     if tune and tune.objective == "gpus_for_deadline":
         if "training" not in raw:
             yield InputError("training", None, "required with objective gpus_for_deadline: tokens or steps")
@@ -157,6 +162,7 @@ def section_readers(raw: Mapping[str, Any], folder: Path) -> dict[str, Reader]:
         "training": lambda value: check(Training, value, "training"),
         "loading": lambda value: check(Loading, value, "loading"),
         "checkpointing": lambda value: check(Checkpointing, value, "checkpointing"),
+        "prices": lambda value: check(Prices, _with_price_files(value, folder), "prices"),
     }
 
 
@@ -221,3 +227,16 @@ def _with_files(raw: Any, folder: Path) -> Any:
     if isinstance(groups, list):
         made["groups"] = [_with_files(group, folder) for group in groups]
     return made
+
+
+def _with_price_files(raw: Any, folder: Path) -> Any:
+    """Return prices with the paths in them resolved against the job."""
+    if not isinstance(raw, dict):
+        return raw
+
+    def found(held: Any) -> Any:
+        if isinstance(held, list):
+            return [found(each) for each in held]
+        return str((folder / held).resolve()) if isinstance(held, str) and held and "\x00" not in held else held
+
+    return raw | {key: found(raw[key]) for key in ("files", "availability") if key in raw}

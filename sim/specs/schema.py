@@ -66,6 +66,10 @@ def _tokens_or_steps(training: Schema) -> None:
     training["oneOf"] = [{"required": [key], "properties": {key: {"type": kind}}} for key, kind in kinds.items()]
 
 
+def _price_or_files(prices: Schema) -> None:
+    prices["oneOf"] = [{"required": ["usd_per_gpu_hour"]}, {"required": ["files"]}]
+
+
 _FOR_DEADLINE: Schema = {"properties": {"objective": {"const": "gpus_for_deadline"}}, "required": ["objective"]}
 
 
@@ -88,6 +92,7 @@ BEYOND_FIELDS: dict[str, Callable[[Schema], None]] = {
     "Cluster": _one_or_several_devices,
     "NodeGroup": _named_device,
     "Training": _tokens_or_steps,
+    "Prices": _price_or_files,
     "Tune": _deadline,
     "Device": _device_file,
 }

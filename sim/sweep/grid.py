@@ -19,7 +19,7 @@ from sim.specs.files import load_mapping
 from sim.sweep.digest import code_digest
 from sim.sweep.filters import SECTIONS, Filter
 from sim.sweep.numbering import Axis, Column, Numbering, spaced
-from sim.sweep.sections import fields_of, files_in, made, named_files, stated, whole_path
+from sim.sweep.sections import at_prices, fields_of, files_in, made, named_files, stated, whole_path
 
 Engine = Literal["analytic", "path", "events"]
 Objective = Literal["step_time", "tokens_per_s_per_gpu", "cost"]
@@ -215,7 +215,7 @@ class Grid:
         return rest and path == old_path and lists and values[: len(old_values)] == old_values
 
     def _settle(self, folder: Path) -> None:
-        """Take the sections that the grid leaves out from `job`, and objects as what they state."""
+        """Take the sections that the grid leaves out from `job`, and objects as what they state; at its prices."""
         base: Mapping[str, Any] = {}
         if self.job is not None:
             path = folder / self.job
@@ -232,6 +232,8 @@ class Grid:
             if not isinstance(held, Mapping | None | (str if key == "model" else Mapping)):
                 raise InputError(key, held, "a catalog name, a path or a mapping" if key == "model" else "a mapping")
             object.__setattr__(self, key, held)
+        if self.job is not None and "prices" in raw:
+            object.__setattr__(self, "cluster", at_prices(self.cluster, self.axes, raw, path.parent))
         object.__setattr__(self, "job", None)
 
     def _axis(self, path: str) -> Axis:

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from sim.catalog import names
+from sim.market.job_prices import priced
 from sim.plans.files import plain
 from sim.specs import Cluster, InputError, Model, Plan
 from sim.specs.catalog import stated_model
 from sim.specs.fields import check, init_names
-from sim.specs.job import read_model
+from sim.specs.job import read_model, section_readers
 from sim.sweep.numbering import Column
 
 MOST_HELD = 50_000
@@ -88,6 +89,26 @@ def stated(thing: Any) -> dict[str, Any]:
         if found is not None and plain(found) == whole:
             held = fewer
     return held
+
+
+OF_ONE_CLUSTER = ("cluster", "cluster.device", "cluster.gpus_per_node")
+
+
+def at_prices(cluster: Any, axes: Iterable[str], job: Mapping[str, Any], folder: Path) -> Any:
+    """Return plain data of a cluster at the price that the `prices` of a job say of it, as many nodes as it states.
+
+    Raises:
+        InputError: the prices are wrong, or those of files while an axis makes other clusters of it.
+    """
+    prices, problems = section_readers(job, folder)["prices"](job["prices"])
+    held, wrong = check(Cluster, cluster, "cluster") if cluster is not None else (None, [])
+    if problems or wrong:
+        raise (problems or wrong)[0]
+    for path in axes:
+        if prices.files and (path in OF_ONE_CLUSTER or path.startswith("cluster.groups")):
+            allowed = "left out where the job has prices of files, which are those of one device and node"
+            raise InputError(f"axes.{path}", "stated", allowed)
+    return stated(priced(held, prices)) if held else cluster
 
 
 @dataclass(eq=False)

@@ -13,6 +13,7 @@ import numpy as np
 
 from sim.costs.algebra import settle
 from sim.engine.step import Step, simulate
+from sim.market.job_prices import priced
 from sim.plans import HasStep
 from sim.plans.plan_file import load_plan, save_plan
 from sim.report import markup as m
@@ -147,7 +148,7 @@ class WhatIf(w.HBox):
         job = load_plan(path).job
         if job.plan is None:
             raise InputError("plan", None, "a plan: this job only says what to search")
-        self.show(job.model, job.cluster, job.plan)
+        self.show(job.model, priced(job.cluster, job.prices), job.plan)
 
     def pin(self) -> None:
         """Make what is shown A, with which everything else is compared."""

@@ -5,7 +5,7 @@ import numpy as np
 from sim.market.grid import Grid, price_grid
 from sim.market.jobs import Moves, RentedJob
 from sim.market.offers import History, Market, Offer
-from sim.market.tariffs import Tariff
+from sim.specs.tariffs import Tariff
 
 HOUR = 3_600.0
 TARIFFS = {

@@ -22,7 +22,7 @@ JOBS = sorted((ROOT / "notebooks" / "jobs").glob("*.yaml"))
 BEYOND = (
     "divisor of", "no such file", "device file (none", "got 2.0", "got nan", "control characters", "letters",
     "layers of experts", "to experts =", "with kv_lora_rank", "encoder_layers: got", "the groups say", "in all groups",
-    "oversubscription above", "at least min =",
+    "oversubscription above", "at least min =", "left out beside prices",
 )  # fmt: skip
 """Words of errors that no schema expresses: other fields, other files, 2.0 for 2, NaN."""
 

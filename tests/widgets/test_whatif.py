@@ -320,6 +320,15 @@ def test_state_is_saved_and_loaded(panel, tmp_path, gpt3, h100s):
     assert other.plans.shares["optimizer"].value == 50
 
 
+def test_a_job_is_shown_at_its_prices(panel, tmp_path):
+    job = tmp_path / "job.yaml"
+    job.write_text(
+        "model: gpt2\ncluster: {device: h100-sxm-80gb}\nplan: {global_batch: 8}\nprices: {usd_per_gpu_hour: 1.5}\n"
+    )
+    panel.load(job)
+    assert panel.step.cluster.usd_per_gpu_hour == 1.5
+
+
 def test_a_wrong_file_is_said(panel, tmp_path):
     panel.file.value = str(tmp_path / "none.json")
     panel._load()

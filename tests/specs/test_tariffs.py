@@ -4,8 +4,8 @@ import pytest
 
 from sim.catalog import folder, names
 from sim.market.jobs import Moves
-from sim.market.tariffs import instances, tariffs
 from sim.specs.fields import InputError
+from sim.specs.tariffs import instances, tariffs
 
 
 def test_every_number_has_a_source():
