@@ -113,7 +113,8 @@ def simulate_command(
     chosen = _strategy(strategy_name, where)
     with progress_console.status("renting"):
         found, grid = asked.rented(chosen)
-        bound = asked.bounded(grid, None if deadline_hours is None else max(deadline_hours, found.hours))
+        in_time = deadline_hours is not None or usd_per_hour > 0
+        bound = asked.bounded(grid, max(deadline_hours or 0.0, found.hours) if in_time else None)
         begun = asked.from_times(chosen, [asked.starts_s + n * DAY_S for n in range(starts)]) if starts > 1 else ()
         rows = _along(along, asked, grid, chosen, where)
     notes = (*market.notes, *asked.notes, *moves_notes(moves))

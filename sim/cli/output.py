@@ -74,10 +74,11 @@ def run_data(run: "Run") -> dict[str, Any]:
 
 
 def rental_data(found: "Rental", bound: "Optimum | None" = None) -> dict[str, Any]:
-    """Return the JSON object of a rental; times are ISO 8601, UTC."""
-    data = {
+    """Return the JSON object of a rental; times are ISO 8601, UTC, and null where no price has a date."""
+    dated = found.begin_s != 0
+    data: dict[str, Any] = {
         "strategy": found.strategy,
-        "begin": _iso(found.begin_s),
+        "begin": _iso(found.begin_s) if dated else None,
         "cost_usd": found.cost_usd,
         "hours": found.hours,
         "migrations": found.migrations,
@@ -89,7 +90,8 @@ def rental_data(found: "Rental", bound: "Optimum | None" = None) -> dict[str, An
         "parts_s": dict(found.parts_s),
         "path": [
             asdict(stay.offer)
-            | {"begin": _iso(stay.begin_s), "end": _iso(stay.end_s), "hours": (stay.end_s - stay.begin_s) / HOUR_S}
+            | {"begin": _iso(stay.begin_s) if dated else None, "end": _iso(stay.end_s) if dated else None}
+            | {"begin_hours": (stay.begin_s - found.begin_s) / HOUR_S, "hours": (stay.end_s - stay.begin_s) / HOUR_S}
             | {"usd": stay.usd, "steps": stay.steps, "ended": stay.ended}
             for stay in found.path
         ],

@@ -84,10 +84,13 @@ class Asked:
         raise InputError("strategy", strategy.name, told)
 
     def bounded(self, grid: Grid, by_hours: float | None = None) -> Optimum | None:
-        """Return the least that it can cost by a time, or while prices are known; None where that is too large."""
+        """Return the least rent by a time, or while prices are known; None where that is too large to be found.
+
+        What an hour is worth is left out of it: no strategy that ends by then pays less.
+        """
         if grid.steps * len(grid.offers) > MOST_STATES:
             return None
-        return optimum(self.job, grid, self.moves, hours=by_hours)
+        return optimum(replace(self.job, usd_per_hour=0.0), grid, self.moves, hours=by_hours)
 
     def from_times(self, strategy: Strategy, begins_s: Sequence[float]) -> tuple[Rental, ...]:
         """Return the same begun at several times."""

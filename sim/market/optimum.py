@@ -30,7 +30,7 @@ GROWS = 2.0
 
 @dataclass(frozen=True, eq=False)
 class Optimum:
-    """The least that a job can cost, by the end of `hours`, worth of the owner's time included.
+    """The least that a job can cost, by the end of `hours`, each of which is worth `usd_per_hour` to the owner.
 
     No strategy costs less than `usd`. `hindsight` is a way that was found with all prices known, which costs `gap` (a
     share) more at most than the best one; None where none was found that ends.
@@ -39,6 +39,7 @@ class Optimum:
     usd: float
     hours: float
     hindsight: Rental | None
+    usd_per_hour: float = 0.0
 
     @property
     def gap(self) -> float:
@@ -65,7 +66,7 @@ def optimum(
     rentals = [rent(job, grid, plan, terms_of, begin_step=begin_step) for plan in plans]
     ended = [rental for rental in rentals if rental.finished]
     best = min(ended, key=lambda rental: rental.objective_usd, default=None)
-    return Optimum(bound + terms_of.usd, steps * grid.step_s / HOUR_S, best)
+    return Optimum(bound + terms_of.usd, steps * grid.step_s / HOUR_S, best, job.usd_per_hour)
 
 
 def _search(ways: Ways, work: float) -> tuple[list[Told], float]:

@@ -33,7 +33,7 @@ def answer_rental(found: Rental, optimum: Optimum | None = None, notes: Iterable
     )
     yield f"{_times(found.migrations, 'move')}, {_times(found.preemptions, 'preemption')}."
     for stay in found.path[:MOST_STAYS]:
-        yield f"  {_words(stay)}"
+        yield f"  {_words(stay, dated=found.begin_s != 0)}"
     if len(found.path) > MOST_STAYS:
         yield f"  ... and {grouped(len(found.path) - MOST_STAYS)} stays more"
     spent = [f"{words} {percent(found.parts_s[part] / HOUR_S / found.hours)}" for part, words in PARTS.items()
@@ -49,8 +49,9 @@ def answer_rental(found: Rental, optimum: Optimum | None = None, notes: Iterable
 
 
 def _bounded(found: Rental, optimum: Optimum) -> Iterator[str]:
-    worth = " (worth of the owner's time included)" if found.job.usd_per_hour else ""
-    above = f": this is {percent(found.objective_usd / optimum.usd - 1)} more" if optimum.usd and found.finished else ""
+    paid = found.objective_usd if optimum.usd_per_hour else found.cost_usd
+    worth = " (worth of the owner's time included)" if optimum.usd_per_hour else ""
+    above = f": this is {percent(paid / optimum.usd - 1)} more" if optimum.usd and found.finished else ""
     yield (
         f"With all prices known beforehand it costs at least {digits3(optimum.usd)} USD{worth} within "
         f"{lasting(optimum.hours * HOUR_S)}{above}."
@@ -61,11 +62,10 @@ def _times(count: int, what: str) -> str:
     return f"{grouped(count)} {what}" + ("" if count == 1 else "s")
 
 
-def _words(stay: Stay) -> str:
-    hours = (stay.end_s - stay.begin_s) / HOUR_S
-    return (
-        f"{moment(stay.begin_s)}  {lasting(hours * HOUR_S)} on {stay.offer.name}: {digits3(stay.usd)} USD, {stay.ended}"
-    )
+def _words(stay: Stay, dated: bool) -> str:
+    begin = moment(stay.begin_s) if dated else f"after {stay.begin_s / HOUR_S:.1f} h"
+    spent = f"{digits3(stay.usd)} USD, {stay.ended}"
+    return f"{begin}  {lasting(stay.end_s - stay.begin_s)} on {stay.offer.name}: {spent}"
 
 
 def moment(time_s: float) -> str:

@@ -24,8 +24,8 @@ class UniformProgress(Strategy):
     """Keeps up with the line from nothing at the begin to all at the deadline (Wu et al., Can't Be Late, NSDI 2024).
 
     Ahead of the line it rents the cheapest offer, or waits where only those are left that are never taken away. Behind
-    it, it rents the cheapest that is fast enough for the rest; one that is never taken away it leaves for others only
-    when it is ahead again by what two moves take. When no more time is left than the fastest of those that are never
+    it, it rents the cheapest that is fast enough for the rest, and leaves it for slower ones, or one that is never
+    taken away for others, only when it is ahead again by what two moves take. When no more time is left than the fastest of those that are never
     taken away needs, it stays there until the end. Where all may be taken away it rents the cheapest that is fast
     enough.
     """
@@ -45,12 +45,13 @@ class UniformProgress(Strategy):
             return fastest
         if not sure.any():
             return cheapest(np.where(needed_s <= left_s, cost, np.inf))
-        holds_sure = seen.held != WAIT and bool(sure[seen.held])
-        margin = 2 * float(seen.move_s.max()) * float(seen.steps_per_s[seen.held]) if holds_sure else 0.0
+        enough = needed_s <= left_s
+        keeps_up = seen.held != WAIT and bool(enough[seen.held])
+        margin = 2 * float(seen.move_s.max()) * float(seen.steps_per_s[seen.held]) if keeps_up else 0.0
         if seen.left_steps + margin <= seen.job.steps * (1 - seen.gone_s / deadline_s):
             best = cheapest(cost)
             return WAIT if not (np.isfinite(cost) & ~sure).any() and seen.job.usd_per_hour == 0 else best
-        return cheapest(np.where((sure if holds_sure else True) & (needed_s <= left_s), cost, np.inf))
+        return cheapest(np.where(enough & (sure if keeps_up and sure[seen.held] else True), cost, np.inf))
 
 
 def rest_usd(seen: Seen) -> Floats:
