@@ -1,7 +1,7 @@
 """`trainsim market`: a job that rents its devices where and when they are cheap."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields, replace
 from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -23,7 +23,7 @@ from sim.market.grid import Grid, price_grid
 from sim.market.jobs import RESTART_S, Moves, RentedJob
 from sim.market.offers import Billing, Market
 from sim.market.price_files import read_prices
-from sim.market.rates import rates_from, rates_of, read_rates
+from sim.market.rates import Rates, rates_from, rates_of, read_rates
 from sim.market.results import Rental
 from sim.market.strategies import STRATEGIES, strategy
 from sim.market.strategies.base import Strategy
@@ -32,7 +32,7 @@ from sim.market.together import rent_together
 from sim.report.cluster import answer_cluster
 from sim.report.figure_files import figure_html
 from sim.report.figures.market import market_prices
-from sim.report.market import answer_along, answer_rental, answer_starts
+from sim.report.market import answer_along, answer_ends, answer_rental, answer_starts
 from sim.report.theme import Theme
 from sim.specs import InputError
 from sim.specs.files import write_atomically
@@ -99,7 +99,8 @@ def simulate_command(
         checked_file("--html", html, throughputs)
     where = _Where(cloud or None, region or None, device or None, reference)
     market = _market(prices, where, billing)
-    speed = _speeds(throughputs, model, gpus, market)
+    speeds = _Speeds.read(throughputs)
+    speed = _offered(speeds.rates, model, gpus, market)
     job = RentedJob(
         name=model, steps=_work(steps, days, speed, reference), steps_per_s=speed, gpus=gpus, whole=not shares,
         usd_per_hour=usd_per_hour, home=home,
@@ -117,14 +118,15 @@ def simulate_command(
         bound = asked.bounded(grid, max(deadline_hours or 0.0, found.hours) if in_time else None)
         begun = asked.from_times(chosen, [asked.starts_s + n * DAY_S for n in range(starts)]) if starts > 1 else ()
         rows = _along(along, asked, grid, chosen, where)
+        ends = [asked.at_speeds(_offered(one, model, gpus, market)).rented(chosen)[0] for one in speeds.ends]
     notes = (*market.notes, *asked.notes, *moves_notes(moves))
     if html is not None:
         _page(html, found, grid)
     if as_json:
-        told = rental_data(found, bound) | {"notes": list(notes), "starts": starts_data(begun)}
+        told = rental_data(found, bound) | _interval(ends) | {"notes": list(notes), "starts": starts_data(begun)}
         print_json(told | ({"along": [{"name": name} | rental_data(row) for name, row in rows]} if along else {}))
         return
-    lines = [*answer_rental(found, bound, notes), *answer_starts(begun), *answer_along(rows)]
+    lines = [*answer_rental(found, bound, notes), *answer_ends(ends), *answer_starts(begun), *answer_along(rows)]
     for line in lines:
         console.print(line, highlight=False, markup=False)
 
@@ -152,20 +154,32 @@ def _market(prices: list[Path], where: _Where, billing: str) -> Market:
         raise InputError(names.get(error.path, error.path), error.value, error.allowed, error.also) from None
 
 
-def _speeds(file: Path, model: str, gpus: int, market: Market) -> dict[str, float]:
-    """Return steps/s by the names that the market has for devices."""
-    if is_workload(file):
+@dataclass(frozen=True)
+class _Speeds:
+    """Steps/s of jobs; where they are predicted also the ends of their intervals, slow and fast."""
+
+    rates: Rates
+    ends: tuple[Rates, ...] = ()
+
+    @classmethod
+    def read(cls, file: Path) -> "_Speeds":
+        """Return those of a file, or of the jobs that it wants predicted."""
+        if not is_workload(file):
+            return cls(read_rates(file))
         with progress_console.status("predicting throughputs"):
-            known = rates_from(predicted_throughputs(*read_workload(file)).throughputs)
-    else:
-        known = read_rates(file)
-    rates = rates_of(known, model, gpus)
+            made = predicted_throughputs(*read_workload(file)).throughputs
+        return cls(rates_from(made), tuple(rates_from(replace(made, alone=made.end(n))) for n in (0, 1)))
+
+
+def _offered(rates: Rates, model: str, gpus: int, market: Market) -> dict[str, float]:
+    """Return steps/s of a job by the names that the market has for devices."""
+    known = rates_of(rates, model, gpus)
     offered = dict.fromkeys(offer.device for offer in market.offers)
-    found = {name: rates.get(name, rates.get(catalog_device(name) or "", 0.0)) for name in offered}
+    found = {name: known.get(name, known.get(catalog_device(name) or "", 0.0)) for name in offered}
     if not any(found.values()):
         told = f"a job with a throughput on a device that is offered: {', '.join(offered)}"
         raise InputError("--model", model, told)
-    return found | {name: rate for name, rate in rates.items() if name not in found}
+    return found | {name: rate for name, rate in known.items() if name not in found}
 
 
 def _work(steps: float | None, days: float | None, speed: Mapping[str, float], reference: str) -> float:
@@ -260,6 +274,14 @@ def _along(
     return tuple(found)
 
 
+def _interval(ends: Sequence[Rental]) -> dict[str, Any]:
+    """Return what the intervals of predicted speeds come to; nothing of measured ones."""
+    if not ends:
+        return {}
+    usd, hours = sorted(one.cost_usd for one in ends), sorted(one.hours for one in ends)
+    return {"cost_usd_interval": usd, "hours_interval": hours}
+
+
 def _page(file: Path, found: Rental, grid: Grid) -> None:
     def draw(theme: Theme) -> go.Figure:
         return market_prices(found, grid, "work", theme)
@@ -299,9 +321,8 @@ def together_command(
     """Simulate jobs that rent from the same offers: what all cost, when each ends, who was where."""
     market = _market(prices, _Where(cloud or None, region or None, device or None, ""), billing)
     jobs = read_trace(trace)
-    speed = {}
-    for name, gpus in dict.fromkeys(job.kind for job in jobs):
-        speed[name, gpus] = _speeds(throughputs, name, gpus, market)
+    known = _Speeds.read(throughputs).rates
+    speed = {kind: _offered(known, *kind, market) for kind in dict.fromkeys(job.kind for job in jobs)}
     first = market.begin_s if isfinite(market.begin_s) else 0.0
     begin_s = first if begin is None else _time(begin)
     grid = price_grid(market, begin_s, max(market.end_s - begin_s, DAY_S), step_hours * HOUR_S)

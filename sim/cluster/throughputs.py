@@ -38,3 +38,7 @@ class Throughputs:
             together={pair: values[at] for pair, values in self.together.items()},
             interval={kind: values[:, at] for kind, values in self.interval.items()},
         )
+
+    def end(self, number: int) -> Mapping[Kind, Floats]:
+        """Return `alone` at the slow (0) or fast (1) end of its intervals; where there are none, as it is."""
+        return {kind: self.interval[kind][number] if kind in self.interval else row for kind, row in self.alone.items()}

@@ -63,6 +63,10 @@ class Asked:
         known_s = max(self.market.end_s - self.starts_s, 0.0)
         return max(known_s, times * lasting_s + DAY_S, self.job.deadline_s or 0.0)
 
+    def at_speeds(self, steps_per_s: Mapping[str, float]) -> "Asked":
+        """Return the same where devices are as fast as that, and strategies believe what they did."""
+        return replace(self, job=replace(self.job, steps_per_s=dict(steps_per_s), believed=self.job.steps_per_s))
+
     def taken_away(self, mean_up_s: float, mean_down_s: float, seed: int, more_s: float = 0.0) -> "Asked":
         """Return the same where spot offers come and go by chance, up to `more_s` after the latest end."""
         until_s = self.starts_s + self.lasts_s(LONGER[-1]) + more_s

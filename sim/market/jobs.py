@@ -23,6 +23,7 @@ class RentedJob:
     `whole`: all devices of its instances are paid, also those that it leaves idle; else others rent them. An hour that
     it lasts is worth `usd_per_hour` to its owner: 0 asks for the least cost, much for the least time. It should end
     `deadline_s` after its begin. `home`: cloud and region where its data is ("aws us-east-1"; empty: where it starts).
+    `believed`: what strategies take `steps_per_s` to be (left out: what they are).
 
     Raises:
         InputError: a number is out of range, or no device does anything.
@@ -36,14 +37,16 @@ class RentedJob:
     usd_per_hour: Annotated[float, real(0.0, 1e9, "USD")] = 0.0
     deadline_s: Annotated[float, real(1.0, 1e10, "s")] | None = None
     home: str = ""
+    believed: dict[str, Annotated[float, real(0.0, 1e12, "steps/s")]] | None = None
 
     def __post_init__(self) -> None:
         if not any(self.steps_per_s.values()):
             raise InputError("steps_per_s", dict(self.steps_per_s), "steps/s above 0 for at least one device")
 
-    def rates(self, offers: Sequence[Offer]) -> Floats:
-        """Return steps/s (N,) by offer; 0 where it cannot run."""
-        return np.array([self.steps_per_s.get(offer.device, 0.0) * (self.paid(offer) > 0) for offer in offers])
+    def rates(self, offers: Sequence[Offer], believed: bool = False) -> Floats:
+        """Return steps/s (N,) by offer, as they are or are believed to be; 0 where it cannot run."""
+        known = self.believed if believed and self.believed else self.steps_per_s
+        return np.array([known.get(offer.device, 0.0) * (self.paid(offer) > 0) for offer in offers])
 
     def paid(self, offer: Offer) -> int:
         """Return how many devices are paid for; 0 where instances cannot hold the job evenly."""

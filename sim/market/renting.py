@@ -62,7 +62,7 @@ class Renting:
     def __init__(self, job: RentedJob, grid: Grid, strategy: Strategy, moves: Moves, begin_step: int) -> None:
         self.job, self.grid, self.moves, self.name, self.first = job, grid, moves, strategy.name, begin_step
         self.terms = Terms(job, grid, moves)
-        self.allowed = strategy.allowed(grid.offers, job) & (self.terms.rates > 0)
+        self.allowed = strategy.allowed(grid.offers, job) & (self.terms.rates > 0) & (self.terms.believed > 0)
         if not self.allowed.any():
             devices = sorted({offer.device for offer in grid.offers})
             raise InputError("steps_per_s", dict(job.steps_per_s), f"a device that {strategy.name} may rent: {devices}")
@@ -95,7 +95,7 @@ class Renting:
             left_steps=self.left,
             held=self.held,
             usd_per_hour=self.grid.seen[step] * self.terms.paid,
-            steps_per_s=self.terms.rates,
+            steps_per_s=self.terms.believed,
             move_s=lost,
             move_usd=usd,
             reliable=self.terms.reliable,
@@ -194,13 +194,15 @@ class _Stay:
 class Terms:
     """What the offers of a grid (N) and the places they are in (L) mean for a job.
 
-    `rates` (N,): steps/s with saving; `paid` (N,): devices that are paid; `place` (N,): of each offer, `home` the
-    job's own or NOWHERE; `transfer_s`, `transfer_usd` (L, L) between places.
+    `rates`, `believed` (N,): steps/s with saving, as they are and as strategies take them to be; `paid` (N,): devices
+    that are paid; `place` (N,): of each offer, `home` the job's own or NOWHERE; `transfer_s`, `transfer_usd` (L, L)
+    between places.
     """
 
     def __init__(self, job: RentedJob, grid: Grid, moves: Moves) -> None:
         self.moves = moves
         self.rates: Floats = job.rates(grid.offers) / (1 + moves.overhead)
+        self.believed: Floats = job.rates(grid.offers, believed=True) / (1 + moves.overhead)
         self.paid: Floats = np.array([float(job.paid(offer)) for offer in grid.offers])
         self.reliable: Bools = np.array([offer.billing == "on-demand" for offer in grid.offers])
         places = list(grid.places)

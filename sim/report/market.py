@@ -73,6 +73,16 @@ def moment(time_s: float) -> str:
     return datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%d %H:%M")
 
 
+def answer_ends(ends: Sequence[Rental]) -> Iterator[str]:
+    """Yield what the ends of predicted speeds come to; nothing where speeds were measured."""
+    if ends:
+        usd, hours = sorted(one.cost_usd for one in ends), sorted(one.hours * HOUR_S for one in ends)
+        yield (
+            f"Speeds are predicted: {digits3(usd[0])} to {digits3(usd[-1])} USD in {lasting(hours[0])} to "
+            f"{lasting(hours[-1])} (80 %)."
+        )
+
+
 def answer_starts(begun: Sequence[Rental]) -> Iterator[str]:
     """Yield what beginning at other times costs; nothing where there are none."""
     if begun:

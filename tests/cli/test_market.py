@@ -130,6 +130,28 @@ def test_what_is_refused(market, more, told_of):
     assert told_of in " ".join(error.split())
 
 
+def test_predicted_speeds_have_intervals(trainsim, tmp_path):
+    (tmp_path / "work.yaml").write_text(
+        "devices: [h100-sxm-80gb, v100-sxm-16gb]\n"
+        "jobs:\n  bert: {model: bert-base, gpus: 1, plan: {global_batch: 8, micro_batch: 8}}\n"
+    )
+    (tmp_path / "vms.csv").write_text(
+        "cloud,instance_type,gpu,n_gpus,vcpus,mem_gib,price_usd_per_hour,spot_price,region\n"
+        "lambda,a,H100,1,8,80,3.0,,us\nlambda,b,V100,1,8,80,1.0,,us\n"
+    )
+    files = ("--prices", tmp_path / "vms.csv", "--throughputs", tmp_path / "work.yaml", "--model", "bert")
+    more = ("--steps", "1e6", "--reference", "h100-sxm-80gb")
+    data = told(trainsim("market", "simulate", *files, *more, "--json"))
+    low, high = data["cost_usd_interval"]
+    assert low < data["cost_usd"] < high
+    assert data["hours_interval"][0] < data["hours"] < data["hours_interval"][1]
+    assert data["begin"] is None
+    assert data["path"][0]["begin_hours"] == 0
+    code, out, _ = trainsim("market", "simulate", *files, *more)
+    assert code == 0
+    assert "Speeds are predicted" in out and "after 0.0 h" in out
+
+
 def test_the_references_prices(trainsim):
     folder = reference("market")
     files = [

@@ -121,6 +121,14 @@ def test_a_plan_is_followed_and_then_the_cheapest():
     assert found.parts_s["waiting"] == HOUR
 
 
+def test_strategies_choose_by_what_they_believe():
+    grid = hours(Market((priced(2, 2, 2, of=A), priced(1, 1, 1, of=offer("us-west-2a", "k80")))), 30)
+    true = a_job(steps_per_s={"v100": 1.0, "k80": 1.0})
+    assert rent(true, grid, strategy("multi_cloud"), FREE).cost_usd == 4.0
+    wrong = a_job(steps_per_s={"v100": 1.0, "k80": 1.0}, believed={"v100": 1.0, "k80": 0.1})
+    assert rent(wrong, grid, strategy("multi_cloud"), FREE).cost_usd == 8.0
+
+
 def test_a_job_that_runs_nowhere():
     with pytest.raises(InputError, match="steps_per_s"):
         RentedJob(steps=1.0, steps_per_s={"v100": 0.0})

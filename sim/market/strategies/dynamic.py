@@ -25,9 +25,9 @@ class UniformProgress(Strategy):
 
     Ahead of the line it rents the cheapest offer, or waits where only those are left that are never taken away. Behind
     it, it rents the cheapest that is fast enough for the rest, and leaves it for slower ones, or one that is never
-    taken away for others, only when it is ahead again by what two moves take. When no more time is left than the fastest of those that are never
-    taken away needs, it stays there until the end. Where all may be taken away it rents the cheapest that is fast
-    enough.
+    taken away for others, only when it is ahead again by what two moves take. When no more time is left than the
+    fastest of those that are never taken away needs, it stays there until the end. Where all may be taken away it rents
+    the cheapest that is fast enough.
     """
 
     name = "uniform_progress"
