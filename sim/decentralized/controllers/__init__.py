@@ -1,0 +1,1 @@
+"""Controllers of theta by name; a line in `CONTROLLERS` adds one."""
