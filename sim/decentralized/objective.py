@@ -10,9 +10,9 @@ from sim.specs.fields import real, spec
 class Observation:
     """What a stretch of training with one theta showed.
 
-    `accuracy_loss`: the mean over partitions of the accuracy on a sample of training data at home minus that of the same
-    model where it travelled to (fraction; below 0 counts as none). `sent_bytes`: what one partition sent on to one other
-    for a minibatch, in the mean; `model_bytes`: the size of the model.
+    `accuracy_loss`: the mean over partitions of the accuracy on a sample of training data at home minus that of the
+    same model where it travelled to (fraction; below 0 counts as none). `sent_bytes`: what one partition sent to one
+    other for a minibatch, in the mean; `model_bytes`: the size of the model.
     """
 
     theta: float
