@@ -23,6 +23,11 @@ class Controller(ABC):
         """The theta to train with now."""
         return self.thetas[self.at]
 
+    @property
+    def settled(self) -> float:
+        """The theta to end with; another than `theta` while a controller only tries that one."""
+        return self.theta
+
     @abstractmethod
     def observe(self, seen: Observation) -> float:
         """Return the theta to go on with after a stretch of training with the one that was last returned."""
