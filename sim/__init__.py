@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sim import cluster as cluster
+    from sim import decentralized as decentralized
     from sim import loading as loading
     from sim import report as report
     from sim.engine.allocations import replay_allocator
@@ -105,7 +106,13 @@ _HOME = {
     "whole_run": "sim.run",
 }
 
-_PACKAGES = {"cluster": "sim.cluster", "loading": "sim.loading", "plot": "sim.report.figures", "report": "sim.report"}
+_PACKAGES = {
+    "cluster": "sim.cluster",
+    "decentralized": "sim.decentralized",
+    "loading": "sim.loading",
+    "plot": "sim.report.figures",
+    "report": "sim.report",
+}
 
 __all__ = [
     "AllocatorSettings",
@@ -134,6 +141,7 @@ __all__ = [
     "Training",
     "Tuned",
     "compute_optimal",
+    "decentralized",
     "devices",
     "elasticities",
     "emit",
