@@ -64,6 +64,12 @@ def law(setting: Decentralized, sent_fraction: float = 1.0) -> Law:
     )
 
 
+def bsp_law(setting: Decentralized) -> Law:
+    """Return time and traffic of the same training by BSP, with nothing that fails or changes."""
+    calm = {"wan": setting.wan.calm, "failures": (), "travel_every": 0}
+    return law(setting.with_(algorithm="bsp", controller="fixed", **calm))
+
+
 def sending_ticks(wan: Wan, size_bytes: int) -> Ints:
     """Return the ticks (K,) from when a partition sends a message of so many bytes to every other one until the last
     has arrived."""

@@ -9,7 +9,7 @@ import simpy
 
 from sim.decentralized.accuracy import AccuracyModel, Estimate
 from sim.decentralized.controllers import controller
-from sim.decentralized.laws import law, travels_to
+from sim.decentralized.laws import bsp_law, travels_to
 from sim.decentralized.objective import Observation
 from sim.decentralized.processes import Links, Partition, Process, traveller
 from sim.decentralized.results import Simulated, Since, SlowLink, Travel
@@ -34,14 +34,19 @@ def simulate(setting: Decentralized, model: AccuracyModel | None = None) -> Simu
     Raises:
         InputError: a controller has no model, or the model is of another algorithm.
     """
-    if setting.adapts and model is None:
-        raise InputError("accuracy", None, f"required with controller {setting.controller}: a table of short runs")
-    if model and model.algorithm != setting.algorithm:
-        raise InputError("accuracy", model.algorithm, f"short runs of {setting.algorithm}")
+    checked_model(setting, model)
     env = simpy.Environment()
     run = _Run(env, setting, model)
     env.run(until=env.process(run.run()))
     return run.result()
+
+
+def checked_model(setting: Decentralized, model: AccuracyModel | None) -> None:
+    """Refuse a controller without short runs, and short runs of another algorithm."""
+    if setting.adapts and model is None:
+        raise InputError("accuracy", None, f"required with controller {setting.controller}: a table of short runs")
+    if model and model.algorithm != setting.algorithm:
+        raise InputError("accuracy", model.algorithm, f"short runs of {setting.algorithm}")
 
 
 class _Run:
@@ -177,8 +182,7 @@ class _Run:
             f"link {s.source} -> {s.target} is slow: {s.seconds:.4g} s a message, {s.times:.3g} times the middle link's"
             for s in slow
         )
-        calm = setting.with_(algorithm="bsp", controller="fixed", failures=(), travel_every=0)
-        bsp = law(calm.with_(wan=setting.wan.calm))
+        bsp = bsp_law(setting)
         model, final = self.model, self.controller.settled
         return Simulated(
             setting=setting,

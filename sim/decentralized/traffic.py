@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from sim.decentralized.communication import WARM_UP, Communication, dgc_bytes, sparse_bytes, warmed_up, whole_bytes
+from sim.decentralized.communication import WARM_UP, Communication, kept_by_dgc, sparse_bytes, warmed_up, whole_bytes
 from sim.decentralized.wan import tuples
 from sim.specs.fields import DERIVED, InputError, real, spec, whole
 
@@ -101,7 +101,8 @@ def _gaia(messages: Messages, step: int) -> int:
 def _dgc(messages: Messages, step: int) -> int:
     theta, stage_steps = messages.communication.theta, messages.warm_up_steps
     share = warmed_up(theta, step, stage_steps) if stage_steps else theta
-    return dgc_bytes(share, messages.sizes.tensors or (messages.sizes.parameters,))
+    each = messages.sizes.tensors or (messages.sizes.parameters,)
+    return sparse_bytes(sum(kept_by_dgc(share, values) for values in each), messages.sizes.parameters)
 
 
 BYTES: dict[str, Callable[[Messages, int], int]] = {

@@ -5,9 +5,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from sim.decentralized.accuracy import AccuracyModel, Estimate
+from sim.decentralized.laws import bsp_law, law
 from sim.decentralized.results import Simulated
 from sim.decentralized.setting import Decentralized
-from sim.decentralized.simulate import simulate
+from sim.decentralized.simulate import checked_model, simulate
 from sim.specs.arguments import checked
 from sim.specs.fields import InputError
 
@@ -61,9 +62,27 @@ def what_if(
     Raises:
         InputError: a value is out of range, or partitions change where numbers or failures of each are stated.
     """
-    return tuple(
-        WhatIf.of(along, value, simulate(changed(setting, along, value), model))
-        for value in (values if len(values) else USUAL[along])
+    checked_model(setting, model)
+    chosen = values if len(values) else USUAL[along]
+    return tuple(_row(along, value, changed(setting, along, value), model) for value in chosen)
+
+
+def _row(axis: Axis, value: float, setting: Decentralized, model: AccuracyModel | None) -> WhatIf:
+    """Return the row of a setting: where nothing changes by the closed form, which says the same at once."""
+    if setting.adapts or setting.failures or setting.wan.changes:
+        return WhatIf.of(axis, value, simulate(setting, model))
+    theta, skew = setting.begin, setting.skew
+    found = law(setting, model.sent_fraction(theta, skew) if model else 1.0)
+    bsp = bsp_law(setting)
+    return WhatIf(
+        axis=axis,
+        value=value,
+        seconds=found.seconds,
+        traffic_bytes=found.traffic_bytes,
+        theta=theta,
+        saving=bsp.traffic_bytes / found.traffic_bytes if found.traffic_bytes else None,
+        accuracy=model.accuracy(theta, skew) if model else None,
+        accuracy_loss=model.accuracy_loss(theta, skew) if model else None,
     )
 
 

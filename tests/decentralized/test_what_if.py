@@ -1,7 +1,7 @@
 import pytest
 
-from sim.decentralized import Failure, Wan, what_if
-from sim.decentralized.what_if import USUAL
+from sim.decentralized import Failure, Wan, simulate, what_if
+from sim.decentralized.what_if import USUAL, WhatIf, changed
 from sim.specs.fields import InputError
 from tests.decentralized.toys import fitted, small
 
@@ -25,6 +25,16 @@ def test_skew_asks_for_a_tighter_theta():
     assert [row.theta for row in rows] == [200.0, 20.0, 10.0]
     assert rows[0].traffic_bytes < rows[1].traffic_bytes < rows[2].traffic_bytes
     assert rows[0].accuracy.value > rows[2].accuracy.value
+
+
+@pytest.mark.parametrize("axis", USUAL)
+def test_a_row_is_what_the_simulation_says(axis):
+    model, setting = fitted(), small(theta=20.0)
+    for row in what_if(setting, axis, model=model):
+        found = WhatIf.of(axis, row.value, simulate(changed(setting, axis, row.value), model))
+        assert row.accuracy.value == pytest.approx(found.accuracy.value)
+        assert (row.seconds, row.traffic_bytes, row.theta) == (found.seconds, found.traffic_bytes, found.theta)
+        assert row.saving == found.saving
 
 
 @pytest.mark.parametrize(

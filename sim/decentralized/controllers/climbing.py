@@ -1,4 +1,4 @@
-"""What the controllers share that go from a theta to its neighbours (arXiv 1910.00189, section 7.3)."""
+"""What the controllers share that go from a theta to its neighbours (arXiv 1910.00189, section 7)."""
 
 from abc import abstractmethod
 from collections import deque
