@@ -11,7 +11,7 @@ from sim.decentralized.objective import Objective, Observation
 
 REMEMBERED = 8
 """Observations of a theta of which the mean counts: accuracy loss drifts while training goes on (assumption)."""
-AGAIN = 8
+AGAIN = 4
 """Assumption: after so many observations a looser theta that was worse is tried once more, then after twice as many."""
 
 
@@ -58,14 +58,19 @@ class Climbing(Controller):
     def tried(self) -> int:
         """Return what to train with next: a neighbour of the home, or the home."""
 
+    def remembered(self, index: int) -> Observation:
+        """Return the mean of what is remembered of a theta."""
+        seen = self._seen[index]
+        rows = [(one.accuracy_loss, one.sent_bytes, one.model_bytes) for one in seen]
+        return Observation(self.thetas[index], *(float(mean) for mean in np.mean(rows, axis=0)))
+
     def value(self, index: int) -> float:
-        """Return the mean objective remembered of a theta."""
-        return float(np.mean([self.objective.value(seen) for seen in self._seen[index]]))
+        """Return the objective of what is remembered of a theta: of the mean, as one bad draw is not a loss."""
+        return self.objective.value(self.remembered(index))
 
     def bearable(self, index: int) -> bool:
         """Return whether a theta loses no more than is borne, in the mean of what is remembered (nothing: it does)."""
-        lost = [seen.accuracy_loss for seen in self._seen.get(index, ())]
-        return not lost or float(np.mean(lost)) <= self.objective.tolerated
+        return index not in self._seen or self.remembered(index).accuracy_loss <= self.objective.tolerated
 
     def better(self, index: int) -> bool:
         """Return whether a neighbour of the home is known to be better."""
