@@ -86,8 +86,9 @@ class Simulated:
 
     @property
     def saving(self) -> float | None:
-        """How many times as much traffic BSP has; None where there is none, or the training did not finish."""
-        return self.bsp_traffic_bytes / self.traffic_bytes if self.traffic_bytes and self.finished else None
+        """How many times as much traffic BSP has; None where there is none, or not all was trained by all."""
+        comparable = self.traffic_bytes and self.finished and not self.failed
+        return self.bsp_traffic_bytes / self.traffic_bytes if comparable else None
 
     @property
     def bearable(self) -> bool | None:

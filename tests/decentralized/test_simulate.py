@@ -71,6 +71,7 @@ def test_the_others_go_on_without_a_partition_that_failed():
     found = simulate(failing)
     assert found.finished
     assert found.failed == (2,)
+    assert found.saving is None  # BSP is that of all partitions
     assert found.parts_s[2]["compute"] < found.parts_s[0]["compute"] == pytest.approx(20.0)
     assert [parts["timeout"] for parts in found.parts_s] == [7.0, 7.0, 0.0, 7.0, 7.0]
     assert found.seconds == pytest.approx(law(calm).seconds + 7.0, rel=0.01)
