@@ -40,9 +40,10 @@ def test_the_map_shows_theta_and_what_it_is_worth():
     ]
     (drawn,) = figures.decentralized_map(found).data
     assert list(drawn.y) == ["0", "1"]
-    assert [list(row) for row in drawn.customdata] == [["200", "200"], ["10", "10"]]
+    assert [list(row) for row in drawn.text] == [["200", "200"], ["10", "10"]]
     assert drawn.z[0][0] == pytest.approx(found[2].bsp_seconds / found[2].seconds)
     assert drawn.z[0][0] > drawn.z[0][1] > 1
+    assert drawn.texttemplate == "%{text}"
     with pytest.raises(InputError, match="links are alike"):
         figures.decentralized_map([simulate(small(wan=Wan(partitions=2, bytes_per_s=((1e6, 1e6), (1e6, 1e6)))))])
 
@@ -53,6 +54,8 @@ def test_theta_stands_beside_the_objective(run):
     assert theta.x[-1] == run.steps
     assert list(objective.y) == [travel.objective for travel in run.travels]
     assert objective.yaxis == "y2"
+    low, high = figures.decentralized_theta(run).layout.yaxis2.range
+    assert low < min(objective.y) <= max(objective.y) < high
 
 
 def test_a_timeline_has_what_partitions_did():

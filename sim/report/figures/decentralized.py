@@ -87,9 +87,9 @@ def decentralized_map(found: Sequence[Simulated], theme: Theme = "light") -> go.
     shades = [colour("page", theme), mixed("forward", theme, MOST)]
     most = max((time for row in times for time in row if time), default=1.0)
     columns, names = [si(width, "B/s") for width in widths], [f"{skew:g}" for skew in skews]
-    cells(figure, columns, names, times, (0.0, most), shades, "%{customdata}", hover, theme)
+    cells(figure, columns, names, times, (0.0, most), shades, "%{text}", hover, theme)
     texts = [["" if one is None else f"{one.final_theta:g}" for one in row] for row in rows]
-    return figure.update_traces(customdata=texts)
+    return figure.update_traces(text=texts)
 
 
 @checked
@@ -100,6 +100,7 @@ def decentralized_theta(found: Simulated, theme: Theme = "light") -> go.Figure:
         x=[since.step for since in found.thetas] + [found.steps],
         y=[since.theta for since in found.thetas] + [found.thetas[-1].theta],
         name="theta",
+        mode="lines",
         line={"shape": "hv", "color": colour("forward", theme), "width": 2.5},
         hovertemplate="from minibatch %{x}: theta %{y}<extra></extra>",
     )
@@ -116,8 +117,9 @@ def decentralized_theta(found: Simulated, theme: Theme = "light") -> go.Figure:
         hovertemplate="minibatch %{x}: objective %{y:.3~g}, accuracy loss %{customdata:.2f} %<extra></extra>",
     )
     figure.update_yaxes(type="log", tickvals=list(found.setting.thetas))
-    right = {"overlaying": "y", "side": "right", "title": {"text": "objective"}, "rangemode": "tozero"}
-    return figure.update_layout(yaxis2=right | {"showgrid": False, "type": "linear"})
+    most = max((travel.objective or 0.0 for travel in seen), default=0.0) or 1.0
+    right = {"overlaying": "y", "side": "right", "title": {"text": "objective"}, "showgrid": False}
+    return figure.update_layout(yaxis2=right | {"range": [-0.04 * most, 1.08 * most], "tickmode": "auto", "nticks": 6})
 
 
 @checked
