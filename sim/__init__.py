@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sim import cluster as cluster
+    from sim import decentralized as decentralized
     from sim import loading as loading
     from sim import market as market
     from sim import report as report
@@ -110,6 +111,7 @@ _HOME = {
 
 _PACKAGES = {
     "cluster": "sim.cluster",
+    "decentralized": "sim.decentralized",
     "loading": "sim.loading",
     "market": "sim.market",
     "plot": "sim.report.figures",
@@ -144,6 +146,7 @@ __all__ = [
     "Training",
     "Tuned",
     "compute_optimal",
+    "decentralized",
     "devices",
     "elasticities",
     "emit",

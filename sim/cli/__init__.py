@@ -55,6 +55,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "Say how often to save training state, and what failures leave of a run.",
     ),
     "cluster": ("cluster:app", "Simulate jobs that share a cluster of different devices."),
+    "decentralized": (
+        "decentralized:app",
+        "Train on skewed data far apart: traffic, time, accuracy, and which theta.",
+    ),
     "loading": ("loading:app", "Predict how fast training is fed with data, or measure it here."),
     "market": ("market:app", "Rent devices whose prices change: where, when, and whether to move."),
     "device": ("device:app", "Write a device file of your own to fill in."),

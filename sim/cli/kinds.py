@@ -5,6 +5,7 @@ from typing import Any
 
 from sim.costs.learned import Learned
 from sim.costs.profile import Profile
+from sim.decentralized import Decentralized
 from sim.specs import Device, Job, LayerTable
 from sim.specs.fields import init_names
 from sim.specs.schema import sections
@@ -12,7 +13,7 @@ from sim.sweep.grid import Grid
 
 KINDS: dict[str, type] = {
     "job": Job, **sections(), "device": Device, "profile": Profile, "learned": Learned, "table": LayerTable,
-    "grid": Grid,
+    "grid": Grid, "decentralized": Decentralized,
 }  # fmt: skip
 """A section may also stand in a file of its own."""
 

@@ -18,6 +18,12 @@ from sim.report.figures.cluster import (
     cluster_policies,
 )
 from sim.report.figures.compared import measured, timeline_difference
+from sim.report.figures.decentralized import (
+    decentralized_front,
+    decentralized_map,
+    decentralized_theta,
+    decentralized_timeline,
+)
 from sim.report.figures.difference import difference
 from sim.report.figures.executed import executed_memory, executed_times
 from sim.report.figures.factors import factors
@@ -57,6 +63,10 @@ __all__ = [
     "cluster_load",
     "cluster_policies",
     "curves",
+    "decentralized_front",
+    "decentralized_map",
+    "decentralized_theta",
+    "decentralized_timeline",
     "difference",
     "executed_memory",
     "executed_times",

@@ -1,0 +1,156 @@
+"""Decentralised training: accuracy against traffic, theta by skew and bandwidth, a run over time, and its exchanges."""
+
+from collections.abc import Mapping, Sequence
+
+import plotly.graph_objects as go
+
+from sim.decentralized import Simulated
+from sim.decentralized.processes import Part
+from sim.engine.clock import TICK_S
+from sim.report.figures.grid import cells
+from sim.report.figures.throughput import styled
+from sim.report.numbers import byte_unit
+from sim.report.theme import HEIGHT, MARGIN, Look, Theme, colour, frame, marker, mixed, safe, whiskers
+from sim.specs.arguments import checked
+from sim.specs.fields import InputError
+from sim.units import si
+
+LOOKS: Mapping[Part, Look] = {
+    "compute": Look("forward", "", "compute"),
+    "exchange": Look("communication", "\\", "sending"),
+    "waiting": Look("idle", "/", "waiting for others"),
+    "travel": Look("backward", "", "models travel, are evaluated"),
+    "timeout": Look("over", "x", "nobody answers"),
+}
+MOST = 0.6
+"""Share of the colour in the fullest cells; numbers stay readable on it."""
+
+
+@checked
+def decentralized_front(found: Sequence[Simulated], theme: Theme = "light") -> go.Figure:
+    """Return accuracy (%, with its 80 % interval) against traffic, a point for every training.
+
+    Points are labelled with the theta that they end with; those of one algorithm and controller are joined, in a style
+    of their own.
+
+    Raises:
+        InputError: a training has no accuracy, or there is none.
+    """
+    groups: dict[str, list[Simulated]] = {}
+    for one in _some(found):
+        if one.accuracy is None:
+            raise InputError("found", one.setting.algorithm, "trainings simulated with short runs, which say accuracy")
+        name = one.setting.algorithm + (f", {one.setting.controller}" if one.setting.adapts else "")
+        groups.setdefault(name, []).append(one)
+    unit = byte_unit(max(one.traffic_bytes for one in found))
+    figure = frame(theme, HEIGHT + 80, f"traffic ({unit.name})", "accuracy (%)")
+    for (name, held), (shade, symbol, dash) in styled(groups):
+        rows = sorted(held, key=lambda one: one.traffic_bytes)
+        values, lows, highs = ([100 * getattr(r.accuracy, end) for r in rows] for end in ("value", "low", "high"))
+        bars = [whiskers(*ends, theme) for ends in zip(values, lows, highs, strict=True)]
+        figure.add_scatter(
+            x=[one.traffic_bytes / unit.scale for one in rows],
+            y=values,
+            error_y=bars[0] | {key: [bar[key] for bar in bars] for key in ("array", "arrayminus")},
+            text=[f"{one.final_theta:g}" for one in rows],
+            textposition="top right",
+            mode="lines+markers+text",
+            name=name,
+            line={"color": colour(shade, theme), "dash": dash, "width": 1.5},
+            marker={"color": colour(shade, theme), "symbol": symbol, "size": 9},
+            hovertemplate=f"{name}, theta %{{text}}: %{{x:.3~g}} {unit.name}, %{{y:.3~g}} %<extra></extra>",
+        )
+    return figure.update_xaxes(type="log", nticks=6)
+
+
+@checked
+def decentralized_map(found: Sequence[Simulated], theme: Theme = "light") -> go.Figure:
+    """Return the theta that trainings end with by skew (rows) and bandwidth of the links (columns).
+
+    Cells are the darker the more times as long BSP takes. A theta does not depend on bandwidth as long as controllers
+    weigh bytes; what it is worth does.
+
+    Raises:
+        InputError: there is no training, or links differ.
+    """
+    by_place = {}
+    for one in _some(found):
+        bandwidth = one.setting.wan.bytes_per_s
+        if isinstance(bandwidth, tuple):
+            raise InputError("found", "a matrix of bandwidths", "trainings whose links are alike")
+        by_place[one.setting.skew, bandwidth] = one
+    skews, widths = (sorted({place[n] for place in by_place}) for n in (0, 1))
+    rows = [[by_place.get((skew, width)) for width in widths] for skew in skews]
+    times = [[one.bsp_seconds / one.seconds if one else None for one in row] for row in rows]
+    figure = frame(theme, 120 + 34 * len(skews), "bandwidth of a link", "skew", margin=MARGIN | {"t": 24})
+    hover = "skew %{y}, links of %{x}: BSP takes %{z:.2f} times as long<extra></extra>"
+    shades = [colour("page", theme), mixed("forward", theme, MOST)]
+    most = max((time for row in times for time in row if time), default=1.0)
+    columns, names = [si(width, "B/s") for width in widths], [f"{skew:g}" for skew in skews]
+    cells(figure, columns, names, times, (0.0, most), shades, "%{text}", hover, theme)
+    texts = [["" if one is None else f"{one.final_theta:g}" for one in row] for row in rows]
+    return figure.update_traces(text=texts)
+
+
+@checked
+def decentralized_theta(found: Simulated, theme: Theme = "light") -> go.Figure:
+    """Return theta over minibatches as steps, and beside it the objective that every travel showed (right axis)."""
+    figure = frame(theme, HEIGHT + 60, "minibatches", "theta", margin=MARGIN | {"r": 64})
+    figure.add_scatter(
+        x=[since.step for since in found.thetas] + [found.steps],
+        y=[since.theta for since in found.thetas] + [found.thetas[-1].theta],
+        name="theta",
+        mode="lines",
+        line={"shape": "hv", "color": colour("forward", theme), "width": 2.5},
+        hovertemplate="from minibatch %{x}: theta %{y}<extra></extra>",
+    )
+    seen = [travel for travel in found.travels if travel.objective is not None]
+    figure.add_scatter(
+        x=[travel.step for travel in seen],
+        y=[travel.objective for travel in seen],
+        customdata=[100 * (travel.accuracy_loss or 0.0) for travel in seen],
+        name="objective",
+        yaxis="y2",
+        mode="lines+markers",
+        line={"color": colour("backward", theme), "dash": "dot", "width": 1.5},
+        marker={"color": colour("backward", theme), "symbol": "square", "size": 7},
+        hovertemplate="minibatch %{x}: objective %{y:.3~g}, accuracy loss %{customdata:.2f} %<extra></extra>",
+    )
+    figure.update_yaxes(type="log", tickvals=list(found.setting.thetas))
+    most = max((travel.objective or 0.0 for travel in seen), default=0.0) or 1.0
+    right = {"overlaying": "y", "side": "right", "title": {"text": "objective"}, "showgrid": False}
+    return figure.update_layout(yaxis2=right | {"range": [-0.04 * most, 1.08 * most], "tickmode": "auto", "nticks": 6})
+
+
+@checked
+def decentralized_timeline(found: Simulated, until_s: float | None = None, theme: Theme = "light") -> go.Figure:
+    """Return what each partition does over time as bars, from the begin until `until_s` or as far as it is kept."""
+    count = found.setting.partitions
+    figure = frame(theme, 110 + 34 * count, "seconds", "", barmode="overlay", bargap=0.25)
+    shown = [span for span in found.spans if until_s is None or span.start_ns * TICK_S < until_s]
+    for kind, look in LOOKS.items():
+        bars = [span for span in shown if span.kind == kind]
+        if bars:
+            figure.add_bar(
+                orientation="h",
+                base=[span.start_ns * TICK_S for span in bars],
+                x=[(span.end_ns - span.start_ns) * TICK_S for span in bars],
+                y=[span.partition for span in bars],
+                width=0.8,
+                name=look.label,
+                marker=marker(look, theme),
+                customdata=[span.end_ns * TICK_S for span in bars],
+                hovertemplate=f"{safe(look.label)}: %{{base:.4~g}} to %{{customdata:.4~g}} s<extra></extra>",
+            )
+    names = [f"partition {n}" for n in range(count)]
+    figure.update_yaxes(
+        tickmode="array", tickvals=list(range(count)), ticktext=names, autorange="reversed", showgrid=False,
+        automargin=True,
+    )  # fmt: skip
+    return figure.update_xaxes(rangemode="tozero", range=None if until_s is None else [0, until_s])
+
+
+def _some(found: Sequence[Simulated]) -> Sequence[Simulated]:
+    if not found:
+        raise InputError("found", [], "one training or more (sim.decentralized.simulate)")
+    return found
