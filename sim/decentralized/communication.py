@@ -5,7 +5,7 @@ Gaia, FedAvg, DGC and their knobs theta); A. Douillard et al., DiLoCo, arXiv 231
 optimizer).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -73,3 +73,19 @@ def sparse_bytes(sent: int, values: int) -> int:
 def kept_by_dgc(theta: float, values: int) -> int:
     """Return how many of so many values DGC sends of one tensor: at least one."""
     return max(1, round((1 - theta) * values))
+
+
+WARM_UP = (0.75, 0.9375, 0.984375, 0.996, 0.999)
+"""Shares that DGC holds back in its first stages (arXiv 1712.01887, section 3.3)."""
+
+
+def warmed_up(theta: float, step: int, stage_steps: int) -> float:
+    """Return the share that DGC holds back at a step, counted from 1, with warm-up stages of so many steps."""
+    stage = (step - 1) // stage_steps
+    return min(theta, WARM_UP[stage]) if stage < len(WARM_UP) else theta
+
+
+def dgc_bytes(theta: float, sizes: Iterable[int]) -> int:
+    """Return the bytes of a message of DGC about tensors of so many values, with one index for each value sent."""
+    counts = tuple(sizes)
+    return sparse_bytes(sum(kept_by_dgc(theta, values) for values in counts), sum(counts))
