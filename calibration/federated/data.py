@@ -1,20 +1,20 @@
 """Small labelled images that a network learns in seconds: scikit-learn's digits and generated gratings."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import pi
 from typing import Literal
 
 import torch
-from sklearn.datasets import load_digits
 from torch import Tensor
 
 DataName = Literal["digits", "generated"]
 
 CLASSES = 10
 SPLIT_SEED, TEST_SHARE = 0, 0.2
-SAMPLES, SIDE = 2_500, 16
+SAMPLES: Mapping[DataName, int] = {"digits": 1_797, "generated": 2_500}
+SIDE = 16
 CYCLES, JITTER, NOISE = 3.0, 0.15, 1.5
 """Of a grating: periods across the image, their spread (fraction), standard deviation of the noise on an amplitude of
 1. Chosen so that a small network needs a few hundred steps (assumption)."""
@@ -36,10 +36,16 @@ class Data:
         channels, height, width = self.inputs.shape[1:]
         return channels, height, width
 
+    def part(self, samples: Tensor) -> "Data":
+        """Return the same with some of the training samples (indices int64 [n])."""
+        return replace(self, inputs=self.inputs[samples], labels=self.labels[samples])
+
 
 @lru_cache(maxsize=1)
 def digits() -> Data:
     """Return scikit-learn's 1,797 handwritten digits, 8 x 8 pixels, a fifth of them for the test."""
+    from sklearn.datasets import load_digits  # noqa: PLC0415 - takes longer to import than all else here
+
     images, labels = load_digits(return_X_y=True)
     return _split("digits", torch.tensor(images, dtype=torch.float32).view(-1, 1, 8, 8), torch.tensor(labels))
 
@@ -48,9 +54,10 @@ def digits() -> Data:
 def generated(seed: int = 0) -> Data:
     """Return gratings of ten orientations with random phase and period under noise, 16 x 16 pixels."""
     generator = torch.Generator().manual_seed(seed)
-    labels = torch.arange(SAMPLES) % CLASSES
+    samples = SAMPLES["generated"]
+    labels = torch.arange(samples) % CLASSES
     angle = (labels * (pi / CLASSES)).view(-1, 1, 1)
-    phase, spread = torch.rand(2, SAMPLES, 1, 1, generator=generator)
+    phase, spread = torch.rand(2, samples, 1, 1, generator=generator)
     waves = 2 * pi * CYCLES * (1 + JITTER * (2 * spread - 1))
     at = torch.linspace(-0.5, 0.5, SIDE)
     along = at.view(1, SIDE, 1) * torch.sin(angle) + at.view(1, 1, SIDE) * torch.cos(angle)
@@ -59,9 +66,14 @@ def generated(seed: int = 0) -> Data:
     return _split("generated", images.unsqueeze(1), labels)
 
 
+def training_samples(name: DataName) -> int:
+    """Return how many samples there are to train on."""
+    return SAMPLES[name] - round(TEST_SHARE * SAMPLES[name])
+
+
 def _split(name: DataName, images: Tensor, labels: Tensor) -> Data:
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(SPLIT_SEED))
-    test, train = order.split_with_sizes([round(TEST_SHARE * len(order)), len(order) - round(TEST_SHARE * len(order))])
+    train, test = order.split_with_sizes([training_samples(name), len(order) - training_samples(name)])
     scaled = (images - images[train].mean()) / images[train].std()
     return Data(name, scaled[train], labels[train], scaled[test], labels[test])
 

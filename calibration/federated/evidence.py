@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from calibration.federated.grid import Case, Row, accuracy_grid, cases
+from calibration.federated.grid import Case, Row, Short, accuracy_grid, cases
 from calibration.federated.setting import Setting
 from calibration.host import cpu_name
 from calibration.measuring import bar
@@ -49,7 +49,7 @@ def wanted() -> list[Case]:
     return cases(main) + cases(norms + images, every=2)
 
 
-def ordered_share(rows: Sequence[Row]) -> dict[str, float]:
+def ordered_share(rows: Sequence[Short]) -> dict[str, float]:
     """Return by algorithm the share of pairs of thetas, within a skew above 0, a network and data, of which the one
     that sends less loses no less accuracy by travelling, in the mean over seeds.
 
@@ -67,9 +67,9 @@ def ordered_share(rows: Sequence[Row]) -> dict[str, float]:
     return {algorithm: fmean(held) for algorithm, held in found.items() if held}
 
 
-def means(rows: Sequence[Row]) -> list[dict[str, Any]]:
+def means(rows: Sequence[Short]) -> list[dict[str, Any]]:
     """Return the mean accuracy and accuracy loss over thetas and seeds by data, norm, skew and algorithm."""
-    groups: dict[tuple[str, str, float, str], list[Row]] = defaultdict(list)
+    groups: dict[tuple[str, str, float, str], list[Short]] = defaultdict(list)
     for row in rows:
         groups[row.data, row.norm, row.skew, row.algorithm].append(row)
     return [
@@ -87,7 +87,7 @@ def means(rows: Sequence[Row]) -> list[dict[str, Any]]:
     ]
 
 
-def provenance(rows: Sequence[Row]) -> dict[str, Any]:
+def provenance(rows: Sequence[Short]) -> dict[str, Any]:
     """Return when, where and with what the rows were measured, and what they come to."""
     at = Setting()
     fixed = ("partitions", "batch", "lr", "momentum", "outer_lr", "outer_momentum", "clip_norm", "travel_every")

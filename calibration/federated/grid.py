@@ -24,11 +24,11 @@ Share = Annotated[float, real(-1.0, 1.0)]
 
 @spec
 class Row:
-    """One run: the columns of the evidence.
+    """The columns of the table.
 
     `accuracy`: of the mean of the models on test data; `accuracy_loss`: by travelling, in the later half of the run;
     `sent_bytes`: from one partition to one other for a minibatch; `sent_fraction`: of a message's values, those that
-    say something; `partition_accuracy`: on test data, the mean of the partitions' own models.
+    say something.
     """
 
     algorithm: AlgorithmName
@@ -42,6 +42,12 @@ class Row:
     accuracy_loss: Share
     sent_bytes: Annotated[float, real(0.0, 1e12, "bytes")]
     sent_fraction: Share
+
+
+@spec
+class Short(Row):
+    """A short run: a row, and the mean accuracy of the partitions' own models on test data."""
+
     partition_accuracy: Share
 
 
@@ -82,7 +88,7 @@ Progress = Callable[[int, int, str], object]
 @checked
 def accuracy_grid(
     wanted: Sequence[Case], store: Path, budget_s: float = 3600.0, told: Progress = lambda done, total, text: None
-) -> list[Row]:
+) -> list[Short]:
     """Return a row for each case that is done: those of the file `store` (JSON lines), and new ones until the budget
     (s) is spent. The file is written after every run, whole or not at all; told: how far it is.
 
@@ -101,10 +107,10 @@ def accuracy_grid(
     return [rows[case.key] for case in wanted if case.key in rows]
 
 
-def row_of(case: Case) -> Row:
+def row_of(case: Case) -> Short:
     """Return what a run of the case comes to."""
     run = train(case.setting, case.communication)
-    return Row(
+    return Short(
         algorithm=case.communication.algorithm,
         theta=case.communication.theta,
         skew=case.setting.skew,
@@ -120,7 +126,7 @@ def row_of(case: Case) -> Row:
     )
 
 
-def read_lines(path: Path) -> list[Row]:
+def read_lines(path: Path) -> list[Short]:
     """Return the rows of a file of JSON lines.
 
     Raises:
@@ -129,7 +135,7 @@ def read_lines(path: Path) -> list[Row]:
     rows = []
     for number, line in enumerate(text_of(path, MOST_BYTES).splitlines(), 1):
         try:
-            rows.append(read(Row, json.loads(line), f"{path}:{number}"))
+            rows.append(read(Short, json.loads(line), f"{path}:{number}"))
         except json.JSONDecodeError:
             raise InputError(f"{path}:{number}", line[:40], "a JSON object") from None
     return rows

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from calibration.federated.algorithms import ALGORITHMS
+from calibration.federated.data import Data
 from calibration.federated.flat import Flat
 from calibration.federated.message import Message
 from calibration.federated.models import network
-from calibration.federated.partition import partitioned
 from calibration.federated.setting import Setting
 from calibration.federated.transport import Exchanged
 from sim.decentralized.communication import AlgorithmName
@@ -19,16 +19,13 @@ SEEDS = 1_000_003
 
 
 class Replica:
-    """Partition number `own`; `compute_s` is what its steps and updates have taken."""
+    """Partition number `own` with its share of the data; `compute_s` is what its steps and updates have taken."""
 
-    def __init__(self, setting: Setting, algorithm: AlgorithmName, own: int) -> None:
-        data = setting.loaded()
+    def __init__(self, setting: Setting, algorithm: AlgorithmName, own: int, data: Data) -> None:
         self.setting, self.own, self.compute_s = setting, own, 0.0
         self.model, self._guest = (Flat(network(setting.norm, data.shape, setting.seed)) for _ in range(2))
         self.algorithm = ALGORITHMS[algorithm](self.model, setting)
-        mine = partitioned(data.labels, setting.partitions, setting.skew, setting.seed)[own]
-        self.inputs, self.labels = data.inputs[mine], data.labels[mine]
-        self._test = data.test_inputs, data.test_labels
+        self.data = data
         self._batches, self._samples = (
             torch.Generator().manual_seed(setting.seed * SEEDS + 2 * own + use) for use in range(2)
         )
@@ -38,7 +35,7 @@ class Replica:
         """Train on the next minibatch, and return what is to be sent, if anything."""
         begin = perf_counter()
         batch = self._batch()
-        self.model.differentiate(self.inputs[batch], self.labels[batch])
+        self.model.differentiate(self.data.inputs[batch], self.data.labels[batch])
         message = self.algorithm.step(step, theta)
         self.compute_s += perf_counter() - begin
         return message
@@ -51,20 +48,20 @@ class Replica:
 
     def tried(self, visitor: Tensor) -> tuple[float, float]:
         """Return the accuracy of one's own model and of a visitor's (its state) on the same sample of the data here."""
-        most = min(self.setting.travel_sample, len(self.labels))
-        sample = torch.randperm(len(self.labels), generator=self._samples)[:most]
-        held = self.inputs[sample], self.labels[sample]
+        most = min(self.setting.travel_sample, len(self.data.labels))
+        sample = torch.randperm(len(self.data.labels), generator=self._samples)[:most]
+        held = self.data.inputs[sample], self.data.labels[sample]
         self._guest.state.copy_(visitor)
         return self.model.accuracy(*held), self._guest.accuracy(*held)
 
     def test(self, state: Tensor) -> float:
         """Return the accuracy of a model (its state) on the test data."""
         self._guest.state.copy_(state)
-        return self._guest.accuracy(*self._test)
+        return self._guest.accuracy(self.data.test_inputs, self.data.test_labels)
 
     def _batch(self) -> Tensor:
         """Return the next samples of a random order of all; what is left of an epoch is dropped."""
         if len(self._order) < self.setting.batch:
-            self._order = torch.randperm(len(self.labels), generator=self._batches)
+            self._order = torch.randperm(len(self.data.labels), generator=self._batches)
         batch, self._order = self._order[: self.setting.batch], self._order[self.setting.batch :]
         return batch

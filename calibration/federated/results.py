@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass, field
 
-import numpy as np
-from numpy.typing import NDArray
+from sim.decentralized.communication import LOCAL
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,8 @@ class FederatedRun:
 
     `thetas`: of each step; `traffic_bytes`: all messages, those of travelling models (`travel_bytes`) too;
     `accuracy`: of the mean of all models on test data, `partition_accuracy`: of each partition's; `state`: the mean of
-    the models [state_values]. `seconds`: of wall time; `compute_s`: of it, the steps and updates of each partition.
+    the models [state_values]. `seconds`: of wall time, `step_s` of each step; `compute_s`: of it, what each partition's
+    gradients and updates took.
     """
 
     algorithm: str
@@ -61,9 +61,10 @@ class FederatedRun:
     partitions: tuple[int, ...]
     accuracy: float
     partition_accuracy: tuple[float, ...]
+    state: tuple[float, ...] = field(repr=False)
     seconds: float = field(compare=False)
+    step_s: tuple[float, ...] = field(compare=False, repr=False)
     compute_s: tuple[float, ...] = field(compare=False)
-    state: NDArray[np.float32] = field(compare=False, repr=False)
 
     @property
     def accuracy_loss(self) -> float:
@@ -81,4 +82,5 @@ class FederatedRun:
     def sent_fraction(self) -> float:
         """Values that say something of those that a message could hold, in the mean over all messages."""
         counts = [count for one in self.exchanges for count in one.significant]
-        return sum(counts) / len(counts) / self.values if counts else 0.0
+        whole = self.state_values if self.algorithm in LOCAL else self.values
+        return sum(counts) / len(counts) / whole if counts else 0.0

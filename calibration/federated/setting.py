@@ -2,8 +2,9 @@
 
 from typing import Annotated
 
-from calibration.federated.data import DATA, Data, DataName
+from calibration.federated.data import DATA, Data, DataName, training_samples
 from calibration.federated.models import Norm
+from calibration.federated.partition import partitioned
 from sim.specs.fields import InputError, real, spec, whole
 
 DECAY = 0.1
@@ -35,18 +36,19 @@ class Setting:
     seed: Annotated[int, whole(0, 2**31 - 1)] = 0
 
     def __post_init__(self) -> None:
-        most = len(self.loaded().labels) // self.partitions
+        most = training_samples(self.data) // self.partitions
         if self.batch > most:
             raise InputError("batch", self.batch, f"a whole number from 1 to {most}, the samples of a partition")
 
-    def loaded(self) -> Data:
-        """Return the data."""
-        return DATA[self.data]()
+    def shares(self) -> list[Data]:
+        """Return what each partition has of the data; the test is the same for all."""
+        data = DATA[self.data]()
+        return [data.part(samples) for samples in partitioned(data.labels, self.partitions, self.skew, self.seed)]
 
     @property
     def epoch_steps(self) -> int:
         """Minibatches of a partition's data."""
-        return max(1, len(self.loaded().labels) // self.partitions // self.batch)
+        return max(1, training_samples(self.data) // self.partitions // self.batch)
 
     def lr_at(self, step: int) -> float:
         """Return the learning rate of a step, counted from 1."""

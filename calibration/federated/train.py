@@ -12,7 +12,7 @@ from calibration.federated.replica import Replica
 from calibration.federated.results import Exchange, FederatedRun, Travel
 from calibration.federated.setting import Setting
 from calibration.federated.transport import Exchanged, Memory, Transport, everyone, nobody, onward
-from sim.decentralized.communication import VALUE_BYTES, Communication
+from sim.decentralized.communication import LOCAL, VALUE_BYTES, Communication
 from sim.decentralized.objective import Observation
 from sim.specs.arguments import checked
 
@@ -38,7 +38,7 @@ def train(setting: Setting, communication: Communication, controller: Steering |
         InputError: the controller has a theta that the algorithm cannot have.
     """
     with one_thread():
-        replicas = [Replica(setting, communication.algorithm, own) for own in range(setting.partitions)]
+        replicas = [Replica(setting, communication.algorithm, own, data) for own, data in enumerate(setting.shares())]
         return Training(setting, communication, controller, replicas, Memory(setting.partitions)).run()
 
 
@@ -69,6 +69,7 @@ class Training:
         if controller is not None:
             self._steer(controller.theta)
         self.thetas: list[float] = []
+        self.step_s: list[float] = []
         self.exchanges: list[Exchange] = []
         self.travels: list[Travel] = []
         self.traffic_bytes = self.travel_bytes = 0
@@ -77,7 +78,9 @@ class Training:
         """Return what the training did."""
         begin = perf_counter()
         for step in range(1, self.setting.steps + 1):
+            last = perf_counter()
             self._step(step)
+            self.step_s.append(perf_counter() - last)
         return self._result(perf_counter() - begin)
 
     def _step(self, step: int) -> None:
@@ -124,7 +127,7 @@ class Training:
 
         Of algorithms with a period these are those of whole periods: a stretch may have less than one.
         """
-        if self.communication.algorithm in ("fedavg", "diloco"):
+        if self.communication.algorithm in LOCAL:
             return self._model_bytes / self.communication.period
         begin = self.travels[-1].step if self.travels else 0
         sent = [sum(one.sent_bytes) / len(one.sent_bytes) for one in self.exchanges if one.step > begin]
@@ -169,6 +172,7 @@ class Training:
             accuracy=self._test_of_mean(done),
             partition_accuracy=accuracies,
             seconds=seconds,
+            step_s=tuple(self.step_s),
             compute_s=compute_s,
-            state=mean(done.messages, first.model.state).numpy(),
+            state=tuple(mean(done.messages, first.model.state).tolist()),
         )

@@ -5,13 +5,16 @@ Gaia, FedAvg, DGC and their knobs theta); A. Douillard et al., DiLoCo, arXiv 231
 optimizer).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from sim.specs.fields import InputError, real, spec
 
 AlgorithmName = Literal["bsp", "gaia", "fedavg", "dgc", "diloco"]
+
+LOCAL: tuple[AlgorithmName, ...] = ("fedavg", "diloco")
+"""Algorithms that send models (parameters and floating-point buffers) once a period, not updates at every step."""
 
 VALUE_BYTES, INDEX_BYTES = 4, 4
 """fp32 values; an index goes with every value of an update that is not whole."""
@@ -57,7 +60,7 @@ class Communication:
     @property
     def period(self) -> int:
         """Steps from one exchange to the next."""
-        return int(self.theta) if self.algorithm in ("fedavg", "diloco") else 1
+        return int(self.theta) if self.algorithm in LOCAL else 1
 
 
 def whole_bytes(values: int) -> int:
@@ -83,9 +86,3 @@ def warmed_up(theta: float, step: int, stage_steps: int) -> float:
     """Return the share that DGC holds back at a step, counted from 1, with warm-up stages of so many steps."""
     stage = (step - 1) // stage_steps
     return min(theta, WARM_UP[stage]) if stage < len(WARM_UP) else theta
-
-
-def dgc_bytes(theta: float, sizes: Iterable[int]) -> int:
-    """Return the bytes of a message of DGC about tensors of so many values, with one index for each value sent."""
-    counts = tuple(sizes)
-    return sparse_bytes(sum(kept_by_dgc(theta, values) for values in counts), sum(counts))

@@ -36,19 +36,18 @@ class FederatedContract:
     def test_where_all_is_sent_it_is_bsp(self):
         wanted = train(replace(SHORT, skew=1.0), Communication(algorithm="bsp"))
         found = self.trained(skew=1.0)
-        assert np.abs(found.state - wanted.state).max() < 1e-6
+        assert np.abs(np.subtract(found.state, wanted.state)).max() < 1e-6
         assert found.sent_bytes == wanted.sent_bytes
 
     def test_equal_seeds_are_equal_to_the_bit(self):
         for theta in KNOBS[self.name].thetas[::5]:
             one, other = (self.trained(theta, momentum=0.9, steps=12) for _ in range(2))
             assert one == other
-            assert (one.state == other.state).all()
-        assert (self.trained(seed=1).state != self.trained().state).any()
+        assert self.trained(seed=1).state != self.trained().state
 
     def test_bytes_are_those_of_the_arrays(self):
         setting = replace(SHORT, norm="batch")
-        replicas = [Replica(setting, self.name, own) for own in range(setting.partitions)]
+        replicas = [Replica(setting, self.name, own, data) for own, data in enumerate(setting.shares())]
         for step in range(1, 5):
             messages = [replica.step(step, KNOBS[self.name].thetas[0]) for replica in replicas]
             assert len({message is None for message in messages}) == 1
@@ -73,7 +72,7 @@ class FederatedContract:
 
     def test_theta_may_change_and_partitions_may_leave(self):
         setting = replace(SHORT, momentum=0.9)
-        replicas = [Replica(setting, self.name, own) for own in range(3)]
+        replicas = [Replica(setting, self.name, own, data) for own, data in enumerate(setting.shares())]
         transport = Memory(3)
         for step in range(1, 13):
             if step == 7:

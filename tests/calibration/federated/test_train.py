@@ -6,26 +6,10 @@ import torch
 from calibration.federated.setting import Setting
 from calibration.federated.train import train
 from sim.decentralized.communication import Communication
-from sim.decentralized.controllers.base import Controller
-from sim.decentralized.objective import Objective, Observation
 from sim.specs.fields import InputError
+from tests.calibration.federated.scripted import Scripted
 
 SETTING = Setting(partitions=4, steps=20, travel_every=8, batch=8, skew=1.0)
-
-
-class Scripted(Controller):
-    """Takes the next theta of its list each time, and remembers what it saw."""
-
-    name = "scripted"
-
-    def __init__(self, thetas: tuple[float, ...]) -> None:
-        super().__init__(thetas, Objective())
-        self.seen: list[Observation] = []
-
-    def observe(self, seen: Observation) -> float:
-        self.seen.append(seen)
-        self.at = min(self.at + 1, len(self.thetas) - 1)
-        return self.theta
 
 
 def test_traffic_is_that_of_every_link():
