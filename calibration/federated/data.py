@@ -73,7 +73,7 @@ def training_samples(name: DataName) -> int:
 
 def _split(name: DataName, images: Tensor, labels: Tensor) -> Data:
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(SPLIT_SEED))
-    train, test = order.split_with_sizes([training_samples(name), len(order) - training_samples(name)])
+    test, train = order.split_with_sizes([len(order) - training_samples(name), training_samples(name)])
     scaled = (images - images[train].mean()) / images[train].std()
     return Data(name, scaled[train], labels[train], scaled[test], labels[test])
 

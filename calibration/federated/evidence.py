@@ -64,7 +64,19 @@ def ordered_share(rows: Sequence[Short]) -> dict[str, float]:
         means = [fmean(by_theta[theta]) for theta in sorted(by_theta)]
         if any(means):
             found[str(algorithm)] += [tight <= loose for tight, loose in combinations(means, 2)]
-    return {algorithm: fmean(held) for algorithm, held in found.items() if held}
+    return {algorithm: six_digits(fmean(held)) for algorithm, held in found.items() if held}
+
+
+def iid_losses(rows: Sequence[Short]) -> dict[str, dict[str, float]]:
+    """Return by data the mean and the largest accuracy loss without skew.
+
+    It is not zero: models are tried on samples that those at home have trained on.
+    """
+    found: dict[str, list[float]] = defaultdict(list)
+    for row in rows:
+        if row.skew == 0:
+            found[row.data].append(row.accuracy_loss)
+    return {data: {"mean": six_digits(fmean(held)), "largest": six_digits(max(held))} for data, held in found.items()}
 
 
 def means(rows: Sequence[Short]) -> list[dict[str, Any]]:
@@ -91,7 +103,6 @@ def provenance(rows: Sequence[Short]) -> dict[str, Any]:
     """Return when, where and with what the rows were measured, and what they come to."""
     at = Setting()
     fixed = ("partitions", "batch", "lr", "momentum", "outer_lr", "outer_momentum", "clip_norm", "travel_every")
-    iid = [row.accuracy_loss for row in rows if row.skew == 0]
     return {
         "command": COMMAND,
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
@@ -100,7 +111,7 @@ def provenance(rows: Sequence[Short]) -> dict[str, Any]:
         "setting": {name: getattr(at, name) for name in fixed},
         "rows": len(rows),
         "ordered_pairs": ordered_share(rows),
-        "iid_accuracy_loss": {"mean": fmean(iid), "largest": max(iid)} if iid else None,
+        "iid_accuracy_loss": iid_losses(rows),
         "means": means(rows),
     }
 

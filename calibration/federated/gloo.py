@@ -30,6 +30,7 @@ from sim.specs.fields import InputError, read
 from sim.specs.files import write_atomically
 
 POLL_S = 0.005
+TIMEOUT_S = 600.0
 COMMAND = (sys.executable, "-m", "calibration.federated.worker")
 FREE_BYTES_PER_S = 1e15
 """Of links that take no time."""
@@ -99,7 +100,7 @@ def train_processes(
     bytes_per_s: float | Matrix = FREE_BYTES_PER_S,
     latency_s: float | Matrix = 0.0,
     killed: Mapping[int, int] | None = None,
-    timeout_s: float = 120.0,
+    timeout_s: float = TIMEOUT_S,
 ) -> GlooRun:
     """Train with a process for each partition; weights and bytes are those of `calibration.federated.train.train`.
 
