@@ -30,7 +30,7 @@ from sim.specs.fields import InputError, read
 from sim.specs.files import write_atomically
 
 POLL_S = 0.005
-TIMEOUT_S = 600.0
+TIMEOUT_S, MOST_S = 600.0, 1e6
 COMMAND = (sys.executable, "-m", "calibration.federated.worker")
 FREE_BYTES_PER_S = 1e15
 """Of links that take no time."""
@@ -112,9 +112,12 @@ def train_processes(
         ExecutionError: a process failed, all were ended, or the time is over.
     """
     wan = links(setting.partitions, bytes_per_s, latency_s)
-    for partition in killed or {}:
-        if not 0 <= partition < setting.partitions:
-            raise InputError("killed", partition, f"partitions from 0 to {setting.partitions - 1}")
+    for partition, step in (killed or {}).items():
+        if not (0 <= partition < setting.partitions and 1 <= step <= setting.steps):
+            allowed = f"partitions from 0 to {setting.partitions - 1}: steps from 1 to {setting.steps}"
+            raise InputError("killed", {partition: step}, allowed)
+    if not 0 < timeout_s <= MOST_S:
+        raise InputError("timeout_s", timeout_s, f"seconds above 0, at most {MOST_S:g}")
     how = Communication(algorithm=communication.algorithm, theta=controller.theta) if controller else communication
     with TemporaryDirectory(prefix="trainsim-") as name, bound(0) as listener:
         folder = Path(name)

@@ -46,6 +46,10 @@ class Regrouped:
     until_s: float
 
 
+class GoneError(RuntimeError):
+    """Another partition cannot be reached."""
+
+
 def members_key(generation: int) -> str:
     """Return under which key of the store those who are left are written, by whoever watches the processes."""
     return f"members-{generation}"
@@ -82,7 +86,7 @@ class GlooTransport:
         while done is None:
             try:
                 done = self._gathered(step, message, route)
-            except RuntimeError:  # gloo's word for a peer that is gone
+            except GoneError:
                 self._regroup(step)
         self.last = done
         self.exchange_s += monotonic() - begin
@@ -128,7 +132,10 @@ class GlooTransport:
     def _all(self, tensor: Tensor) -> list[Tensor]:
         """Return the tensor of each member."""
         found = [torch.empty_like(tensor) for _ in self.members]
-        self._group.allgather([found], [tensor]).wait()
+        try:
+            self._group.allgather([found], [tensor]).wait()
+        except RuntimeError as error:  # gloo's word for a peer that is gone
+            raise GoneError(str(error)) from None
         return found
 
     def _wait(self, done: Exchanged, ready: Sequence[float]) -> None:

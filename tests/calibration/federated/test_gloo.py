@@ -125,6 +125,8 @@ def test_a_link_carries_its_bytes_after_its_latency():
     ("given", "path"),
     [
         ({"killed": {3: 1}}, "killed"),
+        ({"killed": {1: 11}}, "killed"),
+        ({"timeout_s": 0.0}, "timeout_s"),
         ({"bytes_per_s": [[1.0]]}, "bytes_per_s"),
         ({"bytes_per_s": 0.0}, "bytes_per_s"),
         ({"latency_s": -1.0}, "latency_s"),

@@ -5,6 +5,7 @@ import torch
 
 from calibration.federated.setting import Setting
 from calibration.federated.train import train
+from calibration.federated.transport import everyone, nobody, onward
 from sim.decentralized.communication import Communication
 from sim.specs.fields import InputError
 from tests.calibration.federated.scripted import Scripted
@@ -70,3 +71,11 @@ def test_an_algorithm_takes_no_longer_than_its_gradients():
     bsp, gaia = (train(Setting(steps=60), Communication(algorithm=name, theta=1.0)) for name in ("bsp", "gaia"))
     assert bsp.seconds >= sum(bsp.compute_s) > 0
     assert sum(gaia.compute_s) < 2 * sum(bsp.compute_s)
+
+
+def test_a_model_travels_to_each_of_the_others_in_turn():
+    for members in ((0, 1, 2, 3), (0, 2, 5)):
+        routes = [onward(travel)(members) for travel in range(len(members) - 1)]
+        assert all({receiver for _, receiver in route} == {*members} for route in routes)
+        assert sorted(link for route in routes for link in route) == sorted(everyone(members))
+    assert onward(3)((4,)) == everyone((4,)) == nobody((4, 5)) == []
