@@ -52,10 +52,10 @@ def run_processes(
     """
     if keep:
         keep.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix="trainsim-") as name, _listener(port) as listener:
+    with TemporaryDirectory(prefix="trainsim-") as name, bound(port) as listener:
         folder = Path(name)
         write_task(folder, task, timeout_s, orders or {})
-        with _started(folder, int(task["ranks"]), command, listener) as processes:
+        with started(folder, int(task["ranks"]), command, listener) as processes:
             listener.close()
             _wait(processes, folder, timeout_s)
         for trace in folder.glob("trace-*.json") if keep else ():
@@ -70,7 +70,7 @@ def write_task(folder: Path, task: Mapping[str, Any], timeout_s: float, orders: 
     write_atomically(folder / "task.json", json.dumps({"timeout_s": timeout_s, **task}))
 
 
-def _listener(port: int) -> socket.socket:
+def bound(port: int) -> socket.socket:
     """Return a socket that listens on a port of 127.0.0.1; only the first process inherits it."""
     made = socket.socket()
     try:
@@ -83,9 +83,10 @@ def _listener(port: int) -> socket.socket:
 
 
 @contextmanager
-def _started(
+def started(
     folder: Path, ranks: int, command: Sequence[str], listener: socket.socket
 ) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Start so many processes of `command FOLDER`; whatever happens they are ended."""
     processes: list[subprocess.Popen[bytes]] = []
     shared = {"MASTER_ADDR": ADDRESS, "MASTER_PORT": str(listener.getsockname()[1]), "WORLD_SIZE": str(ranks)}
     environment = {**os.environ, **ENVIRONMENT, **shared, "TRAINSIM_LISTENER": str(listener.fileno())}
@@ -121,7 +122,7 @@ def _wait(processes: Sequence[subprocess.Popen[bytes]], folder: Path, timeout_s:
         time.sleep(POLL_S)
     dead = [rank for rank, process in enumerate(processes) if process.poll()]
     if dead:
-        raise ExecutionError(_last_words(processes, folder, dead))
+        raise ExecutionError(last_words(processes, folder, dead))
 
 
 def _settle(processes: Sequence[subprocess.Popen[bytes]]) -> None:
@@ -131,7 +132,7 @@ def _settle(processes: Sequence[subprocess.Popen[bytes]]) -> None:
         time.sleep(POLL_S)
 
 
-def _last_words(processes: Sequence[subprocess.Popen[bytes]], folder: Path, dead: Sequence[int]) -> str:
+def last_words(processes: Sequence[subprocess.Popen[bytes]], folder: Path, dead: Sequence[int]) -> str:
     """Return which process died and why; one that lost its peer is told of last."""
 
     def said(rank: int) -> str:

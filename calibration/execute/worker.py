@@ -7,10 +7,7 @@ when its standard input ends, so that it never outlives whoever started it.
 
 import json
 import os
-import sys
-import threading
 import time
-import traceback
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from itertools import pairwise
@@ -23,6 +20,7 @@ from torch import Tensor
 
 from calibration.execute.delayed import DelayedTrainer, serial_losses
 from calibration.execute.memory import LiveBytes
+from calibration.execute.process import LISTENER, process
 from calibration.execute.runtime import tracing
 from calibration.execute.sharded import ShardedTrainer
 from calibration.execute.traffic import Traffic
@@ -35,8 +33,6 @@ from sim.specs.fields import read
 from sim.specs.files import load_mapping, write_atomically
 
 WARM_UP = 3
-LISTENER = "TRAINSIM_LISTENER"
-"""File descriptor of the socket on which rank 0 waits for the others: whoever started it has bound it."""
 
 
 def main(folder: Path) -> None:
@@ -188,35 +184,6 @@ def peak_bytes(trainer: Trainer, run: Callable[[], Any]) -> float:
     with LiveBytes(trainer.tensors(), trainer.host.has) as live:
         run()
     return float(live.peak_bytes)
-
-
-def end_with_input() -> None:
-    """End the process when its standard input ends."""
-    os.read(sys.stdin.fileno(), 1)  # not through a buffer, whose lock would be held at shutdown
-    os._exit(1)
-
-
-def whole(folder: Path, main: Callable[[Path], None] = main) -> None:
-    """Do `main` in `folder` and end the process, with exit code 1 and the traceback where it fails.
-
-    Torn down with the interpreter, a thread of gloo's that still runs would abort the process.
-    """
-    code = 0
-    try:
-        main(folder)
-    except BaseException:  # also whoever wants to exit
-        traceback.print_exc()
-        code = 1
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
-
-
-def process(main: Callable[[Path], None]) -> None:
-    """Do `main` in the folder that the command line names; started by another process, end with standard input."""
-    if LISTENER in os.environ:
-        threading.Thread(target=end_with_input, daemon=True).start()
-    whole(Path(sys.argv[1]), main)
 
 
 if __name__ == "__main__":

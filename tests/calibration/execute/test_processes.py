@@ -80,7 +80,7 @@ def test_a_process_that_hangs_is_ended(tmp_path, monkeypatch):
 
 def test_the_worker_ends_with_whoever_started_it(tmp_path):
     """The starter is killed without a chance to clean up."""
-    body = "from calibration.execute.worker import end_with_input\nend_with_input()"
+    body = "from calibration.execute.process import end_with_input\nend_with_input()"
     command = worker(tmp_path, body)
     code = f"from calibration.execute.processes import run_processes; run_processes({{'ranks': 2}}, 60.0, {command!r})"
     environment = os.environ | {"TMPDIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -147,14 +147,14 @@ def test_a_rank_that_dies_in_training_is_told_and_the_others_are_ended(tmp_path,
     given = plan(pp=2, schedule="1f1b")
     run = {"what": "step", "model": plain(SMALL), "plan": plain(given), "order": "o.csv", "steps": 10, "seed": 0}
     body = """
-from calibration.execute import trainer, worker
+from calibration.execute import process, trainer, worker
 steps = []
 def step(self):
     steps.append(1)
     sys.exit('out of cheese') if rank == 1 and len(steps) > 2 else None
     return real(self)
 real, trainer.Trainer.step = trainer.Trainer.step, step
-worker.whole(folder)
+process.whole(folder, worker.main)
 """
     orders = {"o.csv": schedule_csv(build("1f1b", Shape(2, 4)))}
     with pytest.raises(ExecutionError, match=r"process 1 of 2 died with exit code 1: .*out of cheese"):

@@ -1,0 +1,123 @@
+"""`trainsim decentralized measure`: options in, what a real training of skewed partitions sent, took and learned."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from calibration.federated.algorithms import ALGORITHMS
+from calibration.federated.data import DATA, DataName
+from calibration.federated.gloo import TIMEOUT_S, GlooRun, train_processes
+from calibration.federated.models import NORMS, Norm
+from calibration.federated.results import FederatedRun
+from calibration.federated.setting import Setting
+from calibration.federated.train import train
+from calibration.measuring import one_of, results_console
+from sim.decentralized.communication import KNOBS, AlgorithmName, Communication, whole_bytes
+from sim.specs.fields import InputError
+from sim.specs.files import write_atomically
+from sim.units import seconds
+
+
+def measure_command(
+    algorithm: Annotated[str, typer.Option(help=f"One of {', '.join(ALGORITHMS)}.")] = "fedavg",
+    theta: Annotated[
+        float | None, typer.Option(help="The knob; by default the middle of the algorithm's list.")
+    ] = None,
+    data: Annotated[str, typer.Option(help=f"One of {', '.join(DATA)}.")] = "digits",
+    norm: Annotated[str, typer.Option(help=f"Of the network: one of {', '.join(NORMS)}.")] = "group",
+    skew: Annotated[float, typer.Option(help="Share of the data that is sorted by label: 0 to 1.")] = 1.0,
+    partitions: Annotated[int, typer.Option(help="So many.")] = 5,
+    steps: Annotated[int, typer.Option(help="Minibatches of each partition.")] = 300,
+    travel_every: Annotated[int, typer.Option(help="Minibatches between travels of the models.")] = 50,
+    bytes_per_s: Annotated[
+        float | None, typer.Option(help="Of each link: a process for each partition, on this machine.")
+    ] = None,
+    latency_s: Annotated[float, typer.Option(help="Of each link, in seconds, with --bytes-per-s.")] = 0.0,
+    timeout_s: Annotated[float, typer.Option(help="Seconds for all of that.")] = TIMEOUT_S,
+    seed: Annotated[int, typer.Option(help="Of weights, partitions and minibatches.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Write the JSON object to this file too.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Train partitions of skewed data here, and say what they sent, how long that took and how well they learned."""
+    if out is not None and (out.is_dir() or not out.parent.is_dir()):
+        raise InputError("--out", str(out), "a file in an existing folder")
+    name = cast("AlgorithmName", one_of("--algorithm", algorithm, tuple(ALGORITHMS)))
+    thetas = KNOBS[name].thetas
+    communication = Communication(algorithm=name, theta=thetas[len(thetas) // 2] if theta is None else theta)
+    setting = Setting(
+        data=cast("DataName", one_of("--data", data, tuple(DATA))),
+        norm=cast("Norm", one_of("--norm", norm, tuple(NORMS))),
+        skew=skew,
+        partitions=partitions,
+        steps=steps,
+        travel_every=travel_every,
+        seed=seed,
+    )
+    progress = Console(stderr=True)
+    with progress.status(f"{name} trains {partitions} partitions"):
+        found: FederatedRun | GlooRun
+        if bytes_per_s is None:
+            found = train(setting, communication)
+        else:
+            found = train_processes(
+                setting, communication, bytes_per_s=bytes_per_s, latency_s=latency_s, timeout_s=timeout_s
+            )
+    told = summary(setting, communication, found)
+    if out is not None:
+        write_atomically(out, json.dumps(told, indent=1) + "\n")
+    if as_json:
+        typer.echo(json.dumps(told))
+        return
+    results_console().print(table(told))
+    for line in found.lines() if isinstance(found, GlooRun) else ():
+        progress.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def summary(setting: Setting, communication: Communication, found: FederatedRun | GlooRun) -> dict[str, Any]:
+    """Return the JSON of a measurement; a run in one process says nothing of the network's time."""
+    run = found.run if isinstance(found, GlooRun) else found
+    k = setting.partitions
+    bsp = k * (k - 1) * whole_bytes(run.values) * run.steps
+    told = {
+        "setting": asdict(setting),
+        "algorithm": run.algorithm,
+        "theta": communication.theta,
+        "traffic_bytes": run.traffic_bytes,
+        "travel_bytes": run.travel_bytes,
+        "bsp_traffic_bytes": bsp,
+        "saving_over_bsp": bsp / run.traffic_bytes if run.traffic_bytes else None,
+        "accuracy": run.accuracy,
+        "partition_accuracy": run.partition_accuracy,
+        "accuracy_loss": run.accuracy_loss,
+        "sent_bytes": run.sent_bytes,
+        "sent_fraction": run.sent_fraction,
+        "seconds": run.seconds,
+        "compute_s": run.compute_s,
+        "travels": [{**asdict(travel), "accuracy_loss": travel.accuracy_loss} for travel in run.travels],
+    }
+    if isinstance(found, GlooRun):
+        told["exchange_s"] = found.exchange_s
+        told["waits"] = [asdict(wait) for wait in found.waits]
+        told["departures"] = [asdict(one) for one in found.departures]
+    return told
+
+
+def table(told: dict[str, Any]) -> Table:
+    """Return a row for every travel: what the models lost, and how well they did in the mean."""
+    saving = "" if told["saving_over_bsp"] is None else f", {told['saving_over_bsp']:.1f} times less than BSP"
+    caption = (
+        f"{told['algorithm']}: {told['traffic_bytes'] / 1e6:.1f} MB{saving}; "
+        f"accuracy {told['accuracy']:.1%} of the mean model; {seconds(told['seconds'])}"
+    )
+    made = Table("step", "theta", "home", "away", "accuracy loss", "accuracy", box=box.SIMPLE, caption=caption)
+    for travel in told["travels"]:
+        home, away = (sum(travel[name]) / len(travel[name]) for name in ("home", "away"))
+        shares = (f"{share:.1%}" for share in (home, away, travel["accuracy_loss"], travel["accuracy"]))
+        made.add_row(str(travel["step"]), f"{travel['theta']:g}", *shares)
+    return made

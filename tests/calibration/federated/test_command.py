@@ -1,0 +1,54 @@
+"""`trainsim decentralized measure`: options in, a table or one JSON object out."""
+
+import json
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from calibration.federated.cli import measure_command
+from sim.specs.fields import InputError
+
+QUICK = ("--partitions", "3", "--steps", "20", "--travel-every", "10")
+
+
+def invoke(*arguments):
+    app = typer.Typer()
+    app.command()(measure_command)
+    return CliRunner().invoke(app, [str(a) for a in arguments], catch_exceptions=False)
+
+
+def test_prints_and_writes_one_object(tmp_path):
+    out = tmp_path / "found.json"
+    ended = invoke(*QUICK, "--theta", "5", "--out", out, "--json")
+    assert ended.exit_code == 0
+    told = json.loads(ended.stdout)
+    assert told == json.loads(out.read_text())
+    assert told["saving_over_bsp"] == told["bsp_traffic_bytes"] / told["traffic_bytes"]
+    assert told["bsp_traffic_bytes"] == 5 * (told["traffic_bytes"] - told["travel_bytes"])
+    assert [(travel["step"], travel["theta"]) for travel in told["travels"]] == [(10, 5.0), (20, 5.0)]
+    assert len(told["partition_accuracy"]) == 3
+
+
+def test_prints_a_table():
+    ended = invoke(*QUICK, "--algorithm", "gaia")
+    assert "times less than BSP" in " ".join(ended.stdout.split())
+    assert "accuracy loss" in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "path"),
+    [
+        (("--algorithm", "sgd"), "--algorithm"),
+        (("--data", "cifar"), "--data"),
+        (("--norm", "layer"), "--norm"),
+        (("--theta", "0.5"), "theta"),
+        (("--skew", "2"), "skew"),
+        (("--partitions", "1"), "partitions"),
+        (("--out", "nowhere/found.json"), "--out"),
+    ],
+)
+def test_wrong_options_are_one_error(arguments, path):
+    with pytest.raises(InputError) as told:
+        invoke(*arguments)
+    assert told.value.path == path
