@@ -1,6 +1,7 @@
 """`trainsim decentralized measure`: options in, what a real training of skewed partitions sent, took and learned."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -11,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from calibration.federated.algorithms import ALGORITHMS
+from calibration.federated.compare import Pace, predicted
 from calibration.federated.data import DATA, DataName
 from calibration.federated.gloo import TIMEOUT_S, GlooRun, train_processes
 from calibration.federated.models import NORMS, Norm
@@ -19,6 +21,10 @@ from calibration.federated.setting import Setting
 from calibration.federated.train import train
 from calibration.measuring import one_of, results_console
 from sim.decentralized.communication import KNOBS, AlgorithmName, Communication, whole_bytes
+from sim.decentralized.controllers import CONTROLLERS
+from sim.decentralized.controllers import controller as make
+from sim.decentralized.controllers.base import Controller
+from sim.decentralized.objective import Objective
 from sim.specs.fields import InputError
 from sim.specs.files import write_atomically
 from sim.units import seconds
@@ -34,12 +40,16 @@ def measure_command(
     skew: Annotated[float, typer.Option(help="Share of the data that is sorted by label: 0 to 1.")] = 1.0,
     partitions: Annotated[int, typer.Option(help="So many.")] = 5,
     steps: Annotated[int, typer.Option(help="Minibatches of each partition.")] = 300,
-    travel_every: Annotated[int, typer.Option(help="Minibatches between travels of the models.")] = 50,
+    travel_every: Annotated[
+        int, typer.Option(help="Minibatches between travels; more than --steps: none, and a prediction.")
+    ] = 50,
     bytes_per_s: Annotated[
         float | None, typer.Option(help="Of each link: a process for each partition, on this machine.")
     ] = None,
     latency_s: Annotated[float, typer.Option(help="Of each link, in seconds, with --bytes-per-s.")] = 0.0,
     timeout_s: Annotated[float, typer.Option(help="Seconds for all of that.")] = TIMEOUT_S,
+    controller: Annotated[str, typer.Option(help=f"What moves theta: one of {', '.join(CONTROLLERS)}.")] = "fixed",
+    tolerated: Annotated[float, typer.Option(help="Accuracy loss that a controller bears.")] = 0.05,
     seed: Annotated[int, typer.Option(help="Of weights, partitions and minibatches.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Write the JSON object to this file too.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
@@ -50,6 +60,7 @@ def measure_command(
     name = cast("AlgorithmName", one_of("--algorithm", algorithm, tuple(ALGORITHMS)))
     thetas = KNOBS[name].thetas
     communication = Communication(algorithm=name, theta=thetas[len(thetas) // 2] if theta is None else theta)
+    moves = steering(controller, thetas, tolerated, theta, seed)
     setting = Setting(
         data=cast("DataName", one_of("--data", data, tuple(DATA))),
         norm=cast("Norm", one_of("--norm", norm, tuple(NORMS))),
@@ -63,12 +74,17 @@ def measure_command(
     with progress.status(f"{name} trains {partitions} partitions"):
         found: FederatedRun | GlooRun
         if bytes_per_s is None:
-            found = train(setting, communication)
+            found = train(setting, communication, moves)
         else:
             found = train_processes(
-                setting, communication, bytes_per_s=bytes_per_s, latency_s=latency_s, timeout_s=timeout_s
+                setting, communication, moves, bytes_per_s=bytes_per_s, latency_s=latency_s, timeout_s=timeout_s
             )
     told = summary(setting, communication, found)
+    if isinstance(found, GlooRun) and moves is None and not found.run.travels and bytes_per_s is not None:
+        pace = Pace.measured(setting, communication)
+        said = predicted(setting, communication, found.run.sent_fraction, bytes_per_s, latency_s, pace)
+        told["predicted"] = {"seconds": said.seconds, "traffic_bytes": said.traffic_bytes}
+        told["error_percent"] = 100 * (said.seconds / found.run.seconds - 1)
     if out is not None:
         write_atomically(out, json.dumps(told, indent=1) + "\n")
     if as_json:
@@ -77,6 +93,16 @@ def measure_command(
     results_console().print(table(told))
     for line in found.lines() if isinstance(found, GlooRun) else ():
         progress.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def steering(name: str, thetas: Sequence[float], tolerated: float, theta: float | None, seed: int) -> Controller | None:
+    """Return what moves theta along the algorithm's list, from the last one or from `theta`; None for fixed."""
+    if one_of("--controller", name, tuple(CONTROLLERS)) == "fixed":
+        return None
+    if theta is not None and theta not in thetas:
+        raise InputError("--theta", theta, f"with a controller one of {', '.join(f'{one:g}' for one in thetas)}")
+    first = None if theta is None else thetas.index(theta)
+    return make(name, thetas, Objective(tolerated=tolerated), seed, first)
 
 
 def summary(setting: Setting, communication: Communication, found: FederatedRun | GlooRun) -> dict[str, Any]:
@@ -99,6 +125,11 @@ def summary(setting: Setting, communication: Communication, found: FederatedRun 
         "sent_fraction": run.sent_fraction,
         "seconds": run.seconds,
         "compute_s": run.compute_s,
+        "thetas": [
+            {"step": n + 1, "theta": theta}
+            for n, theta in enumerate(run.thetas)
+            if n == 0 or theta != run.thetas[n - 1]
+        ],
         "travels": [{**asdict(travel), "accuracy_loss": travel.accuracy_loss} for travel in run.travels],
     }
     if isinstance(found, GlooRun):
@@ -114,6 +145,7 @@ def table(told: dict[str, Any]) -> Table:
     caption = (
         f"{told['algorithm']}: {told['traffic_bytes'] / 1e6:.1f} MB{saving}; "
         f"accuracy {told['accuracy']:.1%} of the mean model; {seconds(told['seconds'])}"
+        + (f" ({seconds(told['predicted']['seconds'])} predicted)" if "predicted" in told else "")
     )
     made = Table("step", "theta", "home", "away", "accuracy loss", "accuracy", box=box.SIMPLE, caption=caption)
     for travel in told["travels"]:

@@ -75,7 +75,21 @@ def compared(
     """
     alone = replace(setting, travel_every=10 * setting.steps)
     found = train_processes(alone, communication, bytes_per_s=bytes_per_s, latency_s=latency_s)
-    said = Decentralized(
+    said = predicted(alone, communication, found.run.sent_fraction, bytes_per_s, latency_s, pace)
+    return Compared(communication, pace, found, said)
+
+
+def predicted(
+    setting: Setting,
+    communication: Communication,
+    sent_fraction: float,
+    bytes_per_s: Matrix,
+    latency_s: Matrix,
+    pace: Pace,
+) -> Law:
+    """Return time and bytes of a training without travels, at this machine's pace; `sent_fraction`: Gaia's."""
+    wan = Wan(partitions=setting.partitions, bytes_per_s=bytes_per_s, latency_s=plus(latency_s, pace.exchange_s))
+    stated = Decentralized(
         algorithm=communication.algorithm,
         theta=communication.theta,
         thetas=(communication.theta,),
@@ -83,11 +97,11 @@ def compared(
         steps=setting.steps,
         step_s=pace.step_s,
         sizes=sizes_of(setting),
-        wan=Wan(partitions=setting.partitions, bytes_per_s=bytes_per_s, latency_s=plus(latency_s, pace.exchange_s)),
+        wan=wan,
         travel_every=0,
         warm_up_steps=setting.epoch_steps,
     )
-    return Compared(communication, pace, found, law(said, found.run.sent_fraction))
+    return law(stated, sent_fraction)
 
 
 def plus(latency_s: Matrix, more_s: float) -> Matrix:

@@ -30,6 +30,20 @@ def test_prints_and_writes_one_object(tmp_path):
     assert len(told["partition_accuracy"]) == 3
 
 
+def test_a_controller_moves_theta():
+    told = json.loads(invoke(*QUICK, "--travel-every", "5", "--controller", "hill_climbing", "--json").stdout)
+    assert told["thetas"][0] == {"step": 1, "theta": 200.0}
+    assert len({one["theta"] for one in told["thetas"]}) > 1
+
+
+def test_processes_stand_beside_their_prediction():
+    links = ("--bytes-per-s", "2e6", "--latency-s", "0.01", "--algorithm", "bsp", "--travel-every", "100")
+    told = json.loads(invoke("--partitions", "2", "--steps", "30", *links, "--json").stdout)
+    assert told["predicted"]["traffic_bytes"] == told["traffic_bytes"]
+    assert abs(told["error_percent"]) < 60  # a busy machine
+    assert told["thetas"] == [{"step": 1, "theta": 1.0}]
+
+
 def test_prints_a_table():
     ended = invoke(*QUICK, "--algorithm", "gaia")
     assert "times less than BSP" in " ".join(ended.stdout.split())
@@ -45,6 +59,8 @@ def test_prints_a_table():
         (("--theta", "0.5"), "theta"),
         (("--skew", "2"), "skew"),
         (("--partitions", "1"), "partitions"),
+        (("--controller", "none"), "--controller"),
+        (("--controller", "annealing", "--theta", "7"), "--theta"),
         (("--out", "nowhere/found.json"), "--out"),
     ],
 )
