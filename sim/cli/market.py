@@ -114,8 +114,7 @@ def simulate_command(
     chosen = _strategy(strategy_name, where)
     with progress_console.status("renting"):
         found, grid = asked.rented(chosen)
-        in_time = deadline_hours is not None or usd_per_hour > 0
-        bound = asked.bounded(grid, max(deadline_hours or 0.0, found.hours) if in_time else None)
+        bound = asked.bounded(grid, _until(found))
         begun = asked.from_times(chosen, [asked.starts_s + n * DAY_S for n in range(starts)]) if starts > 1 else ()
         rows = _along(along, asked, grid, chosen, where)
         ends = [asked.at_speeds(_offered(one, model, gpus, market)).rented(chosen)[0] for one in speeds.ends]
@@ -129,6 +128,12 @@ def simulate_command(
     lines = [*answer_rental(found, bound, notes), *answer_ends(ends), *answer_starts(begun), *answer_along(rows)]
     for line in lines:
         console.print(line, highlight=False, markup=False)
+
+
+def _until(found: Rental) -> float | None:
+    """Return the hours in which whoever knows all prices has to end: any, unless time is worth something."""
+    deadline_s, worth = found.job.deadline_s, found.job.usd_per_hour
+    return max((deadline_s or 0.0) / HOUR_S, found.hours) if deadline_s or worth else None
 
 
 class _Where(NamedTuple):
