@@ -1,6 +1,7 @@
 """Training over partitions of the data that are far apart and unlike: traffic, time, accuracy (arXiv 1910.00189)."""
 
-from sim.decentralized.accuracy import AccuracyModel, Estimate, ShortRun, fit_accuracy, read_runs
+from sim.decentralized.accuracy import AccuracyModel, Estimate, ShortRun, fit_accuracy, read_runs, selected
+from sim.decentralized.beside_fixed import BesideFixed, beside_fixed
 from sim.decentralized.communication import KNOBS, Communication
 from sim.decentralized.controllers import CONTROLLERS, controller
 from sim.decentralized.controllers.base import Controller
@@ -17,6 +18,7 @@ __all__ = [
     "CONTROLLERS",
     "KNOBS",
     "AccuracyModel",
+    "BesideFixed",
     "Change",
     "Communication",
     "Controller",
@@ -33,10 +35,12 @@ __all__ = [
     "Travel",
     "Wan",
     "WhatIf",
+    "beside_fixed",
     "controller",
     "fit_accuracy",
     "law",
     "read_runs",
+    "selected",
     "simulate",
     "what_if",
 ]

@@ -84,6 +84,19 @@ def _run(cells: Mapping[str, str | None], place: str) -> ShortRun:
     return read(ShortRun, raw, place)
 
 
+def selected(runs: Iterable[ShortRun], **values: Any) -> tuple[ShortRun, ...]:
+    """Return the runs whose fields have these values (`norm="group"`) or one of those in a set.
+
+    Raises:
+        InputError: runs have no such field.
+    """
+    for name, value in values.items():
+        if name not in PARSE:
+            raise InputError(name, value, f"a field of short runs: {', '.join(PARSE)}")
+    wanted = {name: value if isinstance(value, set) else {value} for name, value in values.items()}
+    return tuple(run for run in runs if all(getattr(run, name) in value for name, value in wanted.items()))
+
+
 def log_looseness(algorithm: AlgorithmName, theta: float) -> float:
     """Return the logarithm of how loose a theta is: of a threshold or a period itself, of DGC 1 / the share sent."""
     return -log(max(1 - theta, LEAST)) if algorithm == "dgc" else log(max(theta, LEAST))

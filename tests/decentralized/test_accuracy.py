@@ -5,7 +5,7 @@ from math import exp, log
 import numpy as np
 import pytest
 
-from sim.decentralized import KNOBS, AccuracyModel, fit_accuracy, read_runs
+from sim.decentralized import KNOBS, AccuracyModel, fit_accuracy, read_runs, selected
 from sim.decentralized.accuracy import log_looseness
 from sim.specs.fields import InputError
 from tests.decentralized.toys import SIGMA, fitted, lost, rows
@@ -114,3 +114,12 @@ def test_runs_are_chosen_by_norm_and_data():
 def test_an_algorithm_without_a_knob_is_fitted_by_skew_alone():
     model = fitted("bsp")
     assert model.accuracy_loss(1.0, 0.75).value == pytest.approx(0.0, abs=3 * SIGMA)
+
+
+def test_runs_are_selected_by_their_fields():
+    every = rows()
+    found = selected(every, skew={0.0, 1.0}, theta=5.0)
+    assert len(found) == 10
+    assert {run.skew for run in found} == {0.0, 1.0} and {run.theta for run in found} == {5.0}
+    with pytest.raises(InputError, match="a field of short runs"):
+        selected(every, colour="red")

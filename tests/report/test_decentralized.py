@@ -1,12 +1,15 @@
 """Figures and words of decentralised training: they show what was simulated."""
 
+from dataclasses import replace
+from statistics import fmean
+
 import pytest
 
-from sim.decentralized import Failure, Wan, simulate, what_if
+from sim.decentralized import KNOBS, Failure, Wan, selected, simulate, what_if
 from sim.report import figures
 from sim.report.decentralized import answer_decentralized, what_if_lines
 from sim.specs.fields import InputError
-from tests.decentralized.toys import fitted, small
+from tests.decentralized.toys import fitted, rows, small
 
 MODEL = fitted()
 RUN = small(controller="hill_climbing", steps=4_000, travel_every=400)
@@ -30,6 +33,43 @@ def test_the_front_has_a_point_for_every_training(run, theme):
     for wrong in ([], [simulate(small())]):
         with pytest.raises(InputError, match="found"):
             figures.decentralized_front(wrong)
+
+
+def test_short_runs_have_a_point_for_every_theta():
+    runs = selected(rows(), skew=1.0)
+    (drawn,) = figures.decentralized_runs([replace(run, sent_bytes=1e5 / run.theta) for run in runs]).data
+    assert list(drawn.text) == ["200", "100", "50", "20", "10", "5"]
+    assert list(drawn.x) == pytest.approx([100 / float(theta) for theta in drawn.text])
+    last = [100 * run.accuracy for run in selected(runs, theta=5.0)]
+    assert drawn.y[-1] == pytest.approx(fmean(last))
+    assert drawn.y[-1] + drawn.error_y.array[-1] == pytest.approx(max(last))
+    assert drawn.y[-1] - drawn.error_y.arrayminus[-1] == pytest.approx(min(last))
+    with pytest.raises(InputError, match="short runs"):
+        figures.decentralized_runs([])
+
+
+def test_what_is_lost_has_a_line_for_every_skew_and_a_circle_for_every_run():
+    drawn = figures.decentralized_loss(MODEL).data
+    assert [line.name for line in drawn[::2]] == ["skew 0", "skew 0.5", "skew 1"]
+    line, circles = drawn[4:]
+    each = [MODEL.accuracy_loss(theta, 1.0) for theta in KNOBS["fedavg"].thetas]
+    assert list(line.y) == pytest.approx([100 * one.value for one in each])
+    assert line.error_y.array[2] == pytest.approx(100 * (each[2].high - each[2].value))
+    assert sorted(circles.y) == sorted(100 * run.accuracy_loss for run in MODEL.runs if run.skew == 1.0)
+    assert figures.decentralized_loss(MODEL, "accuracy").data[0].y[0] > 80
+    ticks = figures.decentralized_loss(MODEL).layout.xaxis
+    assert dict(zip(ticks.tickvals, ticks.ticktext, strict=True))[0] == "5"
+
+
+def test_what_if_has_a_line_for_every_training():
+    rows = {f"{theta:g}": what_if(small(theta=theta), "bandwidth", (1.25e6, 1.25e7)) for theta in (10.0, 50.0)}
+    tight, loose = figures.decentralized_what_if(rows).data
+    assert list(tight.x) == ["1.25 MB/s", "12.5 MB/s"] and loose.name == "50"
+    assert list(tight.y) == pytest.approx([row.seconds / 3600 for row in rows["10"]])
+    assert figures.decentralized_what_if(rows, "traffic").data[0].y[0] == pytest.approx(3.2)  # 40 times 20 of 4 MB
+    for wrong in ({}, rows | {"of K": what_if(small(), "partitions", (2,))}):
+        with pytest.raises(InputError, match="rows of one axis"):
+            figures.decentralized_what_if(wrong)
 
 
 def test_the_map_shows_theta_and_what_it_is_worth():

@@ -20,9 +20,12 @@ from sim.report.figures.cluster import (
 from sim.report.figures.compared import measured, timeline_difference
 from sim.report.figures.decentralized import (
     decentralized_front,
+    decentralized_loss,
     decentralized_map,
+    decentralized_runs,
     decentralized_theta,
     decentralized_timeline,
+    decentralized_what_if,
 )
 from sim.report.figures.difference import difference
 from sim.report.figures.executed import executed_memory, executed_times
@@ -64,9 +67,12 @@ __all__ = [
     "cluster_policies",
     "curves",
     "decentralized_front",
+    "decentralized_loss",
     "decentralized_map",
+    "decentralized_runs",
     "decentralized_theta",
     "decentralized_timeline",
+    "decentralized_what_if",
     "difference",
     "executed_memory",
     "executed_times",

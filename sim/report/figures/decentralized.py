@@ -1,20 +1,29 @@
 """Decentralised training: accuracy against traffic, theta by skew and bandwidth, a run over time, and its exchanges."""
 
 from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Literal, NamedTuple, TypeVar
 
 import plotly.graph_objects as go
 
-from sim.decentralized import Simulated
+from sim.decentralized import AccuracyModel, ShortRun, Simulated, WhatIf
 from sim.decentralized.processes import Part
+from sim.decentralized.what_if import Axis
 from sim.engine.clock import TICK_S
 from sim.report.figures.grid import cells
-from sim.report.figures.throughput import styled
+from sim.report.figures.throughput import STYLES, curves, styled
 from sim.report.numbers import byte_unit
 from sim.report.theme import HEIGHT, MARGIN, Look, Theme, colour, frame, marker, mixed, safe, whiskers
 from sim.specs.arguments import checked
 from sim.specs.fields import InputError
 from sim.units import si
 
+AXES: Mapping[Axis, tuple[str, str]] = {
+    "bandwidth": ("bandwidth of a link", "B/s"),
+    "partitions": ("partitions", ""),
+    "skew": ("skew", ""),
+    "model_bytes": ("size of the model", "B"),
+}
 LOOKS: Mapping[Part, Look] = {
     "compute": Look("forward", "", "compute"),
     "exchange": Look("communication", "\\", "sending"),
@@ -22,6 +31,20 @@ LOOKS: Mapping[Part, Look] = {
     "travel": Look("backward", "", "models travel, are evaluated"),
     "timeout": Look("over", "x", "nobody answers"),
 }
+Found = TypeVar("Found")
+Fitted = Literal["accuracy", "accuracy_loss"]
+FITTED: Mapping[Fitted, str] = {
+    "accuracy": "accuracy of the run's end (%)",
+    "accuracy_loss": "accuracy lost away from home (%)",
+}
+KILO = 1e3
+PLACES = ("top right", "bottom right", "top left", "bottom left", "middle right", "middle left")
+POSITIONS = {shade: place for (shade, *_), place in zip(STYLES, PLACES, strict=True)}
+"""Where the labels of each line stand, so that those of lines that meet do not cover each other."""
+Asked = Literal["hours", "traffic"]
+HOUR_S = 3_600.0
+SHIFT = 0.09
+"""Of each skew's points beside the next one's (thetas apart), so that whiskers do not cover each other."""
 MOST = 0.6
 """Share of the colour in the fullest cells; numbers stay readable on it."""
 
@@ -44,23 +67,126 @@ def decentralized_front(found: Sequence[Simulated], theme: Theme = "light") -> g
         groups.setdefault(name, []).append(one)
     unit = byte_unit(max(one.traffic_bytes for one in found))
     figure = frame(theme, HEIGHT + 80, f"traffic ({unit.name})", "accuracy (%)")
-    for (name, held), (shade, symbol, dash) in styled(groups):
-        rows = sorted(held, key=lambda one: one.traffic_bytes)
-        values, lows, highs = ([100 * getattr(r.accuracy, end) for r in rows] for end in ("value", "low", "high"))
-        bars = [whiskers(*ends, theme) for ends in zip(values, lows, highs, strict=True)]
-        figure.add_scatter(
-            x=[one.traffic_bytes / unit.scale for one in rows],
-            y=values,
-            error_y=bars[0] | {key: [bar[key] for bar in bars] for key in ("array", "arrayminus")},
-            text=[f"{one.final_theta:g}" for one in rows],
-            textposition="top right",
-            mode="lines+markers+text",
-            name=name,
-            line={"color": colour(shade, theme), "dash": dash, "width": 1.5},
-            marker={"color": colour(shade, theme), "symbol": symbol, "size": 9},
-            hovertemplate=f"{name}, theta %{{text}}: %{{x:.3~g}} {unit.name}, %{{y:.3~g}} %<extra></extra>",
-        )
+    for (name, held), style in styled(groups):
+        rows = [(one.traffic_bytes / unit.scale, one.final_theta, one.accuracy) for one in held]
+        points = [_Point(x, e.value, e.low, e.high, f"{theta:g}") for x, theta, e in rows if e]
+        _line(figure, name, sorted(points), f" {unit.name}", style, theme)
     return figure.update_xaxes(type="log", nticks=6)
+
+
+@checked
+def decentralized_runs(found: Sequence[ShortRun], theme: Theme = "light") -> go.Figure:
+    """Return the accuracy (%) of short runs against what one partition sends to one other for a minibatch (kB).
+
+    A point for every theta of an algorithm, labelled with it: the mean over runs, whiskers to the least and the most.
+
+    Raises:
+        InputError: there is no run.
+    """
+    groups: dict[str, dict[float, list[ShortRun]]] = {}
+    for run in _some(found, "short runs (sim.decentralized.read_runs)"):
+        groups.setdefault(run.algorithm, {}).setdefault(run.theta, []).append(run)
+    figure = frame(theme, HEIGHT + 80, "sent from one partition to one other for a minibatch (kB)", "accuracy (%)")
+    for (name, thetas), style in styled(groups):
+        points = []
+        for theta, runs in thetas.items():
+            each = [run.accuracy for run in runs]
+            sent = fmean(run.sent_bytes for run in runs) / KILO
+            points.append(_Point(sent, fmean(each), min(each), max(each), f"{theta:g}"))
+        _line(figure, name, sorted(points), " kB", style, theme)
+    return figure.update_xaxes(type="log", nticks=6)
+
+
+@checked
+def decentralized_loss(model: AccuracyModel, quantity: Fitted = "accuracy_loss", theme: Theme = "light") -> go.Figure:
+    """Return a quantity (%) over the thetas that were measured, a line for every skew, with 80 % intervals.
+
+    Circles without a line are the short runs themselves.
+    """
+    thetas = sorted({run.theta for run in model.runs})
+    figure = frame(theme, HEIGHT + 80, f"theta of {model.algorithm}", FITTED[quantity])
+    lines = {f"skew {skew:g}": skew for skew in sorted({run.skew for run in model.runs})}
+    for n, ((name, skew), style) in enumerate(styled(lines)):
+        shift = SHIFT * (n - (len(lines) - 1) / 2)
+        found = [getattr(model, quantity)(theta, skew) for theta in thetas]
+        points = [_Point(at + shift, e.value, e.low, e.high, "") for at, e in enumerate(found)]
+        _line(figure, name, points, "", style, theme)
+        runs = [run for run in model.runs if run.skew == skew]
+        figure.add_scatter(
+            x=[thetas.index(run.theta) + shift for run in runs],
+            y=[100 * getattr(run, quantity) for run in runs],
+            mode="markers",
+            showlegend=False,
+            marker={"color": colour(style[0], theme), "symbol": "circle-open", "size": 5},
+            hovertemplate=f"a short run, {name}: %{{y:.3~g}} %<extra></extra>",
+        )
+    return figure.update_xaxes(
+        tickmode="array", tickvals=list(range(len(thetas))), ticktext=[f"{theta:g}" for theta in thetas]
+    )
+
+
+@checked
+def decentralized_what_if(
+    rows: Mapping[str, Sequence[WhatIf]], shown: Asked = "hours", theme: Theme = "light"
+) -> go.Figure:
+    """Return how long trainings take, or what they send, over the values of an axis of `sim.decentralized.what_if`.
+
+    A line for every name; the same axis in all.
+
+    Raises:
+        InputError: there is no row, or axes differ.
+    """
+    axes = {row.axis for line in rows.values() for row in line}
+    if len(axes) != 1:
+        raise InputError("rows", sorted(axes), "rows of one axis")
+    (axis,) = axes
+    title, unit = AXES[axis]
+    scale = byte_unit(max(row.traffic_bytes for line in rows.values() for row in line))
+    lines = {
+        name: {
+            si(row.value, unit) if unit else f"{row.value:g}": row.seconds / HOUR_S
+            if shown == "hours"
+            else row.traffic_bytes / scale.scale
+            for row in line
+        }
+        for name, line in rows.items()
+    }
+    figure = curves(lines, title, "hours" if shown == "hours" else f"traffic ({scale.name})", theme)
+    return figure.update_yaxes(type="log", tickformat="~g", rangemode="normal")
+
+
+class _Point(NamedTuple):
+    """Where a point lies (axis units), its fraction with both ends, and its label."""
+
+    x: float
+    value: float
+    low: float
+    high: float
+    text: str
+
+
+def _line(
+    figure: go.Figure, name: str, points: Sequence[_Point], unit: str, style: tuple[str, str, str], theme: Theme
+) -> None:
+    """Add a line of fractions (%), with whiskers."""
+    shade, symbol, dash = style
+    values, lows, highs = ([100 * getattr(point, end) for point in points] for end in ("value", "low", "high"))
+    bars = [whiskers(*ends, theme) for ends in zip(values, lows, highs, strict=True)]
+    labelled = any(point.text for point in points)
+    where = f", theta %{{text}}: %{{x:.3~g}}{unit}, " if labelled else ": "
+    figure.add_scatter(
+        x=[point.x for point in points],
+        y=values,
+        error_y=bars[0] | {key: [bar[key] for bar in bars] for key in ("array", "arrayminus")},
+        text=[point.text for point in points],
+        textposition=POSITIONS[shade],
+        textfont={"color": colour(shade, theme)},
+        mode="lines+markers+text" if labelled else "lines+markers",
+        name=name,
+        line={"color": colour(shade, theme), "dash": dash, "width": 1.5},
+        marker={"color": colour(shade, theme), "symbol": symbol, "size": 9},
+        hovertemplate=f"{name}{where}%{{y:.3~g}} %<extra></extra>",
+    )
 
 
 @checked
@@ -150,7 +276,7 @@ def decentralized_timeline(found: Simulated, until_s: float | None = None, theme
     return figure.update_xaxes(rangemode="tozero", range=None if until_s is None else [0, until_s])
 
 
-def _some(found: Sequence[Simulated]) -> Sequence[Simulated]:
+def _some(found: Sequence[Found], of: str = "trainings (sim.decentralized.simulate)") -> Sequence[Found]:
     if not found:
-        raise InputError("found", [], "one training or more (sim.decentralized.simulate)")
+        raise InputError("found", [], f"one or more {of}")
     return found
