@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -328,8 +327,7 @@ def together_command(
     jobs = read_trace(trace)
     known = _Speeds.read(throughputs).rates
     speed = {kind: _offered(known, *kind, market) for kind in dict.fromkeys(job.kind for job in jobs)}
-    first = market.begin_s if isfinite(market.begin_s) else 0.0
-    begin_s = first if begin is None else _time(begin)
+    begin_s = market.first_s if begin is None else _time(begin)
     grid = price_grid(market, begin_s, max(market.end_s - begin_s, DAY_S), step_hours * HOUR_S)
     with progress_console.status("renting"):
         found = rent_together(jobs, speed, grid, instances, policy_named(policy, seed))

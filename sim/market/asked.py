@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import isfinite
 
 import numpy as np
 
@@ -41,8 +40,7 @@ class Asked:
     @property
     def starts_s(self) -> float:
         """When it begins, in seconds since 1970-01-01 UTC: 0 where no time is stated and no price changes."""
-        first = self.market.begin_s if isfinite(self.market.begin_s) else 0.0
-        return first if self.begin_s is None else self.begin_s
+        return self.market.first_s if self.begin_s is None else self.begin_s
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.market.grid import Intervals
-from sim.market.lifetimes import COLUMNS, cells, lives
+from sim.market.lifetimes import COLUMNS, lives
 from sim.market.offers import Market, Offer
 from sim.market.price_formats import count_of, device_name
-from sim.market.tables import TIME, Table, is_json, read_mapping, read_table, seconds_of
+from sim.market.tables import TIME, Table, cells, is_json, read_mapping, read_table, seconds_of
 from sim.specs.fields import InputError, real, spec, whole
 
 PLAIN = ("cloud", "zone", "device", "begin_utc", "end_utc")

@@ -80,9 +80,7 @@ def _holds(offer: Offer, cluster: Cluster) -> bool:
 
 def begin_of(prices: Prices, market: Market) -> float:
     """Return when a run begins, in seconds since 1970-01-01 UTC: 0 where no time was stated and no price changes."""
-    if prices.begin_s is not None:
-        return prices.begin_s
-    return market.begin_s if np.isfinite(market.begin_s) else 0.0
+    return market.first_s if prices.begin_s is None else prices.begin_s
 
 
 def priced(cluster: Cluster, prices: Prices | None) -> Cluster:

@@ -7,12 +7,13 @@ from typing import Annotated
 import numpy as np
 
 from sim.market.offers import Floats, Offer
+from sim.specs.checkpointing import USUAL_FAILURES
 from sim.specs.fields import InputError, real, spec, whole
 from sim.specs.prices import BOOT_S, WAN_BYTES_PER_S
 from sim.specs.tariffs import Tariff, tariffs
 from sim.units import HOUR_S
 
-RESTART_S = 300.0
+RESTART_S = USUAL_FAILURES["restart_s"][0]
 """Assumption, as after a failure (`sim.specs.checkpointing`): starting all processes again."""
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from sim.market.offers import Floats
 from sim.market.price_formats import count_of, device_name
-from sim.market.tables import TIME, Table, read_table, seconds_of, unprintable
+from sim.market.tables import TIME, Table, cells, read_table, seconds_of
 from sim.specs.fields import InputError
 
 COLUMNS = ("cloud", "event", "timestamp_utc", "instance", "n_gpus", "gpu", "zone")
@@ -142,19 +142,3 @@ def _lives(table: Table, cloud: str, events: Iterable[_Event], log_end_s: float)
             found.append(Life(cloud, up.zone, up.device, up.devices, up.time_s, event.time_s, True))
         up = event if event.created else None
     return [*found, Life(cloud, up.zone, up.device, up.devices, up.time_s, log_end_s, False)] if up else found
-
-
-def cells(table: Table, columns: Sequence[str]) -> Iterable[tuple[int, dict[str, str]]]:
-    """Yield line and cells by column of each row; raises InputError for text that a terminal would obey, or no row."""
-    empty = True
-    for block in table.blocks():
-        for line, *held in zip(block.lines, *(block.column(name) for name in columns), strict=True):
-            empty = False
-            row = {name: cell.strip() for name, cell in zip(columns, held, strict=True)}
-            for name, cell in row.items():
-                if unprintable(cell):
-                    raise InputError(table.place(line, name), cell, "text without control characters")
-            yield line, row
-    table.refuse()
-    if empty:
-        raise InputError(table.file, "no rows", "a row or more")

@@ -90,6 +90,11 @@ class Market:
         """The last change of a price; -inf where none changes."""
         return max((t for t in self._changes()), default=-inf)
 
+    @property
+    def first_s(self) -> float:
+        """When whoever says no other time begins: with the first change of a price, at 0 where none changes."""
+        return self.begin_s if self.begin_s > -inf else 0.0
+
     def _changes(self) -> Iterable[float]:
         return (float(t) for history in self.histories for t in history.times_s[[0, -1]] if t > -inf)
 

@@ -1,53 +1,32 @@
 """How fast jobs are on devices that can be rented, from files."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 from sim.cluster.jobs import Kind
 from sim.cluster.throughput_files import read_throughputs
 from sim.cluster.throughputs import Throughputs
-from sim.specs.csv_rows import read_cells
-from sim.specs.fields import MAX_PROBLEMS, InputError, check, real, spec
+from sim.market.tables import Table, cells, numbers_of, read_table
+from sim.specs.fields import InputError
 
 Rates = Mapping[Kind, Mapping[str, float]]
 """Steps/s by type of job and its number of devices, and by device (in lower case)."""
 
 
-@spec
-class _Line:
-    """A line of the study's table."""
-
-    gpu: str
-    model: str
-    steps_per_s: Annotated[float, real(0, 1e12, "steps/s")]
-    source: str = ""
-
-
-@dataclass(frozen=True)
-class _Short:
-    gpu: str
-    model: str
-    steps_per_s: float
+COLUMNS = ("gpu", "model", "steps_per_s")
+MOST_STEPS_PER_S = 1e12
 
 
 def read_rates(path: str | Path) -> Rates:
-    """Return the steps/s of a table with the columns gpu, model, steps_per_s (and source), or of any file that
+    """Return the steps/s of a table with the columns gpu, model, steps_per_s, or of any file that
     `sim.cluster.read_throughputs` reads.
 
     Raises:
         InputError: with the path of the first value that is wrong, the others in `also`.
     """
     file = Path(path)
-    for kind in (_Line, _Short) if file.suffix == ".csv" else ():
-        try:
-            lines = read_cells(file, kind, "a table of throughputs")
-        except InputError as error:
-            if not error.path.endswith(":1"):
-                raise
-            continue  # another header: another table
-        return _tabled(file, lines)
+    if file.suffix == ".csv" and (table := read_table(file)).has(COLUMNS):
+        return _tabled(table)
     return rates_from(read_throughputs(file))
 
 
@@ -59,25 +38,14 @@ def rates_from(known: Throughputs) -> Rates:
     }
 
 
-def _tabled(file: Path, lines: list[list[str]]) -> Rates:
+def _tabled(table: Table) -> Rates:
     found: dict[Kind, dict[str, float]] = {}
-    problems: list[InputError] = []
-    for n, cells in enumerate(lines, 2):
-        if not cells or len(problems) >= MAX_PROBLEMS:
-            continue
-        try:
-            given = {"gpu": cells[0], "model": cells[1], "steps_per_s": float(cells[2])}
-        except (IndexError, ValueError):
-            problems.append(InputError(f"{file}:{n}", ",".join(cells)[:80], "gpu,model,steps_per_s"))
-            continue
-        line, wrong = check(_Line, given, f"{file}:{n}")
-        problems += wrong
-        if line:
-            found.setdefault((line.model, 1), {})[line.gpu.lower()] = line.steps_per_s
-    if not found and not problems:
-        problems = [InputError(str(file), "nothing", "a line or more")]
-    if problems:
-        raise InputError(problems[0].path, problems[0].value, problems[0].allowed, problems[1:])
+    for line, row in cells(table, COLUMNS):
+        rate = float(numbers_of([row["steps_per_s"]])[0])
+        if not 0 <= rate <= MOST_STEPS_PER_S:
+            table.wrong(line, "steps_per_s", row["steps_per_s"], f"a number from 0 to {MOST_STEPS_PER_S:g} steps/s")
+        found.setdefault((row["model"], 1), {})[row["gpu"].lower()] = rate
+    table.refuse()
     return found
 
 

@@ -4,8 +4,6 @@ Sources: D. Narayanan et al., Analysis and Exploitation of Dynamic Pricing in th
 2020; added here: what starting, moving and being preempted takes, transfers, deadlines.
 """
 
-from math import ceil, inf
-
 import numpy as np
 
 from sim.market.grid import Grid
@@ -14,6 +12,7 @@ from sim.market.offers import Floats
 from sim.market.results import Rental, Stay
 from sim.market.strategies.base import WAIT, Bools, Seen, Strategy
 from sim.specs.fields import InputError
+from sim.units import HOUR_S
 
 NOWHERE = -1
 """No place yet: nothing was trained, nothing is to be transferred."""
@@ -174,7 +173,7 @@ class Renting:
             begin_s=begin,
             cost_usd=sum(stay.usd for stay in self.path) + self.transfer_usd + self.moves.usd,
             transfer_usd=self.transfer_usd + self.moves.usd,
-            hours=(self.now_s - begin) / 3_600,
+            hours=(self.now_s - begin) / HOUR_S,
             migrations=sum(a.offer != b.offer for a, b in pairs),
             preemptions=self.preemptions,
             finished=self.finished,
@@ -224,9 +223,3 @@ class Terms:
         if place == NOWHERE:
             return np.full(len(self.place), base), np.zeros(len(self.place))
         return base + self.transfer_s[place, self.place], self.transfer_usd[place, self.place]
-
-
-def horizon_s(job: RentedJob, rates: Floats, moves: Moves) -> float:
-    """Return the seconds in which the slowest device that runs the job has ended it, if it is never interrupted."""
-    slowest = float(rates[rates > 0].min(initial=inf))
-    return ceil(job.steps / slowest * (1 + moves.overhead) + moves.start_s)

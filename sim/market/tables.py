@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import islice
@@ -119,6 +119,22 @@ def read_table(path: str | Path) -> Table:
     if twice:
         raise InputError(f"{file}, line 1", twice, "each column once")
     return Table(str(file), header, rows)
+
+
+def cells(table: Table, columns: Sequence[str]) -> Iterable[tuple[int, dict[str, str]]]:
+    """Yield line and cells by column of each row; raises InputError for text that a terminal would obey, or no row."""
+    empty = True
+    for block in table.blocks():
+        for line, *held in zip(block.lines, *(block.column(name) for name in columns), strict=True):
+            empty = False
+            row = {name: cell.strip() for name, cell in zip(columns, held, strict=True)}
+            for name, cell in row.items():
+                if unprintable(cell):
+                    raise InputError(table.place(line, name), cell, "text without control characters")
+            yield line, row
+    table.refuse()
+    if empty:
+        raise InputError(table.file, "no rows", "a row or more")
 
 
 def read_mapping(path: Path) -> Mapping[str, Any]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import ceil, hypot
+from typing import Any
 
 from sim.engine.step import Step
 from sim.market import Optimum, Rental
@@ -81,10 +82,6 @@ def whole_run(
     def times(rate: float) -> tuple[float, Interval]:
         return rate * wall_s, (rate * fast_s, rate * slow_s)
 
-    days, days_interval = times(1 / DAY_S)
-    gpu_hours, gpu_hours_interval = times(gpus / HOUR_S)
-    cost, cost_interval = (None, None) if price is None else times(gpus / HOUR_S * price)
-    energy, energy_interval = times(gpus * draw.mean_w * training.pue / KWH_J)
     run = Run(
         around=Around(training, loading, checkpointing, prices),
         steps=steps,
@@ -93,14 +90,12 @@ def whole_run(
         losses=lost.shares,
         paced_step_time_s=lost.step_time_s,
         steps_between_checkpoints=lost.saving.advice.steps_between if lost.saving else None,
-        days=days,
-        days_interval=days_interval,
-        gpu_hours=gpu_hours,
-        gpu_hours_interval=gpu_hours_interval,
-        cost_usd=cost,
-        cost_usd_interval=cost_interval,
-        energy_kwh=energy,
-        energy_kwh_interval=energy_interval,
+        **_measures(
+            days=times(1 / DAY_S),
+            gpu_hours=times(gpus / HOUR_S),
+            cost_usd=(None, None) if price is None else times(gpus / HOUR_S * price),
+            energy_kwh=times(gpus * draw.mean_w * training.pue / KWH_J),
+        ),
         mean_power_w_per_gpu=draw.mean_w,
         assumptions=(*_assumed(training, lost), *draw.assumptions, *RUN_ASSUMPTIONS),
     )
@@ -113,26 +108,29 @@ def whole_run(
 def _renting(run: Run, found: Rented, watts: float) -> Run:
     """Return a run with what passes and is paid where it rents; what it holds draws `watts`."""
     shares = found.shares(run.losses)
-    days, days_interval = found.spread(lambda rental: rental.hours * HOUR_S / DAY_S)
-    gpu_hours, gpu_hours_interval = found.spread(lambda rental: rental.gpu_hours)
-    cost, cost_interval = found.spread(lambda rental: rental.cost_usd)
-    energy, energy_interval = found.spread(lambda rental: rental.held_s * watts / KWH_J)
     return replace(
         run,
         goodput=1 - sum(shares.values()),
         losses=shares,
-        days=days,
-        days_interval=days_interval,
-        gpu_hours=gpu_hours,
-        gpu_hours_interval=gpu_hours_interval,
-        cost_usd=cost,
-        cost_usd_interval=cost_interval,
-        energy_kwh=energy,
-        energy_kwh_interval=energy_interval,
+        **_measures(
+            days=found.spread(lambda rental: rental.hours * HOUR_S / DAY_S),
+            gpu_hours=found.spread(lambda rental: rental.gpu_hours),
+            cost_usd=found.spread(lambda rental: rental.cost_usd),
+            energy_kwh=found.spread(lambda rental: rental.held_s * watts / KWH_J),
+        ),
         assumptions=(*run.assumptions, *found.assumptions),
         rental=found.rental,
         optimum=found.optimum,
     )
+
+
+def _measures(**measures: tuple[float, Interval] | tuple[None, None]) -> dict[str, Any]:
+    """Return the fields of a run that have an interval: each value by its name, and its interval."""
+    return {
+        field: part
+        for name, pair in measures.items()
+        for field, part in zip((name, f"{name}_interval"), pair, strict=True)
+    }
 
 
 def run_of(step: Step, around: Around) -> Run | None:

@@ -9,6 +9,7 @@ from sim.market.begins import rent_from
 from sim.market.jobs import Moves
 from sim.market.offers import Market
 from sim.market.price_files import read_prices
+from sim.market.rates import read_rates
 from sim.market.results import Rental
 from sim.market.strategies import strategy
 from sim.market.strategies.study import CLOUD, BaselineWorst, PreemptionDataMovement
@@ -67,10 +68,8 @@ def study_prices(folder: Path) -> Market:
 
 def study_rates(folder: Path) -> dict[str, dict[str, float]]:
     """Return steps/s by model and device."""
-    found: dict[str, dict[str, float]] = {}
-    for row in _rows(folder / "oracle_isolated_throughputs.csv"):
-        found.setdefault(row["model"], {})[row["gpu"]] = float(row["steps_per_s"])
-    return found
+    known = read_rates(folder / "oracle_isolated_throughputs.csv")
+    return {name: dict(rates) for (name, _), rates in known.items()}
 
 
 def _rows(path: Path) -> Iterator[Mapping[str, str]]:

@@ -22,9 +22,9 @@ def test_what_a_shared_cluster_reads():
 @pytest.mark.parametrize(
     ("text", "match"),
     [
-        ("gpu,model,steps_per_s\n", "a line or more"),
-        ("gpu,model,steps_per_s\nv100,net\n", "rates.csv:2"),
-        ("gpu,model,steps_per_s\nv100,net,fast\n", "rates.csv:2"),
+        ("gpu,model,steps_per_s\n", "a row or more"),
+        ("gpu,model,steps_per_s\nv100,net\n", r"rates\.csv, line 2"),
+        ("gpu,model,steps_per_s\nv100,net,fast\n", r"rates\.csv, line 2"),
         ("gpu,model,steps_per_s\nv100,net,-1\n", "steps_per_s"),
         ("a,b\n", "job_type,scale_factor,device,steps_per_s"),
     ],

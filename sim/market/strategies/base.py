@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from sim.market.jobs import RentedJob
 from sim.market.offers import Floats, Offer
+from sim.units import HOUR_S
 
 Bools = NDArray[np.bool_]
 WAIT = -1
@@ -43,7 +44,7 @@ class Seen:
     def usd_per_step(self) -> Floats:
         """What a step costs on each offer, the worth of the owner's time included; inf where it cannot be held."""
         rates = np.where(self.steps_per_s > 0, self.steps_per_s, np.nan)
-        found = (self.usd_per_hour + self.job.usd_per_hour) / (rates * 3_600)
+        found = (self.usd_per_hour + self.job.usd_per_hour) / (rates * HOUR_S)
         return np.where(self.allowed & np.isfinite(found), found, np.inf)
 
 
