@@ -40,11 +40,9 @@ def measure_command(
     skew: Annotated[float, typer.Option(help="Share of the data that is sorted by label: 0 to 1.")] = 1.0,
     partitions: Annotated[int, typer.Option(help="So many.")] = 5,
     steps: Annotated[int, typer.Option(help="Minibatches of each partition.")] = 300,
-    travel_every: Annotated[
-        int, typer.Option(help="Minibatches between travels; more than --steps: none, and a prediction.")
-    ] = 50,
+    travel_every: Annotated[int, typer.Option(help="Minibatches between travels; more than --steps: none.")] = 50,
     bytes_per_s: Annotated[
-        float | None, typer.Option(help="Of each link: a process for each partition, on this machine.")
+        float | None, typer.Option(help="Of each link: a process for each partition, and a prediction.")
     ] = None,
     latency_s: Annotated[float, typer.Option(help="Of each link, in seconds, with --bytes-per-s.")] = 0.0,
     timeout_s: Annotated[float, typer.Option(help="Seconds for all of that.")] = TIMEOUT_S,
@@ -80,10 +78,10 @@ def measure_command(
                 setting, communication, moves, bytes_per_s=bytes_per_s, latency_s=latency_s, timeout_s=timeout_s
             )
     told = summary(setting, communication, found)
-    if isinstance(found, GlooRun) and moves is None and not found.run.travels and bytes_per_s is not None:
+    if isinstance(found, GlooRun) and not found.departures and bytes_per_s and (moves is None or name != "gaia"):
         pace = Pace.measured(setting, communication)
-        said = predicted(setting, communication, found.run.sent_fraction, bytes_per_s, latency_s, pace)
-        told["predicted"] = {"seconds": said.seconds, "traffic_bytes": said.traffic_bytes}
+        said = predicted(setting, found.run, bytes_per_s, latency_s, pace, moves)
+        told["predicted"] = asdict(said)
         told["error_percent"] = 100 * (said.seconds / found.run.seconds - 1)
     if out is not None:
         write_atomically(out, json.dumps(told, indent=1) + "\n")

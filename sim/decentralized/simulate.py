@@ -1,6 +1,7 @@
 """A decentralised training, simulated: partitions that compute, exchange, let models travel, and change theta."""
 
-from collections.abc import Generator, Iterator
+from collections import Counter
+from collections.abc import Generator, Iterator, Sequence
 from statistics import median
 from typing import Any
 
@@ -11,9 +12,10 @@ from sim.decentralized.accuracy import AccuracyModel, Estimate
 from sim.decentralized.controllers import controller
 from sim.decentralized.laws import bsp_law, travels_to
 from sim.decentralized.objective import Observation
-from sim.decentralized.processes import Links, Partition, Process, traveller
+from sim.decentralized.processes import PARTS, SHOWN, Links, Partition, Process, traveller
 from sim.decentralized.results import Simulated, Since, SlowLink, Travel
 from sim.decentralized.setting import Decentralized, Failure
+from sim.decentralized.traffic import Messages
 from sim.engine.clock import TICK_S, to_ticks
 from sim.specs.arguments import checked
 from sim.specs.fields import InputError
@@ -25,18 +27,26 @@ DRAWS = 1
 
 
 @checked
-def simulate(setting: Decentralized, model: AccuracyModel | None = None) -> Simulated:
+def simulate(
+    setting: Decentralized, model: AccuracyModel | None = None, observed: Sequence[float] | None = None
+) -> Simulated:
     """Return time, traffic, theta and accuracy of a training.
 
     model: what accuracy a theta leaves, for the setting's algorithm (`sim.decentralized.fit_accuracy`); without it
-    accuracies are None, and theta cannot be controlled.
+    accuracies are None, and theta cannot be controlled but by what was observed. observed: the accuracy loss of every
+    travel, as a real run of the setting saw it; left out: those of the model.
 
     Raises:
-        InputError: a controller has no model, or the model is of another algorithm.
+        InputError: a controller has neither, there are too few, or the model is of another algorithm.
     """
-    checked_model(setting, model)
+    if observed is None:
+        checked_model(setting, model)
+    elif setting.travel_every and len(observed) < setting.steps // setting.travel_every:
+        raise InputError(
+            "observed", f"{len(observed)} losses", f"{setting.steps // setting.travel_every}, of each travel"
+        )
     env = simpy.Environment()
-    run = _Run(env, setting, model)
+    run = _Run(env, setting, model, observed)
     env.run(until=env.process(run.run()))
     return run.result()
 
@@ -52,8 +62,14 @@ def checked_model(setting: Decentralized, model: AccuracyModel | None) -> None:
 class _Run:
     """One training: rounds from one meeting of all partitions to the next, an exchange or a travel."""
 
-    def __init__(self, env: simpy.Environment, setting: Decentralized, model: AccuracyModel | None) -> None:
-        self.env, self.setting, self.model = env, setting, model
+    def __init__(
+        self,
+        env: simpy.Environment,
+        setting: Decentralized,
+        model: AccuracyModel | None,
+        observed: Sequence[float] | None,
+    ) -> None:
+        self.env, self.setting, self.model, self.observed = env, setting, model, observed
         self.partitions = [Partition(env, n) for n in range(setting.partitions)]
         self.links = Links(env, setting.wan, self.partitions)
         first = setting.thetas.index(setting.begin) if setting.adapts else 0
@@ -67,6 +83,8 @@ class _Run:
         self.known: set[int] = set()
         """Partitions that are known to have failed."""
         self.reports: list[str] = []
+        self.seen: dict[tuple[tuple[int, ...], int], _Alike] = {}
+        """Rounds by the ticks of each partition and the bytes of a message."""
         for failure in setting.failures:
             env.process(self._fail(failure))
 
@@ -103,16 +121,40 @@ class _Run:
         exchange = self.since_exchange + end - self.step >= period
         size = self.messages.bytes_at(end) if exchange else 0
         ticks = np.diff(self.setting.computed([self.step, end]), axis=1)[:, 0].tolist()
-        here = self.living
-        yield self.env.all_of([self.env.process(p.round(ticks[p.number], self.links, size)) for p in here])
-        end_tick = int(self.env.now)
-        for partition in here:
-            if not partition.failed:
-                partition.tell("waiting", partition.ready, end_tick)
+        key = (tuple(ticks), size)
+        if seen := self.seen.get(key):
+            times = self._times(end) if exchange and not self.since_exchange else 1
+            end += (times - 1) * (end - self.step)
+            yield self.env.timeout(times * seen.ticks)
+            seen.repeat(times)
+        else:
+            here, times = self.living, 1
+            alike = _Alike(self.partitions, self.links) if self._repeats else None
+            yield self.env.all_of([self.env.process(p.round(ticks[p.number], self.links, size)) for p in here])
+            for partition in here:
+                if not partition.failed:
+                    partition.tell("waiting", partition.ready, int(self.env.now))
+            if alike:
+                self.seen[key] = alike.ended()
         self.since_exchange = 0 if exchange else self.since_exchange + end - self.step
-        self.exchanges += exchange
+        self.exchanges += exchange * times
         self.step = end
         yield from self._notice()
+
+    @property
+    def _repeats(self) -> bool:
+        """Whether a round goes like any other of its length and size: nothing fails or changes, all is shown."""
+        setting = self.setting
+        changing = setting.failures or setting.wan.changes or setting.jitter
+        return not changing and all(len(p.spans) >= SHOWN for p in self.partitions)
+
+    def _times(self, end: int) -> int:
+        """Return how many rounds like the one to `end` follow each other until models travel or messages change."""
+        length, last = end - self.step, self.setting.steps
+        if every := self.setting.travel_every:
+            last = min(last, (self.step // every + 1) * every)
+        last = min([last, *(stage - 1 for stage in self.messages.stages if stage > end)])
+        return (last - self.step) // length
 
     def _travel(self) -> Process:
         """Let every model travel to one other partition, and the controller decide by what it shows there."""
@@ -134,11 +176,8 @@ class _Run:
 
     def _decide(self, models: int) -> None:
         theta, sent = self.theta, self.messages.bytes_per_step
-        lost = objective = None
-        if self.model and models:
-            estimate = self.model.accuracy_loss(theta, self.setting.skew)
-            drawn = float(self.random.standard_normal()) if self.setting.noise else 0.0
-            lost = estimate.value + drawn * estimate.sigma
+        lost, objective = self._lost() if models else None, None
+        if lost is not None:
             seen = Observation(theta, lost, sent, self.setting.sizes.model_bytes)
             objective = self.setting.objective.value(seen)
             self.theta = self.controller.observe(seen)
@@ -146,8 +185,18 @@ class _Run:
         if self.theta != theta:
             self.thetas.append(Since(self.step, self.now_s, self.theta))
 
+    def _lost(self) -> float | None:
+        """Return the accuracy that travelling models lose now; None where nothing says it."""
+        if self.observed is not None:
+            return self.observed[len(self.travels)]
+        if self.model is None:
+            return None
+        estimate = self.model.accuracy_loss(self.theta, self.setting.skew)
+        drawn = float(self.random.standard_normal()) if self.setting.noise else 0.0
+        return estimate.value + drawn * estimate.sigma
+
     @property
-    def messages(self) -> Any:
+    def messages(self) -> Messages:
         """What is sent with the theta of now."""
         fraction = self.model.sent_fraction(self.theta, self.setting.skew) if self.model else 1.0
         return self.setting.messages(self.theta, fraction)
@@ -230,6 +279,37 @@ class _Run:
         )
         if any(self.model.beyond(since.theta, self.setting.skew) for since in self.thetas):
             yield "accuracy: theta or skew lie beyond what was measured; it is that of the edge"
+
+
+class _Alike:
+    """What a round adds to all that is counted, so that those like it need not be run again."""
+
+    def __init__(self, partitions: Sequence[Partition], links: Links) -> None:
+        self.partitions, self.links, self._begun = partitions, links, int(links.env.now)
+        self._before = self._counts()
+
+    def _counts(self) -> Counter[Any]:
+        found: Counter[Any] = Counter({None: self.links.arrived_bytes})
+        for partition in self.partitions:
+            found.update({(partition, part): ticks for part, ticks in partition.ticks.items()})
+        for link, counts in self.links.carried.items():
+            found.update({(link, n): count for n, count in enumerate(counts)})
+        return found
+
+    def ended(self) -> "_Alike":
+        """Keep what was added since this was made, and how many ticks it took."""
+        self.added, self.ticks = self._counts(), int(self.links.env.now) - self._begun
+        self.added.subtract(self._before)
+        return self
+
+    def repeat(self, times: int) -> None:
+        """Add it so many times more."""
+        self.links.arrived_bytes += times * self.added[None]
+        for partition in self.partitions:
+            for part in PARTS:
+                partition.ticks[part] += times * self.added[partition, part]
+        for link, (count, ticks) in self.links.carried.items():
+            self.links.carried[link] = count + times * self.added[link, 0], ticks + times * self.added[link, 1]
 
 
 def slow_links(links: Links) -> Iterator[SlowLink]:
