@@ -13,7 +13,7 @@ DataName = Literal["digits", "generated"]
 
 CLASSES = 10
 SPLIT_SEED, TEST_SHARE = 0, 0.2
-SAMPLES: Mapping[DataName, int] = {"digits": 1_797, "generated": 2_500}
+SAMPLES: Mapping[DataName, int] = {"digits": 1_797, "generated": 20_000}
 SIDE = 16
 CYCLES, JITTER, NOISE = 3.0, 0.15, 1.5
 """Of a grating: periods across the image, their spread (fraction), standard deviation of the noise on an amplitude of

@@ -6,6 +6,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from calibration.federated import compare
 from calibration.federated.cli import measure_command
 from sim.specs.fields import InputError
 
@@ -36,7 +37,8 @@ def test_a_controller_moves_theta():
     assert len({one["theta"] for one in told["thetas"]}) > 1
 
 
-def test_processes_stand_beside_their_prediction():
+def test_processes_stand_beside_their_prediction(monkeypatch):
+    monkeypatch.setattr(compare, "STEPS", 20)
     links = ("--bytes-per-s", "2e6", "--latency-s", "0.01", "--algorithm", "bsp", "--travel-every", "100")
     told = json.loads(invoke("--partitions", "2", "--steps", "30", *links, "--json").stdout)
     assert told["predicted"]["traffic_bytes"] == told["traffic_bytes"]
