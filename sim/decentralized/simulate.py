@@ -39,9 +39,9 @@ def simulate(
     Raises:
         InputError: a controller has neither, there are too few, or the model is of another algorithm.
     """
-    if observed is None:
+    if observed is None or model is not None:
         checked_model(setting, model)
-    elif setting.travel_every and len(observed) < setting.steps // setting.travel_every:
+    if observed is not None and setting.travel_every and len(observed) < setting.steps // setting.travel_every:
         raise InputError(
             "observed", f"{len(observed)} losses", f"{setting.steps // setting.travel_every}, of each travel"
         )

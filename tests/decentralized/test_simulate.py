@@ -38,6 +38,8 @@ def test_what_a_real_run_observed_takes_the_place_of_a_model():
     assert (found.accuracy, found.accuracy_loss) == (None, None)
     with pytest.raises(InputError, match=r"observed: got '3 losses'; allowed: 4"):
         simulate(setting, observed=losses[:3])
+    with pytest.raises(InputError, match="accuracy: got 'gaia'"):
+        simulate(setting, fitted("gaia"), losses)
     with pytest.raises(InputError, match="accuracy: missing"):
         simulate(setting)
 
