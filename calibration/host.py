@@ -108,6 +108,11 @@ def cpu_name() -> tuple[str, str]:
     return told.get("vendor_id", "unknown"), " ".join(name.split())
 
 
+def cores_and_cpu() -> str:
+    """Return what a measurement says of the machine that it was made on."""
+    return f"{os.cpu_count()} cores of an {' '.join(cpu_name()[1:])}"
+
+
 def _first_processor(path: Path) -> dict[str, str]:
     try:
         text = path.read_text()

@@ -35,7 +35,7 @@ from calibration.checkpointing.results import (
     write_evidence,
 )
 from calibration.checkpointing.training import Run
-from calibration.host import cpu_name
+from calibration.host import cores_and_cpu
 from calibration.measuring import tell_evidence
 from sim.checkpointing import plan
 from sim.specs.checkpointing import Checkpointing
@@ -84,7 +84,7 @@ def _empty() -> Evidence:
     return Evidence(
         command=COMMAND,
         date=f"{datetime.now(UTC):%Y-%m-%d}",
-        machine=f"{os.cpu_count()} cores of an {' '.join(cpu_name()[1:])}",
+        machine=cores_and_cpu(),
         software=f"float32, one thread, torch {version('torch')}",
         overhead_budget=BUDGET,
         adaptations=[],

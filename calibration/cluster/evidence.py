@@ -7,7 +7,6 @@ the machine is made again, up to twice, and the quietest counts. What the file h
 measuring that its budget ended goes on. All of it takes some five minutes.
 """
 
-import os
 from collections.abc import Callable
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -21,7 +20,7 @@ from calibration.cluster.compare import compared
 from calibration.cluster.measure import measured
 from calibration.cluster.results import Case, Evidence, read_evidence, write_evidence
 from calibration.guards import MOST_OTHERS, TRIES
-from calibration.host import cpu_name
+from calibration.host import cores_and_cpu
 from calibration.measuring import tell_evidence
 
 COMMAND = "python -m calibration.cluster.evidence --out notebooks/data/cluster-real.json"
@@ -58,7 +57,7 @@ def _empty() -> Evidence:
     return Evidence(
         command=COMMAND,
         date=f"{datetime.now(UTC):%Y-%m-%d}",
-        machine=f"{os.cpu_count()} cores of an {' '.join(cpu_name()[1:])}",
+        machine=cores_and_cpu(),
         software=f"float32, one thread a slot, torch {version('torch')}",
         cases=[],
     )

@@ -213,9 +213,9 @@ def patient() -> str | None:
 
 def machine() -> str:
     """Return this machine in words."""
-    from calibration.host import cpu_name  # noqa: PLC0415 - loads torch
+    from calibration.host import cores_and_cpu  # noqa: PLC0415 - loads torch
 
-    return f"{cpu_count()} cores of an {' '.join(cpu_name()[1:])}, one thread a process, gloo on 127.0.0.1"
+    return f"{cores_and_cpu()}, one thread a process, gloo on 127.0.0.1"
 
 
 def main(

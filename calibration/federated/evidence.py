@@ -7,7 +7,6 @@ takes some fifteen minutes on one core. What was measured when, where and with w
 """
 
 import json
-import os
 from collections import defaultdict
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -22,7 +21,7 @@ from rich.console import Console
 
 from calibration.federated.grid import Case, Row, Short, accuracy_grid, cases
 from calibration.federated.setting import Setting
-from calibration.host import cpu_name
+from calibration.host import cores_and_cpu
 from calibration.measuring import bar
 from sim.costs.fitted import six_digits
 from sim.specs.csv_rows import write_rows
@@ -106,7 +105,7 @@ def provenance(rows: Sequence[Short]) -> dict[str, Any]:
     return {
         "command": COMMAND,
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
-        "machine": f"{os.cpu_count()} cores of an {' '.join(cpu_name()[1:])}",
+        "machine": cores_and_cpu(),
         "software": f"float32, one thread, torch {version('torch')}, scikit-learn {version('scikit-learn')}",
         "setting": {name: getattr(at, name) for name in fixed},
         "rows": len(rows),

@@ -1,6 +1,5 @@
 """Many short trainings: what accuracy an algorithm loses by theta, skew, network and data."""
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -9,16 +8,15 @@ from typing import Annotated
 
 from calibration.federated.algorithms import ALGORITHMS
 from calibration.federated.data import DataName
+from calibration.federated.journal import read_journal, write_journal
 from calibration.federated.models import Norm
 from calibration.federated.setting import Setting
 from calibration.federated.train import train
 from sim.costs.fitted import short
 from sim.decentralized.communication import KNOBS, AlgorithmName, Communication
 from sim.specs.arguments import checked
-from sim.specs.fields import InputError, read, real, spec, whole
-from sim.specs.files import text_of, write_atomically
+from sim.specs.fields import read, real, spec, whole
 
-MOST_BYTES = 2**24
 Share = Annotated[float, real(-1.0, 1.0)]
 
 
@@ -95,15 +93,14 @@ def accuracy_grid(
     Raises:
         InputError: the file has other lines.
     """
-    rows = {key(row): row for row in read_lines(store)} if store.exists() else {}
+    rows = {key(row): row for row in read_lines(store)}
     begin, left = monotonic(), [case for case in wanted if case.key not in rows]
     for at, case in enumerate(left):
         if monotonic() - begin > budget_s:
             break
         told(len(wanted) - len(left) + at, len(wanted), " ".join(map(str, case.key)))
         rows[case.key] = row_of(case)
-        lines = (json.dumps(short(asdict(row))) for row in rows.values())
-        write_atomically(store, "".join(line + "\n" for line in lines))
+        write_journal(store, (short(asdict(row)) for row in rows.values()))
     return [rows[case.key] for case in wanted if case.key in rows]
 
 
@@ -132,10 +129,4 @@ def read_lines(path: Path) -> list[Short]:
     Raises:
         InputError: a line is no row.
     """
-    rows = []
-    for number, line in enumerate(text_of(path, MOST_BYTES).splitlines(), 1):
-        try:
-            rows.append(read(Short, json.loads(line), f"{path}:{number}"))
-        except json.JSONDecodeError:
-            raise InputError(f"{path}:{number}", line[:40], "a JSON object") from None
-    return rows
+    return [read(Short, row, f"{path}:{number}") for number, row in enumerate(read_journal(path), 1)]

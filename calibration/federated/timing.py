@@ -7,7 +7,6 @@ compared. Measuring that was interrupted goes on. All of it takes some twenty mi
 """
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -20,18 +19,18 @@ import typer
 from rich.console import Console
 
 from calibration.federated.compare import Compared, Pace, compared
+from calibration.federated.journal import read_journal, write_journal
 from calibration.federated.setting import Setting
-from calibration.host import cpu_name
+from calibration.host import cores_and_cpu
 from calibration.measuring import bar
 from sim.costs.fitted import six_digits
 from sim.decentralized.communication import KNOBS, LOCAL, AlgorithmName, Communication
 from sim.decentralized.controllers import controller
 from sim.decentralized.objective import Objective
-from sim.specs.files import text_of, write_atomically
+from sim.specs.files import write_atomically
 
 COMMAND = "python -m calibration.federated.timing --out notebooks/data/decentralized-time.json"
 ROUNDS = 3
-MOST_BYTES = 2**20
 STEPS, LOCAL_STEPS = 150, 1000
 BYTES_PER_S, LATENCY_S = 2.5e6, 0.02
 """Of every link; of uneven ones half of it and twice as long towards a partition of a lower number."""
@@ -113,7 +112,7 @@ def told(case: Case) -> dict[str, Any]:
 def main(out: Annotated[Path, typer.Option("--out", help="JSON file that is written.")]) -> None:
     """Measure; progress goes to stderr."""
     journal = out.with_suffix(".jsonl")
-    lines = [json.loads(line) for line in text_of(journal, MOST_BYTES).splitlines()] if journal.exists() else []
+    lines = read_journal(journal)
     cases = wanted()
     with bar(Console(stderr=True)) as shown:
         for n in range(ROUNDS):
@@ -122,12 +121,12 @@ def main(out: Annotated[Path, typer.Option("--out", help="JSON file that is writ
                     continue
                 shown(n * len(cases) + at, ROUNDS * len(cases), case.key)
                 lines.append(told(case))
-                write_atomically(journal, "".join(json.dumps(line) + "\n" for line in lines))
+                write_journal(journal, lines)
     rows = [row(case, [line for line in lines if line["key"] == case.key]) for case in cases]
     found = {
         "command": COMMAND,
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
-        "machine": f"{os.cpu_count()} cores of an {' '.join(cpu_name()[1:])}",
+        "machine": cores_and_cpu(),
         "software": f"float32, one thread a partition, torch {version('torch')}",
         "rows": rows,
     }

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 import typer
 
-from calibration.host import cpu_name
+from calibration.host import cores_and_cpu
 from calibration.loading.bench import SCALES, Setting, opened
 from calibration.loading.calibrate import Calibration, calibrated
 from calibration.loading.decoding import PREPARE
@@ -230,7 +230,7 @@ def _shared(jobs: int) -> Shared:
 
 
 def _nothing() -> Results:
-    machine = f"{os.cpu_count()} cores of an {' '.join(cpu_name()[1:])}"
+    machine = cores_and_cpu()
     software = ", ".join(f"{name} {version(name)}" for name in ("torch", "pillow", "soundfile"))
     return Results(
         command=COMMAND, date=f"{datetime.now(UTC):%Y-%m-%d}", machine=machine, software=software,

@@ -48,7 +48,7 @@ def test_a_row_is_what_the_run_comes_to():
     assert 0 <= found.partition_accuracy <= 1
 
 
-@pytest.mark.parametrize("line", ["no", '{"algorithm": "fedavg"}'])
+@pytest.mark.parametrize("line", ["no", "[1]", '{"algorithm": "fedavg"}'])
 def test_a_wrong_line_is_told(tmp_path, line):
     (tmp_path / "rows.jsonl").write_text(json.dumps(asdict(row(5.0, 0.1))) + "\n" + line + "\n")
     with pytest.raises(InputError, match=r"rows\.jsonl:2"):
