@@ -17,40 +17,49 @@ from calibration.published.tables import read_public
 from sim.specs.fields import InputError
 from sim.validation.table import is_runs, read_runs
 
-HELP = (
-    "Measure this machine's kernels (--device), or fit published measurements (--from) or a trace (--trace), into a "
-    "profile folder that a job names as cluster.profile."
-)
-app = typer.Typer(help=HELP, add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
-@app.callback(invoke_without_command=True, context_settings={"allow_interspersed_args": True})
+@app.command()
 def calibrate(
     *,
     files: Annotated[list[Path] | None, typer.Argument(help="Further CSV files, after --from.")] = None,
     device: Annotated[str | None, typer.Option("--device", help="Measure this machine: cpu or cuda.")] = None,
     suite: Annotated[str, typer.Option("--suite", help="Kernels: smoke or full; networks: tbd.")] = "smoke",
-    budget: Annotated[str | None, typer.Option("--budget", help="Time, 1s to 24h (300s; full, tbd 8m).")] = None,
+    budget: Annotated[
+        str | None, typer.Option("--budget", help="Time that it may take, 1s to 24h (300s; full, tbd 8m).")
+    ] = None,
     seed: Annotated[int, typer.Option("--seed", help="Seed of order and inputs, from 0.")] = 0,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the session in --out.")] = False,
     despite_load: Annotated[bool, typer.Option("--despite-load", help="Measure on a busy machine, flagged.")] = False,
     check: Annotated[bool, typer.Option("--check/--no-check", help="Predict and run hold-outs after the fit.")] = True,
     first: Annotated[list[Path] | None, typer.Option("--from", help="CSV files of measurements or runs.")] = None,
     trace: Annotated[Path | None, typer.Option("--trace", help="Trace of torch.profiler, record_shapes=True.")] = None,
-    base: Annotated[str | None, typer.Option("--base", help="Profile for what --trace lacks; for tbd.")] = None,
+    base: Annotated[
+        str | None, typer.Option("--base", help="Catalog profile for what --trace lacks, or tbd predicts with.")
+    ] = None,
     out: Annotated[Path, typer.Option("--out", help="Profile folder (--from: their folder).")] = Path("profiles"),
     only: Annotated[str | None, typer.Option("--only", help="With --from: write this device's profile only.")] = None,
     date: Annotated[str, typer.Option("--date", help="With --from: date recorded in the profiles.")] = DATE,
-    size: Annotated[str | None, typer.Option("--size", help="With tbd: tiny (cpu) or full (cuda) networks.")] = None,
-    samples: Annotated[int | None, typer.Option("--samples", help="With tbd: of a step (each network's own).")] = None,
+    size: Annotated[
+        str | None, typer.Option("--size", help="With tbd: tiny (default of cpu) or full (of cuda) networks.")
+    ] = None,
+    samples: Annotated[
+        int | None, typer.Option("--samples", help="With tbd: samples of a step (each network's own).")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Measure this machine's kernels and write its profile folder, or fit public measurements (--from) or a trace.
+    """Measure this machine's kernels (--device), or fit published measurements (--from) or a trace (--trace).
 
-    With --from, formats are recognised by header, and tables of measured training runs give run-level parameters.
+    What is written is a profile folder, which a job names as cluster.profile. With --from,
+    formats are recognised by header, and tables of measured training runs give run-level parameters.
     """
     progress = Console(stderr=True)
     paths = [*(first or []), *(files or [])]
+    if only is not None and not paths:
+        raise InputError("--only", only, "left out without --from")
+    if out.exists() and not out.is_dir():
+        raise InputError("--out", str(out), "a folder that exists or can be made")
     if trace is not None:
         if device is not None or paths:
             raise InputError("--trace", str(trace), "one of --device, --from and --trace")
@@ -65,7 +74,7 @@ def calibrate(
         raise InputError(
             "--device",
             None,
-            "cpu or cuda to measure this machine, or --from with CSV files, or --trace with a profiler trace",
+            "required: cpu or cuda to measure this machine, or --from with CSV files, or --trace with a profiler trace",
         )
     elif is_runs(paths[0]):
         _run_level(paths, out, as_json, progress)

@@ -41,6 +41,7 @@ from sim.costs.profile import Fingerprint, Memory, Profile, profile_text, read_p
 from sim.specs.device import Device as DeviceFile
 from sim.specs.fields import InputError, read
 from sim.specs.files import load_mapping, write_atomically
+from sim.units import MIB
 
 Row = Mapping[str, Any]
 Note = Callable[[str], Any]
@@ -370,9 +371,6 @@ def _stand_ins(held: Mapping[Key, KernelModel], dtype: str) -> list[KernelModel]
     return made
 
 
-MIB = 2.0**20
-
-
 def _contention(folder: Path, session: str) -> list[Contention]:
     """Return the matrices that fit the session's own `contention.csv`, none without one that says enough."""
     if not (folder / CONTENTION).exists():
@@ -387,7 +385,7 @@ def _memory(folder: Path, dtype: str) -> Memory:
     assumed = Memory(
         context_bytes=6e8 if gpu else 0.0,
         communicator_bytes=1e9 if gpu else 0.0,
-        workspace_bytes=(2 * 32 + 32) * MIB if gpu else 0.0,
+        workspace_bytes=float((2 * 32 + 32) * MIB) if gpu else 0.0,
         reserved_over_allocated=1.065 if gpu else 1.0,
         reserved_sigma_log=0.07 if gpu else 0.0,
         allocated_sigma_log=0.03,

@@ -17,6 +17,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from sim.tuner.orphans import end_with_parent
+
 ELEMENT = 4
 WARMUPS = 3
 
@@ -155,5 +157,6 @@ class Rank:
 
 
 if __name__ == "__main__":
+    end_with_parent()
     told = json.loads(sys.argv[1])
     Rank(Request(**told | {"cases": [tuple(case) for case in told["cases"]]})).run()

@@ -20,7 +20,7 @@ from calibration.measure import Progress, Sampler, order
 from calibration.store import SAMPLES, SESSION, Session, Store, load_session, new_session
 from calibration.timing import METHODS
 from sim.specs.fields import InputError
-from sim.specs.files import write_atomically
+from sim.specs.files import DRAFT, write_atomically
 
 DEVICE_FILE = "device.json"
 LINKS_S = 20.0
@@ -80,6 +80,8 @@ def measured(request: Request, families: Sequence[Family], bench: Bench, progres
         session = _opened(request, bench.fingerprint)
         busy = _busy(bench.tools, request.despite_load)
         _made(request.out)
+        for draft in request.out.glob(f"{DRAFT}*"):  # of a session that was killed while it wrote
+            draft.unlink()
         store = Store(request.out)
         warm_s = settled(bench.tools)
         session = replace(session, sentinel_s=session.sentinel_s or warm_s, despite_load=session.despite_load or busy)

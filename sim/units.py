@@ -3,9 +3,11 @@
 from math import floor, isfinite, log10
 
 GB = 1e9
+MIB = 2**20
 GIB = 2**30
 HOUR_S = 3_600.0
 DAY_S = 86_400.0
+YEAR_S = 365.25 * DAY_S
 THIN_SPACE = "\u2009"
 
 _SECONDS = ((1e-9, "ns"), (1e-6, "µs"), (1e-3, "ms"), (1.0, "s"))

@@ -15,8 +15,9 @@ from calibration.checkpointing.measure import BUDGET, Scale, cores_here, measure
 from calibration.checkpointing.results import Api, Case, Setting
 from calibration.guards import MOST_OTHERS
 from calibration.measuring import one_of, results_console
+from calibration.storage import Storage, measure_storage
 from sim.specs.fields import InputError
-from sim.specs.files import write_atomically
+from sim.specs.files import checked_target, write_atomically
 from sim.units import digits3, seconds
 
 APIS: Mapping[str, Api] = {"save": "torch.save", "dcp": "async_save"}
@@ -30,7 +31,9 @@ def measure_command(
     ] = None,
     backend: Annotated[str, typer.Option(help="save (torch.save) or dcp (its async_save).")] = "save",
     steps: Annotated[int, typer.Option(help="Steps of a round, at least; five rounds for each k.")] = 1,
-    size: Annotated[int, typer.Option(help="Megabytes of training state.")] = 50,
+    megabytes: Annotated[
+        int, typer.Option("--megabytes", "--size", help="Size of the training state, 1 to 100000 MB.")
+    ] = 50,
     out: Annotated[Path | None, typer.Option(help="Write the JSON object to this file too.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -38,19 +41,23 @@ def measure_command(
     api = APIS[one_of("--backend", backend, tuple(APIS))]
     if not 1 <= steps <= MOST_STEPS:
         raise InputError("--steps", steps, f"a whole number from 1 to {MOST_STEPS}")
-    if not 1 <= size <= MOST_MEGABYTES:
-        raise InputError("--size", size, f"a whole number from 1 to {MOST_MEGABYTES}")
-    if out is not None and (out.is_dir() or not out.parent.is_dir()):
-        raise InputError("--out", str(out), "a file in an existing folder")
+    if not 1 <= megabytes <= MOST_MEGABYTES:
+        raise InputError("--megabytes", megabytes, f"a whole number from 1 to {MOST_MEGABYTES}")
+    checked_target("--out", out)
     progress = Console(stderr=True)
-    plain = Setting(backend="folder", api=api, cores=cores_here(), megabytes=size)
+    plain = Setting(backend="folder", api=api, cores=cores_here(), megabytes=megabytes)
     stated = [replace(plain, folder=str(one)) for one in folder or ()]
     settings = stated or [replace(plain, backend=one) for one in offered()]
     cases: list[Case] = []
     for setting in settings:
         with progress.status(setting.name) as status:
             cases.append(measured(setting, Scale(steps=steps), told=status.update))
-    told = {"overhead_budget_percent": 100 * BUDGET, "measurements": [summary(case) for case in cases]}
+    reached = {str(one): measure_storage(one) for one in folder or ()}
+    told = {
+        "overhead_budget_percent": 100 * BUDGET,
+        "measurements": [summary(case) for case in cases],
+        "storage": {name: asdict(found) for name, found in reached.items()},
+    }
     if out is not None:
         write_atomically(out, json.dumps(told, indent=1) + "\n")
     if as_json:
@@ -60,7 +67,20 @@ def measure_command(
     load = max(point.load for case in cases for point in case.points)
     busy = f"; the machine was busy: others used {load:.0%} of it" if load > MOST_OTHERS else ""
     said = f"* least k within {BUDGET:.1%}: predicted with contention, by the rule without, measured"
+    for name, found in reached.items():
+        results_console().print(f"{name} as storage of a job: {storage_words(found)}", markup=False, soft_wrap=True)
     progress.print(said + busy, markup=False, highlight=False, soft_wrap=True)
+
+
+def storage_words(found: Storage) -> str:
+    """Return the section of a job that says what a folder reached.
+
+    For example "{read_bytes_per_s: 1.2e+09, write_bytes_per_s: 8e+08} (reads from the page cache)".
+    """
+    cached = " (reads from the page cache)" if found.cached else ""
+    return (
+        f"{{read_bytes_per_s: {found.read_bytes_per_s:.2g}, write_bytes_per_s: {found.write_bytes_per_s:.2g}}}{cached}"
+    )
 
 
 def summary(case: Case) -> dict[str, Any]:

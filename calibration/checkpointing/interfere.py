@@ -8,6 +8,8 @@ import sys
 import zlib
 from pathlib import Path
 
+from sim.tuner.orphans import end_with_parent
+
 BLOCK, BLOCKS = bytes(2**20), 16
 
 
@@ -24,4 +26,5 @@ def main(folder: Path, core: int) -> None:
 
 
 if __name__ == "__main__":
+    end_with_parent()
     main(Path(sys.argv[1]), int(sys.argv[2]))

@@ -16,7 +16,7 @@ from calibration.cluster.results import Both, Case
 from calibration.guards import MOST_OTHERS
 from calibration.measuring import results_console
 from sim.specs.fields import InputError
-from sim.specs.files import write_atomically
+from sim.specs.files import checked_target, write_atomically
 from sim.units import digits3, seconds
 
 LEAST_ROUND_S, LEAST_S, MOST_S = 1.0, 0.1, 3600.0
@@ -29,7 +29,10 @@ def measure_command(
     longest_s: Annotated[
         float, typer.Option(help="Work of the longest job, in seconds alone on the fast slot.")
     ] = LONGEST_S,
-    link: Annotated[float, typer.Option(help="Bytes/s at which batches come to the slow slot.")] = LINK_BYTES_PER_S,
+    link: Annotated[
+        float,
+        typer.Option("--link-bytes-per-s", "--link", help="Bytes a second at which batches come to the slow slot."),
+    ] = LINK_BYTES_PER_S,
     out: Annotated[Path | None, typer.Option(help="Write the JSON object to this file too.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -37,12 +40,11 @@ def measure_command(
     for option, value, low, high in (
         ("--round-s", round_s, LEAST_ROUND_S, MOST_S),
         ("--longest-s", longest_s, LEAST_S, MOST_S),
-        ("--link", link, LEAST_LINK, MOST_LINK),
+        ("--link-bytes-per-s", link, LEAST_LINK, MOST_LINK),
     ):
         if not low <= value <= high:
             raise InputError(option, value, f"a number from {low:g} to {high:g}")
-    if out is not None and (out.is_dir() or not out.parent.is_dir()):
-        raise InputError("--out", str(out), "a file in an existing folder")
+    checked_target("--out", out)
     progress = Console(stderr=True)
     with progress.status("starting") as status:
         found = measured(policy, round_s=round_s, longest_s=longest_s, link_bytes_per_s=link, told=status.update)

@@ -22,6 +22,7 @@ from calibration.checkpointing.engine import pin
 from calibration.checkpointing.manifest import Progress
 from calibration.cluster.networks import Network, Training
 from calibration.host import keep_freed_memory
+from sim.tuner.orphans import end_with_parent
 
 LEAST_SLEEP_S = 0.005
 """Waiting is put together to so much at least: shorter sleeps take the system longer than they should."""
@@ -174,6 +175,7 @@ class SlotProcess:
 
 def _serve(pipe: Connection, worker: Worker, core: int | None) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who gave the orders ends this process
+    end_with_parent()
     torch.set_num_threads(1)
     keep_freed_memory()
     pin(None if core is None else frozenset({core}))

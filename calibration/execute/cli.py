@@ -26,40 +26,31 @@ from sim.specs import InputError, Job, PlacedPlan
 from sim.units import si
 from sim.validation.traces import join
 
-HELP = (
-    "Predict a training step of a small GPT-2-like network, run it on this machine, a process a rank, and compare "
-    "times, memory, messages, gradients and the order of passes."
-)
-app = typer.Typer(help=HELP, add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
-@app.callback(invoke_without_command=True, context_settings={"allow_interspersed_args": True})
+@app.command()
 def execute_command(
     job: Annotated[Path, typer.Argument(help="Job or plan file; model: as GPT-2, at most 500 million parameters.")],
     *,
     device: Annotated[
         Literal["cpu", "cuda"], typer.Option("--device", help="Where it runs, on at most 8 ranks.")
     ] = "cpu",
-    steps: Annotated[
-        int, typer.Option("--steps", help="Steps measured after 3 of warm-up, at least 10.")
-    ] = LEAST_STEPS,
-    seed: Annotated[int, typer.Option("--seed", help="Seed of weights and data, from 0.")] = 0,
+    steps: Annotated[int, typer.Option(min=LEAST_STEPS, help="Steps measured after 3 of warm-up.")] = LEAST_STEPS,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of weights and data.")] = 0,
     order: Annotated[
         Path | None, typer.Option("--order", help="CSV of another order for the pipeline, in PyTorch's format.")
     ] = None,
     most: Annotated[
-        int | None, typer.Option("--processes", help="Most processes that may be started (default: any).")
+        int | None, typer.Option("--processes", min=1, help="Most processes that may be started (default: any).")
     ] = None,
     timeout_s: Annotated[
-        float, typer.Option("--timeout", help="Seconds until a run is ended (0: 60, and 10 a step).")
+        float,
+        typer.Option("--timeout-s", "--timeout", min=0, help="Seconds until a run is ended (0: 60, and 10 a step)."),
     ] = 0.0,
-    port: Annotated[int, typer.Option("--port", help="Port of 127.0.0.1 where processes meet (0: any).")] = 0,
-    traces: Annotated[
-        Path | None, typer.Option("--traces", help="Folder for traces, and measured beside simulated.")
-    ] = None,
-    task: Annotated[
-        Path | None, typer.Option("--task", help="Write what torchrun's workers read here, run nothing.")
-    ] = None,
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="Port of 127.0.0.1 to meet at (0: any).")] = 0,
+    traces: Annotated[Path | None, typer.Option(help="Folder for traces, and measured beside simulated.")] = None,
+    task: Annotated[Path | None, typer.Option(help="Folder for what torchrun's workers read; none is run.")] = None,
     despite_load: Annotated[
         bool, typer.Option("--despite-load", help="Run on a busy machine too; times say less.")
     ] = False,
@@ -74,13 +65,16 @@ def execute_command(
     the plan's own order, or another one for the same stages and microbatches.
     """
     progress = Console(stderr=True)
+    for option, folder in (("--traces", traces), ("--task", task)):
+        if folder is not None and folder.exists() and not folder.is_dir():
+            raise InputError(option, str(folder), "a folder that exists or can be made")
     setting = Setting(device, steps, seed, timeout_s, port, traces)
     other = read_order(order) if order else None
     if task:
         typer.echo(prepare(planned(Job.load(job), device, other, most)[0], setting, task))
         return
     held = Job.load(job)
-    folder = target(held, planned(held, device, other, most)[0], device, despite_load) if learning else None
+    learner = target(held, planned(held, device, other, most)[0], device, despite_load) if learning else None
     try:
         row = execute(held, setting, nobody if despite_load else others, other, most)
     except ExecutionError as error:
@@ -88,7 +82,7 @@ def execute_command(
         raise typer.Exit(1) from None
     if traces and row.predicted.csv:
         progress.print(f"measured over simulated: {lay_over(row, traces)}", markup=False, soft_wrap=True)
-    lesson = learn(folder, held, row) if folder else None
+    lesson = learn(learner, held, row) if learner else None
     assumed = assumptions(held.model, held.cluster, held.plan, row.case.plan) if held.plan else ()
     if as_json:
         told = data(row) | {"assumptions": list(assumed)}

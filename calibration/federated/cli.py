@@ -26,35 +26,34 @@ from sim.decentralized.controllers import controller as make
 from sim.decentralized.controllers.base import Controller
 from sim.decentralized.objective import Objective
 from sim.specs.fields import InputError
-from sim.specs.files import write_atomically
+from sim.specs.files import checked_target, write_atomically
 from sim.units import seconds
 
 
 def measure_command(
     algorithm: Annotated[str, typer.Option(help=f"One of {', '.join(ALGORITHMS)}.")] = "fedavg",
     theta: Annotated[
-        float | None, typer.Option(help="The knob; by default the middle of the algorithm's list.")
+        float | None, typer.Option(help="The algorithm's knob; by default the middle of its list.")
     ] = None,
-    data: Annotated[str, typer.Option(help=f"One of {', '.join(DATA)}.")] = "digits",
+    data: Annotated[str, typer.Option(help=f"What is learned: one of {', '.join(DATA)}.")] = "digits",
     norm: Annotated[str, typer.Option(help=f"Of the network: one of {', '.join(NORMS)}.")] = "group",
     skew: Annotated[float, typer.Option(help="Share of the data that is sorted by label: 0 to 1.")] = 1.0,
-    partitions: Annotated[int, typer.Option(help="So many.")] = 5,
+    partitions: Annotated[int, typer.Option(help="Partitions of the data, from 2 to 64.")] = 5,
     steps: Annotated[int, typer.Option(help="Minibatches of each partition.")] = 300,
     travel_every: Annotated[int, typer.Option(help="Minibatches between travels; more than --steps: none.")] = 50,
     bytes_per_s: Annotated[
-        float | None, typer.Option(help="Of each link: a process for each partition, and a prediction.")
+        float | None, typer.Option(help="Bytes a second of each link: a process for each partition, and a prediction.")
     ] = None,
-    latency_s: Annotated[float, typer.Option(help="Of each link, in seconds, with --bytes-per-s.")] = 0.0,
-    timeout_s: Annotated[float, typer.Option(help="Seconds for all of that.")] = TIMEOUT_S,
+    latency_s: Annotated[float, typer.Option(help="Latency of each link in seconds, with --bytes-per-s.")] = 0.0,
+    timeout_s: Annotated[float, typer.Option(help="Seconds until a run with --bytes-per-s is ended.")] = TIMEOUT_S,
     controller: Annotated[str, typer.Option(help=f"What moves theta: one of {', '.join(CONTROLLERS)}.")] = "fixed",
-    tolerated: Annotated[float, typer.Option(help="Accuracy loss that a controller bears.")] = 0.05,
-    seed: Annotated[int, typer.Option(help="Of weights, partitions and minibatches.")] = 0,
+    tolerated: Annotated[float, typer.Option(min=0, max=1, help="Accuracy loss that a controller bears.")] = 0.05,
+    seed: Annotated[int, typer.Option(help="Seed of weights, partitions and minibatches.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Write the JSON object to this file too.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Train partitions of skewed data here, and say what they sent, how long that took and how well they learned."""
-    if out is not None and (out.is_dir() or not out.parent.is_dir()):
-        raise InputError("--out", str(out), "a file in an existing folder")
+    checked_target("--out", out)
     name = cast("AlgorithmName", one_of("--algorithm", algorithm, tuple(ALGORITHMS)))
     thetas = KNOBS[name].thetas
     communication = Communication(algorithm=name, theta=thetas[len(thetas) // 2] if theta is None else theta)

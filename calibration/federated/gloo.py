@@ -73,11 +73,6 @@ class GlooRun:
     waits: tuple[Wait, ...]
     departures: tuple[Departure, ...]
 
-    @property
-    def seconds_per_step(self) -> float:
-        """Mean of wall time."""
-        return self.run.seconds / self.run.steps
-
     def lines(self) -> list[str]:
         """Return who was lost, and who waited longest for whom."""
         told = [

@@ -21,7 +21,7 @@ def read_journal(path: Path) -> list[dict[str, Any]]:
     for number, line in enumerate(text_of(path, MOST_BYTES).splitlines() if path.exists() else (), 1):
         try:
             rows.append(dict(json.loads(line)))
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             raise InputError(f"{path}:{number}", line[:40], "a JSON object") from None
     return rows
 

@@ -16,7 +16,7 @@ from calibration.loading.generated import Kind
 from calibration.loading.measure import MOST_LOAD, SECONDS, Measured, measure
 from calibration.measuring import checked_seed, one_of, results_console
 from sim.specs.fields import InputError
-from sim.specs.files import write_atomically
+from sim.specs.files import checked_target, write_atomically
 from sim.specs.loading import Topology
 from sim.units import digits3, percent, si
 
@@ -36,19 +36,20 @@ def measure_command(
     workers: Annotated[int, typer.Option(help="Worker processes that fetch and prepare.")] = 1,
     topology: Annotated[str, typer.Option(help="serial (torch's) or staged (threads fetch ahead).")] = "serial",
     cached: Annotated[float, typer.Option(help="Share of the files that a cache keeps in memory, 0 to 1.")] = 0.5,
-    storage_latency_s: Annotated[float, typer.Option(help="Latency of a file that is not cached.")] = 0.004,
-    storage_bytes_per_s: Annotated[float, typer.Option(help="Bandwidth of storage.")] = 50e6,
+    storage_latency_s: Annotated[float, typer.Option(help="Seconds until a file comes that is not cached.")] = 0.004,
+    storage_bytes_per_s: Annotated[float, typer.Option(help="Bandwidth of storage, in bytes a second.")] = 50e6,
     cores: Annotated[int, typer.Option(help="Cores of this machine that all of it may use.")] = 1,
     trainer: Annotated[
         str, typer.Option(help="sleep:SECONDS a batch (a device elsewhere) or compute (needs a core here).")
     ] = "sleep:0.02",
     batch: Annotated[int, typer.Option(help="Samples of a batch.")] = 16,
-    seconds: Annotated[float, typer.Option(help="How long each of the four phases is timed, 0.1 to 60.")] = SECONDS,
-    seed: Annotated[int, typer.Option(help="Of the files, their order and their augmentation.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="Also write the JSON object to this file.")] = None,
+    seconds: Annotated[float, typer.Option(help="Seconds that each of the four phases is timed, 0.1 to 60.")] = SECONDS,
+    seed: Annotated[int, typer.Option(help="Seed of the files, their order and their augmentation.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Write the JSON object to this file too.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Measure a real input pipeline on generated files, by differential phases, beside its prediction."""
+    checked_target("--out", out)
     kind = cast("Kind", one_of("--dataset", dataset, tuple(SCALES)))
     if not 0.1 <= seconds <= 60:
         raise InputError("--seconds", seconds, "a number from 0.1 to 60")

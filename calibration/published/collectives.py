@@ -17,10 +17,10 @@ from sim.costs.run_level import RunLevel, symbol_values
 from sim.specs.catalog import device
 from sim.specs.device import Device
 from sim.specs.fields import InputError
+from sim.units import MIB
 
 EFFICIENCY = Free(0.8, 0.01, 1.5)
 ALPHA = Free(3e-5, 1e-7, 5e-3)
-MIB = 2**20
 ASSUMED_PCIE_EFFICIENCY = 0.5
 FILL_FREE = {"intra_fill_s": Free(5e-5, 1e-7, 1e-2), "intra_fill_bytes": Free(2e7, 1e5, 1e9)}
 INTRA_FREE = {

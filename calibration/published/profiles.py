@@ -27,6 +27,7 @@ from sim.specs.catalog import device
 from sim.specs.device import Device
 from sim.specs.fields import InputError
 from sim.specs.files import write_atomically
+from sim.units import MIB
 
 DATE = "2026-11-21"
 """Recorded in the shipped profiles: the day of the fit, as the files do not say when they were retrieved."""
@@ -111,7 +112,6 @@ def _method(target: Profiled, by: Ratios) -> str:
     return f"public data: GEMM carried over from {chip}, wave scaling {anchor}{extra}"
 
 
-MIB = 2.0**20
 PCIE_5_BYTES_PER_S = 63e9
 
 
@@ -129,7 +129,7 @@ def _memory(name: str) -> Memory:
     return Memory(
         context_bytes=6e8,
         communicator_bytes=1e9,
-        workspace_bytes=(2 * 32 + te_mib) * MIB,
+        workspace_bytes=float((2 * 32 + te_mib) * MIB),
         reserved_over_allocated=1.065,
         reserved_sigma_log=0.07,
         allocated_sigma_log=0.03,

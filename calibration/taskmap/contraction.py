@@ -42,7 +42,7 @@ class Elementwise:
     """
 
     name: str
-    apply: Callable[[Any, Any, Any], Any]
+    apply: Callable[[Functions, Any, Any], Any]
     vector: str = ""
 
 

@@ -15,21 +15,24 @@ from rich.console import Console
 from rich.table import Table
 
 from sim.specs.fields import InputError
+from sim.specs.files import checked_target
 from sim.specs.table import PHASES, LayerTable, at
 
-app = typer.Typer(help="Trace a torch module.", add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
-@app.callback(invoke_without_command=True, context_settings={"allow_interspersed_args": True})
+@app.command()
 def trace_command(
     source: Annotated[str, typer.Argument(metavar="FILE.py:FACTORY", help="Runs this file and calls the function.")],
     *,
-    out: Annotated[Path, typer.Option("--out", help="The table that is written.")] = Path("table.json"),
+    out: Annotated[Path, typer.Option("--out", help="Layer table (JSON) to write.")] = Path("table.json"),
     layers: Annotated[
         list[str] | None, typer.Option("--layers", help="A pipeline layer, or a list of them, by its name (repeat).")
     ] = None,
-    dtype: Annotated[Literal["bfloat16", "float16", "float32"], typer.Option("--dtype")] = "bfloat16",
-    name: Annotated[str | None, typer.Option("--name", help="Default: the module's class.")] = None,
+    dtype: Annotated[
+        Literal["bfloat16", "float16", "float32"], typer.Option("--dtype", help="Type of weights and activations.")
+    ] = "bfloat16",
+    name: Annotated[str | None, typer.Option("--name", help="Name of the table (default: the module's class).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Write the layer table of the module that FACTORY() returns as (module, inputs).
@@ -38,8 +41,7 @@ def trace_command(
     The factory runs on fake tensors: it may build a network of any size. Let the module end in its loss, so that
     the loss's time and memory count too. A job file takes the table as `model: {table: table.json}`.
     """
-    if not out.name or out.is_dir() or not out.parent.is_dir():
-        raise InputError("--out", str(out), "a file in an existing folder")
+    checked_target("--out", out)
     begin = time.perf_counter()
     if name is not None and not 1 <= len(name) <= 100:
         raise InputError("--name", name, "text of 1 to 100 characters")
@@ -61,7 +63,13 @@ def _traced(source: str, layers: list[str] | None, dtype: str, name: str | None)
     from calibration.tracing.trace import trace  # noqa: PLC0415
 
     with FakeTensorMode(allow_non_fake_inputs=True):
-        made = load_factory(source)()
+        factory = load_factory(source)
+        try:
+            made = factory()
+        except Exception as error:
+            raise InputError(
+                source, f"{type(error).__name__}: {error}", "a function that runs on fake tensors"
+            ) from error
         if not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], torch.nn.Module)):
             raise InputError(source, type(made).__name__, "a function that returns (module, inputs)")
     module, inputs = made
@@ -82,7 +90,9 @@ def load_factory(source: str) -> Callable[[], Any]:
     if spec is None or spec.loader is None:
         raise InputError("FILE.py:FACTORY", source, "a Python file that can be imported")
     module = module_from_spec(spec)
-    with patch.object(sys, "path", [str(path.parent.resolve()), *sys.path]):
+    there = [str(path.parent.resolve()), *sys.path]
+    # What a user's files compile to is not left beside them.
+    with patch.object(sys, "path", there), patch.object(sys, "dont_write_bytecode", True):
         spec.loader.exec_module(module)
     factory = getattr(module, function, None)
     if not callable(factory):

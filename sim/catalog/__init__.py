@@ -1,13 +1,20 @@
 """Data only: devices, models, precisions, scaling laws and fitted profiles as JSON, a source beside every number."""
 
+import json
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from typing import Any
 
 
 def folder(kind: str) -> Traversable:
     """Return the folder of one kind of entry, such as `devices`."""
     return files(__name__) / kind
+
+
+def data(path: str) -> Any:
+    """Return what a file of the catalog, such as `devices/l4.json`, states."""
+    return json.loads((files(__name__) / path).read_text("utf-8"))
 
 
 def kinds() -> list[str]:

@@ -1,7 +1,7 @@
 """The `trainsim` command: thin typer commands, one file a family, each loaded when it runs."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Annotated, Any
@@ -10,6 +10,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from sim import __version__
+from sim.cli.examples import EXAMPLES
+from sim.cli.signals import ended_tidily
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "simulate": ("simulate:simulate_command", "Predict one training step of a plan."),
@@ -88,22 +90,42 @@ class _Commands(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that the first word names, loaded."""
         name, found, rest = super().resolve_command(ctx, args)
-        return name, _loaded(name, self.places[name]) if name in self.places else found, rest
+        return name, loaded(name, self.places[name]) if name in self.places else found, rest
 
 
-def _loaded(name: str, place: str) -> Any:
-    """Return the command `name` that is a function or a typer app at `module:attribute`."""
+def loaded(name: str, place: str) -> Any:
+    """Return the command `name` at `module:attribute`: its help ends with an example, its errors name options."""
+    from sim.cli.usage import naming_options  # noqa: PLC0415 - the version and the help of all need no more than names
+
+    command = _made(name, place)
+    for entry in entry_points(group=f"trainsim.commands.{name}"):
+        command.add_command(_made(entry.name, entry.value))
+    for words, part in leaves(command):
+        naming_options(part)
+        part.epilog = f"Example: trainsim {EXAMPLES[words]}" if words in EXAMPLES else None
+    return command
+
+
+def _made(name: str, place: str) -> Any:
+    """Return the command of a function or a typer app at `module:attribute`."""
     module, _, attribute = place.partition(":")
     found = getattr(import_module(module), attribute)
-    if isinstance(found, typer.Typer):
-        command: Any = typer.main.get_group(found)
-        command.name = name
-        for entry in entry_points(group=f"trainsim.commands.{name}"):
-            command.add_command(_loaded(entry.name, entry.value))
-        return command
-    alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    alone.command(name)(found)
-    return typer.main.get_command(alone)
+    if not isinstance(found, typer.Typer):
+        alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+        alone.command()(found)
+        found = alone
+    command: Any = typer.main.get_command(found)
+    command.name = name
+    return command
+
+
+def leaves(command: Any, above: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the words and the command of everything at or below `command` that does something."""
+    words, parts = f"{above} {command.name}".strip(), getattr(command, "commands", None)
+    if parts is None:
+        yield words, command
+    for part in (parts or {}).values():
+        yield from leaves(part, words)
 
 
 app = typer.Typer(
@@ -131,12 +153,28 @@ def _options(version: Annotated[bool, VERSION] = False) -> None:
     del version  # its callback has answered
 
 
+INTERRUPTED = 130
+"""What newer releases of typer return for Ctrl-C; older ones raise typer.Abort."""
+
+
 def main() -> None:
     """Run the command line: exit 0 ok, 2 bad input, 1 anything else."""
     try:
-        sys.exit(app(standalone_mode=False) or 0)
+        with ended_tidily():
+            code = app(standalone_mode=False) or 0
+        if code == INTERRUPTED:
+            raise KeyboardInterrupt
+        sys.exit(code)
     except (KeyboardInterrupt, typer.Abort):
         sys.stderr.write("interrupted\n")
+        sys.exit(1)
+    except OSError as error:
+        from sim.specs.files import FULL  # noqa: PLC0415 - as below
+
+        if error.errno not in FULL:
+            raise
+        where = f": {error.filename}" if error.filename else ""
+        sys.stderr.write(f"stopped: {error.strerror}{where}\n")
         sys.exit(1)
     except Exception as error:
         from sim.cli.usage import told  # noqa: PLC0415 - only here, so that the version and the help come at once

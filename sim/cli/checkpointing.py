@@ -25,6 +25,7 @@ JOB = typer.Argument(help="Job file with model, cluster and plan (and checkpoint
 WRITERS = typer.Option(help="Who writes: balanced over all ranks, or the first-replica.")
 JSON = typer.Option("--json", help="Print one JSON object.")
 USUAL_HOURS = 720.0
+MOST_HOURS = 200_000
 
 
 @app.callback()
@@ -55,15 +56,23 @@ def plan_command(
 @app.command("simulate")
 def simulate_command(
     job: Annotated[Path, JOB],
-    hours: Annotated[float | None, typer.Option(help=f"Simulated hours ({USUAL_HOURS:g} without --steps).")] = None,
-    steps: Annotated[int | None, typer.Option(help="Simulate until so many steps are safe instead.")] = None,
-    seeds: Annotated[int, typer.Option(help="Runs, each with failures of its own.")] = 20,
-    seed: Annotated[int, typer.Option(help="Seed of the first run.")] = 0,
-    adapt: Annotated[bool, typer.Option(help="Start with CheckFreq's rule and lengthen k to the budget.")] = False,
+    hours: Annotated[
+        float | None, typer.Option(help=f"Simulate so many hours, above 0 ({USUAL_HOURS:g} without --steps).")
+    ] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Simulate until so many steps are safe instead.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, max=10_000, help="Runs, each with failures of its own.")] = 20,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Seed of the failures of the first run; each further one has the next.")
+    ] = 0,
+    adapt: Annotated[
+        bool, typer.Option("--adapt", help="Start with CheckFreq's rule and lengthen k to the budget.")
+    ] = False,
     writers: Annotated[str, WRITERS] = "balanced",
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Simulate a run with checkpoints and failures by chance: goodput with its spread."""
+    if hours is not None and not 0 < hours <= MOST_HOURS:
+        raise InputError("--hours", hours, f"a number above 0, at most {MOST_HOURS:,}")
     saving, fleet, notes = _of_job(job, writers)
     mean = saving.mtbf_s
     lasting = None if steps is not None and hours is None else HOUR_S * (USUAL_HOURS if hours is None else hours)

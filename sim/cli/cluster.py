@@ -36,6 +36,11 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+THROUGHPUTS = typer.Option(help="Steps/s by job and device: JSON, CSV, YAML, or a workload to predict.")
+TRACE = typer.Option(help="Jobs: a 10-column trace, output of sacct --parsable2, or a CSV of Kueue.")
+JOBS = typer.Option(min=1, max=10_000_000, help="Draw so many jobs instead (with --window: without end).")
+EVERY = typer.Option("--every-s", "--every", min=0, help="Mean seconds between drawn jobs; 0: all at once.")
+MULTI_GPU = typer.Option("--multi-gpu", help="Three in ten drawn jobs on 2, 4 or 8 devices.")
 
 
 @app.callback()
@@ -58,26 +63,26 @@ class _Inputs:
 @app.command("simulate")
 def simulate_command(
     cluster: Annotated[str, typer.Option(help="Devices: 8:16:24 (V100:P100:K80) or type=count,type=count.")],
-    throughputs: Annotated[
-        Path | None, typer.Option(help="Steps/s by job and device: JSON, CSV, YAML, or a workload to predict.")
-    ] = None,
-    trace: Annotated[
-        Path | None, typer.Option(help="Jobs: a 10-column trace, output of sacct --parsable2, or a CSV of Kueue.")
-    ] = None,
-    jobs: Annotated[int | None, typer.Option(help="Draw so many jobs instead (with --window: without end).")] = None,
-    every: Annotated[float, typer.Option(help="Mean seconds between drawn jobs; 0: all at once.")] = 0.0,
-    multi_gpu: Annotated[bool, typer.Option(help="Three in ten drawn jobs on 2, 4 or 8 devices.")] = False,
+    throughputs: Annotated[Path | None, THROUGHPUTS] = None,
+    trace: Annotated[Path | None, TRACE] = None,
+    jobs: Annotated[int | None, JOBS] = None,
+    every: Annotated[float, EVERY] = 0.0,
+    multi_gpu: Annotated[bool, MULTI_GPU] = False,
     window: Annotated[str | None, typer.Option(help="FIRST:LAST, end when jobs FIRST to LAST - 1 have ended.")] = None,
-    policy: Annotated[str, typer.Option(help="Scheduling policy.")] = "max_min_fairness_perf",
+    policy: Annotated[
+        str, typer.Option(help="Policy that divides the devices; a wrong name is answered with all.")
+    ] = "max_min_fairness_perf",
     gavel_parity: Annotated[bool, typer.Option("--gavel-parity", help="As the published simulator does it.")] = False,
-    parts: Annotated[int, typer.Option(help="Split the policy's problem into so many (POP).")] = 1,
+    parts: Annotated[int, typer.Option(min=1, help="Split the policy's problem into so many (POP).")] = 1,
     round_s: Annotated[float, typer.Option(help="Seconds of a round.")] = 360.0,
     reset_s: Annotated[float, typer.Option(help="Least seconds between two computations of shares.")] = 1_920.0,
-    gpus_per_server: Annotated[int, typer.Option(help="Devices of a server.")] = 1,
-    switch_s: Annotated[float | None, typer.Option(help="What a job loses that resumes or moves (s).")] = None,
-    price: Annotated[str | None, typer.Option(help="USD of a device-hour: type=price,type=price.")] = None,
-    draws: Annotated[int, typer.Option(help="Simulate again with so many draws of predicted throughputs.")] = 0,
-    seed: Annotated[int, typer.Option(help="Seed of drawn jobs and of the policy.")] = 0,
+    gpus_per_server: Annotated[int, typer.Option(min=1, max=1024, help="Devices of a server.")] = 1,
+    switch_s: Annotated[float | None, typer.Option(help="Seconds that a job loses which resumes or moves.")] = None,
+    price: Annotated[
+        str | None, typer.Option("--usd-per-gpu-hour", "--price", help="USD of a device-hour: type=price,type=price.")
+    ] = None,
+    draws: Annotated[int, typer.Option(min=0, help="Simulate again with so many draws of predicted throughputs.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of drawn jobs and of the policy.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Simulate jobs on a cluster: completion times, makespan, fairness, utilisation, cost."""
@@ -97,7 +102,7 @@ def simulate_command(
 
     # The catalog has no price of some devices; what is stated has to be whole.
     known = given.prices if all(name in given.prices for name in devices) else {}
-    prices = known if price is None else _numbers("--price", price)
+    prices = known if price is None else _numbers("--usd-per-gpu-hour", price)
     costs = given.switch_s if switch_s is None else {}
     held = tuple(given.jobs) if span is None else given.jobs
     divides = made()
@@ -148,7 +153,9 @@ def _inputs(
 ) -> _Inputs:
     """Return jobs and throughputs from the files that were named."""
     if (trace is None) == (jobs is None and window is None):
-        raise InputError("--trace", trace and str(trace), "exactly one of --trace and --jobs")
+        raise InputError(
+            "--trace", trace and str(trace), f"{'' if trace else 'required: '}exactly one of --trace and --jobs"
+        )
     log = None if trace is None else imported_log(trace)
     if throughputs is None:
         if log is None:
@@ -179,21 +186,27 @@ def _devices(text: str) -> dict[str, int]:
         parts = text.split(":")
         if len(parts) != len(TYPES):
             raise InputError("--cluster", text, "V100s:P100s:K80s, or type=count,type=count")
-        numbers = _numbers("--cluster", ",".join(f"{name}={part}" for name, part in zip(TYPES, parts, strict=True)))
+        numbers = _numbers(
+            "--cluster", ",".join(f"{name}={part}" for name, part in zip(TYPES, parts, strict=True)), text
+        )
+    if not any(numbers.values()):
+        raise InputError("--cluster", text, "at least one device")
     for name, number in numbers.items():
         if number != int(number):
             raise InputError(f"--cluster.{name}", number, "a whole number of devices")
     return {name: int(number) for name, number in numbers.items()}
 
 
-def _numbers(option: str, text: str) -> dict[str, float]:
+def _numbers(option: str, text: str, stated: str = "") -> dict[str, float]:
+    """Return the numbers of a text of name=number; an error tells the text that was `stated` for it."""
     found: dict[str, float] = {}
     for part in text.split(","):
         name, _, number = part.partition("=")
         try:
             value = float(number)
         except ValueError:
-            raise InputError(option, text, "type=number,type=number") from None
+            allowed = "three whole numbers, as 8:16:24" if stated else "type=number,type=number"
+            raise InputError(option, stated or text, allowed) from None
         if not 0 <= value < 1e9 or not name:
             raise InputError(f"{option}.{name}", number, "a number from 0 to 1e9")
         found[name.strip()] = value

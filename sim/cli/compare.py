@@ -9,7 +9,7 @@ import typer
 from rich import box
 from rich.table import Table
 
-from sim.cli.output import console, print_json, progress_console, written
+from sim.cli.output import checked_files, console, print_json, progress_console, written
 from sim.specs import InputError, Job
 from sim.tuner.ways import IDEAS, RIVALS, compared
 from sim.tuner.ways_table import ComparedRow, read_compared, write_compared
@@ -21,12 +21,13 @@ def compare_command(
     out: Annotated[
         Path | None, typer.Option(help="CSV table to write; what it already has is not searched again.")
     ] = None,
-    ablation: Annotated[bool, typer.Option(help="Our search without each of its ideas instead of others'.")] = False,
+    ablation: Annotated[
+        bool, typer.Option("--ablation", help="Our search without each of its ideas instead of others'.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Search jobs also as earlier tuners do, and simulate the plan that every search finds."""
-    if out and (out.is_dir() or not out.parent.is_dir()):
-        raise InputError("--out", str(out), "a file in an existing folder")
+    checked_files({"--out": out}, *jobs)
     rows = read_compared(out) if out and out.exists() else []
     asked = list(IDEAS if ablation else RIVALS)
     for path in jobs:

@@ -20,6 +20,7 @@ from sim.decentralized import (
     simulate,
     what_if,
 )
+from sim.decentralized.controllers import CONTROLLERS
 from sim.report.decentralized import answer_decentralized, what_if_lines
 from sim.specs import InputError
 from sim.specs.fields import read
@@ -52,20 +53,24 @@ def _group() -> None:
 @app.command("simulate")
 def simulate_command(
     file: Annotated[Path | None, typer.Argument(help="YAML or JSON file of the training; options win over it.")] = None,
-    algorithm: Annotated[str | None, typer.Option(help="bsp, gaia, fedavg, dgc or diloco.")] = None,
-    theta: Annotated[float | None, typer.Option(help="The knob; with a controller where it begins.")] = None,
-    controller: Annotated[
-        str | None, typer.Option(help="fixed, or what moves theta: hill_climbing and others.")
+    algorithm: Annotated[str | None, typer.Option(help="One of bsp, gaia, fedavg, dgc, diloco.")] = None,
+    theta: Annotated[
+        float | None, typer.Option(help="The algorithm's knob; with a controller where it begins.")
     ] = None,
-    skew: Annotated[float | None, typer.Option(help="Share of the data sorted by label before it is split.")] = None,
-    k: Annotated[int | None, typer.Option("--partitions", "-k", help="Partitions.")] = None,
+    controller: Annotated[str | None, typer.Option(help=f"What moves theta: one of {', '.join(CONTROLLERS)}.")] = None,
+    skew: Annotated[
+        float | None, typer.Option(help="Share of the data sorted by label before it is split, 0 to 1.")
+    ] = None,
+    k: Annotated[int | None, typer.Option("--partitions", "-k", help="Partitions of the data, from 2 to 64.")] = None,
     steps: Annotated[int | None, typer.Option(help="Minibatches of each partition.")] = None,
     parameters: Annotated[int | None, typer.Option(help="Parameters of the network, of 4 bytes.")] = None,
     step_s: Annotated[float | None, typer.Option(help="Seconds of a minibatch.")] = None,
-    bytes_per_s: Annotated[float | None, typer.Option(help="Bandwidth of every link.")] = None,
-    latency_s: Annotated[float | None, typer.Option(help="Latency of every link, one way.")] = None,
-    travel_every: Annotated[int | None, typer.Option(help="Minibatches between two travels of models.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of jitter, accuracy losses and controller.")] = None,
+    bytes_per_s: Annotated[float | None, typer.Option(help="Bandwidth of every link, in bytes a second.")] = None,
+    latency_s: Annotated[float | None, typer.Option(help="Latency of every link, one way, in seconds.")] = None,
+    travel_every: Annotated[
+        int | None, typer.Option(help="Minibatches between two travels of models; 0: none.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of jitter, accuracy losses and controller.")] = None,
     accuracy: Annotated[
         Path | None, typer.Option(help=f"CSV of short runs (notebooks/{SHORT_RUNS} where there is one).")
     ] = None,

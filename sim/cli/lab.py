@@ -40,4 +40,4 @@ def _folder(asked: Path | None) -> Path:
     for folder in [asked] if asked else [Path("notebooks"), beside]:
         if folder.is_dir():
             return folder
-    raise InputError("folder", str(asked or "notebooks"), "an existing folder of notebooks")
+    raise InputError("--folder", str(asked or "notebooks"), "an existing folder of notebooks")

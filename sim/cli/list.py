@@ -1,13 +1,12 @@
 """`trainsim list`: what can be named in a job file or at the shell."""
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, fields
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
 
-from sim.catalog import folder, kinds, names
+from sim.catalog import data, folder, kinds, names
 from sim.cli.output import console, print_json
 from sim.costs.run_level import run_level, shipped
 from sim.schedules import SCHEDULES
@@ -110,7 +109,7 @@ def _device(name: str) -> Entry:
 
 def _profile(name: str) -> Entry:
     # As data: a whole profile takes ten times as long to read, and nothing of it is used here.
-    raw = json.loads((folder("profiles") / name / "profile.json").read_text("utf-8"))
+    raw = data(f"profiles/{name}/profile.json")
     facts = {"estimate": bool(raw.get("estimate")), "method": raw["method"], "date": raw["date"]}
     text = f"{'estimate' if facts['estimate'] else 'measured'}, {facts['date']}: {raw['method'].split(' (base: ')[0]}"
     return {"description": text, **facts}
@@ -169,7 +168,7 @@ def _instances(name: str) -> Entry:
 
 
 def _title(kind: str, name: str) -> str:
-    return str(json.loads((folder(kind) / f"{name}.json").read_text("utf-8"))["title"])
+    return str(data(f"{kind}/{name}.json")["title"])
 
 
 FACTS: dict[str, Callable[[str], Entry]] = {
@@ -189,8 +188,8 @@ FACTS: dict[str, Callable[[str], Entry]] = {
 
 def _plain(kind: str, name: str) -> Entry:
     """Return an entry by the plain values at the top of its file, its title or description first."""
-    file = folder(kind) / f"{name}.json"
-    raw = json.loads(file.read_text("utf-8")) if file.is_file() else {}
+    file = f"{name}.json"
+    raw = data(f"{kind}/{file}") if (folder(kind) / file).is_file() else {}
     facts = {k: v for k, v in raw.items() if isinstance(v, str | int | float)} if isinstance(raw, dict) else {}
     title = facts.get("description") or facts.get("title")
     text = title or ", ".join(f"{k} {v}" for k, v in facts.items() if k not in ("name", "source"))

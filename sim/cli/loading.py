@@ -64,20 +64,21 @@ def predict_command(
     file: Annotated[Path, typer.Argument(help="Job with model, cluster, plan and loading, or the section alone.")],
     compute_samples_per_s: Annotated[
         float | None,
-        typer.Option(help="What a node trains in a second when it never waits (a job: by its simulated step)."),
+        typer.Option(help="Samples that a node trains in a second when it never waits (a job: by its simulated step)."),
     ] = None,
     engine: Annotated[Engine, typer.Option(help="law: closed forms; events: simulated processes beside them.")] = (
         Engine.law
     ),
-    epochs: Annotated[int, typer.Option(help="Epochs that are simulated with --engine events.")] = 3,
+    epochs: Annotated[
+        int,
+        typer.Option(min=2, max=100, help="Epochs that are simulated with --engine events; the first fills caches."),
+    ] = 3,
     along: Annotated[
         Along | None, typer.Option("--what-if", help="Stalls over cached bytes, cores, storage or devices.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Predict how fast training is fed: rates, stalls, what decides, and what would be enough."""
-    if epochs < 2:
-        raise InputError("--epochs", epochs, "a whole number from 2: the first one fills the cache")
     fed = _fed(file, compute_samples_per_s)
     loading, where = fed.loading, {"nodes": fed.nodes, "network_bytes_per_s": fed.network_bytes_per_s}
     found = predict(loading, fed.samples_per_s, **where)  # type: ignore[arg-type]

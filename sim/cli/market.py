@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from math import inf
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -9,7 +10,7 @@ import plotly.graph_objects as go
 import typer
 
 from sim.cli.cluster import cluster_data
-from sim.cli.output import checked_file, console, print_json, progress_console, rental_data, written
+from sim.cli.output import checked_file, console, iso_utc, print_json, progress_console, rental_data, written
 from sim.cluster.policies import policy as policy_named
 from sim.cluster.predicted import is_workload, predicted_throughputs, read_workload
 from sim.cluster.trace import read_trace
@@ -54,6 +55,10 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+THROUGHPUTS = typer.Option(help="Steps/s by model and device: CSV, JSON, YAML, or a workload to predict.")
+STRATEGY = typer.Option("--strategy", help="Rule by which it rents; a wrong name is answered with all.")
+STARTS = typer.Option(min=1, max=1000, help="Begin also a day later, and so on: so many begins.")
+WHAT_IF = typer.Option("--what-if", "--along", help="The same over one axis: every, worth or strategies.")
 
 
 @app.callback()
@@ -64,38 +69,37 @@ def _group() -> None:
 @app.command("simulate")
 def simulate_command(
     prices: Annotated[list[Path], typer.Option(help="File of prices: AWS, Azure, GCP, SkyPilot or plain (several).")],
-    throughputs: Annotated[
-        Path, typer.Option(help="Steps/s by model and device: CSV, JSON, YAML, or a workload to predict.")
-    ],
+    throughputs: Annotated[Path, THROUGHPUTS],
     model: Annotated[str, typer.Option(help="The job: a name of that file.")],
     steps: Annotated[float | None, typer.Option(help="Steps that it trains.")] = None,
     days: Annotated[float | None, typer.Option(help="Or: as many as --reference does in so many days.")] = None,
     reference: Annotated[str, typer.Option(help="Device that --days counts, and that baselines rent.")] = "v100",
-    gpus: Annotated[int, typer.Option(help="Devices of the job.")] = 1,
+    gpus: Annotated[int, typer.Option(min=1, help="Devices of the job.")] = 1,
     shares: Annotated[bool, typer.Option("--shares", help="Others rent what it leaves of an instance.")] = False,
-    strategy_name: Annotated[str, typer.Option("--strategy", help="Rule by which it rents.")] = "dynamic",
+    strategy_name: Annotated[str, STRATEGY] = "dynamic",
     cloud: Annotated[list[str] | None, typer.Option(help="Only this cloud (several).")] = None,
     region: Annotated[list[str] | None, typer.Option(help="Only this region (several).")] = None,
     device: Annotated[list[str] | None, typer.Option(help="Only this device (several).")] = None,
     billing: Annotated[str, typer.Option(help="spot, on-demand or any.")] = "any",
     begin: Annotated[str | None, typer.Option(help="Date or time of the begin, UTC (the first price).")] = None,
-    starts: Annotated[int, typer.Option(help="Begin also a day later, and so on: so many begins.")] = 1,
+    starts: Annotated[int, STARTS] = 1,
     every_hours: Annotated[float, typer.Option(help="Hours between two choices.")] = 24.0,
     step_hours: Annotated[float, typer.Option(help="Hours of a step of the simulation.")] = 1.0,
-    usd_per_hour: Annotated[float, typer.Option(help="What an hour is worth: 0 asks for the least cost.")] = 0.0,
+    usd_per_hour: Annotated[float, typer.Option(help="USD that an hour is worth; 0 asks for the least cost.")] = 0.0,
     deadline_hours: Annotated[float | None, typer.Option(help="Hours after its begin by which it should end.")] = None,
     home: Annotated[str, typer.Option(help='Where its data is: "aws us-east-1" (where it begins).')] = "",
     moves: Annotated[str, typer.Option(help="What moving takes: free, or name=value,... (boot_s, ...).")] = "",
-    availability: Annotated[Path | None, typer.Option(help="When spot instances are there.")] = None,
+    availability: Annotated[Path | None, typer.Option(help="File that says when spot instances are there.")] = None,
     taken_away: Annotated[str | None, typer.Option(help="UP:DOWN, mean hours that spot offers come and go.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of --taken-away.")] = 0,
-    along: Annotated[str | None, typer.Option(help="Also by: every, worth or strategies.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of --taken-away.")] = 0,
+    along: Annotated[str | None, WHAT_IF] = None,
     html: Annotated[Path | None, typer.Option(help="Write the prices with the job's path as a page.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Simulate a job that rents: cost, hours, moves, its path, and the least it could have cost."""
     if html is not None:
         checked_file("--html", html, throughputs)
+    _checked({"--every-hours": every_hours, "--step-hours": step_hours, "--deadline-hours": deadline_hours}, along)
     where = _Where(cloud or None, region or None, device or None, reference)
     market = _market(prices, where, billing)
     speeds = _Speeds.read(throughputs)
@@ -106,7 +110,7 @@ def simulate_command(
         deadline_s=None if deadline_hours is None else deadline_hours * HOUR_S,
     )  # fmt: skip
     available = None if availability is None else read_availability(availability, market)
-    begin_s = None if begin is None else _time(begin)
+    begin_s = None if begin is None else _time(begin, market)
     asked = Asked(job, market, _moves(moves), begin_s, step_hours * HOUR_S, every_hours * HOUR_S, available)
     if taken_away is not None:
         asked = asked.taken_away(*_means(taken_away, availability), seed, starts * DAY_S)
@@ -188,7 +192,7 @@ def _offered(rates: Rates, model: str, gpus: int, market: Market) -> dict[str, f
 
 def _work(steps: float | None, days: float | None, speed: Mapping[str, float], reference: str) -> float:
     if (steps is None) == (days is None):
-        raise InputError("--steps", steps, "exactly one of --steps and --days")
+        raise InputError("--steps", steps, f"{'required: ' if steps is None else ''}exactly one of --steps and --days")
     if steps is not None:
         return steps
     if not speed.get(reference):
@@ -199,11 +203,23 @@ def _work(steps: float | None, days: float | None, speed: Mapping[str, float], r
     return days * DAY_S * speed[reference]
 
 
-def _time(text: str) -> float:
+def _checked(stated: Mapping[str, float | None], along: str | None) -> None:
+    """Refuse hours and an axis of what-if that cannot be, before any file is read."""
+    for option, hours in stated.items():
+        if hours is not None and not 0 < hours < 1e6:
+            raise InputError(option, hours, "a number of hours above 0, below 1e6")
+    if along not in (None, *ALONG):
+        raise InputError("--what-if", along, "one of " + ", ".join(ALONG))
+
+
+def _time(text: str, market: Market) -> float:
     try:
-        return utc_s(text)
+        begin_s = utc_s(text)
     except InputError as error:
         raise InputError("--begin", error.value, error.allowed) from None
+    if begin_s < market.begin_s:
+        raise InputError("--begin", text, f"a time at which something is offered: from {iso_utc(market.begin_s)}")
+    return begin_s
 
 
 def _means(text: str, availability: Path | None) -> tuple[float, float]:
@@ -212,9 +228,12 @@ def _means(text: str, availability: Path | None) -> tuple[float, float]:
         raise InputError("--taken-away", text, "left out beside --availability")
     up, _, down = text.partition(":")
     try:
-        return float(up) * HOUR_S, float(down) * HOUR_S
+        means = float(up) * HOUR_S, float(down) * HOUR_S
     except ValueError:
-        raise InputError("--taken-away", text, "UP:DOWN, mean hours that an offer is there, and away") from None
+        means = 0.0, 0.0
+    if not 0 < min(means) <= max(means) < inf:
+        raise InputError("--taken-away", text, "UP:DOWN, mean hours that an offer is there, and away, both above 0")
+    return means
 
 
 def _moves(text: str) -> Moves:
@@ -258,8 +277,6 @@ def _along(
     """Return the same job by how often it chooses, by what an hour is worth, or by every strategy."""
     if along is None:
         return ()
-    if along not in ALONG:
-        raise InputError("--along", along, "one of " + ", ".join(ALONG))
     if along == "every":
         every = [n * asked.step_s for n in EVERY if n * asked.step_s <= MOST_EVERY_S]
         rentals = move_frequency(asked.job, grid, chosen, asked.moves, every)
@@ -307,11 +324,9 @@ def starts_data(begun: Sequence[Rental]) -> dict[str, Any] | None:
 @app.command("together")
 def together_command(
     prices: Annotated[list[Path], typer.Option(help="File of prices: AWS, Azure, GCP, SkyPilot or plain (several).")],
-    throughputs: Annotated[
-        Path, typer.Option(help="Steps/s by model and device: CSV, JSON, YAML, or a workload to predict.")
-    ],
+    throughputs: Annotated[Path, THROUGHPUTS],
     trace: Annotated[Path, typer.Option(help="Jobs, one a line: a 10-column trace, as trainsim cluster reads.")],
-    instances: Annotated[int, typer.Option(help="Instances of every offer that can be had at a time.")] = 1,
+    instances: Annotated[int, typer.Option(min=1, help="Instances of every offer that can be had at a time.")] = 1,
     policy: Annotated[str, typer.Option(help="Policy that divides them.")] = BY_COST,
     cloud: Annotated[list[str] | None, typer.Option(help="Only this cloud (several).")] = None,
     region: Annotated[list[str] | None, typer.Option(help="Only this region (several).")] = None,
@@ -319,7 +334,7 @@ def together_command(
     billing: Annotated[str, typer.Option(help="spot, on-demand or any.")] = "any",
     begin: Annotated[str | None, typer.Option(help="Date or time of time 0, UTC (the first price).")] = None,
     step_hours: Annotated[float, typer.Option(help="Hours of a step of the prices.")] = 1.0,
-    seed: Annotated[int, typer.Option(help="Seed of the policy.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the policy.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Simulate jobs that rent from the same offers: what all cost, when each ends, who was where."""
@@ -327,7 +342,7 @@ def together_command(
     jobs = read_trace(trace)
     known = _Speeds.read(throughputs).rates
     speed = {kind: _offered(known, *kind, market) for kind in dict.fromkeys(job.kind for job in jobs)}
-    begin_s = market.first_s if begin is None else _time(begin)
+    begin_s = market.first_s if begin is None else _time(begin, market)
     grid = price_grid(market, begin_s, max(market.end_s - begin_s, DAY_S), step_hours * HOUR_S)
     with progress_console.status("renting"):
         found = rent_together(jobs, speed, grid, instances, policy_named(policy, seed))

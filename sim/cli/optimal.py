@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from sim.catalog import names
 from sim.cli.output import console, print_json
 from sim.engine.step import simulate
 from sim.market.job_prices import priced
@@ -32,7 +33,11 @@ def optimal_command(
     given = {"--budget-flop": budget_flop, "--days": days, "--gpu-hours": gpu_hours, "--usd": usd}
     if sum(v is not None for v in given.values()) != 1:
         stated = {k: v for k, v in given.items() if v is not None}
-        raise InputError("budget", stated or None, "exactly one of " + ", ".join(given))
+        raise InputError(
+            "budget", stated or None, f"{'' if stated else 'required: '}exactly one of " + ", ".join(given)
+        )
+    if law not in names("scaling"):
+        raise InputError("--law", law, "one of " + ", ".join(names("scaling")))
     loaded = Job.load(job)
     if budget_flop is not None:
         budget = Budget.of_flop(budget_flop)

@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 
 from sim.specs.fields import InputError
+from sim.specs.files import FULL, checked_target
 from sim.units import HOUR_S
 
 if TYPE_CHECKING:  # a command that predicts nothing need not load what does
@@ -22,7 +23,7 @@ if TYPE_CHECKING:  # a command that predicts nothing need not load what does
     from sim.engine.replay import Replay
     from sim.engine.step import Step
     from sim.market import Optimum, Rental
-    from sim.run import Run, Trained
+    from sim.run import Run, Shared, Trained
     from sim.run.losses import Losses
 
 console = Console(width=None if sys.stdout.isatty() else 100)
@@ -35,11 +36,23 @@ def print_json(data: Mapping[str, Any]) -> None:
 
 
 def checked_file(option: str, target: Path, job: Path) -> None:
-    """Refuse a file that cannot be written, or that is the job itself, before any work is done."""
-    if not target.name or target.is_dir() or not target.parent.is_dir():
-        raise InputError(option, str(target), "a file in an existing folder")
-    if target.exists() and target.samefile(job):
-        raise InputError(option, str(target), "another file than the job")
+    """Refuse a file that cannot be written, or that is the one that is read, before any work is done."""
+    checked_target(option, target)
+    if target.exists() and job.exists() and target.samefile(job):
+        raise InputError(option, str(target), f"another file than {job}, which is read")
+
+
+def checked_files(targets: Mapping[str, Path | None], *read: Path) -> dict[str, Path]:
+    """Return the files that were asked for, by option; refuse them as `checked_file`, and one that is named twice."""
+    asked = {option: target for option, target in targets.items() if target is not None}
+    by_place: dict[Path, str] = {}
+    for option, target in asked.items():
+        for file in read:
+            checked_file(option, target, file)
+        first = by_place.setdefault(target.absolute(), option)
+        if first != option:
+            raise InputError(option, str(target), f"another file than that of {first}")
+    return asked
 
 
 def checked_new_file(target: Path) -> None:
@@ -57,10 +70,12 @@ def checked_folder(target: Path) -> None:
 
 @contextmanager
 def written(option: str, target: Path) -> Iterator[None]:
-    """Turn a failing write into the error of the option that named the target."""
+    """Turn a failing write into the error of the option that named the target; a full disk stays what it is."""
     try:
         yield
     except OSError as error:
+        if error.errno in FULL:
+            raise
         raise InputError(option, str(target), f"a place that can be written ({error.strerror})") from None
     except InputError as error:
         raise (InputError(option, error.value, error.allowed) if error.path == "path" else error) from None
@@ -68,9 +83,24 @@ def written(option: str, target: Path) -> Iterator[None]:
 
 def run_data(run: "Run") -> dict[str, Any]:
     """Return the JSON object of a whole run; an interval stands beside its value, its notes with the step's."""
-    apart = ("around", "assumptions", "rental", "optimum")
+    apart = ("around", "assumptions", "rental", "optimum", "shared")
     held = {f.name: getattr(run, f.name) for f in fields(run) if f.name not in apart}
-    return held | (rental_data(run.rental, run.optimum) if run.rental else {})
+    rented = rental_data(run.rental, run.optimum) if run.rental else {}
+    return held | rented | ({"shared": shared_data(run.shared)} if run.shared else {})
+
+
+def shared_data(found: "Shared") -> dict[str, Any]:
+    """Return the JSON object of a run beside other jobs."""
+    return {f.name: getattr(found, f.name) for f in fields(found) if f.name not in ("simulated", "assumptions")}
+
+
+def turn_data(step: "Step", run: "Run") -> dict[str, dict[str, Any]]:
+    """Return the JSON object of what a run takes as each section of its job joins; by what is in it."""
+    from sim.run import in_turn  # noqa: PLC0415 - a command that predicts nothing need not load it
+
+    names = ("days", "gpu_hours", "cost_usd", "energy_kwh")
+    told = [part for name in names for part in (name, f"{name}_interval")]
+    return {what: {name: getattr(held, name) for name in told} for what, held in in_turn(step, run).items()}
 
 
 def rental_data(found: "Rental", bound: "Optimum | None" = None) -> dict[str, Any]:
@@ -78,7 +108,7 @@ def rental_data(found: "Rental", bound: "Optimum | None" = None) -> dict[str, An
     dated = found.begin_s != 0
     data: dict[str, Any] = {
         "strategy": found.strategy,
-        "begin": _iso(found.begin_s) if dated else None,
+        "begin": iso_utc(found.begin_s) if dated else None,
         "cost_usd": found.cost_usd,
         "hours": found.hours,
         "migrations": found.migrations,
@@ -90,7 +120,7 @@ def rental_data(found: "Rental", bound: "Optimum | None" = None) -> dict[str, An
         "parts_s": dict(found.parts_s),
         "path": [
             asdict(stay.offer)
-            | {"begin": _iso(stay.begin_s) if dated else None, "end": _iso(stay.end_s) if dated else None}
+            | {"begin": iso_utc(stay.begin_s) if dated else None, "end": iso_utc(stay.end_s) if dated else None}
             | {"begin_hours": (stay.begin_s - found.begin_s) / HOUR_S, "hours": (stay.end_s - stay.begin_s) / HOUR_S}
             | {"usd": stay.usd, "steps": stay.steps, "ended": stay.ended}
             for stay in found.path
@@ -107,7 +137,8 @@ def rental_data(found: "Rental", bound: "Optimum | None" = None) -> dict[str, An
     return data
 
 
-def _iso(time_s: float) -> str:
+def iso_utc(time_s: float) -> str:
+    """Return seconds since 1970 as ISO 8601, UTC."""
     return datetime.fromtimestamp(time_s, UTC).isoformat()
 
 
@@ -183,4 +214,4 @@ def step_data(step: "Step", run: "Run | None" = None) -> dict[str, Any]:
         "dp": step.placed.dp,
         "microbatches": step.placed.microbatches,
         "assumptions": [*step.assumptions, *(run.assumptions if run else ())],
-    } | ({"run": run_data(run)} if run else {})
+    } | ({"run": run_data(run), "in_turn": turn_data(step, run)} if run else {})

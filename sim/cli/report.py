@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sim.cli.output import checked_file, console, print_json, written
+from sim.cli.output import checked_files, console, print_json, written
 from sim.cli.sweep import words
 from sim.report.swept_files import save_csv, save_parquet
 from sim.specs import InputError
@@ -23,12 +23,7 @@ def report_command(
     """Show what a sweep has found, and write it as a page or a table."""
     if not store.is_file():
         raise InputError(str(store), "no such file", "the store of a sweep")
-    targets = {"--html": html, "--parquet": parquet, "--csv": csv}
-    asked = {option: target for option, target in targets.items() if target}
-    for option, target in asked.items():
-        checked_file(option, target, store)
-    if len({target.absolute() for target in asked.values()}) < len(asked):
-        raise InputError(next(iter(asked)), str(next(iter(asked.values()))), "a file of its own for each")
+    asked = checked_files({"--html": html, "--parquet": parquet, "--csv": csv}, store)
     with Store(store) as held:
         for option, target in asked.items():
             with written(option, target):

@@ -41,7 +41,7 @@ DEFAULTS = {"F": "1", "I": "1", "W": "1", "comm": "0"}
 
 
 def schedule_command(
-    name: Annotated[str, typer.Argument(help=f"{CUSTOM} (with --file), or one of " + ", ".join(SCHEDULES))],
+    name: Annotated[str, typer.Argument(help=f"{CUSTOM} (with --order), or one of " + ", ".join(SCHEDULES))],
     ranks: Annotated[int | None, typer.Option(min=1, max=4096, help="Pipeline ranks.")] = None,
     microbatches: Annotated[int | None, typer.Option(min=1, max=100_000, help="Microbatches in a step.")] = None,
     chunks: Annotated[int, typer.Option(min=0, max=256, help="Model chunks a rank (0: the schedule's own).")] = 0,
@@ -64,7 +64,9 @@ def schedule_command(
     vertical_sync: Annotated[
         bool, typer.Option("--vertical-sync", help="One weight version for all stages of a microbatch (pipedream).")
     ] = False,
-    file: Annotated[Path | None, typer.Option(help="A CSV in PyTorch's format with an order of your own.")] = None,
+    file: Annotated[
+        Path | None, typer.Option("--order", "--file", help="CSV of an order of your own, in PyTorch's format.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show a pipeline schedule: actions per rank, makespan, bubble, what is kept in flight."""
@@ -72,7 +74,7 @@ def schedule_command(
     table = {Kind.F: times["F"], Kind.I: times["I"], Kind.W: times["W"], Kind.B: times["I"] + times["W"]}
     if (name == CUSTOM) != (file is not None):
         allowed = f"required with {CUSTOM}: a CSV of actions" if file is None else f"only with {CUSTOM}"
-        raise InputError("--file", file and str(file), allowed)
+        raise InputError("--order", file and str(file), allowed)
     if file is not None:
         stated = {"--chunks": chunks, "--variant": variant, "--group-size": group_size, "--replicas": replicas}
         limits = {"--memory-limit": memory_limit, "--input-frees": input_frees, "--vertical-sync": vertical_sync}
@@ -92,7 +94,7 @@ def schedule_command(
     except DeadlockError as error:
         if file is None:
             raise
-        raise InputError("--file", str(file), f"an order that can run ({short(str(error), MAX_CYCLE)})") from None
+        raise InputError("--order", str(file), f"an order that can run ({short(str(error), MAX_CYCLE)})") from None
     if as_json:
         print_json(_data(order, timeline, unit))
         return
@@ -144,15 +146,15 @@ def _ticks(text: str) -> tuple[Fraction, dict[str, int]]:
     for item in filter(None, text.split(",")):
         key, _, value = item.partition("=")
         if key not in DEFAULTS:
-            raise InputError("durations", item, "F=,I=,W=,comm= with numbers")
+            raise InputError("--durations", item, "F=,I=,W=,comm= with numbers")
         given[key] = value
     if not all(_decimal(value) for value in given.values()):
-        raise InputError("durations", text, f"F=,I=,W=,comm= with decimal numbers, 0 or {SMALLEST:g} to {LARGEST:g}")
+        raise InputError("--durations", text, f"F=,I=,W=,comm= with decimal numbers, 0 or {SMALLEST:g} to {LARGEST:g}")
     exact = exact_ticks(given)
     if not exact["F"] or not exact["I"] + exact["W"]:
-        raise InputError("durations", text, "F and I + W above 0")
+        raise InputError("--durations", text, "F and I + W above 0")
     if max(exact.values()) > LARGEST / SMALLEST / MAX_ACTIONS:
-        raise InputError("durations", text, "numbers of at most 12 digits between the largest and the finest")
+        raise InputError("--durations", text, "numbers of at most 12 digits between the largest and the finest")
     return Fraction(given["F"]) / exact["F"], exact
 
 

@@ -8,7 +8,7 @@ import typer
 
 from sim.cli.output import (
     around_data,
-    checked_file,
+    checked_files,
     console,
     print_json,
     progress_console,
@@ -43,7 +43,9 @@ def simulate_command(
     engine: Annotated[
         EngineName, typer.Option(help="path: compiled critical path; events: discrete events, with contention.")
     ] = EngineName.path,
-    trace: Annotated[Path | None, typer.Option(help="Write a trace (Chrome's JSON, or Perfetto's .pftrace).")] = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="Write a trace: FILE.json (Chrome's) or FILE.pftrace (Perfetto's).")
+    ] = None,
     memory_trace: Annotated[
         Path | None,
         typer.Option(help="Write the fullest rank's allocations (JSON lines) and replay them."),
@@ -54,7 +56,7 @@ def simulate_command(
             help="Simulate so many hours of training: steps, their data, checkpoints and failures on one clock."
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of failures and of the order of data, with --hours.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of failures and of the order of data, with --hours.")] = 0,
     html: Annotated[Path | None, typer.Option(help="Write a self-contained HTML report.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -62,9 +64,7 @@ def simulate_command(
     loaded = load_plan(job).job
     if loaded.plan is None:
         raise InputError("plan", None, "required: tp, pp, global_batch, ...")
-    for option, target in (("--trace", trace), ("--memory-trace", memory_trace), ("--html", html)):
-        if target is not None:
-            checked_file(option, target, job)
+    checked_files({"--trace": trace, "--memory-trace": memory_trace, "--html": html}, job)
     step = simulate(loaded.model, priced(loaded.cluster, loaded.prices), loaded.plan, engine.value)
     run = run_of(step, loaded.around)
     lost = losses_of(step, loaded.around)
@@ -102,7 +102,7 @@ def _trained(step: Step, around: Around, hours: float | None, seed: int) -> Trai
     if hours is None:
         return None
     if not 0 < hours <= MOST_HOURS:
-        raise InputError("--hours", hours, f"above 0, at most {MOST_HOURS}")
+        raise InputError("--hours", hours, f"a number above 0, at most {MOST_HOURS}")
     with progress_console.status(f"{hours:g} hours of training"):
         return train(step, around.loading, around.checkpointing, hours * HOUR_S, seed)
 

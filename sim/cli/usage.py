@@ -1,8 +1,10 @@
-"""Usage errors of the command line in the words of every other bad input: what, the value, what is allowed."""
+"""Errors of the command line in the words of every other bad input: what, the value, what is allowed."""
 
+from collections.abc import Mapping
 from enum import Enum
+from functools import wraps
 from types import NoneType
-from typing import Any, get_args, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from pydantic import ValidationError
 
@@ -20,18 +22,52 @@ def told(error: Any) -> str | None:
 def usage_message(error: Any) -> str:
     """Return the message of a typer usage error; a bad option or argument is told with its value and range."""
     cause, option = error.__cause__, getattr(error, "param", None)
+    if option is not None and type(error).__name__ == "MissingParameter":
+        return str(InputError(option.metavar or option.opts[0], None, f"required: {option.help}"))
     if option is None or not isinstance(cause, ValidationError):
         return " ".join(str(error.format_message()).split())
     hint = get_type_hints(error.ctx.command.callback, include_extras=True)[option.name]
-    return str(InputError(option.opts[-1], cause.errors()[0]["input"], _allowed(hint)))
+    return str(InputError(option.opts[0], cause.errors()[0]["input"], _allowed(hint)))
 
 
 def _allowed(hint: Any) -> str:
     kind, info = get_args(hint)[:2]
+    kind = next((each for each in get_args(kind) if each is not NoneType), kind) if _optional(kind) else kind
+    if get_origin(kind) is Literal:
+        return "one of " + ", ".join(map(str, get_args(kind)))
     if isinstance(kind, type) and issubclass(kind, Enum):
         return "one of " + ", ".join(str(member.value) for member in kind)
-    kind = next((option for option in get_args(kind) if option is not NoneType), kind)
     text, low, high = WORDS.get(kind, "a value"), info.min, info.max
     if low is not None and high is not None:
         return f"{text} from {low} to {high}"
     return text if low is None else f"{text} of at least {low}"
+
+
+def _optional(kind: Any) -> bool:
+    return NoneType in get_args(kind)
+
+
+def naming_options(command: Any) -> Any:
+    """Return a typer command whose errors of what an option stated name this option, not the field that it fills."""
+    inner = command.callback
+
+    @wraps(inner)
+    def run(**given: Any) -> Any:
+        try:
+            return inner(**given)
+        except InputError as error:
+            raise _of_option(error, command.params, given) from None
+
+    command.callback = run
+    return command
+
+
+def _of_option(error: InputError, options: Any, given: Mapping[str, Any]) -> InputError:
+    """Return the error by the option that is named as the end of its path and states its value."""
+    name = "--" + error.path.rpartition(".")[2].replace("_", "-")
+    for option in options:
+        stated = given.get(option.name)
+        values = stated if isinstance(stated, list | tuple) else [stated]
+        if error.value is not None and name in option.opts and str(error.value) in map(str, values):
+            return InputError(name, error.value, error.allowed, error.also)
+    return error

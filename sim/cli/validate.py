@@ -12,7 +12,7 @@ from rich.progress import Progress, TaskID
 
 from sim.catalog import names
 from sim.cli.exam import YARDSTICKS, examined, shown_number, table_of, times_of
-from sim.cli.output import checked_file, console, print_json, progress_console, written
+from sim.cli.output import checked_files, console, print_json, progress_console, written
 from sim.costs.run_level import RunLevelSet, run_level
 from sim.specs import InputError
 from sim.units import digits3
@@ -22,7 +22,7 @@ from sim.validation.table import Measured, read_runs
 from sim.validation.validate import Validation, data, summary, translated, validate
 
 EXAM_HELP = "Predict every table without its own source and by half of its own groups; print both beside the goals."
-ABLATION_HELP = "Write the errors of every source without each cost term in turn as CSV."
+ABLATION_HELP = "Write the errors of every source without each cost term in turn as a CSV file."
 SITE_HELP = "Earlier runs of the same cluster, to which the run-level parameters are fitted."
 
 
@@ -36,19 +36,19 @@ def validate_command(
     site: Annotated[Path | None, typer.Option(help=SITE_HELP)] = None,
     exam: Annotated[bool, typer.Option("--exam", help=EXAM_HELP)] = False,
     without: Annotated[Path | None, typer.Option("--ablation", help=ABLATION_HELP)] = None,
-    table: Annotated[Path | None, typer.Option(help="Write predictions and ratios as CSV.")] = None,
+    table: Annotated[
+        Path | None, typer.Option("--csv", "--table", help="Write predictions and ratios as a CSV file.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Predict measured runs: errors, order, regret and coverage beside two trivial baselines."""
-    for option, out in (("--table", table), ("--ablation", without)):
-        for file in runs if out else ():
-            checked_file(option, out or Path(), file)
+    checked_files({"--csv": table, "--ablation": without}, *runs)
     _checked_profile(profile)
     tables = {file: read_runs(file) for file in runs}
     rows = [row for held in tables.values() for row in held]
     _distinct("RUNS", rows)
     if exam or without:
-        for option, value in {"--profile": profile, "--site": site, "--table": table}.items():
+        for option, value in {"--profile": profile, "--site": site, "--csv": table}.items():
             if value is not None:
                 raise InputError(option, str(value), f"nothing beside {'--exam' if exam else '--ablation'}")
         examined({file.stem: held for file, held in tables.items()}, exam, without, as_json)
@@ -61,7 +61,7 @@ def validate_command(
         for file, held in tables.items():
             results[file] = validate(held, predict, profile, partial(_shown, bar, bar.add_task(file.name)))
     if table:
-        with written("--table", table):
+        with written("--csv", table):
             write_accuracy([row for file, found in results.items() for row in accuracy(found, file.stem)], table)
     if as_json:
         print_json(

@@ -39,12 +39,6 @@ def random_speeds(seed: int = 0) -> Floats:
     return np.array([sorted((draw.random() for _ in TYPES), reverse=True) for _ in range(JOBS)])
 
 
-def random_choice(table: Floats, seed: int = 0) -> Floats:
-    """Return steps/s (18, 3) of jobs that are rows of a `table` (types of jobs, 3), drawn at random."""
-    draw = random.Random(seed)
-    return np.array([table[draw.choice(range(len(table)))] for _ in range(JOBS)])
-
-
 def hierarchical_study(steps_per_s: Floats, inside: str = "fairness", gavel_parity: bool = False) -> HierarchicalStudy:
     """Return the study of jobs with `steps_per_s` (18, 3) on V100, P100 and K80.
 

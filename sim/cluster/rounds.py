@@ -7,7 +7,6 @@ where every job has devices whatever the priorities, rounds that are all alike a
 from math import ceil, floor, inf
 
 import numpy as np
-from numba import njit
 
 from sim.cluster.arrays import (
     EXTENDED,
@@ -25,6 +24,7 @@ from sim.cluster.arrays import (
     Work,
 )
 from sim.cluster.state import Floats, Ints
+from sim.engine.compiled import compiled
 
 NEWCOMER = 1e9
 """Priority per share of a row that has not run yet."""
@@ -32,12 +32,12 @@ MOST_FAILURES = 5
 """After so many rounds without a whole step per device the published scheduler gives a job up."""
 
 
-@njit(cache=True)
+@compiled()
 def _can_run(rows: Rows, r: int, j: int) -> bool:
     return bool(rows.speed[r, j, 0] > 0 and (rows.job[r, 1] < 0 or rows.speed[r, j, 1] > 0))
 
 
-@njit(cache=True)
+@compiled()
 def _priorities(rows: Rows, spent_s: Floats) -> Floats:
     """Return share over fraction of time received, (R, m)."""
     found = np.zeros(rows.share.shape)
@@ -51,7 +51,7 @@ def _priorities(rows: Rows, spent_s: Floats) -> Floats:
     return found
 
 
-@njit(cache=True)
+@compiled()
 def _first(a: int, b: int, j: int, priority: Floats, rows: Rows) -> bool:
     """Return whether row a goes before row b: by priority, deficit, share, and as they came."""
     if priority[a, j] != priority[b, j]:
@@ -63,7 +63,7 @@ def _first(a: int, b: int, j: int, priority: Floats, rows: Rows) -> bool:
     return a < b
 
 
-@njit(cache=True)
+@compiled()
 def _sort(queue: Ints, count: int, j: int, priority: Floats, rows: Rows) -> None:
     """Sort the first `count` rows of a queue (merge sort)."""
     spare = np.empty(count, dtype=np.int64)
@@ -83,7 +83,7 @@ def _sort(queue: Ints, count: int, j: int, priority: Floats, rows: Rows) -> None
         width *= 2
 
 
-@njit(cache=True)
+@compiled()
 def _queue(rows: Rows, j: int, priority: Floats, idle: bool, left: int, taken: Ints, rule: Rule, queue: Ints) -> int:
     """Put the rows that could run on type j into the queue and return how many: those with a priority, or the others.
 
@@ -102,7 +102,7 @@ def _queue(rows: Rows, j: int, priority: Floats, idle: bool, left: int, taken: I
     return count
 
 
-@njit(cache=True)
+@compiled()
 def _choose(rows: Rows, fleet: Fleet, order: Ints, priority: Floats, rule: Rule) -> Ints:
     """Return the type of device (R,) that each row gets in this round, or -1; then its place among those chosen."""
     chosen = np.full((2, len(rows.scale)), -1)
@@ -127,7 +127,7 @@ def _choose(rows: Rows, fleet: Fleet, order: Ints, priority: Floats, rule: Rule)
     return chosen
 
 
-@njit(cache=True)
+@compiled()
 def _in_order(rows: Rows, chosen: Ints, j: int) -> Ints:
     """Return the rows that are chosen for type j: large ones first, then as they were chosen."""
     found = np.flatnonzero(chosen[0] == j)
@@ -135,7 +135,7 @@ def _in_order(rows: Rows, chosen: Ints, j: int) -> Ints:
     return found[np.argsort(-rows.scale[found] * (size + 1) + chosen[1][found])]
 
 
-@njit(cache=True)
+@compiled()
 def _chains(held: Ints, rows: int) -> tuple[Ints, Ints]:
     """Return the first device of each row, and after each device the next one of its row; -1 ends a chain."""
     head, after = np.full(rows, -1), np.full(len(held), -1)
@@ -146,7 +146,7 @@ def _chains(held: Ints, rows: int) -> tuple[Ints, Ints]:
     return head, after
 
 
-@njit(cache=True)
+@compiled()
 def _extend(r: int, j: int, head: Ints, after: Ints, fleet: Fleet, devices: Ints) -> bool:
     """Leave a row on its devices if they are of type j and nobody has them yet; return whether."""
     w = head[r]
@@ -163,7 +163,7 @@ def _extend(r: int, j: int, head: Ints, after: Ints, fleet: Fleet, devices: Ints
     return True
 
 
-@njit(cache=True)
+@compiled()
 def _assign(r: int, scale: int, j: int, fleet: Fleet, devices: Ints) -> None:
     """Give a row devices of type j: of the fullest server with room for all, else of the emptiest ones."""
     size = fleet.per_server[j]
@@ -190,7 +190,7 @@ def _assign(r: int, scale: int, j: int, fleet: Fleet, devices: Ints) -> None:
         free[best] = 0
 
 
-@njit(cache=True)
+@compiled()
 def _assign_in_turn(r: int, scale: int, j: int, fleet: Fleet, devices: Ints) -> None:
     """Give a row the first free devices of type j."""
     for w in range(fleet.first[j], fleet.first[j] + fleet.devices[j]):
@@ -199,7 +199,7 @@ def _assign_in_turn(r: int, scale: int, j: int, fleet: Fleet, devices: Ints) -> 
             scale -= 1
 
 
-@njit(cache=True)
+@compiled()
 def _place(rows: Rows, fleet: Fleet, held: Ints, chosen: Ints, rule: Rule, extended: Ints) -> Ints:
     """Return the row of every device (W,); `extended` (R,) tells which rows stay where they are.
 
@@ -228,7 +228,7 @@ def _place(rows: Rows, fleet: Fleet, held: Ints, chosen: Ints, rule: Rule, exten
     return devices
 
 
-@njit(cache=True)
+@compiled()
 def _speeds(rows: Rows, fleet: Fleet, chosen: Ints, devices: Ints) -> tuple[Ints, Floats]:
     """Return whether each row has devices, and its speeds (R, 2) in steps/s on them."""
     placed, servers = np.zeros(len(rows.scale), dtype=np.int64), np.zeros(len(rows.scale), dtype=np.int64)
@@ -248,7 +248,7 @@ def _speeds(rows: Rows, fleet: Fleet, chosen: Ints, devices: Ints) -> tuple[Ints
     return placed, speed
 
 
-@njit(cache=True)
+@compiled()
 def _work_as_published(
     rows: Rows, work: Work, placed: Ints, speed: Floats, clock: Floats, rule: Rule
 ) -> tuple[Floats, bool]:
@@ -284,7 +284,7 @@ def _work_as_published(
     return ran_s, changed
 
 
-@njit(cache=True)
+@compiled()
 def _work(
     rows: Rows, work: Work, placed: Ints, speed: Floats, moved: Ints, chosen: Ints, clock: Floats, rule: Rule
 ) -> tuple[Floats, bool]:
@@ -322,7 +322,7 @@ def _work(
     return ran_s, changed
 
 
-@njit(cache=True)
+@compiled()
 def _settled(rows: Rows, fleet: Fleet, rule: Rule) -> bool:
     """Return whether all that can run on each type, in their order, fit: then no priority decides anything."""
     if not rule.fixed or (rows.job[:, 1] >= 0).any() or (rule.parity and not rows.known.all()):
@@ -339,7 +339,7 @@ def _settled(rows: Rows, fleet: Fleet, rule: Rule) -> bool:
     return True
 
 
-@njit(cache=True)
+@compiled()
 def _like(
     rows: Rows, work: Work, placed: Ints, speed: Floats, clock: Floats, rule: Rule, to: Next
 ) -> tuple[int, float]:
@@ -361,7 +361,7 @@ def _like(
     return max(0, ceil(min(ends, 1e15)) - 2), lasts
 
 
-@njit(cache=True)
+@compiled()
 def run_rounds(
     rows: Rows, fleet: Fleet, work: Work, held: Held, spent_s: Floats, clock: Floats, counts: Ints, log: Log,
     orders: Ints, rule: Rule, to: Next,
@@ -401,12 +401,12 @@ def run_rounds(
     return len(log.start_s), len(log.start_s)
 
 
-@njit(cache=True)
+@compiled()
 def _due(clock: Floats, rule: Rule, to: Next) -> bool:
     return to.needed and (clock[NOW] - to.last_reset_s >= rule.reset_every_s or to.last_reset_s == 0)
 
 
-@njit(cache=True)
+@compiled()
 def _account(rows: Rows, work: Work, held: Held, spent_s: Floats, ran_s: Floats, chosen: Ints) -> None:
     # Those that ran longest first, as in the published scheduler: rounding alone tells some priorities apart there.
     for r in np.argsort(-ran_s, kind="mergesort")[: (ran_s > 0).sum()]:
@@ -420,7 +420,7 @@ def _account(rows: Rows, work: Work, held: Held, spent_s: Floats, ran_s: Floats,
             held.busy_s[w] += ran_s[held.row[w]]
 
 
-@njit(cache=True)
+@compiled()
 def _skip(
     rows: Rows, work: Work, held: Held, spent_s: Floats, clock: Floats, counts: Ints, log: Log, rule: Rule, to: Next,
     chosen: Ints, placed: Ints, speed: Floats, k: int,

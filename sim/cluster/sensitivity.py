@@ -10,10 +10,8 @@ from sim.cluster.jobs import ClusterJob
 from sim.cluster.policies.base import Policy
 from sim.cluster.simulate import Rounds, simulate
 from sim.cluster.throughputs import Throughputs
+from sim.costs.fitted import Z80
 from sim.specs.fields import InputError
-
-NORMAL_80 = 1.2815515655446004
-"""Standard deviations from the middle to either end of the central 80 % of a normal distribution."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +29,7 @@ def drawn(throughputs: Throughputs, random: np.random.Generator) -> Throughputs:
     """Return throughputs drawn from their intervals: log-normal, each kind of job on each type by itself."""
     found = dict(throughputs.alone)
     for kind, (low, high) in throughputs.interval.items():
-        wide = [log(b / a) / (2 * NORMAL_80) if a > 0 else 0.0 for a, b in zip(low, high, strict=True)]
+        wide = [log(b / a) / (2 * Z80) if a > 0 else 0.0 for a, b in zip(low, high, strict=True)]
         found[kind] = throughputs.alone[kind] * np.exp(random.normal(0.0, wide))
     return replace(throughputs, alone=found, interval={})
 

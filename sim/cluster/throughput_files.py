@@ -7,7 +7,6 @@ alone and other kinds to the steps/s of both where they share devices. A short t
 Zero says that a job cannot run there.
 """
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
@@ -21,7 +20,7 @@ from sim.cluster.jobs import Kind
 from sim.cluster.throughputs import Floats, Throughputs
 from sim.specs.csv_rows import read_cells
 from sim.specs.fields import MAX_PROBLEMS, InputError, check, real, spec, whole
-from sim.specs.files import load_mapping, mapping_of, text_of, write_atomically
+from sim.specs.files import load_mapping, mapping_of, text_of
 
 MAX_BYTES = 64 * 2**20
 MAX_VALUES = 5_000_000
@@ -215,25 +214,3 @@ class _Measured:
 
 def _is_rate(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MOST_STEPS_PER_S
-
-
-def write_throughputs(given: Throughputs, path: str | Path) -> None:
-    """Write throughputs as the published JSON, without intervals, whole or not at all.
-
-    Raises:
-        InputError: a name that its keys cannot hold, a type whose name says that jobs are spread, or the file cannot be
-            written.
-    """
-    keys = {kind: f"('{kind[0]}', {kind[1]})" for kind in [*given.alone, *(k for pair in given.together for k in pair)]}
-    for kind, key in keys.items():
-        if kind_of(key) != kind or not key.isprintable():
-            raise InputError("alone", kind[0], "names without quotes, backslashes and control characters")
-    for name in given.types:
-        if name.endswith(APART) or not name.isprintable():
-            raise InputError("types", name, f"printable names that do not end in {APART}")
-    made: dict[str, dict[str, dict[str, Any]]] = {}
-    for m, name in enumerate(given.types):
-        made[name] = {keys[kind]: {ALONE: float(rates[m])} for kind, rates in given.alone.items()}
-        for (one, other), rates in given.together.items():
-            made[name].setdefault(keys[one], {ALONE: 0.0})[keys[other]] = [float(rate) for rate in rates[m]]
-    write_atomically(Path(path), json.dumps(made, indent=1, allow_nan=False) + "\n")

@@ -4,7 +4,6 @@ They are fitted to measured runs (robustly, drawn to priors that come from compo
 from every public source, and one per source that leaves it out, so that a source can be predicted without itself.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import lru_cache
@@ -14,7 +13,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
-from sim.catalog import folder
+from sim.catalog import data
 from sim.specs.cluster import Cluster
 from sim.specs.fields import InputError, read, real, spec
 
@@ -71,8 +70,8 @@ class RunLevelSet:
 @lru_cache
 def shipped() -> Mapping[str, RunLevelSet]:
     """Return the shipped sets: `all`, and one per left-out source under the source's name."""
-    raw = json.loads((folder("run-level") / FILE).read_text("utf-8"))
-    return {name: read(RunLevelSet, value, f"run-level/{name}") for name, value in raw["sets"].items()}
+    sets = data(f"run-level/{FILE}")["sets"]
+    return {name: read(RunLevelSet, value, f"run-level/{name}") for name, value in sets.items()}
 
 
 def run_level(left_out: str | None = None) -> RunLevelSet:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from sim.specs.fields import InputError, real, spec, whole
+from sim.units import MIB
 
-MIB = 2**20
 LEAST_BLOCK = 512
 SMALL_REQUEST = MIB
 """The largest request that the small pool serves."""

@@ -5,9 +5,9 @@ from math import ceil
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from sim.engine.compiled import compiled
 from sim.engine.fluid import ROUNDING
 from sim.engine.graph import DeadlockError, Ints, waiting_cycle
 from sim.engine.program import Program, Run, Sharing, Stream
@@ -64,13 +64,13 @@ class _Order(NamedTuple):
     lag: Ints
 
 
-@njit(cache=True)
+@compiled()
 def _set(now: int, delay: int, what: int, stamp: int, events: list[Event], state: _State) -> None:
     heappush(events, (now + delay, state.counts[0], what, stamp))
     state.counts[0] += 1
 
 
-@njit(cache=True)
+@compiled()
 def _rate(i: int, shared: _Shared, state: _State) -> float:
     slow, most = 0.0, 1
     own = 0
@@ -85,7 +85,7 @@ def _rate(i: int, shared: _Shared, state: _State) -> float:
     return 1 / ((1 + slow) * most)
 
 
-@njit(cache=True)
+@compiled()
 def _settle(i: int, now: int, shared: _Shared, state: _State, events: list[Event]) -> None:
     """Give all that share a place with operation i their new rates."""
     state.counts[1] += 1
@@ -106,7 +106,7 @@ def _settle(i: int, now: int, shared: _Shared, state: _State, events: list[Event
                 _set(now, left, j, state.stamp[j], events, state)
 
 
-@njit(cache=True)
+@compiled()
 def _enter(i: int, now: int, shared: _Shared, state: _State, events: list[Event]) -> None:
     """Start the work of operation i."""
     alone = True
@@ -129,7 +129,7 @@ def _enter(i: int, now: int, shared: _Shared, state: _State, events: list[Event]
         _settle(i, now, shared, state, events)
 
 
-@njit(cache=True)
+@compiled()
 def _leave(i: int, now: int, shared: _Shared, state: _State, events: list[Event]) -> None:
     """End the work of operation i."""
     alone = True
@@ -151,7 +151,7 @@ def _leave(i: int, now: int, shared: _Shared, state: _State, events: list[Event]
         _settle(i, now, shared, state, events)
 
 
-@njit(cache=True)
+@compiled()
 def _arrive(i: int, now: int, order: _Order, shared: _Shared, state: _State, start: Ints, events: list[Event]) -> None:
     """Note that one thing less holds operation i back, and start it if it was the last."""
     order.missing[i] -= 1
@@ -160,7 +160,7 @@ def _arrive(i: int, now: int, order: _Order, shared: _Shared, state: _State, sta
         _enter(i, now, shared, state, events)
 
 
-@njit(cache=True)
+@compiled()
 def _run(order: _Order, shared: _Shared, state: _State) -> tuple[Ints, Ints]:
     n = len(order.missing)
     start, end = np.full(n, -1), np.full(n, -1)

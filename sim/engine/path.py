@@ -4,9 +4,9 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from sim.engine.compiled import compiled
 from sim.engine.graph import DeadlockError, Graph, Ints, graph_of, waiting_cycle
 from sim.engine.program import Program, Run
 from sim.engine.timeline import Durations, Timeline
@@ -15,7 +15,7 @@ from sim.schedules import Schedule
 _Ints32 = NDArray[np.int32]
 
 
-@njit(cache=True)
+@compiled()
 def _dependence_order(previous: Ints, first: Ints, follower: Ints, followers: Ints) -> Ints:
     """Return operations such that each comes after all it waits for; fewer than all where some wait in a cycle.
 
@@ -93,7 +93,7 @@ def _ordered(graph: Graph) -> _Ordered:
     return _Ordered(*(column.astype(np.int32) for column in columns))
 
 
-@njit(cache=True)
+@compiled()
 def _longest_path(path: _Ordered, lag: Ints, duration: Ints) -> tuple[Ints, Ints]:
     n = len(path.order)
     start = np.empty(n, dtype=np.int64)

@@ -25,13 +25,6 @@ class Shared:
         """What one user that was always there would have been given."""
         self._since = env.now
         self._count = self._stamp = 0
-        self.busy_ticks = 0
-        """Ticks in which anybody used it."""
-
-    @property
-    def users(self) -> int:
-        """How many use it now."""
-        return len(self._users)
 
     @property
     def rate(self) -> float:
@@ -60,7 +53,6 @@ class Shared:
         now = self.env.now
         if self._users:
             self._served += (now - self._since) * 1e-9 * self.rate
-            self.busy_ticks += int(now - self._since)
         self._since = now
 
     def _wake(self) -> None:

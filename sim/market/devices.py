@@ -1,10 +1,9 @@
 """The names by which markets offer the devices of the catalog (`sim/catalog/aliases.json`)."""
 
-import json
 from collections.abc import Mapping
 from functools import cache
 
-from sim.catalog import folder
+from sim.catalog import data
 
 
 def catalog_device(name: str) -> str | None:
@@ -19,5 +18,5 @@ def market_name(device: str) -> str | None:
 
 @cache
 def _names() -> Mapping[str, str]:
-    held: dict[str, str] = json.loads(folder("aliases.json").read_text("utf-8"))["devices"]["names"]
+    held: dict[str, str] = data("aliases.json")["devices"]["names"]
     return held

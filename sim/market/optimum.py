@@ -26,6 +26,8 @@ CLOSE = 1e-12
 ENOUGH = 1e-5
 """The share of itself that the bound may stay below the best that the dual gives."""
 GROWS = 2.0
+TIGHT = 1e6
+"""So many times what a step costs where it is dearest may the last one be worth: in a hurry it gains little."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,14 +74,14 @@ def optimum(
 def _search(ways: Ways, work: float) -> tuple[list[Told], float]:
     """Return ways that do `work`, the last ones cheapest, and the bound; no way where none does it."""
     low, worth = Told(0.0, 0.0, np.zeros(0, dtype=np.int64)), _least(ways)
-    most = GROWS * (_dearest(ways) + worth)
+    dear = GROWS * (_dearest(ways) + worth)
     if not isfinite(worth):
         return [], 0.0  # nothing is ever offered
     high = best_way(ways, worth)
     while high.steps < work * (1 - CLOSE):
-        if worth > most:
+        if worth > TIGHT * dear:
             return [], 0.0
-        low, worth = high, worth * GROWS
+        low, worth = high, worth * (GROWS if worth < dear else GROWS**4)
         high = best_way(ways, worth)
     found, bound = [high], high.usd - worth * (high.steps - work)
     for _ in range(MOST_TRIES):

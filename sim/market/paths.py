@@ -8,9 +8,9 @@ minus `worth` times the steps that were done.
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from sim.engine.compiled import compiled
 from sim.market.offers import Floats
 
 Ints = NDArray[np.int64]
@@ -64,14 +64,14 @@ class Values(NamedTuple):
     offer: Shorts
 
 
-@njit(cache=True, inline="always")
+@compiled(inline="always")
 def _reach(v: Values, k: int, s: int, paid: float, work: float, source: int, offer: int, worth: float) -> None:
     """Reach a state, if this is the best way to it so far."""
     if paid - worth * work < v.usd[k, s] - worth * v.done[k, s]:
         v.usd[k, s], v.done[k, s], v.source[k, s], v.offer[k, s] = paid, work, source, offer
 
 
-@njit(cache=True)
+@compiled()
 def best_way(w: Ways, worth: float) -> Told:
     """Return the way with the least of what is paid minus `worth` times the steps done, ended at any step."""
     steps, count = w.taken.shape
@@ -101,7 +101,7 @@ def best_way(w: Ways, worth: float) -> Told:
     return _told(v, best_k, best_s)
 
 
-@njit(cache=True, inline="always")
+@compiled(inline="always")
 def _stay(w: Ways, v: Values, k: int, worth: float) -> None:
     """Go on to the next step without beginning a stay."""
     places, count = w.apart.shape[1], len(w.rate)
@@ -123,7 +123,7 @@ def _stay(w: Ways, v: Values, k: int, worth: float) -> None:
             _reach(v, k + 1, to, paid, work + w.rate[n] * up, here, n, worth)
 
 
-@njit(cache=True, inline="always")
+@compiled(inline="always")
 def _origin(w: Ways, s: int) -> int:
     """Return the place that a state without an offer starts from."""
     places = w.apart.shape[1]
@@ -132,7 +132,7 @@ def _origin(w: Ways, s: int) -> int:
     return int((s - 1) % places)
 
 
-@njit(cache=True, inline="always")
+@compiled(inline="always")
 def _start_all(w: Ways, v: Values, k: int, worth: float, order: Ints, waits: Floats) -> None:
     """Begin stays at step `k`, each from the best state of a kind: fresh, left or taken, here or elsewhere.
 
@@ -158,7 +158,7 @@ def _start_all(w: Ways, v: Values, k: int, worth: float, order: Ints, waits: Flo
                 _start(w, v, k, chosen[to, kind], n, waits[kind], worth)
 
 
-@njit(cache=True, inline="always")
+@compiled(inline="always")
 def _start(w: Ways, v: Values, k: int, s: int, n: int, wait: float, worth: float) -> None:
     """Begin a stay that trains after `wait` seconds."""
     places, to = w.apart.shape[1], w.place[n]
@@ -178,7 +178,7 @@ def _start(w: Ways, v: Values, k: int, s: int, n: int, wait: float, worth: float
         wait -= up
 
 
-@njit(cache=True)
+@compiled()
 def _told(v: Values, k: int, s: int) -> Told:
     """Follow a way back to its begin."""
     held = np.full(len(v.usd) - 1, -1, dtype=np.int64)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sim.specs import Around, Cluster, Model, Plan
-from sim.specs.files import write_atomically
+from sim.specs.files import write_all
 from sim.specs.plan import PER_STAGE
 
 
@@ -17,29 +17,34 @@ def job_data(model: Model, cluster: Cluster, plan: Plan, around: Around | None =
     own = PER_STAGE if plan.stages else ()
     planned = {name: value for name, value in plain(plan).items() if name not in own}
     job = {"model": stated, "cluster": plain(cluster), "plan": planned}
-    return job | {name: plain(section) for name, section in (around or Around()).sections.items()}
+    return job | {name: plain(section, assumed=False) for name, section in (around or Around()).sections.items()}
 
 
-def plain(spec: Any) -> dict[str, Any]:
-    """Return what a spec states as plain data: neither what is unset nor notes on what was assumed."""
+def plain(spec: Any, *, assumed: bool = True) -> dict[str, Any]:
+    """Return what a spec states as plain data: neither what is unset nor notes on what was assumed.
+
+    assumed: also the values that were assumed; left out they are assumed, and told, again when the data is read.
+    """
     values = {f.name: getattr(spec, f.name) for f in fields(spec) if f.init}
+    if not assumed:
+        filled = {line.partition(" = ")[0].rpartition(".")[2] for line in getattr(spec, "assumptions", ())}
+        values = {k: v for k, v in values.items() if k not in filled}
     if isinstance(spec, Plan) and spec.stages:
         values = {k: v for k, v in values.items() if k not in PER_STAGE}  # the stages say it
-    return {k: _plain(v) for k, v in values.items() if v is not None and v != ()}
+    return {k: _plain(v, assumed) for k, v in values.items() if v is not None and v != ()}
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, assumed: bool) -> Any:
     if isinstance(value, tuple):
-        return [_plain(v) for v in value]
-    return plain(value) if hasattr(value, "__dataclass_fields__") else value
+        return [_plain(v, assumed) for v in value]
+    return plain(value, assumed=assumed) if hasattr(value, "__dataclass_fields__") else value
 
 
 def save_numbered(plans: Sequence[dict[str, Any]], folder: Path) -> list[Path]:
-    """Write plan-1.json, plan-2.json, ... into `folder` and return their paths; older ones beyond go."""
+    """Write plan-1.json, plan-2.json, ... into `folder` and return their paths, all or none; older ones beyond go."""
     for old in folder.glob("plan-*.json"):
         if old.stem.removeprefix("plan-").isdigit() and int(old.stem.removeprefix("plan-")) > len(plans):
             old.unlink()
     paths = [folder / f"plan-{n}.json" for n in range(1, len(plans) + 1)]
-    for path, data in zip(paths, plans, strict=True):
-        write_atomically(path, json.dumps(data, indent=1) + "\n")
+    write_all({path: json.dumps(data, indent=1) + "\n" for path, data in zip(paths, plans, strict=True)})
     return paths

@@ -109,7 +109,7 @@ def _search(tuned: Tuned, command: str | None, run: Run | None) -> tuple[str, st
     body = [
         _header(title, answer_tuned(tuned), best),
         search.ranking_section(tuned),
-        sections.run_section(run),
+        sections.run_section(best, run),
         search.against_section(tuned),
         sections.timeline_section(best),
         sections.memory_section(best),
@@ -127,7 +127,7 @@ def _step(step: Step, command: str | None, run: Run | None, trained: Trained | N
     title = f"One training step of {step.model.name} on {step.placed.gpus} GPUs"
     body = [
         _header(title, answer(step), step),
-        sections.run_section(run),
+        sections.run_section(step, run),
         sections.trained_section(trained),
         sections.timeline_section(step),
         sections.memory_section(step),

@@ -13,17 +13,19 @@ from sim.report.text import (
     memory_verdict,
     overflow,
     rental_words,
+    shared_words,
     time_and_idle,
 )
 from sim.report.theme import CATEGORIES as LOOKS
 from sim.report.theme import TERMS
-from sim.run import Run
+from sim.run import Run, in_turn
 from sim.run.trained import Trained
 from sim.specs.catalog import precision
 from sim.tuner.fixes import fixes
 from sim.units import counted, digits3, percent, seconds, si
 
 MAX_RANKS_LISTED = 64
+IN_TURN = "What the run takes as each part of its job joins those above, with 80 % intervals."
 OPENING_STEPS = 6
 """Steps of a stretch of training that are shown pass by pass."""
 
@@ -119,7 +121,7 @@ def _fits_note(step: Step) -> str:
     return side if step.fits == "yes" else f"{side}; the capacity lies inside the interval"
 
 
-def run_section(run: Run | None) -> str:
+def run_section(step: Step, run: Run | None) -> str:
     """Return what the whole run takes, or nothing where the job states no training."""
     if run is None:
         return ""
@@ -139,7 +141,10 @@ def run_section(run: Run | None) -> str:
     words = f"{counted(run.tokens)} tokens in {digits3(run.steps)} steps, each like the one on this page."
     assumed = m.folded("What the run assumes", m.bullets(run.assumptions))
     rented = m.heading("Rented") + m.bullets(rental_words(run)) if run.rental else ""
-    return m.section("The whole run", m.paragraph(words, "words"), m.cards(cards), rented, assumed)
+    beside = m.heading("Beside other jobs") + m.bullets(shared_words(run)) if run.shared else ""
+    turns = in_turn(step, run)
+    parts = m.figure("in-turn", lambda t: figures.in_turn(turns, theme=t), IN_TURN) if len(turns) > 1 else ""
+    return m.section("The whole run", m.paragraph(words, "words"), m.cards(cards), parts, rented, beside, assumed)
 
 
 def _losses(run: Run) -> str:

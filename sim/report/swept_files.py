@@ -2,16 +2,14 @@
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 from pyarrow import compute, csv, parquet
 
-from sim.specs.files import writable
+from sim.specs.files import drafted, writable
 from sim.sweep.numbering import Axis, Column
 from sim.sweep.outcome import FITS, INTERVAL, NUMBERS, OUTCOMES, Outcome
 from sim.sweep.store import Store
@@ -42,7 +40,7 @@ def save_csv(store: Store, path: str | Path) -> Path:
 
 
 def _saved(store: Store, path: Path, writer: Callable[[str, Any], _Writes], neutral: bool) -> Path:
-    with writable(path), _draft(path) as place:
+    with drafted(path) as place, writable(path):
         file = writer(str(place), _schema(store))
         try:
             for table in _tables(store, neutral):
@@ -50,19 +48,6 @@ def _saved(store: Store, path: Path, writer: Callable[[str, Any], _Writes], neut
         finally:
             file.close()
     return path
-
-
-@contextmanager
-def _draft(path: Path) -> Iterator[Path]:
-    """Give a file beside `path` that takes its place at the end, or goes."""
-    with NamedTemporaryFile(dir=path.parent, delete=False) as file:
-        place = Path(file.name)
-    try:
-        yield place
-        place.chmod(0o644)
-        place.replace(path)
-    finally:
-        place.unlink(missing_ok=True)
 
 
 def _tables(store: Store, neutral: bool) -> Iterator[Any]:

@@ -17,14 +17,14 @@ from sim.report.numbers import (
     tenths,
 )
 from sim.report.per_stage import HOSTED, of_stages, on_host, recomputing, runs
-from sim.run import Allocation, Optimal, Run
+from sim.run import Allocation, Measures, Optimal, Run
 from sim.run.losses import Losses
 from sim.run.trained import Trained
 from sim.specs import Cluster, InputError, Model, Plan
 from sim.tuner.elasticity import CHANGE, Elasticity
 from sim.tuner.robustness import FARTHEST, Robustness
 from sim.tuner.tune import Tuned
-from sim.units import counted, digits3, grouped, percent, seconds, si
+from sim.units import HOUR_S, counted, digits3, grouped, percent, seconds, si
 
 TEMPO = ", Tempo's layers"
 
@@ -262,16 +262,31 @@ def answer_run(run: Run) -> str:
     For example "15.0 trillion tokens: 54.2 days (48.1–61.0), 2.30 million GPU-hours, 9.10 million USD, 1.90 GWh." Where
     it is known what keeps it from training: "93.1 % of the time trains (failures 5.2 %, data 1.7 %)."
     """
+    return f"{counted(run.tokens)} tokens: {measures_words(run)}.{_lost(run.goodput, run.losses)}"
+
+
+def measures_words(run: Measures) -> str:
+    """Return what a run takes: `54.2 days (48.1–61.0), 2.30 million GPU-hours, 9.10 million USD, 1.90 GWh`."""
     cost = "cost not known (no price)" if run.cost_usd is None else f"{counted(run.cost_usd)} USD"
-    return (
-        f"{counted(run.tokens)} tokens: {days_interval(run.days, run.days_interval)}, "
-        f"{counted(run.gpu_hours)} GPU-hours, {cost}, {si(run.energy_kwh * 1e3, 'Wh')}.{_lost(run.goodput, run.losses)}"
-    )
+    days, energy = days_interval(run.days, run.days_interval), si(run.energy_kwh * 1e3, "Wh")
+    return f"{days}, {counted(run.gpu_hours)} GPU-hours, {cost}, {energy}"
 
 
 def run_words(run: Run | None) -> list[str]:
-    """Return what a whole run takes, and what it rented where it did; nothing without one."""
-    return [answer_run(run), *rental_words(run)] if run else []
+    """Return what a whole run takes, what it rented where it did, and what it takes beside others; nothing without."""
+    return [answer_run(run), *rental_words(run), *shared_words(run)] if run else []
+
+
+def shared_words(run: Run) -> list[str]:
+    """Return what becomes of a run beside other jobs; nothing where its job names none."""
+    found = run.shared
+    if not found:
+        return []
+    took = f" in {lasting(found.others_jct_h * HOUR_S)} on average" if found.others_jct_h is not None else ""
+    return [
+        f"Beside other jobs, by {found.policy}: {measures_words(found)}; it holds its devices "
+        f"{tenths(found.held_fraction)} of the days, and {counted(found.others_ended)} others end meanwhile{took}."
+    ]
 
 
 def rental_words(run: Run) -> list[str]:

@@ -9,7 +9,7 @@ a = beta / (alpha + beta) and G = (alpha A / (beta B))^(1 / (alpha + beta)) (Hof
 from dataclasses import dataclass
 
 from sim.engine.step import Step
-from sim.run.rented import Interval
+from sim.run.measures import Interval
 from sim.run.whole import required_price
 from sim.specs import InputError, Model, Training
 from sim.specs.arguments import checked

@@ -9,10 +9,9 @@ from sim.market.optimum import Optimum
 from sim.market.rentable import ASSUMPTIONS, asked_of, chosen, moves_of
 from sim.market.results import Rental
 from sim.run.losses import Losses, Saving
+from sim.run.measures import Interval, spread
 from sim.specs import Checkpointing, Loading, Prices
 from sim.units import HOUR_S
-
-Interval = tuple[float, float]
 
 UNSAVED = (
     "prices: nobody says how state is saved (checkpointing): what moves and preemptions take follows its defaults, "
@@ -36,8 +35,8 @@ class Rented:
 
     def spread(self, value: Callable[[Rental], float]) -> tuple[float, Interval]:
         """Return a number of the run, with the interval that the ends give it."""
-        found = [value(rental) for rental in (self.rental, *self.ends)]
-        return found[0], (min(found), max(found))
+        expected, fast, slow = (value(rental) for rental in (self.rental, *self.ends))
+        return spread((expected, fast, slow))
 
     def shares(self, alone: Mapping[str, float]) -> dict[str, float]:
         """Return shares of `wall_s` as shares of the time that passes, beside those that renting takes."""

@@ -3,14 +3,15 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import ceil, hypot
-from typing import Any
 
 from sim.engine.step import Step
 from sim.market import Optimum, Rental
 from sim.run.losses import Losses, losses
+from sim.run.measures import Interval, with_intervals
 from sim.run.power import device_draw
-from sim.run.rented import Interval, Rented, rented
-from sim.specs import Around, Checkpointing, Loading, Prices, Training
+from sim.run.rented import Rented, rented
+from sim.run.shared import Shared, shared
+from sim.specs import Around, Checkpointing, Loading, Prices, Sharing, Training
 from sim.specs.arguments import checked
 from sim.specs.fields import InputError
 from sim.units import DAY_S, HOUR_S
@@ -30,6 +31,9 @@ class Run:
     Where the job rents by files of prices, `rental` is what it rented: days are until it ends, GPU-hours and cost those
     that are paid, intervals lie between renting with the fast and with the slow wall time, and `optimum` bounds what
     any strategy pays (None where there are too many prices to tell).
+
+    Where the job says who shares the cluster, `shared` is what becomes of the run there, on devices that are not
+    rented; all else is the run by itself.
     """
 
     around: Around
@@ -51,6 +55,7 @@ class Run:
     assumptions: tuple[str, ...]
     rental: Rental | None = None
     optimum: Optimum | None = None
+    shared: Shared | None = None
 
 
 @checked
@@ -60,6 +65,7 @@ def whole_run(
     loading: Loading | None = None,
     checkpointing: Checkpointing | None = None,
     prices: Prices | None = None,
+    sharing: Sharing | None = None,
 ) -> Run:
     """Return what `training` takes when every step is like `step`, with its data and its checkpoints.
 
@@ -68,7 +74,7 @@ def whole_run(
 
     Raises:
         InputError: `training` states a goodput and there are checkpoints, whose goodput is computed; or a price beside
-            `prices`; or nothing that fits is offered.
+            `prices`; or nothing that fits is offered; or the cluster of `sharing` does not hold the run.
     """
     if prices and training.usd_per_gpu_hour is not None:
         raise InputError("training.usd_per_gpu_hour", training.usd_per_gpu_hour, "left out beside prices, which say it")
@@ -83,14 +89,14 @@ def whole_run(
         return rate * wall_s, (rate * fast_s, rate * slow_s)
 
     run = Run(
-        around=Around(training, loading, checkpointing, prices),
+        around=Around(training, loading, checkpointing, prices, sharing),
         steps=steps,
         tokens=steps * step.tokens_per_step,
         goodput=lost.goodput,
         losses=lost.shares,
         paced_step_time_s=lost.step_time_s,
         steps_between_checkpoints=lost.saving.advice.steps_between if lost.saving else None,
-        **_measures(
+        **with_intervals(
             days=times(1 / DAY_S),
             gpu_hours=times(gpus / HOUR_S),
             cost_usd=(None, None) if price is None else times(gpus / HOUR_S * price),
@@ -99,10 +105,11 @@ def whole_run(
         mean_power_w_per_gpu=draw.mean_w,
         assumptions=(*_assumed(training, lost), *draw.assumptions, *RUN_ASSUMPTIONS),
     )
-    if prices and prices.files:
-        found = rented(step, prices, lost, loading, steps, (wall_s, fast_s, slow_s))
-        return _renting(run, found, gpus * draw.mean_w * training.pue)
-    return run
+    walls_s, watts = (wall_s, fast_s, slow_s), gpus * draw.mean_w * training.pue
+    if sharing:
+        beside = shared(step, sharing, checkpointing, steps, walls_s, watts)
+        run = replace(run, shared=beside, assumptions=(*run.assumptions, *beside.assumptions))
+    return _renting(run, rented(step, prices, lost, loading, steps, walls_s), watts) if prices and prices.files else run
 
 
 def _renting(run: Run, found: Rented, watts: float) -> Run:
@@ -112,7 +119,7 @@ def _renting(run: Run, found: Rented, watts: float) -> Run:
         run,
         goodput=1 - sum(shares.values()),
         losses=shares,
-        **_measures(
+        **with_intervals(
             days=found.spread(lambda rental: rental.hours * HOUR_S / DAY_S),
             gpu_hours=found.spread(lambda rental: rental.gpu_hours),
             cost_usd=found.spread(lambda rental: rental.cost_usd),
@@ -124,20 +131,11 @@ def _renting(run: Run, found: Rented, watts: float) -> Run:
     )
 
 
-def _measures(**measures: tuple[float, Interval] | tuple[None, None]) -> dict[str, Any]:
-    """Return the fields of a run that have an interval: each value by its name, and its interval."""
-    return {
-        field: part
-        for name, pair in measures.items()
-        for field, part in zip((name, f"{name}_interval"), pair, strict=True)
-    }
-
-
 def run_of(step: Step, around: Around) -> Run | None:
     """Return the whole run of a job, or None where it states no training."""
     if around.training is None:
         return None
-    return whole_run(step, around.training, around.loading, around.checkpointing, around.prices)
+    return whole_run(step, around.training, around.loading, around.checkpointing, around.prices, around.sharing)
 
 
 def _assumed(training: Training, lost: Losses) -> Iterator[str]:

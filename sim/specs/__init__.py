@@ -11,6 +11,7 @@ from sim.specs.model import Model
 from sim.specs.plan import Offload, PlacedPlan, Plan, StagePlan
 from sim.specs.precision import Precision
 from sim.specs.prices import Prices
+from sim.specs.sharing import Sharing
 from sim.specs.storage import Storage
 from sim.specs.table import LayerTable
 from sim.specs.training import Training
@@ -35,6 +36,7 @@ __all__ = [
     "Plan",
     "Precision",
     "Prices",
+    "Sharing",
     "StagePlan",
     "Storage",
     "Training",

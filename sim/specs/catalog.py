@@ -1,12 +1,11 @@
 """Lookup of catalog entries as specs; a device may also be a file of the user's."""
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Generic, TypeVar, get_args, get_type_hints
 
-from sim.catalog import folder, names
+from sim.catalog import data, names
 from sim.specs.dataset import Dataset, DatasetEntry
 from sim.specs.device import Device, Sourced
 from sim.specs.fields import InputError, check, read, short
@@ -26,7 +25,7 @@ def entry(kind: str, name: str) -> object:
     known = names(kind)
     if name not in known:
         raise InputError(kind.removesuffix("s"), name, "one of " + ", ".join(known))
-    return json.loads((folder(kind) / f"{name}.json").read_text("utf-8"))
+    return data(f"{kind}/{name}.json")
 
 
 def is_device_file(name: str) -> bool:
@@ -107,7 +106,7 @@ def model(name: str) -> Model:
     return read(Model, stated_model(name), f"models/{name}")
 
 
-def stated_model(name: str) -> dict[str, object]:
+def stated_model(name: str) -> dict[str, Any]:
     """Return what the catalog states of a model, what follows from it left out; raises InputError with known names."""
     raw = entry("models", name)
     assert isinstance(raw, dict)

@@ -1,15 +1,17 @@
 """Plain data from YAML or JSON files: bounded in size, no aliases, no duplicate keys, no code; whole writes."""
 
+import errno
 import gzip
 import json
+import os
 import re
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import Any
+from uuid import uuid4
 
 import yaml
 
@@ -217,15 +219,55 @@ UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u206
 """Control characters but tab and newline, those that turn the direction of writing, and halves of surrogates."""
 
 
+IN_A_FOLDER = "a file in an existing folder"
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""Of a full or failing disk, which is nobody's input."""
+
+DRAFT = ".draft-"
+"""How the name of a file begins that is not yet in its place: what a killed process may leave behind."""
+
+
 @contextmanager
 def writable(path: Path) -> Iterator[None]:
-    """Turn what keeps `path` from being written into one `InputError`."""
+    """Turn what keeps `path` from being written into one `InputError`; a full disk stays an `OSError` with its name."""
     try:
         yield
     except OSError as error:
+        if error.errno in FULL:
+            raise OSError(error.errno, os.strerror(error.errno), str(path)) from None
         usual = f"a place that can be written ({error.strerror})"
-        allowed = usual if path.name and path.parent.is_dir() and not path.is_dir() else "a file in an existing folder"
+        allowed = usual if path.name and path.parent.is_dir() and not path.is_dir() else IN_A_FOLDER
         raise InputError("path", str(path), allowed) from None
+
+
+def checked_target(option: str, path: Path | None) -> None:
+    """Raise InputError, before any work is done, where `path`, if there is one, cannot be a file that is written."""
+    if path is not None and (not path.name or path.is_dir() or not path.parent.is_dir()):
+        raise InputError(option, str(path), IN_A_FOLDER)
+
+
+@contextmanager
+def drafted(path: Path) -> Iterator[Path]:
+    """Yield the name of a file beside `path` that takes its place at the end, or goes; links stay.
+
+    Raises:
+        InputError: `path` is a folder or a device, or cannot be written.
+        OSError: the disk is full.
+    """
+    with writable(path):
+        place = Path(os.path.realpath(path))
+        if place.exists() and not place.is_file():
+            raise InputError("path", str(path), IN_A_FOLDER)
+    draft = place.with_name(f"{DRAFT}{uuid4().hex[:12]}")
+    try:
+        yield draft
+        with writable(path):
+            draft.chmod(place.stat().st_mode & 0o777 if place.exists() else 0o644)
+            draft.replace(place)
+    finally:
+        with suppress(OSError):
+            draft.unlink()
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
@@ -238,22 +280,13 @@ def write_all(files: Mapping[Path, str | bytes]) -> None:
 
     Raises:
         InputError: one of them cannot be written.
+        OSError: the disk is full.
     """
-    drafts: dict[Path, Path] = {}
-    try:
+    with ExitStack() as drafts:
         for path, content in files.items():
+            draft = drafts.enter_context(drafted(path))
             with writable(path):
-                with NamedTemporaryFile("wb", dir=path.parent, delete=False) as file:
-                    drafts[path] = Path(file.name)
-                    file.write(content.encode() if isinstance(content, str) else content)
-                drafts[path].chmod(path.stat().st_mode & 0o777 if path.exists() else 0o644)
-        for path in files:
-            with writable(path):
-                drafts[path].replace(path)
-            del drafts[path]
-    finally:
-        for draft in drafts.values():
-            draft.unlink(missing_ok=True)
+                draft.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 def write_listed(path: Path, data: Mapping[str, Any], name: str) -> None:

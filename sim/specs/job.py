@@ -1,7 +1,7 @@
 """The job file: model, cluster, plan, what to search and how long to train, in one place."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from math import prod
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -21,6 +21,7 @@ from sim.specs.loading import Loading
 from sim.specs.model import Model
 from sim.specs.plan import Plan
 from sim.specs.prices import Prices
+from sim.specs.sharing import Sharing
 from sim.specs.table import KIND, LayerTable
 from sim.specs.training import Training
 
@@ -64,17 +65,20 @@ class Tune:
 
 @dataclass(frozen=True)
 class Around:
-    """What surrounds the steps of a run: how much is trained, how data arrives, when state is saved, what it costs."""
+    """What surrounds the steps of a run: how much is trained, how data arrives, when state is saved, what it costs, and
+    who shares the cluster with it.
+    """
 
     training: Training | None = None
     loading: Loading | None = None
     checkpointing: Checkpointing | None = None
     prices: Prices | None = None
+    sharing: Sharing | None = None
 
     @property
-    def sections(self) -> dict[str, Training | Loading | Checkpointing | Prices]:
+    def sections(self) -> dict[str, Training | Loading | Checkpointing | Prices | Sharing]:
         """What is stated, by the key of a job file."""
-        held = {name: getattr(self, name) for name in ("training", "loading", "checkpointing", "prices")}
+        held = {each.name: getattr(self, each.name) for each in fields(self)}
         return {name: section for name, section in held.items() if section}
 
 
@@ -90,16 +94,17 @@ class Job:
     loading: Loading | None = None
     checkpointing: Checkpointing | None = None
     prices: Prices | None = None
+    sharing: Sharing | None = None
 
     @property
     def around(self) -> Around:
         """What surrounds its steps."""
-        return Around(self.training, self.loading, self.checkpointing, self.prices)
+        return Around(self.training, self.loading, self.checkpointing, self.prices, self.sharing)
 
     @classmethod
     @checked
     def load(cls, path: str | Path) -> "Job":
-        """Return the job in a YAML or JSON file; paths of model, device, profile and prices are relative to it.
+        """Return the job in a YAML or JSON file; paths of model, device, profile, prices and sharing are relative.
 
         Raises:
             InputError: with the path of the first field that is wrong.
@@ -136,6 +141,8 @@ def _contradictions(tune: Tune | None, training: Training | None, raw: Mapping[s
         yield InputError("training.goodput", training.goodput, "left out beside checkpointing, which says it")
     if training and training.usd_per_gpu_hour is not None and "prices" in raw:
         yield InputError("training.usd_per_gpu_hour", training.usd_per_gpu_hour, "left out beside prices, which say it")
+    if "sharing" in raw and "training" not in raw:
+        yield InputError("training", None, "required with sharing: tokens or steps")
     if tune and tune.objective == "gpus_for_deadline":
         if "training" not in raw:
             yield InputError("training", None, "required with objective gpus_for_deadline: tokens or steps")
@@ -162,7 +169,8 @@ def section_readers(raw: Mapping[str, Any], folder: Path) -> dict[str, Reader]:
         "training": lambda value: check(Training, value, "training"),
         "loading": lambda value: check(Loading, value, "loading"),
         "checkpointing": lambda value: check(Checkpointing, value, "checkpointing"),
-        "prices": lambda value: check(Prices, _with_price_files(value, folder), "prices"),
+        "prices": lambda value: check(Prices, _with_paths(value, folder, ("files", "availability")), "prices"),
+        "sharing": lambda value: check(Sharing, _with_paths(value, folder, ("workload", "trace")), "sharing"),
     }
 
 
@@ -229,8 +237,8 @@ def _with_files(raw: Any, folder: Path) -> Any:
     return made
 
 
-def _with_price_files(raw: Any, folder: Path) -> Any:
-    """Return prices with the paths in them resolved against the job."""
+def _with_paths(raw: Any, folder: Path, keys: tuple[str, ...]) -> Any:
+    """Return a section with the paths under some of its keys resolved against the job."""
     if not isinstance(raw, dict):
         return raw
 
@@ -239,4 +247,4 @@ def _with_price_files(raw: Any, folder: Path) -> Any:
             return [found(each) for each in held]
         return str((folder / held).resolve()) if isinstance(held, str) and held and "\x00" not in held else held
 
-    return raw | {key: found(raw[key]) for key in ("files", "availability") if key in raw}
+    return raw | {key: found(raw[key]) for key in keys if key in raw}

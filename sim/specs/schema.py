@@ -70,6 +70,11 @@ def _price_or_files(prices: Schema) -> None:
     prices["oneOf"] = [{"required": ["usd_per_gpu_hour"]}, {"required": ["files"]}]
 
 
+def _trace_or_drawn(sharing: Schema) -> None:
+    kinds = {"trace": "string", "every_hours": "number"}
+    sharing["oneOf"] = [{"required": [key], "properties": {key: {"type": kind}}} for key, kind in kinds.items()]
+
+
 _FOR_DEADLINE: Schema = {"properties": {"objective": {"const": "gpus_for_deadline"}}, "required": ["objective"]}
 
 
@@ -93,6 +98,7 @@ BEYOND_FIELDS: dict[str, Callable[[Schema], None]] = {
     "NodeGroup": _named_device,
     "Training": _tokens_or_steps,
     "Prices": _price_or_files,
+    "Sharing": _trace_or_drawn,
     "Tune": _deadline,
     "Device": _device_file,
 }
@@ -111,6 +117,7 @@ def _as_read(job: Schema) -> None:
     job["allOf"] = [
         {"if": {"not": {"required": ["tune"]}}, "then": {"properties": {"plan": {"required": batch}}}},
         {"if": {"properties": {"tune": _FOR_DEADLINE}, "required": ["tune"]}, "then": {"required": ["training"]}},
+        {"if": {"required": ["sharing"]}, "then": {"required": ["training"]}},
     ]
     shares = {f"offload_{name}": value for name, value in parts["Offload"]["properties"].items()}
     values = parts["Plan"]["properties"] | shares | {"unequal_stages": {"type": "boolean"}}

@@ -12,6 +12,7 @@ from typing import IO
 import psutil
 
 from sim.specs import InputError
+from sim.specs.files import checked_target
 from sim.sweep import store
 from sim.sweep.closing import Closing
 from sim.sweep.evaluate import Block, Span
@@ -41,8 +42,7 @@ class Writer(Closing):
 
     def __init__(self, path: Path, grid: Grid, resume: bool = False) -> None:
         self.path, self.grid = path, grid
-        if not path.name or path.is_dir() or not path.absolute().parent.is_dir():
-            raise InputError("store", str(path), "a file in an existing folder")
+        checked_target("store", path)
         refuse_network(path)
         self.lock = locked(path)
         try:

@@ -16,6 +16,7 @@ from sim.specs import Cluster, Model, Plan
 from sim.specs.job import Objective
 from sim.tuner.binding import binding
 from sim.tuner.explain import against, explain
+from sim.tuner.orphans import end_with_parent
 from sim.tuner.robustness import Robustness, robustness
 from sim.tuner.search import Search
 
@@ -106,6 +107,7 @@ _asked: list[Asked] = []
 
 def _prepare(asked: Sequence[Asked]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is for the parent alone
+    end_with_parent()
     _asked[:] = asked
 
 

@@ -169,7 +169,7 @@ def read_accuracy(path: str | Path) -> list[Accuracy]:
     Raises:
         InputError: no such file, another header, or a cell that is no number where one stands.
     """
-    lines = read_cells(path, Accuracy, "a readable table of `trainsim validate --table`")
+    lines = read_cells(path, Accuracy, "a readable table of `trainsim validate --csv`")
     kinds = get_type_hints(Accuracy)
     return [_read(f"{path}:{n}", dict(zip(kinds, cells, strict=False)), kinds) for n, cells in enumerate(lines, 2)]
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from sim.engine.step import Engine, Step, simulate
 from sim.specs import Cluster, InputError, Links, Model, Offload, Plan, StagePlan
+from sim.units import GIB, MIB
 from sim.validation import metrics
 
 SIZES = {"1.3b": (24, 2048, 16), "2.7b": (32, 2560, 32), "7b": (32, 4096, 32), "13b": (40, 5120, 40)}
@@ -30,8 +31,6 @@ FRAMEWORK: dict[str, Any] = {
 }  # fmt: skip
 """What holds of every plan: gradients of 16 bit, summed by a kernel of their own, a loss on 16-bit logits."""
 
-MIB = 2**20
-GIB = 2**30
 MAX_BYTES = 16 * MIB
 
 

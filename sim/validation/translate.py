@@ -6,7 +6,6 @@ by the model's name where `hidden` is blank. A row that states the ranks of an F
 names say beyond the columns stands in `sim/catalog/aliases.json`.
 """
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -14,8 +13,8 @@ from functools import cache
 from math import ceil
 from typing import Any
 
-from sim.catalog import folder
-from sim.specs.catalog import device, models
+from sim.catalog import data
+from sim.specs.catalog import device, models, stated_model
 from sim.specs.cluster import Cluster, Links
 from sim.specs.fields import InputError, read
 from sim.specs.model import ASSUMED_VOCAB, Model
@@ -85,7 +84,7 @@ def translate(row: Measured, profile: str | None = None) -> Case:
 
 @cache
 def _aliases() -> dict[str, Any]:
-    read: dict[str, Any] = json.loads((folder("aliases.json")).read_text("utf-8"))
+    read: dict[str, Any] = data("aliases.json")
     return read
 
 
@@ -139,7 +138,7 @@ def _model(row: Measured, facts: dict[str, Any], notes: _Notes) -> Model:
     if name is None and (row.hidden is None or row.layers is None):
         allowed = "a model whose layers and hidden are stated, or a name of the catalog"
         raise InputError("model", row.model, allowed)
-    base = _catalog(name) if name else {}
+    base = stated_model(name) if name else {}
     if row.hidden is None:
         notes.texts.append(f"dimensions of {name} (catalog)")
     elif row.hidden != base.get("hidden"):
@@ -149,12 +148,6 @@ def _model(row: Measured, facts: dict[str, Any], notes: _Notes) -> Model:
 
 
 HABITS = ("norm", "dropout", "bias", "positions", "tied_embeddings", "gated_mlp", "attention", "family")
-
-
-def _catalog(name: str) -> dict[str, Any]:
-    """Return what a catalog model states, without what follows from it."""
-    read: dict[str, Any] = json.loads((folder("models") / f"{name}.json").read_text("utf-8"))
-    return {key: value for key, value in read.items() if key != "source"}
 
 
 def _usual(row: Measured, hidden: int, notes: _Notes) -> dict[str, Any]:

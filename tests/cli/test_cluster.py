@@ -93,7 +93,7 @@ def test_a_log_of_slurm(trainsim, tmp_path):
         (("--cluster", "1:1:1", "--window", "0:3", "--draws", "2"), "--draws: got 2; allowed: 0 beside --window"),
         (("--cluster", "1:1:1", "--draws", "2"), "throughputs.interval: got None; allowed: predicted throughputs"),
         (("--cluster", "1:1:1", "--price", "v100=1"), "usd_per_hour.p100: missing; required"),
-        (("--cluster", "1:1:1", "--round-s", "0"), "round_s: got 0"),
+        (("--cluster", "1:1:1", "--round-s", "0"), "--round-s: got 0"),
         (("--cluster", "1:1:1", "--parts", "2", "--policy", "fifo"), "kind: got 'fifo'"),
         (("--cluster", "1:1:1", "--policy", "max_sum_throughput_normalized_by_cost_perf"), "usd_per_hour"),
     ],

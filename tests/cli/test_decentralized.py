@@ -82,7 +82,7 @@ def test_words_and_what_if(trainsim, table):
         (("--theta", 2.5), "theta: got 2.5; allowed: a whole number from 1 to 1e+06"),
         (("--controller", "annealing"), "accuracy: missing; required with controller annealing"),
         (("--algorithm", "sgd"), "algorithm: got 'sgd'; allowed: one of bsp, gaia, fedavg, dgc, diloco"),
-        (("-k", 1), "wan.partitions: got 1; allowed: a whole number from 2 to 64"),
+        (("-k", 1), "--partitions: got 1; allowed: a whole number from 2 to 64"),
         (("--accuracy", "none.csv"), "none.csv: got 'no such file"),
     ],
 )

@@ -43,7 +43,27 @@ def test_simulate_prints_the_run(trainsim, job):
     assert low < data["run"]["days"] < high
     assert data["run"]["cost_usd"] == pytest.approx(data["run"]["gpu_hours"] * 2.99)
     assert any("idle draw" in a for a in data["assumptions"])
-    assert "run" not in json.loads(trainsim("simulate", job(), "--json")[1])
+    assert {"run", "in_turn"}.isdisjoint(json.loads(trainsim("simulate", job(), "--json")[1]))
+
+
+def test_sections_join_in_turn(trainsim, job, tmp_path):
+    (tmp_path / "others.yaml").write_text(
+        "devices: [h100-sxm-80gb]\njobs: {small: {model: gpt2, gpus: [1, 2, 4, 8], plan: {global_batch: 64}}}\n"
+    )
+    sharing = "sharing: {workload: others.yaml, devices: {h100-sxm-80gb: 96}, every_hours: 4}\n"
+    stated = job("training: {tokens: 2e9}\n" + AROUND + sharing)
+    data = json.loads(trainsim("simulate", stated, "--json")[1])
+    rows = data["in_turn"]
+    assert list(rows) == ["steps alone", "with its data", "with checkpoints and failures", "beside other jobs"]
+    assert rows["with checkpoints and failures"] == {key: data["run"][key] for key in rows["steps alone"]}
+    assert rows["beside other jobs"] == {key: data["run"]["shared"][key] for key in rows["steps alone"]}
+    html = tmp_path / "step.html"
+    out = " ".join(trainsim("simulate", stated, "--html", html)[1].split())
+    assert "Beside other jobs, by max_min_fairness_perf: " in out
+    assert "What the run takes as each part of its job joins" in html.read_text()
+    bad = job("training: {tokens: 2e9}\n" + sharing.replace("96", "4"))
+    code, _, err = trainsim("simulate", bad)
+    assert code == 2 and "sharing.devices.h100-sxm-80gb: got 4; allowed: " in err
 
 
 def test_simulate_says_it_in_one_sentence_and_on_the_page(trainsim, job, tmp_path):
@@ -99,12 +119,12 @@ def test_optimal_in_words(trainsim, job):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "budget: got None; allowed: exactly one of --budget-flop"),
+        ((), "budget: missing; required: exactly one of --budget-flop"),
         (("--days", 1, "--usd", 1), "allowed: exactly one of"),
         (("--days", "nan"), "days: got nan"),
         (("--days", "soon"), "--days"),
-        (("--budget-flop", "-1"), "budget_flop: got -1.0"),
-        (("--budget-flop", "1e23", "--law", "mine"), "scaling: got 'mine'; allowed: one of besiroglu-2024"),
+        (("--budget-flop", "-1"), "--budget-flop: got -1.0"),
+        (("--budget-flop", "1e23", "--law", "mine"), "--law: got 'mine'; allowed: one of besiroglu-2024"),
     ],
 )
 def test_optimal_refuses(trainsim, job, arguments, message):

@@ -76,7 +76,7 @@ def test_the_table_for_people(validate, tmp_path) -> None:
     [
         (("--profile", "nothing"), "--profile"),
         (("--site", "RUNS"), "--site"),
-        (("--table", "RUNS"), "--table"),
+        (("--table", "RUNS"), "--csv"),
         (("RUNS",), "RUNS"),
     ],
 )

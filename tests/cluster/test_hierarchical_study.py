@@ -2,12 +2,13 @@
 
 import gzip
 import json
+import random
 import re
 
 import numpy as np
 import pytest
 
-from sim.cluster.hierarchical_study import TYPES, hierarchical_study, random_choice, random_speeds
+from sim.cluster.hierarchical_study import JOBS, TYPES, hierarchical_study, random_speeds
 from tests.oracle import reference
 
 MODELS = [
@@ -29,7 +30,9 @@ def speeds(at_random: bool):
         return random_speeds()
     with gzip.open(reference("cluster/inputs/simulation_throughputs.json.gz"), "rt") as file:
         rates = json.load(file)
-    return random_choice(np.array([[rates[name][str((model, 1))]["null"] for name in TYPES] for model in MODELS]))
+    draw = random.Random(0)
+    drawn = [MODELS[draw.choice(range(len(MODELS)))] for _ in range(JOBS)]
+    return np.array([[rates[name][str((model, 1))]["null"] for name in TYPES] for model in drawn])
 
 
 def published(inside: str, at_random: bool) -> dict[str, list[list[float]]]:

@@ -15,8 +15,8 @@ from sim.engine.path import run_path, run_program
 from sim.engine.program import Program
 from sim.engine.timeline import Durations
 from sim.schedules import Action, Kind
-from sim.schedules.split import merge_backward, split_backward
 from tests.engine.problems import problems, program_of
+from tests.schedules.split import merge_backward, split_backward
 
 both_runners = pytest.mark.parametrize("run", [run_program, run_events_of])
 both_engines = pytest.mark.parametrize("engine", [run_path, run_events])

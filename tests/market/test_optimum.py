@@ -88,3 +88,13 @@ def test_time_that_is_not_enough():
     with pytest.raises(InputError, match="hours"):
         optimum(a_job(), grid, Moves.free(), hours=3)
     assert optimum(a_job(), grid, Moves.free(), hours=4).usd == pytest.approx(4.0)
+
+
+def test_in_a_hurry_seconds_are_dear():
+    """Only an offer a hundred times as dear ends in time: the last hour of work costs many times all others."""
+    spot, sure = offer(), offer("us-east-1b", billing="on-demand")
+    market = Market((priced(1, of=spot), priced(100, of=sure)))
+    grid = hours(market, 10, {spot: np.array([[0.0, 5 * HOUR], [5 * HOUR + 40, 10 * HOUR]])})
+    late, soon = (optimum(a_job(steps=10 * HOUR - s), grid, Moves(boot_s=0.0, restart_s=60.0)) for s in (4_000.0, 90.0))
+    assert late.usd < 10
+    assert soon.usd > 600 and soon.hindsight.cost_usd == pytest.approx(1_000, rel=0.01)

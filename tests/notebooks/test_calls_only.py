@@ -17,3 +17,31 @@ def test_cells_hold_imports_assignments_and_calls(path) -> None:
     for cell in cells:
         for node in ast.parse("".join(cell["source"])).body:
             assert isinstance(node, ALLOWED), f"{path.stem}, cell {cell['id']}: {ast.unparse(node)[:80]}"
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+def test_what_a_panel_asks_is_not_bound_anew_below(path) -> None:
+    """A panel calls its functions again when a slider moves: by then all cells have run."""
+    cells = [cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
+    trees = [ast.parse("".join(cell["source"])) for cell in cells]
+    for n, tree in enumerate(trees):
+        asked = {name for one in ast.walk(tree) if isinstance(one, ast.Lambda) for name in free(one)}
+        if "explore" in ast.unparse(tree):
+            anew = {name for later in trees[n + 1 :] for name in bound(later)}
+            assert not asked & anew, f"{path.stem}, cell {cells[n]['id']}"
+
+
+def free(function: ast.Lambda) -> set[str]:
+    """Return the names that a function takes from its notebook."""
+    inside = list(ast.walk(function))
+    own = {one.arg for one in inside if isinstance(one, ast.arg)}
+    own |= {one.id for one in inside if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
+    return {one.id for one in inside if isinstance(one, ast.Name)} - own
+
+
+def bound(tree: ast.Module) -> set[str]:
+    """Return the names that a cell binds."""
+    targets = [target for line in tree.body if isinstance(line, ast.Assign) for target in line.targets]
+    names = {one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name)}
+    lines = [line for line in tree.body if isinstance(line, ast.Import | ast.ImportFrom)]
+    return names | {alias.asname or alias.name.partition(".")[0] for line in lines for alias in line.names}

@@ -1,8 +1,11 @@
 """Plans taken away."""
 
 import csv
+import errno
 import json
+import os
 from io import StringIO
+from pathlib import Path
 
 import pytest
 
@@ -170,3 +173,27 @@ def test_unequal_stages_come_back(tmp_path):
     again = Job.load(tmp_path / "job.json").plan
     assert (again.stages, again.pp) == (plan.stages, 2)
     assert plain(again) == plain(plan)
+
+
+def test_numbered_plans_on_a_full_disk_are_none_and_the_error_is_the_disks(tmp_path, monkeypatch):
+    written = []
+
+    def one_only(draft, content):
+        if written:
+            raise OSError(errno.ENOSPC, "no room")
+        written.append(draft)
+
+    monkeypatch.setattr(Path, "write_bytes", one_only)
+    with pytest.raises(OSError, match=r"No space left on device: .*plan-2\.json"):
+        save_numbered([{}, {}], tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_links_stay_and_devices_are_not_replaced(tmp_path):
+    (tmp_path / "link").symlink_to("file")
+    write_atomically(tmp_path / "link", "a")
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "file").read_text() == "a"
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(sim.InputError, match="a file in an existing folder"):
+        write_atomically(tmp_path / "pipe", "a")
+    assert (tmp_path / "pipe").is_fifo()

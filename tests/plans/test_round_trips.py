@@ -9,13 +9,16 @@ from hypothesis import strategies as st
 
 import sim
 from sim.plans import EXPORTERS, emitted
+from sim.plans.files import job_data
 from sim.plans.flags import words
 from sim.plans.from_megatron import NAMES
 from sim.plans.importing import read_plan
 from sim.plans.plan_file import load_plan, plan_data, save_plan
 from sim.plans.targets import refusals
 from sim.schedules import SCHEDULES
-from sim.specs import Cluster, InputError, Model, Offload, Plan
+from sim.specs import Cluster, InputError, Job, Model, Offload, Plan
+from sim.specs.job import read_sections
+from tests.oracle import ROOT
 
 MOE = Model(name="moe", layers=8, hidden=512, heads=8, seq=256, experts=4, experts_per_token=2, moe_ffn=512)
 DENSE = Model(name="dense", layers=8, hidden=512, heads=8, seq=256)
@@ -175,3 +178,15 @@ def test_plan_file(tmp_path_factory, step):
 
 def test_the_readers_module_has_its_names():
     assert set(NAMES) <= set(EXPORTERS["megatron"].expresses)
+
+
+@pytest.mark.parametrize("name", ["llama3-70b-run", "llama3-70b-whole"])
+def test_what_surrounds_the_steps_is_read_back_as_it_was_stated(name, tmp_path):
+    """What was left out is assumed, and told, again: it does not become a statement that others contradict."""
+    job = Job.load(ROOT / "notebooks" / "jobs" / f"{name}.yaml")
+    data = json.loads(json.dumps(job_data(job.model, job.cluster, job.plan, job.around)))
+    made, problems = read_sections(data, tmp_path)
+    assert not problems
+    for section, stated in job.around.sections.items():
+        assert made[section] == stated
+        assert getattr(made[section], "assumptions", ()) == getattr(stated, "assumptions", ())

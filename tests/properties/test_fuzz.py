@@ -207,8 +207,7 @@ class Watch:
 def watch():
     gc.collect()
     gc.freeze()  # what other tests have left is not gone through again while files load
-    yield Watch()
-    gc.unfreeze()
+    return Watch()
 
 
 @pytest.mark.parametrize("seed", SEEDS, ids=lambda s: f"{s[0]}-{s[1]}")

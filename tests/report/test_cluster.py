@@ -38,6 +38,20 @@ def test_a_device_is_idle_when_its_job_has_ended():
     assert np.mean(np.array(picture.z) > 0) == pytest.approx(0.5, abs=0.01)
 
 
+def test_many_devices_with_the_same_jobs_are_one_row():
+    found = simulate(
+        [job(100, scale=50), job(100)],
+        speeds(scales=(1, 50)),
+        {"fast": 60},
+        Fixed([1, 0]),
+        EVERY,
+        record=True,
+    )
+    (picture,) = figures.cluster_devices(found).data
+    assert list(picture.y) == ["fast 0–49", "fast 50", "fast 51–59"]
+    assert [row[0] for row in picture.text] == ["job 0: net", "job 1: net", ""]
+
+
 def test_names_from_files_are_text():
     evil = speeds(**{"<b>x": [1.0, 1.0]})
     found = simulate([job(10, name="<b>x")], evil, {"fast": 1}, Fixed([1, 0]), EVERY, record=True)

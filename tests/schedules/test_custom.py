@@ -11,12 +11,12 @@ from sim.engine.path import dependence_order
 from sim.plans.torch_csv import schedule_csv
 from sim.schedules import SCHEDULES, Shape, build, custom
 from sim.schedules.custom import MAX_BYTES, parse_order, read_order
-from sim.schedules.split import merge_backward
 from sim.specs import InputError
 from tests.contracts.longest_path import run
 from tests.contracts.schedule import UNIT, check_order
 from tests.oracle import reference
 from tests.schedules.shapes import shapes
+from tests.schedules.split import merge_backward
 
 FIXTURES = {
     "pytorch_dualpipev_4rank_10mb": (0, 1, 2, 3, 3, 2, 1, 0),

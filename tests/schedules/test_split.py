@@ -4,10 +4,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.schedules import SCHEDULES, Action, Kind, Schedule, Shape, build
-from sim.schedules.split import merge_backward, split_backward
 from tests.contracts.longest_path import run
 from tests.contracts.schedule import check_order
 from tests.schedules.shapes import shapes
+from tests.schedules.split import merge_backward, split_backward
 
 TIME = st.integers(1, 50)
 

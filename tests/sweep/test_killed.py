@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -90,8 +91,9 @@ def killed(path: Path, kind: str, left: int, random: Random) -> tuple[list[int],
             workers = psutil.Process(one.process.pid).children()
             if workers:
                 time.sleep(random.uniform(0, 0.02))
-                random.choice(workers).kill()
-                times += 1
+                with suppress(psutil.NoSuchProcess):  # the driver had done, and ended it
+                    random.choice(workers).kill()
+                    times += 1
         one.until(lambda line: False)
         assert one.process.wait() == 0
         return one.acknowledged, times

@@ -32,6 +32,7 @@ from sim.report.figures.executed import executed_memory, executed_times
 from sim.report.figures.factors import factors
 from sim.report.figures.front import front
 from sim.report.figures.grid import grid
+from sim.report.figures.in_turn import in_turn
 from sim.report.figures.kernels import schedules, tasks
 from sim.report.figures.loading import loading_rates, stall_map, stalls
 from sim.report.figures.market import (
@@ -80,6 +81,7 @@ __all__ = [
     "front",
     "gains",
     "grid",
+    "in_turn",
     "loading_rates",
     "market_frequency",
     "market_front",

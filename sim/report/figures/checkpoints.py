@@ -15,11 +15,10 @@ from sim.report.figures.throughput import styled
 from sim.report.theme import HEIGHT, MARGIN, Look, Theme, colour, frame, label, marker, safe
 from sim.specs import Checkpointing
 from sim.specs.arguments import checked
-from sim.units import grouped, seconds
+from sim.units import YEAR_S, grouped, seconds
 
 PICKS = {"stated": "stated", "checkfreq": "CheckFreq", "young": "Young", "daly": "Daly", "best": "best"}
 POINTS = 160
-YEAR_S = 365.25 * 86_400
 LOST = {
     "all": ("all of it (100 % − goodput)", "forward", "solid"),
     "saving": ("to saving", "backward", "dash"),

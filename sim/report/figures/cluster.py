@@ -13,6 +13,8 @@ from sim.specs.fields import InputError
 from sim.units import HOUR_S, digits3
 
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
+MANY = 40
+"""Devices from which on a row need not be one device."""
 BINS = 600
 """Columns of the picture of devices."""
 
@@ -156,6 +158,8 @@ def cluster_fairness(levels: Mapping[str, Sequence[float]], theme: Theme = "ligh
 def cluster_devices(run: Simulated, until_h: float | None = None, theme: Theme = "light") -> go.Figure:
     """Return which job held which device when, to the end or `until_h`; two that share one have the first's colour.
 
+    Of more than 40 devices, neighbours that hold the same jobs all the while are one row.
+
     Raises:
         InputError: the rounds were not recorded, or `until_h` is not above 0.
     """
@@ -164,12 +168,13 @@ def cluster_devices(run: Simulated, until_h: float | None = None, theme: Theme =
     hours = run.makespan_s / HOUR_S if until_h is None else until_h
     if not hours > 0:
         raise InputError("until_h", until_h, "a number of hours above 0")
-    jobs = _pixels(run, hours * HOUR_S)
+    jobs, rows = _pixels(run, hours * HOUR_S), _device_names(run)
+    if len(rows) > MANY:
+        jobs, rows = _alike(jobs, rows)
     shades = [colour("idle", theme), *(mixed(name, theme, s) for s in (0.95, 0.6, 0.35) for name, _ in STYLES[:6])]
     code = np.where(jobs[..., 0] < 0, 0, 1 + jobs[..., 0] % (len(shades) - 1))
     names = np.array([*(f"job {n}: {safe(job.job_type)}" for n, job in enumerate(run.jobs)), ""], dtype=object)
     text = np.where(jobs[..., 1] >= 0, names[jobs[..., 0]] + " and " + names[jobs[..., 1]], names[jobs[..., 0]])
-    rows = _device_names(run)
     figure = frame(theme, 110 + max(160, 14 * len(rows)), "time (h)", "", margin=MARGIN | {"t": 16})
     steps = [(k / len(shades), shade) for k, shade in enumerate(shades) for k in (k, k + 1)]
     figure.add_heatmap(
@@ -181,7 +186,7 @@ def cluster_devices(run: Simulated, until_h: float | None = None, theme: Theme =
         zmax=len(shades) - 0.5,
         colorscale=steps,
         showscale=False,
-        ygap=1 if len(rows) <= 40 else 0,
+        ygap=1 if len(rows) <= MANY else 0,
         text=text,
         hovertemplate="<b>%{y}</b> at %{x:.3~g} h<br>%{text}<extra></extra>",
     )
@@ -199,6 +204,16 @@ def _pixels(run: Simulated, until_s: float) -> Ints:
     ended = np.append(np.nan_to_num(run.end_s, nan=np.inf), np.inf)
     held[ended[held] < at[:, None, None]] = -1  # the rest of a round in which a job ended
     return held.transpose(1, 0, 2)
+
+
+def _alike(jobs: Ints, rows: list[str]) -> tuple[Ints, list[str]]:
+    """Return one row for neighbours (of one type) with the same jobs in every column."""
+    kinds, numbers = zip(*(row.rsplit(" ", 1) for row in rows), strict=True)
+    same = (jobs[1:] == jobs[:-1]).all(axis=(1, 2)) & (np.array(kinds[1:]) == np.array(kinds[:-1]))
+    first = np.flatnonzero(np.append(True, ~same))
+    last = np.append(first[1:], len(rows)) - 1
+    ends = zip(first.tolist(), last.tolist(), strict=True)
+    return jobs[first], [rows[a] if a == b else f"{rows[a]}–{numbers[b]}" for a, b in ends]
 
 
 def _device_names(run: Simulated) -> list[str]:

@@ -16,7 +16,7 @@ from sim.report.numbers import byte_unit
 from sim.report.theme import HEIGHT, MARGIN, Look, Theme, colour, frame, marker, mixed, safe, whiskers
 from sim.specs.arguments import checked
 from sim.specs.fields import InputError
-from sim.units import si
+from sim.units import HOUR_S, si
 
 AXES: Mapping[Axis, tuple[str, str]] = {
     "bandwidth": ("bandwidth of a link", "B/s"),
@@ -42,7 +42,6 @@ PLACES = ("top right", "bottom right", "top left", "bottom left", "middle right"
 POSITIONS = {shade: place for (shade, *_), place in zip(STYLES, PLACES, strict=True)}
 """Where the labels of each line stand, so that those of lines that meet do not cover each other."""
 Asked = Literal["hours", "traffic"]
-HOUR_S = 3_600.0
 SHIFT = 0.09
 """Of each skew's points beside the next one's (thetas apart), so that whiskers do not cover each other."""
 MOST = 0.6

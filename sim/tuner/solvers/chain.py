@@ -11,9 +11,9 @@ from math import inf
 from typing import Protocol
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
+from sim.engine.compiled import compiled
 from sim.specs import InputError
 
 Floats = NDArray[np.float64]
@@ -36,7 +36,7 @@ def frontier(t: ArrayLike, d: ArrayLike, x: ArrayLike | None = None, o: ArrayLik
     return order[_undominated(xs[order], ds[order], os[order])]
 
 
-@njit(cache=True)
+@compiled()
 def _undominated(x: Floats, d: Floats, o: Floats) -> Ints:
     """Return which points no earlier one dominates in these three."""
     kept = np.empty(len(x), dtype=np.int64)

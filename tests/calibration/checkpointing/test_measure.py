@@ -130,9 +130,13 @@ def test_the_command(tmp_path, monkeypatch):
     assert one["recovery_s"] == {"measured": 1.0, "predicted": 1.1}
     assert one["goodput"].keys() == {"measured", "predicted"} and one["load"] == 0
     assert asked[0][1] == 5
+    (name, reached), here = *told["storage"].items(), runner.invoke(app, command)
+    assert name == str(tmp_path) and reached["read_bytes_per_s"] > 0 < reached["write_bytes_per_s"]
+    assert f"{tmp_path} as storage of a job: {{read_bytes_per_s: " in here.stdout
+    asked.clear()
     shown = runner.invoke(app, [])
     assert shown.exit_code == 0 and "least k within 3.5%" in shown.stderr
-    assert [setting.backend for setting, _ in asked[1:]] == offered()
+    assert [setting.backend for setting, _ in asked] == offered()
     assert "disk, torch.save, 50 MB" in shown.stdout and "6, 3, 6" in shown.stdout
 
 
@@ -141,7 +145,7 @@ def test_the_command(tmp_path, monkeypatch):
     [
         (["--backend", "pickle"], "--backend: got 'pickle'; allowed: one of save, dcp"),
         (["--steps", "0"], "--steps: got 0; allowed: a whole number from 1"),
-        (["--size", "0"], "--size: got 0; allowed: a whole number from 1"),
+        (["--size", "0"], "--megabytes: got 0; allowed: a whole number from 1"),
         (["--out", "/gone/m.json"], "--out: got '/gone/m.json'; allowed: a file in an existing folder"),
     ],
 )

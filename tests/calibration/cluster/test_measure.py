@@ -53,7 +53,7 @@ def test_three_trainings_are_compared(monkeypatch, tmp_path):
     [
         (("--round-s", 0.5), "--round-s"),
         (("--longest-s", "nan"), "--longest-s"),
-        (("--link", 1), "--link"),
+        (("--link", 1), "--link-bytes-per-s"),
         (("--out", "missing/x.json"), "--out"),
         (("--policy", "fair"), "policy"),
         (("--policy", "max_min_fairness_packed"), "policy"),

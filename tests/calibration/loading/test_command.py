@@ -52,6 +52,7 @@ def test_prints_a_table():
         (("--seconds", "0"), "--seconds"),
         (("--trainer", "sleep"), "--trainer"),
         (("--cached", "2"), "cached"),
+        (("--out", "missing/x.json"), "--out"),
         (("--cores", "4000", *QUICK), "cores"),
         (("--cores", "1000", *QUICK), "cores"),
     ],

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import typer
 from typer.testing import CliRunner
 
 import calibration.published.profiles as profiles_module
@@ -28,7 +27,7 @@ from sim.costs.kernels import FORMS, KERNELS
 from sim.costs.profile import Z80, load_profile
 from sim.specs import InputError
 from sim.specs.catalog import device
-from tests.full import FULL
+from tests.full import FULL, full
 from tests.oracle import reference
 
 KERNEL_FILES = (
@@ -44,17 +43,8 @@ KERNEL_FILES = (
 COLLECTIVE_FILES = ("allreduce_a100_v100.csv", "allreduce_h100.csv", "busbw_various.csv", "contention.csv.gz")
 
 
-cli = typer.Typer()
-cli.add_typer(app, name="calibrate")
-
-
-@cli.command()
-def other() -> None:
-    """Stand in for the other commands of `trainsim`."""
-
-
 def run(*words: str) -> Any:
-    return CliRunner().invoke(cli, ["calibrate", *words])
+    return CliRunner().invoke(app, words)
 
 
 def public_files() -> list[str]:
@@ -139,9 +129,9 @@ def test_an_unknown_header_is_refused(tmp_path: Path) -> None:
     [
         ("peak_matmul", "the measured matmul peak of NVIDIA A100 PCIe"),
         ("attention_h100", "samples of attention forward on H100 80GB SXM5"),
-        ("vector_fp32", "samples of elementwise any on NVIDIA A100 80GB PCIe"),
+        full("vector_fp32", "samples of elementwise any on NVIDIA A100 80GB PCIe"),
         ("bf16_efficiency", "samples of gemm forward on NVIDIA A100 PCIe"),
-        ("busbw_various", "a bus bandwidth of nvlink4 all-reduce Ring"),
+        full("busbw_various", "a bus bandwidth of nvlink4 all-reduce Ring"),
         ("allreduce_h100", "all-reduce times of H100"),
         ("contention", "contention of L4"),
     ],

@@ -1,0 +1,47 @@
+"""What ends a command from outside: SIGTERM, Ctrl-C, a full disk."""
+
+import errno
+import os
+import signal
+
+import pytest
+
+from sim import cli
+from sim.cli.signals import ended_tidily
+
+
+def ends(monkeypatch, capsys, act) -> tuple[int, str]:
+    """Return the status and the errors of a command line whose command does `act`."""
+    monkeypatch.setattr(cli, "app", act)
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    return left.value.code, capsys.readouterr().err
+
+
+def full(**_):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "out/a.json")
+
+
+@pytest.mark.parametrize(
+    ("act", "told"),
+    [
+        (lambda **_: signal.raise_signal(signal.SIGTERM), "interrupted\n"),
+        (lambda **_: signal.raise_signal(signal.SIGINT), "interrupted\n"),
+        (lambda **_: 130, "interrupted\n"),
+        (full, "stopped: No space left on device: out/a.json\n"),
+    ],
+    ids=["terminated", "interrupted", "interrupted inside typer", "full disk"],
+)
+def test_one_line_and_status_1(monkeypatch, capsys, act, told):
+    assert ends(monkeypatch, capsys, act) == (1, told)
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # of Python 3.12 on: other threads run
+def test_a_forked_process_leaves_ctrl_c_to_its_parent():
+    with ended_tidily():
+        child = os.fork()
+        if child == 0:
+            signal.raise_signal(signal.SIGINT)
+            os._exit(7 if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL else 8)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
