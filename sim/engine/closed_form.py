@@ -134,7 +134,7 @@ def _forms(e: Mapping[str, Expr], schedule: str) -> dict[str, Expr]:
         # The last action of a step is a backward of the first stage: its rank's update follows in any case.
         "lower_bound_s": passes + update,
         "passes_s": passes,
-        "busy_s": microbatches * chunks * (times.chunk - own_ends(e)) - 2e-9 * chunks * microbatches,
+        "busy_s": _busy(times, e) - 2e-9 * chunks * microbatches,
         "peak_memory_bytes": peak,
         "first_peak_bytes": several * first_rank + (1 - several) * only_rank,
         "last_peak_bytes": several * last_rank + (1 - several) * only_rank,
@@ -164,7 +164,7 @@ def _bounds(e: Mapping[str, Expr], schedule: str) -> dict[str, Expr]:
         peaks.append(_endless_peak(e, schedule, place) if endless else _open_peak(e, place))
     if endless:
         loop = pp * t.chunk + t.embedding + t.head + 2 * (pp - 1) * t.send
-        ways = [m * loop / pp, m * (t.chunk + t.head / 2 + t.send)]
+        ways = [m * loop / pp, m * (t.chunk + minimum(t.head, t.head / 2) + minimum(0, t.embedding) + t.send)]
     else:
         ways = [pp * chunks * t.through + t.embedding_through + t.head_through + 2 * chunks * (pp - 1) * t.send]
     rounding = 2e-9 * (chunks * (m + pp) + 1)
@@ -173,9 +173,15 @@ def _bounds(e: Mapping[str, Expr], schedule: str) -> dict[str, Expr]:
         "step_time_s": least,
         "lower_bound_s": least,
         "passes_s": maximum(*passes, *ways) - rounding,
-        "busy_s": m * chunks * (t.chunk - own_ends(e)) - rounding,
+        "busy_s": _busy(t, e) - rounding,
         "peak_memory_bytes": maximum(*(peak for peak, place in zip(peaks, places, strict=True) if place != "middle")),
     }
+
+
+def _busy(t: Times, e: Mapping[str, Expr]) -> Expr:
+    """Return the seconds of passes that every rank has at least: an end whose copies hide takes less than nothing."""
+    ends = minimum(0, t.embedding) + minimum(0, t.head)
+    return t.microbatches * (t.chunks * (t.chunk - own_ends(e)) + ends)
 
 
 def _endless_peak(e: Mapping[str, Expr], schedule: str, place: str) -> Expr:

@@ -121,6 +121,20 @@ class Times:
         """The same of the last chunk's extra."""
         return self.head - self.head_weight
 
+    @property
+    def alone(self) -> Expr:
+        """1 where one rank has both ends, else 0."""
+        return 1 - self.minimum(1, self.ranks - 1)
+
+    def most(self, first: Expr, last: Expr) -> Expr:
+        """Return what the ends add to a plain chunk on the rank where that is most.
+
+        Extras may be negative: an end has fewer layers, or copies to the host hide beside it.
+        """
+        between = self.minimum(1, self.maximum(0, self.ranks - 2))
+        ends = self.maximum(first + self.alone * last, last + self.alone * first)
+        return ends + between * self.maximum(0, -ends)
+
 
 Refusal = tuple[str, object, str] | None
 """(field, value, allowed) of what makes a shape illegal."""
@@ -202,13 +216,15 @@ class ClosedKind(ScheduleKind):
         """Return a time that no order of these actions can beat (the tuner's certificate rests on it).
 
         The longest of three paths: one microbatch through all chunks; all work of the last rank between the first
-        microbatch's way to it and the last one's way back; all work of the first rank.
+        microbatch's way to it and the last one's way back; all work of the first rank. A rank alone has both ends,
+        whose extras may be negative (`Times.most`).
         """
         t = times
         whole = t.ranks * t.chunks * t.chunk + t.embedding + t.head + 2 * (t.ranks * t.chunks - 1) * t.send
         rank = t.microbatches * t.chunks * t.chunk
-        to_last = (t.ranks - 1) * (t.chunk + 2 * t.send) + t.embedding
-        return t.maximum(whole, to_last + rank + t.microbatches * t.head, rank + t.microbatches * t.embedding)
+        to_last = (t.ranks - 1) * (t.chunk + 2 * t.send) + (1 + t.alone * (t.microbatches - 1)) * t.embedding
+        first = rank + t.microbatches * (t.embedding + t.alone * t.head)
+        return t.maximum(whole, to_last + rank + t.microbatches * t.head, first)
 
     @abstractmethod
     def in_flight(self, rank: Expr, shape: Any, minimum: Callable[..., Expr]) -> Expr:

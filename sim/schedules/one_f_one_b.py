@@ -33,10 +33,9 @@ class OneFOneB(ClosedKind):
         round trip that p - r microbatches share on the ranks r .. p - 1 (here r = 0 and r = p - 2).
         """
         t = times
-        pair = t.chunk + t.head / 2 + t.minimum(1, t.ranks - 1) * t.send
+        pair = t.chunk + t.alone * (t.embedding + t.head) + (1 - t.alone) * (t.head / 2 + t.send)
         whole = self._loop(t, t.ranks) + t.embedding
-        # An end may have fewer layers than the others: its extra is negative then.
-        period = t.maximum(t.chunk, t.chunk + t.embedding, t.chunk + t.head, whole / t.ranks, pair)
+        period = t.maximum(t.chunk + t.most(t.embedding, t.head), whole / t.ranks, pair)
         return whole + (t.microbatches - 1) * period
 
     def lower_bound(self, times: Times) -> Expr:
@@ -47,8 +46,8 @@ class OneFOneB(ClosedKind):
         t, further = times, times.microbatches - 1
         whole = self._loop(t, t.ranks) + t.embedding
         paths = [super().lower_bound(t)]
-        for ranks, extra in ((t.minimum(2, t.ranks), 0), (t.ranks, t.embedding)):
-            # A loop over one rank has the embedding too, which is left out here: still a lower bound.
+        # A loop over the last two ranks may be one over all of them, with an embedding that may cost less than nothing.
+        for ranks, extra in ((t.minimum(2, t.ranks), t.minimum(0, t.embedding)), (t.ranks, t.embedding)):
             rounds = (further - further % ranks) / ranks
             paths.append(whole + rounds * (self._loop(t, ranks) + extra) + further % ranks * (t.chunk + t.head))
         return t.maximum(*paths)

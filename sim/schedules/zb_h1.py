@@ -56,7 +56,7 @@ class ZBH1(ClosedKind):
     def least_period(self, times: Times) -> Expr:
         """All work of the rank that has most."""
         t = times
-        return t.microbatches * (t.chunk + t.maximum(0, t.embedding, t.head))
+        return t.microbatches * (t.chunk + t.most(t.embedding, t.head))
 
     def _paths(self, times: Times) -> list[Expr]:
         """Return the lengths of the longest paths, but for the ramp to the last rank and its work."""
@@ -80,7 +80,10 @@ class ZBH1(ClosedKind):
         later = t.maximum(0, t.microbatches - self._forwards(p))
         paths = [rank_bound(t), self._first_rank(t)]
         paths.append(whole + further * (t.through + t.head_through) + later * (t.weight + t.head_weight))
-        for n, through, weight in ((t.minimum(2, p), 0, 0), (p, t.embedding_through, t.embedding_weight)):
+        for n, through, weight in (
+            (t.minimum(2, p), t.minimum(0, t.embedding_through), t.minimum(0, t.embedding_weight)),
+            (p, t.embedding_through, t.embedding_weight),
+        ):
             every = self._forwards(n)
             rounds = (further - further % every) / every
             # The first rounds of a rank that starts its W late have none.
@@ -120,7 +123,11 @@ class ZBH1(ClosedKind):
 
 
 def rank_bound(t: Times) -> Expr:
-    """Return the longest time that the first or the last rank needs for all its work, once that can begin."""
-    rank = t.microbatches * t.chunk
+    """Return the longest time that the first or the last rank needs for all its work, once that can begin.
+
+    A rank alone has both ends, whose extras may be negative (`Times.most`).
+    """
+    m = t.microbatches
+    first = m * (t.chunk + t.embedding + t.alone * t.head)
     to_last = (t.ranks - 1) * (t.forward + t.send) + t.embedding_forward
-    return t.maximum(rank + t.microbatches * t.embedding, to_last + rank + t.microbatches * t.head)
+    return t.maximum(first, to_last + m * (t.chunk + t.head) + t.alone * (m * t.embedding - t.embedding_forward))

@@ -18,6 +18,14 @@ def ends(monkeypatch, capsys, act) -> tuple[int, str]:
     return left.value.code, capsys.readouterr().err
 
 
+@pytest.fixture(autouse=True)
+def of_a_fresh_process():
+    """Ray, where a test before this one started it, handles SIGTERM itself."""
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
 def full(**_):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "out/a.json")
 

@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 from functools import cache
+from itertools import product
 from unittest.mock import patch
 
 import numpy as np
@@ -298,6 +299,22 @@ def test_closed_form_is_close_on_usual_clusters(step):
     out = closed(step, closed_form)
     assert out["peak_memory_bytes"] == pytest.approx(step.peak_memory_bytes, rel=1e-9)
     assert out["step_time_s"] == pytest.approx(step.timeline.makespan * 1e-9, rel=0.12)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "pp"), [*product(("1f1b", "gpipe", "zb-h1", "zb-1p"), (1, 2, 4)), ("2bw", 2), ("2bw", 4)]
+)
+def test_no_engine_beats_the_bound_where_copies_hide_beside_embedding_and_head(schedule, pp):
+    """Each end then costs less than nothing, as the passes of other ranks wait for copies alone."""
+    model = Model(layers=4, hidden=256, heads=8, vocab=50_000, seq=2048, attention="eager")
+    cluster = Cluster.of("a100-sxm-80gb", nodes=1)
+    for batch, activations in product((8, 24, 64), (0.3, 1.0)):
+        plan = Plan(pp=pp, schedule=schedule, global_batch=batch, offload=Offload(activations=activations))
+        step = simulate(model, cluster, plan)
+        took_s = step.timeline.makespan * 1e-9
+        assert closed(step, lower_bound)["lower_bound_s"] <= took_s * (1 + 1e-12)
+        if pp == 1 and schedule in ("1f1b", "gpipe"):
+            assert closed(step, closed_form)["step_time_s"] == pytest.approx(took_s, rel=1e-6)
 
 
 @given(steps(usual=False))

@@ -45,6 +45,7 @@ def cp_sat(chain: Chain, seconds: float = 30) -> float | None:
         model.add(last >= o[i])
     model.minimize((SCALE * chain.microbatches - fill) * slowest + fill * sum(x) + surplus + SCALE * last)
     solver = cp_model.CpSolver()
+    solver.parameters.catch_sigint_signal = False  # its handler would stay, and Ctrl-C end the tests without a word
     solver.parameters.num_workers = 1
     solver.parameters.max_time_in_seconds = seconds
     status = solver.solve(model)
