@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable
+from copy import deepcopy
 from random import Random
 from typing import Any
 
@@ -122,7 +123,7 @@ def tree(random: Random, text: str) -> str:
             case 5 if isinstance(holder[key], int | float) and not isinstance(holder[key], bool):
                 holder[key] *= random.choice([-1, 0, 2, 3, 10, 1_000, 10**6])
             case _:
-                holder[key] = random.choice(VALUES)
+                holder[key] = deepcopy(random.choice(VALUES))
     return json.dumps(raw, indent=random.choice([None, 1]))
 
 
