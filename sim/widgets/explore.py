@@ -17,6 +17,10 @@ from sim.widgets.knob import STYLE, Knob, on_change
 from sim.widgets.width import WidthSensor
 
 
+READ_OUT = 10
+"""Letters of a chosen value that have room beside a slider of the usual width."""
+
+
 class Draw(Protocol):
     """Draws a figure of the values chosen, by name."""
 
@@ -35,7 +39,8 @@ class Explore(w.VBox):
         self.knobs = {name: Knob(name, list(options), options[0]) for name, options in choices.items()}
         self.canvas, self.sensor = Canvas(), WidthSensor()
         for knob in self.knobs.values():
-            knob.layout.width, knob.layout.flex = "300px", "0 1 auto"
+            longer = 0 if knob.is_number else max(0, max(len(str(value)) for value in knob.options) - READ_OUT)
+            knob.layout.width, knob.layout.flex = f"{300 + 8 * longer}px", "0 1 auto"
         row = w.HBox(list(self.knobs.values()), layout=w.Layout(flex_flow="row wrap", grid_gap="0 24px"))
         style = w.HTML(STYLE, layout=w.Layout(display="none"))
         super().__init__([style, self.sensor, row, self._words, self.canvas])

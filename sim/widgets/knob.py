@@ -19,6 +19,7 @@ STYLE = """<style>
 .trainsim .badge {border: 1px solid var(--jp-border-color2); border-radius: 8px; padding: 0 5px; font-size: 11px}
 .trainsim .card .value {font-size: 20px; font-weight: 600; line-height: 28px; white-space: nowrap}
 .trainsim .trainsim-knob .widget-hslider {margin-left: 8px}
+.trainsim .trainsim-knob .widget-readout {max-width: none}
 .trainsim .say {font-size: 14px; line-height: 20px; margin: 6px 0; white-space: normal}
 .trainsim .wrong {border-left: 4px solid #B00020; padding-left: 8px}
 .trainsim .data {overflow-x: auto; line-height: 18px; font-size: 12px; white-space: normal}
