@@ -8,7 +8,7 @@ below it.
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from math import isfinite, prod
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -166,7 +166,7 @@ def read_tree(path: Path) -> Recorded:
 
 
 def _microseconds(value: Any, path: str) -> float:
-    fine = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e18 and isfinite(value)
+    fine = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e18
     if not fine or (path.endswith("dur") and value < 0):
         raise InputError(path, value, "a number of microseconds" + (" >= 0" if path.endswith("dur") else ""))
     return float(value)

@@ -1,7 +1,7 @@
 """One fitted kernel family of a profile: numbers of a form, where they hold, and how far they are off."""
 
 from collections.abc import Mapping
-from math import isfinite, log
+from math import log
 from typing import Annotated, Any, Literal
 
 import sympy as sp
@@ -180,5 +180,5 @@ def require(path: str, held: dict[str, float], wanted: tuple[str, ...], optional
         also = f"; optional: {', '.join(optional)}" if optional else ""
         raise InputError(path, sorted(held), f"exactly {', '.join(wanted)}{also}")
     for name, value in held.items():
-        if not (isfinite(value) and 0 <= value < 1e18) or (value == 0 and name not in MAY_BE_ZERO):
+        if not 0 <= value < 1e18 or (value == 0 and name not in MAY_BE_ZERO):
             raise InputError(f"{path}.{name}", value, "a number from 0 to 1e18, rates and efficiencies above 0")

@@ -12,7 +12,6 @@ import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from sim.specs.fields import InputError
 
 MAX_BYTES = 2**28
 """Of a trace, unpacked."""
+MAX_US = 1e18
 PREFIX = "PP:"
 STAGE = re.compile(r"\(?(\d{1,9})[A-Z]")
 ON_DEVICE = "gpu_user_annotation"
@@ -157,7 +157,7 @@ def trace_events(path: Path) -> list[Any]:
 
 def _microseconds(event: Mapping[str, Any], key: str, path: str) -> float:
     value = event.get(key)
-    fine = isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+    fine = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= MAX_US
     if not fine or (key == "dur" and float(value or 0) < 0):
         raise InputError(path, value, "a number of microseconds" + (" >= 0" if key == "dur" else ""))
     return float(value or 0)

@@ -16,7 +16,6 @@ from sim.widgets.canvas import Canvas
 from sim.widgets.knob import STYLE, Knob, on_change
 from sim.widgets.width import WidthSensor
 
-
 READ_OUT = 10
 """Letters of a chosen value that have room beside a slider of the usual width."""
 
