@@ -15,6 +15,7 @@ from calibration.published.profiles import DATE, build, write
 from calibration.published.run_level import ALL, fit_sets, write_sets
 from calibration.published.tables import read_public
 from sim.specs.fields import InputError
+from sim.specs.files import checked_folder
 from sim.validation.table import is_runs, read_runs
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -58,8 +59,7 @@ def calibrate(
     paths = [*(first or []), *(files or [])]
     if only is not None and not paths:
         raise InputError("--only", only, "left out without --from")
-    if out.exists() and not out.is_dir():
-        raise InputError("--out", str(out), "a folder that exists or can be made")
+    checked_folder("--out", out)
     if trace is not None:
         if device is not None or paths:
             raise InputError("--trace", str(trace), "one of --device, --from and --trace")

@@ -23,6 +23,7 @@ from calibration.execute.versions import check_torch
 from sim.schedules import Schedule
 from sim.schedules.custom import read_order
 from sim.specs import InputError, Job, PlacedPlan
+from sim.specs.files import checked_folder
 from sim.units import si
 from sim.validation.traces import join
 
@@ -66,8 +67,7 @@ def execute_command(
     """
     progress = Console(stderr=True)
     for option, folder in (("--traces", traces), ("--task", task)):
-        if folder is not None and folder.exists() and not folder.is_dir():
-            raise InputError(option, str(folder), "a folder that exists or can be made")
+        checked_folder(option, folder)
     setting = Setting(device, steps, seed, timeout_s, port, traces)
     other = read_order(order) if order else None
     if task:

@@ -1,7 +1,6 @@
 """Output shared by the commands: data on stdout, progress on stderr."""
 
 import json
-import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -57,15 +56,9 @@ def checked_files(targets: Mapping[str, Path | None], *read: Path) -> dict[str, 
 
 def checked_new_file(target: Path) -> None:
     """Refuse a file of `--out` that exists or cannot be written."""
-    if target.exists() or not target.name or not target.parent.is_dir():
+    if target.exists():
         raise InputError("--out", str(target), "a file that does not exist yet, in an existing folder")
-
-
-def checked_folder(target: Path) -> None:
-    """Refuse a folder of `--out` that cannot be made before any work is done."""
-    first = next(p for p in (target, *target.absolute().parents) if p.exists())
-    if target == Path() or not first.is_dir() or not os.access(first, os.W_OK):
-        raise InputError("--out", str(target), "a folder that exists or can be made")
+    checked_target("--out", target)
 
 
 @contextmanager

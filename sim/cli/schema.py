@@ -9,10 +9,10 @@ from typing import Annotated
 import typer
 
 from sim.cli.kinds import KINDS
-from sim.cli.output import checked_folder, console, print_json, written
+from sim.cli.output import console, print_json, written
 from sim.plans.plan_schema import plan_schema
 from sim.specs import InputError
-from sim.specs.files import write_atomically
+from sim.specs.files import checked_folder, write_atomically
 from sim.specs.schema import Schema, file_schema
 
 SCHEMAS: Mapping[str, Callable[[], Schema]] = {
@@ -31,7 +31,7 @@ def schema_command(
     if out is None:
         print_json(schemas[kind] if kind else schemas)
         return
-    checked_folder(out)
+    checked_folder("--out", out)
     with written("--out", out):
         out.mkdir(parents=True, exist_ok=True)
         for name, schema in schemas.items():

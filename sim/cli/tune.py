@@ -12,7 +12,7 @@ from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
-from sim.cli.output import checked_folder, console, print_json, progress_console, run_data, written
+from sim.cli.output import console, print_json, progress_console, run_data, written
 from sim.market.job_prices import priced
 from sim.plans.files import plain
 from sim.plans.plan_file import save_plans
@@ -21,6 +21,7 @@ from sim.report.table import COLUMNS
 from sim.report.text import answer_tuned, elasticity_words, robust_words, run_words
 from sim.run import Run, run_of
 from sim.specs import InputError, Job
+from sim.specs.files import checked_folder
 from sim.specs.job import Tune
 from sim.tuner.tune import Tuned, tune
 from sim.units import digits3
@@ -41,7 +42,7 @@ def tune_command(
     if loaded.tune is None and loaded.plan is None:
         raise InputError("tune", None, "required: global_batch, and optionally knobs, objective and target")
     if out:
-        checked_folder(out)
+        checked_folder("--out", out)
     asked = loaded.tune or Tune(global_batch=loaded.plan.global_batch)  # type: ignore[union-attr]
     cluster = priced(loaded.cluster, loaded.prices)
     with Progress(console=progress_console, transient=True) as bar:

@@ -243,8 +243,22 @@ def writable(path: Path) -> Iterator[None]:
 
 def checked_target(option: str, path: Path | None) -> None:
     """Raise InputError, before any work is done, where `path`, if there is one, cannot be a file that is written."""
-    if path is not None and (not path.name or path.is_dir() or not path.parent.is_dir()):
+    if path is None:
+        return
+    if not path.name or path.is_dir() or not path.parent.is_dir():
         raise InputError(option, str(path), IN_A_FOLDER)
+    # What is written takes the place of what is there: the folder counts, whatever the file's own mode is.
+    if not os.access(Path(os.path.realpath(path)).parent, os.W_OK | os.X_OK):
+        raise InputError(option, str(path), f"a place that can be written ({os.strerror(errno.EACCES)})")
+
+
+def checked_folder(option: str, path: Path | None) -> None:
+    """Raise InputError, before any work is done, where `path`, if there is one, cannot be a folder of new files."""
+    if path is None:
+        return
+    first = next(place for place in (path, *path.absolute().parents) if place.exists())
+    if path == Path() or not first.is_dir() or not os.access(first, os.W_OK | os.X_OK):
+        raise InputError(option, str(path), "a folder that exists or can be made")
 
 
 @contextmanager

@@ -175,9 +175,12 @@ def _unfinished(path: Path) -> bool:
 
 
 def locked(path: Path) -> IO[str]:
-    """Return the store's lock file, locked for as long as it is open; raises InputError where another has it."""
+    """Return the store's lock file, locked for as long as it is open; raises InputError where that cannot be."""
     place = path.absolute().with_name(path.name + ".lock")
-    lock = place.open("a+")
+    try:
+        lock = place.open("a+")
+    except OSError as error:
+        raise InputError("store", str(path), f"a place that can be written ({error.strerror})") from None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

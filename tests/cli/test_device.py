@@ -58,7 +58,7 @@ def test_json_names_the_file(trainsim, tmp_path):
         (("l4",), "name: got 'l4'"),
         (("a", "--like", "h1000"), "--like: got 'h1000'; allowed: one of a100"),
         (("a", "--out", "a.txt"), "--out: got 'a.txt'; allowed: a file name that ends in .yaml"),
-        (("a", "--out", "no/such/a.yaml"), "--out: got 'no/such/a.yaml'; allowed: a file that does not exist yet"),
+        (("a", "--out", "no/such/a.yaml"), "--out: got 'no/such/a.yaml'; allowed: a file in an existing folder"),
     ],
 )
 def test_bad_input_writes_nothing(trainsim, tmp_path, monkeypatch, arguments, message):
