@@ -84,24 +84,24 @@ def _add_attention(public: Public, rows: Sequence[Row]) -> None:
     The file has forward, and forward + backward together: backward is the difference, where both are there.
     """
     chosen = [r for r in rows if (r["impl"], r["causal"], r["head_dim"]) == ("FlashAttention-2", "1", "128")]
-    forward = {r["seqlen"]: r for r in chosen if r["direction"] == "fwd"}
-    both = {r["seqlen"]: r for r in chosen if r["direction"] == "fwd+bwd"}
+    forward = {number(r, "seqlen"): r for r in chosen if r["direction"] == "fwd"}
+    both = {number(r, "seqlen"): r for r in chosen if r["direction"] == "fwd+bwd"}
     # Forward rate against length is smooth, so a length without forward row is interpolated (log length).
-    known = sorted(np.log(float(s)) for s in forward)
-    rates = [number(r, "tflops") for _, r in sorted(forward.items(), key=lambda item: float(item[0]))]
+    known = [np.log(seq) for seq in sorted(forward)]
+    rates = [number(row, "tflops") for _, row in sorted(forward.items())]
     if not forward:
         return
     found = Collector()
-    for seq, row in sorted(forward.items(), key=lambda item: float(item[0])):
+    for _, row in sorted(forward.items()):
         x, flop = _attention_inputs(row)
         seconds = flop / (number(row, "tflops") * TERA)
-        found.add((row["device"], "attention", "forward"), {"flop": flop, **x}, seconds, seq, row["source"])
-    for seq, row in sorted(both.items(), key=lambda item: float(item[0])):
+        found.add((row["device"], "attention", "forward"), {"flop": flop, **x}, seconds, row["seqlen"], row["source"])
+    for _, row in sorted(both.items()):
         x, flop = _attention_inputs(row)
         alone = flop / (float(np.interp(np.log(x["seq"]), known, rates)) * TERA)
         seconds = flop * (1 + FLASH_BACKWARD_FLOP) / (number(row, "tflops") * TERA) - alone
         inputs = {"flop": FLASH_BACKWARD_FLOP * flop, **x}
-        found.add((row["device"], "attention", "backward"), inputs, seconds, seq, row["source"])
+        found.add((row["device"], "attention", "backward"), inputs, seconds, row["seqlen"], row["source"])
     found.into(public)
 
 
@@ -195,7 +195,7 @@ def _amount(row: Row, column: str) -> float:
 def _cells(row: Row) -> dict[str, str]:
     try:
         cells = json.loads(row["row"])
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         cells = None
     if not isinstance(cells, dict) or not all(isinstance(v, str) for v in cells.values()):
         raise InputError(f"{row['']}.row", row["row"], "a JSON object of texts")
@@ -203,7 +203,7 @@ def _cells(row: Row) -> dict[str, str]:
 
 
 def _rate(row: Row, text: str) -> float:
-    match = re.fullmatch(r"([0-9.]+)GBps", text)
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)GBps", text)
     if match is None:
         raise InputError(f"{row['']}.row", text, "a bandwidth such as 480.0GBps")
     return float(match[1]) * GIGA
@@ -304,7 +304,8 @@ def read_public(paths: Iterable[Path]) -> Public:
     return public
 
 
-def _text(path: Path) -> str:
+def table_text(path: Path) -> str:
+    """Return the text of a CSV file, unpacked where its name ends in .gz; raises what reading it does."""
     if path.suffix != ".gz":
         return path.read_text("utf-8")
     with gzip.open(path, "rb") as packed:
@@ -314,11 +315,18 @@ def _text(path: Path) -> str:
     return raw.decode("utf-8")
 
 
+def _split(path: Path, lines: Sequence[str]) -> list[list[str]]:
+    try:
+        return list(csv.reader(lines))
+    except csv.Error as error:
+        raise InputError(str(path), str(error), "a readable CSV file") from None
+
+
 def _read(path: Path) -> tuple[Format, list[Row]]:
     try:
         if path.stat().st_size > MAX_BYTES:
             raise InputError(str(path), f"{path.stat().st_size} bytes", f"at most {MAX_BYTES} bytes")
-        lines = _text(path).splitlines()
+        lines = table_text(path).splitlines()
     except (EOFError, zlib.error):
         raise InputError(str(path), "a damaged gzip file", "a whole one") from None
     except OSError as error:
@@ -332,7 +340,7 @@ def _read(path: Path) -> tuple[Format, list[Row]]:
         raise InputError(f"{path} (header)", header, f"the header of a known format: {formats}")
     rows: list[Row] = []
     names = header.split(",")
-    for index, cells in enumerate(csv.reader(lines[1:]), start=2):
+    for index, cells in enumerate(_split(path, lines[1:]), start=2):
         if len(cells) != len(names):
             raise InputError(f"{path}:{index}", f"{len(cells)} cells", f"{len(names)} cells")
         # The empty key says where a row stands, for messages.

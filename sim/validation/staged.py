@@ -150,7 +150,7 @@ def _plan(held: Mapping[str, Any]) -> Plan:
 def _list(path: Path) -> list[Mapping[str, Any]]:
     try:
         held = json.loads(_text(path))
-    except (json.JSONDecodeError, RecursionError):
+    except (ValueError, RecursionError):
         held = None
     if not isinstance(held, list) or not all(isinstance(each, dict) for each in held):
         raise InputError(str(path), "no such list", "a JSON list of objects")

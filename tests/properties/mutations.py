@@ -146,3 +146,22 @@ def damaged(random: Random, text: str) -> bytes:
         at = random.randrange(len(raw))
         raw = raw[:at] + bytes([random.randrange(256)]) + raw[at + 1 :]
     return raw
+
+
+def damaged_bytes(random: Random, raw: bytes) -> bytes:
+    """Return a file that is no text with one to three parts of it changed, left out, repeated or cut off."""
+    held = bytearray(raw)
+    for _ in range(random.randint(1, 3)):
+        at, length = random.randrange(len(held) + 1), random.choice([1, 4, 64, 4096])
+        match random.randrange(5):
+            case 0:
+                held[at : at + length] = random.randbytes(length)
+            case 1:
+                held[at : at + 1] = bytes([random.randrange(256)])
+            case 2:
+                del held[at : at + length]
+            case 3:
+                held[at:at] = held[at : at + length]
+            case _:
+                del held[at:]
+    return bytes(held)
