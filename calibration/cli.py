@@ -1,6 +1,5 @@
 """`trainsim calibrate`: profiles from measurements, one's own or published ones."""
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -15,7 +14,7 @@ from calibration.published.profiles import DATE, build, write
 from calibration.published.run_level import ALL, fit_sets, write_sets
 from calibration.published.tables import read_public
 from sim.specs.fields import InputError
-from sim.specs.files import checked_folder
+from sim.specs.files import checked_folder, print_json
 from sim.validation.table import is_runs, read_runs
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -119,7 +118,7 @@ def _public(paths: list[Path], out: Path, only: str | None, date: str, as_json: 
         profiles = build(public, only, date)
     written = write(profiles, out)
     if as_json:
-        typer.echo(json.dumps(summary(profiles, written)))
+        print_json(summary(profiles, written))
     else:
         Console().print(table(profiles))
 
@@ -129,7 +128,7 @@ def _run_level(paths: list[Path], out: Path, as_json: bool, progress: Console) -
         sets = fit_sets([row for path in paths for row in read_runs(path)])
     written = write_sets(sets, out)
     if as_json:
-        typer.echo(json.dumps({"path": str(written), "sets": {name: asdict(held) for name, held in sets.items()}}))
+        print_json({"path": str(written), "sets": {name: asdict(held) for name, held in sets.items()}})
         return
     names = list(asdict(sets[ALL].parameters))
     made = Table("parameter", *sets, box=box.SIMPLE, padding=(0, 1, 0, 0), caption=f"{written}; without each source")

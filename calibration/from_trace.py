@@ -16,7 +16,6 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-import typer
 from rich.console import Console
 
 from calibration.errors import summary, table
@@ -31,7 +30,7 @@ from sim.costs.fitted import all_six_digits, six_digits
 from sim.costs.kernels import FALLBACK, KERNELS, form_of
 from sim.costs.profile import Fingerprint, KernelModel, Profile, load_profile, profile_text
 from sim.specs.fields import InputError
-from sim.specs.files import write_atomically
+from sim.specs.files import print_json, write_atomically
 
 ENOUGH = 6
 """Distinct shapes that a fit and its cross-validation need; with fewer the level alone is taken."""
@@ -81,7 +80,7 @@ def trace_command(trace: Path, out: Path, base: str | None, as_json: bool) -> No
     if as_json:
         (fit,) = summary([found.profile], [out / "profile.json"])["profiles"]
         told = {"recognised": dict(found.recognised), "not_fitted": dict(found.not_fitted)}
-        typer.echo(json.dumps(fit | told))
+        print_json(fit | told)
     else:
         Console().print(table([found.profile]))
 

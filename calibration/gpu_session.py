@@ -34,7 +34,7 @@ import typer
 
 from calibration.guards import interruptible
 from sim.specs.fields import InputError, read, real, spec
-from sim.specs.files import load_mapping, write_atomically
+from sim.specs.files import load_mapping, print_json, write_atomically, write_json
 
 STATE, RESULTS, PROFILE = "state.json", "results.zip", "profile"
 MOST_ZIP_BYTES = 16 * 2**20
@@ -130,7 +130,7 @@ def allocator(place: Place) -> Any:
     form = import_module("calibration.memory")
     found = form.session(place.device)
     place.profile.mkdir(exist_ok=True)
-    write_atomically(place.profile / form.FILE, json.dumps(found, indent=1))
+    write_json(place.profile / form.FILE, found)
     return found
 
 
@@ -246,7 +246,7 @@ def load_state(folder: Path) -> dict[str, Record]:
 
 def save_state(folder: Path, state: Mapping[str, Record]) -> None:
     """Write `state.json` whole."""
-    write_atomically(folder / STATE, json.dumps({name: asdict(held) for name, held in state.items()}, indent=1))
+    write_json(folder / STATE, {name: asdict(held) for name, held in state.items()})
 
 
 def in_process(step: Step, place: Place) -> int:
@@ -370,7 +370,7 @@ def main(
     finally:
         left_out = pack(out)
     steps = {name: asdict(held) for name, held in state.items()}
-    typer.echo(json.dumps({"steps": steps, "results": str(out / RESULTS), "left_out": left_out}, indent=1))
+    print_json({"steps": steps, "results": str(out / RESULTS), "left_out": left_out})
 
 
 if __name__ == "__main__":

@@ -7,6 +7,8 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 
 import psutil
@@ -111,6 +113,17 @@ def cpu_name() -> tuple[str, str]:
 def cores_and_cpu() -> str:
     """Return what a measurement says of the machine that it was made on."""
     return f"{os.cpu_count()} cores of an {' '.join(cpu_name()[1:])}"
+
+
+def made(command: str, threads: str = "one thread", *packages: str) -> dict[str, str]:
+    """Return how, when, where and with what a file of measurements was made, in float32: its first four fields."""
+    told = ", ".join(f"{name} {version(name)}" for name in ("torch", *packages))
+    return {
+        "command": command,
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        "machine": cores_and_cpu(),
+        "software": f"float32, {threads}, {told}",
+    }
 
 
 def _first_processor(path: Path) -> dict[str, str]:

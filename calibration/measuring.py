@@ -1,6 +1,5 @@
 """The measuring half of `trainsim calibrate`: options in, a profile folder and its errors out."""
 
-import json
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -27,6 +26,7 @@ from calibration.session import DEVICE_FILE, Request, measured, open_bench
 from calibration.store import Session
 from sim.costs.profile import Profile
 from sim.specs.fields import InputError
+from sim.specs.files import print_json
 
 KINDS = ("cpu", "cuda")
 WIDTH = 120
@@ -131,7 +131,7 @@ def _run(request: Request, check: bool, as_json: bool) -> None:
     rows = _checked(request, progress) if check else []
     if as_json:
         held = {"hold_out": [row.data() for row in rows]}
-        typer.echo(json.dumps(measured_summary(session, profile, request.out) | held))
+        print_json(measured_summary(session, profile, request.out) | held)
         return
     console = results_console()
     console.print(table([profile]))

@@ -1,6 +1,5 @@
 """`trainsim checkpointing measure`: options in, the measured cost of saving beside its prediction out."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from calibration.guards import MOST_OTHERS
 from calibration.measuring import one_of, results_console
 from calibration.storage import Storage, measure_storage
 from sim.specs.fields import InputError
-from sim.specs.files import checked_target, write_atomically
+from sim.specs.files import checked_target, print_json, write_json
 from sim.units import digits3, seconds
 
 APIS: Mapping[str, Api] = {"save": "torch.save", "dcp": "async_save"}
@@ -59,9 +58,9 @@ def measure_command(
         "storage": {name: asdict(found) for name, found in reached.items()},
     }
     if out is not None:
-        write_atomically(out, json.dumps(told, indent=1) + "\n")
+        write_json(out, told)
     if as_json:
-        typer.echo(json.dumps(told))
+        print_json(told)
         return
     results_console().print(table(cases))
     load = max(point.load for case in cases for point in case.points)

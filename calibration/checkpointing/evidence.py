@@ -14,8 +14,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
-from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
 from time import monotonic
@@ -35,7 +33,7 @@ from calibration.checkpointing.results import (
     write_evidence,
 )
 from calibration.checkpointing.training import Run
-from calibration.host import cores_and_cpu
+from calibration.host import made
 from calibration.measuring import tell_evidence
 from sim.checkpointing import plan
 from sim.specs.checkpointing import Checkpointing
@@ -82,10 +80,7 @@ def gather(out: Path, budget_s: float, told: Told) -> Evidence:
 
 def _empty() -> Evidence:
     return Evidence(
-        command=COMMAND,
-        date=f"{datetime.now(UTC):%Y-%m-%d}",
-        machine=cores_and_cpu(),
-        software=f"float32, one thread, torch {version('torch')}",
+        **made(COMMAND),
         overhead_budget=BUDGET,
         adaptations=[],
         cases=[],

@@ -1,6 +1,5 @@
 """`trainsim cluster measure`: options in, how three trainings shared two slots here, beside the simulation."""
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,7 +15,7 @@ from calibration.cluster.results import Both, Case
 from calibration.guards import MOST_OTHERS
 from calibration.measuring import results_console
 from sim.specs.fields import InputError
-from sim.specs.files import checked_target, write_atomically
+from sim.specs.files import checked_target, print_json, write_json
 from sim.units import digits3, seconds
 
 LEAST_ROUND_S, LEAST_S, MOST_S = 1.0, 0.1, 3600.0
@@ -51,9 +50,9 @@ def measure_command(
         case = compared(found)
     told = summary(found, case)
     if out is not None:
-        write_atomically(out, json.dumps(told, indent=1) + "\n")
+        write_json(out, told)
     if as_json:
-        typer.echo(json.dumps(told))
+        print_json(told)
         return
     results_console().print(table(found, case))
     busy = f"; the machine was busy: others used {found.load:.0%} of it" if found.load > MOST_OTHERS else ""

@@ -8,8 +8,6 @@ measuring that its budget ended goes on. All of it takes some five minutes.
 """
 
 from collections.abc import Callable
-from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from time import monotonic
 from typing import Annotated
@@ -20,7 +18,7 @@ from calibration.cluster.compare import compared
 from calibration.cluster.measure import measured
 from calibration.cluster.results import Case, Evidence, read_evidence, write_evidence
 from calibration.guards import MOST_OTHERS, TRIES
-from calibration.host import cores_and_cpu
+from calibration.host import made
 from calibration.measuring import tell_evidence
 
 COMMAND = "python -m calibration.cluster.evidence --out notebooks/data/cluster-real.json"
@@ -55,10 +53,7 @@ def quietest(rule: str, repetition: int, told: Told) -> Case:
 
 def _empty() -> Evidence:
     return Evidence(
-        command=COMMAND,
-        date=f"{datetime.now(UTC):%Y-%m-%d}",
-        machine=cores_and_cpu(),
-        software=f"float32, one thread a slot, torch {version('torch')}",
+        **made(COMMAND, "one thread a slot"),
         cases=[],
     )
 

@@ -1,6 +1,5 @@
 """`trainsim execute`: a plan run for real on this machine, beside its prediction."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import asdict
 from os import cpu_count
@@ -23,7 +22,7 @@ from calibration.execute.versions import check_torch
 from sim.schedules import Schedule
 from sim.schedules.custom import read_order
 from sim.specs import InputError, Job, PlacedPlan
-from sim.specs.files import checked_folder
+from sim.specs.files import checked_folder, print_json
 from sim.units import si
 from sim.validation.traces import join
 
@@ -86,7 +85,7 @@ def execute_command(
     assumed = assumptions(held.model, held.cluster, held.plan, row.case.plan) if held.plan else ()
     if as_json:
         told = data(row) | {"assumptions": list(assumed)}
-        typer.echo(json.dumps(told | ({"learned": lesson.data()} if lesson else {})))
+        print_json(told | ({"learned": lesson.data()} if lesson else {}))
         return
     Console().print(table([row]), by_process(row))
     for line in [*assumed, *factors(row.predicted), *(lesson.lines() if lesson else ())]:

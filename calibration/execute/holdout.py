@@ -1,6 +1,5 @@
 """Whole blocks and training steps that no fit has seen: predicted first, then measured, then compared."""
 
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from math import ceil
@@ -16,7 +15,7 @@ from calibration.execute.measure import LEAST_STEPS, Measured, measure, measure_
 from calibration.execute.predict import Predicted, predict, predict_block
 from calibration.guards import drift, moved
 from sim.specs import Cluster, Model, Plan
-from sim.specs.files import write_atomically
+from sim.specs.files import write_json
 from sim.units import seconds
 
 FILE = "hold-out.json"
@@ -151,7 +150,7 @@ def hold_out(
     held = list(cases(device))
     predictions = [_predicted(case, profile_folder, device) for case in held]
     told = {case.name: p.figures() for case, p in zip(held, predictions, strict=True)}
-    write_atomically(profile_folder / FILE, json.dumps({"predictions": told}, indent=1) + "\n")
+    write_json(profile_folder / FILE, {"predictions": told})
     rows = []
     drifted = drift_since(profile_folder / "session.json") if device == "cpu" else steady
     for case, predicted in zip(held, predictions, strict=True):
@@ -159,7 +158,7 @@ def hold_out(
         rows.append(_row(case, predicted, device, steps, drifted))
         done(rows[-1])
     data = {"predictions": told, "rows": [row.data() for row in rows]}
-    write_atomically(profile_folder / FILE, json.dumps(data, indent=1) + "\n")
+    write_json(profile_folder / FILE, data)
     return rows
 
 

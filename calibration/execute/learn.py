@@ -31,7 +31,7 @@ from sim.costs.profile import load_profile
 from sim.plans.files import plain
 from sim.report.text import plan_words
 from sim.specs import InputError, Job, Model, PlacedPlan
-from sim.specs.files import load_mapping, write_atomically
+from sim.specs.files import load_mapping, write_json
 from sim.validation.executed import Executed
 
 REPEAT = 0.02
@@ -166,7 +166,7 @@ def added(held: Learned, run: LearnedRun) -> tuple[Learned, LearnedRun | None]:
 
 def save(held: Learned, folder: Path) -> Path:
     """Write `learned.json` whole into a profile folder and return its path."""
-    write_atomically(folder / FILE, json.dumps(asdict(held), indent=1, allow_nan=False) + "\n")
+    write_json(folder / FILE, asdict(held))
     return folder / FILE
 
 

@@ -1,6 +1,5 @@
 """`trainsim decentralized measure`: options in, what a real training of skewed partitions sent, took and learned."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -26,7 +25,7 @@ from sim.decentralized.controllers import controller as make
 from sim.decentralized.controllers.base import Controller
 from sim.decentralized.objective import Objective
 from sim.specs.fields import InputError
-from sim.specs.files import checked_target, write_atomically
+from sim.specs.files import checked_target, print_json, write_json
 from sim.units import seconds
 
 
@@ -83,9 +82,9 @@ def measure_command(
         told["predicted"] = asdict(said)
         told["error_percent"] = 100 * (said.seconds / found.run.seconds - 1)
     if out is not None:
-        write_atomically(out, json.dumps(told, indent=1) + "\n")
+        write_json(out, told)
     if as_json:
-        typer.echo(json.dumps(told))
+        print_json(told)
         return
     results_console().print(table(told))
     for line in found.lines() if isinstance(found, GlooRun) else ():

@@ -6,11 +6,8 @@ Rows are kept beside the table, with the suffix .jsonl, as they come: measuring 
 takes some fifteen minutes on one core. What was measured when, where and with what stands in a JSON file of the name.
 """
 
-import json
 from collections import defaultdict
 from collections.abc import Sequence
-from datetime import UTC, datetime
-from importlib.metadata import version
 from itertools import combinations
 from pathlib import Path
 from statistics import fmean
@@ -21,11 +18,11 @@ from rich.console import Console
 
 from calibration.federated.grid import Case, Row, Short, accuracy_grid, cases
 from calibration.federated.setting import Setting
-from calibration.host import cores_and_cpu
+from calibration.host import made
 from calibration.measuring import bar
 from sim.costs.fitted import six_digits
 from sim.specs.csv_rows import write_rows
-from sim.specs.files import write_atomically
+from sim.specs.files import write_json
 
 COMMAND = "python -m calibration.federated.evidence --out notebooks/data/decentralized-grid.csv"
 STEPS, STEPS_GENERATED = 200, 300
@@ -103,10 +100,7 @@ def provenance(rows: Sequence[Short]) -> dict[str, Any]:
     at = Setting()
     fixed = ("partitions", "batch", "lr", "momentum", "outer_lr", "outer_momentum", "clip_norm", "travel_every")
     return {
-        "command": COMMAND,
-        "date": f"{datetime.now(UTC):%Y-%m-%d}",
-        "machine": cores_and_cpu(),
-        "software": f"float32, one thread, torch {version('torch')}, scikit-learn {version('scikit-learn')}",
+        **made(COMMAND, "one thread", "scikit-learn"),
         "setting": {name: getattr(at, name) for name in fixed},
         "rows": len(rows),
         "ordered_pairs": ordered_share(rows),
@@ -125,7 +119,7 @@ def main(
         rows = accuracy_grid(wanted(), out.with_suffix(".jsonl"), budget, shown)
     write_rows(rows, Row, out, lambda cell: six_digits(cell) if isinstance(cell, float) else cell)
     told = provenance(rows)
-    write_atomically(out.with_suffix(".json"), json.dumps(told, indent=1) + "\n")
+    write_json(out.with_suffix(".json"), told)
     console.print(f"{len(rows)} of {len(wanted())} runs; ordered pairs: {told['ordered_pairs']}", markup=False)
 
 

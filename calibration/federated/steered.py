@@ -6,13 +6,10 @@ The best fixed theta of a case is the loosest that loses no more than is borne i
 that was interrupted goes on. All of it takes a quarter of an hour on two cores.
 """
 
-import json
 import multiprocessing
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from importlib.metadata import version
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,13 +21,13 @@ from calibration.federated.data import DataName
 from calibration.federated.journal import read_journal, write_journal
 from calibration.federated.setting import Setting
 from calibration.federated.train import train
-from calibration.host import cores_and_cpu
+from calibration.host import made
 from calibration.measuring import bar
 from sim.costs.fitted import six_digits
 from sim.decentralized.communication import KNOBS, LOCAL, AlgorithmName, Communication, whole_bytes
 from sim.decentralized.controllers import controller
 from sim.decentralized.objective import Objective
-from sim.specs.files import write_atomically
+from sim.specs.files import write_json
 
 COMMAND = "python -m calibration.federated.steered --out notebooks/data/decentralized-steered.json"
 CONTROLLER = "hill_climbing"
@@ -124,17 +121,14 @@ def main(
             by_key[line.pop("key")] = line
             shown(len(by_key), len(cases), f"real runs by {CONTROLLER}")
     found = {
-        "command": COMMAND,
-        "date": f"{datetime.now(UTC):%Y-%m-%d}",
-        "machine": cores_and_cpu(),
-        "software": f"float32, one thread, torch {version('torch')}",
+        **made(COMMAND),
         "controller": CONTROLLER,
         "partitions": Setting().partitions,
         "steps": STEPS,
         "travel_every": TRAVEL_EVERY,
         "rows": [{name: rounded(value) for name, value in by_key[case.key].items()} for case in cases],
     }
-    write_atomically(out, json.dumps(found, indent=1) + "\n")
+    write_json(out, found)
 
 
 def rounded(value: Any) -> Any:

@@ -6,11 +6,8 @@ Wants a quiet machine: the pace of its processes is measured before every run, i
 compared. Measuring that was interrupted goes on. All of it takes some twenty minutes on two cores.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
@@ -21,13 +18,13 @@ from rich.console import Console
 from calibration.federated.compare import Compared, Pace, compared
 from calibration.federated.journal import read_journal, write_journal
 from calibration.federated.setting import Setting
-from calibration.host import cores_and_cpu
+from calibration.host import made
 from calibration.measuring import bar
 from sim.costs.fitted import six_digits
 from sim.decentralized.communication import KNOBS, LOCAL, AlgorithmName, Communication
 from sim.decentralized.controllers import controller
 from sim.decentralized.objective import Objective
-from sim.specs.files import write_atomically
+from sim.specs.files import write_json
 
 COMMAND = "python -m calibration.federated.timing --out notebooks/data/decentralized-time.json"
 ROUNDS = 3
@@ -124,13 +121,10 @@ def main(out: Annotated[Path, typer.Option("--out", help="JSON file that is writ
                 write_journal(journal, lines)
     rows = [row(case, [line for line in lines if line["key"] == case.key]) for case in cases]
     found = {
-        "command": COMMAND,
-        "date": f"{datetime.now(UTC):%Y-%m-%d}",
-        "machine": cores_and_cpu(),
-        "software": f"float32, one thread a partition, torch {version('torch')}",
+        **made(COMMAND, "one thread a partition"),
         "rows": rows,
     }
-    write_atomically(out, json.dumps(found, indent=1) + "\n")
+    write_json(out, found)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """`trainsim loading measure`: a real input pipeline on this machine, measured and predicted."""
 
-import json
 from collections.abc import Mapping
 from math import isfinite
 from pathlib import Path
@@ -16,7 +15,7 @@ from calibration.loading.generated import Kind
 from calibration.loading.measure import MOST_LOAD, SECONDS, Measured, measure
 from calibration.measuring import checked_seed, one_of, results_console
 from sim.specs.fields import InputError
-from sim.specs.files import checked_target, write_atomically
+from sim.specs.files import checked_target, print_json, write_json
 from sim.specs.loading import Topology
 from sim.units import digits3, percent, si
 
@@ -71,9 +70,9 @@ def measure_command(
     with progress.status("generating files and measuring"):
         found = measure(setting, seconds)
     if out is not None:
-        write_atomically(out, json.dumps(found.data(), indent=1) + "\n")
+        write_json(out, found.data())
     if as_json:
-        typer.echo(json.dumps(found.data(), allow_nan=False))
+        print_json(found.data())
     else:
         results_console().print(table(found))
     if found.busy:

@@ -1,6 +1,5 @@
 """Run-level parameters for shipping: one set from all measured runs, and one per source that leaves it out."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from math import sqrt
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 
 from sim.costs.run_level import FILE, RunLevel, RunLevelSet
 from sim.specs.fields import InputError
-from sim.specs.files import write_atomically
+from sim.specs.files import write_json
 from sim.validation.fit import fit_run_level, spread
 from sim.validation.predict import log_errors
 from sim.validation.table import Measured
@@ -77,5 +76,5 @@ def write_sets(sets: Mapping[str, RunLevelSet], out: Path) -> Path:
     except OSError as error:
         raise InputError("--out", str(out), f"a folder that can be written ({error.strerror})") from None
     data: dict[str, Any] = {"sets": {name: asdict(held) for name, held in sets.items()}}
-    write_atomically(out / FILE, json.dumps(data, indent=1) + "\n")
+    write_json(out / FILE, data)
     return out / FILE

@@ -1,6 +1,5 @@
 """`trainsim trace`: a layer table of the user's own torch module."""
 
-import json
 import sys
 import time
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sim.specs.fields import InputError
-from sim.specs.files import checked_target
+from sim.specs.files import checked_target, print_json
 from sim.specs.table import PHASES, LayerTable, at
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -50,7 +49,7 @@ def trace_command(
         table = _traced(source, layers, dtype, name)
     table.save(out)
     if as_json:
-        typer.echo(json.dumps(summary(table, out) | {"seconds": time.perf_counter() - begin}))
+        print_json(summary(table, out) | {"seconds": time.perf_counter() - begin})
     else:
         Console().print(shown(table))
 

@@ -1,6 +1,5 @@
 """`trainsim calibrate --suite tbd`: options in, the benchmark's results as a table or one JSON object out."""
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
@@ -17,6 +16,7 @@ from calibration.workloads.results import FILE, Metrics, Results, counts, larges
 from calibration.workloads.suite import Request, run
 from calibration.workloads.workload import SIZES, Size
 from sim.specs.fields import InputError
+from sim.specs.files import print_json
 from sim.units import digits3, si
 
 BUDGET = "8m"
@@ -59,7 +59,7 @@ def measure_workloads(
         progress.print(f"{out} holds what was measured; --resume goes on", markup=False, soft_wrap=True)
         raise
     if as_json:
-        typer.echo(json.dumps(summary(results, out, left)))
+        print_json(summary(results, out, left))
         return
     results_console().print(table(results))
     for row in results.rows:

@@ -1,6 +1,5 @@
 """What the benchmark found, as `tbd.json` holds it: every workload measured, predicted, and how far off that is."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, field, replace
 from pathlib import Path
@@ -11,7 +10,7 @@ from pydantic import Field
 from calibration.device import Fingerprint
 from sim.costs.fitted import short
 from sim.specs.fields import InputError, read, real, spec, whole
-from sim.specs.files import load_mapping, write_atomically
+from sim.specs.files import load_mapping, write_json
 
 FILE = "tbd.json"
 Text = Annotated[str, Field(max_length=2_000, description="text of at most 2000 characters")]
@@ -181,7 +180,7 @@ def load_results(folder: Path) -> Results:
 def save_results(folder: Path, results: Results) -> None:
     """Write `tbd.json` whole, numbers with six digits."""
     plain = asdict(results) | {"fingerprint": results.fingerprint.plain()}
-    write_atomically(folder / FILE, json.dumps(short(plain), indent=1, allow_nan=False) + "\n")
+    write_json(folder / FILE, short(plain))
 
 
 def largest(memory: Mapping[Any, float]) -> str:

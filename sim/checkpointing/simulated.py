@@ -11,11 +11,11 @@ from sim.checkpointing.advice import plan
 from sim.checkpointing.durations import Times
 from sim.checkpointing.failures import Fleet
 from sim.checkpointing.stretch import Jumped, Stepped, Stretch
+from sim.costs.fitted import Z80
 from sim.engine.clock import TICK_S, to_ticks
 from sim.specs import Checkpointing, InputError
 from sim.specs.arguments import checked
 
-NORMAL_80 = 1.2816
 """Standard deviations on either side of the mean that hold 80 % of a normal distribution."""
 MOST_SEEDS = 10_000
 MOST_FAILURES = 1_000_000
@@ -274,7 +274,7 @@ def _together(run: _Run, samples: list[Sample]) -> Simulated:
     return Simulated(
         steps_between=samples[-1].steps_between_over_time[-1][1],
         goodput=mean,
-        goodput_interval=(max(0.0, mean - NORMAL_80 * deviation), min(1.0, mean + NORMAL_80 * deviation)),
+        goodput_interval=(max(0.0, mean - Z80 * deviation), min(1.0, mean + Z80 * deviation)),
         goodput_standard_error=deviation / len(samples) ** 0.5,
         overhead_percent=100 * fmean(sample.overhead_fraction for sample in samples),
         available_fraction=fmean(sample.available_fraction for sample in samples),

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from sim.cli.kinds import KINDS, recognised
-from sim.cli.output import console, print_json
+from sim.cli.output import console
 from sim.costs.profile import load_profile
 from sim.engine.step import simulate
 from sim.market.job_prices import priced
@@ -18,7 +18,7 @@ from sim.specs import InputError, Job, Model
 from sim.specs.catalog import check_device
 from sim.specs.check import check_job
 from sim.specs.fields import check
-from sim.specs.files import load_mapping
+from sim.specs.files import load_mapping, print_json
 from sim.specs.job import read_model
 from sim.sweep.grid import Grid
 from sim.units import gigabytes

@@ -9,11 +9,12 @@ import typer
 
 from sim.checkpointing import Fleet, simulate
 from sim.checkpointing.state import ASSUMPTIONS, Writers
-from sim.cli.output import console, print_json
+from sim.cli.output import console
 from sim.engine.step import simulate as simulate_step
 from sim.report.checkpoints import answer_plan, answer_simulated
 from sim.run.losses import Saving
 from sim.specs import Checkpointing, InputError, Job
+from sim.specs.files import print_json
 from sim.units import HOUR_S
 
 app = typer.Typer(

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from sim.cli.output import console, print_json, progress_console
+from sim.cli.output import console, progress_console
 from sim.cluster.generator import generate
 from sim.cluster.importers import imported_log
 from sim.cluster.jobs import ClusterJob
@@ -24,6 +24,7 @@ from sim.cluster.throughputs import Throughputs
 from sim.cluster.trace import read_trace
 from sim.report.cluster import answer_cluster, answer_sensitivity, answer_split
 from sim.specs import InputError
+from sim.specs.files import print_json
 
 TYPES = ("v100", "p100", "k80")
 """What the numbers of `--cluster V:P:K` count."""

@@ -9,8 +9,9 @@ import typer
 from rich import box
 from rich.table import Table
 
-from sim.cli.output import checked_files, console, print_json, progress_console, written
+from sim.cli.output import checked_files, console, progress_console, written
 from sim.specs import InputError, Job
+from sim.specs.files import print_json
 from sim.tuner.ways import IDEAS, RIVALS, compared
 from sim.tuner.ways_table import ComparedRow, read_compared, write_compared
 from sim.units import seconds

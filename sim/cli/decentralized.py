@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sim.cli.output import console, print_json, progress_console
+from sim.cli.output import console, progress_console
 from sim.decentralized import (
     AccuracyModel,
     Decentralized,
@@ -24,7 +24,7 @@ from sim.decentralized.controllers import CONTROLLERS
 from sim.report.decentralized import answer_decentralized, what_if_lines
 from sim.specs import InputError
 from sim.specs.fields import read
-from sim.specs.files import load_mapping
+from sim.specs.files import load_mapping, print_json
 from sim.specs.notebook_files import notebook_file
 
 SHORT_RUNS = "data/decentralized-grid.csv"

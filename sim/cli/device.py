@@ -10,12 +10,12 @@ from typing import Annotated
 import typer
 
 from sim.catalog import names
-from sim.cli.output import checked_new_file, print_json, progress_console, written
+from sim.cli.output import checked_new_file, progress_console, written
 from sim.specs import Device, InputError
 from sim.specs.catalog import device
 from sim.specs.device import Sourced
 from sim.specs.fields import meaning
-from sim.specs.files import write_atomically
+from sim.specs.files import print_json, write_atomically
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 HEAD = """\

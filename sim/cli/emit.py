@@ -5,12 +5,12 @@ from typing import Annotated
 
 import typer
 
-from sim.cli.output import checked_file, console, print_json, written
+from sim.cli.output import checked_file, console, written
 from sim.engine.step import simulate
 from sim.plans import EXPORTERS, emitted, placed
 from sim.plans.plan_file import load_plan
 from sim.specs import InputError
-from sim.specs.files import write_all
+from sim.specs.files import print_json, write_all
 
 
 def emit_command(

@@ -8,7 +8,8 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from sim.cli.output import console, print_json, progress_console, written
+from sim.cli.output import console, progress_console, written
+from sim.specs.files import print_json
 from sim.units import digits3
 from sim.validation.ablation import Ablated, ablation, write_ablation
 from sim.validation.exam import PEERS, Entry, examine

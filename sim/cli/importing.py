@@ -1,18 +1,17 @@
 """`trainsim import`: another framework's settings as a plan."""
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from sim.cli.output import checked_file, console, print_json, progress_console, written
+from sim.cli.output import checked_file, console, progress_console, written
 from sim.plans.files import job_data, plain
 from sim.plans.flags import MAX_TEXT
 from sim.plans.importing import SOURCES, read_plan
 from sim.plans.plan_file import load_plan
 from sim.specs import InputError, Job
-from sim.specs.files import text_of, write_atomically
+from sim.specs.files import print_json, text_of, write_json
 
 
 def import_command(
@@ -44,7 +43,7 @@ def import_command(
     whole = _job(like, found.plan) if like else None
     if out is not None:
         with written("--out", out):
-            write_atomically(out, json.dumps(whole, indent=1) + "\n")
+            write_json(out, whole)
     if as_json:
         data = {"plan": plain(found.plan), "not_read": list(found.not_read), "notes": list(found.notes)}
         print_json(data | {"path": str(out) if out else None, "assumptions": list(found.plan.assumptions)})
@@ -54,7 +53,7 @@ def import_command(
     if out is not None:
         console.print(str(out), highlight=False, markup=False, soft_wrap=True)
     else:
-        typer.echo(json.dumps(whole or {"plan": plain(found.plan)}, indent=1))
+        print_json(whole or {"plan": plain(found.plan)})
 
 
 def _job(like: Job, plan: Any) -> dict[str, Any]:

@@ -7,12 +7,13 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 import typer
 
 from sim.catalog import data, folder, kinds, names
-from sim.cli.output import console, print_json
+from sim.cli.output import console
 from sim.costs.run_level import run_level, shipped
 from sim.schedules import SCHEDULES
 from sim.specs import InputError
 from sim.specs.catalog import dataset, device, models, precisions, scaling_law, storage
 from sim.specs.device import Rate
+from sim.specs.files import print_json
 from sim.specs.schema import sections
 from sim.specs.tariffs import instances, tariffs
 from sim.units import digits3, gigabytes, grouped, si

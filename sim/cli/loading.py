@@ -8,14 +8,14 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from sim.cli.output import console, print_json
+from sim.cli.output import console
 from sim.engine.step import simulate as simulate_step
 from sim.loading import Prediction, Simulated, predict, simulate, what_if
 from sim.report.loading import answer_loading, answer_simulated, what_if_lines
 from sim.run.feed import Feed
 from sim.specs import InputError, Job
 from sim.specs.fields import read
-from sim.specs.files import load_mapping
+from sim.specs.files import load_mapping, print_json
 from sim.specs.loading import Loading
 
 BATCH = 64

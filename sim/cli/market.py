@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 import typer
 
 from sim.cli.cluster import cluster_data
-from sim.cli.output import checked_file, console, iso_utc, print_json, progress_console, rental_data, written
+from sim.cli.output import checked_file, console, iso_utc, progress_console, rental_data, written
 from sim.cluster.policies import policy as policy_named
 from sim.cluster.predicted import is_workload, predicted_throughputs, read_workload
 from sim.cluster.trace import read_trace
@@ -35,7 +35,7 @@ from sim.report.figures.market import market_prices
 from sim.report.market import answer_along, answer_ends, answer_rental, answer_starts
 from sim.report.theme import Theme
 from sim.specs import InputError
-from sim.specs.files import write_atomically
+from sim.specs.files import print_json, write_atomically
 from sim.specs.prices import BOOT_S, utc_s
 from sim.units import DAY_S, HOUR_S
 

@@ -6,12 +6,13 @@ from typing import Annotated, Any
 import typer
 
 from sim.catalog import names
-from sim.cli.output import console, print_json
+from sim.cli.output import console
 from sim.engine.step import simulate
 from sim.market.job_prices import priced
 from sim.report.text import answer_optimal
 from sim.run.optimal import DEFAULT_LAW, Allocation, Budget, Optimal, compute_optimal
 from sim.specs import InputError, Job
+from sim.specs.files import print_json
 
 
 def optimal_command(

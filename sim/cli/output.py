@@ -1,6 +1,5 @@
 """Output shared by the commands: data on stdout, progress on stderr."""
 
-import json
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -10,7 +9,6 @@ from math import inf, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
 from rich.console import Console
 
 from sim.specs.fields import InputError
@@ -27,11 +25,6 @@ if TYPE_CHECKING:  # a command that predicts nothing need not load what does
 
 console = Console(width=None if sys.stdout.isatty() else 100)
 progress_console = Console(stderr=True)
-
-
-def print_json(data: Mapping[str, Any]) -> None:
-    """Print one JSON object on stdout."""
-    typer.echo(json.dumps(data, indent=1, allow_nan=False))
 
 
 def checked_file(option: str, target: Path, job: Path) -> None:

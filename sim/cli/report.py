@@ -6,10 +6,11 @@ from typing import Annotated, Any
 
 import typer
 
-from sim.cli.output import checked_files, console, print_json, written
+from sim.cli.output import checked_files, console, written
 from sim.cli.sweep import words
 from sim.report.swept_files import save_csv, save_parquet
 from sim.specs import InputError
+from sim.specs.files import print_json
 from sim.sweep.store import Store
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from sim.cli.output import console, print_json
+from sim.cli.output import console
 from sim.engine.graph import DeadlockError
 from sim.engine.path import run_path
 from sim.engine.steady import steady_state
@@ -17,6 +17,7 @@ from sim.schedules import SCHEDULES, IllegalScheduleError, Kind, Schedule, Shape
 from sim.schedules.custom import read_order
 from sim.specs import InputError
 from sim.specs.fields import short
+from sim.specs.files import print_json
 
 FLAGS = {
     "ranks": "--ranks",

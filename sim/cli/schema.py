@@ -1,6 +1,5 @@
 """`trainsim schema`: JSON Schema of every file, for editors and other programs."""
 
-import json
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -9,10 +8,10 @@ from typing import Annotated
 import typer
 
 from sim.cli.kinds import KINDS
-from sim.cli.output import console, print_json, written
+from sim.cli.output import console, written
 from sim.plans.plan_schema import plan_schema
 from sim.specs import InputError
-from sim.specs.files import checked_folder, write_atomically
+from sim.specs.files import checked_folder, print_json, write_json
 from sim.specs.schema import Schema, file_schema
 
 SCHEMAS: Mapping[str, Callable[[], Schema]] = {
@@ -35,5 +34,5 @@ def schema_command(
     with written("--out", out):
         out.mkdir(parents=True, exist_ok=True)
         for name, schema in schemas.items():
-            write_atomically(out / f"{name}.schema.json", json.dumps(schema, indent=1) + "\n")
+            write_json(out / f"{name}.schema.json", schema)
     console.print(f"{len(schemas)} schemas in {out}", highlight=False, markup=False, soft_wrap=True)

@@ -10,7 +10,6 @@ from sim.cli.output import (
     around_data,
     checked_files,
     console,
-    print_json,
     progress_console,
     replay_data,
     step_data,
@@ -26,6 +25,7 @@ from sim.report.text import answer, answer_trained, critical_words, losses_words
 from sim.run import Run, Trained, run_of, train
 from sim.run.losses import losses_of
 from sim.specs import Around, InputError
+from sim.specs.files import print_json
 from sim.units import HOUR_S, percent, seconds
 
 MOST_HOURS = 10_000

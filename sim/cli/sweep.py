@@ -8,9 +8,10 @@ import typer
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
 
-from sim.cli.output import console, print_json, progress_console
+from sim.cli.output import console, progress_console
 from sim.report.swept import axis_label
 from sim.specs.fields import short
+from sim.specs.files import print_json
 from sim.sweep.grid import Grid
 from sim.sweep.outcome import BETTER, OUTCOMES, measured
 from sim.sweep.run import Progress, SweepStopped, sweep

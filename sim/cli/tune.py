@@ -12,7 +12,7 @@ from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
-from sim.cli.output import console, print_json, progress_console, run_data, written
+from sim.cli.output import console, progress_console, run_data, written
 from sim.market.job_prices import priced
 from sim.plans.files import plain
 from sim.plans.plan_file import save_plans
@@ -21,7 +21,7 @@ from sim.report.table import COLUMNS
 from sim.report.text import answer_tuned, elasticity_words, robust_words, run_words
 from sim.run import Run, run_of
 from sim.specs import InputError, Job
-from sim.specs.files import checked_folder
+from sim.specs.files import checked_folder, print_json
 from sim.specs.job import Tune
 from sim.tuner.tune import Tuned, tune
 from sim.units import digits3

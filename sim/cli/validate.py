@@ -12,9 +12,10 @@ from rich.progress import Progress, TaskID
 
 from sim.catalog import names
 from sim.cli.exam import YARDSTICKS, examined, shown_number, table_of, times_of
-from sim.cli.output import checked_files, console, print_json, progress_console, written
+from sim.cli.output import checked_files, console, progress_console, written
 from sim.costs.run_level import RunLevelSet, run_level
 from sim.specs import InputError
+from sim.specs.files import print_json
 from sim.units import digits3
 from sim.validation.accuracy import accuracy, write_accuracy
 from sim.validation.predict import Predictor, analytic, elsewhere, fit_site

@@ -4,7 +4,6 @@ A version of the format is named by `schema_version`; a job file is a plan file 
 that takes a job takes a plan file.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -22,7 +21,7 @@ from sim.schedules.custom import parse_order
 from sim.specs import Around, InputError, Job, PlacedPlan
 from sim.specs.arguments import checked
 from sim.specs.fields import init_names, read, real, spec, whole
-from sim.specs.files import load_mapping, write_atomically
+from sim.specs.files import load_mapping, write_json
 from sim.specs.job import PLAN_VERSION, read_sections
 
 MOST_RANKS, MOST_STAGES = 4_096, 16_384
@@ -199,7 +198,7 @@ def plan_data(step: Step, around: Around | None = None, date: str | None = None)
 def save_plan(step: Step, path: str | Path, around: Around | None = None) -> Path:
     """Write the plan file of a step, whole or not at all, and return its path."""
     file = Path(path)
-    write_atomically(file, json.dumps(plan_data(step, around), indent=1) + "\n")
+    write_json(file, plan_data(step, around))
     return file
 
 

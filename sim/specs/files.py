@@ -5,6 +5,7 @@ import gzip
 import json
 import os
 import re
+import sys
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -301,6 +302,16 @@ def write_all(files: Mapping[Path, str | bytes]) -> None:
             draft = drafts.enter_context(drafted(path))
             with writable(path):
                 draft.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Write plain data as JSON whole or not at all; raises InputError where it cannot be written."""
+    write_atomically(path, json.dumps(data, indent=1, allow_nan=False) + "\n")
+
+
+def print_json(data: Mapping[str, Any]) -> None:
+    """Print one JSON object on stdout."""
+    sys.stdout.write(json.dumps(data, indent=1, allow_nan=False) + "\n")
 
 
 def write_listed(path: Path, data: Mapping[str, Any], name: str) -> None:

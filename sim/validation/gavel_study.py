@@ -22,7 +22,7 @@ from rich.console import Console
 
 from sim.cluster import Pop, Rounds, Throughputs, generate, policy, read_throughputs
 from sim.cluster.simulate import simulate
-from sim.specs.files import write_atomically
+from sim.specs.files import write_json
 from sim.units import HOUR_S
 from sim.validation.gavel import Published, compared, published_runs
 
@@ -131,7 +131,7 @@ def main(
             "versions": {name: version(name) for name in ("numpy", "scipy", "numba", "clarabel")},
             "published": published(folder),
         }
-        write_atomically(out, json.dumps(held, indent=1) + "\n")
+        write_json(out, held)
 
 
 if __name__ == "__main__":

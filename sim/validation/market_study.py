@@ -4,7 +4,6 @@ python -m sim.validation.market_study REFERENCE/market --out notebooks/data/mark
     --prices notebooks/data/market-prices.csv
 """
 
-import json
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,7 +16,7 @@ import typer
 from sim.market.grid import price_grid
 from sim.market.offers import Floats, History, Market
 from sim.market.price_files import write_prices
-from sim.specs.files import write_atomically
+from sim.specs.files import write_json
 from sim.units import DAY_S
 from sim.validation.market_left_out import ASSUMPTIONS, Hourly, left_out
 from sim.validation.market_published import StudyMarket, study_costs, study_prices, study_rates
@@ -79,7 +78,7 @@ def main(
     """Do the study of dynamic prices again."""
     if prices:
         write_prices(short_prices(StudyMarket(study_prices(folder), "us-east-1")), prices)
-    write_atomically(out, json.dumps(asdict(market_study(folder)), indent=1) + "\n")
+    write_json(out, asdict(market_study(folder)))
 
 
 if __name__ == "__main__":
