@@ -1,8 +1,9 @@
 """The cheapest way through the prices for a price of work, compiled: a dynamic program over steps and offers.
 
 States at the begin of a step: nothing started (FRESH); nothing held, with the last checkpoint in some place, written by
-who left (LEFT) or as the job was when it was taken off (TAKEN); an offer held (HELD). Their values are what was paid
-minus `worth` times the steps that were done.
+who left (LEFT) or as the job was when it was taken off (TAKEN); an offer held (HELD); all work done when it was taken
+off (ENDED), so that what is left of that step is not waited for. Their values are what was paid minus `worth` times the
+steps that were done.
 """
 
 from typing import NamedTuple
@@ -75,8 +76,8 @@ def _reach(v: Values, k: int, s: int, paid: float, work: float, source: int, off
 def best_way(w: Ways, worth: float) -> Told:
     """Return the way with the least of what is paid minus `worth` times the steps done, ended at any step."""
     steps, count = w.taken.shape
-    held0 = 1 + 2 * w.apart.shape[1]  # FRESH, LEFT by place, TAKEN by place, HELD by offer
-    shape = (steps + 1, held0 + count)
+    held0 = 1 + 2 * w.apart.shape[1]  # FRESH, LEFT by place, TAKEN by place, HELD by offer, ENDED
+    shape = (steps + 1, held0 + count + 1)
     v = Values(
         np.full(shape, np.inf), np.zeros(shape), np.full(shape, -1, dtype=np.int32), np.full(shape, -1, dtype=np.int32)
     )
@@ -92,7 +93,7 @@ def best_way(w: Ways, worth: float) -> Told:
             value = v.usd[k, s] - worth * v.done[k, s]
             if value < best:
                 best_k, best_s, best = k, s, value
-            if s >= held0:
+            if held0 <= s < held0 + count:
                 left = 1 + w.place[s - held0]
                 _reach(v, k, left, v.usd[k, s], v.done[k, s], k * shape[1] + s, -1, worth)
         if k < steps:
@@ -109,7 +110,7 @@ def _stay(w: Ways, v: Values, k: int, worth: float) -> None:
     for s in range(held0 + count):
         if v.usd[k, s] == np.inf:
             continue
-        here, paid, work = k * (held0 + count) + s, v.usd[k, s] + idle, v.done[k, s]
+        here, paid, work = k * v.usd.shape[1] + s, v.usd[k, s] + idle, v.done[k, s]
         if s < held0:
             _reach(v, k + 1, s, paid, work, here, -1, worth)
             for to in range(places):  # begun there, and taken off before anything was done
@@ -120,7 +121,9 @@ def _stay(w: Ways, v: Values, k: int, worth: float) -> None:
             up = w.up[k, n]
             paid += min(w.taken[k, n], w.kept[k, n]) * up
             to = s if up == w.length else 1 + places + w.place[n]
-            _reach(v, k + 1, to, paid, work + w.rate[n] * up, here, n, worth)
+            work += w.rate[n] * up
+            _reach(v, k + 1, to, paid, work, here, n, worth)
+            _reach(v, k + 1, held0 + count, paid - w.usd_per_s * (w.length - up), work, here, n, worth)
 
 
 @compiled(inline="always")
@@ -163,7 +166,7 @@ def _start(w: Ways, v: Values, k: int, s: int, n: int, wait: float, worth: float
     """Begin a stay that trains after `wait` seconds."""
     places, to = w.apart.shape[1], w.place[n]
     held0 = 1 + 2 * places
-    here = k * (held0 + len(w.rate)) + s
+    here = k * v.usd.shape[1] + s
     paid = v.usd[k, s] + w.usd[_origin(w, s), to]
     for at in range(k, len(w.taken)):
         up = w.up[at, n]
@@ -171,7 +174,9 @@ def _start(w: Ways, v: Values, k: int, s: int, n: int, wait: float, worth: float
         paid += w.usd_per_s * w.length + price * up
         if wait < up:
             state = held0 + n if up == w.length else 1 + places + to
-            _reach(v, at + 1, state, paid, v.done[k, s] + w.rate[n] * (up - wait), here, n, worth)
+            work = v.done[k, s] + w.rate[n] * (up - wait)
+            _reach(v, at + 1, state, paid, work, here, n, worth)
+            _reach(v, at + 1, held0 + len(w.rate), paid - w.usd_per_s * (w.length - up), work, here, n, worth)
             return
         if up < w.length:
             return

@@ -112,7 +112,7 @@ class Store(Closing):
         if not self.path.is_file():
             raise InputError(str(path), "no such file", "the store of a sweep")
         with guarded(self.path):
-            self.db = opened(self.path, "ro")
+            self.db = _to_read(self.path)
             self.head = read_head(self.db, self.path)
 
     def close(self) -> None:
@@ -189,6 +189,23 @@ def taken(column: Column) -> NDArray[Any]:
     values = np.empty(len(column.values), dtype=object)
     values[:] = column.values
     return values[column.index]
+
+
+def _to_read(path: Path) -> sqlite3.Connection:
+    """Return a connection that reads; what a killed writer had begun is taken back first, which has to write."""
+    for mode in ("ro", "rw"):
+        db = opened(path, mode)
+        try:
+            db.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()
+        except sqlite3.OperationalError as error:
+            db.close()
+            if mode == "rw" or error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_READONLY:
+                raise
+        else:
+            if mode == "ro":
+                return db
+            db.close()
+    return opened(path, "ro")
 
 
 def opened(path: Path, mode: str) -> sqlite3.Connection:

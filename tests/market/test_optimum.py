@@ -5,7 +5,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sim.market.jobs import Moves
@@ -28,6 +28,7 @@ def unlike(grid, seed):
 
 
 @given(st.integers(0, 10**9), st.booleans())
+@example(393_862, False)  # it ends in the step in which its offer goes away, and waits for no hour that is left of it
 def test_no_strategy_costs_less(seed, paid_as_seen):
     job, grid, moves = by_chance(seed)
     grid = grid if paid_as_seen else unlike(grid, seed)

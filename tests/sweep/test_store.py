@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -39,6 +40,21 @@ def done(small, tmp_path):
     """The path of a finished store of nine blocks."""
     sweep(small, tmp_path / "done.db", "here")
     return tmp_path / "done.db"
+
+
+def test_what_a_killed_writer_had_begun_is_taken_back(done, tmp_path):
+    """Its journal lies beside the store, and a reader that may not write could do nothing with it."""
+    before, killed = rows(done), tmp_path / "killed.db"
+    writer = sqlite3.connect(done)
+    writer.execute("PRAGMA cache_size = 1")
+    writer.execute("UPDATE blocks SET payload = randomblob(length(payload))")
+    for end in ("", "-journal"):
+        shutil.copy(f"{done}{end}", f"{killed}{end}")
+    writer.rollback()
+    writer.close()
+    with pytest.raises(sqlite3.OperationalError, match="readonly"):
+        stores.opened(killed, "ro").execute("SELECT 1 FROM sqlite_master")
+    assert rows(killed) == before
 
 
 def test_counts_best_and_rows_to_read(small, done):
