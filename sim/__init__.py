@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from sim.widgets.sweep_view import watch_sweep
     from sim.widgets.whatif import whatif
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 
 _HOME = {
     "AllocatorSettings": "sim.engine.allocator",

@@ -2,15 +2,19 @@
 
 import csv
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sim.catalog import folder, names
 from sim.specs import InputError
 from sim.specs.catalog import device, devices, model, precision, precisions, scaling_law
-from tests.oracle import reference
+from tests.oracle import ROOT, reference
+
+CATALOG = ROOT / "sim" / "catalog"
 
 PLAIN = {"name", "title", "vendor", "intra_node", "gpus_per_node", "domain_gpus", "price_date", "bfloat16"}
 
@@ -147,3 +151,35 @@ def test_parameters_meet_the_published_ones(name, billions, active):
     found = replace(model(name), mtp_layers=0)
     assert found.parameters / 1e9 == pytest.approx(billions, rel=0.035)
     assert found.active_parameters / 1e9 == pytest.approx(active, rel=0.065)
+
+
+COUNTS = {"gpus_per_node", "domain_gpus", "schema_version"}
+"""What names a shape, not a measured or published number."""
+SOURCES = ("source", "sources", "method")
+
+
+def unsourced(raw: Any, path: str = "", told: bool = False) -> Iterator[str]:
+    """Yield the places of numbers beside and above which no source stands."""
+    if isinstance(raw, dict):
+        told = told or any(len(str(raw.get(name, ""))) > 10 for name in SOURCES)
+        for key, value in raw.items():
+            if key not in COUNTS:
+                yield from unsourced(value, f"{path}.{key}", told)
+    elif isinstance(raw, list):
+        for number, value in enumerate(raw):
+            yield from unsourced(value, f"{path}[{number}]", told)
+    elif isinstance(raw, int | float) and not isinstance(raw, bool) and not told:
+        yield path
+
+
+# What the cpu profile predicts of its hold-outs is no source of anything, and its session stands beside it.
+FILES = sorted(set(CATALOG.rglob("*.json")) - {CATALOG / "profiles" / "cpu" / "hold-out.json"})
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.relative_to(CATALOG).as_posix())
+def test_every_number_of_every_kind_has_a_source(file):
+    assert list(unsourced(json.loads(file.read_text("utf-8")))) == []
+
+
+def test_a_number_without_source_is_found():
+    assert list(unsourced({"a": [1], "b": {"source": "a book of 1999", "value": 2}})) == [".a[0]"]
