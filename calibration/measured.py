@@ -9,12 +9,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from calibration.collectives import OPERATIONS
+from calibration.collectives import QUANTILE as BACKENDS
 from calibration.collectives import Measured as Collective
 from calibration.collectives import fit as fit_links
 from calibration.concurrent import FILE as CONTENTION
@@ -59,6 +60,17 @@ AS_ONE = ("elementwise",)
 
 TOGETHER = dict.fromkeys(("gemm", "convolution"), ("forward", "dgrad", "wgrad"))
 """Directions that share all parameters but the rate, and folds."""
+
+MODEL = {"layers", "hidden", "heads", "ffn", "seq", "micro_batch"}
+NEEDED: Mapping[str, set[str]] = {
+    "convolution": {"batch", "pixels", "inputs", "outputs", "kernel"},
+    "collective": {"n", "size"},
+    "block": MODEL,
+    "step": MODEL,
+    "pass": {"layers"},
+    "gaps": {"layers"},
+}
+"""Sizes that samples of an operation, or in a direction, must state; those of others are left out without them."""
 
 STAND_INS: dict[Key, Key] = {
     ("gemm", "dgrad"): ("gemm", "forward"),
@@ -135,20 +147,30 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def _checked(row: dict[str, Any], place: str) -> Row:
-    if not isinstance(row["t_s"], float) or not (isfinite(row["t_s"]) and row["t_s"] > 0):
-        raise InputError(f"{place}.t_s", row["t_s"], "seconds above 0")
+    if not isinstance(row["t_s"], float) or not 1e-9 <= row["t_s"] <= 1e6:
+        raise InputError(f"{place}.t_s", row["t_s"], "a number from 1e-9 to 1e6 s")
     try:
         shape = json.loads(row["shape"])
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RecursionError):
         shape = None
-    usable = isinstance(shape, dict) and all(isinstance(v, int | float) and 0 <= v < 1e18 for v in shape.values())
+    usable = isinstance(shape, dict) and all(
+        isinstance(v, int | float) and (v == 0 or 1e-3 <= v <= 1e18) for v in shape.values()
+    )
     if not usable:
-        raise InputError(f"{place}.shape", row["shape"], "a JSON object of numbers from 0 to 1e18")
+        raise InputError(f"{place}.shape", row["shape"], "a JSON object of numbers, 0 or from 1e-3 to 1e18")
     texts = ("op", "direction", "dtype", "implementation", "group", "use", "id")
     wrong = [name for name in texts if not isinstance(row[name], str) or len(row[name]) > 400]
     if wrong or not isinstance(row["flagged"], bool):
         name = (wrong or ["flagged"])[0]
         raise InputError(f"{place}.{name}", row[name], "text of at most 400 characters; flagged true or false")
+    for name in ("flop", "bytes"):
+        if row[name] is not None and not 0 <= row[name] <= 1e24:
+            raise InputError(f"{place}.{name}", row[name], "a number from 0 to 1e24, or none")
+    if missing := sorted(NEEDED.get(row["op"], NEEDED.get(row["direction"], set())) - shape.keys()):
+        raise InputError(f"{place}.shape", row["shape"], f"{', '.join(missing)} too")
+    if row["op"] == "collective" and (row["direction"] not in OPERATIONS or row["implementation"] not in BACKENDS):
+        allowed = f"one of {', '.join(OPERATIONS)} by one of {', '.join(BACKENDS)}"
+        raise InputError(f"{place}.direction", (row["direction"], row["implementation"]), allowed)
     return {**row, "shape": {name: float(value) for name, value in shape.items()}}
 
 

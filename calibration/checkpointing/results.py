@@ -54,7 +54,7 @@ class Point:
     """
 
     steps_between: Steps
-    rounds: list[Percent]
+    rounds: Annotated[list[Percent], Field(min_length=1, description="one round or more")]
     predicted_percent: Percent
     load: Annotated[float, real(0.0, 1.0)]
 

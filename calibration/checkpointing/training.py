@@ -7,7 +7,6 @@ what came after the checkpoint it resumed from counts no more (`history`).
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Annotated, Any
@@ -19,9 +18,11 @@ from torch.utils.data import Dataset
 from calibration.checkpointing.checkpointer import Checkpointer, latest_valid, load
 from calibration.checkpointing.iterator import ResumableLoader
 from calibration.checkpointing.manifest import Progress
-from sim.specs.fields import InputError, spec, whole
+from calibration.journal import read_journal
+from sim.specs.fields import InputError, read, spec, whole
 
 Size = Annotated[int, whole(1, 1_000_000)]
+Count = Annotated[int, whole(0, 10**12)]
 Batch = tuple[Tensor, Tensor]
 
 
@@ -167,30 +168,40 @@ class Run:
             self._log = None
 
 
-@dataclass(frozen=True)
+@spec
 class Update:
     """A weight update that the final weights have in them."""
 
-    step: int
-    epoch: int
+    step: Count
+    epoch: Count
     samples: tuple[int, ...]
+
+
+@spec
+class Resumed:
+    """So many updates were in the state that a run began with."""
+
+    resumed: Count
 
 
 def history(log: Path) -> list[Update]:
     """Return the updates of a log in order, without those that a later start rolled back.
 
     Raises:
-        InputError: a run began elsewhere than where the updates before it end, or left a step out.
+        InputError: a line that is none, or a run began elsewhere than where the updates before it end, or left a step
+            out.
     """
     found: list[Update] = []
-    for text in log.read_text().splitlines():
-        line = json.loads(text)
+    for number, line in enumerate(read_journal(log), 1):
+        place = f"{log}:{number}"
         if "resumed" in line:
-            if line["resumed"] > len(found):
-                raise InputError("resumed", line["resumed"], f"at most the {len(found)} updates so far")
-            del found[line["resumed"] :]
+            begin = read(Resumed, line, place).resumed
+            if begin > len(found):
+                raise InputError(f"{place}.resumed", begin, f"at most the {len(found)} updates so far")
+            del found[begin:]
             continue
-        if line["step"] != len(found) + 1:
-            raise InputError("step", line["step"], f"the update after {len(found)}")
-        found.append(Update(line["step"], line["epoch"], tuple(line["samples"])))
+        update = read(Update, line, place)
+        if update.step != len(found) + 1:
+            raise InputError(f"{place}.step", update.step, f"the update after {len(found)}")
+        found.append(update)
     return found

@@ -43,7 +43,7 @@ class Case:
     load: Annotated[float, real(0.0, 1.0)]
     moves_measured: Count
     moves_simulated: Count
-    jobs: list[Both]
+    jobs: Annotated[list[Both], Field(min_length=1, description="one job or more")]
     slots: list[Both]
 
     @property

@@ -8,10 +8,10 @@ from typing import Annotated
 
 from calibration.federated.algorithms import ALGORITHMS
 from calibration.federated.data import DataName
-from calibration.federated.journal import read_journal, write_journal
 from calibration.federated.models import Norm
 from calibration.federated.setting import Setting
 from calibration.federated.train import train
+from calibration.journal import read_journal, write_journal
 from sim.costs.fitted import short
 from sim.decentralized.communication import KNOBS, AlgorithmName, Communication
 from sim.specs.arguments import checked

@@ -18,10 +18,10 @@ import typer
 from rich.console import Console
 
 from calibration.federated.data import DataName
-from calibration.federated.journal import read_journal, write_journal
 from calibration.federated.setting import Setting
 from calibration.federated.train import train
 from calibration.host import made
+from calibration.journal import read_journal, write_journal
 from calibration.measuring import bar
 from sim.costs.fitted import six_digits
 from sim.decentralized.communication import KNOBS, LOCAL, AlgorithmName, Communication, whole_bytes

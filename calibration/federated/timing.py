@@ -16,9 +16,9 @@ import typer
 from rich.console import Console
 
 from calibration.federated.compare import Compared, Pace, compared
-from calibration.federated.journal import read_journal, write_journal
 from calibration.federated.setting import Setting
 from calibration.host import made
+from calibration.journal import read_journal, write_journal
 from calibration.measuring import bar
 from sim.costs.fitted import six_digits
 from sim.decentralized.communication import KNOBS, LOCAL, AlgorithmName, Communication

@@ -16,7 +16,7 @@ from sim.specs.fields import read, real, spec, whole
 from sim.specs.files import load_mapping, write_listed
 
 Text = Annotated[str, Field(min_length=1, max_length=400, description="text of 1 to 400 characters")]
-Seconds = Annotated[float, real(0.0, 1e6, "s")]
+Seconds = Annotated[float, real(1e-12, 1e6, "s")]
 Size = Annotated[int, whole(1, 1_000_000)]
 OfChoices = Annotated[list[Seconds], Field(min_length=len(CHOICES), max_length=len(CHOICES))]
 NEAR = 0.05

@@ -8,16 +8,16 @@ from typing import Annotated
 from pydantic import Field
 
 from sim.costs.fitted import short
-from sim.specs.fields import read, real, spec, whole
+from sim.specs.fields import InputError, read, real, spec, whole
 from sim.specs.files import load_mapping, write_listed
 from sim.validation.executed import Executed
 
 Text = Annotated[str, Field(min_length=1, max_length=400, description="text of 1 to 400 characters")]
-Seconds = Annotated[float, real(0.0, 1e6, "s")]
+Seconds = Annotated[float, real(1e-12, 1e6, "s")]
 Size = Annotated[int, whole(1, 1_000_000)]
 Bytes = Annotated[int, whole(0, 10**15)]
 Error = Annotated[float, real(0.0, 1e9)]
-Losses = Annotated[list[Annotated[float, real(0.0, 1e9)]], Field(min_length=1, max_length=100_000)]
+Losses = Annotated[list[Annotated[float, real(1e-12, 1e9)]], Field(min_length=1, max_length=100_000)]
 PARTS = ("GELU", "LayerNorm", "attention core")
 
 
@@ -118,6 +118,10 @@ class Curve:
     seed: Annotated[int, whole(0, 2**31)]
     usual: Losses
     tempo: Losses
+
+    def __post_init__(self) -> None:
+        if len(self.tempo) != len(self.usual):
+            raise InputError("tempo", len(self.tempo), f"{len(self.usual)} losses, as with the usual layers")
 
     @property
     def apart(self) -> float:

@@ -5,10 +5,8 @@ the catalog. Inputs have the names and units of `sim.costs.kernels.FORMS` (bytes
 """
 
 import csv
-import gzip
 import json
 import re
-import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +18,7 @@ from calibration.published import op_timings
 from calibration.published.public import AllReduce, Collector, Format, Public, Row, number
 from sim.costs.layers.attention import FLASH_BACKWARD_FLOP
 from sim.specs.fields import InputError
+from sim.specs.files import text_of
 
 MAX_BYTES = 64 * 2**20
 GIGA = 1e9
@@ -304,17 +303,6 @@ def read_public(paths: Iterable[Path]) -> Public:
     return public
 
 
-def table_text(path: Path) -> str:
-    """Return the text of a CSV file, unpacked where its name ends in .gz; raises what reading it does."""
-    if path.suffix != ".gz":
-        return path.read_text("utf-8")
-    with gzip.open(path, "rb") as packed:
-        raw = packed.read(MAX_BYTES + 1)
-    if len(raw) > MAX_BYTES:
-        raise InputError(str(path), "unpacks to more", f"at most {MAX_BYTES} bytes")
-    return raw.decode("utf-8")
-
-
 def _split(path: Path, lines: Sequence[str]) -> list[list[str]]:
     try:
         return list(csv.reader(lines))
@@ -323,16 +311,7 @@ def _split(path: Path, lines: Sequence[str]) -> list[list[str]]:
 
 
 def _read(path: Path) -> tuple[Format, list[Row]]:
-    try:
-        if path.stat().st_size > MAX_BYTES:
-            raise InputError(str(path), f"{path.stat().st_size} bytes", f"at most {MAX_BYTES} bytes")
-        lines = table_text(path).splitlines()
-    except (EOFError, zlib.error):
-        raise InputError(str(path), "a damaged gzip file", "a whole one") from None
-    except OSError as error:
-        raise InputError(str(path), error.strerror or str(error), "a readable CSV file") from None
-    except UnicodeDecodeError:
-        raise InputError(str(path), "bytes that are not UTF-8", "UTF-8 text") from None
+    lines = text_of(path, MAX_BYTES).splitlines()
     header = lines[0].strip() if lines else ""
     known = next((f for f in FORMATS if f.header == header), None)
     if known is None:

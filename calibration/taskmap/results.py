@@ -11,13 +11,13 @@ from pydantic import Field
 from calibration.taskmap.contraction import PRODUCTS
 from calibration.taskmap.space import KernelSchedule
 from sim.costs.fitted import short
-from sim.specs.fields import read, real, spec, whole
+from sim.specs.fields import InputError, init_names, read, real, spec, whole
 from sim.specs.files import load_mapping, write_listed
 from sim.validation.executed import Executed
 
 MOST = 10_000
 Text = Annotated[str, Field(min_length=1, max_length=400, description="text of 1 to 400 characters")]
-Seconds = Annotated[float, real(0.0, 1e6, "s")]
+Seconds = Annotated[float, real(1e-12, 1e6, "s")]
 Count = Annotated[int, whole(0, 1_000_000)]
 
 
@@ -121,12 +121,18 @@ class Results:
     software: Text
     schedules: Annotated[list[dict[str, Count]], Field(max_length=MOST)]
     probes: Count
-    compile_s: Seconds
+    compile_s: Annotated[float, real(0.0, 1e6, "s")]
     learned: list[Learned]
     shapes: Annotated[list[Shape], Field(max_length=MOST)]
     searches: list[Search]
     networks: list[Network]
     plans: list[Executed]
+
+    def __post_init__(self) -> None:
+        names = init_names(KernelSchedule)
+        for place, schedule in enumerate(self.schedules):
+            if set(schedule) != set(names):
+                raise InputError(f"schedules.{place}", sorted(schedule), f"exactly {', '.join(names)}")
 
     def lines(self) -> list[str]:
         """Return when, where and on what it was measured."""

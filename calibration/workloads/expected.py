@@ -9,7 +9,7 @@ from pydantic import Field
 
 from calibration.workloads.results import Amount, Metrics, Part, Text
 from sim.costs.fitted import short
-from sim.specs.fields import read, spec, whole
+from sim.specs.fields import InputError, read, spec, whole
 from sim.specs.files import load_mapping, write_listed
 
 
@@ -35,6 +35,12 @@ class Expectations:
     rows: Annotated[list[Expected], Field(max_length=1_000, description="at most 1000 rows")] = field(
         default_factory=list
     )
+
+    def __post_init__(self) -> None:
+        alone = {(row.workload, row.samples) for row in self.rows if row.processes == 1}
+        for place, row in enumerate(self.rows):
+            if (row.workload, row.samples) not in alone:
+                raise InputError(f"rows.{place}.samples", row.samples, f"a batch of {row.workload} on one device too")
 
     def alone(self, workload: str) -> list[Expected]:
         """Return a network's rows of one device that fit, by batch."""

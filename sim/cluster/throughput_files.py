@@ -121,16 +121,16 @@ def _csv_rows(file: Path) -> tuple[list[Row], str]:
     names = [f.name for f in fields(Row)]
     rows: list[Row] = []
     problems: list[InputError] = []
-    for n, cells in enumerate(read_cells(file, Row, "a readable table of throughputs"), 2):
-        if len(problems) >= MAX_PROBLEMS or not cells:
-            continue
-        if len(cells) != len(names):
-            problems.append(InputError(f"{file}:{n}", f"{len(cells)} cells", ",".join(names)))
-            continue
-        given = {name: _number(cell) for name, cell in zip(names, cells, strict=True)}
-        row, found = check(Row, given | {"job_type": cells[0], "device": cells[2]}, f"{file}:{n}")
-        rows += [row] if row else []
-        problems += found
+    try:
+        for place, cells in read_cells(file, Row, "a table of throughputs"):
+            given = {name: _number(cell) for name, cell in zip(names, cells, strict=True)}
+            row, found = check(Row, given | {"job_type": cells[0], "device": cells[2]}, place)
+            rows += [row] if row else []
+            problems += found
+            if len(problems) >= MAX_PROBLEMS:
+                break
+    except InputError as error:
+        problems.append(error)
     if problems:
         raise _together(problems)
     return rows, str(file)

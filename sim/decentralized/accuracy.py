@@ -6,9 +6,7 @@ the skew, and beyond that it stays what it is at the edge. Intervals are the cen
 on the spread of seeds about the fit, pooled over the thetas of a skew.
 """
 
-import csv
-import io
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import log, sqrt
@@ -19,14 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.decentralized.communication import KNOBS, AlgorithmName
-from sim.specs.fields import InputError, read, real, spec, whole
-from sim.specs.files import text_of
+from sim.specs.csv_rows import read_specs
+from sim.specs.fields import InputError, init_names, real, spec, whole
 
 Floats = NDArray[np.float64]
 Quantity = Literal["accuracy", "accuracy_loss", "sent_fraction"]
 RISES: Mapping[Quantity, bool] = {"accuracy": False, "accuracy_loss": True, "sent_fraction": False}
 """Whether what was measured rises with looseness."""
-MAX_BYTES = 16 * 2**20
 LEAST = 1e-9
 """Below it a looseness has no logarithm that says anything."""
 
@@ -53,35 +50,16 @@ class ShortRun:
     sent_fraction: Annotated[float, real(0.0, 1.0)]
 
 
-PARSE: Mapping[str, Callable[[str], Any]] = {
-    name: str if name in ("algorithm", "norm", "data") else int if name in ("seed", "steps") else float
-    for name in ShortRun.__annotations__
-}
-
-
 def read_runs(path: str | Path) -> tuple[ShortRun, ...]:
     """Return the rows of a CSV of short runs, a column for each field of `ShortRun`; others are left out.
 
     Raises:
         InputError: with file, line and column of the first mistake.
     """
-    table = csv.DictReader(io.StringIO(text_of(Path(path), MAX_BYTES), newline=""))
-    if missing := [name for name in PARSE if name not in (table.fieldnames or ())]:
-        raise InputError(f"{path}:1", ",".join(table.fieldnames or ())[:80], f"columns {', '.join(missing)} too")
-    found = tuple(_run(row, f"{path}:{n}") for n, row in enumerate(table, 2))
+    found = tuple(read_specs(path, ShortRun))
     if not found:
         raise InputError(str(path), "no rows", "a row or more")
     return found
-
-
-def _run(cells: Mapping[str, str | None], place: str) -> ShortRun:
-    raw = {}
-    for name, parse in PARSE.items():
-        try:
-            raw[name] = parse(cells[name] or "")
-        except ValueError:
-            raise InputError(f"{place}.{name}", cells[name], "a number") from None
-    return read(ShortRun, raw, place)
 
 
 def selected(runs: Iterable[ShortRun], **values: Any) -> tuple[ShortRun, ...]:
@@ -90,9 +68,10 @@ def selected(runs: Iterable[ShortRun], **values: Any) -> tuple[ShortRun, ...]:
     Raises:
         InputError: runs have no such field.
     """
+    names = init_names(ShortRun)
     for name, value in values.items():
-        if name not in PARSE:
-            raise InputError(name, value, f"a field of short runs: {', '.join(PARSE)}")
+        if name not in names:
+            raise InputError(name, value, f"a field of short runs: {', '.join(names)}")
     wanted = {name: value if isinstance(value, set) else {value} for name, value in values.items()}
     return tuple(run for run in runs if all(getattr(run, name) in value for name, value in wanted.items()))
 

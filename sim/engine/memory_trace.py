@@ -15,7 +15,7 @@ from pydantic import Field
 from sim.engine.allocator import Allocator, AllocatorSettings, OutOfMemoryError
 from sim.engine.replay import Event, apply
 from sim.specs.fields import InputError, read, spec, whole
-from sim.specs.files import write_atomically
+from sim.specs.files import text_of, write_atomically
 
 Recorded = Literal[
     "alloc", "free", "free_requested", "free_completed",
@@ -159,14 +159,7 @@ def read_trace(path: Path) -> MemoryTrace:
     Raises:
         InputError: no such file, too large, or a line that is no entry (`file:line`).
     """
-    try:
-        with path.open("rb") as file:
-            held = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise InputError(str(path), error.strerror, "a readable file") from None
-    if len(held) > MAX_BYTES:
-        raise InputError(str(path), f"more than {MAX_BYTES} bytes", f"at most {MAX_BYTES} bytes")
-    first, *rest = held.decode("utf-8", "replace").splitlines() or [""]
+    first, *rest = text_of(path, MAX_BYTES).splitlines() or [""]
     header = read(Header, _object(first, f"{path}:1"), f"{path}:1")
     return MemoryTrace(header, [_entry(line, f"{path}:{n}") for n, line in enumerate(rest, 2)])
 

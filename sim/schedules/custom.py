@@ -13,6 +13,7 @@ from pathlib import Path
 
 from sim.schedules.ir import COMPUTE, Action, Kind, Schedule
 from sim.specs.fields import InputError
+from sim.specs.files import text_of
 
 MAX_BYTES, MAX_RANKS, MAX_ACTIONS = 2**23, 4096, 1_000_000
 """Limits of a file; larger orders are of no use and slow to read."""
@@ -34,16 +35,7 @@ def read_order(path: Path) -> Schedule:
     Raises:
         InputError: what is wrong, with file, row and cell (both from 1).
     """
-    try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_BYTES + 1)
-        if len(raw) > MAX_BYTES:
-            raise InputError(str(path), f"more than {MAX_BYTES} bytes", f"at most {MAX_BYTES} bytes")
-        return parse_order(raw.decode("utf-8"), str(path))
-    except OSError as error:
-        raise InputError(str(path), error.strerror or "no such file", "a readable file") from None
-    except UnicodeDecodeError:
-        raise InputError(str(path), "other bytes", "UTF-8 text") from None
+    return parse_order(text_of(path, MAX_BYTES), str(path))
 
 
 def parse_order(text: str, source: str = "order") -> Schedule:

@@ -10,6 +10,7 @@ from sim.plans.files import plain
 from sim.specs import Plan
 from sim.specs.csv_rows import read_cells, write_rows
 from sim.specs.fields import InputError, read
+from sim.specs.files import mapping_of
 from sim.tuner.ways import Found
 
 HELP = "a table of `trainsim compare`"
@@ -33,7 +34,7 @@ class ComparedRow:
 
     def parsed(self) -> Plan | None:
         """Return the plan, None where nothing fits; raises InputError where the text is no plan."""
-        return read(Plan, json.loads(self.plan), "plan") if self.plan else None
+        return read(Plan, mapping_of(self.plan, ".json", "plan"), "plan") if self.plan else None
 
     @classmethod
     def of(cls, job: str, device: str, gpus: int, global_batch: int, found: Found) -> "ComparedRow":
@@ -70,9 +71,10 @@ def read_compared(path: str | Path) -> list[ComparedRow]:
     Raises:
         InputError: no such file, another header, or a cell that is no number where one stands.
     """
+    lines = list(read_cells(path, ComparedRow, HELP))
     try:
-        return [_row(*cells) for cells in read_cells(path, ComparedRow, HELP)]
-    except (TypeError, ValueError) as error:
+        return [_row(*cells) for _, cells in lines]
+    except ValueError as error:
         raise InputError(str(path), str(error)[:80], "numbers of the table's columns") from None
 
 

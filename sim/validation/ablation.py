@@ -156,8 +156,8 @@ def read_ablation(path: str | Path) -> list[Ablated]:
         InputError: no such file, another header, or a cell that is no number where one stands.
     """
     kinds = get_type_hints(Ablated).values()
-    lines = read_cells(path, Ablated, "a readable table of `trainsim validate --ablation`")
+    lines = list(read_cells(path, Ablated, "a table of `trainsim validate --ablation`"))
     try:
-        return [Ablated(*(kind(cell) for kind, cell in zip(kinds, line, strict=True))) for line in lines]
+        return [Ablated(*(kind(cell) for kind, cell in zip(kinds, cells, strict=True))) for _, cells in lines]
     except ValueError as error:
         raise InputError(str(path), str(error)[:80], "numbers of the table's columns") from None

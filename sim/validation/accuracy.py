@@ -169,15 +169,15 @@ def read_accuracy(path: str | Path) -> list[Accuracy]:
     Raises:
         InputError: no such file, another header, or a cell that is no number where one stands.
     """
-    lines = read_cells(path, Accuracy, "a readable table of `trainsim validate --csv`")
+    lines = read_cells(path, Accuracy, "a table of `trainsim validate --csv`")
     kinds = get_type_hints(Accuracy)
-    return [_read(f"{path}:{n}", dict(zip(kinds, cells, strict=False)), kinds) for n, cells in enumerate(lines, 2)]
+    return [_read(place, dict(zip(kinds, cells, strict=True)), kinds) for place, cells in lines]
 
 
 def _read(place: str, cells: dict[str, str], kinds: dict[str, Any]) -> Accuracy:
     values: dict[str, Any] = {}
     for name, kind in kinds.items():
-        text = cells.get(name, "")
+        text = cells[name]
         try:
             values[name] = text if kind is str else float(text) if text or kind is float else None
         except ValueError:

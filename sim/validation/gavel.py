@@ -1,15 +1,16 @@
 """Runs of the published cluster simulator beside ours: the same jobs, devices, policy and seed."""
 
-import csv
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from math import inf, isfinite
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from sim.cluster import Rounds, generate, policy, read_throughputs, read_trace
 from sim.cluster.simulate import simulate
+from sim.specs.csv_rows import read_records
 from sim.specs.fields import InputError
 
 TYPES = ("v100", "p100", "k80")
@@ -57,29 +58,68 @@ def published_runs(folder: Path) -> Iterator[Published]:
     """Yield the runs of `runs_summary.csv` in `folder` that ended; its inputs are in `folder/inputs`.
 
     Raises:
-        InputError: there is no such file.
+        InputError: no such file, a column is missing, or a cell is not what its column holds (`file:line.column`).
     """
-    path = folder / "runs_summary.csv"
-    if not path.is_file():
-        raise InputError("folder", str(folder), "a folder with runs_summary.csv")
-    with path.open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            if row["error"] or not row["makespan_s"]:
-                continue
-            yield Published(
-                tag=row["tag"],
-                policy=row["policy"],
-                seed=int(row["seed"]),
-                solver=row["solver"],
-                devices=dict(zip(TYPES, map(int, row["cluster_v100_p100_k80"].split(":")), strict=True)),
-                throughputs=folder / "inputs" / f"{row['throughputs']}.gz",
-                trace=folder / "inputs" / row["trace"] if row["trace"] else None,
-                drawn=json.loads(row["gen"]) if row["gen"] else {},
-                window=tuple(json.loads(row["window"])) if row["window"] else None,
-                makespan_s=float(row["makespan_s"]),
-                average_jct_s=float(row["avg_jct_s"]),
-                wall_s=float(row["wall_s"]),
-            )
+    for place, row in read_records(folder / "runs_summary.csv", (*CELLS, "error")):
+        if row["error"] or not row["makespan_s"]:
+            continue
+        held = {}
+        for name, cell in CELLS.items():
+            try:
+                held[name] = cell(row[name])
+            except (ValueError, TypeError, RecursionError):
+                raise InputError(f"{place}.{name}", row[name], "what such runs are recorded with") from None
+        if not (held["trace"] or "lam" in held["gen"]):
+            raise InputError(f"{place}.gen", row["gen"], "lam, the mean seconds between jobs, where no trace is named")
+        yield Published(
+            tag=held["tag"],
+            policy=held["policy"],
+            seed=held["seed"],
+            solver=held["solver"],
+            devices=held["cluster_v100_p100_k80"],
+            throughputs=folder / "inputs" / f"{held['throughputs']}.gz",
+            trace=folder / "inputs" / held["trace"] if held["trace"] else None,
+            drawn=held["gen"],
+            window=held["window"],
+            makespan_s=held["makespan_s"],
+            average_jct_s=held["avg_jct_s"],
+            wall_s=held["wall_s"],
+        )
+
+
+def _devices(cell: str) -> dict[str, int]:
+    return dict(zip(TYPES, map(int, cell.split(":")), strict=True))
+
+
+def _window(cell: str) -> tuple[int, int] | None:
+    if not cell:
+        return None
+    first, last = json.loads(cell)
+    return int(first), int(last)
+
+
+def _drawn(cell: str) -> dict[str, float]:
+    held = json.loads(cell) if cell else {}
+    if not isinstance(held, dict) or not all(isinstance(v, int | float) and isfinite(v) for v in held.values()):
+        raise ValueError
+    return held
+
+
+def _positive(cell: str) -> float:
+    if not 0 < float(cell) < inf:
+        raise ValueError
+    return float(cell)
+
+
+CELLS: Mapping[str, Callable[[str], Any]] = {
+    **dict.fromkeys(("tag", "policy", "solver", "throughputs", "trace"), str),
+    **dict.fromkeys(("makespan_s", "avg_jct_s", "wall_s"), _positive),
+    "seed": int,
+    "cluster_v100_p100_k80": _devices,
+    "gen": _drawn,
+    "window": _window,
+}
+"""What is read of a recorded run, and how."""
 
 
 def compared(run: Published, gavel_parity: bool = True) -> Compared:

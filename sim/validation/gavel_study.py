@@ -5,8 +5,6 @@ python -m sim.validation.gavel_study REFERENCE/cluster --out notebooks/data/clus
 goes on where the file ends.
 """
 
-import csv
-import json
 import platform
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
@@ -22,7 +20,9 @@ from rich.console import Console
 
 from sim.cluster import Pop, Rounds, Throughputs, generate, policy, read_throughputs
 from sim.cluster.simulate import simulate
-from sim.specs.files import write_json
+from sim.specs.csv_rows import read_specs
+from sim.specs.fields import InputError, real, spec
+from sim.specs.files import load_mapping, write_json
 from sim.units import HOUR_S
 from sim.validation.gavel import Published, compared, published_runs
 
@@ -97,13 +97,22 @@ def cases(folder: Path) -> Iterator[Case]:
             yield f"load: {name}, {rate}", partial(load, known, name, rate)
 
 
+@spec
+class Figure:
+    """A point of a published figure; `metric` names the figure."""
+
+    metric: str
+    policy: str
+    x: Annotated[float, real(0.0, 1e9)]
+    value: Annotated[float, real(0.0, 1e9)]
+
+
 def published(folder: Path) -> dict[str, Any]:
     """Return the published figures beside which ours stand: means where several runs are given."""
     held: dict[str, dict[str, dict[str, list[float]]]] = {}
-    with (folder / "published_results.csv").open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            points = held.setdefault(row["metric"], {}).setdefault(row["policy"], {})
-            points.setdefault(f"{float(row['x']):g}", []).append(float(row["value"]))
+    for point in read_specs(folder / "published_results.csv", Figure):
+        points = held.setdefault(point.metric, {}).setdefault(point.policy, {})
+        points.setdefault(f"{point.x:g}", []).append(point.value)
     return {
         metric: {name: {x: float(np.mean(values)) for x, values in points.items()} for name, points in by.items()}
         for metric, by in held.items()
@@ -117,7 +126,11 @@ def main(
 ) -> None:
     """Do Gavel's evaluation again, case by case."""
     console = Console(stderr=True)
-    held: dict[str, Any] = json.loads(out.read_text()) if out.exists() else {"cases": {}}
+    held: dict[str, Any] = {"cases": {}}
+    if out.exists():
+        held = load_mapping(out)
+        if not isinstance(held.get("cases"), dict):
+            raise InputError(str(out), sorted(held), "a file that was written here")
     done: dict[str, Mapping[str, Any]] = held["cases"]
     for name, run in cases(folder):
         if name in done or not name.startswith(only):

@@ -4,16 +4,20 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
+from typing import Annotated
+
+from pydantic import Field
 
 from sim.market.jobs import RentedJob
 from sim.market.strategies.study import DEVICE
-from sim.specs.fields import InputError, read
+from sim.specs.fields import InputError, read, real
 from sim.specs.files import load_mapping
 from sim.units import DAY_S, percent
 
 BASELINE = "baseline"
 WEIGHED, BOUND = "dynamic", "optimum"
 
+Usd = Annotated[float, real(1e-6, 1e9, "USD")]
 Rates = Mapping[str, float]
 """Steps/s by device."""
 Reductions = Mapping[str, Mapping[str, float]]
@@ -27,12 +31,12 @@ class StudyCost:
     region: str
     model: str
     strategy: str
-    mean_usd: float
-    least_usd: float
-    most_usd: float
-    published_mean_usd: float
-    published_least_usd: float
-    published_most_usd: float
+    mean_usd: Usd
+    least_usd: Usd
+    most_usd: Usd
+    published_mean_usd: Usd
+    published_least_usd: Usd
+    published_most_usd: Usd
 
     @property
     def error_percent(self) -> float:
@@ -54,10 +58,13 @@ class LeftOut:
     model: str
     strategy: str
     added: str
-    usd: float
+    usd: Usd
     hours: float
     migrations: float
     preemptions: float
+
+
+Costs = Annotated[tuple[StudyCost, ...], Field(min_length=1, description="one cost or more")]
 
 
 @dataclass(frozen=True)
@@ -67,7 +74,7 @@ class MarketStudy:
     `steps_per_s`: by model and device, as the study measured them; `seconds`: what its own part took.
     """
 
-    costs: tuple[StudyCost, ...]
+    costs: Costs
     left_out: tuple[LeftOut, ...]
     steps_per_s: dict[str, dict[str, float]]
     assumptions: tuple[str, ...]
@@ -110,8 +117,9 @@ class MarketStudy:
         rows = [row for row in self.left_out if (row.region, row.model) == (region, model)]
         found = tuple(row for name in (strategy, WEIGHED, BOUND) for row in rows if row.strategy == name)
         if not any(row.strategy == strategy for row in found):
-            known = sorted({(row.region, row.model, row.strategy) for row in self.left_out})
-            raise InputError("region, model, strategy", (region, model, strategy), f"one of {known}")
+            known = sorted({row.strategy for row in rows})
+            allowed = f"one of {', '.join(known)}" if known else "a region and model whose rows are in the study"
+            raise InputError("region, model, strategy", (region, model, strategy), allowed)
         return found
 
     def lines(self) -> Iterator[str]:
@@ -128,6 +136,8 @@ class MarketStudy:
             every = [self.steps(*place, strategy) for place in self._places]
             more = fmean([row.usd for row in rows if row.strategy == strategy][-1] / rows[0].usd for rows in every) - 1
             yield f"With all that was left out {strategy} costs {percent(more)} more in the mean."
+        if not self.left_out:
+            return
         ends = [self.steps(*place)[-2:] for place in self._places]
         above = fmean(weighed.usd / bound.usd for weighed, bound in ends) - 1
         yield f"{WEIGHED.capitalize()}, which weighs moves, is {percent(above)} above the bound in the mean."

@@ -6,7 +6,6 @@ from (Dazz993/Mist: benchmark/mist/configs/model, mist/model, mist/re_swap_manag
 tied, 16-bit gradients that autograd adds up, cross-entropy in 16 bit, fp32 masters, activations kept in fp16.
 """
 
-import csv
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -18,6 +17,8 @@ import numpy as np
 
 from sim.engine.step import Engine, Step, simulate
 from sim.specs import Cluster, InputError, Links, Model, Offload, Plan, StagePlan
+from sim.specs.csv_rows import read_records
+from sim.specs.files import text_of
 from sim.units import GIB, MIB
 from sim.validation import metrics
 
@@ -32,6 +33,7 @@ FRAMEWORK: dict[str, Any] = {
 """What holds of every plan: gradients of 16 bit, summed by a kernel of their own, a loss on 16-bit logits."""
 
 MAX_BYTES = 16 * MIB
+COLUMNS = ("hw", "family", "config", "iter_time_s", "peak_alloc_per_stage")
 
 
 @dataclass(frozen=True)
@@ -85,15 +87,14 @@ def read_staged(runs: Path, plans: Path, hardware: Path) -> list[StagedRun]:
     """
     known = {str(p.get("file", "")).removesuffix(".yaml"): p for p in _list(plans)}
     links = {str(h.get("template", "")): h for h in _list(hardware)}
-    rows = list(csv.DictReader(_text(runs).splitlines()))
-    return [_run(f"{runs}:{i}", row, known, links) for i, row in enumerate(rows, start=2)]
+    return [_run(place, row, known, links) for place, row in read_records(runs, COLUMNS)]
 
 
 def _run(
     path: str, row: Mapping[str, str], plans: Mapping[str, Mapping[str, Any]], links: Mapping[str, Mapping[str, Any]]
 ) -> StagedRun:
-    name = "/".join(row.get(key) or "" for key in ("hw", "family", "config"))
-    held, match = plans.get(name), CONFIG.fullmatch(row.get("config") or "")
+    name = "/".join(row[key] for key in ("hw", "family", "config"))
+    held, match = plans.get(name), CONFIG.fullmatch(row["config"])
     if held is None or match is None or match["size"] not in SIZES or row["hw"] not in DEVICES:
         raise InputError(path, name, f"a run with a plan, of {', '.join(SIZES)} on {', '.join(DEVICES)}")
     device = DEVICES[row["hw"]]
@@ -148,19 +149,11 @@ def _plan(held: Mapping[str, Any]) -> Plan:
 
 
 def _list(path: Path) -> list[Mapping[str, Any]]:
+    text = text_of(path, MAX_BYTES)
     try:
-        held = json.loads(_text(path))
+        held = json.loads(text)
     except (ValueError, RecursionError):
         held = None
     if not isinstance(held, list) or not all(isinstance(each, dict) for each in held):
         raise InputError(str(path), "no such list", "a JSON list of objects")
     return held
-
-
-def _text(path: Path) -> str:
-    try:
-        if path.stat().st_size > MAX_BYTES:
-            raise InputError(str(path), f"{path.stat().st_size} bytes", f"at most {MAX_BYTES}")
-        return path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError):
-        raise InputError(str(path), "unreadable", "a UTF-8 file that can be read") from None

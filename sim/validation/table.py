@@ -4,10 +4,7 @@ Columns and units are those of the project's reference tables: bytes, seconds, s
 stated" (None). What a blank means is decided in `sim.validation.translate`.
 """
 
-import csv
-import io
 import re
-from collections.abc import Iterator
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
@@ -15,7 +12,9 @@ from typing import Annotated, Literal, get_args, get_type_hints
 
 from pydantic import Field
 
+from sim.specs.csv_rows import csv_lines
 from sim.specs.fields import DERIVED, InputError, real, spec, whole
+from sim.specs.files import text_of
 from sim.specs.plan import Recompute
 
 MAX_BYTES = 16 * 2**20
@@ -120,7 +119,7 @@ def is_runs(path: Path) -> bool:
             return {"tokens_per_s_per_gpu", "peak_memory_bytes", "use_for"} <= set(
                 file.readline(10_000).strip().split(",")
             )
-    except OSError:
+    except (OSError, ValueError):
         return False  # the reader of the file says what is wrong with it
 
 
@@ -132,40 +131,19 @@ def read_runs(path: str | Path) -> list[Measured]:
             what its column holds (the path is `file:line:column`).
     """
     file = Path(path)
-    lines = _lines(file)
-    header = next(lines, (1, []))[1]
+    lines = csv_lines(text_of(file, MAX_BYTES), str(file))
+    header = next(lines, ("", []))[1]
     wrong = {*header} ^ {*COLUMNS}
     if wrong or len(header) != len(COLUMNS):
         named = sorted(wrong) or sorted({c for c in header if header.count(c) > 1})
         raise InputError(f"{file}:1", ", ".join(named)[:80], "each column once: " + ", ".join(COLUMNS))
     rows: dict[str, Measured] = {}
-    for number, cells in lines:
-        if len(cells) != len(header):
-            raise InputError(f"{file}:{number}", f"{len(cells)} cells", f"{len(header)} cells")
-        row = _row(f"{file}:{number}", dict(zip(header, cells, strict=True)))
+    for place, cells in lines:
+        row = _row(place, dict(zip(header, cells, strict=True)))
         if row.id in rows:
-            raise InputError(f"{file}:{number}:id", row.id, "each id once")
+            raise InputError(f"{place}:id", row.id, "each id once")
         rows[row.id] = row
     return list(rows.values())
-
-
-def _lines(file: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield (line, cells) of a CSV file of bounded size."""
-    try:
-        with file.open("rb") as raw:
-            held = raw.read(MAX_BYTES + 1)
-        text = held.decode("utf-8-sig")
-    except OSError as error:
-        raise InputError(str(file), error.strerror, "a readable CSV file") from None
-    except UnicodeDecodeError:
-        raise InputError(str(file), "bytes that are not UTF-8", "UTF-8 text") from None
-    if len(held) > MAX_BYTES:
-        raise InputError(str(file), f"more than {MAX_BYTES} bytes", f"at most {MAX_BYTES} bytes")
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    try:
-        yield from ((reader.line_num, cells) for cells in reader if cells)
-    except csv.Error as error:
-        raise InputError(f"{file}:{reader.line_num}", str(error), "well-formed CSV") from None
 
 
 def _row(place: str, cells: dict[str, str]) -> Measured:

@@ -215,13 +215,34 @@ def test_too_few_products_are_refused_and_nothing_is_written(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     ("column", "value", "path"),
-    [("t_s", float("nan"), "t_s"), ("t_s", -1.0, "t_s"), ("shape", "[1]", "shape"), ("shape", '{"m": "x"}', "shape")],
+    [
+        ("t_s", float("nan"), "t_s"),
+        ("t_s", -1.0, "t_s"),
+        ("t_s", 1e300, "t_s"),
+        ("shape", "[1]", "shape"),
+        ("shape", '{"m": "x"}', "shape"),
+        ("shape", '{"m": 1e-300}', "shape"),
+        ("shape", "[" * 9_000, "shape"),
+        ("flop", float("nan"), "flop"),
+        ("op", "convolution", "shape"),
+        ("op", "collective", "shape"),
+        ("direction", "gaps", "shape"),
+    ],
 )
 def test_samples_that_cannot_be_are_named(tmp_path: Path, column: str, value: Any, path: str) -> None:
     table = [r | {column: value} for r in list(rows("cpu", {"fit": 1}))[:3]]
     with pytest.raises(InputError) as caught:
         read_rows(folder(tmp_path / "p", "cpu", table) / "samples.parquet")
     assert caught.value.path.endswith(f"[0].{path}")
+
+
+def test_a_collective_of_another_library_is_named(tmp_path: Path) -> None:
+    own = {"op": "collective", "direction": "all_reduce", "implementation": "mpi", "shape": '{"n": 2, "size": 4}'}
+    out = folder(tmp_path / "p", "cpu", [next(iter(rows("cpu", {"fit": 1}))) | own])
+    with pytest.raises(
+        InputError, match=r"direction: got .*'mpi'.*; allowed: one of all_reduce, .* by one of gloo, nccl"
+    ):
+        read_rows(out / "samples.parquet")
 
 
 def test_files_that_are_no_samples_are_named(tmp_path: Path) -> None:

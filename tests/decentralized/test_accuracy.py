@@ -36,7 +36,7 @@ def test_a_table_is_read_as_it_was_written(tmp_path, more):
         (f"{COLUMNS}\nbsp,1,0,none,toy,0,5,1.5,0,1,1", "grid.csv:2.accuracy: got 1.5; allowed: a number from 0 to 1"),
         (f"{COLUMNS}\nbsp,1,0,none,toy,0,5,nan,0,1,1", "grid.csv:2.accuracy: got nan"),
         (f"{COLUMNS}\nsgd,1,0,none,toy,0,5,1,0,1,1", "grid.csv:2.algorithm: got 'sgd'; allowed: one of bsp"),
-        (f"{COLUMNS}\nbsp,1", "grid.csv:2.skew: got None"),
+        (f"{COLUMNS}\nbsp,1", "grid.csv:2: got '2 cells'; allowed: 11, as the header has"),
     ],
 )
 def test_bad_tables_are_refused(tmp_path, text, message):

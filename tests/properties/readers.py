@@ -1,11 +1,13 @@
 """Every reader of files but jobs (`test_fuzz`): a file that loads, and what reads it."""
 
+import csv
 import gzip
 import json
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import cache, partial
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,10 @@ from calibration.checkpointing.manifest import Manifest as CheckpointManifest
 from calibration.checkpointing.manifest import Progress
 from calibration.checkpointing.manifest import read_manifest as read_checkpoint
 from calibration.checkpointing.results import read_evidence as read_checkpointing
+from calibration.checkpointing.training import history
 from calibration.cluster.results import read_evidence as read_cluster
-from calibration.federated.journal import read_journal
 from calibration.gpu_session import STATE, load_state
+from calibration.journal import read_journal
 from calibration.layers.lstm_results import read_recurrences
 from calibration.layers.tempo_results import read_tempos
 from calibration.loading.generated import MANIFEST as GENERATED
@@ -26,17 +29,19 @@ from calibration.loading.generated import read_manifest as read_generated
 from calibration.loading.results import read_results as read_loading
 from calibration.measured import read_rows
 from calibration.memory import SIMULATED, DeviceMemory, load_memory
-from calibration.published.tables import read_public, table_text
+from calibration.published.tables import MAX_BYTES, read_public
 from calibration.store import SESSION, load_session
 from calibration.taskmap.results import read_results as read_kernels
 from calibration.trace_tree import read_tree
 from calibration.workloads.expected import read_expectations
 from calibration.workloads.results import FILE as WORKLOADS
 from calibration.workloads.results import load_results as read_workloads
+from sim.cli.check import checked_file
 from sim.cli.report import report_data
+from sim.cluster.importers import imported_log
 from sim.cluster.importers.kueue import read_kueue
 from sim.cluster.importers.slurm import read_sacct
-from sim.cluster.predicted import read_workload
+from sim.cluster.predicted import is_workload, read_workload
 from sim.cluster.throughput_files import read_throughputs
 from sim.cluster.trace import read_trace as read_jobs
 from sim.costs.learned import FILE as LEARNED
@@ -50,10 +55,13 @@ from sim.market.offers import History, Market
 from sim.market.price_files import read_prices
 from sim.market.rates import read_rates
 from sim.plans import emit
+from sim.plans.flags import words
 from sim.plans.importing import read_plan
 from sim.plans.plan_file import load_plan, plan_data
 from sim.schedules.custom import read_order
 from sim.specs import Model
+from sim.specs.csv_rows import read_specs
+from sim.specs.files import text_of
 from sim.sweep.grid import Grid
 from sim.sweep.run import sweep
 from sim.sweep.store import Store
@@ -61,10 +69,13 @@ from sim.tuner.ways_table import read_compared
 from sim.validation.ablation import read_ablation
 from sim.validation.accuracy import read_accuracy
 from sim.validation.executed import read_evidence as read_executed
+from sim.validation.gavel import CELLS, published_runs
 from sim.validation.gavel_results import read_study
+from sim.validation.gavel_study import published
+from sim.validation.market_published import PublishedCost
 from sim.validation.market_results import read_market_study
 from sim.validation.staged import read_staged
-from sim.validation.table import read_runs
+from sim.validation.table import is_runs, read_runs
 from sim.validation.traces import read_trace
 from tests.calibration.published.test_profiles import COLLECTIVE_FILES, KERNEL_FILES
 from tests.calibration.traces import kernel, op
@@ -81,7 +92,7 @@ from tests.sweep.conftest import AXES, BASE
 from tests.validation.test_staged import files
 
 Text = tuple[str, Callable[[], str], Callable[[Path], object]]
-Binary = tuple[str, Callable[[Path], None], Callable[[Path], object]]
+Binary = tuple[str, Callable[[Path], object], Callable[[Path], object]]
 DATA = ROOT / "notebooks" / "data"
 PROFILE = ROOT / "sim" / "catalog" / "profiles" / "cpu"
 LINES = 30
@@ -113,14 +124,45 @@ def settings(target: str, **changed: Any) -> Text:
     )
 
 
+def listed_settings() -> Text:
+    """Return Megatron-LM's arguments as a JSON list of words."""
+    name, made, read = settings("megatron")
+    return name, lambda: json.dumps(words(made(), name)), read
+
+
+def _used(found: object) -> object:
+    """Return what was read after all that is told of it was asked for."""
+    for name in dir(type(found)):
+        if not name.startswith("_") and isinstance(getattr(type(found), name), property):
+            getattr(found, name)
+    return list(found.lines()) if hasattr(found, "lines") else found
+
+
 def evidence(name: str, read: Callable[[Path], object]) -> Text:
     """Return a file of measurements that a notebook shows, as it is shipped."""
-    return Path(name).name, partial(whole, name), read
+    return Path(name).name, partial(whole, name), lambda path: _used(read(path))
 
 
 def available(path: Path, **asked: Any) -> object:
     """Read when an offer can be held."""
     return read_availability(path, Market((History.constant(offer(), 1.0),)), **asked)
+
+
+def recorded() -> str:
+    """Return runs of the published cluster simulator, some of every kind."""
+    out = StringIO()
+    writer = csv.writer(out)
+    writer.writerow((*CELLS, "error"))
+    for given in (
+        {"trace": "a.trace"},
+        {"gen": '{"lam": 7200.0, "multi": false}', "window": "[10, 40]"},
+        {"gen": '{"lam": 0.0, "num_total": 30}', "error": "TIMEOUT"},
+    ):
+        run = {"cluster_v100_p100_k80": "2:0:4", "seed": 3, "makespan_s": 8e5, "avg_jct_s": 4e4, "wall_s": 0.5} | given
+        writer.writerow(
+            [run.get(name, "" if name in ("gen", "window", "error") else name) for name in (*CELLS, "error")]
+        )
+    return out.getvalue()
 
 
 def staged(at: int) -> Text:
@@ -136,7 +178,7 @@ def public(name: str) -> Text:
     """Return the first lines of a published table of kernels or collectives; skips without the tables."""
     return (
         "p.csv",
-        lambda: "\n".join(table_text(reference(name)).splitlines()[:LINES]) + "\n",
+        lambda: "\n".join(text_of(reference(name), MAX_BYTES).splitlines()[:LINES]) + "\n",
         lambda path: read_public([path]),
     )
 
@@ -151,6 +193,20 @@ LIVES = "".join(
     for hour, name, created in ((0, "x", True), (1, "y", True), (5, "x", False), (9, "y", False), (10, "x", True))
 )
 PERIODS = "cloud,zone,device,begin_utc,end_utc\naws,us-east-1a,V100,2020-03-01,2020-03-01T02:00Z\n"
+RUN = {"cluster_v100_p100_k80": "2:0:4", "seed": 3, "makespan_s": 8e5, "avg_jct_s": 4e4, "wall_s": 0.5}
+FIGURES = "metric,policy,x,value\navg_JCT_hours,fifo,0.4,17.5\navg_JCT_hours,fifo,0.8,18.25\nrho,allox,2,1.5\n"
+COSTS = "aws_region,v100_days_of_work,model,strategy,mean_cost_usd,min_cost_usd,max_cost_usd,source\n" + (
+    "us-east-1,4,A3C,baseline,95.5,90.8,96.8,cell 9\n" * 2
+)
+LOG = "".join(
+    json.dumps(line) + "\n"
+    for line in (
+        {"resumed": 0},
+        *({"step": step, "epoch": 0, "samples": [2 * step, 2 * step + 1]} for step in (1, 2, 3)),
+        {"resumed": 2},
+        {"step": 3, "epoch": 0, "samples": [6, 7]},
+    )
+)
 RECORD = {"status": "done", "seconds": 1.5, "reason": "", "at": "2026-11-20T00:00:00+00:00"}
 OF_A_DEVICE = DeviceMemory(constants=SIMULATED, as_simulated=True, workspace_bytes=2**23, context_bytes=2**29)
 MEMORY = json.dumps({"memory": asdict(OF_A_DEVICE)})
@@ -186,13 +242,20 @@ READERS: Mapping[str, Text] = {
         lambda path: available(path, offer=offer().name, begin_s=0.0),
     ),
     "throughputs": ("t.yaml", lambda: head("gavel-throughputs.yaml"), read_throughputs),
-    "workload": ("w.yaml", lambda: whole("cluster-workload.yaml"), read_workload),
+    "workload": (
+        "w.yaml",
+        lambda: whole("cluster-workload.yaml"),
+        lambda path: (is_workload(path), read_workload(path)),
+    ),
     "jobs": ("jobs.trace", lambda: test_trace.LINE + "\n", read_jobs),
+    "log of a scheduler": ("s.txt", lambda: "\n".join((test_slurm.HEAD, *test_slurm.LINES)), imported_log),
     "slurm": ("s.txt", lambda: "\n".join((test_slurm.HEAD, *test_slurm.LINES)), read_sacct),
     "kueue": ("k.csv", lambda: "\n".join((test_kueue.HEAD, *test_kueue.LINES)), read_kueue),
     "megatron": settings("megatron"),
+    "megatron, as a list": listed_settings(),
     "torchtitan": settings("torchtitan"),
     "deepspeed": settings("deepspeed", tp=1, pp=1, zero=1, sequence_parallel=False),
+    "checked": ("j.yaml", lambda: (ROOT / "notebooks/jobs/llama3-70b-64xh100.yaml").read_text("utf-8"), checked_file),
     "order": ("o.csv", lambda: emit(step(), "torch-csv"), read_order),
     "plan": ("p.json", lambda: json.dumps(plan_data(step())), load_plan),
     "layer table": ("t.json", lambda: json.dumps(asdict(TABLE)), Model.from_table),
@@ -201,10 +264,11 @@ READERS: Mapping[str, Text] = {
     "short runs": ("r.csv", lambda: head("decentralized-grid.csv"), read_short_runs),
     "journal": ("j.jsonl", lambda: '{"name": "a", "seconds": 1.5}\n{"name": "b", "seconds": 2}\n', read_journal),
     "runs": ("r.csv", lambda: head("ptdp.csv"), read_runs),
+    "kind of table": ("r.csv", lambda: head("ptdp.csv"), is_runs),
     "staged runs": staged(0),
     "staged plans": staged(1),
     "staged links": staged(2),
-    "compared": ("c.csv", lambda: head("plans.csv"), read_compared),
+    "compared": ("c.csv", lambda: head("plans.csv"), lambda path: [row.parsed() for row in read_compared(path)]),
     "ablation": ("a.csv", lambda: head("ablation.csv"), read_ablation),
     "accuracy": ("a.csv", lambda: head("accuracy.csv"), read_accuracy),
     "profiler": ("t.json", lambda: whole("hardware-trace-0.json"), read_trace),
@@ -226,6 +290,10 @@ READERS: Mapping[str, Text] = {
     "workloads": evidence(f"workloads/tiny/{WORKLOADS}", lambda path: read_workloads(path.parent)),
     "expectations": evidence("workloads/expected.json", read_expectations),
     "gavel study": evidence("cluster.json", read_study),
+    "recorded runs": ("runs_summary.csv", recorded, lambda path: list(published_runs(path.parent))),
+    "published figures": ("published_results.csv", lambda: FIGURES, lambda path: published(path.parent)),
+    "published costs": ("costs.csv", lambda: COSTS, lambda path: list(read_specs(path, PublishedCost))),
+    "log": ("log", lambda: LOG, history),
     "market study": evidence("market.json", read_market_study),
 }
 

@@ -1,7 +1,8 @@
 """Damaged files of every kind but jobs (`test_fuzz`): each loads or is refused with one `InputError`, and soon."""
 
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 
@@ -9,14 +10,26 @@ import pytest
 
 from sim.specs import InputError
 from tests.full import FULL
-from tests.properties.mutations import damaged, damaged_bytes
+from tests.properties.mutations import DEEP, damaged, damaged_bytes
 from tests.properties.readers import BINARY, READERS
 
 FILES = 5_000 if FULL else 40
 USUAL = 10_000
 """Characters of a file; of longer ones so much fewer are damaged."""
+WORD = re.compile(r"[\w.+-]+")
+LONG = 2**17 + 1
+"""More than a cell of Python's reader of CSV may hold."""
 MOST_S = 1.0
 TRIES = 3
+
+
+def fixed(text: str) -> Iterator[bytes]:
+    """Yield a file that is nothing but deep, and ones with a long or deep word in the place of another."""
+    yield b"[" * 30_000
+    words = [match.span() for match in WORD.finditer(text)]
+    for begin, end in dict.fromkeys((words[len(words) // 2], words[-1])):
+        for damage in ("x" * LONG, "9" * LONG, "[" * DEEP, '"' + "[" * DEEP + '"'):
+            yield (text[:begin] + damage + text[end:]).encode()
 
 
 @pytest.mark.parametrize("kind", READERS)
@@ -25,8 +38,9 @@ def test_damaged_files_of_every_reader(tmp_path, kind):
     text, random, file = made(), Random(kind), tmp_path / name
     file.write_text(text, "utf-8")
     read(file)
-    for number in range(max(10, FILES * USUAL // max(USUAL, len(text)))):
-        _refused_or_read(read, file, damaged(random, text) if number else b"[" * 30_000, number)
+    every = (*fixed(text), *(damaged(random, text) for _ in range(max(10, FILES * USUAL // max(USUAL, len(text))))))
+    for number, raw in enumerate(every):
+        _refused_or_read(read, file, raw, number)
 
 
 @pytest.mark.parametrize("kind", BINARY)

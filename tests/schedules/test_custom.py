@@ -166,9 +166,9 @@ def test_a_deadlock_names_who_waits_for_whom():
 @pytest.mark.parametrize(
     ("raw", "message"),
     [
-        (b"\xff\xfe", "got 'other bytes'; allowed: UTF-8 text"),
+        (b"\xff\xfe", "got 'bytes that are not UTF-8'; allowed: UTF-8 text"),
         (b" " * (MAX_BYTES + 1), f"got 'more than {MAX_BYTES} bytes'; allowed: at most {MAX_BYTES} bytes"),
-        (None, "got 'No such file or directory'; allowed: a readable file"),
+        (None, "got 'no such file'; allowed: a readable file"),
     ],
     ids=["bytes", "size", "missing"],
 )

@@ -122,6 +122,13 @@ def test_the_table_is_read_as_written(tmp_path) -> None:
     assert again[0].step_time_s == pytest.approx(rows[0].step_time_s, rel=1e-5)
 
 
+@pytest.mark.parametrize("plan", ["{", "[" * 9_000, '{"tp": ' + "9" * 5_000 + "}", "[]", '{"tp": "x"}'])
+def test_a_plan_that_is_none_is_refused(plan) -> None:
+    row = ComparedRow("job", "l4", 4, 32, "megatron", 1.0, 1, 1.0, "", plan)
+    with pytest.raises(InputError, match="plan"):
+        row.parsed()
+
+
 @pytest.mark.parametrize("text", ["", "job\n1", "a,b\n", None])
 def test_another_table_is_refused(tmp_path, text) -> None:
     path = tmp_path / "table.csv"

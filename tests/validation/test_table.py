@@ -64,7 +64,7 @@ def test_a_short_row_a_second_id_and_a_broken_quote_are_refused(tmp_path) -> Non
     with pytest.raises(InputError, match=r":3:id: .*each id once"):
         read_runs(path)
     path.write_text(",".join(COLUMNS) + "\na,b\n")
-    with pytest.raises(InputError, match=f":2: got '2 cells'; allowed: {len(COLUMNS)} cells"):
+    with pytest.raises(InputError, match=f":2: got '2 cells'; allowed: {len(COLUMNS)}, as the header has"):
         read_runs(path)
     path.write_text(",".join(COLUMNS) + '\n"a"b\n')
     with pytest.raises(InputError, match="well-formed CSV"):
@@ -72,7 +72,7 @@ def test_a_short_row_a_second_id_and_a_broken_quote_are_refused(tmp_path) -> Non
 
 
 def test_a_file_that_is_none_or_too_large_is_refused(tmp_path) -> None:
-    with pytest.raises(InputError, match="a readable CSV file"):
+    with pytest.raises(InputError, match="a readable file"):
         read_runs(tmp_path / "none.csv")
     (tmp_path / "large.csv").write_bytes(b"x" * (MAX_BYTES + 1))
     with pytest.raises(InputError, match="at most"):
