@@ -67,6 +67,8 @@ def side_by_side(steps: Sequence[Step]) -> list[float]:
         theirs.close()
     try:
         return [float(ours.recv()) for ours, _ in pipes]
+    except EOFError:
+        raise RuntimeError("a loop ended early (torch computes no gradients in a fork of what did)") from None
     finally:
         for process in processes:
             process.join()

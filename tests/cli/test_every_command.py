@@ -50,8 +50,9 @@ GOOD = {
 }
 """Command -> what follows it, or the test that runs it."""
 
-GRID = f"{ROOT}/notebooks/jobs/sweeps/llama3-70b.yaml"
-RENT = f"--prices {ROOT}/notebooks/data/market-prices.csv --throughputs {ROOT}/notebooks/data/market-rates.csv"
+AT = shlex.quote(str(ROOT))
+GRID = f"{AT}/notebooks/jobs/sweeps/llama3-70b.yaml"
+RENT = f"--prices {AT}/notebooks/data/market-prices.csv --throughputs {AT}/notebooks/data/market-rates.csv"
 BAD = {
     "simulate": ("ok.yaml --hours -1", "--hours: got -1.0; allowed: a number above 0, at most 10000"),
     "tune": ("ok.yaml --top 0", "--top: got '0'; allowed: a whole number from 1 to 100"),

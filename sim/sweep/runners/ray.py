@@ -3,6 +3,8 @@
 import os
 from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
+from pathlib import Path
+from secrets import token_hex
 from typing import Any, Self
 
 from sim.specs import InputError
@@ -17,6 +19,12 @@ OBJECT_STORE_BYTES = 80 * 2**20
 AHEAD = 2
 
 
+def _token_can_be_kept() -> bool:
+    """Return whether the token that Ray makes for a cluster of its own is there, or can be written."""
+    folder = Path.home() / ".ray"
+    return (folder / "auth_token").exists() or os.access(folder if folder.exists() else folder.parent, os.W_OK)
+
+
 class Ray(Closing):
     """A Ray cluster: the one at `address` ("auto": that of this machine), or else a local one for as long as it runs.
 
@@ -29,6 +37,8 @@ class Ray(Closing):
             raise InputError("workers", workers, "a whole number from 1 to 100000")
         # Read when Ray is imported: no usage reports and, of a cluster of this machine's own, no address but loopback.
         os.environ |= {"RAY_USAGE_STATS_ENABLED": "0"} | ({} if address else {LOCAL_ONLY: "0"})
+        if not (address or _token_can_be_kept()):
+            os.environ.setdefault("RAY_AUTH_TOKEN", token_hex(32))
         try:
             self.ray: Any = import_module("ray")
         except ImportError:

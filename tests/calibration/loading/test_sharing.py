@@ -1,5 +1,8 @@
 """What taking turns on a core costs: measured only where processes do."""
 
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
 import pytest
 
 from calibration.loading import sharing
@@ -31,11 +34,24 @@ def test_nothing_is_lost_where_each_has_a_core(monkeypatch):
     assert sharing_loss(None, Setting(**SMALL, workers=1, cores=2, trainer="compute")) == 0.0
 
 
-@pytest.mark.parametrize("trainer", ["sleep", "compute"])
-def test_a_share_is_lost_of_a_shared_core(trainer):
+def lost(trainer):
+    sharing.SHARED_S = 0.2
     setting = Setting(**SMALL, workers=2, cores=1, trainer=trainer)
     with opened(setting) as bench:
-        assert 0 <= sharing_loss(bench, setting) < 0.8
+        return sharing_loss(bench, setting)
+
+
+@pytest.mark.parametrize("trainer", ["sleep", "compute"])
+def test_a_share_is_lost_of_a_shared_core(trainer):
+    # In a process of its own: forks of one in which another test has trained compute no gradients.
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as fresh:
+        assert 0 <= fresh.submit(lost, trainer).result() < 0.8
+
+
+def test_a_loop_that_ends_early_is_told(capfd):
+    with pytest.raises(RuntimeError, match="a loop ended early"):
+        side_by_side([lambda number: 1 // (2 - number)])
+    assert "ZeroDivisionError" in capfd.readouterr().err
 
 
 def test_loss_is_what_lacks_of_what_each_did_alone(monkeypatch):
