@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -164,3 +165,22 @@ def test_a_cluster_that_does_not_start_is_one_clear_error(monkeypatch, address, 
 
 def test_every_runner_is_tested():
     assert {one.name for one in RunnerContract.__subclasses__()} == set(RUNNERS)
+
+
+@pytest.mark.parametrize(
+    ("writable", "kept", "own"), [(True, False, False), (False, True, False), (False, False, True)]
+)
+def test_a_local_cluster_has_its_own_token_where_none_can_be_written(tmp_path, monkeypatch, writable, kept, own):
+    pytest.importorskip("ray")
+    environment = {name: value for name, value in os.environ.items() if name != "RAY_AUTH_TOKEN"}
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    monkeypatch.setattr(os, "access", lambda path, mode: writable)
+    monkeypatch.setattr(os, "environ", environment.copy())
+    if kept:
+        (tmp_path / ".ray").mkdir()
+        (tmp_path / ".ray" / "auth_token").write_text("x")
+    Ray(1)
+    assert ("RAY_AUTH_TOKEN" in os.environ) == own
+    monkeypatch.setattr(os, "environ", environment)
+    Ray(1, address="auto")
+    assert "RAY_AUTH_TOKEN" not in os.environ
