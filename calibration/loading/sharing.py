@@ -68,7 +68,8 @@ def side_by_side(steps: Sequence[Step]) -> list[float]:
     try:
         return [float(ours.recv()) for ours, _ in pipes]
     except EOFError:
-        raise RuntimeError("a loop ended early (torch computes no gradients in a fork of what did)") from None
+        told = "its error is on stderr (of gradients: torch computes none in a fork of a process that has)"
+        raise RuntimeError(f"a loop ended early; {told}") from None
     finally:
         for process in processes:
             process.join()

@@ -4,7 +4,6 @@ Samples keep the device name of their file; `calibration.published.profiles` say
 the catalog. Inputs have the names and units of `sim.costs.kernels.FORMS` (bytes, FLOP), times are in seconds.
 """
 
-import csv
 import json
 import re
 from collections import defaultdict
@@ -17,6 +16,7 @@ from calibration.contention import Together
 from calibration.published import op_timings
 from calibration.published.public import AllReduce, Collector, Format, Public, Row, number
 from sim.costs.layers.attention import FLASH_BACKWARD_FLOP
+from sim.specs.csv_rows import csv_lines
 from sim.specs.fields import InputError
 from sim.specs.files import text_of
 
@@ -303,25 +303,14 @@ def read_public(paths: Iterable[Path]) -> Public:
     return public
 
 
-def _split(path: Path, lines: Sequence[str]) -> list[list[str]]:
-    try:
-        return list(csv.reader(lines))
-    except csv.Error as error:
-        raise InputError(str(path), str(error), "a readable CSV file") from None
-
-
 def _read(path: Path) -> tuple[Format, list[Row]]:
-    lines = text_of(path, MAX_BYTES).splitlines()
-    header = lines[0].strip() if lines else ""
+    lines = csv_lines(text_of(path, MAX_BYTES), str(path))
+    names = next(lines, ("", []))[1]
+    header = ",".join(names)
     known = next((f for f in FORMATS if f.header == header), None)
     if known is None:
         formats = "; ".join(f"{f.name} ({f.header.split(',')[0]},...,{f.header.split(',')[-1]})" for f in FORMATS)
         raise InputError(f"{path} (header)", header, f"the header of a known format: {formats}")
-    rows: list[Row] = []
-    names = header.split(",")
-    for index, cells in enumerate(_split(path, lines[1:]), start=2):
-        if len(cells) != len(names):
-            raise InputError(f"{path}:{index}", f"{len(cells)} cells", f"{len(names)} cells")
-        # The empty key says where a row stands, for messages.
-        rows.append({"": f"{path}:{index}", **dict(zip(names, cells, strict=True))})
+    # The empty key says where a row stands, for messages.
+    rows: list[Row] = [{"": place, **dict(zip(names, cells, strict=True))} for place, cells in lines]
     return known, rows

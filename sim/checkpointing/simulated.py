@@ -16,7 +16,6 @@ from sim.engine.clock import TICK_S, to_ticks
 from sim.specs import Checkpointing, InputError
 from sim.specs.arguments import checked
 
-"""Standard deviations on either side of the mean that hold 80 % of a normal distribution."""
 MOST_SEEDS = 10_000
 MOST_FAILURES = 1_000_000
 NEVER = 1 << 62

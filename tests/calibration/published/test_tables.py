@@ -68,7 +68,7 @@ def test_files_of_no_use_are_set_aside_with_a_reason(tmp_path: Path) -> None:
         ("fp32 vector kernels", "X,add,fp32,fwd,10,100,fast,here", ":2.latency_ms"),
         ("fp32 vector kernels", "X,add,fp32,fwd,10,100,-1,here", "a positive number"),
         ("fp32 vector kernels", "X,conv,fp32,fwd,10,100,1,here", "one of add"),
-        ("fp32 vector kernels", "X,add,fp32", "8 cells"),
+        ("fp32 vector kernels", "X,add,fp32", "allowed: 8, as the header has"),
         ("bus bandwidths", "here,here,ring,[1]", "a JSON object"),
     ],
 )
