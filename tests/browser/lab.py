@@ -117,6 +117,7 @@ def running_lab(place: Path) -> Iterator[Lab]:
     own = {
         "JUPYTER_TOKEN": lab.token,
         "JUPYTER_CONFIG_DIR": str(place / "config"),
+        "JUPYTER_DATA_DIR": str(place / "data"),
         "JUPYTER_RUNTIME_DIR": str(place / "runtime"),
         "JUPYTERLAB_SETTINGS_DIR": str(place / "settings"),
         "JUPYTERLAB_WORKSPACES_DIR": str(place / "workspaces"),
@@ -128,7 +129,7 @@ def running_lab(place: Path) -> Iterator[Lab]:
     command = [sys.executable, *lab_arguments(folder, lab.port, False), "--LabApp.expose_app_in_browser=True"]
     server = subprocess.Popen(command, env=os.environ | own, stdout=log, stderr=subprocess.STDOUT)
     try:
-        _wait_for(f"{lab.address}/api?token={lab.token}", server, place / "lab.log")
+        wait_for(f"{lab.address}/api?token={lab.token}", server, place / "lab.log")
         yield lab
     finally:
         server.terminate()
@@ -140,7 +141,8 @@ def running_lab(place: Path) -> Iterator[Lab]:
         log.close()
 
 
-def _wait_for(address: str, server: subprocess.Popen[bytes], log: Path) -> None:
+def wait_for(address: str, server: subprocess.Popen[bytes], log: Path) -> None:
+    """Wait until the server answers at `address`."""
     until = time.monotonic() + START_S
     while time.monotonic() < until and server.poll() is None:
         try:

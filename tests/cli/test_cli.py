@@ -10,7 +10,6 @@ import yaml
 from typer.main import get_command
 
 from sim.cli import COMMANDS, JOINED, app, loaded
-from sim.cli.lab import lab_arguments
 from sim.engine.memory_trace import check, read_trace
 from sim.schedules import SCHEDULES
 from tests.oracle import ROOT, reference
@@ -309,10 +308,3 @@ def test_failed_report_leaves_nothing(trainsim, tmp_path):
 def test_help_names_every_command():
     done = subprocess.run([sys.executable, "-m", "sim", "--help"], capture_output=True, text=True, check=True)
     assert all(name in done.stdout for name in ("simulate", "tune", "schedule", "calibrate", "lab"))
-
-
-def test_lab_is_local_and_quiet():
-    arguments = " ".join(lab_arguments(ROOT / "notebooks", 8888, browser=False))
-    assert "--ServerApp.ip=127.0.0.1" in arguments
-    assert "NeverCheckForUpdate" in arguments
-    assert "token" not in arguments  # the server's default: a random one that it prints

@@ -29,7 +29,7 @@ GOOD = {
     "list": "devices",
     "check": "ok.yaml",
     "schema": "plan",
-    "lab": "tests/cli/test_cli.py::test_lab_is_local_and_quiet",
+    "lab": "tests/cli/test_lab.py::test_lab_is_local_and_quiet",
     "device new": "mine",
     "checkpointing plan": "ok.yaml",
     "checkpointing simulate": "ok.yaml --hours 1 --seeds 1",
