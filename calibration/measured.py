@@ -1,7 +1,8 @@
 """The samples of a measuring session become the rest of its profile folder: `profile.json` and `report.html`.
 
 Of the samples, those with `use` = fit train the models; random and larger ones are never fitted and scored apart.
-Flagged samples (the sentinel moved, or the result was wrong) are counted and left out.
+Flagged samples (the sentinel moved, or others were at work) are counted and left out, but where a kernel has too few
+others (`calibration.undisturbed`).
 """
 
 import json
@@ -28,10 +29,12 @@ from calibration.issue import with_issue
 from calibration.kernels.convolution import product
 from calibration.memory import FILE as MEMORY
 from calibration.memory import load_memory, profile_memory
+from calibration.neighbours import OPERATION, shares
 from calibration.published.tables import read_public
 from calibration.samples import Samples
 from calibration.store import SAMPLES, SESSION, read_samples
 from calibration.terms import base_term, measured_terms
+from calibration.undisturbed import taken
 from calibration.variants import choose
 from calibration.whole import wholes
 from sim.costs import kernels
@@ -65,6 +68,7 @@ MODEL = {"layers", "hidden", "heads", "ffn", "seq", "micro_batch"}
 NEEDED: Mapping[str, set[str]] = {
     "convolution": {"batch", "pixels", "inputs", "outputs", "kernel"},
     "collective": {"n", "size"},
+    OPERATION: {"processes", "round"},
     "block": MODEL,
     "step": MODEL,
     "pass": {"layers"},
@@ -100,11 +104,14 @@ def build_profile(folder: Path, progress: Note | None = None) -> Profile:
     rows = read_rows(folder / SAMPLES)
     dtype = "bfloat16" if "cuda" in fingerprint.versions else "float32"
     everything = session.get("despite_load") is True
-    kept = [row for row in rows if everything or not row["flagged"]]
-    flagged = [row for row in rows if row["flagged"]]
+    kept = rows if everything else taken(rows, _kernel)
+    chosen = {id(row) for row in kept}
+    flagged = [row for row in rows if row["flagged"] and (everything or id(row) not in chosen)]
     families = fit_families(kept, flagged, fingerprint, dtype, told)
     links = _links(folder, kept)
-    profile = with_issue(_profile(folder, session, fingerprint, dtype, families, links), kept)
+    beside = shares([row for row in kept if row["op"] == OPERATION])
+    profile = replace(_profile(folder, session, fingerprint, dtype, families, links), beside=beside)
+    profile = with_issue(profile, kept)
     write_atomically(folder / "profile.json", profile_text(profile))
     told("report")
     if find_spec("plotly"):
@@ -217,6 +224,10 @@ def fit_families(
     return sorted(made, key=_rank)
 
 
+def _kernel(row: Row) -> tuple[str, ...]:
+    return *_place(row), row["dtype"]
+
+
 def _place(row: Row) -> tuple[str, str, str]:
     return row["op"], ANY if row["op"] in AS_ONE else row["implementation"], row["direction"]
 
@@ -263,6 +274,7 @@ def _fitted(
         others = {use: s for use, s in by_use[direction].items() if use != "fit"}
         model = _model(fit, by_use[direction], key[1], dtype, lost.get(key, 0), chosen.note)
         fitted = [row for row in parts[direction] if row["use"] == "fit"]
+        model = replace(model, n_disturbed=sum(row["flagged"] for row in fitted) or None)
         work = {name: np.array([float(row[name] or 0.0) for row in fitted]) for name in ("flop", "bytes")}
         shown = coverage(fit, train[direction])
         found.append(Family(model, train[direction], fit, others, shown, work["flop"], work["bytes"]))

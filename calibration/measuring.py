@@ -34,6 +34,9 @@ BUDGETS = {"smoke": "300s", "full": "8m"}
 WORKLOADS = "tbd"
 """The suite of whole networks, `calibration.workloads`."""
 
+AGAIN = "--resume measures on, and what was disturbed once more"
+"""What mends a session of a disturbed machine, or of too short a budget."""
+
 SCALE_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -127,7 +130,9 @@ def _run(request: Request, check: bool, as_json: bool) -> None:
     for skip in session.skipped:
         progress.print(f"{skip.id}: {skip.reason}", markup=False, soft_wrap=True)
     with progress.status("fitting") as status:
-        profile = build_profile(request.out, status.update)
+        profile = _fitted(request, session, status.update)
+    if profile.disturbed_words:
+        progress.print(f"{profile.disturbed_words}: {AGAIN}", markup=False, soft_wrap=True)
     rows = _checked(request, progress) if check else []
     if as_json:
         held = {"hold_out": [row.data() for row in rows]}
@@ -143,6 +148,17 @@ def _run(request: Request, check: bool, as_json: bool) -> None:
         markup=False,
         soft_wrap=True,
     )
+
+
+def _fitted(request: Request, session: Session, told: Callable[[str], object]) -> Profile:
+    """Return the profile of the session; where its samples are too few, the error says why they are."""
+    try:
+        return build_profile(request.out, told)
+    except InputError as error:
+        if error.path != "samples":
+            raise
+        why = f"{session.measured} kernels measured, {session.flagged} of them disturbed, {session.left} left"
+        raise InputError(error.path, error.value, f"{error.allowed} ({why}): {AGAIN}") from None
 
 
 def _checked(request: Request, progress: Console) -> list[holdout.Row]:

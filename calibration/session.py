@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from calibration import collectives
+from calibration import collectives, neighbours
 from calibration.cuda import Cuda
 from calibration.device import Fingerprint, Kind, cpu_fingerprint, cuda_fingerprint, device_file, highest_rates, machine
 from calibration.guards import MOST_OTHERS, BusyError, admit, interruptible, settled
-from calibration.host import host_instruments
+from calibration.host import host_instruments, usable_cores
 from calibration.instruments import Instruments
 from calibration.kernels.family import Family, Suite
 from calibration.measure import Progress, Sampler, order
@@ -24,7 +24,7 @@ from sim.specs.files import DRAFT, write_atomically
 
 DEVICE_FILE = "device.json"
 LINKS_S = 20.0
-"""Seconds for collectives, beyond the budget of the kernels."""
+"""Seconds for collectives, and again for kernels side by side, beyond the budget of the kernels."""
 
 THREADS = 1
 """Threads of a CPU kernel (spec: with two, the times of a shared machine mean nothing)."""
@@ -32,7 +32,10 @@ THREADS = 1
 
 @dataclass(frozen=True)
 class Bench:
-    """A device that is ready to be measured; `links` returns its collectives within so many seconds, as rows."""
+    """A device that is ready to be measured.
+
+    `links` returns rows of its collectives, and kernels of several of its processes at a time, in so many seconds each.
+    """
 
     fingerprint: Fingerprint
     tools: Instruments
@@ -60,7 +63,7 @@ def open_bench(device: Kind) -> Bench:
     """
     if device == "cpu":
         present = cpu_fingerprint(THREADS)
-        return Bench(present, host_instruments(THREADS), loopback if present.cores > 1 else lambda seconds: ())
+        return Bench(present, host_instruments(THREADS), side_by_side if usable_cores() > 1 else lambda seconds: ())
     if not torch.cuda.is_available():
         raise InputError("--device", device, "cpu; torch finds no CUDA device here")
     cuda = Cuda()
@@ -118,9 +121,10 @@ def measured(request: Request, families: Sequence[Family], bench: Bench, progres
     return session
 
 
-def loopback(seconds: float) -> list[dict[str, Any]]:
-    """Return gloo's collectives between two processes of this machine, as rows of samples."""
-    return [made.row for made in collectives.measure(2, budget_s=seconds)[0]]
+def side_by_side(seconds: float) -> list[dict[str, Any]]:
+    """Return gloo's collectives between two processes of this machine, and kernels on all cores, as rows of samples."""
+    found = [made.row for made in collectives.measure(2, budget_s=seconds)[0]]
+    return found + [made.row for made in neighbours.measure(usable_cores(), budget_s=seconds)]
 
 
 def _add_links(store: Store, bench: Bench, stamp: Mapping[str, str], busy: bool) -> None:

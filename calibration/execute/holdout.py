@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from math import ceil
 from pathlib import Path
+from time import monotonic
 from typing import Any, Literal
 
 from rich import box
@@ -24,6 +25,8 @@ SPAN_S, MOST_STEPS = 3.0, 200
 shortest step should not be one of those."""
 TRIES = 4
 """Measurements of a case on a machine that is not as it was; the one with the least drift counts."""
+AGAIN_S = 120.0
+"""Seconds after which no case is measured again: who has a machine that never rests should not wait for it."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +144,8 @@ def hold_out(
     """Return every case predicted from the profile and then measured over `steps` steps and `SPAN_S` seconds.
 
     All predictions are written to `hold-out.json` in the folder before anything is measured, the rows at the end.
-    Where a CPU's sentinel has moved since the calibration, a case is measured again. `done` hears of every row.
+    Where a CPU's sentinel has moved since the calibration, a case is measured again, for `AGAIN_S` in all. `done` hears
+    of every row.
 
     Raises:
         InputError: the profile is missing or wrong.
@@ -151,23 +155,24 @@ def hold_out(
     predictions = [_predicted(case, profile_folder, device) for case in held]
     told = {case.name: p.figures() for case, p in zip(held, predictions, strict=True)}
     write_json(profile_folder / FILE, {"predictions": told})
-    rows = []
+    rows, again = [], monotonic() + AGAIN_S
     drifted = drift_since(profile_folder / "session.json") if device == "cpu" else steady
     for case, predicted in zip(held, predictions, strict=True):
         idle(busy)
-        rows.append(_row(case, predicted, device, steps, drifted))
+        rows.append(_row(case, predicted, device, steps, drifted, again))
         done(rows[-1])
     data = {"predictions": told, "rows": [row.data() for row in rows]}
     write_json(profile_folder / FILE, data)
     return rows
 
 
-def _row(case: Case, predicted: Predicted, device: Device, steps: int, drifted: Drift) -> Row:
-    """Return a case measured while the machine was as it should be, or with the least drift of `TRIES`."""
+def _row(case: Case, predicted: Predicted, device: Device, steps: int, drifted: Drift, again: float) -> Row:
+    """Return a case measured while the machine was as it should be, or with the least drift of `TRIES`; none begins
+    after `again` but the first."""
     run = measure_block if case.what == "block" else measure
     enough = max(steps, min(MOST_STEPS, ceil(SPAN_S / predicted.step_time_s)))
     rows: list[Row] = []
-    while len(rows) < TRIES and (not rows or moved(rows[-1].sentinel_ratio)):
+    while not rows or (len(rows) < TRIES and moved(rows[-1].sentinel_ratio) and monotonic() < again):
         before = drifted()
         measured = run(case.model, case.plan, device, enough)
         rows.append(Row(case, predicted, measured, drift(1.0, before, drifted())))

@@ -91,7 +91,8 @@ class KernelModel:
     `dtype` is torch's name of the data type and `implementation` which kernel it is (both may be left out: 16 bit,
     any). `domain`: lowest and highest value of each input among the fitted samples. `bins`: conformal intervals by
     size, in ascending order. `outside_slope`: standard deviation of log time for every factor of e outside the domain.
-    `held_out`: errors of samples that are never fitted, by use. `n_flagged`: samples that the drift guard set aside.
+    `held_out`: errors of samples that are never fitted, by use. `n_flagged`: samples that the drift guard set aside;
+    `n_disturbed`: fitted ones that it flagged, taken because there were too few others or the machine was busy.
     """
 
     op: Name
@@ -105,6 +106,7 @@ class KernelModel:
     n_train: Annotated[int, whole(0, 10_000_000)]
     n_test: Annotated[int, whole(0, 10_000_000)]
     n_flagged: Annotated[int, whole(0, 10_000_000)] = 0
+    n_disturbed: Annotated[int, whole(1, 10_000_000)] | None = None
     cross_validation: Errors | None = None
     held_out: dict[Use, Errors] = Field(default_factory=dict)
     log_residual_quantiles: dict[Name, Quantile] = Field(default_factory=dict)

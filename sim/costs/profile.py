@@ -101,7 +101,8 @@ class Profile:
     which a layer's kernels, forward and backward, are issued; of a host processor, what that takes beside them; 0: not
     measured), `ends_issue_s` (the same of embedding, head and loss), `pointwise_issue_s` and `product_issue_s` (on a
     host processor, the same of one point-wise operation and of any other, which modules call; left out: not measured),
-    and what `KernelModel` says of intervals.
+    `beside` (of a host processor's `memory`-bound kernels and matrix `product`s, what every other core that runs the
+    same adds to their time, relative to alone), and what `KernelModel` says of intervals.
     `learned` is no part of the file: corrections from executed plans, which lie beside it.
     """
 
@@ -129,6 +130,7 @@ class Profile:
     pointwise_issue_s: Annotated[float, real(0.0, 1.0, "s")] | None = None
     product_issue_s: Annotated[float, real(0.0, 1.0, "s")] | None = None
     contention: Annotated[list[Contention], AT_MOST_50] = Field(default_factory=list)
+    beside: dict[Literal["memory", "product"], Annotated[float, real(0.0, 100.0)]] = Field(default_factory=dict)
     learned: Learned | None = field(default=None, init=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -195,6 +197,16 @@ class Profile:
             for whose in get_args(ProductKernel)
             if PRODUCTS[0] in self.products.get(whose, {})
         }
+
+    @property
+    def disturbed_words(self) -> str:
+        """Which kernels rest on samples of a disturbed machine; empty where none does."""
+        some = [model for model in self.models if model.n_disturbed and model.n_train]
+        if not some:
+            return ""
+        taken, of = sum(model.n_disturbed or 0 for model in some), sum(model.n_train for model in some)
+        names = list(dict.fromkeys(model.op for model in some))
+        return f"{taken} of {of} samples of {', '.join(names)} were taken while others disturbed the machine"
 
     @property
     def product_words(self) -> str:

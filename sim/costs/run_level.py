@@ -5,7 +5,7 @@ from every public source, and one per source that leaves it out, so that a sourc
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import lru_cache
 from math import exp
 from typing import Annotated, Any
@@ -14,6 +14,7 @@ import numpy as np
 from pydantic import Field
 
 from sim.catalog import data
+from sim.costs.profile import load_profile
 from sim.specs.cluster import Cluster
 from sim.specs.fields import InputError, read, real, spec
 
@@ -95,8 +96,18 @@ ON_HOST = RunLevelSet(
 
 
 def level_of(cluster: Cluster) -> RunLevelSet:
-    """Return the set that predicts runs on the cluster's devices: fitted to all sources, or that of hosts."""
-    return ON_HOST if all(member.hardware.on_host for member in cluster.members) else run_level()
+    """Return the set that predicts runs on the cluster's devices: fitted to all sources, or that of hosts.
+
+    Processes of one host slow each other by what their profile has measured of that.
+    """
+    members = cluster.members
+    if not all(member.hardware.on_host for member in members):
+        return run_level()
+    beside = load_profile(members[0].profile).beside
+    slower = {kind: 1 + added * (members[0].gpus_per_node - 1) for kind, added in beside.items()}
+    memory, product = slower.get("memory", 1.0), slower.get("product", 1.0)
+    made = RunLevel(gemm_slowdown=product, attention_slowdown=product, memory_bound_slowdown=memory)
+    return replace(ON_HOST, parameters=made)
 
 
 SOFTWARE_YEAR = 2024.0

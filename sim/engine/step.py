@@ -295,6 +295,7 @@ def _of_profile(profile: Profile) -> tuple[str, ...]:
     kind = "an estimate scaled from" if profile.estimate else of_data
     return (
         f"profile {profile.name}: {kind} {profile.base or profile.name}; {profile.uncertainty_source}",
+        *((profile.disturbed_words,) if profile.disturbed_words else ()),
         f"memory outside tensors: {profile.memory.source}",
         f"reserved memory: allocated x {profile.memory.reserved_over_allocated:g}, the profile's constant (no replay)",
     )

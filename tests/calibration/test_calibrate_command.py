@@ -1,6 +1,7 @@
 """`trainsim calibrate --device`: options, refusals, and what is in the folder afterwards."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -209,6 +210,23 @@ def test_links_are_samples_of_the_session(invoke, machine, monkeypatch, tmp_path
     invoke("--device", "cpu", "--out", tmp_path / "p")
     held = [row for row in read_samples(tmp_path / "p" / SAMPLES) if row["op"] == "collective"]
     assert [(row["direction"], row["t_s"], row["flagged"]) for row in held] == [("all_reduce", 1e-3, False)] * 2
+
+
+def test_too_few_samples_say_why_and_what_to_do(invoke, monkeypatch, tmp_path):
+    def refused(folder, note):
+        raise InputError("samples", ["gemm/forward"], "at least 5 fitted samples of elementwise/any in float32")
+
+    monkeypatch.setattr(measuring, "build_profile", refused)
+    with pytest.raises(InputError, match=r"9 kernels measured, 0 of them disturbed, 0 left\): --resume measures on"):
+        invoke("--device", "cpu", "--out", tmp_path / "p")
+
+
+def test_what_rests_on_a_disturbed_machine_is_told(invoke, monkeypatch, tmp_path):
+    held = load_profile("a100-sxm-80gb")
+    models = [replace(m, n_train=8, n_disturbed=3) if m.op == "gemm" else m for m in held.models]
+    monkeypatch.setattr(measuring, "build_profile", lambda folder, note: replace(held, models=models))
+    told = invoke("--device", "cpu", "--out", tmp_path / "p").stderr
+    assert "9 of 24 samples of gemm were taken while others disturbed the machine: --resume measures on" in told
 
 
 def test_hold_outs_follow_the_fit(invoke, monkeypatch, tmp_path):

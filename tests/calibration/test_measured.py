@@ -23,16 +23,18 @@ from calibration.kernels.work import evaluate
 from calibration.measured import build_profile, read_rows
 from calibration.memory import FILE as MEMORY
 from calibration.memory import SIMULATED, DeviceMemory
+from calibration.neighbours import Beside
 from calibration.published.tables import read_public
 from calibration.store import SCHEMA
 from sim.catalog import folder as catalog
 from sim.costs.contention import rows as matrix
 from sim.costs.kernels import FALLBACK, KERNELS, form_of
 from sim.costs.profile import load_profile
-from sim.costs.run_level import run_level
+from sim.costs.run_level import RunLevel, level_of, run_level
 from sim.engine.allocations import measured_settings
 from sim.engine.contended import sharing
 from sim.engine.program import Stream
+from sim.specs import Cluster
 from sim.specs.fields import InputError
 from tests.calibration.test_concurrent import TRUTH as STREAMS_TRUTH
 from tests.calibration.test_concurrent import Device as Streams
@@ -316,13 +318,37 @@ def test_the_sessions_own_collectives_are_fitted(tmp_path: Path) -> None:
 
 
 def test_what_was_measured_despite_load_is_used(tmp_path: Path) -> None:
-    table = [row | {"flagged": True} for row in rows("cpu", FEW)]
+    table = [row | {"flagged": True} for row in rows("cpu", {"fit": 20})]
     out = folder(tmp_path / "p", "cpu", table)
-    with pytest.raises(InputError):
-        build_profile(out)
     session = json.loads((out / "session.json").read_text()) | {"despite_load": True}
     (out / "session.json").write_text(json.dumps(session))
-    assert all(m.n_flagged for m in build_profile(out).models if m.status == "fitted")
+    profile = build_profile(out)
+    assert all(m.n_flagged and m.n_disturbed == 20 for m in profile.models if m.status == "fitted")
+
+
+def test_a_disturbed_machine_still_gives_a_profile_which_says_so(tmp_path: Path) -> None:
+    calm = list(rows("cpu", {"fit": 20}))
+    told = {r["id"] for r in calm if r["op"] != "gemm"}  # of the products none is disturbed
+    table = [r | {"flagged": True, "sentinel_ratio": 1.1} if r["id"] in told else r for r in calm]
+    profile = build_profile(folder(tmp_path / "p", "cpu", table))
+    fitted = [m for m in profile.models if m.status == "fitted"]
+    assert {m.n_disturbed for m in fitted if m.op == "gemm"} == {None}
+    assert {(m.n_train, m.n_disturbed) for m in fitted if m.op != "gemm"} == {(8, 8)}
+    assert "attention" in profile.disturbed_words
+    assert "gemm" not in profile.disturbed_words
+    assert load_profile(str(tmp_path / "p")).disturbed_words == profile.disturbed_words
+
+
+def test_kernels_side_by_side_become_what_a_neighbour_adds(tmp_path: Path) -> None:
+    table = list(rows("cpu", FEW))
+    blank = dict.fromkeys(SCHEMA.names) | {"flagged": False, "sentinel_ratio": 1.0}
+    table += [blank | Beside("memory", n, 0, t_s, 9).row for n, t_s in ((1, 1e-3), (2, 1.4e-3))]
+    out = folder(tmp_path / "p", "cpu", table)
+    assert build_profile(out).beside == {"memory": pytest.approx(0.4)}
+    alone, both = (Cluster.of("cpu", nodes=1, gpus_per_node=n, domain_gpus=n, profile=str(out)) for n in (1, 2))
+    assert level_of(alone).parameters == RunLevel()
+    assert level_of(both).parameters.memory_bound_slowdown == pytest.approx(1.4)
+    assert level_of(both).parameters.gemm_slowdown == 1.0
 
 
 def test_a_profile_takes_up_the_sessions_memory_and_contention(tmp_path: Path) -> None:
