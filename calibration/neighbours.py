@@ -59,15 +59,23 @@ class Beside:
         }  # fmt: skip
 
 
+MOST_ADDED = 100.0
+"""As much as a profile states."""
+
+
 def measure(processes: int, budget_s: float = 20.0, rounds: int = ROUNDS, window_s: float = WINDOW_S) -> list[Beside]:
     """Return the times of every kind alone and among `processes` (`MOST` at most), as many rounds as the budget allows.
+
+    The budget begins when all are ready.
 
     Raises:
         InputError: a process failed or did not answer.
     """
-    begin, found = time.monotonic(), []
+    found = []
     with ExitStack() as held:
         team = [held.enter_context(_process()) for _ in range(min(processes, MOST))]
+        _timed(team, KINDS[0], 0.0)  # until all are ready
+        begin = time.monotonic()
         for number in range(rounds):
             for kind, some in product(KINDS, (team[:1], team)):
                 answer = _timed(some, kind, window_s)
@@ -78,16 +86,20 @@ def measure(processes: int, budget_s: float = 20.0, rounds: int = ROUNDS, window
 
 
 def shares(rows: Sequence[Mapping[str, Any]]) -> dict[Kind, float]:
-    """Return by kind what every neighbour adds to the time of a kernel, relative to alone (never below 0).
+    """Return by kind what every neighbour adds to the time of a kernel, relative to alone, from 0 to `MOST_ADDED`.
 
-    rows: samples with `shape` as numbers; the fluid model of `sim.costs.contention` with streams that are alike.
+    rows: samples with `shape` as numbers; the fluid model of `sim.costs.contention` with streams that are alike. Rounds
+    without a time alone say nothing.
     """
     held = {(r["direction"], r["shape"]["round"], r["shape"]["processes"]): r["t_s"] for r in rows}
     found: dict[Kind, float] = {}
     for kind in KINDS:
-        each = [(t / held[k, n, 1] - 1) / (p - 1) for (k, n, p), t in held.items() if k == kind and p > 1]
-        if each:
-            found[kind] = six_digits(max(0.0, float(np.median(each))))
+        pairs = [
+            (t, held[k, n, 1], p - 1) for (k, n, p), t in held.items() if k == kind and p >= 2 and (k, n, 1) in held
+        ]
+        if pairs:
+            added = float(np.median([(t / alone - 1) / others for t, alone, others in pairs]))
+            found[kind] = six_digits(min(max(added, 0.0), MOST_ADDED))
     return found
 
 

@@ -25,6 +25,8 @@ def test_a_neighbour_adds_what_the_rounds_agree_on() -> None:
         rows += [sample("product", 1, number, 1.0), sample("product", 4, number, 0.98)]
     assert shares(rows) == pytest.approx({"memory": 0.5, "product": 0.0})
     assert shares([]) == {}
+    assert shares([r for r in rows if r["shape"]["processes"] > 1]) == {}
+    assert shares([sample("memory", 1, 0, 1e-9), sample("memory", 2, 0, 1e6)]) == {"memory": 100.0}
 
 
 def test_two_processes_side_by_side() -> None:
