@@ -163,6 +163,7 @@ def _named(events: list[Allocation], noted: Noted, gradients: set[int]) -> dict[
     """Return the part of every allocation by its place among the events."""
     parts: dict[int, Part] = {}
     alive: dict[int, int] = {}
+    made: dict[tuple[int, int], int] = {}
     waiting = sorted(noted.kept.items(), reverse=True)
     for n, event in enumerate(events):
         while waiting and event.operation >= waiting[-1][0]:
@@ -173,6 +174,11 @@ def _named(events: list[Allocation], noted: Noted, gradients: set[int]) -> dict[
         alive[event.address] = n
         result = event.operation >= 0 and event.address in noted.results[event.operation]
         updates = event.operation >= noted.updating
+        place = event.operation, event.address
+        if place in made:  # the operation has given it up again: that was no result of it
+            parts[made[place]] = "workspace"
+        if result:
+            made[place] = n
         parts[n] = "workspace" if not result else "optimizer" if updates else "dynamic"
     for _, kept in waiting:
         _keep(kept, alive, parts)

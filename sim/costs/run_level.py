@@ -14,7 +14,6 @@ import numpy as np
 from pydantic import Field
 
 from sim.catalog import data
-from sim.costs.profile import load_profile
 from sim.specs.cluster import Cluster
 from sim.specs.fields import InputError, read, real, spec
 
@@ -103,6 +102,8 @@ def level_of(cluster: Cluster) -> RunLevelSet:
     members = cluster.members
     if not all(member.hardware.on_host for member in members):
         return run_level()
+    from sim.costs.profile import load_profile  # noqa: PLC0415 - SymPy with it, which listing the sets needs not
+
     beside = load_profile(members[0].profile).beside
     slower = {kind: 1 + added * (members[0].gpus_per_node - 1) for kind, added in beside.items()}
     memory, product = slower.get("memory", 1.0), slower.get("product", 1.0)

@@ -11,7 +11,7 @@ from calibration.kernels.adam import Optimizer
 from calibration.tracing.trace import flop as counted_flop
 from calibration.workloads.metrics import compute_utilisation, covered, flop, metrics, timed
 from calibration.workloads.registry import WORKLOADS
-from calibration.workloads.split import PARTS, address, split
+from calibration.workloads.split import PARTS, Allocation, Noted, _peak, address, split
 from calibration.workloads.training import Training
 from calibration.workloads.workload import WithLoss
 
@@ -98,7 +98,8 @@ def test_memory_parts_are_the_peak_that_others_count(training):
     assert set(found.parts) == set(PARTS)
     assert sum(found.parts.values()) == found.peak_bytes
     model = training.model
-    if training.workload.name in CONVOLUTIONAL_OR_RECURRENT:  # as the paper found
+    # As the paper found, but where a processor's convolutions take most of so small a step for themselves.
+    if training.workload.name in CONVOLUTIONAL_OR_RECURRENT and 2 * found.parts["workspace"] < found.peak_bytes:
         assert max(found.parts, key=found.parts.get) == "activations"
     assert found.parts["weights"] == sum(t.nbytes for t in (*model.parameters(), *model.buffers()))
     assert found.parts["optimizer"] >= 2 * sum(p.nbytes for p in model.parameters())
@@ -109,6 +110,17 @@ def test_memory_parts_are_the_peak_that_others_count(training):
     # Tensors alone: what kernels take for themselves is not in it, and may move the peak to another place.
     tensors = found.peak_bytes - found.parts["workspace"]
     assert tensors <= live.peak_bytes <= found.peak_bytes
+
+
+def test_what_an_operation_gives_up_is_no_result_of_it():
+    """Its result may lie where its workspace lay."""
+    noted = Noted()
+    noted.results, noted.updating = [frozenset({64})], 1
+    steps = ((64, 100, 100), (64, -100, 0), (64, 40, 40))  # address, size, total
+    events = [Allocation(n, address, size, total, operation=0) for n, (address, size, total) in enumerate(steps)]
+    found = _peak(events, noted, set(), {})
+    assert found.parts["workspace"] == found.peak_bytes == 100
+    assert found.parts["dynamic"] == 0
 
 
 class Held(nn.Module):
