@@ -14,6 +14,7 @@ from sim.specs.fields import InputError
 from sim.specs.table import at
 from tests import reference_modules as ref
 from tests.full import fully
+from tests.pace import slower
 
 SEQ, HIDDEN, HEADS, VOCAB = 32, 64, 4, 100
 
@@ -353,7 +354,7 @@ def test_gpt3_layer_in_a_second():
         spent.append(time.perf_counter() - begin)
     assert layer.saved_bytes == (0, 34 * 2048 * 12_288 + 4 * 96 * 2048 + 2 * 2 * 4 * 2048)
     assert layer.parameters == 12 * 12_288**2 + 13 * 12_288
-    assert min(spent) < 1
+    assert min(spent) < slower()
 
 
 @fully

@@ -16,6 +16,7 @@ from sim.engine.step import simulate
 from sim.specs import Cluster, InputError, Model, Plan
 from sim.specs.table import Layer, LayerTable, Op
 from tests.costs.hosts import write
+from tests.pace import slower
 from tests.traced import GPT, table
 
 NODE = Cluster.of("a100-sxm-80gb", nodes=1)
@@ -69,7 +70,7 @@ def test_equal_layers_share_one_kind_and_a_large_network_is_quick():
     begin = time.perf_counter()
     model = Model.from_table(deep)
     step = simulate(model, Cluster.of("h100-sxm-80gb", nodes=1), Plan(pp=8, global_batch=64))
-    assert time.perf_counter() - begin < 10  # a second, on an idle machine
+    assert time.perf_counter() - begin < 10 * slower()  # a second, on an idle machine
     assert (len(model.blocks), model.layers) == (1, 96)
     assert step.step_time_s > 0
 

@@ -17,7 +17,7 @@ from sim.widgets.background_bar import BackgroundBar
 from tests.report.conftest import CLUSTER, model
 from tests.widgets import work
 
-LONG = 30.0
+LONG = 120.0
 
 
 class Heard:
@@ -229,5 +229,5 @@ def test_the_process_ends_with_its_parent():
         pid = int(parent.stdout.readline())
         assert runs(pid)
         parent.kill()
-    with gone(pid, 10.0):  # it may still be importing
+    with gone(pid, LONG):  # it may still be importing
         pass
