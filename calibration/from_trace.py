@@ -54,7 +54,8 @@ def calibrate_trace(trace: Path, out: Path, base: str | None = None) -> Traced:
     base: the profile that gives what the trace does not show; of a CPU's trace by default the catalog's `cpu`.
 
     Raises:
-        InputError: not such a trace, one without shapes or without known kernels; no base; `out` cannot be written.
+        InputError: not such a trace, one without shapes or without known kernels; no base, or one of another
+            kind of device; `out` cannot be written.
     """
     recorded = read_tree(trace)
     seen = kernels(recorded)
@@ -91,9 +92,16 @@ def _base(name: str | None, on_device: bool) -> Profile:
     if name is None:
         raise InputError("--base", None, "required: the catalog profile that is nearest to the traced device")
     try:
-        return load_profile(name)
+        held = load_profile(name)
     except InputError as error:
         raise InputError("--base", name, error.allowed) from None
+    host = held.fingerprint is not None and "cuda" not in held.fingerprint.versions
+    if host and on_device:
+        raise InputError("--base", name, "a GPU's profile: the trace shows kernels of one")
+    if not host and not on_device:
+        shown = "the trace shows no kernel of a GPU: record with ProfilerActivity.CUDA too"
+        raise InputError("--base", name, f"a processor's profile, as cpu ({shown})")
+    return held
 
 
 def samples(seen: Sequence[Seen], on_device: bool) -> list[dict[str, Any]]:

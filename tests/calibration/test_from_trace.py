@@ -25,12 +25,12 @@ BASE = "a100-sxm-80gb"
 def traced(tmp_path_factory: pytest.TempPathFactory) -> Traced:
     """The profile of a recorded trace of a small GPT."""
     folder = tmp_path_factory.mktemp("traced")
-    return calibrate_trace(recorded(folder, packed=False), folder / "mine", BASE)
+    return calibrate_trace(recorded(folder, packed=False), folder / "mine")
 
 
 def test_the_folder_is_a_profile_that_can_be_read(traced):
     assert load_profile(str(traced.folder)) == traced.profile
-    assert (traced.profile.name, traced.profile.base, traced.profile.dtype) == ("mine", BASE, "float32")
+    assert (traced.profile.name, traced.profile.base, traced.profile.dtype) == ("mine", "cpu", "float32")
     assert traced.profile.estimate
 
 
@@ -197,6 +197,11 @@ def test_a_base_is_asked_for_and_must_exist(tmp_path):
     on_device = written(tmp_path, products(1.0))
     assert refused(on_device, tmp_path, None).startswith("--base")
     assert refused(on_device, tmp_path, "a100").startswith("--base: got 'a100'")
+
+
+def test_a_base_is_of_the_same_kind_of_device(tmp_path):
+    assert "a GPU's" in refused(written(tmp_path, products(1.0)), tmp_path, "cpu")
+    assert "record with ProfilerActivity.CUDA" in refused(recorded(tmp_path), tmp_path)
 
 
 def test_the_command_prints_what_was_fitted(tmp_path):
