@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import scipy  # loads scipy.optimize at its first use
 from numpy.typing import NDArray
-from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array, diags_array, eye_array, hstack, vstack
 
 from sim.cluster.programs import Linear, Program, SolverError
@@ -125,6 +125,8 @@ class Filling:
         most = np.concatenate([held.most, target - EPSILON, big - target])
         whole = np.append(np.zeros(size), np.ones(n))
         upper = np.append(np.full(size, np.inf), turn.astype(float))
-        limits = LinearConstraint(rows, ub=most)
-        found = milp(-whole, integrality=whole.astype(int), bounds=Bounds(0, upper), constraints=limits)
+        limits = scipy.optimize.LinearConstraint(rows, ub=most)
+        found = scipy.optimize.milp(
+            -whole, integrality=whole.astype(int), bounds=scipy.optimize.Bounds(0, upper), constraints=limits
+        )
         return np.zeros(n, dtype=bool) if found.x is None else found.x[size:] > 0.5

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import scipy  # loads scipy.sparse.linalg at its first use
 from scipy.sparse import coo_array, csc_array, csr_array, diags_array
-from scipy.sparse.linalg import splu
 
 from sim.cluster.cones import Cones, Scaling
 from sim.cluster.state import Floats, Ints
@@ -113,7 +113,9 @@ class _Problem:
         matrix = csc_array((values, frame.indices, frame.indptr), shape=frame.shape)
         # Regularised, it has a factor in any symmetric order: one that leaves it sparse, and no other pivots.
         try:
-            factor = splu(matrix, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True})
+            factor = scipy.sparse.linalg.splu(
+                matrix, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True}
+            )
         except RuntimeError as error:
             raise ArithmeticError("the equations of a step have no factor") from error
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 import clarabel
 import numpy as np
+import scipy  # loads scipy.optimize at its first use
 from numpy.typing import NDArray
-from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array, csc_array, csr_array, diags_array, eye_array, hstack, vstack
 
 from sim.cluster.interior import interior
@@ -43,8 +43,8 @@ class Linear:
     def _solved(self) -> Floats | None:
         lower = np.zeros(len(self.worth))
         lower[len(lower) - self.free :] = -np.inf
-        limits = LinearConstraint(self.rows, ub=self.most)
-        found = milp(-self.worth, bounds=Bounds(lower, np.inf), constraints=limits)
+        limits = scipy.optimize.LinearConstraint(self.rows, ub=self.most)
+        found = scipy.optimize.milp(-self.worth, bounds=scipy.optimize.Bounds(lower, np.inf), constraints=limits)
         if found.status == 2:
             return None
         if found.x is None:

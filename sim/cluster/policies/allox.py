@@ -1,7 +1,7 @@
 """AlloX: the mean completion time of jobs of one device each is the least of an assignment (EuroSys 2020)."""
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
+import scipy  # loads scipy.optimize at its first use
 
 from sim.cluster.policies.base import Policy
 from sim.cluster.programs import runnable
@@ -60,7 +60,7 @@ class AlloX(Policy):
         room = place < most[device[at]]
         place, at = place[room] + 1, at[room]
         cost = alone_s[:, device[at]] * place + state.waited_s[waits][:, None]
-        chosen, slot = linear_sum_assignment(cost)
+        chosen, slot = scipy.optimize.linear_sum_assignment(cost)
         first: dict[int, tuple[int, int]] = {}
         for job, its in zip(chosen.tolist(), slot.tolist(), strict=True):
             if cost[job, its] < NEVER_S and place[its] > first.get(int(at[its]), (0, 0))[0]:
