@@ -36,7 +36,8 @@ def calibrate(
     first: Annotated[list[Path] | None, typer.Option("--from", help="CSV files of measurements or runs.")] = None,
     trace: Annotated[Path | None, typer.Option("--trace", help="Trace of torch.profiler, record_shapes=True.")] = None,
     base: Annotated[
-        str | None, typer.Option("--base", help="Catalog profile for what --trace lacks, or tbd predicts with.")
+        str | None,
+        typer.Option("--base", help="Catalog profile for what --trace lacks, or profile of tbd's predictions."),
     ] = None,
     out: Annotated[Path, typer.Option("--out", help="Profile folder (--from: their folder).")] = Path("profiles"),
     only: Annotated[str | None, typer.Option("--only", help="With --from: write this device's profile only.")] = None,

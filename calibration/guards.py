@@ -65,6 +65,29 @@ def moved(ratio: float) -> bool:
     return abs(ratio - 1) > MOST_DRIFT
 
 
+class OutOfTime(BaseException):
+    """The time is over. Not an Exception: a compiler that runs inside takes those for failures of its own."""
+
+
+@contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """Raise OutOfTime inside once the seconds have passed; without effect outside the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise OutOfTime
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 @contextmanager
 def interruptible() -> Iterator[None]:
     """Make SIGTERM raise KeyboardInterrupt inside, so that both ways of stopping a measurement end whole."""

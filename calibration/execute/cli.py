@@ -1,10 +1,10 @@
 """`trainsim execute`: a plan run for real on this machine, beside its prediction."""
 
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from os import cpu_count
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich import box
@@ -25,6 +25,9 @@ from sim.specs import InputError, Job, PlacedPlan
 from sim.specs.files import checked_folder, print_json
 from sim.units import si
 from sim.validation.traces import join
+
+if TYPE_CHECKING:
+    from calibration.spot_check import SpotCheck
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -79,17 +82,27 @@ def execute_command(
     except ExecutionError as error:
         progress.print(f"error: {error}", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(1) from None
+    checked = _checked(held.cluster.profile) if device == "cpu" else None
+    if checked:
+        row = replace(row, predicted=replace(row.predicted, interval_s=checked.widened(row.predicted.interval_s)))
     if traces and row.predicted.csv:
         progress.print(f"measured over simulated: {lay_over(row, traces)}", markup=False, soft_wrap=True)
     lesson = learn(learner, held, row) if learner else None
     assumed = assumptions(held.model, held.cluster, held.plan, row.case.plan) if held.plan else ()
+    assumed += checked.lines("cluster.profile") if checked else ()
     if as_json:
-        told = data(row) | {"assumptions": list(assumed)}
+        told = data(row) | {"assumptions": list(assumed), "spot_check": checked.data() if checked else None}
         print_json(told | ({"learned": lesson.data()} if lesson else {}))
         return
     Console().print(table([row]), by_process(row))
     for line in [*assumed, *factors(row.predicted), *(lesson.lines() if lesson else ())]:
         Console().print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _checked(profile: str) -> "SpotCheck | None":
+    from calibration.spot_check import spot_check  # noqa: PLC0415 - loads torch
+
+    return spot_check(profile)
 
 
 def execute(

@@ -12,6 +12,7 @@ from rich.table import Table
 from calibration.guards import BusyError
 from calibration.measuring import KINDS, bar, budget_s, checked_seed, one_of, results_console
 from calibration.session import open_bench
+from calibration.spot_check import spot_check
 from calibration.workloads.results import FILE, Metrics, Results, counts, largest
 from calibration.workloads.suite import Request, run
 from calibration.workloads.workload import SIZES, Size
@@ -58,14 +59,17 @@ def measure_workloads(
     except KeyboardInterrupt:
         progress.print(f"{out} holds what was measured; --resume goes on", markup=False, soft_wrap=True)
         raise
+    checked = spot_check(results.profile) if kind == "cpu" and results.profile else None
     if as_json:
-        print_json(summary(results, out, left))
+        print_json(summary(results, out, left) | {"spot_check": checked.data() if checked else None})
         return
     results_console().print(table(results))
     for row in results.rows:
         if row.reason:
             name = f"{row.workload}, {row.framework}, {row.processes}: {row.status}"
             progress.print(f"{name}, {row.reason}", markup=False, soft_wrap=True)
+    for line in checked.lines("--base") if checked else ():
+        progress.print(line, markup=False, soft_wrap=True)
     told = ", ".join(f"{n} {status}" for status, n in counts(results.rows).items())
     progress.print(f"{told}, {left} left by the budget; {out / FILE}", markup=False, soft_wrap=True)
 

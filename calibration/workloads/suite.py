@@ -15,7 +15,7 @@ import torch
 from calibration.device import DRIVER_NAMES, Fingerprint
 from calibration.execute.holdout import cluster_of
 from calibration.execute.processes import ExecutionError
-from calibration.guards import BusyError, admit, interruptible
+from calibration.guards import BusyError, OutOfTime, admit, interruptible, within
 from calibration.session import Bench
 from calibration.store import commit
 from calibration.workloads.metrics import LEAST_STEPS, metrics
@@ -74,7 +74,8 @@ def variants(names: tuple[str, ...]) -> Iterator[Variant]:
 def run(request: Request, bench: Bench, told: Told) -> tuple[Results, int]:
     """Run what is not done yet and return all results, and how many rows the time did not suffice for.
 
-    A row that fails says why, and the next call with `resume` tries it again.
+    A row that fails says why, and the next call with `resume` tries it again, as it does one that the end of the time
+    cut short: compiling a network may take minutes.
 
     Raises:
         InputError: the folder holds results and nothing says to resume, or those of another machine or size.
@@ -89,11 +90,16 @@ def run(request: Request, bench: Bench, told: Told) -> tuple[Results, int]:
             workload, framework, processes = variant
             if results.done((workload.name, framework, processes)):
                 continue
-            if bench.tools.now() >= end:
+            if (time_s := end - bench.tools.now()) <= 0:
                 left += 1
                 continue
             told(n, len(every), f"{workload.name}, {framework}, {processes} process{'es' * (processes > 1)}")
-            row = _row(request, results, variant)
+            try:
+                with within(time_s):
+                    row = _row(request, results, variant)
+            except OutOfTime:
+                left += 1
+                continue
             results = results.having(_beside(row, request, results))
             save_results(request.out, results)
             bench.tools.stopwatch.release()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibration.guards import BusyError, admit, drift, interruptible, moved, settled
+from calibration.guards import BusyError, OutOfTime, admit, drift, interruptible, moved, settled, within
 from calibration.host import HostLoad, cpu_name, host_instruments, last_level_cache_bytes
 from tests.calibration.fakes import FakeMachine
 
@@ -58,11 +58,19 @@ def test_sigterm_interrupts_and_the_handler_is_put_back():
     assert signal.getsignal(signal.SIGTERM) is was
 
 
+def test_the_end_of_the_time_interrupts_and_one_in_time_is_left_alone():
+    with pytest.raises(OutOfTime), within(0.01):
+        threading.Event().wait(5)
+    with within(60):
+        pass
+    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+
+
 def test_other_threads_are_left_alone():
     done = []
 
     def work():
-        with interruptible():
+        with interruptible(), within(60):
             done.append(True)
 
     thread = threading.Thread(target=work)

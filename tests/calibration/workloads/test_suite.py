@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import signal
+import time
 from dataclasses import replace
 
 import pytest
@@ -90,6 +92,20 @@ def test_the_time_is_kept_and_an_interruption_leaves_whole_rows(bench, quick, mo
     with pytest.raises(KeyboardInterrupt):
         run(request(tmp_path, budget_s=1e3, resume=True), bench, silent)
     assert len(load_results(tmp_path / "r").rows) == 3
+
+
+def test_the_end_of_the_time_cuts_a_row_short(bench, quick, monkeypatch, tmp_path):
+    def endless(*given):
+        while True:
+            try:
+                time.sleep(0.001)
+            except Exception:  # as a compiler does
+                continue
+
+    monkeypatch.setattr(suite, "_measured", endless)
+    results, left = run(request(tmp_path, budget_s=0.05), bench, silent)
+    assert (len(results.rows), left) == (0, 6)
+    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
 
 
 def test_a_row_that_fails_says_why_and_is_tried_again(bench, quick, monkeypatch, tmp_path):
