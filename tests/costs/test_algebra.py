@@ -74,6 +74,61 @@ def test_walking_an_expression_gives_what_compiling_it_gives():
     assert all(np.allclose(compiled[k], walked[k], rtol=1e-14) for k in both)
 
 
+LEAVES = st.one_of(st.sampled_from("abc").map(symbol), st.integers(2, 5).map(sp.Integer))
+TREES = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(
+        st.lists(inner, min_size=2, max_size=4).map(lambda terms: sp.Add(*terms)),
+        st.lists(inner, min_size=2, max_size=4).map(lambda factors: sp.Mul(*factors)),
+        st.lists(inner, min_size=2, max_size=3).map(lambda terms: maximum(*terms)),
+        st.tuples(inner, st.sampled_from([2, -1, sp.Rational(1, 2)])).map(lambda pair: pair[0] ** pair[1]),
+    ),
+    max_leaves=12,
+)
+
+
+@given(st.lists(TREES, min_size=1, max_size=4))
+def test_shared_parts_change_no_value(trees):
+    several = {f"y{n}": e for n, e in enumerate([*trees, sum(trees), trees[0] * trees[-1]])}
+    values = {"a": 0.7, "b": 1.9, "c": 3.1}
+    compiled, walked = compile_expressions(several)(values), Interpreted(several)(values)
+    assert {name: float(value) for name, value in compiled.items()} == pytest.approx(walked, rel=1e-12)
+
+
+class Logged:
+    """A number that writes down what is done with it."""
+
+    def __init__(self, value, log):
+        self.value, self.log = value, log
+
+    def _done(self, name, value):
+        self.log.append(name)
+        return Logged(value, self.log)
+
+    def __add__(self, other):
+        return self._done("+", self.value + other.value)
+
+    def __mul__(self, other):
+        return self._done("*", self.value * getattr(other, "value", other))
+
+    def __rmul__(self, other):
+        return self._done("*", other * self.value)
+
+    def __pow__(self, power):
+        return self._done("**", self.value**power)
+
+
+def test_terms_and_factors_in_common_are_computed_once():
+    a, b, c = (symbol(name) for name in "abc")
+    many = {"two": a * b, "three": a * b * c, "sum": (a + b) ** 2, "more": a + b + c, "number": 3 * a * b}
+    done = []
+    found = compile_expressions(many)({name: Logged(value, done) for name, value in zip("abc", (2, 3, 5), strict=True)})
+    assert {name: each.value for name, each in found.items()} == {
+        "two": 6, "three": 30, "sum": 25, "more": 10, "number": 18
+    }  # fmt: skip
+    assert sorted(done) == ["*"] * 3 + ["**"] + ["+"] * 2
+
+
 def test_what_is_not_part_of_the_algebra_is_not_walked():
     with pytest.raises(ValueError, match="not part of the algebra"):
         Interpreted({"x": sp.sin(symbol("a_test"))})({"a_test": 1.0})
