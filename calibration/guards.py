@@ -20,6 +20,10 @@ WINDOW_S = 1.0
 SETTLED = 0.01
 WARMING_S = 5.0
 
+AGAIN_S = 10.0
+"""Seconds after which the end of the time is told once more: what is raised in a library's callback or a finalizer is
+dropped; and processes need a moment to end."""
+
 
 class BusyError(Exception):
     """The machine is in use by others: a measurement would be of them too."""
@@ -80,7 +84,7 @@ def within(seconds: float) -> Iterator[None]:
         raise OutOfTime
 
     before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN_S)
     try:
         yield
     finally:

@@ -3,11 +3,13 @@
 import os
 import signal
 import threading
+from contextlib import suppress
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from calibration import guards
 from calibration.guards import BusyError, OutOfTime, admit, drift, interruptible, moved, settled, within
 from calibration.host import HostLoad, cpu_name, host_instruments, last_level_cache_bytes
 from tests.calibration.fakes import FakeMachine
@@ -64,6 +66,14 @@ def test_the_end_of_the_time_interrupts_and_one_in_time_is_left_alone():
     with within(60):
         pass
     assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+
+
+def test_the_end_of_the_time_is_told_again_where_it_was_not_heard(monkeypatch):
+    monkeypatch.setattr(guards, "AGAIN_S", 0.01)
+    with pytest.raises(OutOfTime), within(0.01):
+        with suppress(OutOfTime):
+            threading.Event().wait(5)
+        threading.Event().wait(5)
 
 
 def test_other_threads_are_left_alone():
