@@ -14,7 +14,7 @@ from zlib import crc32
 
 from calibration.guards import MOST_OTHERS, drift, moved
 from calibration.instruments import Instruments
-from calibration.kernels.family import Case, Family, Machine, Suite
+from calibration.kernels.family import Case, Family, Machine, Suite, Work
 from calibration.store import Skip, Store
 from calibration.timing import Method, Timing, TooLongError, timed
 from sim.costs.algebra import Interpreted
@@ -38,6 +38,10 @@ class Task:
 
     family: Family
     case: Case
+
+    def prepared(self, machine: Machine, seed: int) -> Work:
+        """Return the case ready to run, its inputs drawn from the session's seed and its own name."""
+        return self.family.prepare(self.case, machine, seed ^ crc32(self.case.id.encode()))
 
 
 def order(families: Iterable[Family], machine: Machine, suite: Suite, seed: int) -> list[Task]:
@@ -191,8 +195,7 @@ class Sampler:
         self._skipped[task.case.id] = Skip(id=task.case.id, reason=" ".join(reason.split())[:300])
 
     def _measure(self, task: Task) -> dict[str, Any]:
-        case = task.case
-        work = task.family.prepare(case, self.machine, self.seed ^ crc32(case.id.encode()))
+        work = task.prepared(self.machine, self.seed)
         error = float(work.error())
         if error > work.tolerance:
             raise WrongError(f"wrong: relative error {error:.3g} above {work.tolerance:g}, not timed")

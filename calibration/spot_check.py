@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from statistics import median
 from typing import Any
-from zlib import crc32
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from calibration.measure import order
 from calibration.session import Bench, open_bench
 from calibration.store import SAMPLES, load_session, read_samples
 from calibration.timing import METHODS, TooLongError, timed
+from calibration.undisturbed import taken
 from sim.catalog import folder, names
 from sim.units import digits3
 
@@ -106,22 +107,16 @@ def spot_check(profile: str, bench: Bench | None = None, families: Sequence[Fami
     bench = bench or open_bench("cpu")
     session, here = load_session(held), machine(bench.fingerprint)
     tasks = {task.case.id: task for task in order(families, here, session.suite, session.seed)}
+    fitted = [row for row in taken(read_samples(held / SAMPLES), itemgetter("op")) if row["use"] == "fit"]
     ratios = {}
-    for op, rows in _by_op(read_samples(held / SAMPLES)).items():
-        known = sorted((row for row in rows if row["id"] in tasks), key=lambda row: row["t_s"])
-        if not known:
+    for op in OPS:
+        rows = [row for row in fitted if row["op"] == op and row["id"] in tasks and 0 < row["t_s"] <= MOST_S]
+        if not rows:
             continue
-        row = known[len(known) // 2]
-        task = tasks[row["id"]]
-        work = task.family.prepare(task.case, here, session.seed ^ crc32(row["id"].encode()))
+        row = sorted(rows, key=itemgetter("t_s"))[len(rows) // 2]
+        work = tasks[row["id"]].prepared(here, session.seed)
         try:
             ratios[op] = timed(work, METHODS["cpu"], bench.tools.stopwatch, EACH_S).t_s / row["t_s"]
         except TooLongError:  # many times as long: the others say so too
             continue
     return SpotCheck(profile, ratios) if ratios else None
-
-
-def _by_op(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
-    """Return the short undisturbed samples that were fitted, by op."""
-    fit = [row for row in rows if row["use"] == "fit" and not row["flagged"] and 0 < row["t_s"] <= MOST_S]
-    return {op: [row for row in fit if row["op"] == op] for op in OPS}

@@ -1,7 +1,7 @@
 """`trainsim execute`: a plan run for real on this machine, beside its prediction."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from os import cpu_count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -82,16 +82,13 @@ def execute_command(
     except ExecutionError as error:
         progress.print(f"error: {error}", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(1) from None
-    checked = _checked(held.cluster.profile) if device == "cpu" else None
-    if checked:
-        row = replace(row, predicted=replace(row.predicted, interval_s=checked.widened(row.predicted.interval_s)))
     if traces and row.predicted.csv:
         progress.print(f"measured over simulated: {lay_over(row, traces)}", markup=False, soft_wrap=True)
     lesson = learn(learner, held, row) if learner else None
     assumed = assumptions(held.model, held.cluster, held.plan, row.case.plan) if held.plan else ()
-    assumed += checked.lines("cluster.profile") if checked else ()
+    assumed += row.checked.lines("cluster.profile") if row.checked else ()
     if as_json:
-        told = data(row) | {"assumptions": list(assumed), "spot_check": checked.data() if checked else None}
+        told = data(row) | {"assumptions": list(assumed)}
         print_json(told | ({"learned": lesson.data()} if lesson else {}))
         return
     Console().print(table([row]), by_process(row))
@@ -122,7 +119,9 @@ def execute(
     """
     run, predicted = planned(job, setting.device, order, most)
     idle(busy)
-    return Row(Case(job.model.name, "step", job.model, run.plan), predicted, measure_all([run], setting)[0])
+    checked = _checked(job.cluster.profile) if setting.device == "cpu" else None
+    case = Case(job.model.name, "step", job.model, run.plan)
+    return Row(case, predicted, measure_all([run], setting)[0], checked=checked)
 
 
 def planned(job: Job, device: Device, order: Schedule | None = None, most: int | None = None) -> tuple[Run, Predicted]:
@@ -158,7 +157,7 @@ def data(row: Row) -> dict[str, Any]:
     """Return the command's JSON: predicted and measured figures, and relative errors of the predicted ones."""
     predicted, measured = row.predicted.figures(), asdict(row.measured)
     order = {"order_matches": row.order_matches}
-    predicted |= {"max_gradient_error": 0.0, "order_matches": True}
+    predicted |= {"interval_s": row.interval_s, "max_gradient_error": 0.0, "order_matches": True}
     errors = {
         name: [p / m - 1 if m else p - m for p, m in zip(predicted[name], measured[name], strict=True)]
         for name in ("peak_memory_bytes", "host_bytes", "bytes_sent")
@@ -166,6 +165,7 @@ def data(row: Row) -> dict[str, Any]:
     return {
         "predicted": predicted,
         "measured": measured | order,
+        "spot_check": row.checked.data() if row.checked else None,
         "errors": {"step_time_s": row.error, "inside_interval": row.inside, **errors, **order}
         | {"traffic_matches": row.predicted.traffic == row.measured.traffic},
         "executed_as": {

@@ -202,13 +202,9 @@ class Interpreted:
     @cached_property
     def symbols(self) -> tuple[str, ...]:
         """The names of the symbols that a call needs values of."""
-        seen: set[Expr] = set()  # each part once: SymPy's own `free_symbols` walks it as often as it occurs
-        left = [sp.S.Zero + e for e in self.expressions.values()]
-        while left:
-            if (e := left.pop()) not in seen:
-                seen.add(e)
-                left.extend(e.args)
-        return tuple(sorted(e.name for e in seen if e.is_Symbol))
+        # Each part once: SymPy's own `free_symbols` walks it as often as it occurs.
+        every = _below([sp.S.Zero + e for e in self.expressions.values()], lambda e: e.args)
+        return tuple(sorted(e.name for e in every if e.is_Symbol))
 
     def __call__(self, values: Values) -> dict[str, Any]:
         """Return {output: array}, each of its own broadcast shape.

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from io import StringIO
+from os import cpu_count
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from calibration.execute.limits import as_executed
 from calibration.execute.measure import Measured
 from calibration.execute.predict import assumptions, predict
 from calibration.execute.processes import ExecutionError
+from calibration.spot_check import SpotCheck
 from sim.engine.step import simulate
 from sim.specs import InputError
 from sim.units import seconds
@@ -88,6 +90,26 @@ def test_the_cluster_must_be_of_the_kind_that_runs(tmp_path, folder):
     path.write_text(json.dumps(held))
     done = RUN.invoke(cli.app, [str(path), "--despite-load"])
     assert "cluster.device" in str(done.exception)
+
+
+def test_a_profile_of_another_machine_is_said_and_its_interval_reaches_to_this_one(tmp_path, folder, monkeypatch):
+    told = predict(SMALL, cluster(folder, 2), plan(dp=2), cores=cpu_count())
+    took = 2 * told.interval_s[1]
+    same = Measured(took, took, 10, (), told.peak_memory_bytes, told.bytes_sent, 1e-7, told.traffic, told.order)
+    same = replace(same, host_bytes=told.host_bytes)
+    monkeypatch.setattr(cli, "measure_all", lambda runs, setting: [same])
+    given = [str(job(tmp_path, folder)), "--despite-load"]
+    done = RUN.invoke(cli.app, [*given, "--json"])
+    assert done.exit_code == 0, done.exception
+    plain = json.loads(done.stdout)
+    assert plain["spot_check"] is None and not plain["errors"]["inside_interval"]
+    monkeypatch.setattr(cli, "_checked", lambda name: SpotCheck(name, {"gemm": 3.0, "norm": 3.0}))
+    found = json.loads(RUN.invoke(cli.app, [*given, "--json"]).stdout)
+    low, high = plain["predicted"]["interval_s"]
+    assert found["predicted"]["interval_s"] == pytest.approx([low, 3 * high])
+    assert found["errors"]["inside_interval"] and found["spot_check"]["typical"] == 3.0
+    assert found["errors"]["step_time_s"] == plain["errors"]["step_time_s"]
+    assert "predictions are of that machine" in RUN.invoke(cli.app, given).stdout
 
 
 def test_a_pipeline_leaves_its_measured_order_over_the_simulated_one(tmp_path, folder):
