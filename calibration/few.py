@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+import scipy  # loads scipy.optimize at its first use
 from numpy.typing import NDArray
-from scipy.optimize import least_squares
 
 Floats = NDArray[np.float64]
 ERROR, WIDTH = 0.1, 2.0
@@ -30,6 +30,6 @@ def fit_few(
     def residuals(x: Floats) -> Floats:
         return np.concatenate([errors(x) / ERROR, (x - begin) / WIDTH])
 
-    x = least_squares(residuals, begin, loss="soft_l1", max_nfev=50).x
+    x = scipy.optimize.least_squares(residuals, begin, loss="soft_l1", max_nfev=50).x
     freedom = max(1, len(times) - len(start))
     return named(x), float(np.sqrt(np.sum(errors(x) ** 2) / freedom))

@@ -9,11 +9,10 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy  # loads scipy.optimize and scipy.special at their first use
 import torch
 from numpy.polynomial import Chebyshev, Polynomial
 from numpy.typing import NDArray
-from scipy.optimize import brentq
-from scipy.special import erfcx, ndtr
 from torch import Tensor
 
 ENTRIES = 4_096
@@ -39,17 +38,17 @@ class Table(NamedTuple):
 
 
 def _gelu(x: Any) -> Any:
-    return x * ndtr(x)
+    return x * scipy.special.ndtr(x)
 
 
 def _derivative(x: Any) -> Any:
-    return ndtr(x) + x * np.exp(-x * x / 2) / np.sqrt(2 * np.pi)
+    return scipy.special.ndtr(x) + x * np.exp(-x * x / 2) / np.sqrt(2 * np.pi)
 
 
 @lru_cache
 def table() -> Table:
     """Return the table, in double precision."""
-    at = float(brentq(_derivative, -1.0, 0.0, xtol=1e-15))
+    at = float(scipy.optimize.brentq(_derivative, -1.0, 0.0, xtol=1e-15))
     minimum = float(_gelu(at))
     ends = np.sqrt(np.array([0.0, _gelu(FLAT)]) - minimum)
     outputs = np.linspace(0.0, ends, ENTRIES, axis=1) ** 2 + minimum
@@ -84,11 +83,11 @@ def series() -> tuple[tuple[float, ...], tuple[float, ...]]:
 
     def near(square: NDArray[np.float64]) -> NDArray[np.float64]:
         x = np.sqrt(square)
-        return np.asarray((ndtr(x) - 0.5) / x)
+        return np.asarray((scipy.special.ndtr(x) - 0.5) / x)
 
     def tail(q: NDArray[np.float64]) -> NDArray[np.float64]:
         t = (1 / q - 1) / SLOPE
-        return np.asarray(erfcx(t / np.sqrt(2)) / 2)
+        return np.asarray(scipy.special.erfcx(t / np.sqrt(2)) / 2)
 
     ends = ((near, [0.0, NEAR**2]), (tail, [1 / (1 + SLOPE * FARTHEST), 1.0]))
     found = [Chebyshev.interpolate(each, DEGREE, domain).convert(kind=Polynomial).coef for each, domain in ends]
