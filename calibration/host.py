@@ -105,7 +105,7 @@ def host_instruments(threads: int) -> Instruments:
 
 def cpu_name() -> tuple[str, str]:
     """Return the CPU's (vendor, name) as the OS gives them."""
-    told = _first_processor(Path("/proc/cpuinfo"))
+    told = first_processor()
     name = told.get("model name") or platform.processor() or platform.machine() or "unknown"
     return told.get("vendor_id", "unknown"), " ".join(name.split())
 
@@ -126,19 +126,25 @@ def made(command: str, threads: str = "one thread", *packages: str) -> dict[str,
     }
 
 
-def _first_processor(path: Path) -> dict[str, str]:
+def first_processor(path: Path = Path("/proc/cpuinfo")) -> dict[str, str]:
+    """Return what Linux tells of the first core, by its names; nothing elsewhere."""
     try:
-        text = path.read_text()
+        text = path.read_text("utf-8")
     except OSError:
         return {}
     pairs = (line.partition(":") for line in text.split("\n\n")[0].splitlines())
     return {key.strip(): value.strip() for key, _, value in pairs}
 
 
-def last_level_cache_bytes(folder: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> int:
+def last_level_cache_bytes() -> int:
     """Return the size of the largest cache that the first core sees, 0 where the OS does not say."""
-    sizes = [path.read_text().strip() for path in folder.glob("index*/size")]
-    return max((int(size.rstrip("KMG")) * SCALE.get(size[-1:], 1) for size in sizes if size), default=0)
+    return max(cache_bytes().values(), default=0)
+
+
+def cache_bytes(folder: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> dict[str, int]:
+    """Return the sizes of the first core's caches as Linux numbers them ("index2": of the second level)."""
+    sizes = {path.parent.name: path.read_text("utf-8").strip() for path in folder.glob("index*/size")}
+    return {name: int(size.rstrip("KMG")) * SCALE.get(size[-1], 1) for name, size in sizes.items() if size}
 
 
 SCALE = {"K": 2**10, "M": 2**20, "G": 2**30}

@@ -1,12 +1,11 @@
 """`BENCHMARKS.md`: one row a figure, each with the day and the machine on which it was last measured."""
 
-import os
 import platform
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import NamedTuple
 
+from calibration.host import cpu_name, usable_cores
 from sim.units import si
 from tests.oracle import ROOT
 
@@ -43,11 +42,8 @@ class Speed(NamedTuple):
 
 def machine() -> str:
     """Return the day and what runs this."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return f"{datetime.now(UTC):%Y-%m-%d}, {cores} cores of {name}, Python {platform.python_version()}"
+    cores = f"{usable_cores()} cores of {cpu_name()[1]}"
+    return f"{datetime.now(UTC):%Y-%m-%d}, {cores}, Python {platform.python_version()}"
 
 
 def rows(text: str) -> dict[str, tuple[str, ...]]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from calibration import guards
 from calibration.guards import BusyError, OutOfTime, admit, drift, interruptible, moved, settled, within
-from calibration.host import HostLoad, cpu_name, host_instruments, last_level_cache_bytes
+from calibration.host import HostLoad, cache_bytes, cpu_name, first_processor, host_instruments
 from tests.calibration.fakes import FakeMachine
 
 
@@ -126,9 +126,16 @@ def test_this_cpu_has_a_name():
     assert name
 
 
-def test_last_level_cache(tmp_path):
+def test_sizes_of_caches(tmp_path):
     for index, size in enumerate(("32K", "1M", "24M")):
         (tmp_path / f"index{index}").mkdir()
         (tmp_path / f"index{index}" / "size").write_text(f"{size}\n")
-    assert last_level_cache_bytes(tmp_path) == 24 * 2**20
-    assert last_level_cache_bytes(tmp_path / "none") == 0
+    assert cache_bytes(tmp_path) == {"index0": 32 * 2**10, "index1": 2**20, "index2": 24 * 2**20}
+    assert cache_bytes(tmp_path / "none") == {}
+
+
+def test_what_is_told_of_the_first_core(tmp_path):
+    file = tmp_path / "cpuinfo"
+    file.write_text("vendor_id\t: X\nflags\t\t: fpu avx2\n\nvendor_id\t: Y\n")
+    assert first_processor(file) == {"vendor_id": "X", "flags": "fpu avx2"}
+    assert first_processor(tmp_path / "none") == {}

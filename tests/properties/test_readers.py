@@ -53,10 +53,8 @@ OTHERS: Mapping[str, tuple[str, ...]] = {
         "sim/sweep/grid.py: Grid.extends",
     ),
     "of the operating system": (
-        "calibration/host.py: _first_processor",
-        "calibration/host.py: last_level_cache_bytes",
-        "calibration/taskmap/processor.py: _cache",
-        "calibration/taskmap/processor.py: _flags",
+        "calibration/host.py: cache_bytes",
+        "calibration/host.py: first_processor",
     ),
     "bytes that nothing is read out of here: they are hashed, copied or timed, or are data to train on": (
         "calibration/checkpointing/store.py: Store.crc32",

@@ -3,7 +3,7 @@
 Ring Attention (arXiv 2310.01889) with both ends of the sequence on one rank, so that the causal mask is balanced: every
 exchange brings the work of half of a rank's own queries times keys.
 
-PyTorch's (`ring` = 1; torch 2.5 to 2.13, `torch.distributed.tensor.experimental._attention`, later
+PyTorch's (`ring` = 1; torch 2.6 to 2.13, `torch.distributed.tensor.experimental._attention`, later
 `_context_parallel/_attention.py`) gathers all keys and values in one collective that only the kernel on a rank's own
 chunk hides (`_AllGatherRotater`, the default), in the forward pass and again in the backward pass, and passes their
 fp32 gradients on after every chunk by a permutation (`_AllToAllRotater`), the last of which nothing hides. Results are
