@@ -13,7 +13,7 @@ import torch
 from pydantic import Field
 
 from calibration.cuda import Cuda
-from calibration.host import cpu_name, last_level_cache_bytes, loopback_bytes_per_s, most_clock_hz, present_clock_hz
+from calibration.host import cache_bytes, cpu_name, loopback_bytes_per_s, most_clock_hz, present_clock_hz
 from calibration.kernels.family import Machine
 from sim.specs.catalog import device
 from sim.specs.fields import InputError, real, spec, whole
@@ -87,7 +87,7 @@ def cpu_fingerprint(threads: int = 1) -> Fingerprint:
         vendor=vendor,
         name=name,
         cores=cores(),
-        l2_bytes=last_level_cache_bytes(),
+        l2_bytes=max(cache_bytes().values(), default=0),
         memory_bytes=psutil.virtual_memory().total,
         driver=f"{platform.system()} {platform.release()}",
         versions=Versions(python=platform.python_version(), torch=str(torch.__version__)),

@@ -112,7 +112,7 @@ def cpu_name() -> tuple[str, str]:
 
 def cores_and_cpu() -> str:
     """Return what a measurement says of the machine that it was made on."""
-    return f"{os.cpu_count()} cores of an {' '.join(cpu_name()[1:])}"
+    return f"{os.cpu_count()} cores of an {cpu_name()[1]}"
 
 
 def made(command: str, threads: str = "one thread", *packages: str) -> dict[str, str]:
@@ -134,11 +134,6 @@ def first_processor(path: Path = Path("/proc/cpuinfo")) -> dict[str, str]:
         return {}
     pairs = (line.partition(":") for line in text.split("\n\n")[0].splitlines())
     return {key.strip(): value.strip() for key, _, value in pairs}
-
-
-def last_level_cache_bytes() -> int:
-    """Return the size of the largest cache that the first core sees, 0 where the OS does not say."""
-    return max(cache_bytes().values(), default=0)
 
 
 def cache_bytes(folder: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> dict[str, int]:

@@ -33,7 +33,7 @@ def gather(out: Path, number: int, where: Where, told: Told) -> Recurrences:
     """Return everything measured; the file is written after each layer."""
     torch.set_num_threads(where.machine.threads)
     made = Recurrences(
-        command=COMMAND, date=f"{datetime.now(UTC):%Y-%m-%d}", machine=f"one core of an {' '.join(cpu_name()[1:])}",
+        command=COMMAND, date=f"{datetime.now(UTC):%Y-%m-%d}", machine=f"one core of an {cpu_name()[1]}",
         software=f"{where.dtype}, torch {version('torch')}", choices=[choice.name for choice in CHOICES],
         costs=[], layers=[],
     )  # fmt: skip

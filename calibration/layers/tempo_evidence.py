@@ -85,7 +85,7 @@ def gather(out: Path, only: str | None, told: Told) -> Tempos:
     """
     torch.set_num_threads(1)
     made = Tempos(
-        command=COMMAND, date=f"{datetime.now(UTC):%Y-%m-%d}", machine=f"one core of an {' '.join(cpu_name()[1:])}",
+        command=COMMAND, date=f"{datetime.now(UTC):%Y-%m-%d}", machine=f"one core of an {cpu_name()[1]}",
         software=f"one thread, torch {version('torch')}",
         saved=[], errors=[], guards=[], times=[], plans=[], curves=[],
     )  # fmt: skip

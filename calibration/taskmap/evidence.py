@@ -147,7 +147,7 @@ def gather(out: Path, number: int, parts: Sequence[str], profile: Path, told: To
     torch.set_num_threads(1)
     library, every = Library(), schedules(processor())
     made = Results(
-        command=COMMAND, date=f"{datetime.now(UTC):%Y-%m-%d}", machine=f"one core of an {' '.join(cpu_name()[1:])}",
+        command=COMMAND, date=f"{datetime.now(UTC):%Y-%m-%d}", machine=f"one core of an {cpu_name()[1]}",
         software=f"fp32, torch {version('torch')}", schedules=[vars(each) for each in every],
         probes=PROBES, compile_s=0.0, learned=[], shapes=[], searches=[], networks=[], plans=[],
     )  # fmt: skip
