@@ -1,12 +1,14 @@
-"""Everything that wants a GPU, in one go: `python -m calibration.gpu_session --device cuda --out DIR [--minutes 25]`.
+"""Everything that wants a GPU, in one go: `python -m calibration.gpu_session --device cuda --out DIR --lease 25`.
 
 In order: the full calibration, the allocator's constants and the replay of a recorded snapshot, contention, the profile
 of all that, plans executed against predictions written beforehand, tuned kernels of task mappings beside the vendor's
 library, fused recurrent layers beside cuDNN's, Tempo's layers beside torch's, and the networks of the benchmark,
 measured and predicted. Each step runs in a process of its own under a time limit; what it returns is written to
 DIR/NAME.json and what it prints to DIR/NAME.log. DIR/state.json says what is done: the same command again goes on from
-there, so that a lease of 25 minutes may also be three of ten. A step that fails, is missing or takes too long is
-recorded, and the next one runs. At the end DIR/results.zip holds everything (at most 16 MiB).
+there, so that a lease of 25 minutes may also be three calls of `--minutes 8`. In a shorter lease every step gets less,
+in proportion: fewer samples and some executed plans tell more than all samples and no plan. A step that fails, is
+missing or takes too long is recorded, and the next one runs. At the end DIR/results.zip holds everything (at most
+16 MiB).
 
 A bare machine needs, beside Python 3.11 and what usually comes with torch on it (torch >= 2.11, numpy, scipy, sympy,
 pyarrow, psutil, numba, typer, pyyaml, rich), only `pip install pydantic simpy`, and this checkout as the working
@@ -41,6 +43,10 @@ MOST_ZIP_BYTES = 16 * 2**20
 LEAST_S = 20.0
 """With less time no step is started."""
 
+LEASE = 25.0
+"""Minutes of a machine for which the times of `STEPS` are meant: the first five fill it, the others come if these end
+early."""
+
 CLOSING_S = 15.0
 """Kept of a step's limit for starting Python and for writing what it measured; a step that is stopped has it to end."""
 
@@ -68,7 +74,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Step:
-    """One step: `run(place)` returns plain data; `minutes` is all the time it gets, over several calls too.
+    """One step: `run(place)` returns plain data; `minutes` of a lease of `LEASE` are its own, over several calls too.
 
     A result with a true `left` means that more time would give more. What `needs` other steps' results is done again
     when one of these has run since.
@@ -197,6 +203,12 @@ class Record:
     seconds: Annotated[float, real(0.0, 1e6, "s")] = 0.0
     reason: str = ""
     at: str = ""
+
+
+def shared_out(steps: Sequence[Step], lease: float) -> list[Step]:
+    """Return the steps with their time of a lease of so many minutes, all calls together."""
+    share = min(lease / LEASE, 1.0)
+    return [replace(step, minutes=step.minutes * share) for step in steps]
 
 
 Execute = Callable[[Step, Place], Record]
@@ -343,7 +355,8 @@ def pack(folder: Path, most_bytes: int = MOST_ZIP_BYTES) -> list[str]:
 def main(
     device: Annotated[str, typer.Option("--device", help="cuda or cpu.")],
     out: Annotated[Path, typer.Option("--out", help="Folder of results; the same again goes on.")],
-    minutes: Annotated[float, typer.Option("--minutes", help="Wall time of this call.")] = 25.0,
+    minutes: Annotated[float | None, typer.Option("--minutes", help="Wall time of this call, else the lease.")] = None,
+    lease: Annotated[float, typer.Option("--lease", help="Minutes of the machine, all calls together.")] = LEASE,
     suite: Annotated[str, typer.Option("--suite", help="smoke or full.")] = "full",
     despite_load: Annotated[bool, typer.Option("--despite-load", help="Measure on a busy machine, flagged.")] = False,
     only: Annotated[str | None, typer.Option("--only", help="Run one step here, without a limit.")] = None,
@@ -354,8 +367,9 @@ def main(
         raise InputError("--device", device, "one of cpu, cuda")
     if suite not in ("smoke", "full"):
         raise InputError("--suite", suite, "one of smoke, full")
-    if not 0 < minutes <= 1_440:
-        raise InputError("--minutes", minutes, "a number above 0, at most 1440")
+    for option, value in (("--lease", lease), ("--minutes", minutes)):
+        if value is not None and not 0 < value <= 1_440:
+            raise InputError(option, value, "a number above 0, at most 1440")
     out.mkdir(parents=True, exist_ok=True)
     place = Place(device, out, suite, limit, despite_load)  # type: ignore[arg-type]
     if only is not None:
@@ -366,7 +380,7 @@ def main(
         raise typer.Exit(in_process(named[only], replace(place, limit_s=limit - started_s)))
     try:
         with interruptible():
-            state = perform(STEPS, place, minutes, separately)
+            state = perform(shared_out(STEPS, lease), place, minutes or lease, separately)
     finally:
         left_out = pack(out)
     steps = {name: asdict(held) for name, held in state.items()}

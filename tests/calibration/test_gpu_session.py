@@ -29,6 +29,7 @@ from calibration.gpu_session import (
     pack,
     perform,
     separately,
+    shared_out,
 )
 from calibration.kernels import registry
 from calibration.session import Bench
@@ -88,6 +89,16 @@ def test_the_minutes_are_kept_and_the_next_call_goes_on(place):
     assert runner.perform(steps(2, 2, 2), place, 3) == {"s0": "done", "s1": "timed out", "s2": "done"}
     assert [name for name, _ in runner.ran] == ["s0", "s1", "s1", "s2"]
     assert load_state(place.folder)["s1"].seconds == pytest.approx(120.0)
+
+
+def test_a_short_lease_leaves_time_for_plans_that_are_executed(place):
+    runner = Runner(dict.fromkeys((step.name for step in STEPS), 1e6))
+    for _ in range(2):
+        runner.perform(shared_out(STEPS, 13.0), place, 6.5)
+    ran = [name for name, limit_s in runner.ran]
+    assert ran[: ran.index("hold_out")] == ["measure", "allocator", "contention", "profile"]
+    assert runner.now_s <= 13 * 60
+    assert shared_out(STEPS, 60.0) == list(STEPS)
 
 
 def test_what_would_gain_from_more_time_goes_on_until_its_own_time_is_used(place):
@@ -320,7 +331,7 @@ def test_the_whole_session_on_fakes(fake_session, monkeypatch, tmp_path):
     kept = [*(s for s in STEPS if s.name in ("measure", "profile")), Step("hold_out", 6.0, absent)]
     monkeypatch.setattr(gpu_session, "STEPS", kept)
     monkeypatch.setattr(gpu_session, "separately", here)
-    arguments = ["--device", "cpu", "--suite", "smoke", "--out", str(tmp_path), "--minutes", "25"]
+    arguments = ["--device", "cpu", "--suite", "smoke", "--out", str(tmp_path)]
     printed = json.loads(run_main(arguments).stdout)
     assert [held["status"] for held in printed["steps"].values()] == ["unfinished", "done", "failed"]
     assert json.loads(run_main(arguments).stdout)["steps"]["measure"]["status"] == "done"
@@ -352,11 +363,14 @@ def test_too_short_a_call_leaves_everything_for_the_next(tmp_path):
     assert (tmp_path / RESULTS).exists()
 
 
-@pytest.mark.parametrize("wrong", [["--minutes", "0"], ["--suite", "huge"], ["--device", "tpu"], ["--only", "x"]])
-def test_wrong_options_exit_2(tmp_path, wrong):
-    done = subprocess.run(start(tmp_path / "d", *wrong), capture_output=True, text=True, check=False)
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--minutes", "0"), ("--lease", "0"), ("--suite", "huge"), ("--device", "tpu"), ("--only", "x")],
+)
+def test_wrong_options_exit_2(tmp_path, option, value):
+    done = subprocess.run(start(tmp_path / "d", option, value), capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert done.stderr.startswith(f"error: {wrong[0]}: got ")
+    assert done.stderr.startswith(f"error: {option}: got ")
 
 
 def test_sigterm_ends_the_step_and_packs(tmp_path):
