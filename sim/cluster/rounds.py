@@ -2,6 +2,8 @@
 
 Between two events, that is while no job ends or arrives and no shares change, rounds run here one after the other;
 where every job has devices whatever the priorities, rounds that are all alike are taken in one step.
+
+Written as plain loops: what NumPy has for sorts, searches and sums takes numba twice as long to compile.
 """
 
 from math import ceil, floor, inf
@@ -24,7 +26,7 @@ from sim.cluster.arrays import (
     Work,
 )
 from sim.cluster.state import Floats, Ints
-from sim.engine.compiled import compiled
+from sim.engine.compiled import compiled, inner, sort, those
 
 NEWCOMER = 1e9
 """Priority per share of a row that has not run yet."""
@@ -32,12 +34,12 @@ MOST_FAILURES = 5
 """After so many rounds without a whole step per device the published scheduler gives a job up."""
 
 
-@compiled()
+@inner()
 def _can_run(rows: Rows, r: int, j: int) -> bool:
     return bool(rows.speed[r, j, 0] > 0 and (rows.job[r, 1] < 0 or rows.speed[r, j, 1] > 0))
 
 
-@compiled()
+@inner()
 def _priorities(rows: Rows, spent_s: Floats) -> Floats:
     """Return share over fraction of time received, (R, m)."""
     found = np.zeros(rows.share.shape)
@@ -51,58 +53,29 @@ def _priorities(rows: Rows, spent_s: Floats) -> Floats:
     return found
 
 
-@compiled()
-def _first(a: int, b: int, j: int, priority: Floats, rows: Rows) -> bool:
-    """Return whether row a goes before row b: by priority, deficit, share, and as they came."""
-    if priority[a, j] != priority[b, j]:
-        return bool(priority[a, j] > priority[b, j])
-    if rows.deficit_s[a, j] != rows.deficit_s[b, j]:
-        return bool(rows.deficit_s[a, j] > rows.deficit_s[b, j])
-    if rows.share[a, j] != rows.share[b, j]:
-        return bool(rows.share[a, j] > rows.share[b, j])
-    return a < b
-
-
-@compiled()
-def _sort(queue: Ints, count: int, j: int, priority: Floats, rows: Rows) -> None:
-    """Sort the first `count` rows of a queue (merge sort)."""
-    spare = np.empty(count, dtype=np.int64)
-    width = 1
-    while width < count:
-        for low in range(0, count, 2 * width):
-            middle, high = min(low + width, count), min(low + 2 * width, count)
-            a, b = low, middle
-            for k in range(low, high):
-                if b >= high or (a < middle and _first(queue[a], queue[b], j, priority, rows)):
-                    spare[k] = queue[a]
-                    a += 1
-                else:
-                    spare[k] = queue[b]
-                    b += 1
-        queue[:count] = spare
-        width *= 2
-
-
-@compiled()
+@inner()
 def _queue(rows: Rows, j: int, priority: Floats, idle: bool, left: int, taken: Ints, rule: Rule, queue: Ints) -> int:
     """Put the rows that could run on type j into the queue and return how many: those with a priority, or the others.
 
-    A pair without a share shares no devices, except as published.
+    They go by priority, deficit, share, and as they came. A pair without a share shares no devices, except as
+    published.
     """
     count = 0
+    keys = np.empty((len(rows.scale), 3))
     for r in range(len(rows.scale)):
         a, b = rows.job[r]
         if (priority[r, j] > 0) == idle or rows.scale[r] > left or not _can_run(rows, r, j):
             continue
         if taken[a] or (b >= 0 and (taken[b] or (idle and not rule.parity))):
             continue
+        keys[r, 0], keys[r, 1], keys[r, 2] = priority[r, j], rows.deficit_s[r, j], rows.share[r, j]
         queue[count] = r
         count += 1
-    _sort(queue, count, j, priority, rows)
+    sort(queue, count, keys)
     return count
 
 
-@compiled()
+@inner()
 def _choose(rows: Rows, fleet: Fleet, order: Ints, priority: Floats, rule: Rule) -> Ints:
     """Return the type of device (R,) that each row gets in this round, or -1; then its place among those chosen."""
     chosen = np.full((2, len(rows.scale)), -1)
@@ -114,7 +87,8 @@ def _choose(rows: Rows, fleet: Fleet, order: Ints, priority: Floats, rule: Rule)
         for idle in (False, True):
             if left == 0 or (idle and rule.strict):
                 break
-            for r in queue[: _queue(rows, j, priority, idle, left, taken, rule, queue)]:
+            for k in range(_queue(rows, j, priority, idle, left, taken, rule, queue)):
+                r = queue[k]
                 a, b = rows.job[r]
                 if rows.scale[r] > left or taken[a] or (b >= 0 and taken[b]):
                     continue
@@ -127,15 +101,20 @@ def _choose(rows: Rows, fleet: Fleet, order: Ints, priority: Floats, rule: Rule)
     return chosen
 
 
-@compiled()
+@inner()
 def _in_order(rows: Rows, chosen: Ints, j: int) -> Ints:
     """Return the rows that are chosen for type j: large ones first, then as they were chosen."""
-    found = np.flatnonzero(chosen[0] == j)
-    size = len(rows.scale)
-    return found[np.argsort(-rows.scale[found] * (size + 1) + chosen[1][found])]
+    found, count, keys = np.empty(len(rows.scale), dtype=np.int64), 0, np.empty((len(rows.scale), 2))
+    for r in range(len(rows.scale)):
+        if chosen[0, r] == j:
+            keys[r, 0], keys[r, 1] = rows.scale[r], -chosen[1, r]
+            found[count] = r
+            count += 1
+    sort(found, count, keys)
+    return found[:count]
 
 
-@compiled()
+@inner()
 def _chains(held: Ints, rows: int) -> tuple[Ints, Ints]:
     """Return the first device of each row, and after each device the next one of its row; -1 ends a chain."""
     head, after = np.full(rows, -1), np.full(len(held), -1)
@@ -146,7 +125,7 @@ def _chains(held: Ints, rows: int) -> tuple[Ints, Ints]:
     return head, after
 
 
-@compiled()
+@inner()
 def _extend(r: int, j: int, head: Ints, after: Ints, fleet: Fleet, devices: Ints) -> bool:
     """Leave a row on its devices if they are of type j and nobody has them yet; return whether."""
     w = head[r]
@@ -163,7 +142,7 @@ def _extend(r: int, j: int, head: Ints, after: Ints, fleet: Fleet, devices: Ints
     return True
 
 
-@compiled()
+@inner()
 def _assign(r: int, scale: int, j: int, fleet: Fleet, devices: Ints) -> None:
     """Give a row devices of type j: of the fullest server with room for all, else of the emptiest ones."""
     size = fleet.per_server[j]
@@ -190,7 +169,7 @@ def _assign(r: int, scale: int, j: int, fleet: Fleet, devices: Ints) -> None:
         free[best] = 0
 
 
-@compiled()
+@inner()
 def _assign_in_turn(r: int, scale: int, j: int, fleet: Fleet, devices: Ints) -> None:
     """Give a row the first free devices of type j."""
     for w in range(fleet.first[j], fleet.first[j] + fleet.devices[j]):
@@ -199,7 +178,7 @@ def _assign_in_turn(r: int, scale: int, j: int, fleet: Fleet, devices: Ints) -> 
             scale -= 1
 
 
-@compiled()
+@inner()
 def _place(rows: Rows, fleet: Fleet, held: Ints, chosen: Ints, rule: Rule, extended: Ints) -> Ints:
     """Return the row of every device (W,); `extended` (R,) tells which rows stay where they are.
 
@@ -215,9 +194,10 @@ def _place(rows: Rows, fleet: Fleet, held: Ints, chosen: Ints, rule: Rule, exten
             high = low + 1
             while high < len(order) and (not rule.parity or rows.scale[order[high]] == rows.scale[order[low]]):
                 high += 1
-            for r in order[low:high]:
-                extended[r] = _extend(r, j, head, after, fleet, devices)
-            for r in order[low:high]:
+            for k in range(low, high):
+                extended[order[k]] = _extend(order[k], j, head, after, fleet, devices)
+            for k in range(low, high):
+                r = order[k]
                 if extended[r]:
                     continue
                 if not rule.parity and fleet.per_server[j] > 1:
@@ -228,7 +208,7 @@ def _place(rows: Rows, fleet: Fleet, held: Ints, chosen: Ints, rule: Rule, exten
     return devices
 
 
-@compiled()
+@inner()
 def _speeds(rows: Rows, fleet: Fleet, chosen: Ints, devices: Ints) -> tuple[Ints, Floats]:
     """Return whether each row has devices, and its speeds (R, 2) in steps/s on them."""
     placed, servers = np.zeros(len(rows.scale), dtype=np.int64), np.zeros(len(rows.scale), dtype=np.int64)
@@ -241,14 +221,15 @@ def _speeds(rows: Rows, fleet: Fleet, chosen: Ints, devices: Ints) -> tuple[Ints
                 placed[r] = 1
                 servers[r] += last[r] != k // fleet.per_server[j]
                 last[r] = k // fleet.per_server[j]
-    for r in np.flatnonzero(placed):
+    for r in those(placed):
         j = chosen[0, r]
         wide = servers[r] > ceil(rows.scale[r] / fleet.per_server[j])
-        speed[r] = rows.spread[r, j] if wide else rows.speed[r, j]
+        for i in range(2):
+            speed[r, i] = rows.spread[r, j, i] if wide else rows.speed[r, j, i]
     return placed, speed
 
 
-@compiled()
+@inner()
 def _work_as_published(
     rows: Rows, work: Work, placed: Ints, speed: Floats, clock: Floats, rule: Rule
 ) -> tuple[Floats, bool]:
@@ -258,12 +239,14 @@ def _work_as_published(
     that has less than a step for each of its devices fails.
     """
     finish, steps = np.zeros(len(placed)), np.zeros((len(placed), 2))
-    for r in np.flatnonzero(placed):
+    ran_s, changed, last_s = np.zeros(len(placed)), False, 0.0
+    for r in those(placed):
         for i in range(2 if rows.job[r, 1] >= 0 else 1):
             steps[r, i] = min(float(floor(speed[r, i] * rule.round_s)), work.left[rows.job[r, i]])
             finish[r] = max(finish[r], clock[NOW] + steps[r, i] / speed[r, i])
-    ran_s, changed = np.where(placed > 0, finish - clock[ROUND_END], 0.0), False
-    for r in np.flatnonzero(placed):
+        ran_s[r] = finish[r] - clock[ROUND_END]
+        last_s = max(last_s, finish[r])
+    for r in those(placed):
         whole = steps[r, 0] // rows.scale[r] > 0 and (rows.job[r, 1] < 0 or steps[r, 1] // rows.scale[r] > 0)
         if not whole or ran_s[r] <= 0:
             ran_s[r] = 0.0
@@ -280,11 +263,11 @@ def _work_as_published(
             if work.left[a] <= 0:
                 work.end_s[a] = finish[r]
                 changed = True
-    clock[NOW] = clock[ROUND_END] = finish.max()
+    clock[NOW] = clock[ROUND_END] = last_s
     return ran_s, changed
 
 
-@compiled()
+@inner()
 def _work(
     rows: Rows, work: Work, placed: Ints, speed: Floats, moved: Ints, chosen: Ints, clock: Floats, rule: Rule
 ) -> tuple[Floats, bool]:
@@ -294,16 +277,17 @@ def _work(
     pair goes on alone.
     """
     ran_s, changed = np.zeros(len(placed)), False
-    for r in np.flatnonzero(placed):
+    until, begin = np.zeros(2), np.zeros(2)
+    for r in those(placed):
         pair = rows.job[r, 1] >= 0
-        until, begin = np.zeros(2), np.zeros(2)
+        until[1] = begin[1] = 0.0
         for i in range(2 if pair else 1):
             a = rows.job[r, i]
             begin[i] = min(work.switch_s[a], rule.round_s) if moved[r] and work.ran[a] else 0.0
             until[i] = min(rule.round_s, begin[i] + work.left[a] / speed[r, i])
             work.left[a] = max(0.0, work.left[a] - (until[i] - begin[i]) * speed[r, i])
             work.ran[a] = 1
-        ran_s[r] = until.max()
+        ran_s[r] = max(until[0], until[1])
         if pair and until[0] != until[1]:
             late = 0 if until[0] > until[1] else 1
             a = rows.job[r, late]
@@ -322,11 +306,14 @@ def _work(
     return ran_s, changed
 
 
-@compiled()
+@inner()
 def _settled(rows: Rows, fleet: Fleet, rule: Rule) -> bool:
     """Return whether all that can run on each type, in their order, fit: then no priority decides anything."""
-    if not rule.fixed or (rows.job[:, 1] >= 0).any() or (rule.parity and not rows.known.all()):
+    if not rule.fixed:
         return False
+    for r in range(len(rows.scale)):
+        if rows.job[r, 1] >= 0 or (rule.parity and not rows.known[r]):
+            return False
     taken = np.zeros(len(rows.scale), dtype=np.int64)
     for j in range(len(fleet.devices)):
         need = 0
@@ -339,13 +326,13 @@ def _settled(rows: Rows, fleet: Fleet, rule: Rule) -> bool:
     return True
 
 
-@compiled()
+@inner()
 def _like(
     rows: Rows, work: Work, placed: Ints, speed: Floats, clock: Floats, rule: Rule, to: Next
 ) -> tuple[int, float]:
     """Return how many rounds like this one follow before anything happens, but for the last, and how long one takes."""
     lasts, ends = 0.0, inf
-    for r in np.flatnonzero(placed):
+    for r in those(placed):
         steps = speed[r, 0] * rule.round_s
         if rule.parity:
             steps = float(floor(steps))
@@ -377,17 +364,23 @@ def run_rounds(
         chosen = _choose(rows, fleet, orders[k], _priorities(rows, spent_s), rule)
         extended = np.zeros(len(rows.scale), dtype=np.int64)
         before, _ = _chains(held.row, len(rows.scale))
-        counts[OFFERED] += (before >= 0).sum()
-        held.row[:] = _place(rows, fleet, held.row, chosen, rule, extended)
+        for r in range(len(before)):
+            counts[OFFERED] += before[r] >= 0
+        devices = _place(rows, fleet, held.row, chosen, rule, extended)
+        for w in range(len(devices)):
+            held.row[w] = devices[w]
         placed, speed = _speeds(rows, fleet, chosen, held.row)
-        if not placed.any():
+        working, moved = those(placed), np.zeros(len(placed), dtype=np.int64)
+        if len(working) == 0:
             return k, k + 1
-        counts[EXTENDED] += extended.sum()
-        moved = placed * (1 - extended)
-        for r in np.flatnonzero(moved):
-            counts[MOVED] += work.ran[rows.job[r, 0]]
+        for r in working:
+            counts[EXTENDED] += extended[r]
+            if not extended[r]:
+                moved[r] = 1
+                counts[MOVED] += work.ran[rows.job[r, 0]]
         log.start_s[k], log.repeats[k] = clock[NOW], 1
-        log.row[k] = held.row if log.row.shape[1] else log.row[k]
+        for w in range(log.row.shape[1]):
+            log.row[k, w] = devices[w]
         if rule.parity:
             ran_s, changed = _work_as_published(rows, work, placed, speed, clock, rule)
         else:
@@ -401,15 +394,17 @@ def run_rounds(
     return len(log.start_s), len(log.start_s)
 
 
-@compiled()
+@inner()
 def _due(clock: Floats, rule: Rule, to: Next) -> bool:
     return to.needed and (clock[NOW] - to.last_reset_s >= rule.reset_every_s or to.last_reset_s == 0)
 
 
-@compiled()
+@inner()
 def _account(rows: Rows, work: Work, held: Held, spent_s: Floats, ran_s: Floats, chosen: Ints) -> None:
     # Those that ran longest first, as in the published scheduler: rounding alone tells some priorities apart there.
-    for r in np.argsort(-ran_s, kind="mergesort")[: (ran_s > 0).sum()]:
+    order = those(ran_s)
+    sort(order, len(order), ran_s.reshape(-1, 1))
+    for r in order:
         j, jobs = chosen[0, r], 2 if rows.job[r, 1] >= 0 else 1
         rows.had_s[r, j] += ran_s[r]
         spent_s[j] += ran_s[r]
@@ -420,7 +415,7 @@ def _account(rows: Rows, work: Work, held: Held, spent_s: Floats, ran_s: Floats,
             held.busy_s[w] += ran_s[held.row[w]]
 
 
-@compiled()
+@inner()
 def _skip(
     rows: Rows, work: Work, held: Held, spent_s: Floats, clock: Floats, counts: Ints, log: Log, rule: Rule, to: Next,
     chosen: Ints, placed: Ints, speed: Floats, k: int,
@@ -430,14 +425,15 @@ def _skip(
     if like < 1:
         return
     ran_s = np.zeros(len(placed))
-    for r in np.flatnonzero(placed):
+    for r in those(placed):
         steps = float(floor(speed[r, 0] * rule.round_s)) if rule.parity else speed[r, 0] * rule.round_s
         work.left[rows.job[r, 0]] -= like * steps
         ran_s[r] = like * (steps / speed[r, 0])
     _account(rows, work, held, spent_s, ran_s, chosen)
     counts[SKIPPED] += like
-    counts[OFFERED] += like * placed.sum()
-    counts[EXTENDED] += like * placed.sum()
+    for r in range(len(placed)):
+        counts[OFFERED] += like * placed[r]
+        counts[EXTENDED] += like * placed[r]
     log.repeats[k] += like
     log.length_s[k] = lasts
     clock[NOW] += like * lasts

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.engine.compiled import compiled
+from sim.engine.compiled import compiled, inner
 from sim.engine.fluid import ROUNDING
 from sim.engine.graph import DeadlockError, Ints, waiting_cycle
 from sim.engine.program import Program, Run, Sharing, Stream
@@ -64,13 +64,13 @@ class _Order(NamedTuple):
     lag: Ints
 
 
-@compiled()
+@inner()
 def _set(now: int, delay: int, what: int, stamp: int, events: list[Event], state: _State) -> None:
     heappush(events, (now + delay, state.counts[0], what, stamp))
     state.counts[0] += 1
 
 
-@compiled()
+@inner()
 def _rate(i: int, shared: _Shared, state: _State) -> float:
     slow, most = 0.0, 1
     own = 0
@@ -85,7 +85,7 @@ def _rate(i: int, shared: _Shared, state: _State) -> float:
     return 1 / ((1 + slow) * most)
 
 
-@compiled()
+@inner()
 def _settle(i: int, now: int, shared: _Shared, state: _State, events: list[Event]) -> None:
     """Give all that share a place with operation i their new rates."""
     state.counts[1] += 1
@@ -106,7 +106,7 @@ def _settle(i: int, now: int, shared: _Shared, state: _State, events: list[Event
                 _set(now, left, j, state.stamp[j], events, state)
 
 
-@compiled()
+@inner()
 def _enter(i: int, now: int, shared: _Shared, state: _State, events: list[Event]) -> None:
     """Start the work of operation i."""
     alone = True
@@ -129,7 +129,7 @@ def _enter(i: int, now: int, shared: _Shared, state: _State, events: list[Event]
         _settle(i, now, shared, state, events)
 
 
-@compiled()
+@inner()
 def _leave(i: int, now: int, shared: _Shared, state: _State, events: list[Event]) -> None:
     """End the work of operation i."""
     alone = True
@@ -151,7 +151,7 @@ def _leave(i: int, now: int, shared: _Shared, state: _State, events: list[Event]
         _settle(i, now, shared, state, events)
 
 
-@compiled()
+@inner()
 def _arrive(i: int, now: int, order: _Order, shared: _Shared, state: _State, start: Ints, events: list[Event]) -> None:
     """Note that one thing less holds operation i back, and start it if it was the last."""
     order.missing[i] -= 1

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.engine.compiled import compiled
+from sim.engine.compiled import compiled, inner
 from sim.market.offers import Floats
 
 Ints = NDArray[np.int64]
@@ -72,9 +72,15 @@ def _reach(v: Values, k: int, s: int, paid: float, work: float, source: int, off
         v.usd[k, s], v.done[k, s], v.source[k, s], v.offer[k, s] = paid, work, source, offer
 
 
-@compiled()
 def best_way(w: Ways, worth: float) -> Told:
     """Return the way with the least of what is paid minus `worth` times the steps done, ended at any step."""
+    again = np.array([w.first_s, w.again_s + w.write_s, w.again_s])
+    waits = np.repeat(again, 2) + w.transfer_s * np.array([0.0, 1.0, 0.0, 1.0, 0.0, 1.0])
+    return Told(*_best_way(w, worth, np.argsort(waits), waits))
+
+
+@compiled()
+def _best_way(w: Ways, worth: float, order: Ints, waits: Floats) -> tuple[float, float, Ints]:
     steps, count = w.taken.shape
     held0 = 1 + 2 * w.apart.shape[1]  # FRESH, LEFT by place, TAKEN by place, HELD by offer, ENDED
     shape = (steps + 1, held0 + count + 1)
@@ -82,9 +88,6 @@ def best_way(w: Ways, worth: float) -> Told:
         np.full(shape, np.inf), np.zeros(shape), np.full(shape, -1, dtype=np.int32), np.full(shape, -1, dtype=np.int32)
     )
     v.usd[0, 0] = 0.0
-    again = np.array([w.first_s, w.again_s + w.write_s, w.again_s])
-    waits = np.repeat(again, 2) + w.transfer_s * np.array([0.0, 1.0, 0.0, 1.0, 0.0, 1.0])
-    order = np.argsort(waits)
     best_k, best_s, best = 0, 0, 0.0
     for k in range(steps + 1):
         for s in range(shape[1] - 1, -1, -1):  # offers first: whoever holds one may leave
@@ -183,13 +186,14 @@ def _start(w: Ways, v: Values, k: int, s: int, n: int, wait: float, worth: float
         wait -= up
 
 
-@compiled()
-def _told(v: Values, k: int, s: int) -> Told:
+@inner()
+def _told(v: Values, k: int, s: int) -> tuple[float, float, Ints]:
     """Follow a way back to its begin."""
     held = np.full(len(v.usd) - 1, -1, dtype=np.int64)
     usd, steps, states = v.usd[k, s], v.done[k, s], v.usd.shape[1]
     while v.source[k, s] >= 0:
         before, state = v.source[k, s] // states, v.source[k, s] % states
-        held[before:k] = v.offer[k, s]
+        for step in range(before, k):
+            held[step] = v.offer[k, s]
         k, s = before, state
-    return Told(usd, steps, held)
+    return usd, steps, held
