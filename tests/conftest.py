@@ -18,6 +18,10 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 # A shell's background job ignores interrupts, and so would every program that the tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Two threads for which no two cores are free wait for each other twenty times as long as they work. The workers of a
+# parallel run, and all programs that tests start, inherit it; tests of threads ask for theirs.
+os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
+
 # Thousands of tests are held while each of them runs: with Python's usual thresholds (700, 10, 10) going through what
 # stays would take a tenth of the time.
 gc.set_threshold(20_000, 20, 20)

@@ -202,9 +202,12 @@ class Interpreted:
     @cached_property
     def symbols(self) -> tuple[str, ...]:
         """The names of the symbols that a call needs values of."""
-        # Each part once: SymPy's own `free_symbols` walks it as often as it occurs.
-        every = _below([sp.S.Zero + e for e in self.expressions.values()], lambda e: e.args)
-        return tuple(sorted(e.name for e in every if e.is_Symbol))
+        return tuple(sorted(e.name for e, _ in self._parts[0] if e.is_Symbol))
+
+    @cached_property
+    def _parts(self) -> tuple[list[tuple[Expr, tuple[int, ...]]], list[int]]:
+        """Every part once, with the places of what it is made of, which come before it; and the outputs' places."""
+        return _places([e if isinstance(e, sp.Basic) else sp.S.Zero + e for e in self.expressions.values()])
 
     def __call__(self, values: Values) -> dict[str, Any]:
         """Return {output: array}, each of its own broadcast shape.
@@ -212,14 +215,11 @@ class Interpreted:
         Raises:
             KeyError: a symbol has no value.
         """
-        known: dict[Expr, Any] = {}
-
-        def value(e: Expr) -> Any:
-            if e not in known:
-                known[e] = values[e.name] if e.is_Symbol else _apply(e, [value(a) for a in e.args])
-            return known[e]
-
-        return {name: value(sp.S.Zero + e) for name, e in self.expressions.items()}
+        parts, outputs = self._parts
+        found: list[Any] = []
+        for e, operands in parts:
+            found.append(values[e.name] if e.is_Symbol else _apply(e, [found[place] for place in operands]))
+        return {name: found[place] for name, place in zip(self.expressions, outputs, strict=True)}
 
     def as_compiled(self) -> Compiled:
         """Return it as a function of its symbols, to put others beside and after it."""
@@ -237,6 +237,31 @@ def _apply(e: Expr, operands: list[Any]) -> Any:
     if e.func not in (ALONE if len(operands) == 1 else OPERATIONS):
         raise ValueError(f"{e.func} is not part of the algebra")
     return reduce(OPERATIONS[e.func], operands) if len(operands) > 1 else ALONE[e.func](operands[0])
+
+
+def _places(exprs: Sequence[Expr]) -> tuple[list[tuple[Expr, tuple[int, ...]]], list[int]]:
+    """Return the parts of expressions, equal ones once: each with the places of its own, which come before it.
+
+    Also the places of `exprs`. Parts are told apart by the places of their own: SymPy compares two that are equal, but
+    not one object, as often part by part as each part occurs.
+    """
+    parts: list[tuple[Expr, tuple[int, ...]]] = []
+    place: dict[int, int] = {}
+    alike: dict[Any, int] = {}
+    left = [(e, False) for e in reversed(exprs)]
+    while left:
+        e, done = left.pop()
+        if done:
+            operands = tuple(place[id(part)] for part in e.args)
+            key = (e.func, operands) if operands else e
+            if key not in alike:
+                alike[key] = len(parts)
+                parts.append((e, operands))
+            place[id(e)] = alike[key]
+        elif id(e) not in place:
+            left.append((e, True))
+            left.extend((part, False) for part in reversed(e.args))
+    return parts, [place[id(e)] for e in exprs]
 
 
 def composed(expressions: Mapping[str, Expr], given: Mapping[str, Expr]) -> dict[str, Expr]:
