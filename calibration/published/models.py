@@ -114,6 +114,7 @@ def fit_base(public: Public) -> Base:
     """
     target = PROFILED[0]
     steps = [ratios_to(ANCHOR_CHECK, public, known) for known in (True, False)]
+    links = fit_links(public)
     # H100 is the only device measured at several lengths and equal row count: s0 comes from there.
     lengths = {
         d: kernels.fit_attention(public.of(H100_ATTENTION, "attention", d), {"r0": 0.0}) for d in ATTENTION_DIRECTIONS
@@ -121,7 +122,7 @@ def fit_base(public: Public) -> Base:
     s0 = {d: fit.solution.parameters["s0"] for d, fit in lengths.items()}
     vector = vector_models(target, public, {})
     models, gemms = own_models(target, public, vector, s0)
-    links, exponent = fit_links(public), peak_exponent(public, models)
+    exponent = peak_exponent(public, models)
     checks = [_check_carrying(public, models, by, exponent) for by in steps]
     return Base(models, gemms, s0, links, exponent, *checks)
 

@@ -31,7 +31,7 @@ from tests.pace import slower
 from tests.properties.mutations import damaged
 
 CHUNKS = 20
-FILES = 100_000 if FULL else 2_000
+FILES = 100_000 if FULL else 1_200
 MAX_FILE_S = 1.0
 TRIES = 3
 """A file is slow if it is so as often as this in a row: the collection of garbage of other tests is none of its own."""
@@ -40,7 +40,7 @@ MAX_FILE_BYTES = 128 * 2**20
 TRACED = 25
 """One file in so many is loaded under the memory tracer, which is slow."""
 
-MAX_SIMULATED = 12 if FILES > 2_000 else 2
+MAX_SIMULATED = 12 if FULL else 1
 SMALL_STEP = 2_000
 
 JOBS = ROOT / "notebooks" / "jobs"

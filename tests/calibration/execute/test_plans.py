@@ -8,6 +8,7 @@ from functools import cache
 
 import pytest
 
+from calibration.execute import measure
 from calibration.execute.measure import Measured, Run, Setting, measure_all, processes
 from calibration.execute.predict import Predicted, predict
 from sim.schedules.custom import parse_order
@@ -104,6 +105,9 @@ OTHERS = {
 PLANS = ALWAYS | (OTHERS if FULL else {})
 CUSTOM = "0F0,0F1,0F2,0F3,0I3,0B0,0W3,0B1,0B2\n,1F0,1F1,1F2,1F3,1B3,1B0,1I1,1B2,1W1\n"
 WIDE = Model(layers=4, hidden=256, heads=4, vocab=200, seq=128)
+STEPS = 4
+"""Enough for losses that fall; nobody reads the times."""
+
 MEMORY = 0.03
 """Of the measured peak: what the simulator leaves out of tokens, losses and statistics is that much of a tiny model."""
 HOST = 2e-3
@@ -155,9 +159,11 @@ def executed(tmp_path_factory):
             for name in names
         ]
         runs = [Run(model(name), made[name], p.csv) for name, p in zip(names, said, strict=True)]
-        return dict(zip(names, zip(said, measure_all(runs, Setting()), strict=True), strict=True))
+        return dict(zip(names, zip(said, measure_all(runs, Setting(steps=STEPS)), strict=True), strict=True))
 
-    return lambda name: launch(processes(made[name]))[name]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(measure, "LEAST_STEPS", STEPS)
+        yield lambda name: launch(processes(made[name]))[name]
 
 
 @pytest.mark.parametrize("name", PLANS)
