@@ -85,7 +85,12 @@ def ceiling(x: Expr) -> Expr:
 
 def p_norm(a: Expr, b: Expr, p: Expr) -> Expr:
     """Return (a^p + b^p)^(1/p): the sum at p = 1, the maximum as p grows."""
-    return (a**p + b**p) ** (1 / p)
+    return _power(_power(a, p) + _power(b, p), 1 / p)
+
+
+def _power(base: Expr, exponent: Expr) -> Expr:
+    """Return a power as it stands: SymPy would ask of every part of the base whether it may be taken out."""
+    return sp.Pow(base, exponent, evaluate=False)
 
 
 @dataclass(frozen=True)
