@@ -129,6 +129,18 @@ def test_terms_and_factors_in_common_are_computed_once():
     assert sorted(done) == ["*"] * 3 + ["**"] + ["+"] * 2
 
 
+def test_equal_parts_that_are_not_one_object_are_soon_told_apart():
+    """Compared part by part, as often as each occurs, 50 levels would take 2^50 comparisons."""
+
+    def tower():
+        made = symbol("a_test")
+        for _ in range(50):
+            made = maximum(made, minimum(made, symbol("b_test")))
+        return made
+
+    assert Interpreted({"x": tower(), "y": tower()})({"a_test": 3.0, "b_test": 2.0}) == {"x": 3.0, "y": 3.0}
+
+
 def test_what_is_not_part_of_the_algebra_is_not_walked():
     with pytest.raises(ValueError, match="not part of the algebra"):
         Interpreted({"x": sp.sin(symbol("a_test"))})({"a_test": 1.0})

@@ -1,6 +1,11 @@
-"""Compiled functions where nothing can be kept."""
+"""Compiled functions: where nothing can be kept, and what others are made of."""
 
-from sim.engine.compiled import compiled
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from sim.engine.compiled import compiled, sort, those
 
 
 def test_without_a_place_for_its_code_a_function_is_compiled_for_this_process():
@@ -9,3 +14,21 @@ def test_without_a_place_for_its_code_a_function_is_compiled_for_this_process():
     doubled = compiled()(space["doubled"])
     assert doubled(21) == 42
     assert not doubled.stats.cache_path
+
+
+@compiled()
+def _in_order(flags, keys):
+    queue = those(flags)
+    sort(queue, len(queue), keys)
+    return queue
+
+
+@given(
+    st.integers(0, 40).flatmap(
+        lambda n: st.tuples(*(arrays(float, s, elements=st.integers(0, 2)) for s in (n, (n, 2))))
+    )
+)
+def test_rows_go_by_their_keys_and_else_as_they_came(rows):
+    flags, keys = rows
+    wanted = sorted(np.flatnonzero(flags), key=lambda row: (*(-keys[row]),))
+    assert _in_order(flags, keys).tolist() == wanted
