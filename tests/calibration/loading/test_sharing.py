@@ -22,7 +22,7 @@ def spin(number):
 
 
 def test_processes_on_one_core_take_turns():
-    (alone,) = side_by_side([spin])
+    alone = max(side_by_side([spin])[0] for _ in range(3))  # others may have had the core meanwhile
     rates = side_by_side([spin, spin])
     assert len(rates) == 2
     assert 0.4 < sum(rates) / alone < 1.5
