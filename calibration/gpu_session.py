@@ -206,9 +206,9 @@ class Record:
 
 
 def shared_out(steps: Sequence[Step], lease: float) -> list[Step]:
-    """Return the steps with their time of a lease of so many minutes, all calls together."""
+    """Return the steps with their time of a lease of so many minutes, all calls together; a minute at least."""
     share = min(lease / LEASE, 1.0)
-    return [replace(step, minutes=step.minutes * share) for step in steps]
+    return [replace(step, minutes=max(step.minutes * share, 1.0)) for step in steps]
 
 
 Execute = Callable[[Step, Place], Record]

@@ -424,16 +424,15 @@ def _skip(
     like, lasts = _like(rows, work, placed, speed, clock, rule, to)
     if like < 1:
         return
-    ran_s = np.zeros(len(placed))
-    for r in those(placed):
+    working, ran_s = those(placed), np.zeros(len(placed))
+    for r in working:
         steps = float(floor(speed[r, 0] * rule.round_s)) if rule.parity else speed[r, 0] * rule.round_s
         work.left[rows.job[r, 0]] -= like * steps
         ran_s[r] = like * (steps / speed[r, 0])
     _account(rows, work, held, spent_s, ran_s, chosen)
     counts[SKIPPED] += like
-    for r in range(len(placed)):
-        counts[OFFERED] += like * placed[r]
-        counts[EXTENDED] += like * placed[r]
+    counts[OFFERED] += like * len(working)
+    counts[EXTENDED] += like * len(working)
     log.repeats[k] += like
     log.length_s[k] = lasts
     clock[NOW] += like * lasts

@@ -99,6 +99,7 @@ def test_a_short_lease_leaves_time_for_plans_that_are_executed(place):
     assert ran[: ran.index("hold_out")] == ["measure", "allocator", "contention", "profile"]
     assert runner.now_s <= 13 * 60
     assert shared_out(STEPS, 60.0) == list(STEPS)
+    assert min(step.minutes for step in shared_out(STEPS, 3.0)) == 1.0
 
 
 def test_what_would_gain_from_more_time_goes_on_until_its_own_time_is_used(place):
