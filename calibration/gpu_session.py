@@ -89,11 +89,12 @@ class Step:
 def measure(place: Place) -> dict[str, Any]:
     """Measure the kernels of all families (resumes) and return the counts."""
     session = import_module("calibration.session")
+    links_s = 2 * session.LINKS_S if place.device == "cpu" else 0.0
     request = session.Request(
         device=place.device,
         out=place.profile,
         suite=place.suite,
-        budget_s=max(place.limit_s - CLOSING_S, 1.0),
+        budget_s=max(place.limit_s - CLOSING_S - links_s, 1.0),
         resume=(place.profile / "session.json").exists(),
         despite_load=place.despite_load,
     )
