@@ -104,14 +104,11 @@ def _choose(rows: Rows, fleet: Fleet, order: Ints, priority: Floats, rule: Rule)
 @inner()
 def _in_order(rows: Rows, chosen: Ints, j: int) -> Ints:
     """Return the rows that are chosen for type j: large ones first, then as they were chosen."""
-    found, count, keys = np.empty(len(rows.scale), dtype=np.int64), 0, np.empty((len(rows.scale), 2))
-    for r in range(len(rows.scale)):
-        if chosen[0, r] == j:
-            keys[r, 0], keys[r, 1] = rows.scale[r], -chosen[1, r]
-            found[count] = r
-            count += 1
-    sort(found, count, keys)
-    return found[:count]
+    found, keys = those(chosen[0] == j), np.empty((len(rows.scale), 2))
+    for r in found:
+        keys[r, 0], keys[r, 1] = rows.scale[r], -chosen[1, r]
+    sort(found, len(found), keys)
+    return found
 
 
 @inner()
