@@ -5,20 +5,16 @@ device. The processes are started afresh, end by themselves, and are killed when
 """
 
 import json
-import os
-import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
 
+from calibration.execute.processes import ExecutionError, run_processes
 from calibration.fit import Free, Scores, Solution, conformal_coverage, scores, solve
 from calibration.rank import Request
 from calibration.samples import Floats
@@ -33,7 +29,7 @@ SIZES = tuple(4**k for k in range(5, 13))
 """1 KiB to 16 MiB."""
 STARTUP_S = 60.0
 """Importing torch and meeting takes this long at most."""
-LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
+COMMAND = (sys.executable, "-m", "calibration.rank")
 QUANTILE = {"gloo": 0.0, "nccl": 0.5}
 """Quantile of the samples: the minimum on a CPU, where whatever else runs only adds; the median on devices."""
 REPEATS = {"gloo": 25, "nccl": 20}
@@ -88,11 +84,14 @@ def measure(
         InputError: fewer than two ranks, more than there are devices, or a rank failed or did not end in time.
     """
     _check(ranks, backend)
-    cases = [(operation, size) for size in sizes for operation in operations]
-    request = {"world": ranks, "backend": backend, "cases": cases, "samples": REPEATS[backend], "sample_s": 1e-3}
+    cases = tuple((operation, size) for size in sizes for operation in operations)
+    request = Request(ranks, backend, cases, REPEATS[backend], 1e-3, budget_s)
+    try:
+        written, *_ = run_processes(asdict(request), budget_s + STARTUP_S, COMMAND)
+    except ExecutionError as error:
+        raise InputError("ranks", ranks, f"processes that {backend} connects: {error}") from None
     found, skipped = [], {}
-    for line in _run({**request, "budget_s": budget_s}).splitlines():
-        case = json.loads(line)
+    for case in written["cases"]:
         if "reason" in case:
             skipped[case["operation"]] = case["reason"]
         else:
@@ -107,43 +106,6 @@ def _check(ranks: int, backend: str) -> None:
         raise InputError("ranks", ranks, "at least 2")
     if backend == "nccl" and torch.cuda.device_count() < ranks:
         raise InputError("ranks", ranks, f"at most the CUDA devices here ({torch.cuda.device_count()})")
-
-
-def _run(request: Mapping[str, Any]) -> str:
-    """Return what rank 0 writes; all ranks have ended when this returns or raises."""
-    env = os.environ | {"GLOO_SOCKET_IFNAME": LOOPBACK, "NCCL_SOCKET_IFNAME": LOOPBACK, "OMP_NUM_THREADS": "1"}
-    limit = request["budget_s"] + STARTUP_S
-    with tempfile.TemporaryDirectory() as folder:
-        processes: list[subprocess.Popen[str]] = []
-        try:
-            for rank in range(request["world"]):
-                told = Request(rank=rank, file=str(Path(folder) / "meet"), **request)
-                words = [sys.executable, "-m", "calibration.rank", json.dumps(asdict(told))]
-                out = subprocess.PIPE if rank == 0 else subprocess.DEVNULL
-                processes.append(subprocess.Popen(words, env=env, text=True, stdout=out, stderr=subprocess.PIPE))
-            written, _ = processes[0].communicate(timeout=limit)
-            codes = [p.wait(timeout=STARTUP_S) for p in processes]
-        except subprocess.TimeoutExpired:
-            raise InputError("ranks", request["world"], f"processes that end within {limit:g} s") from None
-        finally:
-            errors = [_ended(p) for p in processes]
-    if any(codes):
-        told_last = next((lines[-1] for lines in errors if lines), "no message")
-        raise InputError("ranks", request["world"], f"processes that {request['backend']} connects: {told_last}")
-    return written
-
-
-def _ended(process: subprocess.Popen[str]) -> list[str]:
-    """Return the lines of a process's errors, having ended it if it still runs.
-
-    A process that fails may abort on its way out, as threads of gloo still run; why it failed stands before that.
-    """
-    if process.poll() is None:
-        process.kill()
-    with suppress(ValueError):  # rank 0's pipes are read and closed
-        lines = (process.communicate()[1] or "").splitlines()
-        return [line for line in lines if not line.startswith("terminate called")]
-    return []
 
 
 @lru_cache

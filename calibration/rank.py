@@ -1,23 +1,24 @@
-"""One rank of a measured communicator: `python -m calibration.rank JSON`, started by `calibration.collectives`.
+"""One rank of a measured communicator: `python -m calibration.rank FOLDER`, started by `calibration.collectives`.
 
 Rank 0 decides (how many calls make a sample, when time is up) and tells the others, so that all make the same calls.
-It writes one JSON object a line for every case. The ranks find each other through a file; gloo and NCCL are told to
-use the loopback interface.
 """
 
 import json
-import sys
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
-from sim.tuner.orphans import end_with_parent
+from calibration.execute.meeting import meet
+from calibration.execute.process import process
+from sim.specs.files import load_mapping, write_atomically
 
 ELEMENT = 4
 WARMUPS = 3
@@ -25,11 +26,9 @@ WARMUPS = 3
 
 @dataclass(frozen=True)
 class Request:
-    """What one rank is told: its place, the rendezvous file, the cases (operation, bytes) and how to time them."""
+    """What every rank is told: the cases (operation, bytes), and how to time them."""
 
-    rank: int
-    world: int
-    file: str
+    ranks: int
     backend: str
     cases: Sequence[tuple[str, int]]
     samples: int
@@ -37,7 +36,9 @@ class Request:
     budget_s: float
 
 
-def operation(name: str, size: int, rank: int, world: int, device: str) -> tuple[Callable[[], Any], Callable[[], Any]]:
+def operation(
+    name: str, size: int, rank: int, world: int, device: torch.device
+) -> tuple[Callable[[], Any], Callable[[], Any]]:
     """Return what runs one collective of `size` bytes, and what returns its relative error after one run.
 
     size: of the whole result (all_reduce, all_gather, broadcast, p2p) or of the whole input (reduce_scatter), as
@@ -98,37 +99,30 @@ def off(found: torch.Tensor, wanted: float) -> float:
 class Rank:
     """This process among the others."""
 
-    def __init__(self, request: Request) -> None:
-        self.request = request
-        self.device = f"cuda:{request.rank}" if request.backend == "nccl" else "cpu"
+    def __init__(self, request: Request, rank: int, timeout: timedelta) -> None:
+        self.request, self.rank = request, rank
+        self.device = torch.device("cuda", rank) if request.backend == "nccl" else torch.device("cpu")
         self.begin = time.perf_counter()
-        if request.backend == "nccl":
-            torch.cuda.set_device(request.rank)
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
         torch.set_num_threads(1)
-        dist.init_process_group(
-            request.backend,
-            init_method=f"file://{request.file}",
-            rank=request.rank,
-            world_size=request.world,
-            timeout=timedelta(seconds=request.budget_s + 60),
-        )
+        meet(rank, request.ranks, self.device, timeout)
 
-    def run(self) -> None:
-        """Measure every case, or as many as the time allows."""
+    def run(self) -> list[dict[str, Any]]:
+        """Return what was found of every case, or of as many as the time allows."""
+        found = []
         for name, size in self.request.cases:
             spent = time.perf_counter() - self.begin
             if self._agreed(int(spent > self.request.budget_s)):
                 break
-            found = self._case(name, size)
-            if self.request.rank == 0:
-                sys.stdout.write(json.dumps({"operation": name, "size": size, **found}) + "\n")
-                sys.stdout.flush()
+            found.append({"operation": name, "size": size, **self._case(name, size)})
         dist.barrier()
         dist.destroy_process_group()
+        return found
 
     def _case(self, name: str, size: int) -> dict[str, Any]:
         """Return the seconds of one case, by sample, or why the backend cannot run it."""
-        run, check = operation(name, size, self.request.rank, self.request.world, self.device)
+        run, check = operation(name, size, self.rank, self.request.ranks, self.device)
         try:
             error = check()
         except RuntimeError as cause:  # raised by the backend before anything is sent, on all ranks alike
@@ -145,7 +139,7 @@ class Rank:
         begin = time.perf_counter()
         for _ in range(calls):
             run()
-        if self.request.backend == "nccl":
+        if self.device.type == "cuda":
             torch.cuda.synchronize()
         return (time.perf_counter() - begin) / calls
 
@@ -156,7 +150,13 @@ class Rank:
         return int(held.item())
 
 
+def main(folder: Path) -> None:
+    """Measure what the task in `folder` asks for, and write what was found."""
+    task = load_mapping(folder / "task.json")
+    rank, timeout = int(os.environ["RANK"]), timedelta(seconds=task.pop("timeout_s"))
+    found = Rank(Request(**task), rank, timeout).run()
+    write_atomically(folder / f"result-{rank}.json", json.dumps({"cases": found}))
+
+
 if __name__ == "__main__":
-    end_with_parent()
-    told = json.loads(sys.argv[1])
-    Rank(Request(**told | {"cases": [tuple(case) for case in told["cases"]]})).run()
+    process(main)

@@ -21,7 +21,9 @@ from sim.specs.files import load_mapping, write_atomically
 POLL_S = 0.05
 GRACE_S = 5.0
 ADDRESS = "127.0.0.1"
-ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
+THREADS, INTERFACE = ("OMP_NUM_THREADS", "MKL_NUM_THREADS"), ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+ENVIRONMENT = {**dict.fromkeys(THREADS, "1"), **dict.fromkeys(INTERFACE, LOOPBACK)}
 """One thread a process, so that two of them are two devices; they listen on 127.0.0.1 only."""
 
 WORKER = (sys.executable, "-m", "calibration.execute.worker")

@@ -19,8 +19,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from calibration.execute.delayed import DelayedTrainer, serial_losses
+from calibration.execute.meeting import meet
 from calibration.execute.memory import LiveBytes
-from calibration.execute.process import LISTENER, process
+from calibration.execute.process import process
 from calibration.execute.runtime import tracing
 from calibration.execute.sharded import ShardedTrainer
 from calibration.execute.traffic import Traffic
@@ -51,19 +52,6 @@ def main(folder: Path) -> None:
     write_atomically(folder / f"result-{rank}.json", json.dumps({"runs": found}))
     if ranks > 1:
         dist.destroy_process_group()
-
-
-def meet(rank: int, ranks: int, device: torch.device, timeout: timedelta) -> None:
-    """Join the others at 127.0.0.1, or wherever torchrun says."""
-    backend = "nccl" if device.type == "cuda" else "gloo"
-    listener = os.environ.get(LISTENER)
-    if listener is None:
-        dist.init_process_group(backend, timeout=timeout)
-        return
-    port = int(os.environ["MASTER_PORT"])
-    held = int(listener) if rank == 0 else None
-    store = dist.TCPStore("127.0.0.1", port, ranks, rank == 0, timeout, master_listen_fd=held)  # type: ignore[attr-defined]
-    dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=timeout)
 
 
 def run(folder: Path, number: int, task: Mapping[str, Any], rank: int, ranks: int, device: torch.device) -> Any:

@@ -17,9 +17,9 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
+from calibration.execute.meeting import meet
 from calibration.execute.process import process
 from calibration.execute.processes import ExecutionError, run_processes
-from calibration.execute.worker import meet
 from calibration.host import keep_freed_memory
 from calibration.workloads.metrics import compute_utilisation, flop, timed
 from calibration.workloads.registry import workload

@@ -21,7 +21,6 @@ QUALIFIED = frozenset(("json.load", "yaml.load", "np.load", "torch.load", "csv.r
 """Calls that open or parse."""
 OTHERS: Mapping[str, tuple[str, ...]] = {
     "what other processes of the same run write or send": (
-        "calibration/collectives.py: measure",
         "calibration/execute/processes.py: run_processes",
         "calibration/execute/processes.py: last_words.<locals>.said",
         "calibration/execute/worker.py: main",
@@ -35,7 +34,7 @@ OTHERS: Mapping[str, tuple[str, ...]] = {
         "calibration/loading/cells.py: Cells.locked",
         "calibration/loading/coordinated.py: minibatches",
         "calibration/loading/minio.py: SharedCache.read",
-        "calibration/rank.py: <module>",
+        "calibration/rank.py: main",
         "calibration/workloads/parallel.py: main",
         "calibration/taskmap/emit_cuda.py: ptx",
     ),
