@@ -39,18 +39,23 @@ class Used:
 
 
 @lru_cache
-def _calls(structure: Structure) -> tuple[tuple[kernels.Call, ...], Interpreted]:
-    """Return the kernels of every layer, both ends and the optimizer, with their inputs and times as expressions."""
+def _calls(structure: Structure) -> tuple[tuple[kernels.Call, ...], tuple[int, ...], Interpreted]:
+    """Return the kernels of every layer, both ends and the optimizer, with their inputs and times as expressions.
+
+    Of the first ones also the kind of layer that calls them.
+    """
+    kinds: list[int] = []
     with kernels.listening() as heard:
         for k, kind in enumerate(structure.kinds):
             block(kind, k)
+            kinds += [k] * (len(heard) - len(kinds))
         ends.embedding(structure)
         ends.head(structure)
         states(structure)
     calls = tuple(heard)  # asking for their times below would be heard too
     expressions = {f"{i} {name}": e for i, call in enumerate(calls) for name, e in call.inputs.items()}
     times = {f"{i}": kernels.seconds(c.op, c.direction, **c.inputs) for i, c in enumerate(calls)}
-    return calls, Interpreted(expressions | times)
+    return calls, tuple(kinds), Interpreted(expressions | times)
 
 
 def compute_seconds(costs: Mapping[str, Any], microbatches: float, ranks: int) -> float:
@@ -80,11 +85,12 @@ def shares(model: Compiled, values: Mapping[str, Any]) -> dict[Key, float]:
 
 
 def used(structure: Structure, model: Compiled, values: Mapping[str, Any]) -> tuple[Used, ...]:
-    """Return the kernels of a step with their shapes; a kernel's share is spread over its shapes by their times."""
-    calls, expressions = _calls(structure)
+    """Return the kernels of a step with their shapes; the share of each shape is that of its time in all layers."""
+    calls, kinds, expressions = _calls(structure)
     out = expressions(values)
     by_kernel = shares(model, values)
-    times = [float(np.mean(out[f"{i}"])) for i in range(len(calls))]
+    layers = [float(np.sum(values[f"layers_{k}"])) for k in kinds] + [1.0] * (len(calls) - len(kinds))
+    times = [n * float(np.mean(out[f"{i}"])) for i, n in enumerate(layers)]
     inputs = [{name: float(np.mean(out[f"{i} {name}"])) for name in call.inputs} for i, call in enumerate(calls)]
     real = [i for i, time in enumerate(times) if time > 0 and all(inputs[i].values())]
     keys = [(call.op, call.direction) for call in calls]

@@ -322,3 +322,12 @@ def test_no_engine_beats_the_lower_bound(step):
     """The tuner's certificate rests on it, whatever dominates: embedding, head, messages, few microbatches."""
     assert closed(step, lower_bound)["lower_bound_s"] <= step.timeline.makespan * 1e-9 * (1 + 1e-12)
     assert closed(step, closed_form)["peak_memory_bytes"] == pytest.approx(step.peak_memory_bytes, rel=1e-9)
+
+
+def test_the_head_is_called_once_and_a_layer_as_often_as_there_are_layers():
+    """By FLOP alone: 12 h^2 of each layer's products against h V of the head's."""
+    model = Model(layers=48, hidden=4096, heads=32, vocab=51_200, seq=2048)
+    step = simulate(model, Cluster.of("h100-sxm-80gb"), Plan(tp=1, dp=8, global_batch=8))
+    products = [k for k in step.kernels if (k.op, k.direction) == ("gemm", "forward")]
+    head = sum(k.share for k in products if k.inputs["n"] == model.vocab) / sum(k.share for k in products)
+    assert head == pytest.approx(51_200 / (51_200 + 48 * 12 * 4096), rel=0.15)
