@@ -87,7 +87,16 @@ class Step:
 
 
 def measure(place: Place) -> dict[str, Any]:
-    """Measure the kernels of all families (resumes) and return the counts."""
+    """Measure the kernels of libraries (resumes) and return the counts."""
+    return _measured(place, tuned=False)
+
+
+def tuned(place: Place) -> dict[str, Any]:
+    """Measure the kernels that are compiled and tuned for each size, which takes long, into the same samples."""
+    return _measured(place, tuned=True)
+
+
+def _measured(place: Place, tuned: bool) -> dict[str, Any]:
     session = import_module("calibration.session")
     links_s = 2 * session.LINKS_S if place.device == "cpu" else 0.0
     request = session.Request(
@@ -98,7 +107,10 @@ def measure(place: Place) -> dict[str, Any]:
         resume=(place.profile / "session.json").exists(),
         despite_load=place.despite_load,
     )
-    families = import_module("calibration.kernels.registry").FAMILIES
+    every = import_module("calibration.kernels.registry").FAMILIES
+    families = [
+        family for family in every if isinstance(family, import_module("calibration.kernels.gemm").TaskMapped) == tuned
+    ]
     made = session.measured(request, families, session.open_bench(place.device), lambda *_: None)
     return {name: getattr(made, name) for name in ("session", "measured", "flagged", "left", "skipped")}
 
@@ -135,7 +147,7 @@ def contention(place: Place) -> Any:
 def allocator(place: Place) -> Any:
     """Measure the allocator's constants (`memory.json` of the profile), and compare a replayed snapshot's peaks."""
     form = import_module("calibration.memory")
-    found = form.session(place.device)
+    found = form.session(place.device, place.folder / "allocator-trace.jsonl")
     place.profile.mkdir(exist_ok=True)
     write_json(place.profile / form.FILE, found)
     return found
@@ -192,6 +204,7 @@ STEPS = (
     Step("kernel_schedules", 5.0, kernel_schedules),
     Step("recurrent_layers", 3.0, recurrent_layers),
     Step("tempo_layers", 2.0, tempo_layers),
+    Step("tuned", 3.0, tuned),
     Step("workloads", 8.0, workloads),
 )
 

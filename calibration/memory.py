@@ -14,7 +14,7 @@ import torch
 from calibration.snapshots import Run, record_profile, record_snapshot, training_steps
 from sim.costs.profile import Memory
 from sim.engine import allocator as simulated
-from sim.engine.memory_trace import Check, MemoryTrace, check
+from sim.engine.memory_trace import Check, MemoryTrace, check, write_trace
 from sim.specs.fields import InputError, read, spec, whole
 from sim.specs.files import load_mapping
 
@@ -198,32 +198,36 @@ def load_memory(path: Path) -> DeviceMemory | None:
     return None if held is None else read(DeviceMemory, held, f"{path.name}.memory")
 
 
-def check_replay(source: MemoryTrace | Literal["cpu", "cuda"]) -> Check:
+def check_replay(source: MemoryTrace | Literal["cpu", "cuda"], keep: Path | None = None) -> Check:
     """Return the peaks that a recorded trace states beside those of its replay.
 
     "cuda" records some training steps of a small transformer by the allocator's own history, "cpu" by torch's
-    profiler, whose peak of live bytes the replay must meet.
+    profiler, whose peak of live bytes the replay must meet. keep: where the recording is written.
 
     Raises:
         InputError: as `record_snapshot` and `check`.
     """
     if source == "cuda":
-        return check(record_snapshot(training_steps("cuda")))
-    if source == "cpu":
-        return check(record_profile(training_steps("cpu")))
+        source = record_snapshot(training_steps("cuda"))
+    elif source == "cpu":
+        source = record_profile(training_steps("cpu"))
     if not isinstance(source, MemoryTrace):
         raise InputError("source", source, "a MemoryTrace, or cpu or cuda")
+    if keep:
+        write_trace(source, keep)
     return check(source)
 
 
-def session(device: Literal["cpu", "cuda"]) -> dict[str, Any]:
+def session(device: Literal["cpu", "cuda"], keep: Path | None = None) -> dict[str, Any]:
     """Return everything that a device tells of its memory as plain data: the replay's check, on CUDA the constants.
+
+    keep: where the recording that is replayed is written.
 
     Raises:
         InputError: as `measure` and `check_replay`.
     """
     # The history must begin with nothing reserved: the recording comes before workspaces stay behind.
-    found = check_replay(device)
+    found = check_replay(device, keep)
     plain: dict[str, Any] = {"replay": asdict(found) | {"equal": found.equal}}
     if device == "cuda":
         gc.collect()

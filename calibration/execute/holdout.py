@@ -17,6 +17,7 @@ from calibration.execute.predict import Predicted, predict, predict_block
 from calibration.guards import drift, moved
 from sim.specs import Cluster, Model, Plan
 from sim.specs.files import write_json
+from sim.specs.plan import Offload
 from sim.units import seconds
 
 if TYPE_CHECKING:
@@ -115,16 +116,25 @@ SIZES: dict[Device, dict[str, tuple[tuple[int, ...], ...]]] = {
             (512, 4, 512, 32_000, 8, 16, 1),
             (1024, 4, 1024, 32_000, 8, 8, 1),
             (2048, 4, 1024, 32_000, 4, 8, 1),
+            (768, 12, 1024, 50_304, 8, 32, 1),
+            (1024, 24, 1024, 50_304, 8, 16, 1),
+            (4096, 2, 4096, 8_000, 2, 4, 1),
         ),
     },
 }
+KNOBS: dict[Device, tuple[dict[str, Any], ...]] = {
+    "cpu": (),
+    "cuda": ({"recompute": "full"}, {"recompute": "selective"}, {"tempo": True}, {"offload": Offload(optimizer=1.0)}),
+}
+"""What of a plan else is executed, each with the second size of a step."""
 HEAD_DIM: dict[Device, int] = {"cpu": 64, "cuda": 128}
 
 
 def cases(device: Device) -> Iterator[Case]:
     """Yield the cases of a kind of device: blocks, steps of one process, and on the CPU steps of two."""
     for what, sizes in SIZES[device].items():
-        for hidden, layers, seq, vocab, micro, batch, ranks in sizes:
+        again = [(sizes[1], knobs) for knobs in KNOBS[device]] if what == "step" else []
+        for (hidden, layers, seq, vocab, micro, batch, ranks), knobs in [*((size, {}) for size in sizes), *again]:
             model = Model(hidden=hidden, layers=layers, heads=hidden // HEAD_DIM[device], seq=seq, vocab=vocab)
             plan = Plan(
                 dp=ranks,
@@ -136,7 +146,11 @@ def cases(device: Device) -> Iterator[Case]:
             name = f"{what} h{hidden} s{seq} b{micro}" + (f" l{layers} v{vocab}" if what == "step" else "")
             name += f" x{batch // micro // ranks}" if batch > micro * ranks else ""
             name += f" dp{ranks}" if ranks > 1 else ""
-            yield Case(name, "block" if what == "block" else "step", model, as_executed(plan))
+            name += "".join(
+                f" {knob}" if value is True else f" {value} recompute" if knob == "recompute" else f" {knob}"
+                for knob, value in knobs.items()
+            )
+            yield Case(name, "block" if what == "block" else "step", model, as_executed(plan.but(**knobs)))
 
 
 def cluster_of(profile_folder: Path, device: Device, ranks: int) -> Cluster:

@@ -16,8 +16,10 @@ KINDS = {
 """(direction, implementation); a CPU's only copy is from its memory to its memory."""
 
 LOW = 10
-HIGH = {("cuda", "smoke"): 26, ("cuda", "full"): 30, ("cpu", "smoke"): 22, ("cpu", "full"): 26}
-"""Powers of two in bytes that are fitted; copies four times as large are held out: 1 KB to 4 GB."""
+HIGH = {("cuda", "smoke"): 26, ("cuda", "full"): 28, ("cpu", "smoke"): 22, ("cpu", "full"): 26}
+"""Powers of two in bytes that are fitted; copies four times as large are held out."""
+PAGEABLE_HIGH = 26
+"""The same of pageable memory: twenty samples of its largest copies would take as long as a whole family."""
 
 
 class Copy:
@@ -30,7 +32,7 @@ class Copy:
     def cases(self, machine: Machine, suite: Suite) -> Iterator[Case]:
         """Yield every direction at the same sizes."""
         for direction, implementation in KINDS[machine.kind]:
-            for use, n in _sizes(machine, suite):
+            for use, n in _sizes(machine, suite, implementation):
                 if fits(machine, n, factor=4):
                     yield Case("copy", direction, "uint8", implementation, {"bytes": n}, str(n), use=use)
 
@@ -66,9 +68,11 @@ def _held(data: Tensor, where: str, pinned: bool) -> Tensor:
     return data.pin_memory() if pinned and where == "cpu" else data.to(where)
 
 
-def _sizes(machine: Machine, suite: Suite) -> Iterator[tuple[Use, int]]:
+def _sizes(machine: Machine, suite: Suite, implementation: str) -> Iterator[tuple[Use, int]]:
     """Yield (use, bytes)."""
     high = HIGH[machine.kind, suite]
+    if implementation == "pageable":
+        high = min(high, PAGEABLE_HIGH)
     pool = [2**n for n in range(LOW, high + 1)]
     for n in pick(pool, int, 2 ** HIGH[machine.kind, "smoke"], suite, (8, 18), 0):
         yield "fit", n
