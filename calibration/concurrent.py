@@ -31,14 +31,14 @@ HEADER = (
 )  # fmt: skip
 """As in the public file, so that `trainsim calibrate --from` reads it."""
 
-SIZES_S = (5e-3, 1e-2, 1.5e-2, 2e-2)
+SIZES_S = (2.5e-3, 5e-3, 7.5e-3, 1e-2)
 """How long each stream's operations take alone, about."""
 REPEATS = 5
 BATCH = 32
 PRODUCT = 4096
 """Rows, columns and depth of one matrix product."""
-CHUNK_BYTES = 4 * 10**6
-"""Bytes of one message or copy."""
+CHUNK_BYTES = 32 * 10**6
+"""Bytes of one message or copy: so many that issuing those within a device does not take longer than they do."""
 GATE_CYCLES = 20_000_000
 """Clock cycles that the gate stays closed (about 10 ms), enough to issue everything behind it."""
 

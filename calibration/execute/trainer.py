@@ -37,7 +37,8 @@ def chunks_of(
     model: Model, plan: Plan, place: Place, seed: int, device: torch.device = CPU, mover: Mover | None = None
 ) -> dict[int, Chunk]:
     """Return a rank's stages by number: parts of the model that `seed` makes, alike on every rank."""
-    whole = SmallGpt(model, seed).to(device, DTYPES[plan.precision])
+    with device:  # a processor takes long to draw as many numbers
+        whole = SmallGpt(model, seed).to(DTYPES[plan.precision])
     split = Split.of(place.group("tp"), device, plan.sequence_parallel)
     edges = pairwise((0, *accumulate(plan.split(model))))
     parts = [range(*edge) for edge in edges]
@@ -306,7 +307,8 @@ class Trainer:
 
         In one pass; in 16 bit in the plan's microbatches, added up in fp32, as a plan without splits has them.
         """
-        serial = SmallGpt(self.model, self.seed).to(self.device, DTYPES[self.plan.precision])
+        with self.device:
+            serial = SmallGpt(self.model, self.seed).to(DTYPES[self.plan.precision])
         size = len(self.batch) if self.plan.precision == "fp32" else self.plan.micro_batch
         total: dict[str, Tensor] = {}
         for rows in self.batch.split(size):  # type: ignore[no-untyped-call]

@@ -18,7 +18,7 @@ SIZES: dict[tuple[str, Suite], tuple[tuple[Use, float], ...]] = {
     ("cpu", "smoke"): (("fit", 0.25), ("fit", 2), ("random", 1.3), ("larger", 8)),
     ("cpu", "full"): (("fit", 0.25), ("fit", 2), ("fit", 16), ("random", 1.3), ("random", 9), ("larger", 64)),
     ("cuda", "smoke"): (("fit", 1), ("fit", 16), ("random", 9), ("larger", 64)),
-    ("cuda", "full"): (("fit", 1), ("fit", 16), ("fit", 64), ("random", 9), ("random", 41), ("larger", 256)),
+    ("cuda", "full"): (("fit", 1), ("fit", 4), ("fit", 16), ("random", 2.6), ("random", 9), ("larger", 64)),
 }
 """MiB of one tensor; whole checkpoints are streams of such pieces."""
 

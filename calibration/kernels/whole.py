@@ -162,9 +162,10 @@ class Block:
             return gradients(block, x, dy)
 
         def of(out: Any) -> float:
-            other = SmallGptBlock(replace(model, attention=_other(case.implementation)))
+            with draw.device:
+                other = SmallGptBlock(replace(model, attention=_other(case.implementation)))
             other.load_state_dict(block.state_dict())
-            return relative_error(out, gradients(other.to(draw.device).double(), *(t.double() for t in sample)))
+            return relative_error(out, gradients(other.double(), *(t.double() for t in sample)))
 
         sets = rotated(machine, case.shape["item"] * 2 * extent[0] * extent[1] * extent[2], lambda: _pair(draw, extent))
         sample = [t[:1] for t in sets[0]]
@@ -213,7 +214,8 @@ class Step:
             optimizer.step()
 
         def of(out: Any) -> float:
-            other = SmallGpt(replace(model, attention=_other(case.implementation))).to(draw.device)
+            with draw.device:
+                other = SmallGpt(replace(model, attention=_other(case.implementation)))
             other.load_state_dict(gpt.state_dict())
             return relative_error(out, loss_and_gradients(other.double(), *sample))
 

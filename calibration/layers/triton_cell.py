@@ -16,23 +16,23 @@ BLOCK = 256
 
 
 @triton.jit
-def _sigmoid(x: Any) -> Any:
+def _sigmoid(x: tl.tensor) -> Any:
     # Triton's own is no kernel of the interpreter where something has imported Triton before.
     return 1 / (1 + tl.exp(-x))
 
 
 @triton.jit
-def _squashed(x: Any) -> Any:
+def _squashed(x: tl.tensor) -> Any:
     return 2 * _sigmoid(2 * x) - 1
 
 
 @triton.jit
-def _read(pointer: Any, there: Any) -> Any:
+def _read(pointer: tl.tensor, there: tl.tensor) -> Any:
     return tl.load(pointer, mask=there, other=0.0).to(tl.float32)
 
 
 @triton.jit
-def _places(outer: Any, inner: Any, block: tl.constexpr) -> Any:
+def _places(outer: tl.tensor, inner: tl.tensor, block: tl.constexpr) -> Any:
     """Return which of a program's numbers there are, their rows and their columns."""
     at = tl.program_id(0) * block + tl.arange(0, block)
     return at < outer * inner, (at // inner).to(tl.int64), at % inner
@@ -40,16 +40,16 @@ def _places(outer: Any, inner: Any, block: tl.constexpr) -> Any:
 
 @triton.jit
 def lstm_forward(
-    outer: Any,
-    inner: Any,
-    gate: Any,
-    gate_row: Any,
-    state_row: Any,
-    gates: Any,
-    previous: Any,
-    cell: Any,
-    state: Any,
-    peephole: Any,
+    outer: tl.tensor,
+    inner: tl.tensor,
+    gate: tl.tensor,
+    gate_row: tl.tensor,
+    state_row: tl.tensor,
+    gates: tl.tensor,
+    previous: tl.tensor,
+    cell: tl.tensor,
+    state: tl.tensor,
+    peephole: tl.tensor,
     sees: tl.constexpr,
     columns: tl.constexpr,
     block: tl.constexpr,
@@ -80,21 +80,21 @@ def lstm_forward(
 
 @triton.jit
 def lstm_backward(
-    outer: Any,
-    inner: Any,
-    gate: Any,
-    gate_row: Any,
-    state_row: Any,
-    output_row: Any,
-    carry_row: Any,
-    gates: Any,
-    previous: Any,
-    cell: Any,
-    peephole: Any,
-    d_output: Any,
-    d_state: Any,
-    d_cell: Any,
-    d_gates: Any,
+    outer: tl.tensor,
+    inner: tl.tensor,
+    gate: tl.tensor,
+    gate_row: tl.tensor,
+    state_row: tl.tensor,
+    output_row: tl.tensor,
+    carry_row: tl.tensor,
+    gates: tl.tensor,
+    previous: tl.tensor,
+    cell: tl.tensor,
+    peephole: tl.tensor,
+    d_output: tl.tensor,
+    d_state: tl.tensor,
+    d_cell: tl.tensor,
+    d_gates: tl.tensor,
     sees: tl.constexpr,
     columns: tl.constexpr,
     block: tl.constexpr,
@@ -125,16 +125,16 @@ def lstm_backward(
 
 @triton.jit
 def gru_forward(
-    outer: Any,
-    inner: Any,
-    gate: Any,
-    gate_row: Any,
-    state_row: Any,
-    gates: Any,
-    previous: Any,
-    cell: Any,
-    state: Any,
-    peephole: Any,
+    outer: tl.tensor,
+    inner: tl.tensor,
+    gate: tl.tensor,
+    gate_row: tl.tensor,
+    state_row: tl.tensor,
+    gates: tl.tensor,
+    previous: tl.tensor,
+    cell: tl.tensor,
+    state: tl.tensor,
+    peephole: tl.tensor,
     sees: tl.constexpr,
     columns: tl.constexpr,
     block: tl.constexpr,
@@ -152,21 +152,21 @@ def gru_forward(
 
 @triton.jit
 def gru_backward(
-    outer: Any,
-    inner: Any,
-    gate: Any,
-    gate_row: Any,
-    state_row: Any,
-    output_row: Any,
-    carry_row: Any,
-    gates: Any,
-    previous: Any,
-    cell: Any,
-    peephole: Any,
-    d_output: Any,
-    d_state: Any,
-    d_cell: Any,
-    d_gates: Any,
+    outer: tl.tensor,
+    inner: tl.tensor,
+    gate: tl.tensor,
+    gate_row: tl.tensor,
+    state_row: tl.tensor,
+    output_row: tl.tensor,
+    carry_row: tl.tensor,
+    gates: tl.tensor,
+    previous: tl.tensor,
+    cell: tl.tensor,
+    peephole: tl.tensor,
+    d_output: tl.tensor,
+    d_state: tl.tensor,
+    d_cell: tl.tensor,
+    d_gates: tl.tensor,
     sees: tl.constexpr,
     columns: tl.constexpr,
     block: tl.constexpr,

@@ -21,23 +21,25 @@ PROGRAMS = 512
 
 
 @triton.jit
-def _read(pointer: Any, there: Any) -> Any:
+def _read(pointer: tl.tensor, there: tl.tensor) -> Any:
     return tl.load(pointer, mask=there, other=0.0).to(tl.float32)
 
 
 @triton.jit
-def _add(a: Any, b: Any) -> Any:
+def _add(a: tl.tensor, b: tl.tensor) -> Any:
     return a + b
 
 
 @triton.jit
-def _sum(row: Any) -> Any:
+def _sum(row: tl.tensor) -> Any:
     # Triton's own sum and zeros are no kernels of the interpreter where something has imported Triton before.
     return tl.reduce(row, 0, _add)
 
 
 @triton.jit
-def gelu_forward(x: Any, y: Any, right: Any, size: Any, at: tl.constexpr, block: tl.constexpr) -> None:
+def gelu_forward(
+    x: tl.tensor, y: tl.tensor, right: tl.tensor, size: tl.tensor, at: tl.constexpr, block: tl.constexpr
+) -> None:
     """Write GELU of a block, and on which side of the minimum its inputs are."""
     j = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
     there = j < size
@@ -48,12 +50,12 @@ def gelu_forward(x: Any, y: Any, right: Any, size: Any, at: tl.constexpr, block:
 
 @triton.jit
 def gelu_backward(
-    y: Any,
-    right: Any,
-    dy: Any,
-    dx: Any,
-    derivatives: Any,
-    size: Any,
+    y: tl.tensor,
+    right: tl.tensor,
+    dy: tl.tensor,
+    dx: tl.tensor,
+    derivatives: tl.tensor,
+    size: tl.tensor,
     minimum: tl.constexpr,
     left_step: tl.constexpr,
     right_step: tl.constexpr,
@@ -75,17 +77,17 @@ def gelu_backward(
 
 @triton.jit
 def norm_backward(
-    kept: Any,
-    rstd: Any,
-    gamma: Any,
-    shift: Any,
-    inverse: Any,
-    dy: Any,
-    dx: Any,
-    sums: Any,
-    rows: Any,
-    columns: Any,
-    programs: Any,
+    kept: tl.tensor,
+    rstd: tl.tensor,
+    gamma: tl.tensor,
+    shift: tl.tensor,
+    inverse: tl.tensor,
+    dy: tl.tensor,
+    dx: tl.tensor,
+    sums: tl.tensor,
+    rows: tl.tensor,
+    columns: tl.tensor,
+    programs: tl.tensor,
     block: tl.constexpr,
 ) -> None:
     """Write the gradients of a program's rows, and its sums of the gradients of gamma and beta."""
@@ -108,7 +110,15 @@ def norm_backward(
 
 
 @triton.jit
-def core_backward(shares: Any, kept: Any, d: Any, dropped: Any, scale: Any, columns: Any, block: tl.constexpr) -> None:
+def core_backward(
+    shares: tl.tensor,
+    kept: tl.tensor,
+    d: tl.tensor,
+    dropped: tl.tensor,
+    scale: tl.tensor,
+    columns: tl.tensor,
+    block: tl.constexpr,
+) -> None:
     """Write a row of the dropout's output, and the gradient of the scores in the place of that of the dropout."""
     j = tl.arange(0, block)
     there = j < columns

@@ -66,11 +66,15 @@ class BlockBench:
     def __call__(self, schedule: BlockSchedule) -> float:
         """Return the seconds of a call; infinite where the device lacks what Triton wants for the schedule."""
         if schedule not in self.held:
-            try:
-                self.held[schedule] = self.timed(self.kernel(schedule.program(self.contraction)))
-            except import_module("triton.runtime.errors").OutOfResources:
-                self.held[schedule] = np.inf
+            self.held[schedule] = self.seconds(self.kernel(schedule.program(self.contraction)))
         return self.held[schedule]
+
+    def seconds(self, run: Callable[[Tensor, Tensor, Tensor], Any]) -> float:
+        """Return the seconds of a call of a kernel; infinite where the device lacks what Triton wants for it."""
+        try:
+            return self.timed(run)
+        except import_module("triton.runtime.errors").OutOfResources:
+            return float(np.inf)
 
     def kernel(self, program: Program, **vectors: Tensor) -> Callable[[Tensor, Tensor, Tensor], Any]:
         """Return a program as a function of a, b and c at these sizes; vectors: the epilogue's inputs."""

@@ -148,12 +148,14 @@ def _peak(events: list[Allocation], noted: Noted, gradients: set[int], held: Map
     most = max(range(len(events)), key=lambda n: events[n].total)
     peak = max(0, events[most].total - before)
     alive: dict[int, int] = {}
+    given_up = 0
     for n, event in enumerate(events[: most + 1] if peak else []):
         if event.size > 0:
             alive[event.address] = n
-        else:
-            alive.pop(event.address, None)
+        elif alive.pop(event.address, None) is None:
+            given_up -= event.size
     found = {part: held.get(part, 0) for part in PARTS}
+    found["workspace"] -= min(given_up, found["workspace"])  # of what was there before
     for n in alive.values():
         found[parts[n]] += events[n].size
     return Peak(base + peak, found)

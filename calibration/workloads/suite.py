@@ -208,7 +208,7 @@ def _row(request: Request, results: Results, variant: Variant) -> Row:
         return replace(about, reason=lacking)
     try:
         found = _measured(request, results, variant)
-    except (RuntimeError, ExecutionError) as error:  # no memory, or what a compiler could not do
+    except (RuntimeError, ExecutionError, InputError) as error:  # no memory, or what a compiler could not do
         return replace(about, status="failed", reason=f"{type(error).__name__}: {error}"[:400])
     return replace(about, status="done", measured=found)
 

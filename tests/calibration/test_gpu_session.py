@@ -162,7 +162,7 @@ def test_contention_is_measured_in_the_session_of_the_profile(place, monkeypatch
 
 def test_what_an_allocator_is_like_is_left_beside_the_samples(place, monkeypatch):
     found = {"replay": {"equal": True}}
-    modules = {"calibration.memory": SimpleNamespace(FILE="memory.json", session=lambda device: found)}
+    modules = {"calibration.memory": SimpleNamespace(FILE="memory.json", session=lambda device, keep: found)}
     monkeypatch.setattr(gpu_session, "import_module", modules.__getitem__)
     assert gpu_session.allocator(place) == found
     assert json.loads((place.profile / "memory.json").read_text()) == found
