@@ -47,6 +47,24 @@ class Cuda:
         self._launched_s = self._now()
         return float(start.elapsed_time(end)) / 1e3
 
+    def captured(self, launch: Callable[[], object]) -> Callable[[], object] | None:
+        """Return the replay of a CUDA graph of `launch()`, which has run before, on a stream of its own; None where
+        something in it cannot be captured."""
+        graph = self._cuda.CUDAGraph()
+        try:
+            self._cuda.synchronize()
+            graph.capture_begin()
+            try:
+                launch()
+            finally:
+                graph.capture_end()
+            graph.replay()
+            self._cuda.synchronize()
+        except RuntimeError:
+            return None
+        replay: Callable[[], object] = graph.replay
+        return replay
+
     def release(self) -> None:
         """Give cached blocks of device memory back."""
         self._cuda.empty_cache()

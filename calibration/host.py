@@ -55,6 +55,9 @@ class HostStopwatch:
         launch()
         return time.perf_counter() - begin
 
+    def captured(self, launch: Callable[[], object]) -> None:
+        """Return None: what a processor does is what it issues."""
+
     def release(self) -> None:
         """Do nothing: freed host memory goes back by itself."""
 

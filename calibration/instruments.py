@@ -23,6 +23,11 @@ class Stopwatch(Protocol):
         """Return the seconds between the start of `launch()` and the end of all that it started."""
         ...
 
+    def captured(self, launch: Callable[[], object]) -> Callable[[], object] | None:
+        """Return what does again on the device all that `launch()` starts there, without issuing it; None where it
+        cannot be recorded."""
+        ...
+
     def release(self) -> None:
         """Give memory that no tensor uses back to the device."""
         ...

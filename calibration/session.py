@@ -67,6 +67,7 @@ def open_bench(device: Kind) -> Bench:
     if not torch.cuda.is_available():
         raise InputError("--device", device, "cpu; torch finds no CUDA device here")
     cuda = Cuda()
+    torch.cuda.set_stream(torch.cuda.Stream())  # type: ignore[no-untyped-call] # the default one cannot be captured
     return Bench(cuda_fingerprint(cuda), cuda.instruments())
 
 

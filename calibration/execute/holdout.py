@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from calibration.spot_check import SpotCheck
 
 FILE = "hold-out.json"
-SPAN_S, MOST_STEPS = 3.0, 200
+SPAN_S: dict[Device, float] = {"cpu": 3.0, "cuda": 1.0}
+MOST_STEPS = 200
 """Steps are measured for about so long: a neighbour on the same host disturbs a processor for a second or two, and the
 shortest step should not be one of those."""
 TRIES = 4
@@ -197,7 +198,7 @@ def _row(case: Case, predicted: Predicted, device: Device, steps: int, drifted: 
     """Return a case measured while the machine was as it should be, or with the least drift of `TRIES`; none begins
     after `again` but the first."""
     run = measure_block if case.what == "block" else measure
-    enough = max(steps, min(MOST_STEPS, ceil(SPAN_S / predicted.step_time_s)))
+    enough = max(steps, min(MOST_STEPS, ceil(SPAN_S[device] / predicted.step_time_s)))
     rows: list[Row] = []
     while not rows or (len(rows) < TRIES and moved(rows[-1].sentinel_ratio) and monotonic() < again):
         before = drifted()

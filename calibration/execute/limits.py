@@ -44,11 +44,11 @@ PLAN: Mapping[str, tuple[object, ...]] = {
 PRECISION = ("fp32", "bf16")
 """fp16 would need a scale of the loss, and steps that are skipped where it was too large."""
 MOST_RANKS: Mapping[Device, int] = {"cpu": 8, "cuda": 8}
-MOST_PARAMETERS = 500_000_000
-"""A small network: states of 16 bytes a parameter stay below 8 GB a process."""
+MOST_PARAMETERS: Mapping[Device, int] = {"cpu": 500_000_000, "cuda": 4_000_000_000}
+"""Small networks: states of 16 bytes a parameter stay below 8 GB a process, or within one GPU."""
 
 
-def check_model(model: Model) -> None:
+def check_model(model: Model, device: Device = "cpu") -> None:
     """Return if the small GPT is that model.
 
     Raises:
@@ -62,8 +62,8 @@ def check_model(model: Model) -> None:
         raise InputError("model.pattern", model.pattern, f"T for every layer {HERE}")
     if model.kv_heads != model.heads or model.query_width != model.hidden:
         raise InputError("model.heads", model.heads, f"as many key-value heads, together as wide as hidden, {HERE}")
-    if model.parameters > MOST_PARAMETERS:
-        raise InputError("model", f"{model.parameters} parameters", f"at most {MOST_PARAMETERS} {HERE}")
+    if model.parameters > MOST_PARAMETERS[device]:
+        raise InputError("model", f"{model.parameters} parameters", f"at most {MOST_PARAMETERS[device]} {HERE}")
 
 
 def executed_level(cluster: Cluster) -> RunLevelSet:
@@ -98,7 +98,7 @@ def executable(model: Model, cluster: Cluster, plan: Plan, device: Device) -> Pl
     Raises:
         InputError: with the first thing that it cannot.
     """
-    check_model(model)
+    check_model(model, device)
     if cluster.hardware.on_host != (device == "cpu"):
         kind = "a core of a host processor" if device == "cpu" else "a GPU"
         raise InputError("cluster.device", cluster.device, f"{kind} {HERE} on {device}")

@@ -98,7 +98,7 @@ def measure_all(runs: Sequence[Run], setting: Setting) -> list[Measured]:
     if len(ranks) != 1:
         raise InputError("plans", sorted(ranks), "plans of equally many processes")
     for run in runs:
-        check_model(run.model)
+        check_model(run.model, setting.device)
     _require(setting.device, *ranks)
     if setting.steps < LEAST_STEPS:
         raise InputError("steps", setting.steps, f"at least {LEAST_STEPS}")

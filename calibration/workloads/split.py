@@ -148,16 +148,19 @@ def _peak(events: list[Allocation], noted: Noted, gradients: set[int], held: Map
     most = max(range(len(events)), key=lambda n: events[n].total)
     peak = max(0, events[most].total - before)
     alive: dict[int, int] = {}
-    given_up = 0
     for n, event in enumerate(events[: most + 1] if peak else []):
         if event.size > 0:
             alive[event.address] = n
-        elif alive.pop(event.address, None) is None:
-            given_up -= event.size
+        else:
+            alive.pop(event.address, None)
     found = {part: held.get(part, 0) for part in PARTS}
-    found["workspace"] -= min(given_up, found["workspace"])  # of what was there before
     for n in alive.values():
         found[parts[n]] += events[n].size
+    # What was there before and has gone, and what libraries take in threads that are not recorded.
+    rest = base + peak - sum(found.values())
+    for part in ("workspace", "dynamic"):
+        more = max(rest, -found[part])
+        found[part], rest = found[part] + more, rest - more
     return Peak(base + peak, found)
 
 

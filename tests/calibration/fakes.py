@@ -45,6 +45,9 @@ class FakeMachine:
     def work(self, seconds):
         self.now_s += seconds
 
+    def captured(self, launch):
+        return None
+
     def seconds(self, launch):
         begin = self.now_s
         launch()
