@@ -153,12 +153,17 @@ def _differences(residuals: Callable[[Floats], Floats], low: Floats, high: Float
     return jacobian
 
 
+UNIDENTIFIED = 10.0
+"""Standard error of a log beyond which a number says nothing: samples did not tell it."""
+
+
 def _standard_errors(found: Any, values: Mapping[str, float]) -> dict[str, float]:
     """Return value * standard error of its log, from the Jacobian at the optimum."""
     spare = max(1, len(found.fun) - len(found.x))
     variance = float(np.sum(found.fun**2)) / spare
     covariance = np.linalg.pinv(found.jac.T @ found.jac) * variance
-    return {name: values[name] * float(np.sqrt(max(covariance[i, i], 0.0))) for i, name in enumerate(values)}
+    logs = np.sqrt(np.clip(np.diag(covariance), 0.0, UNIDENTIFIED**2)).tolist()
+    return {name: value * log for (name, value), log in zip(values.items(), logs, strict=True)}
 
 
 def folds(families: Sequence[str]) -> NDArray[np.int64]:

@@ -44,12 +44,19 @@ def wave_terms(units: float, tiles: tuple[tuple[int, int], ...] = TILES) -> list
     ]
 
 
-def gemm_terms(units: float, gpu: bool = True) -> list[list[Term]]:
-    """Return the groups of alternatives that products are tried with, as `calibration.variants.choose` takes them."""
+def gemm_terms(units: float, gpu: bool = True, alone: bool = True) -> list[list[Term]]:
+    """Return the groups of alternatives that products are tried with, as `calibration.variants.choose` takes them.
+
+    alone: each was timed by itself for so short that the chip may have been faster than in a step.
+    """
     sizes = together(KNEE_TERM, SATURATION_TERM)
     waves = wave_terms(units, TILES if gpu else CPU_TILES)
     boost = [BOOST_TERM, together(BOOST_TERM, SATURATION_TERM), together(BOOST_TERM, SATURATION_TERM, FLOOR_TERM)]
-    return [[KNEE_TERM, sizes, *(together(sizes, wave) for wave in waves)], [FLOOR_TERM], boost if gpu else []]
+    return [
+        [KNEE_TERM, sizes, *(together(sizes, wave) for wave in waves)],
+        [FLOOR_TERM],
+        boost if gpu and alone else [],
+    ]
 
 
 def base_term(form: str, parts: Mapping[str, Samples]) -> Term:
@@ -85,7 +92,8 @@ def measured_terms(form: str, parts: Mapping[str, Samples], fingerprint: Fingerp
     """Return the groups of alternatives for measured samples of a device."""
     gpu = "cuda" in fingerprint.versions
     if form == "gemm-pnorm":
-        return gemm_terms(float(max(1, fingerprint.cores if gpu else fingerprint.threads)), gpu)
+        # Samples of a session follow each other for longer than a chip takes to slow down.
+        return gemm_terms(float(max(1, fingerprint.cores if gpu else fingerprint.threads)), gpu, alone=False)
     if form == "attention-saturating":
         s0, r0 = Term("s0", {"s0": HALF_SIZE}), Term("r0", {"r0": ROWS})
         several = all("head_dim" in s.inputs for s in parts.values())

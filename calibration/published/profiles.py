@@ -19,6 +19,7 @@ from calibration.published.models import (
 )
 from calibration.published.public import Public
 from calibration.published.relatives import RELATIVES, relative
+from calibration.store import SESSION
 from sim.costs.carry import Ratios
 from sim.costs.fitted import all_six_digits, six_digits
 from sim.costs.kernels import FALLBACK, KERNELS
@@ -144,10 +145,12 @@ def _memory(name: str) -> Memory:
 def write(profiles: Sequence[Profile], out: Path) -> list[Path]:
     """Write each profile to `out`/<name>/profile.json; a file appears whole or not at all.
 
+    Devices that were measured since keep their profiles: those of folders that hold a session.
+
     Raises:
         InputError: the folder cannot be written.
     """
-    return [_write_one(p, out / p.name) for p in profiles]
+    return [_write_one(p, out / p.name) for p in profiles if not (out / p.name / SESSION).exists()]
 
 
 def _write_one(profile: Profile, folder: Path) -> Path:

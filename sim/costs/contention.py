@@ -59,9 +59,10 @@ def nearest(held: Iterable[Contention], n_in: int, n_out: int) -> Contention | N
     """Return the matrix of the shape nearest to `n_in` ranks in each of `n_out` nodes, on the same links, if any.
 
     Communicators inside a node and those over several are different links; among those on the same ones the ratios of
-    the two numbers decide.
+    the two numbers decide. One rank has none: what was measured of a device alone says nothing of collectives.
     """
-    same = [c for c in held if (c.n_out > 1) == (n_out > 1)]
+    several = n_in * n_out > 1
+    same = [c for c in held if (c.n_out > 1) == (n_out > 1) and (c.n_in * c.n_out > 1 or not several)]
     return min(same, key=lambda c: abs(log(c.n_in / n_in)) + abs(log(c.n_out / n_out)), default=None)
 
 

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from calibration.cuda import Cuda
+from calibration.cuda import PAUSE_S, TRIES, Cuda, Settled
 from calibration.device import cuda_fingerprint, machine
 from calibration.instruments import Readings
 from calibration.kernels.family import Work
@@ -111,6 +111,44 @@ def test_a_kernel_of_five_microseconds_is_timed_over_a_millisecond():
     assert found.t_s == pytest.approx(5e-6)
     assert found.launches * found.t_s >= 1e-3
     assert found.n >= 20
+
+
+class Graph:
+    """A CUDA graph whose capture may fail."""
+
+    def __init__(self, device, fails):
+        self.device, self.fails, self.replays = device, fails, 0
+
+    def capture_begin(self):
+        self.device.capturing = True
+
+    def capture_end(self):
+        self.device.capturing = False
+        if self.fails:
+            raise RuntimeError("operation not permitted when stream is capturing")
+
+    def replay(self):
+        self.replays += 1
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_can_be_captured_is_replayed(fails):
+    device, launched = FakeCuda(), []
+    graph = Graph(device, fails)
+    device.CUDAGraph, device.synchronize = lambda: graph, lambda: None
+    replay = Cuda(device, FakeNvml()).captured(lambda: launched.append(device.capturing))
+    assert launched == [True] and not device.capturing
+    assert (replay is None) == fails
+    assert graph.replays == (0 if fails else 1)  # once to see that it runs
+
+
+def test_a_sentinel_waits_for_the_clock_to_come_back():
+    readings, slept = [1.0, 1.2, 1.1, 1.01, 2.0, *[2.0] * TRIES], []
+    settled = Settled(lambda: readings.pop(0), slept.append)
+    assert [settled(), settled()] == [1.0, 1.01]
+    assert slept == [PAUSE_S] * 2
+    assert settled() == 2.0  # another state, not one that passes
+    assert len(slept) == 2 + TRIES - 1
 
 
 def test_readings():

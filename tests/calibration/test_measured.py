@@ -339,6 +339,35 @@ def test_a_disturbed_machine_still_gives_a_profile_which_says_so(tmp_path: Path)
     assert load_profile(str(tmp_path / "p")).disturbed_words == profile.disturbed_words
 
 
+def test_a_gpu_under_its_power_limit_is_not_disturbed(tmp_path: Path) -> None:
+    """Its clock has states some per cent apart: what a processor's neighbours do is another thing."""
+    table = [row | {"flagged": True, "sentinel_ratio": ratio} for row in rows("cuda", {"fit": 9}) for ratio in (1.05,)]
+    profile = build_profile(folder(tmp_path / "p", "cuda", table))
+    assert {m.n_disturbed for m in profile.models if m.status == "fitted"} == {None}
+    moved = [row | {"sentinel_ratio": 1.2} for row in table]
+    profile = build_profile(folder(tmp_path / "q", "cuda", moved))
+    assert None not in {m.n_disturbed for m in profile.models if m.status == "fitted"}
+
+
+def test_products_that_no_tensor_unit_loads_are_left_out(tmp_path: Path) -> None:
+    table = list(rows("cuda", {"fit": 12}))
+    aligned = {"m": 512.0, "n": 256.0, "k": 1024.0, "batch": 1.0, "item": 2.0}
+    slow = {"layout": "NN", "shape": json.dumps(aligned | {"k": 1025.0}), "t_s": 1.0}
+    table += [row | slow | {"id": row["id"] + "+"} for row in table if row["op"] == "gemm"]
+    profile = build_profile(folder(tmp_path / "p", "cuda", table))
+    assert {m.n_train for m in profile.models if m.op == "gemm"} == {12}
+
+
+def test_a_known_device_has_the_catalogs_links(tmp_path: Path) -> None:
+    out = folder(tmp_path / "p", "cuda", list(rows("cuda", FEW)))
+    session = json.loads((out / "session.json").read_text())
+    session["fingerprint"]["name"] = "NVIDIA H100 80GB HBM3"
+    (out / "session.json").write_text(json.dumps(session))
+    made, known = build_profile(out), load_profile("h100-sxm-80gb")
+    assert made.name == "h100-sxm-80gb"
+    assert (made.collectives, made.collectives_source) == (known.collectives, known.collectives_source)
+
+
 def test_kernels_side_by_side_become_what_a_neighbour_adds(tmp_path: Path) -> None:
     table = list(rows("cpu", FEW))
     blank = dict.fromkeys(SCHEMA.names) | {"flagged": False, "sentinel_ratio": 1.0}

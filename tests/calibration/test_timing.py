@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from dataclasses import replace
 
 import pytest
 
@@ -34,6 +35,39 @@ def test_a_short_kernel_is_launched_until_a_sample_lasts_a_millisecond():
     found = timed(work_of(machine, [1e-5], calls=4), METHOD, machine)
     assert 100 <= found.launches <= 130
     assert found.t_s == pytest.approx(1e-5 / 4)
+
+
+class OnDevice(int):
+    """An input that is on the device."""
+
+    is_cuda = True
+
+
+class Replays(FakeMachine):
+    """A machine on which issuing a call takes ten times as long as the call."""
+
+    def captured(self, launch):
+        self.launched.append("captured")
+        begin = self.now_s
+        launch()
+        took, self.now_s = self.now_s - begin, begin
+        return lambda: self.work(took / 10)
+
+
+@pytest.mark.parametrize(("seconds", "calls", "replayed"), [(1e-5, 1, True), (1e-5, 2, False), (1e-3, 1, False)])
+def test_short_calls_on_a_device_are_replayed(seconds, calls, replayed):
+    machine, method = Replays(), replace(METHOD, captured_below_s=1e-4)
+    work = work_of(machine, [seconds], calls)
+    found = timed(replace(work, inputs=[(OnDevice(n),) for n in range(3)]), method, machine)
+    assert ("captured" in machine.launched) == replayed
+    assert found.t_s * calls == pytest.approx(seconds / 10 if replayed else seconds)
+    assert found.launches * found.t_s * calls >= method.sample_s * 0.99
+
+
+def test_what_is_on_the_host_is_issued():
+    machine = Replays()
+    timed(work_of(machine, [1e-5]), replace(METHOD, captured_below_s=1e-4), machine)
+    assert "captured" not in machine.launched
 
 
 def test_inputs_take_turns_through_all_samples():

@@ -76,6 +76,12 @@ def test_the_nearest_shape_is_on_the_same_links():
     assert nearest(shapes[:2], 8, 2) is None
 
 
+def test_a_device_alone_says_nothing_of_collectives():
+    alone = [held(1, 1)]
+    assert nearest(alone, 1, 1) is alone[0]
+    assert nearest(alone, 8, 1) is None
+
+
 @pytest.mark.parametrize(
     ("matrix", "field"),
     [(rows([0.5] * 12)[:3], "matrix"), (rows([-0.5] * 12), r"matrix\.0\.1"), ([[0.5] * 4] * 4, r"matrix\.0\.0")],

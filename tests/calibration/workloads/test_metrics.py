@@ -123,6 +123,17 @@ def test_what_an_operation_gives_up_is_no_result_of_it():
     assert found.parts["dynamic"] == 0
 
 
+def test_what_goes_without_a_record_is_taken_from_the_workspace():
+    """A library that gives memory back in a thread of its own leaves no event, but the allocator counts it."""
+    noted = Noted()
+    noted.results, noted.updating = [frozenset({64, 96})], 1
+    steps = ((64, 100, 100), (96, 50, 120))  # 30 bytes have gone in between
+    events = [Allocation(n, address, size, total, operation=0) for n, (address, size, total) in enumerate(steps)]
+    found = _peak(events, noted, set(), {"workspace": 20})
+    assert found.peak_bytes == sum(found.parts.values()) == 140
+    assert (found.parts["workspace"], found.parts["dynamic"]) == (0, 140)
+
+
 class Held(nn.Module):
     """Two products: what is kept of them is known."""
 
