@@ -167,7 +167,9 @@ def _standard_errors(found: Any, values: Mapping[str, float]) -> dict[str, float
 
 
 def folds(families: Sequence[str]) -> NDArray[np.int64]:
-    """Return the fold of each sample; samples of one family share it."""
+    """Return the fold of each sample; samples of one family share it, unless all are of one."""
+    if len(set(families)) == 1:
+        families = [f"{n:06d}" for n in range(len(families))]
     order = sorted(set(families))
     place = dict(zip(order, np.random.default_rng(SEED).permutation(len(order)), strict=True))
     return np.array([place[f] % min(FOLDS, len(order)) for f in families], dtype=np.int64)

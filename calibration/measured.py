@@ -10,8 +10,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
-from math import inf
+from math import hypot, inf, log
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -43,7 +44,7 @@ from calibration.whole import wholes
 from sim.costs import kernels
 from sim.costs.collectives import PARAMETERS
 from sim.costs.contention import Contention
-from sim.costs.fitted import Errors, KernelModel, Use, all_six_digits, six_digits
+from sim.costs.fitted import Errors, KernelModel, SizeBin, Use, all_six_digits, six_digits
 from sim.costs.profile import Fingerprint, Memory, Profile, load_profile, profile_text, read_profile
 from sim.specs.device import Device as DeviceFile
 from sim.specs.fields import InputError, read
@@ -420,6 +421,7 @@ def _stand_ins(held: Mapping[Key, KernelModel], dtype: str) -> list[KernelModel]
                 "samples", measured, f"at least {LEAST} fitted samples of {'/'.join(other or key)} in {dtype}"
             )
         base = held[other]
+        source = f"too few samples of its own: the numbers of {'/'.join(other)}, assumed to be within a factor of two"
         parameters = {name: base.parameters.get(name, 0.0) for name in kernels.FORMS[form].parameters}
         made.append(
             replace(
@@ -431,11 +433,21 @@ def _stand_ins(held: Mapping[Key, KernelModel], dtype: str) -> list[KernelModel]
                 standard_errors={},
                 domain={},
                 n_train=0,
+                bins=[_widened(each) for each in base.bins],
                 status="scaled",
-                source=f"too few samples of its own: the numbers of {'/'.join(other)}",
+                source=source,
             )
         )
+        held = {**held, key: made[-1]}
     return made
+
+
+def _widened(of: SizeBin) -> SizeBin:
+    """Return a relative's interval as that of a kernel of which it is known only roughly: a factor of two at 80 %."""
+    normal = NormalDist()
+    unit = log(2) / normal.inv_cdf(0.9)
+    wide = {x: hypot(width, unit * normal.inv_cdf((1 + float(x)) / 2)) for x, width in of.half_widths.items()}
+    return replace(of, half_widths=all_six_digits(wide))
 
 
 def _contention(folder: Path, session: str) -> list[Contention]:

@@ -340,11 +340,12 @@ def expressions(structure: Structure) -> dict[str, Expr]:
     first, last = phases(ends.embedding(structure)), phases(ends.head(structure))
     head_kept, head_beside = memory.head_bytes(structure)
     several = minimum(1, pp - 1)
-    # Each rank sends its part, and without sequence parallelism the receivers gather the whole; or all send the whole.
-    parts = symbol("scatter_gather")
+    # Each rank sends its part, and without sequence parallelism the receivers gather the whole; or all send the whole,
+    # where they have it.
+    whole = (1 - symbol("scatter_gather")) * (1 - sequence_parallel)
     boundary = ends.boundary_bytes(structure)
     whole_again = (1 - sequence_parallel) * tp_group.all_gather(boundary)
-    message = several * (parts * (send(boundary / tp) + whole_again) + (1 - parts) * send(boundary))
+    message = several * ((1 - whole) * (send(boundary / tp) + whole_again) + whole * send(boundary))
     # A pass that blocks waits for what it receives and for what it sends; the first and the last for one of the two.
     blocked = symbol("blocking_sends") * message
     between = minimum(1, pp * symbol("virtual_stages") - 2)

@@ -76,7 +76,8 @@ def step_schedule(placed: PlacedPlan, costs: Costs) -> Schedule:
     kind, m = SCHEDULES[plan.order], placed.microbatches
     shape = Shape(plan.pp, m, plan.virtual_stages * kind.copies, kind.group(plan.microbatch_group_size, m))
     if kind.asynchronous:
-        shape = replace(shape, microbatches=m * (3 + 2 * lcm(m, plan.pp) // m))
+        period = lcm(m, plan.pp)
+        shape = replace(shape, microbatches=m * max(3 + 2 * period // m, -(-2 * (period + plan.pp + 1) // m)))
     work = None
     if kind.searched:
         table = {k: tick_array(v) for k, v in pass_seconds(costs, placed.stages, kind.copies).items()}
@@ -121,7 +122,7 @@ def tied_reduce(costs: Costs, schedule: Schedule) -> Any:
     return float(costs["tied_reduce"]) * np.array(shared)
 
 
-def _exposed_tied(costs: Costs, schedule: Schedule) -> Any:
+def exposed_tied(costs: Costs, schedule: Schedule) -> Any:
     """Return `tied_reduce`, or zeros where it hides with the other reductions."""
     return tied_reduce(costs, schedule) * (not SCHEDULES[schedule.name].delayed)
 
@@ -176,7 +177,7 @@ def action_seconds(schedule: Schedule, costs: Costs) -> tuple[dict[Kind, Any], A
         kind: np.concatenate([on_ranks(costs, name, schedule), rest])
         for kind, name in ((Kind.REDUCE_GRAD, _reduction(schedule)), (Kind.OPTIMIZER, "optimizer"))
     }
-    update[Kind.REDUCE_GRAD][:ranks] += _exposed_tied(costs, schedule)
+    update[Kind.REDUCE_GRAD][:ranks] += exposed_tied(costs, schedule)
     update[Kind.OPTIMIZER][:ranks] += offloaded(costs, "optimizer_offload", schedule)
     if SCHEDULES[schedule.name].asynchronous:  # every update reduces its own gradients
         update[Kind.OPTIMIZER] += update[Kind.REDUCE_GRAD]
@@ -272,7 +273,8 @@ def waits(timeline: Timeline, costs: Costs, pace: Pace, silent: Pace) -> Waits:
 def exposed(timeline: Timeline, costs: Costs, pace: Pace, waits: Waits, straggler_s: float) -> dict[str, float]:
     """Return the exposed time of a step by cause on the rank that decides it; sums to the step time.
 
-    straggler_s: what waiting for the slowest device adds.
+    straggler_s: what waiting for the slowest device adds. What adds up a shared table is in "other", and not in the
+    time for data parallelism.
     """
     c, rank = costs, pace.rank
     place = where(rank, timeline.schedule)
@@ -286,7 +288,7 @@ def exposed(timeline: Timeline, costs: Costs, pace: Pace, waits: Waits, straggle
         "bubble": waits.bubble_s,
         "optimizer": pace.updates * at(c[f"optimizer_{place}"], rank),
         "straggler": straggler_s,
-        "other": passes["other"] + pace.updates * float(_exposed_tied(c, timeline.schedule)[rank]),
+        "other": passes["other"] + pace.updates * float(exposed_tied(c, timeline.schedule)[rank]),
     }
     step = pace.ticks * TICK_S
     # What overlaps exactly leaves a difference of the last bit, of either sign.

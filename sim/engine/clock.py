@@ -5,14 +5,31 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.specs.fields import InputError
+
 TICK_S = 1e-9
+MOST_S = 1e6
+"""Longest operation: so many of these that a step can hold, and their sums, are still whole numbers of 64 bits."""
 
 
 def to_ticks(seconds: float) -> int:
-    """Return seconds as ticks, to the nearest, halves to even."""
+    """Return seconds as ticks, to the nearest, halves to even.
+
+    Raises:
+        InputError: more than `MOST_S`.
+    """
+    _check(seconds)
     return round(seconds * 1e9)
 
 
 def tick_array(seconds: Any) -> NDArray[np.int64]:
-    """Return an array of seconds as ticks, rounded like `to_ticks`."""
-    return np.rint(np.asarray(seconds) * 1e9).astype(np.int64)
+    """Return an array of seconds as ticks, rounded like `to_ticks`; raises InputError as it does."""
+    given = np.asarray(seconds)
+    _check(np.abs(given).max(initial=0.0))
+    return np.rint(given * 1e9).astype(np.int64)
+
+
+def _check(seconds: float) -> None:
+    if not abs(seconds) <= MOST_S:
+        allowed = f"at most {MOST_S:g} s for one pass: sizes of the model or rates of the profile are out of proportion"
+        raise InputError("step", f"an operation of {seconds:.3g} s", allowed)

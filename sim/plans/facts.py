@@ -136,7 +136,8 @@ def message_bytes(step: Step) -> Iterator[float]:
         rank = homes[s]
         part = at(step.costs["boundary_buffer_bytes"], rank) / 2  # it has room for one to send and one received
         alike = step.placed.at(rank).plan
-        yield 0.0 if rank == homes[s + 1] else part * (1 if plan.scatter_gather else alike.tp)
+        parts = plan.scatter_gather or alike.sequence_parallel
+        yield 0.0 if rank == homes[s + 1] else part * (1 if parts else alike.tp)
 
 
 def provenance(step: Step, date: str | None = None) -> Data:

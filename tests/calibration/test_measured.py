@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from math import log
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -205,6 +206,17 @@ def test_kernels_without_samples_enough_have_a_relatives_numbers(tmp_path: Path)
     assert held["gemm", "wgrad"].parameters["rate"] == held["gemm", "forward"].parameters["rate"]
     assert held["norm", "any"].parameters["bandwidth"] == held["elementwise", "any"].parameters["bandwidth"]
     assert ("gelu", "forward") not in held
+    own, other = held["gemm", "forward"].half_width(1e9), held["gemm", "wgrad"].half_width(1e9)
+    assert own < log(2) < other < 1.1 * log(2)  # what is another kernel's is known to a factor of two
+
+
+def test_relatives_of_relatives(tmp_path: Path) -> None:
+    """Where attention was not measured, its backward has the numbers of its forward, and this those of products."""
+    table = [row for row in rows("cpu", FEW) if row["op"] != "attention"]
+    held = {m.key: m for m in build_profile(folder(tmp_path / "p", "cpu", table)).models}
+    rates = [held[key].parameters["rate"] for key in (("attention", "backward"), ("gemm", "forward"))]
+    assert rates[0] == rates[1]
+    assert held["attention", "backward"].half_width(1e9) > held["attention", "forward"].half_width(1e9)
 
 
 def test_too_few_products_are_refused_and_nothing_is_written(tmp_path: Path) -> None:

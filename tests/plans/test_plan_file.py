@@ -60,8 +60,9 @@ def test_messages_are_the_boundary():
     """A hidden state of 2 bytes an element, split over tensor-parallel ranks or not."""
     whole = 8192 * 4096 * 2
     assert plan_data(STEP)["prediction"]["message_bytes"] == [whole / 2] * 7
-    alone = sim.simulate(MODEL, CLUSTER, STEP.plan.but(scatter_gather=False))
-    assert plan_data(alone)["prediction"]["message_bytes"] == [whole] * 7
+    for split, sent in ((True, whole / 2), (False, whole)):  # with sequence parallelism no rank has more than its part
+        alone = sim.simulate(MODEL, CLUSTER, STEP.plan.but(scatter_gather=False, sequence_parallel=split))
+        assert plan_data(alone)["prediction"]["message_bytes"] == [sent] * 7
     turned = sim.simulate(MODEL, CLUSTER, STEP.plan.but(schedule="zbv"))
     assert plan_data(turned)["prediction"]["message_bytes"] == [whole / 2] * 3 + [0] + [whole / 2] * 3
 
