@@ -153,8 +153,8 @@ def _differences(residuals: Callable[[Floats], Floats], low: Floats, high: Float
     return jacobian
 
 
-UNIDENTIFIED = 10.0
-"""Standard error of a log beyond which a number says nothing: samples did not tell it."""
+MOST_ERROR = 1e17
+"""Stated of a parameter that samples do not tell at all: what profiles may hold ends not far above."""
 
 
 def _standard_errors(found: Any, values: Mapping[str, float]) -> dict[str, float]:
@@ -162,8 +162,8 @@ def _standard_errors(found: Any, values: Mapping[str, float]) -> dict[str, float
     spare = max(1, len(found.fun) - len(found.x))
     variance = float(np.sum(found.fun**2)) / spare
     covariance = np.linalg.pinv(found.jac.T @ found.jac) * variance
-    logs = np.sqrt(np.clip(np.diag(covariance), 0.0, UNIDENTIFIED**2)).tolist()
-    return {name: value * log for (name, value), log in zip(values.items(), logs, strict=True)}
+    logs = np.sqrt(np.maximum(np.diag(covariance), 0.0)).tolist()
+    return {name: min(value * log, MOST_ERROR) for (name, value), log in zip(values.items(), logs, strict=True)}
 
 
 def folds(families: Sequence[str]) -> NDArray[np.int64]:

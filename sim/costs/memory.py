@@ -252,9 +252,11 @@ def rank_parameters() -> dict[str, Expr]:
 
 
 def layer_parameters(index: int) -> Expr:
-    """Return one layer's parameters on a rank, without routed experts."""
+    """Return one layer's parameters on a rank, without routed experts; where there are more ranks than key-value heads,
+    several hold the same one."""
     size = Sizes(index)
-    return size.of("split") / tp + size.of("repeated")
+    again = size.of("key_value_rows") * (kv_columns - symbol("kv_heads") * symbol("head_dim") / tp)
+    return size.of("split") / tp + again + size.of("repeated")
 
 
 def expert_parameters(index: int) -> Expr:
@@ -284,6 +286,7 @@ def parameter_symbols(model: Model) -> dict[str, float]:
     for k, block in enumerate(model.blocks):
         values |= {
             f"split_{k}": block.split_parameters,
+            f"key_value_rows_{k}": block.key_value_rows,
             f"repeated_{k}": block.repeated_parameters,
             f"expert_{k}": block.expert_parameters,
         }

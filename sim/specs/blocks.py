@@ -126,6 +126,13 @@ class Block:
         return one * (2 if self.cross else 1)
 
     @property
+    def key_value_rows(self) -> int:
+        """Weights of keys and values for every column of a key's or a value's heads."""
+        if self.mixer != "attention" or self.traced:
+            return 0
+        return 2 * (self.model.hidden + (1 if self.model.qkv_bias else 0)) * (2 if self.cross else 1)
+
+    @property
     def mixer_repeated(self) -> int:
         """Weights of the token mixer that every tensor-parallel rank holds."""
         m, h = self.model, self.model.hidden
