@@ -10,6 +10,8 @@ in proportion: fewer samples and some executed plans tell more than all samples 
 missing or takes too long is recorded, and the next one runs. At the end DIR/results.zip holds everything (at most
 16 MiB).
 
+To go on with a profile that is shipped, copy its folder to DIR/profile first.
+
 A bare machine needs, beside Python 3.11 and what usually comes with torch on it (torch >= 2.11, numpy, scipy, sympy,
 pyarrow, psutil, numba, typer, pyyaml, rich), only `pip install pydantic simpy`, and this checkout as the working
 directory; nvidia-ml-py, where it is there, adds clocks, power and temperature. To add a step: one line in `STEPS`.

@@ -17,7 +17,7 @@ from torch.nn.functional import gelu, linear
 
 from calibration.checked import Row, check_parts, column, mean_ratio
 from calibration.cuda import Cuda
-from calibration.host import HostStopwatch
+from calibration.host import HostStopwatch, usable_cores
 from calibration.instruments import Stopwatch
 from calibration.kernels.family import Machine
 from calibration.kernels.gemm import CHECKED_ROWS
@@ -26,7 +26,7 @@ from calibration.taskmap.contraction import BIAS, DGRAD, FORWARD, GELU, WGRAD, C
 from calibration.taskmap.gpu import Gpu, of_catalog, of_properties
 from calibration.taskmap.gpu_cost import START, BlockCosts
 from calibration.taskmap.gpu_space import BlockSchedule, block_schedules
-from calibration.taskmap.gpu_tune import PROBED, BlockBench, learned, ranked, tune
+from calibration.taskmap.gpu_tune import PROBED, BlockBench, compile_ahead, learned, ranked, tune
 from calibration.taskmap.program import fused_after
 from calibration.taskmap.tune import TOP
 
@@ -37,7 +37,8 @@ DIRECTIONS = (FORWARD, DGRAD, WGRAD)
 
 @dataclass(frozen=True)
 class Setting:
-    """What is checked where; `every` returns the schedules for elements of so many bytes."""
+    """What is checked where; `every` returns the schedules for elements of so many bytes, `ahead` is how many processes
+    compile them before (0: none)."""
 
     machine: Machine
     stopwatch: Stopwatch
@@ -47,6 +48,7 @@ class Setting:
     probed: tuple[Sizes, ...]
     top: int
     every: Callable[[int], Sequence[BlockSchedule]]
+    ahead: int = 0
 
     def bench(self, contraction: Contraction, sizes: Sizes, dtype: str) -> BlockBench:
         """Return what times schedules at given sizes."""
@@ -78,6 +80,7 @@ def setting(device: Literal["cpu", "cuda"]) -> Setting:
             probed=PROBED,
             top=TOP,
             every=lambda item: block_schedules(gpu, item),
+            ahead=max(1, usable_cores() // 2),
         )
     gpu = of_catalog("h100-sxm-80gb")
     return Setting(
@@ -123,6 +126,8 @@ def _parts(held: Setting) -> Iterator[tuple[str, Callable[[], Row]]]:
     """Yield dtypes and what makes a row: all parts for the first dtype, those against the library for the others."""
     for n, dtype in enumerate(held.dtypes):
         costs: dict[str, BlockCosts] = {}
+        for contraction in dict.fromkeys(contraction for contraction, _ in held.shapes) if held.ahead else ():
+            yield dtype, partial(_compiled_ahead, held, contraction, dtype)
         for contraction in dict.fromkeys(contraction for contraction, _ in held.shapes):
             yield dtype, partial(_learned, held, contraction, dtype, costs)
         for contraction, sizes in held.shapes:
@@ -131,6 +136,12 @@ def _parts(held: Setting) -> Iterator[tuple[str, Callable[[], Row]]]:
         for made in (_fused, _against_all):
             for sizes in forward:
                 yield dtype, partial(made, held, FORWARD, sizes, dtype, costs)
+
+
+def _compiled_ahead(held: Setting, contraction: Contraction, dtype: str) -> Row:
+    began, item = monotonic(), getattr(torch, dtype).itemsize
+    kernels = compile_ahead(contraction, dtype, held.every(item), held.ahead)
+    return _row("compiled", contraction) | {"kernels": kernels, "tuning_s": monotonic() - began}
 
 
 def _learned(held: Setting, contraction: Contraction, dtype: str, costs: dict[str, BlockCosts]) -> Row:

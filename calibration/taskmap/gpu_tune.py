@@ -4,8 +4,10 @@ On a GPU by CUDA events over inputs that no cache holds, elsewhere by the wall c
 """
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from importlib import import_module
+from multiprocessing import get_context
 from random import Random
 from typing import Any
 
@@ -16,8 +18,8 @@ from torch import Tensor
 from calibration.instruments import Stopwatch
 from calibration.kernels.family import Machine, Work
 from calibration.kernels.work import Draw, rotated
-from calibration.taskmap.contraction import Contraction, Sizes
-from calibration.taskmap.emit_triton import Precision
+from calibration.taskmap.contraction import PRODUCTS, Contraction, Sizes
+from calibration.taskmap.emit_triton import Precision, options
 from calibration.taskmap.gpu import Gpu
 from calibration.taskmap.gpu_cost import START, BlockCosts, fit
 from calibration.taskmap.gpu_space import BlockSchedule, block_schedules
@@ -84,6 +86,29 @@ class BlockBench:
     def timed(self, run: Callable[[Tensor, Tensor, Tensor], Any]) -> float:
         """Return the seconds of a call of any function of a, b and c, flat."""
         return timed(Work(run, self.sets, lambda: 0.0, 0.0), METHODS[self.machine.kind], self.stopwatch).t_s
+
+
+def compile_ahead(contraction: Contraction, dtype: str, every: Sequence[BlockSchedule], processes: int) -> int:
+    """Compile the kernels of all schedules in so many processes, into Triton's cache on disk; return how many compiled.
+
+    Compiling takes a second each, a hundred times as long as timing. Sizes are taken for multiples of 16, as those of
+    networks are: other sizes are compiled when they come.
+    """
+    jobs = [(contraction.name, dtype, schedule) for schedule in every]
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        return sum(pool.map(_compile, jobs))
+
+
+def _compile(job: tuple[str, str, BlockSchedule]) -> bool:
+    """Compile one kernel without running it; what a device lacks shows when it is timed."""
+    name, dtype, schedule = job
+    program, of = schedule.program(PRODUCTS[name]), getattr(torch, dtype)
+    try:
+        kernel = compiled(program).function
+        kernel.warmup(of, of, of, *[4096] * 3, whole=True, grid=(1,), **options(program))
+    except Exception:  # whatever it is is told where the kernel is called
+        return False
+    return True
 
 
 def learned(start: BlockCosts, benches: Sequence[BlockBench], every: Sequence[BlockSchedule]) -> BlockCosts:

@@ -4,12 +4,13 @@ import json
 from dataclasses import replace
 from importlib.util import find_spec
 from math import sqrt
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from calibration import checked
-from calibration.taskmap import gpu_check
+from calibration.taskmap import gpu_check, gpu_tune
 from calibration.taskmap.contraction import DGRAD, FORWARD, WGRAD
 from calibration.taskmap.gpu_check import PROBED, check, operands, setting, shapes, summary
 from tests.calibration.taskmap.problems import product
@@ -85,3 +86,30 @@ def test_what_time_or_an_error_leaves_is_kept(monkeypatch):
     assert [row["kind"] for row in found["rows"][:2]] == ["learned", "learned"]
     assert found["rows"][2:] == [{"dtype": "float32", "failure": "OSError: gone"}] * 2
     assert found["failed"] == 2
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_kernel_is_compiled_without_being_run(monkeypatch, fails):
+    asked = []
+
+    def warmup(*given, **named):
+        asked.append((given, named))
+        if fails:
+            raise RuntimeError("out of resources")
+
+    schedule = setting("cpu").every(2)[0]
+    monkeypatch.setattr(gpu_tune, "compiled", lambda program: SimpleNamespace(function=SimpleNamespace(warmup=warmup)))
+    assert gpu_tune._compile(("forward", "bfloat16", schedule)) != fails
+    ((given, named),) = asked
+    assert given == (torch.bfloat16,) * 3 + (4096,) * 3
+    assert (named["num_warps"], named["num_stages"]) == (schedule.warps, schedule.stages)
+
+
+@needs_triton
+def test_compiling_ahead_is_told_where_there_is_something_to_compile():
+    """In processes of their own; where Triton interprets there is nothing to do."""
+    one = replace(setting("cpu"), dtypes=("bfloat16",), ahead=1, every=lambda item: setting("cpu").every(item)[:1])
+    (dtype, part), *_ = gpu_check._parts(one)
+    row = part()
+    assert (dtype, row["kind"], row["kernels"]) == ("bfloat16", "compiled", 1)
+    assert row["tuning_s"] > 0
