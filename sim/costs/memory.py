@@ -77,12 +77,19 @@ def saved(kind: BlockKind, index: int, statistics: int) -> Saved:
         return Saved(mixer=recurrent.saved_bytes(kind, size), masks=masks)
     halves = (kind.mixer != "none") + (kind.mlp != "none")
     rows = size.norm_tokens
-    norms = kind.norms * (element_bytes * rows * hidden + 4 * statistics * rows) - tempo.of_norms(kind, size)
-    inputs = halves * input_bytes * read(size.tokens) * hidden  # of qkv and mlp up
+    read_once = max(1, kind.norms - kind.parallel)  # side by side, the two in front read the same
+    norms = read_once * element_bytes * rows * hidden + kind.norms * 4 * statistics * rows - tempo.of_norms(kind, size)
+    inputs = _normed(kind) * input_bytes * read(size.tokens) * hidden  # of qkv and mlp up
     mixer, core = _mixer(kind, size)
     masks = halves * rows * hidden if kind.dropout else 0
     joined = 2 * element_bytes * size.tokens * hidden if kind.joins else 0
     return Saved(norms + inputs + joined, mixer, core, _mlp(kind, size), masks)
+
+
+def _normed(kind: BlockKind) -> int:
+    """Return how many results of norms the layer's first products read: side by side they may share one."""
+    halves = (kind.mixer != "none") + (kind.mlp != "none")
+    return min(halves, kind.norms) if kind.parallel else halves
 
 
 def _mixer(kind: BlockKind, size: Sizes) -> tuple[Expr, Expr]:
@@ -148,7 +155,7 @@ def _selectively_dropped(kind: BlockKind, size: Sizes, s: Saved) -> tuple[Expr, 
     """
     if kind.eager and kind.mixer == "attention":
         return s.scores, s.scores
-    out = element_bytes * size.norm_tokens * hidden * ((kind.mixer != "none") + (kind.mlp != "none"))
+    out = element_bytes * size.norm_tokens * hidden * _normed(kind)
     width = 0
     if kind.mlp != "none":
         width = size.tokens * size.of("ffn") / tp if kind.mlp == "dense" or kind.shared else 0

@@ -62,3 +62,28 @@ def test_a_block_saves_these_bytes(name, precision, dtype):
     (block,) = (layer for layer in table.layers if layer.name == "blocks.0")
     assert table.parameters == model.parameters
     assert block.saved_bytes == (0, saved_bytes(model, precision) + beside)
+
+
+class SideBySide(ref.LlamaBlock):
+    """Attention and MLP read the same hidden state, through a norm each or one for both."""
+
+    def forward(self, x, angles):
+        own = self.norm1(x)
+        return x + self.attention(own, angles) + self.mlp(self.norm2(x) if self.norm2 else own)
+
+
+@pytest.mark.parametrize("norms", [1, 2])
+def test_a_block_whose_halves_stand_side_by_side(norms):
+    model = Model(
+        layers=2, hidden=HIDDEN, heads=HEADS, kv_heads=2, ffn=FFN, vocab=VOCAB, seq=SEQ, norm="rmsnorm",
+        gated_mlp=True, positions="rope", tied_embeddings=False, bias=False, qkv_bias=False, mlp_bias=False,
+        parallel_block=True, block_norms=norms,
+    )  # fmt: skip
+    made = ref.Llama(2, HIDDEN, HEADS, 2, FFN, VOCAB)
+    for block in made.blocks:
+        block.__class__ = SideBySide
+        block.norm2 = block.norm2 if norms == 2 else None
+    table = trace(made, lambda batch: (torch.zeros(batch, SEQ, dtype=torch.long),), dtype=torch.bfloat16)
+    (block,) = (layer for layer in table.layers if layer.name == "blocks.0")
+    assert table.parameters == model.parameters
+    assert block.saved_bytes == (0, saved_bytes(model, "bf16") + 2 * SEQ * FFN)
