@@ -13,23 +13,19 @@ MOST_S = 1e6
 
 
 def to_ticks(seconds: float) -> int:
-    """Return seconds as ticks, to the nearest, halves to even.
-
-    Raises:
-        InputError: more than `MOST_S`.
-    """
-    _check(seconds)
+    """Return seconds as ticks, to the nearest, halves to even."""
     return round(seconds * 1e9)
 
 
 def tick_array(seconds: Any) -> NDArray[np.int64]:
-    """Return an array of seconds as ticks, rounded like `to_ticks`; raises InputError as it does."""
+    """Return an array of the seconds of operations as ticks, rounded like `to_ticks`.
+
+    Raises:
+        InputError: one of more than `MOST_S`.
+    """
     given = np.asarray(seconds)
-    _check(np.abs(given).max(initial=0.0))
+    longest = np.abs(given).max(initial=0.0)
+    if not longest <= MOST_S:
+        allowed = f"at most {MOST_S:g} s: sizes of the model or rates of the profile are out of proportion"
+        raise InputError("step", f"an operation of {longest:.3g} s", allowed)
     return np.rint(given * 1e9).astype(np.int64)
-
-
-def _check(seconds: float) -> None:
-    if not abs(seconds) <= MOST_S:
-        allowed = f"at most {MOST_S:g} s for one pass: sizes of the model or rates of the profile are out of proportion"
-        raise InputError("step", f"an operation of {seconds:.3g} s", allowed)

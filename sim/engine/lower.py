@@ -12,7 +12,7 @@ from itertools import chain, pairwise
 
 import numpy as np
 
-from sim.engine.assembly import OFFLOAD, PASSES, Costs, on_ranks, pass_terms, tied_reduce
+from sim.engine.assembly import OFFLOAD, PASSES, Costs, on_ranks, pass_seconds, pass_terms, tied_reduce
 from sim.engine.clock import tick_array, to_ticks
 from sim.engine.copies import Copies, Moves, Where
 from sim.engine.graph import Graph, Ints, graph_of
@@ -79,7 +79,12 @@ class Lowered:
 
 
 def lower(schedule: Schedule, costs: Costs, traffic: Costs, layout: Layout) -> Lowered:
-    """Return the operations of a step; `traffic` are the values of `costs.stage.traffic` on every chunk and rank."""
+    """Return the operations of a step; `traffic` are the values of `costs.stage.traffic` on every chunk and rank.
+
+    Raises:
+        InputError: as `tick_array`, by the time of a whole pass.
+    """
+    tick_array(list(pass_seconds(costs, schedule.depth, schedule.pipelines).values()))
     return _Lowering(schedule, costs, traffic, layout).build()
 
 
