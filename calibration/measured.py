@@ -10,9 +10,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
-from math import hypot, inf, log
+from math import inf
 from pathlib import Path
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -36,6 +35,7 @@ from calibration.memory import load_memory, profile_memory
 from calibration.neighbours import OPERATION, shares
 from calibration.published.tables import read_public
 from calibration.samples import Samples
+from calibration.stand_ins import stand_ins
 from calibration.store import SAMPLES, SESSION, read_samples
 from calibration.terms import base_term, measured_terms
 from calibration.undisturbed import taken
@@ -44,7 +44,7 @@ from calibration.whole import wholes
 from sim.costs import kernels
 from sim.costs.collectives import PARAMETERS
 from sim.costs.contention import Contention
-from sim.costs.fitted import Errors, KernelModel, SizeBin, Use, all_six_digits, six_digits
+from sim.costs.fitted import Errors, KernelModel, Use, all_six_digits, six_digits
 from sim.costs.profile import Fingerprint, Memory, Profile, load_profile, profile_text, read_profile
 from sim.specs.device import Device as DeviceFile
 from sim.specs.fields import InputError, read
@@ -79,16 +79,6 @@ NEEDED: Mapping[str, set[str]] = {
     "gaps": {"layers"},
 }
 """Sizes that samples of an operation, or in a direction, must state; those of others are left out without them."""
-
-STAND_INS: dict[Key, Key] = {
-    ("gemm", "dgrad"): ("gemm", "forward"),
-    ("gemm", "wgrad"): ("gemm", "forward"),
-    ("attention", "forward"): ("gemm", "forward"),
-    ("attention", "backward"): ("attention", "forward"),
-    ("norm", "any"): ("elementwise", "any"),
-    ("softmax", "any"): ("elementwise", "any"),
-}
-"""Whose numbers a kernel has that was not measured often enough; the others must be there."""
 
 UNITS = {"time": "s", "rate": "FLOP/s", "bandwidth": "bytes/s", "size": "FLOP or bytes"}
 ASSUMED_COLLECTIVES = dict(zip(PARAMETERS, (0.5, 0.5, 0.5, 5e-5, 1e-5, 5e-5), strict=True))
@@ -375,7 +365,7 @@ def _profile(
     links: tuple[dict[str, float], str],
 ) -> Profile:
     models = [family.model for family in families]
-    models += _stand_ins({model.key: model for model in reversed(models)}, dtype)
+    models += stand_ins({model.key: model for model in reversed(models)}, dtype)
     raw = {
         "schema_version": 2,
         "name": DRIVER_NAMES.get(fingerprint.name, fingerprint.name) or "measured device",
@@ -406,48 +396,6 @@ def _sums_sigma(families: Sequence[Family]) -> float:
     products = [family for family in every if family.model.implementation == every[0].model.implementation]
     predicted = np.concatenate([family.fit.predicted for family in products])
     return six_digits(rms_log_error_of_sums(predicted, np.concatenate([family.samples.seconds for family in products])))
-
-
-def _stand_ins(held: Mapping[Key, KernelModel], dtype: str) -> list[KernelModel]:
-    """Return models for required kernels without samples enough, from those of their nearest relatives."""
-    made = []
-    for key, form in kernels.KERNELS.items():
-        if key in held:
-            continue
-        other = STAND_INS.get(key)
-        if other is None or other not in held:
-            measured = sorted({"/".join(k) for k in held})
-            raise InputError(
-                "samples", measured, f"at least {LEAST} fitted samples of {'/'.join(other or key)} in {dtype}"
-            )
-        base = held[other]
-        source = f"too few samples of its own: the numbers of {'/'.join(other)}, assumed to be within a factor of two"
-        parameters = {name: base.parameters.get(name, 0.0) for name in kernels.FORMS[form].parameters}
-        made.append(
-            replace(
-                base,
-                op=key[0],
-                direction=key[1],
-                form=form,
-                parameters=parameters,
-                standard_errors={},
-                domain={},
-                n_train=0,
-                bins=[_widened(each) for each in base.bins],
-                status="scaled",
-                source=source,
-            )
-        )
-        held = {**held, key: made[-1]}
-    return made
-
-
-def _widened(of: SizeBin) -> SizeBin:
-    """Return a relative's interval as that of a kernel of which it is known only roughly: a factor of two at 80 %."""
-    normal = NormalDist()
-    unit = log(2) / normal.inv_cdf(0.9)
-    wide = {x: hypot(width, unit * normal.inv_cdf((1 + float(x)) / 2)) for x, width in of.half_widths.items()}
-    return replace(of, half_widths=all_six_digits(wide))
 
 
 def _contention(folder: Path, session: str) -> list[Contention]:

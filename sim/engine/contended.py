@@ -1,5 +1,7 @@
 """What a plan shares on its cluster, and what the event engine finds that it waits for."""
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -69,7 +71,7 @@ def waits_under_contention(lowered: Lowered, timeline: Timeline, pace: Pace) -> 
     """Return what the rank that decides the step waits for, gap by gap: the operation that ended last is the cause.
 
     What contention adds to a pass is due to the data-parallel collectives and the copies beside it, by how long they
-    run beside it. Without flush every gap counts for the steps it is shared by.
+    run beside it. Without flush every gap counts for the steps it is shared by. A shared table is no part of it.
     """
     graph, run, rank = lowered.program.graph, timeline.run, pace.rank
     ids = np.flatnonzero(graph.lane == rank * len(Lane) + Lane.MAIN)
@@ -93,7 +95,8 @@ def waits_under_contention(lowered: Lowered, timeline: Timeline, pace: Pace) -> 
         else:
             message = min(gap, int(run.end[last] - run.start[last])) if by is Cause.MESSAGE else 0
             pp, bubble = pp + message, bubble + gap - message
-    return Waits(*(ticks * TICK_S / pace.steps for ticks in (dp, pp, bubble, offload)))
+    found = Waits(*(ticks * TICK_S / pace.steps for ticks in (dp, pp, bubble, offload)))
+    return replace(found, dp_s=found.dp_s - pace.updates * float(lowered.tied[rank]))
 
 
 def _due_to_copies(lowered: Lowered, timeline: Timeline, rank: int, ids: Ints) -> NDArray[np.float64]:

@@ -11,8 +11,9 @@ from functools import lru_cache
 from itertools import chain, pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
-from sim.engine.assembly import OFFLOAD, PASSES, Costs, on_ranks, pass_seconds, pass_terms, tied_reduce
+from sim.engine.assembly import OFFLOAD, PASSES, Costs, exposed_tied, on_ranks, pass_seconds, pass_terms, tied_reduce
 from sim.engine.clock import tick_array, to_ticks
 from sim.engine.copies import Copies, Moves, Where
 from sim.engine.graph import Graph, Ints, graph_of
@@ -67,11 +68,13 @@ class Layout:
 
 @dataclass(frozen=True, eq=False)
 class Lowered:
-    """A program, and the first and the last operation of every action."""
+    """A program, the first and the last operation of every action, and the seconds in which each rank adds up a table
+    that it shares, where an operation of it does that together with the other gradients."""
 
     program: Program
     begin: Ints
     finish: Ints
+    tied: NDArray[np.float64]
 
     def timeline(self, schedule: Schedule, run: Run) -> Timeline:
         """Return when the actions ran."""
@@ -128,7 +131,7 @@ class _Lowering:
         self.rank_layers = np.maximum(1, np.bincount(schedule.rank_of, layout.layers, ranks))
         # Without flush there is no first forward of a step beside which to gather what was updated.
         self.bucket = (self.reduced + (0 if self.flushes else 1) * self.regathered) / self.rank_layers
-        self.tied = tied_reduce(costs, schedule)
+        self.costs, self.tied = costs, tied_reduce(costs, schedule)
         self.message = tick_array(np.zeros(schedule.stages) + costs["send"])
         self.copies = Copies(schedule, self.graph, costs, self._copy)
 
@@ -341,7 +344,7 @@ class _Lowering:
         used = np.cumsum([0, *map(len, self.links), *[2] * len(ways)])
         links = np.append(np.fromiter(chain.from_iterable(self.links), np.int64), ways)
         program = Program(graph, ticks, np.zeros(len(order), dtype=np.int64), stream, used, links, cause)
-        return Lowered(program, begin, finish)
+        return Lowered(program, begin, finish, exposed_tied(self.costs, self.schedule))
 
 
 def _passes(costs: Costs, stages: int, copies: int) -> dict[int, list[tuple[float, float, float]]]:

@@ -22,17 +22,7 @@ from sim.costs.run_level import (
     software_slowdown,
     straggling,
 )
-from sim.engine.assembly import (
-    Pace,
-    Waits,
-    durations,
-    exposed,
-    exposed_tied,
-    footprint,
-    pace,
-    step_schedule,
-    waits,
-)
+from sim.engine.assembly import Pace, Waits, durations, exposed, footprint, pace, step_schedule, waits
 from sim.engine.clock import TICK_S
 from sim.engine.contended import data_parallel_shape, layout, sharing, waits_under_contention
 from sim.engine.critical import CriticalPath, critical_path
@@ -403,9 +393,6 @@ def simulate(
         lowered = lower(schedule, costs, traffic, layout(model, cluster, placed))
         shared = sharing(level, profile, data_parallel_shape(model, cluster, placed), plan.offloads)
         timeline, step, causes = _on_events(schedule, lowered, shared, guests, placed.microbatches, noise, copies)
-        # An operation there reduces both, a table that two ranks share and the other gradients.
-        tied = step.updates * float(exposed_tied(costs, schedule)[step.rank])
-        causes = replace(causes, dp_s=causes.dp_s - tied)
     else:
         timeline, step, causes = _on_path(schedule, costs, placed.microbatches, noise, copies)
     memory = tuple(memory_timelines(timeline, footprint(schedule, costs)))

@@ -38,7 +38,7 @@ CHANGES = {
     "precision": ({}, "fp8"),
     "compiled": ({}, True),
     "fused_wgrad": ({}, False),
-    "scatter_gather": ({"tp": 2, "pp": 2}, False),
+    "scatter_gather": ({"tp": 2, "pp": 2, "sequence_parallel": False}, False),
     "tp_overlap": ({"tp": 2}, False),
     "blocking_sends": ({"pp": 2}, True),
     "framework": ({"zero": 3}, "torch"),
