@@ -149,7 +149,8 @@ class Mesh:
             stride[axis], inner = inner, inner * size[axis]
         ep, etp, ranks = _whole(self.ep), _whole(self.etp), size["dp"] * size["cp"]
         shard = np.where(_whole(self.shard) > 0, self.shard, ranks).astype(np.int64)
-        edp = np.maximum(1, ranks * size["tp"] // (ep * etp))
+        edp, copy = (np.maximum(1, n * size["tp"] // (ep * etp)) for n in (ranks, shard))
+        copy = np.gcd(edp, copy)
         first, between = self._data_axes()
         lowest = stride[first]
         stage = "" if self.order.endswith("pp") else "pp"
@@ -165,6 +166,8 @@ class Mesh:
             "etp": line(etp, np.int64(1), stage),
             "ep": line(ep, etp, stage),
             "edp": line(edp, etp * ep, stage),
+            "expert_shard": line(copy, etp * ep, stage),
+            "expert_replica": line(edp // copy, etp * ep * copy, stage),
         }
 
     def _data_axes(self) -> tuple[str, str]:
@@ -439,6 +442,6 @@ def _twins(groups: dict[str, Any], copies: int) -> dict[str, Any]:
     if copies == 1:
         return groups
     tier = "out" if bool(groups["pp_inter"]) else "in"
-    grown = {f"{name}_{part}" for name in ("dp", "shard", "edp") for part in ("n", tier)}
+    grown = {f"{name}_{part}" for name in ("dp", "shard", "edp", "expert_shard") for part in ("n", tier)}
     more = {name: value * copies if name in grown else value for name, value in groups.items()}
     return more | {"dp_apart": _apart(more)}

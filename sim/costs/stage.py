@@ -32,7 +32,9 @@ from sim.costs.overlap import COVERED, Cover, covers, ends_of_passes, outlasts, 
 pp = symbol("pp")
 zero1, zero2, zero3 = (symbol(n) for n in ("zero1", "zero2", "zero3"))
 overlap_dp, reduce_bytes = (symbol(n) for n in ("overlap_dp", "gradient_bytes"))
-dp_group, shard_group, replica_group, edp_group = (Group.named(n) for n in ("dp", "shard", "replica", "edp"))
+dp_group, shard_group, replica_group = (Group.named(n) for n in ("dp", "shard", "replica"))
+edp_group, expert_shard, expert_replica = (Group.named(n) for n in ("edp", "expert_shard", "expert_replica"))
+"""Of weights that every data-parallel rank has, and of experts': all ranks, those of a copy, the copies of a shard."""
 fsdp = native * zero3
 """1 where sharded parameters are the fp32 master weights themselves (FSDP2): 4 + 4 + 8 bytes, no 16-bit copy."""
 weight_bytes = fsdp * 4 + (1 - fsdp) * (element_bytes + symbol("weight_copy_bytes"))
@@ -114,17 +116,18 @@ def _gathered(index: int, routed: bool) -> Expr:
     """Return the seconds of gathering one layer's sharded weights."""
     time = shard_group.all_gather(element_bytes * memory.layer_parameters(index))
     experts = element_bytes * memory.expert_parameters(index)
-    return time + edp_group.all_gather(experts) if routed else time
+    return time + expert_shard.all_gather(experts) if routed else time
 
 
 def _scattered(index: int, routed: bool) -> Expr:
     """Return the seconds of reducing one layer's gradients into shards, and over the copies of the shards."""
     time = _sharded_reduce(reduce_bytes * memory.layer_parameters(index))
-    return time + edp_group.reduce_scatter(reduce_bytes * memory.expert_parameters(index)) if routed else time
+    experts = reduce_bytes * memory.expert_parameters(index)
+    return time + _sharded_reduce(experts, expert_shard, expert_replica) if routed else time
 
 
-def _sharded_reduce(size: Expr) -> Expr:
-    return shard_group.reduce_scatter(size) + replica_group.all_reduce(size / shard_group.n)
+def _sharded_reduce(size: Expr, shard: Group = shard_group, replica: Group = replica_group) -> Expr:
+    return shard.reduce_scatter(size) + replica.all_reduce(size / shard.n)
 
 
 def chunk(structure: Structure) -> dict[str, Expr]:
@@ -244,7 +247,7 @@ def updates(structure: Structure) -> dict[str, Expr]:
         late = parameters["first"] if where in ("first", "only") else 0
         dense = block_size + extra
         gather = shard_group.all_gather(element_bytes * dense)
-        gather += edp_group.all_gather(element_bytes * expert_size) if routed else 0
+        gather += expert_shard.all_gather(element_bytes * expert_size) if routed else 0
         out |= {
             f"reduced_{where}": _reduced(dense - late, dp_group) + (_reduced(expert_size, edp_group) if routed else 0),
             f"late_{where}": _reduced(late, dp_group) if late else 0 * block_size,
@@ -270,7 +273,8 @@ def traffic(structure: Structure) -> dict[str, Expr]:
 def _reduced(parameters: Expr, group: Group) -> Expr:
     """Return the seconds of ZeRO-0's or ZeRO-1's reduction of the gradients of `parameters`."""
     size = reduce_bytes * parameters
-    sharded = _sharded_reduce(size) if group is dp_group else group.reduce_scatter(size)
+    parts = (shard_group, replica_group) if group is dp_group else (expert_shard, expert_replica)
+    sharded = _sharded_reduce(size, *parts)
     return (1 - zero1) * group.all_reduce(size) + (zero1 - zero2) * sharded
 
 
@@ -288,7 +292,7 @@ def held(structure: Structure) -> dict[str, Expr]:
 
 def sharded(dense: Expr, expert: Expr, by: Expr) -> Expr:
     """Return what a rank has of parameters that are sharded where `by` is 1; experts have a group of their own."""
-    return sum(p / (1 + by * (n - 1)) for p, n in ((dense, shard_group.n), (expert, edp_group.n)))
+    return sum(p / (1 + by * (n - 1)) for p, n in ((dense, shard_group.n), (expert, expert_shard.n)))
 
 
 def states(structure: Structure) -> dict[str, Expr]:

@@ -21,6 +21,8 @@ def enumerated(order, sizes, ep, etp, shard):
     outer, inner = sorted(("cp", "dp"), key=at.get)
     data = np.moveaxis(ids, (at[outer], at[inner]), (-2, -1)).reshape(-1, sizes["cp"] * sizes["dp"])
     copies = data.reshape(len(data), -1, shard or data.shape[1])
+    experts = np.moveaxis(stage, 1, -1).reshape(-1, stage.shape[1])
+    parts = experts.reshape(len(experts), -1, max(1, copies.shape[2] * sizes["tp"] // (ep * etp)))
     return {
         **{a: np.moveaxis(ids, at[a], -1).reshape(-1, sizes[a]) for a in ("tp", "cp", "pp")},
         "dp": data,
@@ -28,7 +30,9 @@ def enumerated(order, sizes, ep, etp, shard):
         "replica": np.moveaxis(copies, 1, -1).reshape(-1, copies.shape[1]),
         "etp": stage.reshape(-1, etp),
         "ep": np.moveaxis(stage, 2, -1).reshape(-1, ep),
-        "edp": np.moveaxis(stage, 1, -1).reshape(-1, stage.shape[1]),
+        "edp": experts,
+        "expert_shard": parts.reshape(-1, parts.shape[2]),
+        "expert_replica": np.moveaxis(parts, 1, -1).reshape(-1, parts.shape[1]),
     }
 
 

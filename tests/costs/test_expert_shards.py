@@ -1,0 +1,40 @@
+"""Hybrid sharding holds for experts too: shards over the ranks of a copy that have the same experts, then copies."""
+
+import numpy as np
+import pytest
+
+from sim.engine.step import simulate
+from sim.specs import Cluster, Model, Plan
+
+MODEL = Model(
+    name="experts", layers=4, hidden=1024, heads=16, vocab=32_000, seq=1024, experts=8, experts_per_token=2,
+    moe_ffn=2048, mlp_bias=False,
+)  # fmt: skip
+CLUSTER = Cluster.of("h100-sxm-80gb", nodes=1)
+
+
+def state(name, **given):
+    step = simulate(MODEL, CLUSTER, Plan(**{"global_batch": 8, "micro_batch": 1, "ep": 2} | given))
+    return float(np.ravel(step.costs[f"{name}_only"])[0])
+
+
+@pytest.mark.parametrize("name", ["optimizer_bytes", "parameters", "gradients"])
+def test_a_copy_of_one_rank_shards_nothing(name):
+    assert state(name, zero=3, fsdp_shard=1) == state(name)
+
+
+@pytest.mark.parametrize(("shard", "experts"), [(2, 1), (4, 2), (8, 4)])
+def test_experts_are_sharded_over_the_ranks_of_a_copy_that_have_them(shard, experts):
+    """Of 8 ranks that hold 2 kinds of experts: `shard` in a copy, half of them with the same experts."""
+    routed = 4 * 8 * 2 * 1024 * 2048 / 2
+    dense = (state("optimizer_bytes") - 12 * routed) / 12
+    assert state("optimizer_bytes", zero=3, fsdp_shard=shard) == pytest.approx(12 * (dense / shard + routed / experts))
+
+
+def test_copies_add_up_what_their_shards_have_summed():
+    """A shard of the whole needs no second sum, smaller ones do, over fewer bytes the more they are."""
+    times = [
+        simulate(MODEL, CLUSTER, Plan(global_batch=8, micro_batch=1, ep=2, zero=1, fsdp_shard=n)) for n in (2, 4, 8)
+    ]
+    assert all(step.breakdown_s["dp"] > 0 for step in times)
+    assert len({step.breakdown_s["dp"] for step in times}) == 3
