@@ -147,10 +147,7 @@ def cases(device: Device) -> Iterator[Case]:
             name = f"{what} h{hidden} s{seq} b{micro}" + (f" l{layers} v{vocab}" if what == "step" else "")
             name += f" x{batch // micro // ranks}" if batch > micro * ranks else ""
             name += f" dp{ranks}" if ranks > 1 else ""
-            name += "".join(
-                f" {knob}" if value is True else f" {value} recompute" if knob == "recompute" else f" {knob}"
-                for knob, value in knobs.items()
-            )
+            name += "".join(f" {value} recompute" if k == "recompute" else f" {k}" for k, value in knobs.items())
             yield Case(name, "block" if what == "block" else "step", model, as_executed(plan.but(**knobs)))
 
 

@@ -26,6 +26,9 @@ dynamic: everything else that comes and goes, as gradients of activations. optim
 makes for itself."""
 
 MARK = "trainsim operation "
+MOST_UNSEEN = 0.01
+"""Share of the peak that the record may leave unexplained."""
+
 BLOCK = {"cpu": 1, "cuda": 512}
 """Bytes that a device's allocator rounds up to."""
 
@@ -83,7 +86,7 @@ def split(training: Training) -> Peak:
     """Take a step and return the peak of its memory; earlier steps have made the optimizer's states.
 
     Raises:
-        RuntimeError: torch recorded no allocation.
+        RuntimeError: torch recorded no allocation, or not most of them.
     """
     training.forget()
     training.wait()
@@ -158,6 +161,8 @@ def _peak(events: list[Allocation], noted: Noted, gradients: set[int], held: Map
         found[parts[n]] += events[n].size
     # What was there before and has gone, and what libraries take in threads that are not recorded.
     rest = base + peak - sum(found.values())
+    if abs(rest) > MOST_UNSEEN * (base + peak):
+        raise RuntimeError(f"torch.profiler's record leaves {rest} of {base + peak} bytes unexplained")
     for part in ("workspace", "dynamic"):
         more = max(rest, -found[part])
         found[part], rest = found[part] + more, rest - more
