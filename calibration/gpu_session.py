@@ -124,14 +124,14 @@ def profile(place: Place) -> dict[str, Any]:
 
 
 def hold_out(place: Place) -> Any:
-    """Execute small plans on the device against predictions that are written before."""
+    """Execute small plans on the device against predictions that are written before; goes on with what is there."""
     rows: list[Any] = []
 
     def keep(row: Any) -> None:
         rows.append(row.data())
         write_result(place, "hold_out", {"result": rows})
 
-    import_module("calibration.execute.holdout").hold_out(place.profile, place.device, steps=20, done=keep)
+    import_module("calibration.execute.holdout").hold_out(place.profile, place.device, steps=20, done=keep, resume=True)
     return rows
 
 

@@ -19,9 +19,6 @@ from calibration.store import Skip, Store
 from calibration.timing import Method, Timing, TooLongError, timed
 from sim.costs.algebra import Interpreted
 
-BATCH_S = 0.5
-"""Seconds of cases between two readings of the sentinel: what a neighbour on the same host disturbs lasts as long."""
-
 LEAST, FAIR = 5, 8
 """Fitted cases that a fit needs (one for each of its folds), and cases that every lane has before longer ones go on."""
 
@@ -156,9 +153,9 @@ class Sampler:
         self.reference_s *= middle
 
     def _batch(self, queue: deque[Task], total: int) -> Iterator[dict[str, Any]]:
-        """Yield the measured rows of the next cases, about two seconds of them."""
+        """Yield the measured rows of the next cases, about `method.batch_s` of them."""
         begin = self.tools.now()
-        while queue and self.tools.now() < min(begin + BATCH_S, self._end_s):
+        while queue and self.tools.now() < min(begin + self.method.batch_s, self._end_s):
             task = queue.popleft()
             self.progress(total - len(queue) - 1, total, f"{task.case.op} {task.case.direction}")
             row = self._attempt(task)

@@ -1,6 +1,6 @@
 """Whole blocks and training steps that no fit has seen: predicted first, then measured, then compared."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from math import ceil
 from pathlib import Path
@@ -16,7 +16,7 @@ from calibration.execute.measure import LEAST_STEPS, Measured, measure, measure_
 from calibration.execute.predict import Predicted, predict, predict_block
 from calibration.guards import drift, moved
 from sim.specs import Cluster, Model, Plan
-from sim.specs.files import write_json
+from sim.specs.files import load_mapping, write_json
 from sim.specs.plan import Offload
 from sim.units import seconds
 
@@ -165,29 +165,34 @@ def hold_out(
     steps: int = LEAST_STEPS,
     busy: Busy = nobody,
     done: Callable[[Row], None] = lambda row: None,
+    resume: bool = False,
 ) -> list[Row]:
     """Return every case predicted from the profile and then measured over `steps` steps and `SPAN_S` seconds.
 
-    All predictions are written to `hold-out.json` in the folder before anything is measured, the rows at the end.
-    Where a CPU's sentinel has moved since the calibration, a case is measured again, for `AGAIN_S` in all. `done` hears
-    of every row.
+    All predictions are written to `hold-out.json` in the folder before anything is measured, and each row when it is
+    there; `resume` leaves the rows that the file holds, with their predictions, and executes the other cases. Where a
+    CPU's sentinel has moved since the calibration, a case is measured again, for `AGAIN_S` in all. `done` hears of
+    every row.
 
     Raises:
         InputError: the profile is missing or wrong.
         ExecutionError: the machine is busy, or a process failed.
     """
-    held = list(cases(device))
+    file = profile_folder / FILE
+    before: Mapping[str, Any] = load_mapping(file) if resume and file.exists() else {}
+    kept = {row["name"]: row for row in before.get("rows", ())}
+    held = [case for case in cases(device) if case.name not in kept]
     predictions = [_predicted(case, profile_folder, device) for case in held]
-    told = {case.name: p.figures() for case, p in zip(held, predictions, strict=True)}
-    write_json(profile_folder / FILE, {"predictions": told})
+    told = {name: each for name, each in before.get("predictions", {}).items() if name in kept}
+    told |= {case.name: p.figures() for case, p in zip(held, predictions, strict=True)}
+    write_json(file, {"predictions": told, "rows": list(kept.values())})
     rows, again = [], monotonic() + AGAIN_S
     drifted = drift_since(profile_folder / "session.json") if device == "cpu" else steady
     for case, predicted in zip(held, predictions, strict=True):
         idle(busy)
         rows.append(_row(case, predicted, device, steps, drifted, again))
+        write_json(file, {"predictions": told, "rows": [*kept.values(), *(row.data() for row in rows)]})
         done(rows[-1])
-    data = {"predictions": told, "rows": [row.data() for row in rows]}
-    write_json(profile_folder / FILE, data)
     return rows
 
 

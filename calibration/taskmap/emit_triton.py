@@ -2,7 +2,8 @@
 
 Who in a block does what is then Triton's to say, so that of the task mappings only the number of workers is left.
 Inside of the loop over the sum stands as little as may be: where an address grows evenly, pointers move on by what it
-grows; masks of rows and columns are made before.
+grows; masks of rows and columns are made before. Where tiles are copied in bulk there are neither: the copy engine is
+told the matrix, and puts 0 where a tile reaches beyond it.
 """
 
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ from typing import Any, Literal
 
 import sympy
 
-from calibration.taskmap.contraction import Elementwise, Place
+from calibration.taskmap.contraction import PRODUCT, Elementwise, Place, Sizes
 from calibration.taskmap.program import Array, Program
 from calibration.taskmap.text import Python
 from sim.costs.algebra import Expr
@@ -42,16 +43,20 @@ def source(program: Program, name: str = "kernel", precision: Precision = "ieee"
     """Return a Python file with the kernel `name`(a, b, c, vectors in the order of the epilogue, sizes, whole).
 
     Arrays may be of fp32, fp16 or bf16, which the pointers say; sums are of fp32. The grid has one dimension, rows /
-    block rows times columns / block columns, both rounded up; `whole`: the block's depth divides the sum's.
+    block rows times columns / block columns, both rounded up; `whole`: the block's depth divides the sum's. In bulk,
+    a and b are tensor descriptors of the matrices of `held`.
 
     Raises:
-        ValueError: Triton has no blocks of these sizes.
+        ValueError: Triton has no blocks of these sizes, or copies no such arrays in bulk.
     """
     high, wide, deep = program.block
+    if program.bulk and not matrices(program):
+        raise ValueError(f"bulk: got {program.contraction.name}; allowed: a product of matrices as they are in memory")
     if any(size < LEAST or size & (size - 1) for size in program.block):
         raise ValueError(f"block: got {program.block}; allowed: powers of two from {LEAST}")
     vectors = [f.vector for f in program.epilogue if f.vector]
-    before, inside, after = zip(*(_load(program, array) for array in ("a", "b")), strict=True)
+    load = _bulk if program.bulk else _load
+    before, inside, after = zip(*(load(program, array) for array in ("a", "b")), strict=True)
     body = [
         *_corner(program),
         *_lines(before),
@@ -101,6 +106,34 @@ def _corner(program: Program) -> list[str]:
         f"j = (within // side).to(tl.int64) * {wide} + tl.arange(0, {wide})",
         f"q = tl.arange(0, {deep})",
     ]
+
+
+def matrices(program: Program) -> bool:
+    """Return whether A and B are matrices that are multiplied as they are: what can be copied in bulk."""
+    return program.contraction.sizes == PRODUCT and not program.prologue
+
+
+def held(program: Program, array: Array, sizes: Sizes) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return the rows and columns of A's or B's matrix as it lies in memory, row by row, and of its tiles."""
+    rows, columns, depth = program.contraction.extents(sizes)
+    high, wide, deep = program.block
+    matrix, tile = ((rows, depth), (high, deep)) if array == "a" else ((depth, columns), (deep, wide))
+    if program.contraction.beside[array == "b"]:
+        return matrix, tile
+    return (matrix[1], matrix[0]), (tile[1], tile[0])
+
+
+def _bulk(program: Program, array: Array) -> tuple[list[str], list[str], list[str]]:
+    """Return `_load`'s lines of tiles that are copied as a whole; a corner's place is of 32 bits, as lengths are."""
+    high, wide, _ = program.block
+    corner = f"{array}_corner"
+    if array == "a":
+        before, places = f"{corner} = (first + within % side) * {high}", (corner, "start")
+    else:
+        before, places = f"{corner} = within // side * {wide}", ("start", corner)
+    if program.contraction.beside[array == "b"]:
+        return [before], [f"{array}_tile = {array}.load([{places[0]}, {places[1]}])"], []
+    return [before], [f"{array}_tile = {array}.load([{places[1]}, {places[0]}]).T"], []
 
 
 def _load(program: Program, array: Array) -> tuple[list[str], list[str], list[str]]:

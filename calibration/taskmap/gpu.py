@@ -73,6 +73,11 @@ class Gpu:
         """Whether tiles are copied to shared memory while others are multiplied (from compute capability 8.0)."""
         return self.capability >= (8, 0)
 
+    @property
+    def copies_in_bulk(self) -> bool:
+        """Whether a copy engine fills whole tiles (the Tensor Memory Accelerator, from compute capability 9.0)."""
+        return self.capability >= (9, 0)
+
     def flop_per_s(self, item: int, precision: str = "ieee") -> float:
         """Return the peak for elements of `item` bytes; precision: how fp32 is multiplied."""
         if item < 4:

@@ -33,6 +33,8 @@ from calibration.taskmap.tune import TOP
 WIDTHS, FACTORS, TOKENS = (2048, 2560, 3072, 5120, 6144, 7168), ((1, 1), (1, 3), (1, 4), (4, 1)), (2048, 4096, 8192)
 """Hidden widths of transformers, none of `PROBED`; inputs and outputs of a layer in them, tokens of a microbatch."""
 DIRECTIONS = (FORWARD, DGRAD, WGRAD)
+ALL = 6
+"""Shapes of which every schedule is timed, two of each direction."""
 
 
 @dataclass(frozen=True)
@@ -132,10 +134,10 @@ def _parts(held: Setting) -> Iterator[tuple[str, Callable[[], Row]]]:
             yield dtype, partial(_learned, held, contraction, dtype, costs)
         for contraction, sizes in held.shapes:
             yield dtype, partial(_against_library, held, contraction, sizes, dtype, costs)
-        forward = [sizes for contraction, sizes in held.shapes if contraction is FORWARD][: 2 if n == 0 else 0]
-        for made in (_fused, _against_all):
-            for sizes in forward:
-                yield dtype, partial(made, held, FORWARD, sizes, dtype, costs)
+        for sizes in [sizes for contraction, sizes in held.shapes if contraction is FORWARD][: 2 if n == 0 else 0]:
+            yield dtype, partial(_fused, held, FORWARD, sizes, dtype, costs)
+        for contraction, sizes in held.shapes[: ALL if n == 0 else 0]:
+            yield dtype, partial(_against_all, held, contraction, sizes, dtype, costs)
 
 
 def _compiled_ahead(held: Setting, contraction: Contraction, dtype: str) -> Row:

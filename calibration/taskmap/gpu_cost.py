@@ -2,7 +2,7 @@
 
 A multiprocessor (SM) works on a few blocks at a time. A step of a block takes as long as its products, its reads of
 shared memory or its loads, whichever is longest; what of a load's latency neither copies ahead nor other blocks hide
-comes on top. Beside all SMs the memory moves what the cache does not hold. Seven numbers of a GPU and contraction are
+comes on top. Beside all SMs the memory moves what the cache does not hold. Eight numbers of a GPU and contraction are
 found from a few measured schedules.
 """
 
@@ -17,7 +17,7 @@ from calibration.few import fit_few
 from calibration.taskmap.contraction import Contraction, Sizes
 from calibration.taskmap.emit_triton import Precision
 from calibration.taskmap.gpu import Gpu
-from calibration.taskmap.gpu_space import BlockSchedule
+from calibration.taskmap.gpu_space import WARP, BlockSchedule
 from sim.costs.algebra import Compiled, Expr, ceiling, compile_expressions, maximum, minimum, p_norm, symbol
 
 Floats = NDArray[np.float64]
@@ -25,33 +25,37 @@ START = {
     "efficiency": 0.75,
     "latency_s": 6e-7,
     "step_s": 5e-8,
+    "copy_s": 6e-9,
     "shared_rate": 2.2e11,
     "cache_rate": 6e10,
     "memory_share": 0.9,
     "launch_s": 5e-6,
 }
-"""Share of the peak that large products reach; seconds from asking for a tile to having it, and of a step's barriers;
-bytes/s of an SM from shared memory (128 bytes a cycle at 1.7 GHz) and from the second-level cache (half of 64 bytes a
-cycle); share of the memory's peak that is reached; seconds of a launch. About right for GPUs since 2017: a fit begins
-here."""
+"""Share of the peak that large products reach; seconds from asking for a tile to having it, of a step's barriers,
+and of an instruction by which a warp copies 16 bytes for each of its threads (ten cycles); bytes/s of an SM from shared
+memory (128 bytes a cycle at 1.7 GHz) and from the second-level cache (half of 64 bytes a cycle); share of the memory's
+peak that is reached; seconds of a launch. About right for GPUs since 2017: a fit begins here."""
 MEETING = 4
 """How sharply work of the SMs and traffic of the memory hide each other (norm): where both are long, each adds some."""
 FITTED = tuple(START)
-SHAPE = ("high", "wide", "deep", "stages", "group", "reads_a", "reads_b", "resident")
-"""Of a schedule: its block's sides and depth, how often an element of a tile of A and of B is read from shared memory,
-and how many blocks an SM holds."""
+COPIED = 16 * WARP * 4
+"""Bytes that the four schedulers of an SM each have copied by one instruction."""
+SHAPE = ("high", "wide", "deep", "stages", "group", "bulk", "reads_a", "reads_b", "resident")
+"""Of a schedule: its block's sides and depth, whether tiles are copied in bulk, how often an element of a tile of A and
+of B is read from shared memory, and how many blocks an SM holds."""
 
 
 def expression() -> Expr:
     """Return the seconds of a kernel (symbols: extents, `SHAPE`, GPU and `FITTED`)."""
     rows, columns, depth, item = (symbol(n) for n in ("rows", "columns", "depth", "item"))
-    high, wide, deep, stages, _, reads_a, reads_b, resident = (symbol(n) for n in SHAPE)
+    high, wide, deep, stages, _, bulk, reads_a, reads_b, resident = (symbol(n) for n in SHAPE)
     sms, flop_per_s = symbol("sms"), symbol("flop_per_s")
-    efficiency, latency, step, shared_rate, cache_rate, _, launch = (symbol(n) for n in FITTED)
+    efficiency, latency, step, copy, shared_rate, cache_rate, _, launch = (symbol(n) for n in FITTED)
     share = ceiling(ceiling(rows / high) * ceiling(columns / wide) / sms)
     waves, steps = ceiling(share / resident), ceiling(depth / deep)
     products = 2 * high * wide * deep * sms / (flop_per_s * efficiency)
-    computing = maximum(products, deep * item * (high * reads_a + wide * reads_b) / shared_rate)
+    issuing = (1 - bulk) * copy * deep * item * (high + wide) / COPIED
+    computing = maximum(products, deep * item * (high * reads_a + wide * reads_b) / shared_rate) + issuing
     loading = deep * item * (high + wide) / cache_rate
     busy, ahead = maximum(computing, loading), stages - 1
     in_turns = 1 - minimum(ahead, 1)
@@ -116,7 +120,8 @@ class BlockCosts:
         g = self.gpu
         rows, columns, depth = self.contraction.extents(sizes)
         each = [
-            (s.rows, s.columns, s.depth, s.stages, s.group, *reads(s, g), s.resident(g, self.item)) for s in schedules
+            (s.rows, s.columns, s.depth, s.stages, s.group, s.bulk, *reads(s, g), s.resident(g, self.item))
+            for s in schedules
         ]
         values = dict(zip(SHAPE, np.array(each, dtype=float).T, strict=True))
         values |= {"rows": float(rows), "columns": float(columns), "depth": float(depth), "item": float(self.item)}

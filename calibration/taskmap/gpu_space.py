@@ -35,7 +35,8 @@ MOST = 200
 class BlockSchedule:
     """Blocks of `rows` x `columns`, `depth` of the sum at a time, by `warps`; `stages` copies of the tiles.
 
-    group: rows of blocks that go through the columns together, so that these stay in the cache.
+    group: rows of blocks that go through the columns together, so that these stay in the cache. bulk: tiles are copied
+    as a whole by a copy engine, not by the threads.
     """
 
     rows: int
@@ -44,6 +45,7 @@ class BlockSchedule:
     warps: int
     stages: int
     group: int
+    bulk: bool = False
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -83,7 +85,8 @@ class BlockSchedule:
 
     def program(self, contraction: Contraction) -> Program:
         """Return the kernel of a contraction."""
-        return replace(buffered(matmul(contraction, self.mapping, self.depth), self.stages), group=self.group)
+        made = buffered(matmul(contraction, self.mapping, self.depth), self.stages)
+        return replace(made, group=self.group, bulk=self.bulk)
 
 
 def fits(schedule: BlockSchedule, gpu: Gpu, item: int) -> bool:
@@ -98,10 +101,13 @@ def block_schedules(gpu: Gpu, item: int) -> tuple[BlockSchedule, ...]:
     """Return every schedule for a GPU and elements of `item` bytes, fewer than `MOST`, in a fixed order.
 
     Groups are none, or as many rows as make the blocks under way about a square. Where nothing is copied while others
-    multiply there is one stage.
+    multiply there is one stage. Where a copy engine takes whole tiles (from compute capability 9.0) both ways are
+    there, of tiles as deep as the banks are wide.
     """
-    depths = [size // item for size in DEPTH_BYTES]
+    bulk = gpu.copies_in_bulk and item < 4
+    depths = [size // item for size in DEPTH_BYTES[1 if bulk else 0 :]]
     stages = STAGES if gpu.copies_ahead else (1,)
     square = 2 ** (isqrt(gpu.sms).bit_length() - 1)
-    every = (BlockSchedule(*each) for each in product(SIDES, SIDES, depths, WARPS, stages, (1, square)))
+    ways = (False, True) if bulk else (False,)
+    every = (BlockSchedule(*each) for each in product(SIDES, SIDES, depths, WARPS, stages, (1, square), ways))
     return tuple(schedule for schedule in every if fits(schedule, gpu, item))

@@ -24,7 +24,7 @@ from calibration.taskmap.gpu import Gpu
 from calibration.taskmap.gpu_cost import START, BlockCosts, fit
 from calibration.taskmap.gpu_space import BlockSchedule, block_schedules
 from calibration.taskmap.program import Program
-from calibration.taskmap.triton_kernel import TritonKernel, compiled
+from calibration.taskmap.triton_kernel import ALIGNED, BOTH, TritonKernel, compiled, described
 from calibration.taskmap.tune import TOP, Chosen, fastest
 from calibration.timing import Method, timed
 
@@ -105,7 +105,11 @@ def _compile(job: tuple[str, str, BlockSchedule]) -> bool:
     program, of = schedule.program(PRODUCTS[name]), getattr(torch, dtype)
     try:
         kernel = compiled(program).function
-        kernel.warmup(of, of, of, *[4096] * 3, whole=True, grid=(1,), **options(program))
+        given: list[Any] = [of, of]
+        if program.bulk:
+            some = torch.empty(ALIGNED, dtype=of)
+            given = [described(program, array, some, dict.fromkeys(program.contraction.sizes, 4096)) for array in BOTH]
+        kernel.warmup(*given, of, *[4096] * 3, whole=True, grid=(1,), **options(program))
     except Exception:  # whatever it is is told where the kernel is called
         return False
     return True

@@ -66,7 +66,8 @@ class Program:
     block: rows, columns and depth of its tiles. buffers: copies of the tiles of A and B (2: one fills while the other
     is read). prologue: what is done to an element of A or B when it is loaded. group: rows of blocks that go through
     the columns of blocks together, so that a cache still holds what they share of B (1: row after row); it changes no
-    result, and only Triton's emitter heeds it.
+    result, and only Triton's emitter heeds it. bulk: tiles of matrices are copied as a whole by the copy engine that
+    GPUs have from Hopper on (TMA), not element by element by the workers; the same holds of it.
     """
 
     contraction: Contraction
@@ -75,6 +76,7 @@ class Program:
     buffers: int = 1
     prologue: tuple[tuple[Array, Elementwise], ...] = ()
     group: int = 1
+    bulk: bool = False
 
     @property
     def workers(self) -> int:

@@ -132,7 +132,8 @@ def test_hold_out_keeps_every_row_at_once(place, monkeypatch):
         def data(self):
             return {"error": 0.1}
 
-    def hold_out(folder, device, steps, done):
+    def hold_out(folder, device, steps, done, resume):
+        assert resume
         assert (folder, device, steps) == (place.profile, "cpu", 20)
         done(Row())
         assert json.loads((place.folder / "hold_out.json").read_text()) == {"result": [{"error": 0.1}]}

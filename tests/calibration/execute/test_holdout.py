@@ -33,8 +33,7 @@ def instead(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 
     def told(model: Model, given: Plan, *_: object) -> Measured:
         held = json.loads((folder / holdout.FILE).read_text())
-        assert len(held["predictions"]) > 0
-        assert "rows" not in held
+        assert len(held["predictions"]) > len(held["rows"])
         return Measured(1.0, 1.1, 10, (2.0, 1.0), (1e6,) * (given.dp or 1), (0.0,) * (given.dp or 1))
 
     monkeypatch.setattr(holdout, "measure", told)
@@ -68,7 +67,23 @@ def test_a_busy_machine_is_refused_with_the_reason(folder, monkeypatch):
     instead(monkeypatch, folder)
     with pytest.raises(ExecutionError, match="others use 90 %"):
         hold_out(folder, "cpu", busy=lambda: "others use 90 %")
-    assert "rows" not in json.loads((folder / holdout.FILE).read_text())
+    assert json.loads((folder / holdout.FILE).read_text())["rows"] == []
+
+
+def test_what_is_executed_already_stays_with_its_prediction(folder, monkeypatch):
+    instead(monkeypatch, folder)
+    file = folder / holdout.FILE
+    first = next(cases("cpu")).name
+    kept = {"name": first, "error": 0.5}
+    file.write_text(json.dumps({"predictions": {first: {"step_time_s": 7.0}, "gone": {}}, "rows": [kept]}))
+    rows = hold_out(folder, "cpu", resume=True)
+    held = json.loads(file.read_text())
+    assert held["rows"][0] == kept and held["predictions"][first] == {"step_time_s": 7.0}
+    names = [c.name for c in cases("cpu")]
+    assert [row.case.name for row in rows] == names[1:]
+    assert [row["name"] for row in held["rows"]] == list(held["predictions"]) == names
+    hold_out(folder, "cpu")
+    assert kept not in json.loads(file.read_text())["rows"]
 
 
 def test_progress_hears_of_every_case_and_the_table_has_them(folder, monkeypatch):

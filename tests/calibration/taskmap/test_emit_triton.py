@@ -13,7 +13,7 @@ from torch.nn.functional import gelu
 
 from calibration.taskmap import triton_kernel
 from calibration.taskmap.contraction import BIAS, DGRAD, FORWARD, GELU, RELU, WGRAD, Elementwise
-from calibration.taskmap.emit_triton import options, source
+from calibration.taskmap.emit_triton import held, options, source
 from calibration.taskmap.mapping import repeat, spatial
 from calibration.taskmap.program import buffered, double_buffered, fused_after, fused_before, matmul
 from calibration.taskmap.triton_kernel import compiled
@@ -90,6 +90,26 @@ def test_a_depth_that_divides_needs_no_mask(contraction):
     assert problem.close(run(replace(matmul(contraction, TALL, 16), group=2), problem))
 
 
+@needs_triton
+@pytest.mark.parametrize("contraction", [FORWARD, DGRAD, WGRAD], ids=lambda c: c.name)
+@pytest.mark.parametrize("sizes", [(40, 56, 72), (64, 32, 48), (33, 29, 19)], ids=["edges", "whole", "unaligned"])
+def test_tiles_copied_in_bulk_keep_the_result(contraction, sizes):
+    """Also where a tile reaches beyond the matrix, and where its rows begin where the copy engine cannot."""
+    problem, program = product(contraction, *sizes), replace(buffered(matmul(contraction, TALL, 16), 3), group=2)
+    assert problem.close(run(replace(program, bulk=True), problem))
+    bias = torch.randn(sizes[1])
+    fused = fused_after(program, BIAS, GELU)
+    assert torch.equal(*(run(replace(fused, bulk=bulk), problem, {"bias": bias}) for bulk in (False, True)))
+
+
+@pytest.mark.parametrize(
+    "program", [matmul(PROBLEMS[3].contraction, SQUARE, 16), None], ids=["convolution", "prologue"]
+)
+def test_what_is_no_matrix_in_memory_is_not_copied_in_bulk(program):
+    with pytest.raises(ValueError, match=r"bulk: got .*allowed: a product of matrices"):
+        source(replace(program or fused_before(matmul(FORWARD, SQUARE, 16), "a", RELU), bulk=True))
+
+
 ON_A_GPU = """
 import sys
 sys.path.insert(0, sys.argv[1])
@@ -98,8 +118,10 @@ from made import kernel
 from triton.backends.compiler import GPUTarget
 
 arrays, generation, dtype, warps = ("a", "b", "c", "bias"), int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
+tiles = dict(zip(arrays, sys.argv[5:]))  # copied in bulk
 kinds = {name: f"*{dtype}" if name in arrays else "i32" for name in kernel.arg_names} | {"whole": "constexpr"}
-divides = {(n,): [["tt.divisibility", 16]] for n, name in enumerate(kernel.arg_names) if name != "whole"}
+kinds |= {name: f"tensordesc<{dtype}{tile}>" for name, tile in tiles.items()}
+divides = {(n,): [["tt.divisibility", 16]] for n, name in enumerate(kernel.arg_names) if name not in ("whole", *tiles)}
 made = triton.compile(
     triton.compiler.ASTSource(kernel, kinds, {"whole": True}, divides),
     target=GPUTarget("cuda", generation, 32),
@@ -114,6 +136,8 @@ def ptx(folder, program, generation=90, dtype="bf16", precision="ieee"):
     (folder / "made.py").write_text(source(program, precision=precision))
     env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"TRITON_CACHE_DIR": str(folder)}
     given = [str(folder), str(generation), dtype, str(options(program)["num_warps"])]
+    if program.bulk:
+        given += [str(list(held(program, array, {"m": 4096, "n": 4096, "k": 4096})[1])) for array in ("a", "b")]
     done = subprocess.run(
         [sys.executable, "-c", ON_A_GPU, *given], env=env, capture_output=True, text=True, check=False
     )
@@ -154,6 +178,16 @@ def test_a_gpu_has_fast_code_for_products(tmp_path, contraction, generation, dty
     if precision == "ieee" or contraction is FORWARD:  # Hopper's units take tf32 along the sum alone
         assert all("], 0x10" in load for load in loads)
     assert "mul.lo.s64" not in loop and "mad.lo.s64" not in loop and "div." not in loop
+
+
+@needs_triton
+@pytest.mark.parametrize("contraction", [FORWARD, DGRAD, WGRAD], ids=lambda c: c.name)
+def test_a_gpu_copies_whole_tiles(tmp_path, contraction):
+    program = replace(buffered(matmul(contraction, LARGE, 64), 3), group=8, bulk=True)
+    loop = in_loop(ptx(tmp_path, program))
+    assert "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16" in loop
+    assert len(re.findall(r"cp\.async\.bulk\.tensor\.2d", loop)) == 2
+    assert "ld.global" not in loop and "cp.async.cg" not in loop
 
 
 @needs_triton

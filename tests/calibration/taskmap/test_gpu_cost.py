@@ -12,7 +12,7 @@ from calibration.taskmap.gpu_space import BlockSchedule, block_schedules
 
 H100, T4 = of_catalog("h100-sxm-80gb"), of_catalog("t4")
 EVERY = block_schedules(H100, 2)
-TRUE = dict(zip(FITTED, (0.8, 9e-7, 1e-7, 1.5e11, 4e10, 0.8, 8e-6), strict=True))
+TRUE = dict(zip(FITTED, (0.8, 9e-7, 1e-7, 5e-9, 1.5e11, 4e10, 0.8, 8e-6), strict=True))
 LARGE = BlockSchedule(128, 256, 64, 8, 3, 8)
 
 
@@ -26,16 +26,20 @@ def by_hand(gpu, schedule, steps, step, filling):
     loading = 64 * 2 * (128 + 256) / 4e10
     of_a, of_b = reads(schedule, gpu)
     computing = max(products, 64 * 2 * (128 * of_a + 256 * of_b) / 1.5e11)
+    if not schedule.bulk:
+        computing += 5e-9 * 64 * 2 * (128 + 256) / 16 / (32 * 4)  # 16 bytes a thread, four warps at a time
     memory, stored = 0.8 * gpu.memory_bytes_per_s, 128 * 256 * 2
     working = steps * (step(computing, loading) + 1e-7) + filling(computing, loading) + stored * gpu.sms / memory
     traffic = ((128 + 256) * 64 * steps * 2 + stored) / memory
     return 8e-6 + (working**4 + traffic**4) ** 0.25
 
 
-def test_seconds_of_one_block_by_hand():
-    wanted = by_hand(H100, LARGE, 10, lambda made, loaded: max(made, loaded, 9e-7 / 2), lambda _, loaded: 9e-7 + loaded)
-    assert seconds(LARGE, 128, 256, 640) == pytest.approx(wanted)
-    assert seconds(LARGE, 100, 200, 640) == pytest.approx(wanted, rel=1e-3)  # the whole block works
+@pytest.mark.parametrize("bulk", [False, True])
+def test_seconds_of_one_block_by_hand(bulk):
+    one = replace(LARGE, bulk=bulk)
+    wanted = by_hand(H100, one, 10, lambda made, loaded: max(made, loaded, 9e-7 / 2), lambda _, loaded: 9e-7 + loaded)
+    assert seconds(one, 128, 256, 640) == pytest.approx(wanted)
+    assert seconds(one, 100, 200, 640) == pytest.approx(wanted, rel=1e-3)  # the whole block works
 
 
 def test_one_stage_loads_and_multiplies_in_turns():
@@ -61,8 +65,9 @@ def test_larger_products_cost_no_less():
         assert (costs.seconds(EVERY, grown) >= costs.seconds(EVERY, sizes) * (1 - 1e-9)).all()
 
 
-def test_copies_ahead_and_groups_never_cost_more():
-    for better, worse in ((LARGE, replace(LARGE, stages=2)), (LARGE, replace(LARGE, group=1))):
+def test_copies_ahead_and_in_bulk_and_groups_never_cost_more():
+    bulk = replace(LARGE, bulk=True)
+    for better, worse in ((LARGE, replace(LARGE, stages=2)), (LARGE, replace(LARGE, group=1)), (bulk, LARGE)):
         assert seconds(better, 16_384, 16_384, 16_384) <= seconds(worse, 16_384, 16_384, 16_384)
     cached, streamed = (replace(LARGE, group=group) for group in (8, 1))
     assert seconds(cached, 65_536, 65_536, 256) < seconds(streamed, 65_536, 65_536, 256)

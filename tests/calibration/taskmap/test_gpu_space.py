@@ -75,6 +75,7 @@ def test_it_is_small_and_never_empty(name, item):
     assert len(set(found)) == len(found)
     assert {s.group for s in found} == {1, 4 if gpu.sms < 64 else 8}
     assert {s.stages for s in found} <= ({2, 3, 4} if gpu.copies_ahead else {1})
+    assert {s.bulk for s in found} == ({False, True} if gpu.capability >= (9, 0) and item == 2 else {False})
 
 
 def test_what_does_not_fit_is_left_out():
@@ -100,6 +101,7 @@ def test_every_schedule_is_a_program_of_real_workers(item):
     for schedule in block_schedules(H100, item):
         program = schedule.program(FORWARD)
         assert program.block == (schedule.rows, schedule.columns, schedule.depth)
+        assert program.bulk is schedule.bulk
         assert schedule.mapping.workers == 32 * schedule.warps
         assert schedule.mapping.tasks == schedule.sums
         assert options(program) == {"num_warps": schedule.warps, "num_stages": schedule.stages}
