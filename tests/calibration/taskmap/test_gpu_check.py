@@ -64,7 +64,7 @@ def test_it_runs_interpreted():
     assert kept == list(range(1, len(found["rows"]) + 1))
     assert found["by_dtype"]["bfloat16"]["max_relative_error"] < 1e-2
     assert found["by_dtype"]["float32"]["max_relative_error"] < 1e-6
-    assert found["by_dtype"]["bfloat16"]["top10_holds_best"] in (0.0, 1.0)
+    assert found["by_dtype"]["bfloat16"]["top10_holds_best"] in (0.0, 0.5, 1.0)
     assert found["by_dtype"]["float32"]["top10_holds_best"] is None
     assert found["geomean_of_cublas"] > 0 and found["fused_speedup"] > 0 and found["tuning_s"] > 0
     json.dumps(found)
