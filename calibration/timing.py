@@ -45,9 +45,10 @@ class Method:
         )
 
 
+CAPTURED_BELOW_S = 5e-4
 METHODS = {
     "cpu": Method(samples=25, statistic="min"),
-    "cuda": Method(samples=20, statistic="median", total_s=0.025, batch_s=1.5, captured_below_s=5e-4),
+    "cuda": Method(samples=20, statistic="median", total_s=0.025, batch_s=1.5, captured_below_s=CAPTURED_BELOW_S),
 }
 MOST_LAUNCHES = 100_000
 MOST_SAMPLES = 200

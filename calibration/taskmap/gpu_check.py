@@ -26,7 +26,7 @@ from calibration.taskmap.contraction import BIAS, DGRAD, FORWARD, GELU, WGRAD, C
 from calibration.taskmap.gpu import Gpu, of_catalog, of_properties
 from calibration.taskmap.gpu_cost import START, BlockCosts
 from calibration.taskmap.gpu_space import BlockSchedule, block_schedules
-from calibration.taskmap.gpu_tune import PROBED, BlockBench, compile_ahead, learned, ranked, tune
+from calibration.taskmap.gpu_tune import PROBED, BlockBench, compile_ahead, learned, probes, ranked, tune
 from calibration.taskmap.program import fused_after
 from calibration.taskmap.tune import TOP
 
@@ -72,6 +72,7 @@ def setting(device: Literal["cpu", "cuda"]) -> Setting:
     """Return what is checked on a device."""
     if device == "cuda":
         cuda = Cuda()
+        torch.cuda.set_stream(torch.cuda.Stream())  # type: ignore[no-untyped-call] # the default one is not captured
         gpu = of_properties(cuda.properties)
         return Setting(
             machine=Machine("cuda", cuda.memory_bytes),
@@ -82,7 +83,7 @@ def setting(device: Literal["cpu", "cuda"]) -> Setting:
             probed=PROBED,
             top=TOP,
             every=lambda item: block_schedules(gpu, item),
-            ahead=max(1, usable_cores() // 2),
+            ahead=usable_cores(),
         )
     gpu = of_catalog("h100-sxm-80gb")
     return Setting(
@@ -128,8 +129,6 @@ def _parts(held: Setting) -> Iterator[tuple[str, Callable[[], Row]]]:
     """Yield dtypes and what makes a row: all parts for the first dtype, those against the library for the others."""
     for n, dtype in enumerate(held.dtypes):
         costs: dict[str, BlockCosts] = {}
-        for contraction in dict.fromkeys(contraction for contraction, _ in held.shapes) if held.ahead else ():
-            yield dtype, partial(_compiled_ahead, held, contraction, dtype)
         for contraction in dict.fromkeys(contraction for contraction, _ in held.shapes):
             yield dtype, partial(_learned, held, contraction, dtype, costs)
         for contraction, sizes in held.shapes:
@@ -140,20 +139,25 @@ def _parts(held: Setting) -> Iterator[tuple[str, Callable[[], Row]]]:
             yield dtype, partial(_against_all, held, contraction, sizes, dtype, costs)
 
 
-def _compiled_ahead(held: Setting, contraction: Contraction, dtype: str) -> Row:
-    began, item = monotonic(), getattr(torch, dtype).itemsize
-    kernels = compile_ahead(contraction, dtype, held.every(item), held.ahead)
-    return _row("compiled", contraction) | {"kernels": kernels, "tuning_s": monotonic() - began}
-
-
 def _learned(held: Setting, contraction: Contraction, dtype: str, costs: dict[str, BlockCosts]) -> Row:
-    """Fit the costs of a contraction to probes, put them to the others, and say so."""
+    """Fit the costs of a contraction to probes, put them to the others, and say so.
+
+    What is timed here and later to choose among is compiled before, by all processors.
+    """
     began, item = monotonic(), getattr(torch, dtype).itemsize
-    benches = [held.bench(contraction, sizes, dtype) for sizes in held.probed]
-    found = learned(BlockCosts(contraction, held.gpu, item, START), benches, held.every(item))
+    every, benches = held.every(item), [held.bench(contraction, sizes, dtype) for sizes in held.probed]
+    _compile(held, contraction, dtype, [s for seed in range(len(benches)) for s in probes(every, seed)])
+    found = learned(BlockCosts(contraction, held.gpu, item, START), benches, every)
     costs[contraction.name] = found
-    times = {"schedules": len(held.every(item)), "tuning_s": monotonic() - began}
+    own = [sizes for each, sizes in held.shapes if each is contraction]
+    _compile(held, contraction, dtype, [s for sizes in own for s in ranked(found, sizes, every)[: held.top]])
+    times = {"schedules": len(every), "tuning_s": monotonic() - began}
     return _row("learned", contraction) | {"fitted": dict(found.fitted)} | times
+
+
+def _compile(held: Setting, contraction: Contraction, dtype: str, some: Sequence[BlockSchedule]) -> None:
+    if held.ahead:
+        compile_ahead(contraction, dtype, list(dict.fromkeys(some)), held.ahead)
 
 
 def _row(kind: str, contraction: Contraction, sizes: Sizes | None = None) -> Row:
@@ -225,6 +229,7 @@ def _against_all(
     """Return whether the fastest of all schedules is among those that the costs rank first."""
     began, bench, known = monotonic(), held.bench(contraction, sizes, dtype), costs[contraction.name]
     every = held.every(known.item)
+    _compile(held, contraction, dtype, every)
     best = min(every, key=bench)
     first = ranked(known, sizes, every)[: held.top]
     return _row("all", contraction, sizes) | {

@@ -93,7 +93,8 @@ def reads(schedule: BlockSchedule, gpu: Gpu) -> tuple[int, int]:
     """Return how often an element of a tile of A and of B is read from shared memory.
 
     A warp reads what its own part of the block asks for. From 64 rows on, Hopper's units work for four warps and 64
-    rows at once (wgmma), Blackwell's for all of the block (tcgen05; both in NVIDIA's PTX ISA).
+    rows at once, and read B again for the next 64 (wgmma), Blackwell's work for all of the block (tcgen05; both in
+    NVIDIA's PTX ISA).
     """
     if gpu.capability < (9, 0) or schedule.rows < 64:
         down, across = schedule.grid
@@ -101,8 +102,8 @@ def reads(schedule: BlockSchedule, gpu: Gpu) -> tuple[int, int]:
     if gpu.capability >= (10, 0):
         return 1, 1
     groups = max(1, schedule.warps // 4)
-    down = min(groups, schedule.rows // 64)
-    return groups // down, down
+    down = schedule.rows // 64
+    return groups // min(groups, down), down
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ On a GPU by CUDA events over inputs that no cache holds, elsewhere by the wall c
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from functools import lru_cache
 from importlib import import_module
 from multiprocessing import get_context
 from random import Random
@@ -26,13 +27,15 @@ from calibration.taskmap.gpu_space import BlockSchedule, block_schedules
 from calibration.taskmap.program import Program
 from calibration.taskmap.triton_kernel import ALIGNED, BOTH, TritonKernel, compiled, described
 from calibration.taskmap.tune import TOP, Chosen, fastest
-from calibration.timing import Method, timed
+from calibration.timing import CAPTURED_BELOW_S, Method, timed
 
 PROBES = 12
 """Schedules that costs are learned from, at each of `PROBED`."""
 PROBED = ({"m": 4096, "n": 4096, "k": 4096}, {"m": 1024, "n": 8192, "k": 2048})
 METHODS = {
-    "cuda": Method(samples=7, statistic="median", sample_s=5e-4, total_s=5e-3, warmups=2),
+    "cuda": Method(
+        samples=7, statistic="median", sample_s=5e-4, total_s=5e-3, warmups=2, captured_below_s=CAPTURED_BELOW_S
+    ),
     "cpu": Method(samples=1, statistic="min", sample_s=0.0, total_s=0.0, warmups=1),
 }
 
@@ -95,8 +98,13 @@ def compile_ahead(contraction: Contraction, dtype: str, every: Sequence[BlockSch
     networks are: other sizes are compiled when they come.
     """
     jobs = [(contraction.name, dtype, schedule) for schedule in every]
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        return sum(pool.map(_compile, jobs))
+    return sum(_pool(processes).map(_compile, jobs))
+
+
+@lru_cache(maxsize=1)
+def _pool(processes: int) -> ProcessPoolExecutor:
+    """Return processes that stay: each takes seconds to import torch."""
+    return ProcessPoolExecutor(processes, mp_context=get_context("spawn"))
 
 
 def _compile(job: tuple[str, str, BlockSchedule]) -> bool:
@@ -115,12 +123,17 @@ def _compile(job: tuple[str, str, BlockSchedule]) -> bool:
     return True
 
 
+def probes(every: Sequence[BlockSchedule], seed: int) -> list[BlockSchedule]:
+    """Return the schedules, at random, that costs are learned from on bench number `seed`."""
+    return Random(seed).sample(every, min(PROBES, len(every)))
+
+
 def learned(start: BlockCosts, benches: Sequence[BlockBench], every: Sequence[BlockSchedule]) -> BlockCosts:
-    """Return costs fitted to probes, schedules of `every` at random, on each of some benches."""
+    """Return costs fitted to probes of `every` on each of some benches."""
     found = []
     for seed, bench in enumerate(benches):
-        some = Random(seed).sample(every, min(PROBES, len(every)))
-        found += [(schedule, bench.sizes, seconds) for schedule in some if np.isfinite(seconds := bench(schedule))]
+        some = ((schedule, bench(schedule)) for schedule in probes(every, seed))
+        found += [(schedule, bench.sizes, seconds) for schedule, seconds in some if np.isfinite(seconds)]
     return fit(start, found)
 
 

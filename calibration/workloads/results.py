@@ -119,7 +119,7 @@ class Results:
 
     def having(self, row: Row) -> "Results":
         """Return the results with a row, in place of one of its key."""
-        return replace(self, rows=[*(r for r in self.rows if r.key != row.key), row])
+        return replace(self, rows=list({**{r.key: r for r in self.rows}, row.key: row}.values()))
 
     def measured(self, framework: str = "eager", processes: int = 1) -> dict[str, Row]:
         """Return the measured rows of a kind by network."""

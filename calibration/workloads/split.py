@@ -151,7 +151,10 @@ def _peak(events: list[Allocation], noted: Noted, gradients: set[int], held: Map
     most = max(range(len(events)), key=lambda n: events[n].total)
     peak = max(0, events[most].total - before)
     alive: dict[int, int] = {}
+    total = before
     for n, event in enumerate(events[: most + 1] if peak else []):
+        _forget(total + event.size - event.total, event, alive, events, parts)
+        total = event.total
         if event.size > 0:
             alive[event.address] = n
         else:
@@ -167,6 +170,31 @@ def _peak(events: list[Allocation], noted: Noted, gradients: set[int], held: Map
         more = max(rest, -found[part])
         found[part], rest = found[part] + more, rest - more
     return Peak(base + peak, found)
+
+
+def _forget(
+    gone: int, event: Allocation, alive: dict[int, int], events: list[Allocation], parts: Mapping[int, Part]
+) -> None:
+    """Take from `alive` what was given back without a record before an event, by the allocator's count `gone` bytes.
+
+    torch's backward lets go of gradients between two operations, where no profiler listens. What lay where the event
+    allocates has gone for certain; of the rest one allocation of just so many bytes, else what comes and goes before
+    what is kept, large ones first.
+    """
+
+    def size(address: int) -> int:
+        return events[alive[address]].size
+
+    while alive and gone >= min(map(size, alive)):
+        end = event.address + max(event.size, 0)
+        found = min(
+            (a for a in alive if size(a) <= gone),
+            key=lambda a: (
+                not (a < end and event.address < a + size(a)), size(a) != gone, parts[alive[a]] != "dynamic", -size(a)
+            ),
+        )  # fmt: skip
+        gone -= size(found)
+        alive.pop(found)
 
 
 def _named(events: list[Allocation], noted: Noted, gradients: set[int]) -> dict[int, Part]:

@@ -75,7 +75,8 @@ def run(request: Request, bench: Bench, told: Told) -> tuple[Results, int]:
     """Run what is not done yet and return all results, and how many rows the time did not suffice for.
 
     A row that fails says why, and the next call with `resume` tries it again, as it does one that the end of the time
-    cut short: compiling a network may take minutes.
+    cut short: compiling a network may take minutes. Predictions come when all that the time allows is measured: where a
+    device is lent, they can wait until it is given back.
 
     Raises:
         InputError: the folder holds results and nothing says to resume, or those of another machine or size.
@@ -100,9 +101,13 @@ def run(request: Request, bench: Bench, told: Told) -> tuple[Results, int]:
             except OutOfTime:
                 left += 1
                 continue
-            results = results.having(_beside(row, request, results))
+            results = results.having(row)
             save_results(request.out, results)
             bench.tools.stopwatch.release()
+        for row in results.rows:
+            if row.predicted is None and not row.reason:
+                results = results.having(_beside(row, request, results))
+                save_results(request.out, results)
     return results, left
 
 

@@ -102,14 +102,35 @@ def test_a_kernel_is_compiled_without_being_run(monkeypatch, fails):
     assert gpu_tune._compile(("forward", "bfloat16", schedule)) != fails
     ((given, named),) = asked
     assert given == (torch.bfloat16,) * 3 + (4096,) * 3
+    gpu_tune._compile(("dgrad", "bfloat16", replace(schedule, bulk=True)))
+    (a, b, *_), _ = asked[1]
+    assert (a.block_shape, b.block_shape) == ([schedule.rows, schedule.depth], [schedule.depth, schedule.columns])
     assert (named["num_warps"], named["num_stages"]) == (schedule.warps, schedule.stages)
 
 
 @needs_triton
-def test_compiling_ahead_is_told_where_there_is_something_to_compile():
-    """In processes of their own; where Triton interprets there is nothing to do."""
-    one = replace(setting("cpu"), dtypes=("bfloat16",), ahead=1, every=lambda item: setting("cpu").every(item)[:1])
-    (dtype, part), *_ = gpu_check._parts(one)
-    row = part()
-    assert (dtype, row["kind"], row["kernels"]) == ("bfloat16", "compiled", 1)
-    assert row["tuning_s"] > 0
+def test_what_is_timed_is_compiled_before(monkeypatch):
+    """Probes, what is ranked first at any shape, and in the end all."""
+    compiled, timed = set(), set()
+    monkeypatch.setattr(
+        gpu_check, "compile_ahead", lambda c, dtype, some, n: compiled.update((c.name, s) for s in some)
+    )
+
+    def seconds(bench, schedule):
+        assert (bench.contraction.name, schedule) in compiled
+        timed.add((bench.contraction.name, schedule))
+        return 1e-3 + schedule.stages * 1e-5
+
+    monkeypatch.setattr(gpu_tune.BlockBench, "__call__", seconds)
+    one = replace(setting("cpu"), dtypes=("bfloat16",), ahead=3)
+    for _, part in gpu_check._parts(one):
+        part()
+    assert timed == compiled and len(timed) > 2 * one.top
+
+
+@needs_triton
+def test_processes_that_compile_stay():
+    """Where Triton interprets there is nothing to compile, and it is told so."""
+    some = setting("cpu").every(2)[:2]
+    assert gpu_tune.compile_ahead(FORWARD, "bfloat16", some, 1) == 2
+    assert gpu_tune._pool(1) is gpu_tune._pool(1)

@@ -78,6 +78,7 @@ def test_who_reads_shared_memory():
     assert reads(LARGE, of_catalog("a100-sxm-80gb")) == (4, 2)
     assert reads(LARGE, H100) == (1, 2)
     assert reads(replace(LARGE, rows=64), H100) == (2, 1)
+    assert reads(BlockSchedule(256, 128, 64, 8, 3, 8), H100) == (1, 4)
     assert reads(BlockSchedule(32, 128, 64, 4, 3, 1), H100) == (4, 1)  # too few rows for wgmma
     assert reads(LARGE, of_catalog("b200")) == (1, 1)
 
