@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from calibration.kernels.overhead import small
+from calibration.kernels.overhead import MORE, small
 from sim.costs.fitted import six_digits
 from sim.costs.profile import KERNELS_A_LAYER, POINTWISE_A_LAYER, Profile
 from sim.costs.run_level import RunLevel, RunLevelSet
@@ -41,7 +41,7 @@ def _of_operations(profile: Profile, rows: Sequence[Mapping[str, Any]]) -> Profi
 
 
 def _of_layers(profile: Profile, rows: Sequence[Mapping[str, Any]]) -> Profile:
-    """Return `profile` with `issue_s` and `ends_issue_s` from `pass` samples, if there are any.
+    """Return `profile` with `issue_s` and `ends_issue_s` from `pass` samples, if there are any, and of `MORE` too.
 
     The samples are forward and backward of models of n layers, all of it issue on a device that runs beside its host: a
     straight line in n, least relative squares. On a host processor the gaps between modules (`launch`/`gaps`) are taken
@@ -56,7 +56,13 @@ def _of_layers(profile: Profile, rows: Sequence[Mapping[str, Any]]) -> Profile:
     if profile.dtype == "float32":
         kernels = _kernels_s(profile)
         each, ends = each - kernels[0], ends - kernels[1]
-    return replace(profile, issue_s=six_digits(max(0.0, each)), ends_issue_s=six_digits(max(0.0, ends)))
+    more = {kind: _by(rows, kind, "layers") for kind in MORE}
+    longer: dict[str, Any] = {
+        f"{kind}_issue_s": six_digits(max(0.0, _line(held)[0] - each))
+        for kind, held in more.items()
+        if len(held) >= FEWEST
+    }
+    return replace(profile, issue_s=six_digits(max(0.0, each)), ends_issue_s=six_digits(max(0.0, ends)), **longer)
 
 
 def _line(models: Mapping[float, float]) -> tuple[float, float]:

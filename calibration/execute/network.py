@@ -1,15 +1,13 @@
 """One rank's part of the small GPT: the layers of a pipeline stage, of each its part of the tensor-parallel split."""
 
 from collections.abc import Iterator
-from typing import Any
 
-import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from calibration.execute.moved import Mover
 from calibration.execute.split import Split
 from calibration.kernels.gpt import SmallGpt
+from calibration.kernels.recompute import repeating
 from sim.specs.plan import Recompute
 
 
@@ -77,14 +75,7 @@ class Chunk(nn.Module):
         return self.split.part(rows, 0) if self.split.sequence else rows
 
     def _run(self, number: int, block: nn.Module, x: Tensor) -> Tensor:
-        if self.recompute == "none" or number >= self.recomputed or not torch.is_grad_enabled():
-            out: Tensor = block(x)
-            return out
-        given: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
-        if self.recompute == "selective":
-            given["context_fn"] = _every_second_product
-        again: Tensor = checkpoint(block, x, **given)
-        return again
+        return repeating(block, x, self.recompute if number < self.recomputed else "none")
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return the mean cross-entropy of targets[batch, seq]."""
@@ -95,26 +86,3 @@ class Chunk(nn.Module):
         for name, parameter in self.named_parameters():
             if self.split.sequence and name.split(".")[-2] in ("positions", "norm", "norm1", "norm2"):
                 yield parameter
-
-
-PRODUCTS = {torch.ops.aten.mm.default, torch.ops.aten.addmm.default}
-KEPT = {
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
-    torch.ops.aten._scaled_dot_product_flash_attention.default,
-    torch.ops.aten._scaled_dot_product_efficient_attention.default,
-    torch.ops.aten._scaled_dot_product_cudnn_attention.default,
-}
-
-
-def _every_second_product() -> Any:
-    """Return what torchtitan's selective checkpoint keeps of a layer: fused attention, every second product."""
-    seen = {True: 0, False: 0}
-
-    def policy(context: Any, operation: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-        keep = operation in KEPT
-        if operation in PRODUCTS:
-            seen[context.is_recompute] += 1
-            keep = seen[context.is_recompute] % 2 == 1
-        return CheckpointPolicy.MUST_SAVE if keep else CheckpointPolicy.PREFER_RECOMPUTE
-
-    return create_selective_checkpoint_contexts(policy)  # type: ignore[no-untyped-call]

@@ -10,7 +10,9 @@ from torch import Tensor, nn
 
 from calibration.kernels.family import Case, Machine, Suite, Use, Work
 from calibration.kernels.gpt import SmallGpt
+from calibration.kernels.recompute import Repeating
 from calibration.kernels.work import ITEM, SETS, TOLERANCE, ZERO, Check, Draw, main_dtype, relative_error
+from calibration.layers.tempo import with_tempo
 from sim.costs.algebra import Expr
 from sim.specs.model import Model
 
@@ -18,6 +20,10 @@ STACKS: tuple[tuple[Use, int], ...] = (
     ("fit", 1), ("fit", 2), ("fit", 3), ("fit", 4), ("fit", 6), ("fit", 8), ("random", 5), ("larger", 12),
 )  # fmt: skip
 """Layers in a row."""
+
+MORE = ("full", "selective", "tempo")
+"""Kinds of layers that take longer to issue than usual ones, of which `FEW` heights are enough."""
+FEW = (1, 3, 5, 6, 12)
 
 GAP_BYTES = 2 * 2**20
 """Read and written between modules on a processor, where the arithmetic of a real step empties a core's own cache of
@@ -37,7 +43,8 @@ class Overhead:
     """Forward and backward of a whole model of `layers` layers that computes nothing worth timing, one sample.
 
     On a processor modules have gaps between them (direction `pass`), which are timed by themselves too (`gaps`), as is
-    the model without them (`hot`: what follows each other so closely finds its code in the caches).
+    the model without them (`hot`: what follows each other so closely finds its code in the caches). On a device beside
+    its host layers also recompute (`full`, `selective`), and have Tempo's norms and GELU (`tempo`): all that is Python.
     Gradients are added to those that are there, as in every microbatch but the first. What one more layer adds is the
     rate at which a layer's kernels are issued; what is there without layers is that of embedding, head and loss.
     """
@@ -49,8 +56,8 @@ class Overhead:
     def cases(self, machine: Machine, suite: Suite) -> Iterator[Case]:
         """Yield models of several heights, each a group."""
         dtype = main_dtype(machine)
-        for direction in ("pass", "gaps", "hot") if machine.kind == "cpu" else ("pass",):
-            for use, n in STACKS:
+        for direction in ("pass", "gaps", "hot") if machine.kind == "cpu" else ("pass", *MORE):
+            for use, n in [each for each in STACKS if direction not in MORE or each[1] in FEW]:
                 shape = {"layers": n, "hidden": HIDDEN, "seq": SEQ, "item": ITEM[dtype]}
                 yield Case("launch", direction, dtype, "eager", shape, str(n), use=use)
 
@@ -60,6 +67,10 @@ class Overhead:
         gpt = SmallGpt(model, seed).to(draw.device, draw.dtype)
         if case.direction == "gaps":
             return _gaps_alone(len(_leaves(gpt)), draw)
+        if case.direction == "tempo":
+            with_tempo(gpt)
+        elif case.direction in MORE:
+            gpt.blocks = nn.ModuleList(Repeating(block, case.direction) for block in gpt.blocks)  # type: ignore[arg-type]
         if machine.kind == "cpu" and case.direction == "pass":
             gap = Gap.of(GAP_BYTES)
             for leaf in _leaves(gpt):

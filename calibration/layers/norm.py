@@ -5,10 +5,12 @@ dx = (g - mean(g) - n mean(g n)) rstd with g = dy gamma and n the normalised inp
 product after it, which saves it in any case; of the layer's own bytes only rstd, a number a row, remains.
 
 Where a gamma is nearly zero, y says nothing of n. A call that finds one saves n instead of y, which is as exact as
-`nn.LayerNorm` and as large as its input: nothing is gained. To decide it, every call on a GPU waits for the smallest
-gamma.
+`nn.LayerNorm` and as large as its input: nothing is gained. A GPU tells the smallest gamma some calls later: if
+every call waited for it, the GPU would then wait for the host.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import torch
@@ -21,14 +23,72 @@ LEAST_GAMMA = 0.01
 """A gamma below it is too small: n is then wrong by up to 100 times the rounding of y."""
 
 
+MARGIN = 2.0
+"""Times the least gamma that is allowed: with a smaller one a call waits for what it is now. No step of an optimizer
+changes a gamma by as much as that."""
+
+ROUNDED = 1e-7
+"""What a gamma in fp32 may be away from the number that it stands for, relatively."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The smallest |gamma| on its way from a GPU, or there already; `value` waits."""
+
+    ready: Callable[[], bool]
+    value: Callable[[], float]
+
+    @classmethod
+    def of(cls, gamma: Tensor) -> "Asked":
+        """Ask for it."""
+        least = gamma.detach().abs().min().float()
+        if not gamma.is_cuda:
+            return cls(lambda: True, least.item)
+        there = torch.empty((), pin_memory=True).copy_(least, non_blocking=True)
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record()
+
+        def value() -> float:
+            event.synchronize()
+            return there.item()
+
+        return cls(event.query, value)
+
+
+@dataclass
+class Smallest:
+    """The smallest |gamma| of a layer as it was lately; asked for anew when gamma has changed."""
+
+    ask: Callable[[Tensor], Asked] = Asked.of
+    known: float | None = None
+    _of: tuple[int, int] | None = None
+    _asked: Asked | None = field(default=None, repr=False)
+
+    def at_least(self, gamma: Tensor, least: float) -> bool:
+        """Return whether it is `least` or more; waits if it is not known, or near to that."""
+        if self._asked is None or self._of != (gamma.data_ptr(), gamma._version):
+            self._take(wait=False)  # what was asked for before
+            self._of, self._asked = (gamma.data_ptr(), gamma._version), self.ask(gamma)
+        self._take(wait=False)
+        if self.known is None or self.known < MARGIN * least:
+            self._take(wait=True)
+        return self.known is not None and self.known >= least * (1 - ROUNDED)
+
+    def _take(self, wait: bool) -> None:
+        if self._asked is not None and (wait or self._asked.ready()):
+            self.known = self._asked.value()
+
+    def __deepcopy__(self, memo: Any) -> "Smallest":
+        return Smallest(self.ask)
+
+
 class _Norm(torch.autograd.Function):
     """y = n gamma + beta over the last dimension, which saves y (or n) and rstd."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, gamma: Tensor | None, beta: Tensor | None, eps: float, least: float) -> Tensor:
-        """Return y of the shape of x [..., columns]."""
+    def forward(ctx: Any, x: Tensor, gamma: Tensor | None, beta: Tensor | None, eps: float, inverted: bool) -> Tensor:
+        """Return y of the shape of x [..., columns]; inverted: whether backward makes n of it."""
         y, mean, rstd = torch.native_layer_norm(x, x.shape[-1:], gamma, beta, eps)
-        inverted = gamma is None or bool(gamma.abs().min() >= least)
         ctx.inverted = inverted
         ctx.save_for_backward(y if inverted else ((x - mean) * rstd).to(x.dtype), rstd, gamma, beta)
         return y
@@ -47,10 +107,13 @@ class _Norm(torch.autograd.Function):
 
 
 def _vectors(gamma: Tensor | None, beta: Tensor | None, inverted: bool, one: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return gamma, and what to subtract from the saved rows and to multiply them by, for the normalised input."""
+    """Return gamma, and what to subtract from the saved rows and to multiply them by, for the normalised input.
+
+    A gamma that has become 0 since the smallest was known has no gradient for that time.
+    """
     scale = one if gamma is None else gamma.to(one.dtype)
     shift = beta.to(one.dtype) if inverted and beta is not None else torch.zeros_like(one)
-    return scale, shift, one / scale if inverted else one
+    return scale, shift, (one / scale).nan_to_num(0.0, 0.0, 0.0) if inverted else one
 
 
 class OutputLayerNorm(nn.LayerNorm):
@@ -63,6 +126,10 @@ class OutputLayerNorm(nn.LayerNorm):
 
     least_gamma = LEAST_GAMMA
 
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.smallest = Smallest()
+
     @classmethod
     def of(cls, norm: nn.LayerNorm, least_gamma: float = LEAST_GAMMA) -> Self:
         """Return a layer in the place of `norm`, with its own parameters."""
@@ -74,5 +141,6 @@ class OutputLayerNorm(nn.LayerNorm):
         """Return the normalised x, of its shape."""
         if not torch.is_grad_enabled():
             return super().forward(x)
-        y: Tensor = _Norm.apply(x, self.weight, self.bias, self.eps, self.least_gamma)  # type: ignore[no-untyped-call]
+        inverted = self.weight is None or self.smallest.at_least(self.weight, self.least_gamma)
+        y: Tensor = _Norm.apply(x, self.weight, self.bias, self.eps, inverted)  # type: ignore[no-untyped-call]
         return y

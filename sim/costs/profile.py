@@ -101,6 +101,8 @@ class Profile:
     which a layer's kernels, forward and backward, are issued; of a host processor, what that takes beside them; 0: not
     measured), `ends_issue_s` (the same of embedding, head and loss), `pointwise_issue_s` and `product_issue_s` (on a
     host processor, the same of one point-wise operation and of any other, which modules call; left out: not measured),
+    `full_issue_s`, `selective_issue_s` and `tempo_issue_s` (what a layer's kernels take longer to issue with full and
+    selective recompute and with Tempo's norms and GELU; left out: a third of `issue_s`, a forward pass, and nothing),
     `beside` (of a host processor's `memory`-bound kernels and matrix `product`s, what every other core that runs the
     same adds to their time, relative to alone), and what `KernelModel` says of intervals.
     `learned` is no part of the file: corrections from executed plans, which lie beside it.
@@ -129,6 +131,9 @@ class Profile:
     ends_issue_s: Annotated[float, real(0.0, 1.0, "s")] = 0.0
     pointwise_issue_s: Annotated[float, real(0.0, 1.0, "s")] | None = None
     product_issue_s: Annotated[float, real(0.0, 1.0, "s")] | None = None
+    full_issue_s: Annotated[float, real(0.0, 1.0, "s")] | None = None
+    selective_issue_s: Annotated[float, real(0.0, 1.0, "s")] | None = None
+    tempo_issue_s: Annotated[float, real(0.0, 1.0, "s")] | None = None
     contention: Annotated[list[Contention], AT_MOST_50] = Field(default_factory=list)
     beside: dict[Literal["memory", "product"], Annotated[float, real(0.0, 100.0)]] = Field(default_factory=dict)
     learned: Learned | None = field(default=None, init=False, compare=False)
@@ -159,6 +164,9 @@ class Profile:
             "ends_issue_s": self.ends_issue_s,
             "pointwise_issue_s": each if self.pointwise_issue_s is None else self.pointwise_issue_s,
             "product_issue_s": each if self.product_issue_s is None else self.product_issue_s,
+            "full_issue_s": self.issue_s / 3 if self.full_issue_s is None else self.full_issue_s,
+            "selective_issue_s": self.selective_issue_s or 0.0,
+            "tempo_issue_s": self.tempo_issue_s or 0.0,
         }
 
     @property

@@ -75,7 +75,7 @@ def layer(structure: Structure, index: int) -> dict[str, Expr]:
         times[f"input_{c}"] += memory.repeated * exposed(again, "recompute", c)
     times["weight_compute"] += _accumulated(index)
     forward, backward = forward_seconds(times), backward_seconds(times) + times["recompute"]
-    host = host_seconds(kind, ops, memory.repeated * symbol("full"))
+    host = host_seconds(kind, ops, memory.repeated)
     times["forward_host"] = _issued(*host["forward"], forward)
     times["backward_host"] = _issued(*host["backward"], backward)
     kept, rebuilt = memory.block_bytes(kind, index, structure.statistics)

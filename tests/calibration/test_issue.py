@@ -40,6 +40,16 @@ def test_kernels_of_a_device_beside_its_host_are_not_taken_off() -> None:
     assert (found.issue_s, found.ends_issue_s) == pytest.approx((2e-3, 1e-3))
 
 
+def test_layers_that_take_longer_to_issue_are_known_by_what_they_take_more() -> None:
+    known = with_issue(load_profile("a100-sxm-80gb"), PASSES)
+    assert (known.full_issue_s, known.selective_issue_s, known.tempo_issue_s) == (None, None, None)
+    more = {"full": 1.5e-3, "selective": 4e-3, "tempo": -1e-4}
+    held = [row for kind, s in more.items() for row in launches(kind, {n: 2e-3 + (2e-3 + s) * n for n in (1, 3)})]
+    found = with_issue(known, PASSES + held)
+    assert (found.full_issue_s, found.selective_issue_s) == pytest.approx((1.5e-3, 4e-3))
+    assert found.tempo_issue_s == 0  # and never less than nothing
+
+
 def test_issue_of_an_operation_is_of_chains_and_of_what_is_left_of_a_hot_layer(host: Profile) -> None:
     chains = launches("passes", {10: 9e-6, 30: 8e-6}, name="kernels")
     hot = launches("hot", {n: 1e-3 + 1e-3 * n for n in (1, 2, 4)})

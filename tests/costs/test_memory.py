@@ -94,7 +94,7 @@ class Usual:
 class Tempo:
     """Tempo's."""
 
-    norm = staticmethod(lambda x, gamma, beta: _Norm.apply(x, gamma, beta, 1e-5, 0.0))
+    norm = staticmethod(lambda x, gamma, beta: _Norm.apply(x, gamma, beta, 1e-5, True))
     gelu = staticmethod(_Gelu.apply)
     core = staticmethod(_Core.apply)
 

@@ -4,25 +4,39 @@ from collections.abc import Sequence
 
 from sim.costs.algebra import Expr, maximum, symbol
 from sim.costs.layers import traced
-from sim.costs.layers.ops import Op
-from sim.costs.layers.structure import Kind, TracedKind
+from sim.costs.layers.ops import Op, native
+from sim.costs.layers.structure import BlockKind, Kind, TracedKind
+from sim.costs.layers.tempo import tempo
 from sim.specs.blocks import GATES
 
 
-def host_seconds(kind: Kind, ops: Sequence[Op], repeated: Expr) -> dict[str, tuple[Expr, Expr]]:
+def host_seconds(kind: Kind, ops: Sequence[Op], share: Expr) -> dict[str, tuple[Expr, Expr]]:
     """Return by pass what issuing takes beside the kernels of a device, and by itself on a host processor.
 
-    repeated: 1 where the backward pass repeats the forward pass. A layer table tells what operations both have. Of
-    other layers the forward ones are known: two gradients for each product make about twice as many backward, also of
-    recurrent layers, which launch a step's kernels again and again.
+    share: of the layers, those that recompute. A layer table tells what operations both passes have. Of other layers
+    the forward ones are known: two gradients for each product make about twice as many backward, also of recurrent
+    layers, which launch a step's kernels again and again. Whole layers are repeated in the backward pass; a checkpoint
+    of operations (PyTorch's selective one) looks at each of them in Python, the first time and again.
     """
     if isinstance(kind, TracedKind):
         forward, backward = traced.issued(kind, "forward"), traced.issued(kind, *traced.BACKWARD)
     else:
         forward = _launched(ops) if kind.mixer in GATES else (_launched(ops)[0], symbol("issue_s") / 3)
         backward = 2 * forward[0], 2 * forward[1]
-    passes = {"forward": forward, "backward": tuple(b + repeated * f for b, f in zip(backward, forward, strict=True))}
-    return {name: (maximum(symbol("host_s_per_launch") * n, own), own) for name, (n, own) in passes.items()}
+    whole = share * symbol("full")
+    passes = {"forward": forward, "backward": (backward[0] + whole * forward[0], backward[1])}
+    more = {"forward": 0, "backward": whole * forward[1]}
+    if isinstance(kind, BlockKind) and kind.mixer not in GATES:
+        looked_at = share * native * symbol("selective") * symbol("selective_issue_s") / 2
+        own = tempo * symbol("tempo_issue_s") / 3
+        more = {
+            "forward": looked_at + own,
+            "backward": looked_at + 2 * own + whole * symbol("full_issue_s"),
+        }
+    return {
+        name: (maximum(symbol("host_s_per_launch") * n, own + more[name]), own + more[name])
+        for name, (n, own) in passes.items()
+    }
 
 
 def _launched(ops: Sequence[Op]) -> tuple[Expr, Expr]:

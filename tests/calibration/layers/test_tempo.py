@@ -12,7 +12,7 @@ from calibration.layers.attention import AttentionCore, RecomputedCore
 from calibration.layers.bert import HEADS, HIDDEN, SEQ, Layer, saved_bytes
 from calibration.layers.gelu import OutputGelu
 from calibration.layers.gelu_table import FLAT, table
-from calibration.layers.norm import LEAST_GAMMA, OutputLayerNorm
+from calibration.layers.norm import LEAST_GAMMA, Asked, OutputLayerNorm, Smallest
 from calibration.layers.tempo import with_tempo
 
 DOUBLE = torch.float64
@@ -104,6 +104,51 @@ def test_norm_with_a_small_gamma_is_as_exact(smallest):
     assert torch.allclose(kept, functional.layer_norm(x, (64,)), atol=1e-6) == guarded
     for found, wanted in zip(gradients(layer, x, dy), gradients(usual, x, dy), strict=True):
         assert torch.allclose(found, wanted, atol=2e-5 if guarded else 1e-3)
+
+
+class Late:
+    """A device that tells the smallest gamma when it is asked to wait, or when `told` is set."""
+
+    def __init__(self):
+        self.told, self.waited, self.asked = False, 0, 0
+
+    def __call__(self, gamma):
+        least = float(gamma.detach().abs().min())
+        self.asked += 1
+
+        def value():
+            self.waited += not self.told
+            return least
+
+        return Asked(lambda: self.told, value)
+
+
+def test_only_a_first_call_and_a_close_one_wait_for_the_smallest_gamma():
+    late, gamma = Late(), torch.ones(8)
+    found = Smallest(late)
+    assert found.at_least(gamma, 0.01) and (late.asked, late.waited) == (1, 1)
+    assert found.at_least(gamma, 0.01) and (late.asked, late.waited) == (1, 1)
+    gamma *= 0.015  # as no optimizer's step does
+    assert found.at_least(gamma, 0.01) and (late.asked, late.waited) == (2, 1)
+    assert found.known == 1.0
+    late.told = True
+    assert found.at_least(gamma, 0.01) and found.known == pytest.approx(0.015)
+    late.told = False
+    gamma *= 0.5  # near to the least: what it is now is waited for
+    assert not found.at_least(gamma, 0.01) and (late.asked, late.waited) == (3, 2)
+    assert deepcopy(found).known is None
+
+
+def test_a_gamma_that_became_zero_unseen_spoils_nothing_else():
+    _, layer = norm(torch.full((64,), 2.0))
+    late = layer.smallest = Smallest(Late())
+    x = torch.randn(4, 64, dtype=DOUBLE)
+    layer(x)
+    with torch.no_grad():
+        layer.weight[3] = 0.0
+    layer(x).sum().backward()
+    assert late.known == 2.0
+    assert layer.weight.grad.isfinite().all() and layer.weight.grad[3] == 0
 
 
 def gamma_errors(size, shift):

@@ -1,0 +1,44 @@
+"""What issuing adds where a device waits for its host: recompute, checkpoints of operations and Tempo's layers."""
+
+from dataclasses import replace
+
+import pytest
+
+from sim.costs.profile import load_profile
+from sim.costs.run_level import RunLevel, RunLevelSet
+from sim.engine.placed import stage_costs
+from sim.specs import Cluster, Model, Plan
+
+SMALL = Model(layers=2, hidden=64, heads=2, vocab=64, seq=8)
+GPU = Cluster.of("h200-sxm-141gb", nodes=1, gpus_per_node=1)
+MEASURED = {"issue_s": 3e-3, "full_issue_s": 2e-3, "selective_issue_s": 5e-3, "tempo_issue_s": 1e-3}
+
+
+def issued(measured=MEASURED, framework="torch", **given):
+    """Return seconds of a layer, forward and backward, that is all issue, with its kernels'."""
+    unknown = dict.fromkeys(("full_issue_s", "selective_issue_s", "tempo_issue_s"))
+    profile = replace(load_profile("h200-sxm-141gb"), **unknown | measured)
+    placed = Plan(global_batch=1, framework=framework, **given).on(SMALL, GPU)
+    costs = stage_costs(SMALL, GPU, placed, profile, RunLevelSet.bare(RunLevel()))
+    passes = ("forward_host", "forward_compute"), ("backward_host", "input_compute", "weight_compute", "recompute")
+    return [float(sum(costs[name][0] for name in names)) / SMALL.layers for names in passes]
+
+
+def test_usual_layers():
+    assert issued() == pytest.approx([1e-3, 2e-3])
+
+
+def test_whole_layers_are_repeated_in_the_backward_pass():
+    assert issued(recompute="full") == pytest.approx([1e-3, 4e-3])
+    assert issued({"issue_s": 3e-3}, recompute="full") == pytest.approx([1e-3, 3e-3])
+    assert issued(recompute="full", recompute_layers=1) == pytest.approx([1e-3, 3e-3])
+
+
+def test_a_checkpoint_of_operations_looks_at_each_of_them_twice():
+    assert issued(recompute="selective") == pytest.approx([3.5e-3, 4.5e-3])
+    assert issued({"issue_s": 3e-3}, recompute="selective") == pytest.approx([1e-3, 2e-3])
+    assert issued(framework="megatron", recompute="selective") == pytest.approx([1e-3, 2e-3])
+
+
+def test_tempos_layers():
+    assert issued(tempo=True) == pytest.approx([1e-3 + 1e-3 / 3, 2e-3 + 2e-3 / 3])
