@@ -151,15 +151,19 @@ def _peak(events: list[Allocation], noted: Noted, gradients: set[int], held: Map
     most = max(range(len(events)), key=lambda n: events[n].total)
     peak = max(0, events[most].total - before)
     alive: dict[int, int] = {}
-    total = before
+    total, unseen = before, 0  # bytes that libraries have taken without a record
     for n, event in enumerate(events[: most + 1] if peak else []):
-        _forget(total + event.size - event.total, event, alive, events, parts)
+        gone = total + event.size - event.total
         total = event.total
+        of_libraries = min(gone, unseen)
+        unseen -= of_libraries
+        _forget(gone - of_libraries, event, alive, events, parts)
         if event.size > 0:
             alive[event.address] = n
-        else:
-            alive.pop(event.address, None)
+        elif alive.pop(event.address, None) is None:
+            unseen = max(0, unseen + event.size)
     found = {part: held.get(part, 0) for part in PARTS}
+    found["workspace"] += unseen
     for n in alive.values():
         found[parts[n]] += events[n].size
     # What was there before and has gone, and what libraries take in threads that are not recorded.

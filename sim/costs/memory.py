@@ -168,9 +168,10 @@ def _every_second_product(kind: BlockKind, size: Sizes) -> Expr:
     """Return what torchtitan's selective checkpoint of operations keeps of a dense layer.
 
     Its input, the context with its row sums, and of q, k, v, out, (gate,) up, down every second product from the first
-    on (`_apply_ac_to_transformer_block`): q, v, gate or up, and the down product of a gated MLP.
+    on (`_apply_ac_to_transformer_block`): q, v, gate or up, and the down product of a gated MLP. Without rotated
+    positions q, k and v are one product, as GPT-2 has them, and the first.
     """
-    rows = size.tokens * (2 * query_width / tp + kv_columns + size.of("ffn") / tp)
+    rows = size.tokens * (2 * query_width / tp + (1 if kind.rope else 2) * kv_columns + size.of("ffn") / tp)
     kept = rows + (2 if kind.gated else 1) * size.norm_tokens * hidden
     return element_bytes * kept + 4 * micro_batch * heads / tp * (size.seq / cp)
 

@@ -205,6 +205,13 @@ def test_torchtitan_keeps_every_second_product():
     assert kept + rebuilt == none
 
 
+def test_a_gpt_keeps_q_k_and_v_as_one_product():
+    """18.03 s b h bytes, row sums with them, are what an H200 kept with cuDNN's attention."""
+    m, b = gpt("flash", 0.0), 2
+    t, h = m.seq * b, m.hidden
+    assert block_bytes(m, b, recompute=1, native=1)[0] == 2 * t * (h + 3 * h + h + m.ffn) + 4 * m.heads * t
+
+
 def test_experts_on_a_latent_width_save_narrow_rows():
     """Per row: input and output of the expert; per token: what both projections read."""
     given = {"experts": 4, "experts_per_token": 2, "moe_ffn": 32, "gated_mlp": False, "pattern": "E"}

@@ -154,6 +154,16 @@ def test_gradients_that_go_between_operations_are_found(then, dynamic, activatio
     assert (found.parts["dynamic"], found.parts["activations"]) == (dynamic, activations)
 
 
+def test_what_libraries_take_without_a_record_is_workspace():
+    """500 bytes, of which 300 are given back with a record and 100 without."""
+    noted = Noted()
+    steps = [(0, 400, 400), (400, 200, 1100), (9000, -300, 800), (600, 1000, 1700)]
+    noted.results, noted.updating = [frozenset({0, 400, 600})], 2
+    events = [Allocation(n, address, size, total, operation=0) for n, (address, size, total) in enumerate(steps)]
+    found = _peak(events, noted, set(), {})
+    assert (found.peak_bytes, found.parts["dynamic"], found.parts["workspace"]) == (1700, 1600, 100)
+
+
 class Held(nn.Module):
     """Two products: what is kept of them is known."""
 
