@@ -24,17 +24,18 @@ def with_issue(profile: Profile, rows: Sequence[Mapping[str, Any]]) -> Profile:
 
 
 def _of_operations(profile: Profile, rows: Sequence[Mapping[str, Any]]) -> Profile:
-    """Return `profile` with `pointwise_issue_s` and `product_issue_s` of a host processor, if it has the samples.
+    """Return `profile` with `pointwise_issue_s` and `product_issue_s`, if it has the samples.
 
     Those of point-wise operations are the shortest of chains (`passes`); what one more layer takes where modules follow
-    each other (`hot`), less its point-wise operations, is spread evenly over the others. A kernel of next to no size is
-    taken off each.
+    each other (`hot`; on a device beside its host `pass`), less its point-wise operations, is spread evenly over the
+    others. On a host processor a kernel of next to no size is taken off each.
     """
-    models = _by(rows, "hot", "layers")
+    host = profile.dtype == "float32"
+    models = _by(rows, "hot" if host else "pass", "layers")
     chains = _by(rows, "passes", "kernels").values()
     if len(models) < FEWEST or not chains:
         return profile
-    kernel_s, pointwise_s = profile.read["elementwise", "any"].parameters["t0"], min(chains)
+    kernel_s, pointwise_s = profile.read["elementwise", "any"].parameters["t0"] if host else 0.0, min(chains)
     others_s = (_line(models)[0] - POINTWISE_A_LAYER * pointwise_s) / (KERNELS_A_LAYER - POINTWISE_A_LAYER)
     pointwise, others = (six_digits(max(0.0, seconds - kernel_s)) for seconds in (pointwise_s, others_s))
     return replace(profile, pointwise_issue_s=pointwise, product_issue_s=others)

@@ -251,9 +251,11 @@ def _layer(parts: Sequence[Part], batches: Sequence[int]) -> Layer:
 
 
 def _largest(lists: Sequence[list[int]], batches: Sequence[int], name: str) -> tuple[int, int]:
+    """Return the size that is largest at large micro-batches: of those that grow most."""
     if len({len(found) for found in lists}) != 1:
         raise InputError(name, [len(x) for x in lists], "the same tensors at every batch size")
-    widest = max(zip(*lists, strict=True), key=lambda sizes: sizes[::-1], default=tuple(0 for _ in batches))
+    sizes = list(zip(*lists, strict=True))
+    widest = max(sizes, key=lambda each: (each[-1] - each[0], each[-1]), default=tuple(0 for _ in batches))
     return _affine(widest, batches, name)
 
 

@@ -61,6 +61,14 @@ def test_issue_of_an_operation_is_of_chains_and_of_what_is_left_of_a_hot_layer(h
     assert with_issue(host, hot) == with_issue(host, chains) == host
 
 
+def test_beside_a_host_operations_are_issued_as_in_any_model() -> None:
+    chains = launches("passes", {10: 9e-6, 30: 8e-6}, name="kernels")
+    found = with_issue(load_profile("a100-sxm-80gb"), PASSES + chains)
+    assert found.pointwise_issue_s == pytest.approx(8e-6)
+    others = KERNELS_A_LAYER - POINTWISE_A_LAYER
+    assert found.product_issue_s == pytest.approx((2e-3 - POINTWISE_A_LAYER * 8e-6) / others, rel=1e-4)
+
+
 class Loss(torch.nn.Module):
     """The model of `calibration.kernels.overhead` with its loss."""
 

@@ -388,3 +388,20 @@ def test_what_a_hosts_convolutions_copy_has_channels_in_whole_blocks():
     plain = nn.Linear(4, 4)
     (other,) = trace(plain, lambda b: torch.zeros(b, 4), [plain], torch.float32).layers
     assert other.forward_bytes is None
+
+
+class TableAndLoss(nn.Module):
+    """A table whose gradient is larger than all else of a few samples, and logits in fp32, which grow with them."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.head = nn.Embedding(4096, 64), nn.Linear(64, 4096)
+
+    def forward(self, x):
+        return functional.cross_entropy(self.head(self.table(x)).float().flatten(0, 1), x.flatten())
+
+
+def test_the_largest_temporary_is_that_of_many_samples():
+    module = TableAndLoss()
+    (layer,) = trace(module, tokens(8), [module], torch.bfloat16).layers
+    assert layer.temporary_bytes == (0, 8 * 4096 * 4)
