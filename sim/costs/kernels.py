@@ -74,16 +74,19 @@ Performance"), which it takes where larger ones leave multiprocessors without wo
 
 def _gemm(x: Mapping[str, Expr], p: Mapping[str, Expr]) -> Expr:
     m, n, k, batch = x["m"], x["n"], x["k"], x["batch"]
-    eta = _saturation(m, p["m0"]) * _saturation(n, p["n0"]) * _saturation(k, p["k0"])
     flop = gemm_flop(m, n, k, batch)
-    results = _whole_waves(m, n, batch, p)
+    idle = p["waves"] * (2 * k * _whole_waves(m, n, batch, p) - flop)
     if "smallest_tile" in x:
         finer = {name: minimum(p[name], x["smallest_tile"]) for name in ("tile_m", "tile_n")}
-        results = minimum(results, _whole_waves(m, n, batch, {**p, **finer}))
-    done = flop + p["waves"] * (2 * k * results - flop)
+        # No smaller tile is left that a library could take instead: all that is idle in these counts.
+        idle = minimum(idle, 2 * k * _whole_waves(m, n, batch, {**p, **finer}) - flop)
+    # Few rows and columns (m0, n0) are slow for what they leave idle: that is not slow for it once more. Each sum, idle
+    # or not, waits for its first operands (k0).
+    needed = flop / (_saturation(m, p["m0"]) * _saturation(n, p["n0"]))
+    done = (needed + idle) / _saturation(k, p["k0"])
     # Short products end before the chip has slowed down to the clock that its power allows.
     sustained = 1 + p["boost"] * p["boost_flop"] / (flop + p["boost_flop"])
-    compute = done / (p["rate"] * eta * sustained)
+    compute = done / (p["rate"] * sustained)
     size = gemm_bytes(m, n, k, batch, x.get("operand"), x.get("element", BYTES_16BIT))
     return p["t0"] + p_norm(compute, size / p["bandwidth"], p["p"])
 

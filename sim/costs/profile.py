@@ -309,7 +309,7 @@ def _stated(value: Any) -> Any:
     return [_stated(v) for v in value] if isinstance(value, list) else value
 
 
-CARRY_SIGMA_LOG = 0.379606
+CARRY_SIGMA_LOG = 0.378933
 """Of carrying a profile by datasheet ratios alone: RMS log error of B200's GEMMs predicted from A100 in that way
 (`scaling_sigma_log` of the profiles of V100 and A10G)."""
 

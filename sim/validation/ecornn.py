@@ -4,8 +4,8 @@ Nothing is fitted to it. Word language models of one to four LSTM layers train o
 compared are passes, layers and ends of the model together: what a whole run adds to a step is the same for all. The
 GPUs' kernels are carried over by peaks, bandwidths and multiprocessors. That a launch takes the host 5 us
 (`host_s_per_launch`, and the floor of a small kernel) fits MXNet: 4.8 us in 659,205 launches (nvprof, pull request 9055
-of apache/mxnet). What the layouts differ by is weak: it rests on the rows at which a product reaches half its rate,
-which were fitted to products of thousands of rows.
+of apache/mxnet). Layouts come out alike, which misses the published figure: few rows leave as much of a tile idle as
+few columns do, and what a library's kernels for transposed operands do otherwise is not in the model.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,6 +19,7 @@ from sim.costs import kernels
 from sim.costs.algebra import Interpreted, symbol
 from sim.costs.carry import Ratios, carried_to_fp32
 from sim.costs.profile import CARRY_SIGMA_LOG, Profile, load_profile, profile_text
+from sim.costs.run_level import RunLevel, RunLevelSet
 from sim.engine.step import Step, simulate
 from sim.specs import Cluster, InputError, Model, Plan
 from sim.specs.catalog import device, models
@@ -187,11 +188,10 @@ def language_model(hidden: int, seq: int, layers: int) -> Model:
     return replace(models["lstm-lm"], name=named, layers=layers, pattern="L" * layers, hidden=hidden, seq=seq)
 
 
-def step(model: Model, cluster: Cluster, batch: int, kernel: Kernel) -> Step:
-    """Return a step of all samples at once."""
-    return simulate(
-        model, cluster, Plan(global_batch=batch, micro_batch=batch, precision="fp32", recurrent_kernel=kernel)
-    )
+def step(model: Model, cluster: Cluster, batch: int, kernel: Kernel, level: RunLevelSet | None = None) -> Step:
+    """Return a step of all samples at once; level: run-level parameters, by default the shipped ones."""
+    plan = Plan(global_batch=batch, micro_batch=batch, precision="fp32", recurrent_kernel=kernel)
+    return simulate(model, cluster, plan, level=level)
 
 
 def points(cluster: Cluster) -> Iterator[Point]:
@@ -265,7 +265,11 @@ def product_flop_per_s(one: Skinny, finest: bool = True) -> float:
 
 
 def layer_seconds(one: Timed, folder: Path) -> float:
-    """Return the predicted seconds of a layer without the products of its inputs; folder: for a profile."""
-    made = step(language_model(one.hidden, one.seq, 1), one_gpu(one.chip, folder), one.batch, "cudnn")
+    """Return the predicted seconds of a layer without the products of its inputs; folder: for a profile.
+
+    It was timed by itself: what whole runs take longer than single kernels is not in it.
+    """
+    alone, gpu = RunLevelSet.bare(RunLevel()), one_gpu(one.chip, folder)
+    made = step(language_model(one.hidden, one.seq, 1), gpu, one.batch, "cudnn", alone)
     skipped = ("recurrent in", "recurrent dropout")
     return of_layers(made, "seconds") - sum(of_layers(made, "seconds", name) for name in skipped)

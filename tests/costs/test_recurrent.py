@@ -241,6 +241,8 @@ def test_small_tiles_only_help_where_large_ones_leave_units_idle():
     few, many = (32, 2048, 512), (8192, 8192, 512)
     assert rate(V100, *few, 64) > 3 * rate(V100, *few, None)
     assert rate(V100, *many, 64) == pytest.approx(rate(V100, *many, None), rel=0.05)
+    # A tile takes its time, however few of its rows are needed.
+    assert rate(V100, 64, 64, 4096, 64) == pytest.approx(2 * rate(V100, 32, 64, 4096, 64), rel=0.02)
     core = Cluster.of("cpu", nodes=1, gpus_per_node=1)  # its tiles are smaller
     assert rate(core, *few, 64) == rate(core, *few, None)
 
