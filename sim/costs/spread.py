@@ -1,8 +1,9 @@
 """How far a step may be off because its kernels are: conformal intervals of a profile carried to the step's time.
 
-Kernels of one family err together (one fit, one device), so their errors add; those of different families do not, and
-add as squares: sigma = sqrt(sum over families f of (sum over kernels i in f of |share_i| sigma_i)^2), with sigma_i the
-half-width of the nominal 80 % interval at the kernel's size over that of a normal distribution.
+Kernels of one family err together (one fit, one device: a kernel that the profile times as another is of that one's
+family), so their errors add; those of different families do not, and add as squares: sigma = sqrt(sum over families f
+of (sum over kernels i in f of |share_i| sigma_i)^2), with sigma_i the half-width of the nominal 80 % interval at the
+kernel's size over that of a normal distribution.
 
 Beyond the shapes that a model was fitted to, sigma_i grows: to hypot(sigma_i, slope * d), d being the log of the factor
 by which the kernel lies outside (the largest over its inputs) and slope the profile's `outside_slope`, which comes from
@@ -30,15 +31,20 @@ def kernel_sigma(profile: Profile, shares: Iterable[Used], outside: bool = True)
 
 
 def family_sigmas(profile: Profile, shares: Iterable[Used], outside: bool = True) -> dict[str, float]:
-    """Return the same by family of kernels (gemm, attention, norm, ...), with the step's shares in it."""
+    """Return the same by family (gemm, norm, ...: the `family` of each kernel), with the step's shares in it."""
     families: dict[str, float] = defaultdict(float)
     for kernel in shares:
         model = profile.model_of((kernel.op, kernel.direction))
         sigma = model.half_width(kernel.size) / Z80
         if outside:
             sigma = hypot(sigma, model.outside_slope * model.distance(kernel.inputs))
-        families[kernel.op] += abs(kernel.share) * sigma
+        families[model.op] += abs(kernel.share) * sigma
     return dict(families)
+
+
+def family(profile: Profile, kernel: Used) -> str:
+    """Return the kernel whose fit times `kernel`: itself, or what the profile falls back on."""
+    return profile.model_of((kernel.op, kernel.direction)).op
 
 
 def widening(profile: Profile, shares: Iterable[Used]) -> float:

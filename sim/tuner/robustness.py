@@ -158,7 +158,8 @@ def _of_kernels(best: Step, names: list[str]) -> Floats:
     """Return what the profile states for its families of kernels: [family, parameter], one parameter each."""
     taken: dict[str, float] = {}
     for kernel in best.kernels:
-        taken[kernel.op] = taken.get(kernel.op, 0.0) + abs(kernel.share)
+        family = spread.family(best.profile, kernel)
+        taken[family] = taken.get(family, 0.0) + abs(kernel.share)
     by_parameter: dict[str, list[tuple[float, float]]] = {}
     for op, sigma in spread.family_sigmas(best.profile, best.kernels).items():
         by_parameter.setdefault(COMPUTE.get(op, MEMORY), []).append((sigma, taken[op]))

@@ -46,6 +46,18 @@ def test_errors_add_within_a_family_and_as_squares_between() -> None:
     assert spread.kernel_sigma(profile, both) == pytest.approx(hypot(0.6, 0.3) * 0.05)
 
 
+def test_kernels_of_one_fit_err_together() -> None:
+    """A100's profile times activations and residuals as element-wise kernels; a model of one's own errs by itself."""
+    profile = measured()
+    sizes = {"bytes": 1e6}
+    shared = [used("gelu", "forward", 0.2, **sizes), used("residual", "backward", 0.1, **sizes)]
+    assert spread.kernel_sigma(profile, shared) == pytest.approx(0.3 * 0.05)
+    assert spread.family_sigmas(profile, shared) == pytest.approx({"elementwise": 0.3 * 0.05})
+    gelu = replace(profile.model_of(("gelu", "forward")), op="gelu", direction="forward")
+    own = replace(profile, models=[*profile.models, gelu])
+    assert spread.kernel_sigma(own, shared) == pytest.approx(hypot(0.2, 0.1) * 0.05)
+
+
 def test_the_bin_of_the_size_counts() -> None:
     base = measured()
     models = [replace(m, bins=bins(0.3, 0.2, 0.1)) if m.op == "norm" else m for m in base.models]
