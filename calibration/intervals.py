@@ -28,10 +28,20 @@ def half_width(residuals: Floats, level: float) -> float:
 
 
 def edges(size: Floats) -> list[float]:
-    """Return where size bins start: equal counts of at least `PER_BIN`, at most `MOST` bins."""
+    """Return where size bins start: at most `MOST`, as equal in samples as ties allow, each of at least `PER_BIN`.
+
+    Fewer samples than that are one bin.
+    """
+    ordered = np.sort(size)
     count = max(1, min(MOST, len(size) // PER_BIN))
-    inner = {float(np.quantile(size, k / count, method="nearest")) for k in range(1, count)}
-    return [float(size.min()), *sorted(inner - {float(size.min())})]
+    starts, below = [float(ordered[0])], 0
+    for k in range(1, count):
+        inner = float(ordered[len(size) * k // count])
+        smaller = int(np.searchsorted(ordered, inner))
+        if smaller - below >= PER_BIN and len(size) - smaller >= PER_BIN:
+            starts.append(inner)
+            below = smaller
+    return starts
 
 
 def size_bins(fit: Fit, samples: Samples) -> list[SizeBin]:

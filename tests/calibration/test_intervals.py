@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from calibration.fit import Free, cross_validate, predict
 from calibration.intervals import PER_BIN, coverage, edges, half_width, outside_slope, size_bins
@@ -52,6 +54,16 @@ def test_few_samples_have_few_bins(n: int, bins: int) -> None:
     found = edges(10 ** np.random.default_rng(0).uniform(3, 9, n))
     assert len(found) == bins
     assert found == sorted(found)
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 2 * PER_BIN)), min_size=1, max_size=12))
+@example([(1, 49), (2, 1), (3, 50)])
+def test_every_bin_holds_enough_whatever_is_tied(tied: list[tuple[int, int]]) -> None:
+    size = np.concatenate([np.full(n, float(value)) for value, n in tied])
+    starts = edges(size)
+    held = np.diff([*np.searchsorted(np.sort(size), starts), len(size)])
+    assert starts[0] == size.min()
+    assert held.min() >= min(PER_BIN, len(size))
 
 
 def test_equal_sizes_are_one_bin() -> None:
