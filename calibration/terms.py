@@ -26,6 +26,7 @@ KNEE_TERM = Term("free p", {"p": KNEE})
 FLOOR_TERM = Term("free t0", {"t0": FLOOR})
 SATURATION_TERM = Term("m0, n0, k0", dict.fromkeys(SIZES, HALF_SIZE))
 BOOST_TERM = Term("boost", {"boost": Free(0.3, 0.01, 2.0), "boost_flop": Free(1e11, 1e8, 1e15)})
+THROTTLED_TERM = Term("throttled", {"throttled": Free(0.1, 0.005, 0.6), "throttled_flop": Free(1e12, 1e9, 1e15)})
 ROWS_TERM = Term("c0", {"c0": HALF_SIZE})
 SPILL_TERMS = [
     Term(f"spill from {start:g}", {"spill": Free(0.5, 0.01, 5.0), "c1": Free(start, 64.0, 1e6)})
@@ -47,15 +48,17 @@ def wave_terms(units: float, tiles: tuple[tuple[int, int], ...] = TILES) -> list
 def gemm_terms(units: float, gpu: bool = True, alone: bool = True) -> list[list[Term]]:
     """Return the groups of alternatives that products are tried with, as `calibration.variants.choose` takes them.
 
-    alone: each was timed by itself for so short that the chip may have been faster than in a step.
+    alone: each was timed by itself for so short that the chip may have been faster than in a step; else long ones may
+    have been slower.
     """
     sizes = together(KNEE_TERM, SATURATION_TERM)
     waves = wave_terms(units, TILES if gpu else CPU_TILES)
-    boost = [BOOST_TERM, together(BOOST_TERM, SATURATION_TERM), together(BOOST_TERM, SATURATION_TERM, FLOOR_TERM)]
+    clock = BOOST_TERM if alone else THROTTLED_TERM
+    clocks = [clock, together(clock, SATURATION_TERM), together(clock, SATURATION_TERM, FLOOR_TERM)]
     return [
         [KNEE_TERM, sizes, *(together(sizes, wave) for wave in waves)],
         [FLOOR_TERM],
-        boost if gpu and alone else [],
+        clocks if gpu else [],
     ]
 
 

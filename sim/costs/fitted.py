@@ -171,7 +171,7 @@ def _beyond(x: float, edges: list[float]) -> float:
 
 
 MAY_BE_ZERO = (
-    "t0", "m0", "n0", "k0", "s0", "r0", "c0", "d0", "waves", "boost", "spill", "cached",
+    "t0", "m0", "n0", "k0", "s0", "r0", "c0", "d0", "waves", "boost", "throttled", "spill", "cached",
     "intra_alpha", "intra_alpha_rank", "inter_alpha", *OPTIONAL,
 )  # fmt: skip
 

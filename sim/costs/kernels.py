@@ -84,8 +84,9 @@ def _gemm(x: Mapping[str, Expr], p: Mapping[str, Expr]) -> Expr:
     # or not, waits for its first operands (k0).
     needed = flop / (_saturation(m, p["m0"]) * _saturation(n, p["n0"]))
     done = (needed + idle) / _saturation(k, p["k0"])
-    # Short products end before the chip has slowed down to the clock that its power allows.
+    # Short products end before the chip has slowed down to the clock that its power allows; long ones alone end later.
     sustained = 1 + p["boost"] * p["boost_flop"] / (flop + p["boost_flop"])
+    sustained -= p["throttled"] * flop / (flop + p["throttled_flop"])
     compute = done / (p["rate"] * sustained)
     size = gemm_bytes(m, n, k, batch, x.get("operand"), x.get("element", BYTES_16BIT))
     return p["t0"] + p_norm(compute, size / p["bandwidth"], p["p"])
@@ -115,12 +116,13 @@ def _row_wise(x: Mapping[str, Expr], p: Mapping[str, Expr]) -> Expr:
 
 
 WAVES = {"waves": 0.0, "tile_m": 128.0, "tile_n": 128.0, "units": 1.0}
-BOOST = {"boost": 0.0, "boost_flop": 1.0}
+BOOST = {"boost": 0.0, "boost_flop": 1.0, "throttled": 0.0, "throttled_flop": 1.0}
 SPILL = {"spill": 0.0, "c1": 1.0}
 CACHE = {"cached": 0.0, "b1": 1.0}
-TIMED_ALONE = ("boost",)
-"""Terms of kernels that were timed alone: a step keeps the chip at the clock that its power allows all along, so that
-no product in it runs faster than the sustained rate."""
+TIMED_ALONE = ("boost", "throttled")
+"""Terms of kernels that were timed alone. Boost: a step keeps the chip at the clock that its power allows all along, so
+that no product in it runs faster than the sustained rate. Throttled: what stands between the products of a step lets
+the chip recover, as the steps of an H200 show."""
 
 FORMS = {
     form.id: form
@@ -140,8 +142,9 @@ FORMS = {
 """rate: asymptotic FLOP/s. bandwidth: bytes/s. t0: launch floor in s. p: sharpness of the roofline's knee.
 m0, n0, k0, s0, r0, c0, d0: sizes at which half the rate is reached (0 = no penalty). waves: share of the work that
 whole waves of tile_m x tile_n results on `units` multiprocessors or cores add. boost: relative rate above the sustained
-one of products far smaller than boost_flop. spill: share of the traffic that rows much longer than c1 elements add.
-cached: share of the time that transfers far smaller than b1 bytes save."""
+one of products far smaller than boost_flop; throttled: share of the rate that products far larger than throttled_flop
+lose, which alone draw all power for longer than a chip bears it. spill: share of the traffic that rows much longer than
+c1 elements add. cached: share of the time that transfers far smaller than b1 bytes save."""
 
 BOTH = ("forward", "backward")
 KERNELS: dict[tuple[str, str], str] = {

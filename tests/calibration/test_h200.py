@@ -7,6 +7,7 @@ from statistics import mean, median
 import pytest
 
 from calibration.errors import summary
+from calibration.execute.holdout import _predicted, cases
 from calibration.measured import build_profile, read_rows
 from calibration.memory import check_replay, load_memory
 from calibration.store import SAMPLES, SESSION, load_session
@@ -38,26 +39,57 @@ def test_the_profile_is_of_its_samples(tmp_path):
 def test_kernels_are_as_well_known_as_is_told():
     (told,) = summary([load_profile(NAME)], [HERE / "profile.json"])["profiles"]
     held = {(f["op"], f["direction"], f["implementation"]): f for f in told["families"]}
-    products = [f["median"] for (op, *_), f in held.items() if op == "gemm"]
-    assert mean(products) < 6
+    products = [f for (op, _, how), f in held.items() if (op, how) == ("gemm", "matmul")]
+    assert len(products) == 3 and all(f["n"] > 120 for f in products)
+    assert mean(f["median"] for f in products) < 6 and mean(f["mape"] for f in products) < 9.5
     for op in ("gelu", "swiglu"):
         assert median(f["median"] for (name, *_), f in held.items() if name == op) < 4
 
 
+def test_products_beyond_those_fitted_are_known_too():
+    """They are throttled when timed alone: without that term they were 9.3 % off."""
+    models = [m for m in load_profile(NAME).models if m.op == "gemm" and m.implementation == "matmul"]
+    assert all(m.parameters["throttled"] > 0 for m in models)
+    assert max(m.held_out["larger"].mape for m in models) < 4
+
+
 def test_blocks_and_steps_that_no_fit_has_seen(whole):
     steps = [abs(w.error) for w in whole if w.name.startswith("step") and "flash" in w.name]
-    assert len(steps) == 6 and mean(steps) < 0.05
-    assert len(whole) == 16 and mean(abs(w.error) for w in whole) < 0.08
-    assert sum(w.inside for w in whole) >= 0.8 * len(whole)
+    assert len(steps) == 6 and mean(steps) < 0.03
+    assert len(whole) == 17 and mean(abs(w.error) for w in whole) < 0.08
+    assert sum(w.inside for w in whole) >= 11
+
+
+def executed():
+    return {row["name"]: row for row in load_mapping(HERE / "hold-out.json")["rows"]}
 
 
 def test_plans_were_predicted_before_they_were_executed():
-    rows = load_mapping(HERE / "hold-out.json")["rows"]
+    rows = executed().values()
+    assert len(rows) == 13
     assert median(abs(row["error"]) for row in rows) < 0.06
-    assert sum(row["inside"] for row in rows) >= 5
-    told = [row["memory_error"] for row in rows if row["memory_error"] is not None]
-    assert len(told) == 3 and max(map(abs, told)) < 1e-3
-    assert all(row["measured"]["max_gradient_error"] < 3e-3 for row in rows)
+    assert sum(row["inside"] for row in rows) >= 10
+    assert all(row["measured"]["max_gradient_error"] < 6e-3 for row in rows)
+
+
+def test_plans_that_wait_for_their_host_differ_from_day_to_day():
+    """What recompute adds to issuing was unknown to the first predictions; two machines of a kind then differ more."""
+    first = {row["name"]: row for row in load_mapping(HERE / "checks" / "executed_first.json")["rows"]}
+    again = executed()
+    for name in (name for name in first if "recompute" in name):
+        shorter, longer = (held[name]["measured"]["step_time_s"] for held in (again, first))
+        assert shorter < again[name]["predicted"]["step_time_s"] * 0.9 < longer
+        assert first[name]["predicted"]["step_time_s"] < shorter
+
+
+@pytest.mark.parametrize("case", [c for c in cases("cuda") if c.what == "step"], ids=lambda c: c.name)
+def test_the_peak_of_memory_is_the_executed_one(case):
+    (told,), (measured,) = _predicted(case, HERE, "cuda").peak_memory_bytes, peaks(case)
+    assert told == pytest.approx(measured, rel=1e-3)
+
+
+def peaks(case):
+    return executed()[case.name]["measured"]["peak_memory_bytes"]
 
 
 def test_the_recorded_allocator_is_replayed_to_the_byte(tmp_path):
@@ -92,5 +124,7 @@ def test_kernels_on_the_device_were_right():
     assert all(found["failed"] == 0 for found in checks.values())
     assert checks["kernel_schedules"]["max_relative_error"] < 1e-2
     assert checks["kernel_schedules"]["schedules"] <= 200
+    assert checks["kernel_schedules"]["geomean_of_cublas"] >= 0.85
+    assert checks["kernel_schedules"]["tuning_s"] < 120
     assert checks["recurrent_layers"]["max_relative_error"] < 1e-5
     assert checks["tempo_layers"]["exact"] is True

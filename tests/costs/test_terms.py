@@ -35,11 +35,18 @@ def test_short_products_are_faster_and_long_ones_are_not() -> None:
         assert plain / faster == pytest.approx(factor, rel=1e-2)
 
 
+def test_long_products_alone_are_throttled_and_short_ones_are_not() -> None:
+    throttled = {"throttled": 0.2, "throttled_flop": 1e12}
+    for x, factor in ((products(128, 128, 128), 1.0), (products(1e4, 1e4, 5e3), 1.1), (products(1e5, 1e5, 1e5), 1.25)):
+        plain, slower = (predict("gemm-pnorm", x, GEMM | BIG | more) for more in ({}, throttled))
+        assert slower / plain == pytest.approx(factor, rel=2e-2)
+
+
 def test_a_step_knows_no_boost() -> None:
     time = kernels.seconds("gemm", "forward", m=8, n=8, k=8, batch=1)
     names = {s.name for s in time.free_symbols}
     assert "gemm_forward_waves" in names
-    assert not any("boost" in name for name in names)
+    assert not any("boost" in name or "throttled" in name for name in names)
 
 
 def test_long_rows_are_read_again() -> None:
