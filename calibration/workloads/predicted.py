@@ -102,9 +102,11 @@ def predict_traced(
 
 
 def waited(step: Step) -> float:
-    """Return the seconds of a step in which a device waits for its kernels to be launched: their floors."""
-    floors = {name: np.zeros(1) for name in step.profile.values if name.endswith("_t0")}
-    return step.step_time_s - float(times_with(step, floors)[0])
+    """Return the seconds of a step in which a device waits for its kernels to be launched: their floors, and what its
+    host takes longer to launch them than they run."""
+    floors = [name for name in step.profile.values if name.endswith("_t0")]
+    free = {name: np.zeros(1) for name in (*floors, "host_s_per_launch")}
+    return step.step_time_s - float(times_with(step, free)[0])
 
 
 def copied(part: Traced, samples: int) -> float:
