@@ -176,11 +176,18 @@ MAY_BE_ZERO = (
 )  # fmt: skip
 
 
+RATES = ("rate", "bandwidth")
+SLOWEST = 1e6
+"""FLOP/s and bytes/s that any processor reaches many times over: less is a figure in other units, or no fit."""
+
+
 def require(path: str, held: dict[str, float], wanted: tuple[str, ...], optional: tuple[str, ...] = ()) -> None:
     """Raise InputError unless `held` has the `wanted` names, none but `optional` ones beside, and usable numbers."""
     if not set(wanted) <= set(held) or not set(held) <= {*wanted, *optional}:
         also = f"; optional: {', '.join(optional)}" if optional else ""
         raise InputError(path, sorted(held), f"exactly {', '.join(wanted)}{also}")
     for name, value in held.items():
-        if not 0 <= value < 1e18 or (value == 0 and name not in MAY_BE_ZERO):
-            raise InputError(f"{path}.{name}", value, "a number from 0 to 1e18, rates and efficiencies above 0")
+        low = SLOWEST if name in RATES else 0.0
+        if not low <= value < 1e18 or (value == 0 and name not in MAY_BE_ZERO):
+            allowed = f"a number from 0 to 1e18, efficiencies above 0, rates from {SLOWEST:g} (FLOP/s, bytes/s)"
+            raise InputError(f"{path}.{name}", value, allowed)

@@ -103,6 +103,8 @@ WRONG = {
     "parameter NaN": (rate(float("nan")), RATE),
     "parameter huge": (rate(1e300), RATE),
     "rate zero": (rate(0.0), RATE),
+    "rate in TFLOP/s": (rate(240.0), RATE),
+    "bandwidth of nothing": (model(parameters=FIRST["parameters"] | {"bandwidth": 1e-9}), f"{RATE[:-4]}bandwidth"),
     "parameter nested": (model(parameters={"rate": {"rate": 1.0}}), RATE),
     "op with markup": (model(op="<script>"), "models.0.op"),
     "domain turned round": (model(domain={"m": [5.0, 1.0]}), "models.0.domain.m"),
