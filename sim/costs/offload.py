@@ -10,8 +10,9 @@ behind compute in the same way). Of what a rank's layers hold (embedding and hea
   come, one's are added to, one's leave. Once more they come to the update. So as much comes as leaves; closed forms
   spread what comes over the microbatches;
 - optimizer states (those of embedding and head too) come to the update and leave, in the same three layers' room, which
-  passes have for what they save. So do weights without another master copy (FSDP's fp32 shards, training in fp32), as
-  far as the rank updates them.
+  passes have for what they save: in pieces as large as a layer's, whatever they are of, as DeepSpeed's are of so many
+  parameters (`sub_group_size`, ZeRO-Infinity, arXiv 2104.07857). So do weights without another master copy (FSDP's fp32
+  shards, training in fp32), as far as the rank updates them.
 
 Outputs are as those of `stage`, in bytes of one rank and seconds; they are a model of their own, so that steps without
 offload cost nothing.
@@ -81,7 +82,8 @@ def expressions(structure: Structure) -> dict[str, Expr]:
     copies, all through the step); and what passes wait: forward_offload, backward_offload, through_offload (see
     `Waits`), <end>_ of all three what the embedding's and the head's passes wait more, and of a backward in two parts
     input_offload and weight_offload. Per rank and step, by where it is: moved_optimizer, moved_weights,
-    moved_gradients, staged_update (bytes), update_h2d, update_d2h (seconds), optimizer_offload (what the update waits).
+    moved_gradients, staged_update (bytes), update_h2d, update_d2h (seconds), update_pieces (how
+    many layers' copies they are, at least 1), optimizer_offload (what the update waits).
     """
     given = parts(structure)
     return composed(outputs(tuple(given)), {part_name(name): e for name, e in given.items()})
@@ -172,29 +174,70 @@ def _ahead(weight: Expr, others: Expr, layers: int) -> Expr:
 
 def _of_rank(structure: Structure) -> dict[str, Expr]:
     states, out = stage.states(structure), dict[str, Expr]()
-    counts = [symbol(f"rank_layers_{k}") for k in range(len(structure.kinds))]
-    pieces = maximum(sum(counts), 1)
-    weight = weights * stage.weight_bytes * _parameters(counts, stage.zero3)
-    gradient = gradients * stage.reduce_bytes * _parameters(counts, stage.zero2)
-    # Where there is no other fp32 copy, the update reads its part of the weights themselves.
-    own_master = 1 - (1 - stage.fsdp) * memory.mixed
-    master = own_master * weights * stage.weight_bytes * _parameters(counts, stage.zero1)
+    counts, alone = [symbol(f"rank_layers_{k}") for k in range(len(structure.kinds))], _layers_alone(structure)
     for where in stage.held(structure):
-        swapped = optimizer * states[f"optimizer_bytes_{where}"]
-        h2d, d2h = (swapped + gradient + master) / rate, (swapped + weight) / rate
+        rank = _swaps(counts, states[f"optimizer_bytes_{where}"])
+        h2d, d2h = rank.in_bytes / rate, rank.out_bytes / rate
+        pieces = rank.pieces(alone)
         out |= {
-            f"moved_optimizer_{where}": swapped,
-            f"moved_weights_{where}": weight,
-            f"moved_gradients_{where}": gradient,
-            f"staged_update_{where}": (swapped + weight + gradient) / pieces * minimum(pieces, UPDATE_ROOM),
+            f"moved_optimizer_{where}": rank.optimizer,
+            f"moved_weights_{where}": rank.weight,
+            f"moved_gradients_{where}": rank.gradient,
+            f"staged_update_{where}": rank.staged / pieces * minimum(pieces, UPDATE_ROOM),
             f"update_h2d_{where}": h2d,
             f"update_d2h_{where}": d2h,
+            f"update_pieces_{where}": pieces,
             f"optimizer_offload_{where}": _swapped(h2d, d2h, states[f"optimizer_{where}"], pieces),
         }
     return out
 
 
-def _parameters(counts: Sequence[Expr], by: Expr) -> Expr:
+class _Swaps(NamedTuple):
+    """Bytes that come to an update and leave after it; `master`: of weights that it reads."""
+
+    optimizer: Expr
+    weight: Expr
+    gradient: Expr
+    master: Expr
+
+    @property
+    def in_bytes(self) -> Expr:
+        return self.optimizer + self.gradient + self.master
+
+    @property
+    def out_bytes(self) -> Expr:
+        return self.optimizer + self.weight
+
+    @property
+    def staged(self) -> Expr:
+        return self.optimizer + self.weight + self.gradient
+
+    def pieces(self, layers: Sequence["_Swaps"]) -> Expr:
+        """Return in how many pieces they are copied, as large as the largest of these single layers; at least one."""
+        largest = maximum(*(one.in_bytes + one.out_bytes for one in layers), 1)
+        return maximum(1, (self.in_bytes + self.out_bytes) / largest)
+
+
+def _swaps(counts: Sequence[Expr | int], optimizer_bytes: Expr) -> _Swaps:
+    """Return what the update of so many layers of each kind swaps, with `optimizer_bytes` of states on the rank."""
+    # Where there is no other fp32 copy, the update reads its part of the weights themselves.
+    own_master = 1 - (1 - stage.fsdp) * memory.mixed
+    return _Swaps(
+        optimizer * optimizer_bytes,
+        weights * stage.weight_bytes * _parameters(counts, stage.zero3),
+        gradients * stage.reduce_bytes * _parameters(counts, stage.zero2),
+        own_master * weights * stage.weight_bytes * _parameters(counts, stage.zero1),
+    )
+
+
+def _layers_alone(structure: Structure) -> list[_Swaps]:
+    """Return what the update of one layer of each kind swaps."""
+    n = len(structure.kinds)
+    alone = [[int(i == k) for i in range(n)] for k in range(n)]
+    return [_swaps(one, stage.optimizer_state_bytes * _parameters(one, stage.zero1)) for one in alone]
+
+
+def _parameters(counts: Sequence[Expr | int], by: Expr) -> Expr:
     """Return a rank's parameters of so many layers of each kind, sharded where `by` is 1."""
     return sum(
         n * stage.sharded(memory.layer_parameters(k), memory.expert_parameters(k), by) for k, n in enumerate(counts)

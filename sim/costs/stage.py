@@ -39,6 +39,8 @@ fsdp = native * zero3
 """1 where sharded parameters are the fp32 master weights themselves (FSDP2): 4 + 4 + 8 bytes, no 16-bit copy."""
 weight_bytes = fsdp * 4 + (1 - fsdp) * (element_bytes + symbol("weight_copy_bytes"))
 """Bytes that a rank holds of a parameter for its passes."""
+optimizer_state_bytes = memory.MOMENT_BYTES + (1 - fsdp) * memory.master_bytes
+"""Bytes that a rank holds of a parameter that it updates: moments and master copy."""
 
 
 def phases(ops: list[Op]) -> dict[str, Expr]:
@@ -317,7 +319,7 @@ def states(structure: Structure) -> dict[str, Expr]:
             f"parameters_{where}": weight_bytes * stored,
             f"gradients_{where}": reduce_bytes * kept,
             f"product_gradients_{where}": (1 - zero2) * (1 - native) * memory.mixed * element_bytes * products,
-            f"optimizer_bytes_{where}": (memory.MOMENT_BYTES + (1 - fsdp) * memory.master_bytes) * shard,
+            f"optimizer_bytes_{where}": optimizer_state_bytes * shard,
             f"optimizer_{where}": symbol("memory_bound_slowdown") * time + symbol("step_overhead_s"),
             f"gathered_bytes_{where}": several * gathered,
             f"delayed_gradients_{where}": overlap_dp * minimum(1, dp_group.n - 1) * reduce_bytes * kept,

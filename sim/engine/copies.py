@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from math import ceil
 
 import numpy as np
 
@@ -28,7 +29,7 @@ class Copies:
             for n in ("forward_h2d", "forward_d2h", "backward_d2h")
         )
         self.none = not any(x.any() for x in (self.weights, self.activations, self.gradients))
-        self.h2d, self.d2h = (offloaded(costs, n, schedule) for n in ("update_h2d", "update_d2h"))
+        self.h2d, self.d2h, self.pieces = (offloaded(costs, f"update_{n}", schedule) for n in ("h2d", "d2h", "pieces"))
         self.follows = _follows(graph)
         # By rank: layers' activations that left and those used since they came; weights used; gradients that left.
         self.left, self.used, self.read, self.added = (defaultdict[int, list[int]](list) for _ in range(4))
@@ -53,18 +54,24 @@ class Copies:
         """Return whether anything is copied beside a rank's updates."""
         return bool(self.h2d[rank] or self.d2h[rank])
 
+    def shares(self, rank: int) -> list[float]:
+        """Return what share of a rank's update each piece is: as large as a layer all but the first, what is left."""
+        pieces = max(1.0, float(self.pieces[rank]))
+        whole = ceil(pieces - 1e-6) - 1
+        return [1 - whole / pieces] + [1 / pieces] * whole
+
     def of_update(
-        self, where: Where, stages: Iterable[int], pieces: int, after: int
+        self, where: Where, stages: Iterable[int], after: int
     ) -> Iterator[tuple[list[int], Callable[[int], int]]]:
         """Yield for every piece of an update of `stages` what it waits for, and what adds the way back when it is
         known."""
         rank = where[0]
-        h2d, d2h = (float(x[rank]) / pieces for x in (self.h2d, self.d2h))
         done, summed = list[int](), self.added[rank][-1:]
-        for _ in range(pieces):
+        for share in self.shares(rank):
+            h2d, d2h = (share * float(x[rank]) for x in (self.h2d, self.d2h))
             waits = [after, *summed, *_roomless(done, UPDATE_ROOM)]
 
-            def leave(updated: int) -> int:
+            def leave(updated: int, d2h: float = d2h) -> int:
                 done.append(self.add(where, True, d2h, [updated]) if d2h else updated)
                 return done[-1]
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
-from itertools import chain, pairwise
+from itertools import accumulate, chain, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -288,19 +288,19 @@ class _Lowering:
         if kind == Kind.OPTIMIZER:
             seconds = float(self.optimizer[rank])
             if self.copies.moves_states(rank):
-                begin, i = self._swapped_update(where, _split(seconds, int(self.rank_layers[rank])))
+                begin, i = self._swapped_update(where, seconds)
             else:
                 begin = i = self._main(where, _COMPUTE, int(Cause.UPDATE), to_ticks(seconds))
             self._wait(begin, waits)
             return begin, i
         return i, i
 
-    def _swapped_update(self, where: Where, pieces: Sequence[int]) -> tuple[int, int]:
-        """Add an update whose states come and go layer by layer; return its begin and its end."""
+    def _swapped_update(self, where: Where, seconds: float) -> tuple[int, int]:
+        """Add an update whose states come and go piece by piece; return its begin and its end."""
         begin = i = self._main(where, _COMPUTE, int(Cause.UPDATE), 0)
         stages = [s for s, r in enumerate(self.schedule.rank_of) if r == where[0]]
-        moving = self.copies.of_update(where, stages, len(pieces), begin)
-        for ticks, (arrived, leave) in zip(pieces, moving, strict=True):
+        pieces = _parted(seconds, self.copies.shares(where[0]))
+        for ticks, (arrived, leave) in zip(pieces, self.copies.of_update(where, stages, begin), strict=True):
             i = self._main(where, _COMPUTE, int(Cause.UPDATE), ticks)
             self._wait(i, arrived)
             i = leave(i)
@@ -366,4 +366,10 @@ def _passes(costs: Costs, stages: int, copies: int) -> dict[int, list[tuple[floa
 def _split(seconds: float, pieces: int) -> list[int]:
     """Return `pieces` whole numbers of ticks, as equal as can be, that add up to the whole."""
     marks = [to_ticks(seconds * i / pieces) for i in range(pieces + 1)]
+    return [b - a for a, b in pairwise(marks)]
+
+
+def _parted(seconds: float, shares: Sequence[float]) -> list[int]:
+    """Return whole numbers of ticks of these shares, which add up to the whole."""
+    marks = [to_ticks(seconds * share) for share in accumulate(shares, initial=0.0)]
     return [b - a for a, b in pairwise(marks)]

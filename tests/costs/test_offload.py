@@ -1,0 +1,74 @@
+"""What an update waits for host memory and the room that it takes, as a rank gets more layers."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.costs import inputs, offload, stage
+from sim.costs.algebra import Interpreted
+from sim.costs.layers.structure import Structure
+from sim.costs.profile import load_profile
+from sim.costs.run_level import run_level, symbol_values
+from sim.specs import Cluster, Offload, Plan
+from sim.specs.catalog import models
+
+NODES = Cluster.of("h100-sxm-80gb", nodes=2)
+RANK = ("first", "middle", "last", "only")
+UPDATE = ("optimizer_offload", "staged_update", "update_pieces", "update_h2d", "update_d2h", "moved_optimizer")
+SHARES = st.floats(0.0, 1.0)
+MODELS = ("llama3-8b", "deepseek-v2")
+
+
+@cache
+def update_model(name):
+    structure = Structure.of(models[name])
+    updates = {n: e for n, e in offload.parts(structure).items() if n.startswith(UPDATE)}
+    return Interpreted(updates | {n: e for n, e in stage.states(structure).items() if n.startswith("optimizer_")})
+
+
+def updates(name, layers, moved, host_bytes_per_s=50.4e9, **plan):
+    """Return what an update of a rank takes; layers: how many of each kind, one array a kind."""
+    model = models[name]
+    placed = Plan(**{"global_batch": 16, "offload": moved} | plan).on(model, NODES)
+    values = inputs.model_values(model) | inputs.cluster_values(NODES, load_profile("h100-sxm-80gb"))
+    values |= symbol_values(run_level().parameters) | inputs.plan_values(model, placed, NODES)
+    values |= {f"rank_layers_{k}": n for k, n in enumerate(layers)} | {"host_bytes_per_s": host_bytes_per_s}
+    return update_model(name)(values)
+
+
+def test_states_of_an_embedding_come_and_go_in_pieces_as_large_as_a_layers():
+    """A Llama 3 8B embedding has 2.4 times a layer's states: in and out beside nothing is a layer's part, not half."""
+    out = updates("llama3-8b", [np.arange(1, 9)], Offload(optimizer=1.0))
+    model = models["llama3-8b"]
+    embedding, layer = model.embedding_parameters, next(iter(model.blocks)).parameters
+    n, update = np.arange(1, 9), out["optimizer_first"]
+    pieces = n + embedding / layer
+    assert out["update_pieces_first"] == pytest.approx(pieces)
+    alone, copy = 2 * 12 * layer / 50.4e9, 12 * pieces * layer / 50.4e9
+    slowed = run_level().parameters.overlap_slowdown * np.minimum(copy, update)
+    assert out["optimizer_offload_first"] == pytest.approx(alone + (1 - 1 / pieces) * (copy - update + slowed))
+    assert out["staged_update_first"] == pytest.approx(12 * np.minimum(n * layer + embedding, 3 * layer))
+
+
+@pytest.mark.parametrize("name", MODELS)
+@given(
+    shares=st.tuples(st.floats(0.01, 1.0), SHARES, SHARES),
+    zero=st.integers(0, 3),
+    precision=st.sampled_from(["bf16", "fp32"]),
+    framework=st.sampled_from(["megatron", "torch"]),
+    rate=st.floats(1e9, 1e13),
+    kind=st.integers(0, 1),
+    others=st.integers(0, 3),
+)
+def test_more_layers_never_wait_less_nor_take_less_room(name, shares, zero, precision, framework, rate, kind, others):
+    kinds = len(models[name].blocks)
+    layers = [np.arange(9) if k == kind % kinds else np.full(9, others) for k in range(kinds)]
+    moved = Offload(optimizer=shares[0], weights=shares[1], gradients=shares[2])
+    out = updates(name, layers, moved, rate, zero=zero, precision=precision, framework=framework)
+    for where in RANK:
+        wait, update, room = (out[f"{n}_{where}"] for n in ("optimizer_offload", "optimizer", "staged_update"))
+        for found in (wait + update, room + np.zeros(9)):
+            assert np.all(np.diff(found) >= -1e-9 * np.ravel(found)[1:])
