@@ -78,7 +78,8 @@ def saved(kind: BlockKind, index: int, statistics: int) -> Saved:
     halves = (kind.mixer != "none") + (kind.mlp != "none")
     rows = size.norm_tokens
     read_once = max(1, kind.norms - kind.parallel)  # side by side, the two in front read the same
-    norms = read_once * element_bytes * rows * hidden + kind.norms * 4 * statistics * rows - tempo.of_norms(kind, size)
+    statistics_rows = kind.norms * rows + _latent_norms(kind) * size.latent_tokens
+    norms = read_once * element_bytes * rows * hidden + 4 * statistics * statistics_rows - tempo.of_norms(kind, size)
     inputs = _normed(kind) * input_bytes * read(size.tokens) * hidden  # of qkv and mlp up
     mixer, core = _mixer(kind, size)
     masks = halves * rows * hidden if kind.dropout else 0
@@ -90,6 +91,11 @@ def _normed(kind: BlockKind) -> int:
     """Return how many results of norms the layer's first products read: side by side they may share one."""
     halves = (kind.mixer != "none") + (kind.mlp != "none")
     return min(halves, kind.norms) if kind.parallel else halves
+
+
+def _latent_norms(kind: BlockKind) -> int:
+    """Return how many norms of latents a layer has."""
+    return (kind.mixer == "mla") + kind.latent_queries
 
 
 def _mixer(kind: BlockKind, size: Sizes) -> tuple[Expr, Expr]:
@@ -105,7 +111,7 @@ def _mixer(kind: BlockKind, size: Sizes) -> tuple[Expr, Expr]:
     each = 2 * element_bytes + 1 - tempo.of_dropout() if kind.dropout else element_bytes
     stored = each * scores(size) if kind.eager else fused
     if kind.mixer == "mla":
-        latents = element_bytes * size.norm_tokens * 2 * (symbol("q_lora_rank") + symbol("kv_lora_rank"))
+        latents = element_bytes * size.latent_tokens * 2 * (symbol("q_lora_rank") + symbol("kv_lora_rank"))
         return element_bytes * tokens * (2 * query_width + 2 * v_width) / tp + latents, stored
     one = element_bytes * tokens * (2 * query_width / tp + 2 * kv_columns)
     if not kind.eager:

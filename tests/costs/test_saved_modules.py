@@ -36,14 +36,13 @@ def experts(e, shared=0):
 
 
 def latent(e):
-    """Views keep whole storages: the latent with its rotary part, the values with the keys they were made with; fp32
-    statistics of the latents' norms."""
+    """Views keep whole storages: the latent with its rotary part, the values with the keys they were made with."""
     model = {
         "q_lora_rank": LATENT["q_lora"], "kv_lora_rank": LATENT["kv_lora"], "rope_head_dim": LATENT["rope"],
         "head_dim": LATENT["nope"], "v_head_dim": LATENT["value_dim"],
     }  # fmt: skip
     views = e * SEQ * (LATENT["rope"] + HEADS * LATENT["nope"])
-    return model, {"latent": LATENT}, e * SEQ * FFN + views + 2 * 4 * SEQ
+    return model, {"latent": LATENT}, e * SEQ * FFN + views
 
 
 CASES = {"grouped": grouped, "experts": experts, "shared experts": lambda e: experts(e, SHARED), "latent": latent}

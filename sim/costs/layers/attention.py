@@ -10,6 +10,7 @@ from sim.costs.layers.ops import (
     Op,
     Sizes,
     cp,
+    gathered_again,
     gemm,
     head_dim,
     heads,
@@ -18,9 +19,12 @@ from sim.costs.layers.ops import (
     kv_columns,
     micro_batch,
     moved,
+    norm,
     query_width,
     residual,
+    sequence_parallel,
     tp,
+    tp_group,
     v_width,
 )
 from sim.costs.layers.ring import exchanges, in_chunks
@@ -87,7 +91,7 @@ def attention(kind: BlockKind, size: Sizes) -> Iterator[Op]:
     """Yield the projections and the core of one attention sub-layer."""
     tokens = size.tokens
     if kind.mixer == "mla":
-        yield from _latent_projections(size)
+        yield from _latent_projections(kind, size)
         columns = query_width / tp
     else:
         columns = query_width / tp + 2 * kv_columns
@@ -109,12 +113,44 @@ def attention(kind: BlockKind, size: Sizes) -> Iterator[Op]:
         yield from _cross(size)
 
 
-def _latent_projections(size: Sizes) -> Iterator[Op]:
-    """Yield MLA's projections: down to the latents on every rank's own tokens, up to its heads (arXiv 2405.04434)."""
+def _latent_projections(kind: BlockKind, size: Sizes) -> Iterator[Op]:
+    """Yield MLA's projections: down to the latents and their norms, repeated on every rank, and up to its heads.
+
+    DeepSeek-V2 (arXiv 2405.04434, section 2.1).
+    """
     q_rank, kv_rank = symbol("q_lora_rank"), symbol("kv_lora_rank")
-    yield from gemm("qkv", size.norm_tokens, q_rank + kv_rank + symbol("rope_head_dim"), hidden)
+    yield from gemm("qkv", size.latent_tokens, q_rank + kv_rank + symbol("rope_head_dim"), hidden)
+    if kind.latent_queries:
+        yield from norm("query latent norm", size.latent_tokens, kind.root_mean_square, q_rank)
+    yield from norm("key-value latent norm", size.latent_tokens, kind.root_mean_square, kv_rank)
     yield from gemm("query up", size.tokens, query_width / tp, symbol("query_input"))
     yield from gemm("key-value up", size.tokens, (heads * head_dim + v_width) / tp, kv_rank)
+
+
+def latent_parallel(size: Sizes) -> Iterator[Op]:
+    """Yield the collectives of MLA, whose up-projections are the first products that tensor parallelism splits.
+
+    With sequence parallelism Megatron-LM's ranks make the latents of their own tokens and gather those
+    (`multi_latent_attention.py`); torchtitan's gather the hidden states and each make all latents. What goes back are
+    the gradients of the latents, and of the rotary key that all heads share, summed over the heads of all ranks.
+    """
+    own, sp, whole = gathered_again, sequence_parallel, size.boundary_bytes
+    read = {"query up": symbol("query_input"), "key-value up": symbol("kv_lora_rank"), "": symbol("rope_head_dim")}
+    latents = {product: element_bytes * size.tokens * columns for product, columns in read.items()}
+    gathers = {product: tp_group.all_gather(each) for product, each in latents.items()}
+    half = tp_group.all_gather(whole)
+    entered = own * sum(gathers.values()) + (sp - own) * half
+    moves = (1 - own) * whole + own * sum(latents.values())
+    yield Op("attention reduce", "forward", "tp", (1 - sp) * tp_group.all_reduce(whole) + sp * half + entered, 0, moves)
+    yield Op("attention gradient gather", "backward_input", "tp", sp * half, 0, whole)
+    for product, each in latents.items():
+        back = own * gathers[product] + (1 - own) * tp_group.all_reduce(each)
+        beside = f"{product} wgrad" if product else ""
+        name = f"{product or 'rotary key'} gradient reduce"
+        yield Op(name, "backward_input", "tp", back, 0, each, beside)
+        if product:
+            again = own * gathers[product]
+            yield Op(f"{product} input gather", "backward_input", "tp", again, 0, each, f"{product} dgrad")
 
 
 def _cross(size: Sizes) -> Iterator[Op]:

@@ -6,7 +6,7 @@ import sympy as sp
 
 from sim.costs.algebra import Expr, symbol
 from sim.costs.layers import traced
-from sim.costs.layers.attention import attention, core, mamba
+from sim.costs.layers.attention import attention, core, latent_parallel, mamba
 from sim.costs.layers.mlp import dense, experts_mlp
 from sim.costs.layers.ops import Op, Sizes, gemm, hidden, native, norm, residual, tensor_parallel, tp
 from sim.costs.layers.recurrent import recurrent
@@ -41,10 +41,12 @@ def norm_names(kind: BlockKind) -> list[str]:
 
 
 def _mixer(kind: BlockKind, size: Sizes) -> Iterator[Op]:
-    first = "in projection" if kind.mixer == "mamba" else "query up" if kind.mixer == "mla" else "qkv"
+    first = "in projection" if kind.mixer == "mamba" else "qkv"
     yield from mamba(size) if kind.mixer == "mamba" else attention(kind, size)
     yield from residual("attention residual", size.norm_tokens, kind.dropout)
-    if not (kind.parallel and _whole_mlp(kind)):  # a parallel block reduces both halves at once
+    if kind.mixer == "mla":
+        yield from latent_parallel(size)
+    elif not (kind.parallel and _whole_mlp(kind)):  # a parallel block reduces both halves at once
         yield from tensor_parallel("attention", first, size.boundary_bytes)
     if kind.cross:
         yield from tensor_parallel("cross", "cross query", size.boundary_bytes)

@@ -81,6 +81,11 @@ class Sizes:
         return outside(self.tokens)
 
     @property
+    def latent_tokens(self) -> Expr:
+        """Tokens of which one rank makes MLA's latents: those of its own part, or all (PyTorch's, torchtitan)."""
+        return native * self.tokens + (1 - native) * self.norm_tokens
+
+    @property
     def boundary_bytes(self) -> Expr:
         """Bytes of the hidden state of all tokens."""
         return element_bytes * self.tokens * hidden
@@ -153,8 +158,8 @@ def in_fp32(name: str, phase: str, size: Expr, switch: Expr = 1) -> Op:
     return replace(op, seconds=on * op.seconds, bytes=on * op.bytes)
 
 
-def norm(name: str, rows: Expr, root_mean_square: bool = False) -> Iterator[Op]:
-    """Yield a normalisation: reads x and writes y forward; reads dy and x and writes dx backward.
+def norm(name: str, rows: Expr, root_mean_square: bool = False, columns: Expr = hidden) -> Iterator[Op]:
+    """Yield a normalisation of rows: reads x and writes y forward; reads dy and x and writes dx backward.
 
     One by the root mean square ran as a row of fp32 kernels in PyTorch until it had a kernel for it
     (`composite_norm`).
@@ -163,9 +168,9 @@ def norm(name: str, rows: Expr, root_mean_square: bool = False) -> Iterator[Op]:
     if root_mean_square:
         parts = [volume.composite_norm(direction, element_bytes) for direction in kernels.BOTH]
         each = [one + symbol("composite_norm") * (many - one) for one, many in zip(each, parts, strict=True)]
-    sizes = [one * rows * hidden for one in each]
-    yield moved(name, "forward", sizes[0], "norm", columns=hidden)
-    yield moved(f"{name} dgrad", "backward_input", sizes[1], "norm", "backward", hidden)
+    sizes = [one * rows * columns for one in each]
+    yield moved(name, "forward", sizes[0], "norm", columns=columns)
+    yield moved(f"{name} dgrad", "backward_input", sizes[1], "norm", "backward", columns)
 
 
 def residual(name: str, rows: Expr, dropout: bool) -> Iterator[Op]:

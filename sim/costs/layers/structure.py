@@ -26,6 +26,7 @@ class BlockKind:
     latent: bool
     parallel: bool
     norms: int
+    latent_queries: bool
     root_mean_square: bool
     joins: bool
 
@@ -47,6 +48,7 @@ class BlockKind:
             latent=block.mlp == "moe" and model.moe_latent > 0,
             parallel=model.parallel_block,
             norms=block.norms,
+            latent_queries=block.mixer == "mla" and model.q_lora_rank > 0,
             root_mean_square=model.norm == "rmsnorm",
             joins=block.letter == "P",
         )
