@@ -1,7 +1,7 @@
 """From the costs of a step to what the engine runs: durations of actions, bytes of ranks, and time by cause."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import lcm
 from typing import Any
@@ -40,6 +40,9 @@ PASSES: Mapping[str, Mapping[Kind, str]] = {
 }
 """The cost of a pass behind each term of the step's time; where a whole backward (B) has none of its own, it is that
 of both halves (I, W)."""
+
+INSIDE = ("tp", "cp", "ep", "pp")
+"""Terms of what a pass waits for; of messages those that block."""
 
 _ENDS = ((0, "embedding"), (-1, "head"))
 """Stages that do more than their blocks; the costs of that have this in front."""
@@ -227,12 +230,17 @@ def footprint(schedule: Schedule, costs: Costs) -> Footprint:
 @dataclass(frozen=True)
 class Waits:
     """Seconds that the rank that decides the step waits: for data parallelism, for messages, for other ranks, for
-    copies from and to host memory."""
+    copies from and to host memory.
+
+    beside_s[kind, stage]: what it does not wait for of the collectives inside these passes, as they run beside the
+    other half of a fused pair.
+    """
 
     dp_s: float
     pp_s: float
     bubble_s: float
     offload_s: float
+    beside_s: Mapping[tuple[Kind, int], float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -280,6 +288,8 @@ def exposed(timeline: Timeline, costs: Costs, pace: Pace, waits: Waits, straggle
     place = where(rank, timeline.schedule)
 
     passes = _spent(timeline, c, pace)
+    for term, seconds in _beside(timeline, c, waits).items():
+        passes[term] -= seconds
     terms = dict.fromkeys(TERMS, 0.0) | passes
     terms |= {
         "dp": waits.dp_s,
@@ -296,6 +306,16 @@ def exposed(timeline: Timeline, costs: Costs, pace: Pace, waits: Waits, straggle
     # What whole nanoseconds rounded off belongs to the largest term.
     terms["compute"] += step + straggler_s - sum(terms.values())
     return {name: float(value) for name, value in terms.items()}
+
+
+def _beside(timeline: Timeline, costs: Costs, waits: Waits) -> dict[str, float]:
+    """Return what of a step's collectives inside passes nobody waits for, by term."""
+    found, depth = dict.fromkeys(INSIDE, 0.0), timeline.schedule.depth
+    for (kind, stage), seconds in waits.beside_s.items():
+        terms = {term: float(pass_terms(costs, kind, depth)[term][stage % depth]) for term in INSIDE}
+        for term, whole in terms.items():
+            found[term] += seconds * whole / sum(terms.values())
+    return found
 
 
 def _spent(timeline: Timeline, costs: Costs, pace: Pace) -> dict[str, float]:

@@ -1,6 +1,6 @@
 """What a plan shares on its cluster, and what the event engine finds that it waits for."""
 
-from dataclasses import replace
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +14,9 @@ from sim.engine.clock import TICK_S
 from sim.engine.graph import Ints
 from sim.engine.lower import Lane, Layout, Lowered
 from sim.engine.placed import crossings
-from sim.engine.program import Cause, Sharing, Stream
+from sim.engine.program import Cause, Run, Sharing, Stream
 from sim.engine.timeline import Timeline
+from sim.schedules import Kind
 from sim.specs import Cluster, Model, PlacedPlan
 
 CONTENDERS = (Stream.COMPUTE, Stream.COLLECTIVE, Stream.H2D, Stream.D2H)
@@ -70,37 +71,85 @@ def data_parallel_shape(model: Model, cluster: Cluster, placed: PlacedPlan) -> t
 def waits_under_contention(lowered: Lowered, timeline: Timeline, pace: Pace) -> Waits:
     """Return what the rank that decides the step waits for, gap by gap: the operation that ended last is the cause.
 
-    What contention adds to a pass is due to the data-parallel collectives and the copies beside it, by how long they
-    run beside it. Without flush every gap counts for the steps it is shared by. A shared table is no part of it.
+    What contention adds to a pass is due to the collectives and the copies beside it, by how long they run beside it.
+    Without flush every gap counts for the steps it is shared by. A shared table is no part of it.
     """
     graph, run, rank = lowered.program.graph, timeline.run, pace.rank
     ids = np.flatnonzero(graph.lane == rank * len(Lane) + Lane.MAIN)
     took, cause = run.end[ids] - run.start[ids], run.program.cause[ids]
     slowed = (took - run.program.duration[ids]) * (cause != Cause.DATA)
-    offload = int(np.rint(slowed * _due_to_copies(lowered, timeline, rank, ids)).sum())
-    dp = int(took[cause == Cause.DATA].sum() + slowed.sum()) - offload
+    by_copies, by_pairs = (
+        int(np.rint(slowed * share).sum()) for share in _due_to(lowered, timeline, rank, ids, (_COPIES, _PAIRS))
+    )
+    offload, inside = by_copies, _Inside(lowered, timeline, rank, by_pairs)
+    dp = int(took[cause == Cause.DATA].sum() + slowed.sum()) - by_copies - by_pairs
     pp = bubble = 0
     free = 0 if timeline.schedule.barrier else int(timeline.first_and_last()[0][rank])
     for i in ids.tolist():
-        gap, free = int(run.start[i]) - free, int(run.end[i])
+        start, gap, free = free, int(run.start[i]) - free, int(run.end[i])
         if gap <= 0:
             continue
-        sources = graph.source[graph.first[i] : graph.first[i + 1]]
-        last = int(sources[np.argmax(run.end[sources])]) if len(sources) else -1
+        last = _ended_last(lowered, run, i)
         by = Cause(int(lowered.program.cause[last])) if last >= 0 and run.end[last] == run.start[i] else None
         if by is Cause.DATA and graph.rank[last] == rank:
             dp += gap
         elif by is Cause.OFFLOAD:
             offload += gap
+        elif by is Cause.INNER and graph.rank[last] == rank:
+            inside.waited(start, int(run.start[i]))
         else:
             message = min(gap, int(run.end[last] - run.start[last])) if by is Cause.MESSAGE else 0
             pp, bubble = pp + message, bubble + gap - message
-    found = Waits(*(ticks * TICK_S / pace.steps for ticks in (dp, pp, bubble, offload)))
-    return replace(found, dp_s=found.dp_s - pace.updates * float(lowered.tied[rank]))
+    dp_s, pp_s, bubble_s, offload_s = (ticks * TICK_S / pace.steps for ticks in (dp, pp, bubble, offload))
+    dp_s -= pace.updates * float(lowered.tied[rank])
+    return Waits(dp_s, pp_s, bubble_s, offload_s, inside.beside_s(pace.steps))
 
 
-def _due_to_copies(lowered: Lowered, timeline: Timeline, rank: int, ids: Ints) -> NDArray[np.float64]:
-    """Return which share of what contention adds to operations `ids` of a rank is due to copies."""
+def _ended_last(lowered: Lowered, run: Run, i: int) -> int:
+    """Return the operation that ended last of those that one waits for, of a fused pair which of both; -1: none."""
+    graph = lowered.program.graph
+    sources = graph.source[graph.first[i] : graph.first[i + 1]]
+    last = int(sources[np.argmax(run.end[sources])]) if len(sources) else -1
+    joins = last >= 0 and graph.lane[last] % len(Lane) == Lane.PAIR and lowered.program.cause[last] == Cause.PASS
+    return _ended_last(lowered, run, last) if joins else last
+
+
+class _Inside:
+    """The collectives inside the fused pairs of a rank, and how long it waits for each of them.
+
+    slowed: ticks by which they make what runs beside them longer, which is the same as to wait.
+    """
+
+    def __init__(self, lowered: Lowered, timeline: Timeline, rank: int, slowed: int) -> None:
+        graph, run, cause = lowered.program.graph, timeline.run, lowered.program.cause
+        self.ids = np.flatnonzero((graph.lane == rank * len(Lane) + Lane.PAIR) & (cause == Cause.INNER))
+        self.start, self.end = run.start[self.ids], run.end[self.ids]
+        self.kind, self.stage = graph.kind[self.ids], graph.stage[self.ids]
+        alone = run.program.duration[self.ids]
+        self.hidden = alone - slowed * alone / max(1, int(alone.sum()))
+
+    def waited(self, begin: int, until: int) -> None:
+        """Count a gap between the actions of the rank, which these collectives fill."""
+        first, last = np.searchsorted(self.end, [begin, until], "right").tolist()
+        some = slice(first, last + 1)
+        self.hidden[some] -= np.maximum(0, np.minimum(self.end[some], until) - np.maximum(self.start[some], begin))
+
+    def beside_s(self, steps: int) -> dict[tuple[Kind, int], float]:
+        """Return the seconds of a step that the rank does not wait for, by kind and stage."""
+        found: dict[tuple[Kind, int], float] = {}
+        for kind, stage, ticks in zip(self.kind.tolist(), self.stage.tolist(), self.hidden.tolist(), strict=True):
+            found[Kind(kind), stage] = found.get((Kind(kind), stage), 0.0) + ticks * TICK_S / steps
+        return found
+
+
+_COPIES, _PAIRS, _DATA = (Lane.H2D, Lane.D2H), (Lane.PAIR,), (Lane.GATHER, Lane.REDUCE)
+"""Lanes of what runs beside the actions of a rank."""
+
+
+def _due_to(
+    lowered: Lowered, timeline: Timeline, rank: int, ids: Ints, lanes: Sequence[tuple[Lane, ...]]
+) -> list[NDArray[np.float64]]:
+    """Return which share of what contention adds to operations `ids` of a rank is due to each group of lanes."""
     run, graph = timeline.run, lowered.program.graph
 
     def beside(lane: Lane) -> Ints:
@@ -115,6 +164,6 @@ def _due_to_copies(lowered: Lowered, timeline: Timeline, rank: int, ids: Ints) -
 
         return upto(run.end[ids]) - upto(run.start[ids])
 
-    copies = beside(Lane.H2D) + beside(Lane.D2H)
-    collectives = beside(Lane.GATHER) + beside(Lane.REDUCE)
-    return np.asarray(copies / np.maximum(1, copies + collectives))
+    took = {lane: beside(lane) for lane in (*_COPIES, *_PAIRS, *_DATA)}
+    every = np.maximum(1, sum(took.values()))
+    return [np.asarray(sum(took[lane] for lane in group) / every) for group in lanes]

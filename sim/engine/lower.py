@@ -13,7 +13,17 @@ from itertools import accumulate, chain, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.engine.assembly import OFFLOAD, PASSES, Costs, exposed_tied, on_ranks, pass_seconds, pass_terms, tied_reduce
+from sim.engine.assembly import (
+    INSIDE,
+    OFFLOAD,
+    PASSES,
+    Costs,
+    exposed_tied,
+    on_ranks,
+    pass_seconds,
+    pass_terms,
+    tied_reduce,
+)
 from sim.engine.clock import tick_array, to_ticks
 from sim.engine.copies import Copies, Moves, Where
 from sim.engine.graph import Graph, Ints, graph_of
@@ -52,7 +62,7 @@ _COMPUTE, _COLLECTIVE, _LINK = map(int, (Stream.COMPUTE, Stream.COLLECTIVE, Stre
 _PASS, _INNER, _DATA = map(int, (Cause.PASS, Cause.INNER, Cause.DATA))
 _B, _W = int(Kind.B), int(Kind.W)
 
-_PARTS = (("compute", "recompute", "other"), ("tp", "cp", "ep", "pp"), ("dp",))
+_PARTS = (("compute", "recompute", "other"), INSIDE, ("dp",))
 """Terms of a pass: what computes, what it waits for, what ends of ZeRO-2 and 3 leave exposed."""
 
 
