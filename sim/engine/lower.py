@@ -241,7 +241,7 @@ class _Lowering:
         bucket = self.bucket[rank] if last and overlap else 0.0
         if not overlap:
             data, gather, scatter = data + gather + scatter, 0.0, 0.0
-        sliced = bool(waits or gather or scatter or bucket or moves)
+        sliced = bool(waits or gather or scatter or bucket or moves or (fused and inner))
         n = max(1, self.layout.layers[s]) if sliced else 1
         begin = finish = -1
         # A layer's weights are gathered while the layer before it runs, and no sooner.
