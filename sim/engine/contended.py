@@ -101,7 +101,7 @@ def waits_under_contention(lowered: Lowered, timeline: Timeline, pace: Pace) -> 
             message = min(gap, int(run.end[last] - run.start[last])) if by is Cause.MESSAGE else 0
             pp, bubble = pp + message, bubble + gap - message
     dp_s, pp_s, bubble_s, offload_s = (ticks * TICK_S / pace.steps for ticks in (dp, pp, bubble, offload))
-    dp_s -= pace.updates * float(lowered.tied[rank])
+    dp_s = max(0.0, dp_s - pace.updates * float(lowered.tied[rank]))  # which is not rounded to ticks
     return Waits(dp_s, pp_s, bubble_s, offload_s, inside.beside_s(pace.steps))
 
 
