@@ -17,6 +17,7 @@ from sim.costs.layers.ops import (
     Sizes,
     cp,
     gathered_again,
+    head_dim,
     heads,
     hidden,
     kv_columns,
@@ -81,7 +82,7 @@ def saved(kind: BlockKind, index: int, statistics: int) -> Saved:
     statistics_rows = kind.norms * rows + _latent_norms(kind) * size.latent_tokens
     norms = read_once * element_bytes * rows * hidden + 4 * statistics * statistics_rows - tempo.of_norms(kind, size)
     inputs = _normed(kind) * input_bytes * read(size.tokens) * hidden  # of qkv and mlp up
-    mixer, core = _mixer(kind, size)
+    mixer, core = _mixer(kind, size, statistics)
     masks = halves * rows * hidden if kind.dropout else 0
     joined = 2 * element_bytes * size.tokens * hidden if kind.joins else 0
     return Saved(norms + inputs + joined, mixer, core, _mlp(kind, size), masks)
@@ -98,7 +99,15 @@ def _latent_norms(kind: BlockKind) -> int:
     return (kind.mixer == "mla") + kind.latent_queries
 
 
-def _mixer(kind: BlockKind, size: Sizes) -> tuple[Expr, Expr]:
+def _head_norms(queries: Expr, keys: Expr, statistics: int) -> Expr:
+    """Return what norms of every head's queries and keys keep: what they read, and statistics of every head's row."""
+    return sum(
+        rows * (element_bytes * columns + 4 * statistics * columns / head_dim)
+        for rows, columns in ((queries, query_width / tp), (keys, kv_columns))
+    )
+
+
+def _mixer(kind: BlockKind, size: Sizes, statistics: int) -> tuple[Expr, Expr]:
     """Return the bytes of projections and context, and of the scores (or the fused kernel's row sums)."""
     tokens = size.tokens
     if kind.mixer == "none":
@@ -114,6 +123,8 @@ def _mixer(kind: BlockKind, size: Sizes) -> tuple[Expr, Expr]:
         latents = element_bytes * size.latent_tokens * 2 * (symbol("q_lora_rank") + symbol("kv_lora_rank"))
         return element_bytes * tokens * (2 * query_width + 2 * v_width) / tp + latents, stored
     one = element_bytes * tokens * (2 * query_width / tp + 2 * kv_columns)
+    if kind.qk_norm:
+        one += _head_norms(tokens, tokens, statistics)
     if not kind.eager:
         one += ring.saved(tokens)
     if kind.cross:

@@ -202,3 +202,14 @@ def test_compiling_moves_fewer_bytes(name):
         assert fused[*key, "bytes"] < plain[*key, "bytes"]
         assert fused[*key, "seconds"] < plain[*key, "seconds"]
         assert fused[*key, "flop"] == plain[*key, "flop"]
+
+
+@pytest.mark.parametrize("tp", [1, 4])
+def test_norms_of_queries_and_keys_move_every_heads_rows(tp):
+    """x read and y written, dy and x read and dx written, of 16 heads' queries and 8 heads' keys over the ranks."""
+    usual, normed = (measured(replace(SHAPES["dense"], qk_norm=q), tp=tp) for q in (False, True))
+    element = 2 * SHAPES["dense"].tokens_per_sample * (16 + 8) * 64 / tp
+    for phase, moves in (("forward", 2), ("backward_input", 3)):
+        more, longer = (normed[k] - usual[k] for k in (("block0", "compute", phase, q) for q in ("bytes", "seconds")))
+        assert more == pytest.approx(moves * element)
+        assert longer > 0

@@ -25,6 +25,11 @@ def grouped(e):
     return {"kv_heads": 2}, {}, e * SEQ * FFN
 
 
+def normed(e):
+    """Norms of every head's queries and keys keep what they read, and a statistic a row."""
+    return {"kv_heads": 2, "qk_norm": True}, {"qk_norm": True}, e * SEQ * FFN
+
+
 def experts(e, shared=0):
     """`index_add` keeps the weighted rows; 64-bit numbers of tokens, rows and chosen experts; weights of the rows, and
     probabilities in the data type where ours are in fp32."""
@@ -45,7 +50,13 @@ def latent(e):
     return model, {"latent": LATENT}, e * SEQ * FFN + views
 
 
-CASES = {"grouped": grouped, "experts": experts, "shared experts": lambda e: experts(e, SHARED), "latent": latent}
+CASES = {
+    "grouped": grouped,
+    "normed": normed,
+    "experts": experts,
+    "shared experts": lambda e: experts(e, SHARED),
+    "latent": latent,
+}
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -99,6 +99,8 @@ def attention(kind: BlockKind, size: Sizes) -> Iterator[Op]:
         joined = element_bytes * tokens * columns
         yield in_fp32("qkv gradients joined", "backward_input", 2 * joined)
         yield in_fp32("qkv bias wgrad", "backward_weight", joined, symbol("qkv_bias"))
+    if kind.qk_norm:
+        yield from _head_norms("", kind, tokens, tokens)
     if kind.rope:
         turned = (
             volume.rope(element_bytes) * tokens * (query_width / tp + (kv_columns if kind.mixer == "attention" else 0))
@@ -111,6 +113,12 @@ def attention(kind: BlockKind, size: Sizes) -> Iterator[Op]:
     yield from gemm("attention out", tokens, hidden, v_width / tp)
     if kind.cross:
         yield from _cross(size)
+
+
+def _head_norms(name: str, kind: BlockKind, queries: Expr, keys: Expr) -> Iterator[Op]:
+    """Yield the norms of every head's queries and keys (Qwen3, arXiv 2505.09388; OLMo 2, Gemma 3)."""
+    yield from norm(f"{name}query norm", queries * heads / tp, kind.root_mean_square, head_dim)
+    yield from norm(f"{name}key norm", keys * kv_columns / head_dim, kind.root_mean_square, head_dim)
 
 
 def _latent_projections(kind: BlockKind, size: Sizes) -> Iterator[Op]:

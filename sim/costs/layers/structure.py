@@ -27,6 +27,7 @@ class BlockKind:
     parallel: bool
     norms: int
     latent_queries: bool
+    qk_norm: bool
     root_mean_square: bool
     joins: bool
 
@@ -48,6 +49,7 @@ class BlockKind:
             latent=block.mlp == "moe" and model.moe_latent > 0,
             parallel=model.parallel_block,
             norms=block.norms,
+            qk_norm=block.mixer == "attention" and model.qk_norm,
             latent_queries=block.mixer == "mla" and model.q_lora_rank > 0,
             root_mean_square=model.norm == "rmsnorm",
             joins=block.letter == "P",
