@@ -65,6 +65,11 @@ def scores(size: Sizes) -> Expr:
     return micro_batch * heads / tp * size.seq / cp * size.seq
 
 
+def cross_scores(size: Sizes) -> Expr:
+    """Return the elements of the matrix of cross-attention on one rank."""
+    return micro_batch * heads / tp * size.seq / cp * symbol("encoder_seq")
+
+
 def read(tokens: Expr) -> Expr:
     """Return the rows that a product split by columns keeps of its input: all (PyTorch), or those of its own part."""
     return native * tokens + (1 - native) * outside(tokens)
@@ -76,7 +81,7 @@ def saved(kind: BlockKind, index: int, statistics: int) -> Saved:
     if kind.mixer in GATES:
         masks = size.tokens * hidden if kind.dropout else 0
         return Saved(mixer=recurrent.saved_bytes(kind, size), masks=masks)
-    halves = (kind.mixer != "none") + (kind.mlp != "none")
+    halves = _sub_layers(kind)
     rows = size.norm_tokens
     read_once = max(1, kind.norms - kind.parallel)  # side by side, the two in front read the same
     statistics_rows = kind.norms * rows + _latent_norms(kind) * size.latent_tokens
@@ -88,9 +93,13 @@ def saved(kind: BlockKind, index: int, statistics: int) -> Saved:
     return Saved(norms + inputs + joined, mixer, core, _mlp(kind, size), masks)
 
 
+def _sub_layers(kind: BlockKind) -> int:
+    return (kind.mixer != "none") + (kind.mlp != "none") + kind.cross
+
+
 def _normed(kind: BlockKind) -> int:
     """Return how many results of norms the layer's first products read: side by side they may share one."""
-    halves = (kind.mixer != "none") + (kind.mlp != "none")
+    halves = _sub_layers(kind)
     return min(halves, kind.norms) if kind.parallel else halves
 
 
@@ -118,7 +127,7 @@ def _mixer(kind: BlockKind, size: Sizes, statistics: int) -> tuple[Expr, Expr]:
         return element_bytes * tokens * (2 * inner + 2 * states + 2 * inner + inner + symbol("ssm_heads")) / tp, 0
     fused = 4 * micro_batch * heads / tp * size.seq / cp
     each = 2 * element_bytes + 1 - tempo.of_dropout() if kind.dropout else element_bytes
-    stored = each * scores(size) if kind.eager else fused
+    stored, crossed = (each * f(size) if kind.eager else fused for f in (scores, cross_scores))
     if kind.mixer == "mla":
         latents = element_bytes * size.latent_tokens * 2 * (symbol("q_lora_rank") + symbol("kv_lora_rank"))
         return element_bytes * tokens * (2 * query_width + 2 * v_width) / tp + latents, stored
@@ -130,7 +139,9 @@ def _mixer(kind: BlockKind, size: Sizes, statistics: int) -> tuple[Expr, Expr]:
     if kind.cross:
         encoder = symbol("encoder_seq") * micro_batch / cp
         more = element_bytes * (tokens * 2 * query_width / tp + encoder * 2 * kv_columns)
-        return one + more, stored + fused
+        if kind.qk_norm:
+            more += _head_norms(tokens, encoder, statistics)
+        return one + more, stored + crossed
     return one, stored
 
 
@@ -168,11 +179,12 @@ def block_bytes(kind: Kind, index: int, statistics: int) -> tuple[Expr, Expr]:
 
 def _selectively_dropped(kind: BlockKind, size: Sizes, s: Saved) -> tuple[Expr, Expr]:
     """Return what selective recompute drops, and what of it comes back for a while: stored scores, else the outputs of
-    norms and activation. Those are made again from the inputs, which are then kept whatever the layers save.
+    norms and activation, but for that of the norm before cross-attention (Megatron-LM's `pre_cross_attn_layernorm`).
+    Those are made again from the inputs, which are then kept whatever the layers save.
     """
     if kind.eager and kind.mixer == "attention":
         return s.scores, s.scores
-    out = element_bytes * size.norm_tokens * hidden * _normed(kind)
+    out = element_bytes * size.norm_tokens * hidden * (_normed(kind) - kind.cross)
     width = 0
     if kind.mlp != "none":
         width = size.tokens * size.of("ffn") / tp if kind.mlp == "dense" or kind.shared else 0
@@ -207,7 +219,8 @@ def gradient_bytes(kind: Kind, index: int) -> Expr:
         both = 2 * element_bytes * size.tokens * hidden
         return both + recurrent.gradient_bytes(size)
     columns = 2 if kind.gated else 1 + tempo.tempo  # a GELU that reads its output keeps it until it is done
-    core = 2 * element_bytes * scores(size) if kind.eager and kind.mixer == "attention" else 0
+    matrix = maximum(scores(size), cross_scores(size)) if kind.cross else scores(size)
+    core = 2 * element_bytes * matrix if kind.eager and kind.mixer == "attention" else 0
     fused = element_bytes * size.tokens * (2 * query_width / tp + 2 * kv_columns) + ring.temporary(size.tokens)
     mixer = core or fused
     parts = [mixer - _mlp(kind, size)]

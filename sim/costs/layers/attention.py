@@ -35,28 +35,41 @@ FLASH_BACKWARD_FLOP = 2.5  # dQ, dK, dV, dP and the recomputed scores against tw
 
 def core(kind: BlockKind, size: Sizes) -> Iterator[Op]:
     """Yield core attention: one fused kernel, or products, softmax and dropout over the scores."""
-    keys = size.of("keys")
-    if not kind.eager:
-        yield from (in_chunks(op, size) for op in _fused("attention", size.tokens, size.seq / cp, keys))
-        return
+    if kind.eager:
+        yield from _stored("", kind, size, size.seq, size.of("keys"))
+    else:
+        yield from (in_chunks(op, size) for op in _fused("attention", size.tokens, size.seq / cp, size.of("keys")))
+
+
+def cross_core(kind: BlockKind, size: Sizes) -> Iterator[Op]:
+    """Yield `core` of cross-attention, to all of the encoder's output."""
+    encoder = symbol("encoder_seq")
+    if kind.eager:
+        yield from _stored("cross ", kind, size, encoder, encoder)
+    else:
+        yield from _fused("cross attention", size.tokens, encoder, encoder)
+
+
+def _stored(name: str, kind: BlockKind, size: Sizes, length: Expr, keys: Expr) -> Iterator[Op]:
+    """Yield core attention over stored scores of `length` keys, of which a query sees `keys` in the mean."""
     rows = micro_batch * heads / tp * size.seq / cp
-    batch, scores, each = micro_batch * heads / tp, rows * size.seq, query_width / heads
+    batch, scores, each = micro_batch * heads / tp, rows * length, query_width / heads
     tiled, beside = each + symbol("in_tiles") * (symbol("tiled_head") - each), {"m": size.seq / cp, "batch": batch}
     slowdown = symbol("gemm_slowdown") * (1 + symbol("misaligned") * (symbol("misaligned_slowdown") - 1))
     for phase, direction, products in (("forward", "forward", 1), ("backward_input", "dgrad", 2)):
-        for name, n, k in (("scores", size.seq, each), ("context", each, size.seq)):
+        for part, n, k in (("scores", length, each), ("context", each, length)):
             in_tiles = {"n": tiled if n is each else n, "k": tiled if k is each else k}
             time = products * slowdown * kernels.seconds("gemm", direction, **in_tiles, **beside, element=element_bytes)
-            flop = products * kernels.gemm_flop(size.seq / cp, n, k, batch) * keys / size.seq
+            flop = products * kernels.gemm_flop(size.seq / cp, n, k, batch) * keys / length
             moved_bytes = products * kernels.gemm_bytes(size.seq / cp, n, k, batch, element=element_bytes)
-            yield Op(f"{name} {direction}", phase, "compute", time, flop, moved_bytes)
+            yield Op(f"{name}{part} {direction}", phase, "compute", time, flop, moved_bytes)
     soft = [volume.softmax(direction, element_bytes) * scores for direction in kernels.BOTH]
-    yield moved("softmax", "forward", soft[0], "softmax", columns=size.seq)
-    yield moved("softmax dgrad", "backward_input", soft[1], "softmax", "backward", size.seq)
+    yield moved(f"{name}softmax", "forward", soft[0], "softmax", columns=length)
+    yield moved(f"{name}softmax dgrad", "backward_input", soft[1], "softmax", "backward", length)
     if kind.dropout:
         masked = volume.dropout(element_bytes) * scores
-        yield moved("attention dropout", "forward", masked, "dropout", "forward")
-        yield moved("attention dropout dgrad", "backward_input", masked, "dropout", "backward")
+        yield moved(f"{name}attention dropout", "forward", masked, "dropout", "forward")
+        yield moved(f"{name}attention dropout dgrad", "backward_input", masked, "dropout", "backward")
         yield tempo.dropout_again(masked)
 
 
@@ -112,7 +125,7 @@ def attention(kind: BlockKind, size: Sizes) -> Iterator[Op]:
     yield from context_parallel(kind, size, mixed)
     yield from gemm("attention out", tokens, hidden, v_width / tp)
     if kind.cross:
-        yield from _cross(size)
+        yield from _cross(kind, size)
 
 
 def _head_norms(name: str, kind: BlockKind, queries: Expr, keys: Expr) -> Iterator[Op]:
@@ -161,14 +174,16 @@ def latent_parallel(size: Sizes) -> Iterator[Op]:
             yield Op(f"{product} input gather", "backward_input", "tp", again, 0, each, f"{product} dgrad")
 
 
-def _cross(size: Sizes) -> Iterator[Op]:
+def _cross(kind: BlockKind, size: Sizes) -> Iterator[Op]:
     """Yield cross-attention to the encoder's output (T5, arXiv 1910.10683)."""
-    encoder, tokens = symbol("encoder_seq"), size.tokens
+    tokens, read = size.tokens, symbol("encoder_seq") * micro_batch / cp
     yield from gemm("cross query", tokens, query_width / tp, hidden)
-    yield from gemm("cross key-value", encoder * micro_batch / cp, 2 * kv_columns, hidden)
-    yield from _fused("cross attention", tokens, encoder, encoder)
+    yield from gemm("cross key-value", read, 2 * kv_columns, hidden)
+    if kind.qk_norm:
+        yield from _head_norms("cross ", kind, tokens, read)
+    yield from cross_core(kind, size)
     yield from gemm("cross out", tokens, hidden, v_width / tp)
-    yield from residual("cross residual", size.norm_tokens, dropout=False)
+    yield from residual("cross residual", size.norm_tokens, kind.dropout)
 
 
 def mamba(size: Sizes) -> Iterator[Op]:

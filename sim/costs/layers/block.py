@@ -6,7 +6,7 @@ import sympy as sp
 
 from sim.costs.algebra import Expr, symbol
 from sim.costs.layers import traced
-from sim.costs.layers.attention import attention, core, latent_parallel, mamba
+from sim.costs.layers.attention import attention, core, cross_core, latent_parallel, mamba
 from sim.costs.layers.mlp import dense, experts_mlp
 from sim.costs.layers.ops import Op, Sizes, gemm, hidden, native, norm, residual, tensor_parallel, tp
 from sim.costs.layers.recurrent import recurrent
@@ -79,6 +79,8 @@ def recomputed(kind: Kind, index: int) -> list[Op]:
     attended, unneeded = set[str](), set[str]()
     if not isinstance(kind, TracedKind) and kind.mixer == "attention":
         attended = {op.name for op in core(kind, Sizes(index))}
+        if kind.cross:
+            attended |= {op.name for op in cross_core(kind, Sizes(index))}
         chosen = attended if kind.eager else chosen
     if not isinstance(kind, TracedKind) and kind.mlp == "dense" and not kind.parallel and not kind.dropout:
         unneeded = {"mlp down", "mlp reduce", "mlp residual"}

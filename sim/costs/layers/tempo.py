@@ -31,7 +31,7 @@ def of_norms(kind: BlockKind, size: Sizes) -> Expr:
     """Return the bytes that a layer's LayerNorms save less: the inputs of those in front of a product, all means."""
     if kind.root_mean_square:
         return 0
-    halves = 1 if kind.parallel else (kind.mixer != "none") + (kind.mlp != "none")
+    halves = 1 if kind.parallel else (kind.mixer != "none") + (kind.mlp != "none") + kind.cross
     rows, fed = size.norm_tokens, min(kind.norms, halves)
     return tempo * (shared * fed * element_bytes * hidden + kind.norms * MEAN_BYTES) * rows
 
