@@ -265,6 +265,12 @@ def pace(timeline: Timeline, microbatches: int) -> Pace:
     return Pace(ticks, schedule.microbatches // microbatches, microbatches / steady.microbatches_per_update, rank)
 
 
+IN_TURN = (
+    "the path engine runs both halves of a fused forward and backward in turn, with their collectives in full; "
+    "the event engine runs these beside the other half"
+)
+
+
 def waits(timeline: Timeline, costs: Costs, pace: Pace, silent: Pace) -> Waits:
     """Return what the closed forms leave exposed of data parallelism; what the step gains when messages take no time
     (`silent`: the same run without them); and what the rank that decides the step is idle beside that.

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from sim.costs.run_level import RunLevel, RunLevelSet
+from sim.engine.assembly import IN_TURN
 from sim.engine.step import simulate
 from sim.schedules import Kind
 from sim.specs import Cluster, Offload, Plan
@@ -54,3 +55,9 @@ def test_a_pair_waits_for_the_collectives_of_its_last_layer():
     alone = sum(a.kind in (Kind.B, Kind.I) for a in order.actions[rank]) - pairs
     exposed = pairs * backward / 8 + alone * (forward + backward)
     assert step.breakdown_s["tp"] == pytest.approx(exposed, rel=0.05)  # embedding and head have some too
+
+
+def test_assumptions_say_that_the_path_runs_both_halves_in_turn():
+    path, events = both("llama3-8b", global_batch=256, tp=4, schedule="dualpipe")
+    flushed, _ = both("llama3-8b", global_batch=256, tp=4)
+    assert [IN_TURN in step.assumptions for step in (path, events, flushed)] == [True, False, False]
