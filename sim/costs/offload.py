@@ -126,11 +126,14 @@ def parts(structure: Structure) -> dict[str, Expr]:
         "input": Pass(every.own - made, every.inner, every.beside, (weight + moved) / rate, 0, *ahead),
         "weight": Pass(made, 0, traffic["scatter"], again / rate, gradient / rate),
     }
-    rooms = (moved, 2 * ROOM), (weight, ROOM), (gradient, UPDATE_ROOM)
+    kinds = range(len(structure.kinds))
+    saved, copied, summed = zip(*(_of_layer(structure, k) for k in kinds), strict=True)
+    rooms = (moved, 2 * ROOM, saved), (weight, ROOM, copied), (gradient, UPDATE_ROOM, summed)
+    largest = [maximum(*(minimum(1, n) * x for n, x in zip(counts, each, strict=True)), 0) for _, _, each in rooms]
     parts = {
         "layers": layers,
         "moved_bytes": moved,
-        "staged_bytes": sum(size / maximum(layers, 1) * minimum(layers, room) for size, room in rooms),
+        "staged_bytes": sum(minimum(size, room * x) for (size, room, _), x in zip(rooms, largest, strict=True)),
     }
     fields = {f"{name}_{field}": value for name, p in passes.items() for field, value in p._asdict().items()}
     return parts | fields | _of_rank(structure)
@@ -170,6 +173,16 @@ def _ahead(weight: Expr, others: Expr, layers: int) -> Expr:
     """Return how many layers' copies may be done before a backward begins: so many of weights, two of what else
     comes."""
     return ROOM - (ROOM - layers) * weight / maximum(weight + others, 1)
+
+
+def _of_layer(structure: Structure, kind: int) -> tuple[Expr, Expr, Expr]:
+    """Return the bytes of activations, weights and gradients that are copied beside the passes of one such layer."""
+    one = [int(k == kind) for k in range(len(structure.kinds))]
+    return (
+        activations * stage.layer(structure, kind)["saved_bytes"],
+        weights * stage.weight_bytes * _parameters(one, stage.zero3),
+        gradients * stage.reduce_bytes * _parameters(one, stage.zero2),
+    )
 
 
 def _of_rank(structure: Structure) -> dict[str, Expr]:

@@ -25,7 +25,7 @@ MODELS = ("llama3-8b", "deepseek-v2")
 @cache
 def update_model(name):
     structure = Structure.of(models[name])
-    updates = {n: e for n, e in offload.parts(structure).items() if n.startswith(UPDATE)}
+    updates = {n: e for n, e in offload.parts(structure).items() if n.startswith((*UPDATE, "staged_bytes"))}
     return Interpreted(updates | {n: e for n, e in stage.states(structure).items() if n.startswith("optimizer_")})
 
 
@@ -35,7 +35,9 @@ def updates(name, layers, moved, host_bytes_per_s=50.4e9, **plan):
     placed = Plan(**{"global_batch": 16, "offload": moved} | plan).on(model, NODES)
     values = inputs.model_values(model) | inputs.cluster_values(NODES, load_profile("h100-sxm-80gb"))
     values |= symbol_values(run_level().parameters) | inputs.plan_values(model, placed, NODES)
-    values |= {f"rank_layers_{k}": n for k, n in enumerate(layers)} | {"host_bytes_per_s": host_bytes_per_s}
+    values |= {f"{of}layers_{k}": n for k, n in enumerate(layers) for of in ("", "rank_")} | {
+        "host_bytes_per_s": host_bytes_per_s
+    }
     return update_model(name)(values)
 
 
@@ -53,9 +55,20 @@ def test_states_of_an_embedding_come_and_go_in_pieces_as_large_as_a_layers():
     assert out["staged_update_first"] == pytest.approx(12 * np.minimum(n * layer + embedding, 3 * layer))
 
 
+def test_room_beside_passes_is_that_of_the_largest_layers():
+    """Two dense layers of DeepSeek-V2 and one of experts: two layers' room for weights is for all but a dense one."""
+    moved = Offload(weights=1.0)
+    dense, expert = (
+        updates("deepseek-v2", [np.array([float(k == n)]) for n in range(2)], moved)["staged_bytes"] for k in range(2)
+    )
+    assert expert > 10 * dense
+    several = updates("deepseek-v2", [np.arange(4.0), np.ones(4)], moved)["staged_bytes"]
+    assert several == pytest.approx(np.minimum(expert + np.arange(4) * dense, 2 * expert))
+
+
 @pytest.mark.parametrize("name", MODELS)
 @given(
-    shares=st.tuples(st.floats(0.01, 1.0), SHARES, SHARES),
+    shares=st.tuples(st.floats(0.01, 1.0), SHARES, SHARES, SHARES),
     zero=st.integers(0, 3),
     precision=st.sampled_from(["bf16", "fp32"]),
     framework=st.sampled_from(["megatron", "torch"]),
@@ -66,9 +79,11 @@ def test_states_of_an_embedding_come_and_go_in_pieces_as_large_as_a_layers():
 def test_more_layers_never_wait_less_nor_take_less_room(name, shares, zero, precision, framework, rate, kind, others):
     kinds = len(models[name].blocks)
     layers = [np.arange(9) if k == kind % kinds else np.full(9, others) for k in range(kinds)]
-    moved = Offload(optimizer=shares[0], weights=shares[1], gradients=shares[2])
+    moved = Offload(optimizer=shares[0], weights=shares[1], gradients=shares[2], activations=shares[3])
     out = updates(name, layers, moved, rate, zero=zero, precision=precision, framework=framework)
+    grown = [out["staged_bytes"]]
     for where in RANK:
         wait, update, room = (out[f"{n}_{where}"] for n in ("optimizer_offload", "optimizer", "staged_update"))
-        for found in (wait + update, room + np.zeros(9)):
-            assert np.all(np.diff(found) >= -1e-9 * np.ravel(found)[1:])
+        grown += [wait + update, room]
+    for found in (each + np.zeros(9) for each in grown):
+        assert np.all(np.diff(found) >= -1e-9 * found[1:])
