@@ -15,7 +15,7 @@ from calibration.execute.limits import Device, as_executed
 from calibration.execute.measure import LEAST_STEPS, Measured, measure, measure_block
 from calibration.execute.predict import Predicted, predict, predict_block
 from calibration.guards import drift, moved
-from sim.specs import Cluster, Model, Plan
+from sim.specs import Cluster, InputError, Model, Plan
 from sim.specs.files import load_mapping, write_json
 from sim.specs.plan import Offload
 from sim.units import seconds
@@ -179,11 +179,9 @@ def hold_out(
         ExecutionError: the machine is busy, or a process failed.
     """
     file = profile_folder / FILE
-    before: Mapping[str, Any] = load_mapping(file) if resume and file.exists() else {}
-    kept = {row["name"]: row for row in before.get("rows", ())}
+    told, kept = executed(file) if resume and file.exists() else ({}, {})
     held = [case for case in cases(device) if case.name not in kept]
     predictions = [_predicted(case, profile_folder, device) for case in held]
-    told = {name: each for name, each in before.get("predictions", {}).items() if name in kept}
     told |= {case.name: p.figures() for case, p in zip(held, predictions, strict=True)}
     write_json(file, {"predictions": told, "rows": list(kept.values())})
     rows, again = [], monotonic() + AGAIN_S
@@ -194,6 +192,24 @@ def hold_out(
         write_json(file, {"predictions": told, "rows": [*kept.values(), *(row.data() for row in rows)]})
         done(rows[-1])
     return rows
+
+
+def executed(file: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what such a file says of the cases that were executed, by name: their predictions, and their rows.
+
+    Raises:
+        InputError: it is no such file.
+    """
+    held = load_mapping(file)
+    told, rows = held.get("predictions"), held.get("rows", [])
+    if not isinstance(told, Mapping):
+        raise InputError(f"{file.name}: predictions", type(told).__name__, "predictions by the names of cases")
+    names = [str(row.get("name")) for row in rows if isinstance(row, Mapping)] if isinstance(rows, list) else []
+    if not isinstance(rows, list) or len(names) < len(rows) or not set(names) <= set(told):
+        raise InputError(
+            f"{file.name}: rows", type(rows).__name__, "a list of rows, each named as one of the predictions"
+        )
+    return {name: told[name] for name in names}, dict(zip(names, rows, strict=True))
 
 
 def _row(case: Case, predicted: Predicted, device: Device, steps: int, drifted: Drift, again: float) -> Row:

@@ -20,6 +20,7 @@ from calibration.checkpointing.manifest import read_manifest as read_checkpoint
 from calibration.checkpointing.results import read_evidence as read_checkpointing
 from calibration.checkpointing.training import history
 from calibration.cluster.results import read_evidence as read_cluster
+from calibration.execute.holdout import executed as executed_before
 from calibration.gpu_session import STATE, load_state
 from calibration.journal import read_journal
 from calibration.layers.lstm_results import read_recurrences
@@ -216,6 +217,7 @@ PROFILED = [
     op("aten::add", 10.0, 1.0, [(4,)]),
 ]
 FAR_APART = json.dumps({"algorithm": "gaia", "skew": 0.5, "wan": {"partitions": 3, "latency_s": 0.1}})
+HOLD_OUT = json.dumps({"predictions": {"a": {"step_time_s": 1.0}, "b": {}}, "rows": [{"name": "a", "error": 0.1}]})
 FILES = json.dumps({"kind": "images", "scale": 64.0, "seed": 0, "sizes_bytes": [5_000, 6_000]})
 CHECKPOINT = CheckpointManifest(
     file=DATA_FILE,
@@ -295,6 +297,7 @@ READERS: Mapping[str, Text] = {
     "published costs": ("costs.csv", lambda: COSTS, lambda path: list(read_specs(path, PublishedCost))),
     "log": ("log", lambda: LOG, history),
     "market study": evidence("market.json", read_market_study),
+    "hold-out": ("hold-out.json", lambda: HOLD_OUT, executed_before),
 }
 
 

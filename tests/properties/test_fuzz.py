@@ -230,7 +230,9 @@ def test_damaged_files(tmp_path, monkeypatch, watch, chunk):
     beside(tmp_path)
     random, count = Random(chunk), Counter()
     schema = jsonschema.Draft202012Validator(file_schema(Job))
-    for number in range(FILES // CHUNKS):
+    for number in range(10 * FILES // CHUNKS):
+        if number >= FILES // CHUNKS and count["simulated"] == MAX_SIMULATED:
+            break
         kind, name, text = random.choice(SEEDS)
         file = tmp_path / name
         raw = damaged(random, text)
