@@ -72,14 +72,14 @@ def test_plans_were_predicted_before_they_were_executed():
     assert all(row["measured"]["max_gradient_error"] < 6e-3 for row in rows)
 
 
-def test_plans_that_wait_for_their_host_differ_from_day_to_day():
+def test_plans_that_wait_for_their_host_differ_between_machines():
     """What recompute adds to issuing was unknown to the first predictions; two machines of a kind then differ more."""
     first = {row["name"]: row for row in load_mapping(HERE / "checks" / "executed_first.json")["rows"]}
     again = executed()
     for name in (name for name in first if "recompute" in name):
         shorter, longer = (held[name]["measured"]["step_time_s"] for held in (again, first))
-        assert shorter < again[name]["predicted"]["step_time_s"] * 0.9 < longer
-        assert first[name]["predicted"]["step_time_s"] < shorter
+        assert 1.15 < longer / shorter < 1.4
+        assert first[name]["predicted"]["step_time_s"] < shorter < again[name]["predicted"]["step_time_s"]
 
 
 @pytest.mark.parametrize("case", [c for c in cases("cuda") if c.what == "step"], ids=lambda c: c.name)
