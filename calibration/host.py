@@ -178,19 +178,27 @@ def loopback_bytes_per_s() -> float:
 
 def _transfer(server: socket.socket) -> float:
     payload, received = bytearray(2**20), bytearray(2**20)
+    with socket.create_connection(server.getsockname()) as sender, _accepted(server, sender.getsockname()) as receiver:
 
-    def send() -> None:
-        with socket.create_connection(server.getsockname()) as sender:
+        def send() -> None:
             for _ in range(TRANSFER_BYTES // len(payload)):
                 sender.sendall(payload)
+            sender.shutdown(socket.SHUT_WR)
 
-    thread = threading.Thread(target=send)
-    thread.start()
-    receiver, _ = server.accept()
-    with receiver:
+        thread = threading.Thread(target=send)
+        thread.start()
         begin, held = time.perf_counter(), 0
         while count := receiver.recv_into(received):
             held += count
         spent = time.perf_counter() - begin
-    thread.join()
+        thread.join()
     return held / spent
+
+
+def _accepted(server: socket.socket, peer: tuple[str, int]) -> socket.socket:
+    """Return the connection from `peer`: others, who look for a server that had this port, are hung up on."""
+    while True:
+        receiver, found = server.accept()
+        if found == peer:
+            return receiver
+        receiver.close()
