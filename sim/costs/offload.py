@@ -105,13 +105,13 @@ def parts(structure: Structure) -> dict[str, Expr]:
     weight = weights * stage.weight_bytes * _parameters(counts, stage.zero3)
     gradient = gradients * stage.reduce_bytes * _parameters(counts, stage.zero2)
     again = maximum(0, 1 - symbol("first_sums") / symbol("microbatches")) * gradient
-    embedding, head = stage.phases(ends.embedding(structure)), stage.phases(ends.head(structure))
+    embedding, head = stage.phases(ends.embedding(structure)), stage.head(structure, chunk["backward_host"])
     alone = {k: (1 - minimum(1, stage.pp - 1)) * v for k, v in embedding.items()}
     traffic, passes = stage.traffic(structure), dict[str, Pass]()
     for end, more in zip(ENDS, ([], [embedding], [head, alone]), strict=True):
         times = {k: v + sum(one.get(k, 0) for one in more) for k, v in chunk.items()}
         first = stage.forward_seconds(times) + chunk["forward_dp"] + chunk["forward_host"]
-        both = stage.backward_seconds(times) + chunk["recompute"] + chunk["backward_dp"] + chunk["backward_host"]
+        both = stage.backward_seconds(times) + chunk["recompute"] + chunk["backward_dp"] + times["backward_host"]
         inner = [sum(times[f"{phase}_{c}"] for c in COMMUNICATION) for phase in ("forward", "input")]
         passes |= {
             f"{end}forward": Pass(first, inner[0], traffic["gather"], weight / rate, moved / rate, 1, 0),

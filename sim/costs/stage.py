@@ -15,7 +15,7 @@ from sim.costs.collectives import Group, send
 from sim.costs.kernels import element_bytes
 from sim.costs.layers import ends
 from sim.costs.layers.block import block, recomputed
-from sim.costs.layers.issue import host_seconds
+from sim.costs.layers.issue import behind_head, host_seconds
 from sim.costs.layers.ops import (
     COMMUNICATION,
     Op,
@@ -158,6 +158,14 @@ def chunk(structure: Structure) -> dict[str, Expr]:
         },
         "backward_temporary_bytes": temporary,
     }
+
+
+def head(structure: Structure, waiting: Expr) -> dict[str, Expr]:
+    """Return the times of the head for one microbatch, with what its chunk waits for its host more than its layers
+    alone, which are `waiting` (mostly less than zero)."""
+    ops = ends.head(structure)
+    times = phases(ops)
+    return times | {"backward_host": behind_head(structure, times, ops, waiting)}
 
 
 def sharded_ends(structure: Structure) -> dict[str, Expr]:
@@ -343,7 +351,7 @@ def _unsharded(largest: Expr, extra: Expr, head: Expr, layers: Expr) -> Expr:
 def expressions(structure: Structure) -> dict[str, Expr]:
     """Return every output of the stage model as an expression."""
     inner = chunk(structure)
-    first, last = phases(ends.embedding(structure)), phases(ends.head(structure))
+    first, last = phases(ends.embedding(structure)), head(structure, inner["backward_host"])
     head_kept, head_beside = memory.head_bytes(structure)
     several = minimum(1, pp - 1)
     # Each rank sends its part, and without sequence parallelism the receivers gather the whole; or all send the whole,

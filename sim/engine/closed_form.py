@@ -264,7 +264,9 @@ def own_ends(e: Mapping[str, Expr]) -> Expr:
 def _times(e: Mapping[str, Expr]) -> Times:
     """Return the times of a chunk's passes with what both ends add."""
     ends = {
-        f"{end}_{way}": seconds(e, f"{end}_") + e[f"{end}_{way}_dp"] + e.get(f"{end}_{way}_offload", 0)
+        f"{end}_{way}": seconds(e, f"{end}_")
+        + e[f"{end}_{way}_dp"]
+        + sum(e.get(f"{end}_{way}_{part}", 0) for part in ("host", "offload"))
         for end in ("embedding", "head")
         for way, seconds in (("forward", stage.forward_seconds), ("backward", stage.backward_seconds))
     }

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from sim.costs.profile import load_profile
@@ -42,3 +43,41 @@ def test_a_checkpoint_of_operations_looks_at_each_of_them_twice():
 
 def test_tempos_layers():
     assert issued(tempo=True) == pytest.approx([1e-3 + 1e-3 / 3, 2e-3 + 2e-3 / 3])
+
+
+def backward(vocab, layers, heads=2, **given):
+    """Return the seconds of a whole backward pass with the head's forward in front, and (kernels, issue) of each."""
+    model = Model(layers=layers, hidden=64 * heads, heads=heads, vocab=vocab, seq=1024)
+    profile = replace(load_profile("h200-sxm-141gb"), **MEASURED | given)
+    placed = Plan(global_batch=1, framework="torch").on(model, GPU)
+    costs = stage_costs(model, GPU, placed, profile, RunLevelSet.bare(RunLevel()))
+    head_s = sum(float(v) for name, v in costs.items() if name.startswith("head_") and name.endswith(ENDS_OF_TIMES))
+    kernels_s = sum(float(costs[name][0]) for name in ("input_compute", "weight_compute", "recompute")) / layers
+    spent = (
+        head_s + layers * kernels_s + float(costs["backward_host"][0]) + float(np.ravel(costs["head_backward_host"])[0])
+    )
+    return spent, [(head_s, profile.ends_issue_s)] + [(kernels_s, 2 * profile.issue_s / 3)] * layers
+
+
+ENDS_OF_TIMES = ("forward_compute", "input_compute", "weight_compute")
+
+
+def queued(passes):
+    """Return when a device has done passes of (kernels, issue) seconds that its host issues without a stop."""
+    device = host = 0.0
+    for kernels, issue in passes:
+        host += issue
+        device = max(device + kernels, host)
+    return device
+
+
+@pytest.mark.parametrize("ends_issue_s", [0.0, 1e-3, 0.02, 0.2])
+@pytest.mark.parametrize(("vocab", "layers"), [(64, 1), (64, 5), (50_304, 1), (500_000, 3), (500_000, 40)])
+def test_a_host_that_has_run_ahead_beside_the_head(vocab, layers, ends_issue_s):
+    spent, passes = backward(vocab, layers, ends_issue_s=ends_issue_s)
+    assert spent == pytest.approx(queued(passes))
+
+
+def test_a_device_whose_layers_never_wait_gains_nothing_from_the_head():
+    spent, passes = backward(50_304, 4, heads=128, issue_s=0.0, ends_issue_s=0.0)
+    assert spent == pytest.approx(sum(kernels for kernels, _ in passes))
