@@ -20,6 +20,7 @@ from calibration.kernels.work import (
     rotated,
 )
 from sim.costs.algebra import Expr, symbol
+from sim.costs.profile import ADAM_TENSORS
 
 IMPLEMENTATIONS = ("for-loop", "foreach", "fused")
 
@@ -27,7 +28,6 @@ PER_PARAMETER = {"float32": 28, "bfloat16": 24 + 2 + 3 * 4}
 """Bytes a parameter: weight, gradient and two moments read and all but the gradient written; with 16-bit weights as
 sim.costs.stage charges them: masters and moments both ways 24, weight written 2, fp32 gradients three times 12."""
 
-TENSORS = 8
 RATE = 1e-6
 """Learning rate: small, so that weights that are stepped a thousand times stay numbers."""
 
@@ -68,7 +68,7 @@ class Optimizer:
 
 
 class Adam:
-    """One optimizer step over `parameters` parameters in `TENSORS` equal tensors."""
+    """One optimizer step over `parameters` parameters in `ADAM_TENSORS` equal tensors."""
 
     name = "adam"
     flop: Expr = ZERO
@@ -87,10 +87,10 @@ class Adam:
     def prepare(self, case: Case, machine: Machine, seed: int) -> Work:
         """Return the step of one of several optimizers, each over tensors of its own."""
         draw = Draw(machine, case.dtype, seed)
-        each = int(case.shape["parameters"]) // TENSORS
+        each = int(case.shape["parameters"]) // ADAM_TENSORS
 
         def made() -> list[Tensor]:
-            weights = [draw.normal(each).requires_grad_() for _ in range(TENSORS)]
+            weights = [draw.normal(each).requires_grad_() for _ in range(ADAM_TENSORS)]
             for weight in weights:
                 weight.grad = draw.normal(each)
             return weights
@@ -118,7 +118,7 @@ class Adam:
 
 
 def _sizes(machine: Machine, suite: Suite) -> Iterator[tuple[Use, int]]:
-    """Yield (use, parameters), all of them multiples of `TENSORS`."""
+    """Yield (use, parameters), all of them multiples of `ADAM_TENSORS`."""
     low, few, most = (14, 24, 28) if machine.kind == "cuda" else (12, 22, 24)
     pool = [2**n for n in range(low, most + 1)]
     for n in pick(pool, int, 2**few, suite, (8, 16), 0):

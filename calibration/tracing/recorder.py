@@ -40,6 +40,7 @@ class Part:
     ops: dict[str, list[Record]] = field(default_factory=lambda: {"forward": [], "input": [], "backward": []})
     parameters: int = 0
     trainable: int = 0
+    tensors: int = 0
     shared: dict[str, int] = field(default_factory=dict)
     saved: int = 0
     boundary: int = 0
@@ -171,6 +172,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             part = self.parts[self._owner.setdefault(key, 0)]
             part.parameters += tensor.numel()
             part.trainable += tensor.numel() if tensor.requires_grad else 0
+            part.tensors += tensor.requires_grad
         for key, (size, parts) in self._saved.items():
             # What several parts save (an encoder's output, rotary angles) stays with the part that made it.
             home = next(iter(parts)) if len(parts) == 1 else self._created.get(key, min(parts))

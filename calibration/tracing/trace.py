@@ -239,6 +239,7 @@ def _layer(parts: Sequence[Part], batches: Sequence[int]) -> Layer:
         role=first.role,
         parameters=first.parameters,
         trainable_parameters=first.trainable,
+        tensors=first.tensors,
         shared=dict(sorted(first.shared.items())),
         temporary_bytes=_largest([p.temporaries for p in parts], batches, f"{first.name}.temporary_bytes"),
         forward_bytes=_largest([p.held for p in parts], batches, f"{first.name}.forward_bytes") if first.held else None,

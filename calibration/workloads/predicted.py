@@ -84,7 +84,7 @@ def predict_traced(
         Plan(dp=processes, global_batch=processes * samples, micro_batch=samples, precision=precision, overlap_dp=False)
     )
     step = simulate(Model.from_table(traced), cluster, plan, level=executed_level(cluster))
-    busy_s = compute_seconds(step.costs, 1, 1) - (waited(step) if kind == "cuda" else 0.0)
+    busy_s = busy(step) if kind == "cuda" else compute_seconds(step.costs, 1, 1)
     work = float(traced.flop(samples)) * processes
     layer = Traced.of(traced.layers[0])
     workspace = step.profile.memory.workspace_bytes + (copied(layer, samples) if kind == "cpu" else 0.0)
@@ -101,12 +101,12 @@ def predict_traced(
     )
 
 
-def waited(step: Step) -> float:
-    """Return the seconds of a step in which a device waits for its kernels to be launched: their floors, and what its
-    host takes longer to launch them than they run."""
+def busy(step: Step) -> float:
+    """Return the seconds of a step in which a device runs kernels: all of it but their floors, and what waits for the
+    host to issue them."""
     floors = [name for name in step.profile.values if name.endswith("_t0")]
-    free = {name: np.zeros(1) for name in (*floors, "host_s_per_launch")}
-    return step.step_time_s - float(times_with(step, free)[0])
+    free = {name: np.zeros(1) for name in (*floors, *step.profile.issue, "host_s_per_launch")}
+    return float(times_with(step, free)[0])
 
 
 def copied(part: Traced, samples: int) -> float:

@@ -56,10 +56,11 @@ def model_values(model: Model) -> MappingProxyType[str, float]:
         "qkv_bias": float(model.qkv_bias),
         "mlp_bias": float(model.mlp_bias),
         "kv_repeatable": 0.0 if model.kv_lora_rank else 1.0,
+        **{f"{end}_tensors": float(n) for end, n in zip(("embedding", "head"), model.end_tensors, strict=True)},
     }
     for k, block in enumerate(model.blocks):
         values |= {f"seq_{k}": float(block.seq), f"keys_{k}": block.keys(), f"ffn_{k}": float(block.ffn)}
-        values[f"core_flop_{k}"] = block.core_flop()
+        values |= {f"core_flop_{k}": block.core_flop(), f"tensors_{k}": float(block.tensors)}
     return MappingProxyType(values | parameter_symbols(model))
 
 

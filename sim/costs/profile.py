@@ -86,6 +86,9 @@ KERNELS_A_LAYER, POINTWISE_A_LAYER = 31, 11
 """Operations of torch, forward and backward, in a layer of the model by which `issue_s` is measured, and how many of
 them are point-wise."""
 
+ADAM_TENSORS = 8
+"""Tensors of an optimizer step that is timed as a kernel."""
+
 VERSIONS = (1, 2)
 MOST_MODELS = 300
 
@@ -157,9 +160,14 @@ class Profile:
 
     @property
     def issue(self) -> dict[str, float]:
-        """The symbols of what issuing takes; of an operation that nobody measured, what those of a layer take each."""
+        """The symbols of what issuing takes; of an operation that nobody measured, what those of a layer take each.
+
+        A step of an optimizer that moves next to nothing is all issue, for each of its `ADAM_TENSORS` tensors as long.
+        """
         each = self.issue_s / KERNELS_A_LAYER
+        adam = self.read.get(("adam", "any"))
         return {
+            "tensor_issue_s": adam.parameters["t0"] / ADAM_TENSORS if adam else 0.0,
             "issue_s": self.issue_s,
             "ends_issue_s": self.ends_issue_s,
             "pointwise_issue_s": each if self.pointwise_issue_s is None else self.pointwise_issue_s,

@@ -15,7 +15,7 @@ from sim.costs.collectives import Group, send
 from sim.costs.kernels import element_bytes
 from sim.costs.layers import ends
 from sim.costs.layers.block import block, recomputed
-from sim.costs.layers.issue import behind_head, host_seconds
+from sim.costs.layers.issue import head_issue, host_seconds
 from sim.costs.layers.ops import (
     COMMUNICATION,
     Op,
@@ -28,6 +28,7 @@ from sim.costs.layers.ops import (
 )
 from sim.costs.layers.structure import Structure
 from sim.costs.overlap import COVERED, Cover, covers, ends_of_passes, outlasts, overlapped, slowed_beside
+from sim.costs.profile import ADAM_TENSORS
 
 pp = symbol("pp")
 zero1, zero2, zero3 = (symbol(n) for n in ("zero1", "zero2", "zero3"))
@@ -80,6 +81,7 @@ def layer(structure: Structure, index: int) -> dict[str, Expr]:
     host = host_seconds(kind, ops, memory.repeated)
     times["forward_host"] = _issued(*host["forward"], forward)
     times["backward_host"] = _issued(*host["backward"], backward)
+    times["behind"] = host["backward"][0] - backward
     kept, rebuilt = memory.block_bytes(kind, index, structure.statistics)
     return times | {
         "recompute_flop": memory.repeated * total(again, "flop"),
@@ -140,7 +142,7 @@ def chunk(structure: Structure) -> dict[str, Expr]:
     def over(name: str) -> Expr:
         return sum(n * one[name] for n, one in zip(counts, ones, strict=True))
 
-    names = [n for n in ones[0] if n not in ("gather", "scatter", "temporary")]
+    names = [n for n in ones[0] if n not in ("gather", "scatter", "temporary", "behind")]
     out = {name: over(name) for name in names}
     n = sum(counts)
     gather, scatter = over("gather"), over("scatter")
@@ -163,9 +165,36 @@ def chunk(structure: Structure) -> dict[str, Expr]:
 def head(structure: Structure, waiting: Expr) -> dict[str, Expr]:
     """Return the times of the head for one microbatch, with what its chunk waits for its host more than its layers
     alone, which are `waiting` (mostly less than zero)."""
+    ahead = ahead_of_head(structure)
+    return phases(ends.head(structure)) | {"backward_host": -(1 - symbol("on_host")) * minimum(waiting, ahead)}
+
+
+def ahead_of_head(structure: Structure) -> Expr:
+    """Return by how many seconds a host has issued the head's passes before its device has done them."""
     ops = ends.head(structure)
-    times = phases(ops)
-    return times | {"backward_host": behind_head(structure, times, ops, waiting)}
+    return sum(phases(ops).values()) - head_issue(structure, ops)
+
+
+def late_updates(structure: Structure, updates: Mapping[str, Expr]) -> dict[str, Expr]:
+    """Return what an optimizer of many tensors takes beyond the kernels of its `updates`, by where the rank is.
+
+    PyTorch's steps each parameter by itself, in the time of a timed step for each of its tensors. A host that has run
+    ahead of its device in the last backward pass issues them beside what is left of it. Seconds.
+    """
+    layers, behind = (
+        on_rank(structure, one) for one in (lambda k: symbol(f"tensors_{k}"), lambda k: layer(structure, k)["behind"])
+    )
+    first, last, on_host = symbol("embedding_tensors"), symbol("head_tensors"), symbol("on_host")
+    ahead = ahead_of_head(structure)
+    issue, timed = native * symbol("tensor_issue_s"), ADAM_TENSORS * symbol("tensor_issue_s")
+    out = {}
+    for where, (more, lead) in {
+        "first": (first, 0), "middle": (0, 0), "last": (last, ahead), "only": (first + last, ahead),
+    }.items():  # fmt: skip
+        tensors = layers + more
+        beside = maximum(0, issue * tensors - updates[where] - maximum(0, lead - behind))
+        out[where] = (1 - on_host) * beside + on_host * maximum(0, issue * tensors - timed)
+    return out
 
 
 def sharded_ends(structure: Structure) -> dict[str, Expr]:
@@ -328,7 +357,7 @@ def states(structure: Structure) -> dict[str, Expr]:
             f"gradients_{where}": reduce_bytes * kept,
             f"product_gradients_{where}": (1 - zero2) * (1 - native) * memory.mixed * element_bytes * products,
             f"optimizer_bytes_{where}": optimizer_state_bytes * shard,
-            f"optimizer_{where}": symbol("memory_bound_slowdown") * time + symbol("step_overhead_s"),
+            f"optimizer_{where}": symbol("memory_bound_slowdown") * time,
             f"gathered_bytes_{where}": several * gathered,
             f"delayed_gradients_{where}": overlap_dp * minimum(1, dp_group.n - 1) * reduce_bytes * kept,
         }
@@ -365,13 +394,17 @@ def expressions(structure: Structure) -> dict[str, Expr]:
     between = minimum(1, pp * symbol("virtual_stages") - 2)
     for phase in ("forward_pp", "input_pp"):
         inner[phase], first[phase], last[phase] = (1 + between) * blocked, -between * blocked, -between * blocked
+    held_all = states(structure)
+    update = {where: held_all[f"optimizer_{where}"] for where in held(structure)}
+    late = late_updates(structure, update)
     return (
         inner
         | {f"embedding_{k}": v for k, v in first.items()}
         | {f"head_{k}": v for k, v in last.items()}
         | sharded_ends(structure)
         | reduction(structure)
-        | states(structure)
+        | held_all
+        | {f"optimizer_{at}": update[at] + late[at] + symbol("step_overhead_s") for at in update}
         | {
             "send": message - blocked,
             "tied_reduce": tied_reduce(structure),

@@ -198,6 +198,27 @@ class Block:
         return self.split_parameters + self.repeated_parameters + self.expert_parameters
 
     @property
+    def tensors(self) -> int:
+        """Parameters that an optimizer steps one by one, as PyTorch's modules hold them; 0 where that is not known: of
+        experts, latent attention and state spaces. A GPT's queries, keys and values are one."""
+        m = self.model
+        if self.traced:
+            return self.traced.tensors
+        if self.letter in RECURRENT:
+            return 4 if m.bias else 2
+        if self.mlp == "moe" or self.mixer in ("mla", "mamba"):
+            return 0
+        joined = 1 if m.positions == "learned" and m.kv_heads == m.heads else 3
+        attention = (joined * (2 if m.qkv_bias else 1) + (2 if m.bias else 1)) * (2 if self.cross else 1)
+        mlp = (3 if m.gated_mlp else 2) * (2 if m.mlp_bias else 1)
+        norms = self.norms + (2 if m.qk_norm and self.mixer == "attention" else 0)
+        return (
+            norms * (2 if m.norm_bias else 1)
+            + (attention if self.mixer == "attention" else 0)
+            + (mlp if self.mlp == "dense" else 0)
+        )
+
+    @property
     def active_products(self) -> float:
         """Multiply-adds of all weight products per token of a sample, routed experts by what a token visits."""
         m, h = self.model, self.model.hidden

@@ -323,6 +323,18 @@ class Model:
         return 0 if self.table or self.recurrent else {"encoder": 0, "encoder-decoder": 2}.get(self.family, 1)
 
     @property
+    def end_tensors(self) -> tuple[int, int]:
+        """Parameters in front of the first layer and behind the last that an optimizer steps one by one."""
+        if self.network:
+            return self.network.first.tensors, self.network.last.tensors
+        norm, positions = (2 if self.norm_bias else 1), int(self.position_parameters > 0)
+        if self.family == "vit":
+            return 3 + positions, self.final_norms * norm + 2
+        front = 1 + int(self.type_vocab > 0) + (norm if self.embedding_norm else 0) + positions
+        transform = 2 + norm if self.family == "encoder" else 0
+        return front, transform + self.final_norms * norm + int(self.head_bias) + int(not self.tied_embeddings)
+
+    @property
     def parameters(self) -> int:
         """All parameters, exactly."""
         stack = sum(n * block.parameters for block, n in self.blocks.items())

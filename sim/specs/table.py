@@ -125,6 +125,7 @@ class Layer:
     `parameters` counts what no earlier layer holds; `shared` names the parameters that an earlier one does.
     `saved_bytes` is kept from forward to backward (parameters, buffers and the network's input data apart),
     `boundary_bytes` goes to layers further on, `temporary_bytes` is the largest tensor that is neither,
+    `tensors` are the parameters that are trained, one by one, of what no earlier layer holds (0: not known),
     `forward_bytes` the most that a host processor has in forward of what is kept and of what a convolution copies for a
     layout of its own (left out without convolutions). `role` is left
     out for a layer of the pipeline; else the part runs in front of them all, between two of them or behind them.
@@ -138,6 +139,7 @@ class Layer:
     role: Role | None = None
     parameters: Amount
     trainable_parameters: Amount
+    tensors: Annotated[int, whole(0, 1_000_000)] = 0
     shared: dict[str, Amount] = field(default_factory=dict)
     saved_bytes: Size
     boundary_bytes: Size

@@ -22,11 +22,13 @@ class Part:
 
     `inflow` is the boundary of what runs before it: what full recompute keeps of it. `shared` parameters are held
     by an earlier part too; of its own `frozen` ones are not trained.
+    `tensors` that are: 0 where nobody counted them.
     """
 
     parameters: int = 0
     shared: int = 0
     frozen: int = 0
+    tensors: int = 0
     saved: Pair = NO_SIZE
     boundary: Pair = NO_SIZE
     temporary: Pair = NO_SIZE
@@ -43,6 +45,7 @@ class Part:
             parameters=layer.parameters,
             shared=sum(layer.shared.values()),
             frozen=max(0, layer.parameters - layer.trainable_parameters),
+            tensors=layer.tensors,
             saved=layer.saved_bytes,
             boundary=layer.boundary_bytes,
             temporary=layer.temporary_bytes,
@@ -58,6 +61,7 @@ class Part:
             parameters=self.parameters + other.parameters,
             shared=self.shared + other.shared,
             frozen=self.frozen + other.frozen,
+            tensors=self.tensors + other.tensors,
             saved=added(self.saved, other.saved),
             boundary=other.boundary,
             temporary=largest((self.temporary, other.temporary)),

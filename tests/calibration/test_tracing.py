@@ -73,6 +73,7 @@ def test_flop_and_parameters_are_exact(name):
     table = trace(module, inputs, layers)
     assert table.parameters == sum(p.numel() for p in module.parameters())
     assert sum(layer.trainable_parameters * layer.count for layer in table.layers) == table.parameters
+    assert sum(layer.tensors * layer.count for layer in table.layers) == len([*module.parameters()])
     for batch in (2, 5):
         assert table.flop(batch, "forward") == flop(module, inputs(batch), backward=False)
         assert table.flop(batch) == flop(module, inputs(batch)) + uncounted(name, batch)
@@ -209,7 +210,7 @@ def test_frozen_weights_have_no_gradient():
     for p in module.blocks[0].parameters():
         p.requires_grad_(False)
     first, frozen, free, _ = trace(module, tokens(SEQ)).layers
-    assert (frozen.trainable_parameters, frozen.parameters) == (0, free.parameters)
+    assert (frozen.trainable_parameters, frozen.tensors, frozen.parameters) == (0, 0, free.parameters)
     assert frozen.flop("backward_weight", 1) == 0 < frozen.flop("backward_input", 1)
     assert frozen.saved_bytes < free.saved_bytes
     assert first.trainable_parameters == first.parameters

@@ -81,3 +81,45 @@ def test_a_host_that_has_run_ahead_beside_the_head(vocab, layers, ends_issue_s):
 def test_a_device_whose_layers_never_wait_gains_nothing_from_the_head():
     spent, passes = backward(50_304, 4, heads=128, issue_s=0.0, ends_issue_s=0.0)
     assert spent == pytest.approx(sum(kernels for kernels, _ in passes))
+
+
+def updated(layers, framework="torch", device=GPU, precision="bf16", **model):
+    """Return the seconds of the optimizer's step, those of its kernels, and what issuing a tensor takes."""
+    model = Model(**{"layers": layers, "hidden": 64, "heads": 2, "vocab": 64, "seq": 8} | model)
+    profile = load_profile(device.device)
+    placed = Plan(global_batch=1, framework=framework, precision=precision).on(model, device)
+    costs = stage_costs(model, device, placed, profile, RunLevelSet.bare(RunLevel(step_overhead_s=0.0)))
+    adam = profile.read["adam", "any"].parameters
+    moved = (26 + 3 * 4 if precision == "bf16" else 28 + 4) * model.parameters / adam["bandwidth"]
+    return float(costs["optimizer_only"][0]), adam["t0"] + moved, adam["t0"] / 8
+
+
+def test_an_optimizer_issues_every_tensor_by_itself():
+    for layers in (1, 8, 40):
+        seconds, _, each = updated(layers)
+        assert seconds == pytest.approx((12 * layers + 4) * each)
+    seconds, kernels, _ = updated(40, framework="megatron")
+    assert seconds == pytest.approx(kernels, rel=0.05)
+
+
+def test_a_host_that_is_ahead_of_its_device_issues_the_update_meanwhile():
+    seconds, kernels, each = updated(12, hidden=4096, heads=32, vocab=50_304, seq=4096)
+    assert seconds == pytest.approx(kernels, rel=0.01) and kernels > 12 * 12 * each
+
+
+def test_on_a_host_processor_issue_and_kernels_of_an_update_take_turns():
+    alone = Cluster.of("cpu", nodes=1, gpus_per_node=1)
+    seconds, kernels, each = updated(8, device=alone, precision="fp32")
+    assert seconds == pytest.approx(kernels + (12 * 8 + 4 - 8) * each, rel=0.05)
+
+
+def test_pytorch_copies_the_mask_to_where_the_scores_come():
+    model = Model(layers=1, hidden=1024, heads=16, vocab=64, seq=1024, attention="eager")
+    held = {}
+    for framework in ("torch", "megatron"):
+        placed = Plan(global_batch=8, micro_batch=8, framework=framework).on(model, GPU)
+        costs = stage_costs(model, GPU, placed, load_profile(GPU.profile), RunLevelSet.bare(RunLevel()))
+        held[framework] = float(costs["forward_compute"][0])
+    rate = load_profile(GPU.profile).read["elementwise", "any"].parameters["bandwidth"]
+    scores = 8 * 16 * 1024**2
+    assert held["torch"] - held["megatron"] == pytest.approx(2 * 2 * scores / rate, rel=0.03)

@@ -1,8 +1,8 @@
 """What a host spends on issuing kernels: Python, dispatcher and autograd, beside the kernels or in turn with them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from sim.costs.algebra import Expr, maximum, minimum, symbol
+from sim.costs.algebra import Expr, maximum, symbol
 from sim.costs.layers import traced
 from sim.costs.layers.ops import Op, native
 from sim.costs.layers.structure import BlockKind, Kind, Structure, TracedKind
@@ -40,22 +40,13 @@ def host_seconds(kind: Kind, ops: Sequence[Op], share: Expr) -> dict[str, tuple[
     }
 
 
-def behind_head(structure: Structure, head: Mapping[str, Expr], ops: Sequence[Op], waiting: Expr) -> Expr:
-    """Return what the backward pass of the last stage waits for its host beyond what its layers do by themselves.
-
-    Nothing makes the host wait for the loss: beside a head whose kernels, forward and backward, take longer than their
-    issue it runs ahead, and the layers wait so much less (less than zero is returned); beside a small one the device
-    waits. head: the times of the head's `ops`; waiting: what all layers of the stage wait by themselves. Seconds.
-    """
-    issue = maximum(symbol("host_s_per_launch") * sum(op.launches for op in ops), _ends_issue(structure))
-    return (1 - symbol("on_host")) * -minimum(waiting, sum(head.values()) - issue)
-
-
-def _ends_issue(structure: Structure) -> Expr:
-    """Return the seconds in which a host processor issues embedding and head."""
+def head_issue(structure: Structure, ops: Sequence[Op]) -> Expr:
+    """Return the seconds in which a host issues embedding and head, forward and backward; `ops` are the head's."""
     if structure.ends:
-        return sum(traced.issued(end, *table.PHASES)[1] for end in structure.ends)
-    return symbol("ends_issue_s")
+        known = sum(traced.issued(end, *table.PHASES)[1] for end in structure.ends)
+    else:
+        known = symbol("ends_issue_s")
+    return maximum(symbol("host_s_per_launch") * sum(op.launches for op in ops), known)
 
 
 def _launched(ops: Sequence[Op]) -> tuple[Expr, Expr]:

@@ -22,6 +22,8 @@ def test_parameters_are_exactly_those_of_the_simulator(change):
     assert sum(p.numel() for p in gpt.parameters()) == model.parameters
     block = next(iter(model.blocks))
     assert sum(p.numel() for p in gpt.blocks[0].parameters()) == block.parameters
+    assert len([*gpt.blocks[0].parameters()]) == block.tensors
+    assert len([*gpt.parameters()]) == model.layers * block.tensors + sum(model.end_tensors)
 
 
 def test_attentions_agree_and_the_mask_hides_what_comes():
