@@ -20,10 +20,11 @@ from calibration.published.models import (
 from calibration.published.public import Public
 from calibration.published.relatives import RELATIVES, relative
 from calibration.store import SESSION
+from sim.catalog import folder
 from sim.costs.carry import Ratios
 from sim.costs.fitted import all_six_digits, six_digits
 from sim.costs.kernels import FALLBACK, KERNELS
-from sim.costs.profile import Memory, Profile, profile_text
+from sim.costs.profile import Memory, Profile, load_profile, profile_text
 from sim.specs.catalog import device
 from sim.specs.device import Device
 from sim.specs.fields import InputError
@@ -38,7 +39,8 @@ NAMES = tuple(t.name for t in PROFILED + RELATIVES)
 
 
 def build(public: Public, only: str | None = None, date: str = DATE) -> list[Profile]:
-    """Return the profiles of all target devices, or of the one named `only`.
+    """Return the profiles of all target devices, or of the one named `only`; relatives of a device that was measured
+    since come from what was measured.
 
     Raises:
         InputError: what these profiles are fitted to is missing, or `only` is none of `NAMES`.
@@ -49,7 +51,11 @@ def build(public: Public, only: str | None = None, date: str = DATE) -> list[Pro
     kin = {r.name: {r.base, r.links or r.base} for r in RELATIVES}
     needed = NAMES if only is None else {only} | kin.get(only, set())
     made = {t.name: _profile(t, public, base, date) for t in PROFILED if t.name in needed}
-    made |= {r.name: relative(r, public, made) for r in RELATIVES if r.name in needed}
+    known = dict(made) | {
+        name: load_profile(name) for name in made if (Path(str(folder("profiles"))) / name / SESSION).exists()
+    }
+    for each in (r for r in RELATIVES if r.name in needed):
+        made[each.name] = known[each.name] = relative(each, public, known)
     return with_contention((p for p in made.values() if only in (None, p.name)), public)
 
 

@@ -58,8 +58,9 @@ RELATIVES = (
 
 def relative(target: Relative, public: Public, profiles: Mapping[str, Profile]) -> Profile:
     """Return the profile of `target` from the finished ones of its base and its links."""
-    made = carried(profiles[target.base], target.name, _move(target, public), profiles[target.links or target.base])
-    return replace(made, method=f"public data: {made.method}")
+    base, links = profiles[target.base], profiles[target.links or target.base]
+    made = carried(base, target.name, _move(target, public), links)
+    return made if base.measured else replace(made, method=f"public data: {made.method}")
 
 
 def _move(target: Relative, public: Public) -> Move:

@@ -201,6 +201,15 @@ def test_relatives_move_by_measured_peaks() -> None:
         assert (made.base, made.estimate) == ("b200", True)
 
 
+def test_a_relative_of_a_measured_device_is_carried_over_from_what_was_measured() -> None:
+    base, made = load_profile("h200-sxm-141gb"), load_profile("h200-nvl")
+    assert base.measured and not made.measured and (made.base, made.estimate) == (base.name, True)
+    assert len(made.models) == len(base.models) and "public data" not in made.method
+    ratio = device("h200-nvl").peak_bf16_flop_per_s.value / device(base.name).peak_bf16_flop_per_s.value
+    assert made.values["gemm_forward_rate"] == pytest.approx(ratio * base.values["gemm_forward_rate"], rel=1e-5)
+    assert made.values["adam_any_bandwidth"] == base.values["adam_any_bandwidth"]
+
+
 def test_products_keep_a_power_of_the_ratio_of_peaks() -> None:
     public = Public(peaks={"NVIDIA A100 PCIe": 250e12, "NVIDIA B200 SXM": 1750e12})
     models = {model.key: model for model in load_profile("a100-pcie-80gb").models}
