@@ -27,6 +27,10 @@ FLOOR_TERM = Term("free t0", {"t0": FLOOR})
 SATURATION_TERM = Term("m0, n0, k0", dict.fromkeys(SIZES, HALF_SIZE))
 BOOST_TERM = Term("boost", {"boost": Free(0.3, 0.01, 2.0), "boost_flop": Free(1e11, 1e8, 1e15)})
 THROTTLED_TERM = Term("throttled", {"throttled": Free(0.1, 0.005, 0.6), "throttled_flop": Free(1e12, 1e9, 1e15)})
+SERIAL_TERM = Term(
+    "serial",
+    {"serial": Free(2e-9, 1e-11, 1e-7), "serial_k": Free(2.5e3, 64.0, 1e6), "serial_hidden": Free(0.1, 1e-3, 1.0)},
+)
 ROWS_TERM = Term("c0", {"c0": HALF_SIZE})
 SPILL_TERMS = [
     Term(f"spill from {start:g}", {"spill": Free(0.5, 0.01, 5.0), "c1": Free(start, 64.0, 1e6)})
@@ -55,8 +59,10 @@ def gemm_terms(units: float, gpu: bool = True, alone: bool = True) -> list[list[
     waves = wave_terms(units, TILES if gpu else CPU_TILES)
     clock = BOOST_TERM if alone else THROTTLED_TERM
     clocks = [clock, together(clock, SATURATION_TERM), together(clock, SATURATION_TERM, FLOOR_TERM)]
+    serial = [SERIAL_TERM, together(SERIAL_TERM, KNEE_TERM, SATURATION_TERM)]
     return [
         [KNEE_TERM, sizes, *(together(sizes, wave) for wave in waves)],
+        [] if alone or not gpu else serial,
         [FLOOR_TERM],
         clocks if gpu else [],
     ]

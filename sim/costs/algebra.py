@@ -78,6 +78,11 @@ def minimum(*terms: Expr) -> Expr:
     return terms[0] if len(terms) == 1 else Smallest(*terms)
 
 
+def number(e: Expr) -> float:
+    """Return the value of an expression without symbols, by SymPy's numbers, which do not overflow."""
+    return float(e.replace(Largest, sp.Max).replace(Smallest, sp.Min))
+
+
 def ceiling(x: Expr) -> Expr:
     """Return the next whole number, unevaluated; a millionth above a whole number is rounding, and not the next."""
     return sp.ceiling(x - sp.Float("1e-6"), evaluate=False)

@@ -8,6 +8,7 @@ import sympy as sp
 from pydantic import Field
 
 from sim.costs.collectives import OPTIONAL
+from sim.costs.algebra import number
 from sim.costs.kernels import FORMS, TIMED_ALONE
 from sim.specs.fields import InputError, real, spec, whole
 
@@ -144,7 +145,7 @@ class KernelModel:
         """Return the kernel's time inside a step, in seconds, at a shape of its form's inputs."""
         form, shape = FORMS[self.form], {name: sp.Float(x) for name, x in inputs.items()}  # these never overflow
         known = form.complete(self.parameters) | dict.fromkeys(set(TIMED_ALONE) & set(form.names), 0.0)
-        return float(form.seconds(shape, known))
+        return number(form.seconds(shape, known))
 
     def half_width(self, size: float, level: str = "0.8") -> float:
         """Return the half-width of the interval of log time at `size`; sizes below the first bin belong to it.
@@ -171,7 +172,7 @@ def _beyond(x: float, edges: list[float]) -> float:
 
 
 MAY_BE_ZERO = (
-    "t0", "m0", "n0", "k0", "s0", "r0", "c0", "d0", "waves", "boost", "throttled", "spill", "cached",
+    "t0", "m0", "n0", "k0", "s0", "r0", "c0", "d0", "waves", "boost", "throttled", "serial", "spill", "cached",
     "intra_alpha", "intra_alpha_rank", "inter_alpha", *OPTIONAL,
 )  # fmt: skip
 

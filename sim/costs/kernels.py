@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
-from sim.costs.algebra import Expr, ceiling, minimum, p_norm, symbol
+from sim.costs.algebra import Expr, ceiling, maximum, minimum, p_norm, symbol
 
 BYTES_16BIT = 2
 element_bytes = symbol("element_bytes")
@@ -89,7 +89,10 @@ def _gemm(x: Mapping[str, Expr], p: Mapping[str, Expr]) -> Expr:
     sustained -= p["throttled"] * flop / (flop + p["throttled_flop"])
     compute = done / (p["rate"] * sustained)
     size = gemm_bytes(m, n, k, batch, x.get("operand"), x.get("element", BYTES_16BIT))
-    return p["t0"] + p_norm(compute, size / p["bandwidth"], p["p"])
+    work = p_norm(compute, size / p["bandwidth"], p["p"])
+    # Every result is summed up in turn, in several parts where k is large: few results have nothing to do meanwhile.
+    in_turn = p["serial"] * k / (1 + k / p["serial_k"])
+    return p["t0"] + maximum(work, in_turn + (1 - p["serial_hidden"]) * work)
 
 
 def _attention(x: Mapping[str, Expr], p: Mapping[str, Expr]) -> Expr:
@@ -117,6 +120,7 @@ def _row_wise(x: Mapping[str, Expr], p: Mapping[str, Expr]) -> Expr:
 
 WAVES = {"waves": 0.0, "tile_m": 128.0, "tile_n": 128.0, "units": 1.0}
 BOOST = {"boost": 0.0, "boost_flop": 1.0, "throttled": 0.0, "throttled_flop": 1.0}
+SERIAL = {"serial": 0.0, "serial_k": 1.0, "serial_hidden": 1.0}
 SPILL = {"spill": 0.0, "c1": 1.0}
 CACHE = {"cached": 0.0, "b1": 1.0}
 TIMED_ALONE = ("boost", "throttled")
@@ -132,7 +136,7 @@ FORMS = {
             ("m", "n", "k", "batch"),
             ("rate", "bandwidth", "t0", "p", "m0", "n0", "k0"),
             _gemm,
-            WAVES | BOOST,
+            WAVES | BOOST | SERIAL,
         ),
         Form("attention-saturating", ("flop", "seq", "rows"), ("rate", "t0", "s0", "r0"), _attention, {"d0": 0.0}),
         Form("memory-bound", ("bytes",), ("bandwidth", "t0"), _memory_bound, CACHE),
@@ -143,7 +147,8 @@ FORMS = {
 m0, n0, k0, s0, r0, c0, d0: sizes at which half the rate is reached (0 = no penalty). waves: share of the work that
 whole waves of tile_m x tile_n results on `units` multiprocessors or cores add. boost: relative rate above the sustained
 one of products far smaller than boost_flop; throttled: share of the rate that products far larger than throttled_flop
-lose, which alone draw all power for longer than a chip bears it. spill: share of the traffic that rows much longer than
+lose, which alone draw all power for longer than a chip bears it. serial: seconds of an element of k by which a product of
+few results takes longer, at most serial * serial_k, less `serial_hidden` of all other work. spill: share of the traffic that rows much longer than
 c1 elements add. cached: share of the time that transfers far smaller than b1 bytes save."""
 
 BOTH = ("forward", "backward")

@@ -46,7 +46,8 @@ def test_kernels_are_as_well_known_as_is_told():
     held = {(f["op"], f["direction"], f["implementation"]): f for f in told["families"]}
     products = [f for (op, _, how), f in held.items() if (op, how) == ("gemm", "matmul")]
     assert len(products) == 3 and all(f["n"] > 120 for f in products)
-    assert mean(f["median"] for f in products) < 6 and mean(f["mape"] for f in products) < 9.5
+    assert mean(f["median"] for f in products) < 5.5 and max(f["mape"] for f in products) < 7
+    assert max(f["p90"] for f in products) < 15
     for op in ("gelu", "swiglu"):
         assert median(f["median"] for (name, *_), f in held.items() if name == op) < 4
 
@@ -55,7 +56,7 @@ def test_products_beyond_those_fitted_are_known_too():
     """They are throttled when timed alone: without that term they were 9.3 % off."""
     models = [m for m in load_profile(NAME).models if m.op == "gemm" and m.implementation == "matmul"]
     assert all(m.parameters["throttled"] > 0 for m in models)
-    assert max(m.held_out["larger"].mape for m in models) < 4
+    assert max(m.held_out["larger"].mape for m in models) < 5
 
 
 def test_blocks_and_steps_that_no_fit_has_seen(whole):

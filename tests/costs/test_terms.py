@@ -42,6 +42,17 @@ def test_long_products_alone_are_throttled_and_short_ones_are_not() -> None:
         assert slower / plain == pytest.approx(factor, rel=2e-2)
 
 
+SERIAL = {"serial": 2e-9, "serial_k": 2e3, "serial_hidden": 0.1}
+
+
+def test_few_results_are_summed_up_in_turn_and_many_meanwhile() -> None:
+    for k, longer in ((20.0, 2e-9 * 20 / 1.01), (2e3, 2e-6), (2e6, 4e-6 / 1.001)):
+        plain, slower = (predict("gemm-pnorm", products(1, 1, k), GEMM | more)[0] for more in ({}, SERIAL))
+        assert slower - plain == pytest.approx(longer - 0.1 * (plain - GEMM["t0"]), rel=1e-6)
+    x = products(8192, 8192, 8192)
+    assert predict("gemm-pnorm", x, GEMM | SERIAL) == pytest.approx(predict("gemm-pnorm", x, GEMM))
+
+
 def test_a_step_knows_no_boost() -> None:
     time = kernels.seconds("gemm", "forward", m=8, n=8, k=8, batch=1)
     names = {s.name for s in time.free_symbols}
