@@ -38,6 +38,8 @@ SPILL_TERMS = [
 ]
 """Where the step lies cannot be found from afar: two starts."""
 
+ISSUED_TERM = Term("issued beside", {}, {"hidden": 1.0})
+"""An optimizer's floor is what a host takes to issue its kernels, while the first of them run."""
 CACHE_TERM = Term("cached", {"cached": Free(0.5, 1e-3, 0.98), "b1": Free(4e6, 1e4, 1e10)})
 
 
@@ -110,7 +112,8 @@ def measured_terms(form: str, parts: Mapping[str, Samples], fingerprint: Fingerp
     steps = [_inside(CACHE_TERM, "b1", "bytes", parts)]
     if form == "row-wise":
         return [[_inside(term, "c1", "columns", parts) for term in SPILL_TERMS], [ROWS_TERM], steps]
-    return [steps]
+    beside = gpu and all(s.op == "adam" for s in parts.values())
+    return [[ISSUED_TERM] if beside else [], steps]
 
 
 def _inside(term: Term, name: str, of: str, parts: Mapping[str, Samples]) -> Term:

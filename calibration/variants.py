@@ -61,7 +61,8 @@ def choose(
     tried = {base.name: error}
     for group in further:
         fitted = {name for term in kept for name in term.free}
-        new = [t for t in group if not set(t.free) <= fitted and _enough(parts, fitted | set(t.free), own)]
+        untried = (t for t in group if not t.free or not set(t.free) <= fitted)
+        new = [t for t in untried if _enough(parts, fitted | set(t.free), own)]
         if not new:
             continue
         found = {term.name: _fitted(form, parts, [*kept, term], own) for term in new}

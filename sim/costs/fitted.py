@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 import sympy as sp
 from pydantic import Field
 
-from sim.costs.collectives import OPTIONAL
 from sim.costs.algebra import number
+from sim.costs.collectives import OPTIONAL
 from sim.costs.kernels import FORMS, TIMED_ALONE
 from sim.specs.fields import InputError, real, spec, whole
 
@@ -173,7 +173,7 @@ def _beyond(x: float, edges: list[float]) -> float:
 
 MAY_BE_ZERO = (
     "t0", "m0", "n0", "k0", "s0", "r0", "c0", "d0", "waves", "boost", "throttled", "serial", "spill", "cached",
-    "intra_alpha", "intra_alpha_rank", "inter_alpha", *OPTIONAL,
+    "hidden", "intra_alpha", "intra_alpha_rank", "inter_alpha", *OPTIONAL,
 )  # fmt: skip
 
 

@@ -108,7 +108,7 @@ def _uncached(size: Expr, p: Mapping[str, Expr]) -> Expr:
 
 
 def _memory_bound(x: Mapping[str, Expr], p: Mapping[str, Expr]) -> Expr:
-    return p["t0"] + _uncached(x["bytes"], p) / p["bandwidth"]
+    return p["t0"] + maximum(0, _uncached(x["bytes"], p) / p["bandwidth"] - p["hidden"] * p["t0"])
 
 
 def _row_wise(x: Mapping[str, Expr], p: Mapping[str, Expr]) -> Expr:
@@ -122,6 +122,7 @@ WAVES = {"waves": 0.0, "tile_m": 128.0, "tile_n": 128.0, "units": 1.0}
 BOOST = {"boost": 0.0, "boost_flop": 1.0, "throttled": 0.0, "throttled_flop": 1.0}
 SERIAL = {"serial": 0.0, "serial_k": 1.0, "serial_hidden": 1.0}
 SPILL = {"spill": 0.0, "c1": 1.0}
+ISSUED = {"hidden": 0.0}
 CACHE = {"cached": 0.0, "b1": 1.0}
 TIMED_ALONE = ("boost", "throttled")
 """Terms of kernels that were timed alone. Boost: a step keeps the chip at the clock that its power allows all along, so
@@ -139,7 +140,7 @@ FORMS = {
             WAVES | BOOST | SERIAL,
         ),
         Form("attention-saturating", ("flop", "seq", "rows"), ("rate", "t0", "s0", "r0"), _attention, {"d0": 0.0}),
-        Form("memory-bound", ("bytes",), ("bandwidth", "t0"), _memory_bound, CACHE),
+        Form("memory-bound", ("bytes",), ("bandwidth", "t0"), _memory_bound, CACHE | ISSUED),
         Form("row-wise", ("bytes", "columns"), ("bandwidth", "t0", "c0"), _row_wise, SPILL | CACHE),
     )
 }
@@ -147,9 +148,10 @@ FORMS = {
 m0, n0, k0, s0, r0, c0, d0: sizes at which half the rate is reached (0 = no penalty). waves: share of the work that
 whole waves of tile_m x tile_n results on `units` multiprocessors or cores add. boost: relative rate above the sustained
 one of products far smaller than boost_flop; throttled: share of the rate that products far larger than throttled_flop
-lose, which alone draw all power for longer than a chip bears it. serial: seconds of an element of k by which a product of
-few results takes longer, at most serial * serial_k, less `serial_hidden` of all other work. spill: share of the traffic that rows much longer than
-c1 elements add. cached: share of the time that transfers far smaller than b1 bytes save."""
+lose, which alone draw all power for longer than a chip bears it. serial: seconds of an element of k by which a product
+of few results takes longer, at most serial * serial_k, less `serial_hidden` of all other work. spill: share of the
+traffic that rows much longer than c1 elements add. cached: share of the time that transfers far smaller than b1 bytes
+save. hidden: share of the floor in which bytes move already, 1 where it is the issue of many kernels."""
 
 BOTH = ("forward", "backward")
 KERNELS: dict[tuple[str, str], str] = {

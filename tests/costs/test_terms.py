@@ -87,3 +87,10 @@ def test_every_form_is_homogeneous() -> None:
         p = form.complete({name: 10 ** rng.uniform(0, 0.8) for name in form.parameters})
         slow = {n: v / 2 if n in ("rate", "bandwidth") else 2 * v if n == "t0" else v for n, v in p.items()}
         assert predict(form.id, x, slow) == pytest.approx(2 * predict(form.id, x, p))
+
+
+def test_what_an_optimizer_moves_hides_behind_its_issue() -> None:
+    held = {"bandwidth": 1e12, "t0": 2e-4}
+    for size, plain, beside in ((1e8, 3e-4, 2e-4), (1e9, 1.2e-3, 1e-3)):
+        found = [predict("memory-bound", {"bytes": np.array([size])}, held | {"hidden": h})[0] for h in (0.0, 1.0)]
+        assert found == pytest.approx([plain, beside])
