@@ -32,6 +32,9 @@ from sim.costs.profile import Fingerprint, KernelModel, Profile, load_profile, p
 from sim.specs.fields import InputError
 from sim.specs.files import print_json, write_atomically
 
+FEW_RATIOS, SCATTER = 3, 0.3
+"""With fewer families in a trace, how far the level of one is from that of others (log) is assumed."""
+
 ENOUGH = 6
 """Distinct shapes that a fit and its cross-validation need; with fewer the level alone is taken."""
 
@@ -167,10 +170,18 @@ def fitted(rows: Sequence[Row], base: Profile, name: str, on_device: bool) -> tu
         models=list(models.values()),
         dtype=dtype,
         kernel_sigma_log=six_digits(max(sigma, 0.01)),
-        scaling_sigma_log=0.0,
-        uncertainty_source="RMS log error of sums of 12 traced kernels; the traced run itself was fitted",
+        scaling_sigma_log=six_digits(_scatter(parts, base)) if why else 0.0,
+        uncertainty_source="RMS log error of sums of 12 traced kernels; the traced run itself was fitted"
+        + ("; scaling: how far the families' levels are apart" if why else ""),
+        session="" if why else "trace",
     )
     return profile, why
+
+
+def _scatter(parts: Mapping[Key, Samples], base: Profile) -> float:
+    """Return how far apart the families of a trace are in their ratio to the base's times: RMS of the log."""
+    logs = np.log([_ratio(base.model_of(key), part) for key, part in parts.items()])
+    return float(np.std(logs, ddof=1)) if len(logs) >= FEW_RATIOS else SCATTER
 
 
 def _shapes(parts: Mapping[Key, Samples], row: Row) -> int:

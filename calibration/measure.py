@@ -23,7 +23,10 @@ LEAST, FAIR = 5, 8
 """Fitted cases that a fit needs (one for each of its folds), and cases that every lane has before longer ones go on."""
 
 MOST_FAILURES = 10
-"""Cases that may fail one after another: then it is the device, not the case."""
+"""Cases that may fail one after another until the device is looked at."""
+
+BESIDE = ("collective", "beside")
+"""Operations of processes beside each other, for which the sentinel is not asked."""
 
 Progress = Callable[[int, int, str], None]
 """Called with (cases done, cases in all, what is measured now)."""
@@ -95,7 +98,7 @@ class Sampler:
     `stamp` (session, commit) is put into every row. `reference_s` is what the sentinel takes on the machine as it
     should be: at first what the caller saw, in the end the session's `usual` (processors slow down when they get warm,
     and the state that most samples were taken in is the one to compare with) unless `fixed`. With `flag_all`
-    the machine is known to be busy.
+    the machine is known to be busy. `settled` hears of that state before samples relative to it are written.
     """
 
     machine: Machine
@@ -109,6 +112,7 @@ class Sampler:
     flag_all: bool = False
     fixed: bool = False
     progress: Progress = lambda done, total, text: None
+    settled: Callable[[float], None] = lambda seconds: None
     _failures: int = 0
     _skipped: dict[str, Skip] = field(default_factory=dict)
     _disturbed: set[str] = field(default_factory=set)
@@ -117,7 +121,7 @@ class Sampler:
         """Measure what the store does not hold yet; what it holds is written whatever happens.
 
         Raises:
-            LostError: ten cases failed in a row.
+            LostError: ten cases failed in a row, and the sentinel too.
         """
         self._end_s = self.tools.now() + self.budget_s
         held = self.store.rows
@@ -141,7 +145,7 @@ class Sampler:
 
     def _compare_with_usual(self) -> None:
         """Make the usual sentinel ratio 1, and flag by the ratios that come of it."""
-        rows = self.store.rows
+        rows = {name: row for name, row in self.store.rows.items() if row["op"] not in BESIDE}
         if self.flag_all or self.fixed or not rows:
             return
         middle = usual([row["sentinel_ratio"] for row in rows.values()])
@@ -151,6 +155,7 @@ class Sampler:
             ratio = row["sentinel_ratio"] / middle
             row.update(sentinel_ratio=ratio, flagged=disturbed or moved(ratio))
         self.reference_s *= middle
+        self.settled(self.reference_s)
 
     def _batch(self, queue: deque[Task], total: int) -> Iterator[dict[str, Any]]:
         """Yield the measured rows of the next cases, about `method.batch_s` of them."""
@@ -186,7 +191,15 @@ class Sampler:
         self._skip(task, f"failed: {type(error).__name__}: {error}")
         self._failures += 1
         if self._failures >= MOST_FAILURES:
-            raise LostError(f"{self._failures} cases failed in a row, the last with {error}") from error
+            self._look_for_device(error)
+            self._failures = 0
+
+    def _look_for_device(self, error: Exception) -> None:
+        """Raise LostError unless the sentinel still runs: cases that fail in a row may all lack the same thing."""
+        try:
+            self.tools.sentinel()
+        except Exception as lost:
+            raise LostError(f"{self._failures} cases failed in a row, the last with {error}; then {lost}") from lost
 
     def _skip(self, task: Task, reason: str) -> None:
         self._skipped[task.case.id] = Skip(id=task.case.id, reason=" ".join(reason.split())[:300])

@@ -103,6 +103,7 @@ def measured(request: Request, families: Sequence[Family], bench: Bench, progres
             flag_all=busy,
             fixed=session.despite_load,
             progress=progress,
+            settled=lambda seconds: replace(session, sentinel_s=seconds).save(request.out),
         )
         found = sampler.run(order(families, held, request.suite, session.seed))
         _add_links(store, bench, {"session": session.session, "commit": session.commit}, session.despite_load)

@@ -129,9 +129,10 @@ class Store:
         self._path = folder / SAMPLES
         self._now = now
         self._written_s = now()
-        self.rows: dict[str, dict[str, Any]] = (
-            {row["id"]: row for row in read_samples(self._path)} if self._path.exists() else {}
-        )
+        held = read_samples(self._path) if self._path.exists() else []
+        if any(row["sentinel_ratio"] is None for row in held):
+            raise InputError(str(self._path), "no sentinel_ratio", "samples of a session, each with its sentinel's")
+        self.rows: dict[str, dict[str, Any]] = {row["id"]: row for row in held}
 
     @property
     def flagged(self) -> int:
@@ -165,7 +166,8 @@ def read_samples(path: Path) -> list[dict[str, Any]]:
     """Return the rows of a `samples.parquet`.
 
     Raises:
-        InputError: the file is no Parquet file, too large, or has other columns.
+        InputError: the file is no Parquet file, too large, or has other columns, or a sample lacks what tells whether
+            it is to be trusted.
     """
     try:
         if path.stat().st_size > MOST_BYTES:
@@ -175,6 +177,30 @@ def read_samples(path: Path) -> list[dict[str, Any]]:
             raise InputError(str(path), f"{file.metadata.num_rows} rows", f"at most {MOST_ROWS} rows")
         if not file.schema_arrow.equals(SCHEMA):
             raise InputError(str(path), file.schema_arrow.names, "the columns " + ", ".join(SCHEMA.names))
-        return cast("list[dict[str, Any]]", file.read().to_pylist())
-    except (OSError, pa.ArrowException) as error:
+        rows = cast("list[dict[str, Any]]", file.read().to_pylist())
+    except InputError:
+        raise
+    except (OSError, ValueError, pa.ArrowException) as error:  # text that is none, too
         raise InputError(str(path), " ".join(str(error).split())[:80], "a whole Parquet file of samples") from None
+    for n, row in enumerate(rows):
+        _check(row, f"{path}[{n}]")
+    return rows
+
+
+NAMED = ("op", "direction", "dtype", "implementation", "group", "use", "id")
+
+
+def _check(row: Mapping[str, Any], place: str) -> None:
+    """Refuse a sample without the texts that name it, its seconds, or what guards said of it.
+
+    The sentinel was asked beside every sample of a session; profiler traces know none, and flag nothing.
+    """
+    if not isinstance(row["t_s"], float) or not 1e-9 <= row["t_s"] <= 1e6:
+        raise InputError(f"{place}.t_s", row["t_s"], "a number from 1e-9 to 1e6 s")
+    wrong = [name for name in NAMED if not isinstance(row[name], str) or len(row[name]) > 400]
+    if wrong or not isinstance(row["flagged"], bool):
+        name = (wrong or ["flagged"])[0]
+        raise InputError(f"{place}.{name}", row[name], "text of at most 400 characters; flagged true or false")
+    ratio = row["sentinel_ratio"]
+    if row["flagged"] if ratio is None else not 1e-6 <= ratio <= 1e6:
+        raise InputError(f"{place}.sentinel_ratio", ratio, "a number from 1e-6 to 1e6")

@@ -1,6 +1,7 @@
 """`trainsim calibrate --device`: options, refusals, and what is in the folder afterwards."""
 
 import json
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -210,6 +211,19 @@ def test_links_are_samples_of_the_session(invoke, machine, monkeypatch, tmp_path
     invoke("--device", "cpu", "--out", tmp_path / "p")
     held = [row for row in read_samples(tmp_path / "p" / SAMPLES) if row["op"] == "collective"]
     assert [(row["direction"], row["t_s"], row["flagged"]) for row in held] == [("all_reduce", 1e-3, False)] * 2
+
+
+def test_an_interruption_leaves_the_sentinel_that_samples_are_relative_to(invoke, machine, monkeypatch, tmp_path):
+    machine.sentinels = [0.01, 0.01, 0.0106]
+
+    def interrupted(seconds):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(measuring, "open_bench", lambda device: Bench(FINGERPRINT, machine.tools(), interrupted))
+    with suppress(KeyboardInterrupt, SystemExit):
+        invoke("--device", "cpu", "--out", tmp_path / "p")
+    (ratio,) = {row["sentinel_ratio"] for row in read_samples(tmp_path / "p" / SAMPLES)}
+    assert (ratio, load_session(tmp_path / "p").sentinel_s) == (1.0, pytest.approx(0.0106))
 
 
 def test_too_few_samples_say_why_and_what_to_do(invoke, monkeypatch, tmp_path):

@@ -11,11 +11,13 @@ from typer.testing import CliRunner
 
 from calibration import cli
 from calibration.fit import predict
-from calibration.from_trace import ENOUGH, Traced, calibrate_trace
+from calibration.from_trace import ENOUGH, SCATTER, Traced, calibrate_trace
 from calibration.store import SCHEMA, read_samples
 from calibration.trace_tree import read_tree
 from sim.costs.profile import load_profile
-from sim.specs import InputError
+from sim.engine.step import simulate
+from sim.specs import Cluster, InputError, Plan
+from sim.specs.catalog import models
 from tests.calibration.traces import kernel, op, recorded, written
 
 BASE = "a100-sxm-80gb"
@@ -95,6 +97,19 @@ def test_few_shapes_scale_every_time_by_the_median_ratio(tmp_path):
     other, theirs = (p.model_of(("norm", "any")) for p in (found.profile, load_profile(BASE)))
     assert other.parameters["bandwidth"] * 3 == pytest.approx(theirs.parameters["bandwidth"], rel=1e-4)
     assert "the median ratio of all families" in other.source
+
+
+def test_families_that_nothing_was_seen_of_widen_the_interval(traced, tmp_path):
+    """They are guessed: the profile passes for none that was measured."""
+    assert traced.not_fitted and not traced.profile.measured
+    widths = []
+    for profile in ("cpu", str(traced.folder)):
+        cluster = Cluster.of("cpu", nodes=1, gpus_per_node=1, profile=profile)
+        step = simulate(models["gpt2"], cluster, Plan(global_batch=1))
+        widths.append(step.step_time_interval_s[1] / step.step_time_s)
+    assert widths[1] > widths[0]
+    few = calibrate_trace(written(tmp_path, products(3.0, SIZES[:3])), tmp_path / "out", BASE).profile
+    assert few.scaling_sigma_log == SCATTER
 
 
 def test_on_a_device_the_median_of_equal_calls_counts(tmp_path):

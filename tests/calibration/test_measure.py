@@ -161,6 +161,17 @@ def test_the_usual_state_is_the_one_that_most_agree_on():
     assert usual([1.0, 1.25, 1.25, 1.25]) == 1.25
 
 
+def test_links_have_no_say_in_what_is_usual(tmp_path, monkeypatch):
+    """The sentinel was not asked beside them."""
+    store, heard, machine = Store(tmp_path), [], FakeMachine(sentinels=[0.0106])
+    monkeypatch.setattr(store, "write", lambda: None)
+    store.rows = {f"{n}": {"op": "collective", "flagged": False, "sentinel_ratio": 1.0} for n in range(99)}
+    tasks = order([FakeFamily(machine)], MACHINE, "smoke", 0)
+    sampler(machine, store, settled=heard.append).run(tasks)
+    assert store.flagged == 0 and heard == [pytest.approx(0.0106)]
+    assert len(store.rows) == 99 + len(tasks)
+
+
 def test_a_fixed_reference_stays(tmp_path):
     machine = FakeMachine(sentinels=[0.02])
     _, store = sample(machine, tmp_path, fixed=True)
@@ -214,9 +225,27 @@ def test_a_kernel_that_a_device_lacks_is_noted(tmp_path):
 
 
 def test_a_device_that_fails_every_time_ends_the_session(tmp_path):
-    machine = FakeMachine()
-    with pytest.raises(LostError, match="10 cases failed in a row, the last with no such kernel"):
+    machine = Lost()
+    with pytest.raises(LostError, match="10 cases failed in a row, the last with no such kernel; then no device"):
         sample(machine, tmp_path, [FakeFamily(machine, count=30, fails=RuntimeError)])
+
+
+class Lost(FakeMachine):
+    """Nothing runs on it after the first sentinel."""
+
+    asked = 0
+
+    def sentinel(self):
+        self.asked += 1
+        if self.asked > 1:
+            raise RuntimeError("no device")
+        return super().sentinel()
+
+
+def test_what_a_machine_lacks_for_many_cases_does_not_end_the_session(tmp_path):
+    machine = FakeMachine()
+    outcome, store = sample(machine, tmp_path, [FakeFamily(machine, count=30, fails=RuntimeError)])
+    assert len(outcome.skipped) == 30 and not store.rows
 
 
 class Stopping(FakeFamily):

@@ -95,6 +95,7 @@ def rows(kind: str, counts: dict[str, int], skip: tuple[str, ...] = ()) -> Itera
                 "op": op, "direction": direction, "dtype": dtype, "layout": "", "implementation": "made",
                 "group": group, "use": use, "id": f"{op}/{direction}/{group}/<b>", "calls": 1, "t_s": t, "flop": flop,
                 "bytes": x.get("bytes", 1e6), "shape": json.dumps(x), "flagged": False,
+                "sentinel_ratio": 1.0,
             }  # fmt: skip
 
 
@@ -319,7 +320,9 @@ def test_the_sessions_own_collectives_are_fitted(tmp_path: Path) -> None:
     seconds = predict_links(blank, 2e9, truth)
     table = list(rows("cpu", FEW))
     for made, time in zip(blank, seconds.tolist(), strict=True):
-        table.append({key: (made.row | {"flagged": False, "t_s": time})[key] for key in table[0]})
+        table.append(
+            {key: (made.row | {"flagged": False, "sentinel_ratio": 1.0, "t_s": time})[key] for key in table[0]}
+        )
     out = folder(tmp_path / "p", "cpu", table)
     known = json.loads((Path(str(catalog("devices"))) / "cpu.json").read_text())
     known["intra_bytes_per_s"]["value"] = 2e9
@@ -329,9 +332,10 @@ def test_the_sessions_own_collectives_are_fitted(tmp_path: Path) -> None:
     assert profile.collectives_source.startswith("measured, gloo between 2 processes")
 
 
-def test_what_was_measured_despite_load_is_used(tmp_path: Path) -> None:
-    table = [row | {"flagged": True} for row in rows("cpu", {"fit": 20})]
-    out = folder(tmp_path / "p", "cpu", table)
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+def test_what_was_measured_despite_load_is_used_and_told(tmp_path: Path, kind: str) -> None:
+    table = [row | {"flagged": True, "sentinel_ratio": 1.05} for row in rows(kind, {"fit": 20})]
+    out = folder(tmp_path / "p", kind, table)
     session = json.loads((out / "session.json").read_text()) | {"despite_load": True}
     (out / "session.json").write_text(json.dumps(session))
     profile = build_profile(out)
@@ -356,9 +360,10 @@ def test_a_gpu_under_its_power_limit_is_not_disturbed(tmp_path: Path) -> None:
     table = [row | {"flagged": True, "sentinel_ratio": ratio} for row in rows("cuda", {"fit": 9}) for ratio in (1.05,)]
     profile = build_profile(folder(tmp_path / "p", "cuda", table))
     assert {m.n_disturbed for m in profile.models if m.status == "fitted"} == {None}
-    moved = [row | {"sentinel_ratio": 1.2} for row in table]
-    profile = build_profile(folder(tmp_path / "q", "cuda", moved))
-    assert None not in {m.n_disturbed for m in profile.models if m.status == "fitted"}
+    for name, ratio in (("q", 1.2), ("r", 1.0)):  # a sentinel as it should be: something else disturbed them
+        moved = [row | {"sentinel_ratio": ratio} for row in table]
+        profile = build_profile(folder(tmp_path / name, "cuda", moved))
+        assert None not in {m.n_disturbed for m in profile.models if m.status == "fitted"}
 
 
 def test_products_that_no_tensor_unit_loads_are_left_out(tmp_path: Path) -> None:

@@ -83,6 +83,29 @@ def test_a_truncated_file_is_one_error(tmp_path):
         Store(tmp_path)
 
 
+def test_text_that_is_none_is_one_error(tmp_path):
+    held = pa.table({f.name: pa.array([row()[f.name]], f.type) for f in SCHEMA}, schema=SCHEMA)
+    place = SCHEMA.get_field_index("op")
+    bad = pa.StringArray.from_buffers(1, pa.py_buffer(b"\0\0\0\0\1\0\0\0"), pa.py_buffer(b"\xff"))
+    pq.write_table(held.set_column(place, SCHEMA.field("op"), bad), tmp_path / SAMPLES)
+    with pytest.raises(InputError, match="a whole Parquet file"):
+        read_samples(tmp_path / SAMPLES)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"t_s": None}, "t_s"), ({"sentinel_ratio": 0.0}, "sentinel_ratio"), ({"flagged": None}, "flagged"),
+        ({"sentinel_ratio": float("nan")}, "sentinel_ratio"), ({"sentinel_ratio": None, "flagged": True}, "sentinel"),
+        ({"use": None}, "use"), ({"sentinel_ratio": None}, "no sentinel_ratio"),
+    ],
+)  # fmt: skip
+def test_a_session_goes_on_with_whole_samples_only(tmp_path, change, told):
+    pq.write_table(pa.Table.from_pylist([row(t_s=1.0) | change], schema=SCHEMA), tmp_path / SAMPLES)
+    with pytest.raises(InputError, match=told):
+        Store(tmp_path)
+
+
 def test_other_columns_are_one_error(tmp_path):
     pq.write_table(pa.table({"op": ["gemm"]}), tmp_path / SAMPLES)
     with pytest.raises(InputError, match="the columns op, direction, dtype"):
