@@ -1,17 +1,19 @@
 """A cache that the nodes of a job have together (CoorDL, arXiv 2007.06775): every node keeps the samples it owns.
 
 Sample n belongs to node n mod nodes. Whoever wants it asks that node's server over TCP; the server reads it from
-storage the first time and keeps it, so that storage is read once in all. A question is the sample's number as eight
+storage the first time and keeps it, so that storage is read once in all. A server begins with the cache's token: a port
+may belong to somebody else by now, whose samples have the same numbers. A question is the sample's number as eight
 bytes; an answer is its length as eight bytes and the sample, a length of 0 where the server cannot give it. A server
 that does not answer is a miss: the sample is read from storage.
 """
 
+import secrets
 import socket
 import struct
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -33,16 +35,22 @@ AGAIN_S = 30.0
 READ, ASKED = range(2)
 
 
+def new_token() -> bytes:
+    """Return what tells one cache from every other; all its nodes have it."""
+    return secrets.token_bytes(16)
+
+
 class Shard:
     """The server of one node: samples that it owns, kept as they are first asked for, `capacity_bytes` at most.
 
-    It listens on a free `port` of 127.0.0.1 until `close`; each connection has a thread.
+    token: of the cache (`new_token`), told to whoever connects. It listens on a free `port` of 127.0.0.1 until `close`;
+    each connection has a thread.
     """
 
-    def __init__(self, source: Source, node: int, nodes: int, capacity_bytes: int = 2**62) -> None:
+    def __init__(self, source: Source, node: int, nodes: int, token: bytes, capacity_bytes: int = 2**62) -> None:
         if not 0 <= node < nodes:
             raise InputError("node", node, f"a whole number from 0 to {nodes - 1}")
-        self.source, self.node, self.nodes, self.capacity_bytes = source, node, nodes, capacity_bytes
+        self.source, self.node, self.nodes, self.token, self.capacity_bytes = source, node, nodes, token, capacity_bytes
         self.storage_reads = self.used_bytes = 0
         self._held: dict[int, Future[bytes]] = {}
         self._lock = threading.Lock()
@@ -102,6 +110,7 @@ class Shard:
         """Answer one peer until it goes; a question that makes no sense ends the connection."""
         with connection:
             try:
+                connection.sendall(self.token)
                 while question := _received(connection, FRAME.size):
                     try:
                         data = self.get(FRAME.unpack(question)[0])
@@ -117,12 +126,12 @@ class Shard:
 class Partitioned:
     """A source that asks the owner of a sample, and storage only where it does not answer.
 
-    ports: of the nodes' servers; cells: a file that is made, in which all processes of this node count. `counts()`:
-    hits came from an owner, misses from storage by this node itself.
+    ports: of the nodes' servers; token: theirs; cells: a file that is made, in which all processes of this node count.
+    `counts()`: hits came from an owner, misses from storage by this node itself.
     """
 
-    def __init__(self, source: Source, ports: Sequence[int], cells: Path) -> None:
-        self.source, self.ports = source, tuple(ports)
+    def __init__(self, source: Source, ports: Sequence[int], token: bytes, cells: Path) -> None:
+        self.source, self.ports, self.token = source, tuple(ports), token
         self._cells = Cells(cells, 2)
         self._open: dict[tuple[int, int], socket.socket] = {}
         """By thread and node: a thread's number is its own on the whole machine, also after a fork."""
@@ -136,7 +145,11 @@ class Partitioned:
         return len(self.source)
 
     def read(self, item: int) -> bytes:
-        """Return the sample from its owner, or from storage."""
+        """Return the sample from its owner, or from storage.
+
+        Raises:
+            InputError: the server at the owner's port is of another cache.
+        """
         data = self._asked(item % len(self.ports), item)
         with self._cells.locked() as values:
             values[ASKED if data else READ] += 1
@@ -154,34 +167,50 @@ class Partitioned:
         self._open.clear()
 
     def _asked(self, node: int, item: int) -> bytes | None:
-        """Return the owner's answer, None where there is none."""
+        """Return the owner's answer, None where there is none; raises InputError where a stranger listens."""
         if monotonic() < self._failed.get(node, 0.0):
             return None
         try:
-            connection = self._connection(node)
-            connection.sendall(FRAME.pack(item))
-            (size,) = FRAME.unpack(_received(connection, FRAME.size) or b"")
-            if not size:
-                return None
-            if size > MOST_BYTES:
-                raise ConnectionError(f"an answer of {size} bytes")
-            data = _received(connection, size)
-            if data is None:
-                raise ConnectionError("half an answer")
+            with self._connection(node) as connection:
+                connection.sendall(FRAME.pack(item))
+                (size,) = FRAME.unpack(_received(connection, FRAME.size) or b"")
+                if not size:
+                    return None
+                if size > MOST_BYTES:
+                    raise ConnectionError(f"an answer of {size} bytes")
+                data = _received(connection, size)
+                if data is None:
+                    raise ConnectionError("half an answer")
         except (OSError, struct.error):
             self._failed[node] = monotonic() + AGAIN_S
-            if broken := self._open.pop((threading.get_native_id(), node), None):
-                broken.close()
             return None
         return data
 
-    def _connection(self, node: int) -> socket.socket:
-        """Return this thread's connection to a node."""
+    @contextmanager
+    def _connection(self, node: int) -> Iterator[socket.socket]:
+        """Lend this thread's connection to a node, which is kept unless something is raised, be it an interrupt.
+
+        What is left unread in it would be taken for the answer to the next question.
+        """
         key = threading.get_native_id(), node
-        if key not in self._open:
-            self._open[key] = socket.create_connection((ADDRESS, self.ports[node]), TIMEOUT_S)
-            self._open[key].setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return self._open[key]
+        known = self._open.pop(key, None)
+        connection = known or socket.create_connection((ADDRESS, self.ports[node]), TIMEOUT_S)
+        try:
+            if known is None:
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                self._check(connection)
+            yield connection
+        except BaseException:
+            connection.close()
+            raise
+        self._open[key] = connection
+
+    def _check(self, connection: socket.socket) -> None:
+        token = _received(connection, len(self.token))
+        if token is None:
+            raise ConnectionError("no token")
+        if token != self.token:
+            raise InputError("ports", connection.getpeername()[1], "the port of a server of this cache")
 
 
 def _received(connection: socket.socket, size: int) -> bytes | None:

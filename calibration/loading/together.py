@@ -20,7 +20,7 @@ from calibration.loading.coordinated import Minibatches, Staging, minibatches, p
 from calibration.loading.decoding import Order, Prepared
 from calibration.loading.measure import compute_samples_per_s, described
 from calibration.loading.minio import LRU, MinIO, SharedCache
-from calibration.loading.partitioned import Partitioned, Shard
+from calibration.loading.partitioned import Partitioned, Shard, new_token
 from calibration.loading.phases import pace
 from calibration.loading.results import Cached, Parted, Shared
 from calibration.loading.sources import Files, Source
@@ -131,9 +131,10 @@ def part(files: Files, nodes: int, epochs: int, share: float) -> Parted:
         for node in range(nodes):
             (folder / str(node)).mkdir()
         apart = [MinIO(files, folder / str(node), capacity) for node in range(nodes)]
-        shards = [Shard(files, node, nodes, capacity) for node in range(nodes)]
+        token = new_token()
+        shards = [Shard(files, node, nodes, token, capacity) for node in range(nodes)]
         ports = [shard.port for shard in shards]
-        together = [Partitioned(files, ports, folder / f"counts-{node}") for node in range(nodes)]
+        together = [Partitioned(files, ports, token, folder / f"counts-{node}") for node in range(nodes)]
         for number, places in enumerate(order):
             for place in places:
                 apart[number % nodes].read(place % samples)

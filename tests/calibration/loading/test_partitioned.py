@@ -4,26 +4,29 @@ import os
 import signal
 import socket
 import threading
+import time
 from contextlib import contextmanager
 from multiprocessing import get_context
 
 import pytest
 from torch.utils.data import DataLoader
 
+from calibration.guards import OutOfTime, within
 from calibration.loading import partitioned
 from calibration.loading.decoding import Order
 from calibration.loading.minio import Counts
-from calibration.loading.partitioned import FRAME, Partitioned, Shard
+from calibration.loading.partitioned import FRAME, Partitioned, Shard, new_token
 from sim.specs.fields import InputError
 from tests.calibration.loading.numbers import Numbers
 from tests.calibration.loading.read import Read
 
 N = 60
+TOKEN = new_token()
 
 
 def node(connection, number, nodes):
     """Serve a shard until told to end; then say how often storage was read."""
-    shard = Shard(Numbers(N), number, nodes)
+    shard = Shard(Numbers(N), number, nodes, TOKEN)
     connection.send(shard.port)
     connection.recv()
     connection.send(shard.storage_reads)
@@ -48,7 +51,7 @@ def test_nodes_read_storage_once_in_all(tmp_path):
     with servers(2) as (pipes, _):
         ports = [pipe.recv() for pipe in pipes]
         for n in range(2):  # both nodes read everything, each with two workers, for two epochs
-            source = Partitioned(Numbers(N), ports, tmp_path / f"node-{n}")
+            source = Partitioned(Numbers(N), ports, TOKEN, tmp_path / f"node-{n}")
             loader = DataLoader(Read(source), 5, sampler=Order(N, 2, seed=n), num_workers=2)
             assert sorted(int(item) for batch in loader for item in batch) == sorted([*range(N), *range(N)])
             assert source.counts() == Counts(2 * N, 0)
@@ -59,7 +62,7 @@ def test_nodes_read_storage_once_in_all(tmp_path):
 
 def test_a_killed_node_is_a_miss(tmp_path):
     with servers(2) as (pipes, processes):
-        source = Partitioned(Numbers(N), [pipe.recv() for pipe in pipes], tmp_path / "cells")
+        source = Partitioned(Numbers(N), [pipe.recv() for pipe in pipes], TOKEN, tmp_path / "cells")
         assert [int.from_bytes(source.read(item), "big") for item in range(10)] == list(range(10))
         os.kill(processes[1].pid, signal.SIGKILL)
         processes[1].join()
@@ -71,7 +74,7 @@ def test_a_killed_node_is_a_miss(tmp_path):
 
 @contextmanager
 def answering(data):
-    """A server that answers every question with `data`, or with nothing at all."""
+    """A server that answers every question with `data`, or is silent from the beginning."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         kept = []
 
@@ -81,8 +84,9 @@ def answering(data):
             except OSError:
                 return
             kept.append(connection)
-            connection.recv(FRAME.size)
             if data is not None:
+                connection.sendall(TOKEN)
+                connection.recv(FRAME.size)
                 connection.sendall(data)
                 connection.close()
 
@@ -100,7 +104,7 @@ def answering(data):
 def test_what_makes_no_sense_is_a_miss(tmp_path, data, monkeypatch):
     monkeypatch.setattr(partitioned, "TIMEOUT_S", 0.2)
     with answering(data) as port:
-        source = Partitioned(Numbers(N), [port], tmp_path / "cells")
+        source = Partitioned(Numbers(N), [port], TOKEN, tmp_path / "cells")
         assert source.read(3) == (3).to_bytes(8, "big")
         assert source.counts() == Counts(0, 1)
         source.close()
@@ -108,17 +112,43 @@ def test_what_makes_no_sense_is_a_miss(tmp_path, data, monkeypatch):
 
 @pytest.mark.parametrize("question", [FRAME.pack(1), FRAME.pack(2**63), FRAME.pack(N), b"abc"], ids=repr)
 def test_a_question_that_makes_no_sense_ends_the_connection(question):
-    shard = Shard(Numbers(N), 0, 2)
+    shard = Shard(Numbers(N), 0, 2, TOKEN)
     with socket.create_connection(("127.0.0.1", shard.port), 5) as peer:
         peer.sendall(question)
         peer.shutdown(socket.SHUT_WR)
+        assert partitioned._received(peer, len(TOKEN)) == TOKEN
         assert peer.recv(1) == b""
     shard.close()
     assert shard.storage_reads == 0
 
 
+def test_an_answer_that_is_not_waited_for_is_given_to_no_later_question(tmp_path):
+    class Slow(Numbers):
+        def read(self, item):
+            time.sleep(0.5 if item == 1 else 0)
+            return super().read(item)
+
+    shard = Shard(Slow(N), 0, 1, TOKEN)
+    source = Partitioned(Numbers(N), [shard.port], TOKEN, tmp_path / "cells")
+    with pytest.raises(OutOfTime), within(0.1):
+        source.read(1)
+    assert [int.from_bytes(source.read(item), "big") for item in (2, 3)] == [2, 3]
+    assert source.counts() == Counts(2, 0)
+    source.close()
+    shard.close()
+
+
+def test_a_server_of_another_cache_is_told(tmp_path):
+    """A port that was used again: its samples have the same numbers, and are others."""
+    shard = Shard(Numbers(N, size=4), 0, 1, new_token())
+    source = Partitioned(Numbers(N), [shard.port], TOKEN, tmp_path / "cells")
+    with pytest.raises(InputError, match=f"ports: got {shard.port}; allowed: the port of a server of this cache"):
+        source.read(3)
+    shard.close()
+
+
 def test_a_shard_keeps_no_more_than_it_may():
-    shard = Shard(Numbers(N), 0, 1, capacity_bytes=16)
+    shard = Shard(Numbers(N), 0, 1, TOKEN, capacity_bytes=16)
     for item in (1, 2, 3, 1, 2, 3):
         shard.get(item)
     assert shard.source.asked == [1, 2, 3, 3]
@@ -131,8 +161,8 @@ def test_storage_that_fails_is_told(tmp_path):
         def read(self, item):
             raise OSError("gone")
 
-    shard = Shard(Broken(N), 0, 1)
-    source = Partitioned(Numbers(N), [shard.port], tmp_path / "cells")
+    shard = Shard(Broken(N), 0, 1, TOKEN)
+    source = Partitioned(Numbers(N), [shard.port], TOKEN, tmp_path / "cells")
     assert source.read(4) == (4).to_bytes(8, "big")
     assert source.counts() == Counts(0, 1)
     source.close()
@@ -141,8 +171,8 @@ def test_storage_that_fails_is_told(tmp_path):
 
 def test_bad_input():
     with pytest.raises(InputError, match="node"):
-        Shard(Numbers(N), 2, 2)
-    shard = Shard(Numbers(N), 0, 2)
+        Shard(Numbers(N), 2, 2, TOKEN)
+    shard = Shard(Numbers(N), 0, 2, TOKEN)
     with pytest.raises(InputError, match="item"):
         shard.get(1)
     shard.close()
