@@ -60,7 +60,7 @@ class SharedCache(ABC):
                 return self._file(item).read_bytes()
             except FileNotFoundError:  # given up between the two lines
                 self._uncount()
-        data = self.source.read(item)
+        data = self._fetched(item)
         self._offer(item, data)
         return data
 
@@ -105,6 +105,16 @@ class SharedCache(ABC):
                         values[FIRST + item] = COMING
                     return bool(state > ABSENT)
             sleep(POLL_S)
+
+    def _fetched(self, item: int) -> bytes:
+        """Return the sample from the source; where that fails nobody waits for it any more."""
+        try:
+            return self.source.read(item)
+        except BaseException:
+            with self._cells.locked() as values:
+                if values[FIRST + item] == COMING:
+                    values[FIRST + item] = ABSENT
+            raise
 
     def _uncount(self) -> None:
         with self._cells.locked() as values:

@@ -1,11 +1,14 @@
 """Caches that processes share: exact counts in a real DataLoader, and the bytes that were put in."""
 
+import os
 import time
+from multiprocessing import get_context
 from threading import Thread
 
 import pytest
 from torch.utils.data import DataLoader
 
+from calibration.guards import within
 from calibration.loading.decoding import Order
 from calibration.loading.minio import LRU, Counts, MinIO
 from sim.specs.fields import InputError
@@ -86,14 +89,26 @@ def test_a_sample_that_another_process_fetches_is_waited_for(tmp_path):
 def test_one_that_died_fetching_is_not_waited_for_long(tmp_path, monkeypatch):
     class Dead(Numbers):
         def read(self, item):
-            raise KeyboardInterrupt
+            os._exit(1)
 
     monkeypatch.setattr("calibration.loading.minio.LATE_S", 0.05)
-    with pytest.raises(KeyboardInterrupt):
-        MinIO(Dead(N), tmp_path, 8 * N).read(3)
+    dead = get_context("fork").Process(target=MinIO(Dead(N), tmp_path, 8 * N).read, args=(3,))
+    dead.start()
+    dead.join()
     cache = MinIO(Numbers(N), tmp_path, 8 * N)
     assert [cache.read(3), cache.read(3)] == [(3).to_bytes(8, "big")] * 2
     assert cache.counts() == Counts(1, 2)
+
+
+def test_a_sample_whose_read_failed_is_not_waited_for(tmp_path):
+    class Broken(Numbers):
+        def read(self, item):
+            raise OSError("gone")
+
+    with pytest.raises(OSError, match="gone"):
+        MinIO(Broken(N), tmp_path, 8 * N).read(3)
+    with within(2):
+        assert MinIO(Numbers(N), tmp_path, 8 * N).read(3) == (3).to_bytes(8, "big")
 
 
 def test_a_cache_is_taken_over(tmp_path):
