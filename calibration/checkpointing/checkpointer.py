@@ -10,7 +10,7 @@ import os
 import shutil
 import threading
 from collections.abc import Collection, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -154,6 +154,7 @@ class Checkpointer:
         if self._flight is None:
             return
         step, draft, flight = self._flight
+        wait((flight,))  # where this is interrupted it is still on its way, and reads the buffers
         self._flight = None
         try:
             flight.result()

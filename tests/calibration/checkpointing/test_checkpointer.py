@@ -15,6 +15,7 @@ from calibration.checkpointing.checkpointer import Checkpointer, CheckpointError
 from calibration.checkpointing.engine import TorchSave
 from calibration.checkpointing.manifest import DATA, FILE, Progress
 from calibration.checkpointing.store import Store
+from calibration.guards import OutOfTime, within
 from sim.specs.fields import InputError
 from tests.calibration.checkpointing.conftest import Told
 from tests.oracle import ROOT
@@ -88,6 +89,21 @@ def test_the_copy_is_of_the_moment(tmp_path, engine):
         assert same(checkpointer.resume()[0], state(5.0))
         kinds = [(span.kind, span.step) for span in checkpointer.spans]
     assert kinds == [("snapshot", 1), ("persist", 1)]
+
+
+def test_one_whose_wait_is_interrupted_is_still_on_its_way(tmp_path, engine):
+    """The next one waits for it: both are written from the same buffers."""
+    made, held = engine(), threading.Event()
+    made.phase = Told("write", lambda: held.wait(10))
+    with Checkpointer(tmp_path, made) as checkpointer:
+        checkpointer.save(state(1.0), Progress(step=1))
+        with pytest.raises(OutOfTime), within(0.1):
+            checkpointer.wait()
+        persisting = checkpointer.persisting
+        held.set()
+        checkpointer.save(state(2.0), Progress(step=2))
+    assert persisting
+    assert [step for step, _ in checkpoints(tmp_path)] == [2, 1]
 
 
 def test_the_update_waits_for_the_copy(tmp_path):
