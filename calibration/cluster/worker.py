@@ -27,6 +27,9 @@ from sim.tuner.orphans import end_with_parent
 LEAST_SLEEP_S = 0.005
 """Waiting is put together to so much at least: shorter sleeps take the system longer than they should."""
 
+LATE_S = 120.0
+"""How much longer than its seconds an order may take: a step, or a checkpoint read or written."""
+
 Kind = Literal["place", "run", "save", "drop", "end"]
 
 
@@ -139,6 +142,7 @@ class SlotProcess:
         core: int | None = None,
     ) -> None:
         context = get_context("fork")
+        self._asked_s = 0.0
         self._pipe, theirs = context.Pipe()
         arguments = (theirs, Worker(networks, folder, link_bytes_per_s), core)
         self._process = context.Process(target=_serve, args=arguments, daemon=True)
@@ -151,10 +155,15 @@ class SlotProcess:
             self._pipe.send(order)
         except OSError:
             raise SlotError("the worker has ended") from None
+        self._asked_s = order.seconds
 
     def answer(self) -> Done:
-        """Return when it is done; raises SlotError where it has failed."""
+        """Return when it is done; raises SlotError where it has failed, or is late, which ends the process."""
+        limit_s = self._asked_s + LATE_S
         try:
+            if not self._pipe.poll(limit_s):
+                self._process.kill()  # what it answers later would be taken for the answer to the next order
+                raise SlotError(f"the worker has not answered after {limit_s:g} s")
             found = self._pipe.recv()
         except (EOFError, OSError):
             raise SlotError("the worker has ended") from None

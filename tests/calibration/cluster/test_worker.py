@@ -1,8 +1,14 @@
+import os
+import signal
+from contextlib import closing
+
 import pytest
 import torch
 
+from calibration.cluster import worker as workers
 from calibration.cluster.networks import NETWORKS, Training
 from calibration.cluster.worker import Order, SlotError, SlotProcess, Worker, cores
+from calibration.guards import within
 
 NAMES = list(NETWORKS)
 SMALL = "small-mlp"
@@ -77,3 +83,15 @@ def test_a_worker_in_a_process_tells_what_failed(tmp_path):
     slot.close()
     with pytest.raises(SlotError, match="has ended"):
         slot.answer()
+
+
+def test_a_worker_that_does_not_answer_is_ended(tmp_path, monkeypatch):
+    monkeypatch.setattr(workers, "LATE_S", 0.1)
+    with closing(SlotProcess(NETWORKS, tmp_path)) as slot:
+        os.kill(slot._process.pid, signal.SIGSTOP)
+        slot.ask(Order("run", SMALL, 0.1, 1))
+        with within(5), pytest.raises(SlotError, match=r"has not answered after 0\.2 s"):
+            slot.answer()
+        slot._process.join(5)
+        with pytest.raises(SlotError, match="has ended"):
+            slot.answer()
