@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import cycle, product
+from multiprocessing.connection import wait
 from typing import IO, Any, Literal, get_args
 
 import numpy as np
@@ -31,6 +32,8 @@ STREAM_BYTES = 2**26
 PRODUCT, SETS = 512, 32
 """Rows of square matrices, and how many pairs of them are multiplied in turn (96 MiB with their results)."""
 ROUNDS, WINDOW_S = 7, 0.2
+START_S = 120.0
+"""Until a process that is asked for the first time must have answered, beside the window."""
 MOST = 8
 """Processes at most; more than so many neighbours are told by the line through none and all of these."""
 
@@ -108,7 +111,7 @@ def _process() -> Iterator[subprocess.Popen[str]]:
     """Start a process of one thread that times kernels when it is asked to, and end it whatever it does."""
     environment = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     words, pipe = [sys.executable, "-m", "calibration.neighbours"], subprocess.PIPE
-    process = subprocess.Popen(words, env=environment, text=True, stdin=pipe, stdout=pipe)
+    process = subprocess.Popen(words, env=environment, text=True, errors="replace", stdin=pipe, stdout=pipe)
     try:
         yield process
     finally:
@@ -121,12 +124,24 @@ def _timed(team: Sequence[subprocess.Popen[str]], kind: str, window_s: float) ->
     with suppress(BrokenPipeError):  # that a process has ended is told below
         for process in team:
             _say(process.stdin, [kind, window_s])
-    lines = [process.stdout.readline() if process.stdout else "" for process in team]
-    if not all(lines):
-        code = team[lines.index("")].wait()
-        raise InputError("processes", f"exit code {code}", "processes of PyTorch that run side by side")
-    first: Mapping[str, Any] = json.loads(lines[0])
-    return first
+    end = time.monotonic() + START_S + window_s
+    answers = [_answer(process, end) for process in team]
+    return answers[0]
+
+
+def _answer(process: subprocess.Popen[str], end: float) -> Mapping[str, Any]:
+    """Return what a process answers until `end` (of `time.monotonic`); raises InputError where that is nothing."""
+    allowed, stream = "processes of PyTorch that run side by side", process.stdout
+    if not stream or not wait([stream.fileno()], max(0.0, end - time.monotonic())):
+        raise InputError("processes", "no answer", allowed)
+    line = stream.readline()
+    if not line:
+        raise InputError("processes", f"exit code {process.wait()}", allowed)
+    try:
+        found = json.loads(line)
+        return {"t_s": float(found["t_s"]), "n": int(found["n"])}
+    except (ValueError, TypeError, KeyError):
+        raise InputError("processes", line, allowed) from None
 
 
 def _say(stream: IO[str] | None, told: object) -> None:
@@ -147,6 +162,8 @@ def main() -> None:
     """Time kernels as asked on standard input, a line each, until it ends."""
     end_with_parent()
     torch.set_num_threads(1)
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # libraries also print (MKL_VERBOSE), which is no answer
     kernels = _kernels()
     for line in sys.stdin:
         kind, window_s = json.loads(line)
@@ -155,7 +172,7 @@ def main() -> None:
             begin = time.perf_counter()
             kernels[kind]()
             taken.append(time.perf_counter() - begin)
-        _say(sys.stdout, {"t_s": float(np.median(taken)), "n": len(taken)})
+        _say(answers, {"t_s": float(np.median(taken)), "n": len(taken)})
 
 
 if __name__ == "__main__":

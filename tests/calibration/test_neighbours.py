@@ -8,6 +8,7 @@ import psutil
 import pytest
 
 from calibration import neighbours
+from calibration.guards import within
 from calibration.neighbours import KINDS, Beside, measure, shares
 from sim.specs import InputError
 
@@ -38,12 +39,36 @@ def test_two_processes_side_by_side() -> None:
     assert not [p for p in children if "calibration.neighbours" in " ".join(p.cmdline())]
 
 
-def test_a_process_that_ends_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def instead(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    """Let processes run other code."""
     started = subprocess.Popen
 
-    def failing(words: list[str], **how: Any) -> subprocess.Popen[str]:
-        return started([words[0], "-c", "raise SystemExit(3)"], **how)
+    def other(words: list[str], **how: Any) -> subprocess.Popen[str]:
+        return started([words[0], "-c", code], **how)
 
-    monkeypatch.setattr(neighbours.subprocess, "Popen", failing)
-    with pytest.raises(InputError, match="exit code 3"):
+    monkeypatch.setattr(neighbours.subprocess, "Popen", other)
+
+
+@pytest.mark.parametrize(
+    ("code", "told", "start_s"),
+    [
+        ("raise SystemExit(3)", "exit code 3", 60.0),
+        ("input(); print('MKL_VERBOSE oneMKL'); input()", "MKL_VERBOSE", 60.0),
+        ("input(); print('{}'); input()", "{}", 60.0),
+        ("import time; time.sleep(60)", "no answer", 0.2),
+    ],
+)
+def test_a_process_that_ends_or_does_not_answer_is_told(
+    monkeypatch: pytest.MonkeyPatch, code: str, told: str, start_s: float
+) -> None:
+    instead(monkeypatch, code)
+    monkeypatch.setattr(neighbours, "START_S", start_s)
+    with within(20), pytest.raises(InputError, match=f"processes: got .*{told}"):
         measure(2, rounds=1, window_s=0.01)
+
+
+def test_what_libraries_print_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    printing = "dict.fromkeys(neighbours.KINDS, lambda: os.write(1, b'MKL_VERBOSE \\xff\\n'))"
+    code = f"import os; from calibration import neighbours; neighbours._kernels = lambda: {printing}; neighbours.main()"
+    instead(monkeypatch, code)
+    assert len(measure(2, rounds=1, window_s=0.0)) == 4

@@ -29,7 +29,7 @@ OTHERS: Mapping[str, tuple[str, ...]] = {
         "calibration/federated/gloo_transport.py: GlooTransport._regroup",
         "calibration/federated/worker.py: main",
         "calibration/kernels/snapshot.py: _serialise.<locals>.read",
-        "calibration/neighbours.py: _timed",
+        "calibration/neighbours.py: _answer",
         "calibration/neighbours.py: main",
         "calibration/loading/cells.py: Cells.locked",
         "calibration/loading/coordinated.py: minibatches",
