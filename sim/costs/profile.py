@@ -269,10 +269,11 @@ class Profile:
         )
 
     def faster(self, clock: float, memory_rate: float) -> dict[str, float]:
-        """Return `values` with the rates of matrix products and attention times `clock`, bandwidths times
-        `memory_rate`."""
+        """Return `values` with the rates of matrix products and attention times `clock`, what they sum up in turn over
+        it, bandwidths times `memory_rate`."""
         values = self.values
         clocked = {name: values[name] * clock for name in CLOCKED if name in values}
+        clocked |= {name: value / clock for name, value in values.items() if name.endswith("_serial")}
         return values | clocked | {name: v * memory_rate for name, v in values.items() if name.endswith(OF_MEMORY)}
 
     def model_of(self, key: tuple[str, str]) -> KernelModel:

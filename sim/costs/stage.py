@@ -111,9 +111,16 @@ def _unreduced(index: int, kept: Expr) -> Expr:
     The layer's own, and the fp32 copy that the layer above it is reduced from (`FSDPParamGroup.post_backward` lets go
     of it one layer later), for which that layer's activations are gone: `kept` bytes.
     """
+    own, copy = unreduced(index)
+    return own + copy - minimum(copy, kept)
+
+
+def unreduced(index: int) -> tuple[Expr, Expr]:
+    """Return the bytes of a layer's weight gradients before PyTorch's FSDP2 reduces them, and of the copy it does so
+    from."""
     parameters = memory.layer_parameters(index) + memory.expert_parameters(index)
-    own, copy = element_bytes * parameters, reduce_bytes * parameters
-    return native * zero2 * minimum(1, shard_group.n - 1) * (own + copy - minimum(copy, kept))
+    sharded = native * zero2 * minimum(1, shard_group.n - 1)
+    return sharded * element_bytes * parameters, sharded * reduce_bytes * parameters
 
 
 def _gathered(index: int, routed: bool) -> Expr:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from sim.costs import memory
+from sim.costs import memory, stage
 from sim.costs.algebra import Compiled, Expr, compile_expressions
 from sim.costs.kernels import BYTES_16BIT
 from sim.costs.layers import ends
@@ -75,15 +75,17 @@ def forward_order(kind: Kind, tempo: bool = False) -> list[tuple[str, str]]:
 
 
 def expressions(structure: Structure) -> dict[str, Expr]:
-    """Return for every kind k of layer bytes by origin, kept_k, rebuilt_k, gradient_k and weights_k (gathered 16-bit
-    weights of a layer); for all kinds the columns of queries and of keys on a rank, and the fp32 logits."""
+    """Return for every kind k of layer bytes by origin, kept_k, rebuilt_k, gradient_k, weights_k (gathered 16-bit
+    weights of a layer), and unreduced_k and reduced_k (its weights' gradients until they are in shards, and the copy
+    that they are reduced from); for all kinds the columns of queries and of keys on a rank, and the fp32 logits."""
     logits = 0 * tp if structure.ends else 4 * ends.head_rows(structure) * vocab / tp
     out: dict[str, Expr] = {"query_columns": query_width / tp, "key_columns": kv_columns, "logits": logits}
     for k, kind in enumerate(structure.kinds):
         kept, rebuilt = memory.block_bytes(kind, k, structure.statistics)
         weights = BYTES_16BIT * (memory.layer_parameters(k) + memory.expert_parameters(k))
         out |= {f"kept_{k}": kept, f"rebuilt_{k}": rebuilt, f"weights_{k}": weights}
-        out[f"gradient_{k}"] = memory.gradient_bytes(kind, k)
+        own, copy = stage.unreduced(k)
+        out |= {f"gradient_{k}": memory.gradient_bytes(kind, k), f"unreduced_{k}": own, f"reduced_{k}": copy}
         if isinstance(kind, BlockKind):
             held = memory.saved(kind, k, structure.statistics)
             out |= {f"{origin}_{k}": getattr(held, origin) for origin in ORIGINS}

@@ -92,10 +92,12 @@ def allocations(step: Step, rank: int | None = None, steps: int = 2) -> list[Eve
 
 @dataclass(frozen=True)
 class _Stages:
-    """Bytes of every stage's layers in forward order, of their gathered weights, and of the two ends."""
+    """Bytes of every stage's layers in forward order, of their gathered weights, of their weights' gradients before
+    these are in shards (own, and the copy they are reduced from), and of the two ends."""
 
     layers: tuple[tuple[LayerTensors, ...], ...]
     weights: tuple[tuple[float, ...], ...]
+    unreduced: tuple[tuple[tuple[float, float], ...], ...]
     embedding: tuple[int, ...]
     head: tuple[int, ...]
     beside_head: tuple[int, ...]
@@ -112,6 +114,12 @@ class _Stages:
         return cls(
             layers=tuple(tuple(tensors[k] for k in kinds for _ in range(n[k])) for n in counts),
             weights=tuple(tuple(float(sizes[f"weights_{k}"]) for k in kinds for _ in range(n[k])) for n in counts),
+            unreduced=tuple(
+                tuple(
+                    (float(sizes[f"unreduced_{k}"]), float(sizes[f"reduced_{k}"])) for k in kinds for _ in range(n[k])
+                )
+                for n in counts
+            ),
             embedding=pieces(float(costs["saved_embedding_bytes"]), 0),
             head=pieces(float(costs["saved_head_bytes"]), logits),
             beside_head=pieces(float(costs["head_temporary_bytes"]), logits),
@@ -203,13 +211,17 @@ class _Rank:
             beside = self._hold(self.stages.beside_head)
             self._free(kept[-1], share)
             self._drop(beside)
-        layers = self.stages.layers[stage]
+        layers, copy = self.stages.layers[stage], list[int]()
         for i, gathered in zip(reversed(range(len(layers))), chain(first, gathers), strict=True):
-            again, beside = self._hold(layers[i].rebuilt), self._hold(layers[i].gradients)
+            own, reduced = (pieces(size, 0) for size in self.stages.unreduced[stage][i])
+            again, beside = self._hold(layers[i].rebuilt), self._hold([*layers[i].gradients, *own])
             self._drop(again[::-1])
             self._free(kept[i + 1], share)
+            self._drop(copy)  # one layer later than its own
+            copy = self._hold(reduced)
             self._drop(beside)
             self._drop(gathered)
+        self._drop(copy)
         self._free(kept[0], share)
 
     def _free(self, names: list[int], share: float) -> None:

@@ -41,7 +41,9 @@ PARAMETERS: Mapping[str, Parameter] = {
     "link_latency_s": Parameter(
         "latency of links", ("intra_alpha", "intra_alpha_rank", "inter_alpha", "intra_fill_s"), is_time=True
     ),
-    "launch_s": Parameter("launching of kernels", ("_t0", "host_s_per_launch", "issue_s"), is_time=True),
+    "launch_s": Parameter(
+        "launching of kernels", ("_t0", "_serial", "host_s_per_launch", "issue_s", "_issue_s"), is_time=True
+    ),
     "step_overhead_s": Parameter("fixed part of a step", ("step_overhead_s",), is_time=True),
 }  # fmt: skip
 """Every rate and every time that the costs depend on: all rates times k and all times over k make a step k times as
