@@ -24,18 +24,42 @@ def slowest(
 ) -> dict[str, Any]:
     """Return the costs of every chunk and rank on the slowest of the devices that hold it.
 
-    Ranks are laid out over the groups of a mixed cluster in order; a pipeline rank waits for its slowest device.
+    Ranks are laid out over the groups of a mixed cluster in order; a pipeline rank waits for its slowest device: the
+    one whose passes of a chunk take longest, of which all of these are. (What one hides of its collectives behind slow
+    compute is no other's.)
     """
     if placed.plan.stages:
         return _of_stages(model, cluster, placed, level, what)
     parts = cluster.members
-    each = [
-        stage_costs(model, m, placed, load_profile(m.profile, placed.plan.product_kernel), level, what) for m in parts
-    ]
+
+    def on_members(what: StageModel) -> list[dict[str, Any]]:
+        profiles = (load_profile(m.profile, placed.plan.product_kernel) for m in parts)
+        return [stage_costs(model, m, placed, p, level, what) for m, p in zip(parts, profiles, strict=True)]
+
+    each = on_members(what)
     if len(parts) == 1:
         return each[0]
     on = device_groups(placed, [m.gpus for m in parts])
-    return {name: _worst([np.asarray(e[name]) for e in each], name, on) for name in each[0]}
+    passes = np.stack([_of_passes(e) for e in (each if what is stage.stage_model else on_members(stage.stage_model))])
+    longest = np.where(np.tile(on, (1, passes.shape[1] // on.shape[1])), passes, -np.inf).argmax(axis=0)
+    return {name: _worst([np.asarray(e[name]) for e in each], name, on, longest) for name in each[0]}
+
+
+PASSES = ("forward_", "input_", "weight_", "backward_", "recompute", "ahead_", "late_backward", "embedding_", "head_")
+"""What names of costs of a chunk's passes begin with."""
+
+
+def _of_passes(costs: Mapping[str, Any]) -> NDArray[np.float64]:
+    """Return the seconds of a microbatch's passes on every chunk, embedding and head included."""
+
+    def both(end: str) -> Any:
+        return stage.forward_seconds(costs, end) + stage.backward_seconds(costs, end)
+
+    more = ("recompute", "forward_dp", "backward_dp", "forward_host", "backward_host")
+    total = np.array(np.broadcast_arrays(both("") + sum(costs[n] for n in more), costs["forward_compute"])[0], float)
+    for at, end in ((0, "embedding"), (-1, "head")):
+        total[at] += np.ravel(both(f"{end}_") + costs[f"{end}_forward_dp"] + costs[f"{end}_backward_dp"])[0]
+    return total
 
 
 def device_groups(placed: PlacedPlan, sizes: Sequence[int]) -> NDArray[np.bool_]:
@@ -48,9 +72,16 @@ def device_groups(placed: PlacedPlan, sizes: Sequence[int]) -> NDArray[np.bool_]
     return np.array([(group == g).any(axis=1) for g in range(len(sizes))])
 
 
-def _worst(values: Sequence[Any], name: str, on: NDArray[np.bool_]) -> Any:
-    """Return the largest of the groups' values where each rank's own groups count."""
+def _worst(values: Sequence[Any], name: str, on: NDArray[np.bool_], longest: NDArray[np.intp]) -> Any:
+    """Return the groups' values of passes of the group that takes `longest` on a chunk; of others the largest, where
+    each rank's own groups count."""
     ranks = on.shape[1]
+    if name.startswith(PASSES) and not name.endswith(("_bytes", "_flop")):
+        end = 0 if name.startswith("embedding") else -1 if name.startswith("head") else None
+        if end is not None:
+            return values[longest[end]]
+        if values[0].shape == longest.shape:
+            return np.stack(values)[longest, np.arange(len(longest))]
     if values[0].ndim == 0:
         end = 0 if name.startswith("embedding") else ranks - 1 if name.startswith("head") else None
         mine = [bool(g.any() if end is None else g[end]) for g in on]

@@ -150,3 +150,13 @@ def test_illegal_stages_are_refused(stages, more, path):
 def test_recompute_layers_need_a_kind():
     with pytest.raises(InputError, match=r"plan\.recompute_layers"):
         simulate(LLAMA, NODES, Plan(tp=2, pp=2, global_batch=64, recompute_layers=2))
+
+
+def test_faster_devices_beside_slower_ones_make_no_step_slower():
+    """What a fast device does not hide behind its short compute is not added to a slow one's long compute."""
+    plan = Plan(tp=4, global_batch=64, zero=3, recompute="full")
+    nodes = {"h100-sxm-80gb": 2, "a100-sxm-80gb": 2}
+    mixed = Cluster.of(groups=[{"device": device, "nodes": n} for device, n in nodes.items()])
+    slow = Cluster.of("a100-sxm-80gb", nodes=4)
+    times = [simulate(models["llama3-8b"], cluster, plan).step_time_s for cluster in (mixed, slow)]
+    assert times[0] <= times[1] * (1 + 1e-9)
