@@ -142,6 +142,9 @@ class Checkpointer:
         except FAILURES as error:
             copied()
             raise self._failed(progress.step, draft, error) from error
+        except BaseException:
+            copied()  # the next update waits for no snapshot that was given up
+            raise
         self._flight = progress.step, draft, flight
 
     def before_update(self) -> None:

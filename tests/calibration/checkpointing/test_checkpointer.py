@@ -106,6 +106,21 @@ def test_one_whose_wait_is_interrupted_is_still_on_its_way(tmp_path, engine):
     assert [step for step, _ in checkpoints(tmp_path)] == [2, 1]
 
 
+def test_no_update_waits_for_a_snapshot_that_was_interrupted(tmp_path, monkeypatch, engine):
+    made = engine()
+
+    def interrupted(job):
+        raise KeyboardInterrupt
+
+    with Checkpointer(tmp_path, made) as checkpointer:
+        monkeypatch.setattr(made, "start", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            checkpointer.save(state(), Progress(step=1))
+        with within(1.0):
+            checkpointer.before_update()
+    assert not checkpoints(tmp_path)
+
+
 def test_the_update_waits_for_the_copy(tmp_path):
     begun, go_on, updated = threading.Event(), threading.Event(), threading.Event()
     made = TorchSave(phase=Told("snapshot", lambda: (begun.set(), go_on.wait(10))))
