@@ -14,7 +14,7 @@ from calibration.kernels.family import Family
 from calibration.kernels.registry import FAMILIES
 from calibration.measure import order
 from calibration.session import Bench, open_bench
-from calibration.store import SAMPLES, load_session, read_samples
+from calibration.store import SAMPLES, SESSION, load_session, read_samples
 from calibration.timing import METHODS, TooLongError, timed
 from calibration.undisturbed import taken
 from sim.catalog import folder, names
@@ -96,13 +96,13 @@ class SpotCheck:
 def spot_check(profile: str, bench: Bench | None = None, families: Sequence[Family] = FAMILIES) -> SpotCheck | None:
     """Return how long kernels of a CPU's profile (of the catalog, or a folder) take now, in about two seconds.
 
-    None where it was not fitted to samples of its own, as those from published data are.
+    None where it was not fitted to samples of a session of its own, as those from published data or a trace are.
 
     Raises:
         InputError: its samples or its session cannot be read.
     """
     held = Path(str(folder("profiles"))) / profile if profile in names("profiles") else Path(profile)
-    if not (held / SAMPLES).is_file():
+    if not all((held / name).is_file() for name in (SAMPLES, SESSION)):
         return None
     bench = bench or open_bench("cpu")
     session, here = load_session(held), machine(bench.fingerprint)

@@ -8,7 +8,7 @@ from calibration import spot_check as module
 from calibration.measure import Sampler, order
 from calibration.session import Bench
 from calibration.spot_check import SpotCheck, spot_check
-from calibration.store import SAMPLES, Store
+from calibration.store import SAMPLES, SESSION, Store
 from sim.specs.fields import InputError
 from tests.calibration.fakes import FINGERPRINT, MACHINE, METHOD, FakeMachine, families, session
 
@@ -73,6 +73,11 @@ def test_what_is_told_says_how_to_mend_it():
 def test_profiles_without_samples_are_not_checked(tmp_path):
     assert spot_check("h100-sxm-80gb") is None
     assert spot_check(str(tmp_path)) is None
+
+
+def test_samples_of_a_trace_are_of_no_session_and_not_checked(folder):
+    (folder / SESSION).unlink()
+    assert checked(folder) is None
 
 
 def test_damaged_samples_are_one_error(folder):
