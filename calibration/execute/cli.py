@@ -15,7 +15,18 @@ from calibration.execute.busy import Busy, idle, nobody, others
 from calibration.execute.holdout import Case, Row, table
 from calibration.execute.learn import learn, target
 from calibration.execute.limits import Device, as_executed, executable
-from calibration.execute.measure import LEAST_STEPS, Measured, Run, Setting, measure_all, prepare, processes
+from calibration.execute.measure import (
+    LEAST_STEPS,
+    MOST_SEED,
+    MOST_STEPS,
+    MOST_TIMEOUT_S,
+    Measured,
+    Run,
+    Setting,
+    measure_all,
+    prepare,
+    processes,
+)
 from calibration.execute.predict import Predicted, assumptions, pipeline_ranks, predict
 from calibration.execute.processes import ExecutionError
 from calibration.execute.versions import check_torch
@@ -31,6 +42,11 @@ if TYPE_CHECKING:
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
+STEPS = typer.Option(min=LEAST_STEPS, max=MOST_STEPS, help="Steps measured after 3 of warm-up.")
+TIMEOUT = typer.Option(
+    "--timeout-s", "--timeout", min=0, max=MOST_TIMEOUT_S, help="Seconds until a run is ended (0: 60, and 10 a step)."
+)
+
 
 @app.command()
 def execute_command(
@@ -39,18 +55,15 @@ def execute_command(
     device: Annotated[
         Literal["cpu", "cuda"], typer.Option("--device", help="Where it runs, on at most 8 ranks.")
     ] = "cpu",
-    steps: Annotated[int, typer.Option(min=LEAST_STEPS, help="Steps measured after 3 of warm-up.")] = LEAST_STEPS,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of weights and data.")] = 0,
+    steps: Annotated[int, STEPS] = LEAST_STEPS,
+    seed: Annotated[int, typer.Option("--seed", min=0, max=MOST_SEED, help="Seed of weights and data.")] = 0,
     order: Annotated[
         Path | None, typer.Option("--order", help="CSV of another order for the pipeline, in PyTorch's format.")
     ] = None,
     most: Annotated[
         int | None, typer.Option("--processes", min=1, help="Most processes that may be started (default: any).")
     ] = None,
-    timeout_s: Annotated[
-        float,
-        typer.Option("--timeout-s", "--timeout", min=0, help="Seconds until a run is ended (0: 60, and 10 a step)."),
-    ] = 0.0,
+    timeout_s: Annotated[float, TIMEOUT] = 0.0,
     port: Annotated[int, typer.Option(min=0, max=65_535, help="Port of 127.0.0.1 to meet at (0: any).")] = 0,
     traces: Annotated[Path | None, typer.Option(help="Folder for traces, and measured beside simulated.")] = None,
     task: Annotated[Path | None, typer.Option(help="Folder for what torchrun's workers read; none is run.")] = None,

@@ -14,10 +14,14 @@ from sim.plans.files import plain
 from sim.plans.traffic import Counted
 from sim.specs import InputError, Model, Plan
 
-LEAST_STEPS = 10
+LEAST_STEPS, MOST_STEPS = 10, 10_000
+"""Of a run: each adds its seconds and its loss to a process's result, two numbers of some 50 bytes, and what
+`load_mapping` reads ends at 50,000 values and 1 MiB."""
 TIMEOUT_S = 60.0
 """Of starting up; a step has `STEP_TIMEOUT_S` more."""
 STEP_TIMEOUT_S = 10.0
+MOST_TIMEOUT_S, MOST_SEED = 1_000_000, 2**64 - 1
+"""What processes that wait for each other, and torch's random numbers, can be told."""
 
 
 @dataclass(frozen=True)
@@ -91,8 +95,8 @@ def measure_all(runs: Sequence[Run], setting: Setting) -> list[Measured]:
     """Return what runs of equally many processes take, one after the other on the same processes.
 
     Raises:
-        InputError: fewer than 10 steps, not the model that is trained here, another version of torch, no such device,
-            or the port is in use.
+        InputError: fewer than 10 steps or more than 10,000, not the model that is trained here, another version of
+            torch, no such device, or the port is in use.
         ExecutionError: a process died or hung, or a loss is no number.
     """
     ranks = {processes(run.plan) for run in runs}
@@ -101,8 +105,8 @@ def measure_all(runs: Sequence[Run], setting: Setting) -> list[Measured]:
     for run in runs:
         check_model(run.model, setting.device)
     _require(setting.device, *ranks)
-    if setting.steps < LEAST_STEPS:
-        raise InputError("steps", setting.steps, f"at least {LEAST_STEPS}")
+    if not LEAST_STEPS <= setting.steps <= MOST_STEPS:
+        raise InputError("steps", setting.steps, f"{LEAST_STEPS} to {MOST_STEPS}")
     task, orders = task_of(runs, setting)
     found = run_processes(task, timeout_of(runs, setting), orders=orders, port=setting.port, keep=setting.traces)
     made = [_measured([each["runs"][n] for each in found]) for n in range(len(runs))]

@@ -75,12 +75,14 @@ def write_task(folder: Path, task: Mapping[str, Any], timeout_s: float, orders: 
 def bound(port: int) -> socket.socket:
     """Return a socket that listens on a port of 127.0.0.1; only the first process inherits it."""
     made = socket.socket()
+    if port and os.name == "posix":  # not to wait for the last run's connections; elsewhere it shares a port in use
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         made.bind((ADDRESS, port))
+        made.listen()
     except OSError:
         made.close()
         raise InputError("--port", port, f"a port of {ADDRESS} that nobody uses, or 0") from None
-    made.listen()
     return made
 
 

@@ -74,6 +74,14 @@ def test_what_cannot_be_run_is_refused(tmp_path, folder, change, said):
     assert said in str(done.exception)
 
 
+@pytest.mark.parametrize("option", [("--steps", "10001"), ("--seed", str(2**64)), ("--timeout-s", "inf")])
+def test_what_no_process_can_be_told_is_refused_before_one_starts(tmp_path, folder, monkeypatch, option):
+    monkeypatch.setattr(cli, "measure_all", lambda *_: pytest.fail("started"))
+    done = RUN.invoke(cli.app, [str(job(tmp_path, folder)), "--despite-load", *option])
+    assert done.exit_code == 2
+    assert option[0] in done.stderr
+
+
 def test_a_job_without_a_plan_is_refused(tmp_path, folder):
     path = job(tmp_path, folder)
     held = json.loads(path.read_text())

@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from calibration.execute.measure import Run, Setting, prepare
-from calibration.execute.processes import ENVIRONMENT, ExecutionError, run_processes
+from calibration.execute.measure import MOST_STEPS, Run, Setting, prepare
+from calibration.execute.processes import ENVIRONMENT, ExecutionError, bound, run_processes
 from sim.plans.files import plain
 from sim.plans.torch_csv import schedule_csv
 from sim.schedules import Shape, build
@@ -53,6 +53,13 @@ def test_every_process_hands_back_its_result(tmp_path, monkeypatch):
     assert run_processes({"ranks": 2}, 20.0, worker(tmp_path, body)) == [{"rank": 0}, {"rank": 1}]
     assert not left(tmp_path)
     assert not list(tmp_path.glob("trainsim-*"))
+
+
+def test_a_result_of_the_most_steps_is_read(tmp_path):
+    longest = f"dict.fromkeys(('seconds', 'losses'), [-1.2345678901234567e-100] * {MOST_STEPS + 3})"
+    body = f"(folder / f'result-{{rank}}.json').write_text(json.dumps({longest}))"
+    (found,) = run_processes({"ranks": 1}, 20.0, worker(tmp_path, body))
+    assert len(found["losses"]) == MOST_STEPS + 3
 
 
 def test_the_death_of_one_ends_the_other_and_is_told_with_its_last_words(tmp_path, monkeypatch):
@@ -126,6 +133,16 @@ def test_they_meet_at_the_port_that_was_asked_for(tmp_path, monkeypatch):
         port = free.getsockname()[1]
     body = "(folder / f'result-{rank}.json').write_text(json.dumps({'at': os.environ['MASTER_PORT']}))"
     assert run_processes({"ranks": 1}, 20.0, worker(tmp_path, body), port=port) == [{"at": str(port)}]
+
+
+def test_a_port_whose_last_connection_was_just_closed_is_used_again():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with bound(port) as first, socket.create_connection(("127.0.0.1", port)) as client:
+        first.accept()[0].close()  # whoever closes first keeps the port in TIME-WAIT
+        assert client.recv(1) == b""
+    bound(port).close()
 
 
 def test_an_interrupt_ends_the_processes(tmp_path):
