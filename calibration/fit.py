@@ -281,12 +281,15 @@ def scores(predicted: Floats, measured: Floats, coverage90: float) -> Scores:
 def conformal_coverage(predicted: Floats, measured: Floats, fold: NDArray[np.int64]) -> float:
     """Return the share of samples inside the 90 % interval that the residuals of the other folds give.
 
-    Split conformal: the interval is the ceil(0.9 (n + 1))-th smallest absolute log residual.
+    Split conformal: the interval is the ceil(0.9 (n + 1))-th smallest absolute log residual. Where all samples are in
+    one fold there is no interval, and no sample inside.
     """
     residual = np.abs(np.log(measured / predicted))
     inside = 0
     for held_out in np.unique(fold):
         others = np.sort(residual[fold != held_out])
+        if not len(others):
+            continue
         rank = min(len(others), int(np.ceil(0.9 * (len(others) + 1))))
         inside += int(np.sum(residual[fold == held_out] <= others[rank - 1]))
     return inside / len(residual)

@@ -127,7 +127,7 @@ def _row(calls: Sequence[Seen], on_device: bool) -> dict[str, Any]:
         "dtype": one.dtype,
         "layout": one.layout,
         "implementation": one.implementation,
-        "group": shape,
+        "group": _group(one, shape),
         "use": "fit",
         "id": "/".join((one.op, one.direction, one.dtype, one.implementation, one.layout, shape)),
         "calls": 1,
@@ -144,17 +144,26 @@ def _row(calls: Sequence[Seen], on_device: bool) -> dict[str, Any]:
     }
 
 
+def _group(one: Seen, shape: str) -> str:
+    """Return what samples share that are held out together: the three products of one layer turn the same sizes."""
+    if one.op != "gemm":
+        return shape
+    sizes = sorted(one.shape[name] for name in "mnk")
+    return f"{'x'.join(map(str, sizes))} batch={one.shape['batch']}"
+
+
 def fitted(rows: Sequence[Row], base: Profile, name: str, on_device: bool) -> tuple[Profile, dict[str, str]]:
     """Return the profile of rows of samples on top of `base`, and why families were not fitted, by name."""
     dtypes = [str(row["dtype"]) for row in rows]
     dtype = max(set(dtypes), key=dtypes.count)
     shown = [{**row, "shape": json.loads(row["shape"])} for row in rows if row["dtype"] == dtype]
     parts = {key: of for key in (*KERNELS, *FALLBACK) if (of := _of(shown, key))}
-    many = [row for row in shown if (row["op"], row["direction"]) in parts and _shapes(parts, row) >= ENOUGH]
+    shapes = {key: len({str(row["shape"]) for row in shown if _key(row) == key}) for key in parts}
+    many = [row for row in shown if shapes.get(_key(row), 0) >= ENOUGH]
     versions = {"cuda": "unknown"} if on_device else {}
     families = fit_families(many, [], Fingerprint(versions=versions, threads=1), dtype, lambda _: None)
     enough = {family.model.key: family.model for family in reversed(families)}
-    models, why = _models(parts, enough, base)
+    models, why = _models(parts, shapes, enough, base)
     totals = [_predicted(models[key], part) for key, part in parts.items()]
     measured = np.concatenate([part.seconds for part in parts.values()])
     sigma = rms_log_error_of_sums(np.concatenate(totals), measured)
@@ -184,20 +193,23 @@ def _scatter(parts: Mapping[Key, Samples], base: Profile) -> float:
     return float(np.std(logs, ddof=1)) if len(logs) >= FEW_RATIOS else SCATTER
 
 
-def _shapes(parts: Mapping[Key, Samples], row: Row) -> int:
-    return len(set(parts[row["op"], row["direction"]].family))
+def _key(row: Row) -> Key:
+    return row["op"], row["direction"]
 
 
 def _of(rows: Sequence[Row], key: Key) -> Samples | None:
     """Return the samples of one kernel that the simulator reads."""
-    mine = [row for row in rows if (row["op"], row["direction"]) == key]
+    mine = [row for row in rows if _key(row) == key]
     return samples_of(mine, form_of(*key).id) if mine else None
 
 
 def _models(
-    parts: Mapping[Key, Samples], enough: Mapping[Key, KernelModel], base: Profile
+    parts: Mapping[Key, Samples], shapes: Mapping[Key, int], enough: Mapping[Key, KernelModel], base: Profile
 ) -> tuple[dict[Key, KernelModel], dict[str, str]]:
-    """Return a model of every kernel that the simulator reads, and why those that are not in `enough` are scaled."""
+    """Return a model of every kernel that the simulator reads, and why those that are not in `enough` are scaled.
+
+    shapes: how many distinct ones each of `parts` has.
+    """
     ratios = {key: _ratio(base.model_of(key), part) for key, part in parts.items()}
     if not ratios:
         raise InputError("--trace", "no kernel that the simulator reads", "a trace of training steps")
@@ -207,11 +219,10 @@ def _models(
     for key in (*KERNELS, *FALLBACK):
         if key not in parts and key in FALLBACK and key not in base.read:
             continue  # the kernel that stands for it does so here too
-        mine, part = base.model_of(key), parts.get(key)
+        mine, n = base.model_of(key), shapes.get(key, 0)
         if key in enough:
             models[key] = enough[key]
             continue
-        n = len(set(part.family)) if part is not None else 0
         told = "its median ratio" if n else "the median ratio of all families"
         why[" ".join(key)] = f"{n} shapes: the times of {base.name}, scaled by {told}"
         models[key] = _scaled(key, mine, ratios.get(key, usual), why[" ".join(key)], n)

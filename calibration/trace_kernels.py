@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Literal
 
 from calibration.kernels.gemm import LAYOUT
-from calibration.trace_tree import DTYPES, ELEMENT_BYTES, Dims, Recorded, Slice, elements
+from calibration.trace_tree import DTYPES, ELEMENT_BYTES, LARGEST, MOST_ELEMENTS, Dims, Recorded, Slice, elements
 from sim.costs import volume
 from sim.costs.layers.attention import FLASH_BACKWARD_FLOP
 
@@ -93,10 +93,11 @@ def _nccl(kernel: Mapping[str, Any]) -> Iterator[Seen]:
     known = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send", "recv")
     told = str(kernel["Collective name"]).replace("_", "").lower()
     direction = next((name for name in known if name.replace("_", "") in told), "")
-    sizes = [kernel.get(f"{way} msg nelems") for way in ("In", "Out")]
+    told_sizes = [kernel.get(f"{way} msg nelems") for way in ("In", "Out")]
+    sizes = [n for n in told_sizes if type(n) is int and 0 < n <= MOST_ELEMENTS]
     ranks, dtype = kernel.get("Group size"), DTYPES.get(NCCL_TYPES.get(str(kernel.get("dtype")), ""), "")
-    if direction and dtype and type(ranks) is int and ranks > 1 and all(type(n) is int and n > 0 for n in sizes):
-        size = float(ELEMENT_BYTES[dtype] * max(n for n in sizes if type(n) is int))
+    if direction and dtype and type(ranks) is int and 1 < ranks < LARGEST and len(sizes) == len(told_sizes):
+        size = float(ELEMENT_BYTES[dtype] * max(sizes))
         shape = {"bytes": size, "ranks": ranks}
         yield Seen("collective", direction, dtype, "nccl", shape, 0.0, size, kernel["dur"] * 1e-6)
 

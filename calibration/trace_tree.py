@@ -22,7 +22,8 @@ BACKWARD = "autograd::engine::evaluate_function: "
 DTYPES = {"float": "float32", "c10::BFloat16": "bfloat16", "c10::Half": "float16", "double": "float64"}
 ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8}
 LARGEST = 2**31
-"""Elements along one dimension; what claims more is no tensor."""
+MOST_DIMENSIONS, MOST_ELEMENTS = 64, 2**48
+"""Elements along one dimension, dimensions, and elements in all: what claims more is no tensor."""
 
 Dims = tuple[int, ...]
 
@@ -69,7 +70,7 @@ class Slice:
 
     def transposed(self, index: int) -> bool:
         """Return whether the last two dimensions of an input are stored the other way round."""
-        strides = _dims(_at(self.args.get("Input Strides"), index))
+        strides = _whole(_at(self.args.get("Input Strides"), index))
         return bool(strides and len(strides) >= 2 and strides[-2] < strides[-1])
 
     def text(self, index: int) -> str:
@@ -106,8 +107,13 @@ def _at(held: Any, index: int) -> Any:
 
 
 def _dims(held: Any) -> Dims | None:
-    fine = isinstance(held, list) and all(type(n) is int and 0 <= n < LARGEST for n in held)
-    return tuple(held) if fine else None
+    found = _whole(held)
+    return found if found is not None and prod(found) <= MOST_ELEMENTS else None
+
+
+def _whole(held: Any) -> Dims | None:
+    fine = isinstance(held, list) and len(held) <= MOST_DIMENSIONS
+    return tuple(held) if fine and all(type(n) is int and 0 <= n < LARGEST for n in held) else None
 
 
 def elements(dims: Dims) -> int:

@@ -87,6 +87,10 @@ def test_conformal_interval_covers_nine_tenths() -> None:
     assert conformal_coverage(np.ones(1000), measured, np.arange(1000) % 5) == pytest.approx(0.9, abs=0.02)
 
 
+def test_one_fold_alone_gives_no_interval():
+    assert conformal_coverage(np.ones(3), np.full(3, 1.1), np.zeros(3, dtype=np.int64)) == 0.0
+
+
 def test_errors_of_sums_cancel() -> None:
     measured = np.exp(np.random.default_rng(3).normal(0.0, 0.1, 1000))
     assert rms_log_error_of_sums(np.ones(1000), measured) == pytest.approx(0.1 / 12**0.5, rel=0.2)

@@ -45,6 +45,15 @@ def test_samples_have_the_columns_of_every_calibration(traced):
         assert 0 < row["t_min_s"] == row["t_s"] <= row["t_p10_s"] <= row["t_p90_s"]
 
 
+def test_the_three_products_of_a_layer_are_held_out_together(traced):
+    held = {"forward": set(), "dgrad": set(), "wgrad": set()}
+    for row in read_samples(traced.folder / "samples.parquet"):
+        if row["op"] == "gemm":
+            held[row["direction"]].add(row["group"])
+    assert held["forward"] == held["dgrad"] == held["wgrad"]
+    assert held["forward"] >= {"64x128x192 batch=1", "64x64x128 batch=1"}
+
+
 def test_what_was_not_fitted_is_told_and_keeps_the_bases_form(traced):
     assert traced.not_fitted["softmax any"].startswith("0 shapes")
     assert traced.not_fitted["attention forward"].startswith("1 shapes")
@@ -184,6 +193,7 @@ def test_times_that_are_none_are_refused_with_their_place(tmp_path, key, value):
         [["2", 2], [2, 2]],
         [[[[[]]]], {}],
         [[0, 0], [0, 0]],
+        [[2**31 - 1] * 10, [2**31 - 1] * 10],
         [[True, True], [True, True]],
         "no list",
         [None],

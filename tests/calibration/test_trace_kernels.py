@@ -142,6 +142,13 @@ def test_collectives_of_nccl_come_with_their_ranks(tmp_path):
     assert (found.op, found.direction, found.shape) == ("collective", "all_reduce", {"bytes": 200.0, "ranks": 8})
 
 
+@pytest.mark.parametrize("wild", [{"In msg nelems": 10**400}, {"Group size": 10**400}])
+def test_collectives_of_impossible_sizes_are_left_out(tmp_path, wild):
+    told = {"Collective name": "allreduce", "In msg nelems": 100, "Out msg nelems": 100, "Group size": 8} | wild
+    events = [op("aten::mm", 0.0, 9.0, DIMS), kernel(5, 20.0, "ncclDevKernel_AllReduce", dtype="BFloat16", **told)]
+    assert kernels(read_tree(written(tmp_path, events))) == []
+
+
 def test_a_linear_layer_in_one_library_call_is_a_forward_product(tmp_path):
     found = one(written(tmp_path, [op("aten::linear", 0.0, 9.0, ((2, 4, 8), (16, 8)))]))
     assert (found.direction, dict(found.shape)) == ("forward", {"m": 8, "n": 16, "k": 8, "batch": 1, "item": 4})
