@@ -1,8 +1,9 @@
 """`trainsim calibrate`: profiles from measurements, one's own or published ones."""
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich import box
@@ -19,17 +20,33 @@ from sim.validation.table import is_runs, read_runs
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
+Mode = Literal["kernels", "networks", "trace", "tables", "runs"]
+"""What is measured here (kernels, whole networks), or what others measured and is fitted."""
+
+COUNTS: Mapping[str, tuple[str, tuple[Mode, ...]]] = {
+    **dict.fromkeys(
+        ("--suite", "--budget", "--seed", "--resume", "--despite-load"), ("--device", ("kernels", "networks"))
+    ),
+    "--no-check": ("--suite smoke or full", ("kernels",)),
+    "--base": ("--trace or --suite tbd", ("trace", "networks")),
+    **dict.fromkeys(("--size", "--samples"), ("--suite tbd", ("networks",))),
+    **dict.fromkeys(("--only", "--date"), ("--from without tables of training runs", ("tables",))),
+}
+"""Options that count in some modes only: what else is given there, and which they are."""
+
 
 @app.command()
 def calibrate(
     *,
     files: Annotated[list[Path] | None, typer.Argument(help="Further CSV files, after --from.")] = None,
     device: Annotated[str | None, typer.Option("--device", help="Measure this machine: cpu or cuda.")] = None,
-    suite: Annotated[str, typer.Option("--suite", help="Kernels: smoke or full; networks: tbd.")] = "smoke",
+    suite: Annotated[
+        str | None, typer.Option("--suite", help="Kernels: smoke (default) or full; networks: tbd.")
+    ] = None,
     budget: Annotated[
         str | None, typer.Option("--budget", help="Time that it may take, 1s to 24h (300s; full, tbd 8m).")
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Seed of order and inputs, from 0.")] = 0,
+    seed: Annotated[int | None, typer.Option("--seed", help="Seed of order and inputs, from 0 (default).")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the session in --out.")] = False,
     despite_load: Annotated[bool, typer.Option("--despite-load", help="Measure on a busy machine, flagged.")] = False,
     check: Annotated[bool, typer.Option("--check/--no-check", help="Predict and run hold-outs after the fit.")] = True,
@@ -41,7 +58,9 @@ def calibrate(
     ] = None,
     out: Annotated[Path, typer.Option("--out", help="Profile folder (--from: their folder).")] = Path("profiles"),
     only: Annotated[str | None, typer.Option("--only", help="With --from: write this device's profile only.")] = None,
-    date: Annotated[str, typer.Option("--date", help="With --from: date recorded in the profiles.")] = DATE,
+    date: Annotated[
+        str | None, typer.Option("--date", help=f"With --from: date recorded in the profiles ({DATE}).")
+    ] = None,
     size: Annotated[
         str | None, typer.Option("--size", help="With tbd: tiny (default of cpu) or full (of cuda) networks.")
     ] = None,
@@ -57,37 +76,59 @@ def calibrate(
     """
     progress = Console(stderr=True)
     paths = [*(first or []), *(files or [])]
-    if only is not None and not paths:
-        raise InputError("--only", only, "left out without --from")
     checked_folder("--out", out)
+    mode = _mode(device, suite, trace, paths)
+    texts = {"--suite": suite, "--budget": budget, "--base": base, "--only": only, "--date": date, "--size": size}
+    flags = {"--resume": resume or None, "--despite-load": despite_load or None, "--no-check": not check or None}
+    _check_counts(mode, {**texts, **flags, "--seed": seed, "--samples": samples})
     if trace is not None:
-        if device is not None or paths:
-            raise InputError("--trace", str(trace), "one of --device, --from and --trace")
         from calibration.from_trace import trace_command  # noqa: PLC0415 - loads torch
 
         trace_command(trace, out, base, as_json)
     elif device is not None:
+        _measure(device, out, suite, budget, seed, resume, despite_load, check, base, as_json, size, samples)
+    elif mode == "runs":
+        _run_level(paths, out, as_json, progress)
+    else:
+        _public(paths, out, only, DATE if date is None else date, as_json, progress)
+
+
+def _mode(device: str | None, suite: str | None, trace: Path | None, paths: list[Path]) -> Mode:
+    """Return what the options ask for.
+
+    Raises:
+        InputError: they name no source, or several.
+    """
+    if trace is not None:
+        if device is not None or paths:
+            raise InputError("--trace", str(trace), "one of --device, --from and --trace")
+        return "trace"
+    if device is not None:
         if paths:
             raise InputError("--from", str(paths[0]), "either --device or --from")
-        _measure(device, out, suite, budget, seed, resume, despite_load, check, base, as_json, size, samples)
-    elif not paths:
+        return "networks" if suite == "tbd" else "kernels"
+    if not paths:
         raise InputError(
             "--device",
             None,
             "required: cpu or cuda to measure this machine, or --from with CSV files, or --trace with a profiler trace",
         )
-    elif is_runs(paths[0]):
-        _run_level(paths, out, as_json, progress)
-    else:
-        _public(paths, out, only, date, as_json, progress)
+    return "runs" if is_runs(paths[0]) else "tables"
+
+
+def _check_counts(mode: Mode, given: Mapping[str, object]) -> None:
+    """Refuse an option that was given (not None) and would change nothing."""
+    for option, (words, modes) in COUNTS.items():
+        if given[option] is not None and mode not in modes:
+            raise InputError(option, given[option], f"left out, or {words}")
 
 
 def _measure(
     device: str,
     out: Path,
-    suite: str,
+    suite: str | None,
     budget: str | None,
-    seed: int,
+    seed: int | None,
     resume: bool,
     despite_load: bool,
     check: bool,
@@ -102,12 +143,9 @@ def _measure(
     if suite == WORKLOADS:
         from calibration.workloads.cli import measure_workloads  # noqa: PLC0415
 
-        measure_workloads(device, out, budget, seed, resume, despite_load, base, as_json, size, samples)
-    elif size is not None or samples is not None:
-        option, value = ("--size", size) if size is not None else ("--samples", samples)
-        raise InputError(option, value, f"left out, or --suite {WORKLOADS}")
+        measure_workloads(device, out, budget, seed or 0, resume, despite_load, base, as_json, size, samples)
     else:
-        measure_device(device, out, suite, budget, seed, resume, despite_load, check, as_json)
+        measure_device(device, out, suite or "smoke", budget, seed, resume, despite_load, check, as_json)
 
 
 def _public(paths: list[Path], out: Path, only: str | None, date: str, as_json: bool, progress: Console) -> None:

@@ -45,7 +45,7 @@ def measure_device(
     out: Path,
     suite: str,
     budget: str | None,
-    seed: int,
+    seed: int | None,
     resume: bool,
     despite_load: bool,
     check: bool,
@@ -62,7 +62,8 @@ def measure_device(
     kind = cast("Kind", one_of("--device", device, KINDS))
     wanted = cast("Suite", one_of("--suite", suite, (*BUDGETS, WORKLOADS)))
     seconds = budget_s(budget or BUDGETS[wanted])
-    _run(Request(kind, out, wanted, seconds, checked_seed(seed), resume, despite_load), check, as_json)
+    chosen = None if seed is None else checked_seed(seed)
+    _run(Request(kind, out, wanted, seconds, chosen, resume, despite_load), check, as_json)
 
 
 def results_console() -> Console:

@@ -44,13 +44,16 @@ class Bench:
 
 @dataclass(frozen=True)
 class Request:
-    """What to measure into the folder `out`: `resume` goes on with the session in it, within another `budget_s`."""
+    """What to measure into the folder `out`: `resume` goes on with the session in it, within another `budget_s`.
+
+    seed: of a new session, 0 by default; one that goes on keeps its own.
+    """
 
     device: Kind
     out: Path
     suite: Suite = "smoke"
     budget_s: float = 300.0
-    seed: int = 0
+    seed: int | None = None
     resume: bool = False
     despite_load: bool = False
 
@@ -75,7 +78,7 @@ def measured(request: Request, families: Sequence[Family], bench: Bench, progres
     """Measure `families` into `request.out` (samples, session and device file) and return the session.
 
     Raises:
-        InputError: the folder holds samples and nothing says to resume, or those of another machine.
+        InputError: the folder holds samples and nothing says to resume, or those of another machine or seed.
         BusyError: others use the machine, and `despite_load` is not set.
         LostError: the device fails case after case.
         KeyboardInterrupt: also on SIGTERM; what was measured is in the folder, whole.
@@ -152,7 +155,7 @@ def _opened(request: Request, present: Fingerprint) -> Session:
             fingerprint=present,
             method=METHODS[present.kind].text,
             suite=request.suite,
-            seed=request.seed,
+            seed=request.seed or 0,
             budget_s=request.budget_s,
         )
     session = load_session(request.out)
@@ -161,6 +164,8 @@ def _opened(request: Request, present: Fingerprint) -> Session:
         was, now = (getattr(f, apart[0]) for f in (session.fingerprint, present))
         wanted = f"a session of this machine and software; {', '.join(apart)} differ: {apart[0]} was {was}, is {now}"
         raise InputError("--resume", str(request.out), wanted)
+    if request.seed not in (None, session.seed):
+        raise InputError("--seed", request.seed, f"{session.seed}, as of the session in --out, or left out")
     return replace(session, suite=request.suite, budget_s=session.budget_s + request.budget_s)
 
 

@@ -18,6 +18,7 @@ from calibration.store import SAMPLES, SESSION, load_session, read_samples
 from sim.costs.profile import load_profile
 from sim.specs.fields import InputError
 from tests.calibration.fakes import FINGERPRINT, FakeFamily, FakeMachine, families
+from tests.oracle import ROOT
 
 
 @pytest.fixture
@@ -105,6 +106,29 @@ def test_wrong_options_name_themselves(invoke, tmp_path, options, field):
     assert not (tmp_path / "p").exists()
 
 
+DEVICE, TRACE = ("--device", "cpu"), ("--trace", "t.json")
+NETWORKS, TABLES = (*DEVICE, "--suite", "tbd"), ("--from", "x.csv")
+RUNS = ("--from", str(ROOT / "notebooks" / "data" / "ptdp.csv"))
+
+
+@pytest.mark.parametrize(
+    ("mode", "option", "where"),
+    [
+        *((TRACE, option, "--device") for option in (("--suite", "smoke"), ("--budget", "9m"), ("--seed", "0"))),
+        *((mode, flag, "--device") for mode in (TRACE, TABLES, RUNS) for flag in (("--resume",), ("--despite-load",))),
+        *((mode, ("--no-check",), "--suite smoke or full") for mode in (NETWORKS, TRACE, TABLES)),
+        *((mode, ("--base", "cpu"), "--trace or --suite tbd") for mode in (DEVICE, TABLES, RUNS)),
+        (TRACE, ("--size", "full"), "--suite tbd"),
+        *((mode, ("--date", "x"), "--from without tables of training runs") for mode in (DEVICE, TRACE, RUNS)),
+        (RUNS, ("--only", "l4"), "--from without tables of training runs"),
+    ],
+)
+def test_an_option_that_would_change_nothing_is_refused(tmp_path, mode, option, where):
+    given = [*mode, *option, "--out", str(tmp_path / "p")]
+    with pytest.raises(InputError, match=rf"{option[0]}: got .*; allowed: left out, or {where}$"):
+        CliRunner().invoke(app, given, catch_exceptions=False)
+
+
 @pytest.mark.parametrize(("text", "seconds"), [("180s", 180), ("8m", 480), ("1.5h", 5400)])
 def test_budgets(text, seconds):
     assert budget_s(text) == seconds
@@ -159,6 +183,14 @@ def test_resuming_a_machine_that_slowed_down_measures_the_old_samples_again(invo
     assert first["measured"] < 4.5, "fewer than half: the new state is that of most"
     assert (second["flagged"], second["measured"], len(set(machine.launched))) == (0, 9, 9)
     assert load_session(tmp_path / "p").sentinel_s == 0.02
+
+
+def test_a_session_that_goes_on_keeps_its_seed(invoke, tmp_path):
+    arguments = ("--device", "cpu", "--out", tmp_path / "p", "--json")
+    invoke(*arguments, "--budget", "1s", "--seed", "3")
+    with pytest.raises(InputError, match="--seed: got 4; allowed: 3, as of the session in --out, or left out"):
+        invoke(*arguments, "--resume", "--seed", "4")
+    assert json.loads(invoke(*arguments, "--resume", "--seed", "3").stdout)["left"] == 0
 
 
 def test_another_machines_session_is_not_resumed(invoke, machine, monkeypatch, tmp_path):
