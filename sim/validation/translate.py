@@ -118,9 +118,12 @@ def _merged(facts: list[Mapping[str, Any]], part: str) -> dict[str, Any]:
 def _cluster(row: Measured, profile: str | None, notes: _Notes) -> Cluster:
     usual = device(row.device)
     inner = row.tp * row.pp * (row.cp or 1)
-    server = min(usual.gpus_per_node, row.gpus or usual.gpus_per_node)
+    server = min(usual.gpus_per_node, row.gpus or inner * (row.dp or usual.gpus_per_node))
     node = notes.assume(row.gpus_per_node, server, "gpus_per_node", "the device's usual server")
-    gpus = notes.assume(row.gpus, inner * max(1, node // inner), "gpus", "one server, or what tp, pp and cp take")
+    replicas, why = max(1, node // inner), "one server, or what tp, pp and cp take"
+    if row.dp:
+        replicas, why = row.dp, "tp x pp x cp x dp"
+    gpus = notes.assume(row.gpus, inner * replicas, "gpus", why)
     links: dict[str, Any] = {}
     if row.inter_node_gbytes_per_s is not None:
         links["inter_bytes_per_s_per_node"] = row.inter_node_gbytes_per_s * 1e9

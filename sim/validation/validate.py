@@ -124,7 +124,7 @@ def validate(
     cases, skipped, not_scored = [], [], []
     for row in rows:
         if not row.uses & SCORED:
-            not_scored.append(Reason(row.id, NOT_SCORED[row.use_for]))
+            not_scored.append(Reason(row.id, "; ".join(NOT_SCORED[use] for use in sorted(row.uses or {""}))))
             continue
         try:
             cases.append(translate(row, profile))

@@ -63,6 +63,13 @@ def test_blank_devices_are_one_server(tmp_path) -> None:
     assert "gpus = 8" in " ".join(found.assumptions)
 
 
+def test_blank_devices_are_those_of_the_stated_degrees(tmp_path) -> None:
+    found = case(tmp_path, gpus="", tp="2", dp="8")
+    assert (found.cluster.nodes, found.placed.gpus, found.placed.dp) == (2, 16, 8)
+    assert "gpus = 16 (tp x pp x cp x dp)" in found.assumptions
+    assert case(tmp_path, gpus="", gpus_per_node="", dp="2").cluster.gpus == 2
+
+
 @pytest.mark.parametrize(
     ("name", "shard", "framework", "loss"),
     [("x", "8", "torch", "autograd"), ("x", "", "megatron", "in-place"), ("MPT-x", "8", "torch", "fused")],
