@@ -26,8 +26,8 @@ class Feed:
         dp = step.placed.dp
         readers = min(step.cluster.nodes, dp)
         batch = step.plan.micro_batch * ceil(dp / readers)
-        links = step.cluster.links.inter_bytes_per_s_per_node
-        return cls(readers, batch, step.placed.microbatches, step.step_time_s, links)
+        network = min(m.links.inter_bytes_per_s_per_node for m in step.cluster.members)
+        return cls(readers, batch, step.placed.microbatches, step.step_time_s, network)
 
     @property
     def samples_per_step(self) -> int:

@@ -31,6 +31,13 @@ def test_the_busiest_node_feeds_its_replicas(step):
     assert Feed.of(uneven).samples_per_step == 2
 
 
+def test_a_mixed_cluster_shares_a_cache_over_its_slowest_network():
+    groups = [{"device": name, "nodes": 1} for name in ("h100-sxm-80gb", "a100-sxm-80gb")]
+    mixed = simulate(models["llama3-8b"], Cluster.of(groups=groups), Plan(tp=8, global_batch=8, zero=1))
+    assert Feed.of(mixed).network_bytes_per_s == Cluster.of("a100-sxm-80gb").links.inter_bytes_per_s_per_node
+    assert 0 < losses(mixed, Training(steps=9), reading(cache="partitioned", cache_bytes=1e9)).goodput <= 1
+
+
 def test_data_in_time_loses_nothing(step):
     found = losses(step, Training(steps=9), reading())
     assert found.step_time_s == pytest.approx(step.step_time_s)
