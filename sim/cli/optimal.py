@@ -46,7 +46,7 @@ def optimal_command(
         raise InputError("plan", None, "required: a budget of time or money is spent at the plan's speed")
     else:
         step = simulate(loaded.model, priced(loaded.cluster, loaded.prices), loaded.plan)
-        budget = Budget.on(step, days, gpu_hours, usd, loaded.training)
+        budget = Budget.on(step, days, gpu_hours, usd, loaded.training, loaded.loading, loaded.checkpointing)
     found = compute_optimal(loaded.model, budget, law)
     if as_json:
         print_json(optimal_data(found, loaded.model.name))

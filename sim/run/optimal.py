@@ -7,11 +7,13 @@ a = beta / (alpha + beta) and G = (alpha A / (beta B))^(1 / (alpha + beta)) (Hof
 """
 
 from dataclasses import dataclass
+from math import hypot
 
 from sim.engine.step import Step
+from sim.run.losses import losses
 from sim.run.measures import Interval
 from sim.run.whole import required_price
-from sim.specs import InputError, Model, Training
+from sim.specs import Checkpointing, InputError, Loading, Model, Training
 from sim.specs.arguments import checked
 from sim.specs.catalog import scaling_law
 from sim.specs.scaling import ScalingLaw
@@ -45,13 +47,17 @@ class Budget:
         gpu_hours: float | None = None,
         usd: float | None = None,
         training: Training | None = None,
+        loading: Loading | None = None,
+        checkpointing: Checkpointing | None = None,
     ) -> "Budget":
         """Return what exactly one of wall days, GPU-hours or USD buys on the step's devices at the step's speed.
 
-        training: the price and goodput that hold; tokens and steps are not used.
+        training: the price and goodput that hold; tokens and steps are not used. loading, checkpointing: what the steps
+        lose to data, checkpoints and failures, as in `whole_run`.
 
         Raises:
-            InputError: not exactly one budget, one out of range, USD without a price, or too little for one step.
+            InputError: not exactly one budget, one out of range, USD without a price, too little for one step, or
+                `training` states a goodput and there are checkpoints, whose goodput is computed.
         """
         given = {k: v for k, v in (("days", days), ("gpu_hours", gpu_hours), ("usd", usd)) if v is not None}
         if len(given) != 1:
@@ -60,16 +66,18 @@ class Budget:
         _checked(name, amount, 1e-6, 1e15)
         price = required_price(step, training) if name == "usd" else 1.0
         device_s = {"days": DAY_S * step.placed.gpus, "gpu_hours": HOUR_S, "usd": HOUR_S / price}[name] * amount
-        useful_s = device_s / step.placed.gpus * (training.goodput if training else 1.0)
+        lost = losses(step, training or Training(steps=1), loading, checkpointing)
+        wall_s = device_s / step.placed.gpus
+        useful_s = wall_s * lost.goodput
         flop_per_step = FLOP_PER_PARAMETER_AND_TOKEN * step.model.active_parameters * step.tokens_per_step
         if useful_s < step.step_time_s:
             raise InputError(name, amount, f"enough for one step of {step.step_time_s:.3g} s")
-        fast_s, slow_s = step.step_time_interval_s
+        fast_s, slow_s = step.profile.interval80(step.step_time_s, hypot(step.sigma_log, lost.luck_log(wall_s)))
         least, flop, most = (useful_s / t * flop_per_step for t in (slow_s, step.step_time_s, fast_s))
-        return cls(flop, (least, most), (SAME_SPEED,))
+        return cls(flop, (least, most), (SAME_SPEED, *lost.assumptions))
 
 
-SAME_SPEED = "another model size is trained at the same 6 N D FLOP/s as the job's model"
+SAME_SPEED = "another model size is trained at the same 6 N D FLOP/s, losses included, as the job's model"
 
 
 @dataclass(frozen=True)

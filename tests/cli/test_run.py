@@ -108,6 +108,15 @@ def test_optimal_agrees_with_the_run(trainsim, job):
         assert found["model"]["tokens"] == pytest.approx(run["tokens"])
 
 
+def test_optimal_loses_what_the_run_loses(trainsim, job):
+    data = "loading: {dataset: {samples: 10000000, sample_bytes: 32768}, prep_s: 2.0}"
+    file = job("training: {tokens: 1e11}\n" + data + "\ncheckpointing: {failures: {device_mtbf_s: 1e6}}")
+    run = json.loads(trainsim("simulate", file, "--json")[1])["run"]
+    assert run["goodput"] < 0.7
+    found = json.loads(trainsim("optimal", file, "--days", run["days"], "--json")[1])
+    assert found["model"]["tokens"] == pytest.approx(run["tokens"])
+
+
 def test_optimal_in_words(trainsim, job):
     code, out, _ = trainsim("optimal", job(), "--days", 30, "--law", "hoffmann-2022")
     text = " ".join(out.split())

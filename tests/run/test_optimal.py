@@ -9,7 +9,7 @@ from scipy.optimize import minimize_scalar
 from sim.engine.step import simulate
 from sim.run import Budget, compute_optimal, whole_run
 from sim.run.optimal import balanced_flop, optimal_parameters
-from sim.specs import Cluster, InputError, Plan, Training
+from sim.specs import Checkpointing, Cluster, Dataset, Failures, InputError, Loading, Plan, Training
 from sim.specs.catalog import models, scaling_law
 
 LAWS = ("besiroglu-2024", "hoffmann-2022")
@@ -79,6 +79,15 @@ def test_days_buy_the_tokens_that_a_run_of_so_many_days_trains_on(step, days, go
     assert run.days == pytest.approx(days, abs=1.01 * a_step)
     low, high = found.given_tokens_interval
     assert low < found.given.tokens < high
+
+
+def test_days_lose_what_the_run_loses_to_data_checkpoints_and_failures(step):
+    data = Loading(dataset=Dataset(samples=10**7, sample_bytes=32_768.0), prep_s=2.0)
+    around = {"loading": data, "checkpointing": Checkpointing(failures=Failures(device_mtbf_s=1e6))}
+    budget = Budget.on(step, days=30.0, **around)
+    run = whole_run(step, Training(tokens=compute_optimal(step.model, budget).given.tokens), **around)
+    assert run.losses["data"] > 0.1 and run.losses["failures"] > 0.1
+    assert run.days == pytest.approx(30.0, rel=1e-3)
 
 
 def test_the_same_budget_in_three_units(step):
