@@ -163,7 +163,7 @@ def _decimal(text: str) -> bool:
     return bool(DECIMAL.fullmatch(text)) and (float(text) == 0 or SMALLEST <= float(text) <= LARGEST)
 
 
-DECIMAL = re.compile(r"[0-9]{1,12}(\.[0-9]{0,12})?|\.[0-9]{1,12}")
+DECIMAL = re.compile(r"([0-9]{1,12}(\.[0-9]{0,12})?|\.[0-9]{1,12})([eE][+-]?[0-9]{1,2})?")
 
 
 def _data(order: Schedule, timeline: Timeline, unit: Fraction) -> dict[str, object]:

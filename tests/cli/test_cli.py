@@ -273,6 +273,14 @@ def test_bad_targets_are_refused_before_any_work(trainsim, arguments):
     assert out == ""
 
 
+def test_durations_may_have_exponents(trainsim):
+    made = [
+        trainsim("schedule", "1f1b", "--ranks", 2, "--microbatches", 2, "--durations", durations, "--json")
+        for durations in ("F=1e-3,I=2.5E-3,W=1e+0", "F=0.001,I=0.0025,W=1")
+    ]
+    assert made[0] == made[1] and made[0][0] == 0
+
+
 @pytest.mark.parametrize(
     "durations", ["F=1e400", "F=1e99999999", "F=-1", "F=1e-400", "F=0", "F=123456789012.123456789012"]
 )
