@@ -190,16 +190,13 @@ class Cluster:
         `Cluster.of("h100-sxm-80gb", nodes=16)`;
         `Cluster.of(groups=[{"device": "h100-sxm-80gb", "nodes": 4}, {"device": "a100-sxm-80gb", "nodes": 8}])`.
         """
-        links, groups = given.pop("links", None), given.pop("groups", ())
-        if isinstance(given.get("multipliers"), dict):
-            given["multipliers"] = read(Multipliers, given["multipliers"], "multipliers")
-        wired = read(Links, links, "links") if isinstance(links, dict) else links
+        groups = given.pop("groups", ())
         if not isinstance(groups, list | tuple):
             raise InputError("groups", groups, "a list of groups, each with device and nodes")
         grouped = tuple(
             g if isinstance(g, NodeGroup) else read(NodeGroup, g, f"groups.{i}") for i, g in enumerate(groups)
         )
-        return cls(device=device, nodes=nodes, links=wired, groups=grouped, **given)  # type: ignore[arg-type]
+        return cls(device=device, nodes=nodes, groups=grouped, **given)  # type: ignore[arg-type]
 
     @property
     def members(self) -> tuple["Cluster", ...]:

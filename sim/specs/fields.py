@@ -6,7 +6,7 @@ value and the allowed range.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from types import UnionType
 from typing import (
@@ -90,7 +90,7 @@ def spec(cls: type[T]) -> type[T]:
             raise InputError(cls.__name__, unnamed[0], f"values by name: {', '.join(init_names(cls))}")
         try:
             # An explicit None means the same as leaving the field out.
-            checked_init(self, **{k: _plain(v) for k, v in given.items() if v is not None})
+            checked_init(self, **{k: _plain(cls, k, v) for k, v in given.items() if v is not None})
         except ValidationError as error:
             raise explained(error, cls)[0] from None
 
@@ -98,8 +98,11 @@ def spec(cls: type[T]) -> type[T]:
     return cast("type[T]", made)
 
 
-def _plain(value: object) -> object:
-    """Return a NumPy scalar as the Python number it stands for."""
+def _plain(owner: type, name: str, value: object) -> object:
+    """Return a NumPy scalar as the Python number, and a mapping as the object, that it stands for."""
+    if isinstance(value, Mapping):
+        made_of = class_of(get_type_hints(owner).get(name))
+        return read(made_of, value, name) if made_of else value
     return value.item() if isinstance(value, np.generic) else value
 
 

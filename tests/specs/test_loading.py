@@ -42,6 +42,15 @@ def test_bad_loading_is_refused(raw, words):
     assert words in str(caught.value)
 
 
+def test_mappings_stand_for_objects_as_in_a_file():
+    assert Loading(dataset=IMAGES) == Loading(dataset=Dataset(**IMAGES))
+    rates = {"read_bytes_per_s": 1e9, "write_bytes_per_s": 1e9}
+    made = Checkpointing(storage=rates, failures={"spares": 2})
+    assert (made.storage, made.failures) == (Storage(**rates), Failures(spares=2))
+    with pytest.raises(InputError, match=r"^dataset.samples: got 0; allowed: a whole number from 1"):
+        Loading(dataset=IMAGES | {"samples": 0})
+
+
 def test_what_was_left_out_is_said():
     made = Loading(dataset=Dataset(**IMAGES), workers=3, trainer_cores=1)
     assert made.cores == 4
