@@ -307,10 +307,15 @@ def exposed(timeline: Timeline, costs: Costs, pace: Pace, waits: Waits, straggle
         "other": passes["other"] + pace.updates * float(exposed_tied(c, timeline.schedule)[rank]),
     }
     step = pace.ticks * TICK_S
-    # What overlaps exactly leaves a difference of the last bit, of either sign.
-    terms = {k: v if abs(v) > 1e-12 * step else 0.0 for k, v in terms.items()}
-    # What whole nanoseconds rounded off belongs to the largest term.
-    terms["compute"] += step + straggler_s - sum(terms.values())
+    # What overlaps exactly leaves a difference of the last bit, of either sign. Jitter leaves more where nothing
+    # flushes: what a rank does in all steps is not drawn as what it does in those of the steady state.
+    terms = {k: v if v > 1e-12 * step else 0.0 for k, v in terms.items()}
+    # What whole nanoseconds rounded off, and what noise adds, belongs to the largest term.
+    rest = step + straggler_s - sum(terms.values())
+    if terms["compute"] + rest >= 0:
+        terms["compute"] += rest
+    else:  # jitter drew less than the costs say, and more than compute takes: every term is as much shorter
+        terms = {k: v * (step + straggler_s) / sum(terms.values()) for k, v in terms.items()}
     return {name: float(value) for name, value in terms.items()}
 
 

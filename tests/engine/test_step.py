@@ -132,6 +132,16 @@ def test_slow_devices_and_jitter(gpt3, h100s, interleaved):
         assert calm < run(jitter=0.05) < 1.1 * calm
 
 
+@pytest.mark.parametrize(("engine", "schedule", "seed"), [("path", "2bw", 3), ("events", "pipedream", 2)])
+def test_no_term_of_a_step_with_jitter_is_negative(engine, schedule, seed):
+    model = Model(name="tiny", layers=4, hidden=2048, heads=8, vocab=50_257, seq=16)  # its update takes the most
+    cluster = Cluster.of("h100-sxm-80gb", gpus_per_node=2)
+    plan = Plan(pp=2, global_batch=2, schedule=schedule)
+    step = simulate(model, cluster, plan, engine, noise=Noise(jitter=0.3, seed=seed))
+    assert min(step.breakdown_s.values()) >= 0
+    assert sum(step.breakdown_s.values()) == pytest.approx(step.step_time_s, rel=1e-12)
+
+
 @pytest.mark.parametrize(
     ("noise", "message"),
     [
