@@ -14,7 +14,7 @@ from sim.sweep.filters import SECTIONS
 from sim.sweep.grid import Grid
 from sim.sweep.numbering import Column, distinct
 from sim.sweep.outcome import FAILED, FILTERED, Outcome, Reasons
-from sim.sweep.sections import Sections, changes, valued
+from sim.sweep.sections import FOLLOWING, Sections, changes, valued
 from sim.sweep.simulated import simulated
 
 
@@ -99,13 +99,19 @@ class Evaluate:
             column = columns[path]
             return _array(column.values)[column.index]
         section, _, below = path.partition(".")
-        own = {p: c for p, c in columns.items() if p.partition(".")[0] == section and not direct(self.grid, p)}
-        first, index = distinct(own.values(), rows)
+        needed = ("plan", "cluster") if section == "plan" and below in FOLLOWING else (section,)
+        made = {p: c for p, c in columns.items() if p.partition(".")[0] in needed and not direct(self.grid, p)}
+        first, index = distinct(made.values(), rows)
         each = []
         for row in first.tolist():
-            found = self.sections[section].at(changes(own, row))
-            each.append(None if isinstance(found, InputError) else valued(found, below))
+            found = [self.sections[name].at(changes(_of(made, name), row)) for name in needed]
+            wrong = any(isinstance(one, InputError) for one in found)
+            each.append(None if wrong else valued(found[0], below, *found[1:]))
         return _array(tuple(each))[index]
+
+
+def _of(columns: dict[str, Column], section: str) -> dict[str, Column]:
+    return {path: column for path, column in columns.items() if path.partition(".")[0] == section}
 
 
 def _array(values: tuple[Any, ...]) -> NDArray[Any]:

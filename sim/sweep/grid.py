@@ -19,7 +19,7 @@ from sim.specs.files import load_mapping
 from sim.sweep.digest import code_digest
 from sim.sweep.filters import SECTIONS, Filter
 from sim.sweep.numbering import Axis, Column, Numbering, spaced
-from sim.sweep.sections import at_prices, fields_of, files_in, made, named_files, stated, whole_path
+from sim.sweep.sections import at_prices, compared, files_in, made, named_files, stated, whole_path
 
 Engine = Literal["analytic", "path", "events"]
 Objective = Literal["step_time", "tokens_per_s_per_gpu", "cost"]
@@ -304,10 +304,10 @@ class Grid:
         found = []
         for n, one in enumerate(self.filters):
             for path in one.paths:
-                section, _, below = path.partition(".")
-                if path not in self.axes and below.partition(".")[0] not in fields_of(section):
-                    where = "field" if path == one.field else one.comparison
-                    found.append(InputError(f"filters.{n}.{where}", path, f"an axis, or a field of {section}"))
+                if path not in self.axes and not compared(path):
+                    where, section = "field" if path == one.field else one.comparison, path.partition(".")[0]
+                    allowed = f"an axis, or a number, text, true or false of {section}"
+                    found.append(InputError(f"filters.{n}.{where}", path, allowed))
         return found
 
     def _engine_problems(self) -> list[InputError]:

@@ -1,18 +1,19 @@
 """Models, clusters and plans of a grid's configurations, each made once."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from sim.catalog import names
 from sim.market.job_prices import priced
 from sim.plans.files import plain
 from sim.specs import Cluster, InputError, Model, Plan
 from sim.specs.catalog import stated_model
-from sim.specs.fields import check, init_names
+from sim.specs.fields import UNIONS, check, class_of, init_names
 from sim.specs.job import read_model, section_readers
+from sim.specs.rules import Spread
 from sim.sweep.numbering import Column
 
 MOST_HELD = 50_000
@@ -91,6 +92,15 @@ def stated(thing: Any) -> dict[str, Any]:
     return held
 
 
+COUNTS = ("model.parameters", "cluster.gpus")
+"""What a filter may name beside fields."""
+
+FOLLOWING: Mapping[str, Callable[[Spread], int]] = {
+    "dp": lambda spread: spread.dp,
+    "fsdp_shard": lambda spread: spread.shard or spread.dp * spread.cp,
+}
+"""Fields of a plan that follow from its cluster where they are left out; plans of `stages` have one each a stage."""
+
 OF_ONE_CLUSTER = ("cluster", "cluster.device", "cluster.gpus_per_node")
 
 
@@ -138,21 +148,27 @@ def changes(columns: Mapping[str, Column], row: int) -> Changes:
     return tuple(sorted(held, key=lambda change: change[0] != ""))
 
 
-def fields_of(section: str) -> tuple[str, ...]:
-    """Return the fields that a filter may name, beside those of axes."""
-    own = {"model": (Model, "parameters"), "cluster": (Cluster, "gpus"), "plan": (Plan, "")}
-    cls, more = own[section]
-    return (*init_names(cls), *((more,) if more else ()))
+def compared(path: str) -> bool:
+    """Return whether a filter may name a path beside those of axes: of a number, text, true or false."""
+    section, _, below = path.partition(".")
+    if path in COUNTS:
+        return True
+    hint: Any = {"model": Model, "cluster": Cluster, "plan": Plan}[section]
+    for part in below.split("."):
+        owner = class_of(hint)
+        hint = get_type_hints(owner).get(part) if owner and part in init_names(owner) else None
+    options = get_args(hint) if get_origin(hint) in UNIONS else (hint,)
+    return any(option in (int, float, str, bool) or get_origin(option) is Literal for option in options)
 
 
-def valued(thing: Any, path: str) -> Any:
-    """Return the field at a path below an object; None where it has none."""
+def valued(thing: Any, path: str, cluster: Cluster | None = None) -> Any:
+    """Return the field at a path below an object, None where it has none; `cluster`: where a plan runs, from which
+    follows what it leaves out of `FOLLOWING`."""
+    if cluster is not None:
+        return None if thing.stages else FOLLOWING[path](Spread.of(thing, cluster))
     for part in path.split("."):
-        known = is_dataclass(thing) and (part in init_names(type(thing)) or part in ("gpus", "parameters"))
-        if not known:
-            return None
-        thing = getattr(thing, part)
-    return thing if isinstance(thing, int | float | str) else None
+        thing = getattr(thing, part, None)
+    return thing
 
 
 def named_files(raw: Any, folder: Path) -> Any:

@@ -41,6 +41,9 @@ BAD = [
     ({"axes": ONE, "filters": [{"field": "tp", "at_most": 1}]}, "filters.0.field: got 'tp'"),
     ({"axes": ONE, "filters": [{"field": "plan.tp", "at_most": "8"}]}, "filters.0.at_most: got '8'"),
     ({"axes": ONE, "filters": [{"field": "plan.tp", "at_most": "cluster.gpu"}]}, "at_most: got 'cluster.gpu'"),
+    ({"axes": ONE, "filters": [{"field": "cluster.links.bandwidth", "at_most": 1}]}, "0.field: got 'cluster.links"),
+    ({"axes": ONE, "filters": [{"field": "plan.tp", "at_most": "plan.offload.weigths"}]}, "got 'plan.offload.weigths'"),
+    ({"axes": ONE, "filters": [{"field": "plan.offload", "at_most": 1}]}, "filters.0.field: got 'plan.offload'"),
     ({"axes": ONE, "filters": [{"field": "plan.tp", "is": 1}]}, "filters.0.is: got 1; allowed: no such key"),
     ({"axes": ONE, "sample": {"method": "sobol", "count": 3}}, "sample.method: got 'sobol'"),
     ({"axes": ONE, "sample": {"method": "random", "count": 0}}, "sample.count: got 0"),
@@ -125,12 +128,21 @@ def test_filters_compare_fields_of_objects_text_and_nothing():
         {"field": "plan.tp", "at_most": "cluster.gpus_per_node"},
         {"field": "cluster.device", "differs_from": "l4"},
         {"field": "plan.tp", "divides": "model.heads"},
-        {"field": "plan.dp", "at_least": 99},  # left out everywhere: nobody's concern
+        {"field": "plan.recompute_layers", "at_least": 99},  # left out everywhere: nobody's concern
         {"field": "cluster.gpus", "at_most": 8},
     ]
     grid = Grid(**(BASE | {"cluster": {"nodes": 1}}), axes=axes, filters=rules)
     kept = Evaluate(grid).outcome(0, grid.size).outcome != FILTERED
     assert kept.reshape(2, 2, 3).tolist() == [[[True, True, False], [True] * 3], [[False] * 3] * 2]
+
+
+@pytest.mark.parametrize("field", ["plan.dp", "plan.fsdp_shard"])
+@pytest.mark.parametrize("engine", ["analytic", "path"])
+def test_filters_know_the_degrees_that_are_left_out(field, engine):
+    axes = {"cluster.nodes": [1, 2], "plan.tp": [2, 8]}
+    plan = {"global_batch": 64, "zero": 1}
+    grid = Grid(**BASE | {"plan": plan}, axes=axes, filters=[{"field": field, "at_least": 2}], engine=engine)
+    assert (Evaluate(grid).outcome(0, 4).outcome == FILTERED).tolist() == [False, True, False, False]
 
 
 def test_what_cannot_be_built_is_not_left_out_by_a_filter():
