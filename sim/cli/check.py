@@ -105,7 +105,7 @@ def _job(raw: dict[str, Any], folder: Path) -> tuple[list[InputError], list[str]
     try:
         for member in job.cluster.members:
             load_profile(member.profile)
-        job = replace(job, cluster=priced(job.cluster, job.prices))
+        job = replace(job, cluster=priced(job.cluster, job.prices, job.training))
         if job.plan:
             return _planned(job)
     except InputError as error:

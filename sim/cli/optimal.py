@@ -45,7 +45,7 @@ def optimal_command(
     elif loaded.plan is None:
         raise InputError("plan", None, "required: a budget of time or money is spent at the plan's speed")
     else:
-        step = simulate(loaded.model, priced(loaded.cluster, loaded.prices), loaded.plan)
+        step = simulate(loaded.model, priced(loaded.cluster, loaded.prices, loaded.training), loaded.plan)
         budget = Budget.on(step, days, gpu_hours, usd, loaded.training, loaded.loading, loaded.checkpointing)
     found = compute_optimal(loaded.model, budget, law)
     if as_json:

@@ -65,7 +65,7 @@ def simulate_command(
     if loaded.plan is None:
         raise InputError("plan", None, "required: tp, pp, global_batch, ...")
     checked_files({"--trace": trace, "--memory-trace": memory_trace, "--html": html}, job)
-    step = simulate(loaded.model, priced(loaded.cluster, loaded.prices), loaded.plan, engine.value)
+    step = simulate(loaded.model, priced(loaded.cluster, loaded.prices, loaded.training), loaded.plan, engine.value)
     run = run_of(step, loaded.around)
     lost = losses_of(step, loaded.around)
     trained = _trained(step, loaded.around, hours, seed)

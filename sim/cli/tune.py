@@ -44,7 +44,7 @@ def tune_command(
     if out:
         checked_folder("--out", out)
     asked = loaded.tune or Tune(global_batch=loaded.plan.global_batch)  # type: ignore[union-attr]
-    cluster = priced(loaded.cluster, loaded.prices)
+    cluster = priced(loaded.cluster, loaded.prices, loaded.training)
     with Progress(console=progress_console, transient=True) as bar:
         task = bar.add_task("scoring the space")
         found = tune(

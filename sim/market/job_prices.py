@@ -1,6 +1,6 @@
 """The prices of a job: what a cluster may rent, and what its devices cost."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
@@ -12,7 +12,7 @@ from sim.market.devices import catalog_device, market_name
 from sim.market.grid import price_grid
 from sim.market.offers import Market, Offer
 from sim.market.price_files import read_prices
-from sim.specs import Cluster, InputError, Prices
+from sim.specs import Cluster, InputError, Prices, Training
 from sim.units import DAY_S, HOUR_S
 
 FIELDS = {"prices": "", "begin_s": "begin", "step_s": "step_hours", "every_s": "every_hours"}
@@ -83,8 +83,8 @@ def begin_of(prices: Prices, market: Market) -> float:
     return market.first_s if prices.begin_s is None else prices.begin_s
 
 
-def priced(cluster: Cluster, prices: Prices | None) -> Cluster:
-    """Return a cluster at the price that prices say, per device.
+def priced(cluster: Cluster, prices: Prices | None, training: Training | None = None) -> Cluster:
+    """Return a cluster at the price that prices, or without them training, say, per device.
 
     That of files is the mean, from the begin to the last change of a price, of what is cheapest of all that fits.
 
@@ -92,7 +92,8 @@ def priced(cluster: Cluster, prices: Prices | None) -> Cluster:
         InputError: as `market_of`, or nothing is offered at the begin.
     """
     if prices is None:
-        return cluster
+        stated_usd = training.usd_per_gpu_hour if training else None
+        return cluster if stated_usd is None else _at(cluster, stated_usd)
     usd, notes = prices.usd_per_gpu_hour, list[str]()
     if usd is None:
         market = market_of(prices, cluster)
@@ -105,15 +106,16 @@ def priced(cluster: Cluster, prices: Prices | None) -> Cluster:
             f"cluster.usd_per_gpu_hour = {usd:.4g} USD (the cheapest of {len(grid.offers)} offers at each time, mean "
             f"of {grid.steps * step_s / DAY_S:.3g} days; what moving takes is not in it)"
         )
-    made = _at(cluster, usd)
+    return _at(cluster, usd, notes)
+
+
+def _at(cluster: Cluster, usd: float, notes: Sequence[str] = ()) -> Cluster:
+    """Return a cluster, or its groups, at a price; `notes`: what was assumed of it."""
+    if cluster.groups:
+        groups = tuple(replace(group, usd_per_gpu_hour=usd) for group in cluster.groups)
+        made = Cluster(groups=groups, links=cluster.links, multipliers=cluster.multipliers)
+    else:
+        made = replace(cluster, usd_per_gpu_hour=usd)
     kept = [line for line in cluster.assumptions if "cluster.usd_per_gpu_hour" not in line]
     object.__setattr__(made, "assumptions", (*kept, *notes))  # what else was assumed still is
     return made
-
-
-def _at(cluster: Cluster, usd: float) -> Cluster:
-    """Return a cluster, or its groups, at a price."""
-    if not cluster.groups:
-        return replace(cluster, usd_per_gpu_hour=usd)
-    groups = tuple(replace(group, usd_per_gpu_hour=usd) for group in cluster.groups)
-    return Cluster(groups=groups, links=cluster.links, multipliers=cluster.multipliers)

@@ -232,7 +232,7 @@ class Grid:
             if not isinstance(held, Mapping | None | (str if key == "model" else Mapping)):
                 raise InputError(key, held, "a catalog name, a path or a mapping" if key == "model" else "a mapping")
             object.__setattr__(self, key, held)
-        if self.job is not None and "prices" in raw:
+        if self.job is not None and _priced(raw):
             object.__setattr__(self, "cluster", at_prices(self.cluster, self.axes, raw, path.parent))
         object.__setattr__(self, "job", None)
 
@@ -343,6 +343,12 @@ def _axis_files(path: str, value: Any, folder: Path) -> Any:
         return value
     of_files = path.rpartition(".")[2] in ("model", "device", "profile", "table")
     return [whole_path(each, folder) if of_files else named_files(each, folder) for each in value]
+
+
+def _priced(job: Mapping[str, Any]) -> bool:
+    """Return whether a job says beside its cluster what devices cost."""
+    training = job.get("training")
+    return "prices" in job or (isinstance(training, Mapping) and "usd_per_gpu_hour" in training)
 
 
 def _digest(data: Any) -> str:

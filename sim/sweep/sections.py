@@ -105,20 +105,23 @@ OF_ONE_CLUSTER = ("cluster", "cluster.device", "cluster.gpus_per_node")
 
 
 def at_prices(cluster: Any, axes: Iterable[str], job: Mapping[str, Any], folder: Path) -> Any:
-    """Return plain data of a cluster at the price that the `prices` of a job say of it, as many nodes as it states.
+    """Return plain data of a cluster at the price that `prices` or `training` of a job say, as many nodes as it states.
 
     Raises:
-        InputError: the prices are wrong, or those of files while an axis makes other clusters of it.
+        InputError: a section is wrong, or prices are those of files while an axis makes other clusters of it.
     """
-    prices, problems = section_readers(job, folder)["prices"](job["prices"])
+    readers = section_readers(job, folder)
+    read = {key: readers[key](job[key]) for key in ("prices", "training") if key in job}
+    prices, training = (read[key][0] if key in read else None for key in ("prices", "training"))
     held, wrong = check(Cluster, cluster, "cluster") if cluster is not None else (None, [])
-    if problems or wrong:
-        raise (problems or wrong)[0]
+    for _, problems in (*read.values(), (held, wrong)):
+        if problems:
+            raise problems[0]
     for path in axes:
-        if prices.files and (path in OF_ONE_CLUSTER or path.startswith("cluster.groups")):
+        if prices and prices.files and (path in OF_ONE_CLUSTER or path.startswith("cluster.groups")):
             allowed = "left out where the job has prices of files, which are those of one device and node"
             raise InputError(f"axes.{path}", "stated", allowed)
-    return stated(priced(held, prices)) if held else cluster
+    return stated(priced(held, prices, training)) if held else cluster
 
 
 @dataclass(eq=False)

@@ -148,7 +148,7 @@ class WhatIf(w.HBox):
         job = load_plan(path).job
         if job.plan is None:
             raise InputError("plan", None, "a plan: this job only says what to search")
-        self.show(job.model, priced(job.cluster, job.prices), job.plan)
+        self.show(job.model, priced(job.cluster, job.prices, job.training), job.plan)
 
     def pin(self) -> None:
         """Make what is shown A, with which everything else is compared."""

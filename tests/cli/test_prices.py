@@ -66,6 +66,7 @@ def test_one_price_is_as_a_clusters_price(trainsim, job):
     old = json.loads(trainsim("simulate", job("training: {steps: 20000, usd_per_gpu_hour: 1.5}"), "--json")[1])
     assert priced["run"] == old["run"]
     assert not RENTED & set(priced["run"])
+    assert priced["usd_per_1e9_tokens"] == old["usd_per_1e9_tokens"]
     bare = json.loads(trainsim("simulate", job(), "--json")[1])
     assert priced["usd_per_1e9_tokens"] == pytest.approx(bare["usd_per_1e9_tokens"] * 1.5 / 2.99)
 
@@ -83,6 +84,17 @@ def test_tune_asks_the_market_what_devices_cost(trainsim, job, tmp_path):
     again = json.loads(trainsim("simulate", out / "plan-1.json", "--json")[1])
     assert again["run"] == data["run"]
     assert "dynamic: the run ends after" in trainsim("tune", job(TUNE + TRAINED + FILES), "--top", 1)[1]
+
+
+def test_the_price_of_training_is_what_a_search_ranks_by(trainsim, tmp_path):
+    file = tmp_path / "job.yaml"
+    file.write_text(
+        "model: llama3.2-1b\ncluster: {device: l4}\ntraining: {steps: 1000, usd_per_gpu_hour: 1.5}\n"
+        "tune: {global_batch: 8, objective: cost, target: any, knobs: {tp: [4], zero: [0], unequal_stages: false}}\n"
+    )
+    data = json.loads(trainsim("tune", file, "--json", "--top", 1)[1])
+    tokens = data["run"]["tokens"] / 1e9
+    assert data["plans"][0]["usd_per_1e9_tokens"] == pytest.approx(data["run"]["cost_usd"] / tokens)
 
 
 def test_a_plan_file_remembers_prices(trainsim, job, tmp_path):
@@ -125,7 +137,14 @@ def test_check_reads_the_prices_too(trainsim, job):
         assert json.loads(out)["problems"][0]["path"].endswith(path)
 
 
-@pytest.mark.parametrize("prices, usd", [(FILES, 3.0), ("prices: {usd_per_gpu_hour: 1.5}\n", 1.5)])
+@pytest.mark.parametrize(
+    "prices, usd",
+    [
+        (FILES, 3.0),
+        ("prices: {usd_per_gpu_hour: 1.5}\n", 1.5),
+        ("training: {steps: 9, usd_per_gpu_hour: 1.5}\n", 1.5),
+    ],
+)
 def test_a_sweep_is_at_the_jobs_price(job, prices, usd):
     axes = {"plan.zero": [0, 1]}
     assert Grid(job=str(job(prices)), axes=axes, objective="cost").cluster["usd_per_gpu_hour"] == pytest.approx(usd)
