@@ -109,6 +109,12 @@ def nearest(value: int, options: list[int]) -> str:
     return " or ".join(map(str, below + above)) or "none"
 
 
+def shards(model: Model, ranks: Any, tp: Any, spread: Any) -> Any:
+    """Return whether ZeRO has anything to shard: some of `ranks` (dp x cp) hold the same weights, or some of the tp x
+    `ranks` of a stage the same experts, of which they hold `spread` (ep x etp) different parts."""
+    return (np.asarray(ranks) > 1) | ((model.experts > 0) & (np.asarray(tp) * ranks > spread))
+
+
 def _splits(name: str, attribute: str) -> Rule:
     def allowed(model: Model, s: Spread) -> str:
         size = getattr(model, attribute)

@@ -51,7 +51,7 @@ class LayersAlone:
             own["stage_layers"] = (asked.model.layers - asked.stages + 1, *[1] * (asked.stages - 1))
         plan = Plan(global_batch=asked.global_batch, **dict(asked.kept), **own)
         placed = PlacedPlan(plan, dp, asked.microbatches)
-        return (zero == 0 or dp > 1) and not any(refusals(asked.model, placed, self.target))
+        return not any(refusals(asked.model, placed, self.target))
 
 
 def _inner(tables: StageTables) -> list[int]:

@@ -20,6 +20,7 @@ from sim.engine.closed_form import PLACES, stage_form
 from sim.engine.step import most_allocated
 from sim.specs import Cluster, Model, Offload, Plan, StagePlan
 from sim.specs.plan import RECOMPUTE
+from sim.specs.rules import shards
 from sim.tuner.score import mesh_values, scalars
 from sim.tuner.solvers.chain import Floats, Ints
 
@@ -151,8 +152,8 @@ class Grid:
             "again": again[None, :, None, :],
         }
         shape = np.broadcast_shapes(*(a.shape for a in axes.values()))
-        legal = (axes["again"] <= axes["layers"]) & ((axes["zero"] == 0) | (self.rows["dp"][axes["row"]] > 1))
-        legal &= once | (axes["layers"] > 0)
+        legal = (axes["again"] <= axes["layers"]) & (once | (axes["layers"] > 0))
+        legal = legal & (self._sharded()[axes["row"]] | (axes["zero"] == 0) | (0 not in self.techniques.zero))
         none = np.zeros((int(np.prod(shape)), len(OFFLOADED)))
         return self._flat(axes, shape, self._evaluated(axes), none, np.broadcast_to(legal, shape).ravel())
 
@@ -178,6 +179,12 @@ class Grid:
         stage_form(Structure.of(self.asked.model), True)  # compiled once, before the threads ask for it
         with ThreadPoolExecutor(os.cpu_count()) as threads:
             return list(threads.map(block, range(0, len(picked), step)))
+
+    def _sharded(self) -> NDArray[np.bool_]:
+        """Return in which rows ZeRO is not the same as ZeRO-0."""
+        asked, rows = self.asked, self.rows
+        etp = dict(asked.kept).get("etp", 1)
+        return np.asarray(shards(asked.model, rows["dp"] * asked.cp, rows["tp"], asked.ep * etp))
 
     def _row_of(self, table: Table, ids: Ints) -> Ints:
         key = {tuple(each): i for i, each in enumerate(zip(*(self.rows[n].tolist() for n in ROW), strict=True))}

@@ -15,7 +15,7 @@ from sim.specs.fields import read
 from sim.specs.job import Target
 from sim.specs.pipelines import PIPELINES
 from sim.specs.plan import RECOMPUTE
-from sim.specs.rules import RULES, Spread, divisors
+from sim.specs.rules import RULES, Spread, divisors, shards
 from sim.tuner.limits import on_target
 
 Column = NDArray[np.int64]
@@ -122,8 +122,9 @@ def build_space(
 ) -> Space:
     """Return every combination of the knobs, split into legal rows and counted exclusions.
 
-    ZeRO needs dp > 1 and sequence parallelism tp > 1 to be a configuration of its own: the duplicates are
-    excluded by reason like illegal ones. Values listed twice count once.
+    Without ranks to shard over all stages of ZeRO are one configuration, and without a pipeline all schedules that are
+    the same as none: duplicates of one that is left are excluded by reason like illegal ones. Values listed twice count
+    once.
     """
     fixed = kept or {}
     settings = Plan(global_batch=global_batch, **fixed).suited(cluster)
@@ -132,7 +133,7 @@ def build_space(
     values |= {k: list(dict.fromkeys(v)) for k, v in (knobs or {}).items()}
     shape = _combinations(cluster, values)
     recompute = np.array([RECOMPUTE.index(r) for r in values["recompute"]], dtype=np.int64)
-    zero, sp = np.array(values["zero"], dtype=np.int64), np.array(values["sequence_parallel"], dtype=np.int64)
+    zero, sp = np.array(sorted(values["zero"]), dtype=np.int64), np.array(values["sequence_parallel"], dtype=np.int64)
     per_row = len(recompute) * len(zero) * len(sp)
     shape["microbatches"] = global_batch // (shape["dp"] * shape["micro_batch"])
     excluded: dict[str, int] = {}
@@ -142,9 +143,9 @@ def build_space(
         legal &= ~first
         _count(excluded, reason, int(first.sum()) * per_row)
     rows = {name: column[legal] for name, column in shape.items()}
-    allowed = _distinct(model, rows, recompute, zero, sp, excluded)
     needs = _asked(model, cluster, global_batch, fixed, rows, recompute, zero, sp)
-    allowed = on_target(target, needs, allowed, excluded)
+    allowed = on_target(target, needs, _legal(model, rows, recompute, zero, sp, excluded), excluded)
+    allowed = _distinct(model, needs, allowed, excluded)
     asked, given = len(legal) * per_row, dict(knobs or {})
     return Space(
         model, cluster, global_batch, fixed, rows, recompute, zero, sp, allowed, excluded, asked, given, target
@@ -167,7 +168,8 @@ def _broken(
             yield rule.reason, rule.broken(model, spread)
     if (shape["fsdp_shard"] == 0).any():
         yield "fsdp_shard of all data-parallel ranks (the same as 0)", shape["fsdp_shard"] == ranks
-    yield "a pipeline schedule with pp = 1 (the same as none)", (shape["pp"] == 1) & (code != NONE)
+    if (code == NONE).any():
+        yield "a pipeline schedule with pp = 1 (the same as none)", (shape["pp"] == 1) & (code != NONE)
     yield "microbatches or ranks that the schedule cannot have", _unordered(shape)
 
 
@@ -240,7 +242,7 @@ def _count(excluded: dict[str, int], reason: str, number: int) -> None:
         excluded[reason] = excluded.get(reason, 0) + number
 
 
-def _distinct(
+def _legal(
     model: Model,
     rows: Mapping[str, Column],
     recompute: Column,
@@ -248,22 +250,28 @@ def _distinct(
     sp: Column,
     excluded: dict[str, int],
 ) -> NDArray[np.bool_]:
-    tp, dp = rows["tp"][:, None, None, None], rows["dp"][:, None, None, None]
+    tp = rows["tp"][:, None, None, None]
     zero_axis, sp_axis = zero[:, None], sp[None, :] > 0
     shape = (len(rows["tp"]), len(recompute), len(zero), len(sp))
     no_group = np.broadcast_to(sp_axis & (tp == 1), shape)
     uneven = np.broadcast_to(sp_axis & (tp > 1) & (model.seq % tp != 0), shape)
     selective = np.full(shape, model.whole_layers) & (recompute == RECOMPUTE.index("selective"))[:, None, None]
     no_group, uneven = no_group & ~selective, uneven & ~selective
-    no_shard = np.broadcast_to((zero_axis > 0) & (dp == 1), shape) & ~no_group & ~uneven & ~selective
     part = (rows["fsdp_shard"] > 0)[:, None, None, None]
     no_copy = np.broadcast_to(part & (zero_axis == 0), shape) & ~no_group & ~uneven & ~selective
     for reason, mask in (
         (f"selective recompute of {'a traced network' if model.table else 'recurrent layers'}", selective),
         ("sequence parallelism without tp > 1", no_group),
         ("tp does not divide the sequence (sequence parallelism)", uneven),
-        ("ZeRO without dp > 1 (the same as ZeRO-0)", no_shard),
         ("fsdp_shard without ZeRO", no_copy),
     ):
         _count(excluded, reason, int(mask.sum()))
-    return np.asarray(~(no_group | uneven | no_shard | no_copy | selective))
+    return np.asarray(~(no_group | uneven | no_copy | selective))
+
+
+def _distinct(model: Model, asked: Asked, allowed: NDArray[np.bool_], excluded: dict[str, int]) -> NDArray[np.bool_]:
+    """Return the `allowed` configurations, of those without anything to shard the ones of the least ZeRO stage."""
+    same = allowed & ~shards(model, asked.dp * asked.cp, asked.tp, asked.ep * asked.etp)
+    again = same & (same.cumsum(axis=2) > 1)
+    _count(excluded, "ZeRO without ranks to shard over (the same as ZeRO-0)", int(again.sum()))
+    return np.asarray(allowed & ~again)

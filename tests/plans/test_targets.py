@@ -27,7 +27,8 @@ AT = st.tuples(*(st.integers(0, n - 1) for n in SPACES["any"].allowed.shape))
 def test_every_combination_is_counted_once(target):
     space = SPACES[target]
     assert int(space.allowed.sum()) + sum(space.excluded.values()) == space.asked
-    assert (space.allowed <= SPACES["any"].allowed).all()
+    # Without ranks to shard over any stage of ZeRO stands for all: the least that the target can run.
+    assert (space.allowed.any(axis=2) <= SPACES["any"].allowed.any(axis=2)).all()
     assert space.allowed.any()
 
 

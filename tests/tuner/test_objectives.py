@@ -167,7 +167,7 @@ def ways(error):
 
 
 def test_where_nothing_fits_every_way_out_is_one():
-    knobs = {"recompute": "none", "zero": 1, "tp": [1, 2], "micro_batch": [8]}
+    knobs = ALIKE | {"recompute": "none", "zero": 1, "tp": [1, 2], "micro_batch": [8]}
     with pytest.raises(InputError) as caught:
         tune(SMALL, TIGHT, 32, knobs)
     memory, nodes, batch, free = ways(caught.value)

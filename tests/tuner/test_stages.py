@@ -70,7 +70,7 @@ def raw_plans(model, cluster, batch, values):
             for n in range(model.layers + 1)
             for tp, zero in product(values["tp"], values["zero"])
             for dp in [cluster.gpus // s // tp]
-            if dp and cluster.gpus // s % tp == 0 and b % dp == 0 and (dp > 1 or not zero)
+            if dp and cluster.gpus // s % tp == 0 and b % dp == 0 and (dp > 1 or not zero or 0 not in values["zero"])
             for kind in values["recompute"]
             for again in ([None] if kind == "none" or not n else [c for c in values["recompute_layers"] if c <= n])
             for some in [{"recompute_layers": again} if again and again < n else {}]
