@@ -1,6 +1,5 @@
 """What would make a plan fit: single changes of it, simulated, by what they save and what they cost."""
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any, NamedTuple
@@ -23,11 +22,12 @@ class Fix(NamedTuple):
 
 @checked
 def fixes(step: Step) -> list[Fix]:
-    """Return the changes that save memory: those that fit first, then by extra time."""
+    """Return the changes that save memory, by the engine and run level of the step: those that fit first, then by extra
+    time."""
     found = []
     for change, values in _changes(step):
         try:
-            other = simulate(step.model, step.cluster, step.plan.but(**values))
+            other = _likewise(step, step.model, step.plan.but(**values))
         except InputError:
             continue  # this change breaks a rule on this model or cluster
         saved = step.device_memory_bytes - other.device_memory_bytes
@@ -41,7 +41,7 @@ def largest(step: Step, name: str, values: Sequence[int]) -> Step | None:
     """Return the step with the largest of the ascending `values` that fits for sure, or None where none does.
 
     name: a dimension of the model (seq, layers, hidden ...) or a knob of the plan. Memory is taken to grow with it;
-    values that break a rule count as too large.
+    values that break a rule are left out.
 
     Raises:
         InputError: neither the model nor the plan has such a number.
@@ -50,18 +50,26 @@ def largest(step: Step, name: str, values: Sequence[int]) -> Step | None:
     if not of_model and name not in {f.name for f in fields(Plan)}:
         raise InputError("name", name, "a dimension of the model or a knob of the plan")
 
-    def fits(value: int) -> Step | None:
+    found, left = None, list(values)
+    while left:
+        middle = len(left) // 2
+        change = {name: left[middle]}
         try:
-            model = resized(step.model, {name: value}) if of_model else step.model
-            plan = step.plan if of_model else step.plan.but(**{name: value})
-            other = simulate(model, step.cluster, plan)
+            model = resized(step.model, change) if of_model else step.model
+            other = _likewise(step, model, step.plan if of_model else step.plan.but(**change))
         except InputError:
-            return None
-        return other if other.fits == "yes" else None
+            del left[middle]  # it says nothing of those beside it
+            continue
+        if other.fits == "yes":
+            found, left = other, left[middle + 1 :]
+        else:
+            left = left[:middle]
+    return found
 
-    found: dict[int, Step | None] = {}
-    count = bisect_left(values, True, key=lambda value: found.setdefault(value, fits(value)) is None)
-    return found[values[count - 1]] if count else None
+
+def _likewise(step: Step, model: Model, plan: Plan) -> Step:
+    """Return another step on the cluster, by the engine and with the run level of this one; raises InputError."""
+    return simulate(model, step.cluster, plan, "events" if step.contention else "path", step.level)
 
 
 def _changes(step: Step) -> list[tuple[str, dict[str, Any]]]:

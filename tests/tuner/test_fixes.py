@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from sim.costs.run_level import RunLevel, RunLevelSet
 from sim.engine.step import simulate
 from sim.specs import Cluster, InputError, Model, Plan
 from sim.specs.catalog import models
@@ -49,3 +50,11 @@ def test_a_search_without_a_plan_names_it(between):
 def test_memory_binds_where_the_usual_layers_are_faster_and_do_not_fit(between):
     told = [each.text for each in binding(simulate(MODEL, between, PLAN.but(tempo=True))) if each.kind == "memory"]
     assert "setting of Tempo's layers off instead of on: −" in told[0]
+
+
+@pytest.mark.parametrize(("engine", "level"), [("events", None), ("path", RunLevelSet.bare(RunLevel()))])
+def test_a_change_is_run_as_the_step_was(engine, level):
+    step = simulate(models["llama3-8b"], Cluster.of("h100-sxm-80gb"), Plan(tp=2, global_batch=32), engine, level)
+    for fix in fixes(step):
+        likewise = simulate(step.model, step.cluster, fix.step.plan, engine, level)
+        assert fix.slower == likewise.step_time_s / step.step_time_s - 1

@@ -20,6 +20,11 @@ def test_the_next_larger_one_does_not_fit(step, name, values):
     assert largest(step, name, [after]) is None
 
 
+def test_values_that_break_a_rule_say_nothing(step):
+    legal, every = (largest(step, "layers", values).model.layers for values in (range(4, 401, 4), range(4, 401)))
+    assert legal == every
+
+
 def test_a_knob_of_the_plan(step):
     found = largest(step, "micro_batch", [1, 2, 4, 8, 16, 32, 64])
     assert found.plan.micro_batch > 1
