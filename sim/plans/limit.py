@@ -44,7 +44,7 @@ class Asked:
     offload: Offload = NOTHING
     uneven: bool = False
     hollow: bool = False
-    barrier: bool = True
+    barrier: Any = True
     degrees: bool = False
     techniques: bool = False
     some_layers: bool = False

@@ -201,7 +201,7 @@ TORCHTITAN = (
     Limit(
         "optimizer_barrier",
         "torchtitan clips before any rank updates",
-        lambda a: among(a.pp > 1) & (not a.barrier),
+        lambda a: among(a.pp > 1) & ~among(a.barrier),
         lambda a: "true (torchtitan clips by the global norm before any rank updates)",
     ),
     Limit(

@@ -40,7 +40,7 @@ PRECISIONS = tuple(precisions)
 KEPT = (
     "gradient_dtype", "overlap_dp", "precision", "optimizer", "compiled", "fused_wgrad", "scatter_gather",
     "tp_overlap", "blocking_sends", "offload", "framework", "cross_entropy", "etp", "fsdp_shard", "rank_order",
-    "attention_kernel", "product_kernel", "recurrent_kernel", "tempo", "software_year",
+    "attention_kernel", "product_kernel", "recurrent_kernel", "tempo", "software_year", "optimizer_barrier",
 )  # fmt: skip
 """Settings of a plan that are not searched: they are taken from the job's plan."""
 
@@ -186,6 +186,7 @@ def _asked(
     """Return what the configurations ask of a target, on the space's axes."""
     columns: dict[str, Any] = {name: column[:, None, None, None] for name, column in rows.items()}
     plan = Plan(global_batch=global_batch, **kept).suited(cluster)
+    barrier = np.array([plan.but(schedule=name).optimizer_barrier for name in ORDERS])
     return Asked(
         **{name: columns[name] for name in ("tp", "pp", "cp", "ep", "dp", "microbatches")},
         group=columns["pp"],
@@ -200,6 +201,7 @@ def _asked(
         gradient_dtype=plan.gradient_dtype,
         rank_order=plan.rank_order,
         offload=plan.offload or NOTHING,
+        barrier=barrier[columns["schedule"]],
         **unsearched(model, plan) | {"tempo": columns["tempo"] > 0},
     )
 

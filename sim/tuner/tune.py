@@ -171,7 +171,8 @@ class _Request:
     until: the instant after which no further plan is confirmed.
 
     Raises:
-        InputError: the plan gives the layers of every stage, or a knob can have no effect on this target or model.
+        InputError: the plan gives the layers of every stage or the size of groups of microbatches, or a knob can have
+            no effect on this target or model.
     """
 
     model: Model
@@ -198,6 +199,9 @@ class _Request:
         if self.plan and self.plan.stage_layers:
             given, allowed = self.plan.stage_layers, "left out: the search gives every stage as many layers"
             raise InputError("plan.stage_layers", given, allowed)
+        if self.plan and "microbatch_group_size" not in self.plan.derived:
+            allowed = "left out: the search takes groups of pp microbatches"
+            raise InputError("plan.microbatch_group_size", self.plan.microbatch_group_size, allowed)
 
     @property
     def given(self) -> dict[str, int]:
@@ -296,8 +300,8 @@ def _check_precision(name: str, cluster: Cluster) -> None:
 
 
 def _settings(plan: Plan) -> dict[str, Any]:
-    """Return what a search takes from the job's plan."""
-    return {name: getattr(plan, name) for name in KEPT if getattr(plan, name) is not None}
+    """Return what a search takes from the job's plan; what follows from other settings follows from each plan's own."""
+    return {name: getattr(plan, name) for name in KEPT if name not in plan.derived and getattr(plan, name) is not None}
 
 
 def _checked(

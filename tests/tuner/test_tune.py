@@ -15,7 +15,7 @@ from sim.specs.rules import divisors
 from sim.tuner.baseline import textbook
 from sim.tuner.explain import TERM_NAMES
 from sim.tuner.ranking import same_order, weighed
-from sim.tuner.space import build_space
+from sim.tuner.space import ORDERS, build_space
 from sim.tuner.tune import tune
 from tests.full import FULL, full
 
@@ -193,10 +193,25 @@ def test_every_term_has_words():
 def test_settings_of_the_plan_are_kept(h100s):
     kept = {"gradient_dtype": "bf16", "overlap_dp": False, "precision": "fp16", "tp_overlap": False}
     kept["offload"] = Offload(activations=0.01, weights=0.01, gradients=0.01)
-    kept["software_year"] = 2026.5
+    kept |= {"software_year": 2026.5, "optimizer_barrier": False}
     knobs = {"unequal_stages": [False]}
     best = tune(SMALL, h100s, 1024, knobs, top=1, plan=Plan(global_batch=1024, **kept), target="any").best.plan
     assert {name: getattr(best, name) for name in kept} == kept
+
+
+def test_whether_ranks_wait_follows_from_each_schedule(h100s):
+    """torchtitan clips before any rank updates, ZB-H1 does not."""
+    knobs = {"schedule": ["1f1b", "zb-h1"], "pp": [2], "zero": [2]}
+    spaces = [build_space(SMALL, h100s, 1024, knobs, kept, "torchtitan") for kept in ({}, {"optimizer_barrier": True})]
+    left = [{ORDERS[code] for code in s.rows["schedule"][s.allowed.any(axis=(1, 2, 3))]} for s in spaces]
+    assert left == [{"1f1b"}, {"1f1b", "zb-h1"}]
+    job = Plan(global_batch=1024)
+    assert "optimizer_barrier" not in tune(SMALL, h100s, 1024, knobs, plan=job, target="any", top=1).space.kept
+
+
+def test_groups_of_microbatches_are_left_to_the_search(h100s):
+    with pytest.raises(InputError, match=r"plan\.microbatch_group_size: got 8; allowed: left out"):
+        tune(SMALL, h100s, 1024, plan=Plan(global_batch=1024, pp=4, virtual_stages=2, microbatch_group_size=8))
 
 
 @pytest.mark.parametrize(
