@@ -36,7 +36,9 @@ overlap_dp, reduce_bytes = (symbol(n) for n in ("overlap_dp", "gradient_bytes"))
 dp_group, shard_group, replica_group = (Group.named(n) for n in ("dp", "shard", "replica"))
 edp_group, expert_shard, expert_replica = (Group.named(n) for n in ("edp", "expert_shard", "expert_replica"))
 """Of weights that every data-parallel rank has, and of experts': all ranks, those of a copy, the copies of a shard."""
-fsdp = native * zero3
+weights_shard, experts_shard = (minimum(1, group.n - 1) for group in (shard_group, expert_shard))
+"""1 where ZeRO shards a rank's weights, or its experts, over several ranks; else every stage of it is ZeRO-0."""
+fsdp = native * zero3 * weights_shard
 """1 where sharded parameters are the fp32 master weights themselves (FSDP2): 4 + 4 + 8 bytes, no 16-bit copy."""
 weight_bytes = fsdp * 4 + (1 - fsdp) * (element_bytes + symbol("weight_copy_bytes"))
 """Bytes that a rank holds of a parameter for its passes."""
@@ -119,7 +121,7 @@ def unreduced(index: int) -> tuple[Expr, Expr]:
     """Return the bytes of a layer's weight gradients before PyTorch's FSDP2 reduces them, and of the copy it does so
     from."""
     parameters = memory.layer_parameters(index) + memory.expert_parameters(index)
-    sharded = native * zero2 * minimum(1, shard_group.n - 1)
+    sharded = native * zero2 * weights_shard
     return sharded * element_bytes * parameters, sharded * reduce_bytes * parameters
 
 
@@ -346,8 +348,7 @@ def states(structure: Structure) -> dict[str, Expr]:
     out: dict[str, Expr] = {}
     dense, expert = on_rank(structure, memory.layer_parameters), on_rank(structure, memory.expert_parameters)
     n, last = on_rank(structure, lambda k: 1), memory.rank_parameters()["last"]
-    largest = maximum(*(memory.layer_parameters(k) + memory.expert_parameters(k) for k in range(len(structure.kinds))))
-    largest, several = minimum(1, n) * largest, minimum(1, shard_group.n - 1)
+    largest = minimum(1, n) * maximum(*(_sharded_parameters(k) for k in range(len(structure.kinds))))
     # Each product's 16-bit gradient: TransformerEngine keeps one for every shape of weight (`get_dummy_wgrad`), with
     # or without the accumulation fused into the product; the experts of a layer are of one shape. (fp32 and PyTorch's
     # autograd, which gives each up as soon as it is in the sum: temporaries.)
@@ -357,18 +358,25 @@ def states(structure: Structure) -> dict[str, Expr]:
         update = volume.adam(element_bytes, memory.master_bytes, reduce_bytes) * shard
         # A mixed-precision optimizer reads gradients once more (norm); both zero the buffers that they are summed in.
         update += reduce_bytes * (memory.mixed * shard + kept)
-        gathered = _unsharded(largest, extra, last if where in ("last", "only") else 0 * last, n)
+        head = last if where in ("last", "only") else 0 * last
+        kept_products = (1 - zero2 * weights_shard) * (1 - native) * memory.mixed
         time = kernels.seconds("adam", "any", bytes=update)
         out |= {
             f"parameters_{where}": weight_bytes * stored,
             f"gradients_{where}": reduce_bytes * kept,
-            f"product_gradients_{where}": (1 - zero2) * (1 - native) * memory.mixed * element_bytes * products,
+            f"product_gradients_{where}": kept_products * element_bytes * products,
             f"optimizer_bytes_{where}": optimizer_state_bytes * shard,
             f"optimizer_{where}": symbol("memory_bound_slowdown") * time,
-            f"gathered_bytes_{where}": several * gathered,
+            f"gathered_bytes_{where}": _unsharded(largest, weights_shard * extra, weights_shard * head, n),
             f"delayed_gradients_{where}": overlap_dp * minimum(1, dp_group.n - 1) * reduce_bytes * kept,
         }
     return out
+
+
+def _sharded_parameters(index: int) -> Expr:
+    """Return one layer's parameters on a rank that other ranks hold too, so that ZeRO shards them."""
+    dense, expert = memory.layer_parameters(index), memory.expert_parameters(index)
+    return weights_shard * dense + experts_shard * expert
 
 
 def _unsharded(largest: Expr, extra: Expr, head: Expr, layers: Expr) -> Expr:

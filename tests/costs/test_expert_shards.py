@@ -1,5 +1,7 @@
 """Hybrid sharding holds for experts too: shards over the ranks of a copy that have the same experts, then copies."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -13,8 +15,8 @@ MODEL = Model(
 CLUSTER = Cluster.of("h100-sxm-80gb", nodes=1)
 
 
-def state(name, **given):
-    step = simulate(MODEL, CLUSTER, Plan(**{"global_batch": 8, "micro_batch": 1, "ep": 2} | given))
+def state(name, model=MODEL, **given):
+    step = simulate(model, CLUSTER, Plan(**{"global_batch": 8, "micro_batch": 1, "ep": 2} | given))
     return float(np.ravel(step.costs[f"{name}_only"])[0])
 
 
@@ -38,3 +40,19 @@ def test_copies_add_up_what_their_shards_have_summed():
     ]
     assert all(step.breakdown_s["dp"] > 0 for step in times)
     assert len({step.breakdown_s["dp"] for step in times}) == 3
+
+
+@pytest.mark.parametrize("framework", ["megatron", "torch"])
+def test_zero_is_the_same_without_ranks_to_shard_over(framework):
+    plans = [Plan(global_batch=8, tp=8, ep=8, zero=zero, framework=framework) for zero in range(4)]
+    assert len({simulate(MODEL, CLUSTER, plan).peak_memory_bytes for plan in plans}) == 1
+
+
+def test_experts_alone_are_gathered_where_nothing_else_is_sharded():
+    """Two layers' 16-bit weights, and one's fp32 gradients, of half the experts."""
+    assert state("gathered_bytes", zero=3, tp=8) == (2 * 2 + 4) * 8 * 2 * 1024 * 2048 / 2
+
+
+def test_experts_that_no_other_rank_has_are_not_gathered():
+    usual, wide = (state("gathered_bytes", replace(MODEL, moe_ffn=n), zero=3, ep=8) for n in (2048, 65_536))
+    assert usual == wide
