@@ -137,10 +137,13 @@ class SharedCache(ABC):
     def _written(self, item: int, data: bytes) -> bool:
         try:
             self._file(item).write_bytes(data)
-        except OSError:  # the file system is smaller than was said
+        except BaseException as error:
             self._file(item).unlink(missing_ok=True)
             with self._cells.locked() as values:
                 values[USED] -= len(data)
+                values[FIRST + item] = ABSENT
+            if not isinstance(error, OSError):  # else the file system is smaller than was said
+                raise
             return False
         return True
 

@@ -3,6 +3,7 @@
 import os
 import time
 from multiprocessing import get_context
+from pathlib import Path
 from threading import Thread
 
 import pytest
@@ -130,3 +131,18 @@ def test_bad_input(tmp_path):
         MinIO(Numbers(N), tmp_path, -1)
     with pytest.raises(InputError, match="folder"):
         MinIO(Numbers(N), tmp_path / "none", 1)
+
+
+def test_a_sample_whose_writing_was_interrupted_is_not_waited_for(tmp_path, monkeypatch):
+    cache = MinIO(Numbers(N), tmp_path, 8 * N)
+
+    def interrupted(path, data):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Path, "write_bytes", interrupted)
+        cache.read(3)
+    assert (cache.held(), cache.used_bytes()) == ([], 0)
+    with within(2):
+        assert cache.read(3) == (3).to_bytes(8, "big")
+    assert cache.held() == [3]
