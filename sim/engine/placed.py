@@ -49,6 +49,10 @@ PASSES = ("forward_", "input_", "weight_", "backward_", "recompute", "ahead_", "
 """What names of costs of a chunk's passes begin with."""
 
 
+def _of_a_pass(name: str) -> bool:
+    return name.startswith(PASSES) and not name.endswith(("_bytes", "_flop"))
+
+
 def _of_passes(costs: Mapping[str, Any]) -> NDArray[np.float64]:
     """Return the seconds of a microbatch's passes on every chunk, embedding and head included."""
 
@@ -76,7 +80,7 @@ def _worst(values: Sequence[Any], name: str, on: NDArray[np.bool_], longest: NDA
     """Return the groups' values of passes of the group that takes `longest` on a chunk; of others the largest, where
     each rank's own groups count."""
     ranks = on.shape[1]
-    if name.startswith(PASSES) and not name.endswith(("_bytes", "_flop")):
+    if _of_a_pass(name):
         end = 0 if name.startswith("embedding") else -1 if name.startswith("head") else None
         if end is not None:
             return values[longest[end]]
@@ -94,7 +98,8 @@ def _worst(values: Sequence[Any], name: str, on: NDArray[np.bool_], longest: NDA
 def _of_stages(
     model: Model, cluster: Cluster, placed: PlacedPlan, level: RunLevelSet, what: StageModel
 ) -> dict[str, Any]:
-    """Return the costs of unequal stages: each as in a plan that treats all like it, on the slowest of its devices.
+    """Return the costs of unequal stages: each as in a plan that treats all like it, on the slowest of its devices, as
+    `slowest`.
 
     A message takes as long as the slower of its two ends.
     """
@@ -102,18 +107,25 @@ def _of_stages(
     held = stage_groups(placed, [m.gpus for m in cluster.members])
     if len(cluster.members) == 1:  # also where it is asked for as one of several
         held[:] = True
-    crossed, evaluate = tuple(crossings(cluster, placed)), _of_one if what in KEPT else _of_one.__wrapped__
+    crossed = tuple(crossings(cluster, placed))
 
     @cache
-    def on_member(own: StagePlan, number: int) -> dict[str, Any]:
+    def on_member(own: StagePlan, number: int, what: StageModel) -> dict[str, Any]:
         member, same = cluster.members[number], placed.at(parts.index(own))
         profile = _Itself(load_profile(member.profile, same.plan.product_kernel))
+        evaluate = _of_one if what in KEPT else _of_one.__wrapped__
         return evaluate(model, member, same, profile, level, what, crossed, placed.plan.offloads)
 
-    costs = [[on_member(own, n) for n in np.flatnonzero(held[:, s]).tolist()] for s, own in enumerate(parts)]
+    costs = []
+    for s, own in enumerate(parts):
+        numbers = np.flatnonzero(held[:, s]).tolist()
+        if len(numbers) > 1:  # the one whose passes take longest first
+            numbers.sort(key=lambda n: -_of_passes(on_member(own, n, stage.stage_model))[s])
+        costs.append([on_member(own, n, what) for n in numbers])
 
     def worst(name: str, s: int, where: int) -> NDArray[np.float64]:
-        return reduce(np.maximum, (_chunk(each[name], where) for each in costs[s]))
+        counted = costs[s][:1] if _of_a_pass(name) else costs[s]
+        return reduce(np.maximum, (_chunk(each[name], where) for each in counted))
 
     def of_all(name: str) -> NDArray[np.float64]:
         return np.concatenate(np.broadcast_arrays(*(worst(name, s, s) for s in range(last + 1))), axis=-1)

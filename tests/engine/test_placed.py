@@ -154,9 +154,11 @@ def test_recompute_layers_need_a_kind():
 
 def test_faster_devices_beside_slower_ones_make_no_step_slower():
     """What a fast device does not hide behind its short compute is not added to a slow one's long compute."""
-    plan = Plan(tp=4, global_batch=64, zero=3, recompute="full")
-    nodes = {"h100-sxm-80gb": 2, "a100-sxm-80gb": 2}
+    first, last = (StagePlan(layers=n, tp=1, dp=16, zero=3, recompute="full") for n in (20, 12))
+    plans = Plan(tp=4, global_batch=64, zero=3, recompute="full"), Plan(global_batch=64, pp=2, stages=(first, last))
+    nodes = {"h100-sxm-80gb": 1, "a100-sxm-80gb": 3}  # the first stage has some of both
     mixed = Cluster.of(groups=[{"device": device, "nodes": n} for device, n in nodes.items()])
     slow = Cluster.of("a100-sxm-80gb", nodes=4)
-    times = [simulate(models["llama3-8b"], cluster, plan).step_time_s for cluster in (mixed, slow)]
-    assert times[0] <= times[1] * (1 + 1e-9)
+    for own in plans:
+        times = [simulate(models["llama3-8b"], cluster, own).step_time_s for cluster in (mixed, slow)]
+        assert times[0] <= times[1] * (1 + 1e-9)
