@@ -59,6 +59,10 @@ def _names(kind: Kind) -> Iterator[tuple[str, str, tuple[tuple[int, str], ...]]]
 
 
 _COSTS = {kind: tuple(_names(kind)) for kind in OFFLOAD}
+PASS_COSTS = frozenset(
+    each for costs in _COSTS.values() for _, name, ends in costs for each in (name, *(end for _, end in ends))
+) | {"ahead_forward", "ahead_backward", "late_backward"}
+"""All costs of passes, and of their ends that only their own rank waits for."""
 
 Costs = Mapping[str, Any]
 
@@ -284,11 +288,13 @@ def waits(timeline: Timeline, costs: Costs, pace: Pace, silent: Pace) -> Waits:
     return Waits(passes["dp"] + pace.updates * reduction, pp, idle - pp, copies)
 
 
-def exposed(timeline: Timeline, costs: Costs, pace: Pace, waits: Waits, straggler_s: float) -> dict[str, float]:
+def exposed(
+    timeline: Timeline, costs: Costs, pace: Pace, waits: Waits, straggler_s: float, noisy: bool
+) -> dict[str, float]:
     """Return the exposed time of a step by cause on the rank that decides it; sums to the step time.
 
-    straggler_s: what waiting for the slowest device adds. What adds up a shared table is in "other", and not in the
-    time for data parallelism.
+    straggler_s: what waiting for the slowest device adds; noisy: whether the passes were drawn. What adds up a shared
+    table is in "other", and not in the time for data parallelism.
     """
     c, rank = costs, pace.rank
     place = where(rank, timeline.schedule)
@@ -307,16 +313,22 @@ def exposed(timeline: Timeline, costs: Costs, pace: Pace, waits: Waits, straggle
         "other": passes["other"] + pace.updates * float(exposed_tied(c, timeline.schedule)[rank]),
     }
     step = pace.ticks * TICK_S
-    # What overlaps exactly leaves a difference of the last bit, of either sign. Jitter leaves more where nothing
-    # flushes: what a rank does in all steps is not drawn as what it does in those of the steady state.
-    terms = {k: v if v > 1e-12 * step else 0.0 for k, v in terms.items()}
-    # What whole nanoseconds rounded off, and what noise adds, belongs to the largest term.
-    rest = step + straggler_s - sum(terms.values())
-    if terms["compute"] + rest >= 0:
-        terms["compute"] += rest
-    else:  # jitter drew less than the costs say, and more than compute takes: every term is as much shorter
-        terms = {k: v * (step + straggler_s) / sum(terms.values()) for k, v in terms.items()}
-    return {name: float(value) for name, value in terms.items()}
+    # What overlaps exactly leaves a difference of the last bit, of either sign.
+    terms = {k: v if abs(v) > 1e-12 * step else 0.0 for k, v in terms.items()}
+    # What whole nanoseconds rounded off belongs to the largest term.
+    terms["compute"] += step + straggler_s - sum(terms.values())
+    found = {name: float(value) for name, value in terms.items()}
+    return _drawn(found) if noisy else found
+
+
+def _drawn(terms: Mapping[str, float]) -> dict[str, float]:
+    """Return the terms of a step with noise, of the same sum and none below zero.
+
+    Jitter that passes drew is not what the costs say of them, and the rest of the step bears the difference, which may
+    be more than it takes.
+    """
+    kept = {name: max(0.0, seconds) for name, seconds in terms.items()}
+    return {name: seconds * sum(terms.values()) / sum(kept.values()) for name, seconds in kept.items()}
 
 
 def _beside(timeline: Timeline, costs: Costs, waits: Waits) -> dict[str, float]:

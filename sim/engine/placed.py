@@ -14,6 +14,8 @@ from sim.costs.algebra import Values
 from sim.costs.layers.structure import Structure
 from sim.costs.profile import Profile, load_profile
 from sim.costs.run_level import RunLevelSet, level_of, symbol_values
+from sim.engine.assembly import PASS_COSTS, pass_seconds
+from sim.schedules import Kind
 from sim.specs import Cluster, Model, PlacedPlan, StagePlan
 
 StageModel = Callable[[Structure], Callable[[Values], Mapping[str, Any]]]
@@ -40,30 +42,16 @@ def slowest(
     if len(parts) == 1:
         return each[0]
     on = device_groups(placed, [m.gpus for m in parts])
-    passes = np.stack([_of_passes(e) for e in (each if what is stage.stage_model else on_members(stage.stage_model))])
+    timed = each if what is stage.stage_model else on_members(stage.stage_model)
+    passes = np.stack([_of_passes(e, placed.stages) for e in timed])
     longest = np.where(np.tile(on, (1, passes.shape[1] // on.shape[1])), passes, -np.inf).argmax(axis=0)
     return {name: _worst([np.asarray(e[name]) for e in each], name, on, longest) for name in each[0]}
 
 
-PASSES = ("forward_", "input_", "weight_", "backward_", "recompute", "ahead_", "late_backward", "embedding_", "head_")
-"""What names of costs of a chunk's passes begin with."""
-
-
-def _of_a_pass(name: str) -> bool:
-    return name.startswith(PASSES) and not name.endswith(("_bytes", "_flop"))
-
-
-def _of_passes(costs: Mapping[str, Any]) -> NDArray[np.float64]:
-    """Return the seconds of a microbatch's passes on every chunk, embedding and head included."""
-
-    def both(end: str) -> Any:
-        return stage.forward_seconds(costs, end) + stage.backward_seconds(costs, end)
-
-    more = ("recompute", "forward_dp", "backward_dp", "forward_host", "backward_host")
-    total = np.array(np.broadcast_arrays(both("") + sum(costs[n] for n in more), costs["forward_compute"])[0], float)
-    for at, end in ((0, "embedding"), (-1, "head")):
-        total[at] += np.ravel(both(f"{end}_") + costs[f"{end}_forward_dp"] + costs[f"{end}_backward_dp"])[0]
-    return total
+def _of_passes(costs: Mapping[str, Any], stages: int) -> NDArray[np.float64]:
+    """Return the seconds of a microbatch's passes on every stage, embedding and head included."""
+    seconds = pass_seconds(costs, stages)
+    return np.asarray(seconds[Kind.F] + seconds[Kind.B])
 
 
 def device_groups(placed: PlacedPlan, sizes: Sequence[int]) -> NDArray[np.bool_]:
@@ -79,15 +67,12 @@ def device_groups(placed: PlacedPlan, sizes: Sequence[int]) -> NDArray[np.bool_]
 def _worst(values: Sequence[Any], name: str, on: NDArray[np.bool_], longest: NDArray[np.intp]) -> Any:
     """Return the groups' values of passes of the group that takes `longest` on a chunk; of others the largest, where
     each rank's own groups count."""
-    ranks = on.shape[1]
-    if _of_a_pass(name):
-        end = 0 if name.startswith("embedding") else -1 if name.startswith("head") else None
-        if end is not None:
-            return values[longest[end]]
-        if values[0].shape == longest.shape:
-            return np.stack(values)[longest, np.arange(len(longest))]
+    ranks, end = on.shape[1], 0 if name.startswith("embedding") else -1 if name.startswith("head") else None
+    if name in PASS_COSTS and end is not None:
+        return values[longest[end]]
+    if name in PASS_COSTS and values[0].shape == longest.shape:
+        return np.stack(values)[longest, np.arange(len(longest))]
     if values[0].ndim == 0:
-        end = 0 if name.startswith("embedding") else ranks - 1 if name.startswith("head") else None
         mine = [bool(g.any() if end is None else g[end]) for g in on]
         return max(v for v, uses in zip(values, mine, strict=True) if uses)
     table = np.stack(values)
@@ -120,11 +105,11 @@ def _of_stages(
     for s, own in enumerate(parts):
         numbers = np.flatnonzero(held[:, s]).tolist()
         if len(numbers) > 1:  # the one whose passes take longest first
-            numbers.sort(key=lambda n: -_of_passes(on_member(own, n, stage.stage_model))[s])
+            numbers.sort(key=lambda n: -_of_passes(on_member(own, n, stage.stage_model), len(parts))[s])
         costs.append([on_member(own, n, what) for n in numbers])
 
     def worst(name: str, s: int, where: int) -> NDArray[np.float64]:
-        counted = costs[s][:1] if _of_a_pass(name) else costs[s]
+        counted = costs[s][:1] if name in PASS_COSTS else costs[s]
         return reduce(np.maximum, (_chunk(each[name], where) for each in counted))
 
     def of_all(name: str) -> NDArray[np.float64]:

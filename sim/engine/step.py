@@ -399,7 +399,7 @@ def simulate(
     memory = tuple(memory_timelines(timeline, footprint(schedule, costs)))
     waiting = step.ticks * TICK_S * straggling(level.parameters.straggler, placed.gpus)
     step_time = float(step.ticks * TICK_S + waiting)
-    breakdown = exposed(timeline, costs, step, causes, waiting)
+    breakdown = exposed(timeline, costs, step, causes, waiting, noise is not None)
     correction = profile.learned.of(placed) if profile.learned and len(cluster.members) == 1 else None
     if correction:
         breakdown["learned"] = step_time * (correction.factor - 1)
