@@ -24,12 +24,16 @@ def with_issue(profile: Profile, rows: Sequence[Mapping[str, Any]]) -> Profile:
 
 
 def _of_operations(profile: Profile, rows: Sequence[Mapping[str, Any]]) -> Profile:
-    """Return `profile` with `pointwise_issue_s` and `product_issue_s`, if it has the samples.
+    """Return `profile` with `pointwise_issue_s`, `product_issue_s` and `convolution_issue_s`, if it has the samples.
 
     Those of point-wise operations are the shortest of chains (`passes`); what one more layer takes where modules follow
     each other (`hot`; on a device beside its host `pass`), less its point-wise operations, is spread evenly over the
-    others. On a host processor a kernel of next to no size is taken off each.
+    others. On a host processor a kernel of next to no size is taken off each. A convolution is issued three times:
+    forward and for both gradients.
     """
+    convolutions = _by(rows, "convolutions", "modules").values()
+    if convolutions:
+        profile = replace(profile, convolution_issue_s=six_digits(min(convolutions) / 3))
     host = profile.dtype == "float32"
     models = _by(rows, "hot" if host else "pass", "layers")
     chains = _by(rows, "passes", "kernels").values()

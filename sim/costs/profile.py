@@ -104,6 +104,7 @@ class Profile:
     which a layer's kernels, forward and backward, are issued; of a host processor, what that takes beside them; 0: not
     measured), `ends_issue_s` (the same of embedding, head and loss), `pointwise_issue_s` and `product_issue_s` (on a
     host processor, the same of one point-wise operation and of any other, which modules call; left out: not measured),
+    `convolution_issue_s` (of a convolution, forward or one gradient; left out: as any other),
     `full_issue_s`, `selective_issue_s` and `tempo_issue_s` (what a layer's kernels take longer to issue with full and
     selective recompute and with Tempo's norms and GELU; left out: a third of `issue_s`, a forward pass, and nothing),
     `beside` (of a host processor's `memory`-bound kernels and matrix `product`s, what every other core that runs the
@@ -134,6 +135,7 @@ class Profile:
     ends_issue_s: Annotated[float, real(0.0, 1.0, "s")] = 0.0
     pointwise_issue_s: Annotated[float, real(0.0, 1.0, "s")] | None = None
     product_issue_s: Annotated[float, real(0.0, 1.0, "s")] | None = None
+    convolution_issue_s: Annotated[float, real(0.0, 1.0, "s")] | None = None
     full_issue_s: Annotated[float, real(0.0, 1.0, "s")] | None = None
     selective_issue_s: Annotated[float, real(0.0, 1.0, "s")] | None = None
     tempo_issue_s: Annotated[float, real(0.0, 1.0, "s")] | None = None
@@ -165,13 +167,15 @@ class Profile:
         A step of an optimizer that moves next to nothing is all issue, for each of its `ADAM_TENSORS` tensors as long.
         """
         each = self.issue_s / KERNELS_A_LAYER
+        product = each if self.product_issue_s is None else self.product_issue_s
         adam = self.read.get(("adam", "any"))
         return {
             "tensor_issue_s": adam.parameters["t0"] / ADAM_TENSORS if adam else 0.0,
             "issue_s": self.issue_s,
             "ends_issue_s": self.ends_issue_s,
             "pointwise_issue_s": each if self.pointwise_issue_s is None else self.pointwise_issue_s,
-            "product_issue_s": each if self.product_issue_s is None else self.product_issue_s,
+            "product_issue_s": product,
+            "convolution_issue_s": product if self.convolution_issue_s is None else self.convolution_issue_s,
             "full_issue_s": self.issue_s / 3 if self.full_issue_s is None else self.full_issue_s,
             "selective_issue_s": self.selective_issue_s or 0.0,
             "tempo_issue_s": self.tempo_issue_s or 0.0,

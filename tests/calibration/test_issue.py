@@ -69,6 +69,23 @@ def test_beside_a_host_operations_are_issued_as_in_any_model() -> None:
     assert found.product_issue_s == pytest.approx((2e-3 - POINTWISE_A_LAYER * 8e-6) / others, rel=1e-4)
 
 
+def test_convolutions_are_issued_as_chains_of_them_are_three_times_each() -> None:
+    found = with_issue(load_profile("a100-sxm-80gb"), launches("convolutions", {4: 3.3e-4, 8: 3e-4}, name="modules"))
+    assert found.convolution_issue_s == pytest.approx(1e-4)
+
+
+def test_a_convolution_has_the_operations_that_are_counted() -> None:
+    """The first has no gradient of inputs, all others are three operations."""
+
+    def convolutions(n: int) -> int:
+        stack = torch.nn.Sequential(*(torch.nn.Conv2d(8, 8, 3, padding=1, bias=False) for _ in range(n)))
+        made = trace(stack, lambda b: (torch.zeros(b, 8, 8, 8),), [stack], torch.float32)
+        ops = [op for layer in made.layers for phase in PHASES for op in layer.ops(phase)]
+        return sum(op.count for op in ops if op.kind == "convolution")
+
+    assert [convolutions(n) for n in (1, 2, 3)] == [2, 5, 8]
+
+
 class Loss(torch.nn.Module):
     """The model of `calibration.kernels.overhead` with its loss."""
 

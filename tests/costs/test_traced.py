@@ -123,8 +123,7 @@ def test_layers_that_share_parameters_are_not_spread():
 
 
 def kernel(**sizes):
-    kind = "gemm" if "m" in sizes else "elementwise"
-    return Op(kind=kind, count=3, **sizes)
+    return Op(**{"kind": "gemm" if "m" in sizes else "elementwise", "count": 3, **sizes})
 
 
 def one(forward, **given):
@@ -194,7 +193,7 @@ def issued_on_host(tmp_path, *layers, **plan):
     """What issuing adds to the forward and the backward pass of a chunk, by a profile of 2 us and 5 us an operation."""
     folder = tmp_path / "cpu"
     name = str(folder) if folder.exists() else write(folder)
-    profile = replace(load_profile(name), pointwise_issue_s=2e-6, product_issue_s=5e-6)
+    profile = replace(load_profile(name), pointwise_issue_s=2e-6, product_issue_s=5e-6, convolution_issue_s=9e-6)
     cores = Cluster.of("cpu", profile=name)
     made = LayerTable(name="t", dtype="float32", batches=[1, 2, 3], layers=list(layers))
     model = Model.from_table(made)
@@ -214,6 +213,11 @@ def test_a_host_issues_every_operation_of_a_table(tmp_path):
     assert again["backward_host"] == pytest.approx(2 * again["forward_host"])
 
 
+def test_convolutions_have_an_issue_of_their_own(tmp_path):
+    costs = issued_on_host(tmp_path, one([kernel(kind="convolution", m=SIZE, n=SIZE, k=SIZE, batch=(1, 0))]))
+    assert costs["forward_host"] == pytest.approx(3 * 9e-6)
+
+
 def test_a_host_issues_the_operations_of_ends_too(tmp_path):
     ends = [one(WORK, role="first"), one([]), one(WORK[1:], role="last")]
     with_ends = issued_on_host(tmp_path, *ends)
@@ -225,7 +229,8 @@ def test_without_samples_an_operation_is_issued_as_those_of_a_layer(tmp_path):
     cores = Cluster.of("cpu", profile=write(tmp_path / "cpu"))
     profile = replace(load_profile(str(tmp_path / "cpu")), issue_s=31e-6)
     values = cluster_values(cores, profile)
-    assert values["pointwise_issue_s"] == values["product_issue_s"] == pytest.approx(1e-6)
+    kinds = ("pointwise", "product", "convolution")
+    assert [values[f"{kind}_issue_s"] for kind in kinds] == pytest.approx([1e-6] * 3)
 
 
 def test_what_convolutions_copy_counts_on_a_host_where_it_is_most(tmp_path):

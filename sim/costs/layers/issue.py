@@ -51,5 +51,6 @@ def head_issue(structure: Structure, ops: Sequence[Op]) -> Expr:
 
 def _launched(ops: Sequence[Op]) -> tuple[Expr, Expr]:
     """Return how many kernels a forward pass launches, and the seconds in which a host processor issues them."""
-    held = [(op.launches, op.flop == 0) for op in ops if op.kind == "compute" and op.phase == "forward"]
-    return sum(n for n, _ in held), sum(n * traced.ISSUE[pointwise] for n, pointwise in held)
+    held = [op for op in ops if op.kind == "compute" and op.phase == "forward"]
+    issue = {True: traced.ISSUE["elementwise"], False: traced.OTHER_ISSUE}
+    return sum(op.launches for op in held), sum(op.launches * issue[op.flop == 0] for op in held)

@@ -9,8 +9,9 @@ from sim.specs import table
 from sim.specs.traced import NO_SIZE, Pair
 
 DIRECTIONS = {"forward": "forward", "backward_input": "dgrad", "backward_weight": "wgrad"}
-ISSUE = {True: symbol("pointwise_issue_s"), False: symbol("product_issue_s")}
-"""Seconds in which a host processor issues an operation: a point-wise one, or any other."""
+ISSUE = {"elementwise": symbol("pointwise_issue_s"), "convolution": symbol("convolution_issue_s")}
+"""Seconds in which a host processor issues operations of some kinds; any other as long as `OTHER_ISSUE`."""
+OTHER_ISSUE = symbol("product_issue_s")
 BACKWARD: tuple[table.Phase, ...] = ("backward_input", "backward_weight")
 ONE = (1, 0)
 
@@ -33,8 +34,8 @@ def operations(kind: TracedKind, end: bool = False) -> list[Op]:
 
 def issued(kind: TracedKind, *phases: table.Phase) -> tuple[Expr, Expr]:
     """Return how many operations some phases have, and the seconds in which a host processor issues them."""
-    counts = [(op.kind == "elementwise", op.count) for phase in phases for op in kind.part.ops(phase)]
-    return sum(n for _, n in counts), sum(n * ISSUE[pointwise] for pointwise, n in counts)
+    ops = [op for phase in phases for op in kind.part.ops(phase)]
+    return sum(op.count for op in ops), sum(op.count * ISSUE.get(op.kind, OTHER_ISSUE) for op in ops)
 
 
 def _issue(kind: TracedKind, phase: table.Phase) -> Op:

@@ -57,6 +57,15 @@ def test_an_error_that_is_no_number_is_infinite():
     assert relative_error((one, 2 * one), (one, one)) == 1
 
 
+def test_convolutions_that_a_gpu_has_issued_are_right():
+    launch = next(f for f in FAMILIES if f.name == "launch")
+    chains = [case for case in cases(launch, CUDA, "full") if case.direction == "convolutions"]
+    assert [int(case.shape["modules"]) for case in chains] == [4, 8, 16, 12, 32]
+    for case in chains[:2]:
+        work = launch.prepare(case, CPU, seed=0)
+        assert work.calls == case.shape["modules"] and work.error() < work.tolerance
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_smallest_cases_are_right_on_a_gpu(family):
     done = set()
