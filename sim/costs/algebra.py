@@ -93,6 +93,16 @@ def p_norm(a: Expr, b: Expr, p: Expr) -> Expr:
     return _power(_power(a, p) + _power(b, p), 1 / p)
 
 
+def over(a: Expr, b: Expr) -> Expr:
+    """Return a / b, of which b is a sum, as it stands: SymPy would ask of every part of it whether it is infinite."""
+    return times(a, _power(b, -1))
+
+
+def times(a: Expr, b: Expr) -> Expr:
+    """Return a * b as it stands: SymPy would take b apart, and ask of a power what was not asked when it was made."""
+    return sp.Mul(a, b, evaluate=False)
+
+
 def _power(base: Expr, exponent: Expr) -> Expr:
     """Return a power as it stands: SymPy would ask of every part of the base whether it may be taken out."""
     return sp.Pow(base, exponent, evaluate=False)

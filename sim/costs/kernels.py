@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
-from sim.costs.algebra import Expr, ceiling, maximum, minimum, p_norm, symbol
+from sim.costs.algebra import Expr, ceiling, maximum, minimum, over, p_norm, symbol, times
 
 BYTES_16BIT = 2
 element_bytes = symbol("element_bytes")
@@ -85,14 +85,14 @@ def _gemm(x: Mapping[str, Expr], p: Mapping[str, Expr]) -> Expr:
     needed = flop / (_saturation(m, p["m0"]) * _saturation(n, p["n0"]))
     done = (needed + idle) / _saturation(k, p["k0"])
     # Short products end before the chip has slowed down to the clock that its power allows; long ones alone end later.
-    sustained = 1 + p["boost"] * p["boost_flop"] / (flop + p["boost_flop"])
-    sustained -= p["throttled"] * flop / (flop + p["throttled_flop"])
+    sustained = 1 + (p["boost"] and p["boost"] * over(p["boost_flop"], flop + p["boost_flop"]))
+    sustained -= p["throttled"] and p["throttled"] * over(flop, flop + p["throttled_flop"])
     compute = done / (p["rate"] * sustained)
     size = gemm_bytes(m, n, k, batch, x.get("operand"), x.get("element", BYTES_16BIT))
     work = p_norm(compute, size / p["bandwidth"], p["p"])
     # Every result is summed up in turn, in several parts where k is large: few results have nothing to do meanwhile.
     in_turn = p["serial"] * k / (1 + k / p["serial_k"])
-    return p["t0"] + maximum(work, in_turn + (1 - p["serial_hidden"]) * work)
+    return p["t0"] + maximum(work, in_turn + times(1 - p["serial_hidden"], work))
 
 
 def _attention(x: Mapping[str, Expr], p: Mapping[str, Expr]) -> Expr:
@@ -104,7 +104,7 @@ def _attention(x: Mapping[str, Expr], p: Mapping[str, Expr]) -> Expr:
 
 def _uncached(size: Expr, p: Mapping[str, Expr]) -> Expr:
     """Return the bytes that a transfer of `size` takes the time of: small ones are found in a cache."""
-    return size * (1 - p["cached"] / (1 + (size / p["b1"]) ** 2))
+    return size * (1 - over(p["cached"], 1 + (size / p["b1"]) ** 2))
 
 
 def _memory_bound(x: Mapping[str, Expr], p: Mapping[str, Expr]) -> Expr:
