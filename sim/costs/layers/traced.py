@@ -9,7 +9,10 @@ from sim.specs import table
 from sim.specs.traced import NO_SIZE, Pair
 
 DIRECTIONS = {"forward": "forward", "backward_input": "dgrad", "backward_weight": "wgrad"}
-ISSUE = {"elementwise": symbol("pointwise_issue_s"), "convolution": symbol("convolution_issue_s")}
+ISSUE: dict[str, Expr] = {
+    "elementwise": symbol("pointwise_issue_s"),
+    "convolution": symbol("convolution_issue_s"),
+}
 """Seconds in which a host processor issues operations of some kinds; any other as long as `OTHER_ISSUE`."""
 OTHER_ISSUE = symbol("product_issue_s")
 BACKWARD: tuple[table.Phase, ...] = ("backward_input", "backward_weight")
@@ -35,7 +38,8 @@ def operations(kind: TracedKind, end: bool = False) -> list[Op]:
 def issued(kind: TracedKind, *phases: table.Phase) -> tuple[Expr, Expr]:
     """Return how many operations some phases have, and the seconds in which a host processor issues them."""
     ops = [op for phase in phases for op in kind.part.ops(phase)]
-    return sum(op.count for op in ops), sum(op.count * ISSUE.get(op.kind, OTHER_ISSUE) for op in ops)
+    each = (ISSUE[op.kind] if op.kind in ISSUE else OTHER_ISSUE for op in ops)
+    return sum(op.count for op in ops), sum(op.count * issue for op, issue in zip(ops, each, strict=True))
 
 
 def _issue(kind: TracedKind, phase: table.Phase) -> Op:
