@@ -93,12 +93,12 @@ def _passes(links: int, machine: Machine) -> Work:
 
 
 def _convolutions(n: int, dtype: str, draw: Draw) -> Work:
-    """Return n convolutions in a row, forward and backward, channels last, as networks of images have them."""
+    """Return n convolutions in a row, forward and backward."""
     layers = [nn.Conv2d(CHANNELS, CHANNELS, 3, padding=1, bias=False) for _ in range(n)]
     stack = nn.Sequential(*layers).to(draw.device, draw.dtype)
 
     def image() -> Tensor:
-        return draw.normal(1, CHANNELS, PIXELS, PIXELS).to(memory_format=torch.channels_last)
+        return draw.normal(1, CHANNELS, PIXELS, PIXELS)
 
     def passes(x: Tensor, dy: Tensor, stack: nn.Module = stack) -> tuple[Tensor, ...]:
         y = stack(x)

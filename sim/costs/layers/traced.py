@@ -38,8 +38,12 @@ def operations(kind: TracedKind, end: bool = False) -> list[Op]:
 def issued(kind: TracedKind, *phases: table.Phase) -> tuple[Expr, Expr]:
     """Return how many operations some phases have, and the seconds in which a host processor issues them."""
     ops = [op for phase in phases for op in kind.part.ops(phase)]
-    each = (ISSUE[op.kind] if op.kind in ISSUE else OTHER_ISSUE for op in ops)
-    return sum(op.count for op in ops), sum(op.count * issue for op, issue in zip(ops, each, strict=True))
+    return sum(op.count for op in ops), sum(op.count * issue_of(op) for op in ops)
+
+
+def issue_of(op: table.Op) -> Expr:
+    """Return the seconds in which a host processor issues an operation once."""
+    return ISSUE.get(op.kind, OTHER_ISSUE)
 
 
 def _issue(kind: TracedKind, phase: table.Phase) -> Op:
