@@ -111,6 +111,8 @@ def folder(path: Path, kind: str, table: list[dict[str, Any]], cores: int = 132)
 
 COUNTS = {"fit": 60, "random": 10, "larger": 5}
 FEW = {"fit": 8}
+BESIDE_PRODUCTS = tuple({op for op, _ in (*KERNELS, *FALLBACK)} - {"gemm", "elementwise"})
+"""What is left out where it does not matter which kernels there are: of all but products a relative's numbers do."""
 
 
 @pytest.fixture(scope="module", params=["cpu", "cuda"])
@@ -143,7 +145,7 @@ def test_parameters_are_found_again(built: tuple[str, Path]) -> None:
 
 
 def test_products_of_two_implementations_are_fitted_apart(tmp_path: Path) -> None:
-    table = list(rows("cpu", FEW))
+    table = list(rows("cpu", FEW, BESIDE_PRODUCTS))
     own = [row | {"implementation": "matmul"} if row["op"] == "gemm" else row for row in table]
     more = [row | {"implementation": "task-mapped", "t_s": row["t_s"] / 2} for row in table if row["op"] == "gemm"]
     alone, both = (build_profile(folder(tmp_path / name, "cpu", t)) for name, t in {"a": own, "b": more + own}.items())
@@ -318,7 +320,7 @@ def test_the_sessions_own_collectives_are_fitted(tmp_path: Path) -> None:
     truth |= {"intra_fill_s": 5e-5, "intra_fill_bytes": 1e5}
     blank = [Collective(name, 2, size, "gloo", (1.0,), 1, 0.0) for name in FITTED for size in SIZES]
     seconds = predict_links(blank, 2e9, truth)
-    table = list(rows("cpu", FEW))
+    table = list(rows("cpu", FEW, BESIDE_PRODUCTS))
     for made, time in zip(blank, seconds.tolist(), strict=True):
         table.append(
             {key: (made.row | {"flagged": False, "sentinel_ratio": 1.0, "t_s": time})[key] for key in table[0]}
@@ -334,7 +336,7 @@ def test_the_sessions_own_collectives_are_fitted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["cpu", "cuda"])
 def test_what_was_measured_despite_load_is_used_and_told(tmp_path: Path, kind: str) -> None:
-    table = [row | {"flagged": True, "sentinel_ratio": 1.05} for row in rows(kind, {"fit": 20})]
+    table = [row | {"flagged": True, "sentinel_ratio": 1.05} for row in rows(kind, {"fit": 20}, BESIDE_PRODUCTS)]
     out = folder(tmp_path / "p", kind, table)
     session = json.loads((out / "session.json").read_text()) | {"despite_load": True}
     (out / "session.json").write_text(json.dumps(session))
@@ -343,7 +345,7 @@ def test_what_was_measured_despite_load_is_used_and_told(tmp_path: Path, kind: s
 
 
 def test_a_disturbed_machine_still_gives_a_profile_which_says_so(tmp_path: Path) -> None:
-    calm = list(rows("cpu", {"fit": 20}))
+    calm = list(rows("cpu", {"fit": 20}, tuple(set(BESIDE_PRODUCTS) - {"attention"})))
     told = {r["id"] for r in calm if r["op"] != "gemm"}  # of the products none is disturbed
     table = [r | {"flagged": True, "sentinel_ratio": 1.1} if r["id"] in told else r for r in calm]
     profile = build_profile(folder(tmp_path / "p", "cpu", table))
@@ -357,7 +359,7 @@ def test_a_disturbed_machine_still_gives_a_profile_which_says_so(tmp_path: Path)
 
 def test_a_gpu_under_its_power_limit_is_not_disturbed(tmp_path: Path) -> None:
     """Its clock has states some per cent apart: what a processor's neighbours do is another thing."""
-    table = [row | {"flagged": True, "sentinel_ratio": ratio} for row in rows("cuda", {"fit": 9}) for ratio in (1.05,)]
+    table = [row | {"flagged": True, "sentinel_ratio": ratio} for row in rows("cuda", {"fit": 9}, BESIDE_PRODUCTS) for ratio in (1.05,)]
     profile = build_profile(folder(tmp_path / "p", "cuda", table))
     assert {m.n_disturbed for m in profile.models if m.status == "fitted"} == {None}
     for name, ratio in (("q", 1.2), ("r", 1.0)):  # a sentinel as it should be: something else disturbed them
@@ -367,7 +369,7 @@ def test_a_gpu_under_its_power_limit_is_not_disturbed(tmp_path: Path) -> None:
 
 
 def test_products_that_no_tensor_unit_loads_are_left_out(tmp_path: Path) -> None:
-    table = list(rows("cuda", {"fit": 12}))
+    table = list(rows("cuda", {"fit": 12}, BESIDE_PRODUCTS))
     aligned = {"m": 512.0, "n": 256.0, "k": 1024.0, "batch": 1.0, "item": 2.0}
     slow = {"layout": "NN", "shape": json.dumps(aligned | {"k": 1025.0}), "t_s": 1.0}
     table += [row | slow | {"id": row["id"] + "+"} for row in table if row["op"] == "gemm"]
@@ -376,7 +378,7 @@ def test_products_that_no_tensor_unit_loads_are_left_out(tmp_path: Path) -> None
 
 
 def test_a_known_device_has_the_catalogs_links(tmp_path: Path) -> None:
-    out = folder(tmp_path / "p", "cuda", list(rows("cuda", FEW)))
+    out = folder(tmp_path / "p", "cuda", list(rows("cuda", FEW, BESIDE_PRODUCTS)))
     session = json.loads((out / "session.json").read_text())
     session["fingerprint"]["name"] = "NVIDIA H100 80GB HBM3"
     (out / "session.json").write_text(json.dumps(session))
@@ -386,7 +388,7 @@ def test_a_known_device_has_the_catalogs_links(tmp_path: Path) -> None:
 
 
 def test_kernels_side_by_side_become_what_a_neighbour_adds(tmp_path: Path) -> None:
-    table = list(rows("cpu", FEW))
+    table = list(rows("cpu", FEW, BESIDE_PRODUCTS))
     blank = dict.fromkeys(SCHEMA.names) | {"flagged": False, "sentinel_ratio": 1.0}
     table += [blank | Beside("memory", n, 0, t_s, 9).row for n, t_s in ((1, 1e-3), (2, 1.4e-3))]
     out = folder(tmp_path / "p", "cpu", table)
@@ -398,7 +400,7 @@ def test_kernels_side_by_side_become_what_a_neighbour_adds(tmp_path: Path) -> No
 
 
 def test_a_profile_takes_up_the_sessions_memory_and_contention(tmp_path: Path) -> None:
-    out = folder(tmp_path / "p", "cuda", list(rows("cuda", FEW)))
+    out = folder(tmp_path / "p", "cuda", list(rows("cuda", FEW, BESIDE_PRODUCTS)))
     other = Streams()
     measure(out, "of another day", 1e9, streams=other, now=lambda: other.clock)
     assumed = build_profile(out)
