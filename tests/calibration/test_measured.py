@@ -359,7 +359,8 @@ def test_a_disturbed_machine_still_gives_a_profile_which_says_so(tmp_path: Path)
 
 def test_a_gpu_under_its_power_limit_is_not_disturbed(tmp_path: Path) -> None:
     """Its clock has states some per cent apart: what a processor's neighbours do is another thing."""
-    table = [row | {"flagged": True, "sentinel_ratio": ratio} for row in rows("cuda", {"fit": 9}, BESIDE_PRODUCTS) for ratio in (1.05,)]
+    made = rows("cuda", {"fit": 9}, BESIDE_PRODUCTS)
+    table = [row | {"flagged": True, "sentinel_ratio": 1.05} for row in made]
     profile = build_profile(folder(tmp_path / "p", "cuda", table))
     assert {m.n_disturbed for m in profile.models if m.status == "fitted"} == {None}
     for name, ratio in (("q", 1.2), ("r", 1.0)):  # a sentinel as it should be: something else disturbed them
