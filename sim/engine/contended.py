@@ -1,20 +1,21 @@
 """What a plan shares on its cluster, and what the event engine finds that it waits for."""
 
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sim.costs import inputs
 from sim.costs.contention import nearest
-from sim.costs.profile import Profile
+from sim.costs.profile import Profile, load_profile
 from sim.costs.run_level import RunLevelSet
 from sim.engine.assembly import Pace, Waits
 from sim.engine.clock import TICK_S
 from sim.engine.graph import Ints
 from sim.engine.lower import Lane, Layout, Lowered
-from sim.engine.placed import crossings
-from sim.engine.program import Cause, Run, Sharing, Stream
+from sim.engine.placed import crossings, holders
+from sim.engine.program import Cause, Run, Sharing, Slowdown, Stream
 from sim.engine.timeline import Timeline
 from sim.schedules import Kind
 from sim.specs import Cluster, Model, PlacedPlan
@@ -62,9 +63,37 @@ def sharing(level: RunLevelSet, profile: Profile, shape: tuple[int, int], offloa
     return Sharing(pairs, source=f"what runs side by side on a device slows each other by {slowdown:g}: {why}")
 
 
-def data_parallel_shape(model: Model, cluster: Cluster, placed: PlacedPlan) -> tuple[int, int]:
-    """Return the ranks in a node and the nodes of the communicator whose collectives run beside compute."""
-    values = inputs.plan_values(model, placed.at(0), cluster.members[0])
+def sharing_on(model: Model, cluster: Cluster, placed: PlacedPlan, level: RunLevelSet, offloads: bool) -> Sharing:
+    """Return how much the streams of the devices of every pipeline rank slow each other down, each as `sharing`.
+
+    Of several kinds on a rank the one whose passes take longest counts, as in `slowest`; of collectives, in which all
+    of them take part, the one that slows them most.
+    """
+    plan, members = placed.plan, cluster.members
+
+    @cache
+    def of(n: int, rank: int) -> Sharing:
+        shape = data_parallel_shape(model, members[n], placed, rank)
+        return sharing(level, load_profile(members[n].profile, plan.product_kernel), shape, offloads)
+
+    if len(members) == 1 and not plan.stages:
+        return of(0, 0)
+    held = holders(model, cluster, placed, level)
+    ranks = [[of(n, r if plan.stages else 0) for n in numbers] for r, numbers in enumerate(held)]
+    named = [f"{members[n].device}: " if len(members) > 1 else "" for n in range(len(members))]
+    words = dict.fromkeys(named[numbers[0]] + each[0].source for each, numbers in zip(ranks, held, strict=True))
+    return Sharing(own=tuple(_together([one.slowdown for one in each]) for each in ranks), source="; ".join(words))
+
+
+def _together(kinds: Sequence[Slowdown]) -> Slowdown:
+    """Return the slowdowns on the first of several kinds of devices, of collectives the largest on any."""
+    shared = (pair for kind in kinds for pair in kind if pair[0] is Stream.COLLECTIVE)
+    return {**kinds[0], **{pair: max(kind.get(pair, 0.0) for kind in kinds) for pair in shared}}
+
+
+def data_parallel_shape(model: Model, cluster: Cluster, placed: PlacedPlan, rank: int = 0) -> tuple[int, int]:
+    """Return the ranks in a node and the nodes of the communicator whose collectives run beside compute, of a rank."""
+    values = inputs.plan_values(model, placed.at(rank), cluster.members[0])
     return int(values["shard_in"]), int(values["shard_out"])
 
 

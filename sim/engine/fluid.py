@@ -46,8 +46,9 @@ class Fluid:
         self.stream = program.stream.tolist() or [int(Stream.COMPUTE)] * n
         edges, links = program.first_link.tolist(), program.links.tolist()
         self.links = [tuple(links[a:b]) for a, b in pairwise(edges)] if edges else [()] * n
-        self.slowdown = {(int(a), int(b)): x for (a, b), x in sharing.slowdown.items() if x}
-        self.streams = {stream for pair in self.slowdown for stream in pair}
+        kinds = [sharing.on(rank) for rank in range(max(1, len(sharing.own)))]
+        self.slowdown = [{(int(a), int(b)): x for (a, b), x in kind.items() if x} for kind in kinds]
+        self.streams = {stream for kind in self.slowdown for pair in kind for stream in pair}
         self.on_rank: dict[int, dict[Flow, None]] = {}
         self.on_link: dict[int, dict[Flow, None]] = {}
 
@@ -92,7 +93,8 @@ class Fluid:
 
     def _rate(self, flow: Flow) -> float:
         active = {other.stream for other in self.on_rank.get(flow.rank, ()) if other is not flow}
-        slow = 1 + sum(self.slowdown.get((flow.stream, other), 0.0) for other in sorted(active))
+        slowdown = self.slowdown[flow.rank % len(self.slowdown)]
+        slow = 1 + sum(slowdown.get((flow.stream, other), 0.0) for other in sorted(active))
         shared = max((len(self.on_link[link]) for link in flow.links), default=1)
         return 1 / (slow * shared)
 

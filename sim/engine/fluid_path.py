@@ -21,7 +21,7 @@ Floats = NDArray[np.float64]
 class _Shared(NamedTuple):
     """Where operations share: place[first[i]:first[i + 1]] are the places of operation i, links before its rank.
 
-    slowdown[a, b]: of stream a by stream b. Places of ranks are numbered from `links`.
+    slowdown[rank, a, b]: on a rank, of stream a by stream b. Places of ranks are numbered from `links`.
     """
 
     rank: Ints
@@ -79,9 +79,9 @@ def _rate(i: int, shared: _Shared, state: _State) -> float:
             most = max(most, state.used[shared.place[node]])
         else:
             own = 1
-    for stream in range(shared.slowdown.shape[1]):
+    for stream in range(shared.slowdown.shape[2]):
         if state.active[shared.rank[i], stream] > (own if stream == shared.stream[i] else 0):
-            slow += shared.slowdown[shared.stream[i], stream]
+            slow += shared.slowdown[shared.rank[i], shared.stream[i], stream]
     return 1 / ((1 + slow) * most)
 
 
@@ -213,13 +213,15 @@ def _order(program: Program) -> _Order:
 def _shared(program: Program, sharing: Sharing) -> _Shared:
     n, rank = len(program), program.graph.rank
     stream = program.stream if len(program.stream) else np.full(n, int(Stream.COMPUTE))
-    slowdown = np.zeros((len(Stream), len(Stream)))
-    for (a, b), share in sharing.slowdown.items():
-        slowdown[a, b] = share
+    slowdown = np.zeros((int(rank.max(initial=-1)) + 1, len(Stream), len(Stream)))
+    every = max(1, len(sharing.own))
+    for r in range(every):
+        for (a, b), share in sharing.on(r).items():
+            slowdown[r::every, a, b] = share
     on_links = sharing.links and len(program.first_link) > 0
     number = np.diff(program.first_link) if on_links else np.zeros(n, dtype=np.int64)
     links = int(program.links.max(initial=-1)) + 1 if on_links else 0
-    meets = np.flatnonzero(slowdown.any(axis=0) | slowdown.any(axis=1))
+    meets = np.flatnonzero(slowdown.any(axis=(0, 1)) | slowdown.any(axis=(0, 2)))
     on_rank = np.flatnonzero(np.isin(stream, meets))
     owner = np.concatenate([np.repeat(np.arange(n), number), on_rank])
     place = np.concatenate([program.links if on_links else on_rank[:0], links + rank[on_rank]])

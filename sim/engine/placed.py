@@ -64,6 +64,22 @@ def device_groups(placed: PlacedPlan, sizes: Sequence[int]) -> NDArray[np.bool_]
     return np.array([(group == g).any(axis=1) for g in range(len(sizes))])
 
 
+def holders(model: Model, cluster: Cluster, placed: PlacedPlan, level: RunLevelSet) -> list[list[int]]:
+    """Return the numbers of the members of `cluster` that each pipeline rank uses.
+
+    First is the one whose passes of all its chunks take longest.
+    """
+    members, plan = cluster.members, placed.plan
+    if len(members) == 1:
+        return [[0]] * plan.pp
+    sizes = [m.gpus for m in members]
+    on = stage_groups(placed, sizes) if plan.stages else device_groups(placed, sizes)
+    chunks = [_of_passes(slowest(model, m, placed, level), placed.stages) for m in members]
+    passes = np.stack(chunks).reshape(len(members), -1, plan.pp).sum(axis=1)
+    used = (np.flatnonzero(on[:, r]).tolist() for r in range(plan.pp))
+    return [sorted(numbers, key=lambda n: -passes[n, r]) for r, numbers in enumerate(used)]
+
+
 def _worst(values: Sequence[Any], name: str, on: NDArray[np.bool_], longest: NDArray[np.intp]) -> Any:
     """Return the groups' values of passes of the group that takes `longest` on a chunk; of others the largest, where
     each rank's own groups count."""

@@ -1,6 +1,6 @@
 """A graph with durations: what one run is made of, and what its operations share while they run."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -51,18 +51,28 @@ class Program:
         return len(self.graph)
 
 
+Slowdown = Mapping[tuple[Stream, Stream], float]
+"""How much slower the second stream of a pair makes the first, while both are active on a device."""
+
+
 @dataclass(frozen=True)
 class Sharing:
     """How operations that run at once slow each other down.
 
     slowdown[a, b]: an operation of stream a progresses at 1 / (1 + the sum over the streams b that are active on its
     device): the fluid contention model of Mist (EuroSys '25), 12 numbers for compute, collectives and both directions
-    of host copies. links: whether the operations on one link divide it equally. source: where the numbers come from.
+    of host copies. own[r]: these pairs of rank r, in place of those of all (copies of a pipeline take them in turn).
+    links: whether the operations on one link divide it equally. source: where the numbers come from.
     """
 
-    slowdown: Mapping[tuple[Stream, Stream], float] = field(default_factory=dict)
+    slowdown: Slowdown = field(default_factory=dict)
     links: bool = True
     source: str = ""
+    own: Sequence[Slowdown] = ()
+
+    def on(self, rank: int) -> Slowdown:
+        """Return the slowdowns on a rank."""
+        return {**self.slowdown, **self.own[rank % len(self.own)]} if self.own else self.slowdown
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,7 +24,7 @@ from sim.costs.run_level import (
 )
 from sim.engine.assembly import IN_TURN, Pace, Waits, durations, exposed, footprint, pace, step_schedule, waits
 from sim.engine.clock import TICK_S
-from sim.engine.contended import data_parallel_shape, layout, sharing, waits_under_contention
+from sim.engine.contended import layout, sharing_on, waits_under_contention
 from sim.engine.critical import CriticalPath, critical_path
 from sim.engine.events import Guest, World
 from sim.engine.fluid_path import run_shared
@@ -392,7 +392,7 @@ def simulate(
     if engine == "events":
         traffic = slowest(model, cluster, placed, level, stage.traffic_model)
         lowered = lower(schedule, costs, traffic, layout(model, cluster, placed))
-        shared = sharing(level, profile, data_parallel_shape(model, cluster, placed), plan.offloads)
+        shared = sharing_on(model, cluster, placed, level, plan.offloads)
         timeline, step, causes = _on_events(schedule, lowered, shared, guests, placed.microbatches, noise, copies)
     else:
         timeline, step, causes = _on_path(schedule, costs, placed.microbatches, noise, copies)

@@ -10,7 +10,7 @@ import simpy
 from sim.checkpointing import Checkpointer, Times
 from sim.checkpointing import Span as SaveSpan
 from sim.engine.clock import TICK_S, to_ticks
-from sim.engine.contended import data_parallel_shape, sharing
+from sim.engine.contended import sharing_on
 from sim.engine.program import Sharing, Stream
 from sim.engine.step import Step
 from sim.engine.training import Failure, Repeated, StepSpan, Training, Waiting
@@ -212,6 +212,6 @@ ELASTIC = "fewer replicas after a failure are as fast here as all of them (train
 
 def _sharing(step: Step, times: Times | None) -> Sharing:
     """Return how streams slow each other in `step`, and how copying and writing snapshots slow them."""
-    held = sharing(step.level, step.profile, data_parallel_shape(step.model, step.cluster, step.placed), True)
+    held = sharing_on(step.model, step.cluster, step.placed, step.level, True)
     kappa = times.contention if times else 0.0
     return replace(held, slowdown={**held.slowdown, (Stream.COMPUTE, Stream.HOST): kappa})

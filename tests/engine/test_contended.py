@@ -10,14 +10,14 @@ from sim.costs.contention import STREAMS
 from sim.costs.profile import load_profile
 from sim.costs.run_level import run_level
 from sim.engine.assembly import step_schedule
-from sim.engine.contended import CONTENDERS, data_parallel_shape, layout, sharing
+from sim.engine.contended import CONTENDERS, data_parallel_shape, layout, sharing, sharing_on
 from sim.engine.events import run_events_of
 from sim.engine.lower import lower
 from sim.engine.path import run_program
 from sim.engine.placed import slowest
 from sim.engine.program import Stream
 from sim.engine.step import simulate
-from sim.specs import Cluster, Offload, Plan
+from sim.specs import Cluster, Offload, Plan, StagePlan
 from sim.specs.catalog import models
 
 LLAMA = models["llama2-7b"]
@@ -73,6 +73,38 @@ def test_assumptions_say_which():
     assert any(
         "each other by" in text for text in simulate(LLAMA, cluster(1, "h100-sxm-80gb"), PLAN, "events").assumptions
     )
+
+
+MIXED = Cluster.of(groups=[{"device": device, "nodes": 1} for device in (A100, "h100-sxm-80gb")])
+
+
+def alone(device, shape):
+    return sharing(run_level(), load_profile(device), shape, True).slowdown
+
+
+def test_each_stage_of_a_mixed_cluster_has_the_contention_of_its_own_devices():
+    found = sharing_on(LLAMA, MIXED, PLAN.on(LLAMA, MIXED), run_level(), True)
+    assert [found.on(rank) for rank in range(2)] == [alone(A100, (4, 1)), alone("h100-sxm-80gb", (4, 1))]
+    told = simulate(LLAMA, MIXED, PLAN, "events").contention
+    assert f"{A100}: contention of 4 x 1 ranks" in told
+    assert "h100-sxm-80gb: what runs side by side" in told
+
+
+def test_the_slowest_of_several_kinds_on_a_stage_decides_and_collectives_wait_for_all():
+    """The A100's passes take longest; a copy slows collectives more on the H100, of which it knows no more."""
+    both = PLAN.but(pp=1)
+    old, new = (alone(device, (4, 2)) for device in (A100, "h100-sxm-80gb"))
+    beside = (Stream.COLLECTIVE, Stream.COMPUTE)
+    assert old[beside] != new[beside]
+    found = sharing_on(LLAMA, MIXED, both.on(LLAMA, MIXED), run_level(), True).on(0)
+    assert found == old | {pair: max(old[pair], new.get(pair, 0)) for pair in old if pair[0] is Stream.COLLECTIVE}
+
+
+def test_each_of_unequal_stages_has_the_contention_of_its_own_communicator():
+    stages = tuple(StagePlan(layers=16, tp=tp, dp=8 // tp, micro_batch=tp, zero=1) for tp in (2, 1))
+    placed = Plan(global_batch=64, stages=stages).on(LLAMA, cluster())
+    found = sharing_on(LLAMA, cluster(), placed, run_level(), True)
+    assert [found.on(rank) for rank in range(2)] == [alone(A100, (4, 1)), alone(A100, (8, 1))]
 
 
 def test_contention_is_never_faster_and_fades_as_bandwidth_grows():

@@ -55,8 +55,9 @@ def test_they_agree_on_any_operations(program):
 
 @given(shared_programs(), st.sampled_from([0.3, 0.5, 1.7]), st.booleans())
 def test_the_compiled_events_are_the_same_to_the_tick(program, slowdown, links):
-    sharing = Sharing({pair: slowdown + 0.1 * pair[1] for pair in SLOW}, links)
-    assert log(run_shared(program, sharing)) == log(run_events_of(program, sharing))
+    for own in ((), ({}, {(Stream.COMPUTE, Stream.COLLECTIVE): 2.0})):
+        sharing = Sharing({pair: slowdown + 0.1 * pair[1] for pair in SLOW}, links, own=own)
+        assert log(run_shared(program, sharing)) == log(run_events_of(program, sharing))
 
 
 @given(shared_programs())
@@ -95,6 +96,15 @@ def test_compute_and_collective_slow_each_other():
     assert log(run_events_of(program, Sharing(SLOW))) == [(0, 60), (0, 30)]
     elsewhere = toy((0, Stream.COMPUTE, 50, ()), (1, Stream.COLLECTIVE, 20, ()))
     assert log(run_events_of(elsewhere, Sharing(SLOW))) == [(0, 50), (0, 20)]
+
+
+@pytest.mark.parametrize("run", [run_events_of, run_shared])
+def test_each_rank_has_slowdowns_of_its_own(run):
+    """Of four ranks, two copies of a pipeline of two: the second of each is slowed twice as much, by 1.0."""
+    pairs = (((r, Stream.COMPUTE, 50, ()), (r, Stream.COLLECTIVE, 20, ())) for r in range(4))
+    program = toy(*(operation for pair in pairs for operation in pair))
+    found = log(run(program, Sharing(SLOW, own=({}, dict.fromkeys(SLOW, 1.0)))))
+    assert found == [(0, 60), (0, 30), (0, 70), (0, 40)] * 2
 
 
 def test_all_streams_of_a_device_add_up():
