@@ -7,7 +7,7 @@ from typing import Any
 from sim.engine.step import Step, simulate
 from sim.specs import Cluster, InputError, Model, Plan
 from sim.specs.plan import Recompute
-from sim.specs.rules import divisors
+from sim.specs.rules import divisors, shards
 
 
 def textbook(model: Model, cluster: Cluster, global_batch: int, kept: Mapping[str, Any] | None = None) -> Step | None:
@@ -35,6 +35,7 @@ def _candidates(model: Model, cluster: Cluster, global_batch: int, kept: Mapping
         meshes = [(tp, 1) for tp in inside] + [(inside[-1], pp) for pp in divisors(cluster.gpus)[1:]]
         for tp, pp in meshes:
             if cluster.gpus % (tp * pp) == 0:
-                sharded = cluster.gpus > tp * pp
-                given = {**experts, **kept, "tp": tp, "pp": pp, "zero": 1 if sharded else 0, "recompute": recompute}
-                yield Plan(global_batch=global_batch, **given)
+                given = {**experts, **kept, "tp": tp, "pp": pp, "recompute": recompute}
+                spread = given.get("ep", 1) * given.get("etp", 1)
+                zero = 1 if shards(model, cluster.gpus // (tp * pp), tp, spread) else 0
+                yield Plan(global_batch=global_batch, **given | {"zero": zero})

@@ -129,6 +129,15 @@ def test_textbook_plan_is_the_heuristic(gpt3, h100s):
     assert (small.tp, small.pp) == (1, 1)
 
 
+def test_textbook_plan_shards_experts_along_tp_where_all_devices_are_in_it():
+    experts = Model(name="e", layers=12, hidden=6144, heads=48, seq=1024, experts=4, experts_per_token=2, moe_ffn=16384)
+    plan = textbook(experts, Cluster.of("a100-sxm-80gb", nodes=1, memory_bytes=44e9), 16).plan
+    assert (plan.tp, plan.ep, plan.zero) == (8, 4, 1)  # each expert is on two devices; ZeRO-0 would not fit
+    dense = Model(name="d", layers=12, hidden=6144, heads=48, seq=1024)
+    alone = textbook(dense, Cluster.of("a100-sxm-80gb", nodes=1, memory_bytes=22e9), 16).plan
+    assert (alone.tp, alone.zero) == (8, 0)
+
+
 def test_why_speaks_of_time_memory_and_every_knob(found):
     why = found.plans[-1].why
     assert "a step: " in why[0]
