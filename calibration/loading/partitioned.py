@@ -12,7 +12,7 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic
@@ -29,6 +29,9 @@ MOST_BYTES = 2**30
 """The largest sample that is believed."""
 
 TIMEOUT_S = 5.0
+PATIENCE_S = 1.0
+"""How long the first question waits for a server to tell its token: it does so at once, and a stranger may never."""
+
 AGAIN_S = 30.0
 """How long a server that failed is not asked."""
 
@@ -135,11 +138,13 @@ class Partitioned:
         self._cells = Cells(cells, 2)
         self._open: dict[tuple[int, int], socket.socket] = {}
         """By thread and node: a thread's number is its own on the whole machine, also after a fork."""
+        self._met: dict[tuple[int, int], Future[socket.socket]] = {}
+        """Connections under way, likewise."""
         self._failed: dict[int, float] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """Return everything but the connections, which are each thread's own."""
-        return {**self.__dict__, "_open": {}, "_failed": {}}
+        return {**self.__dict__, "_open": {}, "_met": {}, "_failed": {}}
 
     def __len__(self) -> int:
         return len(self.source)
@@ -164,13 +169,18 @@ class Partitioned:
         """End the connections of this process."""
         for connection in self._open.values():
             connection.close()
+        for meeting in self._met.values():
+            meeting.add_done_callback(_hung_up)
         self._open.clear()
+        self._met.clear()
 
     def _asked(self, node: int, item: int) -> bytes | None:
         """Return the owner's answer, None where there is none; raises InputError where a stranger listens."""
         if monotonic() < self._failed.get(node, 0.0):
             return None
         try:
+            if not self._connected(node):
+                return None
             with self._connection(node) as connection:
                 connection.sendall(FRAME.pack(item))
                 (size,) = FRAME.unpack(_received(connection, FRAME.size) or b"")
@@ -193,17 +203,46 @@ class Partitioned:
         What is left unread in it would be taken for the answer to the next question.
         """
         key = threading.get_native_id(), node
-        known = self._open.pop(key, None)
-        connection = known or socket.create_connection((ADDRESS, self.ports[node]), TIMEOUT_S)
+        connection = self._open.pop(key)
         try:
-            if known is None:
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                self._check(connection)
             yield connection
         except BaseException:
             connection.close()
             raise
         self._open[key] = connection
+
+    def _connected(self, node: int) -> bool:
+        """Return whether this thread has a connection to a node, which is made beside it: one with a server that is
+        silent is waited for once, and not for long."""
+        key = threading.get_native_id(), node
+        if key in self._open:
+            return True
+        meeting = self._met.get(key)
+        if meeting is None:
+            meeting = self._met[key] = Future()
+            threading.Thread(target=self._meet, args=(node, meeting), daemon=True).start()
+            wait([meeting], 0.0 if node in self._failed else PATIENCE_S)
+        if not meeting.done():
+            return False
+        self._open[key] = self._met.pop(key).result()
+        self._failed.pop(node, None)
+        return True
+
+    def _meet(self, node: int, meeting: Future[socket.socket]) -> None:
+        try:
+            meeting.set_result(self._greeted(node))
+        except BaseException as error:
+            meeting.set_exception(error)
+
+    def _greeted(self, node: int) -> socket.socket:
+        connection = socket.create_connection((ADDRESS, self.ports[node]), TIMEOUT_S)
+        try:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._check(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
 
     def _check(self, connection: socket.socket) -> None:
         token = _received(connection, len(self.token))
@@ -211,6 +250,11 @@ class Partitioned:
             raise ConnectionError("no token")
         if token != self.token:
             raise InputError("ports", connection.getpeername()[1], "the port of a server of this cache")
+
+
+def _hung_up(meeting: Future[socket.socket]) -> None:
+    if not meeting.exception():
+        meeting.result().close()
 
 
 def _received(connection: socket.socket, size: int) -> bytes | None:

@@ -5,6 +5,7 @@ import signal
 import socket
 import threading
 import time
+from concurrent.futures import wait
 from contextlib import contextmanager
 from multiprocessing import get_context
 
@@ -108,6 +109,48 @@ def test_what_makes_no_sense_is_a_miss(tmp_path, data, monkeypatch):
         assert source.read(3) == (3).to_bytes(8, "big")
         assert source.counts() == Counts(0, 1)
         source.close()
+
+
+def test_a_silent_server_holds_nobody_up(tmp_path, monkeypatch):
+    """A stranger who has a node's port now and says nothing: the others' samples come as ever, its own from storage."""
+    monkeypatch.setattr(partitioned, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(partitioned, "TIMEOUT_S", 3.0)
+    shard = Shard(Numbers(N), 1, 2, TOKEN)
+    with answering(None) as silent:
+        source, begin = Partitioned(Numbers(N), [silent, shard.port], TOKEN, tmp_path / "cells"), time.monotonic()
+        assert [int.from_bytes(source.read(item), "big") for item in range(N)] == list(range(N))
+        assert time.monotonic() - begin < 2
+        assert source.counts() == Counts(N // 2, N // 2)
+        source.close()
+    shard.close()
+
+
+def test_a_silent_server_is_waited_for_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(partitioned, "AGAIN_S", 0.0)
+    monkeypatch.setattr(partitioned, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(partitioned, "TIMEOUT_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        source = Partitioned(Numbers(N), [silent.getsockname()[1]], TOKEN, tmp_path / "cells")
+        waits = []
+        monkeypatch.setattr(partitioned, "wait", lambda meetings, most: waits.append(most) or wait(meetings, most))
+        for item in range(30):
+            source.read(item)
+            time.sleep(0.02)
+        assert waits[0] == 0.5
+        assert len(waits) > 1
+        assert set(waits[1:]) == {0.0}
+        source.close()
+
+
+def test_silent_strangers_who_connect_hold_nobody_up(tmp_path):
+    shard = Shard(Numbers(N), 0, 1, TOKEN)
+    strangers = [socket.create_connection(("127.0.0.1", shard.port), 5) for _ in range(3)]
+    source, begin = Partitioned(Numbers(N), [shard.port], TOKEN, tmp_path / "cells"), time.monotonic()
+    assert int.from_bytes(source.read(3), "big") == 3
+    assert time.monotonic() - begin < 2
+    assert source.counts() == Counts(1, 0)
+    for peer in (*strangers, source, shard):
+        peer.close()
 
 
 @pytest.mark.parametrize("question", [FRAME.pack(1), FRAME.pack(2**63), FRAME.pack(N), b"abc"], ids=repr)
