@@ -143,7 +143,7 @@ def _measure(
     if suite == WORKLOADS:
         from calibration.workloads.cli import measure_workloads  # noqa: PLC0415
 
-        measure_workloads(device, out, budget, seed or 0, resume, despite_load, base, as_json, size, samples)
+        measure_workloads(device, out, budget, seed, resume, despite_load, base, as_json, size, samples)
     else:
         measure_device(device, out, suite or "smoke", budget, seed, resume, despite_load, check, as_json)
 

@@ -28,7 +28,7 @@ def measure_workloads(
     device: str,
     out: Path,
     budget: str | None,
-    seed: int,
+    seed: int | None,
     resume: bool,
     despite_load: bool,
     base: str | None,
@@ -48,7 +48,8 @@ def measure_workloads(
     chosen = None if size is None else cast(Size, one_of("--size", size, SIZES))
     if samples is not None and not 1 <= samples <= MOST_SAMPLES:
         raise InputError("--samples", samples, f"1 to {MOST_SAMPLES}")
-    request = Request(out, budget_s(budget or BUDGET), checked_seed(seed), resume, despite_load, base, chosen, samples)
+    drawn = None if seed is None else checked_seed(seed)
+    request = Request(out, budget_s(budget or BUDGET), drawn, resume, despite_load, base, chosen, samples)
     progress = Console(stderr=True)
     try:
         with bar(progress) as shown:

@@ -97,7 +97,7 @@ class Row:
 class Results:
     """The benchmark on one device.
 
-    samples: of a process's step, None for each workload's own; peak_source: where the peak rate is from; profile: what
+    samples: of a process's step, None for each workload's own; seed: of weights and inputs; peak_source: where the peak rate is from; profile: what
     predicts, empty for none.
     """
 
@@ -107,6 +107,7 @@ class Results:
     fingerprint: Fingerprint
     size: Literal["tiny", "full"]
     samples: Annotated[int, whole(1, 10**6)] | None = None
+    seed: Annotated[int, whole(0, 2**32 - 1)] = 0
     peak_flop_per_s: Amount
     peak_source: Text
     profile: Text = ""

@@ -47,14 +47,15 @@ Variant = tuple[Workload, Framework, int]
 class Request:
     """What to run into the folder `out`: a CPU runs the tiny sizes, a GPU the full ones (`size` says otherwise).
 
-    samples: of a process's step, by default the workloads' own.
+    samples: of a process's step, by default the workloads' own. seed: by default that of the results that are there, 0
+    for new ones.
 
     base: a profile of the catalog, or a folder, that predicts; by default that in `out`, then the catalog's own.
     """
 
     out: Path
     budget_s: float = 480.0
-    seed: int = 0
+    seed: int | None = None
     resume: bool = False
     despite_load: bool = False
     base: str | None = None
@@ -79,7 +80,7 @@ def run(request: Request, bench: Bench, told: Told) -> tuple[Results, int]:
     device is lent, they can wait until it is given back.
 
     Raises:
-        InputError: the folder holds results and nothing says to resume, or those of another machine or size.
+        InputError: the folder holds results and nothing says to resume, or those of another machine, size or seed.
         BusyError: others use the machine, and `despite_load` is not set.
         KeyboardInterrupt: also on SIGTERM; `tbd.json` holds every row that was done.
     """
@@ -97,7 +98,7 @@ def run(request: Request, bench: Bench, told: Told) -> tuple[Results, int]:
             told(n, len(every), f"{workload.name}, {framework}, {processes} process{'es' * (processes > 1)}")
             try:
                 with within(time_s):
-                    row = _row(request, results, variant)
+                    row = _row(results, variant)
             except OutOfTime:
                 left += 1
                 continue
@@ -125,6 +126,8 @@ def _opened(request: Request, bench: Bench) -> Results:
         raise InputError("--samples", request.samples, f"{held.samples or 'left out'}, as for the results in --out")
     if held and held.size != size:
         raise InputError("--resume", str(request.out), f"results of the {size} sizes, not of the {held.size} ones")
+    if held and request.seed not in (None, held.seed):
+        raise InputError("--seed", request.seed, f"{held.seed}, as of the results in --out, or left out")
     busy = _busy(bench, request.despite_load)
     if held:
         return replace(held, despite_load=held.despite_load or busy)
@@ -140,6 +143,7 @@ def _opened(request: Request, bench: Bench) -> Results:
         fingerprint=bench.fingerprint,
         size=size,
         samples=request.samples,
+        seed=request.seed or 0,
         peak_flop_per_s=peak,
         peak_source=source,
         profile=str(cluster.profile) if cluster else "",
@@ -194,7 +198,7 @@ def predicting(request: Request, present: Fingerprint, processes: int) -> Cluste
     return Cluster.of(name or str(request.base), profile=request.base or name, **nodes)
 
 
-def _row(request: Request, results: Results, variant: Variant) -> Row:
+def _row(results: Results, variant: Variant) -> Row:
     """Return a variant measured, or why it is not."""
     workload, framework, processes = variant
     kind = results.fingerprint.kind
@@ -212,7 +216,7 @@ def _row(request: Request, results: Results, variant: Variant) -> Row:
     if lacking := _lacking(kind, framework, processes):
         return replace(about, reason=lacking)
     try:
-        found = _measured(request, results, variant)
+        found = _measured(results, variant)
     except (RuntimeError, ExecutionError, InputError) as error:  # no memory, or what a compiler could not do
         return replace(about, status="failed", reason=f"{type(error).__name__}: {error}"[:400])
     return replace(about, status="done", measured=found)
@@ -230,12 +234,12 @@ def _lacking(kind: str, framework: str, processes: int) -> str:
     return ""
 
 
-def _measured(request: Request, results: Results, variant: Variant) -> Metrics:
+def _measured(results: Results, variant: Variant) -> Metrics:
     workload, framework, processes = variant
     kind, size, peak = results.fingerprint.kind, results.size, results.peak_flop_per_s
     if processes > 1:
-        return measure_together(workload.name, size, kind, LEAST_STEPS, peak, request.seed, results.samples)
-    training = partial(Training, workload, size, kind, request.seed, samples=results.samples)
+        return measure_together(workload.name, size, kind, LEAST_STEPS, peak, results.seed, results.samples)
+    training = partial(Training, workload, size, kind, results.seed, samples=results.samples)
     plain = training()
     if framework == "eager":
         return metrics(plain, peak)

@@ -38,7 +38,7 @@ def quick(monkeypatch):
     """Rows that take no time; returns the names of what was measured."""
     asked = []
 
-    def measured(request, results, variant):
+    def measured(results, variant):
         workload, framework, processes = variant
         asked.append((workload.name, framework, processes))
         return FOUND
@@ -193,6 +193,8 @@ def test_the_command_prints_one_object_or_a_table(bench, quick, monkeypatch, tmp
     shown = invoke(*given, "--resume")
     assert "a3c" in shown.stdout and "activations 75%" in shown.stdout
     assert "3 done, 0 skipped, 0 failed, 0 left by the budget" in shown.stderr
+    with pytest.raises(InputError, match="--seed: got 3; allowed: 0, as of the results in --out"):
+        invoke(*given, "--resume", "--seed", 3)
     with pytest.raises(InputError, match="--budget: got '8x'"):
         invoke(*given, "--budget", "8x")
     with pytest.raises(InputError, match="--device: got 'tpu'"):
@@ -261,6 +263,17 @@ def test_a_steps_samples_are_those_asked_for(bench, quick, tmp_path):
     assert [row.samples for row in results.rows] == [3, 6, 3]
     with pytest.raises(InputError, match="--samples: got 4; allowed: 3, as for the results in --out"):
         run(request(tmp_path, "a3c", resume=True, samples=4), bench, silent)
+
+
+def test_the_seed_stays_that_of_what_was_measured(bench, quick, monkeypatch, tmp_path):
+    drawn = []
+    monkeypatch.setattr(suite, "_measured", lambda results, variant: drawn.append(results.seed) or FOUND)
+    assert run(request(tmp_path, "a3c", seed=7), bench, silent)[0].seed == 7
+    with pytest.raises(InputError, match="--seed: got 0; allowed: 7, as of the results in --out, or left out"):
+        run(request(tmp_path, "a3c", resume=True, seed=0), bench, silent)
+    for seed in (7, None):
+        assert run(request(tmp_path, "a3c", "wgan", resume=True, seed=seed), bench, silent)[0].seed == 7
+    assert drawn == [7] * 6
 
 
 def test_sizes_and_samples_belong_to_this_suite(tmp_path):
