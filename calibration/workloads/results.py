@@ -97,8 +97,8 @@ class Row:
 class Results:
     """The benchmark on one device.
 
-    samples: of a process's step, None for each workload's own; seed: of weights and inputs; peak_source: where the peak rate is from; profile: what
-    predicts, empty for none.
+    samples: of a process's step, None for each workload's own; seed: of weights and inputs; peak_source: where the peak
+    rate is from; profile: what predicts, empty for none.
     """
 
     schema_version: Literal[1] = 1
@@ -121,6 +121,11 @@ class Results:
     def having(self, row: Row) -> "Results":
         """Return the results with a row, in place of one of its key."""
         return replace(self, rows=list({**{r.key: r for r in self.rows}, row.key: row}.values()))
+
+    def predicted_by(self, profile: str) -> "Results":
+        """Return the results without predictions, which another profile is to make."""
+        rows = [replace(row, predicted=None, off={}, reason="") if row.measured else row for row in self.rows]
+        return replace(self, profile=profile, rows=rows)
 
     def measured(self, framework: str = "eager", processes: int = 1) -> dict[str, Row]:
         """Return the measured rows of a kind by network."""

@@ -77,7 +77,7 @@ def run(request: Request, bench: Bench, told: Told) -> tuple[Results, int]:
 
     A row that fails says why, and the next call with `resume` tries it again, as it does one that the end of the time
     cut short: compiling a network may take minutes. Predictions come when all that the time allows is measured: where a
-    device is lent, they can wait until it is given back.
+    device is lent, they can wait until it is given back. Those of another profile than the present one are made again.
 
     Raises:
         InputError: the folder holds results and nothing says to resume, or those of another machine, size or seed.
@@ -129,14 +129,16 @@ def _opened(request: Request, bench: Bench) -> Results:
     if held and request.seed not in (None, held.seed):
         raise InputError("--seed", request.seed, f"{held.seed}, as of the results in --out, or left out")
     busy = _busy(bench, request.despite_load)
+    predictor = predicting(request, bench.fingerprint, 1)
+    profile = str(predictor.profile) if predictor else ""
     if held:
-        return replace(held, despite_load=held.despite_load or busy)
+        held = replace(held, despite_load=held.despite_load or busy)
+        return held if held.profile == profile else held.predicted_by(profile)
     try:
         request.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError("--out", str(request.out), f"a folder that can be made ({error.strerror})") from None
     peak, source = peak_rate(bench)
-    cluster = predicting(request, bench.fingerprint, 1)
     return Results(
         date=f"{datetime.now(UTC):%Y-%m-%d}",
         commit=commit(),
@@ -146,7 +148,7 @@ def _opened(request: Request, bench: Bench) -> Results:
         seed=request.seed or 0,
         peak_flop_per_s=peak,
         peak_source=source,
-        profile=str(cluster.profile) if cluster else "",
+        profile=profile,
         despite_load=busy,
     )
 

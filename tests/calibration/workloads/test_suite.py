@@ -276,6 +276,22 @@ def test_the_seed_stays_that_of_what_was_measured(bench, quick, monkeypatch, tmp
     assert drawn == [7] * 6
 
 
+def test_all_predictions_are_of_the_profile_that_the_results_name(bench, quick, monkeypatch, tmp_path):
+    by = []
+
+    def predicted(workload, size, cluster, *given):
+        by.append(cluster.profile)
+        return replace(FOUND, step_time_s=2.0 if cluster.profile == "l4" else 1.0)
+
+    monkeypatch.setattr(suite, "predict", predicted)
+    first, _ = run(request(tmp_path, "a3c", base="t4"), bench, silent)
+    again, _ = run(request(tmp_path, "a3c", "wgan", resume=True, base="l4"), bench, silent)
+    assert (first.profile, again.profile) == ("t4", "l4")
+    assert by == ["t4"] * 2 + ["l4"] * 4
+    assert {row.predicted.step_time_s for row in again.rows if row.predicted} == {2.0}
+    assert [row.measured for row in again.rows[:3]] == [row.measured for row in first.rows]
+
+
 def test_sizes_and_samples_belong_to_this_suite(tmp_path):
     out = ("--out", tmp_path / "r")
     with pytest.raises(InputError, match="--size: got 'huge'"):
