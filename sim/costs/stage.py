@@ -38,7 +38,9 @@ edp_group, expert_shard, expert_replica = (Group.named(n) for n in ("edp", "expe
 """Of weights that every data-parallel rank has, and of experts': all ranks, those of a copy, the copies of a shard."""
 weights_shard, experts_shard = (minimum(1, group.n - 1) for group in (shard_group, expert_shard))
 """1 where ZeRO shards a rank's weights, or its experts, over several ranks; else every stage of it is ZeRO-0."""
-fsdp = native * zero3 * weights_shard
+wrapped = native * maximum(weights_shard, experts_shard * minimum(1, symbol("experts")))
+"""1 where PyTorch's FSDP2 holds the weights: all, where some are sharded, as torchtitan's `apply_fsdp` has it."""
+fsdp = zero3 * wrapped
 """1 where sharded parameters are the fp32 master weights themselves (FSDP2): 4 + 4 + 8 bytes, no 16-bit copy."""
 weight_bytes = fsdp * 4 + (1 - fsdp) * (element_bytes + symbol("weight_copy_bytes"))
 """Bytes that a rank holds of a parameter for its passes."""
@@ -121,7 +123,7 @@ def unreduced(index: int) -> tuple[Expr, Expr]:
     """Return the bytes of a layer's weight gradients before PyTorch's FSDP2 reduces them, and of the copy it does so
     from."""
     parameters = memory.layer_parameters(index) + memory.expert_parameters(index)
-    sharded = native * zero2 * weights_shard
+    sharded = zero2 * wrapped
     return sharded * element_bytes * parameters, sharded * reduce_bytes * parameters
 
 
@@ -348,7 +350,11 @@ def states(structure: Structure) -> dict[str, Expr]:
     out: dict[str, Expr] = {}
     dense, expert = on_rank(structure, memory.layer_parameters), on_rank(structure, memory.expert_parameters)
     n, last = on_rank(structure, lambda k: 1), memory.rank_parameters()["last"]
-    largest = minimum(1, n) * maximum(*(_sharded_parameters(k) for k in range(len(structure.kinds))))
+    ahead, own = (
+        minimum(1, n) * maximum(*(_gathered_parameters(k, alone) for k in range(len(structure.kinds))))
+        for alone in (0, wrapped)
+    )
+    blocks, whole = own + (minimum(2, n) - 1) * ahead, maximum(weights_shard, wrapped)
     # Each product's 16-bit gradient: TransformerEngine keeps one for every shape of weight (`get_dummy_wgrad`), with
     # or without the accumulation fused into the product; the experts of a layer are of one shape. (fp32 and PyTorch's
     # autograd, which gives each up as soon as it is in the sum: temporaries.)
@@ -367,26 +373,26 @@ def states(structure: Structure) -> dict[str, Expr]:
             f"product_gradients_{where}": kept_products * element_bytes * products,
             f"optimizer_bytes_{where}": optimizer_state_bytes * shard,
             f"optimizer_{where}": symbol("memory_bound_slowdown") * time,
-            f"gathered_bytes_{where}": _unsharded(largest, weights_shard * extra, weights_shard * head, n),
+            f"gathered_bytes_{where}": _unsharded(own, blocks, whole * extra, whole * head),
             f"delayed_gradients_{where}": overlap_dp * minimum(1, dp_group.n - 1) * reduce_bytes * kept,
         }
     return out
 
 
-def _sharded_parameters(index: int) -> Expr:
-    """Return one layer's parameters on a rank that other ranks hold too, so that ZeRO shards them."""
-    dense, expert = memory.layer_parameters(index), memory.expert_parameters(index)
-    return weights_shard * dense + experts_shard * expert
+def _gathered_parameters(index: int, alone: Expr) -> Expr:
+    """Return one layer's parameters on a rank that ZeRO shards, and where `alone` is 1 those no other rank holds."""
+    groups = (weights_shard, memory.layer_parameters(index)), (experts_shard, memory.expert_parameters(index))
+    return sum(maximum(shard, alone) * parameters for shard, parameters in groups)
 
 
-def _unsharded(largest: Expr, extra: Expr, head: Expr, layers: Expr) -> Expr:
+def _unsharded(largest: Expr, blocks: Expr, extra: Expr, head: Expr) -> Expr:
     """Return the bytes of gathered weights and of gradients not yet scattered that one rank holds beside its shards.
 
     ZeRO-3 holds the running layer's weights and the prefetched one's, or the largest of embedding and head; ZeRO-2 the
     gradients that are being reduced. torchtitan's FSDP2 wraps embedding and head as one root group, gathered all
-    through the step; the head's gradient waits for the embedding's (`torch.distributed.fsdp`, `FSDPParamGroup`).
+    through the step; the head's gradient waits for the embedding's (`torch.distributed.fsdp`, `FSDPParamGroup`). It
+    casts what no other rank holds for the running layer too (there, `wait_for_unshard`), but not ahead.
     """
-    blocks = minimum(2, layers) * largest
     weights = (1 - native) * maximum(blocks, extra) + native * (blocks + extra)
     reduced = (1 - native) * reduce_bytes * maximum(largest, extra) + native * element_bytes * head
     return zero3 * element_bytes * weights + zero2 * reduced

@@ -56,3 +56,26 @@ def test_experts_alone_are_gathered_where_nothing_else_is_sharded():
 def test_experts_that_no_other_rank_has_are_not_gathered():
     usual, wide = (state("gathered_bytes", replace(MODEL, moe_ffn=n), zero=3, ep=8) for n in (2048, 65_536))
     assert usual == wide
+
+
+def test_fsdp_holds_fp32_weights_alone_where_only_experts_are_sharded():
+    """On 8 ranks of tp, two with the same experts each: 4 bytes of a weight and 8 of its moments, no more."""
+    given = {"tp": 8, "ep": 4, "framework": "torch"}
+    sharded = state("parameters", **given) / 2 - 4 * 8 * 2 * 1024 * 2048 / 4 / 2
+    assert state("parameters", zero=3, **given) == 4 * sharded
+    assert state("optimizer_bytes", zero=3, **given) == 8 * sharded
+
+
+@pytest.mark.parametrize(("tp", "ep", "layers"), [(8, 4, 2), (1, 8, 1), (1, 4, 2)])
+def test_fsdp_casts_experts_of_the_running_layer_and_gathers_only_shards_ahead(tp, ep, layers):
+    given = {"tp": tp, "ep": ep, "zero": 3, "framework": "torch"}
+    usual, wide = (state("gathered_bytes", replace(MODEL, moe_ffn=n), **given) for n in (2048, 4096))
+    assert wide - usual == 2 * layers * 8 / ep * 2 * 1024 * 2048
+
+
+def test_fsdp_casts_the_ends_that_no_other_rank_holds():
+    """A tied table's 16-bit copy, and its gradient as the head."""
+    given = {"tp": 8, "ep": 4, "zero": 3, "framework": "torch"}
+    usual, wide = (state("gathered_bytes", replace(MODEL, vocab=n), **given) for n in (32_000, 64_000))
+    table = 32_000 * 1024 / 8
+    assert wide - usual == 2 * table + 2 * table
