@@ -28,7 +28,7 @@ def slowest(
 
     Ranks are laid out over the groups of a mixed cluster in order; a pipeline rank waits for its slowest device: the
     one whose passes of a chunk take longest, of which all of these are. (What one hides of its collectives behind slow
-    compute is no other's.)
+    compute is no other's.) Of a chunk of which two ranks have a copy the slower one counts for both.
     """
     if placed.plan.stages:
         return _of_stages(model, cluster, placed, level, what)
@@ -44,8 +44,9 @@ def slowest(
     on = device_groups(placed, [m.gpus for m in parts])
     timed = each if what is stage.stage_model else on_members(stage.stage_model)
     passes = np.stack([_of_passes(e, placed.stages) for e in timed])
-    longest = np.where(np.tile(on, (1, passes.shape[1] // on.shape[1])), passes, -np.inf).argmax(axis=0)
-    return {name: _worst([np.asarray(e[name]) for e in each], name, on, longest) for name in each[0]}
+    holding = np.any(on[:, np.reshape(placed.plan.rank_of, (-1, placed.stages))], axis=1)
+    longest = np.where(holding, passes, -np.inf).argmax(axis=0)
+    return {name: _worst([np.asarray(e[name]) for e in each], name, on, holding, longest) for name in each[0]}
 
 
 def _of_passes(costs: Mapping[str, Any], stages: int) -> NDArray[np.float64]:
@@ -75,25 +76,26 @@ def holders(model: Model, cluster: Cluster, placed: PlacedPlan, level: RunLevelS
     sizes = [m.gpus for m in members]
     on = stage_groups(placed, sizes) if plan.stages else device_groups(placed, sizes)
     chunks = [_of_passes(slowest(model, m, placed, level), placed.stages) for m in members]
-    passes = np.stack(chunks).reshape(len(members), -1, plan.pp).sum(axis=1)
+    passes = np.array([np.bincount(plan.rank_of, np.resize(each, len(plan.rank_of)), plan.pp) for each in chunks])
     used = (np.flatnonzero(on[:, r]).tolist() for r in range(plan.pp))
     return [sorted(numbers, key=lambda n: -passes[n, r]) for r, numbers in enumerate(used)]
 
 
-def _worst(values: Sequence[Any], name: str, on: NDArray[np.bool_], longest: NDArray[np.intp]) -> Any:
+def _worst(
+    values: Sequence[Any], name: str, on: NDArray[np.bool_], holding: NDArray[np.bool_], longest: NDArray[np.intp]
+) -> Any:
     """Return the groups' values of passes of the group that takes `longest` on a chunk; of others the largest, where
-    each rank's own groups count."""
-    ranks, end = on.shape[1], 0 if name.startswith("embedding") else -1 if name.startswith("head") else None
+    the groups count that each rank is `on`, or each chunk (`holding`)."""
+    end = 0 if name.startswith("embedding") else -1 if name.startswith("head") else None
     if name in PASS_COSTS and end is not None:
         return values[longest[end]]
     if name in PASS_COSTS and values[0].shape == longest.shape:
         return np.stack(values)[longest, np.arange(len(longest))]
     if values[0].ndim == 0:
-        mine = [bool(g.any() if end is None else g[end]) for g in on]
+        mine = [bool(g.any() if end is None else g[end]) for g in holding]
         return max(v for v, uses in zip(values, mine, strict=True) if uses)
     table = np.stack(values)
-    used = np.tile(on, (1, table.shape[1] // ranks))
-    return np.where(used, table, -np.inf).max(axis=0)
+    return np.where(holding if table.shape == holding.shape else on, table, -np.inf).max(axis=0)
 
 
 def _of_stages(

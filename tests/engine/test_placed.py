@@ -162,3 +162,21 @@ def test_faster_devices_beside_slower_ones_make_no_step_slower():
     for own in plans:
         times = [simulate(models["llama3-8b"], cluster, own).step_time_s for cluster in (mixed, slow)]
         assert times[0] <= times[1] * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "chunks", "slow"),
+    [
+        ("interleaved", 2, [True, False, True, False]),
+        ("zbv", 2, [True, False, False, True]),
+        ("dualpipe", 1, [True, True]),
+    ],
+)
+def test_chunks_run_on_the_devices_of_the_ranks_that_the_schedule_gives_them(schedule, chunks, slow):
+    """A rank of A100s and one of H100s: the second turn of a V begins where the first ends, and a copy at the end."""
+    mixed = Cluster.of(groups=[{"device": device, "nodes": 1} for device in ("a100-sxm-80gb", "h100-sxm-80gb")])
+    own = Plan(tp=8, pp=2, global_batch=16, schedule=schedule, virtual_stages=chunks, zero=0)
+    costs = slowest(LLAMA, mixed, own.on(LLAMA, mixed), run_level())
+    old = slowest(LLAMA, PAIR, own.on(LLAMA, PAIR), run_level())
+    assert (costs["forward_compute"] == old["forward_compute"]).tolist() == slow
+    assert (costs["head_forward_compute"] == old["head_forward_compute"]) == slow[-1]
