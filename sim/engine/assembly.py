@@ -94,11 +94,13 @@ def step_schedule(placed: PlacedPlan, costs: Costs) -> Schedule:
     except IllegalScheduleError as error:
         field = f"plan.{KNOBS.get(error.field, error.field)}"
         raise InputError(field, error.value, f"{error.allowed} ({error.field} of schedule {kind.name})") from None
-    return order if kind.asynchronous else _with_update(order, bool(plan.optimizer_barrier))
+    return order if kind.asynchronous else with_update(order, bool(plan.optimizer_barrier))
 
 
 @lru_cache(maxsize=16)
-def _with_update(order: Schedule, barrier: bool) -> Schedule:
+def with_update(order: Schedule, barrier: bool) -> Schedule:
+    """Return an order with gradient reduction and optimizer at the end of every rank; barrier: no rank updates before
+    all have reduced."""
     end = (Kind.REDUCE_GRAD, Kind.OPTIMIZER)
     actions = (rank + tuple(Action(r, kind, -1) for kind in end) for r, rank in enumerate(order.actions))
     return replace(order, actions=tuple(actions), barrier=barrier)

@@ -1,6 +1,6 @@
 """A training step in closed form: the estimate that scores millions of plans, and a bound that no plan beats."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -13,6 +13,8 @@ from sim.schedules import CLOSED, SCHEDULES, Times
 
 PLACES = ("first", "middle", "last", "only")
 """Where a stage can be in the pipeline."""
+Forms = Callable[[Mapping[str, Expr], str], dict[str, Expr]]
+"""What makes closed forms of a schedule over the outputs of the stage model."""
 
 
 @lru_cache
@@ -41,6 +43,26 @@ def stage_form(structure: Structure, offloads: bool = False) -> Compiled:
     return _after_stage(structure, "", offloads, outputs)
 
 
+CHUNK = ("forward", "backward", "weight", "ahead", "met", "late", "saved", "temporary")
+ENDS = tuple(f"{end}_{what}" for end in ("embedding", "head") for what in ("forward", "backward", "weight", "saved"))
+RANK = ("reduce", "optimizer", "held", "room")
+"""Outputs of `chunk_form`: of a chunk, what both ends add, and of a rank."""
+
+
+@lru_cache
+def chunk_form(structure: Structure, schedule: str, offloads: bool = False) -> Compiled:
+    """Return what every chunk and rank of a pipeline whose chunks differ adds to a step, as one compiled function.
+
+    Outputs: of a chunk, the seconds of its passes, embedding and head apart (`forward`, `backward` without what is in
+    `weight`: W where the schedule splits it, else 0), those in which they may begin before a message (`ahead`, `met`)
+    and `late` ones that no other stage waits for; `message`, seconds; bytes `saved` and `temporary`, and `head_beside`,
+    the head's temporaries. Of a rank, by where it is: `reduce_<place>` and `optimizer_<place>`, seconds;
+    `held_<place>`, bytes; `room_<place>`, those that an update needs.
+    """
+    outputs = ("message", "head_beside", *CHUNK, *ENDS, *(f"{part}_{at}" for part in RANK for at in PLACES[:3]))
+    return _after_stage(structure, schedule, offloads, outputs, _chunk_forms)
+
+
 @lru_cache
 def lower_bound(structure: Structure, schedule: str, offloads: bool = False) -> Compiled:
     """Return a step time (`lower_bound_s`) that the engine never beats, as a compiled function.
@@ -51,23 +73,25 @@ def lower_bound(structure: Structure, schedule: str, offloads: bool = False) -> 
     return _after_stage(structure, schedule, offloads, ("lower_bound_s", "passes_s", "busy_s"))
 
 
-def _after_stage(structure: Structure, schedule: str, offloads: bool, outputs: tuple[str, ...]) -> Compiled:
+def _after_stage(
+    structure: Structure, schedule: str, offloads: bool, outputs: tuple[str, ...], forms: Forms | None = None
+) -> Compiled:
     """Return closed forms as the compiled stage model and a roll-up of its outputs, which all structures share."""
     model = stage.stage_model(structure)
     if offloads:
         model = model.beside(offload.offload_model(structure))
-    rollup = _rollup(schedule, offloads, model.outputs, outputs)
+    rollup = _rollup(schedule, offloads, model.outputs, outputs, forms or (_forms if schedule else _stage_forms))
     return model.then(rollup, {_of_stage(name): name for name in model.outputs})
 
 
 @lru_cache
-def _rollup(schedule: str, offloads: bool, given: tuple[str, ...], outputs: tuple[str, ...]) -> Compiled:
+def _rollup(schedule: str, offloads: bool, given: tuple[str, ...], outputs: tuple[str, ...], forms: Forms) -> Compiled:
     e = {name: symbol(_of_stage(name)) for name in given}
     splits = bool(schedule) and SCHEDULES[schedule].splits
     e = _split(e) if splits else e
     e = _with_offload(e, e, splits) if offloads else e
-    forms = _forms(e, schedule) if schedule else _stage_forms(e)
-    return compile_expressions({name: forms[name] for name in outputs})
+    made = forms(e, schedule)
+    return compile_expressions({name: made[name] for name in outputs})
 
 
 def _of_stage(output: str) -> str:
@@ -202,7 +226,33 @@ def _open_peak(e: Mapping[str, Expr], place: str) -> Expr:
     return _held(e, place) + _or_update(e, place, saved + e["backward_temporary_bytes"])
 
 
-def _stage_forms(e: Mapping[str, Expr]) -> dict[str, Expr]:
+def _chunk_forms(e: Mapping[str, Expr], schedule: str) -> dict[str, Expr]:
+    """Return the outputs of `chunk_form` over the outputs of the stage model."""
+    t, splits = _times(e), int(SCHEDULES[schedule].splits)
+    out = {
+        "message": e["send"],
+        "ahead": e["ahead_forward"], "met": e["ahead_backward"], "late": e["late_backward"],
+        "forward": t.forward, "backward": t.backward - splits * t.weight, "weight": splits * t.weight,
+        "saved": e["saved_bytes"], "temporary": e["backward_temporary_bytes"],
+        "head_beside": e["head_temporary_bytes"],
+    }  # fmt: skip
+    for end, forward, backward, weight in (
+        ("embedding", t.embedding_forward, t.embedding_backward, t.embedding_weight),
+        ("head", t.head_forward, t.head_backward, t.head_weight),
+    ):
+        out |= {f"{end}_forward": forward, f"{end}_weight": splits * weight, f"{end}_saved": e[f"saved_{end}_bytes"]}
+        out[f"{end}_backward"] = backward - splits * weight
+    for place in PLACES[:3]:
+        out |= {
+            f"reduce_{place}": e[f"reduce_{place}"] + (e["tied_reduce"] if place != "middle" else 0),
+            f"optimizer_{place}": e[f"optimizer_{place}"],
+            f"held_{place}": _held(e, place),
+            f"room_{place}": e.get(f"update_room_{place}", 0),
+        }
+    return out
+
+
+def _stage_forms(e: Mapping[str, Expr], _schedule: str) -> dict[str, Expr]:
     """Return the outputs of `stage_form` over the outputs of the stage model.
 
     What only the rank itself waits for is in `own`: collectives at the ends of its passes, and a link that is busy all

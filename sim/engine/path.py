@@ -69,7 +69,7 @@ def dependence_order(graph: Graph) -> Ints:
     return order
 
 
-class _Ordered(NamedTuple):
+class Ordered(NamedTuple):
     """A graph in dependence order, so that a pass over it reads memory forwards.
 
     The k-th operation is order[k]; it waits for previous[k] and for source[first[k]:first[k + 1]] over the edges
@@ -84,17 +84,18 @@ class _Ordered(NamedTuple):
 
 
 @lru_cache(maxsize=16)
-def _ordered(graph: Graph) -> _Ordered:
+def ordered(graph: Graph) -> Ordered:
+    """Return a graph in dependence order (cached); raises DeadlockError."""
     order = dependence_order(graph)
     count = np.diff(graph.first)[order]
     first = np.concatenate([[0], np.cumsum(count)])
     edge = np.arange(first[-1]) + np.repeat(graph.first[order] - first[:-1], count)
     columns = order, graph.previous[order], first, graph.source[edge], edge
-    return _Ordered(*(column.astype(np.int32) for column in columns))
+    return Ordered(*(column.astype(np.int32) for column in columns))
 
 
 @compiled()
-def _longest_path(path: _Ordered, lag: Ints, duration: Ints) -> tuple[Ints, Ints]:
+def _longest_path(path: Ordered, lag: Ints, duration: Ints) -> tuple[Ints, Ints]:
     n = len(path.order)
     start = np.empty(n, dtype=np.int64)
     end = np.zeros(n + 1, dtype=np.int64)  # the last entry stands for "no operation before"
@@ -110,7 +111,7 @@ def _longest_path(path: _Ordered, lag: Ints, duration: Ints) -> tuple[Ints, Ints
 
 def run_program(program: Program) -> Run:
     """Return when the operations of `program` run if nothing is shared; raises DeadlockError."""
-    return Run(program, *_longest_path(_ordered(program.graph), program.lag, program.duration))
+    return Run(program, *_longest_path(ordered(program.graph), program.lag, program.duration))
 
 
 def run_path(schedule: Schedule, durations: Durations) -> Timeline:

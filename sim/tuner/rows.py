@@ -11,16 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.costs import inputs
+from sim.costs.algebra import Compiled
 from sim.costs.contention import contention_values
 from sim.costs.layers.structure import Structure
 from sim.costs.learned import factors
 from sim.costs.profile import Profile, load_profile
 from sim.costs.run_level import level_of, straggling
-from sim.engine.closed_form import closed_form
+from sim.engine.closed_form import chunk_form, closed_form
 from sim.engine.step import device_memory, memory_sigma
 from sim.specs import Cluster, InputError, Model, Plan
 from sim.specs.catalog import precision
 from sim.specs.rules import RULES, Spread
+from sim.tuner.chunks import Pipelines, Stacks
 from sim.tuner.grids import evaluated
 from sim.tuner.score import Floats, layout, row_values, scalars
 from sim.tuner.space import KEPT, NONE, ONE_F_ONE_B, ORDERS, Column
@@ -251,7 +253,8 @@ def _pools(parts: Sequence[_On], part: Column, schedule: Column) -> Iterator[tup
 
 
 def _scored(pool: _Pool, rows: Rows, parts: Sequence[_On], part: Column) -> tuple[Floats, Floats]:
-    """Return step times (s) without stragglers and peaks (bytes) of the rows of a pool."""
+    """Return step times (s) without stragglers and peaks (bytes) of the rows of a pool: by closed forms, or where the
+    chunks of a pipeline hold different layers by its order."""
     function = closed_form(pool.structure, pool.schedule, pool.offloads)
     used, index = np.unique(part, return_inverse=True)
     index, held = index.ravel(), [parts[k] for k in used.tolist()]
@@ -271,9 +274,35 @@ def _scored(pool: _Pool, rows: Rows, parts: Sequence[_On], part: Column) -> tupl
     key = given[1].ravel()[index]
     for name in ("tp", "cp", "ep", "micro_batch", "sequence_parallel"):
         key = key * (int(rows.columns[name].max(initial=0)) + 1) + rows.columns[name]
-    out = evaluated(function, values, alike=np.unique(key, return_inverse=True)[1].ravel(), threads=False)
-    time, peak = (np.broadcast_to(out[name], len(rows)) for name in ("step_time_s", "peak_memory_bytes"))
+    alike = _anew(key)
+    if len(held[0].setting.model.blocks) == 1:
+        return _even(function, values, alike)
+    stacks = Stacks.of([one.setting.model for one in held], index, rows.columns["pp"], rows.columns["virtual_stages"])
+    time, peak, even = np.empty(len(rows)), np.empty(len(rows)), ~stacks.uneven
+    if even.any():
+        time[even], peak[even] = _even(function, _some(values, even), _anew(alike[even]))
+    if not even.all():
+        waits = np.array([one.setting.plan.but(schedule=pool.schedule).optimizer_barrier for one in held], dtype=bool)
+        form, at = chunk_form(pool.structure, pool.schedule, pool.offloads), np.flatnonzero(~even)
+        pipelines = Pipelines(pool.schedule, stacks.of_rows(at), waits[index][at])
+        time[at], peak[at] = pipelines.scored(form, _some(values, at), _anew(alike[at]))
     return time, peak
+
+
+def _even(function: Compiled, values: Mapping[str, Any], alike: Column) -> tuple[Floats, Floats]:
+    """Return what the closed form says of rows whose chunks are equal."""
+    out = evaluated(function, values, alike=alike, threads=False)
+    time, peak = (np.broadcast_to(out[name], len(alike)) for name in ("step_time_s", "peak_memory_bytes"))
+    return time, peak
+
+
+def _some(values: Mapping[str, Any], at: Any) -> dict[str, Any]:
+    return {name: value[at] if np.ndim(value) else value for name, value in values.items()}
+
+
+def _anew(numbers: Column) -> Column:
+    """Return numbers from 0 on that are equal where these are."""
+    return np.unique(numbers, return_inverse=True)[1].ravel()
 
 
 def _contention(held: Sequence[_On], index: Column, values: Mapping[str, Any]) -> dict[str, Any]:
