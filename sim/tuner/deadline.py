@@ -9,7 +9,8 @@ import numpy as np
 
 from sim.specs import Cluster, InputError, Model, Training
 from sim.tuner.infeasible import no_plan, nothing_fits
-from sim.tuner.score import bounds, score_members
+from sim.tuner.rows import scored
+from sim.tuner.score import bounds
 from sim.tuner.space import Space
 from sim.units import DAY_S, digits3
 
@@ -86,7 +87,7 @@ def fewest_nodes(
             near.append((least, nodes))
     if not near:
         space = build(deadline.cluster)
-        raise nothing_fits(space, score_members(space)) if space.allowed.any() else no_plan(space)
+        raise nothing_fits(space, scored(space)) if space.allowed.any() else no_plan(space)
     least, nodes = min(near)
     allowed = f"at least {digits3(least)} days, on {nodes} of the cluster's {counted_nodes(most)}; or more nodes"
     raise InputError("tune.deadline_days", deadline.days, allowed)
@@ -98,7 +99,7 @@ def _least_days(deadline: Deadline, space: Space) -> float:
         return np.inf
     least = np.where(space.allowed, bounds(space), np.inf)
     if deadline.met(deadline.days_of(float(least.min()))):
-        least = np.where(score_members(space).fits, least, np.inf)
+        least = np.where(scored(space).fits, least, np.inf)
     return deadline.days_of(float(least.min()))
 
 

@@ -11,7 +11,8 @@ from sim.engine.step import device_memory, memory_sigma
 from sim.specs import InputError
 from sim.specs.job import Target
 from sim.specs.rules import divisors, takes_tempo
-from sim.tuner.score import Scores, score_members
+from sim.tuner.rows import scored
+from sim.tuner.score import Scores
 from sim.tuner.space import Space, build_space
 from sim.units import gigabytes
 
@@ -123,7 +124,7 @@ def _solved(
     )
     if not other.allowed.any():
         return None
-    scores = score_members(other)
+    scores = scored(other)
     fitting = np.where(other.allowed & scores.fits, scores.peak_memory_bytes, np.inf)
     if not np.isfinite(fitting.min()):
         return None

@@ -19,13 +19,14 @@ from sim.costs.profile import Profile, load_profile
 from sim.costs.run_level import level_of, straggling
 from sim.engine.closed_form import chunk_form, closed_form
 from sim.engine.step import device_memory, memory_sigma
+from sim.schedules import CLOSED
 from sim.specs import Cluster, InputError, Model, Plan
 from sim.specs.catalog import precision
 from sim.specs.rules import RULES, Spread
 from sim.tuner.chunks import Pipelines, Stacks
 from sim.tuner.grids import evaluated
-from sim.tuner.score import Floats, layout, row_values, scalars
-from sim.tuner.space import KEPT, NONE, ONE_F_ONE_B, ORDERS, Column
+from sim.tuner.score import Floats, Scores, layout, row_values, scalars, score_members
+from sim.tuner.space import KEPT, NONE, ONE_F_ONE_B, ORDERS, PRECISIONS, Column, Space
 from sim.units import HOUR_S
 
 DEGREES = ("tp", "pp", "virtual_stages", "dp", "cp", "ep", "fsdp_shard", "micro_batch")
@@ -201,6 +202,32 @@ class RowScorer:
         row = np.repeat(np.arange(len(rows)), of_row)
         place = np.arange(len(row)) - np.repeat(np.cumsum(of_row) - of_row, of_row)
         return [one for found in held for one in found], begin[kind.ravel()][row] + place, row
+
+
+def scored(space: Space) -> Scores:
+    """Return the scores of a space as `score_members`, of pipelines whose chunks differ by their order."""
+    found = score_members(space)
+    orders = [i for i, name in enumerate(ORDERS) if name in CLOSED]
+    none = np.zeros(len(space.rows["tp"]), dtype=np.int64)
+    uneven = Stacks.of([space.model], none, space.rows["pp"], space.rows["virtual_stages"]).uneven
+    uneven = uneven & np.isin(space.rows["schedule"], orders)
+    at = np.nonzero(space.allowed & uneven[:, None, None, None])
+    if not len(at[0]):
+        return found
+    row, switches = at[0], zip(("recompute", "zero", "sequence_parallel"), at[1:], strict=True)
+    columns = {name: space.rows[name][row] for name in (*DEGREES, "microbatches", "schedule")}
+    columns |= {name: getattr(space, name)[index] for name, index in switches}
+    columns["global_batch"] = np.full(len(row), space.global_batch)
+    own, setting = np.unique([space.rows[name][row] for name in ("precision", "tempo")], axis=1, return_inverse=True)
+    plans = [
+        Plan(**{**space.kept, "global_batch": space.global_batch, "precision": PRECISIONS[p], "tempo": bool(t)})
+        for p, t in own.T.tolist()
+    ]
+    settings = [Setting(space.model, space.cluster, plan.suited(space.cluster)) for plan in plans]
+    exact = RowScorer().scores(Rows(columns, setting.ravel(), settings))
+    step, peak, fits = found.step_time_s.copy(), found.peak_memory_bytes.copy(), found.fits.copy()
+    step[at], peak[at], fits[at] = exact.step_time_s, exact.peak_memory_bytes, exact.fits == FITS.index("yes")
+    return Scores(step, peak, fits)
 
 
 def device_bytes(peak: Any, reserved: Any, outside: Any) -> Any:

@@ -28,7 +28,8 @@ from sim.tuner.layers_alone import LayersAlone
 from sim.tuner.limits import resolved
 from sim.tuner.ranking import RankedPlan, rank, weighed
 from sim.tuner.robustness import Robustness
-from sim.tuner.score import Scores, bounds, score_members
+from sim.tuner.rows import scored
+from sim.tuner.score import Scores, bounds
 from sim.tuner.search import Progress, Search
 from sim.tuner.space import KEPT, ORDERS, Space, build_space, default_knobs
 from sim.tuner.staged import FREEDOMS, StagedSearch, joined, search_stages, solve_exactly
@@ -234,7 +235,7 @@ class _Request:
             compiling(Structure.of(self.model), schedule)
         settle()
         marks.append(perf_counter())
-        scores = score_members(space)
+        scores = scored(space)
         marks.append(perf_counter())
         most = self.top if objective == "memory_headroom" else max(self.top, RESCORED)
         search = Search(space, scores, bounds(space), objective, most, self.until, self.progress)
