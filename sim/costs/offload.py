@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from sim.costs import memory, stage
+from sim.costs import memory, sharding, stage
 from sim.costs.algebra import Compiled, Expr, Interpreted, compile_expressions, composed, maximum, minimum, symbol
 from sim.costs.contention import two_streams
 from sim.costs.layers import ends
@@ -102,8 +102,8 @@ def parts(structure: Structure) -> dict[str, Expr]:
     counts = [symbol(f"layers_{k}") for k in range(len(structure.kinds))]
     layers = sum(counts)
     moved = activations * chunk["saved_bytes"]
-    weight = weights * stage.weight_bytes * _parameters(counts, stage.zero3)
-    gradient = gradients * stage.reduce_bytes * _parameters(counts, stage.zero2)
+    weight = weights * sharding.weight_bytes * _parameters(counts, sharding.zero3)
+    gradient = gradients * sharding.reduce_bytes * _parameters(counts, sharding.zero2)
     again = maximum(0, 1 - symbol("first_sums") / symbol("microbatches")) * gradient
     embedding, head = stage.phases(ends.embedding(structure)), stage.head(structure, chunk["backward_host"])
     alone = {k: (1 - minimum(1, stage.pp - 1)) * v for k, v in embedding.items()}
@@ -180,8 +180,8 @@ def _of_layer(structure: Structure, kind: int) -> tuple[Expr, Expr, Expr]:
     one = [int(k == kind) for k in range(len(structure.kinds))]
     return (
         activations * stage.layer(structure, kind)["saved_bytes"],
-        weights * stage.weight_bytes * _parameters(one, stage.zero3),
-        gradients * stage.reduce_bytes * _parameters(one, stage.zero2),
+        weights * sharding.weight_bytes * _parameters(one, sharding.zero3),
+        gradients * sharding.reduce_bytes * _parameters(one, sharding.zero2),
     )
 
 
@@ -234,12 +234,12 @@ class _Swaps(NamedTuple):
 def _swaps(counts: Sequence[Expr | int], optimizer_bytes: Expr) -> _Swaps:
     """Return what the update of so many layers of each kind swaps, with `optimizer_bytes` of states on the rank."""
     # Where there is no other fp32 copy, the update reads its part of the weights themselves.
-    own_master = 1 - (1 - stage.fsdp) * memory.mixed
+    own_master = 1 - (1 - sharding.fsdp) * memory.mixed
     return _Swaps(
         optimizer * optimizer_bytes,
-        weights * stage.weight_bytes * _parameters(counts, stage.zero3),
-        gradients * stage.reduce_bytes * _parameters(counts, stage.zero2),
-        own_master * weights * stage.weight_bytes * _parameters(counts, stage.zero1),
+        weights * sharding.weight_bytes * _parameters(counts, sharding.zero3),
+        gradients * sharding.reduce_bytes * _parameters(counts, sharding.zero2),
+        own_master * weights * sharding.weight_bytes * _parameters(counts, sharding.zero1),
     )
 
 
@@ -247,13 +247,13 @@ def _layers_alone(structure: Structure) -> list[_Swaps]:
     """Return what the update of one layer of each kind swaps."""
     n = len(structure.kinds)
     alone = [[int(i == k) for i in range(n)] for k in range(n)]
-    return [_swaps(one, stage.optimizer_state_bytes * _parameters(one, stage.zero1)) for one in alone]
+    return [_swaps(one, sharding.optimizer_state_bytes * _parameters(one, sharding.zero1)) for one in alone]
 
 
 def _parameters(counts: Sequence[Expr | int], by: Expr) -> Expr:
     """Return a rank's parameters of so many layers of each kind, sharded where `by` is 1."""
     return sum(
-        n * stage.sharded(memory.layer_parameters(k), memory.expert_parameters(k), by) for k, n in enumerate(counts)
+        n * sharding.sharded(memory.layer_parameters(k), memory.expert_parameters(k), by) for k, n in enumerate(counts)
     )
 
 

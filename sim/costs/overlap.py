@@ -51,7 +51,7 @@ def outlasts(time: Expr, cover: Cover) -> Expr:
     Beside compute they progress as the contention model has it (`slowed_beside`). Collectives that the pass waits for
     hide others on other links (`dp_apart`); on the same links one takes from the other what it gains.
     """
-    compute, collective = _slowdowns()
+    compute, collective = slowdowns()
     hidden = cover.compute * (1 + compute) / (1 + collective) + symbol("dp_apart") * cover.inner
     return maximum(0, time - hidden)
 
@@ -62,11 +62,11 @@ def slowed_beside(time: Expr, cover: Expr) -> Expr:
     By the device's contention matrix (`costs.contention.two_streams`), or where it has none by `overlap_slowdown`, of
     the shorter one.
     """
-    compute, collective = _slowdowns()
+    compute, collective = slowdowns()
     return minimum(compute * cover, time * (1 + collective) * compute / (1 + compute))
 
 
-def _slowdowns() -> tuple[Expr, Expr]:
+def slowdowns() -> tuple[Expr, Expr]:
     """Return how much slower compute is beside collectives, and these beside compute."""
     known = symbol("contention_known")
     compute, collective = (

@@ -28,24 +28,31 @@ from sim.costs.layers.ops import (
 )
 from sim.costs.layers.structure import Structure
 from sim.costs.overlap import COVERED, Cover, covers, ends_of_passes, outlasts, overlapped, slowed_beside
+from sim.costs.pairs import pair_outputs
 from sim.costs.profile import ADAM_TENSORS
+from sim.costs.sharding import (
+    dp_group,
+    edp_group,
+    expert_replica,
+    expert_shard,
+    gathered_parameters,
+    optimizer_state_bytes,
+    reduce_bytes,
+    replica_group,
+    shard_group,
+    sharded,
+    sharded_reduce,
+    unreduced,
+    unsharded,
+    weight_bytes,
+    weights_shard,
+    wrapped,
+    zero1,
+    zero2,
+    zero3,
+)
 
-pp = symbol("pp")
-zero1, zero2, zero3 = (symbol(n) for n in ("zero1", "zero2", "zero3"))
-overlap_dp, reduce_bytes = (symbol(n) for n in ("overlap_dp", "gradient_bytes"))
-dp_group, shard_group, replica_group = (Group.named(n) for n in ("dp", "shard", "replica"))
-edp_group, expert_shard, expert_replica = (Group.named(n) for n in ("edp", "expert_shard", "expert_replica"))
-"""Of weights that every data-parallel rank has, and of experts': all ranks, those of a copy, the copies of a shard."""
-weights_shard, experts_shard = (minimum(1, group.n - 1) for group in (shard_group, expert_shard))
-"""1 where ZeRO shards a rank's weights, or its experts, over several ranks; else every stage of it is ZeRO-0."""
-wrapped = native * maximum(weights_shard, experts_shard * minimum(1, symbol("experts")))
-"""1 where PyTorch's FSDP2 holds the weights: all, where some are sharded, as torchtitan's `apply_fsdp` has it."""
-fsdp = zero3 * wrapped
-"""1 where sharded parameters are the fp32 master weights themselves (FSDP2): 4 + 4 + 8 bytes, no 16-bit copy."""
-weight_bytes = fsdp * 4 + (1 - fsdp) * (element_bytes + symbol("weight_copy_bytes"))
-"""Bytes that a rank holds of a parameter for its passes."""
-optimizer_state_bytes = memory.MOMENT_BYTES + (1 - fsdp) * memory.master_bytes
-"""Bytes that a rank holds of a parameter that it updates: moments and master copy."""
+pp, overlap_dp = symbol("pp"), symbol("overlap_dp")
 
 
 def phases(ops: list[Op]) -> dict[str, Expr]:
@@ -119,14 +126,6 @@ def _unreduced(index: int, kept: Expr) -> Expr:
     return own + copy - minimum(copy, kept)
 
 
-def unreduced(index: int) -> tuple[Expr, Expr]:
-    """Return the bytes of a layer's weight gradients before PyTorch's FSDP2 reduces them, and of the copy it does so
-    from."""
-    parameters = memory.layer_parameters(index) + memory.expert_parameters(index)
-    sharded = zero2 * wrapped
-    return sharded * element_bytes * parameters, sharded * reduce_bytes * parameters
-
-
 def _gathered(index: int, routed: bool) -> Expr:
     """Return the seconds of gathering one layer's sharded weights."""
     time = shard_group.all_gather(element_bytes * memory.layer_parameters(index))
@@ -136,13 +135,9 @@ def _gathered(index: int, routed: bool) -> Expr:
 
 def _scattered(index: int, routed: bool) -> Expr:
     """Return the seconds of reducing one layer's gradients into shards, and over the copies of the shards."""
-    time = _sharded_reduce(reduce_bytes * memory.layer_parameters(index))
+    time = sharded_reduce(reduce_bytes * memory.layer_parameters(index))
     experts = reduce_bytes * memory.expert_parameters(index)
-    return time + _sharded_reduce(experts, expert_shard, expert_replica) if routed else time
-
-
-def _sharded_reduce(size: Expr, shard: Group = shard_group, replica: Group = replica_group) -> Expr:
-    return shard.reduce_scatter(size) + replica.all_reduce(size / shard.n)
+    return time + sharded_reduce(experts, expert_shard, expert_replica) if routed else time
 
 
 def chunk(structure: Structure) -> dict[str, Expr]:
@@ -158,6 +153,7 @@ def chunk(structure: Structure) -> dict[str, Expr]:
     n = sum(counts)
     gather, scatter = over("gather"), over("scatter")
     forward, backward = covers(out)
+    same_links = overlap_dp * (1 - symbol("dp_apart"))
     first = Cover(backward.compute - out["weight_compute"], backward.inner)
     temporary = maximum(*(minimum(1, c) * one["temporary"] for c, one in zip(counts, ones, strict=True)))
     return out | {
@@ -165,6 +161,8 @@ def chunk(structure: Structure) -> dict[str, Expr]:
         "backward_dp": overlapped(zero3 * gather + zero2 * scatter, backward, n),
         "input_dp": zero3 * overlapped(gather, first, n),
         "weight_dp": zero2 * overlapped(scatter, Cover(out["weight_compute"], 0), n),
+        "forward_shared": same_links * zero3 * gather,
+        "backward_shared": same_links * (zero3 * gather + zero2 * scatter),
         **{
             name: overlap_dp * e
             for name, e in ends_of_passes(zero3 * gather, zero2 * scatter, forward, backward, n).items()
@@ -218,10 +216,10 @@ def sharded_ends(structure: Structure) -> dict[str, Expr]:
     first, last = element_bytes * extra["first"], element_bytes * extra["last"]
     return {
         "embedding_forward_dp": zero3 * shard_group.all_gather(first),
-        "embedding_backward_dp": zero2 * _sharded_reduce(reduce_bytes * extra["first"]),
+        "embedding_backward_dp": zero2 * sharded_reduce(reduce_bytes * extra["first"]),
         "head_forward_dp": (1 - hidden) * zero3 * shard_group.all_gather(last),
         "head_backward_dp": zero3 * shard_group.all_gather(last)
-        + (1 - hidden) * zero2 * _sharded_reduce(reduce_bytes * extra["last"]),
+        + (1 - hidden) * zero2 * sharded_reduce(reduce_bytes * extra["last"]),
     }
 
 
@@ -324,7 +322,7 @@ def _reduced(parameters: Expr, group: Group) -> Expr:
     """Return the seconds of ZeRO-0's or ZeRO-1's reduction of the gradients of `parameters`."""
     size = reduce_bytes * parameters
     parts = (shard_group, replica_group) if group is dp_group else (expert_shard, expert_replica)
-    sharded = _sharded_reduce(size, *parts)
+    sharded = sharded_reduce(size, *parts)
     return (1 - zero1) * group.all_reduce(size) + (zero1 - zero2) * sharded
 
 
@@ -340,18 +338,13 @@ def held(structure: Structure) -> dict[str, Expr]:
     }
 
 
-def sharded(dense: Expr, expert: Expr, by: Expr) -> Expr:
-    """Return what a rank has of parameters that are sharded where `by` is 1; experts have a group of their own."""
-    return sum(p / (1 + by * (n - 1)) for p, n in ((dense, shard_group.n), (expert, expert_shard.n)))
-
-
 def states(structure: Structure) -> dict[str, Expr]:
     """Return bytes of parameters, gradients, optimizer states and gathered weights per rank; optimizer seconds."""
     out: dict[str, Expr] = {}
     dense, expert = on_rank(structure, memory.layer_parameters), on_rank(structure, memory.expert_parameters)
     n, last = on_rank(structure, lambda k: 1), memory.rank_parameters()["last"]
     ahead, own = (
-        minimum(1, n) * maximum(*(_gathered_parameters(k, alone) for k in range(len(structure.kinds))))
+        minimum(1, n) * maximum(*(gathered_parameters(k, alone) for k in range(len(structure.kinds))))
         for alone in (0, wrapped)
     )
     blocks, whole = own + (minimum(2, n) - 1) * ahead, maximum(weights_shard, wrapped)
@@ -373,29 +366,10 @@ def states(structure: Structure) -> dict[str, Expr]:
             f"product_gradients_{where}": kept_products * element_bytes * products,
             f"optimizer_bytes_{where}": optimizer_state_bytes * shard,
             f"optimizer_{where}": symbol("memory_bound_slowdown") * time,
-            f"gathered_bytes_{where}": _unsharded(own, blocks, whole * extra, whole * head),
+            f"gathered_bytes_{where}": unsharded(own, blocks, whole * extra, whole * head),
             f"delayed_gradients_{where}": overlap_dp * minimum(1, dp_group.n - 1) * reduce_bytes * kept,
         }
     return out
-
-
-def _gathered_parameters(index: int, alone: Expr) -> Expr:
-    """Return one layer's parameters on a rank that ZeRO shards, and where `alone` is 1 those no other rank holds."""
-    groups = (weights_shard, memory.layer_parameters(index)), (experts_shard, memory.expert_parameters(index))
-    return sum(maximum(shard, alone) * parameters for shard, parameters in groups)
-
-
-def _unsharded(largest: Expr, blocks: Expr, extra: Expr, head: Expr) -> Expr:
-    """Return the bytes of gathered weights and of gradients not yet scattered that one rank holds beside its shards.
-
-    ZeRO-3 holds the running layer's weights and the prefetched one's, or the largest of embedding and head; ZeRO-2 the
-    gradients that are being reduced. torchtitan's FSDP2 wraps embedding and head as one root group, gathered all
-    through the step; the head's gradient waits for the embedding's (`torch.distributed.fsdp`, `FSDPParamGroup`). It
-    casts what no other rank holds for the running layer too (there, `wait_for_unshard`), but not ahead.
-    """
-    weights = (1 - native) * maximum(blocks, extra) + native * (blocks + extra)
-    reduced = (1 - native) * reduce_bytes * maximum(largest, extra) + native * element_bytes * head
-    return zero3 * element_bytes * weights + zero2 * reduced
 
 
 def expressions(structure: Structure) -> dict[str, Expr]:
@@ -425,9 +399,11 @@ def expressions(structure: Structure) -> dict[str, Expr]:
         | sharded_ends(structure)
         | reduction(structure)
         | held_all
+        | pair_outputs()
         | {f"optimizer_{at}": update[at] + late[at] + symbol("step_overhead_s") for at in update}
         | {
             "send": message - blocked,
+            "layers": sum(symbol(f"layers_{k}") for k in range(len(structure.kinds))),
             "tied_reduce": tied_reduce(structure),
             "saved_embedding_bytes": memory.embedding_bytes(structure),
             "saved_head_bytes": head_kept,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from sim.costs import memory, stage
+from sim.costs import memory
 from sim.costs.algebra import Compiled, Expr, compile_expressions
 from sim.costs.kernels import BYTES_16BIT
 from sim.costs.layers import ends
@@ -84,7 +84,7 @@ def expressions(structure: Structure) -> dict[str, Expr]:
         kept, rebuilt = memory.block_bytes(kind, k, structure.statistics)
         weights = BYTES_16BIT * (memory.layer_parameters(k) + memory.expert_parameters(k))
         out |= {f"kept_{k}": kept, f"rebuilt_{k}": rebuilt, f"weights_{k}": weights}
-        own, copy = stage.unreduced(k)
+        own, copy = sharding.unreduced(k)
         out |= {f"gradient_{k}": memory.gradient_bytes(kind, k), f"unreduced_{k}": own, f"reduced_{k}": copy}
         if isinstance(kind, BlockKind):
             held = memory.saved(kind, k, structure.statistics)

@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from sim.costs import pairs
 from sim.engine.clock import TICK_S, tick_array
+from sim.engine.graph import graph_of
 from sim.engine.memory import Footprint
 from sim.engine.steady import steady_state
 from sim.engine.timeline import Durations, Timeline
@@ -41,8 +43,12 @@ PASSES: Mapping[str, Mapping[Kind, str]] = {
 """The cost of a pass behind each term of the step's time; where a whole backward (B) has none of its own, it is that
 of both halves (I, W)."""
 
+COMPUTED = ("compute", "recompute", "other")
 INSIDE = ("tp", "cp", "ep", "pp")
-"""Terms of what a pass waits for; of messages those that block."""
+"""Terms of what a pass computes, and of what it waits for; of messages those that block."""
+
+SHARED = {Kind.F: "forward_shared", Kind.B: "backward_shared"}
+"""Costs of ZeRO's collectives beside a pass on the links of those inside it."""
 
 _ENDS = ((0, "embedding"), (-1, "head"))
 """Stages that do more than their blocks; the costs of that have this in front."""
@@ -61,8 +67,8 @@ def _names(kind: Kind) -> Iterator[tuple[str, str, tuple[tuple[int, str], ...]]]
 _COSTS = {kind: tuple(_names(kind)) for kind in OFFLOAD}
 PASS_COSTS = frozenset(
     each for costs in _COSTS.values() for _, name, ends in costs for each in (name, *(end for _, end in ends))
-) | {"ahead_forward", "ahead_backward", "late_backward"}
-"""All costs of passes, and of their ends that only their own rank waits for."""
+) | {"ahead_forward", "ahead_backward", "late_backward", *SHARED.values()}
+"""All costs of passes, of their ends that only their own rank waits for, and of what runs beside them."""
 
 Costs = Mapping[str, Any]
 
@@ -169,7 +175,35 @@ def _reduction(schedule: Schedule) -> str:
 def durations(schedule: Schedule, costs: Costs) -> Durations:
     """Return the nanoseconds of every action of a step."""
     table, message, back = action_seconds(schedule, costs)
-    return Durations({k: tick_array(v) for k, v in table.items()}, tick_array(message), tick_array(back))
+    hidden = tick_array(hidden_seconds(schedule, costs))
+    return Durations({k: tick_array(v) for k, v in table.items()}, tick_array(message), tick_array(back), hidden)
+
+
+def hidden_seconds(schedule: Schedule, costs: Costs, rates: Costs | None = None) -> Any:
+    """Return by how much each fused pair, in the order of the graph, is shorter than its halves one after the other; or
+    how fast that grows as the costs grow at `rates`."""
+    if not any(schedule.fused):
+        return np.zeros(0)
+    values = _of_pairs(schedule, costs)
+    return pairs.hidden_rates(values, _of_pairs(schedule, rates)) if rates else pairs.hidden(values)
+
+
+def _of_pairs(schedule: Schedule, costs: Costs) -> dict[str, Any]:
+    """Return what `costs.pairs` asks of every fused pair; linear in the costs."""
+    graph, depth = graph_of(schedule), schedule.depth
+    tables = {part: np.zeros((len(Kind), depth)) for part in pairs.Half._fields}
+    for kind in OFFLOAD:
+        terms = pass_terms(costs, kind, depth)
+        tables["compute"][kind] = sum(terms[term] for term in COMPUTED)
+        tables["inner"][kind] = sum(terms[term] for term in INSIDE)
+        tables["shared"][kind] = costs[SHARED[kind]] if kind in SHARED else 0
+    tables["layers"] += costs["layers"]
+    found: dict[str, Any] = {}
+    for half, at in zip(pairs.HALVES, graph.pairs, strict=True):
+        place = graph.kind[at], graph.stage[at] % depth
+        found |= {f"pair_{half}_{part}": table[place] for part, table in tables.items()}
+    slowed = {name: (np.zeros(depth) + costs[name])[graph.stage[graph.pairs[0]] % depth] for name in pairs.SLOWED}
+    return found | slowed
 
 
 def action_seconds(schedule: Schedule, costs: Costs) -> tuple[dict[Kind, Any], Any, Any]:
@@ -271,8 +305,8 @@ def pace(timeline: Timeline, microbatches: int) -> Pace:
     return Pace(ticks, schedule.microbatches // microbatches, microbatches / steady.microbatches_per_update, rank)
 
 
-IN_TURN = (
-    "the path engine runs both halves of a fused forward and backward in turn, with their collectives in full; "
+PAIRS = (
+    "what a fused forward and backward hide of each other's collectives is a closed form of the path engine; "
     "the event engine runs these beside the other half"
 )
 
@@ -287,7 +321,21 @@ def waits(timeline: Timeline, costs: Costs, pace: Pace, silent: Pace) -> Waits:
     idle = (pace.ticks - int(timeline.busy()[rank]) / pace.steps) * TICK_S
     copies = passes["offload"] + pace.updates * float(offloaded(costs, "optimizer_offload", timeline.schedule)[rank])
     reduction = at(costs[f"{_reduction(timeline.schedule)}_{place}"], rank)
-    return Waits(passes["dp"] + pace.updates * reduction, pp, idle - pp, copies)
+    beside = _hidden_on(rank, timeline.schedule, costs, pace.steps)
+    return Waits(passes["dp"] + pace.updates * reduction, pp, idle - pp, copies, beside)
+
+
+def _hidden_on(rank: int, schedule: Schedule, costs: Costs, steps: int) -> dict[tuple[Kind, int], float]:
+    """Return the seconds of a step by which the fused pairs of a rank are shorter, by kind and stage, of whose
+    collectives each half bears its share."""
+    if not any(schedule.fused):
+        return {}
+    graph, values = graph_of(schedule), _of_pairs(schedule, costs)
+    inner = np.stack([values[f"pair_{half}_inner"] for half in pairs.HALVES])
+    hidden = inner / np.maximum(inner.sum(axis=0), TICK_S) * pairs.hidden(values) / steps
+    own = graph.rank[graph.pairs] == rank
+    found = np.bincount(graph.cell[graph.pairs[own]], hidden[own])
+    return {(Kind(i % len(Kind)), i // len(Kind)): float(found[i]) for i in np.flatnonzero(found).tolist()}
 
 
 def exposed(

@@ -1,6 +1,6 @@
 """A training step in closed form: the estimate that scores millions of plans, and a bound that no plan beats."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -8,6 +8,7 @@ from sim.costs import offload, stage
 from sim.costs.algebra import Compiled, Expr, compile_expressions, maximum, minimum, symbol
 from sim.costs.layers.ops import COMMUNICATION
 from sim.costs.layers.structure import Structure
+from sim.costs.pairs import SLOWED, Half, hidden_in
 from sim.engine.assembly import HELD
 from sim.schedules import CLOSED, SCHEDULES, Times
 
@@ -170,36 +171,70 @@ def _bounds(e: Mapping[str, Expr], schedule: str) -> dict[str, Expr]:
 
     Every rank has its work and its updates to do. Without flush (PipeDream, 2BW: a step is a part of the steady state)
     1F1B's cycles take as long as ever; with it one microbatch goes through all chunks and back to the first rank. Of a
-    schedule that flushes, a rank keeps `chunks_alive` chunks, a number that only its order tells.
+    schedule that flushes, a rank keeps `chunks_alive` chunks, a number that only its order tells. Fused pairs may hide
+    all collectives inside passes where chunks differ; where they are equal, a rank's own pairs say what they hide.
     """
     kind, t = SCHEDULES[schedule], _times(e)
     pp, m, chunks, endless = symbol("pp"), symbol("microbatches"), symbol("virtual_stages"), kind.asynchronous
-    extras = {"first": t.embedding, "middle": 0, "last": t.head, "only": t.embedding + t.head}
+    most = kind.most_pairs(pp, m)
+    bare = t if most == 0 else _times(_computed(e))
+
+    def work(t: Times, place: str) -> Expr:
+        extras = {"first": t.embedding, "middle": 0, "last": t.head, "only": t.embedding + t.head}
+        # What only the rank itself waits for may pass while it has nothing else to do.
+        return m * (chunks * (t.chunk - (0 if endless else own_ends(e))) + extras[place])
+
     places = ("only", "middle") if kind.pipeline.placement == "v" else ("first", "middle", "last")
     passes, whole, peaks = [], [], []
     for place in places:
         there = minimum(1, pp - 2) if place == "middle" else 1
-        # What only the rank itself waits for may pass while it has nothing else to do.
-        work = m * (chunks * (t.chunk - (0 if endless else own_ends(e))) + extras[place])
+        hidden = 0 if most == 0 else most * maximum(0, _hidden(e, place))
         tied = e["tied_reduce"] if place in ("first", "last") and not kind.delayed else 0
         update = e[f"{'delayed' if kind.delayed else 'reduce'}_{place}"] + e[f"optimizer_{place}"] + tied
-        passes.append(there * work)
-        whole.append(there * (work + (m if kind.pipeline.updates == "microbatch" else 1) * update))
+        passes.append(there * work(bare, place))
+        whole.append(there * (work(t, place) - hidden + (m if kind.pipeline.updates == "microbatch" else 1) * update))
         peaks.append(_endless_peak(e, schedule, place) if endless else _open_peak(e, place))
     if endless:
         loop = pp * t.chunk + t.embedding + t.head + 2 * (pp - 1) * t.send
         ways = [m * loop / pp, m * (t.chunk + minimum(t.head, t.head / 2) + minimum(0, t.embedding) + t.send)]
     else:
-        ways = [pp * chunks * t.through + t.embedding_through + t.head_through + 2 * chunks * (pp - 1) * t.send]
+        ends = bare.embedding_through + bare.head_through
+        ways = [pp * chunks * bare.through + ends + 2 * chunks * (pp - 1) * t.send]
     rounding = 2e-9 * (chunks * (m + pp) + 1)
     least = maximum(*whole, *ways) - rounding
     return {
         "step_time_s": least,
         "lower_bound_s": least,
         "passes_s": maximum(*passes, *ways) - rounding,
-        "busy_s": _busy(t, e) - rounding,
+        "busy_s": _busy(bare, e) - rounding,
         "peak_memory_bytes": maximum(*(peak for peak, place in zip(peaks, places, strict=True) if place != "middle")),
     }
+
+
+_ENDS = ("embedding_", "head_")
+_INNER = {phase: tuple(f"{phase}_{x}" for x in COMMUNICATION) for phase in ("forward", "input")}
+_COMPUTED = {
+    "forward": ("forward_compute", "forward_host"),
+    "input": ("input_compute", "weight_compute", "recompute", "backward_host"),
+}
+"""Costs of the halves of a fused pair: the collectives that a forward or a backward waits for; what it computes."""
+
+
+def _computed(e: Mapping[str, Expr]) -> dict[str, Expr]:
+    """Return costs without the collectives that passes wait for."""
+    return dict(e) | {f"{end}{name}": 0 for end in ("", *_ENDS) for names in _INNER.values() for name in names}
+
+
+def _hidden(e: Mapping[str, Expr], place: str) -> Expr:
+    """Return at least what a fused pair hides on a rank with these ends, as if either half had all that they add."""
+
+    def over(names: Sequence[str]) -> Expr:
+        ends = () if place == "middle" else _ENDS
+        more = (maximum(0, sum(e.get(f"{end}{name}", 0) for name in names)) for end in ends)
+        return sum(e[name] for name in names) + sum(more)
+
+    halves = (Half(over(_COMPUTED[phase]), over(_INNER[phase]), e["layers"]) for phase in _INNER)
+    return hidden_in(*halves, *(e[name] for name in SLOWED))
 
 
 def _busy(t: Times, e: Mapping[str, Expr]) -> Expr:

@@ -67,6 +67,12 @@ class Graph:
         """The place of each operation's stage and kind in a flat table [stage, kind]."""
         return self.stage * len(Kind) + self.kind
 
+    @cached_property
+    def pairs(self) -> Ints:
+        """The indices of the halves of every fused pair: [half, pair]."""
+        second = np.flatnonzero(self.second)
+        return np.stack([second - 1, second])
+
     def waits_for(self, index: int) -> list[int]:
         """Return every operation that must end before the one at `index` starts."""
         before = self.previous[index : index + 1]

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.engine.assembly import (
+    COMPUTED,
     INSIDE,
     OFFLOAD,
     PASSES,
@@ -62,7 +63,7 @@ _COMPUTE, _COLLECTIVE, _LINK = map(int, (Stream.COMPUTE, Stream.COLLECTIVE, Stre
 _PASS, _INNER, _DATA = map(int, (Cause.PASS, Cause.INNER, Cause.DATA))
 _B, _W = int(Kind.B), int(Kind.W)
 
-_PARTS = (("compute", "recompute", "other"), INSIDE, ("dp",))
+_PARTS = (COMPUTED, INSIDE, ("dp",))
 """Terms of a pass: what computes, what it waits for, what ends of ZeRO-2 and 3 leave exposed."""
 
 
@@ -123,7 +124,8 @@ class _Lowering:
         self.waiting: list[int] = []
         self.rings = {name: [_ring(r, out) for r, out in enumerate(each)] for name, each in layout.outside.items()}
         self.links: list[tuple[int, ...]] = []
-        self.joined: dict[int, int] = {}
+        self.joined: dict[int, list[int]] = {}
+        """What the next operation of a rank waits for."""
         self.last_main: dict[int, int] = {}
         self.last_beside: dict[tuple[int, int], int] = {}
         self.delayed = SCHEDULES[schedule.name].delayed and layout.overlap_dp
@@ -204,8 +206,7 @@ class _Lowering:
 
     def _main(self, where: Where, stream: int, cause: int, ticks: int) -> int:
         i = self._op(where, _MAIN, stream, cause, ticks)
-        if where[0] in self.joined:
-            self._wait(i, [self.joined.pop(where[0])])
+        self._wait(i, self.joined.pop(where[0], []))
         self.last_main[where[0]] = i
         return i
 
@@ -213,7 +214,7 @@ class _Lowering:
         """Add the end of a fused pair, which its rank's next action waits for."""
         i = self._op(where, _PAIR, _LINK, _PASS, 0)
         self._wait(i, both)
-        self.joined[where[0]] = i
+        self.joined.setdefault(where[0], []).append(i)
         return i
 
     def _beside(self, where: Where, lane: int, seconds: float, after: Sequence[int] = ()) -> int:
@@ -262,7 +263,7 @@ class _Lowering:
             ready = [ready[1], [finish]]
             begin = main if begin < 0 else begin
         if scatter:  # the engines of ZeRO-2 and 3 end a backward pass when its gradients are in their shards
-            self.joined[rank] = self.last_beside[rank, _REDUCE]
+            self.joined.setdefault(rank, []).append(self.last_beside[rank, _REDUCE])
         if data:
             finish = self._main(where, _COLLECTIVE, _DATA, to_ticks(data))
             self.links[finish] = self.rings["dp"][rank]

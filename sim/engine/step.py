@@ -22,7 +22,7 @@ from sim.costs.run_level import (
     software_slowdown,
     straggling,
 )
-from sim.engine.assembly import IN_TURN, Pace, Waits, durations, exposed, footprint, pace, step_schedule, waits
+from sim.engine.assembly import PAIRS, Pace, Waits, durations, exposed, footprint, pace, step_schedule, waits
 from sim.engine.clock import TICK_S
 from sim.engine.contended import layout, sharing_on, waits_under_contention
 from sim.engine.critical import CriticalPath, critical_path
@@ -241,7 +241,7 @@ class Step:
             *self._switch,
             *self._software,
             *((self.contention,) if self.contention else ()),
-            *((IN_TURN,) if any(self.timeline.schedule.fused) and not self.contention else ()),
+            *((PAIRS,) if any(self.timeline.schedule.fused) and not self.contention else ()),
             *self.learned,
             f"ranks laid out {self.plan.rank_order}, innermost first; run level: {self.level.source}",
         )

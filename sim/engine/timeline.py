@@ -1,13 +1,13 @@
 """What a run of a schedule leaves: when every action started and ended."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from math import lcm
 
 import numpy as np
 
-from sim.engine.graph import Graph, Ints
+from sim.engine.graph import NOTHING, Graph, Ints
 from sim.engine.program import Program, Run
 from sim.schedules import Action, Kind, Schedule, Work
 
@@ -17,12 +17,14 @@ class Durations:
     """Integer durations: `of_kind[kind][stage]` and the latency `message[stage]` of what a stage receives.
 
     `message[s]` is charged between stages s - 1 and s in either direction; `back[s]` from s to s - 1, if it is given.
-    Less than nothing, it leaves before a pass is done, or its receiver is under way before it needs it.
+    Less than nothing, it leaves before a pass is done, or its receiver is under way before it needs it. hidden: ticks
+    by which each fused pair, in the order of the graph, is shorter than its halves one after the other.
     """
 
     of_kind: Mapping[Kind, Ints]
     message: Ints
     back: Ints | None = None
+    hidden: Ints = field(default_factory=lambda: NOTHING)
 
     @classmethod
     def uniform(cls, stages: int, times: Mapping[Kind, int], message: int = 0) -> "Durations":
@@ -40,6 +42,10 @@ class Durations:
         for kind, values in self.of_kind.items():
             table[:, kind] = values
         took = table.ravel()[graph.cell]
+        if len(self.hidden):
+            first, second = took[graph.pairs]
+            shorter = self.hidden * first // np.maximum(1, first + second)  # both by one share: none below nothing
+            took[graph.pairs] -= np.stack([shorter, self.hidden - shorter])
         # Boundary -1 reads the zero at the end.
         lag = np.append(self.message, 0)[graph.boundary]
         if self.back is not None:

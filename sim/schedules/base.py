@@ -188,6 +188,11 @@ class ScheduleKind(ABC):
             return "virtual_stages", shape.chunks, f"{self.chunks} with {self.name}"
         return None
 
+    def most_pairs(self, ranks: Expr, microbatches: Expr) -> Expr:
+        """Return the most fused pairs that a rank runs."""
+        del ranks, microbatches
+        return 0
+
     @abstractmethod
     def build(self, shape: Shape, work: Work) -> Schedule:
         """Return the order of a legal shape; only a searched kind looks at the durations."""

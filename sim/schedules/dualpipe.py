@@ -1,6 +1,6 @@
 """DualPipe: microbatches enter at both ends of the pipeline (DeepSeek-V3, arXiv 2412.19437, section 3.2.1)."""
 
-from sim.schedules.base import Refusal, ScheduleKind, Shape, Work
+from sim.schedules.base import Expr, Refusal, ScheduleKind, Shape, Work
 from sim.schedules.dualpipev import Half, half_order
 from sim.schedules.ir import Schedule
 
@@ -23,6 +23,9 @@ class DualPipe(ScheduleKind):
         if m % 2 or m < 2 * p:
             return "microbatches", m, f"an even number, at least 2 x ranks = {2 * p} with {self.name}"
         return super().refusal(shape)
+
+    def most_pairs(self, ranks: Expr, microbatches: Expr) -> Expr:
+        return microbatches - ranks - 1
 
     def build(self, shape: Shape, work: Work) -> Schedule:
         del work

@@ -5,7 +5,7 @@ PyTorch's `ScheduleDualPipeV` is the same order.
 
 from collections import deque
 
-from sim.schedules.base import Refusal, ScheduleKind, Shape, Work
+from sim.schedules.base import Expr, Refusal, ScheduleKind, Shape, Work
 from sim.schedules.ir import Action, Schedule
 from sim.schedules.zbv import Line
 
@@ -24,6 +24,9 @@ class DualPipeV(ScheduleKind):
         if shape.microbatches < 2 * shape.ranks:
             return "microbatches", shape.microbatches, f"at least 2 x ranks = {2 * shape.ranks} with {self.name}"
         return super().refusal(shape)
+
+    def most_pairs(self, ranks: Expr, microbatches: Expr) -> Expr:
+        return 2 * (microbatches - ranks) - 1
 
     def build(self, shape: Shape, work: Work) -> Schedule:
         del work

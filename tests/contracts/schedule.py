@@ -107,6 +107,11 @@ class ScheduleContract:
             order = build(self.name, shape)
             assert SCHEDULES[self.name].splits == any(a.kind is Kind.W for rank in order.actions for a in rank)
 
+    def test_says_how_many_pairs_a_rank_runs_at_most(self):
+        for shape in self.shapes:
+            most = SCHEDULES[self.name].most_pairs(shape.ranks, shape.microbatches)
+            assert most == max(map(len, build(self.name, shape).fused))
+
     def test_the_engine_agrees_with_the_second_opinion(self):
         """Every start and end, with messages, on uniform stages."""
         times = {Kind.F: 5, Kind.I: 4, Kind.W: 3, Kind.B: 7}

@@ -20,8 +20,12 @@ PLANS = {
     "no flush": (NODES, Plan(pp=4, schedule="2bw", global_batch=64)),
     "uneven": (NODES, Plan(tp=4, pp=4, stage_layers=(3, 5, 5, 3), global_batch=64)),
     "offload": (NODES, Plan(tp=2, pp=2, offload=Offload(optimizer=0.5, activations=0.5), global_batch=64)),
+    "pairs": (NODES, Plan(tp=2, pp=4, schedule="dualpipe", global_batch=64)),
+    "pairs that send more": (
+        NODES, Plan(tp=8, pp=2, virtual_stages=2, schedule="dualpipev", global_batch=64, rank_order="pp-tp-cp-dp"),
+    ),
     "mixed": (MIXED, Plan(tp=2, pp=4, zero=1, global_batch=64)),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", PLANS)
