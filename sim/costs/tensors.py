@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from sim.costs import memory
+from sim.costs import memory, sharding
 from sim.costs.algebra import Compiled, Expr, compile_expressions
 from sim.costs.kernels import BYTES_16BIT
 from sim.costs.layers import ends
