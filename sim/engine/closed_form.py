@@ -88,9 +88,8 @@ def _after_stage(
 @lru_cache
 def _rollup(schedule: str, offloads: bool, given: tuple[str, ...], outputs: tuple[str, ...], forms: Forms) -> Compiled:
     e = {name: symbol(_of_stage(name)) for name in given}
-    splits = bool(schedule) and SCHEDULES[schedule].splits
-    e = _split(e) if splits else e
-    e = _with_offload(e, e, splits) if offloads else e
+    e = _split(e, schedule)
+    e = _with_offload(e, e, schedule) if offloads else e
     made = forms(e, schedule)
     return compile_expressions({name: made[name] for name in outputs})
 
@@ -123,10 +122,9 @@ def closed_form_expressions(
     e = stage.expressions(structure)
     if uneven:
         e = e | _end_layers(structure, e)
-    splits = SCHEDULES[schedule].splits
-    e = _split(e) if splits else e
+    e = _split(e, schedule)
     if offloads:
-        e = _with_offload(e, offload.expressions(structure), splits)
+        e = _with_offload(e, offload.expressions(structure), schedule)
     return _forms(e, schedule)
 
 
@@ -367,20 +365,32 @@ def _times(e: Mapping[str, Expr]) -> Times:
     )  # fmt: skip
 
 
-def _split(e: Mapping[str, Expr]) -> dict[str, Expr]:
-    """Return costs where backwards run in two parts, each with its own collectives beside it."""
+def _split(e: Mapping[str, Expr], schedule: str) -> dict[str, Expr]:
+    """Return costs where backwards run in two parts, each with its own collectives beside it; the least where a
+    schedule also runs whole ones."""
+    if not _splits(schedule):
+        return dict(e)
+    first = minimum(e["input_dp"], e["backward_dp"] - e["weight_dp"]) if SCHEDULES[schedule].joins else e["input_dp"]
     weight = e["weight_compute"] + e["weight_dp"]
-    return dict(e) | {"weight_compute": weight, "backward_dp": e["input_dp"], "late_backward": 0}
+    return dict(e) | {"weight_compute": weight, "backward_dp": first, "late_backward": 0}
 
 
-def _with_offload(e: Mapping[str, Expr], moved: Mapping[str, Expr], splits: bool) -> dict[str, Expr]:
+def _splits(schedule: str) -> bool:
+    return bool(schedule) and SCHEDULES[schedule].splits
+
+
+def _with_offload(e: Mapping[str, Expr], moved: Mapping[str, Expr], schedule: str) -> dict[str, Expr]:
     """Return the costs of a step with what it waits for copies, less what is in host memory.
 
-    splits: whether the schedule runs backwards in two parts, which wait each for its own.
+    Both parts of a backward wait each for its own.
     """
+    splits = _splits(schedule)
+    backward = moved["input_offload" if splits else "backward_offload"]
+    if splits and SCHEDULES[schedule].joins:
+        backward = minimum(backward, moved["backward_offload"] - moved["weight_offload"])
     out = {
         "forward_host": e["forward_host"] + moved["forward_offload"],
-        "backward_host": e["backward_host"] + moved["input_offload" if splits else "backward_offload"],
+        "backward_host": e["backward_host"] + backward,
         "weight_compute": e["weight_compute"] + (moved["weight_offload"] if splits else 0),
         "saved_bytes": e["saved_bytes"] - moved["moved_bytes"],
     }

@@ -152,6 +152,8 @@ class ScheduleKind(ABC):
     """Whether an update may wait until the end of the next step's passes: gradients are reduced beside them."""
     splits: ClassVar[bool] = False
     """Whether backwards run in two parts (I and W), or some of them."""
+    joins: ClassVar[bool] = False
+    """Whether it also runs some of them whole (B)."""
     grouped: ClassVar[bool] = False
     """Whether the order depends on the shape's `group`."""
     replicated: ClassVar[bool] = False

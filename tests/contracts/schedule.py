@@ -105,7 +105,9 @@ class ScheduleContract:
     def test_says_whether_it_splits_the_backward(self):
         for shape in self.shapes:
             order = build(self.name, shape)
-            assert SCHEDULES[self.name].splits == any(a.kind is Kind.W for rank in order.actions for a in rank)
+            kinds = {action.kind for rank in order.actions for action in rank}
+            kind = SCHEDULES[self.name]
+            assert (kind.splits, kind.splits and not kind.joins) == (Kind.W in kinds, Kind.B not in kinds)
 
     def test_says_how_many_pairs_a_rank_runs_at_most(self):
         for shape in self.shapes:

@@ -60,6 +60,15 @@ def test_no_fused_pairs_beat_their_bound(model, cluster, given, near):
     assert max(ratios) <= 1 + 1e-7
 
 
+def test_backwards_that_run_whole_beside_others_in_two_parts_beat_no_bound():
+    """What ZeRO-2 and 3 send beside a whole one hides better than beside either part."""
+    given = {"tp": [1, 2], "pp": [2], "micro_batch": [1], "recompute": ["none", "full"]}
+    slow = Cluster.of("l4", nodes=4)
+    space = build_space(models["llama3-8b"], slow, 64, given | {"schedule": ["dualpipev"], "zero": [2, 3]})
+    least = bounds(space)
+    assert 0.8 < max(least[at] / step.step_time_s for at, step in each(space)) <= 1 + 1e-7
+
+
 @pytest.mark.parametrize("layers", [(1, 11, 11, 1), (11, 1, 11, 1), (1, 1, 11, 11), (6, 6, 6, 6)])
 @pytest.mark.parametrize("schedule", ASYNCHRONOUS)
 def test_without_flush_the_slowest_rank_sets_the_pace(schedule, layers):
