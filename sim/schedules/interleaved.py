@@ -70,7 +70,9 @@ class Interleaved(ClosedKind):
         return minimum(warm_up, shape.microbatches * shape.chunks)
 
     def of_last_chunk(self, shape: Any, minimum: Callable[..., Expr], maximum: Callable[..., Expr]) -> Expr:
-        return minimum(shape.microbatches, maximum(1, shape.group - shape.ranks + 1))
+        short = shape.microbatches % shape.group
+        # The chunks of a short last group come sooner forward than backward.
+        return maximum(1, minimum(short, (shape.chunks - 1) * (shape.group - short) + 1))
 
     def of_first_chunk(self, shape: Any, minimum: Callable[..., Expr]) -> Expr:
         return minimum(minimum(shape.microbatches, 2 * shape.group), self.in_flight(0, shape, minimum))

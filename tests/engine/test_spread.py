@@ -134,6 +134,8 @@ PLANS = [
     (MOE, {"ep": 8, "zero": 3, "recompute": "full"}, 1e-9),
     (MOE, {"ep": 8, "pp": 4, "virtual_stages": 3}, 0.12),
     (models["bert-large"], {"pp": 2, "tp": 2, "zero": 1}, 0.05),
+    (LLAMA, {"tp": 2, "pp": 4, "virtual_stages": 2, "micro_batch": 2, "microbatch_group_size": 16}, 0.05),
+    (LLAMA, {"tp": 2, "pp": 4, "virtual_stages": 2, "micro_batch": 2, "microbatch_group_size": 12}, 0.08),
     (models["t5-base"], {"tp": 2, "pp": 2}, 0.0),
     (LLAMA, {"tp": 2, "pp": 4, "schedule": "zb-h1"}, 0.0),
     (LLAMA, {"pp": 2, "stage_layers": (15, 17)}, 0.0),
@@ -147,10 +149,10 @@ def test_a_batch_predicts_what_steps_do():
     asked = [Asked(m, cluster, p) for (m, _, _), p in zip(PLANS, placed, strict=True)]
     asked.append(Asked(LLAMA, mixed("h100-sxm-80gb", "a100-sxm-80gb"), Plan(global_batch=512).on(LLAMA, cluster)))
     table = Batch(asked)(run_level())
-    for a, time, peak, near in zip(
-        asked, table.step_time_s, table.peak_memory_bytes, [n for *_, n in PLANS] + [0.0], strict=True
-    ):
+    columns = table.step_time_s, table.peak_memory_bytes, table.last_peak_bytes
+    for a, time, peak, last, near in zip(asked, *columns, [n for *_, n in PLANS] + [0.0], strict=True):
         one = simulate(a.model, a.cluster, a.placed.plan)
+        assert last == pytest.approx(one.memory[-1].peak_bytes, rel=1e-9)
         assert time == pytest.approx(one.step_time_s, rel=max(near, 1e-7))
         assert peak == pytest.approx(one.peak_memory_bytes, rel=1e-9)
 
