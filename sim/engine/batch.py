@@ -17,6 +17,7 @@ from sim.costs.profile import Profile, load_profile
 from sim.costs.run_level import RunLevelSet, straggling, symbol_values
 from sim.engine.closed_form import step_expressions, step_form
 from sim.engine.step import simulate
+from sim.schedules import SCHEDULES
 from sim.specs import Cluster, Model, PlacedPlan
 
 Floats = NDArray[np.float64]
@@ -48,8 +49,10 @@ class Asked:
 
     @property
     def closed(self) -> bool:
-        """Whether devices and chunks are equal, so that the closed forms hold."""
-        if len(self.cluster.members) > 1:
+        """Whether devices, chunks and groups of microbatches are equal, so that the closed forms hold."""
+        kind = SCHEDULES[self.placed.plan.order]
+        short = kind.grouped and self.placed.microbatches % self.placed.plan.microbatch_group_size
+        if len(self.cluster.members) > 1 or short:
             return False
         counts = inputs.layer_counts(self.model, self.placed.plan.split(self.model))
         return self.placed.plan.order in CLOSE and bool((counts == counts[:, :1]).all())

@@ -69,11 +69,6 @@ class Interleaved(ClosedKind):
         warm_up = 2 * (shape.ranks - 1 - rank) + (shape.chunks - 1) * shape.group + 1
         return minimum(warm_up, shape.microbatches * shape.chunks)
 
-    def of_last_chunk(self, shape: Any, minimum: Callable[..., Expr], maximum: Callable[..., Expr]) -> Expr:
-        short = shape.microbatches % shape.group
-        # The chunks of a short last group come sooner forward than backward.
-        return maximum(1, minimum(short, (shape.chunks - 1) * (shape.group - short) + 1))
-
     def of_first_chunk(self, shape: Any, minimum: Callable[..., Expr]) -> Expr:
         return minimum(minimum(shape.microbatches, 2 * shape.group), self.in_flight(0, shape, minimum))
 
