@@ -181,7 +181,7 @@ def test_a_search_interrupted_before_any_plan_prints_nothing(trainsim, job, monk
     def stop(space):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(tuning, "score_members", stop)
+    monkeypatch.setattr(tuning, "scored", stop)
     code, out, told = trainsim("tune", job("tune: {global_batch: 64}"))
     assert code in (1, 130)
     assert out == ""
