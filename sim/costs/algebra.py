@@ -69,13 +69,18 @@ def _bare(cls: type, terms: Sequence[Expr]) -> Expr:
 
 
 def maximum(*terms: Expr) -> Expr:
-    """Return the largest of the terms, unevaluated."""
-    return terms[0] if len(terms) == 1 else Largest(*terms)
+    """Return the largest of the terms, unevaluated unless all are numbers."""
+    return max(terms) if _known(terms) else Largest(*terms)
 
 
 def minimum(*terms: Expr) -> Expr:
-    """Return the smallest of the terms, unevaluated."""
-    return terms[0] if len(terms) == 1 else Smallest(*terms)
+    """Return the smallest of the terms, unevaluated unless all are numbers."""
+    return min(terms) if _known(terms) else Smallest(*terms)
+
+
+def _known(terms: Sequence[Expr]) -> bool:
+    """Return whether the order of terms is known: SymPy asks without end of powers of numbers that it cannot see."""
+    return len(terms) == 1 or all(isinstance(term, int | float | sp.Number) for term in terms)
 
 
 def number(e: Expr) -> float:

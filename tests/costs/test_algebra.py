@@ -74,6 +74,12 @@ def test_walking_an_expression_gives_what_compiling_it_gives():
     assert all(np.allclose(compiled[k], walked[k], rtol=1e-14) for k in both)
 
 
+def test_of_numbers_the_largest_and_the_smallest_are_numbers():
+    assert (maximum(5, sp.Integer(7), 2.5), minimum(5, sp.Rational(1, 3))) == (7, sp.Rational(1, 3))
+    root = 4 + maximum(sp.Integer(5), sp.Integer(5)) ** sp.Rational(1, 2)
+    assert float(compile_expressions({"y": root})({})["y"]) == pytest.approx(4 + 5**0.5)
+
+
 LEAVES = st.one_of(st.sampled_from("abc").map(symbol), st.integers(2, 5).map(sp.Integer))
 TREES = st.recursive(
     LEAVES,
