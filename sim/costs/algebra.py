@@ -70,12 +70,12 @@ def _bare(cls: type, terms: Sequence[Expr]) -> Expr:
 
 def maximum(*terms: Expr) -> Expr:
     """Return the largest of the terms, unevaluated unless all are numbers."""
-    return max(terms) if _known(terms) else Largest(*terms)
+    return sp.S(max(terms)) if _known(terms) else Largest(*terms)
 
 
 def minimum(*terms: Expr) -> Expr:
     """Return the smallest of the terms, unevaluated unless all are numbers."""
-    return min(terms) if _known(terms) else Smallest(*terms)
+    return sp.S(min(terms)) if _known(terms) else Smallest(*terms)
 
 
 def _known(terms: Sequence[Expr]) -> bool:
