@@ -14,7 +14,7 @@ from sim.engine.closed_form import CHUNK, RANK
 from sim.engine.unequal import Floats, Pipeline
 from sim.schedules import Shape
 from sim.specs import Model
-from sim.tuner.grids import evaluated
+from sim.tuner.grids import distinct, evaluated
 from sim.tuner.space import Column
 
 
@@ -59,7 +59,7 @@ class Stacks:
     @classmethod
     def of(cls, models: Sequence[Model], model: Column, pp: Column, chunks: Column) -> "Stacks":
         """Return those of rows, each of models[model]."""
-        first, which = _distinct(model, pp, chunks)
+        first, which = distinct(model, pp, chunks)
         each = zip(*(column[first].tolist() for column in (model, pp, chunks)), strict=True)
         return cls([stack(models[m], p, v) for m, p, v in each], which)
 
@@ -103,22 +103,13 @@ class Pipelines:
         out = evaluated(form, given | self.stacks.layers(), alike=alike, threads=False)
         time, peak = np.empty(len(alike)), np.empty(len(alike))
         microbatches = np.broadcast_to(values["microbatches"], len(alike)).astype(np.int64)
-        first, of = _distinct(self.stacks.which, microbatches, self.barrier.astype(np.int64))
+        first, of = distinct(self.stacks.which, microbatches, self.barrier.astype(np.int64))
         for n, row in enumerate(first.tolist()):
             at, one = np.flatnonzero(of == n), self.stacks.every[self.stacks.which[row]]
             pipeline = Pipeline(self.schedule, one.shape(int(microbatches[row])), bool(self.barrier[row]))
             costs = _costs(one, out, at)
             time[at], peak[at] = pipeline.step_s(costs), pipeline.peak_bytes(costs)
         return time, peak
-
-
-def _distinct(*columns: Column) -> tuple[Column, Column]:
-    """Return the first rows of all that differ in whole numbers, and of every row which of those it equals."""
-    key = columns[0]
-    for column in columns[1:]:
-        key = key * (int(column.max(initial=0)) + 1) + column
-    _, first, which = np.unique(key, return_index=True, return_inverse=True)
-    return first, which.ravel()
 
 
 def _costs(one: Stack, out: Mapping[str, Any], at: Column) -> dict[str, Floats]:

@@ -15,6 +15,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sim.costs.algebra import Compiled
 
@@ -33,6 +34,15 @@ ALIKE = 1 << 32
 
 Node = tuple[Any, tuple[int, ...]]
 """An operation (a ufunc) and the nodes it reads; or a symbol's name or a number, and none."""
+
+
+def distinct(*columns: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the first row of all that differ in whole numbers, and of every row which of those it equals."""
+    key = columns[0]
+    for column in columns[1:]:
+        key = key * (int(column.max(initial=0)) + 1) + column
+    _, first, which = np.unique(key, return_index=True, return_inverse=True)
+    return first, which.ravel()
 
 
 class _Nodes:

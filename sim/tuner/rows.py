@@ -18,13 +18,13 @@ from sim.costs.learned import factors
 from sim.costs.profile import Profile, load_profile
 from sim.costs.run_level import level_of, straggling
 from sim.engine.closed_form import chunk_form, closed_form
-from sim.engine.step import device_memory, memory_sigma
+from sim.engine.step import device_memory, memory_sigma, most_allocated
 from sim.schedules import CLOSED
 from sim.specs import Cluster, InputError, Model, Plan
 from sim.specs.catalog import precision
 from sim.specs.rules import RULES, Spread
 from sim.tuner.chunks import Pipelines, Stacks
-from sim.tuner.grids import evaluated
+from sim.tuner.grids import distinct, evaluated
 from sim.tuner.score import Floats, Scores, layout, row_values, scalars, score_members
 from sim.tuner.space import KEPT, NONE, ONE_F_ONE_B, ORDERS, PRECISIONS, Column, Space
 from sim.units import HOUR_S
@@ -35,6 +35,12 @@ DEGREES = ("tp", "pp", "virtual_stages", "dp", "cp", "ep", "fsdp_shard", "micro_
 SWITCHES = ("zero", "recompute", "sequence_parallel")
 FITS = ("no", "close", "yes")
 """Codes of the `fits` column, as `Step.fits` says it."""
+
+NEAR = 16_384
+"""How many of a space's fastest and of its smallest plans are scored by their order, where chunks differ: of more, a
+search of millions would do little else."""
+HOPEFUL = 1.5
+"""By the mean of its chunks a plan that fits may take so many times what there is (at most 1.31 times was seen)."""
 
 
 class Setting(NamedTuple):
@@ -205,7 +211,10 @@ class RowScorer:
 
 
 def scored(space: Space) -> Scores:
-    """Return the scores of a space as `score_members`, of pipelines whose chunks differ by their order."""
+    """Return the scores of a space as `score_members`, but of pipelines whose chunks differ by their order.
+
+    Of these the `NEAR` fastest that may fit and the `NEAR` smallest; the others keep those of the mean of their chunks.
+    """
     found = score_members(space)
     orders = [i for i, name in enumerate(ORDERS) if name in CLOSED]
     none = np.zeros(len(space.rows["tp"]), dtype=np.int64)
@@ -214,6 +223,8 @@ def scored(space: Space) -> Scores:
     at = np.nonzero(space.allowed & uneven[:, None, None, None])
     if not len(at[0]):
         return found
+    near = _near(found.step_time_s[at], found.peak_memory_bytes[at], space)
+    at = tuple(index[near] for index in at)
     row, switches = at[0], zip(("recompute", "zero", "sequence_parallel"), at[1:], strict=True)
     columns = {name: space.rows[name][row] for name in (*DEGREES, "microbatches", "schedule")}
     columns |= {name: getattr(space, name)[index] for name, index in switches}
@@ -228,6 +239,13 @@ def scored(space: Space) -> Scores:
     step, peak, fits = found.step_time_s.copy(), found.peak_memory_bytes.copy(), found.fits.copy()
     step[at], peak[at], fits[at] = exact.step_time_s, exact.peak_memory_bytes, exact.fits == FITS.index("yes")
     return Scores(step, peak, fits)
+
+
+def _near(step: Floats, peak: Floats, space: Space) -> Column:
+    """Return which plans are among the `NEAR` fastest that may fit, or smallest."""
+    room = max(most_allocated(load_profile(m.profile), m) for m in space.cluster.members)
+    orders = np.where(peak <= HOPEFUL * room, step, np.inf), peak
+    return np.unique([np.argsort(each, kind="stable")[:NEAR] for each in orders])
 
 
 def device_bytes(peak: Any, reserved: Any, outside: Any) -> Any:
@@ -298,21 +316,19 @@ def _scored(pool: _Pool, rows: Rows, parts: Sequence[_On], part: Column) -> tupl
     given = np.unique(
         [[one.values[n] for n in function.symbols if n in one.values] for one in held], axis=0, return_inverse=True
     )
-    key = given[1].ravel()[index]
-    for name in ("tp", "cp", "ep", "micro_batch", "sequence_parallel"):
-        key = key * (int(rows.columns[name].max(initial=0)) + 1) + rows.columns[name]
-    alike = _anew(key)
+    names = ("tp", "cp", "ep", "micro_batch", "sequence_parallel")
+    alike = distinct(given[1].ravel()[index], *(rows.columns[name] for name in names))[1]
     if len(held[0].setting.model.blocks) == 1:
         return _even(function, values, alike)
     stacks = Stacks.of([one.setting.model for one in held], index, rows.columns["pp"], rows.columns["virtual_stages"])
     time, peak, even = np.empty(len(rows)), np.empty(len(rows)), ~stacks.uneven
     if even.any():
-        time[even], peak[even] = _even(function, _some(values, even), _anew(alike[even]))
+        time[even], peak[even] = _even(function, _some(values, even), distinct(alike[even])[1])
     if not even.all():
         waits = np.array([one.setting.plan.but(schedule=pool.schedule).optimizer_barrier for one in held], dtype=bool)
         form, at = chunk_form(pool.structure, pool.schedule, pool.offloads), np.flatnonzero(~even)
         pipelines = Pipelines(pool.schedule, stacks.of_rows(at), waits[index][at])
-        time[at], peak[at] = pipelines.scored(form, _some(values, at), _anew(alike[at]))
+        time[at], peak[at] = pipelines.scored(form, _some(values, at), distinct(alike[at])[1])
     return time, peak
 
 
@@ -325,11 +341,6 @@ def _even(function: Compiled, values: Mapping[str, Any], alike: Column) -> tuple
 
 def _some(values: Mapping[str, Any], at: Any) -> dict[str, Any]:
     return {name: value[at] if np.ndim(value) else value for name, value in values.items()}
-
-
-def _anew(numbers: Column) -> Column:
-    """Return numbers from 0 on that are equal where these are."""
-    return np.unique(numbers, return_inverse=True)[1].ravel()
 
 
 def _contention(held: Sequence[_On], index: Column, values: Mapping[str, Any]) -> dict[str, Any]:

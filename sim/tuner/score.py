@@ -21,7 +21,7 @@ from sim.engine.step import most_allocated
 from sim.schedules import CLOSED, Shape, build
 from sim.specs import Cluster, Model, Offload, Plan
 from sim.specs.pipelines import PIPELINES
-from sim.tuner.grids import evaluated
+from sim.tuner.grids import distinct, evaluated
 from sim.tuner.space import ORDERS, PRECISIONS, Column, Space
 
 Floats = NDArray[np.float64]
@@ -221,11 +221,10 @@ def _alike(function: Compiled, parts: Sequence[Part]) -> Column:
     on a device with the same degrees and samples, wherever else they differ."""
     given = np.array([[values[name] for name in function.symbols if name in values] for _, values, _ in parts])
     model = np.unique(given, axis=0, return_inverse=True)[1].ravel()
-    key = np.repeat(model, [len(rows) for _, _, rows in parts])
-    for name in ("tp", "cp", "ep", "micro_batch", "tempo"):
-        column = np.concatenate([space.rows[name][rows] for space, _, rows in parts])
-        key = key * (int(column.max(initial=0)) + 1) + column
-    return np.unique(key, return_inverse=True)[1]
+    of_row = np.repeat(model, [len(rows) for _, _, rows in parts])
+    names = ("tp", "cp", "ep", "micro_batch", "tempo")
+    columns = (np.concatenate([space.rows[name][rows] for space, _, rows in parts]) for name in names)
+    return distinct(of_row, *columns)[1]
 
 
 def _columns(members: Sequence[Part]) -> dict[str, Any]:
