@@ -25,12 +25,20 @@ def test_the_same_batches_in_the_same_order(images, workers):
 
 
 def test_threads_end_when_nobody_asks_any_more(images):
-    before = threading.active_count()
-    batches = iter(Fetched(Prepared(images, "images"), Order(len(images), 10), batch=4, threads=3, prefetch=2))
+    class Seen(Prepared):
+        threads = set()
+
+        def fetch(self, place):
+            self.threads.add(threading.current_thread())
+            return super().fetch(place)
+
+    data = Seen(images, "images")
+    batches = iter(Fetched(data, Order(len(images), 10), batch=4, threads=3, prefetch=2))
     next(batches)
-    assert threading.active_count() > before
+    assert data.threads and all(each.is_alive() for each in data.threads)
+    assert threading.current_thread() not in data.threads
     batches.close()
-    assert threading.active_count() == before
+    assert not any(each.is_alive() for each in data.threads)
 
 
 def test_files_are_fetched_beside_each_other_and_not_farther_ahead_than_said(images):
