@@ -25,20 +25,19 @@ def test_the_same_batches_in_the_same_order(images, workers):
 
 
 def test_threads_end_when_nobody_asks_any_more(images):
-    class Seen(Prepared):
-        threads = set()
+    fetchers = set()  # and no other thread of the process: those of earlier tests may be ending
 
+    class Seen(Prepared):
         def fetch(self, place):
-            self.threads.add(threading.current_thread())
+            fetchers.add(threading.current_thread())
             return super().fetch(place)
 
-    data = Seen(images, "images")
-    batches = iter(Fetched(data, Order(len(images), 10), batch=4, threads=3, prefetch=2))
+    batches = iter(Fetched(Seen(images, "images"), Order(len(images), 10), batch=4, threads=3, prefetch=2))
     next(batches)
-    assert data.threads and all(each.is_alive() for each in data.threads)
-    assert threading.current_thread() not in data.threads
+    assert fetchers and threading.current_thread() not in fetchers
+    assert all(fetcher.is_alive() for fetcher in fetchers)
     batches.close()
-    assert not any(each.is_alive() for each in data.threads)
+    assert not any(fetcher.is_alive() for fetcher in fetchers)
 
 
 def test_files_are_fetched_beside_each_other_and_not_farther_ahead_than_said(images):
