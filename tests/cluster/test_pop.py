@@ -1,6 +1,6 @@
 """Splitting a problem over parts."""
 
-from time import perf_counter
+from time import process_time
 
 import numpy as np
 import pytest
@@ -62,9 +62,9 @@ def test_parts_are_solved_faster():
     state = many(2500)
     took = []
     for parts in (1, 8):
-        begin = perf_counter()
+        begin = process_time()
         Pop("max_min_fairness_perf", parts).allocate(state)
-        took.append(perf_counter() - begin)
+        took.append(process_time() - begin)
     assert took[0] > 1.5 * took[1]
 
 

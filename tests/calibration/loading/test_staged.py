@@ -1,7 +1,6 @@
 """The staged loader: the batches of the other one, fetched ahead by threads that end with it."""
 
 import threading
-import time
 
 import pytest
 import torch
@@ -41,25 +40,24 @@ def test_threads_end_when_nobody_asks_any_more(images):
 
 
 def test_files_are_fetched_beside_each_other_and_not_farther_ahead_than_said(images):
-    class Slow:
-        asked = 0
+    fetched = threading.Semaphore(0)
+
+    class Meeting:
+        threads = threading.Barrier(4, timeout=30)  # nothing is read until four ask at once
 
         def __len__(self):
             return len(images)
 
         def read(self, item):
-            self.asked += 1
-            time.sleep(0.02)
+            self.threads.wait()
+            fetched.release()
             return images.read(item)
 
-    source = Slow()
-    batches = iter(Fetched(Prepared(source, "images"), range(40), batch=2, threads=4, prefetch=1))
-    begin = time.monotonic()
+    batches = iter(Fetched(Prepared(Meeting(), "images"), range(40), batch=2, threads=4, prefetch=1))
     for _ in range(10):
         next(batches)
-    assert time.monotonic() - begin < 0.38  # one after the other: 0.4 s
-    time.sleep(0.1)
-    assert source.asked == 20 + 8
+    assert all(fetched.acquire(timeout=30) for _ in range(20 + 8))
+    assert not fetched.acquire(timeout=0.1)
     batches.close()
 
 
