@@ -9,6 +9,7 @@ from pydantic import Field
 
 from calibration.device import Fingerprint
 from sim.costs.fitted import short
+from sim.plans.plan_file import Hash
 from sim.specs.fields import InputError, read, real, spec, whole
 from sim.specs.files import load_mapping, write_json
 
@@ -98,7 +99,7 @@ class Results:
     """The benchmark on one device.
 
     samples: of a process's step, None for each workload's own; seed: of weights and inputs; peak_source: where the peak
-    rate is from; profile: what predicts, empty for none.
+    rate is from; profile: what predicts, empty for none; profile_sha256: of the numbers in it, which a new fit changes.
     """
 
     schema_version: Literal[1] = 1
@@ -111,6 +112,7 @@ class Results:
     peak_flop_per_s: Amount
     peak_source: Text
     profile: Text = ""
+    profile_sha256: Hash | Literal[""] = ""
     despite_load: bool = False
     rows: Annotated[list[Row], Field(max_length=1_000, description="at most 1000 rows")] = field(default_factory=list)
 
@@ -122,10 +124,12 @@ class Results:
         """Return the results with a row, in place of one of its key."""
         return replace(self, rows=list({**{r.key: r for r in self.rows}, row.key: row}.values()))
 
-    def predicted_by(self, profile: str) -> "Results":
-        """Return the results without predictions, which another profile is to make."""
+    def predicted_by(self, profile: str, sha256: str) -> "Results":
+        """Return the results with the predictions of this profile, without any where another one made them."""
+        if (self.profile, self.profile_sha256) == (profile, sha256):
+            return self
         rows = [replace(row, predicted=None, off={}, reason="") if row.measured else row for row in self.rows]
-        return replace(self, profile=profile, rows=rows)
+        return replace(self, profile=profile, profile_sha256=sha256, rows=rows)
 
     def measured(self, framework: str = "eager", processes: int = 1) -> dict[str, Row]:
         """Return the measured rows of a kind by network."""

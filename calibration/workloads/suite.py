@@ -26,6 +26,8 @@ from calibration.workloads.registry import WORKLOADS
 from calibration.workloads.results import FILE, Metrics, Results, Row, load_results, off, save_results
 from calibration.workloads.training import DTYPES, Training
 from calibration.workloads.workload import Size, Workload
+from sim.costs.profile import load_profile
+from sim.plans.facts import fitted_hash
 from sim.specs import Cluster
 from sim.specs.catalog import device
 from sim.specs.fields import InputError
@@ -131,9 +133,9 @@ def _opened(request: Request, bench: Bench) -> Results:
     busy = _busy(bench, request.despite_load)
     predictor = predicting(request, bench.fingerprint, 1)
     profile = str(predictor.profile) if predictor else ""
+    sha256 = fitted_hash(load_profile(profile)) if profile else ""
     if held:
-        held = replace(held, despite_load=held.despite_load or busy)
-        return held if held.profile == profile else held.predicted_by(profile)
+        return replace(held, despite_load=held.despite_load or busy).predicted_by(profile, sha256)
     try:
         request.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -149,6 +151,7 @@ def _opened(request: Request, bench: Bench) -> Results:
         peak_flop_per_s=peak,
         peak_source=source,
         profile=profile,
+        profile_sha256=sha256,
         despite_load=busy,
     )
 

@@ -5,6 +5,7 @@ import shutil
 import signal
 import time
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -22,7 +23,9 @@ from calibration.workloads.results import FILE, Metrics, Results, Row, load_resu
 from calibration.workloads.suite import Request, peak_rate, run, variants
 from sim.specs.catalog import device
 from sim.specs.fields import InputError
+from sim.specs.files import load_mapping, write_json
 from tests.calibration.fakes import FINGERPRINT, FakeMachine
+from tests.oracle import ROOT
 
 PARTS = {"weights": 1.0, "activations": 3.0}
 FOUND = Metrics(step_time_s=2.0, samples_per_s=4.0, compute_utilisation=0.5, peak_bytes=4.0, memory_bytes=PARTS)
@@ -290,6 +293,20 @@ def test_all_predictions_are_of_the_profile_that_the_results_name(bench, quick, 
     assert by == ["t4"] * 2 + ["l4"] * 4
     assert {row.predicted.step_time_s for row in again.rows if row.predicted} == {2.0}
     assert [row.measured for row in again.rows[:3]] == [row.measured for row in first.rows]
+
+
+def test_a_profile_that_was_fitted_anew_predicts_anew(bench, quick, monkeypatch, tmp_path):
+    asked = []
+    monkeypatch.setattr(suite, "predict", lambda *given: asked.append(given) or FOUND)
+    folder = tmp_path / "fitted"
+    folder.mkdir()
+    fitted = load_mapping(ROOT / "sim/catalog/profiles/cpu/profile.json")
+    write_json(folder / "profile.json", fitted)
+    again = partial(run, request(tmp_path, "a3c", resume=True, base=str(folder)), bench, silent)
+    run(request(tmp_path, "a3c", base=str(folder)), bench, silent)
+    assert again() and len(asked) == 2
+    write_json(folder / "profile.json", {**fitted, "issue_s": 2 * fitted["issue_s"]})
+    assert again() and len(asked) == 4
 
 
 def test_sizes_and_samples_belong_to_this_suite(tmp_path):
