@@ -6,7 +6,7 @@ inter-stage solver (`solvers.exact`).
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import product
 from math import inf
 from typing import Any, Literal
@@ -195,60 +195,87 @@ def search_stages(
     )  # fmt: skip
     settings = tuple((name, value) for name, value in kept.items() if name != "offload")
     every = list(questions(model, cluster, global_batch, values, settings, freedom))
-    tables: list[tuple[float, int, StageTables]] = []
+    pipelines: list[_Pipeline] = []
     try:
         for i, asked in enumerate(every):
             if stop():
                 return found.stopped(0.0)
-            progress("stage tables", i, len(every))
-            one = StageTables(asked, techniques)
-            found.evaluated += one.evaluated
-            tables.append((one.least, i, one))
+            progress("bounding stages", i, len(every))
+            pipelines.append(_Pipeline.of(asked, techniques, i))
         # The best of every pipeline first: of most of them the others are then of no interest.
-        near = _solve_all(found, tables, solve, stop, progress, 1)
+        near = _solve_all(found, pipelines, solve, stop, progress, 1)
         if n > 1 and near:
-            _solve_all(found, near, solve, stop, progress, min(n, max(EACH, -(-n // len(tables)))))
+            _solve_all(found, near, solve, stop, progress, min(n, max(EACH, -(-n // len(pipelines)))))
     except KeyboardInterrupt:
         found.interrupted = True
         return found.stopped(0.0)
     return found
 
 
+@dataclass
+class _Pipeline:
+    """A pipeline that is asked for; least: a step time (s) that none of its plans beats; rank: its place among equals;
+    counted: how many of its options are counted.
+
+    Its tables are made when somebody looks at it: the bounds of most pipelines are above what is found by then.
+    """
+
+    asked: Question
+    techniques: Techniques
+    least: float
+    rank: int
+    counted: int = 0
+
+    @classmethod
+    def of(cls, asked: Question, techniques: Techniques, rank: int) -> "_Pipeline":
+        """Return a pipeline with the bound of its stages without recompute, which only adds work."""
+        quickest = replace(techniques, recompute=("none",), recompute_layers=())
+        return cls(asked, techniques, StageTables(asked, quickest).least, rank)
+
+    @cached_property
+    def tables(self) -> StageTables:
+        """All that its stages can be."""
+        return StageTables(self.asked, self.techniques)
+
+
 def _solve_all(
     found: StagedSearch,
-    tables: Sequence[tuple[float, int, StageTables]],
+    pipelines: Sequence[_Pipeline],
     solve: Solve,
     stop: Callable[[], bool],
     progress: Callable[[str, int, int], None],
     n: int,
-) -> list[tuple[float, int, StageTables]]:
-    """Add the n best choices of every pipeline; tables: what none of its choices is below (s), and an order among
-    equals. Return the same of those that have a choice, by what their best takes."""
+) -> list[_Pipeline]:
+    """Add the n best choices of every pipeline; return those that have a choice, by what their best takes."""
     near = []
-    for i, (least, k, one) in enumerate(sorted(tables, key=lambda each: each[:2])):
-        if least >= found.limit:
+    for i, one in enumerate(sorted(pipelines, key=lambda each: (each.least, each.rank))):
+        if one.least >= found.limit:
             break
         if stop():
-            found.stopped(least)
+            found.stopped(one.least)
             break
-        progress("solving stages", i, len(tables))
+        progress("solving stages", i, len(pipelines))
         reached = _solve(found, one, solve, stop, n)
         if reached < inf:
-            near.append((reached, k, one))
+            one.least = reached
+            near.append(one)
+        else:
+            del one.tables
     return near
 
 
-def _solve(found: StagedSearch, one: StageTables, solve: Solve, stop: Callable[[], bool], n: int) -> float:
+def _solve(found: StagedSearch, one: _Pipeline, solve: Solve, stop: Callable[[], bool], n: int) -> float:
     """Add the n best choices of one pipeline, and return what the best takes (s)."""
-    before = one.evaluated
-    solution = solve(one, Effort(at_most=found.limit / one.slower, stop=stop), n)
-    found.evaluated += one.evaluated - before
+    tables = one.tables
+    solution = solve(tables, Effort(at_most=found.limit / tables.slower, stop=stop), n)
+    found.evaluated += tables.evaluated - one.counted
+    one.counted = tables.evaluated
     found.certified &= solution.certified
-    found.bound = min(found.bound, solution.bound * one.slower)
+    found.bound = min(found.bound, solution.bound * tables.slower)
     found.notes += [solution.note] * (not solution.certified)
     for value, choice in zip(solution.values, solution.choices, strict=True):
-        found.add(value * one.slower, plan_of(one.asked, choice))
-    return float(solution.value * one.slower)
+        found.add(value * tables.slower, plan_of(one.asked, choice))
+    return float(solution.value * tables.slower)
 
 
 def questions(

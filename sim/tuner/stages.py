@@ -76,8 +76,11 @@ class StageTables:
     @property
     def least(self) -> float:
         """A step time (s) that no pipeline of these stages beats: every layer takes at least its least share of any
-        stage, the slowest of S stages at least an S-th of all, and it is met G times; copies make nothing faster."""
+        stage, the slowest of S stages at least an S-th of all, and it is met G times; copies make nothing faster.
+        Infinite where no stage with layers is legal."""
         pace, way = (min(per_layer(t, n) for t in self.plain) for n in "tx")
+        if way == np.inf:  # and a single microbatch would make it no number
+            return np.inf
         whole = way + pace * (self.asked.microbatches - 1) / self.asked.stages
         return float(self.slower * self.asked.model.layers * whole)
 

@@ -231,7 +231,7 @@ def test_an_interruption_keeps_the_best_so_far(found, what, after):
 TWO_GPUS = Cluster.of("l4", nodes=1, gpus_per_node=2)
 
 
-@pytest.mark.parametrize(("what", "after"), [("stage tables", 1), ("solving stages", 0), ("solving stages", 2)])
+@pytest.mark.parametrize(("what", "after"), [("bounding stages", 1), ("solving stages", 0), ("solving stages", 2)])
 def test_an_interruption_among_unequal_stages_keeps_the_best_so_far(what, after):
     knobs = {"virtual_stages": [1]}
     whole = tune(SMALL, TWO_GPUS, 32, knobs, top=3, target="any")

@@ -292,6 +292,46 @@ def test_costs_of_a_table_are_those_of_its_plan():
     assert tables.slower == 1 + straggling(level_of(L4S).parameters.straggler, 8)
 
 
+@pytest.mark.parametrize(
+    ("name", "device", "recompute", "freedom"),
+    [
+        ("opt-6.7b", "l4", ("selective", "full"), "techniques"),
+        ("mixtral-8x7b", "h100-sxm-80gb", ("none", "full"), "all"),
+        ("t5-large", "l4", ("full",), "layers"),
+        ("bert-large", "h100-sxm-80gb", ("none", "selective"), "layers"),
+    ],
+)
+def test_no_pipeline_beats_its_bound_without_recompute(name, device, recompute, freedom):
+    cluster = Cluster.of(device, nodes=2)
+    values, techniques = default_knobs(models[name], cluster), Techniques((1, 2, 8), (0, 3), recompute)
+    every = list(questions(models[name], cluster, 64, values, (), freedom))
+    least = np.array([StageTables(q, techniques).least for q in every])
+    bound = np.array([staged._Pipeline.of(q, techniques, 0).least for q in every])
+    some = np.isfinite(least)  # some have no legal stage
+    assert (bound <= least).all()
+    assert (bound[some] > 0.65 * least[some]).all()
+    assert ("none" in recompute) == (bound == least).all()
+
+
+def test_only_pipelines_that_may_be_faster_than_what_is_found_get_tables(monkeypatch):
+    made = []
+
+    def tables(asked, techniques):
+        made.append(techniques.recompute)
+        return StageTables(asked, techniques)
+
+    monkeypatch.setattr(staged, "StageTables", tables)
+    knobs = default_knobs(SMALL, L4S) | {"recompute": ["full"]}
+    asked = len(list(questions(SMALL, L4S, 64, knobs)))
+    search_stages(SMALL, L4S, 64, knobs, {})
+    assert made.count(("none",)) == asked
+    assert 0 < made.count(("full",)) < asked
+    made.clear()
+    nothing = search_stages(SMALL, L4S, 64, knobs, {}, at_most=1e-9)
+    assert (nothing.found, nothing.evaluated, nothing.certified) == ([], 0, True)
+    assert set(made) == {("none",)}
+
+
 def test_only_unequal_stages_fit():
     """Where no plan of equal stages fits, the search goes on with what may lie on the host."""
     tight = Cluster.of("l4", nodes=1, gpus_per_node=2, memory_bytes=11e9)
