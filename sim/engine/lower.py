@@ -136,6 +136,8 @@ class _Lowering:
             np.tile(np.zeros(schedule.depth) + np.ravel(traffic[n]), schedule.pipelines).tolist()
             for n in ("gather", "scatter")
         )
+        self.alone = {kind: [self._alone(kind, s) for s in range(schedule.stages)] for kind in self.passes}
+        """Ticks of a pass's compute and of its collectives, by kind and stage, where nothing runs beside them."""
         self.flushes = not SCHEDULES[schedule.name].asynchronous
         parts = ("reduced", "late", "regathered")
         self.reduced, self.late, self.regathered = (on_ranks(traffic, n, schedule) for n in parts)
@@ -235,6 +237,9 @@ class _Lowering:
     ) -> tuple[int, int]:
         """Add one pass and the collectives beside it; return its first operation and the one that ends it."""
         rank, s, kind, _ = where
+        if (alone := self.alone[kind][s]) and not (fused or waits or moves or (last and self.bucket[rank])):
+            main = self._main(where, _COMPUTE, _PASS, alone[0])
+            return main, self._inner(where, False, main, alone[1])
         overlap = self.layout.overlap_dp
         compute, inner, data = self.passes[kind][s]
         gather = self.gather[s] if kind != _W else 0.0
@@ -268,6 +273,12 @@ class _Lowering:
             finish = self._main(where, _COLLECTIVE, _DATA, to_ticks(data))
             self.links[finish] = self.rings["dp"][rank]
         return begin, finish
+
+    def _alone(self, kind: int, s: int) -> tuple[int, int] | None:
+        compute, inner, data = self.passes[kind][s]
+        if data or (self.gather[s] and kind != _W) or (self.scatter[s] and kind in (_B, _W)):
+            return None
+        return to_ticks(compute), to_ticks(inner)
 
     def _inner(self, where: Where, fused: bool, after: int, ticks: int) -> int:
         """Add the collectives that a pass waits for; those of a fused pair leave the main lane free."""
