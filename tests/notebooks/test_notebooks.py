@@ -13,13 +13,20 @@ from tests.browser.lab import CHROMIUM, OPENED
 from tests.full import FULL
 from tests.oracle import ROOT
 
-ONE_ROUND = """
+SHORTER = {
+    "checkpointing": """
 from functools import partial
 from calibration.checkpointing import measure
 measure.ROUNDS = measure.CRASHES = 1
 measure.quick = partial(measure.quick, megabytes=5)
-"""
-"""What it measures here and now need not be exact, but for readers."""
+""",
+    "loading": """
+from functools import partial
+from calibration.loading import measure
+measure.quick = partial(measure.quick, seconds=10)
+""",
+}
+"""What they measure here and now need not be exact, but for readers."""
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
@@ -44,8 +51,8 @@ def test_runs(path, kernel):
         pytest.skip("run in the browser by tests/browser/test_notebooks.py")
     notebook = nbformat.read(path, as_version=4)
     notebook.cells.insert(0, new_code_cell("%reset -f"))  # no name of the notebook before
-    if path.stem == "checkpointing":
-        notebook.cells.insert(0, new_code_cell(ONE_ROUND))
+    if path.stem in SHORTER:
+        notebook.cells.insert(0, new_code_cell(SHORTER[path.stem]))
     NotebookClient(notebook, km=kernel, timeout=300).execute()
     printed = [o for cell in notebook.cells if cell.cell_type == "code" for o in cell.outputs]
     assert not [o for o in printed if o.output_type == "error" or o.get("name") == "stderr"]

@@ -68,6 +68,7 @@ def compiled_cases():
 
 
 @needs_compiler
+@pytest.mark.usefixtures("lightly")
 @pytest.mark.parametrize(("problem", "mapping", "outside", "buffers"), list(compiled_cases()))
 def test_compiled_is_torch(problem, mapping, outside, buffers):
     program = buffered(matmul(problem.contraction, mapping, 8, outside), buffers)

@@ -47,6 +47,7 @@ def test_every_schedule_interpreted_is_torchs_product(schedule):
 
 
 @pytest.mark.skipif(compiler() is None, reason="no C compiler on the PATH")
+@pytest.mark.usefixtures("lightly")
 @pytest.mark.parametrize("schedule", SOME, ids=str)
 def test_every_schedule_compiled_is_torch(schedule):
     """One kernel a contraction, for all its sizes."""
