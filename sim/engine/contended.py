@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,22 +25,29 @@ CONTENDERS = (Stream.COMPUTE, Stream.COLLECTIVE, Stream.H2D, Stream.D2H)
 """The streams of a contention matrix, in its order (`sim.costs.contention.STREAMS`)."""
 
 
-def layout(model: Model, cluster: Cluster, placed: PlacedPlan) -> Layout:
-    """Return the layers of every stage and which of its communicators leave the fast domain.
-
-    Of a mixed cluster the first group's domains count.
-    """
+def layout(model: Model, cluster: Cluster, placed: PlacedPlan, level: RunLevelSet) -> Layout:
+    """Return the layers of every stage and which of its communicators leave the fast domain, on any of its devices."""
     plan = placed.plan
-    each = [inputs.plan_values(model, placed.at(r), cluster.members[0]) for r in range(plan.pp if plan.stages else 1)]
-    counts = np.sum([each[0][f"layers_{k}"] for k in range(len(set(model.pattern)))], axis=0)
-    ranks = plan.pp // len(each)
+
+    @cache
+    def values(n: int, rank: int) -> dict[str, Any]:
+        return inputs.plan_values(model, placed.at(rank), cluster.members[n])
+
+    held = holders(model, cluster, placed, level)
+    ranks = [[values(n, r if plan.stages else 0) for n in numbers] for r, numbers in enumerate(held)]
+    counts = np.sum([ranks[0][0][f"layers_{k}"] for k in range(len(set(model.pattern)))], axis=0)
     groups = {"dp": inputs.BESIDE, "inner": inputs.INNER}
     outside = {
-        name: tuple(any(bool(v[f"{g}_out"] > 1) for g in some) for v in each) * ranks for name, some in groups.items()
+        name: tuple(any(bool(v[f"{g}_out"] > 1) for g in some for v in each) for each in ranks)
+        for name, some in groups.items()
     }
-    messages = crossings(cluster, placed) if plan.stages else [bool(each[0]["pp_inter"])] * placed.stages
+    into = [
+        crossings(member, placed) if plan.stages else [bool(values(n, 0)["pp_inter"])] * placed.stages
+        for n, member in enumerate(cluster.members)
+    ]
+    messages = tuple(any(into[n][s] for n in held[r]) for s, r in enumerate(plan.rank_of[: placed.stages]))
     layers = tuple(int(n) for n in counts) * plan.copies
-    return Layout(layers, outside | {"pp": tuple(messages) * plan.copies}, plan.overlap_dp)
+    return Layout(layers, outside | {"pp": messages * plan.copies}, plan.overlap_dp)
 
 
 def sharing(level: RunLevelSet, profile: Profile, shape: tuple[int, int], offloads: bool = False) -> Sharing:

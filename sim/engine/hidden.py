@@ -25,7 +25,7 @@ def hidden(step: Step) -> dict[str, float]:
     timeline, costs = step.timeline, step.costs
     own = pace(timeline, step.placed.microbatches)
     traffic = slowest(step.model, step.cluster, step.placed, step.level, stage.traffic_model)
-    where = layout(step.model, step.cluster, step.placed)
+    where = layout(step.model, step.cluster, step.placed, step.level)
     program = lower(timeline.schedule, costs, traffic, where).program
     mine = program.graph.rank == own.rank
     found = {}

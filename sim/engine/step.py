@@ -391,7 +391,7 @@ def simulate(
     shared = None
     if engine == "events":
         traffic = slowest(model, cluster, placed, level, stage.traffic_model)
-        lowered = lower(schedule, costs, traffic, layout(model, cluster, placed))
+        lowered = lower(schedule, costs, traffic, layout(model, cluster, placed, level))
         shared = sharing_on(model, cluster, placed, level, plan.offloads)
         timeline, step, causes = _on_events(schedule, lowered, shared, guests, placed.microbatches, noise, copies)
     else:

@@ -35,7 +35,9 @@ def program(on):
     placed = PLAN.on(LLAMA, on)
     parts = (stage.stage_model, stage.traffic_model, offload.offload_model)
     costs, traffic, moved = (slowest(LLAMA, on, placed, run_level(), part) for part in parts)
-    return lower(step_schedule(placed, costs | moved), costs | moved, traffic, layout(LLAMA, on, placed)).program
+    return lower(
+        step_schedule(placed, costs | moved), costs | moved, traffic, layout(LLAMA, on, placed, run_level())
+    ).program
 
 
 def test_the_shape_is_that_of_the_collectives_beside_compute():
@@ -88,6 +90,22 @@ def test_each_stage_of_a_mixed_cluster_has_the_contention_of_its_own_devices():
     told = simulate(LLAMA, MIXED, PLAN, "events").contention
     assert f"{A100}: contention of 4 x 1 ranks" in told
     assert "h100-sxm-80gb: what runs side by side" in told
+
+
+def test_each_stage_of_a_mixed_cluster_has_the_domains_of_its_own_devices():
+    """Two nodes of four that reach each other over fast links, and two that do not."""
+    kinds = [{"device": device, "nodes": 2, "gpus_per_node": 4} for device in ("gb200", "h100-sxm-80gb")]
+    plan = Plan(tp=4, pp=2, zero=1, global_batch=64)
+
+    def outside(groups, plan):
+        mixed = Cluster.of(groups=groups)
+        return layout(LLAMA, mixed, plan.on(LLAMA, mixed), run_level()).outside
+
+    found = outside(kinds, plan)
+    assert (found["dp"], found["inner"], found["pp"][1]) == ((False, True), (False, False), True)
+    assert outside(kinds[::-1], plan)["dp"] == (True, False)
+    stages = tuple(StagePlan(layers=8, tp=4, dp=1, micro_batch=1) for _ in range(4))
+    assert outside(kinds, Plan(global_batch=64, stages=stages))["pp"] == (True, False, True, True)
 
 
 def test_the_slowest_of_several_kinds_on_a_stage_decides_and_collectives_wait_for_all():

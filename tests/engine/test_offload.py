@@ -135,7 +135,9 @@ def lowered(given):
     placed = given.on(LLAMA, NODES)
     parts = (stage.stage_model, stage.traffic_model, offload.offload_model)
     costs, traffic, moved = (slowest(LLAMA, NODES, placed, run_level(), part) for part in parts)
-    made = lower(step_schedule(placed, costs | moved), costs | moved, traffic, layout(LLAMA, NODES, placed))
+    made = lower(
+        step_schedule(placed, costs | moved), costs | moved, traffic, layout(LLAMA, NODES, placed, run_level())
+    )
     return made, run_events_of(made.program, sharing(run_level(), load_profile("h100-sxm-80gb"), (8, 2), True))
 
 
