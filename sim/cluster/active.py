@@ -32,7 +32,7 @@ class Active:
         self.jobs: list[ClusterJob] = []
         self.ids = none
         flat, deep = np.zeros((0, m)), np.zeros((0, m, 2))
-        self.work = Work(np.zeros(0), none, none, np.zeros(0), np.zeros(0), flat)
+        self.work = Work(np.zeros(0), none, none, np.zeros(0), np.zeros(0), np.zeros(0), flat)
         self.rows = Rows(np.zeros((0, 2), dtype=np.int64), none, deep, deep, flat, none, flat, flat, none)
         self.held = Held(np.full(int(fleet.devices.sum()), NONE), np.zeros(int(fleet.devices.sum())))
         self.spent_s = np.zeros(m)
@@ -59,7 +59,8 @@ class Active:
         more = (job, scale, speed, spread, nothing, np.zeros(len(job), np.int64), begin, nothing, first)
         self.rows = Rows(*(np.concatenate(both) for both in zip(self.rows, more, strict=True)))
         steps, zeros = np.array([one.steps for one in jobs], dtype=float), np.zeros(new, dtype=np.int64)
-        fresh = (steps, zeros, zeros, np.full(new, float(NONE)), np.array(switch_s, dtype=float), np.zeros((new, m)))
+        lost, used = np.array(switch_s, dtype=float), np.zeros((new, m))
+        fresh = (steps, zeros, zeros, np.full(new, float(NONE)), lost, np.zeros(new), used)
         self.work = Work(*(np.concatenate(both) for both in zip(self.work, fresh, strict=True)))
         self.jobs += jobs
         self.ids = np.concatenate([self.ids, np.array(ids, dtype=np.int64)])
@@ -100,7 +101,7 @@ class Active:
         work = self.work
         self.work = Work(
             work.left[stays], work.ran[stays], work.failures[stays], work.end_s[stays], work.switch_s[stays],
-            work.used_s[stays],
+            work.loading_s[stays], work.used_s[stays],
         )  # fmt: skip
         self.held.row[:] = row[self.held.row]
         self.jobs = [one for one, stay in zip(self.jobs, stays.tolist(), strict=True) if stay]

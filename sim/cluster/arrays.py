@@ -40,7 +40,8 @@ class Fleet(NamedTuple):
 class Work(NamedTuple):
     """Of n jobs: steps left, whether they ran before, failures in a row, when they ended (-1: not yet; inf: given up).
 
-    `switch_s`: what a job loses when it resumes or moves; `used_s` (n, m): device-seconds, of a pair half to either.
+    `switch_s`: what a job loses when it resumes or moves, `loading_s` what is left of that; `used_s` (n, m):
+    device-seconds, of a pair half to either.
     """
 
     left: Floats
@@ -48,6 +49,7 @@ class Work(NamedTuple):
     failures: Ints
     end_s: Floats
     switch_s: Floats
+    loading_s: Floats
     used_s: Floats
 
 

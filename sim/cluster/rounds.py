@@ -270,8 +270,8 @@ def _work(
 ) -> tuple[Floats, bool]:
     """Work a round of fixed length; return for how long (R,) rows held their devices, and if any job ended.
 
-    A job that resumes or moves first loads its checkpoint; it ends when it has done its steps, and the other of its
-    pair goes on alone.
+    A job that resumes or moves first loads its checkpoint, for several rounds where one is too short; it ends when it
+    has done its steps, and the other of its pair goes on alone.
     """
     ran_s, changed = np.zeros(len(placed)), False
     until, begin = np.zeros(2), np.zeros(2)
@@ -280,7 +280,10 @@ def _work(
         until[1] = begin[1] = 0.0
         for i in range(2 if pair else 1):
             a = rows.job[r, i]
-            begin[i] = min(work.switch_s[a], rule.round_s) if moved[r] and work.ran[a] else 0.0
+            if moved[r] and work.ran[a]:
+                work.loading_s[a] = work.switch_s[a]
+            begin[i] = min(work.loading_s[a], rule.round_s)
+            work.loading_s[a] -= begin[i]
             until[i] = min(rule.round_s, begin[i] + work.left[a] / speed[r, i])
             work.left[a] = max(0.0, work.left[a] - (until[i] - begin[i]) * speed[r, i])
             work.ran[a] = 1
@@ -330,6 +333,8 @@ def _like(
     """Return how many rounds like this one follow before anything happens, but for the last, and how long one takes."""
     lasts, ends = 0.0, inf
     for r in those(placed):
+        if work.loading_s[rows.job[r, 0]] > 0:
+            return 0, 0.0
         steps = speed[r, 0] * rule.round_s
         if rule.parity:
             steps = float(floor(steps))

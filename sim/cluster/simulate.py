@@ -16,7 +16,7 @@ from sim.cluster.policies.base import Policy
 from sim.cluster.prices import Meter, PriceTable
 from sim.cluster.results import Simulated, Told
 from sim.cluster.rounds import run_rounds
-from sim.cluster.state import Ints
+from sim.cluster.state import Floats, Ints
 from sim.cluster.throughputs import Throughputs
 from sim.specs.arguments import checked
 from sim.specs.fields import InputError, real, spec, whole
@@ -25,6 +25,8 @@ SHUFFLED = 5
 """Added to the seed, as in the published scheduler: the order of types for policies that do not tell them apart."""
 ENTRIES = 256
 """Rounds that are worked at a time."""
+MOST_STUCK = 1_000
+"""Rounds in which no job does a step, beside those in which one job could load: then none ever does."""
 SWITCH_S = 10.0
 """Assumption: what a job loses when it resumes or moves where nothing else is said."""
 
@@ -74,8 +76,8 @@ def simulate(
     and the simulated seconds.
 
     Raises:
-        InputError: jobs are out of order, a job can run nowhere, a throughput is missing, or the policy gives a job
-            nothing for ever.
+        InputError: jobs are out of order, a job can run nowhere, a throughput is missing, the policy gives a job
+            nothing for ever, or jobs take turns in rounds that are shorter than what a move takes.
     """
     table = usd_per_hour if isinstance(usd_per_hour, PriceTable) else None
     prices = {} if usd_per_hour is None or isinstance(usd_per_hour, PriceTable) else usd_per_hour
@@ -129,6 +131,8 @@ class Simulation:
         self.log = Log(np.zeros(ENTRIES), np.zeros(ENTRIES), np.zeros(ENTRIES, dtype=np.int64), cells)
         self.shuffler = Random(seed + SHUFFLED)
         self.orders: list[list[int]] = []
+        self.longest_s, self.stuck = 0.0, 0
+        """What a move takes at most; rounds since any job last did a step."""
         self.told = Told(types=types, devices=self.fleet.devices, policy=policy.name, record=record)
         self.next = next(self.jobs, None)
         self.switch_s: Mapping[str, float] = {}
@@ -171,7 +175,9 @@ class Simulation:
             self.next = following
         if come:
             ids = range(len(self.told.jobs), len(self.told.jobs) + len(come))
-            self.active.admit(come, ids, [self.switch_s.get(job.job_type, self.rounds.switch_s) for job in come])
+            lost_s = [self.switch_s.get(job.job_type, self.rounds.switch_s) for job in come]
+            self.active.admit(come, ids, lost_s)
+            self.longest_s = max(self.longest_s, *lost_s)
             self.told.jobs += come
             for job in come:
                 self.entities.setdefault(job.entity, 1.0)
@@ -201,14 +207,25 @@ class Simulation:
             if self.meter:
                 arrival = min(arrival, self.meter.prices.changes_after(float(self.clock[NOW])))
             active, to = self.active, Next(arrival, self.last_reset_s, self.needed)
+            before = active.work.left.copy() if self.longest_s >= self.rounds.round_s else None
             entries, used = run_rounds(
                 active.rows, self.fleet, active.work, active.held, active.spent_s, self.clock, self.counts, self.log,
                 orders, self.rule, to,
             )  # fmt: skip
             self.told.log(self.log, entries, active)
+            if before is not None:
+                self._refuse_standstill(before, entries)
         if not self.rule.fixed:
             del self.orders[:used]
         return used == entries
+
+    def _refuse_standstill(self, before: Floats, rounds: int) -> None:
+        """Raise `InputError` where jobs take turns and every turn ends before their checkpoint is loaded."""
+        round_s = self.rounds.round_s
+        self.stuck = 0 if (self.active.work.left < before).any() else self.stuck + rounds
+        if self.stuck > MOST_STUCK + 2 * self.longest_s / round_s:
+            told = f"longer than the {self.longest_s:g} s that a job loses when it moves: jobs take turns, none gets on"
+            raise InputError("rounds.round_s", round_s, told)
 
     def _pay(self, since_s: float) -> None:
         """Charge jobs for the time since then; where prices have changed, shares are to be computed again."""

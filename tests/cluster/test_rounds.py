@@ -66,6 +66,22 @@ def test_what_moving_costs_is_lost():
     assert by_type.end_s.tolist() == paid.end_s.tolist()
 
 
+def test_a_move_may_take_longer_than_a_round():
+    """Job 1 takes the device for three rounds; back on it job 0 loads for 250 s, whatever the rounds are."""
+
+    def end_s(switch_s):
+        rounds = Rounds(round_s=100, reset_s=0, switch_s=switch_s)
+        jobs = [job(1_000), job(600, arrival_s=50)]
+        return run(jobs, {"fast": 1}, Fixed([1e-3, 0], [1, 0]), rounds, window=(0, 2)).end_s
+
+    assert (end_s(250) - end_s(0)).tolist() == [250.0, 0.0]
+
+
+def test_turns_that_are_shorter_than_a_move_are_refused():
+    with pytest.raises(InputError, match=r"round_s: got 100.0; allowed: longer than the 100 s that a job loses"):
+        run([job(400), job(400)], {"fast": 1}, Fixed([0.5, 0]), Rounds(round_s=100, reset_s=0, switch_s=100))
+
+
 def test_jobs_on_several_devices_stay_in_a_server():
     """Two servers of four: with one device taken in each, a job of four has to spread, one of two has not."""
     wide = speeds(scales=(1, 2, 4), net=[1.0, 0.5])
