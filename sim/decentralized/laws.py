@@ -77,8 +77,8 @@ def sending_ticks(wan: Wan, size_bytes: int) -> Ints:
 
 
 def _sending(wan: Wan, source: int, size_bytes: int) -> int:
-    """Return the ticks of one partition: whenever a message has left, the others share what it had."""
-    left = {n: size_bytes * 10**9 for n in range(wan.partitions) if n != source}
+    """Return the ticks of one partition, 0 for no bytes: whenever a message has left, the others share what it had."""
+    left = {n: size_bytes * 10**9 for n in range(wan.partitions) if n != source and size_bytes}
     now = last = 0
     while left:
         rates = shares([wan.rate(source, n, 0) for n in left], wan.uplinks[source])

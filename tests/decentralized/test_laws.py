@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from sim.decentralized import Change, Decentralized, Failure, Sizes, Wan, law, simulate
+from sim.decentralized.accuracy import AccuracyModel, ShortRun
 from sim.engine.clock import to_ticks
 from sim.specs.fields import InputError
 from tests.decentralized.toys import small
@@ -51,6 +52,15 @@ def test_a_training_by_hand():
     assert found.traffic_bytes == 3 * 2 * 4_000
     assert list(found.parts_s[0].values()) == pytest.approx([3.0, 13.5, 0.0, 0.0, 0.0])
     assert list(found.parts_s[1].values()) == pytest.approx([6.0, 7.5, 3.0, 0.0, 0.0])
+
+
+def test_updates_of_which_nothing_matters_take_no_time():
+    """As short runs may say of Gaia at a high threshold."""
+    held = {"algorithm": "gaia", "norm": "group", "data": "digits", "steps": 9, "accuracy": 0.9, "accuracy_loss": 0.0}
+    row = {**held, "theta": 0.4, "skew": 0.0, "sent_bytes": 0.0, "sent_fraction": 0.0}
+    model = AccuracyModel(tuple(ShortRun(seed=seed, **row) for seed in range(2)))
+    setting = Decentralized(algorithm="gaia", theta=0.4, steps=10, skew=0.0)
+    assert law(setting, 0.0).seconds == simulate(setting, model).seconds == pytest.approx(2.0)
 
 
 @pytest.mark.parametrize(
