@@ -48,7 +48,8 @@ def lru_hits() -> Expr:
     late, early = rest / r**before, rest / r**last
     partly = 1 - (late * sp.log(late / r**2) - late + r**2) / f**2
     rarely = (1 - early + early * sp.log(early)) / f**2
-    own = 1 - r**before + some * f * r**before * partly + f * r**last * rarely
+    # Of one node `r` is above its 0 by LEAST_REST, and with everything cached the sum by as much above 1.
+    own = minimum(1, 1 - r**before + some * f * r**before * partly + f * r**last * rarely)
     return 1 - (1 - own) * rest ** (symbol("sharing_jobs") - 1)
 
 

@@ -28,6 +28,13 @@ def test_lru_under_random_order():
     assert held("lru")["local"][[0, -1]] == approx([0, 1], abs=1e-9)
 
 
+@mark.parametrize("nodes", [1, 2, 8])
+def test_a_cache_larger_than_the_dataset_misses_nothing_and_no_more(nodes):
+    made = laws("lru")(AT | {"cache_bytes": 3e9, "nodes": nodes})
+    assert 1 - 1e-9 < made["local"] <= 1
+    assert made["storage_s"] >= 0
+
+
 def test_lru_of_many_nodes_is_the_cached_share():
     assert held("lru", nodes=10_000)["local"] == approx(X, abs=1e-3)
     between = held("lru", nodes=np.array([[1], [2], [4], [16]]))["local"]
