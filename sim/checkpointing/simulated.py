@@ -93,9 +93,11 @@ def simulate(
     given = checkpointing or Checkpointing()
     if (steps is None) == (seconds is None):
         raise InputError("steps", steps, "exactly one of steps and seconds")
-    for name, value, most in (("steps", steps, 1e12), ("seconds", seconds, 1e9), ("seeds", seeds, MOST_SEEDS)):
-        if value is not None and not 0 < value <= most:
-            raise InputError(name, value, f"above 0, at most {most:g}")
+    for name, value, least, most in (
+        ("steps", steps, 1, 1e12), ("seconds", seconds, TICK_S, 1e9), ("seeds", seeds, 1, MOST_SEEDS)
+    ):  # fmt: skip
+        if value is not None and not least <= value <= most:
+            raise InputError(name, value, f"{least:g} to {most:g}")
     advice = plan(times, given, mtbf_s, fleet)
     if mtbf_s is not None:
         lasts = seconds if steps is None else steps * times.iteration_s / max(advice.goodput, 1e-300)

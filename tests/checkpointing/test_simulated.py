@@ -120,8 +120,9 @@ def test_a_seed_is_a_run():
     [
         ({}, "steps: got None; allowed: exactly one of steps and seconds"),
         ({"steps": 1, "seconds": 1.0}, "steps: got 1; allowed: exactly one"),
-        ({"steps": 0}, "steps: got 0; allowed: above 0"),
-        ({"seconds": 1e10}, "seconds: got 10000000000.0; allowed: above 0, at most 1e+09"),
+        ({"steps": 0}, "steps: got 0; allowed: 1 to 1e+12"),
+        ({"seconds": 1e10}, "seconds: got 10000000000.0; allowed: 1e-09 to 1e+09"),
+        ({"seconds": 1e-10}, "seconds: got 1e-10; allowed: 1e-09 to 1e+09"),
         ({"steps": 5, "seeds": 0}, "seeds: got 0"),
         ({"steps": 5, "mtbf_s": -1.0}, "mtbf_s: got -1.0"),
         ({"steps": 5_000, "mtbf_s": 0.1}, "mtbf_s: got 0.1; allowed: a run with at most 1000000 failures"),
