@@ -74,6 +74,8 @@ def simulate(
     found = run(epochs if seconds is None else 10**9, None)
     rate = found.steady(samples)
     cached = max(rate, run(2 if seconds is None else 10**9, Cached()).steady(samples))
+    if not cached:
+        raise InputError("seconds", seconds, "time enough to train on a batch")
     counts = found.loader.counts
     return Simulated(
         samples_per_s=rate,

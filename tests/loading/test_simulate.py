@@ -132,7 +132,8 @@ def test_no_bound_is_passed_and_more_is_not_slower(cached, workers, cores, rate,
 
 
 @pytest.mark.parametrize(
-    "given, path", [({"batch": 0}, "batch"), ({"epochs": 0}, "epochs"), ({"seconds": 0.0}, "seconds")]
+    "given, path",
+    [({"batch": 0}, "batch"), ({"epochs": 0}, "epochs"), ({"seconds": 0.0}, "seconds"), ({"seconds": 1e-6}, "seconds")],
 )
 def test_bad_input_is_told(given, path):
     with pytest.raises(InputError) as caught:
