@@ -14,7 +14,7 @@ from sim.engine.graph import graph_of
 from sim.engine.memory import Footprint
 from sim.engine.steady import steady_state
 from sim.engine.timeline import Durations, Timeline
-from sim.schedules import SCHEDULES, Action, IllegalScheduleError, Kind, Schedule, Shape, build
+from sim.schedules import SCHEDULES, Action, IllegalScheduleError, Kind, Schedule, ScheduleKind, Shape, build
 from sim.specs import InputError, PlacedPlan
 
 TERMS = (
@@ -86,11 +86,7 @@ def step_schedule(placed: PlacedPlan, costs: Costs) -> Schedule:
         InputError: the schedule cannot have this shape.
     """
     plan = placed.plan
-    kind, m = SCHEDULES[plan.order], placed.microbatches
-    shape = Shape(plan.pp, m, plan.virtual_stages * kind.copies, kind.group(plan.microbatch_group_size, m))
-    if kind.asynchronous:
-        period = lcm(m, plan.pp)
-        shape = replace(shape, microbatches=m * max(3 + 2 * period // m, -(-2 * (period + plan.pp + 1) // m)))
+    kind, shape = SCHEDULES[plan.order], _shape(placed)
     work = None
     if kind.searched:
         table = {k: tick_array(v) for k, v in pass_seconds(costs, placed.stages, kind.copies).items()}
@@ -98,9 +94,30 @@ def step_schedule(placed: PlacedPlan, costs: Costs) -> Schedule:
     try:
         order = build(kind.name, shape, work)
     except IllegalScheduleError as error:
-        field = f"plan.{KNOBS.get(error.field, error.field)}"
-        raise InputError(field, error.value, f"{error.allowed} ({error.field} of schedule {kind.name})") from None
+        raise _refused(kind, error.field, error.value, error.allowed) from None
     return order if kind.asynchronous else with_update(order, bool(plan.optimizer_barrier))
+
+
+def check_schedule(placed: PlacedPlan) -> None:
+    """Raise the InputError of `step_schedule` where the plan's schedule cannot have its shape; nothing is built."""
+    kind = SCHEDULES[placed.plan.order]
+    refusal = kind.refusal(_shape(placed))
+    if refusal:
+        raise _refused(kind, *refusal)
+
+
+def _shape(placed: PlacedPlan) -> Shape:
+    plan, m = placed.plan, placed.microbatches
+    kind = SCHEDULES[plan.order]
+    shape = Shape(plan.pp, m, plan.virtual_stages * kind.copies, kind.group(plan.microbatch_group_size, m))
+    if kind.asynchronous:
+        period = lcm(m, plan.pp)
+        shape = replace(shape, microbatches=m * max(3 + 2 * period // m, -(-2 * (period + plan.pp + 1) // m)))
+    return shape
+
+
+def _refused(kind: ScheduleKind, field: str, value: object, allowed: str) -> InputError:
+    return InputError(f"plan.{KNOBS.get(field, field)}", value, f"{allowed} ({field} of schedule {kind.name})")
 
 
 @lru_cache(maxsize=16)

@@ -14,6 +14,9 @@ from math import ceil
 from typing import Any
 
 from sim.catalog import data
+from sim.costs import inputs
+from sim.costs.profile import load_profile
+from sim.engine.assembly import check_schedule
 from sim.specs.catalog import device, models, stated_model
 from sim.specs.cluster import Cluster, Links
 from sim.specs.fields import InputError, read
@@ -37,7 +40,7 @@ DIMENSIONS = (
 
 @dataclass(frozen=True)
 class Case:
-    """A measured row with what it means; the plan is legal on the model and the cluster."""
+    """A measured row with what it means; the plan is legal on the model and the cluster, and can be predicted."""
 
     row: Measured
     model: Model
@@ -69,7 +72,8 @@ def translate(row: Measured, profile: str | None = None) -> Case:
     """Return the case of a row; `profile` replaces the profile of the row's device.
 
     Raises:
-        InputError: the row says too little, or model, cluster or plan cannot express it.
+        InputError: the row says too little, model, cluster or plan cannot express it, or the devices or their profile
+            cannot serve it.
     """
     facts = _facts(row)
     notes = _Notes([str(fact["source"]) for fact in facts])
@@ -79,6 +83,10 @@ def translate(row: Measured, profile: str | None = None) -> Case:
     model = _model(told, _merged(facts, "model"), notes)
     plan = _plan(told, model, cluster, _merged(facts, "plan"), notes)
     placed = plan.on(model, cluster)
+    # A predictor takes many rows at once: what it would refuse one of them for is refused here, with that row.
+    inputs.check_precision(plan, load_profile(cluster.profile))
+    inputs.precision_values(plan.precision, cluster)
+    check_schedule(placed)
     return Case(row, model, cluster, placed, (*notes.texts, *model.assumptions, *cluster.assumptions))
 
 

@@ -64,6 +64,22 @@ def test_rows_that_cannot_be_expressed_are_skipped_with_the_reason(tmp_path) -> 
     assert [(r.id, "device: got 'abacus'" in r.reason) for r in found.skipped] == [("site-1", True)]
 
 
+@pytest.mark.parametrize(
+    ("cells", "reason"),
+    [
+        ({"precision": "fp8"}, "plan.precision: got 'fp8'; allowed: a precision that NVIDIA A100"),
+        ({"precision": "fp32"}, "plan.precision: got 'fp32'"),
+        ({"device": "v100-sxm-32gb"}, "plan.precision: got 'bf16'; allowed: a precision that NVIDIA V100"),
+        ({"pp": "1", "schedule": "2bw"}, "plan.pp: got 1"),
+        ({"pp": "4", "vpp": "2", "schedule": "dualpipev", "global_batch": "32"}, "plan.micro_batch: got"),
+    ],
+)
+def test_a_row_that_no_device_can_run_is_skipped_and_the_others_are_predicted(tmp_path, cells, reason) -> None:
+    found = validate(rows(tmp_path, cells, {}), elsewhere)
+    assert [(r.id, r.reason.startswith(reason)) for r in found.skipped] == [("site-1", True)], found.skipped
+    assert [o.row.id for o in found.outcomes] == ["site-2"]
+
+
 def test_memory_takes_the_stated_kind_and_rank(tmp_path) -> None:
     last = {**MEMORY, "memory_rank": "last", "peak_memory_bytes": "1e10"}
     smi = {**MEMORY, "memory_kind": "nvidia_smi", "peak_memory_bytes": "2.1e10"}
