@@ -57,6 +57,12 @@ def test_blanks_follow_the_rules_and_are_written_down(tmp_path) -> None:
         assert word in text
 
 
+@pytest.mark.parametrize(("hidden", "ffn", "taken"), [("512", "", 1344), ("512", "2048", 2048), ("2048", "5504", 5504)])
+def test_a_name_says_no_width_that_a_row_states_itself(tmp_path, hidden, ffn, taken) -> None:
+    found = case(tmp_path, model="gpt swiglu", hidden=hidden, ffn=ffn, heads="8", gated_mlp="1")
+    assert found.model.ffn == taken
+
+
 def test_blank_devices_are_one_server(tmp_path) -> None:
     found = case(tmp_path, gpus="", gpus_per_node="", tp="2", dp="")
     assert (found.cluster.gpus, found.placed.dp) == (8, 4)
