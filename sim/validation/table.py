@@ -164,14 +164,20 @@ def _kinds() -> dict[str, type]:
     return plain
 
 
-NUMBER = re.compile(r"[-+]?[0-9]{1,20}(\.[0-9]{0,40})?([eE][-+]?[0-9]{1,3})?")
-BOOLEANS = {"0": False, "1": True}
+NUMBER = re.compile(r"[-+]?([0-9]{1,20}(\.[0-9]{0,40})?|\.[0-9]{1,40})([eE][-+]?[0-9]{1,3})?")
+BOOLEANS = {"0": False, "1": True, "false": False, "true": True}
 
 
 def _value(kind: type, text: str) -> object:
-    """Return a cell as its column's type; a text that is no such value stays text and is refused by the spec."""
+    """Return a cell as its column's type; a text that is no such value stays text and is refused by the spec.
+
+    Whole numbers and truth values may have a point or an exponent: pandas writes 8.0 and 1.0 where others are blank.
+    """
+    if kind not in (bool, int, float):
+        return text
+    number = float(text) if NUMBER.fullmatch(text) else None
     if kind is bool:
-        return BOOLEANS.get(text, text)
-    if kind in (int, float) and NUMBER.fullmatch(text):
-        return float(text) if kind is float else int(text) if text.lstrip("+-").isdigit() else text
-    return text
+        return BOOLEANS.get(text.lower(), bool(number) if number in (0, 1) else text)
+    if number is None or (kind is int and not number.is_integer()):
+        return text
+    return number if kind is float else int(text) if text.lstrip("+-").isdigit() else int(number)

@@ -29,11 +29,25 @@ def test_cells_are_typed_and_blank_is_none(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("column", "cell", "value"),
+    [
+        ("gpus", "8.0", 8), ("gpus", "1.6e1", 16), ("global_batch", "2E3", 2000), ("gated_mlp", "1.0", True),
+        ("gated_mlp", "false", False), ("compiled", "True", True), ("oom", "0.0", False), ("step_time_s", ".5", 0.5),
+    ],
+)  # fmt: skip
+def test_numbers_are_read_however_they_are_written(tmp_path, column: str, cell: str, value: object) -> None:
+    found = getattr(read_runs(write(tmp_path / "runs.csv", {column: cell}))[0], column)
+    assert found == value and type(found) is type(value)
+
+
+@pytest.mark.parametrize(
     ("column", "cell", "allowed"),
     [
         ("gpus", "eight", "a whole number from 1"),
         ("gpus", "8.5", "a whole number"),
         ("gpus", "0", "a whole number from 1"),
+        ("gpus", "1e999", "a whole number from 1"),
+        ("gated_mlp", "2", "true or false"),
         ("step_time_s", "nan", "a number from"),
         ("step_time_s", "-1", "a number from"),
         ("step_time_s", "", "a number: use_for says time"),
