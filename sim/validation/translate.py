@@ -96,11 +96,28 @@ def _aliases() -> dict[str, Any]:
     return read
 
 
-def _base(name: str) -> str | None:
-    """Return the catalog name of a published name, a remark in brackets left aside."""
+def _base(row: Measured) -> str | None:
+    """Return the catalog name of a published name, a remark in brackets left aside.
+
+    Where the row has no dimensions of its own, case and punctuation do not matter.
+    """
     known: dict[str, str] = _aliases()["models"]["names"]
-    found = known.get(name) or known.get(name.split(" (", maxsplit=1)[0]) or name
-    return found if found in models else None
+    bare = row.model.split(" (", maxsplit=1)[0]
+    found = known.get(row.model) or known.get(bare) or row.model
+    if found in models:
+        return found
+    return None if row.hidden is not None else _spellings().get(_spelled(bare))
+
+
+@cache
+def _spellings() -> dict[str, str]:
+    known: dict[str, str] = _aliases()["models"]["names"]
+    return {_spelled(name): found for name, found in {**known, **{name: name for name in models}}.items()}
+
+
+def _spelled(name: str) -> str:
+    """Return a name in small letters without punctuation but between digits: GPT3-5B is not GPT-35B."""
+    return re.sub(r"(?<!\d)-|-(?!\d)", "", re.sub(r"[^a-z0-9]+", "-", name.lower()))
 
 
 def _facts(row: Measured) -> list[Mapping[str, Any]]:
@@ -109,7 +126,7 @@ def _facts(row: Measured) -> list[Mapping[str, Any]]:
     A family's habits ("starts") count only where no catalog entry states them.
     """
     name = row.model
-    free = _base(name) is None
+    free = _base(row) is None
     return [
         fact
         for fact in _aliases()["terms"]
@@ -145,7 +162,7 @@ def _cluster(row: Measured, profile: str | None, notes: _Notes) -> Cluster:
 
 def _model(row: Measured, facts: dict[str, Any], notes: _Notes) -> Model:
     stated = {name: getattr(row, name) for name in DIMENSIONS if getattr(row, name) is not None}
-    name = _base(row.model)
+    name = _base(row)
     if name is None and (row.hidden is None or row.layers is None):
         allowed = "a model whose layers and hidden are stated, or a name of the catalog"
         raise InputError("model", row.model, allowed)

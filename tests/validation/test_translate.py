@@ -63,6 +63,17 @@ def test_a_name_says_no_width_that_a_row_states_itself(tmp_path, hidden, ffn, ta
     assert found.model.ffn == taken
 
 
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [("Llama 3.1 405B", "llama3-405b"), ("GPT-OSS-120B (MoE)", "gpt-oss-120b"), ("DeepSeek V3", "deepseek-v3")],
+)
+def test_case_and_punctuation_of_a_catalog_name_do_not_matter(tmp_path, model, name) -> None:
+    blank = dict.fromkeys(("layers", "hidden", "heads"), "")
+    assert case(tmp_path, model=model, **blank).model == case(tmp_path, model=name, **blank).model
+    with pytest.raises(InputError, match="a name of the catalog"):
+        case(tmp_path, model="GPT 35B", **blank)  # not GPT3-5B
+
+
 def test_blank_devices_are_one_server(tmp_path) -> None:
     found = case(tmp_path, gpus="", gpus_per_node="", tp="2", dp="")
     assert (found.cluster.gpus, found.placed.dp) == (8, 4)
