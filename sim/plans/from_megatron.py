@@ -41,6 +41,7 @@ def from_megatron(flags: Flags, gpus: int | None = None, layers: int | None = No
     model_layers = flags.whole("num_layers", layers or 0)
     chunks, split = _split(flags, pp, model_layers)
     alone = flags.given("sequence_parallel") and tp == 1
+    pieces = flags.whole("recompute_num_layers", 0) if flags.text("recompute_method") == "uniform" else 0
     fields = {
         "tp": tp,
         "pp": pp,
@@ -69,6 +70,8 @@ def from_megatron(flags: Flags, gpus: int | None = None, layers: int | None = No
         flags.left,
         "" if gpus else "data-parallel ranks: what the number of processes leaves",
         "--sequence-parallel has no effect without tensor parallelism" if alone else "",
+        # A checkpoint every so many layers keeps less between the passes, and more while a piece is made again.
+        f"--recompute-num-layers {pieces}: taken as recompute of every layer by itself" if pieces > 1 else "",
     )
 
 

@@ -28,6 +28,16 @@ def test_megatrons_script():
     assert any("data-parallel" in note for note in found.notes)
 
 
+@pytest.mark.parametrize(
+    ("method", "count", "noted"), [("uniform", 4, True), ("uniform", 1, False), ("block", 4, False)]
+)
+def test_megatrons_pieces_of_recompute_are_noted(method, count, noted):
+    words = f"--recompute-granularity full --recompute-method {method} --recompute-num-layers {count}"
+    found = read_plan(f"--global-batch-size 8 --num-layers 16 {words}", "megatron")
+    assert (found.plan.recompute, not found.not_read) == ("full", True)
+    assert any("--recompute-num-layers 4" in note for note in found.notes) == noted
+
+
 def test_megatrons_yaml_has_sections():
     text = "model_parallel: {tensor_model_parallel_size: 2, sequence_parallel: false}\nglobal_batch_size: 8\nlr: 0.1\n"
     found = read_plan(text, "megatron")
