@@ -7,6 +7,7 @@ import pytest
 from calibration.loading.evidence import KINDS, again, settings
 from calibration.loading.results import errors, read_results, write_results
 from sim.specs.fields import InputError
+from tests.full import FULL
 from tests.oracle import ROOT
 
 COMMITTED = ROOT / "notebooks" / "data" / "loading.json"
@@ -42,7 +43,7 @@ def test_rates_are_predicted_as_well_as_is_claimed(results):
 def test_the_points_are_those_asked_for_by_the_present_laws(results):
     wanted = [setting for kind in KINDS for setting in settings(kind)]
     assert [point.setting for point in results.points] == wanted[: len(results.points)]
-    for point in results.points:
+    for point in results.points if FULL else results.points[::3]:
         assert again(point).predicted.samples_per_s == pytest.approx(point.predicted.samples_per_s, rel=1e-3)
 
 
