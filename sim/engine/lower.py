@@ -242,8 +242,7 @@ class _Lowering:
             return main, self._inner(where, False, main, alone[1])
         overlap = self.layout.overlap_dp
         compute, inner, data = self.passes[kind][s]
-        gather = self.gather[s] if kind != _W else 0.0
-        scatter = self.scatter[s] if kind in (_B, _W) else 0.0
+        gather, scatter = self._sharded(kind, s)
         bucket = self.bucket[rank] if last and overlap else 0.0
         if not overlap:
             data, gather, scatter = data + gather + scatter, 0.0, 0.0
@@ -274,11 +273,13 @@ class _Lowering:
             self.links[finish] = self.rings["dp"][rank]
         return begin, finish
 
+    def _sharded(self, kind: int, s: int) -> tuple[float, float]:
+        """Return the seconds of ZeRO's gathers and reductions beside a pass."""
+        return self.gather[s] if kind != _W else 0.0, self.scatter[s] if kind in (_B, _W) else 0.0
+
     def _alone(self, kind: int, s: int) -> tuple[int, int] | None:
         compute, inner, data = self.passes[kind][s]
-        if data or (self.gather[s] and kind != _W) or (self.scatter[s] and kind in (_B, _W)):
-            return None
-        return to_ticks(compute), to_ticks(inner)
+        return None if data or any(self._sharded(kind, s)) else (to_ticks(compute), to_ticks(inner))
 
     def _inner(self, where: Where, fused: bool, after: int, ticks: int) -> int:
         """Add the collectives that a pass waits for; those of a fused pair leave the main lane free."""
