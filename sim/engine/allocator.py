@@ -32,17 +32,23 @@ class AllocatorSettings:
     """What PYTORCH_CUDA_ALLOC_CONF sets, and the memory that the device has for segments.
 
     `round_divisions` is `roundup_power2_divisions` of all sizes; None is "no limit".
+
+    Raises:
+        InputError: a value is out of range, or no setting that PyTorch takes.
     """
 
     expandable_segments: bool = False
     max_split_bytes: Annotated[int, whole(LARGE_REQUEST, 2**60, "B")] | None = None
     round_divisions: Annotated[int, whole(0, 64)] = 0
-    large_segment_bytes: Annotated[int, whole(LARGE_REQUEST, 2**40, "B")] = 20 * MIB
+    large_segment_bytes: Annotated[int, whole(LARGE_REQUEST + MIB, 2**40, "B")] = 20 * MIB
     capacity_bytes: Annotated[float, real(1.0, 1e15, "B")] | None = None
 
     def __post_init__(self) -> None:
         if self.round_divisions & (self.round_divisions - 1):
             raise InputError("round_divisions", self.round_divisions, "0 or a power of two")
+        if self.max_split_bytes is not None and self.max_split_bytes < self.large_segment_bytes:
+            wanted = f"at least large_segment_bytes = {self.large_segment_bytes} B"
+            raise InputError("max_split_bytes", self.max_split_bytes, wanted)
 
 
 class OutOfMemoryError(Exception):
@@ -300,8 +306,11 @@ class Allocator:
         self.reserved -= block.size
 
     def _release_oversize(self, pool: Pool, size: int, stream: int) -> bool:
-        """Release just enough blocks that may not be split, the largest first; whether that was enough."""
-        if self.settings.max_split_bytes is None:
+        """Release just enough blocks that may not be split, the largest first; whether that was enough.
+
+        Parts of an expandable segment are never released so (`release_available_cached_blocks`).
+        """
+        if self.settings.max_split_bytes is None or self.settings.expandable_segments:
             return False
         wanted, free = max(size, self.most_split), pool.free.get(stream, [])
         i = bisect_left(free, (wanted,))

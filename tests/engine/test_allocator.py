@@ -135,6 +135,14 @@ def test_blocks_above_the_limit_are_released_first():
     assert (made.reserved, made.retries) == (72 * MIB, 0)  # the small one stays cached
 
 
+def test_parts_of_a_segment_that_expands_are_not_released_for_being_large():
+    own = {"expandable_segments": True, "max_split_bytes": 25 * MIB, "capacity_bytes": 300 * MIB}
+    made = after(60 * MIB + 512, 70 * MIB, 10 * MIB, **own)
+    made.free(1)
+    made.malloc(3, 180 * MIB)
+    assert made.reserved == sum(segment.size for segment in made.segments()) == 300 * MIB
+
+
 def test_segments_that_expand_grow_by_pages():
     made = after(30 * MIB, 5 * MIB, 3 * KIB, expandable_segments=True)
     assert (made.allocated, made.reserved) == (35 * MIB + 3 * KIB, 42 * MIB)
@@ -187,8 +195,10 @@ def test_events_that_cannot_be(event, message):
 def test_settings_are_checked():
     with pytest.raises(InputError, match="round_divisions: got 3; allowed: 0 or a power of two"):
         AllocatorSettings(round_divisions=3)
-    with pytest.raises(InputError, match="max_split_bytes"):
-        AllocatorSettings(max_split_bytes=MIB)
+    with pytest.raises(InputError, match="max_split_bytes: got 12582912; allowed: at least large_segment_bytes = 20971"):
+        AllocatorSettings(max_split_bytes=12 * MIB)
+    with pytest.raises(InputError, match="large_segment_bytes"):
+        AllocatorSettings(large_segment_bytes=10 * MIB)
 
 
 class Naive:
