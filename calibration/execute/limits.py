@@ -19,6 +19,7 @@ MODEL: Mapping[str, object] = {
     "block_norms": 2,
     "parallel_block": False,
     "gated_mlp": False,
+    "activation": "gelu",
     "dropout": 0.0,
     "qk_norm": False,
     "sinks": False,

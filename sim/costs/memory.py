@@ -146,7 +146,7 @@ def _mixer(kind: BlockKind, size: Sizes, statistics: int) -> tuple[Expr, Expr]:
 
 
 def _mlp(kind: BlockKind, size: Sizes) -> Expr:
-    columns = 3 if kind.gated else 2
+    columns = 3 if kind.gated else 1 if kind.relu else 2
     width, dense = size.tokens * size.of("ffn") / tp, 0
     if kind.mlp == "dense" or kind.shared:
         dense = element_bytes * width * columns - tempo.of_activation(kind, width)
@@ -218,7 +218,8 @@ def gradient_bytes(kind: Kind, index: int) -> Expr:
     if kind.mixer in GATES:
         both = 2 * element_bytes * size.tokens * hidden
         return both + recurrent.gradient_bytes(size)
-    columns = 2 if kind.gated else 1 + tempo.tempo  # a GELU that reads its output keeps it until it is done
+    kept_on = 1 if kind.relu else tempo.tempo  # what reads its output keeps it until it is done
+    columns = 2 if kind.gated else 1 + kept_on
     matrix = maximum(scores(size), cross_scores(size)) if kind.cross else scores(size)
     core = 2 * element_bytes * matrix if kind.eager and kind.mixer == "attention" else 0
     fused = element_bytes * size.tokens * (2 * query_width / tp + 2 * kv_columns) + ring.temporary(size.tokens)
@@ -245,14 +246,21 @@ def _last_product(kind: BlockKind, size: Sizes) -> Expr:
 
 
 def embedding_bytes(structure: Structure) -> Expr:
-    """Return what the embedding keeps per microbatch: its dropout mask."""
+    """Return what the embedding keeps per microbatch: dropout masks, what its norm reads, or the images."""
     if structure.ends:
         return traced.size(structure.ends[0].part.saved)
-    return ends.norm_tokens * hidden if structure.dropout else 0 * ends.tokens
+    rows = outside(ends.both(structure))
+    mask = rows * hidden if structure.dropout else 0 * rows
+    normed = (element_bytes * hidden + 4 * structure.statistics) * rows if structure.embedding_norm else 0
+    images = element_bytes * ends.patches * symbol("patch_width") if structure.head == "classes" else 0
+    return mask + normed + images
 
 
 def head_bytes(structure: Structure) -> tuple[Expr, Expr]:
     """Return (kept by final norm, logits product and softmax; the most that the head's backward adds to it).
+
+    BERT's transform keeps its input and its GELU's besides, an encoder-decoder the encoder's final norm, whose output
+    all cross-attention reads.
 
     Megatron-LM's cross-entropy ("in-place") turns the fp32 softmax into the gradient, with the 16-bit gradient beside
     it; a fused one keeps the logits as they are and makes a gradient of their size; PyTorch's ("autograd") makes two
@@ -268,7 +276,11 @@ def head_bytes(structure: Structure) -> tuple[Expr, Expr]:
     logits = rows * vocab / tp
     norms = input_bytes * read(ends.tokens) * hidden
     if structure.final_norm:
-        norms += (element_bytes * hidden + 4 * structure.statistics) * ends.norm_tokens
+        norms += (element_bytes * hidden + 4 * structure.statistics) * outside(ends.both(structure))
+    if structure.encodes:
+        norms += input_bytes * read(ends.encoder_tokens) * hidden
+    if structure.head == "masked":
+        norms += 2 * element_bytes * ends.norm_tokens * hidden
     weight = (1 - native * symbol("zero2") * minimum(1, Group.named("shard").n - 1)) * symbol("head_split") / tp
     product = element_bytes * (weight + (1 + gathered_again) * rows * hidden)
     fused, autograd = symbol("fused_loss"), symbol("autograd_loss")

@@ -198,6 +198,13 @@ class Block:
         return self.split_parameters + self.repeated_parameters + self.expert_parameters
 
     @property
+    def encoding_parameters(self) -> int:
+        """Parameters that an encoder's tokens pass, and no decoder's: its layers, cross-attention's keys and values."""
+        if self._encodes:
+            return self.parameters
+        return self.key_value_rows // 2 * self.model.kv_width if self.cross else 0
+
+    @property
     def tensors(self) -> int:
         """Parameters that an optimizer steps one by one, as PyTorch's modules hold them; 0 where that is not known: of
         experts, latent attention and state spaces. A GPT's queries, keys and values are one."""

@@ -33,10 +33,11 @@ class Model:
     them; one of `global_every` without the sliding `window`. `ffn` is the width of dense MLPs, `moe_ffn` of one
     routed expert, `shared_ffn` of all shared experts together; with `moe_latent` the routed experts work at that
     width, between two projections (LatentMoE, Nemotron 3). `imbalance`: rows of the busiest expert rank over the
-    mean; `capacity_factor`: rows an expert takes over the mean, the rest dropped (0: none is dropped). `bias` is the
-    attention output's; `qkv_bias` and `mlp_bias` follow it. MLA (DeepSeek-V2, arXiv 2405.04434) needs kv_lora_rank,
-    rope_head_dim and v_head_dim, with head_dim the part without rotation. With a `table` (see `from_table`) the
-    network is that one and the dimensions mean nothing.
+    mean; `capacity_factor`: rows an expert takes over the mean, the rest dropped (0: none is dropped). `activation` is
+    that of MLPs without a gate: "relu" keeps its output alone for the backward pass (squared it keeps as much as
+    "gelu"). `bias` is the attention output's; `qkv_bias` and `mlp_bias` follow it. MLA (DeepSeek-V2, arXiv 2405.04434)
+    needs kv_lora_rank, rope_head_dim and v_head_dim, with head_dim the part without rotation. With a `table` (see
+    `from_table`) the network is that one and the dimensions mean nothing.
 
     Raises:
         InputError: a value is out of range or the dimensions contradict each other.
@@ -54,6 +55,7 @@ class Model:
     kv_heads: Annotated[int, whole(1, 4_096)] = DERIVED
     ffn: Annotated[int, whole(1, 4_194_304)] = DERIVED
     gated_mlp: bool = False
+    activation: Literal["gelu", "relu"] = "gelu"
     vocab: Annotated[int, whole(1, 10_000_000)] = DERIVED
     seq: Annotated[int, whole(1, 10_000_000)] = DERIVED
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"
@@ -368,7 +370,8 @@ class Model:
             return float(self.table.model_flop(halved=convention == "megatron"))
         core = sum(n * b.seq * b.core_flop(convention) for b, n in self.blocks.items())
         if convention == "palm":
-            return 3.0 * core + 6.0 * self.active_parameters * self.seq
+            encoded = sum(n * b.encoding_parameters for b, n in self.blocks.items())
+            return 3.0 * core + 6.0 * (self.active_parameters * self.seq + encoded * (self.encoder_seq - self.seq))
         products = sum(n * b.seq * b.active_products for b, n in self.blocks.items())
         if self.family == "vit":
             patch = self.channels * self.patch**2 * self.hidden * (self.seq - 1)

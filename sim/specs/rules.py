@@ -123,6 +123,14 @@ def _splits(name: str, attribute: str) -> Rule:
     return Rule("tp", f"tp does not divide the {name}", lambda m, s: getattr(m, attribute) % s.tp != 0, allowed)
 
 
+def _encodes(model: Model) -> bool:
+    return model.family == "encoder-decoder"
+
+
+def _per_rank(name: str, tokens: int, s: Spread) -> str:
+    return f"{name} = {tokens}" if s.cp == 1 else f"{name} / cp = {tokens // s.cp}"
+
+
 def _layers_knob(knob: str, reason: str, broken: Callable[[Model, Spread], Any]) -> Rule:
     def allowed(model: Model, s: Spread) -> str:
         other = s.virtual_stages if knob == "pp" else s.pp
@@ -191,7 +199,8 @@ def takes_tempo(model: Model) -> bool:
     """Return whether the model has a layer that Tempo replaces: LayerNorm, GELU, or stored scores with dropout."""
     dropped = model.attention == "eager" and model.dropout > 0
     usual = model.table is None and not model.recurrent
-    return usual and (model.norm == "layernorm" or not model.gated_mlp or dropped)
+    gelu = not model.gated_mlp and model.activation == "gelu"
+    return usual and (model.norm == "layernorm" or gelu or dropped)
 
 
 MAX_MICROBATCH_STAGES = 500_000
@@ -232,6 +241,13 @@ RULES: tuple[Rule, ...] = (
         lambda m, s: f"a divisor or a multiple of model.kv_heads = {m.kv_heads}",
     ),
     _splits("MLP width", "ffn"),
+    _splits("shared experts' width", "shared_ffn"),
+    Rule(
+        "tp",
+        "tp does not divide the state-space heads",
+        lambda m, s: ("M" in m.pattern) & (m.ssm_heads % s.tp != 0),
+        lambda m, s: f"a divisor of model.ssm_heads = {m.ssm_heads}; nearest {nearest(s.tp, divisors(m.ssm_heads))}",
+    ),
     Rule(
         "cp",
         "tp x cp does not divide the GPUs",
@@ -328,14 +344,26 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "tp",
         "tp does not divide the sequence (sequence parallelism)",
-        lambda m, s: s.sequence_parallel & (m.seq % s.tp != 0),
-        lambda m, s: f"a divisor of seq = {m.seq} with sequence_parallel",
+        lambda m, s: s.sequence_parallel & ((m.seq % s.tp != 0) | ((m.seq % s.cp == 0) & (m.seq // s.cp % s.tp != 0))),
+        lambda m, s: f"a divisor of {_per_rank('seq', m.seq, s)} with sequence_parallel",
+    ),
+    Rule(
+        "tp",
+        "tp does not divide the encoder's sequence (sequence parallelism)",
+        lambda m, s: s.sequence_parallel & _encodes(m) & (m.encoder_seq // s.cp % s.tp != 0),
+        lambda m, s: f"a divisor of {_per_rank('encoder_seq', m.encoder_seq, s)} with sequence_parallel",
     ),
     Rule(
         "cp",
         "cp does not divide the sequence",
         lambda m, s: m.seq % s.cp != 0,
         lambda m, s: f"a divisor of seq = {m.seq}; nearest {nearest(s.cp, divisors(m.seq))}",
+    ),
+    Rule(
+        "cp",
+        "cp does not divide the encoder's sequence",
+        lambda m, s: _encodes(m) & (m.encoder_seq % s.cp != 0),
+        lambda m, s: f"a divisor of encoder_seq = {m.encoder_seq}; nearest {nearest(s.cp, divisors(m.encoder_seq))}",
     ),
     Rule(
         "ep",

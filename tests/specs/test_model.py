@@ -1,5 +1,7 @@
 """Parameter counts and FLOP against published figures."""
 
+from dataclasses import replace
+
 import pytest
 
 from sim.specs import Model
@@ -49,6 +51,18 @@ def test_flop_is_ptdp_equation_3():
 def test_palm_convention():
     m = models["llama3-8b"]
     assert m.flop_per_token("palm") == 6 * m.parameters + 12 * m.layers * m.query_width * m.seq
+
+
+def test_palm_convention_counts_the_parameters_that_an_encoders_tokens_pass():
+    """Its layers, and keys and values of cross-attention."""
+    decoder, encoder = 100, 300
+    m = replace(models["t5-base"], seq=decoder, encoder_seq=encoder)
+    encoding, decoding = m.blocks
+    keys_and_values = 12 * 2 * m.hidden * m.kv_width
+    core = 12 * m.query_width * 12 * (encoder**2 + decoder * (decoder + encoder))
+    moved = 12 * encoding.parameters + keys_and_values
+    assert decoding.encoding_parameters * 12 == keys_and_values
+    assert m.flop_per_sample("palm") == 6 * (m.parameters * decoder + moved * (encoder - decoder)) + core
 
 
 def test_grouped_query_widths():

@@ -28,8 +28,15 @@ from sim.costs.layers.structure import Structure
 
 tokens = seq * micro_batch / cp
 norm_tokens = outside(tokens)
+encoder_tokens = symbol("encoder_seq") * micro_batch / cp
+patches = (seq - 1) * micro_batch / cp
+"""Rows of an image without the one of its class."""
 LOOKED_UP, SUMMED = (("embedding", direction) for direction in ("forward", "backward"))
-whole_bytes = element_bytes * tokens * hidden
+
+
+def both(structure: Structure) -> Expr:
+    """Return the tokens that pass both ends: of an encoder-decoder the encoder's too."""
+    return tokens + encoder_tokens if structure.encodes else tokens
 
 
 def boundary_bytes(structure: Structure) -> Expr:
@@ -49,15 +56,21 @@ def embedding(structure: Structure) -> list[Op]:
     if structure.ends:
         return traced.operations(structure.ends[0], end=True)
     if structure.head == "classes":
-        return list(gemm("patches", tokens, hidden / tp, symbol("patch_width"), plain=True))
-    rows = tokens * hidden
-    mask = norm_tokens * hidden * volume.dropout(element_bytes) if structure.dropout else 0
+        # Images have no gradient.
+        made = gemm("patches", patches, hidden / tp, symbol("patch_width"), plain=True)
+        return [op for op in made if op.phase != "backward_input"]
+    whole = both(structure)
+    rows = whole * hidden
+    whole_bytes = element_bytes * rows
+    mask = outside(whole) * hidden * volume.dropout(element_bytes) if structure.dropout else 0
     forward = (1 - sequence_parallel) * tp_group.all_reduce(whole_bytes)
     gather = sequence_parallel * tp_group.all_gather(whole_bytes)
+    normed = norm("embedding norm", outside(whole), structure.statistics == 1) if structure.embedding_norm else ()
     return [
         moved("embedding", "forward", volume.embedding("forward", element_bytes) * rows + mask, *LOOKED_UP),
         moved("embedding wgrad", "backward_weight", volume.embedding("backward", element_bytes) * rows + mask, *SUMMED),
         _summed("embedding wgrad sum", symbol("embedding_split"), element_bytes),
+        *normed,
         Op("embedding reduce", "forward", "tp", forward + gather, 0, whole_bytes),
         Op("embedding gradient gather", "backward_input", "tp", gather, 0, whole_bytes),
     ]
@@ -74,14 +87,15 @@ def head(structure: Structure) -> list[Op]:
         return traced.operations(structure.ends[1], end=True)
     rows = head_rows(structure)
     logits = rows * vocab / tp
+    whole_bytes = element_bytes * tokens * hidden
     gather, again = (switch * tp_group.all_gather(whole_bytes) for switch in (sequence_parallel, gathered_again))
     backward = (1 - sequence_parallel) * tp_group.all_reduce(whole_bytes) + gather
     # What a host processor issues beside the ends' own kernels; a device that runs beside its host hides it.
     issue = symbol("on_host") * symbol("ends_issue_s")
     statistics = 3 * tp_group.all_reduce(4 * rows)  # row maximum, target logit, sum of exponentials
     ops = [
-        *(norm("final norm", norm_tokens, structure.statistics == 1) if structure.final_norm else ()),
-        *(gemm("transform", norm_tokens, hidden, hidden, plain=True) if structure.head == "masked" else ()),
+        *(norm("final norm", outside(both(structure)), structure.statistics == 1) if structure.final_norm else ()),
+        *(_transform() if structure.head == "masked" else ()),
         *gemm("logits", rows, vocab / tp, hidden, plain=True),
         *(_loss(direction, logits) for direction in kernels.BOTH),
         _summed("logits wgrad sum", symbol("head_split"), 0),
@@ -92,6 +106,15 @@ def head(structure: Structure) -> list[Op]:
         Op("logits gradient reduce", "backward_input", "tp", backward, 0, whole_bytes, "logits wgrad"),
     ]
     return list(_repeated(ops))
+
+
+def _transform() -> Iterator[Op]:
+    """Yield BERT's product and GELU between the last layer and the final norm."""
+    size = norm_tokens * hidden
+    yield from gemm("transform", norm_tokens, hidden, hidden, plain=True)
+    for direction, name, phase in (("forward", "", "forward"), ("backward", " dgrad", "backward_input")):
+        moves = volume.activation(direction, element_bytes, False) * size
+        yield moved(f"transform activation{name}", phase, moves, "gelu", direction)
 
 
 def _loss(direction: str, logits: Expr) -> Op:

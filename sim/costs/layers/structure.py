@@ -30,6 +30,7 @@ class BlockKind:
     qk_norm: bool
     root_mean_square: bool
     joins: bool
+    relu: bool
 
     @classmethod
     def of(cls, block: Block) -> "BlockKind | TracedKind":
@@ -53,6 +54,7 @@ class BlockKind:
             latent_queries=block.mixer == "mla" and model.q_lora_rank > 0,
             root_mean_square=model.norm == "rmsnorm",
             joins=block.letter == "P",
+            relu=model.activation == "relu",
         )
 
 
@@ -72,7 +74,8 @@ class Structure:
     """A model's kinds of layers and its two ends; the key under which compiled cost models are kept.
 
     A traced network's `ends` are parts of its table, and `boundary` is the size of its pipeline messages. `final_norm`:
-    the head begins with a norm.
+    the head begins with a norm; `embedding_norm`: the embedding ends in one; `encodes`: both ends are those of an
+    encoder too.
     """
 
     kinds: tuple[Kind, ...]
@@ -83,6 +86,8 @@ class Structure:
     ends: tuple[TracedKind, TracedKind] | None = None
     boundary: Pair | None = None
     final_norm: bool = True
+    embedding_norm: bool = False
+    encodes: bool = False
 
     @classmethod
     def of(cls, model: Model) -> "Structure":
@@ -100,4 +105,6 @@ class Structure:
             ends=(TracedKind(network.first), TracedKind(network.last)) if network else None,
             boundary=network.boundary if network else None,
             final_norm=not model.recurrent,
+            embedding_norm=model.embedding_norm and not network and model.family != "vit",
+            encodes=model.family == "encoder-decoder",
         )

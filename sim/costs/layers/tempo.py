@@ -38,7 +38,7 @@ def of_norms(kind: BlockKind, size: Sizes) -> Expr:
 
 def of_activation(kind: BlockKind, size: Expr) -> Expr:
     """Return the bytes that a GELU of `size` elements saves less."""
-    return 0 if kind.gated else tempo * (element_bytes - SIDE_BYTES) * size
+    return 0 if kind.gated or kind.relu else tempo * (element_bytes - SIDE_BYTES) * size
 
 
 def of_dropout() -> Expr:
@@ -53,7 +53,7 @@ def again(kind: BlockKind) -> Expr:
 
 def side(kind: BlockKind, size: Expr) -> Expr:
     """Return what a GELU of `size` elements moves more, in either direction."""
-    return 0 if kind.gated else tempo * SIDE_BYTES * size
+    return 0 if kind.gated or kind.relu else tempo * SIDE_BYTES * size
 
 
 def dropout_again(moves: Expr) -> Op:

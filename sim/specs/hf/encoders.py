@@ -3,7 +3,7 @@
 from typing import Any
 
 from sim.specs.fields import InputError
-from sim.specs.hf.keys import MOST_LAYERS, Config, Reader, flag, layer_count, need, number, only
+from sim.specs.hf.keys import MOST_LAYERS, Config, Reader, activation, flag, layer_count, need, number, only
 
 
 def _bert(config: Config) -> dict[str, Any]:
@@ -22,6 +22,7 @@ def _bert(config: Config) -> dict[str, Any]:
         "dropout": config.get("hidden_dropout_prob", 0.1),
         "tied_embeddings": flag(config, "tie_word_embeddings", True),
         "head_bias": True,
+        "activation": activation(config, "hidden_act"),
     }
 
 
@@ -35,9 +36,9 @@ def _roberta(config: Config) -> dict[str, Any]:
 def _t5(config: Config) -> dict[str, Any]:
     """Read T5, whose `tie_word_embeddings` false means a head of its own (T5 1.1)."""
     only(config, relative_attention_num_buckets=32, is_encoder_decoder=True)
-    activation = config.get("feed_forward_proj", "relu")
-    if not isinstance(activation, str):
-        raise InputError("feed_forward_proj", activation, "an activation, or gated-activation")
+    gate = config.get("feed_forward_proj", "relu")
+    if not isinstance(gate, str):
+        raise InputError("feed_forward_proj", gate, "an activation, or gated-activation")
     encoder = layer_count(config, "num_layers")
     return {
         "family": "encoder-decoder",
@@ -47,7 +48,8 @@ def _t5(config: Config) -> dict[str, Any]:
         "heads": need(config, "num_heads"),
         "head_dim": config.get("d_kv", 64),
         "ffn": need(config, "d_ff"),
-        "gated_mlp": activation.startswith("gated-"),
+        "gated_mlp": gate.startswith("gated-"),
+        "activation": activation(config, "feed_forward_proj", "relu"),
         "vocab": config.get("vocab_size", 32_128),
         "seq": config.get("n_positions", 512),
         "dropout": config.get("dropout_rate", 0.1),
@@ -73,6 +75,7 @@ def _vit(config: Config) -> dict[str, Any]:
         "classes": number(config, "num_labels", classes),
         "dropout": config.get("hidden_dropout_prob", 0.0),
         "qkv_bias": flag(config, "qkv_bias", True),
+        "activation": activation(config, "hidden_act"),
     }
 
 

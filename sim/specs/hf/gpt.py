@@ -3,7 +3,7 @@
 from typing import Any
 
 from sim.specs.fields import InputError
-from sim.specs.hf.keys import Config, Reader, flag, layer_count, need, number, only
+from sim.specs.hf.keys import Config, Reader, activation, flag, layer_count, need, number, only
 
 
 def _gpt2(config: Config) -> dict[str, Any]:
@@ -18,6 +18,7 @@ def _gpt2(config: Config) -> dict[str, Any]:
         "seq": longest,
         "max_positions": longest,
         "dropout": config.get("resid_pdrop", 0.1),
+        "activation": activation(config, "activation_function"),
         "tied_embeddings": flag(config, "tie_word_embeddings", True),
     }
 
@@ -41,6 +42,7 @@ def _gpt_neox(config: Config) -> dict[str, Any]:
         "parallel_block": flag(config, "use_parallel_residual", True),
         "bias": flag(config, "attention_bias", True),
         "mlp_bias": True,
+        "activation": activation(config, "hidden_act"),
     }
 
 
@@ -73,6 +75,7 @@ def _phi(config: Config) -> dict[str, Any]:
         "qk_norm": flag(config, "qk_layernorm", False),
         "parallel_block": True,
         "block_norms": 1,
+        "activation": activation(config, "hidden_act"),
     }
 
 
@@ -87,6 +90,7 @@ def _opt(config: Config) -> dict[str, Any]:
         "max_positions": longest + 2,  # the table keeps two rows free in front
         "dropout": config.get("dropout", 0.1),
         "bias": flag(config, "enable_bias", True),
+        "activation": activation(config, "activation_function", "relu"),
     }
 
 

@@ -36,6 +36,11 @@ def flag(config: Config, key: str, default: bool) -> bool:
     return bool(value)
 
 
+def activation(config: Config, key: str, default: str = "gelu") -> str:
+    """Return `Model.activation` of the function that `key` names: a ReLU, or one that keeps as much as a GELU."""
+    return "relu" if config.get(key, default) == "relu" else "gelu"
+
+
 def only(config: Config, **allowed: object) -> None:
     """Refuse a config whose keys, where given, differ from the one value that `Model` can express."""
     for key, value in allowed.items():
