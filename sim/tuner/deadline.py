@@ -15,7 +15,11 @@ from sim.tuner.space import Space
 from sim.units import DAY_S, digits3
 
 if TYPE_CHECKING:
+    from sim.tuner.staged import StagedSearch
     from sim.tuner.tune import Tuned
+
+ROOM = 1.02
+"""How much faster the engine may run a plan than its closed form says: a size is searched, not excluded, within it."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,11 @@ class Deadline:
         """Tokens of one global batch."""
         return self.global_batch * self.model.tokens_per_sample
 
+    @property
+    def step_time_s(self) -> float:
+        """The longest step with which the training is done in time."""
+        return self.days / self.days_of(1.0)
+
     def met(self, days: float) -> bool:
         """Return whether so many days are few enough, but for rounding."""
         return days <= self.days * (1 + 1e-9)
@@ -61,6 +70,7 @@ class Deadline:
 def fewest_nodes(
     deadline: Deadline,
     build: Callable[[Cluster], Space],
+    unequal: Callable[[Space, float], "StagedSearch | None"],
     search: Callable[[Cluster], "Tuned"],
     progress: Callable[[str, int, int], None],
 ) -> tuple["Tuned", str]:
@@ -68,7 +78,8 @@ def fewest_nodes(
 
     More nodes need not be faster (11 nodes may have no plan where 10 have one), so no bisection proves that fewer are
     too few. Each smaller size is excluded by itself instead: by the lower bounds of its plans where these suffice,
-    by a search where they do not. What bisection would save, the bounds save: a size costs no simulation.
+    by a search where they do not. What bisection would save, the bounds save: a size costs no simulation. `unequal`
+    searches a space's plans of unequal stages alone, for those that take less than so many seconds.
 
     Raises:
         InputError: even all nodes take longer (the least days are named), or no plan fits on any number of them.
@@ -77,16 +88,19 @@ def fewest_nodes(
     near: list[tuple[float, int]] = []
     for nodes in range(1, most + 1):
         progress("nodes", nodes, most)
-        least = _least_days(deadline, build(deadline.on(nodes)))
-        if deadline.met(least):
+        space = build(deadline.on(nodes))
+        least = _least_days(deadline, space)
+        staged = None if deadline.met(least) else unequal(space, ROOM * deadline.step_time_s)
+        if deadline.met(least) or (staged and (staged.found or not staged.certified)):
             found = search(deadline.on(nodes))
             least = deadline.days_of(found.best.step.step_time_s)
             if deadline.met(least) or found.interrupted:
                 return found, _why(deadline, nodes, least, near)
+        elif staged:
+            least = min(least, max(deadline.days, deadline.days_of(staged.bound)))
         if np.isfinite(least):
             near.append((least, nodes))
     if not near:
-        space = build(deadline.cluster)
         raise nothing_fits(space, scored(space)) if space.allowed.any() else no_plan(space)
     least, nodes = min(near)
     allowed = f"at least {digits3(least)} days, on {nodes} of the cluster's {counted_nodes(most)}; or more nodes"

@@ -250,6 +250,7 @@ def _solve_all(
     near = []
     for i, one in enumerate(sorted(pipelines, key=lambda each: (each.least, each.rank))):
         if one.least >= found.limit:
+            found.bound = min(found.bound, one.least)
             break
         if stop():
             found.stopped(one.least)

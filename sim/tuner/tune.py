@@ -1,6 +1,6 @@
 """The search: score the whole space, confirm the front runners on the event engine, explain the order."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise, product
@@ -161,7 +161,7 @@ def tune(
         return tune(model, on, global_batch, knobs, "step_time", top, left_s, plan, progress, target)
 
     deadline = Deadline(model, cluster, global_batch, training, deadline_days)
-    found, why = fewest_nodes(deadline, request.space, on_time, progress)
+    found, why = fewest_nodes(deadline, request.space, request.any_unequal, on_time, progress)
     return replace(found, objective=objective, plans=(found.best.because(why), *found.plans[1:]))
 
 
@@ -261,25 +261,35 @@ class _Request:
 
         Their order of microbatches is 1F1B's; traced networks and a search by memory have none.
         """
+        if search.interrupted:
+            return None
+        slowest = steps[-1].step_time_s if len(steps) >= search.top else inf
+        found = self._unequal(space, search.top, slowest, search.late)
+        search.stopped.extend([True] * bool(found and found.interrupted))
+        return found
+
+    def any_unequal(self, space: Space, at_most: float) -> StagedSearch | None:
+        """Return the fastest plan of unequal stages below `at_most` seconds, where they are asked for."""
+        return self._unequal(space, 1, at_most, lambda: perf_counter() > self.until)
+
+    def _unequal(self, space: Space, n: int, at_most: float, late: Callable[[], bool]) -> StagedSearch | None:
         asked, freedom = self.asked, FREEDOMS[self.asked.target]
         schedules = asked.knobs.get("schedule", ["1f1b"])
         if freedom == "none" or self.model.table:
             return None
         if asked.objective == "memory_headroom" or "1f1b" not in schedules:
             return None
-        if search.interrupted or True not in asked.knobs.get("unequal_stages", [True]):
+        if True not in asked.knobs.get("unequal_stages", [True]):
             return None
         if 0 not in space.knobs.get("fsdp_shard", [space.kept.get("fsdp_shard") or 0]):
             return None  # a stage is sharded over all its ranks
         own = {name: values for name, values in asked.knobs.items() if name in (*STAGE_KNOBS, "imbalance")}
         values = default_knobs(self.model, space.cluster) | dict(space.knobs) | own
-        slowest = steps[-1].step_time_s if len(steps) >= search.top else inf
-        found = search_stages(
-            self.model, space.cluster, asked.global_batch, values, space.kept, freedom, search.top, slowest,
-            search.late, search.progress, LayersAlone(self.asked.target) if freedom == "layers" else solve_exactly,
+        solve = LayersAlone(self.asked.target) if freedom == "layers" else solve_exactly
+        return search_stages(
+            self.model, space.cluster, asked.global_batch, values, space.kept, freedom, n, at_most, late,
+            self.progress, solve,
         )  # fmt: skip
-        search.stopped.extend([True] * found.interrupted)
-        return found
 
 
 def _seconds(marks: Sequence[float]) -> dict[str, float]:

@@ -195,9 +195,7 @@ def test_events_that_cannot_be(event, message):
 def test_settings_are_checked():
     with pytest.raises(InputError, match="round_divisions: got 3; allowed: 0 or a power of two"):
         AllocatorSettings(round_divisions=3)
-    with pytest.raises(
-        InputError, match="max_split_bytes: got 12582912; allowed: at least large_segment_bytes"
-    ):
+    with pytest.raises(InputError, match="max_split_bytes: got 12582912; allowed: at least large_segment_bytes"):
         AllocatorSettings(max_split_bytes=12 * MIB)
     with pytest.raises(InputError, match="large_segment_bytes"):
         AllocatorSettings(large_segment_bytes=10 * MIB)

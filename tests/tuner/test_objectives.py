@@ -3,6 +3,8 @@
 import re
 from itertools import product
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -145,6 +147,23 @@ def test_the_fewest_nodes_by_trying_all():
             SMALL, cluster, batch, ALIKE,
             objective="gpus_for_deadline", training=TRAINING, deadline_days=0.9 * min(each),
         )  # fmt: skip
+
+
+def test_a_number_of_nodes_whose_stages_cannot_be_equal_counts_too():
+    """On 3 nodes neither a batch of 512 nor 32 layers can be shared equally."""
+    deep, batch, asked = (
+        replace(SMALL, layers=32, pattern=None),
+        512,
+        {"virtual_stages": [1], "tp": [1], "recompute": ["none"]},
+    )
+    on_three = tune(deep, Cluster.of("a100-sxm-40gb", nodes=3), batch, asked, top=1).best
+    deadline_days = sim.whole_run(on_three.step, TRAINING).days
+    found = tune(
+        deep, Cluster.of("a100-sxm-40gb", nodes=4), batch, asked, top=1,
+        objective="gpus_for_deadline", training=TRAINING, deadline_days=deadline_days,
+    )  # fmt: skip
+    assert (found.cluster.nodes, found.best.plan) == (3, on_three.plan)
+    assert "the fastest, 2, takes at least" in found.best.why[1]
 
 
 def test_a_deadline_is_for_one_kind_of_nodes():
