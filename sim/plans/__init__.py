@@ -17,9 +17,9 @@ from sim.specs.files import write_all
 EXPORTERS: Mapping[str, Exporter] = {
     exporter.name: exporter
     for exporter in (
-        Exporter("torch-csv", _torch_csv.torch_csv, _torch_csv.EXPRESSES, "c"),
-        Exporter("torchtitan", _torchtitan.torchtitan, _torchtitan.EXPRESSES, "t", "torchtitan"),
-        Exporter("torchtitan-0.3", _torchtitan.torchtitan_release, _torchtitan.EXPRESSES, "t", "torchtitan"),
+        Exporter("torch-csv", _torch_csv.torch_csv, _torch_csv.EXPRESSES, "c", "torch"),
+        Exporter("torchtitan", _torchtitan.torchtitan, _torchtitan.EXPRESSES_MAIN, "t", "torchtitan"),
+        Exporter("torchtitan-0.3", _torchtitan.torchtitan_release, _torchtitan.EXPRESSES, "t", "torchtitan-0.3"),
         Exporter("megatron", _megatron.megatron, _megatron.EXPRESSES, "m", "megatron"),
         Exporter("deepspeed", _deepspeed.deepspeed, _deepspeed.EXPRESSES, "d", "deepspeed"),
     )

@@ -1,19 +1,20 @@
-"""A plan from torchtitan's command-line flags, of release 0.3.0 or the main branch of 2026."""
+"""A plan from torchtitan's command-line flags, of release 0.3.0 or the main branch of 2026.
 
-import ast
+What they leave out is what both versions take by default, which a note says: `trainer.py`, `config/configs.py`.
+"""
+
 import json
 from collections.abc import Sequence
 from math import ceil
 from typing import Any
 
-from sim.plans.flags import MAX_TEXT, Flags, read_flags
+from sim.plans.flags import Flags, read_flags
 from sim.plans.named_order import named
 from sim.plans.reading import ReadPlan, made, quotient
 from sim.plans.targets import SCHEDULE_NAMES
-from sim.plans.torchtitan import CLASSES, MODULES
+from sim.plans.torchtitan import MAIN, RELEASE
 from sim.schedules import Schedule
 from sim.specs import InputError, Model
-from sim.specs.fields import short
 from sim.specs.pipelines import PIPELINES
 from sim.specs.plan import RECOMPUTE
 
@@ -21,12 +22,17 @@ OURS = {theirs: ours for ours, theirs in SCHEDULE_NAMES.items()}
 CHOICES = ("activation-checkpoint:", "activation_checkpoint:")
 IN_TOKENS = ("num_tokens_per_microbatch_per_dp_rank", "num_tokens_per_train_step")
 IN_SEQUENCES = ("local_batch_size", "global_batch_size")
+DEFAULT_RECOMPUTE = "selective"
+"""Trainer.Config's SelectiveAC; mode selective before."""
+
 PARALLEL = "parallelism."
+MODULES = (RELEASE.modules, MAIN.modules)
 NAMES = {
     "tp": "tensor_parallel_degree", "pp": "pipeline_parallel_degree", "cp": "context_parallel_degree",
     "ep": "expert_parallel_degree", "virtual_stages": "pipeline_parallel_layers_per_stage",
     "schedule": "pipeline_parallel_schedule", "fsdp_shard": "data_parallel_shard_degree",
 }  # fmt: skip
+PER_STAGE = PARALLEL + NAMES["virtual_stages"]
 
 
 def from_torchtitan(given: Sequence[str], model: Model | None = None, order: Schedule | None = None) -> ReadPlan:
@@ -43,19 +49,24 @@ def from_torchtitan(given: Sequence[str], model: Model | None = None, order: Sch
     recompute, degrees = _recompute(flags, chosen), _degrees(flags)
     schedule = _schedule(flags, degrees["pp"], model, order)
     batches = _batches(flags, degrees, model)
+    layers, told = _layers(flags, schedule, degrees["pp"], model)
+    flags.given("training.disable_cuda_graphs")
     return made(
         {
             **degrees,
             **schedule,
             **batches,
-            "recompute": recompute,
+            "stage_layers": layers,
+            "recompute": recompute or DEFAULT_RECOMPUTE,
             "sequence_parallel": _sequence_parallel(flags, degrees["tp"]),
-            "compiled": flags.given("compile.enable"),
+            "compiled": _compiled(flags),
             "framework": "torch",
         },
         {field: flags.place(PARALLEL + name) for field, name in NAMES.items()},
         flags.left,
         "" if degrees["dp"] else "data-parallel ranks: what the number of processes leaves",
+        "" if recompute else f"recompute {DEFAULT_RECOMPUTE}: torchtitan's default where no checkpointing is chosen",
+        told,
     )
 
 
@@ -87,14 +98,21 @@ def _sequence_parallel(flags: Flags, tp: int) -> bool:
 
 
 def _recompute(flags: Flags, chosen: list[str]) -> str:
+    """Return the kind of recompute that is chosen, or "" where none is named."""
     mode = flags.text("activation_checkpoint.mode")
     told = {*chosen, mode} - {""}
     if len(told) > 1:
         raise InputError("activation-checkpoint", sorted(told), "one of its classes")
-    found = next(iter(told), "none")
-    if found not in RECOMPUTE:
+    found = next(iter(told), "")
+    if found and found not in RECOMPUTE:
         raise InputError("activation-checkpoint", found, "one of " + ", ".join(RECOMPUTE))
     return found
+
+
+def _compiled(flags: Flags) -> bool:
+    """Return whether torch.compile takes the network, and not the loss alone."""
+    on, parts = flags.given("compile.enable"), flags.text("compile.components", "model,loss")
+    return on and "model" in parts
 
 
 def _batches(flags: Flags, degrees: dict[str, Any], model: Model | None) -> dict[str, Any]:
@@ -144,8 +162,7 @@ def _schedule(flags: Flags, pp: int, model: Model | None, order: Schedule | None
     """Return schedule, chunks a rank and the group of an interleaved order."""
     name = f"{PARALLEL}pipeline_parallel_schedule"
     theirs = flags.text(name, "1F1B", tuple(OURS))
-    per_stage = flags.whole(f"{PARALLEL}pipeline_parallel_layers_per_stage", 0)
-    less = [flags.whole(f"{PARALLEL}pipeline_parallel_{end}_stage_less_layers", 1, 0) for end in ("first", "last")]
+    per_stage = flags.whole(PER_STAGE, 0)
     csv, parts = flags.text(f"{PARALLEL}pipeline_parallel_schedule_csv"), _parts(flags)
     if pp == 1:
         return {"schedule": "none"}
@@ -154,81 +171,81 @@ def _schedule(flags: Flags, pp: int, model: Model | None, order: Schedule | None
             raise InputError(flags.place(f"{name}_csv"), csv, "the file itself beside the flags (its order)")
         if order.ranks != pp:
             raise InputError(flags.place(f"{name}_csv"), f"{order.ranks} ranks", f"one row a pipeline rank: {pp}")
-        return named(order, flags.place(f"{name}_csv")) | parts
+        return named(order, flags.place(f"{name}_csv"))
     ours = OURS[theirs]
     chunks = PIPELINES[ours].chunks
     if parts:
-        chunks = quotient(flags.place(MODULES), len(parts["stage_layers"]), pp, "model parts")
+        chunks = quotient(_listed(flags)[0], len(parts), pp, "model parts")
     elif per_stage and PIPELINES[ours].any_chunks:
         if model is None:
-            raise InputError(
-                flags.place(f"{PARALLEL}{NAMES['virtual_stages']}"), per_stage, "the model beside the flags"
-            )
-        stages = ceil((model.layers + sum(less)) / per_stage)
+            raise InputError(flags.place(PER_STAGE), per_stage, "the model beside the flags")
+        stages = ceil((model.layers + sum(_less(flags))) / per_stage)
         chunks = quotient(flags.place(PARALLEL + NAMES["pp"]), stages, pp, "stages")
-    ends = _ends(model, per_stage, pp * chunks, less)
-    return {"schedule": ours, "virtual_stages": chunks, **ends, **parts, **_group(flags, ours, pp)}
+    return {"schedule": ours, "virtual_stages": chunks, **_group(flags, ours, pp)}
 
 
-def _parts(flags: Flags) -> dict[str, tuple[int, ...]]:
+def _layers(flags: Flags, schedule: dict[str, Any], pp: int, model: Model | None) -> tuple[tuple[int, ...] | None, str]:
+    """Return the layers of every stage where they are not equally many, and a note where no flag says them."""
+    parts, per_stage, less = _parts(flags), flags.whole(PER_STAGE, 0), _less(flags)
+    if pp == 1 or parts:
+        return parts or None, ""
+    if model is None:
+        return None, "" if per_stage else "layers of the stages: taken as equal, without the model beside the flags"
+    stages = pp * schedule.get("virtual_stages", 1)
+    if per_stage and ceil((model.layers + sum(less)) / per_stage) != stages:
+        raise InputError(flags.place(PER_STAGE), per_stage, f"so many that there are {stages} stages")
+    found = _split(model.layers, stages, less, flags.place(PARALLEL + NAMES["pp"]))
+    told = f"layers of the stages: {', '.join(map(str, found))}, as torchtitan splits {model.layers} by default"
+    equal = len(set(found)) == 1
+    return None if equal else found, "" if per_stage or equal else told
+
+
+def _less(flags: Flags) -> tuple[int, int]:
+    """Return as how many layers embedding and head count."""
+    first, last = (
+        flags.whole(f"{PARALLEL}pipeline_parallel_{end}_stage_less_layers", 1, 0) for end in ("first", "last")
+    )
+    return first, last
+
+
+def _listed(flags: Flags) -> tuple[str, str]:
+    """Return where the modules of every stage are listed, as errors name it, and the list."""
+    held = {name: flags.text(name) for name in MODULES}
+    name = next((name for name, text in held.items() if text), MODULES[0])
+    return flags.place(name), held[name]
+
+
+def _parts(flags: Flags) -> tuple[int, ...]:
     """Return the layers of every stage where the modules of each are listed, all layers in their order."""
-    text = flags.text(MODULES)
+    place, text = _listed(flags)
     if not text:
-        return {}
+        return ()
     try:
         parts = json.loads(text)
         layers = [[name for name in part if name.startswith("layers.")] for part in parts]
     except (ValueError, RecursionError, TypeError, AttributeError):
-        raise InputError(flags.place(MODULES), text[:80], "a list of lists of names of modules") from None
+        raise InputError(place, text[:80], "a list of lists of names of modules") from None
     found = [name for part in layers for name in part]
     if found != [f"layers.{n}" for n in range(len(found))]:
-        raise InputError(flags.place(MODULES), found[:4], "layers.0, layers.1, ... in their order, each once")
-    return {"stage_layers": tuple(map(len, layers))}
+        raise InputError(place, found[:4], "layers.0, layers.1, ... in their order, each once")
+    return tuple(map(len, layers))
 
 
-def from_configuration(text: str) -> list[str]:
-    """Return the flags that a Python configuration states, as far as it sets `config.<section>.<name>` to plain data.
+def _split(layers: int, stages: int, less: Sequence[int], place: str) -> tuple[int, ...]:
+    """Return the layers of every stage as `_generate_llm_fqn_per_model_part` (distributed/pipeline_parallel.py) has it.
 
-    Its text is parsed and never run; lists are flags of JSON.
+    Embedding and head count as `less` layers of the first and the last stage; what is left over goes to the first.
 
     Raises:
-        InputError: too long, or no Python.
+        InputError: the first or the last stage would have more of them than it has room for.
     """
-    if len(text) > MAX_TEXT:
-        raise InputError("configuration", f"{len(text)} characters", f"at most {MAX_TEXT}")
-    try:
-        found = []
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.Assign) and len(node.targets) == 1:
-                _, _, name = ast.unparse(node.targets[0]).partition("config.")
-                found += _flag(name, node.value) if name else []
-        return found
-    except InputError:
-        raise
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise InputError("configuration", short(text, 80), "flags, or a Python module") from None
-
-
-def _flag(name: str, value: ast.expr) -> list[str]:
-    """Return the flag for a value: plain data, or one of the recompute's classes."""
-    if name == "activation_checkpoint":
-        said = ast.unparse(value)
-        chosen = [kind for kind, made in CLASSES.items() if made == said]
-        if not chosen:
-            raise InputError(f"config.{name}", said[:80], "one of " + ", ".join(CLASSES.values()))
-        return [f"{CHOICES[1]}{chosen[0]}"]
-    try:
-        held = ast.literal_eval(value)
-        return [f"--{name}={held if isinstance(held, str | int | float) else json.dumps(held)}"]
-    except (ValueError, TypeError):
-        raise InputError(f"config.{name}", ast.unparse(value)[:80], "plain data") from None
-
-
-def _ends(model: Model | None, per_stage: int, stages: int, less: Sequence[int]) -> dict[str, tuple[int, ...]]:
-    """Return the layers of every stage where the first or the last has fewer than the others."""
-    if model is None or not any(less) or per_stage * stages != model.layers + sum(less):
-        return {}
-    return {"stage_layers": (per_stage - less[0], *[per_stage] * (stages - 2), per_stage - less[1])}
+    each, more = divmod(layers + sum(less), stages)
+    if max(less) > each or each == 0:
+        raise InputError(place, stages, f"stages of {max(*less, 1)} layers or more: torchtitan splits {layers} evenly")
+    found = [each + (n < more) for n in range(stages)]
+    found[0] -= less[0]
+    found[-1] -= less[1]
+    return tuple(found)
 
 
 def _group(flags: Flags, schedule: str, pp: int) -> dict[str, int]:

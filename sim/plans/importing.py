@@ -1,14 +1,16 @@
 """Plans read back from other frameworks' settings: text is parsed as data, nothing in it is run."""
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from sim.plans.flags import MAX_TEXT, Flags, from_mapping, read_flags, words
 from sim.plans.from_deepspeed import from_deepspeed
 from sim.plans.from_megatron import from_megatron
-from sim.plans.from_torchtitan import from_configuration, from_torchtitan
+from sim.plans.from_torchtitan import from_torchtitan
 from sim.plans.reading import ReadPlan
+from sim.plans.titan_configuration import from_configuration, is_configuration
 from sim.schedules.custom import parse_order
 from sim.specs import InputError, Model
 from sim.specs.arguments import checked
@@ -16,6 +18,9 @@ from sim.specs.files import mapping_of
 
 Source = Literal["megatron", "torchtitan", "deepspeed"]
 SOURCES: tuple[str, ...] = get_args(Source)
+
+SECTION = re.compile(r"\s*\[[\w.]+\]\s*$")
+"""The head of a section of a TOML file."""
 
 SETTINGS = "settings"
 """What errors call the text where it has no name of its own."""
@@ -32,7 +37,7 @@ def read_plan(
     """Return the plan that another framework's settings state, and what in them was not read.
 
     text: Megatron-LM's arguments as shell text, as a list of words or by name (YAML, JSON, a mapping); torchtitan's
-    flags as shell text or words, or the text of its Python configuration, of which assignments of plain data are read;
+    flags as shell text or words, or the text of its Python configuration (`sim.plans.titan_configuration`);
     DeepSpeed's configuration as JSON or a mapping. model: gives layers and sequence length where the settings leave
     them to it. gpus: of the whole job. order: the schedule CSV that torchtitan's flags name, as text.
 
@@ -59,8 +64,11 @@ def _torchtitan(text: Given, model: Model | None, gpus: int | None, order: str |
         raise InputError("text", text, "torchtitan's flags, as text or a list of words")
     if not isinstance(text, str):
         given = text
-    elif any(line.strip().startswith("config.") for line in text.splitlines()):
+    elif is_configuration(text):
         given = from_configuration(text)
+    elif any(SECTION.match(line) for line in text.splitlines()):
+        allowed = "flags, or a Python configuration (TOML was torchtitan's until 0.2)"
+        raise InputError(SETTINGS, "TOML", allowed)
     else:
         given = words(text, SETTINGS)
     return from_torchtitan(given, model, parse_order(order) if order is not None else None)

@@ -21,7 +21,8 @@ class Asked:
     copy of what ZeRO shards; partial: these are not all data-parallel ranks; uneven: stages of different lengths;
     hollow: one of them, not the first or the last, without any; barrier: no rank updates before all have reduced;
     degrees, techniques: stages differ in tp, dp or micro-batch, or in anything; some_layers: not all layers of a stage
-    recompute; recurrent, mamba: the network has such layers.
+    recompute; recurrent, mamba, experts, mtp: the network has such layers, or predicts several tokens; tied: embedding
+    and head are one; kv_heads: that attention splits.
     """
 
     tp: Any
@@ -48,7 +49,13 @@ class Asked:
     degrees: bool = False
     techniques: bool = False
     some_layers: bool = False
+    overlap_dp: bool = True
     reads_tokens: bool = True
+    family: str = "decoder"
+    experts: bool = False
+    tied: bool = False
+    kv_heads: int = 1
+    mtp: bool = False
     recurrent: bool = False
     mamba: bool = False
     product_kernel: str = "library"
@@ -76,6 +83,7 @@ class Asked:
             partial=plan.fsdp_shard is not None,
             precision=str(plan.precision),
             gradient_dtype=plan.gradient_dtype,
+            overlap_dp=plan.overlap_dp,
             rank_order=plan.rank_order,
             offload=plan.offload,
             uneven=len(set(layers)) > 1,
@@ -120,6 +128,11 @@ def unsearched(model: Model, plan: Plan) -> dict[str, Any]:
     """Return what a plan asks that a search leaves alone: by its network, and whose kernels run."""
     return {
         "reads_tokens": not model.table or bool(model.table.seq),
+        "family": model.family,
+        "experts": model.experts > 0,
+        "tied": model.tied_embeddings,
+        "kv_heads": model.heads if model.kv_lora_rank else model.kv_heads,
+        "mtp": model.mtp_layers > 0,
         "recurrent": bool(set(model.pattern) & set(RECURRENT)),
         "mamba": "M" in model.pattern,
         "product_kernel": plan.product_kernel,

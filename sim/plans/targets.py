@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from sim.plans.limit import Asked, Limit, among
+from sim.plans.torch_limits import OFFLOADED_TOGETHER, ONE_COPY, TORCHTITAN, TORCHTITAN_MAIN, WHOLE_BACKWARD
 from sim.specs import InputError, Model, PlacedPlan, Plan, StagePlan
 from sim.specs.job import Target
-from sim.specs.pipelines import ASYNCHRONOUS, TWO_COPIES
 
 SCHEDULE_NAMES = {
     "gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "Interleaved1F1B", "looped-bfs": "LoopedBFS",
@@ -44,10 +44,6 @@ def _one_rank(reason: str) -> Limit:
 
 def _order(orders: tuple[str, ...], reason: str) -> Limit:
     return Limit("rank_order", reason, lambda a: among(a.rank_order not in orders), lambda a: " or ".join(orders))
-
-
-def _in_copy(a: Asked) -> Any:
-    return np.asarray(a.tp) * np.where(np.asarray(a.zero) == 0, a.cp, a.shard)
 
 
 def _not_offloaded_by_deepspeed(a: Asked) -> Any:
@@ -107,115 +103,24 @@ def _no_recurrent(name: str) -> Limit:
     )
 
 
-# _PipelineScheduleRuntime (torch 2.13, distributed/pipelining/schedules.py) runs any order of one direction from a CSV
-# file; it holds one version of the weights.
-ONE_COPY = Limit(
-    "schedule",
-    "one copy and one version of the model in torch's pipeline runtime",
-    lambda a: np.isin(a.schedule, TWO_COPIES + ASYNCHRONOUS),
-    lambda a: "one copy and one version of the model (PyTorch's runtime has one direction)",
-)
-
-TORCH = (
-    DEGREES,
-    ONE_COPY,
-    # CPUOffloadPolicy (torch 2.13, distributed/fsdp/_fully_shard/_fsdp_api.py) "offloads parameters, gradients, and
-    # optimizer states", all of them; activations go by torch.autograd.graph.save_on_cpu, layer by layer.
-    Limit(
-        "offload",
-        "FSDP offloads weights, gradients and optimizer together or not",
-        lambda a: among(any(a.states)) & ~((np.asarray(a.zero) >= 2) & (len(a.states) == 3 and min(a.states) == 1)),
-        lambda a: "nothing, or weights, gradients and optimizer all at 1 with zero 2 or 3 (FSDP's CPUOffloadPolicy)",
-    ),
-)
+TORCH = (DEGREES, ONE_COPY, WHOLE_BACKWARD, OFFLOADED_TOGETHER)
 """DDP (zero 0), with ZeroRedundancyOptimizer (1; tensor-parallel parameters through
 `torch.distributed.tensor.parallel.ddp`: tried on torch 2.13), FSDP2 without and with `reshard_after_forward` (2, 3),
 DTensor's tensor, sequence and context parallelism, a DeviceMesh in any order, `torch.utils.checkpoint` on any layers,
 PipelineStage around any layers."""
 
-TORCHTITAN = (
-    Limit(
-        "model",
-        "torchtitan counts batches in tokens",
-        lambda a: among(not a.reads_tokens),
-        lambda a: "a network that reads tokens (torchtitan counts batches in tokens)",
-    ),
+RELEASE = (
+    *TORCHTITAN,
     # models/: transformers alone.
     _no_recurrent("torchtitan"),
-    Limit(
-        "model",
-        "torchtitan has no Mamba layers",
-        lambda a: among(a.mamba),
-        lambda a: "a network without Mamba layers (torchtitan has none)",
-    ),
     *_own_kernels("torchtitan"),
-    # distributed/parallel_dims.py: FSDP shards over dp_shard x cp, whatever dp_shard is.
-    Limit(
-        "zero",
-        "torchtitan shards gradients with the optimizer (no ZeRO-1), and over context-parallel ranks",
-        lambda a: (np.asarray(a.zero) == 1) | ((np.asarray(a.zero) == 0) & (np.asarray(a.cp) > 1)),
-        lambda a: "0 (with cp 1), 2 or 3 (torchtitan shards by FSDP: gradients with the optimizer)",
-    ),
-    Limit(
-        "fsdp_shard",
-        "torchtitan's FSDP copies hold whole context-parallel groups",
-        lambda a: (np.asarray(a.zero) > 0) & (a.shard % a.cp > 0),
-        lambda a: f"a multiple of cp = {a.cp} (torchtitan shards over both)",
-    ),
-    Limit(
-        "ep",
-        "torchtitan's experts spread inside a copy",
-        lambda a: _in_copy(a) % np.asarray(a.ep) > 0,
-        lambda a: f"a divisor of {_in_copy(a)}, the ranks of one copy of the weights (torchtitan)",
-    ),
-    Limit(
-        "precision",
-        "torchtitan trains in bf16",
-        lambda a: np.asarray(a.precision) != "bf16",
-        lambda a: "bf16 (torchtitan's low precision is a converter of its own)",
-    ),
-    Limit(
-        "offload",
-        "torchtitan offloads everything or nothing",
-        lambda a: among(a.offload.used),
-        lambda a: "left out (torchtitan offloads all that FSDP shards, or nothing)",
-    ),
     _order(("tp-cp-dp-pp",), "torchtitan's device mesh has tp inside, then cp, dp and pp"),
-    Limit(
-        "etp",
-        "torchtitan does not split experts",
-        lambda a: np.asarray(a.etp) != 1,
-        lambda a: "1 (torchtitan's mesh of experts is dp_shard x cp x tp / ep by ep)",
-    ),
-    # `_generate_llm_fqn_per_model_part`: the weights of embedding and head may be a whole stage's.
-    Limit(
-        "stage_layers",
-        "torchtitan's stages have modules",
-        lambda a: among(a.hollow),
-        lambda a: (
-            "one layer or more on every stage but the first and the last (torchtitan's module_fqns_per_model_part)"
-        ),
-    ),
-    ONE_COPY,
     _one_rank("torchtitan accumulates gradients without a pipeline"),
-    Limit(
-        "optimizer_barrier",
-        "torchtitan clips before any rank updates",
-        lambda a: among(a.pp > 1) & ~among(a.barrier),
-        lambda a: "true (torchtitan clips by the global norm before any rank updates)",
-    ),
-    Limit(
-        "sequence_parallel",
-        "torchtitan uses sequence parallelism with tp > 1",
-        lambda a: among(a.tp > 1) & ~among(a.sequence_parallel),
-        lambda a: "true with tp > 1 (torchtitan always uses it)",
-    ),
     ALIKE,
     # distributed/activation_checkpoint.py wraps every block.
     ALL_LAYERS,
 )
-"""torchtitan 0.3.0 `config/configs.py` (ParallelismConfig, TrainingConfig) and `distributed/pipeline_parallel.py`: any
-order of one direction runs from `pipeline_parallel_schedule_csv`."""
+"""torchtitan 0.3.0."""
 
 MEGATRON = (
     # core/models/: transformers and Mamba.
@@ -389,7 +294,8 @@ DEEPSPEED = (
 """DeepSpeed 0.19.8, its paths below `deepspeed/`."""
 
 LIMITS: Mapping[Target, tuple[Limit, ...]] = {
-    "torch": TORCH, "torchtitan": TORCHTITAN, "megatron": MEGATRON, "deepspeed": DEEPSPEED, "any": (),
+    "torch": TORCH, "torchtitan": (*RELEASE, *TORCHTITAN_MAIN), "torchtitan-0.3": RELEASE, "megatron": MEGATRON,
+    "deepspeed": DEEPSPEED, "any": (),
 }  # fmt: skip
 
 

@@ -1,12 +1,14 @@
-"""torchtitan's command-line flags for a plan, a Python configuration that says the same, and the schedule's CSV.
+"""A plan for torchtitan: a Python configuration, command-line flags that say the same, and the schedule's CSV.
 
-Batches are stated in tokens as torchtitan's main branch does since 2026 (`num_tokens_per_microbatch_per_dp_rank`), or
-in sequences as its last release, 0.3.0, does (`local_batch_size`): `config/configs.py`, TrainingConfig and
-ParallelismConfig. Stages of any lengths are a list of their modules' names (`module_fqns_per_model_part`, a list of
-lists that no flag takes): the plan is then the Python configuration alone.
+As release 0.3.0 takes it: batches in sequences (`local_batch_size`), a switch for torch.compile, and flags
+(`config/configs.py`, TrainingConfig, ParallelismConfig, CompileConfig). As the main branch does since 2026, here by
+commit 63b182b525d1: batches in tokens (`num_tokens_per_microbatch_per_dp_rank`), an object for torch.compile, and no
+flags (`config/loader.py`, `config/parallelism.py`, `config/configs.py`). Stages of any lengths are a list of their
+modules' names, a list of lists that no flag takes: the plan is then the Python configuration alone.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 from sim.plans.exported import Exported
@@ -21,9 +23,9 @@ EXPRESSES = (
     "tp", "pp", "virtual_stages", "dp", "cp", "ep", "fsdp_shard", "global_batch", "micro_batch", "schedule",
     "microbatch_group_size", "recompute", "zero", "compiled", "stage_layers",
 )  # fmt: skip
-"""Fields of a plan that the flags say, together with the schedule's CSV where they name one."""
+"""Fields of a plan that the files say, together with the schedule's CSV where they name one."""
 
-MODULES = "parallelism.module_fqns_per_model_part"
+EXPRESSES_MAIN = tuple(name for name in EXPRESSES if name != "cp")
 
 Settings = Mapping[str, object]
 """Values by "section.key"; True: a switch that is on."""
@@ -32,23 +34,46 @@ CHECKPOINTING = "activation_checkpoint"
 """A choice among classes: `activation-checkpoint:full` at the shell (tyro's subcommands), an object in Python."""
 
 CLASSES = {"full": "FullAC.Config()", "selective": "SelectiveAC.Config()", "none": "None"}
+IMPORTS = {
+    "FullAC": "torchtitan.distributed.activation_checkpoint",
+    "SelectiveAC": "torchtitan.distributed.activation_checkpoint",
+    "CompileConfig": "torchtitan.config",
+}
 
 
 def torchtitan(made: Exported, stem: str) -> dict[str, str]:
-    """torchtitan's flags (main branch: batches in tokens), a Python configuration, and a schedule CSV where needed."""
-    return _files(made, stem, in_tokens)
+    """torchtitan's Python configuration (main branch: batches in tokens), and a schedule CSV where needed."""
+    return _files(made, stem, MAIN)
 
 
 def torchtitan_release(made: Exported, stem: str) -> dict[str, str]:
     """torchtitan's flags as of release 0.3.0 (batches in sequences), a Python configuration, and a schedule CSV."""
-    return _files(made, stem, in_sequences)
+    return _files(made, stem, RELEASE)
 
 
-def _files(made: Exported, stem: str, batches: Callable[[Exported], Settings]) -> dict[str, str]:
+@dataclass(frozen=True)
+class Version:
+    """How a version of torchtitan says what others say otherwise.
+
+    batches: the batch sizes; modules: where the names of every stage's modules stand; flags: whether it takes flags,
+    and a switch for torch.compile, which else is an object.
+    """
+
+    batches: Callable[[Exported], Settings]
+    modules: str
+    flags: bool
+
+
+def _files(made: Exported, stem: str, version: Version) -> dict[str, str]:
     csv = {} if is_named(made) else {f"{stem}.csv": schedule_csv(made.order)}
-    settings = {**degrees(made), **batches(made), **pipeline(made, next(iter(csv), ""))}
-    config = {f"{stem}.py": configuration(settings, made.plan.recompute)}
-    if MODULES in settings:
+    settings = {**degrees(made), **version.batches(made), **pipeline(made, next(iter(csv), ""), version.modules)}
+    objects = {CHECKPOINTING: CLASSES[made.plan.recompute]}
+    if made.plan.compiled and version.flags:
+        settings["compile.enable"] = True
+    elif made.plan.compiled:
+        objects["compile"] = "CompileConfig()"
+    config = {f"{stem}.py": configuration(settings, objects)}
+    if version.modules in settings or not version.flags:
         return config | csv
     flags = "".join(f"--{name}\n" if v is True else f"--{name}={v}\n" for name, v in settings.items())
     flags += f"{CHECKPOINTING.replace('_', '-')}:{made.plan.recompute}\n"
@@ -70,8 +95,10 @@ def degrees(made: Exported) -> Settings:
         found["parallelism.context_parallel_degree"] = plan.cp
     if made.model.experts:
         found["parallelism.expert_parallel_degree"] = plan.ep
-    if plan.compiled:
-        found["compile.enable"] = True
+    # Trainer.Config._validate_cuda_graphs: what a graph captures knows no pipeline, and nothing that asks the host how
+    # many tokens each expert has, as all but two dispatchers of experts do.
+    if plan.pp > 1 or plan.ep > 1:
+        found["training.disable_cuda_graphs"] = True
     return found
 
 
@@ -98,7 +125,7 @@ def in_sequences(made: Exported) -> Settings:
     return found | ({"parallelism.pipeline_parallel_microbatch_size": plan.micro_batch} if plan.pp > 1 else {})
 
 
-def pipeline(made: Exported, csv: str) -> Settings:
+def pipeline(made: Exported, csv: str, modules_at: str) -> Settings:
     """Return the schedule, by name or by the CSV file, and the stages; nothing without a pipeline.
 
     Embedding and output count as no layers; the ends may have fewer than the others.
@@ -109,7 +136,7 @@ def pipeline(made: Exported, csv: str) -> Settings:
     name: dict[str, object] = {"parallelism.pipeline_parallel_schedule": schedule_name(made)}
     name |= {"parallelism.pipeline_parallel_schedule_csv": csv} if csv else {}
     if ends is None:
-        return name | {MODULES: modules(made.layers)}
+        return name | {modules_at: modules(made.layers)}
     most, first, last = ends
     return name | {
         "parallelism.pipeline_parallel_layers_per_stage": most,
@@ -123,7 +150,7 @@ def modules(layers: Sequence[int]) -> list[list[str]]:
     edges = list(pairwise([0, *accumulate(layers)]))
     parts = [[f"layers.{n}" for n in range(*edge)] for edge in edges]
     parts[0].insert(0, "tok_embeddings")
-    parts[-1] += ["norm", "output"]
+    parts[-1] += ["norm", "lm_head"]
     return parts
 
 
@@ -149,15 +176,22 @@ def torch_has(order: Schedule, chunks: int) -> bool:
     return same_order(own, order)
 
 
-def configuration(settings: Settings, recompute: str) -> str:
-    """Return a Python module for torchtitan: `applied` sets what the plan says in a Trainer.Config and returns it."""
+def configuration(settings: Settings, objects: Mapping[str, str]) -> str:
+    """Return a Python module for torchtitan: `applied` sets what the plan says in a Trainer.Config and returns it.
+
+    objects: expressions by name, of classes that `IMPORTS` knows.
+    """
+    names = [expression.partition("(")[0].partition(".")[0] for expression in objects.values()]
+    needed = "".join(f"from {IMPORTS[name]} import {name}\n" for name in names if name in IMPORTS)
+    gap = "\n\n" if needed else "\n"
     lines = [f"    config.{name} = {value!r}" for name, value in settings.items()]
-    known = CLASSES[recompute].split(".")[0]
-    needed = f"from torchtitan.distributed.activation_checkpoint import {known}\n\n\n" if recompute != "none" else "\n"
+    lines += [f"    config.{name} = {expression}" for name, expression in objects.items()]
     return (
         '"""A parallel plan by trainsim: call applied(...) in a function of your config_registry."""\n\n'
-        f"{needed}def applied(config):\n"
-        '    """Set the plan in a Trainer.Config and return it."""\n'
-        + "\n".join([*lines, f"    config.{CHECKPOINTING} = {CLASSES[recompute]}", "    return config"])
-        + "\n"
+        f"{needed}{gap}def applied(config):\n"
+        '    """Set the plan in a Trainer.Config and return it."""\n' + "\n".join([*lines, "    return config"]) + "\n"
     )
+
+
+RELEASE = Version(in_sequences, "parallelism.module_fqns_per_model_part", flags=True)
+MAIN = Version(in_tokens, "parallelism.pipeline_parallel_module_fqns_per_model_part", flags=False)

@@ -26,7 +26,7 @@ from sim.specs.table import KIND, LayerTable
 from sim.specs.training import Training
 
 Objective = Literal["step_time", "cost", "tokens_per_usd", "memory_headroom", "gpus_for_deadline"]
-Target = Literal["torch", "torchtitan", "megatron", "deepspeed", "any"]
+Target = Literal["torch", "torchtitan", "torchtitan-0.3", "megatron", "deepspeed", "any"]
 
 MAX_COMBINATIONS = 1_000_000
 """Bounds of what a search holds in memory at once."""

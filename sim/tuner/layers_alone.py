@@ -34,7 +34,7 @@ class LayersAlone:
         return together(parts, n, effort.at_most)
 
     def _limits(self, tables: StageTables) -> Iterator[Only]:
-        techniques, ends = tables.techniques, self.target == "torchtitan" and tables.asked.stages > 2
+        techniques, ends = tables.techniques, self.target.startswith("torchtitan") and tables.asked.stages > 2
         for zero in techniques.zero:
             for kind in techniques.recompute:
                 if self._runs(tables, zero, kind):

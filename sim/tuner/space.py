@@ -199,6 +199,7 @@ def _asked(
         partial=columns["fsdp_shard"] > 0,
         precision=np.array(PRECISIONS)[columns["precision"]],
         gradient_dtype=plan.gradient_dtype,
+        overlap_dp=plan.overlap_dp,
         rank_order=plan.rank_order,
         offload=plan.offload or NOTHING,
         barrier=barrier[columns["schedule"]],

@@ -22,7 +22,8 @@ from sim.tuner.stages import StageCell, StageTables
 
 Freedom = Literal["none", "layers", "techniques", "all"]
 FREEDOMS: Mapping[Target, Freedom] = {
-    "torch": "techniques", "torchtitan": "layers", "megatron": "layers", "deepspeed": "none", "any": "all",
+    "torch": "techniques", "torchtitan": "layers", "torchtitan-0.3": "layers", "megatron": "layers",
+    "deepspeed": "none", "any": "all",
 }  # fmt: skip
 """In what the stages of a target's plans may differ: in nothing, in their layers, in memory techniques too (every
 module is wrapped by itself), or in degrees too. `sim.plans.targets` refuses the same."""

@@ -44,7 +44,7 @@ def test_the_path_and_the_content(trainsim, job, tmp_path, target):
 
 def test_torchtitan_names_its_csv(trainsim, job, tmp_path):
     path = job(PLANS["torchtitan"])
-    assert trainsim("emit", path, "--to", "torchtitan", "--out", tmp_path / "mine.flags")[0] == 0
+    assert trainsim("emit", path, "--to", "torchtitan-0.3", "--out", tmp_path / "mine.flags")[0] == 0
     assert "--parallelism.pipeline_parallel_schedule_csv=mine.csv" in (tmp_path / "mine.flags").read_text()
     assert (tmp_path / "mine.csv").read_text().startswith("0F0,")
     assert "config.parallelism.tensor_parallel_degree = 2" in (tmp_path / "mine.py").read_text()
@@ -81,7 +81,7 @@ def test_refusals_leave_nothing(trainsim, job, tmp_path, arguments, message):
 
 def test_a_companion_does_not_take_the_plans_place(trainsim, job, tmp_path):
     path = job(PLANS["torchtitan"])
-    code, _, err = trainsim("emit", path, "--to", "torchtitan", "--out", tmp_path / "mine.py")
+    code, _, err = trainsim("emit", path, "--to", "torchtitan-0.3", "--out", tmp_path / "mine.py")
     assert code == 2
     assert "another suffix than .py" in err
     assert [p.name for p in tmp_path.iterdir()] == ["job.yaml"]

@@ -31,8 +31,8 @@ def test_torch_csv_is_the_order():
 
 
 def test_saved_files_are_those_emitted(tmp_path):
-    paths = sim.save_emitted(step(), "torchtitan", tmp_path / "mine.flags")
-    assert {path.name: path.read_text() for path in paths} == sim.plans.emitted(step(), "torchtitan", "mine")
+    paths = sim.save_emitted(step(), "torchtitan-0.3", tmp_path / "mine.flags")
+    assert {path.name: path.read_text() for path in paths} == sim.plans.emitted(step(), "torchtitan-0.3", "mine")
 
 
 def test_torch_csv_cells_are_those_of_torchs_fixture():
@@ -42,24 +42,34 @@ def test_torch_csv_cells_are_those_of_torchs_fixture():
     assert ours <= kinds | {"F", "B"}
 
 
-def torchtitan_flags(found, target="torchtitan"):
-    """Return the flags with a value by name."""
-    lines = sim.emit(found, target).splitlines()
-    return dict(line[2:].split("=") for line in lines if "=" in line)
+def torchtitan_settings(found, target="torchtitan"):
+    """Return what the Python configuration sets by name, and the flags with a value."""
+    files = sim.plans.emitted(found, target)
+    pairs = (line.strip().partition(" = ")[::2] for line in files["plan.py"].splitlines() if " = " in line)
+    flags = dict(line[2:].split("=") for line in files.get("plan.flags", "").splitlines() if "=" in line)
+    return {name.removeprefix("config."): value for name, value in pairs}, flags
 
 
-def test_torchtitan_flags():
-    flags = torchtitan_flags(step())
-    assert flags["parallelism.tensor_parallel_degree"] == "2"
-    assert flags["parallelism.data_parallel_shard_degree"] == "2"
-    assert flags["parallelism.pipeline_parallel_schedule"] == "1F1B"
-    tokens = int(flags["training.num_tokens_per_microbatch_per_dp_rank"]) * int(
-        flags["parallelism.num_pp_microbatches"]
-    )
-    assert tokens * 2 == int(flags["training.num_tokens_per_train_step"])
-    released = torchtitan_flags(step(), "torchtitan-0.3")
-    assert released["training.local_batch_size"] == flags["parallelism.num_pp_microbatches"]
-    assert released["training.global_batch_size"] == "32"
+def test_torchtitan_settings():
+    main, flags = torchtitan_settings(step())
+    assert not flags  # the main branch takes none
+    assert main["parallelism.tensor_parallel_degree"] == "2"
+    assert main["parallelism.data_parallel_shard_degree"] == "2"
+    assert main["parallelism.pipeline_parallel_schedule"] == "'1F1B'"
+    pieces = main["parallelism.num_pp_microbatches"]
+    tokens = int(main["training.num_tokens_per_microbatch_per_dp_rank"]) * int(pieces)
+    assert tokens * 2 == int(main["training.num_tokens_per_train_step"])
+    released, flags = torchtitan_settings(step(), "torchtitan-0.3")
+    assert flags["training.local_batch_size"] == released["training.local_batch_size"] == pieces
+    assert flags["training.global_batch_size"] == "32"
+
+
+@pytest.mark.parametrize(("given", "off"), [({"pp": 2}, True), ({"pp": 1}, False)])
+def test_torchtitans_cuda_graphs_are_off_in_a_pipeline(given, off):
+    """Both versions capture graphs by default; 0.3.0 refuses to start with them and a pipeline."""
+    for target in ("torchtitan", "torchtitan-0.3"):
+        assert ("training.disable_cuda_graphs" in torchtitan_settings(step(**given), target)[0]) == off
+    assert ("--training.disable_cuda_graphs\n" in sim.emit(step(**given), "torchtitan-0.3")) == off
 
 
 @pytest.mark.parametrize(
@@ -137,6 +147,8 @@ def test_a_job_file_keeps_every_field_of_a_plan(tmp_path):
         ({"precision": "fp8"}, "precision"),
         ({"rank_order": "tp-cp-pp-dp"}, "rank_order"),
         ({"schedule": "dualpipe"}, "schedule"),
+        ({"gradient_dtype": "bf16"}, "gradient_dtype"),
+        ({"overlap_dp": False}, "overlap_dp"),
         ({"cp": 2, "zero": 0}, "zero"),
         ({"schedule": "zbv", "pp": 2, "virtual_stages": 2}, "optimizer_barrier"),
         ({"pp": 4, "stage_layers": (11, 0, 11, 10)}, "stage_layers"),
@@ -146,17 +158,24 @@ def test_a_job_file_keeps_every_field_of_a_plan(tmp_path):
 )
 def test_torchtitan_refuses_by_name(given, field):
     with pytest.raises(InputError) as caught:
-        sim.emit(step(**given), "torchtitan")
+        sim.emit(step(**given), "torchtitan-0.3")
     assert caught.value.path == f"plan.{field}"
 
 
 def test_torchtitan_says_context_experts_and_copies():
     plan = Plan(tp=2, cp=2, ep=2, global_batch=32, zero=3, fsdp_shard=4, compiled=True)
-    found = sim.simulate(models["mixtral-8x7b"], Cluster.of("h100-sxm-80gb", nodes=4), plan)
-    flags = torchtitan_flags(found)
+    model, cluster = models["mixtral-8x7b"], Cluster.of("h100-sxm-80gb", nodes=4)
+    found = sim.simulate(model, cluster, plan)
+    flags = torchtitan_settings(found, "torchtitan-0.3")[1]
     degrees = ("data_parallel_replicate", "data_parallel_shard", "context_parallel", "expert_parallel")
     assert [flags[f"parallelism.{name}_degree"] for name in degrees] == ["4", "2", "2", "2"]
-    assert "--compile.enable" in sim.emit(found, "torchtitan").splitlines()
+    switches = sim.emit(found, "torchtitan-0.3").splitlines()
+    assert "--compile.enable" in switches and "--training.disable_cuda_graphs" in switches
+    with pytest.raises(InputError, match="CPInnerAttention"):
+        sim.emit(found, "torchtitan")
+    main = sim.emit(sim.simulate(model, cluster, plan.but(cp=1)), "torchtitan")
+    assert "from torchtitan.config import CompileConfig\n" in main
+    assert "config.compile = CompileConfig()\n" in main
 
 
 def test_torchtitan_takes_networks_that_read_tokens():

@@ -108,6 +108,16 @@ REFUSED = [
     ),
     ("torchtitan", "activation-checkpoint:full activation-checkpoint:none", "activation-checkpoint"),
     ("torchtitan", "--training.local_batch_size=8", "--training"),
+    ("torchtitan", "[training]\nlocal_batch_size = 8\n", "settings"),
+    ("torchtitan", "def f():\n    return Trainer.Config(TrainingConfig())\n", "config"),
+    ("torchtitan", "def f(config):\n    if True:\n        config.training.seq_len = 1\n", "configuration"),
+    ("torchtitan", "def f(config):\n    config.training.seq_len *= 2\n", "configuration"),
+    ("torchtitan", "def f(config):\n    config.training = replace(config.training, seq_len=1)\n", "config.training"),
+    ("torchtitan", "def f(config):\n    config.training.local_batch_size = 2 * n\n", "--training.local_batch_size"),
+    ("torchtitan", "def f(config):\n    config.activation_checkpoint = MemoryBudgetAC.Config()\n",
+     "config.activation_checkpoint"),
+    ("torchtitan", "def f(config):\n    config.training.steps = 1\ndef g(config):\n    config.training.steps = 2\n",
+     "configuration"),
     ("deepspeed", "{}", "train_batch_size"),
     ("deepspeed", '{"train_batch_size": "auto"}', "train_batch_size"),
     ("deepspeed", '{"train_batch_size": 9, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1}',
@@ -139,8 +149,55 @@ def test_torchtitan_leaves_the_rest_to_its_defaults():
     found = read_plan(
         ["--training.local_batch_size=2", "--training.global_batch_size=64", "--metrics.log_freq", "1"], "torchtitan"
     )
-    assert (found.plan.zero, found.plan.dp, found.plan.micro_batch, found.plan.recompute) == (3, None, 2, "none")
+    assert (found.plan.zero, found.plan.dp, found.plan.micro_batch, found.plan.recompute) == (3, None, 2, "selective")
     assert found.not_read == ("--metrics.log_freq=1",)
+    assert "recompute selective: torchtitan's default where no checkpointing is chosen" in found.notes
+
+
+REGISTRY = """
+def llama3_8b() -> Trainer.Config:
+    model_spec = model_registry("8B")
+    compile_config = CompileConfig(enable=True, components=["loss"])
+    config = Trainer.Config(
+        model_spec=model_spec,
+        optimizer=default_adamw(lr=3e-4),
+        training=TrainingConfig(local_batch_size=4, seq_len=8192, steps=1000),
+        parallelism=ParallelismConfig(tensor_parallel_degree=8, pipeline_parallel_degree=4),
+        activation_checkpoint=FullAC.Config(preserve_rng_state=False),
+        compile=compile_config,
+    )
+    config.training.global_batch_size = 64
+    config.training.local_batch_size = 8
+    return config
+"""
+
+
+def test_torchtitans_constructors_are_read():
+    found = read_plan(REGISTRY, "torchtitan", Model(name="m", layers=32, hidden=512, heads=8))
+    plan = found.plan
+    assert (plan.tp, plan.pp, plan.global_batch, plan.recompute, plan.compiled) == (8, 4, 64, "full", False)
+    assert plan.stage_layers == (8, 9, 8, 7)  # embedding and head count as a layer each
+    assert found.not_read == (
+        "--model_spec=model_registry('8B')",
+        "--optimizer=default_adamw(lr=0.0003)",
+        "--training.steps=1000",
+        "--activation_checkpoint.preserve_rng_state=False",
+    )
+    assert any("8, 9, 8, 7" in note for note in found.notes)
+
+
+def test_a_configuration_that_starts_from_another_says_so():
+    text = "def f():\n    config = llama3_8b()\n    config.training.global_batch_size = 64\n    return config\n"
+    assert read_plan(text, "torchtitan").not_read == ("config = llama3_8b()",)
+
+
+def test_torchtitan_splits_only_what_it_can():
+    flags = "--parallelism.pipeline_parallel_degree=4 --training.global_batch_size=8"
+    with pytest.raises(InputError, match="so many that there are 4 stages"):
+        read_plan(f"{flags} --parallelism.pipeline_parallel_layers_per_stage=2", "torchtitan", MODEL)
+    with pytest.raises(InputError, match="stages of 9 layers or more"):
+        read_plan(f"{flags} --parallelism.pipeline_parallel_last_stage_less_layers=9", "torchtitan", MODEL)
+    assert read_plan(flags, "torchtitan", MODEL).plan.stage_layers == (2, 3, 2, 1)
 
 
 def test_deepspeed_lists_what_is_no_part_of_a_plan():

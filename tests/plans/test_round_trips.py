@@ -20,8 +20,9 @@ from sim.specs import Cluster, InputError, Job, Model, Offload, Plan
 from sim.specs.job import read_sections
 from tests.oracle import ROOT
 
-MOE = Model(name="moe", layers=8, hidden=512, heads=8, seq=256, experts=4, experts_per_token=2, moe_ffn=512)
-DENSE = Model(name="dense", layers=8, hidden=512, heads=8, seq=256)
+DIMENSIONS = {"layers": 8, "hidden": 512, "heads": 8, "seq": 256, "tied_embeddings": False}
+MOE = Model(name="moe", **DIMENSIONS, experts=4, experts_per_token=2, moe_ffn=512)
+DENSE = Model(name="dense", **DIMENSIONS)
 CLUSTER = Cluster.of("h100-sxm-80gb", nodes=2)
 SHARE = st.sampled_from([0.0, 0.25, 0.5, 1.0])
 
@@ -120,13 +121,16 @@ def from_megatron_values(listed):
 FEW = {"etp": 1, "rank_order": "tp-cp-dp-pp", "precision": "bf16"}
 
 
-@given(steps("torchtitan", **FEW), st.sampled_from(["torchtitan", "torchtitan-0.3"]))
-def test_torchtitan(step, target):
+@pytest.mark.parametrize("target", ["torchtitan", "torchtitan-0.3"])
+@given(data=st.data())
+def test_torchtitan(target, data):
+    step = data.draw(steps(target, **FEW))
     files = emitted(step, target)
     csv = files.get("plan.csv")
     if csv and SCHEDULES[step.plan.schedule].searched:
         return  # an order made for this model's durations has no name
-    assert ("plan.flags" in files) == ("module_fqns_per_model_part" not in files["plan.py"])
+    by_flags = target == "torchtitan-0.3" and "module_fqns_per_model_part" not in files["plan.py"]
+    assert ("plan.flags" in files) == by_flags
     for name in files.keys() - {"plan.csv"}:
         found = read_plan(files[name], "torchtitan", step.model, order=csv)
         same(step, found, EXPORTERS[target].expresses)
@@ -136,10 +140,12 @@ def test_torchtitan(step, target):
 def test_torchtitans_stages_of_any_lengths():
     """A list of modules' names; the flags cannot say it, the Python configuration does."""
     step = sim.simulate(DENSE, CLUSTER, Plan(pp=4, stage_layers=(1, 3, 1, 3), global_batch=64))
+    assert " config.parallelism.module_fqns_per_model_part = " in emitted(step, "torchtitan-0.3")["plan.py"]
     files = emitted(step, "torchtitan")
     assert list(files) == ["plan.py"]
+    assert "config.parallelism.pipeline_parallel_module_fqns_per_model_part = [['tok_embeddings'," in files["plan.py"]
     assert "[['tok_embeddings', 'layers.0'], ['layers.1', 'layers.2', 'layers.3']," in files["plan.py"]
-    assert "'layers.7', 'norm', 'output']]" in files["plan.py"]
+    assert "'layers.7', 'norm', 'lm_head']]" in files["plan.py"]
     assert read_plan(files["plan.py"], "torchtitan", DENSE).plan.stage_layers == (1, 3, 1, 3)
     for before, after in (("layers.1'", "layers.2'"), ("['layers.4']", "'layers.4'"), ("'norm'", "open('x')")):
         with pytest.raises(InputError, match="module_fqns_per_model_part"):

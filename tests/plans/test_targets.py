@@ -11,15 +11,16 @@ import sim
 from sim.plans.targets import LIMITS, refusals
 from sim.specs import Cluster, InputError, Model, Offload, Plan, StagePlan
 from sim.specs.catalog import models
-from sim.specs.pipelines import TWO_COPIES
+from sim.specs.pipelines import ASYNCHRONOUS, TWO_COPIES
 from sim.tuner.space import build_space
 from sim.tuner.tune import tune
 
-MODEL = Model(name="small", layers=8, hidden=512, heads=8, seq=256, experts=4, experts_per_token=2, moe_ffn=512)
+DIMENSIONS = {"layers": 8, "hidden": 512, "heads": 8, "seq": 256, "tied_embeddings": False}
+MODEL = Model(name="small", **DIMENSIONS, experts=4, experts_per_token=2, moe_ffn=512)
 CLUSTER = Cluster.of("h100-sxm-80gb", nodes=1)
 KNOBS = {"schedule": ["none", "1f1b", "interleaved", "gpipe"], "cp": [1, 2]}
 SPACES = {target: build_space(MODEL, CLUSTER, 12, KNOBS, target=target) for target in LIMITS}
-EXPORTERS = {"torch": "torch-csv", "torchtitan": "torchtitan", "megatron": "megatron", "deepspeed": "deepspeed"}
+EXPORTERS = {exporter.target: exporter.name for exporter in sim.plans.EXPORTERS.values()}
 AT = st.tuples(*(st.integers(0, n - 1) for n in SPACES["any"].allowed.shape))
 
 
@@ -66,6 +67,17 @@ def test_what_the_pipeline_engines_take_of_zero():
     [
         ("torch", {"offload": Offload(optimizer=0.5), "zero": 3}, "offload"),
         ("torch", {"schedule": "2bw", "pp": 2}, "schedule"),
+        ("torch", {"schedule": "zb-h1", "pp": 2, "recompute": "full"}, "recompute"),
+        (
+            "torchtitan",
+            {"zero": 3, "pp": 2, "virtual_stages": 2, "schedule": "interleaved-zb", "recompute": "selective"},
+            "recompute",
+        ),
+        ("torchtitan", {"zero": 3, "cp": 2}, "cp"),
+        ("torchtitan", {"zero": 3, "ep": 2, "tp": 4}, "ep"),
+        ("torchtitan-0.3", {"zero": 3, "tp": 4}, "ep"),
+        ("torchtitan-0.3", {"zero": 3, "gradient_dtype": "bf16"}, "gradient_dtype"),
+        ("torchtitan-0.3", {"zero": 3, "overlap_dp": False}, "overlap_dp"),
         ("megatron", {"schedule": "gpipe", "pp": 2}, "schedule"),
         ("megatron", {"rank_order": "pp-tp-cp-dp"}, "rank_order"),
         ("megatron", {"offload": Offload(activations=0.5), "recompute": "full"}, "offload"),
@@ -103,6 +115,9 @@ def test_a_target_refuses_by_knob(target, settings, knob):
     ("target", "settings"),
     [
         ("torch", {"pp": 2, "stage_layers": (3, 5), "rank_order": "pp-tp-cp-dp", "schedule": "zb-h1"}),
+        ("torch", {"pp": 2, "schedule": "interleaved", "virtual_stages": 2, "recompute": "full"}),
+        ("torchtitan-0.3", {"zero": 3, "ep": 2, "tp": 4, "cp": 2}),
+        ("torchtitan", {"zero": 3, "ep": 4, "tp": 4}),
         ("megatron", {"offload": Offload(optimizer=0.5), "zero": 1}),
         ("megatron", {"pp": 2, "stage_layers": (3, 5)}),
         ("deepspeed", {"offload": Offload(optimizer=0.5), "zero": 3}),
@@ -128,6 +143,12 @@ HYBRID = Model(name="hybrid", layers=4, pattern="M*M-", hidden=512, heads=8, seq
         ("lstm-lm", "megatron", {}, "model"),
         ("bert-base", "deepspeed", {"recurrent_kernel": "fused"}, None),
         (HYBRID, "torchtitan", {"zero": 2}, "model"),
+        *((name, "torchtitan", {"zero": 2}, "model") for name in ("bert-base", "t5-base")),
+        ("llama3.2-1b", "torchtitan-0.3", {"zero": 0, "pp": 2}, "plan.pp"),
+        ("llama3.2-1b", "torchtitan-0.3", {"zero": 2}, None),
+        ("gemma-2b", "torchtitan-0.3", {"zero": 0, "tp": 2}, "plan.tp"),
+        ("deepseek-v3", "torchtitan-0.3", {"zero": 0, "pp": 2, "stage_layers": (31, 30)}, None),
+        ("deepseek-v3", "torchtitan", {"zero": 0, "pp": 2, "stage_layers": (31, 30)}, "plan.pp"),
         (HYBRID, "megatron", {"pp": 2}, None),
         (HYBRID, "megatron", {"pp": 2, "virtual_stages": 2}, "plan.schedule"),
         (HYBRID, "megatron", {"pp": 2, "stage_layers": (3, 1)}, "plan.stage_layers"),
@@ -157,8 +178,9 @@ def test_what_no_search_changes_is_refused_before_it(settings, said):
         tune(MODEL, CLUSTER, 16, plan=Plan(global_batch=16, **settings), target="megatron")
 
 
-@pytest.mark.parametrize("schedule", TWO_COPIES)
+@pytest.mark.parametrize("schedule", TWO_COPIES + ASYNCHRONOUS)
 def test_two_copies_go_in_no_file_of_torch(schedule):
+    """Nor several versions."""
     placed = Plan(global_batch=16, pp=2, schedule=schedule).on(MODEL, CLUSTER)
     assert [error.path for error in refusals(MODEL, placed, "torch")] == ["plan.schedule"]
     with pytest.raises(InputError):

@@ -58,4 +58,4 @@ def test_no_pipeline_is_1f1bs_too(target):
     space = build_space(LLAMA, NODE, 32, {"schedule": ["1f1b"], "zero": [1]}, target=target)
     free = build_space(LLAMA, NODE, 32, {"zero": [1]}, target=target)
     assert space.allowed[space.rows["pp"] == 1].sum() == free.allowed[free.rows["pp"] == 1].sum()
-    assert np.any(space.allowed[space.rows["pp"] == 1]) or target == "torchtitan"  # it has no ZeRO-1
+    assert np.any(space.allowed[space.rows["pp"] == 1]) or target.startswith("torchtitan")  # it has no ZeRO-1

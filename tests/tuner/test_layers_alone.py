@@ -13,7 +13,7 @@ from sim.tuner.space import default_knobs
 from sim.tuner.staged import search_stages, solve_exactly
 from sim.tuner.tune import tune
 
-WIDE = Model(name="wide", layers=7, hidden=1024, heads=16, vocab=131_072, seq=1024)
+WIDE = Model(name="wide", layers=7, hidden=1024, heads=16, vocab=131_072, seq=1024, tied_embeddings=False)
 CLUSTER = Cluster.of("a100-sxm-40gb", nodes=1, gpus_per_node=4)
 KNOBS = default_knobs(WIDE, CLUSTER) | {"pp": [2, 4], "micro_batch": [2]}
 
@@ -68,11 +68,11 @@ def test_a_search_for_a_target_finds_unequal_layers(target):
 
 def test_torchtitan_is_told_of_shorter_ends():
     plan = Plan(global_batch=32, pp=4, stage_layers=(2, 3, 2, 0))
-    by_name = sim.emit(simulate(WIDE, CLUSTER, plan), "torchtitan")
+    by_name = sim.emit(simulate(WIDE, CLUSTER, plan), "torchtitan-0.3")
     assert "module_fqns_per_model_part" in by_name
     assert sim.read_plan(by_name, "torchtitan", WIDE).plan.stage_layers == (2, 3, 2, 0)
     for layers, said in (((1, 3, 3, 0), (3, 2, 3)), ((0, 3, 3, 1), (3, 3, 2))):
-        text = sim.emit(simulate(WIDE, CLUSTER, plan.but(stage_layers=layers)), "torchtitan")
+        text = sim.emit(simulate(WIDE, CLUSTER, plan.but(stage_layers=layers)), "torchtitan-0.3")
         flags = dict(line[2:].split("=") for line in text.splitlines() if "=" in line)
         names = ("layers_per_stage", "first_stage_less_layers", "last_stage_less_layers")
         assert tuple(int(flags[f"parallelism.pipeline_parallel_{name}"]) for name in names) == said

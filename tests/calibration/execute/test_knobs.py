@@ -12,7 +12,8 @@ from sim.specs import Cluster, InputError, Model, Offload, Plan, StagePlan
 from sim.specs.catalog import models
 from tests.costs.test_products import with_mapped
 
-MODEL = Model(name="moe", layers=8, hidden=512, heads=8, seq=256, experts=4, experts_per_token=2, moe_ffn=512)
+DIMENSIONS = {"layers": 8, "hidden": 512, "heads": 8, "seq": 256, "tied_embeddings": False}
+MODEL = Model(name="moe", **DIMENSIONS, experts=4, experts_per_token=2, moe_ffn=512)
 CLUSTER = Cluster.of("h100-sxm-80gb", nodes=2)
 HALF = StagePlan(layers=4, dp=8)
 CHANGES = {
@@ -109,6 +110,8 @@ OTHER = {
     ("deepspeed", "etp"): ({"tp": 2, "ep": 2}, 2),
     ("deepspeed", "zero"): ({}, 2),
     ("torchtitan", "zero"): ({}, 2),
+    ("torchtitan", "tp"): ({"ep": 2}, 2),
+    ("torchtitan-0.3", "tp"): ({"ep": 2}, 2),
     ("torchtitan-0.3", "zero"): ({}, 2),
     ("megatron", "zero"): ({}, 2),
     ("torchtitan", "microbatch_group_size"): ({"pp": 2, "virtual_stages": 2}, 8),
