@@ -5,9 +5,10 @@ from typing import Annotated
 
 import typer
 
-from sim.cli.output import checked_file, console, written
+from sim.cli.output import checked_file, console, progress_console, written
 from sim.engine.step import simulate
 from sim.plans import EXPORTERS, emitted, placed
+from sim.plans.notes import notes
 from sim.plans.plan_file import load_plan
 from sim.specs import InputError
 from sim.specs.files import print_json, write_all
@@ -39,12 +40,16 @@ def emit_command(
             checked_file("--out", other, plan)
         with written("--out", out):
             write_all(by_path)
-    texts = list(files.values())
+    texts, told = list(files.values()), list(notes(step, EXPORTERS[to].target))
     if as_json:
         shown: list[str | None] = [str(path) for path in paths] or [None] * len(texts)
         each = [{"name": n, "path": p, "content": text} for n, p, text in zip(files, shown, texts, strict=True)]
-        print_json({"target": to, "path": shown[0], "content": texts[0], "files": each})
-    elif paths:
+        print_json({"target": to, "path": shown[0], "content": texts[0], "files": each, "notes": told})
+        return
+    if paths:
         console.print("\n".join(map(str, paths)), highlight=False, markup=False, soft_wrap=True)
     else:
         typer.echo(texts[0], nl=False)
+        told += [f"not printed: {', '.join(list(files)[1:])}; --out writes every file"] if len(files) > 1 else []
+    for note in told:
+        progress_console.print(f"note: {note}", highlight=False, markup=False, soft_wrap=True)

@@ -116,7 +116,7 @@ def tuned_data(found: Tuned, run: Run | None = None) -> dict[str, Any]:
         "interrupted": found.interrupted,
         "baseline": base and {"plan": plain(base.plan), "step_time_s": base.step_time_s},
         "speedup": found.speedup,
-        "assumptions": [*found.best.step.assumptions, *(run.assumptions if run else ())],
+        "assumptions": [*found.assumed, *found.best.step.assumptions, *(run.assumptions if run else ())],
     } | ({"run": run_data(run)} if run else {})
 
 

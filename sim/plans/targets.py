@@ -2,8 +2,9 @@
 
 `emit` refuses a plan by the first limit that it breaks, and the tuner leaves out what breaks any. Only what the
 source of a release says is listed, each with its place; what only says how its own kernels run (`fused_wgrad`,
-`tp_overlap`, `framework`, `cross_entropy`, ...) limits nothing, layers and kernels that it has not do. No target runs
-stages with tensor- or data-parallel degrees of their own.
+`tp_overlap`, `framework`, `cross_entropy`, ...) limits nothing, layers and kernels that it has not do. A search for one
+of `RUN_BY_TORCH` takes framework torch where the job leaves it open. No target runs stages with tensor- or
+data-parallel degrees of their own.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -292,6 +293,9 @@ DEEPSPEED = (
     ),
 )
 """DeepSpeed 0.19.8, its paths below `deepspeed/`."""
+
+RUN_BY_TORCH: tuple[Target, ...] = ("torchtitan", "torchtitan-0.3")
+"""Targets whose memory law, loss and products are PyTorch's own."""
 
 LIMITS: Mapping[Target, tuple[Limit, ...]] = {
     "torch": TORCH, "torchtitan": (*RELEASE, *TORCHTITAN_MAIN), "torchtitan-0.3": RELEASE, "megatron": MEGATRON,

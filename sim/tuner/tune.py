@@ -14,7 +14,7 @@ from sim.costs.layers.structure import Structure
 from sim.costs.profile import load_profile
 from sim.engine.closed_form import closed_form, lower_bound
 from sim.engine.step import Step
-from sim.plans.targets import unsearched_refusals
+from sim.plans.targets import RUN_BY_TORCH, unsearched_refusals
 from sim.specs import Cluster, InputError, Model, Plan, Training
 from sim.specs.arguments import checked
 from sim.specs.fields import read
@@ -50,7 +50,7 @@ class Tuned:
     search over plans of unequal stages (`unequal`) has left open of their closed form; certified when it is zero and
     the event engine, which runs the best plans again under contention (`RESCORED`), has them in the same order.
     interrupted: the search was stopped by hand, and this is the best so far. robustness: of the order by time under
-    other calibrations; None for one plan, or an order by memory.
+    other calibrations; None for one plan, or an order by memory. assumed: settings that the target decided.
     """
 
     model: Model
@@ -68,6 +68,7 @@ class Tuned:
     interrupted: bool = False
     unequal: StagedSearch | None = None
     robustness: Robustness | None = None
+    assumed: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return f"Tuned({self.evaluated} plans, best {self.best.step!r})"
@@ -205,6 +206,12 @@ class _Request:
             raise InputError("plan.microbatch_group_size", self.plan.microbatch_group_size, allowed)
 
     @property
+    def framework(self) -> dict[str, str]:
+        """Whose memory law holds where the job leaves it open and the target runs by one alone."""
+        stated = self.plan and "framework" not in self.plan.derived
+        return {"framework": "torch"} if self.asked.target in RUN_BY_TORCH and not stated else {}
+
+    @property
     def given(self) -> dict[str, int]:
         """Degrees that are searched only where they are asked for."""
         return {axis: getattr(self.plan, axis) for axis in ("cp", "ep") if self.plan and getattr(self.plan, axis) > 1}
@@ -212,7 +219,7 @@ class _Request:
     def space(self, cluster: Cluster) -> Space:
         """Return the space on a cluster."""
         batch, target = self.asked.global_batch, self.asked.target
-        kept = _settings(self.plan.suited(cluster)) if self.plan else {}
+        kept = (_settings(self.plan.suited(cluster)) if self.plan else {}) | self.framework
         knobs = {axis: [degree] for axis, degree in self.given.items()} | self.asked.knobs
         values = resolved(knobs, self.model, cluster, batch)
         uniform = {name: chosen for name, chosen in values.items() if name in PLAN_KNOBS}
@@ -251,9 +258,10 @@ class _Request:
         (ranked, same), base = rank(search, steps, self.top), {**space.kept, **self.given}
         ranked, robust = weighed(ranked, objective)
         baseline = textbook(self.model, cluster, self.asked.global_batch, base)
+        assumed = tuple(f"plan.{name} = {value} (target {self.asked.target})" for name, value in self.framework.items())
         return Tuned(
             self.model, cluster, self.asked.global_batch, space.knobs, objective, ranked, baseline, space, scores,
-            _seconds([*marks, perf_counter()]), gap, same, search.interrupted, unequal, robust,
+            _seconds([*marks, perf_counter()]), gap, same, search.interrupted, unequal, robust, assumed,
         )  # fmt: skip
 
     def unequal(self, space: Space, steps: Sequence[Step], search: Search) -> StagedSearch | None:

@@ -50,6 +50,19 @@ def test_torchtitan_names_its_csv(trainsim, job, tmp_path):
     assert "config.parallelism.tensor_parallel_degree = 2" in (tmp_path / "mine.py").read_text()
 
 
+def test_notes_say_what_is_not_printed_and_what_was_simulated_otherwise(trainsim, job, tmp_path):
+    path = job(PLANS["torchtitan"])
+    notes = trainsim("emit", path, "--to", "torchtitan-0.3")[2].splitlines()
+    assert notes[0].startswith("note: predicted with framework megatron: plan.framework torch")
+    assert notes[1] == "note: not printed: plan.py, plan.csv; --out writes every file"
+    data = json.loads(trainsim("emit", path, "--to", "torchtitan-0.3", "--json")[1])
+    assert [f"note: {note}" for note in data["notes"]] == notes[:1]
+    own = job(PLANS["torchtitan"] + ", framework: torch")
+    assert trainsim("emit", own, "--to", "torchtitan", "--out", tmp_path / "plan.py")[2] == ""
+    path.write_text(path.read_text().replace("llama3-8b", "gpt-neox-20b"))
+    assert "torchtitan has no network with model.norm layernorm" in trainsim("emit", path, "--to", "torchtitan")[2]
+
+
 def test_a_plan_is_exported_once(trainsim, job, tmp_path, monkeypatch):
     stems, held = [], EXPORTERS["torch-csv"]
 

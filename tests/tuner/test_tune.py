@@ -1,5 +1,6 @@
 """The tuner: the space is complete, the winner is the brute-force optimum, reasons add up."""
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -208,10 +209,28 @@ def test_settings_of_the_plan_are_kept(h100s):
     assert {name: getattr(best, name) for name in kept} == kept
 
 
+@pytest.mark.parametrize(
+    ("target", "stated", "law", "told"),
+    [
+        ("torchtitan", {}, "torch", True),
+        ("torchtitan-0.3", {"framework": "megatron"}, "megatron", False),
+        ("megatron", {}, "megatron", False),
+    ],
+)
+def test_torchtitans_plans_are_searched_by_torchs_memory_law(target, stated, law, told):
+    found = tune(
+        SMALL, Cluster.of("h100-sxm-80gb"), 32, {"pp": [1], "tp": [1]}, plan=Plan(global_batch=32, **stated),
+        target=target, top=1,
+    )  # fmt: skip
+    assert {found.best.plan.framework, found.baseline.plan.framework} == {law}
+    assert found.assumed == ((f"plan.framework = torch (target {target})",) if told else ())
+
+
 def test_whether_ranks_wait_follows_from_each_schedule(h100s):
     """torchtitan clips before any rank updates, ZB-H1 does not."""
     knobs = {"schedule": ["1f1b", "zb-h1"], "pp": [2], "zero": [2]}
-    spaces = [build_space(SMALL, h100s, 1024, knobs, kept, "torchtitan") for kept in ({}, {"optimizer_barrier": True})]
+    untied, barrier = replace(SMALL, tied_embeddings=False), {"optimizer_barrier": True}
+    spaces = [build_space(untied, h100s, 1024, knobs, kept, "torchtitan") for kept in ({}, barrier)]
     left = [{ORDERS[code] for code in s.rows["schedule"][s.allowed.any(axis=(1, 2, 3))]} for s in spaces]
     assert left == [{"1f1b"}, {"1f1b", "zb-h1"}]
     job = Plan(global_batch=1024)
