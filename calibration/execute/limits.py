@@ -61,8 +61,10 @@ def check_model(model: Model, device: Device = "cpu") -> None:
             raise InputError(f"model.{name}", getattr(model, name), f"{shown} {HERE} (GPT-2's network)")
     if set(model.pattern) != {"T"}:
         raise InputError("model.pattern", model.pattern, f"T for every layer {HERE}")
-    if model.kv_heads != model.heads or model.query_width != model.hidden:
-        raise InputError("model.heads", model.heads, f"as many key-value heads, together as wide as hidden, {HERE}")
+    if model.kv_heads != model.heads:
+        raise InputError("model.kv_heads", model.kv_heads, f"as many as heads = {model.heads} {HERE}")
+    if model.query_width != model.hidden:
+        raise InputError("model.head_dim", model.head_dim, f"hidden / heads = {model.hidden / model.heads:g} {HERE}")
     if model.parameters > MOST_PARAMETERS[device]:
         raise InputError("model", f"{model.parameters} parameters", f"at most {MOST_PARAMETERS[device]} {HERE}")
 

@@ -30,7 +30,7 @@ class Measured:
     median, and the interval that holds the median in 90 % of cases (of the order statistics: no distribution is
     assumed).
 
-    `losses` are of the global batch's part that the first replica sees, from the first step on. Of every process:
+    `losses` are of the global batch, the mean over replicas, from the first step on. Of every process:
     peak bytes of all tensors on the device, and of those in host memory; bytes sent in a step, and messages and bytes
     by group or link; the order of its passes.
     `max_gradient_error` compares the reduced gradients with those of the whole batch in one pass of one process.
@@ -162,8 +162,9 @@ def _measured(ranks: Sequence[Mapping[str, Any]]) -> Measured:
     times = Measured(ordered[0], ordered[n // 2], n, interval_s=(ordered[low], ordered[high]))
     if "losses" not in ranks[0]:
         return times
-    # Only the last stage knows the loss; every replica has its own.
-    losses = next(tuple(map(float, r["losses"])) for r in ranks if any(r["losses"]) or r is ranks[-1])
+    # Only the last stage knows the loss; every replica has its part's, each of its tensor-parallel ranks the same.
+    known = [r["losses"] for r in ranks if any(r["losses"])] or [ranks[-1]["losses"]]
+    losses = tuple(sum(map(float, step)) / len(known) for step in zip(*known, strict=True))
     good = sum(isfinite(x) for x in losses)
     if good < len(losses):
         raise ExecutionError(f"the loss is a number in {good} of {len(losses)} steps only")

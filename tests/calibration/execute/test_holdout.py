@@ -149,7 +149,7 @@ def test_overlap_never_makes_a_predicted_step_longer(folder):
         ({"norm": "rmsnorm"}, "model.norm"),
         ({"gated_mlp": True}, "model.gated_mlp"),
         ({"positions": "rope"}, "model.positions"),
-        ({"kv_heads": 1}, "model.heads"),
+        ({"kv_heads": 1}, "model.kv_heads"),
         ({"window": 8}, "model.window"),
         ({"layers": 200, "hidden": 1024}, "model: got '2519"),
     ],

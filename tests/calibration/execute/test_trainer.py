@@ -98,7 +98,8 @@ def test_losses_are_those_of_one_process_and_fall(one, two):
     assert one.losses[-1] < one.losses[0]
     for measured in two.values():
         assert measured.losses[-1] < measured.losses[0]
-    assert two["plain"].losses == pytest.approx(two["zero"].losses, rel=1e-3)
+    for name in ("plain", "zero"):
+        assert two[name].losses == pytest.approx(one.losses, rel=1e-4)  # of the whole batch, not of a rank's part
     assert two["plain"].losses == pytest.approx(two["overlapped"].losses, rel=1e-3)
 
 
