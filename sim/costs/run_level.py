@@ -146,3 +146,19 @@ def software_sigma(year: float | None) -> float:
 def straggling(straggler: Any, gpus: Any) -> Any:
     """Return the relative time that waiting for the slowest of `gpus` devices adds (numbers or arrays)."""
     return straggler * np.log2(gpus)
+
+
+NOTABLE = 0.1
+"""Share of a step from which what frameworks do once a step is named among the assumptions."""
+
+
+def between_steps(parameters: RunLevel, software_year: float | None, step_time_s: float) -> tuple[str, ...]:
+    """Return what is assumed of a step so short that most of what frameworks do once a step shows."""
+    overhead_s = symbol_values(parameters, software_year)["step_overhead_s"]
+    if overhead_s < NOTABLE * step_time_s:
+        return ()
+    share = f"{overhead_s / step_time_s:.0%} of this step"
+    return (
+        f"{overhead_s * 1e3:.3g} ms of what frameworks do once a step (optimizer's launches, checks, logging) are "
+        f"{share}, in its optimizer: fitted to runs of large models, a bare training loop takes less",
+    )

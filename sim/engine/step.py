@@ -17,6 +17,7 @@ from sim.costs.profile import Profile, load_profile
 from sim.costs.run_level import (
     SOFTWARE_YEAR,
     RunLevelSet,
+    between_steps,
     level_of,
     software_sigma,
     software_slowdown,
@@ -243,6 +244,7 @@ class Step:
             *((self.contention,) if self.contention else ()),
             *((PAIRS,) if any(self.timeline.schedule.fused) and not self.contention else ()),
             *self.learned,
+            *between_steps(self.level.parameters, self.plan.software_year, self.step_time_s),
             f"ranks laid out {self.plan.rank_order}, innermost first; run level: {self.level.source}",
         )
 

@@ -25,7 +25,7 @@ MEANS: Mapping[str, str] = {
     "ep": "exchange of tokens between experts",
     "offload": "waiting for copies from and to the host",
     "bubble": "time in which the pipeline rank that ends last has nothing to do: filling and draining the pipeline",
-    "optimizer": "update of the parameters",
+    "optimizer": "update of the parameters, and what frameworks do once a step (run-level parameter)",
     "straggler": "what all devices wait for the slowest one (run-level parameter)",
     "other": "launching on the host, and exchange of tied weights",
     "learned": "correction learned from executed plans",

@@ -18,7 +18,7 @@ from sim.costs.run_level import (
 )
 from sim.engine.batch import Asked, Batch
 from sim.engine.step import simulate
-from sim.specs import Cluster, InputError, Plan
+from sim.specs import Cluster, InputError, Model, Plan
 from sim.specs.catalog import models
 
 NODES = Cluster.of("h100-sxm-80gb", nodes=4)
@@ -81,3 +81,13 @@ def test_other_dates_are_refused(year) -> None:
     with pytest.raises(InputError) as caught:
         step(year)
     assert caught.value.path.endswith("software_year")
+
+
+def test_a_step_shorter_than_what_frameworks_do_around_it_says_so():
+    """As a tiny network's is; of one that takes seconds it is no news."""
+    cluster, plan = Cluster.of("h100-sxm-80gb", nodes=1), Plan(global_batch=64)
+    tiny = simulate(Model(hidden=64, layers=1, heads=1, vocab=64, seq=64), cluster, plan)
+    large = simulate(Model(hidden=4096, layers=8, heads=32, seq=2048), cluster, plan)
+    said = ["once a step" in " ".join(run.assumptions) for run in (tiny, large)]
+    assert said == [True, False]
+    assert tiny.level.parameters.step_overhead_s > 0.5 * tiny.step_time_s
