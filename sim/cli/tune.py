@@ -185,5 +185,7 @@ def _print(found: Tuned, run: Run | None, out: Path | None) -> None:
         f"\n{found.evaluated} plans scored ({rate:,.0f}/s), {found.feasible} fit; "
         f"{found.seconds['total']:.1f} s in all; optimum of the space {proof}"
     )
+    for line in found.assumed:
+        console.print(f"assumed: {line}", highlight=False, markup=False)
     if out:
         console.print(f"report: {out / 'report.html'}", highlight=False, soft_wrap=True, markup=False)

@@ -1,6 +1,6 @@
 """The search: score the whole space, confirm the front runners on the event engine, explain the order."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise, product
@@ -50,7 +50,8 @@ class Tuned:
     search over plans of unequal stages (`unequal`) has left open of their closed form; certified when it is zero and
     the event engine, which runs the best plans again under contention (`RESCORED`), has them in the same order.
     interrupted: the search was stopped by hand, and this is the best so far. robustness: of the order by time under
-    other calibrations; None for one plan, or an order by memory. assumed: settings that the target decided.
+    other calibrations; None for one plan, or an order by memory. assumed: settings that the target decided, and
+    those of the job's plan that are searched.
     """
 
     model: Model
@@ -212,6 +213,19 @@ class _Request:
         return {"framework": "torch"} if self.asked.target in RUN_BY_TORCH and not stated else {}
 
     @property
+    def assumed(self) -> Iterator[str]:
+        """What the target decides, and what of the job's plan says nothing: knobs are searched whatever it says."""
+        yield from (f"plan.{name} = {value} (target {self.asked.target})" for name, value in self.framework.items())
+        if not self.plan:
+            return
+        usual, fixed = Plan(global_batch=self.asked.global_batch), {*self.asked.knobs, *self.given}
+        searched = (name for name in PLAN_KNOBS if name not in {*KEPT, *fixed})
+        own = (name for name in searched if name not in self.plan.derived)
+        stated = [n for n in own if n in usual.derived or getattr(self.plan, n) != getattr(usual, n)]
+        if stated:
+            yield f"plan.{', plan.'.join(stated)}: searched, whatever the job says (tune.knobs holds one fixed)"
+
+    @property
     def given(self) -> dict[str, int]:
         """Degrees that are searched only where they are asked for."""
         return {axis: getattr(self.plan, axis) for axis in ("cp", "ep") if self.plan and getattr(self.plan, axis) > 1}
@@ -258,10 +272,9 @@ class _Request:
         (ranked, same), base = rank(search, steps, self.top), {**space.kept, **self.given}
         ranked, robust = weighed(ranked, objective)
         baseline = textbook(self.model, cluster, self.asked.global_batch, base)
-        assumed = tuple(f"plan.{name} = {value} (target {self.asked.target})" for name, value in self.framework.items())
         return Tuned(
             self.model, cluster, self.asked.global_batch, space.knobs, objective, ranked, baseline, space, scores,
-            _seconds([*marks, perf_counter()]), gap, same, search.interrupted, unequal, robust, assumed,
+            _seconds([*marks, perf_counter()]), gap, same, search.interrupted, unequal, robust, tuple(self.assumed),
         )  # fmt: skip
 
     def unequal(self, space: Space, steps: Sequence[Step], search: Search) -> StagedSearch | None:

@@ -1,9 +1,8 @@
 """Objectives between plans and between clusters: fronts, deadlines, and what is said where nothing fits."""
 
 import re
-from itertools import product
-
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest

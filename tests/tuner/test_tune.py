@@ -270,3 +270,12 @@ def test_bad_arguments(gpt3, h100s, arguments, path):
 def test_cost_needs_a_price(gpt3):
     with pytest.raises(InputError, match=r"cluster\.usd_per_gpu_hour"):
         tune(gpt3, Cluster.of("b200", nodes=4), 128, objective="cost")
+
+
+def test_what_the_jobs_plan_says_of_searched_knobs_is_named():
+    """Not what is kept, nor fixed among the knobs, nor left out."""
+    stated = Plan(global_batch=32, tp=2, micro_batch=4, sequence_parallel=False, precision="bf16", overlap_dp=False)
+    found = tune(SMALL, Cluster.of("a100-sxm-40gb", nodes=1), 32, {"micro_batch": [4], "pp": [1]}, plan=stated, top=1)
+    (line,) = found.assumed
+    assert line == "plan.tp, plan.sequence_parallel: searched, whatever the job says (tune.knobs holds one fixed)"
+    assert not tune(SMALL, Cluster.of("a100-sxm-40gb", nodes=1), 32, {"tp": [1], "pp": [1]}, top=1).assumed
