@@ -19,7 +19,7 @@ from sim.specs.catalog import check_device
 from sim.specs.check import check_job
 from sim.specs.fields import check
 from sim.specs.files import load_mapping, print_json
-from sim.specs.job import read_model
+from sim.specs.model_file import read_model
 from sim.sweep.grid import Grid
 from sim.units import gigabytes
 

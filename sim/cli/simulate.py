@@ -21,7 +21,16 @@ from sim.engine.memory_trace import write_trace
 from sim.engine.step import Step, simulate
 from sim.market.job_prices import priced
 from sim.plans.plan_file import load_plan
-from sim.report.text import answer, answer_trained, critical_words, losses_words, memory_words, replay_words, run_words
+from sim.report.text import (
+    answer,
+    answer_trained,
+    assumed_words,
+    critical_words,
+    losses_words,
+    memory_words,
+    replay_words,
+    run_words,
+)
 from sim.run import Run, Trained, run_of, train
 from sim.run.losses import losses_of
 from sim.specs import Around, InputError
@@ -95,6 +104,8 @@ def simulate_command(
         console.print(line, highlight=False, markup=False)
     if replayed:
         console.print(replay_words(replayed), highlight=False, markup=False)
+    for line in assumed_words(step, run):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def _trained(step: Step, around: Around, hours: float | None, seed: int) -> Trained | None:

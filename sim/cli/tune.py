@@ -18,7 +18,7 @@ from sim.plans.files import plain
 from sim.plans.plan_file import save_plans
 from sim.report.ranked import WORDS, Ranked, ranked
 from sim.report.table import COLUMNS
-from sim.report.text import answer_tuned, elasticity_words, robust_words, run_words
+from sim.report.text import answer_tuned, assumed_words, elasticity_words, robust_words, run_words
 from sim.run import Run, run_of
 from sim.specs import InputError, Job
 from sim.specs.files import checked_folder, print_json
@@ -187,5 +187,7 @@ def _print(found: Tuned, run: Run | None, out: Path | None) -> None:
     )
     for line in found.assumed:
         console.print(f"assumed: {line}", highlight=False, markup=False)
+    for line in assumed_words(found.best.step, run):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
     if out:
         console.print(f"report: {out / 'report.html'}", highlight=False, soft_wrap=True, markup=False)

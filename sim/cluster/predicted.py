@@ -20,8 +20,8 @@ from sim.specs.catalog import device, is_device_file
 from sim.specs.cluster import Cluster
 from sim.specs.fields import InputError, check, spec, whole
 from sim.specs.files import load_mapping
-from sim.specs.job import read_model
 from sim.specs.model import Model
+from sim.specs.model_file import read_model
 from sim.specs.plan import Plan
 from sim.tuner.tune import tune
 

@@ -45,6 +45,12 @@ def time_and_idle(step: Step) -> str:
     return f"{time}; pipeline idle {percent(step.breakdown_s['bubble'] / step.step_time_s)}"
 
 
+def assumed_words(step: Step, run: Run | None) -> list[str]:
+    """Return what is assumed of the model, a line each, and how much more there is."""
+    held, more = step.model.assumptions, step.assumptions + (run.assumptions if run else ())
+    return [*(f"assumed: {line}" for line in held), f"assumed: {len(more) - len(held)} more, which --json lists"]
+
+
 def refusal(model: Model, cluster: Cluster, plan: Plan) -> str:
     """Return why a plan cannot run on a cluster and what is near, empty where it can."""
     try:

@@ -11,18 +11,17 @@ from pydantic import Field
 from sim.catalog import names
 from sim.specs.arguments import checked
 from sim.specs.catalog import is_device_file
-from sim.specs.catalog import model as catalog_model
 from sim.specs.checkpointing import Checkpointing
 from sim.specs.cluster import Cluster
-from sim.specs.fields import MAX_PROBLEMS, InputError, check, read, real, spec, whole
+from sim.specs.fields import MAX_PROBLEMS, InputError, check, real, spec, whole
 from sim.specs.files import is_folder, load_mapping
 from sim.specs.knobs import knob_values
 from sim.specs.loading import Loading
 from sim.specs.model import Model
+from sim.specs.model_file import MODEL_HELP, read_model
 from sim.specs.plan import Plan
 from sim.specs.prices import Prices
 from sim.specs.sharing import Sharing
-from sim.specs.table import KIND, LayerTable
 from sim.specs.training import Training
 
 Objective = Literal["step_time", "cost", "tokens_per_usd", "memory_headroom", "gpus_for_deadline"]
@@ -184,42 +183,7 @@ def _plan(raw: Any, job: Mapping[str, Any]) -> tuple[Plan | None, list[InputErro
     return plan and plan.but(global_batch=batch), problems
 
 
-MODEL_HELP = "a catalog name, the path of a HF config.json or of a layer table, or inline dimensions"
 REQUIRED = {"model": MODEL_HELP, "cluster": "a mapping"}
-
-
-def read_model(raw: Any, folder: Path) -> tuple[Model | None, list[InputError]]:
-    """Return the model section of a job, or None and what is wrong with it; paths are relative to `folder`."""
-    if isinstance(raw, dict):
-        return _traced(raw, folder) if "table" in raw else check(Model, raw, "model")
-    if not isinstance(raw, str):
-        return None, [InputError("model", raw, MODEL_HELP)]
-    try:
-        return (_model_file(folder / raw) if raw.endswith(".json") else catalog_model(raw)), []
-    except InputError as error:
-        if raw.endswith(".json"):
-            return None, [error.under("model")]
-        return None, [InputError("model", raw, f"{MODEL_HELP}; {error.allowed}")]
-
-
-def _model_file(path: Path) -> Model:
-    return Model.from_table(path) if load_mapping(path).get("kind") == KIND else Model.from_hf(path)
-
-
-def _traced(raw: dict[str, Any], folder: Path) -> tuple[Model | None, list[InputError]]:
-    """Return the network of `table`: a path, or the table itself, as saved plans have it."""
-    held = raw["table"]
-    problems = [
-        InputError(f"model.{key}", value, "left out beside table") for key, value in raw.items() if key != "table"
-    ]
-    if not isinstance(held, str | dict):
-        problems.append(InputError("model.table", held, "the path of a layer table (trainsim trace), or the table"))
-    if problems:
-        return None, problems[:MAX_PROBLEMS]
-    try:
-        return Model.from_table(folder / held if isinstance(held, str) else read(LayerTable, held)), []
-    except InputError as error:
-        return None, [error.under("model.table")]
 
 
 def _with_files(raw: Any, folder: Path) -> Any:

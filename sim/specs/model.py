@@ -1,11 +1,11 @@
 """The network to train: dimensions, exact parameter counts, FLOP per token."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -208,7 +208,12 @@ class Model:
             made = cls(**arguments)
         except InputError as error:
             raise in_config(error, load_mapping(Path(path))) from None
-        object.__setattr__(made, "assumptions", notes + made.assumptions)
+        return made.noted(notes)
+
+    def noted(self, notes: Iterable[str]) -> "Model":
+        """Return this model with `notes` of the file that it was read from in front of its assumptions."""
+        made = replace(self)
+        object.__setattr__(made, "assumptions", (*notes, *self.assumptions))
         return made
 
     @classmethod
@@ -391,16 +396,18 @@ def resized(model: Model, dimensions: Mapping[str, int]) -> Model:
     Raises:
         InputError: a dimension is out of range, or they contradict each other.
     """
-    follows: dict[str, Any] = {}
-    if len(set(model.pattern)) == 1:
-        follows["pattern"] = DERIVED
-    if model.head_dim * model.heads == model.hidden:
-        follows["head_dim"] = DERIVED
-    if model.kv_heads == model.heads:
-        follows["kv_heads"] = DERIVED
-    if not model.kv_lora_rank:
-        follows["v_head_dim"] = DERIVED
-    if model.positions == "learned" and model.max_positions == model.seq:
-        follows["max_positions"] = DERIVED
-    made: Model = replace(model, **follows | dict(dimensions))
+    made: Model = replace(model, **dict.fromkeys(following(model), DERIVED) | dict(dimensions))
     return made
+
+
+def following(model: Model) -> dict[str, set[str]]:
+    """Return the fields that are what follows from other dimensions of the model, stated or not, and from which."""
+    layers = {"family", "layers", "encoder_layers", "window", "global_every", "experts", "dense_layers", "moe_every"}
+    follows = {
+        "pattern": (model.pattern == model._pattern(), layers),
+        "head_dim": (model.head_dim * model.heads == model.hidden, {"hidden", "heads"}),
+        "kv_heads": (model.kv_heads == model.heads, {"heads"}),
+        "v_head_dim": (not model.kv_lora_rank, {"hidden", "heads", "head_dim"}),
+        "max_positions": (model.positions == "learned" and model.max_positions == model.seq, {"seq"}),
+    }
+    return {name: of for name, (does, of) in follows.items() if does}

@@ -9,9 +9,10 @@ from pydantic_core import core_schema
 
 from sim.catalog import names
 from sim.specs.fields import class_of
-from sim.specs.job import MODEL_HELP, Job
+from sim.specs.job import Job
 from sim.specs.knobs import BOUNDED, KNOBS, MAX_IMBALANCE, MAX_KNOB_VALUES
 from sim.specs.model import Model
+from sim.specs.model_file import BASE, MODEL_HELP
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 Schema = dict[str, Any]
@@ -44,7 +45,7 @@ def file_schema(cls: type) -> Schema:
         _as_read(made)
     for model in (made if cls is Model else {}, made.get("$defs", {}).get("Model", {})):
         if model:
-            _with_table(model)
+            _as_stated(model)
     return {"$schema": DIALECT, **made}
 
 
@@ -111,8 +112,7 @@ def _as_read(job: Schema) -> None:
     for name, held in properties.items():
         # A section is left out or a mapping; None is how Python says the former.
         properties[name] = next((o for o in held.get("anyOf", []) if o != {"type": "null"}), held)
-    named = [{"enum": names("models")}, {"type": "string", "pattern": r"\.json$"}]
-    properties["model"] = {"description": MODEL_HELP, "anyOf": [*named, {"$ref": "#/$defs/Model"}]}
+    properties["model"] = {"description": MODEL_HELP, "anyOf": [*_named_model(), {"$ref": "#/$defs/Model"}]}
     batch = parts["Plan"].pop("required")
     job["allOf"] = [
         {"if": {"not": {"required": ["tune"]}}, "then": {"properties": {"plan": {"required": batch}}}},
@@ -134,10 +134,15 @@ def _knob(value: Schema, bounded: bool) -> list[Schema]:
     return [*forms, ends | {"minProperties": 1}] if bounded else forms
 
 
-def _with_table(model: Schema) -> None:
-    """Let a layer table, or its path, stand for the dimensions."""
+def _named_model() -> list[Schema]:
+    return [{"enum": names("models")}, {"type": "string", "pattern": r"\.json$"}]
+
+
+def _as_stated(model: Schema) -> None:
+    """Let a layer table, or its path, or a base with what to change of it stand for the dimensions."""
     model["properties"]["table"] = {"anyOf": [{"type": "string"}, {"$ref": "#/$defs/LayerTable"}]}
-    model["anyOf"] = [{"required": model.pop("required")}, {"required": ["table"]}]
+    model["properties"]["base"] = {"description": BASE, "anyOf": _named_model()}
+    model["anyOf"] = [{"required": needed} for needed in (model.pop("required"), ["table"], ["base"])]
 
 
 def sections() -> dict[str, type]:

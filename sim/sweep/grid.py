@@ -19,7 +19,7 @@ from sim.specs.files import load_mapping
 from sim.sweep.digest import code_digest
 from sim.sweep.filters import SECTIONS, Filter
 from sim.sweep.numbering import Axis, Column, Numbering, spaced
-from sim.sweep.sections import at_prices, compared, files_in, made, named_files, stated, whole_path
+from sim.sweep.sections import FILE_FIELDS, at_prices, compared, files_in, made, named_files, stated, whole_path
 
 Engine = Literal["analytic", "path", "events"]
 Objective = Literal["step_time", "tokens_per_s_per_gpu", "cost"]
@@ -341,7 +341,7 @@ class Grid:
 def _axis_files(path: str, value: Any, folder: Path) -> Any:
     if not isinstance(value, list):
         return value
-    of_files = path.rpartition(".")[2] in ("model", "device", "profile", "table")
+    of_files = path.rpartition(".")[2] in FILE_FIELDS
     return [whole_path(each, folder) if of_files else named_files(each, folder) for each in value]
 
 

@@ -12,7 +12,8 @@ from sim.plans.files import plain
 from sim.specs import Cluster, InputError, Model, Plan
 from sim.specs.catalog import stated_model
 from sim.specs.fields import UNIONS, check, class_of, init_names
-from sim.specs.job import read_model, section_readers
+from sim.specs.job import section_readers
+from sim.specs.model_file import read_model
 from sim.specs.rules import Spread
 from sim.sweep.numbering import Column
 
@@ -183,7 +184,7 @@ def named_files(raw: Any, folder: Path) -> Any:
     return raw
 
 
-FILE_FIELDS = ("device", "profile", "table", "model")
+FILE_FIELDS = ("device", "profile", "table", "model", "base")
 SUFFIXES = (".json", ".yaml", ".yml")
 
 

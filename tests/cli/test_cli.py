@@ -45,6 +45,18 @@ def test_simulate_prints_the_contract(trainsim):
     assert len(data["ranks"]) == 4
 
 
+@pytest.mark.parametrize("command", ["simulate", "tune"])
+def test_the_text_says_that_a_context_was_cut(trainsim, tmp_path, command):
+    config = json.loads((JOBS / "llama3-70b" / "config.json").read_text()) | {"num_hidden_layers": 2}
+    (tmp_path / "hf.json").write_text(json.dumps(config | {"max_position_embeddings": 131_072}))
+    job = "model: hf.json\ncluster: {device: h100-sxm-80gb}\nplan: {global_batch: 8}\ntune: {global_batch: 8}\n"
+    (tmp_path / "job.yaml").write_text(job)
+    code, out, _ = trainsim(command, tmp_path / "job.yaml")
+    assert code == 0
+    assert "assumed: model.seq = 8192 (the config allows 131072; " in out
+    assert "more, which --json lists" in out
+
+
 @pytest.mark.parametrize("engine", ["path", "events"])
 def test_offload_has_its_own_term(trainsim, tmp_path, engine):
     job = yaml.safe_load((JOBS / "gpt3-175b-plan.yaml").read_text("utf-8"))

@@ -86,7 +86,7 @@ def test_bad_catalog_files_are_refused(kind, file):
 @pytest.mark.parametrize("kind", [kind for kind, cls in KINDS.items() if kind != "profile"])
 def test_every_field_is_in_the_schema_with_its_meaning(kind):
     properties = schema(kind).schema["properties"]
-    assert set(properties) == set(init_names(KINDS[kind]))
+    assert set(properties) - ({"base"} if kind == "model" else set()) == set(init_names(KINDS[kind]))
     assert all(set(held) & {"description", "type", "enum", "anyOf", "$ref", "const"} for held in properties.values())
 
 
@@ -108,6 +108,12 @@ def test_a_cluster_has_a_device_or_groups(cluster, good):
                                                 ({"tokens": 1e9, "steps": 5}, False)])  # fmt: skip
 def test_a_run_is_so_many_tokens_or_steps(training, good):
     assert schema("training").is_valid(training) == good
+
+
+@pytest.mark.parametrize(("model", "good"), [({"base": "gpt2-xl", "seq": 512}, True), ({"base": "mine.json"}, True),
+                                              ({"base": "gpt5"}, False), ({"seq": 512}, False)])  # fmt: skip
+def test_a_model_has_dimensions_or_a_base(model, good):
+    assert schema("model").is_valid(model) == good
 
 
 def test_tune_gives_the_batch():

@@ -94,6 +94,16 @@ def test_a_job_is_the_base_and_its_files_are_found_beside_it(tmp_path):
     assert Evaluate(grid).outcome(0, 2).counts()[OK] == 2
 
 
+def test_a_base_is_a_file_beside_the_grid(tmp_path):
+    llama = (ROOT / "notebooks" / "jobs" / "llama3-70b" / "config.json").read_text()
+    (tmp_path / "hf.json").write_text(llama)
+    axes = {"model.seq": [4096, 8192]}
+    (tmp_path / "grid.json").write_text(json.dumps({**BASE, "model": {"base": "hf.json", "layers": 4}, "axes": axes}))
+    grid = Grid.load(tmp_path / "grid.json")
+    assert grid.model == {"base": str(tmp_path / "hf.json"), "layers": 4}
+    assert Evaluate(grid).outcome(0, 2).counts()[2] == 0
+
+
 def test_objects_and_files_give_the_same_grid():
     made = Grid(model=models["llama3-8b"], cluster=Cluster.of("h100-sxm-80gb"), plan=Plan(global_batch=8), axes=ONE)
     named = Grid(model="llama3-8b", cluster={"device": "h100-sxm-80gb"}, plan={"global_batch": 8}, axes=ONE)

@@ -45,6 +45,10 @@ def read_config(path: str | Path, seq: int | None = None) -> tuple[dict[str, Any
         raw["seq"] = seq
     elif isinstance(longest, int) and longest > LONG_CONTEXT:
         raw["seq"] = LONG_CONTEXT
-        notes.append(f"model.seq = {LONG_CONTEXT} (the config allows {longest}; give seq to train at another length)")
+        stated = f"model: {{base: {Path(path).name}, seq: {longest}}}"
+        notes.append(
+            f"model.seq = {LONG_CONTEXT} (the config allows {longest}; give seq to train at another length: {stated} "
+            "in a file, Model.from_hf(path, seq) in Python)"
+        )
     raw["name"] = str(name or config.get("_name_or_path") or kind)[:100]
     return {k: v for k, v in raw.items() if v is not None}, tuple(notes)
