@@ -19,7 +19,7 @@ from sim.specs.files import print_json
 from sim.units import digits3
 from sim.validation.accuracy import accuracy, write_accuracy
 from sim.validation.predict import Predictor, analytic, elsewhere, fit_site
-from sim.validation.table import Measured, read_runs
+from sim.validation.table import REQUIRED, Measured, read_runs
 from sim.validation.validate import Validation, data, summary, translated, validate
 
 EXAM_HELP = "Predict every table without its own source and by half of its own groups; print both beside the goals."
@@ -29,7 +29,11 @@ SITE_HELP = "Earlier runs of the same cluster, to which the run-level parameters
 
 def validate_command(
     runs: Annotated[
-        list[Path], typer.Argument(help="CSV tables of measured runs; a wrong header is answered with the columns.")
+        list[Path],
+        typer.Argument(
+            help="CSV tables of measured runs, as notebooks/data/ptdp.csv; required columns: "
+            + ", ".join(REQUIRED)
+        ),
     ],
     profile: Annotated[
         str | None, typer.Option(help="Catalog profile or profile folder, instead of that of the device column.")

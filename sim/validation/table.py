@@ -1,11 +1,11 @@
 """Reader of a table of measured runs: one CSV file, one typed row a run, nothing guessed here.
 
-Columns and units are those of the project's reference tables: bytes, seconds, sequences; a blank cell is "not
-stated" (None). What a blank means is decided in `sim.validation.translate`.
+Columns and units are those of the project's reference tables: bytes, seconds, sequences; a blank cell, or a column
+that is missing, is "not stated" (None). What a blank means is decided in `sim.validation.translate`.
 """
 
 import re
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal, get_args, get_type_hints
@@ -110,15 +110,15 @@ class Measured:
 
 
 COLUMNS = tuple(f.name for f in fields(Measured))
+REQUIRED = tuple(f.name for f in fields(Measured) if f.default is MISSING)
+"""Columns that every row fills; the others may be missing altogether."""
 
 
 def is_runs(path: Path) -> bool:
     """Return whether a CSV file begins with the columns of measured runs."""
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
-            return {"tokens_per_s_per_gpu", "peak_memory_bytes", "use_for"} <= set(
-                file.readline(10_000).strip().split(",")
-            )
+            return {*REQUIRED, "use_for"} <= set(file.readline(10_000).strip().split(","))
     except (OSError, ValueError):
         return False  # the reader of the file says what is wrong with it
 
@@ -127,16 +127,21 @@ def read_runs(path: str | Path) -> list[Measured]:
     """Return the rows of a table of measured runs, in the file's order.
 
     Raises:
-        InputError: no such file, too large, a column missing or unknown, an id twice, or a cell that is not
-            what its column holds (the path is `file:line:column`).
+        InputError: no such file, too large, a required column missing, one unknown or given twice, an id twice, or a
+            cell that is not what its column holds (the path is `file:line:column`).
     """
     file = Path(path)
     lines = csv_lines(text_of(file, MAX_BYTES), str(file))
     header = next(lines, ("", []))[1]
-    wrong = {*header} ^ {*COLUMNS}
-    if wrong or len(header) != len(COLUMNS):
-        named = sorted(wrong) or sorted({c for c in header if header.count(c) > 1})
-        raise InputError(f"{file}:1", ", ".join(named)[:80], "each column once: " + ", ".join(COLUMNS))
+    wrong = {
+        "missing": [name for name in REQUIRED if name not in header],
+        "unknown": sorted({*header} - {*COLUMNS}),
+        "twice": sorted({name for name in header if header.count(name) > 1}),
+    }
+    if any(wrong.values()):
+        found = "; ".join(f"{what}: {', '.join(names)}" for what, names in wrong.items() if names)
+        more = ", ".join(name for name in COLUMNS if name not in REQUIRED)
+        raise InputError(f"{file}:1", found, f"each column once: {', '.join(REQUIRED)}, and where there are any {more}")
     rows: dict[str, Measured] = {}
     for place, cells in lines:
         row = _row(place, dict(zip(header, cells, strict=True)))

@@ -3,9 +3,9 @@
 import pytest
 
 from sim.specs import InputError
-from sim.validation.table import COLUMNS, MAX_BYTES, read_runs
+from sim.validation.table import COLUMNS, MAX_BYTES, is_runs, read_runs
 from tests.oracle import reference
-from tests.validation.runs import write
+from tests.validation.runs import ROW, write
 
 ROWS = {
     "bigscience_a100": 78, "korthikanti_2205_05198": 13, "llm_foundry_mpt": 131, "megatron_ci_golden": 315,
@@ -65,12 +65,29 @@ def test_a_bad_cell_is_refused_with_its_place(tmp_path, column: str, cell: str, 
     assert found.value.path == f"{path}:3:{column}"
 
 
-def test_a_column_missing_unknown_or_twice_is_refused(tmp_path) -> None:
-    good = write(tmp_path / "runs.csv", {}).read_text()
-    for header in (good.replace("gpus_per_node,", "", 1), good.replace("notes", "remarks"), good.replace("tier", "id")):
-        (tmp_path / "bad.csv").write_text(header)
-        with pytest.raises(InputError, match=r"bad.csv:1: .*each column once"):
-            read_runs(tmp_path / "bad.csv")
+@pytest.mark.parametrize(
+    ("old", "new", "found"),
+    [
+        ("precision,", "", "missing: precision"),
+        ("notes", "remarks", "unknown: remarks"),
+        ("tier", "id", "twice: id"),
+        ("device", "gpu", "missing: device; unknown: gpu"),
+    ],
+)
+def test_a_column_missing_unknown_or_twice_is_refused(tmp_path, old: str, new: str, found: str) -> None:
+    path = write(tmp_path / "runs.csv", {})
+    header, _, _ = path.read_text().partition("\n")
+    path.write_text(header.replace(old, new, 1) + "\n")
+    with pytest.raises(InputError) as caught:
+        read_runs(path)
+    assert str(caught.value).startswith(f"{path}:1: got '{found}'; allowed: each column once: id, source, device, ")
+
+
+def test_columns_that_rows_may_leave_blank_may_be_missing(tmp_path) -> None:
+    full = read_runs(write(tmp_path / "full.csv", {}))
+    (tmp_path / "runs.csv").write_text(f"{','.join(ROW)}\n{','.join(ROW.values())}\n")
+    assert read_runs(tmp_path / "runs.csv") == full
+    assert is_runs(tmp_path / "runs.csv")
 
 
 def test_a_short_row_a_second_id_and_a_broken_quote_are_refused(tmp_path) -> None:
