@@ -1,8 +1,9 @@
 """`trainsim schedule`: the order of a pipeline schedule and its length in any one unit."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated
 
@@ -35,6 +36,8 @@ MAX_ACTIONS = 1_000_000
 MAX_DIGITS = 4
 MAX_CYCLE = 400
 """Characters that a message spends on a cycle of waits."""
+MAX_SHOWN = 400
+"""Characters of a rank's actions in the text."""
 LARGEST, SMALLEST = 1e9, 1e-9
 """Durations between these keep every sum of ticks within 64 bits."""
 
@@ -81,10 +84,12 @@ def schedule_command(
         limits = {"--memory-limit": memory_limit, "--input-frees": input_frees, "--vertical-sync": vertical_sync}
         order = _read(file, {"--ranks": ranks, "--microbatches": microbatches}, stated | limits)
     else:
+        if name not in SCHEDULES:
+            raise InputError("schedule", name, f"one of {', '.join(SCHEDULES)}, {CUSTOM} (with --order)")
         for option, value in (("--ranks", ranks), ("--microbatches", microbatches)):
-            if name in SCHEDULES and value is None:
+            if value is None:
                 raise InputError(option, value, "required: a whole number of at least 1")
-        chunks = chunks or (SCHEDULES[name].chunks if name in SCHEDULES else 1)
+        chunks = chunks or SCHEDULES[name].chunks
         shape = Shape(
             ranks or 1, microbatches or 1, chunks, group_size, memory_limit, input_frees, variant,
             _replicas(replicas), vertical_sync,
@@ -99,22 +104,18 @@ def schedule_command(
     if as_json:
         print_json(_data(order, timeline, unit))
         return
+    console.print("\n".join(_summary(order, timeline, unit)), style="bold", highlight=False)
     for rank, text in enumerate(order.texts()):
-        console.print(f"rank {rank}: {text}", highlight=False)
-    console.print(
-        f"makespan {float(timeline.makespan * unit):g}, bubble {timeline.bubble_makespan():.1%} over ideal, "
-        f"{timeline.bubble_rank_span():.1%} of the longest rank span"
-    )
+        console.print(f"rank {rank}: {_begin(text)}", highlight=False)
 
 
 def _built(name: str, shape: Shape, group_size: int, each: Durations) -> Schedule:
     """Return the order of a registered kind."""
-    if name in SCHEDULES:
-        if 3 * shape.ranks * shape.microbatches * shape.chunks > MAX_ACTIONS:
-            raise InputError("--microbatches", shape.microbatches, f"at most {MAX_ACTIONS} actions in all")
-        if group_size and not SCHEDULES[name].grouped:
-            grouped = ", ".join(kind.name for kind in SCHEDULES.values() if kind.grouped)
-            raise InputError("--group-size", group_size, f"only with {grouped}")
+    if 3 * shape.ranks * shape.microbatches * shape.chunks > MAX_ACTIONS:
+        raise InputError("--microbatches", shape.microbatches, f"at most {MAX_ACTIONS} actions in all")
+    if group_size and not SCHEDULES[name].grouped:
+        grouped = ", ".join(kind.name for kind in SCHEDULES.values() if kind.grouped)
+        raise InputError("--group-size", group_size, f"only with {grouped}")
     try:
         return build(name, shape, each.work())
     except IllegalScheduleError as error:
@@ -147,7 +148,7 @@ def _ticks(text: str) -> tuple[Fraction, dict[str, int]]:
     for item in filter(None, text.split(",")):
         key, _, value = item.partition("=")
         if key not in DEFAULTS:
-            raise InputError("--durations", item, "F=,I=,W=,comm= with numbers")
+            raise InputError("--durations", item, "F=,I=,W=,comm= with numbers; B = I + W")
         given[key] = value
     if not all(_decimal(value) for value in given.values()):
         raise InputError("--durations", text, f"F=,I=,W=,comm= with decimal numbers, 0 or {SMALLEST:g} to {LARGEST:g}")
@@ -164,6 +165,25 @@ def _decimal(text: str) -> bool:
 
 
 DECIMAL = re.compile(r"([0-9]{1,12}(\.[0-9]{0,12})?|\.[0-9]{1,12})([eE][+-]?[0-9]{1,2})?")
+
+
+def _summary(order: Schedule, timeline: Timeline, unit: Fraction) -> Iterator[str]:
+    """Yield what is asked of most schedules: it stands in front of the actions, which fill screens."""
+    yield (
+        f"makespan {float(timeline.makespan * unit):g}, bubble {timeline.bubble_makespan():.1%} over ideal, "
+        f"{timeline.bubble_rank_span():.1%} of the longest rank span"
+    )
+    peaks = [(str(peak), len(list(same))) for peak, same in groupby(order.peak_in_flight())]
+    words = " ".join(f"{peak}x{n}" if n > 1 else peak for peak, n in peaks)
+    yield f"in flight at most, rank by rank: {words} (activations of one microbatch in one chunk)"
+
+
+def _begin(actions: str) -> str:
+    """Return the actions of a rank, of very many the first."""
+    if len(actions) <= MAX_SHOWN:
+        return actions
+    shown = actions[: MAX_SHOWN + 1].rpartition(" ")[0]
+    return f"{shown} ... {actions.count(' ') - shown.count(' ')} more, which --json lists"
 
 
 def _data(order: Schedule, timeline: Timeline, unit: Fraction) -> dict[str, object]:

@@ -31,8 +31,7 @@ def validate_command(
     runs: Annotated[
         list[Path],
         typer.Argument(
-            help="CSV tables of measured runs, as notebooks/data/ptdp.csv; required columns: "
-            + ", ".join(REQUIRED)
+            help="CSV tables of measured runs, as notebooks/data/ptdp.csv; required columns: " + ", ".join(REQUIRED)
         ),
     ],
     profile: Annotated[

@@ -63,6 +63,7 @@ def words():
     lists["links keys"] = init_names(Links)
     lists |= {kind: names(kind) for kind in ("devices", "models", "profiles")}
     lists |= {"knobs": KNOBS, "schedules": SCHEDULES, "files": SCHEMAS, "model types": READERS}
+    lists["orders"] = [*SCHEDULES, "custom (with --order)"]
     lists["targets"] = EXPORTERS
     lists["lists"] = [*listing.kinds(), *listing.REGISTRIES, *listing.choices()]
     counts = {f"<count of {name}>": f"{len(values)} names" for name, values in lists.items()}

@@ -187,6 +187,18 @@ def test_schedule(trainsim):
     assert data["peak_in_flight"] == [2, 1]
 
 
+def test_the_text_of_a_schedule_begins_with_its_summary(trainsim):
+    code, out, _ = trainsim("schedule", "1f1b", "--ranks", 4, "--microbatches", 256)
+    first, second, *rest = out.splitlines()
+    assert code == 0
+    assert first.startswith("makespan 777, bubble 1.2% over ideal")
+    assert second.startswith("in flight at most, rank by rank: 4 3 2 1 ")
+    assert len(rest) < 30 and out.count(" more, which --json lists") == 4
+    shown = rest[0].split()[2:]
+    same = trainsim("schedule", "gpipe", "--ranks", 3, "--microbatches", 2)[1]
+    assert shown[:3] == ["0F0", "0F1", "0F2"] and "rank by rank: 2x3 " in same and "more" not in same
+
+
 def test_schedule_variants(trainsim):
     def first_rank(*extra):
         out = trainsim("schedule", "interleaved", "--ranks", 2, "--microbatches", 6, "--chunks", 2, "--json", *extra)[1]
