@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.progress import MofNCompleteColumn, Progress
 
-from sim.cli.output import checked_files, console, written
+from sim.cli.output import checked_files, console, progress_console, written
 from sim.cli.sweep import words
 from sim.report.swept_files import save_csv, save_parquet
 from sim.specs import InputError
@@ -42,8 +43,13 @@ def _save(option: str, store: Store, target: Path) -> None:
         from sim.report.sweep_page import save_sweep_html  # noqa: PLC0415 - plotly only when asked for
 
         save_sweep_html(store, target)
-    else:
-        {"--parquet": save_parquet, "--csv": save_csv}[option](store, target)
+        return
+    save = {"--parquet": save_parquet, "--csv": save_csv}[option]
+    with Progress(
+        *Progress.get_default_columns(), MofNCompleteColumn(), console=progress_console, transient=True
+    ) as bar:
+        task = bar.add_task(f"rows of {target.name}", total=store.counts.done)
+        save(store, target, lambda rows: bar.advance(task, rows))
 
 
 def report_data(store: Store) -> dict[str, Any]:

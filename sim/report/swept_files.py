@@ -14,6 +14,9 @@ from sim.sweep.numbering import Axis, Column
 from sim.sweep.outcome import FITS, INTERVAL, NUMBERS, OUTCOMES, Outcome
 from sim.sweep.store import Store
 
+Progress = Callable[[int], None]
+"""Called with how many more rows are written."""
+
 ROWS = 16_384
 """Rows that are written together."""
 
@@ -26,25 +29,28 @@ class _Writes(Protocol):
     def close(self) -> None: ...
 
 
-def save_parquet(store: Store, path: str | Path) -> Path:
+def save_parquet(store: Store, path: str | Path, progress: Progress = lambda rows: None) -> Path:
     """Write every configuration that a store holds to a Parquet file; raises InputError where it cannot be written."""
-    return _saved(
-        store, Path(path), lambda place, schema: parquet.ParquetWriter(place, schema, compression="zstd"), False
-    )
+
+    def writer(place: str, schema: Any) -> _Writes:
+        return parquet.ParquetWriter(place, schema, compression="zstd")  # type: ignore[no-any-return]
+
+    return _saved(store, Path(path), writer, False, progress)
 
 
-def save_csv(store: Store, path: str | Path) -> Path:
+def save_csv(store: Store, path: str | Path, progress: Progress = lambda rows: None) -> Path:
     """Write every configuration that a store holds to a CSV file, what is missing as nothing; raises InputError
     where it cannot be written."""
-    return _saved(store, Path(path), csv.CSVWriter, True)
+    return _saved(store, Path(path), csv.CSVWriter, True, progress)
 
 
-def _saved(store: Store, path: Path, writer: Callable[[str, Any], _Writes], neutral: bool) -> Path:
+def _saved(store: Store, path: Path, writer: Callable[[str, Any], _Writes], neutral: bool, progress: Progress) -> Path:
     with drafted(path) as place, writable(path):
         file = writer(str(place), _schema(store))
         try:
             for table in _tables(store, neutral):
                 file.write_table(table)
+                progress(table.num_rows)
         finally:
             file.close()
     return path

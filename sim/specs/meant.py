@@ -64,6 +64,7 @@ UNITS = {
     "bytes_per_s": (LARGE, BYTES | RATES),
     "flop_per_s": (LARGE, dict.fromkeys(("FLOP/s", "FLOPs/s", "FLOPS", "FLOPs", "flops"), 1.0)),
     "bytes": (LARGE, BYTES),
+    "tokens": (LARGE | {"B": 1e9}, {"tokens": 1.0}),
     "s": (SMALL, {"s": 1.0}),
 }
 """By what a field's name says of its unit, first match first: prefixes, and units as people write them, each in the

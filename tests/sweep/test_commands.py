@@ -121,6 +121,14 @@ def test_tables_hold_every_row(trainsim, store, tmp_path):
     assert {f.name for f in tmp_path.iterdir()} <= {"a.parquet", "a.csv", *(f"runs.db{end}" for end in ENDS)}
 
 
+def test_tables_tell_how_many_rows_are_written(store, tmp_path):
+    for save in (save_parquet, save_csv):
+        told = []
+        with Store(store) as held:
+            save(held, tmp_path / "a", told.append)
+            assert sum(told) == held.counts.done
+
+
 def test_tables_in_a_missing_folder_are_refused(store, tmp_path):
     for save in (save_parquet, save_csv):
         with Store(store) as held, pytest.raises(sim.InputError, match=r"^path: got .*; allowed: a file in"):
