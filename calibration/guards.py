@@ -44,8 +44,13 @@ def admit(tools: Instruments) -> None:
             return
     raise BusyError(
         f"the machine is busy: others use {share:.0%} of it, at most {MOST_OTHERS:.0%} leave meaningful times; "
-        "end what runs beside, or measure all the same with --despite-load (every sample is then flagged)"
+        "end what runs beside, or measure all the same with --despite-load (the results then say so)"
     )
+
+
+def busy_words(share: float) -> str:
+    """Return what is told of times beside which others used `share` of the machine (0 to 1), empty of an idle one."""
+    return f"; the machine was busy: others used {share:.0%} of it" if share > MOST_OTHERS else ""
 
 
 def settled(tools: Instruments) -> float:

@@ -59,7 +59,12 @@ class Skip:
 
 @spec
 class Session:
-    """One measuring session, as `session.json` holds it; `sentinel_s` is what drift is told from (0: not yet timed)."""
+    """One measuring session, as `session.json` holds it; `sentinel_s` is what drift is told from (0: not yet timed).
+
+    despite_load: others used the machine when a call began. No sample tells then how it is undisturbed, so that all of
+    that call are flagged and the fit takes flagged ones too; on a machine that gets busy later, guards flag batches and
+    the fit takes the others.
+    """
 
     schema_version: Literal[1] = 1
     session: Text

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from calibration.checkpointing.measure import BUDGET, Scale, cores_here, measured, offered
 from calibration.checkpointing.results import Api, Case, Setting
-from calibration.guards import MOST_OTHERS
+from calibration.guards import busy_words
 from calibration.measuring import one_of, results_console
 from calibration.storage import Storage, measure_storage
 from sim.specs.fields import InputError
@@ -64,11 +64,10 @@ def measure_command(
         return
     results_console().print(table(cases))
     load = max(point.load for case in cases for point in case.points)
-    busy = f"; the machine was busy: others used {load:.0%} of it" if load > MOST_OTHERS else ""
     said = f"* least k within {BUDGET:.1%}: predicted with contention, by the rule without, measured"
     for name, found in reached.items():
         results_console().print(f"{name} as storage of a job: {storage_words(found)}", markup=False, soft_wrap=True)
-    progress.print(said + busy, markup=False, highlight=False, soft_wrap=True)
+    progress.print(said + busy_words(load), markup=False, highlight=False, soft_wrap=True)
 
 
 def storage_words(found: Storage) -> str:

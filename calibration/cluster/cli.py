@@ -12,7 +12,7 @@ from rich.table import Table
 from calibration.cluster.compare import compared
 from calibration.cluster.measure import LINK_BYTES_PER_S, LONGEST_S, POLICY, ROUND_S, Measured, measured
 from calibration.cluster.results import Both, Case
-from calibration.guards import MOST_OTHERS
+from calibration.guards import busy_words
 from calibration.measuring import results_console
 from sim.specs.fields import InputError
 from sim.specs.files import checked_target, print_json, write_json
@@ -55,9 +55,9 @@ def measure_command(
         print_json(told)
         return
     results_console().print(table(found, case))
-    busy = f"; the machine was busy: others used {found.load:.0%} of it" if found.load > MOST_OTHERS else ""
     moves = f"{case.moves_measured} moves of {seconds(case.switch_s)} in the mean, {case.moves_simulated} simulated"
-    progress.print(f"{len(found.ran.rounds)} rounds; {moves}{busy}", markup=False, highlight=False, soft_wrap=True)
+    said = f"{len(found.ran.rounds)} rounds; {moves}{busy_words(found.load)}"
+    progress.print(said, markup=False, highlight=False, soft_wrap=True)
 
 
 def summary(found: Measured, case: Case) -> dict[str, Any]:

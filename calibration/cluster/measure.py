@@ -13,12 +13,11 @@ from statistics import fmean
 from time import perf_counter
 
 import numpy as np
-import psutil
 
 from calibration.cluster.networks import NETWORKS
 from calibration.cluster.rounds import Assign, Ran, run_rounds
 from calibration.cluster.worker import Kind, Order, Slot, SlotProcess, cores
-from calibration.host import HostLoad
+from calibration.host import TeamLoad
 from sim.cluster.jobs import ClusterJob
 from sim.cluster.live import Live
 from sim.cluster.policies import policy
@@ -57,16 +56,6 @@ class Measured:
     def move_s(self) -> float:
         """The mean cost of a move: saving and restoring; 0 where no job moved."""
         return fmean(move.save_s + move.load_s for move in self.ran.moves) if self.ran.moves else 0.0
-
-
-class _Load(HostLoad):
-    """The machine's use by others than this process and its workers."""
-
-    @staticmethod
-    def _read() -> tuple[float, float, float]:
-        all_s, busy_s, own_s = HostLoad._read()
-        workers = (worker.cpu_times() for worker in psutil.Process().children())
-        return all_s, busy_s, own_s + sum(times.user + times.system for times in workers)
 
 
 def scheduled(
@@ -116,7 +105,7 @@ def measured(
         raise InputError("policy", rule, "one that shares no devices: a slot holds one training")
     with opened(link_bytes_per_s) as slots:
         told("measuring throughputs")
-        load = _Load()
+        load = TeamLoad()
         throughputs = profiled(slots, profiled_s)
         jobs = tuple(
             ClusterJob(job_type=name, steps=max(1, round(share * longest_s * throughputs.alone[name, 1][0])))

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from calibration.execute.processes import ExecutionError
 from calibration.guards import BusyError, admit
@@ -23,6 +24,18 @@ def others() -> str | None:
     except BusyError as error:
         return str(error)
     return None
+
+
+T = TypeVar("T")
+
+
+def beside(run: Callable[[], T]) -> tuple[T, float]:
+    """Return what `run()` returns, and the share of the machine that others than it and its processes used meanwhile,
+    0 to 1."""
+    from calibration.host import TeamLoad  # noqa: PLC0415 - loads torch
+
+    load = TeamLoad()
+    return run(), load.others()
 
 
 Drift = Callable[[], float]

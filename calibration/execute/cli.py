@@ -11,7 +11,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from calibration.execute.busy import Busy, idle, nobody, others
+from calibration.execute.busy import Busy, beside, idle, nobody, others
 from calibration.execute.holdout import Case, Row, table
 from calibration.execute.learn import learn, target
 from calibration.execute.limits import Device, as_executed, executable
@@ -68,7 +68,7 @@ def execute_command(
     traces: Annotated[Path | None, typer.Option(help="Folder for traces, and measured beside simulated.")] = None,
     task: Annotated[Path | None, typer.Option(help="Folder for what torchrun's workers read; none is run.")] = None,
     despite_load: Annotated[
-        bool, typer.Option("--despite-load", help="Run on a busy machine too; times say less.")
+        bool, typer.Option("--despite-load", help="Run on a busy machine too; the result says how busy.")
     ] = False,
     learning: Annotated[
         bool, typer.Option("--learn", help="Let the job's own profile folder learn from this run.")
@@ -134,7 +134,8 @@ def execute(
     idle(busy)
     checked = _checked(job.cluster.profile) if setting.device == "cpu" else None
     case = Case(job.model.name, "step", job.model, run.plan)
-    return Row(case, predicted, measure_all([run], setting)[0], checked=checked)
+    (measured,), load = beside(lambda: measure_all([run], setting))
+    return Row(case, predicted, measured, checked=checked, load=load)
 
 
 def planned(job: Job, device: Device, order: Schedule | None = None, most: int | None = None) -> tuple[Run, Predicted]:
@@ -178,6 +179,7 @@ def data(row: Row) -> dict[str, Any]:
     return {
         "predicted": predicted,
         "measured": measured | order,
+        "load": row.load,
         "spot_check": row.checked.data() if row.checked else None,
         "errors": {"step_time_s": row.error, "inside_interval": row.inside, **errors, **order}
         | {"traffic_matches": row.predicted.traffic == row.measured.traffic},

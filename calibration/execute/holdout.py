@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, Literal
 from rich import box
 from rich.table import Table
 
-from calibration.execute.busy import Busy, Drift, drift_since, idle, nobody, steady
+from calibration.execute.busy import Busy, Drift, beside, drift_since, idle, nobody, steady
 from calibration.execute.limits import Device, as_executed
 from calibration.execute.measure import LEAST_STEPS, Measured, measure, measure_block
 from calibration.execute.predict import Predicted, predict, predict_block
-from calibration.guards import drift, moved
+from calibration.guards import busy_words, drift, moved
 from sim.specs import Cluster, InputError, Model, Plan
 from sim.specs.files import load_mapping, write_json
 from sim.specs.plan import Offload
-from sim.units import seconds
+from sim.units import percent, seconds
 
 if TYPE_CHECKING:
     from calibration.spot_check import SpotCheck
@@ -49,7 +49,7 @@ class Row:
     """A case's prediction beside its measurement.
 
     sentinel_ratio: how slow the machine was, by the calibration's; checked: kernels of the profile timed again just
-    before (None: they were not).
+    before (None: they were not); load: the share of the machine that others used meanwhile.
     """
 
     case: Case
@@ -57,6 +57,7 @@ class Row:
     measured: Measured
     sentinel_ratio: float = 1.0
     checked: "SpotCheck | None" = None
+    load: float = 0.0
 
     @property
     def interval_s(self) -> tuple[float, float]:
@@ -96,6 +97,7 @@ class Row:
             "inside": self.inside,
             "memory_error": self.memory_error,
             "sentinel_ratio": self.sentinel_ratio,
+            "load": self.load,
         }
 
 
@@ -220,8 +222,8 @@ def _row(case: Case, predicted: Predicted, device: Device, steps: int, drifted: 
     rows: list[Row] = []
     while not rows or (len(rows) < TRIES and moved(rows[-1].sentinel_ratio) and monotonic() < again):
         before = drifted()
-        measured = run(case.model, case.plan, device, enough)
-        rows.append(Row(case, predicted, measured, drift(1.0, before, drifted())))
+        measured, load = beside(lambda: run(case.model, case.plan, device, enough))
+        rows.append(Row(case, predicted, measured, drift(1.0, before, drifted()), load=load))
     return min(rows, key=lambda row: abs(row.sentinel_ratio - 1))
 
 
@@ -231,12 +233,11 @@ def _predicted(case: Case, folder: Path, device: Device) -> Predicted:
 
 
 def table(rows: list[Row]) -> Table:
-    """Return the rows as a table, with the share of measured times inside their interval."""
-    headings = ("hold-out", "predicted", "80 % interval", "measured", "error", "inside", "memory error")
-    inside = sum(row.inside for row in rows)
-    made = Table(
-        *headings, box=box.SIMPLE, padding=(0, 1, 0, 0), caption=f"{inside} of {len(rows)} inside; never fitted"
-    )
+    """Return the rows as a table, with how many measured times are inside their interval, and what others used."""
+    headings = ("hold-out", "predicted", "80 % interval", "measured", "error", "inside", "memory error", "others")
+    said = f"{sum(row.inside for row in rows)} of {len(rows)} inside; never fitted"
+    busy = busy_words(max((row.load for row in rows), default=0.0))
+    made = Table(*headings, box=box.SIMPLE, padding=(0, 1, 0, 0), caption=said + busy)
     for row in rows:
         low, high = row.interval_s
         memory = row.memory_error
@@ -248,5 +249,6 @@ def table(rows: list[Row]) -> Table:
             f"{row.error:+.1%}",
             "yes" if row.inside else "no",
             "-" if memory is None else f"{memory:+.2%}",
+            percent(row.load),
         )
     return made

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from contextlib import suppress
 
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 
 from calibration import guards
 from calibration.guards import BusyError, OutOfTime, admit, drift, interruptible, moved, settled, within
-from calibration.host import HostLoad, cache_bytes, cpu_name, first_processor, host_instruments
+from calibration.host import HostLoad, TeamLoad, cache_bytes, cpu_name, first_processor, host_instruments
 from tests.calibration.fakes import FakeMachine
 
 
@@ -112,6 +114,17 @@ def test_the_real_load_is_a_share():
     load = HostLoad()
     sum(n * n for n in range(2_000_000))
     assert 0.0 <= load.others() <= 1.0
+
+
+def test_processes_that_this_one_starts_are_no_others():
+    burn = "import time\nwhile time.process_time() < 0.3: pass\nprint(flush=True)\ninput()"
+    alone, team = HostLoad(), TeamLoad()
+    own_s = [load._read()[2] for load in (alone, team)]
+    with subprocess.Popen([sys.executable, "-c", burn], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout and child.stdout.readline()
+        assert team._read()[2] - own_s[1] > 0.25
+        child.communicate(b"\n")
+    assert team._read()[2] - own_s[1] > 0.25 > alone._read()[2] - own_s[0]
 
 
 def test_the_real_sentinel_repeats():

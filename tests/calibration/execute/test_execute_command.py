@@ -54,6 +54,16 @@ def test_a_busy_machine_is_refused_with_exit_code_1(tmp_path, folder, monkeypatc
     assert not done.stdout
 
 
+def test_a_plan_executed_on_a_busy_machine_says_so(tmp_path, folder, monkeypatch):
+    told = predict(SMALL, cluster(folder, 2), plan(dp=2), cores=cpu_count())
+    took = Measured(1.0, 1.0, 10, (), told.peak_memory_bytes, told.bytes_sent, 1e-7, told.traffic, told.order)
+    monkeypatch.setattr(cli, "measure_all", lambda runs, setting: [replace(took, host_bytes=told.host_bytes)])
+    monkeypatch.setattr(cli, "beside", lambda run: (run(), 0.45))
+    given = [str(job(tmp_path, folder)), "--despite-load"]
+    assert json.loads(RUN.invoke(cli.app, [*given, "--json"]).stdout)["load"] == 0.45
+    assert "the machine was busy: others used 45% of it" in " ".join(RUN.invoke(cli.app, given).stdout.split())
+
+
 def test_a_failing_process_is_one_line(tmp_path, folder, monkeypatch):
     def fails(*_: object) -> None:
         raise ExecutionError("process 1 of 2 died with exit code 1: out of cheese")

@@ -94,6 +94,18 @@ def test_progress_hears_of_every_case_and_the_table_has_them(folder, monkeypatch
     assert table(heard).row_count == len(heard)
 
 
+def test_rows_of_a_busy_machine_say_so(folder, monkeypatch):
+    instead(monkeypatch, folder)
+    shares = iter([0.45, *(0.01 for _ in cases("cpu"))])
+    monkeypatch.setattr(holdout, "beside", lambda run: (run(), next(shares)))
+    rows = hold_out(folder, "cpu")
+    assert [held["load"] for held in json.loads((folder / holdout.FILE).read_text())["rows"][:2]] == [0.45, 0.01]
+    made = table(rows)
+    assert list(made.columns[-1].cells)[:2] == ["45\u00a0%", "1.0\u00a0%"]
+    assert str(made.caption).endswith("; never fitted; the machine was busy: others used 45% of it")
+    assert str(table(rows[1:]).caption).endswith("; never fitted")
+
+
 def row(predicted_s: float, measured_s: float) -> Row:
     interval = predicted_s / 1.2, predicted_s * 1.2
     case = Case("block", "block", SMALL, plan())
