@@ -1,11 +1,11 @@
 """The sampler: cases of all families in seeded random order, checked, timed in batches between sentinels, stored."""
 
 import random
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from json import dumps
 from math import isnan
 from statistics import median
@@ -15,12 +15,12 @@ from zlib import crc32
 from calibration.guards import MOST_OTHERS, drift, moved
 from calibration.instruments import Instruments
 from calibration.kernels.family import Case, Family, Machine, Suite, Work
+from calibration.samples import FAIR, LEAST, fitted_as, preference
+from calibration.stand_ins import STAND_INS
 from calibration.store import Skip, Store
 from calibration.timing import Method, Timing, TooLongError, timed
 from sim.costs.algebra import Interpreted
-
-LEAST, FAIR = 5, 8
-"""Fitted cases that a fit needs (one for each of its folds), and cases that every lane has before longer ones go on."""
+from sim.costs.kernels import KERNELS
 
 MOST_FAILURES = 10
 """Cases that may fail one after another until the device is looked at."""
@@ -47,6 +47,7 @@ class Task:
 def order(families: Iterable[Family], machine: Machine, suite: Suite, seed: int) -> list[Task]:
     """Return all cases in seeded random order, arranged so that a budget that ends early has left every lane its share.
 
+    First come `LEAST` fitted cases of what a profile must hold, of kernels that nothing stands in for before others.
     A lane is one (family, op, direction). The first `FAIR` cases of all lanes come in turn; then longer lanes come
     more often, so that all end together. In a lane `LEAST` fitted cases come before hold-outs, evenly mixed, join them.
     """
@@ -57,8 +58,31 @@ def order(families: Iterable[Family], machine: Machine, suite: Suite, seed: int)
             lanes.setdefault((family.name, case.op, case.direction), {})[case.id] = Task(family, case)
     rows = [_mixed(list(lane.values()), rng) for lane in lanes.values()]
     rng.shuffle(rows)
-    first = [task for turn in zip_longest(*(row[:FAIR] for row in rows)) for task in turn if task is not None]
-    return first + _proportional([row[FAIR:] for row in rows])
+    required = _required(list(chain(*rows)))
+    names = {task.case.id for task in required}
+    everything = _in_turn([row[:FAIR] for row in rows]) + _proportional([row[FAIR:] for row in rows])
+    return required + [task for task in everything if task.case.id not in names]
+
+
+def _required(tasks: Sequence[Task]) -> list[Task]:
+    """Return the fitted cases without which a budget that ends early leaves no profile, or one of stand-ins.
+
+    Of a kernel with several implementations, those of the one that the simulator reads first.
+    """
+    held: dict[tuple[str, str], dict[str, list[Task]]] = {key: defaultdict(list) for key in KERNELS}
+    for case, task in ((task.case, task) for task in tasks if task.case.use == "fit"):
+        if (key := (case.op, case.direction)) in held:
+            held[key][fitted_as(case.op, case.implementation)].append(task)
+    rows: dict[bool, list[list[Task]]] = {False: [], True: []}
+    for key, found in held.items():
+        if found:
+            name = min(found, key=lambda name: (len(found[name]) < LEAST, preference(name)))
+            rows[key in STAND_INS].append(found[name][:LEAST])
+    return _in_turn(rows[False]) + _in_turn(rows[True])
+
+
+def _in_turn(rows: Sequence[Sequence[Task]]) -> list[Task]:
+    return [task for turn in zip_longest(*rows) for task in turn if task is not None]
 
 
 def _mixed(lane: list[Task], rng: random.Random) -> list[Task]:
@@ -132,8 +156,12 @@ class Sampler:
                 self._measure_all([task for task in tasks if task.case.id in held and held[task.case.id]["flagged"]])
         finally:
             self.store.write()
+        return self.outcome(tasks)
+
+    def outcome(self, tasks: Sequence[Task]) -> Outcome:
+        """Return what the session has come to so far, also where `run` was interrupted."""
         wanted = {task.case.id for task in tasks}
-        return Outcome(tuple(self._skipped.values()), len(wanted - held.keys() - self._skipped.keys()))
+        return Outcome(tuple(self._skipped.values()), len(wanted - self.store.rows.keys() - self._skipped.keys()))
 
     def _measure_all(self, tasks: Sequence[Task]) -> None:
         queue = deque(tasks)

@@ -35,7 +35,7 @@ from calibration.memory import FILE as MEMORY
 from calibration.memory import load_memory, profile_memory
 from calibration.neighbours import OPERATION, shares
 from calibration.published.tables import read_public
-from calibration.samples import Samples
+from calibration.samples import LEAST, Samples, fitted_as, preference
 from calibration.stand_ins import stand_ins
 from calibration.store import SAMPLES, SESSION, read_samples
 from calibration.terms import base_term, measured_terms
@@ -55,16 +55,6 @@ from sim.units import MIB
 Row = Mapping[str, Any]
 Note = Callable[[str], Any]
 Key = tuple[str, str]
-
-LEAST = 5
-"""Fitted samples that a kernel must have: one for each fold."""
-
-PREFERRED = ("matmul", "flash", "cudnn", "layernorm", "add", "erf", "eager", "fused")
-"""Implementations that the simulator reads where a kernel has several: the earlier in this list, the rather."""
-
-ANY = "any"
-AS_ONE = ("elementwise",)
-"""Kernels whose implementations are fitted as one: the simulator knows no more of them than what they move."""
 
 TOGETHER = dict.fromkeys(("gemm", "convolution"), ("forward", "dgrad", "wgrad"))
 """Directions that share all parameters but the rate, and folds."""
@@ -107,7 +97,9 @@ def build_profile(folder: Path, progress: Note | None = None) -> Profile:
     families = fit_families(kept, flagged, fingerprint, dtype, told)
     links = _links(folder, kept, fingerprint)
     beside = shares([row for row in kept if row["op"] == OPERATION])
-    profile = replace(_profile(folder, session, fingerprint, dtype, families, links), beside=beside)
+    models = [family.model for family in families]
+    models += stand_ins({model.key: model for model in reversed(models)}, dtype, _counts(kept, dtype))
+    profile = replace(_profile(folder, session, fingerprint, dtype, families, models, links), beside=beside)
     profile = with_issue(profile, kept)
     write_atomically(folder / "profile.json", profile_text(profile))
     told("report")
@@ -211,10 +203,7 @@ def fit_families(
     rows: Iterable[Row], flagged: Iterable[Row], fingerprint: Fingerprint, dtype: str, told: Note
 ) -> list[Family]:
     """Return every kernel that the simulator knows, fitted where it has samples enough, in order of preference."""
-    held: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
-    for row in rows:
-        if row["dtype"] == dtype and _known(row) and not _misaligned(row):
-            held[_place(row)].append(row)
+    held = _by_place(rows, dtype)
     lost: dict[tuple[str, str, str], int] = defaultdict(int)
     for row in flagged:
         lost[_place(row)] += 1
@@ -228,6 +217,23 @@ def fit_families(
             told(f"{op} {' '.join(directions)} ({implementation})")
             made += _fitted({d: enough[d] for d in directions}, fingerprint, dtype, lost)
     return sorted(made, key=_rank)
+
+
+def _by_place(rows: Iterable[Row], dtype: str) -> dict[tuple[str, str, str], list[Row]]:
+    held: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
+    for row in rows:
+        if row["dtype"] == dtype and _known(row) and not _misaligned(row):
+            held[_place(row)].append(row)
+    return held
+
+
+def _counts(rows: Iterable[Row], dtype: str) -> dict[Key, int]:
+    """Return how many samples there are to fit of each kernel, of the implementation that has most."""
+    found: dict[Key, int] = {}
+    for (op, _, direction), some in _by_place(rows, dtype).items():
+        n = sum(row["use"] == "fit" for row in some)
+        found[op, direction] = max(n, found.get((op, direction), 0))
+    return found
 
 
 def _kernel(row: Row) -> tuple[str, ...]:
@@ -250,7 +256,7 @@ def _misaligned(row: Row) -> bool:
 
 
 def _place(row: Row) -> tuple[str, str, str]:
-    return row["op"], ANY if row["op"] in AS_ONE else row["implementation"], row["direction"]
+    return row["op"], fitted_as(row["op"], row["implementation"]), row["direction"]
 
 
 def _causal(rows: list[Row]) -> list[Row]:
@@ -275,7 +281,7 @@ def _sizes(row: Row) -> Mapping[str, float]:
 
 def _rank(family: Family) -> tuple[str, str, int, str]:
     name = family.model.implementation
-    return family.model.op, family.model.direction, PREFERRED.index(name) if name in PREFERRED else len(PREFERRED), name
+    return family.model.op, family.model.direction, preference(name), name
 
 
 def _fitted(
@@ -357,10 +363,9 @@ def _profile(
     fingerprint: Fingerprint,
     dtype: str,
     families: Sequence[Family],
+    models: Sequence[KernelModel],
     links: tuple[dict[str, float], str],
 ) -> Profile:
-    models = [family.model for family in families]
-    models += stand_ins({model.key: model for model in reversed(models)}, dtype)
     raw = {
         "schema_version": 2,
         "name": DRIVER_NAMES.get(fingerprint.name, fingerprint.name) or "measured device",

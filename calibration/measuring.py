@@ -37,6 +37,8 @@ WORKLOADS = "tbd"
 AGAIN = "--resume measures on, and what was disturbed once more"
 """What mends a session of a disturbed machine, or of too short a budget."""
 
+LONGER = "--resume with more --budget measures on"
+
 SCALE_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -159,7 +161,8 @@ def _fitted(request: Request, session: Session, told: Callable[[str], object]) -
         if error.path != "samples":
             raise
         why = f"{session.measured} kernels measured, {session.flagged} of them disturbed, {session.left} left"
-        raise InputError(error.path, error.value, f"{error.allowed} ({why}): {AGAIN}") from None
+        out = f"the budget of {session.budget_s:g} s ended first; {LONGER}" if session.left else AGAIN
+        raise InputError(error.path, error.value, f"{error.allowed} ({why}): {out}") from None
 
 
 def _checked(request: Request, progress: Console) -> list[holdout.Row]:

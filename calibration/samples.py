@@ -10,6 +10,26 @@ from sim.costs.kernels import size_of
 
 Floats = NDArray[np.float64]
 
+LEAST, FAIR = 5, 8
+"""Fitted cases that a fit needs (one for each of its folds), and cases that every lane has before longer ones go on."""
+
+PREFERRED = ("matmul", "flash", "cudnn", "layernorm", "add", "erf", "eager", "fused")
+"""Implementations that the simulator reads where a kernel has several: the earlier in this list, the rather."""
+
+ANY = "any"
+AS_ONE = ("elementwise",)
+"""Kernels whose implementations are fitted as one: the simulator knows no more of them than what they move."""
+
+
+def fitted_as(op: str, implementation: str) -> str:
+    """Return the name by which an implementation of a kernel is fitted."""
+    return ANY if op in AS_ONE else implementation
+
+
+def preference(implementation: str) -> int:
+    """Return the place of an implementation among those that the simulator reads: the lower, the rather."""
+    return PREFERRED.index(implementation) if implementation in PREFERRED else len(PREFERRED)
+
 
 @dataclass(frozen=True)
 class Samples:

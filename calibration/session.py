@@ -108,17 +108,21 @@ def measured(request: Request, families: Sequence[Family], bench: Bench, progres
             progress=progress,
             settled=lambda seconds: replace(session, sentinel_s=seconds).save(request.out),
         )
-        found = sampler.run(order(families, held, request.suite, session.seed))
-        _add_links(store, bench, {"session": session.session, "commit": session.commit}, session.despite_load)
-        session = replace(
-            session,
-            sentinel_s=sampler.reference_s,
-            measured=len(store.rows),
-            flagged=store.flagged,
-            left=found.left,
-            skipped=found.skipped,
-        )
-        session.save(request.out)
+        tasks = order(families, held, request.suite, session.seed)
+        try:
+            sampler.run(tasks)
+            _add_links(store, bench, {"session": session.session, "commit": session.commit}, session.despite_load)
+        finally:  # what an interruption leaves is counted too
+            found = sampler.outcome(tasks)
+            session = replace(
+                session,
+                sentinel_s=sampler.reference_s,
+                measured=len(store.rows),
+                flagged=store.flagged,
+                left=found.left,
+                skipped=found.skipped,
+            )
+            session.save(request.out)
         rates = highest_rates(store.rows.values(), bench.fingerprint.l2_bytes)
         write_atomically(
             request.out / DEVICE_FILE, json.dumps(device_file(bench.fingerprint, rates, session.date), indent=1)

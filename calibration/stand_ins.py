@@ -5,7 +5,7 @@ from dataclasses import replace
 from math import hypot, log
 from statistics import NormalDist
 
-from calibration.measure import LEAST
+from calibration.samples import LEAST
 from sim.costs import kernels
 from sim.costs.fitted import KernelModel, SizeBin, all_six_digits
 from sim.specs.fields import InputError
@@ -23,18 +23,23 @@ STAND_INS: dict[Key, Key] = {
 """Whose numbers a kernel has that was not measured often enough; the others must be there."""
 
 
-def stand_ins(held: Mapping[Key, KernelModel], dtype: str) -> list[KernelModel]:
-    """Return models for required kernels without samples enough, from those of their nearest relatives."""
+def stand_ins(held: Mapping[Key, KernelModel], dtype: str, counts: Mapping[Key, int]) -> list[KernelModel]:
+    """Return models for required kernels without samples enough, from those of their nearest relatives.
+
+    counts: fitted samples of each kernel, those without a model too.
+
+    Raises:
+        InputError: there is neither a model of a kernel nor of its relative.
+    """
     made = []
     for key, form in kernels.KERNELS.items():
         if key in held:
             continue
         other = STAND_INS.get(key)
         if other is None or other not in held:
-            measured = sorted({"/".join(k) for k in held})
-            raise InputError(
-                "samples", measured, f"at least {LEAST} fitted samples of {'/'.join(other or key)} in {dtype}"
-            )
+            lacking = other or key
+            allowed = f"at least {LEAST} fitted samples of {'/'.join(lacking)} in {dtype}"
+            raise InputError("samples", counts.get(lacking, 0), allowed)
         base = held[other]
         source = f"too few samples of its own: the numbers of {'/'.join(other)}, assumed to be within a factor of two"
         parameters = {name: base.parameters.get(name, 0.0) for name in kernels.FORMS[form].parameters}

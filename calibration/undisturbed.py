@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
-from calibration.measure import FAIR, LEAST
+from calibration.samples import FAIR, LEAST
 
 Row = Mapping[str, Any]
 

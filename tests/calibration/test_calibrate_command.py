@@ -255,7 +255,9 @@ def test_an_interruption_leaves_the_sentinel_that_samples_are_relative_to(invoke
     with suppress(KeyboardInterrupt, SystemExit):
         invoke("--device", "cpu", "--out", tmp_path / "p")
     (ratio,) = {row["sentinel_ratio"] for row in read_samples(tmp_path / "p" / SAMPLES)}
-    assert (ratio, load_session(tmp_path / "p").sentinel_s) == (1.0, pytest.approx(0.0106))
+    session = load_session(tmp_path / "p")
+    assert (ratio, session.sentinel_s) == (1.0, pytest.approx(0.0106))
+    assert (session.measured, session.left) == (9, 0)
 
 
 def test_too_few_samples_say_why_and_what_to_do(invoke, monkeypatch, tmp_path):
@@ -265,6 +267,9 @@ def test_too_few_samples_say_why_and_what_to_do(invoke, monkeypatch, tmp_path):
     monkeypatch.setattr(measuring, "build_profile", refused)
     with pytest.raises(InputError, match=r"9 kernels measured, 0 of them disturbed, 0 left\): --resume measures on"):
         invoke("--device", "cpu", "--out", tmp_path / "p")
+    told = r"[1-8] left\): the budget of 1 s ended first; --resume with more --budget measures on"
+    with pytest.raises(InputError, match=told):
+        invoke("--device", "cpu", "--out", tmp_path / "q", "--budget", "1s")
 
 
 def test_what_rests_on_a_disturbed_machine_is_told(invoke, monkeypatch, tmp_path):

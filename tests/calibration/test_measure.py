@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calibration.guards import interruptible
-from calibration.measure import FAIR, LEAST, LostError, Sampler, order, out_of_memory, usual
+from calibration.measure import LostError, Sampler, order, out_of_memory, usual
+from calibration.samples import FAIR, LEAST
 from calibration.store import SAMPLES, Store, read_samples
 from tests.calibration.fakes import MACHINE, METHOD, FakeFamily, FakeMachine, families
 
@@ -87,6 +88,27 @@ def test_fitted_cases_come_first_then_hold_outs_evenly(seed):
     assert uses[:LEAST] == ["fit"] * LEAST
     rest = uses[LEAST:]
     assert all(abs(Counter(rest[:n])["random"] - n * 15 / 25) <= 1 for n in range(26))
+
+
+class Two(FakeFamily):
+    """Every second case is of another implementation."""
+
+    def cases(self, machine, suite):
+        for n, case in enumerate(super().cases(machine, suite)):
+            yield replace(case, implementation=("matmul", "task-mapped")[n % 2])
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_what_a_profile_must_hold_comes_first(seed):
+    machine = FakeMachine()
+    others = [FakeFamily(machine, name=name, op=name, count=30) for name in ("gelu", "embedding", "launch")]
+    held = [*others, FakeFamily(machine, name="attention", op="attention", count=30), Two(machine, count=30)]
+    held += [FakeFamily(machine, name="elementwise", op="elementwise", directions=("any",), count=30)]
+    cases = [task.case for task in order(held, MACHINE, "smoke", seed)]
+    assert [case.op for case in cases[: 3 * LEAST]] == ["gemm", "elementwise"] * LEAST + ["attention"] * LEAST
+    assert {case.implementation for case in cases[: 2 * LEAST : 2]} == {"matmul"}
+    assert len({case.id for case in cases}) == len(cases) == 30 * len(held)
+    assert {case.op for case in cases[3 * LEAST :][:6]} >= {"gelu", "embedding", "launch"}
 
 
 def test_cases_that_a_family_yields_twice_are_measured_once():

@@ -225,7 +225,7 @@ def test_relatives_of_relatives(tmp_path: Path) -> None:
 def test_too_few_products_are_refused_and_nothing_is_written(tmp_path: Path) -> None:
     table = [r for r in rows("cpu", {"fit": 6}) if r["op"] != "gemm"]
     out = folder(tmp_path / "p", "cpu", table)
-    with pytest.raises(InputError, match="fitted samples of gemm/forward"):
+    with pytest.raises(InputError, match="samples: got 0; allowed: at least 5 fitted samples of gemm/forward"):
         build_profile(out)
     assert sorted(p.name for p in out.iterdir()) == ["samples.parquet", "session.json"]
 

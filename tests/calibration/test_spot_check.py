@@ -37,7 +37,7 @@ def checked(folder, slower=1.0):
 
 def test_the_machine_of_the_profile_is_told_nothing(folder):
     found = checked(folder)
-    assert found.ratios == {"gemm": pytest.approx(1.0), "gelu": pytest.approx(1.0)}
+    assert found.ratios == {"gemm": pytest.approx(1.0), "elementwise": pytest.approx(1.0)}
     assert not found.other
     assert found.lines("--base") == ()
     assert found.widened((1.0, 2.0)) == (1.0, 2.0)
@@ -45,7 +45,7 @@ def test_the_machine_of_the_profile_is_told_nothing(folder):
 
 def test_a_slower_machine_is_known_by_its_kernels(folder):
     found = checked(folder, slower=3.0)
-    assert found.ratios == {"gemm": pytest.approx(3.0), "gelu": pytest.approx(3.0)}
+    assert found.ratios == {"gemm": pytest.approx(3.0), "elementwise": pytest.approx(3.0)}
     assert found.other
     assert found.widened((1.0, 2.0)) == pytest.approx((1.0, 6.0))
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from calibration.measure import FAIR, LEAST
+from calibration.samples import FAIR, LEAST
 from calibration.undisturbed import taken
 
 
