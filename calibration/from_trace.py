@@ -20,7 +20,9 @@ from rich.console import Console
 
 from calibration.errors import summary, table
 from calibration.fit import predict, rms_log_error_of_sums
+from calibration.fitted import Family
 from calibration.measured import Row, fit_families, samples_of
+from calibration.report import write_report
 from calibration.samples import Floats, Samples
 from calibration.store import SAMPLES, commit, parquet
 from calibration.trace_kernels import Seen, kernels
@@ -29,6 +31,7 @@ from sim.catalog import names
 from sim.costs.fitted import all_six_digits, six_digits
 from sim.costs.kernels import FALLBACK, KERNELS, form_of
 from sim.costs.profile import Fingerprint, KernelModel, Profile, load_profile, profile_text
+from sim.specs.catalog import is_device_file
 from sim.specs.fields import InputError
 from sim.specs.files import print_json, write_atomically
 
@@ -38,21 +41,36 @@ FEW_RATIOS, SCATTER = 3, 0.3
 ENOUGH = 6
 """Distinct shapes that a fit and its cross-validation need; with fewer the level alone is taken."""
 
+REPORT = "report.html"
+
 Key = tuple[str, str]
 
 
 @dataclass(frozen=True)
 class Traced:
-    """The profile of a trace, where it was written, the kernels recognised by family, and what was not fitted, why."""
+    """The profile of a trace, where it was written, the kernels recognised by family, and what was not fitted, why.
+
+    device: of the base, whose peaks, memory and links a job takes beside the profile; empty where the base names none.
+    """
 
     profile: Profile
     folder: Path
     recognised: Mapping[str, int]
     not_fitted: Mapping[str, str]
+    device: str
+
+    @property
+    def told(self) -> str:
+        """Where the report is, and what a job says to be of this profile."""
+        report = f"{self.folder / REPORT}; " if (self.folder / REPORT).is_file() else ""
+        if not self.device:
+            return f"{report}cluster: {{device: ..., profile: {self.folder}}} with the traced device in place of ..."
+        beside = "its peaks, memory and links are used: a trace shows none"
+        return f"{report}cluster: {{device: {self.device}, profile: {self.folder}}}; device of the base: {beside}"
 
 
 def calibrate_trace(trace: Path, out: Path, base: str | None = None) -> Traced:
-    """Write the profile folder `out` (profile.json, samples.parquet) from a trace (.json or .json.gz).
+    """Write the profile folder `out` (profile.json, samples.parquet, report.html) from a trace (.json or .json.gz).
 
     base: the profile that gives what the trace does not show; of a CPU's trace by default the catalog's `cpu`.
 
@@ -64,14 +82,14 @@ def calibrate_trace(trace: Path, out: Path, base: str | None = None) -> Traced:
     seen = kernels(recorded)
     if not seen:
         raise InputError(str(trace), "a trace without known kernels", "one of training steps (products, norms, ...)")
-    held = _base(base, recorded.on_device)
+    name, held = _base(base, recorded.on_device)
     rows = samples(seen, recorded.on_device)
-    profile, why = fitted(rows, held, out.resolve().name, recorded.on_device)
-    _write(out, rows, profile)
+    profile, families, why = fitted(rows, held, out.resolve().name, recorded.on_device)
+    _write(out, rows, profile, families)
     counts: dict[str, int] = defaultdict(int)
     for one in seen:
         counts[f"{one.op} {one.direction}"] += 1
-    return Traced(profile, out, dict(sorted(counts.items())), why)
+    return Traced(profile, out, dict(sorted(counts.items())), why, _device(name, held))
 
 
 def trace_command(trace: Path, out: Path, base: str | None, as_json: bool) -> None:
@@ -83,13 +101,23 @@ def trace_command(trace: Path, out: Path, base: str | None, as_json: bool) -> No
         progress.print(f"{name}: {why}", markup=False, highlight=False, soft_wrap=True)
     if as_json:
         (fit,) = summary([found.profile], [out / "profile.json"])["profiles"]
-        told = {"recognised": dict(found.recognised), "not_fitted": dict(found.not_fitted)}
+        told = {"recognised": dict(found.recognised), "not_fitted": dict(found.not_fitted), "device": found.device}
         print_json(fit | told)
     else:
         Console().print(table([found.profile]))
+        progress.print(found.told, markup=False, highlight=False, soft_wrap=True)
 
 
-def _base(name: str | None, on_device: bool) -> Profile:
+def _device(base: str, held: Profile) -> str:
+    """Return the device that a base is of as a job names it, empty where none is known."""
+    described = Path(base) / "device.json"
+    if described.is_file():
+        return str(described)
+    return next((name for name in (base, held.base or "") if name in names("devices") or is_device_file(name)), "")
+
+
+def _base(name: str | None, on_device: bool) -> tuple[str, Profile]:
+    """Return the base as it is named, and its profile."""
     if name is None and not on_device and "cpu" in names("profiles"):
         name = "cpu"
     if name is None:
@@ -104,7 +132,7 @@ def _base(name: str | None, on_device: bool) -> Profile:
     if not host and not on_device:
         shown = "the trace shows no kernel of a GPU: record with ProfilerActivity.CUDA too"
         raise InputError("--base", name, f"a processor's profile, as cpu ({shown})")
-    return held
+    return name, held
 
 
 def samples(seen: Sequence[Seen], on_device: bool) -> list[dict[str, Any]]:
@@ -152,8 +180,10 @@ def _group(one: Seen, shape: str) -> str:
     return f"{'x'.join(map(str, sizes))} batch={one.shape['batch']}"
 
 
-def fitted(rows: Sequence[Row], base: Profile, name: str, on_device: bool) -> tuple[Profile, dict[str, str]]:
-    """Return the profile of rows of samples on top of `base`, and why families were not fitted, by name."""
+def fitted(
+    rows: Sequence[Row], base: Profile, name: str, on_device: bool
+) -> tuple[Profile, list[Family], dict[str, str]]:
+    """Return the profile of rows of samples on top of `base`, what was fitted, and why other kernels were not."""
     dtypes = [str(row["dtype"]) for row in rows]
     dtype = max(set(dtypes), key=dtypes.count)
     shown = [{**row, "shape": json.loads(row["shape"])} for row in rows if row["dtype"] == dtype]
@@ -184,7 +214,7 @@ def fitted(rows: Sequence[Row], base: Profile, name: str, on_device: bool) -> tu
         + ("; scaling: how far the families' levels are apart" if why else ""),
         session="" if why else "trace",
     )
-    return profile, why
+    return profile, families, why
 
 
 def _scatter(parts: Mapping[Key, Samples], base: Profile) -> float:
@@ -255,8 +285,8 @@ def _scaled(key: Key, model: KernelModel, ratio: float, why: str, n: int) -> Ker
     )
 
 
-def _write(out: Path, rows: Sequence[Row], profile: Profile) -> None:
-    """Write both files of the folder.
+def _write(out: Path, rows: Sequence[Row], profile: Profile, families: Sequence[Family]) -> None:
+    """Write the files of the folder.
 
     Raises:
         InputError: it cannot be written.
@@ -265,5 +295,6 @@ def _write(out: Path, rows: Sequence[Row], profile: Profile) -> None:
         out.mkdir(parents=True, exist_ok=True)
         write_atomically(out / SAMPLES, parquet([dict(row) for row in rows]))
         write_atomically(out / "profile.json", profile_text(profile))
+        write_report(out / REPORT, profile, families, [])
     except OSError as error:
         raise InputError("--out", str(out), f"a folder that can be written ({error.strerror})") from None

@@ -325,6 +325,7 @@ def device_section(profile: Profile) -> str:
     flat |= {f"{k}.{name}": value for k, v in held.items() if isinstance(v, dict) for name, value in v.items()}
     words = {
         "session": profile.session,
+        "base": f"{profile.base}: the device and software below are of it" if profile.base else "",
         "method": profile.method,
         "data type": profile.dtype,
         "speed": profile.product_words,

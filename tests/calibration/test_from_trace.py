@@ -238,6 +238,20 @@ def test_the_command_prints_what_was_fitted(tmp_path):
     assert told["path"] == str(out / "profile.json")
     assert told["recognised"] == {"gemm forward": len(SIZES)}
     assert "gemm dgrad" in told["not_fitted"]
+    assert told["device"] == BASE
+
+
+def test_the_command_says_how_to_go_on(tmp_path):
+    """By a report, and a cluster with the device of the base: of the catalog, or of the folder of a calibration."""
+    arguments = ["--trace", str(written(tmp_path, products(2.0)))]
+    for name in ("mine", "again"):
+        base = str(tmp_path / "mine") if name == "again" else BASE
+        done = CliRunner().invoke(cli.app, [*arguments, "--base", base, "--out", str(tmp_path / name)])
+        out = tmp_path / name
+        assert f"{out}/report.html; cluster: {{device: {BASE}, profile: {out}}}; device of the base" in done.stderr
+        assert "gemm forward" in (out / "report.html").read_text()
+        cluster = Cluster.of(BASE, nodes=1, profile=str(out))
+        assert simulate(models["gpt2"], cluster, Plan(global_batch=8)).step_time_s > 0
 
 
 def test_the_command_takes_one_source_only(tmp_path):
