@@ -55,6 +55,8 @@ def check_model(model: Model, device: Device = "cpu") -> None:
     Raises:
         InputError: it has something else in it, or is too large to be trained beside other work.
     """
+    if model.parameters > MOST_PARAMETERS[device]:
+        raise InputError("model", f"{model.parameters} parameters", f"at most {MOST_PARAMETERS[device]} {HERE}")
     for name, wanted in MODEL.items():
         if getattr(model, name) != wanted:
             shown = str(wanted).lower() if wanted is not None else "none"
@@ -65,8 +67,6 @@ def check_model(model: Model, device: Device = "cpu") -> None:
         raise InputError("model.kv_heads", model.kv_heads, f"as many as heads = {model.heads} {HERE}")
     if model.query_width != model.hidden:
         raise InputError("model.head_dim", model.head_dim, f"hidden / heads = {model.hidden / model.heads:g} {HERE}")
-    if model.parameters > MOST_PARAMETERS[device]:
-        raise InputError("model", f"{model.parameters} parameters", f"at most {MOST_PARAMETERS[device]} {HERE}")
 
 
 def executed_level(cluster: Cluster) -> RunLevelSet:

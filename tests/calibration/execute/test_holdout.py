@@ -173,6 +173,11 @@ def test_other_networks_are_refused(change, said):
     assert said in str(told.value)
 
 
+def test_a_network_that_is_too_large_is_told_so_whatever_else_it_has():
+    with pytest.raises(InputError, match=r"model: got '17\d{10} parameters'; allowed: at most 500000000"):
+        check_model(replace(models["gpt3-175b"], dropout=0.1))
+
+
 @pytest.mark.parametrize("name", ["llama3-8b", "gpt3-175b", "vit-b", "mixtral-8x7b", "t5-base"])
 def test_large_and_foreign_networks_of_the_catalog_are_refused(name):
     with pytest.raises(InputError, match="in what is executed"):
