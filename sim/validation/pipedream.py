@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import cache
+from math import isqrt
 
 from sim.engine.path import run_path
 from sim.engine.steady import steady_state
@@ -9,6 +10,7 @@ from sim.engine.step import Step, simulate
 from sim.engine.timeline import Durations, Timeline
 from sim.schedules import IllegalScheduleError, Kind, Shape, build
 from sim.specs import Cluster, InputError, Links, Model, Plan
+from sim.specs.rules import MAX_MICROBATCH_STAGES
 from sim.tuner.solvers.rates import pipedream_run, pipedream_seconds, read_stages
 from sim.tuner.solvers.two_bw import Network
 
@@ -27,13 +29,30 @@ def ordered(schedule: str, stages: int, batch: int) -> Timeline:
     """Return a schedule's run in ticks (`UNITS`): one batch of microbatches with a flush, many without.
 
     Raises:
-        InputError: there is no such schedule, or not of so many stages and microbatches.
+        InputError: there is no such schedule, or not of so many stages and microbatches (stages x microbatches: at most
+            `MAX_MICROBATCH_STAGES`).
     """
+    _bounded(schedule, stages, batch)
     without = {"pipedream": Shape(stages, UPDATES * stages), "2bw": Shape(stages, UPDATES * batch, group=batch)}
     try:
         return run_path(build(schedule, without.get(schedule, Shape(stages, batch))), Durations.uniform(stages, UNITS))
     except IllegalScheduleError as error:
-        raise InputError(error.field, error.value, error.allowed) from None
+        named = {"ranks": "stages", "microbatches": "stages" if schedule == "pipedream" else "batch"}
+        raise InputError(named.get(error.field, error.field), error.value, error.allowed) from None
+
+
+def _bounded(schedule: str, stages: int, batch: int) -> None:
+    """Refuse more microbatches times stages than the engine takes, naming the setting that is to blame."""
+    if schedule == "pipedream":
+        most = isqrt(MAX_MICROBATCH_STAGES // UPDATES)
+        if stages > most:
+            raise InputError("stages", stages, f"1 to {most} with pipedream")
+        return
+    updates = UPDATES if schedule == "2bw" else 1
+    if min(stages, batch) > 0 and updates * stages * batch > MAX_MICROBATCH_STAGES:
+        (other, less), (name, value) = sorted({"stages": stages, "batch": batch}.items(), key=lambda item: item[1])
+        most = max(1, MAX_MICROBATCH_STAGES // (updates * less))
+        raise InputError(name, value, f"1 to {most} with {schedule} and {other} {less}")
 
 
 def idle_share(timeline: Timeline) -> float:

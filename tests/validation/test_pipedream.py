@@ -20,6 +20,22 @@ def test_what_no_order_has_is_refused(schedule, stages, batch):
         pipedream.ordered(schedule, stages, batch)
 
 
+@pytest.mark.parametrize(
+    ("schedule", "stages", "batch", "path", "allowed"),
+    [
+        ("1f1b", 10**9, 8, "stages", "1 to 62500 with 1f1b and batch 8"),
+        ("gpipe", 4, 10**9, "batch", "1 to 125000 with gpipe and stages 4"),
+        ("2bw", 4, 10**9, "batch", "1 to 7812 with 2bw and stages 4"),
+        ("pipedream", 1_000, 1, "stages", "1 to 176 with pipedream"),
+        ("1f1b", 0, 8, "stages", "1 or more"),
+    ],
+)
+def test_an_order_is_as_long_as_the_engine_takes(schedule, stages, batch, path, allowed):
+    with pytest.raises(InputError) as caught:
+        pipedream.ordered(schedule, stages, batch)
+    assert (caught.value.path, caught.value.allowed) == (path, allowed)
+
+
 def row(configuration, stage, replicas, parameters, output, size=1.0):
     held = {"model": "m", "configuration": configuration, "stage": stage, "replicas": replicas}
     held |= {"forward_s": 0.1 * size, "backward_s": 0.2 * size}
