@@ -79,7 +79,7 @@ def measure_storage(
 
 def _check(folder: Path, file_bytes: int, repeats: int) -> None:
     if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise InputError("folder", str(folder), "a folder that can be written")
+        raise InputError("folder", str(folder), "an existing folder that can be written")
     if not LEAST_BYTES <= file_bytes <= MOST_BYTES:
         raise InputError("file_bytes", file_bytes, f"from {LEAST_BYTES} to {MOST_BYTES}")
     if repeats < 1:

@@ -282,7 +282,7 @@ def _tensor(name: str, one: torch.Tensor, written: Written) -> Tensor:
 def _locked(folder: Path) -> int:
     """Return the descriptor that keeps other processes from writing to `folder`; it ends with this process."""
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
-        raise InputError("folder", str(folder), "a folder that can be written")
+        raise InputError("folder", str(folder), "an existing folder that can be written")
     descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:  # a lock of the process, which processes that it forks (workers of a loader) do not hold after its end
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

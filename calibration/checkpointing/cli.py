@@ -36,7 +36,10 @@ def measure_command(
     out: Annotated[Path | None, typer.Option(help="Write the JSON object to this file too.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Train a small network here, save it every k steps, and compare overhead, k and recovery with the prediction."""
+    """Train a small network here, save it every k steps, and compare overhead, k and recovery with the prediction.
+
+    Some four minutes for each storage.
+    """
     api = APIS[one_of("--backend", backend, tuple(APIS))]
     if not 1 <= steps <= MOST_STEPS:
         raise InputError("--steps", steps, f"a whole number from 1 to {MOST_STEPS}")

@@ -102,7 +102,7 @@ def opened(setting: Setting) -> Iterator[Run]:
     """
     where = Path(setting.folder or folder_of(setting.backend))
     if not where.is_dir() or not os.access(where, os.W_OK):
-        raise InputError("folder", str(where), "a folder that can be written")
+        raise InputError("folder", str(where), "an existing folder that can be written")
     need, free = 4e6 * setting.megabytes, shutil.disk_usage(where).free
     if free < need:
         raise InputError("folder", str(where), f"a folder with {need:.0f} free bytes, of which it has {free}")

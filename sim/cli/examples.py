@@ -22,7 +22,7 @@ EXAMPLES: Mapping[str, str] = {
     "device new": "device new my-gpu --like h100-sxm-80gb --out out/my-gpu.yaml",
     "checkpointing plan": "checkpointing plan notebooks/jobs/llama3-405b-checkpoints.yaml",
     "checkpointing simulate": "checkpointing simulate notebooks/jobs/llama3-405b-checkpoints.yaml --hours 168",
-    "checkpointing measure": "checkpointing measure --folder out",
+    "checkpointing measure": "checkpointing measure --folder .",
     "cluster simulate": (
         "cluster simulate --jobs 60 --every-s 600 --throughputs notebooks/data/gavel-throughputs.yaml --cluster 8:8:8"
     ),

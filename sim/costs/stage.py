@@ -99,7 +99,7 @@ def layer(structure: Structure, index: int) -> dict[str, Expr]:
         "gather": _gathered(index, kind.mlp == "moe"),
         "scatter": _scattered(index, kind.mlp == "moe"),
         "saved_bytes": kept,
-        "temporary": rebuilt + memory.gradient_bytes(kind, index) + _unreduced(index, kept),
+        "temporary": _temporary(structure, index, rebuilt + memory.gradient_bytes(kind, index), kept),
     }
 
 
@@ -116,14 +116,24 @@ def _accumulated(index: int) -> Expr:
     return symbol("memory_bound_slowdown") * symbol("accumulate_bytes") * parameters / bandwidth
 
 
-def _unreduced(index: int, kept: Expr) -> Expr:
-    """Return the bytes of weight gradients in a layer's backward that PyTorch's FSDP2 has not yet reduced into shards.
+def _temporary(structure: Structure, index: int, alive: Expr, kept: Expr) -> Expr:
+    """Return the most that a layer's backward adds: `alive` bytes of its own, and what PyTorch's FSDP2 has not reduced.
 
-    The layer's own, and the fp32 copy that the layer above it is reduced from (`FSDPParamGroup.post_backward` lets go
-    of it one layer later), for which that layer's activations are gone: `kept` bytes.
+    That is the layer's weight gradients, and the fp32 copy that the layer above it is reduced from
+    (`FSDPParamGroup.post_backward` lets go of it one layer later), for which that layer's activations are gone: `kept`
+    bytes. The last layer of a chunk has none above it; when the first of two has one, no weights are gathered ahead.
+    With its own copy a layer has all else behind it.
     """
     own, copy = unreduced(index)
-    return own + copy - minimum(copy, kept)
+    more, n = copy - minimum(copy, kept), _layers(structure)
+    ahead = zero3 * element_bytes * gathered_parameters(index, 0)
+    two, three = (minimum(1, maximum(0, n - k)) for k in (1, 2))
+    return own + maximum(alive + three * more, alive + two * (more - ahead), more)
+
+
+def _layers(structure: Structure) -> Expr:
+    """Return the layers of a chunk."""
+    return sum(symbol(f"layers_{k}") for k in range(len(structure.kinds)))
 
 
 def _gathered(index: int, routed: bool) -> Expr:
@@ -342,7 +352,7 @@ def states(structure: Structure) -> dict[str, Expr]:
     """Return bytes of parameters, gradients, optimizer states and gathered weights per rank; optimizer seconds."""
     out: dict[str, Expr] = {}
     dense, expert = on_rank(structure, memory.layer_parameters), on_rank(structure, memory.expert_parameters)
-    n, last = on_rank(structure, lambda k: 1), memory.rank_parameters()["last"]
+    n, last = _layers(structure), memory.rank_parameters()["last"]
     ahead, own = (
         minimum(1, n) * maximum(*(gathered_parameters(k, alone) for k in range(len(structure.kinds))))
         for alone in (0, wrapped)
@@ -403,7 +413,7 @@ def expressions(structure: Structure) -> dict[str, Expr]:
         | {f"optimizer_{at}": update[at] + late[at] + symbol("step_overhead_s") for at in update}
         | {
             "send": message - blocked,
-            "layers": sum(symbol(f"layers_{k}") for k in range(len(structure.kinds))),
+            "layers": _layers(structure),
             "tied_reduce": tied_reduce(structure),
             "saved_embedding_bytes": memory.embedding_bytes(structure),
             "saved_head_bytes": head_kept,

@@ -144,7 +144,8 @@ class _Rank:
         own = {s % schedule.depth for s, r in enumerate(schedule.rank_of) if r == self.rank}
         layers = sum(len(self.stages.layers[s]) for s in own)
         gathers = [max(self.stages.weights[s], default=0.0) for s in own] if plan.zero == 3 else []
-        self.gathered = min(max(gathers, default=0.0), held.fixed["communication"] / 2)
+        at_once = min(2, max(len(self.stages.layers[s]) for s in own))  # the running layer's and the next one's
+        self.gathered = min(max(gathers, default=0.0), held.fixed["communication"] / max(at_once, 1))
         # torchtitan's fp32 shards are the master weights: its optimizer has moments only.
         lazy = 1.0 if plan.framework == "torch" and plan.zero == 3 else LAZY
         self._hold(pieces(self.step.profile.memory.workspace_bytes, 0))
@@ -152,7 +153,7 @@ class _Rank:
         self._hold(_matrices(held.fixed["optimizer"] * (1 - lazy), layers))
         # Megatron-LM keeps gradients in one buffer, FSDP in shards of every matrix.
         self._hold(_matrices(held.fixed["gradients"], layers if plan.zero == 3 else 0))
-        self._hold(pieces(held.fixed["communication"] - 2 * self.gathered, 0))
+        self._hold(pieces(held.fixed["communication"] - at_once * self.gathered, 0))
         self.states = _matrices(held.fixed["optimizer"] * lazy, layers)
         self.kept: dict[tuple[int, int], Kept] = {}
         for _ in range(steps):
@@ -214,12 +215,14 @@ class _Rank:
         layers, copy = self.stages.layers[stage], list[int]()
         for i, gathered in zip(reversed(range(len(layers))), chain(first, gathers), strict=True):
             own, reduced = (pieces(size, 0) for size in self.stages.unreduced[stage][i])
-            again, beside = self._hold(layers[i].rebuilt), self._hold([*layers[i].gradients, *own])
+            again, beside = self._hold(layers[i].rebuilt), self._hold(layers[i].gradients)
+            weights = self._hold(own)
             self._drop(again[::-1])
             self._free(kept[i + 1], share)
+            self._drop(beside)
             self._drop(copy)  # one layer later than its own
             copy = self._hold(reduced)
-            self._drop(beside)
+            self._drop(weights)
             self._drop(gathered)
         self._drop(copy)
         self._free(kept[0], share)

@@ -1,5 +1,7 @@
 """A step as allocations and frees: the sum of the memory law, tensor by tensor, and what the allocator makes of it."""
 
+from dataclasses import replace
+
 import pytest
 
 from sim.costs.layers.structure import Structure
@@ -79,6 +81,18 @@ def test_gradients_that_are_not_in_shards_yet_are_there_too():
     """PyTorch's FSDP2 lets go of what a layer's gradients were reduced from one layer later."""
     step = step_of("mixtral-8x7b", tp=1, pp=1, zero=3, framework="torch", recompute="full")
     assert replay_allocator(step).requested_peak_bytes == pytest.approx(step.peak_memory_bytes, rel=1e-5)
+
+
+@pytest.mark.parametrize("recompute", ["none", "full"])
+@pytest.mark.parametrize("layers", [1, 2, 3])
+@pytest.mark.parametrize("name", ["llama3-8b", "gpt3-20b"])
+def test_few_layers_a_stage_have_fewer_neighbours(name, layers, recompute):
+    """One has none above it whose gradients wait and none ahead to gather, two never both at once."""
+    model = replace(models[name], layers=4 * layers, pattern="T" * 4 * layers)
+    plan = Plan(pp=4, global_batch=32, zero=3, framework="torch", recompute=recompute)
+    step = simulate(model, H100S, plan)
+    for held in step.memory:
+        assert replay_allocator(step, held.rank).requested_peak_bytes == pytest.approx(held.peak_bytes, rel=1e-4)
 
 
 @pytest.mark.parametrize("name", SCHEDULES)

@@ -248,7 +248,7 @@ def test_a_folder_that_is_gone(tmp_path):
 
 
 def test_bad_input(tmp_path, engine):
-    with pytest.raises(InputError, match=r"folder: got .*; allowed: a folder that can be written"):
+    with pytest.raises(InputError, match=r"folder: got .*; allowed: an existing folder that can be written"):
         Checkpointer(tmp_path / "none")
     with pytest.raises(InputError, match="keep: got 1"):
         Checkpointer(tmp_path, keep=1)

@@ -89,7 +89,7 @@ def test_sizes_are_of_the_state(megabytes):
 
 def test_bad_input(tmp_path, monkeypatch):
     gone = Setting(backend="folder", folder=str(tmp_path / "gone"), api="torch.save", cores="shared", megabytes=1)
-    with pytest.raises(InputError, match="a folder that can be written"), opened(gone):
+    with pytest.raises(InputError, match="an existing folder that can be written"), opened(gone):
         pass
     with pytest.raises(InputError, match="free bytes, of which it has"), opened(
         Setting(backend="folder", folder=str(tmp_path), api="torch.save", cores="shared", megabytes=100_000)
