@@ -13,7 +13,7 @@ from sim.report import markup as m
 from sim.report.theme import Theme
 from sim.specs import InputError
 from sim.widgets.canvas import Canvas
-from sim.widgets.knob import STYLE, Knob, on_change
+from sim.widgets.knob import STYLE, Knob, is_number, on_change
 from sim.widgets.width import WidthSensor
 
 READ_OUT = 10
@@ -30,12 +30,14 @@ class Draw(Protocol):
 class Explore(w.VBox):
     """Controls above a sentence and a figure; `knobs` are the controls by name, `values` what they are set to.
 
-    What the values do not allow is said in place of the sentence, and the figure stays as it was, pale.
+    What the values do not allow, or what fails, is said in place of the sentence; the figure stays as it was, pale.
     """
 
-    def __init__(self, draw: Draw, choices: dict[str, Sequence[Any]], say: Callable[..., str] | None) -> None:
+    def __init__(
+        self, draw: Draw, choices: dict[str, Sequence[Any]], say: Callable[..., str] | None, free: Sequence[str] = ()
+    ) -> None:
         self._draw, self._say, self._words = draw, say, w.HTML()
-        self.knobs = {name: Knob(name, list(options), options[0]) for name, options in choices.items()}
+        self.knobs = {n: Knob(n, list(values), values[0], boxed=n in free) for n, values in choices.items()}
         self.canvas, self.sensor = Canvas(), WidthSensor()
         for knob in self.knobs.values():
             longer = 0 if knob.is_number else max(0, max(len(str(value)) for value in knob.options) - READ_OUT)
@@ -65,9 +67,12 @@ class Explore(w.VBox):
         try:
             words = self._say(**values) if self._say else ""
             self.canvas.draw(partial(_drawn, self._draw, values), self.sensor.look, name, keep_ranges=False)
-        except InputError as error:
+        except Exception as error:  # whatever it is: what a callback raises is seen by nobody
             shown = " <i>The figure shows the previous values.</i>" if self.canvas.plot else ""
-            self._words.value = f"<p class='say wrong'><b>Not possible:</b> {escape(str(error))}.{shown}</p>"
+            why = f"Not possible:</b> {escape(str(error))}"
+            if not isinstance(error, InputError):
+                why = f"Failed:</b> {escape(f'{type(error).__name__}: {error}')}"
+            self._words.value = f"<p class='say wrong'><b>{why}.{shown}</p>"
             self.canvas.stale(True)
         else:
             self._words.value = m.paragraph(words, "say") if words else ""
@@ -78,16 +83,22 @@ def _drawn(draw: Draw, values: dict[str, Any], theme: Theme) -> go.Figure:
     return draw(theme=theme, **values)
 
 
-def explore(draw: Draw, /, *, say: Callable[..., str] | None = None, **choices: Sequence[Any]) -> Explore:
+def explore(
+    draw: Draw, /, *, say: Callable[..., str] | None = None, free: Sequence[str] = (), **choices: Sequence[Any]
+) -> Explore:
     """Return a panel with a control for every named choice above the figure that `draw(theme=..., **values)` returns.
 
-    choices: the values a control goes over (numbers or texts), the first is where it starts; say(**values): the
-    sentence above the figure. Where one of them raises an `InputError` its text is shown, and the figure stays, pale.
+    choices: the values a slider goes over (numbers or texts), the first is where it starts; free: the choices of
+    numbers that may take any other number too, in a box beside the slider; say(**values): the sentence above the
+    figure. Where draw or say raises an error its text is shown, and the figure stays, pale.
 
     Raises:
-        InputError: no choice, or one without values.
+        InputError: no choice, one without values, or free names what is no choice of numbers.
     """
     empty = [name for name, options in choices.items() if not len(options)]
     if not choices or empty:
         raise InputError((empty or ["choices"])[0], [], "values to choose from, for example stages=[2, 4, 8]")
-    return Explore(draw, choices, say)
+    numbers = [name for name, options in choices.items() if is_number(options[0])]
+    if isinstance(free, str) or not set(free) <= set(numbers):
+        raise InputError("free", free, f"a list of choices of numbers: {', '.join(numbers) or 'here is none'}")
+    return Explore(draw, choices, say, free)

@@ -33,23 +33,26 @@ STYLE = """<style>
 
 
 class Knob(w.VBox):
-    """A setting with `value`: a slider over `options`, and for numbers a box that takes any other value too.
+    """A setting with `value`: a slider over `options`, and for numbers, unless `boxed` is False, a box for any other.
 
     What is set stays, whether it is possible or not; `hint` says beside the name what is.
     """
 
     value = traitlets.Any()
 
-    def __init__(self, name: str, options: Sequence[Any], value: Any, words: str = "", unit: str = "") -> None:
+    def __init__(
+        self, name: str, options: Sequence[Any], value: Any, words: str = "", unit: str = "", boxed: bool = True
+    ) -> None:
         self.name, self.words, self.unit, self._quiet = name, words or name.replace("_", " "), unit, False
-        self.is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        self.is_number = is_number(value)
+        boxed = boxed and self.is_number
         self._label = w.HTML(layout=w.Layout(height="18px", margin="0"))
         self._slider = w.SelectionSlider(
-            options=self._listed(options, value), value=value, readout=not self.is_number,
+            options=self._listed(options, value), value=value, readout=not boxed,
             layout=w.Layout(flex="1 1 auto", width="auto", min_width="0"),
         )  # fmt: skip
         number = w.FloatText if isinstance(value, float) else w.IntText
-        self._box = number(value, continuous_update=False, layout=w.Layout(width=BOX)) if self.is_number else None
+        self._box = number(value, continuous_update=False, layout=w.Layout(width=BOX)) if boxed else None
         row = w.HBox([self._slider, *([self._box] if self._box else [])], layout=w.Layout(height="30px"))
         super().__init__([self._label, row], layout=w.Layout(margin="0 0 4px 0"))
         self.add_class("trainsim-knob")
@@ -98,6 +101,11 @@ class Knob(w.VBox):
         if self._box:
             self._box.value = self.value
         self._quiet = False
+
+
+def is_number(value: Any) -> bool:
+    """Return whether a value can be typed into a box of numbers."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def on_change(knobs: Sequence[w.Widget], what: Callable[[], None]) -> None:

@@ -50,6 +50,46 @@ def test_it_may_start_impossible():
     assert panel.message == "" and len(panel.canvas.plot.data[0].y) == 3
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_an_error_of_any_kind_is_shown(first):
+    """What a callback raises would be seen by nobody."""
+
+    def fails(theme, n):
+        return draw(theme, {1: 2}[n], "a")
+
+    panel = sim.explore(fails, n=[3, 1] if first else [1, 3])
+    panel.knobs["n"].value = 3
+    assert "Failed:</b> KeyError: 3." in panel.message
+    assert (panel.canvas.plot is None) == first
+    assert STALE in panel.canvas._dom_classes
+    panel.knobs["n"].value = 1
+    assert panel.message == "" and STALE not in panel.canvas._dom_classes
+
+
+def test_an_error_of_the_sentence_is_shown_too():
+    panel = sim.explore(draw, say=lambda n, kind: f"{1 / (n - 2)}", n=[1, 2], kind=["a"])
+    panel.knobs["n"].value = 2
+    assert "Failed:</b> ZeroDivisionError: division by zero." in panel.message
+
+
+def test_only_free_numbers_take_what_is_not_offered():
+    panel = sim.explore(lambda theme, n, m, kind: draw(theme, n, kind), free=["n"], n=[2, 1, 4], m=[1, 2], kind=["a"])
+    boxes = {name: len(knob.children[1].children) - 1 for name, knob in panel.knobs.items()}
+    assert boxes == {"n": 1, "m": 0, "kind": 0}
+    sliders = {name: knob.children[1].children[0] for name, knob in panel.knobs.items()}
+    assert {name: slider.readout for name, slider in sliders.items()} == {"n": False, "m": True, "kind": True}
+    assert panel.knobs["n"].options == (1, 2, 4)
+    panel.knobs["n"].children[1].children[1].value = 3
+    assert panel.values["n"] == 3
+
+
+@pytest.mark.parametrize("free", [["m"], ["kind"], "n"])
+def test_free_names_numbers(free):
+    with pytest.raises(InputError, match=r"free: got .*; allowed: a list of choices of numbers: n") as caught:
+        sim.explore(draw, free=free, n=[2, 1], kind=["a"])
+    assert caught.value.path == "free"
+
+
 def test_it_follows_width_and_theme(panel):
     panel.sensor.theme, panel.sensor.width = "dark", 640
     assert panel.canvas.plot.data[0].marker.color == colour("forward", "dark")
