@@ -183,8 +183,8 @@ def timeline_section(step: Step) -> str:
     if beginning is None:
         return m.section("The step over time", drawn)
     words = (
-        "Too many operations for bars: each point of the picture shows the operation that holds most of it, so "
-        "short forwards hide behind long backwards. The beginning at full detail:"
+        "Too many operations for bars: each point of the picture shows one of the operations that it covers, chosen "
+        "so that the area of each kind, and of idle time, is its share of the time. The beginning at full detail:"
     )
     rows, window = beginning
     first = m.figure(

@@ -11,9 +11,7 @@ from sim.engine.path import run_path
 from sim.engine.step import Step, device_memory, simulate
 from sim.engine.timeline import Durations, Timeline
 from sim.report import figures
-from sim.report.figures import raster
 from sim.report.figures.front import pareto
-from sim.report.figures.raster import raster as rasterised
 from sim.report.theme import CATEGORIES, OUTSIDE, PALETTE, TERMS
 from sim.schedules import SCHEDULES, Kind, Shape, build
 from sim.specs import InputError
@@ -77,12 +75,6 @@ def test_more_operations_than_bars_become_a_raster(long_step: Step) -> None:
     assert [t.type for t in figure.data][-1] == "heatmap" and not bars(figure)
     rows, window = figures.opening(long_step) or (0, (0.0, 0.0))
     assert bars(figures.timeline(long_step, rows, window=window))
-
-
-def test_a_raster_bin_shows_the_operation_that_holds_most_of_it() -> None:
-    start, end, row = np.array([0, 12, 0]), np.array([12, 20, 1]), np.array([0, 0, 1])
-    assert rasterised(start, end, row, 2, 2, 20).tolist() == [[0, 1], [2, -1]]
-    assert raster.raster(start, end, row, 2, 4, 20).tolist() == [[0, 0, 1, 1], [2, -1, -1, -1]]
 
 
 def test_a_long_pipeline_shows_its_first_and_last_rank(long_step: Step) -> None:

@@ -8,7 +8,6 @@ import pytest
 
 from sim.engine.step import Step
 from sim.report import figures, save_trace
-from sim.report.figures.raster import raster
 from sim.report.html import page
 from sim.report.stretch import bars
 from sim.report.text import answer_trained, losses_words
@@ -59,11 +58,6 @@ def test_windows_outside_are_refused(hour: Trained) -> None:
     for window in ((1.0, 1.0), (hour.seconds, 2 * hour.seconds), (-1.0, 1.0)):
         with pytest.raises(InputError, match="window"):
             figures.trained(hour, window)
-
-
-def test_a_row_may_ask_for_a_busy_bin() -> None:
-    start, end, row = np.array([0, 10, 0]), np.array([2, 19, 2]), np.array([0, 0, 1])
-    assert raster(start, end, row, 2, 2, 20, np.array([0.5, 0.0])).tolist() == [[-1, 1], [2, -1]]
 
 
 def test_the_trace_holds_the_same(hour: Trained, tmp_path) -> None:

@@ -39,7 +39,8 @@ OF_KIND = {Kind.REDUCE_GRAD: "dp", Kind.OPTIMIZER: "optimizer"}
 LOOK_OF_KIND = np.array([NAMES.index(OF_KIND.get(k, k.name)) for k in Kind])
 IDLE = Look("idle", "", "idle")
 MAX_BARS = 1_000
-BINS = 1_600
+BINS = 800
+"""Of a raster's row; each is a pixel or more."""
 PALEST = 0.45
 """Share of the full colour that the last group keeps."""
 MAX_SHADES = 8
@@ -57,7 +58,6 @@ class Shown:
     Times in ns from the start of the step; the axis runs from `begin` to `finish`. group: of `groups`, which share a
     shade. half: 1 and 2 are the first and the second of a fused pair, which share a bar. words: of the hover, beside
     the kind, the times and the row. path: the critical path as (row, start, end), row -1 where it is out of sight.
-    least: the share of a bin of each row that must be held lest a raster shows it idle.
     """
 
     rows: list[str]
@@ -74,7 +74,6 @@ class Shown:
     begin: int
     finish: int
     path: list[tuple[int, int, int]]
-    least: NDArray[np.float64] | None = None
 
     @property
     def looks(self) -> list[int]:
@@ -198,12 +197,12 @@ def _raster(figure: go.Figure, shown: Shown, unit: Unit, theme: Theme, axes: dic
     middle = (shown.start + shown.end) // 2
     start = np.where(shown.half == 2, middle, shown.start) - shown.begin
     end = np.where(shown.half == 1, middle, shown.end) - shown.begin
-    op = raster(start, end, shown.row, rows, BINS, span, shown.least)
     colours, code = [colour("idle", theme)], np.zeros(len(shown.start), dtype=np.int64)
     shade, shades = _shade(shown)
     for look in shown.looks:
         code[shown.look == look] = len(colours) + shade[shown.look == look]
         colours += _shades(LOOKS[NAMES[look]], shades, theme)
+    op = raster(start, end, shown.row, code, rows, BINS, span)
     width = span * 1e-9 / unit.scale / BINS
     held, place = _named_rows(shown)
     figure.add_heatmap(

@@ -41,8 +41,8 @@ def timeline(
     """Return the timeline of a step: time against pipeline rank.
 
     ranks: rows at most (16; with lanes ranks at most, 4); of a longer pipeline they are spread evenly, the first and
-    the last included. Up to 1,000 operations are bars, more become a raster (colour of a bin: the operation that holds
-    most of it, idle only if none touches it). A fused pair is one bar, its forward above. window: the part of the step
+    the last included. Up to 1,000 operations are bars, more become a raster, in which the area of each kind and of idle
+    time is its share of the time. A fused pair is one bar, its forward above. window: the part of the step
     to show, in seconds from its start; None is the whole step. lanes: a row per stream of the event engine (compute,
     collectives, messages). critical: outline the critical path. shade: what deeper and paler colours tell apart: chunks
     of the model (or the two directions), microbatches (eight shades, again and again), or nothing.

@@ -20,8 +20,7 @@ def trained(
     """Return what training, data and checkpoints did, row by row, over the same time.
 
     window: the part to show, in seconds from the begin; None is all of it. Short ones show the passes of at most
-    `ranks` pipeline ranks, longer ones a bar a step. Rows of data show the first workers of the busiest node; in a
-    picture of many bars, the times in which they are busy for the most part.
+    `ranks` pipeline ranks, longer ones a bar a step. Rows of data show the first workers of the busiest node.
 
     Raises:
         InputError: the window is empty or outside of what was simulated.
@@ -51,7 +50,6 @@ def trained(
         begin=span[0],
         finish=span[1],
         path=[],
-        least=np.array([0.5 * row.startswith("data") for row in rows]),
     )
     draw(figure, shown, unit, theme, legend=shown.looks)
     return figure
