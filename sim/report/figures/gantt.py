@@ -39,8 +39,8 @@ OF_KIND = {Kind.REDUCE_GRAD: "dp", Kind.OPTIMIZER: "optimizer"}
 LOOK_OF_KIND = np.array([NAMES.index(OF_KIND.get(k, k.name)) for k in Kind])
 IDLE = Look("idle", "", "idle")
 MAX_BARS = 1_000
-BINS = 800
-"""Of a raster's row; each is a pixel or more."""
+BINS = 480
+"""Of a raster's row: pixels of a plot in a panel beside its controls. plotly.js leaves out bins under a pixel."""
 PALEST = 0.45
 """Share of the full colour that the last group keeps."""
 MAX_SHADES = 8
@@ -102,7 +102,7 @@ def draw(
     span = [t * 1e-9 / unit.scale for t in (shown.begin, shown.finish)]
     names = [shown.rows[i] for i in at]
     style = {"range": [len(shown.rows) - 0.5, -0.5], "tickvals": at, "ticktext": names, "showgrid": False}
-    figure.layout[f"yaxis{last}"].update(automargin=True, **style)
+    figure.layout[f"yaxis{last}"].update(**style)
     figure.layout[f"xaxis{last}"].update(range=span)
 
 

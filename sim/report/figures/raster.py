@@ -6,6 +6,8 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 GOLDEN = (5**0.5 - 1) / 2
 """Its multiples, modulo 1, fill the unit interval evenly however many are taken."""
+RARE = 100
+"""One bin in so many of a row is kept for each kind."""
 
 
 def raster(start: Ints, end: Ints, row: Ints, kind: Ints, rows: int, bins: int, total: int) -> Ints:
@@ -13,7 +15,8 @@ def raster(start: Ints, end: Ints, row: Ints, kind: Ints, rows: int, bins: int, 
 
     start, end, row, kind: one entry per operation, times in ticks from 0. Of a bin's time, sorted by kind and idle
     last, the point at a golden-ratio fraction is shown, so that over many bins a kind's area is its share of the row's
-    time. Every kind of a row keeps a bin, unless there is none to give. Where operations overlap, they share the bin.
+    time. A kind too rare for that keeps the bins that it touches, up to 1 % of the row's and where they can be spared.
+    Where operations overlap, they share the bin.
     """
     width = total / bins
     first = np.clip(np.floor(start / width).astype(np.int64), 0, bins - 1)
@@ -26,7 +29,7 @@ def raster(start: Ints, end: Ints, row: Ints, kind: Ints, rows: int, bins: int, 
     order = np.lexsort((op, kind[op], cell))
     op, cell, held = op[order], cell[order], held[order]
     result = _sampled(op, cell, held, rows * bins, width)
-    _keep_rare(result, op, cell, held, row * (1 + kind.max(initial=0)) + kind)
+    _keep_rare(result, op, cell, row * (1 + kind.max(initial=0)) + kind, max(1, bins // RARE))
     return result.reshape(rows, bins)
 
 
@@ -40,15 +43,16 @@ def _sampled(op: Ints, cell: Ints, held: NDArray[np.float64], cells: int, width:
     return np.where(wanted < busy, np.append(op, -1)[at], -1)
 
 
-def _keep_rare(result: Ints, op: Ints, cell: Ints, held: NDArray[np.float64], group: Ints) -> None:
-    """Give every group of operations that has no cell the one of which it holds most and that another can miss."""
+def _keep_rare(result: Ints, op: Ints, cell: Ints, group: Ints, least: int) -> None:
+    """Give each group of operations `least` cells of those that it touches, unless others need them more."""
     shown = np.bincount(group[result[result >= 0]], minlength=group.max(initial=0) + 1)
-    for missing in np.setdiff1d(group[op], np.flatnonzero(shown)).tolist():
-        own = np.flatnonzero(group[op] == missing)
-        for piece in own[np.argsort(-held[own], kind="stable")].tolist():
+    for own in np.unique(group[op]).tolist():
+        if shown[own] >= least:
+            continue
+        touched = np.flatnonzero(group[op] == own)
+        for piece in touched[np.argsort(np.arange(len(touched)) * GOLDEN % 1)].tolist():  # far apart from the first on
             before = result[cell[piece]]
-            if before < 0 or shown[group[before]] > 1:
+            if shown[own] < least and (before < 0 or shown[group[before]] > shown[own] + 1):
                 shown[group[before]] -= before >= 0
-                shown[missing] += 1
+                shown[own] += 1
                 result[cell[piece]] = op[piece]
-                break
