@@ -6,6 +6,7 @@ is hatched. Red and green never carry meaning alone.
 
 from collections.abc import Mapping
 from html import escape
+from textwrap import wrap
 from typing import Any, Literal, NamedTuple
 
 import plotly.graph_objects as go
@@ -37,6 +38,8 @@ FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, s
 MARGIN = {"l": 64, "r": 12, "t": 56, "b": 44}
 HEIGHT = 300
 TRANSPARENT = "rgba(0,0,0,0)"
+LETTERS, LINE = 76, 16
+"""Of a line of a note, and its pixels; plotly.js cuts what is longer than the figure."""
 
 
 class Look(NamedTuple):
@@ -114,7 +117,9 @@ def _template(theme: Theme) -> go.layout.Template:
         "tickfont": {"color": secondary},
         "title": {"font": {"color": secondary, "size": 12}, "standoff": 8},
     }
-    legend = {"orientation": "h", "x": 0, "xanchor": "left", "yref": "container", "y": 0.995, "yanchor": "top"}
+    # In the whole figure: beside long names of rows the plot is too narrow for a legend.
+    legend = {"orientation": "h", "xref": "container", "x": 0.01, "xanchor": "left"}
+    legend |= {"yref": "container", "y": 0.995, "yanchor": "top"}
     return go.layout.Template(
         layout={
             "font": {"family": FONT, "size": 12, "color": text},
@@ -123,7 +128,7 @@ def _template(theme: Theme) -> go.layout.Template:
             "plot_bgcolor": TRANSPARENT,
             "colorway": [colour(c, theme) for c in ("forward", "backward", "weight", "communication")],
             "xaxis": axis,
-            "yaxis": axis,
+            "yaxis": axis | {"automargin": True},  # names of rows are of any length
             "legend": legend | {"itemsizing": "constant", "traceorder": "normal"},
             "margin": MARGIN,
             "hoverlabel": {"align": "left", "namelength": -1, "font": {"family": FONT, "size": 12}},
@@ -194,6 +199,12 @@ def label(text: str, theme: Theme, shade: str = "text") -> dict[str, Any]:
 def safe(text: str) -> str:
     """Return text from input for a figure: 40 characters, markup escaped (plotly renders some tags)."""
     return escape(shorten(text), quote=False)
+
+
+def wrapped(text: str) -> tuple[str, int]:
+    """Return a note in lines that fit a figure of 560 pixels, and the pixels that its lines after the first need."""
+    lines = wrap(text, LETTERS, break_long_words=False)
+    return "<br>".join(lines), LINE * (len(lines) - 1)
 
 
 def capacity_line(figure: go.Figure, at: float, text: str, theme: Theme) -> None:

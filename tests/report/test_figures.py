@@ -12,7 +12,7 @@ from sim.engine.step import Step, device_memory, simulate
 from sim.engine.timeline import Durations, Timeline
 from sim.report import figures
 from sim.report.figures.front import pareto
-from sim.report.theme import CATEGORIES, OUTSIDE, PALETTE, TERMS
+from sim.report.theme import CATEGORIES, LETTERS, LINE, OUTSIDE, PALETTE, TERMS
 from sim.schedules import SCHEDULES, Kind, Shape, build
 from sim.specs import InputError
 from sim.tuner.elasticity import elasticities
@@ -41,7 +41,7 @@ def test_timeline_shows_every_operation_as_a_bar_and_one_row_per_rank(step: Step
     shown = [t for t in bars(figure) if t.name]
     assert sum(len(t.x) for t in shown) == np.count_nonzero(step.timeline.end > step.timeline.start)
     assert {int(y) for t in shown for y in t.y} == {0, 1, 2, 3}
-    assert figure.layout.height == 120 + 22 * 4
+    assert figure.layout.height == 120 + 22 * 4 + 16  # the note needs two lines
     assert legend(figure)[:2] == ["forward (F)", "backward (B)"] and legend(figure)[-1] == "idle"
     scale = {"s": 1.0, "ms": 1e-3}[figure.layout.xaxis.title.text.split("(")[1].split(")")[0]]
     assert figure.layout.xaxis.range[1] * scale == pytest.approx(step.timeline.makespan * 1e-9)
@@ -51,7 +51,8 @@ def test_timeline_shows_every_operation_as_a_bar_and_one_row_per_rank(step: Step
 def test_timeline_says_what_a_step_takes_after_its_last_bar(step: Step) -> None:
     left = step.step_time_s - step.timeline.makespan * 1e-9
     note = f"; waiting for the slowest device adds {seconds(left)}"
-    assert left > 1e-3 * step.step_time_s and figures.timeline(step).layout.xaxis.title.text.endswith(note)
+    title = figures.timeline(step).layout.xaxis.title.text.replace("<br>", " ")
+    assert left > 1e-3 * step.step_time_s and title.endswith(note)
     beginning = figures.timeline(step, window=(0.0, 0.5 * step.step_time_s))
     unhindered = replace(step, step_time_s=step.timeline.makespan * 1e-9)
     for figure in (beginning, figures.timeline(unhindered), figures.timeline(step.timeline)):
@@ -127,6 +128,22 @@ def test_breakdown_in_percent_sums_to_a_hundred(step: Step, overfull: Step) -> N
     for i in range(2):
         assert sum(bar.x[i] for bar in figure.data if bar.type == "bar") == pytest.approx(100)
     assert "(%)" in figure.layout.xaxis.title.text
+
+
+def test_names_of_rows_have_room(step: Step, overfull: Step) -> None:
+    figure = figures.breakdown([step, overfull], ["before the schedule was changed", "after"])
+    assert list(figure.layout.yaxis.ticktext) == ["before the schedule was…", "after"]
+    assert figure.layout.template.layout.yaxis.automargin  # the margin follows the names, the legend does not
+    assert figure.layout.template.layout.legend.xref == "container"
+
+
+def test_notes_are_broken_into_lines_that_fit(step: Step) -> None:
+    note = figures.timeline(step).layout.xaxis.title.text
+    compared = figures.timeline_difference(uniform("zb-h1", 4, 8), uniform("1f1b", 4, 8)).layout
+    for text in (note, compared.title.text):
+        assert len(text) > LETTERS > max(map(len, text.split("<br>")))
+    alike = figures.timeline_difference(uniform("1f1b", 4, 8), uniform("1f1b", 4, 8)).layout
+    assert compared.height - alike.height == compared.margin.b - alike.margin.b == LINE
 
 
 def test_what_is_hidden_is_drawn_beside_what_is_exposed(step: Step) -> None:

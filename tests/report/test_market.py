@@ -127,6 +127,7 @@ def test_the_front_is_above_its_bounds():
     drawn = traces(figures.market_front(found, bounds))
     assert list(drawn) == ["rented", "dominated", "no strategy is below", "with hindsight"]
     assert list(drawn["rented"].text) == ["0 USD/h", "5 USD/h"] and len(drawn["dominated"].x) == 1
+    assert list(drawn["rented"].textposition) == ["top left", "top right"]  # inside of the figure at both ends
     least = drawn["no strategy is below"]
     for row in found:
         assert row.rental.cost_usd >= np.interp(row.rental.hours, least.x, least.y) - 1e-9

@@ -23,7 +23,7 @@ def ablation(rows: Sequence[Ablated], theme: Theme = "light") -> go.Figure:
     known = {(row.words, row.source): row for row in rows}
     whole = {row.source: row.mape_debiased for row in rows if not row.term}
     change = np.array([[known[term, s].mape_debiased - whole[s] for s in sources] for term in terms])
-    figure = frame(theme, 150 + 26 * max(4, len(terms)), "", "", margin={"l": 250, "r": 12, "t": 120, "b": 16})
+    figure = frame(theme, 150 + 26 * max(4, len(terms)), "", "", margin={"t": 120, "b": 16})
     figure.add_heatmap(
         z=change,
         x=[f"{safe(s.split(' (')[0])}<br>{whole[s]:.1f} %" for s in sources],
@@ -39,4 +39,4 @@ def ablation(rows: Sequence[Ablated], theme: Theme = "light") -> go.Figure:
         hovertemplate="<b>%{y}</b><br>%{x}<br>%{z:+.2f} points without it<extra></extra>",
     )
     figure.update_xaxes(side="top", tickangle=-30, showgrid=False)
-    return figure.update_yaxes(autorange="reversed", showgrid=False, automargin=True, tickmode="linear", dtick=1)
+    return figure.update_yaxes(autorange="reversed", showgrid=False, tickmode="linear", dtick=1)

@@ -69,7 +69,7 @@ def accuracy_errors(rows: Sequence[Accuracy], theme: Theme = "light") -> go.Figu
     labels = [f"{safe(source)} ({e.n})" for source, e in errors.items()]
     height = 160 + 36 * max(3, len(errors))
     figure = frame(theme, height, "mean absolute error of the step time (%)", "", bargap=0.45)
-    figure.update_yaxes(tickmode="linear", dtick=1, automargin=True)  # every table has its name
+    figure.update_yaxes(tickmode="linear", dtick=1)  # every table has its name
     figure.add_bar(
         x=[e.mape for e in errors.values()],
         y=labels,
@@ -99,7 +99,7 @@ def accuracy_errors(rows: Sequence[Accuracy], theme: Theme = "light") -> go.Figu
             hovertemplate=f"<b>%{{y}}</b><br>%{{x:.3~r}} % {name}<extra></extra>",
         )
     figure.update_xaxes(rangemode="tozero")
-    return figure.update_yaxes(autorange="reversed", automargin=True, showgrid=False)
+    return figure.update_yaxes(autorange="reversed", showgrid=False)
 
 
 def _constant(rows: Sequence[Accuracy], source: str, name: str) -> float | None:

@@ -76,7 +76,7 @@ def gains(rows: Sequence[Gain], band: float = 0.25, theme: Theme = "light") -> g
 
     The number is simulated over published at the nearest points of both; a star marks what is outside `band`.
     """
-    figure = frame(theme, 130 + 30 * len(rows), "speed-up (logarithmic)", "", margin={"l": 260, "r": 70})
+    figure = frame(theme, 130 + 30 * len(rows), "speed-up (logarithmic)", "", margin_r=70)
     names = [safe(row.name) for row in rows]
     for look, symbol, width, values in (
         (PUBLISHED, "diamond-open", 5, [row.published for row in rows]),

@@ -16,6 +16,9 @@ from sim.specs.arguments import checked
 BAR = (0.35, 0.6)
 """Height of the bar of one step, and of several; the whisker lies below the bar, so that it covers no text."""
 
+LETTERS = 24
+"""Of a bar's name; the hover has more of it."""
+
 NOTHING = 1e-7
 """Share of a step under which a term is rounding: the engine counts whole nanoseconds."""
 
@@ -48,7 +51,7 @@ def breakdown(
     """
     steps = [step] if isinstance(step, Step) else list(step)
     full = list(labels) if labels else [f"plan {n}" for n in range(1, len(steps) + 1)]
-    names = [""] if labels is None and len(steps) == 1 else [safe(shorten(n, 9)) for n in full]
+    names = [""] if labels is None and len(steps) == 1 else [safe(shorten(n, LETTERS)) for n in full]
     total = np.array([s.step_time_s for s in steps])
     unit = PERCENT if share else time_unit(float(total.max()))
     whole = total / 100 if share else np.full(len(steps), unit.scale)

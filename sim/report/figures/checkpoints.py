@@ -105,7 +105,7 @@ def checkpoint_scale(
     given = checkpointing or Checkpointing()
     unending = replace(given, failures=replace(given.failures, repair_s=0.0))
     figure = frame(theme, HEIGHT + 60, "GPUs", "goodput (%)")
-    names = {f"a failure of a GPU in {year:.3g} years": year for year in years}
+    names = {f"a failure of a GPU in {year:.3g} year{'s' * (year != 1)}": year for year in years}
     for (name, year), (shade, symbol, dash) in styled(names):
         means = [year * YEAR_S / n for n in gpus]
         kept = [100 * plan(times, unending, mean).goodput for mean in means]
@@ -150,7 +150,6 @@ def checkpoint_timeline(
         )
     figure.update_yaxes(
         tickmode="array", tickvals=list(range(len(rows))), ticktext=rows, autorange="reversed", showgrid=False,
-        automargin=True,
     )  # fmt: skip
     return figure.update_xaxes(rangemode="tozero")
 
@@ -202,4 +201,4 @@ def checkpoint_recovery(advices: Mapping[str, Advice], restart_s: float = 0.0, t
     for name, *held in zip(names, *parts.values(), strict=True):
         end = sum(held)
         figure.add_annotation(x=end, y=name, text=seconds(end), xanchor="left", showarrow=False)
-    return figure.update_yaxes(autorange="reversed", automargin=True, showgrid=False)
+    return figure.update_yaxes(autorange="reversed", showgrid=False)

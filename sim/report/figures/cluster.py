@@ -120,7 +120,7 @@ def cluster_policies(
         marker={"color": colour("forward", theme)},
         hovertemplate="<b>%{y}</b>: %{x:.4~g}<extra></extra>",
     )
-    return figure.update_yaxes(autorange="reversed", automargin=True, tickmode="linear", dtick=1, showgrid=False)
+    return figure.update_yaxes(autorange="reversed", tickmode="linear", dtick=1, showgrid=False)
 
 
 def _value(run: Simulated, measure: Measure) -> float:
@@ -190,7 +190,7 @@ def cluster_devices(run: Simulated, until_h: float | None = None, theme: Theme =
         text=text,
         hovertemplate="<b>%{y}</b> at %{x:.3~g} h<br>%{text}<extra></extra>",
     )
-    return figure.update_yaxes(automargin=True, showgrid=False, type="category")
+    return figure.update_yaxes(showgrid=False, type="category")
 
 
 def _pixels(run: Simulated, until_s: float) -> Ints:

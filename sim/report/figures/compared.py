@@ -14,7 +14,7 @@ from sim.report.figures.gantt import MAX_BARS, Ints, Shown, draw, height
 from sim.report.figures.timeline import of_actions, shade_note, spread, timeline_of
 from sim.report.numbers import signed, time_unit
 from sim.report.text import comparison_words
-from sim.report.theme import Theme, colour, frame, safe
+from sim.report.theme import Theme, colour, frame, safe, wrapped
 from sim.specs.arguments import checked
 from sim.validation.traces import Joined, measured_times
 
@@ -97,15 +97,16 @@ def _panels(shown: Sequence[Shown], titles: Sequence[str], words: str, run: Time
     """Return two panels, one above the other, on one time axis with one legend."""
     unit = time_unit(max(s.finish for s in shown) * 1e-9)
     tall = height(*(len(s.rows) for s in shown))
-    figure = frame(theme, tall, "", "pipeline rank", barmode="overlay", bargap=0.15)
-    inside = tall - 140
-    gap = 28 / max(inside, 60)
-    first = len(shown[0].rows) / sum(len(s.rows) for s in shown) * (1 - gap)
+    note, more = wrapped(words)
+    figure = frame(theme, tall + more, "", "pipeline rank", barmode="overlay", bargap=0.15)
+    inside = max(60, tall - 124)
+    gap, head = 28 / inside, 1 - 16 / inside  # room for a title above each panel, below the legend
+    first = len(shown[0].rows) / sum(len(s.rows) for s in shown) * (head - gap)
     figure.update_layout(
-        title={"text": words, "x": 0.01, "y": 0.01, "yanchor": "bottom", "font": {"size": 12}},
-        margin={"t": 76, "b": 64},
-        yaxis={"domain": [1 - first, 1]},
-        yaxis2={"domain": [0, 1 - first - gap], "title": {"text": "pipeline rank"}},
+        title={"text": note, "x": 0.01, "y": (more + 6) / (tall + more), "yanchor": "bottom", "font": {"size": 12}},
+        margin={"t": 60, "b": 64 + more},
+        yaxis={"domain": [head - first, head]},
+        yaxis2={"domain": [0, head - first - gap], "title": {"text": "pipeline rank"}},
         xaxis={"anchor": "y", "showticklabels": False, "matches": "x2"},
         xaxis2={"anchor": "y2", "title": {"text": f"time ({unit.name}){shade_note(run.schedule)}"}},
     )

@@ -38,6 +38,8 @@ FITTED: Mapping[Fitted, str] = {
     "accuracy_loss": "accuracy lost away from home (%)",
 }
 KILO = 1e3
+LOG = {"type": "log", "nticks": 3, "tickformat": "~g"}
+"""An axis with 1, 2 and 5 of each decade, written out: without a format plotly.js writes 20 as 2."""
 PLACES = ("top right", "bottom right", "top left", "bottom left", "middle right", "middle left")
 POSITIONS = {shade: place for (shade, *_), place in zip(STYLES, PLACES, strict=True)}
 """Where the labels of each line stand, so that those of lines that meet do not cover each other."""
@@ -70,7 +72,7 @@ def decentralized_front(found: Sequence[Simulated], theme: Theme = "light") -> g
         rows = [(one.traffic_bytes / unit.scale, one.final_theta, one.accuracy) for one in held]
         points = [_Point(x, e.value, e.low, e.high, f"{theta:g}") for x, theta, e in rows if e]
         _line(figure, name, sorted(points), f" {unit.name}", style, theme)
-    return figure.update_xaxes(type="log", nticks=6)
+    return figure.update_xaxes(**LOG)
 
 
 @checked
@@ -93,7 +95,7 @@ def decentralized_runs(found: Sequence[ShortRun], theme: Theme = "light") -> go.
             sent = fmean(run.sent_bytes for run in runs) / KILO
             points.append(_Point(sent, fmean(each), min(each), max(each), f"{theta:g}"))
         _line(figure, name, sorted(points), " kB", style, theme)
-    return figure.update_xaxes(type="log", nticks=6)
+    return figure.update_xaxes(**LOG)
 
 
 @checked
@@ -270,7 +272,6 @@ def decentralized_timeline(found: Simulated, until_s: float | None = None, theme
     names = [f"partition {n}" for n in range(count)]
     figure.update_yaxes(
         tickmode="array", tickvals=list(range(count)), ticktext=names, autorange="reversed", showgrid=False,
-        automargin=True,
     )  # fmt: skip
     return figure.update_xaxes(rangemode="tozero", range=None if until_s is None else [0, until_s])
 

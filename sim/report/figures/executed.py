@@ -74,7 +74,7 @@ def _rows(plans: Sequence[Executed], x_title: str, theme: Theme) -> go.Figure:
     names = [safe(one.name) for one in plans]
     figure = frame(theme, 130 + ROW * max(4, len(names)), x_title, "", margin={"l": 12, "r": 24, "t": 64, "b": 44})
     ends = [len(names) - 0.5, -0.5]
-    return figure.update_yaxes(categoryorder="array", categoryarray=names, range=ends, automargin=True, dtick=1)
+    return figure.update_yaxes(categoryorder="array", categoryarray=names, range=ends, dtick=1)
 
 
 def _marker(symbol: str, shade: str, theme: Theme) -> dict[str, Any]:

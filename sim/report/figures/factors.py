@@ -37,6 +37,4 @@ def factors(
             figure.add_vline(x=at, line={"color": colour(shade, theme), "dash": "dot", "width": 1.5})
     figure.add_vline(x=1, line={"color": colour("secondary", theme), "width": 1})
     order = [safe(row) for row in rows]
-    return figure.update_yaxes(
-        categoryorder="array", categoryarray=order, range=[len(order) - 0.5, -0.5], automargin=True, dtick=1
-    )
+    return figure.update_yaxes(categoryorder="array", categoryarray=order, range=[len(order) - 0.5, -0.5], dtick=1)

@@ -39,9 +39,7 @@ def in_turn(
         style = {"domain": [begin, begin + wide], "anchor": "y", "rangemode": "tozero", "title": {"text": unit}}
         figure.update_layout({f"xaxis{n + 1 if n else ''}": style})
     figure.update_layout(showlegend=bool(before))
-    return figure.update_yaxes(
-        categoryorder="array", categoryarray=rows, range=[len(rows) - 0.5, -0.5], automargin=True
-    )
+    return figure.update_yaxes(categoryorder="array", categoryarray=rows, range=[len(rows) - 0.5, -0.5])
 
 
 def _full(theme: Theme) -> dict[str, Any]:

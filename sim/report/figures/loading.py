@@ -103,7 +103,7 @@ def stall_map(
     hover = f"<b>%{{y}}</b><br>%{{x}} cached<br>{part}: %{{z:.1f}} % of an epoch<extra></extra>"
     columns = list(next(iter(first.values())))
     cells(figure, columns, list(first), values, (0, 100), shades, "%{z:.0f}", hover, theme)
-    return figure.update_yaxes(autorange="reversed", automargin=True, tickmode="linear", dtick=1)
+    return figure.update_yaxes(autorange="reversed", tickmode="linear", dtick=1)
 
 
 def _axis(rows: Sequence[WhatIf]) -> tuple[list[Any], str]:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from math import ceil, floor, log10
+from statistics import fmean
 from typing import Any, Literal
 
 import numpy as np
@@ -233,7 +234,7 @@ def market_strategies(found: Reductions, published: Reductions | None = None, th
             text=[safe(name) for _, name, _ in points],
             hovertemplate="%{y}<br><b>%{text}</b>, published: %{x:.3f}<extra></extra>",
         )
-    return figure.update_yaxes(autorange="reversed", automargin=True, tickmode="linear", dtick=1, type="category")
+    return figure.update_yaxes(autorange="reversed", tickmode="linear", dtick=1, type="category")
 
 
 def market_left_out(steps: Sequence[LeftOut], theme: Theme = "light") -> go.Figure:
@@ -245,7 +246,7 @@ def market_left_out(steps: Sequence[LeftOut], theme: Theme = "light") -> go.Figu
     if not steps:
         raise InputError("steps", [], "one step or more")
     first, usd = steps[0].usd, [row.usd for row in steps]
-    figure = frame(theme, 130 + 30 * len(steps), "mean cost of a job (USD)", "", margin=MARGIN | {"t": 16}, bargap=0.3)
+    figure = frame(theme, 130 + 30 * len(steps), "mean cost of a job (USD)", "", margin={"t": 16, "r": 70}, bargap=0.3)
     for n, row in enumerate(steps):
         whole = n == 0 or row.strategy == BOUND
         low, high = (0.0, row.usd) if whole else (min(usd[n - 1], row.usd), max(usd[n - 1], row.usd))
@@ -267,7 +268,7 @@ def market_left_out(steps: Sequence[LeftOut], theme: Theme = "light") -> go.Figu
             x=high, y=_step_name(row), text=f"{row.usd:.2f}{change}", xanchor="left", showarrow=False, xshift=4
         )
     figure.update_xaxes(range=[0, 1.25 * max(usd)])
-    return figure.update_yaxes(autorange="reversed", automargin=True, tickmode="linear", dtick=1, showgrid=False)
+    return figure.update_yaxes(autorange="reversed", tickmode="linear", dtick=1, showgrid=False)
 
 
 def _step_name(row: LeftOut) -> str:
@@ -321,6 +322,7 @@ def market_front(
     if not found:
         raise InputError("found", [], "one rental or more")
     figure = frame(theme, HEIGHT + 120, "hours", "cost (USD)")
+    middle = fmean(row.rental.hours for row in found)
     for name, rows, symbol in (
         ("rented", [row for row in found if not row.dominated], "circle"),
         ("dominated", [row for row in found if row.dominated], "circle-open"),
@@ -333,7 +335,8 @@ def market_front(
             mode="markers+text" if symbol == "circle" else "markers",
             marker={"color": colour("forward", theme), "symbol": symbol, "size": 10},
             text=[f"{row.usd_per_hour:g} USD/h" for row in rows],
-            textposition="top right",
+            textposition=["top left" if row.rental.hours > middle else "top right" for row in rows],
+            cliponaxis=False,
             hovertemplate="an hour is worth %{text}<br>%{x:.1f} h, %{y:.2f} USD<extra></extra>",
         )
     if optima:

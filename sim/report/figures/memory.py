@@ -49,7 +49,7 @@ def memory(step: Step, stage: int | None = None, theme: Theme = "light", referen
     at_s, by_category = _curves(step, held)
     device = device_memory(held.peak_bytes, step.profile)
     time, size = time_unit(step.step_time_s), byte_unit(max(device, step.cluster.memory_bytes))
-    figure = frame(theme, HEIGHT, f"time ({time.name})", f"memory of pipeline rank {held.rank} ({size.name})")
+    figure = frame(theme, HEIGHT, f"time ({time.name})", f"memory of rank {held.rank} ({size.name})")
     for name, look in CATEGORIES.items():
         values = by_category[name]
         if not values.any():

@@ -39,4 +39,4 @@ def parts(
             hovertemplate=f"<b>%{{y}}</b><br>{safe(part)}: {HOVER}<extra></extra>",
         )
     figure.update_layout(legend_traceorder="normal", margin_l=12)
-    return figure.update_yaxes(autorange="reversed", automargin=True, showgrid=False, tickmode="linear", dtick=1)
+    return figure.update_yaxes(autorange="reversed", showgrid=False, tickmode="linear", dtick=1)

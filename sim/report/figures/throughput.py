@@ -63,7 +63,7 @@ def throughput(rows: Sequence[Throughput], theme: Theme = "light") -> go.Figure:
         text = f"{signed(100 * row.error, 0)} %" + ("" if row.inside else " *")
         figure.add_annotation(x=1.01, xref="paper", xanchor="left", y=name, text=text, showarrow=False)
     figure.update_xaxes(rangemode="tozero")
-    return figure.update_yaxes(autorange="reversed", automargin=True, showgrid=False, tickmode="linear", dtick=1)
+    return figure.update_yaxes(autorange="reversed", showgrid=False, tickmode="linear", dtick=1)
 
 
 def curves(lines: Mapping[str, Mapping[str, float]], x_title: str, y_title: str, theme: Theme = "light") -> go.Figure:

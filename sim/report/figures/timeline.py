@@ -14,7 +14,7 @@ from sim.engine.step import Step
 from sim.engine.timeline import Timeline
 from sim.report.figures.gantt import LOOK_OF_KIND, MAX_BARS, MAX_SHADES, NAMES, Ints, Shown, draw, height
 from sim.report.numbers import time_unit
-from sim.report.theme import Theme, frame
+from sim.report.theme import MARGIN, Theme, frame, wrapped
 from sim.report.tracks import SHORT, row_name, rows
 from sim.schedules import Action, Kind, Schedule
 from sim.specs import InputError
@@ -57,8 +57,11 @@ def timeline(
     shown = (of_operations if lanes else of_actions)(run, ranks or (4 if lanes else 16), window, path, shade=shade)
     unit = time_unit(shown.finish * 1e-9)
     after = after_note(step) if isinstance(step, Step) and shown.finish >= run.makespan else ""
-    title = f"time ({unit.name}){shade_note(run.schedule, shade)}{after}"
-    figure = frame(theme, height(len(shown.rows)), title, "pipeline rank", barmode="overlay", bargap=0.15)
+    title, more = wrapped(f"time ({unit.name}){shade_note(run.schedule, shade)}{after}")
+    tall = height(len(shown.rows)) + more
+    figure = frame(
+        theme, tall, title, "pipeline rank", barmode="overlay", bargap=0.15, margin_b=MARGIN["b"] + more
+    )  # fmt: skip
     draw(figure, shown, unit, theme, legend=shown.looks)
     return figure
 
