@@ -266,12 +266,40 @@ DEEPSPEED = (
     ),
     # runtime/pipe/topology.py: PipeModelDataParallelTopology(axes=['pipe', 'data', 'model']).
     _order(("tp-cp-dp-pp", "tp-dp-cp-pp"), "DeepSpeed's topology has tp inside, then dp and pp"),
-    # utils/groups.py: _ensure_divisibility(dp_world_size, expert_parallel_size_).
+    # runtime/engine.py, _configure_tensor_parallel_states: AutoTP makes the data-parallel groups, of all ranks;
+    # runtime/pipe/engine.py: "assert self.dp_world_size == self.grid.data_parallel_size".
+    Limit(
+        "tp",
+        "DeepSpeed's AutoTP knows no pipeline",
+        lambda a: among(a.tp > 1) & (np.asarray(a.pp) > 1),
+        lambda a: "1 with pp > 1 (DeepSpeed's AutoTP)",
+    ),
+    # module_inject/auto_ep_folding.py, validate_folding_global: etp is "reserved", folding "requires
+    # expert_parallel.autoep_size > 1", and its offload "is not validated yet". Experts may spread over ranks of tp.
+    Limit(
+        "etp",
+        "DeepSpeed splits no expert",
+        lambda a: among(a.etp > 1),
+        lambda a: "1 (DeepSpeed's expert_tensor_parallel_size is reserved)",
+    ),
     Limit(
         "ep",
-        "DeepSpeed's experts spread over data-parallel ranks",
-        lambda a: a.dp % np.asarray(a.ep) > 0,
-        lambda a: f"a divisor of dp = {a.dp} (DeepSpeed)",
+        "DeepSpeed's experts with tp > 1 are spread",
+        lambda a: among(a.experts) & (np.asarray(a.tp) > 1) & (np.asarray(a.ep) == 1),
+        lambda a: "2 or more with tp > 1 (DeepSpeed's AutoEP)",
+    ),
+    # module_inject/auto_ep_presets/: layers are found as model.layers.N.mlp; runtime/pipe/module.py names them N.
+    Limit(
+        "ep",
+        "DeepSpeed's AutoEP finds no layers in a pipeline",
+        lambda a: among(a.pp > 1) & (np.asarray(a.ep) > 1),
+        lambda a: "1 with pp > 1 (DeepSpeed's AutoEP finds no layers in a PipelineModule)",
+    ),
+    Limit(
+        "offload",
+        "DeepSpeed's experts with tp > 1 offload no states",
+        lambda a: among(a.experts and any(a.states)) & (np.asarray(a.tp) > 1),
+        lambda a: "activations alone with experts and tp > 1 (DeepSpeed)",
     ),
     # runtime/config.py: "MiCS ZeRO-3 sharding has been removed"; hpZ shards a second copy of the weights.
     Limit(

@@ -84,10 +84,17 @@ def test_what_the_pipeline_engines_take_of_zero():
         ("megatron", {"zero": 2, "pp": 2}, "zero"),
         ("megatron", {"tp": 2, "ep": 2, "sequence_parallel": False}, "sequence_parallel"),
         ("deepspeed", {"zero": 3, "pp": 2}, "zero"),
-        ("deepspeed", {"tp": 2, "gradient_dtype": "bf16"}, "sequence_parallel"),
+        ("deepspeed", {"tp": 2, "ep": 2, "gradient_dtype": "bf16"}, "sequence_parallel"),
+        ("deepspeed", {"tp": 2, "ep": 2, "etp": 2, "sequence_parallel": False, "zero": 1}, "etp"),
+        ("deepspeed", {"tp": 2, "sequence_parallel": False, "zero": 1}, "ep"),
+        ("deepspeed", {"pp": 2, "ep": 2, "zero": 1}, "ep"),
+        (
+            "deepspeed",
+            {"tp": 2, "ep": 2, "sequence_parallel": False, "zero": 1, "offload": Offload(optimizer=1.0)},
+            "offload",
+        ),
         ("deepspeed", {"cp": 2, "gradient_dtype": "bf16"}, "cp"),
         ("deepspeed", {"pp": 2, "stage_layers": (3, 5), "gradient_dtype": "bf16"}, "stage_layers"),
-        ("deepspeed", {"ep": 4, "tp": 4, "sequence_parallel": False, "gradient_dtype": "bf16"}, "ep"),
         ("deepspeed", {"fsdp_shard": 4, "zero": 1}, "fsdp_shard"),
         ("deepspeed", {"offload": Offload(optimizer=0.5), "zero": 2}, "offload"),
         ("deepspeed", {"offload": Offload(activations=1.0), "zero": 1}, "offload"),
@@ -122,14 +129,15 @@ def test_a_target_refuses_by_knob(target, settings, knob):
         ("megatron", {"pp": 2, "stage_layers": (3, 5)}),
         ("deepspeed", {"offload": Offload(optimizer=0.5), "zero": 3}),
         ("deepspeed", {"offload": Offload(activations=1.0), "recompute": "full", "zero": 1}),
-        ("deepspeed", {"zero": 3, "ep": 4, "etp": 2, "tp": 2, "sequence_parallel": False}),
+        ("deepspeed", {"zero": 3, "ep": 4, "tp": 4, "sequence_parallel": False}),
+        ("deepspeed", {"zero": 1, "pp": 2}),
     ],
 )
 def test_a_target_takes(target, settings):
     assert not list(refusals(MODEL, Plan(global_batch=16, **settings).on(MODEL, CLUSTER), target))
 
 
-PAIR = Cluster.of("h100-sxm-80gb", nodes=1, gpus_per_node=2)
+FOUR = Cluster.of("h100-sxm-80gb", nodes=1, gpus_per_node=4)
 HYBRID = Model(name="hybrid", layers=4, pattern="M*M-", hidden=512, heads=8, seq=256, ssm_state=64, ssm_heads=16)
 
 
@@ -138,6 +146,8 @@ HYBRID = Model(name="hybrid", layers=4, pattern="M*M-", hidden=512, heads=8, seq
     [
         ("lstm-lm", "torch", {"recurrent_kernel": "fused", "pp": 2}, None),
         ("lstm-lm", "deepspeed", {}, None),
+        ("llama3.2-1b", "deepspeed", {"tp": 2, "sequence_parallel": False, "offload": Offload(optimizer=1.0)}, None),
+        ("llama3.2-1b", "deepspeed", {"tp": 2, "pp": 2, "sequence_parallel": False}, "plan.tp"),
         ("lstm-lm", "deepspeed", {"pp": 2}, "plan.pp"),
         ("lstm-lm", "deepspeed", {"recurrent_kernel": "fused"}, "plan.recurrent_kernel"),
         ("lstm-lm", "megatron", {}, "model"),
@@ -156,7 +166,7 @@ HYBRID = Model(name="hybrid", layers=4, pattern="M*M-", hidden=512, heads=8, seq
 )
 def test_layers_that_a_target_has_not(model, target, settings, path):
     made = models[model] if isinstance(model, str) else model
-    placed = Plan(global_batch=16, **{"zero": 1} | settings).on(made, PAIR)
+    placed = Plan(global_batch=16, **{"zero": 1} | settings).on(made, FOUR)
     assert [error.path for error in refusals(made, placed, target)] == ([path] if path else [])
 
 
