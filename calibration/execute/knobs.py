@@ -11,7 +11,7 @@ virtual_stages         yes        yes       ctm      any
 dp                     yes        follows   td       up to 8 ranks
 cp                     yes        yes       tm       1
 ep                     yes        yes       tmd      1
-etp                    yes        kept      md       1
+etp                    yes        kept      m        1
 fsdp_shard             yes        yes       tm       left out
 rank_order             yes        kept      m        -
 stage_layers           yes        by stage  tm       any

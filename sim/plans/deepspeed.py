@@ -5,9 +5,10 @@ from typing import Any
 
 from sim.plans.exported import Exported
 from sim.plans.orders import check_order, deepspeed_order, megatron_order
+from sim.specs import Plan
 
 EXPRESSES = (
-    "tp", "pp", "dp", "ep", "etp", "global_batch", "micro_batch", "schedule", "recompute", "zero", "gradient_dtype",
+    "tp", "pp", "dp", "ep", "global_batch", "micro_batch", "schedule", "recompute", "zero", "gradient_dtype",
     "overlap_dp", "precision", "offload",
 )  # fmt: skip
 """Fields of a plan that the configuration says; overlap_dp with ZeRO only, of offload all but the gradients' share."""
@@ -24,7 +25,8 @@ def deepspeed(made: Exported, stem: str) -> dict[str, str]:
     own = deepspeed_order(plan.pp, m) if plan.pp > 1 else megatron_order(1, m)
     check_order(made.order, own, "DeepSpeed's TrainSchedule")
     config: dict[str, Any] = {
-        "train_batch_size": plan.global_batch,
+        # With AutoTP DeepSpeed counts this over tensor-parallel ranks too; left out, it follows from the other two.
+        **({"train_batch_size": plan.global_batch} if plan.tp == 1 else {}),
         "train_micro_batch_size_per_gpu": plan.micro_batch,
         "gradient_accumulation_steps": m,
         "zero_optimization": _zero(made),
@@ -34,19 +36,13 @@ def deepspeed(made: Exported, stem: str) -> dict[str, str]:
     wide = plan.gradient_dtype == "fp32"
     config["data_types"] = {"grad_accum_dtype": "fp32" if wide else str(plan.precision)}
     if plan.pp > 1:
-        interval = int(plan.recompute == "full")
-        config["pipeline"] = {
-            "stages": plan.pp,
-            "partition": "uniform",
-            "activation_checkpoint_interval": interval,
-        }
+        config["pipeline"] = {"stages": plan.pp, "activation_checkpoint_interval": int(plan.recompute == "full")}
     if plan.recompute == "full":
         config["activation_checkpointing"] = {"cpu_checkpointing": plan.offload.activations > 0}
     if plan.tp > 1:
         config["tensor_parallel"] = {"autotp_size": plan.tp}
-    if made.model.experts:
-        experts = {"enabled": True, "autoep_size": plan.ep, "expert_tensor_parallel_size": plan.etp}
-        config["expert_parallel"] = experts
+    if plan.ep > 1:
+        config["expert_parallel"] = {"enabled": True, "autoep_size": plan.ep}
     return {f"{stem}.json": json.dumps(config, indent=1) + "\n"}
 
 
@@ -60,3 +56,13 @@ def _zero(made: Exported) -> dict[str, Any]:
     if offload.weights:
         section["offload_param"] = {"device": "cpu", "pin_memory": True}
     return section
+
+
+def overlaps(plan: Plan) -> bool:
+    """Return whether `overlap_comm` makes DeepSpeed reduce gradients beside the backward pass.
+
+    Without ZeRO (`runtime/engine.py`, `allreduce_gradients`), in a pipeline ("Pipeline parallelism does not support
+    overlapped communication") and in its BF16_Optimizer (`_do_optimizer_sanity_check`) they wait for its end.
+    """
+    bf16_optimizer = plan.precision == "bf16" and plan.gradient_dtype == "fp32" and not plan.offload.optimizer
+    return plan.zero > 1 or (plan.zero == 1 and plan.pp == 1 and not bf16_optimizer)

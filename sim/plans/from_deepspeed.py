@@ -1,8 +1,10 @@
 """A plan from DeepSpeed's JSON configuration."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+from sim.plans.deepspeed import overlaps
 from sim.plans.reading import ReadPlan, made, quotient
 from sim.specs import InputError
 
@@ -63,15 +65,14 @@ def _paths(raw: Mapping[str, Any], before: str = "") -> list[str]:
     return found
 
 
-def from_deepspeed(raw: Mapping[str, Any]) -> ReadPlan:
-    """Return the plan that a configuration states.
+def from_deepspeed(raw: Mapping[str, Any], gpus: int | None = None) -> ReadPlan:
+    """Return the plan that a configuration states; gpus: of the whole job, which it does not say.
 
     Raises:
         InputError: a value is missing, wrong ("auto" among them) or contradicts another.
     """
     config = Config(raw)
     pp = config.get("pipeline.stages", int, 1)
-    config.word("pipeline.partition", ("uniform", "parameters", "best"), "uniform")
     interval = config.get("pipeline.activation_checkpoint_interval", int, 0, 0)
     if interval > 1:
         path = "pipeline.activation_checkpoint_interval"
@@ -80,8 +81,9 @@ def from_deepspeed(raw: Mapping[str, Any]) -> ReadPlan:
     full = interval == 1 if pp > 1 else checkpoints
     ep, etp = _experts(config)
     zero = config.get("zero_optimization.stage", int, 0, 0)
+    tp = config.get("tensor_parallel.autotp_size", int, 1, 0) or 1
     fields = {
-        "tp": config.get("tensor_parallel.autotp_size", int, 1, 0) or 1,
+        "tp": tp,
         "pp": pp,
         "ep": ep,
         "etp": etp,
@@ -89,37 +91,51 @@ def from_deepspeed(raw: Mapping[str, Any]) -> ReadPlan:
         "recompute": "full" if full else "none",
         "zero": zero,
         "overlap_dp": config.get("zero_optimization.overlap_comm", bool, zero == 3),
+        "blocking_sends": pp > 1,
         "offload": _offload(config, full),
-        **_batches(config),
+        **_batches(config, tp, pp, gpus),
         **_precision(config),
     }
-    partition = config.get("pipeline.partition", str)
-    return made(
+    found = made(
         fields,
         NAMES,
         config.left,
-        "" if pp == 1 or partition == "uniform" else "layers per stage: taken as equal",
+        "" if pp == 1 else "layers per stage: taken as equal (PipelineModule's partition_method says it)",
         "activation_checkpointing: taken as recompute of every layer" if checkpoints and pp == 1 else "",
     )
+    if not found.plan.overlap_dp or overlaps(found.plan):
+        return found
+    waits = "zero_optimization.overlap_comm: without effect here (gradients are reduced after the backward pass)"
+    return replace(found, plan=found.plan.but(overlap_dp=False), notes=(*found.notes, waits))
 
 
-def _batches(config: Config) -> dict[str, Any]:
-    """Return the batch sizes: two of the three give the third and the data-parallel ranks."""
+def _batches(config: Config, tp: int, pp: int, gpus: int | None) -> dict[str, Any]:
+    """Return the batch sizes and the data-parallel ranks (`runtime/config.py`, `_set_batch_related_parameters`).
+
+    Two of the three settings give the third where the devices are known; of one of them alone a step is one microbatch.
+    With AutoTP `train_batch_size` is counted over the tensor-parallel ranks too: each of tp repeats its samples.
+    """
     whole = config.get("train_batch_size", int)
     micro = config.get("train_micro_batch_size_per_gpu", int)
     steps = config.get("gradient_accumulation_steps", int)
+    if whole is None and micro is None:
+        allowed = "required, or train_micro_batch_size_per_gpu: samples of one step"
+        raise InputError("train_batch_size", None, allowed)
+    if whole is not None:
+        whole = quotient("tensor_parallel.autotp_size", whole, tp, "train_batch_size")
+    if whole is not None and micro is not None:
+        place = "gradient_accumulation_steps"
+        dp = None if steps is None else quotient(place, whole, micro * steps, "train_batch_size")
+        return {"global_batch": whole, "micro_batch": micro, "dp": dp}
+    if gpus is None:
+        missing = "train_batch_size" if whole is None else "train_micro_batch_size_per_gpu"
+        raise InputError(missing, None, "required where the devices are not known (a job gives them)")
+    dp, steps = quotient("gpus", gpus, tp * pp, "GPUs"), steps or 1
     if whole is None:
-        raise InputError("train_batch_size", None, "required: samples of one step")
-    if micro is None:
-        raise InputError("train_micro_batch_size_per_gpu", None, "required: samples of a microbatch")
-    if steps is None:
-        return {"global_batch": whole, "micro_batch": micro, "dp": None}
-    place = "gradient_accumulation_steps"
-    return {
-        "global_batch": whole,
-        "micro_batch": micro,
-        "dp": quotient(place, whole, micro * steps, "train_batch_size"),
-    }
+        return {"global_batch": micro * steps * dp, "micro_batch": micro, "dp": dp}
+    if whole % (steps * dp):
+        raise InputError("train_batch_size", whole * tp, f"a multiple of {steps * dp * tp} on {gpus} GPUs")
+    return {"global_batch": whole, "micro_batch": whole // (steps * dp), "dp": dp}
 
 
 def _experts(config: Config) -> tuple[int, int]:
@@ -144,9 +160,11 @@ def _offload(config: Config, full: bool) -> dict[str, float]:
 
 
 def _precision(config: Config) -> dict[str, str]:
-    on = [name for name in ("fp16", "bf16") if config.get(f"{name}.enabled", bool, False)]
-    if len(on) > 1:
-        raise InputError("bf16.enabled", True, "false beside fp16.enabled")
-    precision = on[0] if on else "fp32"
+    # runtime/precision_config.py, get_bfloat16_config: the old name counts where the new one is not there.
+    section = "bf16" if config.has("bf16") else "bfloat16"
+    half, brain = (config.get(f"{name}.enabled", bool, False) for name in ("fp16", section))
+    if half and brain:
+        raise InputError(f"{section}.enabled", True, "false beside fp16.enabled")
+    precision = "fp16" if half else "bf16" if brain else "fp32"
     sums = config.word("data_types.grad_accum_dtype", ("fp32", "fp16", "bf16"), precision)
     return {"precision": precision, "gradient_dtype": "fp32" if sums == "fp32" else "bf16"}

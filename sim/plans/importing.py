@@ -75,10 +75,10 @@ def _torchtitan(text: Given, model: Model | None, gpus: int | None, order: str |
 
 
 def _deepspeed(text: Given, model: Model | None, gpus: int | None, order: str | None) -> ReadPlan:
-    del model, gpus, order
+    del model, order
     if not isinstance(text, str | Mapping):
         raise InputError("text", text, "DeepSpeed's configuration, as JSON text or a mapping")
-    return from_deepspeed(mapping_of(text, ".json", SETTINGS) if isinstance(text, str) else text)
+    return from_deepspeed(mapping_of(text, ".json", SETTINGS) if isinstance(text, str) else text, gpus)
 
 
 READERS: Mapping[str, Callable[[Given, Model | None, int | None, str | None], ReadPlan]] = {

@@ -63,6 +63,26 @@ def test_notes_say_what_is_not_printed_and_what_was_simulated_otherwise(trainsim
     assert "torchtitan has no network with model.norm layernorm" in trainsim("emit", path, "--to", "torchtitan")[2]
 
 
+def test_notes_say_what_deepspeed_does_whatever_the_plan_says(trainsim, job):
+    """Its pipeline overlaps nothing and blocks, and reads no stages from the configuration."""
+    said = trainsim("emit", job(PLANS["deepspeed"]), "--to", "deepspeed")[2]
+    for word in ("overlap_dp true", "blocking_sends false", "num_stages=4"):
+        assert word in said
+    own = PLANS["deepspeed"] + ", overlap_dp: false, blocking_sends: true"
+    assert len(trainsim("emit", job(own), "--to", "deepspeed")[2].splitlines()) == 1
+    for words in ("zero: 2", "zero: 1, gradient_dtype: bf16"):
+        assert trainsim("emit", job(f"global_batch: 32, {words}"), "--to", "deepspeed")[2] == ""
+    assert "overlap_dp" in trainsim("emit", job("global_batch: 32, zero: 1"), "--to", "deepspeed")[2]
+
+
+def test_deepspeed_counts_a_batch_over_tensor_parallel_ranks(trainsim, job):
+    """So its configuration leaves that count out, which is `train_batch_size` by default."""
+    words = "tp: 2, zero: 1, global_batch: 32, sequence_parallel: false"
+    config = json.loads(trainsim("emit", job(words), "--to", "deepspeed")[1])
+    assert "train_batch_size" not in config
+    assert (config["train_micro_batch_size_per_gpu"], config["gradient_accumulation_steps"]) == (1, 4)
+
+
 def test_a_plan_is_exported_once(trainsim, job, tmp_path, monkeypatch):
     stems, held = [], EXPORTERS["torch-csv"]
 

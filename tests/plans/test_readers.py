@@ -120,6 +120,11 @@ REFUSED = [
      "configuration"),
     ("deepspeed", "{}", "train_batch_size"),
     ("deepspeed", '{"train_batch_size": "auto"}', "train_batch_size"),
+    ("deepspeed", '{"gradient_accumulation_steps": 2}', "train_batch_size"),
+    ("deepspeed", '{"train_micro_batch_size_per_gpu": 2}', "train_batch_size"),
+    ("deepspeed", '{"train_batch_size": 2}', "train_micro_batch_size_per_gpu"),
+    ("deepspeed", '{"train_batch_size": 9, "train_micro_batch_size_per_gpu": 1, "tensor_parallel": {"autotp_size": 2}}',
+     "tensor_parallel.autotp_size"),
     ("deepspeed", '{"train_batch_size": 9, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1}',
      "gradient_accumulation_steps"),
     ("deepspeed", '{"train_batch_size": 8, "train_micro_batch_size_per_gpu": 2, "zero_optimization": 1}',
@@ -212,6 +217,61 @@ def test_deepspeed_lists_what_is_no_part_of_a_plan():
     found = read_plan(json.dumps(config), "deepspeed")
     assert (found.plan.dp, found.plan.zero, found.plan.offload.weights, found.plan.overlap_dp) == (8, 3, 1.0, True)
     assert found.not_read == ("optimizer.type", "optimizer.params.lr", "zero_optimization.reduce_bucket_size")
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"train_batch_size": 32, "train_micro_batch_size_per_gpu": 2}, (32, 2, None)),
+        ({"train_batch_size": 32, "gradient_accumulation_steps": 2}, (32, 2, 8)),
+        ({"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4}, (64, 2, 8)),
+        ({"train_batch_size": 32}, (32, 4, 8)),
+        ({"train_micro_batch_size_per_gpu": 2}, (16, 2, 8)),
+        ({"train_micro_batch_size_per_gpu": 2, "tensor_parallel": {"autotp_size": 2}}, (8, 2, 4)),
+        ({"train_batch_size": 32, "tensor_parallel": {"autotp_size": 2}}, (16, 4, 4)),
+        ({"train_micro_batch_size_per_gpu": 2, "pipeline": {"stages": 4}}, (4, 2, 2)),
+    ],
+)
+def test_deepspeed_makes_its_batch_sizes_of_one_another(given, expected):
+    plan = read_plan(given, "deepspeed", gpus=8).plan
+    assert (plan.global_batch, plan.micro_batch, plan.dp) == expected
+
+
+def test_deepspeeds_batch_must_be_whole():
+    with pytest.raises(InputError, match=r"^train_batch_size: got 12; allowed: a multiple of 8 on 8 GPUs"):
+        read_plan({"train_batch_size": 12}, "deepspeed", gpus=8)
+
+
+BATCH = {"train_batch_size": 64, "train_micro_batch_size_per_gpu": 2}
+
+
+def test_deepspeeds_old_name_of_bf16_counts_where_the_new_one_is_missing():
+    old, new = {"bfloat16": {"enabled": True}}, {"bf16": {"enabled": False}}
+    assert read_plan(BATCH | old, "deepspeed").plan.precision == "bf16"
+    found = read_plan(BATCH | old | new, "deepspeed")
+    assert (found.plan.precision, found.not_read) == ("fp32", ("bfloat16.enabled",))
+    with pytest.raises(InputError, match=r"^bfloat16\.enabled: "):
+        read_plan(BATCH | old | {"fp16": {"enabled": True}}, "deepspeed")
+
+
+@pytest.mark.parametrize(
+    ("settings", "beside"),
+    [
+        ({"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}, "stage": 1}, False),
+        ({"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}, "stage": 2}, True),
+        ({"bf16": {"enabled": True}, "stage": 1}, True),
+        ({"bf16": {"enabled": True}, "stage": 1, "pipeline": {"stages": 2}}, False),
+        ({"stage": 0}, False),
+        ({"stage": 1}, True),
+    ],
+)
+def test_deepspeed_overlaps_in_zeros_own_optimizers_without_a_pipeline(settings, beside):
+    given = dict(settings)
+    zero = {"zero_optimization": {"stage": given.pop("stage"), "overlap_comm": True}}
+    found = read_plan(BATCH | zero | given, "deepspeed")
+    assert found.plan.overlap_dp == beside
+    assert any("overlap_comm" in note for note in found.notes) != beside
+    assert found.plan.blocking_sends == ("pipeline" in settings)
 
 
 def test_an_order_that_has_no_name_is_refused():
