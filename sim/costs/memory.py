@@ -12,6 +12,7 @@ from sim.costs.algebra import Expr, maximum, minimum, symbol
 from sim.costs.collectives import Group
 from sim.costs.kernels import element_bytes
 from sim.costs.layers import ends, recurrent, ring, tempo, traced
+from sim.costs.layers.block import separate_norms
 from sim.costs.layers.mlp import etp, expert_hidden, moe_ffn, routed_rows
 from sim.costs.layers.ops import (
     Sizes,
@@ -168,19 +169,38 @@ def block_bytes(kind: Kind, index: int, statistics: int) -> tuple[Expr, Expr]:
     if isinstance(kind, TracedKind):
         return traced.block_bytes(kind, full, repeated)
     s, size = saved(kind, index, statistics), Sizes(index)
-    dropped, back = _selectively_dropped(kind, size, s)
+    dropped, back = _dropped_by_modules(kind, size, s)
+    torchs = _dropped_outputs(kind, size, s)
     if kind.mixer == "attention" and kind.mlp == "dense" and not kind.cross:
-        others = native * (s.all - _every_second_product(kind, size))
-        dropped, back = (1 - native) * dropped + others, (1 - native) * back + others
+        others = s.all - _every_second_product(kind, size)
+        torchs = others, others
+    dropped, back = (
+        (1 - native) * ours + native * theirs for ours, theirs in zip((dropped, back), torchs, strict=True)
+    )
     kept_full = element_bytes * size.norm_tokens * hidden
     kept = s.all - repeated * (selective * dropped + full * (s.all - kept_full))
     return kept, selective * back + full * (s.all - (1 - tempo.again(kind)) * kept_full)
 
 
-def _selectively_dropped(kind: BlockKind, size: Sizes, s: Saved) -> tuple[Expr, Expr]:
-    """Return what selective recompute drops, and what of it comes back for a while: stored scores, else the outputs of
-    norms and activation, but for that of the norm before cross-attention (Megatron-LM's `pre_cross_attn_layernorm`).
-    Those are made again from the inputs, which are then kept whatever the layers save.
+def _dropped_by_modules(kind: BlockKind, size: Sizes, s: Saved) -> tuple[Expr, Expr]:
+    """Return what Megatron-LM's selective recompute drops, and what of it comes back for a while.
+
+    Of eager attention the stored scores (module core_attn); else the outputs of the norms that stand alone and of the
+    experts' activation (layernorm, moe_act: megatron-core 0.16.1, core/transformer/transformer_layer.py and
+    moe/experts.py). The shared experts' activation stays. What a norm reads is then kept whatever the layers save.
+    """
+    if kind.eager:
+        return s.scores, s.scores
+    norms, width = len(separate_norms(kind)), routed_rows(size) * moe_ffn / etp if kind.mlp == "moe" else 0
+    out = input_bytes * size.norm_tokens * hidden * norms + element_bytes * width
+    return out - tempo.of_norms(kind, size, norms) - tempo.of_activation(kind, width), out
+
+
+def _dropped_outputs(kind: BlockKind, size: Sizes, s: Saved) -> tuple[Expr, Expr]:
+    """Return what PyTorch's selective recompute drops of layers beyond plain ones, and what of it comes back.
+
+    Stored scores, else the outputs of norms and activation, but for that of the norm before cross-attention. Those are
+    made again from the inputs, which are then kept whatever the layers save.
     """
     if kind.eager and kind.mixer == "attention":
         return s.scores, s.scores

@@ -114,7 +114,7 @@ def layer_tensors(
     if recompute == "full":
         kept, rebuilt = [float(sizes[f"kept_{k}"])], _less(tensors, list(range(len(order))), sizes[f"kept_{k}"])[0]
     else:
-        eager = isinstance(kind, BlockKind) and kind.eager and kind.mixer == "attention"
+        eager = isinstance(kind, BlockKind) and kind.eager and kind.mixer in ("attention", "mla")
         first = DROPPED_FIRST["scores" if eager else "outputs"]
         chosen = sorted(range(len(order)), key=lambda i: order[i][1] not in first)
         kept, rebuilt = _less(tensors, chosen, sizes[f"rebuilt_{k}"])

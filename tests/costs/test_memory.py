@@ -63,6 +63,33 @@ def test_selective_and_full_recompute():
     assert block_bytes(m, b, recompute=2) == (2 * s * b * h, 32 * s * b * h + statistics + 5 * a * s * s * b)
 
 
+LATENT = {"q_lora_rank": 24, "kv_lora_rank": 16, "rope_head_dim": 4, "head_dim": 8, "v_head_dim": 8, "kv_heads": None}
+ROUTED = {"experts": 4, "experts_per_token": 2, "moe_ffn": 32, "shared_ffn": 48}
+
+
+def test_what_megatrons_selective_recompute_drops():
+    """Norms that stand alone (before MLA, before experts) and the experts' activation, else what attention stores."""
+    m, b = llama(), 2
+    norm, activation = 2 * b * m.seq * m.hidden, 2 * b * m.seq * ROUTED["experts_per_token"] * ROUTED["moe_ffn"]
+    for given, dropped, names in [
+        ({}, 0, ()),
+        (LATENT, norm, ("attention norm",)),
+        (ROUTED, norm + activation, ("mlp norm", "expert activation")),
+        (LATENT | ROUTED, 2 * norm + activation, ("attention norm", "mlp norm", "expert activation")),
+        (LATENT | {"attention": "eager"}, 2 * b * m.heads * m.seq**2, ("scores forward", "softmax", "context forward")),
+    ]:
+        model = llama(**given)
+        none, (kept, back) = (block_bytes(model, b, statistics=1, recompute=k) for k in (0, 1))
+        assert (none[0] - kept, back) == (dropped, dropped)
+        step = simulate(
+            model,
+            Cluster.of("h100-sxm-80gb", nodes=1, gpus_per_node=1),
+            Plan(global_batch=b, micro_batch=b, recompute="selective"),
+        )
+        again = sum(op.seconds for op in step.operations if op.name in names)
+        assert float(step.costs["recompute"].sum()) == pytest.approx(again)
+
+
 def test_single_precision_keeps_byte_masks():
     """66 s b h + 9 a s^2 b with eager attention, 66 s b h + 4 a s b with the fused kernel's fp32 row sums."""
     b = 2

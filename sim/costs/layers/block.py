@@ -40,6 +40,16 @@ def norm_names(kind: BlockKind) -> list[str]:
     return [usual[i] if i < len(usual) else f"norm {i + 1}" for i in range(kind.norms)]
 
 
+def separate_norms(kind: BlockKind) -> set[str]:
+    """Return the names of the norms that run by themselves in Megatron-LM: before MLA and before experts.
+
+    All others are part of the kernel of the product after them, which keeps their output (TransformerEngine's
+    LayerNormLinear; megatron-core 0.16.1, core/models/gpt/gpt_layer_specs.py and core/models/mamba, bert, T5).
+    """
+    alone = {"attention norm": kind.mixer == "mla", "mlp norm": kind.mlp == "moe"}
+    return {name for name in norm_names(kind) if alone.get(name)}
+
+
 def _mixer(kind: BlockKind, size: Sizes) -> Iterator[Op]:
     first = "in projection" if kind.mixer == "mamba" else "qkv"
     yield from mamba(size) if kind.mixer == "mamba" else attention(kind, size)
@@ -69,19 +79,20 @@ def recomputed(kind: Kind, index: int) -> list[Op]:
     """Return what the backward pass repeats, switched by `full` and `selective`.
 
     Full repeats the forward pass with its collectives. Selective repeats core attention where the scores are
-    stored (eager), else the norms and the activation (Megatron-LM modules layernorm and mlp_act); PyTorch's
-    (`native`, torchtitan) keeps every second product and fused attention, and repeats the rest; its full recompute
-    stops once every saved tensor is back, before the last product (`torch.utils.checkpoint`, early_stop).
-    Of a traced layer only full recompute is known.
+    stored (eager; Megatron-LM's module core_attn), else the norms that stand alone and the experts' activation
+    (layernorm and moe_act); PyTorch's (`native`, torchtitan) keeps every second product and fused attention, and
+    repeats the rest; its full recompute stops once every saved tensor is back, before the last product
+    (`torch.utils.checkpoint`, early_stop). Of a traced layer only full recompute is known.
     """
     full, selective = symbol("full"), symbol("selective")
-    chosen = {"attention norm", "mlp norm", "activation", "expert activation"}
-    attended, unneeded = set[str](), set[str]()
-    if not isinstance(kind, TracedKind) and kind.mixer == "attention":
-        attended = {op.name for op in core(kind, Sizes(index))}
+    attended, unneeded, chosen = set[str](), set[str](), set[str]()
+    if isinstance(kind, BlockKind):
+        if kind.mixer in ("attention", "mla"):
+            attended = {op.name for op in core(kind, Sizes(index))}
         if kind.cross:
             attended |= {op.name for op in cross_core(kind, Sizes(index))}
-        chosen = attended if kind.eager else chosen
+        chosen = attended if kind.eager else {*separate_norms(kind), "expert activation"}
+        attended = attended if kind.mixer == "attention" else set()
     if not isinstance(kind, TracedKind) and kind.mlp == "dense" and not kind.parallel and not kind.dropout:
         unneeded = {"mlp down", "mlp reduce", "mlp residual"}
 

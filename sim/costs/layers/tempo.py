@@ -27,13 +27,15 @@ shared = (1 - symbol("low_precision")) * (1 - native * sequence_parallel)
 tensor-parallel ranks (PyTorch)."""
 
 
-def of_norms(kind: BlockKind, size: Sizes) -> Expr:
-    """Return the bytes that a layer's LayerNorms save less: the inputs of those in front of a product, all means."""
+def of_norms(kind: BlockKind, size: Sizes, norms: int | None = None) -> Expr:
+    """Return the bytes that `norms` (all) of a layer's LayerNorms save less: the inputs of those in front of a product,
+    all means."""
     if kind.root_mean_square:
         return 0
     halves = 1 if kind.parallel else (kind.mixer != "none") + (kind.mlp != "none") + kind.cross
-    rows, fed = size.norm_tokens, min(kind.norms, halves)
-    return tempo * (shared * fed * element_bytes * hidden + kind.norms * MEAN_BYTES) * rows
+    norms = kind.norms if norms is None else norms
+    rows, fed = size.norm_tokens, min(norms, halves)
+    return tempo * (shared * fed * element_bytes * hidden + norms * MEAN_BYTES) * rows
 
 
 def of_activation(kind: BlockKind, size: Expr) -> Expr:
