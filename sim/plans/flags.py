@@ -1,13 +1,18 @@
 """Command-line flags as data: read from shell text or a list of words, never run."""
 
+import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from sim.specs.fields import InputError, short
 
 MAX_TEXT, MAX_FLAGS, MAX_DIGITS = 2**20, 5_000, 12
+ARRAY, EXPANDED = re.compile(r"\w+\+?=\("), re.compile(r"\$\{\w+\[[@*]\]\}")
+"""The head of an array of a shell, and all words of one."""
+END = ")"
+"""What ends an array; the flag before it has no more words."""
 YES, NO = ("true", "True", "1"), ("false", "False", "0")
 
 
@@ -84,7 +89,7 @@ def _shown(word: str) -> str:
 
 
 def words(text: str, source: str) -> list[str]:
-    """Return the words of shell text; comments and continued lines are understood, nothing is expanded.
+    """Return the words of shell text; comments, continued lines and arrays are understood, nothing is expanded.
 
     Raises:
         InputError: too long, or a quotation without end.
@@ -92,13 +97,31 @@ def words(text: str, source: str) -> list[str]:
     if len(text) > MAX_TEXT:
         raise InputError(source, f"{len(text)} characters", f"at most {MAX_TEXT}")
     try:
-        return shlex.split(text.replace("\\\r\n", " ").replace("\\\n", " "), comments=True)
+        found = shlex.split(text.replace("\\\r\n", " ").replace("\\\n", " "), comments=True)
     except ValueError as error:
         raise InputError(source, str(error), "words of a shell") from None
+    return list(_out_of_arrays(found))
 
 
-def read_flags(given: Sequence[str], source: str) -> Flags:
+def _out_of_arrays(given: Sequence[str]) -> Iterator[str]:
+    """Yield words without the `NAME=(` in front of those of an array, and `)` as a word of its own behind them."""
+    inside = False
+    for word in given:
+        head = ARRAY.match(word)
+        rest = word[head.end() :] if head else word
+        inside = inside or bool(head)
+        last = inside and rest.endswith(")") and rest.count(")") > rest.count("(")
+        inside, rest = inside and not last, rest[:-1] if last else rest
+        if rest or rest == word:
+            yield rest
+        if last:
+            yield END
+
+
+def read_flags(given: Sequence[str], source: str, several: Sequence[str] = ()) -> Flags:
     """Return `--name value`, `--name=value` and `--name` by name, dashes in names as underscores.
+
+    several: flags that take any number of words; they are joined by a space.
 
     Raises:
         InputError: a flag is given twice with different values, or there are too many.
@@ -106,24 +129,29 @@ def read_flags(given: Sequence[str], source: str) -> Flags:
     values: dict[str, list[str]] = {}
     found: list[tuple[str, list[str]]] = []
     loose: list[str] = []
+    more = False
     if len(given) > MAX_FLAGS:
         raise InputError(source, f"{len(given)} words", f"at most {MAX_FLAGS}")
     for word in given:
-        if word.startswith("--") and len(word) > 2:
+        if word == END:
+            more = False
+        elif word.startswith("--") and len(word) > 2:
+            more = True
             name, equals, value = word[2:].partition("=")
             found.append((name.replace("-", "_"), [value] if equals else []))
-        elif found and not found[-1][1]:
+        elif more and not EXPANDED.fullmatch(word) and (not found[-1][1] or found[-1][0] in several):
             found[-1][1].append(word)
         else:
             loose.append(word)
     for name, held in found:
         if values.setdefault(name, held) != held:
             raise InputError(f"--{name}", [*values[name], *held], "each argument once")
-    return Flags({name: held[0] if held else "" for name, held in values.items()}, tuple(loose))
+    return Flags({name: " ".join(held) for name, held in values.items()}, tuple(loose))
 
 
 def from_mapping(raw: Mapping[str, Any], source: str) -> Flags:
-    """Return arguments that a YAML or JSON file holds by name; one level of sections is opened.
+    """Return arguments that a YAML or JSON file holds by name, with or without dashes in front; one level of sections
+    is opened, and lists of words are joined by a space.
 
     Raises:
         InputError: a name is given twice with different values, or a value of a kind that no flag has.
@@ -133,9 +161,11 @@ def from_mapping(raw: Mapping[str, Any], source: str) -> Flags:
         for name, value in held.items() if isinstance(held, Mapping) else ((key, held),):
             if value is None:
                 continue
-            if not isinstance(value, str | int | float):
-                raise InputError(f"{source} {name}", value, "text, a number, true or false")
-            text = str(value).lower() if isinstance(value, bool) else str(value)
-            if flat.setdefault(name.replace("-", "_"), text) != text:
-                raise InputError(f"{source} {name}", [flat[name], text], "each argument once")
+            parts = value if isinstance(value, list) else [value]
+            if not all(isinstance(part, str | int | float) for part in parts):
+                raise InputError(f"{source} {name}", value, "text, a number, true or false, or a list of such")
+            text = " ".join(str(part).lower() if isinstance(part, bool) else str(part) for part in parts)
+            plain = str(name).removeprefix("--").replace("-", "_")
+            if flat.setdefault(plain, text) != text:
+                raise InputError(f"{source} {name}", [flat[plain], text], "each argument once")
     return Flags(flat, prefix="")

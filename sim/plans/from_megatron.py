@@ -4,9 +4,9 @@ import re
 from collections.abc import Mapping
 
 from sim.plans.flags import Flags
-from sim.plans.megatron import LOW_PRECISION, STRATEGY
+from sim.plans.megatron import LOW_PRECISION, MODULES, STRATEGY, recomputed_modules
 from sim.plans.reading import ReadPlan, made, one_of, quotient
-from sim.specs import InputError
+from sim.specs import InputError, Model
 
 SPLITS = (
     "num_layers_per_virtual_pipeline_stage", "num_virtual_stages_per_pipeline_rank", "pipeline_model_parallel_layout",
@@ -26,22 +26,27 @@ NAMES = {
 """The argument behind a field of the plan."""
 
 
-def from_megatron(flags: Flags, gpus: int | None = None, layers: int | None = None) -> ReadPlan:
+EAGER = {"unfused": True, "local": True, "flash": False, "fused": False}
+"""Whether an `--attention-backend` stores its scores; Megatron-LM's default, auto, does what it can."""
+
+
+def from_megatron(flags: Flags, gpus: int | None = None, model: Model | None = None) -> ReadPlan:
     """Return the plan that Megatron-LM's arguments state.
 
-    gpus: processes of the job, which the arguments do not say; layers: of the model, where `--num-layers` is left out.
+    gpus: processes of the job, which the arguments do not say; model: says layers and kind of attention where they
+    leave them out.
 
     Raises:
         InputError: an argument is missing, wrong, or contradicts another.
     """
-    if "global_batch_size" not in flags:
-        raise InputError(flags.place("global_batch_size"), None, "required: samples of one step")
     tp, pp = flags.whole("tensor_model_parallel_size", 1), flags.whole("pipeline_model_parallel_size", 1)
     cp = flags.whole("context_parallel_size", 1)
-    model_layers = flags.whole("num_layers", layers or 0)
+    model_layers = flags.whole("num_layers", model.layers if model else 0)
     chunks, split = _split(flags, pp, model_layers)
     alone = flags.given("sequence_parallel") and tp == 1
     pieces = flags.whole("recompute_num_layers", 0) if flags.text("recompute_method") == "uniform" else 0
+    recompute, modules = _recompute(flags, model)
+    sequence_parallel = flags.given("sequence_parallel") and tp > 1
     fields = {
         "tp": tp,
         "pp": pp,
@@ -50,20 +55,24 @@ def from_megatron(flags: Flags, gpus: int | None = None, layers: int | None = No
         "etp": flags.whole("expert_tensor_parallel_size", tp if flags.whole("num_experts", 0) else 1),
         "virtual_stages": chunks,
         "stage_layers": split,
-        "sequence_parallel": flags.given("sequence_parallel") and tp > 1,
+        "sequence_parallel": sequence_parallel,
+        # Ranks that all hold the whole of a message all send it (core/pipeline_parallel/schedules.py).
+        "scatter_gather": None if sequence_parallel or 1 in (tp, pp) else False,
         "rank_order": "tp-cp-pp-dp" if flags.given("use_tp_pp_dp_mapping") else "tp-cp-dp-pp",
-        "global_batch": flags.whole("global_batch_size"),
+        "global_batch": _global_batch(flags, tp * pp * cp, gpus),
         "micro_batch": flags.whole("micro_batch_size", 1),
         "microbatch_group_size": _group(flags, chunks),
         "overlap_dp": flags.given("overlap_grad_reduce"),
         "fused_wgrad": not flags.given("no_gradient_accumulation_fusion"),
         **_zero(flags, tp * pp * cp, cp, gpus),
-        **_recompute(flags),
+        "cross_entropy": _cross_entropy(flags),
+        **recompute,
         **_offload(flags, model_layers),
         **_precision(flags),
     }
-    for name in ("overlap_param_gather", "ckpt_format", "seq_length"):
+    for name in ("overlap_param_gather", "ckpt_format", "seq_length", "no_scatter_gather_tensors_in_pipeline"):
         flags.asked.add(name)
+    experts = _experts(flags)
     return made(
         fields,
         {field: flags.place(name) for field, name in NAMES.items()},
@@ -72,6 +81,8 @@ def from_megatron(flags: Flags, gpus: int | None = None, layers: int | None = No
         "--sequence-parallel has no effect without tensor parallelism" if alone else "",
         # A checkpoint every so many layers keeps less between the passes, and more while a piece is made again.
         f"--recompute-num-layers {pieces}: taken as recompute of every layer by itself" if pieces > 1 else "",
+        modules,
+        *experts,
     )
 
 
@@ -97,6 +108,9 @@ def _split(flags: Flags, pp: int, layers: int) -> tuple[int, list[int] | None]:
         raise InputError(flags.place("num_layers"), None, "required beside arguments that split the layers")
     chunks = flags.whole(SPLITS[1], 1)
     if given == SPLITS[0]:
+        if first or last:
+            allowed = f"left out beside decoder-first- and -last-pipeline-num-layers, which take {SPLITS[1]}"
+            raise InputError(flags.place(given), flags.text(given), allowed)
         on_rank = quotient(flags.place(NAMES["pp"]), layers + embedding + loss, pp, "layers")
         chunks = quotient(flags.place(given), on_rank, flags.whole(given), "layers of a pipeline rank")
     if first or last:
@@ -172,7 +186,38 @@ def _zero(flags: Flags, inner: int, cp: int, gpus: int | None) -> Mapping[str, o
     return {"zero": zero, "fsdp_shard": quotient(place, ranks, instances, "data-parallel ranks")}
 
 
-def _recompute(flags: Flags) -> Mapping[str, object]:
+def _global_batch(flags: Flags, inner: int, gpus: int | None) -> int:
+    """Return the samples of a step; by default one micro-batch of every data-parallel rank."""
+    if "global_batch_size" in flags:
+        return flags.whole("global_batch_size")
+    if not gpus:
+        allowed = "required where the number of GPUs is not given beside the arguments: samples of one step"
+        raise InputError(flags.place("global_batch_size"), None, allowed)
+    return flags.whole("micro_batch_size", 1) * quotient("gpus", gpus, inner, "GPUs")
+
+
+def _cross_entropy(flags: Flags) -> str | None:
+    """Return "fused" for TransformerEngine's kernel; Megatron-LM's own keeps fp32 logits, fused or not."""
+    kind = flags.text("cross_entropy_fusion_impl", "native", ("native", "te"))
+    return "fused" if flags.given("cross_entropy_loss_fusion") and kind == "te" else None
+
+
+def _experts(flags: Flags) -> list[str]:
+    """Return what is simulated otherwise than the arguments say of experts."""
+    dispatcher = flags.text("moe_token_dispatcher_type", "allgather", ("allgather", "alltoall", "flex"))
+    grouped = flags.given("moe_grouped_gemm")
+    if not flags.whole("num_experts", 0, 0):
+        return []
+    notes = []
+    if dispatcher == "allgather":
+        notes.append("--moe-token-dispatcher-type allgather, Megatron-LM's default: predicted with alltoall")
+    if not grouped:
+        notes.append("no --moe-grouped-gemm: predicted with grouped products of the experts")
+    return notes
+
+
+def _recompute(flags: Flags, model: Model | None) -> tuple[Mapping[str, object], str]:
+    """Return what recomputes, and what of it a plan says otherwise."""
     short = flags.given("recompute_activations")
     kind = flags.text("recompute_granularity", "selective" if short else "", ("full", "selective"))
     method = flags.text("recompute_method", "", ("uniform", "block"))
@@ -185,7 +230,27 @@ def _recompute(flags: Flags) -> Mapping[str, object]:
     if kind != "full" and (method or count):
         given = "recompute_method" if method else "recompute_num_layers"
         raise InputError(flags.place(given), method or count, "left out without recompute-granularity full")
-    return {"recompute": kind or "none", "recompute_layers": count if method == "block" else None}
+    found, note = _modules(flags, model)
+    if kind == "selective":
+        return {"recompute": "selective" if found else "none"}, note
+    return {"recompute": kind or "none", "recompute_layers": count if method == "block" else None}, ""
+
+
+def _modules(flags: Flags, model: Model | None) -> tuple[bool, str]:
+    """Return whether selective recompute is, if only in part, a plan's; and a note where it is not all of it."""
+    place, given = flags.place("recompute_modules"), flags.text("recompute_modules").split()
+    if unknown := [name for name in given if name not in MODULES]:
+        raise InputError(place, unknown[0], f"some of {', '.join(MODULES)}")
+    asked = set(given or MODULES[:1])
+    backend = EAGER.get(flags.text("attention_backend"))
+    eager = model.attention == "eager" if model else MODULES[0] in asked if backend is None else backend
+    experts = flags.whole("num_experts", model.experts if model else 0, 0) > 0
+    own = recomputed_modules(eager=eager, experts=experts)
+    named, attention = " ".join(name for name in MODULES if name in asked), "eager" if eager else "fused"
+    if asked != set(own):
+        taken = f"selective, with {attention} attention that of {' '.join(own)}" if asked & set(own) else "none"
+        return bool(asked & set(own)), f"--recompute-modules {named}: taken as recompute {taken}"
+    return True, f"--recompute-modules {named}: of {attention} attention" if model is None and backend is None else ""
 
 
 def _offload(flags: Flags, layers: int) -> Mapping[str, object]:
@@ -195,6 +260,8 @@ def _offload(flags: Flags, layers: int) -> Mapping[str, object]:
         raise InputError(flags.place("num_layers"), None, "required beside cpu-offloading-num-layers")
     if moved > layers:
         raise InputError(flags.place("cpu_offloading_num_layers"), moved, f"at most the {layers} layers")
+    if flags.given("optimizer_cpu_offload"):
+        flags.given("use_precision_aware_optimizer")
     optimizer = fraction if flags.given("optimizer_cpu_offload") else 0.0
     return {"offload": {"optimizer": optimizer, "activations": moved / layers if moved else 0.0}}
 

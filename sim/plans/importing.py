@@ -22,6 +22,12 @@ SOURCES: tuple[str, ...] = get_args(Source)
 SECTION = re.compile(r"\s*\[[\w.]+\]\s*$")
 """The head of a section of a TOML file."""
 
+NAMED = re.compile(r"""["']?[\w.-]+["']?:(\s|$)""")
+"""The first line of a YAML file of arguments by name."""
+
+SEVERAL = ("recompute_modules",)
+"""Megatron-LM's arguments of several words that say something of a plan."""
+
 SETTINGS = "settings"
 """What errors call the text where it has no name of its own."""
 
@@ -54,8 +60,7 @@ Given = str | Sequence[str] | Mapping[str, Any]
 
 def _megatron(text: Given, model: Model | None, gpus: int | None, order: str | None) -> ReadPlan:
     del order
-    layers = model.layers if model else None
-    return from_megatron(_arguments(text), gpus, layers)
+    return from_megatron(_arguments(text), gpus, model)
 
 
 def _torchtitan(text: Given, model: Model | None, gpus: int | None, order: str | None) -> ReadPlan:
@@ -91,15 +96,17 @@ def _arguments(text: Given) -> Flags:
     if isinstance(text, Mapping):
         return from_mapping(text, SETTINGS)
     if not isinstance(text, str):
-        return read_flags(text, SETTINGS)
+        return read_flags(text, SETTINGS, SEVERAL)
     start = text.lstrip()[:1]
     if start == "[":
-        return read_flags(_list(text), SETTINGS)
+        return read_flags(_list(text), SETTINGS, SEVERAL)
     if start == "{":
         return from_mapping(mapping_of(text, ".json", SETTINGS), SETTINGS)
-    if "--" not in text:
+    lines = (line.strip() for line in text[:MAX_TEXT].splitlines())
+    first = next((line for line in lines if line and not line.startswith(("#", "---", "%"))), "")
+    if NAMED.match(first) or "--" not in text:
         return from_mapping(mapping_of(text, ".yaml", SETTINGS), SETTINGS)
-    return read_flags(words(text, SETTINGS), SETTINGS)
+    return read_flags(words(text, SETTINGS), SETTINGS, SEVERAL)
 
 
 def _list(text: str) -> list[str]:

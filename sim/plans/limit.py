@@ -22,7 +22,7 @@ class Asked:
     hollow: one of them, not the first or the last, without any; barrier: no rank updates before all have reduced;
     degrees, techniques: stages differ in tp, dp or micro-batch, or in anything; some_layers: not all layers of a stage
     recompute; recurrent, mamba, experts, mtp: the network has such layers, or predicts several tokens; tied: embedding
-    and head are one; kv_heads: that attention splits.
+    and head are one; kv_heads: that attention splits; eager: it stores its scores; seq: tokens of a sample.
     """
 
     tp: Any
@@ -55,6 +55,8 @@ class Asked:
     experts: bool = False
     tied: bool = False
     kv_heads: int = 1
+    eager: bool = False
+    seq: int = 0
     mtp: bool = False
     recurrent: bool = False
     mamba: bool = False
@@ -119,6 +121,12 @@ class Asked:
         return float(getattr(self.offload, name, 0.0))
 
     @property
+    def expert_dp(self) -> Any:
+        """The ranks that hold the same part of an expert; without experts, those that hold the same part of a layer."""
+        ranks = np.asarray(self.dp) * self.cp
+        return ranks * self.tp // (np.asarray(self.ep) * self.etp) if self.experts else ranks
+
+    @property
     def states(self) -> tuple[float, ...]:
         """The shares of weights, gradients and optimizer that host memory keeps, as far as a plan has them."""
         return tuple(self.share(f.name) for f in fields(self.offload) if f.name != "activations")
@@ -131,6 +139,8 @@ def unsearched(model: Model, plan: Plan) -> dict[str, Any]:
         "family": model.family,
         "experts": model.experts > 0,
         "tied": model.tied_embeddings,
+        "eager": model.attention == "eager",
+        "seq": model.seq,
         "kv_heads": model.heads if model.kv_lora_rank else model.kv_heads,
         "mtp": model.mtp_layers > 0,
         "recurrent": bool(set(model.pattern) & set(RECURRENT)),

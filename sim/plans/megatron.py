@@ -18,9 +18,12 @@ STRATEGY = {2: "optim_grads", 3: "optim_grads_params"}
 EXPRESSES = (
     "tp", "pp", "virtual_stages", "cp", "ep", "etp", "fsdp_shard", "rank_order", "stage_layers", "sequence_parallel",
     "global_batch", "micro_batch", "schedule", "microbatch_group_size", "recompute", "recompute_layers", "zero",
-    "gradient_dtype", "overlap_dp", "precision", "fused_wgrad", "offload",
+    "gradient_dtype", "overlap_dp", "precision", "fused_wgrad", "offload", "cross_entropy",
 )  # fmt: skip
 """Fields of a plan that the arguments say; dp follows from the number of processes."""
+
+MODULES = ("core_attn", "layernorm", "moe_act", "mla_up_proj", "mlp", "moe", "shared_experts")
+"""What `--recompute-modules` may name (core/transformer/transformer_config.py); the first where it names none."""
 
 Words = Iterator[tuple[str, object]]
 
@@ -35,9 +38,19 @@ def megatron(made: Exported, stem: str) -> dict[str, str]:
     group = plan.microbatch_group_size if plan.schedule == "interleaved" else plan.pp
     own = megatron_order(plan.pp, made.placed.microbatches, plan.virtual_stages, group)
     check_order(made.order, own, "Megatron-LM's schedules")
-    words = [*_degrees(made), *_pipeline(made), *_memory(made), *_precision(made)]
-    lines = [f"--{name}" if value is True else f"--{name} {shlex.quote(str(value))}" for name, value in words]
+    words = [*_degrees(made), *_pipeline(made), *_memory(made), *_kernels(made)]
+    lines = [" ".join((f"--{name}", *map(shlex.quote, _values(value)))) for name, value in words]
     return {f"{stem}.args": " \\\n".join(lines) + "\n"}
+
+
+def _values(value: object) -> list[str]:
+    """Return the words after a flag: none, one or several."""
+    return [] if value is True else [str(each) for each in (value if isinstance(value, tuple) else (value,))]
+
+
+def recomputed_modules(*, eager: bool, experts: bool) -> tuple[str, ...]:
+    """Return the modules that a plan's selective recompute is of (`sim.costs.layers.block.recomputed`)."""
+    return MODULES[:1] if eager else MODULES[1 : 2 + experts]
 
 
 def _degrees(made: Exported) -> Words:
@@ -51,6 +64,8 @@ def _degrees(made: Exported) -> Words:
         yield "num-experts", made.model.experts
         yield "expert-model-parallel-size", plan.ep
         yield "expert-tensor-parallel-size", plan.etp
+        yield "moe-token-dispatcher-type", "alltoall"  # by default every rank gathers all tokens
+        yield "moe-grouped-gemm", True
     yield "micro-batch-size", plan.micro_batch
     yield "global-batch-size", plan.global_batch
     if plan.sequence_parallel:
@@ -91,12 +106,16 @@ def _memory(made: Exported) -> Words:
             yield "overlap-param-gather", True
     if plan.recompute != "none":
         yield "recompute-granularity", plan.recompute
+    if plan.recompute == "selective":
+        eager, experts = made.model.attention == "eager", made.model.experts > 0
+        yield "recompute-modules", recomputed_modules(eager=eager, experts=experts)
     if plan.recompute == "full":
         yield "recompute-method", "block" if plan.recompute_layers else "uniform"
         yield "recompute-num-layers", plan.recompute_layers or 1
     if offload.optimizer:
         yield "optimizer-cpu-offload", True
         yield "optimizer-offload-fraction", offload.optimizer
+        yield "use-precision-aware-optimizer", True  # asserted beside it
     if offload.weights or offload.activations:
         yield "cpu-offloading-num-layers", _offloaded_layers(made)
 
@@ -111,12 +130,17 @@ def _offloaded_layers(made: Exported) -> int:
     return count
 
 
-def _precision(made: Exported) -> Words:
+def _kernels(made: Exported) -> Words:
     plan = made.plan
     if plan.precision != "fp32":
         yield "fp16" if plan.precision == "fp16" else "bf16", True
         yield from LOW_PRECISION.get(str(plan.precision), {}).items()
         sums = "grad-reduce-in-bf16" if plan.gradient_dtype == "bf16" else "accumulate-allreduce-grads-in-fp32"
         yield sums, True
+    if made.model.attention == "eager":
+        yield "attention-backend", "unfused"
+    if plan.cross_entropy == "fused":
+        yield "cross-entropy-loss-fusion", True
+        yield "cross-entropy-fusion-impl", "te"  # the other keeps fp32 logits, as without fusion
     if not plan.fused_wgrad:
         yield "no-gradient-accumulation-fusion", True

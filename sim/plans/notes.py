@@ -1,15 +1,24 @@
 """What a user should know of an exported plan that is no reason to refuse it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
+from sim.costs.layers.block import separate_norms
+from sim.costs.layers.structure import BlockKind
 from sim.engine.step import Step
 from sim.plans.deepspeed import overlaps
 from sim.plans.targets import RUN_BY_TORCH
-from sim.specs import Model
+from sim.specs import Model, Plan
 from sim.specs.job import Target
 
 BLOCKS = {"norm": "rmsnorm", "positions": "rope", "gated_mlp": True}
 """What torchtitan's language models share (0.3.0: `models/common/decoder.py`, `rope.py`, `feed_forward.py`)."""
+
+OF_MEGATRON: Mapping[str, Any] = {
+    "framework": "megatron", "tp_overlap": True, "scatter_gather": False, "blocking_sends": False, "compiled": False,
+    "attention_kernel": "flash", "optimizer_barrier": True,
+}  # fmt: skip
+"""What Megatron-LM runs of settings that none of its arguments say."""
 
 
 def notes(step: Step, target: Target) -> Iterator[str]:
@@ -21,6 +30,8 @@ def notes(step: Step, target: Target) -> Iterator[str]:
             yield f"torchtitan has no network with {', '.join(strange)}: {step.model.name} must be added to it"
     if target == "deepspeed":
         yield from _of_deepspeed(step)
+    if target == "megatron":
+        yield from _of_megatron(step.model, step.placed.at(0).plan)
 
 
 def _of_deepspeed(step: Step) -> Iterator[str]:
@@ -37,4 +48,35 @@ def _of_deepspeed(step: Step) -> Iterator[str]:
 
 def _strange(model: Model) -> list[str]:
     held = {name: getattr(model, name) for name, usual in BLOCKS.items() if getattr(model, name) != usual}
-    return [f"model.{name} {str(value).lower()}" for name, value in held.items()]
+    return [f"model.{name} {_said(value)}" for name, value in held.items()]
+
+
+def _of_megatron(model: Model, plan: Plan) -> Iterator[str]:
+    unmoved = {"tp_overlap"} if plan.tp == 1 else set()
+    unmoved |= {"scatter_gather"} if plan.pp == 1 or plan.tp == 1 or plan.sequence_parallel else set()
+    unmoved |= {"blocking_sends"} if plan.pp == 1 else set()
+    unmoved |= {"attention_kernel"} if model.attention == "eager" else set()
+    for name, own in OF_MEGATRON.items():
+        if getattr(plan, name) != own and name not in unmoved:
+            yield f"predicted with plan.{name} {_said(getattr(plan, name))}: Megatron-LM has {_said(own)}"
+    if plan.cross_entropy == "autograd":
+        yield "predicted with plan.cross_entropy autograd: Megatron-LM has in-place and fused"
+    if model.activation == "relu" and not model.gated_mlp:
+        yield "Megatron-LM has no argument for model.activation relu: activation_func must be set in the program"
+    if plan.recompute == "selective" and not _recomputes(model):
+        yield f"selective recompute drops nothing of {model.name}: its norms are part of products' kernels"
+    # megatron/training/arguments.py asserts either.
+    if plan.zero > 1:
+        yield "CUDA_DEVICE_MAX_CONNECTIONS must not be 1 with Megatron-FSDP"
+    elif plan.tp > 1 or plan.cp > 1:
+        yield "CUDA_DEVICE_MAX_CONNECTIONS must be 1 with tp > 1 or cp > 1 on devices before Blackwell"
+
+
+def _recomputes(model: Model) -> bool:
+    """Return whether Megatron-LM's selective recompute has anything to repeat."""
+    kinds = [kind for kind in map(BlockKind.of, model.blocks) if isinstance(kind, BlockKind)]
+    return any(kind.eager or kind.mlp == "moe" or separate_norms(kind) for kind in kinds)
+
+
+def _said(value: Any) -> str:
+    return str(value).lower()

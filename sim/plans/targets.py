@@ -2,7 +2,8 @@
 
 `emit` refuses a plan by the first limit that it breaks, and the tuner leaves out what breaks any. Only what the
 source of a release says is listed, each with its place; what only says how its own kernels run (`fused_wgrad`,
-`tp_overlap`, `framework`, `cross_entropy`, ...) limits nothing, layers and kernels that it has not do. A search for one
+`tp_overlap`, `framework`, `cross_entropy`, ...) limits nothing (`sim.plans.notes` tells of it), layers and kernels that
+it has not do. A search for one
 of `RUN_BY_TORCH` takes framework torch where the job leaves it open. No target runs stages with tensor- or
 data-parallel degrees of their own.
 """
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from sim.plans.limit import Asked, Limit, among
+from sim.plans.megatron_limits import ASSERTED
 from sim.plans.torch_limits import OFFLOADED_TOGETHER, ONE_COPY, TORCHTITAN, TORCHTITAN_MAIN, WHOLE_BACKWARD
 from sim.specs import InputError, Model, PlacedPlan, Plan, StagePlan
 from sim.specs.job import Target
@@ -188,6 +190,7 @@ MEGATRON = (
         ),
         lambda a: "a share of the optimizer; of activations and weights with pp 1 and recompute none (Megatron-LM)",
     ),
+    *ASSERTED,
 )
 """megatron-core 0.16.1. Any layers per stage, none among them, by `pipeline_model_parallel_layout`
 (core/transformer/pipeline_parallel_layer_layout.py, `validate_layer_layout`); full recompute by

@@ -62,8 +62,113 @@ def test_megatrons_stages(words, layers):
         assert read_plan(text, "megatron").plan.stage_layers == layers
 
 
+ARRAYS = """
+MODEL_ARGS=(--num-layers 8
+    --pipeline-model-parallel-layout "Et|(t|)*6tL"
+    --bf16
+)
+PARALLEL=(
+    --pipeline-model-parallel-size 8 --global-batch-size 8 --use-distributed-optimizer)
+torchrun pretrain_gpt.py --sequence-parallel "${MODEL_ARGS[@]}" ${PARALLEL[@]}
+"""
+FUNCTIONAL = """
+# one of the release's tests: --tensor-model-parallel-size 1
+ENV_VARS:
+  CUDA_DEVICE_MAX_CONNECTIONS: 1
+TEST_TYPE: regular
+MODEL_ARGS:
+  --num-layers: 12
+  --tensor-model-parallel-size: 2
+  --sequence-parallel: true
+  --micro-batch-size: 4
+  --global-batch-size: 32
+  --recompute-granularity: selective
+  --recompute-modules: [layernorm, moe_act]
+  --num-experts: 8
+  --moe-grouped-gemm: true
+  --bf16: true
+"""
+
+
+def test_megatrons_arrays_of_a_shell():
+    found = read_plan(ARRAYS, "megatron")
+    assert (found.plan.pp, found.plan.zero, found.plan.precision, found.plan.stage_layers) == (8, 1, "bf16", None)
+    assert found.not_read == ("torchrun", "pretrain_gpt.py", "${MODEL_ARGS[@]}", "${PARALLEL[@]}")
+
+
+def test_megatrons_tests_have_yaml_with_dashes():
+    found = read_plan(FUNCTIONAL, "megatron")
+    plan = found.plan
+    assert (plan.tp, plan.sequence_parallel, plan.micro_batch, plan.global_batch) == (2, True, 4, 32)
+    assert (plan.recompute, plan.precision) == ("selective", "bf16")
+    assert found.not_read == ("CUDA_DEVICE_MAX_CONNECTIONS=1", "TEST_TYPE=regular")
+    told = "--moe-token-dispatcher-type allgather, Megatron-LM's default: predicted with alltoall"
+    assert [note for note in found.notes if "moe" in note and "modules" not in note] == [told]
+    with pytest.raises(InputError, match="text, a number, true or false, or a list of such"):
+        read_plan({"recompute_modules": [{}]}, "megatron")
+
+
+def test_megatrons_default_batch_is_a_micro_batch_a_rank():
+    flags = "--tensor-model-parallel-size 2 --micro-batch-size 4"
+    assert read_plan(flags, "megatron", gpus=16).plan.global_batch == 32
+    with pytest.raises(InputError, match="a divisor of GPUs = 15"):
+        read_plan(flags, "megatron", gpus=15)
+
+
+EAGER = Model(name="m", layers=8, hidden=512, heads=8, seq=256, attention="eager")
+EXPERTS = Model(name="m", layers=8, hidden=512, heads=8, seq=256, experts=4, experts_per_token=2, moe_ffn=512)
+
+
+@pytest.mark.parametrize(
+    ("model", "modules", "recompute", "noted"),
+    [
+        (EAGER, "", "selective", ""),
+        (EAGER, "core_attn", "selective", ""),
+        (EAGER, "layernorm", "none", "layernorm: taken as recompute none"),
+        (EAGER, "mlp core_attn", "selective", "core_attn mlp: taken as recompute selective, with eager"),
+        (MODEL, "", "none", "core_attn: taken as recompute none"),
+        (MODEL, "layernorm", "selective", ""),
+        (EXPERTS, "moe_act layernorm", "selective", ""),
+        (EXPERTS, "moe_act", "selective", "moe_act: taken as recompute selective, with fused attention"),
+        (EXPERTS, "moe", "none", "moe: taken as recompute none"),
+        (None, "", "selective", "core_attn: of eager attention"),
+        (None, "layernorm", "selective", "layernorm: of fused attention"),
+    ],
+)  # fmt: skip
+def test_megatrons_modules_of_recompute(model, modules, recompute, noted):
+    words = f"--recompute-granularity selective {f'--recompute-modules {modules}' if modules else ''} --bf16"
+    found = read_plan(f"--global-batch-size 8 {words}", "megatron", model)
+    assert (found.plan.recompute, found.not_read) == (recompute, ())
+    told = [note for note in found.notes if note.startswith("--recompute-modules")]
+    assert [note.removeprefix("--recompute-modules ")[: len(noted)] for note in told] == ([noted] if noted else [])
+
+
+@pytest.mark.parametrize(("backend", "recompute"), [("unfused", "selective"), ("fused", "none")])
+def test_megatrons_attention_backend_says_what_recomputes(backend, recompute):
+    found = read_plan(f"--global-batch-size 8 --recompute-activations --attention-backend {backend}", "megatron")
+    assert found.plan.recompute == recompute
+
+
+@pytest.mark.parametrize(("words", "kind"), [("", "in-place"), ("--cross-entropy-fusion-impl te", "fused")])
+def test_megatrons_own_fusion_of_the_loss_keeps_its_logits(words, kind):
+    found = read_plan(f"--global-batch-size 8 --cross-entropy-loss-fusion {words}", "megatron")
+    assert (found.plan.cross_entropy, found.not_read) == (kind, ())
+
+
+def test_megatrons_messages_are_whole_without_sequence_parallelism():
+    flags = "--global-batch-size 8 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2"
+    assert not read_plan(flags, "megatron").plan.scatter_gather
+    assert read_plan(f"{flags} --sequence-parallel", "megatron").plan.scatter_gather
+
+
 REFUSED = [
     ("megatron", "--tensor-model-parallel-size 2", "--global_batch_size"),
+    ("megatron", "--global-batch-size 8 --recompute-activations --recompute-modules core_attn mlps",
+     "--recompute_modules"),
+    ("megatron", "--global-batch-size 8 --moe-token-dispatcher-type all", "--moe_token_dispatcher_type"),
+    ("megatron", "--global-batch-size 8 --num-layers 8 --num-layers-per-virtual-pipeline-stage 2 "
+     "--pipeline-model-parallel-size 2 --decoder-first-pipeline-num-layers 2",
+     "--num_layers_per_virtual_pipeline_stage"),
     ("megatron", "--global-batch-size 8 --tensor-model-parallel-size two", "--tensor_model_parallel_size"),
     ("megatron", "--global-batch-size 8 --global-batch-size 9", "--global_batch_size"),
     ("megatron", "--global-batch-size $GBS", "--global_batch_size"),

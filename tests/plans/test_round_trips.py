@@ -96,9 +96,9 @@ def test_megatron(step):
     except InputError as refused:
         assert refused.path == "plan.offload"  # activations of whole layers only
         return
-    found = read_plan(text, "megatron", gpus=CLUSTER.gpus)
+    found = read_plan(text, "megatron", step.model, gpus=CLUSTER.gpus)
     same(step, found, EXPORTERS["megatron"].expresses)
-    assert found.not_read == ()
+    assert (found.not_read, found.notes) == ((), ())
 
 
 @given(steps("megatron"))
@@ -113,10 +113,10 @@ def test_megatron_in_any_form(step):
 
 def from_megatron_values(listed):
     """Yield the arguments by name, as Megatron-LM's own namespace holds them."""
-    for n, word in enumerate(listed):
-        if word.startswith("--"):
-            after = listed[n + 1] if n + 1 < len(listed) and not listed[n + 1].startswith("--") else True
-            yield word[2:].replace("-", "_"), int(after) if str(after).isdigit() and after is not True else after
+    heads = [n for n, word in enumerate(listed) if word.startswith("--")]
+    for head, end in zip(heads, [*heads[1:], len(listed)], strict=True):
+        after = [int(word) if word.isdigit() else word for word in listed[head + 1 : end]]
+        yield listed[head][2:].replace("-", "_"), after if len(after) > 1 else after[0] if after else True
 
 
 FEW = {"etp": 1, "rank_order": "tp-cp-dp-pp", "precision": "bf16"}

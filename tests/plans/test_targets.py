@@ -105,6 +105,14 @@ def test_what_the_pipeline_engines_take_of_zero():
         ("deepspeed", {"fsdp_shard": 4, "zero": 3}, "fsdp_shard"),
         ("megatron", {"recompute": "selective", "recompute_layers": 1}, "recompute_layers"),
         ("megatron", {"schedule": "gpipe"}, "schedule"),
+        ("megatron", {"precision": "fp16"}, "precision"),
+        ("megatron", {"precision": "fp32"}, "precision"),
+        ("megatron", {"precision": "fp8", "recompute": "selective"}, "recompute"),
+        ("megatron", {"rank_order": "tp-cp-pp-dp", "pp": 2, "ep": 2}, "rank_order"),
+        ("megatron", {"rank_order": "tp-cp-pp-dp", "pp": 2, "tp": 2}, "rank_order"),
+        ("megatron", {"zero": 1, "ep": 4, "fsdp_shard": 2}, "fsdp_shard"),
+        ("megatron", {"offload": Offload(optimizer=0.5)}, "offload"),
+        ("megatron", {"zero": 2, "overlap_dp": False}, "overlap_dp"),
         ("torchtitan", {"zero": 3, "etp": 2, "tp": 2, "ep": 2}, "etp"),
         ("torchtitan", {"ep": 4, "zero": 0}, "ep"),
         *((t, {"tempo": True, "zero": 2}, "tempo") for t in ("torchtitan", "megatron", "deepspeed")),
@@ -127,6 +135,10 @@ def test_a_target_refuses_by_knob(target, settings, knob):
         ("torchtitan", {"zero": 3, "ep": 4, "tp": 4}),
         ("megatron", {"offload": Offload(optimizer=0.5), "zero": 1}),
         ("megatron", {"pp": 2, "stage_layers": (3, 5)}),
+        ("megatron", {"rank_order": "tp-cp-pp-dp", "ep": 2}),
+        ("megatron", {"rank_order": "tp-cp-pp-dp", "pp": 2, "ep": 1}),
+        ("megatron", {"zero": 1, "ep": 4, "fsdp_shard": 4}),
+        ("megatron", {"precision": "mxfp8", "recompute": "selective"}),
         ("deepspeed", {"offload": Offload(optimizer=0.5), "zero": 3}),
         ("deepspeed", {"offload": Offload(activations=1.0), "recompute": "full", "zero": 1}),
         ("deepspeed", {"zero": 3, "ep": 4, "tp": 4, "sequence_parallel": False}),
@@ -139,6 +151,7 @@ def test_a_target_takes(target, settings):
 
 FOUR = Cluster.of("h100-sxm-80gb", nodes=1, gpus_per_node=4)
 HYBRID = Model(name="hybrid", layers=4, pattern="M*M-", hidden=512, heads=8, seq=256, ssm_state=64, ssm_heads=16)
+ODD = Model(name="odd", layers=4, hidden=512, heads=8, seq=250)
 
 
 @pytest.mark.parametrize(
@@ -159,6 +172,10 @@ HYBRID = Model(name="hybrid", layers=4, pattern="M*M-", hidden=512, heads=8, seq
         ("gemma-2b", "torchtitan-0.3", {"zero": 0, "tp": 2}, "plan.tp"),
         ("deepseek-v3", "torchtitan-0.3", {"zero": 0, "pp": 2, "stage_layers": (31, 30)}, None),
         ("deepseek-v3", "torchtitan", {"zero": 0, "pp": 2, "stage_layers": (31, 30)}, "plan.pp"),
+        (ODD, "megatron", {"cp": 2}, "plan.cp"),
+        (ODD, "megatron", {"cp": 1}, None),
+        ("llama3.2-1b", "megatron", {"pp": 1, "cp": 2, "rank_order": "tp-cp-pp-dp"}, None),
+        ("gpt-22b", "megatron", {"precision": "fp8", "recompute": "selective"}, None),
         (HYBRID, "megatron", {"pp": 2}, None),
         (HYBRID, "megatron", {"pp": 2, "virtual_stages": 2}, "plan.schedule"),
         (HYBRID, "megatron", {"pp": 2, "stage_layers": (3, 1)}, "plan.stage_layers"),
@@ -168,6 +185,14 @@ def test_layers_that_a_target_has_not(model, target, settings, path):
     made = models[model] if isinstance(model, str) else model
     placed = Plan(global_batch=16, **{"zero": 1} | settings).on(made, FOUR)
     assert [error.path for error in refusals(made, placed, target)] == ([path] if path else [])
+
+
+def test_megatrons_order_without_experts_counts_context_parallel_ranks():
+    """Their data-parallel ranks are those of experts, of which a network without them has none (parallel_state.py)."""
+    model = Model(name="dense", **DIMENSIONS)
+    for cp, path in ((1, []), (2, ["plan.rank_order"])):
+        placed = Plan(global_batch=16, tp=2, pp=2, cp=cp, rank_order="tp-cp-pp-dp").on(model, CLUSTER)
+        assert [error.path for error in refusals(model, placed, "megatron")] == path
 
 
 def test_layers_that_a_target_has_not_are_left_out_of_a_space():
