@@ -3,8 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sim.costs.layers.block import separate_norms
-from sim.costs.layers.structure import BlockKind
+from sim.costs.layers.block import repeats_some
 from sim.engine.step import Step
 from sim.plans.deepspeed import overlaps
 from sim.plans.targets import RUN_BY_TORCH
@@ -63,19 +62,13 @@ def _of_megatron(model: Model, plan: Plan) -> Iterator[str]:
         yield "predicted with plan.cross_entropy autograd: Megatron-LM has in-place and fused"
     if model.activation == "relu" and not model.gated_mlp:
         yield "Megatron-LM has no argument for model.activation relu: activation_func must be set in the program"
-    if plan.recompute == "selective" and not _recomputes(model):
+    if plan.recompute == "selective" and not repeats_some(model, "megatron"):
         yield f"selective recompute drops nothing of {model.name}: its norms are part of products' kernels"
     # megatron/training/arguments.py asserts either.
     if plan.zero > 1:
         yield "CUDA_DEVICE_MAX_CONNECTIONS must not be 1 with Megatron-FSDP"
     elif plan.tp > 1 or plan.cp > 1:
         yield "CUDA_DEVICE_MAX_CONNECTIONS must be 1 with tp > 1 or cp > 1 on devices before Blackwell"
-
-
-def _recomputes(model: Model) -> bool:
-    """Return whether Megatron-LM's selective recompute has anything to repeat."""
-    kinds = [kind for kind in map(BlockKind.of, model.blocks) if isinstance(kind, BlockKind)]
-    return any(kind.eager or kind.mlp == "moe" or separate_norms(kind) for kind in kinds)
 
 
 def _said(value: Any) -> str:

@@ -6,8 +6,9 @@ from typing import Any
 
 from sim.engine.step import Step, simulate
 from sim.specs import Cluster, InputError, Model, Plan
-from sim.specs.plan import Recompute
+from sim.specs.plan import RECOMPUTE
 from sim.specs.rules import divisors, shards
+from sim.tuner.space import same_once
 
 
 def textbook(model: Model, cluster: Cluster, global_batch: int, kept: Mapping[str, Any] | None = None) -> Step | None:
@@ -28,10 +29,11 @@ def textbook(model: Model, cluster: Cluster, global_batch: int, kept: Mapping[st
 
 
 def _candidates(model: Model, cluster: Cluster, global_batch: int, kept: Mapping[str, Any]) -> Iterator[Plan]:
+    plan = Plan(global_batch=global_batch, **kept)
     inside = [1] if model.whole_layers else divisors(cluster.gpus_per_node)
     experts = {"ep": gcd(model.experts, cluster.gpus_per_node)} if model.experts else {}
-    recomputes: tuple[Recompute, ...] = ("none" if model.whole_layers else "selective", "full")
-    for recompute in recomputes:
+    kinds = ["none", "full"] if model.whole_layers else same_once(model, plan.framework, RECOMPUTE)
+    for recompute in kinds[-2:]:
         meshes = [(tp, 1) for tp in inside] + [(inside[-1], pp) for pp in divisors(cluster.gpus)[1:]]
         for tp, pp in meshes:
             if cluster.gpus % (tp * pp) == 0:

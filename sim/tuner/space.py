@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.costs.layers.block import repeats_some
 from sim.plans.limit import NOTHING, Asked, unsearched
 from sim.schedules import CLOSED, SCHEDULES, Shape
 from sim.specs import Cluster, Model, Plan
@@ -112,6 +113,12 @@ def default_knobs(model: Model, cluster: Cluster) -> dict[str, list[Any]]:
     }
 
 
+def same_once(model: Model, framework: str, recompute: Sequence[str]) -> list[str]:
+    """Return kinds of recompute without selective where that is the same as none."""
+    same = "none" in recompute and not repeats_some(model, framework)
+    return [kind for kind in recompute if not (same and kind == "selective")]
+
+
 def build_space(
     model: Model,
     cluster: Cluster,
@@ -146,6 +153,10 @@ def build_space(
     needs = _asked(model, cluster, global_batch, fixed, rows, recompute, zero, sp)
     allowed = on_target(target, needs, _legal(model, rows, recompute, zero, sp, excluded), excluded)
     allowed = _distinct(model, needs, allowed, excluded)
+    if len(recompute) > len(same_once(model, settings.framework, values["recompute"])):
+        idle = allowed & (recompute == RECOMPUTE.index("selective"))[:, None, None]
+        _count(excluded, "selective recompute of nothing (the same as none)", int(idle.sum()))
+        allowed &= ~idle
     asked, given = len(legal) * per_row, dict(knobs or {})
     return Space(
         model, cluster, global_batch, fixed, rows, recompute, zero, sp, allowed, excluded, asked, given, target

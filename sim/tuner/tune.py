@@ -31,7 +31,7 @@ from sim.tuner.robustness import Robustness
 from sim.tuner.rows import scored
 from sim.tuner.score import Scores, bounds
 from sim.tuner.search import Progress, Search
-from sim.tuner.space import KEPT, ORDERS, Space, build_space, default_knobs
+from sim.tuner.space import KEPT, ORDERS, Space, build_space, default_knobs, same_once
 from sim.tuner.staged import FREEDOMS, StagedSearch, joined, search_stages, solve_exactly
 from sim.units import percent
 
@@ -306,6 +306,8 @@ class _Request:
             return None  # a stage is sharded over all its ranks
         own = {name: values for name, values in asked.knobs.items() if name in (*STAGE_KNOBS, "imbalance")}
         values = default_knobs(self.model, space.cluster) | dict(space.knobs) | own
+        framework = Plan(global_batch=asked.global_batch, **space.kept).framework
+        values["recompute"] = same_once(self.model, framework, values["recompute"])
         solve = LayersAlone(self.asked.target) if freedom == "layers" else solve_exactly
         return search_stages(
             self.model, space.cluster, asked.global_batch, values, space.kept, freedom, n, at_most, late,

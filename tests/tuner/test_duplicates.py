@@ -1,13 +1,16 @@
 """Configurations that are the same: only what has another one left is left out."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from sim.plans.targets import LIMITS
 from sim.specs import Cluster
 from sim.specs.catalog import models
+from sim.specs.plan import RECOMPUTE
 from sim.tuner.options import Question, Techniques
-from sim.tuner.space import build_space
+from sim.tuner.space import build_space, same_once
 from sim.tuner.stages import StageTables
 from sim.tuner.tune import tune
 
@@ -59,3 +62,21 @@ def test_no_pipeline_is_1f1bs_too(target):
     free = build_space(LLAMA, NODE, 32, {"zero": [1]}, target=target)
     assert space.allowed[space.rows["pp"] == 1].sum() == free.allowed[free.rows["pp"] == 1].sum()
     assert np.any(space.allowed[space.rows["pp"] == 1]) or target.startswith("torchtitan")  # it has no ZeRO-1
+
+
+@pytest.mark.parametrize(
+    ("model", "framework", "asked", "left"),
+    [
+        (LLAMA, "megatron", [], {"none", "full"}),  # all of its norms are part of products' kernels
+        (LLAMA, "torch", [], {"none", "selective", "full"}),
+        (MIXTRAL, "megatron", [], {"none", "selective", "full"}),
+        (replace(LLAMA, attention="eager"), "megatron", [], {"none", "selective", "full"}),
+        (LLAMA, "megatron", ["selective"], {"selective"}),
+    ],
+)
+def test_selective_recompute_of_nothing_is_none(model, framework, asked, left):
+    knobs = EIGHT | {"zero": [0]} | ({"recompute": asked} if asked else {})
+    space = build_space(model, NODE, 32, knobs, {"framework": framework})
+    kinds = np.array(RECOMPUTE)[space.recompute]
+    assert set(kinds[space.allowed.any(axis=(0, 2, 3))].tolist()) == left
+    assert same_once(model, framework, asked or RECOMPUTE) == [kind for kind in RECOMPUTE if kind in left]

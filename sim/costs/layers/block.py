@@ -12,6 +12,7 @@ from sim.costs.layers.ops import Op, Sizes, gemm, hidden, native, norm, residual
 from sim.costs.layers.recurrent import recurrent
 from sim.costs.layers.structure import BlockKind, Kind, TracedKind
 from sim.specs.blocks import GATES
+from sim.specs.model import Model
 
 
 def block(kind: Kind, index: int) -> list[Op]:
@@ -73,6 +74,13 @@ def _mlp(kind: BlockKind, size: Sizes) -> Iterator[Op]:
 def _whole_mlp(kind: BlockKind) -> bool:
     """Return whether every token passes an MLP that tensor parallelism splits."""
     return kind.mlp == "dense" or kind.shared
+
+
+def repeats_some(model: Model, framework: str) -> bool:
+    """Return whether selective recompute has anything to repeat: in PyTorch always, in Megatron-LM the scores, a norm
+    that stands alone or the experts' activation."""
+    kinds = [kind for kind in map(BlockKind.of, model.blocks) if isinstance(kind, BlockKind)]
+    return framework == "torch" or any(kind.eager or kind.mlp == "moe" or separate_norms(kind) for kind in kinds)
 
 
 def recomputed(kind: Kind, index: int) -> list[Op]:
