@@ -9,7 +9,7 @@ import sim
 from sim.checkpointing import state_of, times
 from sim.specs import Checkpointing, Cluster, InputError, Links, Storage
 
-GPT3 = sim.Plan(tp=8, pp=4, virtual_stages=2, global_batch=1024, zero=1, recompute="selective")
+GPT3 = sim.Plan(tp=8, pp=4, virtual_stages=2, global_batch=1024, zero=1, recompute="full", recompute_layers=4)
 
 
 @pytest.fixture(scope="module")

@@ -11,4 +11,4 @@ from sim.specs.catalog import models
 def step() -> Step:
     """Llama 3 8B on 16 H100s with a pipeline: compute, communication and a bubble."""
     cluster = Cluster.of("h100-sxm-80gb", nodes=2)
-    return simulate(models["llama3-8b"], cluster, Plan(tp=4, pp=2, global_batch=64, recompute="selective", zero=1))
+    return simulate(models["llama3-8b"], cluster, Plan(tp=4, pp=2, global_batch=64, recompute="full", zero=1))
