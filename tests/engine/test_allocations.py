@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from sim.costs.layers.structure import Structure
+from sim.costs.layers.structure import BlockKind, Structure
 from sim.costs.tensors import forward_order, layer_tensors, pieces, tensor_model
 from sim.engine.allocations import allocations, replay_allocator
 from sim.engine.allocator import AllocatorSettings
@@ -22,7 +22,7 @@ def step_of(model="llama3-8b", **plan):
 
 
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])
-@pytest.mark.parametrize("name", ["llama3-8b", "gpt3-20b", "mixtral-8x7b", "deepseek-v2"])
+@pytest.mark.parametrize("name", ["llama3-8b", "gpt-22b", "mixtral-8x7b", "deepseek-v2"])
 def test_tensors_of_a_layer_sum_to_the_law(name, recompute):
     model = models[name]
     plan = Plan(tp=4, global_batch=32, recompute=recompute)
@@ -35,7 +35,8 @@ def test_tensors_of_a_layer_sum_to_the_law(name, recompute):
         assert sum(made.rebuilt) == pytest.approx(float(sizes[f"rebuilt_{k}"]), abs=20)
         assert sum(made.gradients) == pytest.approx(float(sizes[f"gradient_{k}"]), abs=4)
         assert recompute == "full" or len(made.kept) >= len(forward_order(kind)) // 2
-        assert (recompute == "none") == (not made.rebuilt)
+        fused = isinstance(kind, BlockKind) and not kind.eager and (kind.mixer, kind.mlp) == ("attention", "dense")
+        assert bool(made.rebuilt) == (recompute == "full" or (recompute == "selective" and not fused))
 
 
 def test_eager_attention_keeps_probabilities_their_mask_and_what_was_dropped():
