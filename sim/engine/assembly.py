@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from math import lcm
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from sim.engine.steady import steady_state
 from sim.engine.timeline import Durations, Timeline
 from sim.schedules import SCHEDULES, Action, IllegalScheduleError, Kind, Schedule, ScheduleKind, Shape, build
 from sim.specs import InputError, PlacedPlan
+from sim.specs.pipelines import microbatches_to_steady
 
 TERMS = (
     "compute", "recompute", "tp", "dp", "pp", "cp", "ep", "offload", "bubble", "optimizer", "straggler", "other",
@@ -111,8 +111,7 @@ def _shape(placed: PlacedPlan) -> Shape:
     kind = SCHEDULES[plan.order]
     shape = Shape(plan.pp, m, plan.virtual_stages * kind.copies, kind.group(plan.microbatch_group_size, m))
     if kind.asynchronous:
-        period = lcm(m, plan.pp)
-        shape = replace(shape, microbatches=m * max(3 + 2 * period // m, -(-2 * (period + plan.pp + 1) // m)))
+        shape = replace(shape, microbatches=int(microbatches_to_steady(m, plan.pp)))
     return shape
 
 

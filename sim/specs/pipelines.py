@@ -1,7 +1,9 @@
 """What plans, costs and searches must know of a pipeline schedule by its name; orders are made in `sim.schedules`."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+import numpy as np
 
 Placement = Literal["loop", "v", "two directions"]
 Update = Literal["together", "alone", "group", "microbatch"]
@@ -70,3 +72,13 @@ LOOPED = tuple(name for name, pipeline in PIPELINES.items() if pipeline.any_chun
 V_SHAPED = tuple(name for name, pipeline in PIPELINES.items() if pipeline.placement == "v")
 TWO_COPIES = tuple(name for name, pipeline in PIPELINES.items() if pipeline.copies == 2)
 ASYNCHRONOUS = tuple(name for name, pipeline in PIPELINES.items() if pipeline.asynchronous)
+
+
+def microbatches_to_steady(microbatches: Any, ranks: Any) -> Any:
+    """Return after how many microbatches a schedule without flush has shown its steady state: whole steps.
+
+    Its order comes again after a whole number of steps that is one of turns of the ranks too. Arrays broadcast.
+    """
+    each = np.maximum(1, microbatches)
+    period = np.lcm(each, ranks)
+    return each * np.maximum(3 + 2 * period // each, -(-2 * (period + ranks + 1) // each))

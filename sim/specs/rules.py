@@ -13,7 +13,7 @@ import numpy as np
 
 from sim.specs.cluster import Cluster
 from sim.specs.model import Model
-from sim.specs.pipelines import LOOPED, V_SHAPED
+from sim.specs.pipelines import ASYNCHRONOUS, LOOPED, V_SHAPED, microbatches_to_steady
 
 if TYPE_CHECKING:
     from sim.specs.plan import Plan
@@ -84,6 +84,12 @@ class Spread:
     def microbatches(self) -> Any:
         """Microbatches of one replica in a step."""
         return self.global_batch // (self.dp * self.micro_batch)
+
+    @property
+    def endless(self) -> Any:
+        """Stages x microbatches that the engine runs of a schedule without flush; 0 of others."""
+        runs = self.pp * self.virtual_stages * microbatches_to_steady(self.microbatches, self.pp)
+        return np.isin(self.schedule, ASYNCHRONOUS) * runs
 
 
 @dataclass(frozen=True)
@@ -296,6 +302,16 @@ RULES: tuple[Rule, ...] = (
         lambda m, s: s.pp * s.virtual_stages * s.microbatches > MAX_MICROBATCH_STAGES,
         lambda m, s: (
             f"a larger one: {s.pp * s.virtual_stages * s.microbatches} stages x microbatches are more than the "
+            f"{MAX_MICROBATCH_STAGES} that the engine takes"
+        ),
+    ),
+    Rule(
+        "global_batch",
+        "too many actions until a schedule without flush is steady",
+        lambda m, s: s.endless > MAX_MICROBATCH_STAGES,
+        lambda m, s: (
+            f"so many microbatches that they and pp have a common multiple nearby: {s.microbatches} and {s.pp} take "
+            f"{s.endless} stages x microbatches until schedule {s.schedule} is steady, more than the "
             f"{MAX_MICROBATCH_STAGES} that the engine takes"
         ),
     ),

@@ -9,8 +9,11 @@ from hypothesis import strategies as st
 
 from sim.engine.path import run_path
 from sim.engine.steady import steady_state
+from sim.engine.step import simulate
 from sim.engine.timeline import Durations
 from sim.schedules import Kind, Shape, build
+from sim.specs import Cluster, InputError, Model, Plan
+from sim.tuner.space import build_space
 
 TICKS = st.integers(1, 1_000)
 
@@ -79,3 +82,16 @@ def test_messages_that_p_microbatches_do_not_hide():
 def test_too_short_a_run_is_refused():
     with pytest.raises(ValueError, match="microbatches: got 4"):
         run("2bw", Shape(4, 4), [1] * 4, [2] * 4, [0] * 4)
+
+
+@pytest.mark.parametrize("schedule", ["pipedream", "2bw"])
+def test_a_steady_state_that_takes_too_long_to_show_is_refused(schedule):
+    """176 ranks and steps of 177 microbatches come back to the same place after 177 steps."""
+    model, cluster = Model(name="deep", layers=176, hidden=64, heads=2, seq=64), Cluster.of("l4", nodes=22)
+    with pytest.raises(InputError, match=r"^plan\.global_batch: got 177; allowed: .* nearby: 177 and 176 take 11"):
+        simulate(model, cluster, Plan(pp=176, schedule=schedule, global_batch=177))
+    knobs = {"pp": [176], "schedule": [schedule], "micro_batch": [1]}
+    few, many = (build_space(model, cluster, batch, knobs) for batch in (176, 177))
+    assert few.allowed.any()
+    assert many.excluded["too many actions until a schedule without flush is steady"]
+    assert not many.allowed.any()
