@@ -111,8 +111,8 @@ def _recompute(flags: Flags, chosen: list[str]) -> str:
 
 def _compiled(flags: Flags) -> bool:
     """Return whether torch.compile takes the network, and not the loss alone."""
-    on, parts = flags.given("compile.enable"), flags.text("compile.components", "model,loss")
-    return on and "model" in parts
+    on, off = flags.given("compile.enable"), flags.given("compile.no_enable")
+    return on and not off and "model" in flags.text("compile.components", "model,loss")
 
 
 def _batches(flags: Flags, degrees: dict[str, Any], model: Model | None) -> dict[str, Any]:

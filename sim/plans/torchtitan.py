@@ -67,15 +67,15 @@ class Version:
 def _files(made: Exported, stem: str, version: Version) -> dict[str, str]:
     csv = {} if is_named(made) else {f"{stem}.csv": schedule_csv(made.order)}
     settings = {**degrees(made), **version.batches(made), **pipeline(made, next(iter(csv), ""), version.modules)}
-    objects = {CHECKPOINTING: CLASSES[made.plan.recompute]}
-    if made.plan.compiled and version.flags:
-        settings["compile.enable"] = True
-    elif made.plan.compiled:
-        objects["compile"] = "CompileConfig()"
+    # What is set in may compile, and some of torchtitan's own configurations do: off is said too.
+    on = made.plan.compiled
+    compiling = f"CompileConfig(enable={on})" if version.flags else "CompileConfig()" if on else "None"
+    objects = {CHECKPOINTING: CLASSES[made.plan.recompute], "compile": compiling}
     config = {f"{stem}.py": configuration(settings, objects)}
     if version.modules in settings or not version.flags:
         return config | csv
     flags = "".join(f"--{name}\n" if v is True else f"--{name}={v}\n" for name, v in settings.items())
+    flags += "--compile.enable\n" if on else "--compile.no-enable\n"
     flags += f"{CHECKPOINTING.replace('_', '-')}:{made.plan.recompute}\n"
     return {f"{stem}.flags": flags} | config | csv
 

@@ -178,6 +178,14 @@ def test_torchtitan_says_context_experts_and_copies():
     assert "config.compile = CompileConfig()\n" in main
 
 
+def test_torchtitan_is_told_to_compile_nothing():
+    """llama3's registry of 0.3.0 has configurations that compile: what they say must not hold."""
+    files = sim.plans.emitted(step(), "torchtitan-0.3")
+    assert "--compile.no-enable\n" in files["plan.flags"]
+    assert "config.compile = CompileConfig(enable=False)\n" in files["plan.py"]
+    assert "config.compile = None\n" in sim.emit(step(), "torchtitan")
+
+
 def test_torchtitan_takes_networks_that_read_tokens():
     found = sim.simulate(Model.from_table(table("resnet-50")), Cluster.of("l4", nodes=1), Plan(global_batch=64))
     with pytest.raises(InputError, match="a network that reads tokens"):
