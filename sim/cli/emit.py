@@ -10,6 +10,7 @@ from sim.engine.step import simulate
 from sim.plans import EXPORTERS, emitted, placed
 from sim.plans.notes import notes
 from sim.plans.plan_file import load_plan
+from sim.report.text import memory_verdict
 from sim.specs import InputError
 from sim.specs.files import print_json, write_all
 
@@ -41,6 +42,7 @@ def emit_command(
         with written("--out", out):
             write_all(by_path)
     texts, told = list(files.values()), list(notes(step, EXPORTERS[to].target))
+    told += [memory_verdict(step)] if step.fits != "yes" else []
     if as_json:
         shown: list[str | None] = [str(path) for path in paths] or [None] * len(texts)
         each = [{"name": n, "path": p, "content": text} for n, p, text in zip(files, shown, texts, strict=True)]

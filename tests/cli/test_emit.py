@@ -71,7 +71,7 @@ def test_notes_say_what_deepspeed_does_whatever_the_plan_says(trainsim, job):
     own = PLANS["deepspeed"] + ", overlap_dp: false, blocking_sends: true"
     assert len(trainsim("emit", job(own), "--to", "deepspeed")[2].splitlines()) == 1
     for words in ("zero: 2", "zero: 1, gradient_dtype: bf16"):
-        assert trainsim("emit", job(f"global_batch: 32, {words}"), "--to", "deepspeed")[2] == ""
+        assert "overlap_dp" not in trainsim("emit", job(f"global_batch: 32, {words}"), "--to", "deepspeed")[2]
     assert "overlap_dp" in trainsim("emit", job("global_batch: 32, zero: 1"), "--to", "deepspeed")[2]
 
 
@@ -81,6 +81,16 @@ def test_deepspeed_counts_a_batch_over_tensor_parallel_ranks(trainsim, job):
     config = json.loads(trainsim("emit", job(words), "--to", "deepspeed")[1])
     assert "train_batch_size" not in config
     assert (config["train_micro_batch_size_per_gpu"], config["gradient_accumulation_steps"]) == (1, 4)
+
+
+def test_a_plan_that_does_not_fit_is_emitted_and_told_so(trainsim, job):
+    path = job("tp: 2, global_batch: 32")
+    path.write_text(path.read_text().replace("llama3-8b", "gpt3-175b"))
+    code, out, err = trainsim("emit", path, "--to", "megatron")
+    assert (code, out.startswith("--num-layers")) == (0, True)
+    assert err.startswith("note: every device peaks at ")
+    assert " and does not fit: over by " in err
+    assert json.loads(trainsim("emit", path, "--to", "megatron", "--json")[1])["notes"] == [err[6:].strip()]
 
 
 def test_a_plan_is_exported_once(trainsim, job, tmp_path, monkeypatch):
