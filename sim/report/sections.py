@@ -22,7 +22,7 @@ from sim.run import Run, in_turn
 from sim.run.trained import Trained
 from sim.specs.catalog import precision
 from sim.tuner.fixes import fixes
-from sim.units import counted, digits3, percent, seconds, si
+from sim.units import counted, digits3, grouped, percent, seconds, si
 
 MAX_RANKS_LISTED = 64
 IN_TURN = "What the run takes as each part of its job joins those above, with 80 % intervals."
@@ -161,10 +161,15 @@ def trained_section(found: Trained | None) -> str:
     return m.section(
         f"{lasting(found.seconds)} of training",
         m.paragraph(answer_trained(found), "words"),
-        m.figure("training", lambda t: figures.trained(found, theme=t), "All of it."),
+        m.figure("training", lambda t: figures.trained(found, theme=t), "All of it; areas are shares of the time."),
         m.figure("first-steps", lambda t: figures.trained(found, some, theme=t), f"The first {seconds(some[1])}."),
         m.folded("What it assumes", m.bullets(found.assumptions)),
     )
+
+
+def one_after_the_other(microbatches: int) -> str:
+    """Return how many microbatches a step without a pipeline takes."""
+    return f"{grouped(microbatches)} microbatches one after the other" if microbatches > 1 else "one microbatch"
 
 
 def timeline_section(step: Step) -> str:
@@ -175,7 +180,7 @@ def timeline_section(step: Step) -> str:
         f"{time_and_idle(step)}. {ranks}, schedule {plan.schedule}, {step.placed.microbatches} microbatches; message "
         "latency is inside the gaps between operations."
         if plan.pp > 1
-        else f"{time_and_idle(step)}; {step.placed.microbatches} microbatches one after the other."
+        else f"{time_and_idle(step)}; {one_after_the_other(step.placed.microbatches)}."
     )
     caption = f"{caption} {critical_words(step)}"
     drawn = m.figure("timeline", lambda t: figures.timeline(step, theme=t), caption)

@@ -291,7 +291,7 @@ def shared_words(run: Run) -> list[str]:
     took = f" in {lasting(found.others_jct_h * HOUR_S)} on average" if found.others_jct_h is not None else ""
     return [
         f"Beside other jobs, by {found.policy}: {measures_words(found)}; it holds its devices "
-        f"{tenths(found.held_fraction)} of the days, and {counted(found.others_ended)} others end meanwhile{took}."
+        f"{tenths(found.held_fraction)} of the days, and {grouped(found.others_ended)} others end meanwhile{took}."
     ]
 
 
