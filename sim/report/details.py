@@ -48,6 +48,13 @@ def action_at(step: Step, rank: int, at_s: float) -> int | None:
     return int(found[0]) if len(found) else None
 
 
+def action_named(step: Step, rank: int, label: str) -> int | None:
+    """Return the index of a pipeline rank's action by its short name, such as `0F1`; None: it has none of that name."""
+    graph = step.timeline.graph
+    own = np.flatnonzero(graph.rank == rank).tolist()
+    return next((i for i in own if step.timeline.schedule.label(graph.action(i)) == label), None)
+
+
 def action_card(step: Step, index: int) -> str:
     """Return an action of the timeline as HTML: when, why then, what it consists of, which kernels."""
     timeline, graph = step.timeline, step.timeline.graph

@@ -9,7 +9,7 @@ import ipywidgets as w
 import plotly.graph_objects as go
 
 from sim.report import markup as m
-from sim.report.details import action_at, action_card, selection_card, term_card
+from sim.report.details import action_at, action_card, action_named, selection_card, term_card
 from sim.report.figures.tornado import BETTER
 from sim.report.numbers import time_unit
 from sim.report.sections import certainty_section, peak_table, term_table
@@ -216,12 +216,13 @@ class Panes(w.Tab):
         if pane.scene is None or not points.point_inds:
             return
         step, place = pane.scene.step, points.point_inds[0]
-        scale = time_unit(pane.scene.window[1] if pane.scene.window else step.timeline.makespan * 1e-9).scale
-        if trace.type == "heatmap":
-            rank, at = trace.customdata[place[0]][0], points.xs[0]
+        if trace.type == "heatmap":  # the operation that the point shows, one of those that it covers
+            row, column = place
+            index = action_named(step, int(trace.customdata[row][0]), str(trace.text[row][column]))
         else:
+            scale = time_unit(pane.scene.window[1] if pane.scene.window else step.timeline.makespan * 1e-9).scale
             at, rank = trace.customdata[place][:2]
-        index = action_at(step, int(rank), float(at) * scale)
+            index = action_at(step, int(rank), float(at) * scale)
         pane.explain("" if index is None else action_card(step, index))
 
     def _asked(self, trace: Any, points: Any, state: Any) -> None:

@@ -10,6 +10,7 @@ from sim.report.details import (
     MEANS,
     action_at,
     action_card,
+    action_named,
     multiplier_words,
     selection_card,
     term_card,
@@ -36,6 +37,11 @@ def test_every_instant_belongs_to_the_action_that_fills_it(step):
             assert action_at(step, int(timeline.graph.rank[i]), middle * 1e-9) == i
             assert action_at(step, int(timeline.graph.rank[i]), (timeline.start[i] - timeline.zero) * 1e-9) == i
     assert action_at(step, 3, 0.0) is None
+    assert all(
+        action_named(step, int(timeline.graph.rank[i]), timeline.schedule.label(timeline.graph.action(i))) == i
+        for i in range(len(timeline.graph))
+    )
+    assert action_named(step, 0, "idle") is None
 
 
 @pytest.mark.parametrize("kind", [Kind.F, Kind.B])

@@ -173,8 +173,11 @@ def test_options_redraw_their_figure_alone(panel):
 def test_a_click_opens_an_operation_as_bar_and_as_picture(panel):
     pane = panel.panes.panes["Timeline"]
     picture = next(t for t in pane.canvases[0].plot.data if t.type == "heatmap")
-    panel.panes._opened(picture, SimpleNamespace(point_inds=[[0, 5]], xs=[picture.x0], ys=[0]), None)
-    assert "0F0: forward of stage 0, microbatch 0, pipeline rank 0" in pane.detail.value
+    for row, kind in ((0, "F"), (3, "B")):
+        column = next(n for n, text in enumerate(picture.text[row]) if kind in text)
+        panel.panes._opened(picture, SimpleNamespace(point_inds=[[row, column]], xs=[0.0], ys=[row]), None)
+        assert f"<h3>{picture.text[row][column]}: " in pane.detail.value
+        assert f"pipeline rank {row}</h3>" in pane.detail.value
     pane.canvases[0].plot.layout.xaxis.range = (1.0, 2.0)
     bars = next(t for t in pane.canvases[0].plot.data if t.type == "bar" and t.customdata is not None)
     panel.panes._opened(bars, SimpleNamespace(point_inds=[3], xs=[0], ys=[0]), None)
