@@ -1,10 +1,12 @@
 """Controls of a plan, and the group that folds what few people change."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import ipywidgets as w
 
+from sim.report.per_stage import HOSTED, of_stages, on_host, recomputing, runs
 from sim.schedules import SCHEDULES
 from sim.specs import Cluster, Model, Offload, Plan
 from sim.specs.catalog import precisions
@@ -50,14 +52,15 @@ class Group(w.VBox):
 class PlanControls(Group):
     """The knobs of a plan; what they do not show (framework, overlaps) is that of the plan that was shown last.
 
-    A plan of unequal stages is kept as it is until a knob moves: then all stages are as the knobs say.
+    A plan of unequal stages is kept as it is until a knob moves: then all stages are as the knobs say, which is like
+    those that most layers have. How stages differ is said below the knobs.
     """
 
     def __init__(self, model: Model, cluster: Cluster, plan: Plan, what: Callable[[], None]) -> None:
         values, options = _values(plan), _options(model, cluster)
         self.knobs = {n: Knob(n, options[n], values[n], words) for n, words in (FIRST | MORE).items()}
         self.shares = {n: Knob(n, range(0, 101, 25), values[n], f"{n} on the host", " %") for n in SHARES}
-        self.dp = w.HTML(layout=w.Layout(height="20px"))
+        self.dp = w.HTML(layout=w.Layout(min_height="20px"))
         folded = [*(self.knobs[name] for name in MORE), *self.shares.values()]
         super().__init__([*(self.knobs[name] for name in FIRST), self.dp], folded, "More of the plan")
         self._what, self._quiet = what, False
@@ -112,7 +115,10 @@ class PlanControls(Group):
 
 
 def _values(plan: Plan) -> dict[str, Any]:
-    """Return what the controls show of a plan; shares in percent."""
+    """Return what the controls show of a plan, of unequal stages those that most layers have; shares in percent."""
+    if plan.stages:
+        layers = [sum(s.layers for s in plan.stages if replace(s, layers=own.layers) == own) for own in plan.stages]
+        plan = plan.at(layers.index(max(layers)))
     held: dict[str, Any] = {name: getattr(plan, name) for name in FIRST | MORE}
     for name in ("schedule", "precision", "sequence_parallel"):
         held[name] = USUAL if name in plan.derived else held[name]
@@ -143,9 +149,18 @@ def _listed(values: Sequence[Any]) -> str:
 
 def _derived(cluster: Cluster, plan: Plan) -> str:
     if plan.stages:
-        return "<b>unequal stages</b>: moving a knob makes all stages alike"
+        return _unequal(plan)
     dp, rest = divmod(cluster.gpus, plan.tp * plan.pp * plan.cp)
     asked = f"tp {plan.tp} x pp {plan.pp}" + f" x cp {plan.cp}" * (plan.cp > 1)
     value, note = ("–", f"{asked} does not divide {cluster.gpus}") if rest else (str(dp), "derived")
     label = "data parallel (dp)" if not rest else "dp"
     return f"{label} <b>{value}</b> <span style='color:var(--jp-ui-font-color2)'>{note}</span>"
+
+
+def _unequal(plan: Plan) -> str:
+    """Return what no knob shows of stages: their dp, and what they do not have in common."""
+    held = {"layers": runs(plan.split_stages)}
+    held |= {name: str(of_stages(plan, name)) for name in ("tp", "dp", "micro_batch", "zero", "sequence_parallel")}
+    held |= {"recompute": recomputing(plan)} | {f"{what} on the host, %": on_host(plan, what) for what in HOSTED}
+    shown = "; ".join(f"{n.replace('_', ' ')} {value}" for n, value in held.items() if n == "dp" or " " in value)
+    return f"<b>stages of their own</b>, from the first: {shown}. A knob that moves makes all stages alike."

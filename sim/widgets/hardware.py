@@ -37,7 +37,7 @@ class ModelControls(Group):
             placeholder="a name of the catalog, or a path of config.json",
         )  # fmt: skip
         self.seq = Knob("seq", SEQUENCES, model.seq, "sequence length", " ")
-        self.dimensions = {name: Knob(name, [getattr(model, name)], getattr(model, name)) for name in DIMENSIONS}
+        self.dimensions = {name: Knob(name, (), getattr(model, name)) for name in DIMENSIONS}
         self.facts = w.HTML()
         super().__init__([self.picker, self.facts, self.seq], list(self.dimensions.values()), "Dimensions")
         self.picker.observe(lambda _: self._picked(), names="value")

@@ -22,6 +22,7 @@ STYLE = """<style>
 .trainsim .trainsim-knob .widget-readout {max-width: none}
 .trainsim .say {font-size: 14px; line-height: 20px; margin: 6px 0; white-space: normal}
 .trainsim .wrong {border-left: 4px solid #B00020; padding-left: 8px}
+.trainsim .widget-html, .trainsim .widget-html-content {min-width: 0}
 .trainsim .data {overflow-x: auto; line-height: 18px; font-size: 12px; white-space: normal}
 .trainsim .data h2 {font-size: 14px; margin: 10px 0 4px} .trainsim .data h3 {font-size: 13px; margin: 8px 0 4px}
 .trainsim .data td, .trainsim .data th {text-align: left; padding: 1px 12px 1px 0; vertical-align: top}
@@ -35,7 +36,8 @@ STYLE = """<style>
 class Knob(w.VBox):
     """A setting with `value`: a slider over `options`, and for numbers, unless `boxed` is False, a box for any other.
 
-    What is set stays, whether it is possible or not; `hint` says beside the name what is.
+    Numbers without options, or with only one, have the box alone. What is set stays, whether it is possible or not;
+    `hint` says beside the name what is.
     """
 
     value = traitlets.Any()
@@ -44,7 +46,7 @@ class Knob(w.VBox):
         self, name: str, options: Sequence[Any], value: Any, words: str = "", unit: str = "", boxed: bool = True
     ) -> None:
         self.name, self.words, self.unit, self._quiet = name, words or name.replace("_", " "), unit, False
-        self.is_number = is_number(value)
+        self.is_number, self._slides = is_number(value), len(options) > 0
         boxed = boxed and self.is_number
         self._label = w.HTML(layout=w.Layout(height="18px", margin="0"))
         self._slider = w.SelectionSlider(
@@ -57,6 +59,7 @@ class Knob(w.VBox):
         super().__init__([self._label, row], layout=w.Layout(margin="0 0 4px 0"))
         self.add_class("trainsim-knob")
         self.value = value
+        self._hide()
         self.hint("")
         self._slider.observe(self._moved, names="value")
         if self._box:
@@ -76,6 +79,7 @@ class Knob(w.VBox):
         if list(self._slider.options) != listed:
             self._quiet = True
             self._slider.options, self._slider.value = listed, self.value
+            self._hide()
             self._quiet = False
 
     @property
@@ -87,6 +91,11 @@ class Knob(w.VBox):
         every = list(options) if value in options else [*options, value]
         return [(f"{v}{self.unit}", v) for v in (sorted(every) if self.is_number else every)]
 
+    def _hide(self) -> None:
+        """Hide a slider that has nowhere to go; without a box it is all that shows the value."""
+        moves = not self._box or (self._slides and len(self.options) > 1)
+        self._slider.layout.display = None if moves else "none"
+
     def _moved(self, change: Any) -> None:
         if not self._quiet:
             self.value = change["new"]
@@ -97,6 +106,7 @@ class Knob(w.VBox):
         self._quiet = True
         if self.value not in self.options:
             self._slider.options = self._listed(self.options, self.value)
+            self._hide()
         self._slider.value = self.value
         if self._box:
             self._box.value = self.value

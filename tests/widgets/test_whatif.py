@@ -2,6 +2,7 @@
 
 import json
 import runpy
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -304,6 +305,19 @@ def test_other_models_and_clusters(panel):
     assert "no-such-model" in panel.message
 
 
+def test_numbers_without_other_values_have_a_box_alone(panel):
+    assert panel.models.dimensions["layers"]._slider.layout.display == "none"
+    panel.models.dimensions["layers"].value = 48
+    assert panel.models.dimensions["layers"]._slider.layout.display == "none"
+    tp = panel.plans.knobs["tp"]
+    assert tp._slider.layout.display is None
+    tp.value = 1
+    tp.offer([1])
+    assert tp._slider.layout.display == "none"
+    tp.offer([1, 2])
+    assert tp._slider.layout.display is None
+
+
 def test_dimensions_contradict(panel):
     panel.models.dimensions["heads"].value = 97
     assert "Not possible" in panel.message
@@ -382,12 +396,17 @@ def test_a_search_is_drawn_and_its_points_are_plans(panel, gpt3, h100s):
 
 
 def test_unequal_stages_stay_until_a_knob_moves(gpt3, h100s):
-    stages = tuple(sim.StagePlan(layers=n, tp=8, dp=4, zero=1, recompute="selective") for n in (23, 25, 25, 23))
+    like = sim.StagePlan(layers=23, tp=8, dp=4, zero=1, recompute="selective")
+    stages = (replace(like, layers=27, recompute="full"), *(replace(like, layers=n) for n in (23, 24, 22)))
     panel = sim.whatif(gpt3, h100s, Plan(global_batch=1024, stages=stages))
+    shown = {name: panel.plans.knobs[name].value for name in ("tp", "pp", "zero", "recompute")}
+    assert shown == {"tp": 8, "pp": 4, "zero": 1, "recompute": "selective"}  # as most layers have it
+    assert "layers 27 23 24 22; dp 4; recompute full 27, selective 23 24 22." in panel.plans.dp.value
     panel.hardware.knobs["price"].value = 2.0
     assert panel.step.plan.stages == stages
-    set_knob(panel, tp=8)
-    assert not panel.step.plan.stages
+    set_knob(panel, zero=0)
+    assert not panel.step.plan.stages and panel.step.plan.tp == 8
+    assert panel.step.plan.recompute == "selective" and "of their own" not in panel.plans.dp.value
 
 
 def test_starts_from_a_ranked_plan(gpt3, h100s):
