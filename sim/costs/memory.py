@@ -186,13 +186,16 @@ def _dropped_by_modules(kind: BlockKind, size: Sizes, s: Saved) -> tuple[Expr, E
     """Return what Megatron-LM's selective recompute drops, and what of it comes back for a while.
 
     Of eager attention the stored scores (module core_attn); else the outputs of the norms that stand alone and of the
-    experts' activation (layernorm, moe_act: megatron-core 0.16.1, core/transformer/transformer_layer.py and
-    moe/experts.py). The shared experts' activation stays. What a norm reads is then kept whatever the layers save.
+    experts' activation, and MLA's queries, keys and values (layernorm, moe_act, mla_up_proj: megatron-core 0.16.1,
+    core/transformer/transformer_layer.py, moe/experts.py and multi_latent_attention.py). The shared experts' activation
+    stays. What a norm reads is then kept whatever the layers save.
     """
     if kind.eager:
         return s.scores, s.scores
     norms, width = len(separate_norms(kind)), routed_rows(size) * moe_ffn / etp if kind.mlp == "moe" else 0
     out = input_bytes * size.norm_tokens * hidden * norms + element_bytes * width
+    if kind.mixer == "mla":
+        out += element_bytes * size.tokens * (2 * query_width + v_width) / tp
     return out - tempo.of_norms(kind, size, norms) - tempo.of_activation(kind, width), out
 
 

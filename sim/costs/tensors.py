@@ -32,7 +32,8 @@ UNKNOWN_PARTS = 12
 """Equal tensors that stand for a traced layer, of which only the sum is known."""
 
 DROPPED_FIRST = {"scores": ("softmax", "score mask", "dropped softmax"), "outputs": ("norm output", "activation")}
-"""What selective recompute drops, of eager attention and of any other (`memory.block_bytes`)."""
+LATENT_UP = ("query", "key", "value")
+"""What selective recompute drops of eager attention and of any other, and besides of MLA (`memory.block_bytes`)."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,7 @@ def layer_tensors(
     else:
         eager = isinstance(kind, BlockKind) and kind.eager and kind.mixer in ("attention", "mla")
         first = DROPPED_FIRST["scores" if eager else "outputs"]
+        first += LATENT_UP if isinstance(kind, BlockKind) and kind.mixer == "mla" and not eager else ()
         chosen = sorted(range(len(order)), key=lambda i: order[i][1] not in first)
         kept, rebuilt = _less(tensors, chosen, sizes[f"rebuilt_{k}"])
     gradient = float(sizes[f"gradient_{k}"])

@@ -245,7 +245,8 @@ def _modules(flags: Flags, model: Model | None) -> tuple[bool, str]:
     backend = EAGER.get(flags.text("attention_backend"))
     eager = model.attention == "eager" if model else MODULES[0] in asked if backend is None else backend
     experts = flags.whole("num_experts", model.experts if model else 0, 0) > 0
-    own = recomputed_modules(eager=eager, experts=experts)
+    latent = bool(model.kv_lora_rank) if model else flags.given("multi_latent_attention")
+    own = recomputed_modules(eager=eager, experts=experts, latent=latent)
     named, attention = " ".join(name for name in MODULES if name in asked), "eager" if eager else "fused"
     if asked != set(own):
         taken = f"selective, with {attention} attention that of {' '.join(own)}" if asked & set(own) else "none"

@@ -48,9 +48,10 @@ def _values(value: object) -> list[str]:
     return [] if value is True else [str(each) for each in (value if isinstance(value, tuple) else (value,))]
 
 
-def recomputed_modules(*, eager: bool, experts: bool) -> tuple[str, ...]:
+def recomputed_modules(*, eager: bool, experts: bool, latent: bool) -> tuple[str, ...]:
     """Return the modules that a plan's selective recompute is of (`sim.costs.layers.block.recomputed`)."""
-    return MODULES[:1] if eager else MODULES[1 : 2 + experts]
+    there = {"layernorm": True, "moe_act": experts, "mla_up_proj": latent}
+    return MODULES[:1] if eager else tuple(name for name, is_there in there.items() if is_there)
 
 
 def _degrees(made: Exported) -> Words:
@@ -107,8 +108,9 @@ def _memory(made: Exported) -> Words:
     if plan.recompute != "none":
         yield "recompute-granularity", plan.recompute
     if plan.recompute == "selective":
-        eager, experts = made.model.attention == "eager", made.model.experts > 0
-        yield "recompute-modules", recomputed_modules(eager=eager, experts=experts)
+        model, eager = made.model, made.model.attention == "eager"
+        modules = recomputed_modules(eager=eager, experts=model.experts > 0, latent=bool(model.kv_lora_rank))
+        yield "recompute-modules", modules
     if plan.recompute == "full":
         yield "recompute-method", "block" if plan.recompute_layers else "uniform"
         yield "recompute-num-layers", plan.recompute_layers or 1

@@ -85,8 +85,8 @@ class Plan:
     interleaved by pp and virtual_stages; `sequence_parallel` to on with tp > 1. `zero` shards over
     the data-parallel ranks (cp ranks among them): 1 optimizer, 2 + gradients, 3 + parameters (ZeRO,
     arXiv 1910.02054); `fsdp_shard` of them hold one copy, the others repeat it (HSDP). `recompute` selective repeats,
-    with framework megatron, core attention that stores its scores, else the norms before MLA and experts and the
-    experts' activation (of dense layers nothing). Experts spread over `ep`
+    with framework megatron, core attention that stores its scores, else the norms before MLA and experts, MLA's
+    products up from the latents and the experts' activation (of plain dense layers nothing). Experts spread over `ep`
     of the tp x cp x dp ranks of a stage, each split `etp` ways. `rank_order` names the axes, innermost first.
     `stage_layers`: layers per model chunk where they are not spread evenly. `compiled`: torch.compile fuses what
     is memory bound; `fused_wgrad`: products add weight gradients to the sum themselves (Megatron-LM's gradient

@@ -63,19 +63,21 @@ def test_selective_and_full_recompute():
     assert block_bytes(m, b, recompute=2) == (2 * s * b * h, 32 * s * b * h + statistics + 5 * a * s * s * b)
 
 
+LATENT_UP = ("query up", "key-value up", "rope")
 LATENT = {"q_lora_rank": 24, "kv_lora_rank": 16, "rope_head_dim": 4, "head_dim": 8, "v_head_dim": 8, "kv_heads": None}
 ROUTED = {"experts": 4, "experts_per_token": 2, "moe_ffn": 32, "shared_ffn": 48}
 
 
 def test_what_megatrons_selective_recompute_drops():
-    """Norms that stand alone (before MLA, before experts) and the experts' activation, else what attention stores."""
+    """Norms that stand alone, experts' activation, what MLA makes of its latents; else what attention stores."""
     m, b = llama(), 2
+    up = 2 * b * m.seq * m.heads * (2 * (LATENT["head_dim"] + LATENT["rope_head_dim"]) + LATENT["v_head_dim"])
     norm, activation = 2 * b * m.seq * m.hidden, 2 * b * m.seq * ROUTED["experts_per_token"] * ROUTED["moe_ffn"]
     for given, dropped, names in [
         ({}, 0, ()),
-        (LATENT, norm, ("attention norm",)),
+        (LATENT, norm + up, (*LATENT_UP, "attention norm")),
         (ROUTED, norm + activation, ("mlp norm", "expert activation")),
-        (LATENT | ROUTED, 2 * norm + activation, ("attention norm", "mlp norm", "expert activation")),
+        (LATENT | ROUTED, 2 * norm + up + activation, (*LATENT_UP, "attention norm", "mlp norm", "expert activation")),
         (LATENT | {"attention": "eager"}, 2 * b * m.heads * m.seq**2, ("scores forward", "softmax", "context forward")),
     ]:
         model = llama(**given)

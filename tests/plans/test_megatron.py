@@ -13,6 +13,7 @@ from sim.specs.plan import PER_STAGE
 
 DIMENSIONS = {"name": "m", "layers": 8, "hidden": 512, "heads": 8, "seq": 256, "tied_embeddings": False}
 EXPERTS = {"experts": 4, "experts_per_token": 2, "moe_ffn": 512}
+LATENT = {"kv_lora_rank": 64, "rope_head_dim": 16, "head_dim": 64, "v_head_dim": 64}
 CLUSTER = Cluster.of("h100-sxm-80gb", nodes=1)
 
 
@@ -29,6 +30,7 @@ def arguments(model=None, **plan):
     [
         (EXPERTS, {}, {"--moe-token-dispatcher-type alltoall", "--moe-grouped-gemm"}),
         (EXPERTS, {"recompute": "selective"}, {"--recompute-modules layernorm moe_act"}),
+        (EXPERTS | LATENT, {"recompute": "selective"}, {"--recompute-modules layernorm moe_act mla_up_proj"}),
         ({}, {"recompute": "selective"}, {"--recompute-granularity selective", "--recompute-modules layernorm"}),
         (
             {"attention": "eager"},

@@ -1,6 +1,7 @@
 """Other frameworks' settings: what is read, what is listed, what is refused."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -117,6 +118,7 @@ def test_megatrons_default_batch_is_a_micro_batch_a_rank():
 
 EAGER = Model(name="m", layers=8, hidden=512, heads=8, seq=256, attention="eager")
 EXPERTS = Model(name="m", layers=8, hidden=512, heads=8, seq=256, experts=4, experts_per_token=2, moe_ffn=512)
+LATENT = replace(EXPERTS, kv_lora_rank=64, rope_head_dim=16, head_dim=64, v_head_dim=64)
 
 
 @pytest.mark.parametrize(
@@ -129,6 +131,8 @@ EXPERTS = Model(name="m", layers=8, hidden=512, heads=8, seq=256, experts=4, exp
         (MODEL, "", "none", "core_attn: taken as recompute none"),
         (MODEL, "layernorm", "selective", ""),
         (EXPERTS, "moe_act layernorm", "selective", ""),
+        (LATENT, "layernorm mla_up_proj moe_act", "selective", ""),
+        (LATENT, "layernorm moe_act", "selective", "layernorm moe_act: taken as recompute selective"),
         (EXPERTS, "moe_act", "selective", "moe_act: taken as recompute selective, with fused attention"),
         (EXPERTS, "moe", "none", "moe: taken as recompute none"),
         (None, "", "selective", "core_attn: of eager attention"),

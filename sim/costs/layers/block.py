@@ -41,6 +41,10 @@ def norm_names(kind: BlockKind) -> list[str]:
     return [usual[i] if i < len(usual) else f"norm {i + 1}" for i in range(kind.norms)]
 
 
+LATENT_UP = {"query up", "key-value up", "rope"}
+"""What Megatron-LM's module mla_up_proj repeats (core/transformer/multi_latent_attention.py)."""
+
+
 def separate_norms(kind: BlockKind) -> set[str]:
     """Return the names of the norms that run by themselves in Megatron-LM: before MLA and before experts.
 
@@ -87,10 +91,10 @@ def recomputed(kind: Kind, index: int) -> list[Op]:
     """Return what the backward pass repeats, switched by `full` and `selective`.
 
     Full repeats the forward pass with its collectives. Selective repeats core attention where the scores are
-    stored (eager; Megatron-LM's module core_attn), else the norms that stand alone and the experts' activation
-    (layernorm and moe_act); PyTorch's (`native`, torchtitan) keeps every second product and fused attention, and
-    repeats the rest; its full recompute stops once every saved tensor is back, before the last product
-    (`torch.utils.checkpoint`, early_stop). Of a traced layer only full recompute is known.
+    stored (eager; Megatron-LM's module core_attn), else the norms that stand alone, the experts' activation and MLA's
+    products up from the latents (layernorm, moe_act, mla_up_proj); PyTorch's (`native`, torchtitan) keeps every second
+    product and fused attention, and repeats the rest; its full recompute stops once every saved tensor is back, before
+    the last product (`torch.utils.checkpoint`, early_stop). Of a traced layer only full recompute is known.
     """
     full, selective = symbol("full"), symbol("selective")
     attended, unneeded, chosen = set[str](), set[str](), set[str]()
@@ -100,6 +104,7 @@ def recomputed(kind: Kind, index: int) -> list[Op]:
         if kind.cross:
             attended |= {op.name for op in cross_core(kind, Sizes(index))}
         chosen = attended if kind.eager else {*separate_norms(kind), "expert activation"}
+        chosen |= LATENT_UP if kind.mixer == "mla" and not kind.eager else set()
         attended = attended if kind.mixer == "attention" else set()
     if not isinstance(kind, TracedKind) and kind.mlp == "dense" and not kind.parallel and not kind.dropout:
         unneeded = {"mlp down", "mlp reduce", "mlp residual"}
