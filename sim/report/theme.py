@@ -114,6 +114,7 @@ def _template(theme: Theme) -> go.layout.Template:
         "linecolor": grid,
         "zeroline": False,
         "nticks": 8,
+        "automargin": True,  # names of rows and columns are of any length
         "tickfont": {"color": secondary},
         "title": {"font": {"color": secondary, "size": 12}, "standoff": 8},
     }
@@ -128,7 +129,7 @@ def _template(theme: Theme) -> go.layout.Template:
             "plot_bgcolor": TRANSPARENT,
             "colorway": [colour(c, theme) for c in ("forward", "backward", "weight", "communication")],
             "xaxis": axis,
-            "yaxis": axis | {"automargin": True},  # names of rows are of any length
+            "yaxis": axis,
             "legend": legend | {"itemsizing": "constant", "traceorder": "normal"},
             "margin": MARGIN,
             "hoverlabel": {"align": "left", "namelength": -1, "font": {"family": FONT, "size": 12}},

@@ -133,8 +133,8 @@ def test_breakdown_in_percent_sums_to_a_hundred(step: Step, overfull: Step) -> N
 def test_names_of_rows_have_room(step: Step, overfull: Step) -> None:
     figure = figures.breakdown([step, overfull], ["before the schedule was changed", "after"])
     assert list(figure.layout.yaxis.ticktext) == ["before the schedule was…", "after"]
-    assert figure.layout.template.layout.yaxis.automargin  # the margin follows the names, the legend does not
-    assert figure.layout.template.layout.legend.xref == "container"
+    shared = figure.layout.template.layout  # margins follow the names, the legend does not
+    assert shared.xaxis.automargin and shared.yaxis.automargin and shared.legend.xref == "container"
 
 
 def test_notes_are_broken_into_lines_that_fit(step: Step) -> None:
@@ -224,6 +224,11 @@ def test_a_bar_says_what_it_waits_for() -> None:
         "B of microbatch 0, stage 0<br>waits for the message of 1B0",
         "B of microbatch 0, stage 1<br>waits for its rank's previous action",
     ]
+
+
+def test_a_short_axis_of_ranks_has_a_short_title(step: Step) -> None:
+    titles = [figures.timeline(x).layout.yaxis.title.text for x in (uniform("1f1b", 2, 4), step)]
+    assert titles == ["rank", "pipeline rank"]
 
 
 def test_two_directions_are_told_apart_and_pairs_share_a_bar() -> None:

@@ -10,7 +10,7 @@ from sim.engine.compare import Comparison, compare
 from sim.engine.critical import critical_path
 from sim.engine.step import Step
 from sim.engine.timeline import Timeline
-from sim.report.figures.gantt import MAX_BARS, Ints, Shown, draw, height
+from sim.report.figures.gantt import MAX_BARS, Ints, Shown, draw, height, rank_title
 from sim.report.figures.timeline import of_actions, shade_note, spread, timeline_of
 from sim.report.numbers import signed, time_unit
 from sim.report.text import comparison_words
@@ -98,7 +98,8 @@ def _panels(shown: Sequence[Shown], titles: Sequence[str], words: str, run: Time
     unit = time_unit(max(s.finish for s in shown) * 1e-9)
     tall = height(*(len(s.rows) for s in shown))
     note, more = wrapped(words)
-    figure = frame(theme, tall + more, "", "pipeline rank", barmode="overlay", bargap=0.15)
+    above, below = (rank_title(len(s.rows)) for s in shown)
+    figure = frame(theme, tall + more, "", above, barmode="overlay", bargap=0.15)
     inside = max(60, tall - 124)
     gap, head = 28 / inside, 1 - 16 / inside  # room for a title above each panel, below the legend
     first = len(shown[0].rows) / sum(len(s.rows) for s in shown) * (head - gap)
@@ -106,7 +107,7 @@ def _panels(shown: Sequence[Shown], titles: Sequence[str], words: str, run: Time
         title={"text": note, "x": 0.01, "y": (more + 6) / (tall + more), "yanchor": "bottom", "font": {"size": 12}},
         margin={"t": 60, "b": 64 + more},
         yaxis={"domain": [head - first, head]},
-        yaxis2={"domain": [0, head - first - gap], "title": {"text": "pipeline rank"}},
+        yaxis2={"domain": [0, head - first - gap], "title": {"text": below}},
         xaxis={"anchor": "y", "showticklabels": False, "matches": "x2"},
         xaxis2={"anchor": "y2", "title": {"text": f"time ({unit.name}){shade_note(run.schedule)}"}},
     )

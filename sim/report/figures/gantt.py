@@ -114,6 +114,11 @@ def _legend(figure: go.Figure, names: list[str], theme: Theme) -> None:
             legend_entry(figure, BOTH if both else LOOKS[name], theme, name)
 
 
+def rank_title(rows: int) -> str:
+    """Return the title of an axis of pipeline ranks, which must not be longer than the axis."""
+    return "pipeline rank" if rows >= 4 else "rank"
+
+
 def height(*rows: int) -> int:
     """Return the pixels of a figure with so many rows in each panel."""
     return 98 * len(rows) + 22 + min(440 * len(rows), 22 * sum(rows))

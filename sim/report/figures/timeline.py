@@ -12,7 +12,7 @@ from sim.engine.graph import Graph
 from sim.engine.program import Cause
 from sim.engine.step import Step
 from sim.engine.timeline import Timeline
-from sim.report.figures.gantt import LOOK_OF_KIND, MAX_BARS, MAX_SHADES, NAMES, Ints, Shown, draw, height
+from sim.report.figures.gantt import LOOK_OF_KIND, MAX_BARS, MAX_SHADES, NAMES, Ints, Shown, draw, height, rank_title
 from sim.report.numbers import time_unit
 from sim.report.theme import MARGIN, Theme, frame, wrapped
 from sim.report.tracks import SHORT, row_name, rows
@@ -60,7 +60,7 @@ def timeline(
     title, more = wrapped(f"time ({unit.name}){shade_note(run.schedule, shade)}{after}")
     tall = height(len(shown.rows)) + more
     figure = frame(
-        theme, tall, title, "pipeline rank", barmode="overlay", bargap=0.15, margin_b=MARGIN["b"] + more
+        theme, tall, title, rank_title(len(shown.rows)), barmode="overlay", bargap=0.15, margin_b=MARGIN["b"] + more
     )  # fmt: skip
     draw(figure, shown, unit, theme, legend=shown.looks)
     return figure
