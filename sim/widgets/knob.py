@@ -11,6 +11,7 @@ BOX = "76px"
 STYLE = """<style>
 .trainsim .trainsim-knob .widget-html-content {
   line-height: 18px; overflow: hidden; white-space: nowrap; text-overflow: ellipsis}
+.trainsim .trainsim-controls .widget-html-content {line-height: 18px}
 .trainsim .trainsim-stale {opacity: 0.35}
 .trainsim .cards {display: flex; flex-wrap: wrap; gap: 8px}
 .trainsim .card {flex: 1 1 104px; display: flex; flex-direction: column; line-height: 16px;

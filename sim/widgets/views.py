@@ -188,7 +188,8 @@ def _compared(scene: Scene) -> str:
     if scene.pinned is None:
         return ""
     change = scene.step.step_time_s - scene.pinned.step_time_s
-    return f"A: {answer(scene.pinned)} B: {answer(scene.step)} B − A: {1e3 * change:+.4g} ms a step."
+    sign = "−" if change < 0 else "+"
+    return f"A: {answer(scene.pinned)} B: {answer(scene.step)} B − A: {sign}{seconds(abs(change))} a step."
 
 
 def _span(scene: Scene) -> str:

@@ -86,10 +86,12 @@ class WhatIf(w.HBox):
         }  # fmt: skip
         folds = [w.Accordion([group], titles=[title], selected_index=None) for title, group in groups.items()]
         folds[0].selected_index = 0
-        return w.VBox(
+        left = w.VBox(
             [w.HTML(STYLE, layout=w.Layout(display="none")), *folds],
             layout=w.Layout(width="300px", flex="0 0 auto", max_height="900px", overflow="hidden auto"),
         )
+        left.add_class("trainsim-controls")
+        return left
 
     def _right(self) -> w.VBox:
         actions = {

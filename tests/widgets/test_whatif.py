@@ -12,6 +12,7 @@ from sim.costs.profile import load_profile
 from sim.report import figures
 from sim.specs import Cluster, InputError, Plan
 from sim.tuner.tune import tune
+from sim.units import seconds
 from sim.widgets.canvas import STALE
 from sim.widgets.code import code_of
 from sim.widgets.panes import NAMED
@@ -116,6 +117,8 @@ def test_two_plans_and_their_difference(panel):
     waterfall, _ = open_tab(panel, "Compare")
     *terms, total = [bar.y[0] for bar in waterfall.data]
     assert sum(terms) == pytest.approx(total)
+    shorter = seconds(before.step_time_s - panel.step.step_time_s)
+    assert f"B − A: −{shorter} a step." in panel.panes.panes["Compare"]._words.value
     panel.swap()
     assert panel.step.step_time_s == before.step_time_s
     assert panel.pinned.cluster.links.inter_bytes_per_s_per_node == 4 * before.cluster.links.inter_bytes_per_s_per_node
