@@ -45,11 +45,12 @@ class BackgroundBar(w.HBox):
         self._begin = self._part_begin = 0.0
         self._part: tuple[str, int, int] = ("", 0, 0)
         self._first, self._ended = 0, ending[1]
-        self._start = w.Button(description=label, layout=w.Layout(width="auto"))
+        self._start = w.Button(description=label, layout=w.Layout(width="auto", flex="0 0 auto"))
         self._bar = w.FloatProgress(min=0.0, max=1.0, layout=w.Layout(width="160px", visibility="hidden"))
         self._words = w.HTML(layout=w.Layout(flex="1 1 auto", min_width="0"))
-        self._cancel = w.Button(description=ending[0], disabled=True, layout=w.Layout(width="auto"))
-        super().__init__([self._start, self._bar, self._cancel, self._words], layout=w.Layout(align_items="center"))
+        self._cancel = w.Button(description=ending[0], disabled=True, layout=w.Layout(width="auto", flex="0 0 auto"))
+        wrapping = w.Layout(align_items="center", flex_flow="row wrap")
+        super().__init__([self._start, self._bar, self._cancel, self._words], layout=wrapping)
         self._start.on_click(lambda _: self.start())
         self._cancel.on_click(lambda _: self.cancel())
 

@@ -25,6 +25,7 @@ STYLE = """<style>
 .trainsim .wrong {border-left: 4px solid #B00020; padding-left: 8px}
 .trainsim .widget-html, .trainsim .widget-html-content {min-width: 0}
 .trainsim .data {overflow-x: auto; line-height: 18px; font-size: 12px; white-space: normal}
+.trainsim .wide {overflow-x: auto} .trainsim .wide td {white-space: nowrap}
 .trainsim .data h2 {font-size: 14px; margin: 10px 0 4px} .trainsim .data h3 {font-size: 13px; margin: 8px 0 4px}
 .trainsim .data td, .trainsim .data th {text-align: left; padding: 1px 12px 1px 0; vertical-align: top}
 .trainsim .data pre {overflow-x: auto; font-size: 12px; user-select: all}

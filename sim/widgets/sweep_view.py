@@ -129,6 +129,7 @@ class SweepView(w.VBox):
 
         def source(theme: Theme) -> go.Figure:
             figure = figures.swept_points(found, theme).update_layout(dragmode="select", newselection_mode="immediate")
+            figure.update_traces(name="front of the points drawn", selector={"name": "front"})
             for name, ends in zoomed.items():
                 figure.layout[name].range = ends
             return _brushed(figure, self.brush, theme)
@@ -164,7 +165,8 @@ class SweepView(w.VBox):
             return m.paragraph("No point lies in the box." if self.brush else "", "say")
         where = "in the box" if self.brush else "drawn"
         words = f"The best {len(points)} of {grouped(of)} points {where}, those that fit first."
-        return f'<div class="data">{m.paragraph(words)}{configurations(points, self.columns.value)}</div>'
+        table = configurations(points, self.columns.value)
+        return f'<div class="data">{m.paragraph(words)}<div class="wide">{table}</div></div>'
 
     def _asked(self) -> Any:
         return sweep_job, (str(self.file), str(self.path))

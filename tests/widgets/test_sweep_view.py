@@ -49,6 +49,7 @@ def test_a_sweep_runs_beside_and_is_drawn(grid, tmp_path):
     assert "32 of 32 configurations done" in view.message
     assert "Best: " in view.message
     assert sum(len(t.x) for t in view.canvas.plot.data if t.mode == "markers") == 24  # pp 3 is impossible
+    assert view.canvas.plot.data[-1].name == "front of the points drawn"  # that of the whole store is on the page
     assert "does not divide" in view._reasons.value
 
 
