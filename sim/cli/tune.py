@@ -18,7 +18,7 @@ from sim.plans.files import plain
 from sim.plans.plan_file import save_plans
 from sim.report.ranked import WORDS, Ranked, ranked
 from sim.report.table import COLUMNS
-from sim.report.text import answer_tuned, assumed_words, elasticity_words, robust_words, run_words
+from sim.report.text import answer_tuned, assumed_words, elasticity_words, fitting_words, robust_words, run_words
 from sim.run import Run, run_of
 from sim.specs import InputError, Job
 from sim.specs.files import checked_folder, print_json
@@ -182,7 +182,7 @@ def _print(found: Tuned, run: Run | None, out: Path | None) -> None:
     rate = found.evaluated / max(found.seconds["score"] + found.seconds["stages"], 1e-9)
     proof = found.proof if found.certified else f"not certified ({found.proof})"
     console.print(
-        f"\n{found.evaluated} plans scored ({rate:,.0f}/s), {found.feasible} fit; "
+        f"\n{found.evaluated} plans scored ({rate:,.0f}/s), {fitting_words(found)}; "
         f"{found.seconds['total']:.1f} s in all; optimum of the space {proof}"
     )
     for line in found.assumed:

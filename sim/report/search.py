@@ -88,7 +88,7 @@ def front_section(tuned: Tuned) -> str:
     """Return all configurations with the front."""
     next_ = f" The next plan takes {next_words(tuned)}." if len(tuned.plans) > 1 else ""
     caption = (
-        f"{grouped(tuned.feasible)} of {grouped(tuned.evaluated)} configurations fit; each point is one. "
+        f"{grouped(tuned.feasible)} of {grouped(tuned.uniform)} configurations of equal stages fit; each point is one. "
         f"Nothing that fits is both faster and smaller than the front.{next_} "
         "Axes show what fits; a double click shows everything."
     )
@@ -117,7 +117,7 @@ def search_section(tuned: Tuned) -> str:
     facts = [
         ["combinations asked for", grouped(tuned.space.asked)],
         ["scored", f"{grouped(tuned.evaluated)} ({digits3(rate)} per second)"],
-        ["fit the memory", grouped(tuned.feasible)],
+        ["of equal stages", f"{grouped(tuned.uniform)}, of which {grouped(tuned.feasible)} fit the memory"],
         ["seconds in all", digits3(spent["total"])],
         ["of it compiling, scoring, confirming", ", ".join(digits3(spent[k]) for k in ("compile", "score", "confirm"))],
         ["optimum of the space certified", certified],

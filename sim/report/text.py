@@ -109,6 +109,16 @@ def memory_verdict(step: Step) -> str:
     return f"{text} and does not fit: over by {overflow(step)} with reserve and context"
 
 
+def fitting_words(found: Tuned) -> str:
+    """Return how many of the scored configurations fit, and how many of the best are of unequal stages besides.
+
+    For example "0 of equal stages fit, 4 of unequal stages among the best".
+    """
+    unequal = sum(bool(one.step.plan.stages or one.step.plan.stage_layers) for one in found.plans)
+    more = f", {unequal} of unequal stages among the best" if unequal else ""
+    return f"{found.feasible} of equal stages fit{more}"
+
+
 def memory_words(step: Step, ranks: int = 8) -> list[str]:
     """Return a line of the fullest `ranks` ranks each: allocated, reserved and nvidia-smi figures, margin, when.
 

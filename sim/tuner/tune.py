@@ -98,10 +98,11 @@ class Tuned:
     @property
     def evaluated(self) -> int:
         """Distinct legal configurations scored; of plans of unequal stages the options of single stages."""
-        return self._uniform + (self.unequal.evaluated if self.unequal else 0)
+        return self.uniform + (self.unequal.evaluated if self.unequal else 0)
 
     @property
-    def _uniform(self) -> int:
+    def uniform(self) -> int:
+        """Legal configurations of equal stages."""
         return int(self.space.allowed.sum())
 
     @property
@@ -112,7 +113,7 @@ class Tuned:
     @property
     def excluded(self) -> dict[str, int]:
         """Configurations left out, by reason, the largest first; those over memory included."""
-        reasons = dict(self.space.excluded) | {"does not fit the memory": self._uniform - self.feasible}
+        reasons = dict(self.space.excluded) | {"does not fit the memory": self.uniform - self.feasible}
         return dict(sorted(reasons.items(), key=lambda item: -item[1]))
 
     @cached_property

@@ -1,6 +1,7 @@
 """The command line: what it prints, what it leaves, how it fails."""
 
 import json
+import re
 import subprocess
 import sys
 from importlib.metadata import entry_points
@@ -164,6 +165,20 @@ def test_tune_prints_the_contract_and_leaves_runnable_plans(trainsim, search, tm
     assert (tmp_path / "out" / "report.html").stat().st_size > 1e6
     again = json.loads(trainsim("simulate", tmp_path / "out" / "plan-1.json", "--json")[1])
     assert again["step_time_s"] == data["plans"][0]["step_time_s"]
+
+
+@pytest.mark.parametrize("target", ["torch", "megatron"])
+def test_what_fits_by_unequal_stages_alone_is_counted(trainsim, tmp_path, target):
+    """A table of 160,000 words leaves the first and the last stage no room for two layers of eight."""
+    job = tmp_path / "job.yaml"
+    job.write_text(
+        "model: {name: wide, layers: 8, hidden: 4096, heads: 32, seq: 512, vocab: 160000}\n"
+        "cluster: {device: l4, nodes: 1, gpus_per_node: 4}\n"
+        f"tune: {{global_batch: 16, target: {target}, knobs: {{tp: 1, pp: 4, virtual_stages: 1, micro_batch: 1}}}}\n"
+    )
+    code, out, _ = trainsim("tune", job)
+    assert code == 0
+    assert re.search(r" 0 of equal stages fit, [1-9]\d* of unequal stages among the best;", " ".join(out.split()))
 
 
 def test_tune_table(trainsim, search):
