@@ -19,6 +19,9 @@ OF_MEGATRON: Mapping[str, Any] = {
 }  # fmt: skip
 """What Megatron-LM runs of settings that none of its arguments say."""
 
+VOCABULARY_PARTS = 128
+"""Megatron-LM's `make_vocab_size_divisible_by` (`megatron/training/tokenizer`: `_vocab_size_with_padding`)."""
+
 
 def notes(step: Step, target: Target) -> Iterator[str]:
     """Yield where what was simulated differs from what `target` runs."""
@@ -64,6 +67,10 @@ def _of_megatron(model: Model, plan: Plan) -> Iterator[str]:
         yield "Megatron-LM has no argument for model.activation relu: activation_func must be set in the program"
     if plan.recompute == "selective" and not repeats_some(model, "megatron"):
         yield f"selective recompute drops nothing of {model.name}: its norms are part of products' kernels"
+    share = VOCABULARY_PARTS * plan.tp
+    if not model.table and model.family != "vit" and model.vocab % share:
+        padded = -(-model.vocab // share) * share
+        yield f"predicted with model.vocab {model.vocab}: Megatron-LM pads it to {padded}, a multiple of {share}"
     # megatron/training/arguments.py asserts either.
     if plan.zero > 1:
         yield "CUDA_DEVICE_MAX_CONNECTIONS must not be 1 with Megatron-FSDP"

@@ -83,6 +83,15 @@ def test_deepspeed_counts_a_batch_over_tensor_parallel_ranks(trainsim, job):
     assert (config["train_micro_batch_size_per_gpu"], config["gradient_accumulation_steps"]) == (1, 4)
 
 
+def test_notes_say_to_what_megatron_pads_a_vocabulary(trainsim, job):
+    assert trainsim("emit", job("tp: 2, global_batch: 32, zero: 1"), "--to", "megatron")[2] == ""
+    for tp, padded in ((1, 50_304), (5, 50_560)):
+        path = job(f"tp: {tp}, global_batch: 80, sequence_parallel: false")
+        path.write_text(path.read_text().replace("llama3-8b", "gpt2-xl").replace("nodes: 2", "gpus_per_node: 5"))
+        said = trainsim("emit", path, "--to", "megatron")[2]
+        assert f"predicted with model.vocab 50257: Megatron-LM pads it to {padded}, a multiple of {128 * tp}" in said
+
+
 def test_a_plan_that_does_not_fit_is_emitted_and_told_so(trainsim, job):
     path = job("tp: 2, global_batch: 32")
     path.write_text(path.read_text().replace("llama3-8b", "gpt3-175b"))
