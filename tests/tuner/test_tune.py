@@ -33,7 +33,7 @@ def every_plan(model, cluster, global_batch):
     """Yield every legal, distinct plan one by one, by the rules of `Plan.on` alone."""
     meshes = divisors(cluster.gpus)
     for tp, pp, v, mb in product(meshes, meshes, divisors(model.layers), [2**i for i in range(7)]):
-        for zero, recompute, sp in product(range(4), ("none", "selective", "full"), (False, True)):
+        for zero, recompute, sp in product(range(4), ("none", "full"), (False, True)):  # dense: selective is none
             try:
                 plan = Plan(
                     tp=tp, pp=pp, virtual_stages=v, global_batch=global_batch, micro_batch=mb,
