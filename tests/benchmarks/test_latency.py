@@ -37,7 +37,7 @@ import plotly.graph_objects as go
 import sim
 
 model, cluster = sim.models["gpt3-175b"], sim.Cluster.of("h100-sxm-80gb", nodes=16)
-plan = sim.Plan(tp=8, pp=4, virtual_stages=2, global_batch=1024, micro_batch=1, zero=1, recompute="selective")
+plan = sim.Plan(tp=8, pp=4, virtual_stages=2, global_batch=1024, micro_batch=1, zero=1)
 sim.whatif(model, cluster, plan)
 """
 REFERENCE = """

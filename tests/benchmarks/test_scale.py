@@ -23,7 +23,8 @@ import sim
 from sim.validation.translate import uneven
 model = sim.models["llama3-405b"]
 spread = uneven(model.layers, 16)
-plan = sim.Plan(tp=8, pp=16, dp=128, stage_layers=spread, global_batch=2048, zero=1, recompute="selective")
+again = dict(recompute="full", recompute_layers=2)
+plan = sim.Plan(tp=8, pp=16, dp=128, stage_layers=spread, global_batch=2048, zero=1, **again)
 step = sim.simulate(model, sim.Cluster.of("h100-sxm-80gb", nodes=2048), plan, "events")
 assert step.placed.gpus == 16384 and step.step_time_s > 0
 spent = time.perf_counter() - begin

@@ -13,7 +13,7 @@ from sim.engine.closed_form import own_ends
 from sim.engine.step import most_allocated, simulate
 from sim.plans.targets import refusals
 from sim.schedules import Kind
-from sim.specs import Cluster, InputError, Model, NodeGroup, Offload, Plan, StagePlan
+from sim.specs import Cluster, InputError, Links, Model, NodeGroup, Offload, Plan, StagePlan
 from sim.specs.catalog import models
 from sim.tuner import staged
 from sim.tuner.options import Question, Techniques
@@ -348,3 +348,15 @@ def test_zero_bubble_orders_are_a_knob():
     found = tune(SMALL, L4S, 64, knobs, target="any", top=2)
     assert found.gap == 0
     assert found.best.plan.schedule.startswith("zb")
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_equal_stages_given_one_by_one_count_once(nodes):
+    """Of those on two nodes every second message leaves the node, where all of the equal plan do."""
+    cluster = Cluster.of("l4", nodes=nodes, gpus_per_node=8 // nodes, links=Links(inter_bytes_per_s_per_node=1e9))
+    own = StagePlan(layers=SMALL.layers // 4, tp=2, dp=1, micro_batch=1, zero=0)
+    equal, each = (
+        simulate(SMALL, cluster, Plan(pp=4, global_batch=16, **given)) for given in ({"tp": 2}, {"stages": (own,) * 4})
+    )
+    assert (each.step_time_s < equal.step_time_s) == (nodes == 2)
+    assert staged.joined([equal], [each]) == [each if nodes == 2 else equal]
