@@ -32,7 +32,7 @@ scatter_gather         yes        kept      -        -
 tp_overlap             yes        kept      -        false
 blocking_sends         yes        kept      -        -
 framework              yes        kept      -        torch
-cross_entropy          yes        kept      -        autograd
+cross_entropy          yes        kept      m        autograd
 attention_kernel       yes        kept      -        -
 product_kernel         yes        kept      -        library or task-mapped
 recurrent_kernel       yes        kept      -        -

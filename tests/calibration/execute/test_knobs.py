@@ -103,7 +103,8 @@ START = {
 }
 OTHER = {
     ("megatron", "schedule"): ({"pp": 2}, None),
-    ("megatron", "rank_order"): ({"tp": 2, "pp": 2}, "tp-cp-pp-dp"),
+    ("megatron", "rank_order"): ({"tp": 2, "pp": 2, "ep": 2}, "tp-cp-pp-dp"),
+    ("megatron", "cross_entropy"): ({"micro_batch": 4}, "fused"),
     ("deepspeed", "schedule"): ({"pp": 2}, None),
     ("deepspeed", "tp"): ({"ep": 2}, 2),
     ("deepspeed", "precision"): ({"gradient_dtype": "bf16"}, "fp16"),
