@@ -31,9 +31,13 @@ SIDE = {"side of the minimum": 0.5}
 UNKNOWN_PARTS = 12
 """Equal tensors that stand for a traced layer, of which only the sum is known."""
 
-DROPPED_FIRST = {"scores": ("softmax", "score mask", "dropped softmax"), "outputs": ("norm output", "activation")}
-LATENT_UP = ("query", "key", "value")
-"""What selective recompute drops of eager attention and of any other, and besides of MLA (`memory.block_bytes`)."""
+OUTPUTS = ("norm output", "activation")
+DROPPED_FIRST = {
+    "scores": ("softmax", "score mask", "dropped softmax"),
+    "outputs": OUTPUTS,
+    "latent": (*OUTPUTS, "query", "key", "value"),
+}
+"""What selective recompute drops of eager attention, of fused and of MLA's, in turn (`memory.block_bytes`)."""
 
 
 @dataclass(frozen=True)
@@ -115,10 +119,11 @@ def layer_tensors(
     if recompute == "full":
         kept, rebuilt = [float(sizes[f"kept_{k}"])], _less(tensors, list(range(len(order))), sizes[f"kept_{k}"])[0]
     else:
-        eager = isinstance(kind, BlockKind) and kind.eager and kind.mixer in ("attention", "mla")
-        first = DROPPED_FIRST["scores" if eager else "outputs"]
-        first += LATENT_UP if isinstance(kind, BlockKind) and kind.mixer == "mla" and not eager else ()
-        chosen = sorted(range(len(order)), key=lambda i: order[i][1] not in first)
+        mixer, eager = (kind.mixer, kind.eager) if isinstance(kind, BlockKind) else ("", False)
+        stored = eager and mixer in ("attention", "mla")
+        first = DROPPED_FIRST["scores" if stored else "latent" if mixer == "mla" else "outputs"]
+        turn = {name: i for i, name in enumerate(first)}
+        chosen = sorted(range(len(order)), key=lambda i: turn.get(order[i][1], len(first)))
         kept, rebuilt = _less(tensors, chosen, sizes[f"rebuilt_{k}"])
     gradient = float(sizes[f"gradient_{k}"])
     pieces = max(1, min(4, round(gradient / max(1.0, *tensors))))

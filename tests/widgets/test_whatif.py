@@ -308,19 +308,6 @@ def test_other_models_and_clusters(panel):
     assert "no-such-model" in panel.message
 
 
-def test_numbers_without_other_values_have_a_box_alone(panel):
-    assert panel.models.dimensions["layers"]._slider.layout.display == "none"
-    panel.models.dimensions["layers"].value = 48
-    assert panel.models.dimensions["layers"]._slider.layout.display == "none"
-    tp = panel.plans.knobs["tp"]
-    assert tp._slider.layout.display is None
-    tp.value = 1
-    tp.offer([1])
-    assert tp._slider.layout.display == "none"
-    tp.offer([1, 2])
-    assert tp._slider.layout.display is None
-
-
 def test_dimensions_contradict(panel):
     panel.models.dimensions["heads"].value = 97
     assert "Not possible" in panel.message

@@ -87,6 +87,18 @@ def repeats_some(model: Model, framework: str) -> bool:
     return framework == "torch" or any(kind.eager or kind.mlp == "moe" or separate_norms(kind) for kind in kinds)
 
 
+def _attended(kind: BlockKind, index: int) -> set[str]:
+    """Return the names of core attention's operations."""
+    own = core(kind, Sizes(index)) if kind.mixer in ("attention", "mla") else ()
+    crossed = cross_core(kind, Sizes(index)) if kind.cross else ()
+    return {op.name for op in (*own, *crossed)}
+
+
+def _by_modules(kind: BlockKind) -> set[str]:
+    """Return the names of what Megatron-LM's modules layernorm, moe_act and mla_up_proj repeat."""
+    return {*separate_norms(kind), "expert activation"} | (LATENT_UP if kind.mixer == "mla" else set())
+
+
 def recomputed(kind: Kind, index: int) -> list[Op]:
     """Return what the backward pass repeats, switched by `full` and `selective`.
 
@@ -97,15 +109,9 @@ def recomputed(kind: Kind, index: int) -> list[Op]:
     the last product (`torch.utils.checkpoint`, early_stop). Of a traced layer only full recompute is known.
     """
     full, selective = symbol("full"), symbol("selective")
-    attended, unneeded, chosen = set[str](), set[str](), set[str]()
-    if isinstance(kind, BlockKind):
-        if kind.mixer in ("attention", "mla"):
-            attended = {op.name for op in core(kind, Sizes(index))}
-        if kind.cross:
-            attended |= {op.name for op in cross_core(kind, Sizes(index))}
-        chosen = attended if kind.eager else {*separate_norms(kind), "expert activation"}
-        chosen |= LATENT_UP if kind.mixer == "mla" and not kind.eager else set()
-        attended = attended if kind.mixer == "attention" else set()
+    attended = set[str]() if isinstance(kind, TracedKind) else _attended(kind, index)
+    chosen = set[str]() if isinstance(kind, TracedKind) else attended if kind.eager else _by_modules(kind)
+    unneeded = set[str]()
     if not isinstance(kind, TracedKind) and kind.mlp == "dense" and not kind.parallel and not kind.dropout:
         unneeded = {"mlp down", "mlp reduce", "mlp residual"}
 
