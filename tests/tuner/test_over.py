@@ -20,4 +20,4 @@ def test_a_plan_reads_back():
     rows = read_compared(ROOT / "notebooks/data/plans.csv")
     plan = next(one.parsed() for one in rows if (one.job, one.way) == ("gpt-7b-l4", "tuned"))
     assert plan is not None and len(plan.stages) == 4
-    assert plan.stages[0].offload.optimizer == pytest.approx(0.625)
+    assert plan.stages[0].offload.optimizer == pytest.approx(0.75)
