@@ -15,6 +15,7 @@ from sim.costs.carry import Move, carried, nearest, ratios
 from sim.costs.collectives import OPTIONAL, PARAMETERS
 from sim.costs.contention import Contention
 from sim.costs.fitted import Z80, Amount, Errors, KernelModel, Name, SizeBin, Text, Word, require
+from sim.costs.learned import FILE as LEARNED
 from sim.costs.learned import Learned, profile_hash, read_learned
 from sim.specs.catalog import device, devices, is_device_file
 from sim.specs.cluster import MIXED
@@ -374,22 +375,38 @@ def load_profile(name: str, products: str | None = None) -> Profile:
     """
     if name in _shipped_names():
         return _shipped(name) if products is None else _shipped_with(name, products)
-    found = _own(name)
-    return found if products is None else found.with_products(products)
-
-
-def _own(name: str) -> Profile:
-    """Return a profile that is none of the catalog's."""
     if is_folder(Path(name)) and (Path(name) / "profile.json").is_file():
-        raw = load_mapping(Path(name) / "profile.json")
-        found = read_profile(raw, f"{name}/profile.json")
-        object.__setattr__(found, "learned", read_learned(Path(name), profile_hash(raw)))
-        return found
+        return _in_folder(name, products, _state(Path(name) / "profile.json"), _state(Path(name) / LEARNED))
     if is_device_file(name):
-        return derived_profile(device(name))
+        return _derived(device(name), products)
     if MIXED in name:
         raise InputError("cluster.groups", name, "one device: each of the cluster's `members` has its own profile")
     if name in devices:
         allowed = f"a folder with profile.json: none is shipped for {name}, `trainsim calibrate` measures your own"
         raise InputError("cluster.profile", name, allowed)
     raise InputError("cluster.profile", name, f"a folder with profile.json or one of {', '.join(names('profiles'))}")
+
+
+def _state(file: Path) -> tuple[int, ...]:
+    """Return what tells one state of a file from another, nothing where there is none."""
+    try:
+        status = file.stat()
+    except OSError:
+        return ()
+    return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
+
+
+@lru_cache(maxsize=64)
+def _in_folder(folder: str, products: str | None, profile: tuple[int, ...], learned: tuple[int, ...]) -> Profile:
+    """Return the profile of a folder and what it has learned; files that have changed since are read again."""
+    if products is not None:
+        return _in_folder(folder, None, profile, learned).with_products(products)
+    raw = load_mapping(Path(folder) / "profile.json")
+    found = read_profile(raw, f"{folder}/profile.json")
+    object.__setattr__(found, "learned", read_learned(Path(folder), profile_hash(raw)))
+    return found
+
+
+@lru_cache(maxsize=64)
+def _derived(target: Device, products: str | None) -> Profile:
+    return derived_profile(target) if products is None else _derived(target, None).with_products(products)

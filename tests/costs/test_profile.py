@@ -9,6 +9,7 @@ from sim.catalog import folder
 from sim.costs.profile import Profile, load_profile, read_profile
 from sim.specs.fields import InputError
 from sim.specs.files import load_mapping
+from tests.specs.test_device_file import OWN
 
 SHIPPED = json.loads((folder("profiles") / "a100-pcie-80gb" / "profile.json").read_text("utf-8"))
 
@@ -163,3 +164,25 @@ def test_a_whole_version_2_profile_survives_the_way_to_a_file_and_back(tmp_path)
     assert profile.measured
     assert profile.contention[0].matrix[0][3] == 0.3
     assert load_mapping(tmp_path / "profile.json") == made
+
+
+def test_a_folder_and_a_device_file_are_read_once_and_again_when_changed(tmp_path) -> None:
+    raw = load_mapping(folder("profiles") / "h100-sxm-80gb" / "profile.json")
+    file, own = tmp_path / "profile.json", str(tmp_path)
+    file.write_text(json.dumps(raw))
+    first = load_profile(own)
+    assert load_profile(own) is first
+    assert load_profile(own, "library") is load_profile(own, "library")
+    file.write_text(json.dumps(raw | {"name": "another one"}))
+    assert load_profile(own).name == "another one"
+    assert load_profile(own, "library").name == "another one"
+    (tmp_path / "learned.json").write_text("{")
+    with pytest.raises(InputError, match=r"learned\.json"):
+        load_profile(own)
+
+    file = tmp_path / "mine.json"
+    file.write_text(json.dumps(OWN))
+    derived = load_profile(str(file))
+    assert load_profile(str(file)) is derived
+    file.write_text(json.dumps(OWN | {"memory_bytes_per_s": 2.4e12}))
+    assert load_profile(str(file)).values["gemm_forward_bandwidth"] != derived.values["gemm_forward_bandwidth"]
