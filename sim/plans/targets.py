@@ -3,9 +3,8 @@
 `emit` refuses a plan by the first limit that it breaks, and the tuner leaves out what breaks any. Only what the
 source of a release says is listed, each with its place; what only says how its own kernels run (`fused_wgrad`,
 `tp_overlap`, `framework`, `cross_entropy`, ...) limits nothing (`sim.plans.notes` tells of it), layers and kernels that
-it has not do. A search for one
-of `RUN_BY_TORCH` takes framework torch where the job leaves it open. No target runs stages with tensor- or
-data-parallel degrees of their own.
+it has not do. A search takes from `RUN_BY_TORCH` and `SENDS_BLOCK` what its target decides. No target runs stages with
+tensor- or data-parallel degrees of their own.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -327,6 +326,9 @@ DEEPSPEED = (
 
 RUN_BY_TORCH: tuple[Target, ...] = ("torchtitan", "torchtitan-0.3")
 """Targets whose memory law, loss and products are PyTorch's own."""
+
+SENDS_BLOCK: tuple[Target, ...] = ("deepspeed",)
+"""Targets whose pipelines stand still while they send (deepspeed/runtime/pipe/p2p.py)."""
 
 LIMITS: Mapping[Target, tuple[Limit, ...]] = {
     "torch": TORCH, "torchtitan": (*RELEASE, *TORCHTITAN_MAIN), "torchtitan-0.3": RELEASE, "megatron": MEGATRON,

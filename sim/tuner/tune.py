@@ -14,7 +14,7 @@ from sim.costs.layers.structure import Structure
 from sim.costs.profile import load_profile
 from sim.engine.closed_form import closed_form, lower_bound
 from sim.engine.step import Step
-from sim.plans.targets import RUN_BY_TORCH, unsearched_refusals
+from sim.plans.targets import RUN_BY_TORCH, SENDS_BLOCK, unsearched_refusals
 from sim.specs import Cluster, InputError, Model, Plan, Training
 from sim.specs.arguments import checked
 from sim.specs.fields import read
@@ -208,15 +208,18 @@ class _Request:
             raise InputError("plan.microbatch_group_size", self.plan.microbatch_group_size, allowed)
 
     @property
-    def framework(self) -> dict[str, str]:
-        """Whose memory law holds where the job leaves it open and the target runs by one alone."""
+    def of_target(self) -> dict[str, Any]:
+        """What the target decides: the memory law, where the job leaves it open, and whether its pipelines stand still
+        while they send."""
         stated = self.plan and "framework" not in self.plan.derived
-        return {"framework": "torch"} if self.asked.target in RUN_BY_TORCH and not stated else {}
+        if self.asked.target in RUN_BY_TORCH and not stated:
+            return {"framework": "torch"}
+        return {"blocking_sends": True} if self.asked.target in SENDS_BLOCK else {}
 
     @property
     def assumed(self) -> Iterator[str]:
         """What the target decides, and what of the job's plan says nothing: knobs are searched whatever it says."""
-        yield from (f"plan.{name} = {value} (target {self.asked.target})" for name, value in self.framework.items())
+        yield from (f"plan.{name} = {value} (target {self.asked.target})" for name, value in self.of_target.items())
         if not self.plan:
             return
         usual, fixed = Plan(global_batch=self.asked.global_batch), {*self.asked.knobs, *self.given}
@@ -234,7 +237,7 @@ class _Request:
     def space(self, cluster: Cluster) -> Space:
         """Return the space on a cluster."""
         batch, target = self.asked.global_batch, self.asked.target
-        kept = (_settings(self.plan.suited(cluster)) if self.plan else {}) | self.framework
+        kept = (_settings(self.plan.suited(cluster)) if self.plan else {}) | self.of_target
         knobs = {axis: [degree] for axis, degree in self.given.items()} | self.asked.knobs
         values = resolved(knobs, self.model, cluster, batch)
         uniform = {name: chosen for name, chosen in values.items() if name in PLAN_KNOBS}

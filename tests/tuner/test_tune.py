@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from sim.engine.assembly import TERMS
 from sim.engine.step import simulate
+from sim.plans.notes import notes
 from sim.specs import Cluster, InputError, Links, Model, Offload, Plan
 from sim.specs.catalog import models
 from sim.specs.rules import divisors
@@ -224,6 +225,17 @@ def test_torchtitans_plans_are_searched_by_torchs_memory_law(target, stated, law
     )  # fmt: skip
     assert {found.best.plan.framework, found.baseline.plan.framework} == {law}
     assert found.assumed == ((f"plan.framework = torch (target {target})",) if told else ())
+
+
+def test_deepspeeds_pipelines_are_searched_as_they_stand_still(h100s):
+    knobs = {"tp": [1], "pp": [4], "virtual_stages": [1], "schedule": ["1f1b"], "zero": [1], "micro_batch": [1]}
+    knobs |= {"recompute": ["none"], "unequal_stages": [False]}
+    free, held = (tune(SMALL, h100s, 256, knobs, target=target, top=1) for target in ("any", "deepspeed"))
+    assert held.assumed == ("plan.blocking_sends = True (target deepspeed)",)
+    assert held.best.plan.blocking_sends and not free.best.plan.blocking_sends
+    assert held.best.plan.but(blocking_sends=False) == free.best.plan
+    assert held.best.step.step_time_s > free.best.step.step_time_s
+    assert not any("blocking_sends" in line for line in notes(held.best.step, "deepspeed"))
 
 
 def test_whether_ranks_wait_follows_from_each_schedule(h100s):
