@@ -157,13 +157,14 @@ def program(state: State, steps_per_s: Floats | None = None, packs: bool = False
     steps = rates[row[:singles], column[:singles]]
     if len(both):
         steps = np.concatenate([steps, *state.pairs.steps_per_s[both, column[singles:]].T])
-    size, scale = (n, len(cells)), np.concatenate([state.scale, state.scale[pairs[:, 0]]])
-    rate = coo_array((steps, (job, at)), shape=size).tocsr()
-    time = coo_array((np.ones(len(at)), (job, at)), shape=size).tocsr()
-    use = coo_array((scale[row].astype(float), (column, unknown)), shape=(m, len(cells))).tocsr()
+    scale = np.concatenate([state.scale, state.scale[pairs[:, 0]]])
+    rate = coo_array((steps, (job, at)), shape=(n, len(cells))).tocsr()
+    time_and_use = np.concatenate([np.ones(len(at)), scale[row]])
+    place = np.concatenate([job, n + column]), np.concatenate([at, unknown])
+    rows = coo_array((time_and_use, place), shape=(n + m, len(cells))).tocsr()
     most = np.concatenate([np.ones(n), state.devices * state.part])
     able = np.bincount(job[steps > 0], minlength=n) > 0
-    return Program((n + len(pairs), m), cells, rate, vstack([time, use], format="csr"), most, able)
+    return Program((n + len(pairs), m), cells, rate, rows, most, able)
 
 
 def conic(cost: Floats, rows: csc_array, most: Floats, cones: list[object]) -> Floats | None:
