@@ -112,7 +112,7 @@ def _check(ranks: int, backend: str) -> None:
 def _compiled() -> Compiled:
     group, size = Group.named("ranks"), symbol("size_bytes")
     named = {name: getattr(group, name)(size) for name in OPERATIONS if name != "p2p"}
-    return compile_expressions({**named, "p2p": send(size)})
+    return compile_expressions({**named, "p2p": send(size, symbol("pp_inter"))})
 
 
 FREE = {

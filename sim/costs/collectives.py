@@ -123,12 +123,12 @@ class Group:
         return outside / (share * symbol("inter_efficiency"))
 
 
-def send(size: Expr) -> Expr:
+def send(size: Expr, inter: Expr) -> Expr:
     """Return the seconds of one point-to-point message between pipeline neighbours.
 
-    `pp_inter` is 1 where neighbours sit in different nodes; then a device has its part of the node's network.
+    `inter` is 1 where these sit in different nodes; then a device has its part of the node's network. Of several
+    messages it is the share that does, and the seconds are their mean.
     """
-    inter = symbol("pp_inter")
     start = symbol("intra_alpha")  # one launch: the doublings behind inter_alpha are a collective's
     inside = start + size / (symbol("intra_bytes_per_s") * symbol("intra_efficiency_gather"))
     rate = symbol("inter_bytes_per_s_per_node") * symbol("inter_efficiency") / symbol("gpus_per_node")

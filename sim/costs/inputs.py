@@ -1,17 +1,18 @@
 """Values of the declared symbols for a model, a cluster and one plan or a whole table of plans."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import fields
 from functools import lru_cache
 from math import ceil, gcd
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sim.costs.contention import contention_values
 from sim.costs.memory import parameter_symbols
+from sim.costs.mesh import Mesh, group_values, twins
 from sim.costs.profile import Profile, load_profile
 from sim.specs.catalog import precision, precisions
 from sim.specs.cluster import Cluster
@@ -126,110 +127,6 @@ def domain(cluster: Cluster) -> int:
     """
     size = cluster.domain_gpus
     return int(min(cluster.gpus, max(gcd(cluster.gpus, d) for d in range(max(1, size // 2), size + 1))))
-
-
-@dataclass(frozen=True)
-class Mesh:
-    """How ranks are laid out: sizes of the axes (tp, cp, dp, pp), experts' degrees, ranks of a ZeRO copy (0: all).
-
-    Numbers, or columns of one shape; `order` names the axes, innermost first.
-    """
-
-    order: str
-    sizes: Mapping[str, Any]
-    ep: Any = 1
-    etp: Any = 1
-    shard: Any = 0
-
-    def groups(self) -> dict[str, tuple["Line", ...]]:
-        """Return every communicator as one or two lines of ranks, the nearer neighbours first."""
-        size = {k: _whole(v) for k, v in self.sizes.items()}
-        stride: dict[str, Any] = {}
-        inner: Any = np.int64(1)
-        for axis in self.order.split("-"):
-            stride[axis], inner = inner, inner * size[axis]
-        ep, etp, ranks = _whole(self.ep), _whole(self.etp), size["dp"] * size["cp"]
-        shard = np.where(_whole(self.shard) > 0, self.shard, ranks).astype(np.int64)
-        edp, copy = (np.maximum(1, n * size["tp"] // (ep * etp)) for n in (ranks, shard))
-        copy = np.gcd(edp, copy)
-        first, between = self._data_axes()
-        lowest = stride[first]
-        stage = "" if self.order.endswith("pp") else "pp"
-
-        def line(n: Any, step: Any, other: str) -> tuple[Line, ...]:
-            return _broken(n, step, stride[other], size[other]) if other else (Line(n, step),)
-
-        return {
-            **{axis: (Line(size[axis], stride[axis]),) for axis in ("tp", "cp", "pp")},
-            "dp": line(ranks, lowest, between),
-            "shard": line(shard, lowest, between),
-            "replica": line(ranks // shard, lowest * shard, between),
-            "etp": line(etp, np.int64(1), stage),
-            "ep": line(ep, etp, stage),
-            "edp": line(edp, etp * ep, stage),
-            "expert_shard": line(copy, etp * ep, stage),
-            "expert_replica": line(edp // copy, etp * ep * copy, stage),
-        }
-
-    def _data_axes(self) -> tuple[str, str]:
-        """Return the inner one of cp and dp, and the axis between them or ""."""
-        axes = self.order.split("-")
-        low, high = sorted(axes.index(a) for a in ("cp", "dp"))
-        return axes[low], "".join(axes[low + 1 : high])
-
-
-class Line(NamedTuple):
-    """Ranks at equal distances."""
-
-    n: Any
-    step: Any
-
-
-def _broken(n: Any, step: Any, at: Any, times: Any) -> tuple[Line, Line]:
-    """Return `n` ranks at distance `step` where another axis of `times` ranks takes the places from `at` on."""
-    near = np.where(step < at, np.gcd(n, np.maximum(1, at // step)), 1)
-    rest = n // near
-    return Line(near, step), Line(rest, np.where(step < at, at, step) * times)
-
-
-def _whole(value: Any) -> Any:
-    return np.asarray(value).astype(np.int64)
-
-
-def group_values(mesh: Mesh, wires: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the communicator shapes of a mesh; `wires` holds domain, leaf_gpus and oversubscription.
-
-    A group that does not divide its domain straddles domains: the greatest common divisor is the part that every
-    group surely has in one. A group that reaches beyond one leaf switch pays the fabric's oversubscription.
-    """
-    domain = _whole(wires["domain"])
-    values: dict[str, Any] = {}
-    n: Any
-    inside: Any
-    span: Any
-    for name, lines in mesh.groups().items():
-        n = inside = span = np.int64(1)
-        for line in lines:
-            whole = inside == n  # what already left the domain has no further ranks in it
-            part = np.where(domain % line.step == 0, np.gcd(line.n, np.maximum(1, domain // line.step)), 1)
-            inside, n = inside * np.where(whole, part, 1), n * line.n
-            span = np.where(line.n > 1, line.n * line.step, span)
-        over = np.where(span > wires["leaf_gpus"], wires["oversubscription"], 1.0)
-        values |= {f"{name}_n": n, f"{name}_in": inside, f"{name}_out": -(-n // inside), f"{name}_over": over}
-        if name == "pp":
-            values["pp_inter"] = np.where(span > domain, 1.0, 0.0)
-    return values | {"dp_apart": _apart(values)}
-
-
-def _apart(groups: Mapping[str, Any]) -> Any:
-    """Return 1 where data-parallel collectives and those that a pass waits for cross different links, 0 where they
-    share them: those inside a node, or those between nodes."""
-    beside, inner = (sum(groups[f"{name}_out"] > 1 for name in some) > 0 for some in (BESIDE, INNER))
-    return 1.0 * (beside != inner)
-
-
-BESIDE, INNER = ("dp", "shard", "replica"), ("tp", "cp", "ep")
-"""Communicators whose collectives run beside compute, and of those that a pass waits for."""
 
 
 def switch_values(zero: Any, recompute: Any, sequence_parallel: Any, share: Any = 1.0) -> dict[str, Any]:
@@ -407,7 +304,7 @@ def plan_values(model: Model, placed: PlacedPlan, cluster: Cluster) -> dict[str,
         of_rank[:, rank] += counts[:, chunk % counts.shape[1]]
     sizes = {"tp": plan.tp, "cp": plan.cp, "dp": placed.dp, "pp": plan.pp}
     mesh = Mesh(plan.rank_order, sizes, plan.ep, plan.etp, plan.fsdp_shard or 0)
-    groups = _twins(group_values(mesh, wires(cluster)), plan.copies)
+    groups = twins(group_values(mesh, wires(cluster)), plan.copies)
     values = {
         **{k: float(v) for k, v in sizes.items() if k != "dp"},
         "ep": float(plan.ep), "etp": float(plan.etp), "virtual_stages": float(plan.virtual_stages),
@@ -435,14 +332,3 @@ def _share(plan: Plan, counts: NDArray[np.float64]) -> Any:
         allowed = "left out where a rank's chunks are of different lengths"
         raise InputError("plan.recompute_layers", plan.recompute_layers, allowed)
     return float(share[0])  # what is counted per rank has no room for a share of every chunk
-
-
-def _twins(groups: dict[str, Any], copies: int) -> dict[str, Any]:
-    """Return the communicator shapes where `copies` of the model share gradients: the ranks of a chunk and of its
-    twin on another pipeline rank."""
-    if copies == 1:
-        return groups
-    tier = "out" if bool(groups["pp_inter"]) else "in"
-    grown = {f"{name}_{part}" for name in ("dp", "shard", "edp", "expert_shard") for part in ("n", tier)}
-    more = {name: value * copies if name in grown else value for name, value in groups.items()}
-    return more | {"dp_apart": _apart(more)}

@@ -286,7 +286,7 @@ def _beside_a_step(raw: Mapping[str, Expr], tied: Expr, where: str, passes: Cove
 def tied_reduce(structure: Structure) -> Expr:
     """Return the seconds of adding up the gradients of a table that the first and the last rank both hold."""
     table = symbol("head_split") / tp
-    pair = Group(2, 1 + (1 - symbol("pp_inter")), 1 + symbol("pp_inter"))
+    pair = Group(2, 1 + (1 - symbol("ends_inter")), 1 + symbol("ends_inter"))
     return minimum(1, pp - 1) * pair.all_reduce(reduce_bytes * table) if structure.tied else 0 * table
 
 
@@ -393,12 +393,15 @@ def expressions(structure: Structure) -> dict[str, Expr]:
     whole = (1 - symbol("scatter_gather")) * (1 - sequence_parallel)
     boundary = ends.boundary_bytes(structure)
     whole_again = (1 - sequence_parallel) * tp_group.all_gather(boundary)
-    message = several * ((1 - whole) * (send(boundary / tp) + whole_again) + whole * send(boundary))
+    entering, leaving = (
+        several * ((1 - whole) * (send(boundary / tp, inter) + whole_again) + whole * send(boundary, inter))
+        for inter in (symbol("pp_inter"), symbol("pp_inter_out"))
+    )
     # A pass that blocks waits for what it receives and for what it sends; the first and the last for one of the two.
-    blocked = symbol("blocking_sends") * message
-    between = minimum(1, pp * symbol("virtual_stages") - 2)
+    blocking, between = symbol("blocking_sends"), minimum(1, pp * symbol("virtual_stages") - 2)
     for phase in ("forward_pp", "input_pp"):
-        inner[phase], first[phase], last[phase] = (1 + between) * blocked, -between * blocked, -between * blocked
+        inner[phase] = blocking * (between * entering + leaving)
+        first[phase], last[phase] = -between * blocking * entering, -between * blocking * leaving
     held_all = states(structure)
     update = {where: held_all[f"optimizer_{where}"] for where in held(structure)}
     late = late_updates(structure, update)
@@ -412,7 +415,7 @@ def expressions(structure: Structure) -> dict[str, Expr]:
         | pair_outputs()
         | {f"optimizer_{at}": update[at] + late[at] + symbol("step_overhead_s") for at in update}
         | {
-            "send": message - blocked,
+            "send": (1 - blocking) * entering,
             "layers": _layers(structure),
             "tied_reduce": tied_reduce(structure),
             "saved_embedding_bytes": memory.embedding_bytes(structure),

@@ -241,13 +241,12 @@ def action_seconds(schedule: Schedule, costs: Costs) -> tuple[dict[Kind, Any], A
     if SCHEDULES[schedule.name].asynchronous:  # every update reduces its own gradients
         update[Kind.OPTIMIZER] += update[Kind.REDUCE_GRAD]
     table = pass_seconds(costs, schedule.depth, schedule.pipelines) | update
-    ahead, met, late = (
+    ahead, met, late, message = (
         np.tile(np.zeros(schedule.depth) + costs[n], schedule.pipelines)
-        for n in ("ahead_forward", "ahead_backward", "late_backward")
+        for n in ("ahead_forward", "ahead_backward", "late_backward", "send")
     )
     if SCHEDULES[schedule.name].splits:
         late = 0 * late  # weight gradients are reduced beside their own passes
-    message = np.zeros(stages) + costs["send"]
     return table, message - ahead, message - late - np.roll(met, 1)
 
 

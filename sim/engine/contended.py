@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.costs import inputs
+from sim.costs import inputs, mesh
 from sim.costs.contention import nearest
 from sim.costs.profile import Profile, load_profile
 from sim.costs.run_level import RunLevelSet
@@ -31,18 +31,21 @@ def layout(model: Model, cluster: Cluster, placed: PlacedPlan, level: RunLevelSe
 
     @cache
     def values(n: int, rank: int) -> dict[str, Any]:
-        return inputs.plan_values(model, placed.at(rank), cluster.members[n])
+        found = inputs.plan_values(model, placed.at(rank), cluster.members[n])
+        return found | mesh.hops(placed, found)
 
     held = holders(model, cluster, placed, level)
     ranks = [[values(n, r if plan.stages else 0) for n in numbers] for r, numbers in enumerate(held)]
     counts = np.sum([ranks[0][0][f"layers_{k}"] for k in range(len(set(model.pattern)))], axis=0)
-    groups = {"dp": inputs.BESIDE, "inner": inputs.INNER}
+    groups = {"dp": mesh.BESIDE, "inner": mesh.INNER}
     outside = {
         name: tuple(any(bool(v[f"{g}_out"] > 1) for g in some for v in each) for each in ranks)
         for name, some in groups.items()
     }
     into = [
-        crossings(member, placed) if plan.stages else [bool(values(n, 0)["pp_inter"])] * placed.stages
+        crossings(member, placed)
+        if plan.stages
+        else np.broadcast_to(values(n, 0)["pp_inter"] > 0, placed.stages).tolist()
         for n, member in enumerate(cluster.members)
     ]
     messages = tuple(any(into[n][s] for n in held[r]) for s, r in enumerate(plan.rank_of[: placed.stages]))

@@ -146,7 +146,7 @@ class _Lowering:
         # Without flush there is no first forward of a step beside which to gather what was updated.
         self.bucket = (self.reduced + (0 if self.flushes else 1) * self.regathered) / self.rank_layers
         self.costs, self.tied = costs, tied_reduce(costs, schedule)
-        self.message = tick_array(np.zeros(schedule.stages) + costs["send"])
+        self.message = tick_array(np.tile(np.zeros(schedule.depth) + costs["send"], schedule.pipelines))
         self.copies = Copies(schedule, self.graph, costs, self._copy)
 
     def build(self) -> Lowered:

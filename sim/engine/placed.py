@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.costs import inputs, offload, stage
+from sim.costs import inputs, mesh, offload, stage
 from sim.costs.algebra import Values
 from sim.costs.layers.structure import Structure
 from sim.costs.profile import Profile, load_profile
@@ -91,9 +91,9 @@ def _worst(
         return values[longest[end]]
     if name in PASS_COSTS and values[0].shape == longest.shape:
         return np.stack(values)[longest, np.arange(len(longest))]
-    if values[0].ndim == 0:
+    if name == "send" or values[0].ndim == 0:  # a message takes as long as the slower of its two ends
         mine = [bool(g.any() if end is None else g[end]) for g in holding]
-        return max(v for v, uses in zip(values, mine, strict=True) if uses)
+        return reduce(np.maximum, (v for v, uses in zip(values, mine, strict=True) if uses))
     table = np.stack(values)
     return np.where(holding if table.shape == holding.shape else on, table, -np.inf).max(axis=0)
 
@@ -183,7 +183,9 @@ def _of_one(
     says; offloads: something of that plan is in host memory. Plans that differ in one stage share those of the others.
     """
     beside = inputs.offload_values(same.plan, member, offloads)
-    change = {"pp_inter": np.array(crossed, dtype=float), **beside}
+    into = np.array(crossed, dtype=float)
+    out = np.append(into[1:], into[-1])
+    change = {"ends_inter": into[0], "pp_inter": np.append(out[0], into[1:]), "pp_inter_out": out, **beside}
     return stage_costs(model, member, same, profile.profile, level, what, change)
 
 
@@ -238,9 +240,11 @@ def stage_values(
     model: Model, cluster: Cluster, placed: PlacedPlan, profile: Profile, level: RunLevelSet
 ) -> dict[str, Any]:
     """Return the value of every symbol of the stage model for one plan."""
+    plan = inputs.plan_values(model, placed, cluster)
     return (
         inputs.model_values(model)
         | inputs.cluster_values(cluster, profile)
-        | inputs.plan_values(model, placed, cluster)
+        | plan
+        | mesh.hops(placed, plan)
         | symbol_values(level.parameters, placed.plan.software_year)
     )

@@ -216,10 +216,11 @@ class Grid:
             values[f"layers_{k}"] = values[f"rank_layers_{k}"] = axes["layers"] * parts[k]
         values["blocks_beside_head"] = np.minimum(1.0, axes["layers"])
         dims = (1,) * row.ndim
+        crossing = np.array([0.0, 1.0]).reshape(1, 2, *dims) * (asked.stages > 1)
         values |= {
             "virtual_stages": 1.0, "microbatches": float(asked.microbatches), "microbatch_group_size": 1.0,
             "in_flight": np.array([0.0, 1.0]).reshape(2, 1, *dims),
-            "pp_inter": np.array([0.0, 1.0]).reshape(1, 2, *dims) * (asked.stages > 1),
+            "ends_inter": crossing, "pp_inter": crossing, "pp_inter_out": crossing,
         }  # fmt: skip
         if shares is not None:
             for i, (name, each) in enumerate(zip(OFFLOADED, shares, strict=True)):

@@ -14,6 +14,7 @@ from sim.costs.algebra import Compiled
 from sim.costs.contention import contention_values
 from sim.costs.layers.structure import Structure
 from sim.costs.learned import factors
+from sim.costs.mesh import Mesh, group_values
 from sim.costs.profile import Profile, load_profile
 from sim.costs.run_level import level_of, straggling, symbol_values
 from sim.engine.closed_form import closed_form, lower_bound
@@ -297,7 +298,7 @@ def mesh_values(kept: Mapping[str, Any], degrees: Mapping[str, Any], shard: Any,
     """
     order, etp = layout(kept)
     sizes = {axis: degrees[axis] for axis in ("tp", "cp", "dp", "pp")}
-    return inputs.group_values(inputs.Mesh(order, sizes, degrees["ep"], etp, shard), values) | {"etp": float(etp)}
+    return group_values(Mesh(order, sizes, degrees["ep"], etp, shard), values) | {"etp": float(etp)}
 
 
 def layout(kept: Mapping[str, Any]) -> tuple[str, int]:

@@ -89,15 +89,9 @@ class StagedSearch:
 
 
 def joined(equal: Sequence[Step], unequal: Sequence[Step]) -> list[Step]:
-    """Return all steps, fastest first; of stages that are equal after all once, as it is faster: given one by one, each
-    sends over its own links, else all send over the slowest between any two."""
-    held = {_shape(step.placed): step for step in equal}
-    more = []
-    for step in unequal:
-        same = held.get(_shape(step.placed.at(0))) if _uniform(step.plan) else None
-        if same is None or step.step_time_s < same.step_time_s:
-            more.append(step)
-            equal = [one for one in equal if one is not same]
+    """Return all steps, fastest first; of those whose stages are equal after all none that `equal` has."""
+    held = {_shape(step.placed) for step in equal}
+    more = (step for step in unequal if not (_uniform(step.plan) and _shape(step.placed.at(0)) in held))
     return sorted([*equal, *more], key=lambda s: s.step_time_s)
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from sim.costs.algebra import compile_expressions, symbol
 from sim.costs.collectives import PARAMETERS, Group, send
-from sim.costs.inputs import Mesh, cluster_values, group_values
+from sim.costs.inputs import cluster_values
+from sim.costs.mesh import Mesh, group_values
 from sim.costs.profile import load_profile
 from sim.costs.run_level import RunLevel, symbol_values
 from sim.specs import Cluster, InputError
@@ -19,7 +20,7 @@ FUNCTIONS = compile_expressions(
         "all_reduce": Group.named("tp").all_reduce(1e9),
         "all_gather": Group.named("tp").all_gather(1e9),
         "dp": Group.named("dp").all_reduce(1e9),
-        "send": send(1e9),
+        "send": send(1e9, symbol("pp_inter")),
     }
 )
 

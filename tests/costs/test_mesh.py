@@ -6,7 +6,7 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from sim.costs.inputs import Mesh, group_values
+from sim.costs.mesh import Mesh, group_values
 from sim.specs.plan import RankOrder
 
 DOMAIN, LEAF = 8, 16

@@ -50,6 +50,38 @@ def test_equal_stages_are_the_uniform_plan(engine, schedule, own):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("blocking", [False, True])
+@pytest.mark.parametrize(("tp", "pp", "dp"), [(4, 4, 1), (1, 16, 1), (2, 4, 2)])
+def test_equal_stages_are_the_uniform_plan_where_few_messages_leave_a_node(engine, blocking, tp, pp, dp):
+    uniform = Plan(tp=tp, pp=pp, dp=dp, global_batch=64, blocking_sends=blocking)
+    stages = plan(*[StagePlan(layers=32 // pp, tp=tp, dp=dp)] * pp, blocking_sends=blocking)
+    one, other = (simulate(LLAMA, PAIR, p, engine) for p in (uniform, stages))
+    assert other.step_time_s == one.step_time_s
+
+
+@pytest.mark.parametrize(
+    ("more", "leave"),
+    [
+        ({"virtual_stages": 2}, [2, 4, 6]),  # and from the last rank to the first
+        ({"virtual_stages": 2, "schedule": "zbv"}, [2, 6]),
+        ({"schedule": "dualpipe"}, [2]),
+    ],
+    ids=str,
+)
+def test_of_a_pipeline_over_two_nodes_the_messages_between_these_are_slow(more, leave):
+    send = slowest(LLAMA, PAIR, Plan(tp=4, pp=4, global_batch=64, **more).on(LLAMA, PAIR), run_level())["send"]
+    assert np.flatnonzero(send > send.min()).tolist() == leave
+    assert len(set(send)) == 2
+
+
+def test_pipelines_that_share_nodes_leave_them_at_the_same_boundaries():
+    placed = Plan(tp=1, pp=4, dp=4, rank_order="tp-cp-pp-dp", global_batch=64).on(LLAMA, PAIR)
+    assert np.ndim(slowest(LLAMA, PAIR, placed, run_level())["send"]) == 0  # two whole pipelines in each node
+    placed = Plan(tp=1, pp=16, dp=1, global_batch=64).on(LLAMA, PAIR)
+    assert np.argmax(slowest(LLAMA, PAIR, placed, run_level())["send"]) == 8
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 def test_unequal_stages_run(engine):
     step = simulate(LLAMA, NODES, plan(*UNEQUAL), engine)
     assert sum(step.breakdown_s.values()) == pytest.approx(step.step_time_s)

@@ -327,6 +327,19 @@ def test_no_engine_beats_the_bound_where_copies_hide_beside_embedding_and_head(s
             assert closed(step, closed_form)["step_time_s"] == pytest.approx(took_s, rel=1e-6)
 
 
+@pytest.mark.parametrize("name", ["1f1b", "gpipe", "zb-h1", "zb-1p", "zbv", "interleaved", "looped-bfs"])
+def test_the_bound_counts_the_mean_message_where_few_leave_a_node(name):
+    chunks = 2 if name in ("interleaved", "looped-bfs", "zbv") else 1
+    pairs, one = (Cluster.of("a100-sxm-80gb", nodes=n, gpus_per_node=16 // n) for n in (8, 1))
+    plan = Plan(tp=1, pp=16, virtual_stages=chunks, schedule=name, global_batch=32)
+    model = Model(layers=32, hidden=1024, heads=8, vocab=50_000, seq=2048)
+    step, fast = (simulate(model, cluster, plan) for cluster in (pairs, one))
+    bounds = [closed(each, lower_bound)["lower_bound_s"] for each in (step, fast)]
+    assert bounds[1] <= bounds[0] <= step.timeline.makespan * 1e-9
+    if name in ("1f1b", "gpipe"):
+        assert bounds[0] == pytest.approx(step.timeline.makespan * 1e-9, rel=0.01)
+
+
 @given(steps(usual=False))
 def test_no_engine_beats_the_lower_bound(step):
     """The tuner's certificate rests on it, whatever dominates: embedding, head, messages, few microbatches."""
