@@ -5,7 +5,6 @@ from typing import Any
 
 from sim.plans.exported import Exported
 from sim.plans.orders import check_order, deepspeed_order, megatron_order
-from sim.specs import Plan
 
 EXPRESSES = (
     "tp", "pp", "dp", "ep", "global_batch", "micro_batch", "schedule", "recompute", "zero", "gradient_dtype",
@@ -56,13 +55,3 @@ def _zero(made: Exported) -> dict[str, Any]:
     if offload.weights:
         section["offload_param"] = {"device": "cpu", "pin_memory": True}
     return section
-
-
-def overlaps(plan: Plan) -> bool:
-    """Return whether `overlap_comm` makes DeepSpeed reduce gradients beside the backward pass.
-
-    Without ZeRO (`runtime/engine.py`, `allreduce_gradients`), in a pipeline ("Pipeline parallelism does not support
-    overlapped communication") and in its BF16_Optimizer (`_do_optimizer_sanity_check`) they wait for its end.
-    """
-    bf16_optimizer = plan.precision == "bf16" and plan.gradient_dtype == "fp32" and not plan.offload.optimizer
-    return plan.zero > 1 or (plan.zero == 1 and plan.pp == 1 and not bf16_optimizer)

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from sim.plans.deepspeed import overlaps
 from sim.plans.reading import ReadPlan, made, quotient
+from sim.plans.targets import deepspeed_overlaps
 from sim.specs import InputError
 
 NAMES = {
@@ -103,7 +103,7 @@ def from_deepspeed(raw: Mapping[str, Any], gpus: int | None = None) -> ReadPlan:
         "" if pp == 1 else "layers per stage: taken as equal (PipelineModule's partition_method says it)",
         "activation_checkpointing: taken as recompute of every layer" if checkpoints and pp == 1 else "",
     )
-    if not found.plan.overlap_dp or overlaps(found.plan):
+    if not found.plan.overlap_dp or deepspeed_overlaps(found.plan):
         return found
     waits = "zero_optimization.overlap_comm: without effect here (gradients are reduced after the backward pass)"
     return replace(found, plan=found.plan.but(overlap_dp=False), notes=(*found.notes, waits))

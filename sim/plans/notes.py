@@ -5,8 +5,7 @@ from typing import Any
 
 from sim.costs.layers.block import repeats_some
 from sim.engine.step import Step
-from sim.plans.deepspeed import overlaps
-from sim.plans.targets import RUN_BY_TORCH
+from sim.plans.targets import RUN_BY_TORCH, deepspeed_overlaps
 from sim.specs import Model, Plan
 from sim.specs.job import Target
 
@@ -39,7 +38,7 @@ def notes(step: Step, target: Target) -> Iterator[str]:
 def _of_deepspeed(step: Step) -> Iterator[str]:
     """Yield what its engine does whatever the plan says, and what its configuration leaves to the program."""
     plan = step.placed.at(0).plan
-    if plan.overlap_dp and step.placed.dp > 1 and not overlaps(plan):
+    if plan.overlap_dp and step.placed.dp > 1 and not deepspeed_overlaps(plan):
         yield "predicted with overlap_dp true: this plan's gradients DeepSpeed reduces after the backward pass"
     if plan.pp > 1:
         if not plan.blocking_sends:

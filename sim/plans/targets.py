@@ -3,15 +3,16 @@
 `emit` refuses a plan by the first limit that it breaks, and the tuner leaves out what breaks any. Only what the
 source of a release says is listed, each with its place; what only says how its own kernels run (`fused_wgrad`,
 `tp_overlap`, `framework`, `cross_entropy`, ...) limits nothing (`sim.plans.notes` tells of it), layers and kernels that
-it has not do. A search takes from `RUN_BY_TORCH` and `SENDS_BLOCK` what its target decides. No target runs stages with
-tensor- or data-parallel degrees of their own.
+it has not do. A search takes from `RUN_BY_TORCH`, `SENDS_BLOCK` and `OVERLAPS` what its target decides. No target runs
+stages with tensor- or data-parallel degrees of their own.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sim.plans.limit import Asked, Limit, among
 from sim.plans.megatron_limits import ASSERTED
@@ -329,6 +330,22 @@ RUN_BY_TORCH: tuple[Target, ...] = ("torchtitan", "torchtitan-0.3")
 
 SENDS_BLOCK: tuple[Target, ...] = ("deepspeed",)
 """Targets whose pipelines stand still while they send (deepspeed/runtime/pipe/p2p.py)."""
+
+
+def deepspeed_overlaps(plan: Asked | Plan) -> NDArray[np.bool_]:
+    """Return whether `overlap_comm` makes DeepSpeed reduce gradients beside the backward pass.
+
+    Without ZeRO (`runtime/engine.py`, `allreduce_gradients`), in a pipeline ("Pipeline parallelism does not support
+    overlapped communication") and in its BF16_Optimizer (`_do_optimizer_sanity_check`) they wait for its end.
+    """
+    zero, pp = np.asarray(plan.zero), np.asarray(plan.pp)
+    summed_apart = plan.gradient_dtype == "fp32" and not plan.offload.optimizer
+    bf16_optimizer = (np.asarray(plan.precision) == "bf16") & summed_apart
+    return np.asarray((zero > 1) | (zero == 1) & (pp == 1) & ~bf16_optimizer)
+
+
+OVERLAPS: Mapping[Target, Callable[[Asked | Plan], NDArray[np.bool_]]] = {"deepspeed": deepspeed_overlaps}
+"""Whether gradients are reduced beside the backward pass where a plan has `overlap_dp`; elsewhere they always are."""
 
 LIMITS: Mapping[Target, tuple[Limit, ...]] = {
     "torch": TORCH, "torchtitan": (*RELEASE, *TORCHTITAN_MAIN), "torchtitan-0.3": RELEASE, "megatron": MEGATRON,

@@ -5,22 +5,32 @@ from math import gcd
 from typing import Any
 
 from sim.engine.step import Step, simulate
+from sim.plans.targets import OVERLAPS
 from sim.specs import Cluster, InputError, Model, Plan
+from sim.specs.job import Target
 from sim.specs.plan import RECOMPUTE
 from sim.specs.rules import divisors, shards
 from sim.tuner.space import same_once
 
 
-def textbook(model: Model, cluster: Cluster, global_batch: int, kept: Mapping[str, Any] | None = None) -> Step | None:
+def textbook(
+    model: Model,
+    cluster: Cluster,
+    global_batch: int,
+    kept: Mapping[str, Any] | None = None,
+    target: Target = "any",
+) -> Step | None:
     """Return the common heuristic's step, or None where none of its plans fits.
 
     tp inside the node as far as memory needs it (traced networks and recurrent layers have none), then pp, ZeRO-1,
     micro-batch 1; full recompute only if nothing else fits (Narayanan et al. 2021, arXiv 2104.04473, section 3,
-    takeaways 1 and 2); experts over the devices of a node. `kept` are settings that the job gives.
+    takeaways 1 and 2); experts over the devices of a node. `kept` are settings that the job gives; `target` may reduce
+    gradients after the backward pass, whatever these say.
     """
     for plan in _candidates(model, cluster, global_batch, kept or {}):
+        own = plan if target not in OVERLAPS or OVERLAPS[target](plan) else plan.but(overlap_dp=False)
         try:
-            step = simulate(model, cluster, plan)
+            step = simulate(model, cluster, own)
         except InputError:
             continue  # this mesh breaks a rule; the next one is a little larger
         if step.fits == "yes":

@@ -212,9 +212,17 @@ def _evaluate(function: Compiled, columns: dict[str, Any], pool: Pool, parts: Se
     recompute, zero, sharded = (np.array(values) for values in pool.switches)
     axes = inputs.switch_values(zero[:, None], recompute[:, None, None], sharded)
     rows = {k: v if np.ndim(v) == 0 else v[:, None, None, None] for k, v in columns.items()}
+    if any(space.waits is not None for space, _, _ in parts):
+        rows["overlap_dp"] = rows["overlap_dp"] * ~np.concatenate([_waits(space, at) for space, _, at in parts])
     out = evaluated(function, axes | rows, alike=_alike(function, parts))
     shape = (len(columns["tp"]), len(recompute), len(zero), len(sharded))
     return {name: np.broadcast_to(value, shape) for name, value in out.items()}
+
+
+def _waits(space: Space, rows: Column) -> NDArray[np.bool_]:
+    """Return `Space.waits` of some rows, [row, 1, zero, 1]."""
+    shape = (len(rows), 1, len(space.zero), 1)
+    return np.zeros(shape, dtype=bool) if space.waits is None else space.waits[rows]
 
 
 def _alike(function: Compiled, parts: Sequence[Part]) -> Column:

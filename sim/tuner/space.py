@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from sim.costs.layers.block import repeats_some
 from sim.plans.limit import NOTHING, Asked, unsearched
+from sim.plans.targets import OVERLAPS
 from sim.schedules import CLOSED, SCHEDULES, Shape
 from sim.specs import Cluster, Model, Plan
 from sim.specs.catalog import precisions
@@ -53,7 +54,8 @@ class Space:
 
     recompute: indices into `RECOMPUTE`; kept: settings that are not searched; excluded: configurations by reason;
     asked: all combinations of knobs; knobs: those that are given; target: what must run the plans.
-    `allowed[row, recompute, zero, sequence_parallel]` marks the distinct legal configurations.
+    `allowed[row, recompute, zero, sequence_parallel]` marks the distinct legal configurations; waits, of an axis each,
+    those whose gradients the target reduces after the backward pass, whatever the settings say.
     """
 
     model: Model
@@ -69,6 +71,7 @@ class Space:
     asked: int
     knobs: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     target: Target = "any"
+    waits: NDArray[np.bool_] | None = None
 
     def plan(self, row: int, recompute: int, zero: int, sequence_parallel: int) -> Plan:
         """Return the plan at these indices; what is a default stays left out."""
@@ -88,6 +91,8 @@ class Space:
             switches["precision"] = self.precision(row)
         if "tempo" in self.knobs:
             switches["tempo"] = bool(self.rows["tempo"][row])
+        if self.waits is not None and self.waits[row, 0, zero, 0]:
+            switches["overlap_dp"] = False
         return read(Plan, dict(self.kept) | shape | switches | {"global_batch": self.global_batch})
 
     def precision(self, row: int) -> str:
@@ -158,8 +163,9 @@ def build_space(
         _count(excluded, "selective recompute of nothing (the same as none)", int(idle.sum()))
         allowed &= ~idle
     asked, given = len(legal) * per_row, dict(knobs or {})
+    waits = ~OVERLAPS[target](needs) if target in OVERLAPS and settings.overlap_dp else None
     return Space(
-        model, cluster, global_batch, fixed, rows, recompute, zero, sp, allowed, excluded, asked, given, target
+        model, cluster, global_batch, fixed, rows, recompute, zero, sp, allowed, excluded, asked, given, target, waits
     )
 
 

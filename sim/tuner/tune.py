@@ -216,10 +216,12 @@ class _Request:
             return {"framework": "torch"}
         return {"blocking_sends": True} if self.asked.target in SENDS_BLOCK else {}
 
-    @property
-    def assumed(self) -> Iterator[str]:
-        """What the target decides, and what of the job's plan says nothing: knobs are searched whatever it says."""
-        yield from (f"plan.{name} = {value} (target {self.asked.target})" for name, value in self.of_target.items())
+    def assumed(self, space: Space) -> Iterator[str]:
+        """Yield what the target decides, and what of the job's plan counts for nothing: knobs are searched anyway."""
+        target = f"(target {self.asked.target})"
+        yield from (f"plan.{name} = {value} {target}" for name, value in self.of_target.items())
+        if space.waits is not None and (space.waits & space.allowed).any():
+            yield f"plan.overlap_dp = False where gradients are reduced after the backward pass {target}"
         if not self.plan:
             return
         usual, fixed = Plan(global_batch=self.asked.global_batch), {*self.asked.knobs, *self.given}
@@ -275,10 +277,11 @@ class _Request:
         gap = max(gap, unequal.gap(steps[0].step_time_s)) if unequal else gap
         (ranked, same), base = rank(search, steps, self.top), {**space.kept, **self.given}
         ranked, robust = weighed(ranked, objective)
-        baseline = textbook(self.model, cluster, self.asked.global_batch, base)
+        baseline = textbook(self.model, cluster, self.asked.global_batch, base, self.asked.target)
         return Tuned(
             self.model, cluster, self.asked.global_batch, space.knobs, objective, ranked, baseline, space, scores,
-            _seconds([*marks, perf_counter()]), gap, same, search.interrupted, unequal, robust, tuple(self.assumed),
+            _seconds([*marks, perf_counter()]), gap, same, search.interrupted, unequal, robust,
+            tuple(self.assumed(space)),
         )  # fmt: skip
 
     def unequal(self, space: Space, steps: Sequence[Step], search: Search) -> StagedSearch | None:

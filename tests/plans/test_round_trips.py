@@ -9,13 +9,12 @@ from hypothesis import strategies as st
 
 import sim
 from sim.plans import EXPORTERS, emitted
-from sim.plans.deepspeed import overlaps
 from sim.plans.files import job_data
 from sim.plans.flags import words
 from sim.plans.from_megatron import NAMES
 from sim.plans.importing import read_plan
 from sim.plans.plan_file import load_plan, plan_data, save_plan
-from sim.plans.targets import refusals
+from sim.plans.targets import deepspeed_overlaps, refusals
 from sim.schedules import SCHEDULES
 from sim.specs import Cluster, InputError, Job, Model, Offload, Plan
 from sim.specs.job import read_sections
@@ -169,7 +168,7 @@ ALONE = {"cp": 1, "virtual_stages": 1, "rank_order": "tp-cp-dp-pp", "sequence_pa
 def test_deepspeed(step):
     found = read_plan(emitted(step, "deepspeed")["plan.json"], "deepspeed", gpus=CLUSTER.gpus)
     same(step, found, [field for field in EXPORTERS["deepspeed"].expresses if field not in ("overlap_dp", "offload")])
-    assert found.plan.overlap_dp == (step.plan.overlap_dp and overlaps(step.plan))
+    assert found.plan.overlap_dp == (step.plan.overlap_dp and deepspeed_overlaps(step.plan))
     for name in ("optimizer", "activations", "weights"):
         assert getattr(found.plan.offload, name) == getattr(step.plan.offload, name)
     assert found.not_read == ()

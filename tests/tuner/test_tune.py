@@ -17,6 +17,7 @@ from sim.specs.rules import divisors
 from sim.tuner.baseline import textbook
 from sim.tuner.explain import TERM_NAMES
 from sim.tuner.ranking import same_order, weighed
+from sim.tuner.score import bounds
 from sim.tuner.space import ORDERS, build_space
 from sim.tuner.tune import tune
 from tests.full import FULL, full
@@ -231,11 +232,44 @@ def test_deepspeeds_pipelines_are_searched_as_they_stand_still(h100s):
     knobs = {"tp": [1], "pp": [4], "virtual_stages": [1], "schedule": ["1f1b"], "zero": [1], "micro_batch": [1]}
     knobs |= {"recompute": ["none"], "unequal_stages": [False]}
     free, held = (tune(SMALL, h100s, 256, knobs, target=target, top=1) for target in ("any", "deepspeed"))
-    assert held.assumed == ("plan.blocking_sends = True (target deepspeed)",)
+    assert held.assumed[0] == "plan.blocking_sends = True (target deepspeed)"
     assert held.best.plan.blocking_sends and not free.best.plan.blocking_sends
-    assert held.best.plan.but(blocking_sends=False) == free.best.plan
+    assert held.best.plan.but(blocking_sends=False, overlap_dp=True) == free.best.plan
     assert held.best.step.step_time_s > free.best.step.step_time_s
     assert not any("blocking_sends" in line for line in notes(held.best.step, "deepspeed"))
+
+
+@pytest.mark.parametrize(
+    ("change", "overlapping"),
+    [
+        ({"zero": [0]}, False),
+        ({"zero": [1]}, True),
+        ({"zero": [2]}, True),
+        ({"zero": [1], "pp": [2]}, False),
+        ({"zero": [1], "plan": {"gradient_dtype": "fp32"}}, False),
+        ({"zero": [3], "plan": {"gradient_dtype": "fp32"}}, True),
+        ({"zero": [3], "plan": {"overlap_dp": False}}, False),
+    ],
+    ids=str,
+)
+def test_gradients_that_deepspeed_reduces_after_the_backward_pass_are_searched_so(h100s, change, overlapping):
+    plan = Plan(global_batch=256, **({"gradient_dtype": "bf16"} | change.pop("plan", {})))
+    knobs = {"tp": [1], "pp": [1], "micro_batch": [1], "recompute": ["none"], "unequal_stages": [False]} | change
+    found = tune(SMALL, h100s, 256, knobs, plan=plan, target="deepspeed", top=1)
+    best = found.best
+    assert best.plan.overlap_dp == overlapping
+    told = any(line.startswith("plan.overlap_dp = False where") for line in found.assumed)
+    assert told == (plan.overlap_dp and not overlapping)
+    assert not any("overlap_dp" in line for line in notes(best.step, "deepspeed"))
+    assert bounds(found.space)[found.space.allowed].min() <= best.step.step_time_s
+
+
+def test_one_search_for_deepspeed_sets_plans_that_overlap_beside_plans_that_do_not(h100s):
+    knobs = {"tp": [1], "pp": [1], "micro_batch": [1], "recompute": ["none"], "zero": [1, 2], "unequal_stages": [False]}
+    found = tune(SMALL, h100s, 256, knobs, target="deepspeed", top=2)
+    assert {one.plan.zero: one.plan.overlap_dp for one in found.plans} == {1: False, 2: True}
+    scored = np.sort(found.scores.step_time_s[found.space.allowed])
+    assert scored == pytest.approx(sorted(one.step.step_time_s for one in found.plans), rel=1e-3)
 
 
 def test_whether_ranks_wait_follows_from_each_schedule(h100s):
