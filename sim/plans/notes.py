@@ -64,6 +64,8 @@ def _of_megatron(model: Model, plan: Plan) -> Iterator[str]:
         yield "predicted with plan.cross_entropy autograd: Megatron-LM has in-place and fused"
     if model.activation == "relu" and not model.gated_mlp:
         yield "Megatron-LM has no argument for model.activation relu: activation_func must be set in the program"
+    if model.parallel_block:  # core/transformer/transformer_layer.py, `forward`
+        yield "predicted with model.parallel_block true: Megatron-LM's layers run the MLP after attention"
     if plan.recompute == "selective" and not repeats_some(model, "megatron"):
         yield f"selective recompute drops nothing of {model.name}: its norms are part of products' kernels"
     share = VOCABULARY_PARTS * plan.tp

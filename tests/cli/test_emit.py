@@ -92,6 +92,13 @@ def test_notes_say_to_what_megatron_pads_a_vocabulary(trainsim, job):
         assert f"predicted with model.vocab 50257: Megatron-LM pads it to {padded}, a multiple of {128 * tp}" in said
 
 
+def test_notes_say_that_megatrons_layers_are_not_parallel(trainsim, job):
+    path = job("tp: 2, global_batch: 32, zero: 1")
+    assert "parallel_block" not in trainsim("emit", path, "--to", "megatron")[2]
+    path.write_text(path.read_text().replace("llama3-8b", "falcon-40b"))
+    assert "predicted with model.parallel_block true" in trainsim("emit", path, "--to", "megatron")[2]
+
+
 def test_a_plan_that_does_not_fit_is_emitted_and_told_so(trainsim, job):
     path = job("tp: 2, global_batch: 32")
     path.write_text(path.read_text().replace("llama3-8b", "gpt3-175b"))
