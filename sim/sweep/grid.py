@@ -315,12 +315,29 @@ class Grid:
         for section in ("model", "cluster"):  # what no axis touches must be right
             if not any(path.partition(".")[0] == section for path in self.axes):
                 found += made(section, getattr(self, section), ())[1]
+        found += [p for section in SECTIONS for p in self._stated_problems(section)]
         given = {f"plan.{key}" for key in self.plan} | set(self.axes)
         if not given & {"plan", "plan.global_batch"}:
             found.append(InputError("plan.global_batch", None, "required, in the plan or as an axis"))
         if not any(path.partition(".")[0] == "plan" for path in self.axes):
             found += made("plan", self.plan, ())[1]
         return found + (self._not_analytic(given) if self.engine == "analytic" else [])
+
+    def _stated_problems(self, section: str) -> list[InputError]:
+        """Return what is wrong by itself with what a section states beside its axes, whatever these say."""
+        raw = getattr(self, section)
+        if section in self.axes or not any(path.startswith(f"{section}.") for path in self.axes):
+            return []  # replaced by the axis, or checked as a whole
+        if isinstance(raw, str):
+            return made(section, raw, ())[1]
+        found = []
+        for key, value in raw.items():
+            here = f"{section}.{key}"
+            if not any(path == here or path.startswith(f"{here}.") for path in self.axes):
+                # Alone it contradicts nothing, and what is missing beside it is at another path.
+                problems = made(section, {key: value}, ())[1]
+                found += [p for p in problems if p.path == here or p.path.startswith(f"{here}.")]
+        return found
 
     def _not_analytic(self, given: set[str]) -> list[InputError]:
         known = "left out with engine analytic, whose closed forms do not know it; engine path does"

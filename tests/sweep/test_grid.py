@@ -51,6 +51,11 @@ BAD = [
     ({"axes": ONE, "objective": "luck"}, "objective: got 'luck'"),
     ({"axes": ONE, "plan": {}}, "plan.global_batch: missing; required"),
     ({"axes": ONE, "plan": 3}, "plan"),
+    ({"axes": ONE, "plan": {"global_batch": 64, "zero": 7}}, "plan.zero: got 7; allowed: a whole number from 0 to 3"),
+    ({"axes": ONE, "plan": {"global_batch": 64, "tpp": 2}}, "plan.tpp: got 2; allowed: no such key"),
+    ({"axes": ONE, "plan": {"global_batch": 64, "offload": {"optimizer": 2}}}, "plan.offload.optimizer: got 2"),
+    ({"axes": {"model.seq": [512]}, "model": "gpt9"}, "model: got 'gpt9'"),
+    ({"axes": {"cluster.nodes": [1]}, "cluster": {"device": "h900"}}, "cluster.device: got 'h900'"),
     ({"axes": ONE, "model": None}, "model: missing; required"),
     ({"axes": ONE, "model": "gpt9"}, "model: got 'gpt9'"),
     ({"axes": ONE, "cluster": {"device": "h900"}}, "cluster.device: got 'h900'"),
@@ -69,6 +74,12 @@ def test_one_error_with_path_value_and_range(changes, message):
         Grid.read({k: v for k, v in (BASE | changes).items() if v is not None}, Path())
     assert message in str(error.value)
     assert "; allowed: " in str(error.value) or ": missing; required" in str(error.value)
+
+
+def test_what_axes_put_right_is_not_refused():
+    model = {**BASE["model"], "head_dim": 64, "kv_heads": 12}
+    grid = Grid(**(BASE | {"model": model}), axes={"model.heads": [16, 12]})
+    assert Evaluate(grid).outcome(0, 2).counts() == (1, 1, 0, 0)
 
 
 def test_ranges_are_whole_where_the_field_is():
