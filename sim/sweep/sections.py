@@ -10,7 +10,6 @@ from sim.catalog import names
 from sim.market.job_prices import priced
 from sim.plans.files import plain
 from sim.specs import Cluster, InputError, Model, Plan
-from sim.specs.catalog import stated_model
 from sim.specs.fields import UNIONS, check, class_of, init_names
 from sim.specs.job import section_readers
 from sim.specs.model_file import read_model
@@ -53,21 +52,20 @@ def changed(raw: Any, changes: Changes) -> Any:
 
 
 def made_model(raw: Any, changes: Changes) -> tuple[Model | None, list[InputError]]:
-    """Return a model with some fields set, or None and what is wrong; a name stands for what the catalog states."""
+    """Return a model with some fields set, or None and what is wrong; of a name or a file it is what a job with that
+    `base` makes."""
     try:
-        whole = tuple(c for c in changes if not c[0])
-        raw = changed(raw, whole)
-        if len(whole) < len(changes) and isinstance(raw, str):
-            if raw.endswith(".json"):
-                held, problems = read_model(raw, Path())
-                if held is None:
-                    return None, problems
-                raw = {"table": raw} if held.table else stated(held)
-            else:
-                raw = stated_model(raw)
-        return read_model(changed(raw, tuple(c for c in changes if c[0])), Path())
+        raw = changed(raw, tuple(c for c in changes if not c[0]))
+        fields = tuple(c for c in changes if c[0])
+        return read_model(changed(_based(raw) if fields and isinstance(raw, str) else raw, fields), Path())
     except InputError as error:
         return None, [error if error.path.startswith("model") else error.under("model")]
+
+
+def _based(name: str) -> dict[str, Any]:
+    """Return what stands for a name or a file beside fields of its own: a base, or a layer table, which takes none."""
+    found, _ = read_model(name, Path()) if name.endswith(".json") else (None, [])
+    return {"table" if found and found.table else "base": name}
 
 
 def made(section: str, raw: Any, changes: Changes) -> tuple[Any, list[InputError]]:

@@ -10,12 +10,14 @@ from hypothesis import strategies as st
 
 from sim.specs import Cluster, InputError, Model, Plan
 from sim.specs.catalog import models
+from sim.specs.model_file import read_model
 from sim.sweep.evaluate import Evaluate
 from sim.sweep.filters import COMPARISONS, Filter
 from sim.sweep.grid import Grid
 from sim.sweep.outcome import FILTERED, OK
 from tests.oracle import ROOT
 from tests.sweep.conftest import AXES, BASE
+from tests.traced import table
 
 ONE = {"plan.tp": [1, 2]}
 BAD = [
@@ -213,6 +215,25 @@ def test_what_follows_from_a_field_follows_it_anew():
     made = Evaluate(grid).sections["cluster"].at((("device", "l4"),))
     assert made.memory_bytes == Cluster.of("l4").memory_bytes
     assert Evaluate(Grid(**vars_of(grid))).outcome(0, 8).counts() == Evaluate(grid).outcome(0, 8).counts()
+
+
+@pytest.mark.parametrize(
+    ("base", "field", "value"),
+    [("llama2-7b", "heads", 64), ("phi-2", "hidden", 5120), ("opt-6.7b", "seq", 4096), ("gpt2.json", "seq", 4096)],
+)
+def test_a_field_of_a_named_model_is_what_a_job_with_that_base_makes_it(tmp_path, base, field, value):
+    config = json.loads((ROOT / "tests" / "specs" / "configs" / "gpt2.json").read_text())["config"]
+    (tmp_path / "gpt2.json").write_text(json.dumps(config))
+    named = str(tmp_path / base) if base.endswith(".json") else base
+    grid = Grid(**(BASE | {"model": named}), axes={f"model.{field}": [value]})
+    job, _ = read_model({"base": named, field: value}, tmp_path)
+    assert Evaluate(grid).sections["model"].at(((field, value),)) == job
+
+
+def test_a_layer_table_takes_no_fields(tmp_path):
+    table("gpt").save(tmp_path / "net.json")
+    with pytest.raises(InputError, match=r"axes.model.seq.0: got 512; allowed: left out beside table"):
+        Grid(**(BASE | {"model": str(tmp_path / "net.json")}), axes={"model.seq": [512]})
 
 
 def vars_of(grid):
