@@ -174,7 +174,7 @@ def permuted(numbers: Ints, count: int, seed: int, stream: int) -> Ints:
 def spaced(low: float, high: float, count: int, logarithmic: bool, whole: bool) -> tuple[float, ...]:
     """Return `count` numbers from `low` to `high`, equal steps (or factors) apart; fewer where whole ones coincide."""
     if count == 1:
-        return (low,)
+        return (round(low) if whole else low,)
     steps = (k / (count - 1) for k in range(count))
     values = [low * exp(s * log(high / low)) if logarithmic else low + s * (high - low) for s in steps]
     values[0], values[-1] = low, high

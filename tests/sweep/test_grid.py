@@ -92,6 +92,8 @@ def test_ranges_are_whole_where_the_field_is():
     found = Grid(**BASE, axes=axes).numbering.axes
     assert found[0].values == (1, 2, 4, 8)
     assert found[1].values == (0, 0.5, 1)
+    one = Grid(**BASE, axes={"plan.tp": {"min": 2, "max": 2, "count": 1}}, engine="path")
+    assert Evaluate(one).outcome(0, 1).counts()[OK] == 1  # 2, not 2.0
     drawn = Grid(**BASE, axes={"plan.tp": {"min": 1, "max": 8}}, sample={"method": "random", "count": 9})
     assert drawn.numbering.axes[0].whole
 
