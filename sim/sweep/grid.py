@@ -8,6 +8,7 @@ from math import floor
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from pydantic import BeforeValidator, Field
 
 from sim.plans.files import plain
@@ -51,8 +52,23 @@ FORMS: dict[str, Any] = {
 }
 """The axes in the file's JSON Schema."""
 
-Axes = Annotated[dict[str, Any], Field(description="a mapping of fields to their values", json_schema_extra=FORMS)]
-Section = Annotated[Any, Field(description="a mapping of keys to values", json_schema_extra={"type": "object"})]
+
+def unboxed(raw: Any) -> Any:
+    """Return plain data with NumPy's numbers and arrays as Python's, which a store can hold."""
+    if isinstance(raw, np.generic | np.ndarray):
+        return raw.tolist()
+    if isinstance(raw, Mapping):
+        return {key: unboxed(value) for key, value in raw.items()}
+    return [unboxed(value) for value in raw] if isinstance(raw, list) else raw
+
+
+Unboxed = Annotated[Any, BeforeValidator(unboxed)]
+Axes = Annotated[
+    dict[str, Any],
+    BeforeValidator(unboxed),
+    Field(description="a mapping of fields to their values", json_schema_extra=FORMS),
+]
+Section = Annotated[Unboxed, Field(description="a mapping of keys to values", json_schema_extra={"type": "object"})]
 
 
 @spec
@@ -109,7 +125,7 @@ class Grid:
     """
 
     job: str | None = None
-    model: Annotated[Any, Field(description="a catalog name, a path or inline dimensions")] = None
+    model: Annotated[Unboxed, Field(description="a catalog name, a path or inline dimensions")] = None
     cluster: Section = None
     plan: Section = None
     axes: Axes

@@ -127,6 +127,17 @@ def test_objects_and_files_give_the_same_grid():
     assert made.cluster == named.cluster and made.plan == named.plan
 
 
+def test_numbers_of_numpy_are_numbers():
+    boxed = {"plan.tp": list(2 ** np.arange(3)), "plan.micro_batch": np.array([1, 2])}
+    plan = {"global_batch": np.int64(64)}
+    made, same = (
+        Grid(**(BASE | {"plan": plan}), axes=boxed),
+        Grid(**BASE, axes={"plan.tp": [1, 2, 4], "plan.micro_batch": [1, 2]}),
+    )
+    assert json.dumps(made.data()) == json.dumps(same.data())
+    assert made.digest == same.digest
+
+
 @pytest.mark.parametrize("path", sorted((ROOT / "notebooks" / "jobs" / "sweeps").glob("*.yaml")), ids=lambda p: p.stem)
 def test_the_shipped_grids(path):
     grid = Grid.load(path)
