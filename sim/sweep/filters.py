@@ -53,13 +53,18 @@ class Filter:
             raise InputError("field", self.field, f"a field of {', '.join(SECTIONS)}, such as plan.tp")
         if not isinstance(self.operand, int | float | str):
             raise InputError(given[0], self.operand, OPERAND)
-        if given[0] not in ("equals", "differs_from") and isinstance(self.operand, str) and not is_path(self.operand):
+        if self.ordered and isinstance(self.operand, str) and not is_path(self.operand):
             raise InputError(given[0], self.operand, "a number or the path of a field")
 
     @property
     def comparison(self) -> str:
         """The name of the comparison."""
         return next(name for name in COMPARISONS if getattr(self, name) is not None)
+
+    @property
+    def ordered(self) -> bool:
+        """Whether it compares numbers alone, and no text."""
+        return self.comparison not in ("equals", "differs_from")
 
     @property
     def operand(self) -> Any:
@@ -79,9 +84,14 @@ class Filter:
         a, b = value(self.field), value(self.operand) if is_path(self.operand) else np.asarray(self.operand)
         if a.dtype.kind == "O" or b.dtype.kind not in "biuf":
             same = np.asarray(a == b) if self.comparison == "equals" else np.asarray(a != b)
-            return np.asarray(same if self.comparison in ("equals", "differs_from") else np.ones(a.shape, dtype=bool))
+            return same | _unsaid(a) | _unsaid(b) if not self.ordered else np.ones(a.shape, dtype=bool)
         unknown = np.isnan(a.astype(float)) | np.isnan(b.astype(float))
         return np.asarray(COMPARISONS[self.comparison](a, b) | unknown)
+
+
+def _unsaid(values: NDArray[Any]) -> Mask:
+    """Return where values, some of them text, are None."""
+    return np.array([value is None for value in values.ravel()], dtype=bool).reshape(values.shape)
 
 
 def is_path(value: object) -> bool:

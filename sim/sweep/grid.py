@@ -20,7 +20,17 @@ from sim.specs.files import load_mapping
 from sim.sweep.digest import code_digest
 from sim.sweep.filters import SECTIONS, Filter
 from sim.sweep.numbering import Axis, Column, Numbering, spaced
-from sim.sweep.sections import FILE_FIELDS, at_prices, compared, files_in, made, named_files, stated, whole_path
+from sim.sweep.sections import (
+    FILE_FIELDS,
+    at_prices,
+    compared,
+    files_in,
+    is_text,
+    made,
+    named_files,
+    stated,
+    whole_path,
+)
 
 Engine = Literal["analytic", "path", "events"]
 Objective = Literal["step_time", "tokens_per_s_per_gpu", "cost"]
@@ -320,9 +330,12 @@ class Grid:
         found = []
         for n, one in enumerate(self.filters):
             for path in one.paths:
+                where, section = "field" if path == one.field else one.comparison, path.partition(".")[0]
                 if path not in self.axes and not compared(path):
-                    where, section = "field" if path == one.field else one.comparison, path.partition(".")[0]
                     allowed = f"an axis, or a number, text, true or false of {section}"
+                    found.append(InputError(f"filters.{n}.{where}", path, allowed))
+                elif one.ordered and is_text(path):
+                    allowed = "a field of numbers; of text equals and differs_from compare"
                     found.append(InputError(f"filters.{n}.{where}", path, allowed))
         return found
 

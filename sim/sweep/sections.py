@@ -152,15 +152,24 @@ def changes(columns: Mapping[str, Column], row: int) -> Changes:
 
 def compared(path: str) -> bool:
     """Return whether a filter may name a path beside those of axes: of a number, text, true or false."""
+    return any(option in (int, float, bool) for option in _options(path)) or is_text(path)
+
+
+def is_text(path: str) -> bool:
+    """Return whether a field is text."""
+    return any(option is str or get_origin(option) is Literal for option in _options(path))
+
+
+def _options(path: str) -> tuple[Any, ...]:
+    """Return the types that the field at a path may have."""
     section, _, below = path.partition(".")
     if path in COUNTS:
-        return True
+        return (int,)
     hint: Any = {"model": Model, "cluster": Cluster, "plan": Plan}[section]
     for part in below.split("."):
         owner = class_of(hint)
         hint = get_type_hints(owner).get(part) if owner and part in init_names(owner) else None
-    options = get_args(hint) if get_origin(hint) in UNIONS else (hint,)
-    return any(option in (int, float, str, bool) or get_origin(option) is Literal for option in options)
+    return get_args(hint) if get_origin(hint) in UNIONS else (hint,)
 
 
 def valued(thing: Any, path: str, cluster: Cluster | None = None) -> Any:

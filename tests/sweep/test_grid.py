@@ -46,6 +46,7 @@ BAD = [
     ({"axes": ONE, "filters": [{"field": "cluster.links.bandwidth", "at_most": 1}]}, "0.field: got 'cluster.links"),
     ({"axes": ONE, "filters": [{"field": "plan.tp", "at_most": "plan.offload.weigths"}]}, "got 'plan.offload.weigths'"),
     ({"axes": ONE, "filters": [{"field": "plan.offload", "at_most": 1}]}, "filters.0.field: got 'plan.offload'"),
+    ({"axes": ONE, "filters": [{"field": "plan.recompute", "at_most": 1}]}, "0.field: got 'plan.recompute'"),
     ({"axes": ONE, "filters": [{"field": "plan.tp", "is": 1}]}, "filters.0.is: got 1; allowed: no such key"),
     ({"axes": ONE, "sample": {"method": "sobol", "count": 3}}, "sample.method: got 'sobol'"),
     ({"axes": ONE, "sample": {"method": "random", "count": 0}}, "sample.count: got 0"),
@@ -186,6 +187,13 @@ def test_what_cannot_be_built_is_not_left_out_by_a_filter():
         **BASE, axes={"cluster.links.oversubscription": [1.0, 2.0]}, filters=[{"field": "cluster.gpus", "at_most": 1}]
     )
     assert Evaluate(grid).outcome(0, 2).outcome.tolist() == [FILTERED, 1]
+
+
+@pytest.mark.parametrize("comparison", ["equals", "differs_from"])
+def test_what_cannot_be_built_is_not_left_out_by_its_text(comparison):
+    axes, name = {"cluster.links.oversubscription": [1.0, 2.0]}, "h100-sxm-80gb"
+    grid = Grid(**BASE, axes=axes, filters=[{"field": "cluster.device", comparison: name}])
+    assert Evaluate(grid).outcome(0, 2).outcome.tolist() == [OK if comparison == "equals" else FILTERED, 1]
 
 
 def test_digests_tell_grids_and_blocks_apart(small):
