@@ -1,7 +1,7 @@
 """The grid file: a job, the fields that vary, which combinations are wanted and how they are run."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from hashlib import sha256
 from math import floor
@@ -25,6 +25,7 @@ from sim.sweep.sections import (
     at_prices,
     compared,
     files_in,
+    is_table,
     is_text,
     made,
     named_files,
@@ -290,8 +291,13 @@ class Grid:
             changes += [] if "plan.global_batch" in (*self.axes, *(f"plan.{k}" for k in raw)) else [("global_batch", 1)]
         # A whole section comes before the fields in it.
         ordered = sorted([*changes, (below, value)], key=lambda change: change[0] != "")
-        _, problems = made(section, raw, tuple(ordered))
-        return [p for p in problems if p.path == path or p.path.startswith(f"{path}.")]
+        found = _at(path, made(section, raw, tuple(ordered))[1])
+        if not found or not first or value is None:
+            return found
+        # What is wrong beside the first values of other axes may be right beside others: it must be wrong alone, too.
+        held = {"table": raw} if isinstance(raw, str) and is_table(raw) else raw if isinstance(raw, Mapping) else {}
+        alone = {key: held[key] for key in (below.partition(".")[0], "table") if key in held}
+        return found if _at(path, made(section, alone, ((below, value),))[1]) else []
 
     def _first(self, path: str) -> Any:
         raw = self.axes[path]
@@ -364,8 +370,7 @@ class Grid:
             here = f"{section}.{key}"
             if not any(path == here or path.startswith(f"{here}.") for path in self.axes):
                 # Alone it contradicts nothing, and what is missing beside it is at another path.
-                problems = made(section, {key: value}, ())[1]
-                found += [p for p in problems if p.path == here or p.path.startswith(f"{here}.")]
+                found += _at(here, made(section, {key: value}, ())[1])
         return found
 
     def _not_analytic(self, given: set[str]) -> list[InputError]:
@@ -382,6 +387,11 @@ class Grid:
             for name in named
             if name is not None and name not in options
         ]
+
+
+def _at(path: str, problems: Iterable[InputError]) -> list[InputError]:
+    """Return the problems of a field and of what is below it."""
+    return [p for p in problems if p.path == path or p.path.startswith(f"{path}.")]
 
 
 def _axis_files(path: str, value: Any, folder: Path) -> Any:

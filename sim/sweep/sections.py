@@ -64,8 +64,13 @@ def made_model(raw: Any, changes: Changes) -> tuple[Model | None, list[InputErro
 
 def _based(name: str) -> dict[str, Any]:
     """Return what stands for a name or a file beside fields of its own: a base, or a layer table, which takes none."""
+    return {"table" if is_table(name) else "base": name}
+
+
+def is_table(name: str) -> bool:
+    """Return whether a model's name is the path of a layer table."""
     found, _ = read_model(name, Path()) if name.endswith(".json") else (None, [])
-    return {"table" if found and found.table else "base": name}
+    return found is not None and found.table is not None
 
 
 def made(section: str, raw: Any, changes: Changes) -> tuple[Any, list[InputError]]:

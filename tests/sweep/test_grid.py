@@ -85,6 +85,20 @@ def test_what_axes_put_right_is_not_refused():
     assert Evaluate(grid).outcome(0, 2).counts() == (1, 1, 0, 0)
 
 
+@pytest.mark.parametrize(
+    ("axes", "possible"),
+    [
+        ({"model.heads": [16, 12], "model.hidden": [1024, 768]}, [True, True, False, True]),
+        ({"model.kv_heads": [8, 3], "model.heads": [16, 12], "model.head_dim": [64]}, [True, False, False, True]),
+        ({"plan.precision": ["fp32", "bf16"], "plan.gradient_dtype": ["fp32", "bf16"]}, [False, False, True, True]),
+        ({"cluster.domain_gpus": [4, 8, 6], "cluster.gpus_per_node": [4, 8]}, [True, True, True, True, False, False]),
+    ],
+)
+def test_values_that_go_with_others_than_the_first_are_no_mistake(axes, possible):
+    grid = Grid(**BASE, axes=axes)
+    assert (Evaluate(grid).outcome(0, grid.size).outcome == OK).tolist() == possible
+
+
 def test_ranges_are_whole_where_the_field_is():
     axes = {
         "plan.tp": {"min": 1, "max": 8, "count": 4, "scale": "log"},
@@ -254,7 +268,7 @@ def test_a_field_of_a_named_model_is_what_a_job_with_that_base_makes_it(tmp_path
 def test_a_layer_table_takes_no_fields(tmp_path):
     table("gpt").save(tmp_path / "net.json")
     with pytest.raises(InputError, match=r"axes.model.seq.0: got 512; allowed: left out beside table"):
-        Grid(**(BASE | {"model": str(tmp_path / "net.json")}), axes={"model.seq": [512]})
+        Grid(**(BASE | {"model": str(tmp_path / "net.json")}), axes={"model.seq": [512], "model.layers": [4]})
 
 
 def vars_of(grid):
