@@ -242,7 +242,10 @@ class Grid:
         return rest and path == old_path and lists and values[: len(old_values)] == old_values
 
     def _settle(self, folder: Path) -> None:
-        """Take the sections that the grid leaves out from `job`, and objects as what they state; at its prices."""
+        """Take the sections that the grid leaves out from `job`, and objects as what they state; at its prices.
+
+        Files have whole paths then, so that what they hold counts in the digests.
+        """
         base: Mapping[str, Any] = {}
         if self.job is not None:
             path = folder / self.job
@@ -253,7 +256,7 @@ class Grid:
             held = base.get(key) if held is None else held
             if hasattr(held, "__dataclass_fields__"):
                 held = stated(held)
-            held = {} if held is None and key == "plan" else held
+            held = {} if held is None and key == "plan" else whole_path(held, folder)
             if held is None and key not in self.axes:
                 raise InputError(key, None, "required, here, in the job or as an axis")
             if not isinstance(held, Mapping | None | (str if key == "model" else Mapping)):
@@ -262,6 +265,7 @@ class Grid:
         if self.job is not None and _priced(raw):
             object.__setattr__(self, "cluster", at_prices(self.cluster, self.axes, raw, path.parent))
         object.__setattr__(self, "job", None)
+        object.__setattr__(self, "axes", {p: _axis_files(p, value, folder) for p, value in self.axes.items()})
 
     def _axis(self, path: str) -> Axis:
         raw = self.axes[path]

@@ -230,6 +230,19 @@ def test_a_file_that_changes_changes_the_digest(tmp_path):
     assert Grid.read(raw, tmp_path).digest != before
 
 
+@pytest.mark.parametrize("axes", [ONE, {"model": ["config.json"]}])
+def test_a_file_beside_the_notebook_that_changes_changes_the_digest(tmp_path, monkeypatch, axes):
+    config = (ROOT / "notebooks" / "jobs" / "llama3-70b" / "config.json").read_text()
+    monkeypatch.chdir(tmp_path)
+    found = []
+    for layers in (80, 40):
+        (tmp_path / "config.json").write_text(
+            config.replace('"num_hidden_layers": 80', f'"num_hidden_layers": {layers}')
+        )
+        found.append(Grid(**(BASE | {"model": None if "model" in axes else "config.json"}), axes=axes).digest)
+    assert found[0] != found[1]
+
+
 def test_axes_inside_lists_sections_and_catalog_entries():
     groups = [{"device": "h100-sxm-80gb"}, {"device": "a100-sxm-80gb"}]
     axes = {"model": ["llama3-8b", "gpt3-175b"], "model.seq": [1024, 2048], "cluster.groups.1.nodes": [1, 3]}
