@@ -203,24 +203,31 @@ class Grid:
     @cached_property
     def base_digest(self) -> str:
         """Hash of all that a configuration's result rests on beside its own values: base job, filters, engine, the
-        contents of the files named, the code and the catalog."""
+        contents of the files named there, the code and the catalog."""
         held = self.data()
-        axes = [value for _, value in held.pop("axes")]
-        files = {str(p): sha256(p.read_bytes()).hexdigest() for p in files_in([*axes, *held.values()])}
-        del held["sample"]
-        return _digest({**held, "files": files, "code": code_digest(), "fields": list(self.axes)})
+        del held["sample"], held["axes"]
+        return _digest({**held, "files": _contents(held), "code": code_digest(), "fields": list(self.axes)})
 
     @cached_property
     def digest(self) -> str:
         """Hash of the whole grid."""
-        return _digest({"base": self.base_digest, **self.data()})
+        return self.digest_of(self.data())
+
+    def digest_of(self, data: Mapping[str, Any]) -> str:
+        """Return the hash, with all files as they are now, of this grid with the axes of its own or other `data`."""
+        return _digest({"base": self.base_digest, **data, "files": _contents(data["axes"])})
+
+    @cached_property
+    def _axis_contents(self) -> dict[str, str]:
+        return _contents(list(self.axes.values()))
 
     def block_digest(self, columns: Mapping[str, Column]) -> bytes:
         """Return the hash of a block: what its results rest on, and the values of its configurations in their order."""
         found = sha256(self.base_digest.encode())
         for path, column in columns.items():
             used = column.used()
-            found.update(json.dumps([path, used.values], default=str).encode())
+            contents = [self._axis_contents[str(file)] for file in files_in(list(used.values))]
+            found.update(json.dumps([path, used.values, contents], default=str).encode())
             found.update(used.index.astype("<i4").tobytes())
         return found.digest()
 
@@ -403,6 +410,11 @@ def _axis_files(path: str, value: Any, folder: Path) -> Any:
         return value
     of_files = path.rpartition(".")[2] in FILE_FIELDS
     return [whole_path(each, folder) if of_files else named_files(each, folder) for each in value]
+
+
+def _contents(data: Any) -> dict[str, str]:
+    """Return by path the hashes of the files that plain data names."""
+    return {str(path): sha256(path.read_bytes()).hexdigest() for path in files_in(data)}
 
 
 def _priced(job: Mapping[str, Any]) -> bool:

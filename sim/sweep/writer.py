@@ -75,7 +75,7 @@ class Writer(Closing):
         """Take a store of a grid that is the beginning of the new one; refuse that of any other."""
         if not self.grid.extends(old.grid):
             raise InputError("store", str(self.path), "a new file: it is of another grid")
-        if old.base != new.base:
+        if old.base != new.base or old.digest != self.grid.digest_of(old.grid):
             allowed = "a new file: since it was made, trainsim, its catalog or a file that the grid names has changed"
             raise InputError("store", str(self.path), allowed)
         if not resume:

@@ -61,7 +61,7 @@ OTHERS: Mapping[str, tuple[str, ...]] = {
         "calibration/loading/decoding.py: prepared_image",
         "calibration/loading/sources.py: Files.read",
         "calibration/storage.py: _read",
-        "sim/sweep/grid.py: Grid.base_digest",
+        "sim/sweep/grid.py: _contents",
     ),
     "tensors of a checkpoint, whose sum of bytes was compared before (tests/calibration/checkpointing)": (
         "calibration/checkpointing/async_save.py: AsyncSave.load",

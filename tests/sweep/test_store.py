@@ -144,6 +144,23 @@ def test_a_change_of_the_program_is_no_resume(small, done, monkeypatch):
         sweep(changed, done, "here", resume=True)
 
 
+def test_a_first_axis_of_files_grows_by_a_file_but_not_over_one_that_changed(tmp_path):
+    config = '{"model_type": "gpt2", "n_embd": 256, "n_layer": %d, "n_head": 4}'
+    (tmp_path / "a.json").write_text(config % 2)
+    (tmp_path / "b.json").write_text(config % 4)
+
+    def grid(*names):
+        return Grid.read(BASE | {"model": "gpt2", "axes": {"model": list(names), "plan.tp": [1, 2]}}, tmp_path)
+
+    store = tmp_path / "runs.db"
+    assert sweep(grid("a.json"), store, "here").counts.ok == 2
+    assert sweep(grid("a.json", "b.json"), store, "here", resume=True).counts.ok == 4
+    for changed in ("b.json", "a.json"):
+        (tmp_path / changed).write_text(config % 6)
+        with pytest.raises(InputError, match="since it was made, trainsim, its catalog or a file that the grid names"):
+            sweep(grid("a.json", "b.json"), store, "here", resume=True)
+
+
 def test_a_longer_first_axis_computes_what_is_new_alone(done, tmp_path, monkeypatch):
     longer = Grid(**BASE, axes={**AXES, "plan.tp": [*AXES["plan.tp"], 16]})
     with pytest.raises(InputError, match="or --resume: it is of the beginning of this grid"):
