@@ -158,18 +158,21 @@ class AccuracyModel:
 
     @cached_property
     def coverage(self) -> Mapping[Quantity, float]:
-        """Share of runs that lie in the interval of a model fitted without their seed; empty below three seeds."""
-        seeds = sorted({run.seed for run in self.runs})
-        if len(seeds) < 3:
-            return {}
+        """Share of runs that lie in the interval of a model fitted without their seed.
+
+        Runs of a seed without which none can be fitted do not count; it is empty where none do, as below three seeds.
+        """
         inside: dict[Quantity, list[bool]] = {"accuracy": [], "accuracy_loss": []}
-        for seed in seeds:
-            others = AccuracyModel(tuple(run for run in self.runs if run.seed != seed))
+        for seed in sorted({run.seed for run in self.runs}):
+            try:
+                others = AccuracyModel(tuple(run for run in self.runs if run.seed != seed))
+            except InputError:  # some theta was measured with this seed alone, or no spread is left
+                continue
             for run in (run for run in self.runs if run.seed == seed):
                 for name, held in inside.items():
                     estimate = others._at(name, run.theta, run.skew)
                     held.append(estimate.low <= getattr(run, name) <= estimate.high)
-        return {name: sum(held) / len(held) for name, held in inside.items()}
+        return {name: sum(held) / len(held) for name, held in inside.items() if held}
 
 
 def fit_accuracy(

@@ -85,6 +85,13 @@ def test_intervals_hold_what_they_promise():
     assert fitted(seeds=range(2)).coverage == {}
 
 
+def test_a_theta_of_one_seed_leaves_the_coverage_of_the_others():
+    runs = tuple(run for run in rows(seeds=range(8)) if run.seed == 0 or (run.theta, run.skew) != (200.0, 1.0))
+    found = fit_accuracy(runs, "fedavg").coverage
+    assert set(found) == {"accuracy", "accuracy_loss"}
+    assert all(0.6 <= share <= 1 for share in found.values())
+
+
 def test_estimates_stay_fractions():
     model = fitted(sigma=0.4)
     for theta in KNOBS["fedavg"].thetas:
