@@ -102,9 +102,8 @@ class _Run:
         """Train until all steps are done, or one partition is left."""
         while self.step < self.setting.steps:
             if len(self.living) < 2:
-                self.reports.append(
-                    f"after {self.step} minibatches one partition is left: there is nobody to train with"
-                )
+                left = "one partition is left: there is nobody to train with" if self.living else "no partition is left"
+                self.reports.append(f"after {self.step} minibatches {left}")
                 return
             yield from self._round()
             every = self.setting.travel_every
@@ -136,9 +135,10 @@ class _Run:
                     partition.tell("waiting", partition.ready, int(self.env.now))
             if alike:
                 self.seen[key] = alike.ended()
-        self.since_exchange = 0 if exchange else self.since_exchange + end - self.step
-        self.exchanges += exchange * times
-        self.step = end
+        if any(not p.failed for p in self.living):  # else nobody has ended the round
+            self.since_exchange = 0 if exchange else self.since_exchange + end - self.step
+            self.exchanges += exchange * times
+            self.step = end
         yield from self._notice()
 
     @property
@@ -208,8 +208,11 @@ class _Run:
             self.links.cut(failure.partition)
 
     def _notice(self) -> Generator[simpy.Event, Any, None]:
-        """Wait for partitions that failed, until they are known to have."""
+        """Wait for partitions that failed, until they are known to have; where all failed nobody waits."""
         while new := [p.number for p in self.living if p.failed]:
+            if len(new) == len(self.living):
+                self.known.update(new)
+                return
             begun = int(self.env.now)
             yield self.env.timeout(to_ticks(self.setting.timeout_s))
             self.known.update(new)

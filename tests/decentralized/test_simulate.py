@@ -107,6 +107,16 @@ def test_a_failure_at_any_time_is_survived(at_s):
     assert bool(found.reports) == (0 in found.failed)
 
 
+@pytest.mark.parametrize(("theta", "travel_every", "steps"), [(400.0, 0, 0), (5.0, 0, 15), (10.0, 10, 10)])
+def test_where_all_fail_nothing_more_is_trained(theta, travel_every, steps):
+    failures = [Failure(partition=n, at_s=3.0) for n in range(5)]
+    found = simulate(small(failures=failures, theta=theta, travel_every=travel_every, evaluate_s=1.0))
+    assert (found.steps, found.finished) == (steps, False)
+    assert 3.0 <= found.seconds < 4.0  # nobody waits timeout_s
+    assert found.exchanges == steps // theta
+    assert found.reports == (f"after {steps} minibatches no partition is left",)
+
+
 def test_nobody_is_left_to_train_with():
     failures = [Failure(partition=n, at_s=5.0 + n) for n in range(4)]
     found = simulate(small(failures=failures, timeout_s=1.0, theta=5.0))
