@@ -8,6 +8,7 @@ value and the allowed range.
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from functools import cache
 from types import UnionType
 from typing import (
     Annotated,
@@ -99,11 +100,34 @@ def spec(cls: type[T]) -> type[T]:
 
 
 def _plain(owner: type, name: str, value: object) -> object:
-    """Return a NumPy scalar as the Python number, and a mapping as the object, that it stands for."""
+    """Return what a NumPy scalar, a mapping or a list stands for: the Python number, the object or the tuple."""
     if isinstance(value, Mapping):
-        made_of = class_of(get_type_hints(owner).get(name))
+        made_of = class_of(_hints(owner).get(name))
         return read(made_of, value, name) if made_of else value
+    if isinstance(value, list | tuple | np.ndarray):
+        return _several(_hints(owner).get(name), name, value)
+    return _number(value)
+
+
+def _several(hint: Any, name: str, values: "Sequence[object] | np.ndarray") -> object:
+    """Return a list as the tuple of objects or numbers that a field of tuples takes, whatever else as it is."""
+    if get_origin(hint) is not tuple:
+        return values
+    kind = class_of(get_args(hint)[0])
+    each = values.tolist() if isinstance(values, np.ndarray) else values
+    return tuple(
+        read(kind, one, f"{name}.{n}") if kind and isinstance(one, Mapping) else _number(one)
+        for n, one in enumerate(each)
+    )
+
+
+def _number(value: object) -> object:
     return value.item() if isinstance(value, np.generic) else value
+
+
+@cache
+def _hints(owner: type) -> dict[str, Any]:
+    return get_type_hints(owner)
 
 
 def read(cls: type[T], raw: object, path: str = "") -> T:

@@ -9,6 +9,7 @@ import pytest
 import sim
 from sim.specs import InputError, Links, Model
 from sim.specs.arguments import checked
+from sim.specs.plan import StagePlan
 
 MODEL = sim.models["gpt2-xl"]
 CLUSTER = sim.Cluster.of("l4")
@@ -60,6 +61,17 @@ def test_facade(call, message):
     with pytest.raises(InputError) as caught:
         call()
     assert str(caught.value).startswith(message)
+
+
+def test_a_list_is_a_list_and_a_mapping_in_it_an_object_as_in_a_file():
+    assert sim.Plan(pp=2, stage_layers=[6, 6], global_batch=8).stage_layers == (6, 6)
+    assert sim.Plan(pp=2, stage_layers=np.array([6, 6]), global_batch=8).stage_layers == (6, 6)
+    stated = sim.Plan(stages=[{"layers": 6}, StagePlan(layers=6)], global_batch=8)
+    assert stated.stages == (StagePlan(layers=6),) * 2
+    with pytest.raises(InputError, match=r"^stages.1.tpp: got 2; allowed: no such key"):
+        sim.Plan(stages=[{"layers": 6}, {"layers": 6, "tpp": 2}], global_batch=8)
+    with pytest.raises(InputError, match=r"^stage_layers.1: got 'six'; allowed: a whole number"):
+        sim.Plan(stage_layers=[6, "six"], global_batch=8)
 
 
 def test_numpy_numbers_are_numbers():
