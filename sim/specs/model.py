@@ -148,6 +148,11 @@ class Model:
                 self.family == "vit" and self.image_size % self.patch > 0,
                 f"a divisor of image_size = {self.image_size}",
             ),
+            (
+                "max_positions",
+                self.positions == "learned" and self.max_positions < self.seq,
+                f"seq = {self.seq} or more: every position is learned",
+            ),
             ("seq", self.family == "vit" and self.seq != self._patches + 1, f"{self._patches + 1}: patches and class"),
         ]
         for name, bad, allowed in wrong:
@@ -396,7 +401,9 @@ def resized(model: Model, dimensions: Mapping[str, int]) -> Model:
     Raises:
         InputError: a dimension is out of range, or they contradict each other.
     """
-    made: Model = replace(model, **dict.fromkeys(following(model), DERIVED) | dict(dimensions))
+    short = model.positions == "learned" and dimensions.get("seq", 0) > model.max_positions
+    follows = [*following(model), *(["max_positions"] if short else [])]
+    made: Model = replace(model, **dict.fromkeys(follows, DERIVED) | dict(dimensions))
     return made
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from sim.specs import InputError, Model
 from sim.specs.catalog import models
+from sim.specs.model_file import read_model
 from tests.oracle import ROOT
 
 LLAMA = ROOT / "notebooks" / "jobs" / "llama3-70b" / "config.json"
@@ -60,3 +61,10 @@ def test_another_sequence_keeps_the_table_of_positions(tmp_path):
     shorter = Model.from_hf(file, seq=512)
     assert (shorter.seq, shorter.max_positions) == (512, 1024)
     assert shorter.parameters == models["gpt2-xl"].parameters
+    longer, (job, _) = Model.from_hf(file, seq=4096), read_model({"base": "config.json", "seq": 4096}, tmp_path)
+    assert longer.parameters == job.parameters == shorter.parameters + (4096 - 1024) * 1600
+    file.write_text(
+        json.dumps({"model_type": "gpt2", "n_layer": 48, "n_embd": 1600, "n_head": 25, "n_positions": "1k"})
+    )
+    with pytest.raises(InputError, match="got '1k'"):
+        Model.from_hf(file, seq=4096)

@@ -7,6 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.specs import InputError, Model
+from sim.specs.catalog import models as catalog
+from sim.specs.model import resized
 
 LETTERS = st.text("TWXY", min_size=1, max_size=12) | st.text("M*-E", min_size=1, max_size=12)
 
@@ -102,9 +104,15 @@ def test_letters_follow_from_the_counts(layers, global_every, dense_layers, moe_
         ({"family": "vit", "patch": 15}, "patch"),
         ({"family": "vit", "seq": 196}, "seq"),
         ({"kv_heads": 3}, "kv_heads"),
+        ({"seq": 2048, "max_positions": 512}, "max_positions"),
     ],
 )
 def test_contradictions(changes, path):
     with pytest.raises(InputError) as caught:
         Model(**({"layers": 2, "hidden": 64, "heads": 4} | changes))
     assert caught.value.path == path
+
+
+def test_a_table_of_positions_grows_with_the_sequence():
+    assert resized(catalog["opt-6.7b"], {"seq": 4096}).max_positions == 4096
+    assert resized(catalog["opt-6.7b"], {"seq": 1024}).max_positions == 2050

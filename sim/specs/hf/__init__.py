@@ -23,7 +23,8 @@ LONG_CONTEXT = 8_192
 def read_config(path: str | Path, seq: int | None = None) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return the arguments of `Model` that a `config.json` states, and what was assumed beside them.
 
-    `seq` replaces the config's longest context. Of a model of several parts the `text_config` is read.
+    `seq` replaces the config's longest context, and a table of learned positions grows with it. Of a model of several
+    parts the `text_config` is read.
 
     Raises:
         InputError: unknown `model_type`, or a key is missing or contradicts another.
@@ -43,6 +44,9 @@ def read_config(path: str | Path, seq: int | None = None) -> tuple[dict[str, Any
     longest = raw.get("seq")
     if seq is not None:
         raw["seq"] = seq
+        rows = raw.get("max_positions")
+        if isinstance(rows, int) and rows < seq:  # the table grows with it, as it does where a job says seq
+            raw["max_positions"] = None
     elif isinstance(longest, int) and longest > LONG_CONTEXT:
         raw["seq"] = LONG_CONTEXT
         stated = f"model: {{base: {Path(path).name}, seq: {longest}}}"
