@@ -32,10 +32,11 @@ class Model:
     the other keys where it is left out: `dense_layers` first ones without experts, then one of `moe_every` with
     them; one of `global_every` without the sliding `window`. `ffn` is the width of dense MLPs, `moe_ffn` of one
     routed expert, `shared_ffn` of all shared experts together; with `moe_latent` the routed experts work at that
-    width, between two projections (LatentMoE, Nemotron 3). `imbalance`: rows of the busiest expert rank over the
-    mean; `capacity_factor`: rows an expert takes over the mean, the rest dropped (0: none is dropped). `activation` is
-    that of MLPs without a gate: "relu" keeps its output alone for the backward pass (squared it keeps as much as
-    "gelu"). `bias` is the attention output's; `qkv_bias` and `mlp_bias` follow it. MLA (DeepSeek-V2, arXiv 2405.04434)
+    width, between two projections (LatentMoE, Nemotron 3). `imbalance`: rows of the busiest expert rank over the mean
+    (of ep ranks at most ep); `capacity_factor`: rows an expert takes over the mean, the rest dropped (0: none is
+    dropped). `activation` is that of MLPs without a gate: "relu" keeps its output alone for the backward pass (squared
+    it keeps as much as "gelu"). `bias` is the attention output's; `qkv_bias` and `mlp_bias` follow it. MLA
+    (DeepSeek-V2, arXiv 2405.04434)
     needs kv_lora_rank, rope_head_dim and v_head_dim, with head_dim the part without rotation. With a `table` (see
     `from_table`) the network is that one and the dimensions mean nothing.
 

@@ -160,6 +160,13 @@ def test_load_scales_expert_rows_only(change):
     assert uneven[sent] == pytest.approx(1.5 * even[sent])
 
 
+def test_no_rank_has_more_rows_than_there_are():
+    model = SHAPES["experts"]
+    for ep in (1, 2, 4):
+        most, even = (measured(replace(model, imbalance=n), ep=ep) for n in (1_000.0, float(ep)))
+        assert most == even
+
+
 def test_latent_experts_send_narrow_rows():
     wide, narrow = (measured(replace(SHAPES["latent experts"], moe_latent=n), ep=8) for n in (0, 256))
     key = ("block0", "ep", "forward", "bytes")

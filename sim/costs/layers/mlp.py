@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from sim.costs import volume
-from sim.costs.algebra import Expr, symbol
+from sim.costs.algebra import Expr, minimum, symbol
 from sim.costs.kernels import element_bytes
 from sim.costs.layers import tempo
 from sim.costs.layers.ops import (
@@ -26,6 +26,8 @@ expert_hidden = symbol("expert_hidden")
 """Columns that the routed experts read and write: the hidden width, or the latent one (LatentMoE)."""
 
 ep, etp = symbol("ep"), symbol("etp")
+expert_load = symbol("expert_capacity") + minimum(symbol("expert_imbalance"), ep)
+"""Rows of the busiest expert rank over the mean: its capacity, or its excess, where at most it has those of all."""
 
 
 def _gated(name: str, tokens: Expr, width: Expr, columns: Expr, kind: BlockKind, batch: Expr = 1) -> Iterator[Op]:
@@ -49,7 +51,7 @@ def dense(kind: BlockKind, size: Sizes) -> Iterator[Op]:
 
 def routed_rows(size: Sizes) -> Expr:
     """Return the rows that one rank's experts compute on: balanced, times capacity or the busiest rank's excess."""
-    return size.tokens / tp * etp * top_k * symbol("expert_load")
+    return size.tokens / tp * etp * top_k * expert_load
 
 
 def experts_mlp(kind: BlockKind, size: Sizes) -> Iterator[Op]:
@@ -72,7 +74,7 @@ def experts_mlp(kind: BlockKind, size: Sizes) -> Iterator[Op]:
     yield from _gated("expert", rows / local, moe_ffn / etp, expert_hidden, kind, local)
     yield moved("unpermute", "forward", 3 * sent)
     yield moved("unpermute dgrad", "backward_input", 3 * sent)
-    sent = sent * symbol("expert_load")
+    sent = sent * expert_load
     for phase in ("forward", "backward_input"):
         for name in ("dispatch", "combine"):
             yield Op(f"{name} {phase}", phase, "ep", ep_group.all_to_all(sent), 0, sent)
