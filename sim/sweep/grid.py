@@ -22,6 +22,7 @@ from sim.sweep.filters import SECTIONS, Filter
 from sim.sweep.numbering import Axis, Column, Numbering, spaced
 from sim.sweep.sections import (
     FILE_FIELDS,
+    NOWHERE,
     at_prices,
     compared,
     files_in,
@@ -401,8 +402,14 @@ class Grid:
 
 
 def _at(path: str, problems: Iterable[InputError]) -> list[InputError]:
-    """Return the problems of a field and of what is below it."""
-    return [p for p in problems if p.path == path or p.path.startswith(f"{path}.")]
+    """Return the problems of a field and of what is below it, or that there is none on the way to it."""
+    return [
+        p
+        for p in problems
+        if p.path == path
+        or p.path.startswith(f"{path}.")
+        or (path.startswith(f"{p.path}.") and (p.allowed == NOWHERE or isinstance(p.value, Mapping)))
+    ]
 
 
 def _axis_files(path: str, value: Any, folder: Path) -> Any:

@@ -23,6 +23,10 @@ Changes = tuple[tuple[str, Any], ...]
 """Fields, as paths below the section, with their values; an empty path stands for the section itself."""
 
 
+NOWHERE = "a field: nothing stands there"
+"""What an error says is allowed where a path leads through something that has no fields."""
+
+
 def changed(raw: Any, changes: Changes) -> Any:
     """Return plain data with some fields set; mappings on the way are made where there are none.
 
@@ -41,7 +45,7 @@ def changed(raw: Any, changes: Changes) -> Any:
             elif isinstance(place, dict):
                 key = part
             else:
-                raise InputError(".".join(parts[: n + 1]), value, "a field: nothing stands there")
+                raise InputError(".".join(parts[: n + 1]), value, NOWHERE)
             if n == len(parts) - 1:
                 place[key] = value
             elif isinstance(place, dict):
