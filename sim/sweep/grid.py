@@ -18,7 +18,7 @@ from sim.specs.arguments import checked
 from sim.specs.fields import MAX_PROBLEMS, check, read, real, spec, whole
 from sim.specs.files import load_mapping
 from sim.sweep.digest import code_digest
-from sim.sweep.filters import SECTIONS, Filter
+from sim.sweep.filters import SECTIONS, Filter, is_path
 from sim.sweep.numbering import Axis, Column, Numbering, spaced
 from sim.sweep.sections import (
     FILE_FIELDS,
@@ -30,6 +30,7 @@ from sim.sweep.sections import (
     is_text,
     made,
     named_files,
+    names_of,
     stated,
     whole_path,
 )
@@ -355,6 +356,9 @@ class Grid:
                 elif one.ordered and is_text(path):
                     allowed = "a field of numbers; of text equals and differs_from compare"
                     found.append(InputError(f"filters.{n}.{where}", path, allowed))
+            names = () if one.ordered or is_path(one.operand) else names_of(one.field)
+            if names and one.operand not in names:
+                found.append(InputError(f"filters.{n}.{one.comparison}", one.operand, ", ".join(names)))
         return found
 
     def _engine_problems(self) -> list[InputError]:

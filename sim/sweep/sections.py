@@ -169,6 +169,11 @@ def is_text(path: str) -> bool:
     return any(option is str or get_origin(option) is Literal for option in _options(path))
 
 
+def names_of(path: str) -> tuple[str, ...]:
+    """Return the names that a field of text may have, nothing where it may be any text."""
+    return tuple(name for option in _options(path) if get_origin(option) is Literal for name in get_args(option))
+
+
 def _options(path: str) -> tuple[Any, ...]:
     """Return the types that the field at a path may have."""
     section, _, below = path.partition(".")

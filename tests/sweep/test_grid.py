@@ -50,6 +50,7 @@ BAD = [
     ({"axes": ONE, "filters": [{"field": "plan.tp", "at_most": "plan.offload.weigths"}]}, "got 'plan.offload.weigths'"),
     ({"axes": ONE, "filters": [{"field": "plan.offload", "at_most": 1}]}, "filters.0.field: got 'plan.offload'"),
     ({"axes": ONE, "filters": [{"field": "plan.recompute", "at_most": 1}]}, "0.field: got 'plan.recompute'"),
+    ({"axes": ONE, "filters": [{"field": "plan.recompute", "equals": "nonne"}]}, "got 'nonne'; allowed: none, "),
     ({"axes": ONE, "filters": [{"field": "plan.tp", "is": 1}]}, "filters.0.is: got 1; allowed: no such key"),
     ({"axes": ONE, "sample": {"method": "sobol", "count": 3}}, "sample.method: got 'sobol'"),
     ({"axes": ONE, "sample": {"method": "random", "count": 0}}, "sample.count: got 0"),
