@@ -154,9 +154,8 @@ def _inputs(
 ) -> _Inputs:
     """Return jobs and throughputs from the files that were named."""
     if (trace is None) == (jobs is None and window is None):
-        raise InputError(
-            "--trace", trace and str(trace), f"{'' if trace else 'required: '}exactly one of --trace and --jobs"
-        )
+        told = f"{'' if trace else 'required: '}exactly one of --trace and --jobs (or --window)"
+        raise InputError("--trace", trace and str(trace), told)
     log = None if trace is None else imported_log(trace)
     if throughputs is None:
         if log is None:

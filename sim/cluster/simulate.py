@@ -77,13 +77,16 @@ def simulate(
 
     Raises:
         InputError: jobs are out of order, a job can run nowhere, a throughput is missing, the policy gives a job
-            nothing for ever, or jobs take turns in rounds that are shorter than what a move takes.
+            nothing for ever, jobs take turns in rounds that are shorter than what a move takes, or fewer jobs come than
+            the window has.
     """
     table = usd_per_hour if isinstance(usd_per_hour, PriceTable) else None
     prices = {} if usd_per_hour is None or isinstance(usd_per_hour, PriceTable) else usd_per_hour
     named = table.types if table else prices
     for name in (name for name, count in devices.items() if named and count and name not in named):
         raise InputError(f"usd_per_hour.{name}", None, "required beside other prices: USD of a device-hour")
+    if window is not None and not 0 <= window[0] < window[1]:
+        raise InputError("window", "{}:{}".format(*window), "FIRST:LAST, whole numbers, the first below the last")
     run = Simulation(iter(jobs), throughputs, devices, policy, rounds or Rounds(), spread, seed, record)
     run.switch_s, run.usd_per_hour, run.window, run.progress = switch_s or {}, prices, window, progress
     run.meter = Meter(table.of(run.told.types)) if table else None
@@ -182,6 +185,9 @@ class Simulation:
             for job in come:
                 self.entities.setdefault(job.entity, 1.0)
             self.needed = True
+        if self.next is None and self.window is not None and self.window[1] > len(self.told.jobs):
+            told = f"FIRST:LAST, LAST at most {len(self.told.jobs)}, as many jobs as come"
+            raise InputError("window", "{}:{}".format(*self.window), told)
 
     def _due(self) -> bool:
         late = self.clock[NOW] - self.last_reset_s >= self.rounds.reset_s

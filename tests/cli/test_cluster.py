@@ -89,6 +89,7 @@ def test_a_log_of_slurm(trainsim, tmp_path):
         (("--cluster", "h100=1"), "devices.h100: got 'h100'; allowed: one of v100, p100, k80"),
         (("--cluster", "1:1:1", "--policy", "best"), "policy: got 'best'; allowed: one of allox"),
         (("--cluster", "1:1:1", "--window", "0:5"), "mean_interarrival_s: got 0.0; allowed: above 0 s"),
+        (("--cluster", "1:1:1", "--window", "0:5", "--jobs", "3", "--every", "9"), "--window: got '0:5'; allowed: FIRST:"),
         (("--cluster", "1:1:1", "--window", "5"), "--window: got '5'; allowed: FIRST:LAST"),
         (("--cluster", "1:1:1", "--window", "0:3", "--draws", "2"), "--draws: got 2; allowed: 0 beside --window"),
         (("--cluster", "1:1:1", "--draws", "2"), "throughputs.interval: got None; allowed: predicted throughputs"),

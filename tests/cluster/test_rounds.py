@@ -179,6 +179,12 @@ def test_bad_input(jobs, devices, path):
         run(jobs, devices, Fixed([1, 0]))
 
 
+@pytest.mark.parametrize("window", [(0, 3), (5, 6), (2, 1), (-1, 1)])
+def test_a_window_has_jobs_that_come(window):
+    with pytest.raises(InputError, match=f"window: got '{window[0]}:{window[1]}'; allowed: FIRST:LAST"):
+        run([job(100), job(100)], {"fast": 1}, Fixed([1, 0]), window=window)
+
+
 def test_a_job_that_nobody_serves_is_named():
     with pytest.raises(InputError, match=r"jobs\[0\]: got 'net'; allowed: a job to which the policy fixed gives time"):
         run([job(1)], {"fast": 1}, Fixed([0, 0], strict=True))
