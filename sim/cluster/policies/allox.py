@@ -34,8 +34,8 @@ class AlloX(Policy):
         self._held = {job: column for job, column in self._held.items() if job in row}
         free = state.devices - np.bincount(list(self._held.values()), minlength=len(state.types))
         waits = [at for job, at in row.items() if job not in self._held]
-        if not self.gavel_parity:
-            waits = [at for at in waits if runnable(state)[at].any()]
+        if not self.gavel_parity:  # who runs on no free device would take places, and make others' look later
+            waits = [at for at in waits if (runnable(state)[at] & (free > 0)).any()]
         waits.sort(key=lambda at: -float(state.waited_s[at]))
         for at, column in self._started(state, np.array(waits, dtype=np.int64), free):
             self._held[int(state.ids[at])] = column

@@ -154,6 +154,16 @@ def test_allox_starts_the_shortest_first_and_leaves_it_there():
         jobs.allocate(replace(state, scale=np.array([1, 2, 1])))
 
 
+def test_allox_sets_no_place_aside_for_who_waits_for_a_busy_type():
+    """Jobs 3 and 4 end after 10 s and 17 s on a device each, after 10 s and 20 s one after the other on the first."""
+    rates = [[0.0, 1.0, 0.0]] * 3 + [[1.0, 0.0, 1 / 2], [1.0, 0.0, 1 / 1.7]]
+    jobs = policy("allox")
+    jobs.allocate(a_state(rates[:1], [1, 1, 1], left=1e6))
+    assert jobs.allocate(a_state(rates, [1, 1, 1], left=[1e6, 1e5, 1e5, 10.0, 10.0])).tolist() == [
+        [0, 1, 0], [0, 0, 0], [0, 0, 0], [1, 0, 0], [0, 0, 1],
+    ]  # fmt: skip
+
+
 def test_isolated_jobs_have_their_part_of_every_type():
     state = a_state([[1.0, 1.0]] * 4, [2, 4], scale=[1, 2, 1, 1])
     assert shares("isolated", state)[:2] == pytest.approx(np.array([[1 / 3, 2 / 3], [0.25, 0.5]]))
