@@ -115,7 +115,10 @@ def simulate_command(
     losses = divides.losses if isinstance(divides, Pop) else []
     spread = None
     if draws:
-        spread = sensitivity(tuple(held), given.throughputs, devices, made, rounds, draws=draws, seed=seed)
+        spread = sensitivity(
+            tuple(held), given.throughputs, devices, made, rounds, switch_s=costs, usd_per_hour=prices, draws=draws,
+            seed=seed,
+        )  # fmt: skip
     if as_json:
         print_json(cluster_data(found) | sensitivity_data(spread) | ({"split_losses": losses} if losses else {}))
         return

@@ -8,6 +8,7 @@ import numpy as np
 
 from sim.cluster.jobs import ClusterJob
 from sim.cluster.policies.base import Policy
+from sim.cluster.results import Simulated
 from sim.cluster.simulate import Rounds, simulate
 from sim.cluster.throughputs import Throughputs
 from sim.costs.fitted import Z80
@@ -41,12 +42,15 @@ def sensitivity(
     policy: Callable[[], Policy],
     rounds: Rounds | None = None,
     *,
+    switch_s: Mapping[str, float] | None = None,
+    usd_per_hour: Mapping[str, float] | None = None,
     draws: int = 20,
     seed: int = 0,
 ) -> Sensitivity:
     """Return how far makespan and completion times move when true speeds are drawn from the throughputs' intervals.
 
-    The policy, made anew for every run, goes on believing the throughputs; deadlines and shares are by these.
+    The policy, made anew for every run, goes on believing the throughputs; deadlines and shares are by these. The other
+    arguments are those of `simulate`.
 
     Raises:
         InputError: the throughputs have no intervals, or there are no draws.
@@ -56,11 +60,15 @@ def sensitivity(
     if draws < 1:
         raise InputError("draws", draws, "1 or more")
     random = np.random.default_rng(seed)
-    expected = simulate(jobs, throughputs, devices, policy(), rounds, seed=seed)
-    runs = [
-        simulate(jobs, drawn(throughputs, random), devices, policy(), rounds, believed=throughputs, seed=seed)
-        for _ in range(draws)
-    ]
+
+    def run(true: Throughputs, believed: Throughputs | None = None) -> Simulated:
+        return simulate(
+            jobs, true, devices, policy(), rounds, believed=believed, switch_s=switch_s, usd_per_hour=usd_per_hour,
+            seed=seed,
+        )  # fmt: skip
+
+    expected = run(throughputs)
+    runs = [run(drawn(throughputs, random), throughputs) for _ in range(draws)]
     ends, means = [run.makespan_s for run in runs], [run.average_jct_s for run in runs]
     return Sensitivity(expected.makespan_s, expected.average_jct_s, _middle(ends), _middle(means), draws)
 

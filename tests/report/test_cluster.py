@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from sim.cluster.policies import policy
 from sim.cluster.sensitivity import drawn, sensitivity
 from sim.cluster.simulate import Rounds, simulate
 from sim.report import figures
@@ -134,3 +135,19 @@ def test_drawn_speeds_move_the_result():
     assert np.quantile(rates, [0.1, 0.9]) == pytest.approx([1 / 1.3, 1.3], rel=0.08)
     with pytest.raises(InputError, match="interval"):
         sensitivity(jobs, known, {"fast": 1}, lambda: Fixed([1, 0]), EVERY)
+
+
+def test_drawn_speeds_are_simulated_as_the_predicted_ones():
+    """With what moves take by type of job and prices for a policy by cost: speeds without doubt give the same again."""
+    known = speeds()
+    narrow = {kind: np.stack([rate, rate]) for kind, rate in known.alone.items()}
+    sure = type(known)(known.types, known.alone, {}, narrow)
+    jobs = [job(4_000, arrival_s=50.0 * n) for n in range(8)]
+    more = {"switch_s": {"net": 40.0}, "usd_per_hour": {"fast": 2.0, "slow": 1.0}}
+
+    def by_cost():
+        return policy("max_sum_throughput_normalized_by_cost_perf")
+
+    expected = simulate(jobs, sure, {"fast": 1, "slow": 1}, by_cost(), EVERY, **more).makespan_s
+    found = sensitivity(jobs, sure, {"fast": 1, "slow": 1}, by_cost, EVERY, draws=2, **more)
+    assert (found.makespan_s, found.makespan_interval_s) == (expected, (expected, expected))
