@@ -61,10 +61,12 @@ class Renting:
     def __init__(self, job: RentedJob, grid: Grid, strategy: Strategy, moves: Moves, begin_step: int) -> None:
         self.job, self.grid, self.moves, self.name, self.first = job, grid, moves, strategy.name, begin_step
         self.terms = Terms(job, grid, moves)
-        self.allowed = strategy.allowed(grid.offers, job) & (self.terms.rates > 0) & (self.terms.believed > 0)
+        may = strategy.allowed(grid.offers, job)
+        self.allowed = may & (self.terms.rates > 0) & (self.terms.believed > 0)
         if not self.allowed.any():
-            devices = sorted({offer.device for offer in grid.offers})
-            raise InputError("steps_per_s", dict(job.steps_per_s), f"a device that {strategy.name} may rent: {devices}")
+            devices = sorted({offer.device for offer, one in zip(grid.offers, may.tolist(), strict=True) if one})
+            told = f"a device that {strategy.name} may rent: {', '.join(devices) or 'none of what is offered'}"
+            raise InputError("steps_per_s", dict(job.steps_per_s), told)
         self.held, self.price, self.place = WAIT, 0.0, self.terms.home
         self.pending_s = self.done = 0.0
         self.started = self.written = self.again = False

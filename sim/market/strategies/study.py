@@ -92,6 +92,10 @@ class PreemptionDataMovement(Preemption):
 
 
 def _single(offers: Sequence[Offer], job: RentedJob) -> Bools:
-    """Return which offers have the fewest devices that hold the job in one instance."""
-    fits = [offer.devices for offer in offers if offer.devices >= job.gpus]
-    return np.array([offer.devices == min(fits, default=0) for offer in offers])
+    """Return which offers are the smallest of their cloud and device that hold the job in one instance."""
+    least: dict[tuple[str, str], int] = {}
+    for offer in offers:
+        if offer.devices >= job.gpus:
+            kind = offer.cloud, offer.device
+            least[kind] = min(offer.devices, least.get(kind, offer.devices))
+    return np.array([offer.devices == least.get((offer.cloud, offer.device)) for offer in offers])

@@ -34,6 +34,19 @@ def test_each_liberty_finds_something_cheaper(name, rents):
     assert [stay.offer for stay in found.path] == [ZONES[rents][0]]
 
 
+def test_baselines_rent_the_smallest_instances_of_each_device():
+    """The smallest that has A100s has eight of them, whatever else is offered."""
+    eight, sixteen = (offer("us-east-1a", "a100", devices) for devices in (8, 16))
+    market = Market((priced(8.0, of=eight), priced(1.0, of=sixteen), priced(3.0), priced(0.9, of=offer(device="k80"))))
+    a100s = {"v100": 1.0, "k80": 0.25, "a100": 9.0}
+    baseline = strategy("baseline", device="a100")
+    found = rent(a_job(steps_per_s=a100s), hours(market, 9), baseline, FREE)
+    assert found.path[0].offer == eight
+    assert rent(a_job(steps_per_s=a100s), hours(market, 9), strategy("gpu_type"), FREE).path[0].offer == eight
+    with pytest.raises(InputError, match="a device that baseline may rent: none of what is offered"):
+        rent(a_job(steps_per_s=a100s), hours(Market((priced(8.0, of=eight),)), 9), strategy("baseline"), FREE)
+
+
 def test_the_worth_of_an_hour_asks_for_faster_devices():
     fast = rent(a_job(whole=False, usd_per_hour=100.0), flat(), strategy("dynamic"), FREE)
     slow = rent(a_job(whole=False), flat(), strategy("dynamic"), FREE)
