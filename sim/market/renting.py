@@ -40,8 +40,9 @@ def rent(
     every = every_steps(every_s, grid)
     run = Renting(job, grid, strategy, moves or Moves(), begin_step)
     for step in range(begin_step, grid.steps):
-        if run.held == WAIT or (strategy.again and run.pending_s == 0 and (step - begin_step) % every == 0):
-            run.take(strategy.choose(run.seen(step)), step)
+        since = (step - begin_step) % every
+        if run.held == WAIT or (strategy.again and run.pending_s == 0 and since == 0):
+            run.take(strategy.choose(run.seen(step, every - since)), step)
         if run.hold(step):
             break
     return run.result()
@@ -83,8 +84,8 @@ class Renting:
         """Steps that are left to do."""
         return self.job.steps - self.done
 
-    def seen(self, step: int) -> Seen:
-        """Return what a strategy may know."""
+    def seen(self, step: int, ahead: int = 1) -> Seen:
+        """Return what a strategy may know; whoever holds an offer then chooses again so many steps ahead."""
         lost, usd = self.terms.moving(self.place, self.started, self.held != WAIT or self.written)
         if self.held != WAIT:
             lost[self.held] = usd[self.held] = 0.0
@@ -92,6 +93,7 @@ class Renting:
             job=self.job,
             step=step,
             step_s=self.grid.step_s,
+            next_s=ahead * self.grid.step_s,
             gone_s=(step - self.first) * self.grid.step_s,
             left_steps=self.left,
             held=self.held,
@@ -99,6 +101,7 @@ class Renting:
             steps_per_s=self.terms.believed,
             move_s=lost,
             move_usd=usd,
+            lost_s=self.moves.lost_work_s,
             reliable=self.terms.reliable,
             allowed=self.allowed & np.isfinite(self.grid.seen[step]),
         )

@@ -23,13 +23,15 @@ class Seen:
 
     `usd_per_hour`: what holding an offer costs the job now, inf where it cannot be held; `steps_per_s` what it does
     there. `held`: the offer it holds, or WAIT. `left_steps` of work, `gone_s` since its begin, at the begin of step
-    number `step` of `step_s`. Taking an offer loses `move_s` and costs `move_usd`, zero for the one held. `reliable`:
-    offers that are never taken away. `allowed`: those that the strategy may rent.
+    number `step` of `step_s`; whoever holds an offer chooses again `next_s` later, if nobody takes it away. Taking an
+    offer loses `move_s` and costs `move_usd`, zero for the one held; one that is taken away loses the work of `lost_s`.
+    `reliable`: offers that are never taken away. `allowed`: those that the strategy may rent.
     """
 
     job: RentedJob
     step: int
     step_s: float
+    next_s: float
     gone_s: float
     left_steps: float
     held: int
@@ -37,6 +39,7 @@ class Seen:
     steps_per_s: Floats
     move_s: Floats
     move_usd: Floats
+    lost_s: float
     reliable: Bools
     allowed: Bools
 

@@ -26,8 +26,9 @@ class UniformProgress(Strategy):
     Ahead of the line it rents the cheapest offer, or waits where only those are left that are never taken away. Behind
     it, it rents the cheapest that is fast enough for the rest, and leaves it for slower ones, or one that is never
     taken away for others, only when it is ahead again by what two moves take. When no more time is left than the
-    fastest of those that are never taken away needs, it stays there until the end. Where all may be taken away it rents
-    the cheapest that is fast enough.
+    fastest of those that are never taken away needs, it stays there until the end; before, it rents none after which,
+    held to the next choice or taken away, no more time might be left. Where all may be taken away it rents the cheapest
+    that is fast enough.
     """
 
     name = "uniform_progress"
@@ -41,17 +42,32 @@ class UniformProgress(Strategy):
         needed_s = seen.move_s + seen.left_steps / np.where(np.isfinite(cost), seen.steps_per_s, 1e-300)
         sure = seen.reliable & np.isfinite(cost)
         fastest = int(np.argmin(np.where(sure if sure.any() else np.isfinite(cost), needed_s, np.inf)))
-        if needed_s[fastest] + seen.step_s >= left_s:
+        back_s = float(seen.move_s.max()) if seen.held == fastest else 0.0
+        spare_s = left_s - float(needed_s[fastest]) - back_s
+        if spare_s <= seen.step_s:
             return fastest
-        if not sure.any():
-            return cheapest(np.where(needed_s <= left_s, cost, np.inf))
         enough = needed_s <= left_s
+        if not sure.any():
+            return cheapest(np.where(enough, cost, np.inf))
+        cost = np.where((spare_s > _may_lose_s(seen, fastest)) | (sure & enough), cost, np.inf)
         keeps_up = seen.held != WAIT and bool(enough[seen.held])
         margin = 2 * float(seen.move_s.max()) * float(seen.steps_per_s[seen.held]) if keeps_up else 0.0
         if seen.left_steps + margin <= seen.job.steps * (1 - seen.gone_s / deadline_s):
             best = cheapest(cost)
             return WAIT if not (np.isfinite(cost) & ~sure).any() and seen.job.usd_per_hour == 0 else best
         return cheapest(np.where(enough & (sure if keeps_up and sure[seen.held] else True), cost, np.inf))
+
+
+def _may_lose_s(seen: Seen, fastest: int) -> Floats:
+    """Return the seconds (N,) by which each offer, taken now, may bring its end on the `fastest` one nearer at worst.
+
+    It is taken away in the last step before the next choice, or in the step in which it has started: that step and the
+    work since the last checkpoint are lost, and the time until then in as far as the fastest one does more in it.
+    """
+    pace = seen.steps_per_s / seen.steps_per_s[fastest]
+    until_s = seen.next_s - seen.step_s
+    behind_s = until_s - pace * np.maximum(0.0, until_s - seen.move_s)
+    return np.maximum(behind_s, np.minimum(seen.move_s, until_s)) + seen.step_s + pace * seen.lost_s
 
 
 def rest_usd(seen: Seen) -> Floats:

@@ -93,6 +93,20 @@ def test_uniform_progress_ends_in_time_without_spot():
         assert found.hours <= limit
 
 
+@pytest.mark.parametrize(("every_h", "work_h", "limit_h", "spot", "up"), [
+    (24, 40, 48, "k80", [0, 9]), (6, 40, 48, "k80", [0, 300]), (1, 4, 6.4, "v100", [5, 5.05]),
+])  # fmt: skip
+def test_uniform_progress_ends_in_time(every_h, work_h, limit_h, spot, up):
+    """Beside an offer on demand there is a spot K80, four times as slow, or a V100 that goes before the job starts."""
+    sometimes, sure = offer("us-east-1a", spot), offer("us-east-1b", billing="on-demand")
+    market = Market((priced(0.1, of=sometimes), priced(3.0, of=sure)))
+    grid = hours(market, 300, {sometimes: HOUR * np.array([up], dtype=float)})
+    job, moves = a_job(steps=work_h * HOUR, deadline_s=limit_h * HOUR), Moves(boot_s=600.0, restart_s=300.0)
+    found = rent(job, grid, strategy("uniform_progress"), moves, every_h * HOUR)
+    assert found.finished
+    assert found.hours <= limit_h
+
+
 def test_where_all_may_be_taken_away_uniform_progress_rents_what_is_fast_enough():
     slow = rent(a_job(deadline_s=20 * HOUR, whole=False), flat(), strategy("uniform_progress"), FREE)
     fast = rent(a_job(deadline_s=8 * HOUR, whole=False), flat(), strategy("uniform_progress"), FREE)
