@@ -56,7 +56,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 THROUGHPUTS = typer.Option(help="Steps/s by model and device: CSV, JSON, YAML, or a workload to predict.")
-STRATEGY = typer.Option("--strategy", help="Rule by which it rents; a wrong name is answered with all.")
+STRATEGY = typer.Option(
+    "--strategy", help="Rule by which it rents (dynamic, with a deadline uniform_progress); a wrong name lists all."
+)
 STARTS = typer.Option(min=1, max=1000, help="Begin also a day later, and so on: so many begins.")
 WHAT_IF = typer.Option("--what-if", "--along", help="The same over one axis: every, worth or strategies.")
 
@@ -76,7 +78,7 @@ def simulate_command(
     reference: Annotated[str, typer.Option(help="Device that --days counts, and that baselines rent.")] = "v100",
     gpus: Annotated[int, typer.Option(min=1, help="Devices of the job.")] = 1,
     shares: Annotated[bool, typer.Option("--shares", help="Others rent what it leaves of an instance.")] = False,
-    strategy_name: Annotated[str, STRATEGY] = "dynamic",
+    strategy_name: Annotated[str | None, STRATEGY] = None,
     cloud: Annotated[list[str] | None, typer.Option(help="Only this cloud (several).")] = None,
     region: Annotated[list[str] | None, typer.Option(help="Only this region (several).")] = None,
     device: Annotated[list[str] | None, typer.Option(help="Only this device (several).")] = None,
@@ -114,7 +116,8 @@ def simulate_command(
     asked = Asked(job, market, _moves(moves), begin_s, step_hours * HOUR_S, every_hours * HOUR_S, available)
     if taken_away is not None:
         asked = asked.taken_away(*_means(taken_away, availability), seed, starts * DAY_S)
-    chosen = _strategy(strategy_name, where)
+    usual = "dynamic" if deadline_hours is None else "uniform_progress"
+    chosen = _strategy(usual if strategy_name is None else strategy_name, where)
     with progress_console.status("renting"):
         found, grid = asked.rented(chosen)
         bound = asked.bounded(grid, _until(found))
