@@ -41,10 +41,15 @@ def rates_from(known: Throughputs) -> Rates:
 def _tabled(table: Table) -> Rates:
     found: dict[Kind, dict[str, float]] = {}
     for line, row in cells(table, COLUMNS):
+        for name in (name for name in ("gpu", "model") if not row[name]):
+            table.wrong(line, name, "", "a name")
         rate = float(numbers_of([row["steps_per_s"]])[0])
         if not 0 <= rate <= MOST_STEPS_PER_S:
             table.wrong(line, "steps_per_s", row["steps_per_s"], f"a number from 0 to {MOST_STEPS_PER_S:g} steps/s")
-        found.setdefault((row["model"], 1), {})[row["gpu"].lower()] = rate
+        held, device = found.setdefault((row["model"], 1), {}), row["gpu"].lower()
+        if device in held:
+            table.wrong(line, "gpu", row["gpu"], f"each device once by model, as {row['model']} has it above")
+        held[device] = rate
     table.refuse()
     return found
 

@@ -26,6 +26,8 @@ def test_what_a_shared_cluster_reads():
         ("gpu,model,steps_per_s\nv100,net\n", r"rates\.csv, line 2"),
         ("gpu,model,steps_per_s\nv100,net,fast\n", r"rates\.csv, line 2"),
         ("gpu,model,steps_per_s\nv100,net,-1\n", "steps_per_s"),
+        ("gpu,model,steps_per_s\nv100,net,1\nV100,net,5\n", r"line 3\.gpu: got 'V100'; allowed: each device once"),
+        ("gpu,model,steps_per_s\nv100,,1\n", r"line 2\.model: got ''; allowed: a name"),
         ("a,b\n", "job_type,scale_factor,device,steps_per_s"),
     ],
 )
