@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from math import inf
+from numbers import Integral, Real
 from random import Random
 from time import perf_counter
 from typing import Annotated
@@ -29,6 +30,7 @@ MOST_STUCK = 1_000
 """Rounds in which no job does a step, beside those in which one job could load: then none ever does."""
 SWITCH_S = 10.0
 """Assumption: what a job loses when it resumes or moves where nothing else is said."""
+MOST_SWITCH_S, MOST_USD, WEIGHTS = 1e9, 1e9, (1e-6, 1e6)
 
 
 @spec
@@ -76,12 +78,15 @@ def simulate(
     and the simulated seconds.
 
     Raises:
-        InputError: jobs are out of order, a job can run nowhere, a throughput is missing, the policy gives a job
-            nothing for ever, jobs take turns in rounds that are shorter than what a move takes, or fewer jobs come than
-            the window has.
+        InputError: a number is out of range, jobs are out of order, a job can run nowhere, a throughput is missing, the
+            policy gives a job nothing for ever, jobs take turns in rounds that are shorter than what a move takes, or
+            fewer jobs come than the window has.
     """
     table = usd_per_hour if isinstance(usd_per_hour, PriceTable) else None
     prices = {} if usd_per_hour is None or isinstance(usd_per_hour, PriceTable) else usd_per_hour
+    _check_numbers("usd_per_hour", prices, 0.0, MOST_USD)
+    _check_numbers("switch_s", switch_s or {}, 0.0, MOST_SWITCH_S)
+    _check_numbers("entity_weights", entity_weights or {}, *WEIGHTS)
     named = table.types if table else prices
     for name in (name for name, count in devices.items() if named and count and name not in named):
         raise InputError(f"usd_per_hour.{name}", None, "required beside other prices: USD of a device-hour")
@@ -96,6 +101,12 @@ def simulate(
     took_s, notes = perf_counter() - began, _assumptions(run.rounds, throughputs)
     found = run.told.results(run.active, float(run.clock[NOW]), run.counts, window, run.usd_per_hour, took_s, notes)
     return replace(found, paid_usd=run.meter.paid(len(found.jobs))) if run.meter else found
+
+
+def _check_numbers(path: str, values: Mapping[str, float], low: float, high: float) -> None:
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, Real) or not low <= value <= high:
+            raise InputError(f"{path}.{name}", value, f"a number from {low:g} to {high:g}")
 
 
 def _assumptions(rounds: Rounds, throughputs: Throughputs) -> tuple[str, ...]:
@@ -278,8 +289,8 @@ def _fleet(known: Throughputs, devices: Mapping[str, int], rounds: Rounds) -> tu
     for name, number in devices.items():
         if name not in known.types:
             raise InputError(f"devices.{name}", name, "one of " + ", ".join(known.types))
-        if number < 0:
-            raise InputError(f"devices.{name}", number, "0 or more")
+        if isinstance(number, bool) or not isinstance(number, Integral) or number < 0:
+            raise InputError(f"devices.{name}", number, "a whole number, 0 or more")
     types = tuple(name for name in known.types if devices.get(name, 0) > 0)
     if not types:
         raise InputError("devices", dict(devices), "at least one device")

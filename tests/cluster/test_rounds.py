@@ -171,12 +171,28 @@ def test_skipping_changes_nothing(monkeypatch):
         ([job(1)], {"fats": 2}, "devices.fats: got 'fats'; allowed: one of fast, slow"),
         ([job(1)], {"fast": 0}, "devices: got .*; allowed: at least one device"),
         ([job(1)], {"fast": -1}, "devices.fast: got -1"),
+        ([job(1)], {"fast": 1.5}, "devices.fast: got 1.5; allowed: a whole number"),
+        ([job(1)], {"fast": "2"}, "devices.fast: got '2'; allowed: a whole number"),
         ([job(1, arrival_s=5), job(1)], {"fast": 1}, r"jobs\[1\].arrival_s: got 0.0; allowed: 5.0 or later"),
     ],
 )
 def test_bad_input(jobs, devices, path):
     with pytest.raises(InputError, match=path):
         run(jobs, devices, Fixed([1, 0]))
+
+
+@pytest.mark.parametrize(
+    ("stated", "path"),
+    [
+        ({"usd_per_hour": {"fast": np.nan}}, "usd_per_hour.fast: got nan; allowed: a number from 0"),
+        ({"usd_per_hour": {"fast": -1.0}}, "usd_per_hour.fast: got -1.0"),
+        ({"switch_s": {"net": -10.0}}, "switch_s.net: got -10.0; allowed: a number from 0"),
+        ({"entity_weights": {"": 0.0}}, "entity_weights.: got 0.0; allowed: a number from 1e-06 to 1e"),
+    ],
+)
+def test_numbers_out_of_range(stated, path):
+    with pytest.raises(InputError, match=path):
+        run([job(1)], {"fast": 1}, Fixed([1, 0]), **stated)
 
 
 @pytest.mark.parametrize("window", [(0, 3), (5, 6), (2, 1), (-1, 1)])
