@@ -197,7 +197,8 @@ def _devices(text: str) -> dict[str, int]:
     for name, number in numbers.items():
         if number != int(number):
             raise InputError(f"--cluster.{name}", number, "a whole number of devices")
-    return {name: int(number) for name, number in numbers.items()}
+    # Of 8:0:0 nobody named the types that there are none of: a table need not have them.
+    return {name: int(number) for name, number in numbers.items() if number or "=" in text}
 
 
 def _numbers(option: str, text: str, stated: str = "") -> dict[str, float]:
@@ -212,6 +213,8 @@ def _numbers(option: str, text: str, stated: str = "") -> dict[str, float]:
             raise InputError(option, stated or text, allowed) from None
         if not 0 <= value < 1e9 or not name:
             raise InputError(f"{option}.{name}", number, "a number from 0 to 1e9")
+        if name.strip() in found:
+            raise InputError(option, stated or text, f"each type once, not {name.strip()} again")
         found[name.strip()] = value
     return found
 

@@ -87,6 +87,7 @@ def test_a_log_of_slurm(trainsim, tmp_path):
         (("--cluster", "2:2"), "--cluster: got '2:2'; allowed: V100s:P100s:K80s, or type=count"),
         (("--cluster", "v100=x"), "--cluster: got 'v100=x'"),
         (("--cluster", "v100=1.5"), "--cluster.v100: got 1.5; allowed: a whole number"),
+        (("--cluster", "v100=4,v100=8"), "--cluster: got 'v100=4,v100=8'; allowed: each type once"),
         (("--cluster", "h100=1"), "devices.h100: got 'h100'; allowed: one of v100, p100, k80"),
         (("--cluster", "1:1:1", "--policy", "best"), "policy: got 'best'; allowed: one of allox"),
         (("--cluster", "1:1:1", "--window", "0:5"), "mean_interarrival_s: got 0.0; allowed: above 0 s"),
@@ -105,6 +106,13 @@ def test_bad_input_is_refused(trainsim, arguments, words):
     code, out, err = trainsim("cluster", "simulate", "--throughputs", TABLE, *jobs, *arguments)
     assert (code, out) == (2, "")
     assert words in " ".join(err.split())
+
+
+def test_a_table_need_not_have_types_that_there_are_none_of(trainsim, tmp_path):
+    table = tmp_path / "one.csv"
+    table.write_text("job_type,scale_factor,device,steps_per_s\nnet,1,v100,2\n")
+    code, out, _ = drawn(trainsim, "--json", table=table, cluster="8:0:0")
+    assert (code, list(json.loads(out)["utilisation_by_type"])) == (0, ["v100"])
 
 
 def test_what_is_missing_is_named(trainsim):
