@@ -15,9 +15,9 @@ INSIDE = ("fairness", "fifo")
 class Hierarchical(WaterFillingPerf):
     """Water filling with the weights of entities, which those of their jobs share that still rise.
 
-    `inside` an entity, for all or one by one: by "fairness" jobs share its weight in proportion to theirs, by "fifo"
-    all of it is the first one's until that is full. A job of a state without entities is of the first. With
-    `gavel_parity` and no `milp` a level is final after one program.
+    `inside` an entity, for all or one by one (in the order of their weights, or in which they come): by "fairness"
+    jobs share its weight in proportion to theirs, by "fifo" all of it is the first one's until that is full. A job of a
+    state without entities is of the first. With `gavel_parity` and no `milp` a level is final after one program.
     """
 
     name = "hierarchical"
@@ -48,7 +48,7 @@ class Hierarchical(WaterFillingPerf):
     def _inside(self, entity: int, entities: int) -> str:
         if isinstance(self.inside, str):
             return self.inside
-        if len(self.inside) != entities:
+        if len(self.inside) < entities:  # more of them may still come
             raise InputError("inside", self.inside, f"one for each of {entities} entities")
         return self.inside[entity]
 

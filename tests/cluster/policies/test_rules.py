@@ -60,6 +60,8 @@ def test_entities_share_by_weight_and_jobs_inside_as_they_say():
     assert mixed == pytest.approx([1 / 4, 0, 3 / 8, 3 / 8])
     with pytest.raises(InputError, match="one for each of 2 entities"):
         shares("hierarchical", state, inside=("fifo",))
+    alone = replace(state, entity=np.zeros(4, dtype=np.int64), entity_weights=np.ones(1))  # before the others come
+    assert shares("hierarchical", alone, inside=("fifo", "fairness")).ravel() == pytest.approx([1, 0, 0, 0])
 
 
 def test_by_fifo_the_next_job_has_what_the_first_cannot_use():
