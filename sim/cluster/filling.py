@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import scipy  # loads scipy.optimize at its first use
 from numpy.typing import NDArray
-from scipy.sparse import csr_array, diags_array, eye_array, hstack, vstack
+from scipy.sparse import csr_array, diags_array
 
-from sim.cluster.programs import Linear, Program, SolverError
+from sim.cluster.programs import Entries, Linear, Program, SolverError, entries, matrix_of
 from sim.cluster.state import Floats
 
 Weigh = Callable[[NDArray[np.bool_]], Floats]
@@ -56,34 +57,31 @@ class Filling:
             return self._free(levels, turn)
         return self._free_by_milp(levels, turn) if self.milp else np.zeros(len(levels), dtype=bool)
 
-    @property
+    @cached_property
     def _heights(self) -> csr_array:
         """Return levels (n, v) by unknowns."""
         return csr_array(diags_array(1 / np.where(self.reference > 0, self.reference, 1.0)) @ self.limits.rates)
 
-    def _held(self, levels: Floats) -> Linear:
-        """Return the program in which no level falls."""
-        floor = self.limits.linear(np.zeros(len(self.limits.cells)))
-        return floor.with_rows(-self._heights, -levels)
+    @cached_property
+    def _held(self) -> tuple[Entries, ...]:
+        """Return the rows, limits and then levels (n), by which shares are within every limit and no level falls."""
+        of, at, heights = entries(self._heights, len(self.limits.most))
+        return entries(self.limits.rows), (of, at, -heights)
 
     def _raised(self, gains: Floats, levels: Floats) -> Linear:
         """Return: maximise t, the least rise by gain of the jobs that have one; no level falls.
 
         The published program bounds t once more for every other job, by what no rise can be.
         """
-        held, turn = self._held(levels), gains > 0
-        rise = diags_array(gains[turn], format="csr") @ self._heights[turn]
-        first = hstack([held.rows, csr_array((held.rows.shape[0], 1))], format="csr")
-        second = hstack([-rise, csr_array(np.ones((int(turn.sum()), 1)))], format="csr")
-        whole = Linear(
-            np.append(held.worth, 1.0),
-            vstack([first, second], format="csr"),
-            np.concatenate([held.most, -(gains * levels)[turn]]),
-            free=1,
-        )
-        others = int((~turn).sum()) if self.gavel_parity else 0
-        bounds = hstack([csr_array((others, len(held.worth))), csr_array(np.ones((others, 1)))], format="csr")
-        return whole.with_rows(bounds, np.full(others, self._big)) if others else whole
+        turn, size = gains > 0, len(self.limits.cells)
+        count, held = int(turn.sum()), len(self.limits.most) + len(levels)
+        others = len(turn) - count if self.gavel_parity else 0
+        of, at, heights = entries(self._heights[turn])
+        rise = held + of, at, -(gains[turn][of] * heights)
+        least = held + np.arange(count + others), np.full(count + others, size), np.ones(count + others)
+        most = [self.limits.most, -levels, -(gains * levels)[turn], np.full(others, self._big if others else 0.0)]
+        rows = matrix_of((held + count + others, size + 1), *self._held, rise, least)
+        return Linear(np.append(np.zeros(size), 1.0), rows, np.concatenate(most), free=1)
 
     @property
     def _big(self) -> float:
@@ -92,17 +90,16 @@ class Filling:
     def _free(self, levels: Floats, turn: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Return which jobs can rise while none falls: asked together, a little each, until none of the rest does."""
         free = np.zeros(len(levels), dtype=bool)
-        held, size = self._held(levels), len(self.limits.cells)
+        held, size = len(self.limits.most) + len(levels), len(self.limits.cells)
         while (turn & ~free).any():
             asked = turn & ~free
             step = STEP * np.maximum(levels[asked], STEP)
-            count = len(step)
-            one = eye_array(count, format="csr")
-            first = hstack([held.rows, csr_array((held.rows.shape[0], count))], format="csr")
-            rise = hstack([-self._heights[asked], diags_array(step, format="csr")], format="csr")
-            most_one = hstack([csr_array((count, size)), one], format="csr")
-            rows = vstack([first, rise, most_one], format="csr")
-            most = np.concatenate([held.most, -levels[asked], np.ones(count)])
+            count, each = len(step), np.arange(len(step))
+            of, at, heights = entries(self._heights[asked], held)
+            risen = held + each, size + each, step
+            most_one = held + count + each, size + each, np.ones(count)
+            rows = matrix_of((held + 2 * count, size + count), *self._held, (of, at, -heights), risen, most_one)
+            most = np.concatenate([self.limits.most, -levels, -levels[asked], np.ones(count)])
             found = Linear(np.append(np.zeros(size), np.ones(count)), rows, most).solved()
             if found is None or not (found[size:] > RISEN).any():
                 break
@@ -117,12 +114,13 @@ class Filling:
         """
         n, size = len(levels), len(self.limits.cells)
         big = self._big
-        held, target = self._held(levels), levels * SLACK
-        first = hstack([held.rows, csr_array((held.rows.shape[0], n))], format="csr")
-        above = hstack([self._heights, -big * eye_array(n, format="csr")], format="csr")
-        below = hstack([-self._heights, big * eye_array(n, format="csr")], format="csr")
-        rows = vstack([first, above, below], format="csr")
-        most = np.concatenate([held.most, target - EPSILON, big - target])
+        held, target, each = len(self.limits.most) + n, levels * SLACK, np.arange(n)
+        of, at, heights = entries(self._heights, held)
+        above = of, at, heights
+        below = of + n, at, -heights
+        bigs = (held + each, size + each, np.full(n, -big)), (held + n + each, size + each, np.full(n, big))
+        rows = matrix_of((held + 2 * n, size + n), *self._held, above, below, *bigs)
+        most = np.concatenate([self.limits.most, -levels, target - EPSILON, big - target])
         whole = np.append(np.zeros(size), np.ones(n))
         upper = np.append(np.full(size, np.inf), turn.astype(float))
         limits = scipy.optimize.LinearConstraint(rows, ub=most)

@@ -10,7 +10,7 @@ import clarabel
 import numpy as np
 import scipy  # loads scipy.optimize at its first use
 from numpy.typing import NDArray
-from scipy.sparse import coo_array, csc_array, csr_array, diags_array, eye_array, hstack, vstack
+from scipy.sparse import coo_array, csc_array, csr_array, eye_array, vstack
 
 from sim.cluster.interior import interior
 from sim.cluster.state import Floats, Ints, State
@@ -34,7 +34,9 @@ class Linear:
 
     def with_rows(self, rows: csr_array, most: Floats) -> "Linear":
         """Return the same with further constraints."""
-        return replace(self, rows=vstack([self.rows, rows], format="csr"), most=np.concatenate([self.most, most]))
+        held = self.rows.shape[0]
+        both = matrix_of((held + len(most), len(self.worth)), entries(self.rows), entries(rows, held))
+        return replace(self, rows=both, most=np.concatenate([self.most, most]))
 
     def solved(self, published: bool = False) -> Floats | None:
         """Return x (v,), None where the constraints contradict each other; raises SolverError."""
@@ -101,11 +103,30 @@ class Program:
         A job with a gain of 0 and one that is not able to run have no say.
         """
         said = self.able & (gains > 0)
-        scaled = diags_array(gains[said], format="csr") @ self.rates[said]
-        ones = csr_array(np.ones((int(said.sum()), 1)))
-        kept = hstack([self.rows, csr_array((self.rows.shape[0], 1))], format="csr")
-        alone = Linear(np.append(np.zeros(len(self.cells)), 1.0), kept, self.most, free=1)
-        return alone.with_rows(hstack([-scaled, ones], format="csr"), np.zeros(int(said.sum())))
+        count, (limits, cells) = int(said.sum()), self.rows.shape
+        of, at, rates = entries(self.rates[said])
+        scaled = limits + of, at, -(gains[said][of] * rates)
+        least = limits + np.arange(count), np.full(count, cells), np.ones(count)
+        rows = matrix_of((limits + count, cells + 1), entries(self.rows), scaled, least)
+        worth, most = np.append(np.zeros(cells), 1.0), np.concatenate([self.most, np.zeros(count)])
+        return Linear(worth, rows, most, free=1)
+
+
+Entries = tuple[Ints, Ints, Floats]
+"""Row, column and value of whatever a sparse matrix holds."""
+
+
+def entries(matrix: csr_array, row: int = 0, column: int = 0) -> Entries:
+    """Return what a matrix holds that stands in a larger one from `row` and `column` on."""
+    of: Ints = np.repeat(np.arange(matrix.shape[0], dtype=np.int64), np.diff(matrix.indptr))
+    at: Ints = matrix.indices.astype(np.int64)
+    return of + row, at + column, matrix.data
+
+
+def matrix_of(shape: tuple[int, int], *parts: Entries) -> csr_array:
+    """Return the matrix of all entries: to stack blocks takes SciPy many times as long for a few hundred of them."""
+    row, column, value = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return coo_array((value, (row, column)), shape=shape).tocsr()
 
 
 def inverse(values: Floats) -> Floats:

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from scipy.sparse import csr_array
+from scipy.sparse import block_array, csr_array
 
-from sim.cluster.programs import Linear, blind, pairs_runnable, program
+from sim.cluster.programs import Linear, blind, entries, matrix_of, pairs_runnable, program
 from sim.cluster.state import Pairs
 from tests.cluster.states import a_state, assert_within, random_state
 
@@ -44,6 +44,13 @@ def test_shares_outside_of_the_constraints_are_brought_back():
 
 def test_who_does_not_know_types_sees_the_fastest_that_runs_the_job():
     assert blind(STATE).tolist() == [[4, 4], [3, 3], [5, 5]]
+
+
+def test_a_matrix_of_entries_is_that_of_blocks():
+    draw = np.random.default_rng(0)
+    a, b, c = (csr_array(draw.integers(0, 3, shape)) for shape in ((2, 3), (4, 3), (4, 2)))
+    made = matrix_of((6, 5), entries(a), entries(b, 2), entries(c, 2, 3))
+    assert (made.toarray() == block_array([[a, None], [b, c]]).toarray()).all()
 
 
 def test_both_solvers_find_the_best_and_say_where_there_is_none():

@@ -2,12 +2,12 @@
 
 import clarabel
 import numpy as np
-from scipy.sparse import coo_array, csc_array, csr_array
+from scipy.sparse import csc_array, csr_array
 
 from sim.cluster.interior import interior
 from sim.cluster.policies.isolated import isolated
 from sim.cluster.policies.optimising import Optimising
-from sim.cluster.programs import Program, SolverError, conic
+from sim.cluster.programs import Program, SolverError, conic, entries, matrix_of
 from sim.cluster.state import Floats, State
 
 
@@ -91,11 +91,10 @@ def _least_ratio(limits: Program, state: State, due: np.ndarray, alone_s: Floats
     ends = limits.rows.shape[0]
     positive = ends + jobs
     sums = positive + cells + 3 * job
-    of, at, inverse = _rows_of(rates), rates.indices, cells + job
-    scaled = rates.data * (1 / unit)[of]
-    # From their entries: for a few hundred of them SciPy takes ten times as long to stack blocks as Clarabel to solve.
-    entries = [
-        (_rows_of(limits.rows), limits.rows.indices, limits.rows.data),
+    (of, at, each), inverse = entries(rates), cells + job
+    scaled = each * (1 / unit)[of]
+    parts = [
+        entries(limits.rows),
         (ends + job, inverse, state.steps_left[due] / unit / alone_s[due]),
         (ends + job, np.full(jobs, cells + jobs), -np.ones(jobs)),
         (positive + np.arange(cells), np.arange(cells), -np.ones(cells)),
@@ -104,8 +103,7 @@ def _least_ratio(limits: Program, state: State, due: np.ndarray, alone_s: Floats
         (sums[of] + 2, at, scaled),
         (sums + 2, inverse, -np.ones(jobs)),
     ]
-    row, column, value = (np.concatenate(part) for part in zip(*entries, strict=True))
-    rows = coo_array((value, (row, column)), shape=(positive + cells + 3 * jobs, cells + jobs + 1)).tocsc()
+    rows = matrix_of((positive + cells + 3 * jobs, cells + jobs + 1), *parts).tocsc()
     above = np.zeros(3 * jobs)
     above[1::3] = 2.0
     most = np.concatenate([limits.most, -state.waited_s[due] / alone_s[due], np.zeros(cells), above])
@@ -125,8 +123,3 @@ def _published(cost: Floats, rows: csc_array, most: Floats, jobs: int) -> Floats
         return interior(cost, csr_array(rows), most, jobs)
     except ArithmeticError:
         return None
-
-
-def _rows_of(entries: csr_array) -> np.ndarray:
-    """Return the row of every entry."""
-    return np.repeat(np.arange(entries.shape[0]), np.diff(entries.indptr))
