@@ -103,9 +103,9 @@ def simulate(
     return replace(found, paid_usd=run.meter.paid(len(found.jobs))) if run.meter else found
 
 
-def _check_numbers(path: str, values: Mapping[str, float], low: float, high: float) -> None:
+def _check_numbers(path: str, values: Mapping[str, object], low: float, high: float) -> None:
     for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, Real) or not low <= value <= high:
+        if isinstance(value, bool) or not isinstance(value, Real) or not low <= float(value) <= high:
             raise InputError(f"{path}.{name}", value, f"a number from {low:g} to {high:g}")
 
 
@@ -286,7 +286,8 @@ class Simulation:
 
 def _fleet(known: Throughputs, devices: Mapping[str, int], rounds: Rounds) -> tuple[Fleet, tuple[str, ...]]:
     """Return the devices, numbered by the names of their types, and the types in the order of the throughputs."""
-    for name, number in devices.items():
+    stated: Mapping[str, object] = devices
+    for name, number in stated.items():
         if name not in known.types:
             raise InputError(f"devices.{name}", name, "one of " + ", ".join(known.types))
         if isinstance(number, bool) or not isinstance(number, Integral) or number < 0:

@@ -67,7 +67,8 @@ def _may_lose_s(seen: Seen, fastest: int) -> Floats:
     pace = seen.steps_per_s / seen.steps_per_s[fastest]
     until_s = seen.next_s - seen.step_s
     behind_s = until_s - pace * np.maximum(0.0, until_s - seen.move_s)
-    return np.maximum(behind_s, np.minimum(seen.move_s, until_s)) + seen.step_s + pace * seen.lost_s
+    found: Floats = np.maximum(behind_s, np.minimum(seen.move_s, until_s)) + seen.step_s + pace * seen.lost_s
+    return found
 
 
 def rest_usd(seen: Seen) -> Floats:
