@@ -206,10 +206,10 @@ def _place(rows: Rows, fleet: Fleet, held: Ints, chosen: Ints, rule: Rule, exten
 
 
 @inner()
-def _speeds(rows: Rows, fleet: Fleet, chosen: Ints, devices: Ints) -> tuple[Ints, Floats]:
-    """Return whether each row has devices, and its speeds (R, 2) in steps/s on them."""
+def _speeds(rows: Rows, fleet: Fleet, chosen: Ints, devices: Ints) -> tuple[Ints, Ints, Floats]:
+    """Return whether each row has devices, if in more servers than it needs, and its speeds (R, 2) in steps/s there."""
     placed, servers = np.zeros(len(rows.scale), dtype=np.int64), np.zeros(len(rows.scale), dtype=np.int64)
-    last = np.full(len(rows.scale), -1)
+    last, wide = np.full(len(rows.scale), -1), np.zeros(len(rows.scale), dtype=np.int64)
     speed = np.zeros((len(rows.scale), 2))
     for j in range(len(fleet.devices)):
         for k in range(fleet.devices[j]):
@@ -220,10 +220,10 @@ def _speeds(rows: Rows, fleet: Fleet, chosen: Ints, devices: Ints) -> tuple[Ints
                 last[r] = k // fleet.per_server[j]
     for r in those(placed):
         j = chosen[0, r]
-        wide = servers[r] > ceil(rows.scale[r] / fleet.per_server[j])
+        wide[r] = servers[r] > ceil(rows.scale[r] / fleet.per_server[j])
         for i in range(2):
-            speed[r, i] = rows.spread[r, j, i] if wide else rows.speed[r, j, i]
-    return placed, speed
+            speed[r, i] = rows.spread[r, j, i] if wide[r] else rows.speed[r, j, i]
+    return placed, wide, speed
 
 
 @inner()
@@ -266,8 +266,9 @@ def _work_as_published(
 
 @inner()
 def _work(
-    rows: Rows, work: Work, placed: Ints, speed: Floats, moved: Ints, chosen: Ints, clock: Floats, rule: Rule
-) -> tuple[Floats, bool]:
+    rows: Rows, work: Work, placed: Ints, wide: Ints, speed: Floats, moved: Ints, chosen: Ints, clock: Floats,
+    rule: Rule,
+) -> tuple[Floats, bool]:  # fmt: skip
     """Work a round of fixed length; return for how long (R,) rows held their devices, and if any job ended.
 
     A job that resumes or moves first loads its checkpoint, for several rounds where one is too short; it ends when it
@@ -291,7 +292,8 @@ def _work(
         if pair and until[0] != until[1]:
             late = 0 if until[0] > until[1] else 1
             a = rows.job[r, late]
-            alone, together = rows.speed[rows.single[a], chosen[0, r], 0], speed[r, late]
+            known = rows.spread if wide[r] else rows.speed
+            alone, together = known[rows.single[a], chosen[0, r], 0], speed[r, late]
             begun = max(until[1 - late], begin[late])
             todo = work.left[a] + (until[late] - begun) * together
             ran_s[r] = until[late] = min(rule.round_s, begun + todo / alone)
@@ -371,7 +373,7 @@ def run_rounds(
         devices = _place(rows, fleet, held.row, chosen, rule, extended)
         for w in range(len(devices)):
             held.row[w] = devices[w]
-        placed, speed = _speeds(rows, fleet, chosen, held.row)
+        placed, wide, speed = _speeds(rows, fleet, chosen, held.row)
         working, moved = those(placed), np.zeros(len(placed), dtype=np.int64)
         if len(working) == 0:
             return k, k + 1
@@ -386,7 +388,7 @@ def run_rounds(
         if rule.parity:
             ran_s, changed = _work_as_published(rows, work, placed, speed, clock, rule)
         else:
-            ran_s, changed = _work(rows, work, placed, speed, moved, chosen, clock, rule)
+            ran_s, changed = _work(rows, work, placed, wide, speed, moved, chosen, clock, rule)
         log.length_s[k] = clock[NOW] - log.start_s[k]
         _account(rows, work, held, spent_s, ran_s, chosen)
         if changed or clock[NOW] >= to.arrival_s or _due(clock, rule, to):

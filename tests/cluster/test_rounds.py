@@ -110,6 +110,25 @@ def test_a_pair_shares_devices_and_the_other_goes_on_alone():
     assert found.used_s[:, 0].sum() == pytest.approx(100.0)
 
 
+def test_who_goes_on_alone_is_as_fast_as_its_devices_stand():
+    """A pair on the one free device of each of two servers: the second does 20 steps beside the first, 80 alone."""
+    rates = [[2.0, 2.0], [0.0, 0.0]]
+    known, wide = speeds(pair=rates), speeds(net=[1.0, 0.5], pair=[[1.0, 1.0], [0.0, 0.0]])
+    servers = Rounds(round_s=1_000, reset_s=0, switch_s=0, gpus_per_server=2)
+    jobs = [
+        job(10),
+        job(10_000),
+        job(10),
+        job(10_000),
+        job(20, arrival_s=500, scale=2),
+        job(100, arrival_s=500, scale=2),
+    ]
+    policy = Fixed([1, 0], [1, 0], [1, 0], [1, 0], [0, 0], [0, 0], packs=True, pair=[0.1, 0])
+    found = run(jobs, {"fast": 4}, policy, servers, known=known, spread=wide)
+    assert found.entries[1].held.tolist() == [[4, 5], [1, -1], [4, 5], [3, -1]]
+    assert found.end_s[4:].tolist() == [1_000 + 20, 1_000 + 20 + 80]
+
+
 def test_new_shares_wait_for_the_time_between_resets():
     jobs = [job(10_000), *(job(10_000, arrival_s=t) for t in (50.0, 150.0, 950.0))]
     assert run(jobs, {"fast": 1}, Fixed([1, 0]), Rounds(round_s=100, reset_s=1e7, switch_s=0)).allocations == 1 + 1
