@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from math import isnan
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -233,7 +234,7 @@ def cluster_data(found: Simulated) -> dict[str, Any]:
     return {
         "policy": found.policy,
         "makespan_s": found.makespan_s,
-        "average_jct_s": found.average_jct_s,
+        "average_jct_s": _or_none(found.average_jct_s),
         "rounds": found.rounds,
         "rounds_skipped": found.rounds_skipped,
         "allocations": found.allocations,
@@ -241,7 +242,7 @@ def cluster_data(found: Simulated) -> dict[str, Any]:
         "seconds": found.seconds,
         "utilisation": found.mean_utilisation,
         "utilisation_by_type": dict(zip(found.types, found.utilisation.tolist(), strict=True)),
-        "fairness_rho": found.mean_fairness,
+        "fairness_rho": _or_none(found.mean_fairness),
         "cost_usd": found.cost_usd,
         "leases_extended": found.leases_extended,
         "leases_offered": found.leases_offered,
@@ -263,6 +264,10 @@ def cluster_data(found: Simulated) -> dict[str, Any]:
         ],
         "assumptions": list(found.assumptions),
     }
+
+
+def _or_none(mean: float) -> float | None:
+    return None if isnan(mean) else mean
 
 
 def sensitivity_data(found: Sensitivity | None) -> dict[str, Any]:

@@ -66,13 +66,17 @@ class Simulated:
 
     @property
     def average_jct_s(self) -> float:
-        """Mean completion time of those that count and have ended."""
-        return float(np.nanmean(self.jct_s[self.counted.start : self.counted.stop]))
+        """Mean completion time of those that count and have ended; nan where none has."""
+        return self._mean(self.jct_s)
 
     @property
     def mean_fairness(self) -> float:
-        """Of the jobs that count and have ended."""
-        return float(np.nanmean(self.fairness[self.counted.start : self.counted.stop]))
+        """Of the jobs that count and have ended; nan where none has."""
+        return self._mean(self.fairness)
+
+    def _mean(self, values: Floats) -> float:
+        counted = values[self.counted.start : self.counted.stop]
+        return nan if np.isnan(counted).all() else float(np.nanmean(counted))
 
     @property
     def mean_utilisation(self) -> float:

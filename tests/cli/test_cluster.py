@@ -115,6 +115,16 @@ def test_a_table_need_not_have_types_that_there_are_none_of(trainsim, tmp_path):
     assert (code, list(json.loads(out)["utilisation_by_type"])) == (0, ["v100"])
 
 
+def test_the_mean_of_no_job_is_null(trainsim, tmp_path):
+    """The published simulator gives up jobs that do not do a step per device in a round."""
+    table = tmp_path / "slow.csv"
+    table.write_text("job_type,scale_factor,device,steps_per_s\nnet,1,v100,0.002\n")
+    code, out, _ = drawn(trainsim, "--gavel-parity", "--json", table=table, cluster="1:0:0")
+    data = json.loads(out)
+    assert (code, data["average_jct_s"], data["fairness_rho"]) == (0, None, None)
+    assert len(data["not_ended"]) == 12
+
+
 def test_what_is_missing_is_named(trainsim):
     assert "--throughputs: missing; required" in trainsim("cluster", "simulate", "--cluster", "1:1:1", "--jobs", 2)[2]
     _, _, err = trainsim("cluster", "simulate", "--cluster", "1:1:1", "--throughputs", TABLE)
