@@ -206,7 +206,7 @@ def _work(steps: float | None, days: float | None, speed: Mapping[str, float], r
     return days * DAY_S * speed[reference]
 
 
-def _checked(stated: Mapping[str, float | None], along: str | None) -> None:
+def _checked(stated: Mapping[str, float | None], along: str | None = None) -> None:
     """Refuse hours and an axis of what-if that cannot be, before any file is read."""
     for option, hours in stated.items():
         if hours is not None and not 0 < hours < 1e6:
@@ -341,6 +341,7 @@ def together_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Simulate jobs that rent from the same offers: what all cost, when each ends, who was where."""
+    _checked({"--step-hours": step_hours})
     market = _market(prices, _Where(cloud or None, region or None, device or None, ""), billing)
     jobs = read_trace(trace)
     known = _Speeds.read(throughputs).rates

@@ -103,6 +103,9 @@ def test_jobs_that_rent_together(market, tmp_path):
     code, out, _ = market("together", "--trace", tmp_path / "jobs.trace", "--policy", "fifo_perf")
     assert code == 0
     assert "fifo_perf: 2 jobs end" in " ".join(out.split())
+    code, out, error = market("together", "--trace", tmp_path / "jobs.trace", "--step-hours", "nan")
+    assert (code, out) == (2, "")
+    assert "--step-hours: got nan; allowed: a number of hours above 0" in " ".join(error.split())
 
 
 @pytest.mark.parametrize(

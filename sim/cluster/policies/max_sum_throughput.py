@@ -14,7 +14,7 @@ from sim.specs.fields import InputError
 class MaxSumThroughputPerf(Optimising):
     """Maximise sum_i e_i; by `costs` sum_ij T_ij X_ij / cost_j, with `deadlines` e_i >= steps left / time left.
 
-    Where no shares meet all deadlines none of them counts. Without prices every device costs the same.
+    Where no shares meet all deadlines none of them counts. By `costs` every type has to have a price (InputError).
     """
 
     name = "max_sum_throughput_perf"
