@@ -14,9 +14,11 @@ from sim.run.shared import Shared, shared
 from sim.specs import Around, Checkpointing, Loading, Prices, Sharing, Training
 from sim.specs.arguments import checked
 from sim.specs.fields import InputError
-from sim.units import DAY_S, HOUR_S
+from sim.units import DAY_S, HOUR_S, seconds
 
 KWH_J = 3.6e6
+LEAST_GOODPUT = 1e-12
+"""Below this a run does not end: a second of training would take 30,000 years."""
 
 
 @dataclass(frozen=True)
@@ -74,11 +76,15 @@ def whole_run(
 
     Raises:
         InputError: `training` states a goodput and there are checkpoints, whose goodput is computed; or a price beside
-            `prices`; or nothing that fits is offered; or the cluster of `sharing` does not hold the run.
+            `prices`; or nothing that fits is offered; or the cluster of `sharing` does not hold the run; or failures leave
+            nothing of the training.
     """
     if prices and training.usd_per_gpu_hour is not None:
         raise InputError("training.usd_per_gpu_hour", training.usd_per_gpu_hour, "left out beside prices, which say it")
     lost = losses(step, training, loading, checkpointing)
+    if lost.saving and not lost.goodput >= LEAST_GOODPUT:
+        kept = "failures so rare, or checkpoints and restarts so short, that some of the training is kept"
+        raise InputError("checkpointing", f"a failure every {seconds(lost.saving.mtbf_s)}", kept)
     steps = training.steps or ceil((training.tokens or 0.0) / step.tokens_per_step)
     draw, gpus = device_draw(step, training.utilisation), step.placed.gpus
     price = gpu_hour_price(step, training, prices)

@@ -97,6 +97,12 @@ def test_a_goodput_is_not_stated_twice(step):
         whole_run(step, Training(steps=9, goodput=0.9), checkpointing=Checkpointing())
 
 
+def test_a_run_of_which_failures_leave_nothing_is_refused(step):
+    often = Checkpointing(storage=DISK, failures=Failures(device_mtbf_s=16.0))
+    with pytest.raises(InputError, match=r"checkpointing: got 'a failure every 1\.00 s'; allowed: failures so rare"):
+        whole_run(step, Training(steps=9), checkpointing=often)
+
+
 def test_what_is_assumed_is_said(step):
     run = whole_run(step, Training(steps=9), reading(), Checkpointing(failures=OFTEN, storage=DISK))
     text = " ".join(run.assumptions)
