@@ -76,8 +76,8 @@ def whole_run(
 
     Raises:
         InputError: `training` states a goodput and there are checkpoints, whose goodput is computed; or a price beside
-            `prices`; or nothing that fits is offered; or the cluster of `sharing` does not hold the run; or failures leave
-            nothing of the training.
+            `prices`; or nothing that fits is offered; or the cluster of `sharing` does not hold the run; or failures
+            leave nothing of the training.
     """
     if prices and training.usd_per_gpu_hour is not None:
         raise InputError("training.usd_per_gpu_hour", training.usd_per_gpu_hour, "left out beside prices, which say it")

@@ -13,6 +13,7 @@ from sim.run.feed import Feed
 from sim.run.losses import Saving, losses, paced_step_time_s, predicted
 from sim.specs import Checkpointing, Cluster, Dataset, Failures, InputError, Loading, Plan, Storage, Training
 from sim.specs.catalog import models
+from sim.specs.plan import StagePlan
 
 TOKENS = Dataset(samples=10**7, sample_bytes=32_768.0)
 DISK = Storage(read_bytes_per_s=1e9, write_bytes_per_s=1e9)
@@ -24,11 +25,37 @@ def reading(**changes):
 
 
 def test_the_busiest_node_feeds_its_replicas(step):
-    feed = Feed.of(step)  # tp 4, pp 2 on two nodes of eight: a replica a node
-    assert (feed.readers, feed.batch, feed.microbatches) == (2, 1, 32)
-    assert feed.compute_samples_per_s == pytest.approx(32 / step.step_time_s)
+    feed = Feed.of(step)  # tp 4, pp 2 on two nodes of eight: both first stages on the first node
+    assert (feed.readers, feed.batch, feed.microbatches) == (1, 2, 32)
+    assert feed.compute_samples_per_s == pytest.approx(64 / step.step_time_s)
     uneven = simulate(models["llama3-8b"], Cluster.of("h100-sxm-80gb", nodes=3), Plan(tp=8, global_batch=6, dp=3))
     assert Feed.of(uneven).samples_per_step == 2
+
+
+@pytest.mark.parametrize(
+    ("plan", "readers", "batch"),
+    [
+        ({"tp": 2, "pp": 4}, 1, 4),  # all four first stages on the first of four nodes
+        ({"tp": 2, "pp": 4, "rank_order": "tp-cp-pp-dp"}, 4, 1),  # a replica a node
+        ({"tp": 8, "pp": 2}, 2, 1),  # a first stage fills a node, and the last ones another
+        ({"tp": 2, "pp": 4, "schedule": "dualpipe"}, 2, 2),  # half enters at either end
+    ],
+)
+def test_data_is_read_where_first_stages_lie(plan, readers, batch):
+    plan = Plan(global_batch=64, recompute="full", zero=1, **plan)
+    feed = Feed.of(simulate(models["llama3-8b"], Cluster.of("h100-sxm-80gb", nodes=4), plan))
+    assert (feed.readers, feed.batch) == (readers, batch)
+
+
+def test_replicas_of_unequal_stages_are_those_of_the_first():
+    stages = (
+        StagePlan(layers=20, tp=4, dp=4, micro_batch=1, recompute="full"),
+        StagePlan(layers=12, tp=4, dp=2, micro_batch=2, recompute="full"),
+    )
+    step = simulate(models["llama3-8b"], Cluster.of("h100-sxm-80gb", nodes=3), Plan(global_batch=64, stages=stages))
+    feed = Feed.of(step)
+    assert (feed.readers, feed.batch) == (2, 2)
+    assert feed.readers * feed.samples_per_step == 64
 
 
 def test_a_mixed_cluster_shares_a_cache_over_its_slowest_network():
