@@ -6,9 +6,9 @@ interval of each k, and of it only the steps beside which something is saved; al
 
 from bisect import bisect_left
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import pairwise
+from itertools import count, pairwise
 from math import ceil
 from typing import Protocol
 
@@ -70,12 +70,17 @@ class Interval:
         return (self.ends[-1] if self.ends else 0) + (step - len(self.ends)) * self.step
 
 
-@lru_cache(maxsize=4_096)
 def interval(times: Times, k: int) -> Interval:
-    """Return one interval with a snapshot at its beginning, run on processes."""
-    step = step_ticks(times)
+    """Return one interval with a snapshot at its beginning, run on processes as far as something is saved."""
     busy = times.snapshot_s + times.written_s * (1 + times.contention)
     few = min(k, ceil(busy / times.iteration_s) + 2)
+    held, more = _beginning(times, few), (k - few) * step_ticks(times)
+    return replace(held, k=k, length=held.length + more)
+
+
+@lru_cache(maxsize=4_096)
+def _beginning(times: Times, few: int) -> Interval:
+    """Return an interval of `few` steps, all of them run."""
     env = simpy.Environment()
     checkpointer = Checkpointer(env, times, few)
     trainer = Trainer(env, checkpointer)
@@ -88,7 +93,7 @@ def interval(times: Times, k: int) -> Interval:
     env.run()
     persists = [span for span in checkpointer.spans if span.kind == "persist"]
     begins = persists if times.kind == "none" else [span for span in checkpointer.spans if span.kind == "snapshot"]
-    return Interval(k, tuple(trainer.ends), step, begins[1].start_ns + (k - few) * step, persists[0].end_ns)
+    return Interval(few, tuple(trainer.ends), step_ticks(times), begins[1].start_ns, persists[0].end_ns)
 
 
 @lru_cache(maxsize=4_096)
@@ -105,28 +110,39 @@ class Jumped:
     """A stretch of which only the intervals that differ are run."""
 
     def __init__(self, times: Times, steps_between: int, adapt_budget: float | None = None) -> None:
-        step = step_ticks(times)
-        self.intervals = [Interval(steps_between, (), step, steps_between * step, -1)]
-        """The first, without a snapshot; those that adaptation lengthens; the one that all others repeat."""
-        while True:
-            self.intervals.append(interval(times, steps_between))
-            if adapt_budget is None:
-                break
-            if self.intervals[-1].length <= to_ticks((1 + adapt_budget) * steps_between * times.iteration_s):
-                break
-            steps_between += MORE_STEPS
+        self.times, self.adapt_budget, step = times, adapt_budget, step_ticks(times)
+        self.intervals = [
+            Interval(steps_between, (), step, steps_between * step, -1),
+            interval(times, steps_between),
+        ]
+        """The first, without a snapshot; those that adaptation lengthens, as far as anybody asked; of those that keep
+        to the budget one, that all others repeat."""
+
+    def _longer(self) -> Interval | None:
+        """Return the interval that adaptation puts after the last one known: None if that keeps to the budget."""
+        last = self.intervals[-1]
+        if self.adapt_budget is None:
+            return None
+        if last.length <= to_ticks((1 + self.adapt_budget) * last.k * self.times.iteration_s):
+            return None
+        return interval(self.times, last.k + MORE_STEPS)
 
     def _walk(self, ticks: int | None, step: int | None) -> tuple[Interval, int, int, int]:
         """Return the interval in which a tick or a step lies, ticks and steps before it, and its number."""
         start = done = 0
-        for number, held in enumerate(self.intervals[:-1]):
+        for number in count():
+            held = self.intervals[number]
             if (ticks is not None and ticks <= start + held.length) or (step is not None and step <= done + held.k):
                 return held, start, done, number
+            if number == len(self.intervals) - 1:
+                longer = self._longer()
+                if longer is None:
+                    break
+                self.intervals.append(longer)
             start, done = start + held.length, done + held.k
-        last = self.intervals[-1]
         # what ends at the very tick or step of the next interval's beginning still belongs to this one
-        more = max(0, (ticks - start - 1) // last.length if ticks is not None else ((step or 0) - done - 1) // last.k)
-        return last, start + more * last.length, done + more * last.k, len(self.intervals) - 1 + more
+        more = max(0, (ticks - start - 1) // held.length if ticks is not None else ((step or 0) - done - 1) // held.k)
+        return held, start + more * held.length, done + more * held.k, number + more
 
     def at(self, ticks: int) -> Reached:
         """Return where training is just before `ticks`."""

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.checkpointing import Times
-from sim.checkpointing.stretch import Jumped, Stepped
+from sim.checkpointing.stretch import Jumped, Stepped, interval
 
 SECONDS = st.floats(0.0, 3.0).map(lambda s: round(s, 3))
 
@@ -42,3 +42,15 @@ def test_a_long_interval_costs_no_more_than_what_is_beside_the_writing():
     held = Jumped(times, 10**9).intervals[-1]
     assert len(held.ends) < 50
     assert held.length == pytest.approx(1e17, rel=1e-6)
+
+
+def test_adaptation_is_followed_no_further_than_asked():
+    times = Times(iteration_s=0.1, host_snapshot_s=2.0, persist_s=20.0, contention=1.0)
+    jumped = Jumped(times, 221, 0.035)  # thousands of intervals from keeping to the budget
+    assert jumped.at(3_600 * 10**9).changes[-1][1] < 400
+    assert len(jumped.intervals) < 100
+
+
+def test_intervals_of_all_lengths_share_what_is_run():
+    times = Times(iteration_s=0.1, host_snapshot_s=0.2, persist_s=3.0, contention=0.2)
+    assert interval(times, 1_000).ends is interval(times, 1_002).ends
