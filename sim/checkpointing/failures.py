@@ -68,7 +68,8 @@ def availability(failures: Failures, mtbf_s: float, fleet: Fleet | None = None, 
     Every failure takes a node away for `repair_s`; what stands still does not fail. The chain of the number of nodes
     that are away (births by failures, deaths by repairs) has its distribution in closed form, whatever that of repair
     times is: without elasticity the run stops as often as Erlang's loss formula says for `spares` + 1 repairs at once.
-    restart_s: what it takes to go on with more replicas.
+    restart_s: what it takes to go on with fewer replicas, and again with more; nodes that are back by then are missed
+    by nobody.
     """
     fleet = fleet or Fleet()
     load = failures.repair_s / mtbf_s  # nodes away in the mean, had a run any number of spares
@@ -82,7 +83,8 @@ def availability(failures: Failures, mtbf_s: float, fleet: Fleet | None = None, 
     weight = np.exp(log_weight - log_weight.max())
     weight /= weight.sum()
     shrinks = shares[1:] < shares[:-1]
-    regrown = float((weight[:-1] * shares[:-1])[shrinks & (shares[1:] > 0)].sum()) / mtbf_s * restart_s
+    missed = shrinks & (shares[1:] > 0) & (failures.repair_s > restart_s)
+    regrown = float((weight[:-1] * shares[:-1])[missed].sum()) / mtbf_s * restart_s
     return Availability(
         fraction=max(0.0, float(weight @ shares) - regrown),
         stopped_fraction=float(weight[shares == 0].sum()),

@@ -63,6 +63,15 @@ def test_nothing_is_lost_where_nothing_is_repaired():
     assert availability(failures(repair_s=0.0), 1.0).fraction == 1.0
 
 
+@pytest.mark.parametrize("repair_s", [0.0, 60.0])
+def test_nodes_that_are_back_before_training_goes_on_cost_no_second_restart(repair_s):
+    given, fleet = failures(elastic=True, repair_s=repair_s), Fleet(8, 8)
+    found = availability(given, 10 * HOUR, fleet, restart_s=60.0)
+    assert found.regrown_fraction == 0
+    assert found.fraction >= availability(failures(repair_s=repair_s), 10 * HOUR, fleet, 60.0).fraction
+    assert availability(failures(elastic=True, repair_s=61.0), 10 * HOUR, fleet, 60.0).regrown_fraction > 0
+
+
 def test_a_fleet_of_a_plan():
     plan = sim.Plan(tp=8, pp=2, global_batch=64)
     step = sim.simulate(sim.models["llama3-70b"], Cluster.of("h100-sxm-80gb", nodes=8), plan)
