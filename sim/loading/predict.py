@@ -1,6 +1,7 @@
 """How fast a job is fed, where it waits, and what would end the waiting."""
 
 from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil, inf
 from typing import Any
@@ -139,16 +140,26 @@ def _wanted_workers(loading: Loading, at: dict[str, Any], most: float) -> int:
     """Return the least workers of each job that come within 1 % of the best on these cores."""
     together = loading.jobs if loading.coordinated else 1
 
-    def rate(workers: int) -> float:
+    def rate(workers: Any) -> Any:
         changed = at | {"workers": workers * together}
-        return float(rates(loading.cache, loading.topology, changed, most).steady)
+        return rates(loading.cache, loading.topology, changed, most).steady
 
     asked = laws(loading.cache)(at)
     alone = float(sum(asked[name] for name in ("delay_s", "storage_s", "network_s"))) + loading.prep_s
     best = min(most, at["cores"] / max(loading.prep_s, LEAST), 1 / max(float(asked["storage_s"]), LEAST))
     enough = min(MOST_WORKERS, 16 + 4 * ceil(best * alone))
+    if loading.sharing_loss:
+        enough = _fastest(rate, enough)
     aim = (1 - TOLERANCE) * rate(enough)
     return 1 + bisect_left(range(1, enough + 1), aim, key=rate)
+
+
+def _fastest(rate: Callable[[Any], Any], most: int) -> int:
+    """Return the workers of up to `most` with which the rate is highest: more of them lose to taking turns on cores."""
+    tried = np.unique(np.geomspace(1, most, 64).round().astype(int))
+    best = int(np.argmax(rate(tried)))
+    near = range(int(tried[max(0, best - 1)]), int(tried[min(best + 1, len(tried) - 1)]))
+    return near[0] + bisect_left(near, True, key=lambda workers: bool(rate(workers + 1) <= rate(workers)))
 
 
 def _why(loading: Loading, bottleneck: str, found: Rates, waiting: float, cache: float, cores: int) -> str:

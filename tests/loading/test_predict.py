@@ -60,6 +60,13 @@ def test_what_is_recommended_ends_the_waiting():
     assert enough == approx(predict(replace(SLOW, cores=2, workers=500), 5_000.0).samples_per_s, rel=0.011)
 
 
+@pytest.mark.parametrize("loss", [0.0, 0.1, 0.5])
+def test_no_more_workers_are_recommended_than_take_turns_for_nothing(loss):
+    fast = replace(SLOW, cache="none", cache_bytes=0.0, storage=Storage(read_bytes_per_s=1e12, write_bytes_per_s=1e8))
+    made = predict(replace(fast, prep_s=0.01, cores=8, sharing_loss=loss), 5_000.0)
+    assert made.recommended_workers == 8  # fewer leave cores idle, with more each gets less of one
+
+
 def test_jobs_that_share_prepare_once():
     apart = predict(replace(SLOW, jobs=4, storage=Storage(read_bytes_per_s=1e9, write_bytes_per_s=1e9)), 1e5)
     together = predict(
