@@ -70,7 +70,7 @@ def predict(
     rate, samples = float(steady.steady), loading.dataset.samples / nodes
     stalls = shares(steady, compute_samples_per_s)
     fetch, prep = float(stalls["fetch"]), float(stalls["prep"])
-    bottleneck = bottleneck_of(fetch + prep, float(steady.fetch), float(steady.prep))
+    bottleneck = bottleneck_of(fetch, prep, float(steady.fetch), float(steady.prep))
     missed = 1 - float(steady.local + steady.remote)
     cache = _wanted_cache(loading, at, min(float(steady.prep), compute_samples_per_s))
     cores = wanted_cores(loading, compute_samples_per_s)
@@ -91,7 +91,7 @@ def predict(
         recommended_cache_bytes=cache,
         recommended_cores=cores,
         recommended_workers=workers,
-        why=_why(loading, bottleneck, steady, fetch + prep, cache, cores),
+        why=_why(loading, bottleneck, steady, fetch + prep, cache, cores, workers),
         assumptions=(*loading.assumptions, *_assumed(loading, nodes)),
     )
 
@@ -115,10 +115,15 @@ def shares(found: Rates, compute_samples_per_s: Any) -> dict[str, Any]:
     return {"compute": compute, "prep": cached - compute, "fetch": 1 - cached}
 
 
-def bottleneck_of(stalled: float, fetch_samples_per_s: float, prep_samples_per_s: float) -> str:
-    """Return what decides, of the share of the time in which training waits, F and P: compute, fetch or prep."""
-    if stalled < TOLERANCE:
+def bottleneck_of(fetch_stall: float, prep_stall: float, fetch_samples_per_s: float, prep_samples_per_s: float) -> str:
+    """Return what decides, of the shares of the time in which training waits, F and P: compute, fetch or prep.
+
+    Serial workers may fetch faster than they prepare, and still training waits for nothing but fetching.
+    """
+    if fetch_stall + prep_stall < TOLERANCE:
         return "compute"
+    if prep_stall < TOLERANCE <= fetch_stall:
+        return "fetch"
     return "fetch" if fetch_samples_per_s < prep_samples_per_s else "prep"
 
 
@@ -162,16 +167,21 @@ def _fastest(rate: Callable[[Any], Any], most: int) -> int:
     return near[0] + bisect_left(near, True, key=lambda workers: bool(rate(workers + 1) <= rate(workers)))
 
 
-def _why(loading: Loading, bottleneck: str, found: Rates, waiting: float, cache: float, cores: int) -> str:
+def _why(
+    loading: Loading, bottleneck: str, found: Rates, waiting: float, cache: float, cores: int, workers: int
+) -> str:
     """Return the sentence that says what decides."""
     if bottleneck == "compute":
         return f"Training never waits: it takes {digits3(float(found.steady))} samples/s, and the loader gives more."
     head = f"training waits {percent(waiting)} of the time"
     if bottleneck == "fetch":
         hit = percent(float(found.local + found.remote))
+        come = f"files come at {digits3(float(found.fetch))} samples/s with {hit} of them cached"
+        if loading.topology == "staged":
+            return f"Fetching decides: {head}, as {come}; {si(cache, 'B')} that stay cached (x*) would do."
         return (
-            f"Fetching decides: {head}, as files come at {digits3(float(found.fetch))} samples/s with {hit} of them "
-            f"cached; {si(cache, 'B')} that stay cached (x*) would do."
+            f"Fetching decides: {head}, as {come}, and a worker prepares none meanwhile; {workers} workers are best on "
+            f"these cores, and with everything cached training gets {digits3(float(found.cached))} samples/s."
         )
     return (
         f"Preparing decides: {head}, as {loading.workers} workers on {loading.cores} cores prepare "

@@ -179,8 +179,8 @@ class Study:
 
     @staticmethod
     def _bottleneck(values: Mapping[str, float]) -> str:
-        stalled = values["prep_stall_fraction"] + values["fetch_stall_fraction"]
-        return bottleneck_of(stalled, values["fetch_samples_per_s"], values["prep_samples_per_s"])
+        stalls = values["fetch_stall_fraction"], values["prep_stall_fraction"]
+        return bottleneck_of(*stalls, values["fetch_samples_per_s"], values["prep_samples_per_s"])
 
 
 def hit_shares(cached: Sequence[float] = CACHED, nodes: int = 1, jobs: int = 1) -> dict[str, dict[str, float]]:

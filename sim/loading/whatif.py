@@ -88,7 +88,8 @@ def what_if(
 
     def row(number: int) -> WhatIf:
         made = {name: values[number] for name, values in columns.items()}
-        decides = bottleneck_of(1 - made["compute_fraction"], made["fetch_samples_per_s"], made["prep_samples_per_s"])
+        stalls = made["fetch_stall_fraction"], made["prep_stall_fraction"]
+        decides = bottleneck_of(*stalls, made["fetch_samples_per_s"], made["prep_samples_per_s"])
         return WhatIf(axis=axis, value=points[number].value, bottleneck=decides, **made)
 
     return tuple(row(number) for number in range(len(points)))

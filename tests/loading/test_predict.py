@@ -10,6 +10,7 @@ from sim.specs import InputError
 from sim.specs.dataset import Dataset
 from sim.specs.loading import Loading
 from sim.specs.storage import Storage
+from sim.units import digits3
 
 DATA = Dataset(samples=100_000, sample_bytes=1e5)
 SLOW = Loading(
@@ -46,6 +47,21 @@ def test_the_bottleneck_is_what_training_waits_for():
     assert predict(SLOW, 50.0).samples_per_s == approx(50.0)
     assert predict(replace(SLOW, topology="staged"), 1_600.0).bottleneck == "fetch"
     assert predict(replace(SLOW, prep_s=0.1), 1_600.0).bottleneck == "prep"
+
+
+def test_what_a_serial_worker_waits_for_is_fetching_where_preparing_alone_is_fast_enough():
+    one = predict(replace(SLOW, workers=1, cores=1), 500.0)
+    assert one.prep_samples_per_s == 500 < one.fetch_samples_per_s
+    assert one.fetch_stall_fraction > 0.25 and one.prep_stall_fraction < 0.01
+    assert one.bottleneck == "fetch"
+    assert f"{one.recommended_workers} workers are best" in one.why
+
+
+def test_cache_that_serial_workers_need_is_not_said_to_do():
+    made = predict(SLOW, 1e5)
+    kept = predict(replace(SLOW, cache_bytes=made.recommended_cache_bytes), 1e5)
+    assert made.bottleneck == "fetch" and kept.fetch_stall_fraction > 0.25
+    assert "would do" not in made.why and f"everything cached training gets {digits3(1_990)} samples/s" in made.why
 
 
 def test_what_is_recommended_ends_the_waiting():
