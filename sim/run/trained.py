@@ -16,6 +16,7 @@ from sim.engine.step import Step
 from sim.engine.training import Failure, Repeated, StepSpan, Training, Waiting
 from sim.loading.processes import Loader
 from sim.loading.processes import Span as LoadSpan
+from sim.loading.simulate import unshared
 from sim.run.feed import Feed
 from sim.run.losses import Saving
 from sim.specs import Around, Checkpointing, InputError, Loading
@@ -194,7 +195,7 @@ class _World:
                 *(self.loading.assumptions if self.loading else ()),
                 *(self.saving.advice.assumptions if self.saving else ()),
                 *ASSUMPTIONS,
-                *([UNSHARED] if self.loading and (self.loading.handover_s or self.loading.sharing_loss) else []),
+                *(unshared(self.loading) if self.loading else ()),
                 *([ELASTIC] if self.saving and self.saving.checkpointing.failures.elastic else []),
             ),
         )
@@ -204,9 +205,6 @@ ASSUMPTIONS = (
     "all replicas are alike, and the node with the most of them feeds the pace",
     "after a failure data goes on with the samples that come next, and what was prepared is still there",
 )
-
-
-UNSHARED = "handover_s and sharing_loss of loading are in its laws, not in these processes"
 ELASTIC = "fewer replicas after a failure are as fast here as all of them (trainsim checkpointing simulate counts them)"
 
 
