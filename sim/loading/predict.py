@@ -183,9 +183,12 @@ def _why(
             f"Fetching decides: {head}, as {come}, and a worker prepares none meanwhile; {workers} workers are best on "
             f"these cores, and with everything cached training gets {digits3(float(found.cached))} samples/s."
         )
+    # Cores do not end it where files, too, come slower than training takes them (serial workers fetch more of them).
+    short = loading.topology == "staged" and float(found.fetch) < float(found.steady) / (1 - waiting)
+    end = f"would prepare enough, but files come at {digits3(float(found.fetch))} samples/s" if short else "would do"
     return (
         f"Preparing decides: {head}, as {loading.workers} workers on {loading.cores} cores prepare "
-        f"{digits3(float(found.prep))} samples/s; {cores} cores with as many workers would do."
+        f"{digits3(float(found.prep))} samples/s; {cores} cores with as many workers {end}."
     )
 
 

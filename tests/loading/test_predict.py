@@ -64,6 +64,15 @@ def test_cache_that_serial_workers_need_is_not_said_to_do():
     assert "would do" not in made.why and f"everything cached training gets {digits3(1_990)} samples/s" in made.why
 
 
+def test_cores_are_not_said_to_do_where_storage_is_next():
+    few = replace(SLOW, workers=1, cores=1, topology="staged")
+    fast, slow = (replace(few, storage=Storage(read_bytes_per_s=r, write_bytes_per_s=r)) for r in (1e10, 1e8))
+    assert predict(fast, 1e4).why.endswith("cores with as many workers would do.")
+    made = predict(slow, 1e4)
+    told = f"would prepare enough, but files come at {digits3(made.fetch_samples_per_s)} samples/s."
+    assert made.why.endswith(told)
+
+
 def test_what_is_recommended_ends_the_waiting():
     staged = replace(SLOW, topology="staged", workers=32, cores=4)
     made = predict(staged, 1_900.0)
