@@ -258,7 +258,7 @@ class Training:
         """Lose what was not saved, wait, and go on with the data that comes next; return the next failure meanwhile."""
         now = int(self.env.now)
         self.kept = max(self.kept, (self.saver.last_saved or 0) if self.saver else 0)
-        self.spans = [replace(s, lost=True) if s.number > self.kept else s for s in self.spans]
+        self._lose()
         if now > self.begin:
             self.spans.append(StepSpan(self.done + 1, self.begin, now, lost=True))
         if self._feeding and self._feeding.is_alive:
@@ -273,6 +273,14 @@ class Training:
             self.begin = int(self.env.now)
             self.pauses.append((now, self.begin))
         return None
+
+    def _lose(self) -> None:
+        """Mark the steps after the one that is kept as lost; those before the last failure have been."""
+        for n in range(len(self.spans) - 1, -1, -1):
+            span = self.spans[n]
+            if span.lost or span.number <= self.kept:
+                return
+            self.spans[n] = replace(span, lost=True)
 
 
 def _let_go(held: Iterable[Callable[[], None]], _: simpy.Event | None = None) -> None:
