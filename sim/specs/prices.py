@@ -48,11 +48,12 @@ class Prices:
     with the cluster's device are rented that hold its nodes, whole: `device` is its name there (left out: what the
     catalog knows it by), and `billing`, `clouds` and `regions` ("us-east-1" or "aws us-east-1") leave others out.
     `begin`: date or time, ISO 8601, UTC where it says no other (left out: the first change of a price of what is left,
-    or any time where none changes). `strategy` chooses every `every_hours`, on prices in steps of `step_hours`. An hour
-    is worth `usd_per_hour` to the owner, beside the rent; `deadline_hours` after its begin the run should end.
-    `availability`: a file that says when spot instances are there. `data_bytes` move with the run between regions, the
-    first time from `home` ("aws us-east-1"; left out: where it begins), at `wan_bytes_per_s` and the clouds' tariffs,
-    or `egress_usd_per_gb` where the catalog has none; an instance boots in `boot_s`.
+    or any time where none changes). `strategy` (left out: dynamic, with a deadline uniform_progress) chooses every
+    `every_hours`, on prices in steps of `step_hours`. An hour is worth `usd_per_hour` to the owner, beside the rent;
+    `deadline_hours` after its begin the run should end. `availability`: a file that says when spot instances are there.
+    `data_bytes` move with the run between regions, the first time from `home` ("aws us-east-1"; left out: where it
+    begins), at `wan_bytes_per_s` and the clouds' tariffs, or `egress_usd_per_gb` where the catalog has none; an
+    instance boots in `boot_s`.
 
     Raises:
         InputError: a number is out of range, not exactly one of usd_per_gpu_hour and files is given, something is
@@ -66,7 +67,7 @@ class Prices:
     regions: Names = ()
     device: str | None = None
     begin: Annotated[str, Field(max_length=40, description="a date such as 2020-03-01, or a time of it")] | None = None
-    strategy: StrategyName = "dynamic"
+    strategy: StrategyName = DERIVED
     every_hours: Annotated[float, real(1e-2, 1e4, "hours")] = 24.0
     step_hours: Annotated[float, real(1e-2, 168.0, "hours")] = 1.0
     usd_per_hour: Annotated[float, real(0.0, 1e9, "USD")] = 0.0
@@ -106,6 +107,10 @@ class Prices:
     def _assume(self) -> None:
         """Fill what was left out."""
         assumed = []
+        if self.__dict__["strategy"] is None:
+            usual = "dynamic" if self.deadline_hours is None else "uniform_progress"
+            object.__setattr__(self, "strategy", usual)
+            assumed += [] if usual == "dynamic" else [f"prices.strategy = {usual} (a deadline is stated)"]
         for name, (value, why) in USUAL.items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)

@@ -33,6 +33,13 @@ def test_what_is_left_out_is_filled_and_said():
     assert stated.assumptions == Prices(usd_per_gpu_hour=2.0).assumptions == ()
 
 
+def test_a_deadline_asks_for_uniform_progress():
+    made = Prices(files="a", deadline_hours=8.0)
+    assert made.strategy == "uniform_progress"
+    assert "prices.strategy = uniform_progress (a deadline is stated)" in made.assumptions
+    assert Prices(files="a", deadline_hours=8.0, strategy="dynamic").strategy == "dynamic"
+
+
 def test_times_are_utc_unless_they_say_otherwise():
     assert Prices(files="a", begin="1970-01-02").begin_s == 86_400
     assert Prices(files="a", begin="1970-01-01T12:00:00+02:00").begin_s == 36_000
