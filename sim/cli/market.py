@@ -36,7 +36,7 @@ from sim.report.market import answer_along, answer_ends, answer_rental, answer_s
 from sim.report.theme import Theme
 from sim.specs import InputError
 from sim.specs.files import print_json, write_atomically
-from sim.specs.prices import BOOT_S, utc_s
+from sim.specs.prices import BOOT_S, usual_strategy, utc_s
 from sim.units import DAY_S, HOUR_S
 
 BY_COST = "max_sum_throughput_normalized_by_cost_perf"
@@ -116,8 +116,7 @@ def simulate_command(
     asked = Asked(job, market, _moves(moves), begin_s, step_hours * HOUR_S, every_hours * HOUR_S, available)
     if taken_away is not None:
         asked = asked.taken_away(*_means(taken_away, availability), seed, starts * DAY_S)
-    usual = "dynamic" if deadline_hours is None else "uniform_progress"
-    chosen = _strategy(usual if strategy_name is None else strategy_name, where)
+    chosen = _strategy(usual_strategy(deadline_hours) if strategy_name is None else strategy_name, where)
     with progress_console.status("renting"):
         found, grid = asked.rented(chosen)
         bound = asked.bounded(grid, _until(found))

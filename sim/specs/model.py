@@ -36,9 +36,8 @@ class Model:
     (of ep ranks at most ep); `capacity_factor`: rows an expert takes over the mean, the rest dropped (0: none is
     dropped). `activation` is that of MLPs without a gate: "relu" keeps its output alone for the backward pass (squared
     it keeps as much as "gelu"). `bias` is the attention output's; `qkv_bias` and `mlp_bias` follow it. MLA
-    (DeepSeek-V2, arXiv 2405.04434)
-    needs kv_lora_rank, rope_head_dim and v_head_dim, with head_dim the part without rotation. With a `table` (see
-    `from_table`) the network is that one and the dimensions mean nothing.
+    (DeepSeek-V2, arXiv 2405.04434) needs kv_lora_rank, rope_head_dim and v_head_dim, with head_dim the part without
+    rotation. With a `table` (see `from_table`) the network is that one and the dimensions mean nothing.
 
     Raises:
         InputError: a value is out of range or the dimensions contradict each other.

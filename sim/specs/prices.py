@@ -25,6 +25,11 @@ StrategyName = Literal[
 """Names of `sim.market.STRATEGIES`."""
 
 
+def usual_strategy(deadline: float | None) -> StrategyName:
+    """Return the strategy where none is named."""
+    return "dynamic" if deadline is None else "uniform_progress"
+
+
 def _listed(value: Any) -> Any:
     """Let one name stand for a list of it, and a list for a tuple."""
     return (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
@@ -108,9 +113,9 @@ class Prices:
         """Fill what was left out."""
         assumed = []
         if self.__dict__["strategy"] is None:
-            usual = "dynamic" if self.deadline_hours is None else "uniform_progress"
-            object.__setattr__(self, "strategy", usual)
-            assumed += [] if usual == "dynamic" else [f"prices.strategy = {usual} (a deadline is stated)"]
+            object.__setattr__(self, "strategy", usual_strategy(self.deadline_hours))
+            if self.deadline_hours is not None:
+                assumed.append(f"prices.strategy = {self.strategy} (a deadline is stated)")
         for name, (value, why) in USUAL.items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)

@@ -335,7 +335,8 @@ def test_the_bound_counts_the_mean_message_where_few_leave_a_node(name):
     model = Model(layers=32, hidden=1024, heads=8, vocab=50_000, seq=2048)
     step, fast = (simulate(model, cluster, plan) for cluster in (pairs, one))
     bounds = [closed(each, lower_bound)["lower_bound_s"] for each in (step, fast)]
-    assert bounds[1] <= bounds[0] <= step.timeline.makespan * 1e-9
+    assert bounds[0] <= step.timeline.makespan * 1e-9
+    assert bounds[1] < bounds[0] or name == "zbv"  # whose work bounds it
     if name in ("1f1b", "gpipe"):
         assert bounds[0] == pytest.approx(step.timeline.makespan * 1e-9, rel=0.01)
 

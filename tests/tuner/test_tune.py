@@ -240,20 +240,20 @@ def test_deepspeeds_pipelines_are_searched_as_they_stand_still(h100s):
 
 
 @pytest.mark.parametrize(
-    ("change", "overlapping"),
+    ("change", "stated", "overlapping"),
     [
-        ({"zero": [0]}, False),
-        ({"zero": [1]}, True),
-        ({"zero": [2]}, True),
-        ({"zero": [1], "pp": [2]}, False),
-        ({"zero": [1], "plan": {"gradient_dtype": "fp32"}}, False),
-        ({"zero": [3], "plan": {"gradient_dtype": "fp32"}}, True),
-        ({"zero": [3], "plan": {"overlap_dp": False}}, False),
+        ({"zero": [0]}, {}, False),
+        ({"zero": [1]}, {}, True),
+        ({"zero": [2]}, {}, True),
+        ({"zero": [1], "pp": [2]}, {}, False),
+        ({"zero": [1]}, {"gradient_dtype": "fp32"}, False),
+        ({"zero": [3]}, {"gradient_dtype": "fp32"}, True),
+        ({"zero": [3]}, {"overlap_dp": False}, False),
     ],
     ids=str,
 )
-def test_gradients_that_deepspeed_reduces_after_the_backward_pass_are_searched_so(h100s, change, overlapping):
-    plan = Plan(global_batch=256, **({"gradient_dtype": "bf16"} | change.pop("plan", {})))
+def test_gradients_that_deepspeed_reduces_after_the_backward_pass_are_searched_so(h100s, change, stated, overlapping):
+    plan = Plan(global_batch=256, **{"gradient_dtype": "bf16"} | stated)
     knobs = {"tp": [1], "pp": [1], "micro_batch": [1], "recompute": ["none"], "unequal_stages": [False]} | change
     found = tune(SMALL, h100s, 256, knobs, plan=plan, target="deepspeed", top=1)
     best = found.best
