@@ -102,6 +102,9 @@ def simulate_command(
     if html is not None:
         checked_file("--html", html, throughputs)
     _checked({"--every-hours": every_hours, "--step-hours": step_hours, "--deadline-hours": deadline_hours}, along)
+    between = every_hours / step_hours
+    if round(between) < 1 or abs(between - round(between)) > 1e-6:
+        raise InputError("--every-hours", every_hours, f"a multiple of --step-hours = {step_hours:g}")
     where = _Where(cloud or None, region or None, device or None, reference)
     market = _market(prices, where, billing)
     speeds = _Speeds.read(throughputs)

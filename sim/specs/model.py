@@ -119,6 +119,9 @@ class Model:
         assumed += self.network.notes() if self.network else []
         if self.table and not self.table.seq:
             assumed.append("a sample counts as one token: the traced network reads none")
+        if not self._has_experts:
+            unused = [name for name in ("experts", "shared_ffn") if getattr(self, name)]
+            assumed += [f"model.{name} = {getattr(self, name)} is ignored: no layer has experts" for name in unused]
         object.__setattr__(self, "assumptions", tuple(assumed))
         self._check()
 
@@ -128,7 +131,7 @@ class Model:
 
     def _check(self) -> None:
         letters = "".join(self.network.kinds) if self.network else LETTERS.replace("P", "")
-        moe, pair = bool(set(self.pattern) & set("XYE")), self.family == "encoder-decoder"
+        moe, pair = self._has_experts, self.family == "encoder-decoder"
         wrong = [
             ("kv_heads", self.heads % self.kv_heads > 0, f"a divisor of heads = {self.heads}"),
             ("pattern", len(self.pattern) != self.layers, f"layers = {self.layers} letters"),
@@ -284,6 +287,10 @@ class Model:
     def ssm_width(self) -> int:
         """Inner width of a Mamba-2 layer."""
         return self.ssm_heads * self.ssm_head_dim
+
+    @property
+    def _has_experts(self) -> bool:
+        return bool(set(self.pattern) & set("XYE"))
 
     @property
     def _patches(self) -> int:

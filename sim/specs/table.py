@@ -131,7 +131,7 @@ class Layer:
     out for a layer of the pipeline; else the part runs in front of them all, between two of them or behind them.
 
     Raises:
-        InputError: a part with a role is counted more than once.
+        InputError: a part with a role is counted more than once, or more parameters are trained than there are.
     """
 
     name: Annotated[str, Field(min_length=1, max_length=400, description="text of 1 to 400 characters")]
@@ -152,6 +152,10 @@ class Layer:
     def __post_init__(self) -> None:
         if self.role and self.count > 1:
             raise InputError("count", self.count, f"1 with role {self.role}")
+        if self.trainable_parameters > self.parameters:
+            raise InputError(
+                "trainable_parameters", self.trainable_parameters, f"at most parameters = {self.parameters}"
+            )
 
     def ops(self, phase: Phase) -> list[Op]:
         """Return the kernels of a phase."""

@@ -44,7 +44,7 @@ class Part:
         return cls(
             parameters=layer.parameters,
             shared=sum(layer.shared.values()),
-            frozen=max(0, layer.parameters - layer.trainable_parameters),
+            frozen=layer.parameters - layer.trainable_parameters,
             tensors=layer.tensors,
             saved=layer.saved_bytes,
             boundary=layer.boundary_bytes,

@@ -337,8 +337,7 @@ class Grid:
             made_of = {end: int(x) if exact and float(x).is_integer() else x for end, x in ends.items()}
             found = [(f"{here}.{end}", x, self._refused(path, x)) for end, x in made_of.items()]
         elif isinstance(raw, list) and 1 <= len(raw) <= MAX_AXIS_VALUES:
-            twice = len({json.dumps(v, default=str) for v in raw}) < len(raw)
-            if twice:
+            if len({json.dumps(float(v) if type(v) is int else v, default=str) for v in raw}) < len(raw):
                 return [InputError(here, raw, "every value once")]
             found = [(f"{here}.{n}", value, self._refused(path, value)) for n, value in enumerate(raw)]
         else:

@@ -122,7 +122,7 @@ def test_jobs_that_rent_together(market, tmp_path):
         (("--along", "time"), "--what-if"),
         (("--days", "1"), "exactly one of --steps and --days"),
         (("--gpus", "3"), "gpus"),
-        (("--every-hours", "1.5"), "every_s"),
+        (("--every-hours", "1.5"), "--every-hours: got 1.5; allowed: a multiple of --step-hours = 1"),
         (("--step-hours", "0"), "step"),
         (("--home", "moon"), "home"),
     ],

@@ -113,6 +113,15 @@ def test_contradictions(changes, path):
     assert caught.value.path == path
 
 
+def test_experts_that_no_layer_has_are_noted():
+    dense = Model(layers=2, hidden=64, heads=4, experts=4, shared_ffn=64, dense_layers=2)
+    assert [note for note in dense.assumptions if "ignored" in note] == [
+        f"model.{name} is ignored: no layer has experts" for name in ("experts = 4", "shared_ffn = 64")
+    ]
+    sparse = Model(layers=2, hidden=64, heads=4, experts=4, shared_ffn=64, dense_layers=1)
+    assert not any("ignored" in note for note in sparse.assumptions)
+
+
 def test_a_table_of_positions_grows_with_the_sequence():
     assert resized(catalog["opt-6.7b"], {"seq": 4096}).max_positions == 4096
     assert resized(catalog["opt-6.7b"], {"seq": 1024}).max_positions == 2050

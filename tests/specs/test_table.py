@@ -20,8 +20,8 @@ LAYERS = st.builds(
     Layer,
     name=TEXT,
     count=st.integers(1, 9),
-    parameters=st.integers(0, 10**12),
-    trainable_parameters=st.integers(0, 10**12),
+    parameters=st.integers(10**9, 10**12),
+    trainable_parameters=st.integers(0, 10**9),
     shared=st.dictionaries(TEXT, st.integers(0, 99), max_size=2),
     saved_bytes=size,
     boundary_bytes=size,
@@ -114,6 +114,11 @@ def test_an_operation_states_what_its_kind_needs():
         Op(kind="gemm", m=(1, 0), n=(1, 0), batch=(1, 0))
     with pytest.raises(InputError, match=r"columns: got .* left out"):
         Op(kind="elementwise", bytes=(1, 0), columns=(1, 0))
+
+
+def test_no_more_parameters_are_trained_than_there_are():
+    with pytest.raises(InputError, match="trainable_parameters: got 2; allowed: at most parameters = 1"):
+        read(Layer, LAYER | {"name": "a", "trainable_parameters": 2})
 
 
 def test_a_table_that_could_not_be_read_is_not_written(tmp_path):

@@ -26,6 +26,7 @@ BAD = [
     ({"axes": {"plan.tp": [1, 0]}}, "axes.plan.tp.1: got 0; allowed: a whole number from 1 to 4096"),
     ({"axes": {"plan.tp": [1, "two"]}}, "axes.plan.tp.1: got 'two'"),
     ({"axes": {"plan.tp": [1, 2, 1]}}, "axes.plan.tp: got [1, 2, 1]; allowed: every value once"),
+    ({"axes": {"model.imbalance": [2, 2.0]}}, "axes.model.imbalance: got [2, 2.0]; allowed: every value once"),
     ({"axes": {"plan.tp": []}}, "axes.plan.tp: got []"),
     ({"axes": {"plan.tp": 4}}, "axes.plan.tp: got 4; allowed: a list of values, or"),
     ({"axes": {"plan.tp": {"min": 1, "max": 8}}}, "axes.plan.tp.count: missing; required without a sample"),
