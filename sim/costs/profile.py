@@ -208,7 +208,7 @@ class Profile:
                 held.setdefault(_whose(model), {}).setdefault(model.key, model)
         return held
 
-    @property
+    @cached_property
     def product_rates(self) -> dict[str, float]:
         """FLOP/s inside a step of a forward product of `LARGE` in all sizes, by whose it is."""
         shape = {"m": LARGE, "n": LARGE, "k": LARGE, "batch": 1}
