@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import scipy  # loads scipy.optimize at its first use
+import scipy  # loads its parts at their first use
 from numpy.typing import NDArray
-from scipy.sparse import csr_array, diags_array
 
 from sim.cluster.programs import Entries, Linear, Program, SolverError, entries, matrix_of
 from sim.cluster.state import Floats
@@ -58,9 +57,11 @@ class Filling:
         return self._free_by_milp(levels, turn) if self.milp else np.zeros(len(levels), dtype=bool)
 
     @cached_property
-    def _heights(self) -> csr_array:
+    def _heights(self) -> "scipy.sparse.csr_array":
         """Return levels (n, v) by unknowns."""
-        return csr_array(diags_array(1 / np.where(self.reference > 0, self.reference, 1.0)) @ self.limits.rates)
+        return scipy.sparse.csr_array(
+            scipy.sparse.diags_array(1 / np.where(self.reference > 0, self.reference, 1.0)) @ self.limits.rates
+        )
 
     @cached_property
     def _held(self) -> tuple[Entries, ...]:

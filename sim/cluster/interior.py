@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import scipy  # loads scipy.sparse.linalg at its first use
-from scipy.sparse import coo_array, csc_array, csr_array, diags_array
+import scipy  # loads its parts at their first use
 
 from sim.cluster.cones import Cones, Scaling
 from sim.cluster.state import Floats, Ints
@@ -52,7 +51,7 @@ class _Problem:
     """Least `cost` (v,) times x with `most` (c,) less `rows` (c, v) times x in `cones`."""
 
     cost: Floats
-    rows: csr_array
+    rows: "scipy.sparse.csr_array"
     most: Floats
     cones: Cones
 
@@ -88,19 +87,21 @@ class _Problem:
         return float(np.clip(min(parts), LEAST_STEP, MOST_STEP))
 
     @cached_property
-    def turned(self) -> csr_array:
+    def turned(self) -> "scipy.sparse.csr_array":
         """Return the rows as columns (v, c)."""
-        return csr_array(self.rows.T)
+        return scipy.sparse.csr_array(self.rows.T)
 
     @cached_property
-    def frame(self) -> tuple[csc_array, Ints]:
+    def frame(self) -> tuple["scipy.sparse.csc_array", Ints]:
         """Return the equations' matrix (v + c, v + c), and which entry each of its numbers is: those of `equations`."""
         size, whole = len(self.cost), len(self.cost) + len(self.most)
         entries = self.rows.tocoo()
         row, column = self.cones.unit.places()
         rows = np.concatenate([np.arange(size), entries.col, size + entries.row, size + row])
         columns = np.concatenate([np.arange(size), size + entries.row, entries.col, size + column])
-        numbered = coo_array((np.arange(1.0, len(rows) + 1), (rows, columns)), shape=(whole, whole)).tocsc()
+        numbered = scipy.sparse.coo_array(
+            (np.arange(1.0, len(rows) + 1), (rows, columns)), shape=(whole, whole)
+        ).tocsc()
         return numbered, numbered.data.astype(np.int64) - 1
 
     def equations(self, scaling: Scaling) -> Solve:
@@ -110,7 +111,7 @@ class _Problem:
         row, column = scaling.places()
         entries, square = self.rows.data, scaling.squared() + REGULAR * (row == column)
         values = np.concatenate([np.full(size, REGULAR), entries, entries, -square])[order]
-        matrix = csc_array((values, frame.indices, frame.indptr), shape=frame.shape)
+        matrix = scipy.sparse.csc_array((values, frame.indices, frame.indptr), shape=frame.shape)
         # Regularised, it has a factor in any symmetric order: one that leaves it sparse, and no other pivots.
         try:
             factor = scipy.sparse.linalg.splu(
@@ -165,7 +166,7 @@ class _Problem:
         return direction(centre, slack, at.kappa * at.tau + ahead.kappa * ahead.tau - centre * mean)
 
 
-def interior(cost: Floats, rows: csr_array, most: Floats, cones: int = 0) -> Floats | None:
+def interior(cost: Floats, rows: "scipy.sparse.csr_array", most: Floats, cones: int = 0) -> Floats | None:
     """Return x (v,) of the least `cost` (v,) times x; None where the constraints contradict each other.
 
     `most` (c,) less `rows` (c, v) times x is at least 0, but for the last three times `cones` rows: of each three the
@@ -183,13 +184,13 @@ def interior(cost: Floats, rows: csr_array, most: Floats, cones: int = 0) -> Flo
     raise ArithmeticError(f"interior point method: no solution in {MOST_STEPS} steps")
 
 
-def _scaled(cost: Floats, rows: csr_array, most: Floats, cones: Cones) -> tuple[_Problem, Floats]:
+def _scaled(cost: Floats, rows: "scipy.sparse.csr_array", most: Floats, cones: Cones) -> tuple[_Problem, Floats]:
     """Return the problem with rows and columns near 1, and by what each column (v,) was divided."""
     columns, lines = np.ones(len(cost)), np.ones(len(most))
     for _ in range(SCALINGS):
         each = [np.asarray(abs(rows).max(axis=axis).toarray()).ravel() for axis in (0, 1)]
         by = [np.where(largest < TINY, 1.0, np.sqrt(largest)) for largest in (each[0], cones.together(each[1]))]
-        rows = csr_array(diags_array(1 / by[1]) @ rows @ diags_array(1 / by[0]))
+        rows = scipy.sparse.csr_array(scipy.sparse.diags_array(1 / by[1]) @ rows @ scipy.sparse.diags_array(1 / by[0]))
         columns, lines = columns * by[0], lines * by[1]
     return _Problem(cost / columns, rows, most / lines, cones), columns
 

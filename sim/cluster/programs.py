@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 
 import clarabel
 import numpy as np
-import scipy  # loads scipy.optimize at its first use
+import scipy  # loads its parts at their first use
 from numpy.typing import NDArray
-from scipy.sparse import coo_array, csc_array, csr_array, eye_array, vstack
 
 from sim.cluster.interior import interior
 from sim.cluster.state import Floats, Ints, State
@@ -28,11 +27,11 @@ class Linear:
     """Maximise `worth` (v,) times x, `rows` (c, v) times x at most `most` (c,), x but the last `free` at least 0."""
 
     worth: Floats
-    rows: csr_array
+    rows: "scipy.sparse.csr_array"
     most: Floats
     free: int = 0
 
-    def with_rows(self, rows: csr_array, most: Floats) -> "Linear":
+    def with_rows(self, rows: "scipy.sparse.csr_array", most: Floats) -> "Linear":
         """Return the same with further constraints."""
         held = self.rows.shape[0]
         both = matrix_of((held + len(most), len(self.worth)), entries(self.rows), entries(rows, held))
@@ -55,7 +54,9 @@ class Linear:
 
     def _as_published(self) -> Floats | None:
         positive = len(self.worth) - self.free
-        rows = vstack([-eye_array(positive, len(self.worth), format="csr"), self.rows], format="csr")
+        rows = scipy.sparse.vstack(
+            [-scipy.sparse.eye_array(positive, len(self.worth), format="csr"), self.rows], format="csr"
+        )
         try:
             return interior(-self.worth, rows, np.concatenate([np.zeros(positive), self.most]))
         except ArithmeticError:  # its steps lost their footing: any best solution will do
@@ -72,8 +73,8 @@ class Program:
 
     shape: tuple[int, int]
     cells: Ints
-    rates: csr_array
-    rows: csr_array
+    rates: "scipy.sparse.csr_array"
+    rows: "scipy.sparse.csr_array"
     most: Floats
     able: NDArray[np.bool_]
 
@@ -116,17 +117,17 @@ Entries = tuple[Ints, Ints, Floats]
 """Row, column and value of whatever a sparse matrix holds."""
 
 
-def entries(matrix: csr_array, row: int = 0, column: int = 0) -> Entries:
+def entries(matrix: "scipy.sparse.csr_array", row: int = 0, column: int = 0) -> Entries:
     """Return what a matrix holds that stands in a larger one from `row` and `column` on."""
     of: Ints = np.repeat(np.arange(matrix.shape[0], dtype=np.int64), np.diff(matrix.indptr))
     at: Ints = matrix.indices.astype(np.int64)
     return of + row, at + column, matrix.data
 
 
-def matrix_of(shape: tuple[int, int], *parts: Entries) -> csr_array:
+def matrix_of(shape: tuple[int, int], *parts: Entries) -> "scipy.sparse.csr_array":
     """Return the matrix of all entries: to stack blocks takes SciPy many times as long for a few hundred of them."""
     row, column, value = (np.concatenate(part) for part in zip(*parts, strict=True))
-    return coo_array((value, (row, column)), shape=shape).tocsr()
+    return scipy.sparse.coo_array((value, (row, column)), shape=shape).tocsr()
 
 
 def inverse(values: Floats) -> Floats:
@@ -179,22 +180,22 @@ def program(state: State, steps_per_s: Floats | None = None, packs: bool = False
     if len(both):
         steps = np.concatenate([steps, *state.pairs.steps_per_s[both, column[singles:]].T])
     scale = np.concatenate([state.scale, state.scale[pairs[:, 0]]])
-    rate = coo_array((steps, (job, at)), shape=(n, len(cells))).tocsr()
+    rate = scipy.sparse.coo_array((steps, (job, at)), shape=(n, len(cells))).tocsr()
     time_and_use = np.concatenate([np.ones(len(at)), scale[row]])
     place = np.concatenate([job, n + column]), np.concatenate([at, unknown])
-    rows = coo_array((time_and_use, place), shape=(n + m, len(cells))).tocsr()
+    rows = scipy.sparse.coo_array((time_and_use, place), shape=(n + m, len(cells))).tocsr()
     most = np.concatenate([np.ones(n), state.devices * state.part])
     able = np.bincount(job[steps > 0], minlength=n) > 0
     return Program((n + len(pairs), m), cells, rate, rows, most, able)
 
 
-def conic(cost: Floats, rows: csc_array, most: Floats, cones: list[object]) -> Floats | None:
+def conic(cost: Floats, rows: "scipy.sparse.csc_array", most: Floats, cones: list[object]) -> Floats | None:
     """Return the x of least `cost` times x with `most` less `rows` times x in `cones`; None where there is none."""
     settings = clarabel.DefaultSettings()
     settings.verbose = False
     settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = TOLERANCE
-    nothing = csc_array((len(cost), len(cost)))
-    found = clarabel.DefaultSolver(nothing, cost, csc_array(rows), most, cones, settings).solve()
+    nothing = scipy.sparse.csc_array((len(cost), len(cost)))
+    found = clarabel.DefaultSolver(nothing, cost, scipy.sparse.csc_array(rows), most, cones, settings).solve()
     if found.status in (clarabel.SolverStatus.PrimalInfeasible, clarabel.SolverStatus.AlmostPrimalInfeasible):
         return None
     if found.status not in (clarabel.SolverStatus.Solved, clarabel.SolverStatus.AlmostSolved):

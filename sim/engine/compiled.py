@@ -4,6 +4,7 @@ Code that is kept is made anew when the file of the function that Python calls h
 calls from here has: whoever changes `sort` or `those` touches the files that use them.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -33,6 +34,21 @@ def compiled(**options: Any) -> Callable[[F], F]:
 def inner() -> Callable[[F], F]:
     """Return `compiled` for functions that only compiled ones call: without the way in from Python, a third sooner."""
     return compiled(no_cpython_wrapper=True, no_cfunc_wrapper=True)
+
+
+PATIENCE = 50_000
+"""Operations that Python works through in half of the second that it takes to load a first compiled function."""
+_asked: Counter[Callable[..., Any]] = Counter()
+
+
+def soonest(function: F, operations: int) -> F:
+    """Return a compiled function, or the Python it was made of until that has worked through `PATIENCE` operations.
+
+    The same statements run either way; a program that asks for little never loads numba's compiler.
+    """
+    _asked[function] += operations
+    whole: Any = function
+    return whole if _asked[function] > PATIENCE or whole.signatures else whole.py_func  # type: ignore[no-any-return]
 
 
 @inner()

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.engine.compiled import compiled
+from sim.engine.compiled import compiled, soonest
 from sim.engine.graph import DeadlockError, Graph, Ints, graph_of, waiting_cycle
 from sim.engine.program import Program, Run
 from sim.engine.timeline import Durations, Timeline
@@ -61,7 +61,7 @@ def dependence_order(graph: Graph) -> Ints:
     by_source = np.argsort(graph.source, kind="stable")
     waiting = np.repeat(np.arange(n), np.diff(graph.first))[by_source]
     followers = np.searchsorted(graph.source[by_source], np.arange(n + 1))
-    order: Ints = _dependence_order(graph.previous, graph.first, waiting, followers)
+    order: Ints = soonest(_dependence_order, n)(graph.previous, graph.first, waiting, followers)
     if len(order) < n:
         done = np.zeros(n, dtype=bool)
         done[order] = True
@@ -111,7 +111,8 @@ def _longest_path(path: Ordered, lag: Ints, duration: Ints) -> tuple[Ints, Ints]
 
 def run_program(program: Program) -> Run:
     """Return when the operations of `program` run if nothing is shared; raises DeadlockError."""
-    return Run(program, *_longest_path(ordered(program.graph), program.lag, program.duration))
+    path = ordered(program.graph)
+    return Run(program, *soonest(_longest_path, len(path.order))(path, program.lag, program.duration))
 
 
 def run_path(schedule: Schedule, durations: Durations) -> Timeline:

@@ -1,7 +1,7 @@
 """AlloX: the mean completion time of jobs of one device each is the least of an assignment (EuroSys 2020)."""
 
 import numpy as np
-import scipy  # loads scipy.optimize at its first use
+import scipy  # loads its parts at their first use
 
 from sim.cluster.policies.base import Policy
 from sim.cluster.programs import runnable

@@ -2,7 +2,7 @@
 
 import clarabel
 import numpy as np
-from scipy.sparse import csc_array, csr_array
+import scipy  # loads its parts at their first use
 
 from sim.cluster.interior import interior
 from sim.cluster.policies.isolated import isolated
@@ -117,9 +117,9 @@ def _least_ratio(limits: Program, state: State, due: np.ndarray, alone_s: Floats
     return found
 
 
-def _published(cost: Floats, rows: csc_array, most: Floats, jobs: int) -> Floats | None:
+def _published(cost: Floats, rows: "scipy.sparse.csc_array", most: Floats, jobs: int) -> Floats | None:
     """Return where the published solver stops, None where its steps lose their footing before the best."""
     try:
-        return interior(cost, csr_array(rows), most, jobs)
+        return interior(cost, scipy.sparse.csr_array(rows), most, jobs)
     except ArithmeticError:
         return None

@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 import numpy as np
-from scipy.sparse import csr_array
+import scipy  # loads its parts at their first use
 
 from sim.cluster.policies.optimising import Optimising
 from sim.cluster.programs import Program, SolverError
@@ -32,7 +32,7 @@ class MaxSumThroughputPerf(Optimising):
             needs = state.steps_left[due] / state.slack_s[due]
             each = limits.rates[due].max(axis=1).toarray().ravel()
             each = np.where(each > 0, each, 1.0)
-            rows = csr_array(limits.rates[due] / each[:, None])
+            rows = scipy.sparse.csr_array(limits.rates[due] / each[:, None])
             found = linear.with_rows(-rows, -needs / each).solved(self.gavel_parity)
         found = linear.solved(self.gavel_parity) if found is None else found
         if found is None:
