@@ -4,29 +4,61 @@ Code that is kept is made anew when the file of the function that Python calls h
 calls from here has: whoever changes `sort` or `those` touches the files that use them.
 """
 
-from collections import Counter
 from collections.abc import Callable
-from typing import Any, TypeVar
+from functools import cached_property, update_wrapper
+from importlib import import_module
+from typing import Any, TypeVar, cast
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+PATIENCE = 50_000
+"""Operations that Python works through in half of the second that it takes to load a first compiled function."""
 
-def compiled(**options: Any) -> Callable[[F], F]:
-    """Return numba's `njit` with these options.
+
+class Function:
+    """A function that numba compiles when it is first called, as `numba.njit` with `options`.
 
     Its code is kept beside the source or in the user's cache; where neither can be written, for this process alone.
     """
 
-    def made(function: F) -> F:
+    def __init__(self, python: Callable[..., Any], options: dict[str, Any]) -> None:
+        self.python, self._options, self._asked = python, options, 0
+        update_wrapper(self, python)
+
+    @cached_property
+    def machine(self) -> Any:
+        """The compiled function."""
+        njit = import_module("numba").njit  # a third of a second for what a program may never call
         try:
-            kept: F = njit(cache=True, **options)(function)
+            return njit(cache=True, **self._options)(self.python)
         except RuntimeError:  # numba found no such place
-            kept = njit(**options)(function)
-        return kept
+            return njit(**self._options)(self.python)
+
+    @property
+    def _numba_type_(self) -> Any:
+        """What compiled functions that call this one take it for."""
+        return self.machine._numba_type_
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.machine(*arguments)
+
+    def soonest(self, operations: int) -> Callable[..., Any]:
+        """Return the compiled function, or the Python of it until that has worked through `PATIENCE` operations.
+
+        The same statements run either way; a program that asks for little never loads numba.
+        """
+        self._asked += operations
+        return self.python if self._asked <= PATIENCE and "machine" not in self.__dict__ else self.machine
+
+
+def compiled(**options: Any) -> Callable[[F], F]:
+    """Return what makes a `Function` with these options."""
+
+    def made(function: F) -> F:
+        return cast(F, Function(function, options))
 
     return made
 
@@ -36,19 +68,9 @@ def inner() -> Callable[[F], F]:
     return compiled(no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
 
-PATIENCE = 50_000
-"""Operations that Python works through in half of the second that it takes to load a first compiled function."""
-_asked: Counter[Callable[..., Any]] = Counter()
-
-
 def soonest(function: F, operations: int) -> F:
-    """Return a compiled function, or the Python it was made of until that has worked through `PATIENCE` operations.
-
-    The same statements run either way; a program that asks for little never loads numba's compiler.
-    """
-    _asked[function] += operations
-    whole: Any = function
-    return whole if _asked[function] > PATIENCE or whole.signatures else whole.py_func  # type: ignore[no-any-return]
+    """Return what of a compiled function is ready sooner for so many operations (`Function.soonest`)."""
+    return cast(F, cast(Function, function).soonest(operations))
 
 
 @inner()

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from sim.engine.compiled import compiled, sort, those
+from sim.engine.compiled import PATIENCE, compiled, soonest, sort, those
 
 
 def test_without_a_place_for_its_code_a_function_is_compiled_for_this_process():
@@ -13,7 +13,17 @@ def test_without_a_place_for_its_code_a_function_is_compiled_for_this_process():
     exec(compile("def doubled(x):\n    return 2 * x\n", "/gone/away.py", "exec"), space)  # noqa: S102
     doubled = compiled()(space["doubled"])
     assert doubled(21) == 42
-    assert not doubled.stats.cache_path
+    assert not doubled.machine.stats.cache_path
+
+
+def test_python_runs_until_it_has_worked_through_as_much_as_loading_costs():
+    @compiled()
+    def halved(x):
+        return x / 2
+
+    assert soonest(halved, PATIENCE) is halved.python
+    assert soonest(halved, 1) is halved.machine
+    assert halved.python(5) == soonest(halved, 1)(5) == halved(5)
 
 
 @compiled()
