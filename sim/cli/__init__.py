@@ -68,42 +68,81 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
 """Command -> where it is below `sim.cli`, and its line in the help, which is the first one of its docstring."""
 
 JOINED: Mapping[str, str] = {
-    "calibrate": "Measure this machine's kernels, or fit published measurements or a trace, into a profile.",
-    "execute": "Run a small network's plan on a process per rank, beside its prediction.",
-    "trace": "Write the layer table of a torch module of your own.",
+    "calibrate": (
+        "Measure this machine's kernels (--device), or fit published measurements (--from) or a trace (--trace)."
+    ),
+    "execute": "Predict a small network's training step, run it on a process per rank, and compare.",
+    "trace": "Write the layer table of the module that FACTORY() returns as (module, inputs).",
+    "checkpointing measure": (
+        "Train a small network here, save it every k steps, and compare overhead, k and recovery with the prediction."
+    ),
+    "cluster measure": (
+        "Run three trainings on two unequal slots here, as a policy divides them, and compare with the simulation."
+    ),
+    "decentralized measure": (
+        "Train partitions of skewed data here, and say what they sent, how long that took and how well they learned."
+    ),
+    "loading measure": (
+        "Measure a real input pipeline on generated files, by differential phases, beside its prediction."
+    ),
 }
 """Lines of the commands that join by the entry points `trainsim.commands`; any other says where it is from."""
 
 
-class _Commands(TyperGroup):
-    """Commands by name, of which only the one that runs is imported: what another needs takes a second to load."""
+class Commands(TyperGroup):
+    """Commands by name, of which those with a place are imported when they run: what one needs takes seconds to load.
+
+    `words`: those of the group itself.
+    """
+
+    words = ""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.places = {name: f"sim.cli.{place}" for name, (place, _) in COMMANDS.items()}
-        lines = {**JOINED, **{name: line for name, (_, line) in COMMANDS.items()}}
-        for entry in entry_points(group="trainsim.commands"):
-            self.places.setdefault(entry.name, entry.value)
-        for name, place in self.places.items():
-            self.add_command(TyperCommand(name, help=lines.get(name, f"From {place}.")))
+        self.places: dict[str, str] = {}
+
+    def join(self, places: Mapping[str, str], lines: Mapping[str, str]) -> None:
+        """Add the commands at `module:attribute` by name; one without a line in the help says where it is from."""
+        for name, place in places.items():
+            self.places[name] = place
+            words = f"{self.words} {name}".strip()
+            self.add_command(TyperCommand(name, help=lines.get(words, f"From {place}.")))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that the first word names, loaded."""
         name, found, rest = super().resolve_command(ctx, args)
-        return name, loaded(name, self.places[name]) if name in self.places else found, rest
+        return name, self.loaded(name) if name in self.places else found, rest
+
+    def loaded(self, name: str) -> Any:
+        """Return the command `name`: its help ends with an example, its errors name options."""
+        from sim.cli.usage import naming_options  # noqa: PLC0415 - versions and lists of commands need only names
+
+        command, words = _made(name, self.places[name]), f"{self.words} {name}".strip()
+        own = {words: command}
+        if isinstance(command, Commands):
+            own = {f"{words} {part}": made for part, made in command.commands.items()}
+            command.words = words
+            command.join(_entries(f"trainsim.commands.{name}"), JOINED)
+        for words, part in own.items():
+            naming_options(part)
+            part.epilog = f"Example: trainsim {EXAMPLES[words]}" if words in EXAMPLES else None
+        return command
 
 
-def loaded(name: str, place: str) -> Any:
-    """Return the command `name` at `module:attribute`: its help ends with an example, its errors name options."""
-    from sim.cli.usage import naming_options  # noqa: PLC0415 - the version and the help of all need no more than names
+class _All(Commands):
+    """All commands."""
 
-    command = _made(name, place)
-    for entry in entry_points(group=f"trainsim.commands.{name}"):
-        command.add_command(_made(entry.name, entry.value))
-    for words, part in leaves(command):
-        naming_options(part)
-        part.epilog = f"Example: trainsim {EXAMPLES[words]}" if words in EXAMPLES else None
-    return command
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        own = {name: f"sim.cli.{place}" for name, (place, _) in COMMANDS.items()}
+        self.join(
+            {**own, **_entries("trainsim.commands"), **own},
+            {**JOINED, **{name: line for name, (_, line) in COMMANDS.items()}},
+        )
+
+
+def _entries(group: str) -> dict[str, str]:
+    return {entry.name: entry.value for entry in entry_points(group=group)}
 
 
 def _made(name: str, place: str) -> Any:
@@ -114,22 +153,24 @@ def _made(name: str, place: str) -> Any:
         alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
         alone.command()(found)
         found = alone
+    found.info.cls = Commands
     command: Any = typer.main.get_command(found)
     command.name = name
     return command
 
 
-def leaves(command: Any, above: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the words and the command of everything at or below `command` that does something."""
-    words, parts = f"{above} {command.name}".strip(), getattr(command, "commands", None)
-    if parts is None:
-        yield words, command
-    for part in (parts or {}).values():
-        yield from leaves(part, words)
+def leaves(group: Commands) -> Iterator[tuple[str, Any]]:
+    """Yield the words and the command of everything in a group that does something, loaded."""
+    for name, part in group.commands.items():
+        command = group.loaded(name) if name in group.places else part
+        if isinstance(command, Commands):
+            yield from leaves(command)
+        else:
+            yield f"{group.words} {name}".strip(), command
 
 
 app = typer.Typer(
-    cls=_Commands,
+    cls=_All,
     name="trainsim",
     help="What-if answers for distributed training: time, memory, cost, and which plan is best.",
     invoke_without_command=False,

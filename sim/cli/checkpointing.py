@@ -20,6 +20,7 @@ from sim.units import HOUR_S
 app = typer.Typer(
     help="Say how often to save training state, and what failures leave of a run.",
     no_args_is_help=True,
+    add_completion=False,
     pretty_exceptions_enable=False,
 )
 JOB = typer.Argument(help="Job file with model, cluster and plan (and checkpointing: how state is kept).")

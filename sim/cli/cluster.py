@@ -36,6 +36,7 @@ CHECK_EVERY = 20
 app = typer.Typer(
     help="Simulate jobs that share a cluster of different devices.",
     no_args_is_help=True,
+    add_completion=False,
     pretty_exceptions_enable=False,
 )
 THROUGHPUTS = typer.Option(help="Steps/s by job and device: JSON, CSV, YAML, or a workload to predict.")

@@ -32,6 +32,7 @@ SHORT_RUNS = "data/decentralized-grid.csv"
 app = typer.Typer(
     help="Train on skewed data far apart: traffic, time, accuracy, and which theta.",
     no_args_is_help=True,
+    add_completion=False,
     pretty_exceptions_enable=False,
 )
 

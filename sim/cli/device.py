@@ -27,7 +27,10 @@ HEAD = """\
 """
 
 app = typer.Typer(
-    help="Write a device file of your own to fill in.", no_args_is_help=True, pretty_exceptions_enable=False
+    help="Write a device file of your own to fill in.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
 )
 
 

@@ -24,6 +24,7 @@ BATCH = 64
 app = typer.Typer(
     help="Predict how fast training is fed with data, or measure it here.",
     no_args_is_help=True,
+    add_completion=False,
     pretty_exceptions_enable=False,
 )
 

@@ -53,6 +53,7 @@ MOVES = tuple(each.name for each in fields(Moves) if each.name != "tariffs")
 app = typer.Typer(
     help="Rent devices whose prices change: where, when, and whether to move.",
     no_args_is_help=True,
+    add_completion=False,
     pretty_exceptions_enable=False,
 )
 THROUGHPUTS = typer.Option(help="Steps/s by model and device: CSV, JSON, YAML, or a workload to predict.")

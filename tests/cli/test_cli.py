@@ -10,7 +10,7 @@ import pytest
 import yaml
 from typer.main import get_command
 
-from sim.cli import COMMANDS, JOINED, app, loaded
+from sim.cli import COMMANDS, JOINED, app, leaves
 from sim.engine.memory_trace import check, read_trace
 from sim.schedules import SCHEDULES
 from tests.oracle import ROOT, reference
@@ -76,26 +76,30 @@ def test_commands_are_loaded_when_they_run():
         (["--help"], {"pydantic", "numpy", "sim.specs", "sympy"}),
         (["list", "devices"], {"sympy", "numba", "scipy", "pyarrow", "plotly"}),
         (["simulate", str(JOBS / "gpt3-175b-plan.yaml")], {"torch", "numba", "scipy.sparse", "plotly"}),
+        (["loading", "predict", str(JOBS / "vit-imagenet-v100.yaml")], {"torch", "calibration.loading"}),
     ):
         done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=True)
         assert done.stdout and not absent & set(done.stderr.split()), words
 
 
 def test_the_help_has_the_first_line_of_every_command(trainsim):
-    for name, (place, line) in COMMANDS.items():
-        out = " ".join(trainsim(name, "--help")[1].split())
-        assert line in out, place
+    for name, line in [*JOINED.items(), *((name, line) for name, (_, line) in COMMANDS.items())]:
+        out = " ".join(trainsim(*name.split(), "--help")[1].split())
+        assert line in out and "-completion" not in out, name
     shown = trainsim("--help")[1]
-    assert all(f"│ {name} " in shown for name in [*COMMANDS, *JOINED])
-    assert JOINED.keys() == {entry.name for entry in entry_points(group="trainsim.commands")}
+    assert all(f"│ {name} " in shown for name in [*COMMANDS, *JOINED] if " " not in name)
+    assert JOINED.keys() == {
+        f"{group.removeprefix('trainsim.commands').removeprefix('.')} {entry.name}".strip()
+        for group in entry_points().groups
+        if group.startswith("trainsim.commands")
+        for entry in entry_points(group=group)
+    }
 
 
 def test_every_option_says_what_it_is():
-    for name, place in get_command(app).places.items():
-        command = loaded(name, place)
-        for each in [command, *getattr(command, "commands", {}).values()]:
-            bare = {option.opts[-1] for option in each.params if not option.help}
-            assert not bare, name
+    for name, command in leaves(get_command(app)):
+        bare = {option.opts[-1] for option in command.params if not option.help}
+        assert not bare, name
 
 
 def test_files_are_listed_by_what_they_hold(trainsim):

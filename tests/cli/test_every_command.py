@@ -6,7 +6,7 @@ import shlex
 import pytest
 from typer.main import get_command
 
-from sim.cli import app, leaves, loaded
+from sim.cli import app, leaves
 from sim.cli.examples import EXAMPLES
 from tests.oracle import ROOT
 
@@ -97,9 +97,7 @@ LINES = [*EXAMPLES.values(), *(line.removeprefix("trainsim ") for line in STATED
 @pytest.fixture(scope="module")
 def commands():
     """Every command that does something, by its words."""
-    return {
-        words: part for name, place in get_command(app).places.items() for words, part in leaves(loaded(name, place))
-    }
+    return dict(leaves(get_command(app)))
 
 
 @pytest.fixture
