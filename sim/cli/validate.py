@@ -46,7 +46,7 @@ def validate_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Predict measured runs: errors, order, regret and coverage beside two trivial baselines."""
-    checked_files({"--csv": table, "--ablation": without}, *runs)
+    checked_files({"--csv": table, "--ablation": without}, *runs, *([site] if site else []))
     _checked_profile(profile)
     tables = {file: read_runs(file) for file in runs}
     rows = [row for held in tables.values() for row in held]

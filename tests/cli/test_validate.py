@@ -88,6 +88,13 @@ def test_bad_options_are_refused(validate, tmp_path, extra: tuple[str, ...], wor
     assert code == 2 and not out and word in err
 
 
+def test_the_sites_runs_are_not_written_over(validate, tmp_path) -> None:
+    path, site = write(tmp_path / "runs.csv", {}), write(tmp_path / "site.csv", {"id": "earlier"})
+    before = site.read_bytes()
+    code, out, err = validate(path, "--site", site, "--csv", site)
+    assert code == 2 and not out and "--csv" in err and site.read_bytes() == before
+
+
 def test_a_bad_cell_exits_2_with_its_place(validate, tmp_path) -> None:
     code, out, err = validate(write(tmp_path / "runs.csv", {"gpus": "many"}))
     assert code == 2 and not out and "runs.csv:2:gpus" in err
