@@ -1,7 +1,7 @@
 """`trainsim validate`: predictions against a table of measured runs."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -51,11 +51,12 @@ def validate_command(
     tables = {file: read_runs(file) for file in runs}
     rows = [row for held in tables.values() for row in held]
     _distinct("RUNS", rows)
+    named = _names(tables)
     if exam or without:
         for option, value in {"--profile": profile, "--site": site, "--csv": table}.items():
             if value is not None:
                 raise InputError(option, str(value), f"nothing beside {'--exam' if exam else '--ablation'}")
-        examined({file.stem: held for file, held in tables.items()}, exam, without, as_json)
+        examined({named[file]: held for file, held in tables.items()}, exam, without, as_json)
         return
     fitted = _site(site, rows, profile)
     predict: Predictor = partial(analytic, level=fitted) if fitted else elsewhere
@@ -66,7 +67,7 @@ def validate_command(
             results[file] = validate(held, predict, profile, partial(_shown, bar, bar.add_task(file.name)))
     if table:
         with written("--csv", table):
-            write_accuracy([row for file, found in results.items() for row in accuracy(found, file.stem)], table)
+            write_accuracy([row for file, found in results.items() for row in accuracy(found, named[file])], table)
     if as_json:
         print_json(
             data(sum(results.values(), Validation((), (), ())))
@@ -74,7 +75,7 @@ def validate_command(
         )
     else:
         _print_levels(levels)
-        _print({file.stem: found for file, found in results.items()})
+        _print({named[file]: found for file, found in results.items()})
 
 
 def _shown(bar: Progress, task: TaskID, done: int, of: int) -> None:
@@ -85,6 +86,12 @@ def _checked_profile(profile: str | None) -> None:
     if profile is not None and profile not in names("profiles") and not (Path(profile) / "profile.json").is_file():
         allowed = "a folder with profile.json or one of " + ", ".join(names("profiles"))
         raise InputError("--profile", profile, allowed)
+
+
+def _names(files: Collection[Path]) -> dict[Path, str]:
+    """Return what tables are called: the file's stem, or its whole path where another has the same stem."""
+    times = Counter(file.stem for file in files)
+    return {file: file.stem if times[file.stem] == 1 else str(file) for file in files}
 
 
 def _distinct(place: str, rows: list[Measured]) -> None:

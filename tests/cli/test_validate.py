@@ -46,6 +46,17 @@ def test_several_tables_are_one_answer_and_one_derived_table(validate, tmp_path)
     ]
 
 
+def test_tables_of_one_name_in_two_folders_are_told_apart(validate, tmp_path) -> None:
+    files = [tmp_path / folder / "runs.csv" for folder in ("may", "june")]
+    for n, file in enumerate(files):
+        file.parent.mkdir()
+        write(file, {"id": f"run-{n}"})
+    code, out, _ = validate(*files, "--csv", tmp_path / "out.csv")
+    names = [str(file) for file in files]
+    assert code == 0 and all(f"{name}: 1 predicted" in out.replace("\n", "") for name in names)
+    assert [row.source for row in read_accuracy(tmp_path / "out.csv")] == names
+
+
 def test_a_profile_replaces_the_devices(validate, tmp_path) -> None:
     path = write(tmp_path / "runs.csv", {})
     own, other = (
