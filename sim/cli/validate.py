@@ -136,7 +136,7 @@ def _print(results: Mapping[str, Validation]) -> None:
         for name, s in times.items():
             shown.add_row(name, *times_of(s))
         console.print(shown)
-    memories = {name: s for name, s in found.items() if s["memory"]["n"]}
+    memories = {name: s for name, s in found.items() if s["memory"]["n"] or any(s["oom"].values())}
     if memories:
         shown = table_of(
             "peak memory: absolute errors, and out-of-memory verdicts",

@@ -82,6 +82,13 @@ def test_the_table_for_people(validate, tmp_path) -> None:
     assert "mine: 2 predicted, 1 skipped, 0 not for scoring" in out and "1 x device: got 'abacus'" in out
 
 
+def test_verdicts_are_printed_where_no_memory_was_measured(validate, tmp_path) -> None:
+    missed = {"use_for": "oom", "oom": "1", "step_time_s": ""}
+    code, out, _ = validate(write(tmp_path / "mine.csv", missed, missed))
+    (line,) = (line for line in out.splitlines() if line.startswith(" mine "))
+    assert code == 0 and line.split() == ["mine", "0", "-", "-", "-", "-", "0", "2", "0"]
+
+
 @pytest.mark.parametrize(
     ("extra", "word"),
     [
