@@ -37,7 +37,8 @@ class Measured:
     `inter_node_gbytes_per_s` is a node's aggregate each way (GB/s), batches are in sequences, `memory_rank` says
     whether the peak is the last pipeline rank's or the largest. `use_for` names what the row may score: time,
     time? (order only), memory, oom, layer_time, parity, joined by "+"; blank means nothing. `step_time_s` and
-    `peak_memory_bytes` are numbers wherever `use_for` needs them, and else None where they are blank.
+    `peak_memory_bytes` are numbers wherever `use_for` needs them, and else None where they are blank; `oom` is
+    stated where `use_for` says so.
 
     Raises:
         InputError: a value is out of range; `path` is the column.
@@ -100,6 +101,8 @@ class Measured:
         for use, column in (("time", "step_time_s"), ("time?", "step_time_s"), ("memory", "peak_memory_bytes")):
             if use in self.uses and getattr(self, column) is None:
                 raise InputError(column, None, f"a number: use_for says {use}")
+        if "oom" in self.uses and self.oom is None:
+            raise InputError("oom", None, "true or false: use_for says oom")
         if "memory" in self.uses and self.memory_kind is None:
             raise InputError("memory_kind", None, "one of " + ", ".join(get_args(MemoryKind)))
 

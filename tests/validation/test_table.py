@@ -56,10 +56,11 @@ def test_numbers_are_read_however_they_are_written(tmp_path, column: str, cell: 
         ("use_for", "speed", "any of time, time?"),
         ("id", "", "text of 1 to 200"),
         ("zero_stage", "4", "from 0 to 3"),
+        ("oom", "", "true or false: use_for says oom"),
     ],
 )
 def test_a_bad_cell_is_refused_with_its_place(tmp_path, column: str, cell: str, allowed: str) -> None:
-    path = write(tmp_path / "runs.csv", {}, {column: cell})
+    path = write(tmp_path / "runs.csv", {}, {"use_for": "time+oom"} | {column: cell})
     with pytest.raises(InputError, match=allowed) as found:
         read_runs(path)
     assert found.value.path == f"{path}:3:{column}"
