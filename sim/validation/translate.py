@@ -149,6 +149,8 @@ def _cluster(row: Measured, profile: str | None, notes: _Notes) -> Cluster:
     if row.dp:
         replicas, why = row.dp, "tp x pp x cp x dp"
     gpus = notes.assume(row.gpus, inner * replicas, "gpus", why)
+    if gpus > node and gpus % node:
+        raise InputError("gpus", gpus, f"a multiple of gpus_per_node = {node}")
     links: dict[str, Any] = {}
     if row.inter_node_gbytes_per_s is not None:
         links["inter_bytes_per_s_per_node"] = row.inter_node_gbytes_per_s * 1e9
@@ -156,7 +158,7 @@ def _cluster(row: Measured, profile: str | None, notes: _Notes) -> Cluster:
         links["intra_bytes_per_s"] = notes.assume(None, PCIE_BYTES_PER_S, "intra_bytes_per_s", "PCIe 4.0 x16")
     own = {"profile": profile} if profile else {}
     return Cluster.of(
-        row.device, ceil(gpus / node), gpus_per_node=min(node, gpus), links=read(Links, links, "links"), **own
+        row.device, max(1, gpus // node), gpus_per_node=min(node, gpus), links=read(Links, links, "links"), **own
     )
 
 

@@ -238,6 +238,7 @@ def test_pcie_slows_a_device_that_usually_has_fast_links(tmp_path) -> None:
         ({"device": "tpu-v4"}, "device"),
         ({"global_batch": "3"}, "global_batch"),
         ({"precision": "int2"}, "precision"),
+        ({"gpus": "12", "tp": "4", "global_batch": "48"}, "gpus: got 12; allowed: a multiple of gpus_per_node = 8"),
     ],
 )
 def test_what_cannot_be_said_is_refused(tmp_path, cells: dict[str, str], word: str) -> None:
