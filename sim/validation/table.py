@@ -4,6 +4,7 @@ Columns and units are those of the project's reference tables: bytes, seconds, s
 that is missing, is "not stated" (None). What a blank means is decided in `sim.validation.translate`.
 """
 
+import csv
 import re
 from dataclasses import MISSING, fields
 from functools import cache
@@ -120,9 +121,9 @@ REQUIRED = tuple(f.name for f in fields(Measured) if f.default is MISSING)
 def is_runs(path: Path) -> bool:
     """Return whether a CSV file begins with the columns of measured runs."""
     try:
-        with path.open(encoding="utf-8", errors="replace") as file:
-            return {*REQUIRED, "use_for"} <= set(file.readline(10_000).strip().split(","))
-    except (OSError, ValueError):
+        with path.open(encoding="utf-8-sig", errors="replace") as file:
+            return {*REQUIRED, "use_for"} <= set(next(csv.reader([file.readline(10_000)]), []))
+    except (OSError, ValueError, csv.Error):
         return False  # the reader of the file says what is wrong with it
 
 

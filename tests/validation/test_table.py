@@ -91,6 +91,12 @@ def test_columns_that_rows_may_leave_blank_may_be_missing(tmp_path) -> None:
     assert is_runs(tmp_path / "runs.csv")
 
 
+@pytest.mark.parametrize("header", ["\ufeff" + ",".join(ROW), ",".join(f'"{name}"' for name in ROW)])
+def test_a_table_is_known_by_its_header_as_other_programs_write_it(tmp_path, header) -> None:
+    (tmp_path / "runs.csv").write_text(f"{header}\r\n{','.join(ROW.values())}\r\n", encoding="utf-8")
+    assert is_runs(tmp_path / "runs.csv") and len(read_runs(tmp_path / "runs.csv")) == 1
+
+
 def test_a_short_row_a_second_id_and_a_broken_quote_are_refused(tmp_path) -> None:
     path = write(tmp_path / "runs.csv", {}, {"id": "site-1"})
     with pytest.raises(InputError, match=r":3:id: .*each id once"):
