@@ -153,5 +153,5 @@ def _print(results: Mapping[str, Validation]) -> None:
             highlight=False,
             markup=False,
         )
-        for reason, times_seen in Counter(r.reason for r in result.skipped).most_common(5):
+        for reason, times_seen in Counter(r.reason for r in (*result.skipped, *result.not_scored)).most_common(5):
             console.print(f"  {times_seen} x {reason}", highlight=False, markup=False)
