@@ -29,6 +29,9 @@ def compare_command(
 ) -> None:
     """Search jobs also as earlier tuners do, and simulate the plan that every search finds."""
     checked_files({"--out": out}, *jobs)
+    for n, path in enumerate(jobs):
+        if path.stem in {earlier.stem for earlier in jobs[:n]}:
+            raise InputError("JOBS", str(path), "files of different names, by which the rows are told apart")
     rows = read_compared(out) if out and out.exists() else []
     asked = list(IDEAS if ablation else RIVALS)
     for path in jobs:

@@ -208,6 +208,8 @@ def test_compare_goes_on_where_it_stopped(trainsim, tmp_path):
     assert code == 0 and "nothing fits" not in out and err.split() == ["small:", "tuned"]
     assert len(table.read_text().splitlines()) == len(lines)
     assert trainsim("compare", job, "--out", tmp_path)[0] == 2
+    code, out, err = trainsim("compare", job, tmp_path / "other" / "small.json")
+    assert code == 2 and not out and "files of different names" in err  # each would be told the other's plans
     job.write_text(json.dumps({"model": model, "cluster": cluster}))
     code, _, err = trainsim("compare", job)
     assert code == 2 and "tune" in err
