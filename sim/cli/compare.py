@@ -35,8 +35,8 @@ def compare_command(
     rows = read_compared(out) if out and out.exists() else []
     asked = list(IDEAS if ablation else RIVALS)
     for path in jobs:
-        have = {row.way for row in rows if row.job == path.stem}
-        for row in _rows(path, [way for way in asked if way not in have]):
+        have = [row for row in rows if row.job == path.stem]
+        for row in _rows(path, have, asked):
             rows.append(row)
             if out:
                 with written("--out", out):
@@ -48,15 +48,21 @@ def compare_command(
         _print(shown)
 
 
-def _rows(path: Path, ways: Sequence[str]) -> Iterator[ComparedRow]:
+def _rows(path: Path, have: Sequence[ComparedRow], asked: Sequence[str]) -> Iterator[ComparedRow]:
+    """Yield what the searches find that are asked for and not had yet; what is had has to be of the same job."""
     job = Job.load(path)
     batch = job.tune.global_batch if job.tune else job.plan.global_batch if job.plan else None
     if batch is None:
         raise InputError("tune", None, "required: global_batch")
-    for way in ways:
+    device, gpus = str(job.cluster.device), job.cluster.gpus
+    for row in have:
+        if (row.device, row.gpus, row.global_batch) != (device, gpus, batch):
+            held = f"{row.job} with global_batch {row.global_batch} on {row.gpus} {row.device}"
+            raise InputError("--out", held, f"another file: {path} has global_batch {batch} on {gpus} {device}")
+    for way in (way for way in asked if way not in {row.way for row in have}):
         progress_console.print(f"{path.stem}: {way}", highlight=False, markup=False)
         for found in compared(job.model, job.cluster, batch, [way]):
-            yield ComparedRow.of(path.stem, str(job.cluster.device), job.cluster.gpus, batch, found)
+            yield ComparedRow.of(path.stem, device, gpus, batch, found)
 
 
 def _print(rows: Sequence[ComparedRow]) -> None:

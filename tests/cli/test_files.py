@@ -210,6 +210,9 @@ def test_compare_goes_on_where_it_stopped(trainsim, tmp_path):
     assert trainsim("compare", job, "--out", tmp_path)[0] == 2
     code, out, err = trainsim("compare", job, tmp_path / "other" / "small.json")
     assert code == 2 and not out and "files of different names" in err  # each would be told the other's plans
+    job.write_text(json.dumps({"model": model, "cluster": cluster, "tune": {"global_batch": 16}}))
+    code, out, err = trainsim("compare", job, "--out", table)
+    assert code == 2 and not out and "got 'small with global_batch 8 on 2 l4'; allowed: another file" in err
     job.write_text(json.dumps({"model": model, "cluster": cluster}))
     code, _, err = trainsim("compare", job)
     assert code == 2 and "tune" in err
