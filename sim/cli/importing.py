@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sim.cli.output import checked_file, console, progress_console, written
+from sim.cli.output import checked_files, console, progress_console, written
 from sim.plans.files import job_data, plain
 from sim.plans.flags import MAX_TEXT
 from sim.plans.importing import SOURCES, read_plan
@@ -29,8 +29,7 @@ def import_command(
         raise InputError("--from", source, "one of " + ", ".join(SOURCES))
     if out is not None and job is None:
         raise InputError("--job", None, "required with --out: model and cluster of the job that is written")
-    if out is not None:
-        checked_file("--out", out, file)
+    checked_files({"--out": out}, *(path for path in (file, job, order) if path))
     like = load_plan(job).job if job else None
     csv = text_of(order, MAX_TEXT) if order else None
     found = read_plan(

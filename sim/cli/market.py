@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 import typer
 
 from sim.cli.cluster import cluster_data
-from sim.cli.output import checked_file, console, iso_utc, progress_console, rental_data, written
+from sim.cli.output import checked_files, console, iso_utc, progress_console, rental_data, written
 from sim.cluster.policies import policy as policy_named
 from sim.cluster.predicted import is_workload, predicted_throughputs, read_workload
 from sim.cluster.trace import read_trace
@@ -100,8 +100,7 @@ def simulate_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Simulate a job that rents: cost, hours, moves, its path, and the least it could have cost."""
-    if html is not None:
-        checked_file("--html", html, throughputs)
+    checked_files({"--html": html}, throughputs, *prices, *([availability] if availability else []))
     _checked({"--every-hours": every_hours, "--step-hours": step_hours, "--deadline-hours": deadline_hours}, along)
     between = every_hours / step_hours
     if round(between) < 1 or abs(between - round(between)) > 1e-6:

@@ -155,6 +155,8 @@ def test_import_makes_a_job(trainsim, job, tmp_path):
     assert (code, out.strip(), err) == (0, str(again), "")
     first, second = (json.loads(trainsim("simulate", p, "--json")[1]) for p in (path, again))
     assert first["step_time_s"] == second["step_time_s"]
+    code, out, err = trainsim("import", tmp_path / "plan.args", "--from", "megatron", "--job", path, "--out", path)
+    assert (code, out) == (2, "") and "which is read" in err
 
 
 def test_import_lists_what_it_does_not_read(trainsim, tmp_path):

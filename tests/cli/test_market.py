@@ -96,6 +96,12 @@ def test_words_and_page(market, tmp_path):
     assert "net, rented by dynamic" in page.read_text("utf-8")
 
 
+def test_the_prices_are_not_written_over(market, tmp_path):
+    code, out, err = market("simulate", "--html", tmp_path / "prices.csv")
+    assert (code, out) == (2, "") and "which is read" in err
+    assert (tmp_path / "prices.csv").read_text() == PRICES
+
+
 def test_jobs_that_rent_together(market, tmp_path):
     data = told(market("together", "--trace", tmp_path / "jobs.trace", "--json"))
     assert len(data["jobs"]) == 2
