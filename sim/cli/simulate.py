@@ -92,7 +92,9 @@ def simulate_command(
         from sim.report.html import save_html  # noqa: PLC0415 - plotly only when asked for
 
         with written("--html", html):
-            save_html(step, html, run=run, trained=trained)
+            stretch = "" if hours is None else f" --hours {hours} --seed {seed}"
+            again = f"trainsim simulate job.json --engine {engine.value}{stretch} --html report.html"
+            save_html(step, html, again, run, trained)
     if as_json:
         more = {"replay": replay_data(replayed)} if replayed else {}
         print_json(

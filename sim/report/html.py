@@ -2,6 +2,7 @@
 
 import json
 from base64 import b64encode
+from dataclasses import is_dataclass
 from hashlib import sha256
 from html import escape
 from importlib.resources import files
@@ -10,7 +11,7 @@ from pathlib import Path
 from plotly.offline import get_plotlyjs
 
 from sim.engine.step import Step
-from sim.plans.files import job_data
+from sim.plans.files import job_data, plain
 from sim.report import markup as m
 from sim.report import search, sections
 from sim.report.text import answer, answer_tuned
@@ -105,7 +106,8 @@ def _search(tuned: Tuned, command: str | None, run: Run | None) -> tuple[str, st
         "target": tuned.space.target,
         "knobs": {k: list(v) for k, v in tuned.knobs.items()},
     }
-    del job["plan"]
+    kept = {name: plain(value) if is_dataclass(value) else value for name, value in tuned.space.kept.items()}
+    job["plan"] = kept | {"global_batch": tuned.global_batch}  # what is not searched comes from the plan of the job
     body = [
         _header(title, answer_tuned(tuned), best),
         search.ranking_section(tuned),
@@ -125,6 +127,7 @@ def _search(tuned: Tuned, command: str | None, run: Run | None) -> tuple[str, st
 
 def _step(step: Step, command: str | None, run: Run | None, trained: Trained | None) -> tuple[str, str]:
     title = f"One training step of {step.model.name} on {step.placed.gpus} GPUs"
+    engine = " --engine events" if step.contention else ""
     body = [
         _header(title, answer(step), step),
         sections.run_section(step, run),
@@ -134,7 +137,7 @@ def _step(step: Step, command: str | None, run: Run | None, trained: Trained | N
         sections.breakdown_section({"this plan": step}),
         sections.certainty_section(step),
         _again(
-            command or "trainsim simulate job.json --html report.html",
+            command or f"trainsim simulate job.json{engine} --html report.html",
             job_data(step.model, step.cluster, step.plan, run.around if run else trained.around if trained else None),
         ),
     ]

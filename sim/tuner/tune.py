@@ -19,7 +19,7 @@ from sim.specs import Cluster, InputError, Model, Plan, Training
 from sim.specs.arguments import checked
 from sim.specs.fields import read
 from sim.specs.job import Objective, Target, Tune
-from sim.specs.knobs import PLAN_KNOBS, STAGE_KNOBS
+from sim.specs.knobs import PLAN_KNOBS, STAGE_KNOBS, Bounds
 from sim.specs.rules import NO_TEMPO, takes_tempo
 from sim.tuner.baseline import textbook
 from sim.tuner.deadline import Deadline, fewest_nodes
@@ -278,8 +278,10 @@ class _Request:
         (ranked, same), base = rank(search, steps, self.top), {**space.kept, **self.given}
         ranked, robust = weighed(ranked, objective)
         baseline = textbook(self.model, cluster, self.asked.global_batch, base, self.asked.target)
+        of_stages = {k: v for k, v in self.asked.knobs.items() if k not in PLAN_KNOBS and not isinstance(v, Bounds)}
+        knobs = dict(space.knobs) | of_stages
         return Tuned(
-            self.model, cluster, self.asked.global_batch, space.knobs, objective, ranked, baseline, space, scores,
+            self.model, cluster, self.asked.global_batch, knobs, objective, ranked, baseline, space, scores,
             _seconds([*marks, perf_counter()]), gap, same, search.interrupted, unequal, robust,
             tuple(self.assumed(space)),
         )  # fmt: skip

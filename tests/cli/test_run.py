@@ -227,7 +227,7 @@ def test_data_and_checkpoints_flow_into_the_run(trainsim, job, tmp_path):
 
 def test_hours_of_training_come_from_one_run(trainsim, job, tmp_path):
     html, trace = tmp_path / "hour.html", tmp_path / "hour.json"
-    asked = ("simulate", job(AROUND), "--hours", 0.2, "--html", html, "--trace", trace)
+    asked = ("simulate", job(AROUND), "--hours", 0.2, "--seed", 3, "--html", html, "--trace", trace)
     code, out, _ = trainsim(*asked, "--json")
     data = json.loads(out)["trained"]
     assert code == 0
@@ -235,6 +235,7 @@ def test_hours_of_training_come_from_one_run(trainsim, job, tmp_path):
     assert sum(data["parts_s"].values()) == pytest.approx(data["seconds"])
     assert data["steps"] > 10
     assert "of training</h2>" in html.read_text()
+    assert "simulate job.json --engine path --hours 0.2 --seed 3 --html report.html" in html.read_text()
     assert json.loads(trace.read_text())["traceEvents"]
     assert "steps in" in trainsim("simulate", job(AROUND), "--hours", 0.05)[1]
 

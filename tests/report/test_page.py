@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from plotly.offline import get_plotlyjs
 
-from sim.engine.step import Step
+from sim.engine.step import Step, simulate
 from sim.report import answer, answer_tuned, ranking, save_html
 from sim.report.html import page
 from sim.report.markup import differences, script_json
@@ -19,11 +19,11 @@ from sim.report.ranked import ranked
 from sim.report.table import COLUMNS, formatted
 from sim.report.text import answer_run, critical_words, robust_words
 from sim.run import whole_run
-from sim.specs import InputError, Training
+from sim.specs import InputError, Plan, Training
 from sim.tuner.robustness import Flip
 from sim.tuner.tune import Tuned, tune
 from sim.units import percent
-from tests.report.conftest import HOSTILE
+from tests.report.conftest import CLUSTER, HOSTILE, model
 
 
 class Elements(HTMLParser):
@@ -90,6 +90,13 @@ def test_a_search_shows_its_ranking_and_why(tuned: Tuned) -> None:
     assert f"{tuned.excluded and max(tuned.excluded.values()):,}".replace(",", "\u2009") in text
 
 
+def test_the_command_of_a_step_names_its_engine() -> None:
+    plan = Plan(tp=2, pp=4, global_batch=16)
+    again = {engine: page(simulate(model(), CLUSTER, plan, engine)) for engine in ("path", "events")}
+    assert "trainsim simulate job.json --html report.html" in again["path"]
+    assert "trainsim simulate job.json --engine events --html report.html" in again["events"]
+
+
 def test_a_search_says_how_sure_its_order_is(tuned: Tuned) -> None:
     assert sum(r["p_best"] or 0 for r in ranking(tuned)) == pytest.approx(1)
     words = robust_words(tuned.robustness)
@@ -118,9 +125,12 @@ def test_the_answer_names_time_idle_and_memory(step: Step, tuned: Tuned) -> None
     assert answer_tuned(tuned).startswith("Best of ")
 
 
-def test_the_job_of_a_report_searches_the_same_space(tuned: Tuned) -> None:
-    narrow = tune(tuned.model, tuned.cluster, 16, {"tp": [1, 2], "recompute": ["full"]}, top=1)
-    assert "&quot;recompute&quot;: [" in page(narrow) or '"recompute": [' in page(narrow)
+def test_the_job_of_a_report_searches_the_same_space() -> None:
+    """What is not searched comes from the job's plan, and whether stages may differ is a knob like the others."""
+    knobs = {"tp": [1, 2], "pp": [1], "recompute": ["full"], "unequal_stages": [False]}
+    text = page(tune(model(), CLUSTER, 16, knobs, top=1, plan=Plan(global_batch=16, precision="fp16")))
+    job = json.loads(unescape("{" + text.rpartition("<code>{")[2].partition("</code>")[0]))
+    assert job["tune"]["knobs"] == knobs and job["plan"]["precision"] == "fp16" and "tp" not in job["plan"]
 
 
 def test_a_file_is_whole_or_absent(step: Step, tmp_path: Path) -> None:
