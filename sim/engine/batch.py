@@ -149,9 +149,14 @@ def _columns(asked: Sequence[Asked], change: Callable[[Asked, Symbols], Symbols]
         rows = [row | dict(change(a, row)) for row, a in zip(rows, asked, strict=True)]
     columns: dict[str, Any] = {}
     for name in dict.fromkeys(name for row in rows for name in row):
-        values = np.array([float(np.mean(row[name])) for row in rows])
+        values = np.array([_mean(row[name]) for row in rows])
         columns[name] = float(values[0]) if (values == values[0]).all() else values
     return columns
+
+
+def _mean(value: Any) -> float:
+    """Return a number as it is, which most are, or the mean of an array."""
+    return float(value if isinstance(value, int | float) else np.mean(value))
 
 
 def _ends(asked: Asked) -> dict[str, float]:
