@@ -250,6 +250,8 @@ def _moves(text: str) -> Moves:
         name, _, number = part.partition("=")
         if name.strip() not in MOVES:
             raise InputError("--moves", name, f"free, or name=value,... of {', '.join(MOVES)}")
+        if name.strip() in given:
+            raise InputError("--moves", text, "each name once")
         try:
             given[name.strip()] = float(number)
         except ValueError:

@@ -144,12 +144,15 @@ def _read(file: Path, sizes: Mapping[str, int | None], stated: Mapping[str, obje
 
 def _ticks(text: str) -> tuple[Fraction, dict[str, int]]:
     """Return the user's unit of one tick, and all durations in ticks."""
-    given = dict(DEFAULTS)
+    stated: dict[str, str] = {}
     for item in filter(None, text.split(",")):
         key, _, value = item.partition("=")
         if key not in DEFAULTS:
             raise InputError("--durations", item, "F=,I=,W=,comm= with numbers; B = I + W")
-        given[key] = value
+        if key in stated:
+            raise InputError("--durations", text, "each of F=,I=,W=,comm= once")
+        stated[key] = value
+    given = {**DEFAULTS, **stated}
     if not all(_decimal(value) for value in given.values()):
         raise InputError("--durations", text, f"F=,I=,W=,comm= with decimal numbers, 0 or {SMALLEST:g} to {LARGEST:g}")
     exact = exact_ticks(given)

@@ -282,6 +282,7 @@ def test_schedule_searches_under_a_memory_limit(trainsim):
         (("schedule", "zigzag", "--ranks", 2, "--microbatches", 2), "schedule: got 'zigzag'; allowed: one of gpipe"),
         (("schedule", "1f1b", "--ranks", 2, "--microbatches", 2, "--durations", "F=x"), "durations: got 'F=x'"),
         (("schedule", "1f1b", "--ranks", 2, "--microbatches", 2, "--durations", "Q=1"), "durations: got 'Q=1'"),
+        (("schedule", "1f1b", "--ranks", 2, "--microbatches", 2, "--durations", "F=1,F=2"), "comm= once"),
         (("schedule", "1f1b", "--ranks", 2, "--microbatches", 2, "--variant", "mine"), "--variant: got 'mine'"),
         (("schedule", "1f1b", "--ranks", 2, "--microbatches", 2, "--memory-limit", 3), "--memory-limit: got 3.0"),
         (("schedule", "zb-1p", "--ranks", 2, "--microbatches", 2, "--memory-limit", 0.5), "--memory-limit: got 0.5"),

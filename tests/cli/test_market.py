@@ -123,6 +123,7 @@ def test_jobs_that_rent_together(market, tmp_path):
         (("--begin", "yesterday"), "--begin"),
         (("--begin", "2019-01-01"), "--begin"),
         (("--moves", "boots=1"), "--moves"),
+        (("--moves", "boot_s=1,boot_s=2"), "each name once"),
         (("--moves", "boot_s=-1"), "--moves.boot_s"),
         (("--taken-away", "often"), "--taken-away"),
         (("--along", "time"), "--what-if"),
