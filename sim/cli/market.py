@@ -102,9 +102,6 @@ def simulate_command(
     """Simulate a job that rents: cost, hours, moves, its path, and the least it could have cost."""
     checked_files({"--html": html}, throughputs, *prices, *([availability] if availability else []))
     _checked({"--every-hours": every_hours, "--step-hours": step_hours, "--deadline-hours": deadline_hours}, along)
-    between = every_hours / step_hours
-    if round(between) < 1 or abs(between - round(between)) > 1e-6:
-        raise InputError("--every-hours", every_hours, f"a multiple of --step-hours = {step_hours:g}")
     where = _Where(cloud or None, region or None, device or None, reference)
     market = _market(prices, where, billing)
     speeds = _Speeds.read(throughputs)
@@ -117,8 +114,7 @@ def simulate_command(
     available = None if availability is None else read_availability(availability, market)
     begin_s = None if begin is None else _time(begin, market)
     asked = Asked(job, market, _moves(moves), begin_s, step_hours * HOUR_S, every_hours * HOUR_S, available)
-    if taken_away is not None:
-        asked = asked.taken_away(*_means(taken_away, availability), seed, starts * DAY_S)
+    asked = _taken_away(asked, taken_away, availability, seed, starts * DAY_S)
     chosen = _strategy(usual_strategy(deadline_hours) if strategy_name is None else strategy_name, where)
     with progress_console.status("renting"):
         found, grid = asked.rented(chosen)
@@ -213,6 +209,9 @@ def _checked(stated: Mapping[str, float | None], along: str | None = None) -> No
     for option, hours in stated.items():
         if hours is not None and not 0 < hours < 1e6:
             raise InputError(option, hours, "a number of hours above 0, below 1e6")
+    every, step = stated.get("--every-hours"), stated["--step-hours"]
+    if every and step and (round(every / step) < 1 or abs(every / step - round(every / step)) > 1e-6):
+        raise InputError("--every-hours", every, f"a multiple of --step-hours = {step:g}")
     if along not in (None, *ALONG):
         raise InputError("--what-if", along, "one of " + ", ".join(ALONG))
 
@@ -225,6 +224,13 @@ def _time(text: str, market: Market) -> float:
     if begin_s < market.begin_s:
         raise InputError("--begin", text, f"a time at which something is offered: from {iso_utc(market.begin_s)}")
     return begin_s
+
+
+def _taken_away(asked: Asked, text: str | None, availability: Path | None, seed: int, apart_s: float) -> Asked:
+    """Return what was asked with spot offers that come and go at random, if so asked."""
+    if text is None and seed:
+        raise InputError("--seed", seed, "left out without --taken-away")
+    return asked if text is None else asked.taken_away(*_means(text, availability), seed, apart_s)
 
 
 def _means(text: str, availability: Path | None) -> tuple[float, float]:

@@ -113,6 +113,8 @@ def simulate_command(
 def _trained(step: Step, around: Around, hours: float | None, seed: int) -> Trained | None:
     """Return the stretch of training that was asked for."""
     if hours is None:
+        if seed:
+            raise InputError("--seed", seed, "left out without --hours")
         return None
     if not 0 < hours <= MOST_HOURS:
         raise InputError("--hours", hours, f"a number above 0, at most {MOST_HOURS}")

@@ -126,6 +126,7 @@ def test_jobs_that_rent_together(market, tmp_path):
         (("--moves", "boot_s=1,boot_s=2"), "each name once"),
         (("--moves", "boot_s=-1"), "--moves.boot_s"),
         (("--taken-away", "often"), "--taken-away"),
+        (("--seed", "4"), "--seed: got 4; allowed: left out without --taken-away"),
         (("--along", "time"), "--what-if"),
         (("--days", "1"), "exactly one of --steps and --days"),
         (("--gpus", "3"), "gpus"),
