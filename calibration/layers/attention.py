@@ -42,9 +42,9 @@ class _Core(torch.autograd.Function):
         # As torch's own product does: a part of a larger tensor (queries, keys and values in one) is copied unless
         # its matrices can be told apart where they are.
         flat = values.reshape(-1, *values.shape[-2:])
-        ctx.save_for_backward(shares, kept, flat)
         ctx.scale = 1 / (1 - p) if p < 1 else 0.0
         context = torch.bmm(dropped.view(-1, *dropped.shape[-2:]), flat)
+        ctx.save_for_backward(shares, kept, flat.to(context.dtype))  # autocast computes products in 16 bit
         return context.view(*scores.shape[:-1], flat.shape[-1])
 
     @staticmethod
@@ -54,9 +54,9 @@ class _Core(torch.autograd.Function):
         shares, kept, flat = ctx.saved_tensors
         above, rows = dy.reshape(-1, *dy.shape[-2:]), (-1, shares.shape[-1])
         d_scores, dropped = kernels(shares).core_backward(
-            shares.view(rows), kept.view(rows), ctx.scale, torch.bmm(above, flat.mT).view(rows)
+            shares.view(rows), kept.view(rows), ctx.scale, torch.bmm(above, flat.mT).to(shares.dtype).view(rows)
         )
-        d_values = torch.bmm(dropped.view(-1, *shares.shape[-2:]).mT, above)
+        d_values = torch.bmm(dropped.to(above.dtype).view(-1, *shares.shape[-2:]).mT, above)
         return d_scores.view(shares.shape), d_values.view(*dy.shape[:-2], *flat.shape[-2:]), None
 
 

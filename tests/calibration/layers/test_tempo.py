@@ -182,6 +182,21 @@ def test_attention_is_the_usual_one_with_the_same_masks(p):
     assert torch.equal(evaluated(scores, values), torch.softmax(scores, -1) @ values)
 
 
+@pytest.mark.parametrize("kinds", [(torch.float32, torch.float32), (torch.float32, torch.bfloat16)])
+def test_attention_under_autocast_is_the_usual_one(kinds):
+    """Softmax stays in fp32, products are in bf16."""
+    scores, values = normal(2, 3, 5, 7, dtype=kinds[0]), normal(2, 3, 7, 4, dtype=kinds[1], seed=1)
+    found = []
+    for layer in (AttentionCore(0.3), RecomputedCore(0.3)):
+        torch.manual_seed(7)
+        with torch.autocast("cpu", torch.bfloat16):
+            y = layer(scores, values)
+        found.append([y, *torch.autograd.grad(y.float().square().sum(), [scores, values])])
+    for one, other in zip(*found, strict=True):
+        assert one.dtype == other.dtype
+        assert torch.allclose(one, other, atol=1e-6, rtol=1e-2)
+
+
 def test_gradcheck_of_the_attention_core():
     def core(scores, values):
         torch.manual_seed(7)
