@@ -7,18 +7,27 @@ compiler turns into SIMD (relative error about 2e-7); fp64 takes the library's.
 from calibration.layers.cells import PEEPHOLES, SLOTS, Cell
 
 SINGLE = """
-static inline float exponential(float x) {
-  x = x < -87.0f ? -87.0f : x > 87.0f ? 87.0f : x;
-  int n = (int)(x * 1.44269504f + (x < 0.0f ? -0.5f : 0.5f));
-  float r = x - n * 0.693147181f;
-  float p = 1.0f + r * (1.0f + r * (0.5f + r * (1.0f / 6 + r * (1.0f / 24 + r * (1.0f / 120 + r * (1.0f / 720))))));
-  union { int bits; float value; } power = { (n + 127) << 23 };
-  return p * power.value;
+static inline float of(float given, float found) {
+  union { float value; int bits; } from = { given }, to = { found };
+  to.bits |= -((from.bits & 0x7fffffff) > 0x7f800000) & 0x7fc00000;
+  return to.value;
+}
+static inline float bounded(float x) { return x < -87.0f ? -87.0f : x > 87.0f ? 87.0f : x; }
+static inline int twos(float x) { return (int)(x * 1.44269504f + (x < 0.0f ? -0.5f : 0.5f)); }
+static inline float power(int n) { union { int bits; float value; } two = { (n + 127) << 23 }; return two.value; }
+static inline float rise(float r) {
+  return r * (1.0f + r * (0.5f + r * (1.0f / 6 + r * (1.0f / 24 + r * (1.0f / 120 + r * (1.0f / 720))))));
+}
+static inline float exponential(float given) {
+  float x = bounded(given);
+  int n = twos(x);
+  return of(given, power(n) * (1.0f + rise(x - n * 0.693147181f)));
 }
 static inline float sigmoid(float x) { return 1.0f / (1.0f + exponential(-x)); }
 static inline float hyperbolic(float x) { return 2.0f / (1.0f + exponential(-2.0f * x)) - 1.0f; }
 """
-"""e^x = 2^n e^r with |r| <= ln 2 / 2, e^r by its series to the sixth power."""
+"""e^x = 2^n e^r with |r| <= ln 2 / 2, e^r - 1 by its series to the sixth power. A NaN stays one where compilers may
+forget it, by `of`, whose whole numbers, unlike a choice, leave a loop to SIMD."""
 DOUBLE = """
 static inline double sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
 static inline double hyperbolic(double x) { return tanh(x); }

@@ -139,6 +139,16 @@ def test_gates_far_out_are_saturated():
     assert_close(made(x)[0], same(x)[0], rtol=1e-5, atol=1e-5)
 
 
+@needs_c
+@pytest.mark.parametrize("name", MADE)
+def test_what_is_no_number_stays_none(name):
+    made, same = pair(name)
+    x = torch.randn(SHAPE[:3])
+    x[2, 1, 0] = float("nan")
+    found, wanted = made(x)[0].isnan(), same(x)[0].isnan()
+    assert found.any() and torch.equal(found, wanted)
+
+
 def test_a_chooser_is_asked_with_the_sizes_of_each_layer():
     asked = []
 
