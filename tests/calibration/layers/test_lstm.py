@@ -141,6 +141,14 @@ def test_gates_far_out_are_saturated():
 
 @needs_c
 @pytest.mark.parametrize("name", MADE)
+def test_small_numbers_keep_their_digits(name):
+    made, same = pair(name, bias=False)
+    x = 1e-4 * torch.randn(SHAPE[:3])
+    assert_close(made(x)[0], same(x)[0], rtol=1e-4, atol=1e-10)
+
+
+@needs_c
+@pytest.mark.parametrize("name", MADE)
 def test_what_is_no_number_stays_none(name):
     made, same = pair(name)
     x = torch.randn(SHAPE[:3])
