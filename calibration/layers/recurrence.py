@@ -65,7 +65,7 @@ class _Recurrence(torch.autograd.Function):
         if memory:
             lay.steps(cells)[0].copy_(lay.laid(cell))
         gates.copy_(lay.spread(_bias(how.cell, w_state, b_input, b_state), 3))
-        seen = peephole if peephole is not None else states
+        seen = peephole.contiguous() if peephole is not None else states
         _run(how, lay.laid(x), gates, states, cells, how.cell.in_slots(w_input), w_state, seen)
         ctx.how, ctx.biased = how, b_input is not None
         ctx.save_for_backward(x, gates, states, cells if memory else None, w_input, w_state, peephole)
@@ -81,7 +81,7 @@ class _Recurrence(torch.autograd.Function):
         d_gates = torch.empty_like(gates)
         d_x = lay.empty(x, *x.shape) if ctx.needs_input_grad[0] else None
         d_held = torch.zeros_like(lay.steps(states)[0], memory_format=torch.contiguous_format), _own(lay.laid(d_last))
-        weights = cell.in_slots(w_input), w_state, peephole if peephole is not None else states
+        weights = cell.in_slots(w_input), w_state, peephole.contiguous() if peephole is not None else states
         output = lay.laid(d_output).contiguous()
         _run_back(how, gates, states, cells if cells is not None else states, weights, output, d_held, d_gates, d_x)
         of_inputs = lay.part(d_gates, cell.input_slots(hidden))

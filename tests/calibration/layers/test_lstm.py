@@ -140,6 +140,17 @@ def test_gates_far_out_are_saturated():
 
 
 @needs_c
+def test_peepholes_that_lie_otherwise():
+    """A kernel reads them from an address on."""
+    made = lstm.PeepholeLSTM(7, 6)
+    made.weight_peephole_l0 = nn.Parameter(torch.randn(6, 3).mT)
+    apart = lstm.PeepholeLSTM(7, 6, implementation="default")
+    apart.load_state_dict(made.state_dict())
+    given = inputs(SHAPE, 1)
+    alike(results(made, given), results(apart, given))
+
+
+@needs_c
 @pytest.mark.parametrize("name", MADE)
 def test_small_numbers_keep_their_digits(name):
     made, same = pair(name, bias=False)
