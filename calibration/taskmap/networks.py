@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from calibration.taskmap.contraction import DGRAD, FORWARD, GELU, RELU, WGRAD, Elementwise, convolution
 from calibration.taskmap.library import Library
+from sim.specs.fields import InputError
 
 FUSED: dict[type[nn.Module], Elementwise] = {nn.GELU: GELU, nn.ReLU: RELU}
 """What a kernel before it in a sequence does as its epilogue."""
@@ -53,14 +54,20 @@ class TunedLinear(nn.Module):
         self.library, self.weight, self.bias, self.epilogue = library, of.weight, of.bias, epilogue
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return [..., outputs] of x [..., inputs]."""
-        rows = x.reshape(-1, x.shape[-1])
+        """Return [..., outputs] of x [..., inputs].
+
+        Raises:
+            InputError: x has another last dimension.
+        """
+        outputs, inputs = self.weight.shape
+        _check(x, x.ndim > 0 and x.shape[-1] == inputs, f"[..., {inputs}]")
+        rows = x.reshape(x.shape[:-1].numel(), inputs)
         if torch.is_grad_enabled():
             y: Tensor = _Product.apply(self.library, rows, self.weight, self.bias)  # type: ignore[no-untyped-call]
             y = y if self.epilogue is None else self.epilogue(y)
         else:
             y = product(self.library, rows, self.weight, self.bias, _functions(self.epilogue))
-        return y.view(*x.shape[:-1], -1)
+        return y.view(*x.shape[:-1], outputs)
 
 
 class TunedConv2d(nn.Module):
@@ -72,13 +79,25 @@ class TunedConv2d(nn.Module):
         self.geometry = of.kernel_size[0], of.stride[0], int(of.padding[0])
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return [batch, filters, height, width] of x [batch, channels, height, width]."""
+        """Return [batch, filters, height, width] of x [batch, channels, height, width].
+
+        Raises:
+            InputError: x has other dimensions.
+        """
+        channels = self.weight.shape[1]
+        _check(x, x.ndim == 4 and x.shape[1] == channels, f"[batch, {channels}, height, width]")
         kernel, stride, padding = self.geometry
         contraction = convolution(kernel, stride, padding)
         sizes = dict(zip(contraction.sizes, (*x.shape, len(self.weight)), strict=True))
         high, wide = ((n + 2 * padding - kernel) // stride + 1 for n in x.shape[2:])
         shape = len(x), len(self.weight), high, wide
         return self.library(contraction, x, self.weight, sizes, shape, _functions(self.epilogue), self.bias)
+
+
+def _check(x: Tensor, right: bool, wanted: str) -> None:
+    """Refuse a shape that a kernel, which is told no more than sizes, would read beyond."""
+    if not right:
+        raise InputError("x", tuple(x.shape), wanted)
 
 
 def _functions(epilogue: nn.Module | None) -> tuple[Elementwise, ...]:

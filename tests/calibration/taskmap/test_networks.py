@@ -46,6 +46,25 @@ def test_gradients_are_torchs(library):
     assert all(torch.allclose(a, b, rtol=1e-4, atol=1e-4) for a, b in zip(found, wanted, strict=True))
 
 
+@pytest.mark.parametrize(
+    ("layer", "x"),
+    [
+        (nn.Linear(4, 3), torch.ones(2, 5)),
+        (nn.Conv2d(2, 2, 3), torch.ones(1, 3, 5, 5)),
+        (nn.Conv2d(2, 2, 3), torch.ones(2, 5, 5)),
+    ],
+    ids=["linear", "channels", "axes"],
+)
+def test_shapes_of_other_layers_are_refused(library, layer, x):
+    """A kernel would read beyond the weights."""
+    with pytest.raises(InputError, match=r"x: got .* allowed: \["):
+        tuned(nn.Sequential(layer), library)(x)
+
+
+def test_an_empty_batch_stays_empty(library):
+    assert tuned(nn.Sequential(nn.Linear(4, 3)), library)(torch.ones(0, 4)).shape == (0, 3)
+
+
 def test_activations_are_fused_and_parameters_shared(library):
     network = nn.Sequential(nn.Linear(4, 4), nn.GELU(), nn.Conv2d(2, 2, 3), nn.ReLU(), nn.Tanh())
     made = tuned(network, library)
