@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from calibration.taskmap.contraction import DGRAD, FORWARD, GELU, RELU, WGRAD, Elementwise, convolution
 from calibration.taskmap.library import Library
@@ -29,6 +30,7 @@ class _Product(torch.autograd.Function):
         return product(library, x, w, bias)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grad: Any) -> Any:
         """Return the gradients of x, w and bias."""
         (dy,), (x, w) = grad, ctx.saved_tensors

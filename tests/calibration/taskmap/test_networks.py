@@ -46,6 +46,14 @@ def test_gradients_are_torchs(library):
     assert all(torch.allclose(a, b, rtol=1e-4, atol=1e-4) for a, b in zip(found, wanted, strict=True))
 
 
+def test_gradients_of_gradients_are_refused(library):
+    """They would be zero."""
+    x = torch.ones(2, 4, requires_grad=True)
+    (found,) = torch.autograd.grad(tuned(nn.Sequential(nn.Linear(4, 3)), library)(x).exp().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="differentiate twice"):
+        found.sum().backward()
+
+
 @pytest.mark.parametrize(
     ("layer", "x"),
     [
