@@ -31,9 +31,9 @@ static inline float hyperbolic(float given) {
   return of(given, less / (less + 2.0f));
 }
 """
-"""e^x = 2^n e^r with |r| <= ln 2 / 2, e^r - 1 by its series to the sixth power; the hyperbolic tangent by e^2x - 1, which
-of small numbers is e^r - 1, so that they keep their digits. A NaN stays one where compilers may forget it, by `of`,
-whose whole numbers, unlike a choice, leave a loop to SIMD."""
+"""e^x = 2^n e^r with |r| <= ln 2 / 2, e^r - 1 by its series to the sixth power; the hyperbolic tangent by e^2x - 1,
+which of small numbers is e^r - 1, so that they keep their digits. A NaN stays one where compilers may forget it, by
+`of`, whose whole numbers, unlike a choice, leave a loop to SIMD."""
 DOUBLE = """
 static inline double sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
 static inline double hyperbolic(double x) { return tanh(x); }

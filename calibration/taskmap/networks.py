@@ -73,7 +73,8 @@ class TunedLinear(nn.Module):
 
 
 class TunedConv2d(nn.Module):
-    """`nn.Conv2d` (square kernels, zeros around, one group) and what is fused after it; it has no gradients."""
+    """`nn.Conv2d` (square kernels, zeros around, one group) and what is fused after it; where gradients are wanted both
+    are torch's: no kernels are made for those."""
 
     def __init__(self, library: Library, of: nn.Conv2d, epilogue: nn.Module | None = None) -> None:
         super().__init__()
@@ -89,6 +90,10 @@ class TunedConv2d(nn.Module):
         channels = self.weight.shape[1]
         _check(x, x.ndim == 4 and x.shape[1] == channels, f"[batch, {channels}, height, width]")
         kernel, stride, padding = self.geometry
+        if torch.is_grad_enabled() and (x.requires_grad or any(p.requires_grad for p in self.parameters())):
+            made = nn.functional.conv2d(x, self.weight, self.bias, stride, padding)
+            y: Tensor = made if self.epilogue is None else self.epilogue(made)
+            return y
         contraction = convolution(kernel, stride, padding)
         sizes = dict(zip(contraction.sizes, (*x.shape, len(self.weight)), strict=True))
         high, wide = ((n + 2 * padding - kernel) // stride + 1 for n in x.shape[2:])

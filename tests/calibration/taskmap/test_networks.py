@@ -46,6 +46,14 @@ def test_gradients_are_torchs(library):
     assert all(torch.allclose(a, b, rtol=1e-4, atol=1e-4) for a, b in zip(found, wanted, strict=True))
 
 
+def test_convolutions_have_gradients_too(library):
+    network = nn.Sequential(nn.Conv2d(2, 3, 3, 2, 1), nn.ReLU())
+    x = torch.randn(1, 2, 5, 7)
+    wanted = torch.autograd.grad(network(x).square().sum(), list(network.parameters()))
+    found = torch.autograd.grad(tuned(network, library)(x).square().sum(), list(network.parameters()))
+    assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
+
+
 def test_gradients_of_gradients_are_refused(library):
     """They would be zero."""
     x = torch.ones(2, 4, requires_grad=True)
