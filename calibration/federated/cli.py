@@ -1,6 +1,6 @@
 """`trainsim decentralized measure`: options in, what a real training of skewed partitions sent, took and learned."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -43,20 +43,29 @@ def measure_command(
     bytes_per_s: Annotated[
         float | None, typer.Option(help="Bytes a second of each link: a process for each partition, and a prediction.")
     ] = None,
-    latency_s: Annotated[float, typer.Option(help="Latency of each link in seconds, with --bytes-per-s.")] = 0.0,
-    timeout_s: Annotated[float, typer.Option(help="Seconds until a run with --bytes-per-s is ended.")] = TIMEOUT_S,
+    latency_s: Annotated[
+        float | None, typer.Option(help="Latency of each link in seconds (0), with --bytes-per-s.")
+    ] = None,
+    timeout_s: Annotated[
+        float | None, typer.Option(help=f"Seconds until a run with --bytes-per-s is ended ({TIMEOUT_S:g}).")
+    ] = None,
     controller: Annotated[str, typer.Option(help=f"What moves theta: one of {', '.join(CONTROLLERS)}.")] = "fixed",
-    tolerated: Annotated[float, typer.Option(min=0, max=1, help="Accuracy loss that a controller bears.")] = 0.05,
+    tolerated: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Accuracy loss that a controller bears (0.05).")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of weights, partitions and minibatches.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Write the JSON object to this file too.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Train partitions of skewed data here, and say what they sent, how long that took and how well they learned."""
     checked_target("--out", out)
+    _check_counts("--bytes-per-s", bytes_per_s is not None, {"--latency-s": latency_s, "--timeout-s": timeout_s})
+    _check_counts("a --controller that moves theta", controller != "fixed", {"--tolerated": tolerated})
     name = cast("AlgorithmName", one_of("--algorithm", algorithm, tuple(ALGORITHMS)))
     thetas = KNOBS[name].thetas
     communication = Communication(algorithm=name, theta=thetas[len(thetas) // 2] if theta is None else theta)
-    moves = steering(controller, thetas, tolerated, theta, seed)
+    moves = steering(controller, thetas, Objective().tolerated if tolerated is None else tolerated, theta, seed)
+    delay_s = latency_s or 0.0
     setting = Setting(
         data=cast("DataName", one_of("--data", data, tuple(DATA))),
         norm=cast("Norm", one_of("--norm", norm, tuple(NORMS))),
@@ -72,13 +81,14 @@ def measure_command(
         if bytes_per_s is None:
             found = train(setting, communication, moves)
         else:
+            most_s = TIMEOUT_S if timeout_s is None else timeout_s
             found = train_processes(
-                setting, communication, moves, bytes_per_s=bytes_per_s, latency_s=latency_s, timeout_s=timeout_s
+                setting, communication, moves, bytes_per_s=bytes_per_s, latency_s=delay_s, timeout_s=most_s
             )
     told = summary(setting, communication, found)
     if isinstance(found, GlooRun) and not found.departures and bytes_per_s and (moves is None or name != "gaia"):
         pace = Pace.measured(setting, communication)
-        said = predicted(setting, found.run, bytes_per_s, latency_s, pace, moves)
+        said = predicted(setting, found.run, bytes_per_s, delay_s, pace, moves)
         told["predicted"] = asdict(said)
         told["error_percent"] = 100 * (said.seconds / found.run.seconds - 1)
     if out is not None:
@@ -89,6 +99,13 @@ def measure_command(
     results_console().print(table(told))
     for line in found.lines() if isinstance(found, GlooRun) else ():
         progress.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _check_counts(beside: str, there: bool, given: Mapping[str, float | None]) -> None:
+    """Refuse an option that was given (not None) and would change nothing."""
+    for option, value in given.items():
+        if value is not None and not there:
+            raise InputError(option, value, f"left out, or {beside}")
 
 
 def steering(name: str, thetas: Sequence[float], tolerated: float, theta: float | None, seed: int) -> Controller | None:

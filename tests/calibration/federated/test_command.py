@@ -66,6 +66,9 @@ def test_prints_a_table():
         (("--controller", "none"), "--controller"),
         (("--controller", "annealing", "--theta", "7"), "--theta"),
         (("--out", "nowhere/found.json"), "--out"),
+        (("--latency-s", "0"), "--latency-s"),
+        (("--timeout-s", "60"), "--timeout-s"),
+        (("--tolerated", "0.1"), "--tolerated"),
     ],
 )
 def test_wrong_options_are_one_error(arguments, path):
