@@ -84,9 +84,13 @@ class Recurrent(nn.Module):
         x: [steps, batch, inputs], or [batch, steps, inputs] with batch_first, as the result then; state, cell:
         [layers, batch, hidden], zeros where left out.
 
+        Under autocast layers run in the dtype of their weights.
+
         Raises:
-            InputError: a shape is not this one.
+            InputError: a shape is not this one, or x has another dtype than the weights.
         """
+        if torch.amp.is_autocast_available(x.device.type) and torch.is_autocast_enabled(x.device.type):
+            x = x.to(self.weights(0).w_state.dtype)
         self._check(x, state, cell)
         x = x.transpose(0, 1) if self.batch_first else x
         zeros = x.new_zeros(self.num_layers, x.shape[1], self.hidden_size)
@@ -109,6 +113,9 @@ class Recurrent(nn.Module):
     def _check(self, x: Tensor, state: Tensor | None, cell: Tensor | None) -> None:
         if x.ndim != 3 or x.shape[-1] != self.input_size or not x.numel():
             raise InputError("x", tuple(x.shape), f"3 axes, none empty, the last of {self.input_size}")
+        kind = self.weights(0).w_state.dtype
+        if x.dtype != kind:
+            raise InputError("x", x.dtype, f"{kind}, as the weights")
         wanted = self.num_layers, x.shape[0 if self.batch_first else 1], self.hidden_size
         for name, held in (("state", state), ("cell", cell)):
             if held is not None and held.shape != wanted:

@@ -160,6 +160,18 @@ def test_small_numbers_keep_their_digits(name):
 
 @needs_c
 @pytest.mark.parametrize("name", MADE)
+def test_autocast_gives_what_the_layer_before_computed_in(name):
+    made, same = pair(name)
+    x = torch.randn(SHAPE[:3]).bfloat16().requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16):
+        y = made(x)[0]
+    assert y.dtype == torch.float32
+    assert_close(y, same(x.float())[0], rtol=1e-5, atol=1e-5)
+    assert torch.autograd.grad(y.sum(), x)[0].dtype == torch.bfloat16
+
+
+@needs_c
+@pytest.mark.parametrize("name", MADE)
 def test_what_is_no_number_stays_none(name):
     made, same = pair(name)
     x = torch.randn(SHAPE[:3])
@@ -186,6 +198,7 @@ def test_a_chooser_is_asked_with_the_sizes_of_each_layer():
         ((torch.zeros(5, 7),), r"x: got \[5, 7\]; allowed: 3 axes, none empty, the last of 7"),
         ((torch.zeros(0, 3, 7),), r"x: got \[0, 3, 7\]"),
         ((torch.zeros(5, 3, 8),), r"x: got \[5, 3, 8\]"),
+        ((torch.zeros(5, 3, 7, dtype=torch.float64),), r"x: got torch.float64; allowed: torch.float32, as the weights"),
         ((torch.zeros(5, 3, 7), torch.zeros(1, 2, 6)), r"state: got \[1, 2, 6\]; allowed: \(1, 3, 6\)"),
     ],
 )
