@@ -222,7 +222,7 @@ def _row(results: Results, variant: Variant) -> Row:
         return replace(about, reason=lacking)
     try:
         found = _measured(results, variant)
-    except (RuntimeError, ExecutionError, InputError) as error:  # no memory, or what a compiler could not do
+    except (RuntimeError, ExecutionError, ValueError) as error:  # no memory, too few samples for a norm, a compiler's
         return replace(about, status="failed", reason=f"{type(error).__name__}: {error}"[:400])
     return replace(about, status="done", measured=found)
 
