@@ -30,6 +30,7 @@ from calibration.execute.measure import (
 from calibration.execute.predict import Predicted, assumptions, pipeline_ranks, predict
 from calibration.execute.processes import ExecutionError
 from calibration.execute.versions import check_torch
+from sim.plans.plan_file import load_plan
 from sim.schedules import Schedule
 from sim.schedules.custom import read_order
 from sim.specs import InputError, Job, PlacedPlan
@@ -86,9 +87,9 @@ def execute_command(
     setting = Setting(device, steps, seed, timeout_s, port, traces)
     other = read_order(order) if order else None
     if task:
-        typer.echo(prepare(planned(Job.load(job), device, other, most)[0], setting, task))
+        typer.echo(prepare(planned(load_plan(job).job, device, other, most)[0], setting, task))
         return
-    held = Job.load(job)
+    held = load_plan(job).job
     learner = target(held, planned(held, device, other, most)[0], device, despite_load) if learning else None
     try:
         row = execute(held, setting, nobody if despite_load else others, other, most)

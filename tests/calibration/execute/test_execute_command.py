@@ -18,6 +18,7 @@ from calibration.execute.predict import assumptions, predict
 from calibration.execute.processes import ExecutionError
 from calibration.spot_check import SpotCheck
 from sim.engine.step import simulate
+from sim.plans.plan_file import plan_data
 from sim.specs import InputError
 from sim.units import seconds
 from tests.calibration.execute.cases import SMALL, cluster, job, plan, profile
@@ -166,6 +167,17 @@ def test_a_task_for_torchrun_is_written_and_its_command_printed(tmp_path, folder
     assert done.stdout.strip() == f"torchrun --nproc-per-node 2 -m calibration.execute.worker '{task}'"
     assert json.loads((task / "task.json").read_text())["runs"][0]["order"] == "order-0.csv"
     assert (task / "order-0.csv").read_text().startswith("0F0,0F1,")
+
+
+def test_a_plan_file_whose_order_was_changed_is_not_executed(tmp_path, folder):
+    step = simulate(SMALL, cluster(folder, 2), plan(pp=2, schedule="1f1b"))
+    held = plan_data(step)
+    held["order"]["ranks"][0] = held["order"]["ranks"][0].replace("0F0 0F1", "0F1 0F0")
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(held))
+    done = RUN.invoke(cli.app, [str(path), "--task", str(tmp_path / "task")])
+    assert isinstance(done.exception, InputError) and done.exception.path == "order.ranks.0"
+    assert not (tmp_path / "task").exists()
 
 
 def test_what_is_executed_otherwise_than_planned_is_said_where_it_takes_another_time(tmp_path, folder):
