@@ -3,7 +3,7 @@
 Of the release paths below `torchtitan/` of its wheel; of the main branch those of commit 63b182b525d1 of 2026.
 """
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -46,6 +46,15 @@ def _in_copy(a: Asked) -> Any:
     return np.asarray(a.tp) * np.where(np.asarray(a.zero) == 0, a.cp, a.shard)
 
 
+def _no_mtp(knob: Literal["pp", "cp"]) -> Limit:
+    return Limit(
+        knob,
+        f"torchtitan predicts several tokens without {knob}",
+        lambda a: among(a.mtp) & (np.asarray(getattr(a, knob)) > 1),
+        lambda a: "1 with multi-token prediction (torchtitan)",
+    )
+
+
 TORCHTITAN = (
     Limit(
         "model",
@@ -66,6 +75,9 @@ TORCHTITAN = (
         lambda a: among(a.mamba),
         lambda a: "a network without Mamba layers (torchtitan has none)",
     ),
+    # models/deepseek_v3/mtp.py: "MTP does not support pipeline parallelism yet", nor context parallelism.
+    _no_mtp("pp"),
+    _no_mtp("cp"),
     # models/common/decoder.py, Decoder.Config.update_from_config.
     Limit(
         "pp",
@@ -177,12 +189,6 @@ TORCHTITAN_MAIN = (
         "torchtitan's main branch spreads experts over tensor-parallel ranks at least",
         lambda a: among(a.experts) & (np.asarray(a.ep) < np.asarray(a.tp)),
         lambda a: f"at least tp = {a.tp} (torchtitan's main branch)",
-    ),
-    Limit(
-        "pp",
-        "torchtitan's main branch predicts several tokens without a pipeline",
-        lambda a: among(a.mtp) & among(a.pp > 1),
-        lambda a: "1 with multi-token prediction (torchtitan's main branch)",
     ),
 )
 """What the main branch refuses besides."""
