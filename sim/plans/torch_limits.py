@@ -91,6 +91,13 @@ TORCHTITAN = (
         lambda a: a.kv_heads % np.asarray(a.tp) > 0,
         lambda a: f"a divisor of model.kv_heads = {a.kv_heads} (torchtitan)",
     ),
+    # trainer.py: "Training sequence length must be divisible by" tp, with its sequence parallelism, times 2 cp.
+    Limit(
+        "cp",
+        "torchtitan's context-parallel ranks take two equal parts of a sequence each",
+        lambda a: (np.asarray(a.cp) > 1) & (a.seq % (2 * np.asarray(a.cp) * a.tp) > 0),
+        lambda a: f"1, or so many that 2 x cp x tp divide the {a.seq} tokens of a sequence (torchtitan)",
+    ),
     # distributed/parallel_dims.py: FSDP shards over dp_shard x cp, whatever dp_shard is.
     Limit(
         "zero",

@@ -176,6 +176,8 @@ ODD = Model(name="odd", layers=4, hidden=512, heads=8, seq=250)
         ("deepseek-v3", "torchtitan", {"zero": 0, "pp": 2, "stage_layers": (31, 30)}, "plan.pp"),
         (ODD, "megatron", {"cp": 2}, "plan.cp"),
         (ODD, "megatron", {"cp": 1}, None),
+        (ODD, "torchtitan-0.3", {"cp": 2, "zero": 3}, "plan.cp"),
+        (ODD, "torchtitan-0.3", {"zero": 3}, None),
         ("llama3.2-1b", "megatron", {"pp": 1, "cp": 2, "rank_order": "tp-cp-pp-dp"}, None),
         ("gpt-22b", "megatron", {"precision": "fp8", "recompute": "selective"}, None),
         (HYBRID, "megatron", {"pp": 2}, None),
