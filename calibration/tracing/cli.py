@@ -2,9 +2,11 @@
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from traceback import extract_tb
 from typing import Annotated, Any, Literal
 from unittest.mock import patch
 
@@ -63,23 +65,35 @@ def _traced(source: str, layers: list[str] | None, dtype: str, name: str | None)
 
     with FakeTensorMode(allow_non_fake_inputs=True):
         factory = load_factory(source)
-        try:
+        with _blamed(source, "a function that runs on fake tensors"):
             made = factory()
-        except Exception as error:
-            raise InputError(
-                source, f"{type(error).__name__}: {error}", "a function that runs on fake tensors"
-            ) from error
         if not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], torch.nn.Module)):
             raise InputError(source, type(made).__name__, "a function that returns (module, inputs)")
     module, inputs = made
-    return trace(module, inputs, layers, getattr(torch, dtype), name)
+    with _blamed(source, f"a module that runs forward and backward on fake tensors in {dtype}"):
+        return trace(module, inputs, layers, getattr(torch, dtype), name)
+
+
+@contextmanager
+def _blamed(source: str, wanted: str) -> Iterator[None]:
+    """Turn what the user's code raises, exits too, into one error that names the last line of its file."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (Exception, SystemExit) as error:
+        file = Path(source.rpartition(":")[0]).resolve()
+        frames = extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == file]
+        place = f"{source} (line {lines[-1]})" if lines else source
+        raise InputError(place, f"{type(error).__name__}: {error}", wanted) from error
 
 
 def load_factory(source: str) -> Callable[[], Any]:
     """Return the function that FILE.py:FACTORY names. Runs the file, which may import its neighbours.
 
     Raises:
-        InputError: no such file, or no such function in it.
+        InputError: no such file, one that fails, or no such function in it.
     """
     name, _, function = source.rpartition(":")
     path = Path(name)
@@ -91,7 +105,11 @@ def load_factory(source: str) -> Callable[[], Any]:
     module = module_from_spec(spec)
     there = [str(path.parent.resolve()), *sys.path]
     # What a user's files compile to is not left beside them.
-    with patch.object(sys, "path", there), patch.object(sys, "dont_write_bytecode", True):
+    with (
+        patch.object(sys, "path", there),
+        patch.object(sys, "dont_write_bytecode", True),
+        _blamed(source, "a file that can be imported"),
+    ):
         spec.loader.exec_module(module)
     factory = getattr(module, function, None)
     if not callable(factory):

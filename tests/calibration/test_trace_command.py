@@ -96,6 +96,28 @@ def test_refusals(source, tmp_path, name, match):
     assert not (tmp_path / "t.json").exists()
 
 
+@pytest.mark.parametrize(
+    ("lines", "match"),
+    [
+        ("raise RuntimeError('boom')", r"model.py:f \(line 1\): got 'RuntimeError: boom'; allowed: a file that can be"),
+        ("raise SystemExit(0)", r"line 1\): got 'SystemExit: 0'"),
+        ("def f(:", r"SyntaxError: invalid syntax"),
+        ("def f():\n    exit(3)", r"line 2\): got 'SystemExit: 3'; allowed: a function that runs on fake tensors"),
+        (
+            "from torch import nn, zeros\n"
+            "class M(nn.Linear):\n    def forward(self, x):\n        return super().forward(x.view(5, 3))\n"
+            "def f():\n    return M(3, 3), zeros(1, 3)",
+            r"line 4\): got \"RuntimeError: shape '\[5, 3\]' is invalid for input of size .*; allowed: a module that",
+        ),
+    ],
+)
+def test_what_fails_in_the_users_file_is_one_error_with_its_line(tmp_path, lines, match):
+    (tmp_path / "model.py").write_text(lines + "\n")
+    with pytest.raises(InputError, match=match):
+        invoke(f"{tmp_path / 'model.py'}:f", "--out", tmp_path / "t.json")
+    assert not (tmp_path / "t.json").exists()
+
+
 def test_refuses_another_result_and_another_place(source, tmp_path):
     with pytest.raises(InputError, match="module, inputs"):
         invoke(f"{source}:wrong", "--out", tmp_path / "t.json")
