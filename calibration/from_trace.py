@@ -185,7 +185,7 @@ def fitted(
 ) -> tuple[Profile, list[Family], dict[str, str]]:
     """Return the profile of rows of samples on top of `base`, what was fitted, and why other kernels were not."""
     dtypes = [str(row["dtype"]) for row in rows]
-    dtype = max(set(dtypes), key=dtypes.count)
+    dtype = max(dict.fromkeys(dtypes), key=dtypes.count)  # of several the first: not what a set's order makes of it
     shown = [{**row, "shape": json.loads(row["shape"])} for row in rows if row["dtype"] == dtype]
     parts = {key: of for key in (*KERNELS, *FALLBACK) if (of := _of(shown, key))}
     shapes = {key: len({str(row["shape"]) for row in shown if _key(row) == key}) for key in parts}

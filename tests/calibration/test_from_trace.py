@@ -13,7 +13,7 @@ from calibration import cli
 from calibration.fit import predict
 from calibration.from_trace import ENOUGH, SCATTER, Traced, calibrate_trace
 from calibration.store import SCHEMA, read_samples
-from calibration.trace_tree import read_tree
+from calibration.trace_tree import DTYPES, read_tree
 from sim.costs.profile import load_profile
 from sim.engine.step import simulate
 from sim.specs import Cluster, InputError, Plan
@@ -119,6 +119,13 @@ def test_families_that_nothing_was_seen_of_widen_the_interval(traced, tmp_path):
     assert widths[1] > widths[0]
     few = calibrate_trace(written(tmp_path, products(3.0, SIZES[:3])), tmp_path / "out", BASE).profile
     assert few.scaling_sigma_log == SCATTER
+
+
+@pytest.mark.parametrize("kinds", [("float", "c10::BFloat16", "c10::Half"), ("c10::Half", "float", "c10::BFloat16")])
+def test_of_types_with_as_many_kernels_the_first_counts(tmp_path, kinds):
+    events = [op("aten::mm", 10.0 * n, 5.0, ((8, 4), (4, 16)), kind) for n, kind in enumerate(kinds)]
+    found = calibrate_trace(written(tmp_path, events), tmp_path / "out")
+    assert found.profile.dtype == DTYPES[kinds[0]]
 
 
 def test_on_a_device_the_median_of_equal_calls_counts(tmp_path):
