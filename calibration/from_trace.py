@@ -184,9 +184,11 @@ def fitted(
     rows: Sequence[Row], base: Profile, name: str, on_device: bool
 ) -> tuple[Profile, list[Family], dict[str, str]]:
     """Return the profile of rows of samples on top of `base`, what was fitted, and why other kernels were not."""
-    dtypes = [str(row["dtype"]) for row in rows]
+    dtypes = [str(row["dtype"]) for row in rows if row["op"] != "adam"] or ["float32"]
     dtype = max(dict.fromkeys(dtypes), key=dtypes.count)  # of several the first: not what a set's order makes of it
-    shown = [{**row, "shape": json.loads(row["shape"])} for row in rows if row["dtype"] == dtype]
+    # Adam's weights and moments are in fp32 whatever the type of the passes: its bytes are the simulator's.
+    mine = [{**row, "dtype": dtype} if row["op"] == "adam" else row for row in rows]
+    shown = [{**row, "shape": json.loads(row["shape"])} for row in mine if row["dtype"] == dtype]
     parts = {key: of for key in (*KERNELS, *FALLBACK) if (of := _of(shown, key))}
     shapes = {key: len({str(row["shape"]) for row in shown if _key(row) == key}) for key in parts}
     many = [row for row in shown if shapes.get(_key(row), 0) >= ENOUGH]

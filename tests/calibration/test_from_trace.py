@@ -121,6 +121,18 @@ def test_families_that_nothing_was_seen_of_widen_the_interval(traced, tmp_path):
     assert few.scaling_sigma_log == SCATTER
 
 
+def test_adam_in_fp32_counts_beside_passes_in_16_bit(tmp_path):
+    """Masters and moments of mixed precision: without it the step would take what the base's does."""
+    size, events = 10**8, products(1.0, SIZES[:3])
+    step = {"ph": "X", "cat": "user_annotation", "name": "Optimizer.step#Adam.step", "pid": 1, "tid": 1, "args": {}}
+    events += [step | {"ts": 1000.0, "dur": 50.0}, op("aten::_fused_adam_", 1001.0, 40.0, [[[size]]], External_id=99)]
+    found = calibrate_trace(written(tmp_path, [*events, kernel(99, 2800.0)]), tmp_path / "out", BASE)
+    model = found.profile.model_of(("adam", "any"))
+    (taken,) = predict(model.form, {"bytes": np.array([28.0 * size])}, model.parameters)
+    assert (found.profile.dtype, model.key) == ("bfloat16", ("adam", "any"))
+    assert taken == pytest.approx(2800e-6, rel=1e-3)
+
+
 @pytest.mark.parametrize("kinds", [("float", "c10::BFloat16", "c10::Half"), ("c10::Half", "float", "c10::BFloat16")])
 def test_of_types_with_as_many_kernels_the_first_counts(tmp_path, kinds):
     events = [op("aten::mm", 10.0 * n, 5.0, ((8, 4), (4, 16)), kind) for n, kind in enumerate(kinds)]
