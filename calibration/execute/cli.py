@@ -87,7 +87,9 @@ def execute_command(
     setting = Setting(device, steps, seed, timeout_s, port, traces)
     other = read_order(order) if order else None
     if task:
-        typer.echo(prepare(planned(load_plan(job).job, device, other, most)[0], setting, task))
+        run, predicted = planned(load_plan(job).job, device, other, most)
+        _check_traced(predicted, traces)
+        typer.echo(prepare(run, setting, task))
         return
     held = load_plan(job).job
     learner = target(held, planned(held, device, other, most)[0], device, despite_load) if learning else None
@@ -96,7 +98,7 @@ def execute_command(
     except ExecutionError as error:
         progress.print(f"error: {error}", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(1) from None
-    if traces and row.predicted.csv:
+    if traces:
         progress.print(f"measured over simulated: {lay_over(row, traces)}", markup=False, soft_wrap=True)
     lesson = learn(learner, held, row) if learner else None
     assumed = assumptions(held.model, held.cluster, held.plan, row.case.plan) if held.plan else ()
@@ -116,6 +118,13 @@ def _checked(profile: str) -> "SpotCheck | None":
     return spot_check(profile)
 
 
+def _check_traced(predicted: Predicted, traces: Path | None) -> None:
+    """Refuse a folder that would stay empty: what is traced are passes that PyTorch's pipelining runtime runs."""
+    if traces and not predicted.csv:
+        allowed = "left out: the plan has no pipeline, or one without flush, whose passes PyTorch's runtime does not run"
+        raise InputError("--traces", str(traces), allowed)
+
+
 def execute(
     job: Job,
     setting: Setting,
@@ -132,6 +141,7 @@ def execute(
         ExecutionError: the machine is busy, or a process failed.
     """
     run, predicted = planned(job, setting.device, order, most)
+    _check_traced(predicted, setting.traces)
     idle(busy)
     checked = _checked(job.cluster.profile) if setting.device == "cpu" else None
     case = Case(job.model.name, "step", job.model, run.plan)

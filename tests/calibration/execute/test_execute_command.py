@@ -145,6 +145,15 @@ def test_a_pipeline_leaves_its_measured_order_over_the_simulated_one(tmp_path, f
     assert len(list(traces.glob("trace-0-*.json"))) == 2
 
 
+@pytest.mark.parametrize("task", [(), ("--task", "task")])
+def test_traces_of_a_plan_without_a_pipeline_are_refused_before_it_is_run(tmp_path, folder, monkeypatch, task):
+    monkeypatch.setattr(cli, "measure_all", lambda *_: pytest.fail("started"))
+    monkeypatch.chdir(tmp_path)
+    done = RUN.invoke(cli.app, [str(job(tmp_path, folder)), "--despite-load", "--traces", "traces", *task])
+    assert isinstance(done.exception, InputError) and done.exception.path == "--traces"
+    assert not (tmp_path / "traces").exists() and not (tmp_path / "task").exists()
+
+
 def test_the_table_tells_of_every_process(folder):
     given = plan(pp=2, schedule="1f1b")
     told = predict(SMALL, cluster(folder, 2), given)
