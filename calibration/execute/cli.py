@@ -89,7 +89,13 @@ def execute_command(
     if task:
         run, predicted = planned(load_plan(job).job, device, other, most)
         _check_traced(predicted, traces)
-        typer.echo(prepare(run, setting, task))
+        if learning:
+            raise InputError("--learn", True, "left out with --task: nothing is run")
+        command = prepare(run, setting, task)
+        if as_json:
+            print_json({"path": str(task), "command": command})
+        else:
+            typer.echo(command)
         return
     held = load_plan(job).job
     learner = target(held, planned(held, device, other, most)[0], device, despite_load) if learning else None

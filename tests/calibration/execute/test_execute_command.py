@@ -176,6 +176,11 @@ def test_a_task_for_torchrun_is_written_and_its_command_printed(tmp_path, folder
     assert done.stdout.strip() == f"torchrun --nproc-per-node 2 -m calibration.execute.worker '{task}'"
     assert json.loads((task / "task.json").read_text())["runs"][0]["order"] == "order-0.csv"
     assert (task / "order-0.csv").read_text().startswith("0F0,0F1,")
+    given = [str(job(tmp_path, folder)), "--task", str(tmp_path / "other")]
+    told = json.loads(RUN.invoke(cli.app, [*given, "--json"]).stdout)
+    assert told["path"] == given[-1] and told["command"].startswith("torchrun --nproc-per-node 2 ")
+    refused = RUN.invoke(cli.app, [*given, "--learn"]).exception
+    assert isinstance(refused, InputError) and refused.path == "--learn"
 
 
 def test_a_plan_file_whose_order_was_changed_is_not_executed(tmp_path, folder):
