@@ -94,6 +94,7 @@ def started(
     processes: list[subprocess.Popen[bytes]] = []
     shared = {"MASTER_ADDR": ADDRESS, "MASTER_PORT": str(listener.getsockname()[1]), "WORLD_SIZE": str(ranks)}
     environment = {**os.environ, **ENVIRONMENT, **shared, "TRAINSIM_LISTENER": str(listener.fileno())}
+    environment["TMPDIR"] = str(folder)  # what they compile goes with the folder, however they end
     try:
         for rank in range(ranks):
             with (folder / f"words-{rank}").open("wb") as words:

@@ -55,6 +55,14 @@ def test_every_process_hands_back_its_result(tmp_path, monkeypatch):
     assert not list(tmp_path.glob("trainsim-*"))
 
 
+def test_what_a_process_writes_for_a_while_goes_with_the_run(tmp_path, monkeypatch):
+    """Compiled kernels, say: it ends without cleaning up, or is killed."""
+    started(monkeypatch, tmp_path)
+    body = "import tempfile; (folder / 'result-0.json').write_text(json.dumps({'left': tempfile.mkdtemp()}))"
+    (found,) = run_processes({"ranks": 1}, 20.0, worker(tmp_path, body))
+    assert Path(found["left"]).parents[1] == tmp_path and not Path(found["left"]).exists()
+
+
 def test_a_result_of_the_most_steps_is_read(tmp_path):
     longest = f"dict.fromkeys(('seconds', 'losses'), [-1.2345678901234567e-100] * {MOST_STEPS + 3})"
     body = f"(folder / f'result-{{rank}}.json').write_text(json.dumps({longest}))"
