@@ -164,6 +164,8 @@ def _schedule(flags: Flags, pp: int, model: Model | None, order: Schedule | None
     theirs = flags.text(name, "1F1B", tuple(OURS))
     per_stage = flags.whole(PER_STAGE, 0)
     csv, parts = flags.text(f"{PARALLEL}pipeline_parallel_schedule_csv"), _parts(flags)
+    if order and (pp == 1 or not csv):
+        raise InputError("order", order.name, f"left out: no pipeline with {flags.place(f'{name}_csv')}")
     if pp == 1:
         return {"schedule": "none"}
     if csv:

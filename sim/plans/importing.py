@@ -14,6 +14,7 @@ from sim.plans.titan_configuration import from_configuration, is_configuration
 from sim.schedules.custom import parse_order
 from sim.specs import InputError, Model
 from sim.specs.arguments import checked
+from sim.specs.fields import short
 from sim.specs.files import mapping_of
 
 Source = Literal["megatron", "torchtitan", "deepspeed"]
@@ -59,7 +60,7 @@ Given = str | Sequence[str] | Mapping[str, Any]
 
 
 def _megatron(text: Given, model: Model | None, gpus: int | None, order: str | None) -> ReadPlan:
-    del order
+    _without_order(order)
     return from_megatron(_arguments(text), gpus, model)
 
 
@@ -80,10 +81,16 @@ def _torchtitan(text: Given, model: Model | None, gpus: int | None, order: str |
 
 
 def _deepspeed(text: Given, model: Model | None, gpus: int | None, order: str | None) -> ReadPlan:
-    del model, order
+    _without_order(order)
+    del model
     if not isinstance(text, str | Mapping):
         raise InputError("text", text, "DeepSpeed's configuration, as JSON text or a mapping")
     return from_deepspeed(mapping_of(text, ".json", SETTINGS) if isinstance(text, str) else text, gpus)
+
+
+def _without_order(order: str | None) -> None:
+    if order is not None:
+        raise InputError("order", short(order, 80), "left out: torchtitan's settings alone name a schedule CSV")
 
 
 READERS: Mapping[str, Callable[[Given, Model | None, int | None, str | None], ReadPlan]] = {

@@ -387,3 +387,19 @@ def test_an_order_that_has_no_name_is_refused():
     flags = "--parallelism.pipeline_parallel_degree=2 --parallelism.pipeline_parallel_schedule_csv=x.csv"
     with pytest.raises(InputError, match="another order"):
         read_plan(flags, "torchtitan", MODEL, order="0F0,0F1,0B1,0B0\n1F0,1B0,1F1,1B1\n")
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("torchtitan", "--parallelism.pipeline_parallel_degree 2 --parallelism.data_parallel_shard_degree 1"),
+        ("torchtitan", "--parallelism.data_parallel_shard_degree 1 --parallelism.pipeline_parallel_schedule_csv=o.csv"),
+        ("megatron", "--global-batch-size 8"),
+        ("deepspeed", '{"train_batch_size": 8, "train_micro_batch_size_per_gpu": 1}'),
+    ],
+)
+def test_an_order_that_the_settings_do_not_name_is_refused(source, text):
+    """It would be passed over: the plan runs the schedule that they name."""
+    assert read_plan(text, source, MODEL).plan.pp in (1, 2)
+    with pytest.raises(InputError, match="^order: got"):
+        read_plan(text, source, MODEL, order="0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n")
