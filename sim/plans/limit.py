@@ -21,8 +21,9 @@ class Asked:
     copy of what ZeRO shards; partial: these are not all data-parallel ranks; uneven: stages of different lengths;
     hollow: one of them, not the first or the last, without any; barrier: no rank updates before all have reduced;
     degrees, techniques: stages differ in tp, dp or micro-batch, or in anything; some_layers: not all layers of a stage
-    recompute; recurrent, mamba, experts, mtp: the network has such layers, or predicts several tokens; tied: embedding
-    and head are one; kv_heads: that attention splits; eager: it stores its scores; seq: tokens of a sample.
+    recompute; recurrent, mamba, experts, mtp: the network has such layers, or predicts several tokens; biased: experts
+    have biases; tied: embedding and head are one; kv_heads: that attention splits; eager: it stores its scores; seq:
+    tokens of a sample.
     """
 
     tp: Any
@@ -53,6 +54,7 @@ class Asked:
     reads_tokens: bool = True
     family: str = "decoder"
     experts: bool = False
+    biased: bool = False
     tied: bool = False
     kv_heads: int = 1
     eager: bool = False
@@ -138,6 +140,7 @@ def unsearched(model: Model, plan: Plan) -> dict[str, Any]:
         "reads_tokens": not model.table or bool(model.table.seq),
         "family": model.family,
         "experts": model.experts > 0,
+        "biased": model.experts > 0 and model.mlp_bias,
         "tied": model.tied_embeddings,
         "eager": model.attention == "eager",
         "seq": model.seq,

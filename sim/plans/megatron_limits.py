@@ -31,6 +31,13 @@ ASSERTED = (
         lambda a: among(a.experts) & np.isin(a.precision, ("fp16", "fp32")),
         lambda a: "bf16, or 8 or 4 bits, with experts (Megatron-LM's grouped products)",
     ),
+    # core/transformer/transformer_config.py: "Bias in Moe is only supported when ETP==1".
+    Limit(
+        "etp",
+        "Megatron-LM splits no experts with biases",
+        lambda a: among(a.biased) & (np.asarray(a.etp) > 1),
+        lambda a: "1 with experts that have biases (Megatron-LM)",
+    ),
     # core/parallel_state.py, initialize_model_parallel: "When not using pp-last rank ordering, the data parallel size
     # of the attention and moe layers must be the same"; a network without experts counts cp among the latter's.
     Limit(
