@@ -127,7 +127,9 @@ def _checked(profile: str) -> "SpotCheck | None":
 def _check_traced(predicted: Predicted, traces: Path | None) -> None:
     """Refuse a folder that would stay empty: what is traced are passes that PyTorch's pipelining runtime runs."""
     if traces and not predicted.csv:
-        allowed = "left out: the plan has no pipeline, or one without flush, whose passes PyTorch's runtime does not run"
+        allowed = (
+            "left out: the plan has no pipeline, or one without flush, whose passes PyTorch's runtime does not run"
+        )
         raise InputError("--traces", str(traces), allowed)
 
 

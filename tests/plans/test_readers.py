@@ -401,5 +401,5 @@ def test_an_order_that_has_no_name_is_refused():
 def test_an_order_that_the_settings_do_not_name_is_refused(source, text):
     """It would be passed over: the plan runs the schedule that they name."""
     assert read_plan(text, source, MODEL).plan.pp in (1, 2)
-    with pytest.raises(InputError, match="^order: got"):
+    with pytest.raises(InputError, match=r"^order: got"):
         read_plan(text, source, MODEL, order="0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n")
