@@ -13,7 +13,7 @@ from sim.specs.catalog import models
 from tests.costs.test_products import with_mapped
 
 DIMENSIONS = {"layers": 8, "hidden": 512, "heads": 8, "seq": 256, "tied_embeddings": False}
-MODEL = Model(name="moe", **DIMENSIONS, experts=4, experts_per_token=2, moe_ffn=512)
+MODEL = Model(name="moe", **DIMENSIONS, experts=4, experts_per_token=2, moe_ffn=512, bias=False)
 CLUSTER = Cluster.of("h100-sxm-80gb", nodes=2)
 HALF = StagePlan(layers=4, dp=8)
 CHANGES = {
