@@ -86,18 +86,14 @@ def execute_command(
         checked_folder(option, folder)
     setting = Setting(device, steps, seed, timeout_s, port, traces)
     other = read_order(order) if order else None
+    held = load_plan(job).job
     if task:
-        run, predicted = planned(load_plan(job).job, device, other, most)
-        _check_traced(predicted, traces)
         if learning:
             raise InputError("--learn", True, "left out with --task: nothing is run")
-        command = prepare(run, setting, task)
-        if as_json:
-            print_json({"path": str(task), "command": command})
-        else:
-            typer.echo(command)
+        run, predicted = planned(held, device, other, most)
+        _check_traced(predicted, traces)
+        _tell_task(task, prepare(run, setting, task), as_json)
         return
-    held = load_plan(job).job
     learner = target(held, planned(held, device, other, most)[0], device, despite_load) if learning else None
     try:
         row = execute(held, setting, nobody if despite_load else others, other, most)
@@ -122,6 +118,13 @@ def _checked(profile: str) -> "SpotCheck | None":
     from calibration.spot_check import spot_check  # noqa: PLC0415 - loads torch
 
     return spot_check(profile)
+
+
+def _tell_task(folder: Path, command: str, as_json: bool) -> None:
+    if as_json:
+        print_json({"path": str(folder), "command": command})
+    else:
+        typer.echo(command)
 
 
 def _check_traced(predicted: Predicted, traces: Path | None) -> None:

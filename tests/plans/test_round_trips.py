@@ -21,7 +21,7 @@ from sim.specs.job import read_sections
 from tests.oracle import ROOT
 
 DIMENSIONS = {"layers": 8, "hidden": 512, "heads": 8, "seq": 256, "tied_embeddings": False}
-MOE = Model(name="moe", **DIMENSIONS, experts=4, experts_per_token=2, moe_ffn=512)
+MOE = Model(name="moe", **DIMENSIONS, experts=4, experts_per_token=2, moe_ffn=512, bias=False)
 DENSE = Model(name="dense", **DIMENSIONS)
 CLUSTER = Cluster.of("h100-sxm-80gb", nodes=2)
 SHARE = st.sampled_from([0.0, 0.25, 0.5, 1.0])
