@@ -124,9 +124,9 @@ def _batches(config: Config, tp: int, pp: int, gpus: int | None) -> dict[str, An
     if whole is not None:
         whole = quotient("tensor_parallel.autotp_size", whole, tp, "train_batch_size")
     if whole is not None and micro is not None:
-        place = "gradient_accumulation_steps"
-        dp = None if steps is None else quotient(place, whole, micro * steps, "train_batch_size")
-        return {"global_batch": whole, "micro_batch": micro, "dp": dp}
+        place = "train_micro_batch_size_per_gpu" if steps is None else "gradient_accumulation_steps"
+        parts = quotient(place, whole, micro * (steps or 1), "train_batch_size")
+        return {"global_batch": whole, "micro_batch": micro, "dp": parts if steps else None}
     if gpus is None:
         missing = "train_batch_size" if whole is None else "train_micro_batch_size_per_gpu"
         raise InputError(missing, None, "required where the devices are not known (a job gives them)")

@@ -78,6 +78,7 @@ def from_megatron(flags: Flags, gpus: int | None = None, model: Model | None = N
         {field: flags.place(name) for field, name in NAMES.items()},
         flags.left,
         "" if gpus else "data-parallel ranks: what the number of processes leaves",
+        "" if "micro_batch_size" in flags else "--micro-batch-size: taken as 1, and asked for by Megatron-LM",
         "--sequence-parallel has no effect without tensor parallelism" if alone else "",
         # A checkpoint every so many layers keeps less between the passes, and more while a piece is made again.
         f"--recompute-num-layers {pieces}: taken as recompute of every layer by itself" if pieces > 1 else "",

@@ -114,6 +114,9 @@ def test_megatrons_default_batch_is_a_micro_batch_a_rank():
     assert read_plan(flags, "megatron", gpus=16).plan.global_batch == 32
     with pytest.raises(InputError, match="a divisor of GPUs = 15"):
         read_plan(flags, "megatron", gpus=15)
+    asked = "--micro-batch-size: taken as 1, and asked for by Megatron-LM"
+    assert asked not in read_plan(flags, "megatron", gpus=16).notes
+    assert asked in read_plan("--global-batch-size 64", "megatron").notes
 
 
 EAGER = Model(name="m", layers=8, hidden=512, heads=8, seq=256, attention="eager")
@@ -234,6 +237,7 @@ REFUSED = [
     ("deepspeed", '{"train_batch_size": 2}', "train_micro_batch_size_per_gpu"),
     ("deepspeed", '{"train_batch_size": 9, "train_micro_batch_size_per_gpu": 1, "tensor_parallel": {"autotp_size": 2}}',
      "tensor_parallel.autotp_size"),
+    ("deepspeed", '{"train_batch_size": 8, "train_micro_batch_size_per_gpu": 3}', "train_micro_batch_size_per_gpu"),
     ("deepspeed", '{"train_batch_size": 9, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1}',
      "gradient_accumulation_steps"),
     ("deepspeed", '{"train_batch_size": 8, "train_micro_batch_size_per_gpu": 2, "zero_optimization": 1}',
