@@ -7,6 +7,7 @@ names say beyond the columns stands in `sim/catalog/aliases.json`.
 """
 
 import re
+from bisect import bisect
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -22,6 +23,7 @@ from sim.specs.cluster import Cluster, Links
 from sim.specs.fields import InputError, read
 from sim.specs.model import ASSUMED_VOCAB, Model
 from sim.specs.plan import PlacedPlan, Plan
+from sim.specs.rules import divisors
 from sim.validation.table import Measured
 
 PCIE_BYTES_PER_S = 31.5e9
@@ -150,7 +152,10 @@ def _cluster(row: Measured, profile: str | None, notes: _Notes) -> Cluster:
         replicas, why = row.dp, "tp x pp x cp x dp"
     gpus = notes.assume(row.gpus, inner * replicas, "gpus", why)
     if gpus > node and gpus % node:
-        raise InputError("gpus", gpus, f"a multiple of gpus_per_node = {node}")
+        servers, node = node, divisors(gpus)[bisect(divisors(gpus), node) - 1]
+        if 2 * node < servers:
+            raise InputError("gpus", gpus, f"a multiple of gpus_per_node = {servers}")
+        notes.assume(None, node, "gpus_per_node", f"{gpus} devices on servers of {servers}, equally many on each")
     links: dict[str, Any] = {}
     if row.inter_node_gbytes_per_s is not None:
         links["inter_bytes_per_s_per_node"] = row.inter_node_gbytes_per_s * 1e9

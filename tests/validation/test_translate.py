@@ -223,6 +223,12 @@ def test_sharding_follows_from_fsdp(tmp_path) -> None:
     assert case(tmp_path, zero_stage="", fsdp_shard="0").plan.zero == 1
 
 
+def test_devices_that_fill_no_servers_are_equally_many_on_each(tmp_path) -> None:
+    held = case(tmp_path, gpus="12", gpus_per_node="8", global_batch="48", tp="1", pp="1", dp="")
+    assert (held.cluster.nodes, held.cluster.gpus_per_node, held.placed.dp) == (2, 6, 12)
+    assert "gpus_per_node = 6 (12 devices on servers of 8, equally many on each)" in held.assumptions
+
+
 def test_pcie_slows_a_device_that_usually_has_fast_links(tmp_path) -> None:
     assert case(tmp_path, intra_node="pcie").cluster.links.intra_bytes_per_s == PCIE_BYTES_PER_S
     own = case(tmp_path, intra_node="pcie", device="a100-pcie-80gb").cluster.hardware.intra_bytes_per_s.value
@@ -238,7 +244,7 @@ def test_pcie_slows_a_device_that_usually_has_fast_links(tmp_path) -> None:
         ({"device": "tpu-v4"}, "device"),
         ({"global_batch": "3"}, "global_batch"),
         ({"precision": "int2"}, "precision"),
-        ({"gpus": "12", "tp": "4", "global_batch": "48"}, "gpus: got 12; allowed: a multiple of gpus_per_node = 8"),
+        ({"gpus": "13", "global_batch": "26"}, "gpus: got 13; allowed: a multiple of gpus_per_node = 8"),
     ],
 )
 def test_what_cannot_be_said_is_refused(tmp_path, cells: dict[str, str], word: str) -> None:
