@@ -28,6 +28,10 @@ from sim.specs.fields import InputError
 from sim.specs.files import checked_target, print_json, write_json
 from sim.units import seconds
 
+LATENCY = typer.Option(help="Latency of each link in seconds (0), with --bytes-per-s.")
+TIMEOUT = typer.Option(help=f"Seconds until a run with --bytes-per-s is ended ({TIMEOUT_S:g}).")
+TOLERATED = typer.Option(min=0, max=1, help="Accuracy loss that a controller bears (0.05).")
+
 
 def measure_command(
     algorithm: Annotated[str, typer.Option(help=f"One of {', '.join(ALGORITHMS)}.")] = "fedavg",
@@ -43,16 +47,10 @@ def measure_command(
     bytes_per_s: Annotated[
         float | None, typer.Option(help="Bytes a second of each link: a process for each partition, and a prediction.")
     ] = None,
-    latency_s: Annotated[
-        float | None, typer.Option(help="Latency of each link in seconds (0), with --bytes-per-s.")
-    ] = None,
-    timeout_s: Annotated[
-        float | None, typer.Option(help=f"Seconds until a run with --bytes-per-s is ended ({TIMEOUT_S:g}).")
-    ] = None,
+    latency_s: Annotated[float | None, LATENCY] = None,
+    timeout_s: Annotated[float | None, TIMEOUT] = None,
     controller: Annotated[str, typer.Option(help=f"What moves theta: one of {', '.join(CONTROLLERS)}.")] = "fixed",
-    tolerated: Annotated[
-        float | None, typer.Option(min=0, max=1, help="Accuracy loss that a controller bears (0.05).")
-    ] = None,
+    tolerated: Annotated[float | None, TOLERATED] = None,
     seed: Annotated[int, typer.Option(help="Seed of weights, partitions and minibatches.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Write the JSON object to this file too.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,

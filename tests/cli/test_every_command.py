@@ -85,7 +85,7 @@ BAD = {
     "market together": (f"{RENT} --trace none.trace", "none.trace: got 'no such file'; allowed: a readable file"),
     "calibrate": ("--device cpu --out ok.yaml", "--out: got 'ok.yaml'; allowed: a folder that exists or can be made"),
     "execute": ("ok.yaml --steps 1", "--steps: got '1'; allowed: a whole number from 10 to 10000"),
-    "trace": ("net.py:factory", "net.py:factory: got 'RuntimeError: no network'; allowed: a function"),
+    "trace": ("net.py:factory", "net.py:factory (line 2): got 'RuntimeError: no network'; allowed: a function"),
 }
 """Command -> what follows it, and how its error begins."""
 
