@@ -135,10 +135,8 @@ class _All(Commands):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         own = {name: f"sim.cli.{place}" for name, (place, _) in COMMANDS.items()}
-        self.join(
-            {**own, **_entries("trainsim.commands"), **own},
-            {**JOINED, **{name: line for name, (_, line) in COMMANDS.items()}},
-        )
+        lines = {**JOINED, **{name: line for name, (_, line) in COMMANDS.items()}}
+        self.join({**own, **_entries("trainsim.commands"), **own}, lines)  # own ones first, and nobody else's instead
 
 
 def _entries(group: str) -> dict[str, str]:

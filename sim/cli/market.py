@@ -24,6 +24,7 @@ from sim.market.jobs import RESTART_S, Moves, RentedJob
 from sim.market.offers import Billing, Market
 from sim.market.price_files import read_prices
 from sim.market.rates import Rates, rates_from, rates_of, read_rates
+from sim.market.renting import every_steps
 from sim.market.results import Rental
 from sim.market.strategies import STRATEGIES, strategy
 from sim.market.strategies.base import Strategy
@@ -209,9 +210,11 @@ def _checked(stated: Mapping[str, float | None], along: str | None = None) -> No
     for option, hours in stated.items():
         if hours is not None and not 0 < hours < 1e6:
             raise InputError(option, hours, "a number of hours above 0, below 1e6")
-    every, step = stated.get("--every-hours"), stated["--step-hours"]
-    if every and step and (round(every / step) < 1 or abs(every / step - round(every / step)) > 1e-6):
-        raise InputError("--every-hours", every, f"a multiple of --step-hours = {step:g}")
+    every, step = stated.get("--every-hours"), stated["--step-hours"] or 1.0
+    try:
+        every_steps(every, step)
+    except InputError:
+        raise InputError("--every-hours", every, f"a multiple of --step-hours = {step:g}") from None
     if along not in (None, *ALONG):
         raise InputError("--what-if", along, "one of " + ", ".join(ALONG))
 

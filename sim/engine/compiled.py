@@ -25,7 +25,7 @@ class Function:
     """
 
     def __init__(self, python: Callable[..., Any], options: dict[str, Any]) -> None:
-        self.python, self._options, self._asked = python, options, 0
+        self.python, self._options, self.asked = python, options, 0
         update_wrapper(self, python)
 
     @cached_property
@@ -45,14 +45,6 @@ class Function:
     def __call__(self, *arguments: Any) -> Any:
         return self.machine(*arguments)
 
-    def soonest(self, operations: int) -> Callable[..., Any]:
-        """Return the compiled function, or the Python of it until that has worked through `PATIENCE` operations.
-
-        The same statements run either way; a program that asks for little never loads numba.
-        """
-        self._asked += operations
-        return self.python if self._asked <= PATIENCE and "machine" not in self.__dict__ else self.machine
-
 
 def compiled(**options: Any) -> Callable[[F], F]:
     """Return what makes a `Function` with these options."""
@@ -69,8 +61,13 @@ def inner() -> Callable[[F], F]:
 
 
 def soonest(function: F, operations: int) -> F:
-    """Return what of a compiled function is ready sooner for so many operations (`Function.soonest`)."""
-    return cast(F, cast(Function, function).soonest(operations))
+    """Return a compiled function, or the Python of it until that has worked through `PATIENCE` operations.
+
+    The same statements run either way; a program that asks for little never loads numba.
+    """
+    held = cast(Function, function)
+    held.asked += operations
+    return cast(F, held.python if held.asked <= PATIENCE and "machine" not in vars(held) else held.machine)
 
 
 @inner()

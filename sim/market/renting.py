@@ -37,7 +37,7 @@ def rent(
         InputError: no offer that the strategy may rent has a device that the job runs on, or `every_s` is no whole
             number of steps.
     """
-    every = every_steps(every_s, grid)
+    every = every_steps(every_s, grid.step_s)
     run = Renting(job, grid, strategy, moves or Moves(), begin_step)
     for step in range(begin_step, grid.steps):
         since = (step - begin_step) % every
@@ -48,11 +48,11 @@ def rent(
     return run.result()
 
 
-def every_steps(every_s: float | None, grid: Grid) -> int:
+def every_steps(every_s: float | None, step_s: float) -> int:
     """Return a time between two choices in steps; raises InputError where it is no whole number of them."""
-    found = 1 if every_s is None else round(every_s / grid.step_s)
-    if found < 1 or (every_s is not None and abs(found * grid.step_s - every_s) > 1e-6 * grid.step_s):
-        raise InputError("every_s", every_s, f"a multiple of the step of {grid.step_s:g} s")
+    found = 1 if every_s is None else round(every_s / step_s)
+    if found < 1 or (every_s is not None and abs(found * step_s - every_s) > 1e-6 * step_s):
+        raise InputError("every_s", every_s, f"a multiple of the step of {step_s:g} s")
     return found
 
 
