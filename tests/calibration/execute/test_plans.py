@@ -25,8 +25,8 @@ ALWAYS = {
     "stages": {
         "dp": None,
         "stages": (
-            StagePlan(layers=3, dp=2, recompute="full", recompute_layers=2, zero=1),
-            StagePlan(layers=5, dp=2, offload=Offload(optimizer=1.0)),
+            StagePlan(layers=3, micro_batch=2, recompute="full", recompute_layers=2),
+            StagePlan(layers=5, micro_batch=2, offload=Offload(optimizer=1.0)),
         ),
         "micro_batch": 1,
     },
@@ -40,6 +40,14 @@ ALWAYS = {
     },
 }
 OTHERS = {
+    "stages dp": {
+        "dp": None,
+        "stages": (
+            StagePlan(layers=3, dp=2, recompute="full", recompute_layers=2, zero=1),
+            StagePlan(layers=5, dp=2, offload=Offload(optimizer=1.0)),
+        ),
+        "micro_batch": 1,
+    },
     "tp": {"tp": 2, "sequence_parallel": False, "micro_batch": 2},
     "zb-h1 bf16": {"pp": 2, "schedule": "zb-h1", "precision": "bf16"},
     "pipedream": {"pp": 2, "schedule": "pipedream"},
@@ -181,7 +189,7 @@ def test_what_is_executed_is_what_was_predicted(executed, name):
 
 
 def test_every_process_of_a_pipeline_told_its_order(executed):
-    assert [len(executed(name)[1].order) for name in ("one", "1f1b offload", "stages", "2bw")] == [0, 2, 4, 2]
+    assert [len(executed(name)[1].order) for name in ("one", "1f1b offload", "stages", "2bw")] == [0, 2, 2, 2]
     assert executed("1f1b offload")[1].order[1][:3] == ("1F0", "1B0", "1F1")
 
 
