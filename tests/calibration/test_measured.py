@@ -111,6 +111,7 @@ def folder(path: Path, kind: str, table: list[dict[str, Any]], cores: int = 132)
 
 COUNTS = {"fit": 60, "random": 10, "larger": 5}
 FEW = {"fit": 8}
+"""Of a family: so few that its fit tries no further terms, which takes most of the time."""
 BESIDE_PRODUCTS = tuple({op for op, _ in (*KERNELS, *FALLBACK)} - {"gemm", "elementwise"})
 """What is left out where it does not matter which kernels there are: of all but products a relative's numbers do."""
 
@@ -336,12 +337,12 @@ def test_the_sessions_own_collectives_are_fitted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["cpu", "cuda"])
 def test_what_was_measured_despite_load_is_used_and_told(tmp_path: Path, kind: str) -> None:
-    table = [row | {"flagged": True, "sentinel_ratio": 1.05} for row in rows(kind, {"fit": 20}, BESIDE_PRODUCTS)]
+    table = [row | {"flagged": True, "sentinel_ratio": 1.05} for row in rows(kind, FEW, BESIDE_PRODUCTS)]
     out = folder(tmp_path / "p", kind, table)
     session = json.loads((out / "session.json").read_text()) | {"despite_load": True}
     (out / "session.json").write_text(json.dumps(session))
     profile = build_profile(out)
-    assert all(m.n_flagged and m.n_disturbed == 20 for m in profile.models if m.status == "fitted")
+    assert all(m.n_flagged and m.n_disturbed == FEW["fit"] for m in profile.models if m.status == "fitted")
 
 
 def test_a_disturbed_machine_still_gives_a_profile_which_says_so(tmp_path: Path) -> None:
@@ -359,7 +360,7 @@ def test_a_disturbed_machine_still_gives_a_profile_which_says_so(tmp_path: Path)
 
 def test_a_gpu_under_its_power_limit_is_not_disturbed(tmp_path: Path) -> None:
     """Its clock has states some per cent apart: what a processor's neighbours do is another thing."""
-    made = rows("cuda", {"fit": 9}, BESIDE_PRODUCTS)
+    made = rows("cuda", FEW, BESIDE_PRODUCTS)
     table = [row | {"flagged": True, "sentinel_ratio": 1.05} for row in made]
     profile = build_profile(folder(tmp_path / "p", "cuda", table))
     assert {m.n_disturbed for m in profile.models if m.status == "fitted"} == {None}
@@ -370,12 +371,12 @@ def test_a_gpu_under_its_power_limit_is_not_disturbed(tmp_path: Path) -> None:
 
 
 def test_products_that_no_tensor_unit_loads_are_left_out(tmp_path: Path) -> None:
-    table = list(rows("cuda", {"fit": 12}, BESIDE_PRODUCTS))
+    table = list(rows("cuda", FEW, BESIDE_PRODUCTS))
     aligned = {"m": 512.0, "n": 256.0, "k": 1024.0, "batch": 1.0, "item": 2.0}
     slow = {"layout": "NN", "shape": json.dumps(aligned | {"k": 1025.0}), "t_s": 1.0}
     table += [row | slow | {"id": row["id"] + "+"} for row in table if row["op"] == "gemm"]
     profile = build_profile(folder(tmp_path / "p", "cuda", table))
-    assert {m.n_train for m in profile.models if m.op == "gemm"} == {12}
+    assert {m.n_train for m in profile.models if m.op == "gemm"} == {FEW["fit"]}
 
 
 def test_a_known_device_has_the_catalogs_links(tmp_path: Path) -> None:

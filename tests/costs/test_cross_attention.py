@@ -16,6 +16,7 @@ from sim.costs.run_level import RunLevel, symbol_values
 from sim.specs import Cluster, Model, Plan
 from tests import reference_modules as ref
 from tests.costs.test_memory import saved_bytes
+from tests.full import full
 from tests.reference_modules.heads import merge_heads, split_heads
 
 SEQ, ENCODER, HIDDEN, HEADS, FFN, VOCAB = 32, 16, 64, 4, 96, 100
@@ -60,8 +61,9 @@ def decoder(**given):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("attention", ["eager", "flash"])
-@pytest.mark.parametrize("dropout", [0.0, 0.1])
+@pytest.mark.parametrize(
+    ("attention", "dropout"), [("eager", 0.1), ("flash", 0.0), full("eager", 0.0), full("flash", 0.1)]
+)
 def test_a_decoder_block_saves_these_bytes(attention, dropout):
     """Beside them the GELU that a fused gated MLP computes again; a fused kernel makes the masks of its scores again.
 

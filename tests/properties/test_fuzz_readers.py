@@ -14,7 +14,7 @@ from tests.pace import slower
 from tests.properties.mutations import DEEP, damaged, damaged_bytes
 from tests.properties.readers import BINARY, READERS
 
-FILES = 5_000 if FULL else 40
+FILES = 5_000 if FULL else 25
 USUAL = 10_000
 """Characters of a file; of longer ones so much fewer are damaged."""
 WORD = re.compile(r"[\w.+-]+")

@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import replace
-from itertools import product
 
 import numpy as np
 import pytest
@@ -300,7 +299,9 @@ def test_the_answer_does_not_depend_on_the_clock(found, monkeypatch):
     assert (slow.gap, slow.certified) == (found.gap, found.certified)
 
 
-@pytest.mark.parametrize(("knob", "low", "high"), list(product(["tp", "micro_batch"], [1, 2], [2, 4])))
+@pytest.mark.parametrize(
+    ("knob", "low", "high"), [("tp", 1, 2), ("tp", 2, 4), ("micro_batch", 2, 2), ("micro_batch", 1, 4)]
+)
 def test_bounds_are_the_list_of_what_is_inside(knob, low, high):
     bounded = tune(SMALL, NODE, 32, {"pp": 1, knob: {"min": low, "max": high}}, top=1)
     listed = tune(SMALL, NODE, 32, {"pp": [1], knob: list(range(low, high + 1))}, top=1)

@@ -264,7 +264,8 @@ def test_tune_finds_unequal_stages_where_memory_is_short():
     assert equal.unequal is None
     assert found.best.contended_s <= equal.best.contended_s
     assert found.evaluated > equal.evaluated
-    assert [r.plan for r in tune(SMALL, L4S, 64, target="any", top=3).plans] == [r.plan for r in found.plans]
+    if FULL:  # the same again
+        assert [r.plan for r in tune(SMALL, L4S, 64, target="any", top=3).plans] == [r.plan for r in found.plans]
 
 
 def test_knobs_of_stages_are_kept():

@@ -55,7 +55,7 @@ def test_space_is_every_legal_plan():
     assert int(space.allowed.sum()) + sum(space.excluded.values()) == space.asked
 
 
-@pytest.mark.parametrize(("device", "memory"), [full("a100-sxm-40gb", None), ("l4", None), ("a100-sxm-40gb", 8e9)])
+@pytest.mark.parametrize(("device", "memory"), [full("a100-sxm-40gb", None), full("l4", None), ("a100-sxm-40gb", 8e9)])
 def test_winner_is_the_brute_force_optimum(device, memory):
     cluster = Cluster.of(device, gpus_per_node=4, memory_bytes=memory)
     steps = [simulate(SMALL, cluster, plan) for plan in every_plan(SMALL, cluster, 16)]
@@ -86,7 +86,7 @@ def test_plans_of_equal_time_have_no_order_that_could_change(before, after, same
 @given(
     st.sampled_from(["llama2-7b", "gpt-22b", "llama3.2-1b"]), st.sampled_from([1, 2, 8]), st.sampled_from([64, 96, 256])
 )
-@settings(max_examples=10 if FULL else 2)
+@settings(max_examples=10 if FULL else 1)
 def test_order_and_feasibility(name, nodes, batch):
     try:
         found = tune(models[name], Cluster.of("a100-sxm-80gb", nodes=nodes), batch, top=5)

@@ -21,7 +21,7 @@ from calibration.checkpointing.store import Store
 from calibration.checkpointing.training import Run, Tokens, Trainee
 from sim.specs.fields import InputError
 from tests.calibration.checkpointing.test_results import case
-from tests.full import full
+from tests.full import full, fully
 
 SHORT = Scale(alone_s=0.02, saving_s=0.02, effort=Effort(1, 0.02), search=False)
 app = typer.Typer()
@@ -52,6 +52,7 @@ def test_slow_storage_is_predicted(tmp_path):
     assert back.predicted_s / 5 < back.measured_s < 5 * back.predicted_s
 
 
+@fully
 def test_a_case_has_what_predictions_stand_beside(tmp_path):
     before = torch.get_num_threads(), os.sched_getaffinity(0)
     told = []

@@ -22,6 +22,7 @@ from sim.plans.plan_file import plan_data
 from sim.specs import InputError
 from sim.units import seconds
 from tests.calibration.execute.cases import SMALL, cluster, job, plan, profile
+from tests.full import FULL
 
 RUN = CliRunner()
 
@@ -203,5 +204,6 @@ def test_what_is_executed_otherwise_than_planned_is_said_where_it_takes_another_
     assert "overlap_dp false" in said and "scatter_gather" not in said
     same = planned.but(zero=0)
     assert assumptions(SMALL, cluster(folder, 2), same, as_executed(same)) == ()
-    done = RUN.invoke(cli.app, [str(job(tmp_path, folder, zero=1, overlap_dp=True)), "--despite-load", "--json"])
-    assert json.loads(done.stdout)["assumptions"] == [said]
+    if FULL:  # another launch, for what the command passes on
+        done = RUN.invoke(cli.app, [str(job(tmp_path, folder, zero=1, overlap_dp=True)), "--despite-load", "--json"])
+        assert json.loads(done.stdout)["assumptions"] == [said]

@@ -13,6 +13,7 @@ from calibration.layers.tempo_check import check, summary
 from calibration.layers.tempo_evidence import gather, plans
 from calibration.layers.tempo_results import Curve, LayerSizes, StepTime, read_tempos
 from sim.specs import InputError, Model
+from tests.full import fully
 from tests.oracle import ROOT
 
 TINY = LayerSizes(batch=2, seq=6, hidden=8, heads=2)
@@ -100,6 +101,7 @@ def test_the_stored_results_say_what_the_readme_does():
     assert all(with_tempo[1] < usual[1] for usual, with_tempo in zip(peaks[::2], peaks[1::2], strict=True))
 
 
+@fully
 @pytest.mark.slow
 def test_plans_are_executed_without_and_with_the_layers():
     usual, tempo = plans(Model(layers=2, hidden=64, heads=4, vocab=100, seq=64), (2,))

@@ -11,6 +11,7 @@ from calibration.layers.gelu_table import FLAT, series, table
 from calibration.layers.pieces import TorchKernels
 from calibration.layers.tempo_kernels import HostKernels, TritonKernels, kernels
 from calibration.taskmap.native import compiler
+from tests.full import fully
 
 needs_compiler = pytest.mark.skipif(compiler() is None, reason="no C compiler on the PATH")
 needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
@@ -19,7 +20,9 @@ EPS = {torch.float64: 1e-12, torch.float32: 2e-6, torch.float16: 2e-3, torch.bfl
 CASES = [
     *(pytest.param(HostKernels(), d, marks=needs_compiler, id=f"C {d}") for d in (torch.float32, torch.float64)),
     *(
-        pytest.param(TritonKernels(), d, marks=needs_triton, id=f"Triton {d}")
+        pytest.param(
+            TritonKernels(), d, marks=[needs_triton, *([fully] if d == torch.float16 else [])], id=f"Triton {d}"
+        )
         for d in (torch.float32, torch.float16, torch.bfloat16)
     ),
 ]

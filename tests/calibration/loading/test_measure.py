@@ -8,6 +8,7 @@ from calibration.loading import calibrate, measure
 from calibration.loading.bench import Setting
 from calibration.loading.calibrate import Calibration
 from calibration.loading.measure import prediction
+from tests.full import full
 
 SMALL = {"files": 32, "scale": 64.0, "batch": 4}
 
@@ -23,7 +24,7 @@ def short(monkeypatch):
     ("given", "decides"),
     [
         ({"storage_latency_s": 0.02, "trainer_s": 0.005}, "fetch"),
-        ({"cached": 1.0, "trainer_s": 0.1}, "compute"),
+        full({"cached": 1.0, "trainer_s": 0.1}, "compute"),
         ({"cached": 1.0, "trainer_s": 0.0, "scale": 384.0}, "prep"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

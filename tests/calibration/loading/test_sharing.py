@@ -9,6 +9,7 @@ import pytest
 from calibration.loading import sharing
 from calibration.loading.bench import Setting, opened
 from calibration.loading.sharing import sharing_loss, side_by_side
+from tests.full import full
 
 SMALL = {"files": 16, "scale": 64.0, "batch": 4}
 
@@ -42,7 +43,7 @@ def lost(trainer):
         return sharing_loss(bench, setting)
 
 
-@pytest.mark.parametrize("trainer", ["sleep", "compute"])
+@pytest.mark.parametrize("trainer", [full("sleep"), "compute"])
 def test_a_share_is_lost_of_a_shared_core(trainer):
     # In a process of its own: forks of one in which another test has trained compute no gradients.
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as fresh:
