@@ -82,8 +82,9 @@ def expressions(structure: Structure) -> dict[str, Expr]:
     copies, all through the step); and what passes wait: forward_offload, backward_offload, through_offload (see
     `Waits`), <end>_ of all three what the embedding's and the head's passes wait more, and of a backward in two parts
     input_offload and weight_offload. Per rank and step, by where it is: moved_optimizer, moved_weights,
-    moved_gradients, staged_update (bytes), update_h2d, update_d2h (seconds), update_pieces (how
-    many layers' copies they are, at least 1), optimizer_offload (what the update waits).
+    moved_gradients, staged_update (bytes), update_h2d, update_d2h (seconds), update_kernels (seconds of the optimizer
+    that copies run beside), update_pieces (how many layers' copies they are, at least 1), optimizer_offload (what the
+    update waits).
     """
     given = parts(structure)
     return composed(outputs(tuple(given)), {part_name(name): e for name, e in given.items()})
@@ -199,6 +200,7 @@ def _of_rank(structure: Structure) -> dict[str, Expr]:
             f"staged_update_{where}": rank.staged / pieces * minimum(pieces, UPDATE_ROOM),
             f"update_h2d_{where}": h2d,
             f"update_d2h_{where}": d2h,
+            f"update_kernels_{where}": states[f"optimizer_{where}"],
             f"update_pieces_{where}": pieces,
             f"optimizer_offload_{where}": _swapped(h2d, d2h, states[f"optimizer_{where}"], pieces),
         }

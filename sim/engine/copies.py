@@ -29,7 +29,9 @@ class Copies:
             for n in ("forward_h2d", "forward_d2h", "backward_d2h")
         )
         self.none = not any(x.any() for x in (self.weights, self.activations, self.gradients))
-        self.h2d, self.d2h, self.pieces = (offloaded(costs, f"update_{n}", schedule) for n in ("h2d", "d2h", "pieces"))
+        self.h2d, self.d2h, self.kernels, self.pieces = (
+            offloaded(costs, f"update_{n}", schedule) for n in ("h2d", "d2h", "kernels", "pieces")
+        )
         self.follows = _follows(graph)
         # By rank: layers' activations that left and those used since they came; weights used; gradients that left.
         self.left, self.used, self.read, self.added = (defaultdict[int, list[int]](list) for _ in range(4))

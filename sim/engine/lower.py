@@ -319,10 +319,14 @@ class _Lowering:
         return i, i
 
     def _swapped_update(self, where: Where, seconds: float) -> tuple[int, int]:
-        """Add an update whose states come and go piece by piece; return its begin and its end."""
-        begin = i = self._main(where, _COMPUTE, int(Cause.UPDATE), 0)
-        stages = [s for s, r in enumerate(self.schedule.rank_of) if r == where[0]]
-        pieces = _parted(seconds, self.copies.shares(where[0]))
+        """Add an update whose states come and go piece by piece; return its begin and its end.
+
+        What comes once a step (gradient norm, logging) goes before, and hides no copies.
+        """
+        rank, kernels = where[0], float(self.copies.kernels[where[0]])
+        begin = i = self._main(where, _COMPUTE, int(Cause.UPDATE), to_ticks(seconds - kernels))
+        stages = [s for s, r in enumerate(self.schedule.rank_of) if r == rank]
+        pieces = _parted(kernels, self.copies.shares(rank))
         for ticks, (arrived, leave) in zip(pieces, self.copies.of_update(where, stages, begin), strict=True):
             i = self._main(where, _COMPUTE, int(Cause.UPDATE), ticks)
             self._wait(i, arrived)

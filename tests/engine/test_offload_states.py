@@ -210,6 +210,14 @@ def test_copies_of_weights_hide_beside_their_layers():
         assert waited(1e10, engine) > 0.2
 
 
+@pytest.mark.parametrize("engine", ["path", "events"])
+def test_what_comes_once_a_step_hides_no_copies(engine):
+    """Gradient norm and logging come before the first piece is copied."""
+    given, slow = plan(offload=Offload(optimizer=0.5)), RunLevelSet.bare(RunLevel(step_overhead_s=0.1))
+    fast, late = (simulate(LLAMA, NODES, given, engine, level).step_time_s for level in (BARE, slow))
+    assert late - fast == pytest.approx(0.1, rel=1e-6)
+
+
 def test_assumptions_say_what_stays():
     notes = {n: simulate(LLAMA, NODES, plan(offload=Offload(**{n: 0.5}))).assumptions for n in NAMES}
     stays = {n: any("embedding and head stay on the device" in note for note in notes[n]) for n in NAMES}
