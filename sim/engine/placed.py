@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from sim.costs import inputs, mesh, offload, stage
 from sim.costs.algebra import Values
 from sim.costs.layers.structure import Structure
+from sim.costs.pairs import SLOWED
 from sim.costs.profile import Profile, load_profile
 from sim.costs.run_level import RunLevelSet, level_of, symbol_values
 from sim.engine.assembly import PASS_COSTS, pass_seconds
@@ -89,8 +90,8 @@ def _worst(
     end = 0 if name.startswith("embedding") else -1 if name.startswith("head") else None
     if name in PASS_COSTS and end is not None:
         return values[longest[end]]
-    if name in PASS_COSTS and values[0].shape == longest.shape:
-        return np.stack(values)[longest, np.arange(len(longest))]
+    if name in SLOWED or (name in PASS_COSTS and values[0].shape == longest.shape):
+        return np.stack([np.broadcast_to(v, longest.shape) for v in values])[longest, np.arange(len(longest))]
     if name == "send" or values[0].ndim == 0:  # a message takes as long as the slower of its two ends
         mine = [bool(g.any() if end is None else g[end]) for g in holding]
         return reduce(np.maximum, (v for v, uses in zip(values, mine, strict=True) if uses))

@@ -76,6 +76,14 @@ def test_zero_shares_links_with_what_pairs_send(order):
     assert path.step_time_s == pytest.approx(events.step_time_s, rel=0.05)
 
 
+def test_pairs_of_a_mixed_cluster_slow_down_as_on_their_own_devices():
+    """The larger of two devices' slowdowns, each way, are no device's: a pair hid nothing then."""
+    parts = ("h200-sxm-141gb", "a100-sxm-80gb")
+    mixed = Cluster.of(groups=[{"device": device, "nodes": 1, "gpus_per_node": 4} for device in parts])
+    path, events = both("llama3-8b", None, mixed, pp=2, tp=4, global_batch=16, **ORDERS[1])
+    assert path.step_time_s == pytest.approx(events.step_time_s, rel=0.01)
+
+
 def test_a_pair_ends_when_its_gradients_are_in_their_shards():
     """As every backward of ZeRO-2 does: the rank's next action waits for the last reduction."""
     timeline = both("llama3-8b", global_batch=64, tp=4, zero=2, schedule="dualpipe")[1].timeline
