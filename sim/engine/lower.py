@@ -132,6 +132,7 @@ class _Lowering:
         self.reducing: dict[int, int] = {}
         ranks = schedule.ranks
         self.passes = _passes(costs, schedule.depth, schedule.pipelines)
+        self.ends = _ends_of_passes(costs, schedule.depth, schedule.pipelines)
         self.gather, self.scatter = (
             np.tile(np.zeros(schedule.depth) + np.ravel(traffic[n]), schedule.pipelines).tolist()
             for n in ("gather", "scatter")
@@ -248,10 +249,13 @@ class _Lowering:
             data, gather, scatter = data + gather + scatter, 0.0, 0.0
         sliced = bool(waits or gather or scatter or bucket or moves or (fused and inner))
         n = max(1, self.layout.layers[s]) if sliced else 1
-        begin = finish = -1
+        # What embedding and head compute hides no collectives of the layers (copies: `costs.offload` does not part it).
+        before, after = self.ends[kind][s] if sliced and not (fused or moves) else (0.0, 0.0)
+        begin = finish = self._main(where, _COMPUTE, _PASS, to_ticks(before)) if before else -1
         # A layer's weights are gathered while the layer before it runs, and no sooner.
         ready = [[self.last_main[rank]] if rank in self.last_main else []] * 2
-        for piece, (ticks, more) in enumerate(zip(_split(compute, n), _split(inner, n), strict=True)):
+        pieces = zip(_split(compute - before - after, n), _split(inner, n), strict=True)
+        for piece, (ticks, more) in enumerate(pieces):
             fetched = moves.fetch() if moves else []
             if gather:
                 fetched = [self._beside(where, _GATHER, gather / n, [*ready[0], *fetched])]
@@ -266,6 +270,8 @@ class _Lowering:
                 moves.after(piece, finish, fetched[0] if gather else finish, reduced)
             ready = [ready[1], [finish]]
             begin = main if begin < 0 else begin
+        if after:
+            finish = self._main(where, _COMPUTE, _PASS, to_ticks(after))
         if scatter:  # the engines of ZeRO-2 and 3 end a backward pass when its gradients are in their shards
             self.joined.setdefault(rank, []).append(self.last_beside[rank, _REDUCE])
         if data:
@@ -386,6 +392,19 @@ def _passes(costs: Costs, stages: int, copies: int) -> dict[int, list[tuple[floa
         terms = pass_terms(alone, kind, stages)
         parts = (sum(terms[term] for term in part) for part in _PARTS)
         found[int(kind)] = list(zip(*(np.tile(x, copies).tolist() for x in parts), strict=True))
+    return found
+
+
+def _ends_of_passes(costs: Costs, stages: int, copies: int) -> dict[int, list[tuple[float, float]]]:
+    """Return the seconds of compute before and after the layers of a pass, by kind and stage: the embedding's before
+    those of a forward and after those of a backward, the head's the other way round. The stages repeat `copies` times.
+    """
+    parts = [{name: cost for name, cost in costs.items() if name.startswith(end)} for end in ("embedding_", "head_")]
+    found = {}
+    for kind in OFFLOAD:
+        terms = (pass_terms(part, kind, stages) for part in parts)
+        ends = [np.tile(np.maximum(0, sum(of[term] for term in COMPUTED)), copies).tolist() for of in terms]
+        found[int(kind)] = list(zip(*(ends if kind is Kind.F else ends[::-1]), strict=True))
     return found
 
 

@@ -92,3 +92,11 @@ def test_random_plans_with_copies_agree_within_10_percent(seed):
     far = {plan: error for plan, error in found.items() if abs(error) > 0.1}
     assert not far
     assert np.quantile(np.abs(list(found.values())), 0.9) < 0.05
+
+
+def test_a_large_head_hides_no_collectives_of_the_layers():
+    """It computes after a forward's last layer and before a backward's first one, longer than all of them together."""
+    narrow = Model(name="narrow", layers=12, hidden=256, heads=2, vocab=50_304, seq=2048)
+    alone = Cluster.of("a100-sxm-40gb", nodes=4, gpus_per_node=1)
+    path, events = (simulate(narrow, alone, Plan(global_batch=64, zero=3), e) for e in ("path", "events"))
+    assert path.step_time_s == pytest.approx(events.step_time_s, rel=0.02)
