@@ -133,3 +133,10 @@ def send(size: Expr, inter: Expr) -> Expr:
     inside = start + size / (symbol("intra_bytes_per_s") * symbol("intra_efficiency_gather"))
     rate = symbol("inter_bytes_per_s_per_node") * symbol("inter_efficiency") / symbol("gpus_per_node")
     return (1 - inter) * inside + inter * (start + symbol("inter_slowdown") * symbol("pp_over") * size / rate)
+
+
+def mean_over_last(size: Expr, inter: Expr, hops: Expr) -> Expr:
+    """Return by how many seconds the mean message of a pipeline's `hops`, of which the share `inter` go between nodes,
+    is longer than the last one, which does only where all do: nodes hold equal numbers of neighbours."""
+    last = maximum(0, 1 - (1 - inter) * maximum(hops, 1))
+    return (inter - last) * (send(size, 1) - send(size, 0))

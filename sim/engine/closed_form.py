@@ -1,11 +1,12 @@
 """A training step in closed form: the estimate that scores millions of plans, and a bound that no plan beats."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from sim.costs import offload, stage
 from sim.costs.algebra import Compiled, Expr, compile_expressions, maximum, minimum, symbol
+from sim.costs.collectives import mean_over_last
 from sim.costs.layers.ops import COMMUNICATION
 from sim.costs.layers.structure import Structure
 from sim.costs.pairs import SLOWED, Half, hidden_in
@@ -137,10 +138,11 @@ def _forms(e: Mapping[str, Expr], schedule: str) -> dict[str, Expr]:
     times = _times(e)
     several = minimum(1, pp - 1)
 
-    def first(name: str) -> Expr:
-        return several * e[f"{name}_first"] + (1 - several) * e[f"{name}_only"]
-
-    update = first("reduce") + first("optimizer") + e["tied_reduce"]
+    update, last = (
+        sum(several * e[f"{x}_{place}"] + (1 - several) * e[f"{x}_only"] for x in ("reduce", "optimizer"))
+        + e["tied_reduce"]
+        for place in ("first", "last")
+    )
     shape = _SymbolicShape(pp, microbatches, chunks, symbol("microbatch_group_size"))
     head = _beside_head(e, kind.of_last_chunk(shape, minimum, maximum))
     embedding = kind.of_first_chunk(shape, minimum) * e["saved_embedding_bytes"]
@@ -151,13 +153,12 @@ def _forms(e: Mapping[str, Expr], schedule: str) -> dict[str, Expr]:
     last_rank = _held(e, "last") + _or_update(e, "last", saved_last + head)
     peak = several * maximum(first_rank, last_rank) + (1 - several) * only_rank
     # The engine's clock rounds every action and message of a path by up to half a nanosecond.
-    passes = kind.least_period(times) - 2e-9 * (chunks * (microbatches + pp) + 1)
+    least, rounding = _least(times, e), 2e-9 * (chunks * (microbatches + pp) + 1)
     return {
         "step_time_s": kind.period(times) + update,
-        # The last action of a step is a backward of the first stage: its rank's update follows in any case.
-        "lower_bound_s": passes + update,
-        "passes_s": passes,
-        "busy_s": _busy(times, e) - 2e-9 * chunks * microbatches,
+        "lower_bound_s": kind.least_step(least, update, last) - rounding,
+        "passes_s": kind.least_period(least) - rounding,
+        "busy_s": _busy(least, e) - 2e-9 * chunks * microbatches,
         "peak_memory_bytes": peak,
         "first_peak_bytes": several * first_rank + (1 - several) * only_rank,
         "last_peak_bytes": several * last_rank + (1 - several) * only_rank,
@@ -172,10 +173,10 @@ def _bounds(e: Mapping[str, Expr], schedule: str) -> dict[str, Expr]:
     schedule that flushes, a rank keeps `chunks_alive` chunks, a number that only its order tells. Fused pairs may hide
     all collectives inside passes where chunks differ; where they are equal, a rank's own pairs say what they hide.
     """
-    kind, t = SCHEDULES[schedule], _times(e)
+    kind, t = SCHEDULES[schedule], _least(_times(e), e)
     pp, m, chunks, endless = symbol("pp"), symbol("microbatches"), symbol("virtual_stages"), kind.asynchronous
     most = kind.most_pairs(pp, m)
-    bare = t if most == 0 else _times(_computed(e))
+    bare = t if most == 0 else _least(_times(_computed(e)), e)
 
     def work(t: Times, place: str) -> Expr:
         extras = {"first": t.embedding, "middle": 0, "last": t.head, "only": t.embedding + t.head}
@@ -194,7 +195,8 @@ def _bounds(e: Mapping[str, Expr], schedule: str) -> dict[str, Expr]:
         peaks.append(_endless_peak(e, schedule, place) if endless else _open_peak(e, place))
     if endless:
         loop = pp * t.chunk + t.embedding + t.head + 2 * (pp - 1) * t.send
-        ways = [m * loop / pp, m * (t.chunk + minimum(t.head, t.head / 2) + minimum(0, t.embedding) + t.send)]
+        pair = t.chunk + minimum(t.head, t.head / 2) + minimum(0, t.embedding) + t.send - t.longer
+        ways = [m * loop / pp, m * pair]
     else:
         ends = bare.embedding_through + bare.head_through
         ways = [pp * chunks * bare.through + ends + 2 * chunks * (pp - 1) * t.send]
@@ -363,6 +365,15 @@ def _times(e: Mapping[str, Expr]) -> Times:
         ranks=symbol("pp"), chunks=symbol("virtual_stages"), microbatches=symbol("microbatches"),
         maximum=maximum, minimum=minimum,
     )  # fmt: skip
+
+
+def _least(t: Times, e: Mapping[str, Expr]) -> Times:
+    """Return times for a bound: of messages only the mean is known, and between some ranks they may be shorter."""
+    whole = (1 - symbol("scatter_gather")) * (1 - symbol("sequence_parallel"))
+    size = e["boundary_buffer_bytes"] / 2 * (1 + whole * (symbol("tp") - 1))
+    longer, blocking = mean_over_last(size, symbol("pp_inter"), symbol("pp") - 1), symbol("blocking_sends")
+    waits = 2 * blocking * maximum(0, longer)
+    return replace(t, forward=t.forward - waits, backward=t.backward - waits, longer=(1 - blocking) * longer)
 
 
 def _split(e: Mapping[str, Expr], schedule: str) -> dict[str, Expr]:

@@ -70,9 +70,9 @@ class Times:
     """Seconds (or any one unit) of a pipeline whose chunks are equal but for the first and the last.
 
     forward, backward: of a plain chunk; embedding_*: extra of the first; head_*: extra of the last; send: of one
-    boundary message (less than nothing: of what a pass takes, only its own rank waits for that); *weight: the part of a
-    backward that W is where a schedule splits it. Each may be a number, an array or an expression; `maximum` must suit
-    them.
+    boundary message (less than nothing: of what a pass takes, only its own rank waits for that), in the mean;
+    longer: what that is longer than the one between the last two ranks; *weight: the part of a backward that W is where
+    a schedule splits it. Each may be a number, an array or an expression; `maximum` must suit them.
     """
 
     forward: Expr
@@ -90,6 +90,7 @@ class Times:
     weight: Expr = 0
     embedding_weight: Expr = 0
     head_weight: Expr = 0
+    longer: Expr = 0
 
     @property
     def chunk(self) -> Expr:
@@ -232,6 +233,13 @@ class ClosedKind(ScheduleKind):
         to_last = (t.ranks - 1) * (t.chunk + 2 * t.send) + (1 + t.alone * (t.microbatches - 1)) * t.embedding
         first = rank + t.microbatches * (t.embedding + t.alone * t.head)
         return t.maximum(whole, to_last + rank + t.microbatches * t.head, first)
+
+    def least_step(self, times: Times, first: Expr, last: Expr) -> Expr:
+        """Return a time from one step to the next that no order can beat where the first and the last rank take `first`
+        and `last` to update: the last action of a step is a backward of the first stage, whose rank's update follows.
+        """
+        del last
+        return self.least_period(times) + first
 
     @abstractmethod
     def in_flight(self, rank: Expr, shape: Any, minimum: Callable[..., Expr]) -> Expr:

@@ -1,6 +1,6 @@
 """Looped breadth-first pipeline: every chunk takes all microbatches in turn (Lamy-Poirier 2022, arXiv 2211.05953)."""
 
-from sim.schedules.base import Expr, Shape, Times, Work
+from sim.schedules.base import ClosedKind, Expr, Shape, Times, Work
 from sim.schedules.gpipe import GPipe
 from sim.schedules.ir import Action, Kind, Schedule
 
@@ -37,3 +37,7 @@ class LoopedBFS(GPipe):
             busiest = t.microbatches * (t.chunks * plain + t.maximum(first, last))
             total = total + busiest + (t.ranks - 1) * hop + t.minimum(first, last) + (t.chunks - 1) * wait
         return total
+
+    def lower_bound(self, times: Times) -> Expr:
+        """Its paths, as those of any order: waits of one phase are no bound where messages of the other are shorter."""
+        return ClosedKind.lower_bound(self, times)

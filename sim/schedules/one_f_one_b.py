@@ -47,7 +47,8 @@ class OneFOneB(ClosedKind):
         whole = self._loop(t, t.ranks) + t.embedding
         paths = [super().lower_bound(t)]
         # A loop over the last two ranks may be one over all of them, with an embedding that may cost less than nothing.
-        for ranks, extra in ((t.minimum(2, t.ranks), t.minimum(0, t.embedding)), (t.ranks, t.embedding)):
+        loops = (t.minimum(2, t.ranks), t.minimum(0, t.embedding) - 2 * t.longer), (t.ranks, t.embedding)
+        for ranks, extra in loops:
             rounds = (further - further % ranks) / ranks
             paths.append(whole + rounds * (self._loop(t, ranks) + extra) + further % ranks * (t.chunk + t.head))
         return t.maximum(*paths)

@@ -44,6 +44,10 @@ class ZB1P(ClosedKind):
         """All work of the rank that has most."""
         return self.by_hand.least_period(times)
 
+    def least_step(self, times: Times, first: Expr, last: Expr) -> Expr:
+        """Each rank's own update follows its own work."""
+        return self.by_hand.least_step(times, first, last)
+
     def lower_bound(self, times: Times) -> Expr:
         """One rank's work; or the way to the last rank, its F and I, and the way back to the first rank's last W."""
         t = times

@@ -58,6 +58,12 @@ class ZBH1(ClosedKind):
         t = times
         return t.microbatches * (t.chunk + t.most(t.embedding, t.head))
 
+    def least_step(self, times: Times, first: Expr, last: Expr) -> Expr:
+        """Each rank's own update follows its own work."""
+        t = times
+        ends = ((t.embedding + t.alone * t.head, first), (t.head + t.alone * t.embedding, last))
+        return t.maximum(self.least_period(t), *(t.microbatches * (t.chunk + end) + update for end, update in ends))
+
     def _paths(self, times: Times) -> list[Expr]:
         """Return the lengths of the longest paths, but for the ramp to the last rank and its work."""
         t, p, m = times, times.ranks, times.microbatches
@@ -81,7 +87,7 @@ class ZBH1(ClosedKind):
         paths = [rank_bound(t), self._first_rank(t)]
         paths.append(whole + further * (t.through + t.head_through) + later * (t.weight + t.head_weight))
         for n, through, weight in (
-            (t.minimum(2, p), t.minimum(0, t.embedding_through), t.minimum(0, t.embedding_weight)),
+            (t.minimum(2, p), t.minimum(0, t.embedding_through) - 2 * t.longer, t.minimum(0, t.embedding_weight)),
             (p, t.embedding_through, t.embedding_weight),
         ):
             every = self._forwards(n)

@@ -341,6 +341,22 @@ def test_the_bound_counts_the_mean_message_where_few_leave_a_node(name):
         assert bounds[0] == pytest.approx(step.timeline.makespan * 1e-9, rel=0.01)
 
 
+@pytest.mark.parametrize(
+    ("device", "nodes", "size", "given"),
+    [
+        ("a100-sxm-80gb", 2, {"vocab": 32_000}, {"pp": 8, "global_batch": 4}),  # the last message stays in its node
+        ("h100-sxm-80gb", 1, {"layers": 4}, {"pp": 2, "global_batch": 24, "schedule": "zb-h1"}),  # and updates sooner
+        ("l4", 1, {}, {"pp": 2, "cp": 2, "virtual_stages": 2, "global_batch": 1, "schedule": "looped-bfs", "zero": 2}),
+    ],
+)
+def test_the_bound_holds_where_messages_and_updates_of_ranks_differ(device, nodes, size, given):
+    usual = {"layers": 16, "vocab": 128_000, "max_positions": 65_536, "tied_embeddings": False}
+    model = Model(hidden=2048, heads=16, seq=2048, **usual | size)
+    links = Links(inter_bytes_per_s_per_node=3e8)
+    step = simulate(model, Cluster.of(device, nodes=nodes, gpus_per_node=4, links=links), Plan(**given))
+    assert closed(step, lower_bound)["lower_bound_s"] <= step.timeline.period * 1e-9
+
+
 @given(steps(usual=False))
 def test_no_engine_beats_the_lower_bound(step):
     """The tuner's certificate rests on it, whatever dominates: embedding, head, messages, few microbatches."""
