@@ -168,6 +168,18 @@ def test_front_is_bounded_counts_misfits_and_holds_nothing_dominated(tuned: Tune
     assert pareto(np.array([3.0, 1.0, 2.0, 2.0]), np.array([1.0, 3.0, 3.0, 2.0])).tolist() == [1, 3, 0]
 
 
+def test_front_shows_a_best_plan_of_unequal_stages_also_where_none_of_equal_stages_fits(tuned: Tuned) -> None:
+    time, fits = tuned.scores.step_time_s, tuned.scores.fits
+    for scores in (
+        replace(tuned.scores, step_time_s=10 * time),
+        replace(tuned.scores, fits=np.zeros_like(fits)),
+    ):
+        figure = figures.front(replace(tuned, scores=scores))
+        (best,) = (t for t in figure.data if t.name == "best")
+        low, high = 10.0 ** np.array(figure.layout.yaxis.range)
+        assert low < best.y[0] < high
+
+
 def test_misfits_wait_for_a_click_on_their_entry(tuned: Tuned) -> None:
     shown, waiting = (figures.front(tuned, misfits=on).data[0] for on in (True, False))
     assert shown.name == waiting.name

@@ -222,8 +222,9 @@ def _to_the_limit(figure: go.Figure, key: str, axis: Axis, tuned: Tuned, fits: I
 
 
 def _logarithmic(figure: go.Figure, key: str, axis: Axis, tuned: Tuned, fits: Ints, theme: Theme) -> None:
-    del tuned, theme
-    shown = axis.values[fits] / axis.scale
+    del theme
+    marked = [axis.of(step) for step in (tuned.best.step, tuned.baseline) if step]  # of unequal stages, maybe
+    shown = np.append(axis.values[fits], marked) / axis.scale
     low, high = log10(float(shown.min()) * 0.9), log10(float(shown.max()) * 1.1)
     ticks = [n * 10.0**k for k in range(floor(low), ceil(high) + 1) for n in (1, 2, 3, 5, 7)]
     ticks = [t for t in ticks if low <= log10(t) <= high][-8:]
