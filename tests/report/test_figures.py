@@ -113,6 +113,14 @@ def test_what_does_not_fit_is_hatched_and_said_in_words(overfull: Step) -> None:
         assert any("over by" in a.text for a in figure.layout.annotations)
 
 
+def test_memory_of_the_plan_compared_with_is_whole_and_has_a_unit(overfull: Step) -> None:
+    smaller = simulate(overfull.model, overfull.cluster, overfull.plan.but(micro_batch=1, recompute="full"))
+    figure = figures.memory(smaller, 0, reference=overfull)
+    (other,) = (t for t in figure.data if t.name == "A, pipeline rank 0")
+    assert max(other.y) * 1e9 == pytest.approx(overfull.memory[0].peak_bytes)
+    assert max(other.y) < figure.layout.yaxis.range[1] and "GB allocated" in other.hovertemplate
+
+
 def test_breakdown_sums_to_the_step_in_the_fixed_order(step: Step, overfull: Step) -> None:
     figure = figures.breakdown([step, overfull])
     unit = 1e-3 if "(ms)" in figure.layout.xaxis.title.text else 1.0

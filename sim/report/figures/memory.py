@@ -70,14 +70,16 @@ def memory(step: Step, stage: int | None = None, theme: Theme = "light", referen
             hovertemplate=f"<b>{look.label}</b><br>%{{y:.3~r}} {size.name} (%{{customdata:.3~r}} GiB)"
             f"<br>from %{{x:.4~r}} {time.name} on<extra></extra>",
         )
-    end = step.step_time_s / time.scale
+    end, top = step.step_time_s / time.scale, device
     if reference:
         end = max(end, reference.step_time_s / time.scale)
         other = reference.memory[held.rank] if held.rank < len(reference.memory) else reference.fullest
         at_s, by_category = _curves(reference, other)
-        _outlined(figure, at_s / time.scale, np.sum(list(by_category.values()), axis=0) / size.scale, other.rank, theme)
+        total = np.sum(list(by_category.values()), axis=0)
+        _outlined(figure, at_s / time.scale, total, other.rank, size, theme)
+        top = max(top, float(total.max()))
     _device_level(figure, end, device, step, size, theme)
-    _capacity(figure, step, device, size, theme, device)
+    _capacity(figure, step, device, size, theme, top)
     figure.update_xaxes(range=[0, end])
     return figure
 
@@ -93,15 +95,15 @@ def _curves(step: Step, held: MemoryTimeline) -> tuple[Floats, dict[str, Floats]
     return at_s, fixed | curves
 
 
-def _outlined(figure: go.Figure, at: Floats, total: Floats, rank: int, theme: Theme) -> None:
-    """Draw the allocated bytes of the plan that is compared with."""
+def _outlined(figure: go.Figure, at: Floats, total: Floats, rank: int, size: Unit, theme: Theme) -> None:
+    """Draw the allocated bytes of the plan that is compared with. at: axis units, total: bytes."""
     figure.add_scatter(
         x=at,
-        y=total,
+        y=total / size.scale,
         mode="lines",
         name=f"A, pipeline rank {rank}",
         line={"shape": "hv", "width": 2, "dash": "dot", "color": colour("text", theme)},
-        hovertemplate="<b>A</b><br>%{y:.3~r} allocated<extra></extra>",
+        hovertemplate=f"<b>A</b><br>%{{y:.3~r}} {size.name} allocated<extra></extra>",
     )
 
 
