@@ -41,12 +41,16 @@ def _slices(held: Tracks) -> Iterator[Event]:
 
 
 def _flows(held: Tracks) -> Iterator[Event]:
-    """An arrow leaves a slice in its last nanosecond, which is still inside it, and enters the next at its start."""
+    """An arrow leaves a slice in its last nanosecond, which is still inside it, and enters the next at its start.
+
+    Where that has started before (a receiver that first gathers its weights), the arrow leaves then: viewers drop those
+    that go back in time.
+    """
     for number, flow in enumerate(held.flows, 1):
-        last = len(flow) - 1
+        last, first, entered = len(flow) - 1, held.slices[flow[0]], held.slices[flow[1]].start
         for n, i in enumerate(flow):
             s = held.slices[i]
-            at = s.start if n else max(s.start, s.end - 1)
+            at = s.start if n else max(first.start, min(first.end - 1, entered))
             phase = {"ph": "s"} if n == 0 else {"ph": "f" if n == last else "t", "bp": "e"}
             yield phase | _on(held, s) | {"id": number, "name": "message", "cat": "message", "ts": at / 1e3}
 

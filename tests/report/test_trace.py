@@ -164,6 +164,16 @@ def test_perfetto_holds_the_same_slices_as_chrome(either: Step, tmp_path: Path) 
     assert sorted(begins) == sorted((e["ts"], e["dur"], e["name"]) for e in chrome if e["ph"] == "X")
 
 
+def test_arrows_do_not_go_back_in_time_to_a_rank_that_gathers_before_its_message_is_there() -> None:
+    step = simulate(model(), CLUSTER, Plan(pp=2, zero=3, global_batch=64))
+    flows: dict[int, list[tuple[str, float]]] = defaultdict(list)
+    for e in trace.trace_data(step)["traceEvents"]:
+        if e["ph"] in "stf":
+            flows[e["id"]].append((e["ph"], e["ts"]))
+    assert len(flows) > 10
+    assert all(dict(ends)["s"] <= dict(ends)["f"] for ends in flows.values())
+
+
 def test_perfetto_tracks_are_described_before_they_are_used_and_flows_are_balanced(either: Step, tmp_path: Path):
     known, leaving, arriving = set(), [], []
     for p in packets(either, tmp_path):
