@@ -5,12 +5,16 @@ from itertools import combinations, islice, product
 from math import log2
 from typing import Any, NamedTuple
 
+from sim.costs.inputs import check_precision, precision_values
+from sim.costs.profile import load_profile
+from sim.engine.assembly import check_schedule
 from sim.specs import Cluster, InputError, Model, Plan
 from sim.specs.arguments import checked
+from sim.specs.catalog import precisions
 from sim.tuner.space import default_knobs
 
 FREE = ("pp", "tp", "virtual_stages", "micro_batch", "cp", "ep")
-"""Knobs that may change, beside the global batch; what the user asked for otherwise stays."""
+"""Knobs that may change, beside the global batch and a precision that is not served; all else stays as asked for."""
 
 BESIDE = 4
 """Nearest values of each knob that are tried where two knobs must change."""
@@ -20,7 +24,7 @@ class Possible(NamedTuple):
     """A plan that keeps the rules: what changes (knob to value), and how far that is, in doublings."""
 
     plan: Plan
-    changes: Mapping[str, int]
+    changes: Mapping[str, Any]
     distance: float
 
     @property
@@ -52,27 +56,54 @@ def nearest(model: Model, cluster: Cluster, plan: Plan, n: int = 3) -> list[Poss
 
 
 def changed(model: Model, cluster: Cluster, plan: Plan, changes: Mapping[str, Any]) -> Plan | None:
-    """Return the plan with some knobs changed, or None if that breaks a rule."""
+    """Return the plan with some knobs changed, or None if that breaks a rule, or the devices or its schedule's order
+    cannot serve it."""
     try:
         other = plan.but(**changes)
-        other.on(model, cluster)
+        placed = other.on(model, cluster)
+        _check_precision(placed.plan, cluster)
+        check_schedule(placed)
     except InputError:
         return None
     return other
 
 
-def _values(model: Model, cluster: Cluster, plan: Plan) -> dict[str, list[int]]:
+def _check_precision(plan: Plan, cluster: Cluster) -> None:
+    """Raise InputError where a device, or its profile, does not have the plan's precision."""
+    for member in cluster.members:
+        precision_values(plan.precision, member)
+        check_precision(plan, load_profile(member.profile))
+
+
+def _precisions(cluster: Cluster, plan: Plan) -> list[str]:
+    """Return the precisions to take in place of the plan's; none where it is served."""
+
+    def served(name: str) -> bool:
+        try:
+            _check_precision(plan.but(precision=name), cluster)
+        except InputError:
+            return False
+        return True
+
+    if "precision" in plan.derived or served(plan.precision):
+        return []
+    return [name for name in precisions if served(name)]
+
+
+def _values(model: Model, cluster: Cluster, plan: Plan) -> dict[str, list[Any]]:
     """Return the other values of every knob, the nearest first; the batch is filled up to whole microbatches."""
     knobs = default_knobs(model, cluster)
-    values: dict[str, Sequence[int]] = {name: knobs[name] for name in FREE}
+    values: dict[str, Sequence[Any]] = {name: knobs[name] for name in FREE}
+    values["precision"] = _precisions(cluster, plan)
     samples = plan.micro_batch * max(1, cluster.gpus // (plan.tp * plan.pp * plan.cp))
     whole = plan.global_batch // samples
     values["global_batch"] = [samples * k for k in (whole - 1, whole, whole + 1, plan.pp) if k > 0]
     return {
-        name: sorted({v for v in each if v != getattr(plan, name)}, key=lambda v: _far(plan, {name: v}))
+        name: sorted(dict.fromkeys(v for v in each if v != getattr(plan, name)), key=lambda v: _far(plan, {name: v}))
         for name, each in values.items()
     }
 
 
-def _far(plan: Plan, changes: Mapping[str, int]) -> float:
-    return sum(abs(log2(value / getattr(plan, name))) for name, value in changes.items())
+def _far(plan: Plan, changes: Mapping[str, Any]) -> float:
+    numbers = {name: value for name, value in changes.items() if name != "precision"}
+    return sum(abs(log2(value / getattr(plan, name))) for name, value in numbers.items())

@@ -29,6 +29,19 @@ def test_two_knobs_where_one_is_not_enough():
     assert found
 
 
+@pytest.mark.parametrize(
+    ("asked", "offered"),
+    [
+        ({"precision": "nvfp4"}, ["precision bf16", "precision fp16", "precision fp8"]),
+        ({"precision": "mxfp8", "pp": 3}, ["pp 4, precision bf16", "pp 4, precision fp16", "pp 4, precision fp8"]),
+        ({"schedule": "dualpipe", "pp": 1}, ["pp 2", "pp 4", "pp 8"]),
+    ],
+)
+def test_what_the_devices_or_the_order_cannot_serve_is_not_offered(asked, offered):
+    plan = Plan(**{"tp": 8, "pp": 4, "global_batch": 1024} | asked)
+    assert [p.words for p in nearest(MODEL, CLUSTER, plan)] == offered
+
+
 def test_unequal_stages_have_no_neighbour(gpt3, h100s):
     plan = Plan(global_batch=8, stages=(StagePlan(layers=48, tp=8, dp=8),) * 2)
     assert nearest(gpt3, h100s, plan) == []
