@@ -1,12 +1,13 @@
 """A question with sliders: one control for each named choice, a sentence, and one figure that follows them."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from html import escape
 from typing import Any, Protocol
 
 import ipywidgets as w
+import numpy as np
 import plotly.graph_objects as go
 
 from sim.report import markup as m
@@ -15,6 +16,8 @@ from sim.specs import InputError
 from sim.widgets.canvas import Canvas
 from sim.widgets.knob import STYLE, Knob, is_number, on_change
 from sim.widgets.width import WidthSensor
+
+EXAMPLE = "values to choose from, all of them numbers or all texts, for example stages=[2, 4, 8]"
 
 READ_OUT = 10
 """Letters of a chosen value that have room beside a slider of the usual width."""
@@ -34,7 +37,7 @@ class Explore(w.VBox):
     """
 
     def __init__(
-        self, draw: Draw, choices: dict[str, Sequence[Any]], say: Callable[..., str] | None, free: Sequence[str] = ()
+        self, draw: Draw, choices: Mapping[str, Sequence[Any]], say: Callable[..., str] | None, free: Sequence[str] = ()
     ) -> None:
         self._draw, self._say, self._words = draw, say, w.HTML()
         self.knobs = {n: Knob(n, list(values), values[0], boxed=n in free) for n, values in choices.items()}
@@ -66,6 +69,7 @@ class Explore(w.VBox):
         name = re.sub(r"\W+", "-", "-".join(map(str, values.values()))).strip("-") or "figure"
         try:
             words = self._say(**values) if self._say else ""
+            said = m.paragraph(words, "say") if words else ""
             self.canvas.draw(partial(_drawn, self._draw, values), self.sensor.look, name, keep_ranges=False)
         except Exception as error:  # whatever it is: what a callback raises is seen by nobody
             shown = " <i>The figure shows the previous values.</i>" if self.canvas.plot else ""
@@ -75,7 +79,7 @@ class Explore(w.VBox):
             self._words.value = f"<p class='say wrong'><b>{why}.{shown}</p>"
             self.canvas.stale(True)
         else:
-            self._words.value = m.paragraph(words, "say") if words else ""
+            self._words.value = said
             self.canvas.stale(False)
 
 
@@ -93,12 +97,21 @@ def explore(
     figure. Where draw or say raises an error its text is shown, and the figure stays, pale.
 
     Raises:
-        InputError: no choice, one without values, or free names what is no choice of numbers.
+        InputError: no choice, one without values or of other ones, or free names what is no choice of numbers.
     """
-    empty = [name for name, options in choices.items() if not len(options)]
-    if not choices or empty:
-        raise InputError((empty or ["choices"])[0], [], "values to choose from, for example stages=[2, 4, 8]")
-    numbers = [name for name, options in choices.items() if is_number(options[0])]
+    if not choices:
+        raise InputError("choices", [], EXAMPLE)
+    listed = {name: _values(name, options) for name, options in choices.items()}
+    numbers = [name for name, options in listed.items() if is_number(options[0])]
     if isinstance(free, str) or not set(free) <= set(numbers):
         raise InputError("free", free, f"a list of choices of numbers: {', '.join(numbers) or 'here is none'}")
-    return Explore(draw, choices, say, free)
+    return Explore(draw, listed, say, free)
+
+
+def _values(name: str, options: Any) -> list[Any]:
+    """Return the values of a choice as a list, numpy's as Python's."""
+    values = options.tolist() if isinstance(options, np.ndarray) else options
+    listed = list(values) if isinstance(values, Sequence) and not isinstance(values, str) else []
+    if not listed or not (all(map(is_number, listed)) or all(isinstance(v, str | bool) for v in listed)):
+        raise InputError(name, options, EXAMPLE)
+    return listed

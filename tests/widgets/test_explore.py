@@ -1,5 +1,6 @@
 """A panel of one figure: it follows its controls, says what is impossible, and keeps to its theme."""
 
+import numpy as np
 import pytest
 
 import sim
@@ -90,13 +91,21 @@ def test_free_names_numbers(free):
     assert caught.value.path == "free"
 
 
+def test_numbers_of_numpy_are_numbers():
+    panel = sim.explore(draw, free=["n"], n=np.arange(1, 4), kind=["a"])
+    assert panel.values["n"] == 1 and type(panel.values["n"]) is int
+
+
 def test_it_follows_width_and_theme(panel):
     panel.sensor.theme, panel.sensor.width = "dark", 640
     assert panel.canvas.plot.data[0].marker.color == colour("forward", "dark")
     assert panel.canvas.plot.layout.width == 640
 
 
-@pytest.mark.parametrize(("choices", "path"), [({}, "choices"), ({"n": []}, "n")])
+@pytest.mark.parametrize(
+    ("choices", "path"),
+    [({}, "choices"), *(({"n": values}, "n") for values in ([], 5, "abc", [1, "a"], [None, 1], {"a": 1}, iter([1])))],
+)
 def test_it_needs_something_to_choose(choices, path):
     with pytest.raises(InputError) as caught:
         sim.explore(draw, **choices)
