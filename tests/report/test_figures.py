@@ -48,6 +48,22 @@ def test_timeline_shows_every_operation_as_a_bar_and_one_row_per_rank(step: Step
     assert max(float(np.max(t.base + t.x)) for t in shown) * scale == pytest.approx(step.timeline.makespan * 1e-9)
 
 
+@pytest.mark.parametrize("window", [(1.0, 0.0), (0.0, 0.0), (float("nan"), 1.0), (0.0, float("inf")), (5.0, 6.0), "ab"])
+def test_a_window_that_shows_nothing_is_refused(step: Step, window: tuple[float, float]) -> None:
+    with pytest.raises(InputError, match=r"^window: got "):
+        figures.timeline(step, window=window)
+
+
+def test_arguments_that_no_figure_can_have_are_refused(step: Step, tuned: Tuned) -> None:
+    for draw in (
+        lambda: figures.breakdown([]),
+        lambda: figures.breakdown([step, step], ["one"]),
+        lambda: figures.front(tuned, max_points=-5),
+    ):
+        with pytest.raises(InputError):
+            draw()
+
+
 def test_timeline_says_what_a_step_takes_after_its_last_bar(step: Step) -> None:
     left = step.step_time_s - step.timeline.makespan * 1e-9
     note = f"; waiting for the slowest device adds {seconds(left)}"

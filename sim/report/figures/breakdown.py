@@ -11,6 +11,7 @@ from sim.engine.hidden import hidden as hidden_s
 from sim.engine.step import Step
 from sim.report.numbers import Unit, shorten, time_unit
 from sim.report.theme import HEIGHT, TERMS, Theme, colour, frame, label, marker, safe, whiskers
+from sim.specs import InputError
 from sim.specs.arguments import checked
 
 BAR = (0.35, 0.6)
@@ -47,9 +48,16 @@ def breakdown(
     """Return the exposed time by cause, one horizontal bar per step, with the total's 80 % interval.
 
     The terms of a bar sum to its step time; terms that are zero everywhere are left out. share: percent of the step in
-    place of time. hidden: another bar below each, of what runs beside the rest and nobody waits for (`engine.hidden`).
+    place of time. hidden: another bar above each, of what runs beside the rest and nobody waits for (`engine.hidden`).
+
+    Raises:
+        InputError: no step, or not a label for each.
     """
     steps = [step] if isinstance(step, Step) else list(step)
+    if not steps:
+        raise InputError("step", [], "one step or more")
+    if labels and len(labels) != len(steps):
+        raise InputError("labels", list(labels), f"as many as there are steps: {len(steps)}")
     full = list(labels) if labels else [f"plan {n}" for n in range(1, len(steps) + 1)]
     names = [""] if labels is None and len(steps) == 1 else [safe(shorten(n, LETTERS)) for n in full]
     total = np.array([s.step_time_s for s in steps])

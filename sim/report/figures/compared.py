@@ -32,6 +32,9 @@ def timeline_difference(
     Where both have the same actions on the same ranks the lower one's hover says how each moved. The title says how
     much longer it takes and what of the critical path that is due to. ranks: rows of each at most; window: the part
     shown, in seconds from the start (None: all).
+
+    Raises:
+        InputError: a window that does not end after it begins.
     """
     after, before = timeline_of(step), timeline_of(reference)
     found = compare(after, before)

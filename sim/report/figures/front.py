@@ -81,7 +81,13 @@ def front(
     marks the front's plans as the engine has them. misfits: False leaves those that do not fit to a click on their
     entry of the legend, which counts them. The axes show what fits; a double click shows everything. webgl:
     False draws vector points, which print well and need no graphics driver.
+
+    Raises:
+        InputError: an objective needs a price that is not known, `confirmed` is of other objectives, or `max_points` is
+            not above 0.
     """
+    if max_points < 1:
+        raise InputError("max_points", max_points, "a whole number from 1")
     scores, space = tuned.scores, tuned.space
     fits = np.flatnonzero((space.allowed & scores.fits).ravel())
     others = np.flatnonzero((space.allowed & ~scores.fits).ravel())

@@ -1,6 +1,7 @@
 """The pipeline's timeline: one row per pipeline rank, or per stream of a rank."""
 
 from functools import lru_cache, partial
+from math import isfinite, nan
 from typing import Literal
 
 import numpy as np
@@ -48,9 +49,11 @@ def timeline(
     of the model (or the two directions), microbatches (eight shades, again and again), or nothing.
 
     Raises:
-        InputError: lanes of a run of the compiled engine, which has none.
+        InputError: lanes of a run of the compiled engine, which has none; a window that shows nothing of the step.
     """
     run = timeline_of(step)
+    if window is not None and (_ends(window)[1] <= 0 or window[0] >= run.makespan * 1e-9):
+        raise InputError("window", window, f"a part of the step, 0 to {run.makespan * 1e-9:.6g} s")
     if lanes and not len(run.run.program.stream):
         raise InputError("lanes", lanes, 'False, or a step of the event engine (engine="events")')
     path = step.critical_path if critical and isinstance(step, Step) else critical_path(run.run) if critical else None
@@ -214,7 +217,18 @@ def _labels(schedule: Schedule, graph: Graph) -> NDArray[np.str_]:
 def _span(timeline: Timeline, window: tuple[float, float] | None) -> tuple[int, int]:
     if window is None:
         return 0, max(1, timeline.makespan)
-    return round(window[0] * 1e9), round(window[1] * 1e9)
+    begin, end = _ends(window)
+    return round(begin * 1e9), max(round(begin * 1e9) + 1, round(end * 1e9))
+
+
+def _ends(window: tuple[float, float]) -> tuple[float, float]:
+    try:
+        begin, end = map(float, window)
+    except (TypeError, ValueError):
+        begin = end = nan
+    if not (isfinite(begin) and isfinite(end) and begin < end):
+        raise InputError("window", window, "two times in seconds, the first before the second")
+    return begin, end
 
 
 def _of_stage(schedule: Schedule) -> list[int]:
