@@ -21,6 +21,7 @@ def test_every_action_is_a_bar(theme) -> None:
 def test_only_what_starts_before_the_end_is_shown() -> None:
     run = run_path(build("pipedream", Shape(2, 8)), Durations.uniform(2, {Kind.F: 1, Kind.B: 2}))
     figure = figures.order(run, until=6)
+    assert figure.layout.xaxis.title.text == "time (ticks)"
     assert figure.layout.xaxis.range == (0, 6)
     assert all(b < 6 for t in figure.data if t.base is not None for b in t.base)
     assert "update" not in [t.name for t in figure.data]

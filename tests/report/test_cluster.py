@@ -87,6 +87,7 @@ def test_load_has_lines_and_published_points():
 def test_fairness_is_stacked():
     figure = figures.cluster_fairness({"a": [1.0, 2.0], "b": [0.0, 1.0]})
     assert {t.stackgroup for t in figure.data} == {"all"}
+    assert figure.layout.xaxis.title.text == "time (steps)"
 
 
 DRAWN = (figures.cluster_load, figures.cluster_completion, figures.cluster_policies, figures.cluster_fairness)

@@ -41,7 +41,7 @@ def order(timeline: Timeline, until: float | None = None, theme: Theme = "light"
     until: the last tick shown (None: all). Meant for short runs: every action is a bar.
     """
     graph, ranks = timeline.graph, timeline.schedule.ranks
-    figure = frame(theme, 120 + 26 * ranks, "time", "pipeline rank", barmode="overlay", bargap=0.15)
+    figure = frame(theme, 120 + 26 * ranks, "time (ticks)", "pipeline rank", barmode="overlay", bargap=0.15)
     shown = (timeline.start < (until or np.inf)) & (timeline.end > timeline.start)
     for kind, look in LOOKS.items():
         chosen = np.flatnonzero(shown & (graph.kind == kind))

@@ -140,7 +140,7 @@ def cluster_fairness(levels: Mapping[str, Sequence[float]], theme: Theme = "ligh
     """
     if not levels:
         raise InputError("levels", {}, "one entity or more")
-    figure = frame(theme, HEIGHT + 60, "time", "sum of effective throughputs (normalised)")
+    figure = frame(theme, HEIGHT + 60, "time (steps)", "sum of effective throughputs (normalised)")
     for number, (name, values) in enumerate(levels.items()):
         figure.add_scatter(
             x=list(range(len(values))),
@@ -150,7 +150,7 @@ def cluster_fairness(levels: Mapping[str, Sequence[float]], theme: Theme = "ligh
             stackgroup="all",
             line={"color": colour(STYLES[number % 7][0], theme), "shape": "hv", "width": 1},
             fillcolor=mixed(STYLES[number % 7][0], theme, 0.5),
-            hovertemplate=f"<b>{safe(name)}</b><br>time %{{x}}: %{{y:.2f}}<extra></extra>",
+            hovertemplate=f"<b>{safe(name)}</b><br>step %{{x}}: %{{y:.2f}}<extra></extra>",
         )
     return figure
 
