@@ -57,6 +57,16 @@ def test_no_horizontal_scroll_and_full_width(page):
     assert max(gaps) <= 8
 
 
+def test_on_a_phone_figures_and_tables_scroll_and_the_page_does_not(page):
+    opened, _, _ = page
+    opened.set_viewport_size({"width": 400, "height": 900})
+    opened.wait_for_timeout(300)
+    fits = opened.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    widths = opened.evaluate("[...document.querySelectorAll('.main-svg')].map(e => e.getBoundingClientRect().width)")
+    opened.set_viewport_size({"width": 1280, "height": 900})
+    assert fits and min(widths) >= 560
+
+
 def test_dark_theme_redraws(page):
     opened, _, errors = page
     before = opened.evaluate("getComputedStyle(document.body).backgroundColor")
