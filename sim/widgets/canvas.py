@@ -15,8 +15,8 @@ UNWANTED = ("lasso2d", "zoomIn2d", "zoomOut2d", "autoScale2d", "select2d")
 """plotly.js would offer to upload the figure; a long bar of buttons would cover the legend."""
 
 STALE = "trainsim-stale"
-MIN_WIDTH = 320
-"""Pixels of a figure in a column that is narrower."""
+MIN_WIDTH = 560
+"""Pixels of a figure in a column that is narrower, which scrolls: with less a legend covers its figure."""
 
 
 class Canvas(w.VBox):
@@ -33,7 +33,7 @@ class Canvas(w.VBox):
         self._theme: Theme | None = None
         self._source: Callable[[Theme], go.Figure] | None = None
         self.export = ExportBar(lambda theme: self._source(theme) if self._source else None)
-        super().__init__([self.export], layout=w.Layout(overflow="hidden"))
+        super().__init__([self.export], layout=w.Layout(overflow="auto hidden"))
 
     def draw(self, source: Callable[[Theme], go.Figure], theme: Theme, name: str, keep_ranges: bool = True) -> None:
         """Show what `source` draws; `name` is that of exported files, without ending.

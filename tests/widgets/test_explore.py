@@ -6,7 +6,7 @@ import pytest
 import sim
 from sim.report.theme import colour, frame
 from sim.specs import InputError
-from sim.widgets.canvas import STALE
+from sim.widgets.canvas import MIN_WIDTH, STALE
 
 
 def draw(theme, n, kind):
@@ -100,6 +100,8 @@ def test_it_follows_width_and_theme(panel):
     panel.sensor.theme, panel.sensor.width = "dark", 640
     assert panel.canvas.plot.data[0].marker.color == colour("forward", "dark")
     assert panel.canvas.plot.layout.width == 640
+    panel.sensor.width = 400  # with less than this a legend would cover its figure: the column scrolls
+    assert panel.canvas.plot.layout.width == MIN_WIDTH == 560 and panel.canvas.layout.overflow == "auto hidden"
 
 
 @pytest.mark.parametrize(
