@@ -204,6 +204,14 @@ def test_front_shows_a_best_plan_of_unequal_stages_also_where_none_of_equal_stag
         assert low < best.y[0] < high
 
 
+def test_a_long_logarithmic_axis_has_ticks_from_end_to_end(tuned: Tuned) -> None:
+    time = tuned.scores.step_time_s
+    spread = np.geomspace(0.004, 20.0, time.size).reshape(time.shape)
+    axis = figures.front(replace(tuned, scores=replace(tuned.scores, step_time_s=spread))).layout.yaxis
+    assert 3 <= len(axis.tickvals) <= 8
+    assert axis.tickvals[0] < 3.2 * 10 ** axis.range[0] and axis.tickvals[-1] > 10 ** axis.range[1] / 3.2
+
+
 def test_misfits_wait_for_a_click_on_their_entry(tuned: Tuned) -> None:
     shown, waiting = (figures.front(tuned, misfits=on).data[0] for on in (True, False))
     assert shown.name == waiting.name

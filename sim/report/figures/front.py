@@ -26,6 +26,8 @@ GROUPS = (
 )
 """Legend text, pp from, to, colour, symbol: the symbol tells the groups apart without colour."""
 
+MOST_TICKS = 8
+
 
 class Axis(NamedTuple):
     """One objective as an axis: its title, shown number = SI value / `scale`, whether logarithmic and the values.
@@ -232,7 +234,17 @@ def _logarithmic(figure: go.Figure, key: str, axis: Axis, tuned: Tuned, fits: In
     marked = [axis.of(step) for step in (tuned.best.step, tuned.baseline) if step]  # of unequal stages, maybe
     shown = np.append(axis.values[fits], marked) / axis.scale
     low, high = log10(float(shown.min()) * 0.9), log10(float(shown.max()) * 1.1)
-    ticks = [n * 10.0**k for k in range(floor(low), ceil(high) + 1) for n in (1, 2, 3, 5, 7)]
-    ticks = [t for t in ticks if low <= log10(t) <= high][-8:]
+    ticks = _ticks(low, high)
     words = [digits3(t) for t in ticks]
     figure.update_layout({f"{key}axis": {"type": "log", "range": [low, high], "tickvals": ticks, "ticktext": words}})
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Return at most eight round numbers between two powers of ten, over all of the axis: best plans are at its end."""
+    marks: list[float] = []
+    for digits in ((1, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,)):
+        every = (n * 10.0**k for k in range(floor(low), ceil(high) + 1) for n in digits)
+        marks = [t for t in every if low <= log10(t) <= high]
+        if len(marks) <= MOST_TICKS:
+            break
+    return marks[:: -(-len(marks) // MOST_TICKS) or 1]
