@@ -204,6 +204,12 @@ def test_front_shows_a_best_plan_of_unequal_stages_also_where_none_of_equal_stag
         assert low < best.y[0] < high
 
 
+def test_every_row_of_a_tornado_has_its_name(step: Step) -> None:
+    known = [replace(one, title=f"{one.title} {n}") for one in elasticities(step) for n in range(3)]
+    figure = figures.tornado(step, known=known)
+    assert len(figure.data[0].y) > 8 and figure.layout.yaxis.dtick == 1
+
+
 def test_a_long_logarithmic_axis_has_ticks_from_end_to_end(tuned: Tuned) -> None:
     time = tuned.scores.step_time_s
     spread = np.geomspace(0.004, 20.0, time.size).reshape(time.shape)

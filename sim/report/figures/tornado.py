@@ -51,7 +51,7 @@ def tornado(
         )
     largest = max((abs(100 * c) for e in shown for c in _changes(e, step)), default=1.0)
     figure.update_xaxes(range=[-1.2 * largest, 1.2 * largest], zeroline=True, zerolinecolor=colour("secondary", theme))
-    return figure.update_yaxes(autorange="reversed", showgrid=False)
+    return figure.update_yaxes(autorange="reversed", showgrid=False, tickmode="linear", dtick=1)  # a name a row
 
 
 def _changes(e: Elasticity, step: Step) -> tuple[float, float]:
