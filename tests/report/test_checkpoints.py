@@ -53,6 +53,7 @@ def test_a_timeline_has_every_bar():
 def test_recovery_by_storage():
     advices = {"fast": plan(TIMES, GIVEN, MTBF_S), "slow": plan(replace(TIMES, persist_s=30.0), GIVEN, MTBF_S)}
     figure = figures.checkpoint_recovery(advices, restart_s=60.0)
+    assert figure.layout.yaxis.dtick == 1  # every row has its name
     work, reading, restarting = figure.data
     assert work.x == tuple(a.lost_work_s for a in advices.values())
     assert reading.x == pytest.approx((4.0, 4.0))

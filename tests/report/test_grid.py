@@ -18,3 +18,7 @@ def test_every_number_is_a_cell(theme) -> None:
 def test_cells_that_are_all_in_the_middle_have_no_shade() -> None:
     (cells,) = figures.grid({"8": {"64": 1.0}}, "batch", "hidden").data
     assert cells.zmin < 1.0 < cells.zmax
+
+
+def test_every_row_has_its_name_also_of_more_than_eight() -> None:
+    assert figures.grid({str(n): {"64": 1.0} for n in range(12)}, "batch", "hidden").layout.yaxis.dtick == 1

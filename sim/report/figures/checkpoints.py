@@ -201,4 +201,4 @@ def checkpoint_recovery(advices: Mapping[str, Advice], restart_s: float = 0.0, t
     for name, *held in zip(names, *parts.values(), strict=True):
         end = sum(held)
         figure.add_annotation(x=end, y=name, text=seconds(end), xanchor="left", showarrow=False)
-    return figure.update_yaxes(autorange="reversed", showgrid=False)
+    return figure.update_yaxes(autorange="reversed", showgrid=False, tickmode="linear", dtick=1)

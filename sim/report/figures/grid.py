@@ -57,4 +57,4 @@ def cells(
         hovertemplate=hover,
     )
     figure.update_xaxes(type="category", showgrid=False)
-    return figure.update_yaxes(type="category", showgrid=False)
+    return figure.update_yaxes(type="category", showgrid=False, tickmode="linear", dtick=1)
