@@ -343,6 +343,8 @@ def test_two_timelines_share_one_axis(names: tuple[str, str]) -> None:
 
 def test_a_difference_of_steps_names_both_plans(step: Step, long_step: Step) -> None:
     figure = figures.timeline_difference(step, long_step)
+    swapped = figures.timeline_difference(long_step, step)
+    assert all("earlier chunk" in f.layout.xaxis2.title.text for f in (figure, swapped))  # `step` alone has chunks
     assert [a.text[:8] for a in figure.layout.annotations] == ["A: tp 2,", "B: tp 2,"]
     assert figure.layout.title.text.startswith("B takes ")
 

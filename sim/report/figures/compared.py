@@ -44,7 +44,11 @@ def timeline_difference(
         panels[1] = _moved(panels[1], found, span)
     names = [_name(x) for x in (reference, step)]
     return _panels(
-        panels, [f"{n}: {t}" for n, t in zip("AB", names, strict=True)], comparison_words(found), after, theme
+        panels,
+        [f"{n}: {t}" for n, t in zip("AB", names, strict=True)],
+        comparison_words(found),
+        shade_note(before.schedule) or shade_note(after.schedule),
+        theme,
     )
 
 
@@ -60,7 +64,7 @@ def measured(joined: Joined, ranks: int = 8, theme: Theme = "light") -> go.Figur
     below = _of_measured(moved, seen, simulated, ranks)
     late = np.array([p.start_error_s for p in joined.pairs])
     words = f"{len(joined.pairs)} actions measured; median error of a start {_time(float(np.median(abs(late))))}"
-    return _panels([simulated, below], ["simulated", "measured"], words, run, theme)
+    return _panels([simulated, below], ["simulated", "measured"], words, shade_note(run.schedule), theme)
 
 
 def _of_measured(run: Timeline, seen: Ints, simulated: Shown, ranks: int) -> Shown:
@@ -96,8 +100,8 @@ def _time(value_s: float) -> str:
     return time_unit(value_s).text(value_s)
 
 
-def _panels(shown: Sequence[Shown], titles: Sequence[str], words: str, run: Timeline, theme: Theme) -> go.Figure:
-    """Return two panels, one above the other, on one time axis with one legend."""
+def _panels(shown: Sequence[Shown], titles: Sequence[str], words: str, shades: str, theme: Theme) -> go.Figure:
+    """Return two panels, one above the other, on one time axis with one legend. shades: what paler colours mean."""
     unit = time_unit(max(s.finish for s in shown) * 1e-9)
     tall = height(*(len(s.rows) for s in shown))
     note, more = wrapped(words)
@@ -112,7 +116,7 @@ def _panels(shown: Sequence[Shown], titles: Sequence[str], words: str, run: Time
         yaxis={"domain": [head - first, head]},
         yaxis2={"domain": [0, head - first - gap], "title": {"text": below}},
         xaxis={"anchor": "y", "showticklabels": False, "matches": "x2"},
-        xaxis2={"anchor": "y2", "title": {"text": f"time ({unit.name}){shade_note(run.schedule)}"}},
+        xaxis2={"anchor": "y2", "title": {"text": f"time ({unit.name}){shades}"}},
     )
     kinds = sorted({k for s in shown for k in s.looks})
     for n, each in enumerate(shown, 1):
