@@ -1,7 +1,7 @@
 """The plans to compare: knob values, the legal combinations as columns, and why the others are left out."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -150,13 +150,15 @@ def build_space(
     shape["microbatches"] = global_batch // (shape["dp"] * shape["micro_batch"])
     excluded: dict[str, int] = {}
     legal = np.ones(len(shape["tp"]), dtype=bool)
-    for reason, broken in _broken(model, cluster, global_batch, fixed, shape):
+    spread = _spread(cluster, global_batch, fixed, shape)
+    for reason, broken in _broken(model, spread, shape):
         first = legal & broken
         legal &= ~first
         _count(excluded, reason, int(first.sum()) * per_row)
     rows = {name: column[legal] for name, column in shape.items()}
     needs = _asked(model, cluster, global_batch, fixed, rows, recompute, zero, sp)
-    allowed = on_target(target, needs, _legal(model, rows, recompute, zero, sp, excluded), excluded)
+    spread = _spread(cluster, global_batch, fixed, {k: v[:, None, None, None] for k, v in rows.items()})
+    allowed = on_target(target, needs, _legal(model, spread, recompute, zero, sp, excluded), excluded)
     allowed = _distinct(model, needs, allowed, excluded)
     if len(recompute) > len(same_once(model, settings.framework, values["recompute"])):
         idle = allowed & (recompute == RECOMPUTE.index("selective"))[:, None, None]
@@ -169,20 +171,21 @@ def build_space(
     )
 
 
-def _broken(
-    model: Model, cluster: Cluster, global_batch: int, kept: Mapping[str, Any], shape: Mapping[str, Column]
-) -> Iterator[tuple[str, Any]]:
-    """Yield why rows are left out, and which, in the order in which reasons count."""
-    code, ranks = shape["schedule"], shape["dp"] * shape["cp"]
-    spread = Spread(
+def _spread(cluster: Cluster, global_batch: int, kept: Mapping[str, Any], shape: Mapping[str, Column]) -> Spread:
+    """Return the numbers of rows for the rules, with switches that break none."""
+    return Spread(
         gpus=cluster.gpus, cp=shape["cp"], ep=shape["ep"], etp=kept.get("etp", 1), shard=shape["fsdp_shard"],
         tp=shape["tp"], pp=shape["pp"], virtual_stages=shape["virtual_stages"], dp=shape["dp"],
         micro_batch=shape["micro_batch"], global_batch=global_batch, group=shape["pp"], sequence_parallel=np.False_,
-        schedule=np.array(ORDERS)[code], tempo=shape["tempo"] > 0,
+        schedule=np.array(ORDERS)[shape["schedule"]], tempo=shape["tempo"] > 0,
     )  # fmt: skip
+
+
+def _broken(model: Model, spread: Spread, shape: Mapping[str, Column]) -> Iterator[tuple[str, Any]]:
+    """Yield why rows are left out, and which, in the order in which reasons count."""
+    code, ranks = shape["schedule"], shape["dp"] * shape["cp"]
     for rule in RULES:
-        if rule.knob != "sequence_parallel":
-            yield rule.reason, rule.broken(model, spread)
+        yield rule.reason, rule.broken(model, spread)
     if (shape["fsdp_shard"] == 0).any():
         yield "fsdp_shard of all data-parallel ranks (the same as 0)", shape["fsdp_shard"] == ranks
     if (code == NONE).any():
@@ -264,29 +267,23 @@ def _count(excluded: dict[str, int], reason: str, number: int) -> None:
 
 def _legal(
     model: Model,
-    rows: Mapping[str, Column],
+    spread: Spread,
     recompute: Column,
     zero: Column,
     sp: Column,
     excluded: dict[str, int],
 ) -> NDArray[np.bool_]:
-    tp = rows["tp"][:, None, None, None]
-    zero_axis, sp_axis = zero[:, None], sp[None, :] > 0
-    shape = (len(rows["tp"]), len(recompute), len(zero), len(sp))
-    no_group = np.broadcast_to(sp_axis & (tp == 1), shape)
-    uneven = np.broadcast_to(sp_axis & (tp > 1) & (model.seq % tp != 0), shape)
-    selective = np.full(shape, model.whole_layers) & (recompute == RECOMPUTE.index("selective"))[:, None, None]
-    no_group, uneven = no_group & ~selective, uneven & ~selective
-    part = (rows["fsdp_shard"] > 0)[:, None, None, None]
-    no_copy = np.broadcast_to(part & (zero_axis == 0), shape) & ~no_group & ~uneven & ~selective
-    for reason, mask in (
-        (f"selective recompute of {'a traced network' if model.table else 'recurrent layers'}", selective),
-        ("sequence parallelism without tp > 1", no_group),
-        ("tp does not divide the sequence (sequence parallelism)", uneven),
-        ("fsdp_shard without ZeRO", no_copy),
-    ):
-        _count(excluded, reason, int(mask.sum()))
-    return np.asarray(~(no_group | uneven | no_copy | selective))
+    """Return which configurations of legal rows, whose numbers are `spread`, are legal with every switch."""
+    switched = replace(
+        spread, zero=zero[:, None], sequence_parallel=sp > 0,
+        selective=(recompute == RECOMPUTE.index("selective"))[:, None, None],
+    )  # fmt: skip
+    legal = np.ones((len(spread.tp), len(recompute), len(zero), len(sp)), dtype=bool)
+    for rule in RULES:
+        broken = legal & rule.broken(model, switched)
+        _count(excluded, rule.reason, int(broken.sum()))
+        legal &= ~broken
+    return legal
 
 
 def _distinct(model: Model, asked: Asked, allowed: NDArray[np.bool_], excluded: dict[str, int]) -> NDArray[np.bool_]:

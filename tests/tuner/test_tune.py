@@ -55,6 +55,21 @@ def test_space_is_every_legal_plan():
     assert int(space.allowed.sum()) + sum(space.excluded.values()) == space.asked
 
 
+@pytest.mark.parametrize(
+    ("model", "knobs"),
+    [(replace(SMALL, seq=48), {"cp": [2]}), (replace(models["t5-base"], encoder_seq=510), {"tp": [4, 12]})],
+    ids=["part of the sequence", "encoder"],
+)
+def test_space_keeps_what_sequence_parallelism_must_divide(model, knobs):
+    """tp of 16 divides 48 tokens and not the 24 of each part; tp of 4 the decoder's 512 and not the encoder's 510."""
+    cluster = Cluster.of("a100-sxm-40gb", nodes=4)
+    space = build_space(model, cluster, 96, {"tp": [16], "micro_batch": [1]} | knobs)
+    for at in np.argwhere(space.allowed).tolist():
+        space.plan(*at).on(model, cluster)
+    assert any("(sequence parallelism)" in reason for reason in space.excluded)
+    assert int(space.allowed.sum()) + sum(space.excluded.values()) == space.asked
+
+
 @pytest.mark.parametrize(("device", "memory"), [full("a100-sxm-40gb", None), full("l4", None), ("a100-sxm-40gb", 8e9)])
 def test_winner_is_the_brute_force_optimum(device, memory):
     cluster = Cluster.of(device, gpus_per_node=4, memory_bytes=memory)
