@@ -322,12 +322,12 @@ class _Run:
         self, stage: _Stage, buffers: Sequence[Any], values: Sequence[Any], rows: tuple[int, int], origin: int
     ) -> list[Any]:
         """Return all values after a stage has run for some rows; of those that it reads and that are cut, `values` has
-        the rows from `origin` on."""
+        the rows from `origin` on; of those that are alike a stage before this one may have gathered its own rows."""
         (first, last), found = rows, list(values)
         for i in stage.rows:
             found[i] = values[i][..., first - origin : last - origin]
         for i in stage.gathered:
-            found[i] = values[i].take(self.alike[first:last], -1)
+            found[i] = self.values[i].take(self.alike[first:last], -1)
         for i, k in stage.buffer.items():
             found[i] = self.out[i][..., first:last] if i in self.out else buffers[k][..., : last - first]
         for operation, one, other, i in stage.steps:

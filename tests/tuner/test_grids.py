@@ -35,7 +35,7 @@ def test_equal_to_the_function_on_any_axes(data, along, block, several):
     for name in MIXED.symbols:
         drawn = rng.uniform(0.1, 4, [n if some else 1 for n, some in zip(shape, data.draw(kinds), strict=True)])
         values[name] = float(drawn.ravel()[0]) if drawn.size == 1 else drawn
-    groups = np.array([0, 1, 0, 1, 1])[: shape[along]]
+    groups = np.array([2, 0, 1, 0, 2])[: shape[along]]
     if data.draw(st.booleans()):  # some symbols are equal for rows of one group
         values = {k: np.take(v, groups, along) if np.ndim(v) and v.shape[along] > 1 else v for k, v in values.items()}
     with pytest.MonkeyPatch.context() as patch:
@@ -73,3 +73,12 @@ def test_rows_that_are_alike_are_evaluated_once(monkeypatch):
     found = evaluated(function, values, alike=np.arange(100) % 3)
     assert sum(seen) == 3 * 4  # b * c, + d, b / 2 and the larger, for three rows
     np.testing.assert_allclose(found["x"], function(values)["x"], rtol=1e-15)
+
+
+def test_what_is_alike_is_the_same_for_terms_of_rows_and_of_all_axes():
+    groups = np.array([1, 0, 1, 0])
+    values = {"grid_a": np.arange(4.0), "grid_b": groups + 1.0}
+    values = {name: each[:, None, None] for name, each in values.items()}
+    values |= {"grid_c": np.array([0.5, 2.0])[:, None], "grid_d": np.array([1.0, 3.0])}
+    function = compile_expressions({"x": maximum(a, b) + maximum(a * c * d, b)})
+    np.testing.assert_array_equal(evaluated(function, values, alike=groups)["x"], function(values)["x"])
