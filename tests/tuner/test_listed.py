@@ -69,6 +69,16 @@ def test_backwards_that_run_whole_beside_others_in_two_parts_beat_no_bound():
     assert 0.8 < max(least[at] / step.step_time_s for at, step in each(space)) <= 1 + 1e-7
 
 
+@pytest.mark.parametrize("schedule", ["zb-h2", "zb-2p"])
+def test_a_last_rank_that_ends_last_beats_no_bound(schedule):
+    """Its head takes longer than all layers, and it reduces no gradients of an embedding."""
+    model = Model(layers=4, hidden=256, heads=4, seq=96, vocab=250_000)
+    given = {"tp": [1], "pp": [2], "micro_batch": [1], "zero": [0, 1], "recompute": ["none"]}
+    space = build_space(model, Cluster.of("a100-sxm-40gb", gpus_per_node=4), 12, given | {"schedule": [schedule]})
+    least = bounds(space)
+    assert 0.99 < max(least[at] / step.step_time_s for at, step in each(space)) <= 1 + 1e-7
+
+
 @pytest.mark.parametrize("layers", [(1, 11, 11, 1), (11, 1, 11, 1), (1, 1, 11, 11), (6, 6, 6, 6)])
 @pytest.mark.parametrize("schedule", ASYNCHRONOUS)
 def test_without_flush_the_slowest_rank_sets_the_pace(schedule, layers):
