@@ -38,7 +38,8 @@ and few enough that blocks of all cores together take less than 2 GB."""
 class Techniques:
     """Values that every stage may take, whatever the others take; `offload`: shares of each of `OFFLOADED`.
 
-    recompute_layers: how many layers of a stage recompute, 0 for all of them; any number where it is left out.
+    recompute_layers: how many layers of a stage recompute, 0 for all of them; any number where it is left out, and of
+    micro_batch what the samples of a microbatch make it.
     """
 
     tp: tuple[int, ...]
@@ -46,6 +47,7 @@ class Techniques:
     recompute: tuple[str, ...]
     recompute_layers: tuple[int, ...] = ()
     offload: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    micro_batch: tuple[int, ...] = ()
 
     @property
     def offloads(self) -> int:

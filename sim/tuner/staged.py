@@ -181,8 +181,9 @@ def search_stages(
 ) -> StagedSearch:
     """Return the `n` fastest plans of unequal stages below `at_most` seconds, no more than `EACH` of one pipeline.
 
-    values: of every knob (tp, pp, cp, ep, micro_batch, zero, recompute, recompute_layers, offload_*, precision, tempo);
-    kept: settings that are not searched. `stop` ends the search with the best so far.
+    values: of every knob (tp, pp, cp, ep, micro_batch, zero, recompute, recompute_layers, offload_*, precision, tempo),
+    and `stage_micro_batch`, all that a stage may have where others have more or fewer ranks (left out: any); kept:
+    settings that are not searched. `stop` ends the search with the best so far.
     """
     again = partial(_again, model, global_batch, values, kept, freedom, solve)
     found = StagedSearch(n, at_most, again)
@@ -193,6 +194,7 @@ def search_stages(
         tuple(values["tp"]), tuple(values["zero"]), tuple(values["recompute"]),
         (0,) if freedom == "layers" else tuple(values.get("recompute_layers", ())),
         {name: tuple(values.get(f"offload_{name}", hosts[f"offload_{name}"])) for name in OFFLOADED},
+        tuple(values.get("stage_micro_batch", ())),
     )  # fmt: skip
     settings = tuple((name, value) for name, value in kept.items() if name != "offload")
     every = list(questions(model, cluster, global_batch, values, settings, freedom))

@@ -176,11 +176,12 @@ class StageTables:
 
     def _rows(self, member: Cluster) -> dict[str, Ints]:
         """Return the legal (tp, dp, micro-batch) of a stage, by devices."""
-        asked, found = self.asked, []
+        asked, sizes, found = self.asked, self.techniques.micro_batch, []
         for gpus in _device_counts(asked, member):
             for tp in self.techniques.tp if asked.tp is None else (asked.tp,):
                 ranks = gpus // (tp * asked.cp)
-                if ranks and gpus % (tp * asked.cp) == 0 and asked.samples % ranks == 0:
+                whole = ranks and gpus % (tp * asked.cp) == 0 and asked.samples % ranks == 0
+                if whole and (not sizes or asked.samples // ranks in sizes):
                     found.append((gpus, tp, ranks, asked.samples // ranks))
         columns = np.array(found, dtype=np.int64).reshape(-1, 4).T
         rows = dict(zip(("gpus", "tp", "dp", "micro_batch"), columns, strict=True))

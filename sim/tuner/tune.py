@@ -314,7 +314,12 @@ class _Request:
         if 0 not in space.knobs.get("fsdp_shard", [space.kept.get("fsdp_shard") or 0]):
             return None  # a stage is sharded over all its ranks
         own = {name: values for name, values in asked.knobs.items() if name in (*STAGE_KNOBS, "imbalance")}
-        values = default_knobs(self.model, space.cluster) | dict(space.knobs) | own
+        sizes = {"stage_micro_batch": space.knobs["micro_batch"]} if "micro_batch" in space.knobs else {}
+        values = default_knobs(self.model, space.cluster) | dict(space.knobs) | own | sizes
+        # Stages of more ranks than one are sequence-parallel, and have one chunk each.
+        values["tp"] = [tp for tp in values["tp"] if (tp > 1) in values["sequence_parallel"]]
+        if not values["tp"] or 1 not in values["virtual_stages"]:
+            return None
         framework = Plan(global_batch=asked.global_batch, **space.kept).framework
         values["recompute"] = same_once(self.model, framework, values["recompute"])
         solve = LayersAlone(self.asked.target) if freedom == "layers" else solve_exactly

@@ -13,13 +13,14 @@ from sim.engine.step import simulate
 from sim.plans.notes import notes
 from sim.specs import Cluster, InputError, Links, Model, Offload, Plan
 from sim.specs.catalog import models
+from sim.specs.job import Tune
 from sim.specs.rules import divisors
 from sim.tuner.baseline import textbook
 from sim.tuner.explain import TERM_NAMES
 from sim.tuner.ranking import same_order, weighed
 from sim.tuner.score import bounds
 from sim.tuner.space import ORDERS, build_space
-from sim.tuner.tune import tune
+from sim.tuner.tune import _Request, tune
 from tests.full import FULL, full
 
 SMALL = Model(name="small", layers=12, hidden=2048, heads=16, seq=1024)
@@ -119,6 +120,21 @@ def test_knobs_are_kept(gpt3, h100s):
     found = tune(gpt3, h100s, 128, knobs={"tp": [8], "recompute": ["full"], "virtual_stages": [1]}, top=4)
     assert {r.plan.virtual_stages for r in found.plans} == {1}
     assert {(each.tp, each.recompute) for r in found.plans for each in r.plan.stages or (r.plan,)} == {(8, "full")}
+
+
+@pytest.mark.parametrize(
+    ("knobs", "path"),
+    [({"micro_batch": [1], "pp": [1]}, "micro_batch"), ({"sequence_parallel": [False], "tp": [2]}, "sequence_parallel"),
+     ({"virtual_stages": [2], "pp": [2]}, "virtual_stages")],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_knobs_are_kept_by_unequal_stages_too(knobs, path):
+    knobs |= {"zero": [0], "recompute": ["none"], "offload_optimizer": [0.0], "offload_activations": [0.0]}
+    request = _Request(SMALL, Tune(global_batch=16, knobs=knobs, target="any"), None, 20, np.inf, lambda *_: None)
+    space = request.space(Cluster.of("a100-sxm-40gb", gpus_per_node=4))
+    found = request.any_unequal(space, np.inf)
+    assert (found is None) == (path != "micro_batch")
+    assert not found or {stage.micro_batch for _, plan in found.found for stage in plan.stages} == {1}
 
 
 def test_memory_objective_finds_the_smallest(gpt3, h100s, found):
