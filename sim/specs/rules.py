@@ -38,7 +38,7 @@ class Spread:
     etp: Any = 1
     shard: Any = 0
     stage_layers: tuple[int, ...] = ()
-    zero: int = 1
+    zero: Any = 1
     selective: Any = False
     repeats: Any = True
     repeated: int = 0
