@@ -67,14 +67,14 @@ class Search:
     def confirm(self) -> tuple[list[Step], float]:
         """Return the top plans as the compiled engine runs them, best first, and the gap left; none where none fits.
 
-        Everything whose lower bound is under the best time so far is run, so that no closed form decides.
+        Everything whose lower bound is under the best so far is run, so that no closed form decides.
         """
         order = self._order()
         try:
             self._confirm_top(order)
             if not self._fitting():
                 return [], 0.0
-            gap = 0.0 if self.objective == "memory_headroom" else self._close_gap(order)
+            gap = self._close_gap(order)
         except KeyboardInterrupt:
             if not self._fitting():
                 raise
@@ -92,16 +92,27 @@ class Search:
             self.progress("confirming", good, self.top)
             self.run(flat)
 
+    @property
+    def _bounds(self) -> NDArray[np.float64]:
+        """Seconds, or by memory bytes (but for rounding), that no engine beats: orders without closed form are scored
+        by a bound of their memory."""
+        by_memory = self.objective == "memory_headroom"
+        return (self.scores.peak_memory_bytes * (1 + 1e-9) if by_memory else self.least).ravel()
+
+    def _best(self) -> float:
+        """Return the least seconds, or by memory bytes, of what has run."""
+        return min(self._key(outcome)[0] for outcome in self._fitting())
+
     def _open_gap(self, order: NDArray[np.int64]) -> float:
-        """Return how much faster than the best so far a configuration that has not run can be at most."""
-        best = min(outcome.step_time_s for outcome in self._fitting())
+        """Return how much better than the best so far a configuration that has not run can be at most."""
+        best = self._best()
         left = order[~np.isin(order, list(self.ran))]
-        return max(0.0, float(1 - self.least.ravel()[left].min(initial=best) / best))
+        return max(0.0, float(1 - self._bounds[left].min(initial=best) / best))
 
     def _close_gap(self, order: NDArray[np.int64]) -> float:
-        least = self.least.ravel()
+        least = self._bounds
         for flat in order[np.argsort(least[order], kind="stable")].tolist():
-            best = min(outcome.step_time_s for outcome in self._fitting())
+            best = self._best()
             if least[flat] >= best:
                 return 0.0
             if flat not in self.ran:

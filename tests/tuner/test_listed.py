@@ -9,6 +9,7 @@ from sim.specs import Cluster, InputError, Model, Plan
 from sim.specs.catalog import models
 from sim.specs.pipelines import ASYNCHRONOUS
 from sim.tuner.score import bounds, score_members
+from sim.tuner.search import Search
 from sim.tuner.space import ORDERS, PRECISIONS, build_space, default_knobs
 from sim.tuner.staged import search_stages
 from sim.tuner.tune import tune
@@ -77,6 +78,16 @@ def test_a_last_rank_that_ends_last_beats_no_bound(schedule):
     space = build_space(model, Cluster.of("a100-sxm-40gb", gpus_per_node=4), 12, given | {"schedule": [schedule]})
     least = bounds(space)
     assert 0.99 < max(least[at] / step.step_time_s for at, step in each(space)) <= 1 + 1e-7
+
+
+def test_orders_that_are_scored_by_a_bound_of_their_memory_do_not_hide_a_smaller_plan():
+    model = Model(layers=12, hidden=1024, heads=8, seq=512, vocab=50_000)
+    given = {"micro_batch": [1], "virtual_stages": [2, 3], "zero": [1], "schedule": ["interleaved", "dualpipev"]}
+    space = build_space(model, Cluster.of("a100-sxm-40gb", gpus_per_node=4), 32, SHAPES | given)
+    search = Search(space, score_members(space), bounds(space), "memory_headroom", 1, np.inf, lambda *_: None)
+    (least,), gap = search.confirm()
+    assert gap == 0
+    assert least.peak_memory_bytes == min(step.peak_memory_bytes for _, step in each(space))
 
 
 @pytest.mark.parametrize("layers", [(1, 11, 11, 1), (11, 1, 11, 1), (1, 1, 11, 11), (6, 6, 6, 6)])
