@@ -84,7 +84,7 @@ def score_members(space: Space) -> Scores:
 
 
 def bounds(space: Space) -> Floats:
-    """Return a step time per configuration of `space` that the engine never beats, in seconds.
+    """Return a step time per configuration of `space` that the path engine never beats, in seconds.
 
     A mixed cluster is bounded by a device that has the best of each, and by what a rank of the slowest device is
     busy; without a pipeline every group waits for that device. Chunks of different layers are bounded by the fewest
