@@ -94,8 +94,9 @@ def layer(structure: Structure, index: int) -> dict[str, Expr]:
     times["backward_host"] = _issued(*host["backward"], backward)
     times["behind"] = host["backward"][0] - backward
     kept, rebuilt = memory.block_bytes(kind, index, structure.statistics)
-    # Where only the first layers of a chunk recompute, the others are behind when one of them does, and free as much.
-    rebuilt *= maximum(0, 1 - _layers(structure) * (1 - memory.repeated))
+    # In PyTorch's networks the first layers of a chunk recompute: where others keep all, these are behind by then and
+    # have freed as much. Published runs of a fork of Megatron-LM (Mist's) held both.
+    rebuilt *= 1 - native * minimum(1, _layers(structure) * (1 - memory.repeated))
     return times | {
         "recompute_flop": memory.repeated * total(again, "flop"),
         "gather": _gathered(index, kind.mlp == "moe"),
