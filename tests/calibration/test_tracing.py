@@ -13,7 +13,7 @@ from calibration.tracing.trace import find_layers, flop, run, trace
 from sim.specs.fields import InputError
 from sim.specs.table import at
 from tests import reference_modules as ref
-from tests.full import fully
+from tests.full import FULL, fully
 from tests.pace import slower
 
 SEQ, HIDDEN, HEADS, VOCAB = 32, 64, 4, 100
@@ -74,7 +74,7 @@ def test_flop_and_parameters_are_exact(name):
     assert table.parameters == sum(p.numel() for p in module.parameters())
     assert sum(layer.trainable_parameters * layer.count for layer in table.layers) == table.parameters
     assert sum(layer.tensors * layer.count for layer in table.layers) == len([*module.parameters()])
-    for batch in (2, 5):
+    for batch in (2, 5) if FULL else (2,):
         assert table.flop(batch, "forward") == flop(module, inputs(batch), backward=False)
         assert table.flop(batch) == flop(module, inputs(batch)) + uncounted(name, batch)
 

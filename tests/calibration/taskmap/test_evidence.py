@@ -13,6 +13,7 @@ from calibration.taskmap.native import compiler
 from calibration.taskmap.processor import Processor, processor
 from calibration.taskmap.results import Results, Shape, held, read_results
 from sim.specs.fields import InputError
+from tests.full import fully
 
 WIDE = Processor(cores=2, lanes=16, registers=32, cache_bytes=2**20)
 SHAPE = Shape(
@@ -43,6 +44,7 @@ def test_what_is_drawn_anywhere_is_a_program():
     assert EVERYWHERE > 1000 * tune.PROBES
 
 
+@fully
 @pytest.mark.skipif(compiler() is None, reason="no C compiler on the PATH")
 def test_everything_is_measured_written_and_read(tmp_path, monkeypatch):
     few = evidence.schedules(processor())[:3]
