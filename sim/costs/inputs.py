@@ -267,6 +267,13 @@ def runs_on(recipe: Precision, device: Device) -> bool:
     return not scaled and {recipe.gemm.forward, recipe.gemm.dgrad, recipe.gemm.wgrad} <= set(device.rates)
 
 
+def check_served(plan: Plan, cluster: Cluster) -> None:
+    """Refuse a precision that a device of the cluster, or its profile, does not serve; raises InputError."""
+    for member in cluster.members:
+        check_precision(plan, load_profile(member.profile))
+        precision_values(plan.precision, member)
+
+
 def precision_values(name: str, cluster: Cluster) -> dict[str, float]:
     """Return rates over the profile's, sizes of elements and operands, and casts of a recipe on the cluster's device.
 

@@ -385,15 +385,19 @@ def states(structure: Structure) -> dict[str, Expr]:
     return out
 
 
+def sends_whole() -> Expr:
+    """Return 1 where every rank sends all of a boundary, which it has; 0 where each sends its part, and without
+    sequence parallelism the receivers gather the whole."""
+    return (1 - symbol("scatter_gather")) * (1 - sequence_parallel)
+
+
 def expressions(structure: Structure) -> dict[str, Expr]:
     """Return every output of the stage model as an expression."""
     inner = chunk(structure)
     first, last = phases(ends.embedding(structure)), head(structure, inner["backward_host"])
     head_kept, head_beside = memory.head_bytes(structure)
     several = minimum(1, pp - 1)
-    # Each rank sends its part, and without sequence parallelism the receivers gather the whole; or all send the whole,
-    # where they have it.
-    whole = (1 - symbol("scatter_gather")) * (1 - sequence_parallel)
+    whole = sends_whole()
     boundary = ends.boundary_bytes(structure)
     whole_again = (1 - sequence_parallel) * tp_group.all_gather(boundary)
     entering, leaving = (

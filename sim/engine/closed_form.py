@@ -369,8 +369,7 @@ def _times(e: Mapping[str, Expr]) -> Times:
 
 def _least(t: Times, e: Mapping[str, Expr]) -> Times:
     """Return times for a bound: of messages only the mean is known, and between some ranks they may be shorter."""
-    whole = (1 - symbol("scatter_gather")) * (1 - symbol("sequence_parallel"))
-    size = e["boundary_buffer_bytes"] / 2 * (1 + whole * (symbol("tp") - 1))
+    size = e["boundary_buffer_bytes"] / 2 * (1 + stage.sends_whole() * (symbol("tp") - 1))
     longer, blocking = mean_over_last(size, symbol("pp_inter"), symbol("pp") - 1), symbol("blocking_sends")
     waits = 2 * blocking * maximum(0, longer)
     return replace(t, forward=t.forward - waits, backward=t.backward - waits, longer=(1 - blocking) * longer)

@@ -5,8 +5,7 @@ from itertools import combinations, islice, product
 from math import log2
 from typing import Any, NamedTuple
 
-from sim.costs.inputs import check_precision, precision_values
-from sim.costs.profile import load_profile
+from sim.costs.inputs import check_served
 from sim.engine.assembly import check_schedule
 from sim.specs import Cluster, InputError, Model, Plan
 from sim.specs.arguments import checked
@@ -61,18 +60,11 @@ def changed(model: Model, cluster: Cluster, plan: Plan, changes: Mapping[str, An
     try:
         other = plan.but(**changes)
         placed = other.on(model, cluster)
-        _check_precision(placed.plan, cluster)
+        check_served(placed.plan, cluster)
         check_schedule(placed)
     except InputError:
         return None
     return other
-
-
-def _check_precision(plan: Plan, cluster: Cluster) -> None:
-    """Raise InputError where a device, or its profile, does not have the plan's precision."""
-    for member in cluster.members:
-        precision_values(plan.precision, member)
-        check_precision(plan, load_profile(member.profile))
 
 
 def _precisions(cluster: Cluster, plan: Plan) -> list[str]:
@@ -80,7 +72,7 @@ def _precisions(cluster: Cluster, plan: Plan) -> list[str]:
 
     def served(name: str) -> bool:
         try:
-            _check_precision(plan.but(precision=name), cluster)
+            check_served(plan.but(precision=name), cluster)
         except InputError:
             return False
         return True

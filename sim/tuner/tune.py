@@ -11,7 +11,6 @@ from typing import Any
 from sim.costs import inputs
 from sim.costs.algebra import settle
 from sim.costs.layers.structure import Structure
-from sim.costs.profile import load_profile
 from sim.engine.closed_form import closed_form, lower_bound
 from sim.engine.step import Step
 from sim.plans.targets import RUN_BY_TORCH, SENDS_BLOCK, unsearched_refusals
@@ -243,9 +242,8 @@ class _Request:
         knobs = {axis: [degree] for axis, degree in self.given.items()} | self.asked.knobs
         values = resolved(knobs, self.model, cluster, batch)
         uniform = {name: chosen for name, chosen in values.items() if name in PLAN_KNOBS}
-        for member in cluster.members:
-            for name in uniform.get("precision", ()):
-                _check_precision(name, member)
+        for name in uniform.get("precision", ()):
+            _check_precision(name, cluster)
         kept = {name: value for name, value in kept.items() if name not in uniform}
         return build_space(self.model, cluster, batch, uniform, kept, target)
 
@@ -341,8 +339,7 @@ def _seconds(marks: Sequence[float]) -> dict[str, float]:
 def _check_precision(name: str, cluster: Cluster) -> None:
     """Refuse a precision that the devices, or their profile, cannot serve; raises InputError."""
     try:
-        inputs.check_precision(read(Plan, {"global_batch": 1, "precision": name}), load_profile(cluster.profile))
-        inputs.precision_values(name, cluster)
+        inputs.check_served(read(Plan, {"global_batch": 1, "precision": name}), cluster)
     except InputError as error:
         raise InputError("tune.knobs.precision", name, error.allowed) from None
 

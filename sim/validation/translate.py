@@ -16,7 +16,6 @@ from typing import Any
 
 from sim.catalog import data
 from sim.costs import inputs
-from sim.costs.profile import load_profile
 from sim.engine.assembly import check_schedule
 from sim.specs.catalog import device, models, stated_model
 from sim.specs.cluster import Cluster, Links
@@ -86,8 +85,7 @@ def translate(row: Measured, profile: str | None = None) -> Case:
     plan = _plan(told, model, cluster, _merged(facts, "plan"), notes)
     placed = plan.on(model, cluster)
     # A predictor takes many rows at once: what it would refuse one of them for is refused here, with that row.
-    inputs.check_precision(plan, load_profile(cluster.profile))
-    inputs.precision_values(plan.precision, cluster)
+    inputs.check_served(plan, cluster)
     check_schedule(placed)
     return Case(row, model, cluster, placed, (*notes.texts, *model.assumptions, *cluster.assumptions))
 

@@ -9,7 +9,6 @@ from typer.testing import CliRunner
 from calibration.federated import compare
 from calibration.federated.cli import measure_command
 from sim.specs.fields import InputError
-from tests.full import fully
 
 QUICK = ("--partitions", "3", "--steps", "20", "--travel-every", "10")
 
@@ -38,7 +37,6 @@ def test_a_controller_moves_theta():
     assert len({one["theta"] for one in told["thetas"]}) > 1
 
 
-@fully
 def test_processes_stand_beside_their_prediction(monkeypatch):
     monkeypatch.setattr(compare, "STEPS", 20)
     links = ("--bytes-per-s", "2e6", "--latency-s", "0.01", "--algorithm", "bsp", "--travel-every", "100")

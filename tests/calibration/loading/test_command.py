@@ -9,7 +9,6 @@ from typer.testing import CliRunner
 from calibration.loading import calibrate, measure
 from calibration.loading.cli import measure_command, trained
 from sim.specs.fields import InputError
-from tests.full import fully
 
 QUICK = ("--files", "16", "--seconds", "0.1", "--storage-latency-s", "0.001")
 
@@ -38,7 +37,6 @@ def test_prints_and_writes_one_object(tmp_path):
     assert data["setting"]["trainer_s"] == 0.01
 
 
-@fully
 def test_prints_a_table():
     ended = invoke(*QUICK)
     assert ended.exit_code == 0

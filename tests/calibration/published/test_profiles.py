@@ -27,7 +27,7 @@ from sim.costs.kernels import FORMS, KERNELS
 from sim.costs.profile import Z80, load_profile
 from sim.specs import InputError
 from sim.specs.catalog import device
-from tests.full import full, fully
+from tests.full import FULL, full, fully
 from tests.oracle import reference
 
 KERNEL_FILES = (
@@ -96,12 +96,13 @@ def parts(value: object) -> list[object]:
     return [float(part) if i % 2 else part for i, part in enumerate(found)]
 
 
-@fully
 def test_the_command_reproduces_the_shipped_profiles(tmp_path: Path) -> None:
-    first = run("--from", *public_files(), "--out", str(tmp_path), "--json")
+    """One of them, for which least is fitted; HYPOTHESIS_PROFILE=full: all."""
+    only = () if FULL else ("--only", "h100-sxm-80gb")
+    first = run("--from", *public_files(), "--out", str(tmp_path), "--json", *only)
     assert first.exit_code == 0, first.output
     listed = json.loads(first.stdout)["profiles"]
-    assert [p["name"] for p in listed] == list(NAMES)
+    assert [p["name"] for p in listed] == list(NAMES if FULL else only[1:])
     assert set(listed[0]["families"][0]) >= {"op", "direction", "mape", "median", "p90", "coverage90", "n"}
     for name in [p["name"] for p in listed]:
         made = numbers(json.loads((tmp_path / name / "profile.json").read_text("utf-8")))
