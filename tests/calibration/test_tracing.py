@@ -350,9 +350,9 @@ def test_gpt3_layer_in_a_second():
         block, x = ref.GPTBlock(12_288, 96, dropout=0.1), torch.zeros(1, 2048, 12_288, requires_grad=True)
     spent = []
     for _ in range(3):
-        begin = time.perf_counter()
+        begin = time.process_time()
         (layer,) = trace(block, x).layers
-        spent.append(time.perf_counter() - begin)
+        spent.append(time.process_time() - begin)
     assert layer.saved_bytes == (0, 34 * 2048 * 12_288 + 4 * 96 * 2048 + 2 * 2 * 4 * 2048)
     assert layer.parameters == 12 * 12_288**2 + 13 * 12_288
     assert min(spent) < slower()

@@ -67,10 +67,10 @@ def test_equal_layers_share_one_kind_and_a_large_network_is_quick():
     small = table("gpt")
     layers = [replace(x, count=96) if x.role is None else x for x in small.layers]
     deep = LayerTable(name="deep", dtype="bfloat16", seq=GPT.seq, batches=[1, 2, 3], layers=layers)
-    begin = time.perf_counter()
+    begin = time.process_time()
     model = Model.from_table(deep)
     step = simulate(model, Cluster.of("h100-sxm-80gb", nodes=1), Plan(pp=8, global_batch=64))
-    assert time.perf_counter() - begin < 10 * slower()  # a second, on an idle machine
+    assert time.process_time() - begin < 10 * slower()  # a second, on an idle machine
     assert (len(model.blocks), model.layers) == (1, 96)
     assert step.step_time_s > 0
 
