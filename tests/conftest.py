@@ -3,12 +3,14 @@
 import gc
 import os
 import signal
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from sim.specs import Cluster, Model, Plan
 from sim.specs.catalog import models
+from tests.full import FULL
 
 COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow, HealthCheck.filter_too_much]}
 settings.register_profile("quick", max_examples=20, derandomize=True, **COMMON)
@@ -37,6 +39,18 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     skipped = terminalreporter.stats.get("skipped", [])
     oracle = sum("oracle:" in str(report.longrepr) for report in skipped)
     terminalreporter.write_line(f"oracle tests skipped: {oracle}; other tests skipped: {len(skipped) - oracle}")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def few_samples() -> Iterator[None]:
+    """Fewer calibrations are drawn to say how sure a search is than users get, which takes a third of it."""
+    from sim.tuner import robustness  # noqa: PLC0415 - most tests of this folder do without
+
+    with pytest.MonkeyPatch.context() as patch:
+        if not FULL:
+            patch.setattr(robustness, "LEAST_SAMPLES", 20)
+            patch.setattr(robustness, "MOST_OPERATIONS", 0)
+        yield
 
 
 @pytest.fixture(scope="session")
