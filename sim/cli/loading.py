@@ -98,7 +98,7 @@ def predict_command(
 def _fed(file: Path, stated: float | None) -> _Fed:
     """Return what a file says; raises InputError where nothing says how fast training is."""
     raw = load_mapping(file)
-    if "model" in raw:
+    if "model" in raw or raw.keys() > {"loading"}:  # whatever else a file says, it is a job that says it
         job = Job.load(file)
         if job.loading is None:
             raise InputError("loading", None, "required: how data is loaded")

@@ -71,6 +71,7 @@ def test_what_has_no_bound_is_null(trainsim, file):
         (JOB, [], "loading: missing"),
         ("{dataset: nothing}", [], "dataset: got 'nothing'"),
         ("loading: {dataset: nothing}", [], "loading.dataset: got 'nothing'"),
+        (f"{{modle: vit-b, loading: {SECTION}}}", ["--compute-samples-per-s", "1"], "modle: got 'vit-b'"),
     ],
 )
 def test_bad_input_is_told(trainsim, file, text, more, said):
