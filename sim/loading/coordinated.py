@@ -20,6 +20,7 @@ from sim.specs.loading import Loading
 
 NOTICED_S = 1.0
 """After which a death is noticed: an assumption."""
+LATEST_S = 1e9
 
 
 @dataclass(frozen=True)
@@ -55,9 +56,13 @@ def simulate_coordinated(
         raise InputError("loading.coordinated", False, "true")
     if epochs < 1:
         raise InputError("epochs", epochs, "a whole number from 1")
-    for job in deaths or {}:
-        if not 0 <= job < loading.jobs:
+    for job, at_s in (deaths or {}).items():
+        if not (isinstance(job, int) and 0 <= job < loading.jobs):
             raise InputError("deaths", job, f"jobs from 0 to {loading.jobs - 1}")
+        if not 0 <= at_s <= LATEST_S:
+            raise InputError(f"deaths.{job}", at_s, f"a number from 0 to {LATEST_S:g} s")
+    if not 0 <= noticed_s <= LATEST_S:
+        raise InputError("noticed_s", noticed_s, f"a number from 0 to {LATEST_S:g} s")
     env = simpy.Environment()
     total = epochs * -(-epoch_samples(loading, 1) // batch)
     run = _Run(Node(env, loading, batch, seed), total, batch / compute_samples_per_s)
@@ -70,7 +75,7 @@ def simulate_coordinated(
         prepared=tuple(run.prepared),
         taken_over=run.taken_over,
         most_staged=run.most_staged,
-        samples_per_s=max(map(len, run.used)) * batch / seconds,
+        samples_per_s=max(map(len, run.used)) * batch / seconds if seconds else 0.0,
         seconds=seconds,
     )
 

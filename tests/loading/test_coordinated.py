@@ -49,7 +49,16 @@ def test_bad_input_is_told():
         ({"loading": alone}, "loading.coordinated"),
         ({"epochs": 0}, "epochs"),
         ({"deaths": {7: 1.0}}, "deaths"),
+        ({"deaths": {0.5: 1.0}}, "deaths"),
+        ({"deaths": {1: -1.0}}, "deaths.1"),
+        ({"deaths": {1: float("nan")}}, "deaths.1"),
+        ({"noticed_s": float("inf")}, "noticed_s"),
     ):
         with pytest.raises(InputError) as caught:
             simulate_coordinated(**({"loading": SHARED, "compute_samples_per_s": 1.0, "batch": 10} | changes))
         assert caught.value.path == path
+
+
+def test_where_all_die_at_once_nothing_is_trained():
+    found = simulate_coordinated(SHARED, 300.0, batch=10, deaths=dict.fromkeys(range(3), 0.0))
+    assert (found.samples_per_s, found.seconds) == (0.0, 0.0)
