@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 
 from sim.catalog import names
-from sim.loading.predict import bottleneck_of, check, shares, wanted_cores
+from sim.loading.predict import MOST_WORKERS, bottleneck_of, check, shares, wanted_cores
 from sim.loading.rates import rates, setting
 from sim.specs.arguments import checked
 from sim.specs.catalog import storage
@@ -104,7 +104,7 @@ def _cache(loading: Loading, most: float, nodes: int) -> Iterator[_Point]:
 
 def _cores(loading: Loading, most: float, nodes: int) -> Iterator[_Point]:
     del nodes
-    enough = wanted_cores(loading, most)
+    enough = min(MOST_WORKERS, wanted_cores(loading, most))
     largest = max(loading.cores, 2 * enough)
     for cores in sorted({*CORES, loading.cores, enough}):
         if cores <= largest:

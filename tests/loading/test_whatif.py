@@ -43,3 +43,9 @@ def test_more_is_not_slower():
 def test_an_unknown_axis_is_told():
     with pytest.raises(InputError, match=r"^axis"):
         what_if(LOADING, 100.0, "moons")
+
+
+def test_cores_go_as_far_as_a_node_may_have():
+    slow = replace(LOADING, prep_s=100.0)
+    assert predict(slow, 1_000.0).recommended_cores == 100_000
+    assert max(row.value for row in what_if(slow, 1_000.0, "cores")) == 4_096
