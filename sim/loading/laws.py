@@ -53,16 +53,16 @@ def lru_hits() -> Expr:
     return 1 - (1 - own) * rest ** (symbol("sharing_jobs") - 1)
 
 
-def first_hits(policy: Cache) -> Expr:
-    """Return the share of the first epoch's reads that are hits: none but for what other jobs have read before.
+def first_hits(policy: Cache) -> tuple[Expr, Expr]:
+    """Return the shares of the first epoch's reads that are hits: none but for what other jobs have read before.
 
     Of k jobs that start together one is the first to read a file, and the others find what a cache keeps of it. LRU
     keeps as much: at place t of the epoch the others have touched min(t, y) of the files that a cache may still hold,
     and the integral of (1 - min(t, y))^(k-1) over t, with 1 - (1 - y)^k = x, is x/k + 1 - x.
     """
-    if policy == "none":
-        return sp.S.Zero
-    return cached_share(symbol("nodes") if policy == "partitioned" else 1) * (1 - 1 / symbol("sharing_jobs"))
+    local, remote = (cached_share(), sp.S.Zero) if policy == "lru" else hits(policy)
+    before = 1 - 1 / symbol("sharing_jobs")
+    return local * before, remote * before
 
 
 def hits(policy: Cache) -> tuple[Expr, Expr]:
@@ -114,7 +114,7 @@ def laws(policy: Cache, first: bool = False) -> Compiled:
     first: in the first epoch. Symbols: cache_bytes, dataset_bytes, sample_bytes, nodes, sharing_jobs,
     memory_bytes_per_s, read_bytes_per_s, network_bytes_per_s, latency_s; of these what the policy needs.
     """
-    local, remote = (first_hits(policy), sp.S.Zero) if first else hits(policy)
+    local, remote = first_hits(policy) if first else hits(policy)
     return compile_expressions({"local": local, "remote": remote} | demands(local, remote))
 
 

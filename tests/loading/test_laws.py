@@ -4,6 +4,9 @@ import numpy as np
 from pytest import approx, mark
 
 from sim.loading.laws import laws, wanted
+from sim.loading.reads import FileByFile
+from sim.specs.dataset import Dataset
+from sim.specs.loading import Loading
 
 AT = {
     "dataset_bytes": 1e9,
@@ -58,6 +61,14 @@ def test_the_first_epoch_is_cold_but_for_what_other_jobs_read(policy):
     assert held(policy, first=True)["local"] == approx(0 * X, abs=1e-9)
     if policy != "none":
         assert held(policy, first=True, sharing_jobs=4)["local"][-1] == approx(0.75, abs=1e-6)
+
+
+def test_what_other_jobs_have_read_first_lies_on_all_nodes():
+    made = laws("partitioned", True)(AT | {"cache_bytes": 2e8, "nodes": 4, "sharing_jobs": 2})
+    loading = Loading(dataset=Dataset(samples=4_000, sample_bytes=1e3), jobs=2, cache="partitioned", cache_bytes=8e5)
+    read = FileByFile(loading, 4, seed=0).take(1_000)
+    assert (made["local"], made["remote"]) == (approx(0.1), approx(0.3))
+    assert (read.local / 1_000, read.remote / 1_000) == (approx(0.1, abs=0.03), approx(0.3, abs=0.03))
 
 
 def test_demands_are_of_misses_hits_and_the_network():
