@@ -175,7 +175,8 @@ class _Run:
         self._decide(sum(found.values()))
 
     def _decide(self, models: int) -> None:
-        theta, sent = self.theta, self.messages.bytes_per_step
+        theta, begin = self.theta, self.travels[-1].step if self.travels else 0
+        sent = self.messages.bytes_per_step(begin, self.step)
         lost, objective = self._lost() if models else None, None
         if lost is not None:
             seen = Observation(theta, lost, sent, self.setting.sizes.model_bytes)

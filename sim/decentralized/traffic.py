@@ -1,6 +1,7 @@
 """How many bytes one partition sends to one other: exactly those of a real run, but for Gaia, whose data decide."""
 
 from collections.abc import Callable
+from itertools import pairwise
 from math import ceil
 from typing import Annotated
 
@@ -79,10 +80,14 @@ class Messages:
         """Return the bytes of one message of the exchange after a step, counted from 1; left out: after warm-up."""
         return BYTES[self.communication.algorithm](self, step)
 
-    @property
-    def bytes_per_step(self) -> float:
-        """What one partition sends to one other for a minibatch, in the mean, after warm-up."""
-        return self.bytes_at() / self.communication.period
+    def bytes_per_step(self, begin: int, end: int) -> float:
+        """Return what one partition sends to one other for a minibatch, in the mean of those after `begin` to `end`.
+
+        Of algorithms with a period it is that of whole periods: a stretch may have less than one.
+        """
+        edges = [begin, *(step - 1 for step in self.stages if begin < step - 1 < end), end]
+        sent = sum((last - before) * self.bytes_at(last) for before, last in pairwise(edges))
+        return sent / (end - begin) / self.communication.period
 
 
 def _whole(messages: Messages, step: int) -> int:

@@ -25,7 +25,7 @@ def test_gradients_are_whole_and_models_take_their_buffers_along():
     assert messages("bsp", 1.0).bytes_at() == 4 * 1_011
     for name in ("fedavg", "diloco"):
         assert messages(name, 20.0).bytes_at() == SIZES.model_bytes
-        assert messages(name, 20.0).bytes_per_step == SIZES.model_bytes / 20
+        assert messages(name, 20.0).bytes_per_step(30, 40) == SIZES.model_bytes / 20
 
 
 def test_dgc_sends_a_share_of_every_tensor():
@@ -38,6 +38,9 @@ def test_dgc_sends_a_share_of_every_tensor():
 def test_warm_up_holds_back_less_in_stages():
     warm = messages("dgc", 0.99, warm_up_steps=10)
     assert warm.stages == (1, 11, 21, 31, 41, 51)
+    for begin, end in ((0, 5), (5, 10), (5, 35), (10, 20), (0, 60)):
+        sent = [warm.bytes_at(step) for step in range(begin + 1, end + 1)]
+        assert warm.bytes_per_step(begin, end) == sum(sent) / len(sent)
     sizes = [warm.bytes_at(step) for step in warm.stages]
     assert sizes == sorted(sizes, reverse=True)
     assert len(set(sizes)) == 4  # the last stages hold back more than theta, and are cut to it

@@ -32,6 +32,15 @@ def test_a_controlled_run_is_simulated_theta_for_theta_and_byte_for_byte():
     assert found.error_percent < 0  # its links alone
 
 
+def test_a_controller_weighs_what_dgc_sends_while_it_warms_up():
+    setting = replace(SETTING, batch=50, steps=40)
+    run = train(setting, Communication(algorithm="dgc", theta=0.999), moves("dgc"))
+    said = predicted(setting, run, BYTES_PER_S, LATENCY_S, AT_ONCE, moves("dgc"))
+    assert len({travel.sent_bytes for travel in run.travels}) > 2
+    assert said.thetas == tuple(travel.theta for travel in run.travels)
+    assert said.traffic_bytes == run.traffic_bytes
+
+
 @pytest.mark.parametrize("algorithm", KNOBS)
 def test_every_byte_of_every_algorithm_is_predicted(algorithm):
     run = train(replace(SETTING, partitions=3), Communication(algorithm=algorithm, theta=KNOBS[algorithm].thetas[0]))
