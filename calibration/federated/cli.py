@@ -24,6 +24,7 @@ from sim.decentralized.controllers import CONTROLLERS
 from sim.decentralized.controllers import controller as make
 from sim.decentralized.controllers.base import Controller
 from sim.decentralized.objective import Objective
+from sim.decentralized.setting import Decentralized
 from sim.specs.fields import InputError
 from sim.specs.files import checked_target, print_json, write_json
 from sim.units import seconds
@@ -61,7 +62,8 @@ def measure_command(
     _check_counts("a --controller that moves theta", controller != "fixed", {"--tolerated": tolerated})
     name = cast("AlgorithmName", one_of("--algorithm", algorithm, tuple(ALGORITHMS)))
     thetas = KNOBS[name].thetas
-    communication = Communication(algorithm=name, theta=thetas[len(thetas) // 2] if theta is None else theta)
+    usual = Decentralized(algorithm=name).begin  # that of `trainsim decentralized simulate`
+    communication = Communication(algorithm=name, theta=usual if theta is None else theta)
     moves = steering(controller, thetas, Objective().tolerated if tolerated is None else tolerated, theta, seed)
     delay_s = latency_s or 0.0
     setting = Setting(

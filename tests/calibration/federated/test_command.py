@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from calibration.federated import compare
 from calibration.federated.cli import measure_command
+from sim.decentralized import KNOBS, Decentralized
 from sim.specs.fields import InputError
 
 QUICK = ("--partitions", "3", "--steps", "20", "--travel-every", "10")
@@ -46,6 +47,12 @@ def test_processes_stand_beside_their_prediction(monkeypatch):
     links_s = 30 * (told["bsp_traffic_bytes"] / 30 / 2 / 2e6 + 0.01)  # of each of two messages at a time
     assert min(told["seconds"], told["predicted"]["seconds"]) > links_s
     assert told["thetas"] == [{"step": 1, "theta": 1.0}]
+
+
+def test_begins_with_the_theta_of_the_simulation():
+    for algorithm in KNOBS:
+        told = json.loads(invoke("--partitions", "2", "--steps", "1", "--algorithm", algorithm, "--json").stdout)
+        assert [one["theta"] for one in told["thetas"]] == [Decentralized(algorithm=algorithm).begin]
 
 
 def test_prints_a_table():
