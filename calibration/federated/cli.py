@@ -85,7 +85,7 @@ def measure_command(
             found = train_processes(
                 setting, communication, moves, bytes_per_s=bytes_per_s, latency_s=delay_s, timeout_s=most_s
             )
-    told = summary(setting, communication, found)
+    told = summary(setting, moves.settled if moves else communication.theta, found)
     if isinstance(found, GlooRun) and not found.departures and bytes_per_s and (moves is None or name != "gaia"):
         pace = Pace.measured(setting, communication)
         said = predicted(setting, found.run, bytes_per_s, delay_s, pace, moves)
@@ -118,15 +118,15 @@ def steering(name: str, thetas: Sequence[float], tolerated: float, theta: float 
     return make(name, thetas, Objective(tolerated=tolerated), seed, first)
 
 
-def summary(setting: Setting, communication: Communication, found: FederatedRun | GlooRun) -> dict[str, Any]:
-    """Return the JSON of a measurement; a run in one process says nothing of the network's time."""
+def summary(setting: Setting, theta: float, found: FederatedRun | GlooRun) -> dict[str, Any]:
+    """Return the JSON of a measurement that ends with `theta`; a run in one process says nothing of the network."""
     run = found.run if isinstance(found, GlooRun) else found
     k = setting.partitions
     bsp = k * (k - 1) * whole_bytes(run.values) * run.steps
     told = {
         "setting": asdict(setting),
         "algorithm": run.algorithm,
-        "theta": communication.theta,
+        "theta": theta,
         "traffic_bytes": run.traffic_bytes,
         "travel_bytes": run.travel_bytes,
         "bsp_traffic_bytes": bsp,
