@@ -78,10 +78,12 @@ class ResumableLoader:
     `options`: of DataLoader, such as num_workers; workers stay for all epochs.
 
     Raises:
-        InputError: as `Order`, or options that are the loader's own.
+        InputError: options that are the loader's own, or more ranks than samples.
     """
 
     def __init__(self, dataset: Dataset[Any], order: Order, **options: Any) -> None:
+        if order.rank >= order.samples:
+            raise InputError("rank", order.rank, f"0 to {order.samples - 1}: each has a sample of the epoch")
         if own := sorted(options.keys() & {"batch_size", "shuffle", "sampler", "batch_sampler", "drop_last"}):
             raise InputError(own[0], options[own[0]], "left out: `order` says it")
         self.order = order
@@ -117,4 +119,6 @@ class ResumableLoader:
             epoch = self._rest.epoch
             yield from self
             if self._rest.epoch == epoch:
-                raise InputError("loader", f"epoch {epoch} ended", "trained() after every batch")
+                if any(self.order.batches(*self.position)):
+                    raise InputError("loader", f"epoch {epoch} ended", "trained() after every batch")
+                self._rest.epoch, self._rest.consumed = epoch + 1, 0  # the last batch has no sample of this rank

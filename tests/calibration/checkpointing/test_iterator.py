@@ -107,6 +107,18 @@ def test_workers_fetch_ahead_of_what_counts(restarted):
     assert second.position == (2, 16)
 
 
+def test_a_rank_without_a_sample_of_the_last_batch_goes_on_with_the_next_epoch():
+    orders = [Order(samples=5, batch=1, rank=rank, world=2) for rank in range(2)]
+    first, second = (trained(ResumableLoader(Indices(5), order), 5) for order in orders)
+    assert [epoch for epoch, _ in first] == [0, 0, 0, 1, 1]
+    assert [epoch for epoch, _ in second] == [0, 0, 1, 1, 2]
+    resumed = ResumableLoader(Indices(5), orders[1])
+    resumed.resume(Progress(step=2, consumed=4))
+    assert trained(resumed, 2) == second[2:4]
+    with pytest.raises(InputError, match="rank: got 5; allowed: 0 to 4"):
+        ResumableLoader(Indices(5), Order(samples=5, batch=1, rank=5, world=6))
+
+
 def test_a_plain_loader_gives_the_same_batches():
     order = Order(samples=10, batch=3)
     plain = DataLoader(Indices(10), batch_sampler=list(order.batches(0, 0)))
