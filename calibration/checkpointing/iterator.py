@@ -21,7 +21,7 @@ class Order:
     """Which samples a rank takes of every batch of all ranks: `batch` samples of its own, world x batch of all.
 
     The last batch of an epoch may be smaller, and a rank without a sample of it has one batch fewer; drop_last leaves
-    it out.
+    it out, so that batches are whole also where other ranks go on within an epoch.
 
     Raises:
         InputError: a number is out of range, the rank is none of the world, or an epoch would be empty.
@@ -41,23 +41,23 @@ class Order:
             allowed = f"at most the {self.samples} samples over {self.world} ranks, or drop_last=False"
             raise InputError("batch", self.batch, allowed)
 
-    @property
-    def epoch_samples(self) -> int:
-        """Samples of an epoch, of all ranks."""
-        return self.samples - (self.samples % (self.world * self.batch) if self.drop_last else 0)
+    def _end(self, consumed: int) -> int:
+        """Return the samples of all ranks with which an epoch ends of which so many are trained on."""
+        return self.samples - ((self.samples - consumed) % (self.world * self.batch) if self.drop_last else 0)
 
     def batches(self, epoch: int, consumed: int) -> Iterator[list[int]]:
         """Yield this rank's batches of an epoch after the first `consumed` samples of all ranks."""
         order = torch.randperm(self.samples, generator=torch.Generator().manual_seed(self.seed + epoch)).tolist()
-        for begin in range(consumed, self.epoch_samples, self.world * self.batch):
-            end = min(begin + self.world * self.batch, self.epoch_samples)
+        last = self._end(consumed)
+        for begin in range(consumed, last, self.world * self.batch):
+            end = min(begin + self.world * self.batch, last)
             if mine := order[begin + self.rank : end : self.world]:
                 yield mine
 
     def after(self, epoch: int, consumed: int) -> tuple[int, int]:
         """Return (epoch, consumed) after one more batch of all ranks."""
-        done = min(consumed + self.world * self.batch, self.epoch_samples)
-        return (epoch + 1, 0) if done == self.epoch_samples else (epoch, done)
+        done = min(consumed + self.world * self.batch, self.samples)
+        return (epoch + 1, 0) if done >= self._end(done) else (epoch, done)
 
 
 class _Rest(Sampler[list[int]]):
@@ -102,8 +102,8 @@ class ResumableLoader:
 
     def resume(self, progress: Progress) -> None:
         """Go on where a checkpoint was made; raises InputError where an epoch has not so many samples."""
-        if progress.consumed >= self.order.epoch_samples:
-            raise InputError("consumed", progress.consumed, f"fewer than the {self.order.epoch_samples} of an epoch")
+        if progress.consumed >= self.order.samples:
+            raise InputError("consumed", progress.consumed, f"fewer than the {self.order.samples} of an epoch")
         self._rest.epoch, self._rest.consumed = progress.epoch, progress.consumed
 
     def trained(self) -> None:
@@ -121,4 +121,4 @@ class ResumableLoader:
             if self._rest.epoch == epoch:
                 if any(self.order.batches(*self.position)):
                     raise InputError("loader", f"epoch {epoch} ended", "trained() after every batch")
-                self._rest.epoch, self._rest.consumed = epoch + 1, 0  # the last batch has no sample of this rank
+                self._rest.epoch, self._rest.consumed = epoch + 1, 0  # of its rest this rank has nothing

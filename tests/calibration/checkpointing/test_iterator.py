@@ -92,6 +92,15 @@ def test_incomplete_last_batches():
     assert whole.after(0, 8) == (1, 0)
 
 
+def test_batches_stay_whole_where_other_ranks_go_on():
+    more = Order(samples=100, batch=8, world=5, drop_last=True)
+    assert [len(batch) for batch in more.batches(0, 16)] == [8, 8]
+    assert more.after(*more.after(0, 16)) == (1, 0)
+    loader = ResumableLoader(Indices(100), more)
+    loader.resume(Progress(step=5, consumed=80))  # of two ranks, which would have had another batch
+    assert [epoch for epoch, _ in trained(loader, 2)] == [1, 1]
+
+
 @pytest.mark.parametrize("restarted", [0, 1])
 def test_workers_fetch_ahead_of_what_counts(restarted):
     """Two workers have fetched four batches when two are trained on; what is left comes after, by any number."""
