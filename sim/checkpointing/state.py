@@ -160,7 +160,7 @@ def times(step: Step, checkpointing: Checkpointing | None = None, writers: Write
         device_snapshot_s=None if on_host or most > free else copy_s,
         persist_s=_storage_s(kept, kept.write_bytes_per_s, node, total, step.cluster),
         reload_s=kept.latency_s + _storage_s(kept, kept.read_bytes_per_s, node, total, step.cluster),
-        state_bytes=total,
+        state_bytes=total if given.state_bytes is None else given.state_bytes,
         contention=given.contention,
         snapshot=given.snapshot,
     )

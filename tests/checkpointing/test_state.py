@@ -112,6 +112,8 @@ def test_a_copy_on_the_device_must_fit(gpt3):
 def test_a_stated_size_scales_all(gpt3):
     own, half = times(gpt3), times(gpt3, Checkpointing(state_bytes=7.0 * gpt3.model.parameters))
     assert (half.persist_s, half.host_snapshot_s) == (own.persist_s / 2, own.host_snapshot_s / 2)
+    for size in (1e15 - n for n in range(30)):
+        assert times(gpt3, Checkpointing(state_bytes=size)).state_bytes == size
 
 
 def test_on_host_processors_the_copy_is_one_in_memory():
