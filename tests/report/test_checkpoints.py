@@ -20,6 +20,9 @@ def test_picks_stand_on_the_sum_of_what_is_lost(theme):
     figure = figures.checkpoint_interval(TIMES, GIVEN, MTBF_S, theme=theme)
     everything, saving, failing = figure.data
     assert np.allclose(everything.y, np.add(saving.y, failing.y))
+    for at in (0, -1):  # the shares that `sim.run.losses` tells of a whole run
+        one = plan(TIMES, replace(GIVEN, every=int(saving.x[at])), MTBF_S)
+        assert saving.y[at] == pytest.approx(100 * one.goodput * one.overhead_fraction)
     rows = plan(TIMES, GIVEN, MTBF_S).policies
     best = next(row for row in rows if row.policy == "best")
     assert 100 * (1 - best.goodput) == pytest.approx(min(everything.y), rel=1e-3)

@@ -60,7 +60,7 @@ def checkpoint_interval(
     k = np.unique(np.geomspace(max(1, min(ends) / 8), 12 * max(ends), POINTS).round())
     overhead = costs()(times.values | {"steps_between": k})["overhead_fraction"]
     everything = 1 - goodput(times, k, odds)
-    saving = 1 - 1 / (1 + overhead) + np.zeros(len(k))
+    saving = (1 - everything) * overhead  # beside what is kept, as the losses of a whole run: the rest failures take
     lines = {"all": everything, "saving": saving, "failures": everything - saving}
     figure = frame(theme, HEIGHT + 120, "steps between two checkpoints", "share of the time (%)")
     for name, (text, shade, dash) in LOST.items():
