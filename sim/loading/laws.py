@@ -66,8 +66,9 @@ def first_hits(policy: Cache) -> tuple[Expr, Expr]:
 
 
 def hits(policy: Cache) -> tuple[Expr, Expr]:
-    """Return the shares of reads that the node's own cache and those of other nodes answer, after the first epoch.
+    """Return the shares of reads that the node's own cache and those of other nodes answer once caches are full.
 
+    On one node, and where nodes part the files, that is after the first epoch, else after several.
     MinIO keeps what came first and never gives it up: the share it holds. Partitioned: nodes hold different files, so
     all of them together n times as many; of those a node reads its own from memory, the rest over the network.
     """

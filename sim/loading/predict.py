@@ -23,8 +23,8 @@ MOST_WORKERS = 4_096
 
 @dataclass(frozen=True)
 class Prediction:
-    """What one job of one node gets. Rates in samples/s, stalls as shares of an epoch's time, an epoch after the first
-    if not said otherwise.
+    """What one job of one node gets. Rates in samples/s, stalls as shares of an epoch's time, one in which caches are
+    full if not said otherwise: any after the first, but of several nodes whose caches are not partitioned a later one.
 
     Stalls are the differential phases of DS-Analyzer: t1 an epoch of training alone, t2 as it is, t3 with everything in
     memory; prep stall (t3 - t1)/t2, fetch stall (t2 - t3)/t2. hit_fraction: of reads, from the node's own memory and
@@ -198,7 +198,10 @@ def _assumed(loading: Loading, nodes: int) -> list[str]:
         (True, "every epoch reads every file once, in a new random order"),
         (True, "queues between workers and training are long enough to smooth out how long batches take"),
         (loading.jobs > 1 and not loading.coordinated, "jobs read in orders of their own and share one cache"),
-        (loading.cache == "lru" and nodes > 1, "every epoch gives each node other files"),
+        (
+            loading.cache in ("lru", "minio") and nodes > 1,
+            "every epoch gives each node other files, and caches are as full as they get, which takes several epochs",
+        ),
         (
             loading.storage.shared == "cluster" and nodes > 1,
             "nodes read at the same time, with equal shares of storage",

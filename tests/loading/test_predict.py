@@ -6,6 +6,7 @@ import pytest
 from pytest import approx
 
 from sim.loading import predict
+from sim.loading.reads import FileByFile
 from sim.specs import InputError
 from sim.specs.dataset import Dataset
 from sim.specs.loading import Loading
@@ -99,6 +100,15 @@ def test_jobs_that_share_prepare_once():
     )
     assert together.samples_per_s / apart.samples_per_s == approx(4, rel=0.2)
     assert together.read_bytes_per_epoch == approx(apart.read_bytes_per_epoch / 4)
+
+
+def test_caches_of_several_nodes_fill_over_several_epochs_which_is_told():
+    loading = replace(SLOW, dataset=Dataset(samples=4_000, sample_bytes=1e5), cache_bytes=2.8e8)
+    made, reads = predict(loading, 1e6, nodes=4), FileByFile(loading, 4, seed=0)
+    hits = [reads.take(1_000).local / 1_000 for _ in range(8)]
+    assert hits[1] == approx(0.25, abs=0.04) and hits[-1] == approx(made.hit_fraction, abs=0.04)
+    assert any("takes several epochs" in line for line in made.assumptions)
+    assert not any("several epochs" in line for line in predict(loading, 1e6).assumptions)
 
 
 def test_partitioned_nodes_read_storage_less():
