@@ -165,6 +165,16 @@ def _fitted(request: Request, session: Session, told: Callable[[str], object]) -
         raise InputError(error.path, error.value, f"{error.allowed} ({why}): {out}") from None
 
 
+@contextmanager
+def ending(progress: Console, *failures: type[Exception]) -> Iterator[None]:
+    """End the command with exit code 1 where what it measures fails for a reason of the machine, told in a line."""
+    try:
+        yield
+    except failures as error:
+        progress.print(f"error: {error}", markup=False, highlight=False, soft_wrap=True)
+        raise typer.Exit(1) from None
+
+
 def _checked(request: Request, progress: Console) -> list[holdout.Row]:
     """Return hold-outs predicted and then measured; none on a busy machine, with the reason on stderr."""
     busy = nobody if request.despite_load else others

@@ -10,10 +10,11 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from calibration.checkpointing.checkpointer import CheckpointError
 from calibration.checkpointing.measure import BUDGET, Scale, cores_here, measured, offered
 from calibration.checkpointing.results import Api, Case, Setting
 from calibration.guards import busy_words
-from calibration.measuring import one_of, results_console
+from calibration.measuring import ending, one_of, results_console
 from calibration.storage import Storage, measure_storage
 from sim.specs.fields import InputError
 from sim.specs.files import checked_target, print_json, write_json
@@ -52,7 +53,7 @@ def measure_command(
     settings = stated or [replace(plain, backend=one) for one in offered()]
     cases: list[Case] = []
     for setting in settings:
-        with progress.status(setting.name) as status:
+        with progress.status(setting.name) as status, ending(progress, CheckpointError):
             cases.append(measured(setting, Scale(steps=steps), told=status.update))
     reached = {str(one): measure_storage(one) for one in folder or ()}
     told = {

@@ -10,6 +10,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from calibration.execute.processes import ExecutionError
 from calibration.federated.algorithms import ALGORITHMS
 from calibration.federated.compare import Pace, predicted
 from calibration.federated.data import DATA, DataName
@@ -18,7 +19,7 @@ from calibration.federated.models import NORMS, Norm
 from calibration.federated.results import FederatedRun
 from calibration.federated.setting import Setting
 from calibration.federated.train import train
-from calibration.measuring import one_of, results_console
+from calibration.measuring import ending, one_of, results_console
 from sim.decentralized.communication import KNOBS, AlgorithmName, Communication, whole_bytes
 from sim.decentralized.controllers import CONTROLLERS
 from sim.decentralized.controllers import controller as make
@@ -62,8 +63,7 @@ def measure_command(
     _check_counts("a --controller that moves theta", controller != "fixed", {"--tolerated": tolerated})
     name = cast("AlgorithmName", one_of("--algorithm", algorithm, tuple(ALGORITHMS)))
     thetas = KNOBS[name].thetas
-    usual = Decentralized(algorithm=name).begin  # that of `trainsim decentralized simulate`
-    communication = Communication(algorithm=name, theta=usual if theta is None else theta)
+    communication = Communication(algorithm=name, theta=Decentralized(algorithm=name, theta=theta).begin)
     moves = steering(controller, thetas, Objective().tolerated if tolerated is None else tolerated, theta, seed)
     delay_s = latency_s or 0.0
     setting = Setting(
@@ -76,7 +76,7 @@ def measure_command(
         seed=seed,
     )
     progress = Console(stderr=True)
-    with progress.status(f"{name} trains {partitions} partitions"):
+    with progress.status(f"{name} trains {partitions} partitions"), ending(progress, ExecutionError):
         found: FederatedRun | GlooRun
         if bytes_per_s is None:
             found = train(setting, communication, moves)
@@ -87,7 +87,8 @@ def measure_command(
             )
     told = summary(setting, moves.settled if moves else communication.theta, found)
     if isinstance(found, GlooRun) and not found.departures and bytes_per_s and (moves is None or name != "gaia"):
-        pace = Pace.measured(setting, communication)
+        with ending(progress, ExecutionError):
+            pace = Pace.measured(setting, communication)
         said = predicted(setting, found.run, bytes_per_s, delay_s, pace, moves)
         told["predicted"] = asdict(said)
         told["error_percent"] = 100 * (said.seconds / found.run.seconds - 1)

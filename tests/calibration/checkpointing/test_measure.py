@@ -10,7 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from calibration.checkpointing import evidence, measure
-from calibration.checkpointing.checkpointer import Checkpointer
+from calibration.checkpointing.checkpointer import Checkpointer, CheckpointError
 from calibration.checkpointing.cli import measure_command
 from calibration.checkpointing.engine import TorchSave
 from calibration.checkpointing.frequency import Effort, profiled
@@ -139,6 +139,16 @@ def test_the_command(tmp_path, monkeypatch):
     assert shown.exit_code == 0 and "least k within 3.5%" in shown.stderr
     assert [setting.backend for setting, _ in asked] == offered()
     assert "disk, torch.save, 50 MB" in shown.stdout and "6, 3, 6" in shown.stdout
+
+
+def test_a_disk_that_fills_up_is_one_line(tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise CheckpointError("step 1 is not saved: No space left on device; none is saved")
+
+    monkeypatch.setattr("calibration.checkpointing.cli.measured", full)
+    found = CliRunner().invoke(app, ["--folder", str(tmp_path), "--json"])
+    assert (found.exit_code, found.stdout) == (1, "")
+    assert found.stderr.endswith("error: step 1 is not saved: No space left on device; none is saved\n")
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from calibration.execute.processes import ExecutionError
 from calibration.federated import compare
 from calibration.federated.cli import measure_command
 from sim.decentralized import KNOBS, Decentralized
@@ -48,6 +49,16 @@ def test_processes_stand_beside_their_prediction(monkeypatch):
     links_s = 30 * (told["bsp_traffic_bytes"] / 30 / 2 / 2e6 + 0.01)  # of each of two messages at a time
     assert min(told["seconds"], told["predicted"]["seconds"]) > links_s
     assert told["thetas"] == [{"step": 1, "theta": 1.0}]
+
+
+def test_a_run_that_takes_too_long_is_one_line(monkeypatch):
+    def late(*_, timeout_s, **__):
+        raise ExecutionError(f"not ended after {timeout_s:g} s")
+
+    monkeypatch.setattr("calibration.federated.cli.train_processes", late)
+    ended = invoke(*QUICK, "--bytes-per-s", "1e6", "--timeout-s", "0.5", "--json")
+    assert (ended.exit_code, ended.stdout) == (1, "")
+    assert ended.stderr.endswith("error: not ended after 0.5 s\n")
 
 
 def test_begins_with_the_theta_of_the_simulation():
