@@ -17,6 +17,7 @@ import tempfile
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -39,7 +40,7 @@ class Forked:
         self._told, tells = os.pipe()
         stdin, self._stdin = os.pipe()
         passed = given["pass_fds"]
-        asked = json.dumps([command[2:], os.getcwd(), dict(given["env"]), passed]).encode()
+        asked = json.dumps([command[2:], str(Path.cwd()), dict(given["env"]), passed]).encode()
         socket.send_fds(server, [asked], [tells, stdin, given["stdout"].fileno(), *passed])
         os.close(tells)
         os.close(stdin)

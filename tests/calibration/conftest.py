@@ -1,4 +1,4 @@
-"""What every fit of the tests does."""
+"""What is made or started often is made quickly; the full run does all as users do."""
 
 import sys
 from collections.abc import Iterator
@@ -6,16 +6,18 @@ from collections.abc import Iterator
 import pytest
 
 from calibration import fit
+from calibration.taskmap import native
 from tests.forked import forking
 from tests.full import FULL
 
 
 @pytest.fixture(autouse=True, scope="module")
-def one_start() -> Iterator[None]:
-    """Fits begin at one place (the full run: at two, as users' do), since hardly one ends better from the second."""
+def quickly_made() -> Iterator[None]:
+    """Fits begin at one place, not two, since hardly one ends better from the second; C is little optimised."""
     with pytest.MonkeyPatch.context() as patch:
         if not FULL:
             patch.setattr(fit, "STARTS", 1)
+            patch.setattr(native, "FLAGS", ("-O1", *native.FLAGS[1:]))
         yield
 
 

@@ -30,8 +30,8 @@ from tests.oracle import ROOT
 from tests.pace import slower
 from tests.properties.mutations import damaged
 
-CHUNKS = 20
-FILES = 100_000 if FULL else 800
+CHUNKS = 20 if FULL else 10
+FILES = 100_000 if FULL else 400
 MAX_FILE_S = 1.0
 TRIES = 3
 """A file is slow if it is so as often as this in a row: the collection of garbage of other tests is none of its own."""
