@@ -5,6 +5,7 @@ the same folder; one rename makes them a checkpoint, and only then the oldest is
 the last ones as they were (CheckFreq, FAST '21, whose released code writes to the final name at once).
 """
 
+import errno
 import fcntl
 import os
 import shutil
@@ -31,6 +32,9 @@ DRAFT, GONE = ".draft-", ".gone-"
 LEAST_KEPT = 2
 FAILURES = (Exception, CheckpointException)
 """DCP's is no `Exception`."""
+
+NOT_DAMAGED = {errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE, errno.ETIMEDOUT}
+"""Why a file is not read, whatever is in it."""
 
 _numbers = count()
 
@@ -197,6 +201,9 @@ class Checkpointer:
         """Return the latest valid state (tensors in host memory) and where it was; None where nothing is saved.
 
         Newer ones, which are damaged, are removed: what is saved next has their steps.
+
+        Raises:
+            OSError: as `latest_valid`; nothing is removed.
         """
         self.wait()
         found = latest_valid(self.folder, self.engine.store)
@@ -230,19 +237,26 @@ def latest_valid(folder: Path, store: Store | None = None, upto: int | None = No
     """Return the latest checkpoint whose file has the length and checksum of its manifest, None where none has.
 
     upto: the last step that counts, by default any.
+
+    Raises:
+        OSError: a file could not be read for a reason that says nothing of what is in it (no permission, no memory).
     """
     for step, path in checkpoints(folder):
         if upto is not None and step > upto:
             continue
         try:
+            (path / FILE).open("rb").close()
             manifest = read_manifest(path)
             data = path / manifest.file
             if data.stat().st_size != manifest.bytes:
                 continue  # cut short: nothing to read
             if (store or Store()).crc32(data) == (manifest.crc32, manifest.bytes):
                 return Found(path, manifest)
-        except (InputError, OSError):
+        except InputError:
             continue
+        except OSError as error:
+            if error.errno in NOT_DAMAGED:
+                raise
     return None
 
 

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -180,6 +181,14 @@ def test_a_damaged_latest_falls_back(tmp_path, engine, damage):
         checkpointer.save(state(), Progress(step=2))
         checkpointer.wait()
     assert latest_valid(tmp_path).manifest.progress.step == 2
+
+
+def test_what_cannot_be_read_now_is_not_taken_for_damaged(tmp_path, monkeypatch):
+    saved(tmp_path, TorchSave(), [1, 2])
+    monkeypatch.setattr(Store, "crc32", Mock(side_effect=PermissionError(errno.EACCES, "denied")))
+    with Checkpointer(tmp_path, TorchSave()) as checkpointer, pytest.raises(PermissionError):
+        checkpointer.resume()
+    assert [step for step, _ in checkpoints(tmp_path)] == [2, 1]
 
 
 def test_nothing_valid(tmp_path, engine):
