@@ -1,6 +1,6 @@
 """Arguments of the functions that notebooks call: a wrong one is an `InputError` with its name."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import is_dataclass
 from functools import wraps
 from inspect import Parameter, signature
@@ -18,8 +18,8 @@ R = TypeVar("R")
 def checked(function: Callable[P, R]) -> Callable[P, R]:
     """Make `function` raise `InputError` for a missing, unknown or mistyped argument.
 
-    Types are looked at where the annotation names a dataclass, a protocol, text, a number, a path or a `Literal`, or
-    a union of these; everything else is the function's own business.
+    Types are looked at where the annotation names a dataclass, a protocol, text, a number, a path or a `Literal`, a
+    sequence of one of these, or a union of these; everything else is the function's own business.
     """
     parameters = signature(function).parameters
     hints: dict[str, Any] = {}
@@ -67,23 +67,33 @@ def _types(hint: Any) -> list[Any]:
 def _known(hint: Any) -> bool:
     if hint in WORDS or get_origin(hint) is Literal:
         return True
+    if get_origin(hint) is Sequence:
+        return all(map(_known, get_args(hint)))
     return isinstance(hint, type) and (is_dataclass(hint) or getattr(hint, "_is_runtime_protocol", False))
 
 
 def _is(value: Any, hint: Any) -> bool:
     if get_origin(hint) is Literal:
         return isinstance(value, str) and value in get_args(hint)
+    if get_origin(hint) is Sequence:
+        (of,) = get_args(hint)
+        # What else can be gone through, a function may take for one.
+        return all(_is(one, of) for one in value) if isinstance(value, list | tuple) else isinstance(value, Iterable)
     if hint in NUMBERS:
         return isinstance(value, NUMBERS[hint]) and not isinstance(value, bool)
     return isinstance(value, hint)
 
 
 def _words(allowed: list[Any]) -> str:
-    return " or ".join("one of " + ", ".join(get_args(a)) if get_origin(a) else _word(a) for a in allowed)
+    return " or ".join(map(_word, allowed))
 
 
-def _word(kind: type) -> str:
-    return WORDS.get(kind) or f"a {kind.__name__}"
+def _word(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return "one of " + ", ".join(get_args(kind))
+    if get_origin(kind) is Sequence:
+        return f"a list, each {_word(get_args(kind)[0])}"
+    return WORDS.get(kind) or f"a{'n' if kind.__name__[0] in 'AEIO' else ''} {kind.__name__}"
 
 
 WORDS = {str: "text", int: "a whole number", float: "a number", Path: "a path", type(None): "None"}

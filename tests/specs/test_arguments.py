@@ -51,6 +51,10 @@ CALLS = [
     (lambda: sim.compute_optimal(1e9), "budget: missing; required"),
     (lambda: sim.simulate(MODEL, CLUSTER, PLAN, "events", guests=[3]), "guests: got [3]; allowed: functions"),
     (lambda: sim.plot.memory(sim.simulate(MODEL, CLUSTER, PLAN), 9), "stage: got 9; allowed: a pipeline rank, 0 to 0"),
+    (lambda: sim.plot.breakdown([1]), "step: got [1]; allowed: a Step or a list, each a Step"),
+    (lambda: sim.plot.breakdown(1), "step: got 1; allowed: a Step or a list, each a Step"),
+    (lambda: sim.plot.executed_times([]), "plans: got []; allowed: one executed plan or more"),
+    (lambda: sim.plot.executed_memory([5]), "plans: got [5]; allowed: a list, each an Executed"),
     (lambda: sim.whatif(MODEL, CLUSTER, 5), "plan: got 5; allowed: a Plan or a HasStep"),
     (lambda: sim.tune(MODEL, CLUSTER, 8, knobs={("tp",): [1]}), "tune: got {'global_batch': 8"),
 ]

@@ -9,6 +9,8 @@ import plotly.graph_objects as go
 
 from sim.report.numbers import byte_unit, seconds_interval, signed, time_unit
 from sim.report.theme import Theme, colour, frame, safe, whiskers
+from sim.specs import InputError
+from sim.specs.arguments import checked
 from sim.validation.executed import Executed
 
 ROW = 21
@@ -17,11 +19,16 @@ ROW = 21
 PLAIN, SHARED = "measured", "measured, shared cores"
 
 
+@checked
 def executed_times(plans: Sequence[Executed], theme: Theme = "light") -> go.Figure:
     """Return the predicted step time of every plan with its 80 % interval, and the measured one.
 
     A filled diamond: a core for every process; an open one: processes share cores, which no prediction is of.
+
+    Raises:
+        InputError: no plan.
     """
+    _any(plans)
     unit = time_unit(max(one.measured.step_time_s for one in plans))
     value, low, high = (
         np.array([[one.predicted.step_time_s, *one.predicted.interval_s] for one in plans]).T / unit.scale
@@ -47,8 +54,14 @@ def executed_times(plans: Sequence[Executed], theme: Theme = "light") -> go.Figu
     return figure.update_xaxes(type="log", range=span, tickvals=ticks, ticktext=[f"{t:g}" for t in ticks])
 
 
+@checked
 def executed_memory(plans: Sequence[Executed], theme: Theme = "light") -> go.Figure:
-    """Return the predicted and the measured peak of every process, those of one plan on its row."""
+    """Return the predicted and the measured peak of every process, those of one plan on its row.
+
+    Raises:
+        InputError: no plan.
+    """
+    _any(plans)
     rows = [(one, n) for one in plans for n in range(one.processes)]
     told = np.array([one.predicted.peak_memory_bytes[n] for one, n in rows])
     seen = np.array([one.measured.peak_memory_bytes[n] for one, n in rows])
@@ -63,6 +76,11 @@ def executed_memory(plans: Sequence[Executed], theme: Theme = "light") -> go.Fig
     ]
     _add(figure, PLAIN, owners, seen / unit.scale, words, _marker("diamond-open", "text", theme) | {"size": 12})
     return figure.update_xaxes(rangemode="tozero")
+
+
+def _any(plans: Sequence[Executed]) -> None:
+    if not plans:
+        raise InputError("plans", [], "one executed plan or more")
 
 
 def _pair(ends: Sequence[float]) -> tuple[float, float]:

@@ -60,7 +60,7 @@ def test_profiling_trains_on_and_finds_slow_storage(run_on):
     assert run.at > 8 and not torch.equal(state["head.weight"], run.trainee.model.head.weight)
     parameters = sum(p.numel() for p in run.trainee.model.parameters())
     assert times.state_bytes == pytest.approx(12 * parameters, rel=0.05)
-    assert times.state_bytes / 40e6 <= times.persist_s < 3 * times.state_bytes / 40e6
+    assert times.state_bytes / 40e6 <= times.persist_s < 10 * times.state_bytes / 40e6
     assert times.reload_s >= times.state_bytes / 40e6
     assert 0 < times.update_s < times.iteration_s
     assert times.host_snapshot_s < times.persist_s
