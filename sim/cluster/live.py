@@ -61,7 +61,7 @@ class Live(Simulation):
             if len(self.active) and self._due():
                 self._reset()
             placed = self._round()
-            if placed or self.next is not None or not len(self.active):
+            if placed or self.waits_for_arrival or not len(self.active):
                 return placed
             idle += 1
             self._wait(idle)

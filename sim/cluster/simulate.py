@@ -37,10 +37,10 @@ MOST_SWITCH_S, MOST_USD, WEIGHTS = 1e9, 1e9, (1e-6, 1e6)
 class Rounds:
     """How a cluster is shared: every `round_s` seconds jobs are placed anew, in proportion to their shares.
 
-    Shares are computed when a job has come or gone, `reset_s` after the last time at the earliest. Jobs on several
-    devices are put into as few servers as can be, of `gpus_per_server` devices. A job that resumes or moves loses
-    `switch_s`, to load its checkpoint. `gavel_parity`: as the published simulator does it, with no such loss, no
-    servers, rounds that end with their last job and whole steps only.
+    Shares are computed when a job has come or gone, `reset_s` after the last time at the earliest, or at once where
+    nobody runs. Jobs on several devices are put into as few servers as can be, of `gpus_per_server` devices. A job that
+    resumes or moves loses `switch_s`, to load its checkpoint. `gavel_parity`: as the published simulator does it, with
+    no such loss, no servers, rounds that end with their last job and whole steps only.
     """
 
     round_s: Annotated[float, real(1.0, 86_400.0, "s")] = 360.0
@@ -166,10 +166,16 @@ class Simulation:
             if len(self.active) and self._due():
                 self._reset()
             since_s = float(self.clock[NOW])
-            idle = 0 if self._rounds() else idle + 1
+            ran = self._rounds()
             self._pay(since_s)
             self._leave()
-            if idle:
+            if ran:
+                idle = 0
+            elif self.waits_for_arrival:
+                assert self.next is not None
+                self.clock[NOW], idle = max(self.clock[NOW], self.next.arrival_s), 0
+            else:
+                idle += 1
                 self._wait(idle)
 
     def _done(self) -> bool:
@@ -271,11 +277,15 @@ class Simulation:
         elif self.rounds.gavel_parity and self.active.work.failures.any():
             self.needed = True
 
+    @property
+    def waits_for_arrival(self) -> bool:
+        """Whether nothing but the next job can end it that nobody runs; as published also where shares are needed."""
+        needed = self.needed and len(self.active) > 0 and not self.rounds.gavel_parity
+        return self.next is not None and not needed
+
     def _wait(self, idle: int) -> None:
-        """Nobody runs: go on when the next job comes, or when shares may be computed again."""
-        if self.next is not None:
-            self.clock[NOW] = max(self.clock[NOW], self.next.arrival_s)
-        elif len(self.active) and idle > 2:
+        """Nobody runs: let shares be computed again where they are needed."""
+        if len(self.active) and idle > 2:
             number, job = int(self.active.ids[0]), self.active.jobs[0]
             raise InputError(
                 f"jobs[{number}]", job.job_type, f"a job to which the policy {self.policy.name} gives time"

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from sim.cluster.policies import policy
 from sim.cluster.simulate import Rounds, simulate
 from sim.specs.fields import InputError
 from tests.cluster.toys import Fixed, job, speeds
@@ -133,6 +134,19 @@ def test_new_shares_wait_for_the_time_between_resets():
     jobs = [job(10_000), *(job(10_000, arrival_s=t) for t in (50.0, 150.0, 950.0))]
     assert run(jobs, {"fast": 1}, Fixed([1, 0]), Rounds(round_s=100, reset_s=1e7, switch_s=0)).allocations == 1 + 1
     assert run(jobs, {"fast": 1}, Fixed([1, 0])).allocations > 4
+
+
+@pytest.mark.parametrize("later", [[], [job(10, arrival_s=90_000.0)]])
+def test_a_queue_that_waits_for_shares_does_not_wait_for_the_next_job(later):
+    """Jobs 1 and 2 come while job 0 has the device, and shares are computed at 100 s for job 1."""
+    rounds = Rounds(round_s=100, reset_s=5_000, switch_s=0)
+    found = run([job(20), job(20, arrival_s=10), job(20, arrival_s=11), *later], {"fast": 1}, policy("fifo"), rounds)
+    assert found.end_s[:3].tolist() == [10.0, 110.0, 210.0]
+
+
+def test_jobs_may_come_one_after_the_other_to_a_queue_that_nobody_serves_yet():
+    jobs = [job(20, arrival_s=1), job(20, arrival_s=400), job(20, arrival_s=401)]
+    assert run(jobs, {"fast": 1}, policy("fifo"), Rounds(switch_s=0)).end_s.tolist() == [11.0, 410.0, 770.0]
 
 
 def test_deadlines_are_multiples_of_the_time_alone():
