@@ -28,6 +28,8 @@ ENTRIES = 256
 """Rounds that are worked at a time."""
 MOST_STUCK = 1_000
 """Rounds in which no job does a step, beside those in which one job could load: then none ever does."""
+MOST_DEVICES = 1_000_000
+"""Of a type: every round goes through all of them."""
 SWITCH_S = 10.0
 """Assumption: what a job loses when it resumes or moves where nothing else is said."""
 MOST_SWITCH_S, MOST_USD, WEIGHTS = 1e9, 1e9, (1e-6, 1e6)
@@ -300,8 +302,8 @@ def _fleet(known: Throughputs, devices: Mapping[str, int], rounds: Rounds) -> tu
     for name, number in stated.items():
         if name not in known.types:
             raise InputError(f"devices.{name}", name, "one of " + ", ".join(known.types))
-        if isinstance(number, bool) or not isinstance(number, Integral) or number < 0:
-            raise InputError(f"devices.{name}", number, "a whole number, 0 or more")
+        if isinstance(number, bool) or not isinstance(number, Integral) or not 0 <= number <= MOST_DEVICES:
+            raise InputError(f"devices.{name}", number, f"a whole number from 0 to {MOST_DEVICES}")
     types = tuple(name for name in known.types if devices.get(name, 0) > 0)
     if not types:
         raise InputError("devices", dict(devices), "at least one device")

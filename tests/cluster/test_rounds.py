@@ -204,6 +204,7 @@ def test_skipping_changes_nothing(monkeypatch):
         ([job(1)], {"fats": 2}, "devices.fats: got 'fats'; allowed: one of fast, slow"),
         ([job(1)], {"fast": 0}, "devices: got .*; allowed: at least one device"),
         ([job(1)], {"fast": -1}, "devices.fast: got -1"),
+        ([job(1)], {"fast": 10**9}, "devices.fast: got 1000000000; allowed: a whole number from 0 to 1000000"),
         ([job(1)], {"fast": 1.5}, "devices.fast: got 1.5; allowed: a whole number"),
         ([job(1)], {"fast": "2"}, "devices.fast: got '2'; allowed: a whole number"),
         ([job(1, arrival_s=5), job(1)], {"fast": 1}, r"jobs\[1\].arrival_s: got 0.0; allowed: 5.0 or later"),
