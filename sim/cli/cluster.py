@@ -1,6 +1,6 @@
 """`trainsim cluster`: jobs that share a cluster of different devices."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import isnan
 from pathlib import Path
@@ -92,6 +92,9 @@ def simulate_command(
     devices, span = _devices(cluster), _window(window)
     if draws and span is not None:
         raise InputError("--draws", draws, "0 beside --window, whose jobs never end")
+    if gavel_parity:
+        told = "beside --gavel-parity: the published simulator has no servers, and moves cost nothing"
+        _refuse({"--switch-s": switch_s or 0.0, "--gpus-per-server": gpus_per_server}, {0.0, 1}, told)
     given = _inputs(trace, throughputs, jobs, every, multi_gpu, seed, span)
     rounds = Rounds(
         round_s=round_s, reset_s=reset_s, gpus_per_server=gpus_per_server, gavel_parity=gavel_parity,
@@ -161,6 +164,8 @@ def _inputs(
     if (trace is None) == (jobs is None and window is None):
         told = f"{'' if trace else 'required: '}exactly one of --trace and --jobs (or --window)"
         raise InputError("--trace", trace and str(trace), told)
+    if trace is not None:
+        _refuse({"--every-s": every, "--multi-gpu": multi_gpu}, {0.0}, "beside --trace, whose jobs are not drawn")
     log = None if trace is None else imported_log(trace)
     if throughputs is None:
         if log is None:
@@ -181,6 +186,13 @@ def _inputs(
         held = log.jobs if log else read_trace(trace)
         return _Inputs(held, len(held), known, prices, costs, spread)
     return _Inputs(generate(jobs, every, seed, known, multi_gpu=multi_gpu), jobs, known, prices, costs, spread)
+
+
+def _refuse(stated: Mapping[str, float], usual: Container[float], why: str) -> None:
+    """Refuse options that say what nothing would heed."""
+    for option, value in stated.items():
+        if value not in usual:
+            raise InputError(option, value, f"left out {why}")
 
 
 def _devices(text: str) -> dict[str, int]:

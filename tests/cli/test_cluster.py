@@ -96,6 +96,8 @@ def test_a_log_of_slurm(trainsim, tmp_path):
         (("--cluster", "1:1:1", "--window", "0:3", "--draws", "2"), "--draws: got 2; allowed: 0 beside --window"),
         (("--cluster", "1:1:1", "--draws", "2"), "throughputs.interval: got None; allowed: predicted throughputs"),
         (("--cluster", "1:1:1", "--price", "v100=1"), "usd_per_hour.p100: missing; required"),
+        (("--cluster", "1:1:1", "--gavel-parity", "--switch-s", "9"), "--switch-s: got 9.0; allowed: left out beside"),
+        (("--cluster", "1:1:1", "--gavel-parity", "--gpus-per-server", "4"), "--gpus-per-server: got 4; allowed: left"),
         (("--cluster", "1:1:1", "--round-s", "0"), "--round-s: got 0"),
         (("--cluster", "1:1:1", "--parts", "2", "--policy", "fifo"), "kind: got 'fifo'"),
         (("--cluster", "1:1:1", "--policy", "max_sum_throughput_normalized_by_cost_perf"), "usd_per_hour"),
@@ -106,6 +108,16 @@ def test_bad_input_is_refused(trainsim, arguments, words):
     code, out, err = trainsim("cluster", "simulate", "--throughputs", TABLE, *jobs, *arguments)
     assert (code, out) == (2, "")
     assert words in " ".join(err.split())
+
+
+@pytest.mark.parametrize(("option", "said"), [(("--every-s", "9"), "got 9.0"), (("--multi-gpu",), "got True")])
+def test_options_of_drawn_jobs_are_refused_beside_a_trace(trainsim, tmp_path, option, said):
+    trace = tmp_path / "one.trace"
+    trace.write_text("ResNet-18 (batch size 16)\t\t\t\t0\t10\t1\t1\t-1\t0\n")
+    code, _, err = trainsim(
+        "cluster", "simulate", "--throughputs", TABLE, "--cluster", "1:1:1", "--trace", trace, *option
+    )
+    assert code == 2 and f"{option[0]}: {said}; allowed: left out beside --trace" in " ".join(err.split())
 
 
 def test_a_table_need_not_have_types_that_there_are_none_of(trainsim, tmp_path):
