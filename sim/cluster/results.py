@@ -30,8 +30,9 @@ class Simulated:
     `end_s` (n,) is nan for jobs that were given up (the published simulator does so after five rounds in which a job
     could not do a whole step per device) or had not ended; `used_s` (n, m) are device-seconds; `fairness` (n,) is
     finish-time fairness rho: the completion time over that on a share of 1/a of every type, with a the mean number of
-    jobs between arrival and end (Themis, NSDI '20). `utilisation` (m,) is the share of device time that was held.
-    `average_jct_s` is over the jobs of the window, or all. `paid_usd` (n,) where prices changed.
+    jobs between arrival and end (Themis, NSDI '20). `makespan_s` is from the first arrival to the last end of the jobs
+    of the window, or of all; `utilisation` (m,) the share of device time that was held meanwhile (of a window to the
+    end of its last round). `average_jct_s` is over the jobs of the window, or all. `paid_usd` (n,) where prices changed.
     """
 
     policy: str
@@ -63,6 +64,11 @@ class Simulated:
         """Completion times (n,)."""
         arrived: Floats = np.array([job.arrival_s for job in self.jobs])
         return self.end_s - arrived
+
+    @property
+    def begin_s(self) -> float:
+        """When the first job arrives."""
+        return self.jobs[0].arrival_s if self.jobs else 0.0
 
     @property
     def average_jct_s(self) -> float:
@@ -144,6 +150,9 @@ class Told:
         n = len(self.jobs)
         end = np.array([self.ended.get(i, nan) for i in range(n)])
         end[np.isinf(end)] = nan
+        begin_s, counted = self.jobs[0].arrival_s if n else 0.0, end[slice(*(window or (0, n)))]
+        last_s = float(now_s if not n or np.isnan(counted).any() else counted.max())
+        over_s = (now_s if window else last_s) - begin_s
         used = self.used_s | {int(i): active.work.used_s[k] for k, i in enumerate(active.ids)}
         held = active.held.busy_s
         first, count = active.fleet.first, active.fleet.devices
@@ -157,8 +166,8 @@ class Told:
             end_s=end,
             used_s=np.array([used[i] for i in range(n)]).reshape(n, len(self.types)),
             fairness=fairness(self.jobs, end, active, now_s),
-            makespan_s=now_s,
-            utilisation=busy / (count * now_s) if now_s else np.zeros(len(count)),
+            makespan_s=last_s - begin_s,
+            utilisation=busy / (count * over_s) if over_s else np.zeros(len(count)),
             rounds=self.rounds,
             rounds_skipped=int(counts[SKIPPED]),
             allocations=self.allocations,

@@ -24,8 +24,14 @@ def test_a_job_ends_when_its_steps_are_done():
     found = run([job(250)], {"fast": 1}, Fixed([1, 0]))
     assert found.end_s.tolist() == [125.0]
     assert found.used_s.tolist() == [[125.0]]
-    assert (found.makespan_s, found.rounds) == (200.0, 2)
-    assert found.utilisation.tolist() == [125 / 200]
+    assert (found.makespan_s, found.rounds) == (125.0, 2)
+    assert found.utilisation.tolist() == [1.0]
+
+
+def test_makespan_and_utilisation_count_from_the_first_arrival():
+    early, late = (run([job(250, at), job(100, at + 200)], {"fast": 1}, Fixed([1, 0])) for at in (0.0, 1e6))
+    assert (late.makespan_s, late.utilisation.tolist()) == (early.makespan_s, early.utilisation.tolist())
+    assert (late.makespan_s, late.utilisation.tolist()) == (250.0, [175 / 250])
 
 
 def test_two_jobs_with_half_a_device_take_turns():

@@ -34,9 +34,10 @@ def test_devices_are_rows_in_the_colours_of_their_jobs(run):
 
 
 def test_a_device_is_idle_when_its_job_has_ended():
-    alone = simulate([job(100)], speeds(), {"fast": 1}, Fixed([1, 0]), EVERY, record=True)
-    (picture,) = figures.cluster_devices(alone).data  # 50 of 100 s
-    assert np.mean(np.array(picture.z) > 0) == pytest.approx(0.5, abs=0.01)
+    for arrival_s in (0.0, 1e6):
+        alone = simulate([job(100, arrival_s)], speeds(), {"fast": 1}, Fixed([1, 0]), EVERY, record=True)
+        (picture,) = figures.cluster_devices(alone, 100 / 3_600).data  # 50 of 100 s
+        assert np.mean(np.array(picture.z) > 0) == pytest.approx(0.5, abs=0.01)
 
 
 def test_many_devices_with_the_same_jobs_are_one_row():
@@ -56,7 +57,7 @@ def test_many_devices_with_the_same_jobs_are_one_row():
 def test_names_from_files_are_text():
     evil = speeds(**{"<b>x": [1.0, 1.0]})
     found = simulate([job(10, name="<b>x")], evil, {"fast": 1}, Fixed([1, 0]), EVERY, record=True)
-    (picture,) = figures.cluster_devices(found).data
+    (picture,) = figures.cluster_devices(found, 0.01).data
     assert {text for row in picture.text for text in row} == {"job 0: &lt;b&gt;x", ""}
 
 

@@ -156,9 +156,9 @@ def cluster_fairness(levels: Mapping[str, Sequence[float]], theme: Theme = "ligh
 
 
 def cluster_devices(run: Simulated, until_h: float | None = None, theme: Theme = "light") -> go.Figure:
-    """Return which job held which device when, to the end or `until_h`; two that share one have the first's colour.
+    """Return which job held which device when, from the first arrival to the end or `until_h` after it.
 
-    Of more than 40 devices, neighbours that hold the same jobs all the while are one row.
+    Two that share a device have the first's colour. Of more than 40 devices, neighbours that hold the same jobs all the while are one row.
 
     Raises:
         InputError: the rounds were not recorded, or `until_h` is not above 0.
@@ -195,7 +195,7 @@ def cluster_devices(run: Simulated, until_h: float | None = None, theme: Theme =
 
 def _pixels(run: Simulated, until_s: float) -> Ints:
     """Return the jobs (W, BINS, 2) on each device in the middle of every column."""
-    at = (np.arange(BINS) + 0.5) * until_s / BINS
+    at = run.begin_s + (np.arange(BINS) + 0.5) * until_s / BINS
     begin: Floats = np.array([entry.start_s for entry in run.entries])
     last = np.array([entry.start_s + entry.length_s * entry.repeats for entry in run.entries])
     index = np.searchsorted(begin, at, side="right") - 1
