@@ -86,7 +86,7 @@ class Live(Simulation):
         active.work.left[:] = inf
         entries, _ = run_rounds(
             active.rows, self.fleet, active.work, active.held, active.spent_s, self.clock, self.counts, self.log,
-            orders, self.rule, Next(0.0, self.last_reset_s, self.needed),
+            orders, self.rule, Next(0.0, self._counted_from_s, self.needed),
         )  # fmt: skip
         active.work.left[:] = left
         return self._held() if entries else {}

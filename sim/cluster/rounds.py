@@ -400,7 +400,7 @@ def run_rounds(
 
 @inner()
 def _due(clock: Floats, rule: Rule, to: Next) -> bool:
-    return to.needed and (clock[NOW] - to.last_reset_s >= rule.reset_every_s or to.last_reset_s == 0)
+    return to.needed and clock[NOW] - to.last_reset_s >= rule.reset_every_s
 
 
 @inner()

@@ -143,6 +143,8 @@ class Simulation:
         fixed = policy.aware or policy.packs  # the others take types in any order
         self.rule = Rule(rounds.round_s, parity, policy.strict, fixed, rounds.reset_s)
         self.clock, self.counts, self.last_reset_s, self.needed = np.zeros(2), np.zeros(4, np.int64), 0.0, False
+        self.at_once = True
+        """Whether nobody had shares yet, or nobody runs by those there are."""
         cells = np.zeros((ENTRIES, int(self.fleet.devices.sum()) if record else 0), dtype=np.int64)
         self.log = Log(np.zeros(ENTRIES), np.zeros(ENTRIES), np.zeros(ENTRIES, dtype=np.int64), cells)
         self.shuffler = Random(seed + SHUFFLED)
@@ -209,8 +211,13 @@ class Simulation:
             raise InputError("window", "{}:{}".format(*self.window), told)
 
     def _due(self) -> bool:
-        late = self.clock[NOW] - self.last_reset_s >= self.rounds.reset_s
-        return self.needed and bool(late or self.last_reset_s == 0)
+        return self.needed and bool(self.clock[NOW] - self._counted_from_s >= self.rounds.reset_s)
+
+    @property
+    def _counted_from_s(self) -> float:
+        """When the time between two computations of shares begins; -inf where they are to be computed at once."""
+        published = self.rounds.gavel_parity and self.last_reset_s == 0  # where the first ones of all were computed at 0
+        return -inf if self.at_once or published else self.last_reset_s
 
     def _reset(self) -> None:
         """Ask the policy for new shares."""
@@ -222,7 +229,7 @@ class Simulation:
         self.active.share(self.policy.allocate(state))
         self.told.allocation_seconds += perf_counter() - began
         self.told.allocations += 1
-        self.last_reset_s, self.needed = now, False
+        self.last_reset_s, self.needed, self.at_once = now, False, False
 
     def _rounds(self) -> bool:
         """Run rounds until something happens, and return whether somebody ran in the last of them."""
@@ -231,7 +238,7 @@ class Simulation:
             arrival = inf if self.next is None else self.next.arrival_s
             if self.meter:
                 arrival = min(arrival, self.meter.prices.changes_after(float(self.clock[NOW])))
-            active, to = self.active, Next(arrival, self.last_reset_s, self.needed)
+            active, to = self.active, Next(arrival, self._counted_from_s, self.needed)
             before = active.work.left.copy() if self.longest_s >= self.rounds.round_s else None
             entries, used = run_rounds(
                 active.rows, self.fleet, active.work, active.held, active.spent_s, self.clock, self.counts, self.log,
@@ -293,7 +300,7 @@ class Simulation:
                 f"jobs[{number}]", job.job_type, f"a job to which the policy {self.policy.name} gives time"
             )
         elif self.needed:
-            self.last_reset_s = 0.0
+            self.at_once = True
 
 
 def _fleet(known: Throughputs, devices: Mapping[str, int], rounds: Rounds) -> tuple[Fleet, tuple[str, ...]]:
