@@ -42,7 +42,7 @@ def rent(
     for step in range(begin_step, grid.steps):
         since = (step - begin_step) % every
         if run.held == WAIT or (strategy.again and run.pending_s == 0 and since == 0):
-            run.take(strategy.choose(run.seen(step, every - since)), step)
+            run.take(strategy.choose(run.seen(step, every)), step)
         if run.hold(step):
             break
     return run.result()
@@ -84,16 +84,18 @@ class Renting:
         """Steps that are left to do."""
         return self.job.steps - self.done
 
-    def seen(self, step: int, ahead: int = 1) -> Seen:
-        """Return what a strategy may know; whoever holds an offer then chooses again so many steps ahead."""
+    def seen(self, step: int, every: int = 1) -> Seen:
+        """Return what a strategy may know that chooses again every so many steps."""
         lost, usd = self.terms.moving(self.place, self.started, self.held != WAIT or self.written)
         if self.held != WAIT:
             lost[self.held] = usd[self.held] = 0.0
+        ahead = every - (step - self.first) % every
+        later = np.ceil(np.maximum(0.0, np.ceil(lost / self.grid.step_s) - ahead) / every)  # while it starts, none does
         return Seen(
             job=self.job,
             step=step,
             step_s=self.grid.step_s,
-            next_s=ahead * self.grid.step_s,
+            next_s=(ahead + every * later) * self.grid.step_s,
             gone_s=(step - self.first) * self.grid.step_s,
             left_steps=self.left,
             held=self.held,
@@ -102,6 +104,8 @@ class Renting:
             move_s=lost,
             move_usd=usd,
             lost_s=self.moves.lost_work_s,
+            place=self.terms.place,
+            away_s=self.terms.away_s,
             reliable=self.terms.reliable,
             allowed=self.allowed & np.isfinite(self.grid.seen[step]),
         )
@@ -200,7 +204,7 @@ class Terms:
 
     `rates`, `believed` (N,): steps/s with saving, as they are and as strategies take them to be; `paid` (N,): devices
     that are paid; `place` (N,): of each offer, `home` the job's own or NOWHERE; `transfer_s`, `transfer_usd` (L, L)
-    between places.
+    between places, `away_s` (L, L) what a move that leaves by itself takes in all.
     """
 
     def __init__(self, job: RentedJob, grid: Grid, moves: Moves) -> None:
@@ -218,6 +222,7 @@ class Terms:
             self.home = named.index(job.home)
         self.place = np.array([places.index(offer.place) for offer in grid.offers])
         self.transfer_s, self.transfer_usd = moves.transfer_s(places), moves.transfer_usd(places)
+        self.away_s: Floats = moves.again_s + moves.write_s + self.transfer_s
 
     def moving(self, place: int, started: bool, writes: bool) -> tuple[Floats, Floats]:
         """Return the seconds and USD (N,) that taking each offer costs, coming from a place.

@@ -13,6 +13,7 @@ from sim.market.offers import Floats, Offer
 from sim.units import HOUR_S
 
 Bools = NDArray[np.bool_]
+Ints = NDArray[np.int64]
 WAIT = -1
 """Hold nothing until the next step."""
 
@@ -23,15 +24,16 @@ class Seen:
 
     `usd_per_hour`: what holding an offer costs the job now, inf where it cannot be held; `steps_per_s` what it does
     there. `held`: the offer it holds, or WAIT. `left_steps` of work, `gone_s` since its begin, at the begin of step
-    number `step` of `step_s`; whoever holds an offer chooses again `next_s` later, if nobody takes it away. Taking an
+    number `step` of `step_s`; whoever takes an offer chooses again `next_s` later, if nobody takes it away. Taking an
     offer loses `move_s` and costs `move_usd`, zero for the one held; one that is taken away loses the work of `lost_s`.
+    `place` numbers the L places of offers; a later move from each to each loses `away_s` (L, L).
     `reliable`: offers that are never taken away. `allowed`: those that the strategy may rent.
     """
 
     job: RentedJob
     step: int
     step_s: float
-    next_s: float
+    next_s: Floats
     gone_s: float
     left_steps: float
     held: int
@@ -40,6 +42,8 @@ class Seen:
     move_s: Floats
     move_usd: Floats
     lost_s: float
+    place: Ints
+    away_s: Floats
     reliable: Bools
     allowed: Bools
 

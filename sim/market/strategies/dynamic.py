@@ -42,9 +42,9 @@ class UniformProgress(Strategy):
         needed_s = seen.move_s + seen.left_steps / np.where(np.isfinite(cost), seen.steps_per_s, 1e-300)
         sure = seen.reliable & np.isfinite(cost)
         fastest = int(np.argmin(np.where(sure if sure.any() else np.isfinite(cost), needed_s, np.inf)))
-        back_s = float(seen.move_s.max()) if seen.held == fastest else 0.0
-        spare_s = left_s - float(needed_s[fastest]) - back_s
-        if spare_s <= seen.step_s:
+        spare_s = left_s - float(needed_s[fastest])
+        again_s = float(seen.away_s[seen.place[fastest], seen.place[fastest]]) if seen.held == fastest else 0.0
+        if spare_s <= seen.step_s + again_s:
             return fastest
         enough = needed_s <= left_s
         if not sure.any():
@@ -62,12 +62,14 @@ def _may_lose_s(seen: Seen, fastest: int) -> Floats:
     """Return the seconds (N,) by which each offer, taken now, may bring its end on the `fastest` one nearer at worst.
 
     It is taken away in the last step before the next choice, or in the step in which it has started: that step and the
-    work since the last checkpoint are lost, and the time until then in as far as the fastest one does more in it.
+    work since the last checkpoint are lost, the time until then in as far as the fastest one does more in it, and what
+    it takes longer to go to the fastest one from there.
     """
     pace = seen.steps_per_s / seen.steps_per_s[fastest]
     until_s = seen.next_s - seen.step_s
     behind_s = until_s - pace * np.maximum(0.0, until_s - seen.move_s)
-    found: Floats = np.maximum(behind_s, np.minimum(seen.move_s, until_s)) + seen.step_s + pace * seen.lost_s
+    back_s = seen.away_s[seen.place, seen.place[fastest]] - seen.move_s[fastest]
+    found: Floats = np.maximum(behind_s, np.minimum(seen.move_s, until_s)) + seen.step_s + pace * seen.lost_s + back_s
     return found
 
 

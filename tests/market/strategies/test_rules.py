@@ -107,6 +107,19 @@ def test_uniform_progress_ends_in_time(every_h, work_h, limit_h, spot, up):
     assert found.hours <= limit_h
 
 
+@pytest.mark.parametrize(("limit_h", "gone_h", "moves"), [
+    (9.0, 2.4, {"boot_s": 2.5 * HOUR}), (5.35, 0.4, {"boot_s": 900.0, "data_bytes": 1e11}),
+])  # fmt: skip
+def test_uniform_progress_counts_long_starts_and_the_way_back(limit_h, gone_h, moves):
+    """A spot offer in another region goes away while the job starts there, before anybody chooses again."""
+    away, sure = offer("us-west-2a"), offer("us-east-1b", billing="on-demand")
+    market = Market((priced(0.1, of=away), priced(3.0, of=sure)))
+    grid = hours(market, 30, {away: HOUR * np.array([[0.0, gone_h]])})
+    job = a_job(deadline_s=limit_h * HOUR, home="aws us-east-1")
+    costs = Moves(**{"restart_s": 0.0, "tariffs": TARIFFS} | moves)
+    assert rent(job, grid, strategy("uniform_progress"), costs).hours <= limit_h
+
+
 def test_where_all_may_be_taken_away_uniform_progress_rents_what_is_fast_enough():
     slow = rent(a_job(deadline_s=20 * HOUR, whole=False), flat(), strategy("uniform_progress"), FREE)
     fast = rent(a_job(deadline_s=8 * HOUR, whole=False), flat(), strategy("uniform_progress"), FREE)
