@@ -35,7 +35,7 @@ def rent_together(
     moment, and the policy (by cost or not) is asked again when prices change. The begin of the prices is time 0.
 
     Raises:
-        InputError: as `sim.cluster.simulate`, or no offer is there all the time.
+        InputError: as `sim.cluster.simulate`, no offer is there all the time, or two have one name.
     """
     known, asked = moves or Moves(), rounds or Rounds()
     there = np.flatnonzero(np.isfinite(grid.seen).all(axis=0) & (grid.up_s == grid.step_s).all(axis=0))
@@ -45,6 +45,9 @@ def rent_together(
     pace = sum(row / max(row.max(), 1e-300) for row in speed.values())
     order = sorted(there.tolist(), key=lambda n: -float(np.asarray(pace)[n]))
     names = tuple(grid.offers[n].name for n in order)
+    twice = next((name for at, name in enumerate(names) if name in names[:at]), None)
+    if twice:
+        raise InputError("prices", twice, "a name of its own for every offer: others' devices are called that too")
     devices = {grid.offers[n].name: _instances(instances, grid.offers[n].name) * grid.offers[n].devices for n in order}
     divides = copy(policy)
     divides.strict = True  # type: ignore[misc]  # a device that nobody is meant to have is not rented

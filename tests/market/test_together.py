@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -56,3 +58,10 @@ def test_offers_that_come_and_go_are_left_out():
     assert any("1 offers" in line for line in found.assumptions)
     with pytest.raises(InputError, match="model"):
         run([ClusterJob(job_type="other", steps=1)])
+
+
+def test_offers_of_one_name_are_refused():
+    """Else the devices of one would be taken for as many of the other."""
+    slow = replace(A, device="k80")
+    with pytest.raises(InputError, match=f"prices: got '{A.name}'; allowed: a name of its own"):
+        run([job()], grid=hours(Market((priced(2.0, of=A), priced(0.1, of=slow))), 5))
