@@ -35,12 +35,16 @@ def rent_together(
     moment, and the policy (by cost or not) is asked again when prices change. The begin of the prices is time 0.
 
     Raises:
-        InputError: as `sim.cluster.simulate`, no offer is there all the time, or two have one name.
+        InputError: as `sim.cluster.simulate`, no offer is there all the time, two have one name, or `instances`
+            names none.
     """
     known, asked = moves or Moves(), rounds or Rounds()
     there = np.flatnonzero(np.isfinite(grid.seen).all(axis=0) & (grid.up_s == grid.step_s).all(axis=0))
     if not len(there):
         raise InputError("prices", len(grid.offers), "an offer that is there all the time")
+    for name in instances if isinstance(instances, Mapping) else ():
+        if name not in (offered := {offer.name for offer in grid.offers}):
+            raise InputError(f"instances.{name}", name, "one of " + ", ".join(sorted(offered)))
     speed = _speeds(jobs, steps_per_s, grid)
     pace = sum(row / max(row.max(), 1e-300) for row in speed.values())
     order = sorted(there.tolist(), key=lambda n: -float(np.asarray(pace)[n]))

@@ -46,6 +46,11 @@ def test_where_there_is_not_enough_the_next_is_rented():
     assert run([job(), job()], instances={A.name: 2}).cost_usd == pytest.approx(2 * one.cost_usd)
 
 
+def test_instances_of_offers_that_there_are_not_are_refused():
+    with pytest.raises(InputError, match="instances.aws nowhere: got 'aws nowhere'; allowed: one of aws us-east-1a"):
+        run([job()], instances={A.name: 1, "aws nowhere": 2})
+
+
 def test_by_cost_is_cheaper_than_without():
     jobs = [job(3.0, 1_000.0 * n) for n in range(5)]
     assert run(jobs).cost_usd < run(jobs, "max_sum_throughput_perf").cost_usd
