@@ -32,7 +32,8 @@ class Simulated:
     finish-time fairness rho: the completion time over that on a share of 1/a of every type, with a the mean number of
     jobs between arrival and end (Themis, NSDI '20). `makespan_s` is from the first arrival to the last end of the jobs
     of the window, or of all; `utilisation` (m,) the share of device time that was held meanwhile (of a window to the
-    end of its last round). `average_jct_s` is over the jobs of the window, or all. `paid_usd` (n,) where prices changed.
+    end of its last round). `average_jct_s` is over the jobs of the window, or all. `paid_usd` (n,) where prices
+    changed.
     """
 
     policy: str

@@ -216,7 +216,7 @@ class Simulation:
     @property
     def _counted_from_s(self) -> float:
         """When the time between two computations of shares begins; -inf where they are to be computed at once."""
-        published = self.rounds.gavel_parity and self.last_reset_s == 0  # where the first ones of all were computed at 0
+        published = self.rounds.gavel_parity and self.last_reset_s == 0  # those computed at 0 do not count there
         return -inf if self.at_once or published else self.last_reset_s
 
     def _reset(self) -> None:
@@ -299,7 +299,7 @@ class Simulation:
             raise InputError(
                 f"jobs[{number}]", job.job_type, f"a job to which the policy {self.policy.name} gives time"
             )
-        elif self.needed:
+        if self.needed:
             self.at_once = True
 
 

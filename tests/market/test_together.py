@@ -47,7 +47,7 @@ def test_where_there_is_not_enough_the_next_is_rented():
 
 
 def test_instances_of_offers_that_there_are_not_are_refused():
-    with pytest.raises(InputError, match="instances.aws nowhere: got 'aws nowhere'; allowed: one of aws us-east-1a"):
+    with pytest.raises(InputError, match=r"instances\.aws nowhere: got 'aws nowhere'; allowed: one of aws us-east-1a"):
         run([job()], instances={A.name: 1, "aws nowhere": 2})
 
 
