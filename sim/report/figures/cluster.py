@@ -158,7 +158,8 @@ def cluster_fairness(levels: Mapping[str, Sequence[float]], theme: Theme = "ligh
 def cluster_devices(run: Simulated, until_h: float | None = None, theme: Theme = "light") -> go.Figure:
     """Return which job held which device when, from the first arrival to the end or `until_h` after it.
 
-    Two that share a device have the first's colour. Of more than 40 devices, neighbours that hold the same jobs all the while are one row.
+    Two that share a device have the first's colour. Of more than 40 devices, neighbours that hold the same jobs all the
+    while are one row.
 
     Raises:
         InputError: the rounds were not recorded, or `until_h` is not above 0.
