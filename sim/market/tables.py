@@ -4,7 +4,7 @@ import csv
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import islice
 from math import inf, isnan, nan
 from pathlib import Path
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from sim.market.offers import Floats
 from sim.specs.fields import MAX_PROBLEMS, InputError
 from sim.specs.files import mapping_of, text_of
+from sim.specs.prices import YEARS, dated_s
 
 MAX_BYTES = 256 * 2**20
 """Of a file, unpacked: 3 million rows and more."""
@@ -24,7 +25,10 @@ MAX_JSON_BYTES, MAX_JSON_VALUES = 64 * 2**20, 5_000_000
 BLOCK = 512
 """Rows read together: many enough to work on columns, few enough to stay in a processor's cache (3 times as fast)."""
 
-TIME = "a date and time like 2020-03-01T10:11:21Z or 2020-03-01 (month/day/year too)"
+TIME = (
+    "a date and time like 2020-03-01T10:11:21Z or 2020-03-01 (month/day/year too), of the years "
+    f"{YEARS[0]} to {YEARS[1]}"
+)
 
 Cells = Sequence[str]
 Ints = NDArray[np.int64]
@@ -175,8 +179,8 @@ def seconds_of(text: str) -> float:
     try:
         text = text.strip()
         when = datetime.strptime(text, "%m/%d/%Y") if "/" in text else datetime.fromisoformat(text)
-        return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
-    except (ValueError, OverflowError):
+        return dated_s(when)
+    except ValueError:
         return nan
 
 

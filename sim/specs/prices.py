@@ -10,6 +10,8 @@ from sim.specs.fields import DERIVED, InputError, real, spec
 
 BOOT_S = 120.0
 WAN_BYTES_PER_S = 1.25e8
+YEARS = (1900, 2999)
+"""Of begins and prices: what begins then ends before the last year that a date can have."""
 
 USUAL = {
     "data_bytes": (0.0, "an assumption: data is wherever the run goes"),
@@ -129,9 +131,16 @@ class Prices:
 
 
 def utc_s(text: str) -> float:
-    """Return a date or time in seconds since 1970-01-01 UTC; raises InputError where it is none."""
+    """Return a date or time in seconds since 1970-01-01 UTC; raises InputError where it is none of `YEARS`."""
     try:
-        found = datetime.fromisoformat(text)
+        return dated_s(datetime.fromisoformat(text))
     except ValueError:
-        raise InputError("begin", text, "a date such as 2020-03-01, or a time such as 2020-03-01T12:00:00") from None
-    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+        told = "a date such as 2020-03-01, or a time such as 2020-03-01T12:00:00, of the years {} to {}".format(*YEARS)
+        raise InputError("begin", text, told) from None
+
+
+def dated_s(when: datetime) -> float:
+    """Return a time (UTC unless it says) in seconds since 1970-01-01 UTC; raises ValueError outside of `YEARS`."""
+    if not YEARS[0] <= when.year <= YEARS[1]:
+        raise ValueError(when.year)
+    return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()

@@ -122,6 +122,7 @@ def test_jobs_that_rent_together(market, tmp_path):
         (("--billing", "barter"), "--billing"),
         (("--begin", "yesterday"), "--begin"),
         (("--begin", "2019-01-01"), "--begin"),
+        (("--begin", "9999-12-31T23:00"), "--begin: got '9999-12-31T23:00'; allowed: a date"),
         (("--moves", "boots=1"), "--moves"),
         (("--moves", "boot_s=1,boot_s=2"), "each name once"),
         (("--moves", "boot_s=-1"), "--moves.boot_s"),

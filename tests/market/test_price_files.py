@@ -340,3 +340,11 @@ def test_reading_takes_a_few_times_as_long_as_splitting_rows(tmp_path):
 
     assert len(read_prices(path).histories) == 8
     assert best(lambda: read_prices(path)) < 12 * best(split)
+
+
+@pytest.mark.parametrize("when", ["0001-01-01T00:00:00+23:00", "9999-12-31T23:59:00"])
+def test_times_that_cannot_be_told_are_refused(tmp_path, when):
+    file = tmp_path / "prices.csv"
+    file.write_text(PLAIN + f"x,r,,i,v100,1,spot,{when},1\n")
+    with pytest.raises(InputError, match=r"line 2\.time_utc: got .*of the years 1900 to 2999"):
+        read_prices(file)
