@@ -1,7 +1,7 @@
 """`trainsim cluster`: jobs that share a cluster of different devices."""
 
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isnan
 from pathlib import Path
 from typing import Annotated, Any
@@ -61,6 +61,7 @@ class _Inputs:
     prices: Mapping[str, float] = field(default_factory=dict)
     switch_s: Mapping[str, float] = field(default_factory=dict)
     spread: Throughputs | None = None
+    notes: tuple[str, ...] = ()
 
 
 @app.command("simulate")
@@ -92,9 +93,8 @@ def simulate_command(
     devices, span = _devices(cluster), _window(window)
     if draws and span is not None:
         raise InputError("--draws", draws, "0 beside --window, whose jobs never end")
-    if gavel_parity:
-        told = "beside --gavel-parity: the published simulator has no servers, and moves cost nothing"
-        _refuse({"--switch-s": switch_s or 0.0, "--gpus-per-server": gpus_per_server}, {0.0, 1}, told)
+    clean = {"--switch-s": switch_s or 0.0, "--gpus-per-server": gpus_per_server} if gavel_parity else {}
+    _refuse(clean, {0.0, 1}, "beside --gavel-parity: its rounds know no servers, and moves cost nothing")
     given = _inputs(trace, throughputs, jobs, every, multi_gpu, seed, span)
     rounds = Rounds(
         round_s=round_s, reset_s=reset_s, gpus_per_server=gpus_per_server, gavel_parity=gavel_parity,
@@ -117,6 +117,7 @@ def simulate_command(
             held, given.throughputs, devices, divides, rounds, spread=given.spread, switch_s=costs,
             usd_per_hour=prices, window=span, seed=seed, progress=told.update,
         )  # fmt: skip
+    found = replace(found, assumptions=(*found.assumptions, *given.notes))
     losses = divides.losses if isinstance(divides, Pop) else []
     spread = None
     if draws:
@@ -167,10 +168,12 @@ def _inputs(
     if trace is not None:
         _refuse({"--every-s": every, "--multi-gpu": multi_gpu}, {0.0}, "beside --trace, whose jobs are not drawn")
     log = None if trace is None else imported_log(trace)
+    left = ", ".join(f"{count} {reason}" for reason, count in log.skipped.items()) if log else ""
+    notes = (f"{trace}: lines are left out: {left}",) if left else ()
     if throughputs is None:
         if log is None:
             raise InputError("--throughputs", None, "required: how fast jobs are on each type of device")
-        return _Inputs(log.jobs, len(log.jobs), log.throughputs)
+        return _Inputs(log.jobs, len(log.jobs), log.throughputs, notes=notes)
     prices: Mapping[str, float] = {}
     costs: Mapping[str, float] = {}
     spread = None
@@ -184,7 +187,7 @@ def _inputs(
             spread = read_throughputs(throughputs, "unconsolidated")
     if trace is not None:
         held = log.jobs if log else read_trace(trace)
-        return _Inputs(held, len(held), known, prices, costs, spread)
+        return _Inputs(held, len(held), known, prices, costs, spread, notes)
     return _Inputs(generate(jobs, every, seed, known, multi_gpu=multi_gpu), jobs, known, prices, costs, spread)
 
 

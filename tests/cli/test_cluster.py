@@ -75,10 +75,12 @@ def test_a_log_of_slurm(trainsim, tmp_path):
         "JobID|JobName|Submit|ElapsedRaw|AllocTRES|State\n"
         "1|net|2026-01-01T00:00:00|3600|gres/gpu:v100=2|COMPLETED\n"
         "2|net|2026-01-01T00:10:00|7200|gres/gpu:v100=1|COMPLETED\n"
+        "3|net|2026-01-01T00:20:00|7200|gres/gpu:v100=1|RUNNING\n"
     )
     more = ("--cluster", "v100=3", "--switch-s", 0, "--json")
     data = json.loads(trainsim("cluster", "simulate", "--trace", log, *more)[1])
     assert [job["jct_s"] for job in data["jobs"]] == pytest.approx([3600, 7320], abs=400)
+    assert data["assumptions"][-1] == f"{log}: lines are left out: 1 not ended"
 
 
 @pytest.mark.parametrize(
