@@ -14,12 +14,13 @@ import numpy as np
 
 from sim.cluster.jobs import Kind
 from sim.cluster.moves import switch_s
+from sim.cluster.throughput_files import MAX_VALUES
 from sim.cluster.throughputs import Throughputs
 from sim.engine.step import Step, simulate
 from sim.specs.catalog import device, is_device_file
 from sim.specs.cluster import Cluster
 from sim.specs.fields import InputError, check, spec, whole
-from sim.specs.files import load_mapping
+from sim.specs.files import MAX_BYTES, load_mapping, mapping_of, text_of
 from sim.specs.model import Model
 from sim.specs.model_file import read_model
 from sim.specs.plan import Plan
@@ -28,6 +29,10 @@ from sim.tuner.tune import tune
 SOURCE = "predicted step times; intervals are the central 80 %; pairs that share devices are not predicted"
 UNABLE = ("plan.", "tune.knobs", "cluster.memory_bytes")
 """Paths of errors that say: not on this device. Any other is wrong with what was stated."""
+
+WORKLOAD = {"devices", "jobs"}
+"""What a workload file holds."""
+MOST_JSON_BYTES = MAX_BYTES[".json"]
 
 Count = Annotated[int, whole(1, 99_999)]
 
@@ -181,9 +186,15 @@ class _Stated:
 
 
 def is_workload(path: str | Path) -> bool:
-    """Return whether a YAML file names jobs and devices whose throughputs are to be predicted."""
+    """Return whether a YAML or JSON file names jobs and devices whose throughputs are to be predicted."""
     file = Path(path)
-    return file.suffix in (".yaml", ".yml") and {"jobs", "devices"} <= load_mapping(file).keys()
+    if file.suffix == ".json":
+        try:
+            text = text_of(file, MOST_JSON_BYTES)
+        except InputError:
+            return False  # measured throughputs may be larger, and their reader tells what is wrong
+        return mapping_of(text, ".json", str(file), values=MAX_VALUES).keys() >= WORKLOAD
+    return file.suffix in (".yaml", ".yml") and load_mapping(file).keys() >= WORKLOAD
 
 
 def read_workload(path: str | Path) -> tuple[tuple[JobType, ...], tuple[str, ...]]:
@@ -200,7 +211,7 @@ def read_workload(path: str | Path) -> tuple[tuple[JobType, ...], tuple[str, ...
     problems = [
         InputError(key, value, "no such key; known keys: devices, jobs")
         for key, value in raw.items()
-        if key not in ("devices", "jobs")
+        if key not in WORKLOAD
     ]
     devices, jobs = raw.get("devices"), raw.get("jobs")
     if not isinstance(devices, list) or not all(isinstance(name, str) for name in devices):

@@ -1,8 +1,10 @@
+import json
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.cluster.predicted import JobType, predicted_throughputs, read_workload
+from sim.cluster.predicted import JobType, is_workload, predicted_throughputs, read_workload
 from sim.engine.step import simulate
 from sim.specs import Cluster, InputError, Plan
 from sim.specs.catalog import models
@@ -100,6 +102,15 @@ def test_a_workload_file(tmp_path):
     assert devices == DEVICES
     assert jobs[0] == BERT
     assert (jobs[1].name, jobs[1].gpus, jobs[1].model.hidden) == ("small", (2,), 128)
+
+
+def test_a_workload_may_be_json_as_throughputs_are(tmp_path):
+    work, measured = tmp_path / "work.json", tmp_path / "measured.json"
+    job = {"model": "bert-large", "plan": {"global_batch": 32}}
+    work.write_text(json.dumps({"devices": [DEVICES[0]], "jobs": {"bert": job}}))
+    measured.write_text(json.dumps({"v100": {"('net', 1)": {"null": 2.0}}}))
+    assert (is_workload(work), is_workload(measured), is_workload(tmp_path / "none.json")) == (True, False, False)
+    assert read_workload(work)[0][0].name == "bert"
 
 
 def test_all_that_is_wrong_with_a_file_is_told(tmp_path):
