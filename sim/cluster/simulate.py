@@ -309,7 +309,7 @@ def _fleet(known: Throughputs, devices: Mapping[str, int], rounds: Rounds) -> tu
     for name, number in stated.items():
         if name not in known.types:
             raise InputError(f"devices.{name}", name, "one of " + ", ".join(known.types))
-        if isinstance(number, bool) or not isinstance(number, Integral) or not 0 <= number <= MOST_DEVICES:
+        if isinstance(number, bool) or not isinstance(number, Integral) or not 0 <= int(number) <= MOST_DEVICES:
             raise InputError(f"devices.{name}", number, f"a whole number from 0 to {MOST_DEVICES}")
     types = tuple(name for name in known.types if devices.get(name, 0) > 0)
     if not types:
