@@ -15,7 +15,7 @@ from sim.cluster.policies import policy as policy_named
 from sim.cluster.predicted import is_workload, predicted_throughputs, read_workload
 from sim.cluster.trace import read_trace
 from sim.market.asked import Asked
-from sim.market.availability import read_availability
+from sim.market.availability import read_available
 from sim.market.devices import catalog_device
 from sim.market.frequency import move_frequency
 from sim.market.front import market_front
@@ -112,8 +112,9 @@ def simulate_command(
         usd_per_hour=usd_per_hour, home=home,
         deadline_s=None if deadline_hours is None else deadline_hours * HOUR_S,
     )  # fmt: skip
-    available = None if availability is None else read_availability(availability, market)
     begin_s = None if begin is None else _time(begin, market)
+    first_s = market.first_s if begin_s is None else begin_s
+    available = None if availability is None else read_available(availability, market, first_s, "--availability")
     asked = Asked(job, market, _moves(moves), begin_s, step_hours * HOUR_S, every_hours * HOUR_S, available)
     asked = _taken_away(asked, taken_away, availability, seed, starts * DAY_S)
     chosen = _strategy(usual_strategy(deadline_hours) if strategy_name is None else strategy_name, where)

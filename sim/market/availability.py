@@ -56,6 +56,21 @@ def read_availability(
     return _matched(_stated(table) if table.has(PLAIN) else _logged(table), market, str(file))
 
 
+def read_available(path: str | Path, market: Market, begin_s: float, field: str) -> dict[Offer, Intervals]:
+    """Return what `read_availability` does; a JSON trace begins at `begin_s` and is of the one spot offer there is.
+
+    Raises:
+        InputError: as it does, or (under the name `field`) a JSON trace where there is not exactly one spot offer.
+    """
+    spot = [offer.name for offer in market.offers if offer.billing == "spot"]
+    if not is_json(Path(path)):
+        return read_availability(path, market)
+    if len(spot) != 1:
+        allowed = f"a table of periods or of instances: a JSON trace is of one spot offer, and {len(spot)} fit"
+        raise InputError(field, str(path), allowed)
+    return read_availability(path, market, offer=spot[0], begin_s=begin_s)
+
+
 def _logged(table: Table) -> Periods:
     found: Periods = {}
     for life in lives(table):

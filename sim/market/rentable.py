@@ -1,11 +1,10 @@
 """A run that rents its devices: what it asks of the market by the prices of its job."""
 
 from collections.abc import Mapping
-from pathlib import Path
 
 from sim.checkpointing import Advice, Times
 from sim.market.asked import Asked
-from sim.market.availability import read_availability
+from sim.market.availability import read_available
 from sim.market.grid import Intervals
 from sim.market.job_prices import begin_of
 from sim.market.jobs import Moves, RentedJob
@@ -13,7 +12,6 @@ from sim.market.offers import Market, Offer
 from sim.market.strategies import STRATEGIES, strategy
 from sim.market.strategies.base import Strategy
 from sim.market.strategies.study import Baseline
-from sim.market.tables import is_json
 from sim.specs import Failures, InputError, Prices
 from sim.specs.tariffs import Tariff, tariffs
 from sim.units import HOUR_S
@@ -57,13 +55,7 @@ def _available(prices: Prices, market: Market) -> Mapping[Offer, Intervals] | No
     """Return when spot offers can be held; None where no file says so."""
     if prices.availability is None:
         return None
-    spot = [offer.name for offer in market.offers if offer.billing == "spot"]
-    traced = is_json(Path(prices.availability))
-    if traced and len(spot) != 1:
-        allowed = f"a table of periods or of instances: a JSON trace is of one spot offer, and {len(spot)} fit"
-        raise InputError("prices.availability", prices.availability, allowed)
-    name = spot[0] if traced else ""
-    return read_availability(prices.availability, market, offer=name, begin_s=begin_of(prices, market))
+    return read_available(prices.availability, market, begin_of(prices, market), "prices.availability")
 
 
 def chosen(prices: Prices, asked: Asked) -> Strategy:

@@ -102,6 +102,15 @@ def test_the_prices_are_not_written_over(market, tmp_path):
     assert (tmp_path / "prices.csv").read_text() == PRICES
 
 
+def test_a_trace_is_of_the_one_spot_offer_there_is(market, tmp_path):
+    trace = tmp_path / "trace.json"
+    trace.write_text('{"metadata": {"gap_seconds": 1800}, "data": [1, 0, 0, 0]}')
+    data = told(market("simulate", "--device", "v100", "--availability", trace, *FREE))
+    assert (data["path"][0]["ended"], data["path"][0]["usd"]) == ("preempted", 0.5)
+    code, _, error = market("simulate", "--availability", trace)
+    assert code == 2 and "--availability: got" in error and "a JSON trace is of one spot offer, and 2 fit" in error
+
+
 def test_jobs_that_rent_together(market, tmp_path):
     data = told(market("together", "--trace", tmp_path / "jobs.trace", "--json"))
     assert len(data["jobs"]) == 2
