@@ -225,8 +225,8 @@ def _time(text: str, market: Market) -> float:
         begin_s = utc_s(text)
     except InputError as error:
         raise InputError("--begin", error.value, error.allowed) from None
-    if begin_s < market.begin_s:
-        raise InputError("--begin", text, f"a time at which something is offered: from {iso_utc(market.begin_s)}")
+    if begin_s < market.offered_s:
+        raise InputError("--begin", text, f"a time at which something is offered: from {iso_utc(market.offered_s)}")
     return begin_s
 
 

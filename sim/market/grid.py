@@ -73,7 +73,7 @@ def price_grid(
             up[:, n] = _up(available[offer], edges)
     seen[(up == 0) | np.isinf(mean)] = inf
     if np.isinf(seen).all() or np.isinf(mean[0]).all():
-        raise InputError("begin_s", begin_s, f"a time at which something is offered: from {market.begin_s:.0f}")
+        raise InputError("begin_s", begin_s, f"a time at which something is offered: from {market.offered_s:.0f}")
     each = np.array([offer.devices for offer in market.offers])
     mean[np.isinf(mean)] = 0.0  # never paid: not offered
     return Grid(market.offers, begin_s, step_s, seen / each, mean / each, mean / each, up)

@@ -86,6 +86,11 @@ class Market:
         return min((t for t in self._changes()), default=-inf)
 
     @property
+    def offered_s(self) -> float:
+        """When something is offered first; -inf: always."""
+        return min((float(history.times_s[0]) for history in self.histories), default=inf)
+
+    @property
     def end_s(self) -> float:
         """The last change of a price; -inf where none changes."""
         return max((t for t in self._changes()), default=-inf)

@@ -102,6 +102,13 @@ def test_the_prices_are_not_written_over(market, tmp_path):
     assert (tmp_path / "prices.csv").read_text() == PRICES
 
 
+def test_a_run_may_begin_before_prices_change_where_something_is_always_offered(market, tmp_path):
+    more = tmp_path / "always.csv"
+    more.write_text(PRICES.splitlines()[0] + "\naws,us-east-1,us-east-1b,p3.2xlarge,v100,1,spot,,2.0\n")
+    data = told(market("simulate", "--prices", more, "--begin", "2019-01-01", *FREE))
+    assert [stay["zone"] for stay in data["path"]] == ["us-east-1b"]
+
+
 def test_a_trace_is_of_the_one_spot_offer_there_is(market, tmp_path):
     trace = tmp_path / "trace.json"
     trace.write_text('{"metadata": {"gap_seconds": 1800}, "data": [1, 0, 0, 0]}')
