@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 
@@ -79,7 +80,14 @@ def _holds(offer: Offer, cluster: Cluster) -> bool:
 
 
 def begin_of(prices: Prices, market: Market) -> float:
-    """Return when a run begins, in seconds since 1970-01-01 UTC: 0 where no time was stated and no price changes."""
+    """Return when a run begins, in seconds since 1970-01-01 UTC: 0 where no time was stated and no price changes.
+
+    Raises:
+        InputError: nothing is offered yet.
+    """
+    if prices.begin_s is not None and prices.begin_s < market.offered_s:
+        first = datetime.fromtimestamp(market.offered_s, UTC).isoformat()
+        raise InputError("prices.begin", prices.begin, f"a time at which something is offered: from {first}")
     return market.first_s if prices.begin_s is None else prices.begin_s
 
 
