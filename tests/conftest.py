@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -44,12 +45,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 @pytest.fixture(autouse=True, scope="session")
 def few_samples() -> Iterator[None]:
     """Fewer calibrations are drawn to say how sure a search is than users get, which takes a third of it."""
-    from sim.tuner import robustness  # noqa: PLC0415 - most tests of this folder do without
+    from sim.tuner import ranking  # noqa: PLC0415 - most tests of this folder do without
 
     with pytest.MonkeyPatch.context() as patch:
         if not FULL:
-            patch.setattr(robustness, "LEAST_SAMPLES", 20)
-            patch.setattr(robustness, "MOST_OPERATIONS", 0)
+            patch.setattr(ranking, "robustness", partial(ranking.robustness, samples=20))
         yield
 
 

@@ -19,7 +19,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     """Make `function` raise `InputError` for a missing, unknown or mistyped argument.
 
     Types are looked at where the annotation names a dataclass, a protocol, text, a number, a path or a `Literal`, a
-    sequence of one of these, or a union of these; everything else is the function's own business.
+    sequence of a dataclass, or a union of these; everything else is the function's own business.
     """
     parameters = signature(function).parameters
     hints: dict[str, Any] = {}
@@ -68,7 +68,7 @@ def _known(hint: Any) -> bool:
     if hint in WORDS or get_origin(hint) is Literal:
         return True
     if get_origin(hint) is Sequence:
-        return all(map(_known, get_args(hint)))
+        return all(is_dataclass(of) for of in get_args(hint))  # of numbers and words functions have words of their own
     return isinstance(hint, type) and (is_dataclass(hint) or getattr(hint, "_is_runtime_protocol", False))
 
 

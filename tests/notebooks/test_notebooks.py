@@ -32,9 +32,9 @@ SEARCHES = """
 from functools import partial
 import sim
 import sim.cluster.predicted as predicted
-from sim.tuner import robustness
+from sim.tuner import ranking
 from sim.tuner.tune import tune
-robustness.LEAST_SAMPLES, robustness.MOST_OPERATIONS = 20, 0
+ranking.robustness = partial(ranking.robustness, samples=20)
 sim.tune = predicted.tune = {0}
 """
 FEW = 'partial(tune, top=2, knobs={"micro_batch": [1, 2], "virtual_stages": [1], "unequal_stages": False})'

@@ -38,6 +38,9 @@ OTHERS: Mapping[str, tuple[str, ...]] = {
         "calibration/workloads/parallel.py: main",
         "calibration/taskmap/emit_cuda.py: ptx",
     ),
+    "what is opened to see whether it may be read, and not read": (
+        "calibration/checkpointing/checkpointer.py: latest_valid",
+    ),
     "what this process has written, or was shipped with": (
         "calibration/from_trace.py: fitted",
         "calibration/gpu_session.py: contention",
