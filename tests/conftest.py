@@ -44,12 +44,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def few_samples() -> Iterator[None]:
-    """Fewer calibrations are drawn to say how sure a search is than users get, which takes a third of it."""
+    """A search says how sure it is by fewer calibrations, and fewer plans are run again, which takes half of it."""
     from sim.tuner import ranking  # noqa: PLC0415 - most tests of this folder do without
 
     with pytest.MonkeyPatch.context() as patch:
         if not FULL:
             patch.setattr(ranking, "robustness", partial(ranking.robustness, samples=20))
+            patch.setattr("sim.tuner.tune.RESCORED", 5)
         yield
 
 

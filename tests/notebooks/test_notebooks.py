@@ -9,6 +9,7 @@ from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell
 
+from sim.tuner.tune import RESCORED
 from tests.browser.lab import CHROMIUM, OPENED
 from tests.full import FULL
 from tests.oracle import ROOT
@@ -29,12 +30,14 @@ measure.quick = partial(measure.quick, seconds=10)
 """What they measure here and now need not be exact, but for readers."""
 
 SEARCHES = """
+import sys
 from functools import partial
 import sim
 import sim.cluster.predicted as predicted
 from sim.tuner import ranking
 from sim.tuner.tune import tune
 ranking.robustness = partial(ranking.robustness, samples=20)
+sys.modules["sim.tuner.tune"].RESCORED = {1}
 sim.tune = predicted.tune = {0}
 """
 FEW = 'partial(tune, top=2, knobs={"micro_batch": [1, 2], "virtual_stages": [1], "unequal_stages": False})'
@@ -64,7 +67,8 @@ def test_runs(path, kernel):
     notebook = nbformat.read(path, as_version=4)
     notebook.cells.insert(0, new_code_cell("%reset -f"))  # no name of the notebook before
     searched = FEW if path.stem in ("00-tour", "cluster") and not FULL else "tune"
-    notebook.cells.insert(0, new_code_cell(SHORTER.get(path.stem, "") + SEARCHES.format(searched)))
+    searches = SEARCHES.format(searched, RESCORED if FULL else 2)
+    notebook.cells.insert(0, new_code_cell(SHORTER.get(path.stem, "") + searches))
     NotebookClient(notebook, km=kernel, timeout=300).execute()
     printed = [o for cell in notebook.cells if cell.cell_type == "code" for o in cell.outputs]
     assert not [o for o in printed if o.output_type == "error" or o.get("name") == "stderr"]
