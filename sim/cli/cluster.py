@@ -1,6 +1,6 @@
 """`trainsim cluster`: jobs that share a cluster of different devices."""
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import isnan
 from pathlib import Path
@@ -93,8 +93,8 @@ def simulate_command(
     devices, span = _devices(cluster), _window(window)
     if draws and span is not None:
         raise InputError("--draws", draws, "0 beside --window, whose jobs never end")
-    clean = {"--switch-s": switch_s or 0.0, "--gpus-per-server": gpus_per_server} if gavel_parity else {}
-    _refuse(clean, {0.0, 1}, "beside --gavel-parity: its rounds know no servers, and moves cost nothing")
+    clean = {"--switch-s": switch_s, "--gpus-per-server": gpus_per_server if gpus_per_server > 1 else None}
+    _refuse(gavel_parity, clean, "beside --gavel-parity: its rounds know no servers, and moves cost nothing")
     given = _inputs(trace, throughputs, jobs, every, multi_gpu, seed, span)
     rounds = Rounds(
         round_s=round_s, reset_s=reset_s, gpus_per_server=gpus_per_server, gavel_parity=gavel_parity,
@@ -165,8 +165,8 @@ def _inputs(
     if (trace is None) == (jobs is None and window is None):
         told = f"{'' if trace else 'required: '}exactly one of --trace and --jobs (or --window)"
         raise InputError("--trace", trace and str(trace), told)
-    if trace is not None:
-        _refuse({"--every-s": every, "--multi-gpu": multi_gpu}, {0.0}, "beside --trace, whose jobs are not drawn")
+    drawn = {"--every-s": every, "--multi-gpu": multi_gpu}
+    _refuse(trace is not None, drawn, "beside --trace, whose jobs are not drawn")
     log = None if trace is None else imported_log(trace)
     left = ", ".join(f"{count} {reason}" for reason, count in log.skipped.items()) if log else ""
     notes = (f"{trace}: lines are left out: {left}",) if left else ()
@@ -191,10 +191,10 @@ def _inputs(
     return _Inputs(generate(jobs, every, seed, known, multi_gpu=multi_gpu), jobs, known, prices, costs, spread)
 
 
-def _refuse(stated: Mapping[str, float], usual: Container[float], why: str) -> None:
-    """Refuse options that say what nothing would heed."""
+def _refuse(unheeded: bool, stated: Mapping[str, float | None], why: str) -> None:
+    """Refuse options that say what nothing would heed, all but none and 0."""
     for option, value in stated.items():
-        if value not in usual:
+        if unheeded and value:
             raise InputError(option, value, f"left out {why}")
 
 

@@ -1,6 +1,6 @@
 """What became of the jobs of a cluster."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf, nan
@@ -69,7 +69,7 @@ class Simulated:
     @property
     def begin_s(self) -> float:
         """When the first job arrives."""
-        return self.jobs[0].arrival_s if self.jobs else 0.0
+        return begin_s(self.jobs)
 
     @property
     def average_jct_s(self) -> float:
@@ -101,6 +101,11 @@ class Simulated:
     def not_ended(self) -> tuple[int, ...]:
         """Jobs that were given up, or had not ended when the window had."""
         return tuple(np.flatnonzero(np.isnan(self.end_s)).tolist())
+
+
+def begin_s(jobs: Sequence[ClusterJob]) -> float:
+    """Return when the first of jobs, in the order of their arrival, arrives; 0 where there is none."""
+    return jobs[0].arrival_s if jobs else 0.0
 
 
 @dataclass
@@ -151,9 +156,9 @@ class Told:
         n = len(self.jobs)
         end = np.array([self.ended.get(i, nan) for i in range(n)])
         end[np.isinf(end)] = nan
-        begin_s, counted = self.jobs[0].arrival_s if n else 0.0, end[slice(*(window or (0, n)))]
+        since_s, counted = begin_s(self.jobs), end[slice(*(window or (0, n)))]
         last_s = float(now_s if not n or np.isnan(counted).any() else counted.max())
-        over_s = (now_s if window else last_s) - begin_s
+        over_s = (now_s if window else last_s) - since_s
         used = self.used_s | {int(i): active.work.used_s[k] for k, i in enumerate(active.ids)}
         held = active.held.busy_s
         first, count = active.fleet.first, active.fleet.devices
@@ -167,7 +172,7 @@ class Told:
             end_s=end,
             used_s=np.array([used[i] for i in range(n)]).reshape(n, len(self.types)),
             fairness=fairness(self.jobs, end, active, now_s),
-            makespan_s=last_s - begin_s,
+            makespan_s=last_s - since_s,
             utilisation=busy / (count * over_s) if over_s else np.zeros(len(count)),
             rounds=self.rounds,
             rounds_skipped=int(counts[SKIPPED]),

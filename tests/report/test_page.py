@@ -99,10 +99,8 @@ def test_the_command_of_a_step_names_its_engine() -> None:
 
 def test_a_search_says_how_sure_its_order_is(tuned: Tuned) -> None:
     assert sum(r["p_best"] or 0 for r in ranking(tuned)) == pytest.approx(1)
-    words = robust_words(tuned.robustness)
-    assert words.startswith(
-        f"Under {tuned.robustness.times_s.shape[1]} sampled calibrations the winner takes "
-    ) and escape(words) in page(tuned)
+    words, drawn = robust_words(tuned.robustness), tuned.robustness.times_s.shape[1]
+    assert words.startswith(f"Under {drawn} sampled calibrations the winner takes ") and escape(words) in page(tuned)
     assert "p_best" in ranked(tuned).names
     assert "p_best" not in ranked(replace(tuned, plans=tuple(replace(p, p_best=None) for p in tuned.plans))).names
     turned = replace(tuned.robustness, p_best=(0.3, 0.1, 0.6))

@@ -8,7 +8,7 @@ import pytest
 from sim.costs.run_level import RunLevelSet
 from sim.engine.step import simulate
 from sim.specs import Cluster, Model, Plan
-from sim.tuner.robustness import TITLES, robustness
+from sim.tuner.robustness import SAMPLES, TITLES, robustness
 
 MODEL = Model(layers=16, hidden=4096, heads=32, seq=2048)
 CLUSTER = Cluster.of("a100-sxm-80gb", nodes=1)
@@ -26,9 +26,9 @@ def ranked(plans=PLANS, **given):
 
 
 def test_probabilities_add_up_and_are_those_of_the_samples():
-    found = robustness(*ranked(), samples=100)
-    assert sum(found.p_best) == pytest.approx(1) and found.times_s.shape == (3, 100)
-    wins = np.bincount(found.times_s.argmin(axis=0), minlength=3) / 100
+    found = robustness(*ranked())
+    assert sum(found.p_best) == pytest.approx(1) and found.times_s.shape == (3, SAMPLES)
+    wins = np.bincount(found.times_s.argmin(axis=0), minlength=3) / SAMPLES
     assert found.p_best == pytest.approx(tuple(wins))
     assert found.expected_regret == pytest.approx(float((found.times_s[0] / found.times_s.min(axis=0) - 1).mean()))
     assert found.p_best[2] == 0 and set(found.sigmas) <= set(TITLES)

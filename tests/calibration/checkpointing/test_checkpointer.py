@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
@@ -183,11 +184,13 @@ def test_a_damaged_latest_falls_back(tmp_path, engine, damage):
     assert latest_valid(tmp_path).manifest.progress.step == 2
 
 
-def test_what_cannot_be_read_now_is_not_taken_for_damaged(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("owner", "reads"), [(Path, "open"), (Store, "crc32")], ids=["manifest", "data"])
+def test_what_cannot_be_read_now_is_not_taken_for_damaged(tmp_path, monkeypatch, owner, reads):
     saved(tmp_path, TorchSave(), [1, 2])
-    monkeypatch.setattr(Store, "crc32", Mock(side_effect=PermissionError(errno.EACCES, "denied")))
-    with Checkpointer(tmp_path, TorchSave()) as checkpointer, pytest.raises(PermissionError):
-        checkpointer.resume()
+    with Checkpointer(tmp_path, TorchSave()) as checkpointer, monkeypatch.context() as patch:
+        patch.setattr(owner, reads, Mock(side_effect=PermissionError(errno.EACCES, "denied")))
+        with pytest.raises(PermissionError):
+            checkpointer.resume()
     assert [step for step, _ in checkpoints(tmp_path)] == [2, 1]
 
 
