@@ -75,6 +75,8 @@ def simulate_command(
     """Simulate a run with checkpoints and failures by chance: goodput with its spread."""
     if hours is not None and not 0 < hours <= MOST_HOURS:
         raise InputError("--hours", hours, f"a number above 0, at most {MOST_HOURS:,}")
+    if hours is not None and steps is not None:
+        raise InputError("--hours", hours, f"left out with --steps {steps}, until which the run lasts")
     saving, fleet, notes = _of_job(job, writers)
     mean = saving.mtbf_s
     lasting = None if steps is not None and hours is None else HOUR_S * (USUAL_HOURS if hours is None else hours)

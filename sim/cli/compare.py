@@ -1,5 +1,6 @@
 """`trainsim compare`: what the search is worth beside others', and without each of its ideas."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -10,11 +11,15 @@ from rich import box
 from rich.table import Table
 
 from sim.cli.output import checked_files, console, progress_console, written
+from sim.engine.step import simulate
 from sim.specs import InputError, Job
 from sim.specs.files import print_json
 from sim.tuner.ways import IDEAS, RIVALS, compared
 from sim.tuner.ways_table import ComparedRow, read_compared, write_compared
 from sim.units import seconds
+
+ROUNDED = 1e-5
+"""Relative difference of a time from the same time in the table."""
 
 
 def compare_command(
@@ -59,10 +64,25 @@ def _rows(path: Path, have: Sequence[ComparedRow], asked: Sequence[str]) -> Iter
         if (row.device, row.gpus, row.global_batch) != (device, gpus, batch):
             held = f"{row.job} with global_batch {row.global_batch} on {row.gpus} {row.device}"
             raise InputError("--out", held, f"another file: {path} has global_batch {batch} on {gpus} {device}")
+        _check_same(job, row)
     for way in (way for way in asked if way not in {row.way for row in have}):
         progress_console.print(f"{path.stem}: {way}", highlight=False, markup=False)
         for found in compared(job.model, job.cluster, batch, [way]):
             yield ComparedRow.of(path.stem, device, gpus, batch, found)
+
+
+def _check_same(job: Job, row: ComparedRow) -> None:
+    """Refuse a row whose plan takes another time on what the job says now: the others' would not be comparable."""
+    plan = row.parsed()
+    if plan is None or row.step_time_s is None:
+        return
+    try:
+        now = simulate(job.model, job.cluster, plan, "events").step_time_s
+    except InputError:
+        now = math.inf
+    if not math.isclose(now, row.step_time_s, rel_tol=ROUNDED):
+        held = f"{row.job}, {row.way}: {seconds(row.step_time_s)} a step"
+        raise InputError("--out", held, f"another file: it takes {seconds(now)} now")
 
 
 def _print(rows: Sequence[ComparedRow]) -> None:

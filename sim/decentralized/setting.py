@@ -134,6 +134,9 @@ class Decentralized:
             raise InputError("theta", self.theta, f"one of thetas: {', '.join(f'{t:g}' for t in self.thetas)}")
         if self.adapts and not self.travel_every:
             raise InputError("travel_every", 0, "1 or more with a controller, which decides by what travels")
+        if self.adapts and self.travel_every > self.steps:
+            allowed = f"at most {self.steps} (steps) with a controller, which else never decides"
+            raise InputError("travel_every", self.travel_every, allowed)
 
     @classmethod
     @checked

@@ -83,7 +83,7 @@ def test_words(trainsim, small):
         ({"plan": None}, ("plan",), "plan"),
         ({"checkpointing": {"every": "often"}}, ("plan",), "checkpointing.every: got 'often'"),
         ({}, ("plan", "--writers", "all"), "--writers: got 'all'; allowed: one of balanced, first-replica"),
-        ({}, ("simulate", "--steps", "5", "--hours", "1"), "steps: got 5; allowed: exactly one of steps and seconds"),
+        ({}, ("simulate", "--steps", "5", "--hours", "1"), "--hours: got 1.0; allowed: left out with --steps 5"),
         ({}, ("simulate", "--seeds", "0"), "--seeds: got '0'"),
         ({"checkpointing": {"snapshot": "device", "state_bytes": 8e11}}, ("plan",), "snapshot: got 'device'"),
     ],

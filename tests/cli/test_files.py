@@ -213,6 +213,9 @@ def test_compare_goes_on_where_it_stopped(trainsim, tmp_path):
     job.write_text(json.dumps({"model": model, "cluster": cluster, "tune": {"global_batch": 16}}))
     code, out, err = trainsim("compare", job, "--out", table)
     assert code == 2 and not out and "got 'small with global_batch 8 on 2 l4'; allowed: another file" in err
+    job.write_text(json.dumps({"model": model | {"layers": 16}, "cluster": cluster, "tune": {"global_batch": 8}}))
+    code, out, err = trainsim("compare", job, "--out", table)
+    assert code == 2 and not out and "--out: got 'small, megatron: " in err and "allowed: another file: it takes" in err
     job.write_text(json.dumps({"model": model, "cluster": cluster}))
     code, _, err = trainsim("compare", job)
     assert code == 2 and "tune" in err

@@ -66,7 +66,7 @@ def test_updates_of_which_nothing_matters_take_no_time():
 @pytest.mark.parametrize(
     "change",
     [
-        {"controller": "annealing"},
+        {"controller": "annealing", "travel_every": 100},
         {"failures": [Failure(partition=1, at_s=3.0)]},
         {"wan": Wan(changes=[Change(at_s=1.0, factor=0.5)])},
     ],

@@ -179,6 +179,7 @@ def test_gaia_sends_the_fraction_that_was_fitted():
         ({"thetas": [5, 10.5]}, r"thetas.1: got 10.5; allowed: a whole number"),
         ({"controller": "annealing", "theta": 7}, "theta: got 7.0; allowed: one of thetas: 5, 10"),
         ({"controller": "annealing", "travel_every": 0}, "travel_every: got 0; allowed: 1 or more"),
+        ({"controller": "annealing", "steps": 300}, "travel_every: got 500; allowed: at most 300"),
         ({"step_s": [1, 2]}, "step_s: .*5 numbers"),
         ({"failures": [{"partition": 5, "at_s": 1}]}, "failures.0.partition: got 5; allowed: a partition from 0 to 4"),
         ({"sizes": {}}, "sizes.parameters: missing; required"),
