@@ -96,6 +96,8 @@ def simulate_command(
     clean = {"--switch-s": switch_s, "--gpus-per-server": gpus_per_server if gpus_per_server > 1 else None}
     _refuse(gavel_parity, clean, "beside --gavel-parity: its rounds know no servers, and moves cost nothing")
     given = _inputs(trace, throughputs, jobs, every, multi_gpu, seed, span)
+    if draws and not given.throughputs.interval:
+        raise InputError("--draws", draws, "0 with measured throughputs, which have no intervals")
     rounds = Rounds(
         round_s=round_s, reset_s=reset_s, gpus_per_server=gpus_per_server, gavel_parity=gavel_parity,
         **({} if switch_s is None else {"switch_s": switch_s}),

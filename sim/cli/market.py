@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 import typer
 
 from sim.cli.cluster import cluster_data
-from sim.cli.output import checked_files, console, iso_utc, progress_console, rental_data, written
+from sim.cli.output import checked_files, console, progress_console, rental_data, written
 from sim.cluster.policies import policy as policy_named
 from sim.cluster.predicted import is_workload, predicted_throughputs, read_workload
 from sim.cluster.trace import read_trace
@@ -37,7 +37,7 @@ from sim.report.market import answer_along, answer_ends, answer_rental, answer_s
 from sim.report.theme import Theme
 from sim.specs import InputError
 from sim.specs.files import print_json, write_atomically
-from sim.specs.prices import BOOT_S, usual_strategy, utc_s
+from sim.specs.prices import BOOT_S, iso_utc, usual_strategy, utc_s
 from sim.units import DAY_S, HOUR_S
 
 BY_COST = "max_sum_throughput_normalized_by_cost_perf"
@@ -124,7 +124,7 @@ def simulate_command(
         begun = asked.from_times(chosen, [asked.starts_s + n * DAY_S for n in range(starts)]) if starts > 1 else ()
         rows = _along(along, asked, grid, chosen, where)
         ends = [asked.at_speeds(_offered(one, model, gpus, market)).rented(chosen)[0] for one in speeds.ends]
-    notes = (*market.notes, *asked.notes, *moves_notes(moves))
+    notes = (*market.notes, *asked.notes, *asked.beyond(found), *moves_notes(moves))
     if html is not None:
         _page(html, found, grid)
     if as_json:

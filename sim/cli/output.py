@@ -4,7 +4,6 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, fields
-from datetime import UTC, datetime
 from math import inf, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from rich.console import Console
 
 from sim.specs.fields import InputError
 from sim.specs.files import FULL, checked_target
+from sim.specs.prices import iso_utc
 from sim.units import HOUR_S
 
 if TYPE_CHECKING:  # a command that predicts nothing need not load what does
@@ -121,11 +121,6 @@ def rental_data(found: "Rental", bound: "Optimum | None" = None) -> dict[str, An
             "gap": bound.gap if isfinite(bound.gap) else None,
         }
     return data
-
-
-def iso_utc(time_s: float) -> str:
-    """Return seconds since 1970 as ISO 8601, UTC."""
-    return datetime.fromtimestamp(time_s, UTC).isoformat()
 
 
 def _rank_data(step: "Step", held: "MemoryTimeline") -> dict[str, Any]:

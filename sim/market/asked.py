@@ -14,6 +14,7 @@ from sim.market.renting import rent
 from sim.market.results import Rental
 from sim.market.strategies.base import Strategy
 from sim.specs.fields import InputError
+from sim.specs.prices import iso_utc
 from sim.units import DAY_S, HOUR_S
 
 LONGER = (1.5, 6.0, 24.0)
@@ -48,6 +49,14 @@ class Asked:
         spot = [offer for offer in self.market.offers if offer.billing == "spot"]
         without = [offer for offer in spot if offer not in (self.available or {})]
         return (f"{len(without)} of {len(spot)} spot offers are never taken away",) if without else ()
+
+    def beyond(self, found: Rental) -> tuple[str, ...]:
+        """Return how long a rental pays prices that nobody knows: those after the last change of one."""
+        unknown_s = found.path[-1].end_s - max(self.market.end_s, self.starts_s) if found.path else 0.0
+        if not self.market.end_s > -np.inf or unknown_s <= 0:
+            return ()
+        last = iso_utc(self.market.end_s)
+        return (f"prices are known until {last}; in the last {unknown_s / HOUR_S:.3g} hours they stay as they were",)
 
     def grid(self, seconds: float) -> Grid:
         """Return the prices for so long."""

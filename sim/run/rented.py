@@ -65,7 +65,7 @@ def rented(
     with stated():
         (rental, grid), (fast, _), (slow, _) = (one.rented(strategy) for one in asked)
         best = asked[0].bounded(grid, max(rental.hours, prices.deadline_hours or 0.0))
-    notes = [f"prices: {note}" for note in (*asked[0].notes, *market.notes)]
+    notes = [f"prices: {note}" for note in (*asked[0].notes, *asked[0].beyond(rental), *market.notes)]
     return Rented(
         rental=rental,
         ends=(fast, slow),

@@ -144,3 +144,8 @@ def dated_s(when: datetime) -> float:
     if not YEARS[0] <= when.year <= YEARS[1]:
         raise ValueError(when.year)
     return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
+
+
+def iso_utc(time_s: float) -> str:
+    """Return seconds since 1970 as ISO 8601, UTC."""
+    return datetime.fromtimestamp(time_s, UTC).isoformat()

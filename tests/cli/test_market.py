@@ -51,6 +51,14 @@ def test_the_contract(market):
     assert data["notes"]
 
 
+def test_prices_that_nobody_knows_are_told(market):
+    words = "prices are known until 2020-03-01T02:00:00+00:00; in the last {} hours they stay as they were"
+    for begin, hours in (("2020-03-01", "2"), ("2021-03-01", "4")):
+        assert words.format(hours) in told(market("simulate", "--device", "v100", "--begin", begin, *FREE))["notes"]
+    ended = told(market("simulate", "--device", "v100", *FREE, job=("--model", "net", "--steps", "14400")))
+    assert not [note for note in ended["notes"] if "known until" in note]
+
+
 def test_days_are_those_of_the_reference(market):
     one = told(market("simulate", *FREE, job=("--model", "net", "--days", "1")))
     other = told(market("simulate", *FREE, job=("--model", "net", "--steps", str(4 * 86_400))))

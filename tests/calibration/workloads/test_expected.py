@@ -13,6 +13,7 @@ from calibration.workloads.registry import WORKLOADS
 from sim.specs import Cluster
 from sim.specs.catalog import device
 from sim.specs.fields import InputError
+from tests.oracle import ROOT
 
 
 @pytest.fixture(scope="module")
@@ -87,3 +88,10 @@ def test_a_device_waits_while_kernels_are_launched(made):
     """All the more with fewer samples."""
     shares = [row.metrics.compute_utilisation for row in made[1].alone("wgan")]
     assert 0 < shares[0] < shares[-1] < 0.9
+
+
+def test_what_is_stored_is_what_is_expected_today(tmp_path):
+    path = ROOT / "notebooks" / "data" / "workloads" / "expected.json"
+    stored = [row for row in read_expectations(path).rows if row.workload == "a3c"]
+    gather(tmp_path / "a3c.json", ("a3c",), lambda name: None)
+    assert read_expectations(tmp_path / "a3c.json").rows == stored
