@@ -97,12 +97,14 @@ def measured(
     `rule`: a policy of `sim.cluster.policies.POLICIES` that shares no devices; it divides the slots' time.
 
     Raises:
-        InputError: no such policy, one that shares devices, or rounds that the simulation does not know.
+        InputError: no such policy, one that shares devices or wants prices, or rounds that the simulation does not know.
         SlotError: a worker failed.
     """
     rounds = Rounds(round_s=round_s, reset_s=0.0, switch_s=0.0)
     if policy(rule).packs:
         raise InputError("policy", rule, "one that shares no devices: a slot holds one training")
+    if policy(rule).costs:
+        raise InputError("policy", rule, "one that asks for no prices: slots have none")
     with opened(link_bytes_per_s) as slots:
         told("measuring throughputs")
         load = TeamLoad()

@@ -193,6 +193,14 @@ def _offered(rates: Rates, model: str, gpus: int, market: Market) -> dict[str, f
     return found | {name: rate for name, rate in known.items() if name not in found}
 
 
+def _traced(rates: Rates, name: str, gpus: int, market: Market) -> dict[str, float]:
+    """Return the same of a trace's job, of which errors tell."""
+    try:
+        return _offered(rates, name, gpus, market)
+    except InputError as error:
+        raise InputError("--trace", f"{name} on {gpus} devices", error.allowed) from None
+
+
 def _work(steps: float | None, days: float | None, speed: Mapping[str, float], reference: str) -> float:
     if (steps is None) == (days is None):
         raise InputError("--steps", steps, f"{'required: ' if steps is None else ''}exactly one of --steps and --days")
@@ -359,7 +367,7 @@ def together_command(
     market = _market(prices, _Where(cloud or None, region or None, device or None, ""), billing)
     jobs = read_trace(trace)
     known = _Speeds.read(throughputs).rates
-    speed = {kind: _offered(known, *kind, market) for kind in dict.fromkeys(job.kind for job in jobs)}
+    speed = {kind: _traced(known, *kind, market) for kind in dict.fromkeys(job.kind for job in jobs)}
     begin_s = market.first_s if begin is None else _time(begin, market)
     grid = price_grid(market, begin_s, max(market.end_s - begin_s, DAY_S), step_hours * HOUR_S)
     with progress_console.status("renting"):

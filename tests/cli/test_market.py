@@ -133,6 +133,10 @@ def test_jobs_that_rent_together(market, tmp_path):
     code, out, _ = market("together", "--trace", tmp_path / "jobs.trace", "--policy", "fifo_perf")
     assert code == 0
     assert "fifo_perf: 2 jobs end" in " ".join(out.split())
+    wide = TRACE.format(steps=1, at=0).replace("\t1\t1.0", "\t2\t1.0")
+    (tmp_path / "wide.trace").write_text(wide)
+    code, out, error = market("together", "--trace", tmp_path / "wide.trace")
+    assert code == 2 and "--trace: got 'net on 2 devices'; allowed: a number of devices with throughputs" in error
     code, out, error = market("together", "--trace", tmp_path / "jobs.trace", "--step-hours", "nan")
     assert (code, out) == (2, "")
     assert "--step-hours: got nan; allowed: a number of hours above 0" in " ".join(error.split())

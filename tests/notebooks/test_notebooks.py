@@ -12,6 +12,7 @@ from nbformat.v4 import new_code_cell
 from sim.tuner.tune import RESCORED
 from tests.browser.lab import CHROMIUM, OPENED
 from tests.full import FULL
+from tests.notebooks.outputs import differences
 from tests.oracle import ROOT
 
 SHORTER = {
@@ -43,6 +44,11 @@ sim.tune = predicted.tune = {0}
 FEW = 'partial(tune, top=2, knobs={"micro_batch": [1, 2], "virtual_stages": [1], "unequal_stages": False})'
 """A search of thousands of plans in place of millions is as good for what comes after it."""
 
+MEASURED = ("0901307c", "fe2b8906", "kernels-09", "c4")
+"""Cells that measure, which no two runs do alike."""
+SEARCHED = ("tour-18", "c19", "network-13", "plans-03")
+"""Cells that tell of a search, which are stored as users' searches find them."""
+
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 
@@ -64,7 +70,7 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AsyncKernelMana
 def test_runs(path, kernel):
     if CHROMIUM and path.stem in OPENED:
         pytest.skip("run in the browser by tests/browser/test_notebooks.py")
-    notebook = nbformat.read(path, as_version=4)
+    stored, notebook = (nbformat.read(path, as_version=4) for _ in range(2))
     notebook.cells.insert(0, new_code_cell("%reset -f"))  # no name of the notebook before
     searched = FEW if path.stem in ("00-tour", "cluster") and not FULL else "tune"
     searches = SEARCHES.format(searched, RESCORED if FULL else 2)
@@ -74,6 +80,9 @@ def test_runs(path, kernel):
     assert not [o for o in printed if o.output_type == "error" or o.get("name") == "stderr"]
     figures = [o for o in printed if "application/vnd.plotly.v1+json" in o.get("data", {})]
     assert len(figures) >= 4
+    ignored = MEASURED if FULL else MEASURED + SEARCHED
+    cells = [(a, b) for a, b in zip(stored.cells, notebook.cells[2:], strict=True) if a.id not in ignored]
+    assert differences([a for a, _ in cells], [b for _, b in cells]) == []
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)

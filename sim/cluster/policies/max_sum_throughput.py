@@ -18,7 +18,6 @@ class MaxSumThroughputPerf(Optimising):
     """
 
     name = "max_sum_throughput_perf"
-    costs: ClassVar[bool] = False
     deadlines: ClassVar[bool] = False
 
     def best(self, state: State, limits: Program) -> Floats:

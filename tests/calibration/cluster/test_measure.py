@@ -57,6 +57,7 @@ def test_three_trainings_are_compared(monkeypatch, tmp_path):
         (("--out", "missing/x.json"), "--out"),
         (("--policy", "fair"), "policy"),
         (("--policy", "max_min_fairness_packed"), "policy"),
+        (("--policy", "max_sum_throughput_normalized_by_cost_perf"), "policy"),
     ],
 )
 def test_options_that_are_wrong(arguments, path):
