@@ -97,7 +97,7 @@ def measured(
     `rule`: a policy of `sim.cluster.policies.POLICIES` that shares no devices; it divides the slots' time.
 
     Raises:
-        InputError: no such policy, one that shares devices or wants prices, or rounds that the simulation does not know.
+        InputError: no such policy, one that shares devices or wants prices, or rounds that a simulation does not know.
         SlotError: a worker failed.
     """
     rounds = Rounds(round_s=round_s, reset_s=0.0, switch_s=0.0)

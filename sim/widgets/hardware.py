@@ -32,9 +32,10 @@ class ModelControls(Group):
 
     def __init__(self, model: Model, what: Callable[[], None]) -> None:
         self.base, self._what, self._quiet = model, what, False
+        self.shown = {model.name: model}  # what the panel was brought to may be in no catalog
         self.picker = w.Combobox(
-            value=model.name, options=sorted(models), ensure_option=False, continuous_update=False, layout=FULL,
-            placeholder="a name of the catalog, or a path of config.json",
+            value=model.name, options=sorted({*models, *self.shown}), ensure_option=False, continuous_update=False,
+            layout=FULL, placeholder="a name of the catalog, or a path of config.json",
         )  # fmt: skip
         self.seq = Knob("seq", SEQUENCES, model.seq, "sequence length", " ")
         self.dimensions = {name: Knob(name, (), getattr(model, name)) for name in DIMENSIONS}
@@ -47,7 +48,7 @@ class ModelControls(Group):
         """Return what is asked for; raises InputError where the name is unknown or dimensions contradict."""
         name = self.picker.value.strip()
         if name != self.base.name:
-            self.base = models[name] if name in models else Model.from_hf(name)
+            self.base = self.shown.get(name) or (models[name] if name in models else Model.from_hf(name))
             self._show()
         asked = {
             n: k.value for n, k in {**self.dimensions, "seq": self.seq}.items() if k.value != getattr(self.base, n)
@@ -56,7 +57,8 @@ class ModelControls(Group):
 
     def show(self, model: Model) -> None:
         """Bring the controls to a model, without a change being heard."""
-        self.base = model
+        self.base = self.shown[model.name] = model
+        self.picker.options = sorted({*models, *self.shown})
         self._show()
 
     def say(self, model: Model) -> None:

@@ -46,7 +46,18 @@ FEW = 'partial(tune, top=2, knobs={"micro_batch": [1, 2], "virtual_stages": [1],
 
 MEASURED = ("0901307c", "fe2b8906", "kernels-09", "c4")
 """Cells that measure, which no two runs do alike."""
-SEARCHED = ("tour-18", "c19", "network-13", "plans-03")
+SEARCHED = (
+    "tour-18",
+    "tour-20",
+    "tour-22a",
+    "c19",
+    "c20",
+    "network-13",
+    "plans-03",
+    "plans-03a",
+    "plans-10",
+    "plans-16",
+)
 """Cells that tell of a search, which are stored as users' searches find them."""
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))

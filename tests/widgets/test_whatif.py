@@ -10,7 +10,7 @@ import pytest
 import sim
 from sim.costs.profile import load_profile
 from sim.report import figures
-from sim.specs import Cluster, InputError, Plan
+from sim.specs import Cluster, InputError, Model, Plan
 from sim.tuner.tune import tune
 from sim.units import seconds
 from sim.widgets.canvas import STALE
@@ -306,6 +306,16 @@ def test_other_models_and_clusters(panel):
     assert panel.step.plan.tp == 8
     panel.models.picker.value = "no-such-model"
     assert "no-such-model" in panel.message
+
+
+def test_a_model_of_no_catalog_is_found_again(panel, gpt3, h100s):
+    own = Model(name="ours", layers=48, hidden=6144, heads=48, vocab=50_304, seq=2048)
+    panel.show(own, h100s, PLAN)
+    panel.models.picker.value = "gpt3-175b"
+    assert panel.step.model == gpt3
+    assert "ours" in panel.models.picker.options
+    panel.models.picker.value = "ours"
+    assert panel.step.model == own
 
 
 def test_dimensions_contradict(panel):
