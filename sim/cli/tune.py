@@ -70,7 +70,9 @@ def tune_command(
         with written("--out", out):
             out.mkdir(parents=True, exist_ok=True)
             save_plans([r.step for r in found.plans], out, loaded.around)
-            save_html(found, out / "report.html", run=run)
+            limit = f" --budget-s {budget_s:g}" if budget_s < inf else ""
+            again = f"trainsim tune job.json --top {top}{limit} --out out"
+            save_html(found, out / "report.html", command=again, run=run)
     if as_json:
         print_json(tuned_data(found, run))
     else:

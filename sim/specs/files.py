@@ -97,7 +97,8 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return made
 
 
-def _what(path: Path) -> str:
+def what_stands(path: Path) -> str:
+    """Return why a path is no file that can be read."""
     return "no such file" if not path.exists() else "a directory" if path.is_dir() else "not a regular file"
 
 
@@ -164,7 +165,7 @@ def text_of(path: Path, most: int) -> str:
     """
     try:
         if not path.is_file():
-            raise InputError(str(path), _what(path), "a readable file")
+            raise InputError(str(path), what_stands(path), "a readable file")
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             raw_bytes = file.read(most + 1)
     except (OSError, EOFError, zlib.error) as error:

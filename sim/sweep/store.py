@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from sim.specs import InputError
 from sim.specs.arguments import checked
 from sim.specs.fields import short
+from sim.specs.files import what_stands
 from sim.sweep.closing import Closing
 from sim.sweep.evaluate import Block
 from sim.sweep.numbering import Axis, Column, Numbering
@@ -110,7 +111,7 @@ class Store(Closing):
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         if not self.path.is_file():
-            raise InputError(str(path), "no such file", "the store of a sweep")
+            raise InputError(str(path), what_stands(self.path), "the store of a sweep")
         with guarded(self.path):
             self.db = _to_read(self.path)
             self.head = read_head(self.db, self.path)

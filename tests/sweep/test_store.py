@@ -251,8 +251,8 @@ def test_a_foreign_or_damaged_file_is_one_clear_error(small, done, how):
 
 
 def test_no_store_at_all(small, tmp_path):
-    for path in (tmp_path, tmp_path / "none.db"):
-        with pytest.raises(InputError, match="no such file"):
+    for path, words in ((tmp_path, "a directory"), (tmp_path / "none.db", "no such file")):
+        with pytest.raises(InputError, match=words):
             Store(path)
     for path in (tmp_path, tmp_path / "no" / "folder.db"):
         with pytest.raises(InputError, match="a file in an existing folder"):
