@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from sim.plans.flags import Flags
 from sim.plans.megatron import LOW_PRECISION, MODULES, STRATEGY, recomputed_modules
-from sim.plans.reading import ReadPlan, made, one_of, quotient
+from sim.plans.reading import ReadPlan, made, one_of, other_sizes, quotient
 from sim.specs import InputError, Model
 
 SPLITS = (
@@ -70,9 +70,10 @@ def from_megatron(flags: Flags, gpus: int | None = None, model: Model | None = N
         **_offload(flags, model_layers),
         **_precision(flags),
     }
-    for name in ("overlap_param_gather", "ckpt_format", "seq_length", "no_scatter_gather_tensors_in_pipeline"):
+    for name in ("overlap_param_gather", "ckpt_format", "no_scatter_gather_tensors_in_pipeline"):
         flags.asked.add(name)
     experts = _experts(flags)
+    other = [*other_sizes(flags, model, layers="num_layers", seq="seq_length")]
     return made(
         fields,
         {field: flags.place(name) for field, name in NAMES.items()},
@@ -84,6 +85,7 @@ def from_megatron(flags: Flags, gpus: int | None = None, model: Model | None = N
         f"--recompute-num-layers {pieces}: taken as recompute of every layer by itself" if pieces > 1 else "",
         modules,
         *experts,
+        *other,
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from sim.plans.flags import Flags, read_flags
 from sim.plans.named_order import named
-from sim.plans.reading import ReadPlan, made, quotient
+from sim.plans.reading import ReadPlan, made, other_sizes, quotient
 from sim.plans.targets import SCHEDULE_NAMES
 from sim.plans.torchtitan import MAIN, RELEASE
 from sim.schedules import Schedule
@@ -22,6 +22,7 @@ OURS = {theirs: ours for ours, theirs in SCHEDULE_NAMES.items()}
 CHOICES = ("activation-checkpoint:", "activation_checkpoint:")
 IN_TOKENS = ("num_tokens_per_microbatch_per_dp_rank", "num_tokens_per_train_step")
 IN_SEQUENCES = ("local_batch_size", "global_batch_size")
+LENGTHS = ("training.seq_len", "training.max_context_length")
 DEFAULT_RECOMPUTE = "selective"
 """Trainer.Config's SelectiveAC; mode selective before."""
 
@@ -67,6 +68,7 @@ def from_torchtitan(given: Sequence[str], model: Model | None = None, order: Sch
         "" if degrees["dp"] else "data-parallel ranks: what the number of processes leaves",
         "" if recompute else f"recompute {DEFAULT_RECOMPUTE}: torchtitan's default where no checkpointing is chosen",
         told,
+        *(note for name in LENGTHS for note in other_sizes(flags, model, seq=name)),
     )
 
 

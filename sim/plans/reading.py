@@ -1,12 +1,12 @@
 """What readers of other frameworks' settings share: the plan that was found, and what was not read."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from sim.plans.flags import Flags
-from sim.specs import InputError, Plan
-from sim.specs.fields import read
+from sim.specs import InputError, Model, Plan
+from sim.specs.fields import read, short
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,17 @@ def made(fields: Mapping[str, Any], places: Mapping[str, str], left: tuple[str, 
         place = places.get(field, f"plan.{field}")
         raise InputError(f"{place}.{rest}" if rest else place, error.value, error.allowed) from None
     return ReadPlan(plan, left, tuple(note for note in notes if note))
+
+
+def other_sizes(flags: Flags, model: Model | None, **settings: str) -> Iterator[str]:
+    """Yield a note for every size of the network that is not `model`'s.
+
+    settings: where a size is stated, by its field of a model.
+    """
+    for field, name in settings.items():
+        stated, own = flags.text(name), str(getattr(model, field, ""))
+        if model and stated.isdecimal() and stated != own:
+            yield f"{flags.place(name)} {short(stated, 20)}: {model.name} has {own}, which is taken"
 
 
 def one_of(flags: Flags, names: tuple[str, ...]) -> str:

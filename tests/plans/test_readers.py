@@ -162,6 +162,19 @@ def test_megatrons_own_fusion_of_the_loss_keeps_its_logits(words, kind):
     assert (found.plan.cross_entropy, found.not_read) == (kind, ())
 
 
+@pytest.mark.parametrize(
+    ("source", "text", "noted"),
+    [
+        ("megatron", "--global-batch-size 8 --num-layers 16 --seq-length 4096", ["16: m has 8", "4096: m has 256"]),
+        ("megatron", "--global-batch-size 8 --num-layers 8 --seq-length $SEQ", []),
+        ("torchtitan", "--training.global_batch_size=8 --training.seq_len=2048", ["2048: m has 256"]),
+    ],
+)
+def test_other_sizes_than_the_models_are_noted(source, text, noted):
+    found = [note for note in read_plan(text, source, MODEL, gpus=8).notes if " m has " in note]
+    assert [note.partition(" ")[2] for note in found] == [f"{words}, which is taken" for words in noted]
+
+
 def test_megatrons_messages_are_whole_without_sequence_parallelism():
     flags = "--global-batch-size 8 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2"
     assert not read_plan(flags, "megatron").plan.scatter_gather
