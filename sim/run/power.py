@@ -43,7 +43,8 @@ def device_draw(step: Step, utilisation: float | None = None) -> Draw:
         waiting_w = max(idle_w, WAITING_SHARE * cap_w)
         busy = sum(step.breakdown_s[term] for term in COMPUTING) / step.step_time_s
         mean_w = busy * cap_w + (1 - busy) * waiting_w
-        utilisation = (mean_w - idle_w) / (cap_w - idle_w)
+        # A calibrated device whose driver tells no power states 0 W for both.
+        utilisation = (mean_w - idle_w) / (cap_w - idle_w) if cap_w > idle_w else 1.0
         assumed.append(
             f"draw: the cap while computing ({percent(busy)} of the step), {digits3(waiting_w)} W in exposed "
             f"communication and bubbles ({percent(WAITING_SHARE)} of the cap at iteration boundaries: {POLCA})"

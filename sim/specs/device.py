@@ -47,7 +47,7 @@ class Device:
     (NVL72) or only a part of one.
 
     Raises:
-        InputError: a value is out of range, or `domain_gpus` fits no whole nodes.
+        InputError: a value is out of range, `domain_gpus` fits no whole nodes, or it draws more idle than at its power limit.
     """
 
     name: Annotated[str, _text("the name that reports show")]
@@ -111,6 +111,9 @@ class Device:
         if getattr(self, "domain_gpus") is None:  # noqa: B009 - declared int, None when left out
             object.__setattr__(self, "domain_gpus", self.gpus_per_node)
         check_domain(self.domain_gpus, self.gpus_per_node)
+        idle, cap = self.idle_power_w.value, self.power_w.value
+        if idle > cap:
+            raise InputError("idle_power_w", idle, f"a number up to power_w = {cap:g} W")
 
     def speedup(self, rate: Rate) -> float:
         """Return how many times faster than 16 bit large matrix products run on the tensor units `rate`.

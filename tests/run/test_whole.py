@@ -1,6 +1,7 @@
 """A whole run against arithmetic, against what must hold for any run, and against a published figure."""
 
-from dataclasses import FrozenInstanceError, fields, replace
+from dataclasses import FrozenInstanceError, asdict, fields, replace
+from json import dumps
 from math import ceil
 
 import pytest
@@ -48,6 +49,14 @@ def test_identities(step, tokens, site):
         assert low <= getattr(run, name) <= high
         if low:
             assert high / low == pytest.approx(step.step_time_interval_s[1] / step.step_time_interval_s[0])
+
+
+def test_a_device_that_idles_at_its_cap_draws_the_cap(step, tmp_path):
+    """A calibrated device of unknown power states 0 W for both."""
+    stated = asdict(step.cluster.hardware) | {"power_w": 0, "idle_power_w": 0}
+    (tmp_path / "own.json").write_text(dumps({k: v for k, v in stated.items() if v is not None}))
+    own = replace(step, cluster=Cluster.of(str(tmp_path / "own.json")))
+    assert device_draw(own).mean_w == 0.0
 
 
 def test_goodput_stretches_time_and_energy(step):
