@@ -111,9 +111,11 @@ class Device:
         if getattr(self, "domain_gpus") is None:  # noqa: B009 - declared int, None when left out
             object.__setattr__(self, "domain_gpus", self.gpus_per_node)
         check_domain(self.domain_gpus, self.gpus_per_node)
-        idle, cap = self.idle_power_w.value, self.power_w.value
+        idle, cap, host = self.idle_power_w.value, self.power_w.value, self.host_bytes_per_s
         if idle > cap:
             raise InputError("idle_power_w", idle, f"a number up to power_w = {cap:g} W")
+        if host and not host.value:
+            raise InputError("host_bytes_per_s", host.value, "a number above 0 B/s; left out where it is not known")
 
     def speedup(self, rate: Rate) -> float:
         """Return how many times faster than 16 bit large matrix products run on the tensor units `rate`.
