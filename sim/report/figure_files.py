@@ -17,12 +17,10 @@ from sim.plans.files import job_data
 from sim.report import markup as m
 from sim.report.html import document
 from sim.report.theme import Theme
+from sim.specs.csv_rows import FORMULA
 
 COLUMNS = ("x", "y", "z", "base", "text", "hovertext")
 """What of a trace is a number or a text for each of its points."""
-
-FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""A spreadsheet takes a text that begins so for a formula."""
 
 
 def figure_csv(figure: go.Figure) -> str:

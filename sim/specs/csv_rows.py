@@ -12,16 +12,26 @@ from sim.specs.files import text_of, write_atomically
 
 T = TypeVar("T")
 MAX_BYTES = 16 * 2**20
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""A spreadsheet takes a text that begins so for a formula."""
 
 
 def write_rows(rows: Iterable[Any], kind: type[Any], path: Path, cell: Callable[[Any], Any]) -> None:
-    """Write rows of the dataclass `kind`, whole or not at all; `cell`: what stands for a value."""
+    """Write rows of the dataclass `kind`, whole or not at all; `cell`: what stands for a value that is no text.
+
+    A leading = + - @ of a text is no formula of a spreadsheet.
+    """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     names = [f.name for f in fields(kind)]
     writer.writerow(names)
-    writer.writerows([cell(getattr(row, name)) for name in names] for row in rows)
+    values = ([getattr(row, name) for name in names] for row in rows)
+    writer.writerows([_text(each) if isinstance(each, str) else cell(each) for each in row] for row in values)
     write_atomically(path, out.getvalue())
+
+
+def _text(value: str) -> str:
+    return f"'{value}" if value.startswith(FORMULA) else value
 
 
 def read_cells(path: str | Path, kind: type[Any], allowed: str) -> Iterator[tuple[str, list[str]]]:

@@ -154,13 +154,9 @@ def write_accuracy(rows: Iterable[Accuracy], path: Path) -> None:
     write_rows(rows, Accuracy, path, _cell)
 
 
-def _cell(value: Any) -> str:
-    """Return a cell's text: six digits of a number; a leading = + - @ of a text is no formula of a spreadsheet."""
-    if value is None:
-        return ""
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    return f"'{value}" if value[:1] in ("=", "+", "-", "@", "\t", "\r") else str(value)
+def _cell(value: float | None) -> str:
+    """Return a cell's text: six digits of a number."""
+    return "" if value is None else f"{value:.6g}"
 
 
 def read_accuracy(path: str | Path) -> list[Accuracy]:
