@@ -90,4 +90,4 @@ def _print(rows: Sequence[ComparedRow]) -> None:
     for row in rows:
         time = "nothing fits" if row.step_time_s is None else seconds(row.step_time_s)
         table.add_row(row.job, row.way, time, str(row.evaluated), seconds(row.seconds))
-    console.print(table)
+    console.print(table, markup=False)

@@ -57,6 +57,13 @@ def test_tables_of_one_name_in_two_folders_are_told_apart(validate, tmp_path) ->
     assert [row.source for row in read_accuracy(tmp_path / "out.csv")] == names
 
 
+def test_names_in_brackets_are_names(validate, tmp_path) -> None:
+    file = write(tmp_path / "runs[red].csv", {"source": "[/x] lab"})
+    assert "runs[red]" in validate(file)[1].replace("runs[red]:", "")
+    code, out, _ = validate(file, "--ablation", tmp_path / "out.csv")
+    assert code == 0 and "[/x] lab" in out
+
+
 def test_a_profile_replaces_the_devices(validate, tmp_path) -> None:
     path = write(tmp_path / "runs.csv", {})
     own, other = (
