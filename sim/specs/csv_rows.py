@@ -19,7 +19,7 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")
 def write_rows(rows: Iterable[Any], kind: type[Any], path: Path, cell: Callable[[Any], Any]) -> None:
     """Write rows of the dataclass `kind`, whole or not at all; `cell`: what stands for a value that is no text.
 
-    A leading = + - @ of a text is no formula of a spreadsheet.
+    A leading = + - @ of a text is no formula of a spreadsheet; `read_cells` gives the text back.
     """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -47,7 +47,11 @@ def read_cells(path: str | Path, kind: type[Any], allowed: str) -> Iterator[tupl
     place, header = next(rows, (f"{path}:1", []))
     if header != names:
         raise InputError(place, ",".join(header)[:80], f"{allowed}: {','.join(names)}")
-    yield from rows
+    yield from ((place, [_told(cell) for cell in cells]) for place, cells in rows)
+
+
+def _told(cell: str) -> str:
+    return cell[1:] if cell[:1] == "'" and cell[1:].startswith(FORMULA) else cell
 
 
 def read_specs(path: str | Path, kind: type[T]) -> Iterator[T]:

@@ -140,7 +140,8 @@ def test_the_derived_table_comes_back_as_it_was_written(tmp_path) -> None:
     written = accuracy(validate(table, constant(1.5)), "=runs")
     write_accuracy(written, tmp_path / "out.csv")
     read = read_accuracy(tmp_path / "out.csv")
-    assert read[0].source == "'=runs" and read[0].plan == "'" + written[0].plan
+    assert (read[0].source, read[0].plan) == (written[0].source, written[0].plan)
+    assert "\n'=runs," in (tmp_path / "out.csv").read_text()
     assert [row.ratio for row in read] == [0.75, None, None] and read[1].memory_ratio == 1.0
     assert read[0].constant_mfu_ratio == 1.0 and read[2].constant_mfu_ratio is None
     errors = errors_by_source(written)
