@@ -41,7 +41,7 @@ def checked_files(targets: Mapping[str, Path | None], *read: Path) -> dict[str, 
     for option, target in asked.items():
         for file in read:
             checked_file(option, target, file)
-        first = by_place.setdefault(target.absolute(), option)
+        first = by_place.setdefault(target.resolve(), option)
         if first != option:
             raise InputError(option, str(target), f"another file than that of {first}")
     return asked

@@ -99,8 +99,10 @@ def test_targets_that_cannot_be_written(trainsim, store, tmp_path):
         for target in (tmp_path, tmp_path / "no" / "a.x", store):
             code, _, err = trainsim("report", store, option, target)
             assert code == 2 and err.startswith(f"error: {option}: ")
-    code, _, err = trainsim("report", store, "--csv", tmp_path / "a", "--parquet", tmp_path / "a")
-    assert code == 2 and "another file than that of" in err
+    for same in (tmp_path / "a", tmp_path / "sub" / ".." / "a"):
+        (tmp_path / "sub").mkdir(exist_ok=True)
+        code, _, err = trainsim("report", store, "--csv", tmp_path / "a", "--parquet", same)
+        assert code == 2 and "another file than that of" in err
     assert Store(store).counts.left == 0
 
 
