@@ -174,7 +174,7 @@ class _Request:
     until: the instant after which no further plan is confirmed.
 
     Raises:
-        InputError: the plan gives the layers of every stage or the size of groups of microbatches, or a knob can have
+        InputError: the plan gives the layers of every stage or groups of other than pp microbatches, or a knob can have
             no effect on this target or model.
     """
 
@@ -202,7 +202,7 @@ class _Request:
         if self.plan and self.plan.stage_layers:
             given, allowed = self.plan.stage_layers, "left out: the search gives every stage as many layers"
             raise InputError("plan.stage_layers", given, allowed)
-        if self.plan and "microbatch_group_size" not in self.plan.derived:
+        if self.plan and self.plan.microbatch_group_size != self.plan.pp:
             allowed = "left out: the search takes groups of pp microbatches"
             raise InputError("plan.microbatch_group_size", self.plan.microbatch_group_size, allowed)
 

@@ -317,6 +317,9 @@ def test_whether_ranks_wait_follows_from_each_schedule(h100s):
 def test_groups_of_microbatches_are_left_to_the_search(h100s):
     with pytest.raises(InputError, match=r"plan\.microbatch_group_size: got 8; allowed: left out"):
         tune(SMALL, h100s, 1024, plan=Plan(global_batch=1024, pp=4, virtual_stages=2, microbatch_group_size=8))
+    # A plan file states the usual groups too, and may start a search.
+    usual = Plan(global_batch=1024, pp=4, virtual_stages=2, microbatch_group_size=4)
+    assert _Request(SMALL, Tune(global_batch=1024), usual, 1, 0.0, lambda *_: None).plan == usual
 
 
 @pytest.mark.parametrize(
