@@ -14,7 +14,7 @@ from rich.text import Text
 
 from sim.cli.output import console, progress_console, run_data, written
 from sim.market.job_prices import priced
-from sim.plans.files import plain
+from sim.plans.files import NUMBERED, plain
 from sim.plans.plan_file import save_plans
 from sim.report.ranked import WORDS, Ranked, ranked
 from sim.report.table import COLUMNS
@@ -43,6 +43,8 @@ def tune_command(
         raise InputError("tune", None, "required: global_batch, and optionally knobs, objective and target")
     if out:
         checked_folder("--out", out)
+        if NUMBERED.fullmatch(job.name) and job.resolve().parent == out.resolve():
+            raise InputError("--out", str(out), f"another folder than that of {job}, which is read")
     asked = loaded.tune or Tune(global_batch=loaded.plan.global_batch)  # type: ignore[union-attr]
     cluster = priced(loaded.cluster, loaded.prices, loaded.training)
     with Progress(console=progress_console, transient=True) as bar:

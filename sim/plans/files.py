@@ -1,6 +1,7 @@
 """Jobs as plain data, and plans of a search as numbered files that `trainsim simulate` runs."""
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -9,6 +10,9 @@ from typing import Any
 from sim.specs import Around, Cluster, Model, Plan
 from sim.specs.files import write_all
 from sim.specs.plan import PER_STAGE
+
+NUMBERED = re.compile(r"plan-([0-9]{1,9})\.json")
+"""Names of a search's plan files; a search into the same folder replaces them."""
 
 
 def job_data(model: Model, cluster: Cluster, plan: Plan, around: Around | None = None) -> dict[str, Any]:
@@ -42,9 +46,9 @@ def _plain(value: Any, assumed: bool) -> Any:
 
 def save_numbered(plans: Sequence[dict[str, Any]], folder: Path) -> list[Path]:
     """Write plan-1.json, plan-2.json, ... into `folder` and return their paths, all or none; older ones beyond go."""
-    for old in folder.glob("plan-*.json"):
-        if old.stem.removeprefix("plan-").isdigit() and int(old.stem.removeprefix("plan-")) > len(plans):
-            old.unlink()
     paths = [folder / f"plan-{n}.json" for n in range(1, len(plans) + 1)]
     write_all({path: json.dumps(data, indent=1) + "\n" for path, data in zip(paths, plans, strict=True)})
+    for old in folder.glob("plan-*.json"):
+        if (found := NUMBERED.fullmatch(old.name)) and int(found[1]) > len(plans):
+            old.unlink()
     return paths

@@ -170,6 +170,8 @@ def test_tune_prints_the_contract_and_leaves_runnable_plans(trainsim, search, tm
     assert len(page) > 1e6 and "trainsim tune job.json --top 3 --budget-s 900 --out out" in page
     again = json.loads(trainsim("simulate", tmp_path / "out" / "plan-1.json", "--json")[1])
     assert again["step_time_s"] == data["plans"][0]["step_time_s"]
+    code, _, err = trainsim("tune", tmp_path / "out" / "plan-1.json", "--out", tmp_path / "out")
+    assert code == 2 and err.startswith("error: --out: got ")  # plan-1.json would be replaced
 
 
 @pytest.mark.parametrize("target", ["torch", "megatron"])

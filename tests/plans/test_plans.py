@@ -214,6 +214,10 @@ def test_numbered_plans_on_a_full_disk_are_none_and_the_error_is_the_disks(tmp_p
     with pytest.raises(OSError, match=r"No space left on device: .*plan-2\.json"):
         save_numbered([{}, {}], tmp_path)
     assert not list(tmp_path.iterdir())
+    (tmp_path / "plan-3.json").write_text("an older search's")
+    with pytest.raises(OSError, match="No space left"):
+        save_numbered([{}, {}], tmp_path)
+    assert (tmp_path / "plan-3.json").exists()
 
 
 def test_links_stay_and_devices_are_not_replaced(tmp_path):
