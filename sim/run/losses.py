@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import log1p, sqrt
 
 from sim.checkpointing import Advice, Fleet, Times, mtbf_s, plan, times
@@ -106,7 +107,11 @@ def losses_of(step: Step, around: Around) -> Losses | None:
 def predicted(step: Step, loading: Loading) -> Prediction:
     """Return how fast the busiest node's input pipeline feeds a step."""
     feed = Feed.of(step)
-    return predict(loading, feed.compute_samples_per_s, feed.readers, feed.network_bytes_per_s)
+    return _predict(loading, feed.compute_samples_per_s, feed.readers, feed.network_bytes_per_s)
+
+
+_predict = lru_cache(maxsize=8)(predict)
+"""One step is asked again by everything that it loses; workers that share cores take seconds to predict."""
 
 
 def paced_step_time_s(step: Step, loading: Loading | None) -> float:

@@ -10,7 +10,8 @@ from sim.checkpointing.failures import mtbf_s
 from sim.engine.step import simulate
 from sim.run import whole_run
 from sim.run.feed import Feed
-from sim.run.losses import Saving, losses, paced_step_time_s, predicted
+from sim.run.losses import Saving, _predict, losses, paced_step_time_s, predicted
+from sim.run.turns import in_turn
 from sim.specs import Checkpointing, Cluster, Dataset, Failures, InputError, Loading, Plan, Storage, Training
 from sim.specs.catalog import models
 from sim.specs.plan import StagePlan
@@ -148,3 +149,10 @@ def test_waiting_for_data_makes_steps_longer_for_checkpoints(step):
         2 * Saving.of(step, None, kept).advice.interval_s, rel=0.05
     )
     assert predicted(step, slow).bottleneck == "fetch"
+
+
+def test_data_is_predicted_once_for_all_that_a_run_loses(step):
+    """Workers on shared cores take seconds: a job was asked for eleven times."""
+    _predict.cache_clear()
+    in_turn(step, whole_run(step, Training(steps=9), reading(), Checkpointing()))
+    assert _predict.cache_info().misses == 1
