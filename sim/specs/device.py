@@ -47,7 +47,7 @@ class Device:
     (NVL72) or only a part of one.
 
     Raises:
-        InputError: a value is out of range, `domain_gpus` fits no whole nodes, or it draws more idle than at its power limit.
+        InputError: a value is out of range, `domain_gpus` fits no whole nodes, or the idle draw is above the limit.
     """
 
     name: Annotated[str, _text("the name that reports show")]
