@@ -15,7 +15,7 @@ from pydantic import Field
 
 from sim.specs.csv_rows import csv_lines
 from sim.specs.fields import DERIVED, InputError, real, spec, whole
-from sim.specs.files import text_of
+from sim.specs.files import UNPRINTABLE, text_of
 from sim.specs.plan import Recompute
 
 MAX_BYTES = 16 * 2**20
@@ -156,6 +156,9 @@ def read_runs(path: str | Path) -> list[Measured]:
 
 
 def _row(place: str, cells: dict[str, str]) -> Measured:
+    for column, text in cells.items():
+        if UNPRINTABLE.search(text.replace("\r\n", "\n")):
+            raise InputError(f"{place}:{column}", text, "text without control characters")
     given = {column: _value(_kinds()[column], text) for column, text in cells.items() if text != ""}
     try:
         return Measured(**given)  # type: ignore[arg-type]

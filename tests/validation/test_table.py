@@ -56,6 +56,7 @@ def test_numbers_are_read_however_they_are_written(tmp_path, column: str, cell: 
         ("use_for", "speed", "any of time, time?"),
         ("id", "", "text of 1 to 200"),
         ("zero_stage", "4", "from 0 to 3"),
+        ("source", "a\x1b[2Jb", "text without control characters"),
         ("oom", "", "true or false: use_for says oom"),
     ],
 )
