@@ -1,9 +1,11 @@
 """The `trainsim` command: thin typer commands, one file a family, each loaded when it runs."""
 
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -198,6 +200,9 @@ INTERRUPTED = 130
 
 def main() -> None:
     """Run the command line: exit 0 ok, 2 bad input, 1 anything else."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by whoever started this: what is said there goes nowhere
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))
     try:
         with ended_tidily():
             code = app(standalone_mode=False) or 0

@@ -3,6 +3,7 @@
 import errno
 import os
 import signal
+import sys
 
 import pytest
 
@@ -53,3 +54,8 @@ def test_a_forked_process_leaves_ctrl_c_to_its_parent():
             signal.raise_signal(signal.SIGINT)
             os._exit(7 if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL else 8)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+def test_a_closed_stdout_is_no_error(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdout", None)
+    assert ends(monkeypatch, capsys, lambda **_: print("a plan", file=sys.stdout) or sys.stdout.isatty()) == (0, "")
