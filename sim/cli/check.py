@@ -14,6 +14,7 @@ from sim.engine.step import simulate
 from sim.market.job_prices import priced
 from sim.plans.plan_file import load_plan
 from sim.run.losses import losses_of
+from sim.run.whole import whole_run
 from sim.specs import InputError, Job, Model
 from sim.specs.catalog import check_device
 from sim.specs.check import check_job
@@ -123,6 +124,8 @@ def _planned(job: Job) -> tuple[list[InputError], list[str], Sequence[str]]:
     assert job.plan
     step = simulate(job.model, job.cluster, job.plan)
     lost = losses_of(step, job.around)
+    if job.training:
+        whole_run(step, job.training, job.loading, job.checkpointing)  # refuses what leaves nothing of the training
     need, held = gigabytes(step.device_memory_bytes), gigabytes(job.cluster.memory_bytes)
     word = {"no": "does not fit", "close": "may not fit"}
     return (

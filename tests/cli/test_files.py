@@ -108,6 +108,15 @@ def test_a_plan_that_does_not_fit_is_a_warning(trainsim, tmp_path):
     assert "warning: plan does not fit: " in out
 
 
+def test_check_finds_what_failures_leave_nothing_of(tmp_path):
+    job = tmp_path / "job.yaml"
+    job.write_text(
+        "model: gpt2\ncluster: {device: h100-sxm-80gb}\nplan: {global_batch: 8}\n"
+        "training: {steps: 9}\ncheckpointing: {failures: {node_mtbf_s: 1}}\n"
+    )
+    assert [problem.path for problem in checked_file(job)[1]] == ["checkpointing"]
+
+
 def test_a_job_of_several_devices_is_checked_with_the_profile_of_each(tmp_path):
     groups = "[{device: h100-sxm-80gb}, {device: a100-sxm-80gb%s}]"
     text = "model: llama3-8b\ncluster: {groups: %s}\nplan: {tp: 8, pp: 2, global_batch: 64}\n"
