@@ -202,7 +202,7 @@ def main() -> None:
     """Run the command line: exit 0 ok, 2 bad input, 1 anything else."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by whoever started this: what is said there goes nowhere
-            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - open to the end
     try:
         with ended_tidily():
             code = app(standalone_mode=False) or 0
