@@ -283,7 +283,8 @@ UPDATES = {"aten::_fused_adam_": 0, "aten::_fused_adamw_": 0, "aten::_foreach_ad
 
 def _optimizer(one: Slice) -> Seen | None:
     """Read an Adam step as a whole: parameters, gradients and two moments read, three written."""
-    calls = [s for s in one.below() if s.name in UPDATES]
+    # On a processor an update of a list consists of one of every tensor.
+    calls = [s for s in one.below() if s.name in UPDATES and not (s.parent and s.parent.name in UPDATES)]
     parameters = sum(elements(d) for s in calls for d in s.list_dims(UPDATES[s.name]))
     if not parameters:
         return None

@@ -85,6 +85,15 @@ def test_adam_is_one_kernel_whatever_its_implementation(tmp_path, fused, impleme
     assert {s.bytes for s in found} == {28 * GPT.parameters}
 
 
+def test_an_update_of_a_list_counts_every_parameter_once(tmp_path):
+    step = op("Optimizer.step#Adam.step", 0, 9) | {"cat": "user_annotation"}
+    each = [op("aten::addcdiv_", start, 1, [[8], [8], [8]]) for start in (2, 4)]
+    whole = op("aten::_foreach_addcdiv_", 1, 6, [[[8], [8]]])
+    whole["args"]["Input type"] = ["TensorList"]
+    (found,) = kernels(read_tree(written(tmp_path, [step, whole, *each])))
+    assert (found.bytes, found.implementation) == (7 * 4 * 16, "foreach")
+
+
 def test_stored_scores_are_batched_products_and_a_softmax(tmp_path):
     eager = GPT.__class__(layers=1, hidden=64, heads=2, vocab=100, seq=32, attention="eager")
     seen = kernels(read_tree(recorded(tmp_path, eager)))
