@@ -107,7 +107,7 @@ NCCL_TYPES = {"Float": "float", "BFloat16": "c10::BFloat16", "Half": "c10::Half"
 
 
 def _read(one: Slice, context: Context) -> Seen | None:
-    if one.name.startswith("Optimizer.step#"):
+    if one.name in ADAM:
         return _optimizer(one)
     reader = READERS.get(one.name)
     return reader(one, context) if reader else None
@@ -276,6 +276,9 @@ def _dropout(one: Slice, context: Context) -> Seen | None:
     drawn = any(s.name == "aten::bernoulli_" for s in one.below())
     return _moved("dropout", "forward", volume.dropout)(one, context) if drawn else None
 
+
+ADAM = ("Optimizer.step#Adam.step", "Optimizer.step#AdamW.step")
+"""Steps with two moments; others (RMSprop, NAdam) end in the same updates but move other bytes."""
 
 UPDATES = {"aten::_fused_adam_": 0, "aten::_fused_adamw_": 0, "aten::_foreach_addcdiv_": 0, "aten::addcdiv_": 0}
 """Operations that stand once a parameter (or a list of them) in an Adam step, and their input that is it."""

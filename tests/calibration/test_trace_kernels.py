@@ -94,6 +94,13 @@ def test_an_update_of_a_list_counts_every_parameter_once(tmp_path):
     assert (found.bytes, found.implementation) == (7 * 4 * 16, "foreach")
 
 
+@pytest.mark.parametrize(("name", "calls"), [("Adam", 1), ("AdamW", 1), ("RMSprop", 0), ("NAdam", 0)])
+def test_other_optimizers_are_no_adam(tmp_path, name, calls):
+    step = op(f"Optimizer.step#{name}.step", 0, 9) | {"cat": "user_annotation"}
+    update = op("aten::addcdiv_", 2, 1, [[8], [8], [8]])
+    assert len(of(kernels(read_tree(written(tmp_path, [step, update]))), "adam", "any")) == calls
+
+
 def test_stored_scores_are_batched_products_and_a_softmax(tmp_path):
     eager = GPT.__class__(layers=1, hidden=64, heads=2, vocab=100, seq=32, attention="eager")
     seen = kernels(read_tree(recorded(tmp_path, eager)))
