@@ -22,8 +22,8 @@ def with_tempo(network: nn.Module, least_gamma: float = LEAST_GAMMA, kinds: tupl
     found = [
         (module, name, made)
         for module in network.modules()
-        for name, child in module.named_children()
-        if type(child) in kinds and (made := _replaced(child, least_gamma)) is not None
+        for name, child in module._modules.items()  # named_children() passes over a layer that is used twice
+        if child is not None and type(child) in kinds and (made := _replaced(child, least_gamma)) is not None
     ]
     for module, name, made in found:
         setattr(module, name, made)

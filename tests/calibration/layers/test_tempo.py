@@ -233,6 +233,13 @@ def test_what_is_replaced():
     assert not any(each.training for each in network.modules())
 
 
+def test_a_layer_that_is_used_twice_is_replaced_twice():
+    gelu = nn.GELU()
+    network = nn.Sequential(nn.Linear(4, 4), gelu, nn.Linear(4, 4), gelu)
+    assert with_tempo(network) == 2
+    assert [type(each) for each in network[1::2]] == [OutputGelu, OutputGelu]
+
+
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_under_checkpoint_and_where_the_input_is_used_again(reentrant):
     torch.manual_seed(0)
