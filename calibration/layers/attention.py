@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from calibration.layers.tempo_kernels import kernels
+from sim.specs.fields import InputError
 
 
 class AttentionCore(nn.Module):
@@ -63,13 +64,19 @@ class _Core(torch.autograd.Function):
 class RecomputedCore(AttentionCore):
     """`AttentionCore` that saves the softmax's output and the mask alone, e + 1 bytes a score.
 
-    Without dropout there is nothing to make again, and it is `AttentionCore`. Scores and values have equal leading
-    dimensions.
+    Without dropout there is nothing to make again, and it is `AttentionCore`. With it scores and values have equal
+    leading dimensions.
     """
 
     def forward(self, scores: Tensor, values: Tensor) -> Tensor:
-        """Return the context, as `AttentionCore.forward`."""
+        """Return the context, as `AttentionCore.forward`.
+
+        Raises:
+            InputError: leading dimensions differ.
+        """
         if not (self.training and self.p and torch.is_grad_enabled()):
             return super().forward(scores, values)
+        if scores.shape[:-2] != values.shape[:-2]:
+            raise InputError("values", tuple(values.shape), f"leading dimensions {tuple(scores.shape[:-2])}, as scores")
         context: Tensor = _Core.apply(scores, values, self.p)  # type: ignore[no-untyped-call]
         return context

@@ -14,6 +14,7 @@ from calibration.layers.gelu import OutputGelu
 from calibration.layers.gelu_table import FLAT, table
 from calibration.layers.norm import LEAST_GAMMA, Asked, OutputLayerNorm, Smallest
 from calibration.layers.tempo import with_tempo
+from sim.specs.fields import InputError
 
 DOUBLE = torch.float64
 
@@ -203,6 +204,12 @@ def test_gradcheck_of_the_attention_core():
         return RecomputedCore(0.3)(scores, values)
 
     assert torch.autograd.gradcheck(core, (normal(2, 5, 7), normal(2, 7, 4, seed=1)))
+
+
+@pytest.mark.parametrize("leading", [(3, 2), (2, 1), (6,)])
+def test_scores_and_values_of_other_leading_dimensions_are_refused(leading):
+    with pytest.raises(InputError, match=r"values: got .*leading dimensions \(2, 3\)"):
+        RecomputedCore(0.1)(torch.randn(2, 3, 5, 7, requires_grad=True), torch.randn(*leading, 7, 4))
 
 
 @pytest.mark.parametrize(("dtype", "e"), [(torch.float32, 4), (torch.bfloat16, 2)])
