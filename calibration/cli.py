@@ -76,6 +76,7 @@ def calibrate(
     """
     progress = Console(stderr=True)
     paths = [*(first or []), *(files or [])]
+    _check_once(paths)
     checked_folder("--out", out)
     mode = _mode(device, suite, trace, paths)
     texts = {"--suite": suite, "--budget": budget, "--base": base, "--only": only, "--date": date, "--size": size}
@@ -114,6 +115,14 @@ def _mode(device: str | None, suite: str | None, trace: Path | None, paths: list
             "required: cpu or cuda to measure this machine, or --from with CSV files, or --trace with a profiler trace",
         )
     return "runs" if is_runs(paths[0]) else "tables"
+
+
+def _check_once(paths: list[Path]) -> None:
+    """Refuse a file that is given twice: its rows would count double."""
+    resolved = [path.resolve() for path in paths]
+    for n, path in enumerate(paths):
+        if resolved[n] in resolved[:n]:
+            raise InputError("--from", str(path), "each file once")
 
 
 def _check_counts(mode: Mode, given: Mapping[str, object]) -> None:

@@ -96,6 +96,7 @@ def test_skipped_cases_are_named(invoke, machine, monkeypatch, tmp_path):
         (["--device", "cpu", "--budget", "0s"], "--budget: got '0s'"),
         (["--device", "cpu", "--seed", "-1"], "--seed: got -1; allowed: a whole number from 0"),
         (["--device", "cpu", "--from", "x.csv"], "either --device or --from"),
+        (["--from", "x.csv", "--from", "./x.csv"], "--from: got 'x.csv'; allowed: each file once"),
         ([], "cpu or cuda to measure this machine"),
     ],
 )
