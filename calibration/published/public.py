@@ -94,6 +94,9 @@ class Collector:
 
     def into(self, public: Public) -> None:
         for key, rows in self._rows.items():
+            if key in public.samples:  # whichever came last would count alone
+                device, op, direction = key
+                raise InputError("--from", f"{op} {direction} on {device} in two files", "each kernel in one file")
             inputs = {name: np.array([r[0][name] for r in rows]) for name in rows[0][0]}
             seconds = np.array([r[1] for r in rows])
             public.samples[key] = Samples(*key, inputs, seconds, tuple(r[2] for r in rows), self._source[key])

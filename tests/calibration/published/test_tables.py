@@ -56,6 +56,14 @@ def test_attention_backward_is_the_difference(tmp_path: Path) -> None:
     assert backward.seconds.tolist() == pytest.approx([2.5 * forward.seconds[0]])
 
 
+def test_a_kernel_in_two_files_is_refused(tmp_path: Path) -> None:
+    row = "X,ln,fp32,fwd,1000,500,1.0,here"
+    paths = [csv(tmp_path, "fp32 vector kernels", row), tmp_path / "more.csv"]
+    paths[1].write_bytes(paths[0].read_bytes())
+    with pytest.raises(InputError, match="--from: got 'norm any on X in two files'; allowed: each kernel in one file"):
+        read_public(paths)
+
+
 def test_files_of_no_use_are_set_aside_with_a_reason(tmp_path: Path) -> None:
     found = read_public([csv(tmp_path, "fp32 GEMM")])
     assert "bf16" in found.set_aside["fp32 GEMM.csv"]
