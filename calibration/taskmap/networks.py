@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.nn.utils.parametrize import is_parametrized
 
 from calibration.taskmap.contraction import DGRAD, FORWARD, GELU, RELU, WGRAD, Elementwise, convolution
 from calibration.taskmap.library import Library
@@ -115,7 +116,7 @@ def tuned(network: nn.Module, library: Library) -> nn.Module:
     """Return a copy of a network, sharing its parameters, whose linear layers and convolutions are tuned kernels.
 
     In a sequence, an activation of `FUSED` right after one is fused into it. What kernels are not made for stays
-    torch's: convolutions of several groups or with other than square kernels, GELU by tanh.
+    torch's: convolutions of several groups or with other than square kernels, GELU by tanh, classes derived from these.
     """
     made = copy.copy(network)
     made._modules = dict(network._modules)
@@ -130,18 +131,18 @@ def tuned(network: nn.Module, library: Library) -> nn.Module:
 
 
 def _tuned(module: nn.Module, library: Library) -> nn.Module:
-    if isinstance(module, nn.Linear):
+    if type(module) is nn.Linear:  # what is derived from it, as with parametrizations, may do something else
         return TunedLinear(library, module)
-    if isinstance(module, nn.Conv2d) and _plain(module):
+    if type(module) is nn.Conv2d and _plain(module):
         return TunedConv2d(library, module)
-    return tuned(module, library)
+    return module if is_parametrized(module) else tuned(module, library)  # it refuses to be copied
 
 
 def with_tuned_linears(network: nn.Module, library: Library) -> None:
     """Put tuned kernels in the place of a network's linear layers, which keep their parameters and names."""
     for module in list(network.modules()):
         for name, child in module.named_children():
-            if isinstance(child, nn.Linear):
+            if type(child) is nn.Linear:
                 setattr(module, name, TunedLinear(library, child))
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils.parametrizations import weight_norm
 
 from calibration.taskmap import library as kernels
 from calibration.taskmap import tune
@@ -12,7 +13,7 @@ from calibration.taskmap.contraction import FORWARD, RELU
 from calibration.taskmap.cost import START, Costs
 from calibration.taskmap.library import Library
 from calibration.taskmap.native import compiler
-from calibration.taskmap.networks import Convolutional, Transformer, TunedConv2d, TunedLinear, tuned
+from calibration.taskmap.networks import Convolutional, Transformer, TunedConv2d, TunedLinear, tuned, with_tuned_linears
 from sim.specs.fields import InputError
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler on the PATH")
@@ -99,6 +100,21 @@ def test_what_kernels_are_not_made_for_stays(library, layer):
     made = tuned(nn.Sequential(nn.Linear(4, 4), layer), library)
     assert type(made[1]) is type(layer)
     assert made[0].epilogue is None
+
+
+class Twice(nn.Linear):
+    """Does something else than the layer that it is derived from."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 2 * super().forward(x)
+
+
+@pytest.mark.parametrize("layer", [Twice(4, 3), weight_norm(nn.Linear(4, 3)), weight_norm(nn.Conv2d(4, 3, 1))])
+def test_layers_derived_from_others_stay(library, layer):
+    network = nn.Sequential(layer)
+    assert type(tuned(network, library)[0]) is type(layer)
+    with_tuned_linears(network, library)
+    assert network[0] is layer
 
 
 def test_a_size_is_tuned_once(library):
