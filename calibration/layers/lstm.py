@@ -6,7 +6,7 @@ the gates of a step are one product each, and the layout is chosen by shape (`ca
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Literal, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +30,12 @@ class Sizes:
 
 
 Chooser = Callable[[Sizes], Choice]
+Implementation = Literal["fused", "default"]
+
+
+def _one_of(name: str, value: object, allowed: tuple[object, ...]) -> None:
+    if value not in allowed:
+        raise InputError(name, value, f"one of {', '.join(map(str, allowed))}")
 
 
 class Recurrent(nn.Module):
@@ -38,6 +44,9 @@ class Recurrent(nn.Module):
     implementation: fused, or default (every operation apart). choice: how fused layers run, or what says it of a
     layer's sizes. language: of the fused kernels, by default C on the host (fp32, fp64), Triton on a GPU (fp32, fp16,
     bf16). Peepholes are `weight_peephole_l0` ..., [3, hidden] each.
+
+    Raises:
+        InputError: a size below 1; an implementation or language that there is none of.
     """
 
     cell: Cell
@@ -50,12 +59,17 @@ class Recurrent(nn.Module):
         bias: bool = True,
         batch_first: bool = False,
         *,
-        implementation: Literal["fused", "default"] = "fused",
+        implementation: Implementation = "fused",
         choice: Choice | Chooser = Choice(),  # noqa: B008 - frozen
         language: Language | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
+        for name, number in (("input_size", input_size), ("hidden_size", hidden_size), ("num_layers", num_layers)):
+            if number < 1:
+                raise InputError(name, number, "1 or more")
+        _one_of("implementation", implementation, get_args(Implementation))
+        _one_of("language", language, (*get_args(Language), None))
         super().__init__()
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         self.bias, self.batch_first = bias, batch_first

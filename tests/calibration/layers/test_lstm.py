@@ -207,6 +207,20 @@ def test_wrong_shapes_are_refused(given, said):
         lstm.GRU(7, 6)(*given)
 
 
+@pytest.mark.parametrize(
+    ("sizes", "given", "said"),
+    [
+        ((3, 0), {}, "hidden_size: got 0; allowed: 1 or more"),
+        ((3, 4, 0), {}, "num_layers: got 0; allowed: 1 or more"),
+        ((3, 4), {"implementation": "defualt"}, "implementation: got 'defualt'; allowed: one of fused, default"),
+        ((3, 4), {"language": "cuda"}, "language: got 'cuda'; allowed: one of c, triton, None"),
+    ],
+)
+def test_settings_that_there_are_none_of_are_refused(sizes, given, said):
+    with pytest.raises(InputError, match=said):
+        lstm.LSTM(*sizes, **given)
+
+
 @pytest.mark.parametrize(("language", "dtype"), [("c", torch.bfloat16), ("triton", torch.float64)])
 def test_other_dtypes_are_refused(language, dtype):
     with pytest.raises(InputError, match=r"^dtype: got torch\."):
