@@ -30,7 +30,7 @@ from calibration.trace_tree import read_tree
 from sim.catalog import names
 from sim.costs.fitted import all_six_digits, six_digits
 from sim.costs.kernels import FALLBACK, KERNELS, form_of
-from sim.costs.profile import Fingerprint, KernelModel, Profile, load_profile, profile_text
+from sim.costs.profile import ADAM_TENSORS, Fingerprint, KernelModel, Profile, load_profile, profile_text
 from sim.specs.catalog import is_device_file
 from sim.specs.fields import InputError
 from sim.specs.files import print_json, write_atomically
@@ -187,7 +187,12 @@ def fitted(
     dtypes = [str(row["dtype"]) for row in rows if row["op"] != "adam"] or ["float32"]
     dtype = max(dict.fromkeys(dtypes), key=dtypes.count)  # of several the first: not what a set's order makes of it
     # Adam's weights and moments are in fp32 whatever the type of the passes: its bytes are the simulator's.
-    mine = [{**row, "dtype": dtype} if row["op"] == "adam" else row for row in rows]
+    mine = [
+        {**row, "dtype": dtype, "t_s": row["t_s"] if on_device else _of_few_tensors(row, base)}
+        if row["op"] == "adam"
+        else row
+        for row in rows
+    ]
     shown = [{**row, "shape": json.loads(row["shape"])} for row in mine if row["dtype"] == dtype]
     parts = {key: of for key in (*KERNELS, *FALLBACK) if (of := _of(shown, key))}
     shapes = {key: len({str(row["shape"]) for row in shown if _key(row) == key}) for key in parts}
@@ -217,6 +222,15 @@ def fitted(
         session="" if why else "trace",
     )
     return profile, families, why
+
+
+def _of_few_tensors(row: Row, base: Profile) -> float:
+    """Return what a host's Adam step would take on `ADAM_TENSORS` tensors, as calibrations time it: the simulator adds
+    what issuing the others takes."""
+    model, shape = base.model_of(("adam", "any")), json.loads(row["shape"])
+    few = float(predict(model.form, {"bytes": np.array([shape["bytes"]])}, model.parameters)[0])
+    further = model.parameters["t0"] * max(0.0, shape["tensors"] / ADAM_TENSORS - 1)
+    return float(row["t_s"] * few / (few + further))
 
 
 def _scatter(parts: Mapping[Key, Samples], base: Profile) -> float:

@@ -288,14 +288,14 @@ def _optimizer(one: Slice) -> Seen | None:
     """Read an Adam step as a whole: parameters, gradients and two moments read, three written."""
     # On a processor an update of a list consists of one of every tensor.
     calls = [s for s in one.below() if s.name in UPDATES and not (s.parent and s.parent.name in UPDATES)]
-    parameters = sum(elements(d) for s in calls for d in s.list_dims(UPDATES[s.name]))
-    if not parameters:
+    tensors = [elements(d) for s in calls for d in s.list_dims(UPDATES[s.name])]
+    if not sum(tensors):
         return None
     kinds = {"_fused": "fused", "_foreach": "foreach"}
     implementation = next((v for k, v in kinds.items() if k in calls[0].name), "for-loop")
     dtype = calls[0].dtype or "float32"
-    size = 7.0 * ELEMENT_BYTES[dtype] * parameters
-    return Seen("adam", "any", dtype, implementation, {"bytes": size}, 0.0, size)
+    size = 7.0 * ELEMENT_BYTES[dtype] * sum(tensors)
+    return Seen("adam", "any", dtype, implementation, {"bytes": size, "tensors": len(tensors)}, 0.0, size)
 
 
 def _collective(one: Slice, _: Context) -> Seen | None:
