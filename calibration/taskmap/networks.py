@@ -89,8 +89,10 @@ class TunedConv2d(nn.Module):
             InputError: x has other dimensions.
         """
         channels = self.weight.shape[1]
-        _check(x, x.ndim == 4 and x.shape[1] == channels, f"[batch, {channels}, height, width]")
         kernel, stride, padding = self.geometry
+        least = max(1, kernel - 2 * padding)
+        right = x.ndim == 4 and x.shape[1] == channels and min(x.shape[2:]) >= least
+        _check(x, right, f"[batch, {channels}, height, width], height and width from {least}")
         if torch.is_grad_enabled() and (x.requires_grad or any(p.requires_grad for p in self.parameters())):
             made = nn.functional.conv2d(x, self.weight, self.bias, stride, padding)
             y: Tensor = made if self.epilogue is None else self.epilogue(made)

@@ -69,8 +69,9 @@ def test_gradients_of_gradients_are_refused(library):
         (nn.Linear(4, 3), torch.ones(2, 5)),
         (nn.Conv2d(2, 2, 3), torch.ones(1, 3, 5, 5)),
         (nn.Conv2d(2, 2, 3), torch.ones(2, 5, 5)),
+        (nn.Conv2d(2, 2, 3), torch.ones(1, 2, 2, 5)),
     ],
-    ids=["linear", "channels", "axes"],
+    ids=["linear", "channels", "axes", "image"],
 )
 def test_shapes_of_other_layers_are_refused(library, layer, x):
     """A kernel would read beyond the weights."""
