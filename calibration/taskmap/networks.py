@@ -143,7 +143,7 @@ def _tuned(module: nn.Module, library: Library) -> nn.Module:
 def with_tuned_linears(network: nn.Module, library: Library) -> None:
     """Put tuned kernels in the place of a network's linear layers, which keep their parameters and names."""
     for module in list(network.modules()):
-        for name, child in module.named_children():
+        for name, child in module._modules.items():  # named_children() passes over a layer that is used twice
             if type(child) is nn.Linear:
                 setattr(module, name, TunedLinear(library, child))
 

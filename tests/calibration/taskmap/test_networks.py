@@ -118,6 +118,13 @@ def test_layers_derived_from_others_stay(library, layer):
     assert network[0] is layer
 
 
+def test_a_linear_layer_that_is_used_twice_is_replaced_twice(library):
+    layer = nn.Linear(4, 4)
+    network = nn.Sequential(layer, nn.ReLU(), layer)
+    with_tuned_linears(network, library)
+    assert [type(each) for each in network] == [TunedLinear, nn.ReLU, TunedLinear]
+
+
 def test_a_size_is_tuned_once(library):
     sizes = {"m": 5, "n": 6, "k": 7}
     first = library.choice(FORWARD, sizes)
