@@ -286,7 +286,7 @@ def _ratio(model: KernelModel, part: Samples) -> float:
 
 def _scaled(key: Key, model: KernelModel, ratio: float, why: str, n: int) -> KernelModel:
     """Return a model whose every time is `ratio` times that of `model`."""
-    by = {"t0": ratio, "rate": 1 / ratio, "bandwidth": 1 / ratio}
+    by = {"t0": ratio, "serial": ratio, "rate": 1 / ratio, "bandwidth": 1 / ratio}
     op, direction = key
     return KernelModel(
         op=op,

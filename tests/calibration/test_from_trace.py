@@ -20,7 +20,7 @@ from sim.specs import Cluster, InputError, Plan
 from sim.specs.catalog import models
 from tests.calibration.traces import kernel, op, recorded, written
 
-BASE = "a100-sxm-80gb"
+BASE, H200 = "a100-sxm-80gb", "h200-sxm-141gb"
 
 
 @pytest.fixture(scope="module")
@@ -75,9 +75,9 @@ def test_a_scaled_family_is_right_at_the_shape_it_was_scaled_to(traced):
 SIZES = ((64, 64, 64), (128, 512, 128), (1024, 128, 512), (512, 2048, 512), (4096, 1024, 1024), (4096, 4096, 4096))
 
 
-def products(factor: float, sizes: tuple[tuple[int, int, int], ...] = SIZES) -> list[dict[str, Any]]:
+def products(factor: float, sizes: tuple[tuple[int, int, int], ...] = SIZES, base: str = BASE) -> list[dict[str, Any]]:
     """Return forward products that take `factor` times what the base says, on a device."""
-    model = load_profile(BASE).model_of(("gemm", "forward"))
+    model = load_profile(base).model_of(("gemm", "forward"))
     arrays = {name: np.array([float(s[i]) for s in sizes]) for i, name in enumerate("mnk")}
     element, batch = np.full(len(sizes), 2.0), np.ones(len(sizes))
     times = factor * predict(model.form, arrays | {"batch": batch, "element": element}, model.parameters)
@@ -109,6 +109,18 @@ def test_few_shapes_scale_every_time_by_the_median_ratio(tmp_path):
     other, theirs = (p.model_of(("norm", "any")) for p in (found.profile, load_profile(BASE)))
     assert other.parameters["bandwidth"] * 3 == pytest.approx(theirs.parameters["bandwidth"], rel=1e-4)
     assert "the median ratio of all families" in other.source
+
+
+LONG_SUMS = ((64, 64, 4096), (128, 128, 8192), (128, 512, 2048))
+
+
+def test_the_floor_of_long_sums_takes_the_ratio_too(tmp_path):
+    """Products of an H200 that have few results, each of many parts, are bound by it."""
+    found = calibrate_trace(written(tmp_path, products(3.0, LONG_SUMS, H200)), tmp_path / "out", H200)
+    model, base = (p.model_of(("gemm", "forward")) for p in (found.profile, load_profile(H200)))
+    new = {name: np.array([size]) for name, size in zip("mnk", LONG_SUMS[0], strict=True)} | {"batch": np.ones(1)}
+    taken, expected = (predict(m.form, new, m.parameters)[0] for m in (model, base))
+    assert taken == pytest.approx(3 * expected, rel=1e-3)
 
 
 def test_families_that_nothing_was_seen_of_widen_the_interval(traced, tmp_path):
