@@ -260,7 +260,8 @@ def _pointwise(one: Slice, _: Context) -> Seen | None:
 
 
 def _copy(one: Slice, _: Context) -> Seen | None:
-    size = float(2 * ELEMENT_BYTES.get(one.dtype, 0) * elements(one.dims(0)))
+    """Read a copy; one between types moves as many bytes as the two tensors have."""
+    size = float((one.item(0) + one.item(1)) * elements(one.dims(0)))
     return Seen("elementwise", "any", one.dtype, "copy", {"bytes": size}, 0.0, size) if one.dtype else None
 
 

@@ -85,6 +85,11 @@ class Slice:
         known = [DTYPES[t] for t in types if isinstance(t, str) and t in DTYPES] if isinstance(types, list) else []
         return known[0] if known else ""
 
+    def item(self, index: int) -> int:
+        """Return the bytes of an element of the input `index`, of `dtype` where its type is no floating-point one."""
+        told = _at(self.args.get("Input type"), index)
+        return ELEMENT_BYTES.get(DTYPES.get(told, self.dtype) if isinstance(told, str) else self.dtype, 0)
+
     @property
     def sequence(self) -> int | None:
         """The autograd sequence number, which a forward operation and its backward share."""

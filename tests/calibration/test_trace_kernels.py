@@ -151,6 +151,21 @@ def test_copies_between_host_and_device_are_kept_apart(tmp_path, name, direction
     assert (found.op, found.direction, found.implementation, found.bytes) == ("copy", direction, memory, 4096)
 
 
+@pytest.mark.parametrize(
+    ("types", "dtype", "each"),
+    [
+        (("c10::BFloat16", "float"), "bfloat16", 6),
+        (("float", "c10::Half"), "float32", 6),
+        (("float", "bool"), "float32", 8),
+    ],
+)
+def test_casts_move_as_many_bytes_as_both_tensors_have(tmp_path, types, dtype, each):
+    cast = op("aten::copy_", 0.0, 9.0, ((32, 32), (32, 32)))
+    cast["args"]["Input type"] = list(types)
+    found = one(written(tmp_path, [cast]))
+    assert (found.dtype, found.bytes, dict(found.shape)) == (dtype, each * 1024, {"bytes": each * 1024})
+
+
 def test_collectives_of_nccl_come_with_their_ranks(tmp_path):
     told = {"Collective name": "allreduce", "In msg nelems": 100, "Out msg nelems": 100, "Group size": 8}
     events = [op("aten::mm", 0.0, 9.0, DIMS), kernel(5, 20.0, "ncclDevKernel_AllReduce", dtype="BFloat16", **told)]
