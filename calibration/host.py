@@ -41,11 +41,6 @@ def keep_freed_memory() -> bool:
     return bool(mallopt(M_MMAP_MAX, 0) and mallopt(M_TRIM_THRESHOLD, 2**31 - 1))
 
 
-def usable_cores() -> int:
-    """Return how many cores this thread may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 class HostStopwatch:
     """`time.perf_counter` around work that is done when it returns."""
 

@@ -1,9 +1,15 @@
 """What a measurement needs of the machine, as small protocols: tests put fakes in their place."""
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
+
+
+def usable_cores() -> int:
+    """Return how many cores this thread may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass(frozen=True)

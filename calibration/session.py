@@ -13,8 +13,8 @@ from calibration import collectives, neighbours
 from calibration.cuda import Cuda
 from calibration.device import Fingerprint, Kind, cpu_fingerprint, cuda_fingerprint, device_file, highest_rates, machine
 from calibration.guards import MOST_OTHERS, BusyError, admit, interruptible, settled
-from calibration.host import host_instruments, usable_cores
-from calibration.instruments import Instruments
+from calibration.host import host_instruments
+from calibration.instruments import Instruments, usable_cores
 from calibration.kernels.family import Family, Suite
 from calibration.measure import Progress, Sampler, order
 from calibration.store import SAMPLES, SESSION, Session, Store, load_session, new_session

@@ -34,7 +34,8 @@ from calibration.checkpointing.results import (
 )
 from calibration.checkpointing.store import Store
 from calibration.checkpointing.training import Run, Sizes, Tokens, Trainee
-from calibration.host import HostLoad, keep_freed_memory, usable_cores
+from calibration.host import HostLoad, keep_freed_memory
+from calibration.instruments import usable_cores
 from sim.checkpointing import Times, plan
 from sim.specs.checkpointing import Checkpointing
 from sim.specs.fields import InputError

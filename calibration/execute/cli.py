@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import asdict
-from os import cpu_count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -30,6 +29,7 @@ from calibration.execute.measure import (
 from calibration.execute.predict import Predicted, assumptions, pipeline_ranks, predict
 from calibration.execute.processes import ExecutionError
 from calibration.execute.versions import check_torch
+from calibration.instruments import usable_cores
 from sim.plans.plan_file import load_plan
 from sim.schedules import Schedule
 from sim.schedules.custom import read_order
@@ -176,7 +176,7 @@ def planned(job: Job, device: Device, order: Schedule | None = None, most: int |
         raise InputError("--order", "a pipeline's order", "left out: the plan has no pipeline (plan.pp = 1)")
     if most is not None and processes(plan) > most:
         raise InputError("--processes", most, f"at least {processes(plan)}: the plan has so many ranks")
-    cores = cpu_count() if device == "cpu" else None
+    cores = usable_cores() if device == "cpu" else None
     predicted = predict(job.model, job.cluster, plan, device, order, cores)
     return Run(job.model, plan, predicted.csv), predicted
 
@@ -186,7 +186,7 @@ def factors(predicted: Predicted) -> Iterator[str]:
     if predicted.learned_factor != 1:
         yield f"the prediction contains the learned correction x{predicted.learned_factor:.3g}"
     if predicted.crowded_factor > 1:
-        yield f"processes share {cpu_count()} cores: predicted {predicted.crowded_factor:.3g} times as long"
+        yield f"processes share {usable_cores()} cores: predicted {predicted.crowded_factor:.3g} times as long"
 
 
 def data(row: Row) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
-from os import cpu_count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
@@ -27,6 +26,7 @@ from calibration.execute.limits import as_executed
 from calibration.execute.measure import Setting, processes
 from calibration.execute.processes import ExecutionError
 from calibration.guards import drift
+from calibration.instruments import usable_cores
 from sim.catalog import folder
 from sim.plans.files import plain
 from sim.specs import Cluster, InputError, Job, Model, Plan
@@ -125,7 +125,7 @@ def executed(name: str, job: Job, row: Row, steps: int) -> Executed:
         plan=plain(row.case.plan),
         date=f"{datetime.now(UTC):%Y-%m-%d}",
         torch=version("torch"),
-        cores=cpu_count() or 1,
+        cores=usable_cores(),
         steps=steps,
         predicted=Figures(
             step_time_s=said.step_time_s,

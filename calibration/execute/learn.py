@@ -16,7 +16,6 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from importlib.metadata import version
 from math import exp, pi, sqrt
-from os import cpu_count
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -24,6 +23,7 @@ from typing import Any
 from calibration.execute.holdout import Row
 from calibration.execute.limits import Device
 from calibration.execute.measure import Run, processes
+from calibration.instruments import usable_cores
 from sim.catalog import names
 from sim.costs.fitted import Z80, six_digits
 from sim.costs.learned import FEW, FILE, MOST_RUNS, Correction, Group, Learned, LearnedRun, profile_hash, read_learned
@@ -189,9 +189,11 @@ def target(job: Job, run: Run, device: Device, busy: bool) -> Path:
         raise InputError("--learn", f"product_kernel {run.plan.product_kernel}", allowed)
     if run.plan.tempo:
         raise InputError("--learn", "tempo true", "a plan with the library's layers: corrections are of these")
-    asked, cores = processes(run.plan), cpu_count() or 1
+    asked, cores = processes(run.plan), usable_cores()
     if device == "cpu" and asked > cores:
-        raise InputError("--learn", f"{asked} processes", f"at most {cores}, the cores of this machine: no shared ones")
+        raise InputError(
+            "--learn", f"{asked} processes", f"at most {cores}, the cores that may be used here: no shared ones"
+        )
     known = load_profile(name).fingerprint
     if known and known.name and known.name != (here := _device_name(device)):
         raise InputError("--learn", here, f"{known.name}, whose profile it is")

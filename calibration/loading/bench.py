@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from calibration.host import usable_cores
+from calibration.instruments import usable_cores
 from calibration.loading.decoding import Order, Prepared
 from calibration.loading.generated import Kind, Manifest, generate
 from calibration.loading.minio import MinIO

@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from calibration.host import HostLoad, keep_freed_memory, usable_cores
+from calibration.host import HostLoad, keep_freed_memory
+from calibration.instruments import usable_cores
 from calibration.loading.bench import Bench, Setting, loader, on_cores, opened, trainer
 from calibration.loading.calibrate import Calibration, between, calibrated
 from calibration.loading.minio import MinIO

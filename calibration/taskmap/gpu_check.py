@@ -17,8 +17,8 @@ from torch.nn.functional import gelu, linear
 
 from calibration.checked import Row, check_parts, column, mean_ratio
 from calibration.cuda import Cuda
-from calibration.host import HostStopwatch, usable_cores
-from calibration.instruments import Stopwatch
+from calibration.host import HostStopwatch
+from calibration.instruments import Stopwatch, usable_cores
 from calibration.kernels.family import Machine
 from calibration.kernels.gemm import CHECKED_ROWS
 from calibration.kernels.work import relative_error

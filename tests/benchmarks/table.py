@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from calibration.host import cpu_name, usable_cores
+from calibration.host import cpu_name
+from calibration.instruments import usable_cores
 from sim.units import si
 from tests.oracle import ROOT
 

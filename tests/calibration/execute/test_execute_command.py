@@ -1,9 +1,9 @@
 """`trainsim execute`: what it prints, and what it refuses."""
 
 import json
+import os
 from dataclasses import replace
 from io import StringIO
-from os import cpu_count
 from pathlib import Path
 
 import pytest
@@ -16,9 +16,10 @@ from calibration.execute.limits import as_executed
 from calibration.execute.measure import Measured
 from calibration.execute.predict import assumptions, predict
 from calibration.execute.processes import ExecutionError
+from calibration.instruments import usable_cores
 from calibration.spot_check import SpotCheck
 from sim.engine.step import simulate
-from sim.plans.plan_file import plan_data
+from sim.plans.plan_file import load_plan, plan_data
 from sim.specs import InputError
 from sim.units import seconds
 from tests.calibration.execute.cases import SMALL, cluster, job, plan, profile
@@ -57,13 +58,22 @@ def test_a_busy_machine_is_refused_with_exit_code_1(tmp_path, folder, monkeypatc
 
 
 def test_a_plan_executed_on_a_busy_machine_says_so(tmp_path, folder, monkeypatch):
-    told = predict(SMALL, cluster(folder, 2), plan(dp=2), cores=cpu_count())
+    told = predict(SMALL, cluster(folder, 2), plan(dp=2), cores=usable_cores())
     took = Measured(1.0, 1.0, 10, (), told.peak_memory_bytes, told.bytes_sent, 1e-7, told.traffic, told.order)
     monkeypatch.setattr(cli, "measure_all", lambda runs, setting: [replace(took, host_bytes=told.host_bytes)])
     monkeypatch.setattr(cli, "beside", lambda run: (run(), 0.45))
     given = [str(job(tmp_path, folder)), "--despite-load"]
     assert json.loads(RUN.invoke(cli.app, [*given, "--json"]).stdout)["load"] == 0.45
     assert "the machine was busy: others used 45% of it" in " ".join(RUN.invoke(cli.app, given).stdout.split())
+
+
+def test_processes_share_the_cores_that_they_may_use(tmp_path, folder, monkeypatch):
+    """A container, or taskset, may allow fewer than the machine has."""
+    held, seen = load_plan(job(tmp_path, folder)).job, {}
+    for cores in (1, 2):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _, n=cores: set(range(n)))
+        _, seen[cores] = cli.planned(held, "cpu")
+    assert (seen[1].crowded_factor > 1.5, seen[2].crowded_factor) == (True, 1.0)
 
 
 def test_a_failing_process_is_one_line(tmp_path, folder, monkeypatch):
@@ -113,7 +123,7 @@ def test_the_cluster_must_be_of_the_kind_that_runs(tmp_path, folder):
 
 
 def test_a_profile_of_another_machine_is_said_and_its_interval_reaches_to_this_one(tmp_path, folder, monkeypatch):
-    told = predict(SMALL, cluster(folder, 2), plan(dp=2), cores=cpu_count())
+    told = predict(SMALL, cluster(folder, 2), plan(dp=2), cores=usable_cores())
     took = 2 * told.interval_s[1]
     same = Measured(took, took, 10, (), told.peak_memory_bytes, told.bytes_sent, 1e-7, told.traffic, told.order)
     same = replace(same, host_bytes=told.host_bytes)

@@ -153,7 +153,7 @@ def slower(folder, monkeypatch):
 
     monkeypatch.setattr(cli, "measure_all", measured)
     monkeypatch.setattr(cli, "others", lambda: None)
-    monkeypatch.setattr(learn, "cpu_count", lambda: 2)
+    monkeypatch.setattr(learn, "usable_cores", lambda: 2)
 
 
 def execute(tmp_path: Path, folder: Path, *options: str, **given: object) -> Any:
@@ -231,9 +231,9 @@ def test_what_cannot_be_learned_from_is_refused_before_it_runs(tmp_path, folder,
     path.write_text(json.dumps(held | {"plan": held["plan"] | {"product_kernel": "task-mapped"}}))
     assert "product_kernel task-mapped" in refused(path)
     path.write_text(json.dumps(held))
-    monkeypatch.setattr(learn, "cpu_count", lambda: 1)
+    monkeypatch.setattr(learn, "usable_cores", lambda: 1)
     assert "2 processes" in refused(path)
-    monkeypatch.setattr(learn, "cpu_count", lambda: 2)
+    monkeypatch.setattr(learn, "usable_cores", lambda: 2)
     (folder / FILE).write_text('{"schema_version": 1}')
     assert "profile_sha256" in refused(path)
     (folder / FILE).unlink()
