@@ -16,6 +16,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from calibration.layers.tempo_kernels import kernels
 
@@ -29,6 +30,17 @@ changes a gamma by as much as that."""
 
 ROUNDED = 1e-7
 """What a gamma in fp32 may be away from the number that it stands for, relatively."""
+
+
+steps = [0]
+"""Of all optimizers so far: fused ones change a parameter without raising its version."""
+
+
+def _stepped(*_: Any) -> None:
+    steps[0] += 1
+
+
+register_optimizer_step_post_hook(_stepped)
 
 
 @dataclass(frozen=True)
@@ -57,18 +69,19 @@ class Asked:
 
 @dataclass
 class Smallest:
-    """The smallest |gamma| of a layer as it was lately; asked for anew when gamma has changed."""
+    """The smallest |gamma| of a layer as it was lately; asked for anew when gamma has changed, or may have."""
 
     ask: Callable[[Tensor], Asked] = Asked.of
     known: float | None = None
-    _of: tuple[int, int] | None = None
+    _of: tuple[int, int, int] | None = None
     _asked: Asked | None = field(default=None, repr=False)
 
     def at_least(self, gamma: Tensor, least: float) -> bool:
         """Return whether it is `least` or more; waits if it is not known, or near to that."""
-        if self._asked is None or self._of != (gamma.data_ptr(), gamma._version):
+        now = gamma.data_ptr(), gamma._version, steps[0]
+        if self._asked is None or self._of != now:
             self._take(wait=False)  # what was asked for before
-            self._of, self._asked = (gamma.data_ptr(), gamma._version), self.ask(gamma)
+            self._of, self._asked = now, self.ask(gamma)
         self._take(wait=False)
         if self.known is None or self.known < MARGIN * least:
             self._take(wait=True)
