@@ -93,7 +93,7 @@ def build_profile(folder: Path, progress: Note | None = None) -> Profile:
         rows = [_at_its_clock(row) for row in rows]
     kept = rows if everything else taken(rows, _kernel)
     chosen = {id(row) for row in kept}
-    flagged = [row for row in rows if row["flagged"] and (everything or id(row) not in chosen)]
+    flagged = [row for row in rows if row["flagged"] and id(row) not in chosen]
     families = fit_families(kept, flagged, fingerprint, dtype, told)
     links = _links(folder, kept, fingerprint)
     beside = shares([row for row in kept if row["op"] == OPERATION])

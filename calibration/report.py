@@ -57,6 +57,7 @@ def page(
     n = sum(len(family.samples) for family in families)
     held = sum(len(samples) for family in families for samples in family.others.values())
     facts = f"{profile.date}; {n} kernel shapes fitted, {held} held out, {len(flagged)} flagged and left out"
+    facts += f"; {profile.disturbed_words}" if profile.disturbed_words else ""
     body = [
         f"<header><h1>{escape(title)}</h1>{m.paragraph(facts, 'facts')}{m.paragraph(verdict(families), 'answer')}"
         "</header>\n",

@@ -342,7 +342,10 @@ def test_what_was_measured_despite_load_is_used_and_told(tmp_path: Path, kind: s
     session = json.loads((out / "session.json").read_text()) | {"despite_load": True}
     (out / "session.json").write_text(json.dumps(session))
     profile = build_profile(out)
-    assert all(m.n_flagged and m.n_disturbed == FEW["fit"] for m in profile.models if m.status == "fitted")
+    assert {(m.n_flagged, m.n_disturbed) for m in profile.models if m.status == "fitted"} == {(0, FEW["fit"])}
+    told = (out / "report.html").read_text()
+    assert "0 flagged and left out; " + profile.disturbed_words in told
+    assert "take part in no fit" not in told
 
 
 def test_a_disturbed_machine_still_gives_a_profile_which_says_so(tmp_path: Path) -> None:
