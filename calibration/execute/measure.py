@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
 from shlex import quote
+from statistics import median
 from typing import Any
 
 from calibration.execute.limits import Device, check_model
@@ -159,7 +160,7 @@ def _measured(ranks: Sequence[Mapping[str, Any]]) -> Measured:
     ordered = sorted(max(times) for times in zip(*(r["seconds"] for r in ranks), strict=True))
     n = len(ordered)
     low, high = median_interval(n)
-    times = Measured(ordered[0], ordered[n // 2], n, interval_s=(ordered[low], ordered[high]))
+    times = Measured(ordered[0], median(ordered), n, interval_s=(ordered[low], ordered[high]))
     if "losses" not in ranks[0]:
         return times
     # Only the last stage knows the loss; every replica has its part's, each of its tensor-parallel ranks the same.

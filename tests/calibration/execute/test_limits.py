@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from calibration.execute import cli, versions
 from calibration.execute.limits import as_executed, check_order, executable, executed_level
-from calibration.execute.measure import median_interval
+from calibration.execute.measure import _measured, median_interval
 from calibration.execute.predict import assumptions, predict
 from calibration.execute.runtime import check
 from calibration.execute.versions import check_torch
@@ -146,3 +146,8 @@ def test_nothing_happens_between_two_steps_of_what_is_executed():
     given = Plan(global_batch=4, precision="bf16")
     (told,) = assumptions(SMALL, gpus, given, as_executed(given))
     assert "nothing between two steps; trainsim simulate" in told
+
+
+def test_the_median_of_an_even_number_of_steps_lies_between_the_middle_ones():
+    found = _measured([{"seconds": [10.0, 1.0, 4.0, 2.0]}, {"seconds": [1.0, 1.0, 1.0, 3.0]}])
+    assert (found.step_time_s, found.median_s, found.steps) == (1.0, 3.5, 4)
