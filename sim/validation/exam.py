@@ -13,7 +13,7 @@ from sim.validation.fit import halved
 from sim.validation.predict import Prediction, analytic, elsewhere, fit_site
 from sim.validation.table import Measured
 from sim.validation.translate import Case
-from sim.validation.validate import Validation, summary, validate
+from sim.validation.validate import Validation, summary, translated, validate
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ PEERS: Mapping[str, str] = {
 class Entry:
     """One line of the exam: summaries (`sim.validation.validate.summary`) of both columns, and the goals if any.
 
-    `site` is None where the table has fewer than two groups with step times.
+    `site` is None where the table has fewer than two groups with step times that can be predicted.
     """
 
     name: str
@@ -96,7 +96,8 @@ def two_fold(rows: Sequence[Measured]) -> Validation | None:
     timed = [row for row in rows if row.uses & {"time", "time?"}]
     first = halved([row.group or row.id for row in timed])
     halves = [[row for row, mine in zip(timed, first, strict=True) if mine == half] for half in (True, False)]
-    if not all(any("time" in row.uses for row in half) for half in halves):
+    told = {case.row.id for case in translated(timed)}
+    if not all(any("time" in row.uses and row.id in told for row in half) for half in halves):
         return None
 
     def predict(cases: Sequence[Case]) -> list[Prediction]:

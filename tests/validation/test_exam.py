@@ -42,6 +42,10 @@ def test_one_group_has_no_halves(tmp_path):
     assert two_fold([]) is None
 
 
+def test_a_half_that_cannot_be_predicted_says_nothing_of_the_other(tmp_path):
+    assert two_fold(read_runs(write(tmp_path / "runs.csv", {"group": "a"}, {"group": "b", "device": "abacus"}))) is None
+
+
 def test_tables_of_one_site_are_joined(tmp_path, monkeypatch):
     monkeypatch.setattr(exam, "two_fold", lambda rows: None)
     rows = {name: table(tmp_path, {"group": name}) for name in ("ptdp_2104_04473", "korthikanti_2205_05198", "mine")}
