@@ -32,6 +32,9 @@ RELEASE = re.compile(r"(?: (?=2\d\.)|-20(?=2\d-))(2\d)[.-](0[1-9]|1[0-2])(?:\.(\
 """A calendar version, or a month, in the name of a source: year and month, and a patch where one follows."""
 
 HEAD_DIM = 128
+MOST_CHUNKS = 16_384
+"""Model chunks that a plan lists the layers of; it refuses more by their number."""
+
 DIMENSIONS = (
     "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq", "gated_mlp", "attention",
     "experts", "experts_per_token", "moe_ffn",
@@ -202,7 +205,7 @@ def nearest_heads(hidden: int, tp: int) -> int:
     Heads of 128 columns or a little wider: what published recipes take where hidden is no multiple of 128 tp.
     """
     wanted = max(1, hidden // HEAD_DIM)
-    fitting = [n for n in range(tp, hidden + 1, tp) if hidden % n == 0]
+    fitting = [n for n in divisors(hidden) if n % tp == 0]
     return max((n for n in fitting if n <= wanted), default=min(fitting, default=wanted))
 
 
@@ -236,7 +239,7 @@ def _plan(row: Measured, model: Model, cluster: Cluster, facts: dict[str, Any], 
     given |= _software(row, notes)
     given |= _framework(row, zero, notes)
     given |= _shard(shard * (row.cp or 1), cluster.gpus // (row.tp * row.pp))
-    if model.layers % (row.pp * chunks):
+    if row.pp * chunks <= MOST_CHUNKS and model.layers % (row.pp * chunks):
         given["stage_layers"] = uneven(model.layers, row.pp * chunks)
         notes.texts.append(f"stage_layers = {given['stage_layers']} (spread unevenly, fewer at the ends)")
     facts = {key: tuple(value) if isinstance(value, list) else value for key, value in facts.items()}

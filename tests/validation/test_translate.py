@@ -1,6 +1,7 @@
 """Rows as cases: the rules for blanks, what names say, and every published row."""
 
 import json
+from time import process_time
 
 import pytest
 from hypothesis import given
@@ -250,6 +251,16 @@ def test_pcie_slows_a_device_that_usually_has_fast_links(tmp_path) -> None:
 def test_what_cannot_be_said_is_refused(tmp_path, cells: dict[str, str], word: str) -> None:
     with pytest.raises(InputError, match=word):
         case(tmp_path, **cells)
+
+
+@pytest.mark.parametrize(
+    "cells", [{"pp": "64", "dp": "1", "gpus": "64", "vpp": "1000000"}, {"hidden": "100000000", "heads": ""}]
+)
+def test_numbers_far_too_large_are_refused_at_once(tmp_path, cells: dict[str, str]) -> None:
+    begin = process_time()
+    with pytest.raises(InputError, match=r"virtual_stages: got 1000000|hidden: got 100000000"):
+        case(tmp_path, **cells)
+    assert process_time() - begin < 2  # one by one they took half a minute and gigabytes, and 7 s
 
 
 def test_uneven_stages_by_hand() -> None:
