@@ -226,11 +226,14 @@ def _parts(flags: Flags) -> tuple[int, ...]:
         return ()
     try:
         parts = json.loads(text)
-        layers = [[name for name in part if name.startswith("layers.")] for part in parts]
-    except (ValueError, RecursionError, TypeError, AttributeError):
-        raise InputError(place, text[:80], "a list of lists of names of modules") from None
+    except (ValueError, RecursionError):
+        parts = None
+    lists = isinstance(parts, list) and all(isinstance(part, list) for part in parts)
+    if not lists or not all(isinstance(name, str) for part in parts for name in part):
+        raise InputError(place, text[:80], "a list of lists of names of modules")
+    layers = [[name for name in part if name.startswith("layers.")] for part in parts]
     found = [name for part in layers for name in part]
-    if found != [f"layers.{n}" for n in range(len(found))]:
+    if not found or found != [f"layers.{n}" for n in range(len(found))]:
         raise InputError(place, found[:4], "layers.0, layers.1, ... in their order, each once")
     return tuple(map(len, layers))
 
