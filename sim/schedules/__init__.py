@@ -75,6 +75,9 @@ def _refusal(kind: ScheduleKind, shape: Shape) -> tuple[str, object, str] | None
         refusal = "memory_limit", shape.memory_limit, f"only with {searched}"
     if not refusal and not 0 <= shape.input_frees <= 1:
         refusal = "input_frees", shape.input_frees, "a share, 0 to 1"
+    if not refusal and shape.input_frees and not kind.splits:
+        splitting = ", ".join(other.name for other in SCHEDULES.values() if other.splits)
+        refusal = "input_frees", shape.input_frees, f"only with {splitting}"
     if not refusal and not kind.replicated and (shape.replicas or shape.vertical_sync):
         given = ("replicas", shape.replicas) if shape.replicas else ("vertical_sync", True)
         refusal = *given, "only with " + ", ".join(other.name for other in KINDS if other.replicated)

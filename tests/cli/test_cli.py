@@ -289,6 +289,7 @@ def test_schedule_searches_under_a_memory_limit(trainsim):
         (("schedule", "1f1b", "--ranks", 2, "--microbatches", 2, "--variant", "mine"), "--variant: got 'mine'"),
         (("schedule", "1f1b", "--ranks", 2, "--microbatches", 2, "--memory-limit", 3), "--memory-limit: got 3.0"),
         (("schedule", "zb-1p", "--ranks", 2, "--microbatches", 2, "--memory-limit", 0.5), "--memory-limit: got 0.5"),
+        (("schedule", "1f1b", "--ranks", 2, "--microbatches", 2, "--input-frees", 0.5), "--input-frees: got 0.5"),
         (("schedule", "1f1b", "--ranks", 0, "--microbatches", 2), "--ranks"),
         (("lab", "--folder", "nowhere"), "--folder: got 'nowhere'"),
         (("simulate", JOBS / "llama3-70b-64xh100.yaml"), "plan: missing; required"),
