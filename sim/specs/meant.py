@@ -55,7 +55,6 @@ def _is_number(text: str) -> bool:
     return True
 
 
-SMALL = {"n": 1e-9, "u": 1e-6, "µ": 1e-6, "m": 1e-3}
 LARGE = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 LARGE |= {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
 BYTES = {"B": 1.0, "bytes": 1.0}
@@ -65,7 +64,7 @@ UNITS = {
     "flop_per_s": (LARGE, dict.fromkeys(("FLOP/s", "FLOPs/s", "FLOPS", "FLOPs", "flops"), 1.0)),
     "bytes": (LARGE, BYTES),
     "tokens": (LARGE | {"B": 1e9}, {"tokens": 1.0}),
-    "s": (SMALL, {"s": 1.0}),
+    "s": ({}, {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3_600.0}),
 }
 """By what a field's name says of its unit, first match first: prefixes, and units as people write them, each in the
 field's own unit."""

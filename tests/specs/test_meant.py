@@ -25,6 +25,8 @@ UNITS = [
     ("memory_bytes.value", "80.5 GB", "8.05e10"),
     ("peak_bf16_flop_per_s", "989 TFLOP/s", "9.89e14"),
     ("latency_s", "7.2 us", "7.2e-06"),
+    ("checkpointing.failures.restart_s", "10m", "600"),
+    ("checkpointing.failures.restart_s", "1.5 h", "5400"),
     ("training.tokens", "300B", "3e11"),
     ("training.tokens", "14.8T", "1.48e13"),
 ]
