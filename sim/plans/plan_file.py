@@ -196,8 +196,15 @@ def plan_data(step: Step, around: Around | None = None, date: str | None = None)
 
 @checked
 def save_plan(step: Step, path: str | Path, around: Around | None = None) -> Path:
-    """Write the plan file of a step, whole or not at all, and return its path."""
+    """Write the plan file of a step, whole or not at all, and return its path.
+
+    Raises:
+        InputError: the name does not end in .json (of any other file the reader takes too little), or the file cannot
+            be written.
+    """
     file = Path(path)
+    if file.suffix != ".json":
+        raise InputError("path", str(path), "a file name that ends in .json")
     write_json(file, plan_data(step, around))
     return file
 
