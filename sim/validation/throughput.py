@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sim.engine.step import Step
-from sim.specs import Model
+from sim.specs import InputError, Model
 from sim.validation.predict import Range, elsewhere
 from sim.validation.table import Measured
 from sim.validation.translate import translate
@@ -56,8 +56,11 @@ def throughputs(rows: Sequence[Measured]) -> list[Throughput]:
     The FLOP of equation 3 over seconds and devices. Published is what the row states, in FLOP/s.
 
     Raises:
-        InputError: a row cannot be expressed.
+        InputError: a row cannot be expressed, or states neither a throughput nor a step time.
     """
+    for row in rows:
+        if row.tflops_per_gpu is None and row.step_time_s is None:
+            raise InputError(f"{row.id}.tflops_per_gpu", None, "required, or step_time_s")
     cases = [translate(row) for row in rows]
     found = []
     for case, prediction in zip(cases, elsewhere(cases), strict=True):

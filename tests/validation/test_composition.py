@@ -1,6 +1,7 @@
 """Megatron-LM's PTD-P (arXiv 2104.04473) as published and as simulated, with parameters that never saw its runs."""
 
 import csv
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 
 from sim.costs.run_level import run_level
 from sim.engine.step import simulate
-from sim.specs import Cluster, Links, Model, Plan
+from sim.specs import Cluster, InputError, Links, Model, Plan
 from sim.validation.table import read_runs
 from sim.validation.throughput import achieved, flop_with_recompute, throughputs
 from tests.oracle import ROOT, reference
@@ -60,6 +61,12 @@ def test_step_times_are_the_papers_formula():
     for run in read_runs(TABLE):
         flop = flop_with_recompute(gpt(run.layers, run.hidden, run.heads), run.global_batch)
         assert flop / run.gpus / run.tflops_per_gpu / 1e12 == pytest.approx(run.step_time_s, rel=1e-3)
+
+
+def test_a_run_without_time_and_throughput_is_named():
+    bare = replace(read_runs(TABLE)[0], tflops_per_gpu=None, step_time_s=None, use_for="")
+    with pytest.raises(InputError, match=r"ptdp_2104_04473-0001\.tflops_per_gpu: missing; required"):
+        throughputs([bare])
 
 
 def test_nothing_was_fitted_to_the_paper():
