@@ -25,11 +25,13 @@ from calibration.measured import Row, fit_families, samples_of
 from calibration.report import write_report
 from calibration.samples import Floats, Samples
 from calibration.store import SAMPLES, commit, parquet
+from calibration.terms import measured_terms
 from calibration.trace_kernels import Seen, kernels
 from calibration.trace_tree import read_tree
+from calibration.variants import Term
 from sim.catalog import names
 from sim.costs.fitted import all_six_digits, six_digits
-from sim.costs.kernels import FALLBACK, KERNELS, form_of
+from sim.costs.kernels import FALLBACK, KERNELS, TIMED_ALONE, form_of
 from sim.costs.profile import ADAM_TENSORS, Fingerprint, KernelModel, Profile, load_profile, profile_text
 from sim.specs.catalog import is_device_file
 from sim.specs.fields import InputError
@@ -198,7 +200,7 @@ def fitted(
     shapes = {key: len({str(row["shape"]) for row in shown if _key(row) == key}) for key in parts}
     many = [row for row in shown if shapes.get(_key(row), 0) >= ENOUGH]
     versions = {"cuda": "unknown"} if on_device else {}
-    families = fit_families(many, [], Fingerprint(versions=versions, threads=1), dtype, lambda _: None)
+    families = fit_families(many, [], Fingerprint(versions=versions, threads=1), dtype, lambda _: None, in_steps)
     enough = {family.model.key: family.model for family in reversed(families)}
     models, why = _models(parts, shapes, enough, base)
     totals = [_predicted(models[key], part) for key, part in parts.items()]
@@ -275,8 +277,16 @@ def _models(
     return models, why
 
 
+def in_steps(form: str, parts: Mapping[str, Samples], fingerprint: Fingerprint) -> list[list[Term]]:
+    """Return the terms that are tried with kernels of steps: none of `TIMED_ALONE`, which predictions of steps drop."""
+    groups = measured_terms(form, parts, fingerprint)
+    return [[term for term in group if not set(TIMED_ALONE) & set(term.free)] for group in groups]
+
+
 def _predicted(model: KernelModel, part: Samples) -> Floats:
-    return predict(model.form, part.inputs, model.parameters)
+    """Return the seconds inside a step, as a trace shows them."""
+    parameters = {name: value for name, value in model.parameters.items() if name not in TIMED_ALONE}
+    return predict(model.form, part.inputs, parameters)
 
 
 def _ratio(model: KernelModel, part: Samples) -> float:

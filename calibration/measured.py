@@ -40,7 +40,7 @@ from calibration.stand_ins import stand_ins
 from calibration.store import SAMPLES, SESSION, read_samples
 from calibration.terms import base_term, measured_terms
 from calibration.undisturbed import taken
-from calibration.variants import choose
+from calibration.variants import Term, choose
 from calibration.whole import wholes
 from sim.costs import kernels
 from sim.costs.collectives import PARAMETERS
@@ -54,6 +54,8 @@ from sim.units import MIB
 
 Row = Mapping[str, Any]
 Note = Callable[[str], Any]
+Terms = Callable[[str, Mapping[str, Samples], Fingerprint], list[list[Term]]]
+"""What fits of a form try beside its base terms, as `measured_terms`."""
 Key = tuple[str, str]
 
 TOGETHER = dict.fromkeys(("gemm", "convolution"), ("forward", "dgrad", "wgrad"))
@@ -200,7 +202,12 @@ def samples_of(rows: Sequence[Row], form: str) -> Samples:
 
 
 def fit_families(
-    rows: Iterable[Row], flagged: Iterable[Row], fingerprint: Fingerprint, dtype: str, told: Note
+    rows: Iterable[Row],
+    flagged: Iterable[Row],
+    fingerprint: Fingerprint,
+    dtype: str,
+    told: Note,
+    terms: Terms = measured_terms,
 ) -> list[Family]:
     """Return every kernel that the simulator knows, fitted where it has samples enough, in order of preference."""
     held = _by_place(rows, dtype)
@@ -215,7 +222,7 @@ def fit_families(
         alone = [(d,) for d in enough if d not in together[0]]
         for directions in [t for t in (*together, *alone) if t]:
             told(f"{op} {' '.join(directions)} ({implementation})")
-            made += _fitted({d: enough[d] for d in directions}, fingerprint, dtype, lost)
+            made += _fitted({d: enough[d] for d in directions}, fingerprint, dtype, lost, terms)
     return sorted(made, key=_rank)
 
 
@@ -289,12 +296,13 @@ def _fitted(
     fingerprint: Fingerprint,
     dtype: str,
     lost: Mapping[tuple[str, str, str], int],
+    terms: Terms,
 ) -> list[Family]:
     first = next(iter(parts.values()))[0]
     form = kernels.form_of(first["op"], first["direction"]).id
     by_use = {d: _by_use(some, form) for d, some in parts.items()}
     train = {d: uses["fit"] for d, uses in by_use.items()}
-    chosen = choose(form, train, base_term(form, train), measured_terms(form, train, fingerprint), ("rate",))
+    chosen = choose(form, train, base_term(form, train), terms(form, train, fingerprint), ("rate",))
     found = []
     for direction, fit in chosen.fits.items():
         key = first["op"], _place(first)[1], direction

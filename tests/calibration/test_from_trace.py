@@ -11,10 +11,10 @@ from typer.testing import CliRunner
 
 from calibration import cli
 from calibration.fit import predict
-from calibration.from_trace import ENOUGH, SCATTER, Traced, calibrate_trace
+from calibration.from_trace import ENOUGH, SCATTER, Traced, calibrate_trace, in_steps
 from calibration.store import SCHEMA, read_samples
 from calibration.trace_tree import DTYPES, read_tree
-from sim.costs.profile import ADAM_TENSORS, load_profile
+from sim.costs.profile import ADAM_TENSORS, Fingerprint, load_profile
 from sim.engine.step import simulate
 from sim.specs import Cluster, InputError, Plan
 from sim.specs.catalog import models
@@ -78,11 +78,9 @@ SIZES = ((64, 64, 64), (128, 512, 128), (1024, 128, 512), (512, 2048, 512), (409
 def products(factor: float, sizes: tuple[tuple[int, int, int], ...] = SIZES, base: str = BASE) -> list[dict[str, Any]]:
     """Return forward products that take `factor` times what the base says, on a device."""
     model = load_profile(base).model_of(("gemm", "forward"))
-    arrays = {name: np.array([float(s[i]) for s in sizes]) for i, name in enumerate("mnk")}
-    element, batch = np.full(len(sizes), 2.0), np.ones(len(sizes))
-    times = factor * predict(model.form, arrays | {"batch": batch, "element": element}, model.parameters)
+    times = [factor * model.seconds(dict(zip("mnk", size, strict=True)) | {"batch": 1}) for size in sizes]
     events = []
-    for n, ((m, columns, k), seconds) in enumerate(zip(sizes, times.tolist(), strict=True), start=1):
+    for n, ((m, columns, k), seconds) in enumerate(zip(sizes, times, strict=True), start=1):
         dims = ((m, k), (k, columns))
         events += [op("aten::mm", 10.0 * n, 5.0, dims, "c10::BFloat16", External_id=n), kernel(n, seconds * 1e6)]
     return events
@@ -112,15 +110,24 @@ def test_few_shapes_scale_every_time_by_the_median_ratio(tmp_path):
 
 
 LONG_SUMS = ((64, 64, 4096), (128, 128, 8192), (128, 512, 2048))
+LARGE = ((8192, 8192, 8192), (16_384, 8192, 8192), (8192, 28_672, 8192))
+SHORT = ((1024, 1024, 1024), (2048, 1024, 512), (1024, 4096, 512))
 
 
-def test_the_floor_of_long_sums_takes_the_ratio_too(tmp_path):
-    """Products of an H200 that have few results, each of many parts, are bound by it."""
-    found = calibrate_trace(written(tmp_path, products(3.0, LONG_SUMS, H200)), tmp_path / "out", H200)
-    model, base = (p.model_of(("gemm", "forward")) for p in (found.profile, load_profile(H200)))
-    new = {name: np.array([size]) for name, size in zip("mnk", LONG_SUMS[0], strict=True)} | {"batch": np.ones(1)}
-    taken, expected = (predict(m.form, new, m.parameters)[0] for m in (model, base))
-    assert taken == pytest.approx(3 * expected, rel=1e-3)
+@pytest.mark.parametrize(("sizes", "base"), [(LONG_SUMS, H200), (LARGE, H200), (SHORT, "b200")])
+def test_scaled_products_take_in_a_step_what_they_took_in_the_traced_ones(tmp_path, sizes, base):
+    """The floor of long sums is scaled too; what kernels alone gain or lose by the chip's clock, steps do not."""
+    found = calibrate_trace(written(tmp_path, products(3.0, sizes, base)), tmp_path / "out", base)
+    model, theirs = (p.model_of(("gemm", "forward")) for p in (found.profile, load_profile(base)))
+    for size in sizes:
+        shape = dict(zip("mnk", size, strict=True)) | {"batch": 1}
+        assert model.seconds(shape) == pytest.approx(3 * theirs.seconds(shape), rel=1e-3)
+
+
+def test_no_term_is_fitted_that_a_step_leaves_out():
+    groups = in_steps("gemm-pnorm", {}, Fingerprint(versions={"cuda": "unknown"}))
+    free = {name for group in groups for term in group for name in term.free}
+    assert free == {"p", "m0", "n0", "k0", "t0", "waves", "serial", "serial_k", "serial_hidden"}
 
 
 def test_families_that_nothing_was_seen_of_widen_the_interval(traced, tmp_path):
