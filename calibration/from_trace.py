@@ -24,7 +24,7 @@ from calibration.fitted import Family
 from calibration.measured import Row, fit_families, samples_of
 from calibration.report import write_report
 from calibration.samples import Floats, Samples
-from calibration.store import SAMPLES, commit, parquet
+from calibration.store import SAMPLES, SESSION, commit, parquet
 from calibration.terms import measured_terms
 from calibration.trace_kernels import Seen, kernels
 from calibration.trace_tree import read_tree
@@ -78,8 +78,10 @@ def calibrate_trace(trace: Path, out: Path, base: str | None = None) -> Traced:
 
     Raises:
         InputError: not such a trace, one without shapes or without known kernels; no base, or one of another
-            kind of device; `out` cannot be written.
+            kind of device; `out` holds the samples of a measuring session, or cannot be written.
     """
+    if (out / SESSION).exists():
+        raise InputError("--out", str(out), f"a folder without {SESSION}, whose samples would be lost")
     recorded = read_tree(trace)
     seen = kernels(recorded)
     if not seen:

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from calibration import cli
 from calibration.fit import predict
 from calibration.from_trace import ENOUGH, SCATTER, Traced, calibrate_trace, in_steps
-from calibration.store import SCHEMA, read_samples
+from calibration.store import SAMPLES, SCHEMA, SESSION, read_samples
 from calibration.trace_tree import DTYPES, read_tree
 from sim.costs.profile import ADAM_TENSORS, Fingerprint, load_profile
 from sim.engine.step import simulate
@@ -268,6 +268,16 @@ def test_a_base_is_asked_for_and_must_exist(tmp_path):
 def test_a_base_is_of_the_same_kind_of_device(tmp_path):
     assert "a GPU's" in refused(written(tmp_path, products(1.0)), tmp_path, "cpu")
     assert "record with ProfilerActivity.CUDA" in refused(recorded(tmp_path), tmp_path)
+
+
+def test_the_samples_of_a_measuring_session_are_not_written_over(tmp_path):
+    held = tmp_path / "out"
+    held.mkdir()
+    for name in (SESSION, SAMPLES):
+        (held / name).write_text("mine")
+    with pytest.raises(InputError, match=r"--out: .*without session\.json"):
+        calibrate_trace(written(tmp_path, products(3.0)), held, BASE)
+    assert {file.name: file.read_text() for file in held.iterdir()} == {SESSION: "mine", SAMPLES: "mine"}
 
 
 def test_the_command_prints_what_was_fitted(tmp_path):
