@@ -197,7 +197,7 @@ def fitted(
         else row
         for row in rows
     ]
-    shown = [{**row, "shape": json.loads(row["shape"])} for row in mine if row["dtype"] == dtype]
+    shown = [{**row, "shape": _shape(row)} for row in mine if row["dtype"] == dtype]
     parts = {key: of for key in (*KERNELS, *FALLBACK) if (of := _of(shown, key))}
     shapes = {key: len({str(row["shape"]) for row in shown if _key(row) == key}) for key in parts}
     many = [row for row in shown if shapes.get(_key(row), 0) >= ENOUGH]
@@ -231,10 +231,15 @@ def fitted(
 def _of_few_tensors(row: Row, base: Profile) -> float:
     """Return what a host's Adam step would take on `ADAM_TENSORS` tensors, as calibrations time it: the simulator adds
     what issuing the others takes."""
-    model, shape = base.model_of(("adam", "any")), json.loads(row["shape"])
+    model, shape = base.model_of(("adam", "any")), _shape(row)
     few = float(predict(model.form, {"bytes": np.array([shape["bytes"]])}, model.parameters)[0])
     further = model.parameters["t0"] * max(0.0, shape["tensors"] / ADAM_TENSORS - 1)
     return float(row["t_s"] * few / (few + further))
+
+
+def _shape(row: Row) -> dict[str, float]:
+    """Return a row's sizes as floats, whose products do not overflow."""
+    return {name: float(size) for name, size in json.loads(row["shape"]).items()}
 
 
 def _scatter(parts: Mapping[Key, Samples], base: Profile) -> float:

@@ -246,6 +246,12 @@ def test_shapes_that_are_none_make_no_kernel(tmp_path, dims):
     assert "without known kernels" in refused(written(tmp_path, [held]), tmp_path)
 
 
+def test_products_of_sizes_beyond_64_bits_are_refused(tmp_path):
+    size = 2**23
+    events = [op("aten::mm", 100.0 * n, 10.0, ((size - n, size), (size, size))) for n in range(ENOUGH)]
+    assert refused(written(tmp_path, events), tmp_path, "cpu").startswith("parameters.bandwidth: got 2")
+
+
 def test_deep_nesting_is_read(tmp_path):
     events = [op("outer", float(n), 1e6 - 2 * n) for n in range(5_000)]
     found = read_tree(written(tmp_path, [*events, op("aten::mm", 6e3, 9.0, ((2, 2), (2, 2)))]))
