@@ -26,7 +26,7 @@ from calibration.report import write_report
 from calibration.samples import Floats, Samples
 from calibration.store import SAMPLES, SESSION, commit, parquet
 from calibration.terms import measured_terms
-from calibration.trace_kernels import Seen, kernels
+from calibration.trace_kernels import Seen, kernels, without_sizes
 from calibration.trace_tree import read_tree
 from calibration.variants import Term
 from sim.catalog import names
@@ -44,6 +44,7 @@ ENOUGH = 6
 """Distinct shapes that a fit and its cross-validation need; with fewer the level alone is taken."""
 
 REPORT = "report.html"
+LISTS = "torch tells no shapes of lists of more than 30 tensors: parameter groups of at most 30 each would show them"
 
 Key = tuple[str, str]
 
@@ -89,6 +90,8 @@ def calibrate_trace(trace: Path, out: Path, base: str | None = None) -> Traced:
     name, held = _base(base, recorded.on_device)
     rows = samples(seen, recorded.on_device)
     profile, families, why = fitted(rows, held, out.resolve().name, recorded.on_device)
+    if without_sizes(recorded):
+        why["adam any"] = f"{why.get('adam any', 'fitted without some steps')}; {LISTS}"
     _write(out, rows, profile, families)
     counts: dict[str, int] = defaultdict(int)
     for one in seen:

@@ -287,16 +287,33 @@ UPDATES = {"aten::_fused_adam_": 0, "aten::_fused_adamw_": 0, "aten::_foreach_ad
 
 def _optimizer(one: Slice) -> Seen | None:
     """Read an Adam step as a whole: parameters, gradients and two moments read, three written."""
-    # On a processor an update of a list consists of one of every tensor.
-    calls = [s for s in one.below() if s.name in UPDATES and not (s.parent and s.parent.name in UPDATES)]
+    calls = list(_updates(one))
     tensors = [elements(d) for s in calls for d in s.list_dims(UPDATES[s.name])]
     if not sum(tensors):
         return None
     kinds = {"_fused": "fused", "_foreach": "foreach"}
-    implementation = next((v for k, v in kinds.items() if k in calls[0].name), "for-loop")
+    names = {s.name for s in one.below() if s.name in UPDATES}
+    implementation = next((v for k, v in kinds.items() if any(k in name for name in names)), "for-loop")
     dtype = calls[0].dtype or "float32"
     size = 7.0 * ELEMENT_BYTES[dtype] * sum(tensors)
     return Seen("adam", "any", dtype, implementation, {"bytes": size, "tensors": len(tensors)}, 0.0, size)
+
+
+def without_sizes(recorded: Recorded) -> bool:
+    """Return whether an optimizer's step updates lists that torch does not tell the shapes of: of more than 30."""
+    steps = (one for one in recorded.all() if one.name in ADAM)
+    return any(_optimizer(one) is None and any(s.name in UPDATES for s in one.below()) for one in steps)
+
+
+def _updates(step: Slice) -> Iterator[Slice]:
+    """Yield the updates of an optimizer's step; those that a list's update is made of where torch does not tell it."""
+    waiting = [step]
+    while waiting:
+        one = waiting.pop()
+        if one.name in UPDATES and one.list_dims(UPDATES[one.name]):
+            yield one
+        else:
+            waiting.extend(reversed(one.children))
 
 
 def _collective(one: Slice, _: Context) -> Seen | None:

@@ -155,6 +155,16 @@ def test_adam_in_fp32_counts_beside_passes_in_16_bit(tmp_path):
     assert taken == pytest.approx(2800e-6, rel=1e-3)
 
 
+@pytest.mark.parametrize("told", [True, False])
+def test_an_optimizer_whose_sizes_torch_leaves_out_is_said(tmp_path, told):
+    """A fused update of more than 30 tensors has an empty shape; nothing else in a trace says what was updated."""
+    step = op("Optimizer.step#AdamW.step", 1000.0, 50.0) | {"cat": "user_annotation"}
+    update = op("aten::_fused_adamw_", 1001.0, 40.0, [[[64, 64]] if told else []], External_id=99)
+    trace = written(tmp_path, [*products(1.0, SIZES[:3]), step, update, kernel(99, 2800.0)])
+    found = calibrate_trace(trace, tmp_path / "out", BASE)
+    assert ("adam any" in found.recognised, "30 tensors" in found.not_fitted["adam any"]) == (told, not told)
+
+
 @pytest.mark.parametrize("kinds", [("float", "c10::BFloat16", "c10::Half"), ("c10::Half", "float", "c10::BFloat16")])
 def test_of_types_with_as_many_kernels_the_first_counts(tmp_path, kinds):
     events = [op("aten::mm", 10.0 * n, 5.0, ((8, 4), (4, 16)), kind) for n, kind in enumerate(kinds)]
