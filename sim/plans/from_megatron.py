@@ -12,7 +12,11 @@ SPLITS = (
     "num_layers_per_virtual_pipeline_stage", "num_virtual_stages_per_pipeline_rank", "pipeline_model_parallel_layout",
 )  # fmt: skip
 GROUP_SIZE = ("microbatch_group_size_per_virtual_pipeline_stage", "microbatch_group_size_per_vp_stage")
+LOW = ("fp8_format", "fp8", "fp4_format", "fp4")
 """The flag, and the name of the argument behind it."""
+
+FUSED_WGRAD, SCATTER_GATHER = "gradient_accumulation_fusion", "scatter_gather_tensors_in_pipeline"
+"""Arguments that are on where nobody says no_...: their flags do."""
 
 MAX_LAYOUT = 65_536
 REPEATED = (re.compile(r"\(([^()]+)\)\*([0-9]{1,5})"), re.compile(r"(.)\*([0-9]{1,5})"))
@@ -63,14 +67,14 @@ def from_megatron(flags: Flags, gpus: int | None = None, model: Model | None = N
         "micro_batch": flags.whole("micro_batch_size", 1),
         "microbatch_group_size": _group(flags, chunks),
         "overlap_dp": flags.given("overlap_grad_reduce"),
-        "fused_wgrad": not flags.given("no_gradient_accumulation_fusion"),
+        "fused_wgrad": _fused_wgrad(flags),
         **_zero(flags, tp * pp * cp, cp, gpus),
         "cross_entropy": _cross_entropy(flags),
         **recompute,
         **_offload(flags, model_layers),
         **_precision(flags),
     }
-    for name in ("overlap_param_gather", "ckpt_format", "no_scatter_gather_tensors_in_pipeline"):
+    for name in ("overlap_param_gather", "ckpt_format", SCATTER_GATHER, f"no_{SCATTER_GATHER}"):
         flags.asked.add(name)
     experts = _experts(flags)
     other = [*other_sizes(flags, model, layers="num_layers", seq="seq_length")]
@@ -199,6 +203,11 @@ def _global_batch(flags: Flags, inner: int, gpus: int | None) -> int:
     return flags.whole("micro_batch_size", 1) * quotient("gpus", gpus, inner, "GPUs")
 
 
+def _fused_wgrad(flags: Flags) -> bool:
+    on = flags.given(FUSED_WGRAD) or FUSED_WGRAD not in flags
+    return on and not flags.given(f"no_{FUSED_WGRAD}")
+
+
 def _cross_entropy(flags: Flags) -> str | None:
     """Return "fused" for TransformerEngine's kernel; Megatron-LM's own keeps fp32 logits, fused or not."""
     kind = flags.text("cross_entropy_fusion_impl", "native", ("native", "te"))
@@ -272,8 +281,8 @@ def _offload(flags: Flags, layers: int) -> Mapping[str, object]:
 
 def _precision(flags: Flags) -> Mapping[str, object]:
     half = one_of(flags, ("bf16", "fp16"))
-    low = one_of(flags, ("fp8_format", "fp4_format"))
-    recipes = {name: flags.text(name) for name in ("fp8_format", "fp4_format")}
+    low = one_of(flags, LOW)
+    recipes = {name: flags.text(name) for name in LOW}
     recipes["fp8_recipe"] = flags.text("fp8_recipe", "delayed", ("delayed", "tensorwise", "blockwise", "mxfp8"))
     flags.text("fp4_recipe", "nvfp4", ("nvfp4",))
     flags.given("bf16")
@@ -288,6 +297,6 @@ def _precision(flags: Flags) -> Mapping[str, object]:
     precision = half
     if low:
         mx = recipes["fp8_recipe"] == LOW_PRECISION["mxfp8"]["fp8-recipe"]
-        precision = "nvfp4" if low == "fp4_format" else "mxfp8" if mx else "fp8"
+        precision = "nvfp4" if low.startswith("fp4") else "mxfp8" if mx else "fp8"
     narrow = sums == "grad_reduce_in_bf16" or (half == "fp16" and not in_fp32)
     return {"precision": precision, "gradient_dtype": "bf16" if narrow else "fp32"}

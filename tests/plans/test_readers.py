@@ -45,6 +45,13 @@ def test_megatrons_yaml_has_sections():
     assert (found.plan.tp, found.plan.sequence_parallel, found.not_read) == (2, False, ("lr=0.1",))
 
 
+@pytest.mark.parametrize(("low", "precision"), [("fp8: e4m3\nfp8_recipe: mxfp8", "mxfp8"), ("fp4: e2m1", "nvfp4")])
+def test_megatrons_arguments_may_have_the_names_behind_their_flags(low, precision):
+    switches = "gradient_accumulation_fusion: false\nscatter_gather_tensors_in_pipeline: true"
+    found = read_plan(f"global_batch_size: 8\nbf16: true\n{low}\n{switches}\n", "megatron")
+    assert (found.plan.precision, found.plan.fused_wgrad, found.not_read) == (precision, False, ())
+
+
 @pytest.mark.parametrize(
     ("words", "layers"),
     [
