@@ -35,11 +35,11 @@ def emit_command(
     files = emitted(step, to, out.stem if out else "plan")
     paths: list[Path] = []
     if out is not None:
-        by_path = placed(files, out)
-        paths = list(by_path)
-        for other in paths[1:]:
-            checked_file("--out", other, plan)
         with written("--out", out):
+            by_path = placed(files, out)
+            paths = list(by_path)
+            for other in paths[1:]:
+                checked_file("--out", other, plan)
             write_all(by_path)
     texts, told = list(files.values()), list(notes(step, EXPORTERS[to].target))
     told += [memory_verdict(step)] if step.fits != "yes" else []
