@@ -91,13 +91,11 @@ def simulate_command(
 ) -> None:
     """Simulate jobs on a cluster: completion times, makespan, fairness, utilisation, cost."""
     devices, span = _devices(cluster), _window(window)
-    if draws and span is not None:
-        raise InputError("--draws", draws, "0 beside --window, whose jobs never end")
+    _refuse(span is not None, {"--draws": draws}, "beside --window, whose jobs never end")
     clean = {"--switch-s": switch_s, "--gpus-per-server": gpus_per_server if gpus_per_server > 1 else None}
     _refuse(gavel_parity, clean, "beside --gavel-parity: its rounds know no servers, and moves cost nothing")
     given = _inputs(trace, throughputs, jobs, every, multi_gpu, seed, span)
-    if draws and not given.throughputs.interval:
-        raise InputError("--draws", draws, "0 with measured throughputs, which have no intervals")
+    _check_draws(draws, given.throughputs)
     rounds = Rounds(
         round_s=round_s, reset_s=reset_s, gpus_per_server=gpus_per_server, gavel_parity=gavel_parity,
         **({} if switch_s is None else {"switch_s": switch_s}),
@@ -132,6 +130,11 @@ def simulate_command(
         return
     for line in [*answer_cluster(found), *answer_split(losses), *(answer_sensitivity(spread) if spread else ())]:
         console.print(line, highlight=False, markup=False)
+
+
+def _check_draws(draws: int, throughputs: Throughputs) -> None:
+    if draws and not throughputs.interval:
+        raise InputError("--draws", draws, "0 with measured throughputs, which have no intervals")
 
 
 class _progress:  # noqa: N801 - reads as the function that it stands for
