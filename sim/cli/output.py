@@ -23,8 +23,9 @@ if TYPE_CHECKING:  # a command that predicts nothing need not load what does
     from sim.run import Run, Shared, Trained
     from sim.run.losses import Losses
 
-console = Console(width=None if sys.stdout.isatty() else 100)
-progress_console = Console(stderr=True)
+console = Console(width=None if sys.stdout.isatty() else 100, markup=False, emoji=False)
+progress_console = Console(stderr=True, markup=False, emoji=False)
+"""Names of files, models and sources are no markup: `[final]` and `:x:` stand as they are."""
 
 
 def checked_file(option: str, target: Path, job: Path) -> None:

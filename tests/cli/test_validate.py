@@ -90,6 +90,14 @@ def test_the_table_for_people(validate, tmp_path) -> None:
     assert "1 x device: got 'abacus'" in out and "1 x use_for is blank" in out
 
 
+def test_names_are_no_markup(validate, tmp_path) -> None:
+    path = write(tmp_path / "runs[final]:x:.csv", {"source": "[/x]"})
+    out = validate(path)[1]
+    assert " runs[final]:x: " in out and "runs[final]:x:: 1 predicted" in out
+    code, out, _ = validate(path, "--ablation", tmp_path / "terms.csv")
+    assert code == 0 and "[/x]" in out
+
+
 def test_verdicts_are_printed_where_no_memory_was_measured(validate, tmp_path) -> None:
     missed = {"use_for": "oom", "oom": "1", "step_time_s": ""}
     code, out, _ = validate(write(tmp_path / "mine.csv", missed, missed))
