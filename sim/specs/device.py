@@ -1,5 +1,6 @@
 """A device of the catalog or of the user: peak rates, memory, links, power and price, each with its source."""
 
+from collections.abc import Mapping
 from math import gcd
 from typing import Annotated, Any, Literal
 
@@ -34,6 +35,15 @@ HOST_EFFICIENCY = Sourced(
     source="assumption: long copies from and to pinned memory reach four fifths of a host link's peak",
 )
 """Share of a host link's peak that copies reach; not calibrated. A cluster that states its own rate is not scaled."""
+
+_FLOP_PER_S, _LINK = (1e9, 1e18, "FLOP/s"), (1e6, 1e14, "B/s")
+LIMITS: Mapping[str, tuple[float, float, str]] = {
+    "sms": (1.0, 1e6, "units"), "peak_bf16_flop_per_s": _FLOP_PER_S, "peak_fp32_flop_per_s": _FLOP_PER_S,
+    "peak_fp8_flop_per_s": _FLOP_PER_S, "peak_fp4_flop_per_s": _FLOP_PER_S, "fp8_speedup": (0.1, 100.0, "times bf16"),
+    "memory_bytes": (1e6, 1e14, "B"), "memory_bytes_per_s": (1e7, 1e16, "B/s"), "intra_bytes_per_s": _LINK,
+    "inter_bytes_per_s_per_node": _LINK, "host_bytes_per_s": _LINK, "usd_per_gpu_hour": (0.0, 1e4, "USD"),
+}  # fmt: skip
+"""Least, most and unit of numbers that a prediction divides by, or that a cluster bounds; 0 of others is not known."""
 
 
 @spec
@@ -111,11 +121,13 @@ class Device:
         if getattr(self, "domain_gpus") is None:  # noqa: B009 - declared int, None when left out
             object.__setattr__(self, "domain_gpus", self.gpus_per_node)
         check_domain(self.domain_gpus, self.gpus_per_node)
-        idle, cap, host = self.idle_power_w.value, self.power_w.value, self.host_bytes_per_s
+        idle, cap = self.idle_power_w.value, self.power_w.value
         if idle > cap:
             raise InputError("idle_power_w", idle, f"a number up to power_w = {cap:g} W")
-        if host and not host.value:
-            raise InputError("host_bytes_per_s", host.value, "a number above 0 B/s; left out where it is not known")
+        for name, (low, high, unit) in LIMITS.items():
+            held = getattr(self, name)
+            if held is not None and not low <= held.value <= high:
+                raise InputError(name, held.value, f"a number from {low:g} to {high:g} {unit}")
 
     def speedup(self, rate: Rate) -> float:
         """Return how many times faster than 16 bit large matrix products run on the tensor units `rate`.

@@ -73,7 +73,9 @@ CASES = [
     ({"gpus_per_node": 100}, "cluster.device.gpus_per_node", "a whole number from 1 to 72"),
     ({"domain_gpus": 3}, "cluster.device.domain_gpus", "a multiple or divisor of gpus_per_node = 4"),
     ({"idle_power_w": 301}, "cluster.device.idle_power_w", "a number up to power_w = 300 W"),
-    ({"host_bytes_per_s": 0}, "cluster.device.host_bytes_per_s", "a number above 0 B/s"),
+    ({"host_bytes_per_s": 0}, "cluster.device.host_bytes_per_s", "a number from 1e+06 to 1e+14 B/s"),
+    ({"sms": 0}, "cluster.device.sms", "a number from 1 to 1e+06 units"),
+    ({"memory_bytes": 0}, "cluster.device.memory_bytes", "a number from 1e+06 to 1e+14 B"),
     ({"like": "h1000"}, "cluster.device.like", "one of a100"),
     ({"cores": 4}, "cluster.device.cores", "no such key; known keys: name, title"),
 ]
