@@ -168,7 +168,7 @@ def _public(paths: list[Path], out: Path, only: str | None, date: str, as_json: 
     if as_json:
         print_json(summary(profiles, written))
     else:
-        Console().print(table(profiles))
+        Console(markup=False, emoji=False).print(table(profiles))
 
 
 def _run_level(paths: list[Path], out: Path, as_json: bool, progress: Console) -> None:
@@ -183,4 +183,4 @@ def _run_level(paths: list[Path], out: Path, as_json: bool, progress: Console) -
     for name in names:
         made.add_row(name, *(f"{getattr(held.parameters, name):.3g}" for held in sets.values()))
     made.add_row("spread (log)", *(f"{held.sigma_log:.3g}" for held in sets.values()))
-    Console().print(made)
+    Console(markup=False, emoji=False).print(made)

@@ -70,7 +70,7 @@ def measure_device(
 
 def results_console() -> Console:
     """Return where tables of results are printed: wide where that is no terminal."""
-    return Console(width=None if sys.stdout.isatty() else WIDTH)
+    return Console(width=None if sys.stdout.isatty() else WIDTH, markup=False, emoji=False)
 
 
 class Told(Protocol):

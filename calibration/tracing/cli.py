@@ -53,7 +53,7 @@ def trace_command(
     if as_json:
         print_json(summary(table, out) | {"seconds": time.perf_counter() - begin})
     else:
-        Console().print(shown(table))
+        Console(markup=False, emoji=False).print(shown(table))
 
 
 def _traced(source: str, layers: list[str] | None, dtype: str, name: str | None) -> LayerTable:
