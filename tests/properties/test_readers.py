@@ -42,7 +42,7 @@ OTHERS: Mapping[str, tuple[str, ...]] = {
         "calibration/checkpointing/checkpointer.py: latest_valid",
     ),
     "what this process has written, or was shipped with": (
-        "calibration/from_trace.py: fitted",
+        "calibration/from_trace.py: _shape",
         "calibration/gpu_session.py: contention",
         "calibration/gpu_session.py: load_result",
         "calibration/gpu_session.py: pack",
