@@ -109,7 +109,7 @@ def execute_command(
         told = data(row) | {"assumptions": list(assumed)}
         print_json(told | ({"learned": lesson.data()} if lesson else {}))
         return
-    Console().print(table([row]), by_process(row))
+    Console(markup=False, emoji=False).print(table([row]), by_process(row))
     for line in [*assumed, *factors(row.predicted), *(lesson.lines() if lesson else ())]:
         Console().print(line, markup=False, highlight=False, soft_wrap=True)
 

@@ -79,7 +79,7 @@ def simulate_command(
         raise InputError("--hours", hours, f"left out with --steps {steps}, until which the run lasts")
     saving, fleet, notes = _of_job(job, writers)
     mean = saving.mtbf_s
-    lasting = None if steps is not None and hours is None else HOUR_S * (USUAL_HOURS if hours is None else hours)
+    lasting = None if steps is not None else HOUR_S * (USUAL_HOURS if hours is None else hours)
     found = simulate(saving.times, saving.checkpointing, steps, lasting, mean, fleet, seed, seeds, adapt)
     if not as_json:
         _say(answer_simulated(found))
@@ -110,4 +110,4 @@ def _writers(name: str) -> Writers:
 
 def _say(lines: Iterable[Any]) -> None:
     for line in lines:
-        console.print(line, highlight=False, markup=False)
+        console.print(line, highlight=False)

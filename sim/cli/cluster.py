@@ -95,7 +95,7 @@ def simulate_command(
     clean = {"--switch-s": switch_s, "--gpus-per-server": gpus_per_server if gpus_per_server > 1 else None}
     _refuse(gavel_parity, clean, "beside --gavel-parity: its rounds know no servers, and moves cost nothing")
     given = _inputs(trace, throughputs, jobs, every, multi_gpu, seed, span)
-    _check_draws(draws, given.throughputs)
+    _refuse(not given.throughputs.interval, {"--draws": draws}, "with measured throughputs, which have no intervals")
     rounds = Rounds(
         round_s=round_s, reset_s=reset_s, gpus_per_server=gpus_per_server, gavel_parity=gavel_parity,
         **({} if switch_s is None else {"switch_s": switch_s}),
@@ -129,12 +129,7 @@ def simulate_command(
         print_json(cluster_data(found) | sensitivity_data(spread) | ({"split_losses": losses} if losses else {}))
         return
     for line in [*answer_cluster(found), *answer_split(losses), *(answer_sensitivity(spread) if spread else ())]:
-        console.print(line, highlight=False, markup=False)
-
-
-def _check_draws(draws: int, throughputs: Throughputs) -> None:
-    if draws and not throughputs.interval:
-        raise InputError("--draws", draws, "0 with measured throughputs, which have no intervals")
+        console.print(line, highlight=False)
 
 
 class _progress:  # noqa: N801 - reads as the function that it stands for

@@ -1,8 +1,8 @@
 """`trainsim compare`: what the search is worth beside others', and without each of its ideas."""
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from math import isclose
 from pathlib import Path
 from typing import Annotated
 
@@ -66,7 +66,7 @@ def _rows(path: Path, have: Sequence[ComparedRow], asked: Sequence[str]) -> Iter
             raise InputError("--out", held, f"another file: {path} has global_batch {batch} on {gpus} {device}")
         _check_same(job, row)
     for way in (way for way in asked if way not in {row.way for row in have}):
-        progress_console.print(f"{path.stem}: {way}", highlight=False, markup=False)
+        progress_console.print(f"{path.stem}: {way}", highlight=False)
         for found in compared(job.model, job.cluster, batch, [way]):
             yield ComparedRow.of(path.stem, device, gpus, batch, found)
 
@@ -76,13 +76,13 @@ def _check_same(job: Job, row: ComparedRow) -> None:
     plan = row.parsed()
     if plan is None or row.step_time_s is None:
         return
+    held = f"{row.job}, {row.way}: {row.step_time_s:.6g} s a step"
     try:
         now = simulate(job.model, job.cluster, plan, "events").step_time_s
-    except InputError:
-        now = math.inf
-    if not math.isclose(now, row.step_time_s, rel_tol=ROUNDED):
-        held = f"{row.job}, {row.way}: {seconds(row.step_time_s)} a step"
-        raise InputError("--out", held, f"another file: it takes {seconds(now)} now")
+    except InputError as error:
+        raise InputError("--out", held, f"another file: its plan is refused now, {error}") from None
+    if not isclose(now, row.step_time_s, rel_tol=ROUNDED):
+        raise InputError("--out", held, f"another file: it takes {now:.6g} s now")
 
 
 def _print(rows: Sequence[ComparedRow]) -> None:
@@ -90,4 +90,4 @@ def _print(rows: Sequence[ComparedRow]) -> None:
     for row in rows:
         time = "nothing fits" if row.step_time_s is None else seconds(row.step_time_s)
         table.add_row(row.job, row.way, time, str(row.evaluated), seconds(row.seconds))
-    console.print(table, markup=False)
+    console.print(table)

@@ -96,7 +96,7 @@ def simulate_command(
         return
     lines = [*answer_decentralized(found), *what_if_lines(rows), *(f"Assumed: {told}" for told in found.assumptions)]
     for line in lines:
-        console.print(line, highlight=False, markup=False)
+        console.print(line, highlight=False)
 
 
 def _over(raw: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -61,7 +61,7 @@ def new_command(
         print_json({"path": str(target), "like": like})
     else:
         typer.echo(target)
-        progress_console.print(f"fill it in, then use it: cluster: {{device: {target}}}", markup=False, soft_wrap=True)
+        progress_console.print(f"fill it in, then use it: cluster: {{device: {target}}}", soft_wrap=True)
 
 
 def device_text(name: str, like: Device, file: str) -> str:

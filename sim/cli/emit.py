@@ -49,9 +49,9 @@ def emit_command(
         print_json({"target": to, "path": shown[0], "content": texts[0], "files": each, "notes": told})
         return
     if paths:
-        console.print("\n".join(map(str, paths)), highlight=False, markup=False, soft_wrap=True)
+        console.print("\n".join(map(str, paths)), highlight=False, soft_wrap=True)
     else:
         typer.echo(texts[0], nl=False)
         told += [f"not printed: {', '.join(list(files)[1:])}; --out writes every file"] if len(files) > 1 else []
     for note in told:
-        progress_console.print(f"note: {note}", highlight=False, markup=False, soft_wrap=True)
+        progress_console.print(f"note: {note}", highlight=False, soft_wrap=True)

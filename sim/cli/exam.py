@@ -58,16 +58,16 @@ def _print_exam(entries: Sequence[Entry]) -> None:
     for entry in entries:
         goal = f"{entry.goal.raw:g} / {entry.goal.debiased:g}" if entry.goal else "-"
         shown.add_row(entry.name, *times_of(entry.elsewhere["time"], EXAM), goal)
-    console.print(shown, markup=False)
+    console.print(shown)
     headings = [*_headings(), "before", "goal"]
     shown = table_of("step time, each half of a table by parameters fitted to the other", headings)
     for entry in entries:
         if entry.site:
             wanted = (entry.goal.prototype_site, entry.goal.site) if entry.goal else (None, None)
             shown.add_row(entry.name, *times_of(entry.site["time"], EXAM), *map(shown_number, wanted))
-    console.print(shown, markup=False)
+    console.print(shown)
     for name, words in PEERS.items():
-        console.print(f"{name}: {words}", highlight=False, markup=False)
+        console.print(f"{name}: {words}", highlight=False)
 
 
 def _print_ablation(rows: Sequence[Ablated]) -> None:
@@ -76,7 +76,7 @@ def _print_ablation(rows: Sequence[Ablated]) -> None:
     shown = table_of(title, [source[:12] for source in sources])
     for term in dict.fromkeys(row.words for row in rows):
         shown.add_row(term, *(shown_number(row.mape_debiased) for row in rows if row.words == term))
-    console.print(shown, markup=False)
+    console.print(shown)
 
 
 def _headings() -> list[str]:

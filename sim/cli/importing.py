@@ -48,9 +48,9 @@ def import_command(
         print_json(data | {"path": str(out) if out else None, "assumptions": list(found.plan.assumptions)})
         return
     for line in (*(f"not read: {word}" for word in found.not_read), *(f"note: {note}" for note in found.notes)):
-        progress_console.print(line, highlight=False, markup=False, soft_wrap=True)
+        progress_console.print(line, highlight=False, soft_wrap=True)
     if out is not None:
-        console.print(str(out), highlight=False, markup=False, soft_wrap=True)
+        console.print(str(out), highlight=False, soft_wrap=True)
     else:
         print_json(whole or {"plan": plain(found.plan)})
 

@@ -62,7 +62,7 @@ def list_command(
     for name, held in found.items():
         width = max(len(entry["name"]) for entry in held)
         lines = [f"  {entry['name']:<{width}}  {entry['description']}".rstrip() for entry in held]
-        console.print("\n".join([name, *lines]), highlight=False, markup=False, soft_wrap=True)
+        console.print("\n".join([name, *lines]), highlight=False, soft_wrap=True)
 
 
 def entries(kind: str) -> list[Entry]:

@@ -92,7 +92,7 @@ def predict_command(
         return
     lines = [*answer_loading(found), *(answer_simulated(events, found) if events else ()), *what_if_lines(rows)]
     for line in lines:
-        console.print(line, highlight=False, markup=False)
+        console.print(line, highlight=False)
 
 
 def _fed(file: Path, stated: float | None) -> _Fed:

@@ -133,7 +133,7 @@ def simulate_command(
         return
     lines = [*answer_rental(found, bound, notes), *answer_ends(ends), *answer_starts(begun), *answer_along(rows)]
     for line in lines:
-        console.print(line, highlight=False, markup=False)
+        console.print(line, highlight=False)
 
 
 def _until(found: Rental) -> float | None:
@@ -376,4 +376,4 @@ def together_command(
         print_json(cluster_data(found) | {"notes": list(market.notes)})
         return
     for line in answer_cluster(found):
-        console.print(line, highlight=False, markup=False)
+        console.print(line, highlight=False)

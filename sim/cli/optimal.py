@@ -52,7 +52,7 @@ def optimal_command(
         print_json(optimal_data(found, loaded.model.name))
         return
     for line in answer_optimal(found, loaded.model.name):
-        console.print(line, highlight=False, markup=False)
+        console.print(line, highlight=False)
 
 
 def optimal_data(found: Optimal, name: str) -> dict[str, Any]:

@@ -35,7 +35,7 @@ def report_command(
             return
         console.print(words(held.counts), highlight=False)
     for target in asked.values():
-        console.print(f"written: {target}", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"written: {target}", highlight=False, soft_wrap=True)
 
 
 def _save(option: str, store: Store, target: Path) -> None:

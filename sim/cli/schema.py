@@ -35,4 +35,4 @@ def schema_command(
         out.mkdir(parents=True, exist_ok=True)
         for name, schema in schemas.items():
             write_json(out / f"{name}.schema.json", schema)
-    console.print(f"{len(schemas)} schemas in {out}", highlight=False, markup=False, soft_wrap=True)
+    console.print(f"{len(schemas)} schemas in {out}", highlight=False, soft_wrap=True)

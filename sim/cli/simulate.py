@@ -103,11 +103,11 @@ def simulate_command(
         return
     _print(step, run)
     for line in (*losses_words(lost), *([answer_trained(trained)] if trained else [])):
-        console.print(line, highlight=False, markup=False)
+        console.print(line, highlight=False)
     if replayed:
-        console.print(replay_words(replayed), highlight=False, markup=False)
+        console.print(replay_words(replayed), highlight=False)
     for line in assumed_words(step, run):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        console.print(line, highlight=False, soft_wrap=True)
 
 
 def _trained(step: Step, around: Around, hours: float | None, seed: int) -> Trained | None:
@@ -123,17 +123,17 @@ def _trained(step: Step, around: Around, hours: float | None, seed: int) -> Trai
 
 
 def _print(step: Step, run: Run | None) -> None:
-    console.print(answer(step), style="bold", highlight=False, markup=False)
+    console.print(answer(step), style="bold", highlight=False)
     console.print(
         f"MFU {percent(step.mfu)} (Megatron's convention), HFU {percent(step.hfu)}, "
         f"{step.tokens_per_s_per_gpu:.0f} tokens/s a GPU; fits: {step.fits}",
         highlight=False,
     )
     for line in run_words(run):
-        console.print(line, highlight=False, markup=False)
+        console.print(line, highlight=False)
     for name, value in step.breakdown_s.items():
         if value:
             console.print(f"  {name:<10} {seconds(value):>10}  {percent(value / step.step_time_s):>7}")
-    console.print(critical_words(step), highlight=False, markup=False)
+    console.print(critical_words(step), highlight=False)
     for line in (*step.learned, *memory_words(step)):
-        console.print(line, highlight=False, markup=False)
+        console.print(line, highlight=False)

@@ -66,10 +66,8 @@ def sweep_command(
     if best:
         held = loaded.numbering.columns(best[0], best[0] + 1)
         named = ", ".join(f"{path} {short(axis_label(c.values[int(c.index[0])], 4), 40)}" for path, c in held.items())
-        console.print(
-            f"best: {measured(best[1], loaded.objective)} with {named}", highlight=False, markup=False, soft_wrap=True
-        )
-    console.print(f"store: {store}", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"best: {measured(best[1], loaded.objective)} with {named}", highlight=False, soft_wrap=True)
+    console.print(f"store: {store}", highlight=False, soft_wrap=True)
 
 
 def line(now: Progress, objective: str) -> str:

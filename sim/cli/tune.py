@@ -168,21 +168,19 @@ def _print(found: Tuned, run: Run | None, out: Path | None) -> None:
     made = ranked(found)
     console.print(_table(made, title, console.width))
     for note in made.notes:
-        console.print(note, highlight=False, markup=False)
+        console.print(note, highlight=False)
     console.print()
-    console.print(answer_tuned(found), highlight=False, markup=False)
+    console.print(answer_tuned(found), highlight=False)
     for line in found.best.why[1:]:
-        console.print(f"  {line}", highlight=False, markup=False)
+        console.print(f"  {line}", highlight=False)
     if found.robustness:
-        console.print(f"  {robust_words(found.robustness)}", highlight=False, markup=False)
-    console.print(
-        f"  {elasticity_words(found.elasticities, found.best.step.step_time_s)}", highlight=False, markup=False
-    )
+        console.print(f"  {robust_words(found.robustness)}", highlight=False)
+    console.print(f"  {elasticity_words(found.elasticities, found.best.step.step_time_s)}", highlight=False)
     price = found.best.step.usd_per_1e9_tokens
     if price is not None:
         console.print(f"  {digits3(price)} USD per 1e9 tokens", highlight=False)
     for line in run_words(run):
-        console.print(f"  {line}", highlight=False, markup=False)
+        console.print(f"  {line}", highlight=False)
     rate = found.evaluated / max(found.seconds["score"] + found.seconds["stages"], 1e-9)
     proof = found.proof if found.certified else f"not certified ({found.proof})"
     console.print(
@@ -190,8 +188,8 @@ def _print(found: Tuned, run: Run | None, out: Path | None) -> None:
         f"{found.seconds['total']:.1f} s in all; optimum of the space {proof}"
     )
     for line in found.assumed:
-        console.print(f"assumed: {line}", highlight=False, markup=False)
+        console.print(f"assumed: {line}", highlight=False)
     for line in assumed_words(found.best.step, run):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        console.print(line, highlight=False, soft_wrap=True)
     if out:
-        console.print(f"report: {out / 'report.html'}", highlight=False, soft_wrap=True, markup=False)
+        console.print(f"report: {out / 'report.html'}", highlight=False, soft_wrap=True)

@@ -118,9 +118,9 @@ def _print_levels(levels: Mapping[str, RunLevelSet]) -> None:
     for name in asdict(next(iter(sets.values())).parameters):
         shown.add_row(name, *(digits3(getattr(held.parameters, name)) for held in sets.values()))
     shown.add_row("spread (log)", *(digits3(held.sigma_log) for held in sets.values()))
-    console.print(shown, markup=False)
+    console.print(shown)
     for n, held in enumerate(sets.values()):
-        console.print(f"{n + 1}: {held.source}", highlight=False, markup=False)
+        console.print(f"{n + 1}: {held.source}", highlight=False)
 
 
 MEMORY = {"n": "runs", "mape": "mean %", "median": "median %", "max": "max %", "coverage80": "in 80 %"}
@@ -135,7 +135,7 @@ def _print(results: Mapping[str, Validation]) -> None:
         shown = table_of("step time: absolute errors, and those of the best constant MFU", YARDSTICKS)
         for name, s in times.items():
             shown.add_row(name, *times_of(s))
-        console.print(shown, markup=False)
+        console.print(shown)
     memories = {name: s for name, s in found.items() if s["memory"]["n"] or any(s["oom"].values())}
     if memories:
         shown = table_of(
@@ -145,13 +145,12 @@ def _print(results: Mapping[str, Validation]) -> None:
         for name, s in memories.items():
             verdicts = [str(s["oom"][key]) for key in ("tp", "fn", "fp")]
             shown.add_row(name, *(shown_number(s["memory"][key]) for key in MEMORY), *verdicts)
-        console.print(shown, markup=False)
+        console.print(shown)
     for name, result in results.items():
         console.print(
             f"{name}: {len(result.outcomes)} predicted, {len(result.skipped)} skipped, {len(result.not_scored)} not "
             "for scoring",
             highlight=False,
-            markup=False,
         )
         for reason, times_seen in Counter(r.reason for r in (*result.skipped, *result.not_scored)).most_common(5):
-            console.print(f"  {times_seen} x {reason}", highlight=False, markup=False)
+            console.print(f"  {times_seen} x {reason}", highlight=False)

@@ -12,8 +12,9 @@ SPLITS = (
     "num_layers_per_virtual_pipeline_stage", "num_virtual_stages_per_pipeline_rank", "pipeline_model_parallel_layout",
 )  # fmt: skip
 GROUP_SIZE = ("microbatch_group_size_per_virtual_pipeline_stage", "microbatch_group_size_per_vp_stage")
-LOW = ("fp8_format", "fp8", "fp4_format", "fp4")
 """The flag, and the name of the argument behind it."""
+LOW = ("fp8_format", "fp8", "fp4_format", "fp4")
+"""Of both types the flag, and the name of the argument behind it."""
 
 FUSED_WGRAD, SCATTER_GATHER = "gradient_accumulation_fusion", "scatter_gather_tensors_in_pipeline"
 """Arguments that are on where nobody says no_...: their flags do."""

@@ -17,7 +17,7 @@ from sim.plans.files import job_data
 from sim.report import markup as m
 from sim.report.html import document
 from sim.report.theme import Theme
-from sim.specs.csv_rows import FORMULA
+from sim.specs.csv_rows import no_formula
 
 COLUMNS = ("x", "y", "z", "base", "text", "hovertext")
 """What of a trace is a number or a text for each of its points."""
@@ -56,7 +56,7 @@ def _points(trace: Any) -> dict[str, Sequence[Any]]:
 
 def _cell(value: Any) -> Any:
     if isinstance(value, str):
-        return "'" + value if value.startswith(FORMULA) else value
+        return no_formula(value)
     return "" if value is None else value
 
 

@@ -26,11 +26,12 @@ def write_rows(rows: Iterable[Any], kind: type[Any], path: Path, cell: Callable[
     names = [f.name for f in fields(kind)]
     writer.writerow(names)
     values = ([getattr(row, name) for name in names] for row in rows)
-    writer.writerows([_text(each) if isinstance(each, str) else cell(each) for each in row] for row in values)
+    writer.writerows([no_formula(each) if isinstance(each, str) else cell(each) for each in row] for row in values)
     write_atomically(path, out.getvalue())
 
 
-def _text(value: str) -> str:
+def no_formula(value: str) -> str:
+    """Return a text as a cell that no spreadsheet takes for a formula."""
     return f"'{value}" if value.startswith(FORMULA) else value
 
 

@@ -96,7 +96,7 @@ def test_a_log_of_slurm(trainsim, tmp_path):
         (("--cluster", "1:1:1", "--window", "0:5", "--jobs", "3", "--every", "9"), "window: got '0:5'; allowed"),
         (("--cluster", "1:1:1", "--window", "5"), "--window: got '5'; allowed: FIRST:LAST"),
         (("--cluster", "1:1:1", "--window", "0:3", "--draws", "2"), "--draws: got 2; allowed: left out beside"),
-        (("--cluster", "1:1:1", "--draws", "2"), "--draws: got 2; allowed: 0 with measured throughputs"),
+        (("--cluster", "1:1:1", "--draws", "2"), "--draws: got 2; allowed: left out with measured"),
         (("--cluster", "1:1:1", "--price", "v100=1"), "usd_per_hour.p100: missing; required"),
         (("--cluster", "1:1:1", "--gavel-parity", "--switch-s", "1"), "--switch-s: got 1.0; allowed: left out beside"),
         (("--cluster", "1:1:1", "--gavel-parity", "--gpus-per-server", "4"), "--gpus-per-server: got 4; allowed: left"),
