@@ -19,6 +19,7 @@ from torch.autograd.function import once_differentiable
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from calibration.layers.tempo_kernels import kernels
+from sim.specs.fields import InputError
 
 LEAST_GAMMA = 0.01
 """A gamma below it is too small: n is then wrong by up to 100 times the rounding of y."""
@@ -135,12 +136,17 @@ class OutputLayerNorm(nn.LayerNorm):
     least_gamma: a call with a smaller |gamma| saves the normalised input. As the output has been rounded, the gradient
     of gamma is less accurate in bf16: its relative error, 1.7e-3 from the input, is 2.5e-3 with gamma 1 and beta up to
     0.5, 8.9e-3 with gamma 0.1 and beta 0.5, 3.5e-2 with gamma 0.1 and beta 2. A larger `least_gamma` bounds it.
+
+    Raises:
+        InputError: a shape of several dimensions.
     """
 
     least_gamma = LEAST_GAMMA
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
+        if len(self.normalized_shape) > 1:
+            raise InputError("normalized_shape", self.normalized_shape, "one dimension, the last")
         self.smallest = Smallest()
 
     @classmethod

@@ -8,6 +8,7 @@ from torch import nn
 
 from calibration.layers.attention import AttentionCore, RecomputedCore
 from calibration.layers.gelu import OutputGelu
+from calibration.layers.hooks import hooked
 from calibration.layers.norm import LEAST_GAMMA, OutputLayerNorm
 
 KINDS = (nn.GELU, nn.LayerNorm, AttentionCore)
@@ -17,7 +18,7 @@ def with_tempo(network: nn.Module, least_gamma: float = LEAST_GAMMA, kinds: tupl
     """Put layers that keep fewer bytes in the place of a network's own of these kinds, and return how many.
 
     Parameters and their names stay. Exact `nn.GELU`, `nn.LayerNorm` over one dimension and `AttentionCore` are
-    replaced; what is derived from these, and GELU by tanh, is left as it is.
+    replaced; what is derived from these or has hooks, and GELU by tanh, is left as it is.
     """
     found = [
         (module, name, made)
@@ -32,6 +33,8 @@ def with_tempo(network: nn.Module, least_gamma: float = LEAST_GAMMA, kinds: tupl
 
 def _replaced(layer: nn.Module, least_gamma: float) -> nn.Module | None:
     made: nn.Module | None = None
+    if hooked(layer):
+        return None
     if type(layer) is nn.GELU and layer.approximate == "none":
         made = OutputGelu()
     if type(layer) is nn.LayerNorm and len(layer.normalized_shape) == 1:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.utils.parametrize import is_parametrized
 
+from calibration.layers.hooks import hooked
 from calibration.taskmap.contraction import DGRAD, FORWARD, GELU, RELU, WGRAD, Elementwise, convolution
 from calibration.taskmap.library import Library
 from sim.specs.fields import InputError
@@ -118,8 +119,15 @@ def tuned(network: nn.Module, library: Library) -> nn.Module:
     """Return a copy of a network, sharing its parameters, whose linear layers and convolutions are tuned kernels.
 
     In a sequence, an activation of `FUSED` right after one is fused into it. What kernels are not made for stays
-    torch's: convolutions of several groups or with other than square kernels, GELU by tanh, classes derived from these.
+    torch's: convolutions of several groups or with other than square kernels, GELU by tanh, classes derived from these,
+    layers with hooks.
     """
+    if is_parametrized(network):
+        return network  # it refuses to be copied
+    if type(network) is nn.Linear and not hooked(network):
+        return TunedLinear(library, network)
+    if type(network) is nn.Conv2d and _plain(network):
+        return TunedConv2d(library, network)
     made = copy.copy(network)
     made._modules = dict(network._modules)
     before: nn.Module | None = None
@@ -127,33 +135,27 @@ def tuned(network: nn.Module, library: Library) -> nn.Module:
         if isinstance(network, nn.Sequential) and isinstance(before, TunedLinear | TunedConv2d) and _fusable(child):
             before.epilogue, before = child, nn.Identity()
         else:
-            before = None if child is None else _tuned(child, library)
+            before = None if child is None else tuned(child, library)
         made._modules[name] = before
     return made
-
-
-def _tuned(module: nn.Module, library: Library) -> nn.Module:
-    if type(module) is nn.Linear:  # what is derived from it, as with parametrizations, may do something else
-        return TunedLinear(library, module)
-    if type(module) is nn.Conv2d and _plain(module):
-        return TunedConv2d(library, module)
-    return module if is_parametrized(module) else tuned(module, library)  # it refuses to be copied
 
 
 def with_tuned_linears(network: nn.Module, library: Library) -> None:
     """Put tuned kernels in the place of a network's linear layers, which keep their parameters and names."""
     for module in list(network.modules()):
         for name, child in module._modules.items():  # named_children() passes over a layer that is used twice
-            if type(child) is nn.Linear:
+            if type(child) is nn.Linear and not hooked(child):
                 setattr(module, name, TunedLinear(library, child))
 
 
 def _fusable(module: nn.Module | None) -> bool:
-    return type(module) in FUSED and getattr(module, "approximate", "none") == "none"
+    return type(module) in FUSED and getattr(module, "approximate", "none") == "none" and not hooked(module)
 
 
 def _plain(conv: nn.Conv2d) -> bool:
-    """Return whether a convolution is one of those that kernels are made for."""
+    """Return whether a convolution is one of those that kernels are made for, and has no hooks."""
+    if hooked(conv):
+        return False
     square = all(len(set(pair)) == 1 for pair in (conv.kernel_size, conv.stride, conv.padding))
     return square and conv.groups == 1 and set(conv.dilation) == {1} and conv.padding_mode == "zeros"
 

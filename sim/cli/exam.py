@@ -9,6 +9,7 @@ from rich import box
 from rich.table import Table
 
 from sim.cli.output import console, progress_console, written
+from sim.specs import InputError
 from sim.specs.files import print_json
 from sim.units import digits3
 from sim.validation.ablation import Ablated, ablation, write_ablation
@@ -40,10 +41,15 @@ def examined(tables: Mapping[str, list[Measured]], exam: bool, without: Path | N
             entries = list(examine(tables))
         answer |= {"exam": [asdict(entry) for entry in entries], "peers": dict(PEERS)}
         if not as_json:
-            _print_exam([entry for entry in entries if entry.elsewhere["time"]["n"]])
+            _print_exam([entry for entry in entries if _timed(entry)])
+            for entry in entries:
+                if not _timed(entry):
+                    console.print(f"{entry.name}: no step times or orders to compare", highlight=False)
     if without:
         with progress_console.status("predicting every table without each cost term"):
             found = list(ablation(translated([row for rows in tables.values() for row in rows])))
+        if not found:
+            raise InputError("--ablation", list(tables), "tables with step times that can be compared")
         with written("--ablation", without):
             write_ablation(found, without)
         answer["ablation"] = [asdict(row) for row in found]
@@ -51,6 +57,11 @@ def examined(tables: Mapping[str, list[Measured]], exam: bool, without: Path | N
             _print_ablation(found)
     if as_json:
         print_json(answer)
+
+
+def _timed(entry: Entry) -> bool:
+    time = entry.elsewhere["time"]
+    return bool(time["n"]) or time["pairwise_order"] is not None
 
 
 def _print_exam(entries: Sequence[Entry]) -> None:

@@ -100,6 +100,7 @@ def from_deepspeed(raw: Mapping[str, Any], gpus: int | None = None) -> ReadPlan:
         fields,
         NAMES,
         config.left,
+        "framework: left at its default (nothing says whose layers and kernels run, and so their memory)",
         "" if pp == 1 else "layers per stage: taken as equal (PipelineModule's partition_method says it)",
         "activation_checkpointing: taken as recompute of every layer" if checkpoints and pp == 1 else "",
     )

@@ -5,7 +5,7 @@ from itertools import takewhile
 from typing import Any
 
 from sim.plans.orders import same_order
-from sim.schedules import SCHEDULES, IllegalScheduleError, Schedule, Shape, build
+from sim.schedules import SCHEDULES, IllegalScheduleError, Kind, Schedule, Shape, build
 from sim.specs import InputError
 
 
@@ -35,7 +35,18 @@ def _fixed(name: str) -> bool:
 
 def _candidates(order: Schedule) -> Iterator[tuple[str, Shape]]:
     chunks = order.stages // order.ranks
-    turn = len(list(takewhile(lambda a: a.stage == order.actions[0][0].stage, order.actions[0])))
     for name in SCHEDULES:
         if _fixed(name):
-            yield name, Shape(order.ranks, order.microbatches, chunks, turn if SCHEDULES[name].grouped else 0)
+            for group in _groups(order, chunks) if SCHEDULES[name].grouped else (0,):
+                yield name, Shape(order.ranks, order.microbatches, chunks, group)
+
+
+def _groups(order: Schedule, chunks: int) -> tuple[int, ...]:
+    """Groups that the order may have: the first turn's length; beyond the microbatches, what the warm-up tells of it.
+
+    The last rank warms up for (chunks - 1) groups (Megatron-LM's interleaving), if there are as many forwards.
+    """
+    first, last = order.actions[0], order.actions[-1]
+    turn = len(list(takewhile(lambda a: a.stage == first[0].stage, first)))
+    ahead = len(list(takewhile(lambda a: a.kind is Kind.F, last))) - 1
+    return turn, max(1, -(-ahead // max(1, chunks - 1)))

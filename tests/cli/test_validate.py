@@ -64,6 +64,17 @@ def test_names_in_brackets_are_names(validate, tmp_path) -> None:
     assert code == 0 and "[/x] lab" in out
 
 
+def test_tables_without_step_times_are_told(validate, tmp_path) -> None:
+    memory = {"use_for": "memory", "peak_memory_bytes": "5e10", "memory_kind": "allocated", "step_time_s": ""}
+    times = ({"use_for": "time?", "id": f"ranked-{tp}", "tp": tp, "step_time_s": tp} for tp in "12")
+    ranked = write(tmp_path / "ranked.csv", *times)
+    code, out, _ = validate(write(tmp_path / "held.csv", memory), ranked, "--exam")
+    assert code == 0 and "held: no step times or orders to compare" in out and " ranked " in out
+    terms = tmp_path / "terms.csv"
+    code, _, err = validate(tmp_path / "held.csv", "--ablation", terms)
+    assert code == 2 and "--ablation: got ['held']; allowed: tables with step times" in err and not terms.exists()
+
+
 def test_a_profile_replaces_the_devices(validate, tmp_path) -> None:
     path = write(tmp_path / "runs.csv", {})
     own, other = (

@@ -1,11 +1,14 @@
 """What other frameworks' schedules run: against the orders that Megatron-LM itself generated, and against ours."""
 
+from dataclasses import replace
+
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from sim.plans.orders import check_order, deepspeed_order, megatron_order
-from sim.schedules import Action, Kind, Schedule, Shape, build
+from sim.plans.named_order import named
+from sim.plans.orders import check_order, deepspeed_order, megatron_order, same_order
+from sim.schedules import Action, IllegalScheduleError, Kind, Schedule, Shape, build
 from sim.specs import InputError
 from tests.schedules.corpus import rows, texts
 
@@ -44,6 +47,18 @@ def test_both_run_the_same_1f1b(ranks, microbatches):
 def test_interleaved_is_ours(ranks, chunks, more, turns):
     shape = Shape(ranks, (ranks + more) * turns, chunks, ranks + more)
     check_order(build("interleaved", shape), megatron_order(ranks, shape.microbatches, chunks, shape.group), "Megatron")
+
+
+@given(st.integers(2, 5), st.integers(2, 3), st.integers(1, 9), st.integers(1, 20))
+def test_interleaved_is_found_by_its_order(ranks, chunks, microbatches, group):
+    shape = Shape(ranks, microbatches, chunks, group)
+    try:
+        order = build("interleaved", shape)
+    except IllegalScheduleError:
+        assume(False)
+    found = named(order, "order.csv")
+    assert (found["schedule"], found["virtual_stages"]) == ("interleaved", chunks)
+    assert same_order(build("interleaved", replace(shape, group=found["microbatch_group_size"])), order)
 
 
 def test_the_first_difference_is_named():

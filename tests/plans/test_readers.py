@@ -408,6 +408,7 @@ def test_deepspeed_overlaps_in_zeros_own_optimizers_without_a_pipeline(settings,
     assert found.plan.overlap_dp == beside
     assert any("overlap_comm" in note for note in found.notes) != beside
     assert found.plan.blocking_sends == ("pipeline" in settings)
+    assert any(note.startswith("framework: left at its default") for note in found.notes)
 
 
 def test_an_order_that_has_no_name_is_refused():

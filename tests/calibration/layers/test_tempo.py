@@ -259,6 +259,20 @@ def test_a_layer_that_is_used_twice_is_replaced_twice():
     assert [type(each) for each in network[1::2]] == [OutputGelu, OutputGelu]
 
 
+def test_a_layer_with_hooks_stays():
+    network, seen = nn.Sequential(nn.GELU(), nn.LayerNorm(4)), []
+    network[0].register_forward_hook(lambda *_: seen.append("after"))
+    network[1].register_full_backward_pre_hook(lambda *_: seen.append("backward"))
+    assert with_tempo(network) == 0
+    network(torch.randn(2, 4, requires_grad=True)).sum().backward()
+    assert seen == ["after", "backward"]
+
+
+def test_a_norm_over_several_dimensions_is_refused():
+    with pytest.raises(InputError, match=r"normalized_shape: got .4, 16.; allowed: one dimension"):
+        OutputLayerNorm((4, 16))
+
+
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_under_checkpoint_and_where_the_input_is_used_again(reentrant):
     torch.manual_seed(0)

@@ -118,6 +118,19 @@ def test_layers_derived_from_others_stay(library, layer):
     assert network[0] is layer
 
 
+@pytest.mark.parametrize("layer", [nn.Linear(4, 4), nn.Conv2d(4, 4, 1), nn.ReLU()])
+def test_layers_with_hooks_stay(library, layer):
+    layer.register_forward_hook(lambda *_: None)
+    network = nn.Sequential(nn.Linear(4, 4), layer)
+    assert type(tuned(network, library)[1]) is type(layer)
+    with_tuned_linears(network, library)
+    assert network[1] is layer
+
+
+def test_a_layer_by_itself_is_replaced(library):
+    assert isinstance(tuned(nn.Linear(4, 3), library), TunedLinear)
+
+
 def test_a_linear_layer_that_is_used_twice_is_replaced_twice(library):
     layer = nn.Linear(4, 4)
     network = nn.Sequential(layer, nn.ReLU(), layer)
