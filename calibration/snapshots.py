@@ -77,10 +77,10 @@ def settings_of(stated: Mapping[str, Any]) -> AllocatorSettings:
     Raises:
         InputError: blocks are collected by age, or rounded differently by size.
     """
-    if stated.get("garbage_collection_threshold", 0) > 0:
-        given = stated["garbage_collection_threshold"]
+    stated = {name: value for name, value in stated.items() if value is not None}
+    if (given := stated.get("garbage_collection_threshold", 0)) > 0:
         raise InputError("garbage_collection_threshold", given, "0: collection by age is not replayed")
-    divisions = {max(0, int(n)) for n in (stated.get("roundup_power2_divisions") or {}).values()} or {0}
+    divisions = {max(0, int(n)) for n in stated.get("roundup_power2_divisions", {}).values()} or {0}
     if len(divisions) > 1:
         raise InputError("roundup_power2_divisions", sorted(divisions), "the same for all sizes")
     most = int(stated.get("max_split_size", -1))

@@ -82,8 +82,8 @@ def _check(folder: Path, file_bytes: int, repeats: int) -> None:
         raise InputError("folder", str(folder), "an existing folder that can be written")
     if not LEAST_BYTES <= file_bytes <= MOST_BYTES:
         raise InputError("file_bytes", file_bytes, f"from {LEAST_BYTES} to {MOST_BYTES}")
-    if repeats < 1:
-        raise InputError("repeats", repeats, "1 or more")
+    if not isinstance(repeats, int) or repeats < 1:
+        raise InputError("repeats", repeats, "a whole number from 1")
     free = os.statvfs(folder)
     room = free.f_bavail * free.f_frsize
     if room < 2 * file_bytes:

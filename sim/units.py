@@ -1,6 +1,6 @@
 """SI constants and the one way of writing a number for a reader (three significant digits, SI prefixes)."""
 
-from math import floor, isfinite, log10
+from math import isfinite
 
 GB = 1e9
 MIB = 2**20
@@ -19,7 +19,7 @@ def digits3(value: float) -> str:
     """Return `value` with three significant digits and thin-space thousands, never in exponent form."""
     if not isfinite(value) or value == 0:
         return "0" if value == 0 else str(value)
-    decimals = max(0, 2 - floor(log10(abs(value))))
+    decimals = max(0, 2 - int(f"{value:.2e}".partition("e")[2]))  # of the rounded number: 9.999 is 10.0
     return f"{value:,.{min(decimals, 12)}f}".replace(",", THIN_SPACE)
 
 

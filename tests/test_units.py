@@ -14,6 +14,8 @@ from sim.units import counted, digits3, gigabytes, seconds, si
         (999.6, "1\u2009000"),
         (12345.6, "12\u2009346"),
         (0.001234, "0.00123"),
+        (9.996, "10.0"),
+        (0.09999, "0.100"),
     ],
 )
 def test_three_digits(value, text):

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
+from datetime import date as _date
 from hashlib import sha256
 from itertools import accumulate, groupby, pairwise
 from json import dumps
@@ -16,7 +17,7 @@ from sim.engine.assembly import at, footprint
 from sim.engine.step import Step
 from sim.plans.traffic import traffic
 from sim.schedules import Schedule
-from sim.specs import Model, PlacedPlan
+from sim.specs import InputError, Model, PlacedPlan
 
 Data = dict[str, Any]
 MOST_RUNS = 100
@@ -141,11 +142,19 @@ def message_bytes(step: Step) -> Iterator[float]:
 
 
 def provenance(step: Step, date: str | None = None) -> Data:
-    """Return who predicted, when, and with which numbers; `date` is by default today's (UTC)."""
+    """Return who predicted, when, and with which numbers; `date` is by default today's (UTC).
+
+    Raises:
+        InputError: `date` is none.
+    """
+    try:
+        day = _date.fromisoformat(date) if date else datetime.now(UTC).date()
+    except ValueError:
+        raise InputError("date", date, "a date such as 2026-08-31") from None
     names = dict.fromkeys(str(member.profile) for member in step.cluster.members)
     return {
         "trainsim": __version__,
-        "date": date or datetime.now(UTC).date().isoformat(),
+        "date": day.isoformat(),
         "engine": "events" if step.contention else "path",
         "profiles": [{"name": load_profile(name).name, "sha256": fitted_hash(load_profile(name))} for name in names],
         "run_level": {"name": step.level.source[:2_000], "sha256": fitted_hash(step.level)},

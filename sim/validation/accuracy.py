@@ -84,8 +84,15 @@ def of_table(rows: Sequence[Accuracy], source: str, what: What = "time") -> list
 
 
 def error_words(rows: Sequence[Accuracy], what: What = "time") -> str:
-    """Return what the runs of one table are off as a sentence: "60 runs: 10.9 % off on average, bias -10.8 %, ..."."""
-    (errors,) = errors_by_source(rows, what).values()
+    """Return what the runs of one table are off as a sentence: "60 runs: 10.9 % off on average, bias -10.8 %, ...".
+
+    Raises:
+        InputError: of several tables, or none.
+    """
+    found = errors_by_source(rows, what)
+    if len(found) != 1:
+        raise InputError("rows", list(found), f"one table that measured {what}")
+    (errors,) = found.values()
     return (
         f"{errors.n} runs: {errors.mape:.1f} % off on average, bias {errors.bias:+.1f} %, {errors.mape_debiased:.1f} % "
         f"once the common factor is removed; {percent(errors.coverage80)} inside the 80 % interval."

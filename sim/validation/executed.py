@@ -85,6 +85,8 @@ class Executed:
         here, there = len(self.predicted.traffic), len(self.measured.traffic)
         if here != there:
             raise InputError("measured.traffic", there, f"as many processes as predicted: {here}")
+        if not all(self.measured.peak_memory_bytes):
+            raise InputError("measured.peak_memory_bytes", self.measured.peak_memory_bytes, "above 0 of every process")
 
     @property
     def processes(self) -> int:
@@ -184,7 +186,13 @@ def by_kind(plans: Sequence[Executed]) -> dict[str, list[Executed]]:
 
 
 def spread_words(plans: Sequence[Executed], what: Literal["time", "memory"] = "time") -> str:
-    """Return how far plans are from their prediction in one sentence: of their times, or of all processes' peaks."""
+    """Return how far plans are from their prediction in one sentence: of their times, or of all processes' peaks.
+
+    Raises:
+        InputError: there are none.
+    """
+    if not plans:
+        raise InputError("plans", [], "1 or more")
     if what == "memory":
         peaks = [error for one in plans for error in one.memory_errors]
         return f"{len(peaks)} processes: peaks {percent(fmean(peaks))} off on average, {percent(max(peaks))} at most."

@@ -120,7 +120,7 @@ def test_settings_of_a_snapshot():
     stated = {"expandable_segments": True, "max_split_size": 64 * MIB, "roundup_power2_divisions": {"1": 8, "2": 8}}
     wanted = AllocatorSettings(expandable_segments=True, max_split_bytes=64 * MIB, round_divisions=8)
     assert snapshots.settings_of(stated) == wanted
-    assert snapshots.settings_of({}) == AllocatorSettings()
+    assert snapshots.settings_of({}) == snapshots.settings_of(dict.fromkeys(stated)) == AllocatorSettings()
 
 
 class FakeCuda:

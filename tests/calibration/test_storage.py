@@ -59,7 +59,12 @@ def test_the_file_is_no_larger_than_asked_for(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("field", "arguments"),
-    [("file_bytes", {"file_bytes": 2**10}), ("file_bytes", {"file_bytes": 2**40}), ("repeats", {"repeats": 0})],
+    [
+        ("file_bytes", {"file_bytes": 2**10}),
+        ("file_bytes", {"file_bytes": 2**40}),
+        ("repeats", {"repeats": 0}),
+        ("repeats", {"repeats": 2.5}),
+    ],
 )
 def test_sizes_out_of_range_are_refused(tmp_path, field, arguments):
     with pytest.raises(InputError, match=field):

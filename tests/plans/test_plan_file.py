@@ -230,6 +230,11 @@ PATHS = st.lists(st.integers(0, 30), min_size=1, max_size=4)
 WHOLE = plan_data(STEP, date="2026-08-31")
 
 
+def test_a_date_that_is_none_is_refused():
+    with pytest.raises(InputError, match="date: got 'yesterday'; allowed: a date such as"):
+        plan_data(STEP, date="yesterday")
+
+
 @given(at=PATHS, value=VALUES)
 def test_whatever_is_changed_is_one_error_or_none(tmp_path_factory, at, value):
     path = tmp_path_factory.mktemp("plans") / "plan.json"

@@ -23,3 +23,5 @@ def test_one_table(rows):
 def test_what_was_not_measured_is_said(rows):
     with pytest.raises(InputError, match="torchtitan"):
         of_table(rows, "vtrain_multi", "memory")
+    with pytest.raises(InputError, match=r"rows: got \[\]; allowed: one table"):
+        error_words([])

@@ -54,6 +54,7 @@ def test_it_reads_back_as_written(tmp_path):
         ({"predicted": side(0.1, traffic=[])}, "plans.0.predicted.traffic"),
         ({"measured": side(0.1, traffic=[{}], peak_memory_bytes=[1.0])}, "plans.0.measured.traffic"),
         ({"measured": side(-1.0)}, "plans.0.measured.step_time_s"),
+        ({"measured": side(0.1, peak_memory_bytes=[1e6, 0.0])}, "measured.peak_memory_bytes"),
         ({"shell": "rm"}, "plans.0.shell"),
     ],
 )
