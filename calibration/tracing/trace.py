@@ -4,7 +4,8 @@ Nothing is computed and nothing is allocated: a 175-billion-parameter network ne
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import groupby
 from typing import Any, cast
 
@@ -119,12 +120,23 @@ def run(
         parameters = {n: t for n, t in state.items() if isinstance(t, nn.Parameter)}
         data = [t for t in (*state.values(), *tensors(given)) if not t.requires_grad]
         recorder = Recorder(parameters, data, statistics)
-        with recorder, recorder.watching(layers), choices or Choices():
+        with recorder, recorder.watching(layers), choices or Choices(), _steps_of_recurrences():
             try:
                 out = functional_call(module, state, *_arguments(given))
             except (DataDependentOutputException, DynamicOutputShapeException) as error:
                 raise InputError("module", str(error), "shapes that do not depend on data") from None
         return recorder.finish(_differentiate(recorder, tensors(out), parameters.values()))
+
+
+@contextmanager
+def _steps_of_recurrences() -> Iterator[None]:
+    """Make an LSTM a product and its gates for every step: oneDNN's one operation does not tell its products."""
+    before = torch._C._get_mkldnn_enabled()  # torch.backends.mkldnn.flags sets TF32 too, which warns
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(before)
 
 
 def _differentiate(recorder: Recorder, out: list[Tensor], parameters: Iterable[Tensor]) -> tuple[Tensor | None, ...]:

@@ -315,14 +315,20 @@ class OldCheckpointed(Pairs):
         (Pairs(), "affine in the batch"),
         (Chosen(), "do not depend on data"),
         (Branch(), "do not depend on data"),
-        # One operation of oneDNN, or on processors without AVX-512 a product for every step of the sequence.
-        (nn.LSTM(8, 8), "products can be counted|the same operations at every batch size"),
+        (nn.LSTM(8, 8), "the same operations at every batch size"),  # a product for every step of the sequence
         (nn.Identity(), "a trainable parameter"),
     ],
 )
 def test_refusals(module, match):
     with pytest.raises(InputError, match=match):
         trace(module, torch.zeros(1, 8))
+
+
+@pytest.mark.parametrize(("kind", "gates"), [(nn.LSTM, 4), (nn.GRU, 3), (nn.RNN, 1)])
+def test_recurrent_layers_are_their_steps(kind, gates):
+    (part,) = trace(kind(8, 16, 2, batch_first=True), lambda batch: torch.zeros(batch, 5, 8)).layers
+    assert part.parameters == sum(t.numel() for t in kind(8, 16, 2).parameters())
+    assert sum(op.count * op.flop(3) for op in part.forward) == 2 * 3 * 5 * gates * 16 * (8 + 16 + 16 + 16)
 
 
 @pytest.mark.parametrize("layers", [["nothing"], [nn.Linear(1, 1)], []])
