@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 
 from sim.specs import Cluster, Model, Plan
 from sim.specs.catalog import models
-from tests.full import FULL
+from tests.full import FULL, has_its_turn
 
 COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow, HealthCheck.filter_too_much]}
 settings.register_profile("quick", max_examples=20, derandomize=True, **COMMON)
@@ -28,6 +28,12 @@ os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
 # Thousands of tests are held while each of them runs: with Python's usual thresholds (700, 10, 10) going through what
 # stays would take a tenth of the time.
 gc.set_threshold(20_000, 20, 20)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("slow") and not has_its_turn(item.nodeid):
+            item.add_marker(pytest.mark.skip(reason="long: another commit's turn (see tests/full.py)"))
 
 
 def pytest_collection_finish() -> None:

@@ -1,7 +1,13 @@
-"""What the full run alone does: with HYPOTHESIS_PROFILE=full (`make test-full`)."""
+"""What the full run alone does: with HYPOTHESIS_PROFILE=full (`make test-full`); and whose turn it is without.
+
+Of the cases marked `slow` (over a second and a half, half of the suite's time), `make test` takes a third: which, the
+commit decides, so that one commit always passes or fails alike and three of them miss little. All run where pytest is
+called without TEST_TURN.
+"""
 
 import os
 from typing import Any
+from zlib import crc32
 
 import pytest
 
@@ -12,3 +18,12 @@ fully = pytest.mark.skipif(not FULL, reason="long: HYPOTHESIS_PROFILE=full runs 
 def full(*values: Any) -> Any:
     """Return a test's parameters that are tried in the full run alone, beside others that are always tried."""
     return pytest.param(*values, marks=fully)
+
+
+TURNS = 3
+TURN = None if FULL or not os.environ.get("TEST_TURN") else crc32(os.environ["TEST_TURN"].encode()) % TURNS
+
+
+def has_its_turn(case: str) -> bool:
+    """Return whether a long case runs this time; case: its node id."""
+    return TURN is None or crc32(case.encode()) % TURNS == TURN

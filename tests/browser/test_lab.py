@@ -50,6 +50,7 @@ def page(lab: Lab, browser: Browser) -> Iterator[Page]:
     notebook.close()
 
 
+@pytest.mark.slow
 def test_background_work_reaches_the_notebook(page: Page) -> None:
     page.get_by_role("button", name="Simulate events").click()
     page.get_by_text("events say 0.0").wait_for(timeout=60_000)
@@ -81,6 +82,7 @@ def test_svg_and_png_come_from_the_browser(page: Page, tmp_path: Path) -> None:
     assert struct.unpack(">I", png.read_bytes()[16:20]) == (2 * shown,)
 
 
+@pytest.mark.slow
 def test_csv_and_html_come_from_the_kernel(page: Page, browser: Browser, tmp_path: Path) -> None:
     assert saved(page, "CSV", tmp_path).read_text().startswith("trace,x: exposed time (ms)")
     html = saved(page, "HTML", tmp_path)

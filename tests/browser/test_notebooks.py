@@ -44,6 +44,7 @@ def to_panel(notebook: Notebook) -> int:
     return index
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in OPENED if name != "sweep"])
 def test_a_slider_moves_sentence_and_figure(opened, name: str) -> None:
     notebook = opened(name)

@@ -66,6 +66,7 @@ def step(request: pytest.FixtureRequest) -> Step:
     return simulate(model(), CLUSTER, Plan(tp=2, pp=2, virtual_stages=2, global_batch=16, zero=1), request.param)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["step.json", "step.pftrace"])
 def test_perfetto_shows_every_slice_arrow_and_row(ui: Page, step: Step, name: str, tmp_path: Path) -> None:
     held = tracks_of(step, 10**6)

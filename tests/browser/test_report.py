@@ -32,6 +32,7 @@ def page(tmp_path_factory: pytest.TempPathFactory, browser: Browser):
     opened.close()
 
 
+@pytest.mark.slow
 def test_every_figure_is_drawn(page):
     opened, _, errors = page
     drawn = opened.evaluate(
@@ -76,6 +77,7 @@ def test_dark_theme_redraws(page):
     assert errors == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [1100, 1280, 1920])
 def test_a_long_table_of_errors_leaves_the_assumptions_alone(tmp_path, browser, width):
     """The shipped core's profile names several implementations of most kernels."""

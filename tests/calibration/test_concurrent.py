@@ -30,6 +30,7 @@ class Device:
         return spent
 
 
+@pytest.mark.slow
 def test_the_design_has_all_combinations_and_gives_the_matrix_back(tmp_path):
     device = Device()
     made = measure(tmp_path, "s1", 1e9, streams=device, now=lambda: device.clock)

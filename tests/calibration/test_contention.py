@@ -49,6 +49,7 @@ def test_rows_that_shook_are_left_out():
     assert not usable(replace(samples, spread=samples.seconds))
 
 
+@pytest.mark.slow
 def test_a_device_keeps_to_one_session():
     noisy, calm = made(noise=0.05, session="noisy"), made(session="calm")
     assert [c.session for c in fit_device([noisy, calm])] == ["calm"]
@@ -68,6 +69,7 @@ def test_shipped_matrices_are_as_good_as_the_published_ones(device, mean, worst)
     assert max(errors) < worst
 
 
+@pytest.mark.slow
 def test_sessions_do_not_mix():
     """One L4 shape in two sessions: each predicts the other ten times worse than itself."""
     public = read_public([reference("collectives/contention.csv.gz")])

@@ -114,6 +114,7 @@ LARGE = ((8192, 8192, 8192), (16_384, 8192, 8192), (8192, 28_672, 8192))
 SHORT = ((1024, 1024, 1024), (2048, 1024, 512), (1024, 4096, 512))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sizes", "base"), [(LONG_SUMS, H200), (LARGE, H200), (SHORT, "b200")])
 def test_scaled_products_take_in_a_step_what_they_took_in_the_traced_ones(tmp_path, sizes, base):
     """The floor of long sums is scaled too; what kernels alone gain or lose by the chip's clock, steps do not."""

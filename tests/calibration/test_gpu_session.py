@@ -404,6 +404,7 @@ USED = (
 )
 
 
+@pytest.mark.slow
 def test_a_bare_machine_can_run_it():
     """Beside torch's usual company only pydantic and simpy are imported, by the modules of the steps too."""
     lacking = ("plotly", "ipywidgets", "anywidget", "jupyterlab", "traitlets", "nbformat", "pandas", "ray")

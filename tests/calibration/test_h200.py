@@ -31,6 +31,7 @@ def whole():
     return list(wholes(HERE, read_rows(HERE / SAMPLES), "cuda"))
 
 
+@pytest.mark.slow
 def test_the_profile_is_of_its_samples(tmp_path):
     for file in HERE.iterdir():
         if file.is_file() and file.name != "profile.json":
@@ -138,6 +139,7 @@ def test_kernels_on_the_device_were_right():
     assert checks["tempo_layers"]["exact"] is True
 
 
+@pytest.mark.slow
 def test_whole_networks_are_told_as_the_profile_tells_them():
     """Steps of three within 7 %; the others wait for what convolutions take to issue, which nobody has measured."""
     found = read(Results, load_mapping(HERE / "checks" / "workloads.json")["result"]).measured()

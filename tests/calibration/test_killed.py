@@ -73,6 +73,7 @@ def timeless(rows):
     return {name: {key: row[key] for key in row.keys() - {"at", "session"}} for name, row in rows.items()}
 
 
+@pytest.mark.slow
 def test_killed_at_random_no_sample_is_lost_or_measured_twice(tmp_path, calibrations):
     whole = tmp_path / "whole"
     whole.mkdir()

@@ -129,6 +129,7 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return kind, out
 
 
+@pytest.mark.slow
 def test_parameters_are_found_again(built: tuple[str, Path]) -> None:
     kind, out = built
     profile = load_profile(str(out))
@@ -145,6 +146,7 @@ def test_parameters_are_found_again(built: tuple[str, Path]) -> None:
         assert (gemm.parameters["tile_m"], gemm.parameters["tile_n"]) == (128, 256)
 
 
+@pytest.mark.slow
 def test_products_of_two_implementations_are_fitted_apart(tmp_path: Path) -> None:
     table = list(rows("cpu", FEW, BESIDE_PRODUCTS))
     own = [row | {"implementation": "matmul"} if row["op"] == "gemm" else row for row in table]
@@ -201,6 +203,7 @@ def test_a_report_stands_beside_the_profile(built: tuple[str, Path]) -> None:
     assert "http" not in text.split("<script")[0].replace("http-equiv", "")
 
 
+@pytest.mark.slow
 def test_kernels_without_samples_enough_have_a_relatives_numbers(tmp_path: Path) -> None:
     table = list(rows("cpu", FEW, skip=("norm", "softmax", "gelu")))
     table = [r for r in table if (r["op"], r["direction"]) not in (("gemm", "wgrad"), ("attention", "backward"))]
@@ -214,6 +217,7 @@ def test_kernels_without_samples_enough_have_a_relatives_numbers(tmp_path: Path)
     assert own < log(2) < other < 1.1 * log(2)  # what is another kernel's is known to a factor of two
 
 
+@pytest.mark.slow
 def test_relatives_of_relatives(tmp_path: Path) -> None:
     """Where attention was not measured, its backward has the numbers of its forward, and this those of products."""
     table = [row for row in rows("cpu", FEW) if row["op"] != "attention"]
@@ -294,6 +298,7 @@ def test_public_measurements_as_samples(tmp_path: Path) -> None:
         assert model.cross_validation.mape < limits[model.op], model.key
 
 
+@pytest.mark.slow
 def test_convolutions_are_fitted_as_their_implicit_products(tmp_path: Path) -> None:
     family, truth = Convolution(), TRUTH["cpu"]["gemm"] | {"rate": 2e10}
     table = list(rows("cpu", FEW))
@@ -348,6 +353,7 @@ def test_what_was_measured_despite_load_is_used_and_told(tmp_path: Path, kind: s
     assert "take part in no fit" not in told
 
 
+@pytest.mark.slow
 def test_a_disturbed_machine_still_gives_a_profile_which_says_so(tmp_path: Path) -> None:
     calm = list(rows("cpu", {"fit": 20}, tuple(set(BESIDE_PRODUCTS) - {"attention"})))
     told = {r["id"] for r in calm if r["op"] != "gemm"}  # of the products none is disturbed
@@ -361,6 +367,7 @@ def test_a_disturbed_machine_still_gives_a_profile_which_says_so(tmp_path: Path)
     assert load_profile(str(tmp_path / "p")).disturbed_words == profile.disturbed_words
 
 
+@pytest.mark.slow
 def test_a_gpu_under_its_power_limit_is_not_disturbed(tmp_path: Path) -> None:
     """Its clock has states some per cent apart: what a processor's neighbours do is another thing."""
     made = rows("cuda", FEW, BESIDE_PRODUCTS)
@@ -404,6 +411,7 @@ def test_kernels_side_by_side_become_what_a_neighbour_adds(tmp_path: Path) -> No
     assert level_of(both).parameters.gemm_slowdown == 1.0
 
 
+@pytest.mark.slow
 def test_a_profile_takes_up_the_sessions_memory_and_contention(tmp_path: Path) -> None:
     out = folder(tmp_path / "p", "cuda", list(rows("cuda", FEW, BESIDE_PRODUCTS)))
     other = Streams()

@@ -30,6 +30,7 @@ def test_a_neighbour_adds_what_the_rounds_agree_on() -> None:
     assert shares([sample("memory", 1, 0, 1e-9), sample("memory", 2, 0, 1e6)]) == {"memory": 100.0}
 
 
+@pytest.mark.slow
 def test_two_processes_side_by_side() -> None:
     found = measure(2, rounds=2, window_s=0.02)
     assert [(b.kind, b.processes, b.round) for b in found[:4]] == [(k, n, 0) for k in KINDS for n in (1, 2)]
@@ -67,6 +68,7 @@ def test_a_process_that_ends_or_does_not_answer_is_told(
         measure(2, rounds=1, window_s=0.01)
 
 
+@pytest.mark.slow
 def test_what_libraries_print_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     printing = "dict.fromkeys(neighbours.KINDS, lambda: os.write(1, b'MKL_VERBOSE \\xff\\n'))"
     code = f"import os; from calibration import neighbours; neighbours._kernels = lambda: {printing}; neighbours.main()"

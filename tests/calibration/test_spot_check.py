@@ -86,6 +86,7 @@ def test_damaged_samples_are_one_error(folder):
         checked(folder)
 
 
+@pytest.mark.slow
 def test_the_shipped_processor_is_checked_on_this_machine():
     found = spot_check("cpu")
     assert len(found.ratios) >= len(module.OPS) - 2

@@ -64,6 +64,7 @@ def test_builds_networks_larger_than_memory(source, tmp_path):
     assert "[/x] :x:" in result.stdout
 
 
+@pytest.mark.slow
 def test_a_job_file_takes_the_table(source, tmp_path):
     invoke(f"{source}:small", "--out", tmp_path / "t.json", "--name", "mine")
     job = {"model": {"table": "t.json"}, "cluster": {"device": "l4", "nodes": 1}, "plan": {"global_batch": 8}}

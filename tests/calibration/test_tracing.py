@@ -66,6 +66,7 @@ def uncounted(name, batch):
     return 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODULES)
 def test_flop_and_parameters_are_exact(name):
     make, inputs, layers = MODULES[name]
@@ -111,6 +112,7 @@ def test_saved_bytes_equal_a_real_run(name, batch):
     assert sum(part.saved for part in parts) == really_saved(module, arguments)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seq", [24])
 def test_saved_bytes_of_a_block_are_the_closed_forms(seq):
     """Korthikanti et al. 2022 (arXiv 2205.05198), and its forms for fp32; two fp32 statistics per norm and row."""
@@ -156,6 +158,7 @@ def test_kernels_of_a_block():
     assert backward.bytes == (2 * 2 * HIDDEN, SEQ * (6 * HIDDEN + 8))
 
 
+@pytest.mark.slow
 def test_grouped_queries_and_windows():
     plain, windowed = (trace(llama(window=w), tokens(SEQ)).layers[1] for w in (None, 8))
     (core,) = [op for op in plain.forward if op.kind == "attention"]
@@ -227,6 +230,7 @@ def test_activations_cross_boundaries_without_gradients_too():
     assert trace(llama(), tokens(SEQ)).layers[0].boundary_bytes == (0, 2 * SEQ * HIDDEN)
 
 
+@pytest.mark.slow
 def test_what_an_encoder_passes_on_crosses_every_decoder_boundary():
     make, inputs, layers = MODULES["t5"]
     table = trace(make(), inputs, layers)
@@ -237,6 +241,7 @@ def test_what_an_encoder_passes_on_crosses_every_decoder_boundary():
     assert boundaries["last"] == (0, 0)
 
 
+@pytest.mark.slow
 def test_torch_own_transformer_layer_gets_the_fused_kernel_and_byte_masks():
     layer = nn.TransformerEncoderLayer(HIDDEN, HEADS, 128, dropout=0.1, batch_first=True)
     (found,) = trace(layer, torch.zeros(1, SEQ, HIDDEN, requires_grad=True)).layers
@@ -257,6 +262,7 @@ def test_parametrized_weights_are_no_layers():
     assert [(layer.name, layer.parameters) for layer in table.layers] == [("all", 64 + 8 + 8)]
 
 
+@pytest.mark.slow
 def test_a_loss_in_a_mapping_is_an_output():
     class WithLoss(nn.Module):
         def __init__(self):
@@ -347,6 +353,7 @@ def test_the_module_is_left_alone():
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in module.modules())
 
 
+@pytest.mark.slow
 def test_examples_and_functions_of_the_batch_agree():
     assert trace(gpt(), tokens(SEQ)(1)) == trace(gpt(), tokens(SEQ)) == trace(gpt(), {"tokens": tokens(SEQ)(1)[0]})
 

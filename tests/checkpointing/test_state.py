@@ -29,6 +29,7 @@ def test_gpt3_in_bf16_saves_14_bytes_a_parameter(gpt3):
     assert gpt3.model.parameters == pytest.approx(174.6e9, rel=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("writers", ["balanced", "first-replica"])
 @pytest.mark.parametrize(
     "nodes, model, plan",

@@ -158,6 +158,7 @@ def test_arguments(refused, row):
     refused(shlex.split(row["line"]), row["error"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", [TABLE["job"][0], full(TABLE["job"][1]), full(TABLE["arguments"][1])], ids=range(3))
 def test_as_a_program(tmp_path, row):
     (tmp_path / "job.yaml").write_text(job_text(row.get("change", {})))

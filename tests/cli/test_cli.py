@@ -46,6 +46,7 @@ def test_simulate_prints_the_contract(trainsim):
     assert len(data["ranks"]) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["simulate", "tune"])
 def test_the_text_says_that_a_context_was_cut(trainsim, tmp_path, command):
     config = json.loads((JOBS / "llama3-70b" / "config.json").read_text()) | {"num_hidden_layers": 2}
@@ -58,6 +59,7 @@ def test_the_text_says_that_a_context_was_cut(trainsim, tmp_path, command):
     assert "more, which --json lists" in out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["path", "events"])
 def test_offload_has_its_own_term(trainsim, tmp_path, engine):
     job = yaml.safe_load((JOBS / "gpt3-175b-plan.yaml").read_text("utf-8"))
@@ -69,6 +71,7 @@ def test_offload_has_its_own_term(trainsim, tmp_path, engine):
     assert any("50.4 GB/s in each direction" in note for note in data["assumptions"])
 
 
+@pytest.mark.slow
 def test_commands_are_loaded_when_they_run():
     code = "import sys; from sim.cli import main\ntry: main()\nfinally: print(*sys.modules, file=sys.stderr)"
     for words, absent in (
@@ -154,6 +157,7 @@ def search(tmp_path):
     return job
 
 
+@pytest.mark.slow
 def test_tune_prints_the_contract_and_leaves_runnable_plans(trainsim, search, tmp_path):
     code, out, _ = trainsim("tune", search, "--json", "--top", 3, "--budget-s", 900, "--out", tmp_path / "out")
     data = json.loads(out)
@@ -353,6 +357,7 @@ def test_version(trainsim):
     assert trainsim("--version")[1].startswith("trainsim ")
 
 
+@pytest.mark.slow
 def test_failed_report_leaves_nothing(trainsim, tmp_path):
     job = tmp_path / "job.yaml"
     job.write_text("model: gpt3-175b\ncluster: {device: l4}\ntune: {global_batch: 8}\n")

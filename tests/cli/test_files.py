@@ -203,6 +203,7 @@ def test_schema_is_printed_and_written(trainsim, tmp_path):
     assert json.loads((tmp_path / "schemas" / "plan.schema.json").read_text())["title"] == "Plan"
 
 
+@pytest.mark.slow
 def test_compare_goes_on_where_it_stopped(trainsim, tmp_path):
     job, table = tmp_path / "small.json", tmp_path / "table.csv"
     model = {"layers": 8, "hidden": 1024, "heads": 8, "vocab": 50304, "seq": 1024, "attention": "flash"}

@@ -51,6 +51,7 @@ def test_folders_that_the_user_has_set_are_left(home, monkeypatch, tmp_path):
     assert set(moved_folders()) == {"JUPYTER_CONFIG_DIR", "IPYTHONDIR"}  # the runtime's is below the data's
 
 
+@pytest.mark.slow
 def test_lab_serves_a_notebook_from_a_home_that_cannot_be_written(home, tmp_path):
     home.write_text("")
     port, log = free_port(), tmp_path / "lab.log"

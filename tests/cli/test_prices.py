@@ -71,6 +71,7 @@ def test_one_price_is_as_a_clusters_price(trainsim, job):
     assert priced["usd_per_1e9_tokens"] == pytest.approx(bare["usd_per_1e9_tokens"] * 1.5 / 2.99)
 
 
+@pytest.mark.slow
 def test_tune_asks_the_market_what_devices_cost(trainsim, job, tmp_path):
     """The cheapest is 3 USD a device for ten hours, the mean until the last change."""
     out = tmp_path / "out"
@@ -86,6 +87,7 @@ def test_tune_asks_the_market_what_devices_cost(trainsim, job, tmp_path):
     assert "dynamic: the run ends after" in trainsim("tune", job(TUNE + TRAINED + FILES), "--top", 1)[1]
 
 
+@pytest.mark.slow
 def test_the_price_of_training_is_what_a_search_ranks_by(trainsim, tmp_path):
     file = tmp_path / "job.yaml"
     file.write_text(

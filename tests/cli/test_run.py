@@ -78,6 +78,7 @@ def test_simulate_says_it_in_one_sentence_and_on_the_page(trainsim, job, tmp_pat
     assert "&quot;training&quot;" in page  # the job printed for making it again
 
 
+@pytest.mark.slow
 def test_tune_shows_the_winners_run_and_hands_training_on(trainsim, job, tmp_path):
     file = job(TUNE + "training: {steps: 1000, goodput: 0.9}")
     code, out, _ = trainsim("tune", file, "--json", "--top", 2, "--out", tmp_path / "out")
@@ -209,6 +210,7 @@ training: {tokens: 50e9}
     assert "tune.deadline_days: got 0.1; allowed: at least" in told
 
 
+@pytest.mark.slow
 def test_data_and_checkpoints_flow_into_the_run(trainsim, job, tmp_path):
     file = job(AROUND + "training: {steps: 1000}")
     code, out, _ = trainsim("simulate", file, "--json")
@@ -225,6 +227,7 @@ def test_data_and_checkpoints_flow_into_the_run(trainsim, job, tmp_path):
     assert again["checkpointing"]["k"] == 50  # what surrounds the steps is part of the plan's file
 
 
+@pytest.mark.slow
 def test_hours_of_training_come_from_one_run(trainsim, job, tmp_path):
     html, trace = tmp_path / "hour.html", tmp_path / "hour.json"
     asked = ("simulate", job(AROUND), "--hours", 0.2, "--seed", 3, "--html", html, "--trace", trace)

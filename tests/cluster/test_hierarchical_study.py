@@ -44,6 +44,7 @@ def published(inside: str, at_random: bool) -> dict[str, list[list[float]]]:
     return {name: [[float(x) for x in each.split()] for of, each in found if of == name] for name, _ in found}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at_random", [True, False])
 @pytest.mark.parametrize("inside", ["fairness", "fifo"])
 def test_all_published_vectors_to_three_decimals(inside, at_random):
@@ -56,6 +57,7 @@ def test_all_published_vectors_to_three_decimals(inside, at_random):
             assert not level[len(vector) :].any()
 
 
+@pytest.mark.slow
 def test_the_clean_study_leaves_no_device_idle_that_a_job_could_use():
     """Two jobs on nine devices: each has the fastest type, where the published study leaves the first at 0.88."""
     clean, published_one = (hierarchical_study(random_speeds(), gavel_parity=parity) for parity in (False, True))

@@ -46,6 +46,7 @@ def compared() -> list[Compared]:
     return found
 
 
+@pytest.mark.slow
 def test_every_policy_that_was_recorded_is_there():
     assert len(compared()) == 83
     assert sum(one.call.known for one in compared()) == 75

@@ -46,6 +46,7 @@ def runs():
     return [pytest.param(run, id=run.name) for run in wanted]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", runs())
 def test_ends_as_recorded(run):
     reference("cluster")

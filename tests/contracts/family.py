@@ -97,6 +97,7 @@ class FamilyContract:
         for case in cases(family, Machine("cuda", 2**24), "full"):
             assert evaluate(family.bytes, case.shape) <= 2**24
 
+    @pytest.mark.slow
     def test_the_kernel_is_right_and_a_wrong_one_is_caught(self, family):
         for case in smallest(family):
             work = family.prepare(case, CPU, seed=3)

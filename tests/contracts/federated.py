@@ -39,6 +39,7 @@ class FederatedContract:
         assert np.abs(np.subtract(found.state, wanted.state)).max() < 1e-6
         assert found.sent_bytes == wanted.sent_bytes
 
+    @pytest.mark.slow
     def test_equal_seeds_are_equal_to_the_bit(self):
         for theta in KNOBS[self.name].thetas[::5]:
             one, other = (self.trained(theta, momentum=0.9, steps=12) for _ in range(2))
@@ -60,6 +61,7 @@ class FederatedContract:
             for replica in replicas:
                 replica.receive(done)
 
+    @pytest.mark.slow
     def test_less_is_sent_with_every_further_theta(self):
         at = {"partitions": 2, "batch": 100, "steps": 50, "travel_every": 50}
         sent = [self.trained(theta, **at).sent_bytes for theta in KNOBS[self.name].thetas[::3]]

@@ -30,10 +30,12 @@ class RunnerContract:
         with RUNNERS[cls.name](2 if cls.dies else None, None) as made:
             yield made
 
+    @pytest.mark.slow
     def test_it_is_a_runner(self, runner):
         assert isinstance(runner, Runner)
         assert runner.workers >= 1
 
+    @pytest.mark.slow
     def test_every_task_is_done_once(self, runner):
         assert sorted(runner.run(iter(range(40)), squared)) == [n * n for n in range(40)]
         assert list(runner.run([], squared)) == []
@@ -51,6 +53,7 @@ class RunnerContract:
         with pytest.raises(TaskFailed, match="task 3: ValueError: no such number"):
             list(runner.run(range(5), broken))
 
+    @pytest.mark.slow
     @pytest.mark.usefixtures("anew")
     @pytest.mark.parametrize("engine", ["analytic", "path"])
     def test_the_table_is_that_of_one_process(self, runner, tmp_path, monkeypatch, engine):
@@ -68,6 +71,7 @@ class RunnerContract:
             assert sorted(runner.run(range(12), function)) == [n * n for n in range(12)]
             assert {path.name for path in tmp_path.iterdir()} == {"1", "5", "6"}
 
+    @pytest.mark.slow
     def test_a_task_that_kills_every_worker_is_given_up(self, runner, monkeypatch):
         if self.dies:
             assert runner.losses == MAX_LOSSES

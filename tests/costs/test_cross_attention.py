@@ -61,6 +61,7 @@ def decoder(**given):
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("attention", "dropout"), [("eager", 0.1), ("flash", 0.0), full("eager", 0.0), full("flash", 0.1)]
 )

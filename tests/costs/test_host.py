@@ -153,6 +153,7 @@ def test_every_microbatch_adds_the_gradients_of_layers_and_tables(cores):
     assert more == pytest.approx((4 + 12) * tables / bandwidth)
 
 
+@pytest.mark.slow
 def test_a_network_traced_in_fp32(cores):
     """It takes a plan in fp32 and no other."""
     network = ref.GPT(4, 256, 4, 2048, 128)

@@ -68,6 +68,7 @@ LATENT = {"q_lora_rank": 24, "kv_lora_rank": 16, "rope_head_dim": 4, "head_dim":
 ROUTED = {"experts": 4, "experts_per_token": 2, "moe_ffn": 32, "shared_ffn": 48}
 
 
+@pytest.mark.slow
 def test_what_megatrons_selective_recompute_drops():
     """Norms that stand alone, experts' activation, what MLA makes of its latents; else what attention stores."""
     m, b = llama(), 2

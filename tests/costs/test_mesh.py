@@ -36,6 +36,7 @@ def enumerated(order, sizes, ep, etp, shard):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", get_args(RankOrder))
 def test_shapes_are_those_of_the_enumerated_groups(order):
     checked = 0

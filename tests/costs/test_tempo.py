@@ -125,6 +125,7 @@ def test_the_allocators_replay_has_the_same_peak():
 KNOBS = {"tp": [1], "pp": [1, 2], "micro_batch": [2, 4, 8], "zero": [0], "virtual_stages": [1]}
 
 
+@pytest.mark.slow
 def test_the_tuner_lists_it_and_else_keeps_it():
     found = tune(EAGER, CLUSTER, 64, KNOBS | {"tempo": [False, True], "unequal_stages": [False]}, top=30)
     by_kind = [[p for p in found.plans if p.plan.tempo == on] for on in (False, True)]

@@ -27,6 +27,7 @@ def both(name, plan, attention="flash"):
     return simulate(Model.from_table(table(name)), NODE, plan), simulate(replace(GPT, attention=attention), NODE, plan)
 
 
+@pytest.mark.slow
 def test_parameters_and_flop_are_the_built_in_ones():
     traced = Model.from_table(table("gpt"))
     assert traced.parameters == GPT.parameters
@@ -75,6 +76,7 @@ def test_equal_layers_share_one_kind_and_a_large_network_is_quick():
     assert step.step_time_s > 0
 
 
+@pytest.mark.slow
 def test_resnet_runs_on_one_device_and_in_a_pipeline():
     model = Model.from_table(table("resnet-50"))
     assert (model.layers, model.tokens_per_sample, model.parameters) == (16, 1, 25_557_032)
@@ -89,6 +91,7 @@ def test_resnet_runs_on_one_device_and_in_a_pipeline():
     assert piped.costs["boundary_buffer_bytes"] == 2 * 8 * largest
 
 
+@pytest.mark.slow
 def test_closed_form_memory_is_the_engine_s():
     model, plan = Model.from_table(table("bert")), Plan(global_batch=64, micro_batch=4, zero=2, recompute="full")
     step = simulate(model, NODE, plan)
@@ -115,6 +118,7 @@ def test_layers_stay_whole(change, path):
     assert "traced network" in caught.value.allowed
 
 
+@pytest.mark.slow
 def test_layers_that_share_parameters_are_not_spread():
     model = Model.from_table(table("t5"))  # the decoder's embedding is the encoder's
     assert simulate(model, NODE, Plan(global_batch=64)).step_time_s > 0

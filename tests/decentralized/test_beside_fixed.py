@@ -47,6 +47,7 @@ def test_links_that_change_have_no_closed_form() -> None:
         beside_fixed(RUN.with_(wan=Wan(changes=[Change(at_s=1.0, factor=0.5)])), MODEL)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("begin", [0, full(1_000)])
 def test_by_the_real_short_runs_a_controller_costs_at_most_half_more(begin: int) -> None:
     runs = read_runs(ROOT / "notebooks" / "data" / "decentralized-grid.csv")

@@ -81,6 +81,7 @@ def test_random_plans_agree_within_5_percent(seed):
     assert np.median(np.abs(list(found.values()))) < 0.005
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_random_plans_with_copies_agree_within_10_percent(seed):
     """1F1B and interleaved, nine of ten within 5 %.

@@ -59,6 +59,7 @@ def bytes_of(program, which, rate=50.4e9):
     return float(program.duration[which].sum()) * 1e-9 * rate
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["path", "events"])
 def test_a_share_of_nothing_is_no_offload(engine):
     """Shares of 0 beside one that is used change nothing, and all of them 0 are a plan without offload."""

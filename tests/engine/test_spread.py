@@ -201,6 +201,7 @@ def spread(draw):
         assume(False)
 
 
+@pytest.mark.slow
 @given(spread())
 def test_terms_are_numbers_that_add_up(found):
     assert all(math.isfinite(v) and v >= -1e-9 for v in found.breakdown_s.values())

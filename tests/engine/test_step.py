@@ -304,6 +304,7 @@ def closed(step, form):
     return {name: float(value) for name, value in out.items()}
 
 
+@pytest.mark.slow
 @given(steps(usual=True))
 def test_closed_form_is_close_on_usual_clusters(step):
     out = closed(step, closed_form)
@@ -311,6 +312,7 @@ def test_closed_form_is_close_on_usual_clusters(step):
     assert out["step_time_s"] == pytest.approx(step.timeline.makespan * 1e-9, rel=0.12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("schedule", "pp"), [*product(("1f1b", "gpipe", "zb-h1", "zb-1p"), (1, 2, 4)), ("2bw", 2), ("2bw", 4)]
 )
@@ -357,6 +359,7 @@ def test_the_bound_holds_where_messages_and_updates_of_ranks_differ(device, node
     assert closed(step, lower_bound)["lower_bound_s"] <= step.timeline.period * 1e-9
 
 
+@pytest.mark.slow
 @given(steps(usual=False))
 def test_no_engine_beats_the_lower_bound(step):
     """The tuner's certificate rests on it, whatever dominates: embedding, head, messages, few microbatches."""

@@ -42,6 +42,7 @@ def test_settings_broadcast():
 positive = st.floats(0.01, 10)
 
 
+@mark.slow
 @settings(max_examples=40)
 @given(positive, positive, positive, st.integers(1, 8), st.integers(1, 12), st.integers(0, 2), positive)
 def test_no_bound_is_passed_and_more_is_never_slower(delay, disk, core, cores, workers, trainer, most):

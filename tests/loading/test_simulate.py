@@ -39,6 +39,7 @@ GRID = [
 ]
 
 
+@pytest.mark.slow
 @mark.parametrize(
     ("given", "topology", "most_off"),
     [
@@ -120,6 +121,7 @@ def test_no_more_batches_are_ahead_than_may_be():
     assert loader.counts.misses == (2 * 3 + 2) * 10
 
 
+@pytest.mark.slow
 @settings(max_examples=12 if FULL else 4, deadline=None)
 @given(
     st.sampled_from([0.2, 0.7]), st.integers(1, 6), st.integers(1, 6), st.sampled_from([5e7, 5e8]),

@@ -25,6 +25,7 @@ def arguments(model=None, **plan):
     return {line.removesuffix(" \\") for line in sim.emit(step(model, **plan), "megatron").splitlines()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "plan", "said"),
     [

@@ -186,6 +186,7 @@ def test_torchtitan_is_told_to_compile_nothing():
     assert "config.compile = None\n" in sim.emit(step(), "torchtitan")
 
 
+@pytest.mark.slow
 def test_torchtitan_takes_networks_that_read_tokens():
     found = sim.simulate(Model.from_table(table("resnet-50")), Cluster.of("l4", nodes=1), Plan(global_batch=64))
     with pytest.raises(InputError, match="a network that reads tokens"):

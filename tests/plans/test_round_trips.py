@@ -164,6 +164,7 @@ def test_a_configuration_that_is_none_is_refused(text):
 ALONE = {"cp": 1, "virtual_stages": 1, "rank_order": "tp-cp-dp-pp", "sequence_parallel": False}
 
 
+@pytest.mark.slow
 @given(steps("deepspeed", **ALONE))
 def test_deepspeed(step):
     found = read_plan(emitted(step, "deepspeed")["plan.json"], "deepspeed", gpus=CLUSTER.gpus)
@@ -174,6 +175,7 @@ def test_deepspeed(step):
     assert found.not_read == ()
 
 
+@pytest.mark.slow
 @given(step=steps("any"))
 def test_plan_file(tmp_path_factory, step):
     path = save_plan(step, tmp_path_factory.mktemp("plans") / "plan.json")

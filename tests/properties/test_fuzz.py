@@ -224,6 +224,7 @@ def test_undamaged_files_load(tmp_path, seed):
     load(kind, tmp_path / name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_damaged_files(tmp_path, monkeypatch, watch, chunk):
     monkeypatch.chdir(tmp_path)
@@ -335,6 +336,7 @@ BOMBS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BOMBS)
 def test_bombs(tmp_path, watch, name):
     file = tmp_path / name

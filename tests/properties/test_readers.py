@@ -9,6 +9,8 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
+import pytest
+
 from tests.oracle import ROOT
 from tests.properties.readers import BINARY, READERS, Binary, Text
 from tests.properties.test_fuzz import SEEDS, beside, load
@@ -147,6 +149,7 @@ def _written(reader: Text) -> Binary:
     return name, lambda path: path.write_text(made(), "utf-8"), read
 
 
+@pytest.mark.slow
 def test_every_reader_is_given_damaged_files(tmp_path):
     found, run = set(sites()), ran(tmp_path)
     others = {name for names in OTHERS.values() for name in names}

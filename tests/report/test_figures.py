@@ -204,6 +204,7 @@ def test_front_shows_a_best_plan_of_unequal_stages_also_where_none_of_equal_stag
         assert low < best.y[0] < high
 
 
+@pytest.mark.slow
 def test_every_row_of_a_tornado_has_its_name(step: Step) -> None:
     known = [replace(one, title=f"{one.title} {n}") for one in elasticities(step) for n in range(3)]
     figure = figures.tornado(step, known=known)

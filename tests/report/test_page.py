@@ -45,6 +45,7 @@ def elements(text: str) -> list[tuple[str, dict[str, str | None]]]:
     return parser.found
 
 
+@pytest.mark.slow
 def test_nothing_is_fetched_and_plotly_is_there_once(tuned: Tuned) -> None:
     text = page(tuned)
     assert text.count(get_plotlyjs()) == 1 and len(text) < 6e6

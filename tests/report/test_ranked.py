@@ -131,6 +131,7 @@ def test_draws_prove_nothing_beyond_doubt(share: float, words: str) -> None:
     assert probability(share).replace("\u00a0", " ") == words
 
 
+@pytest.mark.slow
 def test_why_says_that_other_knobs_are_those_of_equal_stages() -> None:
     """Where plans of unequal stages are ranked too."""
     model = Model(layers=8, hidden=2048, heads=16, vocab=50_304, seq=1024)

@@ -231,6 +231,7 @@ sys.stdout.write(seen.hexdigest())
 """
 
 
+@pytest.mark.slow
 def test_traces_are_the_same_bytes_in_every_process() -> None:
     """Random plans, in processes under one hash seed and under another."""
     found = set()

@@ -79,6 +79,7 @@ def test_it_is_said_in_a_sentence(hour: Trained, step: Step) -> None:
     assert losses_words(None) == []
 
 
+@pytest.mark.slow
 def test_the_page_shows_it(hour: Trained, step: Step) -> None:
     text = page(step, trained=hour)
     assert "of training</h2>" in text

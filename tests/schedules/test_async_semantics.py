@@ -159,6 +159,7 @@ def descend(x, target, batch):
     return float(torch.nn.functional.mse_loss(network(weights, x), target))
 
 
+@pytest.mark.slow
 def test_final_loss_is_data_parallels_within_1_percent():
     """After the same number of updates of the same size, at less than a quarter of the first loss."""
     x, target = data(1200)

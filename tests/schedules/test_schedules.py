@@ -142,6 +142,7 @@ def test_every_schedule_passes_the_contract():
     assert held == set(SCHEDULES) == set(PIPELINES) - {"none"}
 
 
+@pytest.mark.slow
 def test_every_order_of_the_corpus():
     """Action by action, with the corpus's own lengths and peaks; an order that deadlocks must be refused."""
     compared = Counter()
@@ -168,6 +169,7 @@ def peaks_to_input(order):
     return [max(accumulate(steps[a.kind] for a in rank)) for rank in order.actions]
 
 
+@pytest.mark.slow
 def test_interleaved_refuses_exactly_the_groups_that_deadlock():
     """An independent run is the judge; PyTorch's grouping never deadlocks."""
     kind, refused = SCHEDULES["interleaved"], 0

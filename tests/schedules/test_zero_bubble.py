@@ -174,6 +174,7 @@ def test_closed_forms_compile(name):
     assert lower_bound(structure, name) is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "largest"), [("zb-h1", 0.03), ("zb-h2", 0.03), ("zb-1p", 0.04), ("zb-2p", 0.04)])
 def test_estimates_are_near_the_engine_for_short_messages(name, largest):
     rng = np.random.default_rng(0)

@@ -78,6 +78,7 @@ def test_a_list_is_a_list_and_a_mapping_in_it_an_object_as_in_a_file():
         sim.Plan(stage_layers=[6, "six"], global_batch=8)
 
 
+@pytest.mark.slow
 def test_numpy_numbers_are_numbers():
     assert sim.Plan(tp=np.int64(1), global_batch=np.int32(8)) == PLAN.but(tp=1)
     found = sim.tune(MODEL, CLUSTER, np.int64(8), {"tp": np.array([1, 2])}, top=1)

@@ -31,6 +31,7 @@ KINDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_equal_to_the_tuners_scores(kind):
     grid = Grid(**(BASE | KINDS[kind]), axes=AXES)

@@ -50,6 +50,7 @@ def swept(case):
     return grid, Evaluate(grid).outcome(0, grid.size)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", [*list(CASES)[:-1], full("hybrid")])
 @given(st.data())
 def test_agree_with_the_engine(case, data):

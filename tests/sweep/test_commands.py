@@ -256,6 +256,7 @@ def test_the_facade(tmp_path):
         _ = sim.sweep.nothing
 
 
+@pytest.mark.slow
 def test_much_is_sampled_from_some_blocks(tmp_path, monkeypatch):
     monkeypatch.setattr("sim.sweep.writer.BLOCK_ROWS", {"analytic": 2})
     made = Grid(**BASE, axes={"cluster.links.latency_s": {"min": 1e-6, "max": 1e-5, "count": 300}})

@@ -283,6 +283,7 @@ def test_a_field_of_a_named_model_is_what_a_job_with_that_base_makes_it(tmp_path
     assert Evaluate(grid).sections["model"].at(((field, value),)) == job
 
 
+@pytest.mark.slow
 def test_a_layer_table_takes_no_fields(tmp_path):
     table("gpt").save(tmp_path / "net.json")
     with pytest.raises(InputError, match=r"axes.model.seq.0: got 512; allowed: left out beside table"):

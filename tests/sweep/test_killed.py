@@ -99,6 +99,7 @@ def killed(path: Path, kind: str, left: int, random: Random) -> tuple[list[int],
         return one.acknowledged, times
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("anew")
 def test_no_acknowledged_block_is_lost_or_doubled(tmp_path, monkeypatch):
     monkeypatch.setattr("sim.sweep.writer.BLOCK_ROWS", {"analytic": driver.ROWS})
@@ -151,6 +152,7 @@ def test_an_interrupt_ends_with_one_message_and_resumes(small, tmp_path, monkeyp
     assert sweep(small, path, "here", resume=True).counts.left == 0
 
 
+@pytest.mark.slow
 def test_control_c_at_the_shell(tmp_path):
     """The program itself, its workers and one line; then it goes on."""
     grid, store = tmp_path / "grid.yaml", tmp_path / "runs.db"

@@ -32,6 +32,7 @@ class TestPool(RunnerContract):
             workers = [psutil.Process(w.process.pid) for w in made.held]
         assert not any(w.is_running() for w in workers)
 
+    @pytest.mark.slow
     def test_workers_end_when_the_caller_is_killed(self):
         script = (
             "import sys, time; from sim.sweep.runners import Pool\n"

@@ -100,6 +100,7 @@ def test_a_second_writer_is_refused_by_name(small, tmp_path):
     Writer(tmp_path / "runs.db", small).close()
 
 
+@pytest.mark.slow
 def test_a_writer_in_another_process_is_refused_too(small, tmp_path):
     code = (
         "import sys; from pathlib import Path; from sim.sweep.writer import locked\n"
@@ -144,6 +145,7 @@ def test_a_change_of_the_program_is_no_resume(small, done, monkeypatch):
         sweep(changed, done, "here", resume=True)
 
 
+@pytest.mark.slow
 def test_a_first_axis_of_files_grows_by_a_file_but_not_over_one_that_changed(tmp_path):
     config = '{"model_type": "gpt2", "n_embd": 256, "n_layer": %d, "n_head": 4}'
     (tmp_path / "a.json").write_text(config % 2)

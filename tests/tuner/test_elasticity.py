@@ -44,6 +44,7 @@ def with_parameter(name: str, factor: float, folder: Path) -> Cluster:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", [name for name in PLANS if name != "mixed"])
 def test_they_are_finite_differences_of_the_simulation(plan, tmp_path):
     own = PLANS[plan][1]
@@ -71,6 +72,7 @@ def test_all_of_it_twice_as_fast_takes_half_as_long(plan):
     assert euler(simulate(MODEL, cluster, own)) == pytest.approx(1, abs=1e-9)
 
 
+@pytest.mark.slow
 @given(
     st.sampled_from(sorted(models)), st.sampled_from([1, 2, 4]), st.sampled_from([1, 2, 4]),
     st.sampled_from([0, 1, 2, 3]), st.sampled_from(["none", "selective", "full"]), st.booleans(),

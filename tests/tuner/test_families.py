@@ -16,6 +16,7 @@ H100 = Cluster.of("h100-sxm-80gb", nodes=4)
 KNOBS = {"tp": [1, 4], "pp": [1, 2, 4], "virtual_stages": [1, 2], "micro_batch": [1], "zero": [0, 3]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "cluster", "knobs", "kept"),
     [
@@ -38,12 +39,14 @@ def test_no_step_beats_its_bound(name, cluster, knobs, kept):
         assert scores.step_time_s[at] == pytest.approx(step.step_time_s, rel=0.5)
 
 
+@pytest.mark.slow
 def test_a_search_keeps_expert_parallelism():
     found = sim.tune(models["mixtral-8x7b"], H100, 64, top=3, plan=Plan(global_batch=64, ep=8))
     assert found.gap == 0
     assert all(r.plan.ep == 8 and r.step.fits == "yes" and r.step.breakdown["ep"] > 0 for r in found.plans)
 
 
+@pytest.mark.slow
 def test_experts_are_spread_by_the_search_itself():
     found = sim.tune(models["mixtral-8x7b"], H100, 256, knobs={"virtual_stages": [1]}, top=1)
     fixed = sim.tune(models["mixtral-8x7b"], H100, 256, knobs={"virtual_stages": [1], "ep": [1]}, top=1)
@@ -51,6 +54,7 @@ def test_experts_are_spread_by_the_search_itself():
     assert found.best.step.step_time_s < fixed.best.step.step_time_s
 
 
+@pytest.mark.slow
 def test_a_search_over_groups_of_one_device_is_that_of_one_cluster():
     groups = [{"device": "h100-sxm-80gb", "nodes": 2}] * 2
     knobs = KNOBS | {"unequal_stages": [False]}
@@ -59,12 +63,14 @@ def test_a_search_over_groups_of_one_device_is_that_of_one_cluster():
     assert apart.best.step.step_time_s == one.best.step.step_time_s
 
 
+@pytest.mark.slow
 def test_a_mixed_cluster_is_searched():
     slow = Cluster.of("a100-sxm-80gb", nodes=4)
     times = [sim.tune(models["llama3-8b"], c, 64, KNOBS, top=1).best.step.step_time_s for c in (H100, MIXED, slow)]
     assert times[0] < times[1] <= times[2] * (1 + 1e-3)
 
 
+@pytest.mark.slow
 def test_plans_of_uneven_models_fit():
     found = sim.tune(models["nemotron-3-nano"], H100, 64, KNOBS | {"zero": [1, 3]}, top=5)
     assert {r.step.fits for r in found.plans} == {"yes"}
@@ -85,6 +91,7 @@ def test_what_is_not_searched_is_refused(given, path):
         sim.tune(models["llama3-8b"], H100, 64, **given)
 
 
+@pytest.mark.slow
 def test_a_page_of_a_mixed_cluster_and_of_experts(tmp_path):
     found = sim.tune(models["mixtral-8x7b"], MIXED, 64, KNOBS, top=1, plan=Plan(global_batch=64, ep=8))
     for what in (found, found.best.step):

@@ -46,6 +46,7 @@ def test_equal_to_the_function_on_any_axes(data, along, block, several):
         np.testing.assert_allclose(np.broadcast_to(found[name], np.shape(value)), value, rtol=1e-13, atol=1e-13)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gpt-22b", "deepseek-v3"])
 def test_scores_and_bounds_are_those_of_the_plain_functions(name, monkeypatch):
     model = models[name]

@@ -37,6 +37,7 @@ def test_megatrons_mamba_has_equal_stages():
     assert search_stages(made, CLUSTER, 32, KNOBS, {}, "all", 3).found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["megatron", "torchtitan"])
 def test_the_best_layers_are_brute_forces(target):
     found = search_stages(WIDE, CLUSTER, 32, KNOBS, {}, "layers", 3, solve=LayersAlone(target))

@@ -49,6 +49,7 @@ def test_beaten_is_every_point_at_or_behind_another(points, others):
     assert beaten(*points, *others).tolist() == each
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("x", "y"), [("memory_headroom", "step_time"), ("tokens_per_usd", "memory_headroom")])
 def test_the_front_is_that_of_simulating_every_plan(found, x, y):
     space, setting = found.space, Setting(SMALL, NODE, 32)
@@ -64,6 +65,7 @@ def test_the_front_is_that_of_simulating_every_plan(found, x, y):
     assert [p.x for p in made.plans] == sorted((p.x for p in made.plans), reverse=MEASURES[x].more)
 
 
+@pytest.mark.slow
 def test_levels_of_memory_bring_plans_of_unequal_stages():
     """The fastest plan that fits so much memory, or one that beats it, is on the front."""
     tight = Cluster.of("l4", nodes=1, gpus_per_node=4)
@@ -127,6 +129,7 @@ def days(nodes, batch):
     return sim.whole_run(best.step, TRAINING).days
 
 
+@pytest.mark.slow
 def test_the_fewest_nodes_by_trying_all():
     batch = 96
     each = [days(n, batch) for n in range(1, 7)]
@@ -147,6 +150,7 @@ def test_the_fewest_nodes_by_trying_all():
         )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_number_of_nodes_whose_stages_cannot_be_equal_counts_too():
     """On 3 nodes neither a batch of 512 nor 32 layers can be shared equally."""
     deep, batch, asked = (
@@ -183,6 +187,7 @@ def ways(error):
     return memory and float(memory[1]), nodes and int(nodes[1]), batch and int(batch[1]), knobs
 
 
+@pytest.mark.slow
 def test_where_nothing_fits_every_way_out_is_one():
     knobs = ALIKE | {"recompute": "none", "zero": 1, "tp": [1, 2], "micro_batch": [8]}
     with pytest.raises(InputError) as caught:
@@ -248,6 +253,7 @@ def test_an_interruption_keeps_the_best_so_far(found, what, after):
 TWO_GPUS = Cluster.of("l4", nodes=1, gpus_per_node=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("what", "after"), [("bounding stages", 1), ("solving stages", 0), ("solving stages", 2)])
 def test_an_interruption_among_unequal_stages_keeps_the_best_so_far(what, after):
     knobs = {"virtual_stages": [1]}
@@ -277,6 +283,7 @@ def test_an_interruption_of_the_explanations_keeps_the_order(found, monkeypatch)
     assert cut.plans[1].why == ("interrupted before it was explained",)
 
 
+@pytest.mark.slow
 def test_a_share_on_the_host_needs_a_link_to_it():
     """Of host processors there is none: a share that is asked for is refused, and none is tried unasked."""
     linkless = Cluster.of("cpu", nodes=2)

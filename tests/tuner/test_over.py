@@ -25,6 +25,7 @@ def test_a_plan_reads_back():
     assert plan.stages[0].offload.optimizer == pytest.approx(0.75)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gpt-1.3b-a100", "gpt-13b-l4"])
 def test_what_is_stored_is_what_is_simulated_today(name):
     job = Job.load(ROOT / f"notebooks/jobs/mist/{name}.yaml")

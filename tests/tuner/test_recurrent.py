@@ -27,6 +27,7 @@ def test_the_space_is_every_legal_plan():
     assert {"selective recompute of recurrent layers", "tp would split recurrent layers"} <= {*listed.excluded}
 
 
+@pytest.mark.slow
 def test_a_plan_is_found_that_keeps_the_kernels_of_the_job():
     times = {}
     for kernel in ("default", "fused"):
@@ -38,6 +39,7 @@ def test_a_plan_is_found_that_keeps_the_kernels_of_the_job():
     assert times["fused"] < times["default"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("pattern", "vocab"), [("LLL", 400_000), ("GGG", 20_000)])
 def test_unequal_stages_are_those_of_brute_force(pattern, vocab):
     """With a head that takes longer than all layers, and with one that does not."""

@@ -80,6 +80,7 @@ def raw_plans(model, cluster, batch, values):
                 yield Plan(global_batch=batch, stages=stages)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", sorted({*range(SPACES), 275, 475}))  # those two: ends of unequal tp, a tied table
 def test_the_search_finds_what_brute_force_finds(seed):
     random = Random(seed)
@@ -142,6 +143,7 @@ def test_the_closed_form_is_close_to_both_engines(device, stages, samples):
                 assert found == pytest.approx(expected, rel=0.08 if offload else 0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", ["l4", "a100-sxm-40gb"])
 def test_the_closed_form_of_the_best_is_closer(device):
     """Balanced, as the best are: within 1.5 % of both engines."""
@@ -168,6 +170,7 @@ def test_memory_of_every_stage_is_what_the_engine_says():
             assert step.memory[s].peak_bytes <= most * (1 + 1e-9)
 
 
+@pytest.mark.slow
 def test_more_freedom_is_never_slower():
     found = [
         search_stages(SMALL, L4S, 64, default_knobs(SMALL, L4S), {}, freedom).found[0][0]
@@ -187,6 +190,7 @@ def test_offload_makes_room_for_what_does_not_fit():
     assert any(s.offload.used for s in with_host.found[0][1].stages)
 
 
+@pytest.mark.slow
 def test_the_n_best_are_distinct_sorted_and_fit(monkeypatch):
     monkeypatch.setattr(staged, "EACH", 4)
     found = search_stages(SMALL, L4S, 64, default_knobs(SMALL, L4S), {}, n=12)
@@ -223,6 +227,7 @@ def test_an_interrupt_leaves_the_best_so_far():
     assert found.notes
 
 
+@pytest.mark.slow
 def test_stages_of_a_mixed_cluster():
     mixed = Cluster(groups=(NodeGroup(device="h100-sxm-80gb", nodes=1), NodeGroup(device="a100-sxm-80gb", nodes=1)))
     knobs = default_knobs(SMALL, mixed) | {"pp": [2, 4], "micro_batch": [1, 2], "zero": [0, 1]}
@@ -233,6 +238,7 @@ def test_stages_of_a_mixed_cluster():
     assert simulate(SMALL, mixed, plan).fits == "yes"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["torch", "any"])
 def test_plans_run_on_their_target(target):
     found = search_stages(SMALL, L4S, 64, default_knobs(SMALL, L4S), {}, FREEDOMS[target], 8)
@@ -258,6 +264,7 @@ def test_every_question_can_be_asked():
     assert {q.tp for q in alike} == {1, 2, 4, 8}
 
 
+@pytest.mark.slow
 def test_tune_finds_unequal_stages_where_memory_is_short():
     found = tune(SMALL, L4S, 64, target="any", top=3)
     equal = tune(SMALL, L4S, 64, {"unequal_stages": [False]}, target="any", top=3)
@@ -293,6 +300,7 @@ def test_costs_of_a_table_are_those_of_its_plan():
     assert tables.slower == 1 + straggling(level_of(L4S).parameters.straggler, 8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "device", "recompute", "freedom"),
     [
@@ -314,6 +322,7 @@ def test_no_pipeline_beats_its_bound_without_recompute(name, device, recompute, 
     assert ("none" in recompute) == (bound == least).all()
 
 
+@pytest.mark.slow
 def test_only_pipelines_that_may_be_faster_than_what_is_found_get_tables(monkeypatch):
     made = []
 
@@ -333,6 +342,7 @@ def test_only_pipelines_that_may_be_faster_than_what_is_found_get_tables(monkeyp
     assert set(made) == {("none",)}
 
 
+@pytest.mark.slow
 def test_only_unequal_stages_fit():
     """Where no plan of equal stages fits, the search goes on with what may lie on the host."""
     tight = Cluster.of("l4", nodes=1, gpus_per_node=2, memory_bytes=11e9)

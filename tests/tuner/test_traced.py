@@ -13,6 +13,7 @@ from tests.tuner.test_tune import every_plan
 NODE = Cluster.of("a100-sxm-80gb", nodes=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bert", full("resnet-50")])
 def test_the_space_is_every_legal_plan(name):
     model = Model.from_table(table(name))
@@ -26,6 +27,7 @@ def test_the_space_is_every_legal_plan(name):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [full("bert"), "resnet-50"])
 def test_a_small_cluster_is_searched(name):
     found = tune(Model.from_table(table(name)), NODE, 256, top=3)

@@ -49,6 +49,7 @@ def every_plan(model, cluster, global_batch):
                 yield plan
 
 
+@pytest.mark.slow
 def test_space_is_every_legal_plan():
     cluster = Cluster.of("a100-sxm-40gb", nodes=1)
     space = build_space(SMALL, cluster, 32)
@@ -71,6 +72,7 @@ def test_space_keeps_what_sequence_parallelism_must_divide(model, knobs):
     assert int(space.allowed.sum()) + sum(space.excluded.values()) == space.asked
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("device", "memory"), [full("a100-sxm-40gb", None), full("l4", None), ("a100-sxm-40gb", 8e9)])
 def test_winner_is_the_brute_force_optimum(device, memory):
     cluster = Cluster.of(device, gpus_per_node=4, memory_bytes=memory)
@@ -99,6 +101,7 @@ def test_plans_of_equal_time_have_no_order_that_could_change(before, after, same
     assert same_order(np.array(before), np.array(after)) == same
 
 
+@pytest.mark.slow
 @given(
     st.sampled_from(["llama2-7b", "gpt-22b", "llama3.2-1b"]), st.sampled_from([1, 2, 8]), st.sampled_from([64, 96, 256])
 )
@@ -116,6 +119,7 @@ def test_order_and_feasibility(name, nodes, batch):
     assert sum(found.excluded.values()) + found.feasible == found.space.asked
 
 
+@pytest.mark.slow
 def test_knobs_are_kept(gpt3, h100s):
     found = tune(gpt3, h100s, 128, knobs={"tp": [8], "recompute": ["full"], "virtual_stages": [1]}, top=4)
     assert {r.plan.virtual_stages for r in found.plans} == {1}
@@ -137,6 +141,7 @@ def test_knobs_are_kept_by_unequal_stages_too(knobs, path):
     assert not found or {stage.micro_batch for _, plan in found.found for stage in plan.stages} == {1}
 
 
+@pytest.mark.slow
 def test_memory_objective_finds_the_smallest(gpt3, h100s, found):
     fastest = found.best.step
     smallest = tune(gpt3, h100s, 128, objective="memory_headroom", top=1).best.step
@@ -144,6 +149,7 @@ def test_memory_objective_finds_the_smallest(gpt3, h100s, found):
     assert smallest.step_time_s > fastest.step_time_s
 
 
+@pytest.mark.slow
 def test_too_large_a_model_names_the_nearest_miss(gpt3):
     with pytest.raises(InputError, match=r"cluster\.memory_bytes.*smallest plan still needs .* GB") as caught:
         tune(gpt3, Cluster.of("l4", nodes=1), 8)
@@ -163,6 +169,7 @@ def test_textbook_plan_is_the_heuristic(gpt3, h100s):
     assert (small.tp, small.pp) == (1, 1)
 
 
+@pytest.mark.slow
 def test_textbook_plan_shards_experts_along_tp_where_all_devices_are_in_it():
     experts = Model(name="e", layers=12, hidden=6144, heads=48, seq=1024, experts=4, experts_per_token=2, moe_ffn=16384)
     plan = textbook(experts, Cluster.of("a100-sxm-80gb", nodes=1, memory_bytes=44e9), 16).plan
@@ -201,6 +208,7 @@ def test_out_of_budget_is_said():
     assert 0 < found.gap <= 1
 
 
+@pytest.mark.slow
 def test_certificate_holds_on_a_slow_network():
     """Messages dominate here, and the closed form is far off: the bound must not be fooled."""
     model = Model(layers=8, hidden=1024, heads=16, vocab=128, seq=8192, norm="rmsnorm")

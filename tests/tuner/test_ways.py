@@ -71,6 +71,7 @@ def test_layers_that_stages_cannot_share_evenly() -> None:
     assert not found.choices and "alike" in found.note
 
 
+@pytest.mark.slow
 def test_all_layers_of_a_stage_recompute_or_none() -> None:
     knobs = default_knobs(MODEL, cluster()) | {"recompute_layers": [0], "recompute": ["none", "full"]}
     whole = search_stages(MODEL, cluster(3e9), 32, knobs, {}, n=5)
@@ -81,6 +82,7 @@ def test_all_layers_of_a_stage_recompute_or_none() -> None:
     assert some.found[0][0] <= whole.found[0][0]
 
 
+@pytest.mark.slow
 def test_what_is_found_is_what_the_event_engine_says() -> None:
     found = {each.way: each for each in compared(MODEL, cluster(), 32, RIVALS)}
     assert list(found) == list(RIVALS)
@@ -91,6 +93,7 @@ def test_what_is_found_is_what_the_event_engine_says() -> None:
     assert all(found["tuned"].step_time_s <= each.step_time_s * 1.01 for each in found.values())
 
 
+@pytest.mark.slow
 def test_an_idea_left_out_is_left_out() -> None:
     small = cluster(3.4e9)
     found = {each.way: each for each in compared(MODEL, small, 32, IDEAS)}
@@ -112,6 +115,7 @@ def test_nothing_fits() -> None:
         list(compared(MODEL, cluster(), 32, ["guess"]))
 
 
+@pytest.mark.slow
 def test_the_table_is_read_as_written(tmp_path) -> None:
     made = list(compared(MODEL, cluster(), 32, ["megatron"])) + list(compared(MODEL, cluster(4e8), 32, ["megatron"]))
     rows = [ComparedRow.of("job", "l4", 4, 32, found) for found in made]

@@ -67,6 +67,7 @@ def test_walked_is_what_is_compiled(tmp_path):
     assert seconds(one) == pytest.approx(float(Batch([one], "approximate")(run_level()).step_time_s[0]))
 
 
+@pytest.mark.slow
 def test_the_table_comes_back(tmp_path):
     cases = [translate(row) for row in read_runs(write(tmp_path / "runs.csv", PLAIN, PLAIN | {"source": "=A1"}))]
     rows = list(ablation([*cases, replace(cases[0], row=replace(cases[0].row, use_for="memory", memory_kind="allocated",
@@ -82,6 +83,7 @@ def test_the_table_comes_back(tmp_path):
         read_ablation(tmp_path / "out.csv")
 
 
+@pytest.mark.slow
 def test_what_matters_on_real_runs():
     """Without the head's work a deep pipeline of a small model is off; nothing else of it uses two tiers."""
     cases = [translate(row) for row in read_runs(reference("runs/zero_bubble_2401_10241.csv"))]

@@ -14,6 +14,7 @@ MOST_RUNS, FEW_RUNS = 24, 6
 """Tables up to which all rows are predicted again, and rows of larger ones."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", sorted({row.source for row in STORED}))
 def test_committed_predictions_are_todays(table: str) -> None:
     runs = read_runs(reference(f"runs/{table}.csv"))

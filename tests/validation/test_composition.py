@@ -132,6 +132,7 @@ def test_messages_hardly_meet_on_a_link():
         assert 0.9999 < on_96(chunks, 60, False).step_time_s / path.step_time_s < 1.01
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("chunks", "low", "high"), [(2, 0.012, 0.03), (4, 0.03, 0.06), (8, 0.07, 0.12)])
 def test_scatter_gather_gains_what_messages_cost(chunks, low, high):
     """Published: up to 11 %. That needs ranks that wait; messages beside compute are paid for at the ends only."""

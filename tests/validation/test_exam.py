@@ -29,6 +29,7 @@ def test_halves_share_no_group_and_are_about_equal(groups):
     assert abs(2 * int(first.sum()) - len(groups)) <= max(groups.count(g) for g in groups)
 
 
+@pytest.mark.slow
 def test_a_half_is_predicted_by_the_other_alone(tmp_path):
     """A half measured twice as slow changes what the other half is predicted, and nothing of its own."""
     rows = table(tmp_path, {"group": "a", "global_batch": "64"}, {"group": "b", "global_batch": "128"})
@@ -71,6 +72,7 @@ def test_what_sources_share_is_found_beside_what_their_runs_do_not():
     assert between(few) > between(few * 100)
 
 
+@pytest.mark.slow
 def test_the_sites_reach_what_they_reach():
     """Two-fold errors of the small tables: no constant comes near, and at most what has been reached."""
     reached = {"korthikanti + ptdp": 3.5, "simumax_b200": 4.5, "torchtitan": 7.8}

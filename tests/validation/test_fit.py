@@ -53,6 +53,7 @@ def test_without_runs_the_prior_stays():
     assert asdict(fit_run_level([])) == pytest.approx({name: p.median for name, p in PRIORS.items()})
 
 
+@pytest.mark.slow
 def test_a_slow_site_is_found(tmp_path):
     usual = run_level().parameters
     slower = {"gemm_slowdown": 1.3, "collective_slowdown": 1.6}
@@ -67,6 +68,7 @@ def test_a_slow_site_is_found(tmp_path):
     assert 0.03 <= site.sigma_log < 0.1
 
 
+@pytest.mark.slow
 def test_one_wild_row_moves_nothing(tmp_path):
     told = measured_under(cases(tmp_path), level(gemm_slowdown=1.2))
     wild = [replace(told[0], row=replace(told[0].row, step_time_s=told[0].row.step_time_s * 20)), *told[1:]]
@@ -105,6 +107,7 @@ def everything():
     return [translate(row) for row in rows if "time" in row.uses]
 
 
+@pytest.mark.slow
 def test_a_shipped_set_is_what_the_other_sources_give():
     source = "torchtitan-2024-12"
     again = fit_run_level([c for c in everything() if c.row.source != source])
@@ -127,6 +130,7 @@ def test_elsewhere(name):
         assert time["pairwise_order"] > max(b["pairwise_order"] for b in constants)
 
 
+@pytest.mark.slow
 def test_intervals_cover_what_they_say():
     """A nominal 80 % holds 75 to 85 % of the runs of left-out sources (cost-models specification)."""
     inside = [
@@ -138,6 +142,7 @@ def test_intervals_cover_what_they_say():
     assert 0.75 <= sum(inside) / len(inside) <= 0.85
 
 
+@pytest.mark.slow
 def test_half_of_a_site_predicts_the_other_half():
     inside, runs = 0.0, 0
     for name in ("bigscience_a100", "vtrain_multi"):

@@ -129,6 +129,7 @@ def test_the_short_table_is_the_reference_at_midnight(folder):
         assert history.usd_per_hour == pytest.approx(known.usd_per_hour[at])
 
 
+@pytest.mark.slow
 def test_it_writes_both_files(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "left_out", lambda *_: iter(()))
     module.main(folder, tmp_path / "out.json", tmp_path / "prices.csv")

@@ -25,6 +25,7 @@ def compared(engine: str) -> list[Compared]:
     return compare(runs(), engine)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["path", "events"])
 def test_nine_runs_within_the_specified_errors(engine: str) -> None:
     """Targets: time 8 % raw and 3 % with the bias removed, memory of a stage 3 %; Mist's own: 5.9 - 6.7 %, 1.2 %."""

@@ -74,6 +74,7 @@ def gone(pid, within_s=1.0):
     assert time.monotonic() - begin < within_s
 
 
+@pytest.mark.slow
 def test_result_and_progress(heard):
     assert heard.after(work.double, 21) == [42]
     assert heard.progress[0] == ("doubling", 0, 3)
@@ -88,6 +89,7 @@ def test_a_process_serves_one_piece_of_work_after_the_other_and_gives_way(heard)
     assert heard.after(work.nice)[-1] >= min(19, os.nice(0) + NICE)
 
 
+@pytest.mark.slow
 def test_a_newer_start_drops_the_older_and_what_has_arrived_of_it(heard):
     first = heard.job.start(work.sleep, LONG)
     heard.until_progress()
@@ -128,6 +130,7 @@ def test_results_come_on_the_event_loop():
     assert asyncio.run(main()) == 8
 
 
+@pytest.mark.slow
 def test_a_step_and_a_search_come_back_whole(heard):
     (step,) = heard.after(events_job, model(), CLUSTER, sim.Plan(tp=2, pp=2, global_batch=8))
     assert (step.model, hash(step.model)) == (model(), hash(model()))
@@ -220,6 +223,7 @@ def test_a_killed_process_is_one_clear_error(heard):
     assert not heard.job.running
 
 
+@pytest.mark.slow
 def test_the_process_ends_with_its_parent():
     code = (
         "import sys, time; from sim.widgets import background; background.warm_up(); "

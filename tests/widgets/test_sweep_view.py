@@ -41,6 +41,7 @@ def test_nothing_runs_before_it_is_asked(grid, tmp_path):
     assert not (tmp_path / "sweep.db").exists()
 
 
+@pytest.mark.slow
 def test_a_sweep_runs_beside_and_is_drawn(grid, tmp_path):
     view = sim.watch_sweep(grid, tmp_path / "sweep.db")
     view.bar.start()
@@ -111,6 +112,7 @@ def test_what_another_program_writes_is_seen(grid, tmp_path):
     assert "32 of 32" in asyncio.run(watched())
 
 
+@pytest.mark.slow
 def test_a_pause_resumes(tmp_path):
     path = tmp_path / "grid.yaml"
     path.write_text(GRID % "events" + "sample: {method: random, count: 10, seed: 1}\n")

@@ -326,6 +326,7 @@ def test_dimensions_contradict(panel):
     assert panel.step.model.layers == 48
 
 
+@pytest.mark.slow
 def test_state_is_saved_and_loaded(panel, tmp_path, gpt3, h100s):
     panel.hardware.knobs["memory_rate"].value = 2.0
     set_knob(panel, pp=8, schedule="zb-h1", virtual_stages=1)

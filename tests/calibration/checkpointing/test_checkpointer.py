@@ -284,6 +284,7 @@ def test_formats_are_not_mixed(tmp_path, engine):
                 checkpointer.resume()
 
 
+@pytest.mark.slow
 def test_one_process_saves_to_a_folder(tmp_path):
     code = (
         "import sys; from pathlib import Path; from calibration.checkpointing.checkpointer import Checkpointer\n"

@@ -74,6 +74,7 @@ def test_profiling_knows_that_a_copy_in_the_call_hides_nothing(run_on):
     assert times.update_s == times.iteration_s and times.hideable_s == 0
 
 
+@pytest.mark.slow
 def test_k_rises_while_another_writes_to_the_same_storage_and_falls_after(run_on):
     store = Store(bytes_per_s=200e6)
     run = run_on(TorchSave(store=store))

@@ -81,6 +81,7 @@ def check(folder, whole) -> None:
     assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
+@pytest.mark.slow
 def test_killed_at_random_nothing_is_lost_or_doubled(tmp_path, trainings):
     whole = tmp_path / "whole"
     whole.mkdir()
@@ -107,6 +108,7 @@ def test_killed_at_random_nothing_is_lost_or_doubled(tmp_path, trainings):
     assert sum(done[kind] for kind in INSIDE) >= (30 if FULL else 5) and sum(done.values()) >= (100 if FULL else 7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phase", INSIDE)
 def test_what_is_found_after_a_kill_inside(tmp_path, trainings, phase):
     """Killed inside its third checkpoint, the second is found; once it is renamed, the third."""

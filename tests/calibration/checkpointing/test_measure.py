@@ -38,6 +38,7 @@ def few(monkeypatch):
     monkeypatch.setattr(measure, "keep_freed_memory", lambda: True)
 
 
+@pytest.mark.slow
 def test_slow_storage_is_predicted(tmp_path):
     """Saving each step to storage that takes several of them: profile, point and recovery on sleeping storage."""
     sizes = sizes_of(1)
@@ -184,6 +185,7 @@ def test_evidence_goes_on_where_it_was(tmp_path, monkeypatch):
     assert [case.setting for case in read_evidence(out).cases] == settings
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [SLOW, full(OTHER)])
 def test_adaptation_says_when_others_interfered(monkeypatch, kind):
     _, interfering = evidence.INTERFERENCE[kind]

@@ -29,6 +29,7 @@ def test_a_policy_assigns_the_slots():
     assert assign(3, {"c": 10}) == {"fast": "c"}
 
 
+@pytest.mark.slow
 def test_three_trainings_are_compared(monkeypatch, tmp_path):
     monkeypatch.setattr(measure, "WARM_S", 0.02)
     monkeypatch.setattr(cli, "measured", partial(measured, profiled_s=0.05))

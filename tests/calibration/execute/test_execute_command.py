@@ -34,6 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return profile(tmp_path_factory.mktemp("profiles") / "core")
 
 
+@pytest.mark.slow
 def test_predicted_and_measured_figures_stand_side_by_side(tmp_path, folder):
     done = RUN.invoke(cli.app, [str(job(tmp_path, folder)), "--despite-load", "--json"])
     assert done.exit_code == 0, done.output

@@ -174,6 +174,7 @@ def executed(tmp_path_factory):
         yield lambda name: launch(processes(made[name]))[name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PLANS)
 def test_what_is_executed_is_what_was_predicted(executed, name):
     predicted, measured = executed(name)

@@ -166,6 +166,7 @@ def test_an_interrupt_ends_the_processes(tmp_path):
     assert not list(tmp_path.glob("trainsim-*"))
 
 
+@pytest.mark.slow
 def test_a_rank_that_dies_in_training_is_told_and_the_others_are_ended(tmp_path, monkeypatch):
     """The real worker: rank 1 leaves in the middle of a step, rank 0 waits for its message."""
     started(monkeypatch, tmp_path)

@@ -29,6 +29,7 @@ def library():
         yield Library(top=1)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(compiler() is None, reason="no C compiler on the PATH")
 @pytest.mark.parametrize("recompute", ["none", "full"])
 def test_a_step_has_torchs_gradients(library, monkeypatch, recompute):

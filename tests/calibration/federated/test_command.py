@@ -40,6 +40,7 @@ def test_a_controller_moves_theta():
     assert told["theta"] in (200.0, 100.0, 50.0)  # one that it was at, or the next that sends more
 
 
+@pytest.mark.slow
 def test_processes_stand_beside_their_prediction(monkeypatch):
     monkeypatch.setattr(compare, "STEPS", 20)
     links = ("--bytes-per-s", "2e6", "--latency-s", "0.01", "--algorithm", "bsp", "--travel-every", "100")

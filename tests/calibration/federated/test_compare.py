@@ -41,6 +41,7 @@ def test_a_controller_weighs_what_dgc_sends_while_it_warms_up():
     assert said.traffic_bytes == run.traffic_bytes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", KNOBS)
 def test_every_byte_of_every_algorithm_is_predicted(algorithm):
     run = train(replace(SETTING, partitions=3), Communication(algorithm=algorithm, theta=KNOBS[algorithm].thetas[0]))
@@ -64,6 +65,7 @@ def test_what_gaia_sends_at_another_theta_is_not_known_before():
         predicted(SETTING, run, BYTES_PER_S, LATENCY_S, AT_ONCE, moves("gaia"))
 
 
+@pytest.mark.slow
 def test_the_pace_of_a_machine_adds_up(monkeypatch):
     """Processes that take what is said: 2 ms a step, 3 ms an exchange, 5 ms a travel, 70 ms more at first."""
 

@@ -43,6 +43,7 @@ def test_generated_images_are_those_of_the_seed():
     assert (generated(4).inputs != first).any()
 
 
+@pytest.mark.slow
 def test_generated_images_are_neither_easy_nor_hopeless():
     run = train(Setting(data="generated", partitions=2, steps=200, travel_every=50), Communication(algorithm="bsp"))
     assert run.travels[0].accuracy < 0.7

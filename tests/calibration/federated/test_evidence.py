@@ -79,6 +79,7 @@ def test_the_shipped_table_is_whole():
     assert {line[0] for line in cells} == set(KNOBS)
 
 
+@pytest.mark.slow
 def test_a_shipped_row_comes_out_again():
     names = [field.name for field in fields(Row)]
     shipped = [dict(zip(names, cells, strict=True)) for _, cells in read_cells(TABLE, Row, "the table")]

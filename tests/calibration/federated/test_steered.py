@@ -23,6 +23,7 @@ def test_thetas_have_two_exchanges_between_travels():
     assert Case("gaia", 0.5, 0).thetas[-1] == 0.4
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short")
 def test_a_row_stands_beside_the_loosest_theta_that_is_borne():
     found = told(Case("fedavg", 0.0, 1))
@@ -33,6 +34,7 @@ def test_a_row_stands_beside_the_loosest_theta_that_is_borne():
     assert found["best_bytes"] < found["bsp_bytes"] / 9
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short")
 def test_where_no_theta_is_borne_there_is_no_best():
     assert told(Case("fedavg", 1.0, 1))["best_theta"] is None

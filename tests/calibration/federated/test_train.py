@@ -46,6 +46,7 @@ def test_a_theta_that_the_algorithm_cannot_have_is_refused():
         train(SETTING, Communication(algorithm="fedavg", theta=5.0), Scripted((5.0, 0.5)))
 
 
+@pytest.mark.slow
 def test_models_on_other_data_lose_accuracy_and_on_like_data_do_not():
     how = Communication(algorithm="fedavg", theta=20.0)
     at = {"partitions": 3, "steps": 100, "travel_every": 50}
@@ -67,6 +68,7 @@ def test_threads_are_as_before():
         torch.set_num_threads(before)
 
 
+@pytest.mark.slow
 def test_an_algorithm_takes_no_longer_than_its_gradients():
     bsp, gaia = (train(Setting(steps=60), Communication(algorithm=name, theta=1.0)) for name in ("bsp", "gaia"))
     assert bsp.seconds >= sum(bsp.compute_s) > 0

@@ -12,6 +12,7 @@ CURVE = 0.01
 """Of the loss: rounding grows over 200 steps of Adam (1e-5 over the first hundred, 1e-3 over all, of three seeds)."""
 
 
+@pytest.mark.slow
 def test_a_small_bert_learns_as_before():
     torch.manual_seed(0)
     usual = Bert()

@@ -30,6 +30,7 @@ def test_a_summary_of_rows():
     assert summary([])["near"] is None
 
 
+@pytest.mark.slow
 @needs_triton
 def test_it_runs_interpreted():
     kept = []

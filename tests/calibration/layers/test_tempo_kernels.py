@@ -70,6 +70,7 @@ def test_what_is_no_number_stays_none(kernel, dtype):
     assert float(dx[4]) == pytest.approx(1.0833154, rel=EPS[dtype] if dtype != torch.float64 else 1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kernel", "dtype"), CASES)
 @pytest.mark.parametrize(("rows", "columns"), [(5, 37), (515, 3), (1, 1)])
 def test_norm_backward(kernel, dtype, rows, columns):

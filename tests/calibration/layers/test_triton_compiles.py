@@ -53,6 +53,7 @@ print("compiled")
 """
 
 
+@pytest.mark.slow
 def test_all_kernels_compile_for_a_gpu(tmp_path):
     """In a process of its own: where there is no CUDA this one has told Triton to interpret."""
     environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}

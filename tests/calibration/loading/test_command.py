@@ -25,6 +25,7 @@ def invoke(*arguments):
     return CliRunner().invoke(app, [str(a) for a in arguments], catch_exceptions=False)
 
 
+@pytest.mark.slow
 def test_prints_and_writes_one_object(tmp_path):
     out = tmp_path / "found.json"
     ended = invoke(*QUICK, "--dataset", "audio", "--cached", "0.5", "--trainer", "sleep:0.01", "--out", out, "--json")
@@ -37,6 +38,7 @@ def test_prints_and_writes_one_object(tmp_path):
     assert data["setting"]["trainer_s"] == 0.01
 
 
+@pytest.mark.slow
 def test_prints_a_table():
     ended = invoke(*QUICK)
     assert ended.exit_code == 0
@@ -44,6 +46,7 @@ def test_prints_a_table():
     assert "waits for storage" in ended.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "path"),
     [

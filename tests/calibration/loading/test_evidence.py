@@ -22,6 +22,7 @@ def small(monkeypatch):
     monkeypatch.setattr(Gathered, "_shared", lambda self: True)
 
 
+@pytest.mark.slow
 def test_goes_on_where_the_file_ends(small, tmp_path, monkeypatch):
     out, told = tmp_path / "loading.json", []
     assert not Gathered(out, 0.0, told.append).gather()  # what is decoded, and then the budget is spent

@@ -31,6 +31,7 @@ def agrees(decides: str, found: measure.Measured) -> bool:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "decides"),
     [
@@ -51,6 +52,7 @@ def test_measured_and_predicted_agree_on_what_decides(given, decides):
     assert data["setting"]["files"] == 32
 
 
+@pytest.mark.slow
 def test_a_busy_machine_is_said():
     found = measure.measure(Setting(**SMALL, storage_latency_s=0.0, trainer_s=0.0), seconds=0.1)
     assert found.busy == (found.others_share > measure.MOST_LOAD)

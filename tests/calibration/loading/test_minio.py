@@ -61,6 +61,7 @@ def test_lru_gives_up_what_was_used_longest_ago(tmp_path):
     assert sorted(path.name for path in tmp_path.glob("*.bytes")) == ["1.bytes", "2.bytes", "4.bytes"]
 
 
+@pytest.mark.slow
 def test_lru_loses_more_than_minio_under_random_order(tmp_path):
     hits = {}
     for kind in (LRU, MinIO):

@@ -32,6 +32,7 @@ DEEP = ("shufflenet-v2", "resnet-50", "ssd-resnet-18")
 EACH = [full(network) if network.name in DEEP else network for network in TABLE]
 
 
+@pytest.mark.slow
 def test_parameters_are_the_published_ones():
     for name, number in PARAMETERS.items():
         assert sum(p.numel() for p in NETWORKS[name].make().parameters()) == pytest.approx(number, rel=0.005), name
@@ -44,6 +45,7 @@ def test_the_study_has_every_network():
     assert {network.name for network in TABLE} == set(NETWORKS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", EACH, ids=lambda network: network.name)
 def test_the_study_has_every_network_as_it_is_traced(network):
     table = traced(network.name)

@@ -40,6 +40,7 @@ def test_rates_are_predicted_as_well_as_is_claimed(results):
     assert sum(abs(point.error) > 0.10 for point in results.points) <= 2
 
 
+@pytest.mark.slow
 def test_the_points_are_those_asked_for_by_the_present_laws(results):
     wanted = [setting for kind in KINDS for setting in settings(kind)]
     assert [point.setting for point in results.points] == wanted[: len(results.points)]

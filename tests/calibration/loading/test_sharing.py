@@ -43,6 +43,7 @@ def lost(trainer):
         return sharing_loss(bench, setting)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trainer", [full("sleep"), "compute"])
 def test_a_share_is_lost_of_a_shared_core(trainer):
     # In a process of its own: forks of one in which another test has trained compute no gradients.

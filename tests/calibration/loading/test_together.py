@@ -15,6 +15,7 @@ def test_misses_of_minio_are_exact(images):
     assert found.expected == pytest.approx(len(images) - kept)
 
 
+@pytest.mark.slow
 def test_lru_is_as_its_law_says(images):
     found = count_misses(images, "lru", 0.5, 8)
     later = found.misses[1:]

@@ -96,6 +96,7 @@ def parts(value: object) -> list[object]:
     return [float(part) if i % 2 else part for i, part in enumerate(found)]
 
 
+@pytest.mark.slow
 def test_the_command_reproduces_the_shipped_profiles(tmp_path: Path) -> None:
     """One of them, for which least is fitted; HYPOTHESIS_PROFILE=full: all."""
     only = () if FULL else ("--only", "h100-sxm-80gb")
@@ -124,6 +125,7 @@ def test_an_unknown_header_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("left_out", "missing"),
     [

@@ -88,6 +88,7 @@ def run(library, name, problem, *vectors):
     return c
 
 
+@pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize("name", MAPPINGS)
 def test_threads_do_the_tasks_of_their_numbers(library, name):

@@ -155,6 +155,7 @@ LARGE = spatial(2, 2) * repeat(4, 2) * spatial(4, 8) * repeat(4, 4)
 """Blocks of 128 x 128 by four warps."""
 
 
+@pytest.mark.slow
 @needs_triton
 @pytest.mark.parametrize("contraction", [FORWARD, DGRAD, WGRAD], ids=lambda c: c.name)
 @pytest.mark.parametrize(
@@ -180,6 +181,7 @@ def test_a_gpu_has_fast_code_for_products(tmp_path, contraction, generation, dty
     assert "mul.lo.s64" not in loop and "mad.lo.s64" not in loop and "div." not in loop
 
 
+@pytest.mark.slow
 @needs_triton
 @pytest.mark.parametrize("contraction", [FORWARD, DGRAD, WGRAD], ids=lambda c: c.name)
 def test_a_gpu_copies_whole_tiles(tmp_path, contraction):
@@ -238,6 +240,7 @@ assert problem.close(c)
 """
 
 
+@pytest.mark.slow
 @needs_triton
 @pytest.mark.skipif(DEVICE == "cuda", reason="nothing is interpreted here")
 def test_it_is_interpreted_where_triton_was_imported_before():

@@ -55,6 +55,7 @@ def test_a_summary_of_rows():
     assert summary([])["geomean_of_cublas"] is None
 
 
+@pytest.mark.slow
 @needs_triton
 def test_it_runs_interpreted():
     kept = []
@@ -128,6 +129,7 @@ def test_what_is_timed_is_compiled_before(monkeypatch):
     assert timed == compiled and len(timed) > 2 * one.top
 
 
+@pytest.mark.slow
 @needs_triton
 def test_processes_that_compile_stay():
     """Where Triton interprets there is nothing to compile, and it is told so."""

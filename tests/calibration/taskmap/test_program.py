@@ -67,6 +67,7 @@ def compiled_cases():
                     yield pytest.param(problem, *mapping, buffers, id=f"{name}-{buffers}-{problem.contraction.name}")
 
 
+@pytest.mark.slow
 @needs_compiler
 @pytest.mark.usefixtures("lightly")
 @pytest.mark.parametrize(("problem", "mapping", "outside", "buffers"), list(compiled_cases()))

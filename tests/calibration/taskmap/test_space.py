@@ -46,6 +46,7 @@ def test_every_schedule_interpreted_is_torchs_product(schedule):
     assert problem.close(found)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(compiler() is None, reason="no C compiler on the PATH")
 @pytest.mark.usefixtures("lightly")
 @pytest.mark.parametrize("schedule", SOME, ids=str)

@@ -81,6 +81,7 @@ def test_flop_are_those_of_the_closed_form(training):
     assert flop(training) == pytest.approx(closed_form(training), rel=0.025)
 
 
+@pytest.mark.slow
 def test_a_full_resnet_has_the_papers_flop():
     """4.09e9 multiply-adds an image (arXiv 1512.03385 with the stride in the 3 x 3), three times, less the first
     layer's gradient of the image."""

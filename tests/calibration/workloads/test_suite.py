@@ -187,6 +187,7 @@ def invoke(*arguments):
     return CliRunner().invoke(app, [str(a) for a in arguments], catch_exceptions=False)
 
 
+@pytest.mark.slow
 def test_the_command_prints_one_object_or_a_table(bench, quick, monkeypatch, tmp_path):
     monkeypatch.setattr(cli, "open_bench", lambda device: bench)
     monkeypatch.setattr(cli, "Request", lambda *given: Request(*given, workloads=("a3c",)))
@@ -216,6 +217,7 @@ def test_a_busy_machine_is_refused(quick, monkeypatch, tmp_path):
     assert not (tmp_path / "r").exists()
 
 
+@pytest.mark.slow
 def test_a_small_network_on_one_and_two_processes_and_compiled(monkeypatch, tmp_path):
     """The real thing, but for the compiler, which takes longest: torch.compile only traces."""
     bench = Bench(FINGERPRINT, replace(FakeMachine().tools(), stopwatch=HostStopwatch()))

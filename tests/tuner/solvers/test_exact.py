@@ -20,6 +20,7 @@ SPACES = range(5_000 if FULL else 200)
 CHECKED = range(400 if FULL else 30)
 
 
+@pytest.mark.slow
 def test_equals_brute_force_over_raw_choices():
     """No frontier, no dynamic programme on the other side: every point of every way."""
     impossible = 0
@@ -32,6 +33,7 @@ def test_equals_brute_force_over_raw_choices():
     assert 0 < impossible < len(SPACES) / 5
 
 
+@pytest.mark.slow
 def test_equals_highs_wherever_it_proves_its_optimum():
     proven = 0
     for seed in CHECKED:
@@ -44,6 +46,7 @@ def test_equals_highs_wherever_it_proves_its_optimum():
     assert proven >= len(CHECKED) * 0.9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sizes", "seed"), [((3, 12, 3, 5), 1), ((4, 16, 3, 6), 2), ((4, 20, 5, 8), 3)])
 def test_equals_highs_on_chains_of_the_tuner(sizes, seed):
     chain = table(*sizes, seed)
@@ -52,6 +55,7 @@ def test_equals_highs_on_chains_of_the_tuner(sizes, seed):
     assert found.value == pytest.approx(checked.value, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_an_unfinished_highs_says_so_and_brackets_the_optimum():
     chain = table(8, 32, 5, 20)
     checked, best = milp(chain, Effort(steps=1)), exact(chain).value
@@ -61,6 +65,7 @@ def test_an_unfinished_highs_says_so_and_brackets_the_optimum():
     assert checked.gap > 0
 
 
+@pytest.mark.slow
 def test_equals_cp_sat_on_whole_times():
     proven = 0
     for seed in CHECKED:
@@ -72,6 +77,7 @@ def test_equals_cp_sat_on_whole_times():
     assert proven >= len(CHECKED) * 0.9
 
 
+@pytest.mark.slow
 def test_the_n_best_are_the_n_best_ways():
     for seed in SPACES[::20]:
         space = small(seed)
@@ -193,6 +199,7 @@ def test_the_frontier_in_four_times_is_exactly_what_nothing_dominates(points):
     assert [t[k] for k in kept] == sorted(t[k] for k in kept)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [1, 20])
 def test_optimizers_behind_a_barrier_are_decided_too(n):
     """Sixteen stages with their own ways through and optimizers: certified, and as HiGHS finds where that is small."""

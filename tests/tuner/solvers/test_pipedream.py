@@ -51,6 +51,7 @@ def data_parallel_seconds(network, levels):
     return seconds
 
 
+@pytest.mark.slow
 def test_authors_optimizer_outputs():
     rows = list(csv.DictReader(reference("pipelines/pipedream_optimizer_outputs.csv").open()))
     assert len(rows) == 14
@@ -73,6 +74,7 @@ def test_published_shapes():
     assert shapes == {"vgg16": (3, 1), "alexnet": (3, 1), "gnmt": (1, 1, 1, 1)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("levels", [[Level(4, 1e10), Level(4, 1.25e9)], [Level(8, 2.5e10), Level(2, 3.125e9)]])
 def test_resnet_has_nothing_to_gain(levels):
     """SOSP'19, Table 1: 1.0x on both clusters. The paper's form picks data parallelism, the code's gains < 5 %."""

@@ -25,6 +25,7 @@ CLUSTER_A, CLUSTER_B = 10e9 / 8, 25e9 / 8
 TABLE = list(csv.DictReader((ROOT / "notebooks" / "data" / "pipedream.csv").open()))
 
 
+@pytest.mark.slow
 def test_the_shipped_table_is_the_sum_of_the_measured_layers():
     cuts = {("vgg16", "15-1"): (31,), ("alexnet", "15-1"): (13,)}
     straight = partition(profile("gnmt_large"), [Level(16, CLUSTER_A)], straight=True)

@@ -54,6 +54,7 @@ def test_the_steps_of_a_baseline_are_bounded_and_other_seeds_draw_others(name):
     assert (len(others) == 1) == (name == "greedy")
 
 
+@pytest.mark.slow
 def test_ideas_beat_chance_and_proof_beats_ideas():
     """Median over ten chains of how far above the optimum each ends."""
     above = {name: [] for name in ("greedy", "nsga", "sampled")}
