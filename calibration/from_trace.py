@@ -33,7 +33,7 @@ from sim.catalog import names
 from sim.costs.fitted import all_six_digits, six_digits
 from sim.costs.kernels import FALLBACK, KERNELS, TIMED_ALONE, form_of
 from sim.costs.profile import ADAM_TENSORS, Fingerprint, KernelModel, Profile, load_profile, profile_text
-from sim.specs.catalog import is_device_file
+from sim.specs.catalog import device, is_device_file
 from sim.specs.fields import InputError
 from sim.specs.files import print_json, write_atomically
 
@@ -89,14 +89,18 @@ def calibrate_trace(trace: Path, out: Path, base: str | None = None) -> Traced:
         raise InputError(str(trace), "a trace without known kernels", "one of training steps (products, norms, ...)")
     name, held = _base(base, recorded.on_device)
     rows = samples(seen, recorded.on_device)
-    profile, families, why = fitted(rows, held, out.resolve().name, recorded.on_device)
+    traced = _device(name, held)
+    versions = {"cuda": "unknown"} if recorded.on_device else {}
+    cores = round(device(traced).sms.value) if recorded.on_device and traced else 1
+    fingerprint = Fingerprint(versions=versions, cores=cores, threads=1)
+    profile, families, why = fitted(rows, held, out.resolve().name, fingerprint)
     if without_sizes(recorded):
         why["adam any"] = f"{why.get('adam any', 'fitted without some steps')}; {LISTS}"
     _write(out, rows, profile, families)
     counts: dict[str, int] = defaultdict(int)
     for one in seen:
         counts[f"{one.op} {one.direction}"] += 1
-    return Traced(profile, out, dict(sorted(counts.items())), why, _device(name, held))
+    return Traced(profile, out, dict(sorted(counts.items())), why, traced)
 
 
 def trace_command(trace: Path, out: Path, base: str | None, as_json: bool) -> None:
@@ -188,9 +192,13 @@ def _group(one: Seen, shape: str) -> str:
 
 
 def fitted(
-    rows: Sequence[Row], base: Profile, name: str, on_device: bool
+    rows: Sequence[Row], base: Profile, name: str, traced: Fingerprint
 ) -> tuple[Profile, list[Family], dict[str, str]]:
-    """Return the profile of rows of samples on top of `base`, what was fitted, and why other kernels were not."""
+    """Return the profile of rows of samples on top of `base`, what was fitted, and why other kernels were not.
+
+    traced: whether CUDA ran, and the multiprocessors that fits of whole waves count on.
+    """
+    on_device = "cuda" in traced.versions
     dtypes = [str(row["dtype"]) for row in rows if row["op"] != "adam"] or ["float32"]
     dtype = max(dict.fromkeys(dtypes), key=dtypes.count)  # of several the first: not what a set's order makes of it
     # Adam's weights and moments are in fp32 whatever the type of the passes: its bytes are the simulator's.
@@ -204,8 +212,7 @@ def fitted(
     parts = {key: of for key in (*KERNELS, *FALLBACK) if (of := _of(shown, key))}
     shapes = {key: len({str(row["shape"]) for row in shown if _key(row) == key}) for key in parts}
     many = [row for row in shown if shapes.get(_key(row), 0) >= ENOUGH]
-    versions = {"cuda": "unknown"} if on_device else {}
-    families = fit_families(many, [], Fingerprint(versions=versions, threads=1), dtype, lambda _: None, in_steps)
+    families = fit_families(many, [], traced, dtype, lambda _: None, in_steps)
     enough = {family.model.key: family.model for family in reversed(families)}
     models, why = _models(parts, shapes, enough, base)
     totals = [_predicted(models[key], part) for key, part in parts.items()]

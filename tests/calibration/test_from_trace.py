@@ -99,6 +99,16 @@ def test_enough_shapes_give_back_the_times_that_made_them(tmp_path, factor):
     assert taken == pytest.approx(factor * expected, rel=0.25)
 
 
+def test_waves_are_those_of_the_bases_multiprocessors(tmp_path, monkeypatch):
+    counted = []
+    monkeypatch.setattr(
+        "calibration.from_trace.fit_families", lambda rows, flagged, traced, *_: counted.append(traced.cores) or []
+    )
+    for base in ("h100-sxm-80gb", "a100-sxm-80gb"):
+        calibrate_trace(written(tmp_path, products(1.0)), tmp_path / base, base)
+    assert counted == [132, 108]
+
+
 def test_few_shapes_scale_every_time_by_the_median_ratio(tmp_path):
     found = calibrate_trace(written(tmp_path, products(3.0, SIZES[:3])), tmp_path / "out", BASE)
     model, base = (p.model_of(("gemm", "forward")) for p in (found.profile, load_profile(BASE)))
