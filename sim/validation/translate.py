@@ -238,7 +238,7 @@ def _plan(row: Measured, model: Model, cluster: Cluster, facts: dict[str, Any], 
     given |= {"compiled": True} if row.compiled else {}
     given |= _software(row, notes)
     given |= _framework(row, zero, notes)
-    given |= _shard(shard * (row.cp or 1), cluster.gpus // (row.tp * row.pp))
+    given |= _shard(shard * (row.cp or 1), cluster.gpus // (row.tp * row.pp), notes)
     if row.pp * chunks <= MOST_CHUNKS and model.layers % (row.pp * chunks):
         given["stage_layers"] = uneven(model.layers, row.pp * chunks)
         notes.texts.append(f"stage_layers = {given['stage_layers']} (spread unevenly, fewer at the ends)")
@@ -294,8 +294,10 @@ def _framework(row: Measured, zero: int, notes: _Notes) -> dict[str, Any]:
     return narrow | {"overlap_dp": False}
 
 
-def _shard(shard: int, ranks: int) -> dict[str, int]:
+def _shard(shard: int, ranks: int, notes: _Notes) -> dict[str, int]:
     """Return the HSDP argument where fewer than all `ranks` of a stage hold one copy."""
+    if shard > ranks:
+        notes.texts.append(f"fsdp_shard = {ranks} (all ranks of a stage; {shard} with context parallelism are stated)")
     return {"fsdp_shard": shard} if 0 < shard < ranks else {}
 
 

@@ -222,6 +222,8 @@ def test_sharding_follows_from_fsdp(tmp_path) -> None:
     assert case(tmp_path, zero_stage="", fsdp_shard="8").plan.zero == 3
     assert case(tmp_path, zero_stage="2", fsdp_shard="8").plan.zero == 2
     assert case(tmp_path, zero_stage="", fsdp_shard="0").plan.zero == 1
+    beyond = case(tmp_path, zero_stage="3", fsdp_shard="16")
+    assert any(note.startswith("fsdp_shard = 8 (all ranks") for note in beyond.assumptions)
 
 
 def test_devices_that_fill_no_servers_are_equally_many_on_each(tmp_path) -> None:
