@@ -39,9 +39,12 @@ class Seen:
 @dataclass
 class Context:
     """What readers remember: shapes of forward products by autograd number, products met below a backward node, the
-    first half of a cross-entropy's backward."""
+    first half of a cross-entropy's backward.
 
-    forward: dict[int, Product] = field(default_factory=dict)
+    Every thread has autograd numbers of its own: a forward pass that a GPU's backward thread repeats has others again.
+    """
+
+    forward: dict[int, list[Product]] = field(default_factory=lambda: defaultdict(list))
     met: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     half: list[Slice] = field(default_factory=list)
 
@@ -119,7 +122,7 @@ def _remember_forward(recorded: Recorded, context: Context) -> None:
         if first is not None and one.sequence is not None:
             a, b = one.dims(first), one.dims(first + 1)
             if len(a) == 2 and len(b) == 2:
-                context.forward[one.sequence] = (a[0], b[1], a[1])
+                context.forward[one.sequence].append((a[0], b[1], a[1]))
 
 
 def _product(first: int) -> Reader:
@@ -136,7 +139,8 @@ def _product(first: int) -> Reader:
             return _gemm(one, "forward", m, n, k, batch)
         if batch > 1:  # both gradients of a product of activations (attention's) count as dgrad
             return _gemm(one, "dgrad", m, n, k, batch)
-        known = context.forward.get(-1 if node.sequence is None else node.sequence)
+        candidates = context.forward.get(-1 if node.sequence is None else node.sequence, [])
+        known = next((of for of in candidates if any(_fits((m, n, k), of))), candidates[0] if candidates else None)
         direction = _gradient(one, node, (m, n, k), known, context, first)
         if direction == "wgrad" and known and (m, n) == (known[2], known[1]):
             m, n = n, m  # autograd made the transposed weight gradient: the same product, seen from the other side
@@ -149,16 +153,20 @@ def _gradient(
     one: Slice, node: Slice, shape: Product, known: Product | None, context: Context, first: int
 ) -> Literal["dgrad", "wgrad"]:
     """Return which gradient of the forward product `known` (m, n, k) a product below the autograd node `node` is."""
-    rows, columns, inner = shape
     order = context.met[id(node)]
     context.met[id(node)] += 1
     if known is None:
         return "wgrad" if one.transposed(first) else "dgrad"
-    m, n, k = known
-    as_input, as_weight = (rows, inner) == (m, n), inner == m and {rows, columns} == {n, k}
+    as_input, as_weight = _fits(shape, known)
     if as_input and as_weight:  # square: autograd makes the input's gradient first
         return "dgrad" if order == 0 and not one.transposed(first) else "wgrad"
     return "wgrad" if as_weight else "dgrad"
+
+
+def _fits(shape: Product, of: Product) -> tuple[bool, bool]:
+    """Return whether a product can be the gradient of the first and of the second factor of another."""
+    (rows, columns, inner), (m, n, k) = shape, of
+    return (rows, columns, inner) == (m, k, n), inner == m and {rows, columns} == {n, k}
 
 
 def _gemm(one: Slice, direction: str, m: int, n: int, k: int, batch: int = 1) -> Seen:
@@ -252,9 +260,11 @@ def _gelu(direction: str, kind: int) -> Reader:
 
 
 def _pointwise(one: Slice, _: Context) -> Seen | None:
-    """Read an element-wise operation: its inputs, and a result as large as the largest."""
-    sizes = [elements(one.dims(i)) for i in range(3)]
-    size = float(ELEMENT_BYTES.get(one.dtype, 0) * (sum(sizes) + max(sizes)))
+    """Read an element-wise operation: its inputs, and a result of the shape that they are broadcast to."""
+    shapes = [d for d in (one.dims(i) for i in range(3)) if d]
+    longest = max(map(len, shapes), default=0)
+    made = [max(sizes) for sizes in zip(*((1,) * (longest - len(d)) + d for d in shapes), strict=True)]
+    size = float(ELEMENT_BYTES.get(one.dtype, 0) * (sum(map(elements, shapes)) + elements(tuple(made))))
     name = one.name.removeprefix("aten::").rstrip("_")
     return Seen("elementwise", "any", one.dtype, name, {"bytes": size}, 0.0, size) if one.dtype else None
 

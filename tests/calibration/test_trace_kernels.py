@@ -196,6 +196,26 @@ def test_backward_products_without_their_forward_are_told_apart_by_layout(tmp_pa
     assert [s.direction for s in kernels(read_tree(written(tmp_path, events)))] == ["dgrad", "wgrad"]
 
 
+def test_an_elementwise_result_has_the_shape_that_inputs_are_broadcast_to(tmp_path):
+    for dims, moved in ((((8, 4), (8, 4)), 96), (((8, 1), (4,)), 8 + 4 + 32), (((8, 4), ()), 64)):
+        found = one(written(tmp_path, [op("aten::add", 0.0, 9.0, dims)]))
+        assert found.bytes == 4 * moved, dims
+
+
+def test_a_forward_pass_that_another_thread_repeats_confuses_no_gradients(tmp_path):
+    """Both have autograd numbers from 0: number 3 is a product (8, 16) x (16, 4) here, and (2, 8) x (8, 32) there."""
+    node = "autograd::engine::evaluate_function: MmBackward0"
+    events = [
+        op("aten::mm", 0.0, 5.0, ((8, 16), (16, 4)), Sequence_number=3),
+        op(node, 20.0, 90.0, Sequence_number=3),
+        op("aten::mm", 21.0, 5.0, ((8, 4), (4, 16))),
+        op("aten::mm", 29.0, 5.0, ((16, 8), (8, 4))),
+        op("aten::mm", 120.0, 5.0, ((2, 8), (8, 32)), Sequence_number=3) | {"tid": 2},
+    ]
+    found = kernels(read_tree(written(tmp_path, events)))
+    assert [s.direction for s in found] == ["forward", "dgrad", "wgrad", "forward"]
+
+
 def test_grouped_queries_and_full_attention(tmp_path):
     dims = ((2, 8, 64, 16), (2, 2, 64, 16), (2, 2, 64, 16))
     name = "aten::_scaled_dot_product_flash_attention"
