@@ -78,8 +78,8 @@ def calibrate_trace(trace: Path, out: Path, base: str | None = None) -> Traced:
     base: the profile that gives what the trace does not show; of a CPU's trace by default the catalog's `cpu`.
 
     Raises:
-        InputError: not such a trace, one without shapes or without known kernels; no base, or one of another
-            kind of device; `out` holds the samples of a measuring session, or cannot be written.
+        InputError: not such a trace, one without shapes or without known kernels, or with impossible times; no base,
+            or one of another kind of device; `out` holds the samples of a measuring session, or cannot be written.
     """
     if (out / SESSION).exists():
         raise InputError("--out", str(out), f"a folder without {SESSION}, whose samples would be lost")
@@ -93,7 +93,12 @@ def calibrate_trace(trace: Path, out: Path, base: str | None = None) -> Traced:
     versions = {"cuda": "unknown"} if recorded.on_device else {}
     cores = round(device(traced).sms.value) if recorded.on_device and traced else 1
     fingerprint = Fingerprint(versions=versions, cores=cores, threads=1)
-    profile, families, why = fitted(rows, held, out.resolve().name, fingerprint)
+    try:
+        profile, families, why = fitted(rows, held, out.resolve().name, fingerprint)
+    except InputError as error:
+        raise InputError(
+            str(trace), f"times of which no model can be made ({error})", "times of real kernels"
+        ) from None
     if without_sizes(recorded):
         why["adam any"] = f"{why.get('adam any', 'fitted without some steps')}; {LISTS}"
     _write(out, rows, profile, families)
