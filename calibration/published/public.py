@@ -51,6 +51,12 @@ class Public:
         """Return the samples of a device of the files; raises InputError if there are none."""
         return self._held(self.samples, (device, op, direction), f"samples of {op} {direction} on {device}")
 
+    def keep(self, found: AllReduce) -> None:
+        """Add all-reduces; raises InputError where another table has some of that name."""
+        if found.device in self.reduces:
+            raise InputError("--from", f"all-reduces of {found.device} in two files", "each device's in one file")
+        self.reduces[found.device] = found
+
     def all_reduce(self, name: str) -> AllReduce:
         """Return the all-reduces of `name`; raises InputError if there are none."""
         return self._held(self.reduces, name, f"all-reduce times of {name}")

@@ -127,13 +127,13 @@ def _add_reduce_nodes(public: Public, rows: Sequence[Row]) -> None:
     for name, some in by_device.items():
         times = [number(r, "oop_time_ns") * 1e-9 for r in some]
         sizes = [number(r, "bytes") for r in some]
-        public.reduces[name] = _one_node(name, [number(r, "n_gpus") for r in some], sizes, times, some[0]["source"])
+        public.keep(_one_node(name, [number(r, "n_gpus") for r in some], sizes, times, some[0]["source"]))
 
 
 def _add_reduce_h100(public: Public, rows: Sequence[Row]) -> None:
     times = [number(r, "out_of_place_us") * 1e-6 for r in rows]
     sizes = [number(r, "size_bytes") for r in rows]
-    public.reduces["H100"] = _one_node("H100", [number(r, "n_gpus") for r in rows], sizes, times, rows[0]["source_ref"])
+    public.keep(_one_node("H100", [number(r, "n_gpus") for r in rows], sizes, times, rows[0]["source_ref"]))
 
 
 def _one_node(name: str, n: Iterable[float], size: list[float], seconds: list[float], source: str) -> AllReduce:
@@ -169,7 +169,7 @@ def _add_bus(public: Public, rows: Sequence[Row]) -> None:
     if sizes:
         n, n_in, n_out = (np.full(len(sizes), v) for v in (32.0, 8.0, 4.0))
         columns = (n, n_in, n_out, np.array(sizes), np.array(seconds))
-        public.reduces[FOUR_NODES] = AllReduce(FOUR_NODES, *columns, source)
+        public.keep(AllReduce(FOUR_NODES, *columns, source))
 
 
 def _add_contention(public: Public, rows: Sequence[Row]) -> None:

@@ -64,6 +64,16 @@ def test_a_kernel_in_two_files_is_refused(tmp_path: Path) -> None:
         read_public(paths)
 
 
+def test_all_reduces_of_a_device_in_two_files_are_refused(tmp_path: Path) -> None:
+    name = "all-reduce by size"
+    cells = {"n_gpus": "8", "size_bytes": "1024", "out_of_place_us": "20", "source_ref": "here"}
+    row = ",".join(cells.get(column, "1") for column in HEADER[name].split(","))
+    paths = [csv(tmp_path, name, row), tmp_path / "more.csv"]
+    paths[1].write_bytes(paths[0].read_bytes())
+    with pytest.raises(InputError, match="--from: got 'all-reduces of H100 in two files'; allowed: each device's"):
+        read_public(paths)
+
+
 def test_files_of_no_use_are_set_aside_with_a_reason(tmp_path: Path) -> None:
     found = read_public([csv(tmp_path, "fp32 GEMM")])
     assert "bf16" in found.set_aside["fp32 GEMM.csv"]
