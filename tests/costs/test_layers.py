@@ -185,6 +185,17 @@ def test_full_recompute_repeats_forward_and_its_collectives(name):
             )
 
 
+@pytest.mark.parametrize(("name", "whole"), [("dense", 0), ("eager", 1)])
+def test_torchs_selective_recompute_repeats_stored_scores(name, whole):
+    """Every second product of weights, and of the core what no fused kernel does: its batched products too."""
+    model = SHAPES[name]
+    found = measured(model, recompute="selective", framework="torch")
+    b = next(iter(model.blocks))
+    core = b.seq * b.core_flop()
+    products = found["block0", "compute", "forward", "flop"] - core
+    assert found["again0", "compute", "recompute", "flop"] == pytest.approx(products / 2 + whole * core)
+
+
 @pytest.mark.parametrize(("device", "recipe"), [("h100-sxm-80gb", "fp8"), ("b200", "mxfp8"), ("b200", "nvfp4")])
 def test_low_precision_is_faster_for_large_products_only_in_layers(device, recipe):
     model = models["llama3-70b"]

@@ -105,19 +105,22 @@ def recomputed(kind: Kind, index: int) -> list[Op]:
     Full repeats the forward pass with its collectives. Selective repeats core attention where the scores are
     stored (eager; Megatron-LM's module core_attn), else the norms that stand alone, the experts' activation and MLA's
     products up from the latents (layernorm, moe_act, mla_up_proj); PyTorch's (`native`, torchtitan) keeps every second
-    product and fused attention, and repeats the rest; its full recompute stops once every saved tensor is back, before
-    the last product (`torch.utils.checkpoint`, early_stop). Of a traced layer only full recompute is known.
+    product and fused attention, and repeats the rest, stored scores (batched products and softmax) among it; its full
+    recompute stops once every saved tensor is back, before the last product (`torch.utils.checkpoint`, early_stop). Of
+    a traced layer only full recompute is known.
     """
     full, selective = symbol("full"), symbol("selective")
     attended = set[str]() if isinstance(kind, TracedKind) else _attended(kind, index)
-    chosen = set[str]() if isinstance(kind, TracedKind) else attended if kind.eager else _by_modules(kind)
+    eager = isinstance(kind, BlockKind) and kind.eager
+    chosen = set[str]() if isinstance(kind, TracedKind) else attended if eager else _by_modules(kind)
     unneeded = set[str]()
     if not isinstance(kind, TracedKind) and kind.mlp == "dense" and not kind.parallel and not kind.dropout:
         unneeded = {"mlp down", "mlp reduce", "mlp residual"}
 
     def share(op: Op) -> Expr:
         megatron = 1 if op.name in chosen else 0
-        torch = 0 if op.kind != "compute" or op.name in attended else 1 if op.flop == 0 else sp.Rational(1, 2)
+        others = 0 if op.kind != "compute" else 1 if op.flop == 0 else sp.Rational(1, 2)
+        torch = int(eager) if op.name in attended else others
         whole = full * (1 - native) if op.name in unneeded else full
         return whole + selective * ((1 - native) * megatron + native * torch)
 
