@@ -205,7 +205,7 @@ def _dropped_outputs(kind: BlockKind, size: Sizes, s: Saved) -> tuple[Expr, Expr
     Stored scores, else the outputs of norms and activation, but for that of the norm before cross-attention. Those are
     made again from the inputs, which are then kept whatever the layers save.
     """
-    if kind.eager and kind.mixer == "attention":
+    if kind.stores_scores:
         return s.scores, s.scores
     out = element_bytes * size.norm_tokens * hidden * (_normed(kind) - kind.cross)
     width = 0
@@ -244,7 +244,7 @@ def gradient_bytes(kind: Kind, index: int) -> Expr:
     kept_on = 1 if kind.relu else tempo.tempo  # what reads its output keeps it until it is done
     columns = 2 if kind.gated else 1 + kept_on
     matrix = maximum(scores(size), cross_scores(size)) if kind.cross else scores(size)
-    core = 2 * element_bytes * matrix if kind.eager and kind.mixer == "attention" else 0
+    core = 2 * element_bytes * matrix if kind.stores_scores else 0
     fused = element_bytes * size.tokens * (2 * query_width / tp + 2 * kv_columns) + ring.temporary(size.tokens)
     mixer = core or fused
     parts = [mixer - _mlp(kind, size)]

@@ -119,8 +119,7 @@ def layer_tensors(
     if recompute == "full":
         kept, rebuilt = [float(sizes[f"kept_{k}"])], _less(tensors, list(range(len(order))), sizes[f"kept_{k}"])[0]
     else:
-        mixer, eager = (kind.mixer, kind.eager) if isinstance(kind, BlockKind) else ("", False)
-        stored = eager and mixer in ("attention", "mla")
+        mixer, stored = (kind.mixer, kind.stores_scores) if isinstance(kind, BlockKind) else ("", False)
         first = DROPPED_FIRST["scores" if stored else "latent" if mixer == "mla" else "outputs"]
         turn = {name: i for i, name in enumerate(first)}
         chosen = sorted(range(len(order)), key=lambda i: turn.get(order[i][1], len(first)))

@@ -201,6 +201,16 @@ def test_gradients_of_the_scores_come_when_the_mlp_is_gone():
     assert found == max(4 * a * s * s * b - mlp, 2 * s * b * m.ffn) + 2 * 2 * s * b * h
 
 
+def test_latent_attention_has_scores_like_any_other():
+    """Their gradients come in the backward pass, and PyTorch's selective recompute drops and repeats them."""
+    m, b = llama(**LATENT | {"attention": "eager", "seq": 256}), 2
+    t, scores = m.seq * b, m.heads * m.seq**2 * b
+    found = evaluated(memory.gradient_bytes(BlockKind.of(next(iter(m.blocks))), 0), m, b)
+    assert found == 4 * scores - 2 * t * 3 * m.ffn + 4 * t * m.hidden
+    none, (kept, back) = (block_bytes(m, b, statistics=1, recompute=k, native=1) for k in (0, 1))
+    assert (none[0] - kept, back) == (2 * scores, 2 * scores)
+
+
 @pytest.mark.parametrize(
     ("loss", "tp", "held", "more"),
     [("in-place", 1, 4, 2), ("in-place", 2, 4, 2), ("autograd", 1, 4, 8), ("autograd", 2, 4, 12), ("fused", 1, 2, 2)],

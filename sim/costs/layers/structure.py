@@ -32,6 +32,11 @@ class BlockKind:
     joins: bool
     relu: bool
 
+    @property
+    def stores_scores(self) -> bool:
+        """Whether it has a matrix of attention scores and keeps it."""
+        return self.eager and self.mixer in ("attention", "mla")
+
     @classmethod
     def of(cls, block: Block) -> "BlockKind | TracedKind":
         """Return the kind of `block`."""
