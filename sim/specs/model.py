@@ -131,7 +131,7 @@ class Model:
 
     def _check(self) -> None:
         letters = "".join(self.network.kinds) if self.network else LETTERS.replace("P", "")
-        moe, pair = self._has_experts, self.family == "encoder-decoder"
+        moe, pair, image = self._has_experts, self.family == "encoder-decoder", self.family == "vit"
         wrong = [
             ("kv_heads", self.heads % self.kv_heads > 0, f"a divisor of heads = {self.heads}"),
             ("pattern", len(self.pattern) != self.layers, f"layers = {self.layers} letters"),
@@ -146,17 +146,16 @@ class Model:
             ("encoder_layers", pair and not 0 < self.encoder_layers < self.layers, f"1 to {self.layers - 1}"),
             ("rope_head_dim", self.kv_lora_rank > 0 and not self.rope_head_dim, "1 or more with kv_lora_rank"),
             ("window", bool(set(self.pattern) & set("WY")) and not self.window, "1 or more, as layers have a window"),
-            (
-                "patch",
-                self.family == "vit" and self.image_size % self.patch > 0,
-                f"a divisor of image_size = {self.image_size}",
-            ),
+            ("patch", image and self.image_size % self.patch > 0, f"a divisor of image_size = {self.image_size}"),
             (
                 "max_positions",
                 self.positions == "learned" and self.max_positions < self.seq,
                 f"seq = {self.seq} or more: every position is learned",
             ),
-            ("seq", self.family == "vit" and self.seq != self._patches + 1, f"{self._patches + 1}: patches and class"),
+            ("seq", image and self.seq != self._patches + 1, f"{self._patches + 1}: patches and class"),
+            ("vocab", image and self.vocab != self.classes, f"left out, or classes = {self.classes}: images have none"),
+            ("tied_embeddings", image and self.tied_embeddings, "false: images have no table to share with the head"),
+            ("mtp_layers", self.mtp_layers > 0 and self.family != "decoder", "0: only decoders predict more tokens"),
         ]
         for name, bad, allowed in wrong:
             if bad:
@@ -423,5 +422,6 @@ def following(model: Model) -> dict[str, set[str]]:
         "kv_heads": (model.kv_heads == model.heads, {"heads"}),
         "v_head_dim": (not model.kv_lora_rank, {"hidden", "heads", "head_dim"}),
         "max_positions": (model.positions == "learned" and model.max_positions == model.seq, {"seq"}),
+        "vocab": (model.family == "vit", {"classes"}),
     }
     return {name: of for name, (does, of) in follows.items() if does}

@@ -103,6 +103,9 @@ def test_letters_follow_from_the_counts(layers, global_every, dense_layers, moe_
         ({"family": "encoder-decoder"}, "encoder_layers"),
         ({"family": "vit", "patch": 15}, "patch"),
         ({"family": "vit", "seq": 196}, "seq"),
+        ({"family": "vit", "classes": 10, "vocab": 1000}, "vocab"),
+        ({"family": "vit", "tied_embeddings": True}, "tied_embeddings"),
+        ({"family": "encoder", "mtp_layers": 1}, "mtp_layers"),
         ({"kv_heads": 3}, "kv_heads"),
         ({"seq": 2048, "max_positions": 512}, "max_positions"),
     ],
@@ -111,6 +114,10 @@ def test_contradictions(changes, path):
     with pytest.raises(InputError) as caught:
         Model(**({"layers": 2, "hidden": 64, "heads": 4} | changes))
     assert caught.value.path == path
+
+
+def test_the_classifier_follows_from_the_classes():
+    assert resized(catalog["vit-l"], {"classes": 21_843}).vocab == 21_843
 
 
 def test_experts_that_no_layer_has_are_noted():
