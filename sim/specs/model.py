@@ -21,6 +21,8 @@ from sim.specs.traced import Network
 ASSUMED_VOCAB = 51_200
 ASSUMED_SEQ = 2_048
 Convention = Literal["megatron", "palm"]
+OF_EXPERTS = ("experts", "shared_ffn", "moe_latent", "capacity_factor", "imbalance")
+"""What experts have, of fields that a model without any has at their defaults."""
 
 
 @spec
@@ -119,15 +121,23 @@ class Model:
         assumed += self.network.notes() if self.network else []
         if self.table and not self.table.seq:
             assumed.append("a sample counts as one token: the traced network reads none")
-        if not self._has_experts:
-            unused = [name for name in ("experts", "shared_ffn") if getattr(self, name)]
-            assumed += [f"model.{name} = {getattr(self, name)} is ignored: no layer has experts" for name in unused]
+        assumed += self._unused()
         object.__setattr__(self, "assumptions", tuple(assumed))
         self._check()
 
     def __getstate__(self) -> dict[str, object]:
         # Without what is cached: blocks are hashed by their model, which a reader of the state does not have yet.
         return {f.name: self.__dict__[f.name] for f in fields(self)}
+
+    def _unused(self) -> list[str]:
+        """Return what is stated of parts that no layer has."""
+        absent = {} if self._has_experts else dict.fromkeys(OF_EXPERTS, "experts")
+        absent |= {} if set(self.pattern) & set("WY") else {"window": "a window"}
+        absent |= {} if self.kv_lora_rank else dict.fromkeys(("q_lora_rank", "rope_head_dim"), "latent attention")
+        usual = {f.name: f.default for f in fields(self)}
+        held = {name: getattr(self, name) for name in absent}
+        stated = {name: value for name, value in held.items() if value != usual[name]}
+        return [f"model.{name} = {value} is ignored: no layer has {absent[name]}" for name, value in stated.items()]
 
     def _check(self) -> None:
         letters = "".join(self.network.kinds) if self.network else LETTERS.replace("P", "")

@@ -127,6 +127,15 @@ def test_experts_that_no_layer_has_are_noted():
     ]
     sparse = Model(layers=2, hidden=64, heads=4, experts=4, shared_ffn=64, dense_layers=1)
     assert not any("ignored" in note for note in sparse.assumptions)
+    loaded = Model(layers=2, hidden=64, heads=4, imbalance=2.0).assumptions
+    assert "model.imbalance = 2.0 is ignored: no layer has experts" in loaded
+
+
+def test_a_window_that_no_layer_has_is_noted():
+    shape = {"layers": 2, "hidden": 64, "heads": 4, "window": 16}
+    note = "model.window = 16 is ignored: no layer has a window"
+    assert note in Model(family="encoder", **shape).assumptions
+    assert note not in Model(**shape).assumptions
 
 
 def test_a_table_of_positions_grows_with_the_sequence():
