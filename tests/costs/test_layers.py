@@ -119,6 +119,17 @@ def test_context_parallel_ranks_share_tokens_and_keys():
     assert two["block0", "cp", "backward_input", "seconds"] > two["block0", "cp", "forward", "seconds"] > 0
 
 
+def test_context_parallel_ranks_exchange_heads_of_state_spaces():
+    """All tokens of some heads for the scan, in the width of the in-projection, and one's own tokens back."""
+    model, size = SHAPES["hybrid"], 2
+    found = measured(model, cp=size)
+    inner, states = model.ssm_width, 2 * model.ssm_groups * model.ssm_state
+    sent = 2 * model.seq // size * (2 * inner + states + model.ssm_heads + inner)
+    for phase in ("forward", "backward_input"):
+        assert found["block0", "cp", phase, "bytes"] == sent
+        assert found["block0", "cp", phase, "seconds"] > 0
+
+
 @pytest.mark.parametrize("name", sorted(SHAPES))
 def test_one_rank_does_not_communicate(name):
     found = measured(SHAPES[name])

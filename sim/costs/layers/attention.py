@@ -10,6 +10,7 @@ from sim.costs.layers.ops import (
     Op,
     Sizes,
     cp,
+    cp_group,
     gathered_again,
     gemm,
     head_dim,
@@ -196,8 +197,9 @@ def mamba(size: Sizes) -> Iterator[Op]:
     The scan runs on tensor cores like attention and is timed at attention's rate over chunks.
     """
     inner, states = symbol("ssm_width"), symbol("ssm_states")
-    tokens = size.tokens
-    yield from gemm("in projection", tokens, (2 * inner + states + symbol("ssm_heads")) / tp, hidden)
+    tokens, projected = size.tokens, (2 * inner + states + symbol("ssm_heads")) / tp
+    yield from gemm("in projection", tokens, projected, hidden)
+    yield from _whole_sequences(element_bytes * tokens * projected, element_bytes * tokens * inner / tp)
     yield moved("convolution", "forward", 2 * element_bytes * tokens * (inner + states) / tp)
     yield moved("convolution dgrad", "backward_input", 4 * element_bytes * tokens * (inner + states) / tp)
     flop = tokens * size.of("core_flop") / tp
@@ -214,3 +216,15 @@ def mamba(size: Sizes) -> Iterator[Op]:
     yield moved("gated norm", "forward", 3 * element_bytes * tokens * inner / tp)
     yield moved("gated norm dgrad", "backward_input", 5 * element_bytes * tokens * inner / tp)
     yield from gemm("out projection", tokens, hidden, inner / tp)
+
+
+def _whole_sequences(projected: Expr, mixed: Expr) -> Iterator[Op]:
+    """Yield how context-parallel ranks get all tokens of some heads for the convolution and the scan, and their own
+    tokens back: all-to-all of the `projected` and of the `mixed` bytes, which nothing hides.
+
+    Megatron-LM's (megatron-core 0.16.1, core/ssm/mamba_context_parallel.py); where a head's group is on several ranks
+    its states are sent to each, which is left out.
+    """
+    for phase in ("forward", "backward_input"):
+        for name, moves in (("heads", projected), ("tokens", mixed)):
+            yield Op(f"{name} exchange {phase}", phase, "cp", cp_group.all_to_all(moves), 0, moves)
