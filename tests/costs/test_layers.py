@@ -119,6 +119,14 @@ def test_context_parallel_ranks_share_tokens_and_keys():
     assert two["block0", "cp", "backward_input", "seconds"] > two["block0", "cp", "forward", "seconds"] > 0
 
 
+def test_context_parallel_ranks_exchange_what_cross_attention_reads():
+    """Keys and values of the decoder's tokens and of the encoder's, from all ranks; backward twice."""
+    model = replace(SHAPES["pair"], encoder_seq=256)
+    found = measured(model, cp=2)
+    both = 2 * (model.seq + model.encoder_seq) * 2 * model.kv_width
+    assert [found["block1", "cp", phase, "bytes"] for phase in ("forward", "backward_input")] == [both, 2 * both]
+
+
 def test_context_parallel_ranks_exchange_heads_of_state_spaces():
     """All tokens of some heads for the scan, in the width of the in-projection, and one's own tokens back."""
     model, size = SHAPES["hybrid"], 2

@@ -98,11 +98,12 @@ def fused(name: str, direction: str, size: Expr, **shape: Expr) -> Op:
     return Op(f"{name} {direction}", phase, "compute", time, shape["flop"], size)
 
 
-def context_parallel(kind: BlockKind, size: Sizes, mixed: list[Op]) -> Iterator[Op]:
-    """Yield what context-parallel ranks exchange beside core attention, whose operations are `mixed`."""
+def context_parallel(name: str, kind: BlockKind, keys: Expr, mixed: list[Op]) -> Iterator[Op]:
+    """Yield what context-parallel ranks, each with so many rows of `keys`, exchange beside core attention, whose
+    operations are `mixed` and have `name` in front."""
     beside = ("context forward", "context dgrad") if kind.eager else ("attention forward", "attention backward")
     kernels_of = {op.name: op for op in mixed}
-    yield from exchanges([kernels_of[name] for name in beside], size, kind.mixer == "mla")
+    yield from exchanges(name, [kernels_of[f"{name}{each}"] for each in beside], keys, kind.mixer == "mla")
 
 
 def attention(kind: BlockKind, size: Sizes) -> Iterator[Op]:
@@ -127,7 +128,7 @@ def attention(kind: BlockKind, size: Sizes) -> Iterator[Op]:
         yield moved("rope dgrad", "backward_input", turned)
     mixed = list(core(kind, size))
     yield from mixed
-    yield from context_parallel(kind, size, mixed)
+    yield from context_parallel("", kind, tokens, mixed)
     yield from gemm("attention out", tokens, hidden, v_width / tp)
     if kind.cross:
         yield from _cross(kind, size)
@@ -186,7 +187,9 @@ def _cross(kind: BlockKind, size: Sizes) -> Iterator[Op]:
     yield from gemm("cross key-value", read, 2 * kv_columns, hidden)
     if kind.qk_norm:
         yield from _head_norms("cross ", kind, tokens, read)
-    yield from cross_core(kind, size)
+    mixed = list(cross_core(kind, size))
+    yield from mixed
+    yield from context_parallel("cross ", kind, read, mixed)
     yield from gemm("cross out", tokens, hidden, v_width / tp)
     yield from residual("cross residual", size.norm_tokens, kind.dropout)
 

@@ -76,12 +76,13 @@ def _direction(op: Op) -> str:
     return "forward" if op.phase == "forward" else "backward"
 
 
-def exchanges(attention: list[Op], size: Sizes, latent: bool) -> list[Op]:
+def exchanges(name: str, attention: list[Op], keys: Expr, latent: bool) -> list[Op]:
     """Return what context-parallel ranks exchange beside the `attention` kernels of the forward and backward pass.
 
-    Elsewhere than in PyTorch backward passes keys and values round again and their gradients with them.
+    name: in front of those of the exchanges; keys: rows of keys that a rank has. Elsewhere than in PyTorch backward
+    passes keys and values round again and their gradients with them.
     """
-    part = size.tokens * exchanged(latent)
+    part = keys * exchanged(latent)
     whole = element_bytes * part * cp
     once = cp_group.all_gather(whole)
     forward, backward = attention
@@ -90,11 +91,19 @@ def exchanges(attention: list[Op], size: Sizes, latent: bool) -> list[Op]:
     passed = (cp - 1) * hidden_beside(sums, backward.seconds / cp) + minimum(1, cp - 1) * sums
     other = 1 - ring
     return [
-        Op("key-value gather", "forward", "cp", ring * gathered[0], 0, ring * whole),
-        Op("key-value gather again", "backward_input", "cp", ring * gathered[1], 0, ring * whole),
-        Op("key-value gradients", "backward_input", "cp", ring * passed, 0, ring * FP32 * part * cp),
-        Op("key-value ring", "forward", "cp", other * once, 0, other * whole, forward.name),
-        Op("key-value gradient ring", "backward_input", "cp", other * 2 * once, 0, other * 2 * whole, backward.name),
+        Op(f"{name}key-value gather", "forward", "cp", ring * gathered[0], 0, ring * whole),
+        Op(f"{name}key-value gather again", "backward_input", "cp", ring * gathered[1], 0, ring * whole),
+        Op(f"{name}key-value gradients", "backward_input", "cp", ring * passed, 0, ring * FP32 * part * cp),
+        Op(f"{name}key-value ring", "forward", "cp", other * once, 0, other * whole, forward.name),
+        Op(
+            f"{name}key-value gradient ring",
+            "backward_input",
+            "cp",
+            other * 2 * once,
+            0,
+            other * 2 * whole,
+            backward.name,
+        ),
     ]
 
 
