@@ -337,6 +337,6 @@ def _staged(plan: Plan, model: Model, cluster: Cluster) -> PlacedPlan:
         spread = Spread.of(own, cluster, own.tp * own.dp * own.cp * plan.pp)
         for rule in RULES:
             if rule.broken(model, spread):
-                value = getattr(own, rule.knob)
-                raise InputError(f"plan.stages.{i}.{rule.knob}", value, rule.allowed(model, spread))
+                path = f"plan.stages.{i}" if rule.knob in PER_STAGE else "plan"
+                raise InputError(f"{path}.{rule.knob}", getattr(own, rule.knob), rule.allowed(model, spread))
     return PlacedPlan(plan=plan, dp=gcd(*(s.dp for s in parts)), microbatches=plan.global_batch // samples[0])

@@ -174,6 +174,7 @@ def test_what_stages_say_is_not_said_twice(change, path):
         ),
         (UNEQUAL, {"schedule": "zbv"}, "plan.schedule"),
         (UNEQUAL, {"schedule": "2bw"}, "plan.schedule"),
+        (UNEQUAL, {"ep": 2}, "plan.ep"),
     ],
 )
 def test_illegal_stages_are_refused(stages, more, path):
