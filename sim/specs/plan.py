@@ -327,7 +327,8 @@ def _staged(plan: Plan, model: Model, cluster: Cluster) -> PlacedPlan:
         allowed = f"layers that add up to model.layers = {model.layers}"
         raise InputError("plan.stages", plan.split_stages, allowed)
     if gpus != cluster.gpus:
-        raise InputError("plan.stages", f"{gpus} GPUs", f"tp x dp over all stages that add up to {cluster.gpus} GPUs")
+        each = "tp x dp" if plan.cp == 1 else f"tp x dp x cp {plan.cp}"
+        raise InputError("plan.stages", f"{gpus} GPUs", f"{each} over all stages that add up to {cluster.gpus} GPUs")
     samples = [s.dp * s.micro_batch for s in parts]
     for i, n in enumerate(samples):
         if n != samples[0]:

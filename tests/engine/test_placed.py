@@ -183,6 +183,11 @@ def test_illegal_stages_are_refused(stages, more, path):
     assert error.value.path == path
 
 
+def test_context_parallel_ranks_count_among_the_devices_of_stages():
+    with pytest.raises(InputError, match=r"got '32 GPUs'; allowed: tp x dp x cp 2 over all stages that add up to 16"):
+        plan(*UNEQUAL, cp=2).on(LLAMA, NODES)
+
+
 def test_recompute_layers_need_a_kind():
     with pytest.raises(InputError, match=r"plan\.recompute_layers"):
         simulate(LLAMA, NODES, Plan(tp=2, pp=2, global_batch=64, recompute_layers=2))
