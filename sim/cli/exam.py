@@ -67,7 +67,7 @@ def _timed(entry: Entry) -> bool:
 def _print_exam(entries: Sequence[Entry]) -> None:
     shown = table_of("step time, by run-level parameters that never saw the source", [*_headings(), "goal"])
     for entry in entries:
-        goal = f"{entry.goal.raw:g} / {entry.goal.debiased:g}" if entry.goal else "-"
+        goal = f"{entry.goal.raw:g}/{entry.goal.debiased:g}" if entry.goal else "-"
         shown.add_row(entry.name, *times_of(entry.elsewhere["time"], EXAM), goal)
     console.print(shown)
     headings = [*_headings(), "before", "goal"]
