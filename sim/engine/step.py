@@ -37,7 +37,7 @@ from sim.engine.path import run_program
 from sim.engine.placed import slowest, stage_values
 from sim.engine.program import Cause, Program, Run, Sharing
 from sim.engine.timeline import Timeline
-from sim.schedules import Kind, Schedule
+from sim.schedules import SCHEDULES, Kind, Schedule
 from sim.specs import Cluster, InputError, Model, PlacedPlan, Plan
 from sim.specs.arguments import checked
 from sim.specs.catalog import precision
@@ -440,7 +440,8 @@ def _on_path(
 ) -> Decided:
     def run(costs: Mapping[str, Any]) -> Timeline:
         graph = graph_of(schedule)
-        joint = graph.kind == Kind.REDUCE_GRAD
+        # Without flush each update reduces its own gradients.
+        joint = graph.kind == (Kind.OPTIMIZER if SCHEDULES[schedule.name].asynchronous else Kind.REDUCE_GRAD)
         program = durations(schedule, costs).program(graph)
         return Timeline.of(schedule, run_noisy(program, joint, noise, copies, run_program))
 

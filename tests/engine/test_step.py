@@ -132,6 +132,14 @@ def test_slow_devices_and_jitter(gpt3, h100s, interleaved):
         assert calm < run(jitter=0.05) < 1.1 * calm
 
 
+def test_replicas_without_flush_meet_at_every_update():
+    """Each waits for the slowest of all, microbatch by microbatch: on either engine."""
+    model = Model(name="small", layers=24, hidden=2048, heads=16, vocab=50_304, seq=2048)
+    cluster, plan = Cluster.of("h100-sxm-80gb", nodes=2), Plan(pp=4, global_batch=64, schedule="pipedream")
+    path, events = (simulate(model, cluster, plan, e, noise=Noise(jitter=0.1)) for e in ("path", "events"))
+    assert path.step_time_s == pytest.approx(events.step_time_s, rel=0.02)
+
+
 @pytest.mark.parametrize(("engine", "schedule", "seed"), [("path", "2bw", 3), ("events", "pipedream", 2)])
 def test_no_term_of_a_step_with_jitter_is_negative(engine, schedule, seed):
     model = Model(name="tiny", layers=4, hidden=2048, heads=8, vocab=50_257, seq=16)  # its update takes the most
