@@ -19,6 +19,7 @@ from sim.loading.processes import Span as LoadSpan
 from sim.loading.simulate import unshared
 from sim.run.feed import Feed
 from sim.run.losses import Saving
+from sim.schedules import SCHEDULES
 from sim.specs import Around, Checkpointing, InputError, Loading
 from sim.specs.arguments import checked
 from sim.specs.fields import real
@@ -96,7 +97,7 @@ def train(
     Raises:
         InputError: the schedule's steps have no common end, or there are more than a million steps.
     """
-    if step.timeline.schedule.weight_versions != (1,) * step.timeline.schedule.ranks:
+    if SCHEDULES[step.plan.order].asynchronous:
         raise InputError("plan.schedule", step.plan.order, "a schedule that flushes, so that steps end")
     if seconds > MOST_STEPS * step.step_time_s:
         raise InputError("seconds", seconds, f"at most {MOST_STEPS} steps of {step.step_time_s:.3g} s")

@@ -77,9 +77,10 @@ def test_a_run_without_nodes_stands_still_until_the_end(step):
     assert found.parts_s["failures"] > 0.5 * found.seconds
 
 
-def test_steps_without_an_end_are_refused():
+@pytest.mark.parametrize("pp", [1, 2])  # a stage alone keeps one version of its weights, and flushes no more
+def test_steps_without_an_end_are_refused(pp):
     cluster = Cluster.of("h100-sxm-80gb")
-    step = simulate(models["llama3-8b"], cluster, Plan(tp=4, pp=2, schedule="pipedream", global_batch=8))
+    step = simulate(models["llama3-8b"], cluster, Plan(tp=4, pp=pp, schedule="pipedream", global_batch=8))
     with pytest.raises(InputError, match="a schedule that flushes"):
         train(step)
 
