@@ -65,6 +65,7 @@ class Repeated:
         """The operation that takes the data of each microbatch, in the order of their starts."""
         graph = self.program.graph
         first = (graph.kind == Kind.F) & (graph.stage % self.schedule.depth == 0)
+        first &= graph.microbatch >= 0  # gathers of weights beside the first forwards take none
         ids = np.flatnonzero(first)
         _, at = np.unique(np.stack([graph.stage[ids], graph.microbatch[ids]]), axis=1, return_index=True)
         found = ids[at]

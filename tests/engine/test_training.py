@@ -128,6 +128,12 @@ def test_slow_data_sets_the_pace():
     assert all(span.data_ticks == pytest.approx(made.step.ticks, rel=0.02) for span in spans)
 
 
+def test_gathers_of_weights_take_no_data():
+    """ZeRO-1 gathers beside the first forwards on the event engine: four microbatches, four takes."""
+    made = trained(step_of("events", pp=1, tp=2, zero=1, global_batch=32), 8, period=0.5)
+    assert made.spans[-1].end - made.spans[-1].begin == pytest.approx(2 * made.step.ticks, rel=0.01)
+
+
 def test_data_in_time_costs_nothing():
     made = trained(step_of(), 10, period=0.02)
     assert made.spans[-1].end - made.spans[2].begin == 8 * made.step.ticks
