@@ -26,10 +26,13 @@ def hidden(step: Step) -> dict[str, float]:
     own = pace(timeline, step.placed.microbatches)
     traffic = slowest(step.model, step.cluster, step.placed, step.level, stage.traffic_model)
     where = layout(step.model, step.cluster, step.placed, step.level)
-    program = lower(timeline.schedule, costs, traffic, where).program
+    lowered = lower(timeline.schedule, costs, traffic, where)
+    program = lowered.program
     mine = program.graph.rank == own.rank
     found = {}
     for cause, term in HIDDEN.items():
         whole = TICK_S * float(np.sum(program.duration[mine & (program.cause == cause)])) / own.steps
+        if cause == Cause.DATA:  # a shared table's gradients are exposed as "other"
+            whole -= own.updates * float(lowered.tied[own.rank])
         found[term] = max(0.0, whole - step.breakdown_s[term])
     return found

@@ -22,6 +22,12 @@ def test_hiding_less_exposes_as_much_more(zero: int, least: float) -> None:
     assert least <= whole / alone.breakdown_s["dp"] <= 1.3
 
 
+def test_what_adds_up_a_shared_table_is_not_hidden() -> None:
+    step = sim.simulate(MODEL, NODES, Plan(pp=2, global_batch=64, overlap_dp=False))
+    assert step.breakdown_s["other"] > 0.1 * step.breakdown_s["dp"]  # where it counts
+    assert hidden(step)["dp"] == pytest.approx(0.0, abs=1e-3 * step.breakdown_s["dp"])
+
+
 def test_copies_hide_behind_passes() -> None:
     plan = Plan(tp=2, pp=2, global_batch=64, offload=sim.Offload(activations=0.5))
     found = hidden(sim.simulate(MODEL, Cluster.of("h100-sxm-80gb"), plan))
