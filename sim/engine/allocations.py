@@ -9,7 +9,7 @@ activations left behind; what ZeRO-3 gathers lies on a stream of its own, as FSD
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import chain, islice, repeat
 
 import numpy as np
 
@@ -31,6 +31,8 @@ MATRICES = (3, 1, 4, 4)
 LAZY = 2 / 3
 """Share of the optimizer's bytes that Adam makes at its first update: two of three fp32 numbers."""
 MOST_STEPS = 100
+MOST_EVENTS = 2_000_000
+"""Of a replay: half a minute, and half of what the reader of traces takes."""
 
 
 @checked
@@ -42,7 +44,8 @@ def replay_allocator(
     settings: None for the usual ones, with segments as the profile's device has them.
 
     Raises:
-        InputError: no such rank; the plan keeps something in host memory, whose copies are not replayed.
+        InputError: no such rank; the plan keeps something in host memory, whose copies are not replayed; more than two
+            million events.
     """
     return replay(allocations(step, rank, steps), settings or measured_settings(step))
 
@@ -156,9 +159,12 @@ class _Rank:
         self._hold(pieces(held.fixed["communication"] - at_once * self.gathered, 0))
         self.states = _matrices(held.fixed["optimizer"] * lazy, layers)
         self.kept: dict[tuple[int, int], Kept] = {}
-        for _ in range(steps):
-            for action in held.actions:
-                self._act(action)
+        whole, microbatches = steps * len(held.actions), f"{schedule.microbatches} microbatches"
+        for done, action in enumerate(chain.from_iterable(repeat(held.actions, steps)), 1):
+            self._act(action)
+            if len(self.events) > MOST_EVENTS:
+                about = f"about {whole * len(self.events) // done} in {steps} steps of {microbatches}"
+                raise InputError("allocations", about, f"at most {MOST_EVENTS}: fewer microbatches or steps")
         return self.events
 
     def _hold(self, sizes: Sequence[int], stream: int = COMPUTE_STREAM) -> list[int]:

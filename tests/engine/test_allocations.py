@@ -144,6 +144,14 @@ def test_what_is_asked_for_is_checked(given, message):
     assert str(caught.value) == message
 
 
+def test_too_many_allocations_are_told_before_all_are_made(monkeypatch):
+    monkeypatch.setattr("sim.engine.allocations.MOST_EVENTS", 2_000)
+    message = r"allocations: got 'about \d{4} in 2 steps of 16 microbatches'; allowed: at most 2000"
+    with pytest.raises(InputError, match=message):
+        replay_allocator(step_of())
+    assert len(replay_allocator(step_of(global_batch=4)).allocated) <= 2_000
+
+
 def test_offload_is_not_replayed():
     with pytest.raises(InputError, match=r"plan.offload: .*copies are not replayed"):
         replay_allocator(step_of(offload=Offload(optimizer=0.5)))
