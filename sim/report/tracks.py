@@ -8,7 +8,7 @@ import numpy as np
 
 from sim.engine.lower import Lane
 from sim.engine.memory import CATEGORIES
-from sim.engine.program import Cause, Program, Stream
+from sim.engine.program import Cause, Program, Run, Stream
 from sim.engine.step import Step
 from sim.engine.timeline import Timeline
 from sim.report.decimation import Ints, lasting
@@ -90,9 +90,11 @@ def tracks_of(step: Step, most: int) -> Tracks:
     """
     timeline, title = step.timeline, f"{step.model.name} on {step.placed.gpus} x {step.cluster.device}"
     ranks, streams = range(timeline.schedule.ranks), len(timeline.run.program.stream) > 0
-    slices, of_action = _actions(timeline)
+    starts = _starts(timeline, streams)
+    until = int(np.partition(starts, most - 1)[most - 1] if len(starts) > most else starts.max())
+    slices, of_action = _actions(timeline, until)
     if streams:
-        tracks, more, flows = _operations(timeline, of_action, len(slices))
+        tracks, more, flows = _operations(timeline, of_action, len(slices), until)
         processes = {r + 1: f"pipeline rank {r}" for r in ranks}
         slices += more
     else:
@@ -102,7 +104,7 @@ def tracks_of(step: Step, most: int) -> Tracks:
     place = {i: n for n, i in enumerate(order)}
     kept = [tuple(place[i] for i in flow) for flow in flows if all(i in place for i in flow)]
     counters = list(_counters(step, streams))
-    return Tracks(processes, tracks, [slices[i] for i in order], kept, counters, len(slices) - len(order))
+    return Tracks(processes, tracks, [slices[i] for i in order], kept, counters, len(starts) - len(order))
 
 
 def tracks_of_training(trained: Trained, most: int) -> Tracks:
@@ -139,38 +141,49 @@ _VERB = {"fetch": "read ", "prep": "prepare ", "snapshot": "copy ", "persist": "
 _VERB |= {"step": "", "late": "", "down": ""}
 
 
-def _actions(timeline: Timeline) -> tuple[list[Slice], list[int]]:
-    """Return a slice for every action, one for a fused pair; and the slice of every action."""
-    graph, zero, found, of_action = timeline.graph, timeline.zero, [], []
-    schedule = timeline.schedule
+def _starts(timeline: Timeline, streams: bool) -> Ints:
+    """Return when every slice of a step starts, in ticks."""
+    starts, run = timeline.start[~timeline.graph.second], timeline.run
+    return np.concatenate([starts, run.start[_shown(run)]]) if streams else starts
+
+
+def _shown(run: Run) -> Ints:
+    """Return the operations of the event engine that have a slice: not those of no length, nor where pairs meet."""
+    program = run.program
+    return np.flatnonzero((run.end > run.start) & ((program.stream != Stream.LINK) | (program.cause == Cause.MESSAGE)))
+
+
+def _actions(timeline: Timeline, until: int) -> tuple[list[Slice], dict[int, int]]:
+    """Return a slice for every action that starts until a tick, one for a fused pair; and the slices of the actions."""
+    graph, zero, found = timeline.graph, timeline.zero, list[Slice]()
+    schedule, of_action = timeline.schedule, dict[int, int]()
     fused = np.append(graph.second[1:], False)
-    for i, (rank, start, end) in enumerate(
-        zip(graph.rank.tolist(), (timeline.start - zero).tolist(), (timeline.end - zero).tolist(), strict=True)
-    ):
+    for i in np.flatnonzero(timeline.start <= until).tolist():
+        rank, start, end = int(graph.rank[i]), int(timeline.start[i]) - zero, int(timeline.end[i]) - zero
         action = graph.action(i)
         if not graph.second[i]:
             both = schedule.pair_label(action, graph.action(i + 1)) if fused[i] else schedule.label(action)
             torch = f"({action};{graph.action(i + 1)})OVERLAP_F_B" if fused[i] else str(action)
             args = {"torch": f"PP:{torch}", "stage": action.stage, "microbatch": action.microbatch}
             found.append(Slice(rank, start, end, both, CATEGORY.get(action.kind, "compute"), args))
-        of_action.append(len(found) - 1)
+        of_action[i] = len(found) - 1
     return found, of_action
 
 
-def _arrows(timeline: Timeline, of_action: list[int]) -> list[tuple[int, ...]]:
+def _arrows(timeline: Timeline, of_action: Mapping[int, int]) -> list[tuple[int, ...]]:
     graph = timeline.graph
     waiting = np.repeat(np.arange(len(graph)), np.diff(graph.first))
     sent = np.flatnonzero(graph.boundary >= 0)
     pairs = zip(graph.source[sent].tolist(), waiting[sent].tolist(), strict=True)
-    return [(of_action[a], of_action[b]) for a, b in pairs]
+    return [(of_action[a], of_action[b]) for a, b in pairs if a in of_action and b in of_action]
 
 
 def _operations(
-    timeline: Timeline, of_action: list[int], before: int
+    timeline: Timeline, of_action: Mapping[int, int], before: int, until: int
 ) -> tuple[list[Track], list[Slice], list[tuple[int, ...]]]:
     """Return tracks (those of the actions first), a slice per operation and the arrows through messages.
 
-    of_action: the slice of every action; before: how many slices there are already.
+    of_action: the slices of the actions; before: how many slices there are already; until: tick of the last start.
     """
     program, run, ranks = timeline.run.program, timeline.run, timeline.schedule.ranks
     tracks = [Track(r + 1, ACTIONS, "actions") for r in range(ranks)]
@@ -178,7 +191,8 @@ def _operations(
     row, names = rows(program, run.start, run.end), _Names(timeline)
     slices: list[Slice] = []
     message: dict[int, int] = {}
-    shown = np.flatnonzero((run.end > run.start) & (row >= 0))
+    shown = _shown(run)
+    shown = shown[run.start[shown] <= until]
     for i in shown[np.lexsort((shown, row[shown], program.graph.rank[shown]))].tolist():
         where = int(program.graph.rank[i]), int(row[i])
         if where not in index:
@@ -187,9 +201,8 @@ def _operations(
         if program.cause[i] == Cause.MESSAGE:
             message[i] = before + len(slices)
         slices.append(names.slice(i, index[where]))
-    at: dict[tuple[int, ...], int] = {
-        (int(r), *timeline.graph.action(i)): of_action[i] for i, r in enumerate(timeline.graph.rank)
-    }
+    rank, action = timeline.graph.rank, timeline.graph.action
+    at: dict[tuple[int, ...], int] = {(int(rank[i]), *action(i)): n for i, n in of_action.items()}
     return tracks, slices, [flow for i, n in message.items() for flow in names.flow(i, n, at)]
 
 

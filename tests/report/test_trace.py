@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from sim.engine.step import Step, simulate
-from sim.report import save_trace, trace
+from sim.report import save_trace, trace, tracks
 from sim.report.chrome import FIRST_THREAD
 from sim.report.perfetto import message, varint
 from sim.report.tracks import MESSAGES, STREAMS
@@ -123,6 +123,13 @@ def test_a_trace_is_bounded_and_says_what_it_leaves_out(step: Step, monkeypatch:
     assert data["otherData"]["slices_left_out"] == len(step.timeline.start) - 10
     phases = [e["ph"] for e in data["traceEvents"]]
     assert phases.count("s") == phases.count("f")
+
+
+def test_slices_that_are_left_out_are_not_made(contended: Step, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, plain = [], tracks.Slice
+    monkeypatch.setattr(tracks, "Slice", lambda *fields: made.append(fields) or plain(*fields))
+    held = tracks.tracks_of(contended, 50)
+    assert len(held.slices) == 50 <= len(made) < 100 < held.left_out
 
 
 @pytest.mark.parametrize("value", [0, 1, 127, 128, 300, 2**32, 2**64 - 1])
