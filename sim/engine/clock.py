@@ -9,7 +9,10 @@ from sim.specs.fields import InputError
 
 TICK_S = 1e-9
 MOST_S = 1e6
-"""Longest operation: so many of these that a step can hold, and their sums, are still whole numbers of 64 bits."""
+"""Longest operation."""
+MOST_STEP_S = 1e9
+"""Longest sum of all operations of a step: its ticks, also where what is shared slows them, have 64 bits."""
+OUT_OF_PROPORTION = "sizes of the model or rates of the profile are out of proportion"
 
 
 def to_ticks(seconds: float) -> int:
@@ -26,6 +29,5 @@ def tick_array(seconds: Any) -> NDArray[np.int64]:
     given = np.asarray(seconds)
     longest = np.abs(given).max(initial=0.0)
     if not longest <= MOST_S:
-        allowed = f"at most {MOST_S:g} s: sizes of the model or rates of the profile are out of proportion"
-        raise InputError("step", f"an operation of {longest:.3g} s", allowed)
+        raise InputError("step", f"an operation of {longest:.3g} s", f"at most {MOST_S:g} s: {OUT_OF_PROPORTION}")
     return np.rint(given * 1e9).astype(np.int64)

@@ -7,6 +7,7 @@ from numbers import Integral, Real
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.engine.clock import MOST_STEP_S, OUT_OF_PROPORTION, TICK_S
 from sim.engine.graph import Graph, Ints
 from sim.engine.program import Program, Run
 from sim.specs import InputError
@@ -39,6 +40,8 @@ class Noise:
         for name, (kind, words) in (kinds | {"jitter": (Real, "a number")}).items():
             if not isinstance(getattr(self, name), kind):
                 raise InputError(f"noise.{name}", getattr(self, name), words)
+        if self.seed < 0:
+            raise InputError("noise.seed", self.seed, "0 or more")
         if not 0 <= self.jitter <= 1:
             raise InputError("noise.jitter", self.jitter, "0 to 1")
         if not 1 <= self.replicas <= MAX_REPLICAS:
@@ -67,7 +70,13 @@ def run_noisy(program: Program, joint: NDArray[np.bool_], noise: Noise | None, c
     """Return the run of the replica that has the most to do, of `copies` that run side by side.
 
     joint: operations that all replicas do together: each waits for what it needs on every replica.
+
+    Raises:
+        InputError: the operations take longer than the clock counts, alone or with noise.
     """
+    took = float(np.abs(program.duration).sum(dtype=float) + np.abs(program.lag).sum(dtype=float)) * TICK_S
+    if took > MOST_STEP_S:
+        raise InputError("step", f"{took:.3g} s of operations", f"at most {MOST_STEP_S:g} s: {OUT_OF_PROPORTION}")
     if noise is None:
         return runner(program)
     run = runner(replicated(_varied(program, noise, copies), joint, copies))
@@ -86,7 +95,13 @@ def _varied(program: Program, noise: Noise, copies: int) -> Program:
     place = {replica: at for at, replica in enumerate(sorted({replica for replica, _ in noise.slow}))}
     for (replica, rank), slower in sorted(noise.slow.items()):
         factor[place[replica], program.graph.rank == rank] *= slower
-    return replace(program, duration=np.rint(program.duration * factor).astype(np.int64).ravel())
+    with np.errstate(over="ignore"):
+        took = program.duration * factor
+        total_s = took.sum() * TICK_S
+    if not total_s <= MOST_STEP_S:
+        largest = max(noise.slow.values(), default=1.0)
+        raise InputError("noise.slow", largest, f"factors that leave at most {MOST_STEP_S:g} s of operations")
+    return replace(program, duration=np.rint(took).astype(np.int64).ravel())
 
 
 def replicated(program: Program, joint: NDArray[np.bool_], copies: int) -> Program:

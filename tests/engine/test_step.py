@@ -155,6 +155,11 @@ def test_no_term_of_a_step_with_jitter_is_negative(engine, schedule, seed):
     [
         ({"jitter": -1}, "noise.jitter: got -1; allowed: 0 to 1"),
         ({"replicas": 0}, "noise.replicas: got 0; allowed: 1 to 64"),
+        ({"seed": -1}, "noise.seed: got -1; allowed: 0 or more"),
+        (
+            {"slow": {(0, 0): 1e300}},
+            "noise.slow: got 1e+300; allowed: factors that leave at most 1e+09 s of operations",
+        ),
         ({"jitter": "a"}, "noise.jitter: got 'a'; allowed: a number"),
         ({"slow": 3}, "noise.slow: got 3; allowed: a mapping of (replica, pipeline rank) to a factor"),
         ({"slow": {1: 2}}, "noise.slow: got 1; allowed: keys (replica, pipeline rank)"),
@@ -166,6 +171,12 @@ def test_noise_is_checked(gpt3, h100s, interleaved, noise, message):
     with pytest.raises(InputError) as caught:
         simulate(gpt3, h100s, interleaved, noise=Noise(**noise))
     assert str(caught.value) == message
+
+
+def test_a_step_beyond_the_clock_is_refused():
+    model = Model(layers=200, hidden=200_000, heads=200, vocab=50_000, seq=8192)
+    with pytest.raises(InputError, match=r"step: got '1.81e\+09 s of operations'; allowed: at most 1e\+09 s"):
+        simulate(model, Cluster.of("l4", nodes=1, gpus_per_node=1), Plan(global_batch=20_000))
 
 
 def test_guests_join_a_step(gpt3, h100s, interleaved):
