@@ -100,7 +100,7 @@ class World:
         self._after(0, self._begin)
 
     def result(self) -> Run:
-        """Return when operations ran; raises DeadlockError where some have not."""
+        """Return when operations ran; raises DeadlockError where some have not, InputError where a guest holds them."""
         end = np.array(self.end, dtype=np.int64)
         if (end < 0).any():
             raise DeadlockError(waiting_cycle(self.program.graph, end >= 0))

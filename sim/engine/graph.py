@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.schedules import Action, Kind, Schedule
+from sim.specs.fields import InputError
 
 Ints = NDArray[np.int64]
 NOTHING = np.empty(0, dtype=np.int64)
@@ -140,10 +141,17 @@ def _all_pairs(waiting: Ints, source: Ints) -> Ints:
 
 
 def waiting_cycle(graph: Graph, done: NDArray[np.bool_]) -> list[Action]:
-    """Return actions that wait for each other, from the first operation that is not `done`."""
+    """Return actions that wait for each other, from the first operation that is not `done`.
+
+    Raises:
+        InputError: it waits for no other: a guest of the event engine holds it.
+    """
     at, seen = int(np.flatnonzero(~done)[0]), dict[int, None]()
     while at not in seen:
         seen[at] = None
-        at = next(w for w in graph.waits_for(at) if not done[w])
+        waits = [w for w in graph.waits_for(at) if not done[w]]
+        if not waits:
+            raise InputError("guests", f"{graph.action(at)} held for ever", "functions that let go of what they hold")
+        at = waits[0]
     path = list(seen)
     return [graph.action(i) for i in path[path.index(at) :]]

@@ -378,7 +378,7 @@ def simulate(
         raise InputError("engine", engine, "one of " + ", ".join(ENGINES))
     if guests and engine != "events":
         raise InputError("engine", engine, "events, where processes from outside join")
-    if not all(callable(guest) for guest in guests):
+    if not (isinstance(guests, Sequence) and all(callable(guest) for guest in guests)):
         raise InputError("guests", guests, "functions of a `World` that yield its events")
     placed = plan.on(model, cluster)
     level = level or level_of(cluster)

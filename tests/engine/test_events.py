@@ -11,6 +11,7 @@ from sim.engine.graph import DeadlockError, Graph
 from sim.engine.path import run_program
 from sim.engine.program import Program, Sharing, Stream
 from sim.schedules import SCHEDULES, Action, Kind
+from sim.specs import InputError
 from tests.engine.problems import problems, program_of, shared_programs
 
 SLOW = {(a, b): 0.5 for a in Stream for b in Stream if a != b and Stream.LINK not in (a, b)}
@@ -134,6 +135,16 @@ def test_a_guest_holds_an_operation_until_its_data_is_loaded():
 
     program = toy((0, Stream.COMPUTE, 10, ()), (0, Stream.COMPUTE, 10, ()))
     assert log(run_events_of(program, guests=[loader])) == [(40, 50), (50, 60)]
+
+
+def test_what_a_guest_never_lets_go_is_told():
+    def careless(world):
+        world.hold(1)
+        yield world.env.timeout(1)
+
+    program = toy((0, Stream.COMPUTE, 10, ()), (0, Stream.COMPUTE, 10, ()))
+    with pytest.raises(InputError, match="guests: got '0F1 held for ever'; allowed: functions that let go"):
+        run_events_of(program, guests=[careless])
 
 
 def test_a_guest_shares_links_and_devices_and_hears_of_ends():
