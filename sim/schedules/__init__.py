@@ -64,9 +64,10 @@ def build(name: str, shape: Shape, work: Work | None = None) -> Schedule:
 
 def _refusal(kind: ScheduleKind, shape: Shape) -> tuple[str, object, str] | None:
     """Return what no kind allows, or what this one does not."""
-    for field in ("ranks", "microbatches", "chunks"):
+    named = {"chunks": "virtual_stages", "group": "microbatch_group_size"}
+    for field in ("ranks", "microbatches", "chunks", "group"):
         if getattr(shape, field) < 1:
-            return {"chunks": "virtual_stages"}.get(field, field), getattr(shape, field), "1 or more"
+            return named.get(field, field), getattr(shape, field), "1 or more"
     if shape.variant and shape.variant not in kind.variants:
         return "variant", shape.variant, f"{' or '.join(kind.variants) or 'none'} with {kind.name}"
     refusal = kind.refusal(shape)

@@ -247,6 +247,7 @@ def test_fused_pairs_and_two_copies_as_text():
         ("zb-h2", Shape(2, 2, memory_limit=3), "memory_limit"),
         ("zb-h1", Shape(2, 2, input_frees=1.5), "input_frees"),
         ("zb-1p", Shape(2, 2, input_frees=float("nan")), "input_frees"),
+        ("interleaved", Shape(4, 8, 2, -1), "microbatch_group_size"),
     ],
 )
 def test_refusals(name, shape, field):
