@@ -17,7 +17,7 @@ from sim.costs.profile import Profile, load_profile
 from sim.costs.run_level import RunLevelSet, straggling, symbol_values
 from sim.engine.closed_form import step_expressions, step_form
 from sim.engine.step import simulate
-from sim.schedules import SCHEDULES
+from sim.schedules import CLOSED, SCHEDULES
 from sim.specs import Cluster, Model, PlacedPlan
 
 Floats = NDArray[np.float64]
@@ -79,9 +79,9 @@ class Batch:
     """A table of steps, grouped once by the compiled function that evaluates them.
 
     how: "closed" runs only steps without a close closed form on the engine, "exact" runs all of them there, and
-    "approximate" none: chunks other than the first and the last count as equal (for fits, which ask hundreds of times).
-    "walked" is "approximate" without compiling. `change`: symbols that get other values, of those of a step; it holds
-    for closed forms, and wins over run-level parameters.
+    "approximate" those of schedules without closed forms: of others chunks but the first and the last count as equal
+    (for fits, which ask hundreds of times). "walked" is "approximate" without compiling. `change`: symbols that get
+    other values, of those of a step; it holds for closed forms, and wins over run-level parameters.
     """
 
     def __init__(
@@ -96,7 +96,8 @@ class Batch:
         groups: dict[tuple[tuple[Structure, str, bool], float | None], list[int]] = {}
         self.single: list[int] = []
         for i, a in enumerate(self.asked):
-            if how == "exact" or (how == "closed" and not a.closed):
+            open_kind = a.placed.plan.order not in CLOSED
+            if how == "exact" or open_kind or (how == "closed" and not a.closed):
                 self.single.append(i)
             else:
                 plan = a.placed.plan

@@ -15,6 +15,7 @@ import numpy as np
 from sim.costs.profile import load_profile
 from sim.costs.run_level import RunLevelSet, run_level
 from sim.engine.batch import Asked, Batch, Symbols
+from sim.schedules import CLOSED
 from sim.specs.csv_rows import read_cells, write_rows
 from sim.specs.fields import InputError
 from sim.validation.metrics import Floats, mape, mape_debiased
@@ -121,10 +122,10 @@ class Ablated:
 def ablation(cases: Sequence[Case]) -> Iterator[Ablated]:
     """Yield the errors of every source, first with all terms, then without each in turn.
 
-    All steps by closed forms that take any schedule, so that the full model's errors may differ from those of
-    `validate` by what the engine says of uneven stages.
+    All steps by closed forms, so that the full model's errors may differ from those of `validate` by what the engine
+    says of uneven stages; runs of schedules that have none are left out.
     """
-    timed = [case for case in cases if "time" in case.row.uses]
+    timed = [case for case in cases if "time" in case.row.uses and case.placed.plan.order in CLOSED]
     asked = [Asked(case.model, case.cluster, case.placed) for case in timed]
     sources = {source: [n for n, c in enumerate(timed) if c.row.source == source] for source in _names(timed)}
     measured = np.array([case.row.step_time_s for case in timed])

@@ -9,8 +9,9 @@ import pytest
 from sim.costs.profile import load_profile
 from sim.costs.run_level import RunLevel, RunLevelSet, run_level, shipped
 from sim.engine.batch import Asked, Batch
-from sim.engine.step import carried_sigma
+from sim.engine.step import carried_sigma, simulate
 from sim.specs.fields import InputError
+from sim.validation.ablation import ablation
 from sim.validation.accuracy import accuracy
 from sim.validation.fit import PRIORS, fit_run_level
 from sim.validation.predict import analytic, elsewhere, fit_site
@@ -51,6 +52,17 @@ def test_at_most_twelve_named_parameters_with_a_reason_each():
 
 def test_without_runs_the_prior_stays():
     assert asdict(fit_run_level([])) == pytest.approx({name: p.median for name, p in PRIORS.items()})
+
+
+def test_runs_of_schedules_without_closed_forms_are_fitted_too(tmp_path):
+    """On the engine, at any parameters; what a term is worth is told of the others only."""
+    found = cases(tmp_path, {"pp": "2", "tp": "1", "dp": "4", "vpp": "2", "schedule": "zbv"})[:1]
+    one, slower = (level(**asdict(run_level().parameters) | {"gemm_slowdown": n}) for n in (1.0, 1.5))
+    batch = Batch([Asked(c.model, c.cluster, c.placed) for c in found], "approximate")
+    step = simulate(found[0].model, found[0].cluster, found[0].placed.plan, level=one)
+    assert batch(one).step_time_s.tolist() == [step.step_time_s]
+    assert batch(slower).step_time_s[0] > 1.1 * step.step_time_s
+    assert not list(ablation(found))
 
 
 @pytest.mark.slow
