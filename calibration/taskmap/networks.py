@@ -149,7 +149,9 @@ def with_tuned_linears(network: nn.Module, library: Library) -> None:
 
 
 def _fusable(module: nn.Module | None) -> bool:
-    return type(module) in FUSED and getattr(module, "approximate", "none") == "none" and not hooked(module)
+    if module is None or type(module) not in FUSED or hooked(module):
+        return False
+    return getattr(module, "approximate", "none") == "none"
 
 
 def _plain(conv: nn.Conv2d) -> bool:

@@ -171,6 +171,8 @@ def trained_data(found: "Trained") -> dict[str, Any]:
 
 def step_data(step: "Step", run: "Run | None" = None) -> dict[str, Any]:
     """Return the JSON object of a simulated step, and of the run it is part of (DESIGN: `trainsim simulate`)."""
+    from sim.engine.steady import bubbles  # noqa: PLC0415 - loads the engine, as whoever has a step did
+
     return {
         "step_time_s": step.step_time_s,
         "step_time_interval_s": list(step.step_time_interval_s),
@@ -180,9 +182,7 @@ def step_data(step: "Step", run: "Run | None" = None) -> dict[str, Any]:
         "hfu": step.hfu,
         "tokens_per_s_per_gpu": step.tokens_per_s_per_gpu,
         "usd_per_1e9_tokens": step.usd_per_1e9_tokens,
-        "bubble_fraction": step.timeline.bubble_fraction(),
-        "bubble_over_ideal": step.timeline.bubble_makespan(),
-        "bubble_rank_span": step.timeline.bubble_rank_span(),
+        **bubbles(step.timeline),
         "breakdown_s": dict(step.breakdown_s),
         "critical_path": [
             {"cause": str(cause), "seconds": ticks * 1e-9} for cause, ticks in step.critical_path.by_cause().items()

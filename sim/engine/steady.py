@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.engine.timeline import Timeline
-from sim.schedules import Kind, Schedule
+from sim.schedules import SCHEDULES, Kind, Schedule
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +45,18 @@ def steady_state(timeline: Timeline) -> SteadyState:
     inside = np.clip(np.minimum(timeline.end, end) - np.maximum(timeline.start, start), 0, None)
     busy = np.bincount(graph.rank, inside, order.ranks) / (end - start)
     return SteadyState((end - start) / microbatches, _per_update(order), busy)
+
+
+def bubbles(timeline: Timeline) -> dict[str, float]:
+    """Return the idle share by its three definitions: of a step, or of steps without end where nothing flushes."""
+    if SCHEDULES[timeline.schedule.name].asynchronous:
+        idle = steady_state(timeline).bubble
+        return {"bubble_fraction": idle, "bubble_over_ideal": idle / (1 - idle), "bubble_rank_span": idle}
+    return {
+        "bubble_fraction": timeline.bubble_fraction(),
+        "bubble_over_ideal": timeline.bubble_makespan(),
+        "bubble_rank_span": timeline.bubble_rank_span(),
+    }
 
 
 def window(timeline: Timeline) -> tuple[int, int, int]:

@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.engine.path import run_path
-from sim.engine.steady import steady_state
+from sim.engine.steady import bubbles, steady_state
 from sim.engine.step import simulate
 from sim.engine.timeline import Durations
 from sim.schedules import Kind, Shape, build
 from sim.specs import Cluster, InputError, Model, Plan
+from sim.specs.catalog import models
 from sim.tuner.space import build_space
 
 TICKS = st.integers(1, 1_000)
@@ -77,6 +78,14 @@ def test_messages_that_p_microbatches_do_not_hide():
     found = run("pipedream", Shape(4, 64), [1] * 4, [2] * 4, [0] * 4, message=1)
     assert found.ticks_per_microbatch == pytest.approx((4 * 3 + 6) / 4)
     assert found.bubble == pytest.approx(1 - 3 / 4.5)
+
+
+@pytest.mark.parametrize("schedule", ["pipedream", "2bw"])
+def test_the_idle_share_is_that_of_steps_without_end(schedule, h100s):
+    step = simulate(models["llama3-8b"], h100s, Plan(tp=8, pp=4, schedule=schedule, global_batch=256, micro_batch=4))
+    idle = bubbles(step.timeline)
+    assert idle["bubble_fraction"] == pytest.approx(step.breakdown_s["bubble"] / step.step_time_s, abs=0.01)
+    assert step.timeline.bubble_fraction() > idle["bubble_fraction"] + 0.01  # with the filling of the pipeline
 
 
 def test_too_short_a_run_is_refused():
