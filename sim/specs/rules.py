@@ -256,6 +256,12 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "cp",
+        "tp x cp does not divide the state-space heads",
+        lambda m, s: ("M" in m.pattern) & (s.cp > 1) & (m.ssm_heads % (s.tp * s.cp) != 0),
+        lambda m, s: f"tp {s.tp} x cp must divide model.ssm_heads = {m.ssm_heads}: ranks exchange whole heads",
+    ),
+    Rule(
+        "cp",
         "tp x cp does not divide the GPUs",
         lambda m, s: (s.cp > 1) & (s.gpus % (s.tp * s.cp) != 0),
         lambda m, s: (

@@ -33,6 +33,11 @@ PAIR = {"family": "encoder-decoder", "encoder_layers": 2}
             {"tp": 4, "sequence_parallel": False},
             "plan.tp: got 4; allowed: a divisor of model.ssm_heads = 6; nearest 3 or 6",
         ),
+        (
+            {"seq": 64, "pattern": "M*M*", "ssm_heads": 6},
+            {"tp": 2, "cp": 2, "sequence_parallel": False},
+            "plan.cp: got 2; allowed: tp 2 x cp must divide model.ssm_heads = 6: ranks exchange whole heads",
+        ),
     ],
 )
 def test_what_does_not_come_out_whole(model, plan, message):
