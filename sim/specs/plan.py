@@ -176,7 +176,7 @@ class Plan:
             "sequence_parallel": self.tp > 1,
             "microbatch_group_size": self.pp,
             "cross_entropy": "autograd" if self.framework == "torch" else "in-place",
-            "optimizer_barrier": self.framework == "torch" or PIPELINES[self.schedule or "none"].updates == "together",
+            "optimizer_barrier": self.barrier(self.schedule or "none"),
         }
         for key, value in usual.items():
             if getattr(self, key) is None:
@@ -195,6 +195,12 @@ class Plan:
         if self.pp not in (1, len(self.stages)):
             raise InputError("pp", self.pp, f"left out, or the number of plan.stages = {len(self.stages)}")
         object.__setattr__(self, "pp", len(self.stages))
+
+    def barrier(self, schedule: str) -> bool:
+        """Return whether no rank would update before all have reduced, were the plan's schedule `schedule`."""
+        if self.optimizer_barrier is not None and "optimizer_barrier" not in self.derived:
+            return self.optimizer_barrier
+        return self.framework == "torch" or PIPELINES[schedule].updates == "together"
 
     def at(self, stage: int) -> "Plan":
         """Return the plan that gives every stage what `stages` give this one: itself where they are equal."""

@@ -325,7 +325,7 @@ def _scored(pool: _Pool, rows: Rows, parts: Sequence[_On], part: Column) -> tupl
     if even.any():
         time[even], peak[even] = _even(function, _some(values, even), distinct(alike[even])[1])
     if not even.all():
-        waits = np.array([one.setting.plan.but(schedule=pool.schedule).optimizer_barrier for one in held], dtype=bool)
+        waits = np.array([one.setting.plan.barrier(pool.schedule) for one in held], dtype=bool)
         form, at = chunk_form(pool.structure, pool.schedule, pool.offloads), np.flatnonzero(~even)
         pipelines = Pipelines(pool.schedule, stacks.of_rows(at), waits[index][at])
         time[at], peak[at] = pipelines.scored(form, _some(values, at), distinct(alike[at])[1])

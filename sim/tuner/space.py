@@ -152,11 +152,13 @@ def build_space(
     legal = np.ones(len(shape["tp"]), dtype=bool)
     spread = _spread(cluster, global_batch, fixed, shape)
     for reason, broken in _broken(model, spread, shape):
+        if not np.any(broken):
+            continue
         first = legal & broken
         legal &= ~first
         _count(excluded, reason, int(first.sum()) * per_row)
     rows = {name: column[legal] for name, column in shape.items()}
-    needs = _asked(model, cluster, global_batch, fixed, rows, recompute, zero, sp)
+    needs = _asked(model, settings, rows, recompute, zero, sp)
     spread = _spread(cluster, global_batch, fixed, {k: v[:, None, None, None] for k, v in rows.items()})
     allowed = on_target(target, needs, _legal(model, spread, recompute, zero, sp, excluded), excluded)
     allowed = _distinct(model, needs, allowed, excluded)
@@ -194,19 +196,11 @@ def _broken(model: Model, spread: Spread, shape: Mapping[str, Column]) -> Iterat
 
 
 def _asked(
-    model: Model,
-    cluster: Cluster,
-    global_batch: int,
-    kept: Mapping[str, Any],
-    rows: Mapping[str, Column],
-    recompute: Column,
-    zero: Column,
-    sp: Column,
+    model: Model, plan: Plan, rows: Mapping[str, Column], recompute: Column, zero: Column, sp: Column
 ) -> Asked:
-    """Return what the configurations ask of a target, on the space's axes."""
+    """Return what the configurations ask of a target, on the space's axes; `plan` says what is not searched."""
     columns: dict[str, Any] = {name: column[:, None, None, None] for name, column in rows.items()}
-    plan = Plan(global_batch=global_batch, **kept).suited(cluster)
-    barrier = np.array([plan.but(schedule=name).optimizer_barrier for name in ORDERS])
+    barrier = np.array([plan.barrier(name) for name in ORDERS])
     return Asked(
         **{name: columns[name] for name in ("tp", "pp", "cp", "ep", "dp", "microbatches")},
         group=columns["pp"],
@@ -280,7 +274,10 @@ def _legal(
     )  # fmt: skip
     legal = np.ones((len(spread.tp), len(recompute), len(zero), len(sp)), dtype=bool)
     for rule in RULES:
-        broken = legal & rule.broken(model, switched)
+        broken = rule.broken(model, switched)
+        if not np.any(broken):  # most: what switches do not enter was kept by the rows already
+            continue
+        broken = legal & broken
         _count(excluded, rule.reason, int(broken.sum()))
         legal &= ~broken
     return legal

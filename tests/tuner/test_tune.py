@@ -322,6 +322,17 @@ def test_whether_ranks_wait_follows_from_each_schedule(h100s):
     assert "optimizer_barrier" not in tune(SMALL, h100s, 1024, knobs, plan=job, target="any", top=1).space.kept
 
 
+@pytest.mark.parametrize("kept", [{}, {"framework": "torch"}, {"optimizer_barrier": False}, {"optimizer_barrier": True}])
+def test_a_space_asks_one_plan_whether_ranks_wait_with_each_schedule(gpt3, h100s, kept, monkeypatch):
+    """A plan of each schedule would take longer to make than the rest of the space."""
+    plan = Plan(global_batch=64, schedule="zb-h1", pp=2, **kept)
+    assert [plan.barrier(name) for name in ORDERS] == [plan.but(schedule=name).optimizer_barrier for name in ORDERS]
+    made = []
+    monkeypatch.setattr(Plan, "__post_init__", lambda self, old=Plan.__post_init__: (made.append(self), old(self))[1])
+    build_space(gpt3, h100s, 64, {"tp": [8]}, kept)
+    assert len(made) <= 1
+
+
 def test_groups_of_microbatches_are_left_to_the_search(h100s):
     with pytest.raises(InputError, match=r"plan\.microbatch_group_size: got 8; allowed: left out"):
         tune(SMALL, h100s, 1024, plan=Plan(global_batch=1024, pp=4, virtual_stages=2, microbatch_group_size=8))
