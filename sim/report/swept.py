@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from sim.sweep.numbering import Axis, Column
 from sim.sweep.outcome import BETTER, FAILED, FITS, IMPOSSIBLE, INTERVAL, NUMBERS, OK, Outcome
-from sim.sweep.store import MOST_READ, Counts, Store, taken
+from sim.sweep.store import MOST_READ, Counts, Store
 from sim.tuner.front import pareto
 
 Floats = NDArray[np.float64]
@@ -103,7 +103,7 @@ class _Axis:
         """Take the values of some rows with what they are worth."""
         index = column.index
         if not self.single:
-            index = np.maximum(np.searchsorted(self.lows, column.numbers(), side="right") - 1, 0)
+            index = np.maximum(np.searchsorted(self.lows, column.used().numbers(), side="right") - 1, 0)
         np.minimum.at(self.least, index, worth)
 
 
@@ -145,8 +145,8 @@ def swept(store: Store, points: int = MOST_POINTS, top: int = TOP) -> Swept:
         counts,
         store.head.objective,
         tuple(point(store, number) for number in best[1].tolist()),
-        _named(store, _joined(drawn) if drawn else front),
-        _named(store, front),
+        store.head.named(_joined(drawn) if drawn else front),
+        store.head.named(front),
         reasons,
         tuple(Along(a.axis.path, a.labels, np.where(np.isinf(a.least), np.nan, sign * a.least)) for a in axes),
         misfits,
@@ -170,11 +170,6 @@ def _reasons(found: Outcome) -> Counter[tuple[str, str]]:
 def _picked(found: Outcome, start: int, rows: Ints) -> dict[str, NDArray[Any]]:
     held = {name: found.numbers[name][rows] for name in ("step_time_s", "peak_memory_bytes", "fits")}
     return {"number": rows + start, **held}
-
-
-def _named(store: Store, columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Return the columns with the axes' values of their rows."""
-    return columns | {path: taken(column) for path, column in store.head.numbering.at(columns["number"]).items()}
 
 
 def _joined(parts: list[dict[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:

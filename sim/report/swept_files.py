@@ -86,7 +86,7 @@ def _kind(axis: Axis) -> Any:
 def _table(store: Store, start: int, found: Outcome, schema: Any, neutral: bool) -> Any:
     columns = store.columns(start, start + len(found))
     arrays = [pa.array(np.arange(start, start + len(found)))]
-    arrays += [_values(column, schema.field(path).type) for path, column in columns.items()]
+    arrays += [_values(column.used(), schema.field(path).type) for path, column in columns.items()]
     arrays += [_named(found.outcome.astype(np.int64), OUTCOMES), _named(found.reason.astype(np.int64), found.reasons)]
     for name, values in found.numbers.items():
         arrays.append(_named(values.astype(np.int64), FITS) if name == "fits" else pa.array(values, from_pandas=True))

@@ -66,7 +66,8 @@ class Evaluate:
 
     def outcome(self, start: int, stop: int) -> Outcome:
         """Return what becomes of the configurations from `start` to before `stop`."""
-        columns = self.grid.numbering.columns(start, stop)
+        # A block's work must not grow with the length of an axis, of which it holds a part.
+        columns = {path: column.used() for path, column in self.grid.numbering.columns(start, stop).items()}
         kept = self.kept(columns, stop - start)
         rows = np.flatnonzero(kept)
         inside = {path: column.of(rows) for path, column in columns.items()}

@@ -95,6 +95,11 @@ class Head:
         """Blocks of the whole grid."""
         return -(-self.numbering.size // self.block_rows)
 
+    def named(self, columns: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Return columns of configurations, of which `number` is the first, with the axes' values by path after it."""
+        values = self.numbering.at(columns["number"])
+        return {"number": columns["number"], **{path: taken(c) for path, c in values.items()}, **columns}
+
     def span(self, block: int) -> tuple[int, int]:
         """Return the first number of a block and the one after its last."""
         return block * self.block_rows, min(self.numbering.size, (block + 1) * self.block_rows)
@@ -171,11 +176,10 @@ class Store(Closing):
             rows = np.flatnonzero(found.outcome == OUTCOMES.index("ok"))
             kept = rows[(np.arange(len(rows)) + seen) % every == 0]
             seen += len(rows)
-            values = self.columns(start, start + len(found))
-            columns = {"number": kept + start} | {path: taken(c.of(kept)) for path, c in values.items()}
-            for name, column in (columns | {name: v[kept] for name, v in found.numbers.items()}).items():
-                held.setdefault(name, []).append(column)
-        return {name: np.concatenate(parts) for name, parts in held.items()}
+            for name, column in ({"number": start + np.arange(len(found))} | dict(found.numbers)).items():
+                held.setdefault(name, []).append(column[kept])
+        columns = {name: np.concatenate(parts) for name, parts in held.items()}
+        return columns and self.head.named(columns)
 
     def configuration(self, number: int) -> dict[str, Any]:
         """Return the axes' values of one configuration."""

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from sim.engine.step import simulate
 from sim.specs import Cluster, InputError, Model, Plan
 from sim.specs.rules import RULES, Spread
-from sim.sweep.evaluate import Evaluate
+from sim.sweep.evaluate import Evaluate, _array
 from sim.sweep.grid import Grid
+from sim.sweep.numbering import Column
 from sim.sweep.outcome import IMPOSSIBLE, OK
 from sim.sweep.simulated import rule_broken
 from sim.tuner.score import score_members
@@ -159,3 +160,18 @@ def test_every_rule_is_a_rule_for_columns_too():
         one = Spread.of(Plan(global_batch=64), cluster)
         many = replace(one, **{k: np.full(3, getattr(one, k)) for k in ("tp", "pp", "dp", "zero", "micro_batch")})
         assert np.broadcast_to(rule.broken(model, many), 3).tolist() == [bool(rule.broken(model, one))] * 3
+
+
+def test_a_block_takes_no_more_of_a_long_axis_than_it_holds(monkeypatch):
+    """Else a sweep is the slower the longer its longest axis is, and so is its report."""
+    latencies = {"min": 1e-6, "max": 1e-4, "count": 3_000}
+    small = {"field": "cluster.links.latency_s", "at_most": 5e-5}
+    grid = Grid(**BASE, axes={"plan.zero": [0, 1], "cluster.links.latency_s": latencies}, filters=[small])
+    taken, numbers = [], Column.numbers
+    monkeypatch.setattr(Column, "numbers", lambda self: (taken.append(len(self.values)), numbers(self))[1])
+    monkeypatch.setattr(
+        "sim.sweep.evaluate._array", lambda values, old=_array: (taken.append(len(values)), old(values))[1]
+    )
+    found, whole = Evaluate(grid).outcome(1_480, 1_500), Evaluate(grid).outcome(0, 3_000)
+    assert taken[:2] == [20, 20] and found.counts() == (5, 0, 0, 15)
+    assert np.array_equal(found.numbers["step_time_s"], whole.numbers["step_time_s"][1_480:1_500], equal_nan=True)
