@@ -110,7 +110,7 @@ def search_section(tuned: Tuned) -> str:
         if tuned.certified
         else "no: the search was interrupted"
         if tuned.interrupted
-        else "no: the confirmation limit was reached"
+        else "no: the limit of time or of plans was reached before every plan that could win was confirmed"
         if tuned.same_order
         else "no: under contention the best plans stand in another order than by the bounds"
     )

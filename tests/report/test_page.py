@@ -16,6 +16,7 @@ from sim.report.html import page
 from sim.report.markup import differences, script_json
 from sim.report.numbers import shorten, time_unit
 from sim.report.ranked import ranked
+from sim.report.search import search_section
 from sim.report.table import COLUMNS, formatted
 from sim.report.text import answer_run, critical_words, robust_words
 from sim.run import whole_run
@@ -111,6 +112,11 @@ def test_a_search_says_how_sure_its_order_is(tuned: Tuned) -> None:
     assert "plan 3 wins if the time of matrix products is 20\u00a0% lower than assumed (1.00 → 0.800, 1.50" in (
         robust_words(replace(tuned.robustness, flip=flip))
     )
+
+
+def test_a_search_that_ran_out_of_time_is_not_said_to_have_run_out_of_plans(tuned: Tuned) -> None:
+    text = search_section(replace(tuned, gap=0.5, same_order=True))
+    assert "no: the limit of time or of plans was reached" in text and percent(0.5) in text
 
 
 def test_a_step_that_does_not_fit_says_by_how_much_and_what_helps(overfull: Step) -> None:
