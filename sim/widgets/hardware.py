@@ -48,7 +48,7 @@ class ModelControls(Group):
         """Return what is asked for; raises InputError where the name is unknown or dimensions contradict."""
         name = self.picker.value.strip()
         if name != self.base.name:
-            self.base = self.shown.get(name) or (models[name] if name in models else Model.from_hf(name))
+            self.base = models[name] if name in models else self.shown.get(name) or Model.from_hf(name)
             self._show()
         asked = {
             n: k.value for n, k in {**self.dimensions, "seq": self.seq}.items() if k.value != getattr(self.base, n)
