@@ -47,7 +47,7 @@ def changed(raw: Any, changes: Changes) -> Any:
             else:
                 raise InputError(".".join(parts[: n + 1]), value, NOWHERE)
             if n == len(parts) - 1:
-                place[key] = value
+                place[key] = deepcopy(value)  # a field in it may be set next
             elif isinstance(place, dict):
                 place = place.setdefault(key, {})
             else:

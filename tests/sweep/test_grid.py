@@ -293,3 +293,10 @@ def test_a_layer_table_takes_no_fields(tmp_path):
 def vars_of(grid):
     """Return what makes the same grid."""
     return {name: getattr(grid, name) for name in ("model", "cluster", "plan", "axes", "engine")}
+
+
+def test_a_field_that_is_set_inside_an_axis_value_leaves_the_value_as_it_was():
+    links = {"cluster.links": [{"latency_s": 1e-6}], "cluster.links.latency_s": [1e-5, 2e-5]}
+    grid = Grid(**BASE, axes=links)
+    Evaluate(grid).outcome(0, 2)
+    assert grid.numbering.columns(1, 2)["cluster.links"].values == ({"latency_s": 1e-6},)
