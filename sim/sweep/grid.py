@@ -33,6 +33,7 @@ from sim.sweep.sections import (
     names_of,
     stated,
     whole_path,
+    wholes_first,
 )
 
 Engine = Literal["analytic", "path", "events"]
@@ -302,9 +303,7 @@ class Grid:
         changes = [(other.partition(".")[2], value) for other, value in first.items()]
         if section == "plan":
             changes += [] if "plan.global_batch" in (*self.axes, *(f"plan.{k}" for k in raw)) else [("global_batch", 1)]
-        # A whole section comes before the fields in it.
-        ordered = sorted([*changes, (below, value)], key=lambda change: change[0] != "")
-        found = _at(path, made(section, raw, tuple(ordered))[1])
+        found = _at(path, made(section, raw, wholes_first([*changes, (below, value)]))[1])
         if not found or not first or value is None:
             return found
         # What is wrong beside the first values of other axes may be right beside others: it must be wrong alone, too.

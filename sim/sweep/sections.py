@@ -154,9 +154,13 @@ class Sections:
 
 
 def changes(columns: Mapping[str, Column], row: int) -> Changes:
-    """Return the fields of one section that a row sets, a whole section first."""
-    held = [(path.partition(".")[2], c.values[int(c.index[row])]) for path, c in columns.items()]
-    return tuple(sorted(held, key=lambda change: change[0] != ""))
+    """Return the fields of one section that a row sets."""
+    return wholes_first((path.partition(".")[2], c.values[int(c.index[row])]) for path, c in columns.items())
+
+
+def wholes_first(held: Iterable[tuple[str, Any]]) -> Changes:
+    """Return fields in the order to set them: a whole section, or any other mapping, before the fields in it."""
+    return tuple(sorted(held, key=lambda change: len(change[0].split(".")) if change[0] else 0))
 
 
 def compared(path: str) -> bool:

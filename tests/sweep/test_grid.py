@@ -15,6 +15,7 @@ from sim.sweep.evaluate import Evaluate
 from sim.sweep.filters import COMPARISONS, Filter
 from sim.sweep.grid import Grid
 from sim.sweep.outcome import FILTERED, OK
+from sim.sweep.sections import changes
 from tests.oracle import ROOT
 from tests.sweep.conftest import AXES, BASE
 from tests.traced import table
@@ -300,3 +301,12 @@ def test_a_field_that_is_set_inside_an_axis_value_leaves_the_value_as_it_was():
     grid = Grid(**BASE, axes=links)
     Evaluate(grid).outcome(0, 2)
     assert grid.numbering.columns(1, 2)["cluster.links"].values == ({"latency_s": 1e-6},)
+
+
+def test_a_field_counts_whether_its_axis_stands_before_or_after_that_of_what_it_is_in():
+    """Where the whole was set last, the field's axis changed nothing, and nothing said so."""
+    axes = {"plan.offload.optimizer": [0, 1], "plan.offload": [{"activations": 0.5}]}
+    for each in (axes, dict(reversed(axes.items()))):
+        grid = Grid(**BASE, axes=each)
+        columns, plans = grid.numbering.columns(0, 2), Evaluate(grid).sections["plan"]
+        assert [plans.at(changes(columns, row)).offload.optimizer for row in (0, 1)] == [0, 1]
