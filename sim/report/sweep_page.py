@@ -152,10 +152,14 @@ def _reasons(found: Swept) -> str:
 def _again(store: Store) -> str:
     grid = {k: v for k, v in store.head.grid.items() if v not in (None, [], {})}
     grid["axes"] = dict(store.head.grid["axes"])
-    text = short(json.dumps(grid, indent=1, default=str), MOST_GRID)
+    text = json.dumps(grid, indent=1, default=str)
+    whole = len(text) <= MOST_GRID
+    words = "Save the grid below as grid.json, then run:"
+    if not whole:
+        words = "Take the sweep's own grid file, which is too long for this page, as grid.json, then run:"
     return m.section(
         "Make this sweep again",
-        m.paragraph("Save the grid below as grid.json, then run:", "words"),
+        m.paragraph(words, "words"),
         m.code("trainsim sweep grid.json --store sweep.db\ntrainsim report sweep.db --html report.html"),
-        m.folded("grid.json", m.code(text)),
+        m.folded("grid.json" if whole else "the beginning of grid.json", m.code(short(text, MOST_GRID))),
     )

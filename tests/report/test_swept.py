@@ -84,3 +84,10 @@ def test_simulated_steps_have_an_interval_and_one_is_enough(tmp_path):
         numbers, page = found.top[0].numbers, sweep_page(found, held)
     assert f"({numbers['step_time_low_s']:.2f}–{numbers['step_time_high_s']:.2f}) a step with plan.pp 4" in page
     assert "A sweep of 1 configuration<" in page and "closed forms" not in page
+
+
+def test_a_grid_too_long_for_the_page_is_not_offered_as_a_file_to_save(store, monkeypatch):
+    assert "Save the grid below as grid.json" in sweep_page(swept(store), store)
+    monkeypatch.setattr("sim.report.sweep_page.MOST_GRID", 100)
+    text = sweep_page(swept(store), store)
+    assert "Save the grid" not in text and "the beginning of grid.json" in text
