@@ -204,7 +204,8 @@ def glimpse(
     held = store.sample(points, blocks) or dict.fromkeys(("number", *NUMBERS), np.empty(0))
     for path, values in (among or {}).items():
         if path in held:
-            held = _of(held, np.flatnonzero(np.isin(held[path], list(values))))
+            # By equality: NumPy would take the numbers of a value that is a list apart.
+            held = _of(held, np.flatnonzero([value in values for value in held[path].tolist()]))
     good = np.flatnonzero(held["fits"] == FITS.index("yes"))
     edge = good[pareto(held["peak_memory_bytes"][good], held["step_time_s"][good])]
     top = (point(store, counts.best[0]),) if counts.best else ()

@@ -86,6 +86,15 @@ def test_simulated_steps_have_an_interval_and_one_is_enough(tmp_path):
     assert "A sweep of 1 configuration<" in page and "closed forms" not in page
 
 
+def test_a_value_that_is_a_list_is_found_again(tmp_path):
+    halves = [[24, 24], [23, 25]]
+    grid = BASE | {"plan": {"global_batch": 16, "pp": 2, "zero": 1}}
+    sweep(Grid(**grid, axes={"plan.stage_layers": halves}, engine="path"), tmp_path / "b.db", "here")
+    with Store(tmp_path / "b.db") as held:
+        found = glimpse(held, among={"plan.stage_layers": halves[1:]})
+    assert found.points["plan.stage_layers"].tolist() == halves[1:]
+
+
 def test_a_grid_too_long_for_the_page_is_not_offered_as_a_file_to_save(store, monkeypatch):
     assert "Save the grid below as grid.json" in sweep_page(swept(store), store)
     monkeypatch.setattr("sim.report.sweep_page.MOST_GRID", 100)
