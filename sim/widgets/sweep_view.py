@@ -30,6 +30,8 @@ LOOKS = 60
 """Looks without anything new after which nobody else seems to write the store."""
 
 MOST_LISTED = 20
+MOST_CHOSEN = 1_000
+"""Values of an axis to filter by: of more, a browser's list is slow to open and no one finds anything in it."""
 
 
 def sweep_job(grid: str, store: str, *, progress: Progress) -> float:
@@ -58,10 +60,11 @@ class SweepView(w.VBox):
         self.bar = BackgroundBar("Start", self._asked, lambda _: self.refresh(), self._became, ended)
         self._said, self._cards, self._table, self._reasons = (w.HTML() for _ in range(4))
         self._said.layout.min_height = "52px"  # two lines: what is below stays in its place
-        axes = {axis.path: axis.values for axis in self.grid.numbering.axes if axis.path and len(axis.values) > 1}
+        named = [axis for axis in self.grid.numbering.axes if axis.path]
+        axes = {axis.path: axis.values for axis in named if 1 < len(axis.values) <= MOST_CHOSEN}
         self.axis = w.Dropdown(options=list(axes), description="filter by", layout=w.Layout(width="420px"))
         self.values = w.SelectMultiple(rows=4, layout=w.Layout(width="160px"))
-        names = [*(axis.path for axis in self.grid.numbering.axes if axis.path), *COLUMNS]
+        names = [*(axis.path for axis in named), *COLUMNS]
         wide = w.Layout(width="420px")
         self.columns = w.SelectMultiple(options=names, value=names, rows=4, description="columns", layout=wide)
         self.clear = w.Button(layout=w.Layout(width="auto"))

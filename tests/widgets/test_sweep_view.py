@@ -41,6 +41,14 @@ def test_nothing_runs_before_it_is_asked(grid, tmp_path):
     assert not (tmp_path / "sweep.db").exists()
 
 
+def test_an_axis_of_many_values_is_no_list_to_filter_by(grid, tmp_path):
+    long = "axes:\n  cluster.links.latency_s: {min: 1.0e-6, max: 1.0e-4, count: 5000}"
+    grid.write_text(grid.read_text().replace("axes:", long))
+    view = sim.watch_sweep(grid, tmp_path / "sweep.db")
+    assert view.axis.options == ("plan.tp", "plan.pp", "plan.micro_batch")
+    assert "cluster.links.latency_s" in view.columns.options and len(view.values.options) == 4
+
+
 @pytest.mark.slow
 def test_a_sweep_runs_beside_and_is_drawn(grid, tmp_path):
     view = sim.watch_sweep(grid, tmp_path / "sweep.db")
