@@ -195,9 +195,7 @@ def _broken(model: Model, spread: Spread, shape: Mapping[str, Column]) -> Iterat
     yield "microbatches or ranks that the schedule cannot have", _unordered(shape)
 
 
-def _asked(
-    model: Model, plan: Plan, rows: Mapping[str, Column], recompute: Column, zero: Column, sp: Column
-) -> Asked:
+def _asked(model: Model, plan: Plan, rows: Mapping[str, Column], recompute: Column, zero: Column, sp: Column) -> Asked:
     """Return what the configurations ask of a target, on the space's axes; `plan` says what is not searched."""
     columns: dict[str, Any] = {name: column[:, None, None, None] for name, column in rows.items()}
     barrier = np.array([plan.barrier(name) for name in ORDERS])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sim.report.figures.swept import swept_axis, swept_points
-from sim.report.sweep_page import sweep_page
+from sim.report.sweep_page import _again, sweep_page
 from sim.report.swept import Along, axis_label, glimpse, swept
 from sim.report.swept_table import chosen_points
 from sim.sweep.grid import Grid
@@ -96,7 +96,7 @@ def test_a_value_that_is_a_list_is_found_again(tmp_path):
 
 
 def test_a_grid_too_long_for_the_page_is_not_offered_as_a_file_to_save(store, monkeypatch):
-    assert "Save the grid below as grid.json" in sweep_page(swept(store), store)
+    assert "Save the grid below as grid.json" in _again(store)
     monkeypatch.setattr("sim.report.sweep_page.MOST_GRID", 100)
-    text = sweep_page(swept(store), store)
+    text = _again(store)
     assert "Save the grid" not in text and "the beginning of grid.json" in text

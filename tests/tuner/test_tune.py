@@ -322,7 +322,9 @@ def test_whether_ranks_wait_follows_from_each_schedule(h100s):
     assert "optimizer_barrier" not in tune(SMALL, h100s, 1024, knobs, plan=job, target="any", top=1).space.kept
 
 
-@pytest.mark.parametrize("kept", [{}, {"framework": "torch"}, {"optimizer_barrier": False}, {"optimizer_barrier": True}])
+@pytest.mark.parametrize(
+    "kept", [{}, {"framework": "torch"}, {"optimizer_barrier": False}, {"optimizer_barrier": True}]
+)
 def test_a_space_asks_one_plan_whether_ranks_wait_with_each_schedule(gpt3, h100s, kept, monkeypatch):
     """A plan of each schedule would take longer to make than the rest of the space."""
     plan = Plan(global_batch=64, schedule="zb-h1", pp=2, **kept)
