@@ -154,12 +154,14 @@ def tune(
         InputError: an argument is out of range, no plan is legal, or none fits (what would make one fit is named).
     """
     asked = _checked(global_batch, knobs, objective, top, cluster, target, deadline_days)
+    if not budget_s >= 0:  # NaN too, which no clock is ever beyond
+        raise InputError("budget_s", budget_s, "a number of seconds from 0")
     request = _Request(model, asked, plan, top, perf_counter() + budget_s, progress)
     if deadline_days is None:
         return request.tuned(cluster)
 
     def on_time(on: Cluster) -> Tuned:
-        left_s = request.until - perf_counter()
+        left_s = max(0.0, request.until - perf_counter())
         return tune(model, on, global_batch, knobs, "step_time", top, left_s, plan, progress, target)
 
     deadline = Deadline(model, cluster, global_batch, training, deadline_days)

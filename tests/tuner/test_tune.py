@@ -359,6 +359,8 @@ def test_groups_of_microbatches_are_left_to_the_search(h100s):
         ({"knobs": ["tp"]}, "tune.knobs"),
         ({"objective": "speed"}, "objective"),
         ({"top": 0}, "top"),
+        ({"budget_s": float("nan")}, "budget_s"),
+        ({"budget_s": -1}, "budget_s"),
         ({"global_batch": "64"}, "global_batch"),
     ],
 )
