@@ -47,8 +47,9 @@ def largest(step: Step, name: str, values: Sequence[int]) -> Step | None:
         InputError: neither the model nor the plan has such a number.
     """
     of_model = name in {f.name for f in fields(Model)}
-    if not of_model and name not in {f.name for f in fields(Plan)}:
-        raise InputError("name", name, "a dimension of the model or a knob of the plan")
+    known = of_model or name in {f.name for f in fields(Plan)}
+    if not known or isinstance(getattr(step.model if of_model else step.plan, name), str | bool | tuple):
+        raise InputError("name", name, "a dimension of the model or a knob of the plan that is a number")
 
     found, left = None, list(values)
     while left:

@@ -113,7 +113,7 @@ class Tuned:
     def excluded(self) -> dict[str, int]:
         """Configurations left out, by reason, the largest first; those over memory included."""
         reasons = dict(self.space.excluded) | {"does not fit the memory": self.uniform - self.feasible}
-        return dict(sorted(reasons.items(), key=lambda item: -item[1]))
+        return dict(sorted(((why, n) for why, n in reasons.items() if n), key=lambda item: -item[1]))
 
     @cached_property
     def elasticities(self) -> tuple[Elasticity, ...]:

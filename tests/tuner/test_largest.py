@@ -36,6 +36,7 @@ def test_none_fits(step):
     assert largest(step, "layers", [4000]) is None
 
 
-def test_unknown_name(step):
-    with pytest.raises(InputError, match="name: got 'colour'"):
-        largest(step, "colour", [1])
+@pytest.mark.parametrize("name", ["colour", "name", "schedule", "sequence_parallel"])
+def test_what_is_no_number_is_refused(step, name):
+    with pytest.raises(InputError, match=f"name: got '{name}'"):
+        largest(step, name, [1])
