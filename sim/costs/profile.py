@@ -332,7 +332,8 @@ def derived_profile(target: Device) -> Profile:
     """Return the profile of a device that nobody measured: that of `like`, or of the nearest in the catalog, moved.
 
     Rates move by the ratio of 16-bit peaks, bandwidths by that of memory bandwidths; collectives are those of the
-    nearest device with the same kind of links. An estimate, its error widened by `CARRY_SIGMA_LOG`.
+    nearest device with the same kind of links. What slows what down is told of a device that is stated to be alike
+    alone. An estimate, its error widened by `CARRY_SIGMA_LOG`.
     """
     known = [devices[name] for name in names("profiles")]
     base = device(target.like) if target.like else nearest(target, known)
@@ -344,7 +345,8 @@ def derived_profile(target: Device) -> Profile:
     )
     why = "RMS log error of GEMMs of b200 predicted from a100-pcie-80gb by datasheet ratios"
     move = Move(by, CARRY_SIGMA_LOG, how, why)
-    return carried(load_profile(base.name), target.name, move, load_profile(links.name))
+    made = carried(load_profile(base.name), target.name, move, load_profile(links.name))
+    return replace(made, contention=load_profile(base.name).contention) if target.like else made
 
 
 @lru_cache

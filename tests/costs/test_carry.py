@@ -55,6 +55,8 @@ def test_a_copy_of_a_device_has_its_times_and_a_wider_interval():
     assert (made.base, made.name) == ("a100-sxm-80gb", "own")
     assert made.scaling_sigma_log**2 == pytest.approx(base.scaling_sigma_log**2 + CARRY_SIGMA_LOG**2, rel=1e-5)
     assert {m.status for m in made.models} == {"scaled"}
+    assert made.contention == base.contention != []
+    assert derived_profile(own("a100-sxm-80gb")).contention == []  # the nearest is not said to be alike
 
 
 @given(factor=st.floats(0.1, 10))
