@@ -54,7 +54,7 @@ def test_values_whose_beginnings_are_equal_keep_bars_of_their_own(store):
     figure = swept_axis(swept(store), Along("cluster.device", names, np.array([1.0, np.nan, 2.0])))
     assert len(set(figure.layout.xaxis.ticktext)) == 3 and max(map(len, figure.layout.xaxis.ticktext)) <= 40
     assert len(set(figure.data[0].x)) == 3
-    assert [a.text for a in figure.layout.annotations] == ["nothing fits"]
+    assert [a.text for a in figure.layout.annotations] == ["none runs"]
 
 
 def test_axes_show_what_fits(store):

@@ -109,7 +109,8 @@ def _logarithmic(values: Any) -> dict[str, Any]:
 
 
 def swept_axis(found: Swept, along: Along, theme: Theme = "light") -> go.Figure:
-    """Return the best value of the objective for every value (or range of values) of one axis."""
+    """Return the best value of the objective for every value (or range of values) of one axis; "none runs" where every
+    configuration breaks a rule or does not fit."""
     unit = time_unit(float(np.nanmax(along.best, initial=1e-9)))
     is_time = found.objective == "step_time"
     values = [None if np.isnan(v) else float(v) / (unit.scale if is_time else 1.0) for v in along.best]
@@ -130,7 +131,7 @@ def swept_axis(found: Swept, along: Along, theme: Theme = "light") -> go.Figure:
     )
     for place, value in enumerate(values if few else ()):
         if value is None:
-            figure.add_annotation(x=place, y=0, text="nothing fits", showarrow=False, yanchor="bottom")
+            figure.add_annotation(x=place, y=0, text="none runs", showarrow=False, yanchor="bottom")
     words = [safe(_middle_cut(along.labels[n], max(8, MOST_LETTERS // len(named)))) for n in named]
     figure.update_xaxes(tickvals=list(named), ticktext=words, range=[-0.6, len(values) - 0.4], showgrid=False)
     return figure.update_yaxes(rangemode="tozero", tickformat=TICKS)
