@@ -12,6 +12,9 @@ from sim.engine.program import Cause
 from sim.engine.step import Step
 from sim.specs.arguments import checked
 
+ROUNDED = 1e-6
+"""Share of a step that whole ticks of its operations may add up to."""
+
 HIDDEN = {Cause.DATA: "dp", Cause.MESSAGE: "pp", Cause.OFFLOAD: "offload"}
 
 
@@ -34,5 +37,6 @@ def hidden(step: Step) -> dict[str, float]:
         whole = TICK_S * float(np.sum(program.duration[mine & (program.cause == cause)])) / own.steps
         if cause == Cause.DATA:  # a shared table's gradients are exposed as "other"
             whole -= own.updates * float(lowered.tied[own.rank])
-        found[term] = max(0.0, whole - step.breakdown_s[term])
+        beside = whole - step.breakdown_s[term]
+        found[term] = beside if beside > ROUNDED * step.step_time_s else 0.0
     return found
