@@ -1,6 +1,6 @@
 """What the full run alone does: with HYPOTHESIS_PROFILE=full (`make test-full`); and whose turn it is without.
 
-Of the cases marked `slow` (over a second and a half, half of the suite's time), `make test` takes a third: which, the
+Of the cases marked `slow` (over a second, half of the suite's time), `make test` takes a third: which, the
 commit decides, so that one commit always passes or fails alike and three of them miss little. All run where pytest is
 called without TEST_TURN.
 """

@@ -136,6 +136,7 @@ def test_search_of_98304_operations(benchmark):
     benchmark.pedantic(lambda: SCHEDULES["zb-2p"].build(Shape(64, 512), work), rounds=3)
 
 
+@pytest.mark.slow
 def test_symbolic_path_against_the_engine(gpt3, h100s, interleaved):
     """A ratio, not a time: scoring a configuration in bulk is at least 100 times cheaper than running it."""
     space = build_space(gpt3, h100s, 1024)

@@ -65,6 +65,7 @@ def test_a_row_has_the_columns_of_a_sample():
     assert Measured("p2p", 2, 8, "nccl", (3e-4, 2e-4, 4e-4), 5, 0.0).t_s == 3e-4
 
 
+@pytest.mark.slow
 def test_two_processes_on_the_loopback_interface():
     """All operations, correct; no socket beyond 127.0.0.1; no process left."""
     found, others = [], set(psutil.Process().children(recursive=True))  # of other tests: multiprocessing's trackers

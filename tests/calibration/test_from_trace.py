@@ -86,6 +86,7 @@ def products(factor: float, sizes: tuple[tuple[int, int, int], ...] = SIZES, bas
     return events
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("factor", [0.25, 1.0, 3.0])
 def test_enough_shapes_give_back_the_times_that_made_them(tmp_path, factor):
     assert len(SIZES) >= ENOUGH
@@ -299,6 +300,7 @@ def test_a_base_is_asked_for_and_must_exist(tmp_path):
     assert refused(on_device, tmp_path, "a100").startswith("--base: got 'a100'")
 
 
+@pytest.mark.slow
 def test_a_base_is_of_the_same_kind_of_device(tmp_path):
     assert "a GPU's" in refused(written(tmp_path, products(1.0)), tmp_path, "cpu")
     assert "record with ProfilerActivity.CUDA" in refused(recorded(tmp_path), tmp_path)
@@ -314,6 +316,7 @@ def test_the_samples_of_a_measuring_session_are_not_written_over(tmp_path):
     assert {file.name: file.read_text() for file in held.iterdir()} == {SESSION: "mine", SAMPLES: "mine"}
 
 
+@pytest.mark.slow
 def test_the_command_prints_what_was_fitted(tmp_path):
     out = tmp_path / "mine"
     arguments = ["--trace", str(written(tmp_path, products(2.0))), "--base", BASE, "--out", str(out), "--json"]
@@ -326,6 +329,7 @@ def test_the_command_prints_what_was_fitted(tmp_path):
     assert told["device"] == BASE
 
 
+@pytest.mark.slow
 def test_the_command_says_how_to_go_on(tmp_path):
     """By a report, and a cluster with the device of the base: of the catalog, or of the folder of a calibration."""
     arguments = ["--trace", str(written(tmp_path, products(2.0)))]

@@ -376,6 +376,7 @@ def test_wrong_options_exit_2(tmp_path, option, value):
     assert done.stderr.startswith(f"error: {option}: got ")
 
 
+@pytest.mark.slow
 def test_sigterm_ends_the_step_and_packs(tmp_path):
     code = (
         "import sys, time; from calibration import gpu_session as g; "

@@ -60,6 +60,7 @@ def test_products_beyond_those_fitted_are_known_too():
     assert max(m.held_out["larger"].mape for m in models) < 5
 
 
+@pytest.mark.slow
 def test_blocks_and_steps_that_no_fit_has_seen(whole):
     steps = [abs(w.error) for w in whole if w.name.startswith("step") and "flash" in w.name]
     assert len(steps) == 6 and mean(steps) < 0.04

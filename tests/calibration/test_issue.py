@@ -105,6 +105,7 @@ def operations(layers: int) -> tuple[int, int]:
     return sum(op.count for op in ops), sum(op.count for op in ops if op.kind == "elementwise")
 
 
+@pytest.mark.slow
 def test_a_layer_of_that_model_has_the_operations_that_are_counted() -> None:
     (one, pointwise), (two, more) = operations(1), operations(2)
     assert (two - one, more - pointwise) == (KERNELS_A_LAYER, POINTWISE_A_LAYER)

@@ -227,6 +227,7 @@ def test_relatives_of_relatives(tmp_path: Path) -> None:
     assert held["attention", "backward"].half_width(1e9) > held["attention", "forward"].half_width(1e9)
 
 
+@pytest.mark.slow
 def test_too_few_products_are_refused_and_nothing_is_written(tmp_path: Path) -> None:
     table = [r for r in rows("cpu", {"fit": 6}) if r["op"] != "gemm"]
     out = folder(tmp_path / "p", "cpu", table)

@@ -37,6 +37,7 @@ def test_bandwidth_is_bytes_over_time(tmp_path):
     assert next(ticks) == 2 * (3 + 3 + FSYNCS + SMALL_FILES)
 
 
+@pytest.mark.slow
 def test_pages_that_cannot_be_given_up_are_said(tmp_path, monkeypatch):
     monkeypatch.delattr(os, "posix_fadvise")
     assert measure_storage(tmp_path, file_bytes=2**22, repeats=1).cached

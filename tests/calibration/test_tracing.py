@@ -219,6 +219,7 @@ def test_frozen_weights_have_no_gradient():
     assert first.trainable_parameters == first.parameters
 
 
+@pytest.mark.slow
 def test_activations_cross_boundaries_without_gradients_too():
     module = gpt()
     module.requires_grad_(False).norm.requires_grad_(True)
@@ -358,6 +359,7 @@ def test_examples_and_functions_of_the_batch_agree():
     assert trace(gpt(), tokens(SEQ)(1)) == trace(gpt(), tokens(SEQ)) == trace(gpt(), {"tokens": tokens(SEQ)(1)[0]})
 
 
+@pytest.mark.slow
 def test_gpt3_layer_in_a_second():
     with torch.device("meta"):
         block, x = ref.GPTBlock(12_288, 96, dropout=0.1), torch.zeros(1, 2048, 12_288, requires_grad=True)

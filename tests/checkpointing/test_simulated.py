@@ -35,6 +35,7 @@ def test_a_jump_changes_nothing(given, more):
     assert all(sample.failures > 0 for sample in jumped.samples) or "mtbf_s" not in more
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["host", "none"])
 @pytest.mark.parametrize("every, mtbf_s", [(20, 600.0), (20, 20_000.0), (200, 3_000.0), (3, 3_000.0)])
 def test_goodput_is_the_laws_within_three_standard_errors(every, mtbf_s, kind):
@@ -69,6 +70,7 @@ def test_no_failure_loses_more_than_two_intervals(every):
     assert every < found.max_lost_steps <= 2 * every
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "given, fleet",
     [

@@ -128,6 +128,7 @@ def test_simulate_writes_trace_and_report(trainsim, tmp_path):
     assert html.read_text().lstrip().startswith("<!DOCTYPE html>")
 
 
+@pytest.mark.slow
 def test_simulate_replays_the_allocator(trainsim, tmp_path):
     job = yaml.safe_load((JOBS / "gpt3-175b-plan.yaml").read_text("utf-8"))
     job["plan"]["global_batch"] = 64
@@ -192,6 +193,7 @@ def test_what_fits_by_unequal_stages_alone_is_counted(trainsim, tmp_path, target
     assert re.search(r" 0 of equal stages fit, [1-9]\d* of unequal stages among the best;", " ".join(out.split()))
 
 
+@pytest.mark.slow
 def test_tune_table(trainsim, search):
     code, out, _ = trainsim("tune", search, "--top", 2)
     assert code == 0
@@ -342,6 +344,7 @@ def test_durations_out_of_range(trainsim, durations):
     assert "durations" in err
 
 
+@pytest.mark.slow
 def test_markup_in_a_name_is_text(trainsim, tmp_path):
     job = tmp_path / "job.yaml"
     job.write_text(

@@ -55,6 +55,7 @@ def test_parts_and_what_they_lose(trainsim):
     assert "is" in drawn(trainsim, "--parts", "2")[1].split("objective")[1]
 
 
+@pytest.mark.slow
 def test_predicted_throughputs_have_intervals_prices_and_moves(trainsim, tmp_path):
     work = tmp_path / "work.yaml"
     plan = "plan: {global_batch: 32, micro_batch: 4}"

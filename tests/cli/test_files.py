@@ -92,6 +92,7 @@ def test_check_finds_every_knob_and_every_broken_rule(tmp_path):
     assert paths(BAD_PLAN) == found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", sorted(JOBS.glob("*.yaml")), ids=lambda path: path.name)
 def test_shipped_jobs_have_no_problem(trainsim, path):
     code, out, _ = trainsim("check", path, "--json")

@@ -99,6 +99,7 @@ def test_the_price_of_training_is_what_a_search_ranks_by(trainsim, tmp_path):
     assert data["plans"][0]["usd_per_1e9_tokens"] == pytest.approx(data["run"]["cost_usd"] / tokens)
 
 
+@pytest.mark.slow
 def test_a_plan_file_remembers_prices(trainsim, job, tmp_path):
     file = job(TUNE + FILES)
     trainsim("tune", file, "--top", 1, "--out", tmp_path / "out")

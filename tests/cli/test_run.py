@@ -189,6 +189,7 @@ def test_a_search_interrupted_before_any_plan_prints_nothing(trainsim, job, monk
     assert "Traceback" not in told
 
 
+@pytest.mark.slow
 def test_tune_finds_the_nodes_for_a_deadline(trainsim, tmp_path):
     text = """
 model: llama3-8b

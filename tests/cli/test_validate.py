@@ -57,6 +57,7 @@ def test_tables_of_one_name_in_two_folders_are_told_apart(validate, tmp_path) ->
     assert [row.source for row in read_accuracy(tmp_path / "out.csv")] == names
 
 
+@pytest.mark.slow
 def test_names_in_brackets_are_names(validate, tmp_path) -> None:
     file = write(tmp_path / "runs[red].csv", {"source": "[/x] lab"})
     assert "runs[red]" in validate(file)[1].replace("runs[red]:", "")
@@ -84,6 +85,7 @@ def test_a_profile_replaces_the_devices(validate, tmp_path) -> None:
     assert other < own
 
 
+@pytest.mark.slow
 def test_a_site_removes_its_bias_and_says_how(validate, tmp_path) -> None:
     path = write(tmp_path / "runs.csv", {"step_time_s": "0.6"})
     site = write(tmp_path / "site.csv", {"id": "earlier", "step_time_s": "0.6"})
@@ -145,6 +147,7 @@ def test_a_bad_cell_exits_2_with_its_place(validate, tmp_path) -> None:
     assert code == 2 and not out and "runs.csv:2:gpus" in err
 
 
+@pytest.mark.slow
 def test_parity_and_layer_times_are_not_scored(validate) -> None:
     found = json.loads(validate(reference("runs") / "vtrain_single.csv", "--json")[1])
     assert len(found["not_scored"]) == 1120 and not found["rows"] and found["summary"]["time"]["mape"] is None

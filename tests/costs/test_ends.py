@@ -108,6 +108,7 @@ def kept(network, given):
     return sum(t.untyped_storage().nbytes() for c, t in storages.items() if c not in own), logits.numel()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_whole_network_keeps_these_bytes(name):
     """In fp32, whose statistics of norms CPU keeps as CUDA does."""

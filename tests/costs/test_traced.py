@@ -141,6 +141,7 @@ def costs_of(*layers, batch=1):
     return stage_costs(model, NODE, plan.on(model, NODE), load_profile("a100-sxm-80gb"))
 
 
+@pytest.mark.slow
 def test_a_count_multiplies_time_and_launches():
     many = one([kernel(bytes=(0, 10**9))])
     single = one([Op(kind="elementwise", bytes=(0, 10**9))])

@@ -88,6 +88,7 @@ def both(cluster, model, network, microbatches=2):
     return step.fullest.composition(), theirs, counters
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("eager", [False, True])
 def test_every_category_of_a_step_that_peaks_at_the_loss(cluster, eager):
     model, network = gpt(vocab=512, eager=eager)

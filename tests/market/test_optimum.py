@@ -44,6 +44,7 @@ def test_no_strategy_costs_less(seed, paid_as_seen):
             assert optimum(job, grid, moves, hours=found.hours).usd <= found.objective_usd * ROUNDING
 
 
+@pytest.mark.slow
 @given(st.integers(0, 10**9))
 def test_no_plan_at_all_costs_less(seed):
     job, grid, moves = by_chance(seed, longest=6)

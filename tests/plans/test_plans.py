@@ -132,6 +132,7 @@ SPREAD = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_job_file_keeps_every_field_of_a_plan(tmp_path):
     plan = Plan(global_batch=32, **SPREAD)
     mixed = Cluster.of(groups=[{"device": "h100-sxm-80gb"}, {"device": "h200-sxm-141gb"}])

@@ -88,6 +88,7 @@ def same(step, found, expresses):
         assert ours == theirs, field
 
 
+@pytest.mark.slow
 @given(steps("megatron"))
 def test_megatron(step):
     try:
@@ -121,6 +122,7 @@ def from_megatron_values(listed):
 FEW = {"etp": 1, "rank_order": "tp-cp-dp-pp", "precision": "bf16"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["torchtitan", "torchtitan-0.3"])
 @given(data=st.data())
 def test_torchtitan(target, data):

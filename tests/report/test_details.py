@@ -69,6 +69,7 @@ def test_every_term_has_a_meaning(step, term):
     assert TERMS[term].label in card
 
 
+@pytest.mark.slow
 def test_selected_configurations_come_fastest_first(tuned):
     fits = np.flatnonzero((tuned.space.allowed & tuned.scores.fits).ravel()).tolist()
     card = selection_card(tuned, fits)

@@ -153,6 +153,7 @@ def test_numbers_stay_short_at_the_extremes() -> None:
     assert percent(0.0912) == "9.1\u00a0%" and percent(0.34) == "34\u00a0%" and shorten("x" * 41) == "x" * 39 + "…"
 
 
+@pytest.mark.slow
 def test_the_whole_run_stands_on_the_page_where_there_is_one(step: Step) -> None:
     run = whole_run(step, Training(tokens=1e12, pue=1.2))
     text = page(step, run=run)

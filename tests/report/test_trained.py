@@ -60,6 +60,7 @@ def test_windows_outside_are_refused(hour: Trained) -> None:
             figures.trained(hour, window)
 
 
+@pytest.mark.slow
 def test_the_trace_holds_the_same(hour: Trained, tmp_path) -> None:
     data = json.loads(save_trace(hour, tmp_path / "hour.json").read_text())
     slices = [event for event in data["traceEvents"] if event["ph"] == "X"]

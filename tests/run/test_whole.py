@@ -113,6 +113,7 @@ def test_gpu_hours_are_flop_over_speed(step):
     assert flop == pytest.approx(6 * step.model.parameters * 15e12, rel=0.15)
 
 
+@pytest.mark.slow
 def test_gpt3_on_1024_a100_takes_about_the_34_days_of_ptd_p():
     """Narayanan et al. 2021 (arXiv 2104.04473), section 5.1: 8 T P / (n X) = 34 days at 140 TFLOP/s a GPU.
 

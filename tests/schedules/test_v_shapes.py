@@ -130,6 +130,7 @@ def test_idle_time_at_equal_times(p):
             assert max(spans) == 6 * m + idle, (name, m)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "share"), [("v-half", 1 / 2), ("v-min", 2 / 3)])
 def test_bubble_rates_are_the_published_ones(name, share):
     """The authors' README for F = I = W: B / 2 and 2 B / 3 + O(n), B = (p - 1) / (m + p - 1) being 1F1B's.

@@ -101,6 +101,7 @@ NUMBERS = {
 }
 
 
+@pytest.mark.slow
 @given(st.fixed_dictionaries({path: st.floats(*ends) for path, ends in NUMBERS.items()}))
 def test_numbers_that_rows_state_count_as_those_of_a_cluster(values):
     """The short way (a column) and the long one (a cluster of its own) come to the same."""

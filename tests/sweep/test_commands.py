@@ -172,6 +172,7 @@ class Tags(HTMLParser):
         self.found.append((tag, dict(attrs)))
 
 
+@pytest.mark.slow
 def test_the_page_is_whole_and_hostile_names_are_text(trainsim, store, tmp_path):
     code, _, _ = trainsim("report", store, "--html", tmp_path / "a.html")
     text = (tmp_path / "a.html").read_text()

@@ -138,6 +138,7 @@ def test_no_acknowledged_block_is_lost_or_doubled(tmp_path, monkeypatch):
     assert done["before"] + done["inside"] >= (30 if FULL else 1)
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_with_one_message_and_resumes(small, tmp_path, monkeypatch):
     monkeypatch.setattr("sim.sweep.writer.BLOCK_ROWS", {"analytic": 64})
 

@@ -41,6 +41,7 @@ def test_what_the_target_refuses_is_no_duplicates_original():
     assert space.zero[space.allowed.any(axis=(0, 1, 3))].tolist() == [1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "ep", "zero", "left"),
     [(MIXTRAL, 4, (0, 1), {0, 1}), (MIXTRAL, 8, (0, 1), {0}), (LLAMA, 1, (1,), {1})],

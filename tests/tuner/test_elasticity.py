@@ -89,6 +89,7 @@ def test_the_sum_holds_for_every_family_of_models(name, tp, pp, zero, recompute,
     assert euler(step) == pytest.approx(1, abs=1e-9)
 
 
+@pytest.mark.slow
 def test_all_of_it_counts_where_a_device_waits_for_its_host_too():
     alone = Cluster.of("h200-sxm-141gb", nodes=1)
     step = simulate(models["gpt2"], alone, Plan(global_batch=64, micro_batch=2, framework="torch", recompute="full"))

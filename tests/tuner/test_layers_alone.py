@@ -30,6 +30,7 @@ def plans(target):
                     yield plan
 
 
+@pytest.mark.slow
 def test_megatrons_mamba_has_equal_stages():
     ssm = {"ssm_state": 64, "ssm_heads": 32}
     made = Model(name="hybrid", layers=7, pattern="M*M-M*M", hidden=1024, heads=16, vocab=131_072, seq=1024, **ssm)
@@ -57,6 +58,7 @@ def test_more_freedom_is_no_slower():
     assert torch <= megatron * (1 + 1e-9) <= torchtitan * (1 + 1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["megatron", "torchtitan"])
 def test_a_search_for_a_target_finds_unequal_layers(target):
     found = tune(WIDE, CLUSTER, 32, {"tp": [1], "pp": [4]}, target=target, top=3)

@@ -152,6 +152,7 @@ def test_a_kept_number_of_copies_has_no_plans_without_zero():
     assert found.unequal is None
 
 
+@pytest.mark.slow
 def test_precisions_are_searched():
     knobs = ONE | {"precision": ["bf16", "fp8"], "pp": [1, 2], "tp": [1, 2], "virtual_stages": [1]}
     found = tune(SMALL, H100S, 64, knobs, target="any", top=3)

@@ -221,6 +221,7 @@ def test_the_counts_of_an_empty_space_add_up():
     assert knobs["tp"] == "8"
 
 
+@pytest.mark.slow
 def test_a_target_that_runs_nothing_is_named():
     with pytest.raises(InputError, match=r"a plan fits with tune\.target any") as caught:
         tune(SMALL, NODE, 32, {"zero": 1, "sequence_parallel": True, "tp": 2}, target="torchtitan")
@@ -240,6 +241,7 @@ class Stopper:
             raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("what", "after"), [("confirming", 2), ("ranking", 0), ("ranking", 2)])
 def test_an_interruption_keeps_the_best_so_far(found, what, after):
     cut = tune(SMALL, NODE, 32, {"virtual_stages": [1]}, top=6, progress=Stopper(what, after))
@@ -266,6 +268,7 @@ def test_an_interruption_among_unequal_stages_keeps_the_best_so_far(what, after)
     assert cut.best.step.step_time_s * (1 - cut.gap) <= whole.best.step.step_time_s + 1e-12
 
 
+@pytest.mark.slow
 def test_an_interruption_of_the_explanations_keeps_the_order(found, monkeypatch):
     explained = []
 
@@ -298,6 +301,7 @@ def test_an_interruption_before_any_plan_is_one():
         tune(SMALL, NODE, 32, {"virtual_stages": [1]}, progress=Stopper("confirming", 0))
 
 
+@pytest.mark.slow
 def test_the_answer_does_not_depend_on_the_clock(found, monkeypatch):
     clock = iter(float(10**6 * n) for n in range(10**6))
     monkeypatch.setattr(tuning, "perf_counter", lambda: next(clock))

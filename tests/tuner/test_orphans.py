@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import psutil
+import pytest
 
 from tests.oracle import ROOT
 
@@ -17,6 +18,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.slow
 def test_a_process_ends_soon_after_its_parent_was_killed():
     with subprocess.Popen([sys.executable, "-c", FORKED], stdout=subprocess.PIPE, text=True, cwd=ROOT) as parent:
         child = psutil.Process(int(parent.stdout.readline()))

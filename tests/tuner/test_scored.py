@@ -21,6 +21,7 @@ def sample(of: Space, n: int) -> list[tuple[int, int, int, int]]:
     return [tuple(i) for i in np.random.default_rng(1).permutation(every)[:n].tolist()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", ["time", "memory"])
 def test_an_encoder_decoders_scores_are_those_of_the_engine(objective: str) -> None:
     """By the mean of its chunks plans that fit were left out, and those that do not were kept."""

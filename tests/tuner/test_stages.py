@@ -122,6 +122,7 @@ def drawn(graph, random):
     return graph.decode(keys)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", ["l4", "a100-sxm-40gb"])
 @pytest.mark.parametrize(("stages", "samples"), [(1, 8), (2, 4), (4, 4), (8, 2)])
 def test_the_closed_form_is_close_to_both_engines(device, stages, samples):

@@ -39,6 +39,7 @@ def test_a_small_cluster_is_searched(name):
     assert run.days > 0
 
 
+@pytest.mark.slow
 def test_knobs_that_split_layers_leave_nothing():
     with pytest.raises(InputError, match="traced network"):
         tune(Model.from_table(table("bert")), NODE, 64, {"tp": [2]})

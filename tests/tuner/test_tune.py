@@ -198,6 +198,7 @@ def test_ranked_plans_say_what_binds_what_follows_and_how_sure(found):
     assert weighed(found.plans, "memory_headroom") == (found.plans, None)
 
 
+@pytest.mark.slow
 def test_out_of_budget_is_said():
     """Messages dominate, so the closed form's favourite is not the bound's."""
     model = Model(layers=8, hidden=1024, heads=16, vocab=128, seq=8192, norm="rmsnorm")
@@ -220,6 +221,7 @@ def test_certificate_holds_on_a_slow_network():
     assert found.best.step.step_time_s == best or not found.certified
 
 
+@pytest.mark.slow
 def test_schedule_is_a_knob(h100s):
     found = tune(SMALL, h100s, 1024, knobs={"schedule": ["gpipe"], "pp": [2, 4]}, top=3)
     assert {r.plan.schedule for r in found.plans} == {"gpipe"}
@@ -241,6 +243,7 @@ def test_every_term_has_words():
     assert set(TERM_NAMES) == set(TERMS)
 
 
+@pytest.mark.slow
 def test_settings_of_the_plan_are_kept(h100s):
     kept = {"gradient_dtype": "bf16", "overlap_dp": False, "precision": "fp16", "tp_overlap": False}
     kept["offload"] = Offload(activations=0.01, weights=0.01, gradients=0.01)

@@ -108,6 +108,7 @@ def test_an_idea_left_out_is_left_out() -> None:
     assert min(each.step_time_s for each in found.values() if each.plan) >= found["staged"].step_time_s * 0.99
 
 
+@pytest.mark.slow
 def test_nothing_fits() -> None:
     (found,) = compared(MODEL, cluster(4e8), 32, ["megatron"])
     assert found.plan is None and found.step_time_s is None

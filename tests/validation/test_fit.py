@@ -130,6 +130,7 @@ SLOW_SITE = "bigscience_a100"
 """A cluster 12 % slower than the others (11.9 % raw, a constant fitted to it 11.2 %): only its own runs can tell."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TIMED)
 def test_elsewhere(name):
     """No constant fitted to a table does better than predictions that never saw it."""

@@ -32,6 +32,7 @@ def west(folder):
     return StudyMarket(study_prices(folder), "us-west-2")
 
 
+@pytest.mark.slow
 def test_every_published_cost_is_met(costs):
     assert len(costs) == 132
     assert max(abs(cost.error_percent) for cost in costs) < 0.5

@@ -32,6 +32,7 @@ def test_percents_are_those_of_the_published_throughputs():
         assert 100 * (after / before - 1) == pytest.approx(one.percent, abs=0.03)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_largest_batches(rows, case):
     """Those that fit, and by how much Tempo's layers make them larger, to a fifth."""
@@ -117,6 +118,7 @@ def test_arithmetic_of_the_published_polynomials_by_hand(rows):
         tempo.polynomials_s(host)
 
 
+@pytest.mark.slow
 def test_what_ifs(tmp_path):
     found = tempo.what_ifs(tmp_path, (V100,))
     assert {(c.model, c.device, c.precision) for c in found} == set(product(tempo.CLAIMS, (V100,), tempo.PRECISIONS))

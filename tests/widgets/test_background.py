@@ -177,6 +177,7 @@ def test_cancel_ends_the_process_and_what_it_has_forked_and_says_nothing_more(ba
     assert "cancelled after" in bar.message
 
 
+@pytest.mark.slow
 def test_bar_says_failures_and_escapes_them(bar, monkeypatch):
     bar.next[0] = (work.refuse, ())
     bar.start()

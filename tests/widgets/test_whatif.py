@@ -107,6 +107,7 @@ def test_axes_grow_and_never_shrink_until_fitted(panel):
     assert plot.layout.xaxis.range[1] < longest
 
 
+@pytest.mark.slow
 def test_two_plans_and_their_difference(panel):
     panel.pin()
     before = panel.step
@@ -134,6 +135,7 @@ def test_outlines_of_the_pinned_plan_in_memory(panel):
     assert any(t.name == "A, pipeline rank 0" for t in curve.data)
 
 
+@pytest.mark.slow
 def test_a_rank_is_looked_at(panel):
     _, curve = open_tab(panel, "Memory")
     panel.panes.rank.value = 3
@@ -153,6 +155,7 @@ def test_zoom_shows_bars_of_that_part(panel):
     assert panel._scene.window is None
 
 
+@pytest.mark.slow
 def test_options_redraw_their_figure_alone(panel):
     chosen = panel.panes.options
     assert {title for title, own in chosen.items() if own} == {"Timeline", "Breakdown", "Tornado", "Front", "Compare"}
@@ -204,6 +207,7 @@ def test_a_click_opens_a_term_of_the_plan_that_was_clicked(panel):
     assert told[0] != told[1]
 
 
+@pytest.mark.slow
 def test_a_box_on_the_front_lists_what_is_inside(panel, gpt3, h100s):
     few = {"tp": [4, 8], "pp": [2, 4], "virtual_stages": [1], "micro_batch": [1, 2], "unequal_stages": False}
     panel._tuned(tune(gpt3, h100s, 1024, knobs=few, top=1))
@@ -215,6 +219,7 @@ def test_a_box_on_the_front_lists_what_is_inside(panel, gpt3, h100s):
     assert "USD" in pane.canvases[0].plot.layout.xaxis.title.text
 
 
+@pytest.mark.slow
 def test_a_zoom_moves_both_timelines(panel):
     panel.pin()
     set_knob(panel, pp=8)
@@ -255,6 +260,7 @@ def test_cards_say_how_their_numbers_come_about(panel):
     assert 'class="badge">assumed' in panel._cards.value.partition("USD")[0]
 
 
+@pytest.mark.slow
 def test_every_multiplier_matters(panel):
     before = panel.step
     for name, knob in panel.hardware.knobs.items():

@@ -112,6 +112,7 @@ def test_quick_is_short(monkeypatch):
     assert scale.alone_s < Scale().alone_s and scale.saving_s < Scale().saving_s
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path, monkeypatch):
     asked = []
 

@@ -112,6 +112,7 @@ def test_dgc_clips_at_home():
     assert float(made.model.gradient.norm()) == pytest.approx(1 / 2**0.5, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_dgc_warms_up_to_theta_and_its_bytes_are_those_of_the_formula():
     assert [warmed_up(0.99, step, 2) for step in range(1, 13)] == [
         *(s for s in WARM_UP[:3] for _ in range(2)),

@@ -59,6 +59,7 @@ def test_time_is_that_of_steps_exchanges_travels_and_the_start():
     assert slow - links == pytest.approx(60 * 0.1 + 3 * 0.02 + 6 * 0.03 + 0.5, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_what_gaia_sends_at_another_theta_is_not_known_before():
     run = train(SETTING, Communication(algorithm="gaia", theta=0.1))
     with pytest.raises(InputError, match="controller: got 'hill_climbing'"):

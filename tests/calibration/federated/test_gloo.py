@@ -25,6 +25,7 @@ SETTING = Setting(partitions=3, steps=10, travel_every=4, skew=1.0, norm="batch"
 GAIA = Communication(algorithm="gaia", theta=0.1)
 
 
+@pytest.mark.slow
 def test_processes_do_what_one_process_does_and_name_the_slow_link():
     slow = [[0.0, 0.0, 0.0], [0.0, 0.0, 0.0], [0.1, 0.0, 0.0]]
     far, here = Scripted((0.1, 0.3, 0.02)), Scripted((0.1, 0.3, 0.02))

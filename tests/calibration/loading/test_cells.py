@@ -22,6 +22,7 @@ def hold(cells):
         time.sleep(60)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_no_change_is_lost(tmp_path, method):
     cells = Cells(tmp_path / "cells", 2)

@@ -31,6 +31,7 @@ def epochs(cache, workers, count):
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kept", [0, 30, 77, N])
 def test_minio_misses_what_it_has_no_room_for(tmp_path, kept, workers):

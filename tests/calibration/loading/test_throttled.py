@@ -22,6 +22,7 @@ def read_all(source, items):
         source.read(item)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_processes_share_the_bandwidth(tmp_path, method):
     source = Throttled(Numbers(40, size=1000), Throttle(tmp_path / "cells", bytes_per_s=100_000))

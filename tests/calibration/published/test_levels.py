@@ -69,6 +69,7 @@ def test_fp32_products_of_h100(op: str, tile: int, limits: tuple[float, float]) 
     assert found.scores.median < limits[1] < earlier[1]
 
 
+@pytest.mark.slow
 def test_attention_of_h100_left_out_one_by_one() -> None:
     """A rate and a length per (implementation, head dimension, mask, direction): 3.3 % is what others reached."""
     groups: dict[tuple[str, ...], list[dict[str, str]]] = {}
@@ -102,6 +103,7 @@ VECTORS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", VECTORS)
 def test_memory_bound_kernels(device: str) -> None:
     """Element-wise as the earlier fits; rows of LayerNorm and softmax halve their errors with the row-length terms."""

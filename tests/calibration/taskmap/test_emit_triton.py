@@ -192,6 +192,7 @@ def test_a_gpu_copies_whole_tiles(tmp_path, contraction):
     assert "ld.global" not in loop and "cp.async.cg" not in loop
 
 
+@pytest.mark.slow
 @needs_triton
 def test_a_gpu_has_code_for_convolutions(tmp_path):
     program = fused_after(double_buffered(matmul(PROBLEMS[3].contraction, SQUARE, 16)), BIAS, GELU)

@@ -28,6 +28,7 @@ def library():
         yield Library(top=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("network", "x"),
     [(Convolutional(), torch.randn(2, 3, 17, 17)), (Transformer(), torch.randn(2, 9, 256))],

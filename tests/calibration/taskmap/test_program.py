@@ -93,6 +93,7 @@ def test_programs_that_cannot_be_buffered_are_refused():
         buffered(double_buffered(plain), 3)
 
 
+@pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize("rewrite", [lambda p: p, double_buffered], ids=["single", "double"])
 def test_fused_functions_are_torchs(rewrite):

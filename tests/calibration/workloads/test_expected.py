@@ -90,6 +90,7 @@ def test_a_device_waits_while_kernels_are_launched(made):
     assert 0 < shares[0] < shares[-1] < 0.9
 
 
+@pytest.mark.slow
 def test_what_is_stored_is_what_is_expected_today(tmp_path):
     path = ROOT / "notebooks" / "data" / "workloads" / "expected.json"
     stored = [row for row in read_expectations(path).rows if row.workload == "a3c"]

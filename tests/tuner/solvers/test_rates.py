@@ -141,6 +141,7 @@ def flushing_reduction():
     return step.breakdown_s["dp"] + step.breakdown_s["other"]
 
 
+@pytest.mark.slow
 def test_gain_over_flushing_at_a_small_and_a_large_batch():
     """arXiv 2006.09503, section 5.2, 64 V100: 1.6x at a low batch (no number given; here at 128), 15 % at 2,048
     (missed: contention with the reduction, and messages between servers that 1F1B's tight coupling exposes)."""
