@@ -70,7 +70,7 @@ def price_grid(
     up = np.full(seen.shape, step_s)
     for n, offer in enumerate(market.offers):
         if available and offer in available:
-            up[:, n] = _up(available[offer], edges)
+            up[:, n] = _up(available[offer], edges, step_s)
     seen[(up == 0) | np.isinf(mean)] = inf
     if np.isinf(seen).all() or np.isinf(mean[0]).all():
         raise InputError("begin_s", begin_s, f"a time at which something is offered: from {market.offered_s:.0f}")
@@ -95,10 +95,11 @@ def _mean(history: History, edges: Floats) -> Floats:
     return np.where(np.isinf(_at(history, edges[:-1])), inf, found)
 
 
-def _up(intervals: Intervals, edges: Floats) -> Floats:
+def _up(intervals: Intervals, edges: Floats, step_s: float) -> Floats:
     """Return how long from the beginning of each step an offer can be held."""
     if not len(intervals):
         return np.zeros(len(edges) - 1)
     at = np.searchsorted(intervals[:, 0], edges[:-1], side="right") - 1
-    left = np.where(at < 0, 0.0, intervals[np.maximum(at, 0), 1] - edges[:-1])
-    return np.clip(left, 0.0, np.diff(edges))
+    end = np.where(at < 0, -inf, intervals[np.maximum(at, 0), 1])
+    # Edges are rounded: what lasts to the next one lasts for all of the step, or else it would be taken away there.
+    return np.where(end >= edges[1:], step_s, np.clip(end - edges[:-1], 0.0, step_s))

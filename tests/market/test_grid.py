@@ -32,6 +32,14 @@ def test_an_offer_can_be_held_until_it_is_taken_away():
     assert (none.up_s[:, 1] == HOUR).all()
 
 
+@pytest.mark.parametrize("step_hours", [0.07, 0.28, 0.3333])
+def test_what_lasts_is_not_taken_away_by_the_rounding_of_dates(step_hours):
+    one, begin_s = offer(), 1_583_020_800.0
+    always = {one: np.array([[begin_s, begin_s + 10 * HOUR]])}
+    grid = price_grid(Market((priced(1, of=one),)), begin_s, 8 * HOUR, step_hours * HOUR, always)
+    assert (grid.up_s == step_hours * HOUR).all()
+
+
 def test_size_is_bounded():
     with pytest.raises(InputError, match="step_s"):
         price_grid(Market((priced(1),)), 0.0, 1e9, 1.0)
