@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Annotated
 
 import numpy as np
 import simpy
 
-from sim.checkpointing import Checkpointer, Times
+from sim.checkpointing import Checkpointer, Fleet, Times
 from sim.checkpointing import Span as SaveSpan
 from sim.engine.clock import TICK_S, to_ticks
 from sim.engine.contended import sharing_on
@@ -156,13 +157,13 @@ class _World:
     def fail(self, random: np.random.Generator, mtbf_s: float) -> Waiting:
         """Interrupt training at random, every `mtbf_s` in the mean, until there are nodes and all has restarted."""
         assert self.saving
-        terms, back = self.saving.checkpointing.failures, list[int]()
+        terms, fleet, back = self.saving.checkpointing.failures, Fleet.of(self.step), list[int]()
         while True:
             yield self.env.timeout(to_ticks(random.exponential(mtbf_s)))
             now = int(self.env.now)
             back = sorted([*(t for t in back if t > now), now + to_ticks(terms.repair_s)])
-            missing = 0 if terms.elastic else len(back) - terms.spares
-            wait = back[missing - 1] - now if missing > 0 else 0
+            missing = next(n for n in count() if fleet.left(len(back) - n, terms))
+            wait = back[missing - 1] - now if missing else 0
             self.running.interrupt(Failure(wait + to_ticks(self.saving.down_s), self._saver()))
             yield self.env.timeout(wait)  # what stands still does not fail
 

@@ -1,5 +1,7 @@
 """A stretch of training: its parts sum to its time, and agree with the laws of what it loses."""
 
+from dataclasses import replace
+
 import pytest
 
 from sim.engine.step import simulate
@@ -75,6 +77,19 @@ def test_a_run_without_nodes_stands_still_until_the_end(step):
     assert found.seconds == pytest.approx(500 * step.step_time_s)
     assert whole(found) == pytest.approx(found.seconds)
     assert found.parts_s["failures"] > 0.5 * found.seconds
+
+
+def test_an_elastic_run_stands_still_where_no_replica_is_whole():
+    """Eight replicas on one node, which is away: nothing trains, elastic or not."""
+    alone = simulate(models["llama3-8b"], Cluster.of("h100-sxm-80gb"), Plan(global_batch=64, zero=1))
+    long_s = 300 * alone.step_time_s
+    away = Failures(device_mtbf_s=8 * 40 * alone.step_time_s, restart_s=1.0, repair_s=long_s / 3)
+
+    def stands_still(failures):
+        kept = Checkpointing(every=10, storage=DISK, failures=failures)
+        return train(alone, checkpointing=kept, seconds=long_s, seed=3).parts_s["failures"]
+
+    assert stands_still(replace(away, elastic=True)) == stands_still(away) > long_s / 3
 
 
 @pytest.mark.parametrize("pp", [1, 2])  # a stage alone keeps one version of its weights, and flushes no more
