@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sim.decentralized.setting import Decentralized, Ints
+from sim.decentralized.setting import LONGEST_S, Decentralized, Ints
 from sim.decentralized.wan import Wan, shares
 from sim.engine.clock import TICK_S, to_ticks
 from sim.specs.fields import InputError
@@ -57,7 +57,7 @@ def law(setting: Decentralized, sent_fraction: float = 1.0) -> Law:
     pairs = wan.partitions * (wan.partitions - 1)
     counts = np.bincount(stage, minlength=len(sizes)).tolist()
     return Law(
-        ticks=int(computed.max(axis=0).sum()) + travelling,
+        ticks=sum(computed.max(axis=0).tolist()) + travelling,  # may be longer than 64 bits hold
         exchanges=len(exchanged),
         update_bytes=pairs * sum(count * size for count, size in zip(counts, sizes, strict=True)),
         travel_bytes=len(travelled) * wan.partitions * setting.sizes.model_bytes,
@@ -72,8 +72,16 @@ def bsp_law(setting: Decentralized) -> Law:
 
 def sending_ticks(wan: Wan, size_bytes: int) -> Ints:
     """Return the ticks (K,) from when a partition sends a message of so many bytes to every other one until the last
-    has arrived."""
-    return np.array([_sending(wan, n, size_bytes) for n in range(wan.partitions)], dtype=np.int64)
+    has arrived.
+
+    Raises:
+        InputError: one is on its way for longer than 64 bits hold.
+    """
+    found = [_sending(wan, n, size_bytes) for n in range(wan.partitions)]
+    if max(found) > to_ticks(LONGEST_S):
+        told = f"links that carry a message of {size_bytes:.3g} B in {LONGEST_S:g} s"
+        raise InputError("wan.bytes_per_s", wan.bytes_per_s, told)
+    return np.array(found, dtype=np.int64)
 
 
 def _sending(wan: Wan, source: int, size_bytes: int) -> int:

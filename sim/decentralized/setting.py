@@ -26,6 +26,8 @@ STEP_S = 0.2
 TRAVEL_EVERY = 500
 MOST_STEPS = 1_000_000
 MOST_JITTERED = 20_000_000
+LONGEST_S = 4e9
+"""Of all that a partition computes, and of one message: ticks of both together are whole numbers of 64 bits."""
 
 
 @spec
@@ -86,6 +88,9 @@ class Decentralized:
         self._fill()
         self._check_thetas()
         checked_row("step_s", self.step_s, self.wan.partitions, 0.0, 1e6, "s")
+        longest_s = max(row_of(self.step_s, self.wan.partitions))
+        if self.steps * longest_s > LONGEST_S:
+            raise InputError("step_s", longest_s, f"with {self.steps} steps at most {LONGEST_S / self.steps:g} s")
         for n, failure in enumerate(self.failures):
             if failure.partition >= self.wan.partitions:
                 allowed = f"a partition from 0 to {self.wan.partitions - 1}"

@@ -54,6 +54,18 @@ def test_a_training_by_hand():
     assert list(found.parts_s[1].values()) == pytest.approx([6.0, 7.5, 3.0, 0.0, 0.0])
 
 
+def test_centuries_are_no_negative_times():
+    """A message of 40 TB over 12.5 MB/s, for each of a thousand steps: 3.2e18 ticks, and 64 bits hold 9.2e18."""
+    huge = Decentralized(algorithm="bsp", theta=1.0, steps=1_000, step_s=1.0, sizes=Sizes(parameters=10**13))
+    assert simulate(huge).seconds == law(huge).seconds == 1_000 * (1.0 + 3.2e6 + 0.05)
+    longer = huge.with_(steps=10_000)
+    assert simulate(longer).bsp_seconds == law(longer).seconds == 10_000 * (1.0 + 3.2e6 + 0.05)
+    with pytest.raises(InputError, match=r"wan\.bytes_per_s: got 1\.0"):
+        law(huge.with_(wan=Wan(bytes_per_s=1.0)))
+    with pytest.raises(InputError, match=r"step_s: got 100000\.0; allowed: with 1000000 steps at most 4000 s"):
+        huge.with_(step_s=1e5, steps=1_000_000)
+
+
 def test_updates_of_which_nothing_matters_take_no_time():
     """As short runs may say of Gaia at a high threshold."""
     held = {"algorithm": "gaia", "norm": "group", "data": "digits", "steps": 9, "accuracy": 0.9, "accuracy_loss": 0.0}
