@@ -10,12 +10,13 @@ from sim.units import digits3, grouped, percent
 
 def answer_cluster(found: Simulated) -> Iterator[str]:
     """Yield what became of the jobs, what the devices did, and what that rests on."""
-    ended = len(found.jobs) - len(found.not_ended)
+    ended = len(set(found.counted) - set(found.not_ended))
     if not ended:
         yield "No job has ended."
         return
+    window = "" if len(found.counted) == len(found.jobs) else f" ({found.counted.start}:{found.counted.stop})"
     yield (
-        f"{found.policy}: {grouped(ended)} jobs end within {lasting(found.makespan_s)}, after "
+        f"{found.policy}: {grouped(ended)} jobs{window} end within {lasting(found.makespan_s)}, after "
         f"{lasting(found.average_jct_s)} on average; fairness rho {digits3(found.mean_fairness)} (below 1: sooner than "
         "on an equal share)."
     )

@@ -41,8 +41,10 @@ def test_the_same_seed_is_the_same_cluster(trainsim):
 
 
 def test_a_window_of_jobs_that_never_end(trainsim):
-    more = ("--cluster", "v100=2,k80=2", "--every", 90_000, "--window", "3:9", "--json")
+    more = ("--cluster", "v100=2,k80=2", "--every", 90_000, "--window", "3:9")
     code, out, _ = trainsim("cluster", "simulate", "--throughputs", TABLE, *more)
+    assert code == 0 and ": 6 jobs (3:9) end within" in out  # of whom the mean is told
+    code, out, _ = trainsim("cluster", "simulate", "--throughputs", TABLE, *more, "--json")
     data = json.loads(out)
     assert code == 0 and len(data["jobs"]) >= 9
     assert all(job["jct_s"] for job in data["jobs"][3:9])
