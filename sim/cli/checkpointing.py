@@ -12,7 +12,7 @@ from sim.checkpointing.state import ASSUMPTIONS, Writers
 from sim.cli.output import console
 from sim.engine.step import simulate as simulate_step
 from sim.report.checkpoints import answer_plan, answer_simulated
-from sim.run.losses import Saving
+from sim.run.losses import Saving, steps_of
 from sim.specs import Checkpointing, InputError, Job
 from sim.specs.files import print_json
 from sim.units import HOUR_S
@@ -97,7 +97,8 @@ def _of_job(path: Path, writers: str) -> tuple[Saving, Fleet, tuple[str, ...]]:
     if job.plan is None:
         raise InputError("plan", None, "required: a state is that of a plan")
     step = simulate_step(job.model, job.cluster, job.plan)
-    saving = Saving.of(step, job.loading, job.checkpointing or Checkpointing(), _writers(writers))
+    steps = steps_of(step, job.training) if job.training else None
+    saving = Saving.of(step, job.loading, job.checkpointing or Checkpointing(), _writers(writers), steps)
     return saving, Fleet.of(step), (*step.assumptions, *ASSUMPTIONS)
 
 

@@ -320,7 +320,8 @@ def losses_words(lost: Losses | None) -> list[str]:
     """Return a line each on how data arrives and when state is saved, as far as that is known."""
     lines = []
     if lost and lost.data:
-        paced = f" A step takes {seconds(lost.step_time_s)} with it." if lost.shares["data"] >= 5e-4 else ""
+        mean = " in the mean, as the first epoch fills the caches" if lost.fills_caches else ""
+        paced = f" A step takes {seconds(lost.step_time_s)} with it{mean}." if lost.shares["data"] >= 5e-4 else ""
         lines.append(f"Data: {lost.data.why}{paced}")
     if lost and lost.saving:
         lines.append(f"Checkpoints: {'; '.join(lost.saving.advice.why)}.")

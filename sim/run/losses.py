@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import log1p, sqrt
+from math import ceil, log1p, sqrt
 
 from sim.checkpointing import Advice, Fleet, Times, mtbf_s, plan, times
 from sim.checkpointing.state import Writers
@@ -28,11 +28,16 @@ class Saving:
 
     @classmethod
     def of(
-        cls, step: Step, loading: Loading | None, checkpointing: Checkpointing, writers: Writers = "balanced"
+        cls,
+        step: Step,
+        loading: Loading | None,
+        checkpointing: Checkpointing,
+        writers: Writers = "balanced",
+        steps: int | None = None,
     ) -> "Saving":
-        """Return how a step's state is saved; `loading`: steps that wait for data take longer."""
+        """Return how a step's state is saved; `loading`, `steps`: what it waits for data, as `paced_step_time_s`."""
         failures, fleet = checkpointing.failures, Fleet.of(step)
-        held = replace(times(step, checkpointing, writers), iteration_s=paced_step_time_s(step, loading))
+        held = replace(times(step, checkpointing, writers), iteration_s=paced_step_time_s(step, loading, steps))
         every_s = mtbf_s(failures, step.placed.gpus, fleet.nodes)
         advice = plan(held, checkpointing, every_s, fleet)
         return cls(checkpointing, held, advice, every_s, failures.restart_s + held.reload_s)
@@ -42,13 +47,15 @@ class Saving:
 class Losses:
     """Shares of the wall time that train nothing that is kept, by cause: data, checkpoints, failures, stated.
 
-    `step_time_s`: of a step with what it waits for data.
+    `step_time_s`: of a step with what it waits for data; `fills_caches`: in the mean with those of the first epoch,
+    which are slower.
     """
 
     step_time_s: float
     shares: Mapping[str, float]
     data: Prediction | None = None
     saving: Saving | None = None
+    fills_caches: bool = False
 
     @property
     def goodput(self) -> float:
@@ -75,9 +82,13 @@ class Losses:
 
 
 def losses(
-    step: Step, training: Training, loading: Loading | None = None, checkpointing: Checkpointing | None = None
+    step: Step,
+    training: Training,
+    loading: Loading | None = None,
+    checkpointing: Checkpointing | None = None,
+    steps: int | None = None,
 ) -> Losses:
-    """Return what a run of steps like `step` loses.
+    """Return what a run of steps like `step` loses; `steps`: how many it has, as of `paced_step_time_s`.
 
     Raises:
         InputError: `training` states a goodput and there are checkpoints, whose goodput is computed.
@@ -85,8 +96,8 @@ def losses(
     if checkpointing and training.goodput_stated:
         raise InputError("training.goodput", training.goodput, "left out beside checkpointing, which says it")
     data = predicted(step, loading) if loading else None
-    paced = paced_step_time_s(step, loading)
-    saved = Saving.of(step, loading, checkpointing) if checkpointing else None
+    paced = paced_step_time_s(step, loading, steps)
+    saved = Saving.of(step, loading, checkpointing, steps=steps) if checkpointing else None
     left = saved.advice.goodput if saved else training.goodput
     shares = {"data": left * (1 - step.step_time_s / paced)} if data else {}
     if saved:
@@ -94,14 +105,21 @@ def losses(
         shares["failures"] = 1 - left - shares["checkpoints"]
     elif left < 1:
         shares["stated"] = 1 - left
-    return Losses(paced, shares, data, saved)
+    fills = data is not None and steps is not None and data.first_epoch_s > data.epoch_s
+    return Losses(paced, shares, data, saved, fills)
 
 
 def losses_of(step: Step, around: Around) -> Losses | None:
     """Return what a job's steps lose, or None where it says neither how data arrives nor when state is saved."""
     if not (around.loading or around.checkpointing):
         return None
-    return losses(step, around.training or Training(steps=1), around.loading, around.checkpointing)
+    steps = steps_of(step, around.training) if around.training else None
+    return losses(step, around.training or Training(steps=1), around.loading, around.checkpointing, steps)
+
+
+def steps_of(step: Step, training: Training) -> int:
+    """Return the whole steps of a training."""
+    return training.steps or ceil((training.tokens or 0.0) / step.tokens_per_step)
 
 
 def predicted(step: Step, loading: Loading) -> Prediction:
@@ -114,6 +132,16 @@ _predict = lru_cache(maxsize=8)(predict)
 """One step is asked again by everything that it loses; workers that share cores take seconds to predict."""
 
 
-def paced_step_time_s(step: Step, loading: Loading | None) -> float:
-    """Return the seconds of a step with what it waits for data."""
-    return Feed.of(step).samples_per_step / predicted(step, loading).samples_per_s if loading else step.step_time_s
+def paced_step_time_s(step: Step, loading: Loading | None, steps: int | None = None) -> float:
+    """Return the seconds of a step with what it waits for data.
+
+    steps: of the run, whose first epoch fills the caches, so that it is the mean of all (left out: they are full).
+    """
+    if not loading:
+        return step.step_time_s
+    found, samples = predicted(step, loading), Feed.of(step).samples_per_step
+    if steps is None:
+        return samples / found.samples_per_s
+    epochs = steps * samples / (found.epoch_s * found.samples_per_s)
+    first = min(1.0, epochs)
+    return (first * found.first_epoch_s + (epochs - first) * found.epoch_s) / steps

@@ -23,6 +23,8 @@ FLOP_PER_PARAMETER_AND_TOKEN = 6.0
 DEFAULT_LAW = "besiroglu-2024"
 LEAST_FLOP, MOST_FLOP = 1e12, 1e32
 MOST_PARAMETERS = 1e18
+MOST_TIMES = 100
+"""That the steps of a budget are counted, each time fewer; mostly a few do."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +68,13 @@ class Budget:
         _checked(name, amount, 1e-6, 1e15)
         price = required_price(step, training) if name == "usd" else 1.0
         device_s = {"days": DAY_S * step.placed.gpus, "gpu_hours": HOUR_S, "usd": HOUR_S / price}[name] * amount
-        lost = losses(step, training or Training(steps=1), loading, checkpointing)
         wall_s = device_s / step.placed.gpus
+        steps = None
+        for _ in range(MOST_TIMES):  # how many steps there are says what filling caches is of them
+            lost = losses(step, training or Training(steps=1), loading, checkpointing, steps)
+            before, steps = steps, max(1, int(wall_s * lost.goodput / step.step_time_s))
+            if steps == before or not loading:
+                break
         useful_s = wall_s * lost.goodput
         flop_per_step = FLOP_PER_PARAMETER_AND_TOKEN * step.model.active_parameters * step.tokens_per_step
         if useful_s < step.step_time_s:

@@ -58,7 +58,7 @@ def rented(
         InputError: the prices cannot be read, nothing that they offer fits, or the run does not end.
     """
     market = market_of(prices, step.cluster)
-    saving = lost.saving or Saving.of(step, loading, Checkpointing())
+    saving = lost.saving or Saving.of(step, loading, Checkpointing(), steps=steps)
     moves = moves_of(saving.times, saving.advice, saving.checkpointing.failures, prices, market)
     asked = [asked_of(prices, market, moves, step.placed.gpus, steps, wall_s) for wall_s in walls_s]
     strategy = chosen(prices, asked[0])

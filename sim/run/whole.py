@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from math import ceil, hypot
+from math import hypot
 
 from sim.engine.step import Step
 from sim.market import Optimum, Rental
-from sim.run.losses import Losses, losses
+from sim.run.losses import Losses, losses, steps_of
 from sim.run.measures import Interval, with_intervals
 from sim.run.power import device_draw
 from sim.run.rented import Rented, rented
@@ -26,9 +26,10 @@ class Run:
     """The prediction of a whole run; plain data, intervals are the central 80 %.
 
     `steps` is whole, and `tokens` what they train on. `goodput` is the share of the wall time that trains what is kept,
-    `losses` the other shares by cause; `paced_step_time_s` that of a step with what it waits for data, and
-    `steps_between_checkpoints` those from one to the next. Energy in kWh is that of the devices times the site's PUE;
-    mean power in W is that of one device. Cost is None where neither the job nor the catalog states a price.
+    `losses` the other shares by cause; `paced_step_time_s` that of a step with what it waits for data (in the mean, as
+    the first epoch fills caches), and `steps_between_checkpoints` those from one to the next. Energy in kWh is that of
+    the devices times the site's PUE; mean power in W is that of one device. Cost is None where neither the job nor the
+    catalog states a price.
 
     Where the job rents by files of prices, `rental` is what it rented: days are until it ends, GPU-hours and cost those
     that are paid, intervals lie between renting with the fast and with the slow wall time, and `optimum` bounds what
@@ -81,11 +82,11 @@ def whole_run(
     """
     if prices and training.usd_per_gpu_hour is not None:
         raise InputError("training.usd_per_gpu_hour", training.usd_per_gpu_hour, "left out beside prices, which say it")
-    lost = losses(step, training, loading, checkpointing)
+    steps = steps_of(step, training)
+    lost = losses(step, training, loading, checkpointing, steps)
     if lost.saving and not lost.goodput >= LEAST_GOODPUT:
         kept = "failures so rare, or checkpoints and restarts so short, that some of the training is kept"
         raise InputError("checkpointing", f"a failure every {seconds(lost.saving.mtbf_s)}", kept)
-    steps = training.steps or ceil((training.tokens or 0.0) / step.tokens_per_step)
     draw, gpus = device_draw(step, training.utilisation), step.placed.gpus
     price = gpu_hour_price(step, training, prices)
     wall_s = steps * step.step_time_s / lost.goodput

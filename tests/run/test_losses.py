@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from sim.checkpointing.failures import mtbf_s
 from sim.engine.step import simulate
-from sim.run import whole_run
+from sim.report.text import losses_words
+from sim.run import Budget, whole_run
 from sim.run.feed import Feed
-from sim.run.losses import Saving, _predict, losses, paced_step_time_s, predicted
+from sim.run.losses import Saving, _predict, losses, losses_of, paced_step_time_s, predicted
 from sim.run.turns import in_turn
 from sim.specs import Checkpointing, Cluster, Dataset, Failures, InputError, Loading, Plan, Storage, Training
 from sim.specs.catalog import models
@@ -31,6 +32,23 @@ def test_the_busiest_node_feeds_its_replicas(step):
     assert feed.compute_samples_per_s == pytest.approx(64 / step.step_time_s)
     uneven = simulate(models["llama3-8b"], Cluster.of("h100-sxm-80gb", nodes=3), Plan(tp=8, global_batch=6, dp=3))
     assert Feed.of(uneven).samples_per_step == 2
+
+
+@pytest.mark.parametrize("epochs", [0.25, 1.0, 4.0])
+def test_caches_are_of_no_use_in_the_first_epoch(step, epochs):
+    """Storage gives half of what training takes, a cache holds half of the data: once that is full nothing waits."""
+    data = Dataset(samples=64_000, sample_bytes=32_768.0)
+    half = Storage(read_bytes_per_s=32 * data.sample_bytes / step.step_time_s, write_bytes_per_s=1e9)
+    kept = reading(
+        dataset=data, storage=half, workers=16, topology="staged", cache="minio", cache_bytes=data.size_bytes / 2
+    )
+    run = whole_run(step, Training(steps=int(epochs * 1_000)), kept)
+    first = min(1.0, 1 / epochs)
+    assert run.paced_step_time_s / step.step_time_s == pytest.approx(2 * first + 1 - first, rel=1e-3)
+    assert paced_step_time_s(step, kept) == pytest.approx(step.step_time_s, rel=1e-3)
+    budget = Budget.on(step, days=run.days, loading=kept).flop / (6 * step.model.active_parameters)
+    assert budget == pytest.approx(run.tokens, rel=1e-3)
+    assert "first epoch fills the caches" in " ".join(losses_words(losses_of(step, run.around)))
 
 
 @pytest.mark.parametrize(
