@@ -80,7 +80,12 @@ def simulate_command(
     saving, fleet, notes = _of_job(job, writers)
     mean = saving.mtbf_s
     lasting = None if steps is not None else HOUR_S * (USUAL_HOURS if hours is None else hours)
-    found = simulate(saving.times, saving.checkpointing, steps, lasting, mean, fleet, seed, seeds, adapt)
+    try:
+        found = simulate(saving.times, saving.checkpointing, steps, lasting, mean, fleet, seed, seeds, adapt)
+    except InputError as error:
+        path = {"mtbf_s": "checkpointing.failures"}.get(error.path, error.path)
+        value = f"one every {mean:.3g} s" if path != error.path else error.value
+        raise InputError(path, value, error.allowed) from None
     if not as_json:
         _say(answer_simulated(found))
         return

@@ -1,6 +1,7 @@
 """What keeps a run from training all the time: data that is late, checkpoints, failures."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil, log1p, sqrt
@@ -11,6 +12,27 @@ from sim.engine.step import Step
 from sim.loading import Prediction, predict
 from sim.run.feed import Feed
 from sim.specs import Around, Checkpointing, InputError, Loading, Training
+
+STATED = {
+    "iteration_s": ("loading", "a step with what it waits for data takes"),
+    "persist_s": ("checkpointing.storage", "writing the state takes"),
+    "reload_s": ("checkpointing.storage", "reading the state takes"),
+}
+"""The sections of a job behind times that are out of range, and what they are."""
+
+
+@contextmanager
+def _stated() -> Iterator[None]:
+    """Name the sections of a job in errors."""
+    try:
+        yield
+    except InputError as error:
+        if error.path == "snapshot":
+            raise error.under("checkpointing") from None
+        if error.path not in STATED:
+            raise
+        section, what = STATED[error.path]
+        raise InputError(section, f"{what} {error.value:.3g} s", error.allowed) from None
 
 
 @dataclass(frozen=True)
@@ -37,7 +59,8 @@ class Saving:
     ) -> "Saving":
         """Return how a step's state is saved; `loading`, `steps`: what it waits for data, as `paced_step_time_s`."""
         failures, fleet = checkpointing.failures, Fleet.of(step)
-        held = replace(times(step, checkpointing, writers), iteration_s=paced_step_time_s(step, loading, steps))
+        with _stated():
+            held = replace(times(step, checkpointing, writers), iteration_s=paced_step_time_s(step, loading, steps))
         every_s = mtbf_s(failures, step.placed.gpus, fleet.nodes)
         advice = plan(held, checkpointing, every_s, fleet)
         return cls(checkpointing, held, advice, every_s, failures.restart_s + held.reload_s)

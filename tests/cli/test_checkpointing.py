@@ -85,7 +85,16 @@ def test_words(trainsim, small):
         ({}, ("plan", "--writers", "all"), "--writers: got 'all'; allowed: one of balanced, first-replica"),
         ({}, ("simulate", "--steps", "5", "--hours", "1"), "--hours: got 1.0; allowed: left out with --steps 5"),
         ({}, ("simulate", "--seeds", "0"), "--seeds: got '0'"),
-        ({"checkpointing": {"snapshot": "device", "state_bytes": 8e11}}, ("plan",), "snapshot: got 'device'"),
+        (
+            {"checkpointing": {"snapshot": "device", "state_bytes": 8e11}},
+            ("plan",),
+            "checkpointing.snapshot: got 'device'",
+        ),
+        (
+            {"checkpointing": {"failures": {"device_mtbf_s": 1}}},
+            ("simulate",),
+            "checkpointing.failures: got 'one every",
+        ),
     ],
 )
 def test_bad_input_is_refused(trainsim, small, changes, arguments, words):

@@ -1,5 +1,6 @@
 """What a run loses: shares that sum to one, to data, checkpoints and failures, against arithmetic."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -32,6 +33,22 @@ def test_the_busiest_node_feeds_its_replicas(step):
     assert feed.compute_samples_per_s == pytest.approx(64 / step.step_time_s)
     uneven = simulate(models["llama3-8b"], Cluster.of("h100-sxm-80gb", nodes=3), Plan(tp=8, global_batch=6, dp=3))
     assert Feed.of(uneven).samples_per_step == 2
+
+
+@pytest.mark.parametrize(
+    ("saved", "told"),
+    [
+        ({}, "loading: got 'a step with what it waits for data takes"),
+        ({"state_bytes": 1e15}, "checkpointing.storage: got 'writing the state takes 5e+11 s'"),
+        ({"state_bytes": 1e15, "snapshot": "device", "storage": DISK}, "checkpointing.snapshot: got 'device'"),
+    ],
+)
+def test_errors_name_the_sections_of_the_job(step, saved, told):
+    tape = Storage(read_bytes_per_s=1e3, write_bytes_per_s=1e3)
+    slow = reading(dataset=Dataset(samples=9, sample_bytes=1e12), storage=tape)
+    kept = Checkpointing(**({"storage": tape} | saved)) if saved else Checkpointing()
+    with pytest.raises(InputError, match=re.escape(told)):
+        whole_run(step, Training(steps=9), None if saved else slow, kept)
 
 
 @pytest.mark.parametrize("epochs", [0.25, 1.0, 4.0])
