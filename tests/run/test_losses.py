@@ -155,6 +155,15 @@ def test_luck_widens_the_interval_of_short_runs(step):
     assert width(10**9) == pytest.approx(alone, rel=1e-3)
 
 
+def test_no_luck_is_better_than_that_nothing_fails(step):
+    """An hour, a failure in 20 days, and a day until its node is back: mostly none strikes."""
+    kept = Checkpointing(every=100, storage=DISK, failures=Failures(device_mtbf_s=16 * 20 * 86_400.0))
+    found = losses(step, Training(steps=1), checkpointing=kept)
+    low, _ = step.profile.interval80(3_600.0, found.luck_log(3_600.0))
+    assert low == pytest.approx(3_600.0 * (1 - found.shares["failures"]))
+    assert found.luck_log(1e9) < 0.05  # of many
+
+
 def test_a_goodput_is_not_stated_twice(step):
     with pytest.raises(InputError, match="left out beside checkpointing"):
         whole_run(step, Training(steps=9, goodput=0.9), checkpointing=Checkpointing())
