@@ -14,7 +14,6 @@ from sim.specs import Cluster, InputError, Model, Plan
 from sim.tuner.tune import tune
 from sim.units import seconds
 from sim.widgets.canvas import STALE
-from sim.widgets.code import code_of
 from sim.widgets.panes import NAMED
 from tests.costs.test_products import MODEL, cores, with_mapped
 
@@ -369,13 +368,6 @@ def test_code_computes_the_same(panel, tmp_path):
     path = tmp_path / "again.py"
     path.write_text(panel.code)
     assert runpy.run_path(str(path))["run"].step_time_s == panel.step.step_time_s
-
-
-def test_code_of_a_mixed_cluster_computes_the_same(tmp_path):
-    cluster = Cluster.of(groups=[{"device": "h100-sxm-80gb"}, {"device": "a100-sxm-80gb"}], multipliers={"clock": 1.2})
-    model, plan, path = sim.models["gpt2-xl"], Plan(global_batch=64, zero=1), tmp_path / "again.py"
-    path.write_text(code_of(model, cluster, plan))
-    assert runpy.run_path(str(path))["run"].step_time_s == sim.simulate(model, cluster, plan).step_time_s
 
 
 def test_a_model_of_ones_own(h100s):
