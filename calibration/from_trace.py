@@ -96,9 +96,8 @@ def calibrate_trace(trace: Path, out: Path, base: str | None = None) -> Traced:
     try:
         profile, families, why = fitted(rows, held, out.resolve().name, fingerprint)
     except InputError as error:
-        raise InputError(
-            str(trace), f"times of which no model can be made ({error})", "times of real kernels"
-        ) from None
+        told = f"kernels of which no model can be made ({error})"
+        raise InputError(str(trace), told, "sizes and times of real ones") from None
     if without_sizes(recorded):
         why["adam any"] = f"{why.get('adam any', 'fitted without some steps')}; {LISTS}"
     _write(out, rows, profile, families)

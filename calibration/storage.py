@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 
+from sim.specs.arguments import checked
 from sim.specs.fields import InputError
 
 BLOCK_BYTES = 2**20
@@ -45,6 +46,7 @@ class Storage:
     cached: bool
 
 
+@checked
 def measure_storage(
     folder: Path, file_bytes: int = 2**26, repeats: int = REPEATS, seed: int = 0, clock: Clock = perf_counter
 ) -> Storage:
@@ -82,8 +84,8 @@ def _check(folder: Path, file_bytes: int, repeats: int) -> None:
         raise InputError("folder", str(folder), "an existing folder that can be written")
     if not LEAST_BYTES <= file_bytes <= MOST_BYTES:
         raise InputError("file_bytes", file_bytes, f"from {LEAST_BYTES} to {MOST_BYTES}")
-    if not isinstance(repeats, int) or repeats < 1:
-        raise InputError("repeats", repeats, "a whole number from 1")
+    if repeats < 1:
+        raise InputError("repeats", repeats, "1 or more")
     free = os.statvfs(folder)
     room = free.f_bavail * free.f_frsize
     if room < 2 * file_bytes:

@@ -1,8 +1,8 @@
 """What the full run alone does: with HYPOTHESIS_PROFILE=full (`make test-full`); and whose turn it is without.
 
-Of the cases marked `slow` (over a second, half of the suite's time), `make test` takes a third: which, the
-commit decides, so that one commit always passes or fails alike and three of them miss little. All run where pytest is
-called without TEST_TURN.
+Of the cases marked `slow` (over a second, half of the suite's time), `make test` takes a third. Which, the commit
+decides, so that one commit always passes or fails alike; ten commits leave one case in sixty unrun. All run where
+pytest is called without TEST_TURN.
 """
 
 import os

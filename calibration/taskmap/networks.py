@@ -126,7 +126,7 @@ def tuned(network: nn.Module, library: Library) -> nn.Module:
         return network  # it refuses to be copied
     if type(network) is nn.Linear and not hooked(network):
         return TunedLinear(library, network)
-    if type(network) is nn.Conv2d and _plain(network):
+    if type(network) is nn.Conv2d and _plain(network) and not hooked(network):
         return TunedConv2d(library, network)
     made = copy.copy(network)
     made._modules = dict(network._modules)
@@ -155,9 +155,7 @@ def _fusable(module: nn.Module | None) -> bool:
 
 
 def _plain(conv: nn.Conv2d) -> bool:
-    """Return whether a convolution is one of those that kernels are made for, and has no hooks."""
-    if hooked(conv):
-        return False
+    """Return whether a convolution is one of those that kernels are made for."""
     square = all(len(set(pair)) == 1 for pair in (conv.kernel_size, conv.stride, conv.padding))
     return square and conv.groups == 1 and set(conv.dilation) == {1} and conv.padding_mode == "zeros"
 

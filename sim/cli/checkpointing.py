@@ -12,7 +12,7 @@ from sim.checkpointing.state import ASSUMPTIONS, Writers
 from sim.cli.output import console
 from sim.engine.step import simulate as simulate_step
 from sim.report.checkpoints import answer_plan, answer_simulated
-from sim.run.losses import Saving, steps_of
+from sim.run.losses import Saving, stated, steps_of
 from sim.specs import Checkpointing, InputError, Job
 from sim.specs.files import print_json
 from sim.units import HOUR_S
@@ -80,12 +80,8 @@ def simulate_command(
     saving, fleet, notes = _of_job(job, writers)
     mean = saving.mtbf_s
     lasting = None if steps is not None else HOUR_S * (USUAL_HOURS if hours is None else hours)
-    try:
+    with stated():
         found = simulate(saving.times, saving.checkpointing, steps, lasting, mean, fleet, seed, seeds, adapt)
-    except InputError as error:
-        path = {"mtbf_s": "checkpointing.failures"}.get(error.path, error.path)
-        value = f"one every {mean:.3g} s" if path != error.path else error.value
-        raise InputError(path, value, error.allowed) from None
     if not as_json:
         _say(answer_simulated(found))
         return

@@ -18,13 +18,14 @@ STATED = {
     "iteration_s": ("loading", "a step with what it waits for data takes"),
     "persist_s": ("checkpointing.storage", "writing the state takes"),
     "reload_s": ("checkpointing.storage", "reading the state takes"),
+    "mtbf_s": ("checkpointing.failures", "one every"),
 }
 """The sections of a job behind times that are out of range, and what they are."""
 
 
 @contextmanager
-def _stated() -> Iterator[None]:
-    """Name the sections of a job in errors."""
+def stated() -> Iterator[None]:
+    """Name the sections of a job in errors about times that follow from them."""
     try:
         yield
     except InputError as error:
@@ -60,7 +61,7 @@ class Saving:
     ) -> "Saving":
         """Return how a step's state is saved; `loading`, `steps`: what it waits for data, as `paced_step_time_s`."""
         failures, fleet = checkpointing.failures, Fleet.of(step)
-        with _stated():
+        with stated():
             held = replace(times(step, checkpointing, writers), iteration_s=paced_step_time_s(step, loading, steps))
         every_s = mtbf_s(failures, step.placed.gpus, fleet.nodes)
         advice = plan(held, checkpointing, every_s, fleet)

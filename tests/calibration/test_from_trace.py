@@ -112,7 +112,7 @@ def test_waves_are_those_of_the_bases_multiprocessors(tmp_path, monkeypatch):
 
 def test_impossible_times_are_told_of_the_trace(tmp_path):
     trace = written(tmp_path, products(1e9))
-    with pytest.raises(InputError, match=r"trace.json: got 'times of which no model can be made \(parameters"):
+    with pytest.raises(InputError, match=r"trace.json: got 'kernels of which no model can be made \(parameters"):
         calibrate_trace(trace, tmp_path / "out", BASE)
     assert not (tmp_path / "out").exists()
 
