@@ -6,6 +6,7 @@ what each rule excludes.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from math import isqrt
 from typing import TYPE_CHECKING, Any
 
@@ -70,17 +71,17 @@ class Spread:
             tempo=plan.tempo,
         )
 
-    @property
+    @cached_property
     def interleaved(self) -> Any:
         """Whether microbatches are taken in groups of a given size."""
         return np.asarray(self.schedule) == "interleaved"
 
-    @property
+    @cached_property
     def chunked(self) -> Any:
         """Whether the schedule takes several chunks a rank."""
         return np.isin(self.schedule, LOOPED + V_SHAPED)
 
-    @property
+    @cached_property
     def microbatches(self) -> Any:
         """Microbatches of one replica in a step."""
         return self.global_batch // (self.dp * self.micro_batch)
@@ -94,12 +95,16 @@ class Spread:
 
 @dataclass(frozen=True)
 class Rule:
-    """One condition: the knob to change, a short reason, the predicate and the text of what is allowed."""
+    """One condition: the knob to change, a short reason, the predicate and the text of what is allowed.
+
+    switched: the predicate looks at zero, selective or sequence_parallel.
+    """
 
     knob: str
     reason: str
     broken: Callable[[Model, Spread], Any]
     allowed: Callable[[Model, Spread], str]
+    switched: bool = False
 
 
 def divisors(n: int) -> list[int]:
@@ -219,6 +224,7 @@ RULES: tuple[Rule, ...] = (
         "selective recompute of a traced network",
         lambda m, s: (m.table is not None) & s.selective,
         lambda m, s: "none or full: which kernels of a traced network to repeat is not known",
+        switched=True,
     ),
     *map(_unsplit_steps, ("tp", "cp")),
     Rule(
@@ -226,6 +232,7 @@ RULES: tuple[Rule, ...] = (
         "selective recompute of recurrent layers",
         lambda m, s: m.whole_layers & s.selective,
         lambda m, s: "none or full: recurrent layers have no norm or activation to repeat alone",
+        switched=True,
     ),
     Rule(
         "pp",
@@ -362,18 +369,21 @@ RULES: tuple[Rule, ...] = (
         "sequence parallelism without tp > 1",
         lambda m, s: s.sequence_parallel & (s.tp == 1),
         lambda m, s: "false with tp = 1: there is no tensor-parallel group",
+        switched=True,
     ),
     Rule(
         "tp",
         "tp does not divide the sequence (sequence parallelism)",
         lambda m, s: s.sequence_parallel & ((m.seq % s.tp != 0) | ((m.seq % s.cp == 0) & (m.seq // s.cp % s.tp != 0))),
         lambda m, s: f"a divisor of {_per_rank('seq', m.seq, s)} with sequence_parallel",
+        switched=True,
     ),
     Rule(
         "tp",
         "tp does not divide the encoder's sequence (sequence parallelism)",
         lambda m, s: s.sequence_parallel & _encodes(m) & (m.encoder_seq // s.cp % s.tp != 0),
         lambda m, s: f"a divisor of {_per_rank('encoder_seq', m.encoder_seq, s)} with sequence_parallel",
+        switched=True,
     ),
     Rule(
         "cp",
@@ -410,6 +420,7 @@ RULES: tuple[Rule, ...] = (
         "fsdp_shard without ZeRO",
         lambda m, s: np.logical_and(s.shard > 0, s.zero == 0),
         lambda m, s: "left out with zero 0: nothing is sharded",
+        switched=True,
     ),
     Rule(
         "fsdp_shard",

@@ -1,6 +1,6 @@
 """The plans to compare: knob values, the legal combinations as columns, and why the others are left out."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,10 +17,13 @@ from sim.specs.fields import read
 from sim.specs.job import Target
 from sim.specs.pipelines import PIPELINES
 from sim.specs.plan import RECOMPUTE
-from sim.specs.rules import RULES, Spread, divisors, shards
+from sim.specs.rules import RULES, Rule, Spread, divisors, shards
 from sim.tuner.limits import on_target
 
 Column = NDArray[np.int64]
+Reason = tuple[str, Callable[[Model, Spread, Mapping[str, Column]], Any]]
+"""A reason to leave rows out, and of a model, the rows' numbers and their columns for which it does."""
+
 MAX_TP = 64
 MAX_VIRTUAL_STAGES = 16
 MAX_EP = 64
@@ -149,15 +152,7 @@ def build_space(
     per_row = len(recompute) * len(zero) * len(sp)
     shape["microbatches"] = global_batch // (shape["dp"] * shape["micro_batch"])
     excluded: dict[str, int] = {}
-    legal = np.ones(len(shape["tp"]), dtype=bool)
-    spread = _spread(cluster, global_batch, fixed, shape)
-    for reason, broken in _broken(model, spread, shape):
-        if not np.any(broken):
-            continue
-        first = legal & broken
-        legal &= ~first
-        _count(excluded, reason, int(first.sum()) * per_row)
-    rows = {name: column[legal] for name, column in shape.items()}
+    rows = _legal_rows(model, cluster, global_batch, fixed, shape, per_row, excluded)
     needs = _asked(model, settings, rows, recompute, zero, sp)
     spread = _spread(cluster, global_batch, fixed, {k: v[:, None, None, None] for k, v in rows.items()})
     allowed = on_target(target, needs, _legal(model, spread, recompute, zero, sp, excluded), excluded)
@@ -166,7 +161,7 @@ def build_space(
         idle = allowed & (recompute == RECOMPUTE.index("selective"))[:, None, None]
         _count(excluded, "selective recompute of nothing (the same as none)", int(idle.sum()))
         allowed &= ~idle
-    asked, given = len(legal) * per_row, dict(knobs or {})
+    asked, given = len(shape["tp"]) * per_row, dict(knobs or {})
     waits = ~OVERLAPS[target](needs) if target in OVERLAPS and settings.overlap_dp else None
     return Space(
         model, cluster, global_batch, fixed, rows, recompute, zero, sp, allowed, excluded, asked, given, target, waits
@@ -183,16 +178,28 @@ def _spread(cluster: Cluster, global_batch: int, kept: Mapping[str, Any], shape:
     )  # fmt: skip
 
 
-def _broken(model: Model, spread: Spread, shape: Mapping[str, Column]) -> Iterator[tuple[str, Any]]:
-    """Yield why rows are left out, and which, in the order in which reasons count."""
-    code, ranks = shape["schedule"], shape["dp"] * shape["cp"]
-    for rule in RULES:
-        yield rule.reason, rule.broken(model, spread)
-    if (shape["fsdp_shard"] == 0).any():
-        yield "fsdp_shard of all data-parallel ranks (the same as 0)", shape["fsdp_shard"] == ranks
-    if (code == NONE).any():
-        yield "a pipeline schedule with pp = 1 (the same as none)", (shape["pp"] == 1) & (code != NONE)
-    yield "microbatches or ranks that the schedule cannot have", _unordered(shape)
+def _legal_rows(
+    model: Model,
+    cluster: Cluster,
+    global_batch: int,
+    kept: Mapping[str, Any],
+    rows: Mapping[str, Column],
+    per_row: int,
+    excluded: dict[str, int],
+) -> Mapping[str, Column]:
+    """Return the rows that nothing leaves out; the `per_row` configurations of any other count for its first reason."""
+    spread, legal = _spread(cluster, global_batch, kept, rows), np.ones(len(rows["tp"]), dtype=bool)
+    for reason, broken in REASONS:
+        found = broken(model, spread, rows)
+        if not np.any(found):
+            continue
+        found = legal & found
+        legal &= ~found
+        _count(excluded, reason, int(found.sum()) * per_row)
+        if 2 * legal.sum() < len(legal):  # the reasons that follow need not look at the others
+            rows = {name: column[legal] for name, column in rows.items()}
+            spread, legal = _spread(cluster, global_batch, kept, rows), np.ones(len(rows["tp"]), dtype=bool)
+    return {name: column[legal] for name, column in rows.items()}
 
 
 def _asked(model: Model, plan: Plan, rows: Mapping[str, Column], recompute: Column, zero: Column, sp: Column) -> Asked:
@@ -234,7 +241,7 @@ def _combinations(cluster: Cluster, values: Mapping[str, Sequence[Any]]) -> dict
     return shape
 
 
-def _unordered(shape: Mapping[str, Column]) -> NDArray[np.bool_]:
+def _unordered(model: Model, spread: Spread, shape: Mapping[str, Column]) -> NDArray[np.bool_]:
     """Return which combinations the schedules without closed form refuse."""
     refused = np.zeros(len(shape["pp"]), dtype=bool)
     for code, name in enumerate(ORDERS):
@@ -250,6 +257,25 @@ def _unordered(shape: Mapping[str, Column]) -> NDArray[np.bool_]:
 def _refused(name: str, ranks: int, microbatches: int, chunks: int) -> bool:
     kind = SCHEDULES[name]
     return kind.refusal(Shape(ranks, microbatches, chunks, kind.group(ranks, microbatches))) is not None
+
+
+def _of_rule(rule: Rule) -> Reason:
+    return rule.reason, lambda model, spread, rows: rule.broken(model, spread)
+
+
+REASONS: tuple[Reason, ...] = (
+    *(_of_rule(rule) for rule in RULES if not rule.switched),
+    (
+        "fsdp_shard of all data-parallel ranks (the same as 0)",
+        lambda model, spread, rows: (rows["fsdp_shard"] == 0).any() & (spread.shard == spread.dp * spread.cp),
+    ),
+    (
+        "a pipeline schedule with pp = 1 (the same as none)",
+        lambda model, spread, rows: (rows["schedule"] == NONE).any() & (spread.pp == 1) & (rows["schedule"] != NONE),
+    ),
+    ("microbatches or ranks that the schedule cannot have", _unordered),
+)
+"""Why rows are left out, in the order in which reasons count, whatever the switches."""
 
 
 def _count(excluded: dict[str, int], reason: str, number: int) -> None:
@@ -271,9 +297,9 @@ def _legal(
         selective=(recompute == RECOMPUTE.index("selective"))[:, None, None],
     )  # fmt: skip
     legal = np.ones((len(spread.tp), len(recompute), len(zero), len(sp)), dtype=bool)
-    for rule in RULES:
+    for rule in (rule for rule in RULES if rule.switched):  # the rows keep the others already
         broken = rule.broken(model, switched)
-        if not np.any(broken):  # most: what switches do not enter was kept by the rows already
+        if not np.any(broken):
             continue
         broken = legal & broken
         _count(excluded, rule.reason, int(broken.sum()))
