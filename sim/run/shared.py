@@ -74,10 +74,12 @@ def shared(
     steps: int,
     walls_s: tuple[float, float, float],
     watts: float,
+    usd_per_gpu_hour: float | None,
 ) -> Shared:
     """Return what becomes of a run of `steps` that takes `walls_s` alone (expected, and the ends of its interval).
 
-    Whoever has to make room is saved and read again (`sim.cluster.moves`); what it holds draws `watts`.
+    Whoever has to make room is saved and read again (`sim.cluster.moves`); what it holds draws `watts` and costs
+    `usd_per_gpu_hour` where `sharing` states no price.
 
     Raises:
         InputError: a file cannot be read, the run's device is not in the cluster or too rare there, or the policy gives
@@ -100,7 +102,7 @@ def shared(
             )  # fmt: skip
 
         found = tuple(beside(wall_s) for wall_s in walls_s)
-    price = made.usd_per_hour.get(own) if sharing.usd_per_gpu_hour is None else sharing.usd_per_gpu_hour
+    price = usd_per_gpu_hour if sharing.usd_per_gpu_hour is None else sharing.usd_per_gpu_hour
 
     def measured(value: Callable[[Simulated], float]) -> tuple[float, Interval]:
         expected, fast, slow = (value(one) for one in found)

@@ -114,7 +114,7 @@ def whole_run(
     )
     walls_s, watts = (wall_s, fast_s, slow_s), gpus * draw.mean_w * training.pue
     if sharing:
-        beside = shared(step, sharing, checkpointing, steps, walls_s, watts)
+        beside = shared(step, sharing, checkpointing, steps, walls_s, watts, price)
         run = replace(run, shared=beside, assumptions=(*run.assumptions, *beside.assumptions))
     return _renting(run, rented(step, prices, lost, loading, steps, walls_s), watts) if prices and prices.files else run
 

@@ -25,7 +25,8 @@ class Sharing:
     types of jobs whose throughputs are predicted on every type of device (`sim.cluster.read_workload`). The others come
     as the file `trace` says (`sim.cluster.read_trace`), or are drawn with `seed` of types that run on 1, 2, 4 and 8
     devices, one every `every_hours` in the mean, for as long as the run takes; the run itself is there from the begin,
-    with `weight` beside their own. An hour of a device costs `usd_per_gpu_hour` (left out: what the catalog says).
+    with `weight` beside their own. An hour of a device costs `usd_per_gpu_hour` (left out: what it costs the run
+    alone).
 
     Raises:
         InputError: a number is out of range, or not exactly one of trace and every_hours is given.
