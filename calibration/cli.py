@@ -1,5 +1,6 @@
 """`trainsim calibrate`: profiles from measurements, one's own or published ones."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -12,7 +13,7 @@ from rich.table import Table
 
 from calibration.errors import summary, table
 from calibration.published.profiles import DATE, build, write
-from calibration.published.run_level import ALL, fit_sets, write_sets
+from calibration.published.run_level import ALL, expressed, fit_sets, write_sets
 from calibration.published.tables import read_public
 from sim.specs.fields import InputError
 from sim.specs.files import checked_folder, print_json
@@ -172,8 +173,11 @@ def _public(paths: list[Path], out: Path, only: str | None, date: str, as_json: 
 
 
 def _run_level(paths: list[Path], out: Path, as_json: bool, progress: Console) -> None:
+    cases, refused = expressed([row for path in paths for row in read_runs(path)])
+    for reason, runs in Counter(each.reason for each in refused).most_common():
+        progress.print(f"{runs} runs not used: {reason}", markup=False, soft_wrap=True)
     with progress.status("fitting run-level parameters, once without each source"):
-        sets = fit_sets([row for path in paths for row in read_runs(path)])
+        sets = fit_sets(cases)
     written = write_sets(sets, out)
     if as_json:
         print_json({"path": str(written), "sets": {name: asdict(held) for name, held in sets.items()}})

@@ -16,11 +16,24 @@ from sim.validation.fit import fit_run_level, spread
 from sim.validation.predict import log_errors
 from sim.validation.table import Measured
 from sim.validation.translate import Case, translate
+from sim.validation.validate import Reason
 
 ALL = "all"
 
 
-def fit_sets(rows: Sequence[Measured]) -> dict[str, RunLevelSet]:
+def expressed(rows: Sequence[Measured]) -> tuple[list[Case], list[Reason]]:
+    """Return the rows whose step time may score, and those of them that cannot be expressed."""
+    cases, refused = [], []
+    for row in rows:
+        if "time" in row.uses:
+            try:
+                cases.append(translate(row))
+            except InputError as error:
+                refused.append(Reason(row.id, str(error)))
+    return cases, refused
+
+
+def fit_sets(cases: Sequence[Case]) -> dict[str, RunLevelSet]:
     """Return the set fitted to all sources, and under each source's name the set that never saw it.
 
     The spread of a set is what left-out sources show: 80 % of their errors, every source counting the same. What is
@@ -29,7 +42,6 @@ def fit_sets(rows: Sequence[Measured]) -> dict[str, RunLevelSet]:
     Raises:
         InputError: fewer than two sources have step times that may score.
     """
-    cases = [case for row in rows if "time" in row.uses for case in _expressed(row)]
     sources = sorted({case.row.source for case in cases})
     if len(sources) < 2:
         raise InputError("--from", sources, "measured runs of at least two sources")
@@ -41,13 +53,6 @@ def fit_sets(rows: Sequence[Measured]) -> dict[str, RunLevelSet]:
         others = {o: by[o] for o in sources if o != s}
         sets[s] = _set(without[s], others, {o: errors[o] for o in others})
     return sets
-
-
-def _expressed(row: Measured) -> list[Case]:
-    try:
-        return [translate(row)]
-    except InputError:
-        return []
 
 
 def _set(
