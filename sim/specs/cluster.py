@@ -87,9 +87,9 @@ class Cluster:
     """`nodes` servers of `gpus_per_node` devices each, or `groups` of servers with devices of their own.
 
     `domain_gpus` devices reach each other over the fast links: those of a node, of several nodes (more than
-    `gpus_per_node`: NVL72) or of a part of one (fewer). With groups, `device` and `profile` list the groups' names,
-    `memory_bytes` is the smallest device's and the price the mean over devices; what is true of one group only is
-    asked of `members`.
+    `gpus_per_node`: NVL72) or of a part of one (fewer), never of two groups. With groups, `device` and `profile` list
+    the groups' names, `memory_bytes` is the smallest device's and the price the mean over devices; what is true of one
+    group only is asked of `members`.
 
     Raises:
         InputError: the device is neither in the catalog nor a file, a number is out of range, groups have nodes of
