@@ -102,14 +102,19 @@ def _aliases() -> dict[str, Any]:
 def _base(row: Measured) -> str | None:
     """Return the catalog name of a published name, a remark in brackets left aside.
 
-    Where the row has no dimensions of its own, case and punctuation do not matter.
+    Case and punctuation do not matter where the row has no dimensions of its own, or is as wide as the model and no
+    family's software speaks for the name: what columns cannot say (latent attention, an encoder) is the name's to say.
     """
     known: dict[str, str] = _aliases()["models"]["names"]
     bare = row.model.split(" (", maxsplit=1)[0]
     found = known.get(row.model) or known.get(bare) or row.model
     if found in models:
         return found
-    return None if row.hidden is not None else _spellings().get(_spelled(bare))
+    alike = _spellings().get(_spelled(bare))
+    if row.hidden is None or alike is None:
+        return alike
+    ran = any("plan" in fact and row.model.startswith(fact.get("starts", "\0")) for fact in _agreed(row))
+    return alike if not ran and stated_model(alike)["hidden"] == row.hidden else None
 
 
 @cache
@@ -124,18 +129,23 @@ def _spelled(name: str) -> str:
 
 
 def _facts(row: Measured) -> list[Mapping[str, Any]]:
-    """Return what a model's name says, on rows whose columns agree with `where`.
-
-    A family's habits ("starts") count only where no catalog entry states them.
-    """
+    """Return what a model's name says; a family's habits ("starts") count only where no catalog entry states them."""
     name = row.model
     free = _base(row) is None
     return [
         fact
-        for fact in _aliases()["terms"]
+        for fact in _agreed(row)
         if ((free and name.startswith(fact["starts"])) if "starts" in fact else fact["has"] in name)
         and fact.get("lacks", "\0") not in name
-        and all(getattr(row, key) == value for key, value in fact.get("where", {}).items())
+    ]
+
+
+def _agreed(row: Measured) -> list[Mapping[str, Any]]:
+    """Return the terms whose `where` agrees with the row's columns."""
+    return [
+        fact
+        for fact in _aliases()["terms"]
+        if all(getattr(row, key) == value for key, value in fact.get("where", {}).items())
     ]
 
 

@@ -75,6 +75,21 @@ def test_case_and_punctuation_of_a_catalog_name_do_not_matter(tmp_path, model, n
         case(tmp_path, model="GPT 35B", **blank)  # not GPT3-5B
 
 
+@pytest.mark.parametrize(
+    ("model", "name", "cells"),
+    [
+        ("DeepSeek-V3", "deepseek-v3", {"layers": "61", "hidden": "7168", "heads": "128", "seq": "4096"}),
+        ("GPT-OSS 20B", "gpt-oss-20b", {"layers": "24", "hidden": "2880", "heads": "64", "kv_heads": "8"}),
+        ("T5-11B", "t5-11b", {"layers": "48", "hidden": "1024", "heads": "128", "seq": "512"}),
+    ],
+)
+def test_a_catalog_name_is_known_beside_its_own_width_in_any_spelling(tmp_path, model, name, cells) -> None:
+    found, meant = case(tmp_path, model=model, **cells).model, case(tmp_path, model=name, **cells).model
+    assert found == meant and found.parameters > 11e9 and found.head_dim > 63
+    mpt = case(tmp_path, model="MPT-7b", layers="32", hidden="4096", heads="32", seq="2048").plan
+    assert mpt.attention_kernel == "flash-1"  # its family's software is not the catalog's to say
+
+
 def test_blank_devices_are_one_server(tmp_path) -> None:
     found = case(tmp_path, gpus="", gpus_per_node="", tp="2", dp="")
     assert (found.cluster.gpus, found.placed.dp) == (8, 4)
