@@ -144,6 +144,12 @@ class Model:
         moe, pair, image = self._has_experts, self.family == "encoder-decoder", self.family == "vit"
         wrong = [
             ("kv_heads", self.heads % self.kv_heads > 0, f"a divisor of heads = {self.heads}"),
+            (
+                "encoder_layers",
+                pair and not 0 < self.encoder_layers < self.layers,
+                f"1 to {self.layers - 1}: layers = {self.layers} are those of both stacks",
+            ),
+            ("encoder_layers", self.encoder_layers > self.layers, f"at most layers = {self.layers}"),
             ("pattern", len(self.pattern) != self.layers, f"layers = {self.layers} letters"),
             ("pattern", bool(set(self.pattern) - set(letters)), f"letters of {letters}"),
             ("experts", moe and not self.experts, "1 or more, as the pattern has layers of experts"),
@@ -152,8 +158,6 @@ class Model:
                 self.experts > 0 and not 1 <= self.experts_per_token <= self.experts,
                 f"from 1 to experts = {self.experts}",
             ),
-            ("encoder_layers", self.encoder_layers > self.layers, f"at most layers = {self.layers}"),
-            ("encoder_layers", pair and not 0 < self.encoder_layers < self.layers, f"1 to {self.layers - 1}"),
             ("rope_head_dim", self.kv_lora_rank > 0 and not self.rope_head_dim, "1 or more with kv_lora_rank"),
             ("window", bool(set(self.pattern) & set("WY")) and not self.window, "1 or more, as layers have a window"),
             ("patch", image and self.image_size % self.patch > 0, f"a divisor of image_size = {self.image_size}"),
@@ -162,7 +166,11 @@ class Model:
                 self.positions == "learned" and self.max_positions < self.seq,
                 f"seq = {self.seq} or more: every position is learned",
             ),
-            ("seq", image and self.seq != self._patches + 1, f"{self._patches + 1}: patches and class"),
+            (
+                "seq",
+                image and self.seq != self._patches + 1,
+                f"{self._patches + 1}: class and patches of image_size = {self.image_size}",
+            ),
             ("vocab", image and self.vocab != self.classes, f"left out, or classes = {self.classes}: images have none"),
             ("tied_embeddings", image and self.tied_embeddings, "false: images have no table to share with the head"),
             ("mtp_layers", self.mtp_layers > 0 and self.family != "decoder", "0: only decoders predict more tokens"),

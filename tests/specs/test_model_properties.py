@@ -101,6 +101,7 @@ def test_letters_follow_from_the_counts(layers, global_every, dense_layers, moe_
         ({"kv_lora_rank": 8}, "rope_head_dim"),
         ({"encoder_layers": 3}, "encoder_layers"),
         ({"family": "encoder-decoder"}, "encoder_layers"),
+        ({"family": "encoder-decoder", "encoder_layers": 3}, "encoder_layers"),
         ({"family": "vit", "patch": 15}, "patch"),
         ({"family": "vit", "seq": 196}, "seq"),
         ({"family": "vit", "classes": 10, "vocab": 1000}, "vocab"),
