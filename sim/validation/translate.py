@@ -11,7 +11,7 @@ from bisect import bisect
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from math import ceil
+from math import ceil, isqrt
 from typing import Any
 
 from sim.catalog import data
@@ -190,6 +190,9 @@ def _model(row: Measured, facts: dict[str, Any], notes: _Notes) -> Model:
     elif row.hidden != base.get("hidden"):
         # Of a catalog model of another width only the habits hold.
         base = {key: value for key, value in base.items() if key in HABITS} | _usual(row, row.hidden, notes)
+    if base.get("family") == "vit" and row.seq is not None:
+        side = max(1, isqrt(row.seq - 1)) * base.get("patch", Model.patch)
+        base["image_size"] = notes.assume(None, side, "image_size", f"square, of seq = {row.seq} with the class")
     return Model(**(base | stated | facts))
 
 

@@ -90,6 +90,14 @@ def test_a_catalog_name_is_known_beside_its_own_width_in_any_spelling(tmp_path, 
     assert mpt.attention_kernel == "flash-1"  # its family's software is not the catalog's to say
 
 
+def test_patches_tell_the_size_of_the_image(tmp_path) -> None:
+    blank = dict.fromkeys(("layers", "hidden", "heads"), "")
+    found = case(tmp_path, model="ViT-L", seq="577", **blank)
+    assert found.model.image_size == 384 and any("image_size = 384" in text for text in found.assumptions)
+    with pytest.raises(InputError, match=r"seq: got 600; allowed: 577"):
+        case(tmp_path, model="ViT-L", seq="600", **blank)
+
+
 def test_blank_devices_are_one_server(tmp_path) -> None:
     found = case(tmp_path, gpus="", gpus_per_node="", tp="2", dp="")
     assert (found.cluster.gpus, found.placed.dp) == (8, 4)
