@@ -1,11 +1,13 @@
 """`trainsim validate --exam` and `--ablation`: every table by what never saw it, and what each cost term is worth."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from rich import box
+from rich.console import Console
 from rich.table import Table
 
 from sim.cli.output import console, progress_console, written
@@ -15,7 +17,7 @@ from sim.units import digits3
 from sim.validation.ablation import Ablated, ablation, write_ablation
 from sim.validation.exam import PEERS, Entry, examine
 from sim.validation.table import Measured
-from sim.validation.validate import translated
+from sim.validation.validate import Reason, expressed
 
 TIME = {
     "n": "runs",
@@ -35,7 +37,8 @@ EXAM = [key for key in TIME if key not in ("bias", "p90")]
 
 def examined(tables: Mapping[str, list[Measured]], exam: bool, without: Path | None, as_json: bool) -> None:
     """Print both columns of the exam, and write (and print) what each cost term is worth."""
-    answer: dict[str, Any] = {}
+    cases, skipped = expressed([row for rows in tables.values() for row in rows])
+    answer: dict[str, Any] = {"skipped": [asdict(reason) for reason in skipped]}
     if exam:
         with progress_console.status("predicting every table twice"):
             entries = list(examine(tables))
@@ -47,7 +50,7 @@ def examined(tables: Mapping[str, list[Measured]], exam: bool, without: Path | N
                     console.print(f"{entry.name}: no step times or orders to compare", highlight=False)
     if without:
         with progress_console.status("predicting every table without each cost term"):
-            found = list(ablation(translated([row for rows in tables.values() for row in rows])))
+            found = list(ablation(cases))
         if not found:
             raise InputError("--ablation", list(tables), "tables with step times that can be compared")
         with written("--ablation", without):
@@ -57,6 +60,15 @@ def examined(tables: Mapping[str, list[Measured]], exam: bool, without: Path | N
             _print_ablation(found)
     if as_json:
         print_json(answer)
+    elif skipped:
+        console.print(f"{len(skipped)} of {len(cases) + len(skipped)} rows skipped", highlight=False)
+        print_reasons(skipped)
+
+
+def print_reasons(reasons: Iterable[Reason], on: Console = console) -> None:
+    """Print the most frequent reasons why rows are left out, and how often each holds."""
+    for reason, times_seen in Counter(r.reason for r in reasons).most_common(5):
+        on.print(f"  {times_seen} x {reason}", highlight=False)
 
 
 def _timed(entry: Entry) -> bool:

@@ -11,7 +11,7 @@ import typer
 from rich.progress import Progress, TaskID
 
 from sim.catalog import names
-from sim.cli.exam import YARDSTICKS, examined, shown_number, table_of, times_of
+from sim.cli.exam import YARDSTICKS, examined, print_reasons, shown_number, table_of, times_of
 from sim.cli.output import checked_files, console, progress_console, written
 from sim.costs.run_level import RunLevelSet, run_level
 from sim.specs import InputError
@@ -20,7 +20,7 @@ from sim.units import digits3
 from sim.validation.accuracy import accuracy, write_accuracy
 from sim.validation.predict import Predictor, analytic, elsewhere, fit_site
 from sim.validation.table import REQUIRED, Measured, read_runs
-from sim.validation.validate import Validation, data, summary, translated, validate
+from sim.validation.validate import Validation, data, expressed, summary, validate
 
 EXAM_HELP = "Predict every table without its own source and by half of its own groups; print both beside the goals."
 ABLATION_HELP = "Write the errors of every source without each cost term in turn as a CSV file."
@@ -106,7 +106,11 @@ def _site(site: Path | None, rows: list[Measured], profile: str | None) -> RunLe
         return None
     known = read_runs(site)
     _distinct("--site", known + rows)
-    return fit_site(translated(known, profile))
+    cases, skipped = expressed(known, profile)
+    if skipped:
+        progress_console.print(f"--site: {len(skipped)} of {len(cases) + len(skipped)} rows skipped", highlight=False)
+        print_reasons(skipped, progress_console)
+    return fit_site(cases)
 
 
 def _print_levels(levels: Mapping[str, RunLevelSet]) -> None:
@@ -152,5 +156,4 @@ def _print(results: Mapping[str, Validation]) -> None:
             "for scoring",
             highlight=False,
         )
-        for reason, times_seen in Counter(r.reason for r in (*result.skipped, *result.not_scored)).most_common(5):
-            console.print(f"  {times_seen} x {reason}", highlight=False)
+        print_reasons((*result.skipped, *result.not_scored))

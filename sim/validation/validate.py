@@ -121,15 +121,12 @@ def validate(
     `profile` replaces the profile of each row's device; `progress` is told (rows done, rows in all); `chunk` is the
     most rows that the predictor is asked for at once (None: all).
     """
-    cases, skipped, not_scored = [], [], []
-    for row in rows:
-        if not row.uses & SCORED:
-            not_scored.append(Reason(row.id, "; ".join(NOT_SCORED[use] for use in sorted(row.uses or {""}))))
-            continue
-        try:
-            cases.append(translate(row, profile))
-        except InputError as error:
-            skipped.append(Reason(row.id, str(error)))
+    cases, skipped = expressed(rows, profile)
+    not_scored = [
+        Reason(row.id, "; ".join(NOT_SCORED[use] for use in sorted(row.uses or {""})))
+        for row in rows
+        if not row.uses & SCORED
+    ]
     outcomes: list[Outcome] = []
     size = chunk or max(1, len(cases))
     for begin in range(0, len(cases), size):
@@ -140,16 +137,21 @@ def validate(
     return Validation(tuple(outcomes), tuple(skipped), tuple(not_scored))
 
 
-def translated(rows: Sequence[Measured], profile: str | None = None) -> list[Case]:
-    """Return the cases of the rows that can be expressed and may score: what a predictor may be fitted to."""
-    cases = []
+def expressed(rows: Sequence[Measured], profile: str | None = None) -> tuple[list[Case], list[Reason]]:
+    """Return the cases of the rows that may score (what a predictor may be fitted to), and why others are no case."""
+    cases, skipped = [], []
     for row in rows:
         if row.uses & SCORED:
             try:
                 cases.append(translate(row, profile))
-            except InputError:
-                continue
-    return cases
+            except InputError as error:
+                skipped.append(Reason(row.id, str(error)))
+    return cases, skipped
+
+
+def translated(rows: Sequence[Measured], profile: str | None = None) -> list[Case]:
+    """Return the cases of `expressed` alone."""
+    return expressed(rows, profile)[0]
 
 
 def summary(result: Validation) -> dict[str, Any]:

@@ -155,14 +155,21 @@ def test_parity_and_layer_times_are_not_scored(validate) -> None:
     assert len(layers["not_scored"]) == 5 and layers["summary"]["time"]["n"] == 8
 
 
+def test_runs_that_a_site_cannot_be_fitted_to_are_told(validate, tmp_path) -> None:
+    path, site = write(tmp_path / "runs.csv", {}), write(tmp_path / "site.csv", {"id": "earlier", "device": "H99"})
+    code, out, err = validate(path, "--site", site)
+    assert code == 2 and not out and "--site: 1 of 1 rows skipped" in err and "1 x device: got 'H99'" in err
+
+
 def test_the_exam_prints_both_columns_beside_the_goals(validate, tmp_path) -> None:
-    path = write(tmp_path / "torchtitan.csv", {"group": "a"}, {"group": "b", "tp": "2", "dp": "4"})
+    path = write(tmp_path / "torchtitan.csv", {"group": "a"}, {"group": "b", "tp": "2", "dp": "4"}, {"device": "H99"})
     code, out, _ = validate(path, "--exam", "--json")
-    (entry,) = json.loads(out)["exam"]
+    (entry,), (left,) = json.loads(out)["exam"], json.loads(out)["skipped"]
+    assert left["id"] == "site-3" and left["reason"].startswith("device: got 'H99'")
     assert code == 0 and entry["name"] == "torchtitan" and entry["goal"]["site"] == 7
     assert entry["elsewhere"]["time"]["n"] == entry["site"]["time"]["n"] == 2
     code, out, _ = validate(path, "--exam")
-    assert code == 0 and "12/8" in out and "calculon" in out
+    assert code == 0 and "12/8" in out and "calculon" in out and "1 of 3 rows skipped" in out and "H99" in out
 
 
 def test_an_ablation_is_written_and_printed(validate, tmp_path) -> None:
