@@ -145,7 +145,8 @@ def read_runs(path: str | Path) -> list[Measured]:
     if any(wrong.values()):
         found = "; ".join(f"{what}: {', '.join(names)}" for what, names in wrong.items() if names)
         more = ", ".join(name for name in COLUMNS if name not in REQUIRED)
-        raise InputError(f"{file}:1", found, f"each column once: {', '.join(REQUIRED)}, and where there are any {more}")
+        once = "each column once" + (", separated by commas" if len(header) == 1 else "")
+        raise InputError(f"{file}:1", found, f"{once}: {', '.join(REQUIRED)}, and where there are any {more}")
     rows: dict[str, Measured] = {}
     for place, cells in lines:
         row = _row(place, dict(zip(header, cells, strict=True)))

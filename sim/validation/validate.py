@@ -15,7 +15,7 @@ from sim.validation.translate import Case, translate
 
 SCORED = frozenset({"time", "time?", "memory", "oom"})
 NOT_SCORED: Mapping[str, str] = {
-    "": "use_for is blank: contradictory or incomplete, not for scoring",
+    "": "use_for is blank: it says neither time, memory nor oom, so that nothing is scored",
     "parity": "output of another simulator, not a measurement",
     "layer_time": "time of one layer, not of a step",
 }

@@ -85,6 +85,13 @@ def test_a_column_missing_unknown_or_twice_is_refused(tmp_path, old: str, new: s
     assert str(caught.value).startswith(f"{path}:1: got '{found}'; allowed: each column once: id, source, device, ")
 
 
+@pytest.mark.parametrize("between", [";", "\t"])
+def test_columns_that_no_commas_separate_are_said_so(tmp_path, between: str) -> None:
+    (tmp_path / "runs.csv").write_text(f"{between.join(ROW)}\n{between.join(ROW.values())}\n")
+    with pytest.raises(InputError, match="allowed: each column once, separated by commas: id"):
+        read_runs(tmp_path / "runs.csv")
+
+
 def test_columns_that_rows_may_leave_blank_may_be_missing(tmp_path) -> None:
     full = read_runs(write(tmp_path / "full.csv", {}))
     (tmp_path / "runs.csv").write_text(f"{','.join(ROW)}\n{','.join(ROW.values())}\n")

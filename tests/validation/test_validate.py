@@ -56,7 +56,7 @@ def test_rows_that_score_nothing_are_listed(tmp_path) -> None:
 def test_what_a_row_scores_nothing_for_is_all_said(tmp_path) -> None:
     found = validate(rows(tmp_path, {"use_for": "parity+layer_time"}, {"use_for": "+"}), constant(2)).not_scored
     assert found[0].reason == "time of one layer, not of a step; output of another simulator, not a measurement"
-    assert found[1].reason == "use_for is blank: contradictory or incomplete, not for scoring"
+    assert found[1].reason == "use_for is blank: it says neither time, memory nor oom, so that nothing is scored"
 
 
 def test_rows_that_cannot_be_expressed_are_skipped_with_the_reason(tmp_path) -> None:
