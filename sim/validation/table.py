@@ -87,7 +87,7 @@ class Measured:
     tflops_per_gpu: Rate | None = None
     tflops_counts_recompute: bool | None = None
     mfu_pct: Annotated[float, real(0.0, 100.0, "%")] | None = None
-    peak_memory_bytes: Annotated[float, real(1.0, 1e15, "B")] = DERIVED
+    peak_memory_bytes: Annotated[float, real(1e6, 1e15, "B")] = DERIVED
     memory_kind: MemoryKind | None = None
     memory_rank: Literal["last", "max"] | None = None
     oom: bool | None = None

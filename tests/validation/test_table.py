@@ -58,6 +58,7 @@ def test_numbers_are_read_however_they_are_written(tmp_path, column: str, cell: 
         ("zero_stage", "4", "from 0 to 3"),
         ("source", "a\x1b[2Jb", "text without control characters"),
         ("oom", "", "true or false: use_for says oom"),
+        ("peak_memory_bytes", "71.5", "a number from 1e[+]06 to 1e[+]15 B"),
     ],
 )
 def test_a_bad_cell_is_refused_with_its_place(tmp_path, column: str, cell: str, allowed: str) -> None:
