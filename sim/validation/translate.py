@@ -107,7 +107,9 @@ def _base(row: Measured) -> str | None:
     """
     known: dict[str, str] = _aliases()["models"]["names"]
     bare = row.model.split(" (", maxsplit=1)[0]
-    found = known.get(row.model) or known.get(bare) or row.model
+    if row.layers is not None:
+        bare = bare.removesuffix(f" cut to {row.layers} layers")
+    found = known.get(row.model) or known.get(bare) or bare
     if found in models:
         return found
     alike = _spellings().get(_spelled(bare))

@@ -90,9 +90,16 @@ def test_a_catalog_name_is_known_beside_its_own_width_in_any_spelling(tmp_path, 
     assert mpt.attention_kernel == "flash-1"  # its family's software is not the catalog's to say
 
 
+def test_a_cut_model_is_the_catalogs_with_fewer_layers(tmp_path) -> None:
+    cut = case(tmp_path, model="DeepSeek V3 cut to 8 layers", layers="8", hidden="7168", heads="128", seq="4096").model
+    assert (cut.layers, cut.kv_lora_rank, cut.experts, cut.pattern) == (8, 512, 256, "TTTXXXXX")
+    with pytest.raises(InputError, match="a name of the catalog"):  # not the whole model
+        case(tmp_path, model="llama3-8b cut to 8 layers", **dict.fromkeys(("layers", "hidden", "heads"), ""))
+
+
 def test_patches_tell_the_size_of_the_image(tmp_path) -> None:
     blank = dict.fromkeys(("layers", "hidden", "heads"), "")
-    found = case(tmp_path, model="ViT-L", seq="577", **blank)
+    found = case(tmp_path, model="ViT-L/16", seq="577", **blank)
     assert found.model.image_size == 384 and any("image_size = 384" in text for text in found.assumptions)
     with pytest.raises(InputError, match=r"seq: got 600; allowed: 577"):
         case(tmp_path, model="ViT-L", seq="600", **blank)
