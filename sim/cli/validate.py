@@ -151,9 +151,10 @@ def _print(results: Mapping[str, Validation]) -> None:
             shown.add_row(name, *(shown_number(s["memory"][key]) for key in MEMORY), *verdicts)
         console.print(shown)
     for name, result in results.items():
+        full = sum(outcome.predicted_oom for outcome in result.outcomes)
         console.print(
-            f"{name}: {len(result.outcomes)} predicted, {len(result.skipped)} skipped, {len(result.not_scored)} not "
-            "for scoring",
+            f"{name}: {len(result.outcomes)} predicted{f' ({full} out of memory)' if full else ''}, "
+            f"{len(result.skipped)} skipped, {len(result.not_scored)} not for scoring",
             highlight=False,
         )
         print_reasons((*result.skipped, *result.not_scored))

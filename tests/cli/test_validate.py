@@ -97,9 +97,10 @@ def test_a_site_removes_its_bias_and_says_how(validate, tmp_path) -> None:
 
 def test_the_table_for_people(validate, tmp_path) -> None:
     memory = {"use_for": "memory", "peak_memory_bytes": "5e10", "memory_kind": "allocated"}
-    code, out, _ = validate(write(tmp_path / "mine.csv", {}, memory, {"device": "abacus"}, {"use_for": ""}))
+    large = {"hidden": "16384", "heads": "128"}
+    code, out, _ = validate(write(tmp_path / "mine.csv", {}, memory, large, {"device": "abacus"}, {"use_for": ""}))
     assert code == 0 and "step time" in out and "peak memory" in out and "regret" in out
-    assert "mine: 2 predicted, 1 skipped, 1 not for scoring" in out
+    assert "mine: 3 predicted (1 out of memory), 1 skipped, 1 not for scoring" in out
     assert "1 x device: got 'abacus'" in out and "1 x use_for is blank" in out
 
 
