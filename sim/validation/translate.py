@@ -174,6 +174,8 @@ def _cluster(row: Measured, profile: str | None, notes: _Notes) -> Cluster:
         links["inter_bytes_per_s_per_node"] = row.inter_node_gbytes_per_s * 1e9
     if row.intra_node == "pcie" and usual.intra_bytes_per_s.value > PCIE_BYTES_PER_S:
         links["intra_bytes_per_s"] = notes.assume(None, PCIE_BYTES_PER_S, "intra_bytes_per_s", "PCIe 4.0 x16")
+    if row.intra_node == "nvlink" and usual.intra_node == "pcie":
+        notes.texts.append(f"intra_node = nvlink is not counted: the links of {row.device} are PCIe's")
     own = {"profile": profile} if profile else {}
     return Cluster.of(
         row.device, max(1, gpus // node), gpus_per_node=min(node, gpus), links=read(Links, links, "links"), **own

@@ -264,6 +264,8 @@ def test_devices_that_fill_no_servers_are_equally_many_on_each(tmp_path) -> None
 
 def test_pcie_slows_a_device_that_usually_has_fast_links(tmp_path) -> None:
     assert case(tmp_path, intra_node="pcie").cluster.links.intra_bytes_per_s == PCIE_BYTES_PER_S
+    ignored = case(tmp_path, intra_node="nvlink", device="l4").assumptions
+    assert "intra_node = nvlink is not counted: the links of l4 are PCIe's" in ignored
     own = case(tmp_path, intra_node="pcie", device="a100-pcie-80gb").cluster.hardware.intra_bytes_per_s.value
     assert case(tmp_path, intra_node="pcie", device="a100-pcie-80gb").cluster.links.intra_bytes_per_s == min(
         own, PCIE_BYTES_PER_S
