@@ -240,4 +240,5 @@ def _row(outcome: Outcome) -> dict[str, Any]:
         "measured_peak_memory_bytes": row.peak_memory_bytes if outcome.scores("memory") else None,
         "predicted_oom": outcome.predicted_oom,
         "measured_oom": row.oom,
+        "assumptions": list(outcome.case.assumptions),
     }
