@@ -26,9 +26,10 @@ def answer_decentralized(found: Simulated) -> Iterator[str]:
     if found.accuracy and found.accuracy_loss:
         borne = percent(setting.objective.tolerated)
         word = "within" if found.bearable else "above"
+        chosen = f", on which {setting.controller} settles," if setting.adapts else ""
         yield (
-            f"Accuracy {estimated(found.accuracy)}; theta {found.final_theta:g} loses {estimated(found.accuracy_loss)} "
-            f"between home and away, {word} the {borne} that are borne."
+            f"Accuracy {estimated(found.accuracy)}; theta {found.final_theta:g}{chosen} loses "
+            f"{estimated(found.accuracy_loss)} between home and away, {word} the {borne} that are borne."
         )
     if setting.adapts:
         went = ", ".join(f"{since.theta:g} from minibatch {grouped(since.step)}" for since in found.thetas)

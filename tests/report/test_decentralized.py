@@ -113,6 +113,7 @@ def test_words_say_what_happened(run):
     assert lines[0].startswith("4\u2009000 minibatches by fedavg on 5 partitions take")
     assert "times less than BSP" in lines[0]
     assert "within the 5.0" in lines[1]
+    assert "on which hill_climbing settles, loses" in lines[1]
     assert "hill_climbing moved theta: 200 from minibatch 0, 100 from minibatch 800" in lines[2]
     failing = simulate(small(failures=[Failure(partition=0, at_s=3.0)]))
     assert any(line.startswith("Partition 0 failed; after minibatch") for line in answer_decentralized(failing))
