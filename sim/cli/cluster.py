@@ -1,6 +1,6 @@
 """`trainsim cluster`: jobs that share a cluster of different devices."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import isnan
 from pathlib import Path
@@ -13,8 +13,10 @@ from sim.cli.output import console, progress_console
 from sim.cluster.generator import generate
 from sim.cluster.importers import imported_log
 from sim.cluster.jobs import ClusterJob
+from sim.cluster.policies import POLICIES
 from sim.cluster.policies import policy as policy_named
 from sim.cluster.policies.base import Policy
+from sim.cluster.policies.hierarchical import Hierarchical
 from sim.cluster.pop import Pop
 from sim.cluster.predicted import is_workload, predicted_throughputs, read_workload
 from sim.cluster.results import Simulated
@@ -43,6 +45,8 @@ THROUGHPUTS = typer.Option(help="Steps/s by job and device: JSON, CSV, YAML, or 
 TRACE = typer.Option(help="Jobs: a 10-column trace, output of sacct --parsable2, or a CSV of Kueue.")
 JOBS = typer.Option(min=1, max=10_000_000, help="Draw so many jobs instead (with --window: without end).")
 EVERY = typer.Option("--every-s", "--every", min=0, help="Mean seconds between drawn jobs; 0: all at once.")
+ENTITY_WEIGHTS = typer.Option(help="Hierarchical policies: name=weight,... of entities (Slurm accounts, Kueue queues).")
+INSIDE = typer.Option(help="Hierarchical policies: fairness or fifo among the jobs of an entity (fairness).")
 MULTI_GPU = typer.Option("--multi-gpu", help="Three in ten drawn jobs on 2, 4 or 8 devices.")
 
 
@@ -85,6 +89,8 @@ def simulate_command(
     price: Annotated[
         str | None, typer.Option("--usd-per-gpu-hour", "--price", help="USD of a device-hour: type=price,type=price.")
     ] = None,
+    entity_weights: Annotated[str | None, ENTITY_WEIGHTS] = None,
+    inside: Annotated[str | None, INSIDE] = None,
     draws: Annotated[int, typer.Option(min=0, help="Simulate again with so many draws of predicted throughputs.")] = 0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of drawn jobs and of the policy.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
@@ -101,35 +107,57 @@ def simulate_command(
         **({} if switch_s is None else {"switch_s": switch_s}),
     )  # fmt: skip
 
-    def made() -> Policy:
-        if parts == 1:
-            return policy_named(policy, seed, gavel_parity)
-        return Pop(policy, parts, seed, gavel_parity, check_every=CHECK_EVERY)
-
     # The catalog has no price of some devices; what is stated has to be whole.
     known = given.prices if all(name in given.prices for name in devices) else {}
     prices = known if price is None else _numbers("--usd-per-gpu-hour", price)
     costs = given.switch_s if switch_s is None else {}
     held = tuple(given.jobs) if span is None else given.jobs
+    weights = _entity_weights(entity_weights, held if isinstance(held, tuple) else ())
+    made = _policies(policy, seed, gavel_parity, parts, {"--entity-weights": entity_weights, "--inside": inside})
     divides = made()
     with _progress(given.count or (len(held) if isinstance(held, tuple) else None)) as told:
         found = simulate(
             held, given.throughputs, devices, divides, rounds, spread=given.spread, switch_s=costs,
-            usd_per_hour=prices, window=span, seed=seed, progress=told.update,
+            usd_per_hour=prices, entity_weights=weights, window=span, seed=seed, progress=told.update,
         )  # fmt: skip
     found = replace(found, assumptions=(*found.assumptions, *given.notes))
     losses = divides.losses if isinstance(divides, Pop) else []
     spread = None
     if draws:
         spread = sensitivity(
-            tuple(held), given.throughputs, devices, made, rounds, switch_s=costs, usd_per_hour=prices, draws=draws,
-            seed=seed,
+            tuple(held), given.throughputs, devices, made, rounds, switch_s=costs, usd_per_hour=prices,
+            entity_weights=weights, draws=draws, seed=seed,
         )  # fmt: skip
     if as_json:
         print_json(cluster_data(found) | sensitivity_data(spread) | ({"split_losses": losses} if losses else {}))
         return
     for line in [*answer_cluster(found), *answer_split(losses), *(answer_sensitivity(spread) if spread else ())]:
         console.print(line, highlight=False)
+
+
+def _policies(
+    name: str, seed: int, gavel_parity: bool, parts: int, entities: Mapping[str, str | None]
+) -> Callable[[], Policy]:
+    """Return what makes the policy anew; `entities`: the options that only hierarchical ones heed."""
+    kind = POLICIES.get(name)
+    _refuse(kind is not None and not issubclass(kind, Hierarchical), entities, f"beside {name}: it knows no entities")
+    inside = entities["--inside"]
+    _refuse(parts > 1, {"--inside": inside}, "beside --parts")
+    options = {} if inside is None else {"inside": inside}
+    if parts == 1:
+        return lambda: policy_named(name, seed, gavel_parity, **options)
+    return lambda: Pop(name, parts, seed, gavel_parity, check_every=CHECK_EVERY)
+
+
+def _entity_weights(text: str | None, jobs: Iterable[ClusterJob]) -> dict[str, float]:
+    """Return the weights of entities, each of which some job is of."""
+    weights = {} if text is None else _numbers("--entity-weights", text)
+    known = sorted({job.entity for job in jobs} - {""})
+    for name, weight in weights.items():
+        if name not in known:
+            told = f"left out, or one of {', '.join(known)}" if known else "left out: no job is of an entity"
+            raise InputError(f"--entity-weights.{name}", f"{weight:g}", told)
+    return weights
 
 
 class _progress:  # noqa: N801 - reads as the function that it stands for
@@ -191,7 +219,7 @@ def _inputs(
     return _Inputs(generate(jobs, every, seed, known, multi_gpu=multi_gpu), jobs, known, prices, costs, spread)
 
 
-def _refuse(unheeded: bool, stated: Mapping[str, float | None], why: str) -> None:
+def _refuse(unheeded: bool, stated: Mapping[str, float | str | None], why: str) -> None:
     """Refuse options that say what nothing would heed, all but none and 0."""
     for option, value in stated.items():
         if unheeded and value:

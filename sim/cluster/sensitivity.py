@@ -44,6 +44,7 @@ def sensitivity(
     *,
     switch_s: Mapping[str, float] | None = None,
     usd_per_hour: Mapping[str, float] | None = None,
+    entity_weights: Mapping[str, float] | None = None,
     draws: int = 20,
     seed: int = 0,
 ) -> Sensitivity:
@@ -64,7 +65,7 @@ def sensitivity(
     def run(true: Throughputs, believed: Throughputs | None = None) -> Simulated:
         return simulate(
             jobs, true, devices, policy(), rounds, believed=believed, switch_s=switch_s, usd_per_hour=usd_per_hour,
-            seed=seed,
+            entity_weights=entity_weights, seed=seed,
         )  # fmt: skip
 
     expected = run(throughputs)

@@ -86,6 +86,25 @@ def test_a_log_of_slurm(trainsim, tmp_path):
     assert data["assumptions"][-1] == f"{log}: lines are left out: 1 not ended"
 
 
+def test_entities_of_a_log_by_their_weights(trainsim, tmp_path):
+    log = tmp_path / "sacct.txt"
+    rows = "".join(
+        f"{n}|net|{account}|2026-01-01T00:00:00|36000|gres/gpu:v100=1|COMPLETED\n" for n, account in enumerate("aab")
+    )
+    log.write_text("JobID|JobName|Account|Submit|ElapsedRaw|AllocTRES|State\n" + rows)
+
+    def jcts(*more):
+        options = ("--trace", log, "--cluster", "v100=1", "--policy", "hierarchical", "--switch-s", 0, "--json", *more)
+        code, out, err = trainsim("cluster", "simulate", *options)
+        return (code, " ".join(err.split())) if code else [job["jct_s"] for job in json.loads(out)["jobs"]]
+
+    equal, heavy, fifo = jcts(), jcts("--entity-weights", "b=9"), jcts("--inside", "fifo")
+    assert equal[2] == pytest.approx(2 * 36_000, rel=0.02) and heavy[2] == pytest.approx(10 / 9 * 36_000, rel=0.02)
+    assert fifo[0] < 0.8 * equal[0]
+    told = "--entity-weights.c: got '2'; allowed: left out, or one of a, b"
+    assert told in jcts("--entity-weights", "c=2")[1]
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -106,6 +125,9 @@ def test_a_log_of_slurm(trainsim, tmp_path):
         (("--cluster", "1:1:1", "--round-s", "0"), "--round-s: got 0"),
         (("--cluster", "1:1:1", "--parts", "2", "--policy", "fifo"), "kind: got 'fifo'"),
         (("--cluster", "1:1:1", "--policy", "max_sum_throughput_normalized_by_cost_perf"), "usd_per_hour"),
+        (("--cluster", "1:1:1", "--inside", "fifo"), "--inside: got 'fifo'; allowed: left out beside max_min_fairness"),
+        (("--cluster", "1:1:1", "--policy", "hierarchical", "--inside", "no"), "inside: got 'no'; allowed: one of"),
+        (("--cluster", "1:1:1", "--policy", "hierarchical", "--entity-weights", "a=2"), "left out: no job is of an"),
     ],
 )
 def test_bad_input_is_refused(trainsim, arguments, words):
