@@ -100,7 +100,7 @@ def simulate(
     run.entities, run.active.believed = dict(entity_weights or {}), believed and believed.of(run.told.types)
     began = perf_counter()
     run.go()
-    took_s, notes = perf_counter() - began, _assumptions(run.rounds, throughputs)
+    took_s, notes = perf_counter() - began, _assumptions(run.rounds, policy, throughputs, spread)
     found = run.told.results(run.active, float(run.clock[NOW]), run.counts, window, run.usd_per_hour, took_s, notes)
     return replace(found, paid_usd=run.meter.paid(len(found.jobs))) if run.meter else found
 
@@ -111,13 +111,17 @@ def _check_numbers(path: str, values: Mapping[str, object], low: float, high: fl
             raise InputError(f"{path}.{name}", value, f"a number from {low:g} to {high:g}")
 
 
-def _assumptions(rounds: Rounds, throughputs: Throughputs) -> tuple[str, ...]:
+def _assumptions(rounds: Rounds, policy: Policy, known: Throughputs, spread: Throughputs | None) -> tuple[str, ...]:
     """Return what a simulation rests on."""
-    pace = "a job goes on at the throughput of its devices, whatever runs beside it; devices do not fail"
+    told = ["a job goes on at the throughput of its devices, whatever runs beside it; devices do not fail"]
+    if policy.packs and not known.together:
+        told.append(f"no two jobs share devices, though {policy.name} lets them: throughputs of pairs are not known")
     if rounds.gavel_parity:
-        return pace, "as the published simulator: moving costs nothing, a round ends with its last job"
-    lost = f"a job that resumes or moves loses {rounds.switch_s:g} s where nothing else is said (an assumption)"
-    return (pace, lost, *([f"throughputs: {throughputs.source}"] if throughputs.source else []))
+        return (*told, "as the published simulator: moving costs nothing, a round ends with its last job")
+    if rounds.gpus_per_server > 1 and not spread:
+        told.append("a job in more servers than it needs is as fast as in few: its throughput there is not known")
+    told.append(f"a job that resumes or moves loses {rounds.switch_s:g} s where nothing else is said (an assumption)")
+    return (*told, *([f"throughputs: {known.source}"] if known.source else []))
 
 
 class Simulation:

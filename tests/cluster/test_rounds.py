@@ -260,3 +260,21 @@ def test_nothing_to_do_is_nothing():
     found = run([], {"fast": 1}, Fixed([1, 0]))
     assert (found.makespan_s, found.rounds, len(found.jct_s)) == (0.0, 0, 0)
     assert np.isnan(found.fairness).sum() == 0
+
+
+def test_a_policy_that_could_pack_tells_that_no_pair_is_known():
+    alone, pairs = (
+        run([job(5)], {"fast": 1}, Fixed([1, 0], packs=True), known=known)
+        for known in (speeds(), speeds(pair=[[1, 1]] * 2))
+    )
+    told = "no two jobs share devices, though fixed lets them: throughputs of pairs are not known"
+    assert told in alone.assumptions and told not in pairs.assumptions
+    assert told not in run([job(5)], {"fast": 1}, Fixed([1, 0])).assumptions
+
+
+def test_servers_tell_that_no_throughput_over_several_is_known():
+    rounds = Rounds(round_s=100, gpus_per_server=2)
+    told = "a job in more servers than it needs is as fast as in few: its throughput there is not known"
+    assert told in run([job(5)], {"fast": 4}, Fixed([1, 0]), rounds).assumptions
+    assert told not in run([job(5)], {"fast": 4}, Fixed([1, 0]), rounds, spread=speeds()).assumptions
+    assert told not in run([job(5)], {"fast": 4}, Fixed([1, 0])).assumptions
