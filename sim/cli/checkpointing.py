@@ -45,7 +45,7 @@ def plan_command(
     saving, _, notes = _of_job(job, writers)
     made, advice = saving.times, saving.advice
     if not as_json:
-        _say(answer_plan(advice, made))
+        _say([*answer_plan(advice, made), *_assumed(advice.assumptions)])
         return
     data = asdict(advice)
     rows = [asdict(row) | {"k": row.steps_between, "overhead_percent": row.overhead_percent} for row in advice.policies]
@@ -83,7 +83,7 @@ def simulate_command(
     with stated():
         found = simulate(saving.times, saving.checkpointing, steps, lasting, mean, fleet, seed, seeds, adapt)
     if not as_json:
-        _say(answer_simulated(found))
+        _say([*answer_simulated(found), *_assumed(found.assumptions)])
         return
     data = asdict(found)
     for sample in data["samples"]:
@@ -108,6 +108,11 @@ def _writers(name: str) -> Writers:
     if name not in known:
         raise InputError("--writers", name, "one of " + ", ".join(known))
     return known[name]
+
+
+def _assumed(own: Iterable[str]) -> list[str]:
+    """Return the assumptions of saving in words; those of the step are for `--json`."""
+    return [f"Assumed: {text}" for text in (*own, *ASSUMPTIONS)]
 
 
 def _say(lines: Iterable[Any]) -> None:

@@ -73,8 +73,14 @@ def test_words(trainsim, small):
     _, out, _ = trainsim("checkpointing", "plan", small())
     text = " ".join(out.split())
     assert "Save every" in text and "the snapshot is made" in text and "young: every" in text
+    assert "Assumed: storage outlives the node that wrote to it" in text
+    kept = SMALL["checkpointing"]
+    bare = small(checkpointing={name: kept[name] for name in kept if name != "contention"})
+    told = " ".join(trainsim("checkpointing", "plan", bare)[1].split())
+    assert "Assumed: checkpointing.contention = 0 (writing a snapshot does not slow training; not measured)" in told
     _, out, _ = trainsim("checkpointing", "simulate", small(), "--seeds", 2)
     assert "Goodput" in out and "in four runs of five" in " ".join(out.split())
+    assert "Assumed: failures strike at random" in out
 
 
 @pytest.mark.parametrize(
