@@ -30,8 +30,9 @@ class Prediction:
     memory; prep stall (t3 - t1)/t2, fetch stall (t2 - t3)/t2. hit_fraction: of reads, from the node's own memory and
     that of other nodes (of these `remote_fraction`). read_bytes_per_epoch: from storage, by all jobs and nodes. prep
     is infinite where nothing is prepared. recommended_cache_bytes: x* of the dataset (a node's part of it where nodes
-    partition it), 0 where storage is fast enough; recommended_cores: least for which P is what training takes;
-    recommended_workers: least that are within 1 % of what any number does on these cores.
+    partition it, unless the network is too slow for that), 0 where storage is fast enough; recommended_cores: least for
+    which P is what training takes; recommended_workers: least that are within 1 % of what any number does on these
+    cores.
     """
 
     samples_per_s: float
@@ -72,7 +73,7 @@ def predict(
     fetch, prep = float(stalls["fetch"]), float(stalls["prep"])
     bottleneck = bottleneck_of(fetch, prep, float(steady.fetch), float(steady.prep))
     missed = 1 - float(steady.local + steady.remote)
-    cache = _wanted_cache(loading, at, min(float(steady.prep), compute_samples_per_s))
+    parted, cache = _wanted_cache(loading, at, min(float(steady.prep), compute_samples_per_s))
     cores = wanted_cores(loading, compute_samples_per_s)
     workers = _wanted_workers(loading, at, compute_samples_per_s)
     return Prediction(
@@ -91,7 +92,7 @@ def predict(
         recommended_cache_bytes=cache,
         recommended_cores=cores,
         recommended_workers=workers,
-        why=_why(loading, bottleneck, steady, fetch + prep, cache, cores, workers),
+        why=_why(loading, bottleneck, steady, fetch + prep, _cached(cache, parted), cores, workers),
         assumptions=(*loading.assumptions, *_assumed(loading, nodes)),
     )
 
@@ -127,11 +128,20 @@ def bottleneck_of(fetch_stall: float, prep_stall: float, fetch_samples_per_s: fl
     return "fetch" if fetch_samples_per_s < prep_samples_per_s else "prep"
 
 
-def _wanted_cache(loading: Loading, at: dict[str, Any], rate: float) -> float:
-    """Return x* of the dataset in bytes, of what one node keeps."""
-    nodes = at["nodes"] if loading.cache == "partitioned" else 1
+def _wanted_cache(loading: Loading, at: dict[str, Any], rate: float) -> tuple[bool, float]:
+    """Return x* of the dataset in bytes, of what one node keeps, and before it whether nodes that part the files would
+    get those of others fast enough; where not, a node has to keep x* itself."""
     share = float(wanted()(at | {"wanted_samples_per_s": rate})["share"])
-    return share * loading.dataset.size_bytes / nodes
+    nodes = at["nodes"] if loading.cache == "partitioned" else 1
+    over_network = rate * share * (1 - 1 / nodes) * at["sample_bytes"]
+    parted = over_network <= at["network_bytes_per_s"]
+    return parted, share * loading.dataset.size_bytes / (nodes if parted else 1)
+
+
+def _cached(cache: float, parted: bool) -> str:
+    """Return what has to stay cached, in words."""
+    kept = f"{si(cache, 'B')} that stay cached (x*)"
+    return kept if parted else f"the network brings no more of what other nodes keep, and {kept} in each (cache minio)"
 
 
 def wanted_cores(loading: Loading, most: float) -> int:
@@ -167,9 +177,7 @@ def _fastest(rate: Callable[[Any], Any], most: int) -> int:
     return near[0] + bisect_left(near, True, key=lambda workers: bool(rate(workers + 1) <= rate(workers)))
 
 
-def _why(
-    loading: Loading, bottleneck: str, found: Rates, waiting: float, cache: float, cores: int, workers: int
-) -> str:
+def _why(loading: Loading, bottleneck: str, found: Rates, waiting: float, cached: str, cores: int, workers: int) -> str:
     """Return the sentence that says what decides."""
     if bottleneck == "compute":
         return f"Training never waits: it takes {digits3(float(found.steady))} samples/s, and the loader gives more."
@@ -178,7 +186,7 @@ def _why(
         hit = percent(float(found.local + found.remote))
         come = f"files come at {digits3(float(found.fetch))} samples/s with {hit} of them cached"
         if loading.topology == "staged":
-            return f"Fetching decides: {head}, as {come}; {si(cache, 'B')} that stay cached (x*) would do."
+            return f"Fetching decides: {head}, as {come}; {cached} would do."
         return (
             f"Fetching decides: {head}, as {come}, and a worker prepares none meanwhile; {workers} workers are best on "
             f"these cores, and with everything cached training gets {digits3(float(found.cached))} samples/s."

@@ -86,6 +86,15 @@ def test_what_is_recommended_ends_the_waiting():
     assert enough == approx(predict(replace(SLOW, cores=2, workers=500), 5_000.0).samples_per_s, rel=0.011)
 
 
+def test_nodes_that_part_the_files_over_a_slow_network_are_told_to_keep_their_own():
+    parted = replace(SLOW, topology="staged", workers=32, cores=8, cache="partitioned", cache_bytes=2.5e9)
+    fast, slow = (predict(parted, 1_900.0, 4, network) for network in (1e12, 2e6))
+    assert slow.recommended_cache_bytes == approx(4 * fast.recommended_cache_bytes)
+    assert "the network brings no more of what other nodes keep" in slow.why
+    kept = replace(parted, cache="minio", cache_bytes=slow.recommended_cache_bytes)
+    assert predict(kept, 1_900.0, 4, 2e6).samples_per_s > 0.97 * 1_900
+
+
 @pytest.mark.parametrize("loss", [0.0, 0.1, 0.5])
 def test_no_more_workers_are_recommended_than_take_turns_for_nothing(loss):
     fast = replace(SLOW, cache="none", cache_bytes=0.0, storage=Storage(read_bytes_per_s=1e12, write_bytes_per_s=1e8))
