@@ -188,6 +188,8 @@ def step_data(step: "Step", run: "Run | None" = None) -> dict[str, Any]:
             {"cause": str(cause), "seconds": ticks * 1e-9} for cause, ticks in step.critical_path.by_cause().items()
         ],
         "peak_memory_bytes": step.peak_memory_bytes,
+        "memory_kind": "allocated",
+        "memory_rank": step.fullest.rank,
         "device_memory_bytes": step.device_memory_bytes,
         "ranks": [_rank_data(step, m) for m in step.memory],
         "nearest_margin_bytes": step.levels(step.fullest.rank).margin_bytes,

@@ -93,6 +93,8 @@ def tuned_data(found: Tuned, run: Run | None = None) -> dict[str, Any]:
                 "step_time_interval_s": list(r.step.step_time_interval_s),
                 "mfu": r.step.mfu,
                 "peak_memory_bytes": r.step.peak_memory_bytes,
+                "memory_kind": "allocated",
+                "memory_rank": r.step.fullest.rank,
                 "fits": r.step.fits,
                 "usd_per_1e9_tokens": r.step.usd_per_1e9_tokens,
                 "p_best": r.p_best,

@@ -52,7 +52,8 @@ def ranked(tuned: Tuned) -> Ranked:
     quiet = USUAL | {name: "0" for name in COLUMNS if name.endswith("_on_host")}
     shared = {name: next(iter(cells)) for name, cells in held.items() if name not in names}
     said = [f"{COLUMNS[n][0]} {cell}" for n, cell in shared.items() if cell and cell != quiet.get(n)]
-    notes = [_order(tuned), f"All: {', '.join(said)}, {gigabytes(raw[0]['capacity_bytes'])} of memory a device."]
+    memory = f"{gigabytes(raw[0]['capacity_bytes'])} of memory a device; peaks are {COLUMNS['memory'][1]}"
+    notes = [_order(tuned), f"All: {', '.join(said)}, {memory}."]
     if any(len(plan.plan.stages) > 1 for plan in tuned.plans):
         notes.append('Values of unequal stages stand in their order; "8x3 6" is three stages of 8 and one of 6.')
     return Ranked(tuple(names), rows, tuple(notes))

@@ -32,7 +32,7 @@ TEMPO = ", Tempo's layers"
 def answer(step: Step) -> str:
     """Return one step's answer: time, idle share, fullest rank, and whether it fits.
 
-    For example "4.21 s a step (3.90–4.51); pipeline idle 9.1 %; pipeline rank 0 peaks at 71.0 GB of 85.5."
+    For example "4.21 s a step (3.90–4.51); pipeline idle 9.1 %; pipeline rank 0 peaks at 71.0 GB allocated of 85.5."
     """
     return f"{time_and_idle(step)}; {memory_verdict(step)}."
 
@@ -100,7 +100,7 @@ def memory_verdict(step: Step) -> str:
     capacity = step.cluster.memory_bytes
     unit = byte_unit(capacity)
     peak, whole = unit.text(step.peak_memory_bytes), unit.text(capacity).split(" ")[0]
-    text = f"{_where(step, step.fullest.rank)} peaks at {peak} of {whole}"
+    text = f"{_where(step, step.fullest.rank)} peaks at {peak} allocated of {whole}"
     if step.fits == "yes":
         return text
     if step.fits == "close":

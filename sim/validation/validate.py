@@ -237,6 +237,8 @@ def _row(outcome: Outcome) -> dict[str, Any]:
         "interval80_s": [time.low, time.high],
         "measured_step_time_s": row.step_time_s if outcome.ordered else None,
         "predicted_peak_memory_bytes": outcome.peak.value,
+        "memory_kind": outcome.row.memory_kind or "allocated",
+        "memory_rank": outcome.row.memory_rank or "max",
         "measured_peak_memory_bytes": row.peak_memory_bytes if outcome.scores("memory") else None,
         "predicted_oom": outcome.predicted_oom,
         "measured_oom": row.oom,

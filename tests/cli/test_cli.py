@@ -141,6 +141,7 @@ def test_simulate_replays_the_allocator(trainsim, tmp_path):
     data = json.loads(trainsim("simulate", tmp_path / "job.yaml", "--memory-trace", trace, "--json")[1])
     found = data["replay"]
     fullest = max(rank["peak_memory_bytes"] for rank in data["ranks"])
+    assert data["memory_kind"] == "allocated" and data["ranks"][data["memory_rank"]]["peak_memory_bytes"] == fullest
     assert found["requested_peak_bytes"] == pytest.approx(fullest, rel=1e-5)
     assert found["requested_peak_bytes"] < found["allocated_peak_bytes"] < found["reserved_peak_bytes"]
     assert f"(x {found['reserved_over_allocated']:.3f})" in out and 0 < found["fragmentation"] < 0.1
@@ -165,6 +166,7 @@ def test_tune_prints_the_contract_and_leaves_runnable_plans(trainsim, search, tm
     assert code == 0
     assert set(data) >= {"plans", "evaluated", "seconds", "gap", "certified", "baseline", "speedup"}
     assert set(data["plans"][0]) >= {"plan", "step_time_s", "peak_memory_bytes", "p_best", "why"}
+    assert data["plans"][0]["memory_kind"] == "allocated" and data["plans"][0]["memory_rank"] == 0
     assert len(data["plans"]) == 3
     ranked_by = [plan["contended_step_time_s"] for plan in data["plans"]]
     assert ranked_by == sorted(ranked_by)

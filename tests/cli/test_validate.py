@@ -22,9 +22,10 @@ def test_json_has_exactly_the_contracts_keys(validate, tmp_path) -> None:
     assert code == 0 and set(found) == {"rows", "summary", "skipped", "not_scored", "run_level"}
     assert set(found["rows"][0]) == {
         "id", "predicted_step_time_s", "interval80_s", "measured_step_time_s", "predicted_peak_memory_bytes",
-        "measured_peak_memory_bytes", "predicted_oom", "measured_oom", "assumptions",
+        "measured_peak_memory_bytes", "memory_kind", "memory_rank", "predicted_oom", "measured_oom", "assumptions",
     }  # fmt: skip
     assert "vocab = 51200 (GPT-2's, padded)" in found["rows"][0]["assumptions"]
+    assert (found["rows"][0]["memory_kind"], found["rows"][0]["memory_rank"]) == ("allocated", "max")
     assert set(found["summary"]) == {"time", "memory", "oom"}
     assert set(found["summary"]["time"]) == {
         "n", "mape", "median", "p90", "bias", "mape_debiased", "pairwise_order", "mean_regret", "coverage80",

@@ -126,7 +126,7 @@ def test_a_step_that_does_not_fit_says_by_how_much_and_what_helps(overfull: Step
 
 def test_the_answer_names_time_idle_and_memory(step: Step, tuned: Tuned) -> None:
     assert re.match(
-        r".+ a step \(.+–.+\); pipeline idle .+ %; pipeline rank \d+ peaks at .+ of 85\.5\.$",
+        r".+ a step \(.+–.+\); pipeline idle .+ %; pipeline rank \d+ peaks at .+ allocated of 85\.5\.$",
         answer(step).replace("\u00a0", " "),
     )
     assert answer_tuned(tuned).startswith("Best of ")

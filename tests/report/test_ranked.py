@@ -80,6 +80,7 @@ def test_columns_differ_and_the_rest_is_said_once(unequal: Tuned) -> None:
     assert len({tuple(row[n] for n in made.names if n != "rank") for row in made.rows}) == len(made.rows)
     assert {"layers", "micro_batch"} <= set(made.names) and not {"tp", "pp", "zero"} & set(made.names)
     assert "All: tp 1, pp 4, dp 1, ZeRO 0" in made.notes[1] and "24.2 GB" in made.notes[1]
+    assert made.notes[1].endswith("; peaks are allocated on the fullest pipeline rank.")
     assert "unequal stages" in made.notes[2] and str(ranking_table(unequal)).endswith(made.notes[2])
     assert len(ranked(replace(unequal, plans=unequal.plans[:1])).rows) == 1
 
