@@ -38,6 +38,7 @@ from sim.report.theme import Theme
 from sim.specs import InputError
 from sim.specs.files import print_json, write_atomically
 from sim.specs.prices import BOOT_S, iso_utc, usual_strategy, utc_s
+from sim.specs.tariffs import MOST_USD_PER_GB, tariffs, tariffs_of
 from sim.units import DAY_S, HOUR_S
 
 BY_COST = "max_sum_throughput_normalized_by_cost_perf"
@@ -49,7 +50,9 @@ MOST_EVERY_S = 14 * DAY_S
 WORTH = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 """USD that an hour is worth."""
 USUAL = {"boot_s": BOOT_S, "restart_s": RESTART_S, "state_bytes": 0.0, "data_bytes": 0.0, "lost_work_s": 0.0}
-MOVES = tuple(each.name for each in fields(Moves) if each.name != "tariffs")
+EGRESS = "egress_usd_per_gb"
+"""What a GB costs that leaves a cloud whose tariff the catalog does not know."""
+MOVES = (*(each.name for each in fields(Moves) if each.name != "tariffs"), EGRESS)
 
 app = typer.Typer(
     help="Rent devices whose prices change: where, when, and whether to move.",
@@ -115,7 +118,7 @@ def simulate_command(
     begin_s = None if begin is None else _time(begin, market)
     first_s = market.first_s if begin_s is None else begin_s
     available = None if availability is None else read_available(availability, market, first_s, "--availability")
-    asked = Asked(job, market, _moves(moves), begin_s, step_hours * HOUR_S, every_hours * HOUR_S, available)
+    asked = Asked(job, market, _moves(moves, market), begin_s, step_hours * HOUR_S, every_hours * HOUR_S, available)
     asked = _taken_away(asked, taken_away, availability, seed, starts * DAY_S)
     chosen = _strategy(usual_strategy(deadline_hours) if strategy_name is None else strategy_name, where)
     with progress_console.status("renting"):
@@ -259,7 +262,7 @@ def _means(text: str, availability: Path | None) -> tuple[float, float]:
     return means
 
 
-def _moves(text: str) -> Moves:
+def _moves(text: str, market: Market) -> Moves:
     """Return what moving takes: what is stated over what is usual."""
     if text == "free":
         return Moves.free()
@@ -274,10 +277,27 @@ def _moves(text: str) -> Moves:
             given[name.strip()] = float(number)
         except ValueError:
             raise InputError(f"--moves.{name}", number, "a number") from None
+    usd = given.pop(EGRESS, None)
     try:
-        return Moves(**given)
+        made = Moves(**given)
     except InputError as error:
         raise error.under("--moves") from None
+    return _with_egress(made, usd, {offer.place for offer in market.offers})
+
+
+def _with_egress(moves: Moves, usd_per_gb: float | None, places: set[tuple[str, str]]) -> Moves:
+    """Return what moving takes, with what a GB costs that leaves a cloud whose tariff the catalog does not know."""
+    path, clouds = f"--moves.{EGRESS}", {cloud for cloud, _ in places}
+    unknown = sorted(clouds - set(tariffs()))
+    if usd_per_gb is None:
+        if unknown and len(places) > 1 and moves.moved_bytes:
+            raise InputError(path, None, f"required beside bytes that move: USD of a GB that leaves {unknown[0]}")
+        return moves
+    if not unknown:
+        raise InputError(path, usd_per_gb, f"left out: the tariffs of {', '.join(sorted(clouds))} are known")
+    if not 0 <= usd_per_gb <= MOST_USD_PER_GB:
+        raise InputError(path, usd_per_gb, f"0 to {MOST_USD_PER_GB:g} USD/GB")
+    return replace(moves, tariffs=tariffs_of(clouds, usd_per_gb))
 
 
 def moves_notes(text: str) -> Iterator[str]:

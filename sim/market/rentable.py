@@ -13,7 +13,7 @@ from sim.market.strategies import STRATEGIES, strategy
 from sim.market.strategies.base import Strategy
 from sim.market.strategies.study import Baseline
 from sim.specs import Failures, InputError, Prices
-from sim.specs.tariffs import Tariff, tariffs
+from sim.specs.tariffs import tariffs_of
 from sim.units import HOUR_S
 
 ASSUMPTIONS = (
@@ -79,9 +79,6 @@ def moves_of(times: Times, advice: Advice, failures: Failures, prices: Prices, m
 
     What saving takes of training is not in it, but in the time that the training takes.
     """
-    known, out = tariffs(), prices.egress_usd_per_gb
-    clouds = {offer.cloud for offer in market.offers} - set(known)
-    others = {name: Tariff(cloud=name, usd_per_gb_between_regions=out, usd_per_gb_out=out) for name in clouds}
     return Moves(
         boot_s=prices.boot_s,
         restart_s=failures.restart_s,
@@ -91,5 +88,5 @@ def moves_of(times: Times, advice: Advice, failures: Failures, prices: Prices, m
         data_bytes=prices.data_bytes,
         wan_bytes_per_s=prices.wan_bytes_per_s,
         lost_work_s=advice.lost_work_s,
-        tariffs={**known, **others},
+        tariffs=tariffs_of((offer.cloud for offer in market.offers), prices.egress_usd_per_gb),
     )

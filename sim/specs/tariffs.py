@@ -1,6 +1,6 @@
 """What clouds charge for data that leaves them, and which devices their instances have (`sim/catalog`)."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated
@@ -11,14 +11,16 @@ from sim.specs.device import Sourced, Text
 from sim.specs.fields import read, real, spec, whole
 from sim.units import GB
 
+MOST_USD_PER_GB = 100.0
+
 
 @spec
 class Tariff:
     """USD per GB (1e9 B) that leaves a region of `cloud` to another of its regions, or to the internet."""
 
     cloud: str
-    usd_per_gb_between_regions: Annotated[float, real(0.0, 100.0, "USD/GB")]
-    usd_per_gb_out: Annotated[float, real(0.0, 100.0, "USD/GB")]
+    usd_per_gb_between_regions: Annotated[float, real(0.0, MOST_USD_PER_GB, "USD/GB")]
+    usd_per_gb_out: Annotated[float, real(0.0, MOST_USD_PER_GB, "USD/GB")]
 
     def usd_per_byte(self, same_cloud: bool) -> float:
         """Return the price of a byte to another region of the same cloud, or to another cloud."""
@@ -71,6 +73,15 @@ class Instance:
 def tariffs() -> Mapping[str, Tariff]:
     """Return the tariffs of the catalog by cloud."""
     return {name: read(TariffEntry, entry("tariffs", name), f"tariffs/{name}").tariff for name in names("tariffs")}
+
+
+def tariffs_of(clouds: Iterable[str], usd_per_gb: float) -> Mapping[str, Tariff]:
+    """Return the tariffs of the catalog, and of such clouds as it does not know one of so many USD a GB."""
+    known = tariffs()
+    return {
+        name: Tariff(cloud=name, usd_per_gb_between_regions=usd_per_gb, usd_per_gb_out=usd_per_gb)
+        for name in set(clouds) - set(known)
+    } | dict(known)
 
 
 @cache

@@ -51,6 +51,25 @@ def test_the_contract(market):
     assert data["notes"]
 
 
+def test_a_cloud_of_a_catalogue_without_a_known_tariff_needs_one(trainsim, market, tmp_path):
+    table = tmp_path / "lambda.csv"
+    rows = "".join(f"one,V100,1,,,,{usd},,{region},\n" for region, usd in (("us-east", 2.0), ("us-west", 1.0)))
+    table.write_text(
+        "InstanceType,AcceleratorName,AcceleratorCount,vCPUs,MemoryGiB,GpuInfo,Price,SpotPrice,Region,AvailabilityZone\n"
+        + rows
+    )
+    job = ("--throughputs", tmp_path / "rates.csv", "--model", "net", "--steps", "57600", "--home", "lambda us-east")
+
+    def run(moves):
+        return trainsim("market", "simulate", "--prices", table, *job, "--json", "--moves", f"data_bytes=1e10,{moves}")
+
+    data = told(run("egress_usd_per_gb=0.1"))
+    assert (data["path"][0]["region"], data["transfer_usd"]) == ("us-west", pytest.approx(1.0))
+    needed = "--moves.egress_usd_per_gb: missing; required beside bytes that move: USD of a GB that leaves lambda"
+    assert needed in " ".join(run("boot_s=1")[2].split())
+    assert "egress_usd_per_gb: got 1000.0; allowed: 0 to 100 USD/GB" in run("egress_usd_per_gb=1000")[2]
+
+
 def test_prices_that_nobody_knows_are_told(market):
     words = "prices are known until 2020-03-01T02:00:00+00:00; in the last {} hours they stay as they were"
     for begin, hours in (("2020-03-01", "2"), ("2021-03-01", "4")):
@@ -154,6 +173,10 @@ def test_jobs_that_rent_together(market, tmp_path):
         (("--moves", "boots=1"), "--moves"),
         (("--moves", "boot_s=1,boot_s=2"), "each name once"),
         (("--moves", "boot_s=-1"), "--moves.boot_s"),
+        (
+            ("--moves", "egress_usd_per_gb=1"),
+            "egress_usd_per_gb: got 1.0; allowed: left out: the tariffs of aws",
+        ),
         (("--taken-away", "often"), "--taken-away"),
         (("--seed", "4"), "--seed: got 4; allowed: left out without --taken-away"),
         (("--along", "time"), "--what-if"),
