@@ -92,7 +92,9 @@ def predict(
         recommended_cache_bytes=cache,
         recommended_cores=cores,
         recommended_workers=workers,
-        why=_why(loading, bottleneck, steady, fetch + prep, _cached(cache, parted), cores, workers),
+        why=_why(loading, bottleneck, steady, fetch + prep, _cached(cache, parted), workers)
+        if bottleneck != "prep"
+        else _preparing(loading, at, steady, fetch + prep, cores, float(compute_samples_per_s)),
         assumptions=(*loading.assumptions, *_assumed(loading, nodes)),
     )
 
@@ -177,27 +179,49 @@ def _fastest(rate: Callable[[Any], Any], most: int) -> int:
     return near[0] + bisect_left(near, True, key=lambda workers: bool(rate(workers + 1) <= rate(workers)))
 
 
-def _why(loading: Loading, bottleneck: str, found: Rates, waiting: float, cached: str, cores: int, workers: int) -> str:
-    """Return the sentence that says what decides."""
+def _why(loading: Loading, bottleneck: str, found: Rates, waiting: float, cached: str, workers: int) -> str:
+    """Return the sentence that says that training or fetching decides."""
     if bottleneck == "compute":
         return f"Training never waits: it takes {digits3(float(found.steady))} samples/s, and the loader gives more."
     head = f"training waits {percent(waiting)} of the time"
-    if bottleneck == "fetch":
-        hit = percent(float(found.local + found.remote))
-        come = f"files come at {digits3(float(found.fetch))} samples/s with {hit} of them cached"
-        if loading.topology == "staged":
-            return f"Fetching decides: {head}, as {come}; {cached} would do."
-        return (
-            f"Fetching decides: {head}, as {come}, and a worker prepares none meanwhile; {workers} workers are best on "
-            f"these cores, and with everything cached training gets {digits3(float(found.cached))} samples/s."
-        )
-    # Cores do not end it where files, too, come slower than training takes them (serial workers fetch more of them).
-    short = loading.topology == "staged" and float(found.fetch) < float(found.steady) / (1 - waiting)
-    end = f"would prepare enough, but files come at {digits3(float(found.fetch))} samples/s" if short else "would do"
+    hit = percent(float(found.local + found.remote))
+    come = f"files come at {digits3(float(found.fetch))} samples/s with {hit} of them cached"
+    if loading.topology == "staged":
+        return f"Fetching decides: {head}, as {come}; {cached} would do."
     return (
-        f"Preparing decides: {head}, as {loading.workers} workers on {loading.cores} cores prepare "
-        f"{digits3(float(found.prep))} samples/s; {cores} cores with as many workers {end}."
+        f"Fetching decides: {head}, as {come}, and a worker prepares none meanwhile; {workers} workers are best on "
+        f"these cores, and with everything cached training gets {digits3(float(found.cached))} samples/s."
     )
+
+
+def _preparing(loading: Loading, at: dict[str, Any], found: Rates, waiting: float, cores: int, most: float) -> str:
+    """Return the sentence that says that preparing decides, and what so many cores would bring.
+
+    Serial workers fetch, too: on cores that prepare enough there may have to be more of them, or files come too slowly.
+    """
+    head = (
+        f"Preparing decides: training waits {percent(waiting)} of the time, as {loading.workers} workers on "
+        f"{loading.cores} cores prepare {digits3(float(found.prep))} samples/s; {cores} cores with"
+    )
+    if loading.topology == "staged":
+        short = float(found.fetch) < float(found.steady) / (1 - waiting)
+        end = (
+            f"would prepare enough, but files come at {digits3(float(found.fetch))} samples/s" if short else "would do"
+        )
+        return f"{head} as many workers {end}."
+    there = at | {"cores": at["cores"] * cores / loading.cores}
+    enough, together = (1 - 2 * TOLERANCE) * most, loading.jobs if loading.coordinated else 1
+
+    def rate(workers: float) -> float:
+        changed = there | {"workers": workers * together}
+        return float(rates(loading.cache, loading.topology, changed, most).steady)
+
+    if rate(max(1, (cores - loading.trainer_cores) // loading.jobs)) >= enough:
+        return f"{head} as many workers would do."
+    workers = _wanted_workers(loading, there, most)
+    brought = rate(workers)
+    end = "would do" if brought >= enough else f"would bring {digits3(brought)} samples/s"
+    return f"{head} {workers} workers {end}."
 
 
 def _assumed(loading: Loading, nodes: int) -> list[str]:

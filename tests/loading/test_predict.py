@@ -1,5 +1,6 @@
 """Predictions: phases sum up, recommendations end the waiting, bad input is told."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -63,6 +64,16 @@ def test_cache_that_serial_workers_need_is_not_said_to_do():
     kept = predict(replace(SLOW, cache_bytes=made.recommended_cache_bytes), 1e5)
     assert made.bottleneck == "fetch" and kept.fetch_stall_fraction > 0.25
     assert "would do" not in made.why and f"everything cached training gets {digits3(1_990)} samples/s" in made.why
+
+
+def test_serial_workers_on_the_cores_that_would_do_are_as_many_as_it_takes():
+    far = Storage(read_bytes_per_s=1e9, write_bytes_per_s=1e9, latency_s=0.002)
+    few = replace(SLOW, cores=1, workers=1, prep_s=0.004, storage=far)
+    made = predict(few, 2_000.0)
+    more = predict(replace(few, cores=8, workers=8), 2_000.0)
+    assert made.bottleneck == "prep" and made.recommended_cores == 8 and more.samples_per_s < 0.97 * 2_000
+    found = re.search(r"8 cores with ([0-9]+) workers would do\.$", made.why)
+    assert found and predict(replace(few, cores=8, workers=int(found[1])), 2_000.0).samples_per_s > 0.97 * 2_000
 
 
 def test_cores_are_not_said_to_do_where_storage_is_next():
