@@ -27,6 +27,10 @@ Reason = tuple[str, Callable[[Model, Spread, Mapping[str, Column]], Any]]
 MAX_TP = 64
 MAX_VIRTUAL_STAGES = 16
 MAX_EP = 64
+CP_TOKENS = 8192
+"""Tokens of a sequence that context parallelism leaves a rank at least, where nobody lists its degrees: with fewer, tp
+and micro-batches do as well, and every further degree makes the space larger."""
+
 MAX_MICRO_BATCH = 64
 SWITCHES = ("recompute", "zero", "sequence_parallel")
 """Knobs that do not change the pipeline's shape; each has an array axis of its own."""
@@ -111,7 +115,7 @@ def default_knobs(model: Model, cluster: Cluster) -> dict[str, list[Any]]:
     return {
         "tp": [d for d in meshes if d <= (MAX_TP if split else 1)],
         "pp": [d for d in meshes if d <= model.layers],
-        "cp": [1],
+        "cp": [d for d in meshes if d == 1 or (split and d * CP_TOKENS <= model.seq)],
         "ep": [d for d in divisors(model.experts or 1) if d <= min(MAX_EP, cluster.gpus)],
         "virtual_stages": [d for d in divisors(model.layers) if d <= MAX_VIRTUAL_STAGES],
         "micro_batch": powers,

@@ -234,7 +234,7 @@ class _Request:
 
     @property
     def given(self) -> dict[str, int]:
-        """Degrees that are searched only where they are asked for."""
+        """Degrees above 1 that the job's plan states: they are held, unless its knobs list others."""
         return {axis: getattr(self.plan, axis) for axis in ("cp", "ep") if self.plan and getattr(self.plan, axis) > 1}
 
     def space(self, cluster: Cluster) -> Space:

@@ -14,12 +14,13 @@ from sim.plans.notes import notes
 from sim.specs import Cluster, InputError, Links, Model, Offload, Plan
 from sim.specs.catalog import models
 from sim.specs.job import Tune
+from sim.specs.model import resized
 from sim.specs.rules import divisors
 from sim.tuner.baseline import textbook
 from sim.tuner.explain import TERM_NAMES
 from sim.tuner.ranking import same_order, weighed
 from sim.tuner.score import bounds
-from sim.tuner.space import ORDERS, build_space
+from sim.tuner.space import ORDERS, build_space, default_knobs
 from sim.tuner.tune import _Request, tune
 from tests.full import FULL, full
 
@@ -55,6 +56,14 @@ def test_space_is_every_legal_plan():
     space = build_space(SMALL, cluster, 32)
     assert int(space.allowed.sum()) == sum(1 for _ in every_plan(SMALL, cluster, 32))
     assert int(space.allowed.sum()) + sum(space.excluded.values()) == space.asked
+
+
+def test_context_parallelism_is_tried_where_sequences_are_long():
+    """Parts of fewer than 8,192 tokens are tried only where somebody lists them."""
+    cluster = Cluster.of("a100-sxm-40gb", nodes=1)
+    sizes = (2048, 8192, 16_384, 131_072)
+    tried = {seq: default_knobs(resized(SMALL, {"seq": seq}), cluster)["cp"] for seq in sizes}
+    assert tried == {2048: [1], 8192: [1], 16_384: [1, 2], 131_072: [1, 2, 4, 8]}
 
 
 @pytest.mark.parametrize(
