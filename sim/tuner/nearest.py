@@ -10,6 +10,7 @@ from sim.engine.assembly import check_schedule
 from sim.specs import Cluster, InputError, Model, Plan
 from sim.specs.arguments import checked
 from sim.specs.catalog import precisions
+from sim.specs.rules import divisors
 from sim.tuner.space import default_knobs
 
 FREE = ("pp", "tp", "virtual_stages", "micro_batch", "cp", "ep")
@@ -84,7 +85,7 @@ def _precisions(cluster: Cluster, plan: Plan) -> list[str]:
 
 def _values(model: Model, cluster: Cluster, plan: Plan) -> dict[str, list[Any]]:
     """Return the other values of every knob, the nearest first; the batch is filled up to whole microbatches."""
-    knobs = default_knobs(model, cluster)
+    knobs = default_knobs(model, cluster) | {"cp": divisors(cluster.gpus)}
     values: dict[str, Sequence[Any]] = {name: knobs[name] for name in FREE}
     values["precision"] = _precisions(cluster, plan)
     samples = plan.micro_batch * max(1, cluster.gpus // (plan.tp * plan.pp * plan.cp))

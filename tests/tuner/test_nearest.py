@@ -17,6 +17,11 @@ def test_a_depth_between_two_divisors():
     assert [p.words for p in found] == ["pp 4", "pp 2", "pp 8"]
 
 
+def test_a_degree_of_context_parallelism_between_two_divisors():
+    found = nearest(MODEL, CLUSTER, Plan(tp=8, pp=4, cp=3, global_batch=1024))
+    assert [p.words for p in found] == ["cp 4", "cp 2", "cp 1"]
+
+
 def test_a_batch_that_does_not_divide():
     found = nearest(MODEL, CLUSTER, Plan(tp=8, pp=4, global_batch=1023))
     assert found[0].changes == {"global_batch": 1024}
