@@ -165,11 +165,11 @@ class HardwareControls(Group):
         """The multipliers by name."""
         return {name: float(knob.value) for name, knob in self.knobs.items()}
 
-    def show(self) -> None:
-        """Bring all multipliers to 1, without a change being heard."""
+    def show(self, factors: Mapping[str, float] | None = None) -> None:
+        """Bring the multipliers to `factors`, by default all to 1, without a change being heard."""
         self._quiet = True
-        for knob in self.knobs.values():
-            knob.value = 1.0
+        for name, knob in self.knobs.items():
+            knob.value = (factors or {}).get(name, 1.0)
         self._quiet = False
 
     def say(self, lines: Sequence[str]) -> None:

@@ -63,6 +63,7 @@ class WhatIf(w.HBox):
         self.step = simulate(*self.first)
         self._scene, self._refit = Scene(self.step), False
         self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._made: dict[Cluster, tuple[Cluster, dict[str, float]]] = {}
         self.models = ModelControls(model, self._changed)
         self.clusters = ClusterControls(cluster, self._changed)
         self.plans = PlanControls(model, cluster, plan, self._changed)
@@ -134,10 +135,14 @@ class WhatIf(w.HBox):
         return code_of(self.step.model, self.step.cluster, self.step.plan)
 
     def show(self, model: Model, cluster: Cluster, plan: Plan) -> None:
-        """Bring all controls to a plan on a model and a cluster, multipliers at 1, and simulate it."""
+        """Bring all controls to a plan on a model and a cluster, and simulate it.
+
+        Multipliers are at 1, or where they were when they made this cluster: of A, or of the last search.
+        """
+        before, factors = self._made.get(cluster, (cluster, {}))
         self.models.show(model)
-        self.clusters.show(cluster)
-        self.hardware.show()
+        self.clusters.show(before)
+        self.hardware.show(factors)
         self.plans.show(plan)
         self._changed()
 
@@ -172,7 +177,10 @@ class WhatIf(w.HBox):
         asked: Asked | None = None
         try:
             model = self.models.model()
-            cluster = multiplied(self.clusters.cluster(), self.hardware.factors)
+            before, factors = self.clusters.cluster(), self.hardware.factors
+            cluster = multiplied(before, factors)
+            if cluster is not before:
+                self._made[cluster] = before, factors
             asked = model, cluster, self.plans.plan()
             step = simulate(*asked)
         except InputError as error:

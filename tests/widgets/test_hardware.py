@@ -1,8 +1,30 @@
 """Controls of model, cluster and hardware."""
 
+import pytest
+
 import sim
+from sim.specs import Plan
 from sim.specs.model import resized
 from sim.widgets.hardware import ModelControls
+
+
+@pytest.fixture
+def panel(gpt3, h100s):
+    return sim.whatif(gpt3, h100s, Plan(tp=8, pp=4, global_batch=64, zero=1))
+
+
+def test_multipliers_come_back_with_the_cluster_that_they_made(panel):
+    """A and B change places with the sliders that made them, so that All to 1x is the cluster as it is."""
+    before = panel.step.cluster
+    panel.pin()
+    panel.hardware.knobs["inter"].value = 2.0
+    faster = panel.step.cluster
+    panel.swap()
+    assert (panel.step.cluster, panel.hardware.factors["inter"]) == (before, 1.0)
+    panel.swap()
+    assert (panel.step.cluster, panel.hardware.factors["inter"]) == (faster, 2.0)
+    panel.hardware.reset.click()
+    assert panel.step.cluster == before
 
 
 def test_a_name_of_the_catalog_is_the_catalogs_model_whatever_was_shown_under_it(gpt3):
