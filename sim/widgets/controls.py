@@ -46,7 +46,12 @@ class Group(w.VBox):
     def count(self, changed: int) -> None:
         """Say how many of the folded settings differ from their defaults."""
         if self._fold:
-            self._fold.set_title(0, f"{self._title} ({changed} changed)" if changed else self._title)
+            self._fold.set_title(0, counted_title(self._title, changed))
+
+
+def counted_title(title: str, changed: int) -> str:
+    """Return the title of folded settings, of which so many differ from their defaults."""
+    return f"{title} ({changed} changed)" if changed else title
 
 
 class PlanControls(Group):

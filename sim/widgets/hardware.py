@@ -50,10 +50,18 @@ class ModelControls(Group):
         if name != self.base.name:
             self.base = models[name] if name in models else self.shown.get(name) or Model.from_hf(name)
             self._show()
-        asked = {
-            n: k.value for n, k in {**self.dimensions, "seq": self.seq}.items() if k.value != getattr(self.base, n)
-        }
+        asked = self._asked()
         return resized(self.base, asked) if asked else self.base
+
+    def _asked(self) -> dict[str, int]:
+        """Return the settings that differ from those of the model that was picked."""
+        held = {**self.dimensions, "seq": self.seq}
+        return {name: knob.value for name, knob in held.items() if knob.value != getattr(self.base, name)}
+
+    @property
+    def changed(self) -> int:
+        """How many of the settings differ from those of the model that was picked."""
+        return len(self._asked())
 
     def show(self, model: Model) -> None:
         """Bring the controls to a model, without a change being heard."""
@@ -79,14 +87,18 @@ class ModelControls(Group):
         if self.base.name != self.picker.value:
             self.picker.value = self.base.name
         self._quiet = False
+        self._count()
 
     def _picked(self) -> None:
         if not self._quiet:
             self._what()
 
     def _changed(self) -> None:
-        self.count(sum(knob.value != getattr(self.base, name) for name, knob in self.dimensions.items()))
+        self._count()
         self._picked()
+
+    def _count(self) -> None:
+        self.count(len(self._asked().keys() & self.dimensions.keys()))
 
 
 class ClusterControls(Group):
@@ -113,6 +125,12 @@ class ClusterControls(Group):
         if asked[0] == self.base.device:
             return replace(self.base, nodes=asked[1], gpus_per_node=asked[2], domain_gpus=DERIVED)
         return Cluster.of(asked[0], nodes=asked[1], gpus_per_node=asked[2])
+
+    @property
+    def changed(self) -> int:
+        """How many of the settings differ from those of the cluster that was given."""
+        held = {"device": self.device, "nodes": self.nodes, "gpus_per_node": self.per_node}
+        return sum(control.value != getattr(self.base, name) for name, control in held.items())
 
     def show(self, cluster: Cluster) -> None:
         """Bring the controls to a cluster, without a change being heard."""
@@ -164,6 +182,11 @@ class HardwareControls(Group):
     def factors(self) -> dict[str, float]:
         """The multipliers by name."""
         return {name: float(knob.value) for name, knob in self.knobs.items()}
+
+    @property
+    def changed(self) -> int:
+        """How many multipliers are not 1."""
+        return sum(factor != 1 for factor in self.factors.values())
 
     def show(self, factors: Mapping[str, float] | None = None) -> None:
         """Bring the multipliers to `factors`, by default all to 1, without a change being heard."""

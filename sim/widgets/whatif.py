@@ -30,7 +30,7 @@ from sim.tuner.tune import Tuned
 from sim.widgets.background import events_job, tune_job
 from sim.widgets.background_bar import BackgroundBar
 from sim.widgets.code import code_of
-from sim.widgets.controls import PlanControls
+from sim.widgets.controls import PlanControls, counted_title
 from sim.widgets.hardware import FACTORS, ClusterControls, HardwareControls, ModelControls, multiplied
 from sim.widgets.knob import STYLE
 from sim.widgets.panes import NAMED, Panes
@@ -87,6 +87,7 @@ class WhatIf(w.HBox):
         }  # fmt: skip
         folds = [w.Accordion([group], titles=[title], selected_index=None) for title, group in groups.items()]
         folds[0].selected_index = 0
+        self._folds = dict(zip(groups, folds, strict=True))
         left = w.VBox(
             [w.HTML(STYLE, layout=w.Layout(display="none")), *folds],
             layout=w.Layout(width="300px", flex="0 0 auto", max_height="900px", overflow="hidden auto"),
@@ -188,6 +189,13 @@ class WhatIf(w.HBox):
         else:
             self._refit |= (step.model, step.cluster) != (self.step.model, self.step.cluster)
             self._show(step)
+        self._count()
+
+    def _count(self) -> None:
+        """Say of the groups that begin folded how many of their settings are not as they were given."""
+        groups = {"Hardware what-if": self.hardware, "Model": self.models, "Cluster": self.clusters}
+        for title, group in groups.items():
+            self._folds[title].set_title(0, counted_title(title, group.changed))
 
     def _show(self, step: Step) -> None:
         """Show a possible plan: cards, sentence, the open figure; what would make it fit once the sliders rest."""

@@ -27,6 +27,18 @@ def test_multipliers_come_back_with_the_cluster_that_they_made(panel):
     assert panel.step.cluster == before
 
 
+def test_folded_groups_say_how_many_of_their_settings_are_changed(panel):
+    panel.hardware.knobs["inter"].value, panel.hardware.knobs["clock"].value = 2.0, 1.2
+    panel.models.seq.value = 4096
+    panel.clusters.nodes.value = 32
+    titles = [panel._folds[name].titles[0] for name in ("Hardware what-if", "Model", "Cluster")]
+    assert titles == ["Hardware what-if (2 changed)", "Model (1 changed)", "Cluster (1 changed)"]
+    panel.models.picker.value = "llama3-70b"
+    assert panel._folds["Model"].titles[0] == "Model"
+    panel.show(*panel.first)
+    assert [fold.titles[0] for fold in panel._folds.values()] == list(panel._folds)
+
+
 def test_a_name_of_the_catalog_is_the_catalogs_model_whatever_was_shown_under_it(gpt3):
     """A panel is brought to models with other layers by loading a file, and by swapping A and B."""
     controls = ModelControls(gpt3, lambda: None)
