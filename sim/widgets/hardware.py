@@ -163,7 +163,7 @@ class ClusterControls(Group):
             badge = f"assumed: scaled from {held.base}" if held.estimate else "measured" if held.measured else "fitted"
             lines.append(f"profile {held.name} ({badge}); {held.product_words}")
         lines.append(f"{cluster.gpus} GPUs")
-        self.facts.value = "<br>".join(lines)
+        self.facts.value = "<br>".join(map(escape, lines))
 
 
 class HardwareControls(Group):

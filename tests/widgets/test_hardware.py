@@ -1,11 +1,15 @@
 """Controls of model, cluster and hardware."""
 
+from pathlib import Path
+
 import pytest
 
 import sim
 from sim.specs import Plan
 from sim.specs.model import resized
-from sim.widgets.hardware import ModelControls
+from sim.widgets.hardware import ClusterControls, ModelControls
+
+DEVICES = Path(sim.__file__).parent / "catalog" / "devices"
 
 
 @pytest.fixture
@@ -25,6 +29,15 @@ def test_multipliers_come_back_with_the_cluster_that_they_made(panel):
     assert (panel.step.cluster, panel.hardware.factors["inter"]) == (faster, 2.0)
     panel.hardware.reset.click()
     assert panel.step.cluster == before
+
+
+def test_words_of_a_device_file_are_no_markup(tmp_path):
+    file = tmp_path / "device.json"
+    file.write_text((DEVICES / "h100-sxm-80gb.json").read_text().replace("NVIDIA H100", "<img src=x onerror=alert(1)>"))
+    controls = ClusterControls(sim.Cluster.of(str(file)), lambda: None)
+    controls.say(controls.cluster())
+    assert "&lt;img src=x" in controls.facts.value
+    assert "<img" not in controls.facts.value
 
 
 def test_folded_groups_say_how_many_of_their_settings_are_changed(panel):
