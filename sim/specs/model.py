@@ -441,5 +441,7 @@ def following(model: Model) -> dict[str, set[str]]:
         "v_head_dim": (not model.kv_lora_rank, {"hidden", "heads", "head_dim"}),
         "max_positions": (model.positions == "learned" and model.max_positions == model.seq, {"seq"}),
         "vocab": (model.family == "vit", {"classes"}),
+        "experts_per_token": (not model.experts, {"experts"}),
+        "moe_ffn": (not model.experts, {"experts", "ffn"}),
     }
     return {name: of for name, (does, of) in follows.items() if does}

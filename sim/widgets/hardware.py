@@ -17,7 +17,7 @@ from sim.widgets.controls import Group
 from sim.widgets.knob import Knob, on_change
 
 SEQUENCES = [2**k for k in range(9, 18)]
-DIMENSIONS = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab")
+DIMENSIONS = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "experts")
 FACTORS = {
     "intra": "NVLink or links inside a node", "inter": "network between nodes (NIC)", "memory_rate": "memory bandwidth",
     "memory": "memory size", "clock": "clock", "price": "price",

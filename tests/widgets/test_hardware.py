@@ -31,6 +31,14 @@ def test_multipliers_come_back_with_the_cluster_that_they_made(panel):
     assert panel.step.cluster == before
 
 
+def test_a_dense_model_is_given_experts(gpt3):
+    controls = ModelControls(gpt3, lambda: None)
+    controls.dimensions["experts"].value = 8
+    made = controls.model()
+    assert (made.experts, made.experts_per_token, made.moe_ffn) == (8, 2, gpt3.ffn)
+    assert made.parameters > 4 * gpt3.parameters
+
+
 def test_words_of_a_device_file_are_no_markup(tmp_path):
     file = tmp_path / "device.json"
     file.write_text((DEVICES / "h100-sxm-80gb.json").read_text().replace("NVIDIA H100", "<img src=x onerror=alert(1)>"))
