@@ -7,6 +7,7 @@ from typing import Any
 
 import ipywidgets as w
 
+from sim.catalog import names
 from sim.costs.profile import load_profile
 from sim.specs import Cluster, InputError, Model, Multipliers
 from sim.specs.catalog import devices, models
@@ -110,40 +111,61 @@ class ClusterControls(Group):
         self.device = w.Dropdown(options=offered, value=cluster.device, layout=FULL)
         self.nodes = Knob("nodes", [2**k for k in range(12)], cluster.nodes)
         self.per_node = Knob("gpus_per_node", [1, 2, 4, 8, 16, 72], cluster.gpus_per_node, "GPUs per node")
+        self.profile = w.Combobox(
+            value=cluster.profile, options=names("profiles"), ensure_option=False, continuous_update=False, layout=FULL,
+            placeholder="a profile of the catalog, or a folder with profile.json", disabled=bool(cluster.groups),
+        )  # fmt: skip
         self.facts = w.HTML()
-        super().__init__([self.device, self.nodes, self.per_node, self.facts])
+        timed = w.HTML("profile that times it", layout=w.Layout(height="18px", margin="0"))
+        super().__init__([self.device, self.nodes, self.per_node, timed, self.profile, self.facts])
         self._what, self._quiet = what, False
-        on_change([self.device, self.nodes, self.per_node], self._changed)
+        on_change([self.device], self._follow)
+        on_change([self.device, self.nodes, self.per_node, self.profile], self._changed)
 
     def cluster(self) -> Cluster:
         """Return what is asked for; raises InputError where it cannot be."""
         asked = (self.device.value, self.nodes.value, self.per_node.value)
-        if asked == (self.base.device, self.base.nodes, self.base.gpus_per_node):
+        profile = self.profile.value.strip()
+        if (*asked, profile) == (self.base.device, self.base.nodes, self.base.gpus_per_node, self.base.profile):
             return self.base
         if self.base.groups:
             raise InputError("cluster.groups", asked, "left as they are: give another cluster to the panel")
         if asked[0] == self.base.device:
-            return replace(self.base, nodes=asked[1], gpus_per_node=asked[2], domain_gpus=DERIVED)
-        return Cluster.of(asked[0], nodes=asked[1], gpus_per_node=asked[2])
+            domain = DERIVED if asked[2] != self.base.gpus_per_node else self.base.domain_gpus
+            held = {"nodes": asked[1], "gpus_per_node": asked[2], "domain_gpus": domain}
+            return replace(self.base, **held, profile=profile or DERIVED)
+        return Cluster.of(asked[0], nodes=asked[1], gpus_per_node=asked[2], profile=profile or DERIVED)
 
     @property
     def changed(self) -> int:
         """How many of the settings differ from those of the cluster that was given."""
-        held = {"device": self.device, "nodes": self.nodes, "gpus_per_node": self.per_node}
-        return sum(control.value != getattr(self.base, name) for name, control in held.items())
+        return sum(control.value != getattr(self.base, name) for name, control in self._settings.items())
+
+    @property
+    def _settings(self) -> dict[str, Any]:
+        return {
+            "device": self.device, "nodes": self.nodes, "gpus_per_node": self.per_node, "profile": self.profile,
+        }  # fmt: skip
 
     def show(self, cluster: Cluster) -> None:
         """Bring the controls to a cluster, without a change being heard."""
         self.base, self._quiet = cluster, True
         if cluster.device not in self.device.options:
             self.device.options = [cluster.device, *self.device.options]
-        for control, name in ((self.device, "device"), (self.nodes, "nodes"), (self.per_node, "gpus_per_node")):
+        for name, control in self._settings.items():
             control.value = getattr(cluster, name)
         self._quiet = False
 
     def _changed(self) -> None:
         if not self._quiet:
             self._what()
+
+    def _follow(self) -> None:
+        """Take another device's own profile, and with the given device the given one."""
+        if not self._quiet:
+            self._quiet = True
+            self.profile.value = self.base.profile if self.device.value == self.base.device else self.device.value
+            self._quiet = False
 
     def say(self, cluster: Cluster) -> None:
         """Write what the devices are and which profile times them."""

@@ -39,6 +39,25 @@ def test_a_dense_model_is_given_experts(gpt3):
     assert made.parameters > 4 * gpt3.parameters
 
 
+def test_a_domain_of_ones_own_stays_while_nodes_move():
+    controls = ClusterControls(sim.Cluster.of("h100-sxm-80gb", nodes=2, domain_gpus=4), lambda: None)
+    controls.nodes.value = 4
+    assert controls.cluster().domain_gpus == 4
+    controls.per_node.value = 4
+    assert controls.cluster().domain_gpus == sim.Cluster.of("h100-sxm-80gb", gpus_per_node=4).domain_gpus
+
+
+def test_the_profile_is_a_choice_and_follows_the_device():
+    given = sim.Cluster.of("h100-sxm-80gb", nodes=2, profile="h100-pcie-80gb")
+    controls = ClusterControls(given, lambda: None)
+    controls.device.value = "a100-sxm-80gb"
+    assert controls.cluster() == sim.Cluster.of("a100-sxm-80gb", nodes=2, gpus_per_node=8)
+    controls.profile.value = "a100-pcie-80gb"
+    assert controls.cluster().profile == "a100-pcie-80gb"
+    controls.device.value = "h100-sxm-80gb"
+    assert controls.cluster() == given
+
+
 def test_words_of_a_device_file_are_no_markup(tmp_path):
     file = tmp_path / "device.json"
     file.write_text((DEVICES / "h100-sxm-80gb.json").read_text().replace("NVIDIA H100", "<img src=x onerror=alert(1)>"))
