@@ -12,6 +12,7 @@ from sim.engine.step import Step, device_memory, simulate
 from sim.engine.timeline import Durations, Timeline
 from sim.report import figures
 from sim.report.figures.front import pareto
+from sim.report.text import overflow
 from sim.report.theme import CATEGORIES, LETTERS, LINE, OUTSIDE, PALETTE, TERMS
 from sim.schedules import SCHEDULES, Kind, Shape, build
 from sim.specs import InputError
@@ -126,7 +127,19 @@ def test_what_does_not_fit_is_hatched_and_said_in_words(overfull: Step) -> None:
     assert overfull.fits == "no"
     for figure in (figures.memory(overfull), figures.memory_peaks(overfull)):
         assert legend(figure)[-1] == "over capacity"
-        assert any("over by" in a.text for a in figure.layout.annotations)
+        assert any(f"over by {overflow(overfull)}" == a.text for a in figure.layout.annotations)
+
+
+def test_a_hover_over_memory_says_by_what_it_is_divided(step: Step) -> None:
+    sharded = simulate(step.model, step.cluster, step.plan.but(zero=2, tp=1))
+    plan, shard = sharded.plan, sharded.placed.shard
+    split = f"<br>divided by tp {plan.tp} x pp {plan.pp}"
+    told = {t.name: t.text[0] for t in bars(figures.memory_peaks(sharded))}
+    assert shard > 1
+    assert told["parameters"] == split
+    assert told["gradients"] == told["optimizer state"] == f"{split} x {shard} ranks by ZeRO-2"
+    assert told["activations"].startswith(f"<br>divided by tp {plan.tp} x cp {plan.cp}; micro-batch")
+    assert all(told[t.name] in t.hovertemplate for t in areas(figures.memory(sharded)) if told[t.name])
 
 
 def test_memory_of_the_plan_compared_with_is_whole_and_has_a_unit(overfull: Step) -> None:

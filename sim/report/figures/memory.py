@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from sim.engine.memory import MemoryTimeline
 from sim.engine.step import Step, device_memory, memory_sigma
 from sim.report.decimation import lasting
-from sim.report.numbers import Unit, byte_unit, time_unit
+from sim.report.numbers import Unit, byte_unit, bytes_interval, time_unit
 from sim.report.theme import (
     CATEGORIES,
     HEIGHT,
@@ -26,10 +26,13 @@ from sim.report.theme import (
 )
 from sim.specs.arguments import checked
 from sim.specs.fields import InputError
-from sim.units import GIB
+from sim.specs.plan import PlacedPlan
+from sim.units import GIB, percent
 
 Floats = NDArray[np.float64]
 POINTS = 400
+SHARDED_FROM = {"parameters": 3, "gradients": 2, "optimizer": 1}
+"""The first stage of ZeRO that shards a category (arXiv 1910.02054)."""
 
 
 @checked
@@ -47,6 +50,7 @@ def memory(step: Step, stage: int | None = None, theme: Theme = "light", referen
         raise InputError("stage", stage, f"a pipeline rank, 0 to {len(step.memory) - 1}")
     held = step.fullest if stage is None else step.memory[stage]
     at_s, by_category = _curves(step, held)
+    placed = step.placed.at(held.rank)
     device = device_memory(held.peak_bytes, step.profile)
     time, size = time_unit(step.step_time_s), byte_unit(max(device, step.cluster.memory_bytes))
     figure = frame(theme, HEIGHT, f"time ({time.name})", f"memory of rank {held.rank} ({size.name})")
@@ -68,7 +72,7 @@ def memory(step: Step, stage: int | None = None, theme: Theme = "light", referen
             legendgroup=name,
             showlegend=False,
             hovertemplate=f"<b>{look.label}</b><br>%{{y:.3~r}} {size.name} (%{{customdata:.3~r}} GiB)"
-            f"<br>from %{{x:.4~r}} {time.name} on<extra></extra>",
+            f"<br>from %{{x:.4~r}} {time.name} on{_divided(step, placed, name)}<extra></extra>",
         )
     end, top = step.step_time_s / time.scale, device
     if reference:
@@ -135,7 +139,8 @@ def _capacity(figure: go.Figure, step: Step, device: float, size: Unit, theme: T
     capacity = step.cluster.memory_bytes
     capacity_line(figure, capacity / size.scale, f"capacity {size.text(capacity)}", theme)
     if device > capacity:
-        text = label(f"over by {size.text(device - capacity)}", theme, "over")
+        low, high = (end - capacity for end in step.profile.interval80(device, memory_sigma(step.profile)))
+        text = label(f"over by {bytes_interval(device - capacity, (low, high))}", theme, "over")
         place = {"xref": "paper", "x": 0, "y": top / size.scale, "xanchor": "left", "yanchor": "bottom"}
         figure.add_annotation(**text, **place, showarrow=False)
     figure.update_yaxes(range=[0, 1.16 * max(capacity, top) / size.scale])
@@ -154,9 +159,9 @@ def memory_peaks(step: Step, theme: Theme = "light", reference: Step | None = No
     figure = frame(theme, HEIGHT, "pipeline rank", f"peak memory ({size.name})", barmode="stack")
     figure.update_layout(bargap=1 - 0.7 * min(1.0, len(peaks) / 4))
     ranks, capacity = np.arange(len(peaks)), step.cluster.memory_bytes
-    parts = [m.composition() for m in step.memory]
-    held = [(look, np.array([p[name] for p in parts])) for name, look in CATEGORIES.items()]
-    for look, values in [*held, (OUTSIDE, device - peaks)]:
+    parts, places = [m.composition() for m in step.memory], [step.placed.at(m.rank) for m in step.memory]
+    held = [(name, look, np.array([p[name] for p in parts])) for name, look in CATEGORIES.items()]
+    for name, look, values in [*held, ("", OUTSIDE, device - peaks)]:
         if values.any():
             figure.add_bar(
                 x=ranks,
@@ -164,6 +169,8 @@ def memory_peaks(step: Step, theme: Theme = "light", reference: Step | None = No
                 name=look.label,
                 marker=marker(look, theme),
                 customdata=values / GIB,
+                text=[_divided(step, placed, name) for placed in places],
+                textposition="none",
                 hovertemplate=_hover(look.label, size),
             )
     _, factor = step.profile.interval80(1.0, memory_sigma(step.profile))
@@ -210,5 +217,30 @@ def _overflow(figure: go.Figure, device: Floats, capacity: float, size: Unit, th
 
 def _hover(label: str, size: Unit) -> str:
     return (
-        f"<b>{label}</b><br>pipeline rank %{{x}}<br>%{{y:.3~r}} {size.name} (%{{customdata:.3~r}} GiB)<extra></extra>"
+        f"<b>{label}</b><br>pipeline rank %{{x}}<br>%{{y:.3~r}} {size.name} (%{{customdata:.3~r}} GiB)%{{text}}"
+        "<extra></extra>"
     )
+
+
+def _divided(step: Step, placed: PlacedPlan, category: str) -> str:
+    """Return the line of a hover that says by what a pipeline rank's bytes are divided; none of what is not.
+
+    placed: what a uniform plan would be that treats every rank like this one.
+    """
+    plan, schedule = placed.plan, step.timeline.schedule
+    tp = f"tp {plan.tp}"
+    notes = []
+    if category in SHARDED_FROM:
+        shares = [tp, f"pp {plan.pp}{', unevenly' if plan.stage_layers else ''}"]
+        if plan.zero >= SHARDED_FROM[category] and placed.shard > 1:
+            shares.append(f"{placed.shard} ranks by ZeRO-{plan.zero}")
+        notes += [f"experts by ep {plan.ep} x etp {plan.etp} instead of tp"] if step.model.experts else []
+        notes += ["two copies"] if category == "parameters" and schedule.pipelines > 1 else []
+    elif category in ("activations", "temporaries"):
+        shares = [tp if plan.sequence_parallel or plan.tp == 1 else f"{tp} in part", f"cp {plan.cp}"]
+        notes += [f"micro-batch {plan.micro_batch}", f"recompute {plan.recompute}"]
+    else:
+        return ""
+    host = getattr(plan.offload, {"parameters": "weights"}.get(category, category), 0.0)
+    notes += [f"{percent(host)} on the host"] if host else []
+    return "; ".join((f"<br>divided by {' x '.join(shares)}", *notes))
