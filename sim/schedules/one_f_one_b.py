@@ -13,6 +13,11 @@ class OneFOneB(ClosedKind):
     name = "1f1b"
     variants = ("zero-bubble", "torch", "megatron")
 
+    def refusal(self, shape: Shape) -> tuple[str, object, str] | None:
+        if shape.variant == "torch" and shape.microbatches < shape.ranks:
+            return "microbatches", shape.microbatches, f"at least the ranks, {shape.ranks}, with variant torch"
+        return super().refusal(shape)
+
     def build(self, shape: Shape, work: Work) -> Schedule:
         del work
         ranks = range(shape.ranks)

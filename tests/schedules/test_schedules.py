@@ -223,6 +223,7 @@ def test_fused_pairs_and_two_copies_as_text():
     [
         ("zigzag", Shape(2, 2), "schedule"),
         ("1f1b", Shape(2, 2, 2), "virtual_stages"),
+        ("1f1b", Shape(4, 3, variant="torch"), "microbatches"),
         ("gpipe", Shape(2, 2, 2), "virtual_stages"),
         ("interleaved", Shape(2, 2, 1), "virtual_stages"),
         ("interleaved", Shape(4, 8, 2, 2), "microbatch_group_size"),
