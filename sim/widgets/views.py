@@ -121,11 +121,11 @@ def _waterfall(scene: Scene) -> go.Figure:
 def _two_timelines(scene: Scene) -> go.Figure:
     if scene.pinned is None:
         return _words("", scene.theme)
-    return figures.timeline_difference(scene.step, scene.pinned, scene.ranks // 2, scene.theme, scene.window)
+    return figures.timeline_difference(scene.step, scene.pinned, max(1, scene.ranks // 2), scene.theme, scene.window)
 
 
 SWITCH = (("off", False), ("on", True))
-RANKS = Option("ranks", "ranks shown", [(str(n), n) for n in (4, 8, 16, 32, 64)])
+RANKS = Option("ranks", "ranks shown", [(str(n), n) for n in (1, 4, 8, 16, 32, 64)])
 AXES = (
     ("step time", "step_time"), ("peak memory", "memory_headroom"), ("USD per 1e9 tokens", "cost"),
     ("tokens per USD", "tokens_per_usd"),

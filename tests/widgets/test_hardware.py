@@ -7,6 +7,7 @@ import pytest
 import sim
 from sim.specs import Plan
 from sim.specs.model import resized
+from sim.widgets import views
 from sim.widgets.hardware import ClusterControls, ModelControls
 
 DEVICES = Path(sim.__file__).parent / "catalog" / "devices"
@@ -65,6 +66,13 @@ def test_words_of_a_device_file_are_no_markup(tmp_path):
     controls.say(controls.cluster())
     assert "&lt;img src=x" in controls.facts.value
     assert "<img" not in controls.facts.value
+
+
+def test_one_rank_alone_is_drawn_also_of_two_plans(panel):
+    panel.pin()
+    panel.panes.options["Timeline"]["ranks"].value = 1
+    assert len(panel.panes.panes["Timeline"].canvases[0].plot.layout.yaxis.ticktext) == 1
+    assert len(views._two_timelines(panel._scene).layout.yaxis.ticktext) == 1
 
 
 def test_folded_groups_say_how_many_of_their_settings_are_changed(panel):
