@@ -11,6 +11,7 @@ from sim.catalog import names
 from sim.costs.profile import load_profile
 from sim.specs import Cluster, InputError, Model, Multipliers
 from sim.specs.catalog import devices, models
+from sim.specs.device import Sourced
 from sim.specs.fields import DERIVED, read
 from sim.specs.model import resized
 from sim.units import counted
@@ -171,21 +172,30 @@ class ClusterControls(Group):
         """Write what the devices are and which profile times them."""
         kinds = [m.hardware for m in cluster.members]
         lines = [
-            f"{d.title}: {d.peak_bf16_flop_per_s.value / 1e12:.4g} TFLOP/s in 16 bit, "
-            f"{d.memory_bytes.value / 1e9:.3g} GB at {d.memory_bytes_per_s.value / 1e12:.3g} TB/s"
+            _sourced(
+                f"{d.title}: {d.peak_bf16_flop_per_s.value / 1e12:.4g} TFLOP/s in 16 bit, "
+                f"{d.memory_bytes.value / 1e9:.3g} GB at {d.memory_bytes_per_s.value / 1e12:.3g} TB/s",
+                (d.peak_bf16_flop_per_s, d.memory_bytes, d.memory_bytes_per_s),
+            )
             for d in kinds
         ]
-        price = cluster.usd_per_gpu_hour
-        date = kinds[0].price_date
-        lines.append(
-            f"{price:.2f} USD a GPU-hour{f' ({date})' if date else ''}" if price else "no price in the catalog"
-        )
+        price, first = cluster.usd_per_gpu_hour, kinds[0]
+        date = f" ({first.price_date})" if first.price_date else ""
+        listed = first.usd_per_gpu_hour if first.usd_per_gpu_hour and first.usd_per_gpu_hour.value == price else None
+        words = f"{price:.2f} USD a GPU-hour{date if listed else ''}" if price else "no price in the catalog"
+        lines.append(_sourced(words, (listed,) if listed else ()))
         for member in cluster.members:
             held = load_profile(member.profile)
             badge = f"assumed: scaled from {held.base}" if held.estimate else "measured" if held.measured else "fitted"
-            lines.append(f"profile {held.name} ({badge}); {held.product_words}")
+            lines.append(escape(f"profile {held.name} ({badge}); {held.product_words}"))
         lines.append(f"{cluster.gpus} GPUs")
-        self.facts.value = "<br>".join(map(escape, lines))
+        self.facts.value = "<br>".join(lines)
+
+
+def _sourced(words: str, numbers: Sequence[Sourced]) -> str:
+    """Return words with the sources of their numbers as a tooltip."""
+    told = "; ".join(dict.fromkeys(number.source for number in numbers))
+    return f'<span title="{escape(told, quote=True)}">{escape(words)}</span>' if told else escape(words)
 
 
 class HardwareControls(Group):

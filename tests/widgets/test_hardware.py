@@ -64,7 +64,8 @@ def test_words_of_a_device_file_are_no_markup(tmp_path):
     file.write_text((DEVICES / "h100-sxm-80gb.json").read_text().replace("NVIDIA H100", "<img src=x onerror=alert(1)>"))
     controls = ClusterControls(sim.Cluster.of(str(file)), lambda: None)
     controls.say(controls.cluster())
-    assert "&lt;img src=x" in controls.facts.value
+    assert 'title="&lt;img src=x' in controls.facts.value  # of the sources
+    assert "&lt;img src=x" in controls.facts.value.split(">")[1]
     assert "<img" not in controls.facts.value
 
 
@@ -73,6 +74,16 @@ def test_one_rank_alone_is_drawn_also_of_two_plans(panel):
     panel.panes.options["Timeline"]["ranks"].value = 1
     assert len(panel.panes.panes["Timeline"].canvases[0].plot.layout.yaxis.ticktext) == 1
     assert len(views._two_timelines(panel._scene).layout.yaxis.ticktext) == 1
+
+
+def test_numbers_of_the_cluster_have_their_sources(panel):
+    """Of a price of one's own nobody knows the source, nor the date."""
+    listed = sim.Cluster.of("h100-sxm-80gb", nodes=1)
+    panel.clusters.say(listed)
+    assert "NVIDIA H100 datasheet (2023)" in panel.clusters.facts.value
+    assert all(text in panel.clusters.facts.value for text in ("vms.csv", listed.hardware.price_date))
+    panel.clusters.say(sim.Cluster.of("h100-sxm-80gb", nodes=1, usd_per_gpu_hour=2.0))
+    assert "2.00 USD a GPU-hour<br>" in panel.clusters.facts.value
 
 
 def test_folded_groups_say_how_many_of_their_settings_are_changed(panel):
