@@ -12,7 +12,7 @@ from sim.report import markup as m
 from sim.report.details import action_at, action_card, action_named, selection_card, term_card
 from sim.report.figures.tornado import BETTER
 from sim.report.numbers import time_unit
-from sim.report.sections import certainty_section, peak_table, term_table
+from sim.report.sections import certainty_section, peak_table, step_cards, term_table
 from sim.report.theme import Theme
 from sim.widgets.canvas import Canvas
 from sim.widgets.views import VIEWS, Draw, Option, Scene, View, words
@@ -53,7 +53,8 @@ class Pane(w.VBox):
         drawn = self.scene is None or self.view.key(self.scene) != self.view.key(scene)
         if drawn:
             self._redraw(scene, name, keep_ranges)
-        self._words.value = m.paragraph(words(self.view.title, scene), "say")  # last: it may say that it is computing
+        told = m.paragraph(words(self.view.title, scene), "say")  # last: it may say that it is computing
+        self._words.value = told + (_both(scene) if self.view.title == "Compare" else "")
         return drawn
 
     def _redraw(self, scene: Scene, name: str, keep_ranges: bool) -> None:
@@ -97,6 +98,12 @@ def _chooser(option: Option, look: Callable[..., None]) -> w.Dropdown:
 
 def _in_theme(draw: Draw, scene: Scene, theme: Theme) -> go.Figure:
     return draw(replace(scene, theme=theme))
+
+
+def _both(scene: Scene) -> str:
+    """Return the cards of the plan that is compared with, and of the one shown."""
+    steps = {"A": scene.pinned, "B": scene.step} if scene.pinned else {}
+    return "".join(m.heading(name) + step_cards(step) for name, step in steps.items() if step)
 
 
 class Data(w.VBox):

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 import sim
+from sim.report.sections import step_cards
 from sim.specs import Plan
 from sim.specs.model import resized
 from sim.widgets import views
@@ -67,6 +68,17 @@ def test_words_of_a_device_file_are_no_markup(tmp_path):
     assert 'title="&lt;img src=x' in controls.facts.value  # of the sources
     assert "&lt;img src=x" in controls.facts.value.split(">")[1]
     assert "<img" not in controls.facts.value
+
+
+def test_cards_of_both_plans_that_are_compared(panel):
+    words = panel.panes.panes["Compare"]._words
+    panel.panes.selected_index = panel.panes.titles.index("Compare")
+    assert "Fits" not in words.value
+    panel.pin()
+    panel.plans.knobs["micro_batch"].value = 2
+    a, b = (step_cards(step) for step in (panel.pinned, panel.step))
+    assert a != b
+    assert words.value.index(a) < words.value.index(b)
 
 
 def test_one_rank_alone_is_drawn_also_of_two_plans(panel):
