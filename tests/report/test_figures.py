@@ -130,6 +130,15 @@ def test_what_does_not_fit_is_hatched_and_said_in_words(overfull: Step) -> None:
         assert any(f"over by {overflow(overfull)}" == a.text for a in figure.layout.annotations)
 
 
+def test_an_interval_that_reaches_below_the_capacity_is_close_and_nothing_to_be_over_by(overfull: Step) -> None:
+    capacity = overfull.device_memory_bytes * 0.99
+    step = simulate(overfull.model, replace(overfull.cluster, memory_bytes=capacity), overfull.plan)
+    assert step.fits == "close"
+    texts = [a.text for figure in (figures.memory(step), figures.memory_peaks(step)) for a in figure.layout.annotations]
+    assert sum(text.startswith("close: ") for text in texts) == 2
+    assert not any("over by" in text for text in texts)
+
+
 def test_a_hover_over_memory_says_by_what_it_is_divided(step: Step) -> None:
     sharded = simulate(step.model, step.cluster, step.plan.but(zero=2, tp=1))
     plan, shard = sharded.plan, sharded.placed.shard

@@ -139,8 +139,10 @@ def _capacity(figure: go.Figure, step: Step, device: float, size: Unit, theme: T
     capacity = step.cluster.memory_bytes
     capacity_line(figure, capacity / size.scale, f"capacity {size.text(capacity)}", theme)
     if device > capacity:
-        low, high = (end - capacity for end in step.profile.interval80(device, memory_sigma(step.profile)))
-        text = label(f"over by {bytes_interval(device - capacity, (low, high))}", theme, "over")
+        low, high = step.profile.interval80(device, memory_sigma(step.profile))
+        over = f"over by {bytes_interval(device - capacity, (low - capacity, high - capacity))}"
+        # Of an interval that reaches below the capacity nobody can tell by how much it is exceeded.
+        text = label(over if low > capacity else f"close: {bytes_interval(device, (low, high))}", theme, "over")
         place = {"xref": "paper", "x": 0, "y": top / size.scale, "xanchor": "left", "yanchor": "bottom"}
         figure.add_annotation(**text, **place, showarrow=False)
     figure.update_yaxes(range=[0, 1.16 * max(capacity, top) / size.scale])
