@@ -145,6 +145,15 @@ def test_parameters_without_prediction_modules_are_the_library_s(name):
         ("nemotron3-22b", 22, 22),
         ("gpt3-5b", 5, 5),
         ("gpt3-20b", 20, 20),
+        ("mixtral-8x22b", 141, 39),
+        ("grok-1", 314, 84),
+        ("llama4-scout", 109, 17),
+        ("llama4-maverick", 400, 17),
+        ("qwen2.5-32b", 32.5, 32.5),
+        ("qwen2.5-72b", 72.7, 72.7),
+        ("nemotron-h-56b", 56, 56),
+        ("deepseek-v2-lite", 15.7, 2.4 + 0.2),  # the published 2.4 leaves the table of words out
+        ("opt-175b", 175, 175),
     ],
 )
 def test_parameters_meet_the_published_ones(name, billions, active):
