@@ -13,11 +13,12 @@ from rich.table import Table
 
 from calibration.errors import summary, table
 from calibration.published.profiles import DATE, build, write
-from calibration.published.run_level import ALL, expressed, fit_sets, write_sets
+from calibration.published.run_level import ALL, fit_sets, write_sets
 from calibration.published.tables import read_public
 from sim.specs.fields import InputError
 from sim.specs.files import checked_folder, print_json
 from sim.validation.table import is_runs, read_runs
+from sim.validation.validate import expressed
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -173,14 +174,15 @@ def _public(paths: list[Path], out: Path, only: str | None, date: str, as_json: 
 
 
 def _run_level(paths: list[Path], out: Path, as_json: bool, progress: Console) -> None:
-    cases, refused = expressed([row for path in paths for row in read_runs(path)])
+    cases, refused = expressed([row for path in paths for row in read_runs(path) if "time" in row.uses])
     for reason, runs in Counter(each.reason for each in refused).most_common():
-        progress.print(f"{runs} runs not used: {reason}", markup=False, soft_wrap=True)
+        progress.print(f"{runs} of {len(cases) + len(refused)} runs not used: {reason}", markup=False, soft_wrap=True)
     with progress.status("fitting run-level parameters, once without each source"):
         sets = fit_sets(cases)
     written = write_sets(sets, out)
     if as_json:
-        print_json({"path": str(written), "sets": {name: asdict(held) for name, held in sets.items()}})
+        skipped = [asdict(each) for each in refused]
+        print_json({"path": str(written), "sets": {n: asdict(held) for n, held in sets.items()}, "skipped": skipped})
         return
     names = list(asdict(sets[ALL].parameters))
     made = Table("parameter", *sets, box=box.SIMPLE, padding=(0, 1, 0, 0), caption=f"{written}; without each source")

@@ -14,23 +14,9 @@ from sim.specs.fields import InputError
 from sim.specs.files import write_json
 from sim.validation.fit import fit_run_level, spread
 from sim.validation.predict import log_errors
-from sim.validation.table import Measured
-from sim.validation.translate import Case, translate
-from sim.validation.validate import Reason
+from sim.validation.translate import Case
 
 ALL = "all"
-
-
-def expressed(rows: Sequence[Measured]) -> tuple[list[Case], list[Reason]]:
-    """Return the rows whose step time may score, and those of them that cannot be expressed."""
-    cases, refused = [], []
-    for row in rows:
-        if "time" in row.uses:
-            try:
-                cases.append(translate(row))
-            except InputError as error:
-                refused.append(Reason(row.id, str(error)))
-    return cases, refused
 
 
 def fit_sets(cases: Sequence[Case]) -> dict[str, RunLevelSet]:

@@ -1,15 +1,19 @@
 """`trainsim calibrate --device`: options, refusals, and what is in the folder afterwards."""
 
+import csv
 import json
-from contextlib import suppress
+from contextlib import redirect_stderr, suppress
 from dataclasses import replace
+from io import StringIO
+from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 from typer.testing import CliRunner
 
 from calibration import measuring
-from calibration.cli import app
+from calibration.cli import _run_level, app
 from calibration.collectives import Measured as Collective
 from calibration.execute.busy import idle
 from calibration.measuring import budget_s
@@ -110,6 +114,21 @@ def test_wrong_options_name_themselves(invoke, tmp_path, options, field):
 DEVICE, TRACE = ("--device", "cpu"), ("--trace", "t.json")
 NETWORKS, TABLES = (*DEVICE, "--suite", "tbd"), ("--from", "x.csv")
 RUNS = ("--from", str(ROOT / "notebooks" / "data" / "ptdp.csv"))
+
+
+def test_runs_that_cannot_be_used_are_told(invoke, tmp_path):
+    """Also where too few are left: of one source nothing is fitted."""
+    path = tmp_path / "runs.csv"
+    with Path(RUNS[1]).open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    rows[0]["tp"] = "7"
+    with path.open("w", encoding="utf-8", newline="") as file:
+        made = csv.DictWriter(file, rows[0])
+        made.writeheader()
+        made.writerows(rows)
+    with redirect_stderr(StringIO()) as told, pytest.raises(InputError, match="at least two sources"):
+        _run_level([path], tmp_path / "p", False, Console(stderr=True, width=200))
+    assert f"1 of {len(rows)} runs not used: plan.tp: got 7" in told.getvalue()
 
 
 @pytest.mark.parametrize(
