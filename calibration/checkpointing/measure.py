@@ -49,7 +49,8 @@ STATE_BYTES = 12
 
 BUDGET = 0.035
 ROUNDS = 5
-"""Of which the median counts: a machine that others share has a slow second now and then."""
+"""Of which the median counts: a machine that others share has a slow second now and then. Where others share it all the
+time, steps are long and so is what the writing takes of them, and there may be fewer (`Scale.longest_s`)."""
 
 CRASHES = 3
 MOST_TRIED = 4
@@ -60,11 +61,13 @@ MOST_TRIED = 4
 class Scale:
     """How long a point is: `alone_s` seconds of steps alone between rounds, at least `saving_s` with saves in each.
 
-    steps: of a round with saves, at least; search: whether k around the predicted one are measured too.
+    longest_s: no further round is begun after so long. steps: of a round with saves, at least; search: whether k around
+    the predicted one are measured too.
     """
 
     alone_s: float = 0.8
     saving_s: float = 1.2
+    longest_s: float = 60.0
     steps: int = 1
     effort: Effort = field(default_factory=Effort)
     search: bool = True
@@ -174,9 +177,9 @@ def point(run: Run, times: Times, steps_between: int, scale: Scale) -> Point:
     """Return the overhead of saving every k steps: rounds of training alone and with saves, in turn."""
     few = max(2, ceil(scale.steps / 2), ceil(scale.alone_s / times.iteration_s))
     saves = ceil(max(scale.steps, scale.saving_s / times.iteration_s) / steps_between)
-    load, rounds = HostLoad(), []
+    load, rounds, started = HostLoad(), list[float](), perf_counter()
     before = _seconds(run, few) / few
-    for _ in range(ROUNDS):
+    while len(rounds) < ROUNDS and not (rounds and perf_counter() - started > scale.longest_s):
         begin = perf_counter()
         for _ in range(saves):
             run.save()
@@ -243,4 +246,4 @@ def quick(backend: Backend = "disk", api: Api = "torch.save", megabytes: int = 2
         InputError: as `opened`.
     """
     setting = Setting(backend=backend, api=api, cores=cores_here(), megabytes=megabytes)
-    return measured(setting, Scale(alone_s=0.3, saving_s=0.5, effort=Effort(3, 0.2), search=False))
+    return measured(setting, Scale(0.3, 0.5, longest_s=5.0, effort=Effort(3, 0.2), search=False))

@@ -3,6 +3,8 @@
 import json
 import os
 from dataclasses import replace
+from time import sleep
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -51,6 +53,14 @@ def test_slow_storage_is_predicted(tmp_path):
         assert found.predicted_percent / 5 < found.measured_percent < 5 * found.predicted_percent
         back = recovered(run, times, 2)
     assert back.predicted_s / 5 < back.measured_s < 5 * back.predicted_s
+
+
+@pytest.mark.parametrize(("longest_s", "rounds"), [(1e9, 3), (0.0, 1)])
+def test_no_round_begins_after_the_longest_time(monkeypatch, longest_s, rounds):
+    monkeypatch.setattr(measure, "ROUNDS", 3)
+    quickly = Mock(step=lambda: sleep(1e-4))
+    found = point(quickly, case({1: 1.0}).times, 1, replace(SHORT, alone_s=0.0, saving_s=0.0, longest_s=longest_s))
+    assert len(found.rounds) == quickly.checkpointer.wait.call_count == rounds
 
 
 @fully
