@@ -15,6 +15,7 @@ from sim.report.numbers import time_unit
 from sim.report.sections import certainty_section, peak_table, step_cards, term_table
 from sim.report.theme import Theme
 from sim.widgets.canvas import Canvas
+from sim.widgets.copying import CopyButton
 from sim.widgets.views import VIEWS, Draw, Option, Scene, View, words
 
 PADDING = 36
@@ -110,12 +111,12 @@ class Data(w.VBox):
     """The numbers behind the figures, what they rest on, and code that computes them again."""
 
     def __init__(self) -> None:
-        self._html = w.HTML(COMPUTING)
-        super().__init__([self._html])
+        self._html, self._copy = w.HTML(COMPUTING), CopyButton(label="Copy code")
+        super().__init__([self._html, self._copy])
 
     def draw(self, scene: Scene, code: str) -> None:
         """Write everything about the scene's plan."""
-        step = scene.step
+        step, self._copy.text = scene.step, code
         steps = {"A": scene.pinned, "B": step} if scene.pinned else {"": step}
         self._html.value = "".join(
             (

@@ -22,6 +22,7 @@ import sim
 from sim.report.figure_files import file_stem
 from sim.widgets.background import events_job
 from sim.widgets.background_bar import BackgroundBar
+from sim.widgets.copying import CopyButton
 from sim.widgets.export import ExportBar
 
 model = sim.Model(name="small", layers=8, hidden=2048, heads=16, seq=1024)
@@ -34,7 +35,8 @@ bar = BackgroundBar(
     lambda found: setattr(said, "value", f"events say {found.step_time_s:.6f} s"),
 )
 export = ExportBar(lambda theme: sim.plot.breakdown(step, theme=theme), file_stem(step), sim.report.answer(step))
-w.VBox([bar, said, go.FigureWidget(sim.plot.breakdown(step)), export])
+copy = CopyButton(label="Copy code", text="import sim")
+w.VBox([bar, said, go.FigureWidget(sim.plot.breakdown(step)), export, copy])
 """
 
 
@@ -56,6 +58,13 @@ def test_background_work_reaches_the_notebook(page: Page) -> None:
     page.get_by_text("events say 0.0").wait_for(timeout=60_000)
     page.get_by_text("done in").wait_for(timeout=5_000)
     assert page.get_by_role("button", name="Cancel").is_disabled()
+
+
+def test_code_is_copied(page: Page) -> None:
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.get_by_role("button", name="Copy code").click()
+    page.get_by_role("status").get_by_text("copied").wait_for()
+    assert page.evaluate("() => navigator.clipboard.readText()") == "import sim"
 
 
 def saved(page: Page, file_format: str, folder: Path) -> Path:
