@@ -34,13 +34,13 @@ MOST_CHOSEN = 1_000
 """Values of an axis to filter by: of more, a browser's list is slow to open and no one finds anything in it."""
 
 
-def sweep_job(grid: str, store: str, *, progress: Progress) -> float:
-    """Run a grid file into a store, from where that is, and return the seconds: work for `Job.start`."""
+def sweep_job(grid: Grid, store: str, *, progress: Progress) -> float:
+    """Run a grid into a store, from where that is, and return the seconds: work for `Job.start`."""
 
     def tell(now: Any) -> None:
         progress("sweeping", now.counts.done, now.counts.total)
 
-    found = sweep(Grid.load(grid), store, resume=Path(store).exists(), progress=tell)
+    found = sweep(grid, store, resume=Path(store).exists(), progress=tell)
     return float(found.seconds)
 
 
@@ -51,9 +51,8 @@ class SweepView(w.VBox):
     choose among the points drawn, a box drawn in the figure (`brush`) among the rows of the table.
     """
 
-    def __init__(self, grid: str | Path, store: str | Path) -> None:
-        self.file, self.path = Path(grid), Path(store)
-        self.grid = Grid.load(self.file)
+    def __init__(self, grid: Grid | str | Path, store: str | Path) -> None:
+        self.path, self.grid = Path(store), grid if isinstance(grid, Grid) else Grid.load(grid)
         self.filters: dict[str, tuple[Any, ...]] = {}
         self.brush: Box | None = None
         ended = ("Pause", "paused")
@@ -97,12 +96,12 @@ class SweepView(w.VBox):
             self._said.value = m.paragraph(f"{grouped(self.grid.size)} configurations, none done yet.", "say")
             self._cards.value = _cards(Counts(self.grid.size, 0, 0, 0, 0, 0.0, None), None, self._state_words)
             self._table.value = self._reasons.value = ""
-            self.canvas.draw(_nothing, self.sensor.look, self.file.stem, keep_ranges=False)
+            self.canvas.draw(_nothing, self.sensor.look, self.path.stem, keep_ranges=False)
             return
         try:
             with Store(self.path) as store:
                 if store.head.digest != self.grid.digest and not self.grid.extends(store.head.grid):
-                    raise InputError(str(self.path), "the store of another grid", f"a new file, or that of {self.file}")
+                    raise InputError(str(self.path), "the store of another grid", "a new file, or that of this grid")
                 found = glimpse(store, among=self.filters, most=MOST_READ * (1 if self.bar.state == "running" else 4))
         except InputError as error:
             self._said.value = m.paragraph(str(error), "say wrong")
@@ -137,7 +136,7 @@ class SweepView(w.VBox):
                 figure.layout[name].range = ends
             return _brushed(figure, self.brush, theme)
 
-        self.canvas.draw(source, self.sensor.look, self.file.stem, keep_ranges=self.bar.state == "running")
+        self.canvas.draw(source, self.sensor.look, self.path.stem, keep_ranges=self.bar.state == "running")
         self._drawn = {name: self.canvas.plot.layout[name].range for name in axes if name not in zoomed} | {
             name: self._drawn[name] for name in zoomed
         }
@@ -172,7 +171,7 @@ class SweepView(w.VBox):
         return f'<div class="data">{m.paragraph(words)}<div class="wide">{table}</div></div>'
 
     def _asked(self) -> Any:
-        return sweep_job, (str(self.file), str(self.path))
+        return sweep_job, (self.grid, str(self.path))
 
     def _became(self, state: State) -> None:
         if state == "running" and self._looks >= LOOKS:
@@ -273,8 +272,8 @@ def _nothing(theme: Theme) -> Any:
 
 
 @checked
-def watch_sweep(grid: str | Path, store: str | Path) -> SweepView:
-    """Return a live view of the sweep of a grid file into a store; nothing runs before Start is pressed.
+def watch_sweep(grid: Grid | str | Path, store: str | Path) -> SweepView:
+    """Return a live view of the sweep of a grid, or of a grid file, into a store; nothing runs before Start is pressed.
 
     Raises:
         InputError: the grid file is wrong.

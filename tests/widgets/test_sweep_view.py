@@ -51,7 +51,7 @@ def test_an_axis_of_many_values_is_no_list_to_filter_by(grid, tmp_path):
 
 @pytest.mark.slow
 def test_a_sweep_runs_beside_and_is_drawn(grid, tmp_path):
-    view = sim.watch_sweep(grid, tmp_path / "sweep.db")
+    view = sim.watch_sweep(sim.Grid.load(grid), tmp_path / "sweep.db")
     view.bar.start()
     assert view.bar.job.wait(120)
     assert view.bar.state == "done", view.bar.message
