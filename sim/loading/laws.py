@@ -99,7 +99,8 @@ def demands(local: Expr, remote: Expr) -> dict[str, Expr]:
 def wanted_share() -> Expr:
     """Return x*: the least cached share with which fetching is as fast as min(P, G) (`wanted_samples_per_s`).
 
-    From x b / B_memory + (1 - x) (b / B_storage + latency / workers) = 1 / min(P, G).
+    From x b / B_memory + (1 - x) (b / B_storage + latency / workers) = 1 / min(P, G). An upper bound where storage has
+    a latency, since requests wait while others read.
     """
     size = symbol("sample_bytes")
     storage = size / symbol("read_bytes_per_s") + symbol("latency_s") / symbol("workers")

@@ -29,10 +29,10 @@ class Prediction:
     Stalls are the differential phases of DS-Analyzer: t1 an epoch of training alone, t2 as it is, t3 with everything in
     memory; prep stall (t3 - t1)/t2, fetch stall (t2 - t3)/t2. hit_fraction: of reads, from the node's own memory and
     that of other nodes (of these `remote_fraction`). read_bytes_per_epoch: from storage, by all jobs and nodes. prep
-    is infinite where nothing is prepared. recommended_cache_bytes: x* of the dataset (a node's part of it where nodes
-    partition it, unless the network is too slow for that), 0 where storage is fast enough; recommended_cores: least for
-    which P is what training takes; recommended_workers: least that are within 1 % of what any number does on these
-    cores.
+    is infinite where nothing is prepared. recommended_cache_bytes: x* (`laws.wanted_share`) of the dataset (a node's
+    part of it where nodes partition it, unless the network is too slow for that), 0 where storage is fast enough;
+    recommended_cores: least for which P is what training takes; recommended_workers: least that are within 1 % of what
+    any number does on these cores.
     """
 
     samples_per_s: float
