@@ -192,7 +192,8 @@ def _model(row: Measured, facts: dict[str, Any], notes: _Notes) -> Model:
     if row.hidden is None:
         notes.texts.append(f"dimensions of {name} (catalog)")
     elif row.hidden != base.get("hidden"):
-        # Of a catalog model of another width only the habits hold.
+        if name:
+            notes.texts.append(f"{name} of the catalog has another width: only its {', '.join(HABITS)} are taken")
         base = {key: value for key, value in base.items() if key in HABITS} | _usual(row, row.hidden, notes)
     if base.get("family") == "vit" and row.seq is not None:
         side = max(1, isqrt(row.seq - 1)) * base.get("patch", Model.patch)
@@ -201,6 +202,7 @@ def _model(row: Measured, facts: dict[str, Any], notes: _Notes) -> Model:
 
 
 HABITS = ("norm", "dropout", "bias", "positions", "tied_embeddings", "gated_mlp", "attention", "family")
+"""What still holds of a catalog model where a row states another width."""
 
 
 def _usual(row: Measured, hidden: int, notes: _Notes) -> dict[str, Any]:

@@ -97,6 +97,14 @@ def test_a_cut_model_is_the_catalogs_with_fewer_layers(tmp_path) -> None:
         case(tmp_path, model="llama3-8b cut to 8 layers", **dict.fromkeys(("layers", "hidden", "heads"), ""))
 
 
+def test_a_catalog_name_of_another_width_gives_its_habits_alone_and_says_so(tmp_path) -> None:
+    found = case(tmp_path, model="DeepSeekV3", layers="61", hidden="5120", heads="40", seq="4096")
+    assert (found.model.norm, found.model.kv_lora_rank, found.model.experts) == ("rmsnorm", 0, 0)
+    assert any(
+        text.startswith("deepseek-v3 of the catalog has another width: only its norm") for text in found.assumptions
+    )
+
+
 def test_patches_tell_the_size_of_the_image(tmp_path) -> None:
     blank = dict.fromkeys(("layers", "hidden", "heads"), "")
     found = case(tmp_path, model="ViT-L/16", seq="577", **blank)
