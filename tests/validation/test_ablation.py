@@ -71,7 +71,7 @@ def test_walked_is_what_is_compiled(tmp_path):
 def test_the_table_comes_back(tmp_path):
     cases = [translate(row) for row in read_runs(write(tmp_path / "runs.csv", PLAIN, PLAIN | {"source": "=A1"}))]
     rows = list(ablation([*cases, replace(cases[0], row=replace(cases[0].row, use_for="memory", memory_kind="allocated",
-                                                                peak_memory_bytes=1.0))]))  # fmt: skip
+                                                                peak_memory_bytes=1e6))]))  # fmt: skip
     assert len(rows) == 2 * (1 + len(SWITCHED_OFF)) and {row.n for row in rows} == {1}
     write_ablation(rows, tmp_path / "out.csv")
     again = read_ablation(tmp_path / "out.csv")
