@@ -87,7 +87,7 @@ def whole_run(
     if lost.saving and not lost.goodput >= LEAST_GOODPUT:
         kept = "failures so rare, or checkpoints and restarts so short, that some of the training is kept"
         raise InputError("checkpointing", f"a failure every {seconds(lost.saving.mtbf_s)}", kept)
-    draw, gpus = device_draw(step, training.utilisation), step.placed.gpus
+    draw, gpus = device_draw(step, training.utilisation, lost.shares.get("data", 0.0)), step.placed.gpus
     price = gpu_hour_price(step, training, prices)
     wall_s = steps * step.step_time_s / lost.goodput
     fast_s, slow_s = step.profile.interval80(wall_s, hypot(step.sigma_log, lost.luck_log(wall_s)))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sim.engine.step import simulate
 from sim.run import device_draw, whole_run
-from sim.specs import Cluster, InputError, Plan, Training
+from sim.specs import Cluster, Dataset, InputError, Loading, Plan, Training
 from sim.specs.catalog import models
 
 SPREAD = ("days", "gpu_hours", "cost_usd", "energy_kwh")
@@ -96,6 +96,15 @@ def test_draw_lies_between_waiting_and_the_cap(step):
     busy = sum(step.breakdown_s[t] for t in ("compute", "recompute", "optimizer")) / step.step_time_s
     assert draw.mean_w == pytest.approx(busy * 700 + (1 - busy) * 350)
     assert draw.mean_w == pytest.approx(70 + 630 * draw.utilisation)
+    assert device_draw(step, without_data=0.25).mean_w == pytest.approx(0.75 * draw.mean_w + 0.25 * 350)
+
+
+def test_devices_without_data_draw_less(step):
+    late = Loading(dataset=Dataset(samples=10_000, sample_bytes=1e6), storage="nvme", prep_s=5.0, workers=1)
+    run, fed = (whole_run(step, Training(steps=1_000), loading) for loading in (late, None))
+    assert run.losses["data"] > 0.2
+    waits = run.losses["data"]
+    assert run.mean_power_w_per_gpu == pytest.approx((1 - waits) * fed.mean_power_w_per_gpu + waits * 350)
 
 
 @pytest.mark.parametrize(("utilisation", "watts"), [(0.0, 70.0), (0.5, 385.0), (1.0, 700.0)])
