@@ -157,6 +157,17 @@ def _lookup_backward(args: tuple[Any, ...], out: Any) -> Iterator[Record]:
     yield Record("embedding", (total(args) + total(out),))
 
 
+def _bags(table: int) -> Call:
+    """Return the reader of sums over rows of the table that is argument `table`, whose numbers follow it."""
+
+    def read(args: tuple[Any, ...], out: Any) -> Iterator[Record]:
+        weight, numbers = args[table : table + 2]
+        rows = numbers.numel() * weight.shape[1] * weight.itemsize
+        yield Record("embedding", (rows + total(args[:table], args[table + 1 :]) + total(out),))
+
+    return read
+
+
 def _scatter(in_place: bool) -> Call:
     """Read new values and their places; read and write what they are added to (a copy of it if not in place)."""
 
@@ -199,6 +210,11 @@ READERS: Mapping[Any, Call] = {
     aten.index: _lookup,
     aten.index_select: _lookup,
     aten.embedding_dense_backward: _lookup_backward,
+    aten._embedding_bag: _bags(0),
+    aten._embedding_bag_forward_only: _bags(0),
+    aten._embedding_bag_backward: _lookup_backward,
+    aten._embedding_bag_dense_backward: _lookup_backward,
+    aten._embedding_bag_per_sample_weights_backward: _bags(1),
     aten.index_put: _scatter(in_place=False),
     aten.index_put_: _scatter(in_place=True),
     aten._unsafe_index_put: _scatter(in_place=False),

@@ -421,3 +421,24 @@ def test_the_largest_temporary_is_that_of_many_samples():
     module = TableAndLoss()
     (layer,) = trace(module, tokens(8), [module], torch.bfloat16).layers
     assert layer.temporary_bytes == (0, 8 * 4096 * 4)
+
+
+def moved(layer, kind, phases=("forward", "backward_input", "backward_weight")):
+    """Bytes of the first kernel of a kind in each phase, for a micro-batch of three."""
+    return [at(next(op for op in layer.ops(p) if op.kind == kind).bytes, 3) for p in phases]
+
+
+def test_a_bag_of_embeddings_reads_the_rows_that_it_sums():
+    class Bag(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = nn.EmbeddingBag(10_000, 8, mode="sum")
+
+        def forward(self, numbers):
+            return self.table(numbers)
+
+    (layer,) = trace(Bag(), tokens(5), dtype=torch.float32).layers
+    rows, sums, places = 3 * 5 * 8 * 4, 3 * 8 * 4, 8 * (3 * 5 + 3)
+    forward, backward = moved(layer, "embedding", ("forward", "backward_weight"))
+    assert rows + sums + places <= forward <= rows + sums + 3 * places  # torch notes which bag each row went to
+    assert backward >= 10_000 * 8 * 4  # a gradient of the whole table
