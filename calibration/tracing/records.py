@@ -168,6 +168,17 @@ def _bags(table: int) -> Call:
     return read
 
 
+def _picked(args: tuple[Any, ...], out: Any) -> Iterator[Record]:
+    """Read the one log-probability of every target, not all of them."""
+    logs, target, weight = args[:3]
+    yield Record("elementwise", (target.numel() * logs.itemsize + total(target, weight) + total(out),))
+
+
+def _picked_backward(args: tuple[Any, ...], out: Any) -> Iterator[Record]:
+    """Write a gradient of zeros but at the targets: the log-probabilities (argument 1) are not read."""
+    yield Record("elementwise", (total(args[0], args[2:]) + total(out),))
+
+
 def _scatter(in_place: bool) -> Call:
     """Read new values and their places; read and write what they are added to (a copy of it if not in place)."""
 
@@ -215,6 +226,10 @@ READERS: Mapping[Any, Call] = {
     aten._embedding_bag_backward: _lookup_backward,
     aten._embedding_bag_dense_backward: _lookup_backward,
     aten._embedding_bag_per_sample_weights_backward: _bags(1),
+    aten.nll_loss_forward: _picked,
+    aten.nll_loss_backward: _picked_backward,
+    aten.nll_loss2d_forward: _picked,
+    aten.nll_loss2d_backward: _picked_backward,
     aten.index_put: _scatter(in_place=False),
     aten.index_put_: _scatter(in_place=True),
     aten._unsafe_index_put: _scatter(in_place=False),

@@ -442,3 +442,20 @@ def test_a_bag_of_embeddings_reads_the_rows_that_it_sums():
     forward, backward = moved(layer, "embedding", ("forward", "backward_weight"))
     assert rows + sums + places <= forward <= rows + sums + 3 * places  # torch notes which bag each row went to
     assert backward >= 10_000 * 8 * 4  # a gradient of the whole table
+
+
+def test_a_loss_reads_the_log_probabilities_of_its_targets_alone():
+    class Loss(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = nn.Linear(8, 1000)
+
+        def forward(self, x, target):
+            return functional.cross_entropy(self.head(x), target)
+
+    (layer,) = trace(Loss(), lambda b: (torch.zeros(b, 8), torch.zeros(b, dtype=torch.long)), dtype=torch.float32).layers
+    logits = 3 * 1000 * 4
+    forward, backward = moved(layer, "elementwise", ("forward", "backward_weight"))
+    assert forward < logits / 100
+    assert logits < backward < 1.01 * logits
+    assert moved(layer, "softmax", ("forward", "backward_weight")) == [2 * logits, 3 * logits]
