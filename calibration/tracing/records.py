@@ -239,7 +239,9 @@ READERS: Mapping[Any, Call] = {
     aten.scatter_add: _scatter(in_place=False),
     aten.scatter_add_: _scatter(in_place=True),
 }
-OPAQUE = ("rnn_layer", "cudnn_rnn", "_thnn_fused", "flash_attention", "efficient_attention", "cudnn_attention")
+OPAQUE = (
+    "rnn_layer", "cudnn_rnn", "_thnn_fused", "flash_attention", "efficient_attention", "cudnn_attention", "_trilinear"
+)  # fmt: skip
 """Parts of the names of kernels that hold products and have no record here."""
 ALLOCATIONS = (aten.empty, aten.empty_like, aten.new_empty, aten.empty_strided, aten.new_empty_strided)
 OVERWRITES = (aten.copy_, aten.fill_, aten.zero_)

@@ -304,6 +304,15 @@ class Branch(Pairs):
         return self.layer(x) if x.sum() > 0 else self.layer(-x)
 
 
+class Quadratic(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Bilinear(8, 8, 4)
+
+    def forward(self, x):
+        return self.layer(x, x)
+
+
 class Checkpointed(Pairs):
     def forward(self, x):
         return checkpoint(self.layer, self.layer(x), use_reentrant=False)
@@ -324,6 +333,7 @@ class OldCheckpointed(Pairs):
         (Branch(), "do not depend on data"),
         (nn.LSTM(8, 8), "the same operations at every batch size"),  # a product for every step of the sequence
         (nn.Identity(), "a trainable parameter"),
+        (Quadratic(), "_trilinear.*whose products can be counted"),
     ],
 )
 def test_refusals(module, match):
