@@ -198,6 +198,7 @@ READERS: Mapping[Any, Call] = {
     aten.addmm: lambda args, out: _mm(args[1:], out),
     aten.bmm: _bmm,
     aten.baddbmm: lambda args, out: _bmm(args[1:], out),
+    aten.addbmm: lambda args, out: _bmm(args[1:], out),
     aten.convolution: _convolution,
     aten.convolution_backward: _convolution_backward,
     torch.ops.trainsim.attention: _attention_forward,
@@ -240,7 +241,8 @@ READERS: Mapping[Any, Call] = {
     aten.scatter_add_: _scatter(in_place=True),
 }
 OPAQUE = (
-    "rnn_layer", "cudnn_rnn", "_thnn_fused", "flash_attention", "efficient_attention", "cudnn_attention", "_trilinear"
+    "rnn_layer", "cudnn_rnn", "_thnn_fused", "flash_attention", "efficient_attention", "cudnn_attention",
+    "_trilinear", "conv_tbc",
 )  # fmt: skip
 """Parts of the names of kernels that hold products and have no record here."""
 ALLOCATIONS = (aten.empty, aten.empty_like, aten.new_empty, aten.empty_strided, aten.new_empty_strided)

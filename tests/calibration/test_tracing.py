@@ -469,3 +469,12 @@ def test_a_loss_reads_the_log_probabilities_of_its_targets_alone():
     assert forward < logits / 100
     assert logits < backward < 1.01 * logits
     assert moved(layer, "softmax", ("forward", "backward_weight")) == [2 * logits, 3 * logits]
+
+
+def test_a_sum_of_products_counts_as_its_products():
+    class Outer(nn.Linear):
+        def forward(self, x):
+            y = super().forward(x)
+            return torch.addbmm(torch.zeros(8, 8), y[:, :, None], y[:, None, :])
+
+    assert trace(Outer(8, 8), torch.zeros(1, 8), dtype=torch.float32).flop(3, "forward") == 2 * 2 * 3 * 8 * 8
