@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import groupby
 from typing import Any, cast
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +19,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
 )
 from torch.func import functional_call
+from torch.nn.modules import transformer
 from torch.nn.utils.parametrize import ParametrizationList
 from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
@@ -48,7 +50,8 @@ def trace(
     inputs: example arguments whose tensors have the batch as first dimension, or a function of the batch size;
     those that require a gradient are activations, the others data. layers: the pipeline's layers, as modules or
     names (a ModuleList stands for its children); default: the children of the ModuleList or Sequential with most
-    parameters. dtype: of weights and real-valued inputs, as `module.to(dtype)` would make them.
+    parameters. dtype: of weights and real-valued inputs, as `module.to(dtype)` would make them. A mask given to
+    torch's own transformers counts as any mask unless `is_causal=True` stands beside it.
 
     Raises:
         InputError: shapes that depend on data, sizes that are not affine in the batch, unknown layers,
@@ -120,7 +123,7 @@ def run(
         parameters = {n: t for n, t in state.items() if isinstance(t, nn.Parameter)}
         data = [t for t in (*state.values(), *tensors(given)) if not t.requires_grad]
         recorder = Recorder(parameters, data, statistics)
-        with recorder, recorder.watching(layers), choices or Choices(), _steps_of_recurrences():
+        with recorder, recorder.watching(layers), choices or Choices(), _steps_of_recurrences(), _masks_as_told():
             try:
                 out = functional_call(module, state, *_arguments(given))
             except (DataDependentOutputException, DynamicOutputShapeException) as error:
@@ -137,6 +140,14 @@ def _steps_of_recurrences() -> Iterator[None]:
         yield
     finally:
         torch._C._set_mkldnn_enabled(before)
+
+
+@contextmanager
+def _masks_as_told() -> Iterator[None]:
+    """Make torch's own transformers take a mask for a causal one where `is_causal` says so: else they look at its
+    values, which fake tensors do not have."""
+    with patch.object(transformer, "_detect_is_causal_mask", lambda mask, is_causal=None, size=None: is_causal is True):
+        yield
 
 
 def _differentiate(recorder: Recorder, out: list[Tensor], parameters: Iterable[Tensor]) -> tuple[Tensor | None, ...]:

@@ -478,3 +478,18 @@ def test_a_sum_of_products_counts_as_its_products():
             return torch.addbmm(torch.zeros(8, 8), y[:, :, None], y[:, None, :])
 
     assert trace(Outer(8, 8), torch.zeros(1, 8), dtype=torch.float32).flop(3, "forward") == 2 * 2 * 3 * 8 * 8
+
+
+@pytest.mark.parametrize("told", [None, True])
+def test_masks_of_torch_own_transformers_are_causal_where_they_are_told_to_be(told):
+    class Masked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 8, 0.0, batch_first=True), 1)
+
+        def forward(self, x):
+            return self.layers(x, nn.Transformer.generate_square_subsequent_mask(4), is_causal=told)
+
+    table = trace(Masked(), torch.zeros(1, 4, 8))
+    (attention,) = [op for layer in table.layers for op in layer.forward if op.kind == "attention"]
+    assert (attention.causal, attention.masked) == (told is True, told is None)
