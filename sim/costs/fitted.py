@@ -177,6 +177,9 @@ MAY_BE_ZERO = (
 )  # fmt: skip
 
 
+SHARES = ("waves", "throttled", "serial_hidden", "cached", "hidden")
+"""Of more than all, what is left would be negative: kernels that take less than no time."""
+
 RATES = ("rate", "bandwidth")
 SLOWEST = 1e6
 """FLOP/s and bytes/s that any processor reaches many times over: less is a figure in other units, or no fit."""
@@ -192,3 +195,7 @@ def require(path: str, held: dict[str, float], wanted: tuple[str, ...], optional
         if not low <= value < 1e18 or (value == 0 and name not in MAY_BE_ZERO):
             allowed = f"a number from 0 to 1e18, efficiencies above 0, rates from {SLOWEST:g} (FLOP/s, bytes/s)"
             raise InputError(f"{path}.{name}", value, allowed)
+        if name in SHARES and value > 1:
+            raise InputError(f"{path}.{name}", value, "a share, from 0 to 1")
+        if name == "p" and value < 1:
+            raise InputError(f"{path}.{name}", value, "from 1 (the sum of both times) to 1e18 (the longer one alone)")

@@ -106,6 +106,8 @@ WRONG = {
     "rate zero": (rate(0.0), RATE),
     "rate in TFLOP/s": (rate(240.0), RATE),
     "bandwidth of nothing": (model(parameters=FIRST["parameters"] | {"bandwidth": 1e-9}), f"{RATE[:-4]}bandwidth"),
+    "more than all saved": (model(parameters=FIRST["parameters"] | {"waves": 1.01}), f"{RATE[:-4]}waves"),
+    "knee below a sum": (model(parameters=FIRST["parameters"] | {"p": 0.99}), f"{RATE[:-4]}p"),
     "parameter nested": (model(parameters={"rate": {"rate": 1.0}}), RATE),
     "op with markup": (model(op="<script>"), "models.0.op"),
     "domain turned round": (model(domain={"m": [5.0, 1.0]}), "models.0.domain.m"),
