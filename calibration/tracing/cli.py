@@ -2,6 +2,7 @@
 
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import module_from_spec, spec_from_file_location
@@ -64,7 +65,9 @@ def _traced(source: str, layers: list[str] | None, dtype: str, name: str | None)
 
     from calibration.tracing.trace import trace  # noqa: PLC0415
 
-    with FakeTensorMode(allow_non_fake_inputs=True):
+    with FakeTensorMode(allow_non_fake_inputs=True), warnings.catch_warnings():
+        # Copies of layers, as of nn.TransformerEncoder's: torch blames the user's code.
+        warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")
         factory = load_factory(source)
         with _blamed(source, "a function that runs on fake tensors"):
             made = factory()

@@ -5,6 +5,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from calibration.tracing.cli import app
@@ -117,6 +118,20 @@ def test_what_fails_in_the_users_file_is_one_error_with_its_line(tmp_path, lines
     with pytest.raises(InputError, match=match):
         invoke(f"{tmp_path / 'model.py'}:f", "--out", tmp_path / "t.json")
     assert not (tmp_path / "t.json").exists()
+
+
+def test_copied_layers_are_no_cause_for_a_warning(tmp_path, recwarn):
+    (tmp_path / "model.py").write_text(
+        "from copy import deepcopy\nfrom torch import nn, zeros\n"
+        "def f():\n    return nn.Sequential(*[deepcopy(nn.Linear(4, 4)) for _ in range(2)]), zeros(1, 4)\n"
+    )
+    before = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)  # else torch warns once in a process
+    try:
+        invoke(f"{tmp_path / 'model.py'}:f", "--out", tmp_path / "t.json")
+    finally:
+        torch.set_warn_always(before)
+    assert not [str(w.message) for w in recwarn if "data pointer" in str(w.message)]
 
 
 def test_refuses_another_result_and_another_place(source, tmp_path):
