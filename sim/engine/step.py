@@ -234,7 +234,7 @@ class Step:
         return (
             *self.model.assumptions,
             *self.cluster.assumptions,
-            *self.plan.assumptions,
+            *self.plan.assumed_of(self.model),
             *dict.fromkeys(line for profile in profiles for line in _of_profile(profile)),
             "fits compares reserved memory, communicators and context (nvidia_smi) of the fullest rank",
             *self._host_link,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, get_args
 from pydantic import Field
 
 from sim.specs.arguments import checked
+from sim.specs.blocks import RECURRENT
 from sim.specs.cluster import Cluster
 from sim.specs.fields import DERIVED, InputError, real, spec, whole
 from sim.specs.model import Model
@@ -261,6 +262,15 @@ class Plan:
             allowed = f"{'fp32' if plan.precision != 'fp32' else 'one of 16 bit'}: the table is of {model.table.dtype}"
             raise InputError("plan.precision", plan.precision, allowed)
         return PlacedPlan(plan=plan, dp=int(spread.dp), microbatches=int(spread.microbatches))
+
+    def assumed_of(self, model: Model) -> tuple[str, ...]:
+        """Return `assumptions`, and which kernels are stated that none of this model's are."""
+        held, ignored = "the table holds the kernels of this network", dict[str, str]()
+        if self.recurrent_kernel != "cudnn" and (model.table or not set(model.pattern) & set(RECURRENT)):
+            ignored["recurrent_kernel"] = held if model.table else "no layer is recurrent"
+        if self.cross_entropy == "fused" and model.table:
+            ignored["cross_entropy"] = held
+        return (*self.assumptions, *(f"plan.{k} = {getattr(self, k)} is ignored: {why}" for k, why in ignored.items()))
 
     @property
     def pipeline(self) -> Pipeline:

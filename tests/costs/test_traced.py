@@ -76,6 +76,19 @@ def test_equal_layers_share_one_kind_and_a_large_network_is_quick():
     assert step.step_time_s > 0
 
 
+def test_kernels_that_a_table_states_itself_are_told_to_be_ignored():
+    plan = Plan(global_batch=8, cross_entropy="fused", recurrent_kernel="fused")
+    own = Plan(global_batch=8)
+    model = Model.from_table(table("gpt"))
+    ignored = [text for text in plan.assumed_of(model) if "is ignored" in text]
+    assert [text.split(" ")[0] for text in ignored] == ["plan.recurrent_kernel", "plan.cross_entropy"]
+    assert set(ignored) <= set(simulate(model, NODE, plan).assumptions)
+    assert own.assumed_of(model) == own.assumptions
+    assert [text for text in plan.assumed_of(GPT) if "ignored" in text] == [
+        "plan.recurrent_kernel = fused is ignored: no layer is recurrent"
+    ]
+
+
 @pytest.mark.slow
 def test_resnet_runs_on_one_device_and_in_a_pipeline():
     model = Model.from_table(table("resnet-50"))
