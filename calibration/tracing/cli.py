@@ -42,7 +42,8 @@ def trace_command(
     inputs: a tensor, a tuple or a mapping with the batch as first dimension, or a function of the batch size.
     The factory runs on fake tensors: it may build a network of any size. Recurrent layers count as a product and its
     gates for every step, launched one by one. Let the module end in its loss, so that the loss's time and memory count
-    too; tell torch's own transformers `is_causal=True` beside a causal mask. A job file takes the table as `model: {table: table.json}`.
+    too; tell torch's own transformers `is_causal=True` beside a causal mask. A job file takes the table as
+    `model: {table: table.json}`.
     """
     checked_target("--out", out)
     begin = time.perf_counter()

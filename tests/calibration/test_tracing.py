@@ -463,7 +463,9 @@ def test_a_loss_reads_the_log_probabilities_of_its_targets_alone():
         def forward(self, x, target):
             return functional.cross_entropy(self.head(x), target)
 
-    (layer,) = trace(Loss(), lambda b: (torch.zeros(b, 8), torch.zeros(b, dtype=torch.long)), dtype=torch.float32).layers
+    (layer,) = trace(
+        Loss(), lambda b: (torch.zeros(b, 8), torch.zeros(b, dtype=torch.long)), dtype=torch.float32
+    ).layers
     logits = 3 * 1000 * 4
     forward, backward = moved(layer, "elementwise", ("forward", "backward_weight"))
     assert forward < logits / 100
