@@ -40,6 +40,9 @@ def _of_deepspeed(step: Step) -> Iterator[str]:
     plan = step.placed.at(0).plan
     if plan.overlap_dp and step.placed.dp > 1 and not deepspeed_overlaps(plan):
         yield "predicted with overlap_dp true: this plan's gradients DeepSpeed reduces after the backward pass"
+    if plan.offload.gradients not in (0, plan.offload.optimizer):
+        share = f"{plan.offload.gradients:g}"
+        yield f"predicted with offload.gradients {share}: DeepSpeed has no such share, gradients follow the optimizer's"
     if plan.pp > 1:
         if not plan.blocking_sends:
             yield "predicted with blocking_sends false: DeepSpeed's pipeline stands still while it sends (p2p.py)"

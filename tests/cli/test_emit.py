@@ -75,6 +75,13 @@ def test_notes_say_what_deepspeed_does_whatever_the_plan_says(trainsim, job):
     assert "overlap_dp" in trainsim("emit", job("global_batch: 32, zero: 1"), "--to", "deepspeed")[2]
 
 
+def test_a_share_of_gradients_that_deepspeed_cannot_state_is_said(trainsim, job):
+    """Its configuration has none: read back, the plan would be another one without a word."""
+    for share, said in ((0.3, True), (1, False), (0, False)):
+        plan = f"global_batch: 32, zero: 1, offload: {{optimizer: 1, gradients: {share}}}"
+        assert ("offload.gradients" in trainsim("emit", job(plan), "--to", "deepspeed")[2]) is said
+
+
 def test_deepspeed_counts_a_batch_over_tensor_parallel_ranks(trainsim, job):
     """So its configuration leaves that count out, which is `train_batch_size` by default."""
     words = "tp: 2, zero: 1, global_batch: 32, sequence_parallel: false"
