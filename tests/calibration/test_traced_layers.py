@@ -1,0 +1,73 @@
+"""What the tracer counts of torch's own layers and losses, kernel by kernel."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from calibration.tracing.trace import trace
+from sim.specs.table import at
+
+
+def moved(layer, kind, phases=("forward", "backward_input", "backward_weight")):
+    """Bytes of the first kernel of a kind in each phase, for a micro-batch of three."""
+    return [at(next(op for op in layer.ops(p) if op.kind == kind).bytes, 3) for p in phases]
+
+
+def test_a_bag_of_embeddings_reads_the_rows_that_it_sums():
+    class Bag(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = nn.EmbeddingBag(10_000, 8, mode="sum")
+
+        def forward(self, numbers):
+            return self.table(numbers)
+
+    (layer,) = trace(Bag(), lambda batch: torch.zeros(batch, 5, dtype=torch.long), dtype=torch.float32).layers
+    rows, sums, places = 3 * 5 * 8 * 4, 3 * 8 * 4, 8 * (3 * 5 + 3)
+    forward, backward = moved(layer, "embedding", ("forward", "backward_weight"))
+    assert rows + sums + places <= forward <= rows + sums + 3 * places  # torch notes which bag each row went to
+    assert backward >= 10_000 * 8 * 4  # a gradient of the whole table
+
+
+def test_a_loss_reads_the_log_probabilities_of_its_targets_alone():
+    class Loss(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = nn.Linear(8, 1000)
+
+        def forward(self, x, target):
+            return functional.cross_entropy(self.head(x), target)
+
+    (layer,) = trace(
+        Loss(), lambda b: (torch.zeros(b, 8), torch.zeros(b, dtype=torch.long)), dtype=torch.float32
+    ).layers
+    logits = 3 * 1000 * 4
+    forward, backward = moved(layer, "elementwise", ("forward", "backward_weight"))
+    assert forward < logits / 100
+    assert logits < backward < 1.01 * logits
+    assert moved(layer, "softmax", ("forward", "backward_weight")) == [2 * logits, 3 * logits]
+
+
+def test_a_sum_of_products_counts_as_its_products():
+    class Outer(nn.Linear):
+        def forward(self, x):
+            y = super().forward(x)
+            return torch.addbmm(torch.zeros(8, 8), y[:, :, None], y[:, None, :])
+
+    assert trace(Outer(8, 8), torch.zeros(1, 8), dtype=torch.float32).flop(3, "forward") == 2 * 2 * 3 * 8 * 8
+
+
+@pytest.mark.parametrize("told", [None, True])
+def test_masks_of_torch_own_transformers_are_causal_where_they_are_told_to_be(told):
+    class Masked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 8, 0.0, batch_first=True), 1)
+
+        def forward(self, x):
+            return self.layers(x, nn.Transformer.generate_square_subsequent_mask(4), is_causal=told)
+
+    table = trace(Masked(), torch.zeros(1, 4, 8))
+    (attention,) = [op for layer in table.layers for op in layer.forward if op.kind == "attention"]
+    assert (attention.causal, attention.masked) == (told is True, told is None)
