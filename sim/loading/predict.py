@@ -76,6 +76,10 @@ def predict(
     parted, cache = _wanted_cache(loading, at, min(float(steady.prep), compute_samples_per_s))
     cores = wanted_cores(loading, compute_samples_per_s)
     workers = _wanted_workers(loading, at, compute_samples_per_s)
+    if bottleneck == "prep":
+        why = _preparing(loading, at, steady, fetch + prep, cores, float(compute_samples_per_s))
+    else:
+        why = _why(loading, bottleneck, steady, fetch + prep, _cached(cache, parted), workers)
     return Prediction(
         samples_per_s=rate,
         compute_samples_per_s=float(compute_samples_per_s),
@@ -92,9 +96,7 @@ def predict(
         recommended_cache_bytes=cache,
         recommended_cores=cores,
         recommended_workers=workers,
-        why=_why(loading, bottleneck, steady, fetch + prep, _cached(cache, parted), workers)
-        if bottleneck != "prep"
-        else _preparing(loading, at, steady, fetch + prep, cores, float(compute_samples_per_s)),
+        why=why,
         assumptions=(*loading.assumptions, *_assumed(loading, nodes)),
     )
 
@@ -155,12 +157,7 @@ def wanted_cores(loading: Loading, most: float) -> int:
 
 def _wanted_workers(loading: Loading, at: dict[str, Any], most: float) -> int:
     """Return the least workers of each job that come within 1 % of the best on these cores."""
-    together = loading.jobs if loading.coordinated else 1
-
-    def rate(workers: Any) -> Any:
-        changed = at | {"workers": workers * together}
-        return rates(loading.cache, loading.topology, changed, most).steady
-
+    rate = _by_workers(loading, at, most)
     asked = laws(loading.cache)(at)
     alone = float(sum(asked[name] for name in ("delay_s", "storage_s", "network_s"))) + loading.prep_s
     best = min(most, at["cores"] / max(loading.prep_s, LEAST), 1 / max(float(asked["storage_s"]), LEAST))
@@ -169,6 +166,12 @@ def _wanted_workers(loading: Loading, at: dict[str, Any], most: float) -> int:
         enough = _fastest(rate, enough)
     aim = (1 - TOLERANCE) * rate(enough)
     return 1 + bisect_left(range(1, enough + 1), aim, key=rate)
+
+
+def _by_workers(loading: Loading, at: dict[str, Any], most: float) -> Callable[[Any], Any]:
+    """Return the samples/s of a job as a function of its workers."""
+    together = loading.jobs if loading.coordinated else 1
+    return lambda n: rates(loading.cache, loading.topology, at | {"workers": n * together}, most).steady
 
 
 def _fastest(rate: Callable[[Any], Any], most: int) -> int:
@@ -210,16 +213,11 @@ def _preparing(loading: Loading, at: dict[str, Any], found: Rates, waiting: floa
         )
         return f"{head} as many workers {end}."
     there = at | {"cores": at["cores"] * cores / loading.cores}
-    enough, together = (1 - 2 * TOLERANCE) * most, loading.jobs if loading.coordinated else 1
-
-    def rate(workers: float) -> float:
-        changed = there | {"workers": workers * together}
-        return float(rates(loading.cache, loading.topology, changed, most).steady)
-
+    rate, enough = _by_workers(loading, there, most), (1 - 2 * TOLERANCE) * most
     if rate(max(1, (cores - loading.trainer_cores) // loading.jobs)) >= enough:
         return f"{head} as many workers would do."
     workers = _wanted_workers(loading, there, most)
-    brought = rate(workers)
+    brought = float(rate(workers))
     end = "would do" if brought >= enough else f"would bring {digits3(brought)} samples/s"
     return f"{head} {workers} workers {end}."
 
