@@ -10,7 +10,7 @@ import numpy as np
 
 from sim.loading.laws import laws, wanted
 from sim.loading.queueing import LEAST
-from sim.loading.rates import Rates, rates, setting
+from sim.loading.rates import Rates, rates, setting, steady_rate
 from sim.specs.arguments import checked
 from sim.specs.fields import InputError
 from sim.specs.loading import Loading
@@ -171,7 +171,7 @@ def _wanted_workers(loading: Loading, at: dict[str, Any], most: float) -> int:
 def _by_workers(loading: Loading, at: dict[str, Any], most: float) -> Callable[[Any], Any]:
     """Return the samples/s of a job as a function of its workers."""
     together = loading.jobs if loading.coordinated else 1
-    return lambda n: rates(loading.cache, loading.topology, at | {"workers": n * together}, most).steady
+    return lambda n: steady_rate(loading.cache, loading.topology, at | {"workers": n * together}, most)
 
 
 def _fastest(rate: Callable[[Any], Any], most: int) -> int:

@@ -40,7 +40,7 @@ class Network:
         turns = self.cores / np.maximum(threads, LEAST)
         return np.where(turns < 1, turns * (1 - np.asarray(self.sharing_loss)), 1.0)
 
-    def worker_share(self, preparing: int) -> Array:
+    def worker_share(self, preparing: ArrayLike) -> Array:
         """Return the core that each of so many preparing workers gets in the mean."""
         alone = self.share(preparing)
         if not np.any(self.busy):
@@ -73,10 +73,9 @@ def levels(network: Network, most: int) -> Iterator[Level]:
     shape = np.broadcast_shapes(*(p.shape for p in parts))
     preparing = np.zeros((most + 1, *shape))
     preparing[0] = 1.0
-    per_worker = np.array([np.broadcast_to(core / network.worker_share(j), shape) for j in range(1, most + 1)])
-    trainer = np.array(
-        [np.broadcast_to(network.share(j + np.asarray(network.trainer)), shape) for j in range(most + 1)]
-    )
+    number = np.arange(most + 1).reshape(-1, *(1 for _ in shape))
+    per_worker = np.broadcast_to(core / network.worker_share(number[1:]), (most, *shape))
+    trainer = np.broadcast_to(network.share(number + np.asarray(network.trainer)), (most + 1, *shape))
     queues, bare = [np.zeros(shape) for _ in shared], [np.zeros(shape) for _ in shared]
     for n in range(1, most + 1):
         waits = [s * (1 + q) for s, q in zip(shared, queues, strict=True)]
@@ -85,8 +84,7 @@ def levels(network: Network, most: int) -> Iterator[Level]:
         bare_waits = [s * (1 + q) for s, q in zip(shared, bare, strict=True)]
         bare_rate = n / np.maximum(delay + sum(bare_waits), LEAST)
         queues, bare = [rate * w for w in waits], [bare_rate * w for w in bare_waits]
-        counts = np.arange(1, n + 1).reshape(-1, *(1 for _ in shape))
-        preparing[1 : n + 1] = rate * per_worker[:n] / counts * preparing[:n]
+        preparing[1 : n + 1] = rate * per_worker[:n] / number[1 : n + 1] * preparing[:n]
         preparing[0] *= rate / bare_rate
         yield Level(n, rate, (preparing[: n + 1] * trainer[: n + 1]).sum(axis=0))
 

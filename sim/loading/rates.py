@@ -61,10 +61,15 @@ def setting(loading: Loading, nodes: int = 1, network_bytes_per_s: float | None 
     }
 
 
+def steady_rate(policy: Cache, topology: Topology, at: Setting, most: ArrayLike) -> Array:
+    """Return the samples/s of settings that train at most `most` samples/s, once caches are full."""
+    return _loaded(topology, *_fetching(laws(policy)(at)), at, most)
+
+
 def rates(policy: Cache, topology: Topology, at: Setting, most: ArrayLike, first: bool = False) -> Rates:
     """Return the rates of settings that train at most `most` samples/s; first: in the first epoch."""
     asked = laws(policy, first)(at)
-    now = asked["delay_s"], (asked["storage_s"], asked["network_s"])
+    now = _fetching(asked)
     cached: tuple[Any, Any] = np.divide(at["sample_bytes"], at["memory_bytes_per_s"]), ()
     workers, hand = at["workers"], np.asarray(at["handover_s"], float)
     with np.errstate(divide="ignore"):  # nothing to prepare: as fast as one likes
@@ -79,6 +84,10 @@ def rates(policy: Cache, topology: Topology, at: Setting, most: ArrayLike, first
         local=asked["local"],
         remote=asked["remote"],
     )
+
+
+def _fetching(asked: Setting) -> tuple[Any, tuple[Any, ...]]:
+    return asked["delay_s"], (asked["storage_s"], asked["network_s"])
 
 
 def _loaded(topology: Topology, delay: Any, shared: tuple[Any, ...], at: Setting, most: ArrayLike) -> Array:
