@@ -61,6 +61,7 @@ SEARCHED = (
 """Cells that tell of a search, which are stored as users' searches find them."""
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+LONG = ("checkpointing", "cluster", "decentralized", "loading", "ptdp", "story", "sweep")
 
 
 @pytest.fixture(scope="function" if FULL else "module")
@@ -77,7 +78,11 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AsyncKernelMana
     asyncio.run(manager.shutdown_kernel(now=True))
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(p, marks=pytest.mark.slow if p.stem in LONG else ()) for p in NOTEBOOKS],
+    ids=lambda p: p.stem,
+)
 def test_runs(path, kernel):
     if CHROMIUM and path.stem in OPENED:
         pytest.skip("run in the browser by tests/browser/test_notebooks.py")
