@@ -30,9 +30,9 @@ from calibration.guards import MOST_DRIFT
 from calibration.intervals import coverage, outside_slope, size_bins
 from calibration.issue import with_issue
 from calibration.kernels.convolution import product
-from calibration.kernels.gemm import LAYOUT
 from calibration.memory import FILE as MEMORY
 from calibration.memory import load_memory, profile_memory
+from calibration.narrow import is_narrow, with_narrow
 from calibration.neighbours import OPERATION, shares
 from calibration.published.tables import read_public
 from calibration.samples import LEAST, Samples, fitted_as, preference
@@ -96,7 +96,7 @@ def build_profile(folder: Path, progress: Note | None = None) -> Profile:
     kept = rows if everything else taken(rows, _kernel)
     chosen = {id(row) for row in kept}
     flagged = [row for row in rows if row["flagged"] and id(row) not in chosen]
-    families = fit_families(kept, flagged, fingerprint, dtype, told)
+    families = _with_narrow(fit_families(kept, flagged, fingerprint, dtype, told), kept, dtype)
     links = _links(folder, kept, fingerprint)
     beside = shares([row for row in kept if row["op"] == OPERATION])
     models = [family.model for family in families]
@@ -226,12 +226,23 @@ def fit_families(
     return sorted(made, key=_rank)
 
 
-def _by_place(rows: Iterable[Row], dtype: str) -> dict[tuple[str, str, str], list[Row]]:
+def _by_place(rows: Iterable[Row], dtype: str, narrow: bool = False) -> dict[tuple[str, str, str], list[Row]]:
     held: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
     for row in rows:
-        if row["dtype"] == dtype and _known(row) and not _misaligned(row):
+        if row["dtype"] == dtype and _known(row) and is_narrow(row) is narrow:
             held[_place(row)].append(row)
     return held
+
+
+def _with_narrow(families: Sequence[Family], rows: Iterable[Row], dtype: str) -> list[Family]:
+    """Return the families, those of products with what narrow rows cost, where samples of these are enough."""
+    held = _by_place(rows, dtype, narrow=True)
+    models = {(f.model.op, f.model.implementation, f.model.direction): f.model for f in families}
+    for op, name in dict.fromkeys(place[:2] for place in held):
+        own = {d: models[op, name, d] for o, n, d in held if (o, n) == (op, name) and (op, name, d) in models}
+        parts = {d: samples_of(held[op, name, d], model.form) for d, model in own.items()}
+        models |= {(op, name, d): model for d, model in with_narrow(own, parts).items()}
+    return [replace(f, model=models[f.model.op, f.model.implementation, f.model.direction]) for f in families]
 
 
 def _counts(rows: Iterable[Row], dtype: str) -> dict[Key, int]:
@@ -245,21 +256,6 @@ def _counts(rows: Iterable[Row], dtype: str) -> dict[Key, int]:
 
 def _kernel(row: Row) -> tuple[str, ...]:
     return *_place(row), row["dtype"]
-
-
-ALIGNED_BYTES = 16
-
-
-def _misaligned(row: Row) -> bool:
-    """Return whether rows of a product's matrices begin where a GPU's libraries cannot load `ALIGNED_BYTES` at once.
-
-    They then take kernels without tensor units or with narrow loads, three to twelve times as long (H200: `layout`
-    says what lies in rows), which no term describes: networks for GPUs have sizes that avoid it.
-    """
-    if row["op"] != "gemm" or row["dtype"] == "float32" or row["layout"] not in LAYOUT.values():
-        return False
-    inner = row["shape"]["m" if row["layout"] == "NT" else "k"]
-    return any(row["shape"]["item"] * size % ALIGNED_BYTES for size in (row["shape"]["n"], inner))
 
 
 def _place(row: Row) -> tuple[str, str, str]:

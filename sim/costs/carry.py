@@ -12,6 +12,7 @@ from math import hypot, log
 from typing import TYPE_CHECKING
 
 from sim.costs.fitted import KernelModel, all_six_digits, six_digits
+from sim.costs.kernels import NARROW
 from sim.specs.device import Device
 
 if TYPE_CHECKING:
@@ -103,7 +104,13 @@ def carried(profile: "Profile", name: str, move: Move, links: "Profile") -> "Pro
 def carried_to_fp32(base: "Profile", name: str, by: Ratios, how: str, sigma_log: float) -> "Profile":
     """Return a profile of 16-bit kernels carried over to those of fp32, an estimate by stated ratios."""
     made = carried(base, name, Move(by, sigma_log, how, "assumed"), base)
-    return replace(made, dtype="float32", models=[replace(each, dtype="float32") for each in made.models])
+    return replace(made, dtype="float32", models=[_in_fp32(each) for each in made.models])
+
+
+def _in_fp32(model: KernelModel) -> KernelModel:
+    """Return a model of fp32 kernels, which narrow rows do not slow as they do 16-bit ones."""
+    parameters = {name: value for name, value in model.parameters.items() if name not in NARROW}
+    return replace(model, dtype="float32", parameters=parameters, held_out={})
 
 
 def _moved(model: KernelModel, base: str, move: Move) -> KernelModel:
@@ -114,7 +121,7 @@ def _moved(model: KernelModel, base: str, move: Move) -> KernelModel:
         standard_errors={},
         domain={},
         log_residual_quantiles={},
-        held_out={},
+        held_out={use: errors for use, errors in model.held_out.items() if use == "narrow"},
         bins=[],
         outside_slope=0.0,
         n_train=0,

@@ -12,8 +12,8 @@ from sim.costs.collectives import OPTIONAL
 from sim.costs.kernels import FORMS, TIMED_ALONE
 from sim.specs.fields import InputError, real, spec, whole
 
-Z80 = 1.2815515655446004
-"""Half-width of the central 80 % of a normal distribution, in standard deviations."""
+Z80, Z90 = 1.2815515655446004, 1.6448536269514722
+"""Half-width of the central 80 and 90 % of a normal distribution, in standard deviations."""
 
 Text = Annotated[str, Field(min_length=1, max_length=2_000, description="text")]
 Word = Annotated[str, Field(max_length=200, description="text of at most 200 characters")]
@@ -26,7 +26,7 @@ LEVELS = ("0.5", "0.8", "0.9", "0.95")
 """Nominal levels of the conformal intervals."""
 
 MOST_BINS = 20
-Use = Literal["random", "larger"]
+Use = Literal["random", "larger", "narrow"]
 USES: tuple[Use, ...] = ("random", "larger")
 """Samples held out of a fit: at random inside its shapes, and beyond them."""
 
@@ -92,8 +92,9 @@ class KernelModel:
     `dtype` is torch's name of the data type and `implementation` which kernel it is (both may be left out: 16 bit,
     any). `domain`: lowest and highest value of each input among the fitted samples. `bins`: conformal intervals by
     size, in ascending order. `outside_slope`: standard deviation of log time for every factor of e outside the domain.
-    `held_out`: errors of samples that are never fitted, by use. `n_flagged`: samples that the drift guard set aside;
-    `n_disturbed`: fitted ones that it flagged, taken because there were too few others or the machine was busy.
+    `held_out`: errors of samples that are never fitted, by use, and of products of `narrow` rows, by folds.
+    `n_flagged`: samples that the drift guard set aside; `n_disturbed`: fitted ones that it flagged, taken because there
+    were too few others or the machine was busy.
     """
 
     op: Name

@@ -1,6 +1,6 @@
 """Values of the declared symbols for a model, a cluster and one plan or a whole table of plans."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import lru_cache
 from math import ceil, gcd
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.costs.contention import contention_values
+from sim.costs.kernels import ALIGNED, narrow
 from sim.costs.memory import parameter_symbols
 from sim.costs.mesh import Mesh, group_values, twins
 from sim.costs.profile import Profile, load_profile
@@ -26,10 +27,6 @@ MODEL_SYMBOLS = (
     "hidden", "heads", "head_dim", "vocab", "seq", "kv_heads", "experts", "experts_per_token", "moe_ffn",
     "q_lora_rank", "kv_lora_rank", "rope_head_dim", "ssm_width", "ssm_heads", "encoder_seq",
 )  # fmt: skip
-
-
-ALIGNED = 8
-"""Elements: 16-bit tensor cores want rows of 16 bytes (NVIDIA Deep Learning Performance guide, matrix products)."""
 
 
 TILE = 128
@@ -298,9 +295,17 @@ def precision_values(name: str, cluster: Cluster) -> dict[str, float]:
     }
 
 
-def kv_columns(values: dict[str, Any]) -> Any:
-    """Return key (or value) columns of one tensor-parallel rank: more ranks than heads repeat them."""
-    return np.maximum(values["kv_heads"] / values["tp"], values["kv_repeatable"]) * values["head_dim"]
+def rank_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what one tensor-parallel rank has of matrices that do not divide evenly, by symbol name.
+
+    Key (or value) columns: more ranks than heads repeat them. Whether rows of the logits are `narrow`: Megatron-LM pads
+    a vocabulary, so that they never are.
+    """
+    rows = narrow(np.ceil(values["vocab"] / values["tp"]))
+    return {
+        "kv_columns": np.maximum(values["kv_heads"] / values["tp"], values["kv_repeatable"]) * values["head_dim"],
+        **{f"vocab_{kind}": values["native"] * is_so for kind, is_so in rows.items()},
+    }
 
 
 def plan_values(model: Model, placed: PlacedPlan, cluster: Cluster) -> dict[str, Any]:
@@ -326,7 +331,7 @@ def plan_values(model: Model, placed: PlacedPlan, cluster: Cluster) -> dict[str,
         **contention_values(load_profile(cluster.profile).contention, groups["shard_in"], groups["shard_out"]),
         **switch_values(plan.zero, RECOMPUTE.index(plan.recompute), plan.sequence_parallel, _share(plan, counts)),
     }  # fmt: skip
-    return values | {"kv_columns": kv_columns(model_values(model) | values)}
+    return values | rank_values(model_values(model) | values)
 
 
 def _share(plan: Plan, counts: NDArray[np.float64]) -> Any:

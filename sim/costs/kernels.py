@@ -8,8 +8,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike
 
 from sim.costs.algebra import Expr, ceiling, maximum, minimum, over, p_norm, symbol, times
+
+T = TypeVar("T")
 
 BYTES_16BIT = 2
 element_bytes = symbol("element_bytes")
@@ -72,6 +78,33 @@ SMALLEST_TILE = 64
 Performance"), which it takes where larger ones leave multiprocessors without work."""
 
 
+NARROW = {"odd": 1.0, "odd_t0": 0.0, "even": 1.0, "even_t0": 0.0}
+"""What rows of matrices that do not all begin at multiples of 16 bytes cost a 16-bit product. A GPU's libraries take
+other kernels for them, of narrow loads: odd: those of an odd number of elements; even: those of any other number that
+`ALIGNED` does not divide."""
+
+ALIGNED = 8
+"""Elements: 16-bit tensor cores want rows of 16 bytes (NVIDIA Deep Learning Performance guide, matrix products)."""
+
+
+def narrow(*sizes: ArrayLike) -> dict[str, Any]:
+    """Return 1 or 0 for `odd` and `even`: what rows of so many elements are, of which the worst decides."""
+    odd = np.logical_or.reduce([np.mod(size, 2) > 0 for size in sizes])
+    even = np.logical_or.reduce([np.mod(size, ALIGNED) > 0 for size in sizes]) & ~odd
+    return {"odd": 1.0 * odd, "even": 1.0 * even}
+
+
+def in_rows(direction: str, m: T, n: T, k: T) -> tuple[T, T]:
+    """Return the sizes that lie in rows of a layer's matrices in a product of (m, k) and (k, n): never its samples."""
+    return n, m if direction == "wgrad" else k
+
+
+def _narrow(x: Mapping[str, Expr], p: Mapping[str, Expr]) -> tuple[Expr, Expr]:
+    """Return how many times as long a product computes for its narrow rows, and by how much later it begins."""
+    kinds = [kind for kind in ("odd", "even") if kind in x]
+    return 1 + sum(x[k] * (p[k] - 1) for k in kinds), sum(x[k] * p[f"{k}_t0"] for k in kinds)
+
+
 def _gemm(x: Mapping[str, Expr], p: Mapping[str, Expr]) -> Expr:
     m, n, k, batch = x["m"], x["n"], x["k"], x["batch"]
     flop = gemm_flop(m, n, k, batch)
@@ -84,15 +117,16 @@ def _gemm(x: Mapping[str, Expr], p: Mapping[str, Expr]) -> Expr:
     # or not, waits for its first operands (k0).
     needed = flop / (_saturation(m, p["m0"]) * _saturation(n, p["n0"]))
     done = (needed + idle) / _saturation(k, p["k0"])
+    slower, later = _narrow(x, p)
     # Short products end before the chip has slowed down to the clock that its power allows; long ones alone end later.
     sustained = 1 + (p["boost"] and p["boost"] * over(p["boost_flop"], flop + p["boost_flop"]))
     sustained -= p["throttled"] and p["throttled"] * over(flop, flop + p["throttled_flop"])
-    compute = done / (p["rate"] * sustained)
+    compute = slower * done / (p["rate"] * sustained)
     size = gemm_bytes(m, n, k, batch, x.get("operand"), x.get("element", BYTES_16BIT))
     work = p_norm(compute, size / p["bandwidth"], p["p"])
     # Every result is summed up in turn, in several parts where k is large: few results have nothing to do meanwhile.
     in_turn = p["serial"] * k / (1 + k / p["serial_k"])
-    return p["t0"] + maximum(work, in_turn + times(1 - p["serial_hidden"], work))
+    return p["t0"] + later + maximum(work, in_turn + times(1 - p["serial_hidden"], work))
 
 
 def _attention(x: Mapping[str, Expr], p: Mapping[str, Expr]) -> Expr:
@@ -137,7 +171,7 @@ FORMS = {
             ("m", "n", "k", "batch"),
             ("rate", "bandwidth", "t0", "p", "m0", "n0", "k0"),
             _gemm,
-            WAVES | BOOST | SERIAL,
+            WAVES | BOOST | SERIAL | NARROW,
         ),
         Form("attention-saturating", ("flop", "seq", "rows"), ("rate", "t0", "s0", "r0"), _attention, {"d0": 0.0}),
         Form("memory-bound", ("bytes",), ("bandwidth", "t0"), _memory_bound, CACHE | ISSUED),
@@ -151,7 +185,8 @@ one of products far smaller than boost_flop; throttled: share of the rate that p
 lose, which alone draw all power for longer than a chip bears it. serial: seconds of an element of k by which a product
 of few results takes longer, at most serial * serial_k, less `serial_hidden` of all other work. spill: share of the
 traffic that rows much longer than c1 elements add. cached: share of the time that transfers far smaller than b1 bytes
-save. hidden: share of the floor in which bytes move already, 1 where it is the issue of many kernels."""
+save. hidden: share of the floor in which bytes move already, 1 where it is the issue of many kernels. odd, even: times
+as long as narrow rows let a product compute; odd_t0, even_t0: seconds that it starts later (`NARROW`)."""
 
 BOTH = ("forward", "backward")
 KERNELS: dict[tuple[str, str], str] = {
@@ -222,7 +257,8 @@ def listening() -> Iterator[list[Call]]:
 def _note(op: str, direction: str, inputs: Mapping[str, Expr]) -> None:
     heard = _heard.get()
     if heard is not None:
-        heard.append(Call(op, direction, {n: inputs[n] for n in form_of(op, direction).inputs}))
+        known = (*form_of(op, direction).inputs, "odd", "even")
+        heard.append(Call(op, direction, {n: inputs[n] for n in known if n in inputs}))
 
 
 def seconds(op: str, direction: str, **inputs: Expr) -> Expr:
@@ -251,18 +287,19 @@ def product_seconds(
     plain: bool = False,
     op: str = "gemm",
     smallest_tile: Expr | None = None,
+    rows: Mapping[str, Expr] | None = None,
 ) -> Expr:
     """Return the time of `batch` weight products at the plan's precision, or (`plain`) as no recipe touches them.
 
     op: the kernel that takes them, convolution for implicit ones. smallest_tile: rows and columns, where tiles may be
-    smaller than the profile's.
+    smaller than the profile's. rows: whether those of its matrices are `narrow`; None: they are not.
 
     The symbols `rate_<direction>` (rate over the plain one) and `operand_bytes` come from the precision recipe,
     `gemm_slowdown` is what whole runs take longer than single kernels, `low_precision_slowdown` what 8- and 4-bit
     products take longer than the ratio of peaks says.
     """
     tiles = {} if smallest_tile is None else {"smallest_tile": smallest_tile}
-    inputs = {"m": m, "n": n, "k": k, "batch": batch, "element": element_bytes, **tiles}
+    inputs = {"m": m, "n": n, "k": k, "batch": batch, "element": element_bytes, **tiles, **(rows or {})}
     if plain:
         return symbol("gemm_slowdown") * seconds(op, direction, **inputs)
     form = form_of(op, direction)

@@ -7,14 +7,16 @@ kernel's size over that of a normal distribution.
 
 Beyond the shapes that a model was fitted to, sigma_i grows: to hypot(sigma_i, slope * d), d being the log of the factor
 by which the kernel lies outside (the largest over its inputs) and slope the profile's `outside_slope`, which comes from
-held-out samples larger than all fitted ones, or is the last interval itself where there are none.
+held-out samples larger than all fitted ones, or is the last interval itself where there are none. Products of narrow
+rows have errors of their own.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable
-from math import hypot, sqrt
+from math import ceil, hypot, log1p, sqrt
 
-from sim.costs.fitted import Z80
+from sim.costs.fitted import Z80, Z90, KernelModel
+from sim.costs.kernels import ALIGNED, NARROW, in_rows
 from sim.costs.profile import Profile
 from sim.costs.usage import Used
 
@@ -35,11 +37,17 @@ def family_sigmas(profile: Profile, shares: Iterable[Used], outside: bool = True
     families: dict[str, float] = defaultdict(float)
     for kernel in shares:
         model = profile.model_of((kernel.op, kernel.direction))
-        sigma = model.half_width(kernel.size) / Z80
+        sigma = max(model.half_width(kernel.size) / Z80, _narrow(model, kernel))
         if outside:
             sigma = hypot(sigma, model.outside_slope * model.distance(kernel.inputs))
         families[model.op] += abs(kernel.share) * sigma
     return dict(families)
+
+
+def _narrow(model: KernelModel, kernel: Used) -> float:
+    """Return the standard deviation of log time of a product of narrow rows, 0 of others and where it is not known."""
+    found = model.held_out.get("narrow") if any(kernel.inputs.get(kind) for kind in NARROW) else None
+    return log1p(found.p90 / 100) / Z90 if found else 0.0
 
 
 def family(profile: Profile, kernel: Used) -> str:
@@ -66,3 +74,34 @@ def outside_domain(profile: Profile, kernels: Iterable[Used]) -> list[str]:
                 low, high = model.domain[name]
                 worst[label, name] = far, f"{label} {name} = {value:.6g} (fitted to {low:g} .. {high:g})"
     return [text for _, text in worst.values()]
+
+
+def told(profile: Profile, kernels: Iterable[Used]) -> tuple[str, ...]:
+    """Return what to say of kernels that the profile does not know: their shapes, and what follows."""
+    held = tuple(kernels)
+    lines, rows = outside_domain(profile, held), unknown_rows(profile, held)
+    wider = "the interval is wider for it" if profile.measured else "runs beyond them are in the run level"
+    texts = [f"outside the fitted shapes: {'; '.join(lines)}; {wider}"] if lines else []
+    if rows:
+        sizes = ", ".join(map(str, rows[:MOST_ROWS]))
+        as_others = "count like others: on an H200 they take 3.3 times as long, odd ones 6.4 times"
+        texts.append(f"products with rows of {sizes} elements, no multiple of 16 bytes, {as_others}")
+    return tuple(texts)
+
+
+NOTABLE, MOST_ROWS = 0.01, 4
+"""Share of the step of a product that is worth a word, and how many rows are named."""
+
+
+def unknown_rows(profile: Profile, kernels: Iterable[Used]) -> list[int]:
+    """Return the narrow rows (elements) of 16-bit products that are timed like any others, because the profile has
+    measured none or nobody said what lies in rows."""
+    found = set()
+    for kernel in kernels if profile.dtype != "float32" else ():
+        x = kernel.inputs
+        if kernel.op == "gemm" and abs(kernel.share) > NOTABLE:
+            known = "narrow" in profile.model_of((kernel.op, kernel.direction)).held_out
+            counted = not (x["odd"] or x["even"]) or known if "odd" in x else False
+            rows = () if counted else in_rows(kernel.direction, x["m"], x["n"], x["k"])
+            found |= {ceil(size) for size in rows if ceil(size) % ALIGNED}
+    return sorted(found)

@@ -238,7 +238,7 @@ class Step:
             *dict.fromkeys(line for profile in profiles for line in _of_profile(profile)),
             "fits compares reserved memory, communicators and context (nvidia_smi) of the fullest rank",
             *self._host_link,
-            *self._outside_domain,
+            *spread.told(self.profile, self.kernels),
             *self._switch,
             *self._software,
             *((self.contention,) if self.contention else ()),
@@ -261,13 +261,6 @@ class Step:
         if not self.contention:
             beside = f"copies slow what runs beside them as collectives do; {beside}"
         return (f"host link of a device: {rates} in each direction ({how}); {beside}",)
-
-    @property
-    def _outside_domain(self) -> tuple[str, ...]:
-        """Which kernels the step uses outside the shapes that the profile was fitted to, and what follows."""
-        lines = spread.outside_domain(self.profile, self.kernels)
-        wider = "the interval is wider for it" if self.profile.measured else "runs beyond them are in the run level"
-        return (f"outside the fitted shapes: {'; '.join(lines)}; {wider}",) if lines else ()
 
     @property
     def learned(self) -> tuple[str, ...]:

@@ -229,7 +229,7 @@ class Grid:
                 values[f"offload_{name}"] = each.reshape([-1 if k == i else 1 for k in range(len(shares))])
             values |= inputs.copy_values(Plan(global_batch=asked.global_batch, **kept), self.member)
         values |= contention_values(profile.contention, laid_out["shard_in"], laid_out["shard_out"])
-        values["kv_columns"] = inputs.kv_columns(values)
+        values |= inputs.rank_values(values)
         return stage_form(Structure.of(asked.model), shares is not None)(values)
 
     def _flat(

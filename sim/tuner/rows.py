@@ -311,7 +311,7 @@ def _scored(pool: _Pool, rows: Rows, parts: Sequence[_On], part: Column) -> tupl
     shape = {name: rows.columns[name].astype(np.float64) for name in (*DEGREES, "microbatches")}
     values = row_values(columns, shape, vars(held[0].setting.plan), len(held[0].setting.model.blocks))
     values |= _contention(held, index, values)
-    values |= {"chunks_alive": 0.0, "kv_columns": inputs.kv_columns(values)}
+    values |= {"chunks_alive": 0.0} | inputs.rank_values(values)
     values |= inputs.switch_values(*(rows.columns[name] for name in SWITCHES))
     given = np.unique(
         [[one.values[n] for n in function.symbols if n in one.values] for one in held], axis=0, return_inverse=True

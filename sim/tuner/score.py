@@ -254,7 +254,7 @@ def _columns(members: Sequence[Part]) -> dict[str, Any]:
     every = row_values(columns, shape, members[0][0].kept, len(members[0][0].model.blocks))
     every |= _contention(members, every)
     every["chunks_alive"] = np.concatenate([_alive(space, rows) for space, _, rows in members])
-    return every | {"kv_columns": inputs.kv_columns(every)}
+    return every | inputs.rank_values(every)
 
 
 def row_values(

@@ -12,7 +12,7 @@ from calibration.layers.gelu import _Gelu
 from calibration.layers.norm import _Norm
 from sim.costs import memory
 from sim.costs.algebra import compile_expressions
-from sim.costs.inputs import kv_columns, model_values, precision_values, switch_values
+from sim.costs.inputs import model_values, precision_values, rank_values, switch_values
 from sim.costs.layers.structure import STATISTICS, BlockKind, Structure
 from sim.engine.step import simulate
 from sim.specs import Cluster, InputError, Model, Plan
@@ -35,7 +35,7 @@ def block_bytes(
         | {"tempo": tempo}
     )
     values |= switch_values(0, recompute, sequence_parallel)
-    values["kv_columns"] = kv_columns(values)
+    values |= rank_values(values)
     out = compile_expressions({"kept": kept, "rebuilt": rebuilt})(values)
     return float(out["kept"]), float(out["rebuilt"])
 
@@ -170,7 +170,7 @@ def evaluated(expression, model, batch, tp=1, sequence_parallel=False, loss="in-
     values = model_values(model) | {"tp": tp, "cp": 1, "ep": 1, "etp": 1, "micro_batch": batch} | sizes()
     values |= switch_values(0, 0, sequence_parallel) | {"native": 0, "ring": 0, "autograd_loss": loss == "autograd"}
     values |= {"fused_loss": loss == "fused", "shard_n": 1, "tempo": 0}
-    values["kv_columns"] = kv_columns(values)
+    values |= rank_values(values)
     return float(compile_expressions({"x": expression})(values)["x"])
 
 

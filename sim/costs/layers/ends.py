@@ -31,6 +31,8 @@ norm_tokens = outside(tokens)
 encoder_tokens = symbol("encoder_seq") * micro_batch / cp
 patches = (seq - 1) * micro_batch / cp
 """Rows of an image without the one of its class."""
+NARROW = {kind: symbol(f"vocab_{kind}") for kind in ("odd", "even")}
+"""Whether rows of the logits are (`kernels.narrow`)."""
 LOOKED_UP, SUMMED = (("embedding", direction) for direction in ("forward", "backward"))
 
 
@@ -96,7 +98,7 @@ def head(structure: Structure) -> list[Op]:
     ops = [
         *(norm("final norm", outside(both(structure)), structure.statistics == 1) if structure.final_norm else ()),
         *(_transform() if structure.head == "masked" else ()),
-        *gemm("logits", rows, vocab / tp, hidden, plain=True),
+        *gemm("logits", rows, vocab / tp, hidden, plain=True, narrow=NARROW),
         *(_loss(direction, logits) for direction in kernels.BOTH),
         _summed("logits wgrad sum", symbol("head_split"), 0),
         Op("ends issue", "forward", "compute", issue / 3, launches=0),

@@ -5,7 +5,7 @@ parallelism after Megatron-LM (arXiv 1909.08053), sequence parallelism and selec
 al. 2022 (arXiv 2205.05198). Activations take `element_bytes` an element unless a precision recipe says otherwise.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from sim.costs import kernels, volume
@@ -96,25 +96,42 @@ def outside(tokens: Expr) -> Expr:
     return tokens / (1 + sequence_parallel * (tp - 1))
 
 
-def gemm(name: str, m: Expr, n: Expr, k: Expr, batch: Expr = 1, plain: bool = False) -> Iterator[Op]:
+def gemm(
+    name: str,
+    m: Expr,
+    n: Expr,
+    k: Expr,
+    batch: Expr = 1,
+    plain: bool = False,
+    narrow: Mapping[str, Expr] | None = None,
+) -> Iterator[Op]:
     """Yield y[m, n] = x[m, k] W^T with its two gradients, at the precision recipe's rate and operand size.
 
     `batch` products run as one grouped kernel. Casting an operand to 8 or 4 bits is memory traffic of its own.
     `plain`: no recipe touches it (the output head and the router: DeepSeek-V3, arXiv 2412.19437, section 3.3.1).
+    `narrow`: whether rows of n or k elements are (`kernels.narrow`); those of all three products are rows of these.
     """
     for direction, (rows, columns, inner) in {"forward": (m, n, k), "dgrad": (m, k, n), "wgrad": (n, k, m)}.items():
-        yield product(name, direction, rows, columns, inner, batch, plain)
+        yield product(name, direction, rows, columns, inner, batch, plain, narrow=narrow)
 
 
 PHASE_OF = {"forward": "forward", "dgrad": "backward_input", "wgrad": "backward_weight"}
 
 
 def product(
-    name: str, direction: str, m: Expr, n: Expr, k: Expr, batch: Expr = 1, plain: bool = False, op: str = "gemm"
+    name: str,
+    direction: str,
+    m: Expr,
+    n: Expr,
+    k: Expr,
+    batch: Expr = 1,
+    plain: bool = False,
+    op: str = "gemm",
+    narrow: Mapping[str, Expr] | None = None,
 ) -> Op:
     """Return one of `gemm`'s three products, of (m, k) and (k, n), timed as a kernel `op`."""
     cast = symbol("cast_bytes") * batch * m * k if direction != "wgrad" and not plain else 0
-    time = kernels.product_seconds(direction, m, n, k, batch, plain, op)
+    time = kernels.product_seconds(direction, m, n, k, batch, plain, op, rows=narrow)
     return Op(
         name if direction == "forward" else f"{name} {direction}",
         PHASE_OF[direction],

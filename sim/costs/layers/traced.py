@@ -1,5 +1,8 @@
 """Layers and ends of a traced network: the kernels that a layer table lists, through the same forms as all others."""
 
+from collections.abc import Mapping
+
+from sim.costs import kernels
 from sim.costs.algebra import Expr, maximum, symbol
 from sim.costs.kernels import FALLBACK, element_bytes
 from sim.costs.layers.attention import fused
@@ -55,13 +58,21 @@ def _kernel(name: str, op: table.Op, phase: table.Phase, end: bool) -> Op:
     """Return one launch; no recipe touches products of activations and of groups (more than one at once)."""
     x = op.inputs(micro_batch, phase)
     if op.kind in table.PRODUCTS:
-        return product(name, DIRECTIONS[phase], **x, plain=end or op.batch != ONE, op=op.kind)
+        rows = _narrow(DIRECTIONS[phase], x) if op.kind == "gemm" else None
+        return product(name, DIRECTIONS[phase], **x, plain=end or op.batch != ONE, op=op.kind, narrow=rows)
     if op.kind == "attention":
         return fused(name, "forward" if phase == "forward" else "backward", _attention_bytes(op, phase), **x)
     direction = "forward" if phase == "forward" else "backward"
     if (op.kind, direction) not in FALLBACK:
         direction = "any"
     return moved(name, phase, x["bytes"], op.kind, direction, x.get("columns", 1))
+
+
+def _narrow(direction: str, x: Mapping[str, Expr]) -> Mapping[str, Expr] | None:
+    """Return whether rows of a product's matrices are narrow, None where none are; those of samples are not known."""
+    sizes = kernels.in_rows(direction, x["m"], x["n"], x["k"])
+    found = kernels.narrow(*(float(size) for size in sizes if getattr(size, "is_number", True)), kernels.ALIGNED)
+    return found if any(found.values()) else None
 
 
 def _attention_bytes(op: table.Op, phase: table.Phase) -> Expr:

@@ -1,0 +1,71 @@
+"""What products of narrow rows cost is found from samples, and nothing is claimed where there are too few."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from calibration.fit import predict
+from calibration.narrow import is_narrow, with_narrow
+from calibration.samples import Samples
+from sim.costs.kernels import in_rows, narrow
+from sim.costs.profile import load_profile
+
+MODELS = {m.direction: m for m in load_profile("a100-sxm-80gb").models if m.op == "gemm"}
+TRUTH = {"odd": 6.0, "odd_t0": 2e-6, "even": 3.0, "even_t0": 5e-7}
+
+
+def samples(direction: str, n: int, step: int = 1) -> Samples:
+    """Return products with rows of `step` times an odd number of elements, 3 % of noise on their times."""
+    rng = np.random.default_rng(7)
+    sizes = {name: step * (2 * rng.integers(50, 2000, n) + 1.0) for name in "mnk"} | {"batch": np.ones(n)}
+    sizes["element"] = np.full(n, 2.0)
+    marked = sizes | narrow(*in_rows(direction, sizes["m"], sizes["n"], sizes["k"]))
+    seconds = predict("gemm-pnorm", marked, MODELS[direction].parameters | TRUTH) * np.exp(rng.normal(0, 0.03, n))
+    return Samples("", "gemm", direction, sizes, seconds, tuple(map(str, range(n))), "matmul")
+
+
+@pytest.mark.parametrize(("step", "kind"), [(1, "odd"), (2, "even"), (4, "even")])
+def test_the_cost_of_narrow_rows_comes_back(step, kind):
+    found = with_narrow(MODELS, {d: samples(d, 20, step) for d in MODELS})
+    for direction, model in found.items():
+        assert model.parameters[kind] == pytest.approx(TRUTH[kind], rel=0.05), direction
+        assert model.held_out["narrow"].n == 60
+        assert model.held_out["narrow"].mape < 5
+        assert model.parameters.items() >= MODELS[direction].parameters.items()
+        assert {"odd", "even"} & set(model.parameters) == {kind}
+
+
+def test_too_few_samples_say_nothing():
+    assert with_narrow(MODELS, {"forward": samples("forward", 7)}) == MODELS
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({}, False),
+        ({"shape": {"m": 17.0, "n": 64.0, "k": 64.0}}, False),  # samples do not lie in rows
+        ({"shape": {"m": 16.0, "n": 60.0, "k": 64.0}}, True),
+        ({"shape": {"m": 16.0, "n": 64.0, "k": 63.0}}, True),
+        ({"shape": {"m": 16.0, "n": 64.0, "k": 63.0}, "dtype": "float32"}, False),
+        ({"shape": {"m": 17.0, "n": 64.0, "k": 63.0}, "direction": "wgrad", "layout": "NT"}, True),
+        ({"shape": {"m": 16.0, "n": 64.0, "k": 63.0}, "direction": "wgrad", "layout": "NT"}, False),
+        ({"shape": {"m": 16.0, "n": 64.0, "k": 63.0}, "op": "convolution"}, False),
+    ],
+)
+def test_which_samples_have_narrow_rows(changed, expected):
+    row = {"op": "gemm", "direction": "forward", "dtype": "bfloat16", "layout": "TN"}
+    assert is_narrow(row | {"shape": {"m": 16.0, "n": 64.0, "k": 64.0}} | changed) is expected
+
+
+def test_what_an_h200_takes_for_narrow_rows_is_known_to_a_sixth():
+    models = [m for m in load_profile("h200-sxm-141gb").models if (m.op, m.implementation) == ("gemm", "matmul")]
+    for model in models:
+        assert model.parameters["odd"] == pytest.approx(6.4, rel=0.02)
+        assert model.parameters["even"] == pytest.approx(3.3, rel=0.02)
+        assert model.held_out["narrow"].mape < 18
+        assert model.held_out["narrow"].coverage90 > 0.85
+    aligned = replace(models[0], parameters={n: v for n, v in models[0].parameters.items() if n not in TRUTH})
+    assert aligned.seconds({"m": 4096.0, "n": 4096.0, "k": 4096.0, "batch": 1.0}) == models[0].seconds(
+        {"m": 4096.0, "n": 4096.0, "k": 4096.0, "batch": 1.0}
+    )
