@@ -46,11 +46,12 @@ def extent(t: Tensor) -> int:
 
 
 def total(*trees: Any) -> int:
-    """Return the bytes behind all tensors, each storage once."""
-    found: dict[int, int] = {}
+    """Return the bytes behind all tensors: each view of a storage once, of no storage more than there is."""
+    found: dict[int, dict[Any, Tensor]] = {}
     for t in tensors(trees):
-        found[storage_key(t)] = max(extent(t), found.get(storage_key(t), 0))
-    return sum(found.values())
+        found.setdefault(storage_key(t), {})[t.storage_offset(), t.shape, t.stride()] = t
+    stored = (list(views.values()) for views in found.values())
+    return sum(min(sum(map(extent, views)), views[0].untyped_storage().nbytes()) for views in stored)
 
 
 def _mm(args: tuple[Any, ...], _: Any) -> Iterator[Record]:
@@ -189,6 +190,19 @@ def _scatter(in_place: bool) -> Call:
     return read
 
 
+def _placed(in_place: bool) -> Call:
+    """Read as many new values as there are places, or one for all of them, and write these (into a copy if not in
+    place)."""
+
+    def read(args: tuple[Any, ...], _: Any) -> Iterator[Record]:
+        target, _, places, values = args[:4]
+        written = places.numel() * target.itemsize
+        read = min(written, extent(values)) if isinstance(values, Tensor) else 0
+        yield Record("elementwise", (read + written + total(places) + (0 if in_place else 2 * total(target)),))
+
+    return read
+
+
 def _last_of_shape(args: tuple[Any, ...]) -> int:
     return prod(next(a for a in args if isinstance(a, list | tuple) and all(type(i) is int for i in a)))
 
@@ -239,6 +253,8 @@ READERS: Mapping[Any, Call] = {
     aten.index_add_: _scatter(in_place=True),
     aten.scatter_add: _scatter(in_place=False),
     aten.scatter_add_: _scatter(in_place=True),
+    aten.scatter: _placed(in_place=False),
+    aten.scatter_: _placed(in_place=True),
 }
 OPAQUE = (
     "rnn_layer", "cudnn_rnn", "_thnn_fused", "flash_attention", "efficient_attention", "cudnn_attention",

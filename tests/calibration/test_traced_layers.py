@@ -71,3 +71,39 @@ def test_masks_of_torch_own_transformers_are_causal_where_they_are_told_to_be(to
     table = trace(Masked(), torch.zeros(1, 4, 8))
     (attention,) = [op for layer in table.layers for op in layer.forward if op.kind == "attention"]
     assert (attention.causal, attention.masked) == (told is True, told is None)
+
+
+class Scaled(nn.Module):
+    """A product, of which `act` makes something."""
+
+    def __init__(self, act):
+        super().__init__()
+        self.layer, self.act = nn.Linear(8, 16, bias=False), act
+
+    def forward(self, x):
+        return self.act(self.layer(x))
+
+
+@pytest.mark.parametrize(
+    ("act", "floats"),
+    [
+        (lambda y: torch.mul(*y.chunk(2, -1)), 8 + 8 + 8),  # two halves of what the product wrote
+        (lambda y: y[:, :8] * y[:, :8], 8 + 8),  # the same half
+        (lambda y: y[:, 1:] * y[:, :-1], 16 + 15),  # all of it, though each part is nearly all
+    ],
+)
+def test_views_of_one_tensor_are_read_as_far_as_they_differ(act, floats):
+    (layer,) = trace(Scaled(act), torch.zeros(1, 8), dtype=torch.float32).layers
+    assert moved(layer, "elementwise", ("forward",)) == [3 * 4 * floats]
+
+
+@pytest.mark.parametrize(("values", "floats"), [("tensor", 2 * 16), ("number", 16)])
+def test_what_is_scattered_in_place_leaves_the_rest_alone(values, floats):
+    def act(y):
+        places = torch.zeros(y.shape[0], 16, dtype=torch.long)
+        wide = y.repeat(1, 100) + 0
+        return wide.scatter_(1, places, y if values == "tensor" else 1.0)
+
+    (layer,) = trace(Scaled(act), torch.zeros(1, 8), dtype=torch.float32).layers
+    last = [op for op in layer.forward if op.kind == "elementwise"][-1]
+    assert at(last.bytes, 3) == 3 * (4 * floats + 8 * 16)
