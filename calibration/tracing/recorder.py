@@ -17,6 +17,7 @@ from torch.autograd import _get_sequence_nr  # type: ignore[attr-defined]
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from calibration.tracing.records import Record, copied, extent, records, storage_key, tensors
+from calibration.tracing.values import Values
 from sim.specs.fields import InputError
 from sim.specs.table import Role
 
@@ -54,9 +55,12 @@ class Part:
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes every dispatched operation; `parameters` are (name, tensor), `data` what is not an activation."""
+    """Notes every dispatched operation; `parameters` are (name, tensor), `data` what is not an activation, `values`
+    learns what the forward pass makes of known ones."""
 
-    def __init__(self, parameters: Mapping[str, Tensor], data: Iterable[Tensor], statistics: bool = True) -> None:
+    def __init__(
+        self, parameters: Mapping[str, Tensor], data: Iterable[Tensor], values: Values, statistics: bool = True
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.parts = [Part("first", "first")]
         self.phase = "forward"
@@ -73,6 +77,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._saved: dict[int, tuple[int, set[int]]] = {}
         self._kept = 0  # bytes that the open part has saved so far
         self._crossed: dict[int, tuple[int, int]] = {}
+        self._values = values
         self._statistics = statistics
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -82,6 +87,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if node is not None and torch.is_grad_enabled():
             raise InputError("module", "a forward pass inside backward", NO_CHECKPOINTS)
         out = func(*args, **(kwargs or {}))
+        if self.phase == "forward":
+            self._values.note(func, args, kwargs or {}, out)
         if self._statistics and func.overloadpacket in STATISTICS:
             out = (out[0], *(t.to(torch.float32) for t in out[1:]))
         part = len(self.parts) - 1 if node is None else bisect_right(self._starts, node._sequence_nr()) - 1

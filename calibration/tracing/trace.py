@@ -21,12 +21,14 @@ from torch._subclasses.fake_tensor import (
 from torch.func import functional_call
 from torch.nn.modules import transformer
 from torch.nn.utils.parametrize import ParametrizationList
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
 from calibration.tracing.choices import WEIGHT_GRADIENTS, Choices
 from calibration.tracing.recorder import NO_CHECKPOINTS, Part, Recorder
 from calibration.tracing.records import Record, tensors
+from calibration.tracing.values import Values
 from sim.specs.fields import InputError
 from sim.specs.table import SIZES, Layer, LayerTable, Op
 
@@ -50,8 +52,9 @@ def trace(
     inputs: example arguments whose tensors have the batch as first dimension, or a function of the batch size;
     those that require a gradient are activations, the others data. layers: the pipeline's layers, as modules or
     names (a ModuleList stands for its children); default: the children of the ModuleList or Sequential with most
-    parameters. dtype: of weights and real-valued inputs, as `module.to(dtype)` would make them. A mask given to
-    torch's own transformers counts as any mask unless `is_causal=True` stands beside it.
+    parameters. dtype: of weights and real-valued inputs, as `module.to(dtype)` would make them. torch's own
+    transformers drop a causal mask where `is_causal` says that it is one or, left out, where its values do: those made
+    in the forward pass and not written over, and those of buffers that are real.
 
     Raises:
         InputError: shapes that depend on data, sizes that are not affine in the batch, unknown layers,
@@ -119,11 +122,12 @@ def run(
     mode = held[0].fake_mode if held else FakeTensorMode(allow_non_fake_inputs=True)
     with mode:
         state = _faked(module, dtype)
+        values = Values((state[name], t) for name, t in module.named_buffers())
         given = tree_map(lambda t: _fake(t, dtype) if isinstance(t, Tensor) else t, inputs)
         parameters = {n: t for n, t in state.items() if isinstance(t, nn.Parameter)}
         data = [t for t in (*state.values(), *tensors(given)) if not t.requires_grad]
-        recorder = Recorder(parameters, data, statistics)
-        with recorder, recorder.watching(layers), choices or Choices(), _steps_of_recurrences(), _masks_as_told():
+        recorder = Recorder(parameters, data, values, statistics)
+        with recorder, recorder.watching(layers), choices or Choices(), _steps_of_recurrences(), _causal_by(values):
             try:
                 out = functional_call(module, state, *_arguments(given))
             except (DataDependentOutputException, DynamicOutputShapeException) as error:
@@ -143,10 +147,19 @@ def _steps_of_recurrences() -> Iterator[None]:
 
 
 @contextmanager
-def _masks_as_told() -> Iterator[None]:
-    """Make torch's own transformers take a mask for a causal one where `is_causal` says so: else they look at its
-    values, which fake tensors do not have."""
-    with patch.object(transformer, "_detect_is_causal_mask", lambda mask, is_causal=None, size=None: is_causal is True):
+def _causal_by(values: Values) -> Iterator[None]:
+    """Let torch's own transformers look at a mask's values, which fake tensors do not have, as far as they are known:
+    a mask that nothing is known of is none of theirs."""
+    look = transformer._detect_is_causal_mask
+
+    def seen(mask: Tensor | None, is_causal: bool | None = None, size: int | None = None) -> bool:
+        held = None if mask is None else values.of(mask)
+        if held is None:
+            return is_causal is True
+        with _disable_current_modes():
+            return bool(look(held, is_causal, size))
+
+    with patch.object(transformer, "_detect_is_causal_mask", seen):
         yield
 
 

@@ -58,19 +58,58 @@ def test_a_sum_of_products_counts_as_its_products():
     assert trace(Outer(8, 8), torch.zeros(1, 8), dtype=torch.float32).flop(3, "forward") == 2 * 2 * 3 * 8 * 8
 
 
-@pytest.mark.parametrize("told", [None, True])
-def test_masks_of_torch_own_transformers_are_causal_where_they_are_told_to_be(told):
-    class Masked(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layers = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 8, 0.0, batch_first=True), 1)
+def by_helper():
+    return nn.Transformer.generate_square_subsequent_mask(4)
 
-        def forward(self, x):
-            return self.layers(x, nn.Transformer.generate_square_subsequent_mask(4), is_causal=told)
 
-    table = trace(Masked(), torch.zeros(1, 4, 8))
+def by_hand():
+    return torch.where(torch.ones(8, 8).tril().bool(), 0.0, float("-inf"))[:4, :4].to(torch.bfloat16)
+
+
+def banded():
+    return by_helper() + torch.ones(4, 4).tril(-2) * -1e9
+
+
+def written_over():
+    return by_helper().zero_()
+
+
+class Masked(nn.Module):
+    def __init__(self, mask, told=None):
+        super().__init__()
+        self.layers = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 8, 0.0, batch_first=True), 1)
+        self.mask, self.told = mask, told
+
+    def forward(self, x):
+        return self.layers(x, self.mask(), is_causal=self.told)
+
+
+def attention_of(module):
+    table = trace(module, torch.zeros(1, 4, 8))
     (attention,) = [op for layer in table.layers for op in layer.forward if op.kind == "attention"]
-    assert (attention.causal, attention.masked) == (told is True, told is None)
+    return attention
+
+
+@pytest.mark.parametrize(
+    ("mask", "told", "causal"),
+    [
+        (by_helper, True, True),
+        (by_helper, None, True),
+        (by_hand, None, True),
+        (by_helper, False, False),
+        (banded, None, False),
+        (written_over, None, False),
+    ],
+)
+def test_masks_of_torch_own_transformers_are_causal_where_torch_would_see_it(mask, told, causal):
+    attention = attention_of(Masked(mask, told))
+    assert (attention.causal, attention.masked) == (causal, not causal)
+
+
+def test_a_mask_in_a_buffer_is_seen():
+    module = Masked(lambda: module.kept[:4, :4])
+    module.register_buffer("kept", nn.Transformer.generate_square_subsequent_mask(8))
+    assert attention_of(module).causal
 
 
 class Scaled(nn.Module):
