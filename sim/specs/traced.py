@@ -167,6 +167,9 @@ class Network:
         frozen = sum(part.frozen for part in self.parts)
         if frozen:
             yield f"{frozen} frozen parameters have gradients and optimizer states like the others (an upper bound)"
+        masked = sum(op.count for part in self.parts for op in part.forward if op.kind == "attention" and op.masked)
+        if masked:
+            yield f"{masked} of the attentions read a mask and compute all scores, also those that it hides"
 
 
 def _lettered(stack: Iterable[Part], inflow: Pair, letters: dict[Part, str]) -> Iterator[str]:

@@ -11,7 +11,7 @@ from sim.plans.files import job_data
 from sim.specs import Cluster, InputError, Job, LayerTable, Model, Plan
 from sim.specs.check import check_job
 from sim.specs.schema import file_schema
-from sim.specs.table import Layer
+from sim.specs.table import ATTENTION, Layer, Op
 from sim.specs.traced import MAX_KINDS, Network, Part, largest
 
 
@@ -44,6 +44,13 @@ def test_notes_say_what_is_taken_for_granted():
         "pipeline messages are all as large as the largest: 8 bytes for one sample",
         "5 frozen parameters have gradients and optimizer states like the others (an upper bound)",
     )
+
+
+def test_attention_that_reads_a_mask_is_told():
+    sizes = dict.fromkeys(ATTENTION, (1, 0))
+    plain, masked = (Op(kind="attention", count=2, masked=m, causal=not m, **sizes) for m in (False, True))
+    told = Model.from_table(made(layer(forward=[plain, masked], count=3), seq=4)).assumptions
+    assert told == ("6 of the attentions read a mask and compute all scores, also those that it hides",)
 
 
 @pytest.mark.parametrize(
