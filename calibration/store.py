@@ -66,7 +66,7 @@ class Session:
     the fit takes the others.
     """
 
-    schema_version: Literal[1] = 1
+    schema_version: Annotated[int, whole(1, 1)] = 1
     session: Text
     date: Text
     fingerprint: Fingerprint

@@ -135,7 +135,8 @@ def _model(
     source: str,
     size: Literal["flop", "bytes"] | None = None,
 ) -> KernelModel:
-    domain = {name: [six_digits(v.min()), six_digits(v.max())] for name, v in samples.inputs.items()}
+    inputs = {name: v for name, v in samples.inputs.items() if name in FORMS[fit.form].inputs}
+    domain = {name: [six_digits(v.min()), six_digits(v.max())] for name, v in inputs.items()}
     bins = size_bins(fit, samples)
     return KernelModel(
         op=key[0],

@@ -102,7 +102,7 @@ class Results:
     rate is from; profile: what predicts, empty for none; profile_sha256: of the numbers in it, which a new fit changes.
     """
 
-    schema_version: Literal[1] = 1
+    schema_version: Annotated[int, whole(1, 1)] = 1
     date: Text
     commit: Text
     fingerprint: Fingerprint

@@ -126,6 +126,8 @@ class KernelModel:
         form = FORMS[self.form]
         require("parameters", self.parameters, form.parameters, tuple(form.optional))
         for name, edges in self.domain.items():
+            if name not in form.inputs:
+                raise InputError(f"domain.{name}", edges, f"no such key; known keys: {', '.join(form.inputs)}")
             if len(edges) != 2 or not edges[0] <= edges[1]:
                 raise InputError(f"domain.{name}", edges, "[lowest, highest]")
         sizes = [b.from_size for b in self.bins]

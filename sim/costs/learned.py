@@ -153,7 +153,7 @@ class Learned:
     profile_sha256: of the fit that the plans were predicted by. off: why the corrections do not apply (empty: they do).
     """
 
-    schema_version: Literal[1] = 1
+    schema_version: Annotated[int, whole(1, 1)] = 1
     profile_sha256: Hash
     off: Word = ""
     corrections: Annotated[list[Correction], Field(max_length=MOST_RUNS)] = Field(default_factory=list)

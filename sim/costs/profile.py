@@ -113,7 +113,7 @@ class Profile:
     `learned` is no part of the file: corrections from executed plans, which lie beside it.
     """
 
-    schema_version: Literal[1, 2]
+    schema_version: Annotated[int, whole(min(VERSIONS), max(VERSIONS))]
     name: Text
     method: Text
     date: Text

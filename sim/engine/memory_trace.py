@@ -48,7 +48,7 @@ class Header:
     `requested_peak_bytes` is the most that was asked for at once, where only that is known.
     """
 
-    schema_version: Literal[1] = 1
+    schema_version: Annotated[int, whole(1, 1)] = 1
     source: Annotated[str, Field(min_length=1, max_length=200, description="text")]
     settings: AllocatorSettings = AllocatorSettings()
     allocated_peak_bytes: Size | None = None

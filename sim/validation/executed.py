@@ -145,7 +145,7 @@ class Executed:
 class Evidence:
     """Executed plans of one machine, in words, by the command that made them."""
 
-    schema_version: Literal[1] = 1
+    schema_version: Annotated[int, whole(1, 1)] = 1
     machine: Text
     profile: Text
     command: Text

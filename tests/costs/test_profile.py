@@ -92,6 +92,8 @@ def widths(held: Any) -> dict[str, Any]:
 WRONG = {
     "no version": (raw(schema_version=None), "schema_version"),
     "version as text": (raw(schema_version="2"), "schema_version"),
+    "version with a fraction": (raw(schema_version=2.0), "schema_version"),
+    "version as a truth": (raw(schema_version=True), "schema_version"),
     "models as text": (raw(models="gemm"), "models"),
     "too many models": (raw(models=[SHIPPED["models"][0]] * 301), "models"),
     "no models": (raw(models=[]), "models"),
@@ -111,6 +113,7 @@ WRONG = {
     "parameter nested": (model(parameters={"rate": {"rate": 1.0}}), RATE),
     "op with markup": (model(op="<script>"), "models.0.op"),
     "domain turned round": (model(domain={"m": [5.0, 1.0]}), "models.0.domain.m"),
+    "domain of no input": (model(domain={"columns": [1.0, 2.0]}), "models.0.domain.columns"),
     "domain of three": (model(domain={"m": [1.0, 2.0, 3.0]}), "models.0.domain.m"),
     "half-widths shrink": (widths(SHRINKING), WIDTHS),
     "levels missing": (widths({"0.5": 2.0}), WIDTHS),
