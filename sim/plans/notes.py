@@ -18,6 +18,17 @@ OF_MEGATRON: Mapping[str, Any] = {
 }  # fmt: skip
 """What Megatron-LM runs of settings that none of its arguments say."""
 
+OF_TORCHTITAN: Mapping[str, Any] = {
+    "fused_wgrad": False, "tp_overlap": False, "blocking_sends": False, "cross_entropy": "autograd",
+    "attention_kernel": "flash",
+}  # fmt: skip
+"""What torchtitan runs of settings that its configuration does not say as a plan does, nor limits."""
+
+OF_PROGRAMS = (
+    "framework", "compiled", "fused_wgrad", "tp_overlap", "cross_entropy", "attention_kernel", "optimizer_barrier",
+)  # fmt: skip
+"""Settings that DeepSpeed leaves to the program whose modules it wraps."""
+
 VOCABULARY_PARTS = 128
 """Megatron-LM's `make_vocab_size_divisible_by` (`megatron/training/tokenizer`: `_vocab_size_with_padding`)."""
 
@@ -27,6 +38,8 @@ def notes(step: Step, target: Target) -> Iterator[str]:
     if target in RUN_BY_TORCH:
         if step.plan.framework != "torch":
             yield f"predicted with framework {step.plan.framework}: plan.framework torch has torchtitan's memory law"
+        # What follows from the framework is told with it.
+        yield from _differing(step.model, step.placed.at(0).plan.but(framework="torch"), OF_TORCHTITAN, "torchtitan")
         if strange := _strange(step.model):
             yield f"torchtitan has no network with {', '.join(strange)}: {step.model.name} must be added to it"
     if target == "deepspeed":
@@ -43,6 +56,10 @@ def _of_deepspeed(step: Step) -> Iterator[str]:
     if plan.offload.gradients not in (0, plan.offload.optimizer):
         share = f"{plan.offload.gradients:g}"
         yield f"predicted with offload.gradients {share}: DeepSpeed has no such share, gradients follow the optimizer's"
+    usual = plan.but(**dict.fromkeys(OF_PROGRAMS))
+    stated = [name for name in OF_PROGRAMS if getattr(plan, name) != getattr(usual, name)]
+    if kernels := ", ".join(f"plan.{name} {_said(getattr(plan, name))}" for name in stated):
+        yield f"predicted with {kernels}: DeepSpeed's configuration does not say so, the program decides"
     if plan.pp > 1:
         if not plan.blocking_sends:
             yield "predicted with blocking_sends false: DeepSpeed's pipeline stands still while it sends (p2p.py)"
@@ -55,14 +72,19 @@ def _strange(model: Model) -> list[str]:
     return [f"model.{name} {_said(value)}" for name, value in held.items()]
 
 
-def _of_megatron(model: Model, plan: Plan) -> Iterator[str]:
+def _differing(model: Model, plan: Plan, own: Mapping[str, Any], target: str) -> Iterator[str]:
+    """Yield which settings of a plan are others than a target's `own`, of those that move anything."""
     unmoved = {"tp_overlap"} if plan.tp == 1 else set()
     unmoved |= {"scatter_gather"} if plan.pp == 1 or plan.tp == 1 or plan.sequence_parallel else set()
     unmoved |= {"blocking_sends"} if plan.pp == 1 else set()
     unmoved |= {"attention_kernel"} if model.attention == "eager" else set()
-    for name, own in OF_MEGATRON.items():
-        if getattr(plan, name) != own and name not in unmoved:
-            yield f"predicted with plan.{name} {_said(getattr(plan, name))}: Megatron-LM has {_said(own)}"
+    for name, value in own.items():
+        if getattr(plan, name) != value and name not in unmoved:
+            yield f"predicted with plan.{name} {_said(getattr(plan, name))}: {target} has {_said(value)}"
+
+
+def _of_megatron(model: Model, plan: Plan) -> Iterator[str]:
+    yield from _differing(model, plan, OF_MEGATRON, "Megatron-LM")
     if plan.cross_entropy == "autograd":
         yield "predicted with plan.cross_entropy autograd: Megatron-LM has in-place and fused"
     if model.activation == "relu" and not model.gated_mlp:

@@ -82,6 +82,23 @@ def test_a_share_of_gradients_that_deepspeed_cannot_state_is_said(trainsim, job)
         assert ("offload.gradients" in trainsim("emit", job(plan), "--to", "deepspeed")[2]) is said
 
 
+@pytest.mark.parametrize(
+    ("target", "settings", "told"),
+    [
+        ("deepspeed", "compiled: true, attention_kernel: flash-1", "plan.compiled true, plan.attention_kernel flash-1"),
+        ("deepspeed", "cross_entropy: fused", "with plan.cross_entropy fused: DeepSpeed's configuration does not"),
+        ("torchtitan", "framework: torch, attention_kernel: flash-1", "plan.attention_kernel flash-1: torchtitan has"),
+        ("torchtitan", "cross_entropy: in-place", "plan.cross_entropy in-place: torchtitan has autograd"),
+        ("torchtitan-0.3", "blocking_sends: true", "plan.blocking_sends true: torchtitan has false"),
+    ],
+)
+def test_kernels_that_a_target_does_not_state_are_told(trainsim, job, target, settings, told):
+    said = trainsim("emit", job(f"{PLANS[target]}, {settings}"), "--to", target)[2].splitlines()
+    plain = trainsim("emit", job(PLANS[target]), "--to", target)[2]
+    assert [told in line for line in said].count(True) == 1
+    assert told not in plain
+
+
 def test_deepspeed_counts_a_batch_over_tensor_parallel_ranks(trainsim, job):
     """So its configuration leaves that count out, which is `train_batch_size` by default."""
     words = "tp: 2, zero: 1, global_batch: 32, sequence_parallel: false"
