@@ -1,7 +1,7 @@
 """The network to train: dimensions, exact parameter counts, FLOP per token."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import field, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -417,31 +417,3 @@ class Model:
     def flop_per_token(self, convention: Convention = "megatron") -> float:
         """Return model FLOP of forward and backward per token of a sample (see `flop_per_sample`)."""
         return self.flop_per_sample(convention) / self.tokens_per_sample
-
-
-def resized(model: Model, dimensions: Mapping[str, int]) -> Model:
-    """Return a model of other dimensions; what followed from the old ones follows from the new ones.
-
-    Raises:
-        InputError: a dimension is out of range, or they contradict each other.
-    """
-    short = model.positions == "learned" and dimensions.get("seq", 0) > model.max_positions
-    follows = [*following(model), *(["max_positions"] if short else [])]
-    made: Model = replace(model, **dict.fromkeys(follows, DERIVED) | dict(dimensions))
-    return made
-
-
-def following(model: Model) -> dict[str, set[str]]:
-    """Return the fields that are what follows from other dimensions of the model, stated or not, and from which."""
-    layers = {"family", "layers", "encoder_layers", "window", "global_every", "experts", "dense_layers", "moe_every"}
-    follows = {
-        "pattern": (model.pattern == model._pattern(), layers),
-        "head_dim": (model.head_dim * model.heads == model.hidden, {"hidden", "heads"}),
-        "kv_heads": (model.kv_heads == model.heads, {"heads"}),
-        "v_head_dim": (not model.kv_lora_rank, {"hidden", "heads", "head_dim"}),
-        "max_positions": (model.positions == "learned" and model.max_positions == model.seq, {"seq"}),
-        "vocab": (model.family == "vit", {"classes"}),
-        "experts_per_token": (not model.experts, {"experts"}),
-        "moe_ffn": (not model.experts, {"experts", "ffn"}),
-    }
-    return {name: of for name, (does, of) in follows.items() if does}

@@ -9,7 +9,8 @@ from sim.specs.catalog import stated_model
 from sim.specs.fields import MAX_PROBLEMS, InputError, check, read
 from sim.specs.files import load_mapping
 from sim.specs.hf import read_config
-from sim.specs.model import Model, following
+from sim.specs.model import Model
+from sim.specs.resized import following, halves
 from sim.specs.table import KIND, LayerTable
 
 Read = tuple[Model | None, list[InputError]]
@@ -66,9 +67,11 @@ def _changed(raw: dict[str, Any], folder: Path) -> Read:
     seq, rows = changes.get("seq"), held.get("max_positions")
     if isinstance(seq, int) and rows is not None:  # a table that is stated holds shorter sequences, too
         follows = follows - {"max_positions"} | ({"max_positions"} if seq > rows else set())
-    made, problems = check(Model, {k: v for k, v in held.items() if k not in follows} | changes, "model")
+    encoder = halves(base, changes)
+    made, problems = check(Model, {k: v for k, v in held.items() if k not in follows} | encoder | changes, "model")
     kept = [note for note in notes if not any(note.startswith(f"model.{key} ") for key in changes)]
-    return made and made.noted(kept), problems
+    split = [f"model.{name} = {n} (half of layers, which are of both stacks)" for name, n in encoder.items()]
+    return made and made.noted([*kept, *split]), problems
 
 
 def _of_base(problem: InputError) -> InputError:

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 from sim.engine.step import Step, simulate
 from sim.specs import InputError, Model, Plan
 from sim.specs.arguments import checked
-from sim.specs.model import resized
 from sim.specs.plan import RECOMPUTE
+from sim.specs.resized import resized
 
 
 class Fix(NamedTuple):

@@ -195,10 +195,21 @@ def _model(row: Measured, facts: dict[str, Any], notes: _Notes) -> Model:
         if name:
             notes.texts.append(f"{name} of the catalog has another width: only its {', '.join(HABITS)} are taken")
         base = {key: value for key, value in base.items() if key in HABITS} | _usual(row, row.hidden, notes)
+    if base.get("family") == "encoder-decoder" and row.layers not in (None, base.get("layers")):
+        stated |= _stacks(row, int(row.layers or 0), base.get("encoder_layers"), notes)
     if base.get("family") == "vit" and row.seq is not None:
         side = max(1, isqrt(row.seq - 1)) * base.get("patch", Model.patch)
         base["image_size"] = notes.assume(None, side, "image_size", f"square, of seq = {row.seq} with the class")
     return Model(**(base | stated | facts))
+
+
+def _stacks(row: Measured, layers: int, encoder: int | None, notes: _Notes) -> dict[str, int]:
+    """Return the layers of an encoder-decoder: of both stacks, but those of one where they are what the model of that
+    name has in its encoder, as a config.json counts them."""
+    if layers == encoder and not row.model.endswith(f"cut to {layers} layers"):
+        return {"layers": notes.assume(None, 2 * layers, "layers", f"{layers} are one stack's")}
+    half = notes.assume(None, layers // 2, "encoder_layers", f"half of the {layers} layers, which are of both stacks")
+    return {"encoder_layers": half}
 
 
 HABITS = ("norm", "dropout", "bias", "positions", "tied_embeddings", "gated_mlp", "attention", "family")

@@ -13,7 +13,7 @@ from sim.specs import Cluster, InputError, Model, Multipliers
 from sim.specs.catalog import devices, models
 from sim.specs.device import Sourced
 from sim.specs.fields import DERIVED, read
-from sim.specs.model import resized
+from sim.specs.resized import resized
 from sim.units import counted
 from sim.widgets.controls import Group
 from sim.widgets.knob import Knob, on_change

@@ -6,8 +6,8 @@ import pytest
 
 from sim.specs import Job, Model
 from sim.specs.catalog import models
-from sim.specs.model import resized
 from sim.specs.model_file import read_model
+from sim.specs.resized import resized
 from tests.oracle import ROOT
 from tests.specs.test_traced import TABLE
 
@@ -51,6 +51,14 @@ def test_what_followed_follows_anew(folder):
     assert (wider.head_dim, wider.kv_heads, wider.ffn) == (64, 32, 4096)
     assert wider.pattern == models["bert-large"].pattern
     assert changed(folder, base="gemma2-9b", layers=4).pattern == models["gemma2-9b"].pattern[:4]
+
+
+def test_other_layers_of_an_encoder_decoder_are_half_of_its_encoders(folder):
+    model = changed(folder, base="t5-large", layers=36)
+    assert (model.encoder_layers, model.pattern) == (18, "N" * 18 + "C" * 18)
+    assert "model.encoder_layers = 18 (half of layers, which are of both stacks)" in model.assumptions
+    assert changed(folder, base="t5-large", layers=36, encoder_layers=24).encoder_layers == 24
+    assert resized(models["t5-large"], {"layers": 96}).encoder_layers == 48
 
 
 @pytest.mark.parametrize(("seq", "rows"), [(512, 1024), (2048, 2048)])

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sim.specs import InputError, Model
 from sim.specs.catalog import models as catalog
-from sim.specs.model import resized
+from sim.specs.resized import resized
 
 LETTERS = st.text("TWXY", min_size=1, max_size=12) | st.text("M*-E", min_size=1, max_size=12)
 

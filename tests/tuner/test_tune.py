@@ -14,7 +14,7 @@ from sim.plans.notes import notes
 from sim.specs import Cluster, InputError, Links, Model, Offload, Plan
 from sim.specs.catalog import models
 from sim.specs.job import Tune
-from sim.specs.model import resized
+from sim.specs.resized import resized
 from sim.specs.rules import divisors
 from sim.tuner.baseline import textbook
 from sim.tuner.explain import TERM_NAMES

@@ -97,6 +97,23 @@ def test_a_cut_model_is_the_catalogs_with_fewer_layers(tmp_path) -> None:
         case(tmp_path, model="llama3-8b cut to 8 layers", **dict.fromkeys(("layers", "hidden", "heads"), ""))
 
 
+@pytest.mark.parametrize(
+    ("model", "layers", "stacks", "note"),
+    [
+        ("t5-large", "48", (24, 48), ""),
+        ("t5-large", "24", (24, 48), "layers = 48 (24 are one stack's)"),
+        ("t5-large", "36", (18, 36), "encoder_layers = 18 (half of the 36 layers, which are of both stacks)"),
+        ("t5-large cut to 24 layers", "24", (12, 24), "encoder_layers = 12 (half of the 24 layers"),
+    ],
+)
+def test_layers_of_an_encoder_decoder_are_of_both_stacks_or_as_its_config_counts(
+    tmp_path, model, layers, stacks, note
+) -> None:
+    found = case(tmp_path, model=model, layers=layers, hidden="1024", heads="16", seq="512")
+    assert (found.model.encoder_layers, found.model.layers) == stacks
+    assert any(text.startswith(note) for text in found.assumptions)
+
+
 def test_a_catalog_name_of_another_width_gives_its_habits_alone_and_says_so(tmp_path) -> None:
     found = case(tmp_path, model="DeepSeekV3", layers="61", hidden="5120", heads="40", seq="4096")
     assert (found.model.norm, found.model.kv_lora_rank, found.model.experts) == ("rmsnorm", 0, 0)

@@ -7,7 +7,7 @@ import pytest
 import sim
 from sim.report.sections import step_cards
 from sim.specs import Plan
-from sim.specs.model import resized
+from sim.specs.resized import resized
 from sim.widgets import views
 from sim.widgets.hardware import ClusterControls, ModelControls
 
