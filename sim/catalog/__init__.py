@@ -1,6 +1,8 @@
 """Data only: devices, models, precisions, scaling laws and fitted profiles as JSON, a source beside every number."""
 
 import json
+import re
+from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -30,3 +32,18 @@ def names(kind: str) -> list[str]:
 @cache  # a step asks for them several times, and they are part of the package
 def _names(kind: str) -> tuple[str, ...]:
     return tuple(sorted(e.name.removesuffix(".json") for e in folder(kind).iterdir() if e.name[0] not in "._"))
+
+
+def meant(kind: str, name: str) -> str:
+    """Return the entry of one kind that `name` is but for case and punctuation, `name` itself where there is none."""
+    return name if name in _names(kind) else _spellings(kind).get(spelled(name), name)
+
+
+def spelled(name: str) -> str:
+    """Return a name in small letters without punctuation but between digits: GPT3-5B is not GPT-35B."""
+    return re.sub(r"(?<!\d)-|-(?!\d)", "", re.sub(r"[^a-z0-9]+", "-", name.lower()))
+
+
+@cache
+def _spellings(kind: str) -> Mapping[str, str]:
+    return {spelled(name): name for name in _names(kind)}

@@ -5,7 +5,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Generic, TypeVar, get_args, get_type_hints
 
-from sim.catalog import data, names
+from sim.catalog import data, meant, names
 from sim.specs.dataset import Dataset, DatasetEntry
 from sim.specs.device import Device, Sourced
 from sim.specs.fields import InputError, check, read, short
@@ -21,11 +21,12 @@ DEVICE_SUFFIXES = (".yaml", ".yml", ".json")
 
 
 def entry(kind: str, name: str) -> object:
-    """Return the entry `name` of one kind as plain data; raises InputError with the known names."""
-    known = names(kind)
-    if name not in known:
+    """Return the entry `name` of one kind as plain data, in any case and punctuation; raises InputError with the known
+    names."""
+    known, found = names(kind), meant(kind, name)
+    if found not in known:
         raise InputError(kind.removesuffix("s"), name, "one of " + ", ".join(known))
-    return data(f"{kind}/{name}.json")
+    return data(f"{kind}/{found}.json")
 
 
 def is_device_file(name: str) -> bool:

@@ -4,15 +4,20 @@ from collections.abc import Callable
 from dataclasses import field, fields, replace
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
+from sim.catalog import meant
 from sim.specs.arguments import checked
 from sim.specs.catalog import device
 from sim.specs.device import HOST_EFFICIENCY, Device, Rate, check_domain
 from sim.specs.fields import DERIVED, InputError, read, real, spec, whole
 from sim.units import gigabytes, si
 
-DeviceName = Annotated[str, Field(description="a device of the catalog or the path of a device file")]
+DeviceName = Annotated[
+    str,
+    AfterValidator(lambda name: meant("devices", name)),
+    Field(description="a device of the catalog or the path of a device file"),
+]
 ProfileName = Annotated[str, Field(description="a catalog profile or a folder with profile.json")]
 
 

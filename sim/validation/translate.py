@@ -14,7 +14,7 @@ from functools import cache
 from math import ceil, isqrt
 from typing import Any
 
-from sim.catalog import data
+from sim.catalog import data, meant, spelled
 from sim.costs import inputs
 from sim.engine.assembly import check_schedule
 from sim.specs.catalog import device, models, stated_model
@@ -112,7 +112,7 @@ def _base(row: Measured) -> str | None:
     found = known.get(row.model) or known.get(bare) or bare
     if found in models:
         return found
-    alike = _spellings().get(_spelled(bare))
+    alike = _spellings().get(spelled(bare))
     if row.hidden is None or alike is None:
         return alike
     ran = any("plan" in fact and row.model.startswith(fact.get("starts", "\0")) for fact in _agreed(row))
@@ -122,12 +122,7 @@ def _base(row: Measured) -> str | None:
 @cache
 def _spellings() -> dict[str, str]:
     known: dict[str, str] = _aliases()["models"]["names"]
-    return {_spelled(name): found for name, found in {**known, **{name: name for name in models}}.items()}
-
-
-def _spelled(name: str) -> str:
-    """Return a name in small letters without punctuation but between digits: GPT3-5B is not GPT-35B."""
-    return re.sub(r"(?<!\d)-|-(?!\d)", "", re.sub(r"[^a-z0-9]+", "-", name.lower()))
+    return {spelled(name): found for name, found in {**known, **{name: name for name in models}}.items()}
 
 
 def _facts(row: Measured) -> list[Mapping[str, Any]]:
@@ -156,7 +151,8 @@ def _merged(facts: list[Mapping[str, Any]], part: str) -> dict[str, Any]:
 
 
 def _cluster(row: Measured, profile: str | None, notes: _Notes) -> Cluster:
-    usual = device(row.device)
+    name = meant("devices", row.device)
+    usual = device(name)
     inner = row.tp * row.pp * (row.cp or 1)
     server = min(usual.gpus_per_node, row.gpus or inner * (row.dp or usual.gpus_per_node))
     node = notes.assume(row.gpus_per_node, server, "gpus_per_node", "the device's usual server")
@@ -178,7 +174,7 @@ def _cluster(row: Measured, profile: str | None, notes: _Notes) -> Cluster:
         notes.texts.append(f"intra_node = nvlink is not counted: the links of {row.device} are PCIe's")
     own = {"profile": profile} if profile else {}
     return Cluster.of(
-        row.device, max(1, gpus // node), gpus_per_node=min(node, gpus), links=read(Links, links, "links"), **own
+        name, max(1, gpus // node), gpus_per_node=min(node, gpus), links=read(Links, links, "links"), **own
     )
 
 
@@ -265,6 +261,8 @@ def _plan(row: Measured, model: Model, cluster: Cluster, facts: dict[str, Any], 
         "sequence_parallel": bool(row.sequence_parallel) and row.tp > 1,
     }
     given |= {name: getattr(row, name) for name in ("cp", "ep", "etp") if (getattr(row, name) or 1) > 1}
+    for name in ("ep", "etp") if model.experts else ():
+        notes.assume(getattr(row, name), 1, name, "not stated")
     given |= {"compiled": True} if row.compiled else {}
     given |= _software(row, notes)
     given |= _framework(row, zero, notes)

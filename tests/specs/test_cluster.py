@@ -9,10 +9,17 @@ from hypothesis import strategies as st
 from sim.catalog import names
 from sim.plans.files import job_data
 from sim.specs import Cluster, InputError, Job, Model, Plan
-from sim.specs.catalog import device
+from sim.specs.catalog import device, models
 from sim.specs.fields import read
 
 MIXED = [{"device": "h100-sxm-80gb", "nodes": 4}, {"device": "a100-sxm-80gb", "nodes": 8}]
+
+
+@pytest.mark.parametrize("spelling", ["H100-SXM-80GB", "h100_sxm_80gb", "H100 SXM 80GB"])
+def test_a_device_is_known_in_any_case_and_punctuation(spelling):
+    assert Cluster.of(spelling, nodes=2) == Cluster.of("h100-sxm-80gb", nodes=2)
+    assert Cluster.of(groups=[{"device": spelling}]).device == "h100-sxm-80gb"
+    assert models["GPT3 175B"] == models["gpt3-175b"]
 
 
 def test_the_fast_links_join_what_the_device_says():

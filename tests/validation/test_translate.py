@@ -227,6 +227,18 @@ def test_releases_are_in_their_order() -> None:
     assert years == sorted(set(years))
 
 
+def test_a_device_is_known_in_any_spelling(tmp_path) -> None:
+    assert case(tmp_path, device="H100 SXM 80GB").cluster == case(tmp_path, device="h100-sxm-80gb").cluster
+
+
+def test_blank_degrees_of_experts_are_told(tmp_path) -> None:
+    cells = {"model": "DeepSeek V3 cut to 8 layers", "layers": "8", "hidden": "7168", "heads": "128", "seq": "4096"}
+    told = case(tmp_path, **cells, ep="8").assumptions
+    assert "etp = 1 (not stated)" in told
+    assert not any(text.startswith("ep =") for text in told)
+    assert not any("etp" in text for text in case(tmp_path).assumptions)
+
+
 def test_a_name_fills_blanks_of_the_network_that_it_means(tmp_path) -> None:
     cells = {"model": "GPT 6.2B", "layers": "30", "hidden": "4096", "heads": "32"}
     found = case(tmp_path, **cells).model
