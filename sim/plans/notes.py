@@ -40,7 +40,9 @@ def notes(step: Step, target: Target) -> Iterator[str]:
             yield f"predicted with framework {step.plan.framework}: plan.framework torch has torchtitan's memory law"
         # What follows from the framework is told with it.
         yield from _differing(step.model, step.placed.at(0).plan.but(framework="torch"), OF_TORCHTITAN, "torchtitan")
-        if strange := _strange(step.model):
+        if step.model.table:
+            yield _traced(step.model, "torchtitan")
+        elif strange := _strange(step.model):
             yield f"torchtitan has no network with {', '.join(strange)}: {step.model.name} must be added to it"
     if target == "deepspeed":
         yield from _of_deepspeed(step)
@@ -67,6 +69,10 @@ def _of_deepspeed(step: Step) -> Iterator[str]:
         yield f"DeepSpeed reads pipeline.stages nowhere: the program gives {split}"
 
 
+def _traced(model: Model, target: str) -> str:
+    return f"{target} builds networks of its own: {model.name}, which was traced, must be added to it"
+
+
 def _strange(model: Model) -> list[str]:
     held = {name: getattr(model, name) for name, usual in BLOCKS.items() if getattr(model, name) != usual}
     return [f"model.{name} {_said(value)}" for name, value in held.items()]
@@ -84,6 +90,8 @@ def _differing(model: Model, plan: Plan, own: Mapping[str, Any], target: str) ->
 
 
 def _of_megatron(model: Model, plan: Plan) -> Iterator[str]:
+    if model.table:
+        yield _traced(model, "Megatron-LM")
     yield from _differing(model, plan, OF_MEGATRON, "Megatron-LM")
     if plan.cross_entropy == "autograd":
         yield "predicted with plan.cross_entropy autograd: Megatron-LM has in-place and fused"

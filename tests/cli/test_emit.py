@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from sim.plans import EXPORTERS
+from tests.specs.test_traced import TABLE
 
 JOB = "model: llama3-8b\ncluster: {device: h100-sxm-80gb, nodes: 2}\nplan: {%s}\n"
 PLANS = {
@@ -80,6 +81,16 @@ def test_a_share_of_gradients_that_deepspeed_cannot_state_is_said(trainsim, job)
     for share, said in ((0.3, True), (1, False), (0, False)):
         plan = f"global_batch: 32, zero: 1, offload: {{optimizer: 1, gradients: {share}}}"
         assert ("offload.gradients" in trainsim("emit", job(plan), "--to", "deepspeed")[2]) is said
+
+
+@pytest.mark.parametrize("target", ["megatron", "torchtitan"])
+def test_a_traced_network_must_be_added_to_a_target_with_networks_of_its_own(trainsim, tmp_path, target):
+    TABLE.save(tmp_path / "net.json")
+    path = tmp_path / "job.yaml"
+    path.write_text(JOB.replace("llama3-8b", "{table: net.json}") % "global_batch: 32, framework: torch")
+    said = trainsim("emit", path, "--to", target)[2]
+    assert "net, which was traced, must be added to it" in said
+    assert "model.norm" not in said
 
 
 @pytest.mark.parametrize(
