@@ -276,7 +276,11 @@ class _Request:
             raise search.nothing()
         gap = max(gap, unequal.gap(steps[0].step_time_s)) if unequal else gap
         (ranked, same), base = rank(search, steps, self.top), {**space.kept, **self.given}
-        ranked, robust = weighed(ranked, objective)
+        robust = None
+        try:
+            ranked, robust = weighed(ranked, objective)
+        except KeyboardInterrupt:
+            search.stopped.append(True)
         baseline = textbook(self.model, cluster, self.asked.global_batch, base, self.asked.target)
         of_stages = {k: v for k, v in self.asked.knobs.items() if k not in PLAN_KNOBS and not isinstance(v, Bounds)}
         knobs = dict(space.knobs) | of_stages

@@ -286,6 +286,17 @@ def test_an_interruption_of_the_explanations_keeps_the_order(found, monkeypatch)
     assert cut.plans[1].why == ("interrupted before it was explained",)
 
 
+def test_an_interruption_of_the_weighing_keeps_the_order(monkeypatch):
+    def stopped(*given):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ranking, "robustness", stopped)
+    cut = tune(SMALL, NODE, 32, {"virtual_stages": [1], "pp": [1]}, top=2)
+    assert cut.interrupted and not cut.certified
+    assert len(cut.plans) == 2 and cut.baseline
+    assert cut.robustness is None
+
+
 @pytest.mark.slow
 def test_a_share_on_the_host_needs_a_link_to_it():
     """Of host processors there is none: a share that is asked for is refused, and none is tried unasked."""
