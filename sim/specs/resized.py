@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from sim.specs.fields import DERIVED
+from sim.specs.fields import DERIVED, InputError
 from sim.specs.model import Model
 
 
@@ -11,8 +11,11 @@ def resized(model: Model, dimensions: Mapping[str, int]) -> Model:
     """Return a model of other dimensions; what followed from the old ones follows from the new ones.
 
     Raises:
-        InputError: a dimension is out of range, or they contradict each other.
+        InputError: a dimension is out of range, they contradict each other, or the network was traced.
     """
+    if model.table and dimensions:
+        name, value = next(iter(dimensions.items()))
+        raise InputError(name, value, "left alone: nothing of a traced network can be changed")
     short = model.positions == "learned" and dimensions.get("seq", 0) > model.max_positions
     follows = [*following(model), *(["max_positions"] if short else [])]
     made: Model = replace(model, **dict.fromkeys(follows, DERIVED) | halves(model, dimensions) | dict(dimensions))

@@ -7,7 +7,7 @@ from typing import Any
 
 import ipywidgets as w
 
-from sim.catalog import names
+from sim.catalog import meant, names
 from sim.costs.profile import load_profile
 from sim.specs import Cluster, InputError, Model, Multipliers
 from sim.specs.catalog import devices, models
@@ -48,7 +48,7 @@ class ModelControls(Group):
 
     def model(self) -> Model:
         """Return what is asked for; raises InputError where the name is unknown or dimensions contradict."""
-        name = self.picker.value.strip()
+        name = meant("models", self.picker.value.strip())
         if name != self.base.name:
             self.base = models[name] if name in models else self.shown.get(name) or Model.from_hf(name)
             self._show()

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from sim.specs import Job, Model
+from sim.specs import InputError, Job, Model
 from sim.specs.catalog import models
 from sim.specs.model_file import read_model
 from sim.specs.resized import resized
@@ -59,6 +59,11 @@ def test_other_layers_of_an_encoder_decoder_are_half_of_its_encoders(folder):
     assert "model.encoder_layers = 18 (half of layers, which are of both stacks)" in model.assumptions
     assert changed(folder, base="t5-large", layers=36, encoder_layers=24).encoder_layers == 24
     assert resized(models["t5-large"], {"layers": 96}).encoder_layers == 48
+
+
+def test_nothing_of_a_traced_network_is_resized():
+    with pytest.raises(InputError, match=r"seq: got 8; allowed: left alone: nothing of a traced network"):
+        resized(Model.from_table(TABLE), {"seq": 8})
 
 
 @pytest.mark.parametrize(("seq", "rows"), [(512, 1024), (2048, 2048)])

@@ -119,3 +119,5 @@ def test_a_name_of_the_catalog_is_the_catalogs_model_whatever_was_shown_under_it
         controls.picker.value = name
         assert controls.model() == sim.models[name]
     assert controls.dimensions["layers"].value == 96
+    controls.picker.value = "Llama3 70B"
+    assert controls.model() == sim.models["llama3-70b"]
