@@ -59,7 +59,8 @@ class Step:
     `step_time_s`. `peak_memory_bytes` is allocated memory on the fullest rank; `fits` compares reserved memory
     and context with the capacity: yes, close (the capacity lies inside the interval) or no. `contention`: what the
     event engine knows of how streams slow each other, as text. `correction`: learned from executed plans, a factor that
-    the step time contains (`breakdown_s["learned"]` is what it adds) and no other time or rate knows of.
+    the step time contains (`breakdown_s["learned"]` is what it adds) and no other time or rate knows of. `noise`: what
+    it was run with.
     """
 
     model: Model
@@ -74,6 +75,7 @@ class Step:
     breakdown_s: Mapping[str, float]
     contention: str = ""
     correction: Correction | None = None
+    noise: Noise | None = None
 
     def __repr__(self) -> str:
         plan = f"tp={self.plan.tp}, pp={self.plan.pp}, dp={self.placed.dp}"
@@ -401,7 +403,7 @@ def simulate(
         step_time *= correction.factor
     beside = shared.source if shared else ""
     return Step(
-        model, cluster, placed, profile, level, costs, timeline, memory, step_time, breakdown, beside, correction
+        model, cluster, placed, profile, level, costs, timeline, memory, step_time, breakdown, beside, correction, noise
     )
 
 

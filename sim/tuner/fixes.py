@@ -22,8 +22,8 @@ class Fix(NamedTuple):
 
 @checked
 def fixes(step: Step) -> list[Fix]:
-    """Return the changes that save memory, by the engine and run level of the step: those that fit first, then by extra
-    time."""
+    """Return the changes that save memory, by engine, run level and noise of the step: those that fit first, then by
+    extra time."""
     found = []
     for change, values in _changes(step):
         try:
@@ -69,8 +69,9 @@ def largest(step: Step, name: str, values: Sequence[int]) -> Step | None:
 
 
 def _likewise(step: Step, model: Model, plan: Plan) -> Step:
-    """Return another step on the cluster, by the engine and with the run level of this one; raises InputError."""
-    return simulate(model, step.cluster, plan, "events" if step.contention else "path", step.level)
+    """Return another step on the cluster, by the engine and with the run level and noise of this one; raises
+    InputError."""
+    return simulate(model, step.cluster, plan, "events" if step.contention else "path", step.level, step.noise)
 
 
 def _changes(step: Step) -> list[tuple[str, dict[str, Any]]]:

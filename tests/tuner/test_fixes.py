@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from sim.costs.run_level import RunLevel, RunLevelSet
+from sim.engine.noise import Noise
 from sim.engine.step import simulate
 from sim.specs import Cluster, InputError, Model, Plan
 from sim.specs.catalog import models
@@ -52,9 +53,17 @@ def test_memory_binds_where_the_usual_layers_are_faster_and_do_not_fit(between):
     assert "setting of Tempo's layers off instead of on: −" in told[0]
 
 
-@pytest.mark.parametrize(("engine", "level"), [("events", None), ("path", RunLevelSet.bare(RunLevel()))])
-def test_a_change_is_run_as_the_step_was(engine, level):
-    step = simulate(models["llama3-8b"], Cluster.of("h100-sxm-80gb"), Plan(tp=2, global_batch=32), engine, level)
+@pytest.mark.parametrize(
+    ("engine", "level", "noise"),
+    [
+        ("events", None, None),
+        ("path", RunLevelSet.bare(RunLevel()), None),
+        ("path", None, Noise(slow={(0, 0): 1.5})),
+    ],
+)
+def test_a_change_is_run_as_the_step_was(engine, level, noise):
+    step = simulate(models["llama3-8b"], Cluster.of("h100-sxm-80gb"), Plan(tp=2, global_batch=32), engine, level, noise)
+    assert fixes(step)
     for fix in fixes(step):
-        likewise = simulate(step.model, step.cluster, fix.step.plan, engine, level)
+        likewise = simulate(step.model, step.cluster, fix.step.plan, engine, level, noise)
         assert fix.slower == likewise.step_time_s / step.step_time_s - 1
