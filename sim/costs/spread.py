@@ -99,7 +99,7 @@ def unknown_rows(profile: Profile, kernels: Iterable[Used]) -> list[int]:
     found = set()
     for kernel in kernels if profile.dtype != "float32" else ():
         x = kernel.inputs
-        if kernel.op == "gemm" and abs(kernel.share) > NOTABLE:
+        if kernel.op == "gemm" and abs(kernel.share) > NOTABLE and x["batch"] == 1:
             known = "narrow" in profile.model_of((kernel.op, kernel.direction)).held_out
             counted = not (x["odd"] or x["even"]) or known if "odd" in x else False
             rows = () if counted else in_rows(kernel.direction, x["m"], x["n"], x["k"])
