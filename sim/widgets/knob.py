@@ -2,10 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from html import escape
+from math import isfinite
 from typing import Any
 
 import ipywidgets as w
 import traitlets
+
+from sim.specs import InputError
 
 BOX = "76px"
 STYLE = """<style>
@@ -40,6 +43,9 @@ class Knob(w.VBox):
 
     Numbers without options, or with only one, have the box alone. What is set stays, whether it is possible or not;
     `hint` says beside the name what is.
+
+    Raises:
+        InputError: a value of a setting of numbers that is no finite number, which no box could show.
     """
 
     value = traitlets.Any()
@@ -88,6 +94,15 @@ class Knob(w.VBox):
     def options(self) -> tuple[Any, ...]:
         """The values that the slider goes over."""
         return tuple(value for _, value in self._slider.options)
+
+    @traitlets.validate("value")
+    def _possible(self, proposal: Any) -> Any:
+        value = proposal["value"]
+        if self.is_number and not (is_number(value) and isfinite(value)):
+            few, most = min(self.options), max(self.options)
+            span = f"; the slider goes from {few} to {most}" if few < most else ""
+            raise InputError(self.name, value, f"a finite number{span}")
+        return value
 
     def _listed(self, options: Sequence[Any], value: Any) -> list[tuple[str, Any]]:
         every = list(options) if value in options else [*options, value]

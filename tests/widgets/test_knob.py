@@ -1,5 +1,8 @@
 """A setting of a panel: a slider, a box, or both."""
 
+import pytest
+
+from sim.specs import InputError
 from sim.widgets.knob import Knob
 
 
@@ -21,3 +24,13 @@ def test_numbers_without_other_values_have_a_box_alone():
 def test_what_has_no_box_keeps_its_slider():
     """It is all that shows the value."""
     assert slides(Knob("schedule", ["1f1b"], "1f1b")) and slides(Knob("n", [4], 4, boxed=False))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), "many", True])
+def test_what_no_box_could_show_is_refused_and_the_value_stays(value):
+    tp, layers = Knob("tp", [1, 2, 8], 2), Knob("layers", (), 96)
+    with pytest.raises(InputError, match=r"^tp: got .*; allowed: a finite number; the slider goes from 1 to 8$"):
+        tp.value = value
+    with pytest.raises(InputError, match=r"^layers: got .*; allowed: a finite number$"):
+        layers.value = value
+    assert (tp.value, layers.value, tp._box.value) == (2, 96, 2)
