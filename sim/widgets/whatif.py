@@ -40,6 +40,10 @@ from sim.widgets.width import WidthSensor
 PAUSE_S = 0.15
 """What takes longer than that waits until the sliders rest."""
 
+LEFT, RIGHT = 300, 518
+"""Pixels of the columns, of the right one at least: in cells below 900, 82 of which are beside the output, it goes
+below the left one."""
+
 MULTIPLIER = {
     "matrix_flop_per_s": "clock", "attention_flop_per_s": "clock", "memory_bytes_per_s": "memory_rate",
     "intra_bytes_per_s": "intra", "inter_bytes_per_s_per_node": "inter",
@@ -90,7 +94,7 @@ class WhatIf(w.HBox):
         self._folds = dict(zip(groups, folds, strict=True))
         left = w.VBox(
             [w.HTML(STYLE, layout=w.Layout(display="none")), *folds],
-            layout=w.Layout(width="300px", flex="0 0 auto", max_height="900px", overflow="hidden auto"),
+            layout=w.Layout(width=f"{LEFT}px", flex="0 0 auto", max_height="900px", overflow="hidden auto"),
         )
         left.add_class("trainsim-controls")
         return left
@@ -108,7 +112,7 @@ class WhatIf(w.HBox):
         # The answer keeps its place whatever it says, so that nothing below jumps.
         said = w.VBox([self._answer, self._notice], layout=w.Layout(min_height="76px"))
         parts = [self.sensor, self._cards, said, bar, work, self.panes]
-        return w.VBox(parts, layout=w.Layout(flex="1 1 440px", min_width="0"))
+        return w.VBox(parts, layout=w.Layout(flex=f"1 1 {RIGHT}px", min_width="0"))
 
     @property
     def message(self) -> str:

@@ -55,6 +55,9 @@ def test_a_slider_moves_sentence_and_figure(opened, name: str) -> None:
     slider, figure = panel.sliders[0].bounding_box(), drawn.bounding_box()
     assert figure["x"] > slider["x"] + slider["width"]  # beside each other, the file browser open
     assert len(panel.moves(2)) == 2
+    notebook.page.set_viewport_size({"width": 1240, "height": 900})  # the cell has less than 900
+    notebook.page.wait_for_timeout(1_000)
+    assert drawn.bounding_box()["x"] < slider["x"] + slider["width"]  # below each other
 
 
 @fully
