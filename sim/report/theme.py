@@ -161,6 +161,11 @@ def marker(look: Look, theme: Theme) -> dict[str, Any]:
     return style | ({"pattern": pattern(look, theme)} if look.hatch else {})
 
 
+def outline(theme: Theme) -> dict[str, Any]:
+    """Return the marker of a bar of the plan that is compared with: a frame that lets through what is below it."""
+    return {"color": TRANSPARENT, "line": {"width": 2, "color": colour("text", theme)}}
+
+
 def pattern(look: Look, theme: Theme) -> dict[str, Any]:
     """Return the hatch of a filled area or bar: lines of the page's colour over the look's colour."""
     return {

@@ -370,6 +370,9 @@ def test_a_difference_of_steps_names_both_plans(step: Step, long_step: Step) -> 
     assert all("earlier chunk" in f.layout.xaxis2.title.text for f in (figure, swapped))  # `step` alone has chunks
     assert [a.text[:8] for a in figure.layout.annotations] == ["A: tp 2,", "B: tp 2,"]
     assert figure.layout.title.text.startswith("B takes ")
+    plain = figures.timeline_difference(step, long_step, critical=False, shade="microbatch")
+    assert not any(t.name == "critical path" for t in plain.data)
+    assert "of 8 microbatches" in plain.layout.xaxis2.title.text
 
 
 def test_a_tornado_has_a_bar_on_each_side_the_longest_on_top(step: Step) -> None:
@@ -389,3 +392,26 @@ def test_a_tornado_of_a_larger_change_is_wider(step: Step) -> None:
     assert figures.tornado(step, change=0.5).data[0].name == "50\u00a0% better"
     with pytest.raises(InputError, match="change"):
         figures.tornado(step, change=0.0)
+
+
+def test_a_tornado_shows_what_flips_whether_the_plan_fits(step: Step, overfull: Step) -> None:
+    assert not any("fits" in name for name in figures.tornado(step).data[0].y)
+    for target in ("memory", "step_time"):
+        flips = [n for n in figures.tornado(overfull, change=4.0, target=target).data[0].y if "fits" in n]
+        assert any(n.startswith("memory size") and n.endswith("<br>fits: yes if better") for n in flips)
+        assert not any("worse" in n for n in flips)  # it does not fit as it is
+
+
+def test_a_tornado_of_two_plans_has_the_bars_of_the_other_as_outlines(step: Step, long_step: Step) -> None:
+    figure, alone = figures.tornado(step, reference=long_step), figures.tornado(long_step)
+    assert legend(figure) == ["10\u00a0% better", "10\u00a0% worse", "A"]
+    for bar, outline, own in zip(figure.data[:2], figure.data[2:], alone.data, strict=True):
+        outlined = dict(zip(bar.customdata, outline.x, strict=True))
+        for x, a, *texts in zip(bar.x, outline.x, bar.text, outline.text, strict=True):
+            assert abs(x) < 0.05 or not texts[abs(x) >= abs(a)]  # the number is beyond both
+        assert {name: outlined[name] for name in own.customdata} == pytest.approx(
+            dict(zip(own.customdata, own.x, strict=True))
+        )
+    assert figure.data[2].marker.color == "rgba(0,0,0,0)"
+    reach = max(abs(x) for bar in figure.data for x in bar.x)
+    assert figure.layout.xaxis.range[1] >= reach

@@ -11,7 +11,7 @@ from sim.engine.critical import critical_path
 from sim.engine.step import Step
 from sim.engine.timeline import Timeline
 from sim.report.figures.gantt import MAX_BARS, Ints, Shown, draw, height, rank_title
-from sim.report.figures.timeline import of_actions, shade_note, spread, timeline_of
+from sim.report.figures.timeline import Shading, of_actions, shade_note, spread, timeline_of
 from sim.report.numbers import signed, time_unit
 from sim.report.text import comparison_words
 from sim.report.theme import Theme, colour, frame, safe, wrapped
@@ -26,12 +26,14 @@ def timeline_difference(
     ranks: int = 8,
     theme: Theme = "light",
     window: tuple[float, float] | None = None,
+    critical: bool = True,
+    shade: Shading = "chunk",
 ) -> go.Figure:
-    """Return two timelines on one time axis: `reference` above, `step` below, critical paths outlined.
+    """Return two timelines on one time axis: `reference` above, `step` below.
 
     Where both have the same actions on the same ranks the lower one's hover says how each moved. The title says how
     much longer it takes and what of the critical path that is due to. ranks: rows of each at most; window: the part
-    shown, in seconds from the start (None: all).
+    shown, in seconds from the start (None: all); critical, shade: of both, as `timeline` has them.
 
     Raises:
         InputError: a window that does not end after it begins.
@@ -39,7 +41,9 @@ def timeline_difference(
     after, before = timeline_of(step), timeline_of(reference)
     found = compare(after, before)
     span = window or (0.0, max(t.makespan for t in (after, before)) * 1e-9)
-    panels = [of_actions(t, ranks, span, critical_path(t.run)) for t in (before, after)]
+    panels = [
+        of_actions(t, ranks, span, critical_path(t.run) if critical else None, shade=shade) for t in (before, after)
+    ]
     if found.same_actions:
         panels[1] = _moved(panels[1], found, span)
     names = [_name(x) for x in (reference, step)]
@@ -47,7 +51,7 @@ def timeline_difference(
         panels,
         [f"{n}: {t}" for n, t in zip("AB", names, strict=True)],
         comparison_words(found),
-        shade_note(before.schedule) or shade_note(after.schedule),
+        shade_note(before.schedule, shade) or shade_note(after.schedule, shade),
         theme,
     )
 

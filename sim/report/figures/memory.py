@@ -20,6 +20,7 @@ from sim.report.theme import (
     label,
     legend_entry,
     marker,
+    outline,
     overflow_pattern,
     pattern,
     whiskers,
@@ -197,7 +198,7 @@ def _outlines(figure: go.Figure, reference: Step, size: Unit, theme: Theme) -> f
         y=held / size.scale,
         base=0,
         name="A",
-        marker={"color": TRANSPARENT, "line": {"width": 2, "color": colour("text", theme)}},
+        marker=outline(theme),
         hovertemplate=f"<b>A</b><br>pipeline rank %{{x}}<br>%{{y:.3~r}} {size.name} of device memory<extra></extra>",
     )
     return float(held.max())

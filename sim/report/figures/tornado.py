@@ -1,63 +1,105 @@
-"""What faster hardware would buy: the step time with each parameter of the hardware better and worse."""
+"""What better hardware, or fewer bytes, would buy: a step's time, memory or price with each better and worse."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import plotly.graph_objects as go
 
 from sim.engine.step import Step
 from sim.report.numbers import signed
-from sim.report.theme import Look, Theme, colour, frame, marker
+from sim.report.theme import Look, Theme, colour, frame, marker, outline
 from sim.specs.arguments import checked
-from sim.tuner.elasticity import CHANGE, Elasticity, elasticities
+from sim.tuner.effects import Effect, Target, effects
+from sim.tuner.elasticity import CHANGE, Elasticity
 from sim.units import percent
 
 BETTER, WORSE = "better", "worse"
 LOOKS = {BETTER: Look("forward", "", BETTER), WORSE: Look("backward", "/", WORSE)}
 NOTHING = 5e-4
-"""Relative change of the step time under which a parameter is left out."""
+"""Relative change of the target under which a parameter is left out."""
+
+OF = {
+    "step_time": "step time", "memory": "memory over capacity", "cost": "USD per 1e9 tokens",
+}  # fmt: skip
 
 
 @checked
 def tornado(
-    step: Step, theme: Theme = "light", known: Sequence[Elasticity] | None = None, change: float = CHANGE
+    step: Step,
+    theme: Theme = "light",
+    known: Sequence[Elasticity] | None = None,
+    change: float = CHANGE,
+    target: Target = "step_time",
+    reference: Step | None = None,
 ) -> go.Figure:
     """Return the change of a step's time (%) with each parameter `change` better and worse, the largest effect on top.
 
-    Better is a higher rate or a shorter time. Beside each name stands the elasticity, d log(step time) / d log(rate or
-    time). known: the step's `elasticities`, where they have been computed, with their own `change`.
+    Better is a higher rate, a shorter time, fewer bytes or a lower price. Beside each name stands the elasticity,
+    d log(target) / d log(parameter), and below it where the plan would fit that does not, or the other way round.
+    known: the step's `elasticities`, where they have been computed, with their own `change`. target: what changes, if
+    not the step time (`tuner.effects`). reference: another plan, A, whose bars are drawn as outlines.
+
+    Raises:
+        InputError: a change that is none, or a cost without a price.
     """
-    found = known or elasticities(step, change)
-    shown = [e for e in found if _matters(e, step)]
-    size = percent(found[0].change)
+    change = known[0].change if known else change
+    found = {e.title: e for e in effects(step, change, target, known)}
+    before = {e.title: e for e in effects(reference, change, target)} if reference else {}
+    shown = [
+        n for n in dict.fromkeys((*found, *before))
+        if any(n in own and _matters(own[n], of) for own, of in ((found, step), (before, reference)) if of)
+    ]  # fmt: skip
     figure = frame(
-        theme, 110 + 34 * max(2, len(shown)), "change of step time (%)", "", barmode="overlay", bargap=0.35,
+        theme, 110 + 34 * max(2, len(shown)), f"change of {OF[target]} (%)", "", barmode="overlay", bargap=0.35,
         margin={"l": 12, "r": 12, "t": 48, "b": 44},
     )  # fmt: skip
-    names = [f"{e.title} ({signed(e.elasticity, 2)})" for e in shown]
-    for i, (meaning, look) in enumerate(LOOKS.items()):
-        values = [100 * _changes(e, step)[i] for e in shown]
+    rows = [found.get(n) or before[n] for n in shown]
+    names = [f"{e.title} ({signed(e.elasticity, 2)}){_flips(found.get(e.title), step)}" for e in rows]
+    outlined: list[dict[str, Any]] = []
+    for meaning, look in LOOKS.items():
+        values, others = (_values(own, shown, meaning) for own in (found, before))
+        further = [abs(other) > abs(v) for v, other in zip(values, others, strict=True)]
+        numbers = [signed(v, 1) if abs(v) >= 0.05 else "" for v in values]
+        told = [f"<br>A: {other:.2f} %" if n in before else "" for n, other in zip(shown, others, strict=True)]
+        size = f"{percent(change)} {look.label}"
         figure.add_bar(
             orientation="h",
             x=values,
             y=names,
-            name=f"{size} {look.label}",
+            name=size,
             meta=meaning,
             marker=marker(look, theme),
-            text=[signed(v, 1) if abs(v) >= 0.05 else "" for v in values],
-            customdata=[e.name for e in shown],
+            text=["" if out else number for out, number in zip(further, numbers, strict=True)],
+            customdata=[e.name for e in rows],
+            hovertext=told if before else None,
             textposition="outside",
             cliponaxis=False,
-            hovertemplate=f"<b>%{{y}}</b><br>{size} {look.label}: %{{x:.2f}} % step time<extra></extra>",
+            hovertemplate=f"<b>%{{y}}</b><br>{size}: %{{x:.2f}} % {OF[target]}"
+            f"{'%{hovertext}' if before else ''}<extra></extra>",
         )
-    largest = max((abs(100 * c) for e in shown for c in _changes(e, step)), default=1.0)
+        # The number of a bar stands beyond the outline, if that is longer.
+        ends = [number if out else "" for out, number in zip(further, numbers, strict=True)]
+        outlined.append({"x": others, "text": ends, "showlegend": not outlined})
+    for bar in outlined if before else ():
+        figure.add_bar(
+            **bar, orientation="h", y=names, name="A", legendgroup="A", hoverinfo="skip", marker=outline(theme),
+            textposition="outside", cliponaxis=False,
+        )  # fmt: skip
+    largest = max((abs(x) for bar in figure.data for x in bar.x), default=0.0) or 1.0
     figure.update_xaxes(range=[-1.2 * largest, 1.2 * largest], zeroline=True, zerolinecolor=colour("secondary", theme))
     return figure.update_yaxes(autorange="reversed", showgrid=False, tickmode="linear", dtick=1)  # a name a row
 
 
-def _changes(e: Elasticity, step: Step) -> tuple[float, float]:
-    """Return the relative changes of the step time with the parameter better and worse."""
-    return e.better_s / step.step_time_s - 1, e.worse_s / step.step_time_s - 1
+def _values(found: Mapping[str, Effect], shown: Sequence[str], meaning: str) -> list[float]:
+    """Return the changes in percent of the parameters that are shown, 0 of those that a plan does not have."""
+    return [100 * getattr(found[n], meaning) if n in found else 0.0 for n in shown]
 
 
-def _matters(e: Elasticity, step: Step) -> bool:
-    return max(map(abs, _changes(e, step))) >= NOTHING
+def _matters(e: Effect, step: Step) -> bool:
+    return max(abs(e.better), abs(e.worse)) >= NOTHING or set(e.fits) != {step.fits}
+
+
+def _flips(e: Effect | None, step: Step) -> str:
+    """Return a line that says where the plan would fit that does not, or the other way round."""
+    ways = [f"{fits} if {way}" for fits, way in zip(e.fits, LOOKS, strict=True) if fits != step.fits] if e else []
+    return f"<br>fits: {', '.join(ways)}" if ways else ""
