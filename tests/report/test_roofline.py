@@ -1,6 +1,7 @@
 """The roofline: rates and intensities of the step's own operations, under the roofs of the data sheet."""
 
 from dataclasses import replace
+from math import log10
 
 import plotly.graph_objects as go
 import pytest
@@ -89,3 +90,17 @@ def test_a_slow_device_has_a_smaller_unit_and_dark_its_colours() -> None:
     figure = figures.roofline(step, theme="dark")
     assert "GFLOP/s" in figure.layout.yaxis.title.text
     assert points(figure)[0].marker.color == PALETTE["forward"][1]
+
+
+def test_another_plans_kernels_are_open_markers_below_a_roof_of_its_own(step: Step) -> None:
+    low = simulate(model(), CLUSTER, replace(step.plan, precision="fp8"))
+    figure = figures.roofline(step, reference=low)
+    opened = [t for t in figure.data if t.name == "A, its roof dashed"]
+    assert sorted((x, y) for t in opened for x, y in zip(t.x, t.y, strict=True)) == sorted(
+        (x, y) for t in points(figures.roofline(low)) for x, y in zip(t.x, t.y, strict=True)
+    )
+    assert all(t.marker.symbol.endswith("-open") for t in opened) and [t.showlegend for t in opened].count(True) == 1
+    (roof,) = (t for t in figure.data if t.name == "A's roof")
+    assert roof.y[2] * 1e12 == H100.peak_fp8_flop_per_s.value
+    assert figure.layout.yaxis.range[1] > log10(roof.y[2])
+    assert not any(t.name == "A's roof" for t in figures.roofline(step, reference=step).data)

@@ -30,6 +30,7 @@ FAMILIES = (
 SMALLEST, LARGEST = 6.0, 34.0
 """Pixels of a marker: of nothing, and of the longest operation; the area between grows with the time."""
 
+A_ROOF = "A's roof"
 ROUNDING = 1e-6
 """Relative excess over a roof that is none."""
 
@@ -65,42 +66,31 @@ class Point(NamedTuple):
 
 
 @checked
-def roofline(step: Step, theme: Theme = "light") -> go.Figure:
+def roofline(step: Step, theme: Theme = "light", reference: Step | None = None) -> go.Figure:
     """Return every kernel of a forward and a backward pass as FLOP/s against FLOP per byte, both axes logarithmic.
 
     A marker's area shows the share of the time of all layers; recompute, optimizer and collectives are left out.
     Kernels that memory bounds have no FLOP in the cost model: one per element is drawn, which moves a point along the
     roof and not towards it. The roofs are the data sheet's; a point above its roof is marked, and said to be wrong.
+    reference: another plan, A, whose kernels are drawn as open markers, and its roof, where it has another, dashed.
     """
-    roofs = _roofs(step.member, precision(step.plan.precision).gemm.forward)
-    points = _points(step.operations, roofs, precision(step.plan.precision).activation_bytes.value)
+    (roofs, points), (other, before) = _of(step), _of(reference) if reference else (None, [])
     scale, name = (1e12, "TFLOP/s") if roofs.flop_per_s >= 1e12 else (1e9, "GFLOP/s")
     figure = frame(
         theme, HEIGHT + 120, "arithmetic intensity (FLOP per byte), log scale", f"achieved rate ({name}), log scale",
         margin=MARGIN | {"t": 84},
     )  # fmt: skip
-    span = _decades([p.intensity for p in points] + [roofs.flop_per_s / roofs.bytes_per_s], 1.5)
-    heights = _decades([p.rate / scale for p in points] + [roofs.flop_per_s / scale], 1.6)
-    _draw_roofs(figure, roofs, (10 ** span[0], 10 ** span[1]), scale, theme)
-    longest = max(p.share for p in points)
-    for number, (text, shade, symbol) in enumerate(FAMILIES):
-        part = [p for p in points if p.family == number]
-        if part:
-            figure.add_scatter(
-                x=[p.intensity for p in part],
-                y=[p.rate / scale for p in part],
-                name=text,
-                mode="markers",
-                marker={
-                    "symbol": symbol,
-                    "size": [SMALLEST + (LARGEST - SMALLEST) * (p.share / longest) ** 0.5 for p in part],
-                    "color": colour(shade, theme),
-                    "opacity": 0.8,
-                    "line": {"width": 1, "color": colour("edge", theme)},
-                },
-                text=[_hover(p) for p in part],
-                hovertemplate="%{text}<extra></extra>",
-            )
+    every, peaks = [*points, *before], [r for r in (roofs, other) if r]
+    span = _decades([p.intensity for p in every] + [r.flop_per_s / r.bytes_per_s for r in peaks], 1.5)
+    heights = _decades([p.rate / scale for p in every] + [r.flop_per_s / scale for r in peaks], 1.6)
+    ends = 10 ** span[0], 10 ** span[1]
+    _draw_roofs(figure, roofs, ends, scale, theme)
+    differs = other is not None and other != roofs
+    if other and differs:
+        _line(figure, other, other.flop_per_s, (A_ROOF, "dash"), ends, scale, theme)
+    longest = max(p.share for p in every)
+    _markers(figure, points, longest, scale, theme)
+    _markers(figure, before, longest, scale, theme, f"A{', its roof dashed' if differs else ''}")
     _warn(figure, [p for p in points if p.above], scale, theme)
     for key, ends in (("x", span), ("y", heights)):
         powers = [10.0**k for k in range(ceil(ends[0]), floor(ends[1]) + 1)]
@@ -108,6 +98,40 @@ def roofline(step: Step, theme: Theme = "light") -> go.Figure:
         words = [digits3(t) if t < 1 else f"{t:g}" for t in ticks]
         figure.update_layout({f"{key}axis": {"type": "log", "range": ends, "tickvals": ticks, "ticktext": words}})
     return figure
+
+
+def _of(step: Step) -> tuple[Roofs, list[Point]]:
+    """Return the roofs of a step's device and its kernels below them."""
+    kinds = precision(step.plan.precision)
+    roofs = _roofs(step.member, kinds.gemm.forward)
+    return roofs, _points(step.operations, roofs, kinds.activation_bytes.value)
+
+
+def _markers(
+    figure: go.Figure, points: Sequence[Point], longest: float, scale: float, theme: Theme, of_a: str = ""
+) -> None:
+    """Add the markers of every family; those of A are open, with an entry of the legend together, `of_a`."""
+    for number, (text, shade, symbol) in enumerate(FAMILIES):
+        part = [p for p in points if p.family == number]
+        if not part:
+            continue
+        filled = {"opacity": 0.8, "line": {"width": 1, "color": colour("edge", theme)}}
+        figure.add_scatter(
+            x=[p.intensity for p in part],
+            y=[p.rate / scale for p in part],
+            name=of_a or text,
+            mode="markers",
+            legendgroup=of_a or None,
+            showlegend=not of_a or figure.data[-1].name != of_a,
+            marker={
+                "symbol": f"{symbol}-open" if of_a else symbol,
+                "size": [SMALLEST + (LARGEST - SMALLEST) * (p.share / longest) ** 0.5 for p in part],
+                "color": colour("text" if of_a else shade, theme),
+                **({"line": {"width": 1.5}} if of_a else filled),
+            },
+            text=[f"<b>A:</b> {_hover(p)}" if of_a else _hover(p) for p in part],
+            hovertemplate="%{text}<extra></extra>",
+        )
 
 
 def _roofs(cluster: Cluster, rate: Rate) -> Roofs:
@@ -155,15 +179,8 @@ def _draw_roofs(figure: go.Figure, roofs: Roofs, span: tuple[float, float], scal
     peaks = [(roofs.flop_per_s, "roof", "solid")]
     if lower != roofs.flop_per_s:
         peaks.append((lower, f"16-bit roof, {si(lower, 'FLOP/s')}", "dot"))
-    for peak, name, dash in peaks:
-        figure.add_scatter(
-            x=[span[0], peak / roofs.bytes_per_s, span[1]],
-            y=[span[0] * roofs.bytes_per_s / scale, peak / scale, peak / scale],
-            name=name,
-            mode="lines",
-            hoverinfo="skip",
-            line={"color": colour("text", theme), "width": 1.5, "dash": dash},
-        )
+    for peak, *named in peaks:
+        _line(figure, roofs, peak, named, span, scale, theme)
     figure.add_annotation(
         **label(f"{si(roofs.flop_per_s, 'FLOP/s')} ({roofs.rate}, data sheet)", theme), x=log10(span[1]),
         y=log10(roofs.flop_per_s / scale), showarrow=False, xanchor="right", yanchor="bottom", yshift=3,
@@ -172,6 +189,27 @@ def _draw_roofs(figure: go.Figure, roofs: Roofs, span: tuple[float, float], scal
     figure.add_annotation(
         **label(f"{si(roofs.bytes_per_s, 'B/s')} (memory, data sheet)", theme), x=log10(middle),
         y=log10(middle * roofs.bytes_per_s / scale), showarrow=False, xanchor="left", yanchor="top", xshift=8,
+    )  # fmt: skip
+
+
+def _line(
+    figure: go.Figure,
+    roofs: Roofs,
+    peak: float,
+    named: Sequence[str],
+    span: tuple[float, float],
+    scale: float,
+    theme: Theme,
+) -> None:
+    """Add a roof with its peak in FLOP/s; named: its text in the legend, and its dash."""
+    figure.add_scatter(
+        x=[span[0], peak / roofs.bytes_per_s, span[1]],
+        y=[span[0] * roofs.bytes_per_s / scale, peak / scale, peak / scale],
+        name=named[0],
+        mode="lines",
+        showlegend=named[0] != A_ROOF,
+        hoverinfo="skip",
+        line={"color": colour("text", theme), "width": 1.5, "dash": named[1]},
     )  # fmt: skip
 
 
