@@ -113,7 +113,7 @@ def _equal(one: Any, other: Any) -> bool:
 
 def _grow(plot: Any, fresh: go.Figure) -> None:
     """Let axes of `fresh` reach as far as those of the figure that is shown, where they measure the same."""
-    for name in ("xaxis", "yaxis"):
+    for name in (n for n in fresh.layout if n[:5] in ("xaxis", "yaxis") and n in plot.layout):
         old, new = plot.layout[name], fresh.layout[name]
         if old.range and new.range and (old.title.text, old.type) == (new.title.text, new.type):
             (a, b), (c, d) = old.range, new.range

@@ -211,8 +211,7 @@ class Panes(w.Tab):
         scene = self.panes[self.current].scene
         if scene is None:
             return
-        shown = [scene.step, *([scene.pinned] if scene.pinned and self.current == "Compare" else [])]
-        whole = max(step.timeline.makespan for step in shown) * 1e-9
+        whole = scene.end_s
         scale = time_unit(scene.window[1] if scene.window else whole).scale
         low, high = max(0.0, ends[0] * scale), min(whole, ends[1] * scale)
         self._look(window=None if high - low > WHOLE * whole or high <= low else (low, high))
@@ -223,12 +222,13 @@ class Panes(w.Tab):
         pane = self.panes["Timeline"]
         if pane.scene is None or not points.point_inds:
             return
-        step, place = pane.scene.step, points.point_inds[0]
+        lower = trace.xaxis == "x2"  # A is above
+        step, place = pane.scene.steps[-1 if lower else 0], points.point_inds[0]
         if trace.type == "heatmap":  # the operation that the point shows, one of those that it covers
             row, column = place
             index = action_named(step, int(trace.customdata[row][0]), str(trace.text[row][column]))
         else:
-            scale = time_unit(pane.scene.window[1] if pane.scene.window else step.timeline.makespan * 1e-9).scale
+            scale = time_unit(pane.scene.window[1] if pane.scene.window else pane.scene.end_s).scale
             at, rank = trace.customdata[place][:2]
             index = action_at(step, int(rank), float(at) * scale)
         pane.explain("" if index is None else action_card(step, index))
@@ -238,9 +238,7 @@ class Panes(w.Tab):
         del state
         pane = self.panes["Breakdown"]
         if pane.scene and points.point_inds and trace.meta:
-            steps = [pane.scene.pinned, pane.scene.step] if pane.scene.pinned else [pane.scene.step]
-            step = steps[points.point_inds[0]]
-            pane.explain(term_card(step, trace.meta) if step else "")
+            pane.explain(term_card(pane.scene.steps[points.point_inds[0]], trace.meta))
 
     def _boxed(self, trace: Any, points: Any, state: Any) -> None:
         """List the configurations inside the box; every trace is told of its own."""

@@ -1,7 +1,7 @@
 """What the tabs of a panel show: figures of a step, of the plan it is compared with, and of the last search."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import plotly.graph_objects as go
@@ -13,7 +13,7 @@ from sim.report.numbers import time_unit
 from sim.report.text import answer, critical_words, memory_words
 from sim.report.theme import HEIGHT, Theme, frame
 from sim.specs import InputError
-from sim.tuner.elasticity import CHANGE
+from sim.tuner.effects import Target
 from sim.tuner.objectives import Measured
 from sim.tuner.tune import Tuned
 from sim.units import counted, seconds
@@ -38,10 +38,21 @@ class Scene:
     critical: bool = True
     share: bool = False
     hidden: bool = False
-    change: float = CHANGE
+    change: float = 0.25
+    target: Target = "step_time"
     across: Measured = "memory_headroom"
     up: Measured = "step_time"
     misfits: bool = False
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """A, where there is one, and the step shown."""
+        return (self.pinned, self.step) if self.pinned else (self.step,)
+
+    @property
+    def end_s(self) -> float:
+        """Where the time axis of the timelines ends when all of them is shown."""
+        return max(step.timeline.makespan for step in self.steps) * 1e-9
 
 
 Draw = Callable[[Scene], go.Figure]
@@ -73,6 +84,10 @@ class View(NamedTuple):
 
 
 def _timeline(scene: Scene) -> go.Figure:
+    if scene.pinned:
+        return figures.timeline_difference(
+            scene.step, scene.pinned, max(1, scene.ranks // 2), scene.theme, scene.window, scene.critical, scene.shade
+        )
     return figures.timeline(
         scene.step, scene.ranks, scene.theme, scene.window, critical=scene.critical, shade=scene.shade
     )
@@ -89,16 +104,20 @@ def _memory(scene: Scene) -> go.Figure:
 
 
 def _breakdown(scene: Scene) -> go.Figure:
-    steps = [scene.pinned, scene.step] if scene.pinned else [scene.step]
-    return figures.breakdown(steps, ["A", "B"] if scene.pinned else None, scene.theme, scene.share, scene.hidden)
+    return figures.breakdown(scene.steps, ["A", "B"] if scene.pinned else None, scene.theme, scene.share, scene.hidden)
 
 
 def _tornado(scene: Scene) -> go.Figure:
-    return figures.tornado(scene.step, scene.theme, change=scene.change)
+    try:
+        return figures.tornado(
+            scene.step, scene.theme, change=scene.change, target=scene.target, reference=scene.pinned
+        )
+    except InputError as error:  # a price that nobody knows
+        return _words(str(error), scene.theme)
 
 
 def _roofline(scene: Scene) -> go.Figure:
-    return figures.roofline(scene.step, scene.theme)
+    return figures.roofline(scene.step, scene.theme, scene.pinned)
 
 
 def _front(scene: Scene) -> go.Figure:
@@ -121,7 +140,7 @@ def _waterfall(scene: Scene) -> go.Figure:
 def _two_timelines(scene: Scene) -> go.Figure:
     if scene.pinned is None:
         return _words("", scene.theme)
-    return figures.timeline_difference(scene.step, scene.pinned, max(1, scene.ranks // 2), scene.theme, scene.window)
+    return _timeline(replace(scene, critical=True, shade="chunk"))
 
 
 SWITCH = (("off", False), ("on", True))
@@ -131,7 +150,7 @@ AXES = (
     ("tokens per USD", "tokens_per_usd"),
 )  # fmt: skip
 VIEWS = (
-    View("Timeline", (_timeline,), ("step", "window"), options=(
+    View("Timeline", (_timeline,), ("step", "pinned", "window"), options=(
         RANKS,
         Option("shade", "shade by", [("chunk of the model", "chunk"), ("microbatch", "microbatch"), ("-", "nothing")]),
         Option("critical", "critical path", SWITCH),
@@ -141,8 +160,11 @@ VIEWS = (
         Option("share", "in", [("time", False), ("%", True)]),
         Option("hidden", "what is hidden", SWITCH),
     )),
-    View("Tornado", (_tornado,), options=(Option("change", "change", [(f"±{c} %", c / 100) for c in (10, 25, 50)]),)),
-    View("Roofline", (_roofline,), grows=False),
+    View("Tornado", (_tornado,), ("step", "pinned"), options=(
+        Option("target", "of", [("step time", "step_time"), ("memory", "memory"), ("cost", "cost")]),
+        Option("change", "change", [(f"±{c} %", c / 100) for c in (10, 25, 50)]),
+    )),
+    View("Roofline", (_roofline,), ("step", "pinned"), grows=False),
     View("Front", (_front,), ("found",), grows=False, options=(
         Option("across", "across", AXES), Option("up", "up", AXES), Option("misfits", "what does not fit", SWITCH),
     ), selects=True),
@@ -154,8 +176,8 @@ HINTS = {
     "Timeline": "Click an operation for its costs; drag to zoom.",
     "Memory": "Click a bar for its curve over time.",
     "Breakdown": "Click a term for what it counts and consists of.",
-    "Tornado": "Click a bar to set that multiplier. The price of a token changes by the same share; whether the plan "
-    "fits depends on none of these.",
+    "Tornado": "Click a bar to set that multiplier. In brackets the elasticity, % change of what is asked for over % "
+    "change of the parameter.",
     "Front": "Click a point to show its plan, with shift to pin it as A; Box Select lists the plans inside.",
 }
 

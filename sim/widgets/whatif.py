@@ -24,6 +24,7 @@ from sim.report.sections import step_cards
 from sim.report.text import answer
 from sim.specs import Cluster, InputError, Model, Plan
 from sim.specs.arguments import checked
+from sim.tuner.effects import MEMORY_SIZE, PRICE
 from sim.tuner.fixes import fixes
 from sim.tuner.nearest import nearest
 from sim.tuner.tune import Tuned
@@ -46,7 +47,7 @@ below the left one."""
 
 MULTIPLIER = {
     "matrix_flop_per_s": "clock", "attention_flop_per_s": "clock", "memory_bytes_per_s": "memory_rate",
-    "intra_bytes_per_s": "intra", "inter_bytes_per_s_per_node": "inter",
+    "intra_bytes_per_s": "intra", "inter_bytes_per_s_per_node": "inter", MEMORY_SIZE: "memory", PRICE: "price",
 }  # fmt: skip
 """The multiplier that moves a parameter of the tornado."""
 
@@ -168,7 +169,7 @@ class WhatIf(w.HBox):
 
     def unpin(self) -> None:
         """Compare with nothing."""
-        self._look(pinned=None)
+        self._look(pinned=None, window=None)  # of the part shown there may be nothing without A
 
     def swap(self) -> None:
         """Show A, and compare it with what was shown."""
@@ -344,7 +345,8 @@ class WhatIf(w.HBox):
         knob = self.hardware.knobs.get(MULTIPLIER.get(parameter, ""))
         if knob:
             factor = 1 + self._scene.change
-            knob.value = round(factor if better else 1 / factor, 4)
+            rises = better != (parameter == PRICE)
+            knob.value = round(factor if rises else 1 / factor, 4)
 
     def _simulate(self) -> Any:
         return events_job, (self.step.model, self.step.cluster, self.step.plan)

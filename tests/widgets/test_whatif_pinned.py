@@ -1,0 +1,94 @@
+"""Two plans in the panel: A, which is pinned, and the one shown."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from sim.report.details import action_card, action_named
+from sim.units import seconds
+from tests.widgets.conftest import open_tab, set_knob
+
+
+@pytest.mark.slow
+def test_two_plans_and_their_difference(panel):
+    panel.pin()
+    before = panel.step
+    panel.hardware.knobs["inter"].value = 4.0
+    assert panel.step.step_time_s < before.step_time_s
+    (bars,) = open_tab(panel, "Breakdown")
+    assert list(bars.layout.yaxis.ticktext) == ["A", "B"]
+    waterfall, _ = open_tab(panel, "Compare")
+    *terms, total = [bar.y[0] for bar in waterfall.data]
+    assert sum(terms) == pytest.approx(total)
+    shorter = seconds(before.step_time_s - panel.step.step_time_s)
+    assert f"B − A: −{shorter} a step." in panel.panes.panes["Compare"]._words.value
+    panel.swap()
+    assert panel.step.step_time_s == before.step_time_s
+    assert panel.pinned.cluster.links.inter_bytes_per_s_per_node == 4 * before.cluster.links.inter_bytes_per_s_per_node
+    panel.unpin()
+    assert panel.pinned is None
+
+
+def test_outlines_of_the_pinned_plan_in_memory(panel):
+    panel.pin()
+    set_knob(panel, pp=8)
+    peaks, curve = open_tab(panel, "Memory")
+    assert [t.name for t in peaks.data].count("A") == 1
+    assert any(t.name == "A, pipeline rank 0" for t in curve.data)
+
+
+def test_a_click_opens_a_term_of_the_plan_that_was_clicked(panel):
+    panel.pin()
+    set_knob(panel, pp=8)
+    (plot,) = open_tab(panel, "Breakdown")
+    bubble = next(t for t in plot.data if t.meta == "bubble")
+    told = []
+    for row in (0, 1):
+        panel.panes._asked(bubble, SimpleNamespace(point_inds=[row]), None)
+        told.append(panel.panes.panes["Breakdown"].detail.value)
+    assert "pipeline idle" in told[0]
+    assert told[0] != told[1]
+
+
+@pytest.mark.slow
+def test_a_zoom_moves_both_timelines(panel):
+    panel.pin()
+    set_knob(panel, pp=8)
+    _, timelines = open_tab(panel, "Compare")
+    timelines.layout.xaxis.range = (1.0, 2.0)
+    assert panel._scene.window == (1.0, 2.0)
+    assert tuple(timelines.layout.xaxis2.range) == (1.0, 2.0)
+
+
+def test_every_figure_shows_both(panel):
+    shown = {title: len(open_tab(panel, title)[0].data) for title in ("Roofline", "Tornado", "Timeline")}
+    panel.pin()
+    set_knob(panel, pp=8)
+    for title, before in shown.items():
+        (plot,) = open_tab(panel, title)
+        assert len(plot.data) > before, title
+        named = {t.name for t in plot.data} | {a.text[:1] for a in plot.layout.annotations}
+        assert "A" in named, title
+
+
+@pytest.mark.slow
+def test_both_timelines_are_clicked_and_zoomed_and_one_is_left_after_unpinning(panel):
+    panel.pin()
+    set_knob(panel, pp=8)
+    (plot,) = open_tab(panel, "Timeline")
+    pane = panel.panes.panes["Timeline"]
+    above, below = (next(t for t in plot.data if t.type == "heatmap" and (t.xaxis == "x2") == low) for low in (0, 1))
+    for picture, step in ((above, panel.pinned), (below, panel.step)):
+        column = next(n for n, text in enumerate(picture.text[-1]) if "F" in text)
+        panel.panes._opened(picture, SimpleNamespace(point_inds=[[len(picture.text) - 1, column]]), None)
+        clicked = action_named(step, step.plan.pp - 1, picture.text[-1][column])
+        assert action_card(step, clicked) in pane.detail.value
+    assert tuple(plot.layout.xaxis.range) == tuple(plot.layout.xaxis2.range)
+    whole = panel._scene.end_s
+    assert whole > min(step.timeline.makespan for step in panel._scene.steps) * 1e-9
+    plot.layout.xaxis.range = (whole - 0.01, whole)
+    assert panel._scene.window == pytest.approx((whole - 0.01, whole))
+    panel.unpin()
+    assert panel._scene.window is None
+    (plot,) = open_tab(panel, "Timeline")
+    assert not any(t.xaxis == "x2" for t in plot.data) and not plot.layout.annotations
