@@ -10,7 +10,7 @@ from sim.engine.step import Step
 from sim.report import figures
 from sim.report.figures.timeline import Shading
 from sim.report.numbers import time_unit
-from sim.report.text import answer, critical_words, memory_words
+from sim.report.text import answer, critical_words, memory_words, next_words, plan_words
 from sim.report.theme import HEIGHT, Theme, frame
 from sim.specs import InputError
 from sim.tuner.effects import Target
@@ -132,9 +132,21 @@ def _front(scene: Scene) -> go.Figure:
 def _waterfall(scene: Scene) -> go.Figure:
     if scene.pinned is None:
         return _words("nothing to compare with: press Pin as A, then move a slider", scene.theme)
-    if scene.pinned.step_time_s == scene.step.step_time_s:
-        return _words("A and B take equally long", scene.theme)
-    return figures.difference(scene.step, scene.pinned, scene.theme)
+    return _difference(scene.step, scene.pinned, "A and B take", scene.theme)
+
+
+def _beaten(scene: Scene) -> go.Figure:
+    """Return why the best plan of a search beats the next: what each term adds to the time of the next."""
+    if scene.found is None or len(scene.found.plans) < 2:
+        return _words("" if scene.found is None else "no second plan was ranked", scene.theme)
+    best, other = scene.found.plans[:2]
+    return _difference(other.step, best.step, "the best plan and the next take", scene.theme)
+
+
+def _difference(step: Step, reference: Step, both: str, theme: Theme) -> go.Figure:
+    if step.step_time_s == reference.step_time_s:
+        return _words(f"{both} equally long", theme)
+    return figures.difference(step, reference, theme)
 
 
 def _two_timelines(scene: Scene) -> go.Figure:
@@ -165,7 +177,7 @@ VIEWS = (
         Option("change", "change", [(f"±{c} %", c / 100) for c in (10, 25, 50)]),
     )),
     View("Roofline", (_roofline,), ("step", "pinned"), grows=False),
-    View("Front", (_front,), ("found",), grows=False, options=(
+    View("Front", (_front, _beaten), ("found",), grows=False, options=(
         Option("across", "across", AXES), Option("up", "up", AXES), Option("misfits", "what does not fit", SWITCH),
     ), selects=True),
     View("Compare", (_waterfall, _two_timelines), ("step", "pinned", "window"), grows=False, options=(RANKS,)),
@@ -203,7 +215,12 @@ def _searched(scene: Scene) -> str:
         return ""
     found = scene.found
     looked = f"{counted(found.evaluated)} configurations in {seconds(found.seconds['total'])}, {found.proof}."
-    return f"Best: {answer(found.best.step)} {looked}"
+    beaten = ""
+    if len(found.plans) > 1:
+        other = found.plans[1].step
+        which = plan_words(other.plan, other.placed.dp)
+        beaten = f" The next plan, {which}, takes {next_words(found)}; below the front, by term."
+    return f"Best: {answer(found.best.step)} {looked}{beaten}"
 
 
 def _compared(scene: Scene) -> str:

@@ -10,6 +10,7 @@ import pytest
 import sim
 from sim.costs.profile import load_profile
 from sim.report import figures
+from sim.report.text import next_words
 from sim.specs import Cluster, InputError, Model, Plan
 from sim.tuner.tune import tune
 from sim.widgets.canvas import STALE
@@ -327,8 +328,22 @@ def test_a_search_is_drawn_and_its_points_are_plans(panel, gpt3, h100s):
     panel._chosen(flat, False)
     plan = panel.step.plan
     assert (plan.tp, plan.pp, panel.step.placed.dp, plan.micro_batch, plan.zero) == (tp, pp, dp, micro_batch, zero)
+    assert not panel.panes.panes["Front"].canvases[1].plot.data  # one plan is ranked: nothing that it beats
     panel._chosen(NAMED["best"], True)
     assert panel.pinned.step_time_s == panel.found.best.step.step_time_s
+
+
+def test_a_waterfall_says_why_the_best_plan_beats_the_next(panel, gpt3, h100s):
+    few = {"tp": [4, 8], "pp": [2, 4], "virtual_stages": [1], "micro_batch": [1, 2], "unequal_stages": False}
+    panel._tuned(tune(gpt3, h100s, 1024, knobs=few, top=2))
+    best, other = panel.found.plans
+    pane = panel.panes.panes["Front"]
+    *terms, total = [bar.y[0] for bar in pane.canvases[1].plot.data]
+    assert sum(terms) == pytest.approx(total) and total > 0
+    shown = figures.difference(other.step, best.step)
+    assert [plain(t) for t in pane.canvases[1].plot.data] == [plain(t) for t in shown.data]
+    assert f"The next plan, tp {other.plan.tp}, pp {other.plan.pp}, " in pane._words.value
+    assert f" takes {next_words(panel.found)}; below the front" in pane._words.value
 
 
 def test_unequal_stages_stay_until_a_knob_moves(gpt3, h100s):
