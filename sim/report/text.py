@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from sim.engine.compare import Comparison
 from sim.engine.replay import Replay
 from sim.engine.step import Step, memory_sigma, simulate
+from sim.plans import emit
 from sim.report.market import answer_rental
 from sim.report.numbers import (
     byte_unit,
@@ -51,10 +52,15 @@ def assumed_words(step: Step, run: Run | None) -> list[str]:
     return [*(f"assumed: {line}" for line in held), f"assumed: {len(more) - len(held)} more, which --json lists"]
 
 
-def refusal(model: Model, cluster: Cluster, plan: Plan) -> str:
-    """Return why a plan cannot run on a cluster and what is near, empty where it can."""
+def refusal(model: Model, cluster: Cluster, plan: Plan, target: str | None = None) -> str:
+    """Return why a plan cannot run on a cluster and what is near, empty where it can.
+
+    target: a framework of `sim.emit`, which may not be able to express the plan either.
+    """
     try:
-        simulate(model, cluster, plan)
+        step = simulate(model, cluster, plan)
+        if target is not None:
+            emit(step, target)
     except InputError as error:
         return str(error)
     return ""
