@@ -31,6 +31,13 @@ def test_what_a_panel_asks_is_not_bound_anew_below(path) -> None:
             assert not asked & anew, f"{path.stem}, cell {cells[n]['id']}"
 
 
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+def test_the_last_cell_says_what_was_assumed_and_what_can_be_taken_away(path) -> None:
+    last = json.loads(path.read_text())["cells"][-1]
+    assert last["cell_type"] == "markdown"
+    assert "Assumptions of this page:" in "".join(last["source"]) and "Export:" in "".join(last["source"])
+
+
 def free(function: ast.Lambda) -> set[str]:
     """Return the names that a function takes from its notebook."""
     inside = list(ast.walk(function))
