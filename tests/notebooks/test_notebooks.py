@@ -49,6 +49,7 @@ MEASURED = ("0901307c", "fe2b8906", "kernels-09", "c4")
 SEARCHED = (
     "tour-18",
     "tour-20",
+    "tour-20a",
     "tour-22a",
     "c19",
     "c20",
