@@ -50,6 +50,13 @@ class Scene:
         return (self.pinned, self.step) if self.pinned else (self.step,)
 
     @property
+    def searched(self) -> tuple[Step, ...]:
+        """A and the step shown where both answer what the last search asked."""
+        found, asked = self.found, {(s.model, s.cluster, s.plan.global_batch) for s in self.steps}
+        alike = found and asked == {(found.model, found.cluster, found.global_batch)}
+        return self.steps if self.pinned and alike else ()
+
+    @property
     def end_s(self) -> float:
         """Where the time axis of the timelines ends when all of them is shown."""
         return max(step.timeline.makespan for step in self.steps) * 1e-9
@@ -124,7 +131,10 @@ def _front(scene: Scene) -> go.Figure:
     if scene.found is None:
         return _words("no search yet: press Tune from here", scene.theme)
     try:
-        return figures.front(scene.found, scene.theme, x=scene.across, y=scene.up, misfits=scene.misfits)
+        return figures.front(
+            scene.found, scene.theme, x=scene.across, y=scene.up, misfits=scene.misfits,
+            compared=dict(zip("AB", scene.searched, strict=False)),
+        )  # fmt: skip
     except InputError as error:  # a price that nobody knows
         return _words(str(error), scene.theme)
 
@@ -177,7 +187,7 @@ VIEWS = (
         Option("change", "change", [(f"±{c} %", c / 100) for c in (10, 25, 50)]),
     )),
     View("Roofline", (_roofline,), ("step", "pinned"), grows=False),
-    View("Front", (_front, _beaten), ("found",), grows=False, options=(
+    View("Front", (_front, _beaten), ("found", "searched"), grows=False, options=(
         Option("across", "across", AXES), Option("up", "up", AXES), Option("misfits", "what does not fit", SWITCH),
     ), selects=True),
     View("Compare", (_waterfall, _two_timelines), ("step", "pinned", "window"), grows=False, options=(RANKS,)),

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from sim.report.details import action_card, action_named
+from sim.tuner.tune import tune
 from sim.units import seconds
 from tests.widgets.conftest import open_tab, set_knob
 
@@ -92,3 +93,19 @@ def test_both_timelines_are_clicked_and_zoomed_and_one_is_left_after_unpinning(p
     assert panel._scene.window is None
     (plot,) = open_tab(panel, "Timeline")
     assert not any(t.xaxis == "x2" for t in plot.data) and not plot.layout.annotations
+
+
+@pytest.mark.slow
+def test_both_are_marked_on_the_front_of_a_search_that_asked_the_same(panel, gpt3, h100s):
+    few = {"tp": [8], "pp": [2, 4], "virtual_stages": [1], "micro_batch": [1, 2], "unequal_stages": False}
+    panel._tuned(tune(gpt3, h100s, 1024, knobs=few, top=1))
+    plot = panel.panes.panes["Front"].canvases[0].plot
+    assert not {"A", "B"} & {t.name for t in plot.data}
+    panel.pin()
+    set_knob(panel, micro_batch=8)
+    a, b = (next(t for t in plot.data if t.name == name) for name in "AB")
+    assert [t.marker.symbol for t in (a, b)] == ["circle-open", "circle"]
+    assert [t.x[0] * 1e9 for t in (a, b)] == pytest.approx([s.peak_memory_bytes for s in panel._scene.steps])
+    assert panel.step.fits == "no" and b.x[0] < plot.layout.xaxis.range[1]
+    panel.clusters.nodes.value = 32
+    assert not {"A", "B"} & {t.name for t in plot.data}

@@ -1,6 +1,6 @@
 """Every configuration of a search by two objectives, with the front of the best trade-offs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import ceil, floor, log10
 from typing import Any, NamedTuple
 
@@ -75,6 +75,7 @@ def front(
     y: Measured = "step_time",
     confirmed: Front | None = None,
     misfits: bool = True,
+    compared: Mapping[str, Step] | None = None,
 ) -> go.Figure:
     """Return two objectives of all scored configurations, by default step time against allocated peak memory.
 
@@ -82,7 +83,8 @@ def front(
     front by the closed forms: nothing that fits is better in both. `confirmed` (`sim.front`, of the same objectives)
     marks the front's plans as the engine has them. misfits: False leaves those that do not fit to a click on their
     entry of the legend, which counts them. The axes show what fits; a double click shows everything. webgl:
-    False draws vector points, which print well and need no graphics driver.
+    False draws vector points, which print well and need no graphics driver. compared: plans by name that are marked
+    too, the first by an open circle.
 
     Raises:
         InputError: an objective needs a price that is not known, `confirmed` is of other objectives, or `max_points` is
@@ -116,9 +118,15 @@ def front(
     )
     if confirmed:
         _confirmed(figure, confirmed, axes, (x, y), theme)
-    _marked(figure, tuned, axes, theme)
+    named = {"best": tuned.best.step, "baseline": tuned.baseline, **(compared or {})}
+    marks = {name: step for name, step in named.items() if step}
+    _marked(figure, marks, axes, theme)
     for key, axis in zip("xy", axes, strict=True):
-        (_logarithmic if axis.log else _to_the_limit)(figure, key, axis, tuned, fits, theme)
+        marked = [axis.of(step) for step in marks.values()]  # of unequal stages, maybe, or too large
+        if axis.log:
+            _logarithmic(figure, key, np.append(axis.values[fits], marked) / axis.scale)
+        else:
+            _to_the_limit(figure, key, axis, tuned.best.step, max(marked), theme)
     return figure
 
 
@@ -190,16 +198,19 @@ def _points(
     }
 
 
-def _marked(figure: go.Figure, tuned: Tuned, axes: tuple[Axis, Axis], theme: Theme) -> None:
-    marks = [("best", tuned.best.step, "star", "backward", 16)]
-    if tuned.baseline:
-        marks.append(("baseline", tuned.baseline, "diamond", "page", 11))
-    for name, step, symbol, fill, size in marks:
+def _marked(figure: go.Figure, marks: Mapping[str, Step], axes: tuple[Axis, Axis], theme: Theme) -> None:
+    looks = {"best": ("star", "backward", 16), "baseline": ("diamond", "page", 11)}
+    others = [name for name in marks if name not in looks]
+    looks |= {name: ("circle" if n else "circle-open", "text", 13) for n, name in enumerate(others)}
+    # The legend has no room for more.
+    written = {"mode": "markers+text", "textposition": "top center", "showlegend": False}
+    for name, step in marks.items():
+        symbol, fill, size = looks[name]
         figure.add_scatter(
             x=[axes[0].of(step) / axes[0].scale],
             y=[axes[1].of(step) / axes[1].scale],
             name=name,
-            mode="markers",
+            **(written | {"text": [name]} if name in others else {"mode": "markers"}),
             marker={
                 "symbol": symbol,
                 "size": size,
@@ -212,10 +223,8 @@ def _marked(figure: go.Figure, tuned: Tuned, axes: tuple[Axis, Axis], theme: The
         )
 
 
-def _to_the_limit(figure: go.Figure, key: str, axis: Axis, tuned: Tuned, fits: Ints, theme: Theme) -> None:
-    """Draw where memory ends: the allocated bytes whose 80 % interval still fits the device."""
-    del fits
-    step = tuned.best.step
+def _to_the_limit(figure: go.Figure, key: str, axis: Axis, step: Step, most: float, theme: Theme) -> None:
+    """Draw where memory ends: the allocated bytes whose 80 % interval still fits. most: of what is marked, bytes."""
     capacity = step.cluster.memory_bytes
     limit = most_allocated(step.profile, step.cluster) / axis.scale
     text = f"fits up to {limit:.3g} of {byte_unit(capacity).text(capacity)}"
@@ -226,13 +235,10 @@ def _to_the_limit(figure: go.Figure, key: str, axis: Axis, tuned: Tuned, fits: I
         annotation=label(text, theme) | {"xanchor": "right"},
         annotation_position="top left" if key == "x" else "top right",
     )
-    figure.update_layout({f"{key}axis": {"range": [0, 1.25 * limit]}})
+    figure.update_layout({f"{key}axis": {"range": [0, max(1.25 * limit, 1.05 * most / axis.scale)]}})
 
 
-def _logarithmic(figure: go.Figure, key: str, axis: Axis, tuned: Tuned, fits: Ints, theme: Theme) -> None:
-    del theme
-    marked = [axis.of(step) for step in (tuned.best.step, tuned.baseline) if step]  # of unequal stages, maybe
-    shown = np.append(axis.values[fits], marked) / axis.scale
+def _logarithmic(figure: go.Figure, key: str, shown: Floats) -> None:
     low, high = log10(float(shown.min()) * 0.9), log10(float(shown.max()) * 1.1)
     ticks = _ticks(low, high)
     words = [digits3(t) for t in ticks]
