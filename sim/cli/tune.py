@@ -18,11 +18,12 @@ from sim.plans.files import NUMBERED, plain
 from sim.plans.plan_file import save_plans
 from sim.report.ranked import WORDS, Ranked, ranked
 from sim.report.table import COLUMNS
-from sim.report.text import answer_tuned, assumed_words, elasticity_words, fitting_words, robust_words, run_words
+from sim.report.text import answer_tuned, assumed_words, effect_words, fitting_words, robust_words, run_words
 from sim.run import Run, run_of
 from sim.specs import InputError, Job
 from sim.specs.files import checked_folder, print_json
 from sim.specs.job import Tune
+from sim.tuner.effects import effects
 from sim.tuner.tune import Tuned, tune
 from sim.units import digits3
 
@@ -177,7 +178,7 @@ def _print(found: Tuned, run: Run | None, out: Path | None) -> None:
         console.print(f"  {line}", highlight=False)
     if found.robustness:
         console.print(f"  {robust_words(found.robustness)}", highlight=False)
-    console.print(f"  {elasticity_words(found.elasticities, found.best.step.step_time_s)}", highlight=False)
+    console.print(f"  {effect_words(effects(found.best.step, known=found.elasticities))}", highlight=False)
     price = found.best.step.usd_per_1e9_tokens
     if price is not None:
         console.print(f"  {digits3(price)} USD per 1e9 tokens", highlight=False)

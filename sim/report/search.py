@@ -6,7 +6,8 @@ from sim.report import markup as m
 from sim.report.numbers import seconds_interval, signed, time_unit
 from sim.report.ranked import ranked
 from sim.report.table import COLUMNS
-from sim.report.text import elasticity_words, next_words, plan_words, robust_words
+from sim.report.text import effect_words, next_words, plan_words, robust_words
+from sim.tuner.effects import effects
 from sim.tuner.tune import Tuned
 from sim.units import digits3, grouped, percent, seconds
 
@@ -35,7 +36,7 @@ def hardware_section(tuned: Tuned) -> str:
     """Return what faster hardware would do for the best plan."""
     step, found = tuned.best.step, tuned.elasticities
     caption = (
-        f"{elasticity_words(found, step.step_time_s)} In brackets the elasticity, d log(step time) / d log(parameter): "
+        f"{effect_words(effects(step, known=found))} In brackets the elasticity, d log(step time) / d log(parameter): "
         "those of times less those of rates add up to 1, as a step on hardware twice as fast in everything takes half "
         "as long."
     )

@@ -22,7 +22,8 @@ from sim.run import Allocation, Measures, Optimal, Run
 from sim.run.losses import Losses
 from sim.run.trained import Trained
 from sim.specs import Cluster, InputError, Model, Plan
-from sim.tuner.elasticity import CHANGE, Elasticity
+from sim.tuner.effects import Effect, Target
+from sim.tuner.elasticity import CHANGE
 from sim.tuner.robustness import FARTHEST, Robustness
 from sim.tuner.tune import Tuned
 from sim.units import HOUR_S, counted, digits3, grouped, percent, seconds, si
@@ -50,6 +51,11 @@ def assumed_words(step: Step, run: Run | None) -> list[str]:
     """Return what is assumed of the model, a line each, and how much more there is."""
     held, more = step.model.assumptions, step.assumptions + (run.assumptions if run else ())
     return [*(f"assumed: {line}" for line in held), f"assumed: {len(more) - len(held)} more, which --json lists"]
+
+
+TARGETS: Mapping[Target, str] = {
+    "step_time": "step time", "memory": "memory over capacity", "cost": "USD per 1e9 tokens",
+}  # fmt: skip
 
 
 def refusal(model: Model, cluster: Cluster, plan: Plan, target: str | None = None) -> str:
@@ -226,13 +232,16 @@ def _odds(found: Robustness) -> str:
     )
 
 
-def elasticity_words(found: Sequence[Elasticity], step_time_s: float) -> str:
-    """Return what the three parameters with the largest effect would do for the step time.
+def effect_words(found: Sequence[Effect], change: float = CHANGE, target: Target = "step_time") -> str:
+    """Return what the three parameters with the largest effect would do for a target, each better by `change`.
 
-    For example "10 % better: FLOP/s of matrix products −7.1 % time, links inside a node −0.8 %."
+    For example "Step time with 10 % better hardware: FLOP/s of matrix products −7.1 %, links inside a node −0.8 %."
     """
-    parts = [f"{e.title} {signed(100 * (e.better_s / step_time_s - 1), 1)}\u00a0%" for e in found[:3]]
-    return f"Step time with {percent(CHANGE)} better hardware: {', '.join(parts)}."
+    parts = [f"{e.title} {signed(100 * e.better, 1)}\u00a0%" for e in found[:3]]
+    what = "of each" if target == "memory" else "hardware"
+    return (
+        f"{TARGETS[target][0].upper()}{TARGETS[target][1:]} with {percent(change)} better {what}: {', '.join(parts)}."
+    )
 
 
 def gain(step: Step, best: Step) -> str:

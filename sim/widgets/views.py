@@ -10,10 +10,10 @@ from sim.engine.step import Step
 from sim.report import figures
 from sim.report.figures.timeline import Shading
 from sim.report.numbers import time_unit
-from sim.report.text import answer, critical_words, memory_words, next_words, plan_words
+from sim.report.text import answer, critical_words, effect_words, memory_words, next_words, plan_words
 from sim.report.theme import HEIGHT, Theme, frame
 from sim.specs import InputError
-from sim.tuner.effects import Target
+from sim.tuner.effects import Target, effects
 from sim.tuner.objectives import Measured
 from sim.tuner.tune import Tuned
 from sim.units import counted, seconds
@@ -208,7 +208,9 @@ def words(title: str, scene: Scene) -> str:
     """Return a tab's figures in a sentence: what stands above them, and is read where they cannot be seen."""
     if title == "Front" and not scene.found:
         return ""
-    facts = {"Timeline": _when, "Memory": _held, "Front": _searched, "Compare": _compared}.get(title)
+    facts = {"Timeline": _when, "Memory": _held, "Tornado": _bought, "Front": _searched, "Compare": _compared}.get(
+        title
+    )
     return " ".join(part for part in (facts(scene) if facts else "", HINTS.get(title, "")) if part)
 
 
@@ -218,6 +220,13 @@ def _when(scene: Scene) -> str:
 
 def _held(scene: Scene) -> str:
     return "; ".join(memory_words(scene.step, 2)) + "."
+
+
+def _bought(scene: Scene) -> str:
+    try:
+        return effect_words(effects(scene.step, scene.change, scene.target), scene.change, scene.target)
+    except InputError:  # a price that nobody knows, as the figure says
+        return ""
 
 
 def _searched(scene: Scene) -> str:

@@ -10,6 +10,7 @@ import pytest
 import sim
 from sim.costs.profile import load_profile
 from sim.report import figures
+from sim.report.numbers import signed
 from sim.report.text import next_words
 from sim.specs import Cluster, InputError, Model, Plan
 from sim.tuner.tune import tune
@@ -210,6 +211,9 @@ def test_every_multiplier_matters(panel):
 def test_a_bar_of_the_tornado_sets_its_multiplier(panel):
     (plot,) = open_tab(panel, "Tornado")
     better = plot.data[0]
+    assert (
+        f"{better.y[0].split(' (')[0]} {signed(better.x[0], 1)}\u00a0%, " in panel.panes.panes["Tornado"]._words.value
+    )
     at = list(better.customdata).index("matrix_flop_per_s")
     panel.panes._tried(better, SimpleNamespace(point_inds=[at]), None)
     assert panel.hardware.knobs["clock"].value == 1.25

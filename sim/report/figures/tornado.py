@@ -7,6 +7,7 @@ import plotly.graph_objects as go
 
 from sim.engine.step import Step
 from sim.report.numbers import signed
+from sim.report.text import TARGETS
 from sim.report.theme import Look, Theme, colour, frame, marker, outline
 from sim.specs.arguments import checked
 from sim.tuner.effects import Effect, Target, effects
@@ -17,10 +18,6 @@ BETTER, WORSE = "better", "worse"
 LOOKS = {BETTER: Look("forward", "", BETTER), WORSE: Look("backward", "/", WORSE)}
 NOTHING = 5e-4
 """Relative change of the target under which a parameter is left out."""
-
-OF = {
-    "step_time": "step time", "memory": "memory over capacity", "cost": "USD per 1e9 tokens",
-}  # fmt: skip
 
 
 @checked
@@ -50,7 +47,7 @@ def tornado(
         if any(n in own and _matters(own[n], of) for own, of in ((found, step), (before, reference)) if of)
     ]  # fmt: skip
     figure = frame(
-        theme, 110 + 34 * max(2, len(shown)), f"change of {OF[target]} (%)", "", barmode="overlay", bargap=0.35,
+        theme, 110 + 34 * max(2, len(shown)), f"change of {TARGETS[target]} (%)", "", barmode="overlay", bargap=0.35,
         margin={"l": 12, "r": 12, "t": 48, "b": 44},
     )  # fmt: skip
     rows = [found.get(n) or before[n] for n in shown]
@@ -74,7 +71,7 @@ def tornado(
             hovertext=told if before else None,
             textposition="outside",
             cliponaxis=False,
-            hovertemplate=f"<b>%{{y}}</b><br>{size}: %{{x:.2f}} % {OF[target]}"
+            hovertemplate=f"<b>%{{y}}</b><br>{size}: %{{x:.2f}} % {TARGETS[target]}"
             f"{'%{hovertext}' if before else ''}<extra></extra>",
         )
         # The number of a bar stands beyond the outline, if that is longer.
