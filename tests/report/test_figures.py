@@ -366,6 +366,10 @@ def test_two_timelines_share_one_axis(names: tuple[str, str]) -> None:
 
 def test_a_difference_of_steps_names_both_plans(step: Step, long_step: Step) -> None:
     figure = figures.timeline_difference(step, long_step)
+    texts = " ".join(note.text for note in figure.layout.annotations)
+    for each in (step, long_step):  # a step's time is that of its bars and of what no bar shows
+        left = each.step_time_s - each.timeline.makespan * 1e-9
+        assert left < 1e-3 * each.step_time_s or "waiting for the slowest device add" in texts
     swapped = figures.timeline_difference(long_step, step)
     assert all("earlier chunk" in f.layout.xaxis2.title.text for f in (figure, swapped))  # `step` alone has chunks
     assert [a.text[:8] for a in figure.layout.annotations] == ["A: tp 2,", "B: tp 2,"]

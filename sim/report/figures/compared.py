@@ -11,7 +11,7 @@ from sim.engine.critical import critical_path
 from sim.engine.step import Step
 from sim.engine.timeline import Timeline
 from sim.report.figures.gantt import MAX_BARS, Ints, Shown, draw, height, rank_title
-from sim.report.figures.timeline import Shading, of_actions, shade_note, spread, timeline_of
+from sim.report.figures.timeline import Shading, after_note, of_actions, shade_note, spread, timeline_of
 from sim.report.numbers import signed, time_unit
 from sim.report.text import comparison_words
 from sim.report.theme import Theme, colour, frame, safe, wrapped
@@ -97,7 +97,8 @@ def _name(step: Step | Timeline) -> str:
     if isinstance(step, Timeline):
         return safe(f"{step.schedule.name}, {_time(step.makespan * 1e-9)}")
     plan = step.plan
-    return safe(f"tp {plan.tp}, pp {plan.pp}, {plan.schedule}, {_time(step.timeline.makespan * 1e-9)}")
+    lasts = f"{_time(step.timeline.makespan * 1e-9)}{after_note(step)}"
+    return safe(f"tp {plan.tp}, pp {plan.pp}, {plan.schedule}, {lasts}")
 
 
 def _time(value_s: float) -> str:
