@@ -97,8 +97,8 @@ def _name(step: Step | Timeline) -> str:
     if isinstance(step, Timeline):
         return safe(f"{step.schedule.name}, {_time(step.makespan * 1e-9)}")
     plan = step.plan
-    lasts = f"{_time(step.timeline.makespan * 1e-9)}{after_note(step)}"
-    return safe(f"tp {plan.tp}, pp {plan.pp}, {plan.schedule}, {lasts}")
+    lasts = _time(step.timeline.makespan * 1e-9)
+    return safe(f"tp {plan.tp}, pp {plan.pp}, {plan.schedule}, {lasts}") + after_note(step)
 
 
 def _time(value_s: float) -> str:
