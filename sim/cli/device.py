@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from sim.catalog import names
+from sim.catalog import meant, names
 from sim.cli.output import checked_new_file, progress_console, written
 from sim.specs import Device, InputError
 from sim.specs.catalog import device
@@ -49,6 +49,7 @@ def new_command(
     """Write a commented device file to fill in; a job names it as cluster.device."""
     if not NAME.fullmatch(name) or name in names("devices"):
         raise InputError("name", name, "1 to 64 letters, digits and . _ -, and no catalog device's name")
+    like = meant("devices", like)
     if like not in names("devices"):
         raise InputError("--like", like, "one of " + ", ".join(names("devices")))
     target = out or Path(f"{name}.yaml")

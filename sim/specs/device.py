@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from math import gcd
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
+from sim.catalog import meant
 from sim.specs.fields import DERIVED, InputError, real, spec, whole
 
 Text = Annotated[str, Field(min_length=1, max_length=400, description="text of 1 to 400 characters")]
@@ -114,7 +115,9 @@ class Device:
     usd_per_gpu_hour: Annotated[Sourced | None, _says("price of one device in USD an hour")] = None
     price_date: Annotated[str | None, _text("when that price held")] = None
     like: Annotated[
-        str | None, _says("the catalog device whose profile is carried over to this one (left out: the nearest)")
+        str | None,
+        AfterValidator(lambda name: name and meant("devices", name)),
+        _says("the catalog device whose profile is carried over to this one (left out: the nearest)"),
     ] = None
 
     def __post_init__(self) -> None:

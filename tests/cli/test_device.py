@@ -44,7 +44,7 @@ def test_the_written_file_simulates_unedited(trainsim, tmp_path, monkeypatch):
 
 def test_json_names_the_file(trainsim, tmp_path):
     target = tmp_path / "a.yaml"
-    code, out, _ = trainsim("device", "new", "a", "--like", "mi300x", "--out", target, "--json")
+    code, out, _ = trainsim("device", "new", "a", "--like", "MI300X", "--out", target, "--json")
     assert code == 0
     assert json.loads(out) == {"path": str(target), "like": "mi300x"}
     assert device(str(target)).intra_node == "xgmi"

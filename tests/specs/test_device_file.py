@@ -30,6 +30,11 @@ def test_plain_numbers_are_the_users(tmp_path):
     assert (found.gpus_per_node, found.domain_gpus, found.peak_fp8_flop_per_s) == (4, 4, None)
 
 
+def test_the_device_that_it_is_like_is_known_in_any_spelling(tmp_path):
+    assert device(write(tmp_path, like="H100 SXM 80GB")).like == "h100-sxm-80gb"
+    assert device(write(tmp_path)).like is None
+
+
 def test_yaml_takes_powers_of_ten_without_sign(tmp_path):
     text = "\n".join(f"{k}: {json.dumps(v)}" for k, v in OWN.items() if k != "peak_bf16_flop_per_s")
     (tmp_path / "own.yaml").write_text(text + "\npeak_bf16_flop_per_s: 989.4e12\npeak_fp8_flop_per_s: 2E15\n")
