@@ -18,7 +18,7 @@ Outputs are as those of `stage`, in bytes of one rank and seconds; they are a mo
 offload cost nothing.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -28,6 +28,7 @@ from sim.costs.contention import two_streams
 from sim.costs.layers import ends
 from sim.costs.layers.ops import COMMUNICATION, hidden_beside
 from sim.costs.layers.structure import Structure
+from sim.costs.overlap import Cover, covers, outlasts
 
 ROOM = 2
 """Layers of activations that are on the device in either direction, and layers of weights."""
@@ -84,7 +85,8 @@ def expressions(structure: Structure) -> dict[str, Expr]:
     input_offload and weight_offload. Per rank and step, by where it is: moved_optimizer, moved_weights,
     moved_gradients, staged_update (bytes), update_h2d, update_d2h (seconds), update_kernels (seconds of the optimizer
     that copies run beside), update_pieces (how many layers' copies they are, at least 1), optimizer_offload (what the
-    update waits).
+    update waits), throttled (by how much an update's last backwards, of all chunks, end later: `_throttled`).
+    late_backward: as of `stage`, what gradients that wait for their room leave of it.
     """
     given = parts(structure)
     return composed(outputs(tuple(given)), {part_name(name): e for name, e in given.items()})
@@ -135,6 +137,7 @@ def parts(structure: Structure) -> dict[str, Expr]:
         "layers": layers,
         "moved_bytes": moved,
         "staged_bytes": sum(minimum(size, room * x) for (size, room, _), x in zip(rooms, largest, strict=True)),
+        "late_backward": _late(chunk, traffic["scatter"], gradient / rate, layers),
     }
     fields = {f"{name}_{field}": value for name, p in passes.items() for field, value in p._asdict().items()}
     return parts | fields | _of_rank(structure)
@@ -156,7 +159,7 @@ def outputs(names: tuple[str, ...]) -> dict[str, Expr]:
     )
     by_input, by_weight = (_waited(given(name), layers, side_by_side(given(name))) for name in ("input", "weight"))
     out = {name: e[name] for name in names if name.endswith("_bytes") or name.startswith(("moved", "staged", "update"))}
-    out |= {name: e[name] for name in names if name.startswith("optimizer_offload")}
+    out |= {name: e[name] for name in names if name.startswith(("optimizer_offload", "throttled", "late"))}
     out |= {f"{name}_{way}": e[f"{name}_{way}"] for name in ("forward", "backward") for way in ("h2d", "d2h")}
     several = minimum(1, stage.pp - 1)  # alone a stage has both ends, and the head's speak for them
     for end, waits, share in zip(ENDS, (plain, first, last), (1, several, 1), strict=True):
@@ -186,8 +189,42 @@ def _of_layer(structure: Structure, kind: int) -> tuple[Expr, Expr, Expr]:
     )
 
 
+def _late(chunk: Mapping[str, Expr], scatter: Expr, out: Expr, layers: Expr) -> Expr:
+    """Return the seconds for which ZeRO-2 and 3 reduce gradients after the message of a backward has left."""
+    late, most = chunk["late_backward"], _left(scatter, covers(chunk)[1], out, layers)
+    return late - _waiting() * maximum(0, late - most)
+
+
+def _throttled(structure: Structure, reduced: Expr, rank: "_Swaps") -> Expr:
+    """Return by how many seconds the last backwards of a rank before an update, of all its chunks, end later.
+
+    A layer has room for its gradients when those of the third layer before it have left, and these have been reduced
+    first: a backward runs no faster than the reductions beside it, and other ranks wait for its message. (What copies
+    beside it delay it anyway does not count twice.)
+    """
+    chunks = symbol("virtual_stages")
+    layers = maximum(1, stage.on_rank(structure, lambda k: 1) / chunks)
+    backward = Cover(*(each / chunks for each in stage.rank_covers(structure)[1]))
+    time, out = reduced / chunks, rank.gradient / rate / chunks
+    late = time / layers + (1 - 1 / layers) * outlasts(time, backward)
+    copied = maximum(0, out + rank.weight / rate / chunks - sum(backward))
+    return chunks * stage.overlap_dp * _waiting() * maximum(0, late - _left(time, backward, out, layers) - copied)
+
+
+def _left(time: Expr, backward: Cover, out: Expr, layers: Expr) -> Expr:
+    """Return the most of reductions of `time` seconds that is left at the end of a backward whose gradients leave in
+    `out` seconds: its last layer has waited for all but those that have room beside it."""
+    n = maximum(layers, 1)
+    return maximum(time, minimum(UPDATE_ROOM, n) * time - sum(backward) - out) / n
+
+
+def _waiting() -> Expr:
+    """Return 1 where a share of gradients, however small, is in host memory: their layer waits for its room."""
+    return minimum(1, 1e12 * gradients)
+
+
 def _of_rank(structure: Structure) -> dict[str, Expr]:
-    states, out = stage.states(structure), dict[str, Expr]()
+    states, out, raw = stage.states(structure), dict[str, Expr](), stage.updates(structure)
     counts, alone = [symbol(f"rank_layers_{k}") for k in range(len(structure.kinds))], _layers_alone(structure)
     for where in stage.held(structure):
         rank = _swaps(counts, states[f"optimizer_bytes_{where}"])
@@ -203,6 +240,7 @@ def _of_rank(structure: Structure) -> dict[str, Expr]:
             f"update_kernels_{where}": states[f"optimizer_{where}"],
             f"update_pieces_{where}": pieces,
             f"optimizer_offload_{where}": _swapped(h2d, d2h, states[f"optimizer_{where}"], pieces),
+            f"throttled_{where}": _throttled(structure, raw[f"reduced_{where}"], rank),
         }
     return out
 

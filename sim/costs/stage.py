@@ -250,13 +250,8 @@ def reduction(structure: Structure) -> dict[str, Expr]:
     update may wait for the end of the next step's passes (2BW), the sum of a tied table's gradients included. slowed:
     the part of it by which the last backward and the first forward are slower, so that other ranks wait for it too.
     """
-    ones = [layer(structure, k) for k in range(len(structure.kinds))]
     n = on_rank(structure, lambda k: 1)
-
-    def of_rank(name: str) -> Expr:
-        return on_rank(structure, lambda k: ones[k][name])
-
-    forward, backward = covers({name: of_rank(name) for name in COVERED})
+    forward, backward = rank_covers(structure)
     raw, tied = updates(structure), tied_reduce(structure)
     most, waits = 1 - 1 / maximum(n, 1), held(structure)
     slowed = {
@@ -276,6 +271,15 @@ def reduction(structure: Structure) -> dict[str, Expr]:
         + raw[f"late_{where}"]
         for where in waits
     } | (delayed | slowed)
+
+
+def rank_covers(structure: Structure) -> tuple[Cover, Cover]:
+    """Return a forward and a backward over all of a rank's layers, as `covers`."""
+
+    def of_rank(name: str) -> Expr:
+        return on_rank(structure, lambda k: layer(structure, k)[name])
+
+    return covers({name: of_rank(name) for name in COVERED})
 
 
 def _beside_a_step(raw: Mapping[str, Expr], tied: Expr, where: str, passes: Cover) -> Expr:

@@ -191,8 +191,17 @@ def _reduction(schedule: Schedule) -> str:
 def durations(schedule: Schedule, costs: Costs) -> Durations:
     """Return the nanoseconds of every action of a step."""
     table, message, back = action_seconds(schedule, costs)
-    hidden = tick_array(hidden_seconds(schedule, costs))
-    return Durations({k: tick_array(v) for k, v in table.items()}, tick_array(message), tick_array(back), hidden)
+    ticks = (tick_array(v) for v in (message, back, hidden_seconds(schedule, costs), throttled(schedule, costs)))
+    return Durations({k: tick_array(v) for k, v in table.items()}, *ticks)
+
+
+def throttled(schedule: Schedule, costs: Costs) -> Any:
+    """Return by how many seconds the last backward of every stage before an update ends later for gradients that have
+    to leave for the host. (The ranks' `_throttled` of `costs.offload`; weight gradients apart, no other rank waits.)
+    """
+    kind, rank = SCHEDULES[schedule.name], np.array(schedule.rank_of)
+    whole = offloaded(costs, "throttled", schedule) * (not (kind.splits or kind.delayed))
+    return whole[rank] / np.bincount(rank)[rank]
 
 
 def hidden_seconds(schedule: Schedule, costs: Costs, rates: Costs | None = None) -> Any:
@@ -236,7 +245,8 @@ def action_seconds(schedule: Schedule, costs: Costs) -> tuple[dict[Kind, Any], A
         kind: np.concatenate([on_ranks(costs, name, schedule), rest])
         for kind, name in ((Kind.REDUCE_GRAD, _reduction(schedule)), (Kind.OPTIMIZER, "optimizer"))
     }
-    update[Kind.REDUCE_GRAD][:ranks] += exposed_tied(costs, schedule)
+    waited = np.bincount(schedule.rank_of, throttled(schedule, costs), ranks)  # in the last backwards
+    update[Kind.REDUCE_GRAD][:ranks] += exposed_tied(costs, schedule) - waited
     update[Kind.OPTIMIZER][:ranks] += offloaded(costs, "optimizer_offload", schedule)
     if SCHEDULES[schedule.name].asynchronous:  # every update reduces its own gradients
         update[Kind.OPTIMIZER] += update[Kind.REDUCE_GRAD]

@@ -154,8 +154,9 @@ def _forms(e: Mapping[str, Expr], schedule: str) -> dict[str, Expr]:
     peak = several * maximum(first_rank, last_rank) + (1 - several) * only_rank
     # The engine's clock rounds every action and message of a path by up to half a nanosecond.
     least, rounding = _least(times, e), 2e-9 * (chunks * (microbatches + pp) + 1)
+    chain = several * (e.get("throttled_last", 0) + (pp - 2) * e.get("throttled_middle", 0))
     return {
-        "step_time_s": kind.period(times) + update,
+        "step_time_s": kind.period(times) + update + chain,
         "lower_bound_s": kind.least_step(least, update, last) - rounding,
         "passes_s": kind.least_period(least) - rounding,
         "busy_s": _busy(least, e) - 2e-9 * chunks * microbatches,
@@ -303,7 +304,7 @@ def _stage_forms(e: Mapping[str, Expr], _schedule: str) -> dict[str, Expr]:
         beside = _beside_head(e, 1) if last else e["backward_temporary_bytes"]
         # Linear in the microbatches alive: what an update needs beyond those of one counts beside all of them.
         beside = _or_update(e, place, beside, kept)
-        slowed = e[f"slowed_{place}"]
+        slowed = e[f"slowed_{place}"] + e.get(f"throttled_{place}", 0)
         out |= {
             f"own_{place}": own,
             f"through_{place}": own - own_ends(e) + through - waits,
@@ -403,6 +404,7 @@ def _with_offload(e: Mapping[str, Expr], moved: Mapping[str, Expr], schedule: st
         "backward_host": e["backward_host"] + backward,
         "weight_compute": e["weight_compute"] + (moved["weight_offload"] if splits else 0),
         "saved_bytes": e["saved_bytes"] - moved["moved_bytes"],
+        "late_backward": 0 if splits else moved["late_backward"],
     }
     for end in ("", "embedding_", "head_"):
         own = moved[f"{end}forward_offload"] + moved[f"{end}backward_offload"]
@@ -418,6 +420,7 @@ def _with_offload(e: Mapping[str, Expr], moved: Mapping[str, Expr], schedule: st
             f"optimizer_bytes_{end}": e[f"optimizer_bytes_{end}"] - moved[f"moved_optimizer_{end}"] + room,
             f"parameters_{end}": e[f"parameters_{end}"] - moved[f"moved_weights_{end}"],
             f"gradients_{end}": e[f"gradients_{end}"] - moved[f"moved_gradients_{end}"],
+            f"throttled_{end}": 0 if splits else moved[f"throttled_{end}"],
         }
     return dict(e) | out
 

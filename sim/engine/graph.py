@@ -69,6 +69,19 @@ class Graph:
         return self.stage * len(Kind) + self.kind
 
     @cached_property
+    def lasts(self) -> Ints:
+        """The operations that complete the weight gradients of every stage before an update of its rank."""
+        last: dict[int, int] = {}
+        found: set[int] = set()
+        for i, (s, kind) in enumerate(zip(self.stage.tolist(), self.kind.tolist(), strict=True)):
+            if kind in (Kind.B, Kind.W):
+                last[s] = i
+            elif kind in (Kind.REDUCE_GRAD, Kind.OPTIMIZER):
+                found |= set(last.values())
+                last = {}
+        return np.array(sorted(found), dtype=np.int64)
+
+    @cached_property
     def pairs(self) -> Ints:
         """The indices of the halves of every fused pair: [half, pair]."""
         second = np.flatnonzero(self.second)

@@ -153,9 +153,9 @@ class _Lowering:
     def build(self) -> Lowered:
         """Return everything put together."""
         graph = self.graph
-        firsts, lasts = self._ends()
+        lasts = set(graph.lasts.tolist())
         begin, finish = [0] * len(graph), [0] * len(graph)
-        regathers = self._regather(firsts) if self.layout.overlap_dp and self.flushes else {}
+        regathers = self._regather() if self.layout.overlap_dp and self.flushes else {}
         second = graph.second.tolist()
         pair = (np.append(graph.second[1:], False) | graph.second).tolist()
         updates = np.isin(graph.kind, (Kind.REDUCE_GRAD, Kind.OPTIMIZER)).tolist()
@@ -171,25 +171,11 @@ class _Lowering:
                 finish[i - 1 : i + 1] = [self._join(where, finish[i - 1 : i + 1])] * 2
         return self._assembled(np.array(begin, dtype=np.int64), np.array(finish, dtype=np.int64))
 
-    def _ends(self) -> tuple[set[int], set[int]]:
-        """Return every stage's first forward, and the actions that complete its weight gradients before an update."""
-        firsts: dict[int, int] = {}
-        last: dict[int, int] = {}
-        lasts: set[int] = set()
-        for i, (s, kind) in enumerate(zip(self.graph.stage.tolist(), self.graph.kind.tolist(), strict=True)):
-            if kind == Kind.F:
-                firsts.setdefault(s, i)
-            elif kind in (Kind.B, Kind.W):
-                last[s] = i
-            elif kind in (Kind.REDUCE_GRAD, Kind.OPTIMIZER):
-                lasts |= set(last.values())
-                last = {}
-        return set(firsts.values()), lasts
-
-    def _regather(self, firsts: set[int]) -> dict[int, list[int]]:
-        """Add the parameter gathers that ZeRO-1 runs beside the first forwards; return them by forward."""
+    def _regather(self) -> dict[int, list[int]]:
+        """Add the parameter gathers that ZeRO-1 runs beside every stage's first forward; return them by forward."""
         found: dict[int, list[int]] = {}
-        for i in sorted(firsts):
+        forwards = np.flatnonzero(self.graph.kind == Kind.F)
+        for i in sorted(forwards[np.unique(self.graph.stage[forwards], return_index=True)[1]].tolist()):
             rank, s = int(self.graph.rank[i]), int(self.graph.stage[i])
             share = self.regathered[rank] / self.rank_layers[rank]
             if share:

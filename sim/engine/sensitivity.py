@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from sim.costs import offload, stage
 from sim.costs.algebra import Compiled, Interpreted, Values, derivative, symbol
 from sim.costs.layers.structure import Structure
-from sim.engine.assembly import Costs, action_seconds, durations, hidden_seconds, pace, step_schedule
+from sim.engine.assembly import Costs, action_seconds, durations, hidden_seconds, pace, step_schedule, throttled
 from sim.engine.critical import CriticalPath, Spent, path_to
 from sim.engine.graph import graph_of
 from sim.engine.path import run_path
@@ -90,11 +90,13 @@ def log_rates(step: Step, along: Along, names: Sequence[str]) -> dict[str, float
     schedule = step_schedule(step.placed, step.costs)
     paths = _deciding(run_path(schedule, durations(schedule, step.costs)))
 
-    ends = graph_of(schedule).pairs[1].tolist()
+    graph = graph_of(schedule)
 
     def on_path(costs: Costs, hidden: Floats) -> float:
-        seconds, pairs = action_seconds(schedule, costs), dict(zip(ends, hidden.tolist(), strict=True))
-        return sum(sign * _seconds(path, pairs, *seconds) for sign, path in paths)
+        longer = np.zeros(len(graph))
+        longer[graph.pairs[1]] -= hidden
+        longer[graph.lasts] += throttled(schedule, costs)[graph.stage[graph.lasts]]
+        return sum(sign * _seconds(path, longer, *action_seconds(schedule, costs)) for sign, path in paths)
 
     def rate(name: str) -> float:
         rates = cost_rates(step, along, {n: float(n == name) for n in names})
@@ -185,17 +187,15 @@ def _deciding(timeline: Timeline) -> list[tuple[float, CriticalPath]]:
     return [(1.0, path_to(run, last)), (-1.0, CriticalPath(tuple(s for s in until if s.operation != first)))]
 
 
-def _seconds(
-    path: CriticalPath, hidden: Mapping[int, float], table: Mapping[Kind, Any], message: Any, back: Any
-) -> float:
+def _seconds(path: CriticalPath, longer: Floats, table: Mapping[Kind, Any], message: Any, back: Any) -> float:
     """Return the sum over a path of a quantity that is given by kind and stage, and for messages by boundary: there
-    and back; less what is `hidden` in a fused pair, by its second half's operation."""
+    and back; and of what single operations have more (`longer`), of a fused pair the second half."""
     total = 0.0
     for s in path.segments:
         _, kind, _ = s.action
         at = s.action.stage
         if s.spent is not Spent.MESSAGE and s.ticks >= 0:
-            total += table[kind][at] - hidden.get(s.operation, 0.0)
+            total += table[kind][at] + longer[s.operation]
         else:
             total += message[at + 1] if kind is Kind.F else back[at]
     return float(total)

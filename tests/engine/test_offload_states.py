@@ -17,10 +17,11 @@ from sim.engine.events import run_events_of
 from sim.engine.lower import Cause, Lane, lower
 from sim.engine.step import simulate, slowest
 from sim.schedules import Kind
-from sim.specs import Cluster, Links, Offload, Plan
+from sim.specs import Cluster, Links, Model, Offload, Plan
 from sim.specs.catalog import models
 
 LLAMA = models["llama3-8b"]
+SMALL = Model(name="small", layers=24, hidden=2048, heads=16, vocab=50_304, seq=2048)
 NODES = Cluster.of("h100-sxm-80gb", nodes=2)
 BARE = RunLevelSet.bare(RunLevel())
 NAMES = ("optimizer", "activations", "weights", "gradients")
@@ -237,8 +238,33 @@ def test_engines_stay_close_on_slow_and_fast_links(rate, change):
 
 
 @cache
-def closed(schedule):
-    return Interpreted(closed_form_expressions(Structure.of(LLAMA), schedule, offloads=True))
+def closed(structure, schedule):
+    return Interpreted(closed_form_expressions(structure, schedule, offloads=True))
+
+
+def closed_forms(step):
+    model, cluster = step.model, step.cluster
+    values = inputs.model_values(model) | inputs.cluster_values(cluster, step.profile)
+    values |= symbol_values(step.level.parameters)
+    values |= {k: np.mean(v) for k, v in inputs.plan_values(model, step.placed, cluster).items()}
+    return closed(Structure.of(model), step.plan.order)(values)
+
+
+@pytest.mark.parametrize("share", [0.25, 1.0])
+@pytest.mark.parametrize(
+    "change", [{}, {"pp": 2}, {"zero": 1}, {"zero": 2}, {"schedule": "gpipe"}, {"pp": 2, "virtual_stages": 3}]
+)
+def test_gradients_that_must_leave_hold_up_the_backwards_of_all_ranks(change, share):
+    """A layer waits for room until those before it are reduced and gone, so that reductions delay other ranks too."""
+    slow = Cluster.of("l4", nodes=1, gpus_per_node=8)
+    given = Plan(**{"pp": 4, "global_batch": 32, "offload": Offload(gradients=share)} | change)
+    path, events = (simulate(SMALL, slow, given, engine) for engine in ("path", "events"))
+    out, makespan = closed_forms(path), events.timeline.makespan
+    assert path.timeline.makespan == pytest.approx(makespan, rel=0.08)
+    assert float(out["step_time_s"]) == pytest.approx(makespan * 1e-9, rel=0.08)
+    assert float(out["lower_bound_s"]) <= path.timeline.makespan * 1e-9
+    assert sum(path.breakdown_s.values()) == pytest.approx(path.step_time_s)
+    assert min(path.breakdown_s.values()) >= 0
 
 
 @pytest.mark.parametrize(
@@ -253,12 +279,7 @@ def test_closed_forms_of_a_step_are_near_the_event_engine(change, moved):
     """Within 10 % with the usual host link; the peak exactly; and the bound holds for the compiled path."""
     given = plan(**change, offload=moved)
     path, events = (simulate(LLAMA, NODES, given, engine) for engine in ("path", "events"))
-    schedule = "1f1b" if path.plan.schedule == "none" else path.plan.schedule
-    values = (
-        inputs.model_values(LLAMA) | inputs.cluster_values(NODES, path.profile) | symbol_values(path.level.parameters)
-    )
-    values |= {k: np.mean(v) for k, v in inputs.plan_values(LLAMA, path.placed, NODES).items()}
-    out = closed(schedule)(values)
+    schedule, out = path.plan.order, closed_forms(path)
     assert float(out["step_time_s"]) == pytest.approx(events.timeline.makespan * 1e-9, rel=0.1)
     if schedule != "zb-h1" or not moved.activations:  # else what an I has fetched waits for its W
         assert float(out["peak_memory_bytes"]) == pytest.approx(events.peak_memory_bytes, rel=1e-9)
