@@ -82,7 +82,9 @@ def expressions(structure: Structure) -> dict[str, Expr]:
     forward_d2h (activations), backward_h2d (both and gradients), backward_d2h (gradients); staged_bytes (the room for
     copies, all through the step); and what passes wait: forward_offload, backward_offload, through_offload (see
     `Waits`), <end>_ of all three what the embedding's and the head's passes wait more, and of a backward in two parts
-    input_offload and weight_offload. Per rank and step, by where it is: moved_optimizer, moved_weights,
+    input_offload and weight_offload; forward_row and backward_row, what a rank waits more between two of a kind in a
+    row, as the first leaves no room; backward_spared, what the second one waits less, with the link for itself. Per
+    rank and step, by where it is: moved_optimizer, moved_weights,
     moved_gradients, staged_update (bytes), update_h2d, update_d2h (seconds), update_kernels (seconds of the optimizer
     that copies run beside), update_pieces (how many layers' copies they are, at least 1), optimizer_offload (what the
     update waits), throttled (by how much an update's last backwards, of all chunks, end later: `_throttled`).
@@ -161,6 +163,12 @@ def outputs(names: tuple[str, ...]) -> dict[str, Expr]:
     out = {name: e[name] for name in names if name.endswith("_bytes") or name.startswith(("moved", "staged", "update"))}
     out |= {name: e[name] for name in names if name.startswith(("optimizer_offload", "throttled", "late"))}
     out |= {f"{name}_{way}": e[f"{name}_{way}"] for name in ("forward", "backward") for way in ("h2d", "d2h")}
+    forward, backward = (maximum(*side_by_side(given(name))) for name in ("forward", "backward"))
+    out |= {
+        "forward_row": maximum(0, forward - plain.forward),
+        "backward_row": maximum(0, backward - plain.backward),
+        "backward_spared": maximum(0, plain.backward - backward),
+    }
     several = minimum(1, stage.pp - 1)  # alone a stage has both ends, and the head's speak for them
     for end, waits, share in zip(ENDS, (plain, first, last), (1, several, 1), strict=True):
         less = plain if end else Waits(0, 0, 0)

@@ -191,14 +191,32 @@ def _reduction(schedule: Schedule) -> str:
 def durations(schedule: Schedule, costs: Costs) -> Durations:
     """Return the nanoseconds of every action of a step."""
     table, message, back = action_seconds(schedule, costs)
-    ticks = (tick_array(v) for v in (message, back, hidden_seconds(schedule, costs), throttled(schedule, costs)))
-    return Durations({k: tick_array(v) for k, v in table.items()}, *ticks)
+    single = hidden_seconds(schedule, costs), *longer_seconds(schedule, costs)
+    return Durations({k: tick_array(v) for k, v in table.items()}, *map(tick_array, (message, back, *single)))
 
 
-def throttled(schedule: Schedule, costs: Costs) -> Any:
-    """Return by how many seconds the last backward of every stage before an update ends later for gradients that have
-    to leave for the host. (The ranks' `_throttled` of `costs.offload`; weight gradients apart, no other rank waits.)
+def longer_seconds(schedule: Schedule, costs: Costs, of_copies: bool = False) -> tuple[Any, Any]:
+    """Return by how much each action, in the order of the graph, takes longer than others of its kind and stage, also
+    for those that wait for its message, and by how much else. Nothing where nothing is copied.
+
+    A backward right after another has the link for itself and is spared some waiting, but a pass that another of its
+    kind follows leaves no room: its rank waits on. `_throttled` counts too, but where only waits `of_copies` do.
     """
+    if "forward_row" not in costs:
+        return np.zeros(0), np.zeros(0)
+    graph = graph_of(schedule)
+    longer, aside = np.zeros((2, len(graph)))
+    if not of_copies:
+        longer[graph.lasts] = _throttled(schedule, costs)[graph.stage[graph.lasts]]
+    parts, place = ("forward_row", "backward_row", "backward_spared"), graph.stage % schedule.depth
+    forward, backward, spared = ((np.zeros(schedule.depth) + costs[part])[place] for part in parts)
+    (f, b), second = graph.rows, graph.rows[1] + 1
+    aside[f], aside[b], longer[second] = forward[f], backward[b], longer[second] - spared[second]
+    return longer, aside
+
+
+def _throttled(schedule: Schedule, costs: Costs) -> Any:
+    """Return `costs.offload`'s `throttled` of every stage's last backward; where W is apart, no other rank waits."""
     kind, rank = SCHEDULES[schedule.name], np.array(schedule.rank_of)
     whole = offloaded(costs, "throttled", schedule) * (not (kind.splits or kind.delayed))
     return whole[rank] / np.bincount(rank)[rank]
@@ -245,7 +263,7 @@ def action_seconds(schedule: Schedule, costs: Costs) -> tuple[dict[Kind, Any], A
         kind: np.concatenate([on_ranks(costs, name, schedule), rest])
         for kind, name in ((Kind.REDUCE_GRAD, _reduction(schedule)), (Kind.OPTIMIZER, "optimizer"))
     }
-    waited = np.bincount(schedule.rank_of, throttled(schedule, costs), ranks)  # in the last backwards
+    waited = np.bincount(schedule.rank_of, _throttled(schedule, costs), ranks)  # in the last backwards
     update[Kind.REDUCE_GRAD][:ranks] += exposed_tied(costs, schedule) - waited
     update[Kind.OPTIMIZER][:ranks] += offloaded(costs, "optimizer_offload", schedule)
     if SCHEDULES[schedule.name].asynchronous:  # every update reduces its own gradients
@@ -345,6 +363,8 @@ def waits(timeline: Timeline, costs: Costs, pace: Pace, silent: Pace) -> Waits:
     pp = (pace.ticks - silent.ticks) * TICK_S
     idle = (pace.ticks - int(timeline.busy()[rank]) / pace.steps) * TICK_S
     copies = passes["offload"] + pace.updates * float(offloaded(costs, "optimizer_offload", timeline.schedule)[rank])
+    if len(row := sum(longer_seconds(timeline.schedule, costs, of_copies=True))):
+        copies += float(row[timeline.graph.rank == rank].sum()) / pace.steps
     reduction = at(costs[f"{_reduction(timeline.schedule)}_{place}"], rank)
     beside = _hidden_on(rank, timeline.schedule, costs, pace.steps)
     return Waits(passes["dp"] + pace.updates * reduction, pp, idle - pp, copies, beside)

@@ -154,9 +154,9 @@ def _forms(e: Mapping[str, Expr], schedule: str) -> dict[str, Expr]:
     peak = several * maximum(first_rank, last_rank) + (1 - several) * only_rank
     # The engine's clock rounds every action and message of a path by up to half a nanosecond.
     least, rounding = _least(times, e), 2e-9 * (chunks * (microbatches + pp) + 1)
-    chain = several * (e.get("throttled_last", 0) + (pp - 2) * e.get("throttled_middle", 0))
+    others = several * (e.get("throttled_last", 0) + (pp - 2) * e.get("throttled_middle", 0))
     return {
-        "step_time_s": kind.period(times) + update + chain,
+        "step_time_s": kind.period(times) + kind.in_row(times) * e.get("row_offload", 0) + update + others,
         "lower_bound_s": kind.least_step(least, update, last) - rounding,
         "passes_s": kind.least_period(least) - rounding,
         "busy_s": _busy(least, e) - 2e-9 * chunks * microbatches,
@@ -372,8 +372,8 @@ def _least(t: Times, e: Mapping[str, Expr]) -> Times:
     """Return times for a bound: of messages only the mean is known, and between some ranks they may be shorter."""
     size = e["boundary_buffer_bytes"] / 2 * (1 + stage.sends_whole() * (symbol("tp") - 1))
     longer, blocking = mean_over_last(size, symbol("pp_inter"), symbol("pp") - 1), symbol("blocking_sends")
-    waits = 2 * blocking * maximum(0, longer)
-    return replace(t, forward=t.forward - waits, backward=t.backward - waits, longer=(1 - blocking) * longer)
+    waits, spared = 2 * blocking * maximum(0, longer), e.get("backward_spared", 0)
+    return replace(t, forward=t.forward - waits, backward=t.backward - waits - spared, longer=(1 - blocking) * longer)
 
 
 def _split(e: Mapping[str, Expr], schedule: str) -> dict[str, Expr]:
@@ -405,6 +405,8 @@ def _with_offload(e: Mapping[str, Expr], moved: Mapping[str, Expr], schedule: st
         "weight_compute": e["weight_compute"] + (moved["weight_offload"] if splits else 0),
         "saved_bytes": e["saved_bytes"] - moved["moved_bytes"],
         "late_backward": 0 if splits else moved["late_backward"],
+        "row_offload": moved["forward_row"] + moved["backward_row"] - moved["backward_spared"],
+        "backward_spared": moved["backward_spared"],
     }
     for end in ("", "embedding_", "head_"):
         own = moved[f"{end}forward_offload"] + moved[f"{end}backward_offload"]

@@ -82,6 +82,13 @@ class Graph:
         return np.array(sorted(found), dtype=np.int64)
 
     @cached_property
+    def rows(self) -> tuple[Ints, Ints]:
+        """The forwards that their rank lets another forward follow at once, and the backwards that another follows."""
+        same = (self.kind[1:] == self.kind[:-1]) & (self.rank[1:] == self.rank[:-1])
+        forwards, backwards = (np.flatnonzero(same & (self.kind[1:] == kind)) for kind in (Kind.F, Kind.B))
+        return forwards, backwards
+
+    @cached_property
     def pairs(self) -> Ints:
         """The indices of the halves of every fused pair: [half, pair]."""
         second = np.flatnonzero(self.second)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from sim.costs import offload, stage
 from sim.costs.algebra import Compiled, Interpreted, Values, derivative, symbol
 from sim.costs.layers.structure import Structure
-from sim.engine.assembly import Costs, action_seconds, durations, hidden_seconds, pace, step_schedule, throttled
+from sim.engine.assembly import Costs, action_seconds, durations, hidden_seconds, longer_seconds, pace, step_schedule
 from sim.engine.critical import CriticalPath, Spent, path_to
 from sim.engine.graph import graph_of
 from sim.engine.path import run_path
@@ -93,10 +93,10 @@ def log_rates(step: Step, along: Along, names: Sequence[str]) -> dict[str, float
     graph = graph_of(schedule)
 
     def on_path(costs: Costs, hidden: Floats) -> float:
-        longer = np.zeros(len(graph))
-        longer[graph.pairs[1]] -= hidden
-        longer[graph.lasts] += throttled(schedule, costs)[graph.stage[graph.lasts]]
-        return sum(sign * _seconds(path, longer, *action_seconds(schedule, costs)) for sign, path in paths)
+        longer, aside = (each if len(each) else np.zeros(len(graph)) for each in longer_seconds(schedule, costs))
+        whole = longer + aside
+        whole[graph.pairs[1]] -= hidden
+        return sum(sign * _seconds(path, whole, aside, *action_seconds(schedule, costs)) for sign, path in paths)
 
     def rate(name: str) -> float:
         rates = cost_rates(step, along, {n: float(n == name) for n in names})
@@ -187,9 +187,12 @@ def _deciding(timeline: Timeline) -> list[tuple[float, CriticalPath]]:
     return [(1.0, path_to(run, last)), (-1.0, CriticalPath(tuple(s for s in until if s.operation != first)))]
 
 
-def _seconds(path: CriticalPath, longer: Floats, table: Mapping[Kind, Any], message: Any, back: Any) -> float:
+def _seconds(
+    path: CriticalPath, longer: Floats, aside: Floats, table: Mapping[Kind, Any], message: Any, back: Any
+) -> float:
     """Return the sum over a path of a quantity that is given by kind and stage, and for messages by boundary: there
-    and back; and of what single operations have more (`longer`), of a fused pair the second half."""
+    and back; and of what single operations have more (`longer`), of a fused pair the second half, of which messages do
+    not wait for what is `aside`."""
     total = 0.0
     for s in path.segments:
         _, kind, _ = s.action
@@ -197,5 +200,5 @@ def _seconds(path: CriticalPath, longer: Floats, table: Mapping[Kind, Any], mess
         if s.spent is not Spent.MESSAGE and s.ticks >= 0:
             total += table[kind][at] + longer[s.operation]
         else:
-            total += message[at + 1] if kind is Kind.F else back[at]
+            total += (message[at + 1] if kind is Kind.F else back[at]) - aside[s.operation]
     return float(total)

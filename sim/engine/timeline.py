@@ -18,15 +18,17 @@ class Durations:
 
     `message[s]` is charged between stages s - 1 and s in either direction; `back[s]` from s to s - 1, if it is given.
     Less than nothing, it leaves before a pass is done, or its receiver is under way before it needs it. hidden: ticks
-    by which each fused pair, in the order of the graph, is shorter than its halves one after the other. throttled: of
-    the last backward of a stage before an update, the ticks by which it is longer.
+    by which each fused pair, in the order of the graph, is shorter than its halves one after the other. longer:
+    ticks by which each action takes longer than others of its kind and stage; aside: more ticks, which its message does
+    not wait for (both empty where nothing does).
     """
 
     of_kind: Mapping[Kind, Ints]
     message: Ints
     back: Ints | None = None
     hidden: Ints = field(default_factory=lambda: NOTHING)
-    throttled: Ints = field(default_factory=lambda: NOTHING)
+    longer: Ints = field(default_factory=lambda: NOTHING)
+    aside: Ints = field(default_factory=lambda: NOTHING)
 
     @classmethod
     def uniform(cls, stages: int, times: Mapping[Kind, int], message: int = 0) -> "Durations":
@@ -48,13 +50,15 @@ class Durations:
             first, second = took[graph.pairs]
             shorter = self.hidden * first // np.maximum(1, first + second)  # both by one share: none below nothing
             took[graph.pairs] -= np.stack([shorter, self.hidden - shorter])
-        if self.throttled.any():
-            took[graph.lasts] += self.throttled[graph.stage[graph.lasts]]
+        if len(self.longer):
+            took += self.longer + self.aside
         # Boundary -1 reads the zero at the end.
         lag = np.append(self.message, 0)[graph.boundary]
         if self.back is not None:
             forward = np.repeat(graph.kind == Kind.F, np.diff(graph.first))
             lag = np.where(forward, lag, np.append(self.back, 0)[graph.boundary])
+            if len(self.aside):
+                lag = lag - np.where(graph.boundary >= 0, self.aside[graph.source], 0)
             lag = np.maximum(lag, -took[graph.source])  # nobody is served before its server begins
         return Program(graph, took, lag)
 

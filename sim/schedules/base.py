@@ -216,6 +216,11 @@ class ClosedKind(ScheduleKind):
         """Return the time from one step to the next; with a barrier between them that is the makespan."""
         return self.makespan(times)
 
+    def in_row(self, times: Times) -> Expr:
+        """Return how many forwards, and how many backwards, follow another at once on every rank at either end."""
+        del times
+        return 0
+
     def least_period(self, times: Times) -> Expr:
         """Return a period that no order of these actions can beat."""
         return self.lower_bound(times)

@@ -34,6 +34,9 @@ class GPipe(ClosedKind):
             once = once + fill + (t.microbatches - 1) * top(plain + t.most(first, last), fill / t.ranks)
         return once
 
+    def in_row(self, times: Times) -> Expr:
+        return times.microbatches * times.chunks - 1
+
     def lower_bound(self, times: Times) -> Expr:
         """The closed form is exact."""
         return self.makespan(times)

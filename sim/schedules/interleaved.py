@@ -65,6 +65,9 @@ class Interleaved(ClosedKind):
         ramp = (t.ranks - 1) * (t.chunk + 2 * t.send) + 2 * later + t.minimum(t.embedding, t.head)
         return t.microbatches * busiest + ramp
 
+    def in_row(self, times: Times) -> Expr:
+        return times.minimum(times.ranks * (times.chunks - 1), times.microbatches * times.chunks - 1)
+
     def in_flight(self, rank: Expr, shape: Any, minimum: Callable[..., Expr]) -> Expr:
         warm_up = 2 * (shape.ranks - 1 - rank) + (shape.chunks - 1) * shape.group + 1
         return minimum(warm_up, shape.microbatches * shape.chunks)

@@ -270,6 +270,26 @@ def test_gradients_that_must_leave_hold_up_the_backwards_of_all_ranks(change, sh
 @pytest.mark.parametrize(
     "change",
     [
+        {"virtual_stages": 2}, {"virtual_stages": 2, "global_batch": 64}, {"schedule": "gpipe"},
+        {"pp": 2, "virtual_stages": 3, "global_batch": 64}, {"schedule": "looped-bfs", "virtual_stages": 2},
+    ],
+)  # fmt: skip
+def test_passes_of_a_kind_in_a_row_wait_for_the_copies_of_each_other(change):
+    """While a pipeline fills, no backward hides what leaves; while it drains, a backward has the link for itself."""
+    moved = Offload(activations=1.0)
+    given = Plan(**{"pp": 4, "global_batch": 32, "micro_batch": 2, "offload": moved} | change)
+    path, events = (simulate(SMALL, NODES, given, engine) for engine in ("path", "events"))
+    out, makespan = closed_forms(path), events.timeline.makespan
+    assert path.timeline.makespan == pytest.approx(makespan, rel=0.05)
+    assert float(out["step_time_s"]) == pytest.approx(makespan * 1e-9, rel=0.05)
+    assert float(out["lower_bound_s"]) <= path.timeline.makespan * 1e-9
+    assert sum(path.breakdown_s.values()) == pytest.approx(path.step_time_s)
+    assert min(path.breakdown_s.values()) >= 0
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
         {}, {"pp": 1}, {"zero": 3}, {"pp": 4, "virtual_stages": 2}, {"schedule": "gpipe"}, {"schedule": "zb-h1"},
         {"recompute": "full", "zero": 1},
     ],

@@ -20,6 +20,9 @@ PLANS = {
     "no flush": (NODES, Plan(pp=4, schedule="2bw", global_batch=64)),
     "uneven": (NODES, Plan(tp=4, pp=4, stage_layers=(3, 5, 5, 3), global_batch=64)),
     "offload": (NODES, Plan(tp=2, pp=2, offload=Offload(optimizer=0.5, activations=0.5), global_batch=64)),
+    "in a row": (
+        NODES, Plan(tp=4, pp=2, virtual_stages=2, offload=Offload(activations=1.0), global_batch=32),
+    ),
     "gradients on the host": (
         Cluster.of("l4", nodes=1, gpus_per_node=8), Plan(pp=2, offload=Offload(gradients=0.5), global_batch=64),
     ),
