@@ -28,8 +28,9 @@ def slowest(
     """Return the costs of every chunk and rank on the slowest of the devices that hold it.
 
     Ranks are laid out over the groups of a mixed cluster in order; a pipeline rank waits for its slowest device: the
-    one whose passes of a chunk take longest, of which all of these are. (What one hides of its collectives behind slow
-    compute is no other's.) Of a chunk of which two ranks have a copy the slower one counts for both.
+    one whose forwards of a chunk take longest, of which all of these are, and so for backwards. (What one hides of its
+    collectives behind slow compute is no other's.) Of a chunk of which two ranks have a copy the slower one counts for
+    both.
     """
     if placed.plan.stages:
         return _of_stages(model, cluster, placed, level, what)
@@ -44,10 +45,44 @@ def slowest(
         return each[0]
     on = device_groups(placed, [m.gpus for m in parts])
     timed = each if what is stage.stage_model else on_members(stage.stage_model)
-    passes = np.stack([_of_passes(e, placed.stages) for e in timed])
     holding = np.any(on[:, np.reshape(placed.plan.rank_of, (-1, placed.stages))], axis=1)
-    longest = np.where(holding, passes, -np.inf).argmax(axis=0)
+    seconds = [pass_seconds(e, placed.stages) for e in timed]
+    longest = {
+        kind: np.where(holding, [own[kind] for own in seconds], -np.inf).argmax(axis=0) for kind in (Kind.F, Kind.B)
+    }
+    each = beside_longest(each, cluster, placed, timed)
     return {name: _worst([np.asarray(e[name]) for e in each], name, on, holding, longest) for name in each[0]}
+
+
+def beside_longest(
+    each: Sequence[Mapping[str, Any]], cluster: Cluster, placed: PlacedPlan, timed: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return the costs of each device of a mixed cluster with what is left of the reductions of a step beside the last
+    passes of all: those of the device of a pipeline rank that takes longest for them by the costs `timed`.
+
+    What a fast device does not hide behind its own passes is under way while it waits for the slow one. Linear in the
+    costs but for that choice.
+    """
+    plan = placed.plan
+    if "reduce_only" not in each[0] or not plan.overlap_dp or plan.stages:
+        return [dict(e) for e in each]
+    on, ranks = device_groups(placed, [m.gpus for m in cluster.members]), np.arange(plan.pp)
+    more = np.zeros((len(each), plan.pp))
+    # Gradients are reduced beside the last backward, and parameters gathered beside the first forward.
+    for kind in (Kind.B,) * (plan.zero < 2) + (Kind.F,) * (0 < plan.zero < 3):
+        chosen, own = (
+            np.stack([_of_ranks(placed, pass_seconds(e, placed.stages)[kind]) for e in costs])
+            for costs in (timed, each)
+        )
+        more += own[np.where(on, chosen, -np.inf).argmax(axis=0), ranks] - own
+    names = [name for name in each[0] if name.startswith("reduce_")]
+    return [{**e, **{name: e[name] - own for name in names}} for e, own in zip(each, more, strict=True)]
+
+
+def _of_ranks(placed: PlacedPlan, of_stages: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return what all chunks of each pipeline rank take together."""
+    rank_of = placed.plan.rank_of
+    return np.asarray(np.bincount(rank_of, np.resize(of_stages, len(rank_of)), placed.plan.pp), dtype=np.float64)
 
 
 def _of_passes(costs: Mapping[str, Any], stages: int) -> NDArray[np.float64]:
@@ -77,16 +112,21 @@ def holders(model: Model, cluster: Cluster, placed: PlacedPlan, level: RunLevelS
     sizes = [m.gpus for m in members]
     on = stage_groups(placed, sizes) if plan.stages else device_groups(placed, sizes)
     chunks = [_of_passes(slowest(model, m, placed, level), placed.stages) for m in members]
-    passes = np.array([np.bincount(plan.rank_of, np.resize(each, len(plan.rank_of)), plan.pp) for each in chunks])
+    passes = np.array([_of_ranks(placed, each) for each in chunks])
     used = (np.flatnonzero(on[:, r]).tolist() for r in range(plan.pp))
     return [sorted(numbers, key=lambda n: -passes[n, r]) for r, numbers in enumerate(used)]
 
 
 def _worst(
-    values: Sequence[Any], name: str, on: NDArray[np.bool_], holding: NDArray[np.bool_], longest: NDArray[np.intp]
+    values: Sequence[Any],
+    name: str,
+    on: NDArray[np.bool_],
+    holding: NDArray[np.bool_],
+    longest_of: Mapping[Kind, NDArray[np.intp]],
 ) -> Any:
-    """Return the groups' values of passes of the group that takes `longest` on a chunk; of others the largest, where
-    the groups count that each rank is `on`, or each chunk (`holding`)."""
+    """Return the groups' values of forwards, or of backwards, of the group that takes longest for these on a chunk
+    (`longest_of`); of others the largest, where the groups count that each rank is `on`, or each chunk (`holding`)."""
+    longest = longest_of[Kind.F if "forward" in name else Kind.B]
     end = 0 if name.startswith("embedding") else -1 if name.startswith("head") else None
     if name in PASS_COSTS and end is not None:
         return values[longest[end]]

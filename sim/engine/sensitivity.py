@@ -20,7 +20,7 @@ from sim.engine.assembly import Costs, action_seconds, durations, hidden_seconds
 from sim.engine.critical import CriticalPath, Spent, path_to
 from sim.engine.graph import graph_of
 from sim.engine.path import run_path
-from sim.engine.placed import slowest
+from sim.engine.placed import beside_longest, slowest
 from sim.engine.steady import window
 from sim.engine.step import Step
 from sim.engine.timeline import Timeline
@@ -116,7 +116,8 @@ def cost_rates(step: Step, along: Along, direction: Mapping[str, float]) -> dict
     each = [_costs(step, m, lambda kind, s: _Directed(_rates(s, kind, along), given)) for m in members]
     if len(members) == 1:
         return each[0]
-    costs = [_costs(step, m, lambda kind, s: MODELS[kind](s)) for m in members]
+    timed = [_costs(step, m, lambda kind, s: MODELS[kind](s)) for m in members]
+    costs, each = (beside_longest(those, step.cluster, step.placed, timed) for those in (timed, each))
     same = [{k: np.isclose(c[k], step.costs[k], rtol=1e-12, atol=0) * 1.0 for k in c} for c in costs]
     return {k: sum(w[k] * r[k] for w, r in zip(same, each, strict=True)) / sum(w[k] for w in same) for k in each[0]}
 

@@ -8,7 +8,7 @@ import pytest
 from sim.costs.run_level import run_level
 from sim.engine.placed import crossings, slowest, stage_groups
 from sim.engine.step import simulate
-from sim.specs import Cluster, InputError, NodeGroup, Offload, Plan, StagePlan
+from sim.specs import Cluster, InputError, Model, NodeGroup, Offload, Plan, StagePlan
 from sim.specs.catalog import models
 
 LLAMA = models["llama2-7b"]
@@ -203,6 +203,18 @@ def test_faster_devices_beside_slower_ones_make_no_step_slower():
     for own in plans:
         times = [simulate(models["llama3-8b"], cluster, own).step_time_s for cluster in (mixed, slow)]
         assert times[0] <= times[1] * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2])
+def test_what_a_fast_device_reduces_is_under_way_while_a_slow_one_computes(zero):
+    """H100s on PCIe compute faster than A100s and reduce slower: a step of both takes hardly longer than the slower
+    one's, and no less (but beside the forward of its only microbatch nothing is reduced)."""
+    small = Model(name="small", layers=24, hidden=2048, heads=16, vocab=50_304, seq=2048)
+    own = Plan(global_batch=32, micro_batch=2, zero=zero, recompute="full")
+    groups = [{"device": device, "nodes": 1} for device in ("h100-pcie-80gb", "a100-sxm-80gb")]
+    mixed = simulate(small, Cluster.of(groups=groups), own).step_time_s
+    alone = [simulate(small, Cluster.of(g["device"], nodes=2), own).step_time_s for g in groups]
+    assert max(alone) * (1 - 1e-9) <= mixed <= 1.06 * max(alone)
 
 
 @pytest.mark.parametrize(
