@@ -76,32 +76,42 @@ def outside_domain(profile: Profile, kernels: Iterable[Used]) -> list[str]:
     return [text for _, text in worst.values()]
 
 
-def told(profile: Profile, kernels: Iterable[Used]) -> tuple[str, ...]:
-    """Return what to say of kernels that the profile does not know: their shapes, and what follows."""
-    held = tuple(kernels)
-    lines, rows = outside_domain(profile, held), unknown_rows(profile, held)
-    wider = "the interval is wider for it" if profile.measured else "runs beyond them are in the run level"
-    texts = [f"outside the fitted shapes: {'; '.join(lines)}; {wider}"] if lines else []
-    if rows:
-        sizes = ", ".join(map(str, rows[:MOST_ROWS]))
-        as_others = "count like others: on an H200 they take 3.3 times as long, odd ones 6.4 times"
-        texts.append(f"products with rows of {sizes} elements, no multiple of 16 bytes, {as_others}")
-    return tuple(texts)
-
-
 NOTABLE, MOST_ROWS = 0.01, 4
 """Share of the step of a product that is worth a word, and how many rows are named."""
 
 
-def unknown_rows(profile: Profile, kernels: Iterable[Used]) -> list[int]:
-    """Return the narrow rows (elements) of 16-bit products that are timed like any others, because the profile has
-    measured none or nobody said what lies in rows."""
-    found = set()
+def told(profile: Profile, kernels: Iterable[Used]) -> tuple[str, ...]:
+    """Return what to say of kernels whose shapes the profile does not know, or that their rows slow."""
+    held = tuple(kernels)
+    lines = outside_domain(profile, held)
+    wider = "the interval is wider for it" if profile.measured else "runs beyond them are in the run level"
+    texts = [f"outside the fitted shapes: {'; '.join(lines)}; {wider}"] if lines else []
+    ends = {
+        True: f"take longer for it, up to {{:.1f}} times: a size padded to a multiple of {ALIGNED} would not",
+        False: "count like others: on an H200 they take 3.3 times as long, odd ones 6.4 times",
+    }
+    rows = narrow_rows(profile, held)
+    for known, end in ends.items():
+        sizes = {size: times for size, times in rows.items() if (times > 1) is known}
+        if sizes:
+            named = ", ".join(map(str, sorted(sizes)[:MOST_ROWS]))
+            most = end.format(max(sizes.values()))
+            texts.append(f"products with rows of {named} elements, no multiple of 16 bytes, {most}")
+    return tuple(texts)
+
+
+def narrow_rows(profile: Profile, kernels: Iterable[Used]) -> dict[int, float]:
+    """Return the narrow rows (elements) of 16-bit products, and how many times as long as others these compute: 1 where
+    nothing counts it, because the profile has measured none or nobody said what lies in rows."""
+    found = dict[int, float]()
     for kernel in kernels if profile.dtype != "float32" else ():
         x = kernel.inputs
-        if kernel.op == "gemm" and abs(kernel.share) > NOTABLE and x["batch"] == 1:
-            known = "narrow" in profile.model_of((kernel.op, kernel.direction)).held_out
-            counted = not (x["odd"] or x["even"]) or known if "odd" in x else False
-            rows = () if counted else in_rows(kernel.direction, x["m"], x["n"], x["k"])
-            found |= {ceil(size) for size in rows if ceil(size) % ALIGNED}
-    return sorted(found)
+        padded = "odd" in x and not (x["odd"] or x["even"])
+        if kernel.op != "gemm" or abs(kernel.share) <= NOTABLE or x["batch"] > 1 or padded:
+            continue
+        model = profile.model_of((kernel.op, kernel.direction))
+        times = max(model.parameters.get(kind, 1.0) if x.get(kind) else 1.0 for kind in ("odd", "even"))
+        for size in in_rows(kernel.direction, x["m"], x["n"], x["k"]):
+            if ceil(size) % ALIGNED:
+                found[ceil(size)] = max(times, found.get(ceil(size), 1.0))
+    return found
