@@ -1,6 +1,7 @@
 """Measured collectives: real ranks on the loopback interface, their end whatever happens, and the fit."""
 
 import json
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -93,6 +94,7 @@ def test_two_processes_on_the_loopback_interface():
 
 def test_ranks_that_do_not_end_are_ended(monkeypatch):
     monkeypatch.setattr(collectives, "STARTUP_S", 0.01)
+    monkeypatch.setattr(collectives, "COMMAND", (sys.executable, "-c", "import time; time.sleep(60)"))
     others = set(psutil.Process().children(recursive=True))
     with pytest.raises(InputError, match=r"not ended after 0\.01 s"):
         measure(budget_s=0.0)
