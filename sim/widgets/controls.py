@@ -86,7 +86,7 @@ class PlanControls(Group):
             return self._base
         held = {name: knob.value for name, knob in self.knobs.items()}
         named = {name: None if held[name] == USUAL else held[name] for name in ("schedule", "precision")}
-        named |= {name: SWITCH[held[name]] for name in ("sequence_parallel", "tempo")}
+        named |= {name: SWITCH.get(held[name], held[name]) for name in ("sequence_parallel", "tempo")}
         if self._base.virtual_stages != held["virtual_stages"] or self._base.pp != held["pp"]:
             named["microbatch_group_size"] = None
         offload = Offload(**{name: knob.value / 100 for name, knob in self.shares.items()})

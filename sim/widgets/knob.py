@@ -45,10 +45,10 @@ class Knob(w.VBox):
     `hint` says beside the name what is.
 
     Raises:
-        InputError: a value of a setting of numbers that is no finite number, which no box could show.
+        InputError: None, or a value of a setting of numbers that is no finite number, which no box could show.
     """
 
-    value = traitlets.Any()
+    value: Any = traitlets.TraitType()  # not traitlets.Any, of which None is not validated
 
     def __init__(
         self, name: str, options: Sequence[Any], value: Any, words: str = "", unit: str = "", boxed: bool = True
@@ -102,6 +102,8 @@ class Knob(w.VBox):
             few, most = min(self.options), max(self.options)
             span = f"; the slider goes from {few} to {most}" if few < most else ""
             raise InputError(self.name, value, f"a finite number{span}")
+        if value is None:
+            raise InputError(self.name, value, f"one of {', '.join(map(str, self.options))}")
         return value
 
     def _listed(self, options: Sequence[Any], value: Any) -> list[tuple[str, Any]]:

@@ -26,7 +26,7 @@ def test_what_has_no_box_keeps_its_slider():
     assert slides(Knob("schedule", ["1f1b"], "1f1b")) and slides(Knob("n", [4], 4, boxed=False))
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), "many", True])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), "many", True, None])
 def test_what_no_box_could_show_is_refused_and_the_value_stays(value):
     tp, layers = Knob("tp", [1, 2, 8], 2), Knob("layers", (), 96)
     with pytest.raises(InputError, match=r"^tp: got .*; allowed: a finite number; the slider goes from 1 to 8$"):
@@ -34,3 +34,10 @@ def test_what_no_box_could_show_is_refused_and_the_value_stays(value):
     with pytest.raises(InputError, match=r"^layers: got .*; allowed: a finite number$"):
         layers.value = value
     assert (tp.value, layers.value, tp._box.value) == (2, 96, 2)
+
+
+def test_no_value_is_refused_where_there_are_words():
+    schedule = Knob("schedule", ["1f1b", "gpipe"], "1f1b")
+    with pytest.raises(InputError, match=r"^schedule: got None; allowed: one of 1f1b, gpipe$"):
+        schedule.value = None
+    assert schedule.value == "1f1b"
