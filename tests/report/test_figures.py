@@ -16,6 +16,7 @@ from sim.report.text import overflow
 from sim.report.theme import CATEGORIES, LETTERS, LINE, OUTSIDE, PALETTE, TERMS
 from sim.schedules import SCHEDULES, Kind, Shape, build
 from sim.specs import InputError
+from sim.tuner.effects import effects
 from sim.tuner.elasticity import elasticities
 from sim.tuner.front import front
 from sim.tuner.tune import Tuned
@@ -230,7 +231,7 @@ def test_front_shows_a_best_plan_of_unequal_stages_also_where_none_of_equal_stag
 def test_every_row_of_a_tornado_has_its_name(step: Step) -> None:
     known = [replace(one, title=f"{one.title} {n}") for one in elasticities(step) for n in range(3)]
     figure = figures.tornado(step, known=known)
-    assert len(figure.data[0].y) > 8 and figure.layout.yaxis.dtick == 1
+    assert len(figure.data[0].y) == 8 and figure.layout.yaxis.dtick == 1
 
 
 def test_a_long_logarithmic_axis_has_ticks_from_end_to_end(tuned: Tuned) -> None:
@@ -408,6 +409,14 @@ def test_a_tornado_shows_what_flips_whether_the_plan_fits(step: Step, overfull: 
         flips = [n for n in figures.tornado(overfull, change=4.0, target=target).data[0].y if "fits" in n]
         assert any(n.startswith("memory size") and n.endswith("<br>fits: yes if better") for n in flips)
         assert not any("worse" in n for n in flips)  # it does not fit as it is
+
+
+def test_a_tornado_has_the_eight_largest_effects_and_what_flips_whether_the_plan_fits(overfull: Step) -> None:
+    known = [replace(one, title=f"{one.title} {n}") for one in elasticities(overfull, 4.0) for n in range(3)]
+    every = {e.title: max(abs(e.better), abs(e.worse)) for e in effects(overfull, 4.0, known=known)}
+    drawn = [name.split(" (")[0] for name in figures.tornado(overfull, known=known).data[0].y]
+    assert sorted(drawn) == sorted([*sorted(every, key=lambda title: -every[title])[:8], "memory size"])
+    assert every["memory size"] == 0 and len(every) > 20
 
 
 def test_a_tornado_of_two_plans_has_the_bars_of_the_other_as_outlines(step: Step, long_step: Step) -> None:

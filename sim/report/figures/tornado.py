@@ -19,6 +19,9 @@ LOOKS = {BETTER: Look("forward", "", BETTER), WORSE: Look("backward", "/", WORSE
 NOTHING = 5e-4
 """Relative change of the target under which a parameter is left out."""
 
+MOST = 8
+"""Effects that are drawn, beside those that flip whether a plan fits."""
+
 
 @checked
 def tornado(
@@ -31,6 +34,7 @@ def tornado(
 ) -> go.Figure:
     """Return the change of a step's time (%) with each parameter `change` better and worse, the largest effect on top.
 
+    Drawn are the eight largest effects, and every one that flips whether the plan fits; `tuner.effects` returns all.
     Better is a higher rate, a shorter time, fewer bytes or a lower price. Beside each name stands the elasticity,
     d log(target) / d log(parameter), and below it where the plan would fit that does not, or the other way round.
     known: the step's `elasticities`, where they have been computed, with their own `change`. target: what changes, if
@@ -42,10 +46,7 @@ def tornado(
     change = known[0].change if known else change
     found = {e.title: e for e in effects(step, change, target, known)}
     before = {e.title: e for e in effects(reference, change, target)} if reference else {}
-    shown = [
-        n for n in dict.fromkeys((*found, *before))
-        if any(n in own and _matters(own[n], of) for own, of in ((found, step), (before, reference)) if of)
-    ]  # fmt: skip
+    shown = _shown([(step, found), *([(reference, before)] if reference else [])])
     figure = frame(
         theme, 110 + 34 * max(2, len(shown)), f"change of {TARGETS[target]} (%)", "", barmode="overlay", bargap=0.35,
         margin={"l": 12, "r": 12, "t": 48, "b": 44},
@@ -92,8 +93,16 @@ def _values(found: Mapping[str, Effect], shown: Sequence[str], meaning: str) -> 
     return [100 * getattr(found[n], meaning) if n in found else 0.0 for n in shown]
 
 
-def _matters(e: Effect, step: Step) -> bool:
-    return max(abs(e.better), abs(e.worse)) >= NOTHING or set(e.fits) != {step.fits}
+def _shown(plans: Sequence[tuple[Step, Mapping[str, Effect]]]) -> list[str]:
+    """Return the titles of the largest effects on one plan or two, and of those that flip whether one fits."""
+    size: dict[str, float] = {}
+    flips: set[str] = set()
+    for step, found in plans:
+        for title, e in found.items():
+            size[title] = max(size.get(title, NOTHING), abs(e.better), abs(e.worse))
+            flips |= {title} if set(e.fits) != {step.fits} else set()
+    largest = sorted((n for n in size if size[n] > NOTHING), key=size.__getitem__, reverse=True)[:MOST]
+    return [n for n in size if n in flips or n in largest]
 
 
 def _flips(e: Effect | None, step: Step) -> str:
