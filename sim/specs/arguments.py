@@ -1,6 +1,6 @@
 """Arguments of the functions that notebooks call: a wrong one is an `InputError` with its name."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import is_dataclass
 from functools import wraps
 from inspect import Parameter, signature
@@ -8,6 +8,8 @@ from numbers import Integral, Real
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import numpy as np
 
 from sim.specs.fields import InputError
 
@@ -18,8 +20,9 @@ R = TypeVar("R")
 def checked(function: Callable[P, R]) -> Callable[P, R]:
     """Make `function` raise `InputError` for a missing, unknown or mistyped argument.
 
-    Types are looked at where the annotation names a dataclass, a protocol, text, a number, a path or a `Literal`, a
-    sequence of a dataclass, or a union of these; everything else is the function's own business.
+    Types are looked at where the annotation names a dataclass, a protocol, text, a number, a path, a `Literal`, an
+    array, a sequence of a dataclass, a mapping (its values too), or a union of these; everything else is the function's
+    own business.
     """
     parameters = signature(function).parameters
     hints: dict[str, Any] = {}
@@ -30,12 +33,22 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
         hints.update({} if hints else get_type_hints(function))
         given = _bound(function.__name__, list(parameters.values()), args, kwargs)
         for name, value in given.items():
-            allowed = _types(hints.get(name))
-            if allowed and not any(_is(value, one) for one in allowed):
-                raise InputError(name, value, _words(allowed))
+            _check(name, value, hints.get(name))
         return function(*args, **kwargs)
 
     return call
+
+
+def _check(path: str, value: Any, hint: Any) -> None:
+    """Raise InputError for a value of another type, or for the one of a dict that is."""
+    if _fits(value, hint):
+        return
+    allowed = _types(hint)
+    for one in allowed:
+        if get_origin(one) is Mapping and isinstance(value, Mapping):
+            for key, held in value.items():
+                _check(f"{path}.{key}", held, get_args(one)[1])
+    raise InputError(path, value, _words(allowed))
 
 
 def _bound(name: str, parameters: list[Parameter], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -65,11 +78,16 @@ def _types(hint: Any) -> list[Any]:
 
 
 def _known(hint: Any) -> bool:
-    if hint in WORDS or get_origin(hint) is Literal:
+    if hint in WORDS or get_origin(hint) in (Literal, Mapping, np.ndarray):
         return True
     if get_origin(hint) is Sequence:
         return all(is_dataclass(of) for of in get_args(hint))  # of numbers and words functions have words of their own
     return isinstance(hint, type) and (is_dataclass(hint) or getattr(hint, "_is_runtime_protocol", False))
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    allowed = _types(hint)
+    return not allowed or any(_is(value, one) for one in allowed)
 
 
 def _is(value: Any, hint: Any) -> bool:
@@ -77,11 +95,15 @@ def _is(value: Any, hint: Any) -> bool:
         return isinstance(value, str) and value in get_args(hint)
     if get_origin(hint) is Sequence:
         (of,) = get_args(hint)
+        if isinstance(value, list | tuple):
+            return all(_is(one, of) for one in value)
         # What else can be gone through, a function may take for one.
-        return all(_is(one, of) for one in value) if isinstance(value, list | tuple) else isinstance(value, Iterable)
+        return isinstance(value, Iterable) and not isinstance(value, str | Mapping)
+    if get_origin(hint) is Mapping:
+        return isinstance(value, Mapping) and all(_fits(one, get_args(hint)[1]) for one in value.values())
     if hint in NUMBERS:
         return isinstance(value, NUMBERS[hint]) and not isinstance(value, bool)
-    return isinstance(value, hint)
+    return isinstance(value, get_origin(hint) or hint)
 
 
 def _words(allowed: list[Any]) -> str:
@@ -89,11 +111,14 @@ def _words(allowed: list[Any]) -> str:
 
 
 def _word(kind: Any) -> str:
-    if get_origin(kind) is Literal:
+    origin = get_origin(kind)
+    if origin is Literal:
         return "one of " + ", ".join(get_args(kind))
-    if get_origin(kind) is Sequence:
-        return f"a list, each {_word(get_args(kind)[0])}"
-    return WORDS.get(kind) or f"a{'n' if kind.__name__[0] in 'AEIO' else ''} {kind.__name__}"
+    if origin in (Sequence, Mapping):
+        of = _types(get_args(kind)[-1])
+        whole, each = ("a list", "each") if origin is Sequence else ("a dict", "each value")
+        return f"{whole}, {each} {_words(of)}" if of else whole
+    return WORDS.get(kind) or f"a{'n' if kind.__name__[0] in 'AEIOn' else ''} {kind.__name__}"
 
 
 WORDS = {str: "text", int: "a whole number", float: "a number", Path: "a path", type(None): "None"}

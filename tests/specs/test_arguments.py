@@ -1,5 +1,6 @@
 """What a notebook passes wrongly is told by the argument's name."""
 
+from inspect import signature
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
@@ -55,6 +56,11 @@ CALLS = [
     (lambda: sim.plot.breakdown(1), "step: got 1; allowed: a Step or a list, each a Step"),
     (lambda: sim.plot.executed_times([]), "plans: got []; allowed: one executed plan or more"),
     (lambda: sim.plot.executed_memory([5]), "plans: got [5]; allowed: a list, each an Executed"),
+    (lambda: sim.plot.breakdown("one"), "step: got 'one'; allowed: a Step or a list, each a Step"),
+    (lambda: sim.plot.curves({"a": 3}, "", ""), "lines.a: got 3; allowed: a dict, each value a number"),
+    (lambda: sim.plot.bars({"a": {"b": "c"}}, ""), "groups.a.b: got 'c'; allowed: a number"),
+    (lambda: sim.plot.factors({}, "", 3), "published: got 3; allowed: a dict, each value a number or None"),
+    (lambda: sim.plot.tasks([1]), "table: got [1]; allowed: an ndarray"),
     (lambda: sim.whatif(MODEL, CLUSTER, 5), "plan: got 5; allowed: a Plan or a HasStep"),
     (lambda: sim.tune(MODEL, CLUSTER, 8, knobs={("tp",): [1]}), "tune: got {'global_batch': 8"),
 ]
@@ -79,6 +85,16 @@ def test_a_list_is_a_list_and_a_mapping_in_it_an_object_as_in_a_file():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", sorted({*sim.plot.__all__} - {"schedules"}))  # of three lists of numbers
+def test_figures_of_something_else_are_refused(name):
+    figure = getattr(sim.plot, name)
+    needed = [p for p in signature(figure).parameters.values() if p.default is p.empty]
+    for wrong in (PLAN, "x", 3, None):
+        with pytest.raises(InputError) as caught:
+            figure(*[wrong] * len(needed))
+        assert caught.value.path in {p.name for p in needed}
+
+
 def test_numpy_numbers_are_numbers():
     assert sim.Plan(tp=np.int64(1), global_batch=np.int32(8)) == PLAN.but(tp=1)
     found = sim.tune(MODEL, CLUSTER, np.int64(8), {"tp": np.array([1, 2])}, top=1)

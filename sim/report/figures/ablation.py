@@ -7,12 +7,14 @@ import plotly.graph_objects as go
 
 from sim.report.numbers import signed
 from sim.report.theme import Theme, colour, frame, safe
+from sim.specs.arguments import checked
 from sim.validation.ablation import Ablated
 
 MOST = 10.0
 """Percentage points at which the colour stops growing."""
 
 
+@checked
 def ablation(rows: Sequence[Ablated], theme: Theme = "light") -> go.Figure:
     """Return by how many percentage points the bias-removed error of each source grows without each term.
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from sim.report.numbers import Unit, byte_unit, bytes_interval, seconds_interval, signed, time_unit
 from sim.report.theme import HEIGHT, MARGIN, STYLES, Look, Theme, colour, frame, marker, mixed, safe
+from sim.specs.arguments import checked
 from sim.validation.accuracy import Accuracy, What, errors_by_source
 from sim.validation.baselines import NAMES
 from sim.validation.metrics import mape
@@ -17,6 +18,7 @@ BAND = 0.1
 """Half-width of the shaded band round the diagonal."""
 
 
+@checked
 def accuracy(rows: Sequence[Accuracy], what: What = "time", theme: Theme = "light") -> go.Figure:
     """Return predicted against measured step time (or peak memory), both axes logarithmic, a colour per table.
 
@@ -58,6 +60,7 @@ def accuracy(rows: Sequence[Accuracy], what: What = "time", theme: Theme = "ligh
     return figure.update_yaxes(title_text=f"predicted {name} ({unit.name})")
 
 
+@checked
 def accuracy_errors(rows: Sequence[Accuracy], theme: Theme = "light") -> go.Figure:
     """Return the mean absolute error of the step time by table (percent), beside two constants.
 

@@ -71,6 +71,7 @@ def order(timeline: Timeline, until: float | None = None, theme: Theme = "light"
     return figure.update_xaxes(range=[0, until or timeline.makespan])
 
 
+@checked
 def gains(rows: Sequence[Gain], band: float = 0.25, theme: Theme = "light") -> go.Figure:
     """Return published and simulated speed-ups, one row each, on a logarithmic axis; a range is a line.
 

@@ -9,6 +9,7 @@ import plotly.graph_objects as go
 from sim.cluster.results import Simulated
 from sim.cluster.state import Floats, Ints
 from sim.report.theme import HEIGHT, MARGIN, STYLES, Theme, colour, frame, mixed, safe
+from sim.specs.arguments import checked
 from sim.specs.fields import InputError
 from sim.units import HOUR_S, digits3
 
@@ -32,6 +33,7 @@ def _line(number: int, theme: Theme) -> dict[str, object]:
     return {"color": colour(STYLES[number % 7][0], theme), "dash": DASHES[number // 7 % len(DASHES)], "width": 2}
 
 
+@checked
 def cluster_load(
     found: Mapping[str, Mapping[float, float]],
     published: Mapping[str, Mapping[float, float]] | None = None,
@@ -73,6 +75,7 @@ def cluster_load(
     return figure.update_yaxes(rangemode="tozero")
 
 
+@checked
 def cluster_completion(runs: Mapping[str, Simulated], theme: Theme = "light") -> go.Figure:
     """Return the share of jobs (%) that have ended within a time of their arrival (h), by policy.
 
@@ -97,6 +100,7 @@ def cluster_completion(runs: Mapping[str, Simulated], theme: Theme = "light") ->
     return figure.update_yaxes(range=[0, 101])
 
 
+@checked
 def cluster_policies(
     runs: Mapping[str, Simulated], measure: Measure = "average_jct_s", theme: Theme = "light"
 ) -> go.Figure:
@@ -107,8 +111,6 @@ def cluster_policies(
     """
     if not runs:
         raise InputError("runs", {}, "one simulation or more")
-    if measure not in MEASURES:
-        raise InputError("measure", measure, "one of " + ", ".join(MEASURES))
     values = {name: _value(run, measure) for name, run in runs.items()}
     order = sorted(values, key=lambda name: values[name])
     figure = frame(theme, 110 + 30 * len(order), MEASURES[measure], "", margin=MARGIN | {"t": 16}, bargap=0.3)
@@ -132,6 +134,7 @@ def _value(run: Simulated, measure: Measure) -> float:
     return value / HOUR_S if measure.endswith("_s") else value
 
 
+@checked
 def cluster_fairness(levels: Mapping[str, Sequence[float]], theme: Theme = "light") -> go.Figure:
     """Return what every entity gets over time, stacked: sums of its jobs' normalised effective throughputs.
 
@@ -155,6 +158,7 @@ def cluster_fairness(levels: Mapping[str, Sequence[float]], theme: Theme = "ligh
     return figure
 
 
+@checked
 def cluster_devices(run: Simulated, until_h: float | None = None, theme: Theme = "light") -> go.Figure:
     """Return which job held which device when, from the first arrival to the end or `until_h` after it.
 

@@ -6,8 +6,10 @@ import plotly.graph_objects as go
 
 from sim.report.figures.throughput import styled
 from sim.report.theme import Theme, colour, frame, safe
+from sim.specs.arguments import checked
 
 
+@checked
 def factors(
     lines: Mapping[str, Mapping[str, float]],
     x_title: str,

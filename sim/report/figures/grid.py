@@ -5,11 +5,13 @@ from collections.abc import Mapping, Sequence
 import plotly.graph_objects as go
 
 from sim.report.theme import MARGIN, Theme, colour, frame, mixed, safe
+from sim.specs.arguments import checked
 
 MOST = 0.6
 """Share of the colour in the cells that are farthest from the middle; numbers stay readable on it."""
 
 
+@checked
 def grid(
     table: Mapping[str, Mapping[str, float]],
     x_title: str,

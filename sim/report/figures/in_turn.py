@@ -8,6 +8,7 @@ import plotly.graph_objects as go
 from sim.report.theme import Theme, colour, frame, safe
 from sim.run import Measures
 from sim.specs import InputError
+from sim.specs.arguments import checked
 from sim.units import digits3
 
 GAP = 0.05
@@ -15,6 +16,7 @@ COLUMNS = (("days", "days", 1.0), ("cost_usd", "thousand USD", 1e3), ("energy_kw
 """A field of measures, the unit of its axis, and what one of it is."""
 
 
+@checked
 def in_turn(
     turns: Mapping[str, Measures], before: Mapping[str, Measures] | None = None, theme: Theme = "light"
 ) -> go.Figure:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from sim.report.figures.accuracy import diagonal, ticks
 from sim.report.numbers import time_unit
 from sim.report.theme import HEIGHT, MARGIN, STYLES, Theme, colour, frame, mixed, safe
+from sim.specs.arguments import checked
 
 MOST_LABELLED = 512
 """Tasks of a grid that are small enough to be numbered."""
@@ -18,6 +19,7 @@ MOST_WORKERS = 8
 """Shades that are told apart; further workers begin again."""
 
 
+@checked
 def tasks(table: NDArray[np.int64], theme: Theme = "light") -> go.Figure:
     """Return the grid of tasks, each in the shade of its worker, with the worker's number and the task's turn.
 
@@ -50,6 +52,7 @@ def tasks(table: NDArray[np.int64], theme: Theme = "light") -> go.Figure:
     return figure.update_yaxes(autorange="reversed", showgrid=False, dtick=max(1, int(rows) // 8))
 
 
+@checked
 def schedules(
     predicted_s: Sequence[float],
     measured_s: Sequence[float],

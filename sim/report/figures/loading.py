@@ -8,6 +8,7 @@ import plotly.graph_objects as go
 from sim.loading import Study, WhatIf
 from sim.report.figures.grid import cells
 from sim.report.theme import HEIGHT, MARGIN, Look, Theme, colour, frame, marker, mixed, safe
+from sim.specs.arguments import checked
 from sim.specs.fields import InputError
 from sim.specs.loading import Cache
 from sim.units import GB
@@ -37,6 +38,7 @@ ABOVE = 2.5
 """Rates are drawn up to so many times what training takes: what is faster decides nothing."""
 
 
+@checked
 def stalls(rows: Sequence[WhatIf], theme: Theme = "light") -> go.Figure:
     """Return the shares of an epoch's time (%) for every setting: compute, prep stall and fetch stall, stacked.
 
@@ -58,6 +60,7 @@ def stalls(rows: Sequence[WhatIf], theme: Theme = "light") -> go.Figure:
     return figure.update_yaxes(range=[0, 100])
 
 
+@checked
 def loading_rates(rows: Sequence[WhatIf], theme: Theme = "light") -> go.Figure:
     """Return samples/s for every setting: of fetching, preparing and training each alone, and of all together.
 
@@ -81,6 +84,7 @@ def loading_rates(rows: Sequence[WhatIf], theme: Theme = "light") -> go.Figure:
     return figure.update_yaxes(range=[0, most])
 
 
+@checked
 def stall_map(
     found: Study,
     part: Part = "fetch",

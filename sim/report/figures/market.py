@@ -17,6 +17,7 @@ from sim.market.results import Rental, Stay
 from sim.report.market import moment
 from sim.report.numbers import lasting, signed
 from sim.report.theme import HEIGHT, MARGIN, STYLES, Theme, colour, frame, mixed, safe
+from sim.specs.arguments import checked
 from sim.specs.fields import InputError
 from sim.units import HOUR_S, digits3
 from sim.validation.market_results import BASELINE, BOUND, LeftOut, Reductions
@@ -35,6 +36,7 @@ UNITS: Mapping[Unit, str] = {
 }
 
 
+@checked
 def market_prices(rental: Rental, grid: Grid, by: Unit = "device", theme: Theme = "light") -> go.Figure:
     """Return what offers cost over time, a line each, and on them the job's path.
 
@@ -44,8 +46,6 @@ def market_prices(rental: Rental, grid: Grid, by: Unit = "device", theme: Theme 
     Raises:
         InputError: `by` is neither, the rental is not of this grid, or nothing is offered all the while.
     """
-    if by not in UNITS:
-        raise InputError("by", by, f"one of {', '.join(UNITS)}")
     prices, shown = _prices(rental, grid, by), _shown_steps(rental, grid)
     number = {offer: n for n, offer in enumerate(grid.offers)}
     strange = next((stay.offer.name for stay in rental.path if stay.offer not in number), None)
@@ -200,6 +200,7 @@ def _stay_words(stay: Stay) -> str:
     return f"<b>{safe(stay.offer.name)}</b><br>{begin} to {end}: {digits3(stay.usd)} USD, {stay.ended}"
 
 
+@checked
 def market_strategies(found: Reductions, published: Reductions | None = None, theme: Theme = "light") -> go.Figure:
     """Return how many times less than the baseline each model costs by strategy; published ones as open circles.
 
@@ -237,6 +238,7 @@ def market_strategies(found: Reductions, published: Reductions | None = None, th
     return figure.update_yaxes(autorange="reversed", tickmode="linear", dtick=1, type="category")
 
 
+@checked
 def market_left_out(steps: Sequence[LeftOut], theme: Theme = "light") -> go.Figure:
     """Return what each thing that the study left out adds to the cost, from what it published down to the bound.
 
@@ -275,6 +277,7 @@ def _step_name(row: LeftOut) -> str:
     return f"{row.added} ({row.strategy})" if row.added in ("as published", "moves weighed") else safe(row.added)
 
 
+@checked
 def market_frequency(every_s: Sequence[float], rentals: Sequence[Rental], theme: Theme = "light") -> go.Figure:
     """Return cost, time and moves over how often is chosen, one below the other.
 
@@ -308,6 +311,7 @@ def market_frequency(every_s: Sequence[float], rentals: Sequence[Rental], theme:
     return figure.update_xaxes(title_text="chosen every", type="category", anchor="y3")
 
 
+@checked
 def market_front(
     found: Sequence[Traded], optima: Mapping[float, Optimum] | None = None, theme: Theme = "light"
 ) -> go.Figure:

@@ -6,6 +6,7 @@ import plotly.graph_objects as go
 
 from sim.report.figures.throughput import styled
 from sim.report.theme import Look, Theme, frame, marker, safe
+from sim.specs.arguments import checked
 
 ROW = 22
 """Pixels of a bar."""
@@ -13,6 +14,7 @@ ROW = 22
 HOVER = "%{customdata[0]:.4~r} (%{customdata[1]:.1f} %)"
 
 
+@checked
 def parts(
     rows: Mapping[str, Mapping[str, float]], x_title: str, relative: bool = False, theme: Theme = "light"
 ) -> go.Figure:

@@ -9,6 +9,7 @@ import plotly.graph_objects as go
 from sim.report.numbers import byte_unit, time_unit
 from sim.report.swept import Along, Swept, axis_label, paths_of
 from sim.report.theme import HEIGHT, Look, Theme, colour, frame, marker, safe
+from sim.specs.arguments import checked
 from sim.sweep.outcome import FITS
 from sim.units import digits3, grouped
 
@@ -36,6 +37,7 @@ TICKS = ",.6~r"
 """With a format of its own plotly.js writes whole numbers between powers of ten, not small single digits."""
 
 
+@checked
 def swept_points(found: Swept, theme: Theme = "light", webgl: bool = True) -> go.Figure:
     """Return step time against peak allocated memory of the configurations in `found.points`, with the front.
 
@@ -108,6 +110,7 @@ def _logarithmic(values: Any) -> dict[str, Any]:
     }
 
 
+@checked
 def swept_axis(found: Swept, along: Along, theme: Theme = "light") -> go.Figure:
     """Return the best value of the objective for every value (or range of values) of one axis; "none runs" where every
     configuration breaks a rule or does not fit."""

@@ -7,6 +7,7 @@ import plotly.graph_objects as go
 
 from sim.report.numbers import signed
 from sim.report.theme import HEIGHT, MARGIN, Look, Theme, colour, frame, marker, safe, whiskers
+from sim.specs.arguments import checked
 from sim.validation.throughput import Throughput
 
 Line = TypeVar("Line")
@@ -29,6 +30,7 @@ def styled(lines: Mapping[str, Line]) -> Iterator[tuple[tuple[str, Line], tuple[
     return zip(lines.items(), STYLES, strict=False)
 
 
+@checked
 def throughput(rows: Sequence[Throughput], theme: Theme = "light") -> go.Figure:
     """Return TFLOP/s per device, a row per run: predicted as a bar with its 80 % interval, published as a diamond.
 
@@ -66,6 +68,7 @@ def throughput(rows: Sequence[Throughput], theme: Theme = "light") -> go.Figure:
     return figure.update_yaxes(autorange="reversed", showgrid=False, tickmode="linear", dtick=1)
 
 
+@checked
 def curves(lines: Mapping[str, Mapping[str, float]], x_title: str, y_title: str, theme: Theme = "light") -> go.Figure:
     """Return a curve for every name: its values (axis units) over the labels of a knob's settings, in order.
 
@@ -88,6 +91,7 @@ def curves(lines: Mapping[str, Mapping[str, float]], x_title: str, y_title: str,
     return figure.update_yaxes(rangemode="tozero")
 
 
+@checked
 def bars(
     groups: Mapping[str, Mapping[str, float]],
     y_title: str,

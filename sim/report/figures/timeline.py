@@ -98,6 +98,7 @@ def spread(every: int, most: int) -> Ints:
     return np.unique(np.linspace(0, every - 1, min(every, max(1, most))).round().astype(np.int64))
 
 
+@checked
 def opening(step: Step, ranks: int = 16) -> tuple[int, tuple[float, float]] | None:
     """Return (rows, window in s) that show a step's beginning as bars, or None where all of it fits.
 
