@@ -210,7 +210,7 @@ class WhatIf(w.HBox):
         self.clusters.say(step.cluster)
         self.plans.suit(step.model, step.cluster, step.plan)
         self._cards.value = step_cards(step)
-        self._answer.value = m.paragraph(answer(step), "say")
+        self._answer.value = m.paragraph(" ".join((answer(step), *_without_effect(step))), "say")
         self._beside.value = ""
         self._offer()
         self.panes.stale(False)
@@ -377,6 +377,13 @@ class WhatIf(w.HBox):
         except InputError as error:
             words = str(error)
         self._beside.value = escape(words)
+
+
+def _without_effect(step: Step) -> list[str]:
+    """Return why ZeRO's slider moves nothing, where it does not: experts have groups of their own."""
+    plan = step.plan
+    alone = not plan.stages and step.placed.dp * plan.cp == 1 and not step.model.experts
+    return [f"ZeRO-{plan.zero} changes nothing: with dp 1 there is nothing to shard."] if plan.zero and alone else []
 
 
 @checked

@@ -44,6 +44,18 @@ def test_slider_changes_answer_and_open_figure_only(panel):
     assert panel.panes.panes["Breakdown"].scene.step is panel.step
 
 
+def test_a_panel_says_that_zero_has_nothing_to_shard_on_one_replica(panel):
+    set_knob(panel, pp=16)
+    told = []
+    for zero in (0, 1, 2):
+        set_knob(panel, zero=zero)
+        told.append(panel.message)
+    assert panel.step.placed.dp == 1
+    assert [f"ZeRO-{zero} changes nothing" in one for zero, one in enumerate(told)] == [False, True, True]
+    set_knob(panel, pp=8)
+    assert panel.step.placed.dp == 2 and "changes nothing" not in panel.message
+
+
 def test_impossible_is_a_state(panel):
     step = panel.step
     set_knob(panel, pp=3)
