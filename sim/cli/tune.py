@@ -1,6 +1,8 @@
 """`trainsim tune`: the best plans for a job, ranked and explained."""
 
+import sys
 from dataclasses import asdict
+from functools import partial
 from math import inf
 from pathlib import Path
 from textwrap import wrap
@@ -24,6 +26,7 @@ from sim.specs import InputError, Job
 from sim.specs.files import checked_folder, print_json
 from sim.specs.job import Tune
 from sim.tuner.effects import effects
+from sim.tuner.stop import Stop
 from sim.tuner.tune import Tuned, tune
 from sim.units import digits3
 
@@ -64,27 +67,45 @@ def tune_command(
             deadline_days=asked.deadline_days,
             progress=lambda what, done, of: bar.update(task, description=what, completed=done, total=max(of, done + 1)),
         )
-    if found.interrupted:
-        progress_console.print("interrupted: the best plan so far, not certified")
-    run = run_of(found.best.step, loaded.around)
+    stop = Stop(list(found.left_out))
+    asked_run = partial(run_of, found.best.step, loaded.around)
+    run = stop.unless("the whole run", asked_run, None) if loaded.training else None
     if out:
-        from sim.report.html import save_html  # noqa: PLC0415 - plotly only when asked for
-
         with written("--out", out):
             out.mkdir(parents=True, exist_ok=True)
             save_plans([r.step for r in found.plans], out, loaded.around)
-            limit = f" --budget-s {budget_s:g}" if budget_s < inf else ""
-            again = f"trainsim tune job.json --top {top}{limit} --out out"
-            save_html(found, out / "report.html", command=again, run=run)
     if as_json:
-        print_json(tuned_data(found, run))
+        print_json(tuned_data(found, run, stop))
     else:
-        _print(found, run, out)
+        _print(found, run, stop)
+    sys.stdout.flush()
+    if stop.pressed:
+        told = f"interrupted: the best plan so far, not certified; left out: {', '.join(stop.left_out)}"
+        progress_console.print(told, soft_wrap=True)
+    if out:
+        limit = f" --budget-s {budget_s:g}" if budget_s < inf else ""
+        again = f"trainsim tune job.json --top {top}{limit} --out out"
+        _report(found, run, out / "report.html", again, as_json)
 
 
-def tuned_data(found: Tuned, run: Run | None = None) -> dict[str, Any]:
+def _report(found: Tuned, run: Run | None, file: Path, again: str, as_json: bool) -> None:
+    """Write the report of what has been printed, which Ctrl-C leaves out."""
+    from sim.report.html import save_html  # noqa: PLC0415 - plotly only when asked for
+
+    try:
+        with written("--out", file.parent):
+            save_html(found, file, command=again, run=run)
+    except KeyboardInterrupt:
+        progress_console.print(f"interrupted: {file} is left out", soft_wrap=True)
+    else:
+        if not as_json:
+            console.print(f"report: {file}", highlight=False, soft_wrap=True)
+
+
+def tuned_data(found: Tuned, run: Run | None, stop: Stop) -> dict[str, Any]:
     """Return the JSON object of a search (DESIGN: `trainsim tune`), and of the whole run with the winner."""
     base, robust = found.baseline, found.robustness
+    effect = stop.unless("what faster hardware would buy", lambda: found.elasticities, ())
     return {
         "plans": [
             {
@@ -119,8 +140,9 @@ def tuned_data(found: Tuned, run: Run | None = None) -> dict[str, Any]:
             "sigmas": robust.sigmas,
             "flip": robust.flip and asdict(robust.flip),
         },
-        "elasticities": {e.name: e.elasticity for e in found.elasticities},
-        "interrupted": found.interrupted,
+        "elasticities": {e.name: e.elasticity for e in effect},
+        "interrupted": stop.pressed,
+        "left_out": list(stop.left_out),
         "baseline": base and {"plan": plain(base.plan), "step_time_s": base.step_time_s},
         "speedup": found.speedup,
         "assumptions": [*found.assumed, *found.best.step.assumptions, *(run.assumptions if run else ())],
@@ -166,7 +188,7 @@ def _longest(made: Ranked, name: str, between: str | None) -> int:
     return max(map(len, [*parts, *COLUMNS[name][0].split()]))
 
 
-def _print(found: Tuned, run: Run | None, out: Path | None) -> None:
+def _print(found: Tuned, run: Run | None, stop: Stop) -> None:
     title = f"{found.model.name} on {found.cluster.gpus} x {found.cluster.device}, global batch {found.global_batch}"
     made = ranked(found)
     console.print(_table(made, title, console.width))
@@ -178,7 +200,11 @@ def _print(found: Tuned, run: Run | None, out: Path | None) -> None:
         console.print(f"  {line}", highlight=False)
     if found.robustness:
         console.print(f"  {robust_words(found.robustness)}", highlight=False)
-    console.print(f"  {effect_words(effects(found.best.step, known=found.elasticities))}", highlight=False)
+    faster = stop.unless(
+        "what faster hardware would buy", lambda: effects(found.best.step, known=found.elasticities), ()
+    )
+    if faster:
+        console.print(f"  {effect_words(faster)}", highlight=False)
     price = found.best.step.usd_per_1e9_tokens
     if price is not None:
         console.print(f"  {digits3(price)} USD per 1e9 tokens", highlight=False)
@@ -194,5 +220,3 @@ def _print(found: Tuned, run: Run | None, out: Path | None) -> None:
         console.print(f"assumed: {line}", highlight=False)
     for line in assumed_words(found.best.step, run):
         console.print(line, highlight=False, soft_wrap=True)
-    if out:
-        console.print(f"report: {out / 'report.html'}", highlight=False, soft_wrap=True)

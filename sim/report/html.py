@@ -116,7 +116,7 @@ def _search(tuned: Tuned, command: str | None, run: Run | None) -> tuple[str, st
         sections.timeline_section(best),
         sections.memory_section(best),
         sections.breakdown_section(top),
-        search.hardware_section(tuned),
+        "" if tuned.interrupted else search.hardware_section(tuned),
         search.front_section(tuned),
         search.search_section(tuned),
         sections.certainty_section(best),

@@ -51,7 +51,8 @@ def against_section(tuned: Tuned) -> str:
     best, base = tuned.best.step, tuned.baseline
     reasons = m.bullets(tuned.best.why)
     if base is None:
-        none = "No plan of the textbook heuristic fits this cluster, so there is no baseline to compare with."
+        fits = "No plan of the textbook heuristic fits this cluster, so there is no baseline to compare with."
+        none = "The search was interrupted before the textbook plan." if tuned.interrupted else fits
         return m.section("Why this plan", reasons, m.paragraph(none, "words"))
     change = best.step_time_s - base.step_time_s
     caption = (

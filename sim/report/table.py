@@ -91,7 +91,7 @@ COLUMNS: Mapping[str, tuple[str, str]] = {
 
 def ranking(tuned: Tuned) -> list[Row]:
     """Return the short list, best first, as plain rows."""
-    first = None if tuned.objective == "memory_headroom" else tuned.best.contended_s
+    first = None if tuned.objective == "memory_headroom" else tuned.best.ranked_s
     return [_row(n, ranked, first) for n, ranked in enumerate(tuned.plans, 1)]
 
 
@@ -156,7 +156,7 @@ def _row(rank: int, ranked: RankedPlan, first_s: float | None) -> Row:
         sequence_parallel=of_stages(plan, "sequence_parallel"),
         step_time_s=step.step_time_s,
         step_time_interval_s=step.step_time_interval_s,
-        over_best=None if first_s is None else ranked.contended_s / first_s - 1,
+        over_best=None if first_s is None else ranked.ranked_s / first_s - 1,
         mfu=step.mfu,
         peak_memory_bytes=step.peak_memory_bytes,
         capacity_bytes=step.cluster.memory_bytes,

@@ -196,7 +196,7 @@ def next_words(tuned: Tuned) -> str:
     figure and ranks the plans: `0.3 % less (0.2 % longer with contention)`.
     """
     best, other = tuned.plans[:2]
-    words, ranked = gain(other.step, best.step), _longer(other.contended_s, best.contended_s)
+    words, ranked = gain(other.step, best.step), _longer(other.ranked_s, best.ranked_s)
     same = words == ranked or tuned.objective == "memory_headroom"
     return words if same else f"{words} ({ranked} with contention)"
 

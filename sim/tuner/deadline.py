@@ -91,6 +91,8 @@ def fewest_nodes(
         space = build(deadline.on(nodes))
         least = _least_days(deadline, space)
         staged = None if deadline.met(least) else unequal(space, ROOM * deadline.step_time_s)
+        if staged and staged.interrupted:  # of no size is a plan known yet
+            raise KeyboardInterrupt
         if deadline.met(least) or (staged and (staged.found or not staged.certified)):
             found = search(deadline.on(nodes))
             least = deadline.days_of(found.best.step.step_time_s)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from multiprocessing import get_all_start_methods, get_context
+from multiprocessing import active_children, get_all_start_methods, get_context
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,13 +31,18 @@ TIE = 1e-6
 class RankedPlan:
     """A plan of the short list, its prediction and why it stands where it stands.
 
-    contended_s: its step time on the event engine, which decides the order.
+    contended_s: its step time on the event engine, which decides the order; None: interrupted before any plan ran.
     """
 
     step: Step
     why: tuple[str, ...]
-    contended_s: float
+    contended_s: float | None
     p_best: float | None = None
+
+    @property
+    def ranked_s(self) -> float:
+        """The step time that decides the order."""
+        return self.step.step_time_s if self.contended_s is None else self.contended_s
 
     @property
     def plan(self) -> Plan:
@@ -52,26 +57,26 @@ class RankedPlan:
 def rank(search: Search, steps: Sequence[Step], top: int) -> tuple[tuple[RankedPlan, ...], bool]:
     """Return the best `top` of `steps` by their times under contention, and whether their order stayed as it was.
 
-    By memory the order stays: it is the same on both engines. An interruption leaves those that are done, the first
-    one at least.
+    By memory the order stays: it is the same on both engines. An interruption leaves those that are done; before the
+    first of them all, in the order that they have.
     """
     by_time = search.objective != "memory_headroom"
     contended: list[float] = []
-    try:
+
+    def run() -> None:
         for n, seconds in enumerate(_contended(steps)):
             search.progress("ranking", n, len(steps))
             contended.append(seconds)
-    except KeyboardInterrupt:
-        contended = contended or [_seconds((steps[0].model, steps[0].cluster, steps[0].plan))]
-        search.stopped.append(True)
-    times = np.array(contended)
+
+    search.stop.unless("the order under contention of the other plans", run, None)
+    times = np.array(contended or [step.step_time_s for step in steps])
     order = np.argsort(times, kind="stable").tolist() if by_time else list(range(len(times)))
     kept = order[:top]
     unequal = any(len(step.plan.stages) > 1 for step in steps)
-    following = [*((steps[j], (contended[j] - contended[i]) * by_time) for i, j in pairwise(kept)), None]
+    following = [*((steps[j], (times[j] - times[i]) * by_time) for i, j in pairwise(kept)), None]
     before = np.array([step.step_time_s for step in steps[: len(times)]])
     ranked = tuple(
-        RankedPlan(steps[i], _explained(steps[i], after, search, unequal), contended[i])
+        RankedPlan(steps[i], _explained(steps[i], after, search, unequal), contended[i] if contended else None)
         for i, after in zip(kept, following, strict=True)
     )
     return ranked, not by_time or same_order(before, times)
@@ -92,10 +97,13 @@ def _contended(steps: Sequence[Step]) -> Iterator[float]:
         yield from map(_seconds, asked)
         return
     # Forked, a process has what is asked and all that is built already.
+    others = active_children()
     with ProcessPoolExecutor(os.cpu_count(), get_context("fork"), _prepare, (asked,)) as processes:
         try:
             yield from processes.map(_seconds_of, range(len(asked)))
         except BaseException:
+            for process in {*active_children()} - {*others}:  # nobody waits for what they have begun
+                process.kill()
             processes.shutdown(wait=False, cancel_futures=True)
             raise
 
@@ -121,11 +129,8 @@ def _seconds(asked: Asked) -> float:
 
 def _explained(step: Step, after: tuple[Step, float] | None, search: Search, unequal: bool) -> tuple[str, ...]:
     """Return `_why`; an interrupt leaves the plan without reasons."""
-    try:
-        return _why(step, after, search, unequal)
-    except KeyboardInterrupt:
-        search.stopped.append(True)
-        return ("interrupted before it was explained",)
+    none = ("interrupted before it was explained",)
+    return search.stop.unless("why plans stand where they stand", lambda: _why(step, after, search, unequal), none)
 
 
 def _why(step: Step, after: tuple[Step, float] | None, search: Search, unequal: bool) -> tuple[str, ...]:
@@ -139,7 +144,7 @@ def _why(step: Step, after: tuple[Step, float] | None, search: Search, unequal: 
 def weighed(ranked: tuple[RankedPlan, ...], objective: Objective) -> tuple[tuple[RankedPlan, ...], Robustness | None]:
     """Return the plans with their probabilities of being the fastest, and how robust their order is."""
     by_time = objective != "memory_headroom"
-    robust = robustness([r.step for r in ranked], [r.contended_s for r in ranked]) if by_time else None
+    robust = robustness([r.step for r in ranked], [r.ranked_s for r in ranked]) if by_time else None
     if robust is None:
         return ranked, None
     return tuple(replace(r, p_best=p) for r, p in zip(ranked, robust.p_best, strict=True)), robust

@@ -1,6 +1,6 @@
 """From scores to confirmed plans: the front runners on the compiled engine, until no bound leaves a better one."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 
@@ -8,12 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.engine.step import Step, simulate
-from sim.specs import InputError
+from sim.specs import InputError, Plan
 from sim.specs.job import Objective
 from sim.tuner.explain import Outcome
 from sim.tuner.infeasible import no_plan, nothing_fits
 from sim.tuner.score import Scores
 from sim.tuner.space import Space
+from sim.tuner.stop import Stop
 
 MAX_CONFIRMED = 200
 """Plans run through an engine at most; what then is still open is the `gap`."""
@@ -36,12 +37,7 @@ class Search:
     until: float
     progress: Progress
     ran: dict[int, Outcome] = field(default_factory=dict)
-    stopped: list[bool] = field(default_factory=list)
-
-    @property
-    def interrupted(self) -> bool:
-        """Whether the search was stopped by hand."""
-        return bool(self.stopped)
+    stop: Stop = field(default_factory=Stop)
 
     def late(self) -> bool:
         """Return whether the time is up."""
@@ -78,10 +74,20 @@ class Search:
         except KeyboardInterrupt:
             if not self._fitting():
                 raise
-            self.stopped.append(True)
+            self.stop.press("the rest of the search")
             gap = self._open_gap(order)
         best = sorted(self._fitting(), key=self._key)[: self.top]
-        return [simulate(self.space.model, self.space.cluster, o.plan) for o in best], gap
+        return self.simulated([outcome.plan for outcome in best]), gap
+
+    def simulated(self, plans: Sequence[Plan]) -> list[Step]:
+        """Return the steps of plans; once stopped by hand of as many as the grace allows, the first at least."""
+        steps: list[Step] = []
+        while len(steps) < len(plans) and not (steps and self.stop.late):
+            try:
+                steps.append(simulate(self.space.model, self.space.cluster, plans[len(steps)]))
+            except KeyboardInterrupt:
+                self.stop.press("the rest of the search")
+        return steps
 
     def _confirm_top(self, order: NDArray[np.int64]) -> None:
         """Run configurations in the order of their scores until as many as asked for fit."""

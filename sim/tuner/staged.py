@@ -4,7 +4,7 @@ Imbalance-aware hierarchical tuning of Mist (arXiv 2503.19050, section 5): stage
 inter-stage solver (`solvers.exact`).
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import product
@@ -73,8 +73,7 @@ class StagedSearch:
 
     def steps(self, model: Model, cluster: Cluster) -> list[Step]:
         """Return the plans as the compiled engine runs them: those that fit, fastest first."""
-        every = [simulate(model, cluster, plan) for _, plan in self.found]
-        return sorted((s for s in every if s.fits == "yes"), key=lambda s: s.step_time_s)
+        return fitting(simulate(model, cluster, plan) for _, plan in self.found)
 
     def stopped(self, least: float) -> "StagedSearch":
         """Mark that nobody looked at what takes `least` seconds or more."""
@@ -86,6 +85,11 @@ class StagedSearch:
         """Remember a plan if it is among the n best."""
         if seconds < self.limit and all(plan != other for _, other in self.found):
             self.found = sorted([*self.found, (seconds, plan)], key=lambda one: one[0])[: self.n]
+
+
+def fitting(steps: Iterable[Step]) -> list[Step]:
+    """Return the steps that fit, fastest first."""
+    return sorted((s for s in steps if s.fits == "yes"), key=lambda s: s.step_time_s)
 
 
 def joined(equal: Sequence[Step], unequal: Sequence[Step]) -> list[Step]:

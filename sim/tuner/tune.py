@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise, product
 from math import inf
 from time import perf_counter
@@ -31,7 +31,7 @@ from sim.tuner.rows import scored
 from sim.tuner.score import Scores, bounds
 from sim.tuner.search import Progress, Search
 from sim.tuner.space import KEPT, ORDERS, Space, build_space, default_knobs, same_once
-from sim.tuner.staged import FREEDOMS, StagedSearch, joined, search_stages, solve_exactly
+from sim.tuner.staged import FREEDOMS, StagedSearch, fitting, joined, search_stages, solve_exactly
 from sim.units import percent
 
 MAX_TOP = 1_000
@@ -48,9 +48,9 @@ class Tuned:
     the enumerated space, by the lower bounds of the plans that the compiled engine has not run, and by what the exact
     search over plans of unequal stages (`unequal`) has left open of their closed form; certified when it is zero and
     the event engine, which runs the best plans again under contention (`RESCORED`), has them in the same order.
-    interrupted: the search was stopped by hand, and this is the best so far. robustness: of the order by time under
-    other calibrations; None for one plan, or an order by memory. assumed: settings that the target decided, and
-    those of the job's plan that are searched.
+    left_out: what is missing because the search was stopped by hand, so that this is the best so far. robustness: of
+    the order by time under other calibrations; None for one plan, or an order by memory. assumed: settings that the
+    target decided, and those of the job's plan that are searched.
     """
 
     model: Model
@@ -65,13 +65,18 @@ class Tuned:
     seconds: Mapping[str, float]
     gap: float
     same_order: bool
-    interrupted: bool = False
     unequal: StagedSearch | None = None
     robustness: Robustness | None = None
     assumed: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return f"Tuned({self.evaluated} plans, best {self.best.step!r})"
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the search was stopped by hand."""
+        return bool(self.left_out)
 
     @property
     def certified(self) -> bool:
@@ -146,9 +151,10 @@ def tune(
     `knobs` fixes (a value), lists or bounds (`{"min": .., "max": ..}`) knobs by name; settings that are not searched
     (gradient dtype, overlap, precision) come from `plan`. After `budget_s` seconds no further plan is confirmed: the
     result then has a gap. Without that budget all limits are counts, and the answer does not depend on the machine.
-    `progress` is called with (what, done, of). An interruption (Ctrl-C) after the first confirmed plan returns the
-    best so far, not certified. With objective gpus_for_deadline `cluster` is the most that may be used, `training`
-    says how much is trained, and the result is on the fewest nodes that do it in `deadline_days`.
+    `progress` is called with (what, done, of). An interruption (Ctrl-C) after the first confirmed plan returns at once
+    the best so far, not certified; a second one is raised. With objective gpus_for_deadline `cluster` is the most that
+    may be used, `training` says how much is trained, and the result is on the fewest nodes that do it in
+    `deadline_days`.
 
     Raises:
         InputError: an argument is out of range, no plan is legal, or none fits (what would make one fit is named).
@@ -271,23 +277,24 @@ class _Request:
         unequal = self.unequal(space, steps, search)
         marks.append(perf_counter())
         if unequal:
-            steps = joined(steps, unequal.steps(self.model, cluster))[:most]
+            steps = joined(steps, fitting(search.simulated([plan for _, plan in unequal.found])))[:most]
+        if not steps and search.stop.pressed:
+            raise KeyboardInterrupt
         if not steps:
             raise search.nothing()
         gap = max(gap, unequal.gap(steps[0].step_time_s)) if unequal else gap
-        (ranked, same), base = rank(search, steps, self.top), {**space.kept, **self.given}
-        robust = None
-        try:
-            ranked, robust = weighed(ranked, objective)
-        except KeyboardInterrupt:
-            search.stopped.append(True)
-        baseline = textbook(self.model, cluster, self.asked.global_batch, base, self.asked.target)
+        base, stop = {**space.kept, **self.given}, search.stop
+        usual = partial(textbook, self.model, cluster, self.asked.global_batch, base, self.asked.target)
+        baseline = stop.unless("the textbook plan", usual, None)
+        ranked, same = rank(search, steps, self.top)
+        weighing = partial(weighed, ranked, objective)
+        ranked, robust = stop.unless("how robust the order is", weighing, (ranked, None))
         of_stages = {k: v for k, v in self.asked.knobs.items() if k not in PLAN_KNOBS and not isinstance(v, Bounds)}
         knobs = dict(space.knobs) | of_stages
         return Tuned(
             self.model, cluster, self.asked.global_batch, knobs, objective, ranked, baseline, space, scores,
-            _seconds([*marks, perf_counter()]), gap, same, search.interrupted, unequal, robust,
-            tuple(self.assumed(space)),
+            _seconds([*marks, perf_counter()]), gap, same, unequal, robust, tuple(self.assumed(space)),
+            tuple(stop.left_out),
         )  # fmt: skip
 
     def unequal(self, space: Space, steps: Sequence[Step], search: Search) -> StagedSearch | None:
@@ -295,11 +302,12 @@ class _Request:
 
         Their order of microbatches is 1F1B's; traced networks and a search by memory have none.
         """
-        if search.interrupted:
+        if search.stop.pressed:
             return None
         slowest = steps[-1].step_time_s if len(steps) >= search.top else inf
         found = self._unequal(space, search.top, slowest, search.late)
-        search.stopped.extend([True] * bool(found and found.interrupted))
+        if found and found.interrupted:
+            search.stop.press("the rest of the search")
         return found
 
     def any_unequal(self, space: Space, at_most: float) -> StagedSearch | None:

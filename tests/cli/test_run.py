@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from sim.tuner import ranking
+from sim.report import html
+from sim.tuner import baseline, ranking
 from sim.tuner import tune as tuning
 
 JOB = """
@@ -13,6 +14,7 @@ cluster: {device: h100-sxm-80gb, nodes: 1}
 plan: {tp: 4, pp: 2, global_batch: 64, recompute: selective}
 """
 TUNE = "tune: {global_batch: 64, knobs: {tp: [4], pp: [2], zero: [0]}}\n"
+TWO = "tune: {global_batch: 64, knobs: {tp: 4, zero: [0, 1]}}"
 RUN = {"steps", "tokens", "days", "gpu_hours", "cost_usd", "energy_kwh", "goodput", "mean_power_w_per_gpu"}
 RUN |= {"losses", "paced_step_time_s", "steps_between_checkpoints"}
 AROUND = """
@@ -176,6 +178,41 @@ def test_an_interrupted_search_prints_the_best_so_far(trainsim, job, stopped):
     assert code == 0
     assert (data["interrupted"], data["certified"], len(data["plans"])) == (True, False, 1)
     assert "interrupted: the best plan so far, not certified" in told
+
+
+def test_after_an_interruption_nothing_more_is_run(trainsim, job, stopped):
+    stopped(0)
+    code, out, told = trainsim(
+        "tune", job("tune: {global_batch: 64, knobs: {tp: 4, zero: [0, 1]}}"), "--json", "--top", 2
+    )
+    data = json.loads(out)
+    assert code == 0
+    assert [p["contended_step_time_s"] for p in data["plans"]] == [None, None]
+    assert data["baseline"] and data["left_out"][0].startswith("the order under contention")
+    assert "left out: the order under contention" in told and "what faster hardware would buy" in told
+
+
+def test_an_interruption_of_the_baseline_keeps_the_plans(trainsim, job, monkeypatch):
+    monkeypatch.setattr(baseline, "simulate", interrupt)
+    code, out, told = trainsim(
+        "tune", job("tune: {global_batch: 64, knobs: {tp: 4, zero: [0, 1]}}"), "--json", "--top", 2
+    )
+    data = json.loads(out)
+    assert (code, data["baseline"], len(data["plans"])) == (0, None, 2)
+    assert "left out: the textbook plan, " in told
+
+
+def test_an_interruption_of_the_report_keeps_what_is_printed(trainsim, job, monkeypatch, tmp_path):
+    monkeypatch.setattr(html, "save_html", interrupt)
+    asked = job(TWO), "--top", 2, "--out", tmp_path / "out"
+    code, out, told = trainsim("tune", *asked)
+    assert code == 0 and "Best of " in out
+    assert "report.html is left out" in told
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["plan-1.json", "plan-2.json"]
+
+
+def interrupt(*_, **__):
+    raise KeyboardInterrupt
 
 
 def test_a_search_interrupted_before_any_plan_prints_nothing(trainsim, job, monkeypatch):
