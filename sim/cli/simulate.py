@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.progress import Progress
 
 from sim.cli.output import (
     around_data,
@@ -118,8 +119,16 @@ def _trained(step: Step, around: Around, hours: float | None, seed: int) -> Trai
         return None
     if not 0 < hours <= MOST_HOURS:
         raise InputError("--hours", hours, f"a number above 0, at most {MOST_HOURS}")
-    with progress_console.status(f"{hours:g} hours of training"):
-        return train(step, around.loading, around.checkpointing, hours * HOUR_S, seed)
+    with Progress(console=progress_console, transient=True) as bar:
+        task = bar.add_task(f"{hours:g} hours of training", total=hours * HOUR_S)
+        return train(
+            step,
+            around.loading,
+            around.checkpointing,
+            hours * HOUR_S,
+            seed,
+            progress=lambda seconds_: bar.update(task, completed=seconds_),
+        )
 
 
 def _print(step: Step, run: Run | None) -> None:

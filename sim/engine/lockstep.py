@@ -69,8 +69,15 @@ class Lockstep:
         if inner.processed:
             return event.succeed()
 
-        def mirror(_: simpy.Event) -> None:
+        def happen(_: simpy.Event) -> None:
             event.succeed()
+
+        def mirror(same: simpy.Event) -> None:
+            ahead = int(self._ahead(self.world.env.now))
+            if ahead > 0:
+                self.env.timeout(ahead).callbacks.append(happen)
+            else:
+                happen(same)
 
         inner.callbacks.append(mirror)
         self._follow()
@@ -79,24 +86,33 @@ class Lockstep:
     def _catch_up(self) -> None:
         """Do all that happens up to now."""
         clock, now = self.world.env, self.env.now - self.begin
-        if now > clock.now:
-            clock.run(until=now)
         while clock.peek() <= now:
             clock.step()
+        if now > clock.now:
+            clock.run(until=now)
+
+    def _ahead(self, at: float) -> float:
+        """Return the ticks from now on `env` to a time of the step's own clock."""
+        return at + self.begin - self.env.now
 
     def _follow(self) -> None:
         """Wake up when something happens next."""
         self._stamp += 1
-        if not self.world.left:
+        clock, stamp = self.world.env, self._stamp
+        ahead = self._ahead(clock.peek() if self.world.left else clock.now)
+        if not self.world.left and ahead <= 0:
             if not self.done.triggered:
                 self.done.succeed()
             return
-        stamp, ahead = self._stamp, self.world.env.peek() - (self.env.now - self.begin)
         if ahead == float("inf"):
             return  # until something that is held is let go
         timeout = self.env.timeout(max(0, int(ahead)))
         timeout.callbacks.append(lambda _: self._wake() if self._stamp == stamp else None)
 
     def _wake(self) -> None:
+        """Do all that happens now, and at once what happens before anything else does on `env`."""
         self._catch_up()
+        clock = self.world.env
+        while self.world.left and clock.peek() < self.env.peek() - self.begin:
+            clock.step()
         self._follow()

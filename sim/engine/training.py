@@ -134,7 +134,7 @@ class Training:
     A step that nothing disturbs is not run again: only its end and the times at which it takes data are waited for.
     Once data is late, and while a snapshot is taken or written, its operations run one by one, held and slowed by that.
     `sharing` says how much: of writing to storage as `Stream.HOST`, of copying to the host (`copies`) as `Stream.D2H`.
-    With `always` every step runs so, which gives the same.
+    With `always` every step runs so, which gives the same. `progress` is called with the tick of every step's begin.
 
     Interrupting the process of `run` with a `Failure` loses all steps since the last one that was saved.
     """
@@ -147,6 +147,7 @@ class Training:
     saver: Saver | None = None
     copies: bool = False
     always: bool = False
+    progress: Callable[[int], object] = lambda tick: None
     spans: list[StepSpan] = field(default_factory=list)
     pauses: list[tuple[int, int]] = field(default_factory=list)
     """Begin and end of what failures take until training goes on."""
@@ -164,6 +165,7 @@ class Training:
     def run(self) -> Waiting:
         """Yield until the time is over: a process of `env`."""
         while self.begin < self.until:
+            self.progress(self.begin)
             try:
                 run = yield from self._one()
                 end = self.begin + (self.step.until_next(run) if run else self.step.ticks)

@@ -6,6 +6,7 @@ process_descriptor, thread_descriptor, track_event.proto and debug_annotation.pr
 
 import struct
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 from sim.report.tracks import Tracks
@@ -18,6 +19,7 @@ EXPLICIT = 3
 """TrackDescriptor.ChildTracksOrdering"""
 
 
+@lru_cache(1 << 12)
 def varint(value: int) -> bytes:
     """Return a non-negative integer in groups of seven bits, the lowest first."""
     found = bytearray()

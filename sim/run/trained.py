@@ -1,6 +1,6 @@
 """A stretch of training as one simulation: steps, the data they wait for, snapshots, writing to storage, failures."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Annotated
@@ -88,12 +88,13 @@ def train(
     seconds: Annotated[float, real(1e-6, 1e8, "s")] = HOUR_S,
     seed: int = 0,
     failures: bool = True,
+    progress: Callable[[float], object] = lambda seconds: None,
 ) -> Trained:
     """Return `seconds` of steps like `step`, one after the other on one clock with their data and checkpoints.
 
     The step's operations run one by one where data is late, while a snapshot is taken and while it is written, in the
     engine and with the contention of `step`; all other steps are as `step`. `failures`: whether devices fail, at random
-    by `seed`, as `checkpointing.failures` says.
+    by `seed`, as `checkpointing.failures` says. `progress` is called with the seconds at which every step begins.
 
     Raises:
         InputError: the schedule's steps have no common end, or there are more than a million steps.
@@ -106,6 +107,7 @@ def train(
     world = _World(step, loading, saving, seconds, seed)
     if failures and saving and saving.mtbf_s is not None:
         world.env.process(world.fail(np.random.default_rng(seed), saving.mtbf_s))
+    world.training.progress = lambda tick: progress(tick * TICK_S)
     world.env.run(until=world.running)
     return world.result()
 

@@ -37,6 +37,17 @@ def test_undisturbed_it_is_the_same_to_the_tick(program, begin, late):
     assert log(followed(program, sharing, begin, late).result()) == log(run_events_of(program, sharing))
 
 
+def test_where_nothing_else_happens_the_longer_clock_has_few_events():
+    """Not one for each of the operations, of which a step has thousands."""
+    env, program = simpy.Environment(), toy(*[(0, Stream.COMPUTE, 3, ())] * 200)
+    Lockstep(env, program, None, 0).launch()
+    events = 0
+    while env.peek() < float("inf"):
+        env.step()
+        events += 1
+    assert events < 10 < len(program)
+
+
 @given(shared_programs(), st.integers(0, 500), st.integers(0, 500), st.integers(0, 24))
 def test_an_operation_is_held_at_the_same_tick(program, late, more, operation):
     operation %= len(program)

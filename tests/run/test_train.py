@@ -26,6 +26,12 @@ def test_nothing_beside_it_is_steps_alone(step):
     assert all(span.run is None for span in found.spans)
 
 
+def test_it_tells_how_far_it_is(step):
+    told = []
+    train(step, seconds=2.5 * step.step_time_s, progress=told.append)
+    assert told == pytest.approx([0, step.step_time_s, 2 * step.step_time_s], rel=1e-6)
+
+
 @pytest.mark.parametrize("share", [0.4, 0.7, 3.0])
 def test_it_is_as_fast_as_the_law_of_loading_says(step, share):
     """Storage gives this share of what training takes."""
