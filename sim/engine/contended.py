@@ -16,7 +16,7 @@ from sim.engine.clock import TICK_S
 from sim.engine.graph import Ints
 from sim.engine.lower import Lane, Layout, Lowered
 from sim.engine.placed import crossings, holders
-from sim.engine.program import Cause, Run, Sharing, Slowdown, Stream
+from sim.engine.program import Cause, Run, Sharing, Stream
 from sim.engine.timeline import Timeline
 from sim.schedules import Kind
 from sim.specs import Cluster, Model, PlacedPlan
@@ -77,8 +77,8 @@ def sharing(level: RunLevelSet, profile: Profile, shape: tuple[int, int], offloa
 def sharing_on(model: Model, cluster: Cluster, placed: PlacedPlan, level: RunLevelSet, offloads: bool) -> Sharing:
     """Return how much the streams of the devices of every pipeline rank slow each other down, each as `sharing`.
 
-    Of several kinds on a rank the one whose passes take longest counts, as in `slowest`; of collectives, in which all
-    of them take part, the one that slows them most.
+    Of several kinds on a rank the one whose passes take longest counts, as in `slowest`, also for the collectives that
+    all take part in: it computes beside them for longest, and what has computed by then no longer slows them.
     """
     plan, members = placed.plan, cluster.members
 
@@ -93,13 +93,7 @@ def sharing_on(model: Model, cluster: Cluster, placed: PlacedPlan, level: RunLev
     ranks = [[of(n, r if plan.stages else 0) for n in numbers] for r, numbers in enumerate(held)]
     named = [f"{members[n].device}: " if len(members) > 1 else "" for n in range(len(members))]
     words = dict.fromkeys(named[numbers[0]] + each[0].source for each, numbers in zip(ranks, held, strict=True))
-    return Sharing(own=tuple(_together([one.slowdown for one in each]) for each in ranks), source="; ".join(words))
-
-
-def _together(kinds: Sequence[Slowdown]) -> Slowdown:
-    """Return the slowdowns on the first of several kinds of devices, of collectives the largest on any."""
-    shared = (pair for kind in kinds for pair in kind if pair[0] is Stream.COLLECTIVE)
-    return {**kinds[0], **{pair: max(kind.get(pair, 0.0) for kind in kinds) for pair in shared}}
+    return Sharing(own=tuple(each[0].slowdown for each in ranks), source="; ".join(words))
 
 
 def data_parallel_shape(model: Model, cluster: Cluster, placed: PlacedPlan, rank: int = 0) -> tuple[int, int]:
