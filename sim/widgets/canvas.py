@@ -29,6 +29,7 @@ class Canvas(w.VBox):
         self.plot: Any = None
         self.width = width
         self._drawing = False
+        self._zoom: Callable[[tuple[float, float]], None] | None = None
         self._config = CONFIG | {"modeBarButtonsToRemove": UNWANTED[: -1 if selects else None]}
         self._theme: Theme | None = None
         self._source: Callable[[Theme], go.Figure] | None = None
@@ -43,13 +44,16 @@ class Canvas(w.VBox):
         plot, fresh = self.plot, source(theme)
         self._source, self.export.name = source, name
         fresh.update_layout(width=self.width, modebar_orientation="v")
-        if plot is None:  # whole from the start: what is sent before the browser has loaded plotly.js would be lost
+        if plot and keep_ranges:
+            _grow(plot, fresh)
+        if not (plot and self.width):  # whole: changes sent before the browser has loaded plotly.js would be lost
             self.plot, self._theme = go.FigureWidget(fresh), theme
             self.plot._config = self._config
+            self._hear()
             self.children = (self.plot, self.export)
+            if plot:
+                plot.close()
             return
-        if keep_ranges:
-            _grow(plot, fresh)
         self._drawing = True
         try:
             with plot.batch_update():
@@ -79,13 +83,17 @@ class Canvas(w.VBox):
 
     def on_zoom(self, what: Callable[[tuple[float, float]], None]) -> None:
         """Call `what` with the ends of the time axis when somebody zooms in the browser."""
+        self._zoom = what
+        self._hear()
 
+    def _hear(self) -> None:
         def zoomed(layout: Any, ends: Any) -> None:
             del layout
-            if not self._drawing and ends:
-                what((float(ends[0]), float(ends[1])))
+            if self._zoom and not self._drawing and ends:
+                self._zoom((float(ends[0]), float(ends[1])))
 
-        self.plot.layout.on_change(zoomed, "xaxis.range")
+        if self._zoom:
+            self.plot.layout.on_change(zoomed, "xaxis.range")
 
 
 def _put(old: Any, new: Any, kept: Sequence[str] = ()) -> None:

@@ -10,7 +10,9 @@ PLAN = Plan(tp=8, pp=4, virtual_stages=2, global_batch=1024, zero=1, recompute="
 
 @pytest.fixture
 def panel(gpt3, h100s):
-    return sim.whatif(gpt3, h100s, PLAN)
+    shown = sim.whatif(gpt3, h100s, PLAN)
+    shown.sensor.width = 900  # as the browser tells once it shows it
+    return shown
 
 
 def set_knob(panel, **values):

@@ -27,6 +27,7 @@ def test_it_starts_with_the_first_values(panel):
 
 
 def test_a_control_redraws_the_figure_in_its_place(panel):
+    panel.sensor.width = 640  # it is shown
     plot = panel.canvas.plot
     panel.knobs["n"].value, panel.knobs["kind"].value = 4, "b"
     assert panel.canvas.plot is plot
@@ -102,6 +103,17 @@ def test_it_follows_width_and_theme(panel):
     assert panel.canvas.plot.layout.width == 640
     panel.sensor.width = 400  # with less than this a legend would cover its figure: the column scrolls
     assert panel.canvas.plot.layout.width == MIN_WIDTH == 560 and panel.canvas.layout.overflow == "auto hidden"
+
+
+def test_before_it_is_shown_a_change_is_another_figure(panel):
+    """Changes to one are lost where the browser has not yet loaded plotly.js."""
+    first = panel.canvas.plot
+    panel.knobs["n"].value = 4
+    drawn = panel.canvas.plot
+    assert drawn is not first and panel.canvas.children[0] is drawn and len(drawn.data[0].y) == 4
+    panel.sensor.width = 640
+    panel.knobs["n"].value = 1
+    assert panel.canvas.plot is drawn and len(drawn.data[0].y) == 1
 
 
 @pytest.mark.parametrize(
