@@ -125,7 +125,7 @@ def parts(structure: Structure) -> dict[str, Expr]:
                 gradient / rate, _ahead(weight, moved + again, 1), _ahead(weight, moved + again, 0),
             ),
         }  # fmt: skip
-    made, every = chunk["weight_compute"], passes["backward"]
+    made, every = chunk["weight_compute"] + chunk["weight_host"], passes["backward"]
     ahead = _ahead(weight, moved, 1), _ahead(weight, moved, 0)
     passes |= {
         "input": Pass(every.own - made, every.inner, every.beside, (weight + moved) / rate, 0, *ahead),

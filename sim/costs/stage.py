@@ -15,7 +15,7 @@ from sim.costs.collectives import Group, send
 from sim.costs.kernels import element_bytes
 from sim.costs.layers import ends
 from sim.costs.layers.block import block, recomputed
-from sim.costs.layers.issue import head_issue, host_seconds
+from sim.costs.layers.issue import halves, head_issue, host_seconds
 from sim.costs.layers.ops import (
     COMMUNICATION,
     Op,
@@ -91,7 +91,7 @@ def layer(structure: Structure, index: int) -> dict[str, Expr]:
     forward, backward = forward_seconds(times), backward_seconds(times) + times["recompute"]
     host = host_seconds(kind, ops, memory.repeated)
     times["forward_host"] = _issued(*host["forward"], forward)
-    times["backward_host"] = _issued(*host["backward"], backward)
+    times |= halves(_issued(*host["backward"], backward), memory.repeated)
     times["behind"] = host["backward"][0] - backward
     kept, rebuilt = memory.block_bytes(kind, index, structure.statistics)
     # In PyTorch's networks the first layers of a chunk recompute: where others keep all, these are behind by then and
@@ -163,17 +163,17 @@ def chunk(structure: Structure) -> dict[str, Expr]:
 
     names = [n for n in ones[0] if n not in ("gather", "scatter", "temporary", "behind")]
     out = {name: over(name) for name in names}
-    n = sum(counts)
-    gather, scatter = over("gather"), over("scatter")
+    n, gather, scatter = sum(counts), over("gather"), over("scatter")
     forward, backward = covers(out)
     same_links = overlap_dp * (1 - symbol("dp_apart"))
-    first = Cover(backward.compute - out["weight_compute"], backward.inner)
+    second = Cover(out["weight_compute"] + out["weight_host"], 0)
+    first = Cover(backward.compute - second.compute, backward.inner)
     temporary = maximum(*(minimum(1, c) * one["temporary"] for c, one in zip(counts, ones, strict=True)))
     return out | {
         "forward_dp": zero3 * overlapped(gather, forward, n),
         "backward_dp": overlapped(zero3 * gather + zero2 * scatter, backward, n),
         "input_dp": zero3 * overlapped(gather, first, n),
-        "weight_dp": zero2 * overlapped(scatter, Cover(out["weight_compute"], 0), n),
+        "weight_dp": zero2 * overlapped(scatter, second, n),
         "forward_shared": same_links * zero3 * gather,
         "backward_shared": same_links * (zero3 * gather + zero2 * scatter),
         **{
@@ -187,8 +187,8 @@ def chunk(structure: Structure) -> dict[str, Expr]:
 def head(structure: Structure, waiting: Expr) -> dict[str, Expr]:
     """Return the times of the head for one microbatch, with what its chunk waits for its host more than its layers
     alone, which are `waiting` (mostly less than zero)."""
-    ahead = ahead_of_head(structure)
-    return phases(ends.head(structure)) | {"backward_host": -(1 - symbol("on_host")) * minimum(waiting, ahead)}
+    more = -(1 - symbol("on_host")) * minimum(waiting, ahead_of_head(structure))
+    return phases(ends.head(structure)) | halves(more, memory.repeated)
 
 
 def ahead_of_head(structure: Structure) -> Expr:

@@ -38,7 +38,7 @@ PASSES: Mapping[str, Mapping[Kind, str]] = {
     "cp": {Kind.F: "forward_cp", Kind.I: "input_cp"},
     "ep": {Kind.F: "forward_ep", Kind.I: "input_ep"},
     "offload": OFFLOAD,
-    "other": {Kind.F: "forward_host", Kind.I: "backward_host"},
+    "other": {Kind.F: "forward_host", Kind.I: "input_host", Kind.W: "weight_host", Kind.B: "backward_host"},
 }
 """The cost of a pass behind each term of the step's time; where a whole backward (B) has none of its own, it is that
 of both halves (I, W)."""

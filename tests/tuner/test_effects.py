@@ -66,3 +66,13 @@ def test_devices_of_several_sizes_have_no_size_to_change():
     groups = [{"device": "h100-sxm-80gb", "nodes": 1}, {"device": "a100-sxm-40gb", "nodes": 1}]
     step = simulate(MODEL, Cluster.of(groups=groups), replace(PLAN, tp=4))
     assert "memory_size" not in named(effects(step, 0.25, "memory"))
+
+
+@pytest.mark.parametrize("schedule", ["zb-h1", "zb-h2"])
+def test_faster_products_make_no_step_slower_that_waits_for_its_host(schedule):
+    """Weight gradients are reduced beside as long a pass, whatever of it is kernels and what waiting for the host."""
+    model = Model(layers=24, hidden=1536, heads=16, vocab=32_000, seq=1024)
+    plan = Plan(pp=4, zero=2, schedule=schedule, recompute="full", global_batch=128, micro_batch=1)
+    step = simulate(model, Cluster.of("h200-sxm-141gb", nodes=1), plan)
+    assert step.breakdown_s["other"] > 0.5 * step.step_time_s
+    assert max(effect.better for effect in effects(step)) < 1e-4

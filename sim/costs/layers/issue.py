@@ -40,6 +40,15 @@ def host_seconds(kind: Kind, ops: Sequence[Op], share: Expr) -> dict[str, tuple[
     }
 
 
+def halves(waiting: Expr, share: Expr) -> dict[str, Expr]:
+    """Return what a backward waits for its host (s), whole and in its halves, each by the kernels that it launches.
+
+    Two gradients for each product, and before the first of them what is repeated: `share`, as in `host_seconds`.
+    """
+    weight = waiting / (2 + share * symbol("full"))
+    return {"backward_host": waiting, "input_host": waiting - weight, "weight_host": weight}
+
+
 def head_issue(structure: Structure, ops: Sequence[Op]) -> Expr:
     """Return the seconds in which a host issues embedding and head, forward and backward; `ops` are the head's."""
     if structure.ends:
