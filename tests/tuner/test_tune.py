@@ -368,7 +368,7 @@ def test_groups_of_microbatches_are_left_to_the_search(h100s):
         ({"objective": "gpus_for_deadline", "deadline_days": 3}, "training"),
         ({"knobs": {"tp": [0]}}, "tune.knobs.tp"),
         ({"knobs": {"recompute": ["foo"]}}, "tune.knobs.recompute"),
-        ({"knobs": ["tp"]}, "tune.knobs"),
+        ({"knobs": ["tp"]}, "knobs"),
         ({"objective": "speed"}, "objective"),
         ({"top": 0}, "top"),
         ({"budget_s": float("nan")}, "budget_s"),

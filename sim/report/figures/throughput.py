@@ -69,8 +69,10 @@ def throughput(rows: Sequence[Throughput], theme: Theme = "light") -> go.Figure:
 
 
 @checked
-def curves(lines: Mapping[str, Mapping[str, float]], x_title: str, y_title: str, theme: Theme = "light") -> go.Figure:
-    """Return a curve for every name: its values (axis units) over the labels of a knob's settings, in order.
+def curves(
+    lines: Mapping[str, Mapping[str, float | None]], x_title: str, y_title: str, theme: Theme = "light"
+) -> go.Figure:
+    """Return a curve for every name: its values (axis units, None is a gap) over the labels of a knob's settings.
 
     Raises:
         ValueError: more curves than styles tell apart.
