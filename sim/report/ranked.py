@@ -71,6 +71,8 @@ def _order(tuned: Tuned) -> str:
     if tuned.objective == "memory_headroom":
         return "Ranked by free memory."
     what = "price, which follows the step time" if tuned.objective in OF_OBJECTIVE else "step time"
+    if tuned.best.contended_s is None:
+        return f"Ranked by {what} on the path engine: interrupted before the event engine had run any, with contention."
     return (
         f"Ranked by {what} on the event engine (with contention), shown over the first plan's; step times are the path "
         "engine's."

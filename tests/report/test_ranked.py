@@ -141,3 +141,10 @@ def test_why_says_that_other_knobs_are_those_of_equal_stages() -> None:
         found = tune(model, CLUSTER, 64, knobs, target="any", top=20)
         told = [line for one in found.plans if not one.plan.stages for line in one.why]
         assert any(line.startswith(f"{words}micro-batch") for line in told)
+
+
+def test_an_order_that_was_interrupted_is_not_called_the_event_engines(unequal: Tuned) -> None:
+    cut = replace(unequal, plans=tuple(replace(plan, contended_s=None) for plan in unequal.plans))
+    assert "event engine (with contention)" in ranked(unequal).notes[0]
+    assert ranked(cut).notes[0].startswith("Ranked by step time on the path engine: interrupted before")
+    assert "contention" not in next_words(cut)
