@@ -12,7 +12,7 @@ import pytest
 from sim.specs import InputError
 from sim.sweep.runners import RUNNERS, Pool, Ray, runner
 from tests.contracts.runner import RunnerContract
-from tests.contracts.tasks import niceness, squared
+from tests.contracts.tasks import niceness, squared, where
 from tests.full import fully
 from tests.oracle import ROOT
 
@@ -67,6 +67,17 @@ class TestRay(RunnerContract):
     @fully
     def test_a_task_that_kills_every_worker_is_given_up(self, runner, monkeypatch):
         super().test_a_task_that_kills_every_worker_is_given_up(runner, monkeypatch)
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize(("seconds", "cut"), [(0.01, False), (5.0, True)])
+    def test_what_is_about_to_end_is_not_cancelled(self, runner, monkeypatch, seconds, cut):
+        """Ray ends the whole program where both happen at once."""
+        cancel, cancelled = runner.ray.cancel, []
+        monkeypatch.setattr(runner.ray, "cancel", lambda one, force: cancelled.append(one) or cancel(one, force=force))
+        found = runner.run([0.0, *[seconds] * 20], where)
+        next(found)
+        found.close()
+        assert bool(cancelled) is cut
 
     def test_nothing_leaves_the_machine(self, cluster):
         """Whatever Ray has started listens and talks to loopback addresses alone."""

@@ -17,6 +17,8 @@ LOCAL_ONLY = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 OBJECT_STORE_BYTES = 80 * 2**20
 AHEAD = 2
+GRACE_S = 0.5
+"""For so long tasks may still end by themselves when no more of them are wanted."""
 
 
 def _token_can_be_kept() -> bool:
@@ -65,7 +67,9 @@ class Ray(Closing):
                     task = held.pop(reference)
                     yield self._result(reference, task)
         finally:
-            for reference in held:
+            # A driver dies where what it cancels ends at that moment (ray-project/ray, pull request 54798).
+            running = ray.wait(list(held), num_returns=len(held), timeout=GRACE_S)[1] if held else []
+            for reference in running:
                 ray.cancel(reference, force=True)
 
     def _result(self, reference: Any, task: Any) -> Any:
