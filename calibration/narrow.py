@@ -14,11 +14,11 @@ from calibration.kernels.gemm import LAYOUT
 from calibration.samples import Samples
 from calibration.variants import SAMPLES_EACH, joined
 from sim.costs.fitted import KernelModel, all_six_digits
-from sim.costs.kernels import in_rows, narrow
+from sim.costs.kernels import NARROW_ROWS, in_rows, narrow
 
 DIRECTION = {layout: direction for direction, layout in LAYOUT.items()}
 TIMES, LATER = Free(4.0, 1.0, 100.0), Free(1e-6, 1e-9, 1e-3)
-TERMS = {kind: {kind: TIMES, f"{kind}_t0": LATER} for kind in ("odd", "even")}
+TERMS = {kind: {kind: TIMES, f"{kind}_t0": LATER} for kind in NARROW_ROWS}
 
 
 def is_narrow(row: Mapping[str, Any]) -> bool:

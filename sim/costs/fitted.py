@@ -27,8 +27,8 @@ LEVELS = ("0.5", "0.8", "0.9", "0.95")
 
 MOST_BINS = 20
 Use = Literal["random", "larger", "narrow"]
-USES: tuple[Use, ...] = ("random", "larger")
-"""Samples held out of a fit: at random inside its shapes, and beyond them."""
+USES: tuple[Use, ...] = ("random", "larger", "narrow")
+"""Samples apart from a fit: at random inside its shapes, beyond them, and products of narrow rows."""
 
 
 def six_digits(value: float) -> float:

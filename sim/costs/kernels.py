@@ -78,7 +78,8 @@ SMALLEST_TILE = 64
 Performance"), which it takes where larger ones leave multiprocessors without work."""
 
 
-NARROW = {"odd": 1.0, "odd_t0": 0.0, "even": 1.0, "even_t0": 0.0}
+NARROW_ROWS = ("odd", "even")
+NARROW = {name: value for kind in NARROW_ROWS for name, value in ((kind, 1.0), (f"{kind}_t0", 0.0))}
 """What rows of matrices that do not all begin at multiples of 16 bytes cost a 16-bit product. A GPU's libraries take
 other kernels for them, of narrow loads: odd: those of an odd number of elements; even: those of any other number that
 `ALIGNED` does not divide."""
@@ -101,7 +102,7 @@ def in_rows(direction: str, m: T, n: T, k: T) -> tuple[T, T]:
 
 def _narrow(x: Mapping[str, Expr], p: Mapping[str, Expr]) -> tuple[Expr, Expr]:
     """Return how many times as long a product computes for its narrow rows, and by how much later it begins."""
-    kinds = [kind for kind in ("odd", "even") if kind in x]
+    kinds = [kind for kind in NARROW_ROWS if kind in x]
     return 1 + sum(x[k] * (p[k] - 1) for k in kinds), sum(x[k] * p[f"{k}_t0"] for k in kinds)
 
 
@@ -257,7 +258,7 @@ def listening() -> Iterator[list[Call]]:
 def _note(op: str, direction: str, inputs: Mapping[str, Expr]) -> None:
     heard = _heard.get()
     if heard is not None:
-        known = (*form_of(op, direction).inputs, "odd", "even")
+        known = (*form_of(op, direction).inputs, *NARROW_ROWS)
         heard.append(Call(op, direction, {n: inputs[n] for n in known if n in inputs}))
 
 

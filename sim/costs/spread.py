@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from math import ceil, hypot, log1p, sqrt
 
 from sim.costs.fitted import Z80, Z90, KernelModel
-from sim.costs.kernels import ALIGNED, NARROW, in_rows
+from sim.costs.kernels import ALIGNED, NARROW_ROWS, in_rows
 from sim.costs.profile import Profile
 from sim.costs.usage import Used
 
@@ -46,7 +46,7 @@ def family_sigmas(profile: Profile, shares: Iterable[Used], outside: bool = True
 
 def _narrow(model: KernelModel, kernel: Used) -> float:
     """Return the standard deviation of log time of a product of narrow rows, 0 of others and where it is not known."""
-    found = model.held_out.get("narrow") if any(kernel.inputs.get(kind) for kind in NARROW) else None
+    found = model.held_out.get("narrow") if any(kernel.inputs.get(kind) for kind in NARROW_ROWS) else None
     return log1p(found.p90 / 100) / Z90 if found else 0.0
 
 
@@ -88,7 +88,7 @@ def told(profile: Profile, kernels: Iterable[Used]) -> tuple[str, ...]:
     texts = [f"outside the fitted shapes: {'; '.join(lines)}; {wider}"] if lines else []
     ends = {
         True: f"take longer for it, up to {{:.1f}} times: a size padded to a multiple of {ALIGNED} would not",
-        False: "count like others: on an H200 they take 3.3 times as long, odd ones 6.4 times",
+        False: "count like others, though they may take several times as long",
     }
     rows = narrow_rows(profile, held)
     for known, end in ends.items():
@@ -106,11 +106,11 @@ def narrow_rows(profile: Profile, kernels: Iterable[Used]) -> dict[int, float]:
     found = dict[int, float]()
     for kernel in kernels if profile.dtype != "float32" else ():
         x = kernel.inputs
-        padded = "odd" in x and not (x["odd"] or x["even"])
+        padded = "odd" in x and not any(x[kind] for kind in NARROW_ROWS)
         if kernel.op != "gemm" or abs(kernel.share) <= NOTABLE or x["batch"] > 1 or padded:
             continue
         model = profile.model_of((kernel.op, kernel.direction))
-        times = max(model.parameters.get(kind, 1.0) if x.get(kind) else 1.0 for kind in ("odd", "even"))
+        times = max(model.parameters.get(kind, 1.0) if x.get(kind) else 1.0 for kind in NARROW_ROWS)
         for size in in_rows(kernel.direction, x["m"], x["n"], x["k"]):
             if ceil(size) % ALIGNED:
                 found[ceil(size)] = max(times, found.get(ceil(size), 1.0))

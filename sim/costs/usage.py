@@ -92,7 +92,7 @@ def used(structure: Structure, model: Compiled, values: Mapping[str, Any]) -> tu
     layers = [float(np.sum(values[f"layers_{k}"])) for k in kinds] + [1.0] * (len(calls) - len(kinds))
     times = [n * float(np.mean(out[f"{i}"])) for i, n in enumerate(layers)]
     inputs = [{name: float(np.mean(out[f"{i} {name}"])) for name in call.inputs} for i, call in enumerate(calls)]
-    sizes = [[x for name, x in each.items() if name not in kernels.NARROW] for each in inputs]
+    sizes = [[x for name, x in each.items() if name not in kernels.NARROW_ROWS] for each in inputs]
     real = [i for i, time in enumerate(times) if time > 0 and all(sizes[i])]
     keys = [(call.op, call.direction) for call in calls]
     whole: dict[Key, float] = {}

@@ -31,7 +31,7 @@ norm_tokens = outside(tokens)
 encoder_tokens = symbol("encoder_seq") * micro_batch / cp
 patches = (seq - 1) * micro_batch / cp
 """Rows of an image without the one of its class."""
-NARROW = {kind: symbol(f"vocab_{kind}") for kind in ("odd", "even")}
+NARROW = {kind: symbol(f"vocab_{kind}") for kind in kernels.NARROW_ROWS}
 """Whether rows of the logits are (`kernels.narrow`)."""
 LOOKED_UP, SUMMED = (("embedding", direction) for direction in ("forward", "backward"))
 
