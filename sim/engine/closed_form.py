@@ -384,7 +384,8 @@ def _split(e: Mapping[str, Expr], schedule: str) -> dict[str, Expr]:
     first = minimum(e["input_dp"], e["backward_dp"] - e["weight_dp"]) if SCHEDULES[schedule].joins else e["input_dp"]
     weight = e["weight_compute"] + e["weight_dp"] + e["weight_host"]
     last = {"head_weight_compute": e["head_weight_compute"] + e["head_weight_host"]}
-    return dict(e) | last | {"weight_compute": weight, "backward_dp": first, "late_backward": 0}
+    hosts = {f"{end}backward_host": e[f"{end}input_host"] for end in ("", "head_")}
+    return dict(e) | last | hosts | {"weight_compute": weight, "backward_dp": first, "late_backward": 0}
 
 
 def _splits(schedule: str) -> bool:
