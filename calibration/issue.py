@@ -67,7 +67,8 @@ def _of_layers(profile: Profile, rows: Sequence[Mapping[str, Any]]) -> Profile:
         for kind, held in more.items()
         if len(held) >= FEWEST
     }
-    return replace(profile, issue_s=six_digits(max(0.0, each)), ends_issue_s=six_digits(max(0.0, ends)), **longer)
+    layer_s, ends_s = (six_digits(max(0.0, seconds)) for seconds in (each, ends))
+    return replace(profile, issue_s=layer_s, ends_issue_s=ends_s, issue_of="", **longer)
 
 
 def _line(models: Mapping[float, float]) -> tuple[float, float]:

@@ -34,6 +34,9 @@ from sim.units import MIB
 DATE = "2026-11-21"
 """Recorded in the shipped profiles: the day of the fit, as the files do not say when they were retrieved."""
 
+HOSTS = "h200-sxm-141gb"
+"""The profile of measured GPUs whose hosts' issue times stand for all others: it is Python that they are made of."""
+
 NAMES = tuple(t.name for t in PROFILED + RELATIVES)
 """Devices whose profiles are written, in that order."""
 
@@ -56,7 +59,8 @@ def build(public: Public, only: str | None = None, date: str = DATE) -> list[Pro
     }
     for each in (r for r in RELATIVES if r.name in needed):
         made[each.name] = known[each.name] = relative(each, public, known)
-    return with_contention((p for p in made.values() if only in (None, p.name)), public)
+    wanted = [p for p in made.values() if only in (None, p.name)]
+    return with_contention((p if p.issue_s else p.with_issue_of(load_profile(HOSTS)) for p in wanted), public)
 
 
 def _profile(target: Profiled, public: Public, base: Base, date: str) -> Profile:

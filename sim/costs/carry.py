@@ -97,6 +97,7 @@ def carried(profile: "Profile", name: str, move: Move, links: "Profile") -> "Pro
         fingerprint=None,
         session="",
         contention=[],
+        issue_of=(profile.issue_of or profile.name) if profile.issue_s else "",
         uncertainty_source=f"as on {profile.name} ({profile.uncertainty_source}); this move: {move.sigma_source}",
     )
 

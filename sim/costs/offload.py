@@ -110,7 +110,7 @@ def parts(structure: Structure) -> dict[str, Expr]:
     weight = weights * sharding.weight_bytes * _parameters(counts, sharding.zero3)
     gradient = gradients * sharding.reduce_bytes * _parameters(counts, sharding.zero2)
     again = maximum(0, 1 - symbol("first_sums") / symbol("microbatches")) * gradient
-    embedding, head = stage.phases(ends.embedding(structure)), stage.head(structure, chunk["backward_host"])
+    embedding, head = stage.phases(ends.embedding(structure)), stage.head(structure, chunk)
     alone = {k: (1 - minimum(1, stage.pp - 1)) * v for k, v in embedding.items()}
     traffic, passes = stage.traffic(structure), dict[str, Pass]()
     for end, more in zip(ENDS, ([], [embedding], [head, alone]), strict=True):

@@ -1,7 +1,7 @@
 """Reader of profiles: the fitted numbers of one device, their errors and where they come from."""
 
 import json
-from dataclasses import asdict, field, replace
+from dataclasses import asdict, field, fields, replace
 from functools import cached_property, lru_cache
 from math import exp
 from pathlib import Path
@@ -108,6 +108,7 @@ class Profile:
     `convolution_issue_s` (of a convolution, forward or one gradient; left out: as any other),
     `full_issue_s`, `selective_issue_s` and `tempo_issue_s` (what a layer's kernels take longer to issue with full and
     selective recompute and with Tempo's norms and GELU; left out: a third of `issue_s`, a forward pass, and nothing),
+    `issue_of` (the profile whose hosts' issue times these are; left out: its own),
     `beside` (of a host processor's `memory`-bound kernels and matrix `product`s, what every other core that runs the
     same adds to their time, relative to alone), and what `KernelModel` says of intervals.
     `learned` is no part of the file: corrections from executed plans, which lie beside it.
@@ -140,6 +141,7 @@ class Profile:
     full_issue_s: Annotated[float, real(0.0, 1.0, "s")] | None = None
     selective_issue_s: Annotated[float, real(0.0, 1.0, "s")] | None = None
     tempo_issue_s: Annotated[float, real(0.0, 1.0, "s")] | None = None
+    issue_of: Word = ""
     contention: Annotated[list[Contention], AT_MOST_50] = Field(default_factory=list)
     beside: dict[Literal["memory", "product"], Annotated[float, real(0.0, 100.0)]] = Field(default_factory=dict)
     learned: Learned | None = field(default=None, init=False, compare=False)
@@ -181,6 +183,14 @@ class Profile:
             "selective_issue_s": self.selective_issue_s or 0.0,
             "tempo_issue_s": self.tempo_issue_s or 0.0,
         }
+
+    def with_issue_of(self, other: "Profile | None") -> "Profile":
+        """Return the profile with what hosts take to issue kernels from another, which is no matter of a device; None:
+        kernels are issued by something faster than PyTorch's Python."""
+        held: dict[str, Any] = {
+            f.name: getattr(other, f.name) if other else f.default for f in fields(self) if "issue_s" in f.name
+        }
+        return replace(self, issue_of=other.name if other else "", **held)
 
     @property
     def measured(self) -> bool:

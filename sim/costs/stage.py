@@ -92,6 +92,7 @@ def layer(structure: Structure, index: int) -> dict[str, Expr]:
     host = host_seconds(kind, ops, memory.repeated)
     times["forward_host"] = _issued(*host["forward"], forward)
     times |= halves(_issued(*host["backward"], backward), memory.repeated)
+    times["forward_lead"] = maximum(0, forward - host["forward"][0])
     times["behind"] = host["backward"][0] - backward
     kept, rebuilt = memory.block_bytes(kind, index, structure.statistics)
     # In PyTorch's networks the first layers of a chunk recompute: where others keep all, these are behind by then and
@@ -161,8 +162,7 @@ def chunk(structure: Structure) -> dict[str, Expr]:
     def over(name: str) -> Expr:
         return sum(n * one[name] for n, one in zip(counts, ones, strict=True))
 
-    names = [n for n in ones[0] if n not in ("gather", "scatter", "temporary", "behind")]
-    out = {name: over(name) for name in names}
+    out = {n: over(n) for n in ones[0] if n not in ("gather", "scatter", "temporary", "behind")}
     n, gather, scatter = sum(counts), over("gather"), over("scatter")
     forward, backward = covers(out)
     same_links = overlap_dp * (1 - symbol("dp_apart"))
@@ -184,10 +184,11 @@ def chunk(structure: Structure) -> dict[str, Expr]:
     }
 
 
-def head(structure: Structure, waiting: Expr) -> dict[str, Expr]:
+def head(structure: Structure, chunk: Mapping[str, Expr]) -> dict[str, Expr]:
     """Return the times of the head for one microbatch, with what its chunk waits for its host more than its layers
-    alone, which are `waiting` (mostly less than zero)."""
-    more = -(1 - symbol("on_host")) * minimum(waiting, ahead_of_head(structure))
+    alone (mostly less than zero): they use the lead that it has after its forward pass and the head, or lacks."""
+    lead = chunk["forward_lead"] + ahead_of_head(structure)
+    more = -(1 - symbol("on_host")) * minimum(chunk["backward_host"], lead)
     return phases(ends.head(structure)) | halves(more, memory.repeated)
 
 
@@ -327,10 +328,9 @@ def traffic(structure: Structure) -> dict[str, Expr]:
     Per chunk and microbatch: gather (ZeRO-3's weights, in each direction) and scatter (ZeRO-2/3's gradients), both
     without embedding and head; per rank and step: `updates`.
     """
-    ones = [layer(structure, k) for k in range(len(structure.kinds))]
 
     def over(name: str) -> Expr:
-        return sum(symbol(f"layers_{k}") * one[name] for k, one in enumerate(ones))
+        return sum(symbol(f"layers_{k}") * layer(structure, k)[name] for k in range(len(structure.kinds)))
 
     return {"gather": zero3 * over("gather"), "scatter": zero2 * over("scatter")} | updates(structure)
 
@@ -398,7 +398,7 @@ def sends_whole() -> Expr:
 def expressions(structure: Structure) -> dict[str, Expr]:
     """Return every output of the stage model as an expression."""
     inner = chunk(structure)
-    first, last = phases(ends.embedding(structure)), head(structure, inner["backward_host"])
+    first, last = phases(ends.embedding(structure)), head(structure, inner)
     head_kept, head_beside = memory.head_bytes(structure)
     several = minimum(1, pp - 1)
     whole = sends_whole()

@@ -67,20 +67,33 @@ def compute_seconds(costs: Mapping[str, Any], microbatches: float, ranks: int) -
     return microbatches * a_microbatch / ranks + float(np.mean(updates))
 
 
+def _busy_seconds(model: Compiled, values: Mapping[str, Any]) -> float:
+    """Return `compute_seconds` with what a device waits for its host."""
+    costs, microbatches, ranks = model(values), values["microbatches"], int(values["pp"])
+    waiting = sum(float(np.sum(v)) for name, v in costs.items() if name.endswith(("forward_host", "backward_host")))
+    return compute_seconds(costs, microbatches, ranks) + float(microbatches * waiting / ranks)
+
+
+def issue_share(model: Compiled, values: Mapping[str, Any]) -> float:
+    """Return how a step's compute time grows with what hosts take to issue kernels: 0 where nothing waits for them, 1
+    where all does."""
+    slower = {name: values[name] * (1 + STEP) for name in model.symbols if name.endswith("issue_s")}
+    return (_busy_seconds(model, {**values, **slower}) / _busy_seconds(model, values) - 1) / STEP
+
+
 def shares(model: Compiled, values: Mapping[str, Any]) -> dict[Key, float]:
-    """Return each kernel's share of a step's compute time; `values` are all symbols of the stage model."""
+    """Return each kernel's share of a step's compute time; `values` are all symbols of the stage model.
 
-    def total(changed: Mapping[str, Any]) -> float:
-        return compute_seconds(model(changed), values["microbatches"], int(values["pp"]))
-
-    base, found = total(values), {}
+    A kernel that is done before its host has issued the next has none.
+    """
+    base, found = _busy_seconds(model, values), {}
     for key in (*kernels.KERNELS, *kernels.FALLBACK):
         names = kernels.form_of(*key).parameters
         held = {n: kernels.parameter(*key, n) for n in ("rate", "bandwidth", "t0") if n in names}
         if not any(name in model.symbols for name in held.values()):
             continue
         slower = {s: values[s] * (1 + STEP if n == "t0" else 1 / (1 + STEP)) for n, s in held.items()}
-        found[key] = (total({**values, **slower}) / base - 1) / STEP
+        found[key] = (_busy_seconds(model, {**values, **slower}) / base - 1) / STEP
     return found
 
 

@@ -15,6 +15,7 @@ from sim.costs.algebra import Compiled, Interpreted
 from sim.costs.layers.structure import Structure
 from sim.costs.profile import Profile, load_profile
 from sim.costs.run_level import RunLevelSet, straggling, symbol_values
+from sim.costs.usage import STEP
 from sim.engine.closed_form import step_expressions, step_form
 from sim.engine.step import simulate
 from sim.schedules import CLOSED, SCHEDULES
@@ -133,6 +134,19 @@ class Batch:
             ):
                 column[i] = value
         return Table(*found)
+
+    def waiting(self, level: RunLevelSet) -> Floats:
+        """Return what `Step.waiting` says of each step: d log(time) / d log(what hosts take to issue kernels)."""
+        found = np.zeros(len(self.asked))
+        for group in self.groups:
+            values = symbol_values(level.parameters, group.software_year) | group.columns
+            slower = {name: v * (1 + STEP) for name, v in group.columns.items() if name.endswith("issue_s")}
+            first, second = (group.function(of)["step_time_s"] for of in (values, values | slower))
+            found[group.rows] = (1 - values["on_host"]) * (second / first - 1) / STEP
+        for i in self.single:
+            a = self.asked[i]
+            found[i] = simulate(a.model, a.cluster, a.placed.plan, level=level).waiting
+        return found
 
 
 def _columns(asked: Sequence[Asked], change: Callable[[Asked, Symbols], Symbols] | None) -> dict[str, Any]:

@@ -383,9 +383,9 @@ def _split(e: Mapping[str, Expr], schedule: str) -> dict[str, Expr]:
         return dict(e)
     first = minimum(e["input_dp"], e["backward_dp"] - e["weight_dp"]) if SCHEDULES[schedule].joins else e["input_dp"]
     weight = e["weight_compute"] + e["weight_dp"] + e["weight_host"]
-    last = {"head_weight_compute": e["head_weight_compute"] + e["head_weight_host"]}
-    hosts = {f"{end}backward_host": e[f"{end}input_host"] for end in ("", "head_")}
-    return dict(e) | last | hosts | {"weight_compute": weight, "backward_dp": first, "late_backward": 0}
+    split = {f"{end}backward_host": e[f"{end}input_host"] for end in ("", "head_")}
+    split["head_weight_compute"] = e["head_weight_compute"] + e["head_weight_host"]
+    return dict(e) | split | {"weight_compute": weight, "backward_dp": first, "late_backward": 0}
 
 
 def _splits(schedule: str) -> bool:
@@ -393,10 +393,8 @@ def _splits(schedule: str) -> bool:
 
 
 def _with_offload(e: Mapping[str, Expr], moved: Mapping[str, Expr], schedule: str) -> dict[str, Expr]:
-    """Return the costs of a step with what it waits for copies, less what is in host memory.
-
-    Both parts of a backward wait each for its own.
-    """
+    """Return the costs of a step with what it waits for copies (either part of a backward for its own), less what is in
+    host memory."""
     splits = _splits(schedule)
     backward = moved["input_offload" if splits else "backward_offload"]
     if splits and SCHEDULES[schedule].joins:

@@ -3,12 +3,11 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import hypot, sqrt
+from math import hypot
 from typing import Any, Literal
 
 import numpy as np
 
-from sim.catalog import names
 from sim.costs import offload, spread, stage, usage
 from sim.costs.layers.structure import Structure
 from sim.costs.learned import Correction
@@ -19,11 +18,11 @@ from sim.costs.run_level import (
     RunLevelSet,
     between_steps,
     level_of,
-    software_sigma,
     software_slowdown,
     straggling,
 )
-from sim.engine.assembly import PAIRS, Pace, Waits, durations, exposed, footprint, pace, step_schedule, waits
+from sim.engine.assembly import COMPUTED, PAIRS, Pace, Waits, durations, exposed, footprint, pace, step_schedule, waits
+from sim.engine.certainty import step_sigma
 from sim.engine.clock import TICK_S
 from sim.engine.contended import layout, sharing_on, waits_under_contention
 from sim.engine.critical import CriticalPath, critical_path
@@ -97,7 +96,7 @@ class Step:
     def sigma_log(self) -> float:
         """Standard deviation of the log of the step time."""
         kernels = self.kernels if self.profile.measured else ()  # of others their errors are in the run level
-        own = step_sigma(self.profile, self.level, kernels, self.plan.software_year)
+        own = step_sigma(self.profile, self.level, kernels, self.plan.software_year, self.waiting)
         if self.correction is None or self.profile.learned is None:
             return own
         beyond = self.profile.learned.beyond(self.correction.group, self.uncorrected_s)
@@ -116,8 +115,19 @@ class Step:
         """
         structure = Structure.of(self.model)
         found = usage.used(structure, stage.stage_model(structure), self._values)
-        busy = sum(self.breakdown_s[k] for k in ("compute", "recompute", "bubble", "optimizer")) / self.step_time_s
-        return tuple(replace(kernel, share=busy * kernel.share) for kernel in found)
+        return tuple(replace(kernel, share=self._busy * kernel.share) for kernel in found)
+
+    @cached_property
+    def waiting(self) -> float:
+        """How the step grows with what hosts take to issue kernels: 0 where none waits for its host, as on host
+        processors, whose profiles are of their own issue."""
+        if self.member.hardware.on_host:
+            return 0.0
+        return self._busy * usage.issue_share(stage.stage_model(Structure.of(self.model)), self._values)
+
+    @property
+    def _busy(self) -> float:
+        return sum(self.breakdown_s[k] for k in (*COMPUTED, "bubble", "optimizer")) / self.step_time_s
 
     @cached_property
     def operations(self) -> tuple[Operation, ...]:
@@ -294,6 +304,7 @@ def _of_profile(profile: Profile) -> tuple[str, ...]:
     return (
         f"profile {profile.name}: {kind} {profile.base or profile.name}; {profile.uncertainty_source}",
         *((profile.disturbed_words,) if profile.disturbed_words else ()),
+        *((f"what hosts take to issue kernels: as measured for {profile.issue_of}",) if profile.issue_of else ()),
         f"memory outside tensors: {profile.memory.source}",
         f"reserved memory: allocated x {profile.memory.reserved_over_allocated:g}, the profile's constant (no replay)",
     )
@@ -314,37 +325,6 @@ def most_allocated(profile: Profile, cluster: Cluster) -> float:
     """Return the allocated bytes with which the upper end of the 80 % interval of device memory is the capacity."""
     m, (_, worst) = profile.memory, profile.interval80(1.0, memory_sigma(profile))
     return (cluster.memory_bytes / worst - m.context_bytes - m.communicator_bytes) / m.reserved_over_allocated
-
-
-def step_sigma(
-    profile: Profile, level: RunLevelSet, kernels: Sequence[usage.Used] = (), software_year: float | None = None
-) -> float:
-    """Return the standard deviation of the log of a step time.
-
-    What runs differ from the fitted run level, and what carrying the profile over from another device and software of
-    another year add. The run level's spread was found with the public profiles: the errors of their kernels, also
-    outside their domains, are in it and count no second time. Of a measured profile, whose kernels no such run has
-    seen, the larger of the two counts, and what shapes outside its domain add comes on top.
-    """
-    carried = np.hypot(carried_sigma(profile, level), software_sigma(software_year))
-    if not profile.measured:
-        return float(np.hypot(level.sigma_log, carried))
-    within = max(level.sigma_log, spread.kernel_sigma(profile, kernels, outside=False))
-    return float(np.sqrt(within**2 + carried**2 + spread.widening(profile, kernels) ** 2))
-
-
-def carried_sigma(profile: Profile, level: RunLevelSet) -> float:
-    """Return the standard deviation of log time of carrying the profile over, as far as no fitted run has tested it.
-
-    Nothing where it was measured, or runs of this very device were among those fitted; the last move alone where those
-    of its base were, or of a device that was carried over from this one.
-    """
-    if profile.measured or profile.name in level.devices:
-        return 0.0
-    tested = [load_profile(name) for name in names("profiles") if name in level.devices]
-    near = [p.scaling_sigma_log for p in tested if p.name == profile.base or p.base == profile.name]
-    own = profile.scaling_sigma_log
-    return min((sqrt(abs(own**2 - other**2)) for other in near), default=own)
 
 
 @checked

@@ -2,7 +2,8 @@
 
 from sim.costs.run_level import software_sigma
 from sim.costs.spread import kernel_sigma, widening
-from sim.engine.step import Step, carried_sigma
+from sim.engine.certainty import ISSUE_SIGMA_LOG, carried_sigma
+from sim.engine.step import Step
 from sim.report import figures
 from sim.report import markup as m
 from sim.report.numbers import byte_unit, days_interval, lasting, signed, tenths, time_unit
@@ -299,6 +300,8 @@ def certainty_section(step: Step) -> str:
         "runs of sources that the run-level parameters never saw": step.level.sigma_log,
         "carrying kernels over from another device": carried_sigma(profile, step.level),
     }
+    if step.waiting:
+        parts["other hosts than the one whose issue of kernels is known"] = ISSUE_SIGMA_LOG * step.waiting
     if step.plan.software_year is not None:
         parts["software of another year"] = software_sigma(step.plan.software_year)
     if profile.measured:

@@ -6,7 +6,7 @@ the parts that plans use in different measure, each a factor on one run-level pa
 - how far the run-level parameters move when one source is left out of their fit (jackknife over sources, with its
   correlations);
 - what the profile states for each family of kernels at the sizes that the best plan uses, and for carrying figures over
-  from another device (one error of compute rates, one of bandwidths);
+  from another device (one error of compute rates, one of bandwidths), and how hosts differ in issuing kernels;
 - what runs of one source still differ by (sigma_log without source_sigma_log): as far as the errors above do not
   explain it for the best plan, in equal measure on all parameters. That it is laid on the parts of a step, so that like
   plans share it, is an assumption.
@@ -24,8 +24,9 @@ from numpy.typing import NDArray
 
 from sim.costs import spread
 from sim.costs.run_level import shipped, symbol_values
+from sim.engine.certainty import ISSUE_SIGMA_LOG, carried_sigma
 from sim.engine.sensitivity import times_with
-from sim.engine.step import Step, carried_sigma
+from sim.engine.step import Step
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -60,6 +61,7 @@ COMPUTE = {"gemm": "gemm_slowdown", "convolution": "gemm_slowdown", "attention":
 """Family of kernels -> the parameter that is a factor on it; all others are bound by memory."""
 
 MEMORY = "memory_bound_slowdown"
+ISSUE = "host_s_per_launch"
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,8 @@ def _times(step: Step, seconds: float, names: Sequence[str], deltas: Floats) -> 
     """Return the seconds of a plan, [n], where the logs of run-level parameters change by deltas[n, parameter]."""
     values = symbol_values(step.level.parameters, step.plan.software_year)
     factors = {n: np.exp(d) for n, d in zip(names, deltas.T, strict=True)}
+    if ISSUE in factors:
+        factors |= dict.fromkeys(step.profile.issue, factors[ISSUE])
     factors |= {n: np.minimum(factors[n], 1 / values[n]) for n in SHARES if n in factors}
     return times_with(step, factors) * seconds / step.step_time_s
 
@@ -164,6 +168,8 @@ def _of_kernels(best: Step, names: list[str]) -> Floats:
     for op, sigma in spread.family_sigmas(best.profile, best.kernels).items():
         by_parameter.setdefault(COMPUTE.get(op, MEMORY), []).append((sigma, taken[op]))
     sigmas = {n: hypot(*(s for s, _ in each)) / max(sum(t for _, t in each), 1e-12) for n, each in by_parameter.items()}
+    if not best.member.hardware.on_host:
+        sigmas[ISSUE] = ISSUE_SIGMA_LOG
     return np.diag([sigmas.get(n, 0.0) for n in names])
 
 

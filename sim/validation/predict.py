@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from sim.costs.profile import Profile
 from sim.costs.run_level import RunLevel, RunLevelSet, run_level
 from sim.engine.batch import Asked, Batch
-from sim.engine.step import device_memory, memory_sigma, step_sigma
+from sim.engine.certainty import step_sigma
+from sim.engine.step import device_memory, memory_sigma, simulate
 from sim.specs.fields import InputError
 from sim.validation.fit import fit_run_level, halved, spread
 from sim.validation.table import MemoryKind
@@ -66,16 +67,27 @@ def analytic(cases: Sequence[Case], level: RunLevelSet) -> list[Prediction]:
         InputError: the engine cannot run a case.
     """
     asked = [Asked(case.model, case.cluster, case.placed) for case in cases]
-    table = Batch(asked)(level)
-    columns = zip(asked, table.step_time_s, table.peak_memory_bytes, table.last_peak_bytes, strict=True)
-    return [_prediction(a, level, float(t), float(fullest), float(last)) for a, t, fullest, last in columns]
+    batch = Batch(asked)
+    table = batch(level)
+    columns = zip(
+        asked, table.step_time_s, batch.waiting(level), table.peak_memory_bytes, table.last_peak_bytes, strict=True
+    )
+    return [_prediction(a, level, *map(float, numbers)) for a, *numbers in columns]
 
 
-def _prediction(asked: Asked, level: RunLevelSet, time_s: float, fullest: float, last: float) -> Prediction:
-    profile, m, year = asked.profile, asked.profile.memory, asked.placed.plan.software_year
+def _prediction(
+    asked: Asked, level: RunLevelSet, time_s: float, waiting: float, fullest: float, last: float
+) -> Prediction:
+    profile, m, plan = asked.profile, asked.profile.memory, asked.placed.plan
     sigma, ranks = memory_sigma(profile), (fullest, last)
+    # The errors of measured kernels are of the step that they make.
+    of_time = (
+        simulate(asked.model, asked.cluster, plan, level=level).sigma_log
+        if profile.measured
+        else step_sigma(profile, level, software_year=plan.software_year, waiting=waiting)
+    )
     return Prediction(
-        Range.of(time_s, step_sigma(profile, level, software_year=year)),
+        Range.of(time_s, of_time),
         {
             "allocated": tuple(Range.of(b, m.allocated_sigma_log) for b in ranks),
             "reserved": tuple(Range.of(b * m.reserved_over_allocated, sigma) for b in ranks),

@@ -36,12 +36,12 @@ def test_issue_is_what_small_layers_and_ends_take_beside_their_kernels(host: Pro
 
 
 def test_kernels_of_a_device_beside_its_host_are_not_taken_off() -> None:
-    found = with_issue(load_profile("a100-sxm-80gb"), PASSES)
+    found = with_issue(load_profile("a100-sxm-80gb").with_issue_of(None), PASSES)
     assert (found.issue_s, found.ends_issue_s) == pytest.approx((2e-3, 1e-3))
 
 
 def test_layers_that_take_longer_to_issue_are_known_by_what_they_take_more() -> None:
-    known = with_issue(load_profile("a100-sxm-80gb"), PASSES)
+    known = with_issue(load_profile("a100-sxm-80gb").with_issue_of(None), PASSES)
     assert (known.full_issue_s, known.selective_issue_s, known.tempo_issue_s) == (None, None, None)
     more = {"full": 1.5e-3, "selective": 4e-3, "tempo": -1e-4}
     held = [row for kind, s in more.items() for row in launches(kind, {n: 2e-3 + (2e-3 + s) * n for n in (1, 3)})]
@@ -63,14 +63,17 @@ def test_issue_of_an_operation_is_of_chains_and_of_what_is_left_of_a_hot_layer(h
 
 def test_beside_a_host_operations_are_issued_as_in_any_model() -> None:
     chains = launches("passes", {10: 9e-6, 30: 8e-6}, name="kernels")
-    found = with_issue(load_profile("a100-sxm-80gb"), PASSES + chains)
+    found = with_issue(load_profile("a100-sxm-80gb").with_issue_of(None), PASSES + chains)
     assert found.pointwise_issue_s == pytest.approx(8e-6)
     others = KERNELS_A_LAYER - POINTWISE_A_LAYER
     assert found.product_issue_s == pytest.approx((2e-3 - POINTWISE_A_LAYER * 8e-6) / others, rel=1e-4)
 
 
 def test_convolutions_are_issued_as_chains_of_them_are_three_times_each() -> None:
-    found = with_issue(load_profile("a100-sxm-80gb"), launches("convolutions", {4: 3.3e-4, 8: 3e-4}, name="modules"))
+    found = with_issue(
+        load_profile("a100-sxm-80gb").with_issue_of(None),
+        launches("convolutions", {4: 3.3e-4, 8: 3e-4}, name="modules"),
+    )
     assert found.convolution_issue_s == pytest.approx(1e-4)
 
 

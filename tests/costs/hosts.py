@@ -1,8 +1,9 @@
-"""A profile of a host processor for tests."""
+"""Profiles for tests: of a host processor, and of devices that wait for none."""
 
 import json
 
 from sim.catalog import folder
+from sim.costs.profile import load_profile, profile_text
 
 
 def write(path, **change):
@@ -10,8 +11,16 @@ def write(path, **change):
     raw = json.loads((folder("profiles") / "t4" / "profile.json").read_text())
     for model in raw["models"]:
         model["parameters"] |= {k: v for k, v in {"rate": 1e11, "bandwidth": 2e10}.items() if k in model["parameters"]}
+    raw = {name: value for name, value in raw.items() if "issue" not in name}
     raw |= {"name": "own", "dtype": "float32"} | change
     raw["models"] = raw["models"] + raw.pop("more", [])
     path.mkdir()
     (path / "profile.json").write_text(json.dumps(raw))
+    return str(path)
+
+
+def hostless(device, path):
+    """Write the profile of a catalog device whose kernels take a host no time to issue."""
+    path.mkdir()
+    (path / "profile.json").write_text(profile_text(load_profile(device).with_issue_of(None)))
     return str(path)

@@ -11,7 +11,7 @@ from sim.costs.fitted import LEVELS, Z80, KernelModel, SizeBin
 from sim.costs.profile import Profile, load_profile
 from sim.costs.run_level import run_level
 from sim.costs.usage import Used
-from sim.engine.step import carried_sigma, step_sigma
+from sim.engine.certainty import carried_sigma, step_sigma
 
 PLAN = sim.Plan(tp=2, pp=2, global_batch=16, micro_batch=1)
 

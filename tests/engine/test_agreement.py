@@ -8,6 +8,7 @@ import pytest
 from sim.engine.step import simulate
 from sim.specs import Cluster, InputError, Model, Offload, Plan, StagePlan
 from sim.specs.catalog import models
+from tests.costs.hosts import hostless
 
 SMALL = Model(name="small", layers=24, hidden=2048, heads=16, vocab=50_304, seq=2048)
 CLUSTERS = {
@@ -95,9 +96,10 @@ def test_random_plans_with_copies_agree_within_10_percent(seed):
     assert np.quantile(np.abs(list(found.values())), 0.9) < 0.05
 
 
-def test_a_large_head_hides_no_collectives_of_the_layers():
+def test_a_large_head_hides_no_collectives_of_the_layers(tmp_path):
     """It computes after a forward's last layer and before a backward's first one, longer than all of them together."""
     narrow = Model(name="narrow", layers=12, hidden=256, heads=2, vocab=50_304, seq=2048)
-    alone = Cluster.of("a100-sxm-40gb", nodes=4, gpus_per_node=1)
+    profile = hostless("a100-sxm-40gb", tmp_path / "own")
+    alone = Cluster.of("a100-sxm-40gb", nodes=4, gpus_per_node=1, profile=profile)
     path, events = (simulate(narrow, alone, Plan(global_batch=64, zero=3), e) for e in ("path", "events"))
     assert path.step_time_s == pytest.approx(events.step_time_s, rel=0.02)

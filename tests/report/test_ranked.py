@@ -67,8 +67,9 @@ def test_stages_that_differ_make_rows_that_differ(unequal: Tuned, change: dict[s
     """A plan beside one of which a stage differs in one thing."""
     first = unequal.best
     own = StagePlan(layers=2, recompute="selective", sequence_parallel=False)
-    stages = (own, replace(own, **change), own, StagePlan(layers=3, sequence_parallel=False))
-    plans = [first.plan.but(stages=(own,) * 3 + stages[3:]), first.plan.but(stages=stages)]
+    last = StagePlan(layers=3, sequence_parallel=False)
+    stages = (own, replace(own, **change), own, replace(last, layers=5 - change.get("layers", 2)))
+    plans = [first.plan.but(stages=(own,) * 3 + (last,)), first.plan.but(stages=stages)]
     steps = [replace(first.step, placed=replace(first.step.placed, plan=plan)) for plan in plans]
     made = ranked(replace(unequal, plans=tuple(replace(first, step=step) for step in steps)))
     one, other = ([row[name] for name in made.names if name != "rank"] for row in made.rows)

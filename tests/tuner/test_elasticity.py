@@ -119,4 +119,5 @@ def test_on_a_mixed_cluster_the_slowest_devices_count():
 def test_a_tiny_model_is_bound_by_what_a_step_takes_at_least():
     tiny = Model(layers=2, hidden=64, heads=2, seq=64)
     found = elasticities(simulate(tiny, Cluster.of("h100-sxm-80gb", nodes=1, gpus_per_node=1), Plan(global_batch=1)))
-    assert found[0].name == "step_overhead_s" and found[0].elasticity > 0.9
+    assert [each.name for each in found[:2]] == ["step_overhead_s", "launch_s"]
+    assert sum(each.elasticity for each in found[:2]) > 0.95 and found[0].elasticity > 0.8

@@ -9,7 +9,8 @@ import pytest
 from sim.costs.profile import load_profile
 from sim.costs.run_level import RunLevel, RunLevelSet, run_level, shipped
 from sim.engine.batch import Asked, Batch
-from sim.engine.step import carried_sigma, simulate
+from sim.engine.certainty import carried_sigma
+from sim.engine.step import simulate
 from sim.specs.fields import InputError
 from sim.validation.ablation import ablation
 from sim.validation.accuracy import accuracy

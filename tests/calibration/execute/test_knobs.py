@@ -66,8 +66,8 @@ def step(settings, cluster=CLUSTER, model=MODEL):
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    """Devices of which the products of both implementations were timed."""
-    profile = with_mapped(load_profile(CLUSTER.profile), tmp_path_factory.mktemp("both"))
+    """Devices of which the products of both implementations were timed, and which wait for no host."""
+    profile = with_mapped(load_profile(CLUSTER.profile).with_issue_of(None), tmp_path_factory.mktemp("both"))
     return Cluster.of(CLUSTER.device, nodes=CLUSTER.nodes, profile=profile)
 
 

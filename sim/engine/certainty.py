@@ -1,0 +1,50 @@
+"""How sure a step time is: runs that no fit has seen, profiles carried over, errors of kernels, and other hosts."""
+
+from collections.abc import Sequence
+from math import hypot, sqrt
+
+from sim.catalog import names
+from sim.costs import spread, usage
+from sim.costs.profile import Profile, load_profile
+from sim.costs.run_level import RunLevelSet, software_sigma
+
+ISSUE_SIGMA_LOG = 0.26
+"""Standard deviation of log time of issuing kernels on another host than the one that was measured: two H200 plans
+bound by their host (full and selective recompute), by the issue times of one machine 20.1 and 24.7 % too fast for the
+other (README, plans predicted and executed)."""
+
+
+def step_sigma(
+    profile: Profile,
+    level: RunLevelSet,
+    kernels: Sequence[usage.Used] = (),
+    software_year: float | None = None,
+    waiting: float = 0.0,
+) -> float:
+    """Return the standard deviation of the log of a step time.
+
+    What runs differ from the fitted run level, and what carrying the profile over from another device and software of
+    another year add, and hosts other than the one whose issue times are known (`waiting`: how the step grows with
+    these; no fitted run waits for its host). The run level's spread was found with the public profiles: the errors of
+    their kernels, also outside their domains, are in it and count no second time. Of a measured profile, whose kernels
+    no such run has seen, the larger of the two counts, and what shapes outside its domain add comes on top.
+    """
+    beyond = carried_sigma(profile, level), software_sigma(software_year), ISSUE_SIGMA_LOG * waiting
+    if not profile.measured:
+        return hypot(level.sigma_log, *beyond)
+    within = max(level.sigma_log, spread.kernel_sigma(profile, kernels, outside=False))
+    return hypot(within, *beyond, spread.widening(profile, kernels))
+
+
+def carried_sigma(profile: Profile, level: RunLevelSet) -> float:
+    """Return the standard deviation of log time of carrying the profile over, as far as no fitted run has tested it.
+
+    Nothing where it was measured, or runs of this very device were among those fitted; the last move alone where those
+    of its base were, or of a device that was carried over from this one.
+    """
+    if profile.measured or profile.name in level.devices:
+        return 0.0
+    tested = [load_profile(name) for name in names("profiles") if name in level.devices]
+    near = [p.scaling_sigma_log for p in tested if p.name == profile.base or p.base == profile.name]
+    own = profile.scaling_sigma_log
+    return min((sqrt(abs(own**2 - other**2)) for other in near), default=own)

@@ -1,0 +1,67 @@
+"""How sure a step is that waits for its host, and that no GPU is taken for one whose host takes no time."""
+
+from math import hypot
+
+import numpy as np
+import pytest
+
+from sim.catalog import names
+from sim.costs.profile import load_profile
+from sim.costs.run_level import run_level
+from sim.engine.batch import Asked, Batch
+from sim.engine.certainty import ISSUE_SIGMA_LOG, step_sigma
+from sim.engine.sensitivity import times_with
+from sim.engine.step import simulate
+from sim.specs import Cluster, Model, Plan
+from sim.specs.catalog import device
+
+SMALL, LARGE = (Model(layers=8, hidden=h, heads=h // 64, vocab=1024, seq=s) for h, s in ((256, 128), (8192, 2048)))
+H100 = Cluster.of("h100-sxm-80gb", nodes=1)
+PLAN = Plan(global_batch=16, micro_batch=1)
+
+
+@pytest.mark.parametrize("name", names("profiles"))
+def test_every_gpu_waits_for_its_host(name):
+    profile = load_profile(name)
+    assert profile.issue_s > 0
+    assert profile.issue_of == ("" if profile.measured else "h200-sxm-141gb")
+    assert (profile.pointwise_issue_s or 0) > 0 or device(name).on_host
+
+
+def test_small_models_take_as_long_on_fast_gpus_of_any_kind():
+    """Both wait for their hosts: the H200's profile alone knew of that, and it was twice as slow as an H100."""
+    devices = ("h100-sxm-80gb", "h200-sxm-141gb")
+    one, other = (simulate(SMALL, Cluster.of(name, nodes=1), PLAN).step_time_s for name in devices)
+    assert one == pytest.approx(other, rel=0.02)
+
+
+def test_whose_hosts_they_are_is_told():
+    assert "what hosts take to issue kernels: as measured for h200-sxm-141gb" in simulate(SMALL, H100, PLAN).assumptions
+    own = simulate(SMALL, Cluster.of("h200-sxm-141gb", nodes=1), PLAN).assumptions
+    assert not any("issue kernels" in line for line in own)
+
+
+@pytest.mark.parametrize("plan", [PLAN, Plan(pp=4, global_batch=16, micro_batch=1)])
+def test_a_step_grows_with_issue_by_its_waiting(plan):
+    step = simulate(SMALL, H100, plan)
+    slower = times_with(step, {name: np.array([1.01]) for name in step.profile.issue})
+    assert step.waiting == pytest.approx(100 * (slower[0] / step.step_time_s - 1), abs=0.07)
+    assert step.waiting > 0.4
+    assert Batch([Asked(SMALL, H100, step.placed)]).waiting(step.level) == pytest.approx([step.waiting], abs=0.07)
+
+
+def test_other_hosts_widen_the_interval_of_what_waits_for_them():
+    step, level = simulate(SMALL, H100, PLAN), run_level()
+    assert step.sigma_log == pytest.approx(hypot(level.sigma_log, ISSUE_SIGMA_LOG * step.waiting))
+    assert step_sigma(step.profile, level, waiting=1.0) == pytest.approx(hypot(level.sigma_log, ISSUE_SIGMA_LOG))
+    large = simulate(LARGE, H100, PLAN)
+    assert large.waiting == 0
+    assert large.sigma_log == pytest.approx(level.sigma_log)
+
+
+def test_a_kernel_that_its_host_outlasts_has_no_share():
+    waits, computes = (
+        sum(kernel.share for kernel in simulate(model, H100, PLAN).kernels if kernel.op == "gemm")
+        for model in (SMALL, LARGE)
+    )
+    assert waits < 1e-3 and computes > 0.5
