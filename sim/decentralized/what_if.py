@@ -2,18 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import isfinite
-from numbers import Real
 from typing import Any, Literal
-
-import numpy as np
 
 from sim.decentralized.accuracy import AccuracyModel, Estimate
 from sim.decentralized.laws import bsp_law, law
 from sim.decentralized.results import Simulated
 from sim.decentralized.setting import Decentralized
 from sim.decentralized.simulate import checked_model, simulate
-from sim.specs.arguments import checked
+from sim.specs.arguments import checked, numbers
 from sim.specs.fields import InputError
 
 Axis = Literal["bandwidth", "partitions", "skew", "model_bytes"]
@@ -67,18 +63,8 @@ def what_if(
         InputError: a value is out of range, or partitions change where numbers or failures of each are stated.
     """
     checked_model(setting, model)
-    chosen = _numbers(values) or USUAL[along]
+    chosen = numbers("values", values) or USUAL[along]
     return tuple(_row(along, value, changed(setting, along, value), model) for value in chosen)
-
-
-def _numbers(values: Any) -> Sequence[float]:
-    """Return the finite numbers that were stated; raises InputError for anything else."""
-    if not isinstance(values, list | tuple | range | np.ndarray):
-        raise InputError("values", values, "a list of numbers")
-    for n, value in enumerate(values):
-        if not isinstance(value, Real) or not isfinite(value):
-            raise InputError(f"values.{n}", value, "a finite number")
-    return list(values)
 
 
 def _row(axis: Axis, value: float, setting: Decentralized, model: AccuracyModel | None) -> WhatIf:

@@ -1,10 +1,11 @@
 """What a run takes, four numbers with their intervals."""
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 Interval = tuple[float, float]
 
 
+@runtime_checkable
 class Measures(Protocol):
     """What a run takes, wherever it runs; intervals are the central 80 %."""
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import is_dataclass
 from functools import wraps
 from inspect import Parameter, signature
+from math import isfinite
 from numbers import Integral, Real
 from pathlib import Path
 from types import UnionType
@@ -21,8 +22,8 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     """Make `function` raise `InputError` for a missing, unknown or mistyped argument.
 
     Types are looked at where the annotation names a dataclass, a protocol, text, a number, a path, a `Literal`, an
-    array, a sequence of a dataclass, a mapping (its values too), or a union of these; everything else is the function's
-    own business.
+    array, a sequence of a dataclass, a mapping (its keys and values too), or a union of these; everything else is the
+    function's own business.
     """
     parameters = signature(function).parameters
     hints: dict[str, Any] = {}
@@ -39,6 +40,16 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
+def numbers(path: str, values: Any) -> list[float]:
+    """Return the finite numbers of a list or an array; raises InputError for anything else."""
+    if not isinstance(values, list | tuple | range | np.ndarray):
+        raise InputError(path, values, "a list of numbers")
+    for n, value in enumerate(values):
+        if not isinstance(value, Real) or not isfinite(value):
+            raise InputError(f"{path}.{n}", value, "a finite number")
+    return list(values)
+
+
 def _check(path: str, value: Any, hint: Any) -> None:
     """Raise InputError for a value of another type, or for the one of a dict that is."""
     if _fits(value, hint):
@@ -46,8 +57,11 @@ def _check(path: str, value: Any, hint: Any) -> None:
     allowed = _types(hint)
     for one in allowed:
         if get_origin(one) is Mapping and isinstance(value, Mapping):
-            for key, held in value.items():
-                _check(f"{path}.{key}", held, get_args(one)[1])
+            key, of = get_args(one)
+            for name, held in value.items():
+                if not _fits(name, key):
+                    raise InputError(path, name, f"a dict, each key {_words(_types(key))}")
+                _check(f"{path}.{name}", held, of)
     raise InputError(path, value, _words(allowed))
 
 
@@ -81,7 +95,7 @@ def _known(hint: Any) -> bool:
     if hint in WORDS or get_origin(hint) in (Literal, Mapping, np.ndarray):
         return True
     if get_origin(hint) is Sequence:
-        return all(is_dataclass(of) for of in get_args(hint))  # of numbers and words functions have words of their own
+        return all(is_dataclass(of) for of in get_args(hint))  # functions look at numbers (`numbers`) and words alone
     return isinstance(hint, type) and (is_dataclass(hint) or getattr(hint, "_is_runtime_protocol", False))
 
 
@@ -100,7 +114,8 @@ def _is(value: Any, hint: Any) -> bool:
         # What else can be gone through, a function may take for one.
         return isinstance(value, Iterable) and not isinstance(value, str | Mapping)
     if get_origin(hint) is Mapping:
-        return isinstance(value, Mapping) and all(_fits(one, get_args(hint)[1]) for one in value.values())
+        key, of = get_args(hint)
+        return isinstance(value, Mapping) and all(_fits(k, key) and _fits(one, of) for k, one in value.items())
     if hint in NUMBERS:
         return isinstance(value, NUMBERS[hint]) and not isinstance(value, bool)
     return isinstance(value, get_origin(hint) or hint)

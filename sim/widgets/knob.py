@@ -45,7 +45,8 @@ class Knob(w.VBox):
     `hint` says beside the name what is.
 
     Raises:
-        InputError: None, or a value of a setting of numbers that is no finite number, which no box could show.
+        InputError: a value that no slider or box could show: of a setting of numbers no finite number, of another none
+            that is text, True or False.
     """
 
     value: Any = traitlets.TraitType()  # not traitlets.Any, of which None is not validated
@@ -102,7 +103,7 @@ class Knob(w.VBox):
             few, most = min(self.options), max(self.options)
             span = f"; the slider goes from {few} to {most}" if few < most else ""
             raise InputError(self.name, value, f"a finite number{span}")
-        if value is None:
+        if not self.is_number and not isinstance(value, str | bool):
             raise InputError(self.name, value, f"one of {', '.join(map(str, self.options))}")
         return value
 

@@ -12,6 +12,7 @@ def taken(days, usd=None):
     return SimpleNamespace(
         days=days, days_interval=(days - 1, days + 2), cost_usd=usd, cost_usd_interval=usd and (usd - 1e3, usd + 2e3),
         energy_kwh=1e3 * days, energy_kwh_interval=(900.0 * days, 1_200.0 * days),
+        gpu_hours=24 * days, gpu_hours_interval=(24 * days, 24 * days),
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from sim.cluster.results import Simulated
 from sim.cluster.state import Floats, Ints
 from sim.report.theme import HEIGHT, MARGIN, STYLES, Theme, colour, frame, mixed, safe
-from sim.specs.arguments import checked
+from sim.specs.arguments import checked, numbers
 from sim.specs.fields import InputError
 from sim.units import HOUR_S, digits3
 
@@ -139,15 +139,16 @@ def cluster_fairness(levels: Mapping[str, Sequence[float]], theme: Theme = "ligh
     """Return what every entity gets over time, stacked: sums of its jobs' normalised effective throughputs.
 
     Raises:
-        InputError: there are no entities.
+        InputError: there are no entities, or one of them has no list of numbers.
     """
     if not levels:
         raise InputError("levels", {}, "one entity or more")
     figure = frame(theme, HEIGHT + 60, "time (steps)", "sum of effective throughputs (normalised)")
-    for number, (name, values) in enumerate(levels.items()):
+    for number, (name, given) in enumerate(levels.items()):
+        values = numbers(f"levels.{name}", given)
         figure.add_scatter(
             x=list(range(len(values))),
-            y=list(values),
+            y=values,
             name=safe(name),
             mode="lines",
             stackgroup="all",

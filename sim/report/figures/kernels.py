@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from sim.report.figures.accuracy import diagonal, ticks
 from sim.report.numbers import time_unit
 from sim.report.theme import HEIGHT, MARGIN, STYLES, Theme, colour, frame, mixed, safe
-from sim.specs.arguments import checked
+from sim.specs import InputError
+from sim.specs.arguments import checked, numbers
 
 MOST_LABELLED = 512
 """Tasks of a grid that are small enough to be numbered."""
@@ -64,8 +65,13 @@ def schedules(
     """Return what costs say of every schedule over what it took (seconds), the costs' first ones marked.
 
     what: what they are, in the plural. The line is a perfect prediction, the band +-10 %; the star is the fastest.
+
+    Raises:
+        InputError: no schedule, or not a time above 0 of each.
     """
-    said, took = np.array(predicted_s), np.array(measured_s)
+    if not isinstance(names, list | tuple) or not names or not all(isinstance(name, str) for name in names):
+        raise InputError("names", names, "a list of texts, one or more")
+    said, took = _times("predicted_s", predicted_s, len(names)), _times("measured_s", measured_s, len(names))
     unit = time_unit(float(np.median(took)))
     ends = float(min(said.min(), took.min())) / 1.15, float(max(said.max(), took.max())) * 1.15
     figure = frame(theme, HEIGHT + 120, f"measured ({unit.name})", f"by its costs ({unit.name})")
@@ -95,3 +101,11 @@ def schedules(
     for axis in (figure.update_xaxes, figure.update_yaxes):
         axis(type="log", range=span, tickvals=marks, ticktext=[f"{t:g}" for t in marks])
     return figure
+
+
+def _times(path: str, values: Sequence[float], count: int) -> NDArray[np.float64]:
+    """Return times on a logarithmic axis; raises InputError for what is none."""
+    found = np.array(numbers(path, values), dtype=np.float64)
+    if len(found) != count or not (found > 0).all():
+        raise InputError(path, values, f"a number of seconds above 0 for each of the {count} names")
+    return found
