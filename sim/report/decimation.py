@@ -20,7 +20,7 @@ def lasting(held: MemoryTimeline, points: int) -> Ints:
     return np.unique([*kept, held.peak_index])
 
 
-def decimate(values: NDArray[np.float64], points: int) -> Ints:
+def decimate(values: NDArray[np.float64] | Ints, points: int) -> Ints:
     """Return indices of at most `points` values that keep every bucket's smallest and largest one."""
     n = len(values)
     if n <= points:

@@ -1,8 +1,9 @@
 """The schedule as data: which rank runs which action in which order."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import accumulate
 from typing import NamedTuple
 
 
@@ -103,15 +104,9 @@ class Schedule:
 
     def peak_in_flight(self) -> list[int]:
         """Return, per rank, the most (stage, microbatch) activations alive: from F to B, or to W where split."""
-        return [_peak(rank) for rank in self.actions]
+        return [max(in_flight(rank), default=0) for rank in self.actions]
 
 
-def _peak(rank: tuple[Action, ...]) -> int:
-    alive = peak = 0
-    for action in rank:
-        if action.kind is Kind.F:
-            alive += 1
-            peak = max(peak, alive)
-        elif action.kind in (Kind.B, Kind.W):
-            alive -= 1
-    return peak
+def in_flight(rank: Iterable[Action]) -> Iterator[int]:
+    """Yield how many (stage, microbatch) activations are alive after each action of a rank."""
+    return accumulate((action.kind is Kind.F) - (action.kind in (Kind.B, Kind.W)) for action in rank)

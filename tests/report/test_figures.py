@@ -111,9 +111,23 @@ def test_memory_peaks_where_the_step_says(step: Step, rank: int) -> None:
     assert shown == sorted(shown, key=order.index)
 
 
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
+def test_below_the_memory_are_the_microbatches_in_flight(step: Step, schedule: str) -> None:
+    run = simulate(step.model, step.cluster, step.plan.but(schedule=schedule, virtual_stages=1))
+    for rank, most in enumerate(run.timeline.schedule.peak_in_flight()):
+        figure = figures.memory(run, stage=rank)
+        (alive,) = (t for t in figure.data if t.yaxis == "y2")
+        assert max(alive.y) == most and alive.y[0] == alive.y[-1] == alive.y[-2] == 0
+        held = next(t for t in areas(figure) if t.name == "activations")
+        filled = [axis.x[axis.y > 0.999 * max(axis.y)][0] for axis in (alive, held)]
+        assert filled[0] == pytest.approx(filled[1]) and alive.x[-1] == held.x[-1]
+        assert figure.layout.yaxis2.domain[1] < figure.layout.yaxis.domain[0]
+
+
 def test_memory_is_thinned_but_keeps_its_peak(long_step: Step) -> None:
-    held = areas(figures.memory(long_step, stage=0))
-    assert all(len(t.x) <= 400 for t in held)
+    figure = figures.memory(long_step, stage=0)
+    held = areas(figure)
+    assert all(len(t.x) <= 400 for t in figure.data)
     assert float(np.max(sum(t.y for t in held))) * 1e9 == pytest.approx(long_step.memory[0].peak_bytes)
 
 

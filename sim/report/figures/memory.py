@@ -6,11 +6,12 @@ from numpy.typing import NDArray
 
 from sim.engine.memory import MemoryTimeline
 from sim.engine.step import Step, device_memory, memory_sigma
-from sim.report.decimation import lasting
+from sim.report.decimation import decimate, lasting
 from sim.report.numbers import Unit, byte_unit, bytes_interval, time_unit
 from sim.report.theme import (
     CATEGORIES,
     HEIGHT,
+    MARGIN,
     OUTSIDE,
     TRANSPARENT,
     Theme,
@@ -20,11 +21,13 @@ from sim.report.theme import (
     label,
     legend_entry,
     marker,
+    mixed,
     outline,
     overflow_pattern,
     pattern,
     whiskers,
 )
+from sim.schedules.ir import in_flight
 from sim.specs.arguments import checked
 from sim.specs.fields import InputError
 from sim.specs.plan import PlacedPlan
@@ -32,13 +35,17 @@ from sim.units import GIB, percent
 
 Floats = NDArray[np.float64]
 POINTS = 400
+STRIP, GAP = 40, 14
+"""Pixels of the microbatches in flight, and between them and the curve above."""
+
 SHARDED_FROM = {"parameters": 3, "gradients": 2, "optimizer": 1}
 """The first stage of ZeRO that shards a category (arXiv 1910.02054)."""
 
 
 @checked
 def memory(step: Step, stage: int | None = None, theme: Theme = "light", reference: Step | None = None) -> go.Figure:
-    """Return the memory of one pipeline rank over a step: bytes by category, stacked, as steps.
+    """Return the memory of one pipeline rank over a step: bytes by category, stacked, as steps; below, on the same time
+    axis, how many microbatches of its chunks are in flight.
 
     stage: the pipeline rank; None is the fullest one. The dashed level is what the device must hold (the
     allocator's reserve and the context included); what of it lies over the capacity is hatched. reference: another plan
@@ -54,7 +61,7 @@ def memory(step: Step, stage: int | None = None, theme: Theme = "light", referen
     placed = step.placed.at(held.rank)
     device = device_memory(held.peak_bytes, step.profile)
     time, size = time_unit(step.step_time_s), byte_unit(max(device, step.cluster.memory_bytes))
-    figure = frame(theme, HEIGHT, f"time ({time.name})", f"memory of rank {held.rank} ({size.name})")
+    figure = frame(theme, HEIGHT + STRIP + GAP, f"time ({time.name})", f"memory of rank {held.rank} ({size.name})")
     for name, look in CATEGORIES.items():
         values = by_category[name]
         if not values.any():
@@ -86,7 +93,38 @@ def memory(step: Step, stage: int | None = None, theme: Theme = "light", referen
     _device_level(figure, end, device, step, size, theme)
     _capacity(figure, step, device, size, theme, top)
     figure.update_xaxes(range=[0, end])
+    _in_flight(figure, step, held, time, theme)
     return figure
+
+
+def _in_flight(figure: go.Figure, step: Step, held: MemoryTimeline, time: Unit, theme: Theme) -> None:
+    """Draw below the curve how many (stage, microbatch) activations are alive, as steps."""
+    alive = np.fromiter(in_flight(held.actions), dtype=np.int64, count=len(held.actions))
+    change = np.diff(alive, prepend=0)
+    at = np.where(change > 0, held.at_ns[::2], held.at_ns[1::2])  # from the forward's start to the backward's end
+    moves = np.flatnonzero(change)
+    kept = moves[decimate(alive[moves], POINTS - 2)]
+    at_s = (at[kept] - step.timeline.zero) * 1e-9
+    inside = HEIGHT + STRIP + GAP - MARGIN["t"] - MARGIN["b"]
+    figure.add_scatter(
+        x=np.concatenate([[0.0], at_s, [step.step_time_s]]) / time.scale,
+        y=np.concatenate([[0], alive[kept], [0]]),
+        yaxis="y2",
+        name="microbatches in flight",
+        mode="lines",
+        line={"shape": "hv", "width": 1, "color": colour("text", theme)},
+        fill="tozeroy",
+        fillcolor=mixed("secondary", theme, 0.4),
+        showlegend=False,
+        hovertemplate=f"<b>%{{y}} microbatches in flight</b><br>from %{{x:.4~r}} {time.name} on<br>"
+        "of each chunk of the model those that went<br>forward and have not come back<extra></extra>",
+    )
+    figure.update_layout(
+        xaxis_anchor="y2",
+        yaxis_domain=[(STRIP + GAP) / inside, 1],
+        yaxis2={"domain": [0, STRIP / inside], "anchor": "x", "nticks": 3, "rangemode": "tozero"},
+        yaxis2_title_text="in flight",
+    )
 
 
 def _curves(step: Step, held: MemoryTimeline) -> tuple[Floats, dict[str, Floats]]:
