@@ -6,13 +6,15 @@ from typing import Any, NamedTuple
 
 import plotly.graph_objects as go
 
-from sim.engine.step import Step
+from sim.engine.step import Step, simulate
 from sim.report import figures
+from sim.report.figures.roofline import Level, roofline_words
 from sim.report.figures.timeline import Shading
 from sim.report.numbers import time_unit
 from sim.report.text import answer, critical_words, effect_words, memory_words, next_words, plan_words
 from sim.report.theme import HEIGHT, Theme, frame
 from sim.specs import InputError
+from sim.specs.catalog import precisions
 from sim.tuner.effects import Target, effects
 from sim.tuner.objectives import Measured
 from sim.tuner.tune import Tuned
@@ -43,6 +45,8 @@ class Scene:
     across: Measured = "memory_headroom"
     up: Measured = "step_time"
     misfits: bool = False
+    dtype: str = ""
+    level: Level = "device"
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -124,7 +128,16 @@ def _tornado(scene: Scene) -> go.Figure:
 
 
 def _roofline(scene: Scene) -> go.Figure:
-    return figures.roofline(scene.step, scene.theme, scene.pinned)
+    try:
+        step, *before = (_at_precision(each, scene.dtype) for each in reversed(scene.steps))
+        return figures.roofline(step, scene.theme, before[0] if before else None, scene.level)
+    except InputError as error:  # units or a host link that the device does not have
+        return _words(str(error), scene.theme)
+
+
+def _at_precision(step: Step, precision: str) -> Step:
+    """Return a step as it is, or of the same plan in another precision."""
+    return simulate(step.model, step.cluster, step.plan.but(precision=precision)) if precision else step
 
 
 def _front(scene: Scene) -> go.Figure:
@@ -186,7 +199,12 @@ VIEWS = (
         Option("target", "of", [("step time", "step_time"), ("memory", "memory"), ("cost", "cost")]),
         Option("change", "change", [(f"±{c} %", c / 100) for c in (10, 25, 50)]),
     )),
-    View("Roofline", (_roofline,), ("step", "pinned"), grows=False),
+    View("Roofline", (_roofline,), ("step", "pinned"), grows=False, options=(
+        Option("dtype", "dtype", [("the plan's", ""), *((name, name) for name in precisions)]),
+        Option("level", "memory level", [
+            ("device, data sheet", "device"), ("device, profile", "profile"), ("host", "host"),
+        ]),
+    )),
     View("Front", (_front, _beaten), ("found", "searched"), grows=False, options=(
         Option("across", "across", AXES), Option("up", "up", AXES), Option("misfits", "what does not fit", SWITCH),
     ), selects=True),
@@ -208,9 +226,10 @@ def words(title: str, scene: Scene) -> str:
     """Return a tab's figures in a sentence: what stands above them, and is read where they cannot be seen."""
     if title == "Front" and not scene.found:
         return ""
-    facts = {"Timeline": _when, "Memory": _held, "Tornado": _bought, "Front": _searched, "Compare": _compared}.get(
-        title
-    )
+    facts = {
+        "Timeline": _when, "Memory": _held, "Tornado": _bought, "Roofline": _bounded, "Front": _searched,
+        "Compare": _compared,
+    }.get(title)  # fmt: skip
     return " ".join(part for part in (facts(scene) if facts else "", HINTS.get(title, "")) if part)
 
 
@@ -226,6 +245,13 @@ def _bought(scene: Scene) -> str:
     try:
         return effect_words(effects(scene.step, scene.change, scene.target), scene.change, scene.target)
     except InputError:  # a price that nobody knows, as the figure says
+        return ""
+
+
+def _bounded(scene: Scene) -> str:
+    try:
+        return roofline_words(_at_precision(scene.step, scene.dtype), scene.level)
+    except InputError:  # as the figure says
         return ""
 
 

@@ -8,8 +8,9 @@ import pytest
 
 from sim.engine.step import Step, simulate
 from sim.report import figures
+from sim.report.figures.roofline import roofline_words
 from sim.report.theme import PALETTE
-from sim.specs import Cluster, Plan
+from sim.specs import Cluster, InputError, Plan
 from sim.specs.catalog import device
 from tests.report.conftest import CLUSTER, model
 
@@ -46,6 +47,30 @@ def test_roofs_are_the_data_sheets(step: Step) -> None:
     assert roof.y[0] * 1e12 / roof.x[0] == pytest.approx(H100.memory_bytes_per_s.value)
     assert "FLOP per byte" in figure.layout.xaxis.title.text and "TFLOP/s" in figure.layout.yaxis.title.text
     assert not any("Warning" in a.text for a in figure.layout.annotations)
+
+
+def test_roofs_of_other_memories_leave_the_kernels_where_they_are(step: Step) -> None:
+    fitted = step.profile.read["elementwise", "any"].parameters["bandwidth"]
+    rates = {"device": H100.memory_bytes_per_s.value, "profile": fitted, "host": step.cluster.host_bytes_per_s}
+    assert len({*rates.values()}) == 3
+    shown = [[list(t.x) for t in points(figures.roofline(step))]]
+    for level, rate in rates.items():
+        figure = figures.roofline(step, level=level)
+        (roof,) = (t for t in figure.data if t.mode == "lines")
+        assert roof.y[0] * 1e12 / roof.x[0] == pytest.approx(rate) and roof.y[2] * 1e12 == 989.4e12
+        shown.append([list(t.x) for t in points(figure)])
+        assert not any("Warning" in a.text for a in figure.layout.annotations)
+    assert all(one == shown[0] for one in shown)
+    hovers = [text for t in points(figures.roofline(step, level="profile")) for text in t.text]
+    assert {text.rsplit("; roof: ")[1] for text in hovers} == {"bf16, data sheet", "memory, scaled by profile"}
+    assert "times as long or more with all operands there" in roofline_words(step, "host")
+    assert "memory bounds" in roofline_words(step)
+
+
+def test_a_device_without_a_host_link_has_no_such_roof() -> None:
+    step = simulate(model(), Cluster.of("cpu"), Plan(global_batch=4, precision="fp32"))
+    with pytest.raises(InputError, match=r"^level: got 'host'; allowed: device or profile: cpu states no host link$"):
+        figures.roofline(step, level="host")
 
 
 def test_roofs_move_with_the_multipliers(step: Step) -> None:

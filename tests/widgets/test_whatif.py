@@ -126,7 +126,14 @@ def test_zoom_shows_bars_of_that_part(panel):
 @pytest.mark.slow
 def test_options_redraw_their_figure_alone(panel):
     chosen = panel.panes.options
-    assert {title for title, own in chosen.items() if own} == {"Timeline", "Breakdown", "Tornado", "Front", "Compare"}
+    assert {title for title, own in chosen.items() if own} == {
+        "Timeline",
+        "Breakdown",
+        "Tornado",
+        "Roofline",
+        "Front",
+        "Compare",
+    }
     chosen["Timeline"]["ranks"].value = 4
     panel._fit()
     plot = panel.panes.panes["Timeline"].canvases[0].plot
@@ -145,6 +152,19 @@ def test_options_redraw_their_figure_alone(panel):
     assert panel.hardware.knobs["clock"].value == 1.1
     chosen["Tornado"]["target"].value = "cost"
     assert "price" in plot.data[0].customdata
+
+
+def test_the_roofline_has_a_choice_of_dtype_and_of_memory(panel):
+    pane, options = panel.panes.panes["Roofline"], panel.panes.options["Roofline"]
+    (plot,) = open_tab(panel, "Roofline")
+    assert "In bf16, at 3.35" in pane._words.value and "989 TFLOP/s (bf16" in plot.layout.annotations[0].text
+    options["dtype"].value, options["level"].value = "fp8", "host"
+    assert "In fp8, at 50.4" in pane._words.value and "PFLOP/s (fp8" in plot.layout.annotations[0].text
+    low = sim.simulate(panel.step.model, panel.step.cluster, panel.plan.but(precision="fp8"))
+    assert [plain(t) for t in plot.data] == [plain(t) for t in figures.roofline(low, level="host").data]
+    assert panel.plan.precision == "bf16"
+    options["dtype"].value = "nvfp4"
+    assert "units for" in plot.layout.annotations[0].text and not plot.data
 
 
 def test_a_click_opens_an_operation_as_bar_and_as_picture(panel):

@@ -1,8 +1,8 @@
-"""What bounds each kernel: achieved rate against arithmetic intensity, under the roofs of the device's data sheet."""
+"""What bounds each kernel: achieved rate against arithmetic intensity, under the roofs of its device."""
 
 from collections.abc import Sequence
 from math import ceil, floor, log10
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import plotly.graph_objects as go
@@ -11,7 +11,7 @@ from sim.costs.operations import Operation
 from sim.engine.step import Step
 from sim.report.numbers import time_unit
 from sim.report.theme import HEIGHT, MARGIN, Theme, colour, frame, label, safe
-from sim.specs import Cluster
+from sim.specs import InputError
 from sim.specs.arguments import checked
 from sim.specs.catalog import precision
 from sim.specs.device import Rate
@@ -30,19 +30,23 @@ FAMILIES = (
 SMALLEST, LARGEST = 6.0, 34.0
 """Pixels of a marker: of nothing, and of the longest operation; the area between grows with the time."""
 
+Level = Literal["device", "profile", "host"]
+"""What holds the operands: device memory at its data sheet's rate, the same as the profile has it, or host memory."""
+
 A_ROOF = "A's roof"
 ROUNDING = 1e-6
 """Relative excess over a roof that is none."""
 
 
 class Roofs(NamedTuple):
-    """Data-sheet peaks of one device, times the cluster's what-if multipliers: FLOP/s at the plan's precision and in 16
-    bit, bytes/s of its memory."""
+    """Peaks of one device, times the cluster's what-if multipliers: data-sheet FLOP/s at the plan's precision and in 16
+    bit, bytes/s of a memory, and which memory, by what source."""
 
     rate: Rate
     flop_per_s: float
     plain_flop_per_s: float
     bytes_per_s: float
+    memory: str
 
     def at(self, intensity: float) -> float:
         """Return the most that can be computed at so many FLOP per byte (FLOP/s)."""
@@ -50,13 +54,15 @@ class Roofs(NamedTuple):
 
 
 class Point(NamedTuple):
-    """One operation in the figure: FLOP per byte, FLOP/s, the roof above it (FLOP/s), share of the passes' time."""
+    """One operation in the figure: FLOP per byte, FLOP/s, the roof above it (FLOP/s) and where that is from, share of
+    the passes' time."""
 
     operation: Operation
     family: int
     intensity: float
     rate: float
     roof: float
+    under: str
     share: float
 
     @property
@@ -66,15 +72,21 @@ class Point(NamedTuple):
 
 
 @checked
-def roofline(step: Step, theme: Theme = "light", reference: Step | None = None) -> go.Figure:
+def roofline(step: Step, theme: Theme = "light", reference: Step | None = None, level: Level = "device") -> go.Figure:
     """Return every kernel of a forward and a backward pass as FLOP/s against FLOP per byte, both axes logarithmic.
 
     A marker's area shows the share of the time of all layers; recompute, optimizer and collectives are left out.
     Kernels that memory bounds have no FLOP in the cost model: one per element is drawn, which moves a point along the
     roof and not towards it. The roofs are the data sheet's; a point above its roof is marked, and said to be wrong.
     reference: another plan, A, whose kernels are drawn as open markers, and its roof, where it has another, dashed.
+    level: the memory whose roof is drawn: the device's by its data sheet ("device"), the same as the profile has it of
+    element-wise kernels ("profile"), or the host's over the link that offloading uses ("host"); the points stay those
+    of the step, so that some may lie above the latter two.
+
+    Raises:
+        InputError: the host level of a device that states no host link.
     """
-    (roofs, points), (other, before) = _of(step), _of(reference) if reference else (None, [])
+    (roofs, points), (other, before) = _of(step, level), _of(reference, level) if reference else (None, [])
     scale, name = (1e12, "TFLOP/s") if roofs.flop_per_s >= 1e12 else (1e9, "GFLOP/s")
     figure = frame(
         theme, HEIGHT + 120, "arithmetic intensity (FLOP per byte), log scale", f"achieved rate ({name}), log scale",
@@ -91,7 +103,8 @@ def roofline(step: Step, theme: Theme = "light", reference: Step | None = None) 
     longest = max(p.share for p in every)
     _markers(figure, points, longest, scale, theme)
     _markers(figure, before, longest, scale, theme, f"A{', its roof dashed' if differs else ''}")
-    _warn(figure, [p for p in points if p.above], scale, theme)
+    if level == "device":
+        _warn(figure, [p for p in points if p.above], scale, theme)
     for key, ends in (("x", span), ("y", heights)):
         powers = [10.0**k for k in range(ceil(ends[0]), floor(ends[1]) + 1)]
         ticks = powers[:: ceil(len(powers) / 8)]
@@ -100,10 +113,30 @@ def roofline(step: Step, theme: Theme = "light", reference: Step | None = None) 
     return figure
 
 
-def _of(step: Step) -> tuple[Roofs, list[Point]]:
+def roofline_words(step: Step, level: Level = "device") -> str:
+    """Return what share of both passes' time the memory bounds, and how near to their roof the kernels are; of host
+    memory, how many times as long they would take at least with their operands there.
+
+    Raises:
+        InputError: as `roofline`.
+    """
+    roofs, points = _of(step, level)
+    bound = sum(p.share for p in points if p.under == roofs.memory)
+    begin = f"In {step.plan.precision}, at {si(roofs.bytes_per_s, 'B/s')} ({roofs.memory}),"
+    if level == "host":
+        longer = sum(p.share * max(1.0, p.rate / p.roof) for p in points)
+        return f"{begin} both passes would take {digits3(longer)} times as long or more with all operands there."
+    reached = sum(p.share * p.rate / p.roof for p in points)
+    return (
+        f"{begin} memory bounds {percent(bound)} of both passes' time; weighted by time, kernels reach "
+        f"{percent(reached)} of their roof."
+    )
+
+
+def _of(step: Step, level: Level) -> tuple[Roofs, list[Point]]:
     """Return the roofs of a step's device and its kernels below them."""
     kinds = precision(step.plan.precision)
-    roofs = _roofs(step.member, kinds.gemm.forward)
+    roofs = _roofs(step, kinds.gemm.forward, level)
     return roofs, _points(step.operations, roofs, kinds.activation_bytes.value)
 
 
@@ -134,12 +167,27 @@ def _markers(
         )
 
 
-def _roofs(cluster: Cluster, rate: Rate) -> Roofs:
-    device, by = cluster.hardware, cluster.multipliers
+def _roofs(step: Step, rate: Rate, level: Level) -> Roofs:
+    device, by = step.member.hardware, step.member.multipliers
     low = {"fp8": device.peak_fp8_flop_per_s, "fp4": device.peak_fp4_flop_per_s}.get(rate)
     plain = device.peak_flop_per_s("fp32" if rate == "fp32" else "bf16")
-    peak, memory = low.value if low else plain, device.memory_bytes_per_s.value
-    return Roofs(rate, peak * by.clock, plain * by.clock, memory * by.memory_rate)
+    peak = low.value if low else plain
+    return Roofs(rate, peak * by.clock, plain * by.clock, *_memory(step, level))
+
+
+def _memory(step: Step, level: Level) -> tuple[float, str]:
+    """Return a memory's rate in bytes/s, and which it is, by what source."""
+    member = step.member
+    if level == "host":
+        rate = member.host_bytes_per_s
+        if rate is None:
+            raise InputError("level", level, f"device or profile: {member.device} states no host link")
+        return rate, f"host memory, {'as stated' if member.links.host_bytes_per_s else 'assumed'}"
+    by = member.multipliers.memory_rate
+    if level == "device":
+        return member.hardware.memory_bytes_per_s.value * by, "memory, data sheet"
+    streamed = step.profile.read["elementwise", "any"]
+    return streamed.parameters["bandwidth"] * by, f"memory, {streamed.status} by profile"
 
 
 def _family(one: Operation) -> int:
@@ -154,8 +202,10 @@ def _points(found: Sequence[Operation], roofs: Roofs, element_bytes: float) -> l
     points = []
     for one in found:
         flop = one.flop or one.bytes / element_bytes
-        share = one.count * one.seconds / whole
-        points.append(Point(one, _family(one), flop / one.bytes, flop / one.seconds, roofs.at(flop / one.bytes), share))
+        intensity, share = flop / one.bytes, one.count * one.seconds / whole
+        roof = roofs.at(intensity)
+        under = f"{roofs.rate}, data sheet" if roof == roofs.flop_per_s else roofs.memory
+        points.append(Point(one, _family(one), intensity, flop / one.seconds, roof, under, share))
     return points
 
 
@@ -170,7 +220,7 @@ def _hover(point: Point) -> str:
         f"{si(point.rate, 'FLOP/s')}, {percent(point.rate / point.roof)} of its roof",
         f"{si(one.bytes / one.seconds, 'B/s')} read and written ({si(one.bytes, 'B')})",
         f"{digits3(point.intensity)} FLOP per byte{counted}",
-        "time: model of the profile; roof: data sheet",
+        f"time: model of the profile; roof: {point.under}",
     ))  # fmt: skip
 
 
@@ -187,7 +237,7 @@ def _draw_roofs(figure: go.Figure, roofs: Roofs, span: tuple[float, float], scal
     )  # fmt: skip
     middle = (span[0] * roofs.flop_per_s / roofs.bytes_per_s) ** 0.5
     figure.add_annotation(
-        **label(f"{si(roofs.bytes_per_s, 'B/s')} (memory, data sheet)", theme), x=log10(middle),
+        **label(f"{si(roofs.bytes_per_s, 'B/s')} ({roofs.memory})", theme), x=log10(middle),
         y=log10(middle * roofs.bytes_per_s / scale), showarrow=False, xanchor="left", yanchor="top", xshift=8,
     )  # fmt: skip
 
