@@ -38,7 +38,7 @@ FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, s
 MARGIN = {"l": 64, "r": 12, "t": 56, "b": 44}
 HEIGHT = 300
 TRANSPARENT = "rgba(0,0,0,0)"
-LETTERS, LINE = 76, 16
+LETTERS, LINE = 68, 16
 """Of a line of a note, and its pixels; plotly.js cuts what is longer than the figure."""
 
 
@@ -208,7 +208,7 @@ def safe(text: str) -> str:
 
 
 def wrapped(text: str) -> tuple[str, int]:
-    """Return a note in lines that fit a figure of 560 pixels, and the pixels that its lines after the first need."""
+    """Return a note in lines that fit a figure of 500 pixels, and the pixels that its lines after the first need."""
     lines = wrap(text, LETTERS, break_long_words=False)
     return "<br>".join(lines), LINE * (len(lines) - 1)
 

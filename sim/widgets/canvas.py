@@ -15,7 +15,7 @@ UNWANTED = ("lasso2d", "zoomIn2d", "zoomOut2d", "autoScale2d", "select2d")
 """plotly.js would offer to upload the figure; a long bar of buttons would cover the legend."""
 
 STALE = "trainsim-stale"
-MIN_WIDTH = 560
+MIN_WIDTH = 500
 """Pixels of a figure in a column that is narrower, which scrolls: with less a legend covers its figure."""
 
 
@@ -27,7 +27,7 @@ class Canvas(w.VBox):
 
     def __init__(self, width: int | None = None, selects: bool = False) -> None:
         self.plot: Any = None
-        self.width = width
+        self.width = width and max(MIN_WIDTH, width)
         self._drawing = False
         self._zoom: Callable[[tuple[float, float]], None] | None = None
         self._config = CONFIG | {"modeBarButtonsToRemove": UNWANTED[: -1 if selects else None]}
@@ -37,7 +37,7 @@ class Canvas(w.VBox):
         super().__init__([self.export], layout=w.Layout(overflow="auto hidden"))
 
     def draw(self, source: Callable[[Theme], go.Figure], theme: Theme, name: str, keep_ranges: bool = True) -> None:
-        """Show what `source` draws; `name` is that of exported files, without ending.
+        """Show what `source` draws, nothing where that is empty; `name` is that of exported files, without ending.
 
         With `keep_ranges` axes of the same title never shrink, so that a change is seen as one.
         """
@@ -46,6 +46,7 @@ class Canvas(w.VBox):
         fresh.update_layout(width=self.width, modebar_orientation="v")
         if plot and keep_ranges:
             _grow(plot, fresh)
+        self.layout.display = None if fresh.data or fresh.layout.annotations else "none"
         if not (plot and self.width):  # whole: changes sent before the browser has loaded plotly.js would be lost
             self.plot, self._theme = go.FigureWidget(fresh), theme
             self.plot._config = self._config

@@ -105,7 +105,8 @@ class PlanControls(Group):
                 knob.hint("")
                 continue
             fine = [v for v in knob.options if changed(model, cluster, plan, {name: v})]
-            knob.hint(_listed(fine), bool(fine) and knob.value not in fine)
+            near = [] if knob.value in fine else sorted(fine, key=lambda v: abs(v - knob.value))[:2]
+            knob.hint(_listed(fine), _listed(sorted(near)))
         self.dp.value = "" if plan is None else _derived(cluster, plan)
 
     def _moved(self) -> None:

@@ -75,10 +75,10 @@ class Knob(w.VBox):
             self._box.observe(self._moved, names="value")
         self.observe(self._show, names="value")
 
-    def hint(self, text: str, wrong: bool = False) -> None:
-        """Write beside the name which values are possible; `wrong` says that the present one is not."""
-        beside = escape(text) if not wrong else f"<b>impossible, try {escape(text)}</b>"
-        told = f"possible beside the other settings: {text}" if text else ""
+    def hint(self, text: str, near: str = "") -> None:
+        """Write beside the name which values are possible, of them only those `near` where the present one is not."""
+        beside = f"<b>(x) try {escape(near)}</b>" if near else escape(text)  # the column has no room for all
+        told = f"impossible, try {text}" if near else f"possible beside the other settings: {text}" if text else ""
         name = f"<span title='{escape(told, quote=True)}'>{escape(self.words)}"
         self._label.value = f"{name} <span style='color:var(--jp-ui-font-color2)'>{beside}</span></span>"
 

@@ -161,7 +161,7 @@ def _waterfall(scene: Scene) -> go.Figure:
 def _beaten(scene: Scene) -> go.Figure:
     """Return why the best plan of a search beats the next: what each term adds to the time of the next."""
     if scene.found is None or len(scene.found.plans) < 2:
-        return _words("" if scene.found is None else "no second plan was ranked", scene.theme)
+        return _words("no second plan was ranked", scene.theme) if scene.found else go.Figure()
     best, other = scene.found.plans[:2]
     return _difference(other.step, best.step, "the best plan and the next take", scene.theme)
 
@@ -174,7 +174,7 @@ def _difference(step: Step, reference: Step, both: str, theme: Theme) -> go.Figu
 
 def _two_timelines(scene: Scene) -> go.Figure:
     if scene.pinned is None:
-        return _words("", scene.theme)
+        return go.Figure()
     return _timeline(replace(scene, critical=True, shade="chunk"))
 
 

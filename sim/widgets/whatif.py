@@ -41,7 +41,7 @@ from sim.widgets.width import WidthSensor
 PAUSE_S = 0.15
 """What takes longer than that waits until the sliders rest."""
 
-LEFT, RIGHT = 300, 518
+LEFT, RIGHT = 280, 538
 """Pixels of the columns, of the right one at least: in cells below 900, 82 of which are beside the output, it goes
 below the left one."""
 

@@ -241,6 +241,18 @@ def test_front_shows_a_best_plan_of_unequal_stages_also_where_none_of_equal_stag
         assert low < best.y[0] < high
 
 
+@pytest.mark.parametrize(("terms", "lower"), [(6, 0), (len(TERMS), (len(TERMS) + 1) // 2)])
+def test_names_of_a_waterfall_are_level_and_stand_in_two_lines_where_they_are_many(
+    step: Step, terms: int, lower: int
+) -> None:
+    slower = replace(step, breakdown_s=step.breakdown_s | {t: step.breakdown_s[t] + 0.01 for t in [*TERMS][:terms]})
+    figure = figures.difference(slower, step)
+    axis, names = figure.layout.xaxis, [bar.x[0] for bar in figure.data]
+    assert len(names) == terms + 1 and list(axis.tickvals) == names and axis.tickangle == 0
+    assert [text.removeprefix("<br>") for text in axis.ticktext] == names
+    assert [text.startswith("<br>") for text in axis.ticktext].count(True) == lower
+
+
 @pytest.mark.slow
 def test_every_row_of_a_tornado_has_its_name(step: Step) -> None:
     known = [replace(one, title=f"{one.title} {n}") for one in elasticities(step) for n in range(3)]
@@ -385,6 +397,10 @@ def test_a_difference_of_steps_says_what_no_bar_shows(step: Step) -> None:
     texts = [note.text for note in figure.layout.annotations]
     assert "waiting for the slowest device adds" in texts[0].replace("<br>", " ")
     assert "waiting for the slowest device adds 1" in texts[1].replace("<br>", " ")
+    assert all(len(line) <= LETTERS for text in texts for line in text.split("<br>"))
+    more = sum(text.count("<br>") for text in texts)
+    known = replace(step, step_time_s=step.timeline.makespan * 1e-9)  # nothing after the last bar
+    assert more and figure.layout.height - figures.timeline_difference(known, known).layout.height == more * LINE
 
 
 def test_a_difference_of_steps_names_both_plans(step: Step, long_step: Step) -> None:
@@ -407,6 +423,7 @@ def test_a_tornado_has_a_bar_on_each_side_the_longest_on_top(step: Step) -> None
     assert better.x[0] == pytest.approx(100 * (found[0].better_s / step.step_time_s - 1))
     assert better.y[0].startswith(found[0].title) and "host link" not in " ".join(better.y)
     assert figures.tornado(step, "dark", found).data[0].x == better.x
+    assert figure.layout.xaxis.range[1] >= 1.4 * max(worse.x)  # its number has to fit beside it
 
 
 def test_a_tornado_of_a_larger_change_is_wider(step: Step) -> None:

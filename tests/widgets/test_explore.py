@@ -102,7 +102,7 @@ def test_it_follows_width_and_theme(panel):
     assert panel.canvas.plot.data[0].marker.color == colour("forward", "dark")
     assert panel.canvas.plot.layout.width == 640
     panel.sensor.width = 400  # with less than this a legend would cover its figure: the column scrolls
-    assert panel.canvas.plot.layout.width == MIN_WIDTH == 560 and panel.canvas.layout.overflow == "auto hidden"
+    assert panel.canvas.plot.layout.width == MIN_WIDTH == 500 and panel.canvas.layout.overflow == "auto hidden"
 
 
 def test_before_it_is_shown_a_change_is_another_figure(panel):

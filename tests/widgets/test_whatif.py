@@ -14,7 +14,7 @@ from sim.report.numbers import signed
 from sim.report.text import next_words
 from sim.specs import Cluster, InputError, Model, Plan
 from sim.tuner.tune import tune
-from sim.widgets.canvas import STALE
+from sim.widgets.canvas import MIN_WIDTH, STALE
 from sim.widgets.panes import NAMED
 from tests.costs.test_products import MODEL, cores, with_mapped
 from tests.widgets.conftest import PLAN, open_tab, set_knob
@@ -62,7 +62,8 @@ def test_impossible_is_a_state(panel):
     assert "Not possible" in panel.message
     assert panel.step is step
     assert panel.plans.knobs["pp"].value == 3
-    assert "impossible, try 2, 4, 8" in panel.plans.knobs["pp"]._label.value
+    label = panel.plans.knobs["pp"]._label.value
+    assert "impossible, try 2, 4, 8" in label and "(x) try 2, 4</b>" in label
     assert "dp <b>–</b>" in panel.plans.dp.value and "tp 8 x pp 3 does not divide 128" in panel.plans.dp.value
     assert all(STALE in canvas._dom_classes for p in panel.panes.panes.values() for canvas in p.canvases)
     assert [b.description for b in buttons(panel)] == ["pp 4", "pp 2", "pp 8"]
@@ -356,8 +357,11 @@ def test_a_model_of_ones_own(h100s):
 
 def test_a_search_is_drawn_and_its_points_are_plans(panel, gpt3, h100s):
     few = {"tp": [4, 8], "pp": [2, 4], "virtual_stages": [1], "micro_batch": [1, 2], "unequal_stages": False}
+    open_tab(panel, "Front")
+    area = panel.panes.panes["Front"].canvases[1].layout
+    assert area.display == "none"  # nothing has been searched
     panel._tuned(tune(gpt3, h100s, 1024, knobs=few, top=1))
-    assert panel.panes.current == "Front"
+    assert panel.panes.current == "Front" and area.display is None
     plot = panel.panes.panes["Front"].canvases[0].plot
     trace = next(t for t in plot.data if t.customdata is not None and t.name.startswith("pp 2"))
     tp, pp, _, dp, micro_batch, zero, flat = (int(v) for v in trace.customdata[0])
@@ -414,6 +418,8 @@ def test_figures_fill_their_column_and_follow_the_theme(panel):
     set_knob(panel, recompute="full")
     assert plot.layout.width == 964
     assert plot.layout.template.layout.font.color == "#E6E6E6"
+    panel.sensor.width = 300
+    assert {figure.layout.width for figure in (plot, *open_tab(panel, "Breakdown"))} == {MIN_WIDTH}
 
 
 def test_mixed_clusters_have_no_rates_of_links_to_multiply(gpt3):

@@ -108,12 +108,14 @@ def _time(value_s: float) -> str:
 def _panels(shown: Sequence[Shown], titles: Sequence[str], words: str, shades: str, theme: Theme) -> go.Figure:
     """Return two panels, one above the other, on one time axis with one legend. shades: what paler colours mean."""
     unit = time_unit(max(s.finish for s in shown) * 1e-9)
-    tall = height(*(len(s.rows) for s in shown))
     note, more = wrapped(words)
+    heads = [wrapped(text) for text in titles]
+    tall = height(*(len(s.rows) for s in shown)) + sum(room for _, room in heads)
     above, below = (rank_title(len(s.rows)) for s in shown)
     figure = frame(theme, tall + more, "", above, barmode="overlay", bargap=0.15)
     inside = max(60, tall - 124)
-    gap, head = 28 / inside, 1 - 16 / inside  # room for a title above each panel, below the legend
+    # Room for a title above each panel, below the legend.
+    head, gap = 1 - (16 + heads[0][1]) / inside, (28 + heads[1][1]) / inside
     first = len(shown[0].rows) / sum(len(s.rows) for s in shown) * (head - gap)
     figure.update_layout(
         title={"text": note, "x": 0.01, "y": (more + 6) / (tall + more), "yanchor": "bottom", "font": {"size": 12}},
@@ -129,6 +131,6 @@ def _panels(shown: Sequence[Shown], titles: Sequence[str], words: str, shades: s
         top = figure.layout[f"yaxis{'' if n == 1 else n}"].domain[1]
         figure.add_annotation(
             xref="paper", yref="paper", x=0, y=top, yanchor="bottom", xanchor="left", showarrow=False,
-            text=titles[n - 1], font={"color": colour("secondary", theme)},
+            text=heads[n - 1][0], align="left", font={"color": colour("secondary", theme)},
         )  # fmt: skip
     return figure

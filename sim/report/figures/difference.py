@@ -12,6 +12,8 @@ from sim.report.theme import HEIGHT, TERMS, Look, Theme, colour, frame, marker, 
 from sim.specs.arguments import checked
 
 TOTAL = Look("other", "|", "total")
+ONE_LINE = 7
+"""Names that fit beside each other below the narrowest figure; of more every second stands a line lower."""
 
 
 @checked
@@ -40,7 +42,11 @@ def difference(step: Step, reference: Step, theme: Theme = "light") -> go.Figure
     low, high = min(ends[0], before.min()) / unit.scale, max(ends[1], before.max(), 0.0) / unit.scale
     room = 0.14 * (high - low)
     figure.update_yaxes(range=[low - room, high + room], zeroline=True, zerolinecolor=colour("secondary", theme))
-    figure.update_xaxes(showgrid=False, nticks=0)
+    names = [*map(_short, change), "total"]
+    figure.update_xaxes(showgrid=False, tickvals=names, ticktext=names, tickangle=0)
+    if len(names) > ONE_LINE:
+        figure.update_xaxes(ticktext=[f"{'<br>' * (n % 2)}{name}" for n, name in enumerate(names)])
+        figure.update_annotations(font_size=10)
     return figure
 
 

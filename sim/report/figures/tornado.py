@@ -22,6 +22,9 @@ NOTHING = 5e-4
 MOST = 8
 """Effects that are drawn, beside those that flip whether a plan fits."""
 
+ROOM = 1.45
+"""Ends of the axis over the longest bar, beside which its number has to fit where names take half of the width."""
+
 
 @checked
 def tornado(
@@ -84,7 +87,8 @@ def tornado(
             textposition="outside", cliponaxis=False,
         )  # fmt: skip
     largest = max((abs(x) for bar in figure.data for x in bar.x), default=0.0) or 1.0
-    figure.update_xaxes(range=[-1.2 * largest, 1.2 * largest], zeroline=True, zerolinecolor=colour("secondary", theme))
+    span = [-ROOM * largest, ROOM * largest]
+    figure.update_xaxes(range=span, zeroline=True, zerolinecolor=colour("secondary", theme))
     return figure.update_yaxes(autorange="reversed", showgrid=False, tickmode="linear", dtick=1)  # a name a row
 
 
