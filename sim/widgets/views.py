@@ -8,17 +8,18 @@ import plotly.graph_objects as go
 
 from sim.engine.step import Step, simulate
 from sim.report import figures
+from sim.report.figures.front import Degree
 from sim.report.figures.roofline import Level, roofline_words
 from sim.report.figures.timeline import Shading
 from sim.report.numbers import time_unit
 from sim.report.text import answer, critical_words, effect_words, memory_words, next_words, plan_words
-from sim.report.theme import HEIGHT, Theme, frame
+from sim.report.theme import HEIGHT, TERMS, Theme, frame
 from sim.specs import InputError
 from sim.specs.catalog import precisions
 from sim.tuner.effects import Target, effects
 from sim.tuner.objectives import Measured
 from sim.tuner.tune import Tuned
-from sim.units import counted, seconds
+from sim.units import counted, grouped, percent, seconds
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,8 @@ class Scene:
     across: Measured = "memory_headroom"
     up: Measured = "step_time"
     misfits: bool = False
+    by: Degree = "pp"
+    points: int = 5_000
     dtype: str = ""
     level: Level = "device"
 
@@ -145,7 +148,7 @@ def _front(scene: Scene) -> go.Figure:
         return _words("no search yet: press Tune from here", scene.theme)
     try:
         return figures.front(
-            scene.found, scene.theme, x=scene.across, y=scene.up, misfits=scene.misfits,
+            scene.found, scene.theme, scene.points, x=scene.across, y=scene.up, misfits=scene.misfits, by=scene.by,
             compared=dict(zip("AB", scene.searched, strict=False)),
         )  # fmt: skip
     except InputError as error:  # a price that nobody knows
@@ -207,6 +210,8 @@ VIEWS = (
     )),
     View("Front", (_front, _beaten), ("found", "searched"), grows=False, options=(
         Option("across", "across", AXES), Option("up", "up", AXES), Option("misfits", "what does not fit", SWITCH),
+        Option("by", "colour by", [("pp", "pp"), ("tp", "tp"), ("dp", "dp"), ("micro-batch", "micro_batch")]),
+        Option("points", "points at most", [(grouped(n), n) for n in (500, 2_000, 5_000)]),
     ), selects=True),
     View("Compare", (_waterfall, _two_timelines), ("step", "pinned", "window"), grows=False, options=(RANKS,)),
 )  # fmt: skip
@@ -227,8 +232,8 @@ def words(title: str, scene: Scene) -> str:
     if title == "Front" and not scene.found:
         return ""
     facts = {
-        "Timeline": _when, "Memory": _held, "Tornado": _bought, "Roofline": _bounded, "Front": _searched,
-        "Compare": _compared,
+        "Timeline": _when, "Memory": _held, "Breakdown": _spent, "Tornado": _bought, "Roofline": _bounded,
+        "Front": _searched, "Compare": _compared,
     }.get(title)  # fmt: skip
     return " ".join(part for part in (facts(scene) if facts else "", HINTS.get(title, "")) if part)
 
@@ -239,6 +244,16 @@ def _when(scene: Scene) -> str:
 
 def _held(scene: Scene) -> str:
     return "; ".join(memory_words(scene.step, 2)) + "."
+
+
+def _spent(scene: Scene) -> str:
+    """Return the terms of the step that take most of it."""
+    step = scene.step
+    largest = sorted(step.breakdown_s.items(), key=lambda item: item[1], reverse=True)[:3]
+    shares = ", ".join(
+        f"{TERMS[term].label} {percent(value / step.step_time_s)}" for term, value in largest if value > 0
+    )
+    return f"Of {seconds(step.step_time_s)}: {shares}."
 
 
 def _bought(scene: Scene) -> str:

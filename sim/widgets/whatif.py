@@ -45,6 +45,10 @@ LEFT, RIGHT = 280, 538
 """Pixels of the columns, of the right one at least: in cells below 900, 82 of which are beside the output, it goes
 below the left one."""
 
+TOLD = ((700, "148px"), (1_000, "120px"), (10**6, "88px"))
+"""Columns of less than so many pixels, and there the height of the answer and of the buttons that mend it: three lines
+and two of buttons, two and two, two and one, so that nothing below jumps whatever they say."""
+
 MULTIPLIER = {
     "matrix_flop_per_s": "clock", "attention_flop_per_s": "clock", "memory_bytes_per_s": "memory_rate",
     "intra_bytes_per_s": "intra", "inter_bytes_per_s_per_node": "inter", MEMORY_SIZE: "memory", PRICE: "price",
@@ -82,7 +86,7 @@ class WhatIf(w.HBox):
         wrapping = w.Layout(flex_flow="row wrap", align_items="flex-start")
         super().__init__([self._left(), self._right()], layout=wrapping)
         self.add_class("trainsim")
-        self.sensor.tell(self.panes.fill, lambda: self._look(theme=self.sensor.look))
+        self.sensor.tell(self._fill, lambda: self._look(theme=self.sensor.look))
         self.panes.observe(lambda _: self._draw(), names="selected_index")
         self._show(self.step)
 
@@ -110,10 +114,13 @@ class WhatIf(w.HBox):
             button.on_click(lambda _, what=action: what())
         bar = w.HBox([*buttons, self.file], layout=w.Layout(flex_flow="row wrap"))
         work = w.VBox([self.tuning, w.HBox([self.events, self._beside], layout=w.Layout(flex_flow="row wrap"))])
-        # The answer keeps its place whatever it says, so that nothing below jumps.
-        said = w.VBox([self._answer, self._notice], layout=w.Layout(min_height="76px"))
-        parts = [self.sensor, self._cards, said, bar, work, self.panes]
+        self._told = w.VBox([self._answer, self._notice], layout=w.Layout(min_height=TOLD[-1][1]))
+        parts = [self.sensor, self._cards, self._told, bar, work, self.panes]
         return w.VBox(parts, layout=w.Layout(flex=f"1 1 {RIGHT}px", min_width="0"))
+
+    def _fill(self, width: int) -> None:
+        self._told.layout.min_height = next(height for narrower, height in TOLD if width < narrower)
+        self.panes.fill(width)
 
     @property
     def message(self) -> str:

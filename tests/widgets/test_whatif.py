@@ -14,6 +14,7 @@ from sim.report.numbers import signed
 from sim.report.text import next_words
 from sim.specs import Cluster, InputError, Model, Plan
 from sim.tuner.tune import tune
+from sim.units import percent
 from sim.widgets.canvas import MIN_WIDTH, STALE
 from sim.widgets.panes import NAMED
 from tests.costs.test_products import MODEL, cores, with_mapped
@@ -42,6 +43,8 @@ def test_slider_changes_answer_and_open_figure_only(panel):
     assert panel.panes.panes["Breakdown"].scene is None
     open_tab(panel, "Breakdown")
     assert panel.panes.panes["Breakdown"].scene.step is panel.step
+    share = percent(panel.step.breakdown_s["compute"] / panel.step.step_time_s)
+    assert f": compute {share}, " in panel.panes.panes["Breakdown"]._words.value
 
 
 def test_a_panel_says_that_zero_has_nothing_to_shard_on_one_replica(panel):
@@ -365,6 +368,10 @@ def test_a_search_is_drawn_and_its_points_are_plans(panel, gpt3, h100s):
     plot = panel.panes.panes["Front"].canvases[0].plot
     trace = next(t for t in plot.data if t.customdata is not None and t.name.startswith("pp 2"))
     tp, pp, _, dp, micro_batch, zero, flat = (int(v) for v in trace.customdata[0])
+    shown = panel.panes.options["Front"]
+    shown["by"].value, shown["points"].value = "tp", 500
+    groups = [t for t in plot.data if t.customdata is not None and t.name.startswith("tp ")]
+    assert [t.name for t in groups] == ["tp 2–4", "tp 5–16"] and sum(len(t.x) for t in groups) <= 500
     panel._chosen(flat, False)
     plan = panel.step.plan
     assert (plan.tp, plan.pp, panel.step.placed.dp, plan.micro_batch, plan.zero) == (tp, pp, dp, micro_batch, zero)
@@ -418,7 +425,9 @@ def test_figures_fill_their_column_and_follow_the_theme(panel):
     set_knob(panel, recompute="full")
     assert plot.layout.width == 964
     assert plot.layout.template.layout.font.color == "#E6E6E6"
+    wide = panel._told.layout.min_height
     panel.sensor.width = 300
+    assert int(panel._told.layout.min_height[:-2]) > int(wide[:-2])  # the same words take more lines
     assert {figure.layout.width for figure in (plot, *open_tab(panel, "Breakdown"))} == {MIN_WIDTH}
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from math import ceil, floor, log10
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import plotly.graph_objects as go
@@ -19,12 +19,14 @@ from sim.tuner.tune import Tuned
 from sim.units import digits3, grouped
 
 GROUPS = (
-    ("pp 1", 1, 1, "forward", "circle"),
-    ("pp 2–4", 2, 4, "weight", "square"),
-    ("pp 5–16", 5, 16, "backward", "diamond"),
-    ("pp > 16", 17, 10**9, "communication", "triangle-up"),
+    ("1", 1, 1, "forward", "circle"),
+    ("2–4", 2, 4, "weight", "square"),
+    ("5–16", 5, 16, "backward", "diamond"),
+    ("> 16", 17, 10**9, "communication", "triangle-up"),
 )
-"""Legend text, pp from, to, colour, symbol: the symbol tells the groups apart without colour."""
+"""Legend text, degrees from, to, colour, symbol: the symbol tells the groups apart without colour."""
+
+Degree = Literal["pp", "tp", "dp", "micro_batch"]
 
 MOST_TICKS = 8
 
@@ -76,6 +78,7 @@ def front(
     confirmed: Front | None = None,
     misfits: bool = True,
     compared: Mapping[str, Step] | None = None,
+    by: Degree = "pp",
 ) -> go.Figure:
     """Return two objectives of all scored configurations, by default step time against allocated peak memory.
 
@@ -84,7 +87,7 @@ def front(
     marks the front's plans as the engine has them. misfits: False leaves those that do not fit to a click on their
     entry of the legend, which counts them. The axes show what fits; a double click shows everything. webgl:
     False draws vector points, which print well and need no graphics driver. compared: plans by name that are marked
-    too, the first by an open circle.
+    too, the first by an open circle. by: the degree that colours tell apart.
 
     Raises:
         InputError: an objective needs a price that is not known, `confirmed` is of other objectives, or `max_points` is
@@ -103,11 +106,11 @@ def front(
     name = f"does not fit ({grouped(len(others))})"
     grey = _points(tuned, _thinned(others, max_points - len(chosen)), axes, (name, "other", "x-thin"), theme)
     add(**grey, visible=None if misfits else "legendonly")
-    pp = np.broadcast_to(space.rows["pp"][:, None, None, None], space.allowed.shape).ravel()
+    degrees = space.rows[by][np.unravel_index(chosen, space.allowed.shape)[0]]
     for text, low, high, shade, symbol in GROUPS:
-        part = chosen[(pp[chosen] >= low) & (pp[chosen] <= high)]
+        part = chosen[(degrees >= low) & (degrees <= high)]
         if len(part):
-            add(**_points(tuned, part, axes, (text, shade, symbol), theme))
+            add(**_points(tuned, part, axes, (f"{by.replace('_', '-')} {text}", shade, symbol), theme))
     edge = fits[pareto(*(axis.losses[fits] for axis in axes))]
     figure.add_scatter(
         **{key: axis.values[edge] / axis.scale for key, axis in zip("xy", axes, strict=True)},
