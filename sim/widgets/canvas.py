@@ -46,7 +46,10 @@ class Canvas(w.VBox):
         fresh.update_layout(width=self.width, modebar_orientation="v")
         if plot and keep_ranges:
             _grow(plot, fresh)
-        self.layout.display = None if fresh.data or fresh.layout.annotations else "none"
+        empty = not (fresh.data or fresh.layout.annotations)
+        self.layout.display = "none" if empty else None
+        if empty:  # what it has shown stays behind it: plotly.js fails on changes of a figure that is not laid out
+            return
         if not (plot and self.width):  # whole: changes sent before the browser has loaded plotly.js would be lost
             self.plot, self._theme = go.FigureWidget(fresh), theme
             self.plot._config = self._config
@@ -93,7 +96,7 @@ class Canvas(w.VBox):
             if self._zoom and not self._drawing and ends:
                 self._zoom((float(ends[0]), float(ends[1])))
 
-        if self._zoom:
+        if self._zoom and self.plot:
             self.plot.layout.on_change(zoomed, "xaxis.range")
 
 

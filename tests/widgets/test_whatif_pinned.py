@@ -72,6 +72,21 @@ def test_every_figure_shows_both(panel):
         assert "A" in named, title
 
 
+def test_the_timelines_of_a_comparison_are_there_only_while_there_is_one(panel):
+    _, none = open_tab(panel, "Compare")
+    area = panel.panes.panes["Compare"].canvases[1]
+    assert none is None and area.layout.display == "none"
+    panel.pin()
+    set_knob(panel, pp=8)
+    height = area.plot.layout.height
+    assert area.layout.display is None and height
+    panel.unpin()
+    assert area.layout.display == "none" and area.plot.layout.height == height  # unseen, and not to be laid out again
+    panel.pin()
+    area.plot.layout.xaxis.range = (0.1, 0.2)
+    assert panel._scene.window is not None
+
+
 @pytest.mark.slow
 def test_both_timelines_are_clicked_and_zoomed_and_one_is_left_after_unpinning(panel):
     panel.pin()
