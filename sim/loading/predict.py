@@ -206,16 +206,15 @@ def _preparing(loading: Loading, at: dict[str, Any], found: Rates, waiting: floa
         f"Preparing decides: training waits {percent(waiting)} of the time, as {loading.workers} workers on "
         f"{loading.cores} cores prepare {digits3(float(found.prep))} samples/s; {cores} cores with"
     )
-    if loading.topology == "staged":
-        short = float(found.fetch) < float(found.steady) / (1 - waiting)
-        end = (
-            f"would prepare enough, but files come at {digits3(float(found.fetch))} samples/s" if short else "would do"
-        )
-        return f"{head} as many workers {end}."
     there = at | {"cores": at["cores"] * cores / loading.cores}
     rate, enough = _by_workers(loading, there, most), (1 - 2 * TOLERANCE) * most
-    if rate(max(1, (cores - loading.trainer_cores) // loading.jobs)) >= enough:
+    as_many = float(rate(max(1, (cores - loading.trainer_cores) // loading.jobs)))
+    if as_many >= enough:
         return f"{head} as many workers would do."
+    if loading.topology == "staged":
+        short = float(found.fetch) < float(found.steady) / (1 - waiting)
+        fetched = f"prepare enough, but files come at {digits3(float(found.fetch))} samples/s"
+        return f"{head} as many workers would {fetched if short else f'bring {digits3(as_many)} samples/s'}."
     workers = _wanted_workers(loading, there, most)
     brought = float(rate(workers))
     end = "would do" if brought >= enough else f"would bring {digits3(brought)} samples/s"

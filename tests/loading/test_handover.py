@@ -65,3 +65,9 @@ def test_a_trainer_that_takes_turns_with_workers_loses_too():
     given = {"cores": 1, "trainer_cores": 1, "workers": 1, "prep_s": 0.01}
     assert rate(100.0, **given) == pytest.approx(50, rel=0.01)
     assert rate(100.0, **given, sharing_loss=0.2) == pytest.approx(40, rel=0.01)
+
+
+def test_cores_that_leave_training_waiting_to_be_handed_samples_would_not_do():
+    """A sample takes 1 ms of training and 0.1 ms of handover: 909 a second however many cores prepare."""
+    found = predict(Loading(**FAST, workers=8, topology="staged", prep_s=0.01, handover_s=1e-4), 1000.0)
+    assert found.why.endswith("11 cores with as many workers would bring 909 samples/s.")
