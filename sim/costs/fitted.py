@@ -187,6 +187,9 @@ RATES = ("rate", "bandwidth")
 SLOWEST = 1e6
 """FLOP/s and bytes/s that any processor reaches many times over: less is a figure in other units, or no fit."""
 
+LEAST = 1e-18
+"""Of what is not 0: of less there may be no reciprocal."""
+
 
 def require(path: str, held: dict[str, float], wanted: tuple[str, ...], optional: tuple[str, ...] = ()) -> None:
     """Raise InputError unless `held` has the `wanted` names, none but `optional` ones beside, and usable numbers."""
@@ -194,10 +197,10 @@ def require(path: str, held: dict[str, float], wanted: tuple[str, ...], optional
         also = f"; optional: {', '.join(optional)}" if optional else ""
         raise InputError(path, sorted(held), f"exactly {', '.join(wanted)}{also}")
     for name, value in held.items():
-        low = SLOWEST if name in RATES else 0.0
-        if not low <= value < 1e18 or (value == 0 and name not in MAY_BE_ZERO):
-            allowed = f"a number from 0 to 1e18, efficiencies above 0, rates from {SLOWEST:g} (FLOP/s, bytes/s)"
-            raise InputError(f"{path}.{name}", value, allowed)
+        low = SLOWEST if name in RATES else LEAST
+        if not low <= value < 1e18 and not (value == 0 and name in MAY_BE_ZERO):
+            also = ", or 0" if name in MAY_BE_ZERO else " (FLOP/s or bytes/s)" if name in RATES else ""
+            raise InputError(f"{path}.{name}", value, f"a number from {low:g} to 1e18{also}")
         if name in SHARES and value > 1:
             raise InputError(f"{path}.{name}", value, "a share, from 0 to 1")
         if name == "p" and value < 1:
