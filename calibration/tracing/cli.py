@@ -1,5 +1,6 @@
 """`trainsim trace`: a layer table of the user's own torch module."""
 
+import logging
 import sys
 import time
 import warnings
@@ -19,6 +20,7 @@ from rich.table import Table
 from sim.specs.fields import InputError
 from sim.specs.files import checked_target, print_json
 from sim.specs.table import PHASES, LayerTable, at
+from sim.units import si
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -62,11 +64,12 @@ def trace_command(
 def _traced(source: str, layers: list[str] | None, dtype: str, name: str | None) -> LayerTable:
     # Only here: torch takes seconds to load, and every command of `trainsim` may import this module.
     import torch  # noqa: PLC0415
-    from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: PLC0415
+    from torch._subclasses import fake_tensor  # noqa: PLC0415
 
     from calibration.tracing.trace import trace  # noqa: PLC0415
 
-    with FakeTensorMode(allow_non_fake_inputs=True), warnings.catch_warnings():
+    logging.getLogger(fake_tensor.__name__).setLevel(logging.CRITICAL)  # it writes a traceback of what is raised too
+    with fake_tensor.FakeTensorMode(allow_non_fake_inputs=True), warnings.catch_warnings():
         # Copies of layers, as of nn.TransformerEncoder's: torch blames the user's code.
         warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")
         factory = load_factory(source)
@@ -141,11 +144,11 @@ def summary(table: LayerTable, path: Path) -> dict[str, Any]:
 
 def shown(table: LayerTable) -> Table:
     """Return the layers as a table, for one sample."""
-    headings = ("layer", "times", "million params", "GFLOP fwd", "bwd", "saved MB", "boundary MB")
+    headings = ("layer", "times", "parameters", "FLOP forward", "backward", "saved", "boundary")
     made = Table(*headings, box=box.SIMPLE, padding=(0, 1, 0, 0), title=f"{table.name}, {table.dtype}, one sample")
     for layer in table.layers:
         forward, backward = layer.flop("forward", 1), sum(layer.flop(p, 1) for p in PHASES[1:])
-        memory = (f"{at(size, 1) / 1e6:,.3f}" for size in (layer.saved_bytes, layer.boundary_bytes))
-        flops = (f"{x / 1e9:,.3f}" for x in (forward, backward))
-        made.add_row(layer.name, str(layer.count), f"{layer.parameters / 1e6:,.3f}", *flops, *memory)
+        memory = (si(at(size, 1), "B") for size in (layer.saved_bytes, layer.boundary_bytes))
+        counts = (si(x, "") for x in (layer.parameters, forward, backward))
+        made.add_row(layer.name, str(layer.count), *counts, *memory)
     return made

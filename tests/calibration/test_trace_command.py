@@ -1,6 +1,8 @@
 """`trainsim trace`: a file and a function in it become a table."""
 
 import json
+import logging
+import re
 import tomllib
 from pathlib import Path
 
@@ -118,6 +120,21 @@ def test_what_fails_in_the_users_file_is_one_error_with_its_line(tmp_path, lines
     with pytest.raises(InputError, match=match):
         invoke(f"{tmp_path / 'model.py'}:f", "--out", tmp_path / "t.json")
     assert not (tmp_path / "t.json").exists()
+
+
+def test_what_fails_on_fake_tensors_is_told_once(tmp_path, caplog):
+    """torch logs a traceback of its own."""
+    logging.getLogger("torch._subclasses.fake_tensor").addHandler(caplog.handler)
+    (tmp_path / "model.py").write_text("from torch import nn, zeros\ndef f():\n    return nn.Linear(3, 3), zeros(3)\n")
+    with pytest.raises(InputError, match="same reduction dim"):
+        invoke(f"{tmp_path / 'model.py'}:f", "--out", tmp_path / "t.json")
+    assert not caplog.records
+
+
+def test_shows_what_small_layers_have(source, tmp_path):
+    """They stood in millions and 10^9, with three decimals."""
+    shown = invoke(f"{source}:small", "--out", tmp_path / "table.json").stdout
+    assert re.search(r"1 +4.16 k +65.5 k +131 k +\d", shown), shown
 
 
 def test_copied_layers_are_no_cause_for_a_warning(tmp_path, recwarn):
