@@ -30,10 +30,11 @@ def nothing_fits(space: Space, scores: Scores) -> InputError:
     peak = np.where(space.allowed, scores.peak_memory_bytes, np.inf)
     at = np.unravel_index(int(peak.argmin()), peak.shape)
     plan = space.plan(*(int(i) for i in at))
-    smallest = f"{gigabytes(peak[at])} allocated with tp {plan.tp}, pp {plan.pp}, zero {plan.zero}"
+    missing, most = max(_lacking(space, float(peak[at])))
+    smallest = f"{gigabytes(peak[at])} allocated, up to {gigabytes(most)} of a device with reserve and context,"
     allowed = (
-        f"a model that fits: the smallest plan still needs {smallest}, recompute {plan.recompute}; "
-        f"{_left_out(space)}{_ways(space, _missing(space, float(peak[at])))}"
+        f"a model that fits: the smallest plan still needs {smallest} with tp {plan.tp}, pp {plan.pp}, "
+        f"zero {plan.zero}, recompute {plan.recompute}; {_left_out(space)}{_ways(space, missing)}"
     )
     return InputError("cluster.memory_bytes", space.cluster.memory_bytes, allowed)
 
@@ -46,14 +47,14 @@ def _left_out(space: Space) -> str:
     return f"of {space.asked} configurations are excluded: {', '.join(counts)}"
 
 
-def _missing(space: Space, peak_bytes: float) -> float:
-    """Return the bytes that every device lacks for the plan of this peak, by the upper end of its interval."""
-    lacks = []
+def _lacking(space: Space, peak_bytes: float) -> Iterator[tuple[float, float]]:
+    """Yield the bytes that every kind of device lacks for the plan of this peak, and those that it takes, both by the
+    upper end of its interval."""
     for member in space.cluster.members:
         profile = load_profile(member.profile)
         _, worst = profile.interval80(1.0, memory_sigma(profile))
-        lacks.append(device_memory(peak_bytes, profile) * worst - member.memory_bytes)
-    return float(max(lacks))
+        most = device_memory(peak_bytes, profile) * worst
+        yield most - member.memory_bytes, most
 
 
 def _ways(space: Space, missing_bytes: float = 0.0) -> str:

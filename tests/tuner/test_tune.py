@@ -1,5 +1,6 @@
 """The tuner: the space is complete, the winner is the brute-force optimum, reasons add up."""
 
+import re
 from dataclasses import replace
 from itertools import product
 
@@ -163,6 +164,14 @@ def test_too_large_a_model_names_the_nearest_miss(gpt3):
     with pytest.raises(InputError, match=r"cluster\.memory_bytes.*smallest plan still needs .* GB") as caught:
         tune(gpt3, Cluster.of("l4", nodes=1), 8)
     assert caught.value.path == "cluster.memory_bytes"
+
+
+def test_what_fits_as_allocated_is_told_with_reserve_and_context():
+    """It read as if 19.3 GB were more than 24.2."""
+    with pytest.raises(InputError, match=r"needs \S+ GB allocated, up to \S+ GB of a device") as caught:
+        tune(SMALL, Cluster.of("l4", nodes=1, gpus_per_node=1, memory_bytes=15e9), 8, knobs={"recompute": ["full"]})
+    allocated, most = map(float, re.findall(r"(\S+) GB (?:allocated|of a device)", caught.value.allowed))
+    assert allocated < 15 < most
 
 
 def test_no_legal_plan_names_the_reason(gpt3, h100s):
