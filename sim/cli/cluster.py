@@ -256,7 +256,7 @@ def _numbers(option: str, text: str, stated: str = "") -> dict[str, float]:
         except ValueError:
             allowed = "three whole numbers, as 8:16:24" if stated else "type=number,type=number"
             raise InputError(option, stated or text, allowed) from None
-        if not 0 <= value < 1e9 or not name:
+        if not 0 <= value <= 1e9 or not name:
             raise InputError(f"{option}.{name}", number, "a number from 0 to 1e9")
         if name.strip() in found:
             raise InputError(option, stated or text, f"each type once, not {name.strip()} again")

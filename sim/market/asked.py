@@ -15,7 +15,7 @@ from sim.market.results import Rental
 from sim.market.strategies.base import Strategy
 from sim.specs.fields import InputError
 from sim.specs.prices import iso_utc
-from sim.units import DAY_S, HOUR_S
+from sim.units import DAY_S, HOUR_S, digits3
 
 LONGER = (1.5, 6.0, 24.0)
 """How many times as long as uninterrupted training a run may take, tried one after the other."""
@@ -55,8 +55,8 @@ class Asked:
         unknown_s = found.path[-1].end_s - max(self.market.end_s, self.starts_s) if found.path else 0.0
         if not self.market.end_s > -np.inf or unknown_s <= 0:
             return ()
-        last = iso_utc(self.market.end_s)
-        return (f"prices are known until {last}; in the last {unknown_s / HOUR_S:.3g} hours they stay as they were",)
+        last, hours = iso_utc(self.market.end_s), digits3(unknown_s / HOUR_S)
+        return (f"prices are known until {last}; in the last {hours} hours they stay as they were",)
 
     def grid(self, seconds: float) -> Grid:
         """Return the prices for so long."""

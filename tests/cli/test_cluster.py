@@ -35,6 +35,14 @@ def test_words(trainsim):
     assert "loses 10 s" in text
 
 
+def test_devices_beyond_the_most_are_not_told_a_range_that_holds_them(trainsim):
+    """1e9 was refused by `a number from 0 to 1e9`."""
+    assert (
+        "devices.v100: got 1000000000; allowed: a whole number from 0 to 1000000"
+        in drawn(trainsim, cluster="1e9:1:1")[2]
+    )
+
+
 def test_the_same_seed_is_the_same_cluster(trainsim):
     first, again, other = (json.loads(drawn(trainsim, "--seed", seed, "--json")[1]) for seed in (3, 3, 4))
     assert first["jobs"] == again["jobs"] != other["jobs"]

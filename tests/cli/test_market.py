@@ -72,8 +72,10 @@ def test_a_cloud_of_a_catalogue_without_a_known_tariff_needs_one(trainsim, marke
 
 def test_prices_that_nobody_knows_are_told(market):
     words = "prices are known until 2020-03-01T02:00:00+00:00; in the last {} hours they stay as they were"
-    for begin, hours in (("2020-03-01", "2"), ("2021-03-01", "4")):
+    for begin, hours in (("2020-03-01", "2.00"), ("2021-03-01", "4.00")):
         assert words.format(hours) in told(market("simulate", "--device", "v100", "--begin", begin, *FREE))["notes"]
+    years = market("simulate", "--device", "v100", *FREE, job=("--model", "net", "--days", "2000"))
+    assert words.format("47\u2009998") in told(years)["notes"]  # not 4.8e+04
     ended = told(market("simulate", "--device", "v100", *FREE, job=("--model", "net", "--steps", "14400")))
     assert not [note for note in ended["notes"] if "known until" in note]
 
