@@ -17,6 +17,10 @@ import simpy
 from sim.checkpointing.durations import Times
 from sim.checkpointing.processes import MORE_STEPS, Checkpointer, Trainer
 from sim.engine.clock import to_ticks
+from sim.specs.fields import InputError
+from sim.units import seconds
+
+MOST_BESIDE = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -71,9 +75,16 @@ class Interval:
 
 
 def interval(times: Times, k: int) -> Interval:
-    """Return one interval with a snapshot at its beginning, run on processes as far as something is saved."""
+    """Return one interval with a snapshot at its beginning, run on processes as far as something is saved.
+
+    Raises:
+        InputError: more than a million steps are run while something is saved.
+    """
     busy = times.snapshot_s + times.written_s * (1 + times.contention)
     few = min(k, ceil(busy / times.iteration_s) + 2)
+    if few > MOST_BESIDE:
+        allowed = f"at most {MOST_BESIDE} steps of {seconds(times.iteration_s)}, which are run one by one"
+        raise InputError("checkpointing.storage", f"{seconds(busy)} in which a snapshot is saved", allowed)
     held, more = _beginning(times, few), (k - few) * step_ticks(times)
     return replace(held, k=k, length=held.length + more)
 

@@ -29,6 +29,7 @@ from pydantic.dataclasses import dataclass as checked_dataclass
 from pydantic_core import ErrorDetails
 
 from sim.specs.meant import with_meant
+from sim.units import THIN_SPACE
 
 T = TypeVar("T")
 
@@ -50,6 +51,7 @@ class InputError(ValueError):
     def __init__(self, path: str, value: object, allowed: str, also: "Sequence[InputError]" = ()) -> None:
         self.also = tuple(also)
         shown = repr(list(value) if isinstance(value, tuple) else value)  # a file's list
+        shown = shown.replace(r"\u2009", THIN_SPACE)  # of numbers that we have formatted
         self.path, self.value, self.allowed = path, value, allowed
         place = short(path if path.isprintable() else repr(path), 200)
         if value is None and allowed.startswith("required"):

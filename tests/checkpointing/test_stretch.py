@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 
 from sim.checkpointing import Times
 from sim.checkpointing.stretch import Jumped, Stepped, interval
+from sim.engine.clock import to_ticks
+from sim.specs import InputError
 
 SECONDS = st.floats(0.0, 3.0).map(lambda s: round(s, 3))
 
@@ -42,6 +44,14 @@ def test_a_long_interval_costs_no_more_than_what_is_beside_the_writing():
     held = Jumped(times, 10**9).intervals[-1]
     assert len(held.ends) < 50
     assert held.length == pytest.approx(1e17, rel=1e-6)
+
+
+def test_a_snapshot_that_is_written_for_ages_is_refused():
+    """1 PB at 100 MB/s beside steps of 30 ms, all of them run, took more than 100 s, and memory without end."""
+    times = Times(iteration_s=0.03, host_snapshot_s=0.0, persist_s=1e7)
+    with pytest.raises(InputError, match=r"got '10\u2009000\u2009000 s in .*most 1000000 steps of 30.0 ms"):
+        interval(times, 10**9)
+    assert interval(times, 2).length == pytest.approx(to_ticks(1e7))  # training waits after two steps
 
 
 def test_adaptation_is_followed_no_further_than_asked():
