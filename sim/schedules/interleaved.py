@@ -52,18 +52,29 @@ class Interleaved(ClosedKind):
         return (*actions, *backward[m * v - warm_up :])
 
     def makespan(self, times: Times) -> Expr:
-        """The busiest rank's work and a ramp of p - 1 chunks.
+        """The longer of two ways, through all work of the last or of the first rank.
 
-        Messages are hidden in the steady state, which has p chunks of slack; each of the p v - 1 boundaries
-        is paid for once in the warm-up and once in the drain; those that cost less than nothing (`Times.send`) only
-        while the pipeline fills.
+        To the last one it goes while the pipeline fills, and back while it drains: a ramp of p - 1 chunks, and what the
+        first chunk does more for the microbatches that it takes in turn (p, or fewer if there are no more). Of the
+        first rank's work, 2 (p - 1) forwards while the pipeline fills, or backwards while it drains, are left out where
+        the way to the last chunk and back is longer.
+
+        Messages are hidden in the steady state, which has p chunks of slack; each of the p v - 1 boundaries is paid for
+        once in the warm-up and once in the drain; those that cost less than nothing (`Times.send`) only while the
+        pipeline fills.
         """
-        t = times
-        rank = t.chunks * t.chunk
-        busiest = t.maximum(rank + t.embedding, rank + t.head)
-        later = t.ranks * (t.chunks - 1) * t.maximum(0, t.send)
-        ramp = (t.ranks - 1) * (t.chunk + 2 * t.send) + 2 * later + t.minimum(t.embedding, t.head)
-        return t.microbatches * busiest + ramp
+        t, ramp = times, times.ranks - 1
+        turn, further = t.minimum(t.ranks, t.microbatches), t.microbatches - 1
+        work, later = t.microbatches * t.chunks * t.chunk, t.ranks * (t.chunks - 1) * t.maximum(0, t.send)
+        spared = t.minimum(1, t.ranks - 2) * t.maximum(0, -t.head)  # ranks between have no head
+        last = t.head + further * (t.head + spared) + t.embedding + (turn - 1) * t.maximum(0, t.embedding)
+        first, several = t.microbatches * t.embedding, t.minimum(1, t.microbatches - turn)
+        for plain, other, own in (
+            (t.forward, t.backward, t.embedding_forward), (t.backward, t.forward, t.embedding_backward),
+        ):  # fmt: skip
+            beyond = t.maximum(turn * (t.head - own), t.head - ramp * own)
+            first = first + several * t.maximum(0, ramp * (other - plain + 2 * t.send) + beyond)
+        return work + 2 * later + t.maximum(ramp * (t.chunk + 2 * t.send) + last, first)
 
     def in_row(self, times: Times) -> Expr:
         return times.minimum(times.ranks * (times.chunks - 1), times.microbatches * times.chunks - 1)

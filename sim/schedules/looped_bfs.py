@@ -25,17 +25,24 @@ class LoopedBFS(GPipe):
         return Schedule(self.name, shape.microbatches, self.rank_of(shape), tuple(map(order, range(shape.ranks))))
 
     def makespan(self, times: Times) -> Expr:
-        """Each phase: the busiest rank's work, a ramp of p - 1 chunks, and its waits for a round trip where m < p."""
+        """Each phase: the longest way from its first pass to its last, exact for messages of one length.
+
+        From each chunk it goes to the next where a rank has done all m microbatches, or round all ranks with one of
+        them, which is longer where m < p. At the first chunk's rank it stays for what that does more, at the last one's
+        too, unless it goes round everywhere: then as many microbatches are left for one of both.
+        """
         t = times
-        total = 0
+        total, more = 0, t.minimum(1, t.chunks - 1)
         for plain, first, last in (
             (t.forward, t.embedding_forward, t.head_forward),
             (t.backward, t.embedding_backward, t.head_backward),
         ):
-            hop = plain + t.send
-            wait = t.maximum(0, t.ranks * hop - t.microbatches * plain)
-            busiest = t.microbatches * (t.chunks * plain + t.maximum(first, last))
-            total = total + busiest + (t.ranks - 1) * hop + t.minimum(first, last) + (t.chunks - 1) * wait
+            hop, further = plain + t.send, t.microbatches - 1
+            rank, loop = t.microbatches * plain, t.ranks * hop
+            both = more * (further * t.maximum(0, t.minimum(first, last)) - t.maximum(0, loop - rank))
+            between = (t.chunks - 1) * t.maximum(rank, loop)
+            turns = t.maximum((t.chunks - 1) * loop, between + both)
+            total = total + rank + (t.ranks - 1) * hop + first + last + further * t.most(first, last) + turns
         return total
 
     def lower_bound(self, times: Times) -> Expr:

@@ -6,8 +6,12 @@ Sources: the table of each kind's docstring. Durations are whole ticks; no case 
 from fractions import Fraction
 from random import Random
 
+import numpy as np
 import pytest
 
+from sim.engine.graph import graph_of
+from sim.engine.path import run_program
+from sim.engine.timeline import Durations
 from sim.schedules import CLOSED, Kind, Shape, Times, build
 from tests.contracts.longest_path import run
 
@@ -45,6 +49,27 @@ def test_looped_bfs():
         m, v = random.randint(1, 20), random.randint(1, 4)
         slots = m + (v - 1) * max(m, p) + p - 1
         assert run(build("looped-bfs", Shape(p, m, v)), t).makespan == slots * (t[Kind.F] + t[Kind.B])
+
+
+@pytest.mark.parametrize(("name", "most", "mean"), [("looped-bfs", 1e-12, 1e-12), ("interleaved", 0.05, 0.003)])
+def test_ends_that_do_more(name, most, mean):
+    """Embedding and head up to as long as a pass, forward and backward apart: both count as a pipeline fills."""
+    errors = []
+    for random, p, t in cases(name, 2):
+        looped = name == "looped-bfs"
+        m, v = random.randint(1, 20) if looped else p * random.randint(1, 4), random.randint(2, 4)
+        send = looped * random.choice((0, random.randint(0, 500)))
+        first, last = ({kind: random.randint(0, 500) for kind in (Kind.F, Kind.B)} for _ in range(2))
+        table = {kind: np.full(p * v, t[kind]) for kind in Kind if kind in t}
+        for kind in first:
+            table[kind][[0, -1]] += first[kind], last[kind]
+        order = build(name, Shape(p, m, v))
+        ran = run_program(Durations(table, np.full(p * v, send)).program(graph_of(order)))
+        ends = first[Kind.F], first[Kind.B], last[Kind.F], last[Kind.B]
+        closed = CLOSED[name].makespan(Times(t[Kind.F], t[Kind.B], *ends, send, p, v, m, max, min))
+        errors.append(abs(closed / ran.makespan - 1))
+    assert max(errors) <= most
+    assert np.mean(errors) <= mean
 
 
 @pytest.mark.parametrize(("name", "weights"), [("zb-h1", 1), ("zb-h2", 2)])
