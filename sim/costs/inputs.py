@@ -189,9 +189,17 @@ def setting_values(plan: Plan, cluster: Cluster) -> dict[str, float]:
         "autograd_loss": float(plan.cross_entropy == "autograd"),
         "tempo": float(plan.tempo),
         "one_kernel": _one_kernel(plan, load_profile(cluster.profile)),
+        **order_values(plan),
         **precision_values(plan.precision, cluster),
         **offload_values(plan, cluster),
     }  # fmt: skip
+
+
+def order_values(plan: Plan) -> dict[str, float]:
+    """Return what costs must know of the plan's order: whether the last stage runs a microbatch's backward right after
+    its forward; whether weight gradients are made apart from the rest of a backward; copies of the model on a rank."""
+    order = plan.pipeline
+    return {"turns": float(order.turns), "splits": float(order.splits), "copies": float(order.copies)}
 
 
 def _one_kernel(plan: Plan, profile: Profile) -> float:
@@ -228,9 +236,8 @@ def offload_values(plan: Plan, cluster: Cluster, beside: bool = False) -> dict[s
 
 
 def copy_values(plan: Plan, cluster: Cluster) -> dict[str, float]:
-    """Return the symbols of `costs.offload` beside the shares: the rate of copies, the backwards of a chunk in a step
-    that find no gradients summed (of two copies of the model each has one), and whether the last stage runs a
-    microbatch's backward right after its forward.
+    """Return the symbols of `costs.offload` beside the shares: the rate of copies, and the backwards of a chunk in a
+    step that find no gradients summed (of two copies of the model each has one).
 
     Raises:
         InputError: nobody says how fast the host link is.
@@ -243,7 +250,6 @@ def copy_values(plan: Plan, cluster: Cluster) -> dict[str, float]:
     return {
         "host_bytes_per_s": rate,
         "first_sums": float("inf") if plan.pipeline.updates == "microbatch" else float(plan.copies),
-        "turns": float(plan.pipeline.turns),
     }
 
 

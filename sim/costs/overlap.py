@@ -45,15 +45,69 @@ def hidden_behind(time: Expr, cover: Cover, pieces: Expr) -> Expr:
     return time / n + (1 - 1 / n) * (outlasts(time, cover) + slowed_beside(time, cover.compute))
 
 
+class Turns(NamedTuple):
+    """How the chunks of a rank take turns: how many there are, passes of one in turn, and for how many a rank waits
+    between the turns."""
+
+    chunks: Expr
+    passes: Expr
+    waits: Expr
+
+
+def beside_last(time: Expr, cover: Cover, whole: Cover, pieces: Expr, turns: Turns) -> tuple[Expr, Expr]:
+    """Return what stays exposed of `time` in `pieces` parts, each started as its layer is done in the last pass of its
+    chunk in a step, and by how much these passes are slower (a part of it).
+
+    cover: one pass of every chunk, for parts to run beside; whole: of those in turns between them, which hide what is
+    left of the chunks before. The same of the first passes, which wait for their parts.
+    """
+    n, chunks = maximum(pieces, 1), turns.chunks
+    most, alone = 1 - 1 / n, 1 - 1 / maximum(n / chunks, 1)
+    one, other = (Cover(*(part / chunks for part in all_of)) for all_of in (cover, whole))
+    between = (chunks - 1) * ((turns.passes - 1) * _hidden(other) + turns.waits * sum(other))
+    left = maximum(most * outlasts(time, cover) - between, alone * outlasts(time / chunks, one))
+    own, every = (
+        most * slowed_beside(time, cover.compute + more)
+        for more in (0, (chunks - 1) * (turns.passes - 1) * other.compute)
+    )
+    return time / n + left + every, own
+
+
+def in_turn(pp: Expr, between: bool) -> Turns:
+    """Return how the chunks of each of `pp` ranks take turns; between: of ranks between the first and the last.
+
+    They take `microbatch_group_size` microbatches each or all of them, in a V about as many as there are ranks; of two
+    copies of the model, each takes half. From a chunk's pass to that of the chunk before it (a forward: behind it) it
+    is a way round all ranks; to that of the other copy one pass less. Where such copies put off weight gradients, ranks
+    between make those of both one right after the other, and the others have an input's pass between them.
+    """
+    splits, copies = symbol("splits"), symbol("copies")
+    each = maximum(symbol("microbatch_group_size"), (1 - symbol("turns")) * symbol("microbatches"))
+    passes = maximum(1, minimum(each, symbol("microbatches")) / copies)
+    apart = 1 - splits * (copies - 1) if between else 1
+    waits = maximum(0, pp - passes - (1 - splits) * (copies - 1))
+    return Turns(symbol("virtual_stages") * copies, 1 + apart * (passes - 1), apart * waits)
+
+
+def beside_a_step(time: Expr, passes: Cover) -> Expr:
+    """Return what stays exposed of collectives that have all passes of a step to hide behind."""
+    overlap_dp = symbol("overlap_dp")
+    return overlap_dp * (outlasts(time, passes) + slowed_beside(time, passes.compute)) + (1 - overlap_dp) * time
+
+
 def outlasts(time: Expr, cover: Cover) -> Expr:
     """Return what is left of collectives of `time` seconds when a pass ends that they have run beside all along.
 
     Beside compute they progress as the contention model has it (`slowed_beside`). Collectives that the pass waits for
     hide others on other links (`dp_apart`); on the same links one takes from the other what it gains.
     """
+    return maximum(0, time - _hidden(cover))
+
+
+def _hidden(cover: Cover) -> Expr:
+    """Return the seconds of collectives that run beside a pass, alone."""
     compute, collective = slowdowns()
-    hidden = cover.compute * (1 + compute) / (1 + collective) + symbol("dp_apart") * cover.inner
-    return maximum(0, time - hidden)
+    return cover.compute * (1 + compute) / (1 + collective) + symbol("dp_apart") * cover.inner
 
 
 def slowed_beside(time: Expr, cover: Expr) -> Expr:

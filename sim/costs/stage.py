@@ -27,7 +27,7 @@ from sim.costs.layers.ops import (
     tp_group,
 )
 from sim.costs.layers.structure import Structure
-from sim.costs.overlap import COVERED, Cover, covers, ends_of_passes, outlasts, overlapped, slowed_beside
+from sim.costs.overlap import COVERED, Cover, beside_a_step, beside_last, covers, ends_of_passes, in_turn, overlapped
 from sim.costs.pairs import pair_outputs
 from sim.costs.profile import ADAM_TENSORS
 from sim.costs.sharding import (
@@ -249,29 +249,26 @@ def reduction(structure: Structure) -> dict[str, Expr]:
     microbatch's backward (the next step's forward) when `overlap_dp`, but for the embedding, whose gradient
     comes last. ZeRO-2/3 have reduced per microbatch; ZeRO-2 gathers parameters once. delayed: the same where an
     update may wait for the end of the next step's passes (2BW), the sum of a tied table's gradients included. slowed:
-    the part of it by which the last backward and the first forward are slower, so that other ranks wait for it too.
+    the part of it by which the last backwards are slower, so that other ranks wait for it too.
     """
-    n = on_rank(structure, lambda k: 1)
+    n, out = on_rank(structure, lambda k: 1), dict[str, Expr]()
     forward, backward = rank_covers(structure)
+    weight = on_rank(structure, lambda k: layer(structure, k)["weight_compute"] + layer(structure, k)["weight_host"])
+    last = Cover(*(b + symbol("splits") * (w - b) for b, w in zip(backward, (weight, 0), strict=True)))
+    passes = Cover(*(symbol("microbatches") * (a + b) for a, b in zip(forward, backward, strict=True)))
     raw, tied = updates(structure), tied_reduce(structure)
-    most, waits = 1 - 1 / maximum(n, 1), held(structure)
-    slowed = {
-        f"slowed_{at}": overlap_dp
-        * (
-            most * slowed_beside(raw[f"reduced_{at}"], backward.compute)
-            + most * slowed_beside(raw[f"regathered_{at}"], forward.compute)
-        )
-        for at in waits
-    }
-    microbatches = symbol("microbatches")
-    passes = Cover(*(microbatches * (a + b) for a, b in zip(forward, backward, strict=True)))
-    delayed = {f"delayed_{at}": _beside_a_step(raw, tied, at, passes) for at in waits}
-    return {
-        f"reduce_{where}": overlapped(raw[f"reduced_{where}"], backward, n)
-        + overlapped(raw[f"regathered_{where}"], forward, n)
-        + raw[f"late_{where}"]
-        for where in waits
-    } | (delayed | slowed)
+    for at in held(structure):
+        turns = in_turn(pp, at == "middle")
+        reduced, late, regathered = (raw[f"{part}_{at}"] for part in ("reduced", "late", "regathered"))
+        left, slowed = beside_last(reduced, last, backward, n, turns)
+        left += beside_last(regathered, forward, forward, n, turns)[0]
+        table = tied if at in ("first", "last") else 0
+        out |= {
+            f"reduce_{at}": overlap_dp * left + (1 - overlap_dp) * (reduced + regathered) + late,
+            f"slowed_{at}": overlap_dp * slowed,
+            f"delayed_{at}": beside_a_step(reduced + late + regathered + table, passes),
+        }
+    return out
 
 
 def rank_covers(structure: Structure) -> tuple[Cover, Cover]:
@@ -281,14 +278,6 @@ def rank_covers(structure: Structure) -> tuple[Cover, Cover]:
         return on_rank(structure, lambda k: layer(structure, k)[name])
 
     return covers({name: of_rank(name) for name in COVERED})
-
-
-def _beside_a_step(raw: Mapping[str, Expr], tied: Expr, where: str, passes: Cover) -> Expr:
-    """Return what stays exposed of a rank's collectives that have all of the next step's passes to hide behind."""
-    whole = sum(raw[f"{part}_{where}"] for part in ("reduced", "regathered", "late"))
-    whole += tied if where in ("first", "last") else 0
-    exposed = outlasts(whole, passes) + slowed_beside(whole, passes.compute)
-    return overlap_dp * exposed + (1 - overlap_dp) * whole
 
 
 def tied_reduce(structure: Structure) -> Expr:

@@ -197,28 +197,29 @@ def durations(schedule: Schedule, costs: Costs) -> Durations:
 
 def longer_seconds(schedule: Schedule, costs: Costs, of_copies: bool = False) -> tuple[Any, Any]:
     """Return by how much each action, in the order of the graph, takes longer than others of its kind and stage, also
-    for those that wait for its message, and by how much else. Nothing where nothing is copied.
+    for those that wait for its message, and by how much else. Empty where nothing does.
 
     A backward right after another has the link for itself and is spared some waiting, but a pass that another of its
-    kind follows leaves no room: its rank waits on. `_throttled` counts too, but where only waits `of_copies` do.
+    kind follows leaves no room: its rank waits on. `_held_up` counts too, but where only waits `of_copies` do.
     """
-    if "forward_row" not in costs:
+    graph, late = graph_of(schedule), _held_up(schedule, costs) * (not of_copies)
+    if "forward_row" not in costs and not late.any():
         return np.zeros(0), np.zeros(0)
-    graph = graph_of(schedule)
     longer, aside = np.zeros((2, len(graph)))
-    if not of_copies:
-        longer[graph.lasts] = _throttled(schedule, costs)[graph.stage[graph.lasts]]
+    longer[graph.lasts] = late[graph.stage[graph.lasts]]
     parts, place = ("forward_row", "backward_row", "backward_spared"), graph.stage % schedule.depth
-    forward, backward, spared = ((np.zeros(schedule.depth) + costs[part])[place] for part in parts)
+    forward, backward, spared = ((np.zeros(schedule.depth) + costs.get(part, 0.0))[place] for part in parts)
     (f, b), second = graph.rows, graph.rows[1] + 1
     aside[f], aside[b], longer[second] = forward[f], backward[b], longer[second] - spared[second]
     return longer, aside
 
 
-def _throttled(schedule: Schedule, costs: Costs) -> Any:
-    """Return `costs.offload`'s `throttled` of every stage's last backward; where W is apart, no other rank waits."""
+def _held_up(schedule: Schedule, costs: Costs) -> Any:
+    """Return by how much every stage's last backward before an update ends later: slowed by the reductions beside it,
+    and `costs.offload`'s `throttled`. Where W is apart, no other rank waits."""
     kind, rank = SCHEDULES[schedule.name], np.array(schedule.rank_of)
-    whole = offloaded(costs, "throttled", schedule) * (not (kind.splits or kind.delayed))
+    whole = on_ranks(costs, "slowed", schedule) + offloaded(costs, "throttled", schedule)
+    whole *= not (kind.splits or kind.delayed)
     return whole[rank] / np.bincount(rank)[rank]
 
 
@@ -263,7 +264,7 @@ def action_seconds(schedule: Schedule, costs: Costs) -> tuple[dict[Kind, Any], A
         kind: np.concatenate([on_ranks(costs, name, schedule), rest])
         for kind, name in ((Kind.REDUCE_GRAD, _reduction(schedule)), (Kind.OPTIMIZER, "optimizer"))
     }
-    waited = np.bincount(schedule.rank_of, _throttled(schedule, costs), ranks)  # in the last backwards
+    waited = np.bincount(schedule.rank_of, _held_up(schedule, costs), ranks)  # in the last backwards
     update[Kind.REDUCE_GRAD][:ranks] += exposed_tied(costs, schedule) - waited
     update[Kind.OPTIMIZER][:ranks] += offloaded(costs, "optimizer_offload", schedule)
     if SCHEDULES[schedule.name].asynchronous:  # every update reduces its own gradients

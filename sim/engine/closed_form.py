@@ -134,10 +134,7 @@ def _forms(e: Mapping[str, Expr], schedule: str) -> dict[str, Expr]:
     if schedule not in CLOSED:
         return _bounds(e, schedule)
     pp, microbatches, chunks = symbol("pp"), symbol("microbatches"), symbol("virtual_stages")
-    kind = CLOSED[schedule]
-    times = _times(e)
-    several = minimum(1, pp - 1)
-
+    kind, times, several = CLOSED[schedule], _times(e), minimum(1, pp - 1)
     update, last = (
         sum(several * e[f"{x}_{place}"] + (1 - several) * e[f"{x}_only"] for x in ("reduce", "optimizer"))
         + e["tied_reduce"]
@@ -151,16 +148,15 @@ def _forms(e: Mapping[str, Expr], schedule: str) -> dict[str, Expr]:
     first_rank = _held(e, "first") + _or_update(e, "first", saved_first + e["backward_temporary_bytes"])
     only_rank = _held(e, "only") + _or_update(e, "only", saved_first + head)
     last_rank = _held(e, "last") + _or_update(e, "last", saved_last + head)
-    peak = several * maximum(first_rank, last_rank) + (1 - several) * only_rank
     # The engine's clock rounds every action and message of a path by up to half a nanosecond.
     least, rounding = _least(times, e), 2e-9 * (chunks * (microbatches + pp) + 1)
-    others = several * (e.get("throttled_last", 0) + (pp - 2) * e.get("throttled_middle", 0))
+    others = several * (_held_up(e, schedule, "last") + (pp - 2) * _held_up(e, schedule, "middle"))
     return {
         "step_time_s": kind.period(times) + kind.in_row(times) * e.get("row_offload", 0) + update + others,
         "lower_bound_s": kind.least_step(least, update, last) - rounding,
         "passes_s": kind.least_period(least) - rounding,
         "busy_s": _busy(least, e) - 2e-9 * chunks * microbatches,
-        "peak_memory_bytes": peak,
+        "peak_memory_bytes": several * maximum(first_rank, last_rank) + (1 - several) * only_rank,
         "first_peak_bytes": several * first_rank + (1 - several) * only_rank,
         "last_peak_bytes": several * last_rank + (1 - several) * only_rank,
     }
@@ -304,12 +300,11 @@ def _stage_forms(e: Mapping[str, Expr], _schedule: str) -> dict[str, Expr]:
         beside = _beside_head(e, 1) if last else e["backward_temporary_bytes"]
         # Linear in the microbatches alive: what an update needs beyond those of one counts beside all of them.
         beside = _or_update(e, place, beside, kept)
-        slowed = e[f"slowed_{place}"] + e.get(f"throttled_{place}", 0)
         out |= {
             f"own_{place}": own,
             f"through_{place}": own - own_ends(e) + through - waits,
-            f"slowed_{place}": slowed,
-            f"d_{place}": e[f"reduce_{place}"] - slowed + own_ends(e),
+            f"slowed_{place}": _held_up(e, "", place),
+            f"d_{place}": e[f"reduce_{place}"] - _held_up(e, "", place) + own_ends(e),
             f"o_{place}": e[f"optimizer_{place}"],
             f"peak_{place}": _held(e, place) + alive * kept + beside,
         }
@@ -318,8 +313,13 @@ def _stage_forms(e: Mapping[str, Expr], _schedule: str) -> dict[str, Expr]:
 
 def _of_ends(e: Mapping[str, Expr], name: str, first: bool, last: bool) -> Expr:
     """Return a wait for copies on a stage (0: nothing is copied), with what embedding and head change of it."""
-    ends = ["embedding"] * (first and not last) + ["head"] * last
-    return e.get(name, 0) + sum(e.get(f"{end}_{name}", 0) for end in ends)
+    ends = ["", *["embedding_"] * (first and not last), *["head_"] * last]
+    return sum(e.get(f"{end}{name}", 0) for end in ends)
+
+
+def _held_up(e: Mapping[str, Expr], schedule: str, place: str) -> Expr:
+    """Return by how much a rank's last backwards end later for all, as `assembly` does."""
+    return 0 if _splits(schedule) else e[f"slowed_{place}"] + e.get(f"throttled_{place}", 0)
 
 
 def _held(e: Mapping[str, Expr], place: str) -> Expr:
@@ -422,7 +422,7 @@ def _with_offload(e: Mapping[str, Expr], moved: Mapping[str, Expr], schedule: st
             f"optimizer_bytes_{end}": e[f"optimizer_bytes_{end}"] - moved[f"moved_optimizer_{end}"] + room,
             f"parameters_{end}": e[f"parameters_{end}"] - moved[f"moved_weights_{end}"],
             f"gradients_{end}": e[f"gradients_{end}"] - moved[f"moved_gradients_{end}"],
-            f"throttled_{end}": 0 if splits else moved[f"throttled_{end}"],
+            f"throttled_{end}": moved[f"throttled_{end}"],
         }
     return dict(e) | out
 

@@ -151,8 +151,6 @@ class ScheduleKind(ABC):
     """Generators whose order it is, the default first."""
     delayed: ClassVar[bool] = False
     """Whether an update may wait until the end of the next step's passes: gradients are reduced beside them."""
-    splits: ClassVar[bool] = False
-    """Whether backwards run in two parts (I and W), or some of them."""
     joins: ClassVar[bool] = False
     """Whether it also runs some of them whole (B)."""
     grouped: ClassVar[bool] = False
@@ -179,6 +177,11 @@ class ScheduleKind(ABC):
     def asynchronous(self) -> bool:
         """Whether there is no flush: the order then has its own OPTIMIZER actions."""
         return self.pipeline.asynchronous
+
+    @property
+    def splits(self) -> bool:
+        """Whether backwards run in two parts (I and W), or some of them."""
+        return self.pipeline.splits
 
     def group(self, asked: int, microbatches: int) -> int:
         """Return the shape's group of a step of so many microbatches whose plan asks for groups of `asked`."""

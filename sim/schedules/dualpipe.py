@@ -14,7 +14,7 @@ class DualPipe(ScheduleKind):
 
     name = "dualpipe"
     variants = ("deepseek",)
-    splits = joins = True
+    joins = True
 
     def refusal(self, shape: Shape) -> Refusal:
         p, m = shape.ranks, shape.microbatches

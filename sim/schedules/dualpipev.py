@@ -18,7 +18,7 @@ class DualPipeV(ScheduleKind):
 
     name = "dualpipev"
     variants = ("torch", "deepseek")
-    splits = joins = True
+    joins = True
 
     def refusal(self, shape: Shape) -> Refusal:
         if shape.microbatches < 2 * shape.ranks:

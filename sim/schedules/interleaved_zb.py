@@ -15,7 +15,6 @@ class InterleavedZB(ScheduleKind):
 
     name = "interleaved-zb"
     variants = ("torch",)
-    splits = True
 
     def refusal(self, shape: Shape) -> Refusal:
         p, m = shape.ranks, shape.microbatches

@@ -27,8 +27,6 @@ Grid = list[int]
 class VShape(ScheduleKind):
     """A kind whose steady state repeats its block."""
 
-    splits = True
-
     @abstractmethod
     def block(self, rank: int, p: int) -> Block:
         """Return the slots of the first microbatch's F down, F up, I down and I up on a rank of p."""

@@ -16,7 +16,6 @@ class ZB1P(ClosedKind):
     """
 
     name = "zb-1p"
-    splits = True
     variants = ("zero-bubble",)
     searched = True
     by_hand = ZBH1()

@@ -14,7 +14,6 @@ class ZBH1(ClosedKind):
     """
 
     name = "zb-h1"
-    splits = True
     variants = ("zero-bubble",)
     steps = 1
     """Forwards more on a rank than on the next one before the first backward."""

@@ -16,7 +16,6 @@ class ZBV(ScheduleKind):
     name = "zbv"
     searched = True
     variants = ("torch", "zero-bubble")
-    splits = True
 
     def refusal(self, shape: Shape) -> Refusal:
         if refusal := super().refusal(shape):

@@ -1,6 +1,6 @@
 """What plans, costs and searches must know of a pipeline schedule by its name; orders are made in `sim.schedules`."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -18,6 +18,7 @@ class Pipeline:
     chunks: what a rank holds if the user names no number, those of both copies counted; any_chunks: whether other
     numbers are legal.
     turns: whether the last rank runs each microbatch's backward right after its forward.
+    splits: whether backwards run in two parts, or some of them, and weight gradients are made in the second one.
     updates: once a step, by all ranks together after the slowest reduction (as clipping by the global norm asks) or by
     each alone; or while microbatches are under way, after a group of them or after each one.
     """
@@ -26,6 +27,7 @@ class Pipeline:
     chunks: int = 1
     any_chunks: bool = False
     turns: bool = True
+    splits: bool = False
     updates: Update = "together"
 
     @property
@@ -44,8 +46,8 @@ class Pipeline:
         return up * chunks if self.placement == "loop" else up + up[::-1]
 
 
-LOOP, V = Pipeline(chunks=2, any_chunks=True), Pipeline(placement="v", chunks=2)
-ALONE = Pipeline(updates="alone")
+LOOP, V = Pipeline(chunks=2, any_chunks=True), Pipeline(placement="v", chunks=2, splits=True)
+ALONE = Pipeline(updates="alone", splits=True)
 PIPELINES = {
     "none": Pipeline(),
     "1f1b": Pipeline(),
@@ -56,11 +58,11 @@ PIPELINES = {
     "zb-1p": ALONE,
     "zb-2p": ALONE,
     "looped-bfs": Pipeline(chunks=2, any_chunks=True, turns=False),
-    "interleaved-zb": LOOP,
-    "zbv": Pipeline(placement="v", chunks=2, updates="alone"),
+    "interleaved-zb": replace(LOOP, splits=True),
+    "zbv": replace(V, updates="alone"),
     "v-half": V,
     "v-min": V,
-    "dualpipe": Pipeline(placement="two directions", chunks=2),
+    "dualpipe": Pipeline(placement="two directions", chunks=2, splits=True),
     "dualpipev": V,
     "chimera": Pipeline(placement="two directions", chunks=2),
     "2bw": Pipeline(updates="group"),
