@@ -68,11 +68,12 @@ class Beside(NamedTuple):
 
 class Waits(NamedTuple):
     """Seconds that forwards and backwards of a chunk wait for copies: of a rank that is never idle (all that it waits
-    for the link is the backward's), and, of both, what later and earlier stages wait for."""
+    for the link is the backward's), and what of both is aside: later and earlier stages do not wait for it."""
 
     forward: Expr
     backward: Expr
-    through: Expr
+    forward_aside: Expr
+    backward_aside: Expr
 
 
 def expressions(structure: Structure) -> dict[str, Expr]:
@@ -80,11 +81,11 @@ def expressions(structure: Structure) -> dict[str, Expr]:
 
     Per chunk and microbatch: moved_bytes of activations; seconds of copies in either direction: forward_h2d (weights),
     forward_d2h (activations), backward_h2d (both and gradients), backward_d2h (gradients); staged_bytes (the room for
-    copies, all through the step); and what passes wait: forward_offload, backward_offload, through_offload (see
-    `Waits`), <end>_ of all three what the embedding's and the head's passes wait more, and of a backward in two parts
-    input_offload and weight_offload; forward_row and backward_row, what a rank waits more between two of a kind in a
-    row, as the first leaves no room; backward_spared, what the second one waits less, with the link for itself. Per
-    rank and step, by where it is: moved_optimizer, moved_weights,
+    copies, all through the step); and what passes wait: forward_offload, backward_offload, forward_aside and
+    backward_aside (see `Waits`), <end>_ of all what the embedding's and the head's passes wait more, and of a backward
+    in two parts input_offload and weight_offload; forward_row and backward_row, what a rank waits more between two of a
+    kind in a row, as the first leaves no room; backward_spared, what the second one waits less, with the link for
+    itself. Per rank and step, by where it is: moved_optimizer, moved_weights,
     moved_gradients, staged_update (bytes), update_h2d, update_d2h (seconds), update_kernels (seconds of the optimizer
     that copies run beside), update_pieces (how many layers' copies they are, at least 1), optimizer_offload (what the
     update waits), throttled (by how much an update's last backwards, of all chunks, end later: `_throttled`).
@@ -171,8 +172,9 @@ def outputs(names: tuple[str, ...]) -> dict[str, Expr]:
     }
     several = minimum(1, stage.pp - 1)  # alone a stage has both ends, and the head's speak for them
     for end, waits, share in zip(ENDS, (plain, first, last), (1, several, 1), strict=True):
-        less = plain if end else Waits(0, 0, 0)
-        out |= {f"{end}{n}_offload": share * (a - b) for n, a, b in zip(Waits._fields, waits, less, strict=True)}
+        less = plain if end else Waits(0, 0, 0, 0)
+        named = zip(("forward_offload", "backward_offload", *Waits._fields[2:]), waits, less, strict=True)
+        out |= {f"{end}{name}": share * (a - b) for name, a, b in named}
     return out | {"input_offload": maximum(by_input, plain.backward - by_weight), "weight_offload": by_weight}
 
 
@@ -317,7 +319,8 @@ def _waits(forward: Pass, backward: Pass, layers: Expr, staying: Expr) -> Waits:
         for passes in ((forward, backward), [p._replace(before=p.ahead) for p in (forward, backward)])
     )
     link = side_by_side(Pass(*(a + b for a, b in zip(*made, strict=True))))
-    return Waits(own[0], maximum(own[1], maximum(link.h2d, link.d2h) - own[0]), sum(through))
+    both = own[0], maximum(own[1], maximum(link.h2d, link.d2h) - own[0])
+    return Waits(*both, *(a - b for a, b in zip(both, through, strict=True)))
 
 
 def _waited(one: Pass, layers: Expr, beside: Beside) -> Expr:

@@ -72,7 +72,6 @@ PASS_COSTS = frozenset(
 
 Costs = Mapping[str, Any]
 
-
 KNOBS = {"microbatches": "micro_batch", "ranks": "pp", "variant": "schedule", "chunks": "virtual_stages"}
 """Knobs of a plan behind the fields of a schedule's shape."""
 
@@ -196,22 +195,24 @@ def durations(schedule: Schedule, costs: Costs) -> Durations:
 
 
 def longer_seconds(schedule: Schedule, costs: Costs, of_copies: bool = False) -> tuple[Any, Any]:
-    """Return by how much each action, in the order of the graph, takes longer than others of its kind and stage, also
-    for those that wait for its message, and by how much else. Empty where nothing does.
+    """Return by how much each action, in the order of the graph, takes longer than its kind and stage say, also for
+    those that wait for its message, and by how much else. Empty where nothing does.
 
-    A backward right after another has the link for itself and is spared some waiting, but a pass that another of its
-    kind follows leaves no room: its rank waits on. `_held_up` counts too, but where only waits `of_copies` do.
+    Own ranks alone wait for what copies outlast a pass by, and on where another of its kind follows; right after one a
+    backward has the link for itself and waits less. `_held_up` counts too, but where only waits `of_copies` do.
     """
     graph, late = graph_of(schedule), _held_up(schedule, costs) * (not of_copies)
     if "forward_row" not in costs and not late.any():
         return np.zeros(0), np.zeros(0)
     longer, aside = np.zeros((2, len(graph)))
     longer[graph.lasts] = late[graph.stage[graph.lasts]]
-    parts, place = ("forward_row", "backward_row", "backward_spared"), graph.stage % schedule.depth
-    forward, backward, spared = ((np.zeros(schedule.depth) + costs.get(part, 0.0))[place] for part in parts)
-    (f, b), second = graph.rows, graph.rows[1] + 1
-    aside[f], aside[b], longer[second] = forward[f], backward[b], longer[second] - spared[second]
-    return longer, aside
+    (f, b), second, found = graph.rows, graph.rows[1] + 1, {}
+    for name in ("forward_row", "forward_aside", "backward_row", "backward_aside", "backward_spared"):
+        found[name] = (np.zeros(schedule.depth) + costs.get(name, 0.0))[graph.stage % schedule.depth]
+    aside[f], aside[b] = found["forward_row"][f], found["backward_row"][b]
+    longer[second] -= found["backward_spared"][second]
+    own = sum(found[f"{way}_aside"] * (graph.kind == kind) for way, kind in (("forward", Kind.F), ("backward", Kind.B)))
+    return longer - own, aside + own
 
 
 def _held_up(schedule: Schedule, costs: Costs) -> Any:
@@ -219,8 +220,7 @@ def _held_up(schedule: Schedule, costs: Costs) -> Any:
     and `costs.offload`'s `throttled`. Where W is apart, no other rank waits."""
     kind, rank = SCHEDULES[schedule.name], np.array(schedule.rank_of)
     whole = on_ranks(costs, "slowed", schedule) + offloaded(costs, "throttled", schedule)
-    whole *= not (kind.splits or kind.delayed)
-    return whole[rank] / np.bincount(rank)[rank]
+    return (not (kind.splits or kind.delayed)) * whole[rank] / np.bincount(rank)[rank]
 
 
 def hidden_seconds(schedule: Schedule, costs: Costs, rates: Costs | None = None) -> Any:

@@ -295,14 +295,13 @@ def _stage_forms(e: Mapping[str, Expr], _schedule: str) -> dict[str, Expr]:
     for place in PLACES:
         first, last = place in ("first", "only"), place in ("last", "only")
         own = times.chunk + (times.embedding if first else 0) + (times.head if last else 0)
-        waits, through = (_of_ends(e, f"{x}_offload", first, last) for x in ("own", "through"))
         kept = e["saved_bytes"] + (e["saved_embedding_bytes"] if first else 0)
         beside = _beside_head(e, 1) if last else e["backward_temporary_bytes"]
         # Linear in the microbatches alive: what an update needs beyond those of one counts beside all of them.
         beside = _or_update(e, place, beside, kept)
         out |= {
             f"own_{place}": own,
-            f"through_{place}": own - own_ends(e) + through - waits,
+            f"through_{place}": own - own_ends(e) - _of_ends(e, "aside", first, last),
             f"slowed_{place}": _held_up(e, "", place),
             f"d_{place}": e[f"reduce_{place}"] - _held_up(e, "", place) + own_ends(e),
             f"o_{place}": e[f"optimizer_{place}"],
@@ -312,9 +311,9 @@ def _stage_forms(e: Mapping[str, Expr], _schedule: str) -> dict[str, Expr]:
 
 
 def _of_ends(e: Mapping[str, Expr], name: str, first: bool, last: bool) -> Expr:
-    """Return a wait for copies on a stage (0: nothing is copied), with what embedding and head change of it."""
-    ends = ["", *["embedding_"] * (first and not last), *["head_"] * last]
-    return sum(e.get(f"{end}{name}", 0) for end in ends)
+    """Return what embedding and head change of a wait for copies on a stage (0: nothing is copied)."""
+    ends = ["embedding"] * (first and not last) + ["head"] * last
+    return sum(e.get(f"{end}_{name}", 0) for end in ends)
 
 
 def _held_up(e: Mapping[str, Expr], schedule: str, place: str) -> Expr:
@@ -395,25 +394,26 @@ def _splits(schedule: str) -> bool:
 def _with_offload(e: Mapping[str, Expr], moved: Mapping[str, Expr], schedule: str) -> dict[str, Expr]:
     """Return the costs of a step with what it waits for copies (either part of a backward for its own), less what is in
     host memory."""
-    splits = _splits(schedule)
+    joins = (splits := _splits(schedule)) and SCHEDULES[schedule].joins
     backward = moved["input_offload" if splits else "backward_offload"]
-    if splits and SCHEDULES[schedule].joins:
+    if joins:
         backward = minimum(backward, moved["backward_offload"] - moved["weight_offload"])
     out = {
         "forward_host": e["forward_host"] + moved["forward_offload"],
         "backward_host": e["backward_host"] + backward,
         "weight_compute": e["weight_compute"] + (moved["weight_offload"] if splits else 0),
         "saved_bytes": e["saved_bytes"] - moved["moved_bytes"],
-        "late_backward": 0 if splits else moved["late_backward"],
+        "ahead_forward": e["ahead_forward"] + moved["forward_aside"],
+        "late_backward": (0 if splits else moved["late_backward"]) + int(joins or not splits) * moved["backward_aside"],
         "row_offload": moved["forward_row"] + moved["backward_row"] - moved["backward_spared"],
         "backward_spared": moved["backward_spared"],
     }
-    for end in ("", "embedding_", "head_"):
-        own = moved[f"{end}forward_offload"] + moved[f"{end}backward_offload"]
-        out |= {f"{end}own_offload": own, f"{end}through_offload": moved[f"{end}through_offload"]}
-        if end:
-            out[f"{end}forward_offload"] = moved[f"{end}forward_offload"]
-            out[f"{end}backward_offload"] = 0 if splits else moved[f"{end}backward_offload"]
+    for end in ("embedding_", "head_"):
+        out |= {
+            f"{end}aside": moved[f"{end}forward_aside"] + moved[f"{end}backward_aside"],
+            f"{end}forward_offload": moved[f"{end}forward_offload"],
+            f"{end}backward_offload": 0 if splits else moved[f"{end}backward_offload"],
+        }
     for end in PLACES:
         room = moved["staged_bytes"]
         out |= {

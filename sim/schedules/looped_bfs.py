@@ -45,6 +45,11 @@ class LoopedBFS(GPipe):
             total = total + rank + (t.ranks - 1) * hop + first + last + further * t.most(first, last) + turns
         return total
 
+    def in_row(self, times: Times) -> Expr:
+        """As GPipe's, but for those between the turns of chunks where a rank has to wait, with fewer than p."""
+        t = times
+        return super().in_row(t) - (t.chunks - 1) * t.minimum(1, t.maximum(0, t.ranks - t.microbatches))
+
     def lower_bound(self, times: Times) -> Expr:
         """Its paths, as those of any order: waits of one phase are no bound where messages of the other are shorter."""
         return ClosedKind.lower_bound(self, times)
