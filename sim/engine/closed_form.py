@@ -47,7 +47,7 @@ def stage_form(structure: Structure, offloads: bool = False) -> Compiled:
 
 CHUNK = ("forward", "backward", "weight", "ahead", "met", "late", "saved", "temporary")
 ENDS = tuple(f"{end}_{what}" for end in ("embedding", "head") for what in ("forward", "backward", "weight", "saved"))
-RANK = ("reduce", "optimizer", "held", "room")
+RANK = ("reduce", "optimizer", "slowed", "held", "room")
 """Outputs of `chunk_form`: of a chunk, what both ends add, and of a rank."""
 
 
@@ -58,7 +58,7 @@ def chunk_form(structure: Structure, schedule: str, offloads: bool = False) -> C
     Outputs: of a chunk, the seconds of its passes, embedding and head apart (`forward`, `backward` without what is in
     `weight`: W where the schedule splits it, else 0), those in which they may begin before a message (`ahead`, `met`)
     and `late` ones that no other stage waits for; `message`, seconds; bytes `saved` and `temporary`, and `head_beside`,
-    the head's temporaries. Of a rank, by where it is: `reduce_<place>` and `optimizer_<place>`, seconds;
+    the head's temporaries. Of a rank, by where it is: `reduce_<place>`, `optimizer_<place>`, `slowed_<place>`, seconds;
     `held_<place>`, bytes; `room_<place>`, those that an update needs.
     """
     outputs = ("message", "head_beside", *CHUNK, *ENDS, *(f"{part}_{at}" for part in RANK for at in PLACES[:3]))
@@ -262,8 +262,7 @@ def _chunk_forms(e: Mapping[str, Expr], schedule: str) -> dict[str, Expr]:
     """Return the outputs of `chunk_form` over the outputs of the stage model."""
     t, splits = _times(e), int(SCHEDULES[schedule].splits)
     out = {
-        "message": e["send"],
-        "ahead": e["ahead_forward"], "met": e["ahead_backward"], "late": e["late_backward"],
+        "message": e["send"], "ahead": e["ahead_forward"], "met": e["ahead_backward"], "late": e["late_backward"],
         "forward": t.forward, "backward": t.backward - splits * t.weight, "weight": splits * t.weight,
         "saved": e["saved_bytes"], "temporary": e["backward_temporary_bytes"],
         "head_beside": e["head_temporary_bytes"],
@@ -278,6 +277,7 @@ def _chunk_forms(e: Mapping[str, Expr], schedule: str) -> dict[str, Expr]:
         out |= {
             f"reduce_{place}": e[f"reduce_{place}"] + (e["tied_reduce"] if place != "middle" else 0),
             f"optimizer_{place}": e[f"optimizer_{place}"],
+            f"slowed_{place}": _held_up(e, schedule, place),
             f"held_{place}": _held(e, place),
             f"room_{place}": e.get(f"update_room_{place}", 0),
         }
@@ -318,7 +318,7 @@ def _of_ends(e: Mapping[str, Expr], name: str, first: bool, last: bool) -> Expr:
 
 def _held_up(e: Mapping[str, Expr], schedule: str, place: str) -> Expr:
     """Return by how much a rank's last backwards end later for all, as `assembly` does."""
-    return 0 if _splits(schedule) else e[f"slowed_{place}"] + e.get(f"throttled_{place}", 0)
+    return int(not _splits(schedule)) * (e[f"slowed_{place}"] + e.get(f"throttled_{place}", 0))
 
 
 def _held(e: Mapping[str, Expr], place: str) -> Expr:
