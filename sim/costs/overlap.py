@@ -66,11 +66,8 @@ def beside_last(time: Expr, cover: Cover, whole: Cover, pieces: Expr, turns: Tur
     one, other = (Cover(*(part / chunks for part in all_of)) for all_of in (cover, whole))
     between = (chunks - 1) * ((turns.passes - 1) * _hidden(other) + turns.waits * sum(other))
     left = maximum(most * outlasts(time, cover) - between, alone * outlasts(time / chunks, one))
-    own, every = (
-        most * slowed_beside(time, cover.compute + more)
-        for more in (0, (chunks - 1) * (turns.passes - 1) * other.compute)
-    )
-    return time / n + left + every, own
+    every = most * slowed_beside(time, cover.compute + (chunks - 1) * (turns.passes - 1) * other.compute)
+    return time / n + left + every, minimum(every, alone * slowed_beside(time, cover.compute))
 
 
 def in_turn(pp: Expr, between: bool) -> Turns:

@@ -363,7 +363,7 @@ def _times(e: Mapping[str, Expr]) -> Times:
         head_weight=e["head_weight_compute"],
         send=e["send"] - own_ends(e) / 2,
         ranks=symbol("pp"), chunks=symbol("virtual_stages"), microbatches=symbol("microbatches"),
-        maximum=maximum, minimum=minimum,
+        maximum=maximum, minimum=minimum, group=symbol("microbatch_group_size"),
     )  # fmt: skip
 
 

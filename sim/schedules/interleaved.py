@@ -55,7 +55,7 @@ class Interleaved(ClosedKind):
         """The longer of two ways, through all work of the last or of the first rank.
 
         To the last one it goes while the pipeline fills, and back while it drains: a ramp of p - 1 chunks, and what the
-        first chunk does more for the microbatches that it takes in turn (p, or fewer if there are no more). Of the
+        first chunk does more for the microbatches that it takes in turn. Of the
         first rank's work, 2 (p - 1) forwards while the pipeline fills, or backwards while it drains, are left out where
         the way to the last chunk and back is longer.
 
@@ -64,7 +64,7 @@ class Interleaved(ClosedKind):
         pipeline fills.
         """
         t, ramp = times, times.ranks - 1
-        turn, further = t.minimum(t.ranks, t.microbatches), t.microbatches - 1
+        turn, further = t.minimum(t.maximum(t.ranks, t.group), t.microbatches), t.microbatches - 1
         work, later = t.microbatches * t.chunks * t.chunk, t.ranks * (t.chunks - 1) * t.maximum(0, t.send)
         spared = t.minimum(1, t.ranks - 2) * t.maximum(0, -t.head)  # ranks between have no head
         last = t.head + further * (t.head + spared) + t.embedding + (turn - 1) * t.maximum(0, t.embedding)

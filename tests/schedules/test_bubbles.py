@@ -57,16 +57,17 @@ def test_ends_that_do_more(name, most, mean):
     errors = []
     for random, p, t in cases(name, 2):
         looped = name == "looped-bfs"
-        m, v = random.randint(1, 20) if looped else p * random.randint(1, 4), random.randint(2, 4)
+        group = p * looped or random.randint(p, 2 * p)
+        m, v = random.randint(1, 20) if looped else group * random.randint(1, 4), random.randint(2, 4)
         send = looped * random.choice((0, random.randint(0, 500)))
-        first, last = ({kind: random.randint(0, 500) for kind in (Kind.F, Kind.B)} for _ in range(2))
+        first, last = ({kind: random.randint(0, t[kind]) for kind in (Kind.F, Kind.B)} for _ in range(2))
         table = {kind: np.full(p * v, t[kind]) for kind in Kind if kind in t}
         for kind in first:
             table[kind][[0, -1]] += first[kind], last[kind]
-        order = build(name, Shape(p, m, v))
+        order = build(name, Shape(p, m, v, group))
         ran = run_program(Durations(table, np.full(p * v, send)).program(graph_of(order)))
         ends = first[Kind.F], first[Kind.B], last[Kind.F], last[Kind.B]
-        closed = CLOSED[name].makespan(Times(t[Kind.F], t[Kind.B], *ends, send, p, v, m, max, min))
+        closed = CLOSED[name].makespan(Times(t[Kind.F], t[Kind.B], *ends, send, p, v, m, max, min, group=group))
         errors.append(abs(closed / ran.makespan - 1))
     assert max(errors) <= most
     assert np.mean(errors) <= mean
