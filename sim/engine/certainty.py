@@ -13,23 +13,32 @@ ISSUE_SIGMA_LOG = 0.26
 bound by their host (full and selective recompute), by the issue times of one machine 20.1 and 24.7 % too fast for the
 other (README, plans predicted and executed)."""
 
+MEGATRON_SIGMA_LOG = 0.32
+"""The same of Megatron-LM's modules: with `bias_dropout_fusion`, compiled by TorchScript, a layer took 1.38 times as
+long to issue as without on the CPU where `MEGATRON_ISSUE` was measured."""
+
+
+def waiting_sigma(waiting: float, framework: str) -> float:
+    """Return the standard deviation of the log of a step's time of which `waiting` grows with what hosts issue."""
+    return waiting * hypot(ISSUE_SIGMA_LOG, MEGATRON_SIGMA_LOG if framework == "megatron" else 0.0)
+
 
 def step_sigma(
     profile: Profile,
     level: RunLevelSet,
     kernels: Sequence[usage.Used] = (),
     software_year: float | None = None,
-    waiting: float = 0.0,
+    hosts: float = 0.0,
 ) -> float:
     """Return the standard deviation of the log of a step time.
 
     What runs differ from the fitted run level, and what carrying the profile over from another device and software of
-    another year add, and hosts other than the one whose issue times are known (`waiting`: how the step grows with
-    these; no fitted run waits for its host). The run level's spread was found with the public profiles: the errors of
-    their kernels, also outside their domains, are in it and count no second time. Of a measured profile, whose kernels
+    another year add, and hosts other than the one whose issue times are known (`hosts`: `waiting_sigma`; hardly any
+    fitted run waits for its host). The run level's spread was found with the public profiles: the errors of their
+    kernels, also outside their domains, are in it and count no second time. Of a measured profile, whose kernels
     no such run has seen, the larger of the two counts, and what shapes outside its domain add comes on top.
     """
-    beyond = carried_sigma(profile, level), software_sigma(software_year), ISSUE_SIGMA_LOG * waiting
+    beyond = carried_sigma(profile, level), software_sigma(software_year), hosts
     if not profile.measured:
         return hypot(level.sigma_log, *beyond)
     within = max(level.sigma_log, spread.kernel_sigma(profile, kernels, outside=False))

@@ -22,7 +22,7 @@ from sim.costs.run_level import (
     straggling,
 )
 from sim.engine.assembly import COMPUTED, PAIRS, Pace, Waits, durations, exposed, footprint, pace, step_schedule, waits
-from sim.engine.certainty import step_sigma
+from sim.engine.certainty import step_sigma, waiting_sigma
 from sim.engine.clock import TICK_S
 from sim.engine.contended import layout, sharing_on, waits_under_contention
 from sim.engine.critical import CriticalPath, critical_path
@@ -96,7 +96,8 @@ class Step:
     def sigma_log(self) -> float:
         """Standard deviation of the log of the step time."""
         kernels = self.kernels if self.profile.measured else ()  # of others their errors are in the run level
-        own = step_sigma(self.profile, self.level, kernels, self.plan.software_year, self.waiting)
+        hosts = waiting_sigma(self.waiting, self.plan.framework)
+        own = step_sigma(self.profile, self.level, kernels, self.plan.software_year, hosts)
         if self.correction is None or self.profile.learned is None:
             return own
         beyond = self.profile.learned.beyond(self.correction.group, self.uncorrected_s)

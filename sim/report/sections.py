@@ -2,7 +2,7 @@
 
 from sim.costs.run_level import software_sigma
 from sim.costs.spread import kernel_sigma, widening
-from sim.engine.certainty import ISSUE_SIGMA_LOG, carried_sigma
+from sim.engine.certainty import carried_sigma, waiting_sigma
 from sim.engine.step import Step
 from sim.report import figures
 from sim.report import markup as m
@@ -301,7 +301,8 @@ def certainty_section(step: Step) -> str:
         "carrying kernels over from another device": carried_sigma(profile, step.level),
     }
     if step.waiting:
-        parts["other hosts than the one whose issue of kernels is known"] = ISSUE_SIGMA_LOG * step.waiting
+        hosts = waiting_sigma(step.waiting, step.plan.framework)
+        parts["other hosts than the one whose issue of kernels is known"] = hosts
     if step.plan.software_year is not None:
         parts["software of another year"] = software_sigma(step.plan.software_year)
     if profile.measured:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from sim.costs import spread
 from sim.costs.run_level import shipped, symbol_values
-from sim.engine.certainty import ISSUE_SIGMA_LOG, carried_sigma
+from sim.engine.certainty import carried_sigma, waiting_sigma
 from sim.engine.sensitivity import times_with
 from sim.engine.step import Step
 
@@ -49,7 +49,7 @@ TITLES = {
     "unfused_compiled": "traffic that torch.compile leaves",
     "misaligned_slowdown": "time of misaligned attention products",
     "low_precision_slowdown": "time of 8- and 4-bit products",
-    "host_s_per_launch": "issue time of a kernel",
+    "host_s_per_launch": "issue time of a kernel, with that of its operation in Python",
     "step_overhead_s": "fixed time of a step",
 }
 """Run-level parameters that plans on the same devices may use in different measure."""
@@ -169,7 +169,7 @@ def _of_kernels(best: Step, names: list[str]) -> Floats:
         by_parameter.setdefault(COMPUTE.get(op, MEMORY), []).append((sigma, taken[op]))
     sigmas = {n: hypot(*(s for s, _ in each)) / max(sum(t for _, t in each), 1e-12) for n, each in by_parameter.items()}
     if not best.member.hardware.on_host:
-        sigmas[ISSUE] = ISSUE_SIGMA_LOG
+        sigmas[ISSUE] = waiting_sigma(1.0, best.plan.framework)
     return np.diag([sigmas.get(n, 0.0) for n in names])
 
 

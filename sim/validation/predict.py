@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sim.costs.profile import Profile
 from sim.costs.run_level import RunLevel, RunLevelSet, run_level
 from sim.engine.batch import Asked, Batch
-from sim.engine.certainty import step_sigma
+from sim.engine.certainty import step_sigma, waiting_sigma
 from sim.engine.step import device_memory, memory_sigma, simulate
 from sim.specs.fields import InputError
 from sim.validation.fit import fit_run_level, halved, spread
@@ -84,7 +84,7 @@ def _prediction(
     of_time = (
         simulate(asked.model, asked.cluster, plan, level=level).sigma_log
         if profile.measured
-        else step_sigma(profile, level, software_year=plan.software_year, waiting=waiting)
+        else step_sigma(profile, level, software_year=plan.software_year, hosts=waiting_sigma(waiting, plan.framework))
     )
     return Prediction(
         Range.of(time_s, of_time),

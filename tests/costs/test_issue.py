@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from sim.costs.layers.issue import MEGATRON_ISSUE
 from sim.costs.profile import load_profile
 from sim.costs.run_level import RunLevel, RunLevelSet
 from sim.engine.placed import stage_costs
@@ -38,7 +39,15 @@ def test_whole_layers_are_repeated_in_the_backward_pass():
 def test_a_checkpoint_of_operations_looks_at_each_of_them_twice():
     assert issued(recompute="selective") == pytest.approx([3.5e-3, 4.5e-3])
     assert issued({"issue_s": 3e-3}, recompute="selective") == pytest.approx([1e-3, 2e-3])
-    assert issued(framework="megatron", recompute="selective") == pytest.approx([1e-3, 2e-3])
+    forward, backward = MEGATRON_ISSUE["forward"], MEGATRON_ISSUE["backward"]
+    assert issued(framework="megatron", recompute="selective") == pytest.approx([forward * 1e-3, backward * 2e-3])
+
+
+def test_megatrons_modules_take_longer():
+    forward, backward = MEGATRON_ISSUE["forward"], MEGATRON_ISSUE["backward"]
+    assert issued(framework="megatron") == pytest.approx([forward * 1e-3, backward * 2e-3])
+    repeated = [forward * 1e-3, backward * 2e-3 + MEASURED["full_issue_s"] + (forward - 1) * 1e-3]
+    assert issued(framework="megatron", recompute="full") == pytest.approx(repeated)
 
 
 def test_tempos_layers():

@@ -86,7 +86,7 @@ def test_other_dates_are_refused(year) -> None:
 def test_a_step_shorter_than_what_frameworks_do_around_it_says_so():
     """As a tiny network's is; of one that takes seconds it is no news."""
     cluster, plan = Cluster.of("h100-sxm-80gb", nodes=1), Plan(global_batch=64)
-    tiny = simulate(Model(hidden=64, layers=1, heads=1, vocab=64, seq=64), cluster, plan)
+    tiny = simulate(Model(hidden=64, layers=1, heads=1, vocab=64, seq=64), cluster, plan.but(global_batch=8))
     large = simulate(Model(hidden=4096, layers=8, heads=32, seq=2048), cluster, plan)
     said = ["once a step" in " ".join(run.assumptions) for run in (tiny, large)]
     assert said == [True, False]

@@ -9,7 +9,7 @@ from sim.catalog import names
 from sim.costs.profile import load_profile
 from sim.costs.run_level import run_level
 from sim.engine.batch import Asked, Batch
-from sim.engine.certainty import ISSUE_SIGMA_LOG, step_sigma
+from sim.engine.certainty import ISSUE_SIGMA_LOG, step_sigma, waiting_sigma
 from sim.engine.sensitivity import times_with
 from sim.engine.step import simulate
 from sim.specs import Cluster, Model, Plan
@@ -52,8 +52,9 @@ def test_a_step_grows_with_issue_by_its_waiting(plan):
 
 def test_other_hosts_widen_the_interval_of_what_waits_for_them():
     step, level = simulate(SMALL, H100, PLAN), run_level()
-    assert step.sigma_log == pytest.approx(hypot(level.sigma_log, ISSUE_SIGMA_LOG * step.waiting))
-    assert step_sigma(step.profile, level, waiting=1.0) == pytest.approx(hypot(level.sigma_log, ISSUE_SIGMA_LOG))
+    assert step.sigma_log == pytest.approx(hypot(level.sigma_log, waiting_sigma(step.waiting, "megatron")))
+    assert step_sigma(step.profile, level, hosts=0.3) == pytest.approx(hypot(level.sigma_log, 0.3))
+    assert waiting_sigma(0.5, "megatron") > waiting_sigma(0.5, "torch") == pytest.approx(ISSUE_SIGMA_LOG / 2)
     large = simulate(LARGE, H100, PLAN)
     assert large.waiting == 0
     assert large.sigma_log == pytest.approx(level.sigma_log)

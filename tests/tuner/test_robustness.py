@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from sim.costs.profile import load_profile, profile_text
 from sim.costs.run_level import RunLevelSet
 from sim.engine.step import simulate
 from sim.specs import Cluster, Model, Plan
@@ -72,12 +73,18 @@ def test_nothing_uncertain_leaves_the_order():
     assert all(sigma == 0 for name, sigma in found.sigmas.items() if name not in measured)
 
 
-def test_at_the_flip_the_plans_take_equally_long():
+def test_at_the_flip_the_plans_take_equally_long(tmp_path):
+    """Here that of what issuing takes, in Python too."""
     steps, seconds = ranked()
     flip = robustness(steps, seconds, samples=50).flip
     assert flip is not None and 0 < abs(flip.sigmas) <= 4 and (flip.at > flip.value) == (flip.sigmas > 0)
     held = steps[0].level
     level = replace(held, parameters=replace(held.parameters, **{flip.parameter: flip.at}))
+    assert flip.parameter == "host_s_per_launch"
+    profile = load_profile(CLUSTER.profile)
+    longer = {k: v * flip.at / flip.value for k, v in vars(profile).items() if k.endswith("issue_s") and v}
+    (tmp_path / "profile.json").write_text(profile_text(replace(profile, **longer)))
+    cluster = Cluster.of(CLUSTER.device, nodes=1, profile=str(tmp_path))
     pair = [steps[0], steps[flip.rival - 1]]
-    ratio = [simulate(MODEL, CLUSTER, s.plan, level=level).step_time_s / s.step_time_s for s in pair]
+    ratio = [simulate(MODEL, cluster, s.plan, level=level).step_time_s / s.step_time_s for s in pair]
     assert ratio[0] * pair[0].step_time_s == pytest.approx(ratio[1] * pair[1].step_time_s, rel=1e-3)

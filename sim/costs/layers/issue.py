@@ -10,6 +10,11 @@ from sim.costs.layers.tempo import tempo
 from sim.specs import table
 from sim.specs.blocks import GATES
 
+MEGATRON_ISSUE = {"forward": 4.5, "backward": 1.7, "ends": 2.1}
+"""Times that Megatron-LM's Python takes longer to issue a layer's passes, and embedding, head and loss, than plain
+PyTorch's: Megatron-Core 0.16.1 without fusions beside `SmallGpt`, torch 2.13, one core of an AMD EPYC, 2026-11-29
+(`calibration.megatron`: 4.50 - 4.62, 1.67 - 1.78 and 2.06 - 2.13; Megatron-Core 0.8.0 a tenth less forward)."""
+
 
 def host_seconds(kind: Kind, ops: Sequence[Op], share: Expr) -> dict[str, tuple[Expr, Expr]]:
     """Return by pass what issuing takes beside the kernels of a device, and by itself on a host processor.
@@ -19,11 +24,15 @@ def host_seconds(kind: Kind, ops: Sequence[Op], share: Expr) -> dict[str, tuple[
     layers, which launch a step's kernels again and again. Whole layers are repeated in the backward pass; a checkpoint
     of operations (PyTorch's selective one) looks at each of them in Python, the first time and again.
     """
+    issue = symbol("issue_s") / 3
     if isinstance(kind, TracedKind):
         forward, backward = traced.issued(kind, "forward"), traced.issued(kind, *traced.BACKWARD)
-    else:
-        forward = _launched(ops) if kind.mixer in GATES else (_launched(ops)[0], symbol("issue_s") / 3)
+    elif kind.mixer in GATES:
+        forward = _launched(ops)
         backward = 2 * forward[0], 2 * forward[1]
+    else:
+        launches = _launched(ops)[0]
+        forward, backward = (launches, _longer("forward") * issue), (2 * launches, _longer("backward") * 2 * issue)
     whole = share * symbol("full")
     passes = {"forward": forward, "backward": (backward[0] + whole * forward[0], backward[1])}
     more = {"forward": 0, "backward": whole * forward[1]}
@@ -32,7 +41,7 @@ def host_seconds(kind: Kind, ops: Sequence[Op], share: Expr) -> dict[str, tuple[
         own = tempo * symbol("tempo_issue_s") / 3
         more = {
             "forward": looked_at + own,
-            "backward": looked_at + 2 * own + whole * symbol("full_issue_s"),
+            "backward": looked_at + 2 * own + whole * (symbol("full_issue_s") + (_longer("forward") - 1) * issue),
         }
     return {
         name: (maximum(symbol("host_s_per_launch") * n, own + more[name]), own + more[name])
@@ -54,8 +63,13 @@ def head_issue(structure: Structure, ops: Sequence[Op]) -> Expr:
     if structure.ends:
         known = sum(traced.issued(end, *table.PHASES)[1] for end in structure.ends)
     else:
-        known = symbol("ends_issue_s")
+        known = _longer("ends") * symbol("ends_issue_s")
     return maximum(symbol("host_s_per_launch") * sum(op.launches for op in ops), known)
+
+
+def _longer(part: str) -> Expr:
+    """Return 1, or with Megatron-LM's modules `MEGATRON_ISSUE`."""
+    return native + (1 - native) * MEGATRON_ISSUE[part]
 
 
 def _launched(ops: Sequence[Op]) -> tuple[Expr, Expr]:

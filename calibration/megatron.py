@@ -1,0 +1,131 @@
+"""How much longer Megatron-LM's layers take to issue than plain PyTorch's of the same network, measured on a CPU.
+
+Networks of next to no size are all Python, dispatcher and autograd; of these the ratio is no matter of the device.
+`python -m calibration.megatron` prints it. That needs Megatron-Core, which trainsim does not:
+`pip install --no-deps megatron-core einops`. Its modules of plain torch are measured (the local specification, no
+fusion), as its others call TransformerEngine, which runs on GPUs alone.
+"""
+
+import contextlib
+import sys
+from collections.abc import Callable, Mapping
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+import typer
+from torch import Tensor
+
+from calibration.kernels.gpt import SmallGpt
+from sim.costs.fitted import six_digits
+from sim.specs.fields import InputError
+from sim.specs.model import Model
+
+HEIGHTS = (1, 2, 4, 8)
+"""Layers of the networks; a straight line through their times parts layers from ends."""
+ROUNDS, WARM_UPS = 60, 5
+WAYS = ("forward", "backward")
+SIZE = {"hidden": 16, "heads": 2, "vocab": 8, "seq": 8}
+
+Pass = Callable[[], Tensor]
+"""Runs a network forward and returns its loss."""
+
+
+def ratios(seconds: Mapping[tuple[str, str, int], float]) -> dict[str, float]:
+    """Return how many times as long a layer's passes, and both of the ends (embedding, head, loss), are in Megatron-LM.
+
+    seconds: by network of `NETWORKS`, pass of `WAYS` and layers.
+    """
+    lines = {(name, way): np.polyfit(HEIGHTS, [seconds[name, way, n] for n in HEIGHTS], 1) for name, way, _ in seconds}
+    plain, other = (sum(lines[name, way][1] for way in WAYS) for name in NETWORKS)
+    layers = {way: lines["megatron", way][0] / lines["torch", way][0] for way in WAYS}
+    return {name: six_digits(times) for name, times in (layers | {"ends": other / plain}).items()}
+
+
+def measure() -> dict[str, float]:
+    """Return `ratios` of Megatron-Core's GPT to `SmallGpt`, the shortest of `ROUNDS` in turns, on one core.
+
+    Raises:
+        InputError: Megatron-Core is not installed.
+    """
+    torch.set_num_threads(1)
+    networks = {(name, n): made(n) for n in HEIGHTS for name, made in NETWORKS.items()}
+    shortest: dict[tuple[str, str, int], float] = {}
+    for turn in range(WARM_UPS + ROUNDS):
+        for (name, n), forward in networks.items():
+            start = perf_counter()
+            loss = forward()
+            middle = perf_counter()
+            torch.autograd.backward(loss)
+            for way, seconds in zip(WAYS, (middle - start, perf_counter() - middle), strict=True):
+                if turn >= WARM_UPS:
+                    shortest[name, way, n] = min(seconds, shortest.get((name, way, n), seconds))
+    return ratios(shortest)
+
+
+def _tokens() -> Tensor:
+    return torch.randint(0, SIZE["vocab"], (1, SIZE["seq"]))
+
+
+def _plain(layers: int) -> Pass:
+    gpt, tokens = SmallGpt(Model(name="small", layers=layers, **SIZE)), _tokens()
+    return lambda: gpt.loss(tokens, tokens)
+
+
+def _megatron(layers: int) -> Pass:
+    """Return Megatron-Core's GPT on this processor alone: its buffers are made there, and dropout is off."""
+    core = _core()
+    config = core["TransformerConfig"](
+        num_layers=layers, hidden_size=SIZE["hidden"], num_attention_heads=SIZE["heads"], use_cpu_initialization=True,
+        hidden_dropout=0.0, attention_dropout=0.0,
+    )  # fmt: skip
+    gpt = core["GPTModel"](config, core["get_gpt_layer_local_spec"](), SIZE["vocab"], SIZE["seq"])
+    tokens, positions = _tokens(), torch.arange(SIZE["seq"])[None]
+    mask = torch.ones(1, 1, SIZE["seq"], SIZE["seq"], dtype=torch.bool).triu(1)
+    return lambda: gpt(tokens, positions, mask, labels=tokens).mean()
+
+
+def _core() -> dict[str, Any]:
+    """Return what is needed of Megatron-Core, set up for one process without a GPU."""
+    try:
+        from megatron.core import parallel_state  # noqa: PLC0415
+        from megatron.core.models.gpt import GPTModel  # noqa: PLC0415
+        from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec  # noqa: PLC0415
+        from megatron.core.transformer.transformer_config import TransformerConfig  # noqa: PLC0415
+    except ImportError as error:
+        raise InputError("megatron-core", error.name, "installed: pip install --no-deps megatron-core einops") from None
+    if not torch.distributed.is_initialized():
+        store = torch.distributed.HashStore()
+        torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+        parallel_state.initialize_model_parallel(1, 1)
+        torch.cuda.current_device = lambda: torch.device("cpu")  # type: ignore[assignment,return-value]
+        for module in list(sys.modules.values()):
+            if module.__name__.startswith("megatron") and hasattr(module, "get_cuda_rng_tracker"):
+                module.get_cuda_rng_tracker = lambda *_: _NoDropout()
+    return {each.__name__: each for each in (GPTModel, get_gpt_layer_local_spec, TransformerConfig)}
+
+
+class _NoDropout:
+    """Stands for the states of random numbers on a GPU."""
+
+    def fork(self, *_: Any) -> contextlib.nullcontext[None]:
+        """Return what a dropout runs under."""
+        return contextlib.nullcontext()
+
+    def is_initialized(self) -> bool:
+        """Return that there is nothing to set up."""
+        return True
+
+
+NETWORKS: Mapping[str, Callable[[int], Pass]] = {"torch": _plain, "megatron": _megatron}
+
+
+def main() -> None:
+    """Print what `measure` finds."""
+    for part, times in measure().items():
+        typer.echo(f"{part}: {times:.2f} times as long to issue")
+
+
+if __name__ == "__main__":
+    typer.run(main)
