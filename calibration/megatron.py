@@ -9,11 +9,13 @@ fusion), as its others call TransformerEngine, which runs on GPUs alone.
 import contextlib
 import sys
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 import typer
 from torch import Tensor
 
@@ -26,7 +28,7 @@ HEIGHTS = (1, 2, 4, 8)
 """Layers of the networks; a straight line through their times parts layers from ends."""
 ROUNDS, WARM_UPS = 60, 5
 WAYS = ("forward", "backward")
-SIZE = {"hidden": 16, "heads": 2, "vocab": 8, "seq": 8}
+HIDDEN, HEADS, VOCAB, SEQ = 16, 2, 8, 8
 
 Pass = Callable[[], Tensor]
 """Runs a network forward and returns its loss."""
@@ -65,11 +67,12 @@ def measure() -> dict[str, float]:
 
 
 def _tokens() -> Tensor:
-    return torch.randint(0, SIZE["vocab"], (1, SIZE["seq"]))
+    return torch.randint(0, VOCAB, (1, SEQ))
 
 
 def _plain(layers: int) -> Pass:
-    gpt, tokens = SmallGpt(Model(name="small", layers=layers, **SIZE)), _tokens()
+    model = Model(name="small", layers=layers, hidden=HIDDEN, heads=HEADS, vocab=VOCAB, seq=SEQ)
+    gpt, tokens = SmallGpt(model), _tokens()
     return lambda: gpt.loss(tokens, tokens)
 
 
@@ -77,33 +80,39 @@ def _megatron(layers: int) -> Pass:
     """Return Megatron-Core's GPT on this processor alone: its buffers are made there, and dropout is off."""
     core = _core()
     config = core["TransformerConfig"](
-        num_layers=layers, hidden_size=SIZE["hidden"], num_attention_heads=SIZE["heads"], use_cpu_initialization=True,
+        num_layers=layers, hidden_size=HIDDEN, num_attention_heads=HEADS, use_cpu_initialization=True,
         hidden_dropout=0.0, attention_dropout=0.0,
     )  # fmt: skip
-    gpt = core["GPTModel"](config, core["get_gpt_layer_local_spec"](), SIZE["vocab"], SIZE["seq"])
-    tokens, positions = _tokens(), torch.arange(SIZE["seq"])[None]
-    mask = torch.ones(1, 1, SIZE["seq"], SIZE["seq"], dtype=torch.bool).triu(1)
+    gpt = core["GPTModel"](config, core["get_gpt_layer_local_spec"](), VOCAB, SEQ)
+    tokens, positions = _tokens(), torch.arange(SEQ)[None]
+    mask = torch.ones(1, 1, SEQ, SEQ, dtype=torch.bool).triu(1)
     return lambda: gpt(tokens, positions, mask, labels=tokens).mean()
 
 
 def _core() -> dict[str, Any]:
     """Return what is needed of Megatron-Core, set up for one process without a GPU."""
     try:
-        from megatron.core import parallel_state  # noqa: PLC0415
-        from megatron.core.models.gpt import GPTModel  # noqa: PLC0415
-        from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec  # noqa: PLC0415
-        from megatron.core.transformer.transformer_config import TransformerConfig  # noqa: PLC0415
+        state, gpt, specs, config = (
+            import_module(f"megatron.core.{name}")
+            for name in (
+                "parallel_state", "models.gpt", "models.gpt.gpt_layer_specs", "transformer.transformer_config",
+            )
+        )  # fmt: skip
     except ImportError as error:
         raise InputError("megatron-core", error.name, "installed: pip install --no-deps megatron-core einops") from None
-    if not torch.distributed.is_initialized():
-        store = torch.distributed.HashStore()
-        torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
-        parallel_state.initialize_model_parallel(1, 1)
-        torch.cuda.current_device = lambda: torch.device("cpu")  # type: ignore[assignment,return-value]
+    if not dist.is_initialized():
+        store = dist.HashStore()  # type: ignore[attr-defined]
+        dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+        state.initialize_model_parallel(1, 1)
+        setattr(torch.cuda, "current_device", lambda: torch.device("cpu"))  # noqa: B010
         for module in list(sys.modules.values()):
             if module.__name__.startswith("megatron") and hasattr(module, "get_cuda_rng_tracker"):
-                module.get_cuda_rng_tracker = lambda *_: _NoDropout()
-    return {each.__name__: each for each in (GPTModel, get_gpt_layer_local_spec, TransformerConfig)}
+                setattr(module, "get_cuda_rng_tracker", lambda *_: _NoDropout())  # noqa: B010
+    return {
+        "GPTModel": gpt.GPTModel,
+        "get_gpt_layer_local_spec": specs.get_gpt_layer_local_spec,
+        "TransformerConfig": config.TransformerConfig,
+    }
 
 
 class _NoDropout:

@@ -14,7 +14,7 @@ from sim.costs import kernels
 from sim.costs.carry import Move, carried, nearest, ratios
 from sim.costs.collectives import OPTIONAL, PARAMETERS
 from sim.costs.contention import Contention
-from sim.costs.fitted import Z80, Amount, Errors, KernelModel, Name, SizeBin, Text, Word, require
+from sim.costs.fitted import Z80, Amount, Errors, KernelModel, Name, SizeBin, Text, Word, require, six_digits
 from sim.costs.learned import FILE as LEARNED
 from sim.costs.learned import Learned, profile_hash, read_learned
 from sim.specs.catalog import device, devices, is_device_file
@@ -184,13 +184,15 @@ class Profile:
             "tempo_issue_s": self.tempo_issue_s or 0.0,
         }
 
-    def with_issue_of(self, other: "Profile | None") -> "Profile":
-        """Return the profile with what hosts take to issue kernels from another, which is no matter of a device; None:
-        kernels are issued by something faster than PyTorch's Python."""
-        held: dict[str, Any] = {
-            f.name: getattr(other, f.name) if other else f.default for f in fields(self) if "issue_s" in f.name
-        }
-        return replace(self, issue_of=other.name if other else "", **held)
+    def with_issue_of(self, other: "Profile | None", times: float = 1.0) -> "Profile":
+        """Return the profile with what hosts take to issue kernels from another, which is no matter of a device, or as
+        many `times` as long; None: kernels are issued by something faster than PyTorch's Python."""
+        whose = "" if other is None else other.name if times == 1 else f"{other.name}, x {times:g}"
+        held: dict[str, Any] = {f.name: f.default for f in fields(self) if "issue_s" in f.name}
+        if other:
+            found = {name: getattr(other, name) for name in held}
+            held = {name: six_digits(value * times) if value else value for name, value in found.items()}
+        return replace(self, issue_of=whose, **held)
 
     @property
     def measured(self) -> bool:

@@ -15,7 +15,7 @@ from sim.costs.collectives import Group, send
 from sim.costs.kernels import element_bytes
 from sim.costs.layers import ends
 from sim.costs.layers.block import block, recomputed
-from sim.costs.layers.issue import halves, head_issue, host_seconds
+from sim.costs.layers.issue import halves, head_issue, host_seconds, lead_of_backward
 from sim.costs.layers.ops import (
     COMMUNICATION,
     Op,
@@ -90,7 +90,8 @@ def layer(structure: Structure, index: int) -> dict[str, Expr]:
     times["weight_compute"] += _accumulated(index)
     forward, backward = forward_seconds(times), backward_seconds(times) + times["recompute"]
     host = host_seconds(kind, ops, memory.repeated)
-    times["forward_host"] = _issued(*host["forward"], forward)
+    lead = maximum(0, backward - host["backward"][0]) * lead_of_backward(kind)
+    times["forward_host"] = maximum(0, _issued(*host["forward"], forward) - lead)
     times |= halves(_issued(*host["backward"], backward), memory.repeated)
     times["forward_lead"] = maximum(0, forward - host["forward"][0])
     times["behind"] = host["backward"][0] - backward

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sim.costs.profile import Profile
 from sim.costs.run_level import RunLevel, RunLevelSet, run_level
 from sim.engine.batch import Asked, Batch
-from sim.engine.certainty import step_sigma, waiting_sigma
+from sim.engine.certainty import step_sigma
 from sim.engine.step import device_memory, memory_sigma, simulate
 from sim.specs.fields import InputError
 from sim.validation.fit import fit_run_level, halved, spread
@@ -80,11 +80,11 @@ def _prediction(
 ) -> Prediction:
     profile, m, plan = asked.profile, asked.profile.memory, asked.placed.plan
     sigma, ranks = memory_sigma(profile), (fullest, last)
-    # The errors of measured kernels are of the step that they make.
+    # The errors of measured kernels, and what waits for hosts, are of the step that they make.
     of_time = (
         simulate(asked.model, asked.cluster, plan, level=level).sigma_log
-        if profile.measured
-        else step_sigma(profile, level, software_year=plan.software_year, hosts=waiting_sigma(waiting, plan.framework))
+        if profile.measured or waiting
+        else step_sigma(profile, level, software_year=plan.software_year)
     )
     return Prediction(
         Range.of(time_s, of_time),

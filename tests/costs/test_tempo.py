@@ -1,5 +1,7 @@
 """Plans with Tempo's layers: bytes by the paper's formulas, time by the bytes moved, on every way to a time."""
 
+from dataclasses import replace
+
 import pytest
 
 from sim.costs.run_level import level_of
@@ -13,6 +15,7 @@ from sim.sweep.evaluate import Evaluate
 from sim.sweep.grid import Grid
 from sim.tuner.staged import search_stages
 from sim.tuner.tune import tune
+from tests.costs.hosts import hostless
 from tests.costs.test_memory import block_bytes, gpt, llama
 
 CLUSTER = Cluster.of("a100-sxm-40gb", nodes=1)
@@ -84,9 +87,10 @@ def plans(**given):
 
 @pytest.mark.parametrize("engine", ["path", "events"])
 @pytest.mark.parametrize("model", [EAGER, FLASH])
-def test_a_step_takes_longer_by_the_bytes_moved(engine, model):
+def test_a_step_takes_longer_by_the_bytes_moved(engine, model, tmp_path):
     """A byte of every activation there and back, and one more dropout of the scores at 2 e + 1 bytes."""
-    usual, tempo = (simulate(model, CLUSTER, p, engine) for p in plans())
+    cluster = replace(CLUSTER, profile=hostless(CLUSTER.device, tmp_path / "own"))
+    usual, tempo = (simulate(model, cluster, p, engine) for p in plans())
     assert usual.peak_memory_bytes > tempo.peak_memory_bytes
     assert 0 < tempo.step_time_s / usual.step_time_s - 1 < 0.1
     once, again = ({o.name: o for o in s.operations} for s in (usual, tempo))

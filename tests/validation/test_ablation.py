@@ -23,7 +23,7 @@ USES = {
     "framework": {"fsdp_shard": "8", "zero_stage": "3"},
     "fsdp-overlap": {"fsdp_shard": "8", "zero_stage": "3"},
     "contention": {},
-    "tp-overlap": {"tp": "8", "dp": "1"},
+    "tp-overlap": {"tp": "8", "dp": "1", "hidden": "8192", "heads": "64"},
     "data-parallel": {},
     "distributed-optimizer": {},
     "cp-ep-sp": {"tp": "2", "dp": "2", "cp": "2", "sequence_parallel": "1"},

@@ -57,7 +57,7 @@ def test_without_runs_the_prior_stays():
 
 def test_runs_of_schedules_without_closed_forms_are_fitted_too(tmp_path):
     """On the engine, at any parameters; what a term is worth is told of the others only."""
-    found = cases(tmp_path, {"pp": "2", "tp": "1", "dp": "4", "vpp": "2", "schedule": "zbv"})[:1]
+    found = cases(tmp_path, {"pp": "2", "tp": "1", "dp": "4", "vpp": "2", "schedule": "zbv", "micro_batch": "8"})[:1]
     one, slower = (level(**asdict(run_level().parameters) | {"gemm_slowdown": n}) for n in (1.0, 1.5))
     batch = Batch([Asked(c.model, c.cluster, c.placed) for c in found], "approximate")
     step = simulate(found[0].model, found[0].cluster, found[0].placed.plan, level=one)

@@ -1,6 +1,7 @@
-"""Steps that wait for their hosts beside measured ones that score nowhere, since nobody fitted anything to them.
+"""Steps that wait for their hosts beside measured ones that score nowhere.
 
-The tables of Megatron-LM's continuous integration: models of a few layers, whose steps its kernels do not fill.
+The tables of Megatron-LM's continuous integration: models of a few layers, whose steps kernels do not fill. H100's
+have seen no fit; of A100's one number is known, how much slower its hosts are than H100's.
 """
 
 from statistics import median
@@ -20,9 +21,9 @@ def pairs(device):
     return [(p.step_time_s, case.row.step_time_s) for p, case in zip(elsewhere(cases), cases, strict=True)]
 
 
-@pytest.mark.parametrize(("device", "low", "inside"), [("h100-sxm-80gb", 0.75, 0.7), ("a100-sxm-80gb", 0.6, 0.25)])
-def test_they_are_told_too_fast_by_a_third_at_most(device, low, inside):
-    """Less than half of what was measured before hosts were known to issue; an A100's are older than the measured."""
+@pytest.mark.parametrize(("device", "low", "inside"), [("h100-sxm-80gb", 0.75, 0.7), ("a100-sxm-80gb", 0.75, 0.7)])
+def test_they_are_told_too_fast_by_a_quarter_at_most(device, low, inside):
+    """Before hosts were known to issue their kernels the median was 0.44."""
     held = pairs(device)
     assert len(held) > 60
     assert low < median(told.value / measured for told, measured in held) < 1.1

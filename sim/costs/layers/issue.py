@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from sim.costs.algebra import Expr, maximum, symbol
+from sim.costs.algebra import Expr, maximum, minimum, symbol
 from sim.costs.layers import traced
 from sim.costs.layers.ops import Op, native
 from sim.costs.layers.structure import BlockKind, Kind, Structure, TracedKind
@@ -56,6 +56,18 @@ def halves(waiting: Expr, share: Expr) -> dict[str, Expr]:
     """
     weight = waiting / (2 + share * symbol("full"))
     return {"backward_host": waiting, "input_host": waiting - weight, "weight_host": weight}
+
+
+def lead_of_backward(kind: Kind) -> Expr:
+    """Return the share of forward passes before which a host runs ahead in a backward: all but the first of a step.
+
+    None where messages between stages hold it up in every pass, or layers of experts, whose loads it reads (Megatron's
+    `MoEAlltoAllTokenDispatcher`). That 1,024 launches are the most that it is ahead is not looked at.
+    """
+    if isinstance(kind, BlockKind) and kind.mlp == "moe":
+        return symbol("on_host") * 0
+    alone = 1 - minimum(1, symbol("pp") - 1)
+    return (1 - symbol("on_host")) * alone * (1 - 1 / symbol("microbatches"))
 
 
 def head_issue(structure: Structure, ops: Sequence[Op]) -> Expr:
