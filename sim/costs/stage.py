@@ -15,7 +15,7 @@ from sim.costs.collectives import Group, send
 from sim.costs.kernels import element_bytes
 from sim.costs.layers import ends
 from sim.costs.layers.block import block, recomputed
-from sim.costs.layers.issue import halves, head_issue, host_seconds, lead_of_backward
+from sim.costs.layers.issue import halves, head_issue, host_seconds, lead_of_backward, runs_ahead
 from sim.costs.layers.ops import (
     COMMUNICATION,
     Op,
@@ -90,10 +90,12 @@ def layer(structure: Structure, index: int) -> dict[str, Expr]:
     times["weight_compute"] += _accumulated(index)
     forward, backward = forward_seconds(times), backward_seconds(times) + times["recompute"]
     host = host_seconds(kind, ops, memory.repeated)
-    lead = maximum(0, backward - host["backward"][0]) * lead_of_backward(kind)
-    times["forward_host"] = maximum(0, _issued(*host["forward"], forward) - lead)
+    waiting, share = _issued(*host["forward"], forward), lead_of_backward(structure)
+    slack, ahead = maximum(0, backward - host["backward"][0]), forward - host["forward"][0]
+    times["forward_host"] = waiting - share * minimum(waiting, slack)
     times |= halves(_issued(*host["backward"], backward), memory.repeated)
-    times["forward_lead"] = maximum(0, forward - host["forward"][0])
+    lead = share * maximum(0, ahead + slack) + (1 - share) * maximum(0, ahead)
+    times["forward_lead"] = int(runs_ahead(structure)) * lead
     times["behind"] = host["backward"][0] - backward
     kept, rebuilt = memory.block_bytes(kind, index, structure.statistics)
     # In PyTorch's networks the first layers of a chunk recompute: where others keep all, these are behind by then and

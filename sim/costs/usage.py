@@ -58,50 +58,52 @@ def _calls(structure: Structure) -> tuple[tuple[kernels.Call, ...], tuple[int, .
     return calls, tuple(kinds), Interpreted(expressions | times)
 
 
-def compute_seconds(costs: Mapping[str, Any], microbatches: float, ranks: int) -> float:
-    """Return the mean compute time of a pipeline rank in one step, recompute and optimizer included."""
+def compute_seconds(costs: Mapping[str, Any], microbatches: float, ranks: int, updates: float = 1) -> float:
+    """Return the mean compute time of a pipeline rank in one step, recompute and its optimizer's updates included."""
     a_microbatch = sum(
         float(np.sum(v)) for name, v in costs.items() if name.endswith("_compute") or name == "recompute"
     )
-    updates = costs["optimizer_only"] if ranks == 1 else costs["optimizer_middle"]
-    return microbatches * a_microbatch / ranks + float(np.mean(updates))
+    update = costs["optimizer_only"] if ranks == 1 else costs["optimizer_middle"]
+    return microbatches * a_microbatch / ranks + updates * float(np.mean(update))
 
 
-def _busy_seconds(model: Compiled, values: Mapping[str, Any]) -> float:
+def _busy_seconds(model: Compiled, values: Mapping[str, Any], updates: float) -> float:
     """Return `compute_seconds` with what a device waits for its host."""
     costs, microbatches, ranks = model(values), values["microbatches"], int(values["pp"])
-    waiting = sum(float(np.sum(v)) for name, v in costs.items() if name.endswith(("forward_host", "backward_host")))
-    return compute_seconds(costs, microbatches, ranks) + float(microbatches * waiting / ranks)
+    # Only the last chunk has the head, whose costs stand beside every chunk.
+    waiting = float(np.sum(costs["forward_host"] + costs["backward_host"]) + np.ravel(costs["head_backward_host"])[-1])
+    return compute_seconds(costs, microbatches, ranks, updates) + float(microbatches * waiting / ranks)
 
 
-def issue_share(model: Compiled, values: Mapping[str, Any]) -> float:
+def issue_share(model: Compiled, values: Mapping[str, Any], updates: float = 1) -> float:
     """Return how a step's compute time grows with what hosts take to issue kernels: 0 where nothing waits for them, 1
-    where all does."""
+    where all does; more where they also issue collectives that it waits for. `updates`: of a rank's weights a step."""
     slower = {name: values[name] * (1 + STEP) for name in model.symbols if name.endswith("issue_s")}
-    return (_busy_seconds(model, {**values, **slower}) / _busy_seconds(model, values) - 1) / STEP
+    waits, base = (_busy_seconds(model, {**values, **changed}, updates) for changed in (slower, {}))
+    return (waits / base - 1) / STEP
 
 
-def shares(model: Compiled, values: Mapping[str, Any]) -> dict[Key, float]:
+def shares(model: Compiled, values: Mapping[str, Any], updates: float = 1) -> dict[Key, float]:
     """Return each kernel's share of a step's compute time; `values` are all symbols of the stage model.
 
     A kernel that is done before its host has issued the next has none.
     """
-    base, found = _busy_seconds(model, values), {}
+    base, found = _busy_seconds(model, values, updates), {}
     for key in (*kernels.KERNELS, *kernels.FALLBACK):
         names = kernels.form_of(*key).parameters
         held = {n: kernels.parameter(*key, n) for n in ("rate", "bandwidth", "t0") if n in names}
         if not any(name in model.symbols for name in held.values()):
             continue
         slower = {s: values[s] * (1 + STEP if n == "t0" else 1 / (1 + STEP)) for n, s in held.items()}
-        found[key] = (_busy_seconds(model, {**values, **slower}) / base - 1) / STEP
+        found[key] = (_busy_seconds(model, {**values, **slower}, updates) / base - 1) / STEP
     return found
 
 
-def used(structure: Structure, model: Compiled, values: Mapping[str, Any]) -> tuple[Used, ...]:
+def used(structure: Structure, model: Compiled, values: Mapping[str, Any], updates: float = 1) -> tuple[Used, ...]:
     """Return the kernels of a step with their shapes; the share of each shape is that of its time in all layers."""
     calls, kinds, expressions = _calls(structure)
     out = expressions(values)
-    by_kernel = shares(model, values)
+    by_kernel = shares(model, values, updates)
     layers = [float(np.sum(values[f"layers_{k}"])) for k in kinds] + [1.0] * (len(calls) - len(kinds))
     times = [n * float(np.mean(out[f"{i}"])) for i, n in enumerate(layers)]
     inputs = [{name: float(np.mean(out[f"{i} {name}"])) for name in call.inputs} for i, call in enumerate(calls)]

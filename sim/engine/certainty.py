@@ -5,8 +5,11 @@ from math import hypot, sqrt
 
 from sim.catalog import names
 from sim.costs import spread, usage
+from sim.costs.layers.issue import in_megatron
+from sim.costs.layers.structure import Structure
 from sim.costs.profile import Profile, load_profile
 from sim.costs.run_level import RunLevelSet, software_sigma
+from sim.specs import Model
 
 ISSUE_SIGMA_LOG = 0.26
 """Standard deviation of log time of issuing kernels on another host than the one that was measured: two H200 plans
@@ -18,9 +21,10 @@ MEGATRON_SIGMA_LOG = 0.32
 long to issue as without on the CPU where `MEGATRON_ISSUE` was measured."""
 
 
-def waiting_sigma(waiting: float, framework: str) -> float:
+def waiting_sigma(waiting: float, model: Model, framework: str) -> float:
     """Return the standard deviation of the log of a step's time of which `waiting` grows with what hosts issue."""
-    return waiting * hypot(ISSUE_SIGMA_LOG, MEGATRON_SIGMA_LOG if framework == "megatron" else 0.0)
+    modules = MEGATRON_SIGMA_LOG if in_megatron(Structure.of(model), framework) else 0.0
+    return waiting * hypot(ISSUE_SIGMA_LOG, modules)
 
 
 def step_sigma(

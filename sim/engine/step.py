@@ -96,7 +96,7 @@ class Step:
     def sigma_log(self) -> float:
         """Standard deviation of the log of the step time."""
         kernels = self.kernels if self.profile.measured else ()  # of others their errors are in the run level
-        hosts = waiting_sigma(self.waiting, self.plan.framework)
+        hosts = waiting_sigma(self.waiting, self.model, self.plan.framework)
         own = step_sigma(self.profile, self.level, kernels, self.plan.software_year, hosts)
         if self.correction is None or self.profile.learned is None:
             return own
@@ -115,7 +115,7 @@ class Step:
         Waiting in the pipeline scales with compute and counts as it, exposed communication does not.
         """
         structure = Structure.of(self.model)
-        found = usage.used(structure, stage.stage_model(structure), self._values)
+        found = usage.used(structure, stage.stage_model(structure), self._values, self._updates)
         return tuple(replace(kernel, share=self._busy * kernel.share) for kernel in found)
 
     @cached_property
@@ -124,7 +124,13 @@ class Step:
         processors, whose profiles are of their own issue."""
         if self.member.hardware.on_host:
             return 0.0
-        return self._busy * usage.issue_share(stage.stage_model(Structure.of(self.model)), self._values)
+        model = stage.stage_model(Structure.of(self.model))
+        return self._busy * usage.issue_share(model, self._values, self._updates)
+
+    @property
+    def _updates(self) -> int:
+        each = SCHEDULES[self.timeline.schedule.name].pipeline.updates == "microbatch"
+        return self.placed.microbatches if each else 1
 
     @property
     def _busy(self) -> float:

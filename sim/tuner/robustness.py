@@ -130,7 +130,7 @@ def _times(step: Step, seconds: float, names: Sequence[str], deltas: Floats) -> 
     """Return the seconds of a plan, [n], where the logs of run-level parameters change by deltas[n, parameter]."""
     values = symbol_values(step.level.parameters, step.plan.software_year)
     factors = {n: np.exp(d) for n, d in zip(names, deltas.T, strict=True)}
-    if ISSUE in factors:
+    if ISSUE in factors and not step.member.hardware.on_host:
         factors |= dict.fromkeys(step.profile.issue, factors[ISSUE])
     factors |= {n: np.minimum(factors[n], 1 / values[n]) for n in SHARES if n in factors}
     return times_with(step, factors) * seconds / step.step_time_s
@@ -169,7 +169,7 @@ def _of_kernels(best: Step, names: list[str]) -> Floats:
         by_parameter.setdefault(COMPUTE.get(op, MEMORY), []).append((sigma, taken[op]))
     sigmas = {n: hypot(*(s for s, _ in each)) / max(sum(t for _, t in each), 1e-12) for n, each in by_parameter.items()}
     if not best.member.hardware.on_host:
-        sigmas[ISSUE] = waiting_sigma(1.0, best.plan.framework)
+        sigmas[ISSUE] = waiting_sigma(1.0, best.model, best.plan.framework)
     return np.diag([sigmas.get(n, 0.0) for n in names])
 
 

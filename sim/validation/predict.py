@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sim.costs.profile import Profile
 from sim.costs.run_level import RunLevel, RunLevelSet, run_level
 from sim.engine.batch import Asked, Batch
-from sim.engine.certainty import step_sigma
+from sim.engine.certainty import step_sigma, waiting_sigma
 from sim.engine.step import device_memory, memory_sigma, simulate
 from sim.specs.fields import InputError
 from sim.validation.fit import fit_run_level, halved, spread
@@ -80,11 +80,12 @@ def _prediction(
 ) -> Prediction:
     profile, m, plan = asked.profile, asked.profile.memory, asked.placed.plan
     sigma, ranks = memory_sigma(profile), (fullest, last)
-    # The errors of measured kernels, and what waits for hosts, are of the step that they make.
+    # The errors of measured kernels are of the step that they make.
+    hosts = waiting_sigma(waiting, asked.model, plan.framework)
     of_time = (
         simulate(asked.model, asked.cluster, plan, level=level).sigma_log
-        if profile.measured or waiting
-        else step_sigma(profile, level, software_year=plan.software_year)
+        if profile.measured
+        else step_sigma(profile, level, software_year=plan.software_year, hosts=hosts)
     )
     return Prediction(
         Range.of(time_s, of_time),
@@ -129,5 +130,5 @@ def fit_site(cases: Sequence[Case]) -> RunLevelSet:
 
 def log_errors(cases: Sequence[Case], parameters: RunLevel) -> NDArray[np.float64]:
     """Return the logs of predicted over measured step times."""
-    predicted = [p.step_time_s.value for p in analytic(cases, RunLevelSet.bare(parameters))]
+    predicted = Batch([Asked(c.model, c.cluster, c.placed) for c in cases])(RunLevelSet.bare(parameters)).step_time_s
     return np.log(predicted) - np.log([case.row.step_time_s for case in cases])

@@ -140,7 +140,9 @@ def _roofline(scene: Scene) -> go.Figure:
 
 def _at_precision(step: Step, precision: str) -> Step:
     """Return a step as it is, or of the same plan in another precision."""
-    return simulate(step.model, step.cluster, step.plan.but(precision=precision)) if precision else step
+    if not precision:
+        return step
+    return simulate(step.model, step.cluster, step.plan.but(precision=precision), level=step.level)
 
 
 def _front(scene: Scene) -> go.Figure:

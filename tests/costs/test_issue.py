@@ -92,6 +92,30 @@ def test_a_device_whose_layers_never_wait_gains_nothing_from_the_head():
     assert spent == pytest.approx(sum(kernels for kernels, _ in passes))
 
 
+@pytest.mark.parametrize("microbatches", [1, 2, 4, 16])
+@pytest.mark.parametrize(("hidden", "vocab"), [(1024, 2048), (3072, 2048), (2048, 32_000), (4096, 2048)])
+def test_a_host_runs_ahead_from_one_microbatch_to_the_next(hidden, vocab, microbatches):
+    """Megatron's forwards take long to issue, beside the kernels of the backward before; a step's first has none."""
+    model, layers = Model(layers=24, hidden=hidden, heads=hidden // 64, vocab=vocab, seq=2048), 24
+    profile = load_profile("h200-sxm-141gb")
+    placed = Plan(global_batch=microbatches, micro_batch=1, framework="megatron").on(model, GPU)
+    costs = stage_costs(model, GPU, placed, profile, RunLevelSet.bare(RunLevel()))
+    parts = {
+        way: sum(float(np.ravel(costs[name])[0]) for name in names)
+        for way, names in {
+            "forward": ["forward_compute"],
+            "backward": ["input_compute", "weight_compute", "recompute"],
+            "head": [f"head_{name}" for name in ENDS_OF_TIMES],
+            "waiting": ["forward_host", "backward_host", "head_backward_host"],
+        }.items()
+    }
+    issue = {way: MEGATRON_ISSUE[way] * n * profile.issue_s / 3 for way, n in (("forward", 1), ("backward", 2))}
+    head = parts["head"], MEGATRON_ISSUE["ends"] * profile.ends_issue_s
+    forward, backward = ([(parts[way] / layers, issue[way])] * layers for way in ("forward", "backward"))
+    spent = microbatches * sum(parts.values())
+    assert spent == pytest.approx(queued([*forward, head, *backward] * microbatches), rel=0.03)
+
+
 def updated(layers, framework="torch", device=GPU, precision="bf16", **model):
     """Return the seconds of the optimizer's step, those of its kernels, and what issuing a tensor takes."""
     model = Model(**{"layers": layers, "hidden": 64, "heads": 2, "vocab": 64, "seq": 8} | model)

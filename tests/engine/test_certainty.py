@@ -24,7 +24,7 @@ PLAN = Plan(global_batch=16, micro_batch=1)
 def test_every_gpu_waits_for_its_host(name):
     profile = load_profile(name)
     assert profile.issue_s > 0
-    assert profile.issue_of.startswith("" if profile.measured else "h200-sxm-141gb")
+    assert bool(profile.issue_of) is not profile.measured
     assert (profile.pointwise_issue_s or 0) > 0 or device(name).on_host
 
 
@@ -41,20 +41,24 @@ def test_whose_hosts_they_are_is_told():
     assert not any("issue kernels" in line for line in own)
 
 
-@pytest.mark.parametrize("plan", [PLAN, Plan(pp=4, global_batch=16, micro_batch=1)])
+PIPELINE = Plan(pp=4, global_batch=16, micro_batch=1)
+
+
+@pytest.mark.parametrize("plan", [PLAN, PIPELINE, PIPELINE.but(virtual_stages=2), PIPELINE.but(schedule="pipedream")])
 def test_a_step_grows_with_issue_by_its_waiting(plan):
     step = simulate(SMALL, H100, plan)
     slower = times_with(step, {name: np.array([1.01]) for name in step.profile.issue})
-    assert step.waiting == pytest.approx(100 * (slower[0] / step.step_time_s - 1), abs=0.07)
-    assert step.waiting > 0.4
-    assert Batch([Asked(SMALL, H100, step.placed)]).waiting(step.level) == pytest.approx([step.waiting], abs=0.07)
+    assert step.waiting == pytest.approx(100 * (slower[0] / step.step_time_s - 1), abs=0.1)
+    assert step.waiting > 0.2 and min(kernel.share for kernel in step.kernels) > -1e-3
+    assert Batch([Asked(SMALL, H100, step.placed)]).waiting(step.level) == pytest.approx([step.waiting], abs=0.1)
 
 
 def test_other_hosts_widen_the_interval_of_what_waits_for_them():
     step, level = simulate(SMALL, H100, PLAN), run_level()
-    assert step.sigma_log == pytest.approx(hypot(level.sigma_log, waiting_sigma(step.waiting, "megatron")))
+    assert step.sigma_log == pytest.approx(hypot(level.sigma_log, waiting_sigma(step.waiting, SMALL, "megatron")))
     assert step_sigma(step.profile, level, hosts=0.3) == pytest.approx(hypot(level.sigma_log, 0.3))
-    assert waiting_sigma(0.5, "megatron") > waiting_sigma(0.5, "torch") == pytest.approx(ISSUE_SIGMA_LOG / 2)
+    plain, modules = (waiting_sigma(0.5, SMALL, framework) for framework in ("torch", "megatron"))
+    assert modules > plain == pytest.approx(ISSUE_SIGMA_LOG / 2)
     large = simulate(LARGE, H100, PLAN)
     assert large.waiting == 0
     assert large.sigma_log == pytest.approx(level.sigma_log)

@@ -24,8 +24,8 @@ FED = Loading(dataset=Dataset(samples=10**6, sample_bytes=1e6), storage=SLOW, wo
 
 @pytest.fixture(scope="module")
 def hour(step: Step) -> Trained:
-    """A hundred steps or so, with everything."""
-    return train(step, FED, SAVED, seconds=100 * step.step_time_s, seed=2)
+    """Sixty steps or so, with everything."""
+    return train(step, FED, SAVED, seconds=60 * step.step_time_s, seed=2)
 
 
 def test_every_part_has_its_rows(hour: Trained) -> None:

@@ -120,7 +120,7 @@ def test_the_analytic_predictor_says_what_simulate_says(tmp_path) -> None:
     step, found = simulate(case.model, case.cluster, case.plan), elsewhere([case])[0]
     assert found.step_time_s.value == pytest.approx(step.step_time_s, rel=0.02)
     assert found.step_time_s.high / found.step_time_s.low == pytest.approx(
-        step.step_time_interval_s[1] / step.step_time_interval_s[0]
+        step.step_time_interval_s[1] / step.step_time_interval_s[0], rel=0.02
     )
     assert found.peak("allocated").value == pytest.approx(step.peak_memory_bytes)
     assert found.peak("nvidia_smi").value == pytest.approx(step.device_memory_bytes)

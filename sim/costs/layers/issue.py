@@ -58,16 +58,24 @@ def halves(waiting: Expr, share: Expr) -> dict[str, Expr]:
     return {"backward_host": waiting, "input_host": waiting - weight, "weight_host": weight}
 
 
-def lead_of_backward(kind: Kind) -> Expr:
-    """Return the share of forward passes before which a host runs ahead in a backward: all but the first of a step.
+def runs_ahead(structure: Structure) -> bool:
+    """Return whether a host issues the next layers while its device works: it reads the loads of experts (Megatron's
+    `MoEAlltoAllTokenDispatcher`). That 1,024 launches are the most that it can be ahead is not looked at."""
+    return not any(isinstance(kind, BlockKind) and kind.mlp == "moe" for kind in structure.kinds)
 
-    None where messages between stages hold it up in every pass, or layers of experts, whose loads it reads (Megatron's
-    `MoEAlltoAllTokenDispatcher`). That 1,024 launches are the most that it is ahead is not looked at.
-    """
-    if isinstance(kind, BlockKind) and kind.mlp == "moe":
-        return symbol("on_host") * 0
+
+def lead_of_backward(structure: Structure) -> Expr:
+    """Return the share of forward passes before which a host has run ahead in a backward: all but the first of a step,
+    none where messages between stages hold it up in every pass."""
     alone = 1 - minimum(1, symbol("pp") - 1)
-    return (1 - symbol("on_host")) * alone * (1 - 1 / symbol("microbatches"))
+    return int(runs_ahead(structure)) * (1 - symbol("on_host")) * alone * (1 - 1 / symbol("microbatches"))
+
+
+def in_megatron(structure: Structure, framework: str) -> bool:
+    """Return whether some layers are modules of Megatron-LM, as `MEGATRON_ISSUE` counts them."""
+    return framework == "megatron" and any(
+        isinstance(kind, BlockKind) and kind.mixer not in GATES for kind in structure.kinds
+    )
 
 
 def head_issue(structure: Structure, ops: Sequence[Op]) -> Expr:
