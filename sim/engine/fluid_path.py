@@ -124,7 +124,7 @@ def _enter(i: int, now: int, shared: _Shared, state: _State, events: list[Event]
             if place >= shared.links:
                 state.active[shared.rank[i], shared.stream[i]] += 1
     state.since[i] = now
-    _set(now, shared.duration[i], i, 0, events, state)
+    _set(now, shared.duration[i], i, state.stamp[i], events, state)
     if not alone:
         _settle(i, now, shared, state, events)
 
@@ -166,9 +166,9 @@ def _run(order: _Order, shared: _Shared, state: _State) -> tuple[Ints, Ints]:
     start, end = np.full(n, -1), np.full(n, -1)
     events = [(0, 0, 0, 0) for _ in range(0)]
     for first in range(n):
-        if order.missing[first] == 0:
-            start[first] = 0
-            _enter(first, 0, shared, state, events)
+        if order.missing[first] == 0:  # let go by an edge, as all others are: what enters is compiled once
+            order.missing[first] = 1
+            _set(0, 0, n + first, 0, events, state)
     while events:
         now, _, i, stamp = heappop(events)
         if i >= n:
