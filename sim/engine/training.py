@@ -9,9 +9,12 @@ import numpy as np
 import simpy
 
 from sim.engine.graph import Ints
-from sim.engine.lockstep import Lockstep
+from sim.engine.lockstep import Known, Lockstep
 from sim.engine.program import Program, Run, Sharing, Stream
 from sim.schedules import Kind, Schedule
+
+REMEMBERED = 32
+"""Disturbed steps that are run anew before all are forgotten: where they differ they do not come again."""
 
 Waiting = Generator[simpy.Event, Any, Any]
 
@@ -132,7 +135,8 @@ class Training:
     """Steps of `step`, one after the other until the clock says `until`, which may happen within the last one.
 
     A step that nothing disturbs is not run again: only its end and the times at which it takes data are waited for.
-    Once data is late, and while a snapshot is taken or written, its operations run one by one, held and slowed by that.
+    Once data is late, and while a snapshot is taken or written, its operations run one by one, held and slowed by that;
+    what has come out under the same disturbances at the same ticks is not run again either.
     `sharing` says how much: of writing to storage as `Stream.HOST`, of copying to the host (`copies`) as `Stream.D2H`.
     With `always` every step runs so, which gives the same. `progress` is called with the tick of every step's begin.
 
@@ -158,6 +162,7 @@ class Training:
         self.begin, self.kept, self._data = 0, 0, 0
         self._slows = any(by is Stream.HOST and x > 0 for (_, by), x in self.sharing.slowdown.items())
         self._lock: Lockstep | None = None
+        self._known, self._anew = Known(), 0
         self._active: list[Callable[[], None]] = []
         self._feeding: simpy.Process | None = None
         self._listen()
@@ -207,7 +212,7 @@ class Training:
             disturbed = not snapshot.triggered
         if not disturbed:
             return None
-        lock = self._lock = Lockstep(self.env, self.step.program, self.sharing, begin)
+        lock = self._lock = Lockstep(self.env, self.step.program, self.sharing, begin, self._known)
         entries = self.step.entries.tolist()[there:] if self.feeder else []
         held = [(there + n, i, lock.hold(i)) for n, i in enumerate(entries)]
         taking = snapshot is not None and not snapshot.triggered
@@ -221,7 +226,9 @@ class Training:
             self._persists(True)
         self._feeding = self.env.process(self._feed(lock, held, self._data > 0)) if held else None
         yield lock.done
-        self._lock, self._active = None, []
+        self._lock, self._active, self._anew = None, [], self._anew + (lock.world is not None)
+        if self._anew > REMEMBERED:
+            self._known, self._anew = Known(), 0
         return lock.result()
 
     def _feed(self, lock: Lockstep, held: list[tuple[int, int, Callable[[], None]]], arrived: bool) -> Waiting:

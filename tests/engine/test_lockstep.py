@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.engine.events import run_events_of
-from sim.engine.lockstep import Lockstep
+from sim.engine.lockstep import Known, Lockstep
 from sim.engine.program import Sharing, Stream
 from tests.engine.problems import shared_programs
 from tests.engine.test_events import SLOW, log, toy
@@ -100,3 +100,61 @@ def test_starts_and_ends_are_told_on_the_longer_clock():
 
     followed(program, begin=100, guest=guest)
     assert seen == [110, 115]
+
+
+def disturbed(program, known, launched, freed, written):
+    """Return a lockstep whose operations `freed` are held until then and beside which ranks write from, to those ticks,
+    and what it told: (tick, event)."""
+    env, told, ranks = simpy.Environment(), [], int(program.graph.rank.max()) + 1
+
+    def free(let_go, tick):
+        yield env.timeout(tick)
+        let_go()
+
+    def tell(what, event):
+        yield event
+        told.append((env.now, what))
+
+    def around():
+        yield env.timeout(launched)
+        step = Lockstep(env, program, Sharing(SLOW), 0, known)
+        let_go = {i: step.hold(i) for i in freed}
+        step.launch()
+        for i in range(0, len(program), 3):
+            env.process(tell(("started", i), step.started(i)))
+            env.process(tell(("ended", i), step.ended(i)))
+        for i, tick in freed.items():
+            env.process(free(let_go[i], tick))
+        for rank, (begin, ticks) in enumerate(written):
+            env.process(write(step, rank % ranks, begin, ticks))
+        yield step.done
+        told.append((env.now, "done"))
+        return step
+
+    def write(step, rank, begin, ticks):
+        yield env.timeout(begin)
+        quiet = step.keep_active(rank, Stream.HOST)
+        yield env.timeout(ticks)
+        quiet()
+
+    step = env.run(until=env.process(around()))
+    return step, told
+
+
+@given(shared_programs(), st.lists(st.tuples(st.integers(0, 3), st.booleans(), st.booleans()), min_size=2, max_size=4))
+def test_what_is_known_changes_nothing(program, steps):
+    """Steps that share some of their disturbances, each told as one that remembers nothing."""
+    known = Known()
+    for late, freed, written in [*steps, *steps]:
+        held = {len(program) - 1: 40 if freed else 90}
+        asked = (5 * late, held, [(20, 60), (35, 10 if written else 500)])
+        step, told = disturbed(program, known, *asked)
+        fresh, wanted = disturbed(program, None, *asked)
+        assert (sorted(map(str, told)), log(step.result())) == (sorted(map(str, wanted)), log(fresh.result()))
+    assert step.world is None
+
+
+def test_a_step_is_run_from_where_it_differs_on():
+    program, known = toy((0, Stream.COMPUTE, 100, ()), (0, Stream.COMPUTE, 100, ())), Known()
+    ended = [log(disturbed(program, known, 0, {1: free}, [])[0].result())[1] for free in (150, 170, 150, 120)]
+    assert ended == [(150, 250), (170, 270), (150, 250), (120, 220)]

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sim
+from sim.engine import training
 from sim.engine.program import Sharing, Stream
 from sim.engine.training import Failure, Repeated, Training
 
@@ -119,6 +120,18 @@ def test_steps_run_one_by_one_come_out_the_same(engine, period, saving):
     short, long = (trained(step, 6, period, saving, always=always) for always in (False, True))
     assert log(short) == log(long)
     assert all(span.run is not None for span in long.spans)
+
+
+def test_steps_disturbed_alike_are_run_once(monkeypatch):
+    """Every step but the first is beside a snapshot and a write."""
+    made = trained(step_of("events"), 6, saving=(1, 0.3, 0.2))
+    runs = [span.run for span in made.spans if span.run]
+    assert len(runs) == 5
+    assert len({id(run) for run in runs}) == 1
+    monkeypatch.setattr(training, "REMEMBERED", 0)
+    anew = trained(step_of("events"), 6, saving=(1, 0.3, 0.2))
+    assert log(anew) == log(made)
+    assert len({id(span.run) for span in anew.spans if span.run}) == 5
 
 
 def test_slow_data_sets_the_pace():
