@@ -11,7 +11,7 @@ from bisect import insort
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
-from math import prod
+from math import inf, isfinite, prod
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,9 @@ BLOCK = 131_072
 
 ALIKE = 1 << 32
 """The bit of an axis that stands for the one that is cut: of rows that are alike there is one along it."""
+
+EXACT = (0.0, 1.0)
+"""Values of symbols for which a function is made anew: most of its terms are then none, or their only factor."""
 
 Node = tuple[Any, tuple[int, ...]]
 """An operation (a ufunc) and the nodes it reads; or a symbol's name or a number, and none."""
@@ -82,6 +85,18 @@ def _traced(function: Compiled) -> tuple[list[Node], list[int]]:
     symbols: dict[str, Any] = {name: _Traced(nodes, nodes.add(name)) for name in function.symbols}
     out = function(symbols)
     return nodes.every, [v.index if isinstance(v, _Traced) else nodes.add(float(v)) for v in out.values()]
+
+
+def _plain(axes: int, cut: int) -> int:
+    return axes & ~ALIKE if axes & cut else axes
+
+
+def _along(function: "_Joined | _Folded", what: Any, reads: tuple[int, ...]) -> int:
+    """Return the axes along which a node varies."""
+    along = function.varies.get(what, 0) if isinstance(what, str) else 0
+    for i in reads:
+        along |= function.axes[i]
+    return _plain(along, function.cut)
 
 
 class _Joined:
@@ -141,18 +156,69 @@ class _Joined:
 
     def _size(self, axes: int) -> tuple[int, int]:
         """Return what orders axes by how much varies along them: rows first, as there are many."""
-        return axes & self.cut, (self._plain(axes)).bit_count()
-
-    def _plain(self, axes: int) -> int:
-        return axes & ~ALIKE if axes & self.cut else axes
+        return axes & self.cut, _plain(axes, self.cut).bit_count()
 
     def _add(self, what: Any, reads: tuple[int, ...] = ()) -> int:
         index = self.nodes.add(what, reads)
         if index == len(self.axes):
-            along = self.varies.get(what, 0) if isinstance(what, str) else 0
-            for i in reads:
-                along |= self.axes[i]
-            self.axes.append(self._plain(along))
+            self.axes.append(_along(self, what, reads))
+        return index
+
+
+class _Folded:
+    """The nodes of a joined function where some symbols have one value, those of `known` a number of `EXACT`: of fewer
+    operations, in the same order, so that every value stays what it is to the last bit."""
+
+    def __init__(self, joined: _Joined, varies: Mapping[str, int], known: Mapping[str, float]) -> None:
+        self.cut, self.varies, self.known = joined.cut, varies, known
+        self.nodes, self.axes, made = _Nodes(), list[int](), list[int]()
+        for what, reads in joined.nodes.every:
+            made.append(self._new(what, tuple(made[i] for i in reads)))
+        self.ends = [made[i] for i in joined.ends]
+
+    def _new(self, what: Any, reads: tuple[int, ...]) -> int:
+        if not reads:
+            return self._add(self.known.get(what, what))
+        numbers = [self._number(i) for i in reads]
+        if None not in numbers:
+            with np.errstate(all="ignore"):
+                value = float(what(*numbers))
+            return self._add(value) if isfinite(value) else self._add(what, reads)
+        if what in (np.add, np.subtract):
+            return self._sum(what, *reads, *numbers)
+        if what in (np.multiply, np.true_divide):
+            return self._product(what, *reads, *numbers)
+        return self._add(what, reads)
+
+    def _product(self, what: Any, one: int, other: int, a: float | None, b: float | None) -> int:
+        if a == 0 or (b == 0 and what is np.multiply):
+            return self._add(0.0)
+        if b == 1:
+            return one
+        if what is np.multiply and (a == 1 or -1 in (a, b)):
+            varying = other if b is None else one
+            return varying if a == 1 else self._add(np.negative, (varying,))
+        return self._add(what, (one, other))
+
+    def _sum(self, what: Any, one: int, other: int, a: float | None, b: float | None) -> int:
+        if b == 0:
+            return one
+        if a == 0:
+            return other if what is np.add else self._add(np.negative, (other,))
+        if self.nodes.every[other][0] is np.negative:
+            return self._add(np.subtract if what is np.add else np.add, (one, *self.nodes.every[other][1]))
+        if what is np.add and self.nodes.every[one][0] is np.negative:
+            return self._add(np.subtract, (other, *self.nodes.every[one][1]))
+        return self._add(what, (one, other))
+
+    def _number(self, index: int) -> float | None:
+        what = self.nodes.every[index][0]
+        return what if isinstance(what, float) else None
+
+    def _add(self, what: Any, reads: tuple[int, ...] = ()) -> int:
+        index = self.nodes.add(what, reads)
+        if index == len(self.axes):
+            self.axes.append(_along(self, what, reads))
         return index
 
 
@@ -160,7 +226,7 @@ class _Stage:
     """Some nodes in their order, each with a buffer; of nodes that vary along the same axes one after another shares
     one. rows, gathered: nodes from elsewhere that it reads, with its rows and with one of those that are alike."""
 
-    def __init__(self, joined: "_Joined", order: Sequence[int], kept: set[int]) -> None:
+    def __init__(self, joined: _Folded, order: Sequence[int], kept: set[int]) -> None:
         nodes, own = joined.nodes.every, set(order)
         last = {i: at for at, index in enumerate(order) for i in nodes[index][1]}
         self.steps = [(nodes[i][0], *(*nodes[i][1], None)[:2], i) for i in order]
@@ -184,10 +250,17 @@ class _Stage:
 
 
 class _Program:
-    """A function whose symbols vary along given axes, `cut` along one of them."""
+    """A function whose symbols vary along given axes, `cut` along one of them.
 
-    def __init__(self, function: Compiled, axes: tuple[int, ...], cut: int) -> None:
-        joined = _Joined(function, dict(zip(function.symbols, axes, strict=True)), cut)
+    numbers: of symbols that have one value that number if it is of `EXACT`, infinity if it is any other.
+    """
+
+    def __init__(
+        self, function: Compiled, axes: tuple[int, ...], cut: int, numbers: tuple[tuple[str, float], ...]
+    ) -> None:
+        varies, same = dict(zip(function.symbols, axes, strict=True)), dict(numbers)
+        known = {name: value for name, value in same.items() if value in EXACT}
+        joined = _Folded(_joined(function, axes, cut), varies | dict.fromkeys(same, 0), known)
         nodes, self.axes = joined.nodes.every, joined.axes
         order = _needed(nodes, joined.ends)
         self.given = {i: nodes[i][0] for i in order if not nodes[i][1]}
@@ -224,6 +297,11 @@ def _needed(nodes: Sequence[Node], ends: Sequence[int]) -> list[int]:
     return order
 
 
+@lru_cache(maxsize=64)
+def _joined(function: Compiled, axes: tuple[int, ...], cut: int) -> _Joined:
+    return _Joined(function, dict(zip(function.symbols, axes, strict=True)), cut)
+
+
 _program = lru_cache(maxsize=256)(_Program)
 
 
@@ -253,7 +331,10 @@ def evaluated(
             one = each[..., first] if axes[name] & cut else each
             if axes[name] & cut and (one[..., alike] == each).all():
                 given[name], axes[name] = one, axes[name] & ~cut | ALIKE
-    run = _Run(_program(function, tuple(axes.values()), cut), given, shape, alike)
+    same = {name: each.flat[0] for name, each in given.items() if each.size and (each == each.flat[0]).all()}
+    given |= {name: np.asarray(value) for name, value in same.items()}
+    numbers = tuple((name, float(value) if value in EXACT else inf) for name, value in same.items())
+    run = _Run(_program(function, tuple(axes.values()), cut, numbers), given, shape, alike)
     run.all(os.cpu_count() if threads else 1)
     found = (np.moveaxis(each, -1, along) if np.ndim(each) else each for each in run.found)
     return dict(zip(function.outputs, found, strict=True))

@@ -59,8 +59,9 @@ class Space:
     """Rows are legal shapes (tp, pp, virtual_stages, micro_batch, dp, ...), schedules, precisions and kinds of layers
     (tempo); switches multiply every row.
 
-    recompute: indices into `RECOMPUTE`; kept: settings that are not searched; excluded: configurations by reason;
-    asked: all combinations of knobs; knobs: those that are given; target: what must run the plans.
+    recompute: indices into `RECOMPUTE`, without selective where it repeats nothing; kept: settings that are not
+    searched; excluded: configurations by reason; asked: all combinations of knobs; knobs: those that are given; target:
+    what must run the plans.
     `allowed[row, recompute, zero, sequence_parallel]` marks the distinct legal configurations; waits, of an axis each,
     those whose gradients the target reduces after the backward pass, whatever the settings say.
     """
@@ -162,9 +163,9 @@ def build_space(
     allowed = on_target(target, needs, _legal(model, spread, recompute, zero, sp, excluded), excluded)
     allowed = _distinct(model, needs, allowed, excluded)
     if len(recompute) > len(same_once(model, settings.framework, values["recompute"])):
-        idle = allowed & (recompute == RECOMPUTE.index("selective"))[:, None, None]
-        _count(excluded, "selective recompute of nothing (the same as none)", int(idle.sum()))
-        allowed &= ~idle
+        idle = recompute == RECOMPUTE.index("selective")
+        _count(excluded, "selective recompute of nothing (the same as none)", int(allowed[:, idle].sum()))
+        recompute, allowed = recompute[~idle], allowed[:, ~idle]
     asked, given = len(shape["tp"]) * per_row, dict(knobs or {})
     waits = ~OVERLAPS[target](needs) if target in OVERLAPS and settings.overlap_dp else None
     return Space(

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from sim.engine.step import simulate
 from sim.specs import Cluster, InputError, Model, Plan
+from sim.specs.plan import RECOMPUTE
 from sim.specs.rules import RULES, Spread
 from sim.sweep.evaluate import Evaluate, _array
 from sim.sweep.grid import Grid
@@ -47,11 +48,11 @@ def test_equal_to_the_tuners_scores(kind):
     scores = score_members(space)
     seen = 0
     for row, sp in product(range(len(space.rows["tp"])), (0, 1)):
-        for again, zero in product(range(3), range(3)):
+        for again, zero in product(range(len(space.recompute)), range(3)):
             shape = {name: int(space.rows[name][row]) for name in ("tp", "pp", "virtual_stages", "micro_batch")}
             if bool(sp) != (shape["tp"] > 1) or not space.allowed[row, again, zero, sp]:
                 continue
-            each = [*shape.values(), knobs["zero"][zero], knobs["recompute"][again]]
+            each = [*shape.values(), knobs["zero"][zero], RECOMPUTE[space.recompute[again]]]
             number = np.ravel_multi_index(
                 [v.index(x) for v, x in zip(AXES.values(), each, strict=True)], [*map(len, AXES.values())]
             )

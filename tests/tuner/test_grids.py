@@ -69,11 +69,19 @@ def test_rows_that_are_alike_are_evaluated_once(monkeypatch):
         return real(self, stage, buffers, values, rows, origin)
 
     monkeypatch.setattr(grids._Run, "_stage", counted)
-    values = {"grid_a": np.arange(100.0), "grid_b": np.arange(100.0) % 3, "grid_c": 1.0, "grid_d": np.arange(100.0) % 3}
+    values = {"grid_a": np.arange(100.0), "grid_b": np.arange(100.0) % 3, "grid_c": 2.0, "grid_d": np.arange(100.0) % 3}
     function = compile_expressions({"x": maximum(b * c + d, b / 2) + a})
     found = evaluated(function, values, alike=np.arange(100) % 3)
     assert sum(seen) == 3 * 4  # b * c, + d, b / 2 and the larger, for three rows
     np.testing.assert_allclose(found["x"], function(values)["x"], rtol=1e-15)
+
+
+def test_factors_of_one_and_terms_of_none_take_no_operation():
+    function = compile_expressions({"x": maximum(c * a + d * b, a * b * (1 - c)) - c * b + d})
+    program = grids._program(function, (1, 1, 0, 0), 1, (("grid_c", 1.0), ("grid_d", 0.0)))
+    assert [(step[0], step[2] is None) for step in program.long.steps] == [(np.maximum, False), (np.subtract, False)]
+    values = {"grid_a": np.array([0.1, 0.7]), "grid_b": np.array([0.2, 1e-9]), "grid_c": 1.0, "grid_d": np.zeros(2)}
+    np.testing.assert_array_equal(evaluated(function, values)["x"], function(values)["x"])
 
 
 def test_what_is_alike_is_the_same_for_terms_of_rows_and_of_all_axes():
