@@ -5,8 +5,10 @@ calls from here has: whoever changes `sort` or `those` touches the files that us
 """
 
 from collections.abc import Callable
-from functools import cached_property, update_wrapper
+from functools import cache, cached_property, update_wrapper
 from importlib import import_module
+from logging import getLogger
+from threading import Timer
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -16,6 +18,37 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 PATIENCE = 50_000
 """Operations that Python works through in half of the second that it takes to load a first compiled function."""
+
+SILENT_S = 2.0
+"""Seconds that compiling may take before it is told."""
+
+
+class _Compiling:
+    """Listens to numba: warns once, as `sim.engine.compiled`, that a first run takes longer because it compiles."""
+
+    def __init__(self) -> None:
+        self.depth, self.timer = 0, Timer(0, print)
+
+    def notify(self, event: Any) -> None:
+        """Take note that a function begins or ends to be compiled, for which it waits for those that it calls."""
+        self.depth += 1 if event.is_start else -1
+        if not self.depth:
+            self.timer.cancel()
+        elif event.is_start and self.depth == 1:
+            place = event.data["dispatcher"].stats.cache_path
+            kept = f"later runs find it in {place}" if place else "again in every run: no folder for it can be written"
+            self.timer = Timer(SILENT_S, getLogger(__name__).warning, ["compiling, for this run first: %s", kept])
+            self.timer.daemon = True
+            self.timer.start()
+
+
+@cache
+def _numba() -> Any:
+    """Return numba, which tells when it compiles for long."""
+    events = import_module("numba.core.event")
+    events.Listener.register(_Compiling)
+    events.register("numba:compile", _Compiling())
+    return import_module("numba")
 
 
 class Function:
@@ -31,7 +64,7 @@ class Function:
     @cached_property
     def machine(self) -> Any:
         """The compiled function."""
-        njit = import_module("numba").njit  # a third of a second for what a program may never call
+        njit = _numba().njit  # a third of a second for what a program may never call
         try:
             return njit(cache=True, **self._options)(self.python)
         except RuntimeError:  # numba found no such place

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from sim.engine import compiled as code
 from sim.engine.compiled import PATIENCE, compiled, soonest, sort, those
 
 
@@ -14,6 +15,16 @@ def test_without_a_place_for_its_code_a_function_is_compiled_for_this_process():
     doubled = compiled()(space["doubled"])
     assert doubled(21) == 42
     assert not doubled.machine.stats.cache_path
+
+
+def test_compiling_is_told_where_it_takes_long(monkeypatch, caplog, tmp_path):
+    monkeypatch.setattr(code, "SILENT_S", 0.0)
+    (file := tmp_path / "of.py").write_text("def tripled(x):\n    return 3 * x\n")
+    space = {"__file__": str(file)}
+    exec(compile(file.read_text(), str(file), "exec"), space)  # noqa: S102
+    tripled = compiled()(space["tripled"])
+    assert (tripled(5), tripled(6)) == (15, 18)
+    assert caplog.messages == [f"compiling, for this run first: later runs find it in {tmp_path}/__pycache__"]
 
 
 def test_python_runs_until_it_has_worked_through_as_much_as_loading_costs():
