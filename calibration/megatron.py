@@ -51,6 +51,7 @@ def measure() -> dict[str, float]:
     Raises:
         InputError: Megatron-Core is not installed.
     """
+    _core()
     torch.set_num_threads(1)
     networks = {(name, n): made(n) for n in HEIGHTS for name, made in NETWORKS.items()}
     shortest: dict[tuple[str, str, int], float] = {}
@@ -106,7 +107,7 @@ def _core() -> dict[str, Any]:
         state.initialize_model_parallel(1, 1)
         setattr(torch.cuda, "current_device", lambda: torch.device("cpu"))  # noqa: B010
         for module in list(sys.modules.values()):
-            if module.__name__.startswith("megatron") and hasattr(module, "get_cuda_rng_tracker"):
+            if getattr(module, "__name__", "").startswith("megatron") and hasattr(module, "get_cuda_rng_tracker"):
                 setattr(module, "get_cuda_rng_tracker", lambda *_: _NoDropout())  # noqa: B010
     return {
         "GPTModel": gpt.GPTModel,

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from sim.costs import offload, spread, stage, usage
+from sim.costs.layers.issue import MODULES, in_megatron
 from sim.costs.layers.structure import Structure
 from sim.costs.learned import Correction
 from sim.costs.operations import Operation, operations
@@ -255,6 +256,7 @@ class Step:
             *self.cluster.assumptions,
             *self.plan.assumed_of(self.model),
             *dict.fromkeys(line for profile in profiles for line in _of_profile(profile)),
+            *((MODULES,) if self.waiting and in_megatron(Structure.of(self.model), self.plan.framework) else ()),
             "fits compares reserved memory, communicators and context (nvidia_smi) of the fullest rank",
             *self._host_link,
             *spread.told(self.profile, self.kernels),
@@ -348,8 +350,8 @@ def simulate(
 
     engine "path" is the compiled longest path, in which closed forms say what stays exposed of collectives beside
     compute; "events" the discrete-event engine, in which these run in lanes of their own and share devices and links.
-    Both say the same of random plans within 5 %, with copies by the host 10 %
-    (1F1B and interleaved, collectives beside compute inside nodes; else nine of ten 4 %, a few up to 40 %).
+    Both say the same of random plans within 5 % (2BW up to 20), with copies by the host 10 % (1F1B and interleaved,
+    collectives beside compute inside nodes; else nine of ten 5 %, a few up to 40 %).
     `level`: run-level parameters, by default the shipped ones. `noise`: slow devices and jitter; the step is then that
     of the replica with the most to do. `guests`: processes from outside (events only).
 

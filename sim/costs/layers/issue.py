@@ -15,6 +15,9 @@ MEGATRON_ISSUE = {"forward": 4.5, "backward": 1.7, "ends": 2.1}
 PyTorch's: Megatron-Core 0.16.1 without fusions beside `SmallGpt`, torch 2.13, one core of an AMD EPYC, 2026-11-29
 (`calibration.megatron`: 4.50 - 4.62, 1.67 - 1.78 and 2.06 - 2.13; Megatron-Core 0.8.0 a tenth less forward)."""
 
+MODULES = "Megatron-LM's modules take " + ", ".join(f"{t:g} ({part})" for part, t in MEGATRON_ISSUE.items())
+MODULES += " times as long to issue as plain ones (Megatron-Core on a CPU)"
+
 
 def host_seconds(kind: Kind, ops: Sequence[Op], share: Expr) -> dict[str, tuple[Expr, Expr]]:
     """Return by pass what issuing takes beside the kernels of a device, and by itself on a host processor.
