@@ -4,6 +4,7 @@ Code that is kept is made anew when the file of the function that Python calls h
 calls from here has: whoever changes `sort` or `those` touches the files that use them.
 """
 
+import sys
 from collections.abc import Callable
 from functools import cache, cached_property, update_wrapper
 from importlib import import_module
@@ -24,7 +25,8 @@ SILENT_S = 2.0
 
 
 class _Compiling:
-    """Listens to numba: warns once, as `sim.engine.compiled`, that a first run takes longer because it compiles."""
+    """Listens to numba: tells who waits at a terminal that a first run takes longer because it compiles, as a warning
+    of `sim.engine.compiled`."""
 
     def __init__(self) -> None:
         self.depth, self.timer = 0, Timer(0, print)
@@ -34,12 +36,18 @@ class _Compiling:
         self.depth += 1 if event.is_start else -1
         if not self.depth:
             self.timer.cancel()
-        elif event.is_start and self.depth == 1:
+        elif event.is_start and self.depth == 1 and _at_terminal():
             place = event.data["dispatcher"].stats.cache_path
             kept = f"later runs find it in {place}" if place else "again in every run: no folder for it can be written"
             self.timer = Timer(SILENT_S, getLogger(__name__).warning, ["compiling, for this run first: %s", kept])
             self.timer.daemon = True
             self.timer.start()
+
+
+def _at_terminal() -> bool:
+    """Return whether errors go to a terminal: what a notebook prints is stored with it."""
+    stream = sys.__stderr__
+    return stream is not None and sys.stderr is stream and stream.isatty()
 
 
 @cache

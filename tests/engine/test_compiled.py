@@ -19,6 +19,7 @@ def test_without_a_place_for_its_code_a_function_is_compiled_for_this_process():
 
 def test_compiling_is_told_where_it_takes_long(monkeypatch, caplog, tmp_path):
     monkeypatch.setattr(code, "SILENT_S", 0.0)
+    monkeypatch.setattr(code, "_at_terminal", lambda: True)
     (file := tmp_path / "of.py").write_text("def tripled(x):\n    return 3 * x\n")
     space = {"__file__": str(file)}
     exec(compile(file.read_text(), str(file), "exec"), space)  # noqa: S102
