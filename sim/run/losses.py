@@ -126,7 +126,7 @@ def losses(
     paced = paced_step_time_s(step, loading, steps)
     saved = Saving.of(step, loading, checkpointing, steps=steps) if checkpointing else None
     left = saved.advice.goodput if saved else training.goodput
-    shares = {"data": left * (1 - step.step_time_s / paced)} if data else {}
+    shares = {"data": left * max(0.0, 1 - step.step_time_s / paced)} if data else {}
     if saved:
         shares["checkpoints"] = left * saved.advice.overhead_fraction
         shares["failures"] = 1 - left - shares["checkpoints"]

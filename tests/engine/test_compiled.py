@@ -1,6 +1,9 @@
 """Compiled functions: where nothing can be kept, and what others are made of."""
 
+from types import SimpleNamespace
+
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -17,15 +20,23 @@ def test_without_a_place_for_its_code_a_function_is_compiled_for_this_process():
     assert not doubled.machine.stats.cache_path
 
 
-def test_compiling_is_told_where_it_takes_long(monkeypatch, caplog, tmp_path):
-    monkeypatch.setattr(code, "SILENT_S", 0.0)
+@pytest.mark.parametrize("place", ["/somewhere", ""])
+def test_compiling_is_told_once_where_it_takes_long(place, monkeypatch, caplog):
+    """Also where it compiles what it calls meanwhile; not what ends at once."""
     monkeypatch.setattr(code, "_at_terminal", lambda: True)
-    (file := tmp_path / "of.py").write_text("def tripled(x):\n    return 3 * x\n")
-    space = {"__file__": str(file)}
-    exec(compile(file.read_text(), str(file), "exec"), space)  # noqa: S102
-    tripled = compiled()(space["tripled"])
-    assert (tripled(5), tripled(6)) == (15, 18)
-    assert caplog.messages == [f"compiling, for this run first: later runs find it in {tmp_path}/__pycache__"]
+    data = {"dispatcher": SimpleNamespace(stats=SimpleNamespace(cache_path=place))}
+    begin, end = (SimpleNamespace(is_start=start, data=data) for start in (True, False))
+    for silent_s in (60.0, 0.0):
+        monkeypatch.setattr(code, "SILENT_S", silent_s)
+        listener = code._Compiling()
+        for event in (begin, begin):
+            listener.notify(event)
+        if not silent_s:
+            listener.timer.join()
+        for event in (end, end):
+            listener.notify(event)
+    told = f"later runs find it in {place}" if place else "again in every run: no folder for it can be written"
+    assert caplog.messages == [f"compiling, for this run first: {told}"]
 
 
 def test_python_runs_until_it_has_worked_through_as_much_as_loading_costs():
