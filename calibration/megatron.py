@@ -1,9 +1,9 @@
 """How much longer Megatron-LM's layers take to issue than plain PyTorch's of the same network, measured on a CPU.
 
 Networks of next to no size are all Python, dispatcher and autograd; of these the ratio is no matter of the device.
-`python -m calibration.megatron` prints it. That needs Megatron-Core, which trainsim does not:
-`pip install --no-deps megatron-core einops`. Its modules of plain torch are measured (the local specification, no
-fusion), as its others call TransformerEngine, which runs on GPUs alone.
+`python -m calibration.megatron` prints it (`--fused`: with what TorchScript compiles). That needs Megatron-Core, which
+trainsim does not: `pip install --no-deps megatron-core einops`. Its modules of plain torch are measured (the local
+specification), as its others call TransformerEngine, which runs on GPUs alone.
 """
 
 import contextlib
@@ -45,15 +45,17 @@ def ratios(seconds: Mapping[tuple[str, str, int], float]) -> dict[str, float]:
     return {name: six_digits(times) for name, times in (layers | {"ends": other / plain}).items()}
 
 
-def measure() -> dict[str, float]:
+def measure(fused: bool = False) -> dict[str, float]:
     """Return `ratios` of Megatron-Core's GPT to `SmallGpt`, the shortest of `ROUNDS` in turns, on one core.
+
+    fused: with the bias, dropout and addition that TorchScript compiles (`bias_dropout_fusion`).
 
     Raises:
         InputError: Megatron-Core is not installed.
     """
     _core()
     torch.set_num_threads(1)
-    networks = {(name, n): made(n) for n in HEIGHTS for name, made in NETWORKS.items()}
+    networks = {(name, n): made(n, fused) for n in HEIGHTS for name, made in NETWORKS.items()}
     shortest: dict[tuple[str, str, int], float] = {}
     for turn in range(WARM_UPS + ROUNDS):
         for (name, n), forward in networks.items():
@@ -71,18 +73,18 @@ def _tokens() -> Tensor:
     return torch.randint(0, VOCAB, (1, SEQ))
 
 
-def _plain(layers: int) -> Pass:
+def _plain(layers: int, _fused: bool) -> Pass:
     model = Model(name="small", layers=layers, hidden=HIDDEN, heads=HEADS, vocab=VOCAB, seq=SEQ)
     gpt, tokens = SmallGpt(model), _tokens()
     return lambda: gpt.loss(tokens, tokens)
 
 
-def _megatron(layers: int) -> Pass:
+def _megatron(layers: int, fused: bool) -> Pass:
     """Return Megatron-Core's GPT on this processor alone: its buffers are made there, and dropout is off."""
     core = _core()
     config = core["TransformerConfig"](
         num_layers=layers, hidden_size=HIDDEN, num_attention_heads=HEADS, use_cpu_initialization=True,
-        hidden_dropout=0.0, attention_dropout=0.0,
+        hidden_dropout=0.0, attention_dropout=0.0, bias_dropout_fusion=fused,
     )  # fmt: skip
     gpt = core["GPTModel"](config, core["get_gpt_layer_local_spec"](), VOCAB, SEQ)
     tokens, positions = _tokens(), torch.arange(SEQ)[None]
@@ -128,12 +130,12 @@ class _NoDropout:
         return True
 
 
-NETWORKS: Mapping[str, Callable[[int], Pass]] = {"torch": _plain, "megatron": _megatron}
+NETWORKS: Mapping[str, Callable[[int, bool], Pass]] = {"torch": _plain, "megatron": _megatron}
 
 
-def main() -> None:
+def main(fused: bool = False) -> None:
     """Print what `measure` finds."""
-    for part, times in measure().items():
+    for part, times in measure(fused).items():
         typer.echo(f"{part}: {times:.2f} times as long to issue")
 
 

@@ -17,8 +17,8 @@ bound by their host (full and selective recompute), by the issue times of one ma
 other (README, plans predicted and executed)."""
 
 MEGATRON_SIGMA_LOG = 0.32
-"""The same of Megatron-LM's modules: with `bias_dropout_fusion`, compiled by TorchScript, a layer took 1.38 times as
-long to issue as without on the CPU where `MEGATRON_ISSUE` was measured."""
+"""The same of Megatron-LM's modules: with `bias_dropout_fusion`, compiled by TorchScript, a layer took 1.35 - 1.38
+times as long to issue as without on the CPU where `MEGATRON_ISSUE` was measured (`calibration.megatron --fused`)."""
 
 
 def waiting_sigma(waiting: float, model: Model, framework: str) -> float:

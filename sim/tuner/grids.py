@@ -91,25 +91,30 @@ def _plain(axes: int, cut: int) -> int:
     return axes & ~ALIKE if axes & cut else axes
 
 
-def _along(function: "_Joined | _Folded", what: Any, reads: tuple[int, ...]) -> int:
-    """Return the axes along which a node varies."""
-    along = function.varies.get(what, 0) if isinstance(what, str) else 0
-    for i in reads:
-        along |= function.axes[i]
-    return _plain(along, function.cut)
+class _Axed:
+    """Nodes, and of every one the axes that it varies along, as bits; `ALIKE` where it does along the one of bit `cut`,
+    but not between rows that are alike."""
+
+    def __init__(self, varies: Mapping[str, int], cut: int) -> None:
+        self.nodes, self.axes, self.varies, self.cut = _Nodes(), list[int](), varies, cut
+
+    def _add(self, what: Any, reads: tuple[int, ...] = ()) -> int:
+        index = self.nodes.add(what, reads)
+        if index == len(self.axes):
+            along = self.varies.get(what, 0) if isinstance(what, str) else 0
+            for i in reads:
+                along |= self.axes[i]
+            self.axes.append(_plain(along, self.cut))
+        return index
 
 
-class _Joined:
-    """The nodes of a function with terms that vary along the same axes joined first.
-
-    axes: of every node the axes that it varies along, as bits; `ALIKE` where it does along the one of bit `cut`, but
-    not between rows that are alike.
-    """
+class _Joined(_Axed):
+    """The nodes of a function with terms that vary along the same axes joined first."""
 
     def __init__(self, function: Compiled, varies: Mapping[str, int], cut: int) -> None:
         self.old, ends = _traced(function)
-        self.varies, self.cut = varies, cut
-        self.nodes, self.axes, self.made = _Nodes(), list[int](), dict[int, int]()
+        super().__init__(varies, cut)
+        self.made = dict[int, int]()
         readers = [0] * len(self.old)
         for index in [*ends, *(i for _, reads in self.old for i in reads)]:
             readers[index] += 1
@@ -158,20 +163,14 @@ class _Joined:
         """Return what orders axes by how much varies along them: rows first, as there are many."""
         return axes & self.cut, _plain(axes, self.cut).bit_count()
 
-    def _add(self, what: Any, reads: tuple[int, ...] = ()) -> int:
-        index = self.nodes.add(what, reads)
-        if index == len(self.axes):
-            self.axes.append(_along(self, what, reads))
-        return index
 
-
-class _Folded:
+class _Folded(_Axed):
     """The nodes of a joined function where some symbols have one value, those of `known` a number of `EXACT`: of fewer
     operations, in the same order, so that every value stays what it is to the last bit."""
 
     def __init__(self, joined: _Joined, varies: Mapping[str, int], known: Mapping[str, float]) -> None:
-        self.cut, self.varies, self.known = joined.cut, varies, known
-        self.nodes, self.axes, made = _Nodes(), list[int](), list[int]()
+        super().__init__(varies, joined.cut)
+        self.known, made = known, list[int]()
         for what, reads in joined.nodes.every:
             made.append(self._new(what, tuple(made[i] for i in reads)))
         self.ends = [made[i] for i in joined.ends]
@@ -214,12 +213,6 @@ class _Folded:
     def _number(self, index: int) -> float | None:
         what = self.nodes.every[index][0]
         return what if isinstance(what, float) else None
-
-    def _add(self, what: Any, reads: tuple[int, ...] = ()) -> int:
-        index = self.nodes.add(what, reads)
-        if index == len(self.axes):
-            self.axes.append(_along(self, what, reads))
-        return index
 
 
 class _Stage:
