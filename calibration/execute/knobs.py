@@ -32,6 +32,7 @@ scatter_gather         yes        kept      -        -
 tp_overlap             yes        kept      -        false
 blocking_sends         yes        kept      -        -
 framework              yes        kept      -        torch
+core_modules           yes        kept      -        false
 cross_entropy          yes        kept      m        autograd
 attention_kernel       yes        kept      -        -
 product_kernel         yes        kept      -        library or task-mapped
@@ -97,7 +98,8 @@ def _executed(name: str) -> str:
         "stages": "equal degrees",
         **dict.fromkeys(("tp", "pp", "dp"), f"up to {MOST_RANKS['cpu']} ranks"),
         **{
-            key: str(getattr(fixed, key)).lower() for key in ("framework", "cross_entropy", "fused_wgrad", "tp_overlap")
+            key: str(getattr(fixed, key)).lower()
+            for key in ("framework", "core_modules", "cross_entropy", "fused_wgrad", "tp_overlap")
         },
         **dict.fromkeys(EVERY_VALUE, "any"),
     }

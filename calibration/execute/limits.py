@@ -88,6 +88,7 @@ def as_executed(plan: Plan) -> Plan:
     return plan.but(
         framework="torch",
         cross_entropy="autograd",
+        core_modules=False,
         fused_wgrad=False,
         tp_overlap=False,
         scatter_gather=plan.at(0).sequence_parallel,

@@ -180,6 +180,7 @@ def setting_values(plan: Plan, cluster: Cluster) -> dict[str, float]:
         "tp_overlap": float(plan.tp_overlap),
         "blocking_sends": float(plan.blocking_sends),
         "native": float(plan.framework == "torch"),
+        "core": float(plan.core_modules),
         "ring": float(plan.framework == "torch"),
         "attention_kernel": ATTENTION_KERNELS[plan.attention_kernel],
         "recurrent_apart": float(plan.recurrent_kernel == "default"),

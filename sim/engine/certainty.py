@@ -5,11 +5,10 @@ from math import hypot, sqrt
 
 from sim.catalog import names
 from sim.costs import spread, usage
-from sim.costs.layers.issue import in_megatron
-from sim.costs.layers.structure import Structure
+from sim.costs.layers.issue import in_core
 from sim.costs.profile import Profile, load_profile
 from sim.costs.run_level import RunLevelSet, software_sigma
-from sim.specs import Model
+from sim.specs import Model, Plan
 
 ISSUE_SIGMA_LOG = 0.26
 """Standard deviation of log time of issuing kernels on another host than the one that was measured: two H200 plans
@@ -17,13 +16,13 @@ bound by their host (full and selective recompute), by the issue times of one ma
 other (README, plans predicted and executed)."""
 
 MEGATRON_SIGMA_LOG = 0.32
-"""The same of Megatron-LM's modules: with `bias_dropout_fusion`, compiled by TorchScript, a layer took 1.35 - 1.38
+"""The same of Megatron-Core's modules: with `bias_dropout_fusion`, compiled by TorchScript, a layer took 1.35 - 1.38
 times as long to issue as without on the CPU where `MEGATRON_ISSUE` was measured (`calibration.megatron --fused`)."""
 
 
-def waiting_sigma(waiting: float, model: Model, framework: str) -> float:
+def waiting_sigma(waiting: float, model: Model, plan: Plan) -> float:
     """Return the standard deviation of the log of a step's time of which `waiting` grows with what hosts issue."""
-    modules = MEGATRON_SIGMA_LOG if in_megatron(Structure.of(model), framework) else 0.0
+    modules = MEGATRON_SIGMA_LOG if in_core(model, plan) else 0.0
     return waiting * hypot(ISSUE_SIGMA_LOG, modules)
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from sim.costs import offload, spread, stage, usage
-from sim.costs.layers.issue import MODULES, in_megatron
+from sim.costs.layers.issue import MODULES, in_core
 from sim.costs.layers.structure import Structure
 from sim.costs.learned import Correction
 from sim.costs.operations import Operation, operations
@@ -97,7 +97,7 @@ class Step:
     def sigma_log(self) -> float:
         """Standard deviation of the log of the step time."""
         kernels = self.kernels if self.profile.measured else ()  # of others their errors are in the run level
-        hosts = waiting_sigma(self.waiting, self.model, self.plan.framework)
+        hosts = waiting_sigma(self.waiting, self.model, self.plan)
         own = step_sigma(self.profile, self.level, kernels, self.plan.software_year, hosts)
         if self.correction is None or self.profile.learned is None:
             return own
@@ -256,7 +256,7 @@ class Step:
             *self.cluster.assumptions,
             *self.plan.assumed_of(self.model),
             *dict.fromkeys(line for profile in profiles for line in _of_profile(profile)),
-            *((MODULES,) if self.waiting and in_megatron(Structure.of(self.model), self.plan.framework) else ()),
+            *((MODULES,) if self.waiting and in_core(self.model, self.plan) else ()),
             "fits compares reserved memory, communicators and context (nvidia_smi) of the fullest rank",
             *self._host_link,
             *spread.told(self.profile, self.kernels),

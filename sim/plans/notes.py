@@ -14,18 +14,19 @@ BLOCKS = {"norm": "rmsnorm", "positions": "rope", "gated_mlp": True}
 
 OF_MEGATRON: Mapping[str, Any] = {
     "framework": "megatron", "tp_overlap": True, "scatter_gather": False, "blocking_sends": False, "compiled": False,
-    "attention_kernel": "flash", "optimizer_barrier": True,
+    "core_modules": True, "attention_kernel": "flash", "optimizer_barrier": True,
 }  # fmt: skip
 """What Megatron-LM runs of settings that none of its arguments say."""
 
 OF_TORCHTITAN: Mapping[str, Any] = {
-    "fused_wgrad": False, "tp_overlap": False, "blocking_sends": False, "cross_entropy": "autograd",
-    "attention_kernel": "flash",
+    "fused_wgrad": False, "tp_overlap": False, "blocking_sends": False, "core_modules": False,
+    "cross_entropy": "autograd", "attention_kernel": "flash",
 }  # fmt: skip
 """What torchtitan runs of settings that its configuration does not say as a plan does, nor limits."""
 
 OF_PROGRAMS = (
-    "framework", "compiled", "fused_wgrad", "tp_overlap", "cross_entropy", "attention_kernel", "optimizer_barrier",
+    "framework", "core_modules", "compiled", "fused_wgrad", "tp_overlap", "cross_entropy", "attention_kernel",
+    "optimizer_barrier",
 )  # fmt: skip
 """Settings that DeepSpeed leaves to the program whose modules it wraps."""
 

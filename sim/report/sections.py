@@ -301,7 +301,7 @@ def certainty_section(step: Step) -> str:
         "carrying kernels over from another device": carried_sigma(profile, step.level),
     }
     if step.waiting:
-        hosts = waiting_sigma(step.waiting, step.model, step.plan.framework)
+        hosts = waiting_sigma(step.waiting, step.model, step.plan)
         parts["other hosts than the one whose issue of kernels is known"] = hosts
     if step.plan.software_year is not None:
         parts["software of another year"] = software_sigma(step.plan.software_year)

@@ -25,7 +25,10 @@ ProductKernel = Literal["library", "task-mapped"]
 RankOrder = Literal["tp-cp-dp-pp", "tp-cp-pp-dp", "tp-dp-cp-pp", "dp-tp-cp-pp", "pp-tp-cp-dp"]
 
 
-ON_HOST: dict[str, object] = {"precision": "fp32", "framework": "torch", "fused_wgrad": False, "tp_overlap": False}
+OF_MEGATRON = "fused_wgrad", "tp_overlap", "core_modules"
+"""What is on where it is left out with framework megatron, and off with torch."""
+
+ON_HOST: dict[str, object] = {"precision": "fp32", "framework": "torch", **dict.fromkeys(OF_MEGATRON, False)}
 """What a plan leaves out on host processors: torch's own training in fp32."""
 
 PER_STAGE = ("tp", "dp", "micro_batch", "zero", "recompute", "recompute_layers", "sequence_parallel", "offload")
@@ -96,8 +99,10 @@ class Plan:
     (Megatron-LM's asynchronous reduction since late 2021; off, every one is waited for). `blocking_sends`: both ranks
     stand still while a pipeline message passes between them (DeepSpeed's pipeline engine). `framework`: whose memory
     law holds where they differ: Megatron-LM's, or PyTorch's own as torchtitan runs it (FSDP2's fp32 shards at zero 3,
-    selective recompute of every second product, gathered inputs of products kept for the backward). `fused_wgrad` and
-    `tp_overlap` are on by default with framework megatron, off with torch. On host processors `precision` and
+    selective recompute of every second product, gathered inputs of products kept for the backward). `core_modules`:
+    layers are Megatron-Core's (since October 2023), whose Python takes longer to issue kernels than plain layers or
+    Megatron-LM's before. `fused_wgrad`, `tp_overlap` and `core_modules` are on by default with framework megatron, off
+    with torch. On host processors `precision` and
     `framework` are by default fp32 and torch, else bf16 (fp16 where a device has no bf16) and megatron.
     `cross_entropy`: Megatron-LM's in place on fp32 logits, PyTorch's by autograd (the default of its framework each),
     or one fused kernel on 16-bit logits (flash-attention's, Liger's). `attention_kernel`: fused attention as fast as
@@ -148,6 +153,7 @@ class Plan:
     tp_overlap: bool = DERIVED
     blocking_sends: bool = False
     framework: Literal["megatron", "torch"] = DERIVED
+    core_modules: bool = DERIVED
     cross_entropy: Literal["in-place", "autograd", "fused"] = DERIVED
     attention_kernel: Literal["flash", "flash-1"] = "flash"
     product_kernel: ProductKernel = "library"
@@ -166,7 +172,7 @@ class Plan:
         if self.stages:
             self._only_stages()
         own = self.framework in (None, "megatron")
-        for key, value in {"precision": "bf16", "framework": "megatron", "fused_wgrad": own, "tp_overlap": own}.items():
+        for key, value in {"precision": "bf16", "framework": "megatron", **dict.fromkeys(OF_MEGATRON, own)}.items():
             if getattr(self, key) is None:
                 object.__setattr__(self, key, value)
                 derived.append(key)

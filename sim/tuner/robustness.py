@@ -169,7 +169,7 @@ def _of_kernels(best: Step, names: list[str]) -> Floats:
         by_parameter.setdefault(COMPUTE.get(op, MEMORY), []).append((sigma, taken[op]))
     sigmas = {n: hypot(*(s for s, _ in each)) / max(sum(t for _, t in each), 1e-12) for n, each in by_parameter.items()}
     if not best.member.hardware.on_host:
-        sigmas[ISSUE] = waiting_sigma(1.0, best.model, best.plan.framework)
+        sigmas[ISSUE] = waiting_sigma(1.0, best.model, best.plan)
     return np.diag([sigmas.get(n, 0.0) for n in names])
 
 

@@ -52,8 +52,8 @@ def _one_tier(asked: Asked, symbols: Symbols) -> Mapping[str, Any]:
 def _framework(asked: Asked, symbols: Symbols) -> Mapping[str, Any]:
     """Everything as today's Megatron-LM does it."""
     fused = 2 * symbols["gradient_bytes"] - 2
-    settings = {"tp_overlap": 1.0, "blocking_sends": 0.0, "scatter_gather": 1.0, "native": 0.0, "overlap_dp": 1.0}
-    return settings | {"accumulate_bytes": fused, "step_overhead_s": 0.0}
+    settings = {"tp_overlap": 1.0, "blocking_sends": 0.0, "scatter_gather": 1.0, "overlap_dp": 1.0}
+    return settings | {"native": 0.0, "core": 1.0, "accumulate_bytes": fused, "step_overhead_s": 0.0}
 
 
 def _exposed_shards(asked: Asked, symbols: Symbols) -> Mapping[str, Any]:

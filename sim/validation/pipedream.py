@@ -125,5 +125,5 @@ def planned(model: Model, practice: bool) -> Network:
 def _alone_s(model: Model, microbatch: int) -> float:
     """Return the seconds that one GPU computes for a microbatch of the whole model."""
     alone = Cluster.of("v100-sxm-16gb", nodes=1, gpus_per_node=1)
-    plan = Plan(global_batch=microbatch, micro_batch=microbatch, precision="fp16")
+    plan = Plan(global_batch=microbatch, micro_batch=microbatch, precision="fp16", core_modules=False)
     return simulate(model, alone, plan).breakdown_s["compute"]

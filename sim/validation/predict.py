@@ -81,7 +81,7 @@ def _prediction(
     profile, m, plan = asked.profile, asked.profile.memory, asked.placed.plan
     sigma, ranks = memory_sigma(profile), (fullest, last)
     # The errors of measured kernels are of the step that they make.
-    hosts = waiting_sigma(waiting, asked.model, plan.framework)
+    hosts = waiting_sigma(waiting, asked.model, plan)
     of_time = (
         simulate(asked.model, asked.cluster, plan, level=level).sigma_log
         if profile.measured

@@ -7,7 +7,9 @@ from sim.engine.step import Engine, Step, simulate
 from sim.specs import Cluster, Links, Model, Plan
 from sim.validation.throughput import achieved
 
-ERA: dict[str, Any] = {"overlap_dp": False, "precision": "fp16", "recompute": "full", "sequence_parallel": False}
+ERA: dict[str, Any] = {
+    "overlap_dp": False, "core_modules": False, "precision": "fp16", "recompute": "full", "sequence_parallel": False,
+}  # fmt: skip
 """What its Megatron-LM did, and was without."""
 
 

@@ -298,7 +298,8 @@ def released(source: str) -> float | None:
 def _framework(row: Measured, zero: int, notes: _Notes) -> dict[str, Any]:
     """Return what follows from the software that a row's techniques point to; the columns do not name it.
 
-    Megatron-LM has reduced gradients beside the backward pass since 2023, when attention was fused already. fp16 with
+    Megatron-LM has reduced gradients beside the backward pass since 2023, when attention was fused already, and had
+    Megatron-Core's layers by the end of that year. fp16 with
     a sharded optimizer is DeepSpeed's engine (Megatron-LM's own came with bf16), which waits for every
     pipeline message and runs Megatron-LM's layers from before their reductions were asynchronous. Its messages count as
     sent whole, which is half true: 0.5.1 splits those of the forward pass over the tensor-parallel ranks, 0.5.8 those
@@ -316,10 +317,10 @@ def _framework(row: Measured, zero: int, notes: _Notes) -> dict[str, Any]:
         return narrow
     if half and zero == 1:
         notes.texts.append("framework = DeepSpeed (fp16 with a sharded optimizer)")
-        off = dict.fromkeys(("fused_wgrad", "scatter_gather", "overlap_dp", "tp_overlap"), False)
+        off = dict.fromkeys(("fused_wgrad", "scatter_gather", "overlap_dp", "tp_overlap", "core_modules"), False)
         return off | {"blocking_sends": True}
-    notes.texts.append("overlap_dp = false (Megatron-LM before 2023, when attention was not fused)")
-    return narrow | {"overlap_dp": False}
+    notes.texts.append("overlap_dp = core_modules = false (Megatron-LM before 2023, when attention was not fused)")
+    return narrow | {"overlap_dp": False, "core_modules": False}
 
 
 def _shard(shard: int, ranks: int, notes: _Notes) -> dict[str, int]:

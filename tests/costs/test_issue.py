@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sim.costs.layers.issue import MEGATRON_ISSUE
+from sim.costs.layers.issue import MEGATRON_ISSUE, in_core
 from sim.costs.profile import load_profile
 from sim.costs.run_level import RunLevel, RunLevelSet
 from sim.engine.placed import stage_costs
@@ -48,6 +48,12 @@ def test_megatrons_modules_take_longer():
     assert issued(framework="megatron") == pytest.approx([forward * 1e-3, backward * 2e-3])
     repeated = [forward * 1e-3, backward * 2e-3 + MEASURED["full_issue_s"] + (forward - 1) * 1e-3]
     assert issued(framework="megatron", recompute="full") == pytest.approx(repeated)
+
+
+@pytest.mark.parametrize(("framework", "core"), [("megatron", True), ("torch", False)])
+def test_megatron_lm_before_its_core_issues_like_plain_layers(framework, core):
+    assert in_core(SMALL, Plan(global_batch=1, framework=framework)) == core
+    assert issued(framework=framework, core_modules=False) == pytest.approx([1e-3, 2e-3])
 
 
 def test_tempos_layers():

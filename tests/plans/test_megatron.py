@@ -50,7 +50,7 @@ def test_what_a_plan_needs_is_said(model, plan, said):
 @pytest.mark.parametrize(
     ("model", "plan", "said"),
     [
-        ({}, {"framework": "torch"}, ("plan.framework torch", "plan.cross_entropy autograd")),
+        ({}, {"framework": "torch"}, ("plan.framework torch", "plan.core_modules", "plan.cross_entropy autograd")),
         ({}, {"tp": 2, "tp_overlap": False}, ("plan.tp_overlap false: Megatron-LM has true", "must be 1")),
         ({}, {"pp": 2, "blocking_sends": True, "compiled": True}, ("plan.blocking_sends true", "plan.compiled true")),
         ({}, {"tp": 2, "pp": 2, "sequence_parallel": False}, ("plan.scatter_gather true", "MAX_CONNECTIONS must be 1")),

@@ -43,6 +43,7 @@ CHANGES = {
     "tp_overlap": ({"tp": 2}, False),
     "blocking_sends": ({"pp": 2}, True),
     "framework": ({"zero": 3}, "torch"),
+    "core_modules": ({}, False),
     "cross_entropy": ({"micro_batch": 4}, "autograd"),
     "attention_kernel": ({}, "flash-1"),
     "product_kernel": ({}, "task-mapped"),
@@ -84,7 +85,8 @@ def test_simulated(name, cluster):
     """`dp` is what the other degrees leave of the devices: it cannot change alone."""
     beside, value = CHANGES[name]
     model = models["lstm-lm"] if name == "recurrent_kernel" else MODEL
-    before, after = (step(given, cluster, model) for given in (beside, beside | {name: value}))
+    on = CLUSTER if name == "core_modules" else cluster
+    before, after = (step(given, on, model) for given in (beside, beside | {name: value}))
     seen = [(s.step_time_s, s.peak_memory_bytes, s.mfu, s.timeline.schedule.texts()) for s in (before, after)]
     assert seen[0] != seen[1]
 
