@@ -15,7 +15,7 @@ from sim.specs.plan import Plan
 MEGATRON_ISSUE = {"forward": 4.5, "backward": 1.7, "ends": 2.1}
 """Times that Megatron-Core's Python takes longer to issue a layer's passes, and embedding, head and loss, than plain
 PyTorch's: Megatron-Core 0.16.1 without fusions beside `SmallGpt`, torch 2.13, one core of an AMD EPYC, 2026-11-29
-(`calibration.megatron`: 4.50 - 4.62, 1.67 - 1.78 and 2.06 - 2.13; Megatron-Core 0.8.0 a tenth less forward).
+(`calibration.issue_ratios`: 4.50 - 4.62, 1.67 - 1.78 and 2.06 - 2.13; Megatron-Core 0.8.0 a tenth less forward).
 
 Megatron-LM's layers from before it (`core_modules` false) count as plain ones: of 1,120 profiles of A100 nodes by
 vTrain (arXiv 2312.12391, whose authors found measured steps within 8.4 % of theirs) small models then come out as much
@@ -31,7 +31,9 @@ def host_seconds(kind: Kind, ops: Sequence[Op], share: Expr) -> dict[str, tuple[
     share: of the layers, those that recompute. A layer table tells what operations both passes have. Of other layers
     the forward ones are known: two gradients for each product make about twice as many backward, also of recurrent
     layers, which launch a step's kernels again and again. Whole layers are repeated in the backward pass; a checkpoint
-    of operations (PyTorch's selective one) looks at each of them in Python, the first time and again.
+    of operations (PyTorch's selective one) looks at each of them in Python, the first time and again. A layer that is
+    compiled for itself counts as an eager one: its wrappers took 1.2 - 1.3 times as long forward and 0.8 backward
+    (`calibration.issue_ratios --network compiled`, torch 2.13, 2026-11-29).
     """
     issue = symbol("issue_s") / 3
     if isinstance(kind, TracedKind):

@@ -1,14 +1,16 @@
-"""How much longer Megatron-LM's layers take to issue than plain PyTorch's of the same network, measured on a CPU.
+"""How much longer Megatron-Core's or compiled layers take to issue than plain PyTorch's of the same network, on a CPU.
 
 Networks of next to no size are all Python, dispatcher and autograd; of these the ratio is no matter of the device.
-`python -m calibration.megatron` prints it (`--fused`: with what TorchScript compiles). That needs Megatron-Core, which
-trainsim does not: `pip install --no-deps megatron-core einops`. Its modules of plain torch are measured (the local
+`python -m calibration.issue_ratios` prints it: with `--network megatron`, `megatron-fused` (what TorchScript compiles),
+or `compiled` (torch.compile, each layer for itself as torchtitan does; it wants a C++ compiler). Megatron-Core is no
+part of trainsim: `pip install --no-deps megatron-core einops`. Its modules of plain torch are measured (the local
 specification), as its others call TransformerEngine, which runs on GPUs alone.
 """
 
 import contextlib
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from importlib import import_module
 from time import perf_counter
 from typing import Any
@@ -17,7 +19,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 import typer
-from torch import Tensor
+from torch import Tensor, nn
 
 from calibration.kernels.gpt import SmallGpt
 from sim.costs.fitted import six_digits
@@ -34,38 +36,42 @@ Pass = Callable[[], Tensor]
 """Runs a network forward and returns its loss."""
 
 
-def ratios(seconds: Mapping[tuple[str, str, int], float]) -> dict[str, float]:
-    """Return how many times as long a layer's passes, and both of the ends (embedding, head, loss), are in Megatron-LM.
+def ratios(seconds: Mapping[tuple[bool, str, int], float]) -> dict[str, float]:
+    """Return how many times as long a layer's passes, and both of the ends (embedding, head, loss), are as plain ones.
 
-    seconds: by network of `NETWORKS`, pass of `WAYS` and layers.
+    seconds: by whether the network is plain, pass of `WAYS` and layers.
     """
-    lines = {(name, way): np.polyfit(HEIGHTS, [seconds[name, way, n] for n in HEIGHTS], 1) for name, way, _ in seconds}
-    plain, other = (sum(lines[name, way][1] for way in WAYS) for name in NETWORKS)
-    layers = {way: lines["megatron", way][0] / lines["torch", way][0] for way in WAYS}
-    return {name: six_digits(times) for name, times in (layers | {"ends": other / plain}).items()}
+    lines = {
+        (plain, way): np.polyfit(HEIGHTS, [seconds[plain, way, n] for n in HEIGHTS], 1)
+        for plain in (True, False)
+        for way in WAYS
+    }
+    ends, others = (sum(lines[plain, way][1] for way in WAYS) for plain in (True, False))
+    layers = {way: lines[False, way][0] / lines[True, way][0] for way in WAYS}
+    return {name: six_digits(times) for name, times in (layers | {"ends": others / ends}).items()}
 
 
-def measure(fused: bool = False) -> dict[str, float]:
-    """Return `ratios` of Megatron-Core's GPT to `SmallGpt`, the shortest of `ROUNDS` in turns, on one core.
-
-    fused: with the bias, dropout and addition that TorchScript compiles (`bias_dropout_fusion`).
+def measure(network: str = "megatron") -> dict[str, float]:
+    """Return `ratios` of one of `NETWORKS` to `SmallGpt`, the shortest of `ROUNDS` in turns, on one core.
 
     Raises:
-        InputError: Megatron-Core is not installed.
+        InputError: there is no such network, or Megatron-Core is not installed.
     """
-    _core()
+    if network not in NETWORKS:
+        raise InputError("network", network, ", ".join(NETWORKS))
+    made = {True: _plain, False: NETWORKS[network]}
     torch.set_num_threads(1)
-    networks = {(name, n): made(n, fused) for n in HEIGHTS for name, made in NETWORKS.items()}
-    shortest: dict[tuple[str, str, int], float] = {}
+    networks = {(plain, n): of(n) for n in HEIGHTS for plain, of in made.items()}
+    shortest: dict[tuple[bool, str, int], float] = {}
     for turn in range(WARM_UPS + ROUNDS):
-        for (name, n), forward in networks.items():
+        for (plain, n), forward in networks.items():
             start = perf_counter()
             loss = forward()
             middle = perf_counter()
             torch.autograd.backward(loss)
             for way, seconds in zip(WAYS, (middle - start, perf_counter() - middle), strict=True):
                 if turn >= WARM_UPS:
-                    shortest[name, way, n] = min(seconds, shortest.get((name, way, n), seconds))
+                    shortest[plain, way, n] = min(seconds, shortest.get((plain, way, n), seconds))
     return ratios(shortest)
 
 
@@ -73,13 +79,15 @@ def _tokens() -> Tensor:
     return torch.randint(0, VOCAB, (1, SEQ))
 
 
-def _plain(layers: int, _fused: bool) -> Pass:
+def _plain(layers: int, compiled: bool = False) -> Pass:
     model = Model(name="small", layers=layers, hidden=HIDDEN, heads=HEADS, vocab=VOCAB, seq=SEQ)
     gpt, tokens = SmallGpt(model), _tokens()
+    if compiled:
+        gpt.blocks = nn.ModuleList(torch.compile(block) for block in gpt.blocks)  # type: ignore[misc]
     return lambda: gpt.loss(tokens, tokens)
 
 
-def _megatron(layers: int, fused: bool) -> Pass:
+def _megatron(layers: int, fused: bool = False) -> Pass:
     """Return Megatron-Core's GPT on this processor alone: its buffers are made there, and dropout is off."""
     core = _core()
     config = core["TransformerConfig"](
@@ -130,12 +138,16 @@ class _NoDropout:
         return True
 
 
-NETWORKS: Mapping[str, Callable[[int, bool], Pass]] = {"torch": _plain, "megatron": _megatron}
+NETWORKS: Mapping[str, Callable[[int], Pass]] = {
+    "megatron": _megatron,
+    "megatron-fused": partial(_megatron, fused=True),
+    "compiled": partial(_plain, compiled=True),
+}
 
 
-def main(fused: bool = False) -> None:
-    """Print what `measure` finds."""
-    for part, times in measure(fused).items():
+def main(network: str = "megatron") -> None:
+    """Print what `measure` finds of one of `NETWORKS`."""
+    for part, times in measure(network).items():
         typer.echo(f"{part}: {times:.2f} times as long to issue")
 
 
