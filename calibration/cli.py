@@ -22,8 +22,8 @@ from sim.validation.validate import expressed
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
-Mode = Literal["kernels", "networks", "trace", "tables", "runs"]
-"""What is measured here (kernels, whole networks), or what others measured and is fitted."""
+Mode = Literal["kernels", "networks", "trace", "tables", "runs", "against"]
+"""What is measured here (kernels, whole networks), or what others measured and is fitted, or compared."""
 
 COUNTS: Mapping[str, tuple[str, tuple[Mode, ...]]] = {
     **dict.fromkeys(
@@ -59,6 +59,9 @@ def calibrate(
         typer.Option("--base", help="Catalog profile for what --trace lacks, or profile of tbd's predictions."),
     ] = None,
     out: Annotated[Path, typer.Option("--out", help="Profile folder (--from: their folder).")] = Path("profiles"),
+    against: Annotated[
+        str | None, typer.Option("--against", help="With --from: fit nothing, but say how far this profile is off.")
+    ] = None,
     only: Annotated[str | None, typer.Option("--only", help="With --from: write this device's profile only.")] = None,
     date: Annotated[
         str | None, typer.Option("--date", help=f"With --from: date recorded in the profiles ({DATE}).")
@@ -74,13 +77,14 @@ def calibrate(
     """Measure this machine's kernels (--device), or fit published measurements (--from) or a trace (--trace).
 
     What is written is a profile folder, which a job names as cluster.profile. With --from,
-    formats are recognised by header, and tables of measured training runs give run-level parameters.
+    formats are recognised by header, and tables of measured training runs give run-level parameters. With --from and
+    --against nothing is written: the errors of a profile on these timings are shown (samples.parquet too).
     """
     progress = Console(stderr=True)
     paths = [*(first or []), *(files or [])]
     _check_once(paths)
     checked_folder("--out", out)
-    mode = _mode(device, suite, trace, paths)
+    mode = _mode(device, suite, trace, paths, against)
     texts = {"--suite": suite, "--budget": budget, "--base": base, "--only": only, "--date": date, "--size": size}
     flags = {"--resume": resume or None, "--despite-load": despite_load or None, "--no-check": not check or None}
     _check_counts(mode, {**texts, **flags, "--seed": seed, "--samples": samples})
@@ -90,18 +94,24 @@ def calibrate(
         trace_command(trace, out, base, as_json)
     elif device is not None:
         _measure(device, out, suite, budget, seed, resume, despite_load, check, base, as_json, size, samples)
+    elif against is not None:
+        _against(against, paths, as_json)
     elif mode == "runs":
         _run_level(paths, out, as_json, progress)
     else:
         _public(paths, out, only, DATE if date is None else date, as_json, progress)
 
 
-def _mode(device: str | None, suite: str | None, trace: Path | None, paths: list[Path]) -> Mode:
+def _mode(device: str | None, suite: str | None, trace: Path | None, paths: list[Path], against: str | None) -> Mode:
     """Return what the options ask for.
 
     Raises:
         InputError: they name no source, or several.
     """
+    if against is not None:
+        if device is not None or trace is not None or not paths:
+            raise InputError("--against", against, "left out, or with --from and its files alone")
+        return "against"
     if trace is not None:
         if device is not None or paths:
             raise InputError("--trace", str(trace), "one of --device, --from and --trace")
@@ -171,6 +181,17 @@ def _public(paths: list[Path], out: Path, only: str | None, date: str, as_json: 
         print_json(summary(profiles, written))
     else:
         Console(markup=False, emoji=False).print(table(profiles))
+
+
+def _against(name: str, paths: list[Path], as_json: bool) -> None:
+    # Only here: what reads samples loads torch.
+    from calibration.against import compare, data, table  # noqa: PLC0415
+
+    found = compare(name, paths)
+    if as_json:
+        print_json(data(*found))
+    else:
+        Console(markup=False, emoji=False).print(table(*found))
 
 
 def _run_level(paths: list[Path], out: Path, as_json: bool, progress: Console) -> None:

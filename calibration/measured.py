@@ -210,13 +210,13 @@ def fit_families(
     terms: Terms = measured_terms,
 ) -> list[Family]:
     """Return every kernel that the simulator knows, fitted where it has samples enough, in order of preference."""
-    held = _by_place(rows, dtype)
+    held = places(rows, dtype)
     lost: dict[tuple[str, str, str], int] = defaultdict(int)
     for row in flagged:
         lost[_place(row)] += 1
     made: list[Family] = []
     for op, implementation in dict.fromkeys(key[:2] for key in held):
-        parts = {d: _causal(held[o, i, d]) for o, i, d in list(held) if (o, i) == (op, implementation)}
+        parts = {d: causal(held[o, i, d]) for o, i, d in list(held) if (o, i) == (op, implementation)}
         enough = {d: some for d, some in parts.items() if sum(row["use"] == "fit" for row in some) >= LEAST}
         together = [tuple(d for d in TOGETHER.get(op, ()) if d in enough)]
         alone = [(d,) for d in enough if d not in together[0]]
@@ -226,7 +226,8 @@ def fit_families(
     return sorted(made, key=_rank)
 
 
-def _by_place(rows: Iterable[Row], dtype: str, narrow: bool = False) -> dict[tuple[str, str, str], list[Row]]:
+def places(rows: Iterable[Row], dtype: str, narrow: bool = False) -> dict[tuple[str, str, str], list[Row]]:
+    """Return the rows of a data type, of products with narrow rows or others, by (op, implementation, direction)."""
     held: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
     for row in rows:
         if row["dtype"] == dtype and _known(row) and is_narrow(row) is narrow:
@@ -236,7 +237,7 @@ def _by_place(rows: Iterable[Row], dtype: str, narrow: bool = False) -> dict[tup
 
 def _with_narrow(families: Sequence[Family], rows: Iterable[Row], dtype: str) -> list[Family]:
     """Return the families, those of products with what narrow rows cost, where samples of these are enough."""
-    held = _by_place(rows, dtype, narrow=True)
+    held = places(rows, dtype, narrow=True)
     models = {(f.model.op, f.model.implementation, f.model.direction): f.model for f in families}
     for op, name in dict.fromkeys(place[:2] for place in held):
         own = {d: models[op, name, d] for o, n, d in held if (o, n) == (op, name) and (op, name, d) in models}
@@ -248,7 +249,7 @@ def _with_narrow(families: Sequence[Family], rows: Iterable[Row], dtype: str) ->
 def _counts(rows: Iterable[Row], dtype: str) -> dict[Key, int]:
     """Return how many samples there are to fit of each kernel, of the implementation that has most."""
     found: dict[Key, int] = {}
-    for (op, _, direction), some in _by_place(rows, dtype).items():
+    for (op, _, direction), some in places(rows, dtype).items():
         n = sum(row["use"] == "fit" for row in some)
         found[op, direction] = max(n, found.get((op, direction), 0))
     return found
@@ -262,7 +263,7 @@ def _place(row: Row) -> tuple[str, str, str]:
     return row["op"], fitted_as(row["op"], row["implementation"]), row["direction"]
 
 
-def _causal(rows: list[Row]) -> list[Row]:
+def causal(rows: list[Row]) -> list[Row]:
     """Return the rows of causal attention, which is what models train with, where there are enough of them."""
     masked = [row for row in rows if row["shape"].get("causal", 1.0) == 1.0]
     return masked if sum(row["use"] == "fit" for row in masked) >= LEAST else rows
