@@ -20,7 +20,8 @@ def parts(
 ) -> go.Figure:
     """Return a bar for every row, its parts (axis units) one behind the other, in the order in which they first occur.
 
-    relative: bars are as long as each other, and a part's length is its share of the row in percent.
+    relative: bars are as long as each other, and a part's length is its share of the row in percent; a row of
+    nothing has no bar.
 
     Raises:
         ValueError: more parts than styles tell apart.
@@ -30,7 +31,7 @@ def parts(
     figure = frame(theme, 130 + ROW * max(4, len(rows)), x_title, "", barmode="stack", bargap=0.25)
     for (part, _), (shade, *_) in styled(dict.fromkeys(names)):
         values = [row.get(part, 0.0) for row in rows.values()]
-        shares = [100 * v / wholes[name] for name, v in zip(rows, values, strict=True)]
+        shares = [100 * v / wholes[name] if wholes[name] else 0.0 for name, v in zip(rows, values, strict=True)]
         figure.add_bar(
             x=shares if relative else values,
             y=list(map(safe, rows)),
