@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from sim.cluster.programs import Entries, Linear, Program, SolverError, entries, matrix_of
 from sim.cluster.state import Floats
+from sim.engine import highs
 
 Weigh = Callable[[NDArray[np.bool_]], Floats]
 """Of which jobs (n,) are full already: the weights (n,) of those whose turn it is, 0 for the others."""
@@ -125,7 +126,6 @@ class Filling:
         whole = np.append(np.zeros(size), np.ones(n))
         upper = np.append(np.full(size, np.inf), turn.astype(float))
         limits = scipy.optimize.LinearConstraint(rows, ub=most)
-        found = scipy.optimize.milp(
-            -whole, integrality=whole.astype(int), bounds=scipy.optimize.Bounds(0, upper), constraints=limits
-        )
+        bounds = scipy.optimize.Bounds(0, upper)
+        found = highs.milp(c=-whole, integrality=whole.astype(int), bounds=bounds, constraints=limits)
         return np.zeros(n, dtype=bool) if found.x is None else found.x[size:] > 0.5

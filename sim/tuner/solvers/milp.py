@@ -7,10 +7,11 @@ cell's points sum to the flow through its edges, so that whole x make the flow o
 
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sim.engine import highs
 from sim.tuner.solvers.chain import NOTHING_BELOW, USUAL, Cell, Chain, Choice, Effort, Solution, value
 
 if TYPE_CHECKING:
@@ -27,12 +28,13 @@ def milp(chain: Chain, effort: Effort = USUAL) -> Solution:
     """Return what HiGHS finds in `SECONDS` and its bound; steps are branch-and-bound nodes, the seed is unused.
 
     Certified: HiGHS closed its gap, which is to its tolerances, about 1e-6 of the value. How far it comes in the
-    seconds depends on the machine, and it cannot be interrupted: a checker and not the tuner's solver.
+    seconds depends on the machine, and of a search that is stopped it tells nothing: a checker and not the tuner's
+    solver.
     """
     model = _Model(chain)
-    if effort.stop():
+    found = None if effort.stop() else model.solve(effort)
+    if found is None:
         return Solution((), (), 0.0, False, 0, "interrupted")
-    found = model.solve(effort.steps)
     steps = int(found.get("mip_node_count") or 0)
     if found.status == 2:
         return Solution((), (), np.inf, True, steps, f"infeasible: {found.message}")
@@ -130,8 +132,8 @@ class _Model:
             before += [(c, chain.fill * x) for c, x in terms["x", stage]]
         return rows
 
-    def solve(self, nodes: int | None) -> "OptimizeResult":
-        """Run HiGHS; status 0 is optimal, 2 infeasible, 1 a limit."""
+    def solve(self, effort: Effort) -> "OptimizeResult | None":
+        """Run HiGHS; status 0 is optimal, 2 infeasible, 1 a limit; None where it was stopped."""
         from scipy import optimize  # noqa: PLC0415 - every command would wait for it
 
         cost, whole, most = np.zeros(self.columns), np.zeros(self.columns, dtype=np.int64), np.ones(self.columns)
@@ -140,9 +142,11 @@ class _Model:
             cost[first : first + len(cell.t)] = self.chain.fill * cell.x / self.unit
             whole[first : first + len(cell.t)] = 1
         constraint, bounds = self._rows().constraint(self.columns), optimize.Bounds(0, most)
-        limit = {} if nodes is None else {"node_limit": nodes}
-        options: Any = {"time_limit": SECONDS, "mip_rel_gap": 0.0} | limit  # the stubs' own type is private
-        return optimize.milp(cost, integrality=whole, bounds=bounds, constraints=constraint, options=options)
+        limit = {} if effort.steps is None else {"node_limit": effort.steps}
+        options = {"time_limit": SECONDS, "mip_rel_gap": 0.0} | limit
+        asked = {"c": cost, "integrality": whole, "bounds": bounds, "constraints": constraint, "options": options}
+        found: OptimizeResult | None = highs.milp(effort.stop, **asked)
+        return found
 
     def choice(self, x: np.ndarray) -> Choice:
         """Return the choice of a solution: per stage the largest x."""
