@@ -6,6 +6,7 @@ calls from here has: whoever changes `sort` or `those` touches the files that us
 
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache, cached_property, update_wrapper
 from importlib import import_module
 from logging import getLogger
@@ -59,10 +60,38 @@ def _numba() -> Any:
     return import_module("numba")
 
 
+@cache
+def _keeper() -> Any:
+    """Return numba's store of a function's code, but one whose folder cannot be written or read ends no run."""
+    caching = import_module("numba.core.caching")
+
+    class Kept(caching.FunctionCache):  # type: ignore[misc, name-defined]
+        def load_overload(self, *asked: Any) -> Any:
+            return self._tried(super().load_overload, *asked)
+
+        def save_overload(self, *made: Any) -> None:
+            self._tried(super().save_overload, *made)
+
+        def _tried(self, act: Callable[..., Any], *given: Any) -> Any:
+            try:
+                return act(*given)
+            except OSError as error:
+                self.disable()
+                _tell_once(f"compiled code is not kept in {self.cache_path}: {error.strerror or error}")
+
+    return Kept
+
+
+@cache
+def _tell_once(words: str) -> None:
+    getLogger(__name__).warning(words)
+
+
 class Function:
     """A function that numba compiles when it is first called, as `numba.njit` with `options`.
 
-    Its code is kept beside the source or in the user's cache; where neither can be written, for this process alone.
+    Its code is kept beside the source or in the user's cache; where neither can be written, or one is full, it is made
+    for this process alone.
     """
 
     def __init__(self, python: Callable[..., Any], options: dict[str, Any]) -> None:
@@ -72,11 +101,10 @@ class Function:
     @cached_property
     def machine(self) -> Any:
         """The compiled function."""
-        njit = _numba().njit  # a third of a second for what a program may never call
-        try:
-            return njit(cache=True, **self._options)(self.python)
-        except RuntimeError:  # numba found no such place
-            return njit(**self._options)(self.python)
+        made = _numba().njit(**self._options)(self.python)  # a third of a second for what a program may never call
+        with suppress(RuntimeError):  # numba found no such place
+            made._cache = _keeper()(self.python)
+        return made
 
     @property
     def _numba_type_(self) -> Any:

@@ -1,5 +1,6 @@
 """Compiled functions: where nothing can be kept, and what others are made of."""
 
+from errno import ENOSPC
 from types import SimpleNamespace
 
 import numpy as np
@@ -7,6 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from numba import config
+from numba.core.caching import IndexDataCacheFile
 
 from sim.engine import compiled as code
 from sim.engine.compiled import PATIENCE, compiled, soonest, sort, those
@@ -18,6 +21,23 @@ def test_without_a_place_for_its_code_a_function_is_compiled_for_this_process():
     doubled = compiled()(space["doubled"])
     assert doubled(21) == 42
     assert not doubled.machine.stats.cache_path
+
+
+@pytest.mark.parametrize("fails", ["load", "save"])
+def test_a_folder_that_fails_ends_no_run_and_is_told_once(fails, monkeypatch, caplog, tmp_path):
+    def full(*_):
+        raise OSError(ENOSPC, "No space left on device")
+
+    @compiled()
+    def thirds(x):
+        return x / 3
+
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(IndexDataCacheFile, fails, full)
+    code._tell_once.cache_clear()
+    assert thirds(6) == 2 and thirds(6.0) == 2
+    (told,) = caplog.messages
+    assert told.startswith(f"compiled code is not kept in {tmp_path}") and told.endswith("No space left on device")
 
 
 @pytest.mark.parametrize("place", ["/somewhere", ""])
