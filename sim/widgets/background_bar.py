@@ -28,7 +28,7 @@ class BackgroundBar(w.HBox):
 
     asked: the work and its arguments, looked up when the button is pressed (InputError: it cannot be done, and why);
     on_result: what is done with the result; on_state: called after every change of `state`; ending: what the
-    button that ends the work says, and what is said then.
+    button that ends the work says, and what is said then; beside: buttons after that one.
     """
 
     def __init__(
@@ -38,6 +38,7 @@ class BackgroundBar(w.HBox):
         on_result: Callable[[Any], None],
         on_state: Callable[[State], None] = lambda state: None,
         ending: tuple[str, str] = ("Cancel", "cancelled"),
+        beside: tuple[w.Button, ...] = (),
     ) -> None:
         self._asked, self._on_result, self._on_state = asked, on_result, on_state
         self.job = Job(self._finished, self._failed, self._progressed)
@@ -50,7 +51,7 @@ class BackgroundBar(w.HBox):
         self._words = w.HTML(layout=w.Layout(flex="1 1 auto", min_width="0"))
         self._cancel = w.Button(description=ending[0], disabled=True, layout=w.Layout(width="auto", flex="0 0 auto"))
         wrapping = w.Layout(align_items="center", flex_flow="row wrap")
-        super().__init__([self._start, self._bar, self._cancel, self._words], layout=wrapping)
+        super().__init__([self._start, self._bar, self._cancel, *beside, self._words], layout=wrapping)
         self._start.on_click(lambda _: self.start())
         self._cancel.on_click(lambda _: self.cancel())
 
@@ -93,6 +94,11 @@ class BackgroundBar(w.HBox):
         if self.job.running:
             self.job.cancel()
             self._become("cancelled", f"{self._ended} after {self._spent}")
+
+    def reset(self, words: str) -> None:
+        """Be as before the first start; what was running is cancelled, and `words` are said."""
+        self.job.cancel()
+        self._become("idle", words)
 
     @property
     def _spent(self) -> str:

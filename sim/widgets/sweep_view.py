@@ -29,6 +29,7 @@ EVERY_S = 1.0
 LOOKS = 60
 """Looks without anything new after which nobody else seems to write the store."""
 
+CANCEL = "Cancel"
 MOST_LISTED = 20
 MOST_CHOSEN = 1_000
 """Values of an axis to filter by: of more, a browser's list is slow to open and no one finds anything in it."""
@@ -47,16 +48,18 @@ def sweep_job(grid: Grid, store: str, *, progress: Progress) -> float:
 class SweepView(w.VBox):
     """A sweep and its store, which may be there already, or be written by another program at the moment.
 
-    Pause ends the processes, and what is done stays in the store; Resume goes on from there. `filters` (values of axes)
-    choose among the points drawn, a box drawn in the figure (`brush`) among the rows of the table.
+    Pause ends the processes, and what is done stays in the store; Resume goes on from there. Cancel ends them too, and
+    pressed once more it discards what is done: the store's file, of a sweep that was started here. `filters` (values of
+    axes) choose among the points drawn, a box drawn in the figure (`brush`) among the rows of the table.
     """
 
     def __init__(self, grid: Grid | str | Path, store: str | Path) -> None:
         self.path, self.grid = Path(store), grid if isinstance(grid, Grid) else Grid.load(grid)
         self.filters: dict[str, tuple[Any, ...]] = {}
         self.brush: Box | None = None
+        self.cancel = w.Button(description=CANCEL, disabled=True, layout=w.Layout(width="auto", flex="0 0 auto"))
         ended = ("Pause", "paused")
-        self.bar = BackgroundBar("Start", self._asked, lambda _: self.refresh(), self._became, ended)
+        self.bar = BackgroundBar("Start", self._asked, lambda _: self.refresh(), self._became, ended, (self.cancel,))
         self._said, self._cards, self._table, self._reasons = (w.HTML() for _ in range(4))
         self._said.layout.min_height = "52px"  # two lines: what is below stays in its place
         named = [axis for axis in self.grid.numbering.axes if axis.path]
@@ -79,6 +82,7 @@ class SweepView(w.VBox):
         self.values.observe(self._filtered, names="value")
         self.columns.observe(lambda _: self.refresh(), names="value")
         self.clear.on_click(lambda _: self._cleared())
+        self.cancel.on_click(lambda _: self._cancelled())
         self.sensor.tell(self.canvas.fill, self.refresh)
         self._list()
         self.refresh()
@@ -96,11 +100,12 @@ class SweepView(w.VBox):
             self._said.value = m.paragraph(f"{grouped(self.grid.size)} configurations, none done yet.", "say")
             self._cards.value = _cards(Counts(self.grid.size, 0, 0, 0, 0, 0.0, None), None, self._state_words)
             self._table.value = self._reasons.value = ""
+            self.bar.offer("Start")
             self.canvas.draw(_nothing, self.sensor.look, self.path.stem, keep_ranges=False)
             return
         try:
             with Store(self.path) as store:
-                if store.head.digest != self.grid.digest and not self.grid.extends(store.head.grid):
+                if not self._holds(store):
                     raise InputError(str(self.path), "the store of another grid", "a new file, or that of this grid")
                 found = glimpse(store, among=self.filters, most=MOST_READ * (1 if self.bar.state == "running" else 4))
         except InputError as error:
@@ -173,7 +178,33 @@ class SweepView(w.VBox):
     def _asked(self) -> Any:
         return sweep_job, (self.grid, str(self.path))
 
+    def _cancelled(self) -> None:
+        """End the sweep; pressed once more, or with nothing done, discard its store."""
+        asked = self.cancel.description != CANCEL
+        self.bar.cancel()
+        done = self._done()
+        if done and not asked:
+            self.cancel.description = f"Discard {grouped(done)} done"
+            return
+        if done is not None:
+            for end in ("", "-wal", "-shm"):  # SQLite's
+                self.path.with_name(self.path.name + end).unlink(missing_ok=True)
+        self.brush = None
+        self.bar.reset("cancelled")
+
+    def _done(self) -> int | None:
+        """Return how many configurations the store has; None where there is none, or it is not this sweep's."""
+        try:
+            with Store(self.path) as store:
+                return store.counts.done if self._holds(store) else None
+        except InputError:
+            return None
+
+    def _holds(self, store: Store) -> bool:
+        return store.head.digest == self.grid.digest or self.grid.extends(store.head.grid)
+
     def _became(self, state: State) -> None:
+        self.cancel.description, self.cancel.disabled = CANCEL, state not in ("running", "cancelled")
         if state == "running" and self._looks >= LOOKS:
             self._looks = 0
             self._watch()

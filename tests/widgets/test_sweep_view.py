@@ -131,10 +131,41 @@ def test_a_pause_resumes(tmp_path):
         time.sleep(0.1)
     view.bar.cancel()
     assert view.bar.state == "cancelled"
+    assert not view.cancel.disabled
     view.bar.start()
     assert view.bar.job.wait(240)
     assert view.bar.state == "done", view.bar.message
     assert "0 left" in view.message
+
+
+def test_a_cancelled_sweep_is_discarded_when_that_is_confirmed(grid, tmp_path):
+    store = tmp_path / "sweep.db"
+    view = sim.watch_sweep(grid, store)
+    assert view.cancel.disabled
+    view.bar._become("running")
+    sim.sweep(view.grid, store, runner="here")
+    view.cancel.click()
+    assert store.exists() and view.cancel.description == "Discard 32 done"
+    view.bar.offer("Resume")
+    view.cancel.click()
+    assert list(tmp_path.iterdir()) == [tmp_path / "grid.yaml"]
+    assert (view.bar.state, view.bar.message, view.cancel.description) == ("idle", "cancelled", "Cancel")
+    assert view.cancel.disabled and "none done yet" in view.message
+    assert view.bar.children[0].description == "Start"
+
+
+@pytest.mark.parametrize("content", [None, b"notes of somebody"])
+def test_cancel_takes_no_file_away_that_is_not_the_sweeps(content, grid, tmp_path):
+    store = tmp_path / "sweep.db"
+    view = sim.watch_sweep(grid, store)
+    if content:
+        store.write_bytes(content)
+    else:
+        grid.write_text(grid.read_text().replace("1024", "512"))
+        sim.sweep(sim.Grid.load(grid), store, runner="here")
+    view.bar._become("running")
+    view.cancel.click()
+    assert store.exists() and view.bar.state == "idle"
 
 
 def test_a_wrong_grid_is_refused(tmp_path):
