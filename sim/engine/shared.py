@@ -14,12 +14,13 @@ ROUNDING = 1e-12
 class Shared:
     """`capacity` a second, divided equally among its users, each of whom takes `most` at most.
 
-    Bandwidth: capacity in bytes/s, and one user may take it all. Cores: capacity in cores, a user takes one. The clock
-    counts ticks of 1 ns.
+    Bandwidth: capacity in bytes/s, and one user may take it all. Cores: capacity in cores, a user takes one, and while
+    there are more users than cores `loss`, a share of them, is lost. The clock counts ticks of 1 ns.
     """
 
-    def __init__(self, env: simpy.Environment, capacity: float, most: float | None = None) -> None:
+    def __init__(self, env: simpy.Environment, capacity: float, most: float | None = None, loss: float = 0.0) -> None:
         self.env, self.capacity, self.most = env, capacity, capacity if most is None else most
+        self.loss = loss
         self._users: list[tuple[float, int, Callable[[], Any]]] = []
         self._served = 0.0
         """What one user that was always there would have been given."""
@@ -29,7 +30,8 @@ class Shared:
     @property
     def rate(self) -> float:
         """What each user gets a second."""
-        return min(self.most, self.capacity / max(1, len(self._users)))
+        turns = self.capacity / max(1, len(self._users))
+        return self.most if turns >= self.most else turns * (1 - self.loss)
 
     def use(self, amount: float) -> simpy.Event:
         """Return an event that happens when a new user has been given `amount`; nothing takes no time."""

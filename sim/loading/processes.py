@@ -70,7 +70,7 @@ class Node:
         self.at = setting(self.loading, self.nodes, self.network_bytes_per_s)
         self.storage = Shared(self.env, self.at["read_bytes_per_s"])
         self.network = Shared(self.env, self.at["network_bytes_per_s"])
-        self.cores = Shared(self.env, self.at["cores"], 1.0)
+        self.cores = Shared(self.env, self.at["cores"], 1.0, self.at["sharing_loss"])
         self._random = np.random.default_rng(self.seed)
         if self.reads is None:
             exact = self.exact
@@ -148,14 +148,18 @@ class Loader(Node):
                 env.process(self._preparer(worker))
 
     def take(self) -> simpy.Event:
-        """Return an event that happens when a batch is handed over."""
+        """Return an event that happens when a batch is handed over, for which training's own process needs a core."""
         taken = self._ready.get()
         taken.callbacks.append(self._handed_over)
-        return taken
+        return self.env.process(self._received(taken)) if self.loading.handover_s else taken
 
     def _handed_over(self, _: simpy.Event) -> None:
         self.counts.batches += 1
         self._ahead.put(1)
+
+    def _received(self, taken: simpy.Event) -> Step:
+        yield taken
+        yield self.cores.use(self.batch * self.loading.handover_s)
 
     def _next(self) -> int:
         self._begun += 1

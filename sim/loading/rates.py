@@ -99,7 +99,7 @@ def _loaded(topology: Topology, delay: Any, shared: tuple[Any, ...], at: Setting
     most, hand = np.asarray(most, float), np.asarray(at["handover_s"], float)
     on_cores = np.asarray(at["trainer_cores"]) > 0
     core_s, elsewhere_s = hand + np.where(on_cores, 1 / most, 0.0), np.where(on_cores, 0.0, 1 / most)
-    threads = np.where(on_cores, at["trainer_cores"], (hand > 0) / np.asarray(at["sharing_jobs"]))
+    threads = np.where(on_cores, at["trainer_cores"], hand > 0)
     cores = at["prep_s"], at["cores"], threads, 0.0, at["sharing_loss"]
     trainer = (at["workers"], 1 / np.maximum(core_s, LEAST), elsewhere_s)
     if topology == "serial":

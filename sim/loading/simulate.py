@@ -20,15 +20,12 @@ EPOCHS = 3
 SETTLING = 0.2
 """Share of the time that is left out of a rate where fewer than two epochs are run: queues fill."""
 
-UNSHARED = "handover_s and sharing_loss of loading are in its laws, not in these processes"
-
 
 @dataclass(frozen=True)
 class Simulated:
     """What one job on one node got. samples_per_s: after the first epoch (without one: after the first fifth of the
     time); epoch_samples_per_s: of every whole epoch; stalls as in `sim.loading.predict.Prediction`, from a second run
-    with everything cached; hit_fraction: of all reads, the first epoch's too. assumptions: where it says less than the
-    laws."""
+    with everything cached; hit_fraction: of all reads, the first epoch's too."""
 
     samples_per_s: float
     epoch_samples_per_s: tuple[float, ...]
@@ -38,12 +35,6 @@ class Simulated:
     counts: Counts
     seconds: float
     spans: tuple[Span, ...]
-    assumptions: tuple[str, ...]
-
-
-def unshared(loading: Loading) -> tuple[str, ...]:
-    """Return what of a pipeline these processes leave out, in words."""
-    return (UNSHARED,) if loading.handover_s or loading.sharing_loss else ()
 
 
 @checked
@@ -95,7 +86,6 @@ def simulate(
         counts=counts,
         seconds=found.loader.env.now * 1e-9,
         spans=tuple(found.loader.spans),
-        assumptions=unshared(loading),
     )
 
 

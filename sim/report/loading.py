@@ -34,7 +34,6 @@ def answer_simulated(found: Simulated, law: Prediction) -> list[str]:
     return [
         f"Simulated: {digits3(found.samples_per_s)} samples/s ({100 * off:+.1f} % of the law's), "
         f"{counted(found.counts.batches)} batches in {lasting(found.seconds)} of training.",
-        *(f"Assumed: {text}" for text in found.assumptions),
     ]
 
 

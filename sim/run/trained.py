@@ -17,7 +17,6 @@ from sim.engine.step import Step
 from sim.engine.training import Failure, Repeated, StepSpan, Training, Waiting
 from sim.loading.processes import Loader
 from sim.loading.processes import Span as LoadSpan
-from sim.loading.simulate import unshared
 from sim.run.feed import Feed
 from sim.run.losses import Saving
 from sim.schedules import SCHEDULES
@@ -199,7 +198,7 @@ class _World:
                 *(self.loading.assumptions if self.loading else ()),
                 *(self.saving.advice.assumptions if self.saving else ()),
                 *ASSUMPTIONS,
-                *(unshared(self.loading) if self.loading else ()),
+                *([HANDED] if self.loading and self.loading.handover_s else []),
                 *([ELASTIC] if self.saving and self.saving.checkpointing.failures.elastic else []),
             ),
         )
@@ -209,6 +208,7 @@ ASSUMPTIONS = (
     "all replicas are alike, and the node with the most of them feeds the pace",
     "after a failure data goes on with the samples that come next, and what was prepared is still there",
 )
+HANDED = "samples are handed over while devices compute the microbatch before (by the law of loading, after it)"
 ELASTIC = "fewer replicas after a failure are as fast here as all of them (trainsim checkpointing simulate counts them)"
 
 

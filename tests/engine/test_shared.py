@@ -37,6 +37,12 @@ def test_one_user_takes_one_core_at_most():
     assert ends(Shared(env, 4.0, 1.0), env, (0, 3), (1, 3)) == approx([3, 4])
 
 
+def test_a_share_of_the_cores_is_lost_while_users_take_turns():
+    """Two for 2 s each on one core with a fifth lost: 0.4 of it each, until the second one is alone."""
+    env = simpy.Environment()
+    assert ends(Shared(env, 1.0, 1.0, 0.2), env, (0, 2), (0, 3)) == approx([5, 6])
+
+
 def test_capacity_changes_while_it_is_used():
     env = simpy.Environment()
     shared = Shared(env, 10.0)

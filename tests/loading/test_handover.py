@@ -29,6 +29,13 @@ def test_workers_and_handover_share_the_cores(cores):
     assert found == pytest.approx(cores / 0.005, rel=0.03)
 
 
+@pytest.mark.parametrize("jobs", [2, 4])
+def test_every_job_is_handed_its_samples_by_a_process_of_its_own(jobs):
+    """A sample takes 3 ms of a core, and each job has one."""
+    found = rate(5_000.0, cores=jobs, jobs=jobs, workers=4, topology="staged", prep_s=0.002, handover_s=0.001)
+    assert found == pytest.approx(1 / 0.003, rel=0.04)
+
+
 def test_a_trainer_that_computes_here_is_handed_samples_on_its_core():
     assert rate(100.0, cores=1, trainer_cores=1, workers=4, prep_s=0.005, handover_s=0.005) == pytest.approx(
         1 / (0.005 + 0.005 + 0.01), rel=0.02

@@ -35,6 +35,9 @@ GRID = [
     *({"cached": 0.6, "policy": p} for p in ("lru", "partitioned")),
     *({"storage": s, "workers": 8} for s in (disk(1e8), disk(1e9, 5e-3))),
     *({"trainer_cores": 1, "cores": c, "workers": w} for c, w in ((1, 2), (2, 2), (3, 8))),
+    *({"handover_s": h, "workers": w} for h, w in ((0.001, 4), (0.01, 4), (1e-4, 8))),
+    *({"handover_s": 0.001, "sharing_loss": loss, "trainer_cores": n, "cores": 4} for loss, n in ((0.2, 0), (0.0, 2))),
+    {"handover_s": 0.001, "jobs": 2, "cores": 8},
     *({"jobs": 2, "coordinated": shared, "cached": 0.3, "policy": "lru", "cores": 4} for shared in (False, True)),
 ]
 
@@ -56,6 +59,14 @@ def test_processes_and_laws_agree(given, topology, most_off):
         assert found.samples_per_s == approx(law.samples_per_s, rel=most_off)
         assert found.fetch_stall_fraction == approx(law.fetch_stall_fraction, abs=0.06)
         assert found.prep_stall_fraction == approx(law.prep_stall_fraction, abs=0.06)
+
+
+@mark.parametrize("given", [{"handover_s": 0.001}, {"sharing_loss": 0.2}, {"handover_s": 0.01, "workers": 1}], ids=str)
+def test_what_a_core_is_needed_for_besides_is_in_both(given):
+    loading = pipeline(**given)
+    law, found = predict(loading, 5_000.0), simulate(loading, 5_000.0, batch=16)
+    assert found.samples_per_s == approx(law.samples_per_s, rel=0.03)
+    assert law.samples_per_s < 0.9 * predict(replace(loading, handover_s=0.0, sharing_loss=0.0), 5_000.0).samples_per_s
 
 
 def test_nodes_of_a_partitioned_cache_agree_with_the_law():

@@ -1,7 +1,5 @@
 """Figures and words of the input pipeline."""
 
-from dataclasses import replace
-
 import pytest
 
 from sim.loading import predict, simulate, study, what_if
@@ -44,14 +42,6 @@ def test_a_map_has_a_row_for_each_network(part):
 def test_no_rows_are_told():
     with pytest.raises(InputError, match=r"^rows"):
         figures.stalls([])
-
-
-def test_what_the_processes_leave_out_is_said():
-    handed = replace(LOADING, handover_s=0.004)
-    law, events = predict(handed, 2_000.0), simulate(handed, 2_000.0, 16)
-    assert events.samples_per_s > 1.2 * law.samples_per_s
-    assert "Assumed: handover_s and sharing_loss" in answer_simulated(events, law)[1]
-    assert not simulate(LOADING, 2_000.0, 16).assumptions
 
 
 def test_lines_say_rates_stalls_and_what_is_enough():

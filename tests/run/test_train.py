@@ -6,7 +6,9 @@ import pytest
 
 from sim.engine.step import simulate
 from sim.run import train
+from sim.run.feed import Feed
 from sim.run.losses import losses
+from sim.run.trained import HANDED
 from sim.specs import Checkpointing, Cluster, Dataset, Failures, InputError, Loading, Plan, Storage, Training
 from sim.specs.catalog import models
 from tests.run.test_losses import DISK, reading
@@ -42,6 +44,17 @@ def test_it_is_as_fast_as_the_law_of_loading_says(step, share):
     assert found.goodput == pytest.approx(law.goodput, abs=0.05)
     assert found.parts_s["data"] / found.seconds == pytest.approx(law.shares["data"], abs=0.05)
     assert {span.kind for span in found.data_spans} >= {"fetch"}
+
+
+@pytest.mark.parametrize(("share", "waited"), [(0.3, 0.0), (2.0, 0.5)])
+def test_samples_are_handed_over_while_the_one_before_is_computed(step, share, waited):
+    """Receiving a step's samples takes this share of the step."""
+    fast = Storage(read_bytes_per_s=1e12, write_bytes_per_s=1e9)
+    handed = reading(storage=fast, handover_s=share * step.step_time_s / Feed.of(step).samples_per_step)
+    found = train(step, handed, seconds=80 * step.step_time_s)
+    assert found.parts_s["data"] / found.seconds == pytest.approx(waited, abs=0.05)
+    assert HANDED in found.assumptions
+    assert HANDED not in train(step, reading(storage=fast), seconds=step.step_time_s).assumptions
 
 
 @pytest.mark.parametrize("every, contention, rate", [(5, 0.0, 5e10), (8, 0.3, 5e10), (3, 0.1, 2e9)])
