@@ -163,9 +163,14 @@ def goodput(times: Times, steps_between: Any, odds: Odds) -> Any:
     values = times.values | {"steps_between": steps_between}
     if odds.mtbf_s is None:
         return 1 / (1 + costs()(values)["overhead_fraction"])
+    kept: Any = 0.0
     with np.errstate(over="ignore", under="ignore"):  # far beyond the MTBF nothing is kept
-        kept = goodputs()(values | {"mtbf_s": odds.mtbf_s, "restart_s": odds.restart_s})["goodput"]
-    return odds.available.fraction * kept
+        for phase in odds.available.phases:  # fewer replicas: longer steps, fewer failures, the same restarts
+            slower = {name: values[name] / phase.replicas for name in ("iteration_s", "hideable_s")}
+            often = {"mtbf_s": odds.mtbf_s / phase.replicas, "regrowths_per_s": phase.regrowths_per_s}
+            found = goodputs()(values | slower | often | {"restart_s": odds.restart_s})
+            kept = kept + phase.time * phase.replicas * found["goodput"]
+    return kept
 
 
 def chosen(times: Times, steps_between: int, odds: Odds, policy: str) -> Choice:

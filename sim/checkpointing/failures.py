@@ -1,12 +1,21 @@
 """How often a run fails, and how long it then stands still or trains on fewer devices."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from sim.checkpointing.laws import between_restarts
 from sim.engine.step import Step
 from sim.specs import Failures, InputError
+
+Floats = NDArray[np.float64]
+
+RAREST = 1e-9
+"""Share of the time that is none."""
 
 
 @dataclass(frozen=True)
@@ -47,19 +56,29 @@ def mtbf_s(failures: Failures, gpus: int, nodes: int) -> float:
     return 1 / rate
 
 
+class Phase(NamedTuple):
+    """A share of a run's time, of all replicas the share that then trains, and how often, in a second of training, so
+    many nodes are back that more could."""
+
+    time: float
+    replicas: float
+    regrowths_per_s: float
+
+
 @dataclass(frozen=True)
 class Availability:
     """Of a run's time in the long run.
 
     `fraction` is what it would train of what all replicas do, were nothing else lost: `stopped_fraction` of the time
     none trains for want of nodes; with elastic runs fewer do at times, and `regrown_fraction` of the time goes to
-    restarts when nodes are back. `mean_broken`: nodes that are away.
+    restarts when nodes are back. `mean_broken`: nodes that are away. `phases`: when any trains.
     """
 
     fraction: float
     stopped_fraction: float
     regrown_fraction: float
     mean_broken: float
+    phases: tuple[Phase, ...] = (Phase(1.0, 1.0, 0.0),)
 
 
 def availability(failures: Failures, mtbf_s: float, fleet: Fleet | None = None, restart_s: float = 0.0) -> Availability:
@@ -69,7 +88,9 @@ def availability(failures: Failures, mtbf_s: float, fleet: Fleet | None = None, 
     that are away (births by failures, deaths by repairs) has its distribution in closed form, whatever that of repair
     times is: without elasticity the run stops as often as Erlang's loss formula says for `spares` + 1 repairs at once.
     restart_s: what it takes to go on with fewer replicas, and again with more; nodes that are back by then are missed
-    by nobody.
+    by nobody. That others come back so long after a failure, and not at random, is left out: goodput is within 3 % of
+    the simulated one where a run fails ten times as seldom as it takes to restart, within 10 % where it fails as often,
+    and up to 20 % off where repairs, too, are as short as that.
     """
     fleet = fleet or Fleet()
     load = failures.repair_s / mtbf_s  # nodes away in the mean, had a run any number of spares
@@ -82,15 +103,48 @@ def availability(failures: Failures, mtbf_s: float, fleet: Fleet | None = None, 
         log_weight[1:] = -inf
     weight = np.exp(log_weight - log_weight.max())
     weight /= weight.sum()
-    shrinks = shares[1:] < shares[:-1]
-    missed = shrinks & (shares[1:] > 0) & (failures.repair_s > restart_s)
-    regrown = float((weight[:-1] * shares[:-1])[missed].sum()) / mtbf_s * restart_s
+    held = weight @ shares
+    grows = np.zeros(len(shares))
+    if failures.repair_s > restart_s:
+        missed = (shares[1:] < shares[:-1]) & (shares[1:] > 0)
+        grows[1:][missed] = np.flatnonzero(missed) + 1
+        grows /= failures.repair_s
+    regrown = _regrown(weight, shares, grows, mtbf_s, restart_s)
+    every = zip(weight.tolist(), shares.tolist(), grows.tolist(), strict=True)
     return Availability(
-        fraction=max(0.0, float(weight @ shares) - regrown),
+        fraction=float(held - regrown @ shares),
         stopped_fraction=float(weight[shares == 0].sum()),
-        regrown_fraction=regrown,
+        regrown_fraction=float(regrown.sum()),
         mean_broken=float(weight @ np.arange(len(shares))),
+        phases=_phases(Phase(*one) for one in every),
     )
+
+
+def _regrown(weight: Floats, shares: Floats, grows: Floats, mtbf_s: float, restart_s: float) -> Floats:
+    """Return the share of the time, by nodes that are away, that goes to restarts since one more was."""
+    if not grows.any():
+        return np.zeros(len(shares))
+    with np.errstate(divide="ignore", over="ignore"):
+        means = mtbf_s / shares
+        at: dict[str, Any] = {
+            "mtbf_s": means[1:-1],
+            "restart_s": restart_s,
+            "reload_s": 0.0,
+            "regrowths_per_s": grows[1:-1],
+        }
+        often = weight[1:-1] * between_restarts()(at)["training"] * grows[1:-1]
+        lasting = means[:-2] * np.expm1(restart_s / means[:-2])
+    """Until training goes on: a restart that fails begins anew."""
+    return np.append(often * lasting, [0.0, 0.0])
+
+
+def _phases(every: Iterable[Phase]) -> tuple[Phase, ...]:
+    """Return what differs in more than its time, without what hardly ever is."""
+    times: dict[tuple[float, float], float] = {}
+    for time, replicas, often in every:
+        if replicas and time > RAREST:
+            times[replicas, often] = times.get((replicas, often), 0.0) + time
+    return tuple(Phase(time, *kind) for kind, time in times.items())
 
 
 def _shares(failures: Failures, fleet: Fleet) -> np.ndarray:

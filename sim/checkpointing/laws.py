@@ -23,8 +23,8 @@ from sim.costs.algebra import Compiled, Expr, ceiling, compile_expressions, maxi
 iteration, hideable, snapshot, persist, contention = (
     symbol(n) for n in ("iteration_s", "hideable_s", "snapshot_s", "persist_s", "contention")
 )
-steps, reload, restart, mtbf, budget = (
-    symbol(n) for n in ("steps_between", "reload_s", "restart_s", "mtbf_s", "overhead_budget")
+steps, reload, restart, mtbf, regrowths, budget = (
+    symbol(n) for n in ("steps_between", "reload_s", "restart_s", "mtbf_s", "regrowths_per_s", "overhead_budget")
 )
 trained = steps * iteration
 """Training between two snapshots, without anything else."""
@@ -37,6 +37,8 @@ interval = trained + exposed + slowed + waited
 written_after = snapshot + persist + slowed
 """From the beginning of a snapshot until it can be read."""
 lost = interval / 2 + written_after
+training = 1 / (1 + (1 + mtbf * regrowths) * expm1((restart + reload) / mtbf))
+"""Share of the time between restarts: a restart that fails begins anew."""
 
 
 @lru_cache
@@ -64,19 +66,28 @@ def costs() -> Compiled:
 def goodputs() -> Compiled:
     """Return which share of the time trains what is kept where nodes never run out, as a function of failures too.
 
-    A failure every `mtbf_s`, after which `restart_s` and reading pass. Outputs: goodput, exact; first_order, that of
-    small shares, (1 - overhead) (1 - (k t_i / 2 + P + reload + restart) / MTBF).
+    A failure every `mtbf_s`, after which `restart_s` and reading pass; beside them `regrowths_per_s` of training, which
+    lose nothing and restart too, once, whatever comes back meanwhile. Outputs: goodput, exact without regrowths;
+    first_order, that of small shares, (1 - overhead) (1 - (k t_i / 2 + P + reload + restart) / MTBF).
     """
-    down = restart + reload
-    kept = trained * sp.exp(-(trained + written_after) / mtbf) / -expm1(-interval / mtbf)
+    ends = 1 / mtbf + regrowths
+    """Of training, per second."""
+    saved = ends * trained * sp.exp(-(trained + written_after) * ends) / -expm1(-interval * ends)
+    done = -expm1(-trained * ends) + sp.exp(-trained * ends) * trained / interval
     overhead = (exposed + slowed + waited) / trained
-    lost_at_all = trained / 2 + persist + down
+    lost_at_all = trained / 2 + persist + restart + reload
     return compile_expressions(
         {
-            "goodput": kept / (mtbf * sp.exp(down / mtbf)),
+            "goodput": training * (saved / mtbf + done * regrowths) / ends,
             "first_order": (1 - overhead) * (1 - lost_at_all / mtbf),
         }
     )
+
+
+@lru_cache
+def between_restarts() -> Compiled:
+    """Return which share of the time lies between restarts, as output training."""
+    return compile_expressions({"training": training})
 
 
 @lru_cache

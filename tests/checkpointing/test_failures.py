@@ -46,9 +46,12 @@ def test_the_chain_with_elasticity_is_that_of_its_rates():
     assert found.fraction == pytest.approx(chain @ shares)
     assert found.stopped_fraction == pytest.approx(chain[5])
     restarting = availability(given, mtbf, fleet, restart_s=600.0)
-    down = sum(chain[n] * shares[n] / mtbf for n in (1, 2, 3)) * 600
-    assert restarting.regrown_fraction == pytest.approx(down)
-    assert restarting.fraction == pytest.approx(chain @ shares - down)
+    means = [mtbf / share for share in shares[:5]]
+    often = {n: (n / given.repair_s) / (1 + (1 + n / given.repair_s * means[n]) * np.expm1(600 / means[n]))
+             for n in (2, 3, 4)}  # fmt: skip
+    down = {n - 1: chain[n] * often[n] * means[n - 1] * np.expm1(600 / means[n - 1]) for n in often}
+    assert restarting.regrown_fraction == pytest.approx(sum(down.values()))
+    assert restarting.fraction == pytest.approx(chain @ shares - sum(down[n] * shares[n] for n in down))
 
 
 def test_replicas_that_are_left():

@@ -115,7 +115,7 @@ def test_young_and_daly_are_near_the_best_where_failures_are_rare():
 
 
 def test_goodput_of_rare_failures_is_that_of_small_shares():
-    values = TIMES.values | {"restart_s": 60.0, "mtbf_s": np.array([1e4, 1e5, 1e6])}
+    values = TIMES.values | {"restart_s": 60.0, "regrowths_per_s": 0.0, "mtbf_s": np.array([1e4, 1e5, 1e6])}
     found = goodputs()(values | {"steps_between": np.array([[100], [400]])})
     by_hand = (1 - 1.55 / np.array([[50], [200]])) * (
         1 - (np.array([[25], [100]]) + 8 + 5 + 60) / np.array([1e4, 1e5, 1e6])

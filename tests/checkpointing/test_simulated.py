@@ -92,6 +92,18 @@ def test_availability_is_the_chains(given, fleet):
     assert found.goodput == pytest.approx(advice.goodput, abs=0.01)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("fleet", [Fleet(8, 8), Fleet(2, 2)])
+@pytest.mark.parametrize("mtbf_s, most_off", [(4_000.0, 0.01), (1_000.0, 0.02), (300.0, 0.05)])
+def test_an_elastic_run_keeps_what_the_law_says_also_where_it_fails_as_often_as_it_restarts(fleet, mtbf_s, most_off):
+    """Down to one failure in the time of one restart: fewer replicas fail less often."""
+    given = saving(20, restart_s=290.0, repair_s=3 * mtbf_s, elastic=True)
+    law = plan(TIMES, given, mtbf_s, fleet)
+    found = simulate(TIMES, given, seconds=8_000 * mtbf_s, mtbf_s=mtbf_s, fleet=fleet, seed=7, seeds=4)
+    assert found.goodput == pytest.approx(law.goodput, rel=most_off + 3 * found.goodput_standard_error / found.goodput)
+    assert found.available_fraction == pytest.approx(law.available_fraction, abs=0.03)
+
+
 def test_adaptation_starts_with_the_rule_and_ends_within_the_budget():
     given = replace(saving("checkfreq"), overhead_budget=0.02)
     found = simulate(TIMES, given, steps=20_000, adapt=True)
