@@ -16,6 +16,8 @@ Floats = NDArray[np.float64]
 
 RAREST = 1e-9
 """Share of the time that is none."""
+ENDLESS = 600.0
+"""Failures in the time of one restart with which none comes to its end."""
 
 
 @dataclass(frozen=True)
@@ -133,9 +135,9 @@ def _regrown(weight: Floats, shares: Floats, grows: Floats, mtbf_s: float, resta
             "regrowths_per_s": grows[1:-1],
         }
         often = weight[1:-1] * between_restarts()(at)["training"] * grows[1:-1]
-        lasting = means[:-2] * np.expm1(restart_s / means[:-2])
+        lasting = means[:-2] * np.expm1(np.minimum(restart_s / means[:-2], ENDLESS))
     """Until training goes on: a restart that fails begins anew."""
-    return np.append(often * lasting, [0.0, 0.0])
+    return np.append(np.minimum(often * lasting, weight[:-2]), [0.0, 0.0])
 
 
 def _phases(every: Iterable[Phase]) -> tuple[Phase, ...]:

@@ -54,6 +54,13 @@ def test_the_chain_with_elasticity_is_that_of_its_rates():
     assert restarting.fraction == pytest.approx(chain @ shares - sum(down[n] * shares[n] for n in down))
 
 
+@pytest.mark.parametrize("restart_s", [1e3, 1e4, 1e6])
+def test_restarts_that_hardly_ever_end_take_no_more_than_all_of_the_time(restart_s):
+    found = availability(failures(elastic=True, repair_s=1e7), 100.0, Fleet(8, 8), restart_s)
+    assert 0 <= found.fraction < 1
+    assert 0 <= found.regrown_fraction <= 1 - found.stopped_fraction
+
+
 def test_replicas_that_are_left():
     fleet, elastic = Fleet(nodes=8, replicas=4), failures(elastic=True, spares=1)
     assert [fleet.left(broken, elastic) for broken in range(6)] == [4, 4, 3, 3, 2, 2]  # two nodes a replica
