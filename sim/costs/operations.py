@@ -7,13 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from sim.costs.algebra import Interpreted
+from sim.costs.algebra import Interpreted, symbol
 from sim.costs.layers import ends
 from sim.costs.layers.block import block
-from sim.costs.layers.ops import Op
+from sim.costs.layers.ops import PHASE_OF, Op
 from sim.costs.layers.structure import Structure
 
 PARTS = ("seconds", "flop", "bytes", "launches")
+RATES = {symbol(f"rate_{direction}") for direction in PHASE_OF}
+"""What a precision's recipe makes of a device's rate (`sim.costs.kernels.product_seconds`)."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,8 @@ class Operation:
     """A kernel of one layer, or of an end of the model, for one microbatch on one device.
 
     phase: forward, backward_input or backward_weight; flop: 0 where memory bounds it; bytes: read and written;
-    launches: how many times it runs, all of them together here; count: the layers of the whole model that have it.
+    launches: how many times it runs, all of them together here; count: the layers of the whole model that have it;
+    by_recipe: whether it runs at the rate of the plan's precision, which leaves attention and the head at 16 bit.
     """
 
     name: str
@@ -31,6 +34,7 @@ class Operation:
     bytes: float
     launches: float
     count: int
+    by_recipe: bool
 
 
 @lru_cache
@@ -54,5 +58,6 @@ def operations(structure: Structure, layers: tuple[int, ...], values: Mapping[st
     for i, (op, kind) in enumerate(kept):
         seconds, flop, size, launches = (float(np.mean(out[f"{i} {part}"])) for part in PARTS)
         count = 1 if kind is None else layers[kind]
-        made.append(Operation(op.name, op.phase, seconds, flop, size, launches, count))
+        by_recipe = not RATES.isdisjoint(op.seconds.free_symbols)
+        made.append(Operation(op.name, op.phase, seconds, flop, size, launches, count, by_recipe))
     return tuple(one for one in made if one.seconds > 0 and one.bytes > 0)

@@ -8,7 +8,7 @@ import pytest
 
 from sim.engine.step import Step, simulate
 from sim.report import figures
-from sim.report.figures.roofline import roofline_words
+from sim.report.figures.roofline import _of, roofline_words
 from sim.report.theme import PALETTE
 from sim.specs import Cluster, InputError, Plan
 from sim.specs.catalog import device
@@ -88,6 +88,20 @@ def test_a_low_precision_has_its_own_roof_and_the_legend_stays_short() -> None:
     peaks = [t.y[-1] * 1e12 for t in figure.data if t.mode == "lines"]
     assert peaks == [H100.peak_fp8_flop_per_s.value, H100.peak_bf16_flop_per_s.value]
     assert len([t for t in figure.data if t.showlegend is not False]) <= 8
+
+
+@pytest.mark.parametrize("attention", ["flash", "eager"])
+def test_what_the_recipe_leaves_at_16_bit_is_below_the_16_bit_roof(attention: str) -> None:
+    held, plan = replace(model(), attention=attention), Plan(tp=2, pp=2, global_batch=16)
+    low, usual = (simulate(held, CLUSTER, replace(plan, precision=precision)) for precision in ("fp8", "bf16"))
+    under = {p.operation.name: p for p in _of(low, "device")[1] if p.operation.flop}
+    alike = {one.name for one in usual.operations if one.flop and one.seconds == under[one.name].operation.seconds}
+    assert {"logits", "logits dgrad"} < alike < set(under)
+    assert any("scores" in name for name in alike) if attention == "eager" else "attention forward" in alike
+    assert {p.under for name, p in under.items() if name in alike} <= {"16-bit, data sheet", "memory, data sheet"}
+    assert {p.under for name, p in under.items() if name not in alike} <= {"fp8, data sheet", "memory, data sheet"}
+    assert under["logits"].roof == H100.peak_bf16_flop_per_s.value
+    assert max(p.roof for name, p in under.items() if name not in alike) > H100.peak_bf16_flop_per_s.value
 
 
 def test_a_point_above_its_roof_is_marked_and_said(step: Step) -> None:
