@@ -31,6 +31,12 @@ STYLE = """<style>
 .trainsim .wide {overflow-x: auto} .trainsim .wide td {white-space: nowrap}
 .trainsim .data h2 {font-size: 14px; margin: 10px 0 4px} .trainsim .data h3 {font-size: 13px; margin: 8px 0 4px}
 .trainsim .data td, .trainsim .data th {text-align: left; padding: 1px 12px 1px 0; vertical-align: top}
+.trainsim .numbers {container-type: inline-size}
+@container (max-width: 820px) {  /* headings side by side would hide the last columns */
+  .trainsim .numbers td {padding-right: 8px}
+  .trainsim .numbers th {
+    padding: 4px 0 0 8px; writing-mode: vertical-rl; transform: rotate(180deg); vertical-align: top}
+}
 .trainsim .data pre {overflow-x: auto; font-size: 12px; user-select: all}
 .trainsim .widget-tab > .lm-TabBar .lm-TabBar-tab {flex: 0 0 auto; padding: 0 7px}
 .trainsim button:focus-visible, .trainsim [role=slider]:focus-visible {outline: 2px solid var(--jp-brand-color1)}

@@ -120,7 +120,7 @@ class Data(w.VBox):
         steps = {"A": scene.pinned, "B": step} if scene.pinned else {"": step}
         self._html.value = "".join(
             (
-                '<div class="data">',
+                '<div class="data numbers">',
                 m.section("Exposed time by cause", term_table({k: s for k, s in steps.items() if s})),
                 m.section("Peak memory of every pipeline rank", peak_table(step)),
                 certainty_section(step),
