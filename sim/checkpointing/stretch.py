@@ -17,7 +17,7 @@ import simpy
 from sim.checkpointing.durations import Times
 from sim.checkpointing.processes import MORE_STEPS, Checkpointer, Trainer
 from sim.engine.clock import to_ticks
-from sim.specs.fields import InputError
+from sim.specs.fields import InputError, Told
 from sim.units import seconds
 
 MOST_BESIDE = 1_000_000
@@ -84,7 +84,7 @@ def interval(times: Times, k: int) -> Interval:
     few = min(k, ceil(busy / times.iteration_s) + 2)
     if few > MOST_BESIDE:
         allowed = f"at most {MOST_BESIDE} steps of {seconds(times.iteration_s)}, which are run one by one"
-        raise InputError("checkpointing.storage", f"{seconds(busy)} in which a snapshot is saved", allowed)
+        raise InputError("checkpointing.storage", Told(f"{seconds(busy)} in which a snapshot is saved"), allowed)
     held, more = _beginning(times, few), (k - few) * step_ticks(times)
     return replace(held, k=k, length=held.length + more)
 

@@ -40,6 +40,16 @@ DERIVED: Any = None
 """Default of a field that `__post_init__` fills from the others when it is left out."""
 
 
+class Told(str):
+    """Words of ours in the place of a value: an error shows the thin spaces of their numbers as such, and whatever is
+    in a text of the user's as Python writes it."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return super().__repr__().replace(r"\u2009", THIN_SPACE)
+
+
 class InputError(ValueError):
     """A value that cannot be used: where it stands, what it is, what is allowed there.
 
@@ -51,7 +61,6 @@ class InputError(ValueError):
     def __init__(self, path: str, value: object, allowed: str, also: "Sequence[InputError]" = ()) -> None:
         self.also = tuple(also)
         shown = repr(list(value) if isinstance(value, tuple) else value)  # a file's list
-        shown = shown.replace(r"\u2009", THIN_SPACE)  # of numbers that we have formatted
         self.path, self.value, self.allowed = path, value, allowed
         place = short(path if path.isprintable() else repr(path), 200)
         if value is None and allowed.startswith("required"):

@@ -4,7 +4,7 @@ import pytest
 
 from sim.specs import Cluster, InputError, Job, Model, Plan
 from sim.specs.catalog import models
-from sim.specs.fields import check
+from sim.specs.fields import Told, check
 from sim.specs.files import load_mapping
 
 JOB = """
@@ -195,3 +195,10 @@ def test_every_default_is_listed():
     for name in ("head_dim", "kv_heads", "ffn = 256", "vocab", "seq", "tied_embeddings", "bias", "positions"):
         assert f"model.{name}" in listed
     assert "ffn" not in " ".join(models["llama3-70b"].assumptions)
+
+
+@pytest.mark.parametrize("text", ["1\u2009000", r"C:\u2009", "a\u2009b"])
+def test_a_users_text_is_told_as_python_writes_it_and_our_numbers_as_a_reader_does(text):
+    assert f"got {text!r};" in str(InputError("model.name", text, "a name"))
+    assert f"got [{text!r}];" in str(InputError("model.name", [text], "a name"))
+    assert "got '1\u2009000 s';" in str(InputError("storage", Told("1\u2009000 s"), "less"))
