@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from sim.costs.profile import load_profile
-from sim.engine.step import device_memory, memory_sigma
-from sim.specs import InputError
+from sim.engine.step import device_memory, memory_sigma, simulate
+from sim.specs import InputError, Offload, Plan
 from sim.specs.job import Target
 from sim.specs.rules import divisors, takes_tempo
 from sim.tuner.rows import scored
@@ -25,16 +25,20 @@ def no_plan(space: Space) -> InputError:
     return InputError("tune.knobs", dict(space.knobs), f"values with a legal plan; {_left_out(space)}{_ways(space)}")
 
 
-def nothing_fits(space: Space, scores: Scores) -> InputError:
-    """Return the error of a space where no plan fits: the smallest one, what excludes how many, what would help."""
+def nothing_fits(space: Space, scores: Scores, hosts: bool = False) -> InputError:
+    """Return the error of a space where no plan fits: the smallest one, what excludes how many, what would help.
+
+    hosts: whether target any may have states on hosts; it tries optimizer and activations there by itself.
+    """
     peak = np.where(space.allowed, scores.peak_memory_bytes, np.inf)
     at = np.unravel_index(int(peak.argmin()), peak.shape)
     plan = space.plan(*(int(i) for i in at))
     missing, most = max(_lacking(space, float(peak[at])))
     smallest = f"{gigabytes(peak[at])} allocated, up to {gigabytes(most)} of a device with reserve and context,"
+    on_hosts = _hosts(space, plan) if hosts else ""
     allowed = (
         f"a model that fits: the smallest plan still needs {smallest} with tp {plan.tp}, pp {plan.pp}, "
-        f"zero {plan.zero}, recompute {plan.recompute}; {_left_out(space)}{_ways(space, missing)}"
+        f"zero {plan.zero}, recompute {plan.recompute}; {_left_out(space)}{_ways(space, missing, on_hosts)}"
     )
     return InputError("cluster.memory_bytes", space.cluster.memory_bytes, allowed)
 
@@ -57,9 +61,9 @@ def _lacking(space: Space, peak_bytes: float) -> Iterator[tuple[float, float]]:
         yield most - member.memory_bytes, most
 
 
-def _ways(space: Space, missing_bytes: float = 0.0) -> str:
+def _ways(space: Space, missing_bytes: float = 0.0, on_hosts: str = "") -> str:
     ways = [f"{gigabytes(missing_bytes)} more memory a device"] if missing_bytes > 0 else []
-    ways += [text for text in (_target(space), _nodes(space), _batch(space)) if text]
+    ways += [text for text in (_target(space) or on_hosts, _nodes(space), _batch(space)) if text]
     ways += _knobs(space)
     none = "no single change of target, nodes, batch or knobs makes one fit"
     return f"; a plan fits with {', or '.join(ways)}" if ways else f"; {none}"
@@ -67,6 +71,18 @@ def _ways(space: Space, missing_bytes: float = 0.0) -> str:
 
 def _target(space: Space) -> str:
     return "tune.target any" if space.target != "any" and _fits(space, target="any") else ""
+
+
+def _hosts(space: Space, plan: Plan) -> str:
+    """Return what puts so much of a plan's state on hosts that it fits: target any, or a knob of that."""
+    if plan.virtual_stages > 1:  # of more chunks than one no search offloads
+        return ""
+    gradients, words = (1.0, "tune.knobs.offload_gradients 1") if space.target == "any" else (0.0, "tune.target any")
+    there = Offload(optimizer=1.0, activations=1.0, gradients=gradients)
+    try:
+        return words if simulate(space.model, space.cluster, replace(plan, offload=there)).fits == "yes" else ""
+    except InputError:  # a device without a host link, or a plan that leaves nothing there
+        return ""
 
 
 def _nodes(space: Space) -> str:

@@ -56,9 +56,9 @@ class Search:
         """Return what has run and fits: with chunks of different layers the scores only estimate the memory."""
         return [outcome for outcome in self.ran.values() if outcome.fits]
 
-    def nothing(self) -> InputError:
-        """Return the error that no plan is legal, or that none fits."""
-        return nothing_fits(self.space, self.scores) if self.space.allowed.any() else no_plan(self.space)
+    def nothing(self, hosts: bool = False) -> InputError:
+        """Return the error that no plan is legal, or that none fits; hosts: as of `nothing_fits`."""
+        return nothing_fits(self.space, self.scores, hosts) if self.space.allowed.any() else no_plan(self.space)
 
     def confirm(self) -> tuple[list[Step], float]:
         """Return the top plans as the compiled engine runs them, best first, and the gap left; none where none fits.

@@ -281,7 +281,8 @@ class _Request:
         if not steps and search.stop.pressed:
             raise KeyboardInterrupt
         if not steps:
-            raise search.nothing()
+            stated = any(name.startswith("offload") for name in (*self.asked.knobs, *space.kept))
+            raise search.nothing(self.may_differ(space) and not stated)
         gap = max(gap, unequal.gap(steps[0].step_time_s)) if unequal else gap
         base, stop = {**space.kept, **self.given}, search.stop
         usual = partial(textbook, self.model, cluster, self.asked.global_batch, base, self.asked.target)
@@ -314,17 +315,20 @@ class _Request:
         """Return the fastest plan of unequal stages below `at_most` seconds, where they are asked for."""
         return self._unequal(space, 1, at_most, lambda: perf_counter() > self.until)
 
+    def may_differ(self, space: Space) -> bool:
+        """Return whether stages may differ from each other, as far as the target lets them."""
+        asked = self.asked
+        if self.model.table or asked.objective == "memory_headroom":
+            return False
+        if "1f1b" not in asked.knobs.get("schedule", ["1f1b"]) or True not in asked.knobs.get("unequal_stages", [True]):
+            return False
+        # a stage is sharded over all its ranks
+        return 0 in space.knobs.get("fsdp_shard", [space.kept.get("fsdp_shard") or 0])
+
     def _unequal(self, space: Space, n: int, at_most: float, late: Callable[[], bool]) -> StagedSearch | None:
         asked, freedom = self.asked, FREEDOMS[self.asked.target]
-        schedules = asked.knobs.get("schedule", ["1f1b"])
-        if freedom == "none" or self.model.table:
+        if freedom == "none" or not self.may_differ(space):
             return None
-        if asked.objective == "memory_headroom" or "1f1b" not in schedules:
-            return None
-        if True not in asked.knobs.get("unequal_stages", [True]):
-            return None
-        if 0 not in space.knobs.get("fsdp_shard", [space.kept.get("fsdp_shard") or 0]):
-            return None  # a stage is sharded over all its ranks
         own = {name: values for name, values in asked.knobs.items() if name in (*STAGE_KNOBS, "imbalance")}
         sizes = {"stage_micro_batch": space.knobs["micro_batch"]} if "micro_batch" in space.knobs else {}
         values = default_knobs(self.model, space.cluster) | dict(space.knobs) | own | sizes

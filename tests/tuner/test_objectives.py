@@ -11,7 +11,7 @@ from hypothesis.extra.numpy import arrays
 
 import sim
 from sim.engine.step import simulate
-from sim.specs import Cluster, InputError, Model, Training
+from sim.specs import Cluster, InputError, Model, Offload, Plan, Training
 from sim.tuner import ranking
 from sim.tuner import tune as tuning
 from sim.tuner.explain import explain
@@ -208,6 +208,27 @@ def test_where_nothing_fits_every_way_out_is_one():
         for fewer in range(2, min(1 + nodes, 12)):
             with pytest.raises(InputError):
                 tune(SMALL, Cluster.of("a100-sxm-40gb", nodes=fewer, memory_bytes=ROOM), 32, knobs, top=1)
+
+
+@pytest.mark.slow
+def test_states_on_the_host_are_a_way_out():
+    """Target any tries optimizer and activations there by itself; a stated share is the user's."""
+    alone = {"tp": [1], "pp": [1], "micro_batch": [1], "recompute": ["full"], "zero": [0]}
+    one = Cluster.of("a100-sxm-40gb", nodes=1, gpus_per_node=1)
+    plan = Plan(global_batch=4, recompute="full", offload=Offload(optimizer=1.0, activations=1.0))
+    less = replace(plan, offload=replace(plan.offload, gradients=1.0))
+    needed = [simulate(SMALL, one, p).device_memory_bytes for p in (plan, less)]
+    tight = replace(one, memory_bytes=0.4 * needed[0] + 0.6 * needed[1])
+    with pytest.raises(InputError, match=r"a plan fits with .*, or tune\.knobs\.offload_gradients 1"):
+        tune(SMALL, tight, 4, alone, target="any")
+    assert tune(SMALL, tight, 4, alone | {"offload_gradients": [1.0]}, target="any").best.step.fits == "yes"
+    with pytest.raises(InputError) as caught:
+        tune(SMALL, tight, 4, alone | {"offload_optimizer": [0.0]}, target="any")
+    assert "offload" not in caught.value.allowed
+    roomy = replace(one, memory_bytes=1.02 * needed[0] / 0.8)
+    with pytest.raises(InputError, match=r"tune\.target any"):
+        tune(SMALL, roomy, 4, alone, target="torch")
+    assert tune(SMALL, roomy, 4, alone, target="any").best.step.fits == "yes"
 
 
 def test_the_counts_of_an_empty_space_add_up():
